@@ -1,0 +1,2 @@
+//! Placeholder.
+#![cfg_attr(not(feature = "std"), no_std)]

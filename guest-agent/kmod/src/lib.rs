@@ -1,0 +1,2 @@
+//! Kernel module.
+#![no_std]
