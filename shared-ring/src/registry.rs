@@ -16,13 +16,9 @@
 #![allow(unsafe_code)] // Entries are written through a `Storage`.
 
 use crate::event::{Event, MAX_FIELDS, MAX_NAME};
-use crate::layout::{EXTENDED_ID, HOLE_ID, REGISTRY_HEADER_SIZE, REGISTRY_USED, padded};
+use crate::layout::{REGISTRY_HEADER_SIZE, REGISTRY_USED, padded};
 use crate::storage::Storage;
 
-/// Bytes of an entry before its name.
-const ENTRY_HEADER: usize = 9;
-/// Bytes of a field before its name.
-const FIELD_HEADER: usize = 5;
 /// Field flag: show in hexadecimal.
 const FLAG_HEX: u8 = 1;
 /// Largest entry that [`Registry::append`] writes, bytes.
@@ -103,10 +99,16 @@ pub use read::{ParseError, parse};
 
 #[cfg(feature = "std")]
 mod read {
-    use super::{ENTRY_HEADER, EXTENDED_ID, FIELD_HEADER, FLAG_HEX, HOLE_ID, MAX_ENTRY};
+    use super::{FLAG_HEX, MAX_ENTRY};
     use crate::event::{EventDescription, FieldDescription, FieldType, MAX_FIELDS, MAX_NAME};
+    use crate::layout::{EXTENDED_ID, HOLE_ID};
     use std::{string::String, vec::Vec};
     use thiserror::Error;
+
+    /// Bytes of an entry before its name.
+    const ENTRY_HEADER: usize = 9;
+    /// Bytes of a field before its name.
+    const FIELD_HEADER: usize = 5;
 
     /// Why registry bytes cannot be read any further.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
