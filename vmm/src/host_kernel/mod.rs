@@ -1,0 +1,4 @@
+//! The host-kernel layer.
+pub mod page;
+mod print_format;
+pub mod schema;
