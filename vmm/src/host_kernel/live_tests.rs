@@ -70,7 +70,7 @@ fn make_system_calls(duration: Duration) {
     let end = Instant::now() + duration;
     while Instant::now() < end {
         for _ in 0..100 {
-            rustix::process::getppid();
+            let _ = rustix::process::getppid();
         }
     }
 }
@@ -96,6 +96,20 @@ fn events_of_text(text: &str) -> BTreeMap<u32, Vec<Seen>> {
             .push((time.parse().unwrap(), format!("{name} {pid}")));
     }
     events
+}
+
+/// The first pair of events that are not of the same time, with their CPU and index: both lists are too long to show.
+fn first_difference(
+    a: &BTreeMap<u32, Vec<Seen>>,
+    b: &BTreeMap<u32, Vec<Seen>>,
+) -> Option<(u32, usize, Option<Seen>, Option<Seen>)> {
+    let none = Vec::new();
+    a.keys().chain(b.keys()).find_map(|cpu| {
+        let (a, b) = (a.get(cpu).unwrap_or(&none), b.get(cpu).unwrap_or(&none));
+        (0..a.len().max(b.len()))
+            .map(|index| (*cpu, index, a.get(index).cloned(), b.get(index).cloned()))
+            .find(|(_, _, a, b)| a.as_ref().map(|a| a.0) != b.as_ref().map(|b| b.0))
+    })
 }
 
 /// Stops and drains the tracer: its events by CPU, in the order of the records, and the summary.
@@ -221,20 +235,16 @@ fn nested_events_have_the_times_of_the_kernels_own_text() {
         "rcu:*",
     ];
     let mut tracer = HostTracer::start(&config(&events, 65536)).unwrap();
-    make_system_calls(Duration::from_millis(300));
+    make_system_calls(Duration::from_millis(100));
     tracer.reader.stop().unwrap();
     let text = fs::read_to_string(instance_path(&tracer).join("trace")).unwrap();
 
     let (from_pages, summary) = drain(&mut tracer);
 
     let from_text = events_of_text(&text);
-    let times = |events: &BTreeMap<u32, Vec<Seen>>| -> BTreeMap<u32, Vec<u64>> {
-        let cpus = events.iter();
-        cpus.map(|(cpu, events)| (*cpu, events.iter().map(|event| event.0).collect()))
-            .collect()
-    };
     assert!(summary.read.records > 10_000, "{summary:?}");
-    assert_eq!(times(&from_pages), times(&from_text));
+    assert_eq!(summary.lost(), 0, "{summary:?}");
+    assert_eq!(first_difference(&from_pages, &from_text), None);
     assert_eq!(summary.read.times_raised, 0);
     assert_eq!(summary.read.malformed_pages, 0);
 }
@@ -254,6 +264,7 @@ fn every_overwritten_event_is_reported_as_lost() {
     assert_eq!(summary.read.lost, overrun);
     assert_eq!(summary.read.lost_unknown, 0);
     assert_eq!(summary.lost(), overrun);
+    assert_eq!(summary.read.records + overrun, summary.recorded());
 }
 
 #[test]

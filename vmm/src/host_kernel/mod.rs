@@ -9,9 +9,10 @@
 
 use std::sync::Arc;
 
-use reader::{CpuSummary, HostItem, HostRecord, Reader, ReaderError, ReaderStats};
+use reader::{CpuSummary, HostItem, Reader, ReaderError, ReaderStats};
 use schema::{EventName, EventSchema};
 use selection::UnknownEvents;
+use stats::CpuStats;
 use tracefs::{Instance, ThreadFilter, Tracefs, TracefsError};
 
 pub mod page;
@@ -80,9 +81,18 @@ pub struct HostTraceSummary {
 }
 
 impl HostTraceSummary {
-    /// Events that were lost, according to the kernel's counts.
+    /// Events that were recorded by the kernel and never read, and events that it could not record.
     pub fn lost(&self) -> u64 {
-        self.cpus.iter().map(|cpu| cpu.stats.lost()).sum()
+        self.total(|stats| stats.lost().saturating_add(stats.entries))
+    }
+
+    /// Events that the kernel recorded, whether or not they were read.
+    pub fn recorded(&self) -> u64 {
+        self.total(|stats| stats.read + stats.overrun + stats.entries)
+    }
+
+    fn total(&self, count: impl Fn(&CpuStats) -> u64) -> u64 {
+        self.cpus.iter().map(|cpu| count(&cpu.stats)).sum()
     }
 }
 

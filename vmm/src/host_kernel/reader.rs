@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::page::{Missed, Page};
+use super::page::{HEADER_BYTES, Missed, Page};
 use super::page_format;
 use super::stats::CpuStats;
 use super::tracefs::{self, Instance, TracefsError};
@@ -169,10 +169,7 @@ impl Reader {
     ) -> Result<Vec<CpuSummary>, ReaderError> {
         self.stop()?;
         let buffer_kib = self.instance.buffer_kib().map_err(ReaderError::Instance)?;
-        // Since nothing is added any more, the buffers are empty after as many pages as they have room for, the page
-        // that is being read, and one that was read in part. Should someone else switch tracing on again, it ends too.
-        let pages = buffer_kib.saturating_mul(1024) / self.page.len() + 3;
-        for _ in 0..=pages / PAGES_PER_POLL {
+        for _ in 0..polls_to_drain(buffer_kib, self.page.len() - HEADER_BYTES) {
             if !self.poll(sink)? {
                 break;
             }
@@ -240,6 +237,15 @@ impl CpuBuffer {
         hand_on(&page[..length], self.cpu, &mut self.last_time, stats, sink);
         Ok(true)
     }
+}
+
+/// Polls after which buffers of this size, whose pages hold `data_bytes` of records, are empty if nothing is added. Should
+/// someone else switch tracing on again, the end comes nevertheless.
+fn polls_to_drain(buffer_kib: usize, data_bytes: usize) -> usize {
+    // The page that is being read comes on top, and some rounding.
+    let pages = buffer_kib.saturating_mul(1024) / data_bytes + 3;
+    // The last poll is the one that finds nothing.
+    pages / PAGES_PER_POLL + 2
 }
 
 /// Decodes a page of `cpu` and hands on what is in it. `last_time` is the time of the record before it, and then of
@@ -310,6 +316,13 @@ mod tests {
         }
         page.extend(tail);
         page
+    }
+
+    #[test]
+    fn a_drain_has_enough_polls_for_pages_that_hold_less_than_their_size() {
+        // 64 MiB are 16,449 pages of 4080 bytes of data, not 16,384.
+        assert!(polls_to_drain(65536, 4080) * PAGES_PER_POLL > 16450);
+        assert!(polls_to_drain(65536, 4080) * PAGES_PER_POLL < 17000);
     }
 
     fn times(bytes: &[u8], last_time: &mut u64, stats: &mut ReaderStats) -> Vec<Option<u64>> {
