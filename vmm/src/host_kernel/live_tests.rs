@@ -10,7 +10,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::schema::FieldKind;
+use shared_ring::event::FieldDescription;
+
 use super::*;
 
 /// Set for the child process that aborts while it traces.
@@ -22,14 +23,7 @@ fn live_tracefs(test: &str) -> Option<Tracefs> {
         Instance::create(&tracefs, 8, &[thread_id()])?;
         Ok(tracefs)
     });
-    tracefs
-        .inspect_err(|error| {
-            eprintln!(
-                "SKIPPED {test}: no usable tracefs here: {error} ({})",
-                error.fix()
-            )
-        })
-        .ok()
+    tracefs.inspect_err(|error| eprintln!("SKIPPED {test}: no usable tracefs here: {error} ({})", error.fix())).ok()
 }
 
 fn thread_id() -> u32 {
@@ -37,11 +31,7 @@ fn thread_id() -> u32 {
 }
 
 fn config(events: &[&str], buffer_kib: u32) -> HostTraceConfig {
-    HostTraceConfig {
-        events: events.iter().map(ToString::to_string).collect(),
-        threads: vec![thread_id()],
-        buffer_kib,
-    }
+    HostTraceConfig { events: events.iter().map(ToString::to_string).collect(), threads: vec![thread_id()], buffer_kib }
 }
 
 fn instance_path(tracer: &HostTracer) -> PathBuf {
@@ -90,10 +80,7 @@ fn events_of_text(text: &str) -> BTreeMap<u32, Vec<Seen>> {
         // System calls are shown by their own numbers: "sys_enter: NR 39 (…)" or "sys_getppid(…)".
         let name = words.next().unwrap().trim_end_matches(':').to_owned();
         let pid = task.rsplit_once('-').unwrap().1.trim();
-        events
-            .entry(cpu.parse().unwrap())
-            .or_default()
-            .push((time.parse().unwrap(), format!("{name} {pid}")));
+        events.entry(cpu.parse().unwrap()).or_default().push((time.parse().unwrap(), format!("{name} {pid}")));
     }
     events
 }
@@ -120,10 +107,7 @@ fn drain(tracer: &mut HostTracer) -> (BTreeMap<u32, Vec<Seen>>, HostTraceSummary
         .finish(&mut |item| {
             if let HostItem::Record(record) = item {
                 let name = &schemas.get(record.event_id).unwrap().name.name;
-                events
-                    .entry(record.cpu)
-                    .or_default()
-                    .push((record.time, format!("{name} {}", record.common_pid)));
+                events.entry(record.cpu).or_default().push((record.time, format!("{name} {}", record.common_pid)));
             }
         })
         .unwrap();
@@ -132,20 +116,13 @@ fn drain(tracer: &mut HostTracer) -> (BTreeMap<u32, Vec<Seen>>, HostTraceSummary
 
 /// The value of an integer field in a packed record.
 fn packed_integer(schema: &EventSchema, packed: &[u8], name: &str) -> u64 {
-    let mut offset = 0;
-    for field in &schema.fields {
-        let bytes = match field.kind {
-            FieldKind::Integer { bytes, .. } | FieldKind::CharArray(bytes) => usize::from(bytes),
-            FieldKind::String => panic!("{} has no fixed place", field.name),
-        };
-        if field.name == name {
-            let mut value = [0; 8];
-            value[..bytes].copy_from_slice(&packed[offset..offset + bytes]);
-            return u64::from_le_bytes(value);
-        }
-        offset += bytes;
-    }
-    panic!("no field {name}")
+    let fields = &schema.description.fields;
+    let index = fields.iter().position(|field| field.name == name).unwrap();
+    let size = |field: &FieldDescription| field.ty.fixed_size().unwrap();
+    let offset: usize = fields[..index].iter().map(size).sum();
+    let mut value = [0; 8];
+    value[..size(&fields[index])].copy_from_slice(&packed[offset..offset + size(&fields[index])]);
+    u64::from_le_bytes(value)
 }
 
 fn wait_until_gone(path: &Path) -> bool {
@@ -173,9 +150,7 @@ fn switches_have_the_times_and_fields_of_the_kernels_own_text() {
     let mut packed = Vec::new();
     let summary = tracer
         .finish(&mut |item| {
-            let HostItem::Record(record) = item else {
-                panic!("{item:?}")
-            };
+            let HostItem::Record(record) = item else { panic!("{item:?}") };
             packed.clear();
             schema.encode(record.payload, &mut packed).unwrap();
             from_pages.entry(record.cpu).or_default().push((
@@ -188,23 +163,14 @@ fn switches_have_the_times_and_fields_of_the_kernels_own_text() {
 
     let mut from_text: BTreeMap<u32, Vec<(u64, u64, u64)>> = BTreeMap::new();
     let lines = text.lines().filter(|line| line.contains(" sched_switch: "));
-    for (line, (cpu, (time, _))) in lines.zip(
-        text.lines()
-            .filter(|line| !line.starts_with('#'))
-            .flat_map(|line| {
-                events_of_text(line)
-                    .into_iter()
-                    .flat_map(|(cpu, events)| events.into_iter().map(move |event| (cpu, event)))
-            }),
-    ) {
+    for (line, (cpu, (time, _))) in lines.zip(text.lines().filter(|line| !line.starts_with('#')).flat_map(|line| {
+        events_of_text(line).into_iter().flat_map(|(cpu, events)| events.into_iter().map(move |event| (cpu, event)))
+    })) {
         let number = |key: &str| -> u64 {
             let value = line.split_once(key).unwrap().1;
             value.split_whitespace().next().unwrap().parse().unwrap()
         };
-        from_text
-            .entry(cpu)
-            .or_default()
-            .push((time, number("prev_pid="), number("next_pid=")));
+        from_text.entry(cpu).or_default().push((time, number("prev_pid="), number("next_pid=")));
     }
     let count: usize = from_pages.values().map(Vec::len).sum();
     let times = from_pages.values().flatten().map(|event| event.0);
@@ -226,14 +192,7 @@ fn nested_events_have_the_times_of_the_kernels_own_text() {
     let Some(_tracefs) = live_tracefs("nested events") else {
         return;
     };
-    let events = [
-        "raw_syscalls:*",
-        "irq:*",
-        "irq_vectors:*",
-        "timer:*",
-        "sched:*",
-        "rcu:*",
-    ];
+    let events = ["raw_syscalls:*", "irq:*", "irq_vectors:*", "timer:*", "sched:*", "rcu:*"];
     let mut tracer = HostTracer::start(&config(&events, 65536)).unwrap();
     make_system_calls(Duration::from_millis(100));
     tracer.reader.stop().unwrap();
@@ -275,9 +234,7 @@ fn polling_while_events_arrive_loses_and_repeats_none() {
     let mut tracer = HostTracer::start(&config(&["sched:sched_switch"], 4096)).unwrap();
     let mut times: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     let mut sink = |item: HostItem<'_>| {
-        let HostItem::Record(record) = item else {
-            panic!("{item:?}")
-        };
+        let HostItem::Record(record) = item else { panic!("{item:?}") };
         times.entry(record.cpu).or_default().push(record.time);
     };
 
@@ -287,9 +244,7 @@ fn polling_while_events_arrive_loses_and_repeats_none() {
     }
     let summary = tracer.finish(&mut sink).unwrap();
 
-    let in_order = times
-        .values()
-        .all(|times| times.windows(2).all(|pair| pair[0] < pair[1]));
+    let in_order = times.values().all(|times| times.windows(2).all(|pair| pair[0] < pair[1]));
     let read: u64 = summary.cpus.iter().map(|cpu| cpu.stats.read).sum();
     assert!(in_order);
     assert!(summary.read.records >= 1000, "{summary:?}");
@@ -361,20 +316,13 @@ fn the_instance_is_gone_after_an_abort() {
         return;
     };
     let child = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "host_kernel::live_tests::child_that_aborts_while_tracing",
-            "--nocapture",
-        ])
+        .args(["--exact", "host_kernel::live_tests::child_that_aborts_while_tracing", "--nocapture"])
         .env(ABORT_VARIABLE, "1")
         .stderr(Stdio::null())
         .output()
         .unwrap();
     let output = String::from_utf8(child.stdout).unwrap();
-    let path = output
-        .lines()
-        .find_map(|line| line.strip_prefix("INSTANCE "))
-        .unwrap();
+    let path = output.lines().find_map(|line| line.strip_prefix("INSTANCE ")).unwrap();
 
     assert!(!child.status.success());
     assert!(wait_until_gone(Path::new(path)), "{path} is still there");
@@ -416,9 +364,7 @@ fn an_unknown_glob_is_reported_with_the_nearest_names() {
 
     let error = HostTracer::start(&config(&["sched:sched_swich"], 8)).unwrap_err();
 
-    let HostTraceError::UnknownEvents(unknown) = error else {
-        panic!("{error:?}")
-    };
+    let HostTraceError::UnknownEvents(unknown) = error else { panic!("{error:?}") };
     assert_eq!(unknown.nearest[0], "sched:sched_switch");
 }
 
@@ -430,30 +376,16 @@ fn every_event_of_this_kernel_has_a_schema() {
     let instance = Instance::create(&tracefs, 8, &[thread_id()]).unwrap();
     let events = tracefs.available_events().unwrap();
 
-    let schemas: Vec<EventSchema> = events
-        .iter()
-        .map(|event| instance.schema(event).unwrap())
-        .collect();
+    let schemas: Vec<EventSchema> = events.iter().map(|event| instance.schema(event).unwrap()).collect();
 
-    let fields: usize = schemas.iter().map(|schema| schema.fields.len()).sum();
+    let fields: usize = schemas.iter().map(|schema| schema.description.fields.len()).sum();
     let skipped: Vec<String> = schemas
         .iter()
-        .flat_map(|schema| {
-            schema
-                .skipped
-                .iter()
-                .map(|field| format!("{} {}", schema.name, field.declaration))
-        })
+        .flat_map(|schema| schema.skipped.iter().map(|field| format!("{} {}", schema.name, field.declaration)))
         .collect();
-    eprintln!(
-        "{} events, {fields} fields, skipped: {skipped:#?}",
-        schemas.len()
-    );
+    eprintln!("{} events, {fields} fields, skipped: {skipped:#?}", schemas.len());
     assert!(schemas.len() > 100);
     assert!(skipped.len() * 100 < fields);
-    let kvm_skipped = skipped
-        .iter()
-        .filter(|field| field.starts_with("kvm:"))
-        .count();
+    let kvm_skipped = skipped.iter().filter(|field| field.starts_with("kvm:")).count();
     assert_eq!(kvm_skipped, 0);
 }

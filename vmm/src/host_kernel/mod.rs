@@ -105,13 +105,13 @@ pub struct Schemas {
 
 impl Schemas {
     fn new(mut schemas: Vec<EventSchema>) -> Self {
-        schemas.sort_by_key(|schema| schema.id);
+        schemas.sort_by_key(EventSchema::id);
         Self { schemas }
     }
 
     /// The event with this number; `None` if it was not chosen.
     pub fn get(&self, id: u16) -> Option<&EventSchema> {
-        let at = self.schemas.binary_search_by_key(&id, |schema| schema.id);
+        let at = self.schemas.binary_search_by_key(&id, EventSchema::id);
         at.ok().map(|at| &self.schemas[at])
     }
 
@@ -135,15 +135,11 @@ impl HostTracer {
     /// Makes the instance and starts recording. Instances of strata processes that have died are removed first.
     pub fn start(config: &HostTraceConfig) -> Result<Self, HostTraceError> {
         let tracefs = Tracefs::find().map_err(HostTraceError::Unavailable)?;
-        let available = tracefs
-            .available_events()
-            .map_err(HostTraceError::Unavailable)?;
+        let available = tracefs.available_events().map_err(HostTraceError::Unavailable)?;
         let events = selection::select(&available, &config.events)?;
-        tracefs
-            .remove_leftovers()
-            .map_err(HostTraceError::Unavailable)?;
-        let instance = Instance::create(&tracefs, config.buffer_kib, &config.threads)
-            .map_err(HostTraceError::Unavailable)?;
+        tracefs.remove_leftovers().map_err(HostTraceError::Unavailable)?;
+        let instance =
+            Instance::create(&tracefs, config.buffer_kib, &config.threads).map_err(HostTraceError::Unavailable)?;
         let mut schemas = Vec::new();
         let mut not_enabled = Vec::new();
         for event in events {
@@ -166,12 +162,7 @@ impl HostTracer {
         let threads = Instance::thread_filter(&instance);
         let reader = Reader::open(Arc::clone(&instance)).map_err(HostTraceError::Reader)?;
         instance.start().map_err(HostTraceError::Unavailable)?;
-        Ok(Self {
-            reader,
-            schemas: Schemas::new(schemas),
-            threads,
-            not_enabled,
-        })
+        Ok(Self { reader, schemas: Schemas::new(schemas), threads, not_enabled })
     }
 
     /// The descriptions of the events that are traced.
@@ -195,14 +186,8 @@ impl HostTracer {
     }
 
     /// Stops recording and hands on all that is left.
-    pub fn finish(
-        &mut self,
-        sink: &mut dyn FnMut(HostItem<'_>),
-    ) -> Result<HostTraceSummary, ReaderError> {
+    pub fn finish(&mut self, sink: &mut dyn FnMut(HostItem<'_>)) -> Result<HostTraceSummary, ReaderError> {
         let cpus = self.reader.finish(sink)?;
-        Ok(HostTraceSummary {
-            read: self.reader.stats(),
-            cpus,
-        })
+        Ok(HostTraceSummary { read: self.reader.stats(), cpus })
     }
 }

@@ -113,10 +113,7 @@ impl<'a> Page<'a> {
         let commit = read_u64(bytes, 8).ok_or(too_short)?;
         let body = bytes.get(HEADER_BYTES..).ok_or(too_short)?;
         let committed = commit & COMMIT_SIZE;
-        let beyond_end = PageError::CommitBeyondEnd {
-            committed,
-            room: body.len(),
-        };
+        let beyond_end = PageError::CommitBeyondEnd { committed, room: body.len() };
         let committed = usize::try_from(committed).map_err(|_| beyond_end)?;
         let data = body.get(..committed).ok_or(beyond_end)?;
         let missed = match (commit & MISSED_EVENTS != 0, commit & MISSED_STORED != 0) {
@@ -144,11 +141,7 @@ impl<'a> Page<'a> {
 
     /// The events in the order in which their places were reserved. Ends after the first malformed record.
     pub fn events(&self) -> Events<'a> {
-        Events {
-            data: self.data,
-            position: 0,
-            time: self.time,
-        }
+        Events { data: self.data, position: 0, time: self.time }
     }
 }
 
@@ -230,10 +223,7 @@ impl<'a> Events<'a> {
                 let data = self.data.get(data_start..data_end)?;
                 self.position = data_end.next_multiple_of(4);
                 self.time = self.time.wrapping_add(delta);
-                Some(Step::Event(Event {
-                    time: self.time,
-                    data,
-                }))
+                Some(Step::Event(Event { time: self.time, data }))
             }
             // Only 31 is left of the five bits.
             _ => {
@@ -252,11 +242,7 @@ fn absolute_time(stamp: u64, before: u64) -> u64 {
     let stamp = stamp & !UPPER_BITS;
     let same_upper = (before & UPPER_BITS) | stamp;
     let wrapped = (before & !UPPER_BITS).saturating_sub(stamp) > 1 << (ABSOLUTE_BITS - 1);
-    if wrapped {
-        same_upper.wrapping_add(1 << ABSOLUTE_BITS)
-    } else {
-        same_upper
-    }
+    if wrapped { same_upper.wrapping_add(1 << ABSOLUTE_BITS) } else { same_upper }
 }
 
 fn read_u32(bytes: &[u8], offset: usize) -> Option<u32> {

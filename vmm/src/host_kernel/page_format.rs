@@ -10,10 +10,8 @@ const MAX_DATA_BYTES: usize = 1 << 24;
 /// Checks the contents of `events/header_page` and returns the size of a whole page in bytes, header included.
 /// The error says what is different.
 pub(super) fn page_bytes(header_page: &str) -> Result<usize, String> {
-    let fields: Vec<PerfFieldFormat> = header_page
-        .lines()
-        .filter_map(|line| PerfFieldFormat::parse(true, line))
-        .collect();
+    let fields: Vec<PerfFieldFormat> =
+        header_page.lines().filter_map(|line| PerfFieldFormat::parse(true, line)).collect();
     let field = |name: &str| {
         fields
             .iter()
@@ -38,9 +36,7 @@ fn expect(name: &str, found: (usize, usize), expected: (usize, usize)) -> Result
         return Ok(());
     }
     let (offset, size) = found;
-    Err(format!(
-        "the page header has a `{name}` of {size} bytes at byte {offset}"
-    ))
+    Err(format!("the page header has a `{name}` of {size} bytes at byte {offset}"))
 }
 
 /// Checks the contents of `events/header_event`. The error says what is missing.
@@ -54,16 +50,11 @@ pub(super) fn check_record_header(header_event: &str) -> Result<(), String> {
         "time_stamp:type==31",
         "datamaxtype_len==28",
     ];
-    let compact: Vec<String> = header_event
-        .lines()
-        .map(|line| line.split_whitespace().collect())
-        .collect();
+    let compact: Vec<String> = header_event.lines().map(|line| line.split_whitespace().collect()).collect();
     EXPECTED
         .iter()
         .find(|expected| !compact.iter().any(|line| line == *expected))
-        .map_or(Ok(()), |missing| {
-            Err(format!("the record header is not described by `{missing}`"))
-        })
+        .map_or(Ok(()), |missing| Err(format!("the record header is not described by `{missing}`")))
 }
 
 #[cfg(test)]
@@ -94,21 +85,14 @@ mod tests {
 
     #[test]
     fn the_commit_word_of_a_32_bit_kernel_is_refused() {
-        let header =
-            HEADER_PAGE.replace("commit;\toffset:8;\tsize:8", "commit;\toffset:8;\tsize:4");
+        let header = HEADER_PAGE.replace("commit;\toffset:8;\tsize:8", "commit;\toffset:8;\tsize:4");
 
-        assert_eq!(
-            page_bytes(&header).unwrap_err(),
-            "the page header has a `commit` of 4 bytes at byte 8"
-        );
+        assert_eq!(page_bytes(&header).unwrap_err(), "the page header has a `commit` of 4 bytes at byte 8");
     }
 
     #[test]
     fn a_page_without_data_is_refused() {
-        assert_eq!(
-            page_bytes(&HEADER_PAGE.replace("data", "other")).unwrap_err(),
-            "the page header has no `data`"
-        );
+        assert_eq!(page_bytes(&HEADER_PAGE.replace("data", "other")).unwrap_err(), "the page header has no `data`");
     }
 
     #[test]

@@ -42,19 +42,7 @@ fn conversions(format: &str) -> Vec<char> {
         for c in chars.by_ref() {
             match c {
                 '*' => found.push('*'),
-                '-'
-                | '+'
-                | ' '
-                | '#'
-                | '.'
-                | '0'..='9'
-                | 'h'
-                | 'l'
-                | 'L'
-                | 'z'
-                | 'j'
-                | 't'
-                | 'q' => {}
+                '-' | '+' | ' ' | '#' | '.' | '0'..='9' | 'h' | 'l' | 'L' | 'z' | 'j' | 't' | 'q' => {}
                 '%' => break,
                 conversion => {
                     found.push(conversion);
@@ -89,13 +77,8 @@ fn plain_field(argument: &str) -> Option<&str> {
     let name = name.trim_end_matches([' ', ')']);
     let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     // What stands before is at most casts: letters and parentheses, closed again but for those around the field.
-    let only_casts = before
-        .chars()
-        .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '(' | ')' | ' ' | '*'));
-    let is_call = before
-        .split('(')
-        .next()
-        .is_some_and(|callee| !callee.trim().is_empty());
+    let only_casts = before.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '(' | ')' | ' ' | '*'));
+    let is_call = before.split('(').next().is_some_and(|callee| !callee.trim().is_empty());
     (is_name && only_casts && !is_call).then_some(name)
 }
 
@@ -112,18 +95,14 @@ mod tests {
 
     #[test]
     fn pointers_and_upper_case_count_and_decimals_do_not() {
-        let print_fmt =
-            r#""%p %X %d %zu %%x %i", REC->pointer, (REC->upper), REC->a, REC->b, REC->c"#;
+        let print_fmt = r#""%p %X %d %zu %%x %i", REC->pointer, (REC->upper), REC->a, REC->b, REC->c"#;
 
         assert_eq!(hex_fields(print_fmt), ["pointer", "upper"]);
     }
 
     #[test]
     fn a_width_from_an_argument_consumes_one() {
-        assert_eq!(
-            hex_fields(r#""%*d %x", REC->width, REC->value, REC->address"#),
-            ["address"]
-        );
+        assert_eq!(hex_fields(r#""%*d %x", REC->width, REC->value, REC->address"#), ["address"]);
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub struct HostRecord<'a> {
     pub cpu: u32,
     /// Time in ticks of the host's time stamp counter. Does not decrease from record to record of a CPU.
     pub time: u64,
-    /// The kernel's number of the event: [`super::schema::EventSchema::id`].
+    /// The kernel's number of the event: the id of [`super::schema::EventSchema::description`].
     pub event_id: u16,
     /// Thread that the CPU was running; 0 if it was idle.
     pub common_pid: i32,
@@ -126,24 +126,10 @@ impl Reader {
                 .read(true)
                 .custom_flags(libc::O_NONBLOCK)
                 .open(&path)
-                .map_err(|source| ReaderError::Read {
-                    cpu,
-                    path: path.clone(),
-                    source,
-                })?;
-            buffers.push(CpuBuffer {
-                cpu,
-                path,
-                pages,
-                last_time: 0,
-            });
+                .map_err(|source| ReaderError::Read { cpu, path: path.clone(), source })?;
+            buffers.push(CpuBuffer { cpu, path, pages, last_time: 0 });
         }
-        Ok(Self {
-            buffers,
-            instance,
-            page: vec![0; page_bytes],
-            stats: ReaderStats::default(),
-        })
+        Ok(Self { buffers, instance, page: vec![0; page_bytes], stats: ReaderStats::default() })
     }
 
     /// Reads what is there, up to a bound per CPU, and hands it to `sink`: the records of one CPU in order, one CPU after the
@@ -152,9 +138,7 @@ impl Reader {
         let mut more = false;
         for buffer in &mut self.buffers {
             let mut pages = 0;
-            while pages < PAGES_PER_POLL
-                && buffer.read_page(&mut self.page, &mut self.stats, sink)?
-            {
+            while pages < PAGES_PER_POLL && buffer.read_page(&mut self.page, &mut self.stats, sink)? {
                 pages += 1;
             }
             more |= pages == PAGES_PER_POLL;
@@ -163,10 +147,7 @@ impl Reader {
     }
 
     /// Stops recording and reads all that is left, partly filled pages included. Returns the kernel's counts.
-    pub fn finish(
-        &mut self,
-        sink: &mut dyn FnMut(HostItem<'_>),
-    ) -> Result<Vec<CpuSummary>, ReaderError> {
+    pub fn finish(&mut self, sink: &mut dyn FnMut(HostItem<'_>)) -> Result<Vec<CpuSummary>, ReaderError> {
         self.stop()?;
         let buffer_kib = self.instance.buffer_kib().map_err(ReaderError::Instance)?;
         for _ in 0..polls_to_drain(buffer_kib, self.page.len() - HEADER_BYTES) {
@@ -182,14 +163,8 @@ impl Reader {
         self.buffers
             .iter()
             .map(|buffer| {
-                let stats = self
-                    .instance
-                    .stats(buffer.cpu)
-                    .map_err(ReaderError::Instance)?;
-                Ok(CpuSummary {
-                    cpu: buffer.cpu,
-                    stats,
-                })
+                let stats = self.instance.stats(buffer.cpu).map_err(ReaderError::Instance)?;
+                Ok(CpuSummary { cpu: buffer.cpu, stats })
             })
             .collect()
     }
@@ -225,11 +200,7 @@ impl CpuBuffer {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(source) => {
-                    return Err(ReaderError::Read {
-                        cpu: self.cpu,
-                        path: self.path.clone(),
-                        source,
-                    });
+                    return Err(ReaderError::Read { cpu: self.cpu, path: self.path.clone(), source });
                 }
             }
         };
@@ -250,13 +221,7 @@ fn polls_to_drain(buffer_kib: usize, data_bytes: usize) -> usize {
 
 /// Decodes a page of `cpu` and hands on what is in it. `last_time` is the time of the record before it, and then of
 /// the last one in it.
-fn hand_on(
-    bytes: &[u8],
-    cpu: u32,
-    last_time: &mut u64,
-    stats: &mut ReaderStats,
-    sink: &mut dyn FnMut(HostItem<'_>),
-) {
+fn hand_on(bytes: &[u8], cpu: u32, last_time: &mut u64, stats: &mut ReaderStats, sink: &mut dyn FnMut(HostItem<'_>)) {
     let Ok(page) = Page::parse(bytes) else {
         stats.malformed_pages += 1;
         sink(HostItem::Lost { cpu, count: None });
@@ -267,10 +232,7 @@ fn hand_on(
         Missed::None => {}
         Missed::Count(count) => {
             stats.lost = stats.lost.saturating_add(count);
-            sink(HostItem::Lost {
-                cpu,
-                count: Some(count),
-            });
+            sink(HostItem::Lost { cpu, count: Some(count) });
         }
         Missed::Unknown => {
             stats.lost_unknown += 1;
@@ -278,9 +240,7 @@ fn hand_on(
         }
     }
     for event in page.events() {
-        let common = event
-            .ok()
-            .and_then(|event| Some((event, event.data.first_chunk::<COMMON_BYTES>()?)));
+        let common = event.ok().and_then(|event| Some((event, event.data.first_chunk::<COMMON_BYTES>()?)));
         let Some((event, &[type_low, type_high, _, _, pid @ ..])) = common else {
             stats.malformed_pages += 1;
             sink(HostItem::Lost { cpu, count: None });
@@ -341,29 +301,12 @@ mod tests {
         let mut items = Vec::new();
         let mut stats = ReaderStats::default();
 
-        hand_on(
-            &page(100, 0, &[5], &[]),
-            3,
-            &mut 0,
-            &mut stats,
-            &mut |item| {
-                let HostItem::Record(record) = item else {
-                    panic!("{item:?}")
-                };
-                items.push((
-                    record.cpu,
-                    record.time,
-                    record.event_id,
-                    record.common_pid,
-                    record.payload.to_vec(),
-                ));
-            },
-        );
+        hand_on(&page(100, 0, &[5], &[]), 3, &mut 0, &mut stats, &mut |item| {
+            let HostItem::Record(record) = item else { panic!("{item:?}") };
+            items.push((record.cpu, record.time, record.event_id, record.common_pid, record.payload.to_vec()));
+        });
 
-        assert_eq!(
-            items,
-            [(3, 105, 0x1234, 5, vec![0x34, 0x12, 0, 0, 5, 0, 0, 0])]
-        );
+        assert_eq!(items, [(3, 105, 0x1234, 5, vec![0x34, 0x12, 0, 0, 5, 0, 0, 0])]);
         assert_eq!(stats.records, 1);
         assert_eq!(stats.bytes, 12);
     }

@@ -43,11 +43,7 @@ impl RemovalGuard {
             .process_group(0)
             .spawn()?;
         let pipe = child.stdin.take();
-        Ok(Self {
-            instance: instance.to_owned(),
-            child,
-            pipe,
-        })
+        Ok(Self { instance: instance.to_owned(), child, pipe })
     }
 }
 

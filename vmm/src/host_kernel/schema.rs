@@ -1,11 +1,14 @@
 //! What an event's fields are, and how they are copied out of a raw record.
 //!
 //! The kernel describes each event in its `format` file. An [`EventSchema`] is that description brought into the form
-//! in which we record: a flat list of integers, character arrays and strings, packed without alignment. What has no
-//! such form is left out and listed in [`EventSchema::skipped`].
+//! in which every layer records: a flat list of integers, character arrays and strings, packed without alignment.
+//! Arrays of bytes become hexadecimal text, short arrays of larger integers one field per element. What has no such
+//! form is left out and listed in [`EventSchema::skipped`].
 
 use std::fmt;
 
+use shared_ring::event::{EventDescription, FieldDescription, FieldType, MAX_FIELDS, MAX_NAME, class};
+use shared_ring::layout::{EXTENDED_ID, HOLE_ID};
 use tracepoint_decode::{PerfEventFormat, PerfFieldArray, PerfFieldFormat};
 
 use super::print_format::hex_fields;
@@ -23,13 +26,19 @@ pub enum SchemaError {
         /// `group:name`.
         event: String,
     },
-    /// The number does not fit into the 16 bits that records have for it.
-    #[error("the format file of `{event}` gives number {number}, but records have 16 bits for it")]
-    NumberTooLarge {
+    /// The number is not one that records can carry.
+    #[error("the format file of `{event}` gives number {number}, but records can carry 1 to 65534")]
+    NumberOutOfRange {
         /// `group:name`.
         event: String,
         /// The number given.
         number: u32,
+    },
+    /// The name is too long or has unusual characters.
+    #[error("the event name `{event}` cannot be recorded")]
+    Name {
+        /// `group:name`.
+        event: String,
     },
     /// The fields that every record starts with are missing or have another layout.
     #[error("the format file of `{event}` lacks the usual field `{field}` ({expected})")]
@@ -45,14 +54,25 @@ pub enum SchemaError {
 
 /// Why a record could not be encoded by a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a record of {len} bytes is too short for field {field} of event {event_id}")]
-pub struct RecordTooShort {
-    /// The event's number.
-    pub event_id: u16,
-    /// Index of the field in [`EventSchema::fields`].
-    pub field: usize,
-    /// Bytes of the record.
-    pub len: usize,
+pub enum RecordError {
+    /// A field lies outside of the record.
+    #[error("a record of {length} bytes is too short for field {field} of event {event_id}")]
+    TooShort {
+        /// The event's number.
+        event_id: u16,
+        /// Index of the field in the description.
+        field: usize,
+        /// Bytes of the record.
+        length: usize,
+    },
+    /// The encoded fields would take more than the 65,535 bytes that a record can hold.
+    #[error("a record of event {event_id} would take {length} bytes")]
+    TooLong {
+        /// The event's number.
+        event_id: u16,
+        /// Bytes of the encoded fields.
+        length: usize,
+    },
 }
 
 /// An event as the kernel names it: `group:name`.
@@ -69,12 +89,8 @@ impl EventName {
     /// file name.
     pub fn parse(text: &str) -> Option<Self> {
         let (group, name) = text.split_once(':')?;
-        let is_plain =
-            |part: &str| !part.is_empty() && !part.starts_with('.') && !part.contains(['/', '\0']);
-        (is_plain(group) && is_plain(name)).then(|| Self {
-            group: group.to_owned(),
-            name: name.to_owned(),
-        })
+        let is_plain = |part: &str| !part.is_empty() && !part.starts_with('.') && !part.contains(['/', '\0']);
+        (is_plain(group) && is_plain(name)).then(|| Self { group: group.to_owned(), name: name.to_owned() })
     }
 }
 
@@ -82,34 +98,6 @@ impl fmt::Display for EventName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.group, self.name)
     }
-}
-
-/// Type of a field as we record it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FieldKind {
-    /// Little-endian integer.
-    Integer {
-        /// Bytes: 1, 2, 4 or 8.
-        bytes: u16,
-        /// Two's complement.
-        signed: bool,
-        /// Meant to be shown in base 16.
-        hex: bool,
-    },
-    /// This many bytes of text; what follows the first NUL is zero.
-    CharArray(u16),
-    /// Text and a final NUL.
-    String,
-}
-
-/// A field of an event, in the order in which it is encoded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SchemaField {
-    /// The kernel's name of the field; with `_N` appended for element N of an expanded array.
-    pub name: String,
-    /// Its type.
-    pub kind: FieldKind,
-    source: Source,
 }
 
 /// A field that is not recorded.
@@ -121,17 +109,18 @@ pub struct SkippedField {
     pub declaration: String,
 }
 
-/// Description of an event: its number and the fields that are recorded.
+/// Description of an event: its number, the fields that are recorded, and where they are in a raw record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventSchema {
-    /// The kernel's number of the event, valid until the next boot: `common_type` of its records.
-    pub id: u16,
     /// Group and name.
     pub name: EventName,
-    /// The fields that are recorded; the first one is `common_pid`.
-    pub fields: Vec<SchemaField>,
-    /// The fields that are not.
+    /// The event as it is recorded. Its id is the kernel's number of the event (`common_type` of its records), valid
+    /// until the next boot; its first field is `common_pid`; `_N` is appended to the name of an array for its element N.
+    pub description: EventDescription,
+    /// The fields that are not recorded.
     pub skipped: Vec<SkippedField>,
+    /// Where each field comes from.
+    sources: Vec<Source>,
 }
 
 /// Where a field's bytes are in a raw record. Offsets count from `common_type`.
@@ -164,11 +153,7 @@ impl Locator {
         let word = u32::from_le_bytes(*record.get(at..)?.first_chunk()?);
         let length = usize::try_from(word >> 16).ok()?;
         let offset = usize::try_from(word & 0xffff).ok()?;
-        let start = if self.relative {
-            at + 4 + offset
-        } else {
-            offset
-        };
+        let start = if self.relative { at + 4 + offset } else { offset };
         record.get(start..start + length)
     }
 }
@@ -179,15 +164,17 @@ impl EventSchema {
         let event = || name.to_string();
         let format = PerfEventFormat::parse(true, &name.group, format_file)
             .ok_or_else(|| SchemaError::NoNumber { event: event() })?;
-        let id = u16::try_from(format.id()).map_err(|_| SchemaError::NumberTooLarge {
-            event: event(),
-            number: format.id(),
-        })?;
+        let id = u16::try_from(format.id())
+            .ok()
+            .filter(|id| !matches!(*id, HOLE_ID | EXTENDED_ID))
+            .ok_or_else(|| SchemaError::NumberOutOfRange { event: event(), number: format.id() })?;
+        let full_name = name.to_string();
+        if full_name.len() > MAX_NAME || !full_name.chars().all(|c| c.is_ascii_alphanumeric() || "_:.-".contains(c)) {
+            return Err(SchemaError::Name { event: full_name });
+        }
         let (common, own) = format.fields().split_at(format.common_field_count());
         let has = |field: &str, offset, size| {
-            common
-                .iter()
-                .any(|f| f.name() == field && f.offset() == offset && f.size() == size)
+            common.iter().any(|f| f.name() == field && f.offset() == offset && f.size() == size)
         };
         if !has("common_type", 0, 2) {
             return Err(SchemaError::CommonField {
@@ -204,141 +191,115 @@ impl EventSchema {
             });
         }
         let mut schema = Self {
-            id,
             name: name.clone(),
-            fields: vec![SchemaField {
-                name: "common_pid".to_owned(),
-                kind: FieldKind::Integer {
-                    bytes: 4,
-                    signed: true,
-                    hex: false,
-                },
-                source: Source::Fixed {
-                    offset: 4,
-                    bytes: 4,
-                },
-            }],
+            description: EventDescription { id, class: class::HOST_KERNEL, name: full_name, fields: Vec::new() },
             skipped: Vec::new(),
+            sources: Vec::new(),
         };
         let hex = hex_fields(format.print_fmt());
-        for field in own {
-            schema.add(field, &hex);
+        let pid = common.iter().find(|field| field.name() == "common_pid");
+        for field in pid.into_iter().chain(own) {
+            let hex = field.field().contains('*') || hex.contains(&field.name());
+            let added = Self::convert(field, hex).is_some_and(|converted| schema.add(converted));
+            if !added {
+                let (name, declaration) = (field.name().to_owned(), field.field().to_owned());
+                schema.skipped.push(SkippedField { name, declaration });
+            }
         }
         Ok(schema)
     }
 
-    /// Adds a field of the format file in the form in which we record it, or to the skipped ones.
-    fn add(&mut self, field: &PerfFieldFormat, hex_names: &[&str]) {
-        let name = field.name().to_owned();
+    /// The fields that we record for one of the format file's; `None` if it has no form that we record.
+    fn convert(field: &PerfFieldFormat, hex: bool) -> Option<Vec<(FieldDescription, Source)>> {
         let offset = field.offset();
         let size = field.size();
-        let (is_char, is_pointer) = declared_as(field.field());
-        let hex = is_pointer || hex_names.contains(&field.name());
+        let is_char = is_plain_char(field.field());
+        // A negative number in base 16 would be harder to read than its bits.
+        let signed = field.signed().unwrap_or(false) && !hex;
         let locator = |relative| Locator { offset, relative };
         // 0 for text and for what the parser knows no element size of, such as a bitmap of CPUs.
         let element = u16::from(field.element_size());
-        let (kind, source) = match field.array() {
-            PerfFieldArray::None if matches!(size, 1 | 2 | 4 | 8) => {
-                let kind = FieldKind::Integer {
-                    bytes: size,
-                    // A negative number in base 16 would be harder to read than its bits.
-                    signed: field.signed().unwrap_or(false) && !hex,
-                    hex,
-                };
-                (
-                    kind,
-                    Source::Fixed {
-                        offset,
-                        bytes: size,
-                    },
-                )
+        let (ty, hex, source) = match field.array() {
+            PerfFieldArray::None => (integer(size, signed)?, hex, Source::Fixed { offset, bytes: size }),
+            PerfFieldArray::Fixed if is_char => {
+                (FieldType::CharArray(size), false, Source::Fixed { offset, bytes: size })
             }
-            PerfFieldArray::Fixed if is_char => (
-                FieldKind::CharArray(size),
-                Source::Fixed {
-                    offset,
-                    bytes: size,
-                },
-            ),
-            PerfFieldArray::Fixed if element == 1 => (
-                FieldKind::String,
-                Source::FixedHex {
-                    offset,
-                    bytes: size,
-                },
-            ),
-            PerfFieldArray::Fixed
-                if matches!(element, 2 | 4 | 8) && size / element <= MAX_EXPANDED_ELEMENTS =>
-            {
-                let kind = FieldKind::Integer {
-                    bytes: element,
-                    signed: field.signed().unwrap_or(false) && !hex,
-                    hex,
-                };
-                self.fields
-                    .extend((0..size / element).map(|index| SchemaField {
-                        name: format!("{name}_{index}"),
-                        kind,
-                        source: Source::Fixed {
-                            offset: offset + index * element,
-                            bytes: element,
-                        },
-                    }));
-                return;
+            PerfFieldArray::Fixed if element == 1 => {
+                (FieldType::String, false, Source::FixedHex { offset, bytes: size })
             }
-            PerfFieldArray::DataLoc4 if is_char => {
-                (FieldKind::String, Source::Located(locator(false)))
-            }
-            PerfFieldArray::RelLoc4 if is_char => {
-                (FieldKind::String, Source::Located(locator(true)))
-            }
-            PerfFieldArray::DataLoc4 if element == 1 => {
-                (FieldKind::String, Source::LocatedHex(locator(false)))
-            }
-            PerfFieldArray::RelLoc4 if element == 1 => {
-                (FieldKind::String, Source::LocatedHex(locator(true)))
-            }
-            PerfFieldArray::RestOfEvent if is_char => (FieldKind::String, Source::Rest { offset }),
-            _ => {
-                self.skipped.push(SkippedField {
-                    name,
-                    declaration: field.field().to_owned(),
+            PerfFieldArray::Fixed if element > 0 && size / element <= MAX_EXPANDED_ELEMENTS => {
+                let ty = integer(element, signed)?;
+                let elements = (0..size / element).map(|index| {
+                    let name = format!("{}_{index}", field.name());
+                    let offset = offset.checked_add(index * element)?;
+                    Some((FieldDescription { name, ty, hex }, Source::Fixed { offset, bytes: element }))
                 });
-                return;
+                return elements.collect();
             }
+            PerfFieldArray::DataLoc4 if is_char => (FieldType::String, false, Source::Located(locator(false))),
+            PerfFieldArray::RelLoc4 if is_char => (FieldType::String, false, Source::Located(locator(true))),
+            PerfFieldArray::DataLoc4 if element == 1 => (FieldType::String, false, Source::LocatedHex(locator(false))),
+            PerfFieldArray::RelLoc4 if element == 1 => (FieldType::String, false, Source::LocatedHex(locator(true))),
+            PerfFieldArray::RestOfEvent if is_char => (FieldType::String, false, Source::Rest { offset }),
+            _ => return None,
         };
-        self.fields.push(SchemaField { name, kind, source });
+        Some(vec![(FieldDescription { name: field.name().to_owned(), ty, hex }, source)])
     }
 
-    /// Appends the fields of `record`, a raw record starting at `common_type`, to `out`: little-endian, in the order
-    /// of [`Self::fields`], without alignment. Nothing is appended if the record is too short for one of them.
-    pub fn encode(&self, record: &[u8], out: &mut Vec<u8>) -> Result<(), RecordTooShort> {
-        let start = out.len();
-        for (index, field) in self.fields.iter().enumerate() {
-            if field.encode(record, out).is_none() {
-                out.truncate(start);
-                return Err(RecordTooShort {
-                    event_id: self.id,
-                    field: index,
-                    len: record.len(),
-                });
+    /// Adds fields, unless a description cannot have them: too many, or a name that is none or is taken.
+    fn add(&mut self, fields: Vec<(FieldDescription, Source)>) -> bool {
+        let present = &self.description.fields;
+        let fits = present.len() + fields.len() <= MAX_FIELDS
+            && fields.iter().all(|(field, _)| {
+                is_identifier(&field.name) && !present.iter().any(|present| present.name == field.name)
+            });
+        if fits {
+            for (field, source) in fields {
+                self.description.fields.push(field);
+                self.sources.push(source);
             }
         }
-        Ok(())
+        fits
+    }
+
+    /// The kernel's number of the event: `common_type` of its records.
+    pub fn id(&self) -> u16 {
+        self.description.id
+    }
+
+    /// Appends the fields of `record`, a raw record starting at `common_type`, to `out`, as [`Self::description`] lays
+    /// them out. Nothing is appended in case of an error.
+    pub fn encode(&self, record: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
+        let start = out.len();
+        let fields = self.description.fields.iter().zip(&self.sources);
+        let missing = fields.enumerate().find_map(|(index, (field, source))| {
+            let encoded = source.encode(field.ty, record, out);
+            encoded.is_none().then_some(index)
+        });
+        let length = out.len() - start;
+        let result = match missing {
+            Some(field) => Err(RecordError::TooShort { event_id: self.id(), field, length: record.len() }),
+            None if length > usize::from(u16::MAX) => Err(RecordError::TooLong { event_id: self.id(), length }),
+            None => Ok(()),
+        };
+        if result.is_err() {
+            out.truncate(start);
+        }
+        result
     }
 }
 
-impl SchemaField {
-    /// Appends the field's value. `None` if it lies outside of the record; `out` may then have grown.
-    fn encode(&self, record: &[u8], out: &mut Vec<u8>) -> Option<()> {
+impl Source {
+    /// Appends the value that lies here in `record`. `None` if it lies outside of it; `out` may then have grown.
+    fn encode(self, ty: FieldType, record: &[u8], out: &mut Vec<u8>) -> Option<()> {
         let fixed = |offset: u16, bytes: u16| {
             let offset = usize::from(offset);
             record.get(offset..offset + usize::from(bytes))
         };
-        match self.source {
-            Source::Fixed { offset, bytes } => {
+        match self {
+            Self::Fixed { offset, bytes } => {
                 let value = fixed(offset, bytes)?;
-                if let FieldKind::CharArray(_) = self.kind {
+                if let FieldType::CharArray(_) = ty {
                     // The kernel leaves what was in memory before behind the NUL.
                     let text = until_nul(value);
                     out.extend_from_slice(text);
@@ -347,13 +308,35 @@ impl SchemaField {
                     out.extend_from_slice(value);
                 }
             }
-            Source::FixedHex { offset, bytes } => append_hex(fixed(offset, bytes)?, out),
-            Source::Located(locator) => append_string(locator.resolve(record)?, out),
-            Source::LocatedHex(locator) => append_hex(locator.resolve(record)?, out),
-            Source::Rest { offset } => append_string(record.get(usize::from(offset)..)?, out),
+            Self::FixedHex { offset, bytes } => append_hex(fixed(offset, bytes)?, out),
+            Self::Located(locator) => append_string(locator.resolve(record)?, out),
+            Self::LocatedHex(locator) => append_hex(locator.resolve(record)?, out),
+            Self::Rest { offset } => append_string(record.get(usize::from(offset)..)?, out),
         }
         Some(())
     }
+}
+
+/// The type of an integer of this many bytes, if there is one.
+fn integer(bytes: u16, signed: bool) -> Option<FieldType> {
+    Some(match (bytes, signed) {
+        (1, false) => FieldType::U8,
+        (2, false) => FieldType::U16,
+        (4, false) => FieldType::U32,
+        (8, false) => FieldType::U64,
+        (1, true) => FieldType::I8,
+        (2, true) => FieldType::I16,
+        (4, true) => FieldType::I32,
+        (8, true) => FieldType::I64,
+        _ => return None,
+    })
+}
+
+fn is_identifier(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= MAX_NAME
+        && !name.starts_with(|c: char| c.is_ascii_digit())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 /// Appends the text in `bytes` and a NUL.
@@ -377,13 +360,12 @@ fn until_nul(bytes: &[u8]) -> &[u8] {
     &bytes[..end.unwrap_or(bytes.len())]
 }
 
-/// Whether a declaration of the format file is of plain `char`, and whether it is a pointer.
-fn declared_as(declaration: &str) -> (bool, bool) {
-    let is_pointer = declaration.contains('*');
+/// Whether a declaration of the format file is of `char` without a sign: of text.
+fn is_plain_char(declaration: &str) -> bool {
     let mut words = declaration.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    let has_char = words.clone().any(|word| word == "char");
-    let has_sign = words.any(|word| word == "unsigned" || word == "signed");
-    (has_char && !has_sign && !is_pointer, is_pointer)
+    words.clone().any(|word| word == "char")
+        && !words.any(|word| word == "unsigned" || word == "signed")
+        && !declaration.contains('*')
 }
 
 #[cfg(test)]

@@ -34,10 +34,7 @@ pub fn parse_available(text: &str) -> Vec<EventName> {
 
 /// The available events that match at least one of the globs, in the order of `available`, each once. `*` stands for any
 /// characters, `?` for one. Fails on the first glob that matches nothing.
-pub fn select<S: AsRef<str>>(
-    available: &[EventName],
-    globs: &[S],
-) -> Result<Vec<EventName>, UnknownEvents> {
+pub fn select<S: AsRef<str>>(available: &[EventName], globs: &[S]) -> Result<Vec<EventName>, UnknownEvents> {
     let names: Vec<String> = available.iter().map(EventName::to_string).collect();
     let mut chosen = vec![false; available.len()];
     for glob in globs {
@@ -51,18 +48,10 @@ pub fn select<S: AsRef<str>>(
             }
         }
         if !any {
-            return Err(UnknownEvents {
-                glob: glob.to_owned(),
-                nearest: nearest(glob, available, &names),
-            });
+            return Err(UnknownEvents { glob: glob.to_owned(), nearest: nearest(glob, available, &names) });
         }
     }
-    Ok(available
-        .iter()
-        .zip(chosen)
-        .filter(|(_, chosen)| *chosen)
-        .map(|(name, _)| name.clone())
-        .collect())
+    Ok(available.iter().zip(chosen).filter(|(_, chosen)| *chosen).map(|(name, _)| name.clone()).collect())
 }
 
 /// The events and groups whose names resemble `glob` the most.
@@ -70,22 +59,16 @@ fn nearest(glob: &str, available: &[EventName], names: &[String]) -> Vec<String>
     let mut candidates: Vec<(f64, String)> = Vec::new();
     for (event, full) in available.iter().zip(names) {
         // A name without its group is a likely mistake, and so is a group without `:*`.
-        let event_score =
-            strsim::jaro_winkler(glob, full).max(strsim::jaro_winkler(glob, &event.name));
+        let event_score = strsim::jaro_winkler(glob, full).max(strsim::jaro_winkler(glob, &event.name));
         candidates.push((event_score, full.clone()));
         let group = format!("{}:*", event.group);
-        let group_score =
-            strsim::jaro_winkler(glob, &group).max(strsim::jaro_winkler(glob, &event.group));
+        let group_score = strsim::jaro_winkler(glob, &group).max(strsim::jaro_winkler(glob, &event.group));
         candidates.push((group_score, group));
     }
     candidates.retain(|(score, _)| *score >= MIN_SIMILARITY);
     candidates.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
     candidates.dedup_by(|a, b| a.1 == b.1);
-    candidates
-        .into_iter()
-        .take(MAX_SUGGESTIONS)
-        .map(|(_, name)| name)
-        .collect()
+    candidates.into_iter().take(MAX_SUGGESTIONS).map(|(_, name)| name).collect()
 }
 
 #[cfg(test)]
@@ -99,11 +82,7 @@ mod tests {
     }
 
     fn chosen(globs: &[&str]) -> Vec<String> {
-        select(&available(), globs)
-            .unwrap()
-            .iter()
-            .map(EventName::to_string)
-            .collect()
+        select(&available(), globs).unwrap().iter().map(EventName::to_string).collect()
     }
 
     #[test]
@@ -113,10 +92,7 @@ mod tests {
 
     #[test]
     fn overlapping_globs_select_each_event_once() {
-        assert_eq!(
-            chosen(&["sched:sched_w*", "*:*_?witch", "sched:*"]),
-            ["sched:sched_switch", "sched:sched_waking"]
-        );
+        assert_eq!(chosen(&["sched:sched_w*", "*:*_?witch", "sched:*"]), ["sched:sched_switch", "sched:sched_waking"]);
     }
 
     #[test]
@@ -130,28 +106,17 @@ mod tests {
 
         assert_eq!(error.glob, "sched:sched_swich");
         assert_eq!(error.nearest[0], "sched:sched_switch");
-        assert_eq!(
-            error.to_string().split("; ").next().unwrap(),
-            "no kernel event matches `sched:sched_swich`"
-        );
+        assert_eq!(error.to_string().split("; ").next().unwrap(), "no kernel event matches `sched:sched_swich`");
     }
 
     #[test]
     fn a_bare_group_suggests_its_glob() {
-        assert_eq!(
-            select(&available(), &["kvm"]).unwrap_err().nearest[0],
-            "kvm:*"
-        );
+        assert_eq!(select(&available(), &["kvm"]).unwrap_err().nearest[0], "kvm:*");
     }
 
     #[test]
     fn a_bare_name_suggests_the_full_one() {
-        assert_eq!(
-            select(&available(), &["softirq_entry"])
-                .unwrap_err()
-                .nearest[0],
-            "irq:softirq_entry"
-        );
+        assert_eq!(select(&available(), &["softirq_entry"]).unwrap_err().nearest[0], "irq:softirq_entry");
     }
 
     #[test]

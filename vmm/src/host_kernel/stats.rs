@@ -18,9 +18,7 @@ pub struct CpuStats {
 impl CpuStats {
     /// Events that nobody will ever read.
     pub fn lost(&self) -> u64 {
-        self.overrun
-            .saturating_add(self.commit_overrun)
-            .saturating_add(self.dropped)
+        self.overrun.saturating_add(self.commit_overrun).saturating_add(self.dropped)
     }
 }
 
@@ -53,16 +51,7 @@ mod tests {
              now ts:   615.570896\ndropped events: 11\nread events: 13\n",
         );
 
-        assert_eq!(
-            stats,
-            CpuStats {
-                entries: 3,
-                overrun: 5,
-                commit_overrun: 7,
-                dropped: 11,
-                read: 13,
-            }
-        );
+        assert_eq!(stats, CpuStats { entries: 3, overrun: 5, commit_overrun: 7, dropped: 11, read: 13 });
         assert_eq!(stats.lost(), 23);
     }
 

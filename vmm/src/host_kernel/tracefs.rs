@@ -87,9 +87,7 @@ impl TracefsError {
             Self::Clock { .. } => "use an x86 kernel on a processor with a time stamp counter",
             Self::TooManyInstances => "end some of the virtual machines of this process",
             Self::NoThreads => "name at least one thread of the virtual machine",
-            Self::Schema(_) | Self::PageFormat(_) => {
-                "report the kernel's version to the developers"
-            }
+            Self::Schema(_) | Self::PageFormat(_) => "report the kernel's version to the developers",
         }
     }
 }
@@ -113,11 +111,8 @@ impl Tracefs {
             return Err(TracefsError::NotSupported);
         }
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-        mount("tracefs", MOUNT_POINT, "tracefs", flags, None)
-            .map_err(|errno| TracefsError::Mount(errno.into()))?;
-        Ok(Self {
-            root: PathBuf::from(MOUNT_POINT),
-        })
+        mount("tracefs", MOUNT_POINT, "tracefs", flags, None).map_err(|errno| TracefsError::Mount(errno.into()))?;
+        Ok(Self { root: PathBuf::from(MOUNT_POINT) })
     }
 
     /// The folder it is mounted on.
@@ -142,8 +137,7 @@ impl Tracefs {
         let mut removed = Vec::new();
         for entry in entries.flatten() {
             let name = entry.file_name();
-            let is_dead =
-                owner(&name).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
+            let is_dead = owner(&name).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
             if is_dead && fs::remove_dir(entry.path()).is_ok() {
                 removed.push(name.to_string_lossy().into_owned());
             }
@@ -200,12 +194,7 @@ impl Instance {
         let path = make_folder(&tracefs.root.join("instances"))?;
         let guard = RemovalGuard::spawn(&path).ok();
         // From here on dropping it removes the folder.
-        let mut instance = Self {
-            path,
-            threads: None,
-            switch: None,
-            _guard: guard,
-        };
+        let mut instance = Self { path, threads: None, switch: None, _guard: guard };
         let switch = open_for_writing(&instance.path("tracing_on"))?;
         instance.switch = Some(switch);
         instance.stop()?;
@@ -229,42 +218,27 @@ impl Instance {
 
     /// A file or folder of the instance; the instance's own folder for "".
     pub fn path(&self, relative: &str) -> PathBuf {
-        if relative.is_empty() {
-            self.path.clone()
-        } else {
-            self.path.join(relative)
-        }
+        if relative.is_empty() { self.path.clone() } else { self.path.join(relative) }
     }
 
     fn set_clock(&self) -> Result<()> {
         let path = self.path("trace_clock");
         let offered = read(&path)?;
-        if !offered
-            .split_whitespace()
-            .any(|clock| clock.trim_matches(['[', ']']) == TRACE_CLOCK)
-        {
-            return Err(TracefsError::Clock {
-                offered: offered.trim().to_owned(),
-            });
+        if !offered.split_whitespace().any(|clock| clock.trim_matches(['[', ']']) == TRACE_CLOCK) {
+            return Err(TracefsError::Clock { offered: offered.trim().to_owned() });
         }
         write(&path, TRACE_CLOCK)?;
         let now = read(&path)?;
         if now.contains(&format!("[{TRACE_CLOCK}]")) {
             Ok(())
         } else {
-            Err(TracefsError::Clock {
-                offered: now.trim().to_owned(),
-            })
+            Err(TracefsError::Clock { offered: now.trim().to_owned() })
         }
     }
 
     /// Also traces the thread with this kernel thread id (as `gettid` gives it).
     pub fn add_thread(&self, thread: u32) -> Result<()> {
-        write_open(
-            self.threads.as_ref(),
-            &self.path("set_event_pid"),
-            &thread.to_string(),
-        )
+        write_open(self.threads.as_ref(), &self.path("set_event_pid"), &thread.to_string())
     }
 
     /// Reads the description of an event.
@@ -302,14 +276,7 @@ impl Instance {
         })?;
         let mut cpus: Vec<u32> = entries
             .flatten()
-            .filter_map(|entry| {
-                entry
-                    .file_name()
-                    .to_str()?
-                    .strip_prefix("cpu")?
-                    .parse()
-                    .ok()
-            })
+            .filter_map(|entry| entry.file_name().to_str()?.strip_prefix("cpu")?.parse().ok())
             .collect();
         cpus.sort_unstable();
         Ok(cpus)
@@ -328,9 +295,7 @@ impl Instance {
 
     /// The kernel's counts for one CPU's buffer.
     pub fn stats(&self, cpu: u32) -> Result<CpuStats> {
-        Ok(parse_stats(&read(
-            &self.path(&format!("per_cpu/cpu{cpu}/stats")),
-        )?))
+        Ok(parse_stats(&read(&self.path(&format!("per_cpu/cpu{cpu}/stats")))?))
     }
 
     /// A handle that adds threads as long as `instance` exists.
@@ -363,9 +328,7 @@ pub struct ThreadFilter(Weak<Instance>);
 impl ThreadFilter {
     /// Also traces the thread with this kernel thread id. Without effect if the instance is gone.
     pub fn add(&self, thread: u32) -> Result<()> {
-        self.0
-            .upgrade()
-            .map_or(Ok(()), |instance| instance.add_thread(thread))
+        self.0.upgrade().map_or(Ok(()), |instance| instance.add_thread(thread))
     }
 }
 
@@ -381,11 +344,7 @@ fn make_folder(instances: &Path) -> Result<PathBuf> {
             Ok(()) => return Ok(path),
             Err(source) if source.kind() == io::ErrorKind::AlreadyExists => {}
             Err(source) => {
-                return Err(TracefsError::File {
-                    action: "making the tracing instance".to_owned(),
-                    path,
-                    source,
-                });
+                return Err(TracefsError::File { action: "making the tracing instance".to_owned(), path, source });
             }
         }
     }
@@ -395,11 +354,7 @@ fn make_folder(instances: &Path) -> Result<PathBuf> {
 /// Reads a whole file of tracefs, whose sizes are not known in advance. In large pieces: `events/header_page` ends after
 /// the first read, however little that took.
 pub(super) fn read(path: &Path) -> Result<String> {
-    let failed = |source| TracefsError::File {
-        action: "reading".to_owned(),
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |source| TracefsError::File { action: "reading".to_owned(), path: path.to_owned(), source };
     let mut file = File::open(path).map_err(failed)?;
     let mut text = Vec::new();
     let mut length = 0;
@@ -411,20 +366,16 @@ pub(super) fn read(path: &Path) -> Result<String> {
         }
     }
     text.truncate(length);
-    String::from_utf8(text)
-        .map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))
+    String::from_utf8(text).map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))
 }
 
 /// Opens without truncating: on `set_event_pid` that would clear what is there.
 fn open_for_writing(path: &Path) -> Result<File> {
-    OpenOptions::new()
-        .append(true)
-        .open(path)
-        .map_err(|source| TracefsError::File {
-            action: "opening".to_owned(),
-            path: path.to_owned(),
-            source,
-        })
+    OpenOptions::new().append(true).open(path).map_err(|source| TracefsError::File {
+        action: "opening".to_owned(),
+        path: path.to_owned(),
+        source,
+    })
 }
 
 fn write(path: &Path, value: &str) -> Result<()> {
@@ -435,12 +386,11 @@ fn write(path: &Path, value: &str) -> Result<()> {
 fn write_open(file: Option<&File>, path: &Path, value: &str) -> Result<()> {
     let Some(mut file) = file else { return Ok(()) };
     // In one write: tracefs takes each as a value of its own.
-    file.write_all(format!("{value}\n").as_bytes())
-        .map_err(|source| TracefsError::File {
-            action: format!("writing {value} to"),
-            path: path.to_owned(),
-            source,
-        })
+    file.write_all(format!("{value}\n").as_bytes()).map_err(|source| TracefsError::File {
+        action: format!("writing {value} to"),
+        path: path.to_owned(),
+        source,
+    })
 }
 
 #[cfg(test)]

@@ -11,12 +11,7 @@ struct PageBuilder {
 
 impl PageBuilder {
     fn new(time: u64) -> Self {
-        Self {
-            time,
-            flags: 0,
-            data: Vec::new(),
-            tail: Vec::new(),
-        }
+        Self { time, flags: 0, data: Vec::new(), tail: Vec::new() }
     }
 
     fn word(mut self, word: u32) -> Self {
@@ -58,83 +53,42 @@ impl PageBuilder {
 type Decoded = Vec<Result<(u64, Vec<u8>), Malformed>>;
 
 fn decode(page: &[u8]) -> Decoded {
-    Page::parse(page)
-        .unwrap()
-        .events()
-        .map(|event| event.map(|event| (event.time, event.data.to_vec())))
-        .collect()
+    Page::parse(page).unwrap().events().map(|event| event.map(|event| (event.time, event.data.to_vec()))).collect()
 }
 
 #[test]
 fn events_with_short_lengths_add_their_deltas_to_the_page_time() {
-    let page = PageBuilder::new(1000)
-        .record(1, 0)
-        .bytes(b"aaaa")
-        .record(2, 7)
-        .bytes(b"bbbbbbbb")
-        .build(4080);
+    let page = PageBuilder::new(1000).record(1, 0).bytes(b"aaaa").record(2, 7).bytes(b"bbbbbbbb").build(4080);
 
     let events = decode(&page);
 
-    assert_eq!(
-        events,
-        [
-            Ok((1000, b"aaaa".to_vec())),
-            Ok((1007, b"bbbbbbbb".to_vec()))
-        ]
-    );
+    assert_eq!(events, [Ok((1000, b"aaaa".to_vec())), Ok((1007, b"bbbbbbbb".to_vec()))]);
 }
 
 #[test]
 fn the_longest_short_event_is_112_bytes() {
-    let page = PageBuilder::new(5)
-        .record(28, 1)
-        .bytes(&[9; 112])
-        .build(4080);
+    let page = PageBuilder::new(5).record(28, 1).bytes(&[9; 112]).build(4080);
 
     assert_eq!(decode(&page), [Ok((6, vec![9; 112]))]);
 }
 
 #[test]
 fn an_event_with_its_length_in_a_word_excludes_that_word() {
-    let page = PageBuilder::new(10)
-        .record(0, 3)
-        .word(4 + 120)
-        .bytes(&[7; 120])
-        .record(1, 1)
-        .bytes(b"next")
-        .build(4080);
+    let page = PageBuilder::new(10).record(0, 3).word(4 + 120).bytes(&[7; 120]).record(1, 1).bytes(b"next").build(4080);
 
-    assert_eq!(
-        decode(&page),
-        [Ok((13, vec![7; 120])), Ok((14, b"next".to_vec()))]
-    );
+    assert_eq!(decode(&page), [Ok((13, vec![7; 120])), Ok((14, b"next".to_vec()))]);
 }
 
 #[test]
 fn a_long_event_of_unaligned_length_is_followed_at_the_next_word() {
-    let page = PageBuilder::new(0)
-        .record(0, 0)
-        .word(4 + 5)
-        .bytes(b"hello\0\0\0")
-        .record(1, 2)
-        .bytes(b"next")
-        .build(64);
+    let page = PageBuilder::new(0).record(0, 0).word(4 + 5).bytes(b"hello\0\0\0").record(1, 2).bytes(b"next").build(64);
 
-    assert_eq!(
-        decode(&page),
-        [Ok((0, b"hello".to_vec())), Ok((2, b"next".to_vec()))]
-    );
+    assert_eq!(decode(&page), [Ok((0, b"hello".to_vec())), Ok((2, b"next".to_vec()))]);
 }
 
 #[test]
 fn a_time_extend_adds_its_59_bit_delta() {
-    let page = PageBuilder::new(100)
-        .record(TYPE_TIME_EXTEND, 5)
-        .word(3)
-        .record(1, 0)
-        .bytes(b"late")
-        .build(64);
+    let page = PageBuilder::new(100).record(TYPE_TIME_EXTEND, 5).word(3).record(1, 0).bytes(b"late").build(64);
 
     assert_eq!(decode(&page), [Ok((100 + (3 << 27) + 5, b"late".to_vec()))]);
 }
@@ -142,80 +96,46 @@ fn a_time_extend_adds_its_59_bit_delta() {
 #[test]
 fn an_absolute_time_stamp_replaces_the_time_and_keeps_its_upper_bits() {
     let before = (0b10110 << 59) | 1_000_000;
-    let page = PageBuilder::new(before)
-        .record(31, 4)
-        .word(1)
-        .record(1, 2)
-        .bytes(b"nest")
-        .build(64);
+    let page = PageBuilder::new(before).record(31, 4).word(1).record(1, 2).bytes(b"nest").build(64);
 
-    assert_eq!(
-        decode(&page),
-        [Ok(((0b10110 << 59) | ((1 << 27) + 6), b"nest".to_vec()))]
-    );
+    assert_eq!(decode(&page), [Ok(((0b10110 << 59) | ((1 << 27) + 6), b"nest".to_vec()))]);
 }
 
 #[test]
 fn an_absolute_time_stamp_behind_a_wrap_of_its_59_bits_carries_into_the_upper_bits() {
     let before = (1 << 59) - 10;
-    let page = PageBuilder::new(before)
-        .record(31, 20)
-        .word(0)
-        .record(1, 0)
-        .bytes(b"wrap")
-        .build(64);
+    let page = PageBuilder::new(before).record(31, 20).word(0).record(1, 0).bytes(b"wrap").build(64);
 
     assert_eq!(decode(&page), [Ok(((1 << 59) + 20, b"wrap".to_vec()))]);
 }
 
 #[test]
 fn padding_with_delta_zero_ends_the_page() {
-    let page = PageBuilder::new(0)
-        .record(1, 1)
-        .bytes(b"only")
-        .record(TYPE_PADDING, 0)
-        .record(1, 1)
-        .bytes(b"junk")
-        .build(64);
+    let page =
+        PageBuilder::new(0).record(1, 1).bytes(b"only").record(TYPE_PADDING, 0).record(1, 1).bytes(b"junk").build(64);
 
     assert_eq!(decode(&page), [Ok((1, b"only".to_vec()))]);
 }
 
 #[test]
 fn the_pad_at_the_end_of_a_full_page_is_skipped() {
-    let page = PageBuilder::new(0)
-        .record(1, 1)
-        .bytes(b"only")
-        .record(TYPE_PADDING, 1)
-        .word(12)
-        .bytes(&[0xaa; 8])
-        .build(24);
+    let page =
+        PageBuilder::new(0).record(1, 1).bytes(b"only").record(TYPE_PADDING, 1).word(12).bytes(&[0xaa; 8]).build(24);
 
     assert_eq!(decode(&page), [Ok((1, b"only".to_vec()))]);
 }
 
 #[test]
 fn a_discarded_event_still_moves_the_time() {
-    let page = PageBuilder::new(0)
-        .record(TYPE_PADDING, 50)
-        .word(8)
-        .bytes(b"gone")
-        .record(1, 5)
-        .bytes(b"here")
-        .build(64);
+    let page =
+        PageBuilder::new(0).record(TYPE_PADDING, 50).word(8).bytes(b"gone").record(1, 5).bytes(b"here").build(64);
 
     assert_eq!(decode(&page), [Ok((55, b"here".to_vec()))]);
 }
 
 #[test]
 fn a_discarded_event_whose_delta_was_zero_does_not_move_the_time() {
-    let page = PageBuilder::new(0)
-        .record(TYPE_PADDING, 1)
-        .word(8)
-        .bytes(b"gone")
-        .record(1, 5)
-        .bytes(b"here")
-        .build(64);
+    let page = PageBuilder::new(0).record(TYPE_PADDING, 1).word(8).bytes(b"gone").record(1, 5).bytes(b"here").build(64);
 
     assert_eq!(decode(&page), [Ok((5, b"here".to_vec()))]);
 }
@@ -245,11 +165,7 @@ fn missed_events_without_a_count_are_unknown() {
 
 #[test]
 fn a_missed_count_that_lies_outside_of_the_page_is_unknown() {
-    let page = PageBuilder::new(0)
-        .record(1, 0)
-        .bytes(b"full")
-        .flags(MISSED_EVENTS | MISSED_STORED)
-        .build(8);
+    let page = PageBuilder::new(0).record(1, 0).bytes(b"full").flags(MISSED_EVENTS | MISSED_STORED).build(8);
 
     assert_eq!(Page::parse(&page).unwrap().missed(), Missed::Unknown);
 }
@@ -263,10 +179,7 @@ fn a_page_without_flags_missed_nothing() {
 
 #[test]
 fn a_page_shorter_than_its_header_is_refused() {
-    assert_eq!(
-        Page::parse(&[0; 15]).unwrap_err(),
-        PageError::TooShort { len: 15 }
-    );
+    assert_eq!(Page::parse(&[0; 15]).unwrap_err(), PageError::TooShort { len: 15 });
 }
 
 #[test]
@@ -274,28 +187,14 @@ fn a_commit_beyond_the_page_is_refused() {
     let mut page = PageBuilder::new(0).build(64);
     page[8..16].copy_from_slice(&65_u64.to_le_bytes());
 
-    assert_eq!(
-        Page::parse(&page).unwrap_err(),
-        PageError::CommitBeyondEnd {
-            committed: 65,
-            room: 64
-        }
-    );
+    assert_eq!(Page::parse(&page).unwrap_err(), PageError::CommitBeyondEnd { committed: 65, room: 64 });
 }
 
 #[test]
 fn an_event_that_crosses_the_commit_is_malformed_and_ends_the_page() {
-    let page = PageBuilder::new(0)
-        .record(1, 0)
-        .bytes(b"good")
-        .record(3, 0)
-        .bytes(b"cut")
-        .build(64);
+    let page = PageBuilder::new(0).record(1, 0).bytes(b"good").record(3, 0).bytes(b"cut").build(64);
 
-    assert_eq!(
-        decode(&page),
-        [Ok((0, b"good".to_vec())), Err(Malformed { offset: 8 })]
-    );
+    assert_eq!(decode(&page), [Ok((0, b"good".to_vec())), Err(Malformed { offset: 8 })]);
 }
 
 #[test]
