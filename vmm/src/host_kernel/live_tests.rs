@@ -1,5 +1,5 @@
 //! Tests against the real kernel. They need root and tracefs, and say so loudly where there is neither.
-// Reading the time stamp counter, to compare it with the trace clock.
+// Reading the time stamp counter, to compare it with the trace clock, and giving memory to a guest.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -10,7 +10,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use kvm_bindings::{kvm_regs, kvm_userspace_memory_region};
+use kvm_ioctls::{Kvm, VcpuExit};
 use shared_ring::event::FieldDescription;
+use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 
 use super::*;
 
@@ -68,19 +71,26 @@ fn make_system_calls(duration: Duration) {
 /// An event as both the raw pages and the kernel's text show it: time and `name pid`.
 type Seen = (u64, String);
 
-/// The events of the kernel's own text output, by CPU, in its order.
-fn events_of_text(text: &str) -> BTreeMap<u32, Vec<Seen>> {
-    let mut events: BTreeMap<u32, Vec<Seen>> = BTreeMap::new();
-    for line in text.lines().filter(|line| !line.starts_with('#')) {
+/// The lines of the kernel's own text output: CPU, time, `name pid`, and the fields' text.
+fn lines_of_text(text: &str) -> impl Iterator<Item = (u32, u64, String, &str)> {
+    text.lines().filter(|line| !line.starts_with('#')).map(|line| {
         // "           comm-123     [001] d..2. 123456789: sched_switch: prev_comm=…"
         let (task, rest) = line.split_once(" [").unwrap();
         let (cpu, rest) = rest.split_once("] ").unwrap();
-        let mut words = rest.split_whitespace();
-        let time = words.nth(1).unwrap().trim_end_matches(':');
-        // System calls are shown by their own numbers: "sys_enter: NR 39 (…)" or "sys_getppid(…)".
-        let name = words.next().unwrap().trim_end_matches(':').to_owned();
+        let (time, rest) = rest.split_once(": ").unwrap();
+        let time = time.split_whitespace().next_back().unwrap();
+        // System calls are shown in forms of their own: "sys_enter: NR 39 (…)" or "sys_getppid(…)".
+        let name = rest.split([':', '(']).next().unwrap();
         let pid = task.rsplit_once('-').unwrap().1.trim();
-        events.entry(cpu.parse().unwrap()).or_default().push((time.parse().unwrap(), format!("{name} {pid}")));
+        (cpu.parse().unwrap(), time.parse().unwrap(), format!("{name} {pid}"), rest)
+    })
+}
+
+/// The events of the kernel's own text output, by CPU, in its order.
+fn events_of_text(text: &str) -> BTreeMap<u32, Vec<Seen>> {
+    let mut events: BTreeMap<u32, Vec<Seen>> = BTreeMap::new();
+    for (cpu, time, seen, _) in lines_of_text(text) {
+        events.entry(cpu).or_default().push((time, seen));
     }
     events
 }
@@ -162,15 +172,12 @@ fn switches_have_the_times_and_fields_of_the_kernels_own_text() {
         .unwrap();
 
     let mut from_text: BTreeMap<u32, Vec<(u64, u64, u64)>> = BTreeMap::new();
-    let lines = text.lines().filter(|line| line.contains(" sched_switch: "));
-    for (line, (cpu, (time, _))) in lines.zip(text.lines().filter(|line| !line.starts_with('#')).flat_map(|line| {
-        events_of_text(line).into_iter().flat_map(|(cpu, events)| events.into_iter().map(move |event| (cpu, event)))
-    })) {
+    for (cpu, time, _, fields) in lines_of_text(&text) {
         let number = |key: &str| -> u64 {
-            let value = line.split_once(key).unwrap().1;
+            let value = fields.split_once(key).unwrap().1;
             value.split_whitespace().next().unwrap().parse().unwrap()
         };
-        from_text.entry(cpu).or_default().push((time, number("prev_pid="), number("next_pid=")));
+        from_text.entry(cpu).or_default().push((time, number(" prev_pid="), number(" next_pid=")));
     }
     let count: usize = from_pages.values().map(Vec::len).sum();
     let times = from_pages.values().flatten().map(|event| event.0);
@@ -388,4 +395,69 @@ fn every_event_of_this_kernel_has_a_schema() {
     assert!(skipped.len() * 100 < fields);
     let kvm_skipped = skipped.iter().filter(|field| field.starts_with("kvm:")).count();
     assert_eq!(kvm_skipped, 0);
+}
+
+/// Runs a guest that writes to port 0x10 this many times, in this thread, and halts.
+fn run_guest_with_port_writes(kvm: &Kvm, writes: u16) {
+    const START: u64 = 0x1000;
+    let [low, high] = writes.to_le_bytes();
+    // mov cx, writes; again: out 0x10, al; loop again; hlt
+    let code = [0xb9, low, high, 0xe6, 0x10, 0xe2, 0xfc, 0xf4];
+    let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 0x2000)]).unwrap();
+    memory.write_slice(&code, GuestAddress(START)).unwrap();
+    let vm = kvm.create_vm().unwrap();
+    let region = kvm_userspace_memory_region {
+        slot: 0,
+        flags: 0,
+        guest_phys_addr: 0,
+        memory_size: 0x2000,
+        userspace_addr: u64::try_from(memory.get_host_address(GuestAddress(0)).unwrap().addr()).unwrap(),
+    };
+    // SAFETY: the memory is mapped for as long as the virtual machine lives: it is dropped after it.
+    unsafe { vm.set_user_memory_region(region) }.unwrap();
+    let mut vcpu = vm.create_vcpu(0).unwrap();
+    let mut sregs = vcpu.get_sregs().unwrap();
+    sregs.cs.base = 0;
+    sregs.cs.selector = 0;
+    vcpu.set_sregs(&sregs).unwrap();
+    vcpu.set_regs(&kvm_regs { rip: START, rflags: 2, ..Default::default() }).unwrap();
+    let mut seen = 0;
+    while matches!(vcpu.run().unwrap(), VcpuExit::IoOut(0x10, _)) {
+        seen += 1;
+    }
+    assert_eq!(seen, writes);
+}
+
+#[test]
+fn port_writes_of_a_guest_are_seen_by_the_hosts_kernel() {
+    let Some(_tracefs) = live_tracefs("guest") else {
+        return;
+    };
+    let Ok(kvm) = Kvm::new().inspect_err(|error| eprintln!("SKIPPED guest: no /dev/kvm here: {error}")) else {
+        return;
+    };
+    let mut tracer = HostTracer::start(&config(&["kvm:*"], 4096)).unwrap();
+    run_guest_with_port_writes(&kvm, 500);
+
+    let schemas = tracer.schemas().clone();
+    let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+    let mut ports = Vec::new();
+    let mut packed = Vec::new();
+    tracer
+        .finish(&mut |item| {
+            let HostItem::Record(record) = item else { panic!("{item:?}") };
+            let schema = schemas.get(record.event_id).unwrap();
+            packed.clear();
+            schema.encode(record.payload, &mut packed).unwrap();
+            assert!(schema.description.accepts(&packed));
+            *counts.entry(schema.name.name.clone()).or_default() += 1;
+            if schema.name.name == "kvm_pio" {
+                ports.push(packed_integer(schema, &packed, "port"));
+            }
+        })
+        .unwrap();
+
+    eprintln!("{counts:?}");
+    assert_eq!(ports, vec![0x10; 500]);
+    assert!(counts["kvm_userspace_exit"] >= 500, "{counts:?}");
 }
