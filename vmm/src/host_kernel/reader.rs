@@ -197,7 +197,7 @@ impl CpuBuffer {
             match self.pages.read(page) {
                 Ok(0) => return Ok(false),
                 Ok(length) => break length,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if has_nothing(&error) => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(source) => {
                     return Err(ReaderError::Read { cpu: self.cpu, path: self.path.clone(), source });
@@ -208,6 +208,12 @@ impl CpuBuffer {
         hand_on(&page[..length], self.cpu, &mut self.last_time, stats, sink);
         Ok(true)
     }
+}
+
+/// Whether a failed read means that there is nothing to read: an empty buffer, or a CPU that has none because it has
+/// not been online yet (tracefs has a folder for every CPU that the machine could have).
+fn has_nothing(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::ENODEV)
 }
 
 /// Polls after which buffers of this size, whose pages hold `data_bytes` of records, are empty if nothing is added. Should
@@ -276,6 +282,13 @@ mod tests {
         }
         page.extend(tail);
         page
+    }
+
+    #[test]
+    fn an_empty_buffer_and_a_cpu_without_one_have_nothing() {
+        assert!(has_nothing(&io::Error::from_raw_os_error(libc::EAGAIN)));
+        assert!(has_nothing(&io::Error::from_raw_os_error(libc::ENODEV)));
+        assert!(!has_nothing(&io::Error::from_raw_os_error(libc::EIO)));
     }
 
     #[test]
