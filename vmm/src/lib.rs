@@ -1,1 +1,2 @@
 //! VMM.
+pub mod host_kernel;
