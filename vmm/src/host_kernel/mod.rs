@@ -4,14 +4,13 @@
 //! enables the chosen events for the machine's threads, and hands on the raw records with their times and losses.
 //! The instance is removed at the end, also after a crash.
 //!
-//! - [`selection`]: which events; [`schema`]: what their fields are, and their packed form.
+//! - [`schema`]: what the events' fields are, and their packed form.
 //! - [`tracefs`]: the instance; [`reader`]: its buffers; [`page`]: the form of the buffers' pages.
 
 use std::sync::Arc;
 
 use reader::{CpuSummary, HostItem, Reader, ReaderError, ReaderStats};
 use schema::{EventName, EventSchema};
-use selection::UnknownEvents;
 use stats::CpuStats;
 use tracefs::{Instance, ThreadFilter, Tracefs, TracefsError};
 
@@ -21,7 +20,6 @@ mod print_format;
 pub mod reader;
 mod removal_guard;
 pub mod schema;
-pub mod selection;
 pub mod stats;
 pub mod tracefs;
 
@@ -31,8 +29,8 @@ mod live_tests;
 /// What to trace.
 #[derive(Debug, Clone)]
 pub struct HostTraceConfig {
-    /// Globs of `group:name`, such as `kvm:*`.
-    pub events: Vec<String>,
+    /// Events of this kernel, from [`Tracefs::available_events`].
+    pub events: Vec<EventName>,
     /// Kernel thread ids of the machine's threads so far, at least one; more can be added later.
     pub threads: Vec<u32>,
     /// Buffer per CPU in KiB. It has to hold what happens between two polls.
@@ -42,9 +40,6 @@ pub struct HostTraceConfig {
 /// Why the layer is not traced.
 #[derive(Debug, thiserror::Error)]
 pub enum HostTraceError {
-    /// A glob matches no event: the user's mistake, best reported before anything is started.
-    #[error(transparent)]
-    UnknownEvents(#[from] UnknownEvents),
     /// The layer cannot be traced on this host, or not by this user. The machine can run without it.
     #[error("the host-kernel layer is missing (to have it, {})", .0.fix())]
     Unavailable(#[source] TracefsError),
@@ -126,7 +121,7 @@ impl Schemas {
 pub struct HostTracer {
     /// Holds the instance; there is no other strong reference to it.
     reader: Reader,
-    schemas: Schemas,
+    schemas: Arc<Schemas>,
     threads: ThreadFilter,
     not_enabled: Vec<EventNotEnabled>,
 }
@@ -135,14 +130,12 @@ impl HostTracer {
     /// Makes the instance and starts recording. Instances of strata processes that have died are removed first.
     pub fn start(config: &HostTraceConfig) -> Result<Self, HostTraceError> {
         let tracefs = Tracefs::find().map_err(HostTraceError::Unavailable)?;
-        let available = tracefs.available_events().map_err(HostTraceError::Unavailable)?;
-        let events = selection::select(&available, &config.events)?;
         tracefs.remove_leftovers().map_err(HostTraceError::Unavailable)?;
         let instance =
             Instance::create(&tracefs, config.buffer_kib, &config.threads).map_err(HostTraceError::Unavailable)?;
         let mut schemas = Vec::new();
         let mut not_enabled = Vec::new();
-        for event in events {
+        for event in &config.events {
             let enabled = instance.schema(&event).and_then(|schema| {
                 instance.enable(&event)?;
                 Ok(schema)
@@ -162,11 +155,11 @@ impl HostTracer {
         let threads = Instance::thread_filter(&instance);
         let reader = Reader::open(Arc::clone(&instance)).map_err(HostTraceError::Reader)?;
         instance.start().map_err(HostTraceError::Unavailable)?;
-        Ok(Self { reader, schemas: Schemas::new(schemas), threads, not_enabled })
+        Ok(Self { reader, schemas: Arc::new(Schemas::new(schemas)), threads, not_enabled })
     }
 
     /// The descriptions of the events that are traced.
-    pub fn schemas(&self) -> &Schemas {
+    pub fn schemas(&self) -> &Arc<Schemas> {
         &self.schemas
     }
 

@@ -15,7 +15,6 @@ use rustix::mount::{MountFlags, mount};
 
 use super::removal_guard::RemovalGuard;
 use super::schema::{EventName, EventSchema, SchemaError};
-use super::selection::parse_available;
 use super::stats::{CpuStats, parse_stats};
 
 /// Where tracefs belongs.
@@ -122,7 +121,9 @@ impl Tracefs {
 
     /// All events of this kernel.
     pub fn available_events(&self) -> Result<Vec<EventName>> {
-        Ok(parse_available(&read(&self.root.join("available_events"))?))
+        // One `group:name` per line.
+        let text = read(&self.root.join("available_events"))?;
+        Ok(text.lines().filter_map(EventName::parse).collect())
     }
 
     /// Removes the instances of strata processes that do not exist any more; returns their names. One that cannot be

@@ -6,7 +6,7 @@ use super::region::{EnabledEvents, TraceRegion, enabled_among, guest_text};
 use super::ring_layer::{Producers, RingLayer};
 use super::selection::{Layer as SelectionLayer, Selection};
 use super::vmm_events::{self, VmmTracer};
-use crate::host_kernel::HostTracer;
+use crate::host_kernel::{HostTracer, Schemas};
 use crate::host_kernel::reader::{HostItem, ReaderError};
 use clock_sync::tsc;
 use shared_ring::consumer::Consumer;
@@ -14,7 +14,6 @@ use shared_ring::event::{EventDescription, class};
 use shared_ring::host_memory::HostMemory;
 use shared_ring::layout::{AGENT_ABSENT, AgentState};
 use shared_ring::registry::Tail;
-use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -287,8 +286,8 @@ pub fn enabled_guest_events<'a>(
 /// The host kernel's layer: records, not rings.
 struct HostLayer {
     tracer: HostTracer,
+    schemas: Arc<Schemas>,
     writer: LayerWriter,
-    known: BTreeSet<u16>,
     payload: Vec<u8>,
     /// Why reading stopped early, if it did.
     failed: Option<ReaderError>,
@@ -300,8 +299,7 @@ impl HostLayer {
         let mut writer = LayerWriter::create(dir, session, layer)?;
         let events: Vec<EventDescription> = tracer.schemas().iter().map(|schema| schema.description.clone()).collect();
         writer.add_events(&events)?;
-        let known = events.iter().map(|event| event.id).collect();
-        Ok(Self { tracer, writer, known, payload: Vec::new(), failed: None })
+        Ok(Self { schemas: Arc::clone(tracer.schemas()), tracer, writer, payload: Vec::new(), failed: None })
     }
 
     /// Takes what the kernel has recorded since; `true` if there may be more.
@@ -315,6 +313,13 @@ impl HostLayer {
     fn finish(&mut self, missing: &mut Vec<Missing>) -> Result<(), RecorderError> {
         if self.failed.is_none() {
             self.take(|tracer, sink| tracer.finish(sink))?;
+            for event in self.tracer.not_enabled() {
+                missing.push(Missing {
+                    layer: LayerKind::HostKernel,
+                    reason: format!("{} could not be enabled: {}", event.event, event.error),
+                    fix: "leave it out of --events".into(),
+                });
+            }
         }
         self.writer.flush()?;
         if let Some(error) = &self.failed {
@@ -332,8 +337,7 @@ impl HostLayer {
         &mut self,
         read: impl FnOnce(&mut HostTracer, &mut dyn FnMut(HostItem<'_>)) -> Result<T, ReaderError>,
     ) -> Result<Option<T>, RecorderError> {
-        let Self { tracer, writer, known, payload, failed } = self;
-        let schemas = tracer.schemas_shared();
+        let Self { tracer, schemas, writer, payload, failed } = self;
         let mut written = Ok(());
         let mut sink = |item: HostItem<'_>| {
             if written.is_err() {
@@ -342,7 +346,7 @@ impl HostLayer {
             match item {
                 HostItem::Lost { cpu, count } => writer.add_lost(cpu, count.unwrap_or(1)),
                 HostItem::Record(record) => {
-                    let schema = schemas.get(record.event_id).filter(|_| known.contains(&record.event_id));
+                    let schema = schemas.get(record.event_id);
                     payload.clear();
                     match schema.map(|schema| schema.encode(record.payload, payload)) {
                         Some(Ok(())) => written = writer.record(record.cpu, record.time, record.event_id, payload),

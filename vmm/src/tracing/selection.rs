@@ -108,13 +108,6 @@ impl Selection {
         self.terms.iter().rev().find(decides).is_some_and(|term| !term.take_away)
     }
 
-    /// Whether anything of `layer` is recorded at all.
-    #[must_use]
-    pub fn includes_any(&self, layer: Layer) -> bool {
-        let last = self.terms.iter().rev().find(|term| term.layer == layer);
-        last.is_some_and(|term| !term.take_away || self.terms.iter().any(|term| term.layer == layer && !term.take_away && term.pattern != last_pattern(last)))
-    }
-
     /// Checks that each term for `layer` matches one of `names` (`group:event`), so that a misspelt one is not silently
     /// nothing.
     ///
