@@ -1,1 +1,3 @@
 //! VMM.
+pub mod machine;
+pub mod probe;
