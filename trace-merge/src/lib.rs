@@ -12,11 +12,11 @@
 pub mod clock;
 // pub mod events;
 // pub mod exit_reason;
-// pub mod merge;
+pub mod merge;
 pub mod metadata;
-// pub mod reader;
+pub mod reader;
 // pub mod report;
-// pub mod schema;
+pub mod schema;
 pub mod session;
 // pub mod vcpu;
 pub mod writer;
