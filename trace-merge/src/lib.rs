@@ -10,7 +10,7 @@
 
 // pub mod check;
 pub mod clock;
-// pub mod events;
+pub mod events;
 // pub mod exit_reason;
 pub mod merge;
 pub mod metadata;

