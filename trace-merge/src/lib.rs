@@ -11,12 +11,13 @@
 // pub mod check;
 pub mod clock;
 pub mod events;
-// pub mod exit_reason;
+pub mod exit_reason;
 pub mod merge;
 pub mod metadata;
 pub mod reader;
 // pub mod report;
 pub mod schema;
 pub mod session;
-// pub mod vcpu;
+pub mod totals;
+pub mod vcpu;
 pub mod writer;
