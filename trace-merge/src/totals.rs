@@ -23,6 +23,10 @@ pub struct Totals {
     pub absent_streams: u64,
     /// What of the files could not be read.
     pub damage: Damage,
+    /// Time of the first record, ticks.
+    pub first: Option<u64>,
+    /// Time of the last record, ticks.
+    pub last: Option<u64>,
 }
 
 impl Totals {
@@ -30,7 +34,12 @@ impl Totals {
     #[must_use]
     pub fn of_stream(layer: &TraceLayer, stream: &Stream) -> Self {
         let mut records = layer.records(stream);
-        let events = records.by_ref().fold(0, |count, _| count + 1);
+        let (mut events, mut first, mut last) = (0, None, None);
+        for record in records.by_ref() {
+            events += 1;
+            first = Some(first.map_or(record.time, |first: u64| first.min(record.time)));
+            last = last.max(Some(record.time));
+        }
         let tail = records.tail();
         // Counts only grow, so that the larger is the later: a running recorder's are in its packets, a finished one's
         // in its description.
@@ -49,6 +58,8 @@ impl Totals {
             corrupt_streams: u64::from(described.corrupt),
             absent_streams: u64::from(stream.absent),
             damage: records.damage(),
+            first,
+            last,
         }
     }
 
@@ -61,7 +72,7 @@ impl Totals {
 
     /// Both.
     #[must_use]
-    pub const fn plus(&self, other: &Self) -> Self {
+    pub fn plus(&self, other: &Self) -> Self {
         Self {
             events: self.events + other.events,
             bytes: self.bytes + other.bytes,
@@ -71,6 +82,8 @@ impl Totals {
             corrupt_streams: self.corrupt_streams + other.corrupt_streams,
             absent_streams: self.absent_streams + other.absent_streams,
             damage: self.damage.plus(&other.damage),
+            first: self.first.into_iter().chain(other.first).min(),
+            last: self.last.max(other.last),
         }
     }
 
