@@ -8,15 +8,16 @@
 //! believed, [`merge`] puts them in one order, and [`events`], [`report`] and [`check`] show, summarise and verify
 //! them. What was damaged is skipped, counted and said.
 
-// pub mod check;
+pub mod check;
 pub mod clock;
-// pub mod events;
-// pub mod exit_reason;
-// pub mod merge;
+pub mod events;
+pub mod exit_reason;
+pub mod merge;
 pub mod metadata;
-// pub mod reader;
-// pub mod report;
-// pub mod schema;
+pub mod reader;
+pub mod report;
+pub mod schema;
 pub mod session;
-// pub mod vcpu;
+pub mod totals;
+pub mod vcpu;
 pub mod writer;
