@@ -25,23 +25,10 @@ pub struct Binaries {
 /// When cargo fails; the error names its log.
 pub fn build(paths: &Paths) -> Result<Binaries, ProcessError> {
     let target_folder = paths.builds().join("static");
-    cargo_build(
-        paths,
-        &target_folder,
-        &["-p", "vmm", "--bin", "strata"],
-        "build-strata",
-    )?;
-    cargo_build(
-        paths,
-        &target_folder,
-        &["-p", "guest-agent", "--example", "workload"],
-        "build-workload",
-    )?;
+    cargo_build(paths, &target_folder, &["-p", "vmm", "--bin", "strata"], "build-strata")?;
+    cargo_build(paths, &target_folder, &["-p", "guest-agent", "--example", "workload"], "build-workload")?;
     let release = target_folder.join(TARGET).join("release");
-    Ok(Binaries {
-        strata: release.join("strata"),
-        workload: release.join("examples/workload"),
-    })
+    Ok(Binaries { strata: release.join("strata"), workload: release.join("examples/workload") })
 }
 
 /// A cargo command in the workspace that keeps to `target_folder` and takes no flags from the caller's environment.
@@ -57,12 +44,7 @@ pub fn cargo(paths: &Paths, target_folder: &Path) -> Command {
     command
 }
 
-fn cargo_build(
-    paths: &Paths,
-    target_folder: &Path,
-    what: &[&str],
-    log: &str,
-) -> Result<(), ProcessError> {
+fn cargo_build(paths: &Paths, target_folder: &Path, what: &[&str], log: &str) -> Result<(), ProcessError> {
     let mut command = cargo(paths, target_folder);
     command
         .args(["build", "--release", "--target", TARGET])

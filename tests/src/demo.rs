@@ -84,23 +84,13 @@ pub fn run(paths: &Paths, out: &Path, keep: bool) -> Result<(), DemoError> {
     process::run_visible(Command::new(strata).arg("report").arg(out))?;
     process::run_visible(Command::new(strata).arg("check").arg(out))?;
     println!("\nThe trace is in {}.", out.display());
-    println!(
-        "  {} events {} | less       the merged listing",
-        strata.display(),
-        out.display()
-    );
-    println!(
-        "  babeltrace2 {}            the same through babeltrace",
-        out.display()
-    );
+    println!("  {} events {} | less       the merged listing", strata.display(), out.display());
+    println!("  babeltrace2 {}            the same through babeltrace", out.display());
     println!("  Trace Compass opens the folder as it is.");
     if keep {
         progress::note(&format!("working files kept in {}", folder.display()));
     } else {
-        fs::remove_dir_all(&folder).map_err(|source| DemoError::Remove {
-            path: folder,
-            source,
-        })?;
+        fs::remove_dir_all(&folder).map_err(|source| DemoError::Remove { path: folder, source })?;
     }
     Ok(())
 }
@@ -122,9 +112,7 @@ pub fn record(lab: &Lab, out: &Path) -> Result<PathBuf, DemoError> {
         .file("vmlinux", &lab.kernels.vmlinux)
         .file("guest.cpio", &image)
         .file("strata.ko", &lab.agent);
-    let result = progress::step("tracing a guest", || {
-        lab.host.run(&lab.paths.runs(), &request)?.success(NAME)
-    })?;
+    let result = progress::step("tracing a guest", || lab.host.run(&lab.paths.runs(), &request)?.success(NAME))?;
     let trace = result.output.join("trace");
     if !trace.is_dir() {
         return Err(DemoError::NoTrace(result.script_log));

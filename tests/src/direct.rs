@@ -57,20 +57,12 @@ pub fn run(busybox: &Path, runs: &Path, run: &HostRun) -> Result<HostResult, Dir
         .current_dir(&files)
         .env("LAB", &files)
         .env("LAB_OUT", &output)
-        .env(
-            "PATH",
-            format!("{}:{search}:/sbin:/usr/sbin", files.display()),
-        )
+        .env("PATH", format!("{}:{search}:/sbin:/usr/sbin", files.display()))
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(errors);
     let status = process::wait_with_timeout(&mut command, run.timeout, &script_log)?;
-    Ok(HostResult {
-        status: status.code().unwrap_or(-1),
-        output,
-        script_log,
-        console_log: None,
-    })
+    Ok(HostResult { status: status.code().unwrap_or(-1), output, script_log, console_log: None })
 }
 
 #[cfg(test)]
@@ -92,10 +84,7 @@ mod tests {
         let result = run(Path::new(ENV), runs.path(), &request).unwrap();
 
         assert_eq!(result.status, 4);
-        assert_eq!(
-            fs::read_to_string(result.output.join("result")).unwrap(),
-            "content"
-        );
+        assert_eq!(fs::read_to_string(result.output.join("result")).unwrap(), "content");
         assert_eq!(fs::read_to_string(result.script_log).unwrap(), "said\n");
     }
 

@@ -14,8 +14,8 @@ const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox mount -t proc proc /proc
 /bin/busybox --install -s /bin
 export PATH=/bin
-mountpoint -q /sys || mount -t sysfs sysfs /sys
-mountpoint -q /dev || mount -t devtmpfs devtmpfs /dev
+[ -d /sys/kernel ] || mount -t sysfs sysfs /sys
+[ -e /dev/kmsg ] || mount -t devtmpfs devtmpfs /dev
 while read -r module; do
     insmod "/lib/strata-lab/$module" || echo "guest: cannot load $module"
 done < /lib/strata-lab/order
@@ -43,10 +43,7 @@ impl GuestImage {
     /// An image with busybox, these module files in the order of loading, and no script yet.
     #[must_use]
     pub fn new(busybox: &Path, modules: &[PathBuf]) -> Self {
-        let archive = Initramfs::new()
-            .busybox(busybox)
-            .modules(modules)
-            .bytes("init", 0o755, INIT);
+        let archive = Initramfs::new().busybox(busybox).modules(modules).bytes("init", 0o755, INIT);
         Self { archive }
     }
 

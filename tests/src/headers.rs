@@ -30,10 +30,7 @@ pub enum HeadersError {
 /// When the Makefile cannot be read or written.
 pub fn relocate(tree: &Path) -> Result<(), HeadersError> {
     let makefile = tree.join("Makefile");
-    let error = |source| HeadersError::File {
-        path: makefile.clone(),
-        source,
-    };
+    let error = |source| HeadersError::File { path: makefile.clone(), source };
     let text = fs::read_to_string(&makefile).map_err(error)?;
     let relocated = relative_include(&text);
     if relocated != text {
@@ -43,10 +40,7 @@ pub fn relocate(tree: &Path) -> Result<(), HeadersError> {
 }
 
 fn relative_include(makefile: &str) -> String {
-    makefile.replace(
-        "include /usr/src/",
-        "include $(dir $(lastword $(MAKEFILE_LIST)))../",
-    )
+    makefile.replace("include /usr/src/", "include $(dir $(lastword $(MAKEFILE_LIST)))../")
 }
 
 /// The kernel release that modules built with this tree are for, such as `6.1.0-56-cloud-amd64`.
@@ -56,10 +50,7 @@ fn relative_include(makefile: &str) -> String {
 /// When the tree does not hold `include/generated/utsrelease.h` with a release.
 pub fn release(tree: &Path) -> Result<String, HeadersError> {
     let path = tree.join("include/generated/utsrelease.h");
-    let text = fs::read_to_string(&path).map_err(|source| HeadersError::File {
-        path: tree.to_path_buf(),
-        source,
-    })?;
+    let text = fs::read_to_string(&path).map_err(|source| HeadersError::File { path: tree.to_path_buf(), source })?;
     parse_release(&text).ok_or(HeadersError::NoRelease(path))
 }
 
@@ -78,10 +69,7 @@ mod tests {
 
         let relocated = relative_include(text);
 
-        assert_eq!(
-            relocated,
-            "include $(dir $(lastword $(MAKEFILE_LIST)))../linux-headers-6.1.0-56-common/Makefile\n"
-        );
+        assert_eq!(relocated, "include $(dir $(lastword $(MAKEFILE_LIST)))../linux-headers-6.1.0-56-common/Makefile\n");
         assert_eq!(relative_include(&relocated), relocated);
     }
 

@@ -103,11 +103,7 @@ impl HostResult {
         if self.status == 0 {
             Ok(self)
         } else {
-            Err(HostError::Script {
-                name: name.to_owned(),
-                status: self.status,
-                log: self.script_log,
-            })
+            Err(HostError::Script { name: name.to_owned(), status: self.status, log: self.script_log })
         }
     }
 }
@@ -201,24 +197,13 @@ mod tests {
     fn parse_choice_refuses_other_names() {
         assert_eq!(parse_choice("direct").unwrap(), HostKind::Direct);
         assert_eq!(parse_choice("nested").unwrap(), HostKind::Nested);
-        assert!(
-            parse_choice("cloud")
-                .unwrap_err()
-                .to_string()
-                .contains("cloud")
-        );
+        assert!(parse_choice("cloud").unwrap_err().to_string().contains("cloud"));
     }
 
     #[test]
     fn only_hardware_virtualisation_is_used_directly() {
-        assert_eq!(
-            kind_of_report(r#"{"kvm":{"kind":"hardware"}}"#),
-            HostKind::Direct
-        );
-        assert_eq!(
-            kind_of_report(r#"{"kvm":{"kind":"emulating"}}"#),
-            HostKind::Nested
-        );
+        assert_eq!(kind_of_report(r#"{"kvm":{"kind":"hardware"}}"#), HostKind::Direct);
+        assert_eq!(kind_of_report(r#"{"kvm":{"kind":"emulating"}}"#), HostKind::Nested);
         assert_eq!(kind_of_report("not json"), HostKind::Nested);
     }
 }

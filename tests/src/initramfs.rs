@@ -63,8 +63,7 @@ impl Initramfs {
         let parents: Vec<&str> = name.match_indices('/').map(|(at, _)| &name[..at]).collect();
         for parent in parents {
             if !self.entries.iter().any(|(known, _, _)| known == parent) {
-                self.entries
-                    .push((parent.to_owned(), DIRECTORY, Content::Folder));
+                self.entries.push((parent.to_owned(), DIRECTORY, Content::Folder));
             }
         }
         self.entries.retain(|(known, _, _)| known != name);
@@ -95,19 +94,14 @@ impl Initramfs {
     /// Adds a copy of the host's file `path`, read when the archive is written.
     #[must_use]
     pub fn file(mut self, name: &str, permissions: u32, path: &Path) -> Self {
-        self.push(
-            name,
-            REGULAR | permissions,
-            Content::File(path.to_path_buf()),
-        );
+        self.push(name, REGULAR | permissions, Content::File(path.to_path_buf()));
         self
     }
 
     /// Adds a static busybox as `/bin/busybox` and `/bin/sh`.
     #[must_use]
     pub fn busybox(self, path: &Path) -> Self {
-        self.file("bin/busybox", 0o755, path)
-            .symlink("bin/sh", "busybox")
+        self.file("bin/busybox", 0o755, path).symlink("bin/sh", "busybox")
     }
 
     /// Adds module files below `/lib/strata-lab` and their list, in the order of loading, as `/lib/strata-lab/order`.
@@ -129,10 +123,7 @@ impl Initramfs {
     ///
     /// When an added file cannot be read or the archive not be written.
     pub fn write_file(&self, path: &Path) -> Result<(), InitramfsError> {
-        let write_error = |source| InitramfsError::Write {
-            path: path.to_path_buf(),
-            source,
-        };
+        let write_error = |source| InitramfsError::Write { path: path.to_path_buf(), source };
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).map_err(write_error)?;
         }
@@ -146,29 +137,19 @@ impl Initramfs {
     }
 
     fn write(&self, mut output: impl Write, path: &Path) -> Result<(), InitramfsError> {
-        let write_error = |source| InitramfsError::Write {
-            path: path.to_path_buf(),
-            source,
-        };
+        let write_error = |source| InitramfsError::Write { path: path.to_path_buf(), source };
         for (inode, (name, mode, content)) in self.entries.iter().enumerate() {
             let data = match content {
                 Content::Folder => Vec::new(),
                 Content::Symlink(target) => target.clone().into_bytes(),
                 Content::Bytes(bytes) => bytes.clone(),
-                Content::File(path) => fs::read(path).map_err(|source| InitramfsError::Read {
-                    path: path.clone(),
-                    source,
-                })?,
+                Content::File(path) => {
+                    fs::read(path).map_err(|source| InitramfsError::Read { path: path.clone(), source })?
+                }
             };
-            let size =
-                u32::try_from(data.len()).map_err(|_| InitramfsError::TooLarge(name.clone()))?;
-            let inode =
-                u32::try_from(inode + 1).map_err(|_| InitramfsError::TooLarge(name.clone()))?;
-            let mut entry = newc::Builder::new(name)
-                .ino(inode)
-                .mode(*mode)
-                .nlink(1)
-                .write(output, size);
+            let size = u32::try_from(data.len()).map_err(|_| InitramfsError::TooLarge(name.clone()))?;
+            let inode = u32::try_from(inode + 1).map_err(|_| InitramfsError::TooLarge(name.clone()))?;
+            let mut entry = newc::Builder::new(name).ino(inode).mode(*mode).nlink(1).write(output, size);
             entry.write_all(&data).map_err(write_error)?;
             output = entry.finish().map_err(write_error)?;
         }
@@ -193,21 +174,15 @@ mod tests {
             }
             let mut data = Vec::new();
             io::Read::read_to_end(&mut reader, &mut data).unwrap();
-            entries.push((
-                reader.entry().name().to_owned(),
-                reader.entry().mode(),
-                data,
-            ));
+            entries.push((reader.entry().name().to_owned(), reader.entry().mode(), data));
             input = reader.finish().unwrap();
         }
     }
 
     #[test]
     fn write_adds_the_folders_above_a_file_once() {
-        let archive = Initramfs::new()
-            .bytes("a/b/one", 0o755, "1")
-            .bytes("a/b/two", 0o644, "22")
-            .symlink("a/link", "b/one");
+        let archive =
+            Initramfs::new().bytes("a/b/one", 0o755, "1").bytes("a/b/two", 0o644, "22").symlink("a/link", "b/one");
 
         let entries = read_back(&archive);
 
@@ -225,16 +200,11 @@ mod tests {
 
     #[test]
     fn adding_a_name_again_replaces_it() {
-        let archive = Initramfs::new()
-            .bytes("init", 0o755, "old")
-            .bytes("init", 0o755, "new");
+        let archive = Initramfs::new().bytes("init", 0o755, "old").bytes("init", 0o755, "new");
 
         let entries = read_back(&archive);
 
-        assert_eq!(
-            entries,
-            [("init".to_owned(), REGULAR | 0o755, b"new".to_vec())]
-        );
+        assert_eq!(entries, [("init".to_owned(), REGULAR | 0o755, b"new".to_vec())]);
     }
 
     #[test]
@@ -242,9 +212,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("image.cpio");
 
-        let result = Initramfs::new()
-            .file("x", 0o644, Path::new("/nonexistent/file"))
-            .write_file(&target);
+        let result = Initramfs::new().file("x", 0o644, Path::new("/nonexistent/file")).write_file(&target);
 
         assert!(matches!(result, Err(InitramfsError::Read { .. })));
         assert!(!target.exists());

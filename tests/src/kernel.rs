@@ -75,9 +75,7 @@ pub fn extract_file(bzimage: &Path, vmlinux: &Path) -> Result<(), KernelError> {
 /// When the image is not a bzImage, its payload is not LZ4, or does not decompress to an ELF file.
 pub fn extract(image: &[u8]) -> Result<Vec<u8>, KernelError> {
     let payload = payload(image)?;
-    let (magic, blocks) = payload
-        .split_first_chunk::<4>()
-        .ok_or(KernelError::NotABzImage("the payload is empty"))?;
+    let (magic, blocks) = payload.split_first_chunk::<4>().ok_or(KernelError::NotABzImage("the payload is empty"))?;
     if *magic != LZ4_LEGACY_MAGIC {
         return Err(KernelError::Compression(*magic));
     }
@@ -112,27 +110,21 @@ fn payload(image: &[u8]) -> Result<&[u8], KernelError> {
     image
         .get(start..start + length)
         .and_then(|payload| payload.get(..length.checked_sub(4)?))
-        .ok_or(KernelError::NotABzImage(
-            "the payload lies outside the file",
-        ))
+        .ok_or(KernelError::NotABzImage("the payload lies outside the file"))
 }
 
 fn decompress_legacy_frame(mut blocks: &[u8]) -> Result<Vec<u8>, KernelError> {
     let mut output = Vec::new();
     while let Some((length, rest)) = blocks.split_first_chunk::<4>() {
         let length = u32::from_le_bytes(*length) as usize;
-        let (block, rest) = rest
-            .split_at_checked(length)
-            .ok_or(KernelError::NotABzImage("the payload ends inside a block"))?;
+        let (block, rest) =
+            rest.split_at_checked(length).ok_or(KernelError::NotABzImage("the payload ends inside a block"))?;
         let start = output.len();
         if start + LZ4_LEGACY_BLOCK > LARGEST_KERNEL {
-            return Err(KernelError::NotABzImage(
-                "the payload is larger than any kernel",
-            ));
+            return Err(KernelError::NotABzImage("the payload is larger than any kernel"));
         }
         output.resize(start + LZ4_LEGACY_BLOCK, 0);
-        let written = lz4_flex::block::decompress_into(block, &mut output[start..])
-            .map_err(KernelError::Payload)?;
+        let written = lz4_flex::block::decompress_into(block, &mut output[start..]).map_err(KernelError::Payload)?;
         output.truncate(start + written);
         blocks = rest;
     }
@@ -171,14 +163,8 @@ mod tests {
 
     #[test]
     fn extract_of_another_file_is_refused() {
-        assert!(matches!(
-            extract(&[0; 4096]),
-            Err(KernelError::NotABzImage(_))
-        ));
-        assert!(matches!(
-            extract(b"short"),
-            Err(KernelError::NotABzImage(_))
-        ));
+        assert!(matches!(extract(&[0; 4096]), Err(KernelError::NotABzImage(_))));
+        assert!(matches!(extract(b"short"), Err(KernelError::NotABzImage(_))));
     }
 
     #[test]
@@ -197,17 +183,11 @@ mod tests {
 
         let result = extract(&image);
 
-        assert!(matches!(
-            result,
-            Err(KernelError::Compression([0x28, 0xb5, 0x2f, 0xfd]))
-        ));
+        assert!(matches!(result, Err(KernelError::Compression([0x28, 0xb5, 0x2f, 0xfd]))));
     }
 
     #[test]
     fn extract_of_a_payload_that_is_no_elf_is_refused() {
-        assert!(matches!(
-            extract(&image_of(b"text")),
-            Err(KernelError::NotABzImage(_))
-        ));
+        assert!(matches!(extract(&image_of(b"text")), Err(KernelError::NotABzImage(_))));
     }
 }

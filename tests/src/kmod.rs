@@ -89,12 +89,7 @@ pub fn build(paths: &Paths, kernel_headers: &Path, out: &Path) -> Result<(), Kmo
 
     let libraries = build_rust(paths)?;
     let object = folder.join("rust.o_shipped");
-    link_rust(
-        &libraries,
-        &folder.join(LINK_SCRIPT),
-        &object,
-        &paths.logs().join("kmod-link.log"),
-    )?;
+    link_rust(&libraries, &folder.join(LINK_SCRIPT), &object, &paths.logs().join("kmod-link.log"))?;
     object_gates::check_object(&object)?;
 
     let log = paths.logs().join("kmod-make.log");
@@ -115,11 +110,7 @@ pub fn build(paths: &Paths, kernel_headers: &Path, out: &Path) -> Result<(), Kmo
     }
     let partial = out.with_extension("partial");
     let mut strip = Command::new("strip");
-    strip
-        .arg("--strip-debug")
-        .arg("-o")
-        .arg(&partial)
-        .arg(folder.join(MODULE));
+    strip.arg("--strip-debug").arg("-o").arg(&partial).arg(folder.join(MODULE));
     process::run_logged(&mut strip, &paths.logs().join("kmod-strip.log"))?;
     fs::rename(&partial, out).map_err(file_error(out))
 }
@@ -153,9 +144,7 @@ fn copy_shim(source: &Path, folder: &Path) -> Result<(), KmodError> {
     }
     for entry in fs::read_dir(folder).map_err(file_error(folder))?.flatten() {
         let name = entry.file_name();
-        let is_source = Path::new(&name)
-            .extension()
-            .is_some_and(|ending| ending == "c" || ending == "h");
+        let is_source = Path::new(&name).extension().is_some_and(|ending| ending == "c" || ending == "h");
         // the kernel's build generates NAME.mod.c itself
         let generated = name == GENERATED_HEADER || name.to_string_lossy().ends_with(".mod.c");
         if is_source && !generated && !names.contains(&name) {
@@ -192,9 +181,7 @@ fn workspace_libraries(messages: &str, workspace: &Path) -> Vec<PathBuf> {
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
         .filter(|message| message["reason"] == "compiler-artifact")
         .filter(|message| {
-            message["manifest_path"]
-                .as_str()
-                .is_some_and(|manifest| Path::new(manifest).starts_with(workspace))
+            message["manifest_path"].as_str().is_some_and(|manifest| Path::new(manifest).starts_with(workspace))
         })
         .filter_map(|message| {
             message["filenames"]
@@ -207,20 +194,9 @@ fn workspace_libraries(messages: &str, workspace: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-fn link_rust(
-    libraries: &[PathBuf],
-    script: &Path,
-    object: &Path,
-    log: &Path,
-) -> Result<(), KmodError> {
+fn link_rust(libraries: &[PathBuf], script: &Path, object: &Path, log: &Path) -> Result<(), KmodError> {
     let mut linker = Command::new("ld");
-    linker
-        .args(["-r", "--gc-sections", "-T"])
-        .arg(script)
-        .arg("-o")
-        .arg(object)
-        .arg("--whole-archive")
-        .args(libraries);
+    linker.args(["-r", "--gc-sections", "-T"]).arg(script).arg("-o").arg(object).arg("--whole-archive").args(libraries);
     process::run_logged(&mut linker, log)?;
     Ok(())
 }
@@ -269,12 +245,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let paths = Paths::new(folder.path().into(), folder.path().join("lab"));
 
-        let error = build(
-            &paths,
-            Path::new("/nonexistent/headers"),
-            &folder.path().join("x.ko"),
-        )
-        .unwrap_err();
+        let error = build(&paths, Path::new("/nonexistent/headers"), &folder.path().join("x.ko")).unwrap_err();
 
         assert!(error.to_string().contains("/nonexistent/headers"));
     }

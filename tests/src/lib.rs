@@ -22,4 +22,5 @@ pub mod paths;
 pub mod process;
 pub mod progress;
 pub mod provision;
+pub mod scenarios;
 pub mod suite;

@@ -36,10 +36,7 @@ pub struct ModuleTree {
 
 /// The name by which the kernel knows a module file: without the ending, with underscores.
 fn module_name(path: &Path) -> String {
-    path.file_stem()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .replace('-', "_")
+    path.file_stem().unwrap_or_default().to_string_lossy().replace('-', "_")
 }
 
 impl ModuleTree {
@@ -52,10 +49,7 @@ impl ModuleTree {
         let mut files = BTreeMap::new();
         let mut folders = vec![folder.join("kernel")];
         while let Some(folder) = folders.pop() {
-            let error = |source| ModulesError::File {
-                path: folder.clone(),
-                source,
-            };
+            let error = |source| ModulesError::File { path: folder.clone(), source };
             for entry in fs::read_dir(&folder).map_err(error)? {
                 let entry = entry.map_err(error)?;
                 let path = entry.path();
@@ -67,12 +61,8 @@ impl ModuleTree {
             }
         }
         let list = folder.join("modules.builtin");
-        let text = fs::read_to_string(&list)
-            .map_err(|source| ModulesError::File { path: list, source })?;
-        let builtin = text
-            .lines()
-            .map(|line| module_name(Path::new(line)))
-            .collect();
+        let text = fs::read_to_string(&list).map_err(|source| ModulesError::File { path: list, source })?;
+        let builtin = text.lines().map(|line| module_name(Path::new(line))).collect();
         Ok(Self { files, builtin })
     }
 
@@ -87,10 +77,7 @@ impl ModuleTree {
             if self.builtin.iter().any(|builtin| builtin == name) {
                 return Ok(None);
             }
-            let path = self
-                .files
-                .get(name)
-                .ok_or_else(|| ModulesError::Missing(name.to_owned()))?;
+            let path = self.files.get(name).ok_or_else(|| ModulesError::Missing(name.to_owned()))?;
             Ok(Some(depends(path)?))
         })?;
         Ok(order.iter().map(|name| self.files[name].clone()).collect())
@@ -104,11 +91,7 @@ fn dependency_order<E>(
 ) -> Result<Vec<String>, E> {
     let mut order: Vec<String> = Vec::new();
     // (name, its dependencies are already pushed)
-    let mut stack: Vec<(String, bool)> = wanted
-        .iter()
-        .rev()
-        .map(|name| (name.replace('-', "_"), false))
-        .collect();
+    let mut stack: Vec<(String, bool)> = wanted.iter().rev().map(|name| (name.replace('-', "_"), false)).collect();
     while let Some((name, expanded)) = stack.pop() {
         if order.contains(&name) {
             continue;
@@ -125,12 +108,8 @@ fn dependency_order<E>(
 
 /// The names on the `depends=` entry of a module file.
 fn depends(path: &Path) -> Result<Vec<String>, ModulesError> {
-    let bytes = fs::read(path).map_err(|source| ModulesError::File {
-        path: path.to_path_buf(),
-        source,
-    })?;
-    let file =
-        object::File::parse(&*bytes).map_err(|_| ModulesError::NotAModule(path.to_path_buf()))?;
+    let bytes = fs::read(path).map_err(|source| ModulesError::File { path: path.to_path_buf(), source })?;
+    let file = object::File::parse(&*bytes).map_err(|_| ModulesError::NotAModule(path.to_path_buf()))?;
     let info = file
         .section_by_name(".modinfo")
         .and_then(|section| section.data().ok())
@@ -172,10 +151,7 @@ mod tests {
 
     #[test]
     fn dependency_order_names_what_is_missing() {
-        assert_eq!(
-            dependency_order(&["nothere"], graph),
-            Err("nothere".to_owned())
-        );
+        assert_eq!(dependency_order(&["nothere"], graph), Err("nothere".to_owned()));
     }
 
     #[test]

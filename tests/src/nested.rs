@@ -105,61 +105,39 @@ pub fn run(host: &NestedHost, runs: &Path, run: &HostRun) -> Result<HostResult, 
     let disk = folder.join("result.img");
 
     host_initramfs(host, run).write_file(&initramfs)?;
-    fs::File::create(&disk)
-        .and_then(|file| file.set_len(RESULT_DISK_BYTES))
-        .map_err(file_error(&disk))?;
+    fs::File::create(&disk).and_then(|file| file.set_len(RESULT_DISK_BYTES)).map_err(file_error(&disk))?;
     let qemu_log_path = folder.join("qemu.log");
     let qemu_log = fs::File::create(&qemu_log_path).map_err(file_error(&qemu_log_path))?;
     let errors = qemu_log.try_clone().map_err(file_error(&qemu_log_path))?;
     let mut qemu = Command::new("qemu-system-x86_64");
-    qemu.args(arguments(host, run, &folder))
-        .stdin(Stdio::null())
-        .stdout(qemu_log)
-        .stderr(errors);
+    qemu.args(arguments(host, run, &folder)).stdin(Stdio::null()).stdout(qemu_log).stderr(errors);
     let status = process::wait_with_timeout(&mut qemu, run.timeout, &script_log)?;
     let _ = fs::remove_file(&initramfs);
     if !status.success() {
-        return Err(ProcessError::Logged {
-            program: "qemu-system-x86_64".to_owned(),
-            status,
-            log: qemu_log_path,
-        }
-        .into());
+        return Err(
+            ProcessError::Logged { program: "qemu-system-x86_64".to_owned(), status, log: qemu_log_path }.into()
+        );
     }
 
-    let no_result = || NestedError::NoResult {
-        name: run.name.clone(),
-        console: console_log.clone(),
-        script: script_log.clone(),
-    };
+    let no_result =
+        || NestedError::NoResult { name: run.name.clone(), console: console_log.clone(), script: script_log.clone() };
     let mut tar = Command::new("tar");
-    tar.arg("xf")
-        .arg(&disk)
-        .arg("-C")
-        .arg(&output)
-        .arg("--no-same-owner");
+    tar.arg("xf").arg(&disk).arg("-C").arg(&output).arg("--no-same-owner");
     process::run_logged(&mut tar, &folder.join("tar.log")).map_err(|_| no_result())?;
     let _ = fs::remove_file(&disk);
     let status_file = output.join(STATUS_FILE);
-    let status = fs::read_to_string(&status_file)
-        .ok()
-        .and_then(|text| text.trim().parse().ok())
-        .ok_or_else(no_result)?;
+    let status =
+        fs::read_to_string(&status_file).ok().and_then(|text| text.trim().parse().ok()).ok_or_else(no_result)?;
     let _ = fs::remove_file(&status_file);
-    Ok(HostResult {
-        status,
-        output,
-        script_log,
-        console_log: Some(console_log),
-    })
+    Ok(HostResult { status, output, script_log, console_log: Some(console_log) })
 }
 
 fn host_initramfs(host: &NestedHost, run: &HostRun) -> Initramfs {
-    let mut image = Initramfs::new()
-        .busybox(&host.busybox)
-        .modules(&host.modules)
-        .bytes("init", 0o755, INIT)
-        .bytes("lab/.script", 0o755, run.script.as_str());
+    let mut image = Initramfs::new().busybox(&host.busybox).modules(&host.modules).bytes("init", 0o755, INIT).bytes(
+        "lab/.script",
+        0o755,
+        run.script.as_str(),
+    );
     for (name, path) in &run.files {
         image = image.file(&format!("lab/{name}"), 0o755, path);
     }
@@ -210,11 +188,7 @@ mod tests {
     use super::*;
 
     fn host() -> NestedHost {
-        NestedHost {
-            kernel: "vmlinux".into(),
-            modules: Vec::new(),
-            busybox: "busybox".into(),
-        }
+        NestedHost { kernel: "vmlinux".into(), modules: Vec::new(), busybox: "busybox".into() }
     }
 
     #[test]
@@ -226,11 +200,7 @@ mod tests {
         let arguments = arguments(&host(), &request, Path::new("/runs/x"));
 
         assert!(arguments.windows(2).any(|pair| pair == ["-m", "1234"]));
-        assert!(
-            arguments
-                .iter()
-                .any(|argument| argument.ends_with("clocksource=hpet"))
-        );
+        assert!(arguments.iter().any(|argument| argument.ends_with("clocksource=hpet")));
         assert!(arguments.contains(&"file:/runs/x/script.log".to_owned()));
     }
 

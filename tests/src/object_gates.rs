@@ -72,14 +72,8 @@ pub enum GateError {
 ///
 /// The first gate that does not pass, or an object that cannot be read.
 pub fn check_object(path: &Path) -> Result<(), GateError> {
-    let bytes = fs::read(path).map_err(|source| GateError::File {
-        path: path.to_path_buf(),
-        source,
-    })?;
-    let file = object::File::parse(&*bytes).map_err(|source| GateError::Object {
-        path: path.to_path_buf(),
-        source,
-    })?;
+    let bytes = fs::read(path).map_err(|source| GateError::File { path: path.to_path_buf(), source })?;
+    let file = object::File::parse(&*bytes).map_err(|source| GateError::Object { path: path.to_path_buf(), source })?;
     let refused = refused_relocations(&file);
     if !refused.is_empty() {
         return Err(GateError::Relocations(refused));
@@ -94,17 +88,9 @@ pub fn check_object(path: &Path) -> Result<(), GateError> {
     if !refused.is_empty() {
         return Err(GateError::Undefined(refused));
     }
-    let code = process::capture(
-        Command::new("objdump")
-            .args(["--disassemble", "--no-show-raw-insn"])
-            .arg(path),
-    )?;
+    let code = process::capture(Command::new("objdump").args(["--disassemble", "--no-show-raw-insn"]).arg(path))?;
     let users = vector_register_users(&code);
-    if users.is_empty() {
-        Ok(())
-    } else {
-        Err(GateError::VectorRegisters(users))
-    }
+    if users.is_empty() { Ok(()) } else { Err(GateError::VectorRegisters(users)) }
 }
 
 /// Checks that a module build's log holds no complaint of objtool.
@@ -134,9 +120,7 @@ fn refused_relocations(file: &object::File<'_>) -> Vec<String> {
         let name = section.name().unwrap_or("?");
         for (_, relocation) in section.relocations() {
             if let RelocationFlags::Elf { r_type } = relocation.flags()
-                && !ALLOWED_RELOCATIONS
-                    .iter()
-                    .any(|(allowed, _)| *allowed == r_type)
+                && !ALLOWED_RELOCATIONS.iter().any(|(allowed, _)| *allowed == r_type)
             {
                 refused.insert(format!("type {r_type} in {name}"));
             }
@@ -150,15 +134,9 @@ fn vector_register_users(disassembly: &str) -> Vec<String> {
     let mut function = "?";
     let mut users = BTreeSet::new();
     for line in disassembly.lines() {
-        if let Some(name) = line
-            .strip_suffix(">:")
-            .and_then(|line| line.split('<').nth(1))
-        {
+        if let Some(name) = line.strip_suffix(">:").and_then(|line| line.split('<').nth(1)) {
             function = name;
-        } else if ["%xmm", "%ymm", "%zmm"]
-            .iter()
-            .any(|register| line.contains(register))
-        {
+        } else if ["%xmm", "%ymm", "%zmm"].iter().any(|register| line.contains(register)) {
             users.insert(function);
         }
     }
@@ -171,21 +149,14 @@ mod tests {
 
     #[test]
     fn refused_symbols_allows_the_kernel_and_the_shim() {
-        let found = refused_symbols(&[
-            "memcpy",
-            "__x86_return_thunk",
-            "strata_panic",
-            "memcmp",
-            "_ZN4core",
-        ]);
+        let found = refused_symbols(&["memcpy", "__x86_return_thunk", "strata_panic", "memcmp", "_ZN4core"]);
 
         assert_eq!(found, ["_ZN4core", "memcmp"]);
     }
 
     #[test]
     fn vector_register_users_names_the_function() {
-        let code =
-            "0000 <clean>:\n  0: mov %rax,%rbx\n0010 <fast>:\n 10: movaps %xmm0,(%rdi)\n 14: ret\n";
+        let code = "0000 <clean>:\n  0: mov %rax,%rbx\n0010 <fast>:\n 10: movaps %xmm0,(%rdi)\n 14: ret\n";
 
         assert_eq!(vector_register_users(code), ["fast"]);
     }
@@ -196,9 +167,7 @@ mod tests {
         let loud = "  LD [M] x.o\nrust.o: warning: objtool: f+0x1: 'naked' return found\n";
 
         assert!(check_build_log(silent).is_ok());
-        assert!(
-            matches!(check_build_log(loud), Err(GateError::Objtool(line)) if line.contains("naked"))
-        );
+        assert!(matches!(check_build_log(loud), Err(GateError::Objtool(line)) if line.contains("naked")));
     }
 
     /// Assembles `source` with the system's assembler.
@@ -213,8 +182,7 @@ mod tests {
 
     #[test]
     fn check_object_accepts_plain_kernel_code() {
-        let (_folder, path) =
-            assemble(".globl f\nf: call memcpy\n movq $f, %rax\n jmp __x86_return_thunk\n");
+        let (_folder, path) = assemble(".globl f\nf: call memcpy\n movq $f, %rax\n jmp __x86_return_thunk\n");
 
         check_object(&path).unwrap();
     }
@@ -223,27 +191,20 @@ mod tests {
     fn check_object_refuses_an_unknown_symbol() {
         let (_folder, path) = assemble("f: call printf\n");
 
-        assert!(
-            matches!(check_object(&path), Err(GateError::Undefined(names)) if names == ["printf"])
-        );
+        assert!(matches!(check_object(&path), Err(GateError::Undefined(names)) if names == ["printf"]));
     }
 
     #[test]
     fn check_object_refuses_a_got_relocation() {
         let (_folder, path) = assemble("f: movq memcpy@GOTPCREL(%rip), %rax\n");
 
-        assert!(matches!(
-            check_object(&path),
-            Err(GateError::Relocations(_))
-        ));
+        assert!(matches!(check_object(&path), Err(GateError::Relocations(_))));
     }
 
     #[test]
     fn check_object_refuses_vector_registers() {
         let (_folder, path) = assemble(".type f,@function\nf: movaps %xmm0, (%rdi)\n");
 
-        assert!(
-            matches!(check_object(&path), Err(GateError::VectorRegisters(names)) if names == ["f"])
-        );
+        assert!(matches!(check_object(&path), Err(GateError::VectorRegisters(names)) if names == ["f"]));
     }
 }

@@ -35,42 +35,15 @@ pub struct Tool {
 
 /// The tools that every use of the lab needs.
 pub const TOOLS: [Tool; 9] = [
-    Tool {
-        program: "busybox",
-        package: "busybox-static",
-    },
-    Tool {
-        program: "babeltrace2",
-        package: "babeltrace2",
-    },
-    Tool {
-        program: "mke2fs",
-        package: "e2fsprogs",
-    },
-    Tool {
-        program: "debugfs",
-        package: "e2fsprogs",
-    },
-    Tool {
-        program: "make",
-        package: "make",
-    },
-    Tool {
-        program: "gcc-12",
-        package: "gcc-12",
-    },
-    Tool {
-        program: "ld",
-        package: "binutils",
-    },
-    Tool {
-        program: "objdump",
-        package: "binutils",
-    },
-    Tool {
-        program: "tar",
-        package: "tar",
-    },
+    Tool { program: "busybox", package: "busybox-static" },
+    Tool { program: "babeltrace2", package: "babeltrace2" },
+    Tool { program: "mke2fs", package: "e2fsprogs" },
+    Tool { program: "debugfs", package: "e2fsprogs" },
+    Tool { program: "make", package: "make" },
+    Tool { program: "gcc-12", package: "gcc-12" },
+    Tool { program: "ld", package: "binutils" },
+    Tool { program: "objdump", package: "binutils" },
+    Tool { program: "tar", package: "tar" },
 ];
 
 /// The library that the kernel's `objtool` needs.
@@ -121,8 +94,7 @@ impl KernelPackages {
     /// The folder that module builds name with `make -C`.
     #[must_use]
     pub fn headers(&self, root: &Path) -> PathBuf {
-        root.join("usr/src")
-            .join(format!("linux-headers-{}", self.release))
+        root.join("usr/src").join(format!("linux-headers-{}", self.release))
     }
 
     /// The folder of the kernel's modules.
@@ -140,19 +112,13 @@ struct Apt {
 
 impl Apt {
     fn prepare(paths: &Paths) -> Result<Self, PackageError> {
-        let apt = Self {
-            folder: paths.apt(),
-            logs: paths.logs(),
-        };
+        let apt = Self { folder: paths.apt(), logs: paths.logs() };
         for sub in ["lists/partial", "archives/partial"] {
             let path = apt.folder.join(sub);
             fs::create_dir_all(&path).map_err(|source| PackageError::File { path, source })?;
         }
         let sources = apt.folder.join("sources.list");
-        fs::write(&sources, SOURCES).map_err(|source| PackageError::File {
-            path: sources,
-            source,
-        })?;
+        fs::write(&sources, SOURCES).map_err(|source| PackageError::File { path: sources, source })?;
         process::run_logged(apt.command("apt-get").arg("update"), &apt.log("apt-update"))?;
         Ok(apt)
     }
@@ -177,9 +143,7 @@ impl Apt {
         ] {
             command.args(["-o", &option]);
         }
-        command
-            .env("DEBIAN_FRONTEND", "noninteractive")
-            .env("LC_ALL", "C");
+        command.env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C");
         command
     }
 
@@ -189,20 +153,14 @@ impl Apt {
         if let Some(suite) = suite {
             command.args(["-t", suite]);
         }
-        let step = suite.map_or_else(
-            || "apt-install".to_owned(),
-            |suite| format!("apt-install-{suite}"),
-        );
+        let step = suite.map_or_else(|| "apt-install".to_owned(), |suite| format!("apt-install-{suite}"));
         process::run_logged(command.args(packages), &self.log(&step))?;
         Ok(())
     }
 
     fn show(&self, package: &str) -> Result<String, PackageError> {
-        process::capture(
-            self.command("apt-cache")
-                .args(["show", "--no-all-versions", package]),
-        )
-        .map_err(|_| PackageError::Unknown(package.to_owned()))
+        process::capture(self.command("apt-cache").args(["show", "--no-all-versions", package]))
+            .map_err(|_| PackageError::Unknown(package.to_owned()))
     }
 }
 
@@ -252,65 +210,42 @@ pub fn install_tools(paths: &Paths, with_qemu: bool) -> Result<(), PackageError>
 pub fn fetch_kernel(paths: &Paths) -> Result<KernelPackages, PackageError> {
     // written last, so that an interrupted call is repeated
     let record = paths.kernel_root().join("packages.json");
-    if let Some(known) = fs::read(&record)
-        .ok()
-        .and_then(|text| serde_json::from_slice(&text).ok())
-    {
+    if let Some(known) = fs::read(&record).ok().and_then(|text| serde_json::from_slice(&text).ok()) {
         return Ok(known);
     }
     progress::step("fetching the kernel and its headers", || {
         let apt = Apt::prepare(paths)?;
         let image = apt.show("linux-image-cloud-amd64")?;
-        let (release, version) = kernel_release(&image)
-            .ok_or_else(|| PackageError::Unknown("linux-image-cloud-amd64".to_owned()))?;
+        let (release, version) =
+            kernel_release(&image).ok_or_else(|| PackageError::Unknown("linux-image-cloud-amd64".to_owned()))?;
         let headers = apt.show(&format!("linux-headers-{release}"))?;
-        let mut names = vec![
-            format!("linux-image-{release}"),
-            format!("linux-headers-{release}"),
-        ];
+        let mut names = vec![format!("linux-image-{release}"), format!("linux-headers-{release}")];
         names.extend(
             dependencies(&headers)
-                .filter(|name| {
-                    name.starts_with("linux-headers-") || name.starts_with("linux-kbuild-")
-                })
+                .filter(|name| name.starts_with("linux-headers-") || name.starts_with("linux-kbuild-"))
                 .map(str::to_owned),
         );
         let folder = paths.packages();
         recreate(&folder)?;
         process::run_logged(
-            apt.command("apt-get")
-                .arg("download")
-                .args(&names)
-                .current_dir(&folder),
+            apt.command("apt-get").arg("download").args(&names).current_dir(&folder),
             &apt.log("apt-download"),
         )?;
         let root = paths.kernel_root();
         recreate(&root)?;
-        let list = fs::read_dir(&folder).map_err(|source| PackageError::File {
-            path: folder.clone(),
-            source,
-        })?;
+        let list = fs::read_dir(&folder).map_err(|source| PackageError::File { path: folder.clone(), source })?;
         for entry in list.flatten() {
-            process::run_logged(
-                Command::new("dpkg").arg("-x").arg(entry.path()).arg(&root),
-                &apt.log("dpkg"),
-            )?;
+            process::run_logged(Command::new("dpkg").arg("-x").arg(entry.path()).arg(&root), &apt.log("dpkg"))?;
         }
         let packages = KernelPackages { release, version };
         let text = serde_json::to_vec(&packages).unwrap_or_default();
-        fs::write(&record, text).map_err(|source| PackageError::File {
-            path: record,
-            source,
-        })?;
+        fs::write(&record, text).map_err(|source| PackageError::File { path: record, source })?;
         Ok(packages)
     })
 }
 
 fn recreate(folder: &Path) -> Result<(), PackageError> {
-    let error = |source| PackageError::File {
-        path: folder.to_path_buf(),
-        source,
-    };
+    let error = |source| PackageError::File { path: folder.to_path_buf(), source };
     match fs::remove_dir_all(folder) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(error(source)),
         _ => {}
@@ -335,14 +270,8 @@ fn major_version(text: &str) -> Option<u32> {
 
 /// The release and the package version that the meta-package's description depends on.
 fn kernel_release(description: &str) -> Option<(String, String)> {
-    let release = dependencies(description)
-        .find_map(|name| name.strip_prefix("linux-image-"))?
-        .to_owned();
-    let version = description
-        .lines()
-        .find_map(|line| line.strip_prefix("Version: "))?
-        .trim()
-        .to_owned();
+    let release = dependencies(description).find_map(|name| name.strip_prefix("linux-image-"))?.to_owned();
+    let version = description.lines().find_map(|line| line.strip_prefix("Version: "))?.trim().to_owned();
     Some((release, version))
 }
 
@@ -366,10 +295,7 @@ mod tests {
 
         let found = kernel_release(text);
 
-        assert_eq!(
-            found,
-            Some(("6.1.0-56-cloud-amd64".to_owned(), "6.1.192-2".to_owned()))
-        );
+        assert_eq!(found, Some(("6.1.0-56-cloud-amd64".to_owned(), "6.1.192-2".to_owned())));
     }
 
     #[test]
@@ -378,18 +304,12 @@ mod tests {
 
         let names: Vec<_> = dependencies(text).collect();
 
-        assert_eq!(
-            names,
-            ["linux-headers-6.1.0-56-common", "linux-kbuild-6.1", "x"]
-        );
+        assert_eq!(names, ["linux-headers-6.1.0-56-common", "linux-kbuild-6.1", "x"]);
     }
 
     #[test]
     fn major_version_reads_qemu_and_refuses_other_text() {
-        assert_eq!(
-            major_version("QEMU emulator version 10.0.2 (Debian 1:10)"),
-            Some(10)
-        );
+        assert_eq!(major_version("QEMU emulator version 10.0.2 (Debian 1:10)"), Some(10));
         assert_eq!(major_version("no such thing"), None);
     }
 }

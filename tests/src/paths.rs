@@ -16,8 +16,7 @@ impl Paths {
     pub fn of_workspace() -> Self {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
         let workspace = manifest.parent().unwrap_or(manifest).to_path_buf();
-        let lab = std::env::var_os("STRATA_LAB_DIR")
-            .map_or_else(|| workspace.join("target/lab"), PathBuf::from);
+        let lab = std::env::var_os("STRATA_LAB_DIR").map_or_else(|| workspace.join("target/lab"), PathBuf::from);
         Self { workspace, lab }
     }
 

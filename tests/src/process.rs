@@ -61,11 +61,7 @@ pub enum ProcessError {
 }
 
 fn program_name(command: &Command) -> String {
-    Path::new(command.get_program())
-        .file_name()
-        .unwrap_or(command.get_program())
-        .to_string_lossy()
-        .into_owned()
+    Path::new(command.get_program()).file_name().unwrap_or(command.get_program()).to_string_lossy().into_owned()
 }
 
 /// Runs `command` without standard input, both its outputs going to the file `log` (created, or emptied).
@@ -75,10 +71,7 @@ fn program_name(command: &Command) -> String {
 /// When the program cannot be started or does not succeed; the error names the log.
 pub fn run_logged(command: &mut Command, log: &Path) -> Result<(), ProcessError> {
     let program = program_name(command);
-    let log_error = |source| ProcessError::Log {
-        log: log.to_path_buf(),
-        source,
-    };
+    let log_error = |source| ProcessError::Log { log: log.to_path_buf(), source };
     if let Some(folder) = log.parent() {
         fs::create_dir_all(folder).map_err(log_error)?;
     }
@@ -89,19 +82,8 @@ pub fn run_logged(command: &mut Command, log: &Path) -> Result<(), ProcessError>
         .stdout(output)
         .stderr(errors)
         .status()
-        .map_err(|source| ProcessError::Start {
-            program: program.clone(),
-            source,
-        })?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(ProcessError::Logged {
-            program,
-            status,
-            log: log.to_path_buf(),
-        })
-    }
+        .map_err(|source| ProcessError::Start { program: program.clone(), source })?;
+    if status.success() { Ok(()) } else { Err(ProcessError::Logged { program, status, log: log.to_path_buf() }) }
 }
 
 /// Runs `command` without standard input and with the caller's outputs, for steps whose output is what the user wants.
@@ -114,18 +96,11 @@ pub fn run_visible(command: &mut Command) -> Result<(), ProcessError> {
     let status = command
         .stdin(Stdio::null())
         .status()
-        .map_err(|source| ProcessError::Start {
-            program: program.clone(),
-            source,
-        })?;
+        .map_err(|source| ProcessError::Start { program: program.clone(), source })?;
     if status.success() {
         Ok(())
     } else {
-        Err(ProcessError::Captured {
-            program,
-            status,
-            message: "see its output above".to_owned(),
-        })
+        Err(ProcessError::Captured { program, status, message: "see its output above".to_owned() })
     }
 }
 
@@ -139,10 +114,7 @@ pub fn capture(command: &mut Command) -> Result<String, ProcessError> {
     let output = command
         .stdin(Stdio::null())
         .output()
-        .map_err(|source| ProcessError::Start {
-            program: program.clone(),
-            source,
-        })?;
+        .map_err(|source| ProcessError::Start { program: program.clone(), source })?;
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     } else {
@@ -162,10 +134,7 @@ pub fn capture(command: &mut Command) -> Result<String, ProcessError> {
 /// When the program cannot be started.
 pub fn capture_any(command: &mut Command) -> Result<String, ProcessError> {
     let program = program_name(command);
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|source| ProcessError::Start { program, source })?;
+    let output = command.stdin(Stdio::null()).output().map_err(|source| ProcessError::Start { program, source })?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
@@ -175,16 +144,9 @@ pub fn capture_any(command: &mut Command) -> Result<String, ProcessError> {
 /// # Errors
 ///
 /// When the program cannot be started or takes too long.
-pub fn wait_with_timeout(
-    command: &mut Command,
-    timeout: Duration,
-    log: &Path,
-) -> Result<ExitStatus, ProcessError> {
+pub fn wait_with_timeout(command: &mut Command, timeout: Duration, log: &Path) -> Result<ExitStatus, ProcessError> {
     let program = program_name(command);
-    let start_error = |source| ProcessError::Start {
-        program: program.clone(),
-        source,
-    };
+    let start_error = |source| ProcessError::Start { program: program.clone(), source };
     let mut child = command.process_group(0).spawn().map_err(start_error)?;
     let deadline = Instant::now() + timeout;
     loop {
@@ -194,11 +156,7 @@ pub fn wait_with_timeout(
         if Instant::now() >= deadline {
             kill_group(&child);
             let _ = child.wait();
-            return Err(ProcessError::Timeout {
-                program,
-                seconds: timeout.as_secs(),
-                log: log.to_path_buf(),
-            });
+            return Err(ProcessError::Timeout { program, seconds: timeout.as_secs(), log: log.to_path_buf() });
         }
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -206,9 +164,7 @@ pub fn wait_with_timeout(
 
 /// A child that has not been waited for keeps its id, so the group cannot be somebody else's.
 fn kill_group(child: &Child) {
-    let id = i32::try_from(child.id())
-        .ok()
-        .and_then(rustix::process::Pid::from_raw);
+    let id = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
     if let Some(id) = id {
         let _ = rustix::process::kill_process_group(id, rustix::process::Signal::KILL);
     }
@@ -234,8 +190,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("logs/step.log");
 
-        let error =
-            run_logged(Command::new("sh").args(["-c", "echo said; exit 3"]), &log).unwrap_err();
+        let error = run_logged(Command::new("sh").args(["-c", "echo said; exit 3"]), &log).unwrap_err();
 
         assert!(error.to_string().contains(log.to_str().unwrap()));
         assert_eq!(fs::read_to_string(&log).unwrap(), "said\n");
@@ -245,11 +200,7 @@ mod tests {
     fn run_logged_missing_program_is_named() {
         let folder = tempfile::tempdir().unwrap();
 
-        let error = run_logged(
-            &mut Command::new("/nonexistent/tool"),
-            &folder.path().join("step.log"),
-        )
-        .unwrap_err();
+        let error = run_logged(&mut Command::new("/nonexistent/tool"), &folder.path().join("step.log")).unwrap_err();
 
         assert!(error.to_string().starts_with("cannot start tool"));
     }

@@ -21,10 +21,7 @@ pub fn step<T, E>(title: &str, work: impl FnOnce() -> Result<T, E>) -> Result<T,
     if let Some(spinner) = spinner {
         spinner.finish_and_clear();
     }
-    eprintln!(
-        "[lab] {}",
-        closing_line(title, start.elapsed(), result.is_ok())
-    );
+    eprintln!("[lab] {}", closing_line(title, start.elapsed(), result.is_ok()));
     result
 }
 

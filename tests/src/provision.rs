@@ -80,11 +80,7 @@ impl Kernels {
     /// When a module is missing.
     pub fn nested_host(&self) -> Result<NestedHost, ModulesError> {
         let modules = ModuleTree::open(&self.modules)?.closure(&nested::MODULES)?;
-        Ok(NestedHost {
-            kernel: self.vmlinux.clone(),
-            modules,
-            busybox: self.busybox.clone(),
-        })
+        Ok(NestedHost { kernel: self.vmlinux.clone(), modules, busybox: self.busybox.clone() })
     }
 
     /// A guest image for this kernel, without workload or script.
@@ -120,10 +116,7 @@ struct Lock {
 
 fn lock(paths: &Paths) -> Result<Lock, ProvisionError> {
     let path = paths.lab().join("lock");
-    let error = |source| ProvisionError::Lock {
-        path: path.clone(),
-        source,
-    };
+    let error = |source| ProvisionError::Lock { path: path.clone(), source };
     fs::create_dir_all(paths.lab()).map_err(error)?;
     let file = fs::File::create(&path).map_err(error)?;
     file.lock().map_err(error)?;
@@ -147,19 +140,10 @@ fn kernels_locked(paths: &Paths, with_qemu: bool) -> Result<Kernels, ProvisionEr
     let headers = packages.headers(&root);
     headers::relocate(&headers)?;
     let bzimage = packages.bzimage(&root);
-    let vmlinux = paths
-        .kernels()
-        .join(format!("vmlinux-{}", packages.release));
+    let vmlinux = paths.kernels().join(format!("vmlinux-{}", packages.release));
     kernel::extract_file(&bzimage, &vmlinux)?;
     let busybox = process::find_program("busybox").ok_or(ProvisionError::Tool("busybox"))?;
-    Ok(Kernels {
-        modules: packages.modules(&root),
-        packages,
-        vmlinux,
-        bzimage,
-        headers,
-        busybox,
-    })
+    Ok(Kernels { modules: packages.modules(&root), packages, vmlinux, bzimage, headers, busybox })
 }
 
 /// Makes the lab ready: everything is built anew from the sources as they are, packages are kept.
@@ -169,26 +153,14 @@ fn kernels_locked(paths: &Paths, with_qemu: bool) -> Result<Kernels, ProvisionEr
 /// When a step fails; the error names its log.
 pub fn lab(paths: &Paths) -> Result<Lab, ProvisionError> {
     let _lock = lock(paths)?;
-    let binaries = progress::step("building static strata and workload", || {
-        binaries::build(paths)
-    })?;
+    let binaries = progress::step("building static strata and workload", || binaries::build(paths))?;
     let kind = HostKind::detect(&binaries.strata)?;
     let kernels = kernels_locked(paths, kind == HostKind::Nested)?;
-    let agent = paths
-        .images()
-        .join(format!("strata-{}.ko", kernels.packages.release));
-    progress::step("building the guest kernel module", || {
-        kmod::build(paths, &kernels.headers, &agent)
-    })?;
+    let agent = paths.images().join(format!("strata-{}.ko", kernels.packages.release));
+    progress::step("building the guest kernel module", || kmod::build(paths, &kernels.headers, &agent))?;
     let host = match kind {
         HostKind::Direct => Host::Direct(kernels.busybox.clone()),
         HostKind::Nested => Host::Nested(kernels.nested_host()?),
     };
-    Ok(Lab {
-        paths: paths.clone(),
-        kernels,
-        binaries,
-        agent,
-        host,
-    })
+    Ok(Lab { paths: paths.clone(), kernels, binaries, agent, host })
 }

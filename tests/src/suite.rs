@@ -32,45 +32,21 @@ pub enum SuiteError {
 ///
 /// The first step that fails.
 pub fn run(paths: &Paths) -> Result<(), SuiteError> {
-    progress::step("format check", || {
-        cargo_visible(paths, &["fmt", "--all", "--check"])
-    })?;
+    progress::step("format check", || cargo_visible(paths, &["fmt", "--all", "--check"]))?;
     progress::step("duplicate crates", || duplicates(paths))?;
     progress::step("lints", || {
-        cargo_visible(
-            paths,
-            &[
-                "clippy",
-                "--workspace",
-                "--all-targets",
-                "--quiet",
-                "--",
-                "-D",
-                "warnings",
-            ],
-        )
+        cargo_visible(paths, &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])
     })?;
-    progress::step("doc tests", || {
-        cargo_visible(paths, &["test", "--workspace", "--doc", "--quiet"])
-    })?;
+    progress::step("doc tests", || cargo_visible(paths, &["test", "--workspace", "--doc", "--quiet"]))?;
     // before the tests: here its progress is seen
     let lab = provision::lab(paths)?;
     drop(lab);
     let tests: &[&str] = if process::find_program("cargo-nextest").is_some() {
         &["nextest", "run", "--workspace", "--no-fail-fast"]
     } else {
-        &[
-            "test",
-            "--workspace",
-            "--lib",
-            "--bins",
-            "--tests",
-            "--no-fail-fast",
-        ]
+        &["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"]
     };
-    progress::step("unit, integration and end-to-end tests", || {
-        cargo_visible(paths, tests)
-    })?;
+    progress::step("unit, integration and end-to-end tests", || cargo_visible(paths, tests))?;
     Ok(())
 }
 
@@ -91,21 +67,14 @@ fn duplicates(paths: &Paths) -> Result<(), SuiteError> {
         "0",
     ]))?;
     let found = duplicated(&tree);
-    if found.is_empty() {
-        Ok(())
-    } else {
-        Err(SuiteError::Duplicates(found))
-    }
+    if found.is_empty() { Ok(()) } else { Err(SuiteError::Duplicates(found)) }
 }
 
 /// The crates of [`SINGLE_VERSION`] that `cargo tree --duplicates` names.
 fn duplicated(tree: &str) -> Vec<String> {
     SINGLE_VERSION
         .iter()
-        .filter(|name| {
-            tree.lines()
-                .any(|line| line.split_whitespace().next() == Some(name))
-        })
+        .filter(|name| tree.lines().any(|line| line.split_whitespace().next() == Some(name)))
         .map(|name| (*name).to_owned())
         .collect()
 }

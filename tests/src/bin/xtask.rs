@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use lab::paths::Paths;
-use lab::{demo, host, kmod, nested, progress, provision, suite};
+use lab::{demo, host, kmod, nested, progress, provision, scenarios, suite};
 
 /// Builds, demonstrates and tests Strata.
 #[derive(Parser)]
@@ -74,24 +74,17 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     match arguments.command {
         Task::Demo { out, keep } => demo::run(&paths, &out, keep)?,
         Task::Test => suite::run(&paths)?,
-        Task::Kmod {
-            kernel_headers,
-            out,
-        } => {
-            progress::step("building the guest kernel module", || {
-                kmod::build(&paths, &kernel_headers, &out)
-            })?;
+        Task::Kmod { kernel_headers, out } => {
+            progress::step("building the guest kernel module", || kmod::build(&paths, &kernel_headers, &out))?;
             println!("{}", out.display());
         }
-        Task::Lab(LabTask::Provision {
-            packages_only: true,
-        }) => {
+        Task::Lab(LabTask::Provision { packages_only: true }) => {
             let kernels = provision::kernels(&paths, true)?;
-            println!("{}", kernels.vmlinux.display());
+            let image = paths.images().join("guest.cpio");
+            scenarios::guest_image(&kernels)?.write_file(&image)?;
+            println!("{}\n{}", kernels.vmlinux.display(), image.display());
         }
-        Task::Lab(LabTask::Provision {
-            packages_only: false,
-        }) => {
+        Task::Lab(LabTask::Provision { packages_only: false }) => {
             let lab = provision::lab(&paths)?;
             println!("{}", lab.agent.display());
         }
@@ -112,15 +105,8 @@ fn run_script(paths: &Paths, script: &PathBuf, files: &[PathBuf]) -> anyhow::Res
     let result = progress::step("running the script on an emulated host", || {
         nested::run(&kernels.nested_host()?, &paths.runs(), &request).map_err(anyhow::Error::from)
     })?;
-    print!(
-        "{}",
-        std::fs::read_to_string(&result.script_log).unwrap_or_default()
-    );
-    progress::note(&format!(
-        "status {}, results in {}",
-        result.status,
-        result.output.display()
-    ));
+    print!("{}", std::fs::read_to_string(&result.script_log).unwrap_or_default());
+    progress::note(&format!("status {}, results in {}", result.status, result.output.display()));
     anyhow::ensure!(result.status == 0, "the script failed");
     Ok(())
 }
