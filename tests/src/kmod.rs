@@ -6,6 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use object::{Object, ObjectSymbol};
+
 use crate::binaries::cargo;
 use crate::headers::{self, HeadersError};
 use crate::object_gates::{self, GateError};
@@ -68,6 +70,18 @@ pub enum KmodError {
         #[source]
         source: io::Error,
     },
+    /// A compiled crate is damaged.
+    #[error("{} is not a usable library", path.display())]
+    Library {
+        /// The library.
+        path: PathBuf,
+        /// The parser's reason.
+        #[source]
+        source: object::Error,
+    },
+    /// The Rust part offers nothing.
+    #[error("the Rust part defines no function named {}* for the C shim", object_gates::SHIM_PREFIX)]
+    NoEntryPoint,
     /// cargo did not say where the compiled crates are.
     #[error("cargo built no library of this workspace; see {}", .0.display())]
     NoLibrary(PathBuf),
@@ -194,11 +208,65 @@ fn workspace_libraries(messages: &str, workspace: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
+/// Links the object files in `libraries` to one, keeping what the shim can call and what that needs.
 fn link_rust(libraries: &[PathBuf], script: &Path, object: &Path, log: &Path) -> Result<(), KmodError> {
+    let folder = object.with_extension("members");
+    match fs::remove_dir_all(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(file_error(&folder)(error));
+        }
+        _ => {}
+    }
+    fs::create_dir_all(&folder).map_err(file_error(&folder))?;
     let mut linker = Command::new("ld");
-    linker.args(["-r", "--gc-sections", "-T"]).arg(script).arg("-o").arg(object).arg("--whole-archive").args(libraries);
+    linker.args(["-r", "--gc-sections", "-T"]).arg(script).arg("-o").arg(object);
+    let mut roots = Vec::new();
+    for library in libraries {
+        let bytes = fs::read(library).map_err(file_error(library))?;
+        for (name, member) in object_members(&bytes, library)? {
+            let path = folder.join(name);
+            fs::write(&path, member).map_err(file_error(&path))?;
+            linker.arg(&path);
+            roots.extend(entry_points(member, library)?);
+        }
+    }
+    let Some(first) = roots.first() else {
+        return Err(KmodError::NoEntryPoint);
+    };
+    // the linker insists on an entry point where it collects garbage
+    linker.args(["-e", first]);
+    for root in &roots {
+        linker.args(["-u", root]);
+    }
     process::run_logged(&mut linker, log)?;
     Ok(())
+}
+
+/// The object files of an archive; Rust's metadata, which is a member too, is left out.
+fn object_members<'a>(archive: &'a [u8], path: &Path) -> Result<Vec<(String, &'a [u8])>, KmodError> {
+    let error = |source| KmodError::Library { path: path.to_path_buf(), source };
+    let file = object::read::archive::ArchiveFile::parse(archive).map_err(error)?;
+    let mut members = Vec::new();
+    for member in file.members() {
+        let member = member.map_err(error)?;
+        let name = String::from_utf8_lossy(member.name()).into_owned();
+        if name.ends_with(".o") {
+            members.push((name, member.data(archive).map_err(error)?));
+        }
+    }
+    Ok(members)
+}
+
+/// The functions of an object file that the shim can call: those whose names are not mangled.
+fn entry_points(object: &[u8], path: &Path) -> Result<Vec<String>, KmodError> {
+    let file = object::File::parse(object).map_err(|source| KmodError::Library { path: path.to_path_buf(), source })?;
+    Ok(file
+        .symbols()
+        .filter(|symbol| symbol.is_definition() && symbol.is_global())
+        .filter_map(|symbol| symbol.name().ok())
+        .filter(|name| name.starts_with(object_gates::SHIM_PREFIX))
+        .map(str::to_owned)
+        .collect())
 }
 
 #[cfg(test)]
