@@ -24,7 +24,7 @@ pub struct Binaries {
 ///
 /// When cargo fails; the error names its log.
 pub fn build(paths: &Paths) -> Result<Binaries, ProcessError> {
-    let target_folder = paths.builds().join("static");
+    let target_folder = static_target(paths);
     cargo_build(paths, &target_folder, &["-p", "vmm", "--bin", "strata"], "build-strata")?;
     cargo_build(paths, &target_folder, &["-p", "guest-agent", "--example", "workload"], "build-workload")?;
     let release = target_folder.join(TARGET).join("release");

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::direct::{self, DirectError};
 use crate::nested::{self, NestedError, NestedHost};
 use crate::process;
@@ -57,7 +59,7 @@ impl HostRun {
 }
 
 /// What came of a run whose script came to its end.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct HostResult {
     /// The script's exit status.
     pub status: i32,

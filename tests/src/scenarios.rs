@@ -3,16 +3,21 @@
 //! All scenarios run one after the other in one boot of the host; each leaves `NAME.log` (what `strata run` wrote),
 //! `NAME.status` (its exit status) and `NAME.trace`.
 
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 use crate::guest::GuestImage;
 use crate::host::{HostError, HostResult, HostRun};
 use crate::initramfs::InitramfsError;
 use crate::modules::ModulesError;
+use crate::paths::Paths;
 use crate::process::{self, ProcessError};
-use crate::provision::{Kernels, Lab};
+use crate::provision::{self, Kernels, Lab};
 
 /// Written by the guest's disk scenario, and looked for by the host afterwards.
 pub const DISK_TEXT: &str = "written by the guest";
@@ -136,6 +141,69 @@ pub fn make_disk(path: &Path, logs: &Path) -> Result<(), ProcessError> {
     let mut command = Command::new("sh");
     command.args(["-c", script, "make-disk"]).arg(path).arg(DISK_ORIGINAL);
     process::run_logged(&mut command, &logs.join("make-disk.log"))
+}
+
+/// What the first test to ask for the results leaves for the others.
+#[derive(Debug, Serialize, Deserialize)]
+enum Outcome {
+    Done(HostResult),
+    Failed(String),
+}
+
+/// Runs all scenarios once for all tests of one test run, however many processes the runner uses, and returns what came
+/// of them. The results of earlier test runs are removed.
+///
+/// # Errors
+///
+/// A line that says why there are no results; the same for every test of the run.
+pub fn once_per_test_run(paths: &Paths) -> Result<HostResult, String> {
+    const PREFIX: &str = "scenarios-";
+    // nextest gives every test a process and tells them all the same id; cargo test runs all of a file's in one process
+    let id = std::env::var("NEXTEST_RUN_ID").unwrap_or_else(|_| std::process::id().to_string());
+    let name = format!("{PREFIX}{id}");
+    let runs = paths.runs();
+    let record = runs.join(&name).join("outcome.json");
+    let io_error = |error: io::Error| format!("cannot use {}: {error}", runs.display());
+    fs::create_dir_all(&runs).map_err(io_error)?;
+    let lock = fs::File::create(runs.join("scenarios.lock")).map_err(io_error)?;
+    lock.lock().map_err(io_error)?;
+    let known = fs::read(&record).ok().and_then(|text| serde_json::from_slice(&text).ok());
+    let outcome = match known {
+        Some(outcome) => outcome,
+        None => {
+            for entry in fs::read_dir(&runs).map_err(io_error)?.flatten() {
+                if entry.file_name().to_string_lossy().starts_with(PREFIX) && entry.path().is_dir() {
+                    fs::remove_dir_all(entry.path()).map_err(io_error)?;
+                }
+            }
+            let outcome = match provision::lab(paths).map_err(|error| describe(&error)) {
+                Ok(lab) => match run(&lab, &name) {
+                    Ok(result) => Outcome::Done(result),
+                    Err(error) => Outcome::Failed(describe(&error)),
+                },
+                Err(error) => Outcome::Failed(error),
+            };
+            fs::create_dir_all(runs.join(&name)).map_err(io_error)?;
+            fs::write(&record, serde_json::to_vec(&outcome).unwrap_or_default()).map_err(io_error)?;
+            outcome
+        }
+    };
+    match outcome {
+        Outcome::Done(result) => Ok(result),
+        Outcome::Failed(message) => Err(message),
+    }
+}
+
+/// An error with its sources on one line.
+fn describe(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        source = inner.source();
+    }
+    text
 }
 
 /// Runs all scenarios in the run folder `name`.
