@@ -44,6 +44,7 @@ pub const SESSION_SLOT_SIZE: usize = 1024;
 /// Every `*_offset` counts bytes from the start of the region, every `*_size` and `*_stride` is in bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "std", derive(zerocopy::IntoBytes, zerocopy::FromBytes, zerocopy::Immutable))]
 pub struct Superblock {
     /// [`MAGIC`].
     pub magic: u64,
@@ -90,6 +91,7 @@ pub struct Superblock {
 /// A tracing session's settings. Written by the host only; the guest maps it read-only.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "std", derive(zerocopy::IntoBytes, zerocopy::FromBytes, zerocopy::Immutable))]
 pub struct SessionSlot {
     /// Major classes that are enabled: bit *n* stands for class *n*. Zero while the session is inactive, so that this
     /// one word is all that a masked event reads.
@@ -118,6 +120,7 @@ pub const MODE_DISCARD: u32 = 0;
 /// What the guest kernel's agent tells the host. Written by the guest.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "std", derive(zerocopy::IntoBytes, zerocopy::FromBytes, zerocopy::Immutable))]
 pub struct AgentState {
     /// [`AGENT_ABSENT`], [`AGENT_ALIVE`] or [`AGENT_GONE`].
     pub state: u64,
@@ -137,6 +140,7 @@ pub const AGENT_GONE: u64 = 2;
 /// One process slot's owner, as the guest kernel names it. Written by the guest kernel, not mapped into processes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "std", derive(zerocopy::IntoBytes, zerocopy::FromBytes, zerocopy::Immutable))]
 pub struct ProcessEntry {
     /// Generation in the upper 32 bits, [`PROCESS_FREE`], [`PROCESS_ACTIVE`] or [`PROCESS_CLOSED`] in the lower ones.
     /// The slot may be given to another process, under the next generation, once the host has acknowledged this one.
@@ -161,6 +165,7 @@ pub const PROCESS_CLOSED: u32 = 2;
 /// First page of a process slot, filled by the guest kernel before the slot is mapped into the process.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "std", derive(zerocopy::IntoBytes, zerocopy::FromBytes, zerocopy::Immutable))]
 pub struct ProcessHeader {
     /// [`MAGIC`].
     pub magic: u64,
@@ -218,6 +223,7 @@ pub const MAX_SUB_BUFFERS: u32 = 256;
 /// from what it knows and has checked before it stores the packet.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "std", derive(zerocopy::IntoBytes, zerocopy::FromBytes, zerocopy::Immutable))]
 pub struct PacketHeader {
     /// [`CTF_MAGIC`].
     pub magic: u32,

@@ -1,6 +1,9 @@
 //! Where the parts of a region lie, for a given number of vCPUs and ring geometry.
 
-use crate::layout::{CLOCK_ENTRY_SIZE, CLOCK_OFFSET, Geometry, MAX_PROCESS_SLOTS, MAX_VCPUS, PAGE_SIZE, ProcessEntry};
+use crate::layout::{
+    ABI_VERSION, CLOCK_ENTRY_SIZE, CLOCK_OFFSET, Geometry, MAGIC, MAX_EVENTS, MAX_PROCESS_SLOTS, MAX_VCPUS,
+    MODE_DISCARD, PAGE_SIZE, ProcessEntry, SessionSlot, Superblock,
+};
 
 /// What a region is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +102,49 @@ impl RegionLayout {
             process_registry_size,
             size: process_pool + slots * process_stride,
         })
+    }
+
+    /// The superblock of a region laid out like this, with no host alive yet.
+    #[must_use]
+    pub const fn superblock(&self, clock_uuid: [u8; 16], clock_frequency: u64) -> Superblock {
+        Superblock {
+            magic: MAGIC,
+            abi_version: ABI_VERSION,
+            vcpus: self.config.vcpus,
+            features: 0,
+            region_size: self.size as u64,
+            guest_writable_offset: self.guest_writable as u64,
+            agent_offset: self.agent as u64,
+            process_table_offset: self.process_table as u64,
+            registry_offset: self.registry as u64,
+            registry_size: self.registry_size as u64,
+            process_ack_offset: self.process_ack as u64,
+            process_pool_offset: self.process_pool as u64,
+            process_stride: self.process_stride as u64,
+            process_slots: self.config.process_slots,
+            process_sub_buffers: self.config.process_rings.sub_buffers(),
+            process_sub_buffer_size: self.config.process_rings.sub_buffer_size(),
+            process_registry_size: self.process_registry_size as u64,
+            host_alive: 0,
+            clock_uuid,
+            clock_frequency,
+        }
+    }
+
+    /// The session that records into this region's kernel rings in discard mode, with every event off.
+    #[must_use]
+    pub const fn session(&self, name: [u8; 32]) -> SessionSlot {
+        SessionSlot {
+            class_mask: 0,
+            mode: MODE_DISCARD,
+            sub_buffers: self.config.kernel_rings.sub_buffers(),
+            sub_buffer_size: self.config.kernel_rings.sub_buffer_size(),
+            rings_offset: self.kernel_rings as u64,
+            ring_stride: self.kernel_ring_stride as u64,
+            name,
+            reserved: [0; 55],
+            event_enable: [0; MAX_EVENTS / 64],
+        }
     }
 
     /// Offset of `vcpu`'s clock entry.

@@ -16,13 +16,9 @@
 #![allow(unsafe_code)] // Entries are written through a `Storage`.
 
 use crate::event::{Event, MAX_FIELDS, MAX_NAME};
-use crate::layout::{EXTENDED_ID, HOLE_ID, REGISTRY_HEADER_SIZE, REGISTRY_USED, padded};
+use crate::layout::{REGISTRY_HEADER_SIZE, REGISTRY_USED, padded};
 use crate::storage::Storage;
 
-/// Bytes of an entry before its name.
-const ENTRY_HEADER: usize = 9;
-/// Bytes of a field before its name.
-const FIELD_HEADER: usize = 5;
 /// Field flag: show in hexadecimal.
 const FLAG_HEX: u8 = 1;
 /// Largest entry that [`Registry::append`] writes, bytes.
@@ -99,14 +95,21 @@ fn name_length(name: &str) -> Option<u8> {
 }
 
 #[cfg(feature = "std")]
-pub use read::{ParseError, parse};
+pub use read::{ParseError, Tail, parse};
 
 #[cfg(feature = "std")]
 mod read {
-    use super::{ENTRY_HEADER, EXTENDED_ID, FIELD_HEADER, FLAG_HEX, HOLE_ID, MAX_ENTRY};
+    use super::{FLAG_HEX, MAX_ENTRY};
     use crate::event::{EventDescription, FieldDescription, FieldType, MAX_FIELDS, MAX_NAME};
+    use crate::host_memory::HostMemory;
+    use crate::layout::{EXTENDED_ID, HOLE_ID, REGISTRY_HEADER_SIZE, REGISTRY_USED};
     use std::{string::String, vec::Vec};
     use thiserror::Error;
+
+    /// Bytes of an entry before its name.
+    const ENTRY_HEADER: usize = 9;
+    /// Bytes of a field before its name.
+    const FIELD_HEADER: usize = 5;
 
     /// Why registry bytes cannot be read any further.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -142,6 +145,47 @@ mod read {
             offset += size;
         }
         Ok(offset)
+    }
+
+    /// Follows a registry while its writer appends to it.
+    #[derive(Debug)]
+    pub struct Tail {
+        memory: HostMemory,
+        read: usize,
+        error: Option<ParseError>,
+    }
+
+    impl Tail {
+        /// A reader of the registry that fills `memory`.
+        #[must_use]
+        pub const fn new(memory: HostMemory) -> Self {
+            Self { memory, read: 0, error: None }
+        }
+
+        /// Event types published since the last call. The acquire load of the byte count pairs with
+        /// [`Registry::append`](super::Registry::append). After an entry that cannot be understood there is nothing
+        /// more to come.
+        pub fn poll(&mut self) -> Vec<EventDescription> {
+            let mut events = Vec::new();
+            let largest = self.memory.size().saturating_sub(REGISTRY_HEADER_SIZE);
+            let used = usize::try_from(self.memory.load(REGISTRY_USED)).map_or(largest, |used| used.min(largest));
+            if self.error.is_none() && used > self.read {
+                // Entries begin at multiples of 8: so do whole words.
+                let mut bytes = vec![0; (used - self.read) / 8 * 8];
+                self.memory.read(REGISTRY_HEADER_SIZE + self.read, &mut bytes);
+                match parse(&bytes, &mut events) {
+                    Ok(taken) => self.read += taken,
+                    Err(error) => self.error = Some(error),
+                }
+            }
+            events
+        }
+
+        /// Why the rest of the registry cannot be read, if so.
+        #[must_use]
+        pub const fn error(&self) -> Option<ParseError> {
+            self.error
+        }
     }
 
     fn parse_entry(entry: &[u8]) -> Option<EventDescription> {
@@ -184,6 +228,7 @@ mod read {
 mod tests {
     use super::*;
     use crate::event::{EventDescription, Field, FieldType, class};
+    use crate::host_memory::HostMemory;
     use crate::storage::Smp;
     use proptest::prelude::*;
 
@@ -222,6 +267,33 @@ mod tests {
         let used = words[0];
         assert!(!registry.append(&EVENT));
         assert_eq!(words[0], used);
+    }
+
+    #[test]
+    fn tail_follows_what_is_appended() {
+        let memory = HostMemory::private(1024);
+        // SAFETY: the memory outlives the registry, which is its only writer.
+        let registry = unsafe { Registry::new(Smp::new(memory.base()), 1024) };
+        let mut tail = Tail::new(memory);
+
+        let before = tail.poll().len();
+        registry.append(&EVENT);
+        let first = tail.poll();
+        registry.append(&Event { id: 8, ..EVENT });
+        let second = tail.poll();
+
+        assert_eq!((before, first.len(), second.len(), tail.poll().len()), (0, 1, 1, 0));
+        assert_eq!((first[0].id, second[0].id), (7, 8));
+    }
+
+    #[test]
+    fn tail_of_a_count_that_ran_away_stays_inside_the_registry() {
+        let memory = HostMemory::private(256);
+        memory.store(REGISTRY_USED, u64::MAX);
+        let mut tail = Tail::new(memory);
+
+        assert_eq!(tail.poll(), []);
+        assert!(tail.error().is_some());
     }
 
     #[test]

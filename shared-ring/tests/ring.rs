@@ -1,5 +1,5 @@
 //! The producer and the consumer together on one ring.
-#![allow(unsafe_code, missing_docs)] // Producers are made from raw memory; tests need no rustdoc.
+#![allow(unsafe_code, missing_docs, clippy::unwrap_used)] // Tests: producers over raw memory, no rustdoc, panics wanted.
 
 use shared_ring::consumer::{Consumer, Lost, Poll};
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
