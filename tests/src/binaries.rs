@@ -27,8 +27,18 @@ pub fn build(paths: &Paths) -> Result<Binaries, ProcessError> {
     let target_folder = static_target(paths);
     cargo_build(paths, &target_folder, &["-p", "vmm", "--bin", "strata"], "build-strata")?;
     cargo_build(paths, &target_folder, &["-p", "guest-agent", "--example", "workload"], "build-workload")?;
-    let release = target_folder.join(TARGET).join("release");
-    Ok(Binaries { strata: release.join("strata"), workload: release.join("examples/workload") })
+    Ok(located(paths))
+}
+
+/// Where [`build`] puts the programs, without building them.
+#[must_use]
+pub fn located(paths: &Paths) -> Binaries {
+    let release = static_target(paths).join(TARGET).join("release");
+    Binaries { strata: release.join("strata"), workload: release.join("examples/workload") }
+}
+
+fn static_target(paths: &Paths) -> PathBuf {
+    paths.builds().join("static")
 }
 
 /// A cargo command in the workspace that keeps to `target_folder` and takes no flags from the caller's environment.
