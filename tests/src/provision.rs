@@ -146,6 +146,36 @@ fn kernels_locked(paths: &Paths, with_qemu: bool) -> Result<Kernels, ProvisionEr
     Ok(Kernels { modules: packages.modules(&root), packages, vmlinux, bzimage, headers, busybox })
 }
 
+/// Builds our own programs.
+///
+/// # Errors
+///
+/// When cargo fails; the error names its log.
+pub fn programs(paths: &Paths) -> Result<Binaries, ProvisionError> {
+    let _lock = lock(paths)?;
+    programs_locked(paths)
+}
+
+fn programs_locked(paths: &Paths) -> Result<Binaries, ProvisionError> {
+    Ok(progress::step("building static strata and workload", || binaries::build(paths))?)
+}
+
+/// Fetches the kernel and builds the guest kernel module for it.
+///
+/// # Errors
+///
+/// When a package cannot be had or a step of the build fails.
+pub fn agent(paths: &Paths) -> Result<PathBuf, ProvisionError> {
+    let _lock = lock(paths)?;
+    agent_locked(paths, &kernels_locked(paths, false)?)
+}
+
+fn agent_locked(paths: &Paths, kernels: &Kernels) -> Result<PathBuf, ProvisionError> {
+    let agent = paths.images().join(format!("strata-{}.ko", kernels.packages.release));
+    progress::step("building the guest kernel module", || kmod::build(paths, &kernels.headers, &agent))?;
+    Ok(agent)
+}
+
 /// Makes the lab ready: everything is built anew from the sources as they are, packages are kept.
 ///
 /// # Errors
@@ -153,11 +183,10 @@ fn kernels_locked(paths: &Paths, with_qemu: bool) -> Result<Kernels, ProvisionEr
 /// When a step fails; the error names its log.
 pub fn lab(paths: &Paths) -> Result<Lab, ProvisionError> {
     let _lock = lock(paths)?;
-    let binaries = progress::step("building static strata and workload", || binaries::build(paths))?;
+    let binaries = programs_locked(paths)?;
     let kind = HostKind::detect(&binaries.strata)?;
     let kernels = kernels_locked(paths, kind == HostKind::Nested)?;
-    let agent = paths.images().join(format!("strata-{}.ko", kernels.packages.release));
-    progress::step("building the guest kernel module", || kmod::build(paths, &kernels.headers, &agent))?;
+    let agent = agent_locked(paths, &kernels)?;
     let host = match kind {
         HostKind::Direct => Host::Direct(kernels.busybox.clone()),
         HostKind::Nested => Host::Nested(kernels.nested_host()?),
