@@ -65,14 +65,18 @@ umount /mnt && echo 'disk unmounted'
 ];
 
 const HOST_SCRIPT: &str = r#"
+kernel=$LAB/vmlinux
 guest() {
     scenario=$1
     shift
     echo "== $scenario"
-    strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --memory 512M \
+    strata run --kernel "$kernel" --initrd "$LAB/guest.cpio" --memory 512M \
         --agent "$LAB/strata.ko" --trace "$LAB_OUT/$scenario.trace" \
         --cmdline "console=ttyS0 panic=-1 lab.script=$scenario" "$@" \
-        < /dev/null > "$LAB_OUT/$scenario.log" 2>&1
+        < /dev/null > "$LAB_OUT/$scenario.log" 2>&1 &
+    strata=$!
+    echo $strata > "$LAB_OUT/$scenario.pid"
+    wait $strata
     echo $? > "$LAB_OUT/$scenario.status"
     tail -n 3 "$LAB_OUT/$scenario.log"
 }
@@ -84,9 +88,13 @@ cp "$LAB/disk.img" "$LAB_OUT/disk.img"
 guest disk --cpus 1 --disk "$LAB_OUT/disk.img"
 
 guest panic --cpus 2
-guest reboot --cpus 1 --kernel "$LAB/vmlinuz"
 
-# an interrupt from the keyboard, once the guest is up
+# the kernel as it is distributed
+kernel=$LAB/vmlinuz
+guest reboot --cpus 1
+kernel=$LAB/vmlinux
+
+# an interrupt, as from the keyboard, once the guest is up
 (
     waited=0
     until grep -q 'guest is up' "$LAB_OUT/forever.log" 2> /dev/null || [ $waited -ge 120 ]; do
@@ -94,10 +102,11 @@ guest reboot --cpus 1 --kernel "$LAB/vmlinuz"
         waited=$((waited + 1))
     done
     sleep 1
-    killall -INT strata
+    kill -INT "$(cat "$LAB_OUT/forever.pid")"
 ) &
 guest forever --cpus 2
 wait
+
 ls /sys/kernel/tracing/instances > "$LAB_OUT/instances"
 exit 0
 "#;
