@@ -1,12 +1,13 @@
 //! Building the guest kernel module: the Rust object with kernel flags, the C shim with the kernel's own build system.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use object::{Object, ObjectSymbol};
+use object::{Object, ObjectSection, ObjectSymbol, RelocationTarget, SymbolKind};
 
 use crate::binaries::cargo;
 use crate::headers::{self, HeadersError};
@@ -99,7 +100,7 @@ pub fn build(paths: &Paths, kernel_headers: &Path, out: &Path) -> Result<(), Kmo
     let folder = paths.builds().join(format!("kmod-{release}"));
     copy_shim(&paths.workspace().join("guest-agent/kmod"), &folder)?;
     let header = folder.join(GENERATED_HEADER);
-    write_if_changed(&header, String::new().as_bytes())?;
+    write_if_changed(&header, shared_ring::c_header::c_header(strata_kmod::catalog::EVENTS).as_bytes())?;
 
     let libraries = build_rust(paths)?;
     let object = folder.join("rust.o_shipped");
@@ -239,7 +240,46 @@ fn link_rust(libraries: &[PathBuf], script: &Path, object: &Path, log: &Path) ->
         linker.args(["-u", root]);
     }
     process::run_logged(&mut linker, log)?;
+    drop_unused_symbols(object, log)
+}
+
+/// Removes two kinds of symbols that the linker keeps: undefined ones of code that it dropped, which the kernel's build
+/// would ask for, and the names of source files, of which objtool takes one per object.
+fn drop_unused_symbols(object: &Path, log: &Path) -> Result<(), KmodError> {
+    let bytes = fs::read(object).map_err(file_error(object))?;
+    let unused = unused_symbols(&bytes, object)?;
+    if unused.is_empty() {
+        return Ok(());
+    }
+    let mut objcopy = Command::new("objcopy");
+    for name in unused {
+        objcopy.arg(format!("--strip-symbol={name}"));
+    }
+    process::run_logged(objcopy.arg(object), log)?;
     Ok(())
+}
+
+/// The undefined symbols of an object file that no relocation names, and those that name source files.
+fn unused_symbols(object: &[u8], path: &Path) -> Result<Vec<String>, KmodError> {
+    let file = object::File::parse(object).map_err(|source| KmodError::Library { path: path.to_path_buf(), source })?;
+    let used: BTreeSet<_> = file
+        .sections()
+        .flat_map(|section| section.relocations())
+        .filter_map(|(_, relocation)| match relocation.target() {
+            RelocationTarget::Symbol(index) => Some(index.0),
+            _ => None,
+        })
+        .collect();
+    Ok(file
+        .symbols()
+        .filter(|symbol| {
+            let unused_import = symbol.is_undefined() && !used.contains(&symbol.index().0);
+            unused_import || symbol.kind() == SymbolKind::File
+        })
+        .filter_map(|symbol| symbol.name().ok())
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect())
 }
 
 /// The object files of an archive; Rust's metadata, which is a member too, is left out.
@@ -306,6 +346,20 @@ mod tests {
             .collect();
         names.sort();
         assert_eq!(names, ["Kbuild", "main.c", "strata.mod.c"]);
+    }
+
+    #[test]
+    fn unused_symbols_are_unreferenced_imports_and_file_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let (source, object) = (folder.path().join("x.s"), folder.path().join("x.o"));
+        fs::write(&source, ".file \"name.rs\"\n.globl unused\n.globl f\nf: call used\n").unwrap();
+        process::capture(Command::new("as").arg("-o").arg(&object).arg(&source)).unwrap();
+        let bytes = fs::read(&object).unwrap();
+
+        let found = unused_symbols(&bytes, &object).unwrap();
+
+        assert_eq!(found, ["name.rs"]);
+        assert_eq!(entry_points(&bytes, &object).unwrap(), Vec::<String>::new());
     }
 
     #[test]
