@@ -358,7 +358,7 @@ mod tests {
 
         let found = unused_symbols(&bytes, &object).unwrap();
 
-        assert_eq!(found, ["name.rs"]);
+        assert_eq!(found, ["name.rs", "unused"]);
         assert_eq!(entry_points(&bytes, &object).unwrap(), Vec::<String>::new());
     }
 
