@@ -32,15 +32,8 @@ fn main() {
         println!("{:#?}", vmm::probe::probe());
         return;
     }
-    let shared = Arc::new(memmap2::MmapRaw::from(
-        memmap2::MmapMut::map_anon(64 << 20).unwrap(),
-    ));
-    let slot = |offset, size, read_only| SharedSlot {
-        mapping: shared.clone(),
-        offset,
-        size,
-        read_only,
-    };
+    let shared = Arc::new(memmap2::MmapRaw::from(memmap2::MmapMut::map_anon(64 << 20).unwrap()));
+    let slot = |offset, size, read_only| SharedSlot { mapping: shared.clone(), offset, size, read_only };
     let config = MachineConfig {
         kernel: (&a[0]).into(),
         initrd: (a[1] != "-").then(|| (&a[1]).into()),
@@ -51,21 +44,11 @@ fn main() {
         disks: a[5..]
             .iter()
             .map(|d| match d.strip_suffix(",ro") {
-                Some(p) => DiskConfig {
-                    path: p.into(),
-                    read_only: true,
-                },
-                None => DiskConfig {
-                    path: d.into(),
-                    read_only: false,
-                },
+                Some(p) => DiskConfig { path: p.into(), read_only: true },
+                None => DiskConfig { path: d.into(), read_only: false },
             })
             .collect(),
-        shared_slots: vec![
-            slot(0, 1 << 20, false),
-            slot(1 << 20, 4096, true),
-            slot((1 << 20) + 4096, 32 << 20, false),
-        ],
+        shared_slots: vec![slot(0, 1 << 20, false), slot(1 << 20, 4096, true), slot((1 << 20) + 4096, 32 << 20, false)],
         discovery: Some(DiscoveryLeaf { abi_version: 1 }),
         tsc_offset: None,
     };
@@ -98,24 +81,14 @@ fn main() {
             stop.stop();
         });
     }
-    let input = std::env::var("CONSOLE_INPUT")
-        .ok()
-        .map(|p| std::fs::File::open(p).unwrap());
+    let input = std::env::var("CONSOLE_INPUT").ok().map(|p| std::fs::File::open(p).unwrap());
     let start = std::time::Instant::now();
     let outcome = machine
-        .run(RunOptions {
-            observer: counts.clone(),
-            console_output: Box::new(std::io::stdout()),
-            console_input: input,
-        })
+        .run(RunOptions { observer: counts.clone(), console_output: Box::new(std::io::stdout()), console_input: input })
         .unwrap();
     eprintln!(
         "[boot] outcome: {outcome} ({outcome:?}) after {:?}; exits/ports/mmio/block {:?}",
         start.elapsed(),
-        counts
-            .0
-            .iter()
-            .map(|c| c.load(Ordering::Relaxed))
-            .collect::<Vec<_>>()
+        counts.0.iter().map(|c| c.load(Ordering::Relaxed)).collect::<Vec<_>>()
     );
 }

@@ -136,13 +136,13 @@ impl HostTracer {
         let mut schemas = Vec::new();
         let mut not_enabled = Vec::new();
         for event in &config.events {
-            let enabled = instance.schema(&event).and_then(|schema| {
-                instance.enable(&event)?;
+            let enabled = instance.schema(event).and_then(|schema| {
+                instance.enable(event)?;
                 Ok(schema)
             });
             match enabled {
                 Ok(schema) => schemas.push(schema),
-                Err(error) => not_enabled.push(EventNotEnabled { event, error }),
+                Err(error) => not_enabled.push(EventNotEnabled { event: event.clone(), error }),
             }
         }
         if schemas.is_empty() && !not_enabled.is_empty() {

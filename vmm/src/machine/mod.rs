@@ -32,8 +32,8 @@ use std::time::{Duration, Instant};
 
 use event_manager::{EventManager, EventOps, Events, MutEventSubscriber, SubscriberOps};
 use kvm_bindings::{
-    CpuId, KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE, KVM_MAX_CPUID_ENTRIES,
-    KVM_PIT_SPEAKER_DUMMY, kvm_irqchip, kvm_pit_config,
+    CpuId, KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE, KVM_MAX_CPUID_ENTRIES, KVM_PIT_SPEAKER_DUMMY, kvm_irqchip,
+    kvm_pit_config,
 };
 use kvm_ioctls::{Cap, IoEventAddress, Kvm, VcpuFd, VmFd};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
@@ -77,9 +77,7 @@ const QUEUE_NOTIFY: u64 = virtio_bindings::virtio_mmio::VIRTIO_MMIO_QUEUE_NOTIFY
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "each message says what the variant means")]
 pub enum MachineError {
-    #[error(
-        "there is no {KVM_DEVICE}: enable virtualisation in the firmware and load kvm_intel or kvm_amd"
-    )]
+    #[error("there is no {KVM_DEVICE}: enable virtualisation in the firmware and load kvm_intel or kvm_amd")]
     NoKvm,
     #[error("no permission to open {KVM_DEVICE}: add this user to the group 'kvm', or run as root")]
     NoPermission,
@@ -168,10 +166,7 @@ fn open_kvm() -> Result<Kvm, MachineError> {
         libc::EACCES | libc::EPERM => MachineError::NoPermission,
         _ => MachineError::OpenKvm(error),
     })?;
-    match REQUIRED
-        .into_iter()
-        .find(|capability| !kvm.check_extension(*capability))
-    {
+    match REQUIRED.into_iter().find(|capability| !kvm.check_extension(*capability)) {
         Some(missing) => Err(MachineError::Capability(missing)),
         None => Ok(kvm),
     }
@@ -194,40 +189,32 @@ impl Machine {
     /// The configuration cannot be run, or KVM refuses; nothing is left behind.
     pub fn new(config: MachineConfig) -> Result<Self, MachineError> {
         let kvm_device = open_kvm()?;
-        let supported = kvm_device
-            .get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
-            .map_err(kvm("list its CPUID leaves"))?;
+        let supported = kvm_device.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).map_err(kvm("list its CPUID leaves"))?;
         config.check(&limits(&kvm_device, &supported))?;
         let inputs = config.open()?;
         let vm = create_vm(&kvm_device)?;
         let memory = memory::create(config.memory)?;
         memory::register(&vm, &memory, &config.shared_slots, config.trace_region())?;
-        load(
-            &config,
-            inputs.kernel,
-            inputs.kernel_format,
-            inputs.initrd,
-            &memory,
-        )
-        .and_then(|entry| {
-            let vcpus = create_vcpus(&kvm_device, &vm, &supported, &config)?;
-            boot_state::set_boot_registers(&vcpus[0], entry)?;
-            Ok(vcpus)
-        })
-        .and_then(|vcpus| {
-            let tsc_offsets = set_tsc_offsets(&vcpus, config.tsc_offset)?;
-            let stop = EventFd::new(EFD_NONBLOCK).map_err(MachineError::Device)?;
-            Ok(Self {
-                tsc_khz: vcpus[0].get_tsc_khz().ok(),
-                vcpus,
-                vm,
-                memory,
-                config,
-                disks: inputs.disks,
-                tsc_offsets,
-                stop: Arc::new(stop),
+        load(&config, inputs.kernel, inputs.kernel_format, inputs.initrd, &memory)
+            .and_then(|entry| {
+                let vcpus = create_vcpus(&kvm_device, &vm, &supported, &config)?;
+                boot_state::set_boot_registers(&vcpus[0], entry)?;
+                Ok(vcpus)
             })
-        })
+            .and_then(|vcpus| {
+                let tsc_offsets = set_tsc_offsets(&vcpus, config.tsc_offset)?;
+                let stop = EventFd::new(EFD_NONBLOCK).map_err(MachineError::Device)?;
+                Ok(Self {
+                    tsc_khz: vcpus[0].get_tsc_khz().ok(),
+                    vcpus,
+                    vm,
+                    memory,
+                    config,
+                    disks: inputs.disks,
+                    tsc_offsets,
+                    stop: Arc::new(stop),
+                })
+            })
     }
 
     /// Guest TSC minus host TSC of each vCPU, ticks; `None` if this host's KVM cannot say (before Linux 5.16).
@@ -265,36 +252,20 @@ impl Machine {
     /// # Errors
     /// The run could not be started. What happens later is the [`Outcome`].
     pub fn run(self, options: RunOptions) -> Result<Outcome, MachineError> {
-        let Self {
-            vcpus,
-            vm,
-            memory,
-            config,
-            disks,
-            stop,
-            ..
-        } = self;
+        let Self { vcpus, vm, memory, config, disks, stop, .. } = self;
         let observer = options.observer;
         let virtio = virtio_devices(&vm, &memory, &config, disks, &observer)?;
         let interrupt = interrupt_line(&vm, layout::SERIAL_GSI)?;
-        let port = SerialPort::new(interrupt, options.console_output, Arc::clone(&observer))
-            .map_err(MachineError::Device)?;
-        let peripherals = Arc::new(Peripherals {
-            serial: Arc::new(port),
-            power: PowerPorts::default(),
-            virtio,
-        });
+        let port =
+            SerialPort::new(interrupt, options.console_output, Arc::clone(&observer)).map_err(MachineError::Device)?;
+        let peripherals = Arc::new(Peripherals { serial: Arc::new(port), power: PowerPorts::default(), virtio });
         let (outcomes, received) = mpsc::channel();
         let ended = Arc::new(EventFd::new(EFD_NONBLOCK).map_err(MachineError::Device)?);
         let mut manager = event_loop(&peripherals, options.console_input)?;
         let stopped = add_wake(&mut manager, &stop);
         add_wake(&mut manager, &ended);
-        let context = VcpuContext {
-            peripherals: Arc::clone(&peripherals),
-            observer: Arc::clone(&observer),
-            outcomes,
-            ended,
-        };
+        let context =
+            VcpuContext { peripherals: Arc::clone(&peripherals), observer: Arc::clone(&observer), outcomes, ended };
         let handles = start(vcpus, &context)?;
         observer.control(ControlEvent::Started);
         let outcome = drive(&mut manager, &received, &stopped, &peripherals.power);
@@ -315,33 +286,21 @@ impl Machine {
 }
 
 fn create_vm(kvm_device: &Kvm) -> Result<VmFd, MachineError> {
-    let vm = kvm_device
-        .create_vm()
-        .map_err(kvm("create a virtual machine"))?;
-    vm.set_identity_map_address(layout::KVM_IDENTITY_MAP)
-        .map_err(kvm("set the identity map"))?;
-    vm.set_tss_address(layout::KVM_TSS)
-        .map_err(kvm("set the task state segment"))?;
-    vm.create_irq_chip()
-        .map_err(kvm("create the interrupt controllers"))?;
+    let vm = kvm_device.create_vm().map_err(kvm("create a virtual machine"))?;
+    vm.set_identity_map_address(layout::KVM_IDENTITY_MAP).map_err(kvm("set the identity map"))?;
+    vm.set_tss_address(layout::KVM_TSS).map_err(kvm("set the task state segment"))?;
+    vm.create_irq_chip().map_err(kvm("create the interrupt controllers"))?;
     // Hardware-reduced ACPI has no legacy PIC, so no guest initialises it: it must stay silent.
     for chip_id in [KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE] {
         mask_pic(&vm, chip_id).map_err(kvm("mask the legacy interrupt controller"))?;
     }
-    let pit = kvm_pit_config {
-        flags: KVM_PIT_SPEAKER_DUMMY,
-        ..Default::default()
-    };
-    vm.create_pit2(pit)
-        .map_err(kvm("create the interval timer"))?;
+    let pit = kvm_pit_config { flags: KVM_PIT_SPEAKER_DUMMY, ..Default::default() };
+    vm.create_pit2(pit).map_err(kvm("create the interval timer"))?;
     Ok(vm)
 }
 
 fn mask_pic(vm: &VmFd, chip_id: u32) -> Result<(), errno::Error> {
-    let mut chip = kvm_irqchip {
-        chip_id,
-        ..Default::default()
-    };
+    let mut chip = kvm_irqchip { chip_id, ..Default::default() };
     vm.get_irqchip(&mut chip)?;
     chip.chip.pic.imr = 0xff;
     vm.set_irqchip(&chip)
@@ -363,18 +322,13 @@ fn load(
     let devices: Vec<_> = (0..config.disks.len()).map(mmio_device).collect();
     let cpus = u8::try_from(config.cpus).map_err(|_| MachineError::AcpiTables)?;
     let tables = acpi::tables(cpus, &devices).ok_or(MachineError::AcpiTables)?;
-    memory
-        .write_slice(&tables, GuestAddress(layout::ACPI_START))
-        .map_err(loader::LoadError::BootData)?;
+    memory.write_slice(&tables, GuestAddress(layout::ACPI_START)).map_err(loader::LoadError::BootData)?;
     boot_state::write_tables(memory)?;
     Ok(kernel.entry)
 }
 
 /// The registers and the interrupt of virtio device `index`.
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "there are at most 19 devices"
-)]
+#[allow(clippy::cast_possible_truncation, reason = "there are at most 19 devices")]
 fn mmio_device(index: usize) -> acpi::MmioDevice {
     acpi::MmioDevice {
         address: layout::VIRTIO_MMIO + index as u64 * layout::VIRTIO_MMIO_SIZE,
@@ -388,14 +342,11 @@ fn create_vcpus(
     supported: &CpuId,
     config: &MachineConfig,
 ) -> Result<Vec<VcpuFd>, MachineError> {
-    let discovery = config
-        .discovery
-        .zip(config.trace_region())
-        .map(|(leaf, region)| cpuid::Discovery {
-            abi_version: leaf.abi_version,
-            address: region.start,
-            size: region.size,
-        });
+    let discovery = config.discovery.zip(config.trace_region()).map(|(leaf, region)| cpuid::Discovery {
+        abi_version: leaf.abi_version,
+        address: region.start,
+        size: region.size,
+    });
     let cpuid_config = cpuid::CpuidConfig {
         cpus: config.cpus,
         tsc_deadline: kvm_device.check_extension(Cap::TscDeadlineTimer),
@@ -403,13 +354,10 @@ fn create_vcpus(
     };
     (0..config.cpus)
         .map(|index| {
-            let vcpu = vm
-                .create_vcpu(u64::from(index))
-                .map_err(kvm("create a vCPU"))?;
+            let vcpu = vm.create_vcpu(u64::from(index)).map_err(kvm("create a vCPU"))?;
             let entries = cpuid::entries(supported.as_slice(), index, &cpuid_config);
             let entries = CpuId::from_entries(&entries).map_err(|_| MachineError::CpuidLeaves)?;
-            vcpu.set_cpuid2(&entries)
-                .map_err(kvm("set a vCPU's CPUID leaves"))?;
+            vcpu.set_cpuid2(&entries).map_err(kvm("set a vCPU's CPUID leaves"))?;
             boot_state::set_msrs(&vcpu)?;
             Ok(vcpu)
         })
@@ -417,10 +365,7 @@ fn create_vcpus(
 }
 
 /// Gives all vCPUs the same TSC offset and reads it back; `None` if KVM knows no offsets and none was asked for.
-fn set_tsc_offsets(
-    vcpus: &[VcpuFd],
-    wanted: Option<i64>,
-) -> Result<Option<Vec<i64>>, MachineError> {
+fn set_tsc_offsets(vcpus: &[VcpuFd], wanted: Option<i64>) -> Result<Option<Vec<i64>>, MachineError> {
     if wanted.is_none() && !tsc::has_offset(&vcpus[0]) {
         return Ok(None);
     }
@@ -431,15 +376,7 @@ fn set_tsc_offsets(
     let offsets = (0u32..).zip(vcpus).map(|(vcpu, fd)| {
         tsc::set_offset(fd, wanted).map_err(kvm("set a TSC offset"))?;
         let found = tsc::read_offset(fd).map_err(kvm("read a TSC offset"))?;
-        if found == wanted {
-            Ok(found)
-        } else {
-            Err(MachineError::TscOffset {
-                vcpu,
-                wanted,
-                found,
-            })
-        }
+        if found == wanted { Ok(found) } else { Err(MachineError::TscOffset { vcpu, wanted, found }) }
     });
     offsets.collect::<Result<Vec<_>, _>>().map(Some)
 }
@@ -447,8 +384,7 @@ fn set_tsc_offsets(
 /// An event that raises interrupt `gsi` (edge-triggered) in the guest.
 fn interrupt_line(vm: &VmFd, gsi: u32) -> Result<EventFd, MachineError> {
     let event = EventFd::new(EFD_NONBLOCK).map_err(MachineError::Device)?;
-    vm.register_irqfd(&event, gsi)
-        .map_err(kvm("connect an interrupt"))?;
+    vm.register_irqfd(&event, gsi).map_err(kvm("connect an interrupt"))?;
     Ok(event)
 }
 
@@ -464,12 +400,10 @@ fn virtio_devices(
         let place = mmio_device(index as usize);
         let block = Block::new(file, size, disk.read_only, index, Arc::clone(observer));
         let interrupt = interrupt_line(vm, place.gsi)?;
-        let device = MmioTransport::new(Box::new(block), memory.clone(), interrupt)
-            .map_err(MachineError::Device)?;
+        let device = MmioTransport::new(Box::new(block), memory.clone(), interrupt).map_err(MachineError::Device)?;
         let address = IoEventAddress::Mmio(place.address + QUEUE_NOTIFY);
         for (queue, event) in (0u32..).zip(device.notify_events()) {
-            vm.register_ioevent(event, &address, queue)
-                .map_err(kvm("connect a notification"))?;
+            vm.register_ioevent(event, &address, queue).map_err(kvm("connect a notification"))?;
         }
         devices.push(Arc::new(device));
     }
@@ -499,10 +433,7 @@ impl MutEventSubscriber for Wake {
 /// Adds a subscriber that reports in the returned cell whether `event` was signalled.
 fn add_wake(manager: &mut EventLoop, event: &Arc<EventFd>) -> Rc<Cell<bool>> {
     let woken = Rc::new(Cell::new(false));
-    manager.add_subscriber(Box::new(Wake {
-        event: Arc::clone(event),
-        woken: Rc::clone(&woken),
-    }));
+    manager.add_subscriber(Box::new(Wake { event: Arc::clone(event), woken: Rc::clone(&woken) }));
     woken
 }
 
@@ -511,10 +442,7 @@ fn event_loop(peripherals: &Peripherals, input: Option<File>) -> Result<EventLoo
     for device in &peripherals.virtio {
         manager.add_subscriber(Box::new(QueueEvents(Arc::clone(device))));
     }
-    manager.add_subscriber(Box::new(ConsoleInput::new(
-        Arc::clone(&peripherals.serial),
-        input,
-    )));
+    manager.add_subscriber(Box::new(ConsoleInput::new(Arc::clone(&peripherals.serial), input)));
     Ok(manager)
 }
 
@@ -545,13 +473,7 @@ fn drive(
     let mut deadline = None;
     loop {
         let timeout = deadline.map(|deadline: Instant| {
-            i32::try_from(
-                deadline
-                    .saturating_duration_since(Instant::now())
-                    .as_millis()
-                    + 1,
-            )
-            .unwrap_or(i32::MAX)
+            i32::try_from(deadline.saturating_duration_since(Instant::now()).as_millis() + 1).unwrap_or(i32::MAX)
         });
         if let Err(error) = manager.run_with_timeout(timeout.unwrap_or(-1)) {
             return Outcome::Failed(RunError::EventLoop(error));
@@ -574,10 +496,7 @@ fn drive(
 /// Stops all vCPUs, then waits for their threads.
 fn stop_all(handles: Vec<VcpuHandle>) -> Result<(), RunError> {
     handles.iter().for_each(VcpuHandle::stop);
-    handles
-        .into_iter()
-        .map(VcpuHandle::join)
-        .fold(Ok(()), Result::and)
+    handles.into_iter().map(VcpuHandle::join).fold(Ok(()), Result::and)
 }
 
 #[cfg(test)]

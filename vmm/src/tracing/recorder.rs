@@ -6,8 +6,8 @@ use super::region::{EnabledEvents, TraceRegion, enabled_among, guest_text};
 use super::ring_layer::{Producers, RingLayer};
 use super::selection::{Layer as SelectionLayer, Selection};
 use super::vmm_events::{self, VmmTracer};
-use crate::host_kernel::{HostTracer, Schemas};
 use crate::host_kernel::reader::{HostItem, ReaderError};
+use crate::host_kernel::{HostTracer, Schemas};
 use clock_sync::tsc;
 use shared_ring::consumer::Consumer;
 use shared_ring::event::{EventDescription, class};
@@ -277,7 +277,7 @@ pub fn enabled_guest_events<'a>(
     selection: &Selection,
 ) -> EnabledEvents {
     let mut enabled = enabled_among(events, |name| selection.includes(SelectionLayer::Guest, name));
-    if selection.includes_any(SelectionLayer::User) {
+    if selection.includes_applications() {
         enabled.class_mask |= 1 << class::USER;
     }
     enabled

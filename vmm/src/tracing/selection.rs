@@ -1,7 +1,8 @@
 //! Which events are recorded: globs over `layer:group:event`.
 //!
 //! A selection is a list of terms, separated by commas: `host:kvm:*,guest:sched:sched_switch,!guest:irq:*`. Terms
-//! apply in order; one with `!` takes events away. A selection whose first term takes away starts from the default.
+//! apply in order; one with `!` takes events away. A selection whose first term takes away starts from the default. A
+//! term without a layer (`sched:*`) means every layer, one without an event (`host:kvm`, `guest:*`) all of the group.
 
 use std::fmt;
 use thiserror::Error;
@@ -50,9 +51,15 @@ impl fmt::Display for Layer {
 /// Why a selection cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SelectionError {
-    /// A term without a layer.
-    #[error("'{term}' is no event glob: write LAYER:GROUP:EVENT with layer host, guest, vmm or user, as in 'guest:sched:*'")]
-    NoLayer {
+    /// A term that is no glob.
+    #[error("'{term}' is no event glob; write LAYER:GROUP:EVENT with layer host, guest, vmm or user, as in 'guest:sched:*'")]
+    Malformed {
+        /// The term as given.
+        term: String,
+    },
+    /// A term that chooses among the events of applications, which the host does not know beforehand.
+    #[error("'{term}': events of applications are chosen as a whole; write 'user:*' or '!user:*'")]
+    UserEvent {
         /// The term as given.
         term: String,
     },
@@ -78,8 +85,15 @@ fn suggestion(nearest: &[String]) -> String {
 struct Term {
     text: String,
     take_away: bool,
-    layer: Layer,
+    /// `None` stands for every layer.
+    layer: Option<Layer>,
     pattern: WildMatch,
+}
+
+impl Term {
+    fn matches(&self, layer: Layer, name: &str) -> bool {
+        self.layer.is_none_or(|own| own == layer) && self.pattern.matches(name)
+    }
 }
 
 /// A parsed selection.
@@ -104,44 +118,65 @@ impl Selection {
     /// Whether `name` (`group:event`) of `layer` is recorded.
     #[must_use]
     pub fn includes(&self, layer: Layer, name: &str) -> bool {
-        let decides = |term: &&Term| term.layer == layer && term.pattern.matches(name);
-        self.terms.iter().rev().find(decides).is_some_and(|term| !term.take_away)
+        self.terms.iter().rev().find(|term| term.matches(layer, name)).is_some_and(|term| !term.take_away)
     }
 
-    /// Checks that each term for `layer` matches one of `names` (`group:event`), so that a misspelt one is not silently
-    /// nothing.
+    /// Whether applications may record.
+    #[must_use]
+    pub fn includes_applications(&self) -> bool {
+        self.includes(Layer::User, "any:event")
+    }
+
+    /// Checks that each term matches an event of `catalogues` (events as `group:event` for each layer whose events are
+    /// known), so that a misspelt one is not silently nothing. Terms for other layers are passed over.
     ///
     /// # Errors
     /// The first term that matches nothing, with the nearest names.
-    pub fn check(&self, layer: Layer, names: &[String]) -> Result<(), SelectionError> {
-        let matches_nothing = |term: &&Term| term.layer == layer && !names.iter().any(|name| term.pattern.matches(name));
-        match self.terms.iter().find(matches_nothing) {
-            None => Ok(()),
-            Some(term) => Err(SelectionError::Unknown { term: term.text.clone(), nearest: nearest(term, names) }),
+    pub fn check(&self, catalogues: &[(Layer, Vec<String>)]) -> Result<(), SelectionError> {
+        for term in &self.terms {
+            let of_term: Vec<_> = catalogues.iter().filter(|(layer, _)| term.layer.is_none_or(|own| own == *layer)).collect();
+            let matches = of_term.iter().any(|(layer, names)| names.iter().any(|name| term.matches(*layer, name)));
+            if !of_term.is_empty() && !matches {
+                return Err(SelectionError::Unknown { term: term.text.clone(), nearest: nearest(term, &of_term) });
+            }
         }
+        Ok(())
     }
 }
 
 fn parse_term(text: &str) -> Result<Term, SelectionError> {
     let (take_away, glob) = text.strip_prefix('!').map_or((false, text), |glob| (true, glob));
-    let no_layer = || SelectionError::NoLayer { term: text.into() };
-    let (layer, pattern) = glob.split_once(':').ok_or_else(no_layer)?;
-    let layer = Layer::ALL.into_iter().find(|known| known.name() == layer).ok_or_else(no_layer)?;
-    // `host:kvm` and `guest:*` mean the whole group or layer.
-    let pattern = if pattern.contains(':') { pattern.into() } else { format!("{pattern}:*") };
+    let first = glob.split(':').next().unwrap_or_default();
+    let layer = Layer::ALL.into_iter().find(|known| known.name() == first);
+    let pattern = match layer {
+        Some(layer) => glob[layer.name().len()..].strip_prefix(':').unwrap_or("*"),
+        None => glob,
+    };
+    let pattern = match pattern.matches(':').count() {
+        // `host:kvm` and `guest:*` mean the whole group or layer.
+        0 if layer.is_some() => format!("{pattern}:*"),
+        1 => pattern.into(),
+        _ => return Err(SelectionError::Malformed { term: text.into() }),
+    };
+    if layer == Some(Layer::User) && pattern != "*:*" {
+        return Err(SelectionError::UserEvent { term: text.into() });
+    }
     Ok(Term { text: text.into(), take_away, layer, pattern: WildMatch::new(&pattern) })
 }
 
 /// The events and groups whose names resemble `term` the most.
-fn nearest(term: &Term, names: &[String]) -> Vec<String> {
-    let wanted = term.text.trim_start_matches('!').split_once(':').map_or("", |(_, rest)| rest);
+fn nearest(term: &Term, catalogues: &[&(Layer, Vec<String>)]) -> Vec<String> {
+    let wanted = term.text.trim_start_matches('!');
+    let wanted = term.layer.map_or(wanted, |layer| wanted[layer.name().len()..].trim_start_matches(':'));
     let similarity = |candidate: &str| strsim::jaro_winkler(wanted, candidate);
     let mut candidates: Vec<(f64, String)> = Vec::new();
-    for name in names {
-        let (group, event) = name.split_once(':').unwrap_or((name, name));
-        candidates.push((similarity(name).max(similarity(event)), format!("{}:{name}", term.layer)));
-        let whole = format!("{group}:*");
-        candidates.push((similarity(&whole).max(similarity(group)), format!("{}:{whole}", term.layer)));
+    for (layer, names) in catalogues {
+        for name in names {
+            let (group, event) = name.split_once(':').unwrap_or((name, name));
+            candidates.push((similarity(name).max(similarity(event)), format!("{layer}:{name}")));
+            let whole = format!("{group}:*");
+            candidates.push((similarity(&whole).max(similarity(group)), format!("{layer}:{whole}")));
+        }
     }
     candidates.retain(|(score, _)| *score >= MIN_SIMILARITY);
     candidates.sort_by(|left, right| right.0.total_cmp(&left.0).then_with(|| left.1.cmp(&right.1)));
@@ -153,8 +188,13 @@ fn nearest(term: &Term, names: &[String]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn names() -> Vec<String> {
-        ["sched:sched_switch", "sched:sched_wakeup", "irq:irq_handler_entry"].map(String::from).to_vec()
+    fn catalogues() -> Vec<(Layer, Vec<String>)> {
+        let guest = ["sched:sched_switch", "sched:sched_wakeup", "irq:irq_handler_entry"];
+        vec![(Layer::Guest, guest.map(String::from).to_vec()), (Layer::Host, vec!["kvm:kvm_exit".into()])]
+    }
+
+    fn refusal(text: &str) -> String {
+        Selection::parse(text).and_then(|selection| selection.check(&catalogues())).unwrap_err().to_string()
     }
 
     #[test]
@@ -184,28 +224,38 @@ mod tests {
     }
 
     #[test]
-    fn term_without_a_layer_is_refused() {
-        let error = Selection::parse("sched:sched_switch").unwrap_err();
+    fn term_without_a_layer_means_every_layer() {
+        let selection = Selection::parse("sched:sched_switch").unwrap();
 
-        assert!(error.to_string().contains("LAYER:GROUP:EVENT"), "{error}");
+        assert!(selection.includes(Layer::Guest, "sched:sched_switch"));
+        assert!(selection.includes(Layer::Host, "sched:sched_switch"));
+        assert_eq!(selection.check(&catalogues()), Ok(()));
+    }
+
+    #[test]
+    fn term_that_is_no_glob_is_refused() {
+        assert!(refusal("sched_switch").contains("LAYER:GROUP:EVENT"));
+        assert!(refusal("guest:a:b:c").contains("LAYER:GROUP:EVENT"));
+    }
+
+    #[test]
+    fn applications_are_chosen_as_a_whole() {
+        assert!(Selection::parse("guest:*").is_ok_and(|selection| !selection.includes_applications()));
+        assert!(Selection::parse("!guest:*").is_ok_and(|selection| selection.includes_applications()));
+        assert!(Selection::parse("user:app:*").is_err_and(|error| error.to_string().contains("as a whole")));
     }
 
     #[test]
     fn misspelt_event_is_answered_with_the_nearest_names() {
-        let selection = Selection::parse("guest:sched:sched_swich").unwrap();
-
-        let error = selection.check(Layer::Guest, &names()).unwrap_err();
-
-        assert_eq!(
-            error.to_string().split("; ").nth(1).unwrap().split(", ").next(),
-            Some("nearest: guest:sched:sched_switch")
-        );
+        assert!(refusal("guest:sched:sched_swich").contains("nearest: guest:sched:sched_switch"));
+        assert!(refusal("kvm:kvm_exitt").contains("nearest: host:kvm:kvm_exit"));
+        assert!(refusal("host:kmv").contains("nearest: host:kvm:*"));
     }
 
     #[test]
-    fn term_that_matches_is_accepted() {
-        let selection = Selection::parse("guest:sched:*,host:nothing:*").unwrap();
+    fn term_for_a_layer_that_is_not_known_is_passed_over() {
+        let selection = Selection::parse("guest:sched:*,vmm:nothing:*").unwrap();
 
-        assert_eq!(selection.check(Layer::Guest, &names()), Ok(()));
+        assert_eq!(selection.check(&catalogues()), Ok(()));
     }
 }

@@ -137,12 +137,7 @@ pub struct VmmTracer {
 impl VmmTracer {
     /// A tracer for `vcpus` vCPU threads whose rings have `geometry`, recording the events whose names `chosen` accepts.
     #[must_use]
-    pub fn new(
-        vcpus: u32,
-        geometry: Geometry,
-        chosen: impl Fn(&str) -> bool,
-        on_vcpu_thread: VcpuThreadHook,
-    ) -> Self {
+    pub fn new(vcpus: u32, geometry: Geometry, chosen: impl Fn(&str) -> bool, on_vcpu_thread: VcpuThreadHook) -> Self {
         let memory = HostMemory::private((vcpus as usize + 1) * geometry.ring_size());
         let ring = |index: usize| {
             let part = memory.part(index * geometry.ring_size(), geometry.ring_size());
@@ -357,7 +352,8 @@ mod tests {
 
     #[test]
     fn event_that_is_not_chosen_is_not_recorded() {
-        let tracer = VmmTracer::new(1, Geometry::new(4096, 2).unwrap(), |name| name == "vmm:vcpu_exit", Box::new(|_, _| ()));
+        let tracer =
+            VmmTracer::new(1, Geometry::new(4096, 2).unwrap(), |name| name == "vmm:vcpu_exit", Box::new(|_, _| ()));
         tracer.vcpu_enter(0);
         tracer.vcpu_exit(0, 5);
 
