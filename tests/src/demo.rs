@@ -29,7 +29,7 @@ wait
 
 const HOST_SCRIPT: &str = "\
 strata run --kernel \"$LAB/vmlinux\" --initrd \"$LAB/guest.cpio\" --cpus 2 --memory 512M \\
-    --cmdline 'console=ttyS0 panic=-1 lab.script=demo' \\
+    --cmdline 'console=ttyS0 quiet panic=-1 lab.script=demo' \\
     --agent \"$LAB/strata.ko\" --trace \"$LAB_OUT/trace\"
 ";
 

@@ -72,7 +72,7 @@ guest() {
     echo "== $scenario"
     strata run --kernel "$kernel" --initrd "$LAB/guest.cpio" --memory 512M \
         --agent "$LAB/strata.ko" --trace "$LAB_OUT/$scenario.trace" \
-        --cmdline "console=ttyS0 panic=-1 lab.script=$scenario" "$@" \
+        --cmdline "console=ttyS0 quiet panic=-1 lab.script=$scenario" "$@" \
         < /dev/null > "$LAB_OUT/$scenario.log" 2>&1 &
     strata=$!
     echo $strata > "$LAB_OUT/$scenario.pid"
