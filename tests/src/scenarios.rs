@@ -61,7 +61,8 @@ umount /mnt && echo 'disk unmounted'
     ("panic", "workload --events 1000\nsync\necho c > /proc/sysrq-trigger\nsleep 60\n"),
     ("reboot", "reboot -f\nsleep 60\n"),
     ("forever", "echo guest is up\nwhile true; do sleep 1; done\n"),
-    ("burst", "workload --burst\n"),
+    // two bursts, and a second of computing without events to compare with
+    ("burst", "workload --burst 1000 1000000\ntimeout 4 sh -c 'while :; do :; done'\n"),
 ];
 
 const HOST_SCRIPT: &str = r#"

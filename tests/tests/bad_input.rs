@@ -230,7 +230,9 @@ fn replace_bytes(bytes: &mut [u8], from: &[u8], to: &[u8]) {
 #[test]
 fn missing_agent_is_named() {
     let bench = Bench::new();
-    let line = bench.refused(&["run", "--kernel", bench.kernel(), "--agent", "/nonexistent/strata.ko"]);
+    let trace = bench.path("trace");
+    let agent = "/nonexistent/strata.ko";
+    let line = bench.refused(&["run", "--kernel", bench.kernel(), "--agent", agent, "--trace", &trace]);
 
     assert_names(&line, &["/nonexistent/strata.ko"]);
 }

@@ -124,6 +124,43 @@ fn check_finds_no_violation_in_a_large_trace() {
     assert!(exits >= 10_000, "only {exits} exits");
 }
 
+/// Times of the marker `name` around the burst of `size` events.
+fn marker(events: &[Event], name: &str, size: u64) -> u64 {
+    let found = events.iter().find(|event| event.event == name && event.fields["events"] == size);
+    found.unwrap_or_else(|| panic!("no {name} of {size} events\n{}", log("burst"))).ticks
+}
+
+fn exits_between(events: &[Event], from: u64, to: u64) -> usize {
+    let exits = events.iter().filter(|event| event.event == "kvm:kvm_exit");
+    exits.filter(|event| (from..to).contains(&event.ticks)).count()
+}
+
+#[test]
+fn number_of_exits_does_not_depend_on_the_number_of_user_events() {
+    let trace = trace("burst");
+    let session: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(trace.join("session.json")).unwrap()).unwrap();
+    let second = session["clock"]["frequency_hz"].as_u64().unwrap();
+    let events = events(&trace);
+    let window = |size| (marker(&events, "workload:burst_begin", size), marker(&events, "workload:burst_end", size));
+    let ((small_begin, small_end), (begin, end)) = (window(1_000), window(u64::from(scenarios::BURST_EVENTS)));
+    let recorded = count(&events, "guest-user", "workload:burst");
+
+    // the guest computes without recording for four seconds after the bursts: a timer interrupt is an exit there too
+    let quiet_exits = exits_between(&events, end + second, end + 3 * second);
+    let expected = quiet_exits * usize::try_from((end - begin) * 100 / second).unwrap() / 200;
+    let exits = exits_between(&events, begin, end);
+    println!(
+        "{} exits during 1,000 events in {} us, {exits} during 1,000,000 in {} us ({recorded} recorded); \
+         {expected} in as long a time without events",
+        exits_between(&events, small_begin, small_end),
+        (small_end - small_begin) * 1_000_000 / second,
+        (end - begin) * 1_000_000 / second,
+    );
+    assert!(quiet_exits > 0);
+    assert!(exits <= 2 * expected + 200, "{exits} exits, {expected} without events");
+}
+
 #[test]
 fn disk_written_by_the_guest_is_intact() {
     let disk = results().output.join("disk.img");
