@@ -157,7 +157,9 @@ fn tracing_clocks() -> Result<String, TracefsError> {
 fn tracefs_finding(clocks: Result<String, TracefsError>) -> Finding {
     match clocks {
         Ok(clocks) if clocks.contains("x86-tsc") => Finding::works("tracefs", "the host-kernel layer can be traced"),
-        Ok(_) => Finding::missing("tracefs", "its clock x86-tsc is not there", "use a host kernel for x86-64 with a TSC"),
+        Ok(_) => {
+            Finding::missing("tracefs", "its clock x86-tsc is not there", "use a host kernel for x86-64 with a TSC")
+        }
         Err(error) => Finding::missing("tracefs", format!("no host-kernel layer: {error}"), error.fix()),
     }
 }

@@ -6,7 +6,10 @@
 //! - [`tracing`]: the trace region, the VMM's own events, and the recorder that drains every layer into a trace folder.
 
 pub mod agent;
+pub mod cli;
+pub mod doctor;
 pub mod host_kernel;
 pub mod machine;
 pub mod probe;
+pub mod run;
 pub mod tracing;

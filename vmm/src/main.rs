@@ -5,8 +5,10 @@ use clap::Parser;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use trace_merge::check::CheckOptions;
 use trace_merge::events::EventsOptions;
-use trace_merge::session::Session;
+use trace_merge::report::ReportOptions;
+use trace_merge::session::{LayerKind, Session};
 use trace_merge::{check, events, report};
 use vmm::cli::{Cli, Command, DoctorArgs, EventsArgs, ReadArgs, RunArgs};
 use vmm::doctor;
@@ -46,11 +48,11 @@ fn run_guest(args: RunArgs) -> anyhow::Result<ExitCode> {
 
 /// What was recorded, in a few lines on standard error.
 fn summarise(session: &Session, trace: &Path) {
-    for totals in trace_merge::totals::by_layer(session) {
-        eprintln!("strata: {totals}");
-    }
-    for missing in &session.missing {
-        eprintln!("strata: {} is missing: {} ({})", missing.layer, missing.reason, missing.fix);
+    for kind in LayerKind::ALL {
+        let streams = session.layers.iter().filter(|layer| layer.kind == kind).flat_map(|layer| &layer.streams);
+        let (records, lost) =
+            streams.fold((0, 0), |(records, lost), stream| (records + stream.records, lost + stream.lost.total()));
+        eprintln!("strata: {kind:<12} {records:>10} records, {lost} lost");
     }
     let (bound, trace) = (session.clock.error_bound_ns, trace.display());
     eprintln!("strata: times of different layers agree within {bound} ns");
@@ -58,28 +60,32 @@ fn summarise(session: &Session, trace: &Path) {
 }
 
 fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
-    let options =
-        EventsOptions { layers: args.layers, from: args.from, to: args.to, utc: args.utc, json: args.json };
+    let options = EventsOptions { layers: args.layers, from: args.from, to: args.to, utc: args.utc, json: args.json };
     let listed = events::run(&args.trace, &options, &mut io::stdout().lock())?;
-    if !listed.damage.is_none() {
+    if listed.damage.any() {
         eprintln!("strata: {}", listed.damage);
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn print_report(args: &ReadArgs) -> anyhow::Result<ExitCode> {
-    report::run(&args.trace, args.json, &mut BufWriter::new(io::stdout().lock()))?;
+    report::run(&args.trace, ReportOptions { json: args.json }, &mut BufWriter::new(io::stdout().lock()))?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn check_trace(args: &ReadArgs) -> anyhow::Result<ExitCode> {
-    let verdict = check::run(&args.trace, args.json, &mut BufWriter::new(io::stdout().lock()))?;
-    Ok(if verdict.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let verdict = check::run(
+        &args.trace,
+        &CheckOptions { json: args.json, ..CheckOptions::default() },
+        &mut BufWriter::new(io::stdout().lock()),
+    )?;
+    Ok(if verdict.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn print_diagnosis(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let diagnosis = doctor::diagnose();
-    let text = if args.json { format!("{}\n", serde_json::to_string_pretty(&diagnosis)?) } else { diagnosis.to_string() };
+    let text =
+        if args.json { format!("{}\n", serde_json::to_string_pretty(&diagnosis)?) } else { diagnosis.to_string() };
     io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")?;
     Ok(if diagnosis.runs_guests { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -8,7 +8,8 @@ use crate::agent::{self, AgentError};
 use crate::host_kernel::tracefs::Tracefs;
 use crate::host_kernel::{HostTraceConfig, HostTraceError, HostTracer};
 use crate::machine::{
-    DiscoveryLeaf, DiskConfig, Machine, MachineConfig, MachineError, NoObserver, Observer, Outcome, RunOptions, StopHandle,
+    DiscoveryLeaf, DiskConfig, Machine, MachineConfig, MachineError, NoObserver, Observer, Outcome, RunOptions,
+    StopHandle,
 };
 use crate::probe::{self, KvmKind, KvmProbe};
 use crate::tracing::recorder::{Recorder, RecorderError, Sources, enabled_guest_events};
@@ -277,7 +278,10 @@ fn stop_on_signals(stop: StopHandle) -> Result<(), RunFailure> {
     Ok(())
 }
 
-fn check_selection(selection: &Selection, host: Option<&[crate::host_kernel::schema::EventName]>) -> Result<(), SelectionError> {
+fn check_selection(
+    selection: &Selection,
+    host: Option<&[crate::host_kernel::schema::EventName]>,
+) -> Result<(), SelectionError> {
     let names = |events: &[shared_ring::event::Event]| events.iter().map(|event| event.name.into()).collect();
     let mut catalogues = vec![(Layer::Vmm, names(EVENTS)), (Layer::Guest, names(strata_kmod::catalog::EVENTS))];
     catalogues.extend(host.map(|events| (Layer::Host, events.iter().map(ToString::to_string).collect())));
@@ -288,7 +292,8 @@ fn check_selection(selection: &Selection, host: Option<&[crate::host_kernel::sch
 fn host_tracer(selection: &Selection, missing: &mut Vec<Missing>) -> Option<HostTracer> {
     let started = Tracefs::find().and_then(|tracefs| tracefs.available_events()).map_err(HostTraceError::Unavailable);
     let started = started.and_then(|available| {
-        let wanted = |event: &crate::host_kernel::schema::EventName| selection.includes(Layer::Host, &event.to_string());
+        let wanted =
+            |event: &crate::host_kernel::schema::EventName| selection.includes(Layer::Host, &event.to_string());
         let events: Vec<_> = available.into_iter().filter(wanted).collect();
         if events.is_empty() {
             return Ok(None);
@@ -331,7 +336,9 @@ fn publish_clocks(
     };
     let (how, honoured) = match probed.tsc_offset_honoured {
         Some(true) => ("set, read back, and seen to work in a probe guest", true),
-        Some(false) => ("KVM accepts an offset but ignores it (seen in a probe guest): the counters are the same", false),
+        Some(false) => {
+            ("KVM accepts an offset but ignores it (seen in a probe guest): the counters are the same", false)
+        }
         None => ("set and read back", true),
     };
     let relations = (0..).zip(offsets).map(|(vcpu, &offset)| {
@@ -346,7 +353,9 @@ fn publish_clocks(
 
 fn note_no_agent(agent: &Agent, missing: &mut Vec<Missing>) {
     let (reason, fix) = match agent {
-        Agent::Unspecified => ("no agent was given to the guest", "give --agent strata.ko, built for the guest's kernel"),
+        Agent::Unspecified => {
+            ("no agent was given to the guest", "give --agent strata.ko, built for the guest's kernel")
+        }
         Agent::None => ("--no-agent was given", "give --agent strata.ko instead"),
         // Why the module is not used is noted already.
         Agent::Module(_) => return,

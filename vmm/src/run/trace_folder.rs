@@ -64,9 +64,9 @@ impl TraceFolder {
         }
         let folder = Self { path: path.into(), created, keep: false };
         let trial = path.join(".strata-trial");
-        fs::write(&trial, []).and_then(|()| fs::remove_file(&trial)).map_err(|source| {
-            TraceFolderError::NotWritable { path: path.into(), source }
-        })?;
+        fs::write(&trial, [])
+            .and_then(|()| fs::remove_file(&trial))
+            .map_err(|source| TraceFolderError::NotWritable { path: path.into(), source })?;
         Ok(folder)
     }
 

@@ -52,7 +52,9 @@ impl fmt::Display for Layer {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SelectionError {
     /// A term that is no glob.
-    #[error("'{term}' is no event glob; write LAYER:GROUP:EVENT with layer host, guest, vmm or user, as in 'guest:sched:*'")]
+    #[error(
+        "'{term}' is no event glob; write LAYER:GROUP:EVENT with layer host, guest, vmm or user, as in 'guest:sched:*'"
+    )]
     Malformed {
         /// The term as given.
         term: String,
@@ -134,7 +136,8 @@ impl Selection {
     /// The first term that matches nothing, with the nearest names.
     pub fn check(&self, catalogues: &[(Layer, Vec<String>)]) -> Result<(), SelectionError> {
         for term in &self.terms {
-            let of_term: Vec<_> = catalogues.iter().filter(|(layer, _)| term.layer.is_none_or(|own| own == *layer)).collect();
+            let of_term: Vec<_> =
+                catalogues.iter().filter(|(layer, _)| term.layer.is_none_or(|own| own == *layer)).collect();
             let matches = of_term.iter().any(|(layer, names)| names.iter().any(|name| term.matches(*layer, name)));
             if !of_term.is_empty() && !matches {
                 return Err(SelectionError::Unknown { term: term.text.clone(), nearest: nearest(term, &of_term) });
