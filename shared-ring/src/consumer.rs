@@ -92,6 +92,8 @@ pub struct Consumer {
     lost: Lost,
     rejected_bytes: u64,
     corrupt: bool,
+    /// Whether the last sub-buffer of a stopped ring was consumed.
+    exhausted: bool,
     /// Bytes of the sub-buffer that was copied last, without padding.
     claimed: usize,
 }
@@ -114,6 +116,7 @@ impl Consumer {
             lost: Lost::default(),
             rejected_bytes: 0,
             corrupt: false,
+            exhausted: false,
             claimed: 0,
         }
     }
@@ -189,13 +192,15 @@ impl Consumer {
             other => return other,
         }
         let reserved = self.memory.load(RING_WRITE_COUNT).wrapping_sub(self.read_count);
-        if reserved == 0 {
+        if reserved == 0 || self.exhausted {
             return Poll::Empty;
         }
         if reserved > self.geometry.data_size() {
             self.corrupt = true;
             return Poll::Corrupt;
         }
+        // The last sub-buffer is consumed whole though it was not written whole: the counts no longer compare after it.
+        self.exhausted = reserved < self.geometry.sub_buffer_size();
         self.copy(packet);
         self.claimed = usize::try_from(reserved).unwrap_or(usize::MAX).min(packet.len());
         Poll::Copied

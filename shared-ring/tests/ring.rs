@@ -52,6 +52,7 @@ fn drain(consumer: &mut Consumer) -> Vec<(u64, u64)> {
         );
     }
     consumer.finish();
+    assert!(!consumer.is_corrupt());
     records
 }
 
