@@ -111,6 +111,8 @@ pub struct Writer {
 
 // SAFETY: the writer only uses atomics, and is not cloned.
 unsafe impl Send for Writer {}
+// SAFETY: a shared reference to a writer can do nothing.
+unsafe impl Sync for Writer {}
 
 impl Writer {
     /// A writer of the entry at `base`.

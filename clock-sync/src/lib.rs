@@ -11,3 +11,5 @@ pub mod entry;
 pub mod relation;
 #[cfg(target_arch = "x86_64")]
 pub mod tsc;
+#[cfg(all(feature = "std", target_arch = "x86_64"))]
+pub mod warp;

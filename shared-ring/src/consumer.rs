@@ -125,6 +125,18 @@ impl Consumer {
         self.geometry.sub_buffer_size() as usize
     }
 
+    /// Number of sub-buffers: packets that the ring holds at most.
+    #[must_use]
+    pub const fn sub_buffers(&self) -> u32 {
+        self.geometry.sub_buffers()
+    }
+
+    /// The CPU, vCPU or thread that the packets are marked with.
+    #[must_use]
+    pub const fn cpu_id(&self) -> u32 {
+        self.cpu_id
+    }
+
     /// Records lost so far, by reason, as far as packets and [`finish`](Self::finish) have shown.
     #[must_use]
     pub const fn lost(&self) -> Lost {

@@ -51,6 +51,15 @@ pub struct Reservation {
     time: u64,
 }
 
+/// Why [`Producer::try_reserve`] reserved nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotReserved {
+    /// The record is lost; one of the ring's loss counters shows it.
+    Lost,
+    /// The clock refused; nothing was counted.
+    NoTime,
+}
+
 impl Reservation {
     /// Offset in the ring of the payload, bytes; a multiple of 8.
     #[must_use]
@@ -101,6 +110,21 @@ impl<S: Storage> Producer<S> {
     /// times in a ring never decrease. On an SMP storage it must not be executed ahead of earlier loads.
     #[inline(always)]
     pub fn reserve(&self, now: impl Fn() -> u64, id: u16, payload: usize) -> Option<Reservation> {
+        self.try_reserve(|| Some(now()), id, payload).ok()
+    }
+
+    /// [`reserve`](Self::reserve) with a clock that may refuse: a thread that finds, while it reads the time, that it
+    /// has left the CPU whose ring this is, gives up without having reserved anything and takes the other CPU's ring.
+    ///
+    /// # Errors
+    /// The record was lost (and counted), or `now` returned `None`.
+    #[inline(always)]
+    pub fn try_reserve(
+        &self,
+        now: impl Fn() -> Option<u64>,
+        id: u16,
+        payload: usize,
+    ) -> Result<Reservation, NotReserved> {
         let geometry = self.geometry;
         let largest = RECORD_HEADER_SIZE + EXTENDED_HEADER_SIZE + padded(payload);
         if payload > usize::from(u16::MAX) || PACKET_HEADER_SIZE + largest > sub_buffer_bytes(geometry) {
@@ -109,12 +133,12 @@ impl<S: Storage> Producer<S> {
         loop {
             // SAFETY: a ring's control word.
             let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
-            let time = now();
+            let Some(time) = now() else { return Err(NotReserved::NoTime) };
             let used = geometry.within(write);
             if used == 0 {
                 // The last record filled its sub-buffer exactly, or nothing was recorded yet.
                 match self.try_open(write, write, time, id, payload) {
-                    Attempt::Done(reservation) => return Some(reservation),
+                    Attempt::Done(reservation) => return Ok(reservation),
                     Attempt::Lost(counter) => return self.lose(counter),
                     Attempt::Retry => continue,
                 }
@@ -126,7 +150,7 @@ impl<S: Storage> Producer<S> {
             if used + size > geometry.sub_buffer_size() {
                 let next = write - used + geometry.sub_buffer_size();
                 match self.try_open(write, next, time, id, payload) {
-                    Attempt::Done(reservation) => return Some(reservation),
+                    Attempt::Done(reservation) => return Ok(reservation),
                     Attempt::Lost(counter) => return self.lose(counter),
                     Attempt::Retry => continue,
                 }
@@ -136,7 +160,7 @@ impl<S: Storage> Producer<S> {
                 if used + size == geometry.sub_buffer_size() {
                     self.close(write, time, geometry.sub_buffer_size());
                 }
-                return Some(self.reservation(write, time, id, payload, extended));
+                return Ok(self.reservation(write, time, id, payload, extended));
             }
         }
     }
@@ -247,10 +271,10 @@ impl<S: Storage> Producer<S> {
 
     #[cold]
     #[inline(never)]
-    fn lose<T>(&self, counter: usize) -> Option<T> {
+    fn lose(&self, counter: usize) -> Result<Reservation, NotReserved> {
         // SAFETY: a control word of the ring.
         unsafe { self.storage.fetch_add(counter, 1) };
-        None
+        Err(NotReserved::Lost)
     }
 
     #[inline(always)]

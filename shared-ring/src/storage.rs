@@ -78,6 +78,13 @@ impl Smp {
         Self { base }
     }
 
+    /// Address of the byte at `offset`, for writers that fill a reserved payload in place.
+    #[must_use]
+    #[inline(always)]
+    pub fn pointer(&self, offset: usize) -> *mut u8 {
+        self.base.wrapping_add(offset)
+    }
+
     #[inline(always)]
     unsafe fn word(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: the caller passes the offset of a whole word inside the storage, which is alive (see `new`); words
@@ -157,6 +164,7 @@ impl CpuLocal {
 
     /// Address of the byte at `offset`, for writers in C.
     #[must_use]
+    #[inline(always)]
     pub fn pointer(&self, offset: usize) -> *mut u8 {
         self.smp.base.wrapping_add(offset)
     }

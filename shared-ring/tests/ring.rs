@@ -6,7 +6,7 @@ use shared_ring::event::{EventDescription, FieldDescription, FieldType};
 use shared_ring::host_memory::HostMemory;
 use shared_ring::layout::{Geometry, PACKET_HEADER_SIZE, RING_WRITE_COUNT};
 use shared_ring::packet::{Records, read_header};
-use shared_ring::producer::Producer;
+use shared_ring::producer::{NotReserved, Producer};
 use shared_ring::storage::{CpuLocal, Smp};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,6 +66,17 @@ fn records_come_out_in_order_with_their_times() {
     assert_eq!(recorded, 300);
     assert_eq!(records, (0..300).map(|value| (1000 + value, value)).collect::<Vec<_>>());
     assert_eq!((consumer.lost(), consumer.rejected_bytes()), (Lost::default(), 0));
+}
+
+#[test]
+fn clock_that_refuses_reserves_and_counts_nothing() {
+    let (memory, producer, mut consumer) = ring();
+
+    let refused = producer.try_reserve(|| None, 5, 8).err();
+    let records = drain(&mut consumer);
+
+    assert_eq!(refused, Some(NotReserved::NoTime));
+    assert_eq!((memory.load(RING_WRITE_COUNT), records.len(), consumer.lost()), (0, 0, Lost::default()));
 }
 
 #[test]

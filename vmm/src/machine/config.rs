@@ -1,0 +1,510 @@
+//! What a machine is made of, and the checks that need neither KVM nor a guest.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use memmap2::MmapRaw;
+
+use super::layout;
+use super::loader::{KernelFormat, KernelFormatError, kernel_format};
+use super::virtio::block::SECTOR_SIZE;
+
+/// Least memory a guest may be given, bytes.
+pub const MEMORY_MIN: u64 = 32 << 20;
+/// Granularity of guest memory, bytes.
+pub const PAGE_SIZE: u64 = 4096;
+/// Longest kernel command line, bytes, without its terminating NUL (`COMMAND_LINE_SIZE - 1` on x86).
+pub const CMDLINE_MAX: usize = 2047;
+/// Most vCPUs: APIC identifiers are eight bits wide and 255 means all of them.
+pub const CPUS_MAX: u32 = 254;
+
+/// A disk image to attach as a virtio block device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskConfig {
+    /// Raw image: a regular file or a block device.
+    pub path: PathBuf,
+    /// Refuse writes by the guest.
+    pub read_only: bool,
+}
+
+/// Host memory that the guest sees too, in a memory slot of its own.
+///
+/// The slots of a machine lie behind each other, in the order given, from [`layout::trace_region_start`] on.
+#[derive(Debug, Clone)]
+pub struct SharedSlot {
+    /// The host mapping; kept alive by the machine.
+    pub mapping: Arc<MmapRaw>,
+    /// Where in the mapping the slot begins, bytes; a multiple of 4096.
+    pub offset: usize,
+    /// Size of the slot, bytes; a multiple of 4096.
+    pub size: usize,
+    /// Writes by the guest are refused (they come out as MMIO exits and have no effect).
+    pub read_only: bool,
+}
+
+/// The CPUID leaf by which a guest finds the trace region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiscoveryLeaf {
+    /// ABI version of the trace region.
+    pub abi_version: u32,
+}
+
+/// Everything a [`super::Machine`] is built from.
+#[derive(Debug, Clone)]
+pub struct MachineConfig {
+    /// Kernel image: ELF `vmlinux` or bzImage.
+    pub kernel: PathBuf,
+    /// Initial RAM file system, any format the kernel understands.
+    pub initrd: Option<PathBuf>,
+    /// A cpio archive that follows the initrd (4-byte aligned), or stands alone without one. May be empty.
+    pub initrd_overlay: Vec<u8>,
+    /// Number of vCPUs.
+    pub cpus: u32,
+    /// Guest RAM, bytes.
+    pub memory: u64,
+    /// Disks, in the order in which the guest finds them.
+    pub disks: Vec<DiskConfig>,
+    /// The kernel command line, complete: devices are described by ACPI, nothing is appended.
+    pub cmdline: String,
+    /// The trace region, in slots.
+    pub shared_slots: Vec<SharedSlot>,
+    /// Tell the guest by CPUID where the shared slots are.
+    pub discovery: Option<DiscoveryLeaf>,
+    /// Guest TSC minus host TSC, ticks, for every vCPU; KVM's own choice (guest starts near 0) when absent.
+    pub tsc_offset: Option<i64>,
+}
+
+/// What the host can give to one guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Most vCPUs of a virtual machine (`KVM_CAP_MAX_VCPUS`).
+    pub max_cpus: u32,
+    /// Width of a guest-physical address, bits.
+    pub physical_bits: u32,
+    /// RAM of the host, bytes.
+    pub host_memory: u64,
+}
+
+/// The files a configuration names, opened and looked at.
+#[derive(Debug)]
+pub struct Inputs {
+    /// The kernel image.
+    pub kernel: File,
+    /// Its format.
+    pub kernel_format: KernelFormat,
+    /// The initrd and its size in bytes.
+    pub initrd: Option<(File, u64)>,
+    /// One per disk: the image and its size in bytes.
+    pub disks: Vec<(File, u64)>,
+}
+
+/// Why a configuration cannot be run.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "each message says what the variant means")]
+pub enum ConfigError {
+    #[error("cannot read the kernel image '{}': check the path and its permissions", path.display())]
+    Kernel {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("'{}' is not a kernel: give an x86-64 ELF vmlinux or a bzImage", path.display())]
+    KernelFormat {
+        path: PathBuf,
+        #[source]
+        source: KernelFormatError,
+    },
+    #[error("cannot read the initrd '{}': check the path and its permissions", path.display())]
+    Initrd {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the initrd '{}' is not a regular file", path.display())]
+    InitrdNotAFile { path: PathBuf },
+    #[error(
+        "the initrd ({size} bytes with its overlay) does not fit into {memory} bytes of guest memory: give the guest more memory or a smaller initrd"
+    )]
+    InitrdTooLarge { size: u64, memory: u64 },
+    #[error("cannot open the disk image '{}'{}", path.display(), hint)]
+    Disk {
+        path: PathBuf,
+        hint: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the disk image '{}' is neither a regular file nor a block device", path.display())]
+    DiskNotAFile { path: PathBuf },
+    #[error("the disk image '{}' has {size} bytes, which is not a multiple of 512: give a raw image, padded to whole sectors", path.display())]
+    DiskSize { path: PathBuf, size: u64 },
+    #[error("the disk image '{}' is empty: create it with its full size first", path.display())]
+    DiskEmpty { path: PathBuf },
+    #[error("the disk image '{}' is in use by another program, or given twice: end that program, or attach the image read-only everywhere", path.display())]
+    DiskInUse { path: PathBuf },
+    #[error("{count} disks are too many: at most {max}")]
+    TooManyDisks { count: usize, max: usize },
+    #[error("a guest needs at least one vCPU")]
+    NoCpus,
+    #[error("{cpus} vCPUs are too many: this host allows at most {max}")]
+    TooManyCpus { cpus: u32, max: u32 },
+    #[error("{memory} bytes of guest memory are too little: give at least {min}")]
+    MemoryTooSmall { memory: u64, min: u64 },
+    #[error("{memory} bytes of guest memory are not a multiple of {PAGE_SIZE}")]
+    MemoryUnaligned { memory: u64 },
+    #[error("{memory} bytes of guest memory are more than this host can give: at most {max}")]
+    MemoryTooLarge { memory: u64, max: u64 },
+    #[error("the kernel command line has {length} bytes: at most {CMDLINE_MAX}")]
+    CmdlineTooLong { length: usize },
+    #[error("the kernel command line contains a NUL character")]
+    CmdlineNul,
+    #[error("shared slot {index} (offset {offset:#x}, {size:#x} bytes) is not made of whole pages inside its mapping")]
+    SharedSlot { index: usize, offset: usize, size: usize },
+    #[error("a discovery leaf needs at least one shared slot to point at")]
+    DiscoveryWithoutSlots,
+}
+
+impl MachineConfig {
+    /// Bytes of all shared slots together.
+    #[must_use]
+    pub fn trace_region_size(&self) -> u64 {
+        self.shared_slots.iter().map(|slot| slot.size as u64).sum()
+    }
+
+    /// Where the shared slots lie in the guest, if there are any.
+    #[must_use]
+    pub fn trace_region(&self) -> Option<layout::Range> {
+        let size = self.trace_region_size();
+        (size > 0).then(|| layout::Range { start: layout::trace_region_start(self.memory), size })
+    }
+
+    /// Checks every number against `limits`, without touching a file.
+    ///
+    /// # Errors
+    /// The first value that cannot be run.
+    pub fn check(&self, limits: &Limits) -> Result<(), ConfigError> {
+        if self.cpus == 0 {
+            return Err(ConfigError::NoCpus);
+        }
+        let max = limits.max_cpus.min(CPUS_MAX);
+        if self.cpus > max {
+            return Err(ConfigError::TooManyCpus { cpus: self.cpus, max });
+        }
+        self.check_memory(limits)?;
+        if self.disks.len() > layout::VIRTIO_DEVICES_MAX {
+            return Err(ConfigError::TooManyDisks { count: self.disks.len(), max: layout::VIRTIO_DEVICES_MAX });
+        }
+        if self.cmdline.len() > CMDLINE_MAX {
+            return Err(ConfigError::CmdlineTooLong { length: self.cmdline.len() });
+        }
+        if self.cmdline.contains('\0') {
+            return Err(ConfigError::CmdlineNul);
+        }
+        if self.discovery.is_some() && self.shared_slots.is_empty() {
+            return Err(ConfigError::DiscoveryWithoutSlots);
+        }
+        self.shared_slots.iter().enumerate().try_for_each(|(index, slot)| check_slot(index, slot))
+    }
+
+    fn check_memory(&self, limits: &Limits) -> Result<(), ConfigError> {
+        let memory = self.memory;
+        if memory < MEMORY_MIN {
+            return Err(ConfigError::MemoryTooSmall { memory, min: MEMORY_MIN });
+        }
+        if !memory.is_multiple_of(PAGE_SIZE) {
+            return Err(ConfigError::MemoryUnaligned { memory });
+        }
+        // Leave room for the hole and for the trace region at the top of the address space.
+        let addressable = 1u64 << limits.physical_bits.clamp(33, 52);
+        let reserved = self.trace_region_size().saturating_add(2 * layout::HOLE_END);
+        let max = limits.host_memory.min(addressable.saturating_sub(reserved));
+        if memory > max {
+            return Err(ConfigError::MemoryTooLarge { memory, max });
+        }
+        Ok(())
+    }
+
+    /// Opens every file the configuration names and checks what can be known without loading it.
+    ///
+    /// # Errors
+    /// The first file that cannot be used.
+    pub fn open(&self) -> Result<Inputs, ConfigError> {
+        let (kernel, kernel_format) = open_kernel(&self.kernel)?;
+        let initrd = self.initrd.as_deref().map(open_initrd).transpose()?;
+        let size = initrd.as_ref().map_or(0, |(_, size)| *size);
+        let size = size.saturating_add(self.initrd_overlay.len() as u64);
+        if size >= self.memory {
+            return Err(ConfigError::InitrdTooLarge { size, memory: self.memory });
+        }
+        let disks = self.disks.iter().map(open_disk).collect::<Result<Vec<_>, _>>()?;
+        Ok(Inputs { kernel, kernel_format, initrd, disks })
+    }
+}
+
+fn check_slot(index: usize, slot: &SharedSlot) -> Result<(), ConfigError> {
+    let SharedSlot { offset, size, .. } = *slot;
+    let page = 4096;
+    let whole = size > 0 && size.is_multiple_of(page) && offset.is_multiple_of(page);
+    let inside = offset.checked_add(size).is_some_and(|end| end <= slot.mapping.len());
+    if whole && inside { Ok(()) } else { Err(ConfigError::SharedSlot { index, offset, size }) }
+}
+
+fn open_kernel(path: &Path) -> Result<(File, KernelFormat), ConfigError> {
+    let failed = |source| ConfigError::Kernel { path: path.to_owned(), source };
+    let mut file = File::open(path).map_err(failed)?;
+    let mut head = Vec::new();
+    file.by_ref().take(1024).read_to_end(&mut head).map_err(failed)?;
+    file.rewind().map_err(failed)?;
+    let format = kernel_format(&head).map_err(|source| ConfigError::KernelFormat { path: path.to_owned(), source })?;
+    Ok((file, format))
+}
+
+fn open_initrd(path: &Path) -> Result<(File, u64), ConfigError> {
+    let failed = |source| ConfigError::Initrd { path: path.to_owned(), source };
+    let file = File::open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(ConfigError::InitrdNotAFile { path: path.to_owned() });
+    }
+    Ok((file, metadata.len()))
+}
+
+fn open_disk(disk: &DiskConfig) -> Result<(File, u64), ConfigError> {
+    let path = || disk.path.clone();
+    let failed = |source: io::Error| {
+        let hint = match source.kind() {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if !disk.read_only => {
+                ": make it writable, or attach it read-only"
+            }
+            io::ErrorKind::NotFound => ": check the path",
+            _ => "",
+        };
+        ConfigError::Disk { path: path(), hint, source }
+    };
+    let mut file = OpenOptions::new().read(true).write(!disk.read_only).open(&disk.path).map_err(failed)?;
+    let kind = file.metadata().map_err(failed)?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(ConfigError::DiskNotAFile { path: path() });
+    }
+    let size = file.seek(SeekFrom::End(0)).map_err(failed)?;
+    if size == 0 {
+        return Err(ConfigError::DiskEmpty { path: path() });
+    }
+    if !size.is_multiple_of(SECTOR_SIZE) {
+        return Err(ConfigError::DiskSize { path: path(), size });
+    }
+    // Two writers, or a writer behind a reader's back, destroy a file system.
+    let locked = if disk.read_only { file.try_lock_shared() } else { file.try_lock() };
+    match locked {
+        Ok(()) => Ok((file, size)),
+        Err(std::fs::TryLockError::WouldBlock) => Err(ConfigError::DiskInUse { path: path() }),
+        // File systems without locks exist; the lock is a courtesy there.
+        Err(std::fs::TryLockError::Error(_)) => Ok((file, size)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error as _;
+    use std::fs;
+    use tempfile::TempDir;
+
+    const LIMITS: Limits = Limits { max_cpus: 64, physical_bits: 40, host_memory: 8 << 30 };
+
+    fn config(folder: &TempDir) -> MachineConfig {
+        let kernel = folder.path().join("vmlinux");
+        fs::write(&kernel, super::super::test_guest::elf(&[0xf4])).unwrap();
+        MachineConfig {
+            kernel,
+            initrd: None,
+            initrd_overlay: Vec::new(),
+            cpus: 1,
+            memory: 64 << 20,
+            disks: Vec::new(),
+            cmdline: String::new(),
+            shared_slots: Vec::new(),
+            discovery: None,
+            tsc_offset: None,
+        }
+    }
+
+    fn disk(folder: &TempDir, bytes: u64) -> DiskConfig {
+        let path = folder.path().join("disk.img");
+        fs::File::create(&path).unwrap().set_len(bytes).unwrap();
+        DiskConfig { path, read_only: false }
+    }
+
+    #[test]
+    fn a_small_config_passes() {
+        let folder = TempDir::new().unwrap();
+        let config = config(&folder);
+        config.check(&LIMITS).unwrap();
+        config.open().unwrap();
+    }
+
+    #[test]
+    fn zero_cpus_are_refused() {
+        let folder = TempDir::new().unwrap();
+        let config = MachineConfig { cpus: 0, ..config(&folder) };
+        assert!(matches!(config.check(&LIMITS), Err(ConfigError::NoCpus)));
+    }
+
+    #[test]
+    fn more_cpus_than_the_host_allows_are_refused_with_the_limit() {
+        let folder = TempDir::new().unwrap();
+        let config = MachineConfig { cpus: 65, ..config(&folder) };
+        let message = config.check(&LIMITS).unwrap_err().to_string();
+        assert_eq!(message, "65 vCPUs are too many: this host allows at most 64");
+    }
+
+    #[test]
+    fn more_cpus_than_apic_identifiers_are_refused() {
+        let folder = TempDir::new().unwrap();
+        let config = MachineConfig { cpus: 255, ..config(&folder) };
+        let limits = Limits { max_cpus: 4096, ..LIMITS };
+        assert!(matches!(config.check(&limits), Err(ConfigError::TooManyCpus { max: CPUS_MAX, .. })));
+    }
+
+    #[test]
+    fn too_little_memory_is_refused() {
+        let folder = TempDir::new().unwrap();
+        let config = MachineConfig { memory: 1 << 20, ..config(&folder) };
+        assert!(matches!(config.check(&LIMITS), Err(ConfigError::MemoryTooSmall { .. })));
+    }
+
+    #[test]
+    fn more_memory_than_the_host_has_is_refused() {
+        let folder = TempDir::new().unwrap();
+        let config = MachineConfig { memory: 9 << 30, ..config(&folder) };
+        assert!(matches!(
+            config.check(&LIMITS),
+            Err(ConfigError::MemoryTooLarge { max, .. }) if max == 8 << 30
+        ));
+    }
+
+    #[test]
+    fn memory_beyond_the_address_width_is_refused() {
+        let folder = TempDir::new().unwrap();
+        let config = MachineConfig { memory: 1 << 36, ..config(&folder) };
+        let limits = Limits { physical_bits: 36, host_memory: 1 << 40, ..LIMITS };
+        assert!(matches!(config.check(&limits), Err(ConfigError::MemoryTooLarge { .. })));
+    }
+
+    #[test]
+    fn memory_in_part_of_a_page_is_refused() {
+        let folder = TempDir::new().unwrap();
+        let config = MachineConfig { memory: (64 << 20) + 1, ..config(&folder) };
+        assert!(matches!(config.check(&LIMITS), Err(ConfigError::MemoryUnaligned { .. })));
+    }
+
+    #[test]
+    fn a_command_line_beyond_the_protocol_is_refused() {
+        let folder = TempDir::new().unwrap();
+        let config = MachineConfig { cmdline: "x".repeat(2048), ..config(&folder) };
+        assert!(matches!(config.check(&LIMITS), Err(ConfigError::CmdlineTooLong { length: 2048 })));
+    }
+
+    #[test]
+    fn too_many_disks_are_refused() {
+        let folder = TempDir::new().unwrap();
+        let config = MachineConfig { disks: vec![disk(&folder, 512); 20], ..config(&folder) };
+        assert!(matches!(config.check(&LIMITS), Err(ConfigError::TooManyDisks { .. })));
+    }
+
+    #[test]
+    fn a_shared_slot_outside_its_mapping_is_refused() {
+        let folder = TempDir::new().unwrap();
+        let mapping = Arc::new(MmapRaw::from(memmap2::MmapMut::map_anon(8192).unwrap()));
+        let slot = SharedSlot { mapping, offset: 4096, size: 8192, read_only: false };
+        let config = MachineConfig { shared_slots: vec![slot], ..config(&folder) };
+        assert!(matches!(config.check(&LIMITS), Err(ConfigError::SharedSlot { index: 0, .. })));
+    }
+
+    #[test]
+    fn a_missing_kernel_is_named() {
+        let folder = TempDir::new().unwrap();
+        let config = MachineConfig { kernel: folder.path().join("absent"), ..config(&folder) };
+        let error = config.open().unwrap_err();
+        assert!(error.to_string().contains("/absent'"), "{error}");
+        assert!(error.source().unwrap().to_string().contains("No such file"));
+    }
+
+    #[test]
+    fn a_kernel_that_is_a_folder_is_refused() {
+        let folder = TempDir::new().unwrap();
+        let config = MachineConfig { kernel: folder.path().to_owned(), ..config(&folder) };
+        assert!(matches!(config.open(), Err(ConfigError::Kernel { .. })));
+    }
+
+    #[test]
+    fn a_kernel_that_is_neither_elf_nor_bzimage_is_refused() {
+        let folder = TempDir::new().unwrap();
+        let config = config(&folder);
+        fs::write(&config.kernel, "#!/bin/sh\n").unwrap();
+        assert!(matches!(config.open(), Err(ConfigError::KernelFormat { .. })));
+    }
+
+    #[test]
+    fn a_missing_initrd_is_named() {
+        let folder = TempDir::new().unwrap();
+        let config = MachineConfig { initrd: Some(folder.path().join("absent")), ..config(&folder) };
+        assert!(config.open().unwrap_err().to_string().contains("/absent'"));
+    }
+
+    #[test]
+    fn an_initrd_larger_than_memory_is_refused() {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("initrd");
+        fs::File::create(&path).unwrap().set_len(65 << 20).unwrap();
+        let config = MachineConfig { initrd: Some(path), ..config(&folder) };
+        assert!(matches!(config.open(), Err(ConfigError::InitrdTooLarge { .. })));
+    }
+
+    #[test]
+    fn a_missing_disk_is_named() {
+        let folder = TempDir::new().unwrap();
+        let absent = DiskConfig { path: folder.path().join("absent"), read_only: true };
+        let config = MachineConfig { disks: vec![absent], ..config(&folder) };
+        assert!(config.open().unwrap_err().to_string().ends_with("/absent': check the path"));
+    }
+
+    #[test]
+    fn a_disk_with_part_of_a_sector_is_refused() {
+        let folder = TempDir::new().unwrap();
+        let config = MachineConfig { disks: vec![disk(&folder, 1000)], ..config(&folder) };
+        assert!(matches!(config.open(), Err(ConfigError::DiskSize { size: 1000, .. })));
+    }
+
+    #[test]
+    fn an_empty_disk_is_refused() {
+        let folder = TempDir::new().unwrap();
+        let config = MachineConfig { disks: vec![disk(&folder, 0)], ..config(&folder) };
+        assert!(matches!(config.open(), Err(ConfigError::DiskEmpty { .. })));
+    }
+
+    #[test]
+    fn a_disk_that_is_a_folder_is_refused() {
+        let folder = TempDir::new().unwrap();
+        let disk = DiskConfig { path: folder.path().to_owned(), read_only: true };
+        let config = MachineConfig { disks: vec![disk], ..config(&folder) };
+        assert!(matches!(config.open(), Err(ConfigError::DiskNotAFile { .. })));
+    }
+
+    #[test]
+    fn a_disk_given_twice_is_refused() {
+        let folder = TempDir::new().unwrap();
+        let config = MachineConfig { disks: vec![disk(&folder, 512); 2], ..config(&folder) };
+        assert!(matches!(config.open(), Err(ConfigError::DiskInUse { .. })));
+    }
+
+    #[test]
+    fn a_read_only_disk_may_be_shared() {
+        let folder = TempDir::new().unwrap();
+        let disk = DiskConfig { read_only: true, ..disk(&folder, 512) };
+        let config = MachineConfig { disks: vec![disk.clone(), disk], ..config(&folder) };
+        assert_eq!(config.open().unwrap().disks.len(), 2);
+    }
+}

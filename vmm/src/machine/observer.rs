@@ -1,0 +1,92 @@
+//! What happens in the machine, told to whoever records it.
+
+/// Kinds of block requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum BlockRequestKind {
+    /// From the disk into guest memory.
+    Read = 0,
+    /// From guest memory to the disk.
+    Write = 1,
+    /// Make everything written durable.
+    Flush = 2,
+    /// The disk's identification.
+    GetId = 3,
+    /// Anything else; answered as unsupported.
+    Other = 4,
+}
+
+/// Events that concern the machine as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ControlEvent {
+    /// All vCPU threads are there and enter the guest now.
+    Started = 0,
+    /// The host asked the machine to stop.
+    StopRequested = 1,
+    /// The guest said that its kernel panicked; it still runs.
+    GuestPanicked = 2,
+    /// Ended: the guest powered off.
+    PoweredOff = 3,
+    /// Ended: the guest asked for a reset.
+    Rebooted = 4,
+    /// Ended: the guest's kernel panicked.
+    Panicked = 5,
+    /// Ended: triple fault.
+    TripleFaulted = 6,
+    /// Ended: KVM met an instruction that it could not run.
+    EmulationFailed = 7,
+    /// Ended: the host stopped it.
+    Stopped = 8,
+    /// Ended: a vCPU or a device failed.
+    Failed = 9,
+}
+
+/// Receives the events of a machine, on the thread on which each happens.
+///
+/// Every method has an empty default. The vCPU methods are on the path of each exit: implementations must be
+/// cheap and must not block.
+pub trait Observer: Send + Sync {
+    /// On the vCPU's own thread, before its first entry. `tid` is the kernel's thread identifier.
+    fn vcpu_thread_started(&self, vcpu: u32, tid: u32) {
+        let _ = (vcpu, tid);
+    }
+    /// Just before the vCPU is entered (`KVM_RUN`).
+    fn vcpu_enter(&self, vcpu: u32) {
+        let _ = vcpu;
+    }
+    /// Just after `KVM_RUN` returned, with KVM's exit reason (`KVM_EXIT_*`).
+    fn vcpu_exit(&self, vcpu: u32, reason: u32) {
+        let _ = (vcpu, reason);
+    }
+    /// A port was accessed. `size` in bytes; `value` is what was written, or what the guest reads.
+    fn port_access(&self, vcpu: u32, port: u16, size: u8, write: bool, value: u32) {
+        let _ = (vcpu, port, size, write, value);
+    }
+    /// Memory without RAM behind it was accessed, or a read-only slot was written. `size` in bytes.
+    fn mmio_access(&self, vcpu: u32, address: u64, size: u8, write: bool, value: u64) {
+        let _ = (vcpu, address, size, write, value);
+    }
+    /// A block request begins (`done` false) or has been answered (`done` true). `sector` counts 512 bytes.
+    fn block_request(&self, disk: u32, kind: BlockRequestKind, sector: u64, bytes: u32, done: bool) {
+        let _ = (disk, kind, sector, bytes, done);
+    }
+    /// The guest wrote to its console.
+    fn console_output(&self, bytes: u32) {
+        let _ = bytes;
+    }
+    /// Input was put into the guest's console.
+    fn console_input(&self, bytes: u32) {
+        let _ = bytes;
+    }
+    /// Something happened to the machine as a whole.
+    fn control(&self, event: ControlEvent) {
+        let _ = event;
+    }
+}
+
+/// Observes nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoObserver;
+
+impl Observer for NoObserver {}

@@ -1,0 +1,133 @@
+//! The machine's devices as the guest reaches them: serial port, power ports, virtio-mmio windows.
+
+use std::sync::Arc;
+
+use super::exit::Bus;
+use super::layout::{VIRTIO_MMIO, VIRTIO_MMIO_SIZE};
+use super::power::{GuestRequest, PowerPorts};
+use super::serial::{self, SerialPort};
+use super::virtio::mmio::MmioTransport;
+
+/// The devices of a machine.
+pub struct Peripherals {
+    /// COM1.
+    pub serial: Arc<SerialPort>,
+    /// Power-off, reset, panic.
+    pub power: PowerPorts,
+    /// Virtio devices, in the order of their register windows.
+    pub virtio: Vec<Arc<MmioTransport>>,
+}
+
+/// The register of COM1 behind a port.
+fn serial_register(port: u16) -> Option<u8> {
+    let offset = u8::try_from(port.checked_sub(serial::PORT)?).ok()?;
+    (offset < serial::PORTS).then_some(offset)
+}
+
+impl Peripherals {
+    /// The virtio device behind an address, and the offset in its registers.
+    fn virtio_register(&self, address: u64) -> Option<(&MmioTransport, u64)> {
+        let offset = address.checked_sub(VIRTIO_MMIO)?;
+        let index = usize::try_from(offset / VIRTIO_MMIO_SIZE).ok()?;
+        self.virtio.get(index).map(|device| (device.as_ref(), offset % VIRTIO_MMIO_SIZE))
+    }
+}
+
+impl Bus for Peripherals {
+    fn port_read(&self, port: u16, data: &mut [u8]) {
+        for byte in data {
+            *byte = match serial_register(port) {
+                Some(register) => self.serial.read(register),
+                // A bus without a device reads as ones.
+                None => self.power.read(port).unwrap_or(0xff),
+            };
+        }
+    }
+
+    fn port_write(&self, port: u16, data: &[u8]) -> Option<GuestRequest> {
+        let Some(register) = serial_register(port) else {
+            return data.first().and_then(|value| self.power.write(port, *value));
+        };
+        // Every register is one byte wide, so several bytes are a string of writes.
+        data.iter().for_each(|value| self.serial.write(register, *value));
+        None
+    }
+
+    fn mmio_read(&self, address: u64, data: &mut [u8]) {
+        match self.virtio_register(address) {
+            Some((device, offset)) => device.read(offset, data),
+            None => data.fill(0xff),
+        }
+    }
+
+    fn mmio_write(&self, address: u64, data: &[u8]) {
+        // Anything else, a read-only slot included, ignores writes.
+        if let Some((device, offset)) = self.virtio_register(address) {
+            device.write(offset, data);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::observer::NoObserver;
+    use super::super::virtio::block::Block;
+    use super::*;
+    use vm_memory::{GuestAddress, GuestMemoryMmap};
+    use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+    fn peripherals() -> Peripherals {
+        let event = || EventFd::new(EFD_NONBLOCK).unwrap();
+        let observer = Arc::new(NoObserver);
+        let output = Box::new(std::io::sink());
+        let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 0x1000)]).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        let block = Block::new(file, 512, false, 0, observer.clone());
+        let transport = MmioTransport::new(Box::new(block), memory, event()).unwrap();
+        Peripherals {
+            serial: Arc::new(SerialPort::new(event(), output, observer).unwrap()),
+            power: PowerPorts::default(),
+            virtio: vec![Arc::new(transport)],
+        }
+    }
+
+    #[test]
+    fn the_serial_ports_line_status_says_ready_to_send() {
+        let mut data = [0];
+        peripherals().port_read(0x3fd, &mut data);
+        assert_eq!(data[0] & 0x60, 0x60);
+    }
+
+    #[test]
+    fn the_reset_register_is_reached() {
+        assert_eq!(peripherals().port_write(0x602, &[1]), Some(GuestRequest::Reset));
+    }
+
+    #[test]
+    fn a_port_without_device_reads_as_ones() {
+        let mut data = [0; 4];
+        peripherals().port_read(0xcfc, &mut data);
+        assert_eq!(data, [0xff; 4]);
+    }
+
+    #[test]
+    fn the_first_window_is_the_first_virtio_device() {
+        let mut data = [0; 4];
+        peripherals().mmio_read(VIRTIO_MMIO, &mut data);
+        assert_eq!(&data, b"virt");
+    }
+
+    #[test]
+    fn a_window_without_device_reads_as_ones() {
+        let mut data = [0; 4];
+        peripherals().mmio_read(VIRTIO_MMIO + VIRTIO_MMIO_SIZE, &mut data);
+        assert_eq!(data, [0xff; 4]);
+    }
+
+    #[test]
+    fn a_write_to_nothing_is_ignored() {
+        let peripherals = peripherals();
+        peripherals.mmio_write(0x1_0000_0000, &[1]);
+        assert_eq!(peripherals.port_write(0x80, &[1]), None);
+    }
+}

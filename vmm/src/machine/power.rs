@@ -1,0 +1,120 @@
+//! The ports by which a guest powers off, resets, or says that it panicked.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// ACPI sleep control register.
+pub const SLEEP_CONTROL_PORT: u16 = 0x600;
+/// ACPI sleep status register.
+pub const SLEEP_STATUS_PORT: u16 = 0x601;
+/// ACPI reset register.
+pub const RESET_PORT: u16 = 0x602;
+/// What a guest writes into the reset register.
+pub const RESET_VALUE: u8 = 1;
+/// The sleep type that the DSDT gives for soft-off.
+pub const SLEEP_TYPE_OFF: u8 = 5;
+/// QEMU's pvpanic port.
+pub const PANIC_PORT: u16 = 0x505;
+/// Command port of the 8042 keyboard controller.
+pub const KEYBOARD_COMMAND_PORT: u16 = 0x64;
+/// The 8042 command that pulses the processor's reset line.
+const KEYBOARD_RESET: u8 = 0xfe;
+/// Sleep control register: enter the sleep state.
+const SLEEP_ENABLE: u8 = 1 << 5;
+/// pvpanic events this machine understands: the guest panicked (bit 0).
+const PANIC_EVENTS: u8 = 1;
+
+/// What a guest asks of its machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GuestRequest {
+    /// Switch the power off.
+    PowerOff,
+    /// Reset all processors.
+    Reset,
+    /// Nothing, but its kernel panicked and may yet reset.
+    Panicked,
+}
+
+/// State of the power ports.
+#[derive(Debug, Default)]
+pub struct PowerPorts {
+    panicked: AtomicBool,
+}
+
+impl PowerPorts {
+    /// Reads a byte from `port`; `None` if the port is none of these.
+    pub fn read(&self, port: u16) -> Option<u8> {
+        match port {
+            SLEEP_CONTROL_PORT | SLEEP_STATUS_PORT | RESET_PORT => Some(0),
+            // An empty, idle keyboard controller: a guest that waits for it goes on at once.
+            KEYBOARD_COMMAND_PORT => Some(0),
+            PANIC_PORT => Some(PANIC_EVENTS),
+            _ => None,
+        }
+    }
+
+    /// Writes a byte to `port` and says what the guest wants by it.
+    pub fn write(&self, port: u16, value: u8) -> Option<GuestRequest> {
+        match port {
+            SLEEP_CONTROL_PORT if value == SLEEP_ENABLE | SLEEP_TYPE_OFF << 2 => Some(GuestRequest::PowerOff),
+            RESET_PORT if value == RESET_VALUE => Some(GuestRequest::Reset),
+            KEYBOARD_COMMAND_PORT if value == KEYBOARD_RESET => Some(GuestRequest::Reset),
+            PANIC_PORT if value & PANIC_EVENTS != 0 => {
+                self.panicked.store(true, Ordering::Relaxed);
+                Some(GuestRequest::Panicked)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the guest has said that its kernel panicked.
+    #[must_use]
+    pub fn panicked(&self) -> bool {
+        self.panicked.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn soft_off_asks_for_power_off() {
+        let request = PowerPorts::default().write(SLEEP_CONTROL_PORT, 0x34);
+        assert_eq!(request, Some(GuestRequest::PowerOff));
+    }
+
+    #[test]
+    fn another_sleep_state_is_ignored() {
+        assert_eq!(PowerPorts::default().write(SLEEP_CONTROL_PORT, 0x24), None);
+    }
+
+    #[test]
+    fn the_reset_register_resets() {
+        let request = PowerPorts::default().write(RESET_PORT, RESET_VALUE);
+        assert_eq!(request, Some(GuestRequest::Reset));
+    }
+
+    #[test]
+    fn the_keyboard_controller_resets() {
+        assert_eq!(PowerPorts::default().write(0x64, 0xfe), Some(GuestRequest::Reset));
+    }
+
+    #[test]
+    fn a_panic_is_remembered() {
+        let ports = PowerPorts::default();
+        let request = ports.write(PANIC_PORT, 1);
+        assert_eq!((request, ports.panicked()), (Some(GuestRequest::Panicked), true));
+    }
+
+    #[test]
+    fn a_loaded_crash_kernel_is_no_panic() {
+        let ports = PowerPorts::default();
+        let request = ports.write(PANIC_PORT, 2);
+        assert_eq!((request, ports.panicked()), (None, false));
+    }
+
+    #[test]
+    fn the_keyboard_controller_looks_idle() {
+        assert_eq!(PowerPorts::default().read(0x64), Some(0));
+    }
+}

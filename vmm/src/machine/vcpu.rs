@@ -1,0 +1,277 @@
+//! A virtual processor: [`Vcpu`] moves into a thread of its own, [`VcpuHandle`] stays with the machine.
+#![allow(unsafe_code)] // the kick handler and KVM's run page, a union, need it
+
+use std::cell::Cell;
+use std::io;
+use std::os::unix::thread::JoinHandleExt;
+use std::ptr;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread::{self, JoinHandle};
+
+use kvm_bindings::{
+    KVM_EXIT_INTERNAL_ERROR, KVM_EXIT_INTR, KVM_INTERNAL_ERROR_EMULATION,
+    KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES, kvm_run,
+};
+use kvm_ioctls::VcpuFd;
+use vmm_sys_util::errno;
+use vmm_sys_util::eventfd::EventFd;
+use vmm_sys_util::signal::{SIGRTMIN, register_signal_handler};
+
+use super::exit::{self, Verdict};
+use super::observer::{ControlEvent, Observer};
+use super::outcome::{Outcome, RunError};
+use super::peripherals::Peripherals;
+
+/// Where a vCPU is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum VcpuState {
+    /// Its thread waits for the command to run.
+    Waiting = 0,
+    /// In the guest, or handling one of its exits.
+    Running = 1,
+    /// Will not enter the guest again.
+    Stopped = 2,
+}
+
+/// What a handle tells its vCPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Command {
+    Run,
+    Stop,
+}
+
+thread_local! {
+    /// The run page of the vCPU that this thread runs; null elsewhere.
+    static RUN_PAGE: Cell<*mut kvm_run> = const { Cell::new(ptr::null_mut()) };
+}
+
+/// Makes the vCPU of the interrupted thread leave the guest, or not enter it.
+extern "C" fn handle_kick(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    RUN_PAGE.with(|page| {
+        let page = page.get();
+        if !page.is_null() {
+            // SAFETY: `Vcpu::run` sets the pointer to the mapped run page of the vCPU it owns and clears it
+            // before the mapping can go away, on this very thread. The page is shared with the kernel and only
+            // ever accessed through raw pointers or for the length of a call, so a volatile store is sound.
+            unsafe { ptr::write_volatile(&raw mut (*page).immediate_exit, 1) };
+        }
+    });
+}
+
+/// Installs the handler once per process.
+fn register_kick() -> Result<(), errno::Error> {
+    static REGISTERED: OnceLock<Result<(), errno::Error>> = OnceLock::new();
+    *REGISTERED.get_or_init(|| register_signal_handler(SIGRTMIN(), handle_kick))
+}
+
+/// What all vCPUs of a machine share.
+#[derive(Clone)]
+pub struct VcpuContext {
+    /// The machine's devices.
+    pub peripherals: Arc<Peripherals>,
+    /// Told of every entry and exit.
+    pub observer: Arc<dyn Observer>,
+    /// Takes the outcome from the vCPU that brings it about.
+    pub outcomes: mpsc::Sender<Outcome>,
+    /// Signalled after an outcome was sent, and after the guest said that it panicked.
+    pub ended: Arc<EventFd>,
+}
+
+/// The part of a virtual processor that runs.
+pub struct Vcpu {
+    index: u32,
+    fd: VcpuFd,
+    context: VcpuContext,
+    commands: mpsc::Receiver<Command>,
+    state: Arc<AtomicU8>,
+}
+
+/// The part of a virtual processor by which it is controlled.
+pub struct VcpuHandle {
+    index: u32,
+    thread: JoinHandle<()>,
+    commands: mpsc::Sender<Command>,
+    state: Arc<AtomicU8>,
+}
+
+/// Starts a thread for vCPU `index`; it waits until [`VcpuHandle::run`].
+///
+/// # Errors
+/// No thread can be created, or the signal handler cannot be installed.
+pub fn spawn(index: u32, fd: VcpuFd, context: VcpuContext) -> io::Result<VcpuHandle> {
+    register_kick()?;
+    let (commands, receiver) = mpsc::channel();
+    let state = Arc::new(AtomicU8::new(VcpuState::Waiting as u8));
+    let vcpu = Vcpu { index, fd, context, commands: receiver, state: Arc::clone(&state) };
+    let thread = thread::Builder::new().name(format!("vcpu{index}")).spawn(|| vcpu.run())?;
+    Ok(VcpuHandle { index, thread, commands, state })
+}
+
+impl VcpuHandle {
+    /// Lets the vCPU enter the guest.
+    pub fn run(&self) {
+        // A vCPU that is gone has sent its outcome.
+        let _ = self.commands.send(Command::Run);
+    }
+
+    /// Makes the vCPU leave the guest for good, without waiting for it.
+    pub fn stop(&self) {
+        // The command first: a vCPU that was kicked looks for one.
+        let _ = self.commands.send(Command::Stop);
+        // SAFETY: the thread has not been joined (that consumes the handle), so its identifier is valid even if
+        // it has ended; the signal has a handler, installed before the thread was created.
+        unsafe { libc::pthread_kill(self.thread.as_pthread_t(), SIGRTMIN()) };
+    }
+
+    /// Where the vCPU is in its life.
+    #[must_use]
+    pub fn state(&self) -> VcpuState {
+        match self.state.load(Ordering::Acquire) {
+            0 => VcpuState::Waiting,
+            1 => VcpuState::Running,
+            _ => VcpuState::Stopped,
+        }
+    }
+
+    /// Waits for the thread's end; [`Self::stop`] it first.
+    ///
+    /// # Errors
+    /// The thread panicked.
+    pub fn join(self) -> Result<(), RunError> {
+        let vcpu = self.index;
+        self.thread.join().map_err(|_| RunError::ThreadPanicked { vcpu })
+    }
+}
+
+/// Tells the machine when a vCPU thread unwinds, so that a panic ends the run and does not hang it.
+struct PanicGuard<'a>(&'a VcpuContext, u32);
+
+impl Drop for PanicGuard<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let outcome = Outcome::Failed(RunError::ThreadPanicked { vcpu: self.1 });
+            let _ = self.0.outcomes.send(outcome);
+            let _ = self.0.ended.write(1);
+        }
+        RUN_PAGE.set(ptr::null_mut());
+    }
+}
+
+impl Vcpu {
+    fn set_state(&self, state: VcpuState) {
+        self.state.store(state as u8, Ordering::Release);
+    }
+
+    /// The thread: waits for the command to run, runs, reports.
+    fn run(mut self) {
+        let context = self.context.clone();
+        let _guard = PanicGuard(&context, self.index);
+        RUN_PAGE.set(ptr::from_mut(self.fd.get_kvm_run()));
+        let tid = rustix::thread::gettid().as_raw_nonzero().get();
+        context.observer.vcpu_thread_started(self.index, tid.unsigned_abs());
+        if self.commands.recv() == Ok(Command::Run) {
+            self.set_state(VcpuState::Running);
+            if let Some(outcome) = self.run_guest() {
+                // The receiver lives until this thread was joined.
+                let _ = context.outcomes.send(outcome);
+                let _ = context.ended.write(1);
+            }
+        }
+        self.set_state(VcpuState::Stopped);
+    }
+
+    /// Enters the guest until an exit ends the run (`Some`) or the handle says stop (`None`).
+    fn run_guest(&mut self) -> Option<Outcome> {
+        // A kick that came before this thread had its run page left only its command behind.
+        if self.told_to_stop() {
+            return None;
+        }
+        loop {
+            self.context.observer.vcpu_enter(self.index);
+            match self.fd.run() {
+                Ok(exit) => {
+                    let observer = self.context.observer.as_ref();
+                    observer.vcpu_exit(self.index, exit::reason(&exit));
+                    let bus = self.context.peripherals.as_ref();
+                    let verdict = exit::handle(self.index, exit, bus, observer);
+                    if let Some(outcome) = self.outcome(verdict) {
+                        return Some(outcome);
+                    }
+                }
+                Err(error) if error.errno() == libc::EINTR => {
+                    self.context.observer.vcpu_exit(self.index, KVM_EXIT_INTR);
+                    // Cleared before looking: a kick after the look finds it set again and takes effect at once.
+                    self.fd.set_kvm_immediate_exit(0);
+                    if self.told_to_stop() {
+                        return None;
+                    }
+                }
+                Err(error) if error.errno() == libc::EAGAIN => {
+                    // A vCPU that waited for its start-up signal was woken: run it.
+                    self.context.observer.vcpu_exit(self.index, KVM_EXIT_INTR);
+                }
+                Err(source) => {
+                    return Some(Outcome::Failed(RunError::Kvm { vcpu: self.index, source }));
+                }
+            }
+        }
+    }
+
+    /// Whether the handle said stop, or is gone.
+    fn told_to_stop(&self) -> bool {
+        !matches!(self.commands.try_recv(), Err(mpsc::TryRecvError::Empty))
+    }
+
+    fn outcome(&mut self, verdict: Verdict) -> Option<Outcome> {
+        let vcpu = self.index;
+        match verdict {
+            Verdict::Continue => None,
+            Verdict::Panicked => {
+                self.context.observer.control(ControlEvent::GuestPanicked);
+                // The event loop begins to count the time that the guest has left.
+                let _ = self.context.ended.write(1);
+                None
+            }
+            Verdict::PowerOff => Some(Outcome::PowerOff),
+            Verdict::Reset => Some(Outcome::Reboot),
+            Verdict::TripleFault => Some(Outcome::TripleFault { vcpu }),
+            Verdict::InternalError => Some(self.internal_error()),
+            Verdict::EntryFailed { hardware_reason } => {
+                Some(Outcome::Failed(RunError::EntryFailed { vcpu, hardware_reason }))
+            }
+            Verdict::Unexpected { reason } => Some(Outcome::Failed(RunError::Unexpected { vcpu, reason })),
+        }
+    }
+
+    /// Reads from the run page what KVM could not do.
+    fn internal_error(&mut self) -> Outcome {
+        let vcpu = self.index;
+        let rip = self.fd.get_regs().map_or(0, |regs| regs.rip);
+        let (suberror, instruction) = internal_error_details(self.fd.get_kvm_run());
+        if suberror == KVM_INTERNAL_ERROR_EMULATION {
+            Outcome::EmulationFailure { vcpu, rip, instruction }
+        } else {
+            Outcome::Failed(RunError::Internal { vcpu, suberror })
+        }
+    }
+}
+
+/// The suberror of an internal error, and the instruction's bytes if KVM gives them.
+pub(crate) fn internal_error_details(run: &kvm_run) -> (u32, Vec<u8>) {
+    if run.exit_reason != KVM_EXIT_INTERNAL_ERROR {
+        return (0, Vec::new());
+    }
+    // SAFETY: the exit reason says that the kernel filled this member of the union; every bit pattern is valid.
+    let failure = unsafe { run.__bindgen_anon_1.emulation_failure };
+    let flag = u64::from(KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES);
+    // The flags and the bytes count as three words of data.
+    if failure.suberror != KVM_INTERNAL_ERROR_EMULATION || failure.ndata < 3 || failure.flags & flag == 0 {
+        return (failure.suberror, Vec::new());
+    }
+    // SAFETY: the union has this one member, and every bit pattern of it is valid.
+    let bytes = unsafe { failure.__bindgen_anon_1.__bindgen_anon_1 };
+    let length = usize::from(bytes.insn_size).min(bytes.insn_bytes.len());
+    (failure.suberror, bytes.insn_bytes[..length].to_vec())
+}

@@ -1,0 +1,455 @@
+//! The virtio block device (virtio 1.x, section 5.2) on a file or block device of the host.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use virtio_bindings::virtio_blk::{
+    VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_FLUSH, VIRTIO_BLK_F_RO, VIRTIO_BLK_F_SEG_MAX, VIRTIO_BLK_ID_BYTES,
+    VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_S_UNSUPP, VIRTIO_BLK_T_FLUSH, VIRTIO_BLK_T_GET_ID, VIRTIO_BLK_T_IN,
+    VIRTIO_BLK_T_OUT,
+};
+use virtio_bindings::virtio_ids::VIRTIO_ID_BLOCK;
+use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
+use virtio_queue::{DescriptorChain, Queue, QueueOwnedT, QueueT, Reader, Writer};
+use vm_memory::GuestMemoryMmap;
+
+use super::{Served, VirtioDevice};
+use crate::machine::observer::{BlockRequestKind, Observer};
+
+/// Bytes of a sector: the unit of addresses and sizes.
+pub const SECTOR_SIZE: u64 = 512;
+const QUEUE_SIZE: u16 = 256;
+/// Most data descriptors of a request: the queue less header and status.
+const SEGMENTS_MAX: u32 = QUEUE_SIZE as u32 - 2;
+/// Requests served in one call, so that one busy disk cannot keep the event loop from everything else.
+const REQUESTS_PER_CALL: usize = QUEUE_SIZE as usize;
+/// Bytes copied at once between file and guest memory.
+const CHUNK: usize = 128 << 10;
+
+/// The header of every request, as the guest wrote it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Request {
+    kind: u32,
+    sector: u64,
+}
+
+impl Request {
+    fn read(reader: &mut Reader<'_>) -> io::Result<Self> {
+        let mut header = [0u8; 16];
+        reader.read_exact(&mut header)?;
+        let [k0, k1, k2, k3, _, _, _, _, s0, s1, s2, s3, s4, s5, s6, s7] = header;
+        Ok(Self {
+            kind: u32::from_le_bytes([k0, k1, k2, k3]),
+            sector: u64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]),
+        })
+    }
+
+    fn observed_kind(self) -> BlockRequestKind {
+        match self.kind {
+            VIRTIO_BLK_T_IN => BlockRequestKind::Read,
+            VIRTIO_BLK_T_OUT => BlockRequestKind::Write,
+            VIRTIO_BLK_T_FLUSH => BlockRequestKind::Flush,
+            VIRTIO_BLK_T_GET_ID => BlockRequestKind::GetId,
+            _ => BlockRequestKind::Other,
+        }
+    }
+}
+
+/// Why a request was not carried out; becomes its status.
+#[derive(Debug)]
+enum RequestError {
+    /// Not a request this device knows.
+    Unsupported,
+    /// Outside the disk, refused, or failed by the host.
+    Failed,
+}
+
+impl From<io::Error> for RequestError {
+    fn from(_: io::Error) -> Self {
+        Self::Failed
+    }
+}
+
+/// A disk.
+pub struct Block {
+    file: File,
+    sectors: u64,
+    read_only: bool,
+    index: u32,
+    buffer: Vec<u8>,
+    observer: Arc<dyn Observer>,
+}
+
+impl Block {
+    /// A disk of `size` bytes in `file`; `index` names it to the observer and in its identification.
+    #[must_use]
+    pub fn new(file: File, size: u64, read_only: bool, index: u32, observer: Arc<dyn Observer>) -> Self {
+        Self { file, sectors: size / SECTOR_SIZE, read_only, index, buffer: vec![0; CHUNK], observer }
+    }
+
+    /// Answers one request and returns how many bytes were written to the guest.
+    fn answer(&mut self, chain: DescriptorChain<&GuestMemoryMmap>, memory: &GuestMemoryMmap) -> u32 {
+        // A chain outside guest memory, or without room for a status, can be told nothing.
+        let Ok(mut reader) = chain.clone().reader(memory) else {
+            return 0;
+        };
+        let Ok(mut writer) = chain.writer(memory) else {
+            return 0;
+        };
+        let Some(room) = writer.available_bytes().checked_sub(1) else {
+            return 0;
+        };
+        let Ok(mut status) = writer.split_at(room) else {
+            return 0;
+        };
+        let result = self.execute(&mut reader, &mut writer);
+        let (written, code) = match result {
+            Ok(written) => (written, VIRTIO_BLK_S_OK),
+            Err(RequestError::Unsupported) => (0, VIRTIO_BLK_S_UNSUPP),
+            Err(RequestError::Failed) => (0, VIRTIO_BLK_S_IOERR),
+        };
+        match status.write_all(&code.to_le_bytes()[..1]) {
+            Ok(()) => written + 1,
+            Err(_) => 0,
+        }
+    }
+
+    fn execute(&mut self, reader: &mut Reader<'_>, writer: &mut Writer<'_>) -> Result<u32, RequestError> {
+        let request = Request::read(reader)?;
+        let length = match request.kind {
+            VIRTIO_BLK_T_OUT => reader.available_bytes(),
+            _ => writer.available_bytes(),
+        };
+        let bytes = u32::try_from(length).map_err(|_| RequestError::Failed)?;
+        let kind = request.observed_kind();
+        self.observer.block_request(self.index, kind, request.sector, bytes, false);
+        let result = match kind {
+            BlockRequestKind::Read => self.read(request.sector, length, writer).map(|()| bytes),
+            BlockRequestKind::Write => self.write(request.sector, length, reader).map(|()| 0),
+            BlockRequestKind::Flush => self.file.sync_data().map(|()| 0).map_err(Into::into),
+            BlockRequestKind::GetId => self.identify(writer),
+            BlockRequestKind::Other => Err(RequestError::Unsupported),
+        };
+        self.observer.block_request(self.index, kind, request.sector, bytes, true);
+        result
+    }
+
+    /// The place in the file of `length` bytes from `sector` on, if they lie on the disk in whole sectors.
+    fn offset(&self, sector: u64, length: usize) -> Result<u64, RequestError> {
+        let length = length as u64;
+        let end = sector.checked_add(length / SECTOR_SIZE).ok_or(RequestError::Failed)?;
+        if length == 0 || !length.is_multiple_of(SECTOR_SIZE) || end > self.sectors {
+            return Err(RequestError::Failed);
+        }
+        Ok(sector * SECTOR_SIZE)
+    }
+
+    fn read(&mut self, sector: u64, length: usize, writer: &mut Writer<'_>) -> Result<(), RequestError> {
+        let mut offset = self.offset(sector, length)?;
+        let mut left = length;
+        while left > 0 {
+            let part = left.min(self.buffer.len());
+            let buffer = &mut self.buffer[..part];
+            self.file.read_exact_at(buffer, offset)?;
+            writer.write_all(buffer)?;
+            offset += part as u64;
+            left -= part;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, sector: u64, length: usize, reader: &mut Reader<'_>) -> Result<(), RequestError> {
+        let mut offset = self.offset(sector, length)?;
+        if self.read_only {
+            return Err(RequestError::Failed);
+        }
+        let mut left = length;
+        while left > 0 {
+            let part = left.min(self.buffer.len());
+            let buffer = &mut self.buffer[..part];
+            reader.read_exact(buffer)?;
+            self.file.write_all_at(buffer, offset)?;
+            offset += part as u64;
+            left -= part;
+        }
+        Ok(())
+    }
+
+    fn identify(&self, writer: &mut Writer<'_>) -> Result<u32, RequestError> {
+        let mut id = [0u8; VIRTIO_BLK_ID_BYTES as usize];
+        let name = format!("strata-disk-{}", self.index);
+        let length = name.len().min(id.len());
+        id[..length].copy_from_slice(&name.as_bytes()[..length]);
+        writer.write_all(&id)?;
+        Ok(VIRTIO_BLK_ID_BYTES)
+    }
+
+    /// The configuration space as the device fills it, up to `blk_size`.
+    fn config(&self) -> [u8; 24] {
+        let mut config = [0u8; 24];
+        config[..8].copy_from_slice(&self.sectors.to_le_bytes());
+        config[12..16].copy_from_slice(&SEGMENTS_MAX.to_le_bytes());
+        config[20..22].copy_from_slice(&512u16.to_le_bytes());
+        config
+    }
+}
+
+impl VirtioDevice for Block {
+    fn device_type(&self) -> u32 {
+        VIRTIO_ID_BLOCK
+    }
+
+    fn features(&self) -> u64 {
+        let read_only = if self.read_only { 1 << VIRTIO_BLK_F_RO } else { 0 };
+        read_only
+            | 1 << VIRTIO_BLK_F_SEG_MAX
+            | 1 << VIRTIO_BLK_F_BLK_SIZE
+            | 1 << VIRTIO_BLK_F_FLUSH
+            | 1 << VIRTIO_RING_F_INDIRECT_DESC
+            | 1 << VIRTIO_RING_F_EVENT_IDX
+    }
+
+    fn queue_sizes(&self) -> &[u16] {
+        &[QUEUE_SIZE]
+    }
+
+    fn read_config(&self, offset: u64, data: &mut [u8]) {
+        let config = self.config();
+        let rest = usize::try_from(offset).ok().and_then(|offset| config.get(offset..));
+        for (to, from) in data.iter_mut().zip(rest.unwrap_or_default()) {
+            *to = *from;
+        }
+    }
+
+    fn serve(&mut self, _: usize, queue: &mut Queue, memory: &GuestMemoryMmap) -> Result<Served, virtio_queue::Error> {
+        let mut budget = REQUESTS_PER_CALL;
+        let mut answered = false;
+        loop {
+            queue.disable_notification(memory)?;
+            while budget > 0 {
+                let Some(chain) = queue.iter(memory)?.next() else {
+                    break;
+                };
+                let head = chain.head_index();
+                let written = self.answer(chain, memory);
+                queue.add_used(memory, head, written)?;
+                answered = true;
+                budget -= 1;
+            }
+            // True if the guest added a request while notifications were off.
+            let more = queue.enable_notification(memory)?;
+            if !more || budget == 0 {
+                let interrupt = answered && queue.needs_notification(memory)?;
+                return Ok(Served { interrupt, more });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::observer::NoObserver;
+    use virtio_bindings::virtio_ring::{VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
+    use virtio_queue::desc::RawDescriptor;
+    use virtio_queue::desc::split::Descriptor;
+    use virtio_queue::mock::MockSplitQueue;
+    use vm_memory::{Bytes, GuestAddress};
+
+    const MEMORY: usize = 0x10_0000;
+    const HEADER: u64 = 0x2_0000;
+    const DATA: u64 = 0x3_0000;
+    const STATUS: u64 = 0x4_0000;
+    const SECTORS: u64 = 64;
+
+    fn memory() -> GuestMemoryMmap {
+        GuestMemoryMmap::from_ranges(&[(GuestAddress(0), MEMORY)]).unwrap()
+    }
+
+    fn disk(read_only: bool) -> Block {
+        let file = tempfile::tempfile().unwrap();
+        let pattern: Vec<u8> = (0..SECTORS * SECTOR_SIZE).map(|at| (at / SECTOR_SIZE) as u8).collect();
+        file.write_all_at(&pattern, 0).unwrap();
+        Block::new(file, SECTORS * SECTOR_SIZE, read_only, 3, Arc::new(NoObserver))
+    }
+
+    fn descriptor(address: u64, length: u32, device_writes: bool) -> RawDescriptor {
+        let flags = if device_writes { VRING_DESC_F_WRITE } else { 0 } as u16;
+        RawDescriptor::from(Descriptor::new(address, length, flags, 0))
+    }
+
+    /// Chains `descriptors` (address, length, written by the device), serves them, and returns the status byte.
+    fn serve(disk: &mut Block, memory: &GuestMemoryMmap, parts: &[(u64, u32, bool)]) -> u8 {
+        let queue = MockSplitQueue::new(memory, 16);
+        let last = parts.len() - 1;
+        let descriptors: Vec<_> = parts
+            .iter()
+            .enumerate()
+            .map(|(at, (address, length, device_writes))| {
+                let next = if at < last { VRING_DESC_F_NEXT } else { 0 };
+                let write = if *device_writes { VRING_DESC_F_WRITE } else { 0 };
+                let flags = (next | write) as u16;
+                RawDescriptor::from(Descriptor::new(*address, *length, flags, at as u16 + 1))
+            })
+            .collect();
+        queue.build_desc_chain(&descriptors).unwrap();
+        let mut ring: Queue = queue.create_queue().unwrap();
+        memory.write_obj(0xffu8, GuestAddress(STATUS)).unwrap();
+        let served = disk.serve(0, &mut ring, memory).unwrap();
+        assert_eq!((served.interrupt, ring.next_used()), (true, 1));
+        memory.read_obj(GuestAddress(STATUS)).unwrap()
+    }
+
+    fn header(memory: &GuestMemoryMmap, kind: u32, sector: u64) -> (u64, u32, bool) {
+        memory.write_obj(u64::from(kind), GuestAddress(HEADER)).unwrap();
+        memory.write_obj(sector, GuestAddress(HEADER + 8)).unwrap();
+        (HEADER, 16, false)
+    }
+
+    const STATUS_BYTE: (u64, u32, bool) = (STATUS, 1, true);
+
+    #[test]
+    fn a_read_copies_the_sectors() {
+        let (memory, mut disk) = (memory(), disk(false));
+        let header = header(&memory, VIRTIO_BLK_T_IN, 5);
+        let status = serve(&mut disk, &memory, &[header, (DATA, 1024, true), STATUS_BYTE]);
+        let ends: [u8; 2] = [DATA, DATA + 1023].map(|at| memory.read_obj(GuestAddress(at)).unwrap());
+        assert_eq!((u32::from(status), ends), (VIRTIO_BLK_S_OK, [5, 6]));
+    }
+
+    #[test]
+    fn a_write_reaches_the_file() {
+        let (memory, mut disk) = (memory(), disk(false));
+        memory.write_slice(&[0xab; 512], GuestAddress(DATA)).unwrap();
+        let header = header(&memory, VIRTIO_BLK_T_OUT, 9);
+        let status = serve(&mut disk, &memory, &[header, (DATA, 512, false), STATUS_BYTE]);
+        let mut around = [0u8; 514];
+        disk.file.read_exact_at(&mut around, 9 * SECTOR_SIZE - 1).unwrap();
+        assert_eq!(u32::from(status), VIRTIO_BLK_S_OK);
+        assert_eq!((around[0], around[1], around[512], around[513]), (8, 0xab, 0xab, 10));
+    }
+
+    #[test]
+    fn data_may_be_cut_anywhere() {
+        let (memory, mut disk) = (memory(), disk(false));
+        let header = header(&memory, VIRTIO_BLK_T_IN, 1);
+        let parts = [(header.0, 3, false), (header.0 + 3, 13, false), (DATA, 100, true), (DATA + 100, 413, true)];
+        memory.write_obj(0xffu8, GuestAddress(DATA + 512)).unwrap();
+        let queue_status = serve(&mut disk, &memory, &parts);
+        // The status is the last byte of the last descriptor here, not the byte at STATUS.
+        let status: u8 = memory.read_obj(GuestAddress(DATA + 512)).unwrap();
+        assert_eq!((queue_status, u32::from(status)), (0xff, VIRTIO_BLK_S_OK));
+    }
+
+    #[test]
+    fn a_flush_succeeds() {
+        let (memory, mut disk) = (memory(), disk(false));
+        let header = header(&memory, VIRTIO_BLK_T_FLUSH, 0);
+        let status = serve(&mut disk, &memory, &[header, STATUS_BYTE]);
+        assert_eq!(u32::from(status), VIRTIO_BLK_S_OK);
+    }
+
+    #[test]
+    fn the_identification_names_the_disk() {
+        let (memory, mut disk) = (memory(), disk(false));
+        let header = header(&memory, VIRTIO_BLK_T_GET_ID, 0);
+        serve(&mut disk, &memory, &[header, (DATA, 20, true), STATUS_BYTE]);
+        let mut id = [0u8; 20];
+        memory.read_slice(&mut id, GuestAddress(DATA)).unwrap();
+        assert_eq!(&id, b"strata-disk-3\0\0\0\0\0\0\0");
+    }
+
+    #[test]
+    fn an_unknown_request_is_unsupported() {
+        let (memory, mut disk) = (memory(), disk(false));
+        let header = header(&memory, 77, 0);
+        let status = serve(&mut disk, &memory, &[header, STATUS_BYTE]);
+        assert_eq!(u32::from(status), VIRTIO_BLK_S_UNSUPP);
+    }
+
+    #[test]
+    fn a_read_beyond_the_end_fails() {
+        let (memory, mut disk) = (memory(), disk(false));
+        let header = header(&memory, VIRTIO_BLK_T_IN, SECTORS - 1);
+        let status = serve(&mut disk, &memory, &[header, (DATA, 1024, true), STATUS_BYTE]);
+        assert_eq!(u32::from(status), VIRTIO_BLK_S_IOERR);
+    }
+
+    #[test]
+    fn a_sector_number_that_overflows_fails() {
+        let (memory, mut disk) = (memory(), disk(false));
+        let header = header(&memory, VIRTIO_BLK_T_IN, u64::MAX);
+        let status = serve(&mut disk, &memory, &[header, (DATA, 512, true), STATUS_BYTE]);
+        assert_eq!(u32::from(status), VIRTIO_BLK_S_IOERR);
+    }
+
+    #[test]
+    fn part_of_a_sector_fails() {
+        let (memory, mut disk) = (memory(), disk(false));
+        let header = header(&memory, VIRTIO_BLK_T_IN, 0);
+        let status = serve(&mut disk, &memory, &[header, (DATA, 100, true), STATUS_BYTE]);
+        assert_eq!(u32::from(status), VIRTIO_BLK_S_IOERR);
+    }
+
+    #[test]
+    fn a_write_to_a_read_only_disk_fails() {
+        let (memory, mut disk) = (memory(), disk(true));
+        let header = header(&memory, VIRTIO_BLK_T_OUT, 0);
+        let status = serve(&mut disk, &memory, &[header, (DATA, 512, false), STATUS_BYTE]);
+        assert_eq!(u32::from(status), VIRTIO_BLK_S_IOERR);
+    }
+
+    #[test]
+    fn a_short_header_fails() {
+        let (memory, mut disk) = (memory(), disk(false));
+        let status = serve(&mut disk, &memory, &[(HEADER, 8, false), STATUS_BYTE]);
+        assert_eq!(u32::from(status), VIRTIO_BLK_S_IOERR);
+    }
+
+    #[test]
+    fn a_chain_outside_memory_is_given_back_unanswered() {
+        let (memory, mut disk) = (memory(), disk(false));
+        let header = header(&memory, VIRTIO_BLK_T_IN, 0);
+        let outside = (MEMORY as u64 * 2, 512, true);
+        assert_eq!(serve(&mut disk, &memory, &[header, outside, STATUS_BYTE]), 0xff);
+    }
+
+    #[test]
+    fn a_chain_without_status_is_given_back_unanswered() {
+        let (memory, mut disk) = (memory(), disk(false));
+        let header = header(&memory, VIRTIO_BLK_T_FLUSH, 0);
+        assert_eq!(serve(&mut disk, &memory, &[header]), 0xff);
+    }
+
+    #[test]
+    fn an_available_index_that_runs_ahead_stops_the_device() {
+        let (memory, mut disk) = (memory(), disk(false));
+        let queue = MockSplitQueue::new(&memory, 16);
+        queue.build_desc_chain(&[descriptor(HEADER, 16, false)]).unwrap();
+        queue.avail().idx().store(1000);
+        let mut ring: Queue = queue.create_queue().unwrap();
+        assert!(disk.serve(0, &mut ring, &memory).is_err());
+    }
+
+    #[test]
+    fn the_configuration_gives_the_capacity_in_sectors() {
+        let mut capacity = [0u8; 8];
+        disk(false).read_config(0, &mut capacity);
+        assert_eq!(u64::from_le_bytes(capacity), SECTORS);
+    }
+
+    #[test]
+    fn configuration_beyond_the_end_is_left_alone() {
+        let mut data = [0x55u8; 4];
+        disk(false).read_config(u64::MAX, &mut data);
+        assert_eq!(data, [0x55; 4]);
+    }
+
+    #[test]
+    fn only_a_read_only_disk_says_so() {
+        let bit = 1 << VIRTIO_BLK_F_RO;
+        assert_eq!([true, false].map(|ro| disk(ro).features() & bit), [bit, 0]);
+    }
+}

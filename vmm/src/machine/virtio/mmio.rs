@@ -1,0 +1,494 @@
+//! The virtio-mmio transport, version 2 of its register layout (virtio 1.x, section 4.2).
+
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use event_manager::{EventOps, Events, MutEventSubscriber};
+use virtio_bindings::virtio_config::{
+    VIRTIO_CONFIG_S_DRIVER_OK, VIRTIO_CONFIG_S_FAILED, VIRTIO_CONFIG_S_FEATURES_OK, VIRTIO_CONFIG_S_NEEDS_RESET,
+    VIRTIO_F_VERSION_1,
+};
+use virtio_bindings::virtio_mmio::{
+    VIRTIO_MMIO_CONFIG, VIRTIO_MMIO_CONFIG_GENERATION, VIRTIO_MMIO_DEVICE_FEATURES, VIRTIO_MMIO_DEVICE_FEATURES_SEL,
+    VIRTIO_MMIO_DEVICE_ID, VIRTIO_MMIO_DRIVER_FEATURES, VIRTIO_MMIO_DRIVER_FEATURES_SEL, VIRTIO_MMIO_INT_CONFIG,
+    VIRTIO_MMIO_INT_VRING, VIRTIO_MMIO_INTERRUPT_ACK, VIRTIO_MMIO_INTERRUPT_STATUS, VIRTIO_MMIO_MAGIC_VALUE,
+    VIRTIO_MMIO_QUEUE_AVAIL_HIGH, VIRTIO_MMIO_QUEUE_AVAIL_LOW, VIRTIO_MMIO_QUEUE_DESC_HIGH, VIRTIO_MMIO_QUEUE_DESC_LOW,
+    VIRTIO_MMIO_QUEUE_NUM, VIRTIO_MMIO_QUEUE_NUM_MAX, VIRTIO_MMIO_QUEUE_READY, VIRTIO_MMIO_QUEUE_SEL,
+    VIRTIO_MMIO_QUEUE_USED_HIGH, VIRTIO_MMIO_QUEUE_USED_LOW, VIRTIO_MMIO_STATUS, VIRTIO_MMIO_VENDOR_ID,
+    VIRTIO_MMIO_VERSION,
+};
+use virtio_bindings::virtio_ring::VIRTIO_RING_F_EVENT_IDX;
+use virtio_queue::{Queue, QueueT};
+use vm_memory::GuestMemoryMmap;
+use vmm_sys_util::epoll::EventSet;
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+use super::VirtioDevice;
+
+/// "virt".
+const MAGIC: u32 = 0x7472_6976;
+const VERSION: u32 = 2;
+/// Vendor identifier: "STRA".
+const VENDOR: u32 = u32::from_le_bytes(*b"STRA");
+
+struct State {
+    device: Box<dyn VirtioDevice>,
+    queues: Vec<Queue>,
+    status: u32,
+    driver_features: u64,
+    device_features_select: u32,
+    driver_features_select: u32,
+    queue_select: usize,
+}
+
+/// A virtio device with its registers, shared by the vCPU threads (registers) and the event loop (queues).
+pub struct MmioTransport {
+    state: Mutex<State>,
+    memory: GuestMemoryMmap,
+    /// Apart from `state`, so that a vCPU that acknowledges an interrupt never waits for a request in service.
+    interrupt_status: AtomicU32,
+    interrupt: EventFd,
+    notify: Vec<EventFd>,
+}
+
+impl MmioTransport {
+    /// Gives `device` registers. It works on `memory` and raises `interrupt`.
+    ///
+    /// # Errors
+    /// No file descriptor is left, or a queue size of the device is not a power of two.
+    pub fn new(device: Box<dyn VirtioDevice>, memory: GuestMemoryMmap, interrupt: EventFd) -> io::Result<Self> {
+        let sizes = device.queue_sizes();
+        let queues = sizes
+            .iter()
+            .map(|size| Queue::new(*size))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?;
+        let notify = sizes.iter().map(|_| EventFd::new(EFD_NONBLOCK)).collect::<Result<Vec<_>, _>>()?;
+        let state = State {
+            device,
+            queues,
+            status: 0,
+            driver_features: 0,
+            device_features_select: 0,
+            driver_features_select: 0,
+            queue_select: 0,
+        };
+        Ok(Self { state: Mutex::new(state), memory, interrupt_status: AtomicU32::new(0), interrupt, notify })
+    }
+
+    /// What the guest's notifications of each queue are to signal.
+    #[must_use]
+    pub fn notify_events(&self) -> &[EventFd] {
+        &self.notify
+    }
+
+    /// What the device signals to raise its interrupt.
+    #[must_use]
+    pub fn interrupt_event(&self) -> &EventFd {
+        &self.interrupt
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Another thread's panic leaves no half-done register access behind.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads `data.len()` bytes of the registers at `offset`.
+    pub fn read(&self, offset: u64, data: &mut [u8]) {
+        let config = u64::from(VIRTIO_MMIO_CONFIG);
+        data.fill(0);
+        if offset >= config {
+            self.lock().device.read_config(offset - config, data);
+            return;
+        }
+        let Ok(register) = u32::try_from(offset) else {
+            return;
+        };
+        // Registers are 32 bits wide and are to be accessed as such.
+        if let Ok(word) = <&mut [u8; 4]>::try_from(data) {
+            *word = self.read_register(register).to_le_bytes();
+        }
+    }
+
+    fn read_register(&self, register: u32) -> u32 {
+        match register {
+            VIRTIO_MMIO_MAGIC_VALUE => MAGIC,
+            VIRTIO_MMIO_VERSION => VERSION,
+            VIRTIO_MMIO_VENDOR_ID => VENDOR,
+            VIRTIO_MMIO_INTERRUPT_STATUS => self.interrupt_status.load(Ordering::SeqCst),
+            _ => self.lock().read_register(register),
+        }
+    }
+
+    /// Writes `data` to the registers at `offset`.
+    pub fn write(&self, offset: u64, data: &[u8]) {
+        let Ok(register) = u32::try_from(offset) else {
+            return;
+        };
+        let Ok(word) = <[u8; 4]>::try_from(data) else {
+            return;
+        };
+        let value = u32::from_le_bytes(word);
+        match register {
+            VIRTIO_MMIO_INTERRUPT_ACK => {
+                self.interrupt_status.fetch_and(!value, Ordering::SeqCst);
+            }
+            VIRTIO_MMIO_STATUS => self.write_status(value),
+            _ => self.lock().write_register(register, value),
+        }
+    }
+
+    fn write_status(&self, value: u32) {
+        let mut state = self.lock();
+        if value == 0 {
+            state.reset();
+            self.interrupt_status.store(0, Ordering::SeqCst);
+            return;
+        }
+        state.write_status(value, &self.memory);
+        let needs_reset = state.needs_reset();
+        drop(state);
+        if needs_reset {
+            self.raise(VIRTIO_MMIO_INT_CONFIG);
+        }
+    }
+
+    fn raise(&self, cause: u32) {
+        self.interrupt_status.fetch_or(cause, Ordering::SeqCst);
+        // Fails only when the counter is full, and then an interrupt is pending already.
+        let _ = self.interrupt.write(1);
+    }
+
+    /// Serves queue `index`, on the event loop.
+    pub fn serve(&self, index: usize) {
+        let mut state = self.lock();
+        let active = state.status & VIRTIO_CONFIG_S_DRIVER_OK != 0 && !state.needs_reset();
+        if !active {
+            return;
+        }
+        let State { device, queues, .. } = &mut *state;
+        let Some(queue) = queues.get_mut(index) else {
+            return;
+        };
+        if !queue.ready() {
+            return;
+        }
+        match device.serve(index, queue, &self.memory) {
+            Ok(served) => {
+                drop(state);
+                if served.interrupt {
+                    self.raise(VIRTIO_MMIO_INT_VRING);
+                }
+                if served.more {
+                    let _ = self.notify[index].write(1);
+                }
+            }
+            Err(_) => {
+                state.status |= VIRTIO_CONFIG_S_NEEDS_RESET;
+                drop(state);
+                self.raise(VIRTIO_MMIO_INT_CONFIG);
+            }
+        }
+    }
+}
+
+impl State {
+    fn needs_reset(&self) -> bool {
+        self.status & VIRTIO_CONFIG_S_NEEDS_RESET != 0
+    }
+
+    fn features(&self) -> u64 {
+        self.device.features() | 1 << VIRTIO_F_VERSION_1
+    }
+
+    fn reset(&mut self) {
+        self.status = 0;
+        self.driver_features = 0;
+        self.device_features_select = 0;
+        self.driver_features_select = 0;
+        self.queue_select = 0;
+        self.queues.iter_mut().for_each(QueueT::reset);
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "a 64-bit word is given in halves")]
+    fn read_register(&self, register: u32) -> u32 {
+        let queue = self.queues.get(self.queue_select);
+        match register {
+            VIRTIO_MMIO_DEVICE_ID => self.device.device_type(),
+            VIRTIO_MMIO_DEVICE_FEATURES => match self.device_features_select {
+                0 => self.features() as u32,
+                1 => (self.features() >> 32) as u32,
+                _ => 0,
+            },
+            VIRTIO_MMIO_QUEUE_NUM_MAX => queue.map_or(0, |queue| u32::from(queue.max_size())),
+            VIRTIO_MMIO_QUEUE_READY => queue.map_or(0, |queue| u32::from(queue.ready())),
+            VIRTIO_MMIO_STATUS => self.status,
+            // The configuration of no device changes.
+            VIRTIO_MMIO_CONFIG_GENERATION => 0,
+            _ => 0,
+        }
+    }
+
+    fn write_register(&mut self, register: u32, value: u32) {
+        match register {
+            VIRTIO_MMIO_DEVICE_FEATURES_SEL => self.device_features_select = value,
+            VIRTIO_MMIO_DRIVER_FEATURES_SEL => self.driver_features_select = value,
+            VIRTIO_MMIO_DRIVER_FEATURES => self.write_driver_features(value),
+            VIRTIO_MMIO_QUEUE_SEL => self.queue_select = value as usize,
+            _ => self.write_queue_register(register, value),
+        }
+    }
+
+    fn write_driver_features(&mut self, value: u32) {
+        // Features are settled once the driver has said so.
+        if self.status & VIRTIO_CONFIG_S_FEATURES_OK != 0 || self.driver_features_select > 1 {
+            return;
+        }
+        let shift = self.driver_features_select * 32;
+        let others = self.driver_features & !(0xffff_ffff << shift);
+        self.driver_features = others | u64::from(value) << shift;
+    }
+
+    fn write_queue_register(&mut self, register: u32, value: u32) {
+        // Queues are settled between the features and DRIVER_OK; a later change would pull a ring from under us.
+        let settled = VIRTIO_CONFIG_S_FEATURES_OK | VIRTIO_CONFIG_S_DRIVER_OK;
+        if self.status & settled != VIRTIO_CONFIG_S_FEATURES_OK {
+            return;
+        }
+        let Some(queue) = self.queues.get_mut(self.queue_select) else {
+            return;
+        };
+        if register == VIRTIO_MMIO_QUEUE_READY {
+            queue.set_ready(value == 1);
+            return;
+        }
+        if queue.ready() {
+            return;
+        }
+        match register {
+            // Zero is no power of two either; both are ignored by the queue.
+            VIRTIO_MMIO_QUEUE_NUM => queue.set_size(u16::try_from(value).unwrap_or(0)),
+            VIRTIO_MMIO_QUEUE_DESC_LOW => queue.set_desc_table_address(Some(value), None),
+            VIRTIO_MMIO_QUEUE_DESC_HIGH => queue.set_desc_table_address(None, Some(value)),
+            VIRTIO_MMIO_QUEUE_AVAIL_LOW => queue.set_avail_ring_address(Some(value), None),
+            VIRTIO_MMIO_QUEUE_AVAIL_HIGH => queue.set_avail_ring_address(None, Some(value)),
+            VIRTIO_MMIO_QUEUE_USED_LOW => queue.set_used_ring_address(Some(value), None),
+            VIRTIO_MMIO_QUEUE_USED_HIGH => queue.set_used_ring_address(None, Some(value)),
+            _ => {}
+        }
+    }
+
+    fn write_status(&mut self, value: u32, memory: &GuestMemoryMmap) {
+        let added = value & !self.status;
+        // The driver sets bits; only a reset clears them, and NEEDS_RESET is the device's own.
+        self.status |= value & 0x7f & !VIRTIO_CONFIG_S_NEEDS_RESET | value & VIRTIO_CONFIG_S_FAILED;
+        let version_1 = 1 << VIRTIO_F_VERSION_1;
+        if added & VIRTIO_CONFIG_S_FEATURES_OK != 0 {
+            let unknown = self.driver_features & !self.features();
+            if unknown != 0 || self.driver_features & version_1 == 0 {
+                self.status &= !VIRTIO_CONFIG_S_FEATURES_OK;
+            }
+        }
+        if added & VIRTIO_CONFIG_S_DRIVER_OK != 0 {
+            let event_index = self.driver_features & 1 << VIRTIO_RING_F_EVENT_IDX != 0;
+            let ready = || self.queues.iter().filter(|queue| queue.ready());
+            let settled = self.status & VIRTIO_CONFIG_S_FEATURES_OK != 0;
+            if !settled || !ready().all(|queue| queue.is_valid(memory)) {
+                self.status |= VIRTIO_CONFIG_S_NEEDS_RESET;
+            }
+            for queue in &mut self.queues {
+                queue.set_event_idx(event_index);
+            }
+        }
+    }
+}
+
+/// Serves a device's queues on the event loop.
+pub struct QueueEvents(pub Arc<MmioTransport>);
+
+impl MutEventSubscriber for QueueEvents {
+    fn process(&mut self, events: Events, _: &mut EventOps) {
+        let index = events.data() as usize;
+        if let Some(notify) = self.0.notify.get(index) {
+            let _ = notify.read();
+            self.0.serve(index);
+        }
+    }
+
+    fn init(&mut self, ops: &mut EventOps) {
+        for (index, notify) in (0u32..).zip(&self.0.notify) {
+            // A fresh descriptor of our own: refused only when the host has no memory for it, and then the
+            // device stays silent, as it would with a full interrupt queue.
+            let _ = ops.add(Events::with_data(notify, index, EventSet::IN));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Served;
+    use super::*;
+    use vm_memory::GuestAddress;
+
+    const FEATURES_OK: u32 = 8;
+    const DRIVER_OK: u32 = 4;
+    const NEEDS_RESET: u32 = 64;
+
+    struct Device;
+
+    impl VirtioDevice for Device {
+        fn device_type(&self) -> u32 {
+            2
+        }
+        fn features(&self) -> u64 {
+            1 << 9
+        }
+        fn queue_sizes(&self) -> &[u16] {
+            &[16]
+        }
+        fn read_config(&self, offset: u64, data: &mut [u8]) {
+            data.fill(offset as u8);
+        }
+        fn serve(&mut self, _: usize, _: &mut Queue, _: &GuestMemoryMmap) -> Result<Served, virtio_queue::Error> {
+            Ok(Served { interrupt: true, more: false })
+        }
+    }
+
+    fn transport() -> MmioTransport {
+        let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 0x10000)]).unwrap();
+        let interrupt = EventFd::new(EFD_NONBLOCK).unwrap();
+        MmioTransport::new(Box::new(Device), memory, interrupt).unwrap()
+    }
+
+    fn read(transport: &MmioTransport, register: u32) -> u32 {
+        let mut data = [0; 4];
+        transport.read(u64::from(register), &mut data);
+        u32::from_le_bytes(data)
+    }
+
+    fn write(transport: &MmioTransport, register: u32, value: u32) {
+        transport.write(u64::from(register), &value.to_le_bytes());
+    }
+
+    fn negotiate(transport: &MmioTransport, low: u32, high: u32) -> u32 {
+        write(transport, VIRTIO_MMIO_STATUS, 3);
+        for (select, value) in [(0, low), (1, high)] {
+            write(transport, VIRTIO_MMIO_DRIVER_FEATURES_SEL, select);
+            write(transport, VIRTIO_MMIO_DRIVER_FEATURES, value);
+        }
+        write(transport, VIRTIO_MMIO_STATUS, 3 | FEATURES_OK);
+        read(transport, VIRTIO_MMIO_STATUS)
+    }
+
+    fn activate(transport: &MmioTransport, descriptors: u32) -> u32 {
+        negotiate(transport, 0, 1);
+        write(transport, VIRTIO_MMIO_QUEUE_NUM, 16);
+        write(transport, VIRTIO_MMIO_QUEUE_DESC_LOW, descriptors);
+        write(transport, VIRTIO_MMIO_QUEUE_AVAIL_LOW, 0x2000);
+        write(transport, VIRTIO_MMIO_QUEUE_USED_LOW, 0x3000);
+        write(transport, VIRTIO_MMIO_QUEUE_READY, 1);
+        write(transport, VIRTIO_MMIO_STATUS, 3 | FEATURES_OK | DRIVER_OK);
+        read(transport, VIRTIO_MMIO_STATUS)
+    }
+
+    #[test]
+    fn it_looks_like_a_virtio_device() {
+        let transport = transport();
+        let registers = [VIRTIO_MMIO_MAGIC_VALUE, VIRTIO_MMIO_VERSION, VIRTIO_MMIO_DEVICE_ID];
+        assert_eq!(registers.map(|register| read(&transport, register)), [MAGIC, 2, 2]);
+    }
+
+    #[test]
+    fn version_1_is_offered_beside_the_devices_features() {
+        let transport = transport();
+        let low = read(&transport, VIRTIO_MMIO_DEVICE_FEATURES);
+        write(&transport, VIRTIO_MMIO_DEVICE_FEATURES_SEL, 1);
+        assert_eq!((low, read(&transport, VIRTIO_MMIO_DEVICE_FEATURES)), (1 << 9, 1));
+    }
+
+    #[test]
+    fn features_that_were_offered_are_accepted() {
+        assert_eq!(negotiate(&transport(), 1 << 9, 1) & FEATURES_OK, FEATURES_OK);
+    }
+
+    #[test]
+    fn features_that_were_not_offered_are_refused() {
+        assert_eq!(negotiate(&transport(), 1 << 10, 1) & FEATURES_OK, 0);
+    }
+
+    #[test]
+    fn a_legacy_driver_is_refused() {
+        assert_eq!(negotiate(&transport(), 1 << 9, 0) & FEATURES_OK, 0);
+    }
+
+    #[test]
+    fn a_valid_queue_is_activated_and_served() {
+        let transport = transport();
+        let status = activate(&transport, 0x1000);
+        transport.serve(0);
+        assert_eq!(status & (DRIVER_OK | NEEDS_RESET), DRIVER_OK);
+        assert_eq!(read(&transport, VIRTIO_MMIO_INTERRUPT_STATUS), VIRTIO_MMIO_INT_VRING);
+    }
+
+    #[test]
+    fn a_queue_outside_memory_asks_for_a_reset() {
+        let status = activate(&transport(), 0x10_0000);
+        assert_eq!(status & NEEDS_RESET, NEEDS_RESET);
+    }
+
+    #[test]
+    fn a_queue_is_not_moved_while_it_is_in_use() {
+        let transport = transport();
+        activate(&transport, 0x1000);
+        write(&transport, VIRTIO_MMIO_QUEUE_READY, 0);
+        write(&transport, VIRTIO_MMIO_QUEUE_DESC_LOW, 0x5000);
+        assert_eq!(transport.lock().queues[0].desc_table(), 0x1000);
+    }
+
+    #[test]
+    fn nothing_is_served_before_the_driver_is_ready() {
+        let transport = transport();
+        negotiate(&transport, 0, 1);
+        transport.serve(0);
+        assert_eq!(read(&transport, VIRTIO_MMIO_INTERRUPT_STATUS), 0);
+    }
+
+    #[test]
+    fn an_acknowledged_interrupt_is_gone() {
+        let transport = transport();
+        transport.raise(VIRTIO_MMIO_INT_VRING);
+        write(&transport, VIRTIO_MMIO_INTERRUPT_ACK, VIRTIO_MMIO_INT_VRING);
+        assert_eq!(read(&transport, VIRTIO_MMIO_INTERRUPT_STATUS), 0);
+    }
+
+    #[test]
+    fn a_reset_forgets_everything() {
+        let transport = transport();
+        activate(&transport, 0x1000);
+        write(&transport, VIRTIO_MMIO_STATUS, 0);
+        assert_eq!(read(&transport, VIRTIO_MMIO_STATUS), 0);
+        assert!(!transport.lock().queues[0].ready());
+    }
+
+    #[test]
+    fn a_queue_that_does_not_exist_has_no_size() {
+        let transport = transport();
+        write(&transport, VIRTIO_MMIO_QUEUE_SEL, u32::MAX);
+        assert_eq!(read(&transport, VIRTIO_MMIO_QUEUE_NUM_MAX), 0);
+    }
+
+    #[test]
+    fn configuration_is_read_in_any_width() {
+        let mut data = [0xff; 2];
+        transport().read(u64::from(VIRTIO_MMIO_CONFIG) + 3, &mut data);
+        assert_eq!(data, [3, 3]);
+    }
+
+    #[test]
+    fn a_register_read_in_part_is_zero() {
+        let mut data = [0xff; 2];
+        transport().read(0, &mut data);
+        assert_eq!(data, [0, 0]);
+    }
+}

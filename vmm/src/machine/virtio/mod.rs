@@ -1,0 +1,38 @@
+//! Virtio devices on the MMIO transport.
+
+pub mod block;
+pub mod mmio;
+
+use virtio_queue::Queue;
+use vm_memory::GuestMemoryMmap;
+
+/// What a transport needs of a device. Everything the guest wrote is to be distrusted.
+pub trait VirtioDevice: Send {
+    /// Virtio device type.
+    fn device_type(&self) -> u32;
+    /// Device-specific feature bits offered, and those of the queues that the device handles.
+    fn features(&self) -> u64;
+    /// Largest size of each queue.
+    fn queue_sizes(&self) -> &[u16];
+    /// Copies the device's configuration from `offset` on; bytes beyond it are left as they are.
+    fn read_config(&self, offset: u64, data: &mut [u8]);
+    /// Serves what lies in queue `index`.
+    ///
+    /// # Errors
+    /// The queue is damaged; the device cannot go on until the driver resets it.
+    fn serve(
+        &mut self,
+        index: usize,
+        queue: &mut Queue,
+        memory: &GuestMemoryMmap,
+    ) -> Result<Served, virtio_queue::Error>;
+}
+
+/// The result of serving a queue.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Served {
+    /// The driver wants an interrupt.
+    pub interrupt: bool,
+    /// The bound on the work of one call was reached and more is waiting.
+    pub more: bool,
+}
