@@ -6,11 +6,17 @@ use vmm::machine::*;
 #[derive(Default)]
 struct Counts([AtomicU64; 6]);
 impl Observer for Counts {
-    fn vcpu_exit(&self, _: u32, _: u32) {
+    fn vcpu_exit(&self, v: u32, r: u32) {
         self.0[0].fetch_add(1, Ordering::Relaxed);
+        if r != 2 && r != 6 && std::env::var("PORTS").is_ok() {
+            eprintln!("[boot] vcpu{v} exit {r}\r");
+        }
     }
-    fn port_access(&self, _: u32, _: u16, _: u8, _: bool, _: u32) {
+    fn port_access(&self, v: u32, p: u16, s: u8, w: bool, x: u32) {
         self.0[1].fetch_add(1, Ordering::Relaxed);
+        if !(0x3f8..0x400).contains(&p) && std::env::var("PORTS").is_ok() {
+            eprintln!("[boot] vcpu{v} port {p:#x} size {s} write {w} value {x:#x}\r");
+        }
     }
     fn mmio_access(&self, _: u32, _: u64, _: u8, _: bool, _: u64) {
         self.0[2].fetch_add(1, Ordering::Relaxed);

@@ -366,6 +366,7 @@ fn load(
     memory
         .write_slice(&tables, GuestAddress(layout::ACPI_START))
         .map_err(loader::LoadError::BootData)?;
+    boot_state::write_reset_vector(memory)?;
     boot_state::write_tables(memory)?;
     Ok(kernel.entry)
 }

@@ -2,8 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::ops::Deref;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use event_manager::{EventOps, Events, MutEventSubscriber};
 use vm_superio::serial::SerialEvents;
@@ -88,10 +87,7 @@ impl SerialPort {
         })
     }
 
-    fn lock(
-        &self,
-    ) -> impl Deref<Target = Serial<InterruptLine, ConsoleEvents, ConsoleOutput>> + std::ops::DerefMut
-    {
+    fn lock(&self) -> MutexGuard<'_, Serial<InterruptLine, ConsoleEvents, ConsoleOutput>> {
         // A poisoned lock means a panic in another thread; the port's state is still sound.
         self.port.lock().unwrap_or_else(PoisonError::into_inner)
     }
