@@ -1,1 +1,26 @@
-//! Lab.
+//! The lab: everything that it takes to show Strata at work on a real Linux host and a real Linux guest.
+//!
+//! The lab fetches a stock Debian kernel with its headers (nothing of it is installed), builds the guest kernel module,
+//! a static `strata` and the guest images, and runs a shell script with them on a Linux host that has hardware
+//! virtualisation: this machine when it has some ([`direct`]), otherwise a software-emulated one ([`nested`]).
+//! All artefacts lie under `target/lab` and are reused.
+
+pub mod binaries;
+pub mod demo;
+pub mod direct;
+pub mod guest;
+pub mod headers;
+pub mod host;
+pub mod initramfs;
+pub mod kernel;
+pub mod kmod;
+pub mod modules;
+pub mod nested;
+pub mod object_gates;
+pub mod packages;
+pub mod paths;
+pub mod process;
+pub mod progress;
+pub mod provision;
+pub mod scenarios;
+pub mod suite;

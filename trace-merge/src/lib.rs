@@ -1,1 +1,23 @@
-//! Trace merge.
+//! Recorded traces: how they are written, and everything that is done with them afterwards. Needs no KVM and no root.
+//!
+//! A recording is a folder: `session.json` ([`session`]) and one CTF 1.8 trace per layer, all on one clock
+//! ([`clock`]). A layer's folder holds `metadata` ([`metadata`]: for babeltrace2 and Trace Compass) and one file of
+//! fixed-size packets per CPU, vCPU or thread ([`writer`]).
+//!
+//! Data flows one way through the reading side: [`reader`] maps the streams and hands on the records that can be
+//! believed, [`merge`] puts them in one order, and [`events`], [`report`] and [`check`] show, summarise and verify
+//! them. What was damaged is skipped, counted and said.
+
+pub mod check;
+pub mod clock;
+pub mod events;
+pub mod exit_reason;
+pub mod merge;
+pub mod metadata;
+pub mod reader;
+pub mod report;
+pub mod schema;
+pub mod session;
+pub mod totals;
+pub mod vcpu;
+pub mod writer;

@@ -1,2 +1,91 @@
-//! strata.
-fn main() {}
+//! `strata`: runs virtual machines and traces every layer of them on one clock.
+
+use anyhow::Context;
+use clap::Parser;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use trace_merge::check::CheckOptions;
+use trace_merge::events::EventsOptions;
+use trace_merge::report::ReportOptions;
+use trace_merge::session::{LayerKind, Session};
+use trace_merge::{check, events, report};
+use vmm::cli::{Cli, Command, DoctorArgs, EventsArgs, ReadArgs, RunArgs};
+use vmm::doctor;
+use vmm::machine::Outcome;
+use vmm::run::{self, RunRequest};
+
+fn main() -> ExitCode {
+    match dispatch(Cli::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("strata: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Run(args) => run_guest(args),
+        Command::Events(args) => list_events(args),
+        Command::Report(args) => print_report(&args),
+        Command::Check(args) => check_trace(&args),
+        Command::Doctor(args) => print_diagnosis(&args),
+    }
+}
+
+fn run_guest(args: RunArgs) -> anyhow::Result<ExitCode> {
+    let request = RunRequest::from(args);
+    let report = run::run(&request, &mut |line| eprintln!("strata: {line}"))?;
+    eprintln!("strata: {}", report.outcome);
+    if let (Some(session), Some(trace)) = (&report.session, &request.trace) {
+        summarise(session, trace);
+    }
+    let is_well = matches!(report.outcome, Outcome::PowerOff | Outcome::Reboot | Outcome::Stopped);
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What was recorded, in a few lines on standard error.
+fn summarise(session: &Session, trace: &Path) {
+    for kind in LayerKind::ALL {
+        let streams = session.layers.iter().filter(|layer| layer.kind == kind).flat_map(|layer| &layer.streams);
+        let (records, lost) =
+            streams.fold((0, 0), |(records, lost), stream| (records + stream.records, lost + stream.lost.total()));
+        eprintln!("strata: {kind:<12} {records:>10} records, {lost} lost");
+    }
+    let (bound, trace) = (session.clock.error_bound_ns, trace.display());
+    eprintln!("strata: times of different layers agree within {bound} ns");
+    eprintln!("strata: trace in {trace}; next: strata report {trace}, strata events {trace}, babeltrace2 {trace}");
+}
+
+fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
+    let options = EventsOptions { layers: args.layers, from: args.from, to: args.to, utc: args.utc, json: args.json };
+    let listed = events::run(&args.trace, &options, &mut io::stdout().lock())?;
+    if listed.damage.any() {
+        eprintln!("strata: {}", listed.damage);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_report(args: &ReadArgs) -> anyhow::Result<ExitCode> {
+    report::run(&args.trace, ReportOptions { json: args.json }, &mut BufWriter::new(io::stdout().lock()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn check_trace(args: &ReadArgs) -> anyhow::Result<ExitCode> {
+    let verdict = check::run(
+        &args.trace,
+        &CheckOptions { json: args.json, ..CheckOptions::default() },
+        &mut BufWriter::new(io::stdout().lock()),
+    )?;
+    Ok(if verdict.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print_diagnosis(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
+    let diagnosis = doctor::diagnose();
+    let text =
+        if args.json { format!("{}\n", serde_json::to_string_pretty(&diagnosis)?) } else { diagnosis.to_string() };
+    io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")?;
+    Ok(if diagnosis.runs_guests { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

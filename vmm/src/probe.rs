@@ -74,13 +74,7 @@ pub struct KvmProbe {
 
 impl KvmProbe {
     fn without_kvm(kind: KvmKind) -> Self {
-        Self {
-            kind,
-            tsc_offset_honoured: None,
-            tsc_khz: None,
-            max_cpus: None,
-            read_only_memory: false,
-        }
+        Self { kind, tsc_offset_honoured: None, tsc_khz: None, max_cpus: None, read_only_memory: false }
     }
 
     /// Why a stock guest cannot be run here, with what to do about it, in one line; `None` if it can.
@@ -95,9 +89,9 @@ impl KvmProbe {
             KvmKind::Absent { reason } => Some(format!(
                 "there is no usable KVM ({reason}): enable virtualisation in the firmware and load kvm_intel or kvm_amd"
             )),
-            KvmKind::NoPermission => Some(format!(
-                "no permission to open {KVM_DEVICE}: add this user to the group 'kvm', or run as root"
-            )),
+            KvmKind::NoPermission => {
+                Some(format!("no permission to open {KVM_DEVICE}: add this user to the group 'kvm', or run as root"))
+            }
         }
     }
 }
@@ -136,20 +130,12 @@ pub fn probe() -> KvmProbe {
     let max_cpus = u32::try_from(kvm.get_max_vcpus()).ok();
     let read_only_memory = kvm.check_extension(Cap::ReadonlyMem);
     match try_guest(&kvm) {
-        Ok((kind, tsc_offset_honoured, tsc_khz)) => KvmProbe {
-            kind,
-            tsc_offset_honoured,
-            tsc_khz,
-            max_cpus,
-            read_only_memory,
-        },
+        Ok((kind, tsc_offset_honoured, tsc_khz)) => {
+            KvmProbe { kind, tsc_offset_honoured, tsc_khz, max_cpus, read_only_memory }
+        }
         Err(error) => {
             let reason = format!("a small guest cannot be created: {error}");
-            KvmProbe {
-                max_cpus,
-                read_only_memory,
-                ..KvmProbe::without_kvm(KvmKind::Absent { reason })
-            }
+            KvmProbe { max_cpus, read_only_memory, ..KvmProbe::without_kvm(KvmKind::Absent { reason }) }
         }
     }
 }
@@ -157,12 +143,8 @@ pub fn probe() -> KvmProbe {
 fn unopened(error: errno::Error) -> KvmKind {
     match error.errno() {
         libc::EACCES | libc::EPERM => KvmKind::NoPermission,
-        libc::ENOENT => KvmKind::Absent {
-            reason: format!("no {KVM_DEVICE}"),
-        },
-        _ => KvmKind::Absent {
-            reason: format!("{KVM_DEVICE} cannot be opened: {error}"),
-        },
+        libc::ENOENT => KvmKind::Absent { reason: format!("no {KVM_DEVICE}") },
+        _ => KvmKind::Absent { reason: format!("{KVM_DEVICE} cannot be opened: {error}") },
     }
 }
 
@@ -174,12 +156,7 @@ fn try_guest(kvm: &Kvm) -> Result<(KvmKind, Option<bool>, Option<u32>), errno::E
     let cpuid = kvm.get_supported_cpuid(kvm_bindings::KVM_MAX_CPUID_ENTRIES)?;
     vcpu.set_cpuid2(&cpuid)?;
     boot_state::set_boot_registers(&vcpu, CODE).map_err(|_| errno::Error::new(libc::EINVAL))?;
-    vcpu.set_regs(&kvm_regs {
-        rip: CODE,
-        rsp: 0x8ff0,
-        rflags: 2,
-        ..Default::default()
-    })?;
+    vcpu.set_regs(&kvm_regs { rip: CODE, rsp: 0x8ff0, rflags: 2, ..Default::default() })?;
     let offset = TSC_SHIFT.wrapping_sub(tsc::host_tsc()).cast_signed();
     let offset_set = tsc::has_offset(&vcpu) && tsc::set_offset(&vcpu, offset).is_ok();
     let before = tsc::host_tsc();
@@ -192,12 +169,10 @@ fn try_guest(kvm: &Kvm) -> Result<(KvmKind, Option<bool>, Option<u32>), errno::E
 /// Memory with code and page tables, given to the virtual machine.
 fn guest_memory(vm: &VmFd) -> Result<GuestMemoryMmap, errno::Error> {
     let invalid = |_| errno::Error::new(libc::ENOMEM);
-    let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), MEMORY_SIZE)])
-        .map_err(|_| errno::Error::new(libc::ENOMEM))?;
+    let memory =
+        GuestMemoryMmap::from_ranges(&[(GuestAddress(0), MEMORY_SIZE)]).map_err(|_| errno::Error::new(libc::ENOMEM))?;
     boot_state::write_tables(&memory).map_err(|_| errno::Error::new(libc::ENOMEM))?;
-    memory
-        .write_slice(GUEST, GuestAddress(CODE))
-        .map_err(invalid)?;
+    memory.write_slice(GUEST, GuestAddress(CODE)).map_err(invalid)?;
     let host = memory.get_host_address(GuestAddress(0)).map_err(invalid)?;
     let region = kvm_userspace_memory_region {
         slot: 0,
@@ -229,24 +204,17 @@ fn run(vcpu: &mut VcpuFd, memory: &GuestMemoryMmap) -> Result<Trial, errno::Erro
     if end == End::Halted && cell(EXCHANGE_CELL) != 1 {
         end = End::HaltedWithoutEffect;
     }
-    Ok(Trial {
-        end,
-        tsc: cell(TSC_CELL),
-    })
+    Ok(Trial { end, tsc: cell(TSC_CELL) })
 }
 
 fn judge(end: End) -> KvmKind {
     match end {
         End::Halted => KvmKind::Hardware,
-        End::HaltedWithoutEffect => KvmKind::Emulating {
-            reason: "cmpxchg16b has no effect in a guest".into(),
-        },
-        End::EmulationFailure => KvmKind::Emulating {
-            reason: "it cannot execute cmpxchg16b".into(),
-        },
-        End::Other(reason) => KvmKind::Absent {
-            reason: format!("a small guest ended unexpectedly, by KVM exit {reason}"),
-        },
+        End::HaltedWithoutEffect => KvmKind::Emulating { reason: "cmpxchg16b has no effect in a guest".into() },
+        End::EmulationFailure => KvmKind::Emulating { reason: "it cannot execute cmpxchg16b".into() },
+        End::Other(reason) => {
+            KvmKind::Absent { reason: format!("a small guest ended unexpectedly, by KVM exit {reason}") }
+        }
     }
 }
 
@@ -277,10 +245,7 @@ mod tests {
 
     #[test]
     fn a_guest_that_could_not_be_emulated_was_emulated() {
-        assert!(matches!(
-            judge(End::EmulationFailure),
-            KvmKind::Emulating { .. }
-        ));
+        assert!(matches!(judge(End::EmulationFailure), KvmKind::Emulating { .. }));
     }
 
     #[test]
@@ -299,26 +264,15 @@ mod tests {
     fn only_hardware_is_not_refused() {
         let refusal = |kind| KvmProbe::without_kvm(kind).refusal();
         assert_eq!(refusal(KvmKind::Hardware), None);
-        assert!(
-            refusal(KvmKind::NoPermission)
-                .unwrap()
-                .contains("group 'kvm'")
-        );
-        assert!(
-            refusal(KvmKind::Emulating { reason: "x".into() })
-                .unwrap()
-                .contains("emulates (x)")
-        );
+        assert!(refusal(KvmKind::NoPermission).unwrap().contains("group 'kvm'"));
+        assert!(refusal(KvmKind::Emulating { reason: "x".into() }).unwrap().contains("emulates (x)"));
     }
 
     /// Needs `/dev/kvm`: whatever its kind, a guest ran and the probe came to a verdict.
     #[test]
     fn this_hosts_kvm_is_judged() {
         let probe = probe();
-        assert!(
-            matches!(probe.kind, KvmKind::Hardware | KvmKind::Emulating { .. }),
-            "{probe:?}"
-        );
+        assert!(matches!(probe.kind, KvmKind::Hardware | KvmKind::Emulating { .. }), "{probe:?}");
         assert!(probe.tsc_khz.is_some_and(|khz| khz > 0), "{probe:?}");
     }
 }

@@ -1,2 +1,112 @@
-//! xtask.
-fn main() {}
+//! `cargo xtask`: the lab's command line.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use lab::paths::Paths;
+use lab::{demo, host, kmod, nested, progress, provision, scenarios, suite};
+
+/// Builds, demonstrates and tests Strata.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Boot a stock Debian kernel with tracing on and show the merged trace.
+    Demo {
+        /// The folder to put the trace in; it must not exist.
+        #[arg(long, default_value = "strata-demo")]
+        out: PathBuf,
+        /// Keep the working files of the run.
+        #[arg(long)]
+        keep: bool,
+    },
+    /// Format check, lints, unit and integration tests, doc tests, end-to-end tests.
+    Test,
+    /// Build the guest kernel module for one kernel and check its object code.
+    Kmod {
+        /// The kernel's header tree: what `make -C` takes, such as /lib/modules/VERSION/build.
+        #[arg(long, value_name = "DIR")]
+        kernel_headers: PathBuf,
+        /// The module to write.
+        #[arg(long, value_name = "FILE", default_value = "strata.ko")]
+        out: PathBuf,
+    },
+    /// The lab itself.
+    #[command(subcommand)]
+    Lab(LabTask),
+}
+
+#[derive(Subcommand)]
+enum LabTask {
+    /// Install tools, fetch and unpack the kernel, build module, programs and guest image.
+    Provision {
+        /// Only what comes from packages; build nothing.
+        #[arg(long)]
+        packages_only: bool,
+    },
+    /// Run a shell script on an emulated host: a stock kernel with KVM.
+    Run {
+        /// The script; it finds the files in $LAB and leaves results in $LAB_OUT.
+        script: PathBuf,
+        /// Files to give to the script.
+        files: Vec<PathBuf>,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let paths = Paths::of_workspace();
+    match arguments.command {
+        Task::Demo { out, keep } => demo::run(&paths, &out, keep)?,
+        Task::Test => suite::run(&paths)?,
+        Task::Kmod { kernel_headers, out } => {
+            progress::step("building the guest kernel module", || kmod::build(&paths, &kernel_headers, &out))?;
+            println!("{}", out.display());
+        }
+        Task::Lab(LabTask::Provision { packages_only: true }) => {
+            let kernels = provision::kernels(&paths, true)?;
+            let image = paths.images().join("guest.cpio");
+            scenarios::guest_image(&kernels)?.write_file(&image)?;
+            println!("{}\n{}", kernels.vmlinux.display(), image.display());
+        }
+        Task::Lab(LabTask::Provision { packages_only: false }) => {
+            let lab = provision::lab(&paths)?;
+            println!("{}", lab.agent.display());
+        }
+        Task::Lab(LabTask::Run { script, files }) => run_script(&paths, &script, &files)?,
+    }
+    Ok(())
+}
+
+fn run_script(paths: &Paths, script: &PathBuf, files: &[PathBuf]) -> anyhow::Result<()> {
+    let kernels = provision::kernels(paths, true)?;
+    let text = std::fs::read_to_string(script)
+        .map_err(|error| anyhow::anyhow!("cannot read {}: {error}", script.display()))?;
+    let mut request = host::HostRun::new("script", &text);
+    for file in files {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        request = request.file(&name, file);
+    }
+    let result = progress::step("running the script on an emulated host", || {
+        nested::run(&kernels.nested_host()?, &paths.runs(), &request).map_err(anyhow::Error::from)
+    })?;
+    print!("{}", std::fs::read_to_string(&result.script_log).unwrap_or_default());
+    progress::note(&format!("status {}, results in {}", result.status, result.output.display()));
+    anyhow::ensure!(result.status == 0, "the script failed");
+    Ok(())
+}

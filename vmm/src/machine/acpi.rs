@@ -4,9 +4,7 @@
 
 use acpi_tables::fadt::{FADTBuilder, Flags, PmProfile};
 use acpi_tables::gas::{AccessSize, AddressSpace, GAS};
-use acpi_tables::madt::{
-    EnabledStatus, IoApic, LocalInterruptController, MADT, ProcessorLocalApic,
-};
+use acpi_tables::madt::{EnabledStatus, IoApic, LocalInterruptController, MADT, ProcessorLocalApic};
 use acpi_tables::rsdp::Rsdp;
 use acpi_tables::sdt::Sdt;
 use acpi_tables::xsdt::XSDT;
@@ -66,13 +64,7 @@ fn bytes(table: &dyn Aml) -> Vec<u8> {
 }
 
 fn io_port(port: u16) -> GAS {
-    GAS::new(
-        AddressSpace::SystemIo,
-        8,
-        0,
-        AccessSize::ByteAccess,
-        u64::from(port),
-    )
+    GAS::new(AddressSpace::SystemIo, 8, 0, AccessSize::ByteAccess, u64::from(port))
 }
 
 fn fadt(dsdt: u64) -> acpi_tables::fadt::FADT {
@@ -92,12 +84,7 @@ fn fadt(dsdt: u64) -> acpi_tables::fadt::FADT {
 }
 
 fn madt(cpus: u8) -> MADT {
-    let mut madt = MADT::new(
-        OEM_ID,
-        OEM_TABLE_ID,
-        OEM_REVISION,
-        LocalInterruptController::Address(layout::LOCAL_APIC),
-    );
+    let mut madt = MADT::new(OEM_ID, OEM_TABLE_ID, OEM_REVISION, LocalInterruptController::Address(layout::LOCAL_APIC));
     for cpu in 0..cpus {
         madt.add_structure(ProcessorLocalApic::new(cpu, cpu, EnabledStatus::Enabled));
     }
@@ -106,14 +93,7 @@ fn madt(cpus: u8) -> MADT {
 }
 
 fn dsdt(devices: &[MmioDevice]) -> Sdt {
-    let mut table = Sdt::new(
-        *b"DSDT",
-        HEADER_SIZE,
-        DSDT_REVISION,
-        OEM_ID,
-        OEM_TABLE_ID,
-        OEM_REVISION,
-    );
+    let mut table = Sdt::new(*b"DSDT", HEADER_SIZE, DSDT_REVISION, OEM_ID, OEM_TABLE_ID, OEM_REVISION);
     table.append_slice(&serial_device());
     table.append_slice(&panic_device());
     for (index, device) in devices.iter().enumerate() {
@@ -152,12 +132,7 @@ fn panic_device() -> Vec<u8> {
             &aml::Name::new("_STA".into(), &0x0fu8),
             &aml::Name::new(
                 "_CRS".into(),
-                &aml::ResourceTemplate::new(vec![&aml::IO::new(
-                    power::PANIC_PORT,
-                    power::PANIC_PORT,
-                    1,
-                    1,
-                )]),
+                &aml::ResourceTemplate::new(vec![&aml::IO::new(power::PANIC_PORT, power::PANIC_PORT, 1, 1)]),
             ),
         ],
     ))
@@ -178,11 +153,7 @@ fn mmio_device(index: usize, device: MmioDevice) -> Vec<u8> {
             &aml::Name::new(
                 "_CRS".into(),
                 &aml::ResourceTemplate::new(vec![
-                    &aml::Memory32Fixed::new(
-                        true,
-                        device.address as u32,
-                        layout::VIRTIO_MMIO_SIZE as u32,
-                    ),
+                    &aml::Memory32Fixed::new(true, device.address as u32, layout::VIRTIO_MMIO_SIZE as u32),
                     &aml::Interrupt::new(true, true, false, false, device.gsi),
                 ]),
             ),
@@ -226,14 +197,7 @@ mod tests {
 
     #[test]
     fn every_checksum_is_right() {
-        let image = tables(
-            2,
-            &[MmioDevice {
-                address: layout::VIRTIO_MMIO,
-                gsi: 5,
-            }],
-        )
-        .unwrap();
+        let image = tables(2, &[MmioDevice { address: layout::VIRTIO_MMIO, gsi: 5 }]).unwrap();
         assert!(follow(&image).iter().all(|table| sum(table) == 0));
         assert_eq!((sum(&image[..20]), sum(&image[..36])), (0, 0));
     }
@@ -242,10 +206,7 @@ mod tests {
     fn the_madt_names_each_vcpu() {
         let image = tables(3, &[]).unwrap();
         let madt = follow(&image)[2];
-        let apic_ids: Vec<u8> = madt[44..44 + 3 * 8]
-            .chunks(8)
-            .map(|entry| entry[3])
-            .collect();
+        let apic_ids: Vec<u8> = madt[44..44 + 3 * 8].chunks(8).map(|entry| entry[3]).collect();
         assert_eq!((apic_ids, madt.len()), (vec![0, 1, 2], 44 + 3 * 8 + 12));
     }
 
@@ -256,39 +217,22 @@ mod tests {
         let registers = [116, 244, 256].map(|at| (fadt[at], word(fadt, at + 4)));
         assert_eq!(
             registers,
-            [
-                power::RESET_PORT,
-                power::SLEEP_CONTROL_PORT,
-                power::SLEEP_STATUS_PORT
-            ]
-            .map(|port| (1, u64::from(port)))
+            [power::RESET_PORT, power::SLEEP_CONTROL_PORT, power::SLEEP_STATUS_PORT].map(|port| (1, u64::from(port)))
         );
     }
 
     #[test]
     fn the_dsdt_declares_each_device() {
-        let devices = [5, 6].map(|gsi| MmioDevice {
-            address: layout::VIRTIO_MMIO,
-            gsi,
-        });
+        let devices = [5, 6].map(|gsi| MmioDevice { address: layout::VIRTIO_MMIO, gsi });
         let image = tables(1, &devices).unwrap();
         let dsdt = follow(&image)[3];
-        let count = dsdt
-            .windows(8)
-            .filter(|window| window == b"LNRO0005")
-            .count();
+        let count = dsdt.windows(8).filter(|window| window == b"LNRO0005").count();
         assert_eq!(count, 2);
     }
 
     #[test]
     fn the_largest_machine_fits() {
-        let devices = vec![
-            MmioDevice {
-                address: layout::VIRTIO_MMIO,
-                gsi: 5
-            };
-            19
-        ];
+        let devices = vec![MmioDevice { address: layout::VIRTIO_MMIO, gsi: 5 }; 19];
         assert!(tables(254, &devices).is_some());
     }
 }

@@ -20,13 +20,7 @@ const CODE_SELECTOR: u16 = 0x10;
 const DATA_SELECTOR: u16 = 0x18;
 const TASK_SELECTOR: u16 = 0x20;
 /// The GDT: two unused entries, 64-bit code, flat data, and a task state segment.
-const GDT: [u64; 5] = [
-    0,
-    0,
-    0x00af_9b00_0000_ffff,
-    0x00cf_9300_0000_ffff,
-    0x008f_8b00_0000_ffff,
-];
+const GDT: [u64; 5] = [0, 0, 0x00af_9b00_0000_ffff, 0x00cf_9300_0000_ffff, 0x008f_8b00_0000_ffff];
 
 const CR0_PROTECTED: u64 = 1;
 const CR0_EXTENSION_TYPE: u64 = 1 << 4;
@@ -70,9 +64,7 @@ pub enum BootStateError {
 /// # Errors
 /// Guest memory is smaller than 1 MiB.
 pub fn write_reset_vector(memory: &GuestMemoryMmap) -> Result<(), BootStateError> {
-    memory
-        .write_slice(&RESET_CODE, GuestAddress(layout::RESET_VECTOR))
-        .map_err(BootStateError::Memory)
+    memory.write_slice(&RESET_CODE, GuestAddress(layout::RESET_VECTOR)).map_err(BootStateError::Memory)
 }
 
 /// Writes the GDT, an empty IDT and page tables that map the first 4 GiB to themselves.
@@ -80,11 +72,8 @@ pub fn write_reset_vector(memory: &GuestMemoryMmap) -> Result<(), BootStateError
 /// # Errors
 /// Guest memory is smaller than [`layout::CMDLINE`].
 pub fn write_tables(memory: &GuestMemoryMmap) -> Result<(), BootStateError> {
-    let store = |address: u64, value: u64| {
-        memory
-            .write_obj(value, GuestAddress(address))
-            .map_err(BootStateError::Memory)
-    };
+    let store =
+        |address: u64, value: u64| memory.write_obj(value, GuestAddress(address)).map_err(BootStateError::Memory);
     for (index, entry) in (0u64..).zip(GDT) {
         store(layout::GDT + index * 8, entry)?;
     }
@@ -98,19 +87,13 @@ pub fn write_tables(memory: &GuestMemoryMmap) -> Result<(), BootStateError> {
     }
     for index in 0..DIRECTORIES * ENTRIES {
         let page = index * LARGE_PAGE_SIZE;
-        store(
-            directories + index * 8,
-            page | PAGE_LARGE | PAGE_PRESENT_WRITABLE,
-        )?;
+        store(directories + index * 8, page | PAGE_LARGE | PAGE_PRESENT_WRITABLE)?;
     }
     Ok(())
 }
 
 /// A segment register as its GDT entry describes it.
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "bit fields of a descriptor"
-)]
+#[allow(clippy::cast_possible_truncation, reason = "bit fields of a descriptor")]
 fn segment(selector: u16) -> kvm_segment {
     let entry = GDT[usize::from(selector / 8)];
     let bit = |at: u32| (entry >> at & 1) as u8;
@@ -131,10 +114,7 @@ fn segment(selector: u16) -> kvm_segment {
 }
 
 /// Turns what KVM sets at reset into long mode on the identity page tables.
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "the size of the GDT is a constant"
-)]
+#[allow(clippy::cast_possible_truncation, reason = "the size of the GDT is a constant")]
 pub fn long_mode(sregs: &mut kvm_sregs) {
     sregs.gdt.base = layout::GDT;
     sregs.gdt.limit = size_of_val(&GDT) as u16 - 1;
@@ -178,23 +158,13 @@ pub fn set_boot_registers(vcpu: &VcpuFd, entry: u64) -> Result<(), BootStateErro
 /// # Errors
 /// KVM refuses one of them.
 pub fn set_msrs(vcpu: &VcpuFd) -> Result<(), BootStateError> {
-    let entries = [
-        (IA32_MISC_ENABLE, MISC_ENABLE_FAST_STRING),
-        (IA32_MTRR_DEF_TYPE, MTRR_ENABLED_WRITE_BACK),
-    ]
-    .map(|(index, data)| kvm_msr_entry {
-        index,
-        data,
-        ..Default::default()
-    });
-    let msrs = Msrs::from_entries(&entries)
-        .map_err(|_| BootStateError::Msrs(errno::Error::new(libc::E2BIG)))?;
+    let entries = [(IA32_MISC_ENABLE, MISC_ENABLE_FAST_STRING), (IA32_MTRR_DEF_TYPE, MTRR_ENABLED_WRITE_BACK)]
+        .map(|(index, data)| kvm_msr_entry { index, data, ..Default::default() });
+    let msrs = Msrs::from_entries(&entries).map_err(|_| BootStateError::Msrs(errno::Error::new(libc::E2BIG)))?;
     let set = vcpu.set_msrs(&msrs).map_err(BootStateError::Msrs)?;
     match entries.get(set) {
         None => Ok(()),
-        Some(refused) => Err(BootStateError::Msr {
-            index: refused.index,
-        }),
+        Some(refused) => Err(BootStateError::Msr { index: refused.index }),
     }
 }
 
@@ -212,9 +182,7 @@ mod tests {
     fn translate(memory: &GuestMemoryMmap, address: u64) -> u64 {
         let entry = |table: u64, shift: u32| -> u64 {
             let index = address >> shift & 0x1ff;
-            memory
-                .read_obj::<u64>(GuestAddress((table & !0xfff) + index * 8))
-                .unwrap()
+            memory.read_obj::<u64>(GuestAddress((table & !0xfff) + index * 8)).unwrap()
         };
         let directory_entry = entry(entry(entry(layout::PML4, 39), 30), 21);
         (directory_entry & !0x1f_ffff) + (address & 0x1f_ffff)
@@ -224,10 +192,7 @@ mod tests {
     fn the_first_four_gib_map_to_themselves() {
         let memory = tables();
         let addresses = [0, 0x10_0000, 0x3fff_ffff, 0x4000_0000, 0xffff_fff0];
-        assert_eq!(
-            addresses.map(|address| translate(&memory, address)),
-            addresses
-        );
+        assert_eq!(addresses.map(|address| translate(&memory, address)), addresses);
     }
 
     #[test]
@@ -247,10 +212,7 @@ mod tests {
     #[test]
     fn the_code_segment_is_64_bit_code() {
         let code = segment(CODE_SELECTOR);
-        assert_eq!(
-            (code.l, code.db, code.s, code.type_, code.present),
-            (1, 0, 1, 0xb, 1)
-        );
+        assert_eq!((code.l, code.db, code.s, code.type_, code.present), (1, 0, 1, 0xb, 1));
     }
 
     #[test]
@@ -261,14 +223,8 @@ mod tests {
 
     #[test]
     fn long_mode_keeps_what_kvm_set() {
-        let mut sregs = kvm_sregs {
-            apic_base: 0xfee0_0900,
-            ..Default::default()
-        };
+        let mut sregs = kvm_sregs { apic_base: 0xfee0_0900, ..Default::default() };
         long_mode(&mut sregs);
-        assert_eq!(
-            (sregs.apic_base, sregs.cr3, sregs.efer),
-            (0xfee0_0900, layout::PML4, 0x500)
-        );
+        assert_eq!((sregs.apic_base, sregs.cr3, sregs.efer), (0xfee0_0900, layout::PML4, 0x500));
     }
 }

@@ -160,14 +160,8 @@ pub enum ConfigError {
     CmdlineTooLong { length: usize },
     #[error("the kernel command line contains a NUL character")]
     CmdlineNul,
-    #[error(
-        "shared slot {index} (offset {offset:#x}, {size:#x} bytes) is not made of whole pages inside its mapping"
-    )]
-    SharedSlot {
-        index: usize,
-        offset: usize,
-        size: usize,
-    },
+    #[error("shared slot {index} (offset {offset:#x}, {size:#x} bytes) is not made of whole pages inside its mapping")]
+    SharedSlot { index: usize, offset: usize, size: usize },
     #[error("a discovery leaf needs at least one shared slot to point at")]
     DiscoveryWithoutSlots,
 }
@@ -183,10 +177,7 @@ impl MachineConfig {
     #[must_use]
     pub fn trace_region(&self) -> Option<layout::Range> {
         let size = self.trace_region_size();
-        (size > 0).then(|| layout::Range {
-            start: layout::trace_region_start(self.memory),
-            size,
-        })
+        (size > 0).then(|| layout::Range { start: layout::trace_region_start(self.memory), size })
     }
 
     /// Checks every number against `limits`, without touching a file.
@@ -199,22 +190,14 @@ impl MachineConfig {
         }
         let max = limits.max_cpus.min(CPUS_MAX);
         if self.cpus > max {
-            return Err(ConfigError::TooManyCpus {
-                cpus: self.cpus,
-                max,
-            });
+            return Err(ConfigError::TooManyCpus { cpus: self.cpus, max });
         }
         self.check_memory(limits)?;
         if self.disks.len() > layout::VIRTIO_DEVICES_MAX {
-            return Err(ConfigError::TooManyDisks {
-                count: self.disks.len(),
-                max: layout::VIRTIO_DEVICES_MAX,
-            });
+            return Err(ConfigError::TooManyDisks { count: self.disks.len(), max: layout::VIRTIO_DEVICES_MAX });
         }
         if self.cmdline.len() > CMDLINE_MAX {
-            return Err(ConfigError::CmdlineTooLong {
-                length: self.cmdline.len(),
-            });
+            return Err(ConfigError::CmdlineTooLong { length: self.cmdline.len() });
         }
         if self.cmdline.contains('\0') {
             return Err(ConfigError::CmdlineNul);
@@ -222,28 +205,20 @@ impl MachineConfig {
         if self.discovery.is_some() && self.shared_slots.is_empty() {
             return Err(ConfigError::DiscoveryWithoutSlots);
         }
-        self.shared_slots
-            .iter()
-            .enumerate()
-            .try_for_each(|(index, slot)| check_slot(index, slot))
+        self.shared_slots.iter().enumerate().try_for_each(|(index, slot)| check_slot(index, slot))
     }
 
     fn check_memory(&self, limits: &Limits) -> Result<(), ConfigError> {
         let memory = self.memory;
         if memory < MEMORY_MIN {
-            return Err(ConfigError::MemoryTooSmall {
-                memory,
-                min: MEMORY_MIN,
-            });
+            return Err(ConfigError::MemoryTooSmall { memory, min: MEMORY_MIN });
         }
         if !memory.is_multiple_of(PAGE_SIZE) {
             return Err(ConfigError::MemoryUnaligned { memory });
         }
         // Leave room for the hole and for the trace region at the top of the address space.
         let addressable = 1u64 << limits.physical_bits.clamp(33, 52);
-        let reserved = self
-            .trace_region_size()
-            .saturating_add(2 * layout::HOLE_END);
+        let reserved = self.trace_region_size().saturating_add(2 * layout::HOLE_END);
         let max = limits.host_memory.min(addressable.saturating_sub(reserved));
         if memory > max {
             return Err(ConfigError::MemoryTooLarge { memory, max });
@@ -261,22 +236,10 @@ impl MachineConfig {
         let size = initrd.as_ref().map_or(0, |(_, size)| *size);
         let size = size.saturating_add(self.initrd_overlay.len() as u64);
         if size >= self.memory {
-            return Err(ConfigError::InitrdTooLarge {
-                size,
-                memory: self.memory,
-            });
+            return Err(ConfigError::InitrdTooLarge { size, memory: self.memory });
         }
-        let disks = self
-            .disks
-            .iter()
-            .map(open_disk)
-            .collect::<Result<Vec<_>, _>>()?;
-        Ok(Inputs {
-            kernel,
-            kernel_format,
-            initrd,
-            disks,
-        })
+        let disks = self.disks.iter().map(open_disk).collect::<Result<Vec<_>, _>>()?;
+        Ok(Inputs { kernel, kernel_format, initrd, disks })
     }
 }
 
@@ -284,50 +247,26 @@ fn check_slot(index: usize, slot: &SharedSlot) -> Result<(), ConfigError> {
     let SharedSlot { offset, size, .. } = *slot;
     let page = 4096;
     let whole = size > 0 && size.is_multiple_of(page) && offset.is_multiple_of(page);
-    let inside = offset
-        .checked_add(size)
-        .is_some_and(|end| end <= slot.mapping.len());
-    if whole && inside {
-        Ok(())
-    } else {
-        Err(ConfigError::SharedSlot {
-            index,
-            offset,
-            size,
-        })
-    }
+    let inside = offset.checked_add(size).is_some_and(|end| end <= slot.mapping.len());
+    if whole && inside { Ok(()) } else { Err(ConfigError::SharedSlot { index, offset, size }) }
 }
 
 fn open_kernel(path: &Path) -> Result<(File, KernelFormat), ConfigError> {
-    let failed = |source| ConfigError::Kernel {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |source| ConfigError::Kernel { path: path.to_owned(), source };
     let mut file = File::open(path).map_err(failed)?;
     let mut head = Vec::new();
-    file.by_ref()
-        .take(1024)
-        .read_to_end(&mut head)
-        .map_err(failed)?;
+    file.by_ref().take(1024).read_to_end(&mut head).map_err(failed)?;
     file.rewind().map_err(failed)?;
-    let format = kernel_format(&head).map_err(|source| ConfigError::KernelFormat {
-        path: path.to_owned(),
-        source,
-    })?;
+    let format = kernel_format(&head).map_err(|source| ConfigError::KernelFormat { path: path.to_owned(), source })?;
     Ok((file, format))
 }
 
 fn open_initrd(path: &Path) -> Result<(File, u64), ConfigError> {
-    let failed = |source| ConfigError::Initrd {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |source| ConfigError::Initrd { path: path.to_owned(), source };
     let file = File::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
-        return Err(ConfigError::InitrdNotAFile {
-            path: path.to_owned(),
-        });
+        return Err(ConfigError::InitrdNotAFile { path: path.to_owned() });
     }
     Ok((file, metadata.len()))
 }
@@ -336,25 +275,15 @@ fn open_disk(disk: &DiskConfig) -> Result<(File, u64), ConfigError> {
     let path = || disk.path.clone();
     let failed = |source: io::Error| {
         let hint = match source.kind() {
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
-                if !disk.read_only =>
-            {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if !disk.read_only => {
                 ": make it writable, or attach it read-only"
             }
             io::ErrorKind::NotFound => ": check the path",
             _ => "",
         };
-        ConfigError::Disk {
-            path: path(),
-            hint,
-            source,
-        }
+        ConfigError::Disk { path: path(), hint, source }
     };
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(!disk.read_only)
-        .open(&disk.path)
-        .map_err(failed)?;
+    let mut file = OpenOptions::new().read(true).write(!disk.read_only).open(&disk.path).map_err(failed)?;
     let kind = file.metadata().map_err(failed)?.file_type();
     if !kind.is_file() && !kind.is_block_device() {
         return Err(ConfigError::DiskNotAFile { path: path() });
@@ -367,11 +296,7 @@ fn open_disk(disk: &DiskConfig) -> Result<(File, u64), ConfigError> {
         return Err(ConfigError::DiskSize { path: path(), size });
     }
     // Two writers, or a writer behind a reader's back, destroy a file system.
-    let locked = if disk.read_only {
-        file.try_lock_shared()
-    } else {
-        file.try_lock()
-    };
+    let locked = if disk.read_only { file.try_lock_shared() } else { file.try_lock() };
     match locked {
         Ok(()) => Ok((file, size)),
         Err(std::fs::TryLockError::WouldBlock) => Err(ConfigError::DiskInUse { path: path() }),
@@ -387,11 +312,7 @@ mod tests {
     use std::fs;
     use tempfile::TempDir;
 
-    const LIMITS: Limits = Limits {
-        max_cpus: 64,
-        physical_bits: 40,
-        host_memory: 8 << 30,
-    };
+    const LIMITS: Limits = Limits { max_cpus: 64, physical_bits: 40, host_memory: 8 << 30 };
 
     fn config(folder: &TempDir) -> MachineConfig {
         let kernel = folder.path().join("vmlinux");
@@ -413,10 +334,7 @@ mod tests {
     fn disk(folder: &TempDir, bytes: u64) -> DiskConfig {
         let path = folder.path().join("disk.img");
         fs::File::create(&path).unwrap().set_len(bytes).unwrap();
-        DiskConfig {
-            path,
-            read_only: false,
-        }
+        DiskConfig { path, read_only: false }
     }
 
     #[test]
@@ -430,64 +348,37 @@ mod tests {
     #[test]
     fn zero_cpus_are_refused() {
         let folder = TempDir::new().unwrap();
-        let config = MachineConfig {
-            cpus: 0,
-            ..config(&folder)
-        };
+        let config = MachineConfig { cpus: 0, ..config(&folder) };
         assert!(matches!(config.check(&LIMITS), Err(ConfigError::NoCpus)));
     }
 
     #[test]
     fn more_cpus_than_the_host_allows_are_refused_with_the_limit() {
         let folder = TempDir::new().unwrap();
-        let config = MachineConfig {
-            cpus: 65,
-            ..config(&folder)
-        };
+        let config = MachineConfig { cpus: 65, ..config(&folder) };
         let message = config.check(&LIMITS).unwrap_err().to_string();
-        assert_eq!(
-            message,
-            "65 vCPUs are too many: this host allows at most 64"
-        );
+        assert_eq!(message, "65 vCPUs are too many: this host allows at most 64");
     }
 
     #[test]
     fn more_cpus_than_apic_identifiers_are_refused() {
         let folder = TempDir::new().unwrap();
-        let config = MachineConfig {
-            cpus: 255,
-            ..config(&folder)
-        };
-        let limits = Limits {
-            max_cpus: 4096,
-            ..LIMITS
-        };
-        assert!(matches!(
-            config.check(&limits),
-            Err(ConfigError::TooManyCpus { max: CPUS_MAX, .. })
-        ));
+        let config = MachineConfig { cpus: 255, ..config(&folder) };
+        let limits = Limits { max_cpus: 4096, ..LIMITS };
+        assert!(matches!(config.check(&limits), Err(ConfigError::TooManyCpus { max: CPUS_MAX, .. })));
     }
 
     #[test]
     fn too_little_memory_is_refused() {
         let folder = TempDir::new().unwrap();
-        let config = MachineConfig {
-            memory: 1 << 20,
-            ..config(&folder)
-        };
-        assert!(matches!(
-            config.check(&LIMITS),
-            Err(ConfigError::MemoryTooSmall { .. })
-        ));
+        let config = MachineConfig { memory: 1 << 20, ..config(&folder) };
+        assert!(matches!(config.check(&LIMITS), Err(ConfigError::MemoryTooSmall { .. })));
     }
 
     #[test]
     fn more_memory_than_the_host_has_is_refused() {
         let folder = TempDir::new().unwrap();
-        let config = MachineConfig {
-            memory: 9 << 30,
-            ..config(&folder)
-        };
+        let config = MachineConfig { memory: 9 << 30, ..config(&folder) };
         assert!(matches!(
             config.check(&LIMITS),
             Err(ConfigError::MemoryTooLarge { max, .. }) if max == 8 << 30
@@ -497,87 +388,45 @@ mod tests {
     #[test]
     fn memory_beyond_the_address_width_is_refused() {
         let folder = TempDir::new().unwrap();
-        let config = MachineConfig {
-            memory: 1 << 36,
-            ..config(&folder)
-        };
-        let limits = Limits {
-            physical_bits: 36,
-            host_memory: 1 << 40,
-            ..LIMITS
-        };
-        assert!(matches!(
-            config.check(&limits),
-            Err(ConfigError::MemoryTooLarge { .. })
-        ));
+        let config = MachineConfig { memory: 1 << 36, ..config(&folder) };
+        let limits = Limits { physical_bits: 36, host_memory: 1 << 40, ..LIMITS };
+        assert!(matches!(config.check(&limits), Err(ConfigError::MemoryTooLarge { .. })));
     }
 
     #[test]
     fn memory_in_part_of_a_page_is_refused() {
         let folder = TempDir::new().unwrap();
-        let config = MachineConfig {
-            memory: (64 << 20) + 1,
-            ..config(&folder)
-        };
-        assert!(matches!(
-            config.check(&LIMITS),
-            Err(ConfigError::MemoryUnaligned { .. })
-        ));
+        let config = MachineConfig { memory: (64 << 20) + 1, ..config(&folder) };
+        assert!(matches!(config.check(&LIMITS), Err(ConfigError::MemoryUnaligned { .. })));
     }
 
     #[test]
     fn a_command_line_beyond_the_protocol_is_refused() {
         let folder = TempDir::new().unwrap();
-        let config = MachineConfig {
-            cmdline: "x".repeat(2048),
-            ..config(&folder)
-        };
-        assert!(matches!(
-            config.check(&LIMITS),
-            Err(ConfigError::CmdlineTooLong { length: 2048 })
-        ));
+        let config = MachineConfig { cmdline: "x".repeat(2048), ..config(&folder) };
+        assert!(matches!(config.check(&LIMITS), Err(ConfigError::CmdlineTooLong { length: 2048 })));
     }
 
     #[test]
     fn too_many_disks_are_refused() {
         let folder = TempDir::new().unwrap();
-        let config = MachineConfig {
-            disks: vec![disk(&folder, 512); 20],
-            ..config(&folder)
-        };
-        assert!(matches!(
-            config.check(&LIMITS),
-            Err(ConfigError::TooManyDisks { .. })
-        ));
+        let config = MachineConfig { disks: vec![disk(&folder, 512); 20], ..config(&folder) };
+        assert!(matches!(config.check(&LIMITS), Err(ConfigError::TooManyDisks { .. })));
     }
 
     #[test]
     fn a_shared_slot_outside_its_mapping_is_refused() {
         let folder = TempDir::new().unwrap();
         let mapping = Arc::new(MmapRaw::from(memmap2::MmapMut::map_anon(8192).unwrap()));
-        let slot = SharedSlot {
-            mapping,
-            offset: 4096,
-            size: 8192,
-            read_only: false,
-        };
-        let config = MachineConfig {
-            shared_slots: vec![slot],
-            ..config(&folder)
-        };
-        assert!(matches!(
-            config.check(&LIMITS),
-            Err(ConfigError::SharedSlot { index: 0, .. })
-        ));
+        let slot = SharedSlot { mapping, offset: 4096, size: 8192, read_only: false };
+        let config = MachineConfig { shared_slots: vec![slot], ..config(&folder) };
+        assert!(matches!(config.check(&LIMITS), Err(ConfigError::SharedSlot { index: 0, .. })));
     }
 
     #[test]
     fn a_missing_kernel_is_named() {
         let folder = TempDir::new().unwrap();
-        let config = MachineConfig {
-            kernel: folder.path().join("absent"),
-            ..config(&folder)
-        };
+        let config = MachineConfig { kernel: folder.path().join("absent"), ..config(&folder) };
         let error = config.open().unwrap_err();
         assert!(error.to_string().contains("/absent'"), "{error}");
         assert!(error.source().unwrap().to_string().contains("No such file"));
@@ -586,10 +435,7 @@ mod tests {
     #[test]
     fn a_kernel_that_is_a_folder_is_refused() {
         let folder = TempDir::new().unwrap();
-        let config = MachineConfig {
-            kernel: folder.path().to_owned(),
-            ..config(&folder)
-        };
+        let config = MachineConfig { kernel: folder.path().to_owned(), ..config(&folder) };
         assert!(matches!(config.open(), Err(ConfigError::Kernel { .. })));
     }
 
@@ -598,19 +444,13 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let config = config(&folder);
         fs::write(&config.kernel, "#!/bin/sh\n").unwrap();
-        assert!(matches!(
-            config.open(),
-            Err(ConfigError::KernelFormat { .. })
-        ));
+        assert!(matches!(config.open(), Err(ConfigError::KernelFormat { .. })));
     }
 
     #[test]
     fn a_missing_initrd_is_named() {
         let folder = TempDir::new().unwrap();
-        let config = MachineConfig {
-            initrd: Some(folder.path().join("absent")),
-            ..config(&folder)
-        };
+        let config = MachineConfig { initrd: Some(folder.path().join("absent")), ..config(&folder) };
         assert!(config.open().unwrap_err().to_string().contains("/absent'"));
     }
 
@@ -619,97 +459,52 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("initrd");
         fs::File::create(&path).unwrap().set_len(65 << 20).unwrap();
-        let config = MachineConfig {
-            initrd: Some(path),
-            ..config(&folder)
-        };
-        assert!(matches!(
-            config.open(),
-            Err(ConfigError::InitrdTooLarge { .. })
-        ));
+        let config = MachineConfig { initrd: Some(path), ..config(&folder) };
+        assert!(matches!(config.open(), Err(ConfigError::InitrdTooLarge { .. })));
     }
 
     #[test]
     fn a_missing_disk_is_named() {
         let folder = TempDir::new().unwrap();
-        let absent = DiskConfig {
-            path: folder.path().join("absent"),
-            read_only: true,
-        };
-        let config = MachineConfig {
-            disks: vec![absent],
-            ..config(&folder)
-        };
-        assert!(
-            config
-                .open()
-                .unwrap_err()
-                .to_string()
-                .ends_with("/absent': check the path")
-        );
+        let absent = DiskConfig { path: folder.path().join("absent"), read_only: true };
+        let config = MachineConfig { disks: vec![absent], ..config(&folder) };
+        assert!(config.open().unwrap_err().to_string().ends_with("/absent': check the path"));
     }
 
     #[test]
     fn a_disk_with_part_of_a_sector_is_refused() {
         let folder = TempDir::new().unwrap();
-        let config = MachineConfig {
-            disks: vec![disk(&folder, 1000)],
-            ..config(&folder)
-        };
-        assert!(matches!(
-            config.open(),
-            Err(ConfigError::DiskSize { size: 1000, .. })
-        ));
+        let config = MachineConfig { disks: vec![disk(&folder, 1000)], ..config(&folder) };
+        assert!(matches!(config.open(), Err(ConfigError::DiskSize { size: 1000, .. })));
     }
 
     #[test]
     fn an_empty_disk_is_refused() {
         let folder = TempDir::new().unwrap();
-        let config = MachineConfig {
-            disks: vec![disk(&folder, 0)],
-            ..config(&folder)
-        };
+        let config = MachineConfig { disks: vec![disk(&folder, 0)], ..config(&folder) };
         assert!(matches!(config.open(), Err(ConfigError::DiskEmpty { .. })));
     }
 
     #[test]
     fn a_disk_that_is_a_folder_is_refused() {
         let folder = TempDir::new().unwrap();
-        let disk = DiskConfig {
-            path: folder.path().to_owned(),
-            read_only: true,
-        };
-        let config = MachineConfig {
-            disks: vec![disk],
-            ..config(&folder)
-        };
-        assert!(matches!(
-            config.open(),
-            Err(ConfigError::DiskNotAFile { .. })
-        ));
+        let disk = DiskConfig { path: folder.path().to_owned(), read_only: true };
+        let config = MachineConfig { disks: vec![disk], ..config(&folder) };
+        assert!(matches!(config.open(), Err(ConfigError::DiskNotAFile { .. })));
     }
 
     #[test]
     fn a_disk_given_twice_is_refused() {
         let folder = TempDir::new().unwrap();
-        let config = MachineConfig {
-            disks: vec![disk(&folder, 512); 2],
-            ..config(&folder)
-        };
+        let config = MachineConfig { disks: vec![disk(&folder, 512); 2], ..config(&folder) };
         assert!(matches!(config.open(), Err(ConfigError::DiskInUse { .. })));
     }
 
     #[test]
     fn a_read_only_disk_may_be_shared() {
         let folder = TempDir::new().unwrap();
-        let disk = DiskConfig {
-            read_only: true,
-            ..disk(&folder, 512)
-        };
-        let config = MachineConfig {
-            disks: vec![disk.clone(), disk],
-            ..config(&folder)
-        };
+        let disk = DiskConfig { read_only: true, ..disk(&folder, 512) };
+        let config = MachineConfig { disks: vec![disk.clone(), disk], ..config(&folder) };
         assert_eq!(config.open().unwrap().disks.len(), 2);
     }
 }

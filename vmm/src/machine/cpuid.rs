@@ -42,23 +42,12 @@ pub struct CpuidConfig {
 
 /// The entries for vCPU `index`, from those that KVM supports.
 #[must_use]
-pub fn entries(
-    supported: &[kvm_cpuid_entry2],
-    index: u32,
-    config: &CpuidConfig,
-) -> Vec<kvm_cpuid_entry2> {
-    let mut entries: Vec<_> = supported
-        .iter()
-        .filter(|entry| entry.function != 0xb)
-        .copied()
-        .collect();
+pub fn entries(supported: &[kvm_cpuid_entry2], index: u32, config: &CpuidConfig) -> Vec<kvm_cpuid_entry2> {
+    let mut entries: Vec<_> = supported.iter().filter(|entry| entry.function != 0xb).copied().collect();
     for entry in &mut entries {
         adapt(entry, index, config);
     }
-    if supported
-        .iter()
-        .any(|entry| entry.function == 0 && entry.eax >= 0xb)
-    {
+    if supported.iter().any(|entry| entry.function == 0 && entry.eax >= 0xb) {
         entries.extend(topology(index, config.cpus));
     }
     if let Some(discovery) = &config.discovery {
@@ -123,17 +112,10 @@ fn topology(index: u32, cpus: u32) -> [kvm_cpuid_entry2; 3] {
         edx: index,
         ..Default::default()
     };
-    [
-        level(0, 0, 1, THREADS),
-        level(1, core_bits(cpus), cpus, CORES),
-        level(2, 0, 0, 0),
-    ]
+    [level(0, 0, 1, THREADS), level(1, core_bits(cpus), cpus, CORES), level(2, 0, 0, 0)]
 }
 
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "an address is split into its halves"
-)]
+#[allow(clippy::cast_possible_truncation, reason = "an address is split into its halves")]
 fn discovery_leaves(discovery: &Discovery) -> [kvm_cpuid_entry2; 2] {
     let word = |at: usize| {
         let s = &DISCOVERY_SIGNATURE;
@@ -163,10 +145,7 @@ fn discovery_leaves(discovery: &Discovery) -> [kvm_cpuid_entry2; 2] {
 #[must_use]
 pub fn physical_bits(supported: &[kvm_cpuid_entry2]) -> u32 {
     // Processors without the leaf have 36 bits.
-    supported
-        .iter()
-        .find(|entry| entry.function == 0x8000_0008)
-        .map_or(36, |entry| entry.eax & 0xff)
+    supported.iter().find(|entry| entry.function == 0x8000_0008).map_or(36, |entry| entry.eax & 0xff)
 }
 
 #[cfg(test)]
@@ -174,35 +153,21 @@ mod tests {
     use super::*;
 
     fn leaf(function: u32, eax: u32) -> kvm_cpuid_entry2 {
-        kvm_cpuid_entry2 {
-            function,
-            eax,
-            ..Default::default()
-        }
+        kvm_cpuid_entry2 { function, eax, ..Default::default() }
     }
 
     fn config(cpus: u32) -> CpuidConfig {
-        CpuidConfig {
-            cpus,
-            tsc_deadline: true,
-            discovery: None,
-        }
+        CpuidConfig { cpus, tsc_deadline: true, discovery: None }
     }
 
     fn find(entries: &[kvm_cpuid_entry2], function: u32, index: u32) -> kvm_cpuid_entry2 {
-        *entries
-            .iter()
-            .find(|e| (e.function, e.index) == (function, index))
-            .unwrap()
+        *entries.iter().find(|e| (e.function, e.index) == (function, index)).unwrap()
     }
 
     #[test]
     fn each_vcpu_has_its_own_apic_identifier() {
         let found = entries(&[leaf(0, 0xd), leaf(1, 0)], 3, &config(4));
-        assert_eq!(
-            (find(&found, 1, 0).ebx >> 24, find(&found, 0xb, 1).edx),
-            (3, 3)
-        );
+        assert_eq!((find(&found, 1, 0).ebx >> 24, find(&found, 0xb, 1).edx), (3, 3));
     }
 
     #[test]
@@ -220,10 +185,7 @@ mod tests {
 
     #[test]
     fn a_single_vcpu_claims_no_siblings() {
-        let all_set = kvm_cpuid_entry2 {
-            edx: u32::MAX,
-            ..leaf(1, 0)
-        };
+        let all_set = kvm_cpuid_entry2 { edx: u32::MAX, ..leaf(1, 0) };
         let found = entries(&[all_set], 0, &config(1));
         assert_eq!(find(&found, 1, 0).edx & HTT, 0);
     }
@@ -244,42 +206,20 @@ mod tests {
 
     #[test]
     fn kvms_own_leaves_are_kept() {
-        let kvm = kvm_cpuid_entry2 {
-            ebx: 0x4b4d_564b,
-            ..leaf(0x4000_0000, 0x4000_0001)
-        };
+        let kvm = kvm_cpuid_entry2 { ebx: 0x4b4d_564b, ..leaf(0x4000_0000, 0x4000_0001) };
         let found = entries(&[kvm], 0, &config(1));
         assert_eq!(find(&found, 0x4000_0000, 0), kvm);
     }
 
     #[test]
     fn the_discovery_leaf_carries_signature_version_address_and_size() {
-        let discovery = Discovery {
-            abi_version: 7,
-            address: 0x1_4000_0000,
-            size: 0x3000,
-        };
-        let found = entries(
-            &[],
-            0,
-            &CpuidConfig {
-                discovery: Some(discovery),
-                ..config(1)
-            },
-        );
+        let discovery = Discovery { abi_version: 7, address: 0x1_4000_0000, size: 0x3000 };
+        let found = entries(&[], 0, &CpuidConfig { discovery: Some(discovery), ..config(1) });
         let base = find(&found, DISCOVERY_BASE, 0);
-        let signature = [base.ebx, base.ecx, base.edx]
-            .map(u32::to_le_bytes)
-            .concat();
+        let signature = [base.ebx, base.ecx, base.edx].map(u32::to_le_bytes).concat();
         let region = find(&found, DISCOVERY_REGION, 0);
-        assert_eq!(
-            (base.eax, signature.as_slice()),
-            (DISCOVERY_REGION, &b"STRATATRACE\0"[..])
-        );
-        assert_eq!(
-            (region.eax, region.ebx, region.ecx, region.edx),
-            (7, 0x4000_0000, 1, 3)
-        );
+        assert_eq!((base.eax, signature.as_slice()), (DISCOVERY_REGION, &b"STRATATRACE\0"[..]));
+        assert_eq!((region.eax, region.ebx, region.ecx, region.edx), (7, 0x4000_0000, 1, 3));
     }
 
     #[test]

@@ -43,10 +43,7 @@ impl MutEventSubscriber for Wake {
 /// Adds a subscriber that reports in the returned cell whether `event` was signalled.
 pub fn add_wake(manager: &mut EventLoop, event: &Arc<EventFd>) -> Rc<Cell<bool>> {
     let woken = Rc::new(Cell::new(false));
-    manager.add_subscriber(Box::new(Wake {
-        event: Arc::clone(event),
-        woken: Rc::clone(&woken),
-    }));
+    manager.add_subscriber(Box::new(Wake { event: Arc::clone(event), woken: Rc::clone(&woken) }));
     woken
 }
 
@@ -56,10 +53,7 @@ pub fn create(peripherals: &Peripherals, input: Option<File>) -> Result<EventLoo
     for device in &peripherals.virtio {
         manager.add_subscriber(Box::new(QueueEvents(Arc::clone(device))));
     }
-    manager.add_subscriber(Box::new(ConsoleInput::new(
-        Arc::clone(&peripherals.serial),
-        input,
-    )));
+    manager.add_subscriber(Box::new(ConsoleInput::new(Arc::clone(&peripherals.serial), input)));
     Ok(manager)
 }
 
@@ -73,13 +67,7 @@ pub fn drive(
     let mut deadline = None;
     loop {
         let timeout = deadline.map(|deadline: Instant| {
-            i32::try_from(
-                deadline
-                    .saturating_duration_since(Instant::now())
-                    .as_millis()
-                    + 1,
-            )
-            .unwrap_or(i32::MAX)
+            i32::try_from(deadline.saturating_duration_since(Instant::now()).as_millis() + 1).unwrap_or(i32::MAX)
         });
         if let Err(error) = manager.run_with_timeout(timeout.unwrap_or(-1)) {
             return Outcome::Failed(RunError::EventLoop(error));

@@ -117,9 +117,7 @@ pub fn handle(vcpu: u32, exit: VcpuExit<'_>, bus: &impl Bus, observer: &dyn Obse
         VcpuExit::SystemEvent(kvm::KVM_SYSTEM_EVENT_RESET, _) => Verdict::Reset,
         VcpuExit::InternalError => Verdict::InternalError,
         VcpuExit::FailEntry(hardware_reason, _) => Verdict::EntryFailed { hardware_reason },
-        other => Verdict::Unexpected {
-            reason: reason(&other),
-        },
+        other => Verdict::Unexpected { reason: reason(&other) },
     }
 }
 
@@ -129,18 +127,12 @@ fn size(data: &[u8]) -> u8 {
 
 /// The first eight bytes as a little-endian number.
 fn value(data: &[u8]) -> u64 {
-    data.iter()
-        .take(8)
-        .rev()
-        .fold(0, |value, byte| value << 8 | u64::from(*byte))
+    data.iter().take(8).rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
 /// The first four bytes as a little-endian number.
 fn port_value(data: &[u8]) -> u32 {
-    data.iter()
-        .take(4)
-        .rev()
-        .fold(0, |value, byte| value << 8 | u32::from(*byte))
+    data.iter().take(4).rev().fold(0, |value, byte| value << 8 | u32::from(*byte))
 }
 
 #[cfg(test)]
@@ -183,17 +175,12 @@ mod tests {
             self.push(format!("port {vcpu} {port:#x} {size} {write} {value:#x}"));
         }
         fn mmio_access(&self, vcpu: u32, address: u64, size: u8, write: bool, value: u64) {
-            self.push(format!(
-                "mmio {vcpu} {address:#x} {size} {write} {value:#x}"
-            ));
+            self.push(format!("mmio {vcpu} {address:#x} {size} {write} {value:#x}"));
         }
     }
 
     fn handled(exit: VcpuExit<'_>, request: Option<GuestRequest>) -> (Verdict, Vec<String>) {
-        let recorder = Recorder {
-            request,
-            ..Default::default()
-        };
+        let recorder = Recorder { request, ..Default::default() };
         let verdict = handle(1, exit, &recorder, &recorder);
         (verdict, recorder.calls.into_inner().unwrap())
     }
@@ -217,13 +204,7 @@ mod tests {
     fn a_memory_write_reaches_the_bus_and_the_observer() {
         let (verdict, calls) = handled(VcpuExit::MmioWrite(0xd000_0070, &[3, 0, 0, 0]), None);
         assert_eq!(verdict, Verdict::Continue);
-        assert_eq!(
-            calls,
-            [
-                "mmio 1 0xd0000070 4 true 0x3",
-                "mmio_write 0xd0000070 [3, 0, 0, 0]"
-            ]
-        );
+        assert_eq!(calls, ["mmio 1 0xd0000070 4 true 0x3", "mmio_write 0xd0000070 [3, 0, 0, 0]"]);
     }
 
     #[test]
@@ -231,27 +212,14 @@ mod tests {
         let mut data = [0; 8];
         let (verdict, calls) = handled(VcpuExit::MmioRead(0x1000, &mut data), None);
         assert_eq!((verdict, data), (Verdict::Continue, [0xa5; 8]));
-        assert_eq!(
-            calls,
-            [
-                "mmio_read 0x1000",
-                "mmio 1 0x1000 8 false 0xa5a5a5a5a5a5a5a5"
-            ]
-        );
+        assert_eq!(calls, ["mmio_read 0x1000", "mmio 1 0x1000 8 false 0xa5a5a5a5a5a5a5a5"]);
     }
 
     #[test]
     fn requests_of_the_guest_become_verdicts() {
-        let requests = [
-            GuestRequest::PowerOff,
-            GuestRequest::Reset,
-            GuestRequest::Panicked,
-        ];
+        let requests = [GuestRequest::PowerOff, GuestRequest::Reset, GuestRequest::Panicked];
         let verdicts = requests.map(|request| handled(VcpuExit::IoOut(0, &[0]), Some(request)).0);
-        assert_eq!(
-            verdicts,
-            [Verdict::PowerOff, Verdict::Reset, Verdict::Panicked]
-        );
+        assert_eq!(verdicts, [Verdict::PowerOff, Verdict::Reset, Verdict::Panicked]);
     }
 
     #[test]
@@ -261,21 +229,13 @@ mod tests {
 
     #[test]
     fn an_internal_error_is_diagnosed() {
-        assert_eq!(
-            handled(VcpuExit::InternalError, None).0,
-            Verdict::InternalError
-        );
+        assert_eq!(handled(VcpuExit::InternalError, None).0, Verdict::InternalError);
     }
 
     #[test]
     fn a_failed_entry_keeps_the_hardwares_reason() {
         let (verdict, _) = handled(VcpuExit::FailEntry(0x8000_0021, 0), None);
-        assert_eq!(
-            verdict,
-            Verdict::EntryFailed {
-                hardware_reason: 0x8000_0021
-            }
-        );
+        assert_eq!(verdict, Verdict::EntryFailed { hardware_reason: 0x8000_0021 });
     }
 
     #[test]
@@ -286,10 +246,7 @@ mod tests {
     #[test]
     fn an_exit_nobody_asked_for_is_named() {
         let verdicts = [VcpuExit::Hlt, VcpuExit::Unsupported(77)].map(|exit| handled(exit, None).0);
-        assert_eq!(
-            verdicts,
-            [5, 77].map(|reason| Verdict::Unexpected { reason })
-        );
+        assert_eq!(verdicts, [5, 77].map(|reason| Verdict::Unexpected { reason }));
     }
 
     #[test]

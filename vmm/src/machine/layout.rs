@@ -92,21 +92,9 @@ impl MemoryKind {
 #[must_use]
 pub fn ram_ranges(memory: u64) -> Vec<Range> {
     if memory <= HOLE_START {
-        return vec![Range {
-            start: 0,
-            size: memory,
-        }];
+        return vec![Range { start: 0, size: memory }];
     }
-    vec![
-        Range {
-            start: 0,
-            size: HOLE_START,
-        },
-        Range {
-            start: HOLE_END,
-            size: memory - HOLE_START,
-        },
-    ]
+    vec![Range { start: 0, size: HOLE_START }, Range { start: HOLE_END, size: memory - HOLE_START }]
 }
 
 /// First address of the trace region of a guest with `memory` bytes of RAM: above RAM and not below 4 GiB.
@@ -120,31 +108,13 @@ pub fn trace_region_start(memory: u64) -> u64 {
 #[must_use]
 pub fn e820(memory: u64, trace_region: Option<Range>) -> Vec<(Range, MemoryKind)> {
     let mut map = vec![
-        (
-            Range {
-                start: 0,
-                size: LOW_RAM_END,
-            },
-            MemoryKind::Ram,
-        ),
-        (
-            Range {
-                start: LOW_RAM_END,
-                size: HIGH_RAM_START - LOW_RAM_END,
-            },
-            MemoryKind::Reserved,
-        ),
+        (Range { start: 0, size: LOW_RAM_END }, MemoryKind::Ram),
+        (Range { start: LOW_RAM_END, size: HIGH_RAM_START - LOW_RAM_END }, MemoryKind::Reserved),
     ];
     for range in ram_ranges(memory) {
         let start = range.start.max(HIGH_RAM_START);
         if start < range.end() {
-            map.push((
-                Range {
-                    start,
-                    size: range.end() - start,
-                },
-                MemoryKind::Ram,
-            ));
+            map.push((Range { start, size: range.end() - start }, MemoryKind::Ram));
         }
     }
     if let Some(region) = trace_region {
@@ -162,31 +132,13 @@ mod tests {
     #[test]
     fn ram_up_to_the_hole_is_one_range() {
         let ranges = ram_ranges(3 * GIB);
-        assert_eq!(
-            ranges,
-            [Range {
-                start: 0,
-                size: 3 * GIB
-            }]
-        );
+        assert_eq!(ranges, [Range { start: 0, size: 3 * GIB }]);
     }
 
     #[test]
     fn ram_beyond_the_hole_continues_at_four_gib() {
         let ranges = ram_ranges(5 * GIB);
-        assert_eq!(
-            ranges,
-            [
-                Range {
-                    start: 0,
-                    size: 3 * GIB
-                },
-                Range {
-                    start: 4 * GIB,
-                    size: 2 * GIB
-                }
-            ]
-        );
+        assert_eq!(ranges, [Range { start: 0, size: 3 * GIB }, Range { start: 4 * GIB, size: 2 * GIB }]);
     }
 
     #[test]
@@ -203,33 +155,20 @@ mod tests {
     fn e820_names_every_byte_of_ram_outside_the_legacy_area_once() {
         let memory = 5 * GIB;
         let map = e820(memory, None);
-        let ram: u64 = map
-            .iter()
-            .filter(|(_, kind)| *kind == MemoryKind::Ram)
-            .map(|(r, _)| r.size)
-            .sum();
+        let ram: u64 = map.iter().filter(|(_, kind)| *kind == MemoryKind::Ram).map(|(r, _)| r.size).sum();
         assert_eq!(ram, memory - (HIGH_RAM_START - LOW_RAM_END));
     }
 
     #[test]
     fn e820_ranges_never_overlap_and_ascend() {
-        let region = Range {
-            start: trace_region_start(4 * GIB),
-            size: 1 << 24,
-        };
+        let region = Range { start: trace_region_start(4 * GIB), size: 1 << 24 };
         let map = e820(4 * GIB, Some(region));
-        assert!(
-            map.windows(2)
-                .all(|pair| pair[0].0.end() <= pair[1].0.start)
-        );
+        assert!(map.windows(2).all(|pair| pair[0].0.end() <= pair[1].0.start));
     }
 
     #[test]
     fn e820_reserves_the_trace_region() {
-        let region = Range {
-            start: 4 * GIB,
-            size: 1 << 24,
-        };
+        let region = Range { start: 4 * GIB, size: 1 << 24 };
         let map = e820(1 << 28, Some(region));
         assert!(map.contains(&(region, MemoryKind::Reserved)));
     }

@@ -90,17 +90,13 @@ fn elf_format(head: &[u8]) -> Result<KernelFormat, KernelFormatError> {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "each message says what the variant means")]
 pub enum LoadError {
-    #[error(
-        "cannot load the kernel image: it is damaged, or does not fit into {memory} bytes of guest memory"
-    )]
+    #[error("cannot load the kernel image: it is damaged, or does not fit into {memory} bytes of guest memory")]
     Kernel {
         memory: u64,
         #[source]
         source: loader::Error,
     },
-    #[error(
-        "the kernel needs memory up to {end:#x}, but the guest has {memory} bytes: give it more memory"
-    )]
+    #[error("the kernel needs memory up to {end:#x}, but the guest has {memory} bytes: give it more memory")]
     KernelDoesNotFit { end: u64, memory: u64 },
     #[error("the kernel's entry point {entry:#x} lies outside the image")]
     Entry { entry: u64 },
@@ -144,46 +140,29 @@ pub fn load_kernel(
         KernelFormat::Elf => loader::Elf::load(memory, None, file, high),
         KernelFormat::BzImage => loader::BzImage::load(memory, None, file, high),
     }
-    .map_err(|source| LoadError::Kernel {
-        memory: size,
-        source,
-    })?;
+    .map_err(|source| LoadError::Kernel { memory: size, source })?;
     let start = loaded.kernel_load.0;
     let kernel = match loaded.setup_header {
-        None => LoadedKernel {
-            entry: start,
-            end: loaded.kernel_end,
-            header: None,
-        },
+        None => LoadedKernel { entry: start, end: loaded.kernel_end, header: None },
         Some(header) => LoadedKernel {
             entry: start + BZIMAGE_ENTRY_64,
             // The decompressor works from the preferred address on, if that is higher.
-            end: start
-                .max(header.pref_address)
-                .saturating_add(u64::from(header.init_size))
-                .max(loaded.kernel_end),
+            end: start.max(header.pref_address).saturating_add(u64::from(header.init_size)).max(loaded.kernel_end),
             header: Some(header),
         },
     };
     if kernel.end > size.min(layout::HOLE_START) {
-        return Err(LoadError::KernelDoesNotFit {
-            end: kernel.end,
-            memory: size,
-        });
+        return Err(LoadError::KernelDoesNotFit { end: kernel.end, memory: size });
     }
     if kernel.entry >= kernel.end {
-        return Err(LoadError::Entry {
-            entry: kernel.entry,
-        });
+        return Err(LoadError::Entry { entry: kernel.entry });
     }
     Ok(kernel)
 }
 
 /// Where an initrd of `size` bytes goes: as high as kernel and memory allow, in whole pages.
 fn place_initrd(kernel: &LoadedKernel, memory: u64, size: u64) -> Result<u64, LoadError> {
-    let limit = kernel
-        .header
-        .map_or(u64::MAX, |header| u64::from(header.initrd_addr_max) + 1);
+    let limit = kernel.header.map_or(u64::MAX, |header| u64::from(header.initrd_addr_max) + 1);
     let top = memory.min(layout::HOLE_START).min(limit);
     top.checked_sub(size)
         .map(|start| start & !0xfff)
@@ -204,28 +183,17 @@ pub fn load_initrd(
 ) -> Result<Option<Range>, LoadError> {
     let initrd_size = initrd.as_ref().map_or(0, |(_, size)| *size);
     // The kernel wants each archive to begin at a multiple of four bytes; zeros between them are skipped.
-    let overlay_offset = if overlay.is_empty() {
-        initrd_size
-    } else {
-        initrd_size.next_multiple_of(4)
-    };
+    let overlay_offset = if overlay.is_empty() { initrd_size } else { initrd_size.next_multiple_of(4) };
     let size = overlay_offset + overlay.len() as u64;
     if size == 0 {
         return Ok(None);
     }
     let start = place_initrd(kernel, memory_size, size)?;
     if let Some((mut file, size)) = initrd {
-        let size = usize::try_from(size).map_err(|_| LoadError::InitrdDoesNotFit {
-            size,
-            memory: memory_size,
-        })?;
-        memory
-            .read_exact_volatile_from(GuestAddress(start), &mut file, size)
-            .map_err(LoadError::Initrd)?;
+        let size = usize::try_from(size).map_err(|_| LoadError::InitrdDoesNotFit { size, memory: memory_size })?;
+        memory.read_exact_volatile_from(GuestAddress(start), &mut file, size).map_err(LoadError::Initrd)?;
     }
-    memory
-        .write_slice(overlay, GuestAddress(start + overlay_offset))
-        .map_err(LoadError::Initrd)?;
+    memory.write_slice(overlay, GuestAddress(start + overlay_offset)).map_err(LoadError::Initrd)?;
     Ok(Some(Range { start, size }))
 }
 
@@ -243,18 +211,11 @@ pub fn write_boot_params(
     let params = boot_parameters(kernel, cmdline, initrd, map)?;
     let mut bytes = cmdline.as_bytes().to_vec();
     bytes.push(0);
-    memory
-        .write_slice(&bytes, GuestAddress(layout::CMDLINE))
-        .map_err(LoadError::BootData)?;
-    memory
-        .write_obj(params, GuestAddress(layout::ZERO_PAGE))
-        .map_err(LoadError::BootData)
+    memory.write_slice(&bytes, GuestAddress(layout::CMDLINE)).map_err(LoadError::BootData)?;
+    memory.write_obj(params, GuestAddress(layout::ZERO_PAGE)).map_err(LoadError::BootData)
 }
 
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "addresses and sizes below 4 GiB by the layout, the count checked"
-)]
+#[allow(clippy::cast_possible_truncation, reason = "addresses and sizes below 4 GiB by the layout, the count checked")]
 fn boot_parameters(
     kernel: &LoadedKernel,
     cmdline: &str,
@@ -270,10 +231,7 @@ fn boot_parameters(
     });
     let max = header.cmdline_size;
     if cmdline.len() > max as usize {
-        return Err(LoadError::Cmdline {
-            length: cmdline.len(),
-            max,
-        });
+        return Err(LoadError::Cmdline { length: cmdline.len(), max });
     }
     header.type_of_loader = LOADER_UNDEFINED;
     header.cmd_line_ptr = layout::CMDLINE as u32;
@@ -281,21 +239,13 @@ fn boot_parameters(
         header.ramdisk_image = initrd.start as u32;
         header.ramdisk_size = initrd.size as u32;
     }
-    let mut params = boot_params {
-        acpi_rsdp_addr: layout::ACPI_START,
-        hdr: header,
-        ..boot_params::default()
-    };
+    let mut params = boot_params { acpi_rsdp_addr: layout::ACPI_START, hdr: header, ..boot_params::default() };
     let mut table = params.e820_table;
     if map.len() > table.len() {
         return Err(LoadError::MemoryMap { entries: map.len() });
     }
     for (entry, (range, kind)) in table.iter_mut().zip(map) {
-        *entry = boot_e820_entry {
-            addr: range.start,
-            size: range.size,
-            r#type: kind.e820_type(),
-        };
+        *entry = boot_e820_entry { addr: range.start, size: range.size, r#type: kind.e820_type() };
     }
     params.e820_table = table;
     params.e820_entries = map.len() as u8;
@@ -339,19 +289,12 @@ mod tests {
     }
 
     fn elf_kernel() -> LoadedKernel {
-        LoadedKernel {
-            entry: 0x100_0000,
-            end: 0x180_0000,
-            header: None,
-        }
+        LoadedKernel { entry: 0x100_0000, end: 0x180_0000, header: None }
     }
 
     #[test]
     fn an_elf_executable_is_recognised() {
-        assert_eq!(
-            kernel_format(&test_guest::elf(&[0xf4])),
-            Ok(KernelFormat::Elf)
-        );
+        assert_eq!(kernel_format(&test_guest::elf(&[0xf4])), Ok(KernelFormat::Elf));
     }
 
     #[test]
@@ -370,34 +313,22 @@ mod tests {
 
     #[test]
     fn a_truncated_elf_header_is_refused() {
-        assert_eq!(
-            kernel_format(b"\x7fELF\x02\x01"),
-            Err(KernelFormatError::ElfMachine)
-        );
+        assert_eq!(kernel_format(b"\x7fELF\x02\x01"), Err(KernelFormatError::ElfMachine));
     }
 
     #[test]
     fn a_bzimage_is_recognised() {
-        assert_eq!(
-            kernel_format(&bzimage(0x020f, 1, 0)),
-            Ok(KernelFormat::BzImage)
-        );
+        assert_eq!(kernel_format(&bzimage(0x020f, 1, 0)), Ok(KernelFormat::BzImage));
     }
 
     #[test]
     fn a_bzimage_without_64_bit_entry_is_refused() {
-        assert_eq!(
-            kernel_format(&bzimage(0x020f, 0, 0)),
-            Err(KernelFormatError::No64BitEntry)
-        );
+        assert_eq!(kernel_format(&bzimage(0x020f, 0, 0)), Err(KernelFormatError::No64BitEntry));
     }
 
     #[test]
     fn an_old_bzimage_is_refused() {
-        assert_eq!(
-            kernel_format(&bzimage(0x0206, 1, 0)),
-            Err(KernelFormatError::No64BitEntry)
-        );
+        assert_eq!(kernel_format(&bzimage(0x0206, 1, 0)), Err(KernelFormatError::No64BitEntry));
     }
 
     #[test]
@@ -409,70 +340,36 @@ mod tests {
     fn an_elf_kernel_is_entered_at_its_entry_point() {
         let code = [0x90, 0xf4];
         let memory = memory();
-        let kernel = load_kernel(
-            &memory,
-            MEMORY,
-            &mut file(&test_guest::elf(&code)),
-            KernelFormat::Elf,
-        )
-        .unwrap();
+        let kernel = load_kernel(&memory, MEMORY, &mut file(&test_guest::elf(&code)), KernelFormat::Elf).unwrap();
         let mut loaded = [0u8; 2];
-        memory
-            .read_slice(&mut loaded, GuestAddress(kernel.entry))
-            .unwrap();
+        memory.read_slice(&mut loaded, GuestAddress(kernel.entry)).unwrap();
         assert_eq!((kernel.entry, loaded), (test_guest::LOAD_ADDRESS, code));
     }
 
     #[test]
     fn a_bzimage_is_entered_at_its_64_bit_entry_point() {
-        let kernel = load_kernel(
-            &memory(),
-            MEMORY,
-            &mut file(&bzimage(0x020f, 1, 0x10_0000)),
-            KernelFormat::BzImage,
-        )
-        .unwrap();
+        let kernel =
+            load_kernel(&memory(), MEMORY, &mut file(&bzimage(0x020f, 1, 0x10_0000)), KernelFormat::BzImage).unwrap();
         assert_eq!(kernel.entry, 0x10_0200);
     }
 
     #[test]
     fn a_bzimage_keeps_its_decompression_area_free() {
-        let kernel = load_kernel(
-            &memory(),
-            MEMORY,
-            &mut file(&bzimage(0x020f, 1, 0x10_0000)),
-            KernelFormat::BzImage,
-        )
-        .unwrap();
+        let kernel =
+            load_kernel(&memory(), MEMORY, &mut file(&bzimage(0x020f, 1, 0x10_0000)), KernelFormat::BzImage).unwrap();
         assert_eq!(kernel.end, 0x110_0000);
     }
 
     #[test]
     fn a_bzimage_that_needs_more_memory_is_refused() {
-        let result = load_kernel(
-            &memory(),
-            MEMORY,
-            &mut file(&bzimage(0x020f, 1, 0x1000_0000)),
-            KernelFormat::BzImage,
-        );
-        assert!(matches!(
-            result,
-            Err(LoadError::KernelDoesNotFit {
-                end: 0x1100_0000,
-                ..
-            })
-        ));
+        let result = load_kernel(&memory(), MEMORY, &mut file(&bzimage(0x020f, 1, 0x1000_0000)), KernelFormat::BzImage);
+        assert!(matches!(result, Err(LoadError::KernelDoesNotFit { end: 0x1100_0000, .. })));
     }
 
     #[test]
     fn a_truncated_elf_kernel_is_refused() {
         let image = test_guest::elf(&[0x90; 64]);
-        let result = load_kernel(
-            &memory(),
-            MEMORY,
-            &mut file(&image[..image.len() - 32]),
-            KernelFormat::Elf,
-        );
+        let result = load_kernel(&memory(), MEMORY, &mut file(&image[..image.len() - 32]), KernelFormat::Elf);
         assert!(matches!(result, Err(LoadError::Kernel { .. })));
     }
 
@@ -480,37 +377,22 @@ mod tests {
     fn the_overlay_follows_the_initrd_at_a_multiple_of_four() {
         let memory = memory();
         let initrd = Some((file(b"12345"), 5));
-        let range = load_initrd(&memory, MEMORY, &elf_kernel(), initrd, b"over")
-            .unwrap()
-            .unwrap();
+        let range = load_initrd(&memory, MEMORY, &elf_kernel(), initrd, b"over").unwrap().unwrap();
         let mut bytes = [0xffu8; 12];
-        memory
-            .read_slice(&mut bytes, GuestAddress(range.start))
-            .unwrap();
+        memory.read_slice(&mut bytes, GuestAddress(range.start)).unwrap();
         assert_eq!((range.size, &bytes), (12, b"12345\0\0\0over"));
     }
 
     #[test]
     fn the_overlay_stands_alone_without_an_initrd() {
         let memory = memory();
-        let range = load_initrd(&memory, MEMORY, &elf_kernel(), None, b"over")
-            .unwrap()
-            .unwrap();
-        assert_eq!(
-            range,
-            Range {
-                start: MEMORY - 4096,
-                size: 4
-            }
-        );
+        let range = load_initrd(&memory, MEMORY, &elf_kernel(), None, b"over").unwrap().unwrap();
+        assert_eq!(range, Range { start: MEMORY - 4096, size: 4 });
     }
 
     #[test]
     fn without_initrd_and_overlay_nothing_is_loaded() {
-        assert_eq!(
-            load_initrd(&memory(), MEMORY, &elf_kernel(), None, &[]).unwrap(),
-            None
-        );
+        assert_eq!(load_initrd(&memory(), MEMORY, &elf_kernel(), None, &[]).unwrap(), None);
     }
 
     #[test]
@@ -522,54 +404,28 @@ mod tests {
 
     #[test]
     fn an_initrd_stays_below_the_kernels_limit() {
-        let header = setup_header {
-            initrd_addr_max: 0x2ff_ffff,
-            ..Default::default()
-        };
-        let kernel = LoadedKernel {
-            header: Some(header),
-            ..elf_kernel()
-        };
+        let header = setup_header { initrd_addr_max: 0x2ff_ffff, ..Default::default() };
+        let kernel = LoadedKernel { header: Some(header), ..elf_kernel() };
         assert_eq!(place_initrd(&kernel, MEMORY, 4096).unwrap(), 0x2ff_f000);
     }
 
     #[test]
     fn boot_parameters_hold_command_line_initrd_and_memory_map() {
-        let initrd = Range {
-            start: 0x200_0000,
-            size: 77,
-        };
+        let initrd = Range { start: 0x200_0000, size: 77 };
         let map = layout::e820(MEMORY, None);
         let params = boot_parameters(&elf_kernel(), "quiet", Some(initrd), &map).unwrap();
         let header = params.hdr;
         assert_eq!(
-            (
-                { header.cmd_line_ptr },
-                { header.ramdisk_image },
-                { header.ramdisk_size },
-                params.e820_entries
-            ),
+            ({ header.cmd_line_ptr }, { header.ramdisk_image }, { header.ramdisk_size }, params.e820_entries),
             (0x2_0000, 0x200_0000, 77, 3)
         );
     }
 
     #[test]
     fn a_command_line_longer_than_the_kernel_accepts_is_refused() {
-        let header = setup_header {
-            cmdline_size: 255,
-            ..Default::default()
-        };
-        let kernel = LoadedKernel {
-            header: Some(header),
-            ..elf_kernel()
-        };
+        let header = setup_header { cmdline_size: 255, ..Default::default() };
+        let kernel = LoadedKernel { header: Some(header), ..elf_kernel() };
         let result = boot_parameters(&kernel, &"x".repeat(256), None, &[]);
-        assert!(matches!(
-            result,
-            Err(LoadError::Cmdline {
-                length: 256,
-                max: 255
-            })
-        ));
+        assert!(matches!(result, Err(LoadError::Cmdline { length: 256, max: 255 })));
     }
 }

@@ -64,20 +64,8 @@ pub fn register(
         let address = ram.start_addr();
         let host = memory
             .get_host_address(address)
-            .map_err(|source| MemoryError::HostAddress {
-                address: address.0,
-                source,
-            })?;
-        set_slot(
-            vm,
-            number,
-            Range {
-                start: address.0,
-                size: ram.len(),
-            },
-            host,
-            0,
-        )?;
+            .map_err(|source| MemoryError::HostAddress { address: address.0, source })?;
+        set_slot(vm, number, Range { start: address.0, size: ram.len() }, host, 0)?;
         number += 1;
     }
     let mut address = region.map_or(0, |region| region.start);
@@ -85,29 +73,14 @@ pub fn register(
         let host = slot.mapping.as_mut_ptr().wrapping_add(slot.offset);
         let flags = if slot.read_only { KVM_MEM_READONLY } else { 0 };
         let size = slot.size as u64;
-        set_slot(
-            vm,
-            number,
-            Range {
-                start: address,
-                size,
-            },
-            host,
-            flags,
-        )?;
+        set_slot(vm, number, Range { start: address, size }, host, flags)?;
         number += 1;
         address += size;
     }
     Ok(())
 }
 
-fn set_slot(
-    vm: &VmFd,
-    slot: u32,
-    range: Range,
-    host: *mut u8,
-    flags: u32,
-) -> Result<(), MemoryError> {
+fn set_slot(vm: &VmFd, slot: u32, range: Range, host: *mut u8, flags: u32) -> Result<(), MemoryError> {
     let region = kvm_userspace_memory_region {
         slot,
         flags,
@@ -142,9 +115,6 @@ mod tests {
     fn memory_beyond_the_hole_starts_at_four_gib() {
         let memory = create(layout::HOLE_START + 4096).unwrap();
         let addresses = [layout::HOLE_START, layout::HOLE_END].map(GuestAddress);
-        assert_eq!(
-            addresses.map(|address| memory.address_in_range(address)),
-            [false, true]
-        );
+        assert_eq!(addresses.map(|address| memory.address_in_range(address)), [false, true]);
     }
 }

@@ -57,9 +57,7 @@ const QUEUE_NOTIFY: u64 = virtio_bindings::virtio_mmio::VIRTIO_MMIO_QUEUE_NOTIFY
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "each message says what the variant means")]
 pub enum MachineError {
-    #[error(
-        "there is no {KVM_DEVICE}: enable virtualisation in the firmware and load kvm_intel or kvm_amd"
-    )]
+    #[error("there is no {KVM_DEVICE}: enable virtualisation in the firmware and load kvm_intel or kvm_amd")]
     NoKvm,
     #[error("no permission to open {KVM_DEVICE}: add this user to the group 'kvm', or run as root")]
     NoPermission,
@@ -149,13 +147,7 @@ impl Machine {
         let vm = hypervisor::create_vm(&kvm)?;
         let memory = memory::create(config.memory)?;
         memory::register(&vm, &memory, &config.shared_slots, config.trace_region())?;
-        let entry = load(
-            &config,
-            inputs.kernel,
-            inputs.kernel_format,
-            inputs.initrd,
-            &memory,
-        )?;
+        let entry = load(&config, inputs.kernel, inputs.kernel_format, inputs.initrd, &memory)?;
         let vcpus = hypervisor::create_vcpus(&kvm, &vm, &supported, &config)?;
         boot_state::set_boot_registers(&vcpus[0], entry)?;
         let tsc_offsets = hypervisor::set_tsc_offsets(&vcpus, config.tsc_offset)?;
@@ -207,36 +199,20 @@ impl Machine {
     /// # Errors
     /// The run could not be started. What happens later is the [`Outcome`].
     pub fn run(self, options: RunOptions) -> Result<Outcome, MachineError> {
-        let Self {
-            vcpus,
-            vm,
-            memory,
-            config,
-            disks,
-            stop,
-            ..
-        } = self;
+        let Self { vcpus, vm, memory, config, disks, stop, .. } = self;
         let observer = options.observer;
         let virtio = virtio_devices(&vm, &memory, &config, disks, &observer)?;
         let interrupt = interrupt_line(&vm, layout::SERIAL_GSI)?;
-        let port = SerialPort::new(interrupt, options.console_output, Arc::clone(&observer))
-            .map_err(MachineError::Device)?;
-        let peripherals = Arc::new(Peripherals {
-            serial: Arc::new(port),
-            power: PowerPorts::default(),
-            virtio,
-        });
+        let port =
+            SerialPort::new(interrupt, options.console_output, Arc::clone(&observer)).map_err(MachineError::Device)?;
+        let peripherals = Arc::new(Peripherals { serial: Arc::new(port), power: PowerPorts::default(), virtio });
         let (outcomes, received) = mpsc::channel();
         let ended = Arc::new(EventFd::new(EFD_NONBLOCK).map_err(MachineError::Device)?);
         let mut manager = event_loop::create(&peripherals, options.console_input)?;
         let stopped = event_loop::add_wake(&mut manager, &stop);
         event_loop::add_wake(&mut manager, &ended);
-        let context = VcpuContext {
-            peripherals: Arc::clone(&peripherals),
-            observer: Arc::clone(&observer),
-            outcomes,
-            ended,
-        };
+        let context =
+            VcpuContext { peripherals: Arc::clone(&peripherals), observer: Arc::clone(&observer), outcomes, ended };
         let handles = spawn_all(vcpus, &context)?;
         observer.control(ControlEvent::Started);
         handles.iter().for_each(VcpuHandle::run);
@@ -273,19 +249,14 @@ fn load(
     let devices: Vec<_> = (0..config.disks.len()).map(mmio_device).collect();
     let cpus = u8::try_from(config.cpus).map_err(|_| MachineError::AcpiTables)?;
     let tables = acpi::tables(cpus, &devices).ok_or(MachineError::AcpiTables)?;
-    memory
-        .write_slice(&tables, GuestAddress(layout::ACPI_START))
-        .map_err(loader::LoadError::BootData)?;
+    memory.write_slice(&tables, GuestAddress(layout::ACPI_START)).map_err(loader::LoadError::BootData)?;
     boot_state::write_reset_vector(memory)?;
     boot_state::write_tables(memory)?;
     Ok(kernel.entry)
 }
 
 /// The registers and the interrupt of virtio device `index`.
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "there are at most 19 devices"
-)]
+#[allow(clippy::cast_possible_truncation, reason = "there are at most 19 devices")]
 fn mmio_device(index: usize) -> acpi::MmioDevice {
     acpi::MmioDevice {
         address: layout::VIRTIO_MMIO + index as u64 * layout::VIRTIO_MMIO_SIZE,
@@ -296,8 +267,7 @@ fn mmio_device(index: usize) -> acpi::MmioDevice {
 /// An event that raises interrupt `gsi` (edge-triggered) in the guest.
 fn interrupt_line(vm: &VmFd, gsi: u32) -> Result<EventFd, MachineError> {
     let event = EventFd::new(EFD_NONBLOCK).map_err(MachineError::Device)?;
-    vm.register_irqfd(&event, gsi)
-        .map_err(refused("connect an interrupt"))?;
+    vm.register_irqfd(&event, gsi).map_err(refused("connect an interrupt"))?;
     Ok(event)
 }
 
@@ -313,12 +283,10 @@ fn virtio_devices(
         let place = mmio_device(index as usize);
         let block = Block::new(file, size, disk.read_only, index, Arc::clone(observer));
         let interrupt = interrupt_line(vm, place.gsi)?;
-        let device = MmioTransport::new(Box::new(block), memory.clone(), interrupt)
-            .map_err(MachineError::Device)?;
+        let device = MmioTransport::new(Box::new(block), memory.clone(), interrupt).map_err(MachineError::Device)?;
         let address = IoEventAddress::Mmio(place.address + QUEUE_NOTIFY);
         for (queue, event) in (0u32..).zip(device.notify_events()) {
-            vm.register_ioevent(event, &address, queue)
-                .map_err(refused("connect a notification"))?;
+            vm.register_ioevent(event, &address, queue).map_err(refused("connect a notification"))?;
         }
         devices.push(Arc::new(device));
     }
@@ -344,10 +312,7 @@ fn spawn_all(vcpus: Vec<VcpuFd>, context: &VcpuContext) -> Result<Vec<VcpuHandle
 /// Stops all vCPUs, then waits for their threads.
 fn stop_all(handles: Vec<VcpuHandle>) -> Result<(), RunError> {
     handles.iter().for_each(VcpuHandle::stop);
-    handles
-        .into_iter()
-        .map(VcpuHandle::join)
-        .fold(Ok(()), Result::and)
+    handles.into_iter().map(VcpuHandle::join).fold(Ok(()), Result::and)
 }
 
 #[cfg(test)]

@@ -68,14 +68,7 @@ pub trait Observer: Send + Sync {
         let _ = (vcpu, address, size, write, value);
     }
     /// A block request begins (`done` false) or has been answered (`done` true). `sector` counts 512 bytes.
-    fn block_request(
-        &self,
-        disk: u32,
-        kind: BlockRequestKind,
-        sector: u64,
-        bytes: u32,
-        done: bool,
-    ) {
+    fn block_request(&self, disk: u32, kind: BlockRequestKind, sector: u64, bytes: u32, done: bool) {
         let _ = (disk, kind, sector, bytes, done);
     }
     /// The guest wrote to its console.

@@ -16,13 +16,9 @@ pub enum RunError {
         #[source]
         source: errno::Error,
     },
-    #[error(
-        "the processor refused to enter the guest on vCPU {vcpu} (reason {hardware_reason:#x})"
-    )]
+    #[error("the processor refused to enter the guest on vCPU {vcpu} (reason {hardware_reason:#x})")]
     EntryFailed { vcpu: u32, hardware_reason: u64 },
-    #[error(
-        "vCPU {vcpu} stopped for a reason that this machine does not handle (KVM exit {reason})"
-    )]
+    #[error("vCPU {vcpu} stopped for a reason that this machine does not handle (KVM exit {reason})")]
     Unexpected { vcpu: u32, reason: u32 },
     #[error("KVM stopped vCPU {vcpu} with an internal error ({suberror})")]
     Internal { vcpu: u32, suberror: u32 },
@@ -93,20 +89,11 @@ impl fmt::Display for Outcome {
             Self::Reboot => f.write_str("the guest asked for a reboot"),
             Self::Panic => f.write_str("the guest's kernel panicked"),
             Self::TripleFault { vcpu } => write!(f, "triple fault on vCPU {vcpu}"),
-            Self::EmulationFailure {
-                vcpu,
-                rip,
-                instruction,
-            } => {
-                write!(
-                    f,
-                    "KVM cannot emulate an instruction of the guest on vCPU {vcpu} at {rip:#x}"
-                )?;
+            Self::EmulationFailure { vcpu, rip, instruction } => {
+                write!(f, "KVM cannot emulate an instruction of the guest on vCPU {vcpu} at {rip:#x}")?;
                 if !instruction.is_empty() {
                     f.write_str(" (bytes")?;
-                    instruction
-                        .iter()
-                        .try_for_each(|byte| write!(f, " {byte:02x}"))?;
+                    instruction.iter().try_for_each(|byte| write!(f, " {byte:02x}"))?;
                     f.write_str(")")?;
                 }
                 Ok(())
@@ -129,19 +116,12 @@ mod tests {
     #[test]
     fn a_failure_of_the_host_stays_one_after_a_panic() {
         let error = RunError::ThreadPanicked { vcpu: 0 };
-        assert!(matches!(
-            Outcome::Failed(error).after_panic(),
-            Outcome::Failed(_)
-        ));
+        assert!(matches!(Outcome::Failed(error).after_panic(), Outcome::Failed(_)));
     }
 
     #[test]
     fn an_emulation_failure_shows_place_and_bytes() {
-        let outcome = Outcome::EmulationFailure {
-            vcpu: 1,
-            rip: 0x20_0000,
-            instruction: vec![0x0f, 0xc7],
-        };
+        let outcome = Outcome::EmulationFailure { vcpu: 1, rip: 0x20_0000, instruction: vec![0x0f, 0xc7] };
         assert_eq!(
             outcome.to_string(),
             "KVM cannot emulate an instruction of the guest on vCPU 1 at 0x200000 (bytes 0f c7)"

@@ -29,9 +29,7 @@ impl Peripherals {
     fn virtio_register(&self, address: u64) -> Option<(&MmioTransport, u64)> {
         let offset = address.checked_sub(VIRTIO_MMIO)?;
         let index = usize::try_from(offset / VIRTIO_MMIO_SIZE).ok()?;
-        self.virtio
-            .get(index)
-            .map(|device| (device.as_ref(), offset % VIRTIO_MMIO_SIZE))
+        self.virtio.get(index).map(|device| (device.as_ref(), offset % VIRTIO_MMIO_SIZE))
     }
 }
 
@@ -48,13 +46,10 @@ impl Bus for Peripherals {
 
     fn port_write(&self, port: u16, data: &[u8]) -> Option<GuestRequest> {
         let Some(register) = serial_register(port) else {
-            return data
-                .first()
-                .and_then(|value| self.power.write(port, *value));
+            return data.first().and_then(|value| self.power.write(port, *value));
         };
         // Every register is one byte wide, so several bytes are a string of writes.
-        data.iter()
-            .for_each(|value| self.serial.write(register, *value));
+        data.iter().for_each(|value| self.serial.write(register, *value));
         None
     }
 
@@ -105,10 +100,7 @@ mod tests {
 
     #[test]
     fn the_reset_register_is_reached() {
-        assert_eq!(
-            peripherals().port_write(0x602, &[1]),
-            Some(GuestRequest::Reset)
-        );
+        assert_eq!(peripherals().port_write(0x602, &[1]), Some(GuestRequest::Reset));
     }
 
     #[test]

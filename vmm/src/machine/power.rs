@@ -55,9 +55,7 @@ impl PowerPorts {
     /// Writes a byte to `port` and says what the guest wants by it.
     pub fn write(&self, port: u16, value: u8) -> Option<GuestRequest> {
         match port {
-            SLEEP_CONTROL_PORT if value == SLEEP_ENABLE | SLEEP_TYPE_OFF << 2 => {
-                Some(GuestRequest::PowerOff)
-            }
+            SLEEP_CONTROL_PORT if value == SLEEP_ENABLE | SLEEP_TYPE_OFF << 2 => Some(GuestRequest::PowerOff),
             RESET_PORT if value == RESET_VALUE => Some(GuestRequest::Reset),
             KEYBOARD_COMMAND_PORT if value == KEYBOARD_RESET => Some(GuestRequest::Reset),
             PANIC_PORT if value & PANIC_EVENTS != 0 => {
@@ -98,20 +96,14 @@ mod tests {
 
     #[test]
     fn the_keyboard_controller_resets() {
-        assert_eq!(
-            PowerPorts::default().write(0x64, 0xfe),
-            Some(GuestRequest::Reset)
-        );
+        assert_eq!(PowerPorts::default().write(0x64, 0xfe), Some(GuestRequest::Reset));
     }
 
     #[test]
     fn a_panic_is_remembered() {
         let ports = PowerPorts::default();
         let request = ports.write(PANIC_PORT, 1);
-        assert_eq!(
-            (request, ports.panicked()),
-            (Some(GuestRequest::Panicked), true)
-        );
+        assert_eq!((request, ports.panicked()), (Some(GuestRequest::Panicked), true));
     }
 
     #[test]

@@ -65,26 +65,11 @@ impl SerialPort {
     ///
     /// # Errors
     /// No file descriptor is left.
-    pub fn new(
-        interrupt: EventFd,
-        output: ConsoleOutput,
-        observer: Arc<dyn Observer>,
-    ) -> io::Result<Self> {
+    pub fn new(interrupt: EventFd, output: ConsoleOutput, observer: Arc<dyn Observer>) -> io::Result<Self> {
         let input_drained = EventFd::new(EFD_NONBLOCK)?;
-        let events = ConsoleEvents {
-            observer: Arc::clone(&observer),
-            input_drained: input_drained.try_clone()?,
-        };
-        let port = Mutex::new(Serial::with_events(
-            InterruptLine(interrupt),
-            events,
-            output,
-        ));
-        Ok(Self {
-            port,
-            input_drained,
-            observer,
-        })
+        let events = ConsoleEvents { observer: Arc::clone(&observer), input_drained: input_drained.try_clone()? };
+        let port = Mutex::new(Serial::with_events(InterruptLine(interrupt), events, output));
+        Ok(Self { port, input_drained, observer })
     }
 
     fn lock(&self) -> MutexGuard<'_, Serial<InterruptLine, ConsoleEvents, ConsoleOutput>> {
@@ -112,8 +97,7 @@ impl SerialPort {
     pub fn enqueue(&self, input: &[u8]) {
         // Nothing is lost: callers bring no more than `room`. A port in loopback mode takes none, as specified.
         if let Ok(taken) = self.lock().enqueue_raw_bytes(input) {
-            self.observer
-                .console_input(u32::try_from(taken).unwrap_or(u32::MAX));
+            self.observer.console_input(u32::try_from(taken).unwrap_or(u32::MAX));
         }
     }
 }
@@ -129,11 +113,7 @@ impl ConsoleInput {
     /// Reads `input` whenever it is readable. It may be blocking; no more is read than is there.
     #[must_use]
     pub fn new(port: Arc<SerialPort>, input: Option<File>) -> Self {
-        Self {
-            port,
-            input,
-            waiting_for_room: false,
-        }
+        Self { port, input, waiting_for_room: false }
     }
 
     fn close(&mut self, ops: &mut EventOps) {
@@ -157,11 +137,7 @@ impl ConsoleInput {
         match input.read(&mut buffer[..length]) {
             Ok(0) => self.close(ops),
             Ok(read) => self.port.enqueue(&buffer[..read]),
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-                ) => {}
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(_) => self.close(ops),
         }
     }
@@ -259,9 +235,7 @@ mod tests {
         let mut received = Vec::new();
         while received.len() < sent.len() {
             manager.run_with_timeout(100).unwrap();
-            received.extend(std::iter::from_fn(|| {
-                (port.read(LINE_STATUS) & 1 == 1).then(|| port.read(DATA))
-            }));
+            received.extend(std::iter::from_fn(|| (port.read(LINE_STATUS) & 1 == 1).then(|| port.read(DATA))));
         }
         assert_eq!(received, sent);
     }
@@ -272,9 +246,7 @@ mod tests {
         let (mut manager, mut writer) = piped(&port);
         writer.write_all(&[7; 150]).unwrap();
         drop(writer);
-        let wakes: Vec<_> = (0..8)
-            .map(|_| manager.run_with_timeout(10).unwrap())
-            .collect();
+        let wakes: Vec<_> = (0..8).map(|_| manager.run_with_timeout(10).unwrap()).collect();
         assert_eq!(wakes.last(), Some(&0), "{wakes:?}");
     }
 

@@ -160,11 +160,7 @@ fn config(folder: &TempDir, code: &[u8]) -> MachineConfig {
 fn run(machine: Machine, input: Option<File>) -> (Outcome, Vec<u8>, Arc<Log>) {
     let console = Console::default();
     let log = Arc::new(Log::default());
-    let options = RunOptions {
-        observer: log.clone(),
-        console_output: Box::new(console.clone()),
-        console_input: input,
-    };
+    let options = RunOptions { observer: log.clone(), console_output: Box::new(console.clone()), console_input: input };
     let outcome = machine.run(options).unwrap();
     let output = console.0.lock().unwrap().clone();
     (outcome, output, log)
@@ -180,12 +176,7 @@ fn shared_pages(pages: usize) -> Arc<MmapRaw> {
 }
 
 fn slot(mapping: &Arc<MmapRaw>, page: usize, read_only: bool) -> SharedSlot {
-    SharedSlot {
-        mapping: Arc::clone(mapping),
-        offset: page * 4096,
-        size: 4096,
-        read_only,
-    }
+    SharedSlot { mapping: Arc::clone(mapping), offset: page * 4096, size: 4096, read_only }
 }
 
 /// Reads a little-endian word of shared memory.
@@ -200,10 +191,7 @@ fn peek(mapping: &MmapRaw, offset: usize) -> u32 {
 fn a_guest_prints_and_powers_off() {
     let (outcome, output, log) = run_code(HELLO);
     assert!(matches!(outcome, Outcome::PowerOff), "{outcome:?}");
-    assert_eq!(
-        (output.as_slice(), log.console.load(Ordering::Relaxed)),
-        (&b"ok"[..], 2)
-    );
+    assert_eq!((output.as_slice(), log.console.load(Ordering::Relaxed)), (&b"ok"[..], 2));
 }
 
 #[test]
@@ -216,10 +204,7 @@ fn every_entry_has_its_exit() {
 #[test]
 fn start_and_end_of_a_run_are_observed() {
     let (_, _, log) = run_code(HELLO);
-    assert_eq!(
-        *log.control.lock().unwrap(),
-        [ControlEvent::Started, ControlEvent::PoweredOff]
-    );
+    assert_eq!(*log.control.lock().unwrap(), [ControlEvent::Started, ControlEvent::PoweredOff]);
 }
 
 #[test]
@@ -232,31 +217,19 @@ fn a_reset_ends_the_run() {
 fn a_reset_after_a_panic_is_a_panic() {
     let (outcome, _, log) = run_code(PANIC);
     assert!(matches!(outcome, Outcome::Panic), "{outcome:?}");
-    assert!(
-        log.control
-            .lock()
-            .unwrap()
-            .contains(&ControlEvent::GuestPanicked)
-    );
+    assert!(log.control.lock().unwrap().contains(&ControlEvent::GuestPanicked));
 }
 
 #[test]
 fn a_triple_fault_ends_the_run() {
     let (outcome, ..) = run_code(TRIPLE_FAULT);
-    assert!(
-        matches!(outcome, Outcome::TripleFault { vcpu: 0 }),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, Outcome::TripleFault { vcpu: 0 }), "{outcome:?}");
 }
 
 #[test]
 fn a_guest_that_never_ends_is_stopped() {
     let folder = TempDir::new().unwrap();
-    let machine = Machine::new(MachineConfig {
-        cpus: 2,
-        ..config(&folder, SPIN)
-    })
-    .unwrap();
+    let machine = Machine::new(MachineConfig { cpus: 2, ..config(&folder, SPIN) }).unwrap();
     let stop = machine.stop_handle();
     let stopper = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(100));
@@ -267,11 +240,7 @@ fn a_guest_that_never_ends_is_stopped() {
     assert!(matches!(outcome, Outcome::Stopped), "{outcome:?}");
     assert_eq!(
         *log.control.lock().unwrap(),
-        [
-            ControlEvent::Started,
-            ControlEvent::StopRequested,
-            ControlEvent::Stopped
-        ]
+        [ControlEvent::Started, ControlEvent::StopRequested, ControlEvent::Stopped]
     );
 }
 
@@ -287,11 +256,7 @@ fn a_run_that_is_stopped_before_it_starts_ends_at_once() {
 #[test]
 fn each_vcpu_has_a_thread_of_its_own() {
     let folder = TempDir::new().unwrap();
-    let machine = Machine::new(MachineConfig {
-        cpus: 3,
-        ..config(&folder, HELLO)
-    })
-    .unwrap();
+    let machine = Machine::new(MachineConfig { cpus: 3, ..config(&folder, HELLO) }).unwrap();
     let (.., log) = run(machine, None);
     let mut threads = log.threads.lock().unwrap().clone();
     threads.sort_unstable();
@@ -323,14 +288,8 @@ fn the_guest_finds_the_trace_region_by_cpuid() {
     let region = machine.trace_region().unwrap();
     run(machine, None);
     let found = [0, 4, 8, 12, 16, 20, 24, 28].map(|at| peek(&shared, at));
-    let signature: Vec<u8> = found[1..4]
-        .iter()
-        .flat_map(|word| word.to_le_bytes())
-        .collect();
-    assert_eq!(
-        (found[0], signature.as_slice()),
-        (0x4000_0101, &b"STRATATRACE\0"[..])
-    );
+    let signature: Vec<u8> = found[1..4].iter().flat_map(|word| word.to_le_bytes()).collect();
+    assert_eq!((found[0], signature.as_slice()), (0x4000_0101, &b"STRATATRACE\0"[..]));
     assert_eq!((region.start, region.size), (1 << 32, 2 * 4096));
     assert_eq!(found[4..], [9, 2, 0, 1]);
 }
@@ -353,40 +312,19 @@ fn a_write_to_a_read_only_slot_is_observed_and_has_no_effect() {
 #[test]
 fn a_tsc_offset_is_applied_to_every_vcpu_or_refused() {
     let folder = TempDir::new().unwrap();
-    let config = MachineConfig {
-        cpus: 2,
-        tsc_offset: Some(-12_345_678),
-        ..config(&folder, HELLO)
-    };
+    let config = MachineConfig { cpus: 2, tsc_offset: Some(-12_345_678), ..config(&folder, HELLO) };
     let result = Machine::new(config).map(|machine| machine.tsc_offsets().map(<[i64]>::to_vec));
     let applied = matches!(&result, Ok(Some(offsets)) if *offsets == [-12_345_678; 2]);
-    let refused = matches!(
-        &result,
-        Err(MachineError::TscOffset {
-            vcpu: 0,
-            found: 0,
-            ..
-        })
-    );
+    let refused = matches!(&result, Err(MachineError::TscOffset { vcpu: 0, found: 0, .. }));
     assert!(applied || refused, "{result:?}");
 }
 
 #[test]
 fn all_vcpus_have_the_same_tsc_offset_by_default() {
     let folder = TempDir::new().unwrap();
-    let machine = Machine::new(MachineConfig {
-        cpus: 4,
-        ..config(&folder, HELLO)
-    })
-    .unwrap();
+    let machine = Machine::new(MachineConfig { cpus: 4, ..config(&folder, HELLO) }).unwrap();
     let offsets = machine.tsc_offsets().unwrap();
-    assert_eq!(
-        (
-            offsets.len(),
-            offsets.iter().all(|offset| *offset == offsets[0])
-        ),
-        (4, true)
-    );
+    assert_eq!((offsets.len(), offsets.iter().all(|offset| *offset == offsets[0])), (4, true));
 }
 
 #[test]
@@ -401,12 +339,6 @@ fn the_clock_reading_lies_between_readings_around_it() {
 #[test]
 fn a_bad_configuration_is_refused_before_anything_is_created() {
     let folder = TempDir::new().unwrap();
-    let result = Machine::new(MachineConfig {
-        cpus: 0,
-        ..config(&folder, HELLO)
-    });
-    assert!(matches!(
-        result.err(),
-        Some(MachineError::Config(ConfigError::NoCpus))
-    ));
+    let result = Machine::new(MachineConfig { cpus: 0, ..config(&folder, HELLO) });
+    assert!(matches!(result.err(), Some(MachineError::Config(ConfigError::NoCpus))));
 }

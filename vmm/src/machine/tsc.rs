@@ -5,8 +5,7 @@ use std::arch::x86_64::_rdtsc;
 use std::ptr;
 
 use kvm_bindings::{
-    KVM_CLOCK_HOST_TSC, KVM_CLOCK_REALTIME, KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET, kvm_clock_data,
-    kvm_device_attr,
+    KVM_CLOCK_HOST_TSC, KVM_CLOCK_REALTIME, KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET, kvm_clock_data, kvm_device_attr,
 };
 use kvm_ioctls::{VcpuFd, VmFd};
 use rustix::time::{ClockId, clock_gettime};
@@ -38,12 +37,7 @@ pub fn host_tsc() -> u64 {
 }
 
 fn offset_attribute(value: *const u64) -> kvm_device_attr {
-    kvm_device_attr {
-        flags: 0,
-        group: KVM_VCPU_TSC_CTRL,
-        attr: u64::from(KVM_VCPU_TSC_OFFSET),
-        addr: value as u64,
-    }
+    kvm_device_attr { flags: 0, group: KVM_VCPU_TSC_CTRL, attr: u64::from(KVM_VCPU_TSC_OFFSET), addr: value as u64 }
 }
 
 /// Whether KVM lets the TSC offset of `vcpu` be set and read (Linux 5.16 and later).
@@ -66,11 +60,7 @@ pub fn set_offset(vcpu: &VcpuFd, offset: i64) -> Result<(), errno::Error> {
     // SAFETY: the file is a vCPU; KVM reads the structure and the eight bytes it points at, both of which
     // outlive the call.
     let result = unsafe { ioctl_with_ref(vcpu, KVM_SET_DEVICE_ATTR(), &attribute) };
-    if result == 0 {
-        Ok(())
-    } else {
-        errno::errno_result()
-    }
+    if result == 0 { Ok(()) } else { errno::errno_result() }
 }
 
 /// Reads guest TSC minus host TSC, ticks.
@@ -83,11 +73,7 @@ pub fn read_offset(vcpu: &VcpuFd) -> Result<i64, errno::Error> {
     // SAFETY: the file is a vCPU; KVM reads the structure and writes the eight bytes it points at, both of
     // which outlive the call and are used by nobody else.
     let result = unsafe { ioctl_with_ref(vcpu, KVM_GET_DEVICE_ATTR(), &attribute) };
-    if result == 0 {
-        Ok(value.cast_signed())
-    } else {
-        errno::errno_result()
-    }
+    if result == 0 { Ok(value.cast_signed()) } else { errno::errno_result() }
 }
 
 /// How exact a [`ClockReading`] is.
@@ -116,10 +102,7 @@ pub struct ClockReading {
 /// Reads TSC and wall clock together: from KVM where it can (flags of `KVM_GET_CLOCK`), else bracketed.
 #[must_use]
 pub fn clock_reading(vm: &VmFd) -> ClockReading {
-    vm.get_clock()
-        .ok()
-        .and_then(|clock| from_kvm(&clock))
-        .unwrap_or_else(bracketed)
+    vm.get_clock().ok().and_then(|clock| from_kvm(&clock)).unwrap_or_else(bracketed)
 }
 
 fn from_kvm(clock: &kvm_clock_data) -> Option<ClockReading> {
@@ -138,11 +121,7 @@ pub fn bracketed() -> ClockReading {
         let before = host_tsc();
         let realtime_ns = realtime_ns();
         let width = host_tsc().saturating_sub(before);
-        ClockReading {
-            host_tsc: before + width / 2,
-            realtime_ns,
-            source: ClockSource::Bracketed { width },
-        }
+        ClockReading { host_tsc: before + width / 2, realtime_ns, source: ClockSource::Bracketed { width } }
     });
     let width = |reading: &ClockReading| match reading.source {
         ClockSource::Kvm => 0,
@@ -167,38 +146,20 @@ mod tests {
 
     #[test]
     fn kvms_reading_is_used_when_it_has_both_clocks() {
-        let clock = kvm_clock_data {
-            flags: 0xe,
-            realtime: 5,
-            host_tsc: 7,
-            ..Default::default()
-        };
-        let expected = ClockReading {
-            host_tsc: 7,
-            realtime_ns: 5,
-            source: ClockSource::Kvm,
-        };
+        let clock = kvm_clock_data { flags: 0xe, realtime: 5, host_tsc: 7, ..Default::default() };
+        let expected = ClockReading { host_tsc: 7, realtime_ns: 5, source: ClockSource::Kvm };
         assert_eq!(from_kvm(&clock), Some(expected));
     }
 
     #[test]
     fn kvms_reading_without_host_tsc_is_not_used() {
-        let clock = kvm_clock_data {
-            flags: 0x6,
-            realtime: 5,
-            ..Default::default()
-        };
+        let clock = kvm_clock_data { flags: 0x6, realtime: 5, ..Default::default() };
         assert_eq!(from_kvm(&clock), None);
     }
 
     #[test]
     fn a_bracketed_reading_lies_between_the_clocks_around_it() {
-        let unix = || {
-            SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .unwrap()
-                .as_nanos()
-        };
+        let unix = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
         let before = (host_tsc(), unix());
         let reading = bracketed();
         let after = (host_tsc(), unix());

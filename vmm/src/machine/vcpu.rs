@@ -104,22 +104,9 @@ pub fn spawn(index: u32, fd: VcpuFd, context: VcpuContext) -> io::Result<VcpuHan
     register_kick()?;
     let (commands, receiver) = mpsc::channel();
     let state = Arc::new(AtomicU8::new(VcpuState::Waiting as u8));
-    let vcpu = Vcpu {
-        index,
-        fd,
-        context,
-        commands: receiver,
-        state: Arc::clone(&state),
-    };
-    let thread = thread::Builder::new()
-        .name(format!("vcpu{index}"))
-        .spawn(|| vcpu.run())?;
-    Ok(VcpuHandle {
-        index,
-        thread,
-        commands,
-        state,
-    })
+    let vcpu = Vcpu { index, fd, context, commands: receiver, state: Arc::clone(&state) };
+    let thread = thread::Builder::new().name(format!("vcpu{index}")).spawn(|| vcpu.run())?;
+    Ok(VcpuHandle { index, thread, commands, state })
 }
 
 impl VcpuHandle {
@@ -154,9 +141,7 @@ impl VcpuHandle {
     /// The thread panicked.
     pub fn join(self) -> Result<(), RunError> {
         let vcpu = self.index;
-        self.thread
-            .join()
-            .map_err(|_| RunError::ThreadPanicked { vcpu })
+        self.thread.join().map_err(|_| RunError::ThreadPanicked { vcpu })
     }
 }
 
@@ -185,9 +170,7 @@ impl Vcpu {
         let _guard = PanicGuard(&context, self.index);
         RUN_PAGE.set(ptr::from_mut(self.fd.get_kvm_run()));
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
-        context
-            .observer
-            .vcpu_thread_started(self.index, tid.unsigned_abs());
+        context.observer.vcpu_thread_started(self.index, tid.unsigned_abs());
         if self.commands.recv() == Ok(Command::Run) {
             self.set_state(VcpuState::Running);
             if let Some(outcome) = self.run_guest() {
@@ -230,10 +213,7 @@ impl Vcpu {
                     self.context.observer.vcpu_exit(self.index, KVM_EXIT_INTR);
                 }
                 Err(source) => {
-                    return Some(Outcome::Failed(RunError::Kvm {
-                        vcpu: self.index,
-                        source,
-                    }));
+                    return Some(Outcome::Failed(RunError::Kvm { vcpu: self.index, source }));
                 }
             }
         }
@@ -259,14 +239,9 @@ impl Vcpu {
             Verdict::TripleFault => Some(Outcome::TripleFault { vcpu }),
             Verdict::InternalError => Some(self.internal_error()),
             Verdict::EntryFailed { hardware_reason } => {
-                Some(Outcome::Failed(RunError::EntryFailed {
-                    vcpu,
-                    hardware_reason,
-                }))
+                Some(Outcome::Failed(RunError::EntryFailed { vcpu, hardware_reason }))
             }
-            Verdict::Unexpected { reason } => {
-                Some(Outcome::Failed(RunError::Unexpected { vcpu, reason }))
-            }
+            Verdict::Unexpected { reason } => Some(Outcome::Failed(RunError::Unexpected { vcpu, reason })),
         }
     }
 
@@ -276,11 +251,7 @@ impl Vcpu {
         let rip = self.fd.get_regs().map_or(0, |regs| regs.rip);
         let (suberror, instruction) = internal_error_details(self.fd.get_kvm_run());
         if suberror == KVM_INTERNAL_ERROR_EMULATION {
-            Outcome::EmulationFailure {
-                vcpu,
-                rip,
-                instruction,
-            }
+            Outcome::EmulationFailure { vcpu, rip, instruction }
         } else {
             Outcome::Failed(RunError::Internal { vcpu, suberror })
         }
@@ -296,10 +267,7 @@ pub(crate) fn internal_error_details(run: &kvm_run) -> (u32, Vec<u8>) {
     let failure = unsafe { run.__bindgen_anon_1.emulation_failure };
     let flag = u64::from(KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES);
     // The flags and the bytes count as three words of data.
-    if failure.suberror != KVM_INTERNAL_ERROR_EMULATION
-        || failure.ndata < 3
-        || failure.flags & flag == 0
-    {
+    if failure.suberror != KVM_INTERNAL_ERROR_EMULATION || failure.ndata < 3 || failure.flags & flag == 0 {
         return (failure.suberror, Vec::new());
     }
     // SAFETY: the union has this one member, and every bit pattern of it is valid.

@@ -6,9 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use virtio_bindings::virtio_blk::{
-    VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_FLUSH, VIRTIO_BLK_F_RO, VIRTIO_BLK_F_SEG_MAX,
-    VIRTIO_BLK_ID_BYTES, VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_S_UNSUPP,
-    VIRTIO_BLK_T_FLUSH, VIRTIO_BLK_T_GET_ID, VIRTIO_BLK_T_IN, VIRTIO_BLK_T_OUT,
+    VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_FLUSH, VIRTIO_BLK_F_RO, VIRTIO_BLK_F_SEG_MAX, VIRTIO_BLK_ID_BYTES,
+    VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_S_UNSUPP, VIRTIO_BLK_T_FLUSH, VIRTIO_BLK_T_GET_ID, VIRTIO_BLK_T_IN,
+    VIRTIO_BLK_T_OUT,
 };
 use virtio_bindings::virtio_ids::VIRTIO_ID_BLOCK;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
@@ -85,29 +85,12 @@ pub struct Block {
 impl Block {
     /// A disk of `size` bytes in `file`; `index` names it to the observer and in its identification.
     #[must_use]
-    pub fn new(
-        file: File,
-        size: u64,
-        read_only: bool,
-        index: u32,
-        observer: Arc<dyn Observer>,
-    ) -> Self {
-        Self {
-            file,
-            sectors: size / SECTOR_SIZE,
-            read_only,
-            index,
-            buffer: vec![0; CHUNK],
-            observer,
-        }
+    pub fn new(file: File, size: u64, read_only: bool, index: u32, observer: Arc<dyn Observer>) -> Self {
+        Self { file, sectors: size / SECTOR_SIZE, read_only, index, buffer: vec![0; CHUNK], observer }
     }
 
     /// Answers one request and returns how many bytes were written to the guest.
-    fn answer(
-        &mut self,
-        chain: DescriptorChain<&GuestMemoryMmap>,
-        memory: &GuestMemoryMmap,
-    ) -> u32 {
+    fn answer(&mut self, chain: DescriptorChain<&GuestMemoryMmap>, memory: &GuestMemoryMmap) -> u32 {
         // A chain outside guest memory, or without room for a status, can be told nothing.
         let Ok(mut reader) = chain.clone().reader(memory) else {
             return 0;
@@ -133,11 +116,7 @@ impl Block {
         }
     }
 
-    fn execute(
-        &mut self,
-        reader: &mut Reader<'_>,
-        writer: &mut Writer<'_>,
-    ) -> Result<u32, RequestError> {
+    fn execute(&mut self, reader: &mut Reader<'_>, writer: &mut Writer<'_>) -> Result<u32, RequestError> {
         let request = Request::read(reader)?;
         let length = match request.kind {
             VIRTIO_BLK_T_OUT => reader.available_bytes(),
@@ -145,8 +124,7 @@ impl Block {
         };
         let bytes = u32::try_from(length).map_err(|_| RequestError::Failed)?;
         let kind = request.observed_kind();
-        self.observer
-            .block_request(self.index, kind, request.sector, bytes, false);
+        self.observer.block_request(self.index, kind, request.sector, bytes, false);
         let result = match kind {
             BlockRequestKind::Read => self.read(request.sector, length, writer).map(|()| bytes),
             BlockRequestKind::Write => self.write(request.sector, length, reader).map(|()| 0),
@@ -154,29 +132,21 @@ impl Block {
             BlockRequestKind::GetId => self.identify(writer),
             BlockRequestKind::Other => Err(RequestError::Unsupported),
         };
-        self.observer
-            .block_request(self.index, kind, request.sector, bytes, true);
+        self.observer.block_request(self.index, kind, request.sector, bytes, true);
         result
     }
 
     /// The place in the file of `length` bytes from `sector` on, if they lie on the disk in whole sectors.
     fn offset(&self, sector: u64, length: usize) -> Result<u64, RequestError> {
         let length = length as u64;
-        let end = sector
-            .checked_add(length / SECTOR_SIZE)
-            .ok_or(RequestError::Failed)?;
+        let end = sector.checked_add(length / SECTOR_SIZE).ok_or(RequestError::Failed)?;
         if length == 0 || !length.is_multiple_of(SECTOR_SIZE) || end > self.sectors {
             return Err(RequestError::Failed);
         }
         Ok(sector * SECTOR_SIZE)
     }
 
-    fn read(
-        &mut self,
-        sector: u64,
-        length: usize,
-        writer: &mut Writer<'_>,
-    ) -> Result<(), RequestError> {
+    fn read(&mut self, sector: u64, length: usize, writer: &mut Writer<'_>) -> Result<(), RequestError> {
         let mut offset = self.offset(sector, length)?;
         let mut left = length;
         while left > 0 {
@@ -190,12 +160,7 @@ impl Block {
         Ok(())
     }
 
-    fn write(
-        &mut self,
-        sector: u64,
-        length: usize,
-        reader: &mut Reader<'_>,
-    ) -> Result<(), RequestError> {
+    fn write(&mut self, sector: u64, length: usize, reader: &mut Reader<'_>) -> Result<(), RequestError> {
         let mut offset = self.offset(sector, length)?;
         if self.read_only {
             return Err(RequestError::Failed);
@@ -237,11 +202,7 @@ impl VirtioDevice for Block {
     }
 
     fn features(&self) -> u64 {
-        let read_only = if self.read_only {
-            1 << VIRTIO_BLK_F_RO
-        } else {
-            0
-        };
+        let read_only = if self.read_only { 1 << VIRTIO_BLK_F_RO } else { 0 };
         read_only
             | 1 << VIRTIO_BLK_F_SEG_MAX
             | 1 << VIRTIO_BLK_F_BLK_SIZE
@@ -256,20 +217,13 @@ impl VirtioDevice for Block {
 
     fn read_config(&self, offset: u64, data: &mut [u8]) {
         let config = self.config();
-        let rest = usize::try_from(offset)
-            .ok()
-            .and_then(|offset| config.get(offset..));
+        let rest = usize::try_from(offset).ok().and_then(|offset| config.get(offset..));
         for (to, from) in data.iter_mut().zip(rest.unwrap_or_default()) {
             *to = *from;
         }
     }
 
-    fn serve(
-        &mut self,
-        _: usize,
-        queue: &mut Queue,
-        memory: &GuestMemoryMmap,
-    ) -> Result<Served, virtio_queue::Error> {
+    fn serve(&mut self, _: usize, queue: &mut Queue, memory: &GuestMemoryMmap) -> Result<Served, virtio_queue::Error> {
         let mut budget = REQUESTS_PER_CALL;
         let mut answered = false;
         loop {
@@ -317,13 +271,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let pattern: Vec<u8> = (0u8..64).flat_map(|sector| [sector; 512]).collect();
         file.write_all_at(&pattern, 0).unwrap();
-        Block::new(
-            file,
-            SECTORS * SECTOR_SIZE,
-            read_only,
-            3,
-            Arc::new(NoObserver),
-        )
+        Block::new(file, SECTORS * SECTOR_SIZE, read_only, 3, Arc::new(NoObserver))
     }
 
     const NEXT: u16 = 1;
@@ -349,9 +297,7 @@ mod tests {
     }
 
     fn header(memory: &GuestMemoryMmap, kind: u32, sector: u64) -> (u64, u32, bool) {
-        memory
-            .write_obj(u64::from(kind), GuestAddress(HEADER))
-            .unwrap();
+        memory.write_obj(u64::from(kind), GuestAddress(HEADER)).unwrap();
         memory.write_obj(sector, GuestAddress(HEADER + 8)).unwrap();
         (HEADER, 16, false)
     }
@@ -362,49 +308,28 @@ mod tests {
     fn a_read_copies_the_sectors() {
         let (memory, mut disk) = (memory(), disk(false));
         let header = header(&memory, VIRTIO_BLK_T_IN, 5);
-        let status = serve(
-            &mut disk,
-            &memory,
-            &[header, (DATA, 1024, true), STATUS_BYTE],
-        );
-        let ends: [u8; 2] =
-            [DATA, DATA + 1023].map(|at| memory.read_obj(GuestAddress(at)).unwrap());
+        let status = serve(&mut disk, &memory, &[header, (DATA, 1024, true), STATUS_BYTE]);
+        let ends: [u8; 2] = [DATA, DATA + 1023].map(|at| memory.read_obj(GuestAddress(at)).unwrap());
         assert_eq!((u32::from(status), ends), (VIRTIO_BLK_S_OK, [5, 6]));
     }
 
     #[test]
     fn a_write_reaches_the_file() {
         let (memory, mut disk) = (memory(), disk(false));
-        memory
-            .write_slice(&[0xab; 512], GuestAddress(DATA))
-            .unwrap();
+        memory.write_slice(&[0xab; 512], GuestAddress(DATA)).unwrap();
         let header = header(&memory, VIRTIO_BLK_T_OUT, 9);
-        let status = serve(
-            &mut disk,
-            &memory,
-            &[header, (DATA, 512, false), STATUS_BYTE],
-        );
+        let status = serve(&mut disk, &memory, &[header, (DATA, 512, false), STATUS_BYTE]);
         let mut around = [0u8; 514];
-        disk.file
-            .read_exact_at(&mut around, 9 * SECTOR_SIZE - 1)
-            .unwrap();
+        disk.file.read_exact_at(&mut around, 9 * SECTOR_SIZE - 1).unwrap();
         assert_eq!(u32::from(status), VIRTIO_BLK_S_OK);
-        assert_eq!(
-            (around[0], around[1], around[512], around[513]),
-            (8, 0xab, 0xab, 10)
-        );
+        assert_eq!((around[0], around[1], around[512], around[513]), (8, 0xab, 0xab, 10));
     }
 
     #[test]
     fn data_may_be_cut_anywhere() {
         let (memory, mut disk) = (memory(), disk(false));
         let header = header(&memory, VIRTIO_BLK_T_IN, 1);
-        let parts = [
-            (header.0, 3, false),
-            (header.0 + 3, 13, false),
-            (DATA, 100, true),
-            (DATA + 100, 413, true),
-        ];
+        let parts = [(header.0, 3, false), (header.0 + 3, 13, false), (DATA, 100, true), (DATA + 100, 413, true)];
         memory.write_obj(0xffu8, GuestAddress(DATA + 512)).unwrap();
         let queue_status = serve(&mut disk, &memory, &parts);
         // The status is the last byte of the last descriptor here, not the byte at STATUS.
@@ -442,11 +367,7 @@ mod tests {
     fn a_read_beyond_the_end_fails() {
         let (memory, mut disk) = (memory(), disk(false));
         let header = header(&memory, VIRTIO_BLK_T_IN, SECTORS - 1);
-        let status = serve(
-            &mut disk,
-            &memory,
-            &[header, (DATA, 1024, true), STATUS_BYTE],
-        );
+        let status = serve(&mut disk, &memory, &[header, (DATA, 1024, true), STATUS_BYTE]);
         assert_eq!(u32::from(status), VIRTIO_BLK_S_IOERR);
     }
 
@@ -454,11 +375,7 @@ mod tests {
     fn a_sector_number_that_overflows_fails() {
         let (memory, mut disk) = (memory(), disk(false));
         let header = header(&memory, VIRTIO_BLK_T_IN, u64::MAX);
-        let status = serve(
-            &mut disk,
-            &memory,
-            &[header, (DATA, 512, true), STATUS_BYTE],
-        );
+        let status = serve(&mut disk, &memory, &[header, (DATA, 512, true), STATUS_BYTE]);
         assert_eq!(u32::from(status), VIRTIO_BLK_S_IOERR);
     }
 
@@ -466,11 +383,7 @@ mod tests {
     fn part_of_a_sector_fails() {
         let (memory, mut disk) = (memory(), disk(false));
         let header = header(&memory, VIRTIO_BLK_T_IN, 0);
-        let status = serve(
-            &mut disk,
-            &memory,
-            &[header, (DATA, 100, true), STATUS_BYTE],
-        );
+        let status = serve(&mut disk, &memory, &[header, (DATA, 100, true), STATUS_BYTE]);
         assert_eq!(u32::from(status), VIRTIO_BLK_S_IOERR);
     }
 
@@ -478,11 +391,7 @@ mod tests {
     fn a_write_to_a_read_only_disk_fails() {
         let (memory, mut disk) = (memory(), disk(true));
         let header = header(&memory, VIRTIO_BLK_T_OUT, 0);
-        let status = serve(
-            &mut disk,
-            &memory,
-            &[header, (DATA, 512, false), STATUS_BYTE],
-        );
+        let status = serve(&mut disk, &memory, &[header, (DATA, 512, false), STATUS_BYTE]);
         assert_eq!(u32::from(status), VIRTIO_BLK_S_IOERR);
     }
 
@@ -498,10 +407,7 @@ mod tests {
         let (memory, mut disk) = (memory(), disk(false));
         let header = header(&memory, VIRTIO_BLK_T_IN, 0);
         let outside = (MEMORY as u64 * 2, 512, true);
-        assert_eq!(
-            serve(&mut disk, &memory, &[header, outside, STATUS_BYTE]),
-            0xff
-        );
+        assert_eq!(serve(&mut disk, &memory, &[header, outside, STATUS_BYTE]), 0xff);
     }
 
     #[test]
@@ -515,9 +421,7 @@ mod tests {
     fn an_available_index_that_runs_ahead_stops_the_device() {
         let (memory, mut disk) = (memory(), disk(false));
         let queue = MockSplitQueue::new(&memory, 16);
-        queue
-            .build_desc_chain(&[RawDescriptor::from(Descriptor::new(HEADER, 16, 0, 0))])
-            .unwrap();
+        queue.build_desc_chain(&[RawDescriptor::from(Descriptor::new(HEADER, 16, 0, 0))]).unwrap();
         queue.avail().idx().store(1000);
         let mut ring: Queue = queue.create_queue().unwrap();
         assert!(disk.serve(0, &mut ring, &memory).is_err());

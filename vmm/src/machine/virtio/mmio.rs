@@ -6,18 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use event_manager::{EventOps, Events, MutEventSubscriber};
 use virtio_bindings::virtio_config::{
-    VIRTIO_CONFIG_S_DRIVER_OK, VIRTIO_CONFIG_S_FEATURES_OK, VIRTIO_CONFIG_S_NEEDS_RESET,
-    VIRTIO_F_VERSION_1,
+    VIRTIO_CONFIG_S_DRIVER_OK, VIRTIO_CONFIG_S_FEATURES_OK, VIRTIO_CONFIG_S_NEEDS_RESET, VIRTIO_F_VERSION_1,
 };
 use virtio_bindings::virtio_mmio::{
-    VIRTIO_MMIO_CONFIG, VIRTIO_MMIO_CONFIG_GENERATION, VIRTIO_MMIO_DEVICE_FEATURES,
-    VIRTIO_MMIO_DEVICE_FEATURES_SEL, VIRTIO_MMIO_DEVICE_ID, VIRTIO_MMIO_DRIVER_FEATURES,
-    VIRTIO_MMIO_DRIVER_FEATURES_SEL, VIRTIO_MMIO_INT_CONFIG, VIRTIO_MMIO_INT_VRING,
-    VIRTIO_MMIO_INTERRUPT_ACK, VIRTIO_MMIO_INTERRUPT_STATUS, VIRTIO_MMIO_MAGIC_VALUE,
-    VIRTIO_MMIO_QUEUE_AVAIL_HIGH, VIRTIO_MMIO_QUEUE_AVAIL_LOW, VIRTIO_MMIO_QUEUE_DESC_HIGH,
-    VIRTIO_MMIO_QUEUE_DESC_LOW, VIRTIO_MMIO_QUEUE_NUM, VIRTIO_MMIO_QUEUE_NUM_MAX,
-    VIRTIO_MMIO_QUEUE_READY, VIRTIO_MMIO_QUEUE_SEL, VIRTIO_MMIO_QUEUE_USED_HIGH,
-    VIRTIO_MMIO_QUEUE_USED_LOW, VIRTIO_MMIO_STATUS, VIRTIO_MMIO_VENDOR_ID, VIRTIO_MMIO_VERSION,
+    VIRTIO_MMIO_CONFIG, VIRTIO_MMIO_CONFIG_GENERATION, VIRTIO_MMIO_DEVICE_FEATURES, VIRTIO_MMIO_DEVICE_FEATURES_SEL,
+    VIRTIO_MMIO_DEVICE_ID, VIRTIO_MMIO_DRIVER_FEATURES, VIRTIO_MMIO_DRIVER_FEATURES_SEL, VIRTIO_MMIO_INT_CONFIG,
+    VIRTIO_MMIO_INT_VRING, VIRTIO_MMIO_INTERRUPT_ACK, VIRTIO_MMIO_INTERRUPT_STATUS, VIRTIO_MMIO_MAGIC_VALUE,
+    VIRTIO_MMIO_QUEUE_AVAIL_HIGH, VIRTIO_MMIO_QUEUE_AVAIL_LOW, VIRTIO_MMIO_QUEUE_DESC_HIGH, VIRTIO_MMIO_QUEUE_DESC_LOW,
+    VIRTIO_MMIO_QUEUE_NUM, VIRTIO_MMIO_QUEUE_NUM_MAX, VIRTIO_MMIO_QUEUE_READY, VIRTIO_MMIO_QUEUE_SEL,
+    VIRTIO_MMIO_QUEUE_USED_HIGH, VIRTIO_MMIO_QUEUE_USED_LOW, VIRTIO_MMIO_STATUS, VIRTIO_MMIO_VENDOR_ID,
+    VIRTIO_MMIO_VERSION,
 };
 use virtio_bindings::virtio_ring::VIRTIO_RING_F_EVENT_IDX;
 use virtio_queue::{Queue, QueueT};
@@ -58,21 +56,14 @@ impl MmioTransport {
     ///
     /// # Errors
     /// No file descriptor is left, or a queue size of the device is not a power of two.
-    pub fn new(
-        device: Box<dyn VirtioDevice>,
-        memory: GuestMemoryMmap,
-        interrupt: EventFd,
-    ) -> io::Result<Self> {
+    pub fn new(device: Box<dyn VirtioDevice>, memory: GuestMemoryMmap, interrupt: EventFd) -> io::Result<Self> {
         let sizes = device.queue_sizes();
         let queues = sizes
             .iter()
             .map(|size| Queue::new(*size))
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?;
-        let notify = sizes
-            .iter()
-            .map(|_| EventFd::new(EFD_NONBLOCK))
-            .collect::<Result<Vec<_>, _>>()?;
+        let notify = sizes.iter().map(|_| EventFd::new(EFD_NONBLOCK)).collect::<Result<Vec<_>, _>>()?;
         let state = State {
             device,
             queues,
@@ -82,13 +73,7 @@ impl MmioTransport {
             driver_features_select: 0,
             queue_select: 0,
         };
-        Ok(Self {
-            state: Mutex::new(state),
-            memory,
-            interrupt_status: AtomicU32::new(0),
-            interrupt,
-            notify,
-        })
+        Ok(Self { state: Mutex::new(state), memory, interrupt_status: AtomicU32::new(0), interrupt, notify })
     }
 
     /// What the guest's notifications of each queue are to signal.
@@ -225,10 +210,7 @@ impl State {
         self.queues.iter_mut().for_each(QueueT::reset);
     }
 
-    #[allow(
-        clippy::cast_possible_truncation,
-        reason = "a 64-bit word is given in halves"
-    )]
+    #[allow(clippy::cast_possible_truncation, reason = "a 64-bit word is given in halves")]
     fn read_register(&self, register: u32) -> u32 {
         let queue = self.queues.get(self.queue_select);
         match register {
@@ -367,16 +349,8 @@ mod tests {
         fn read_config(&self, offset: u64, data: &mut [u8]) {
             data.fill(u8::try_from(offset).unwrap());
         }
-        fn serve(
-            &mut self,
-            _: usize,
-            _: &mut Queue,
-            _: &GuestMemoryMmap,
-        ) -> Result<Served, virtio_queue::Error> {
-            Ok(Served {
-                interrupt: true,
-                more: false,
-            })
+        fn serve(&mut self, _: usize, _: &mut Queue, _: &GuestMemoryMmap) -> Result<Served, virtio_queue::Error> {
+            Ok(Served { interrupt: true, more: false })
         }
     }
 
@@ -420,15 +394,8 @@ mod tests {
     #[test]
     fn it_looks_like_a_virtio_device() {
         let transport = transport();
-        let registers = [
-            VIRTIO_MMIO_MAGIC_VALUE,
-            VIRTIO_MMIO_VERSION,
-            VIRTIO_MMIO_DEVICE_ID,
-        ];
-        assert_eq!(
-            registers.map(|register| read(&transport, register)),
-            [MAGIC, 2, 2]
-        );
+        let registers = [VIRTIO_MMIO_MAGIC_VALUE, VIRTIO_MMIO_VERSION, VIRTIO_MMIO_DEVICE_ID];
+        assert_eq!(registers.map(|register| read(&transport, register)), [MAGIC, 2, 2]);
     }
 
     #[test]
@@ -436,18 +403,12 @@ mod tests {
         let transport = transport();
         let low = read(&transport, VIRTIO_MMIO_DEVICE_FEATURES);
         write(&transport, VIRTIO_MMIO_DEVICE_FEATURES_SEL, 1);
-        assert_eq!(
-            (low, read(&transport, VIRTIO_MMIO_DEVICE_FEATURES)),
-            (1 << 9, 1)
-        );
+        assert_eq!((low, read(&transport, VIRTIO_MMIO_DEVICE_FEATURES)), (1 << 9, 1));
     }
 
     #[test]
     fn features_that_were_offered_are_accepted() {
-        assert_eq!(
-            negotiate(&transport(), 1 << 9, 1) & FEATURES_OK,
-            FEATURES_OK
-        );
+        assert_eq!(negotiate(&transport(), 1 << 9, 1) & FEATURES_OK, FEATURES_OK);
     }
 
     #[test]
@@ -466,10 +427,7 @@ mod tests {
         let status = activate(&transport, 0x1000);
         transport.serve(0);
         assert_eq!(status & (DRIVER_OK | NEEDS_RESET), DRIVER_OK);
-        assert_eq!(
-            read(&transport, VIRTIO_MMIO_INTERRUPT_STATUS),
-            VIRTIO_MMIO_INT_VRING
-        );
+        assert_eq!(read(&transport, VIRTIO_MMIO_INTERRUPT_STATUS), VIRTIO_MMIO_INT_VRING);
     }
 
     #[test]

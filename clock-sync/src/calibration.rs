@@ -1,0 +1,83 @@
+//! Relating the trace clock to UTC from readings of both.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// One reading of the trace clock and of UTC that belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Trace clock, ticks.
+    pub ticks: u64,
+    /// UTC, ns since 1970.
+    pub utc_ns: u64,
+    /// The two belong together up to this, ns.
+    pub uncertainty_ns: u64,
+}
+
+/// Reads `clock` (the trace clock, ticks) and UTC together: the tightest of several brackets clock–UTC–clock. The
+/// uncertainty is half the tightest bracket, converted with `frequency` (Hz).
+#[must_use]
+pub fn read_together(clock: impl Fn() -> u64, frequency: u64) -> Reading {
+    const BRACKETS: usize = 16;
+    let bracket = || {
+        let before = clock();
+        let utc = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let after = clock();
+        (after.wrapping_sub(before), before, utc)
+    };
+    let mut best = bracket();
+    for _ in 1..BRACKETS {
+        let next = bracket();
+        if next.0 < best.0 {
+            best = next;
+        }
+    }
+    let (width, before, utc) = best;
+    Reading {
+        ticks: before.wrapping_add(width / 2),
+        utc_ns: u64::try_from(utc.as_nanos()).unwrap_or(u64::MAX),
+        uncertainty_ns: ticks_to_ns(width.div_ceil(2), frequency),
+    }
+}
+
+/// `ticks` of a clock of `frequency` Hz, in ns, rounded down; saturates.
+#[must_use]
+pub fn ticks_to_ns(ticks: u64, frequency: u64) -> u64 {
+    let ns = u128::from(ticks) * 1_000_000_000 / u128::from(frequency.max(1));
+    u64::try_from(ns).unwrap_or(u64::MAX)
+}
+
+/// Rate of a clock from two readings, Hz; `None` when they are less than a millisecond apart or out of order.
+#[must_use]
+pub fn frequency(first: &Reading, last: &Reading) -> Option<u64> {
+    let ns = last.utc_ns.checked_sub(first.utc_ns).filter(|&ns| ns >= 1_000_000)?;
+    let ticks = last.ticks.checked_sub(first.ticks)?;
+    u64::try_from(u128::from(ticks) * 1_000_000_000 / u128::from(ns)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frequency_comes_from_two_readings() {
+        let first = Reading { ticks: 1_000, utc_ns: 5_000_000_000, uncertainty_ns: 0 };
+        let last = Reading { ticks: 1_000 + 2_300_000_000, utc_ns: 6_000_000_000, uncertainty_ns: 0 };
+
+        assert_eq!(frequency(&first, &last), Some(2_300_000_000));
+        assert_eq!(frequency(&last, &first), None);
+    }
+
+    #[test]
+    fn ticks_become_nanoseconds() {
+        assert_eq!(ticks_to_ns(2_300, 2_300_000_000), 1_000);
+        assert_eq!(ticks_to_ns(u64::MAX, 1), u64::MAX);
+    }
+
+    #[test]
+    fn reading_lies_inside_its_bracket() {
+        let reading = read_together(crate::tsc::read_ordered, 1_000_000_000);
+
+        assert!(reading.ticks <= crate::tsc::read_ordered());
+        assert!(reading.utc_ns > 1_500_000_000_000_000_000);
+    }
+}

@@ -1,0 +1,210 @@
+//! A vCPU's clock entry: numbered slots that the VMM writes and the guest reads without ever waiting.
+//!
+//! An entry holds a number and two slots; slot `number % 2` is current. The writer fills the other slot and then
+//! publishes the next number. A reader takes the number, reads the current slot and the counter, and keeps the result
+//! if the number has not changed. A reader that is descheduled for one update reads a slot that nobody touched; for two
+//! or more, the number tells, and it looks again. The two bare slots of Desnoyers and Dagenais (*Synchronization for
+//! Fast and Reentrant Operating System Kernel Tracing*, section 5.3) lack the number: there the update runs on the
+//! reader's own CPU, here on another one that can outrun it.
+//!
+//! | offset | what |
+//! |---|---|
+//! | 0 | number (`u64`), 0 before the first update: the entry is not valid yet |
+//! | 64, 128 | slots: `hw_base`, `trace_base`, `mult` (`u64` each), `shift`, `hw_bits` (`u32` each) |
+#![allow(unsafe_code)] // The entry lies in memory shared with another operating system: raw pointers.
+
+use crate::relation::Relation;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Size of an entry, bytes.
+pub const ENTRY_SIZE: usize = 256;
+/// Offset of slot 0.
+const SLOTS: usize = 64;
+/// Distance between the slots: a cache line.
+const SLOT_STRIDE: usize = 64;
+
+/// An entry in memory.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    base: *mut u8,
+}
+
+impl Entry {
+    #[inline(always)]
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: the constructors' callers vouch for `ENTRY_SIZE` live, aligned bytes; offsets here are below that.
+        unsafe { AtomicU64::from_ptr(self.base.add(offset).cast()) }
+    }
+
+    #[inline(always)]
+    fn slot(&self, number: u64, word: usize) -> &AtomicU64 {
+        self.word(SLOTS + (number & 1) as usize * SLOT_STRIDE + word * 8)
+    }
+}
+
+/// The guest's side.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader {
+    entry: Entry,
+}
+
+// SAFETY: the reader only loads atomics.
+unsafe impl Send for Reader {}
+// SAFETY: as above.
+unsafe impl Sync for Reader {}
+
+impl Reader {
+    /// A reader of the entry at `base`.
+    ///
+    /// # Safety
+    /// `base` is aligned to 8; the [`ENTRY_SIZE`] bytes there stay readable while the reader is used and are written
+    /// through a [`Writer`] only.
+    #[must_use]
+    pub const unsafe fn new(base: *const u8) -> Self {
+        Self { entry: Entry { base: base.cast_mut() } }
+    }
+
+    /// Whether the entry has ever been written. Until then the trace clock is not known.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.entry.word(0).load(Ordering::Acquire) != 0
+    }
+
+    /// The trace clock, ticks. `counter` reads the hardware counter of the vCPU whose entry this is.
+    ///
+    /// Any context, NMI included. Takes another look only when the relation changed meanwhile, so it never waits for
+    /// the writer. The loads pair with the release operations of [`Writer::publish`].
+    #[inline(always)]
+    pub fn now(&self, counter: impl Fn() -> u64) -> u64 {
+        loop {
+            let number = self.entry.word(0).load(Ordering::Acquire);
+            let relation = self.relation(number);
+            let time = relation.trace_time(counter());
+            // Keeps the loads of the slot before the second load of the number.
+            fence(Ordering::Acquire);
+            if self.entry.word(0).load(Ordering::Relaxed) == number {
+                return time;
+            }
+        }
+    }
+
+    #[inline(always)]
+    #[allow(clippy::cast_possible_truncation, reason = "the last word holds two halves")]
+    fn relation(&self, number: u64) -> Relation {
+        let word = |index| self.entry.slot(number, index).load(Ordering::Relaxed);
+        let widths = word(3);
+        Relation {
+            hw_base: word(0),
+            trace_base: word(1),
+            mult: word(2),
+            shift: widths as u32 & 63,
+            hw_bits: ((widths >> 32) as u32).clamp(1, 64),
+        }
+    }
+}
+
+/// The VMM's side; one writer per entry.
+#[derive(Debug)]
+pub struct Writer {
+    entry: Entry,
+}
+
+// SAFETY: the writer only uses atomics, and is not cloned.
+unsafe impl Send for Writer {}
+// SAFETY: a shared reference to a writer can do nothing.
+unsafe impl Sync for Writer {}
+
+impl Writer {
+    /// A writer of the entry at `base`.
+    ///
+    /// # Safety
+    /// `base` is aligned to 8, the [`ENTRY_SIZE`] bytes there stay writable while the writer is used, and nobody else
+    /// writes them.
+    #[must_use]
+    pub const unsafe fn new(base: *mut u8) -> Self {
+        Self { entry: Entry { base } }
+    }
+
+    /// Publishes a new relation. Readers use the old one or the new one, never a mixture. Returns the entry's number,
+    /// which counts updates from 1.
+    pub fn publish(&mut self, relation: &Relation) -> u64 {
+        let number = self.entry.word(0).load(Ordering::Relaxed) + 1;
+        // The slot about to be filled was current two updates ago: whoever still reads it must be able to see that the
+        // number has moved on since, so the last number comes before these stores.
+        fence(Ordering::Release);
+        let widths = u64::from(relation.shift) | u64::from(relation.hw_bits) << 32;
+        for (index, word) in [relation.hw_base, relation.trace_base, relation.mult, widths].into_iter().enumerate() {
+            self.entry.slot(number, index).store(word, Ordering::Relaxed);
+        }
+        self.entry.word(0).store(number, Ordering::Release);
+        number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    fn entry() -> Box<[u64; ENTRY_SIZE / 8]> {
+        Box::new([0; ENTRY_SIZE / 8])
+    }
+
+    fn both(memory: &mut [u64; ENTRY_SIZE / 8]) -> (Reader, Writer) {
+        let base = memory.as_mut_ptr().cast::<u8>();
+        // SAFETY: the callers keep the memory alive and use it through these two only.
+        unsafe { (Reader::new(base), Writer::new(base)) }
+    }
+
+    #[test]
+    fn reader_follows_the_last_published_relation() {
+        let mut memory = entry();
+        let (reader, mut writer) = both(&mut memory);
+
+        let before = reader.is_valid();
+        let first = writer.publish(&Relation::from_tsc_offset(-100, 1000));
+        let early = reader.now(|| 950);
+        let second = writer.publish(&Relation::from_tsc_offset(50, 2000));
+        let late = reader.now(|| 2150);
+
+        assert!(!before && reader.is_valid());
+        assert_eq!((first, early, second, late), (1, 1050, 2, 2100));
+    }
+
+    #[test]
+    fn reader_that_is_overtaken_by_two_updates_looks_again() {
+        let mut memory = entry();
+        let (reader, mut writer) = both(&mut memory);
+        writer.publish(&Relation::IDENTITY);
+        let writer = Cell::new(Some(writer));
+        let counter = || {
+            // The first reading of the counter is interrupted by two updates.
+            if let Some(mut writer) = writer.take() {
+                writer.publish(&Relation::from_tsc_offset(1000, 0));
+                writer.publish(&Relation::from_tsc_offset(500, 0));
+            }
+            2000
+        };
+
+        assert_eq!(reader.now(counter), 1500);
+    }
+
+    #[test]
+    fn reader_beside_a_busy_writer_never_sees_a_mixture() {
+        let mut memory = entry();
+        let (reader, mut writer) = both(&mut memory);
+        // Every published relation gives the same time for the counter value 0.
+        let relation = |step: u64| Relation { hw_base: step, trace_base: 1_000_000 + step, ..Relation::IDENTITY };
+        writer.publish(&relation(0));
+
+        let wrong = std::thread::scope(|scope| {
+            let readings = scope.spawn(move || (0..200_000).filter(|_| reader.now(|| 0) != 1_000_000).count());
+            for step in 1..100_000 {
+                writer.publish(&relation(step));
+            }
+            readings.join().unwrap()
+        });
+
+        assert_eq!(wrong, 0);
+    }
+}

@@ -1,0 +1,175 @@
+//! The entry points that the C shim calls, and the panic handler. `strata.h` declares the same functions for C.
+//!
+//! Functions that can fail return a negative error number. Nothing here panics, allocates, waits, or calls through a
+//! pointer; all but [`strata_reserve`] and [`strata_commit`] run in process context only.
+#![allow(unsafe_code)] // Entry points for C: raw pointers throughout.
+
+use crate::recorder::{Record, Recorder};
+use crate::region::{Region, RegionError};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU64, Ordering};
+use shared_ring::layout::{AGENT_ALIVE, AGENT_GONE, MAX_VCPUS};
+
+/// Bytes of C's `struct strata_cpu` and `struct strata_slot`.
+const OPAQUE: usize = 64;
+
+/// C's `struct strata_cpu`: what one CPU records with. All zero until [`strata_cpu_init`].
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Cpu {
+    /// 1 once `recorder` is there.
+    ready: AtomicU64,
+    recorder: MaybeUninit<Recorder>,
+}
+
+/// C's `struct strata_slot`: a record between reserve and commit.
+#[repr(C, align(8))]
+#[derive(Debug)]
+pub struct Slot {
+    record: MaybeUninit<Record>,
+}
+
+const _: () = assert!(size_of::<Cpu>() == OPAQUE && size_of::<Slot>() == OPAQUE);
+
+fn code(result: Result<(), RegionError>) -> i32 {
+    match result {
+        Ok(()) => 0,
+        Err(error) => error.errno(),
+    }
+}
+
+/// Checks the region, writes the event registry and tells the host that the agent is alive.
+///
+/// # Safety
+/// As for [`Region::open`]; `release` is a NUL-terminated string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strata_attach(base: *mut u8, size: u64, release: *const u8) -> i32 {
+    // SAFETY: passed on from the caller.
+    let region = match unsafe { Region::open(base, size) } {
+        Ok(region) => region,
+        Err(error) => return error.errno(),
+    };
+    let published = region.publish_catalogue();
+    if published.is_ok() {
+        let mut length = 0;
+        // SAFETY: the string ends with a NUL byte, before which every byte is readable.
+        while length < 64 && unsafe { release.add(length).read() } != 0 {
+            length += 1;
+        }
+        // SAFETY: the bytes were just read.
+        region.announce(unsafe { core::slice::from_raw_parts(release, length) }, AGENT_ALIVE);
+    }
+    code(published)
+}
+
+/// Tells the host that the agent is gone: the rings no longer change.
+///
+/// # Safety
+/// As for [`Region::open`]; no CPU records any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strata_detach(base: *mut u8, size: u64) {
+    // SAFETY: passed on from the caller.
+    if let Ok(region) = unsafe { Region::open(base, size) } {
+        region.set_state(AGENT_GONE);
+    }
+}
+
+/// Lets the calling CPU, which is vCPU `vcpu`, record.
+///
+/// # Safety
+/// As for [`Region::open`]; `cpu` is this CPU's, was zero at first, and outlives all recording.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strata_cpu_init(cpu: *mut Cpu, base: *mut u8, size: u64, vcpu: u32) -> i32 {
+    // SAFETY: passed on from the caller.
+    let recorder = match unsafe { Region::open(base, size).and_then(|region| Recorder::new(&region, vcpu)) } {
+        Ok(recorder) => recorder,
+        Err(error) => return error.errno(),
+    };
+    // SAFETY: nobody reads the recorder before `ready` is set, and this CPU's own interrupts see its stores in order.
+    unsafe {
+        if (*cpu).ready.load(Ordering::Relaxed) == 0 {
+            (&raw mut (*cpu).recorder).write(MaybeUninit::new(recorder));
+            (*cpu).ready.store(1, Ordering::Release);
+        }
+    }
+    0
+}
+
+/// Reserves a record of event `id` with `size` payload bytes. Returns where to write the payload, or null when the
+/// record was lost (and counted) or the CPU cannot record. Any context; the caller stays on this CPU until it has called
+/// [`strata_commit`].
+///
+/// # Safety
+/// `cpu` is the calling CPU's; `slot` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strata_reserve(cpu: *const Cpu, id: u16, size: u32, slot: *mut Slot) -> *mut u8 {
+    // SAFETY: `cpu` is live; its recorder is initialised when `ready` is set and never changes after.
+    let recorder = unsafe {
+        if (*cpu).ready.load(Ordering::Acquire) == 0 {
+            return core::ptr::null_mut();
+        }
+        (*cpu).recorder.assume_init_ref()
+    };
+    let Some(record) = recorder.reserve(id, size as usize) else { return core::ptr::null_mut() };
+    // SAFETY: `slot` is the caller's own.
+    unsafe { (&raw mut (*slot).record).write(MaybeUninit::new(record)) };
+    record.payload()
+}
+
+/// Commits the record of a [`strata_reserve`] that did not return null, once.
+///
+/// # Safety
+/// `slot` is what that call filled, and the CPU is the same.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strata_commit(slot: *const Slot) {
+    // SAFETY: initialised by `strata_reserve` (contract).
+    unsafe { (*slot).record.assume_init_read() }.commit();
+}
+
+/// Gives a process slot to a process. Returns its index or a negative error number. One caller at a time.
+///
+/// # Safety
+/// As for [`Region::open`]; `comm` is 16 bytes, `vcpu_of_cpu` is [`MAX_VCPUS`] values.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strata_process_claim(
+    base: *mut u8,
+    size: u64,
+    pid: u32,
+    comm: *const [u8; 16],
+    vcpu_of_cpu: *const [u16; MAX_VCPUS as usize],
+) -> i32 {
+    // SAFETY: passed on from the caller.
+    let (region, comm, vcpu_of_cpu) = match unsafe { Region::open(base, size) } {
+        // SAFETY: as above.
+        Ok(region) => unsafe { (region, &*comm, &*vcpu_of_cpu) },
+        Err(error) => return error.errno(),
+    };
+    match region.claim_process_slot(pid, comm, vcpu_of_cpu) {
+        Some(slot) => slot.cast_signed(),
+        None => -28, // ENOSPC
+    }
+}
+
+/// Closes a process slot, once no process maps it any more.
+///
+/// # Safety
+/// As for [`Region::open`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strata_process_close(base: *mut u8, size: u64, slot: u32) {
+    // SAFETY: passed on from the caller.
+    if let Ok(region) = unsafe { Region::open(base, size) } {
+        region.close_process_slot(slot);
+    }
+}
+
+unsafe extern "C" {
+    /// The shim's: reports a bug in the module and does not return.
+    fn strata_panic() -> !;
+}
+
+/// No path of this crate panics: the object's undefined symbols prove it on every build.
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    // SAFETY: the shim's function has no preconditions.
+    unsafe { strata_panic() }
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Loading and unloading, and which vCPU each CPU is. */
+
+#include <linux/bug.h>
+#include <linux/cpu.h>
+#include <linux/cpuhotplug.h>
+#include <linux/cpumask.h>
+#include <linux/kernel.h>
+#include <linux/module.h>
+#include <linux/slab.h>
+#include <linux/utsname.h>
+#include <asm/processor.h>
+
+#include "strata.h"
+
+struct strata_cpu *strata_cpus;
+u16 strata_vcpu_of_cpu[STRATA_MAX_VCPUS];
+
+static int strata_hotplug_state;
+
+void __noreturn strata_panic(void)
+{
+	panic("strata: a path that cannot be reached was reached");
+}
+
+/* The hypervisor gives vCPU n the APIC id n. Read here rather than taken from the CPU's number, which the kernel gives. */
+static u32 strata_apic_id(void)
+{
+	u32 eax, ebx, ecx, edx;
+
+	if (cpuid_eax(0) >= 0xb) {
+		cpuid_count(0xb, 0, &eax, &ebx, &ecx, &edx);
+		if (ebx)
+			return edx;
+	}
+	return cpuid_ebx(1) >> 24;
+}
+
+/* Runs on each CPU when the module is loaded, and on those that come online later. */
+static int strata_cpu_online(unsigned int cpu)
+{
+	u32 vcpu = strata_apic_id();
+	int error = strata_cpu_init(&strata_cpus[cpu], strata_region.base, strata_region.size, vcpu);
+
+	if (error) {
+		pr_warn("CPU %u (vCPU %u) records nothing: %s\n", cpu, vcpu,
+			error == -ERANGE ? "the region has no ring for it" : "the host does not drive its trace clock");
+		return 0;
+	}
+	if (cpu < STRATA_MAX_VCPUS)
+		WRITE_ONCE(strata_vcpu_of_cpu[cpu], vcpu);
+	return 0;
+}
+
+static void strata_report(int error)
+{
+	switch (error) {
+	case -ENODEV:
+		pr_err("there is no trace region at the address that the hypervisor names; not loaded\n");
+		break;
+	case -EPROTONOSUPPORT:
+		pr_err("the host's trace region has another version; use the module that belongs to the host's strata\n");
+		break;
+	case -EEXIST:
+		pr_err("another version of this module has recorded into the trace region; not loaded\n");
+		break;
+	default:
+		pr_err("the trace region's sizes do not add up (error %d); not loaded\n", error);
+	}
+}
+
+static int __init strata_init(void)
+{
+	int error, cpu;
+
+	for (cpu = 0; cpu < STRATA_MAX_VCPUS; cpu++)
+		strata_vcpu_of_cpu[cpu] = STRATA_NO_VCPU;
+
+	error = strata_region_map();
+	if (error)
+		return error;
+
+	strata_cpus = kcalloc(nr_cpu_ids, sizeof(*strata_cpus), GFP_KERNEL);
+	if (!strata_cpus) {
+		error = -ENOMEM;
+		goto unmap;
+	}
+
+	error = strata_attach(strata_region.base, strata_region.size, init_utsname()->release);
+	if (error) {
+		strata_report(error);
+		error = -ENODEV;
+		goto free;
+	}
+
+	error = cpuhp_setup_state(CPUHP_AP_ONLINE_DYN, "strata:online", strata_cpu_online, NULL);
+	if (error < 0) {
+		pr_err("cannot follow CPUs coming online (error %d)\n", error);
+		goto detach;
+	}
+	strata_hotplug_state = error;
+
+	error = strata_probes_register();
+	if (error)
+		goto hotplug;
+
+	error = strata_device_register();
+	if (error) {
+		pr_err("cannot register /dev/strata (error %d)\n", error);
+		goto probes;
+	}
+	return 0;
+
+probes:
+	strata_probes_unregister();
+hotplug:
+	cpuhp_remove_state_nocalls(strata_hotplug_state);
+detach:
+	strata_detach(strata_region.base, strata_region.size);
+free:
+	kfree(strata_cpus);
+unmap:
+	strata_region_unmap();
+	return error;
+}
+
+static void __exit strata_exit(void)
+{
+	/* Processes that use the device hold a reference to the module, so none is left. */
+	strata_device_unregister();
+	strata_probes_unregister();
+	cpuhp_remove_state_nocalls(strata_hotplug_state);
+	strata_detach(strata_region.base, strata_region.size);
+	kfree(strata_cpus);
+	strata_region_unmap();
+	pr_info("unloaded\n");
+}
+
+module_init(strata_init);
+module_exit(strata_exit);
+
+MODULE_DESCRIPTION("Records kernel events into the trace region that the strata hypervisor shares with this guest");
+MODULE_AUTHOR("The Strata authors");
+MODULE_LICENSE("Dual MIT/GPL");

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Finding the trace region that the hypervisor offers, and mapping it. */
+
+#include <linux/cpufeature.h>
+#include <linux/io.h>
+#include <linux/kernel.h>
+#include <linux/mm.h>
+#include <linux/version.h>
+#include <asm/cpufeature.h>
+#include <asm/pgtable.h>
+#include <asm/processor.h>
+
+#include "strata.h"
+
+struct strata_region strata_region;
+
+/* The leaf whose signature is ours, among those that hypervisors use; 0 when there is none. */
+static u32 strata_find_leaf(void)
+{
+	u32 leaf, eax, ebx, ecx, edx;
+
+	if (!boot_cpu_has(X86_FEATURE_HYPERVISOR))
+		return 0;
+	for (leaf = 0x40000000; leaf < 0x40010000; leaf += 0x100) {
+		cpuid(leaf, &eax, &ebx, &ecx, &edx);
+		if (ebx == STRATA_CPUID_SIGNATURE_0 && ecx == STRATA_CPUID_SIGNATURE_1 &&
+		    edx == STRATA_CPUID_SIGNATURE_2 && eax >= leaf + 1)
+			return leaf;
+	}
+	return 0;
+}
+
+/*
+ * memremap() may silently give an uncached mapping (memory type ranges, a BAR in the wrong place), on which recording
+ * still works but crawls: look at the page table entry itself.
+ */
+static bool strata_is_write_back(void)
+{
+	unsigned int level;
+	pte_t *pte = lookup_address((unsigned long)strata_region.base, &level);
+	pteval_t uncached = _PAGE_PCD | _PAGE_PWT | (level == PG_LEVEL_4K ? _PAGE_PAT : _PAGE_PAT_LARGE);
+
+	return pte && !(pte_val(*pte) & uncached);
+}
+
+int strata_region_map(void)
+{
+	u32 leaf = strata_find_leaf();
+	u32 version, low, high, pages;
+
+	if (!leaf) {
+		pr_info("this machine offers no trace region; not loaded\n");
+		return -ENODEV;
+	}
+	cpuid(leaf + 1, &version, &low, &high, &pages);
+	strata_region.address = (u64)high << 32 | low;
+	strata_region.size = (u64)pages * STRATA_PAGE_SIZE;
+	if (version >> 16 != STRATA_ABI_VERSION >> 16) {
+		pr_err("the host's trace region has version %u.%u, this module is for %u.x: use the module that belongs to the host's strata\n",
+		       version >> 16, version & 0xffff, STRATA_ABI_VERSION >> 16);
+		return -ENODEV;
+	}
+	if (!pages || !PAGE_ALIGNED(strata_region.address)) {
+		pr_err("the hypervisor names an impossible trace region: %u pages at %pa\n", pages,
+		       &strata_region.address);
+		return -ENODEV;
+	}
+	strata_region.base = memremap(strata_region.address, strata_region.size, MEMREMAP_WB);
+	if (!strata_region.base) {
+		pr_err("cannot map the trace region at %pa\n", &strata_region.address);
+		return -ENOMEM;
+	}
+	if (strata_is_write_back())
+		pr_info("trace region: %u pages at %pa, mapped write-back\n", pages, &strata_region.address);
+	else
+		pr_warn("trace region: %u pages at %pa, mapped UNCACHED: recording will be slow\n", pages,
+			&strata_region.address);
+	return 0;
+}
+
+void strata_region_unmap(void)
+{
+	memunmap(strata_region.base);
+	strata_region.base = NULL;
+}

@@ -1,0 +1,143 @@
+//! The host's view of memory that a guest may be writing at the same time.
+//!
+//! Every access is a relaxed or ordered atomic one, so that the host reads *some* bytes and never undefined ones; what
+//! they are worth is checked after they were copied. Offsets are the host's own, computed from what it laid out itself:
+//! an offset outside the memory is a bug of the host and panics.
+#![allow(unsafe_code)] // The memory belongs to a mapping that the guest shares: raw pointers.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// Memory that this process maps and another machine writes; cheap to clone.
+#[derive(Clone)]
+pub struct HostMemory {
+    base: *mut u8,
+    size: usize,
+    /// Keeps the mapping alive.
+    _owner: Arc<dyn Send + Sync>,
+}
+
+// SAFETY: all access is atomic, and the owner that keeps the memory alive is Send and Sync.
+unsafe impl Send for HostMemory {}
+// SAFETY: as above.
+unsafe impl Sync for HostMemory {}
+
+impl std::fmt::Debug for HostMemory {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("HostMemory").field("size", &self.size).finish_non_exhaustive()
+    }
+}
+
+impl HostMemory {
+    /// The `size` bytes at `base`, which stay mapped readable and writable as long as `owner` lives.
+    ///
+    /// # Safety
+    /// The above; and this process touches the memory through atomic accesses only. `base` and `size` are multiples
+    /// of 8.
+    #[must_use]
+    pub unsafe fn new(base: *mut u8, size: usize, owner: Arc<dyn Send + Sync>) -> Self {
+        assert!(base.addr().is_multiple_of(8) && size.is_multiple_of(8), "host memory is made of whole words");
+        Self { base, size, _owner: owner }
+    }
+
+    /// `size` bytes of this process's own memory, zeroed; `size` is rounded up to whole words.
+    #[must_use]
+    pub fn private(size: usize) -> Self {
+        let words: Arc<[AtomicU64]> = (0..size.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
+        let base = words.as_ptr().cast_mut().cast();
+        let size = words.len() * 8;
+        // SAFETY: the words are atomics, live as long as the owner, and allow writes through a shared reference.
+        unsafe { Self::new(base, size, Arc::new(words)) }
+    }
+
+    /// Bytes of the memory.
+    #[must_use]
+    pub const fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Address of the first byte in this process.
+    #[must_use]
+    pub const fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// The part of this memory from `offset` on, `size` bytes long.
+    #[must_use]
+    pub fn part(&self, offset: usize, size: usize) -> Self {
+        self.check(offset, size);
+        Self { base: self.base.wrapping_add(offset), size, _owner: Arc::clone(&self._owner) }
+    }
+
+    /// Reads the word at `offset`, and everything written before it was published with release order.
+    #[must_use]
+    pub fn load(&self, offset: usize) -> u64 {
+        self.word(offset).load(Ordering::Acquire)
+    }
+
+    /// Publishes `value` at `offset`: what was written before is visible to whoever reads it with acquire order.
+    pub fn store(&self, offset: usize, value: u64) {
+        self.word(offset).store(value, Ordering::Release);
+    }
+
+    /// Copies `out.len()` bytes out, word by word.
+    pub fn read(&self, offset: usize, out: &mut [u8]) {
+        self.check(offset, out.len().next_multiple_of(8));
+        for (index, chunk) in out.chunks_mut(8).enumerate() {
+            let word = self.word(offset + index * 8).load(Ordering::Relaxed).to_le_bytes();
+            chunk.copy_from_slice(&word[..chunk.len()]);
+        }
+    }
+
+    /// Copies `bytes` in, word by word; the last word is padded with zeros.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        self.check(offset, bytes.len().next_multiple_of(8));
+        for (index, chunk) in bytes.chunks(8).enumerate() {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.word(offset + index * 8).store(u64::from_le_bytes(word), Ordering::Relaxed);
+        }
+    }
+
+    /// Clears `size` bytes, a multiple of 8.
+    pub fn clear(&self, offset: usize, size: usize) {
+        self.check(offset, size);
+        for at in (offset..offset + size).step_by(8) {
+            self.word(at).store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn check(&self, offset: usize, size: usize) {
+        let fits = offset.is_multiple_of(8) && offset.checked_add(size).is_some_and(|end| end <= self.size);
+        assert!(fits, "{size} bytes at {offset:#x} are outside {:#x} bytes of host memory", self.size);
+    }
+
+    #[inline]
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        self.check(offset, 8);
+        // SAFETY: aligned and inside the mapping (checked above), which the owner keeps alive; accessed atomically.
+        unsafe { AtomicU64::from_ptr(self.base.add(offset).cast()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_end_in_mid_word_are_copied_whole() {
+        let memory = HostMemory::private(32);
+        memory.write(8, b"hello, world");
+        let mut out = [0; 12];
+
+        memory.read(8, &mut out);
+
+        assert_eq!(&out, b"hello, world");
+    }
+
+    #[test]
+    #[should_panic(expected = "outside")]
+    fn access_outside_the_memory_panics() {
+        let _ = HostMemory::private(16).load(16);
+    }
+}

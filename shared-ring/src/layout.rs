@@ -1,0 +1,511 @@
+//! Every byte of the trace region, as constants and `repr(C)` structures whose offsets are asserted at compile time.
+//!
+//! All integers are little-endian. `docs/abi.md` describes the same layout for readers, and
+//! [`c_header`](crate::c_header) writes its C view; neither is a second source.
+
+/// First eight bytes of a region: `"STRATA\0\1"`.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"STRATA\0\x01");
+
+/// Version of this layout: `major << 16 | minor`. A reader refuses another major version.
+pub const ABI_VERSION: u32 = 1 << 16;
+
+/// Granularity of everything that is mapped on its own, in bytes.
+pub const PAGE_SIZE: usize = 4096;
+
+/// Signature that the CPUID discovery leaf returns in `ebx`, `ecx`, `edx`.
+pub const CPUID_SIGNATURE: [u8; 12] = *b"STRATATRACE\0";
+
+/// Number of session slots in a region.
+pub const SESSION_SLOTS: usize = 4;
+
+/// Most vCPUs that a region describes.
+pub const MAX_VCPUS: u32 = 256;
+
+/// Most process slots in the user ring pool: one page of host acknowledgement words.
+pub const MAX_PROCESS_SLOTS: u32 = 512;
+
+/// Event ids below this one can be enabled and disabled one by one.
+pub const MAX_EVENTS: usize = 4096;
+
+/// Offset of the session table in the region, bytes.
+pub const SESSION_TABLE_OFFSET: usize = PAGE_SIZE;
+
+/// Offset of the first clock entry in the region, bytes.
+pub const CLOCK_OFFSET: usize = SESSION_TABLE_OFFSET + SESSION_SLOTS * SESSION_SLOT_SIZE;
+
+/// Size of one vCPU's clock entry, bytes. `clock-sync` defines what is in it.
+pub const CLOCK_ENTRY_SIZE: usize = 256;
+
+/// Size of one [`SessionSlot`], bytes.
+pub const SESSION_SLOT_SIZE: usize = 1024;
+
+/// What the host tells the guest about the region. Written by the host only; the guest maps it read-only.
+///
+/// Every `*_offset` counts bytes from the start of the region, every `*_size` and `*_stride` is in bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "std", derive(zerocopy::IntoBytes, zerocopy::FromBytes, zerocopy::Immutable))]
+pub struct Superblock {
+    /// [`MAGIC`].
+    pub magic: u64,
+    /// [`ABI_VERSION`] of the host.
+    pub abi_version: u32,
+    /// Number of vCPUs, hence of clock entries and of rings in each ring set.
+    pub vcpus: u32,
+    /// Feature bits; none is defined yet, a guest ignores those that it does not know.
+    pub features: u64,
+    /// Size of the whole region.
+    pub region_size: u64,
+    /// Everything below this offset is written by the host only and read-only for the guest.
+    pub guest_writable_offset: u64,
+    /// The [`AgentState`] page.
+    pub agent_offset: u64,
+    /// The process table: one [`ProcessEntry`] per process slot.
+    pub process_table_offset: u64,
+    /// The kernel's event registry.
+    pub registry_offset: u64,
+    /// Size of the kernel's event registry.
+    pub registry_size: u64,
+    /// One `u64` per process slot, written by the host: the generation that it has drained completely.
+    pub process_ack_offset: u64,
+    /// First process slot of the user ring pool.
+    pub process_pool_offset: u64,
+    /// Distance between two process slots.
+    pub process_stride: u64,
+    /// Number of process slots.
+    pub process_slots: u32,
+    /// Sub-buffers of each ring of a process slot.
+    pub process_sub_buffers: u32,
+    /// Size of each such sub-buffer.
+    pub process_sub_buffer_size: u64,
+    /// Size of the event registry of a process slot, which follows its [`ProcessHeader`] page.
+    pub process_registry_size: u64,
+    /// 1 while a host consumes the rings, 0 before and after.
+    pub host_alive: u64,
+    /// UUID of the recording; all layers of a recording share it as their clock's identity.
+    pub clock_uuid: [u8; 16],
+    /// Frequency of the trace clock, Hz.
+    pub clock_frequency: u64,
+}
+
+/// A tracing session's settings. Written by the host only; the guest maps it read-only.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "std", derive(zerocopy::IntoBytes, zerocopy::FromBytes, zerocopy::Immutable))]
+pub struct SessionSlot {
+    /// Major classes that are enabled: bit *n* stands for class *n*. Zero while the session is inactive, so that this
+    /// one word is all that a masked event reads.
+    pub class_mask: u64,
+    /// [`MODE_DISCARD`].
+    pub mode: u32,
+    /// Sub-buffers of each ring, a power of two.
+    pub sub_buffers: u32,
+    /// Size of a sub-buffer, a power of two.
+    pub sub_buffer_size: u64,
+    /// Ring of vCPU 0; zero when the session has no rings.
+    pub rings_offset: u64,
+    /// Distance between the rings of two vCPUs.
+    pub ring_stride: u64,
+    /// Name, NUL-padded UTF-8.
+    pub name: [u8; 32],
+    /// Reserved, zero.
+    pub reserved: [u64; 55],
+    /// Enabled events: bit `id % 64` of word `id / 64`.
+    pub event_enable: [u64; MAX_EVENTS / 64],
+}
+
+/// [`SessionSlot::mode`]: when a ring is full, new records are dropped and counted.
+pub const MODE_DISCARD: u32 = 0;
+
+/// What the guest kernel's agent tells the host. Written by the guest.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "std", derive(zerocopy::IntoBytes, zerocopy::FromBytes, zerocopy::Immutable))]
+pub struct AgentState {
+    /// [`AGENT_ABSENT`], [`AGENT_ALIVE`] or [`AGENT_GONE`].
+    pub state: u64,
+    /// [`ABI_VERSION`] of the agent.
+    pub abi_version: u64,
+    /// The guest kernel's release string, NUL-padded.
+    pub kernel_release: [u8; 64],
+}
+
+/// [`AgentState::state`]: no agent has been loaded.
+pub const AGENT_ABSENT: u64 = 0;
+/// [`AgentState::state`]: an agent is loaded and records.
+pub const AGENT_ALIVE: u64 = 1;
+/// [`AgentState::state`]: the agent was unloaded; its rings no longer change.
+pub const AGENT_GONE: u64 = 2;
+
+/// One process slot's owner, as the guest kernel names it. Written by the guest kernel, not mapped into processes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "std", derive(zerocopy::IntoBytes, zerocopy::FromBytes, zerocopy::Immutable))]
+pub struct ProcessEntry {
+    /// Generation in the upper 32 bits, [`PROCESS_FREE`], [`PROCESS_ACTIVE`] or [`PROCESS_CLOSED`] in the lower ones.
+    /// The slot may be given to another process, under the next generation, once the host has acknowledged this one.
+    pub state: u64,
+    /// Process id (thread group id) in the guest's initial namespace.
+    pub pid: u32,
+    /// Reserved, zero.
+    pub reserved: u32,
+    /// The process's name when it opened the slot, NUL-padded.
+    pub comm: [u8; 16],
+    /// Reserved, zero.
+    pub reserved2: [u64; 4],
+}
+
+/// [`ProcessEntry::state`]: never used.
+pub const PROCESS_FREE: u32 = 0;
+/// [`ProcessEntry::state`]: mapped into a running process.
+pub const PROCESS_ACTIVE: u32 = 1;
+/// [`ProcessEntry::state`]: the process is gone and its rings no longer change.
+pub const PROCESS_CLOSED: u32 = 2;
+
+/// First page of a process slot, filled by the guest kernel before the slot is mapped into the process.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "std", derive(zerocopy::IntoBytes, zerocopy::FromBytes, zerocopy::Immutable))]
+pub struct ProcessHeader {
+    /// [`MAGIC`].
+    pub magic: u64,
+    /// [`ABI_VERSION`].
+    pub abi_version: u32,
+    /// Number of rings in this slot, one per vCPU.
+    pub vcpus: u32,
+    /// Size of the event registry that follows this page.
+    pub registry_size: u64,
+    /// First ring, from the start of the slot.
+    pub rings_offset: u64,
+    /// Distance between two rings.
+    pub ring_stride: u64,
+    /// Size of a sub-buffer.
+    pub sub_buffer_size: u64,
+    /// Sub-buffers of each ring.
+    pub sub_buffers: u32,
+    /// Index of the session whose mask the process honours.
+    pub session: u32,
+    /// Bytes of the region that the process may map read-only (superblock, sessions, clock entries).
+    pub host_area_size: u64,
+    /// vCPU index of each of the guest kernel's CPU numbers; `u16::MAX` where there is none.
+    pub vcpu_of_cpu: [u16; MAX_VCPUS as usize],
+}
+
+/// Bytes that a ring's control words take before its first sub-buffer.
+pub const RING_HEADER_SIZE: usize = 2 * PAGE_SIZE;
+/// Offset in a ring of `write_count`: free-running bytes reserved.
+pub const RING_WRITE_COUNT: usize = 0;
+/// Offset in a ring of `read_count`: free-running bytes consumed, written by the host.
+pub const RING_READ_COUNT: usize = 64;
+/// Offset in a ring of the count of records lost because the ring was full.
+pub const RING_LOST_FULL: usize = 128;
+/// Offset in a ring of the count of records lost because they would have wrapped over an unfinished writer.
+pub const RING_LOST_WRAPPED: usize = 136;
+/// Offset in a ring of the count of records lost because they were too large for a sub-buffer.
+pub const RING_LOST_TOO_LARGE: usize = 144;
+/// Offset in a ring of the sub-buffer table: [`SUB_BUFFER_ENTRY_SIZE`] bytes per sub-buffer.
+pub const RING_SUB_BUFFER_TABLE: usize = PAGE_SIZE;
+/// Size of a sub-buffer table entry: `commit_count` (bytes committed, free-running), then `commit_seq` (the last
+/// `commit_count` that was a whole number of sub-buffers, which is what the consumer reads).
+pub const SUB_BUFFER_ENTRY_SIZE: usize = 16;
+/// Smallest sub-buffer, bytes.
+pub const MIN_SUB_BUFFER_SIZE: u64 = 4096;
+/// Largest sub-buffer, bytes.
+pub const MAX_SUB_BUFFER_SIZE: u64 = 4 << 20;
+/// Fewest sub-buffers in a ring.
+pub const MIN_SUB_BUFFERS: u32 = 2;
+/// Most sub-buffers in a ring: the sub-buffer table is one page.
+pub const MAX_SUB_BUFFERS: u32 = 256;
+
+/// Start of every sub-buffer, and so of every packet of a recorded stream: the CTF packet header and packet context.
+///
+/// The producer writes the times, `content_size`, `sequence` and the loss counts; the host rewrites the whole header
+/// from what it knows and has checked before it stores the packet.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "std", derive(zerocopy::IntoBytes, zerocopy::FromBytes, zerocopy::Immutable))]
+pub struct PacketHeader {
+    /// [`CTF_MAGIC`].
+    pub magic: u32,
+    /// UUID of the layer's trace.
+    pub uuid: [u8; 16],
+    /// CTF stream class; always 0.
+    pub stream_id: u32,
+    /// Time of the first record, trace clock ticks.
+    pub time_begin: u64,
+    /// Time at which the sub-buffer was closed, trace clock ticks.
+    pub time_end: u64,
+    /// Bits in use, this header included.
+    pub content_size: u64,
+    /// Bits of the whole packet.
+    pub packet_size: u64,
+    /// Position of this packet in its stream, counted from 0 (`write_count / sub_buffer_size` in the ring).
+    pub sequence: u64,
+    /// Records lost in this stream up to the end of this packet; the sum of the next three.
+    pub events_discarded: u64,
+    /// Lost because the ring was full.
+    pub lost_full: u64,
+    /// Lost because they would have wrapped over an unfinished writer.
+    pub lost_wrapped: u64,
+    /// Lost because they were too large for a sub-buffer.
+    pub lost_too_large: u64,
+    /// The vCPU (guest layers), thread (VMM) or host CPU (host-kernel) that recorded the stream.
+    pub cpu_id: u32,
+    /// Reserved, zero.
+    pub reserved: u32,
+    /// Bytes of this stream that the host could not accept, up to the end of this packet: corrupt or never committed.
+    pub rejected_bytes: u64,
+    /// Reserved, zero.
+    pub reserved2: [u64; 2],
+}
+
+/// Size of a [`PacketHeader`], bytes.
+pub const PACKET_HEADER_SIZE: usize = 128;
+/// First four bytes of a CTF 1.8 packet.
+pub const CTF_MAGIC: u32 = 0xC1FC_1FC1;
+
+/// Size of a record header, bytes: one little-endian word, see [`RecordHeader`].
+pub const RECORD_HEADER_SIZE: usize = 8;
+/// Size of what follows a record header whose id is [`EXTENDED_ID`]: the full time (`u64`), the event id (`u16`) and
+/// six zero bytes.
+pub const EXTENDED_HEADER_SIZE: usize = 16;
+/// Id 0 is never an event: a zero header word marks bytes that were reserved but not committed.
+pub const HOLE_ID: u16 = 0;
+/// Id of a record with an extended header, used when its time is 2³² ticks or more after its packet began.
+pub const EXTENDED_ID: u16 = 0xffff;
+/// Records and their payloads start at multiples of this, bytes.
+pub const RECORD_ALIGNMENT: usize = 8;
+
+/// A record's header word: low 32 bits of the time, event id, payload bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordHeader {
+    /// Low 32 bits of the record's time.
+    pub time_low: u32,
+    /// Event id, or [`EXTENDED_ID`].
+    pub id: u16,
+    /// Payload bytes, without the padding after them.
+    pub payload: u16,
+}
+
+impl RecordHeader {
+    /// The header as it lies in memory.
+    #[must_use]
+    #[inline(always)]
+    pub const fn to_word(self) -> u64 {
+        self.time_low as u64 | (self.id as u64) << 32 | (self.payload as u64) << 48
+    }
+
+    /// The header that `word` holds; every word is one.
+    #[must_use]
+    #[inline(always)]
+    #[allow(clippy::cast_possible_truncation, reason = "each cast takes the field that the shift put there")]
+    pub const fn from_word(word: u64) -> Self {
+        Self { time_low: word as u32, id: (word >> 32) as u16, payload: (word >> 48) as u16 }
+    }
+
+    /// Bytes of the whole record: header, extension where there is one, payload and padding.
+    #[must_use]
+    #[inline(always)]
+    pub const fn record_size(self) -> usize {
+        let extension = if self.id == EXTENDED_ID { EXTENDED_HEADER_SIZE } else { 0 };
+        RECORD_HEADER_SIZE + extension + padded(self.payload as usize)
+    }
+}
+
+/// `bytes` rounded up to [`RECORD_ALIGNMENT`].
+#[must_use]
+#[inline(always)]
+pub const fn padded(bytes: usize) -> usize {
+    (bytes + RECORD_ALIGNMENT - 1) & !(RECORD_ALIGNMENT - 1)
+}
+
+/// Sub-buffer size and count of a ring, known to be within the limits of the layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    sub_buffer_order: u32,
+    ring_order: u32,
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "usize has 64 bits on every supported target")]
+impl Geometry {
+    /// Rings of `sub_buffers` sub-buffers of `sub_buffer_size` bytes; `None` unless both are powers of two within
+    /// [`MIN_SUB_BUFFER_SIZE`]..=[`MAX_SUB_BUFFER_SIZE`] and [`MIN_SUB_BUFFERS`]..=[`MAX_SUB_BUFFERS`].
+    #[must_use]
+    pub const fn new(sub_buffer_size: u64, sub_buffers: u32) -> Option<Self> {
+        let size_fits = sub_buffer_size >= MIN_SUB_BUFFER_SIZE && sub_buffer_size <= MAX_SUB_BUFFER_SIZE;
+        let count_fits = sub_buffers >= MIN_SUB_BUFFERS && sub_buffers <= MAX_SUB_BUFFERS;
+        if !size_fits || !count_fits || !sub_buffer_size.is_power_of_two() || !sub_buffers.is_power_of_two() {
+            return None;
+        }
+        let sub_buffer_order = sub_buffer_size.trailing_zeros();
+        Some(Self { sub_buffer_order, ring_order: sub_buffer_order + sub_buffers.trailing_zeros() })
+    }
+
+    /// Bytes of a sub-buffer.
+    #[must_use]
+    #[inline(always)]
+    pub const fn sub_buffer_size(self) -> u64 {
+        1 << self.sub_buffer_order
+    }
+
+    /// Number of sub-buffers.
+    #[must_use]
+    #[inline(always)]
+    pub const fn sub_buffers(self) -> u32 {
+        1 << (self.ring_order - self.sub_buffer_order)
+    }
+
+    /// Bytes of all sub-buffers together.
+    #[must_use]
+    #[inline(always)]
+    pub const fn data_size(self) -> u64 {
+        1 << self.ring_order
+    }
+
+    /// Bytes of a ring: control words and data.
+    #[must_use]
+    #[inline(always)]
+    pub const fn ring_size(self) -> usize {
+        RING_HEADER_SIZE + (1 << self.ring_order)
+    }
+
+    /// Position in its sub-buffer of free-running offset `count`.
+    #[must_use]
+    #[inline(always)]
+    pub const fn within(self, count: u64) -> u64 {
+        count & (self.sub_buffer_size() - 1)
+    }
+
+    /// Index of the sub-buffer that free-running offset `count` lies in.
+    #[must_use]
+    #[inline(always)]
+    pub const fn index(self, count: u64) -> usize {
+        ((count & (self.data_size() - 1)) >> self.sub_buffer_order) as usize
+    }
+
+    /// Number of the sub-buffer that `count` lies in, counted from the ring's beginning and never wrapped.
+    #[must_use]
+    #[inline(always)]
+    pub const fn sequence(self, count: u64) -> u64 {
+        count >> self.sub_buffer_order
+    }
+
+    /// What the commit count of `count`'s sub-buffer is when all earlier laps are committed and this one has not begun.
+    #[must_use]
+    #[inline(always)]
+    pub const fn committed_before(self, count: u64) -> u64 {
+        (count >> self.ring_order) << self.sub_buffer_order
+    }
+
+    /// Offset in the ring of free-running offset `count`.
+    #[must_use]
+    #[inline(always)]
+    pub const fn data_offset(self, count: u64) -> usize {
+        RING_HEADER_SIZE + (count & (self.data_size() - 1)) as usize
+    }
+
+    /// Offset in the ring of the commit count of sub-buffer `index`.
+    #[must_use]
+    #[inline(always)]
+    pub const fn commit_count_offset(self, index: usize) -> usize {
+        RING_SUB_BUFFER_TABLE + index * SUB_BUFFER_ENTRY_SIZE
+    }
+
+    /// Offset in the ring of the published commit count of sub-buffer `index`.
+    #[must_use]
+    #[inline(always)]
+    pub const fn commit_seq_offset(self, index: usize) -> usize {
+        self.commit_count_offset(index) + 8
+    }
+}
+
+/// Offset in a registry of the count of published bytes (`u64`); entries follow at [`REGISTRY_HEADER_SIZE`].
+pub const REGISTRY_USED: usize = 0;
+/// Bytes before a registry's first entry.
+pub const REGISTRY_HEADER_SIZE: usize = 64;
+
+/// One structure of the layout as a table, for the generated C header.
+#[derive(Clone, Copy, Debug)]
+pub struct StructLayout {
+    /// Name of the structure in the C header's constants.
+    pub name: &'static str,
+    /// Size, bytes.
+    pub size: usize,
+    /// Name and offset of each field.
+    pub fields: &'static [(&'static str, usize)],
+}
+
+/// Asserts offsets and sizes at compile time (a changed field is a changed ABI) and keeps them as a table.
+macro_rules! assert_layout {
+    ($table:ident: $type:ident, size $size:expr, $($field:ident @ $offset:expr),* $(,)?) => {
+        const _: () = {
+            assert!(core::mem::size_of::<$type>() == $size);
+            $(assert!(core::mem::offset_of!($type, $field) == $offset);)*
+        };
+        #[doc = concat!("Offsets of [`", stringify!($type), "`].")]
+        pub const $table: StructLayout =
+            StructLayout { name: stringify!($table), size: $size, fields: &[$((stringify!($field), $offset)),*] };
+    };
+}
+
+assert_layout!(SUPERBLOCK: Superblock, size 152,
+    magic @ 0, abi_version @ 8, vcpus @ 12, features @ 16, region_size @ 24, guest_writable_offset @ 32,
+    agent_offset @ 40, process_table_offset @ 48, registry_offset @ 56, registry_size @ 64, process_ack_offset @ 72,
+    process_pool_offset @ 80, process_stride @ 88, process_slots @ 96, process_sub_buffers @ 100,
+    process_sub_buffer_size @ 104, process_registry_size @ 112, host_alive @ 120, clock_uuid @ 128,
+    clock_frequency @ 144);
+assert_layout!(SESSION: SessionSlot, size SESSION_SLOT_SIZE,
+    class_mask @ 0, mode @ 8, sub_buffers @ 12, sub_buffer_size @ 16, rings_offset @ 24, ring_stride @ 32, name @ 40,
+    reserved @ 72, event_enable @ 512);
+assert_layout!(AGENT: AgentState, size 80, state @ 0, abi_version @ 8, kernel_release @ 16);
+assert_layout!(PROCESS_ENTRY: ProcessEntry, size 64, state @ 0, pid @ 8, comm @ 16);
+assert_layout!(PROCESS_HEADER: ProcessHeader, size 576,
+    magic @ 0, abi_version @ 8, vcpus @ 12, registry_size @ 16, rings_offset @ 24, ring_stride @ 32,
+    sub_buffer_size @ 40, sub_buffers @ 48, session @ 52, host_area_size @ 56, vcpu_of_cpu @ 64);
+assert_layout!(PACKET: PacketHeader, size PACKET_HEADER_SIZE,
+    magic @ 0, uuid @ 4, stream_id @ 20, time_begin @ 24, time_end @ 32, content_size @ 40, packet_size @ 48,
+    sequence @ 56, events_discarded @ 64, lost_full @ 72, lost_wrapped @ 80, lost_too_large @ 88, cpu_id @ 96,
+    reserved @ 100, rejected_bytes @ 104, reserved2 @ 112);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn record_header_survives_its_word() {
+        let header = RecordHeader { time_low: 0x1234_5678, id: 0xabcd, payload: 40 };
+
+        assert_eq!(RecordHeader::from_word(header.to_word()), header);
+        assert_eq!(header.to_word().to_le_bytes(), [0x78, 0x56, 0x34, 0x12, 0xcd, 0xab, 40, 0]);
+    }
+
+    #[test]
+    fn extended_record_counts_its_extension() {
+        let short = RecordHeader { time_low: 0, id: 1, payload: 9 };
+        let extended = RecordHeader { id: EXTENDED_ID, ..short };
+
+        assert_eq!(short.record_size(), 24);
+        assert_eq!(extended.record_size(), 40);
+    }
+
+    #[test]
+    fn geometry_refuses_what_the_layout_cannot_hold() {
+        assert_eq!(Geometry::new(4095, 2), None);
+        assert_eq!(Geometry::new(4096, 1), None);
+        assert_eq!(Geometry::new(4096, 512), None);
+        assert_eq!(Geometry::new(8 << 20, 2), None);
+        assert_eq!(Geometry::new(6144, 2), None);
+    }
+
+    #[test]
+    fn geometry_splits_a_free_running_count() {
+        let geometry = Geometry::new(4096, 4).unwrap();
+        let count = 4096 * 9 + 100;
+
+        assert_eq!(geometry.within(count), 100);
+        assert_eq!(geometry.index(count), 1);
+        assert_eq!(geometry.sequence(count), 9);
+        assert_eq!(geometry.committed_before(count), 2 * 4096);
+        assert_eq!(geometry.data_offset(count), RING_HEADER_SIZE + 4096 + 100);
+    }
+}

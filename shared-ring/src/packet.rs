@@ -1,0 +1,200 @@
+//! Packets: what a sub-buffer is once it left the region. Pure functions over bytes that nobody else writes any more.
+
+use crate::event::EventDescription;
+use crate::layout::{
+    EXTENDED_HEADER_SIZE, EXTENDED_ID, HOLE_ID, PACKET_HEADER_SIZE, PacketHeader, RECORD_HEADER_SIZE, RecordHeader,
+};
+use core::mem::offset_of;
+
+/// A record of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Full time, trace clock ticks.
+    pub time: u64,
+    /// Event id.
+    pub id: u16,
+    /// Payload without padding.
+    pub payload: &'a [u8],
+    /// Offset in the packet of the byte after the record.
+    pub end: usize,
+}
+
+/// Walks the records of a packet. Ends at the first zero header word and at the first record that does not fit, which
+/// [`damaged`](Records::damaged) then tells apart.
+#[derive(Clone, Debug)]
+pub struct Records<'a> {
+    bytes: &'a [u8],
+    offset: usize,
+    begin: u64,
+    damaged: bool,
+}
+
+impl<'a> Records<'a> {
+    /// The records of `packet`, of which the first `content` bytes are in use, dated from `begin` ticks.
+    #[must_use]
+    pub fn new(packet: &'a [u8], content: usize, begin: u64) -> Self {
+        let bytes = packet.get(..content).unwrap_or(packet);
+        Self { bytes, offset: PACKET_HEADER_SIZE, begin, damaged: false }
+    }
+
+    /// Whether the walk ended at bytes that are no record.
+    #[must_use]
+    pub const fn damaged(&self) -> bool {
+        self.damaged
+    }
+
+    /// Offset in the packet of the next record.
+    #[must_use]
+    pub const fn offset(&self) -> usize {
+        self.offset
+    }
+
+    fn parse(&self) -> Option<Record<'a>> {
+        let rest = self.bytes.get(self.offset..)?;
+        let header = RecordHeader::from_word(read_word(rest, 0)?);
+        let size = header.record_size();
+        let record = rest.get(..size)?;
+        let elapsed = header.time_low.wrapping_sub(low(self.begin));
+        let (time, id, start) = match header.id {
+            EXTENDED_ID => {
+                let id = low(read_word(record, RECORD_HEADER_SIZE + 8)?);
+                (read_word(record, RECORD_HEADER_SIZE)?, id, RECORD_HEADER_SIZE + EXTENDED_HEADER_SIZE)
+            }
+            id => (self.begin.checked_add(u64::from(elapsed))?, u32::from(id), RECORD_HEADER_SIZE),
+        };
+        let id = u16::try_from(id).ok().filter(|&id| id != HOLE_ID && id != EXTENDED_ID)?;
+        let payload = record.get(start..start + usize::from(header.payload))?;
+        Some(Record { time, id, payload, end: self.offset + size })
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Record<'a>;
+
+    fn next(&mut self) -> Option<Record<'a>> {
+        let rest = self.bytes.get(self.offset..)?;
+        if self.damaged || rest.len() < RECORD_HEADER_SIZE || read_word(rest, 0) == Some(0) {
+            return None;
+        }
+        let record = self.parse();
+        match record {
+            Some(record) => self.offset = record.end,
+            None => self.damaged = true,
+        }
+        record
+    }
+}
+
+/// What a packet was found to hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// Number of records.
+    pub records: u64,
+    /// Bytes in use: packet header and whole, valid records.
+    pub content: usize,
+    /// Time of the first record, ticks; `earliest` when there is none.
+    pub time_begin: u64,
+    /// Time of the last record, ticks; `earliest` when there is none.
+    pub time_end: u64,
+    /// Bytes after the last valid record that the producer had claimed.
+    pub rejected: usize,
+}
+
+/// Finds how much of a packet can be believed: records of known events whose payloads fit them, in times that do not
+/// decrease and lie within `earliest..=latest`. Stops at the first that does not.
+///
+/// `claimed` is the number of bytes that the producer says are in use. `known` finds an event type by id.
+#[must_use]
+pub fn validate<'k>(
+    packet: &[u8],
+    claimed: usize,
+    begin: u64,
+    times: core::ops::RangeInclusive<u64>,
+    known: impl Fn(u16) -> Option<&'k EventDescription>,
+) -> Contents {
+    let earliest = *times.start();
+    let claimed = claimed.clamp(PACKET_HEADER_SIZE.min(packet.len()), packet.len());
+    let mut contents =
+        Contents { content: PACKET_HEADER_SIZE, time_begin: earliest, time_end: earliest, ..Contents::default() };
+    for record in Records::new(packet, claimed, begin) {
+        let in_order = record.time >= contents.time_end && times.contains(&record.time);
+        if !in_order || !known(record.id).is_some_and(|event| event.accepts(record.payload)) {
+            break;
+        }
+        if contents.records == 0 {
+            contents.time_begin = record.time;
+        }
+        contents.records += 1;
+        contents.time_end = record.time;
+        contents.content = record.end;
+    }
+    contents.rejected = claimed.saturating_sub(contents.content);
+    contents
+}
+
+/// The header of a packet, from its bytes; `None` when there are too few.
+#[must_use]
+pub fn read_header(packet: &[u8]) -> Option<PacketHeader> {
+    let mut uuid = [0; 16];
+    uuid.copy_from_slice(packet.get(4..20)?);
+    let word = |offset| read_word(packet, offset);
+    Some(PacketHeader {
+        magic: low(word(0)?),
+        uuid,
+        stream_id: low(word(16)? >> 32),
+        time_begin: word(offset_of!(PacketHeader, time_begin))?,
+        time_end: word(offset_of!(PacketHeader, time_end))?,
+        content_size: word(offset_of!(PacketHeader, content_size))?,
+        packet_size: word(offset_of!(PacketHeader, packet_size))?,
+        sequence: word(offset_of!(PacketHeader, sequence))?,
+        events_discarded: word(offset_of!(PacketHeader, events_discarded))?,
+        lost_full: word(offset_of!(PacketHeader, lost_full))?,
+        lost_wrapped: word(offset_of!(PacketHeader, lost_wrapped))?,
+        lost_too_large: word(offset_of!(PacketHeader, lost_too_large))?,
+        cpu_id: low(word(offset_of!(PacketHeader, cpu_id))?),
+        reserved: 0,
+        rejected_bytes: word(offset_of!(PacketHeader, rejected_bytes))?,
+        reserved2: [0; 2],
+    })
+}
+
+/// Writes `header` over the first [`PACKET_HEADER_SIZE`] bytes of `packet`.
+///
+/// # Panics
+/// When `packet` is shorter than that.
+pub fn write_header(packet: &mut [u8], header: &PacketHeader) {
+    let mut put = |offset: usize, bytes: &[u8]| packet[offset..offset + bytes.len()].copy_from_slice(bytes);
+    put(0, &header.magic.to_le_bytes());
+    put(4, &header.uuid);
+    put(20, &header.stream_id.to_le_bytes());
+    let words = [
+        header.time_begin,
+        header.time_end,
+        header.content_size,
+        header.packet_size,
+        header.sequence,
+        header.events_discarded,
+        header.lost_full,
+        header.lost_wrapped,
+        header.lost_too_large,
+    ];
+    for (index, word) in words.iter().enumerate() {
+        put(offset_of!(PacketHeader, time_begin) + index * 8, &word.to_le_bytes());
+    }
+    put(offset_of!(PacketHeader, cpu_id), &header.cpu_id.to_le_bytes());
+    put(offset_of!(PacketHeader, reserved), &[0; 4]);
+    put(offset_of!(PacketHeader, rejected_bytes), &header.rejected_bytes.to_le_bytes());
+    put(offset_of!(PacketHeader, reserved2), &[0; 16]);
+}
+
+/// The little-endian word at `offset`; `None` past the end.
+#[must_use]
+pub fn read_word(bytes: &[u8], offset: usize) -> Option<u64> {
+    let word = bytes.get(offset..offset.checked_add(8)?)?;
+    Some(u64::from_le_bytes(word.try_into().ok()?))
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "the low half is what is asked for")]
+const fn low(word: u64) -> u32 {
+    word as u32
+}

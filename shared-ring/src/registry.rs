@@ -1,0 +1,325 @@
+//! The event registry: an append-only table of self-described event types, written by the recording side before the
+//! first record that uses them, so that a trace can be decoded when its writer is gone.
+//!
+//! A registry begins with a count of published bytes (`u64`, [`REGISTRY_USED`]); entries follow at
+//! [`REGISTRY_HEADER_SIZE`], each padded to 8 bytes:
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 4 | size of the entry, a multiple of 8 |
+//! | 2 | event id |
+//! | 1 | major class |
+//! | 1 | number of fields |
+//! | 1 | length of the name |
+//! | *n* | name |
+//! | per field: 1, 1, 2, 1, *n* | type code, flags (bit 0: hexadecimal), array length, length of the name, name |
+#![allow(unsafe_code)] // Entries are written through a `Storage`.
+
+use crate::event::{Event, MAX_FIELDS, MAX_NAME};
+use crate::layout::{REGISTRY_HEADER_SIZE, REGISTRY_USED, padded};
+use crate::storage::Storage;
+
+/// Field flag: show in hexadecimal.
+const FLAG_HEX: u8 = 1;
+/// Largest entry that [`Registry::append`] writes, bytes.
+pub const MAX_ENTRY: usize = 2048;
+
+/// The writing side of a registry. One writer at a time; readers may read meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub struct Registry<S> {
+    storage: S,
+    size: usize,
+}
+
+impl<S: Storage> Registry<S> {
+    /// The registry at the storage's first byte.
+    ///
+    /// # Safety
+    /// `storage` covers `size` bytes and nobody else writes there while the registry is written.
+    #[must_use]
+    pub const unsafe fn new(storage: S, size: usize) -> Self {
+        Self { storage, size }
+    }
+
+    /// Appends and publishes `event`. `false` when it does not fit (the registry is full, or the event is larger than
+    /// [`MAX_ENTRY`]); nothing is published then.
+    pub fn append(&self, event: &Event) -> bool {
+        let mut entry = [0_u8; MAX_ENTRY];
+        let Some(size) = encode(event, &mut entry) else { return false };
+        // SAFETY: the header lies inside the registry.
+        let used = unsafe { self.storage.load(REGISTRY_USED) };
+        let Ok(used) = usize::try_from(used) else { return false };
+        let Some(end) = used.checked_add(REGISTRY_HEADER_SIZE + size) else { return false };
+        let (Some(bytes), true) = (entry.get(..size), end <= self.size) else { return false };
+        // SAFETY: the range was checked against the registry's size just above, and this is the only writer; readers
+        // look at it only after the release store.
+        unsafe {
+            self.storage.write(REGISTRY_HEADER_SIZE + used, bytes);
+            self.storage.store_release(REGISTRY_USED, (used + size) as u64);
+        }
+        true
+    }
+}
+
+/// Writes `event`'s entry to the beginning of `out` and returns its size; `None` when it does not fit.
+#[must_use]
+pub fn encode(event: &Event, out: &mut [u8]) -> Option<usize> {
+    if event.fields.len() > MAX_FIELDS {
+        return None;
+    }
+    let mut end = 0;
+    let mut put = |bytes: &[u8]| {
+        out.get_mut(end..end + bytes.len())?.copy_from_slice(bytes);
+        end += bytes.len();
+        Some(())
+    };
+    put(&[0; 4])?;
+    put(&event.id.to_le_bytes())?;
+    put(&[event.class, u8::try_from(event.fields.len()).ok()?, name_length(event.name)?])?;
+    put(event.name.as_bytes())?;
+    for field in event.fields {
+        let (code, length) = field.ty.to_code();
+        put(&[code, if field.hex { FLAG_HEX } else { 0 }])?;
+        put(&length.to_le_bytes())?;
+        put(&[name_length(field.name)?])?;
+        put(field.name.as_bytes())?;
+    }
+    let size = padded(end);
+    out.get_mut(end..size)?.fill(0);
+    out.get_mut(..4)?.copy_from_slice(&u32::try_from(size).ok()?.to_le_bytes());
+    Some(size)
+}
+
+fn name_length(name: &str) -> Option<u8> {
+    if name.is_empty() || name.len() > MAX_NAME { None } else { u8::try_from(name.len()).ok() }
+}
+
+#[cfg(feature = "std")]
+pub use read::{ParseError, Tail, parse};
+
+#[cfg(feature = "std")]
+mod read {
+    use super::{FLAG_HEX, MAX_ENTRY};
+    use crate::event::{EventDescription, FieldDescription, FieldType, MAX_FIELDS, MAX_NAME};
+    use crate::host_memory::HostMemory;
+    use crate::layout::{EXTENDED_ID, HOLE_ID, REGISTRY_HEADER_SIZE, REGISTRY_USED};
+    use std::{string::String, vec::Vec};
+    use thiserror::Error;
+
+    /// Bytes of an entry before its name.
+    const ENTRY_HEADER: usize = 9;
+    /// Bytes of a field before its name.
+    const FIELD_HEADER: usize = 5;
+
+    /// Why registry bytes cannot be read any further.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+    pub enum ParseError {
+        /// An entry's size is not a multiple of 8, too small or too large.
+        #[error("registry entry at byte {offset} has an impossible size")]
+        EntrySize {
+            /// Offset of the entry among the entries.
+            offset: usize,
+        },
+        /// An entry's content contradicts its size, or a name or type is not valid.
+        #[error("registry entry at byte {offset} is malformed")]
+        Malformed {
+            /// Offset of the entry among the entries.
+            offset: usize,
+        },
+    }
+
+    /// Reads whole entries from `bytes` (a copy of published registry bytes, without the registry's header) into
+    /// `events`. Returns how many bytes the entries took: an entry that is not complete yet is left for a later call.
+    ///
+    /// # Errors
+    /// The first entry that cannot be understood; those before it are in `events`.
+    pub fn parse(bytes: &[u8], events: &mut Vec<EventDescription>) -> Result<usize, ParseError> {
+        let mut offset = 0;
+        while let Some(size) = bytes.get(offset..offset + 4) {
+            let size = size.iter().rev().fold(0_usize, |value, &byte| value << 8 | usize::from(byte));
+            if !(ENTRY_HEADER..=MAX_ENTRY).contains(&size) || size % 8 != 0 {
+                return Err(ParseError::EntrySize { offset });
+            }
+            let Some(entry) = bytes.get(offset..offset + size) else { break };
+            events.push(parse_entry(entry).ok_or(ParseError::Malformed { offset })?);
+            offset += size;
+        }
+        Ok(offset)
+    }
+
+    /// Follows a registry while its writer appends to it.
+    #[derive(Debug)]
+    pub struct Tail {
+        memory: HostMemory,
+        read: usize,
+        error: Option<ParseError>,
+    }
+
+    impl Tail {
+        /// A reader of the registry that fills `memory`.
+        #[must_use]
+        pub const fn new(memory: HostMemory) -> Self {
+            Self { memory, read: 0, error: None }
+        }
+
+        /// Event types published since the last call. The acquire load of the byte count pairs with
+        /// [`Registry::append`](super::Registry::append). After an entry that cannot be understood there is nothing
+        /// more to come.
+        pub fn poll(&mut self) -> Vec<EventDescription> {
+            let mut events = Vec::new();
+            let largest = self.memory.size().saturating_sub(REGISTRY_HEADER_SIZE);
+            let used = usize::try_from(self.memory.load(REGISTRY_USED)).map_or(largest, |used| used.min(largest));
+            if self.error.is_none() && used > self.read {
+                // Entries begin at multiples of 8: so do whole words.
+                let mut bytes = vec![0; (used - self.read) / 8 * 8];
+                self.memory.read(REGISTRY_HEADER_SIZE + self.read, &mut bytes);
+                match parse(&bytes, &mut events) {
+                    Ok(taken) => self.read += taken,
+                    Err(error) => self.error = Some(error),
+                }
+            }
+            events
+        }
+
+        /// Why the rest of the registry cannot be read, if so.
+        #[must_use]
+        pub const fn error(&self) -> Option<ParseError> {
+            self.error
+        }
+    }
+
+    fn parse_entry(entry: &[u8]) -> Option<EventDescription> {
+        let (header, mut rest) = entry.split_at_checked(ENTRY_HEADER)?;
+        let id = u16::from_le_bytes([header[4], header[5]]);
+        let (class, fields, name_length) = (header[6], usize::from(header[7]), usize::from(header[8]));
+        if id == HOLE_ID || id == EXTENDED_ID || class > 63 || fields > MAX_FIELDS {
+            return None;
+        }
+        let name = take_name(&mut rest, name_length, |byte| byte.is_ascii_alphanumeric() || b"_:.-".contains(&byte))?;
+        let mut described = Vec::with_capacity(fields);
+        for _ in 0..fields {
+            let (header, after) = rest.split_at_checked(FIELD_HEADER)?;
+            rest = after;
+            let ty = FieldType::from_code(header[0], u16::from_le_bytes([header[2], header[3]]))?;
+            let name =
+                take_name(&mut rest, usize::from(header[4]), |byte| byte.is_ascii_alphanumeric() || byte == b'_')?;
+            if name.starts_with(|first: char| first.is_ascii_digit())
+                || described.iter().any(|field: &FieldDescription| field.name == name)
+            {
+                return None;
+            }
+            described.push(FieldDescription { name, ty, hex: header[1] & FLAG_HEX != 0 });
+        }
+        Some(EventDescription { id, class, name, fields: described })
+    }
+
+    /// Names end up in files that other programs parse: only characters that mean nothing there.
+    fn take_name(rest: &mut &[u8], length: usize, allowed: impl Fn(u8) -> bool) -> Option<String> {
+        let (name, after) = rest.split_at_checked(length)?;
+        if name.is_empty() || name.len() > MAX_NAME || !name.iter().all(|&byte| allowed(byte)) {
+            return None;
+        }
+        *rest = after;
+        String::from_utf8(name.to_vec()).ok()
+    }
+}
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use super::*;
+    use crate::event::{EventDescription, Field, FieldType, class};
+    use crate::host_memory::HostMemory;
+    use crate::storage::Smp;
+    use proptest::prelude::*;
+
+    const EVENT: Event = Event {
+        id: 7,
+        class: class::SCHED,
+        name: "sched:sched_switch",
+        fields: &[Field::new("prev_comm", FieldType::CharArray(16)), Field::hex("prev_state", FieldType::U64)],
+    };
+
+    #[test]
+    fn appended_events_are_read_back() {
+        let mut words = [0_u64; 128];
+        // SAFETY: `words` outlives the registry, which is its only user.
+        let registry = unsafe { Registry::new(Smp::new(words.as_mut_ptr().cast()), 1024) };
+
+        let appended = [registry.append(&EVENT), registry.append(&Event { id: 8, fields: &[], ..EVENT })];
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let used = usize::try_from(words[0]).unwrap();
+        let mut events = Vec::new();
+        let taken = parse(&bytes[REGISTRY_HEADER_SIZE..REGISTRY_HEADER_SIZE + used], &mut events);
+
+        assert_eq!(appended, [true, true]);
+        assert_eq!(taken, Ok(used));
+        assert_eq!(events[0], EventDescription::from(&EVENT));
+        assert_eq!((events.len(), events[1].id), (2, 8));
+    }
+
+    #[test]
+    fn append_to_a_full_registry_publishes_nothing() {
+        let mut words = [0_u64; 16];
+        // SAFETY: as above.
+        let registry = unsafe { Registry::new(Smp::new(words.as_mut_ptr().cast()), 128) };
+
+        assert!(registry.append(&EVENT));
+        let used = words[0];
+        assert!(!registry.append(&EVENT));
+        assert_eq!(words[0], used);
+    }
+
+    #[test]
+    fn tail_follows_what_is_appended() {
+        let memory = HostMemory::private(1024);
+        // SAFETY: the memory outlives the registry, which is its only writer.
+        let registry = unsafe { Registry::new(Smp::new(memory.base()), 1024) };
+        let mut tail = Tail::new(memory);
+
+        let before = tail.poll().len();
+        registry.append(&EVENT);
+        let first = tail.poll();
+        registry.append(&Event { id: 8, ..EVENT });
+        let second = tail.poll();
+
+        assert_eq!((before, first.len(), second.len(), tail.poll().len()), (0, 1, 1, 0));
+        assert_eq!((first[0].id, second[0].id), (7, 8));
+    }
+
+    #[test]
+    fn tail_of_a_count_that_ran_away_stays_inside_the_registry() {
+        let memory = HostMemory::private(256);
+        memory.store(REGISTRY_USED, u64::MAX);
+        let mut tail = Tail::new(memory);
+
+        assert_eq!(tail.poll(), []);
+        assert!(tail.error().is_some());
+    }
+
+    #[test]
+    fn name_that_would_break_metadata_is_refused() {
+        let mut entry = [0_u8; 256];
+        let size = encode(&Event { name: "a:b\"; };", ..EVENT }, &mut entry).unwrap();
+
+        assert_eq!(parse(&entry[..size], &mut Vec::new()), Err(ParseError::Malformed { offset: 0 }));
+    }
+
+    proptest! {
+        #[test]
+        fn parse_survives_arbitrary_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
+            let mut events = Vec::new();
+            let taken = parse(&bytes, &mut events);
+            prop_assert!(taken.unwrap_or(0) <= bytes.len());
+        }
+
+        #[test]
+        fn parse_survives_damaged_entries(at in 0_usize..64, value in any::<u8>()) {
+            let mut entry = [0_u8; 256];
+            let size = encode(&EVENT, &mut entry).unwrap();
+            entry[at % size] = value;
+            let mut events = Vec::new();
+            let _ = parse(&entry[..size], &mut events);
+            prop_assert!(events.len() <= 1);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Making an unpacked kernel header tree usable where it lies.
+//!
+//! Debian's header packages include their common part by an absolute path, which is right only once they are installed.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a header tree cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum HeadersError {
+    /// A file of the tree could not be read or written.
+    #[error("{} is not a usable kernel header tree: name the folder that `make -C` takes, such as /lib/modules/VERSION/build", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The tree does not say for which kernel it is.
+    #[error("{} does not tell the kernel release", .0.display())]
+    NoRelease(PathBuf),
+}
+
+/// Rewrites the absolute include in the tree's `Makefile` to a relative one, when it names `/usr/src`.
+///
+/// # Errors
+///
+/// When the Makefile cannot be read or written.
+pub fn relocate(tree: &Path) -> Result<(), HeadersError> {
+    let makefile = tree.join("Makefile");
+    let error = |source| HeadersError::File { path: makefile.clone(), source };
+    let text = fs::read_to_string(&makefile).map_err(error)?;
+    let relocated = relative_include(&text);
+    if relocated != text {
+        fs::write(&makefile, relocated).map_err(error)?;
+    }
+    Ok(())
+}
+
+fn relative_include(makefile: &str) -> String {
+    makefile.replace("include /usr/src/", "include $(dir $(lastword $(MAKEFILE_LIST)))../")
+}
+
+/// The kernel release that modules built with this tree are for, such as `6.1.0-56-cloud-amd64`.
+///
+/// # Errors
+///
+/// When the tree does not hold `include/generated/utsrelease.h` with a release.
+pub fn release(tree: &Path) -> Result<String, HeadersError> {
+    let path = tree.join("include/generated/utsrelease.h");
+    let text = fs::read_to_string(&path).map_err(|source| HeadersError::File { path: tree.to_path_buf(), source })?;
+    parse_release(&text).ok_or(HeadersError::NoRelease(path))
+}
+
+fn parse_release(text: &str) -> Option<String> {
+    let line = text.lines().find(|line| line.contains("UTS_RELEASE"))?;
+    line.split('"').nth(1).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn relative_include_replaces_only_the_absolute_one() {
+        let text = "include /usr/src/linux-headers-6.1.0-56-common/Makefile\n";
+
+        let relocated = relative_include(text);
+
+        assert_eq!(relocated, "include $(dir $(lastword $(MAKEFILE_LIST)))../linux-headers-6.1.0-56-common/Makefile\n");
+        assert_eq!(relative_include(&relocated), relocated);
+    }
+
+    #[test]
+    fn parse_release_reads_the_quoted_name() {
+        let text = "#define UTS_RELEASE \"6.1.0-56-cloud-amd64\"\n";
+
+        assert_eq!(parse_release(text).as_deref(), Some("6.1.0-56-cloud-amd64"));
+        assert_eq!(parse_release("nothing"), None);
+    }
+
+    #[test]
+    fn release_of_another_folder_says_what_to_name() {
+        let folder = tempfile::tempdir().unwrap();
+
+        let error = release(folder.path()).unwrap_err();
+
+        assert!(error.to_string().contains("make -C"));
+    }
+}

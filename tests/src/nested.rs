@@ -1,0 +1,219 @@
+//! The nested lab: a software-emulated AMD machine with SVM, whose stock Debian kernel is the host.
+//!
+//! QEMU boots the kernel with an initramfs that holds busybox, KVM's modules, the run's files and its script. The
+//! host's console goes to one log, the script's output to another as it comes, and the script's results come back as a
+//! tar stream on a raw disk.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::host::{HostResult, HostRun, fresh_run_folder};
+use crate::initramfs::{Initramfs, InitramfsError};
+use crate::process::{self, ProcessError};
+
+/// The modules of the emulated host, besides what they depend on.
+pub const MODULES: [&str; 3] = ["kvm-amd", "virtio_pci", "virtio_blk"];
+
+/// Room for a run's results; the file is sparse.
+const RESULT_DISK_BYTES: u64 = 4 << 30;
+/// The script's exit status, beside its results.
+const STATUS_FILE: &str = ".lab-status";
+
+const INIT: &str = r#"#!/bin/busybox sh
+# The emulated host: set up what a Linux host has, run the script, hand back its results.
+/bin/busybox mkdir -p /proc /sys /dev /tmp /out /root
+/bin/busybox mount -t proc proc /proc
+/bin/busybox --install -s /bin
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+mount -t tracefs tracefs /sys/kernel/tracing
+mount -t debugfs debugfs /sys/kernel/debug
+mkdir -p /dev/shm
+mount -t tmpfs tmpfs /dev/shm
+while read -r module; do
+    insmod "/lib/strata-lab/$module" || echo "lab: cannot load $module"
+done < /lib/strata-lab/order
+stty -F /dev/ttyS1 raw
+export LAB=/lab LAB_OUT=/out HOME=/root PATH=/lab:/bin
+cd /lab
+setsid sh /lab/.script < /dev/null > /dev/ttyS1 2>&1
+echo $? > /out/.lab-status
+echo "lab: the script ended with status $(cat /out/.lab-status)"
+tar cf - -C /out . | dd of=/dev/vda bs=1M conv=notrunc
+sync
+poweroff -f
+"#;
+
+/// Why the emulated host gave no result.
+#[derive(Debug, thiserror::Error)]
+pub enum NestedError {
+    /// A file of the run could not be made.
+    #[error("cannot use {}", path.display())]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The host's initramfs could not be made.
+    #[error(transparent)]
+    Initramfs(#[from] InitramfsError),
+    /// QEMU could not be started, failed, or took too long.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// The host stopped before the script did.
+    #[error("the emulated host stopped before the script of run {name} ended; see {} and {}", console.display(), script.display())]
+    NoResult {
+        /// The run.
+        name: String,
+        /// The host's console.
+        console: PathBuf,
+        /// The script's output.
+        script: PathBuf,
+    },
+}
+
+/// What an emulated host is made of.
+#[derive(Debug, Clone)]
+pub struct NestedHost {
+    /// The ELF kernel.
+    pub kernel: PathBuf,
+    /// The module files that it loads, in this order.
+    pub modules: Vec<PathBuf>,
+    /// A static busybox.
+    pub busybox: PathBuf,
+}
+
+/// Boots the host, runs the script and fetches its results into `runs/NAME/out`.
+///
+/// # Errors
+///
+/// When a file cannot be made, QEMU fails or takes longer than the run's timeout, or the host dies under the script.
+pub fn run(host: &NestedHost, runs: &Path, run: &HostRun) -> Result<HostResult, NestedError> {
+    let file_error = |path: &Path| {
+        let path = path.to_path_buf();
+        move |source| NestedError::File { path, source }
+    };
+    let folder = fresh_run_folder(runs, &run.name).map_err(file_error(runs))?;
+    let output = folder.join("out");
+    let console_log = folder.join("console.log");
+    let script_log = folder.join("script.log");
+    let initramfs = folder.join("host.cpio");
+    let disk = folder.join("result.img");
+
+    host_initramfs(host, run).write_file(&initramfs)?;
+    fs::File::create(&disk).and_then(|file| file.set_len(RESULT_DISK_BYTES)).map_err(file_error(&disk))?;
+    let qemu_log_path = folder.join("qemu.log");
+    let qemu_log = fs::File::create(&qemu_log_path).map_err(file_error(&qemu_log_path))?;
+    let errors = qemu_log.try_clone().map_err(file_error(&qemu_log_path))?;
+    let mut qemu = Command::new("qemu-system-x86_64");
+    qemu.args(arguments(host, run, &folder)).stdin(Stdio::null()).stdout(qemu_log).stderr(errors);
+    let status = process::wait_with_timeout(&mut qemu, run.timeout, &script_log)?;
+    let _ = fs::remove_file(&initramfs);
+    if !status.success() {
+        return Err(
+            ProcessError::Logged { program: "qemu-system-x86_64".to_owned(), status, log: qemu_log_path }.into()
+        );
+    }
+
+    let no_result =
+        || NestedError::NoResult { name: run.name.clone(), console: console_log.clone(), script: script_log.clone() };
+    let mut tar = Command::new("tar");
+    tar.arg("xf").arg(&disk).arg("-C").arg(&output).arg("--no-same-owner");
+    process::run_logged(&mut tar, &folder.join("tar.log")).map_err(|_| no_result())?;
+    let _ = fs::remove_file(&disk);
+    let status_file = output.join(STATUS_FILE);
+    let status =
+        fs::read_to_string(&status_file).ok().and_then(|text| text.trim().parse().ok()).ok_or_else(no_result)?;
+    let _ = fs::remove_file(&status_file);
+    Ok(HostResult { status, output, script_log, console_log: Some(console_log) })
+}
+
+fn host_initramfs(host: &NestedHost, run: &HostRun) -> Initramfs {
+    let mut image = Initramfs::new().busybox(&host.busybox).modules(&host.modules).bytes("init", 0o755, INIT).bytes(
+        "lab/.script",
+        0o755,
+        run.script.as_str(),
+    );
+    for (name, path) in &run.files {
+        image = image.file(&format!("lab/{name}"), 0o755, path);
+    }
+    image
+}
+
+/// QEMU's arguments. The emulation must stay multi-threaded: with one thread a guest of this host does not boot in a
+/// minute.
+fn arguments(host: &NestedHost, run: &HostRun, folder: &Path) -> Vec<String> {
+    let in_folder = |name: &str| folder.join(name).display().to_string();
+    [
+        "-accel",
+        "tcg,thread=multi",
+        "-machine",
+        "q35",
+        "-cpu",
+        "EPYC,+svm,+npt",
+        "-smp",
+        "2",
+        "-m",
+        &run.memory_mib.to_string(),
+        "-display",
+        "none",
+        "-monitor",
+        "none",
+        "-nic",
+        "none",
+        "-no-reboot",
+        "-serial",
+        &format!("file:{}", in_folder("console.log")),
+        "-serial",
+        &format!("file:{}", in_folder("script.log")),
+        "-drive",
+        &format!("file={},format=raw,if=virtio", in_folder("result.img")),
+        "-kernel",
+        &host.kernel.display().to_string(),
+        "-initrd",
+        &in_folder("host.cpio"),
+        "-append",
+        &format!("console=ttyS0 panic=-1 {}", run.kernel_arguments),
+    ]
+    .map(str::to_owned)
+    .to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host() -> NestedHost {
+        NestedHost { kernel: "vmlinux".into(), modules: Vec::new(), busybox: "busybox".into() }
+    }
+
+    #[test]
+    fn arguments_hold_what_the_run_asks_for() {
+        let mut request = HostRun::new("x", "true");
+        request.memory_mib = 1234;
+        request.kernel_arguments = "clocksource=hpet".to_owned();
+
+        let arguments = arguments(&host(), &request, Path::new("/runs/x"));
+
+        assert!(arguments.windows(2).any(|pair| pair == ["-m", "1234"]));
+        assert!(arguments.iter().any(|argument| argument.ends_with("clocksource=hpet")));
+        assert!(arguments.contains(&"file:/runs/x/script.log".to_owned()));
+    }
+
+    #[test]
+    fn run_with_a_missing_file_names_it_and_starts_nothing() {
+        let runs = tempfile::tempdir().unwrap();
+        let request = HostRun::new("x", "true").file("strata", Path::new("/nonexistent/strata"));
+        let mut host = host();
+        host.busybox = "/proc/self/exe".into();
+
+        let error = run(&host, runs.path(), &request).unwrap_err();
+
+        assert!(error.to_string().contains("/nonexistent/strata"));
+        assert!(!runs.path().join("x/console.log").exists());
+    }
+}

@@ -1,0 +1,214 @@
+//! Running other programs, their output kept in a log file that every failure names.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Why a program did not do its job.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// The program could not be started.
+    #[error("cannot start {program}: is it installed?")]
+    Start {
+        /// The program's name.
+        program: String,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The program ran and failed; its output is in a log.
+    #[error("{program} failed ({status}); see {}", log.display())]
+    Logged {
+        /// The program's name.
+        program: String,
+        /// How it ended.
+        status: ExitStatus,
+        /// Where its output is.
+        log: PathBuf,
+    },
+    /// The program ran and failed; this is what it wrote to its standard error.
+    #[error("{program} failed ({status}): {message}")]
+    Captured {
+        /// The program's name.
+        program: String,
+        /// How it ended.
+        status: ExitStatus,
+        /// Its standard error, trimmed.
+        message: String,
+    },
+    /// The program ran too long and was killed.
+    #[error("{program} was killed after {seconds} s; see {}", log.display())]
+    Timeout {
+        /// The program's name.
+        program: String,
+        /// The time that it was given.
+        seconds: u64,
+        /// Where its output is.
+        log: PathBuf,
+    },
+    /// The log file could not be written.
+    #[error("cannot write the log {}", log.display())]
+    Log {
+        /// The log file.
+        log: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn program_name(command: &Command) -> String {
+    Path::new(command.get_program()).file_name().unwrap_or(command.get_program()).to_string_lossy().into_owned()
+}
+
+/// Runs `command` without standard input, both its outputs going to the file `log` (created, or emptied).
+///
+/// # Errors
+///
+/// When the program cannot be started or does not succeed; the error names the log.
+pub fn run_logged(command: &mut Command, log: &Path) -> Result<(), ProcessError> {
+    let program = program_name(command);
+    let log_error = |source| ProcessError::Log { log: log.to_path_buf(), source };
+    if let Some(folder) = log.parent() {
+        fs::create_dir_all(folder).map_err(log_error)?;
+    }
+    let output = File::create(log).map_err(log_error)?;
+    let errors = output.try_clone().map_err(log_error)?;
+    let status = command
+        .stdin(Stdio::null())
+        .stdout(output)
+        .stderr(errors)
+        .status()
+        .map_err(|source| ProcessError::Start { program: program.clone(), source })?;
+    if status.success() { Ok(()) } else { Err(ProcessError::Logged { program, status, log: log.to_path_buf() }) }
+}
+
+/// Runs `command` without standard input and with the caller's outputs, for steps whose output is what the user wants.
+///
+/// # Errors
+///
+/// When the program cannot be started or does not succeed.
+pub fn run_visible(command: &mut Command) -> Result<(), ProcessError> {
+    let program = program_name(command);
+    let status = command
+        .stdin(Stdio::null())
+        .status()
+        .map_err(|source| ProcessError::Start { program: program.clone(), source })?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(ProcessError::Captured { program, status, message: "see its output above".to_owned() })
+    }
+}
+
+/// Runs `command` without standard input and returns its standard output as text.
+///
+/// # Errors
+///
+/// When the program cannot be started or does not succeed; the error holds its standard error.
+pub fn capture(command: &mut Command) -> Result<String, ProcessError> {
+    let program = program_name(command);
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|source| ProcessError::Start { program: program.clone(), source })?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(ProcessError::Captured {
+            program,
+            status: output.status,
+            message: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        })
+    }
+}
+
+/// Runs `command` without standard input and returns its standard output as text, however it ends: for programs whose
+/// report is complete although they exit with another status than 0.
+///
+/// # Errors
+///
+/// When the program cannot be started.
+pub fn capture_any(command: &mut Command) -> Result<String, ProcessError> {
+    let program = program_name(command);
+    let output = command.stdin(Stdio::null()).output().map_err(|source| ProcessError::Start { program, source })?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Starts `command` in a process group of its own, waits for its end for at most `timeout`, and kills the whole group
+/// after that. `log` is named in the error.
+///
+/// # Errors
+///
+/// When the program cannot be started or takes too long.
+pub fn wait_with_timeout(command: &mut Command, timeout: Duration, log: &Path) -> Result<ExitStatus, ProcessError> {
+    let program = program_name(command);
+    let start_error = |source| ProcessError::Start { program: program.clone(), source };
+    let mut child = command.process_group(0).spawn().map_err(start_error)?;
+    let deadline = Instant::now() + timeout;
+    loop {
+        if let Some(status) = child.try_wait().map_err(start_error)? {
+            return Ok(status);
+        }
+        if Instant::now() >= deadline {
+            kill_group(&child);
+            let _ = child.wait();
+            return Err(ProcessError::Timeout { program, seconds: timeout.as_secs(), log: log.to_path_buf() });
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A child that has not been waited for keeps its id, so the group cannot be somebody else's.
+fn kill_group(child: &Child) {
+    let id = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
+    if let Some(id) = id {
+        let _ = rustix::process::kill_process_group(id, rustix::process::Signal::KILL);
+    }
+}
+
+/// Whether an executable of this name lies in a folder of `PATH` (or in `/sbin` and `/usr/sbin`, which an ordinary
+/// user's `PATH` may lack).
+#[must_use]
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/sbin".into(), "/usr/sbin".into()])
+        .map(|folder| folder.join(name))
+        .find(|candidate| candidate.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_logged_failure_names_the_log_and_keeps_the_output() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("logs/step.log");
+
+        let error = run_logged(Command::new("sh").args(["-c", "echo said; exit 3"]), &log).unwrap_err();
+
+        assert!(error.to_string().contains(log.to_str().unwrap()));
+        assert_eq!(fs::read_to_string(&log).unwrap(), "said\n");
+    }
+
+    #[test]
+    fn run_logged_missing_program_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+
+        let error = run_logged(&mut Command::new("/nonexistent/tool"), &folder.path().join("step.log")).unwrap_err();
+
+        assert!(error.to_string().starts_with("cannot start tool"));
+    }
+
+    #[test]
+    fn capture_failure_holds_the_standard_error() {
+        let error = capture(Command::new("sh").args(["-c", "echo wrong >&2; exit 1"])).unwrap_err();
+
+        assert!(error.to_string().ends_with("wrong"));
+    }
+}

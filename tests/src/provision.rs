@@ -1,0 +1,195 @@
+//! Everything that a run in the lab needs, made once and kept.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use crate::binaries::{self, Binaries};
+use crate::guest::{self, GuestImage};
+use crate::headers::{self, HeadersError};
+use crate::host::{Host, HostError, HostKind};
+use crate::kernel::{self, KernelError};
+use crate::kmod::{self, KmodError};
+use crate::modules::{ModuleTree, ModulesError};
+use crate::nested::{self, NestedHost};
+use crate::packages::{self, KernelPackages, PackageError};
+use crate::paths::Paths;
+use crate::process::{self, ProcessError};
+use crate::progress;
+
+/// Why the lab is not ready.
+#[derive(Debug, thiserror::Error)]
+pub enum ProvisionError {
+    /// The lab's lock could not be taken.
+    #[error("cannot lock {}", path.display())]
+    Lock {
+        /// The lock file.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// Packages are missing.
+    #[error(transparent)]
+    Packages(#[from] PackageError),
+    /// The kernel could not be unpacked.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// The kernel headers cannot be used.
+    #[error(transparent)]
+    Headers(#[from] HeadersError),
+    /// The kernel package lacks modules.
+    #[error(transparent)]
+    Modules(#[from] ModulesError),
+    /// A program failed.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// The guest kernel module could not be built.
+    #[error(transparent)]
+    Kmod(#[from] KmodError),
+    /// No host can be used.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// A tool is missing although it was installed.
+    #[error("{0} is not on the PATH")]
+    Tool(&'static str),
+}
+
+/// What comes from packages: enough to boot hosts and guests that need nothing built here.
+#[derive(Debug, Clone)]
+pub struct Kernels {
+    /// Which kernel it is.
+    pub packages: KernelPackages,
+    /// The ELF kernel, which boots fastest.
+    pub vmlinux: PathBuf,
+    /// The same kernel as distributed.
+    pub bzimage: PathBuf,
+    /// Its header tree.
+    pub headers: PathBuf,
+    /// Its modules.
+    pub modules: PathBuf,
+    /// A static busybox.
+    pub busybox: PathBuf,
+}
+
+impl Kernels {
+    /// The emulated host made of this kernel.
+    ///
+    /// # Errors
+    ///
+    /// When a module is missing.
+    pub fn nested_host(&self) -> Result<NestedHost, ModulesError> {
+        let modules = ModuleTree::open(&self.modules)?.closure(&nested::MODULES)?;
+        Ok(NestedHost { kernel: self.vmlinux.clone(), modules, busybox: self.busybox.clone() })
+    }
+
+    /// A guest image for this kernel, without workload or script.
+    ///
+    /// # Errors
+    ///
+    /// When a module is missing.
+    pub fn guest_image(&self) -> Result<GuestImage, ModulesError> {
+        let modules = ModuleTree::open(&self.modules)?.closure(&guest::MODULES)?;
+        Ok(GuestImage::new(&self.busybox, &modules))
+    }
+}
+
+/// A lab that is ready: kernels, our own programs, the guest's module, and a host.
+#[derive(Debug, Clone)]
+pub struct Lab {
+    /// Where its files are.
+    pub paths: Paths,
+    /// What comes from packages.
+    pub kernels: Kernels,
+    /// Our own programs.
+    pub binaries: Binaries,
+    /// The guest kernel module.
+    pub agent: PathBuf,
+    /// Where scripts run.
+    pub host: Host,
+}
+
+/// Keeps other processes from changing the lab until it is dropped.
+struct Lock {
+    _file: fs::File,
+}
+
+fn lock(paths: &Paths) -> Result<Lock, ProvisionError> {
+    let path = paths.lab().join("lock");
+    let error = |source| ProvisionError::Lock { path: path.clone(), source };
+    fs::create_dir_all(paths.lab()).map_err(error)?;
+    let file = fs::File::create(&path).map_err(error)?;
+    file.lock().map_err(error)?;
+    Ok(Lock { _file: file })
+}
+
+/// Installs tools and fetches and unpacks the kernel, unless that has been done.
+///
+/// # Errors
+///
+/// When a package cannot be had or a file not be made.
+pub fn kernels(paths: &Paths, with_qemu: bool) -> Result<Kernels, ProvisionError> {
+    let _lock = lock(paths)?;
+    kernels_locked(paths, with_qemu)
+}
+
+fn kernels_locked(paths: &Paths, with_qemu: bool) -> Result<Kernels, ProvisionError> {
+    packages::install_tools(paths, with_qemu)?;
+    let packages = packages::fetch_kernel(paths)?;
+    let root = paths.kernel_root();
+    let headers = packages.headers(&root);
+    headers::relocate(&headers)?;
+    let bzimage = packages.bzimage(&root);
+    let vmlinux = paths.kernels().join(format!("vmlinux-{}", packages.release));
+    kernel::extract_file(&bzimage, &vmlinux)?;
+    let busybox = process::find_program("busybox").ok_or(ProvisionError::Tool("busybox"))?;
+    Ok(Kernels { modules: packages.modules(&root), packages, vmlinux, bzimage, headers, busybox })
+}
+
+/// Builds our own programs.
+///
+/// # Errors
+///
+/// When cargo fails; the error names its log.
+pub fn programs(paths: &Paths) -> Result<Binaries, ProvisionError> {
+    let _lock = lock(paths)?;
+    programs_locked(paths)
+}
+
+fn programs_locked(paths: &Paths) -> Result<Binaries, ProvisionError> {
+    Ok(progress::step("building static strata and workload", || binaries::build(paths))?)
+}
+
+/// Fetches the kernel and builds the guest kernel module for it.
+///
+/// # Errors
+///
+/// When a package cannot be had or a step of the build fails.
+pub fn agent(paths: &Paths) -> Result<PathBuf, ProvisionError> {
+    let _lock = lock(paths)?;
+    agent_locked(paths, &kernels_locked(paths, false)?)
+}
+
+fn agent_locked(paths: &Paths, kernels: &Kernels) -> Result<PathBuf, ProvisionError> {
+    let agent = paths.images().join(format!("strata-{}.ko", kernels.packages.release));
+    progress::step("building the guest kernel module", || kmod::build(paths, &kernels.headers, &agent))?;
+    Ok(agent)
+}
+
+/// Makes the lab ready: everything is built anew from the sources as they are, packages are kept.
+///
+/// # Errors
+///
+/// When a step fails; the error names its log.
+pub fn lab(paths: &Paths) -> Result<Lab, ProvisionError> {
+    let _lock = lock(paths)?;
+    let binaries = programs_locked(paths)?;
+    let kind = HostKind::detect(&binaries.strata)?;
+    let kernels = kernels_locked(paths, kind == HostKind::Nested)?;
+    let agent = agent_locked(paths, &kernels)?;
+    let host = match kind {
+        HostKind::Direct => Host::Direct(kernels.busybox.clone()),
+        HostKind::Nested => Host::Nested(kernels.nested_host()?),
+    };
+    Ok(Lab { paths: paths.clone(), kernels, binaries, agent, host })
+}

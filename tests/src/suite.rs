@@ -1,0 +1,93 @@
+//! The whole test suite, as CI runs it.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::binaries;
+use crate::paths::Paths;
+use crate::process::{self, ProcessError};
+use crate::progress;
+use crate::provision::{self, ProvisionError};
+
+/// Crates of which two versions in one program mean two incompatible sets of types.
+const SINGLE_VERSION: [&str; 2] = ["vm-memory", "vmm-sys-util"];
+
+/// Why the suite failed.
+#[derive(Debug, thiserror::Error)]
+pub enum SuiteError {
+    /// A step failed.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// The lab could not be made ready.
+    #[error(transparent)]
+    Provision(#[from] ProvisionError),
+    /// A crate that must be there once is there in several versions.
+    #[error("several versions of {}: align the rust-vmm crates' minors (cargo tree -d)", .0.join(", "))]
+    Duplicates(Vec<String>),
+}
+
+/// Runs format check, lints, duplicate check, doc tests, then all unit, integration and end-to-end tests.
+///
+/// # Errors
+///
+/// The first step that fails.
+pub fn run(paths: &Paths) -> Result<(), SuiteError> {
+    progress::step("format check", || cargo_visible(paths, &["fmt", "--all", "--check"]))?;
+    progress::step("duplicate crates", || duplicates(paths))?;
+    progress::step("lints", || {
+        cargo_visible(paths, &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])
+    })?;
+    progress::step("doc tests", || cargo_visible(paths, &["test", "--workspace", "--doc", "--quiet"]))?;
+    // before the tests: here its progress is seen
+    let lab = provision::lab(paths)?;
+    drop(lab);
+    let tests: &[&str] = if process::find_program("cargo-nextest").is_some() {
+        &["nextest", "run", "--workspace", "--no-fail-fast"]
+    } else {
+        &["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"]
+    };
+    progress::step("unit, integration and end-to-end tests", || cargo_visible(paths, tests))?;
+    Ok(())
+}
+
+/// A cargo command whose output is the user's, in the target folder that the caller's cargo uses.
+fn cargo_visible(paths: &Paths, arguments: &[&str]) -> Result<(), ProcessError> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(paths.workspace()).args(arguments);
+    process::run_visible(&mut command)
+}
+
+fn duplicates(paths: &Paths) -> Result<(), SuiteError> {
+    let target = paths.builds().join("tree");
+    let tree = process::capture(binaries::cargo(paths, Path::new(&target)).args([
+        "tree",
+        "--workspace",
+        "--duplicates",
+        "--depth",
+        "0",
+    ]))?;
+    let found = duplicated(&tree);
+    if found.is_empty() { Ok(()) } else { Err(SuiteError::Duplicates(found)) }
+}
+
+/// The crates of [`SINGLE_VERSION`] that `cargo tree --duplicates` names.
+fn duplicated(tree: &str) -> Vec<String> {
+    SINGLE_VERSION
+        .iter()
+        .filter(|name| tree.lines().any(|line| line.split_whitespace().next() == Some(name)))
+        .map(|name| (*name).to_owned())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn duplicated_finds_only_the_crates_that_must_be_single() {
+        let tree = "vm-memory v0.16.0\n\nvm-memory v0.18.0\n\nthiserror v1.0.0\n";
+
+        assert_eq!(duplicated(tree), ["vm-memory"]);
+        assert!(duplicated("vm-memory-extra v1.0.0\n").is_empty());
+    }
+}

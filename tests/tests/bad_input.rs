@@ -1,0 +1,296 @@
+//! What `strata` says to input that it cannot use: one line that names the thing, a status other than 0, nothing left
+//! behind. These runs end before a guest starts, so they need no host with hardware virtualisation.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use lab::paths::Paths;
+use lab::provision::{self, Kernels};
+use lab::{binaries, process};
+
+/// A folder for one test, with the kernel that is good.
+struct Bench {
+    strata: PathBuf,
+    kernels: Kernels,
+    folder: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let paths = Paths::of_workspace();
+        provision::programs(&paths).unwrap();
+        let kernels = provision::kernels(&paths, false).unwrap();
+        Self { strata: binaries::located(&paths).strata, kernels, folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    fn file(&self, name: &str, content: &[u8]) -> String {
+        let path = self.folder.path().join(name);
+        fs::write(&path, content).unwrap();
+        path.display().to_string()
+    }
+
+    /// A file that takes no room, however large.
+    fn sparse_file(&self, name: &str, bytes: u64) -> String {
+        let path = self.folder.path().join(name);
+        fs::File::create(&path).unwrap().set_len(bytes).unwrap();
+        path.display().to_string()
+    }
+
+    fn kernel(&self) -> &str {
+        self.kernels.vmlinux.to_str().unwrap()
+    }
+
+    /// `strata run` of the good kernel with further arguments, and a trace that must not be begun.
+    fn refused_run(&self, arguments: &[&str]) -> String {
+        let trace = self.path("trace");
+        let mut all = vec!["run", "--kernel", self.kernel(), "--no-agent", "--trace", &trace];
+        all.extend(arguments);
+        let line = self.refused(&all);
+        assert!(!Path::new(&trace).exists(), "a trace was begun: {line}");
+        line
+    }
+
+    /// The one line that `strata` refuses these arguments with.
+    fn refused(&self, arguments: &[&str]) -> String {
+        only_line(&Command::new(&self.strata).args(arguments).output().unwrap())
+    }
+}
+
+/// The one line on standard error of a program that failed by itself.
+fn only_line(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(matches!(output.status.code(), Some(1..=125)), "status {}: {text}", output.status);
+    assert_eq!(text.lines().count(), 1, "not one line: {text}");
+    assert!(!text.contains("panicked"), "{text}");
+    text
+}
+
+/// Asserts that `line` holds each of `parts`, whatever the case.
+fn assert_names(line: &str, parts: &[&str]) {
+    let low = line.to_lowercase();
+    for part in parts {
+        assert!(low.contains(&part.to_lowercase()), "{part:?} is not named in: {line}");
+    }
+}
+
+#[test]
+fn missing_kernel_is_named() {
+    let bench = Bench::new();
+    let line = bench.refused(&["run", "--kernel", "/nonexistent/vmlinuz", "--no-agent"]);
+
+    assert_names(&line, &["/nonexistent/vmlinuz"]);
+}
+
+#[test]
+fn unreadable_kernel_is_named() {
+    let bench = Bench::new();
+    let folder = bench.folder.path().display().to_string();
+    let line = bench.refused(&["run", "--kernel", &folder, "--no-agent"]);
+
+    assert_names(&line, &[&folder]);
+}
+
+#[test]
+fn kernel_of_another_format_is_named() {
+    let bench = Bench::new();
+    let text = bench.file("kernel", &b"not a kernel\n".repeat(1000));
+    let line = bench.refused(&["run", "--kernel", &text, "--no-agent"]);
+
+    assert_names(&line, &[&text, "ELF", "bzImage"]);
+}
+
+#[test]
+fn initrd_that_does_not_fit_is_named_with_the_memory() {
+    let bench = Bench::new();
+    let initrd = bench.sparse_file("initrd", 200 << 20);
+    let line = bench.refused_run(&["--initrd", &initrd, "--memory", "128M"]);
+
+    assert_names(&line, &["initrd", "memory"]);
+}
+
+#[test]
+fn missing_initrd_is_named() {
+    let bench = Bench::new();
+    let line = bench.refused_run(&["--initrd", "/nonexistent/initrd"]);
+
+    assert_names(&line, &["/nonexistent/initrd"]);
+}
+
+#[test]
+fn memory_too_small_for_the_kernel_is_refused() {
+    let bench = Bench::new();
+    let line = bench.refused_run(&["--memory", "1M"]);
+
+    assert_names(&line, &["memory"]);
+}
+
+#[test]
+fn memory_larger_than_any_machine_is_refused() {
+    let bench = Bench::new();
+    let line = bench.refused_run(&["--memory", "1000000G"]);
+
+    assert_names(&line, &["memory"]);
+}
+
+#[test]
+fn missing_disk_is_named() {
+    let bench = Bench::new();
+    let line = bench.refused_run(&["--disk", "/nonexistent/disk.img"]);
+
+    assert_names(&line, &["/nonexistent/disk.img"]);
+}
+
+#[test]
+fn disk_of_a_broken_sector_is_named() {
+    let bench = Bench::new();
+    let disk = bench.sparse_file("disk.img", 1000);
+    let line = bench.refused_run(&["--disk", &disk]);
+
+    assert_names(&line, &[&disk, "512"]);
+}
+
+#[test]
+fn no_processors_are_refused() {
+    let bench = Bench::new();
+    let line = bench.refused_run(&["--cpus", "0"]);
+
+    assert_names(&line, &["cpu"]);
+}
+
+#[test]
+fn too_many_processors_are_refused_with_the_limit() {
+    let bench = Bench::new();
+    let line = bench.refused_run(&["--cpus", "100000"]);
+
+    assert_names(&line, &["cpu", "100000"]);
+}
+
+#[test]
+fn unknown_event_lists_the_nearest_names() {
+    let bench = Bench::new();
+    let line = bench.refused_run(&["--events", "kvm:kvm_exitt"]);
+
+    assert_names(&line, &["kvm:kvm_exitt", "kvm:kvm_exit"]);
+}
+
+#[test]
+fn existing_trace_folder_is_named_and_left_alone() {
+    let bench = Bench::new();
+    let folder = bench.path("mine");
+    fs::create_dir(&folder).unwrap();
+    fs::write(Path::new(&folder).join("file"), "precious").unwrap();
+    let line = bench.refused(&["run", "--kernel", bench.kernel(), "--no-agent", "--trace", &folder]);
+
+    assert_names(&line, &[&folder, "exist"]);
+    assert_eq!(fs::read_to_string(Path::new(&folder).join("file")).unwrap(), "precious");
+}
+
+#[test]
+fn unwritable_trace_folder_is_named() {
+    let bench = Bench::new();
+    let line = bench.refused(&["run", "--kernel", bench.kernel(), "--no-agent", "--trace", "/proc/trace"]);
+
+    assert_names(&line, &["/proc/trace"]);
+}
+
+#[test]
+fn agent_for_another_kernel_is_refused_with_both_releases() {
+    let bench = Bench::new();
+    let paths = Paths::of_workspace();
+    let agent = provision::agent(&paths).unwrap();
+    let release = &bench.kernels.packages.release;
+    let other = release.replace("6.1", "6.9");
+    let mut module = fs::read(agent).unwrap();
+    replace_bytes(&mut module, release.as_bytes(), other.as_bytes());
+    let module = bench.file("strata.ko", &module);
+    let trace = bench.path("trace");
+    let line = bench.refused(&["run", "--kernel", bench.kernel(), "--agent", &module, "--trace", &trace]);
+
+    assert_names(&line, &[&other, release]);
+    assert!(!Path::new(&trace).exists());
+}
+
+/// Replaces every occurrence of `from` by the equally long `to`.
+fn replace_bytes(bytes: &mut [u8], from: &[u8], to: &[u8]) {
+    let found: Vec<usize> =
+        bytes.windows(from.len()).enumerate().filter(|(_, window)| *window == from).map(|(at, _)| at).collect();
+    assert!(!found.is_empty());
+    for at in found {
+        bytes[at..at + to.len()].copy_from_slice(to);
+    }
+}
+
+#[test]
+fn missing_agent_is_named() {
+    let bench = Bench::new();
+    let trace = bench.path("trace");
+    let agent = "/nonexistent/strata.ko";
+    let line = bench.refused(&["run", "--kernel", bench.kernel(), "--agent", agent, "--trace", &trace]);
+
+    assert_names(&line, &["/nonexistent/strata.ko"]);
+}
+
+#[test]
+fn machine_without_kvm_is_told_so() {
+    let bench = Bench::new();
+    let trace = bench.path("trace");
+    // an empty /dev in a mount namespace of its own
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", "mount -t tmpfs none /dev && exec \"$@\"", "sh"])
+        .arg(&bench.strata)
+        .args(["run", "--kernel", bench.kernel(), "--no-agent", "--trace", &trace])
+        .output()
+        .unwrap();
+    let line = only_line(&output);
+
+    assert_names(&line, &["/dev/kvm"]);
+    assert!(!Path::new(&trace).exists());
+}
+
+#[test]
+fn kvm_without_permission_is_told_so() {
+    let bench = Bench::new();
+    let paths = Paths::of_workspace();
+    // another user must be able to reach the program and the kernel
+    let strata = bench.path("strata");
+    let kernel = bench.path("vmlinux");
+    fs::copy(binaries::located(&paths).strata, &strata).unwrap();
+    fs::copy(bench.kernel(), &kernel).unwrap();
+    process::capture(Command::new("chmod").args(["-R", "a+rX"]).arg(bench.folder.path())).unwrap();
+    // a device that only its owner may open, whatever this machine's is like
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c"])
+        .arg("mount -t tmpfs -o mode=755 none /dev && mknod -m 600 /dev/kvm c 10 232 && exec setpriv --reuid=65534 --clear-groups \"$@\"")
+        .args(["sh", &strata, "run", "--kernel", &kernel, "--no-agent"])
+        .output()
+        .unwrap();
+    let line = only_line(&output);
+
+    assert_names(&line, &["/dev/kvm", "permission"]);
+}
+
+#[test]
+fn folder_that_is_no_trace_is_named() {
+    let bench = Bench::new();
+    let folder = bench.folder.path().display().to_string();
+    for command in ["events", "report", "check"] {
+        let line = bench.refused(&[command, &folder]);
+
+        assert_names(&line, &[&folder]);
+    }
+}
+
+#[test]
+fn missing_trace_is_named() {
+    let bench = Bench::new();
+    let line = bench.refused(&["events", "/nonexistent/trace"]);
+
+    assert_names(&line, &["/nonexistent/trace"]);
+}

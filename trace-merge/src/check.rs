@@ -1,0 +1,433 @@
+//! Causality: a guest record must lie inside a period when its vCPU was in the guest. Whatever is wrong with the clock,
+//! with the recorder or with the trace shows here.
+//!
+//! - A record of a guest kernel: inside a period of the vCPU whose stream holds it.
+//! - A record of a guest process: inside a period of any vCPU of its VM, since a thread may move to another one between
+//!   choosing the ring and reading the clock.
+//! - All records: times never decrease within a stream, and no packet is damaged or missing.
+//!
+//! The periods are the host kernel's when that layer is complete, else the VMM's, which are wider.
+
+use crate::clock::{Clock, NS_PER_SECOND};
+use crate::reader::{ReadError, Stream, Trace, TraceLayer};
+use crate::session::{LayerKind, Vm};
+use crate::totals::Totals;
+use crate::vcpu::{Period, Periods, SwitchSource, Switches};
+use serde::Serialize;
+use std::io::{self, Write};
+use std::path::Path;
+use thiserror::Error;
+
+/// How many violations are kept one by one, unless asked otherwise; the others are counted.
+pub const DEFAULT_SHOWN: usize = 20;
+
+/// How a check is shown.
+#[derive(Clone, Debug)]
+pub struct CheckOptions {
+    /// JSON in place of text.
+    pub json: bool,
+    /// How many violations are shown.
+    pub shown: usize,
+}
+
+impl Default for CheckOptions {
+    fn default() -> Self {
+        Self { json: false, shown: DEFAULT_SHOWN }
+    }
+}
+
+/// Why a recording cannot be checked.
+#[derive(Debug, Error)]
+pub enum CheckError {
+    /// The recording cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// No layer tells when the vCPUs were in the guest.
+    #[error(
+        "{vm}: no layer tells when its vCPUs were in the guest (neither kvm:kvm_entry and kvm:kvm_exit of the host's \
+         kernel nor vmm:vcpu_enter and vmm:vcpu_exit); record again with one of them"
+    )]
+    NoPeriods {
+        /// Name of the VM.
+        vm: String,
+    },
+    /// The result cannot be written.
+    #[error("the result cannot be written")]
+    Write(#[source] io::Error),
+}
+
+/// What a check came to.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct CheckResult {
+    /// Guest kernel records that were checked against periods.
+    pub guest_kernel_records: u64,
+    /// Guest user records that were checked against periods.
+    pub guest_user_records: u64,
+    /// Records of all layers whose order was checked.
+    pub records: u64,
+    /// The clock's error bound: how far outside a period a record may lie, ns.
+    pub tolerance_ns: u64,
+    /// For each VM, the periods.
+    pub periods: Vec<PeriodSummary>,
+    /// Guest records outside the periods.
+    pub outside: u64,
+    /// Records that are older than the one before them in their stream.
+    pub out_of_order: u64,
+    /// Streams that are not whole: packets damaged, truncated or missing, or bytes or records that cannot be read.
+    pub damaged: u64,
+    /// The first violations.
+    pub violations: Vec<Violation>,
+}
+
+impl CheckResult {
+    /// Number of violations.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        self.outside + self.out_of_order + self.damaged
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn passed(&self) -> bool {
+        self.total() == 0
+    }
+
+    /// Guest records that were checked against periods.
+    #[must_use]
+    pub const fn guest_records(&self) -> u64 {
+        self.guest_kernel_records + self.guest_user_records
+    }
+}
+
+/// The periods that a VM's records were checked against.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PeriodSummary {
+    /// Name of the VM.
+    pub vm: String,
+    /// The layer that they come from.
+    pub source: SwitchSource,
+    /// Number of periods.
+    pub count: usize,
+    /// Why not from a better layer, or why they are not to be trusted.
+    pub remark: Option<String>,
+}
+
+/// What is wrong with a record or stream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Problem {
+    /// Outside the periods.
+    Outside {
+        /// The vCPU whose period is nearest; `None` when there is no period at all.
+        vcpu: Option<u32>,
+        /// The nearest period.
+        nearest: Option<Period>,
+        /// Distance from it, ns.
+        outside_ns: Option<u64>,
+    },
+    /// Older than the record before it.
+    OutOfOrder {
+        /// By this much, ns.
+        earlier_ns: u64,
+    },
+    /// The stream is not whole.
+    Damaged {
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+/// A violation.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Violation {
+    /// The stream's file, relative to the recording's folder.
+    pub stream: String,
+    /// Time of the record, ticks; `None` when a whole stream is concerned.
+    pub ticks: Option<u64>,
+    /// Its event's name.
+    pub event: Option<String>,
+    /// What is wrong.
+    #[serde(flatten)]
+    pub problem: Problem,
+}
+
+/// Checks the recording in `dir` and writes the result to `out`. Whether it passed is in the result.
+///
+/// # Errors
+/// When the recording cannot be read or checked, or `out` fails.
+pub fn run(dir: &Path, options: &CheckOptions, out: &mut dyn Write) -> Result<CheckResult, CheckError> {
+    let trace = Trace::open(dir)?;
+    let result = check(&trace, options.shown)?;
+    let written = if options.json {
+        serde_json::to_writer_pretty(&mut *out, &Json { passed: result.passed(), result: &result })
+            .map_err(io::Error::from)
+            .and_then(|()| writeln!(out))
+    } else {
+        write_text(&result, &trace, out)
+    };
+    match written.and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CheckError::Write(error)),
+        _ => Ok(result),
+    }
+}
+
+#[derive(Serialize)]
+struct Json<'r> {
+    passed: bool,
+    #[serde(flatten)]
+    result: &'r CheckResult,
+}
+
+/// Checks `trace`, keeping the first `shown` violations.
+///
+/// # Errors
+/// When no layer tells when a VM was in the guest, though there are records of its guest.
+pub fn check(trace: &Trace, shown: usize) -> Result<CheckResult, CheckError> {
+    let mut checker = Checker {
+        clock: trace.clock(),
+        tolerance: trace.clock().error_bound_ticks(),
+        shown,
+        result: CheckResult { tolerance_ns: trace.clock().error_bound_ns, ..CheckResult::default() },
+    };
+    let is_guest =
+        |layer: &&TraceLayer| matches!(layer.description.kind, LayerKind::GuestKernel | LayerKind::GuestUser);
+    let (guests, hosts): (Vec<_>, Vec<_>) = trace.layers().iter().partition(is_guest);
+    let mut vms: Vec<&str> = guests.iter().filter_map(|layer| layer.description.vm.as_deref()).collect();
+    vms.sort_unstable();
+    vms.dedup();
+    for layer in hosts {
+        checker.check_layer(layer, None);
+    }
+    for name in vms {
+        let vm = trace.session().vm(name).cloned().unwrap_or_else(|| Vm { name: name.into(), ..Vm::default() });
+        let layers: Vec<_> = guests.iter().filter(|layer| layer.description.vm.as_deref() == Some(name)).collect();
+        let records =
+            layers.iter().any(|layer| layer.streams.iter().any(|stream| layer.records(stream).next().is_some()));
+        let periods = if records { checker.periods(trace, &vm)? } else { Periods::default() };
+        for layer in layers {
+            checker.check_layer(layer, Some(&periods));
+        }
+    }
+    Ok(checker.result)
+}
+
+struct Checker<'t> {
+    clock: &'t Clock,
+    /// Ticks.
+    tolerance: u64,
+    shown: usize,
+    result: CheckResult,
+}
+
+impl Checker<'_> {
+    /// The periods of `vm`, from the best layer that has them.
+    fn periods(&mut self, trace: &Trace, vm: &Vm) -> Result<Periods, CheckError> {
+        let host = usable(trace, vm, SwitchSource::HostKernel);
+        let vmm = usable(trace, vm, SwitchSource::Vmm);
+        let (source, remark) = match (host, vmm) {
+            (Usable::Whole, _) => (SwitchSource::HostKernel, None),
+            (Usable::Incomplete(lost), Usable::Whole) => {
+                (SwitchSource::Vmm, Some(format!("the host-kernel layer is incomplete: {lost}")))
+            }
+            (Usable::No, Usable::Whole) => (SwitchSource::Vmm, Some("the host-kernel layer has no KVM events".into())),
+            (Usable::Incomplete(lost), _) => {
+                (SwitchSource::HostKernel, Some(format!("not to be trusted, the layer is incomplete: {lost}")))
+            }
+            (Usable::No, Usable::Incomplete(lost)) => {
+                (SwitchSource::Vmm, Some(format!("not to be trusted, the layer is incomplete: {lost}")))
+            }
+            (Usable::No, Usable::No) => return Err(CheckError::NoPeriods { vm: vm.name.clone() }),
+        };
+        let periods = Periods::new(Switches::new(trace, vm, source));
+        let count = periods.count();
+        self.result.periods.push(PeriodSummary { vm: vm.name.clone(), source, count, remark });
+        Ok(periods)
+    }
+
+    fn check_layer(&mut self, layer: &TraceLayer, periods: Option<&Periods>) {
+        for stream in &layer.streams {
+            let inside = periods.map(|periods| {
+                let vcpus = match layer.description.kind {
+                    LayerKind::GuestUser => periods.vcpus().collect(),
+                    _ => vec![stream.description.cpu_id],
+                };
+                Inside {
+                    vcpus: vcpus.into_iter().map(|vcpu| Cursor { vcpu, periods: periods.of(vcpu), at: 0 }).collect(),
+                }
+            });
+            self.check_stream(layer, stream, inside);
+        }
+    }
+
+    fn check_stream(&mut self, layer: &TraceLayer, stream: &Stream, mut inside: Option<Inside<'_>>) {
+        let file = || format!("{}/{}", layer.description.path, stream.description.file);
+        let mut records = layer.records(stream);
+        let mut latest = 0;
+        let mut count = 0;
+        for record in records.by_ref() {
+            count += 1;
+            let violation = |problem| Violation {
+                stream: file(),
+                ticks: Some(record.time),
+                event: Some(record.schema.name().into()),
+                problem,
+            };
+            if record.time < latest {
+                self.result.out_of_order += 1;
+                let earlier_ns = self.clock.ticks_to_ns(latest - record.time);
+                self.keep(|| violation(Problem::OutOfOrder { earlier_ns }));
+            }
+            latest = latest.max(record.time);
+            let Some(inside) = &mut inside else { continue };
+            if let Err(nearest) = inside.look_up(record.time, self.tolerance) {
+                self.result.outside += 1;
+                let outside_ns = nearest.map(|(_, _, ticks)| self.clock.ticks_to_ns(ticks));
+                let (vcpu, nearest) = (nearest.map(|(vcpu, ..)| vcpu), nearest.map(|(_, period, _)| period));
+                self.keep(|| violation(Problem::Outside { vcpu, nearest, outside_ns }));
+            }
+        }
+        self.result.records += count;
+        match layer.description.kind {
+            LayerKind::GuestKernel => self.result.guest_kernel_records += count,
+            LayerKind::GuestUser => self.result.guest_user_records += count,
+            LayerKind::HostKernel | LayerKind::Vmm => {}
+        }
+        let damage = records.damage();
+        let absent = stream.absent.then(|| "its file is empty or gone".to_string());
+        if let Some(what) = absent.or_else(|| damage.any().then(|| damage.to_string())) {
+            self.result.damaged += 1;
+            self.keep(|| Violation { stream: file(), ticks: None, event: None, problem: Problem::Damaged { what } });
+        }
+    }
+
+    fn keep(&mut self, violation: impl FnOnce() -> Violation) {
+        if self.result.violations.len() < self.shown {
+            self.result.violations.push(violation());
+        }
+    }
+}
+
+/// Whether a layer can tell when vCPUs were in the guest.
+enum Usable {
+    /// It has the events, and nothing of it is lost.
+    Whole,
+    /// It has the events, but not all.
+    Incomplete(String),
+    /// It has them not.
+    No,
+}
+
+fn usable(trace: &Trace, vm: &Vm, source: SwitchSource) -> Usable {
+    let totals = source.layers(trace, vm).map(Totals::of_layer).reduce(|sum, layer| sum.plus(&layer));
+    match totals {
+        None => Usable::No,
+        Some(Totals { events: 0, .. }) => Usable::No,
+        Some(totals) => totals.incomplete().map_or(Usable::Whole, Usable::Incomplete),
+    }
+}
+
+/// The periods that a stream's records may lie in.
+struct Inside<'p> {
+    vcpus: Vec<Cursor<'p>>,
+}
+
+/// A place in the periods of a vCPU: records come in order, so that the next look-up is near the last.
+struct Cursor<'p> {
+    vcpu: u32,
+    periods: &'p [Period],
+    at: usize,
+}
+
+impl Inside<'_> {
+    /// Whether `time` lies in a period, give or take `tolerance`; else the nearest period and the distance from it.
+    fn look_up(&mut self, time: u64, tolerance: u64) -> Result<(), Option<(u32, Period, u64)>> {
+        let mut nearest: Option<(u32, Period, u64)> = None;
+        for cursor in &mut self.vcpus {
+            let Some((period, distance)) = cursor.nearest(time) else { continue };
+            if distance <= tolerance {
+                return Ok(());
+            }
+            if nearest.is_none_or(|(_, _, least)| distance < least) {
+                nearest = Some((cursor.vcpu, period, distance));
+            }
+        }
+        Err(nearest)
+    }
+}
+
+impl Cursor<'_> {
+    /// The period nearest to `time` and the distance from it, ticks: 0 inside.
+    fn nearest(&mut self, time: u64) -> Option<(Period, u64)> {
+        let begins_by = |index: usize| self.periods.get(index).is_some_and(|period| period.begin <= time);
+        // The last period that begins by `time` is at or just after the last look-up's, unless time went back or far.
+        if begins_by(self.at + 1) || !begins_by(self.at) {
+            self.at = self.periods.partition_point(|period| period.begin <= time).saturating_sub(1);
+        }
+        let here = self.periods.get(self.at)?;
+        let distance = |period: &Period| period.begin.saturating_sub(time).max(time.saturating_sub(period.end));
+        let next = self.periods.get(self.at + 1).filter(|next| distance(next) < distance(here));
+        let period = next.unwrap_or(here);
+        Some((*period, distance(period)))
+    }
+}
+
+fn write_text(result: &CheckResult, trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
+    for periods in &result.periods {
+        let PeriodSummary { vm, source, count, .. } = periods;
+        writeln!(out, "{vm}: {count} periods in the guest, from the {} layer", source.layer())?;
+        if let Some(remark) = &periods.remark {
+            writeln!(out, "{vm}: {remark}")?;
+        }
+    }
+    let (kernel, user) = (result.guest_kernel_records, result.guest_user_records);
+    let tolerance = result.tolerance_ns;
+    writeln!(
+        out,
+        "checked {kernel} guest-kernel and {user} guest-user records against them, tolerance {tolerance} ns"
+    )?;
+    writeln!(out, "checked the order of {} records", result.records)?;
+    if result.guest_records() == 0 {
+        writeln!(
+            out,
+            "NOTE: there is no guest record in this trace, so nothing was checked against the vCPUs' periods"
+        )?;
+    }
+    let start = trace.start().unwrap_or(0);
+    for violation in &result.violations {
+        write_violation(violation, trace.clock(), start, out)?;
+    }
+    let kept = result.violations.len() as u64;
+    if result.total() > kept {
+        writeln!(out, "… and {} more", result.total() - kept)?;
+    }
+    let CheckResult { outside, out_of_order, damaged, .. } = result;
+    let total = result.total();
+    writeln!(
+        out,
+        "{total} violations: {outside} outside the periods, {out_of_order} out of order, {damaged} damaged streams"
+    )
+}
+
+fn write_violation(violation: &Violation, clock: &Clock, start: u64, out: &mut dyn Write) -> io::Result<()> {
+    let seconds = |ticks: u64| {
+        let ns = clock.ticks_to_ns(ticks.saturating_sub(start));
+        format!("{}.{:09}", ns / NS_PER_SECOND, ns % NS_PER_SECOND)
+    };
+    write!(out, "{}", violation.stream)?;
+    if let (Some(ticks), Some(event)) = (violation.ticks, &violation.event) {
+        write!(out, " at {} ({event})", seconds(ticks))?;
+    }
+    match &violation.problem {
+        Problem::Outside { vcpu: Some(vcpu), nearest: Some(period), outside_ns: Some(ns) } => {
+            let end = if period.end == u64::MAX { "the end".into() } else { seconds(period.end) };
+            let begin = seconds(period.begin);
+            writeln!(out, ": {ns} ns outside the nearest period of vcpu {vcpu}, {begin} to {end}")
+        }
+        Problem::Outside { .. } => writeln!(out, ": its vCPU was never in the guest"),
+        Problem::OutOfOrder { earlier_ns } => writeln!(out, ": {earlier_ns} ns before the record before it"),
+        Problem::Damaged { what } => writeln!(out, ": {what}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

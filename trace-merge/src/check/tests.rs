@@ -1,0 +1,273 @@
+use super::*;
+use crate::reader::tests::event;
+use crate::session::Process;
+use crate::session::tests::session;
+use crate::writer::{LayerWriter, NewLayer};
+use shared_ring::event::{EventDescription, FieldType};
+use std::fs;
+use tempfile::TempDir;
+
+const ENTER: u16 = 1;
+const EXIT: u16 = 2;
+
+/// A recording under construction: one VM of two vCPUs, whose threads are 100 and 101, and a clock of 2 GHz that is
+/// exact to 100 ns (200 ticks).
+struct Builder {
+    dir: TempDir,
+    session: crate::session::Session,
+}
+
+impl Builder {
+    fn new() -> Self {
+        let mut session = session();
+        session.vms[0].vcpu_threads = vec![100, 101];
+        Self { dir: TempDir::new().unwrap(), session }
+    }
+
+    fn layer(&self, kind: LayerKind, events: &[EventDescription]) -> LayerWriter {
+        let process = (kind == LayerKind::GuestUser).then(|| Process { pid: 42, comm: "app".into() });
+        let vm = (kind != LayerKind::HostKernel).then(|| "vm0".into());
+        let new = NewLayer { kind, vm, process, packet_size: 4096 };
+        let mut layer = LayerWriter::create(self.dir.path(), &self.session, new).unwrap();
+        layer.add_events(events).unwrap();
+        layer
+    }
+
+    fn add(mut self, mut layer: LayerWriter) -> Self {
+        layer.flush().unwrap();
+        self.session.layers.push(layer.layer());
+        self
+    }
+
+    /// The host's layer with `(time, entered, thread, vcpu)`, on one host CPU, and `lost` records.
+    fn host(self, switches: &[(u64, bool, i32, u32)], lost: u64) -> Self {
+        let mut events = [
+            event(ENTER, "kvm:kvm_entry", &["pid", "vcpu_id"]),
+            event(EXIT, "kvm:kvm_exit", &["pid", "exit_reason", "vcpu_id"]),
+        ];
+        for event in &mut events {
+            (event.fields[0].name, event.fields[0].ty) = ("common_pid".into(), FieldType::I32);
+        }
+        let mut layer = self.layer(LayerKind::HostKernel, &events);
+        for &(time, entered, thread, vcpu) in switches {
+            let (id, reason) = if entered { (ENTER, &[][..]) } else { (EXIT, &[0; 4][..]) };
+            layer.record(0, time, id, &[&thread.to_le_bytes()[..], reason, &vcpu.to_le_bytes()].concat()).unwrap();
+        }
+        layer.add_lost(0, lost);
+        self.add(layer)
+    }
+
+    /// The VMM's layer with `(time, entered, vcpu)`, on one thread.
+    fn vmm(self, switches: &[(u64, bool, u32)]) -> Self {
+        let events = [event(ENTER, "vmm:vcpu_enter", &["vcpu"]), event(EXIT, "vmm:vcpu_exit", &["vcpu", "reason"])];
+        let mut layer = self.layer(LayerKind::Vmm, &events);
+        for &(time, entered, vcpu) in switches {
+            let (id, reason) = if entered { (ENTER, &[][..]) } else { (EXIT, &[0; 4][..]) };
+            layer.record(0, time, id, &[&vcpu.to_le_bytes(), reason].concat()).unwrap();
+        }
+        self.add(layer)
+    }
+
+    /// A guest layer with records at `(vcpu, time)`.
+    fn guest(self, kind: LayerKind, records: &[(u32, u64)]) -> Self {
+        let mut layer = self.layer(kind, &[event(1, "sched:sched_switch", &[])]);
+        for &(vcpu, time) in records {
+            layer.record(vcpu, time, 1, &[]).unwrap();
+        }
+        self.add(layer)
+    }
+
+    fn check(&self) -> Result<CheckResult, CheckError> {
+        self.session.save(self.dir.path()).unwrap();
+        check(&Trace::open(self.dir.path()).unwrap(), DEFAULT_SHOWN)
+    }
+
+    fn text(&self) -> String {
+        self.session.save(self.dir.path()).unwrap();
+        let mut out = Vec::new();
+        run(self.dir.path(), &CheckOptions::default(), &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+}
+
+/// vCPU 0 in the guest from 10000 to 20000 and from 30000 on; vCPU 1 from 12000 to 40000.
+const HOST: &[(u64, bool, i32, u32)] = &[
+    (10_000, true, 100, 0),
+    (12_000, true, 101, 1),
+    (20_000, false, 100, 0),
+    (30_000, true, 100, 0),
+    (40_000, false, 101, 1),
+];
+
+fn outside(result: &CheckResult) -> Vec<(Option<u64>, Option<u64>)> {
+    let of = |violation: &Violation| match violation.problem {
+        Problem::Outside { outside_ns, .. } => Some((violation.ticks, outside_ns)),
+        _ => None,
+    };
+    result.violations.iter().filter_map(of).collect()
+}
+
+#[test]
+fn records_inside_their_vcpus_periods_pass() {
+    let records = [(0, 10_500), (0, 19_999), (0, 31_000), (0, 9_000_000), (1, 25_000)];
+
+    let result = Builder::new().host(HOST, 0).guest(LayerKind::GuestKernel, &records).check().unwrap();
+
+    assert!(result.passed(), "{result:?}");
+    assert_eq!((result.guest_kernel_records, result.records), (5, 10));
+    assert_eq!((result.periods[0].source, result.periods[0].count), (SwitchSource::HostKernel, 3));
+}
+
+#[test]
+fn one_shifted_record_is_found() {
+    let records = [(0, 10_500), (0, 25_000), (0, 31_000)];
+
+    let result = Builder::new().host(HOST, 0).guest(LayerKind::GuestKernel, &records).check().unwrap();
+
+    let expected = Violation {
+        stream: "vm0/guest-kernel/stream_0".into(),
+        ticks: Some(25_000),
+        event: Some("sched:sched_switch".into()),
+        problem: Problem::Outside {
+            vcpu: Some(0),
+            nearest: Some(Period { begin: 10_000, end: 20_000 }),
+            outside_ns: Some(2500),
+        },
+    };
+    assert_eq!((result.outside, result.violations), (1, vec![expected]));
+}
+
+#[test]
+fn edges_count_as_inside_up_to_the_clocks_error() {
+    let inside = [(0, 9_800), (0, 10_000), (0, 20_000), (0, 20_200), (0, 29_800)];
+    let beyond = [(0, 9_799), (0, 20_201), (0, 29_799)];
+
+    let passed = Builder::new().host(HOST, 0).guest(LayerKind::GuestKernel, &inside).check().unwrap();
+    let failed = Builder::new().host(HOST, 0).guest(LayerKind::GuestKernel, &beyond).check().unwrap();
+
+    assert!(passed.passed(), "{passed:?}");
+    assert_eq!(outside(&failed), [(Some(9_799), Some(100)), (Some(20_201), Some(100)), (Some(29_799), Some(100))]);
+}
+
+#[test]
+fn kernel_record_needs_its_own_vcpu_and_user_record_any() {
+    let records = [(0, 25_000)];
+
+    let kernel = Builder::new().host(HOST, 0).guest(LayerKind::GuestKernel, &records).check().unwrap();
+    let user = Builder::new().host(HOST, 0).guest(LayerKind::GuestUser, &records).check().unwrap();
+
+    assert_eq!((kernel.outside, user.outside, user.guest_user_records), (1, 0, 1));
+}
+
+#[test]
+fn nothing_may_be_before_the_first_entry() {
+    let result = Builder::new().host(HOST, 0).guest(LayerKind::GuestUser, &[(0, 5000)]).check().unwrap();
+
+    assert_eq!(outside(&result), [(Some(5000), Some(2500))]);
+}
+
+#[test]
+fn vcpu_that_never_ran_has_no_nearest_period() {
+    let result = Builder::new().host(HOST, 0).guest(LayerKind::GuestKernel, &[(5, 15_000)]).check().unwrap();
+
+    assert_eq!(outside(&result), [(Some(15_000), None)]);
+}
+
+#[test]
+fn threads_of_other_machines_are_passed_over() {
+    let others = [(10_000, true, 900, 0), (50_000, true, 100, 0)];
+
+    let result = Builder::new().host(&others, 0).guest(LayerKind::GuestKernel, &[(0, 20_000)]).check().unwrap();
+
+    assert_eq!((result.outside, result.periods[0].count), (1, 1));
+}
+
+#[test]
+fn loss_in_the_host_layer_falls_back_to_the_vmm() {
+    let vmm = [(9_000, true, 0), (26_000, false, 0)];
+
+    let builder = Builder::new().host(HOST, 3).vmm(&vmm).guest(LayerKind::GuestKernel, &[(0, 25_000)]);
+    let result = builder.check().unwrap();
+
+    assert!(result.passed(), "{result:?}");
+    assert_eq!(result.periods[0].source, SwitchSource::Vmm);
+    assert!(result.periods[0].remark.as_ref().unwrap().contains("3 records lost"), "{result:?}");
+    assert!(builder.text().contains("from the vmm layer"));
+}
+
+#[test]
+fn missing_host_layer_falls_back_to_the_vmm() {
+    let vmm = [(9_000, true, 0), (26_000, false, 0)];
+
+    let result = Builder::new().vmm(&vmm).guest(LayerKind::GuestKernel, &[(0, 25_000), (0, 27_000)]).check().unwrap();
+
+    assert_eq!((result.periods[0].source, outside(&result)), (SwitchSource::Vmm, vec![(Some(27_000), Some(500))]));
+}
+
+#[test]
+fn trace_without_periods_is_an_error_only_if_there_are_guest_records() {
+    let error = Builder::new().guest(LayerKind::GuestKernel, &[(0, 1)]).check().unwrap_err().to_string();
+    let empty = Builder::new().guest(LayerKind::GuestKernel, &[]);
+
+    assert!(error.starts_with("vm0: no layer tells"), "{error}");
+    assert!(empty.check().unwrap().passed());
+    assert!(empty.text().contains("no guest record in this trace"));
+}
+
+#[test]
+fn time_that_goes_back_is_found() {
+    let builder = Builder::new().host(HOST, 0).guest(LayerKind::GuestKernel, &[(0, 10_500), (0, 11_000)]);
+    let stream = builder.dir.path().join("vm0/guest-kernel/stream_0");
+    let mut bytes = fs::read(&stream).unwrap();
+    // The second record becomes one of time 10500, the first one of 11000.
+    bytes[128..132].copy_from_slice(&11_000_u32.to_le_bytes());
+    bytes[136..140].copy_from_slice(&10_500_u32.to_le_bytes());
+    fs::write(&stream, bytes).unwrap();
+
+    let result = builder.check().unwrap();
+
+    assert_eq!((result.out_of_order, result.outside), (1, 0));
+    assert_eq!(result.violations[0].problem, Problem::OutOfOrder { earlier_ns: 250 });
+}
+
+#[test]
+fn damaged_and_missing_packets_are_violations() {
+    let builder = Builder::new().host(HOST, 0).guest(LayerKind::GuestKernel, &[(0, 10_500)]);
+    let stream = builder.dir.path().join("vm0/guest-kernel/stream_0");
+    let mut bytes = fs::read(&stream).unwrap();
+    bytes[56] = 1;
+    fs::write(&stream, &bytes).unwrap();
+    let skipped = builder.check().unwrap();
+    fs::write(&stream, &bytes[..100]).unwrap();
+    let truncated = builder.check().unwrap();
+
+    assert_eq!(skipped.damaged, 1);
+    assert_eq!(skipped.violations[0].problem, Problem::Damaged { what: "1 missing packets".into() });
+    assert_eq!(truncated.damaged, 1);
+}
+
+#[test]
+fn violations_beyond_those_shown_are_counted() {
+    let records: Vec<(u32, u64)> = (0..100).map(|number| (0, 22_000 + number)).collect();
+    let builder = Builder::new().host(HOST, 0).guest(LayerKind::GuestKernel, &records);
+
+    let result = builder.check().unwrap();
+    let text = builder.text();
+
+    assert_eq!((result.outside, result.violations.len()), (100, DEFAULT_SHOWN));
+    assert!(text.contains("… and 80 more\n100 violations: 100 outside the periods"), "{text}");
+    assert!(text.contains("vm0/guest-kernel/stream_0 at 0.000006000 (sched:sched_switch): 1000 ns outside"), "{text}");
+}
+
+#[test]
+fn json_says_whether_it_passed() {
+    let builder = Builder::new().host(HOST, 0).guest(LayerKind::GuestKernel, &[(0, 25_000)]);
+    builder.session.save(builder.dir.path()).unwrap();
+    let mut out = Vec::new();
+
+    run(builder.dir.path(), &CheckOptions { json: true, ..CheckOptions::default() }, &mut out).unwrap();
+
+    let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
+    assert_eq!((&json["passed"], &json["outside"]), (&false.into(), &1.into()));
+    assert_eq!(json["violations"][0]["kind"], "outside");
+}

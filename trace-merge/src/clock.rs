@@ -1,0 +1,160 @@
+//! The trace clock of a recording: ticks, and what they are in nanoseconds and UTC.
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// Nanoseconds in a second.
+pub const NS_PER_SECOND: u64 = 1_000_000_000;
+
+/// Highest frequency that a recording may state, Hz: the remainder of a second, in ticks, times 10⁹ fits 64 bits.
+pub const MAX_FREQUENCY: u64 = u64::MAX / NS_PER_SECOND;
+
+/// The clock that every record of every layer of a recording carries.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clock {
+    /// Identity: traces whose clocks have the same UUID can be compared tick by tick.
+    pub uuid: Uuid,
+    /// Ticks per second; 1 to [`MAX_FREQUENCY`].
+    pub frequency_hz: u64,
+    /// One moment in both ticks and UTC.
+    pub utc: UtcAnchor,
+    /// What ticks, for example `x86-tsc`.
+    pub source: String,
+    /// How each vCPU's counter relates to the clock.
+    #[serde(default)]
+    pub vcpus: Vec<VcpuRelation>,
+    /// The times of two records of different layers may be wrong against each other by this much, nanoseconds.
+    pub error_bound_ns: u64,
+    /// Where that bound comes from, one or a few sentences.
+    pub bound_derivation: String,
+}
+
+/// One moment, as the trace clock and as UTC show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UtcAnchor {
+    /// Trace clock, ticks.
+    pub ticks: u64,
+    /// Nanoseconds since 1970-01-01T00:00:00Z.
+    pub utc_ns: u64,
+    /// The two belong together up to this, nanoseconds. It moves a whole recording in UTC, never its records against
+    /// each other.
+    #[serde(default)]
+    pub uncertainty_ns: u64,
+}
+
+impl From<clock_sync::calibration::Reading> for UtcAnchor {
+    fn from(reading: clock_sync::calibration::Reading) -> Self {
+        Self { ticks: reading.ticks, utc_ns: reading.utc_ns, uncertainty_ns: reading.uncertainty_ns }
+    }
+}
+
+/// How one vCPU's counter relates to the trace clock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VcpuRelation {
+    /// Name of the VM.
+    pub vm: String,
+    /// Index of the vCPU.
+    pub vcpu: u32,
+    /// Guest counter minus host counter, ticks.
+    pub tsc_offset: i64,
+    /// How the offset is known, for example `set, read back and observed`.
+    pub how: String,
+}
+
+impl Clock {
+    /// `ticks` in nanoseconds, rounded down; saturates.
+    #[must_use]
+    pub const fn ticks_to_ns(&self, ticks: u64) -> u64 {
+        let (seconds, rest) = (ticks / self.frequency_hz, ticks % self.frequency_hz);
+        // `rest` is below the frequency, and so times 10⁹ within 64 bits.
+        seconds.saturating_mul(NS_PER_SECOND).saturating_add(rest * NS_PER_SECOND / self.frequency_hz)
+    }
+
+    /// Ticks that take at least `ns` nanoseconds; saturates.
+    #[must_use]
+    pub fn ns_to_ticks(&self, ns: u64) -> u64 {
+        let ticks = (u128::from(ns) * u128::from(self.frequency_hz)).div_ceil(u128::from(NS_PER_SECOND));
+        u64::try_from(ticks).unwrap_or(u64::MAX)
+    }
+
+    /// Nanoseconds since 1970-01-01T00:00:00Z at `ticks`, rounded down within the anchor's direction.
+    #[must_use]
+    pub fn utc_ns(&self, ticks: u64) -> i128 {
+        let anchor = i128::from(self.utc.utc_ns);
+        if ticks >= self.utc.ticks {
+            anchor + i128::from(self.ticks_to_ns(ticks - self.utc.ticks))
+        } else {
+            anchor - i128::from(self.ticks_to_ns(self.utc.ticks - ticks))
+        }
+    }
+
+    /// UTC of tick 0 as CTF states it: whole seconds, and the rest in ticks.
+    #[must_use]
+    pub fn ctf_offset(&self) -> (i64, u64) {
+        let frequency = i128::from(self.frequency_hz);
+        let anchor_ticks = i128::from(self.utc.utc_ns) * frequency / i128::from(NS_PER_SECOND);
+        let origin = anchor_ticks - i128::from(self.utc.ticks);
+        let seconds = i64::try_from(origin.div_euclid(frequency)).unwrap_or(0);
+        (seconds, u64::try_from(origin.rem_euclid(frequency)).unwrap_or(0))
+    }
+
+    /// The tolerance that the error bound asks for, ticks.
+    #[must_use]
+    pub fn error_bound_ticks(&self) -> u64 {
+        self.ns_to_ticks(self.error_bound_ns)
+    }
+}
+
+/// `utc_ns` nanoseconds since 1970 as RFC 3339 with nine decimals; a number of nanoseconds where there is no such date.
+#[must_use]
+pub fn rfc3339(utc_ns: i128) -> String {
+    jiff::Timestamp::from_nanosecond(utc_ns)
+        .map_or_else(|_| format!("{utc_ns} ns"), |timestamp| format!("{timestamp:.9}"))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// 2 GHz, tick 1000 at 2023-11-14T22:13:20Z, 100 ns of error.
+    pub(crate) fn clock() -> Clock {
+        Clock {
+            uuid: Uuid::from_bytes([1; 16]),
+            frequency_hz: 2_000_000_000,
+            utc: UtcAnchor { ticks: 1000, utc_ns: 1_700_000_000 * NS_PER_SECOND, uncertainty_ns: 0 },
+            source: "x86-tsc".into(),
+            vcpus: Vec::new(),
+            error_bound_ns: 100,
+            bound_derivation: "one counter".into(),
+        }
+    }
+
+    #[test]
+    fn utc_is_exact_on_both_sides_of_the_anchor() {
+        assert_eq!(rfc3339(clock().utc_ns(1000)), "2023-11-14T22:13:20.000000000Z");
+        assert_eq!(rfc3339(clock().utc_ns(1007)), "2023-11-14T22:13:20.000000003Z");
+        assert_eq!(rfc3339(clock().utc_ns(0)), "2023-11-14T22:13:19.999999500Z");
+    }
+
+    #[test]
+    fn ctf_offset_is_the_utc_of_tick_zero() {
+        assert_eq!(clock().ctf_offset(), (1_699_999_999, 1_999_999_000));
+    }
+
+    #[test]
+    fn tolerance_is_never_rounded_to_nothing() {
+        let slow = Clock { frequency_hz: 3, error_bound_ns: 1, ..clock() };
+
+        assert_eq!(slow.error_bound_ticks(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn nanoseconds_are_the_exact_quotient(ticks in any::<u64>(), frequency in NS_PER_SECOND..=MAX_FREQUENCY) {
+            let clock = Clock { frequency_hz: frequency, ..clock() };
+            let exact = u128::from(ticks) * u128::from(NS_PER_SECOND) / u128::from(frequency);
+            prop_assert_eq!(u128::from(clock.ticks_to_ns(ticks)), exact);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The `metadata` file of a layer: CTF 1.8 TSDL text, for babeltrace2, Trace Compass and whatever else reads CTF.
+//!
+//! The text describes bytes that [`shared_ring::layout`] fixes. Three turns in it are due to readers:
+//!
+//! - Gaps (the payload size in a record header, reserved words) are skipped by the alignment of what follows, empty
+//!   structures where nothing does: babeltrace2 warns about header fields whose meaning it does not know.
+//! - Each payload field's name begins with an underscore, which readers strip: a field may then be called `int`.
+//! - Readers want a packet's content to end exactly with the payload of its last record, without the padding that
+//!   brings it to 8 bytes; [`crate::writer`] states it so.
+
+use crate::clock::Clock;
+use crate::session::{Host, LayerKind, Process};
+use shared_ring::event::{EventDescription, FieldDescription, FieldType};
+use shared_ring::layout::{CTF_MAGIC, EXTENDED_ID};
+use std::fmt::Write;
+use uuid::Uuid;
+
+/// What a layer's metadata tells beyond its event types.
+#[derive(Clone, Debug)]
+pub struct TraceDescription {
+    /// UUID of the layer's trace.
+    pub uuid: Uuid,
+    /// Kind of the layer.
+    pub kind: LayerKind,
+    /// Name of the VM.
+    pub vm: Option<String>,
+    /// The process, for a user layer.
+    pub process: Option<Process>,
+    /// The clock.
+    pub clock: Clock,
+    /// The machine that recorded.
+    pub host: Host,
+    /// Version of Strata that recorded.
+    pub strata: String,
+}
+
+/// The whole text of a layer's `metadata` file.
+#[must_use]
+pub fn tsdl(trace: &TraceDescription, events: &[EventDescription]) -> String {
+    let mut text = String::from("/* CTF 1.8 */\n\n");
+    text.push_str(TYPES);
+    write_trace(&mut text, trace.uuid);
+    write_environment(&mut text, trace);
+    write_clock(&mut text, &trace.clock);
+    write_stream(&mut text);
+    for event in events {
+        write_event(&mut text, event);
+    }
+    text
+}
+
+/// Integers are byte-aligned: fields follow each other without padding.
+const TYPES: &str = "\
+typealias integer { size = 8; align = 8; signed = false; } := u8;
+typealias integer { size = 16; align = 8; signed = false; } := u16;
+typealias integer { size = 32; align = 8; signed = false; } := u32;
+typealias integer { size = 64; align = 8; signed = false; } := u64;
+typealias integer { size = 8; align = 8; signed = true; } := i8;
+typealias integer { size = 16; align = 8; signed = true; } := i16;
+typealias integer { size = 32; align = 8; signed = true; } := i32;
+typealias integer { size = 64; align = 8; signed = true; } := i64;
+typealias integer { size = 8; align = 8; signed = false; base = 16; } := hex8;
+typealias integer { size = 16; align = 8; signed = false; base = 16; } := hex16;
+typealias integer { size = 32; align = 8; signed = false; base = 16; } := hex32;
+typealias integer { size = 64; align = 8; signed = false; base = 16; } := hex64;
+typealias integer { size = 8; align = 8; signed = false; encoding = UTF8; } := text8;
+";
+
+/// `fmt::Write` to a `String` cannot fail; this says so once.
+macro_rules! put {
+    ($text:expr, $($argument:tt)*) => {{
+        let _ = writeln!($text, $($argument)*);
+    }};
+}
+
+fn write_trace(text: &mut String, uuid: Uuid) {
+    put!(text, "\ntrace {{\n\tmajor = 1;\n\tminor = 8;\n\tuuid = \"{uuid}\";\n\tbyte_order = le;");
+    put!(text, "\tpacket.header := struct {{\n\t\tu32 magic; /* {CTF_MAGIC:#x} */\n\t\tu8 uuid[16];");
+    put!(text, "\t\tu32 stream_id;\n\t}};\n}};");
+}
+
+fn write_environment(text: &mut String, trace: &TraceDescription) {
+    let domain = match trace.kind {
+        LayerKind::HostKernel | LayerKind::GuestKernel => "kernel",
+        LayerKind::Vmm | LayerKind::GuestUser => "ust",
+    };
+    // What babeltrace2 shows as the host of an event: the machine whose code recorded it.
+    let hostname = match (&trace.vm, trace.kind) {
+        (Some(vm), LayerKind::GuestKernel | LayerKind::GuestUser) => vm,
+        _ => &trace.host.hostname,
+    };
+    put!(text, "\nenv {{\n\tdomain = \"{domain}\";\n\ttracer_name = \"strata\";");
+    put!(text, "\ttracer_version = {};", quoted(&trace.strata));
+    put!(text, "\tlayer = \"{}\";", trace.kind);
+    put!(text, "\thostname = {};", quoted(hostname));
+    put!(text, "\thost_kernel_release = {};", quoted(&trace.host.kernel));
+    if let Some(vm) = &trace.vm {
+        put!(text, "\tvm = {};", quoted(vm));
+    }
+    if let Some(process) = &trace.process {
+        put!(text, "\tvpid = {};\n\tprocname = {};", process.pid, quoted(&process.comm));
+    }
+    put!(text, "}};");
+}
+
+fn write_clock(text: &mut String, clock: &Clock) {
+    let (offset_s, offset) = clock.ctf_offset();
+    put!(text, "\nclock {{\n\tname = \"strata\";\n\tuuid = \"{}\";", clock.uuid);
+    put!(text, "\tdescription = {};", quoted(&format!("Trace clock, ticks of {}", clock.source)));
+    put!(text, "\tfreq = {};\n\tprecision = {};", clock.frequency_hz, clock.error_bound_ticks());
+    put!(text, "\toffset_s = {offset_s};\n\toffset = {offset};\n\tabsolute = true;\n}};");
+    put!(text, "typealias integer {{ size = 32; align = 8; signed = false; map = clock.strata.value; }} := time32;");
+    put!(text, "typealias integer {{ size = 64; align = 8; signed = false; map = clock.strata.value; }} := time64;");
+}
+
+/// Packet context and record header: the bytes of `PacketHeader` from its 24th on, and of `RecordHeader`.
+fn write_stream(text: &mut String) {
+    text.push_str(
+        "\nstream {\n\tid = 0;\n\tpacket.context := struct {\n\t\ttime64 timestamp_begin;\n\t\ttime64 timestamp_end;\n\
+         \t\tu64 content_size;\n\t\tu64 packet_size;\n\t\tu64 packet_seq_num;\n\t\tu64 events_discarded;\n\
+         \t\tu64 lost_full;\n\t\tu64 lost_wrapped;\n\t\tu64 lost_too_large;\n\t\tu32 cpu_id;\n\
+         \t\t/* 4 reserved bytes before it, skipped by its alignment */\n\
+         \t\tinteger { size = 64; align = 64; signed = false; } rejected_bytes;\n\t\ttext8 reserved[16];\n\t};\n",
+    );
+    let (last, extended) = (EXTENDED_ID - 1, EXTENDED_ID);
+    put!(text, "\tevent.header := struct {{\n\t\ttime32 timestamp;");
+    put!(text, "\t\tenum : u16 {{ compact = 1 ... {last}, extended = {extended} }} id;");
+    put!(text, "\t\t/* 2 bytes of payload size before it, skipped by its alignment */");
+    put!(text, "\t\tvariant <id> {{\n\t\t\tstruct {{ }} align(64) compact;");
+    put!(text, "\t\t\tstruct {{\n\t\t\t\ttime64 timestamp;\n\t\t\t\tu16 id;");
+    put!(text, "\t\t\t\tstruct {{ }} align(64) end;\n\t\t\t}} align(64) extended;\n\t\t}} v;\n\t}} align(64);\n}};");
+}
+
+fn write_event(text: &mut String, event: &EventDescription) {
+    put!(text, "\nevent {{\n\tname = {};\n\tid = {};\n\tstream_id = 0;", quoted(&event.name), event.id);
+    put!(text, "\tfields := struct {{");
+    for field in &event.fields {
+        write_field(text, field);
+    }
+    put!(text, "\t}};\n}};");
+}
+
+fn write_field(text: &mut String, field: &FieldDescription) {
+    let name = &field.name;
+    // Hexadecimal is shown of the bits, whatever the sign.
+    let kind = match (field.ty, field.hex) {
+        (FieldType::U8, false) => "u8",
+        (FieldType::U16, false) => "u16",
+        (FieldType::U32, false) => "u32",
+        (FieldType::U64, false) => "u64",
+        (FieldType::I8, false) => "i8",
+        (FieldType::I16, false) => "i16",
+        (FieldType::I32, false) => "i32",
+        (FieldType::I64, false) => "i64",
+        (FieldType::U8 | FieldType::I8, true) => "hex8",
+        (FieldType::U16 | FieldType::I16, true) => "hex16",
+        (FieldType::U32 | FieldType::I32, true) => "hex32",
+        (FieldType::U64 | FieldType::I64, true) => "hex64",
+        (FieldType::CharArray(length), _) => {
+            put!(text, "\t\ttext8 _{name}[{length}];");
+            return;
+        }
+        (FieldType::String, _) => "string",
+    };
+    put!(text, "\t\t{kind} _{name};");
+}
+
+/// `value` as a TSDL string literal on one line.
+fn quoted(value: &str) -> String {
+    let mut literal = String::with_capacity(value.len() + 2);
+    literal.push('"');
+    for character in value.chars() {
+        match character {
+            '"' | '\\' => literal.extend(['\\', character]),
+            control if control.is_control() => literal.push('?'),
+            other => literal.push(other),
+        }
+    }
+    literal.push('"');
+    literal
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::tests::clock;
+
+    fn trace() -> TraceDescription {
+        TraceDescription {
+            uuid: Uuid::from_bytes([2; 16]),
+            kind: LayerKind::GuestUser,
+            vm: Some("vm0".into()),
+            process: Some(Process { pid: 42, comm: "say \"hi\"\\\n".into() }),
+            clock: clock(),
+            host: Host { hostname: "machine".into(), ..Host::default() },
+            strata: "0.1.0".into(),
+        }
+    }
+
+    #[test]
+    fn text_begins_with_the_signature_that_readers_look_for() {
+        assert!(tsdl(&trace(), &[]).starts_with("/* CTF 1.8 */"));
+    }
+
+    #[test]
+    fn hostile_text_stays_inside_its_literal() {
+        let text = tsdl(&trace(), &[]);
+
+        assert!(text.contains("\tprocname = \"say \\\"hi\\\"\\\\?\";\n"), "{text}");
+    }
+
+    #[test]
+    fn clock_states_utc_of_tick_zero() {
+        let text = tsdl(&trace(), &[]);
+
+        assert!(text.contains("freq = 2000000000;"), "{text}");
+        assert!(text.contains("offset_s = 1699999999;\n\toffset = 1999999000;\n\tabsolute = true;"), "{text}");
+    }
+
+    #[test]
+    fn guest_events_are_the_guests() {
+        let text = tsdl(&trace(), &[]);
+
+        assert!(text.contains("hostname = \"vm0\";") && text.contains("vpid = 42;"), "{text}");
+    }
+}

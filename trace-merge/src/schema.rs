@@ -1,0 +1,240 @@
+//! Decoding payloads by the event types of a layer.
+
+use shared_ring::event::{EventDescription, FieldDescription, FieldType};
+
+/// An event type, ready for decoding.
+#[derive(Clone, Debug)]
+pub struct Schema {
+    description: EventDescription,
+    /// Bytes of the payload, when no field varies.
+    fixed_size: Option<usize>,
+}
+
+/// The value of a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// An unsigned integer, or a signed one that is shown as bits.
+    Unsigned(u64),
+    /// A signed integer.
+    Signed(i64),
+    /// Text up to its NUL byte; not necessarily UTF-8.
+    Text(&'a [u8]),
+}
+
+/// Where an integer field lies in every payload of its event type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IntegerField {
+    offset: usize,
+    size: usize,
+    signed: bool,
+}
+
+impl IntegerField {
+    /// The field's value; `None` when the payload ends before it.
+    #[must_use]
+    pub fn read(&self, payload: &[u8]) -> Option<i128> {
+        let bytes = payload.get(self.offset..self.offset + self.size)?;
+        Some(if self.signed { i128::from(signed(bytes)) } else { i128::from(unsigned(bytes)) })
+    }
+}
+
+impl Schema {
+    /// The event type `description`.
+    #[must_use]
+    pub fn new(description: EventDescription) -> Self {
+        let fixed_size = description.fields.iter().map(|field| field.ty.fixed_size()).sum();
+        Self { description, fixed_size }
+    }
+
+    /// What the event type is.
+    #[must_use]
+    pub const fn description(&self) -> &EventDescription {
+        &self.description
+    }
+
+    /// The event's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.description.name
+    }
+
+    /// Whether `payload` is exactly what the fields ask for.
+    #[must_use]
+    pub fn accepts(&self, payload: &[u8]) -> bool {
+        match self.fixed_size {
+            Some(size) => payload.len() == size,
+            None => self.description.accepts(payload),
+        }
+    }
+
+    /// The fields of `payload` with their values; ends early where the payload does.
+    #[must_use]
+    pub fn fields<'a>(&'a self, payload: &'a [u8]) -> Fields<'a> {
+        Fields { fields: self.description.fields.iter(), payload }
+    }
+
+    /// Where the integer field `name` lies; `None` when there is none, or when a field before it varies.
+    #[must_use]
+    pub fn integer(&self, name: &str) -> Option<IntegerField> {
+        let mut offset = 0;
+        for field in &self.description.fields {
+            let size = field.ty.fixed_size()?;
+            if field.name == name {
+                let signed = matches!(field.ty, FieldType::I8 | FieldType::I16 | FieldType::I32 | FieldType::I64);
+                let integer = !matches!(field.ty, FieldType::CharArray(_) | FieldType::String);
+                return integer.then_some(IntegerField { offset, size, signed });
+            }
+            offset += size;
+        }
+        None
+    }
+}
+
+/// The fields of a payload.
+#[derive(Clone, Debug)]
+pub struct Fields<'a> {
+    fields: std::slice::Iter<'a, FieldDescription>,
+    payload: &'a [u8],
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = (&'a FieldDescription, Value<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let field = self.fields.next()?;
+        let size = match field.ty.fixed_size() {
+            Some(size) => size,
+            None => self.payload.iter().position(|&byte| byte == 0)? + 1,
+        };
+        let (bytes, rest) = self.payload.split_at_checked(size)?;
+        self.payload = rest;
+        let value = match field.ty {
+            FieldType::U8 | FieldType::U16 | FieldType::U32 | FieldType::U64 => Value::Unsigned(unsigned(bytes)),
+            FieldType::I8 | FieldType::I16 | FieldType::I32 | FieldType::I64 if field.hex => {
+                Value::Unsigned(unsigned(bytes))
+            }
+            FieldType::I8 | FieldType::I16 | FieldType::I32 | FieldType::I64 => Value::Signed(signed(bytes)),
+            FieldType::CharArray(_) | FieldType::String => {
+                Value::Text(bytes.split(|&byte| byte == 0).next().unwrap_or(bytes))
+            }
+        };
+        Some((field, value))
+    }
+}
+
+/// A little-endian integer of 1 to 8 bytes.
+fn unsigned(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
+}
+
+/// A little-endian two's complement integer of 1 to 8 bytes.
+fn signed(bytes: &[u8]) -> i64 {
+    let unused = 64 - 8 * bytes.len().min(8);
+    (unsigned(bytes) << unused).cast_signed() >> unused
+}
+
+/// The event types of a layer, by id.
+#[derive(Clone, Debug, Default)]
+pub struct Schemas {
+    schemas: Vec<Schema>,
+    /// Index in `schemas` plus one, by id; 0 for ids without an event type.
+    by_id: Vec<u16>,
+}
+
+impl Schemas {
+    /// The event types `events`; of several with one id the first counts.
+    #[must_use]
+    pub fn new(events: &[EventDescription]) -> Self {
+        let mut schemas = Self::default();
+        for event in events {
+            let id = usize::from(event.id);
+            if schemas.by_id.len() <= id {
+                schemas.by_id.resize(id + 1, 0);
+            }
+            if let (0, Ok(number)) = (schemas.by_id[id], u16::try_from(schemas.schemas.len() + 1)) {
+                schemas.schemas.push(Schema::new(event.clone()));
+                schemas.by_id[id] = number;
+            }
+        }
+        schemas
+    }
+
+    /// The event type of `id`.
+    #[must_use]
+    pub fn get(&self, id: u16) -> Option<&Schema> {
+        let number = usize::from(*self.by_id.get(usize::from(id))?);
+        self.schemas.get(number.checked_sub(1)?)
+    }
+
+    /// All event types.
+    pub fn iter(&self) -> impl Iterator<Item = &Schema> {
+        self.schemas.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schema(fields: &[(&str, FieldType, bool)]) -> Schema {
+        let fields = fields.iter().map(|&(name, ty, hex)| FieldDescription { name: name.into(), ty, hex }).collect();
+        Schema::new(EventDescription { id: 3, class: 0, name: "test:event".into(), fields })
+    }
+
+    fn values<'a>(schema: &'a Schema, payload: &'a [u8]) -> Vec<Value<'a>> {
+        schema.fields(payload).map(|(_, value)| value).collect()
+    }
+
+    #[test]
+    fn values_of_all_kinds_are_decoded() {
+        let schema = schema(&[
+            ("a", FieldType::I16, false),
+            ("b", FieldType::I16, true),
+            ("c", FieldType::String, false),
+            ("d", FieldType::CharArray(4), false),
+            ("e", FieldType::U64, false),
+        ]);
+        let payload = [&[0xfe, 0xff, 0xfe, 0xff][..], b"hi\0ab\0\0", &u64::MAX.to_le_bytes()].concat();
+
+        let expected = [
+            Value::Signed(-2),
+            Value::Unsigned(0xfffe),
+            Value::Text(b"hi"),
+            Value::Text(b"ab"),
+            Value::Unsigned(u64::MAX),
+        ];
+        assert!(schema.accepts(&payload));
+        assert_eq!(values(&schema, &payload), expected);
+    }
+
+    #[test]
+    fn short_payload_is_refused_and_decoded_as_far_as_it_goes() {
+        let schema = schema(&[("a", FieldType::U8, false), ("b", FieldType::U32, false)]);
+
+        assert!(!schema.accepts(&[1, 2]));
+        assert_eq!(values(&schema, &[1, 2]), [Value::Unsigned(1)]);
+    }
+
+    #[test]
+    fn integer_is_found_behind_fixed_fields_only() {
+        let fixed = schema(&[("a", FieldType::CharArray(3), false), ("b", FieldType::I32, false)]);
+        let varying = schema(&[("a", FieldType::String, false), ("b", FieldType::I32, false)]);
+
+        let field = fixed.integer("b").unwrap();
+        assert_eq!(field.read(&[0, 0, 0, 0xff, 0xff, 0xff, 0xff]), Some(-1));
+        assert_eq!(field.read(&[0; 6]), None);
+        assert_eq!((varying.integer("b"), fixed.integer("a"), fixed.integer("c")), (None, None, None));
+    }
+
+    #[test]
+    fn first_of_two_types_with_one_id_counts() {
+        let first = schema(&[("a", FieldType::U8, false)]).description;
+        let second = EventDescription { name: "test:other".into(), ..first.clone() };
+
+        let schemas = Schemas::new(&[first, second]);
+
+        assert_eq!(schemas.get(3).map(Schema::name), Some("test:event"));
+        assert!(schemas.get(2).is_none() && schemas.get(0xffff).is_none());
+        assert_eq!(schemas.iter().count(), 1);
+    }
+}

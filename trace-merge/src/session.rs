@@ -1,0 +1,545 @@
+//! `session.json`: what a recording holds. It is the truth that the reading side goes by, event types included, so that
+//! nothing but this file and the streams is needed to decode a recording.
+
+use crate::clock::{Clock, MAX_FREQUENCY, rfc3339};
+use serde::{Deserialize, Serialize};
+use shared_ring::consumer::Lost;
+use shared_ring::event::EventDescription;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Component, Path, PathBuf};
+use std::str::FromStr;
+use thiserror::Error;
+use uuid::Uuid;
+
+/// Version of the recording format that this crate writes, and the newest that it reads.
+pub const FORMAT_VERSION: u32 = 1;
+/// Name of the file in a recording's folder.
+pub const SESSION_FILE: &str = "session.json";
+/// Largest `session.json` that is read, bytes.
+const MAX_SESSION_BYTES: u64 = 256 << 20;
+/// Smallest packet of a stream, bytes: a packet header and something in it.
+pub const MIN_PACKET_SIZE: u64 = 256;
+/// Largest packet of a stream, bytes.
+pub const MAX_PACKET_SIZE: u64 = 64 << 20;
+
+/// Why a recording's description cannot be read or written.
+#[derive(Debug, Error)]
+pub enum SessionError {
+    /// There is no such folder.
+    #[error("{}: no such trace folder; give the folder that `strata run --trace` wrote", .path.display())]
+    NoFolder {
+        /// What was given.
+        path: PathBuf,
+    },
+    /// The folder has no `session.json`.
+    #[error("{}: not a trace folder (no {SESSION_FILE}); give the folder that `strata run --trace` wrote", .path.display())]
+    NotATrace {
+        /// What was given.
+        path: PathBuf,
+    },
+    /// `session.json` cannot be read.
+    #[error("{}: cannot be read", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// `session.json` is truncated or not what it should be.
+    #[error("{}: damaged or truncated; the streams beside it can still be read with babeltrace2", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// `session.json` says something that no recording says.
+    #[error("{}: {problem}; the file was damaged or edited", .path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What it says.
+        problem: String,
+    },
+    /// The recording was made by a later version.
+    #[error("{}: format {found} is newer than this strata reads ({FORMAT_VERSION}); use the strata that recorded it", .path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format version.
+        found: u32,
+    },
+    /// `session.json` cannot be written.
+    #[error("{}: cannot be written; check the space and the permissions of its folder", .path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// What a recording holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    /// Format version: [`FORMAT_VERSION`].
+    pub format: u32,
+    /// Version of Strata that recorded.
+    pub strata: String,
+    /// When the recording began.
+    pub started: Started,
+    /// The clock that all layers share.
+    pub clock: Clock,
+    /// The machine that recorded.
+    pub host: Host,
+    /// The virtual machines that were recorded.
+    pub vms: Vec<Vm>,
+    /// The layers that were recorded.
+    pub layers: Vec<Layer>,
+    /// The layers that were not, or not completely, and why.
+    #[serde(default)]
+    pub missing: Vec<Missing>,
+    /// How the recording ended; `None` while it runs, or when its recorder was killed.
+    #[serde(default)]
+    pub outcome: Option<String>,
+}
+
+/// When a recording began.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Started {
+    /// RFC 3339, UTC.
+    pub utc: String,
+    /// Nanoseconds since 1970-01-01T00:00:00Z.
+    pub utc_ns: u64,
+}
+
+impl Started {
+    /// The moment `utc_ns` nanoseconds after 1970-01-01T00:00:00Z.
+    #[must_use]
+    pub fn at(utc_ns: u64) -> Self {
+        Self { utc: rfc3339(i128::from(utc_ns)), utc_ns }
+    }
+}
+
+/// The machine that recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// Name of the machine.
+    pub hostname: String,
+    /// Release of its kernel.
+    pub kernel: String,
+    /// Model of its CPUs.
+    pub cpu: String,
+    /// Kind of its KVM: hardware or emulating.
+    pub kvm: String,
+}
+
+/// A virtual machine that was recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vm {
+    /// Name, also of its folder.
+    pub name: String,
+    /// Number of vCPUs.
+    pub vcpus: u32,
+    /// Host thread id of each vCPU, in vCPU order: host-kernel events are told apart by it.
+    #[serde(default)]
+    pub vcpu_threads: Vec<i32>,
+    /// What runs in it, once its agent said so.
+    #[serde(default)]
+    pub guest: Option<Guest>,
+}
+
+/// What runs in a virtual machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Guest {
+    /// Release of the guest kernel.
+    pub kernel: String,
+    /// ABI version of the agent.
+    pub agent_abi: u64,
+}
+
+/// Kind of a layer; the order is the one in which records of the same time are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LayerKind {
+    /// The host's kernel.
+    HostKernel,
+    /// The virtual machine monitor.
+    Vmm,
+    /// The guest's kernel.
+    GuestKernel,
+    /// A process of the guest.
+    GuestUser,
+}
+
+impl LayerKind {
+    /// All kinds, in order.
+    pub const ALL: [Self; 4] = [Self::HostKernel, Self::Vmm, Self::GuestKernel, Self::GuestUser];
+
+    /// The name that users read and type.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::HostKernel => "host-kernel",
+            Self::Vmm => "vmm",
+            Self::GuestKernel => "guest-kernel",
+            Self::GuestUser => "guest-user",
+        }
+    }
+
+    /// What a stream of this layer belongs to, in one word.
+    #[must_use]
+    pub const fn stream_of(self) -> &'static str {
+        match self {
+            Self::HostKernel => "cpu",
+            Self::Vmm => "thread",
+            Self::GuestKernel | Self::GuestUser => "vcpu",
+        }
+    }
+}
+
+impl fmt::Display for LayerKind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name())
+    }
+}
+
+/// A layer name that does not exist.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("no layer is called \"{0}\"; there are host-kernel, vmm, guest-kernel and guest-user")]
+pub struct UnknownLayer(String);
+
+impl FromStr for LayerKind {
+    type Err = UnknownLayer;
+
+    fn from_str(name: &str) -> Result<Self, UnknownLayer> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| UnknownLayer(name.into()))
+    }
+}
+
+/// A process of a guest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Process id in the guest's initial namespace.
+    pub pid: u32,
+    /// Its name when it began to record.
+    pub comm: String,
+}
+
+/// A layer that was recorded: one CTF trace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layer {
+    /// Kind.
+    pub kind: LayerKind,
+    /// Name of the VM; `None` for the host's kernel.
+    #[serde(default)]
+    pub vm: Option<String>,
+    /// Folder, relative to the recording's.
+    pub path: String,
+    /// UUID of the CTF trace, repeated in each packet.
+    pub uuid: Uuid,
+    /// Bytes of each packet.
+    pub packet_size: u64,
+    /// The process, for [`LayerKind::GuestUser`].
+    #[serde(default)]
+    pub process: Option<Process>,
+    /// Event types.
+    pub events: Vec<EventDescription>,
+    /// Streams.
+    pub streams: Vec<StreamDescription>,
+}
+
+/// A stream of a layer: the packets of one CPU, vCPU or thread.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamDescription {
+    /// File in the layer's folder.
+    pub file: String,
+    /// The CPU, vCPU or thread.
+    pub cpu_id: u32,
+    /// Records written.
+    pub records: u64,
+    /// Records lost, by reason, also those after the last packet.
+    #[serde(default)]
+    pub lost: Lost,
+    /// Bytes that the recorder could not accept: corrupt or never committed.
+    #[serde(default)]
+    pub rejected_bytes: u64,
+    /// Whether the ring was found corrupt and given up.
+    #[serde(default)]
+    pub corrupt: bool,
+}
+
+/// A layer that was not, or not completely, recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// Which.
+    pub layer: LayerKind,
+    /// Why, one line.
+    pub reason: String,
+    /// What to do about it, one line.
+    pub fix: String,
+}
+
+/// The part of `session.json` that every version has.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
+}
+
+impl Session {
+    /// Reads and validates `session.json` of the recording in `dir`.
+    ///
+    /// # Errors
+    /// One line that names the file and what to do.
+    pub fn load(dir: &Path) -> Result<Self, SessionError> {
+        let path = dir.join(SESSION_FILE);
+        if !dir.is_dir() {
+            return Err(SessionError::NoFolder { path: dir.into() });
+        }
+        let text = match read_bounded(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(SessionError::NotATrace { path: dir.into() });
+            }
+            Err(source) => return Err(SessionError::Read { path, source }),
+        };
+        let damaged = |source| SessionError::Damaged { path: path.clone(), source };
+        let Format { format } = serde_json::from_slice(&text).map_err(damaged)?;
+        if format > FORMAT_VERSION {
+            return Err(SessionError::Newer { path, found: format });
+        }
+        let session: Self = serde_json::from_slice(&text).map_err(damaged)?;
+        match session.problem() {
+            Some(problem) => Err(SessionError::Invalid { path, problem }),
+            None => Ok(session),
+        }
+    }
+
+    /// Writes `session.json` into `dir`, replacing an older one in one step: a reader sees the one or the other.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn save(&self, dir: &Path) -> Result<(), SessionError> {
+        let path = dir.join(SESSION_FILE);
+        let mut text = serde_json::to_vec_pretty(self)
+            .map_err(|source| SessionError::Write { path: path.clone(), source: source.into() })?;
+        text.push(b'\n');
+        write_atomically(&path, &text).map_err(|source| SessionError::Write { path, source })
+    }
+
+    /// The VM of that name.
+    #[must_use]
+    pub fn vm(&self, name: &str) -> Option<&Vm> {
+        self.vms.iter().find(|vm| vm.name == name)
+    }
+
+    /// How the recording ended, in words.
+    #[must_use]
+    pub fn outcome_text(&self) -> &str {
+        self.outcome.as_deref().unwrap_or("still running, or its recorder was killed")
+    }
+
+    /// What no recording says, if this one does.
+    fn problem(&self) -> Option<String> {
+        let frequency = self.clock.frequency_hz;
+        if frequency == 0 || frequency > MAX_FREQUENCY {
+            return Some(format!("its clock has an impossible frequency of {frequency} Hz"));
+        }
+        self.layers.iter().find_map(Layer::problem)
+    }
+}
+
+impl Layer {
+    fn problem(&self) -> Option<String> {
+        let path = &self.path;
+        if !is_relative_path(path) {
+            return Some(format!("layer path {path:?} leads out of the trace folder"));
+        }
+        if let Some(stream) = self.streams.iter().find(|stream| !is_file_name(&stream.file)) {
+            return Some(format!("stream file {:?} of layer {path:?} leads out of its folder", stream.file));
+        }
+        let size = self.packet_size;
+        let possible = (MIN_PACKET_SIZE..=MAX_PACKET_SIZE).contains(&size) && size.is_multiple_of(8);
+        (!possible).then(|| format!("layer {path:?} has an impossible packet size of {size} bytes"))
+    }
+}
+
+/// Whether `name` can be a VM's name: a plain file name of letters, digits, `.`, `_` and `-`.
+#[must_use]
+pub fn is_vm_name(name: &str) -> bool {
+    is_file_name(name)
+        && !name.starts_with('.')
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+}
+
+fn is_relative_path(path: &str) -> bool {
+    !path.is_empty() && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
+}
+
+fn is_file_name(name: &str) -> bool {
+    is_relative_path(name) && !name.contains('/')
+}
+
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    use io::Read;
+    let mut text = Vec::new();
+    let file = File::open(path)?;
+    if file.metadata()?.len() > MAX_SESSION_BYTES {
+        return Err(io::Error::other(format!("larger than {MAX_SESSION_BYTES} bytes")));
+    }
+    file.take(MAX_SESSION_BYTES).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+/// Writes a file beside `path` and renames it to `path`, so that no reader ever sees half of it.
+pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(".new");
+    let temporary = path.with_file_name(name);
+    let written =
+        File::create(&temporary).and_then(|mut file| file.write_all(bytes)).and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        // The first error is the one to report; a half-written file must not stay.
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::clock::tests::clock;
+    use tempfile::TempDir;
+
+    /// A recording of one VM, without layers.
+    pub(crate) fn session() -> Session {
+        Session {
+            format: FORMAT_VERSION,
+            strata: "0.1.0".into(),
+            started: Started::at(1_700_000_000_000_000_000),
+            clock: clock(),
+            host: Host::default(),
+            vms: vec![Vm { name: "vm0".into(), vcpus: 2, ..Vm::default() }],
+            layers: Vec::new(),
+            missing: Vec::new(),
+            outcome: None,
+        }
+    }
+
+    fn layer(path: &str) -> Layer {
+        Layer {
+            kind: LayerKind::Vmm,
+            vm: Some("vm0".into()),
+            path: path.into(),
+            uuid: Uuid::from_bytes([2; 16]),
+            packet_size: 4096,
+            process: None,
+            events: Vec::new(),
+            streams: Vec::new(),
+        }
+    }
+
+    fn load_error(text: &str) -> String {
+        let dir = TempDir::new().unwrap();
+        fs::write(dir.path().join(SESSION_FILE), text).unwrap();
+        Session::load(dir.path()).unwrap_err().to_string()
+    }
+
+    fn load_error_of(session: &Session) -> String {
+        load_error(&serde_json::to_string(session).unwrap())
+    }
+
+    #[test]
+    fn saved_session_is_loaded_unchanged_and_alone() {
+        let dir = TempDir::new().unwrap();
+        let saved = Session { layers: vec![layer("vm0/vmm")], outcome: Some("power-off".into()), ..session() };
+
+        session().save(dir.path()).unwrap();
+        saved.save(dir.path()).unwrap();
+
+        assert_eq!(Session::load(dir.path()).unwrap(), saved);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn folder_that_is_no_recording_is_named() {
+        let dir = TempDir::new().unwrap();
+
+        let absent = Session::load(&dir.path().join("absent")).unwrap_err().to_string();
+        let empty = Session::load(dir.path()).unwrap_err().to_string();
+
+        assert!(absent.contains("absent: no such trace folder"), "{absent}");
+        assert!(empty.contains("not a trace folder (no session.json)"), "{empty}");
+    }
+
+    #[test]
+    fn truncated_session_is_called_damaged() {
+        let text = serde_json::to_string(&session()).unwrap();
+
+        assert!(load_error(&text[..text.len() / 2]).contains("session.json: damaged or truncated"));
+        assert!(load_error("").contains("session.json: damaged or truncated"));
+    }
+
+    #[test]
+    fn newer_format_is_refused_whatever_else_it_holds() {
+        let error = load_error(r#"{"format": 2, "layers": "elsewhere"}"#);
+
+        assert!(error.contains("format 2 is newer than this strata reads (1)"), "{error}");
+    }
+
+    #[test]
+    fn path_that_leaves_the_folder_is_refused() {
+        for path in ["../other", "/etc", "vm0/../..", ""] {
+            let error = load_error_of(&Session { layers: vec![layer(path)], ..session() });
+            assert!(error.contains("leads out of the trace folder"), "{path}: {error}");
+        }
+    }
+
+    #[test]
+    fn stream_file_that_leaves_its_layer_is_refused() {
+        let stream = StreamDescription {
+            file: "a/b".into(),
+            cpu_id: 0,
+            records: 0,
+            lost: Lost::default(),
+            rejected_bytes: 0,
+            corrupt: false,
+        };
+        let layer = Layer { streams: vec![stream], ..layer("vm0/vmm") };
+
+        assert!(load_error_of(&Session { layers: vec![layer], ..session() }).contains("leads out of its folder"));
+    }
+
+    #[test]
+    fn impossible_numbers_are_refused() {
+        let stopped = Session { clock: Clock { frequency_hz: 0, ..clock() }, ..session() };
+        let tiny = Session { layers: vec![Layer { packet_size: 100, ..layer("vm0/vmm") }], ..session() };
+
+        assert!(load_error_of(&stopped).contains("impossible frequency of 0 Hz"));
+        assert!(load_error_of(&tiny).contains("impossible packet size of 100 bytes"));
+    }
+
+    #[test]
+    fn unwritable_folder_is_named() {
+        let error = session().save(Path::new("/proc/self")).unwrap_err().to_string();
+
+        assert!(error.contains("/proc/self/session.json: cannot be written"), "{error}");
+    }
+
+    #[test]
+    fn vm_names_are_plain_file_names() {
+        assert!(is_vm_name("vm0") && is_vm_name("db-1.test"));
+        assert!(!is_vm_name("") && !is_vm_name("..") && !is_vm_name("a/b") && !is_vm_name("a b"));
+    }
+
+    #[test]
+    fn layer_names_are_read_as_they_are_written() {
+        assert_eq!(LayerKind::ALL.map(|kind| kind.name().parse()), LayerKind::ALL.map(Ok));
+        assert!("kernel".parse::<LayerKind>().unwrap_err().to_string().contains("guest-kernel"));
+    }
+}

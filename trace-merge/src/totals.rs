@@ -1,0 +1,145 @@
+//! What a layer's streams add up to: records, bytes, and everything that is not there.
+
+use crate::reader::{Damage, Stream, TraceLayer};
+use serde::Serialize;
+use shared_ring::consumer::Lost;
+
+/// What streams add up to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Totals {
+    /// Records that can be read.
+    pub events: u64,
+    /// Bytes in use in packets that can be read, packet headers included.
+    pub bytes: u64,
+    /// Packets that can be read.
+    pub packets: u64,
+    /// Records that the producers lost, by reason.
+    pub lost: Lost,
+    /// Bytes that the recorder could not accept.
+    pub rejected_bytes: u64,
+    /// Streams whose ring was found corrupt and given up.
+    pub corrupt_streams: u64,
+    /// Streams whose file is not there.
+    pub absent_streams: u64,
+    /// What of the files could not be read.
+    pub damage: Damage,
+    /// Time of the first record, ticks.
+    pub first: Option<u64>,
+    /// Time of the last record, ticks.
+    pub last: Option<u64>,
+}
+
+impl Totals {
+    /// Reads `stream` of `layer` from beginning to end.
+    #[must_use]
+    pub fn of_stream(layer: &TraceLayer, stream: &Stream) -> Self {
+        let mut records = layer.records(stream);
+        let (mut events, mut first, mut last) = (0, None, None);
+        for record in records.by_ref() {
+            events += 1;
+            first = Some(first.map_or(record.time, |first: u64| first.min(record.time)));
+            last = last.max(Some(record.time));
+        }
+        let tail = records.tail();
+        // Counts only grow, so that the larger is the later: a running recorder's are in its packets, a finished one's
+        // in its description.
+        let described = &stream.description;
+        let lost = Lost {
+            full: described.lost.full.max(tail.lost.full),
+            wrapped: described.lost.wrapped.max(tail.lost.wrapped),
+            too_large: described.lost.too_large.max(tail.lost.too_large),
+        };
+        Self {
+            events,
+            bytes: tail.content_bytes,
+            packets: tail.packets,
+            lost,
+            rejected_bytes: described.rejected_bytes.max(tail.rejected_bytes),
+            corrupt_streams: u64::from(described.corrupt),
+            absent_streams: u64::from(stream.absent),
+            damage: records.damage(),
+            first,
+            last,
+        }
+    }
+
+    /// Reads all streams of `layer`.
+    #[must_use]
+    pub fn of_layer(layer: &TraceLayer) -> Self {
+        let streams = layer.streams.iter().map(|stream| Self::of_stream(layer, stream));
+        streams.fold(Self::default(), |sum, stream| sum.plus(&stream))
+    }
+
+    /// Both.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            events: self.events + other.events,
+            bytes: self.bytes + other.bytes,
+            packets: self.packets + other.packets,
+            lost: self.lost.plus(&other.lost),
+            rejected_bytes: self.rejected_bytes.saturating_add(other.rejected_bytes),
+            corrupt_streams: self.corrupt_streams + other.corrupt_streams,
+            absent_streams: self.absent_streams + other.absent_streams,
+            damage: self.damage.plus(&other.damage),
+            first: self.first.into_iter().chain(other.first).min(),
+            last: self.last.max(other.last),
+        }
+    }
+
+    /// Everything that is not there, in one line; `None` when all is.
+    #[must_use]
+    pub fn incomplete(&self) -> Option<String> {
+        let counts = [
+            (self.lost.full, "records lost because a ring was full"),
+            (self.lost.wrapped, "records lost to an unfinished writer"),
+            (self.lost.too_large, "records too large for a packet"),
+            (self.rejected_bytes, "bytes rejected by the recorder"),
+            (self.corrupt_streams, "corrupt rings"),
+            (self.absent_streams, "stream files empty or gone"),
+        ];
+        let mut parts: Vec<String> =
+            counts.into_iter().filter(|&(count, _)| count > 0).map(|(count, what)| format!("{count} {what}")).collect();
+        if self.damage.any() {
+            parts.push(self.damage.to_string());
+        }
+        (!parts.is_empty()).then(|| parts.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn complete_totals_have_nothing_to_say() {
+        let totals = Totals { events: 5, bytes: 6, packets: 1, ..Totals::default() };
+
+        assert_eq!(totals.incomplete(), None);
+    }
+
+    #[test]
+    fn everything_that_is_not_there_is_said() {
+        let totals = Totals {
+            lost: Lost { full: 1, wrapped: 2, too_large: 3 },
+            rejected_bytes: 4,
+            corrupt_streams: 5,
+            absent_streams: 6,
+            damage: Damage {
+                packets: 7,
+                missing_packets: 8,
+                bytes: 9,
+                records: 10,
+                truncated_bytes: 11,
+                missing_records: 12,
+            },
+            ..Totals::default()
+        };
+
+        let said = totals.plus(&Totals::default()).incomplete().unwrap();
+
+        let numbers: Vec<u32> =
+            said.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
+        assert_eq!(numbers, (1..=12).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,559 @@
+//! The writing side of a recording: one [`LayerWriter`] per layer.
+//!
+//! The order of writes is what keeps a recording readable at every moment, its recorder's sudden death included: event
+//! types reach `metadata` before the first record that uses them reaches a stream, and streams grow by whole packets.
+//! (`session.json` is the recorder's to save, from [`LayerWriter::layer`], likewise before the records.)
+
+mod packet;
+mod stream;
+
+pub use packet::{PacketBuilder, Push};
+pub use stream::StreamWriter;
+
+use crate::clock::Clock;
+use crate::metadata::{TraceDescription, tsdl};
+use crate::session::{
+    Layer, LayerKind, MAX_PACKET_SIZE, MIN_PACKET_SIZE, Process, Session, StreamDescription, is_vm_name,
+    write_atomically,
+};
+use shared_ring::consumer::Lost;
+use shared_ring::event::{EventDescription, MAX_FIELDS, MAX_NAME};
+use shared_ring::layout::{EXTENDED_ID, HOLE_ID};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+use uuid::Uuid;
+
+/// Why a layer cannot be written.
+#[derive(Debug, Error)]
+pub enum WriteError {
+    /// A folder cannot be made.
+    #[error("{}: cannot be created; give a new folder on a disk with space", .path.display())]
+    Create {
+        /// The folder or file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A file cannot be written.
+    #[error("{}: cannot be written; check the space on its disk", .path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// What was to be appended is no packet of this layer.
+    #[error("{}: refused {bytes} bytes that are no packet of {packet_size} bytes", .path.display())]
+    NotAPacket {
+        /// The stream file.
+        path: PathBuf,
+        /// Bytes that were given.
+        bytes: usize,
+        /// Bytes of a packet of the layer.
+        packet_size: u64,
+    },
+    /// An event type cannot be described in CTF, or contradicts an earlier one.
+    #[error("event type \"{name}\" (id {id}): {problem}")]
+    Event {
+        /// Name.
+        name: String,
+        /// Id.
+        id: u16,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// A layer's VM name or packet size is not possible.
+    #[error("layer {kind}: {problem}")]
+    Layer {
+        /// Kind.
+        kind: LayerKind,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+/// A layer that is to be recorded.
+#[derive(Clone, Debug)]
+pub struct NewLayer {
+    /// Kind.
+    pub kind: LayerKind,
+    /// Name of the VM; `None` for the host's kernel and only for it.
+    pub vm: Option<String>,
+    /// The process, for [`LayerKind::GuestUser`] and only for it.
+    pub process: Option<Process>,
+    /// Bytes of each packet: the sub-buffer size of the layer's rings.
+    pub packet_size: u64,
+}
+
+impl NewLayer {
+    /// The layer's folder, relative to the recording's.
+    fn path(&self) -> Result<String, WriteError> {
+        let refuse = |problem: String| Err(WriteError::Layer { kind: self.kind, problem });
+        if !(MIN_PACKET_SIZE..=MAX_PACKET_SIZE).contains(&self.packet_size) || !self.packet_size.is_multiple_of(8) {
+            return refuse(format!("packets of {} bytes are not possible", self.packet_size));
+        }
+        match (self.kind, &self.vm, &self.process) {
+            (LayerKind::HostKernel, None, None) => Ok(self.kind.name().into()),
+            (LayerKind::Vmm | LayerKind::GuestKernel, Some(vm), None) if is_vm_name(vm) => {
+                Ok(format!("{vm}/{}", self.kind))
+            }
+            (LayerKind::GuestUser, Some(vm), Some(process)) if is_vm_name(vm) => {
+                Ok(format!("{vm}/{}/{}", self.kind, process.pid))
+            }
+            (_, Some(vm), _) if !is_vm_name(vm) => {
+                refuse(format!("\"{vm}\" is no VM name; use letters, digits, '.', '_' and '-'"))
+            }
+            _ => {
+                refuse("needs a VM exactly when it is not the host's, a process exactly when it is a user layer".into())
+            }
+        }
+    }
+}
+
+/// Writes one layer: its folder, `metadata`, and a stream per CPU, vCPU or thread, opened by its first packet.
+#[derive(Debug)]
+pub struct LayerWriter {
+    folder: PathBuf,
+    path: String,
+    trace: TraceDescription,
+    packet_size: u64,
+    events: Vec<EventDescription>,
+    /// Index in `events` plus one, by id; 0 for ids without an event type. Looked at for every record.
+    by_id: Vec<u16>,
+    streams: BTreeMap<u32, LayerStream>,
+}
+
+/// A stream of a layer, and what `session.json` will say about it.
+#[derive(Debug, Default)]
+struct LayerStream {
+    writer: Option<StreamWriter>,
+    builder: Option<PacketBuilder>,
+    lost: Lost,
+    rejected_bytes: u64,
+    corrupt: bool,
+}
+
+impl LayerWriter {
+    /// Creates the folder of `layer` in the recording `dir`, with `metadata` but no event types yet. Clock, host and
+    /// version come from `session`.
+    ///
+    /// A process id that was used before in this recording gets a folder of its own: `42-2` after `42`.
+    ///
+    /// # Errors
+    /// When the layer is not possible, exists already, or cannot be written.
+    pub fn create(dir: &Path, session: &Session, layer: NewLayer) -> Result<Self, WriteError> {
+        let path = create_folder(dir, layer.path()?, layer.kind)?;
+        let trace = TraceDescription {
+            uuid: Uuid::new_v4(),
+            kind: layer.kind,
+            vm: layer.vm,
+            process: layer.process,
+            clock: session.clock.clone(),
+            host: session.host.clone(),
+            strata: session.strata.clone(),
+        };
+        let writer = Self {
+            folder: dir.join(&path),
+            path,
+            trace,
+            packet_size: layer.packet_size,
+            events: Vec::new(),
+            by_id: Vec::new(),
+            streams: BTreeMap::new(),
+        };
+        writer.write_metadata()?;
+        Ok(writer)
+    }
+
+    /// UUID of the layer's trace: what packets carry.
+    #[must_use]
+    pub const fn uuid(&self) -> [u8; 16] {
+        *self.trace.uuid.as_bytes()
+    }
+
+    /// Bytes of each packet.
+    #[must_use]
+    pub const fn packet_size(&self) -> u64 {
+        self.packet_size
+    }
+
+    /// Kind of the layer.
+    #[must_use]
+    pub const fn kind(&self) -> LayerKind {
+        self.trace.kind
+    }
+
+    /// The event type of that id, if the layer has it.
+    #[must_use]
+    pub fn event(&self, id: u16) -> Option<&EventDescription> {
+        let number = usize::from(*self.by_id.get(usize::from(id))?);
+        self.events.get(number.checked_sub(1)?)
+    }
+
+    /// Adds event types and rewrites `metadata`. Those that the layer has already are passed over; those that are not
+    /// possible are not added, while the others are. Returns how many were added.
+    ///
+    /// # Errors
+    /// When `metadata` cannot be written; otherwise the first event type that was refused.
+    pub fn add_events(&mut self, events: &[EventDescription]) -> Result<usize, WriteError> {
+        let mut refused = None;
+        let mut added = 0;
+        for event in events {
+            match (self.event(event.id), event_problem(event)) {
+                (Some(known), _) if known == event => {}
+                (Some(_), _) => {
+                    refused.get_or_insert_with(|| refusal(event, "its id belongs to another event type"));
+                }
+                (None, Some(problem)) => {
+                    refused.get_or_insert_with(|| refusal(event, problem));
+                }
+                (None, None) => {
+                    self.insert(event);
+                    added += 1;
+                }
+            }
+        }
+        if added > 0 {
+            self.write_metadata()?;
+        }
+        refused.map_or(Ok(added), Err)
+    }
+
+    fn insert(&mut self, event: &EventDescription) {
+        let id = usize::from(event.id);
+        if self.by_id.len() <= id {
+            self.by_id.resize(id + 1, 0);
+        }
+        self.events.push(event.clone());
+        // There are fewer ids than numbers.
+        self.by_id[id] = u16::try_from(self.events.len()).unwrap_or(0);
+    }
+
+    /// States another clock (its rate or its UTC is known better now) and rewrites `metadata`. The clock of
+    /// `session.json` must become the same.
+    ///
+    /// # Errors
+    /// When `metadata` cannot be written.
+    pub fn set_clock(&mut self, clock: &Clock) -> Result<(), WriteError> {
+        if self.trace.clock == *clock {
+            return Ok(());
+        }
+        self.trace.clock = clock.clone();
+        self.write_metadata()
+    }
+
+    /// Appends a whole packet to the stream of `cpu_id`, in the form in which [`shared_ring::consumer::Consumer`]
+    /// accepts it: packet header, records of this layer's event types, zeros. Corrects `content_size` in it to what CTF
+    /// asks for.
+    ///
+    /// # Errors
+    /// When it is no packet of this layer or cannot be written; the stream then ends with the packet before it.
+    pub fn append(&mut self, cpu_id: u32, packet: &mut [u8]) -> Result<(), WriteError> {
+        let uuid = self.uuid();
+        let stream = self.streams.entry(cpu_id).or_default();
+        stream.append(&self.folder, cpu_id, self.packet_size, uuid, packet)
+    }
+
+    /// Records an event of this layer at `time` (ticks) in the stream of `cpu_id`, for layers that do not come out of a
+    /// ring. Packets are written when they are full and by [`flush`](Self::flush). A record that is older than the one
+    /// before it, or that fits no packet, is left out and counted.
+    ///
+    /// # Errors
+    /// When a full packet cannot be written.
+    pub fn record(&mut self, cpu_id: u32, time: u64, id: u16, payload: &[u8]) -> Result<(), WriteError> {
+        let (uuid, packet_size) = (self.uuid(), self.packet_size);
+        let stream = self.streams.entry(cpu_id).or_default();
+        let builder = stream.builder.get_or_insert_with(|| PacketBuilder::new(uuid, cpu_id, packet_size));
+        let mut pushed = builder.push(time, id, payload);
+        if pushed == Push::Full {
+            stream.flush(&self.folder, cpu_id, packet_size, uuid)?;
+            pushed = stream.builder.as_mut().map_or(Push::Refused, |builder| builder.push(time, id, payload));
+        }
+        match pushed {
+            Push::Stored | Push::Full => {}
+            Push::TooLarge => stream.lost.too_large += 1,
+            Push::Refused => stream.rejected_bytes = stream.rejected_bytes.saturating_add(payload.len() as u64),
+        }
+        Ok(())
+    }
+
+    /// Counts `records` that the source of `cpu_id` overwrote or dropped because they were not read in time.
+    pub fn add_lost(&mut self, cpu_id: u32, records: u64) {
+        let stream = self.streams.entry(cpu_id).or_default();
+        stream.lost.full = stream.lost.full.saturating_add(records);
+    }
+
+    /// Counts `bytes` of the source of `cpu_id` that could not be understood.
+    pub fn add_rejected(&mut self, cpu_id: u32, bytes: u64) {
+        let stream = self.streams.entry(cpu_id).or_default();
+        stream.rejected_bytes = stream.rejected_bytes.saturating_add(bytes);
+    }
+
+    /// Takes over a ring's final counts for the stream of `cpu_id`: loss after the last packet included.
+    pub fn set_loss(&mut self, cpu_id: u32, lost: Lost, rejected_bytes: u64, corrupt: bool) {
+        let stream = self.streams.entry(cpu_id).or_default();
+        (stream.lost, stream.rejected_bytes, stream.corrupt) = (lost, rejected_bytes, corrupt);
+    }
+
+    /// Writes the records that [`record`](Self::record) still holds.
+    ///
+    /// # Errors
+    /// When a packet cannot be written.
+    pub fn flush(&mut self) -> Result<(), WriteError> {
+        let (uuid, packet_size) = (self.uuid(), self.packet_size);
+        for (&cpu_id, stream) in &mut self.streams {
+            stream.flush(&self.folder, cpu_id, packet_size, uuid)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes that the layer's records take so far, packet headers included.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.streams.values().filter_map(|stream| stream.writer.as_ref()).map(StreamWriter::content_bytes).sum()
+    }
+
+    /// Records written so far.
+    #[must_use]
+    pub fn records(&self) -> u64 {
+        self.streams.values().filter_map(|stream| stream.writer.as_ref()).map(StreamWriter::records).sum()
+    }
+
+    /// What `session.json` says about the layer.
+    #[must_use]
+    pub fn layer(&self) -> Layer {
+        let streams = self.streams.iter().map(|(&cpu_id, stream)| StreamDescription {
+            file: stream_file(cpu_id),
+            cpu_id,
+            records: stream.writer.as_ref().map_or(0, StreamWriter::records),
+            lost: stream.lost,
+            rejected_bytes: stream.rejected_bytes,
+            corrupt: stream.corrupt,
+        });
+        Layer {
+            kind: self.trace.kind,
+            vm: self.trace.vm.clone(),
+            path: self.path.clone(),
+            uuid: self.trace.uuid,
+            packet_size: self.packet_size,
+            process: self.trace.process.clone(),
+            events: self.events.clone(),
+            streams: streams.collect(),
+        }
+    }
+
+    fn write_metadata(&self) -> Result<(), WriteError> {
+        let path = self.folder.join("metadata");
+        write_atomically(&path, tsdl(&self.trace, &self.events).as_bytes())
+            .map_err(|source| WriteError::Write { path, source })
+    }
+}
+
+impl LayerStream {
+    fn append(
+        &mut self,
+        folder: &Path,
+        cpu_id: u32,
+        packet_size: u64,
+        uuid: [u8; 16],
+        packet: &mut [u8],
+    ) -> Result<(), WriteError> {
+        let writer = match &mut self.writer {
+            Some(writer) => writer,
+            none => none.insert(StreamWriter::create(&folder.join(stream_file(cpu_id)), packet_size, uuid)?),
+        };
+        let header = writer.append(packet)?;
+        self.lost = Lost { full: header.lost_full, wrapped: header.lost_wrapped, too_large: header.lost_too_large };
+        self.rejected_bytes = header.rejected_bytes;
+        Ok(())
+    }
+
+    fn flush(&mut self, folder: &Path, cpu_id: u32, packet_size: u64, uuid: [u8; 16]) -> Result<(), WriteError> {
+        let Some(mut builder) = self.builder.take() else { return Ok(()) };
+        let written = match builder.finish(self.lost, self.rejected_bytes) {
+            Some(packet) => self.append(folder, cpu_id, packet_size, uuid, packet),
+            None => Ok(()),
+        };
+        self.builder = Some(builder);
+        written
+    }
+}
+
+/// Name of a stream's file.
+fn stream_file(cpu_id: u32) -> String {
+    format!("stream_{cpu_id}")
+}
+
+/// Creates the folder `path` in `dir`; it must not exist, except that a user layer then gets the next free number.
+fn create_folder(dir: &Path, path: String, kind: LayerKind) -> Result<String, WriteError> {
+    let whole = dir.join(&path);
+    if let Some(parent) = whole.parent() {
+        fs::create_dir_all(parent).map_err(|source| WriteError::Create { path: parent.into(), source })?;
+    }
+    let mut candidate = path.clone();
+    let mut number = 1_u32;
+    loop {
+        match fs::create_dir(dir.join(&candidate)) {
+            Ok(()) => return Ok(candidate),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && kind == LayerKind::GuestUser => {
+                number += 1;
+                candidate = format!("{path}-{number}");
+            }
+            Err(source) => return Err(WriteError::Create { path: dir.join(candidate), source }),
+        }
+    }
+}
+
+fn refusal(event: &EventDescription, problem: &'static str) -> WriteError {
+    WriteError::Event { name: event.name.clone(), id: event.id, problem }
+}
+
+/// What makes an event type impossible to describe in `metadata`, if anything does: one bad type would make a reader
+/// refuse the whole layer.
+fn event_problem(event: &EventDescription) -> Option<&'static str> {
+    let short = |name: &str| !name.is_empty() && name.len() <= MAX_NAME;
+    if event.id == HOLE_ID || event.id == EXTENDED_ID {
+        return Some("its id is reserved");
+    }
+    if !short(&event.name) || event.name.chars().any(char::is_control) {
+        return Some("its name is empty, too long or not printable");
+    }
+    if event.fields.len() > MAX_FIELDS {
+        return Some("it has too many fields");
+    }
+    let identifier = |name: &str| {
+        short(name)
+            && !name.starts_with(|first: char| first.is_ascii_digit())
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    for (index, field) in event.fields.iter().enumerate() {
+        if !identifier(&field.name) {
+            return Some("a field's name is no C identifier");
+        }
+        if event.fields[..index].iter().any(|earlier| earlier.name == field.name) {
+            return Some("two fields have the same name");
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::tests::session;
+    use shared_ring::event::{FieldDescription, FieldType};
+    use shared_ring::packet::{Records, read_header};
+    use tempfile::TempDir;
+
+    fn event(id: u16, fields: &[&str]) -> EventDescription {
+        let field = |name: &&str| FieldDescription { name: (*name).into(), ty: FieldType::U32, hex: false };
+        EventDescription { id, class: 0, name: format!("test:event{id}"), fields: fields.iter().map(field).collect() }
+    }
+
+    fn new_layer(kind: LayerKind) -> NewLayer {
+        let process = (kind == LayerKind::GuestUser).then(|| Process { pid: 42, comm: "app".into() });
+        let vm = (kind != LayerKind::HostKernel).then(|| "vm0".into());
+        NewLayer { kind, vm, process, packet_size: 4096 }
+    }
+
+    fn create(dir: &TempDir, kind: LayerKind) -> LayerWriter {
+        LayerWriter::create(dir.path(), &session(), new_layer(kind)).unwrap()
+    }
+
+    #[test]
+    fn layers_lie_where_readers_look() {
+        let dir = TempDir::new().unwrap();
+
+        let paths = LayerKind::ALL.map(|kind| create(&dir, kind).layer().path);
+
+        assert_eq!(paths, ["host-kernel", "vm0/vmm", "vm0/guest-kernel", "vm0/guest-user/42"]);
+        assert!(paths.iter().all(|path| dir.path().join(path).join("metadata").is_file()));
+    }
+
+    #[test]
+    fn reused_process_id_gets_its_own_folder() {
+        let dir = TempDir::new().unwrap();
+
+        let paths = [(); 3].map(|()| create(&dir, LayerKind::GuestUser).layer().path);
+
+        assert_eq!(paths, ["vm0/guest-user/42", "vm0/guest-user/42-2", "vm0/guest-user/42-3"]);
+    }
+
+    #[test]
+    fn existing_layer_is_not_written_over() {
+        let dir = TempDir::new().unwrap();
+        create(&dir, LayerKind::Vmm);
+
+        let error = LayerWriter::create(dir.path(), &session(), new_layer(LayerKind::Vmm)).unwrap_err();
+
+        assert!(error.to_string().contains("vm0/vmm: cannot be created"), "{error}");
+    }
+
+    #[test]
+    fn impossible_layers_are_refused() {
+        let dir = TempDir::new().unwrap();
+        let create = |layer| LayerWriter::create(dir.path(), &session(), layer).unwrap_err().to_string();
+        let layer = new_layer(LayerKind::Vmm);
+
+        assert!(create(NewLayer { vm: Some("../x".into()), ..layer.clone() }).contains("is no VM name"));
+        assert!(create(NewLayer { vm: None, ..layer.clone() }).contains("needs a VM"));
+        assert!(create(NewLayer { packet_size: 100, ..layer }).contains("packets of 100 bytes"));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn event_types_that_would_spoil_the_metadata_are_refused_alone() {
+        let dir = TempDir::new().unwrap();
+        let mut layer = create(&dir, LayerKind::Vmm);
+
+        let error = layer.add_events(&[event(1, &["a", "a"]), event(2, &["a"])]).unwrap_err();
+
+        assert!(error.to_string().contains("two fields have the same name"), "{error}");
+        assert!(layer.event(1).is_none() && layer.event(2).is_some());
+        let refused = [event(0, &[]), event(0xffff, &[]), event(3, &["a b"]), event(3, &["1a"]), event(2, &[])];
+        assert!(refused.iter().all(|event| layer.add_events(std::slice::from_ref(event)).is_err()));
+        assert_eq!(layer.add_events(&[event(2, &["a"])]).unwrap(), 0);
+    }
+
+    #[test]
+    fn records_fill_packets_in_sequence() {
+        let dir = TempDir::new().unwrap();
+        let mut layer = create(&dir, LayerKind::HostKernel);
+        layer.add_events(&[event(1, &["a"])]).unwrap();
+
+        for time in 0..600_u32 {
+            layer.record(3, u64::from(time), 1, &time.to_le_bytes()).unwrap();
+        }
+        layer.add_lost(3, 5);
+        layer.flush().unwrap();
+
+        let bytes = fs::read(dir.path().join("host-kernel/stream_3")).unwrap();
+        let packets: Vec<&[u8]> = bytes.chunks(4096).collect();
+        let headers: Vec<_> = packets.iter().map(|packet| read_header(packet).unwrap()).collect();
+        let counts: Vec<_> = packets.iter().map(|packet| Records::new(packet, 4096, 0).count()).collect();
+        assert_eq!((bytes.len(), counts), (3 * 4096, vec![248, 248, 104]));
+        assert_eq!(headers.iter().map(|header| header.sequence).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(headers.iter().map(|header| header.events_discarded).collect::<Vec<_>>(), [0, 0, 5]);
+        assert_eq!(layer.records(), 600);
+        assert_eq!(layer.layer().streams[0].lost.full, 5);
+    }
+
+    #[test]
+    fn records_that_cannot_be_stored_are_counted() {
+        let dir = TempDir::new().unwrap();
+        let mut layer = create(&dir, LayerKind::HostKernel);
+
+        layer.record(0, 10, 1, &[0; 8]).unwrap();
+        layer.record(0, 9, 1, &[0; 8]).unwrap();
+        layer.record(0, 11, 1, &[0; 5000]).unwrap();
+        layer.flush().unwrap();
+
+        let stream = &layer.layer().streams[0];
+        assert_eq!((stream.records, stream.rejected_bytes, stream.lost.too_large), (1, 8, 1));
+    }
+}

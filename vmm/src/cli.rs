@@ -1,0 +1,213 @@
+//! The command line.
+
+use crate::machine::DiskConfig;
+use crate::run::{Agent, RunRequest};
+use crate::tracing::selection;
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+use std::time::Duration;
+use trace_merge::events::parse_seconds;
+use trace_merge::session::{LayerKind, is_vm_name};
+
+/// Runs virtual machines and traces every layer of them on one clock.
+#[derive(Debug, Parser)]
+#[command(
+    name = "strata",
+    version,
+    max_term_width = 110,
+    after_help = "Examples:\n  \
+        strata doctor\n  \
+        strata run --kernel vmlinuz --initrd initrd.img --cpus 2 --memory 1G --agent strata.ko --trace trace\n  \
+        strata report trace\n  \
+        strata events trace --layer guest-kernel --from 1.5 --to 1.6\n  \
+        strata check trace"
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a guest; with --trace, record every layer of it
+    Run(RunArgs),
+    /// List the records of a trace, all layers in time order
+    Events(EventsArgs),
+    /// Summarise a trace: layers, losses, exits by reason, the clock and its error bound
+    Report(ReadArgs),
+    /// Check a trace: guest records lie inside their vCPU's time in the guest, streams are in order
+    Check(ReadArgs),
+    /// Say what this machine can do, what it cannot, and what to do about it
+    Doctor(DoctorArgs),
+}
+
+/// Arguments of `strata run`.
+#[derive(Debug, Args)]
+#[command(after_help = "The guest's console is standard input and output; Ctrl-C stops the guest and completes the \
+    trace. Exit status: 0 when the guest powered off, rebooted or was stopped; 1 when it panicked, crashed or could \
+    not be run.\n\nExamples:\n  \
+    strata run --kernel vmlinuz --initrd initrd.img --cmdline 'console=ttyS0'\n  \
+    strata run --kernel vmlinux --disk root.img --cmdline 'console=ttyS0 root=/dev/vda' --agent strata.ko --trace trace\n  \
+    strata run --kernel vmlinuz --initrd initrd.img --agent strata.ko --trace trace --events 'host:kvm:*,guest:sched:*,user:*'")]
+pub struct RunArgs {
+    /// Guest kernel: bzImage or ELF vmlinux
+    #[arg(long, value_name = "FILE")]
+    pub kernel: PathBuf,
+    /// Guest initrd
+    #[arg(long, value_name = "FILE")]
+    pub initrd: Option<PathBuf>,
+    /// Number of vCPUs
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub cpus: u32,
+    /// Guest memory in bytes, or with K, M, G
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = parse_size)]
+    pub memory: u64,
+    /// Raw disk image for a virtio block device; ',ro' makes it read-only. May be repeated
+    #[arg(long = "disk", value_name = "FILE[,ro]", value_parser = parse_disk)]
+    pub disks: Vec<DiskConfig>,
+    /// Guest kernel command line
+    #[arg(long, value_name = "STR", default_value = "console=ttyS0 panic=-1")]
+    pub cmdline: String,
+    /// Record a trace into this new folder
+    #[arg(long, value_name = "DIR")]
+    pub trace: Option<PathBuf>,
+    /// Kernel module that records in the guest; put into the initrd's memory, the guest itself is not changed
+    #[arg(long, value_name = "FILE", requires = "trace")]
+    pub agent: Option<PathBuf>,
+    /// Put nothing into the guest
+    #[arg(long, conflicts_with = "agent")]
+    pub no_agent: bool,
+    /// Events to record: globs LAYER:GROUP:EVENT (layers host, vmm, guest, user), '!' takes away
+    #[arg(long, value_name = "GLOBS", default_value = selection::DEFAULT, requires = "trace")]
+    pub events: String,
+    /// Name of the VM in the trace
+    #[arg(long, value_name = "NAME", default_value = "vm0", value_parser = parse_vm_name)]
+    pub name: String,
+}
+
+impl From<RunArgs> for RunRequest {
+    fn from(args: RunArgs) -> Self {
+        let agent = match (args.agent, args.no_agent) {
+            (Some(module), _) => Agent::Module(module),
+            (None, true) => Agent::None,
+            (None, false) => Agent::Unspecified,
+        };
+        Self {
+            name: args.name,
+            kernel: args.kernel,
+            initrd: args.initrd,
+            cpus: args.cpus,
+            memory: args.memory,
+            disks: args.disks,
+            cmdline: args.cmdline,
+            trace: args.trace,
+            agent,
+            events: args.events,
+        }
+    }
+}
+
+/// Arguments of `strata events`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    strata events trace | less\n  \
+    strata events trace --layer guest-kernel --layer host-kernel --from 0.2 --to 0.25\n  \
+    strata events trace --json | jq 'select(.event == \"kvm:kvm_exit\")'")]
+pub struct EventsArgs {
+    /// Trace folder
+    pub trace: PathBuf,
+    /// Only this layer: host-kernel, vmm, guest-kernel or guest-user. May be repeated
+    #[arg(long = "layer", value_name = "LAYER")]
+    pub layers: Vec<LayerKind>,
+    /// Only records from this many seconds after the first one on
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub from: Option<Duration>,
+    /// Only records up to this many seconds after the first one
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub to: Option<Duration>,
+    /// Show UTC in place of seconds since the first record
+    #[arg(long)]
+    pub utc: bool,
+    /// One JSON object per line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `strata report` and `strata check`.
+#[derive(Debug, Args)]
+pub struct ReadArgs {
+    /// Trace folder
+    pub trace: PathBuf,
+    /// JSON in place of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `strata doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// JSON in place of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Parses a number of bytes: plain, or with a suffix K, M, G or T (powers of 1024).
+fn parse_size(text: &str) -> Result<u64, String> {
+    let refuse = || format!("'{text}' is no size: write a number of bytes, or one with K, M, G or T, as in 512M");
+    let digits = text.trim_end_matches(|last: char| last.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" => 0,
+        "K" | "KIB" => 10,
+        "M" | "MIB" => 20,
+        "G" | "GIB" => 30,
+        "T" | "TIB" => 40,
+        _ => return Err(refuse()),
+    };
+    let number: u64 = digits.parse().map_err(|_| refuse())?;
+    number.checked_mul(1 << shift).ok_or_else(refuse)
+}
+
+fn parse_disk(text: &str) -> Result<DiskConfig, String> {
+    let (path, read_only) = text.strip_suffix(",ro").map_or((text, false), |path| (path, true));
+    if path.is_empty() {
+        return Err("a disk needs a file: --disk FILE or --disk FILE,ro".into());
+    }
+    Ok(DiskConfig { path: path.into(), read_only })
+}
+
+fn parse_vm_name(text: &str) -> Result<String, String> {
+    if is_vm_name(text) { Ok(text.into()) } else { Err("use letters, digits, '.', '_' and '-'".into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_take_suffixes() {
+        assert_eq!(parse_size("4096"), Ok(4096));
+        assert_eq!(parse_size("512M"), Ok(512 << 20));
+        assert_eq!(parse_size("2g"), Ok(2 << 30));
+        assert!(parse_size("12Q").is_err() && parse_size("M").is_err() && parse_size("99999999999T").is_err());
+    }
+
+    #[test]
+    fn disk_may_be_read_only() {
+        assert_eq!(parse_disk("a.img,ro"), Ok(DiskConfig { path: "a.img".into(), read_only: true }));
+        assert_eq!(parse_disk("a.img"), Ok(DiskConfig { path: "a.img".into(), read_only: false }));
+    }
+
+    #[test]
+    fn agent_needs_a_trace() {
+        assert!(Cli::try_parse_from(["strata", "run", "--kernel", "k", "--agent", "a.ko"]).is_err());
+        assert!(Cli::try_parse_from(["strata", "run", "--kernel", "k", "--agent", "a.ko", "--trace", "t"]).is_ok());
+    }
+}

@@ -1,0 +1,267 @@
+//! `strata doctor`: what this machine can do, what it cannot, and what to do about it, before it hurts.
+
+use crate::host_kernel::tracefs::{Tracefs, TracefsError};
+use crate::probe::{KvmKind, KvmProbe, probe};
+use crate::run::clock::HostClock;
+use serde::Serialize;
+use std::fmt::{self, Write};
+use std::fs;
+use std::path::Path;
+
+/// How well something works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// As it should.
+    Works,
+    /// With a restriction.
+    Limited,
+    /// Not at all.
+    Missing,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What.
+    pub subject: &'static str,
+    /// How well it works.
+    pub verdict: Verdict,
+    /// What was seen, one line.
+    pub seen: String,
+    /// What to do about it; empty where nothing is to be done.
+    pub fix: String,
+}
+
+impl Finding {
+    fn works(subject: &'static str, seen: impl Into<String>) -> Self {
+        Self { subject, verdict: Verdict::Works, seen: seen.into(), fix: String::new() }
+    }
+
+    fn limited(subject: &'static str, seen: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { subject, verdict: Verdict::Limited, seen: seen.into(), fix: fix.into() }
+    }
+
+    fn missing(subject: &'static str, seen: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { subject, verdict: Verdict::Missing, seen: seen.into(), fix: fix.into() }
+    }
+}
+
+/// KVM, for scripts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct KvmFacts {
+    /// `hardware`, `emulating`, `absent` or `no-permission`.
+    pub kind: &'static str,
+    /// Whether a guest saw the TSC offset that was set for it.
+    pub tsc_offset_honoured: Option<bool>,
+    /// Rate of a guest's TSC, kHz.
+    pub tsc_khz: Option<u32>,
+    /// Most vCPUs of one guest.
+    pub max_cpus: Option<u32>,
+}
+
+/// Everything that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Diagnosis {
+    /// Whether stock guests can be run here.
+    pub runs_guests: bool,
+    /// KVM.
+    pub kvm: KvmFacts,
+    /// All findings.
+    pub findings: Vec<Finding>,
+}
+
+/// Looks at this machine. Takes a few tenths of a second; needs no rights, but sees less without them.
+#[must_use]
+pub fn diagnose() -> Diagnosis {
+    let probed = probe();
+    let clock = HostClock::observe(probed.tsc_khz);
+    let findings = vec![
+        kvm_finding(&probed),
+        offset_finding(&probed),
+        clock_finding(&clock),
+        tracefs_finding(tracing_clocks()),
+        permission_finding(rustix::process::geteuid().is_root(), &probed.kind),
+        headers_finding(&installed_headers(Path::new("/lib/modules"))),
+    ];
+    let kvm = KvmFacts {
+        kind: kind_name(&probed.kind),
+        tsc_offset_honoured: probed.tsc_offset_honoured,
+        tsc_khz: probed.tsc_khz,
+        max_cpus: probed.max_cpus,
+    };
+    Diagnosis { runs_guests: probed.refusal().is_none(), kvm, findings }
+}
+
+const fn kind_name(kind: &KvmKind) -> &'static str {
+    match kind {
+        KvmKind::Hardware => "hardware",
+        KvmKind::Emulating { .. } => "emulating",
+        KvmKind::Absent { .. } => "absent",
+        KvmKind::NoPermission => "no-permission",
+    }
+}
+
+fn kvm_finding(probed: &KvmProbe) -> Finding {
+    let fix = "use a machine with VMX or SVM, or enable nested virtualisation for this one";
+    match &probed.kind {
+        KvmKind::Hardware => {
+            let cpus = probed.max_cpus.map_or_else(String::new, |cpus| format!(", up to {cpus} vCPUs"));
+            Finding::works("KVM", format!("runs guests on the processor{cpus}"))
+        }
+        KvmKind::Emulating { reason } => {
+            Finding::missing("KVM", format!("only emulates, stock guests do not boot ({reason})"), fix)
+        }
+        KvmKind::Absent { reason } => {
+            Finding::missing("KVM", reason.clone(), "enable virtualisation in the firmware; load kvm_intel or kvm_amd")
+        }
+        KvmKind::NoPermission => {
+            Finding::missing("KVM", "/dev/kvm may not be opened by this user", "add the user to the group 'kvm'")
+        }
+    }
+}
+
+fn offset_finding(probed: &KvmProbe) -> Finding {
+    match probed.tsc_offset_honoured {
+        Some(true) => Finding::works("guest TSC", "a guest saw the TSC offset that was set for it"),
+        Some(false) => Finding::limited(
+            "guest TSC",
+            "KVM accepts a TSC offset and ignores it: guest and host read the same counter",
+            "nothing to do: the trace clock takes it into account",
+        ),
+        None => Finding::limited("guest TSC", "could not be tried", "see KVM; TSC offsets need Linux 5.16 or later"),
+    }
+}
+
+fn clock_finding(clock: &HostClock) -> Finding {
+    let seen = format!(
+        "{} MHz; clock source '{}'; times of different CPUs agree within {} ns",
+        clock.frequency / 1_000_000,
+        clock.clocksource,
+        clock.error_bound_ns(),
+    );
+    if clock.is_trusted() {
+        Finding::works("host TSC", seen)
+    } else {
+        let fix = "boot the host with tsc=reliable if its TSCs are known to agree; traces state what was observed";
+        Finding::limited("host TSC", seen, fix)
+    }
+}
+
+/// The host kernel's trace clocks, as tracefs lists them.
+fn tracing_clocks() -> Result<String, TracefsError> {
+    let tracefs = Tracefs::find()?;
+    Ok(fs::read_to_string(tracefs.root().join("trace_clock")).unwrap_or_default())
+}
+
+fn tracefs_finding(clocks: Result<String, TracefsError>) -> Finding {
+    match clocks {
+        Ok(clocks) if clocks.contains("x86-tsc") => Finding::works("tracefs", "the host-kernel layer can be traced"),
+        Ok(_) => {
+            Finding::missing("tracefs", "its clock x86-tsc is not there", "use a host kernel for x86-64 with a TSC")
+        }
+        Err(error) => Finding::missing("tracefs", format!("no host-kernel layer: {error}"), error.fix()),
+    }
+}
+
+fn permission_finding(root: bool, kvm: &KvmKind) -> Finding {
+    match (root, kvm) {
+        (true, _) => Finding::works("permissions", "root: every layer can be traced"),
+        (false, KvmKind::NoPermission) => {
+            Finding::missing("permissions", "neither KVM nor tracefs", "run as root, or join the group 'kvm'")
+        }
+        (false, _) => {
+            Finding::limited("permissions", "not root: guests run, the host-kernel layer needs more", "run as root")
+        }
+    }
+}
+
+/// Kernel releases whose headers are installed in `modules` (`/lib/modules`).
+fn installed_headers(modules: &Path) -> Vec<String> {
+    let entries = fs::read_dir(modules).into_iter().flatten().flatten();
+    let with_headers = entries.filter(|entry| entry.path().join("build/Makefile").exists());
+    let mut releases: Vec<String> = with_headers.map(|entry| entry.file_name().to_string_lossy().into()).collect();
+    releases.sort();
+    releases
+}
+
+fn headers_finding(releases: &[String]) -> Finding {
+    if releases.is_empty() {
+        let fix = "get the guest kernel's headers (Debian: linux-headers-RELEASE) and build the agent with \
+                   `cargo xtask kmod --kernel-headers DIR`";
+        Finding::limited("kernel headers", "none installed; an agent is built against the guest kernel's", fix)
+    } else {
+        Finding::works("kernel headers", format!("an agent can be built for {}", releases.join(", ")))
+    }
+}
+
+impl fmt::Display for Diagnosis {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for finding in &self.findings {
+            let mark = match finding.verdict {
+                Verdict::Works => "works",
+                Verdict::Limited => "limited",
+                Verdict::Missing => "missing",
+            };
+            writeln!(formatter, "{:<15} {mark:<8} {}", finding.subject, finding.seen)?;
+            if !finding.fix.is_empty() {
+                writeln!(formatter, "{:<24} → {}", "", finding.fix)?;
+            }
+        }
+        formatter.write_char('\n')?;
+        formatter.write_str(if self.runs_guests {
+            "Guests can be run and traced here.\n"
+        } else {
+            "Stock guests cannot be run here; recorded traces can be read.\n"
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn probed(kind: KvmKind) -> KvmProbe {
+        KvmProbe { kind, tsc_offset_honoured: None, tsc_khz: None, max_cpus: Some(64), read_only_memory: true }
+    }
+
+    #[test]
+    fn emulating_kvm_is_no_kvm_for_guests() {
+        let finding = kvm_finding(&probed(KvmKind::Emulating { reason: "no cmpxchg16b".into() }));
+
+        assert_eq!(finding.verdict, Verdict::Missing);
+        assert!(finding.seen.contains("no cmpxchg16b") && finding.fix.contains("VMX or SVM"));
+    }
+
+    #[test]
+    fn every_finding_that_is_not_well_says_what_to_do() {
+        let diagnosis = diagnose();
+
+        assert_eq!(diagnosis.findings.len(), 6);
+        assert!(diagnosis.findings.iter().all(|finding| (finding.verdict == Verdict::Works) == finding.fix.is_empty()));
+    }
+
+    #[test]
+    fn headers_are_found_by_their_makefile() {
+        let modules = tempfile::tempdir().unwrap();
+        fs::create_dir_all(modules.path().join("6.1.0-9/build")).unwrap();
+        fs::create_dir_all(modules.path().join("6.1.0-7/build")).unwrap();
+        fs::write(modules.path().join("6.1.0-7/build/Makefile"), "").unwrap();
+
+        assert_eq!(installed_headers(modules.path()), ["6.1.0-7"]);
+    }
+
+    #[test]
+    fn json_names_the_kind_of_kvm() {
+        let diagnosis = Diagnosis {
+            runs_guests: true,
+            kvm: KvmFacts { kind: "hardware", tsc_offset_honoured: Some(true), tsc_khz: Some(1), max_cpus: Some(2) },
+            findings: vec![Finding::works("KVM", "fine")],
+        };
+
+        let json = serde_json::to_value(&diagnosis).unwrap();
+
+        assert_eq!(json["kvm"]["kind"], "hardware");
+        assert_eq!(json["findings"][0]["verdict"], "works");
+    }
+}

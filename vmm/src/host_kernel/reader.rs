@@ -1,0 +1,367 @@
+//! Reads the raw pages of an instance's per-CPU buffers and hands on what is in them.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::page::{HEADER_BYTES, Missed, Page};
+use super::page_format;
+use super::stats::CpuStats;
+use super::tracefs::{self, Instance, TracefsError};
+
+/// Pages read from one CPU before the next one has its turn, and thereby the most that one poll reads per CPU.
+const PAGES_PER_POLL: usize = 64;
+/// Bytes of the fields that every event starts with.
+const COMMON_BYTES: usize = 8;
+
+/// Why the buffers cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReaderError {
+    /// The buffer of a CPU cannot be opened or read.
+    #[error("reading the kernel's trace of CPU {cpu} from {} failed", .path.display())]
+    Read {
+        /// The CPU.
+        cpu: u32,
+        /// Its `trace_pipe_raw`.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The instance refused something.
+    #[error("the tracing instance cannot be read")]
+    Instance(#[source] TracefsError),
+}
+
+/// One event as the kernel recorded it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostRecord<'a> {
+    /// CPU that recorded it.
+    pub cpu: u32,
+    /// Time in ticks of the host's time stamp counter. Does not decrease from record to record of a CPU.
+    pub time: u64,
+    /// The kernel's number of the event: the id of [`super::schema::EventSchema::description`].
+    pub event_id: u16,
+    /// Thread that the CPU was running; 0 if it was idle.
+    pub common_pid: i32,
+    /// The whole raw record, from `common_type` on: what [`super::schema::EventSchema::encode`] takes.
+    pub payload: &'a [u8],
+}
+
+/// What a poll hands on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostItem<'a> {
+    /// An event.
+    Record(HostRecord<'a>),
+    /// Events of this CPU were lost here: after the record of that CPU handed on last, before the one that comes next.
+    Lost {
+        /// CPU whose events are lost.
+        cpu: u32,
+        /// How many, if that is known.
+        count: Option<u64>,
+    },
+}
+
+/// What has been read so far, all CPUs together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReaderStats {
+    /// Pages read.
+    pub pages: u64,
+    /// Bytes of records in them.
+    pub bytes: u64,
+    /// Records handed on.
+    pub records: u64,
+    /// Events that pages reported as lost before them, as far as their number was given.
+    pub lost: u64,
+    /// Pages that reported a loss without a number.
+    pub lost_unknown: u64,
+    /// Pages that could not be decoded, or not to their end. Each was also handed on as a loss of unknown extent.
+    pub malformed_pages: u64,
+    /// Records whose time was before that of the record before them and was raised to it.
+    pub times_raised: u64,
+}
+
+/// Losses and counts of one CPU at the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuSummary {
+    /// The CPU.
+    pub cpu: u32,
+    /// The kernel's counts.
+    pub stats: CpuStats,
+}
+
+/// One CPU's buffer.
+#[derive(Debug)]
+struct CpuBuffer {
+    cpu: u32,
+    path: PathBuf,
+    pages: File,
+    /// Time of the record handed on last.
+    last_time: u64,
+}
+
+/// Reads all CPUs' buffers of an instance. Never waits.
+#[derive(Debug)]
+pub struct Reader {
+    // Closed before the instance can be removed: fields are dropped in this order.
+    buffers: Vec<CpuBuffer>,
+    instance: Arc<Instance>,
+    page: Vec<u8>,
+    stats: ReaderStats,
+}
+
+impl Reader {
+    /// Opens the buffers of all CPUs, after checking that their pages have the form that we decode.
+    pub fn open(instance: Arc<Instance>) -> Result<Self, ReaderError> {
+        let unknown = |what| ReaderError::Instance(TracefsError::PageFormat(what));
+        let read = |name| tracefs::read(&instance.path(name)).map_err(ReaderError::Instance);
+        let page_bytes = page_format::page_bytes(&read("events/header_page")?).map_err(unknown)?;
+        page_format::check_record_header(&read("events/header_event")?).map_err(unknown)?;
+        let mut buffers = Vec::new();
+        for cpu in instance.cpus().map_err(ReaderError::Instance)? {
+            let path = instance.path(&format!("per_cpu/cpu{cpu}/trace_pipe_raw"));
+            let pages = OpenOptions::new()
+                .read(true)
+                .custom_flags(libc::O_NONBLOCK)
+                .open(&path)
+                .map_err(|source| ReaderError::Read { cpu, path: path.clone(), source })?;
+            buffers.push(CpuBuffer { cpu, path, pages, last_time: 0 });
+        }
+        Ok(Self { buffers, instance, page: vec![0; page_bytes], stats: ReaderStats::default() })
+    }
+
+    /// Reads what is there, up to a bound per CPU, and hands it to `sink`: the records of one CPU in order, one CPU after the
+    /// other. Returns whether there may be more to read at once.
+    pub fn poll(&mut self, sink: &mut dyn FnMut(HostItem<'_>)) -> Result<bool, ReaderError> {
+        let mut more = false;
+        for buffer in &mut self.buffers {
+            let mut pages = 0;
+            while pages < PAGES_PER_POLL && buffer.read_page(&mut self.page, &mut self.stats, sink)? {
+                pages += 1;
+            }
+            more |= pages == PAGES_PER_POLL;
+        }
+        Ok(more)
+    }
+
+    /// Stops recording and reads all that is left, partly filled pages included. Returns the kernel's counts.
+    pub fn finish(&mut self, sink: &mut dyn FnMut(HostItem<'_>)) -> Result<Vec<CpuSummary>, ReaderError> {
+        self.stop()?;
+        let buffer_kib = self.instance.buffer_kib().map_err(ReaderError::Instance)?;
+        for _ in 0..polls_to_drain(buffer_kib, self.page.len() - HEADER_BYTES) {
+            if !self.poll(sink)? {
+                break;
+            }
+        }
+        self.summary()
+    }
+
+    /// The kernel's counts, per CPU.
+    pub fn summary(&self) -> Result<Vec<CpuSummary>, ReaderError> {
+        self.buffers
+            .iter()
+            .map(|buffer| {
+                let stats = self.instance.stats(buffer.cpu).map_err(ReaderError::Instance)?;
+                Ok(CpuSummary { cpu: buffer.cpu, stats })
+            })
+            .collect()
+    }
+
+    /// Stops recording. What has been recorded can still be read.
+    pub fn stop(&self) -> Result<(), ReaderError> {
+        self.instance.stop().map_err(ReaderError::Instance)
+    }
+
+    /// The instance that is read.
+    pub fn instance(&self) -> &Instance {
+        &self.instance
+    }
+
+    /// What has been read so far.
+    pub fn stats(&self) -> ReaderStats {
+        self.stats
+    }
+}
+
+impl CpuBuffer {
+    /// Reads and hands on one page. Returns false if there is none.
+    fn read_page(
+        &mut self,
+        page: &mut [u8],
+        stats: &mut ReaderStats,
+        sink: &mut dyn FnMut(HostItem<'_>),
+    ) -> Result<bool, ReaderError> {
+        let length = loop {
+            match self.pages.read(page) {
+                Ok(0) => return Ok(false),
+                Ok(length) => break length,
+                Err(error) if has_nothing(&error) => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => {
+                    return Err(ReaderError::Read { cpu: self.cpu, path: self.path.clone(), source });
+                }
+            }
+        };
+        stats.pages += 1;
+        hand_on(&page[..length], self.cpu, &mut self.last_time, stats, sink);
+        Ok(true)
+    }
+}
+
+/// Whether a failed read means that there is nothing to read: an empty buffer, or a CPU that has none because it has
+/// not been online yet (tracefs has a folder for every CPU that the machine could have).
+fn has_nothing(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::ENODEV)
+}
+
+/// Polls after which buffers of this size, whose pages hold `data_bytes` of records, are empty if nothing is added. Should
+/// someone else switch tracing on again, the end comes nevertheless.
+fn polls_to_drain(buffer_kib: usize, data_bytes: usize) -> usize {
+    // The page that is being read comes on top, and some rounding.
+    let pages = buffer_kib.saturating_mul(1024) / data_bytes + 3;
+    // The last poll is the one that finds nothing.
+    pages / PAGES_PER_POLL + 2
+}
+
+/// Decodes a page of `cpu` and hands on what is in it. `last_time` is the time of the record before it, and then of
+/// the last one in it.
+fn hand_on(bytes: &[u8], cpu: u32, last_time: &mut u64, stats: &mut ReaderStats, sink: &mut dyn FnMut(HostItem<'_>)) {
+    let Ok(page) = Page::parse(bytes) else {
+        stats.malformed_pages += 1;
+        sink(HostItem::Lost { cpu, count: None });
+        return;
+    };
+    stats.bytes += u64::try_from(page.data_bytes()).unwrap_or(u64::MAX);
+    match page.missed() {
+        Missed::None => {}
+        Missed::Count(count) => {
+            stats.lost = stats.lost.saturating_add(count);
+            sink(HostItem::Lost { cpu, count: Some(count) });
+        }
+        Missed::Unknown => {
+            stats.lost_unknown += 1;
+            sink(HostItem::Lost { cpu, count: None });
+        }
+    }
+    for event in page.events() {
+        let common = event.ok().and_then(|event| Some((event, event.data.first_chunk::<COMMON_BYTES>()?)));
+        let Some((event, &[type_low, type_high, _, _, pid @ ..])) = common else {
+            stats.malformed_pages += 1;
+            sink(HostItem::Lost { cpu, count: None });
+            return;
+        };
+        if event.time < *last_time {
+            stats.times_raised += 1;
+        }
+        *last_time = event.time.max(*last_time);
+        stats.records += 1;
+        sink(HostItem::Record(HostRecord {
+            cpu,
+            time: *last_time,
+            event_id: u16::from_le_bytes([type_low, type_high]),
+            common_pid: i32::from_le_bytes(pid),
+            payload: event.data,
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A page with one 8-byte event per given delta, whose pid is the delta.
+    fn page(time: u64, flags: u64, deltas: &[u8], tail: &[u8]) -> Vec<u8> {
+        let committed = u64::try_from(deltas.len() * 12).unwrap();
+        let mut page = time.to_le_bytes().to_vec();
+        page.extend((committed | flags).to_le_bytes());
+        for delta in deltas {
+            page.extend((2 | (u32::from(*delta) << 5)).to_le_bytes());
+            page.extend([0x34, 0x12, 0, 0, *delta, 0, 0, 0]);
+        }
+        page.extend(tail);
+        page
+    }
+
+    #[test]
+    fn an_empty_buffer_and_a_cpu_without_one_have_nothing() {
+        assert!(has_nothing(&io::Error::from_raw_os_error(libc::EAGAIN)));
+        assert!(has_nothing(&io::Error::from_raw_os_error(libc::ENODEV)));
+        assert!(!has_nothing(&io::Error::from_raw_os_error(libc::EIO)));
+    }
+
+    #[test]
+    fn a_drain_has_enough_polls_for_pages_that_hold_less_than_their_size() {
+        // 64 MiB are 16,449 pages of 4080 bytes of data, not 16,384.
+        assert!(polls_to_drain(65536, 4080) * PAGES_PER_POLL > 16450);
+        assert!(polls_to_drain(65536, 4080) * PAGES_PER_POLL < 17000);
+    }
+
+    fn times(bytes: &[u8], last_time: &mut u64, stats: &mut ReaderStats) -> Vec<Option<u64>> {
+        let mut times = Vec::new();
+        hand_on(bytes, 3, last_time, stats, &mut |item| {
+            times.push(match item {
+                HostItem::Record(record) => Some(record.time),
+                HostItem::Lost { .. } => None,
+            });
+        });
+        times
+    }
+
+    #[test]
+    fn records_carry_the_common_fields_and_the_whole_payload() {
+        let mut items = Vec::new();
+        let mut stats = ReaderStats::default();
+
+        hand_on(&page(100, 0, &[5], &[]), 3, &mut 0, &mut stats, &mut |item| {
+            let HostItem::Record(record) = item else { panic!("{item:?}") };
+            items.push((record.cpu, record.time, record.event_id, record.common_pid, record.payload.to_vec()));
+        });
+
+        assert_eq!(items, [(3, 105, 0x1234, 5, vec![0x34, 0x12, 0, 0, 5, 0, 0, 0])]);
+        assert_eq!(stats.records, 1);
+        assert_eq!(stats.bytes, 12);
+    }
+
+    #[test]
+    fn a_loss_is_handed_on_before_the_records_of_its_page() {
+        let mut stats = ReaderStats::default();
+        let bytes = page(10, 3 << 30, &[1], &77_u64.to_le_bytes());
+
+        let times = times(&bytes, &mut 0, &mut stats);
+
+        assert_eq!(times, [None, Some(11)]);
+        assert_eq!((stats.lost, stats.lost_unknown), (77, 0));
+    }
+
+    #[test]
+    fn a_time_before_the_last_one_is_raised_and_counted() {
+        let mut stats = ReaderStats::default();
+        let mut last_time = 103;
+
+        let times = times(&page(100, 0, &[1, 1, 5], &[]), &mut last_time, &mut stats);
+
+        assert_eq!(times, [Some(103), Some(103), Some(107)]);
+        assert_eq!(stats.times_raised, 2);
+        assert_eq!(last_time, 107);
+    }
+
+    #[test]
+    fn a_page_that_is_none_is_a_loss_of_unknown_extent() {
+        let mut stats = ReaderStats::default();
+
+        assert_eq!(times(&[1, 2, 3], &mut 0, &mut stats), [None]);
+        assert_eq!(stats.malformed_pages, 1);
+    }
+
+    #[test]
+    fn an_event_without_room_for_the_common_fields_ends_its_page_as_a_loss() {
+        let mut stats = ReaderStats::default();
+        let mut bytes = page(0, 0, &[1, 1], &[]);
+        bytes[28..32].copy_from_slice(&(1_u32 | (1 << 5)).to_le_bytes());
+
+        assert_eq!(times(&bytes, &mut 0, &mut stats), [Some(1), None]);
+        assert_eq!(stats.malformed_pages, 1);
+    }
+}

@@ -1,0 +1,372 @@
+//! What an event's fields are, and how they are copied out of a raw record.
+//!
+//! The kernel describes each event in its `format` file. An [`EventSchema`] is that description brought into the form
+//! in which every layer records: a flat list of integers, character arrays and strings, packed without alignment.
+//! Arrays of bytes become hexadecimal text, short arrays of larger integers one field per element. What has no such
+//! form is left out and listed in [`EventSchema::skipped`].
+
+use std::fmt;
+
+use shared_ring::event::{EventDescription, FieldDescription, FieldType, MAX_FIELDS, MAX_NAME, class};
+use shared_ring::layout::{EXTENDED_ID, HOLE_ID};
+use tracepoint_decode::{PerfEventFormat, PerfFieldArray, PerfFieldFormat};
+
+use super::print_format::hex_fields;
+
+/// Fixed arrays of integers up to this many elements become one field per element; longer ones are skipped. Enough for
+/// the arguments of a system call and for everything else in Linux that is not a table.
+const MAX_EXPANDED_ELEMENTS: u16 = 16;
+
+/// Why an event's description could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SchemaError {
+    /// The format file has no name or no number.
+    #[error("the format file of `{event}` has no event number")]
+    NoNumber {
+        /// `group:name`.
+        event: String,
+    },
+    /// The number is not one that records can carry.
+    #[error("the format file of `{event}` gives number {number}, but records can carry 1 to 65534")]
+    NumberOutOfRange {
+        /// `group:name`.
+        event: String,
+        /// The number given.
+        number: u32,
+    },
+    /// The name is too long or has unusual characters.
+    #[error("the event name `{event}` cannot be recorded")]
+    Name {
+        /// `group:name`.
+        event: String,
+    },
+    /// The fields that every record starts with are missing or have another layout.
+    #[error("the format file of `{event}` lacks the usual field `{field}` ({expected})")]
+    CommonField {
+        /// `group:name`.
+        event: String,
+        /// The field.
+        field: &'static str,
+        /// Where it should be.
+        expected: &'static str,
+    },
+}
+
+/// Why a record could not be encoded by a schema.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// A field lies outside of the record.
+    #[error("a record of {length} bytes is too short for field {field} of event {event_id}")]
+    TooShort {
+        /// The event's number.
+        event_id: u16,
+        /// Index of the field in the description.
+        field: usize,
+        /// Bytes of the record.
+        length: usize,
+    },
+    /// The encoded fields would take more than the 65,535 bytes that a record can hold.
+    #[error("a record of event {event_id} would take {length} bytes")]
+    TooLong {
+        /// The event's number.
+        event_id: u16,
+        /// Bytes of the encoded fields.
+        length: usize,
+    },
+}
+
+/// An event as the kernel names it: `group:name`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EventName {
+    /// The group, such as `kvm`.
+    pub group: String,
+    /// The name in the group, such as `kvm_exit`.
+    pub name: String,
+}
+
+impl EventName {
+    /// Splits `group:name`; `None` if there is no colon, or nothing on one of its sides, or something that cannot be part of a
+    /// file name.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (group, name) = text.split_once(':')?;
+        let is_plain = |part: &str| !part.is_empty() && !part.starts_with('.') && !part.contains(['/', '\0']);
+        (is_plain(group) && is_plain(name)).then(|| Self { group: group.to_owned(), name: name.to_owned() })
+    }
+}
+
+impl fmt::Display for EventName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.group, self.name)
+    }
+}
+
+/// A field that is not recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SkippedField {
+    /// The kernel's name of the field.
+    pub name: String,
+    /// Its declaration in the format file.
+    pub declaration: String,
+}
+
+/// Description of an event: its number, the fields that are recorded, and where they are in a raw record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventSchema {
+    /// Group and name.
+    pub name: EventName,
+    /// The event as it is recorded. Its id is the kernel's number of the event (`common_type` of its records), valid
+    /// until the next boot; its first field is `common_pid`; `_N` is appended to the name of an array for its element N.
+    pub description: EventDescription,
+    /// The fields that are not recorded.
+    pub skipped: Vec<SkippedField>,
+    /// Where each field comes from.
+    sources: Vec<Source>,
+}
+
+/// Where a field's bytes are in a raw record. Offsets count from `common_type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// At a fixed place.
+    Fixed { offset: u16, bytes: u16 },
+    /// Bytes at a fixed place, written as hexadecimal digits.
+    FixedHex { offset: u16, bytes: u16 },
+    /// Text that a locator word points to.
+    Located(Locator),
+    /// Bytes that a locator word points to, written as hexadecimal digits.
+    LocatedHex(Locator),
+    /// Text from here to the end of the record.
+    Rest { offset: u16 },
+}
+
+/// Place of a `__data_loc` or `__rel_loc` word: length in the upper half, offset in the lower one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Locator {
+    offset: u16,
+    /// The offset counts from the end of the locator instead of the start of the record.
+    relative: bool,
+}
+
+impl Locator {
+    /// The bytes that the locator in `record` points to.
+    fn resolve(self, record: &[u8]) -> Option<&[u8]> {
+        let at = usize::from(self.offset);
+        let word = u32::from_le_bytes(*record.get(at..)?.first_chunk()?);
+        let length = usize::try_from(word >> 16).ok()?;
+        let offset = usize::try_from(word & 0xffff).ok()?;
+        let start = if self.relative { at + 4 + offset } else { offset };
+        record.get(start..start + length)
+    }
+}
+
+impl EventSchema {
+    /// Reads a tracefs `format` file of a 64-bit little-endian kernel.
+    pub fn parse(name: &EventName, format_file: &str) -> Result<Self, SchemaError> {
+        let event = || name.to_string();
+        let format = PerfEventFormat::parse(true, &name.group, format_file)
+            .ok_or_else(|| SchemaError::NoNumber { event: event() })?;
+        let id = u16::try_from(format.id())
+            .ok()
+            .filter(|id| !matches!(*id, HOLE_ID | EXTENDED_ID))
+            .ok_or_else(|| SchemaError::NumberOutOfRange { event: event(), number: format.id() })?;
+        let full_name = name.to_string();
+        if full_name.len() > MAX_NAME || !full_name.chars().all(|c| c.is_ascii_alphanumeric() || "_:.-".contains(c)) {
+            return Err(SchemaError::Name { event: full_name });
+        }
+        let (common, own) = format.fields().split_at(format.common_field_count());
+        let has = |field: &str, offset, size| {
+            common.iter().any(|f| f.name() == field && f.offset() == offset && f.size() == size)
+        };
+        if !has("common_type", 0, 2) {
+            return Err(SchemaError::CommonField {
+                event: event(),
+                field: "common_type",
+                expected: "2 bytes at offset 0",
+            });
+        }
+        if !has("common_pid", 4, 4) {
+            return Err(SchemaError::CommonField {
+                event: event(),
+                field: "common_pid",
+                expected: "4 bytes at offset 4",
+            });
+        }
+        let mut schema = Self {
+            name: name.clone(),
+            description: EventDescription { id, class: class::HOST_KERNEL, name: full_name, fields: Vec::new() },
+            skipped: Vec::new(),
+            sources: Vec::new(),
+        };
+        let hex = hex_fields(format.print_fmt());
+        let pid = common.iter().find(|field| field.name() == "common_pid");
+        for field in pid.into_iter().chain(own) {
+            let hex = field.field().contains('*') || hex.contains(&field.name());
+            let added = Self::convert(field, hex).is_some_and(|converted| schema.add(converted));
+            if !added {
+                let (name, declaration) = (field.name().to_owned(), field.field().to_owned());
+                schema.skipped.push(SkippedField { name, declaration });
+            }
+        }
+        Ok(schema)
+    }
+
+    /// The fields that we record for one of the format file's; `None` if it has no form that we record.
+    fn convert(field: &PerfFieldFormat, hex: bool) -> Option<Vec<(FieldDescription, Source)>> {
+        let offset = field.offset();
+        let size = field.size();
+        let is_char = is_plain_char(field.field());
+        // A negative number in base 16 would be harder to read than its bits.
+        let signed = field.signed().unwrap_or(false) && !hex;
+        let locator = |relative| Locator { offset, relative };
+        // 0 for text and for what the parser knows no element size of, such as a bitmap of CPUs.
+        let element = u16::from(field.element_size());
+        let (ty, hex, source) = match field.array() {
+            PerfFieldArray::None => (integer(size, signed)?, hex, Source::Fixed { offset, bytes: size }),
+            PerfFieldArray::Fixed if is_char => {
+                (FieldType::CharArray(size), false, Source::Fixed { offset, bytes: size })
+            }
+            PerfFieldArray::Fixed if element == 1 => {
+                (FieldType::String, false, Source::FixedHex { offset, bytes: size })
+            }
+            PerfFieldArray::Fixed if element > 0 && size / element <= MAX_EXPANDED_ELEMENTS => {
+                let ty = integer(element, signed)?;
+                let elements = (0..size / element).map(|index| {
+                    let name = format!("{}_{index}", field.name());
+                    let offset = offset.checked_add(index * element)?;
+                    Some((FieldDescription { name, ty, hex }, Source::Fixed { offset, bytes: element }))
+                });
+                return elements.collect();
+            }
+            PerfFieldArray::DataLoc4 if is_char => (FieldType::String, false, Source::Located(locator(false))),
+            PerfFieldArray::RelLoc4 if is_char => (FieldType::String, false, Source::Located(locator(true))),
+            PerfFieldArray::DataLoc4 if element == 1 => (FieldType::String, false, Source::LocatedHex(locator(false))),
+            PerfFieldArray::RelLoc4 if element == 1 => (FieldType::String, false, Source::LocatedHex(locator(true))),
+            PerfFieldArray::RestOfEvent if is_char => (FieldType::String, false, Source::Rest { offset }),
+            _ => return None,
+        };
+        Some(vec![(FieldDescription { name: field.name().to_owned(), ty, hex }, source)])
+    }
+
+    /// Adds fields, unless a description cannot have them: too many, or a name that is none or is taken.
+    fn add(&mut self, fields: Vec<(FieldDescription, Source)>) -> bool {
+        let present = &self.description.fields;
+        let fits = present.len() + fields.len() <= MAX_FIELDS
+            && fields.iter().all(|(field, _)| {
+                is_identifier(&field.name) && !present.iter().any(|present| present.name == field.name)
+            });
+        if fits {
+            for (field, source) in fields {
+                self.description.fields.push(field);
+                self.sources.push(source);
+            }
+        }
+        fits
+    }
+
+    /// The kernel's number of the event: `common_type` of its records.
+    pub fn id(&self) -> u16 {
+        self.description.id
+    }
+
+    /// Appends the fields of `record`, a raw record starting at `common_type`, to `out`, as [`Self::description`] lays
+    /// them out. Nothing is appended in case of an error.
+    pub fn encode(&self, record: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
+        let start = out.len();
+        let fields = self.description.fields.iter().zip(&self.sources);
+        let missing = fields.enumerate().find_map(|(index, (field, source))| {
+            let encoded = source.encode(field.ty, record, out);
+            encoded.is_none().then_some(index)
+        });
+        let length = out.len() - start;
+        let result = match missing {
+            Some(field) => Err(RecordError::TooShort { event_id: self.id(), field, length: record.len() }),
+            None if length > usize::from(u16::MAX) => Err(RecordError::TooLong { event_id: self.id(), length }),
+            None => Ok(()),
+        };
+        if result.is_err() {
+            out.truncate(start);
+        }
+        result
+    }
+}
+
+impl Source {
+    /// Appends the value that lies here in `record`. `None` if it lies outside of it; `out` may then have grown.
+    fn encode(self, ty: FieldType, record: &[u8], out: &mut Vec<u8>) -> Option<()> {
+        let fixed = |offset: u16, bytes: u16| {
+            let offset = usize::from(offset);
+            record.get(offset..offset + usize::from(bytes))
+        };
+        match self {
+            Self::Fixed { offset, bytes } => {
+                let value = fixed(offset, bytes)?;
+                if let FieldType::CharArray(_) = ty {
+                    // The kernel leaves what was in memory before behind the NUL.
+                    let text = until_nul(value);
+                    out.extend_from_slice(text);
+                    out.resize(out.len() + (value.len() - text.len()), 0);
+                } else {
+                    out.extend_from_slice(value);
+                }
+            }
+            Self::FixedHex { offset, bytes } => append_hex(fixed(offset, bytes)?, out),
+            Self::Located(locator) => append_string(locator.resolve(record)?, out),
+            Self::LocatedHex(locator) => append_hex(locator.resolve(record)?, out),
+            Self::Rest { offset } => append_string(record.get(usize::from(offset)..)?, out),
+        }
+        Some(())
+    }
+}
+
+/// The type of an integer of this many bytes, if there is one.
+fn integer(bytes: u16, signed: bool) -> Option<FieldType> {
+    Some(match (bytes, signed) {
+        (1, false) => FieldType::U8,
+        (2, false) => FieldType::U16,
+        (4, false) => FieldType::U32,
+        (8, false) => FieldType::U64,
+        (1, true) => FieldType::I8,
+        (2, true) => FieldType::I16,
+        (4, true) => FieldType::I32,
+        (8, true) => FieldType::I64,
+        _ => return None,
+    })
+}
+
+fn is_identifier(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= MAX_NAME
+        && !name.starts_with(|c: char| c.is_ascii_digit())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// Appends the text in `bytes` and a NUL.
+fn append_string(bytes: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(until_nul(bytes));
+    out.push(0);
+}
+
+/// Appends two hexadecimal digits per byte and a NUL.
+fn append_hex(bytes: &[u8], out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for byte in bytes {
+        out.push(DIGITS[usize::from(byte >> 4)]);
+        out.push(DIGITS[usize::from(byte & 0xf)]);
+    }
+    out.push(0);
+}
+
+fn until_nul(bytes: &[u8]) -> &[u8] {
+    let end = bytes.iter().position(|byte| *byte == 0);
+    &bytes[..end.unwrap_or(bytes.len())]
+}
+
+/// Whether a declaration of the format file is of `char` without a sign: of text.
+fn is_plain_char(declaration: &str) -> bool {
+    let mut words = declaration.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.clone().any(|word| word == "char")
+        && !words.any(|word| word == "unsigned" || word == "signed")
+        && !declaration.contains('*')
+}
+
+#[cfg(test)]
+mod tests;

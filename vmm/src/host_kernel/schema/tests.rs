@@ -1,0 +1,271 @@
+use super::*;
+use proptest::prelude::*;
+
+const COMMON: &str = "\
+\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
+\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;
+\tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;
+\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;
+";
+
+fn event_name() -> EventName {
+    EventName::parse("group:event").unwrap()
+}
+
+/// Schema of an event with these field lines behind the common ones.
+fn schema_of(fields: &str, print_fmt: &str) -> EventSchema {
+    let text = format!("name: event\nID: 77\nformat:\n{COMMON}\n{fields}\nprint fmt: {print_fmt}\n");
+    EventSchema::parse(&event_name(), &text).unwrap()
+}
+
+/// A record whose common fields are type 77 and pid 42.
+fn record(own: &[u8]) -> Vec<u8> {
+    let mut record = vec![77, 0, 0, 0, 42, 0, 0, 0];
+    record.extend(own);
+    record
+}
+
+fn encode(schema: &EventSchema, own: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    schema.encode(&record(own), &mut out).unwrap();
+    assert!(schema.description.accepts(&out));
+    assert_eq!(out[..4], 42_i32.to_le_bytes());
+    out.split_off(4)
+}
+
+/// Name, type and base of the fields behind `common_pid`.
+fn fields(schema: &EventSchema) -> Vec<(&str, FieldType, bool)> {
+    let fields = schema.description.fields.iter().skip(1);
+    fields.map(|field| (field.name.as_str(), field.ty, field.hex)).collect()
+}
+
+#[test]
+fn the_number_and_the_process_come_from_the_common_fields() {
+    let schema = schema_of("", "\"\"");
+
+    let pid = FieldDescription { name: "common_pid".to_owned(), ty: FieldType::I32, hex: false };
+    assert_eq!(schema.id(), 77);
+    assert_eq!(schema.name, event_name());
+    assert_eq!(
+        schema.description,
+        EventDescription { id: 77, class: class::HOST_KERNEL, name: "group:event".to_owned(), fields: vec![pid] }
+    );
+}
+
+#[test]
+fn integers_take_size_and_sign_from_the_file_rather_than_the_type() {
+    let schema = schema_of(
+        "\tfield:u8 a;\toffset:8;\tsize:1;\tsigned:0;\n\
+         \tfield:short b;\toffset:10;\tsize:2;\tsigned:1;\n\
+         \tfield:pid_t c;\toffset:12;\tsize:4;\tsigned:1;\n\
+         \tfield:int d;\toffset:16;\tsize:8;\tsigned:0;\n",
+        "\"\"",
+    );
+
+    let packed = encode(&schema, &[1, 0xee, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
+
+    assert_eq!(
+        fields(&schema),
+        [
+            ("a", FieldType::U8, false),
+            ("b", FieldType::I16, false),
+            ("c", FieldType::I32, false),
+            ("d", FieldType::U64, false),
+        ]
+    );
+    assert_eq!(packed, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
+}
+
+#[test]
+fn pointers_and_fields_printed_in_base_16_are_unsigned_hex() {
+    let schema = schema_of(
+        "\tfield:void * p;\toffset:8;\tsize:8;\tsigned:0;\n\
+         \tfield:long x;\toffset:16;\tsize:8;\tsigned:1;\n\
+         \tfield:long d;\toffset:24;\tsize:8;\tsigned:1;\n",
+        "\"%p %lx %ld\", REC->p, REC->x, REC->d",
+    );
+
+    assert_eq!(
+        fields(&schema),
+        [("p", FieldType::U64, true), ("x", FieldType::U64, true), ("d", FieldType::I64, false),]
+    );
+}
+
+#[test]
+fn a_char_array_keeps_its_length_and_loses_what_follows_the_nul() {
+    let schema = schema_of("\tfield:char comm[8];\toffset:8;\tsize:8;\tsigned:0;\n", "\"\"");
+
+    assert_eq!(fields(&schema), [("comm", FieldType::CharArray(8), false)]);
+    assert_eq!(encode(&schema, b"sh\0junk!"), b"sh\0\0\0\0\0\0");
+    assert_eq!(encode(&schema, b"12345678"), b"12345678");
+}
+
+#[test]
+fn a_dynamic_string_is_cut_at_its_first_nul_and_ended_by_one() {
+    let schema = schema_of(
+        "\tfield:__data_loc char[] name;\toffset:8;\tsize:4;\tsigned:0;\n\
+         \tfield:u32 after;\toffset:12;\tsize:4;\tsigned:0;\n",
+        "\"\"",
+    );
+    let locator = 16_u32 | (6 << 16);
+    let mut own = locator.to_le_bytes().to_vec();
+    own.extend(7_u32.to_le_bytes());
+    own.extend(b"ab\0cd\0");
+
+    assert_eq!(fields(&schema), [("name", FieldType::String, false), ("after", FieldType::U32, false)]);
+    assert_eq!(encode(&schema, &own), b"ab\0\x07\0\0\0");
+}
+
+#[test]
+fn a_relative_locator_counts_from_its_own_end() {
+    let schema = schema_of("\tfield:__rel_loc char[] name;\toffset:8;\tsize:4;\tsigned:0;\n", "\"\"");
+    let mut own = (4_u32 | (3 << 16)).to_le_bytes().to_vec();
+    own.extend(b"....hi\0");
+
+    assert_eq!(encode(&schema, &own), b"hi\0");
+}
+
+#[test]
+fn arrays_of_bytes_become_hexadecimal_text() {
+    let schema = schema_of(
+        "\tfield:__u8 insn[3];\toffset:8;\tsize:3;\tsigned:0;\n\
+         \tfield:__data_loc u8[] raw;\toffset:12;\tsize:4;\tsigned:0;\n",
+        "\"\"",
+    );
+    let mut own = vec![0x0f, 0xa2, 0x00, 0xff];
+    own.extend((16_u32 | (2 << 16)).to_le_bytes());
+    own.extend([0xde, 0xad]);
+
+    assert_eq!(fields(&schema), [("insn", FieldType::String, false), ("raw", FieldType::String, false)]);
+    assert_eq!(encode(&schema, &own), b"0fa200\0dead\0");
+}
+
+#[test]
+fn a_short_array_of_integers_becomes_a_field_per_element() {
+    let schema = schema_of("\tfield:unsigned long args[2];\toffset:8;\tsize:16;\tsigned:0;\n", "\"\"");
+
+    assert_eq!(fields(&schema), [("args_0", FieldType::U64, false), ("args_1", FieldType::U64, false)]);
+    assert_eq!(encode(&schema, &[3; 16]), [3; 16]);
+}
+
+#[test]
+fn what_cannot_be_recorded_is_listed() {
+    let schema = schema_of(
+        "\tfield:unsigned long caller[];\toffset:8;\tsize:0;\tsigned:0;\n\
+         \tfield:__data_loc cpumask_t mask;\toffset:8;\tsize:4;\tsigned:0;\n\
+         \tfield:u32 table[64];\toffset:12;\tsize:256;\tsigned:0;\n",
+        "\"\"",
+    );
+
+    let skipped: Vec<&str> = schema.skipped.iter().map(|field| field.name.as_str()).collect();
+
+    assert_eq!(skipped, ["caller", "mask", "table"]);
+    assert_eq!(schema.skipped[2].declaration, "u32 table[64]");
+    assert_eq!(schema.description.fields.len(), 1);
+}
+
+#[test]
+fn a_field_whose_name_is_taken_or_none_is_skipped() {
+    let schema = schema_of(
+        "\tfield:u8 a;\toffset:8;\tsize:1;\tsigned:0;\n\
+         \tfield:u8 a;\toffset:9;\tsize:1;\tsigned:0;\n\
+         \tfield:u8 common_pid;\toffset:10;\tsize:1;\tsigned:0;\n",
+        "\"\"",
+    );
+
+    assert_eq!(fields(&schema), [("a", FieldType::U8, false)]);
+    assert_eq!(schema.skipped.len(), 2);
+}
+
+#[test]
+fn fields_beyond_what_a_description_holds_are_skipped() {
+    let lines: String = (0..70).map(|n| format!("\tfield:u8 f{n};\toffset:{};\tsize:1;\tsigned:0;\n", 8 + n)).collect();
+
+    let schema = schema_of(&lines, "\"\"");
+
+    assert_eq!(schema.description.fields.len(), MAX_FIELDS);
+    assert_eq!(schema.skipped.len(), 71 - MAX_FIELDS);
+}
+
+#[test]
+fn a_record_too_long_for_our_own_is_refused() {
+    let schema = schema_of("\tfield:char buf[];\toffset:8;\tsize:0;\tsigned:0;\n", "\"\"");
+    let mut out = Vec::new();
+
+    let error = schema.encode(&record(&[b'x'; 65531]), &mut out).unwrap_err();
+
+    assert_eq!(error, RecordError::TooLong { event_id: 77, length: 65536 });
+    assert_eq!(out, b"");
+}
+
+#[test]
+fn text_up_to_the_end_of_the_record_is_a_string() {
+    let schema = schema_of("\tfield:char buf[];\toffset:8;\tsize:0;\tsigned:0;\n", "\"%s\", REC->buf");
+
+    assert_eq!(encode(&schema, b"hello\0\0\0"), b"hello\0");
+}
+
+#[test]
+fn a_record_that_is_too_short_leaves_the_output_as_it_was() {
+    let schema = schema_of("\tfield:u64 a;\toffset:8;\tsize:8;\tsigned:0;\n", "\"\"");
+    let mut out = b"before".to_vec();
+
+    let error = schema.encode(&record(&[1, 2, 3]), &mut out).unwrap_err();
+
+    assert_eq!(error, RecordError::TooShort { event_id: 77, field: 1, length: 11 });
+    assert_eq!(out, b"before");
+}
+
+#[test]
+fn a_locator_that_points_outside_of_the_record_is_refused() {
+    let schema = schema_of("\tfield:__data_loc char[] name;\toffset:8;\tsize:4;\tsigned:0;\n", "\"\"");
+
+    let error = schema.encode(&record(&(0xffff_u32 | (2 << 16)).to_le_bytes()), &mut Vec::new()).unwrap_err();
+
+    assert_eq!(error, RecordError::TooShort { event_id: 77, field: 1, length: 12 });
+}
+
+#[test]
+fn files_without_number_or_common_fields_are_refused() {
+    let no_number = EventSchema::parse(&event_name(), "name: event\nformat:\n").unwrap_err();
+    let large =
+        EventSchema::parse(&event_name(), &format!("name: event\nID: 65535\nformat:\n{COMMON}\n\n")).unwrap_err();
+    let no_pid = EventSchema::parse(
+        &event_name(),
+        "name: event\nID: 5\nformat:\n\tfield:u16 common_type;\toffset:0;\tsize:2;\tsigned:0;\n\n\n",
+    )
+    .unwrap_err();
+
+    assert!(matches!(no_number, SchemaError::NoNumber { .. }));
+    assert!(matches!(large, SchemaError::NumberOutOfRange { number: 65535, .. }));
+    assert!(matches!(no_pid, SchemaError::CommonField { field: "common_pid", .. }));
+}
+
+#[test]
+fn names_that_are_no_file_names_are_refused() {
+    assert_eq!(EventName::parse("kvm:kvm_exit").unwrap().to_string(), "kvm:kvm_exit");
+    assert_eq!(EventName::parse("kvm"), None);
+    assert_eq!(EventName::parse(":exit"), None);
+    assert_eq!(EventName::parse("kvm:"), None);
+    assert_eq!(EventName::parse("..:x"), None);
+    assert_eq!(EventName::parse("a:b/c"), None);
+}
+
+proptest! {
+    #[test]
+    fn any_record_is_encoded_or_refused_within_bounds(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let schema = schema_of(
+            "\tfield:char comm[16];\toffset:8;\tsize:16;\tsigned:0;\n\
+             \tfield:__data_loc char[] name;\toffset:24;\tsize:4;\tsigned:0;\n\
+             \tfield:__rel_loc u8[] raw;\toffset:28;\tsize:4;\tsigned:0;\n\
+             \tfield:char rest[];\toffset:32;\tsize:0;\tsigned:0;\n",
+            "\"\"",
+        );
+        let mut out = Vec::new();
+
+        let result = schema.encode(&bytes, &mut out);
+
+        prop_assert!(result.is_err() && out.is_empty() || schema.description.accepts(&out));
+        prop_assert!(out.len() <= 4 * bytes.len() + 8);
+    }
+}

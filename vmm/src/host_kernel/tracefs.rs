@@ -1,0 +1,440 @@
+//! A private tracing instance of the kernel: made, configured and removed.
+//!
+//! An instance is a folder under tracefs' `instances/` with its own buffers, clock, filter and switch. Ours are named
+//! `strata-PID`, so that those of a process that died can be told and removed.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+use rustix::mount::{MountFlags, mount};
+
+use super::removal_guard::RemovalGuard;
+use super::schema::{EventName, EventSchema, SchemaError};
+use super::stats::{CpuStats, parse_stats};
+
+/// Where tracefs belongs.
+const MOUNT_POINT: &str = "/sys/kernel/tracing";
+/// What the names of our instances start with.
+const NAME_PREFIX: &str = "strata-";
+/// The trace clock that is the processor's time stamp counter, unscaled.
+pub const TRACE_CLOCK: &str = "x86-tsc";
+/// Instances that one process may have at a time.
+const MAX_INSTANCES: u32 = 64;
+/// Size of a read from a text file of tracefs; larger than most of them.
+const READ_BYTES: usize = 64 << 10;
+/// How often, and after what time, the removal of a busy instance is tried again.
+const REMOVAL_RETRIES: u32 = 20;
+const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
+
+/// Why tracefs or an instance in it cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TracefsError {
+    /// The kernel has no tracefs.
+    #[error("this kernel has no tracefs: {MOUNT_POINT} does not exist")]
+    NotSupported,
+    /// tracefs is not mounted and cannot be mounted by us.
+    #[error("tracefs is not mounted and mounting it at {MOUNT_POINT} failed")]
+    Mount(#[source] io::Error),
+    /// A file or folder of tracefs refused an operation.
+    #[error("{action} {} failed", .path.display())]
+    File {
+        /// What was tried, such as "writing 1 to".
+        action: String,
+        /// The file or folder.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel does not offer, or did not take, the trace clock that all layers share.
+    #[error("the kernel did not take the trace clock {TRACE_CLOCK}: it offers {offered}")]
+    Clock {
+        /// Contents of `trace_clock`.
+        offered: String,
+    },
+    /// This process has too many instances.
+    #[error("all {MAX_INSTANCES} names for tracing instances of this process are taken")]
+    TooManyInstances,
+    /// No thread was given, so every process of the host would be traced.
+    #[error("no thread to trace was given")]
+    NoThreads,
+    /// The description of an event could not be understood.
+    #[error("an event's description cannot be used")]
+    Schema(#[source] SchemaError),
+    /// The pages of the ring buffer have another form than the one we decode.
+    #[error("the kernel's trace pages have an unknown form: {0}")]
+    PageFormat(String),
+}
+
+impl TracefsError {
+    /// What the user can do about it, in one line.
+    pub fn fix(&self) -> &'static str {
+        match self {
+            Self::NotSupported => "use a kernel with CONFIG_EVENT_TRACING",
+            Self::Mount(source) | Self::File { source, .. } => match source.kind() {
+                io::ErrorKind::PermissionDenied => "run strata as root",
+                io::ErrorKind::ReadOnlyFilesystem => {
+                    "run strata outside of the container, or make tracefs writable in it"
+                }
+                _ => "see the kernel's log (dmesg)",
+            },
+            Self::Clock { .. } => "use an x86 kernel on a processor with a time stamp counter",
+            Self::TooManyInstances => "end some of the virtual machines of this process",
+            Self::NoThreads => "name at least one thread of the virtual machine",
+            Self::Schema(_) | Self::PageFormat(_) => "report the kernel's version to the developers",
+        }
+    }
+}
+
+type Result<T> = std::result::Result<T, TracefsError>;
+
+/// A mounted tracefs.
+#[derive(Debug, Clone)]
+pub struct Tracefs {
+    root: PathBuf,
+}
+
+impl Tracefs {
+    /// Finds tracefs, and mounts it where it belongs if it is not mounted.
+    pub fn find() -> Result<Self> {
+        let mounts = read(Path::new("/proc/self/mounts"))?;
+        if let Some(root) = mounted_tracefs(&mounts) {
+            return Ok(Self { root });
+        }
+        if !Path::new(MOUNT_POINT).is_dir() {
+            return Err(TracefsError::NotSupported);
+        }
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        mount("tracefs", MOUNT_POINT, "tracefs", flags, None).map_err(|errno| TracefsError::Mount(errno.into()))?;
+        Ok(Self { root: PathBuf::from(MOUNT_POINT) })
+    }
+
+    /// The folder it is mounted on.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// All events of this kernel.
+    pub fn available_events(&self) -> Result<Vec<EventName>> {
+        // One `group:name` per line.
+        let text = read(&self.root.join("available_events"))?;
+        Ok(text.lines().filter_map(EventName::parse).collect())
+    }
+
+    /// Removes the instances of strata processes that do not exist any more; returns their names. One that cannot be
+    /// removed is left: it may belong to a strata in another PID namespace, which keeps it busy.
+    pub fn remove_leftovers(&self) -> Result<Vec<String>> {
+        let instances = self.root.join("instances");
+        let entries = fs::read_dir(&instances).map_err(|source| TracefsError::File {
+            action: "listing".to_owned(),
+            path: instances.clone(),
+            source,
+        })?;
+        let mut removed = Vec::new();
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let is_dead = owner(&name).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
+            if is_dead && fs::remove_dir(entry.path()).is_ok() {
+                removed.push(name.to_string_lossy().into_owned());
+            }
+        }
+        Ok(removed)
+    }
+}
+
+/// The mount point of tracefs according to the contents of `/proc/self/mounts`; the usual one is preferred.
+fn mounted_tracefs(mounts: &str) -> Option<PathBuf> {
+    let mut points = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let point = fields.next()?;
+        // A point with special characters is written with escapes; nobody mounts tracefs on one.
+        (fields.next() == Some("tracefs") && !point.contains('\\')).then_some(point)
+    });
+    let first = points.next()?;
+    let usual = points.find(|point| *point == MOUNT_POINT);
+    Some(PathBuf::from(usual.unwrap_or(first)))
+}
+
+/// The process that an instance belongs to, if its name is one of ours: `strata-PID` or `strata-PID-N`.
+fn owner(name: &OsStr) -> Option<u32> {
+    let rest = name.to_str()?.strip_prefix(NAME_PREFIX)?;
+    let (pid, number) = rest.split_once('-').unwrap_or((rest, "0"));
+    number.parse::<u32>().ok()?;
+    pid.parse().ok()
+}
+
+/// A private tracing instance, off until [`Instance::start`]. Removed when dropped, and by a small helper process if
+/// this process ends without dropping it.
+///
+/// The kernel keeps an instance while a file in it is open: files opened through [`Instance::path`] have to be closed
+/// before the drop.
+#[derive(Debug)]
+pub struct Instance {
+    path: PathBuf,
+    /// `set_event_pid`, opened so that writing adds. Open from the start, since adding a thread must work after
+    /// privileges were dropped; `None` only inside of `drop`.
+    threads: Option<File>,
+    /// `tracing_on`, for the same reason.
+    switch: Option<File>,
+    _guard: Option<RemovalGuard>,
+}
+
+impl Instance {
+    /// Makes an instance named after this process, with tracing off, our trace clock (read back), `buffer_kib` KiB of
+    /// buffer per CPU (the oldest pages are overwritten when it is full, and the number of lost events is recorded
+    /// where it happened), and only the given threads traced.
+    pub fn create(tracefs: &Tracefs, buffer_kib: u32, threads: &[u32]) -> Result<Self> {
+        if threads.is_empty() {
+            return Err(TracefsError::NoThreads);
+        }
+        let path = make_folder(&tracefs.root.join("instances"))?;
+        let guard = RemovalGuard::spawn(&path).ok();
+        // From here on dropping it removes the folder.
+        let mut instance = Self { path, threads: None, switch: None, _guard: guard };
+        let switch = open_for_writing(&instance.path("tracing_on"))?;
+        instance.switch = Some(switch);
+        instance.stop()?;
+        instance.set_clock()?;
+        write(&instance.path("buffer_size_kb"), &buffer_kib.to_string())?;
+        // Options of a new instance are copied from the top level, where anyone may have changed them.
+        write(&instance.path("options/overwrite"), "1")?;
+        for option in ["event-fork", "stacktrace", "userstacktrace"] {
+            let path = instance.path("options").join(option);
+            if path.exists() {
+                write(&path, "0")?;
+            }
+        }
+        let threads_file = open_for_writing(&instance.path("set_event_pid"))?;
+        instance.threads = Some(threads_file);
+        for thread in threads {
+            instance.add_thread(*thread)?;
+        }
+        Ok(instance)
+    }
+
+    /// A file or folder of the instance; the instance's own folder for "".
+    pub fn path(&self, relative: &str) -> PathBuf {
+        if relative.is_empty() { self.path.clone() } else { self.path.join(relative) }
+    }
+
+    fn set_clock(&self) -> Result<()> {
+        let path = self.path("trace_clock");
+        let offered = read(&path)?;
+        if !offered.split_whitespace().any(|clock| clock.trim_matches(['[', ']']) == TRACE_CLOCK) {
+            return Err(TracefsError::Clock { offered: offered.trim().to_owned() });
+        }
+        write(&path, TRACE_CLOCK)?;
+        let now = read(&path)?;
+        if now.contains(&format!("[{TRACE_CLOCK}]")) {
+            Ok(())
+        } else {
+            Err(TracefsError::Clock { offered: now.trim().to_owned() })
+        }
+    }
+
+    /// Also traces the thread with this kernel thread id (as `gettid` gives it).
+    pub fn add_thread(&self, thread: u32) -> Result<()> {
+        write_open(self.threads.as_ref(), &self.path("set_event_pid"), &thread.to_string())
+    }
+
+    /// Reads the description of an event.
+    pub fn schema(&self, event: &EventName) -> Result<EventSchema> {
+        let path = self.event_path(event).join("format");
+        EventSchema::parse(event, &read(&path)?).map_err(TracefsError::Schema)
+    }
+
+    /// Enables an event.
+    pub fn enable(&self, event: &EventName) -> Result<()> {
+        write(&self.event_path(event).join("enable"), "1")
+    }
+
+    fn event_path(&self, event: &EventName) -> PathBuf {
+        self.path("events").join(&event.group).join(&event.name)
+    }
+
+    /// Starts recording.
+    pub fn start(&self) -> Result<()> {
+        write_open(self.switch.as_ref(), &self.path("tracing_on"), "1")
+    }
+
+    /// Stops recording; what was recorded stays in the buffers.
+    pub fn stop(&self) -> Result<()> {
+        write_open(self.switch.as_ref(), &self.path("tracing_on"), "0")
+    }
+
+    /// The numbers of the CPUs that have a buffer, in order.
+    pub fn cpus(&self) -> Result<Vec<u32>> {
+        let path = self.path("per_cpu");
+        let entries = fs::read_dir(&path).map_err(|source| TracefsError::File {
+            action: "listing".to_owned(),
+            path: path.clone(),
+            source,
+        })?;
+        let mut cpus: Vec<u32> = entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.strip_prefix("cpu")?.parse().ok())
+            .collect();
+        cpus.sort_unstable();
+        Ok(cpus)
+    }
+
+    /// Buffer per CPU in KiB, which the kernel has rounded up to whole pages.
+    pub fn buffer_kib(&self) -> Result<usize> {
+        let path = self.path("buffer_size_kb");
+        let text = read(&path)?;
+        text.trim().parse().map_err(|_| TracefsError::File {
+            action: "understanding".to_owned(),
+            path,
+            source: io::Error::new(io::ErrorKind::InvalidData, text.trim().to_owned()),
+        })
+    }
+
+    /// The kernel's counts for one CPU's buffer.
+    pub fn stats(&self, cpu: u32) -> Result<CpuStats> {
+        Ok(parse_stats(&read(&self.path(&format!("per_cpu/cpu{cpu}/stats")))?))
+    }
+
+    /// A handle that adds threads as long as `instance` exists.
+    pub fn thread_filter(instance: &Arc<Self>) -> ThreadFilter {
+        ThreadFilter(Arc::downgrade(instance))
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        // Best effort: what cannot be removed now is removed by the guard, or when strata starts the next time.
+        let _ = self.stop();
+        self.threads = None;
+        self.switch = None;
+        for _ in 0..REMOVAL_RETRIES {
+            match fs::remove_dir(&self.path) {
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                    thread::sleep(REMOVAL_PAUSE);
+                }
+                _ => break,
+            }
+        }
+    }
+}
+
+/// Adds threads to those that an instance traces. Does not keep the instance alive.
+#[derive(Debug, Clone)]
+pub struct ThreadFilter(Weak<Instance>);
+
+impl ThreadFilter {
+    /// Also traces the thread with this kernel thread id. Without effect if the instance is gone.
+    pub fn add(&self, thread: u32) -> Result<()> {
+        self.0.upgrade().map_or(Ok(()), |instance| instance.add_thread(thread))
+    }
+}
+
+/// Makes the first free folder of `strata-PID`, `strata-PID-1`, …
+fn make_folder(instances: &Path) -> Result<PathBuf> {
+    let pid = std::process::id();
+    for number in 0..MAX_INSTANCES {
+        let path = match number {
+            0 => instances.join(format!("{NAME_PREFIX}{pid}")),
+            _ => instances.join(format!("{NAME_PREFIX}{pid}-{number}")),
+        };
+        match fs::create_dir(&path) {
+            Ok(()) => return Ok(path),
+            Err(source) if source.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(source) => {
+                return Err(TracefsError::File { action: "making the tracing instance".to_owned(), path, source });
+            }
+        }
+    }
+    Err(TracefsError::TooManyInstances)
+}
+
+/// Reads a whole file of tracefs, whose sizes are not known in advance. In large pieces: `events/header_page` ends after
+/// the first read, however little that took.
+pub(super) fn read(path: &Path) -> Result<String> {
+    let failed = |source| TracefsError::File { action: "reading".to_owned(), path: path.to_owned(), source };
+    let mut file = File::open(path).map_err(failed)?;
+    let mut text = Vec::new();
+    let mut length = 0;
+    loop {
+        text.resize(length + READ_BYTES, 0);
+        match file.read(&mut text[length..]).map_err(failed)? {
+            0 => break,
+            read => length += read,
+        }
+    }
+    text.truncate(length);
+    String::from_utf8(text).map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))
+}
+
+/// Opens without truncating: on `set_event_pid` that would clear what is there.
+fn open_for_writing(path: &Path) -> Result<File> {
+    OpenOptions::new().append(true).open(path).map_err(|source| TracefsError::File {
+        action: "opening".to_owned(),
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn write(path: &Path, value: &str) -> Result<()> {
+    write_open(Some(&open_for_writing(path)?), path, value)
+}
+
+/// Writes a value to an open file of tracefs; `path` is for the error.
+fn write_open(file: Option<&File>, path: &Path, value: &str) -> Result<()> {
+    let Some(mut file) = file else { return Ok(()) };
+    // In one write: tracefs takes each as a value of its own.
+    file.write_all(format!("{value}\n").as_bytes()).map_err(|source| TracefsError::File {
+        action: format!("writing {value} to"),
+        path: path.to_owned(),
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_usual_mount_point_is_preferred() {
+        let mounts = "proc /proc proc rw 0 0\n\
+                      tracefs /sys/kernel/debug/tracing tracefs rw 0 0\n\
+                      nodev /sys/kernel/tracing tracefs rw 0 0\n";
+
+        assert_eq!(mounted_tracefs(mounts), Some(PathBuf::from(MOUNT_POINT)));
+    }
+
+    #[test]
+    fn any_other_mount_point_is_taken() {
+        let mounts = "tracefs /mnt/trace tracefs rw,relatime 0 0\n";
+
+        assert_eq!(mounted_tracefs(mounts), Some(PathBuf::from("/mnt/trace")));
+    }
+
+    #[test]
+    fn a_device_or_folder_called_tracefs_is_none() {
+        let mounts = "tracefs /tmp tmpfs rw 0 0\nnone /tracefs tmpfs rw 0 0\n\n";
+
+        assert_eq!(mounted_tracefs(mounts), None);
+    }
+
+    #[test]
+    fn instances_name_their_owner() {
+        assert_eq!(owner(OsStr::new("strata-123")), Some(123));
+        assert_eq!(owner(OsStr::new("strata-123-4")), Some(123));
+        assert_eq!(owner(OsStr::new("strata-")), None);
+        assert_eq!(owner(OsStr::new("strata-x")), None);
+        assert_eq!(owner(OsStr::new("strata-1-x")), None);
+        assert_eq!(owner(OsStr::new("other-123")), None);
+    }
+
+    #[test]
+    fn missing_permission_is_fixed_by_being_root() {
+        let error = TracefsError::Mount(io::ErrorKind::PermissionDenied.into());
+
+        assert_eq!(error.fix(), "run strata as root");
+    }
+}

@@ -1,0 +1,39 @@
+//! The terminal as the guest's console.
+
+use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, isatty, tcgetattr, tcsetattr};
+use std::fs::File;
+use std::io::stdin;
+use std::os::fd::AsFd;
+
+/// Standard input as the guest's keyboard. A terminal passes keys on one by one and unechoed as long as this lives;
+/// Ctrl-C still ends the run.
+#[derive(Debug)]
+pub struct Keyboard {
+    before: Option<Termios>,
+}
+
+impl Keyboard {
+    /// Takes over standard input. Input that cannot be had (closed, for instance) is no input.
+    #[must_use]
+    pub fn take() -> (Self, Option<File>) {
+        let input = stdin().as_fd().try_clone_to_owned().ok().map(File::from);
+        let before = isatty(stdin()).then(|| tcgetattr(stdin()).ok()).flatten();
+        if let Some(before) = &before {
+            let mut raw = before.clone();
+            raw.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
+            raw.special_codes[SpecialCodeIndex::VMIN] = 1;
+            raw.special_codes[SpecialCodeIndex::VTIME] = 0;
+            // A terminal that refuses stays as it is: line by line.
+            let _ = tcsetattr(stdin(), OptionalActions::Now, &raw);
+        }
+        (Self { before }, input)
+    }
+}
+
+impl Drop for Keyboard {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            let _ = tcsetattr(stdin(), OptionalActions::Now, before);
+        }
+    }
+}

@@ -1,0 +1,402 @@
+//! `strata run`: from a checked request to a completed recording.
+
+pub mod clock;
+mod console;
+pub mod trace_folder;
+
+use crate::agent::{self, AgentError};
+use crate::host_kernel::tracefs::Tracefs;
+use crate::host_kernel::{HostTraceConfig, HostTraceError, HostTracer};
+use crate::machine::{
+    DiscoveryLeaf, DiskConfig, Machine, MachineConfig, MachineError, NoObserver, Observer, Outcome, RunOptions,
+    StopHandle,
+};
+use crate::probe::{self, KvmKind, KvmProbe};
+use crate::tracing::recorder::{Recorder, RecorderError, Sources, enabled_guest_events};
+use crate::tracing::region::{EnabledEvents, RegionError, TraceRegion};
+use crate::tracing::selection::{Layer, Selection, SelectionError};
+use crate::tracing::vmm_events::{EVENTS, VmmTracer};
+use clock::HostClock;
+use clock_sync::calibration;
+use clock_sync::relation::Relation;
+use clock_sync::tsc;
+use console::Keyboard;
+use shared_ring::event::EventDescription;
+use shared_ring::layout::{ABI_VERSION, Geometry};
+use shared_ring::region::RegionConfig;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::error::Error as StdError;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use thiserror::Error;
+use trace_folder::{TraceFolder, TraceFolderError};
+use trace_merge::clock::VcpuRelation;
+use trace_merge::session::{FORMAT_VERSION, Host, LayerKind, Missing, Session, Started, Vm};
+use uuid::Uuid;
+
+/// The kernel's rings: 16 sub-buffers of 128 KiB for each vCPU.
+const KERNEL_RINGS: (u64, u32) = (128 << 10, 16);
+/// A process's rings: 16 sub-buffers of 64 KiB for each vCPU.
+const PROCESS_RINGS: (u64, u32) = (64 << 10, 16);
+/// Processes that can record at the same time.
+const PROCESS_SLOTS: u32 = 16;
+/// The kernel's event registry, bytes.
+const REGISTRY_SIZE: usize = 512 << 10;
+/// A process's event registry, bytes.
+const PROCESS_REGISTRY_SIZE: usize = 28 << 10;
+/// The VMM's own rings: 16 sub-buffers of 64 KiB for each thread.
+const VMM_RINGS: (u64, u32) = (64 << 10, 16);
+/// The host kernel's buffer per CPU, KiB.
+const HOST_BUFFER_KIB: u32 = 8 << 10;
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct RunRequest {
+    /// Name of the VM; a folder of the recording bears it.
+    pub name: String,
+    /// Kernel image, ELF or bzImage.
+    pub kernel: PathBuf,
+    /// Initial RAM file system.
+    pub initrd: Option<PathBuf>,
+    /// Number of vCPUs.
+    pub cpus: u32,
+    /// RAM, bytes.
+    pub memory: u64,
+    /// Disk images.
+    pub disks: Vec<DiskConfig>,
+    /// The guest's kernel command line.
+    pub cmdline: String,
+    /// Where the recording goes; nothing is traced without it.
+    pub trace: Option<PathBuf>,
+    /// What goes into the guest to trace it.
+    pub agent: Agent,
+    /// Which events are recorded, as [`Selection::parse`] reads it.
+    pub events: String,
+}
+
+/// What goes into the guest to trace it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Agent {
+    /// This kernel module.
+    Module(PathBuf),
+    /// Nothing was said.
+    Unspecified,
+    /// Nothing, on purpose.
+    None,
+}
+
+/// Why a guest was not run, or its recording is not complete.
+#[derive(Debug, Error)]
+pub enum RunFailure {
+    /// The event selection cannot be used.
+    #[error(transparent)]
+    Selection(#[from] SelectionError),
+    /// The trace folder cannot be used.
+    #[error(transparent)]
+    TraceFolder(#[from] TraceFolderError),
+    /// The agent cannot be used with this guest.
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    /// A file cannot be read.
+    #[error("cannot read '{}': check the path and its permissions", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// This host's KVM does not run stock guests.
+    #[error("{0}; `strata doctor` says more")]
+    Kvm(String),
+    /// The trace region cannot be made.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// The machine cannot be built or started.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// The recording cannot be written.
+    #[error(transparent)]
+    Recorder(#[from] RecorderError),
+    /// Signals cannot be handled.
+    #[error("cannot handle signals")]
+    Signals(#[source] io::Error),
+}
+
+/// How a run went.
+#[derive(Debug)]
+pub struct RunReport {
+    /// How the guest ended.
+    pub outcome: Outcome,
+    /// The recording, if there is one.
+    pub session: Option<Session>,
+}
+
+/// Runs a guest as `request` says, with this process's standard input and output as its console, until it ends or a
+/// signal asks to stop. `say` is told what the user should know meanwhile, a line each.
+///
+/// # Errors
+/// Nothing was run, or the recording is not complete. Input is checked before anything is made, and a recording that
+/// never began leaves nothing behind.
+pub fn run(request: &RunRequest, say: &mut dyn FnMut(&str)) -> Result<RunReport, RunFailure> {
+    let selection = Selection::parse(&request.events)?;
+    let host_events = Tracefs::find().and_then(|tracefs| tracefs.available_events());
+    check_selection(&selection, host_events.as_deref().ok())?;
+    if let Some(trace) = &request.trace {
+        TraceFolder::check(trace)?;
+    }
+    let mut config = MachineConfig {
+        kernel: request.kernel.clone(),
+        initrd: request.initrd.clone(),
+        initrd_overlay: Vec::new(),
+        cpus: request.cpus,
+        memory: request.memory,
+        disks: request.disks.clone(),
+        cmdline: request.cmdline.clone(),
+        shared_slots: Vec::new(),
+        discovery: None,
+        tsc_offset: None,
+    };
+    config.open().map_err(MachineError::from)?;
+    if let (Agent::Module(module), true) = (&request.agent, request.trace.is_some()) {
+        let kernel = read(&request.kernel)?;
+        let module_bytes = read(module)?;
+        agent::check_module(module, &module_bytes, &request.kernel, &kernel)?;
+        config.initrd_overlay = agent::overlay(&module_bytes);
+        config.cmdline = agent::append_cmdline(&config.cmdline);
+    }
+    let probed = probe::probe();
+    match probed.refusal() {
+        Some(refusal) => Err(RunFailure::Kvm(refusal)),
+        None => match &request.trace {
+            Some(trace) => run_traced(request, config, &probed, selection, trace, say),
+            None => {
+                let machine = Machine::new(config)?;
+                let outcome = run_machine(machine, Arc::new(NoObserver))?;
+                Ok(RunReport { outcome, session: None })
+            }
+        },
+    }
+}
+
+fn run_traced(
+    request: &RunRequest,
+    mut config: MachineConfig,
+    probed: &KvmProbe,
+    selection: Selection,
+    trace: &Path,
+    say: &mut dyn FnMut(&str),
+) -> Result<RunReport, RunFailure> {
+    let clock_uuid = Uuid::new_v4();
+    let host_clock = HostClock::observe(probed.tsc_khz);
+    let mut region = TraceRegion::create(region_config(request.cpus), clock_uuid, host_clock.frequency)?;
+    config.shared_slots = region.slots();
+    config.discovery = Some(DiscoveryLeaf { abi_version: ABI_VERSION });
+    let machine = Machine::new(config)?;
+
+    let vcpu_threads = Arc::new(Mutex::new(Vec::new()));
+    let mut missing = Vec::new();
+    let host = host_tracer(&selection, &mut missing);
+    let filter = host.as_ref().map(HostTracer::thread_filter);
+    let threads = Arc::clone(&vcpu_threads);
+    let on_vcpu_thread = Box::new(move |vcpu, tid| {
+        threads.lock().unwrap_or_else(PoisonError::into_inner).push((vcpu, tid));
+        // Without the filter the thread's events are missing; what there is says so by its absence.
+        let _ = filter.as_ref().map(|filter| filter.add(tid));
+    });
+    let chosen = |name: &str| selection.includes(Layer::Vmm, name);
+    let vmm = Arc::new(VmmTracer::new(request.cpus, geometry(VMM_RINGS), chosen, on_vcpu_thread));
+
+    let relations = publish_clocks(&mut region, &vmm, &machine, probed, &request.name, &mut missing);
+    let agent = matches!(request.agent, Agent::Module(_)) && !relations.is_empty();
+    if agent {
+        let events: Vec<EventDescription> = strata_kmod::catalog::EVENTS.iter().map(EventDescription::from).collect();
+        region.set_enabled(&enabled_guest_events(&events, &selection));
+        region.set_host_alive(true);
+    } else {
+        region.set_enabled(&EnabledEvents::NONE);
+        note_no_agent(&request.agent, &mut missing);
+    }
+    for layer in &missing {
+        say(&format!("{} is missing: {} ({})", layer.layer, layer.reason, layer.fix));
+    }
+    let reading = calibration::read_together(tsc::read_ordered, host_clock.frequency);
+    let session = Session {
+        format: FORMAT_VERSION,
+        strata: env!("CARGO_PKG_VERSION").into(),
+        started: Started::at(reading.utc_ns),
+        clock: host_clock.statement(clock_uuid, reading, relations),
+        host: describe_host(probed),
+        vms: vec![Vm { name: request.name.clone(), vcpus: request.cpus, ..Vm::default() }],
+        layers: Vec::new(),
+        missing,
+        outcome: None,
+    };
+    let mut folder = TraceFolder::create(trace)?;
+    let region = Arc::new(region);
+    let sources = Sources {
+        vm: request.name.clone(),
+        region: Arc::clone(&region),
+        vmm: Arc::clone(&vmm),
+        host,
+        vcpu_threads,
+        selection,
+        agent,
+    };
+    let recorder = Recorder::start(folder.path(), session, sources)?;
+    say(&format!("tracing into {}", trace.display()));
+    let ran = run_machine(machine, vmm);
+    region.set_host_alive(false);
+    let outcome = match ran {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            // Nothing ran: the first error is the one to report, and the folder goes.
+            let _ = recorder.finish("not started".into());
+            return Err(error);
+        }
+    };
+    folder.keep();
+    let session = recorder.finish(outcome.to_string())?;
+    Ok(RunReport { outcome, session: Some(session) })
+}
+
+fn run_machine(machine: Machine, observer: Arc<dyn Observer>) -> Result<Outcome, RunFailure> {
+    stop_on_signals(machine.stop_handle())?;
+    let (_keyboard, console_input) = Keyboard::take();
+    let options = RunOptions { observer, console_output: Box::new(io::stdout()), console_input };
+    Ok(machine.run(options)?)
+}
+
+/// From now on the usual signals stop the run in good order instead of killing it.
+fn stop_on_signals(stop: StopHandle) -> Result<(), RunFailure> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(RunFailure::Signals)?;
+    let wait = move || signals.forever().for_each(|_| stop.stop());
+    std::thread::Builder::new().name("strata-signals".into()).spawn(wait).map_err(RunFailure::Signals)?;
+    Ok(())
+}
+
+fn check_selection(
+    selection: &Selection,
+    host: Option<&[crate::host_kernel::schema::EventName]>,
+) -> Result<(), SelectionError> {
+    let names = |events: &[shared_ring::event::Event]| events.iter().map(|event| event.name.into()).collect();
+    let mut catalogues = vec![(Layer::Vmm, names(EVENTS)), (Layer::Guest, names(strata_kmod::catalog::EVENTS))];
+    catalogues.extend(host.map(|events| (Layer::Host, events.iter().map(ToString::to_string).collect())));
+    selection.check(&catalogues)
+}
+
+/// Starts tracing the host's kernel; what keeps it from working is noted, not fatal.
+fn host_tracer(selection: &Selection, missing: &mut Vec<Missing>) -> Option<HostTracer> {
+    let started = Tracefs::find().and_then(|tracefs| tracefs.available_events()).map_err(HostTraceError::Unavailable);
+    let started = started.and_then(|available| {
+        let wanted =
+            |event: &crate::host_kernel::schema::EventName| selection.includes(Layer::Host, &event.to_string());
+        let events: Vec<_> = available.into_iter().filter(wanted).collect();
+        if events.is_empty() {
+            return Ok(None);
+        }
+        let threads = vec![std::process::id()];
+        HostTracer::start(&HostTraceConfig { events, threads, buffer_kib: HOST_BUFFER_KIB }).map(Some)
+    });
+    match started {
+        Ok(tracer) => tracer,
+        Err(error) => {
+            let fix = match &error {
+                HostTraceError::Unavailable(reason) => reason.fix().into(),
+                _ => "run `strata doctor`".into(),
+            };
+            let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+            missing.push(Missing { layer: LayerKind::HostKernel, reason, fix });
+            None
+        }
+    }
+}
+
+/// Publishes each vCPU's relation to the trace clock and records it. None when KVM does not tell the TSC offsets.
+fn publish_clocks(
+    region: &mut TraceRegion,
+    vmm: &VmmTracer,
+    machine: &Machine,
+    probed: &KvmProbe,
+    vm: &str,
+    missing: &mut Vec<Missing>,
+) -> Vec<VcpuRelation> {
+    let Some(offsets) = machine.tsc_offsets() else {
+        for layer in [LayerKind::GuestKernel, LayerKind::GuestUser] {
+            missing.push(Missing {
+                layer,
+                reason: "this host's KVM does not tell the guest's TSC offset".into(),
+                fix: "use Linux 5.16 or later on the host".into(),
+            });
+        }
+        return Vec::new();
+    };
+    let (how, honoured) = match probed.tsc_offset_honoured {
+        Some(true) => ("set, read back, and seen to work in a probe guest", true),
+        Some(false) => {
+            ("KVM accepts an offset but ignores it (seen in a probe guest): the counters are the same", false)
+        }
+        None => ("set and read back", true),
+    };
+    let relations = (0..).zip(offsets).map(|(vcpu, &offset)| {
+        let tsc_offset = if honoured { offset } else { 0 };
+        let relation = Relation::from_tsc_offset(tsc_offset, tsc::read_ordered());
+        let number = region.publish_clock(vcpu, &relation);
+        vmm.clock_update(vcpu, number, &relation);
+        VcpuRelation { vm: vm.into(), vcpu, tsc_offset, how: how.into() }
+    });
+    relations.collect()
+}
+
+fn note_no_agent(agent: &Agent, missing: &mut Vec<Missing>) {
+    let (reason, fix) = match agent {
+        Agent::Unspecified => {
+            ("no agent was given to the guest", "give --agent strata.ko, built for the guest's kernel")
+        }
+        Agent::None => ("--no-agent was given", "give --agent strata.ko instead"),
+        // Why the module is not used is noted already.
+        Agent::Module(_) => return,
+    };
+    for layer in [LayerKind::GuestKernel, LayerKind::GuestUser] {
+        missing.push(Missing { layer, reason: reason.into(), fix: fix.into() });
+    }
+}
+
+fn region_config(vcpus: u32) -> RegionConfig {
+    RegionConfig {
+        vcpus,
+        kernel_rings: geometry(KERNEL_RINGS),
+        process_rings: geometry(PROCESS_RINGS),
+        process_slots: PROCESS_SLOTS,
+        registry_size: REGISTRY_SIZE,
+        process_registry_size: PROCESS_REGISTRY_SIZE,
+    }
+}
+
+#[allow(clippy::expect_used, reason = "the constants of this module are powers of two within the layout's limits")]
+fn geometry((sub_buffer_size, sub_buffers): (u64, u32)) -> Geometry {
+    Geometry::new(sub_buffer_size, sub_buffers).expect("ring geometry is within the layout's limits")
+}
+
+fn describe_host(probed: &KvmProbe) -> Host {
+    let system = rustix::system::uname();
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    Host {
+        hostname: system.nodename().to_string_lossy().into(),
+        kernel: system.release().to_string_lossy().into(),
+        cpu: model.map(|(_, model)| model.into()).unwrap_or_default(),
+        kvm: match probed.kind {
+            KvmKind::Hardware => "hardware",
+            _ => "emulating",
+        }
+        .into(),
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, RunFailure> {
+    fs::read(path).map_err(|source| RunFailure::Read { path: path.into(), source })
+}

@@ -1,0 +1,362 @@
+//! The VMM's own layer: what happens in its threads, recorded through the same rings as everything else.
+//!
+//! The rings lie in the VMM's private memory, one per vCPU thread and one more for all other threads. A ring's number
+//! is its vCPU's, or the number of vCPUs for the last one.
+#![allow(unsafe_code)] // Producers are made from the rings' raw addresses.
+
+use crate::machine::{BlockRequestKind, ControlEvent, Observer};
+use clock_sync::relation::Relation;
+use clock_sync::tsc;
+use shared_ring::event::{Event, Field, FieldType, class};
+use shared_ring::host_memory::HostMemory;
+use shared_ring::layout::Geometry;
+use shared_ring::producer::Producer;
+use shared_ring::storage::Smp;
+
+/// Ids of the VMM's events.
+mod id {
+    pub const VCPU_THREAD: u16 = 1;
+    pub const VCPU_ENTER: u16 = 2;
+    pub const VCPU_EXIT: u16 = 3;
+    pub const PORT_ACCESS: u16 = 4;
+    pub const MMIO_ACCESS: u16 = 5;
+    pub const BLOCK_REQUEST: u16 = 6;
+    pub const CONSOLE_OUTPUT: u16 = 7;
+    pub const CONSOLE_INPUT: u16 = 8;
+    pub const CONTROL: u16 = 9;
+    pub const CLOCK_UPDATE: u16 = 10;
+}
+
+/// Bytes of the text fields.
+const TEXT: usize = 16;
+const TEXT_FIELD: FieldType = FieldType::CharArray(16);
+
+/// The VMM's event types.
+pub const EVENTS: &[Event] = &[
+    Event {
+        id: id::VCPU_THREAD,
+        class: class::VMM_CONTROL,
+        name: "vmm:vcpu_thread",
+        fields: &[Field::new("vcpu", FieldType::U32), Field::new("tid", FieldType::U32)],
+    },
+    Event {
+        id: id::VCPU_ENTER,
+        class: class::VMM_VCPU,
+        name: "vmm:vcpu_enter",
+        fields: &[Field::new("vcpu", FieldType::U32)],
+    },
+    Event {
+        id: id::VCPU_EXIT,
+        class: class::VMM_VCPU,
+        name: "vmm:vcpu_exit",
+        fields: &[Field::new("vcpu", FieldType::U32), Field::new("reason", FieldType::U32)],
+    },
+    Event {
+        id: id::PORT_ACCESS,
+        class: class::VMM_DEVICE,
+        name: "vmm:port_access",
+        fields: &[
+            Field::new("vcpu", FieldType::U32),
+            Field::hex("port", FieldType::U16),
+            Field::new("size", FieldType::U8),
+            Field::new("write", FieldType::U8),
+            Field::hex("value", FieldType::U32),
+        ],
+    },
+    Event {
+        id: id::MMIO_ACCESS,
+        class: class::VMM_DEVICE,
+        name: "vmm:mmio_access",
+        fields: &[
+            Field::new("vcpu", FieldType::U32),
+            Field::hex("address", FieldType::U64),
+            Field::new("size", FieldType::U8),
+            Field::new("write", FieldType::U8),
+            Field::hex("value", FieldType::U64),
+        ],
+    },
+    Event {
+        id: id::BLOCK_REQUEST,
+        class: class::VMM_DEVICE,
+        name: "vmm:block_request",
+        fields: &[
+            Field::new("disk", FieldType::U32),
+            Field::new("kind", TEXT_FIELD),
+            Field::new("sector", FieldType::U64),
+            Field::new("bytes", FieldType::U32),
+            Field::new("done", FieldType::U8),
+        ],
+    },
+    Event {
+        id: id::CONSOLE_OUTPUT,
+        class: class::VMM_DEVICE,
+        name: "vmm:console_output",
+        fields: &[Field::new("bytes", FieldType::U32)],
+    },
+    Event {
+        id: id::CONSOLE_INPUT,
+        class: class::VMM_DEVICE,
+        name: "vmm:console_input",
+        fields: &[Field::new("bytes", FieldType::U32)],
+    },
+    Event {
+        id: id::CONTROL,
+        class: class::VMM_CONTROL,
+        name: "vmm:control",
+        fields: &[Field::new("what", TEXT_FIELD)],
+    },
+    Event {
+        id: id::CLOCK_UPDATE,
+        class: class::VMM_CONTROL,
+        name: "vmm:clock_update",
+        fields: &[
+            Field::new("vcpu", FieldType::U32),
+            Field::new("number", FieldType::U64),
+            Field::new("hw_base", FieldType::U64),
+            Field::new("trace_base", FieldType::U64),
+            Field::new("mult", FieldType::U64),
+            Field::new("shift", FieldType::U32),
+            Field::new("hw_bits", FieldType::U32),
+        ],
+    },
+];
+
+/// Told which host thread runs a vCPU: its number and the kernel's thread id. Called on that thread.
+pub type VcpuThreadHook = Box<dyn Fn(u32, u32) + Send + Sync>;
+
+/// Records the VMM's events; shared by all its threads.
+pub struct VmmTracer {
+    vcpu_rings: Vec<Producer<Smp>>,
+    shared_ring: Producer<Smp>,
+    memory: HostMemory,
+    geometry: Geometry,
+    enabled: [bool; EVENTS.len()],
+    on_vcpu_thread: VcpuThreadHook,
+}
+
+impl VmmTracer {
+    /// A tracer for `vcpus` vCPU threads whose rings have `geometry`, recording the events whose names `chosen` accepts.
+    #[must_use]
+    pub fn new(vcpus: u32, geometry: Geometry, chosen: impl Fn(&str) -> bool, on_vcpu_thread: VcpuThreadHook) -> Self {
+        let memory = HostMemory::private((vcpus as usize + 1) * geometry.ring_size());
+        let ring = |index: usize| {
+            let part = memory.part(index * geometry.ring_size(), geometry.ring_size());
+            // SAFETY: the part is one ring's size, zeroed, kept alive by `memory` beside the producers, and only this
+            // tracer and the ring's consumer write there.
+            unsafe { Producer::new(Smp::new(part.base()), geometry) }
+        };
+        let vcpu_rings = (0..vcpus as usize).map(ring).collect();
+        let shared_ring = ring(vcpus as usize);
+        let mut enabled = [false; EVENTS.len()];
+        for (enabled, event) in enabled.iter_mut().zip(EVENTS) {
+            *enabled = chosen(event.name);
+        }
+        Self { vcpu_rings, shared_ring, memory, geometry, enabled, on_vcpu_thread }
+    }
+
+    /// Geometry of each ring.
+    #[must_use]
+    pub const fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Memory of each ring, by its number.
+    pub fn rings(&self) -> impl Iterator<Item = HostMemory> + '_ {
+        let size = self.geometry.ring_size();
+        (0..=self.vcpu_rings.len()).map(move |index| self.memory.part(index * size, size))
+    }
+
+    /// Records that `vcpu`'s clock entry changed, as its `number`th update.
+    pub fn clock_update(&self, vcpu: u32, number: u64, relation: &Relation) {
+        let mut payload = Payload::<44>::default();
+        payload.put(&vcpu.to_le_bytes());
+        payload.put(&number.to_le_bytes());
+        payload.put(&relation.hw_base.to_le_bytes());
+        payload.put(&relation.trace_base.to_le_bytes());
+        payload.put(&relation.mult.to_le_bytes());
+        payload.put(&relation.shift.to_le_bytes());
+        payload.put(&relation.hw_bits.to_le_bytes());
+        self.record(&self.shared_ring, id::CLOCK_UPDATE, payload.bytes());
+    }
+
+    fn vcpu_ring(&self, vcpu: u32) -> &Producer<Smp> {
+        self.vcpu_rings.get(vcpu as usize).unwrap_or(&self.shared_ring)
+    }
+
+    #[inline]
+    fn record(&self, ring: &Producer<Smp>, id: u16, payload: &[u8]) {
+        // Ids count from 1 in the order of the table.
+        if self.enabled[usize::from(id) - 1] {
+            // A lost record is counted in its ring.
+            let _ = ring.record(tsc::read_ordered, id, payload);
+        }
+    }
+}
+
+/// A payload being put together on the stack.
+struct Payload<const SIZE: usize> {
+    bytes: [u8; SIZE],
+    used: usize,
+}
+
+impl<const SIZE: usize> Default for Payload<SIZE> {
+    fn default() -> Self {
+        Self { bytes: [0; SIZE], used: 0 }
+    }
+}
+
+impl<const SIZE: usize> Payload<SIZE> {
+    fn put(&mut self, value: &[u8]) {
+        self.bytes[self.used..self.used + value.len()].copy_from_slice(value);
+        self.used += value.len();
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.used]
+    }
+}
+
+/// `text` NUL-padded, cut where it is too long.
+fn padded_text(text: &str) -> [u8; TEXT] {
+    let mut padded = [0; TEXT];
+    for (to, from) in padded.iter_mut().zip(text.bytes()) {
+        *to = from;
+    }
+    padded
+}
+
+impl Observer for VmmTracer {
+    fn vcpu_thread_started(&self, vcpu: u32, tid: u32) {
+        (self.on_vcpu_thread)(vcpu, tid);
+        let mut payload = Payload::<8>::default();
+        payload.put(&vcpu.to_le_bytes());
+        payload.put(&tid.to_le_bytes());
+        self.record(self.vcpu_ring(vcpu), id::VCPU_THREAD, payload.bytes());
+    }
+
+    fn vcpu_enter(&self, vcpu: u32) {
+        self.record(self.vcpu_ring(vcpu), id::VCPU_ENTER, &vcpu.to_le_bytes());
+    }
+
+    fn vcpu_exit(&self, vcpu: u32, reason: u32) {
+        let mut payload = Payload::<8>::default();
+        payload.put(&vcpu.to_le_bytes());
+        payload.put(&reason.to_le_bytes());
+        self.record(self.vcpu_ring(vcpu), id::VCPU_EXIT, payload.bytes());
+    }
+
+    fn port_access(&self, vcpu: u32, port: u16, size: u8, write: bool, value: u32) {
+        let mut payload = Payload::<12>::default();
+        payload.put(&vcpu.to_le_bytes());
+        payload.put(&port.to_le_bytes());
+        payload.put(&[size, u8::from(write)]);
+        payload.put(&value.to_le_bytes());
+        self.record(self.vcpu_ring(vcpu), id::PORT_ACCESS, payload.bytes());
+    }
+
+    fn mmio_access(&self, vcpu: u32, address: u64, size: u8, write: bool, value: u64) {
+        let mut payload = Payload::<22>::default();
+        payload.put(&vcpu.to_le_bytes());
+        payload.put(&address.to_le_bytes());
+        payload.put(&[size, u8::from(write)]);
+        payload.put(&value.to_le_bytes());
+        self.record(self.vcpu_ring(vcpu), id::MMIO_ACCESS, payload.bytes());
+    }
+
+    fn block_request(&self, disk: u32, kind: BlockRequestKind, sector: u64, bytes: u32, done: bool) {
+        let kind = match kind {
+            BlockRequestKind::Read => "read",
+            BlockRequestKind::Write => "write",
+            BlockRequestKind::Flush => "flush",
+            BlockRequestKind::GetId => "get_id",
+            BlockRequestKind::Other => "other",
+        };
+        let mut payload = Payload::<33>::default();
+        payload.put(&disk.to_le_bytes());
+        payload.put(&padded_text(kind));
+        payload.put(&sector.to_le_bytes());
+        payload.put(&bytes.to_le_bytes());
+        payload.put(&[u8::from(done)]);
+        self.record(&self.shared_ring, id::BLOCK_REQUEST, payload.bytes());
+    }
+
+    fn console_output(&self, bytes: u32) {
+        self.record(&self.shared_ring, id::CONSOLE_OUTPUT, &bytes.to_le_bytes());
+    }
+
+    fn console_input(&self, bytes: u32) {
+        self.record(&self.shared_ring, id::CONSOLE_INPUT, &bytes.to_le_bytes());
+    }
+
+    fn control(&self, event: ControlEvent) {
+        let what = match event {
+            ControlEvent::Started => "started",
+            ControlEvent::StopRequested => "stop_requested",
+            ControlEvent::GuestPanicked => "guest_panicked",
+            ControlEvent::PoweredOff => "powered_off",
+            ControlEvent::Rebooted => "rebooted",
+            ControlEvent::Panicked => "panicked",
+            ControlEvent::TripleFaulted => "triple_faulted",
+            ControlEvent::EmulationFailed => "emulation_failed",
+            ControlEvent::Stopped => "stopped",
+            ControlEvent::Failed => "failed",
+        };
+        self.record(&self.shared_ring, id::CONTROL, &padded_text(what));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shared_ring::consumer::{Consumer, Poll};
+    use shared_ring::event::EventDescription;
+    use shared_ring::packet::Records;
+
+    fn recorded(tracer: &VmmTracer, ring: usize) -> Vec<(u16, Vec<u8>)> {
+        let memory = tracer.rings().nth(ring).unwrap();
+        let mut consumer = Consumer::new(memory, tracer.geometry(), 0);
+        let events: Vec<EventDescription> = EVENTS.iter().map(EventDescription::from).collect();
+        let mut packet = Vec::new();
+        assert_eq!(consumer.poll_stopped(&mut packet), Poll::Copied);
+        let known = |id: u16| events.iter().find(|event| event.id == id);
+        let accepted = consumer.accept(&mut packet, [0; 16], u64::MAX, known).unwrap();
+        assert_eq!(consumer.rejected_bytes(), 0);
+        Records::new(&packet, accepted.content, 0).map(|record| (record.id, record.payload.to_vec())).collect()
+    }
+
+    #[test]
+    fn ids_count_from_one_in_the_order_of_the_table() {
+        assert!(EVENTS.iter().zip(1..).all(|(event, id)| event.id == id));
+    }
+
+    #[test]
+    fn every_event_is_what_its_description_says() {
+        let tracer = VmmTracer::new(1, Geometry::new(4096, 2).unwrap(), |_| true, Box::new(|_, _| ()));
+        tracer.vcpu_thread_started(0, 99);
+        tracer.vcpu_enter(0);
+        tracer.vcpu_exit(0, 2);
+        tracer.port_access(0, 0x3f8, 1, true, 65);
+        tracer.mmio_access(0, 0xd000_0000, 4, false, 1);
+        tracer.block_request(0, BlockRequestKind::Flush, 8, 512, true);
+        tracer.console_output(10);
+        tracer.console_input(2);
+        tracer.control(ControlEvent::EmulationFailed);
+        tracer.clock_update(0, 1, &Relation::IDENTITY);
+
+        let of_vcpu: Vec<u16> = recorded(&tracer, 0).into_iter().map(|(id, _)| id).collect();
+        let of_others: Vec<u16> = recorded(&tracer, 1).into_iter().map(|(id, _)| id).collect();
+
+        assert_eq!(of_vcpu, [1, 2, 3, 4, 5]);
+        assert_eq!(of_others, [6, 7, 8, 9, 10]);
+    }
+
+    #[test]
+    fn event_that_is_not_chosen_is_not_recorded() {
+        let tracer =
+            VmmTracer::new(1, Geometry::new(4096, 2).unwrap(), |name| name == "vmm:vcpu_exit", Box::new(|_, _| ()));
+        tracer.vcpu_enter(0);
+        tracer.vcpu_exit(0, 5);
+
+        assert_eq!(recorded(&tracer, 0), [(3, vec![0, 0, 0, 0, 5, 0, 0, 0])]);
+    }
+}
