@@ -6,7 +6,7 @@
 //! nothing more, and the rest of the system sees that as loss.
 
 use crate::event::EventDescription;
-use crate::host_memory::HostMemory;
+use crate::host_memory::{HostMemory, RingMemory};
 use crate::layout::{
     CTF_MAGIC, Geometry, PacketHeader, RING_LOST_FULL, RING_LOST_TOO_LARGE, RING_LOST_WRAPPED, RING_READ_COUNT,
     RING_WRITE_COUNT,
@@ -80,8 +80,8 @@ pub struct Accepted {
 
 /// Reads one ring. One consumer per ring; it may run on any thread.
 #[derive(Debug)]
-pub struct Consumer {
-    memory: HostMemory,
+pub struct Consumer<M = HostMemory> {
+    memory: M,
     geometry: Geometry,
     cpu_id: u32,
     /// Free-running bytes consumed; the host's own truth, of which the ring holds a copy for the producer.
@@ -98,13 +98,13 @@ pub struct Consumer {
     claimed: usize,
 }
 
-impl Consumer {
+impl<M: RingMemory> Consumer<M> {
     /// A consumer of the ring of `geometry` that begins at the first byte of `memory`, written by CPU `cpu_id`.
     ///
     /// # Panics
     /// When the ring does not fit `memory`.
     #[must_use]
-    pub fn new(memory: HostMemory, geometry: Geometry, cpu_id: u32) -> Self {
+    pub fn new(memory: M, geometry: Geometry, cpu_id: u32) -> Self {
         assert!(memory.size() >= geometry.ring_size(), "the ring lies inside its memory");
         Self {
             memory,
@@ -221,7 +221,10 @@ impl Consumer {
         known: impl Fn(u16) -> Option<&'k EventDescription>,
     ) -> Option<Accepted> {
         let header = read_header(packet)?;
-        let contents = validate(packet, self.claimed, header.time_begin, self.time_end..=latest, known);
+        let mut contents = validate(packet, self.claimed, header.time_begin, self.time_end..=latest, known);
+        if mutated!(TrustContentSize) {
+            contents.content = self.claimed;
+        }
         let claimed_loss =
             Lost { full: header.lost_full, wrapped: header.lost_wrapped, too_large: header.lost_too_large };
         // A header cannot report more loss than the ring's own counters do by now.
@@ -262,7 +265,9 @@ impl Consumer {
 
     fn give_back(&mut self, damaged: bool, content: usize) {
         let used = if damaged { self.packet_size() } else { content };
-        self.memory.clear(self.geometry.data_offset(self.read_count), used);
+        if !mutated!(GiveBackUncleared) {
+            self.memory.clear(self.geometry.data_offset(self.read_count), used);
+        }
         self.read_count += self.geometry.sub_buffer_size();
         self.memory.store(RING_READ_COUNT, self.read_count);
     }

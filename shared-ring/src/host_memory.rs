@@ -8,6 +8,43 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
+/// What the consumer does to a ring's memory. [`HostMemory`] is what hosts use; model checkers bring their own, so that
+/// the very consumer that hosts run is what they check. Offsets of words are multiples of 8.
+pub trait RingMemory {
+    /// Bytes of the memory.
+    fn size(&self) -> usize;
+    /// Reads a word, and everything written before it was published with release order.
+    fn load(&self, offset: usize) -> u64;
+    /// Publishes a word: what was written before is visible to whoever reads it with acquire order.
+    fn store(&self, offset: usize, value: u64);
+    /// Copies `out.len()` bytes out, with no ordering.
+    fn read(&self, offset: usize, out: &mut [u8]);
+    /// Clears `size` bytes, a multiple of 8, with no ordering.
+    fn clear(&self, offset: usize, size: usize);
+}
+
+impl RingMemory for HostMemory {
+    fn size(&self) -> usize {
+        Self::size(self)
+    }
+
+    fn load(&self, offset: usize) -> u64 {
+        Self::load(self, offset)
+    }
+
+    fn store(&self, offset: usize, value: u64) {
+        Self::store(self, offset, value);
+    }
+
+    fn read(&self, offset: usize, out: &mut [u8]) {
+        Self::read(self, offset, out);
+    }
+
+    fn clear(&self, offset: usize, size: usize) {
+        Self::clear(self, offset, size);
+    }
+}
+
 /// Memory that this process maps and another machine writes; cheap to clone.
 #[derive(Clone)]
 pub struct HostMemory {

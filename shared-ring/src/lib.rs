@@ -15,6 +15,9 @@ compile_error!("the trace region is little-endian");
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("ring counters are free-running 64-bit offsets");
 
+#[macro_use]
+mod mutants;
+
 #[cfg(feature = "std")]
 pub mod c_header;
 #[cfg(feature = "std")]
@@ -23,6 +26,8 @@ pub mod event;
 #[cfg(feature = "std")]
 pub mod host_memory;
 pub mod layout;
+#[cfg(feature = "verification")]
+pub use mutants::Mutant;
 #[cfg(feature = "std")]
 pub mod packet;
 pub mod producer;

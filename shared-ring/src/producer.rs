@@ -97,9 +97,18 @@ impl<S: Storage> Producer<S> {
     #[inline(always)]
     pub fn record(&self, now: impl Fn() -> u64, id: u16, payload: &[u8]) -> bool {
         let Some(reservation) = self.reserve(now, id, payload.len()) else { return false };
+        if mutated!(CommitBeforeWrite) {
+            self.commit(reservation);
+        }
+        if mutated!(HeaderBeforePayload) {
+            // SAFETY: as in `commit`.
+            unsafe { self.storage.store_release(reservation.header_offset, reservation.header.to_word()) };
+        }
         // SAFETY: the reservation is `payload.len()` bytes inside the ring and this context's own until committed.
         unsafe { self.storage.write(reservation.payload_offset, payload) };
-        self.commit(reservation);
+        if !mutated!(CommitBeforeWrite) {
+            self.commit(reservation);
+        }
         true
     }
 
@@ -130,10 +139,11 @@ impl<S: Storage> Producer<S> {
         if payload > usize::from(u16::MAX) || PACKET_HEADER_SIZE + largest > sub_buffer_bytes(geometry) {
             return self.lose(RING_LOST_TOO_LARGE);
         }
+        let too_early = if mutated!(TimeBeforeLoop) { now() } else { None };
         loop {
             // SAFETY: a ring's control word.
             let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
-            let Some(time) = now() else { return Err(NotReserved::NoTime) };
+            let Some(time) = too_early.or_else(&now) else { return Err(NotReserved::NoTime) };
             let used = geometry.within(write);
             if used == 0 {
                 // The last record filled its sub-buffer exactly, or nothing was recorded yet.
@@ -145,7 +155,8 @@ impl<S: Storage> Producer<S> {
             }
             // SAFETY: the packet header of the current sub-buffer lies inside the ring.
             let begin = unsafe { self.storage.load(self.packet_word(write, offset_of!(PacketHeader, time_begin))) };
-            let extended = time.wrapping_sub(begin) >> 32 != 0;
+            let distance = time.wrapping_sub(begin);
+            let extended = distance >> 32 != 0 && !(mutated!(ExtendedThresholdOffByOne) && distance == 1 << 32);
             let size = record_bytes(payload, extended);
             if used + size > geometry.sub_buffer_size() {
                 let next = write - used + geometry.sub_buffer_size();
@@ -154,6 +165,10 @@ impl<S: Storage> Producer<S> {
                     Attempt::Lost(counter) => return self.lose(counter),
                     Attempt::Retry => continue,
                 }
+            }
+            if mutated!(ReserveNotAtomic) {
+                // SAFETY: a ring's control word.
+                unsafe { self.storage.store(RING_WRITE_COUNT, write) };
             }
             // SAFETY: a ring's control word.
             if unsafe { self.storage.compare_exchange(RING_WRITE_COUNT, write, write + size) } {
@@ -185,7 +200,7 @@ impl<S: Storage> Producer<S> {
         let (committed, read) = unsafe {
             (self.storage.load(geometry.commit_count_offset(index)), self.storage.load_acquire(RING_READ_COUNT))
         };
-        if committed != geometry.committed_before(target) {
+        if committed != geometry.committed_before(target) && !mutated!(NoFullyCommittedTest) {
             // Not fully committed (3): either the reader is a whole lap behind, or contexts that nest between another
             // one's reserve and commit have written a whole lap. A stale `write` shows up here too: look again.
             // SAFETY: a ring's control word.
@@ -194,7 +209,7 @@ impl<S: Storage> Producer<S> {
             }
             return Attempt::Lost(RING_LOST_WRAPPED);
         }
-        if target.wrapping_sub(read) >= geometry.data_size() {
+        if target.wrapping_sub(read) >= geometry.data_size() && !mutated!(NoFullTest) {
             // Buffer full (1), discard mode.
             return Attempt::Lost(RING_LOST_FULL);
         }
@@ -208,7 +223,12 @@ impl<S: Storage> Producer<S> {
             // SWITCHOLDSUBBUF: the rest of the old sub-buffer is padding.
             let used = geometry.within(write);
             self.close(write, time, used);
-            self.add_committed(geometry.index(write), geometry.sub_buffer_size() - used);
+            if !mutated!(PaddingNotCommitted) {
+                self.add_committed(geometry.index(write), geometry.sub_buffer_size() - used);
+            }
+            if mutated!(PublishWhenLeft) {
+                self.publish(geometry.index(write), geometry.committed_before(write) + geometry.sub_buffer_size());
+            }
         }
         // SWITCHNEWSUBBUF.
         // SAFETY: the new sub-buffer's packet header lies inside the ring and was reserved by this context.
@@ -244,8 +264,13 @@ impl<S: Storage> Producer<S> {
     #[inline(always)]
     fn add_committed(&self, sub_buffer: usize, bytes: u64) {
         let geometry = self.geometry;
-        // SAFETY: a control word of the ring.
-        let before = unsafe { self.storage.fetch_add(geometry.commit_count_offset(sub_buffer), bytes) };
+        let word = geometry.commit_count_offset(sub_buffer);
+        let before = if mutated!(CommitCountNotAtomic) {
+            self.add_in_two_steps(word, bytes)
+        } else {
+            // SAFETY: a control word of the ring.
+            unsafe { self.storage.fetch_add(word, bytes) }
+        };
         let committed = before.wrapping_add(bytes);
         if geometry.within(committed) == 0 {
             self.publish(sub_buffer, committed);
@@ -262,6 +287,11 @@ impl<S: Storage> Producer<S> {
             // SAFETY: a control word of the ring.
             let published = unsafe { self.storage.load(word) };
             let is_newer = (committed.wrapping_sub(published)).cast_signed() > 0;
+            if mutated!(PublishWithoutRelease) || mutated!(PublishGoesBack) {
+                let order = if mutated!(PublishGoesBack) { S::store_release } else { S::store };
+                // SAFETY: a control word of the ring.
+                return unsafe { order(&self.storage, word, committed) };
+            }
             // SAFETY: a control word of the ring.
             if !is_newer || unsafe { self.storage.compare_exchange(word, published, committed) } {
                 return;
@@ -272,9 +302,24 @@ impl<S: Storage> Producer<S> {
     #[cold]
     #[inline(never)]
     fn lose(&self, counter: usize) -> Result<Reservation, NotReserved> {
+        if mutated!(LossNotAtomic) {
+            self.add_in_two_steps(counter, 1);
+            return Err(NotReserved::Lost);
+        }
         // SAFETY: a control word of the ring.
         unsafe { self.storage.fetch_add(counter, 1) };
         Err(NotReserved::Lost)
+    }
+
+    /// What a context may not do to a word that another one can change in between; for mutants.
+    #[allow(dead_code, reason = "only mutants do this")]
+    fn add_in_two_steps(&self, word: usize, value: u64) -> u64 {
+        // SAFETY: a control word of the ring, from the callers.
+        unsafe {
+            let before = self.storage.load(word);
+            self.storage.store(word, before.wrapping_add(value));
+            before
+        }
     }
 
     #[inline(always)]

@@ -1,0 +1,50 @@
+//! The checks can fail: each mutant breaks a property in the scenario named for it.
+
+use crate::scenarios;
+use crate::world::{Scenario, explore};
+use shared_ring::Mutant;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// The scenario that must find the mutant; `None` for those that only a memory model shows (`tests/loom.rs`).
+fn killer(mutant: Mutant) -> Option<(&'static str, Scenario)> {
+    Some(match mutant {
+        Mutant::TimeBeforeLoop => ("first", scenarios::first()),
+        Mutant::CommitBeforeWrite => ("exact fill", scenarios::exact_fill()),
+        Mutant::HeaderBeforePayload | Mutant::PublishGoesBack => ("crash", scenarios::crash()),
+        Mutant::PublishWhenLeft => ("switch", scenarios::switch()),
+        Mutant::PaddingNotCommitted => ("switch", scenarios::switch()),
+        Mutant::NoFullyCommittedTest => ("wrap", scenarios::wrap()),
+        Mutant::NoFullTest => ("full", scenarios::full()),
+        Mutant::CommitCountNotAtomic => ("switch", scenarios::switch()),
+        Mutant::LossNotAtomic => ("full", scenarios::full()),
+        Mutant::ExtendedThresholdOffByOne => ("far apart", scenarios::far_apart()),
+        Mutant::ReserveNotAtomic => ("first", scenarios::first()),
+        Mutant::TrustContentSize => ("switch", scenarios::switch()),
+        Mutant::GiveBackUncleared => ("laps", scenarios::laps()),
+        Mutant::PublishWithoutRelease => return None,
+    })
+}
+
+#[test]
+fn every_mutant_is_killed_by_its_scenario() {
+    let survivors: Vec<_> = Mutant::ALL
+        .iter()
+        .filter_map(|&mutant| killer(mutant).map(|(name, scenario)| (mutant, name, scenario)))
+        .filter(|(mutant, name, scenario)| {
+            let outcome = mutant.run(|| catch_unwind(AssertUnwindSafe(|| explore(scenario))));
+            let survived = matches!(outcome, Ok(Ok(_)));
+            println!(
+                "{mutant:?} in {name}: {}",
+                match outcome {
+                    Ok(Ok(explored)) => format!("SURVIVED {explored:?}"),
+                    Ok(Err(violation)) => violation.to_string(),
+                    Err(_) => "panicked".to_owned(),
+                }
+            );
+            survived
+        })
+        .map(|(mutant, ..)| mutant)
+        .collect();
+
+    assert_eq!(survivors, []);
+}

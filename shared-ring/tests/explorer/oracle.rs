@@ -1,0 +1,196 @@
+//! What must be true, kept beside the run: who reserved which bytes, what was committed, lost and delivered.
+
+use shared_ring::layout::{Geometry, PACKET_HEADER_SIZE};
+
+/// A record that some context tries to write.
+#[derive(Clone, Debug, Default)]
+pub struct Attempt {
+    /// Payload bytes.
+    pub payload: usize,
+    /// The last time that the context read.
+    pub time: u64,
+    /// First and last byte reserved, free-running.
+    pub reserved: Option<(u64, u64)>,
+    /// Where in the ring the payload was written.
+    pub written: Option<usize>,
+    /// The header word lies in the ring.
+    pub whole: bool,
+    /// The commit count includes it.
+    pub committed: bool,
+    /// The loss counter that counts it.
+    pub lost: Option<usize>,
+    /// The record was read by the consumer.
+    pub delivered: bool,
+}
+
+/// A record as the consumer saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivered {
+    /// Time, ticks.
+    pub time: u64,
+    /// Payload bytes.
+    pub payload: Vec<u8>,
+}
+
+/// The payload of attempt `number`: its number, then bytes that are its own.
+pub fn payload(number: usize, size: usize) -> Vec<u8> {
+    let mut bytes = (number as u64 + 1).to_le_bytes().to_vec();
+    bytes.resize(size, 0x80 | number as u8);
+    bytes
+}
+
+/// All attempts of a run, and the words of the data area that belong to them.
+#[derive(Debug)]
+pub struct Oracle {
+    geometry: Geometry,
+    /// In the order in which they began.
+    pub attempts: Vec<Attempt>,
+    /// Attempts in reservation order.
+    pub order: Vec<usize>,
+    /// Per word of the data area: the attempt that owns it.
+    owners: Vec<Option<usize>>,
+    /// Attempts before this position of `order` were delivered.
+    delivered: usize,
+    /// What was found wrong first.
+    pub violation: Option<String>,
+}
+
+impl Oracle {
+    pub fn new(geometry: Geometry, data_words: usize) -> Self {
+        Self {
+            geometry,
+            attempts: Vec::new(),
+            order: Vec::new(),
+            owners: vec![None; data_words],
+            delivered: 0,
+            violation: None,
+        }
+    }
+
+    pub fn violate(&mut self, what: impl FnOnce() -> String) {
+        if self.violation.is_none() {
+            self.violation = Some(what());
+        }
+    }
+
+    pub fn begin(&mut self, payload: usize) -> usize {
+        self.attempts.push(Attempt { payload, ..Attempt::default() });
+        self.attempts.len() - 1
+    }
+
+    /// `write_count` was moved from `old` to `new` by `attempt`.
+    pub fn reserved(&mut self, attempt: usize, old: u64, new: u64) {
+        if self.attempts[attempt].reserved.is_some() {
+            self.violate(|| format!("attempt {attempt} reserved twice"));
+        }
+        self.attempts[attempt].reserved = Some((old, new));
+        self.order.push(attempt);
+    }
+
+    /// `attempt` stores into `words` of the data area, counted from its beginning. Words in packet headers have no owner.
+    pub fn touches(&mut self, attempt: usize, words: core::ops::Range<usize>) {
+        let per_sub_buffer = self.geometry.sub_buffer_size() as usize / 8;
+        for word in words {
+            let in_header = word % per_sub_buffer < PACKET_HEADER_SIZE / 8;
+            match self.owners.get(word).copied() {
+                None => self.violate(|| format!("attempt {attempt} writes behind the ring (word {word})")),
+                Some(Some(owner)) if owner != attempt => {
+                    self.violate(|| format!("attempt {attempt} overwrites attempt {owner} at word {word}"));
+                }
+                Some(_) if !in_header => self.owners[word] = Some(attempt),
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// The consumer clears `words` of the data area before it gives them back.
+    pub fn cleared(&mut self, words: core::ops::Range<usize>) {
+        for word in words {
+            if let Some(owner) = self.owners[word].take()
+                && !self.attempts[owner].committed
+            {
+                self.violate(|| format!("the consumer cleared word {word} of attempt {owner}, not committed"));
+            }
+        }
+    }
+
+    /// The consumer got these records out of one sub-buffer: the next ones in reservation order, each of them committed.
+    pub fn delivered(&mut self, records: &[Delivered]) {
+        for record in records {
+            let Some(&number) = self.order.get(self.delivered) else {
+                return self.violate(|| format!("delivered but never reserved: {record:x?}"));
+            };
+            if let Err(what) = self.matches(number, record) {
+                return self.violate(|| what);
+            }
+            if !self.attempts[number].committed {
+                return self.violate(|| format!("attempt {number} was delivered before it was committed"));
+            }
+            self.attempts[number].delivered = true;
+            self.delivered += 1;
+        }
+    }
+
+    /// A copy of the ring, as it would lie there had everything stopped now, was read as `records`: in each sub-buffer
+    /// the whole records before the first hole, no others.
+    pub fn crashed(&mut self, records: &[Delivered]) {
+        let mut expected = Vec::new();
+        let mut hole_in = None;
+        for &number in &self.order[self.delivered..] {
+            let Some((_, end)) = self.attempts[number].reserved else { continue };
+            let sequence = self.geometry.sequence(end - 1);
+            if hole_in == Some(sequence) {
+                continue;
+            }
+            if self.attempts[number].whole {
+                expected.push(number);
+            } else {
+                hole_in = Some(sequence);
+            }
+        }
+        let wrong = expected.iter().zip(records).find_map(|(&number, record)| self.matches(number, record).err());
+        if let Some(what) = wrong {
+            self.violate(|| format!("after a crash: {what}"));
+        } else if expected.len() != records.len() {
+            self.violate(|| format!("after a crash {} records are read, not attempts {expected:?}", records.len()));
+        }
+    }
+
+    fn matches(&self, number: usize, record: &Delivered) -> Result<(), String> {
+        let attempt = &self.attempts[number];
+        if record.payload != payload(number, attempt.payload) {
+            return Err(format!("attempt {number} is next, delivered was {:x?}", record.payload));
+        }
+        if record.time != attempt.time {
+            return Err(format!("attempt {number} read time {}, delivered was {}", attempt.time, record.time));
+        }
+        Ok(())
+    }
+
+    /// Everything has ended: every attempt was committed or counted as lost, everything committed was delivered, and
+    /// times did not decrease in reservation order.
+    pub fn ended(&mut self) {
+        for number in 0..self.attempts.len() {
+            let attempt = self.attempts[number].clone();
+            if attempt.committed == attempt.lost.is_some() {
+                self.violate(|| format!("attempt {number} is neither committed nor lost, or both: {attempt:?}"));
+            }
+            if attempt.committed != attempt.delivered {
+                self.violate(|| format!("attempt {number} was committed and never delivered: {attempt:?}"));
+            }
+        }
+        let in_order = self.order.is_sorted_by_key(|&number| self.attempts[number].time);
+        if !in_order {
+            self.violate(|| "times decrease in reservation order".to_owned());
+        }
+    }
+
+    /// What the commit count of sub-buffer `index` must be when nothing is reserved and not committed.
+    pub fn commit_count(&self, index: usize, write_count: u64) -> u64 {
+        let size = self.geometry.sub_buffer_size();
+        (0..=self.geometry.sequence(write_count))
+            .filter(|&sequence| self.geometry.index(sequence * size) == index)
+            .map(|sequence| write_count.saturating_sub(sequence * size).min(size))
+            .sum()
+    }
+}
