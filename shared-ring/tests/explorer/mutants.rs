@@ -11,7 +11,7 @@ fn killer(mutant: Mutant) -> Option<(&'static str, Scenario)> {
         Mutant::TimeBeforeLoop => ("first", scenarios::first()),
         Mutant::CommitBeforeWrite => ("exact fill", scenarios::exact_fill()),
         Mutant::HeaderBeforePayload | Mutant::PublishGoesBack => ("crash", scenarios::crash()),
-        Mutant::PublishWhenLeft => ("switch", scenarios::switch()),
+        Mutant::PublishWhenLeft => ("wrap", scenarios::wrap()),
         Mutant::PaddingNotCommitted => ("switch", scenarios::switch()),
         Mutant::NoFullyCommittedTest => ("wrap", scenarios::wrap()),
         Mutant::NoFullTest => ("full", scenarios::full()),
@@ -19,7 +19,7 @@ fn killer(mutant: Mutant) -> Option<(&'static str, Scenario)> {
         Mutant::LossNotAtomic => ("full", scenarios::full()),
         Mutant::ExtendedThresholdOffByOne => ("far apart", scenarios::far_apart()),
         Mutant::ReserveNotAtomic => ("first", scenarios::first()),
-        Mutant::TrustContentSize => ("switch", scenarios::switch()),
+        Mutant::TrustContentSize => ("hostile", scenarios::hostile()),
         Mutant::GiveBackUncleared => ("laps", scenarios::laps()),
         Mutant::PublishWithoutRelease => return None,
     })

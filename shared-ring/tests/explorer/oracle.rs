@@ -1,6 +1,7 @@
 //! What must be true, kept beside the run: who reserved which bytes, what was committed, lost and delivered.
 
-use shared_ring::layout::{Geometry, PACKET_HEADER_SIZE};
+use core::ops::Range;
+use shared_ring::layout::{Geometry, PACKET_HEADER_SIZE, RING_HEADER_SIZE};
 
 /// A record that some context tries to write.
 #[derive(Clone, Debug, Default)]
@@ -87,30 +88,39 @@ impl Oracle {
         self.order.push(attempt);
     }
 
-    /// `attempt` stores into `words` of the data area, counted from its beginning. Words in packet headers have no owner.
-    pub fn touches(&mut self, attempt: usize, words: core::ops::Range<usize>) {
+    /// A context stores into `words` of the data area, counted from its beginning: to write its record, or a packet
+    /// header. Words in packet headers have no owner.
+    pub fn touches(&mut self, attempt: Option<usize>, words: Range<usize>) {
         let per_sub_buffer = self.geometry.sub_buffer_size() as usize / 8;
         for word in words {
             let in_header = word % per_sub_buffer < PACKET_HEADER_SIZE / 8;
             match self.owners.get(word).copied() {
-                None => self.violate(|| format!("attempt {attempt} writes behind the ring (word {word})")),
-                Some(Some(owner)) if owner != attempt => {
-                    self.violate(|| format!("attempt {attempt} overwrites attempt {owner} at word {word}"));
+                None => self.violate(|| format!("{attempt:?} writes behind the ring (word {word})")),
+                Some(Some(owner)) if Some(owner) != attempt => {
+                    self.violate(|| format!("{attempt:?} overwrites attempt {owner} at word {word}"));
                 }
-                Some(_) if !in_header => self.owners[word] = Some(attempt),
+                Some(_) if !in_header => self.owners[word] = attempt,
                 Some(_) => {}
             }
         }
     }
 
-    /// The consumer clears `words` of the data area before it gives them back.
-    pub fn cleared(&mut self, words: core::ops::Range<usize>) {
+    /// The consumer clears `words` of the data area, before it gives them back.
+    pub fn touches_as_consumer(&mut self, words: Range<usize>) {
         for word in words {
-            if let Some(owner) = self.owners[word].take()
+            if let Some(owner) = self.owners[word]
                 && !self.attempts[owner].committed
             {
                 self.violate(|| format!("the consumer cleared word {word} of attempt {owner}, not committed"));
             }
+        }
+    }
+
+    /// The consumer gives the bytes from `old` to `new` back, both free-running.
+    pub fn given_back(&mut self, old: u64, new: u64) {
+        for position in (old..new).step_by(8) {
+            let word = (self.geometry.data_offset(position) - RING_HEADER_SIZE) / 8;
+            self.owners[word] = None;
         }
     }
 

@@ -1,6 +1,6 @@
 //! The situations that are explored.
 
-use crate::world::Activity::{Consume, Record};
+use crate::world::Activity::{ClaimAll, Consume, Record};
 use crate::world::Scenario;
 
 /// Nothing was recorded yet.
@@ -50,22 +50,12 @@ pub fn full() -> Scenario {
 
 /// Interrupts fill whole sub-buffers: two of them lap a record that is reserved and not committed.
 pub fn wrap() -> Scenario {
-    Scenario {
-        task: vec![Record(40), Record(40)],
-        interrupts: vec![Record(96), Consume],
-        most_interrupts: 4,
-        ..Scenario::default()
-    }
+    Scenario { task: vec![Record(40), Record(40)], interrupts: vec![Record(96), Consume], ..Scenario::default() }
 }
 
 /// Records that no sub-buffer can hold, from every context.
 pub fn too_large() -> Scenario {
-    Scenario {
-        task: vec![Record(104), Record(40)],
-        interrupts: vec![Record(104), Record(8)],
-        most_interrupts: 4,
-        ..Scenario::default()
-    }
+    Scenario { task: vec![Record(104), Record(40)], interrupts: vec![Record(104), Record(8)], ..Scenario::default() }
 }
 
 /// The ring is reused: everything before was delivered once.
@@ -119,6 +109,17 @@ pub fn crash() -> Scenario {
         interrupts: vec![Record(24)],
         most_interrupts: 2,
         crashes: true,
+        ..Scenario::default()
+    }
+}
+
+/// The guest lies about how much of its sub-buffers is in use.
+pub fn hostile() -> Scenario {
+    Scenario {
+        before: vec![Record(40); 2],
+        task: vec![Record(40), Consume],
+        interrupts: vec![ClaimAll, Record(8)],
+        most_interrupts: 2,
         ..Scenario::default()
     }
 }

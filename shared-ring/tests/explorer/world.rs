@@ -11,12 +11,14 @@ use shared_ring::consumer::{Consumer, Poll};
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
 use shared_ring::host_memory::{HostMemory, RingMemory};
 use shared_ring::layout::{
-    Geometry, RING_HEADER_SIZE, RING_LOST_FULL, RING_LOST_TOO_LARGE, RING_LOST_WRAPPED, RING_WRITE_COUNT,
+    Geometry, PacketHeader, RING_HEADER_SIZE, RING_LOST_FULL, RING_LOST_TOO_LARGE, RING_LOST_WRAPPED, RING_READ_COUNT,
+    RING_SUB_BUFFER_TABLE, RING_WRITE_COUNT, SUB_BUFFER_ENTRY_SIZE,
 };
 use shared_ring::packet::Records;
 use shared_ring::producer::Producer;
 use shared_ring::storage::Storage;
 use std::cell::{Cell, RefCell};
+use std::mem::offset_of;
 
 /// What a context does, or the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +27,8 @@ pub enum Activity {
     Record(usize),
     /// The host delivers one sub-buffer, if one is ready.
     Consume,
+    /// A hostile guest writes into each packet header that the whole sub-buffer is in use.
+    ClaimAll,
 }
 
 /// A ring, what happens on it, and what may happen in between.
@@ -114,7 +118,7 @@ fn events(scenario: &Scenario) -> Vec<EventDescription> {
     activities
         .filter_map(|activity| match activity {
             Activity::Record(payload) => Some(*payload),
-            Activity::Consume => None,
+            Activity::Consume | Activity::ClaimAll => None,
         })
         .map(|payload| EventDescription {
             id: event_id(payload),
@@ -144,6 +148,8 @@ struct World {
     records_begun: Cell<u64>,
     longest: Cell<u64>,
     consumed: Cell<bool>,
+    /// The guest was hostile: what it damaged may be rejected.
+    lied: Cell<bool>,
 }
 
 /// The ring's memory: what producers and the consumer see of the world.
@@ -163,10 +169,21 @@ impl Memory {
 
     /// Tells the oracle about a store by the running context.
     fn touched(&self, offset: usize, size: usize) {
-        if let Some(current) = self.0.current.get()
-            && offset >= RING_HEADER_SIZE
-        {
-            self.0.oracle.borrow_mut().touches(current, Self::data_words(offset, size));
+        if offset >= RING_HEADER_SIZE {
+            self.0.oracle.borrow_mut().touches(self.0.current.get(), Self::data_words(offset, size));
+        }
+    }
+
+    /// Tells the oracle about an addition or store of the running context to a control word.
+    fn counted(&self, offset: usize) {
+        let Some(current) = self.0.current.get() else { return };
+        let mut oracle = self.0.oracle.borrow_mut();
+        let attempt = &mut oracle.attempts[current];
+        let index = (offset.wrapping_sub(RING_SUB_BUFFER_TABLE)) / SUB_BUFFER_ENTRY_SIZE;
+        if [RING_LOST_FULL, RING_LOST_WRAPPED, RING_LOST_TOO_LARGE].contains(&offset) {
+            attempt.lost = Some(offset);
+        } else if attempt.whole && offset == self.0.geometry.commit_count_offset(index) {
+            attempt.committed = true;
         }
     }
 }
@@ -186,6 +203,7 @@ impl Storage for Memory {
         self.0.step();
         self.touched(offset, 8);
         self.cell(offset).set(value);
+        self.counted(offset);
     }
 
     unsafe fn store_release(&self, offset: usize, value: u64) {
@@ -214,15 +232,7 @@ impl Storage for Memory {
         self.0.step();
         let cell = self.cell(offset);
         let before = cell.replace(cell.get().wrapping_add(value));
-        if let Some(attempt) = self.0.current.get() {
-            let mut oracle = self.0.oracle.borrow_mut();
-            let attempt = &mut oracle.attempts[attempt];
-            if [RING_LOST_FULL, RING_LOST_WRAPPED, RING_LOST_TOO_LARGE].contains(&offset) {
-                attempt.lost = Some(offset);
-            } else if attempt.whole {
-                attempt.committed = true;
-            }
-        }
+        self.counted(offset);
         before
     }
 
@@ -259,6 +269,9 @@ impl RingMemory for Memory {
 
     fn store(&self, offset: usize, value: u64) {
         self.0.step();
+        if offset == RING_READ_COUNT {
+            self.0.oracle.borrow_mut().given_back(self.cell(offset).get(), value);
+        }
         self.cell(offset).set(value);
     }
 
@@ -275,7 +288,7 @@ impl RingMemory for Memory {
 
     fn clear(&self, offset: usize, size: usize) {
         self.0.step();
-        self.0.oracle.borrow_mut().cleared(Self::data_words(offset, size));
+        self.0.oracle.borrow_mut().touches_as_consumer(Self::data_words(offset, size));
         for at in 0..size / 8 {
             self.cell(offset + at * 8).set(0);
         }
@@ -305,6 +318,7 @@ impl World {
             records_begun: Cell::new(0),
             longest: Cell::new(0),
             consumed: Cell::new(false),
+            lied: Cell::new(false),
         }))
     }
 
@@ -330,6 +344,7 @@ impl World {
         match activity {
             Activity::Record(payload) => self.record(payload),
             Activity::Consume => self.consume(),
+            Activity::ClaimAll => self.claim_all(),
         }
         self.depth.set(self.depth.get() - 1);
         self.current.set(interrupted.0);
@@ -369,6 +384,15 @@ impl World {
         let attempt = oracle.attempts[number].clone();
         if recorded != attempt.committed {
             oracle.violate(|| format!("attempt {number} returned {recorded}: {attempt:?}"));
+        }
+    }
+
+    fn claim_all(&self) {
+        self.lied.set(true);
+        let size = self.geometry.sub_buffer_size();
+        for start in (0..self.geometry.data_size()).step_by(size as usize) {
+            let word = self.geometry.data_offset(start) + offset_of!(PacketHeader, content_size);
+            self.words[word / 8].set(size * 8);
         }
     }
 
@@ -429,6 +453,7 @@ impl World {
         self.steps.set(0);
         self.records_begun.set(0);
         self.consumed.set(false);
+        self.lied.set(false);
 
         for &activity in &self.scenario.before {
             self.run(activity);
@@ -474,7 +499,7 @@ impl World {
         }
         consumer.finish();
         let mut oracle = self.oracle.borrow_mut();
-        if consumer.is_corrupt() || consumer.rejected_bytes() > 0 {
+        if consumer.is_corrupt() || (consumer.rejected_bytes() > 0 && !self.lied.get()) {
             oracle.violate(|| format!("the consumer rejected {} bytes", consumer.rejected_bytes()));
         }
         let lost = oracle.attempts.iter().filter(|attempt| attempt.lost.is_some()).count() as u64;
