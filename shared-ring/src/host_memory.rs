@@ -17,8 +17,12 @@ pub trait RingMemory {
     fn load(&self, offset: usize) -> u64;
     /// Publishes a word: what was written before is visible to whoever reads it with acquire order.
     fn store(&self, offset: usize, value: u64);
+    /// Replaces a word if it is `current`; says whether it was. Acquires and releases.
+    fn compare_exchange(&self, offset: usize, current: u64, new: u64) -> bool;
     /// Copies `out.len()` bytes out, with no ordering.
     fn read(&self, offset: usize, out: &mut [u8]);
+    /// Keeps later [`load`](Self::load)s behind earlier [`read`](Self::read)s.
+    fn fence_acquire(&self);
     /// Clears `size` bytes, a multiple of 8, with no ordering.
     fn clear(&self, offset: usize, size: usize);
 }
@@ -36,8 +40,16 @@ impl RingMemory for HostMemory {
         Self::store(self, offset, value);
     }
 
+    fn compare_exchange(&self, offset: usize, current: u64, new: u64) -> bool {
+        Self::compare_exchange(self, offset, current, new)
+    }
+
     fn read(&self, offset: usize, out: &mut [u8]) {
         Self::read(self, offset, out);
+    }
+
+    fn fence_acquire(&self) {
+        core::sync::atomic::fence(Ordering::Acquire);
     }
 
     fn clear(&self, offset: usize, size: usize) {
@@ -115,6 +127,12 @@ impl HostMemory {
     /// Publishes `value` at `offset`: what was written before is visible to whoever reads it with acquire order.
     pub fn store(&self, offset: usize, value: u64) {
         self.word(offset).store(value, Ordering::Release);
+    }
+
+    /// Replaces the word at `offset` if it is `current`; says whether it was. Acquires and releases.
+    #[must_use]
+    pub fn compare_exchange(&self, offset: usize, current: u64, new: u64) -> bool {
+        self.word(offset).compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Copies `out.len()` bytes out, word by word.

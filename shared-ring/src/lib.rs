@@ -22,7 +22,10 @@ mod mutants;
 pub mod c_header;
 #[cfg(feature = "std")]
 pub mod consumer;
+#[cfg(feature = "std")]
+//pub mod crash;
 pub mod event;
+pub mod exchange;
 #[cfg(feature = "std")]
 pub mod host_memory;
 pub mod layout;

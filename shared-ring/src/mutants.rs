@@ -72,6 +72,16 @@ mod switch {
         ExtendedThresholdOffByOne,
         /// A record is reserved by a store where another context may have reserved since.
         ReserveNotAtomic,
+        /// A flight recorder's writer enters a sub-buffer without telling the consumer that it does.
+        EnterWithoutReference,
+        /// A flight recorder's consumer takes whatever is not referenced, whichever lap it holds.
+        LapTagDropped,
+        /// A flight recorder's sub-buffer is reused when it is committed, before its exchange word was released.
+        ReuseBeforeRelease,
+        /// A flight recorder's read count is pushed by a store, over what the consumer or a nested context stored.
+        PushNotAtomic,
+        /// A forced switch that another context's record got in the way of is taken for done.
+        ForceSwitchGivesUp,
         /// The consumer believes the producer's `content_size` instead of what it could validate.
         TrustContentSize,
         /// The consumer gives a sub-buffer back without clearing it.

@@ -84,3 +84,58 @@ fn crash_at_any_step_leaves_everything_before_the_first_hole_readable() {
 fn consumer_believes_only_what_it_validated() {
     verify("hostile", &scenarios::hostile(), 500);
 }
+
+#[test]
+fn crash_of_a_reused_ring_shows_no_old_records() {
+    verify("crash of a reused ring", &scenarios::crash_reused(), 500);
+}
+
+#[test]
+fn flight_recorder_begins() {
+    verify("recorder first", &scenarios::recorder_first(), 1_000);
+}
+
+#[test]
+fn flight_recorder_laps_under_nesting_and_a_consumer() {
+    verify("recorder laps", &scenarios::recorder_laps(), 1_000);
+}
+
+#[test]
+fn flight_recorder_switches_under_nesting() {
+    verify("recorder switch", &scenarios::recorder_switch(), 1_000);
+}
+
+#[test]
+fn flight_recorder_writes_between_the_steps_of_its_consumer() {
+    verify("recorder consumer interrupted", &scenarios::recorder_consumer_interrupted(), 1_000);
+}
+
+#[test]
+fn snapshot_of_a_running_flight_recorder() {
+    verify("recorder snapshot", &scenarios::recorder_snapshot(), 1_000);
+}
+
+#[test]
+fn snapshots_between_the_steps_of_records() {
+    verify("recorder snapshot nested", &scenarios::recorder_snapshot_nested(), 1_000);
+}
+
+#[test]
+fn crash_of_a_flight_recorder_at_any_step() {
+    verify("recorder crash", &scenarios::recorder_crash(), 1_000);
+}
+
+#[test]
+fn forced_switch_between_the_steps_of_records() {
+    verify("force switch", &scenarios::force_switch(), 1_000);
+}
+
+#[test]
+fn forced_switch_of_a_flight_recorder() {
+    verify("recorder force switch", &scenarios::recorder_force_switch(), 1_000);
+}
+
+#[test]
+fn flush_request_is_honoured_when_it_is_said_to_be() {
+    verify("flush request", &scenarios::flush_request(), 1_000);
+}

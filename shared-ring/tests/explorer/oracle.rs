@@ -1,7 +1,7 @@
 //! What must be true, kept beside the run: who reserved which bytes, what was committed, lost and delivered.
 
 use core::ops::Range;
-use shared_ring::layout::{Geometry, PACKET_HEADER_SIZE, RING_HEADER_SIZE};
+use shared_ring::layout::{Geometry, Mode, PACKET_HEADER_SIZE, RING_HEADER_SIZE};
 
 /// A record that some context tries to write.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +22,8 @@ pub struct Attempt {
     pub lost: Option<usize>,
     /// The record was read by the consumer.
     pub delivered: bool,
+    /// The context that recorded it went on.
+    pub returned: bool,
 }
 
 /// A record as the consumer saw it.
@@ -44,6 +46,7 @@ pub fn payload(number: usize, size: usize) -> Vec<u8> {
 #[derive(Debug)]
 pub struct Oracle {
     geometry: Geometry,
+    mode: Mode,
     /// In the order in which they began.
     pub attempts: Vec<Attempt>,
     /// Attempts in reservation order.
@@ -57,9 +60,10 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    pub fn new(geometry: Geometry, data_words: usize) -> Self {
+    pub fn new(geometry: Geometry, mode: Mode, data_words: usize) -> Self {
         Self {
             geometry,
+            mode,
             attempts: Vec::new(),
             order: Vec::new(),
             owners: vec![None; data_words],
@@ -84,6 +88,15 @@ impl Oracle {
         if self.attempts[attempt].reserved.is_some() {
             self.violate(|| format!("attempt {attempt} reserved twice"));
         }
+        let last_lap = self.geometry.sequence(new - 1).checked_sub(u64::from(self.geometry.sub_buffers()));
+        let unfinished = self
+            .order
+            .iter()
+            .copied()
+            .find(|&earlier| !self.attempts[earlier].committed && Some(self.sequence(earlier)) <= last_lap);
+        if let Some(earlier) = unfinished {
+            self.violate(|| format!("attempt {attempt} reuses the sub-buffer of attempt {earlier}, not committed"));
+        }
         self.attempts[attempt].reserved = Some((old, new));
         self.order.push(attempt);
     }
@@ -96,7 +109,10 @@ impl Oracle {
             let in_header = word % per_sub_buffer < PACKET_HEADER_SIZE / 8;
             match self.owners.get(word).copied() {
                 None => self.violate(|| format!("{attempt:?} writes behind the ring (word {word})")),
-                Some(Some(owner)) if Some(owner) != attempt => {
+                Some(Some(owner))
+                    if Some(owner) != attempt
+                        && (self.mode == Mode::Discard || in_header || !self.attempts[owner].committed) =>
+                {
                     self.violate(|| format!("{attempt:?} overwrites attempt {owner} at word {word}"));
                 }
                 Some(_) if !in_header => self.owners[word] = attempt,
@@ -124,8 +140,15 @@ impl Oracle {
         }
     }
 
-    /// The consumer got these records out of one sub-buffer: the next ones in reservation order, each of them committed.
-    pub fn delivered(&mut self, records: &[Delivered]) {
+    /// The consumer got these records out of one sub-buffer, each of them committed. In discard mode they are the next
+    /// ones in reservation order; a flight recorder's consumer may have missed some. Of a `whole` sub-buffer there are
+    /// all records.
+    pub fn delivered(&mut self, records: &[Delivered], whole: bool) {
+        if let (Mode::FlightRecorder, Some(first)) = (self.mode, records.first())
+            && let Some(skipped) = self.order[self.delivered..].iter().position(|&number| self.is(number, first))
+        {
+            self.delivered += skipped;
+        }
         for record in records {
             let Some(&number) = self.order.get(self.delivered) else {
                 return self.violate(|| format!("delivered but never reserved: {record:x?}"));
@@ -138,6 +161,88 @@ impl Oracle {
             }
             self.attempts[number].delivered = true;
             self.delivered += 1;
+        }
+        if whole {
+            let first = self.delivered - records.len();
+            self.is_whole(first, records.len());
+        }
+    }
+
+    /// The `count` attempts from position `first` of `order` on are all that there are in their sub-buffer.
+    fn is_whole(&mut self, first: usize, count: usize) {
+        let Some(sequence) = (count > 0).then(|| self.sequence(self.order[first])) else {
+            return self.violate(|| "nothing in a whole sub-buffer could be delivered".to_owned());
+        };
+        let all = self.order.iter().filter(|&&number| self.sequence(number) == sequence).count();
+        if all != count {
+            self.violate(|| format!("{count} of the {all} records of sub-buffer {sequence} were delivered"));
+        }
+    }
+
+    /// Number of the sub-buffer that the attempt's bytes are in.
+    fn sequence(&self, number: usize) -> u64 {
+        let (_, end) = self.attempts[number].reserved.expect("only reserved attempts are in the order");
+        self.geometry.sequence(end - 1)
+    }
+
+    /// What a flight recorder must hold: of each of the last sub-buffers the records before the first whose context has
+    /// not returned.
+    pub fn retained(&self, write_count: u64) -> Vec<usize> {
+        let mut held_up = None;
+        let mut retained = Vec::new();
+        for &number in &self.order {
+            let sequence = self.sequence(number);
+            if !self.is_retained(sequence, write_count) || held_up == Some(sequence) {
+                continue;
+            }
+            if self.attempts[number].returned {
+                retained.push(number);
+            } else {
+                held_up = Some(sequence);
+            }
+        }
+        retained
+    }
+
+    fn is_retained(&self, sequence: u64, write_count: u64) -> bool {
+        let next = write_count.div_ceil(self.geometry.sub_buffer_size());
+        sequence + u64::from(self.geometry.sub_buffers()) >= next
+    }
+
+    /// A consumer of its own read these sub-buffers of a flight recorder: committed records in reservation order, without
+    /// a gap inside a sub-buffer. At least those of `expected` that the writer has not overwritten up to `write_count`.
+    pub fn snapshot(&mut self, packets: &[Vec<Delivered>], expected: &[usize], write_count: u64) {
+        let mut next = 0;
+        let mut seen = Vec::new();
+        for packet in packets {
+            let Some(first) = packet.first() else { continue };
+            let Some(at) = (next..self.order.len()).find(|&at| self.is(self.order[at], first)) else {
+                return self.violate(|| format!("a snapshot holds out of order, or never reserved: {first:x?}"));
+            };
+            let sequence = self.sequence(self.order[at]);
+            if at > 0 && self.sequence(self.order[at - 1]) == sequence {
+                return self.violate(|| format!("a snapshot lacks the beginning of sub-buffer {sequence}"));
+            }
+            next = at;
+            for record in packet {
+                let Some(&number) = self.order.get(next).filter(|&&number| self.sequence(number) == sequence) else {
+                    return self.violate(|| format!("a snapshot's sub-buffer {sequence} goes on with {record:x?}"));
+                };
+                if let Err(what) = self.matches(number, record) {
+                    return self.violate(|| format!("in a snapshot: {what}"));
+                }
+                if !self.attempts[number].committed {
+                    return self.violate(|| format!("a snapshot holds attempt {number}, not committed"));
+                }
+                seen.push(number);
+                next += 1;
+            }
+        }
+        let missing = expected
+            .iter()
+            .find(|number| self.is_retained(self.sequence(**number), write_count) && !seen.contains(number));
+        if let Some(number) = missing.copied() {
+            self.violate(|| format!("a snapshot lacks attempt {number}; it holds {seen:?}"));
         }
     }
 
@@ -166,6 +271,11 @@ impl Oracle {
         }
     }
 
+    /// Whether `record` says that it is attempt `number`.
+    fn is(&self, number: usize, record: &Delivered) -> bool {
+        record.payload.get(..8) == Some(&(number as u64 + 1).to_le_bytes())
+    }
+
     fn matches(&self, number: usize, record: &Delivered) -> Result<(), String> {
         let attempt = &self.attempts[number];
         if record.payload != payload(number, attempt.payload) {
@@ -185,7 +295,7 @@ impl Oracle {
             if attempt.committed == attempt.lost.is_some() {
                 self.violate(|| format!("attempt {number} is neither committed nor lost, or both: {attempt:?}"));
             }
-            if attempt.committed != attempt.delivered {
+            if self.mode == Mode::Discard && attempt.committed != attempt.delivered {
                 self.violate(|| format!("attempt {number} was committed and never delivered: {attempt:?}"));
             }
         }

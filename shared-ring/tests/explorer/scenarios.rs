@@ -1,7 +1,8 @@
 //! The situations that are explored.
 
-use crate::world::Activity::{ClaimAll, Consume, Record};
+use crate::world::Activity::{ClaimAll, Consume, ForceSwitch, Record, RequestFlush, Snapshot, Timer};
 use crate::world::Scenario;
+use shared_ring::layout::Mode;
 
 /// Nothing was recorded yet.
 pub fn first() -> Scenario {
@@ -113,6 +114,18 @@ pub fn crash() -> Scenario {
     }
 }
 
+/// Everything may stop at any step of a ring that was used before: what a hole holds must not look like a record.
+pub fn crash_reused() -> Scenario {
+    Scenario {
+        before: vec![Record(40), Record(40), Record(96), Consume, Consume],
+        task: vec![Record(40), Record(40)],
+        interrupts: vec![Record(40)],
+        most_interrupts: 2,
+        crashes: true,
+        ..Scenario::default()
+    }
+}
+
 /// The guest lies about how much of its sub-buffers is in use.
 pub fn hostile() -> Scenario {
     Scenario {
@@ -120,6 +133,105 @@ pub fn hostile() -> Scenario {
         task: vec![Record(40), Consume],
         interrupts: vec![ClaimAll, Record(8)],
         most_interrupts: 2,
+        ..Scenario::default()
+    }
+}
+
+fn flight_recorder() -> Scenario {
+    Scenario { mode: Mode::FlightRecorder, ..Scenario::default() }
+}
+
+/// The flight recorder's first lap.
+pub fn recorder_first() -> Scenario {
+    Scenario { task: vec![Record(40); 2], interrupts: vec![Record(8), Consume], ..flight_recorder() }
+}
+
+/// Records that take a sub-buffer each lap an interrupted one, with the consumer reading what they overwrite.
+pub fn recorder_laps() -> Scenario {
+    Scenario {
+        before: vec![Record(96), Record(96), Record(8)],
+        task: vec![Record(40), Record(96)],
+        interrupts: vec![Record(96), Consume],
+        ..flight_recorder()
+    }
+}
+
+/// As before, with small records, so that sub-buffers are completed by contexts that did not open them.
+pub fn recorder_switch() -> Scenario {
+    Scenario {
+        before: vec![Record(96), Record(96), Record(40), Record(40)],
+        task: vec![Record(40), Record(40)],
+        interrupts: vec![Record(8), Record(56), Consume],
+        most_interrupts: 2,
+        ..flight_recorder()
+    }
+}
+
+/// The consumer's own steps: the writer enters, laps and leaves what it is about to exchange, has exchanged, gives back.
+pub fn recorder_consumer_interrupted() -> Scenario {
+    Scenario {
+        before: vec![Record(96), Record(96), Record(96)],
+        task: vec![Consume, Consume, Record(96), Consume],
+        interrupts: vec![Record(96), Record(40)],
+        ..flight_recorder()
+    }
+}
+
+/// A snapshot while records are written, and a second one after it.
+pub fn recorder_snapshot() -> Scenario {
+    Scenario {
+        before: vec![Record(96), Record(40)],
+        task: vec![Snapshot, Record(40), Snapshot],
+        interrupts: vec![Record(40), Record(96)],
+        most_interrupts: 2,
+        ..flight_recorder()
+    }
+}
+
+/// Snapshots at every step of the records that they read.
+pub fn recorder_snapshot_nested() -> Scenario {
+    Scenario {
+        before: vec![Record(96), Record(40)],
+        task: vec![Record(40), Record(96)],
+        interrupts: vec![Record(8), Record(40), Snapshot],
+        ..flight_recorder()
+    }
+}
+
+/// Everything stops at any step, the consumer's included.
+pub fn recorder_crash() -> Scenario {
+    Scenario {
+        before: vec![Record(96), Record(96), Record(40)],
+        task: vec![Record(40), Record(40)],
+        interrupts: vec![Record(24), Consume],
+        most_interrupts: 2,
+        crashes: true,
+        ..flight_recorder()
+    }
+}
+
+/// A timer closes sub-buffers under records of the context that it interrupts.
+pub fn force_switch() -> Scenario {
+    Scenario {
+        before: vec![Record(8)],
+        task: vec![Record(40), ForceSwitch, Record(40)],
+        interrupts: vec![ForceSwitch, Record(8), Consume],
+        most_interrupts: 2,
+        ..Scenario::default()
+    }
+}
+
+/// The same in a flight recorder.
+pub fn recorder_force_switch() -> Scenario {
+    Scenario { mode: Mode::FlightRecorder, ..force_switch() }
+}
+
+/// The host asks for what there is, at any step; the timer comes at any step.
+pub fn flush_request() -> Scenario {
+    Scenario {
+        before: vec![Record(40)],
+        task: vec![RequestFlush, Record(40), Timer, Record(40)],
+        interrupts: vec![RequestFlush, Timer, Record(8)],
         ..Scenario::default()
     }
 }

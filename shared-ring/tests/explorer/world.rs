@@ -11,8 +11,9 @@ use shared_ring::consumer::{Consumer, Poll};
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
 use shared_ring::host_memory::{HostMemory, RingMemory};
 use shared_ring::layout::{
-    Geometry, PacketHeader, RING_HEADER_SIZE, RING_LOST_FULL, RING_LOST_TOO_LARGE, RING_LOST_WRAPPED, RING_READ_COUNT,
-    RING_SUB_BUFFER_TABLE, RING_WRITE_COUNT, SUB_BUFFER_ENTRY_SIZE,
+    Geometry, Mode, PacketHeader, RING_FLUSH_DONE, RING_HEADER_SIZE, RING_LOST_FULL, RING_LOST_TOO_LARGE,
+    RING_LOST_WRAPPED, RING_OVERWRITTEN, RING_READ_COUNT, RING_SUB_BUFFER_TABLE, RING_WRITE_COUNT,
+    SUB_BUFFER_ENTRY_SIZE,
 };
 use shared_ring::packet::Records;
 use shared_ring::producer::Producer;
@@ -27,6 +28,14 @@ pub enum Activity {
     Record(usize),
     /// The host delivers one sub-buffer, if one is ready.
     Consume,
+    /// The guest's timer closes the current sub-buffer, whether anybody asked for it or not.
+    ForceSwitch,
+    /// The host asks for the current sub-buffer.
+    RequestFlush,
+    /// The guest's timer closes the current sub-buffer if the host has asked for it.
+    Timer,
+    /// The host reads all that a flight recorder holds, by a consumer made for that.
+    Snapshot,
     /// A hostile guest writes into each packet header that the whole sub-buffer is in use.
     ClaimAll,
 }
@@ -34,6 +43,8 @@ pub enum Activity {
 /// A ring, what happens on it, and what may happen in between.
 #[derive(Clone, Debug)]
 pub struct Scenario {
+    /// What happens when the ring is full.
+    pub mode: Mode,
     /// Bytes of a sub-buffer.
     pub sub_buffer_size: u64,
     /// Sub-buffers of the ring.
@@ -59,6 +70,7 @@ pub struct Scenario {
 impl Default for Scenario {
     fn default() -> Self {
         Self {
+            mode: Mode::Discard,
             sub_buffer_size: 256,
             sub_buffers: 2,
             before: Vec::new(),
@@ -118,7 +130,7 @@ fn events(scenario: &Scenario) -> Vec<EventDescription> {
     activities
         .filter_map(|activity| match activity {
             Activity::Record(payload) => Some(*payload),
-            Activity::Consume | Activity::ClaimAll => None,
+            _ => None,
         })
         .map(|payload| EventDescription {
             id: event_id(payload),
@@ -147,7 +159,10 @@ struct World {
     own_steps: Cell<u64>,
     records_begun: Cell<u64>,
     longest: Cell<u64>,
-    consumed: Cell<bool>,
+    /// Number of the host's last flush request, and what was reserved when it was made.
+    flush: Cell<Option<(u64, u64)>>,
+    /// Sub-buffers by which consumers moved a flight recorder's read count.
+    advanced: Cell<u64>,
     /// The guest was hostile: what it damaged may be rejected.
     lied: Cell<bool>,
 }
@@ -228,6 +243,11 @@ impl Storage for Memory {
         true
     }
 
+    unsafe fn compare_exchange_shared(&self, offset: usize, current: u64, new: u64) -> bool {
+        // SAFETY: passed on from the caller.
+        unsafe { Storage::compare_exchange(self, offset, current, new) }
+    }
+
     unsafe fn fetch_add(&self, offset: usize, value: u64) -> u64 {
         self.0.step();
         let cell = self.cell(offset);
@@ -286,6 +306,20 @@ impl RingMemory for Memory {
         }
     }
 
+    fn compare_exchange(&self, offset: usize, current: u64, new: u64) -> bool {
+        self.0.step();
+        if self.cell(offset).get() != current {
+            return false;
+        }
+        self.cell(offset).set(new);
+        if offset == RING_READ_COUNT {
+            self.0.advanced.set(self.0.advanced.get() + self.0.geometry.sequence(new - current));
+        }
+        true
+    }
+
+    fn fence_acquire(&self) {}
+
     fn clear(&self, offset: usize, size: usize) {
         self.0.step();
         self.0.oracle.borrow_mut().touches_as_consumer(Self::data_words(offset, size));
@@ -298,14 +332,14 @@ impl RingMemory for Memory {
 impl World {
     fn new(scenario: &Scenario) -> &'static Self {
         let geometry = Geometry::for_verification(scenario.sub_buffer_size, scenario.sub_buffers);
-        let data = (geometry.ring_size() - RING_HEADER_SIZE) / 8;
+        let data = (geometry.ring_size(scenario.mode) - RING_HEADER_SIZE) / 8;
         // Leaked, once per exploration: producers and the consumer hold references to the world that holds them.
         Box::leak(Box::new(Self {
             scenario: scenario.clone(),
             geometry,
-            words: vec![Cell::new(0); geometry.ring_size() / 8],
+            words: vec![Cell::new(0); geometry.ring_size(scenario.mode) / 8],
             schedule: RefCell::default(),
-            oracle: RefCell::new(Oracle::new(geometry, data)),
+            oracle: RefCell::new(Oracle::new(geometry, scenario.mode, data)),
             consumer: RefCell::new(None),
             events: events(scenario),
             exploring: Cell::new(false),
@@ -317,7 +351,8 @@ impl World {
             own_steps: Cell::new(0),
             records_begun: Cell::new(0),
             longest: Cell::new(0),
-            consumed: Cell::new(false),
+            flush: Cell::new(None),
+            advanced: Cell::new(0),
             lied: Cell::new(false),
         }))
     }
@@ -327,7 +362,9 @@ impl World {
         self.steps.set(self.steps.get() + 1);
         self.own_steps.set(self.own_steps.get() + 1);
         assert!(self.steps.get() < STEP_LIMIT, "a run without end");
-        if self.scenario.crashes && self.exploring.get() && !self.consumed.get() {
+        // A discard ring whose consumer dies in the middle of clearing was already read by it.
+        let readable = self.scenario.mode == Mode::FlightRecorder || self.consumer.borrow().is_some();
+        if self.scenario.crashes && self.exploring.get() && readable {
             self.crash();
         }
         while self.exploring.get() && self.interrupts_left.get() > 0 && self.depth.get() < self.scenario.depth {
@@ -344,6 +381,17 @@ impl World {
         match activity {
             Activity::Record(payload) => self.record(payload),
             Activity::Consume => self.consume(),
+            Activity::ForceSwitch => {
+                self.current.set(None);
+                self.producer().force_switch(|| self.tick());
+            }
+            Activity::RequestFlush => self.request_flush(),
+            Activity::Timer => {
+                self.current.set(None);
+                self.producer().poll_flush_request(|| self.tick());
+                self.check_flushed();
+            }
+            Activity::Snapshot => self.snapshot(),
             Activity::ClaimAll => self.claim_all(),
         }
         self.depth.set(self.depth.get() - 1);
@@ -364,16 +412,11 @@ impl World {
         let others = self.records_begun.get();
         self.records_begun.set(others + 1);
         let now = || {
-            self.step();
-            let time = self.clock.get();
-            self.clock.set(time + self.scenario.tick);
+            let time = self.tick();
             self.oracle.borrow_mut().attempts[number].time = time;
             time
         };
-        // SAFETY: the memory covers the ring and was zeroed before the run.
-        #[allow(unsafe_code)]
-        let producer = unsafe { Producer::new(self.memory(), self.geometry) };
-        let recorded = producer.record(now, event_id(size), &payload(number, size));
+        let recorded = self.producer().record(now, event_id(size), &payload(number, size));
 
         let looks = self.records_begun.get() - others;
         self.longest.set(self.longest.get().max(self.own_steps.get()));
@@ -385,6 +428,75 @@ impl World {
         if recorded != attempt.committed {
             oracle.violate(|| format!("attempt {number} returned {recorded}: {attempt:?}"));
         }
+        oracle.attempts[number].returned = true;
+        drop(oracle);
+        self.check_flushed();
+    }
+
+    fn tick(&self) -> u64 {
+        self.step();
+        self.clock.replace(self.clock.get() + self.scenario.tick)
+    }
+
+    fn producer(&self) -> Producer<Memory> {
+        // SAFETY: the memory covers the ring and was zeroed before the run.
+        #[allow(unsafe_code)]
+        unsafe {
+            Producer::new(self.memory(), self.geometry, self.scenario.mode)
+        }
+    }
+
+    fn request_flush(&self) {
+        let Some(mut consumer) = self.consumer.borrow_mut().take() else { return };
+        self.current.set(None);
+        // What was reserved up to here must be out when the request is done.
+        let reserved = self.word(RING_WRITE_COUNT);
+        let request = consumer.request_flush();
+        self.flush.set(Some((request, reserved)));
+        *self.consumer.borrow_mut() = Some(consumer);
+    }
+
+    /// If the producer says that it has honoured the request, everything reserved before lies in closed sub-buffers.
+    fn check_flushed(&self) {
+        if let Some((request, reserved)) = self.flush.get()
+            && self.word(RING_FLUSH_DONE) >= request
+        {
+            let write = self.word(RING_WRITE_COUNT);
+            let closed = write - self.geometry.within(write);
+            if closed < reserved {
+                let what = format!("flush {request} is done, but {reserved} is reserved and only {closed} closed");
+                self.oracle.borrow_mut().violate(|| what);
+            }
+        }
+    }
+
+    /// A control word, looked at from outside: not a step.
+    fn word(&self, offset: usize) -> u64 {
+        self.words[offset / 8].get()
+    }
+
+    fn snapshot(&self) {
+        // One consumer at a time: a snapshot is made by one that nobody else is.
+        let Some(own) = self.consumer.borrow_mut().take() else { return };
+        self.current.set(None);
+        let expected = self.oracle.borrow().retained(self.word(RING_WRITE_COUNT));
+        let records = self.read_all(Consumer::new(self.memory(), self.geometry, self.scenario.mode, 0));
+        let write = self.word(RING_WRITE_COUNT);
+        self.oracle.borrow_mut().snapshot(&records, &expected, write);
+        *self.consumer.borrow_mut() = Some(own);
+    }
+
+    /// What `consumer` gets out of a ring that it takes for stopped, sub-buffer by sub-buffer.
+    fn read_all<M: RingMemory>(&self, mut consumer: Consumer<M>) -> Vec<Vec<Delivered>> {
+        let mut packet = Vec::new();
+        let mut packets = Vec::new();
+        while consumer.poll_stopped(&mut packet) == Poll::Copied {
+            packets.push(self.accept(&mut consumer, &mut packet));
+        }
+        if consumer.is_corrupt() {
+            self.oracle.borrow_mut().violate(|| "a consumer of all found the ring corrupt".to_owned());
+        }
+        packets
     }
 
     fn claim_all(&self) {
@@ -403,9 +515,8 @@ impl World {
         let mut packet = Vec::new();
         match consumer.poll(&mut packet) {
             Poll::Copied => {
-                self.consumed.set(true);
                 let records = self.accept(&mut consumer, &mut packet);
-                self.oracle.borrow_mut().delivered(&records);
+                self.oracle.borrow_mut().delivered(&records, true);
             }
             Poll::Empty => {}
             Poll::Corrupt => self.oracle.borrow_mut().violate(|| "the consumer found the ring corrupt".to_owned()),
@@ -434,25 +545,34 @@ impl World {
         for (at, word) in self.words.iter().enumerate().filter(|(_, word)| word.get() != 0) {
             copy.store(at * 8, word.get());
         }
-        let mut consumer = Consumer::new(copy, self.geometry, 0);
-        let mut packet = Vec::new();
-        let mut records = Vec::new();
-        while consumer.poll_stopped(&mut packet) == Poll::Copied {
-            records.extend(self.accept(&mut consumer, &mut packet));
+        match self.scenario.mode {
+            Mode::Discard => {
+                let consumer = Consumer::resume(copy, self.geometry, self.scenario.mode, 0);
+                let records = self.read_all(consumer).concat();
+                self.oracle.borrow_mut().crashed(&records);
+            }
+            Mode::FlightRecorder => {
+                let records = self.read_all(Consumer::new(copy, self.geometry, self.scenario.mode, 0));
+                let write = self.word(RING_WRITE_COUNT);
+                let mut oracle = self.oracle.borrow_mut();
+                let expected = oracle.retained(write);
+                oracle.snapshot(&records, &expected, write);
+            }
         }
-        self.oracle.borrow_mut().crashed(&records);
     }
 
     /// One run under the current schedule.
     fn run_all(&self) {
         self.words.iter().for_each(|word| word.set(0));
-        *self.oracle.borrow_mut() = Oracle::new(self.geometry, self.words.len() - RING_HEADER_SIZE / 8);
-        *self.consumer.borrow_mut() = Some(Consumer::new(self.memory(), self.geometry, 0));
+        *self.oracle.borrow_mut() =
+            Oracle::new(self.geometry, self.scenario.mode, self.words.len() - RING_HEADER_SIZE / 8);
+        *self.consumer.borrow_mut() = Some(Consumer::new(self.memory(), self.geometry, self.scenario.mode, 0));
         self.clock.set(self.scenario.first_time);
         self.interrupts_left.set(self.scenario.most_interrupts);
         self.steps.set(0);
         self.records_begun.set(0);
-        self.consumed.set(false);
+        self.flush.set(None);
+        self.advanced.set(0);
         self.lied.set(false);
 
         for &activity in &self.scenario.before {
@@ -480,7 +600,10 @@ impl World {
             if counted != expected {
                 oracle.violate(|| format!("commit count of sub-buffer {index} is {counted}, not {expected}"));
             }
-            let whole = expected & !(self.geometry.sub_buffer_size() - 1);
+            let whole = match self.scenario.mode {
+                Mode::Discard => expected & !(self.geometry.sub_buffer_size() - 1),
+                Mode::FlightRecorder => expected,
+            };
             if published != whole {
                 oracle.violate(|| format!("sub-buffer {index} is published up to {published}, not {whole}"));
             }
@@ -493,9 +616,12 @@ impl World {
                 oracle.violate(|| format!("loss counter {counter} is {counted}, {lost} records were lost"));
             }
         }
+        if self.scenario.mode == Mode::FlightRecorder {
+            return self.end_flight_recorder(consumer, write_count);
+        }
         while consumer.poll_stopped(&mut packet) == Poll::Copied {
             let records = self.accept(&mut consumer, &mut packet);
-            self.oracle.borrow_mut().delivered(&records);
+            self.oracle.borrow_mut().delivered(&records, false);
         }
         consumer.finish();
         let mut oracle = self.oracle.borrow_mut();
@@ -507,6 +633,29 @@ impl World {
             oracle.violate(|| format!("the consumer says {} lost, {lost} were", consumer.lost().total()));
         }
         oracle.ended();
+    }
+
+    /// A flight recorder holds the last sub-buffers, whoever read them before, and counts what nobody had read.
+    fn end_flight_recorder(&self, consumer: Consumer<Memory>, write_count: u64) {
+        let pushed = self.word(RING_OVERWRITTEN);
+        let read = self.geometry.sequence(self.word(RING_READ_COUNT));
+        if read != pushed + self.advanced.get() {
+            let advanced = self.advanced.get();
+            self.oracle
+                .borrow_mut()
+                .violate(|| format!("{read} sub-buffers are behind the reader: {advanced} read, {pushed} overwritten"));
+        }
+        drop(consumer);
+        for _ in 0..2 {
+            let records = self.read_all(Consumer::new(self.memory(), self.geometry, self.scenario.mode, 0));
+            let mut oracle = self.oracle.borrow_mut();
+            let expected = oracle.retained(write_count);
+            if expected.len() != records.iter().map(Vec::len).sum::<usize>() {
+                oracle.violate(|| format!("the ring should hold attempts {expected:?}, it holds {records:x?}"));
+            }
+            oracle.snapshot(&records, &expected, write_count);
+        }
+        self.oracle.borrow_mut().ended();
     }
 }
 
