@@ -73,7 +73,7 @@ pub struct CheckResult {
     pub outside: u64,
     /// Records that are older than the one before them in their stream.
     pub out_of_order: u64,
-    /// Packets that are damaged, truncated or missing, and packets that hold bytes or records that cannot be read.
+    /// Streams that are not whole: packets damaged, truncated or missing, or bytes or records that cannot be read.
     pub damaged: u64,
     /// The first violations.
     pub violations: Vec<Violation>,
@@ -293,7 +293,7 @@ impl Checker<'_> {
             LayerKind::HostKernel | LayerKind::Vmm => {}
         }
         let damage = records.damage();
-        let absent = stream.absent.then(|| "its file is not there".to_string());
+        let absent = stream.absent.then(|| "its file is empty or gone".to_string());
         if let Some(what) = absent.or_else(|| damage.any().then(|| damage.to_string())) {
             self.result.damaged += 1;
             self.keep(|| Violation { stream: file(), ticks: None, event: None, problem: Problem::Damaged { what } });

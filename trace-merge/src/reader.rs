@@ -44,6 +44,9 @@ pub struct Damage {
     pub records: u64,
     /// Bytes at the end of the file that are no whole packet.
     pub truncated_bytes: u64,
+    /// Records that `session.json` says were written and that are not there, for whichever of these reasons or because
+    /// whole packets were cut off.
+    pub missing_records: u64,
 }
 
 impl std::fmt::Display for Damage {
@@ -54,6 +57,7 @@ impl std::fmt::Display for Damage {
             (self.bytes, "unreadable bytes inside packets"),
             (self.records, "records that do not fit their event type"),
             (self.truncated_bytes, "bytes of a truncated packet"),
+            (self.missing_records, "records that were written are not there"),
         ];
         let mut separator = "";
         for (count, what) in parts.into_iter().filter(|&(count, _)| count > 0) {
@@ -80,6 +84,7 @@ impl Damage {
             bytes: self.bytes + other.bytes,
             records: self.records + other.records,
             truncated_bytes: self.truncated_bytes + other.truncated_bytes,
+            missing_records: self.missing_records.saturating_add(other.missing_records),
         }
     }
 }
@@ -108,7 +113,7 @@ pub struct Stream {
     /// What `session.json` says about it. For a stream that it does not list (its recorder was killed before it could),
     /// what the file's name says.
     pub description: StreamDescription,
-    /// Whether `session.json` lists the stream but its file is not there, though it should hold records.
+    /// Whether `session.json` says that the stream holds records, but its file is empty or not there.
     pub absent: bool,
     /// `None` for an empty or absent file, which cannot be mapped.
     map: Option<Mmap>,
@@ -194,6 +199,8 @@ impl TraceLayer {
             sequence: None,
             skipped: 0,
             tail: Tail::EMPTY,
+            read: 0,
+            passed_over: false,
             damage: NO_DAMAGE,
         }
     }
@@ -297,7 +304,8 @@ impl Tail {
         Self { lost: Lost { full: 0, wrapped: 0, too_large: 0 }, rejected_bytes: 0, packets: 0, content_bytes: 0 };
 }
 
-const NO_DAMAGE: Damage = Damage { packets: 0, missing_packets: 0, bytes: 0, records: 0, truncated_bytes: 0 };
+const NO_DAMAGE: Damage =
+    Damage { packets: 0, missing_packets: 0, bytes: 0, records: 0, truncated_bytes: 0, missing_records: 0 };
 
 /// Walks the records of a stream in the order of the file, in constant memory.
 #[derive(Clone, Debug)]
@@ -312,6 +320,10 @@ pub struct StreamRecords<'t> {
     /// Damaged packets since then.
     skipped: u64,
     tail: Tail,
+    /// Records read.
+    read: u64,
+    /// Whether packets were not looked into, so that `read` is not all.
+    passed_over: bool,
     damage: Damage,
 }
 
@@ -356,6 +368,7 @@ impl<'t> StreamRecords<'t> {
             };
             self.note(&header);
             if header.time_end < self.from {
+                self.passed_over = true;
                 continue;
             }
             let content = padded(usize::try_from(header.content_size.div_ceil(8)).unwrap_or(0));
@@ -364,6 +377,10 @@ impl<'t> StreamRecords<'t> {
             return true;
         }
         self.damage.truncated_bytes = (bytes % self.stream.packet_size) as u64;
+        if !self.passed_over {
+            // A running recorder's description lags behind, never ahead.
+            self.damage.missing_records = self.stream.description.records.saturating_sub(self.read);
+        }
         false
     }
 
@@ -399,6 +416,7 @@ impl<'t> Iterator for StreamRecords<'t> {
                 continue;
             };
             let index = packet.index;
+            self.read += 1;
             match self.schemas.get(record.id).filter(|schema| schema.accepts(record.payload)) {
                 Some(_) if record.time < self.from => {}
                 Some(schema) => {
@@ -471,7 +489,20 @@ pub(crate) mod tests {
 
         let (times, damage) = read(&dir);
 
-        assert_eq!((times.len(), damage), (496, Damage { truncated_bytes: 100, ..Damage::default() }));
+        assert_eq!(
+            (times.len(), damage),
+            (496, Damage { truncated_bytes: 100, missing_records: 104, ..Damage::default() })
+        );
+    }
+
+    #[test]
+    fn packets_cut_off_at_the_end_are_missed() {
+        let (dir, stream) = recording();
+        change(&stream, |bytes| bytes.truncate(2 * SIZE));
+
+        let (times, damage) = read(&dir);
+
+        assert_eq!((times.len(), damage), (496, Damage { missing_records: 104, ..Damage::default() }));
     }
 
     #[test]
@@ -482,7 +513,7 @@ pub(crate) mod tests {
         let (times, damage) = read(&dir);
 
         assert_eq!((times.len(), times.last()), (352, Some(&1599)));
-        assert_eq!(damage, Damage { packets: 1, ..Damage::default() });
+        assert_eq!(damage, Damage { packets: 1, missing_records: 248, ..Damage::default() });
     }
 
     #[test]
@@ -492,7 +523,10 @@ pub(crate) mod tests {
 
         let (times, damage) = read(&dir);
 
-        assert_eq!((times.len(), damage), (352, Damage { missing_packets: 1, ..Damage::default() }));
+        assert_eq!(
+            (times.len(), damage),
+            (352, Damage { missing_packets: 1, missing_records: 248, ..Damage::default() })
+        );
     }
 
     #[test]
@@ -502,7 +536,7 @@ pub(crate) mod tests {
 
         let (times, damage) = read(&dir);
 
-        assert_eq!((times.len(), damage), (353, Damage { bytes: 247 * 16, ..Damage::default() }));
+        assert_eq!((times.len(), damage), (353, Damage { bytes: 247 * 16, missing_records: 247, ..Damage::default() }));
     }
 
     #[test]
@@ -545,6 +579,8 @@ pub(crate) mod tests {
         let times: Vec<u64> = layer.records(&layer.streams[0]).starting_at(1400).map(|record| record.time).collect();
 
         assert_eq!(times, (1400..1600).collect::<Vec<_>>());
+        let mut later = layer.records(&layer.streams[0]).starting_at(1400);
+        assert_eq!((later.by_ref().count(), later.damage()), (200, Damage::default()));
         assert_eq!(trace.start(), Some(1000));
     }
 

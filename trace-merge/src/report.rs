@@ -183,7 +183,9 @@ fn write_text(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let host = &report.host;
     writeln!(out, "host:    {}, {}, KVM: {}", host.kernel, host.cpu, host.kvm)?;
     for vm in &report.vms {
-        let guest = vm.guest.as_ref().map_or("no agent spoke", |guest| guest.kernel.as_str());
+        // The guest chose this text: nothing in it may act on a terminal.
+        let guest =
+            vm.guest.as_ref().map_or("no agent spoke".into(), |guest| guest.kernel.escape_default().to_string());
         writeln!(out, "VM:      {}, {} vCPUs, guest kernel: {guest}", vm.name, vm.vcpus)?;
     }
     write_clock(&report.clock, out)?;
@@ -279,7 +281,7 @@ mod tests {
         layer.add_lost(0, 9);
         layer.flush().unwrap();
         session.layers.push(layer.layer());
-        session.vms[0].guest = Some(Guest { kernel: "6.1.0-test".into(), agent_abi: 1 });
+        session.vms[0].guest = Some(Guest { kernel: "6.1\x1b[2J".into(), agent_abi: 1 });
         session.missing.push(Missing {
             layer: LayerKind::HostKernel,
             reason: "tracefs is not mounted".into(),
@@ -330,6 +332,11 @@ mod tests {
 
         assert!(text.contains("clock:   x86-tsc at 2000000000 Hz, error at most 100 ns between layers\n"), "{text}");
         assert!(text.contains("         one counter\n"), "{text}");
+    }
+
+    #[test]
+    fn text_of_the_guest_is_harmless() {
+        assert!(text().contains("guest kernel: 6.1\\u{1b}[2J\n"), "{}", text());
     }
 
     #[test]

@@ -96,7 +96,7 @@ impl Totals {
             (self.lost.too_large, "records too large for a packet"),
             (self.rejected_bytes, "bytes rejected by the recorder"),
             (self.corrupt_streams, "corrupt rings"),
-            (self.absent_streams, "stream files gone"),
+            (self.absent_streams, "stream files empty or gone"),
         ];
         let mut parts: Vec<String> =
             counts.into_iter().filter(|&(count, _)| count > 0).map(|(count, what)| format!("{count} {what}")).collect();
@@ -125,7 +125,14 @@ mod tests {
             rejected_bytes: 4,
             corrupt_streams: 5,
             absent_streams: 6,
-            damage: Damage { packets: 7, missing_packets: 8, bytes: 9, records: 10, truncated_bytes: 11 },
+            damage: Damage {
+                packets: 7,
+                missing_packets: 8,
+                bytes: 9,
+                records: 10,
+                truncated_bytes: 11,
+                missing_records: 12,
+            },
             ..Totals::default()
         };
 
@@ -133,6 +140,6 @@ mod tests {
 
         let numbers: Vec<u32> =
             said.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
-        assert_eq!(numbers, (1..=11).collect::<Vec<_>>());
+        assert_eq!(numbers, (1..=12).collect::<Vec<_>>());
     }
 }

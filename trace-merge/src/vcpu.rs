@@ -112,6 +112,7 @@ impl<'t> Switches<'t> {
     #[must_use]
     pub fn new(trace: &'t Trace, vm: &Vm, source: SwitchSource) -> Self {
         let merge = Merge::new(source.layers(trace, vm), 0);
+        // `layers` gives only layers with both event types, so that each source gets its decoder.
         let decoders = merge.streams().filter_map(|(layer, _)| Decoder::new(source, layer)).collect();
         Self { merge, decoders, vcpu_threads: vm.vcpu_threads.clone() }
     }

@@ -123,8 +123,8 @@ pub struct LayerWriter {
     trace: TraceDescription,
     packet_size: u64,
     events: Vec<EventDescription>,
-    /// Index in `events` by id.
-    by_id: BTreeMap<u16, usize>,
+    /// Index in `events` plus one, by id; 0 for ids without an event type. Looked at for every record.
+    by_id: Vec<u16>,
     streams: BTreeMap<u32, LayerStream>,
 }
 
@@ -163,7 +163,7 @@ impl LayerWriter {
             trace,
             packet_size: layer.packet_size,
             events: Vec::new(),
-            by_id: BTreeMap::new(),
+            by_id: Vec::new(),
             streams: BTreeMap::new(),
         };
         writer.write_metadata()?;
@@ -191,7 +191,8 @@ impl LayerWriter {
     /// The event type of that id, if the layer has it.
     #[must_use]
     pub fn event(&self, id: u16) -> Option<&EventDescription> {
-        self.by_id.get(&id).and_then(|&index| self.events.get(index))
+        let number = usize::from(*self.by_id.get(usize::from(id))?);
+        self.events.get(number.checked_sub(1)?)
     }
 
     /// Adds event types and rewrites `metadata`. Those that the layer has already are passed over; those that are not
@@ -212,8 +213,7 @@ impl LayerWriter {
                     refused.get_or_insert_with(|| refusal(event, problem));
                 }
                 (None, None) => {
-                    self.by_id.insert(event.id, self.events.len());
-                    self.events.push(event.clone());
+                    self.insert(event);
                     added += 1;
                 }
             }
@@ -222,6 +222,16 @@ impl LayerWriter {
             self.write_metadata()?;
         }
         refused.map_or(Ok(added), Err)
+    }
+
+    fn insert(&mut self, event: &EventDescription) {
+        let id = usize::from(event.id);
+        if self.by_id.len() <= id {
+            self.by_id.resize(id + 1, 0);
+        }
+        self.events.push(event.clone());
+        // There are fewer ids than numbers.
+        self.by_id[id] = u16::try_from(self.events.len()).unwrap_or(0);
     }
 
     /// States another clock (its rate or its UTC is known better now) and rewrites `metadata`. The clock of

@@ -1,9 +1,16 @@
 //! babeltrace2 is the judge of what is written: it must read every layer without a warning, and see what our own reader
 //! sees.
+#![allow(unsafe_code)] // Producers are made from raw memory.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)] // A test binary: nothing to document, may panic.
 
 use serde_json::Value;
+use shared_ring::consumer::{Consumer, Poll};
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
+use shared_ring::host_memory::HostMemory;
+use shared_ring::layout::Geometry;
+use shared_ring::producer::Producer;
+use shared_ring::storage::Smp;
+use std::cell::Cell;
 use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
@@ -200,4 +207,50 @@ fn layer_without_records_is_accepted() {
     layer.add_events(&event_types()).unwrap();
 
     assert_eq!(babeltrace2(dir.path()), (String::new(), String::new()));
+}
+
+/// Records until the ring is full, twice, with a drain after each; the layer's stream is what came out of the ring.
+#[test]
+fn ring_reads_the_same_in_babeltrace2() {
+    let dir = TempDir::new().unwrap();
+    let mut session = session();
+    let geometry = Geometry::new(4096, 4).unwrap();
+    let new = NewLayer { kind: LayerKind::GuestKernel, vm: Some("vm0".into()), process: None, packet_size: 4096 };
+    let mut layer = LayerWriter::create(dir.path(), &session, new).unwrap();
+    layer.add_events(&event_types()).unwrap();
+    let memory = HostMemory::private(geometry.ring_size());
+    // SAFETY: the memory covers the ring, is zeroed, and outlives the producer.
+    let producer = unsafe { Producer::new(Smp::new(memory.base()), geometry) };
+    let mut consumer = Consumer::new(memory.clone(), geometry, 1);
+    let time = Cell::new(ORIGIN);
+    let now = || time.replace(time.get() + 1000);
+    let mut packet = Vec::new();
+    let mut recorded = 0;
+    let polls: [fn(&mut Consumer, &mut Vec<u8>) -> Poll; 2] = [Consumer::poll, Consumer::poll_stopped];
+    for poll in polls {
+        // Texts of different lengths, so that packets end with different paddings.
+        while producer.record(now, LAST, format!("{}\0", "x".repeat(1 + recorded % 40)).as_bytes()) {
+            recorded += 1;
+        }
+        while poll(&mut consumer, &mut packet) == Poll::Copied {
+            consumer.accept(&mut packet, layer.uuid(), u64::MAX, |id| layer.event(id)).unwrap();
+            layer.append(1, &mut packet).unwrap();
+        }
+    }
+    consumer.finish();
+    layer.set_loss(1, consumer.lost(), consumer.rejected_bytes(), consumer.is_corrupt());
+    session.layers.push(layer.layer());
+    session.save(dir.path()).unwrap();
+
+    let (listing, complaints) = babeltrace2(dir.path());
+    let ours = our_events(dir.path());
+
+    // Each time the ring was full, one record was lost; the first loss stands in a packet, the last one does not.
+    assert!(complaints.contains("discarded 1 event"), "{complaints}");
+    assert_eq!(session.layers[0].streams[0].lost.full, 2);
+    assert_eq!((listing.lines().count(), ours.len()), (recorded, recorded));
+    for (theirs, ours) in listing.lines().zip(&ours) {
+        let (name, payload) = as_they_print(ours);
+        assert!(theirs.contains(&name) && theirs.ends_with(&payload), "{theirs}\nis not\n{name}…{payload}");
+    }
 }

@@ -238,7 +238,7 @@ fn damaged_and_missing_packets_are_violations() {
     bytes[56] = 1;
     fs::write(&stream, &bytes).unwrap();
     let skipped = builder.check().unwrap();
-    fs::write(&stream, &bytes[..4000]).unwrap();
+    fs::write(&stream, &bytes[..100]).unwrap();
     let truncated = builder.check().unwrap();
 
     assert_eq!(skipped.damaged, 1);

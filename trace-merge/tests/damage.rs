@@ -1,0 +1,146 @@
+//! Whatever happened to a recording's files, every tool ends, and says that something is wrong instead of panicking.
+#![allow(missing_docs, clippy::unwrap_used)] // A test binary: nothing to document, may panic.
+
+use proptest::prelude::*;
+use shared_ring::event::{EventDescription, FieldDescription, FieldType};
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+use trace_merge::check::{self, CheckOptions};
+use trace_merge::clock::{Clock, UtcAnchor};
+use trace_merge::events::{self, EventsOptions};
+use trace_merge::report::{self, ReportOptions};
+use trace_merge::session::{FORMAT_VERSION, Host, LayerKind, SESSION_FILE, Session, Started, Vm};
+use trace_merge::writer::{LayerWriter, NewLayer};
+use uuid::Uuid;
+
+const SIZE: usize = 4096;
+const STREAMS: [&str; 2] = ["host-kernel/stream_0", "vm0/guest-kernel/stream_0"];
+
+fn event(id: u16, name: &str, fields: &[(&str, FieldType)]) -> EventDescription {
+    let field = |&(name, ty): &(&str, FieldType)| FieldDescription { name: name.into(), ty, hex: false };
+    EventDescription { id, class: 0, name: name.into(), fields: fields.iter().map(field).collect() }
+}
+
+/// A recording that passes its check: vCPU 0 in the guest half of the time, a record with text in each period.
+fn record(dir: &Path) {
+    let clock = Clock {
+        uuid: Uuid::from_bytes([1; 16]),
+        frequency_hz: 1_000_000_000,
+        utc: UtcAnchor { ticks: 0, utc_ns: 1_700_000_000_000_000_000, uncertainty_ns: 0 },
+        source: "x86-tsc".into(),
+        vcpus: Vec::new(),
+        error_bound_ns: 0,
+        bound_derivation: "one counter".into(),
+    };
+    let mut session = Session {
+        format: FORMAT_VERSION,
+        strata: "0.1.0".into(),
+        started: Started::at(1_700_000_000_000_000_000),
+        clock,
+        host: Host::default(),
+        vms: vec![Vm { name: "vm0".into(), vcpus: 1, ..Vm::default() }],
+        layers: Vec::new(),
+        missing: Vec::new(),
+        outcome: None,
+    };
+    let new =
+        |kind, vm: Option<&str>| NewLayer { kind, vm: vm.map(Into::into), process: None, packet_size: SIZE as u64 };
+    let mut host = LayerWriter::create(dir, &session, new(LayerKind::HostKernel, None)).unwrap();
+    let vcpu = ("vcpu_id", FieldType::U32);
+    let exit = event(2, "kvm:kvm_exit", &[vcpu, ("exit_reason", FieldType::U32)]);
+    host.add_events(&[event(1, "kvm:kvm_entry", &[vcpu]), exit]).unwrap();
+    let guest = new(LayerKind::GuestKernel, Some("vm0"));
+    let mut guest = LayerWriter::create(dir, &session, guest).unwrap();
+    guest.add_events(&[event(1, "test:text", &[("text", FieldType::String)])]).unwrap();
+    for number in 0..300 {
+        host.record(0, number * 100, 1, &[0; 4]).unwrap();
+        guest.record(0, number * 100 + 25, 1, format!("number {number}\0").as_bytes()).unwrap();
+        host.record(0, number * 100 + 50, 2, &[0; 8]).unwrap();
+    }
+    for mut layer in [host, guest] {
+        layer.flush().unwrap();
+        session.layers.push(layer.layer());
+    }
+    session.save(dir).unwrap();
+}
+
+/// Runs every tool in both forms; whether each came to a result.
+fn run_all(dir: &Path) -> [bool; 6] {
+    let mut out = Vec::new();
+    let mut list = |json| events::run(dir, &EventsOptions { json, utc: true, ..EventsOptions::default() }, &mut out);
+    let listed = [list(false).is_ok(), list(true).is_ok()];
+    let mut report = |json| report::run(dir, ReportOptions { json }, &mut out);
+    let reported = [report(false).is_ok(), report(true).is_ok()];
+    let mut check = |json| check::run(dir, &CheckOptions { json, ..CheckOptions::default() }, &mut out);
+    let checked = [check(false).is_ok(), check(true).is_ok()];
+    [listed[0], listed[1], reported[0], reported[1], checked[0], checked[1]]
+}
+
+fn passes(dir: &Path) -> bool {
+    check::run(dir, &CheckOptions::default(), &mut Vec::new()).is_ok_and(|result| result.passed())
+}
+
+#[test]
+fn whole_recording_passes() {
+    let dir = TempDir::new().unwrap();
+    record(dir.path());
+
+    assert!(passes(dir.path()));
+    assert_eq!(run_all(dir.path()), [true; 6]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn damaged_streams_are_survived(
+        changes in proptest::collection::vec((0..2_usize, 0..2 * SIZE, any::<u8>()), 1..60),
+    ) {
+        let dir = TempDir::new().unwrap();
+        record(dir.path());
+        for (stream, at, value) in changes {
+            let path = dir.path().join(STREAMS[stream]);
+            let mut bytes = fs::read(&path).unwrap();
+            bytes[at] = value;
+            fs::write(&path, bytes).unwrap();
+        }
+        // A host layer without a readable record leaves nothing to check against, which is an error.
+        prop_assert_eq!(&run_all(dir.path())[..4], &[true; 4]);
+    }
+
+    #[test]
+    fn truncated_streams_are_survived_and_found(stream in 0..2_usize, left in 0..SIZE) {
+        let dir = TempDir::new().unwrap();
+        record(dir.path());
+        let path = dir.path().join(STREAMS[stream]);
+        fs::OpenOptions::new().write(true).open(path).unwrap().set_len(left as u64).unwrap();
+        prop_assert_eq!(&run_all(dir.path())[..4], &[true; 4]);
+        prop_assert!(!passes(dir.path()));
+    }
+
+    #[test]
+    fn truncated_description_is_refused_by_all(fraction in 0.0..0.99) {
+        let dir = TempDir::new().unwrap();
+        record(dir.path());
+        let path = dir.path().join(SESSION_FILE);
+        let text = fs::read(&path).unwrap();
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+        let left = (text.len() as f64 * fraction) as usize;
+        fs::write(&path, &text[..left]).unwrap();
+        prop_assert_eq!(run_all(dir.path()), [false; 6]);
+    }
+
+    #[test]
+    fn edited_description_is_survived(at in any::<prop::sample::Index>(), value in any::<u8>()) {
+        let dir = TempDir::new().unwrap();
+        record(dir.path());
+        let path = dir.path().join(SESSION_FILE);
+        let mut text = fs::read(&path).unwrap();
+        let at = at.index(text.len());
+        text[at] = value;
+        fs::write(&path, text).unwrap();
+        let results = run_all(dir.path());
+        prop_assert_eq!(results[0], results[2]);
+    }
+}
