@@ -32,6 +32,9 @@ void strata_commit(const struct strata_slot *slot);
 int strata_process_claim(void *base, u64 size, u32 pid, const char *comm, const u16 *vcpu_of_cpu);
 void strata_process_close(void *base, u64 size, u32 slot);
 
+/* Called by the Rust half's panic handler, which nothing calls: the build refuses objects in which anything does. */
+void __noreturn strata_panic(void);
+
 /* The mapped region. */
 struct strata_region {
 	void *base;

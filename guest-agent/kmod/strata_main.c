@@ -18,8 +18,7 @@ u16 strata_vcpu_of_cpu[STRATA_MAX_VCPUS];
 
 static int strata_hotplug_state;
 
-/* The Rust half's panic handler; the build refuses objects in which anything calls it. */
-__noreturn void strata_panic(void)
+void __noreturn strata_panic(void)
 {
 	panic("strata: a path that cannot be reached was reached");
 }

@@ -82,29 +82,37 @@ impl HostMemory {
 
     /// Copies `out.len()` bytes out, word by word.
     pub fn read(&self, offset: usize, out: &mut [u8]) {
-        self.check(offset, out.len().next_multiple_of(8));
-        for (index, chunk) in out.chunks_mut(8).enumerate() {
-            let word = self.word(offset + index * 8).load(Ordering::Relaxed).to_le_bytes();
-            chunk.copy_from_slice(&word[..chunk.len()]);
+        let words = self.words(offset, out.len().div_ceil(8));
+        let (whole, rest) = out.as_chunks_mut();
+        for (to, from) in whole.iter_mut().zip(words) {
+            *to = from.load(Ordering::Relaxed).to_le_bytes();
+        }
+        if let (Some(from), false) = (words.last(), rest.is_empty()) {
+            rest.copy_from_slice(&from.load(Ordering::Relaxed).to_le_bytes()[..rest.len()]);
         }
     }
 
     /// Copies `bytes` in, word by word; the last word is padded with zeros.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
-        self.check(offset, bytes.len().next_multiple_of(8));
-        for (index, chunk) in bytes.chunks(8).enumerate() {
+        let words = self.words(offset, bytes.len().div_ceil(8));
+        for (to, from) in words.iter().zip(bytes.chunks(8)) {
             let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.word(offset + index * 8).store(u64::from_le_bytes(word), Ordering::Relaxed);
+            word[..from.len()].copy_from_slice(from);
+            to.store(u64::from_le_bytes(word), Ordering::Relaxed);
         }
     }
 
     /// Clears `size` bytes, a multiple of 8.
     pub fn clear(&self, offset: usize, size: usize) {
-        self.check(offset, size);
-        for at in (offset..offset + size).step_by(8) {
-            self.word(at).store(0, Ordering::Relaxed);
+        for word in self.words(offset, size / 8) {
+            word.store(0, Ordering::Relaxed);
         }
+    }
+
+    fn words(&self, offset: usize, count: usize) -> &[AtomicU64] {
+        self.check(offset, count * 8);
+        // SAFETY: aligned and inside the mapping (checked above), which the owner keeps alive; accessed atomically.
+        unsafe { core::slice::from_raw_parts(self.base.add(offset).cast(), count) }
     }
 
     fn check(&self, offset: usize, size: usize) {

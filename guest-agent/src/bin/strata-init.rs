@@ -63,19 +63,27 @@ unsafe extern "C" {
 fn main() {
     let mut log = Log::open();
     match load_module(Path::new(MODULE)) {
-        Ok(()) => log.line("agent loaded"),
-        Err(error) => log.line(&format!("agent not loaded: {error}; the guest goes on without it")),
+        Ok(()) => log.line(Level::Notice, "agent loaded"),
+        Err(error) => log.line(Level::Warning, &format!("agent not loaded: {error}; the guest goes on without it")),
     }
     let own = std::env::var_os(OWN_INIT).unwrap_or_else(|| DEFAULT_INIT.into());
     if Path::new(&own).exists() {
         let error = execute(&own);
-        log.line(&format!("cannot execute {}: {error}", own.display()));
+        log.line(Level::Error, &format!("cannot execute {}: {error}", own.display()));
     } else {
         let error = boot_real_root(&mut log);
-        log.line(&format!("cannot boot the real root: {error}"));
+        log.line(Level::Error, &format!("cannot boot the real root: {error}"));
     }
     // The kernel panics when its first program ends, which is what it does when there is no init to run.
     std::process::exit(1);
+}
+
+/// The kernel's log levels.
+#[derive(Clone, Copy)]
+enum Level {
+    Error = 3,
+    Warning = 4,
+    Notice = 5,
 }
 
 /// Where messages go: the kernel's log, and the console if there is none.
@@ -95,10 +103,10 @@ impl Log {
     }
 
     /// Nothing can be done about a message that cannot be written.
-    fn line(&mut self, text: &str) {
+    fn line(&mut self, level: Level, text: &str) {
         let _ = match &mut self.kernel {
-            // One write is one message; level 5 is a notice.
-            Some(kernel) => kernel.write_all(format!("<5>strata: {text}\n").as_bytes()),
+            // One write is one message.
+            Some(kernel) => kernel.write_all(format!("<{}>strata: {text}\n", level as u8).as_bytes()),
             None => writeln!(io::stderr(), "strata: {text}"),
         };
     }
@@ -152,7 +160,7 @@ fn boot_real_root(log: &mut Log) -> io::Error {
     for program in named.into_iter().chain(USUAL_INITS) {
         if Path::new(program).exists() {
             let error = execute(OsStr::new(program));
-            log.line(&format!("cannot execute {program}: {error}"));
+            log.line(Level::Error, &format!("cannot execute {program}: {error}"));
         }
     }
     io::Error::other("it has no init that can be executed")
@@ -267,7 +275,7 @@ impl RealRoot {
                 return Err(io::Error::other(format!("there is no root device {device}")));
             }
             if !told {
-                log.line(&format!("waiting for the root device {device}"));
+                log.line(Level::Notice, &format!("waiting for the root device {device}"));
                 told = true;
             }
             thread::sleep(Duration::from_millis(20));

@@ -176,7 +176,7 @@ mod tests {
     /// The tables that RSDP and XSDT lead to, each cut at the length that its header gives.
     fn follow(image: &[u8]) -> Vec<&[u8]> {
         let table = |address: u64| {
-            let start = (address - layout::ACPI_START) as usize;
+            let start = usize::try_from(address - layout::ACPI_START).unwrap();
             let length = u32::from_le_bytes(image[start + 4..start + 8].try_into().unwrap());
             &image[start..start + length as usize]
         };

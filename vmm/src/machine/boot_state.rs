@@ -7,6 +7,14 @@ use vmm_sys_util::errno;
 
 use super::layout;
 
+/// The whole firmware: a guest that jumps to the reset vector wants a reset. (Linux does so on machines with
+/// hardware-reduced ACPI and no UEFI, instead of using the reset register.)
+const RESET_CODE: [u8; 7] = [
+    0xb0, 0xfe, // mov $0xfe,%al: pulse the reset line
+    0xe6, 0x64, // out %al,$0x64
+    0xf4, // hlt
+    0xeb, 0xfd, // jmp to the hlt
+];
 /// Selectors of the boot protocol: `__BOOT_CS` and `__BOOT_DS`.
 const CODE_SELECTOR: u16 = 0x10;
 const DATA_SELECTOR: u16 = 0x18;
@@ -41,7 +49,7 @@ const MTRR_ENABLED_WRITE_BACK: u64 = 0x806;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "each message says what the variant means")]
 pub enum BootStateError {
-    #[error("cannot write the boot page tables into guest memory")]
+    #[error("cannot write the boot tables into guest memory")]
     Memory(#[source] GuestMemoryError),
     #[error("KVM does not accept the boot processor's registers")]
     Registers(#[source] errno::Error),
@@ -49,6 +57,14 @@ pub enum BootStateError {
     Msr { index: u32 },
     #[error("KVM does not accept model-specific registers")]
     Msrs(#[source] errno::Error),
+}
+
+/// Puts code behind the reset vector.
+///
+/// # Errors
+/// Guest memory is smaller than 1 MiB.
+pub fn write_reset_vector(memory: &GuestMemoryMmap) -> Result<(), BootStateError> {
+    memory.write_slice(&RESET_CODE, GuestAddress(layout::RESET_VECTOR)).map_err(BootStateError::Memory)
 }
 
 /// Writes the GDT, an empty IDT and page tables that map the first 4 GiB to themselves.
@@ -181,7 +197,16 @@ mod tests {
 
     #[test]
     fn the_page_tables_end_below_the_command_line() {
-        assert!(layout::PML4 + (2 + DIRECTORIES) * TABLE_SIZE <= layout::CMDLINE);
+        let end = layout::PML4 + (2 + DIRECTORIES) * TABLE_SIZE;
+        assert!((layout::PML4..=layout::CMDLINE).contains(&end));
+    }
+
+    #[test]
+    fn the_reset_vector_pulses_the_reset_line() {
+        let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 1 << 20)]).unwrap();
+        write_reset_vector(&memory).unwrap();
+        let code: [u8; 4] = memory.read_obj(GuestAddress(0xf_fff0)).unwrap();
+        assert_eq!(code, [0xb0, 0xfe, 0xe6, 0x64]);
     }
 
     #[test]

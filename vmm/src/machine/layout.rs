@@ -19,7 +19,9 @@ pub const LOW_RAM_END: u64 = 0x9_fc00;
 /// ACPI tables: the RSDP lies at the start, where an operating system scans for it.
 pub const ACPI_START: u64 = 0xe_0000;
 /// End of the area for ACPI tables.
-pub const ACPI_END: u64 = 0x10_0000;
+pub const ACPI_END: u64 = 0xf_0000;
+/// Where a processor in real mode begins after a reset.
+pub const RESET_VECTOR: u64 = 0xf_fff0;
 /// First address above the legacy area.
 pub const HIGH_RAM_START: u64 = 0x10_0000;
 /// Start of the hole for devices below 4 GiB.

@@ -222,25 +222,24 @@ fn boot_parameters(
     initrd: Option<Range>,
     map: &[(Range, MemoryKind)],
 ) -> Result<boot_params, LoadError> {
-    let mut params = boot_params::default();
-    params.hdr = kernel.header.unwrap_or(setup_header {
+    let mut header = kernel.header.unwrap_or(setup_header {
         boot_flag: BOOT_FLAG,
         header: HEADER_MAGIC,
         kernel_alignment: KERNEL_ALIGNMENT,
         cmdline_size: super::config::CMDLINE_MAX as u32,
         ..setup_header::default()
     });
-    let max = params.hdr.cmdline_size;
+    let max = header.cmdline_size;
     if cmdline.len() > max as usize {
         return Err(LoadError::Cmdline { length: cmdline.len(), max });
     }
-    params.hdr.type_of_loader = LOADER_UNDEFINED;
-    params.hdr.cmd_line_ptr = layout::CMDLINE as u32;
+    header.type_of_loader = LOADER_UNDEFINED;
+    header.cmd_line_ptr = layout::CMDLINE as u32;
     if let Some(initrd) = initrd {
-        params.hdr.ramdisk_image = initrd.start as u32;
-        params.hdr.ramdisk_size = initrd.size as u32;
+        header.ramdisk_image = initrd.start as u32;
+        header.ramdisk_size = initrd.size as u32;
     }
-    params.acpi_rsdp_addr = layout::ACPI_START;
+    let mut params = boot_params { acpi_rsdp_addr: layout::ACPI_START, hdr: header, ..boot_params::default() };
     let mut table = params.e820_table;
     if map.len() > table.len() {
         return Err(LoadError::MemoryMap { entries: map.len() });
@@ -263,7 +262,7 @@ mod tests {
     const MEMORY: u64 = 64 << 20;
 
     fn memory() -> GuestMemoryMmap {
-        GuestMemoryMmap::from_ranges(&[(GuestAddress(0), MEMORY as usize)]).unwrap()
+        GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 64 << 20)]).unwrap()
     }
 
     fn file(bytes: &[u8]) -> File {

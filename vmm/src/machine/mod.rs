@@ -8,7 +8,9 @@ pub mod acpi;
 pub mod boot_state;
 pub mod config;
 pub mod cpuid;
+mod event_loop;
 pub mod exit;
+mod hypervisor;
 pub mod layout;
 pub mod loader;
 mod memory;
@@ -23,21 +25,12 @@ pub mod tsc;
 pub mod vcpu;
 pub mod virtio;
 
-use std::cell::Cell;
 use std::fs::File;
 use std::io;
-use std::rc::Rc;
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
 
-use event_manager::{EventManager, EventOps, Events, MutEventSubscriber, SubscriberOps};
-use kvm_bindings::{
-    CpuId, KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE, KVM_MAX_CPUID_ENTRIES, KVM_PIT_SPEAKER_DUMMY, kvm_irqchip,
-    kvm_pit_config,
-};
-use kvm_ioctls::{Cap, IoEventAddress, Kvm, VcpuFd, VmFd};
+use kvm_ioctls::{Cap, IoEventAddress, VcpuFd, VmFd};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
-use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::errno;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
@@ -47,29 +40,16 @@ pub use outcome::{Outcome, RunError};
 pub use serial::ConsoleOutput;
 pub use tsc::{ClockReading, ClockSource};
 
+use hypervisor::refused;
 use peripherals::Peripherals;
 use power::PowerPorts;
-use serial::{ConsoleInput, SerialPort};
+use serial::SerialPort;
 use vcpu::{VcpuContext, VcpuHandle};
 use virtio::block::Block;
-use virtio::mmio::{MmioTransport, QueueEvents};
+use virtio::mmio::MmioTransport;
 
 /// The device that KVM offers.
 pub const KVM_DEVICE: &str = "/dev/kvm";
-/// Capabilities without which this machine cannot be built.
-const REQUIRED: [Cap; 9] = [
-    Cap::Irqchip,
-    Cap::Irqfd,
-    Cap::Ioeventfd,
-    Cap::UserMemory,
-    Cap::SetTssAddr,
-    Cap::SetIdentityMapAddr,
-    Cap::Pit2,
-    Cap::ExtCpuid,
-    Cap::ImmediateExit,
-];
-/// How long a guest whose kernel panicked may go on (to print, to write a dump) before its run is ended.
-const PANIC_GRACE: Duration = Duration::from_secs(10);
 /// Offset of the register by which a virtio driver notifies its device.
 const QUEUE_NOTIFY: u64 = virtio_bindings::virtio_mmio::VIRTIO_MMIO_QUEUE_NOTIFY as u64;
 
@@ -113,11 +93,6 @@ pub enum MachineError {
     EventLoop(#[source] event_manager::Error),
 }
 
-/// Names what KVM refused.
-fn kvm(action: &'static str) -> impl Fn(errno::Error) -> MachineError {
-    move |source| MachineError::Kvm { action, source }
-}
-
 /// What a run needs beside the machine.
 pub struct RunOptions {
     /// Told what happens.
@@ -159,62 +134,34 @@ pub struct Machine {
     stop: Arc<EventFd>,
 }
 
-/// Opens KVM and checks that it can do what the machine needs.
-fn open_kvm() -> Result<Kvm, MachineError> {
-    let kvm = Kvm::new().map_err(|error| match error.errno() {
-        libc::ENOENT | libc::ENODEV | libc::ENXIO => MachineError::NoKvm,
-        libc::EACCES | libc::EPERM => MachineError::NoPermission,
-        _ => MachineError::OpenKvm(error),
-    })?;
-    match REQUIRED.into_iter().find(|capability| !kvm.check_extension(*capability)) {
-        Some(missing) => Err(MachineError::Capability(missing)),
-        None => Ok(kvm),
-    }
-}
-
-/// What this host can give to one guest.
-fn limits(kvm: &Kvm, supported: &CpuId) -> Limits {
-    let info = rustix::system::sysinfo();
-    Limits {
-        max_cpus: u32::try_from(kvm.get_max_vcpus()).unwrap_or(u32::MAX),
-        physical_bits: cpuid::physical_bits(supported.as_slice()),
-        host_memory: info.totalram.saturating_mul(u64::from(info.mem_unit)),
-    }
-}
-
 impl Machine {
     /// Builds a machine: checks `config`, opens its files, creates memory and vCPUs, loads the kernel.
     ///
     /// # Errors
     /// The configuration cannot be run, or KVM refuses; nothing is left behind.
     pub fn new(config: MachineConfig) -> Result<Self, MachineError> {
-        let kvm_device = open_kvm()?;
-        let supported = kvm_device.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).map_err(kvm("list its CPUID leaves"))?;
-        config.check(&limits(&kvm_device, &supported))?;
+        let kvm = hypervisor::open()?;
+        let supported = hypervisor::supported_cpuid(&kvm)?;
+        config.check(&hypervisor::limits(&kvm, &supported))?;
         let inputs = config.open()?;
-        let vm = create_vm(&kvm_device)?;
+        let vm = hypervisor::create_vm(&kvm)?;
         let memory = memory::create(config.memory)?;
         memory::register(&vm, &memory, &config.shared_slots, config.trace_region())?;
-        load(&config, inputs.kernel, inputs.kernel_format, inputs.initrd, &memory)
-            .and_then(|entry| {
-                let vcpus = create_vcpus(&kvm_device, &vm, &supported, &config)?;
-                boot_state::set_boot_registers(&vcpus[0], entry)?;
-                Ok(vcpus)
-            })
-            .and_then(|vcpus| {
-                let tsc_offsets = set_tsc_offsets(&vcpus, config.tsc_offset)?;
-                let stop = EventFd::new(EFD_NONBLOCK).map_err(MachineError::Device)?;
-                Ok(Self {
-                    tsc_khz: vcpus[0].get_tsc_khz().ok(),
-                    vcpus,
-                    vm,
-                    memory,
-                    config,
-                    disks: inputs.disks,
-                    tsc_offsets,
-                    stop: Arc::new(stop),
-                })
-            })
+        let entry = load(&config, inputs.kernel, inputs.kernel_format, inputs.initrd, &memory)?;
+        let vcpus = hypervisor::create_vcpus(&kvm, &vm, &supported, &config)?;
+        boot_state::set_boot_registers(&vcpus[0], entry)?;
+        let tsc_offsets = hypervisor::set_tsc_offsets(&vcpus, config.tsc_offset)?;
+        let stop = EventFd::new(EFD_NONBLOCK).map_err(MachineError::Device)?;
+        Ok(Self {
+            tsc_khz: vcpus[0].get_tsc_khz().ok(),
+            vcpus,
+            vm,
+            memory,
+            config,
+            disks: inputs.disks,
+            tsc_offsets,
+            stop: Arc::new(stop),
+        })
     }
 
     /// Guest TSC minus host TSC of each vCPU, ticks; `None` if this host's KVM cannot say (before Linux 5.16).
@@ -261,14 +208,15 @@ impl Machine {
         let peripherals = Arc::new(Peripherals { serial: Arc::new(port), power: PowerPorts::default(), virtio });
         let (outcomes, received) = mpsc::channel();
         let ended = Arc::new(EventFd::new(EFD_NONBLOCK).map_err(MachineError::Device)?);
-        let mut manager = event_loop(&peripherals, options.console_input)?;
-        let stopped = add_wake(&mut manager, &stop);
-        add_wake(&mut manager, &ended);
+        let mut manager = event_loop::create(&peripherals, options.console_input)?;
+        let stopped = event_loop::add_wake(&mut manager, &stop);
+        event_loop::add_wake(&mut manager, &ended);
         let context =
             VcpuContext { peripherals: Arc::clone(&peripherals), observer: Arc::clone(&observer), outcomes, ended };
-        let handles = start(vcpus, &context)?;
+        let handles = spawn_all(vcpus, &context)?;
         observer.control(ControlEvent::Started);
-        let outcome = drive(&mut manager, &received, &stopped, &peripherals.power);
+        handles.iter().for_each(VcpuHandle::run);
+        let outcome = event_loop::drive(&mut manager, &received, &stopped, &peripherals.power);
         if matches!(outcome, Outcome::Stopped) {
             observer.control(ControlEvent::StopRequested);
         }
@@ -283,27 +231,6 @@ impl Machine {
         drop((vm, memory, config));
         Ok(outcome)
     }
-}
-
-fn create_vm(kvm_device: &Kvm) -> Result<VmFd, MachineError> {
-    let vm = kvm_device.create_vm().map_err(kvm("create a virtual machine"))?;
-    vm.set_identity_map_address(layout::KVM_IDENTITY_MAP).map_err(kvm("set the identity map"))?;
-    vm.set_tss_address(layout::KVM_TSS).map_err(kvm("set the task state segment"))?;
-    vm.create_irq_chip().map_err(kvm("create the interrupt controllers"))?;
-    // Hardware-reduced ACPI has no legacy PIC, so no guest initialises it: it must stay silent.
-    for chip_id in [KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE] {
-        mask_pic(&vm, chip_id).map_err(kvm("mask the legacy interrupt controller"))?;
-    }
-    let pit = kvm_pit_config { flags: KVM_PIT_SPEAKER_DUMMY, ..Default::default() };
-    vm.create_pit2(pit).map_err(kvm("create the interval timer"))?;
-    Ok(vm)
-}
-
-fn mask_pic(vm: &VmFd, chip_id: u32) -> Result<(), errno::Error> {
-    let mut chip = kvm_irqchip { chip_id, ..Default::default() };
-    vm.get_irqchip(&mut chip)?;
-    chip.chip.pic.imr = 0xff;
-    vm.set_irqchip(&chip)
 }
 
 /// Puts everything into guest memory that the kernel finds at its start; returns its entry point.
@@ -323,6 +250,7 @@ fn load(
     let cpus = u8::try_from(config.cpus).map_err(|_| MachineError::AcpiTables)?;
     let tables = acpi::tables(cpus, &devices).ok_or(MachineError::AcpiTables)?;
     memory.write_slice(&tables, GuestAddress(layout::ACPI_START)).map_err(loader::LoadError::BootData)?;
+    boot_state::write_reset_vector(memory)?;
     boot_state::write_tables(memory)?;
     Ok(kernel.entry)
 }
@@ -336,55 +264,10 @@ fn mmio_device(index: usize) -> acpi::MmioDevice {
     }
 }
 
-fn create_vcpus(
-    kvm_device: &Kvm,
-    vm: &VmFd,
-    supported: &CpuId,
-    config: &MachineConfig,
-) -> Result<Vec<VcpuFd>, MachineError> {
-    let discovery = config.discovery.zip(config.trace_region()).map(|(leaf, region)| cpuid::Discovery {
-        abi_version: leaf.abi_version,
-        address: region.start,
-        size: region.size,
-    });
-    let cpuid_config = cpuid::CpuidConfig {
-        cpus: config.cpus,
-        tsc_deadline: kvm_device.check_extension(Cap::TscDeadlineTimer),
-        discovery,
-    };
-    (0..config.cpus)
-        .map(|index| {
-            let vcpu = vm.create_vcpu(u64::from(index)).map_err(kvm("create a vCPU"))?;
-            let entries = cpuid::entries(supported.as_slice(), index, &cpuid_config);
-            let entries = CpuId::from_entries(&entries).map_err(|_| MachineError::CpuidLeaves)?;
-            vcpu.set_cpuid2(&entries).map_err(kvm("set a vCPU's CPUID leaves"))?;
-            boot_state::set_msrs(&vcpu)?;
-            Ok(vcpu)
-        })
-        .collect()
-}
-
-/// Gives all vCPUs the same TSC offset and reads it back; `None` if KVM knows no offsets and none was asked for.
-fn set_tsc_offsets(vcpus: &[VcpuFd], wanted: Option<i64>) -> Result<Option<Vec<i64>>, MachineError> {
-    if wanted.is_none() && !tsc::has_offset(&vcpus[0]) {
-        return Ok(None);
-    }
-    let wanted = match wanted {
-        Some(offset) => offset,
-        None => tsc::read_offset(&vcpus[0]).map_err(kvm("read a TSC offset"))?,
-    };
-    let offsets = (0u32..).zip(vcpus).map(|(vcpu, fd)| {
-        tsc::set_offset(fd, wanted).map_err(kvm("set a TSC offset"))?;
-        let found = tsc::read_offset(fd).map_err(kvm("read a TSC offset"))?;
-        if found == wanted { Ok(found) } else { Err(MachineError::TscOffset { vcpu, wanted, found }) }
-    });
-    offsets.collect::<Result<Vec<_>, _>>().map(Some)
-}
-
 /// An event that raises interrupt `gsi` (edge-triggered) in the guest.
 fn interrupt_line(vm: &VmFd, gsi: u32) -> Result<EventFd, MachineError> {
     let event = EventFd::new(EFD_NONBLOCK).map_err(MachineError::Device)?;
-    vm.register_irqfd(&event, gsi).map_err(kvm("connect an interrupt"))?;
+    vm.register_irqfd(&event, gsi).map_err(refused("connect an interrupt"))?;
     Ok(event)
 }
 
@@ -403,51 +286,15 @@ fn virtio_devices(
         let device = MmioTransport::new(Box::new(block), memory.clone(), interrupt).map_err(MachineError::Device)?;
         let address = IoEventAddress::Mmio(place.address + QUEUE_NOTIFY);
         for (queue, event) in (0u32..).zip(device.notify_events()) {
-            vm.register_ioevent(event, &address, queue).map_err(kvm("connect a notification"))?;
+            vm.register_ioevent(event, &address, queue).map_err(refused("connect a notification"))?;
         }
         devices.push(Arc::new(device));
     }
     Ok(devices)
 }
 
-type EventLoop = EventManager<Box<dyn MutEventSubscriber>>;
-
-/// Wakes the event loop and remembers that it did.
-struct Wake {
-    event: Arc<EventFd>,
-    woken: Rc<Cell<bool>>,
-}
-
-impl MutEventSubscriber for Wake {
-    fn process(&mut self, _: Events, _: &mut EventOps) {
-        let _ = self.event.read();
-        self.woken.set(true);
-    }
-
-    fn init(&mut self, ops: &mut EventOps) {
-        // A fresh descriptor of our own: refused only when the host has no memory for it.
-        let _ = ops.add(Events::new(&*self.event, EventSet::IN));
-    }
-}
-
-/// Adds a subscriber that reports in the returned cell whether `event` was signalled.
-fn add_wake(manager: &mut EventLoop, event: &Arc<EventFd>) -> Rc<Cell<bool>> {
-    let woken = Rc::new(Cell::new(false));
-    manager.add_subscriber(Box::new(Wake { event: Arc::clone(event), woken: Rc::clone(&woken) }));
-    woken
-}
-
-fn event_loop(peripherals: &Peripherals, input: Option<File>) -> Result<EventLoop, MachineError> {
-    let mut manager = EventLoop::new().map_err(MachineError::EventLoop)?;
-    for device in &peripherals.virtio {
-        manager.add_subscriber(Box::new(QueueEvents(Arc::clone(device))));
-    }
-    manager.add_subscriber(Box::new(ConsoleInput::new(Arc::clone(&peripherals.serial), input)));
-    Ok(manager)
-}
-
-/// Starts all vCPU threads; they enter the guest only when all exist.
-fn start(vcpus: Vec<VcpuFd>, context: &VcpuContext) -> Result<Vec<VcpuHandle>, MachineError> {
+/// Creates all vCPU threads; they wait for the command to run.
+fn spawn_all(vcpus: Vec<VcpuFd>, context: &VcpuContext) -> Result<Vec<VcpuHandle>, MachineError> {
     let mut handles = Vec::new();
     for (index, fd) in (0u32..).zip(vcpus) {
         match vcpu::spawn(index, fd, context.clone()) {
@@ -459,38 +306,7 @@ fn start(vcpus: Vec<VcpuFd>, context: &VcpuContext) -> Result<Vec<VcpuHandle>, M
             }
         }
     }
-    handles.iter().for_each(VcpuHandle::run);
     Ok(handles)
-}
-
-/// Serves the devices until the guest ends, the host asks for it, or a panicked guest has had its time.
-fn drive(
-    manager: &mut EventLoop,
-    outcomes: &mpsc::Receiver<Outcome>,
-    stopped: &Cell<bool>,
-    power: &PowerPorts,
-) -> Outcome {
-    let mut deadline = None;
-    loop {
-        let timeout = deadline.map(|deadline: Instant| {
-            i32::try_from(deadline.saturating_duration_since(Instant::now()).as_millis() + 1).unwrap_or(i32::MAX)
-        });
-        if let Err(error) = manager.run_with_timeout(timeout.unwrap_or(-1)) {
-            return Outcome::Failed(RunError::EventLoop(error));
-        }
-        if let Ok(outcome) = outcomes.try_recv() {
-            return outcome;
-        }
-        if stopped.get() {
-            return Outcome::Stopped;
-        }
-        if power.panicked() {
-            let deadline = *deadline.get_or_insert_with(|| Instant::now() + PANIC_GRACE);
-            if Instant::now() >= deadline {
-                return Outcome::Panic;
-            }
-        }
-    }
 }
 
 /// Stops all vCPUs, then waits for their threads.

@@ -252,7 +252,6 @@ impl VirtioDevice for Block {
 mod tests {
     use super::*;
     use crate::machine::observer::NoObserver;
-    use virtio_bindings::virtio_ring::{VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
     use virtio_queue::desc::RawDescriptor;
     use virtio_queue::desc::split::Descriptor;
     use virtio_queue::mock::MockSplitQueue;
@@ -270,28 +269,23 @@ mod tests {
 
     fn disk(read_only: bool) -> Block {
         let file = tempfile::tempfile().unwrap();
-        let pattern: Vec<u8> = (0..SECTORS * SECTOR_SIZE).map(|at| (at / SECTOR_SIZE) as u8).collect();
+        let pattern: Vec<u8> = (0u8..64).flat_map(|sector| [sector; 512]).collect();
         file.write_all_at(&pattern, 0).unwrap();
         Block::new(file, SECTORS * SECTOR_SIZE, read_only, 3, Arc::new(NoObserver))
     }
 
-    fn descriptor(address: u64, length: u32, device_writes: bool) -> RawDescriptor {
-        let flags = if device_writes { VRING_DESC_F_WRITE } else { 0 } as u16;
-        RawDescriptor::from(Descriptor::new(address, length, flags, 0))
-    }
+    const NEXT: u16 = 1;
+    const DEVICE_WRITES: u16 = 2;
 
     /// Chains `descriptors` (address, length, written by the device), serves them, and returns the status byte.
     fn serve(disk: &mut Block, memory: &GuestMemoryMmap, parts: &[(u64, u32, bool)]) -> u8 {
         let queue = MockSplitQueue::new(memory, 16);
-        let last = parts.len() - 1;
-        let descriptors: Vec<_> = parts
-            .iter()
-            .enumerate()
-            .map(|(at, (address, length, device_writes))| {
-                let next = if at < last { VRING_DESC_F_NEXT } else { 0 };
-                let write = if *device_writes { VRING_DESC_F_WRITE } else { 0 };
-                let flags = (next | write) as u16;
-                RawDescriptor::from(Descriptor::new(*address, *length, flags, at as u16 + 1))
+        let descriptors: Vec<_> = (1u16..)
+            .zip(parts)
+            .map(|(next, (address, length, device_writes))| {
+                let last = usize::from(next) == parts.len();
+                let flags = u16::from(!last) * NEXT + u16::from(*device_writes) * DEVICE_WRITES;
+                RawDescriptor::from(Descriptor::new(*address, *length, flags, next))
             })
             .collect();
         queue.build_desc_chain(&descriptors).unwrap();
@@ -427,7 +421,7 @@ mod tests {
     fn an_available_index_that_runs_ahead_stops_the_device() {
         let (memory, mut disk) = (memory(), disk(false));
         let queue = MockSplitQueue::new(&memory, 16);
-        queue.build_desc_chain(&[descriptor(HEADER, 16, false)]).unwrap();
+        queue.build_desc_chain(&[RawDescriptor::from(Descriptor::new(HEADER, 16, 0, 0))]).unwrap();
         queue.avail().idx().store(1000);
         let mut ring: Queue = queue.create_queue().unwrap();
         assert!(disk.serve(0, &mut ring, &memory).is_err());
@@ -451,5 +445,37 @@ mod tests {
     fn only_a_read_only_disk_says_so() {
         let bit = 1 << VIRTIO_BLK_F_RO;
         assert_eq!([true, false].map(|ro| disk(ro).features() & bit), [bit, 0]);
+    }
+
+    proptest::proptest! {
+        /// Whatever lies in the rings, the device comes to an end, and a read-only disk stays as it was.
+        #[test]
+        fn hostile_rings_neither_hang_the_device_nor_change_a_read_only_disk(
+            descriptors in proptest::collection::vec(
+                (0u64..0x12_0000, 0u32..0x2000, 0u16..8, 0u16..18), 16
+            ),
+            heads in proptest::collection::vec(0u16..20, 16),
+            available in 0u16..20,
+            kind in 0u32..12,
+            sector in 0u64..70,
+        ) {
+            let (memory, mut disk) = (memory(), disk(true));
+            header(&memory, kind, sector);
+            let queue = MockSplitQueue::new(&memory, 16);
+            for (index, (address, length, flags, next)) in (0u16..).zip(descriptors) {
+                let address = [HEADER, address][usize::from(address % 3 > 0)];
+                let descriptor = Descriptor::new(address, length, flags, next);
+                queue.desc_table().store(index, RawDescriptor::from(descriptor)).unwrap();
+            }
+            for (index, head) in heads.iter().enumerate() {
+                queue.avail().ring().ref_at(index).unwrap().store(*head);
+            }
+            queue.avail().idx().store(available);
+            let mut ring: Queue = queue.create_queue().unwrap();
+            let _ = disk.serve(0, &mut ring, &memory);
+            let mut last = [0u8; 1];
+            disk.file.read_exact_at(&mut last, SECTORS * SECTOR_SIZE - 1).unwrap();
+            proptest::prop_assert_eq!(last, [63]);
+        }
     }
 }

@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use event_manager::{EventOps, Events, MutEventSubscriber};
 use virtio_bindings::virtio_config::{
-    VIRTIO_CONFIG_S_DRIVER_OK, VIRTIO_CONFIG_S_FAILED, VIRTIO_CONFIG_S_FEATURES_OK, VIRTIO_CONFIG_S_NEEDS_RESET,
-    VIRTIO_F_VERSION_1,
+    VIRTIO_CONFIG_S_DRIVER_OK, VIRTIO_CONFIG_S_FEATURES_OK, VIRTIO_CONFIG_S_NEEDS_RESET, VIRTIO_F_VERSION_1,
 };
 use virtio_bindings::virtio_mmio::{
     VIRTIO_MMIO_CONFIG, VIRTIO_MMIO_CONFIG_GENERATION, VIRTIO_MMIO_DEVICE_FEATURES, VIRTIO_MMIO_DEVICE_FEATURES_SEL,
@@ -282,7 +281,7 @@ impl State {
     fn write_status(&mut self, value: u32, memory: &GuestMemoryMmap) {
         let added = value & !self.status;
         // The driver sets bits; only a reset clears them, and NEEDS_RESET is the device's own.
-        self.status |= value & 0x7f & !VIRTIO_CONFIG_S_NEEDS_RESET | value & VIRTIO_CONFIG_S_FAILED;
+        self.status |= value & 0xff & !VIRTIO_CONFIG_S_NEEDS_RESET;
         let version_1 = 1 << VIRTIO_F_VERSION_1;
         if added & VIRTIO_CONFIG_S_FEATURES_OK != 0 {
             let unknown = self.driver_features & !self.features();
@@ -348,7 +347,7 @@ mod tests {
             &[16]
         }
         fn read_config(&self, offset: u64, data: &mut [u8]) {
-            data.fill(offset as u8);
+            data.fill(u8::try_from(offset).unwrap());
         }
         fn serve(&mut self, _: usize, _: &mut Queue, _: &GuestMemoryMmap) -> Result<Served, virtio_queue::Error> {
             Ok(Served { interrupt: true, more: false })
@@ -490,5 +489,25 @@ mod tests {
         let mut data = [0xff; 2];
         transport().read(0, &mut data);
         assert_eq!(data, [0, 0]);
+    }
+
+    proptest::proptest! {
+        /// Whatever a driver writes into whatever register, in whatever order, the transport survives it.
+        #[test]
+        fn hostile_register_accesses_are_survived(
+            accesses in proptest::collection::vec((0u64..0x110, 0u32..0x110, 0usize..9), 0..200)
+        ) {
+            let transport = transport();
+            for (offset, value, width) in accesses {
+                let mut bytes = [0u8; 8];
+                bytes[..4].copy_from_slice(&value.to_le_bytes());
+                transport.write(offset, &bytes[..width]);
+                transport.write(offset & !3, &bytes[..4]);
+                transport.serve(0);
+                transport.read(offset & 0xff, &mut bytes[..width]);
+            }
+            write(&transport, VIRTIO_MMIO_STATUS, 0);
+            proptest::prop_assert_eq!(read(&transport, VIRTIO_MMIO_STATUS), 0);
+        }
     }
 }
