@@ -188,7 +188,8 @@ fn panicking_guest_leaves_the_events_up_to_the_panic() {
     let log = log("panic");
 
     assert!(log.contains("sysrq triggered crash"), "{log}");
-    assert_ne!(status("panic"), 0);
+    assert_eq!(status("panic"), 1);
+    assert!(log.contains("strata: the guest's kernel panicked"), "{log}");
     for layer in LAYERS {
         assert!(events.iter().any(|event| event.layer == layer), "no events of {layer}");
     }

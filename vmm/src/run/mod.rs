@@ -8,7 +8,7 @@ use crate::agent::{self, AgentError};
 use crate::host_kernel::tracefs::Tracefs;
 use crate::host_kernel::{HostTraceConfig, HostTraceError, HostTracer};
 use crate::machine::{
-    DiscoveryLeaf, DiskConfig, Machine, MachineConfig, MachineError, NoObserver, Observer, Outcome, RunOptions,
+    DiscoveryLeaf, DiskConfig, Limits, Machine, MachineConfig, MachineError, NoObserver, Observer, Outcome, RunOptions,
     StopHandle,
 };
 use crate::probe::{self, KvmKind, KvmProbe};
@@ -146,7 +146,8 @@ pub fn run(request: &RunRequest, say: &mut dyn FnMut(&str)) -> Result<RunReport,
     let host_events = Tracefs::find().and_then(|tracefs| tracefs.available_events());
     check_selection(&selection, host_events.as_deref().ok())?;
     if let Some(trace) = &request.trace {
-        TraceFolder::check(trace)?;
+        // Tried and removed again: a run that is refused below leaves no folder.
+        drop(TraceFolder::create(trace)?);
     }
     let mut config = MachineConfig {
         kernel: request.kernel.clone(),
@@ -160,7 +161,7 @@ pub fn run(request: &RunRequest, say: &mut dyn FnMut(&str)) -> Result<RunReport,
         discovery: None,
         tsc_offset: None,
     };
-    config.open().map_err(MachineError::from)?;
+    config.check(&Limits::without_kvm()).and_then(|()| config.open().map(drop)).map_err(MachineError::from)?;
     if let (Agent::Module(module), true) = (&request.agent, request.trace.is_some()) {
         let kernel = read(&request.kernel)?;
         let module_bytes = read(module)?;
