@@ -17,7 +17,6 @@ use crate::tracing::region::{EnabledEvents, RegionError, TraceRegion};
 use crate::tracing::selection::{Layer, Selection, SelectionError};
 use crate::tracing::vmm_events::{EVENTS, VmmTracer};
 use clock::HostClock;
-use clock_sync::calibration;
 use clock_sync::relation::Relation;
 use clock_sync::tsc;
 use console::Keyboard;
@@ -224,7 +223,7 @@ fn run_traced(
     for layer in &missing {
         say(&format!("{} is missing: {} ({})", layer.layer, layer.reason, layer.fix));
     }
-    let reading = calibration::read_together(tsc::read_ordered, host_clock.frequency);
+    let reading = machine.clock_reading(host_clock.frequency);
     let session = Session {
         format: FORMAT_VERSION,
         strata: env!("CARGO_PKG_VERSION").into(),
@@ -267,7 +266,7 @@ fn run_traced(
 fn run_machine(machine: Machine, observer: Arc<dyn Observer>) -> Result<Outcome, RunFailure> {
     stop_on_signals(machine.stop_handle())?;
     let (_keyboard, console_input) = Keyboard::take();
-    let options = RunOptions { observer, console_output: Box::new(io::stdout()), console_input };
+    let options = RunOptions { observer, console_output: console::screen(), console_input };
     Ok(machine.run(options)?)
 }
 
