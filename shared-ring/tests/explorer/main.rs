@@ -139,3 +139,8 @@ fn forced_switch_of_a_flight_recorder() {
 fn flush_request_is_honoured_when_it_is_said_to_be() {
     verify("flush request", &scenarios::flush_request(), 1_000);
 }
+
+#[test]
+fn flight_recorder_of_four_sub_buffers() {
+    verify("recorder four", &scenarios::recorder_four(), 10_000);
+}

@@ -25,7 +25,7 @@ fn killer(mutant: Mutant) -> Option<(&'static str, Scenario)> {
         Mutant::EnterWithoutReference => ("recorder laps", scenarios::recorder_laps()),
         Mutant::LapTagDropped => ("recorder consumer interrupted", scenarios::recorder_consumer_interrupted()),
         Mutant::ReuseBeforeRelease => ("recorder laps", scenarios::recorder_laps()),
-        Mutant::PushNotAtomic => ("recorder laps", scenarios::recorder_laps()),
+        Mutant::PushNotAtomic => ("recorder four", scenarios::recorder_four()),
         Mutant::ForceSwitchGivesUp => ("flush request", scenarios::flush_request()),
         Mutant::PublishWithoutRelease => return None,
     })

@@ -156,7 +156,18 @@ pub fn recorder_laps() -> Scenario {
     }
 }
 
-/// As before, with small records, so that sub-buffers are completed by contexts that did not open them.
+/// More sub-buffers than contexts: a nested record can push the reader in the middle of a push.
+pub fn recorder_four() -> Scenario {
+    Scenario {
+        sub_buffers: 4,
+        before: vec![Record(96); 5],
+        task: vec![Record(96), Consume],
+        interrupts: vec![Record(96), Consume],
+        ..flight_recorder()
+    }
+}
+
+/// Small records, so that sub-buffers are completed by contexts that did not open them.
 pub fn recorder_switch() -> Scenario {
     Scenario {
         before: vec![Record(96), Record(96), Record(40), Record(40)],
