@@ -256,6 +256,8 @@ impl Storage for Memory {
         before
     }
 
+    fn fence_release(&self) {}
+
     unsafe fn write(&self, offset: usize, bytes: &[u8]) {
         // Two steps, so that something can happen in the middle of a payload.
         let middle = (bytes.len() / 16) * 8;
