@@ -4,6 +4,7 @@
 //! - [`control`]: the folder and control socket of a running VM, `strata ctl` and `strata ps`.
 //! - [`machine`]: boot, vCPUs, devices; [`probe`]: what kind of KVM a host has.
 //! - [`host_kernel`]: the host kernel's tracepoints.
+//! - [`recover`]: a trace of a region whose process died.
 //! - [`tracing`]: the trace region, the VMM's own events, and the recorder that drains every layer into a trace folder.
 
 pub mod agent;
@@ -13,5 +14,6 @@ pub mod doctor;
 pub mod host_kernel;
 pub mod machine;
 pub mod probe;
+pub mod recover;
 pub mod run;
 pub mod tracing;

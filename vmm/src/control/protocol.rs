@@ -30,6 +30,24 @@ impl Mode {
     }
 }
 
+impl From<Mode> for shared_ring::layout::Mode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Discard => Self::Discard,
+            Mode::FlightRecorder => Self::FlightRecorder,
+        }
+    }
+}
+
+impl From<shared_ring::layout::Mode> for Mode {
+    fn from(mode: shared_ring::layout::Mode) -> Self {
+        match mode {
+            shared_ring::layout::Mode::Discard => Self::Discard,
+            shared_ring::layout::Mode::FlightRecorder => Self::FlightRecorder,
+        }
+    }
+}
+
 impl fmt::Display for Mode {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.pad(self.name())

@@ -7,13 +7,13 @@ use super::guest_processes::GuestProcesses;
 use super::host_layer::{HostLayer, HostWindow};
 use super::kernel_rings::KernelRings;
 use super::process_table::ProcessTable;
-use super::region::EnabledEvents;
+use super::region::{EnabledEvents, MAIN_SESSION};
 use super::ring_layer::Producers;
 use super::sessions::ExtraSessions;
 use super::streaming::{Looked, Streaming};
 use super::vmm_events::VmmTracer;
 use super::vmm_layer::vmm_layer;
-use crate::control::protocol::{Answer, LayerStatus, Request, SessionStatus, TraceStatus};
+use crate::control::protocol::{Answer, LayerStatus, Request, SessionStatus, Status, TraceStatus};
 use crate::host_kernel::HostTracer;
 use crate::run::trace_folder::{TraceFolder, TraceFolderError};
 use shared_ring::layout::Mode;
@@ -24,7 +24,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use thiserror::Error;
-use trace_merge::session::{Layer, Session, SessionError};
+use trace_merge::session::{Layer, Session, SessionError, StreamDescription};
 use trace_merge::writer::WriteError;
 
 /// Pause after a look at all layers that found nothing.
@@ -256,7 +256,7 @@ impl Recording {
             self.facts.region.set_enabled(0, &self.layers.enabled(&self.facts));
         }
         let facts_changed = self.facts.look();
-        let extra = self.extra.look(&self.facts)?;
+        let extra = self.extra.look()?;
         if looked.news || facts_changed || self.saved.elapsed() >= SAVE_INTERVAL {
             self.save(facts_changed)?;
         }
@@ -265,7 +265,7 @@ impl Recording {
 
     fn finish(&mut self, outcome: String) -> Result<Session, RecorderError> {
         self.facts.look();
-        self.extra.finish(&self.facts, &outcome)?;
+        self.extra.finish(&outcome)?;
         let layers = self.layers.finish(&mut self.facts)?;
         self.facts.session.outcome = Some(outcome);
         self.facts.save(layers)?;
@@ -285,11 +285,14 @@ impl Recording {
     /// Does what `request` asks for. An error is the recording's own; what is wrong with the request is in the answer.
     fn answer(&mut self, request: Request) -> Result<Answer, RecorderError> {
         Ok(match request {
-            Request::Status => Answer::refused("the status is given by the monitor"),
+            Request::Status => {
+                let trace = Some(self.status());
+                Answer::Status(Box::new(Status { trace, ..Status::default() }))
+            }
             Request::Snapshot { dir, session } => {
                 let written = match session.as_deref().filter(|name| *name != MAIN_SESSION) {
                     None => snapshot(&mut self.layers, &self.facts, &dir),
-                    Some(name) => self.extra.snapshot(name, &self.facts, &dir),
+                    Some(name) => self.extra.snapshot(name, &dir),
                 };
                 written.unwrap_or_else(|error| Answer::refused(chain(&error)))
             }
@@ -297,6 +300,7 @@ impl Recording {
                 Layers::Streaming(layers) => {
                     self.vmm.flush();
                     let answered = layers.flush(&self.facts)?;
+                    self.extra.flush()?;
                     self.save(false)?;
                     Answer::done(if answered {
                         "flushed".to_owned()
@@ -346,5 +350,44 @@ impl Recording {
             layers: self.layers.written().iter().map(layer_status).collect(),
             missing: missing.map(|missing| format!("{}: {} ({})", missing.layer, missing.reason, missing.fix)).collect(),
         }
+    }
+}
+
+/// Writes what a flight recorder holds to the new folder `dir`; tracing goes on.
+pub(super) fn snapshot(layers: &mut Layers, facts: &Facts, dir: &Path) -> Result<Answer, RecorderError> {
+    let recorder = match layers {
+        Layers::FlightRecorder(recorder) => recorder,
+        Layers::Streaming(_) => {
+            let at = facts.dir.display();
+            return Ok(Answer::refused(format!(
+                "this session is written to {at} all the time: read that, after `strata ctl VM flush`; snapshots are for \
+                 sessions in flight-recorder mode"
+            )));
+        }
+    };
+    let mut folder = TraceFolder::create(dir)?;
+    recorder.look(facts);
+    let mut session = facts.session.clone();
+    session.outcome = Some("snapshot of a running VM".into());
+    session.layers = recorder.write(facts, dir, &session)?;
+    session.save(dir)?;
+    folder.keep();
+    let records: u64 = session.layers.iter().flat_map(|layer| &layer.streams).map(|stream| stream.records).sum();
+    Ok(Answer::done(format!("{records} records in {}", dir.display())))
+}
+
+/// An error and its sources on one line.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let sources = std::iter::successors(error.source(), |error| error.source());
+    sources.fold(error.to_string(), |text, source| format!("{text}: {source}"))
+}
+
+fn layer_status(layer: &Layer) -> LayerStatus {
+    let sum = |count: fn(&StreamDescription) -> u64| layer.streams.iter().map(count).sum();
+    LayerStatus {
+        path: layer.path.clone(),
+        records: sum(|stream| stream.records),
+        lost: sum(|stream| stream.lost.total()),
+        overwritten: sum(|stream| stream.overwritten),
     }
 }
