@@ -20,7 +20,7 @@ pub mod c_header;
 #[cfg(feature = "std")]
 pub mod consumer;
 #[cfg(feature = "std")]
-//pub mod crash;
+pub mod crash;
 pub mod event;
 pub mod exchange;
 #[cfg(feature = "std")]
