@@ -372,7 +372,9 @@ mod tests {
         assert!(parse_sub_buffer_size("8M").is_err() && parse_sub_buffer_size("2K").is_err());
         assert_eq!(parse_sub_buffers("256"), Ok(256));
         assert!(parse_sub_buffers("3").unwrap_err().contains("2 to 256"));
-        assert!(parse_sub_buffers("1").is_err() && parse_sub_buffers("512").is_err() && parse_sub_buffers("x").is_err());
+        assert!(
+            parse_sub_buffers("1").is_err() && parse_sub_buffers("512").is_err() && parse_sub_buffers("x").is_err()
+        );
     }
 
     #[test]

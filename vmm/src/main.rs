@@ -13,9 +13,9 @@ use trace_merge::session::{LayerKind, Session};
 use trace_merge::{check, events, report};
 use vmm::cli::{Cli, Command, CtlArgs, DoctorArgs, EventsArgs, PsArgs, ReadArgs, RecoverArgs, RunArgs};
 use vmm::control::{client, directory, list};
-use vmm::{doctor, recover};
 use vmm::machine::Outcome;
 use vmm::run::{self, RunRequest};
+use vmm::{doctor, recover};
 
 fn main() -> ExitCode {
     match dispatch(Cli::parse().command) {

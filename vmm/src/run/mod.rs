@@ -34,7 +34,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 use trace_folder::{TraceFolder, TraceFolderError};
 use trace_merge::clock::VcpuRelation;
@@ -214,12 +214,11 @@ pub fn run(request: &RunRequest, say: &mut dyn FnMut(&str)) -> Result<RunReport,
 }
 
 fn describe_vm(request: &RunRequest) -> VmDescription {
-    // Only the wall clock is of interest here: the rate does not matter.
-    let now = calibration::read_together(tsc::read_ordered, 1_000_000_000);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     VmDescription {
         name: request.name.clone(),
         pid: std::process::id(),
-        started: Started::at(now.utc_ns),
+        started: Started::at(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)),
         vcpus: request.cpus,
         memory: request.memory,
         trace: request.trace.as_ref().map(|path| absolute(path)),
@@ -270,8 +269,7 @@ fn run_traced(
     let host_clock = HostClock::observe(probed.tsc_khz);
     let rings = Rings { geometry: request.geometry, mode: request.mode };
     let region_config = region_config(request.cpus, rings);
-    let mut region =
-        TraceRegion::create(directory.create_region()?, region_config, clock_uuid, host_clock.frequency)?;
+    let mut region = TraceRegion::create(directory.create_region()?, region_config, clock_uuid, host_clock.frequency)?;
     config.shared_slots = region.slots();
     config.discovery = Some(DiscoveryLeaf { abi_version: ABI_VERSION });
     let machine = Machine::new(config)?;
@@ -333,8 +331,7 @@ fn run_traced(
     };
     let (events, region_file) = (request.events.clone(), directory.region());
     let recorder = Recorder::start(Sources { facts, vmm: Arc::clone(&vmm), host, rings, events, region_file })?;
-    let control =
-        ControlServer::start(&directory.socket(), answers(description.clone(), Some(recorder.control())))?;
+    let control = ControlServer::start(&directory.socket(), answers(description.clone(), Some(recorder.control())))?;
     match request.mode {
         Mode::Discard => say(&format!("tracing into {}", trace.display())),
         Mode::FlightRecorder => say(&format!(

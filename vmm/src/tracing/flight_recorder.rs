@@ -129,7 +129,8 @@ impl FlightProcesses {
             if !state.is_in_use() || state.is_active() || state.generation == *given_back {
                 continue;
             }
-            let (layer, registry, rings) = (self.table.layer(number), self.table.registry(number), self.table.rings(number));
+            let (layer, registry, rings) =
+                (self.table.layer(number), self.table.registry(number), self.table.rings(number));
             self.kept.push_back(KeptLayer::take(layer, registry, rings, latest));
             *given_back = state.generation;
             self.table.acknowledge(number, state.generation);

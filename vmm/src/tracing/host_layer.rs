@@ -249,7 +249,7 @@ impl Window {
     }
 
     fn push(&mut self, item: Item<'_>) {
-        let mut add = |counts: &mut BTreeMap<u32, u64>, cpu, count| {
+        let add = |counts: &mut BTreeMap<u32, u64>, cpu, count| {
             let total: &mut u64 = counts.entry(cpu).or_default();
             *total = total.saturating_add(count);
         };

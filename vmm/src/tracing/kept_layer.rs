@@ -6,9 +6,9 @@ use shared_ring::event::EventDescription;
 use shared_ring::packet::{read_header, write_header};
 use shared_ring::registry::Tail;
 use std::collections::HashMap;
+use std::path::Path;
 use trace_merge::session::{Layer, Session};
 use trace_merge::writer::{LayerWriter, NewLayer, WriteError};
-use std::path::Path;
 
 /// Uuid of packets that belong to no trace yet.
 const NO_TRACE: [u8; 16] = [0; 16];

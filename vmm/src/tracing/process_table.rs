@@ -88,7 +88,7 @@ impl ProcessTable {
     #[must_use]
     pub fn rings(&self, number: u32) -> Vec<Consumer> {
         let (vcpus, rings) = (self.layout.config.vcpus, self.layout.config.process_rings);
-        
+
         let ring = |vcpu| {
             let memory = self.memory.part(self.layout.process_ring(number, vcpu), rings.ring_size());
             Consumer::new(memory, rings.geometry, rings.mode, vcpu)

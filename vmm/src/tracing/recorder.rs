@@ -308,9 +308,9 @@ impl Recording {
                         "flushed; the guest did not answer in time, so that its latest records come later".to_owned()
                     })
                 }
-                Layers::FlightRecorder(_) => Answer::refused(
-                    "a flight recorder is written by a snapshot: use `strata ctl VM snapshot DIR`",
-                ),
+                Layers::FlightRecorder(_) => {
+                    Answer::refused("a flight recorder is written by a snapshot: use `strata ctl VM snapshot DIR`")
+                }
             },
             Request::SessionStart { name } if name == MAIN_SESSION => {
                 self.active = true;
@@ -348,7 +348,9 @@ impl Recording {
             guest_kernel: vm.and_then(|vm| vm.guest.as_ref()).map(|guest| guest.kernel.clone()),
             sessions: std::iter::once(main).chain(self.extra.statuses()).collect(),
             layers: self.layers.written().iter().map(layer_status).collect(),
-            missing: missing.map(|missing| format!("{}: {} ({})", missing.layer, missing.reason, missing.fix)).collect(),
+            missing: missing
+                .map(|missing| format!("{}: {} ({})", missing.layer, missing.reason, missing.fix))
+                .collect(),
         }
     }
 }

@@ -189,8 +189,10 @@ impl TraceRegion {
 
     /// Clears the rings of `slot`, and gives their memory back where the file system can do that.
     fn clear_rings(&self, slot: usize) {
-        let (begin, size) =
-            (self.layout.session_rings[slot], self.layout.session_ring_stride[slot] * self.layout.config.vcpus as usize);
+        let (begin, size) = (
+            self.layout.session_rings[slot],
+            self.layout.session_ring_stride[slot] * self.layout.config.vcpus as usize,
+        );
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         if size > 0 && fallocate(&self.file, punch, begin as u64, size as u64).is_err() {
             self.memory.clear(begin, size);
@@ -334,7 +336,7 @@ mod tests {
     fn closed_session_leaves_the_classes_of_the_others_on() {
         let region = region();
         let any = || region.memory().load(offset_of!(Superblock, any_class_mask));
-        let of = |class| EnabledEvents { class_mask: 1 << class, ..EnabledEvents::NONE };
+        let of = |class: u32| EnabledEvents { class_mask: 1 << class, ..EnabledEvents::NONE };
         region.open_session(1, "other", rings());
         region.set_enabled(0, &of(2));
         region.set_enabled(1, &of(5));

@@ -152,7 +152,9 @@ impl ExtraSessions {
                 session.complete("session destroyed")?;
                 Ok(Answer::done(format!("session {name} is gone")))
             }
-            Request::Status | Request::Snapshot { .. } | Request::Flush => Ok(Answer::refused("not a session's request")),
+            Request::Status | Request::Snapshot { .. } | Request::Flush => {
+                Ok(Answer::refused("not a session's request"))
+            }
         }
     }
 

@@ -50,8 +50,8 @@ impl Streaming {
         };
         let kernel = take(&mut self.guest_kernel)?;
         let processes = self.processes.as_mut();
-        let (process_packets, process_news) = processes
-            .map_or(Ok((0, false)), |processes| processes.drain(&facts.dir, &facts.session, guest, latest))?;
+        let (process_packets, process_news) =
+            processes.map_or(Ok((0, false)), |processes| processes.drain(&facts.dir, &facts.session, guest, latest))?;
         let vmm = self.vmm.as_mut().map_or(Ok(0), |vmm| take(vmm).map(|drained| drained.packets))?;
         let host = self.host.as_mut().map_or(Ok(false), HostLayer::drain)?;
         Ok(Looked {

@@ -366,8 +366,7 @@ mod tests {
 
     #[test]
     fn event_that_is_not_chosen_is_not_recorded() {
-        let tracer =
-            VmmTracer::new(1, rings(Mode::Discard), |name| name == "vmm:vcpu_exit", Box::new(|_, _| ()));
+        let tracer = VmmTracer::new(1, rings(Mode::Discard), |name| name == "vmm:vcpu_exit", Box::new(|_, _| ()));
         tracer.vcpu_enter(0);
         tracer.vcpu_exit(0, 5);
 
@@ -378,7 +377,8 @@ mod tests {
     fn flushed_ring_delivers_what_it_holds() {
         let tracer = VmmTracer::new(1, rings(Mode::Discard), |_| true, Box::new(|_, _| ()));
         tracer.vcpu_enter(0);
-        let mut consumer = Consumer::new(tracer.rings().next().unwrap(), rings(Mode::Discard).geometry, Mode::Discard, 0);
+        let mut consumer =
+            Consumer::new(tracer.rings().next().unwrap(), rings(Mode::Discard).geometry, Mode::Discard, 0);
 
         let before = consumer.poll(&mut Vec::new());
         tracer.flush();
