@@ -227,6 +227,16 @@ mod tests {
     }
 
     #[test]
+    fn documented_requests_are_requests() {
+        let document = include_str!("../../../docs/control.md");
+        let block = document.split("```json\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+
+        let requests: Vec<Request> = block.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+
+        assert_eq!(requests.len(), 7);
+    }
+
+    #[test]
     fn unknown_command_and_unknown_field_are_refused() {
         assert!(serde_json::from_str::<Request>(r#"{"command":"fly"}"#).is_err());
         assert!(serde_json::from_str::<Request>(r#"{"command":"session-stop","name":"a","x":1}"#).is_err());
