@@ -113,13 +113,14 @@ struct FlightProcesses {
     given_back: Vec<u32>,
     /// Oldest first.
     kept: VecDeque<KeptLayer>,
+    kept_bytes: usize,
     dropped: u64,
 }
 
 impl FlightProcesses {
     fn new(table: ProcessTable) -> Self {
         let given_back = (0..table.slots()).map(|_| 0).collect();
-        Self { table, given_back, kept: VecDeque::new(), dropped: 0 }
+        Self { table, given_back, kept: VecDeque::new(), kept_bytes: 0, dropped: 0 }
     }
 
     /// Keeps what processes that have ended left in their slots, and gives the slots back.
@@ -131,13 +132,14 @@ impl FlightProcesses {
             }
             let (layer, registry, rings) =
                 (self.table.layer(number), self.table.registry(number), self.table.rings(number));
-            self.kept.push_back(KeptLayer::take(layer, registry, rings, latest));
+            let kept = KeptLayer::take(layer, registry, rings, latest);
+            self.kept_bytes += kept.bytes();
+            self.kept.push_back(kept);
             *given_back = state.generation;
             self.table.acknowledge(number, state.generation);
         }
-        let bytes = |kept: &VecDeque<KeptLayer>| kept.iter().map(KeptLayer::bytes).sum::<usize>();
-        while self.kept.len() > KEPT_PROCESSES || (self.kept.len() > 1 && bytes(&self.kept) > KEPT_BYTES) {
-            self.kept.pop_front();
+        while self.kept.len() > KEPT_PROCESSES || (self.kept.len() > 1 && self.kept_bytes > KEPT_BYTES) {
+            self.kept_bytes -= self.kept.pop_front().map_or(0, |oldest| oldest.bytes());
             self.dropped += 1;
         }
     }

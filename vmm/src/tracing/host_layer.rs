@@ -30,11 +30,13 @@ struct HostSource {
     payload: Vec<u8>,
     /// Why reading stopped early, if it did.
     failed: Option<ReaderError>,
+    /// Whether the rest was taken: there is nothing more to come.
+    finished: bool,
 }
 
 impl HostSource {
     fn new(tracer: HostTracer) -> Self {
-        Self { schemas: Arc::clone(tracer.schemas()), tracer, payload: Vec::new(), failed: None }
+        Self { schemas: Arc::clone(tracer.schemas()), tracer, payload: Vec::new(), failed: None, finished: false }
     }
 
     fn events(&self) -> Vec<EventDescription> {
@@ -43,7 +45,7 @@ impl HostSource {
 
     /// Takes what the kernel has recorded since; `true` if there may be more.
     fn poll(&mut self, sink: &mut dyn FnMut(Item<'_>)) -> bool {
-        if self.failed.is_some() {
+        if self.failed.is_some() || self.finished {
             return false;
         }
         self.take(sink, |tracer, sink| tracer.poll(sink)).unwrap_or(false)
@@ -51,6 +53,7 @@ impl HostSource {
 
     /// Takes the rest and stops tracing.
     fn finish(&mut self, sink: &mut dyn FnMut(Item<'_>)) {
+        self.finished = true;
         if self.failed.is_none() {
             self.take(sink, |tracer, sink| tracer.finish(sink));
         }
@@ -62,7 +65,7 @@ impl HostSource {
         sink: &mut dyn FnMut(Item<'_>),
         read: impl FnOnce(&mut HostTracer, &mut dyn FnMut(HostItem<'_>)) -> Result<T, ReaderError>,
     ) -> Option<T> {
-        let Self { tracer, schemas, payload, failed } = self;
+        let Self { tracer, schemas, payload, failed, .. } = self;
         let mut encode = |item: HostItem<'_>| match item {
             HostItem::Lost { cpu, count } => sink(Item::Lost { cpu, records: count.unwrap_or(1) }),
             HostItem::Record(record) => {

@@ -99,7 +99,9 @@ impl RecorderControl {
         let (reply, answer) = sync_channel(1);
         let sent = self.commands.send(Command::Control(request, reply));
         // Either end is gone when the recording is being completed or has failed.
-        sent.ok().and_then(|()| answer.recv().ok()).unwrap_or_else(|| Answer::refused("the VM is ending"))
+        sent.ok()
+            .and_then(|()| answer.recv().ok())
+            .unwrap_or_else(|| Answer::refused("the VM is ending, or its recording has failed"))
     }
 }
 
@@ -367,6 +369,9 @@ pub(super) fn snapshot(layers: &mut Layers, facts: &Facts, dir: &Path) -> Result
             )));
         }
     };
+    if !dir.is_absolute() {
+        return Ok(Answer::refused(format!("'{}' is no absolute path", dir.display())));
+    }
     let mut folder = TraceFolder::create(dir)?;
     recorder.look(facts);
     let mut session = facts.session.clone();

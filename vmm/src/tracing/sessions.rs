@@ -10,6 +10,7 @@ use super::selection::{Layer, Selection};
 use super::streaming::Streaming;
 use crate::control::protocol::{Answer, Request, SessionStatus};
 use crate::run::trace_folder::TraceFolder;
+use shared_ring::event::class;
 use shared_ring::layout::{Geometry, Mode, SESSION_SLOTS};
 use shared_ring::region::Rings;
 use std::path::{Path, PathBuf};
@@ -188,6 +189,9 @@ impl ExtraSessions {
         if rings.mode == Mode::Discard && trace.is_none() {
             return Err("a session in discard mode needs a folder to be written to: give --trace DIR".into());
         }
+        if let Some(relative) = trace.as_ref().filter(|path| !path.is_absolute()) {
+            return Err(format!("'{}' is no absolute path", relative.display()));
+        }
         let selection = Selection::parse(&events).map_err(|error| chain(&error))?;
         let known = strata_kmod::catalog::EVENTS.iter().map(|event| event.name.into()).collect();
         selection.check(&[(Layer::Guest, known)]).map_err(|error| chain(&error))?;
@@ -254,7 +258,10 @@ impl ExtraSessions {
 impl ExtraSession {
     fn enable(&mut self) {
         // Event types may have come while nobody looked; the session's own view of the registry says.
-        self.facts.region.set_enabled(self.slot, &self.layers.enabled(&self.facts));
+        let mut enabled = self.layers.enabled(&self.facts);
+        // Applications record into their own rings, which follow the first session.
+        enabled.class_mask &= !(1 << class::USER);
+        self.facts.region.set_enabled(self.slot, &enabled);
     }
 
     /// Takes the slot back from the guest, and waits a moment for it to let go.
