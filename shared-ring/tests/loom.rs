@@ -344,7 +344,6 @@ fn exchange(records: usize, polls: usize, loads: SharedLoads) -> impl Fn() + Sen
         assert_eq!(recorded.len(), records, "a flight recorder loses nothing for want of room");
         assert!(delivered.is_sorted_by(|left, right| left < right), "delivered twice, or out of order: {delivered:?}");
         assert!(delivered.iter().all(|&(number, time)| time == time_of(number)), "a time of another record");
-        drop(reader);
         check_last_sub_buffers(&memory, &recorded);
     }
 }
