@@ -7,8 +7,10 @@
 #include <linux/cpumask.h>
 #include <linux/kernel.h>
 #include <linux/module.h>
+#include <linux/panic_notifier.h>
 #include <linux/slab.h>
 #include <linux/utsname.h>
+#include <asm/io.h>
 #include <asm/processor.h>
 
 #include "strata.h"
@@ -69,6 +71,17 @@ static void strata_report(int error)
 	}
 }
 
+/* Tells the hypervisor, so that a panic is not taken for the reboot that may follow it. */
+static int strata_on_panic(struct notifier_block *block, unsigned long event, void *message)
+{
+	outb(STRATA_PANIC_PORT_PANICKED, STRATA_PANIC_PORT);
+	return NOTIFY_DONE;
+}
+
+static struct notifier_block strata_panic_block = {
+	.notifier_call = strata_on_panic,
+};
+
 static int __init strata_init(void)
 {
 	int error, cpu;
@@ -109,6 +122,7 @@ static int __init strata_init(void)
 		pr_err("cannot register /dev/strata (error %d)\n", error);
 		goto probes;
 	}
+	atomic_notifier_chain_register(&panic_notifier_list, &strata_panic_block);
 	return 0;
 
 probes:
@@ -126,6 +140,7 @@ unmap:
 
 static void __exit strata_exit(void)
 {
+	atomic_notifier_chain_unregister(&panic_notifier_list, &strata_panic_block);
 	/* Processes that use the device hold a reference to the module, so none is left. */
 	strata_device_unregister();
 	strata_probes_unregister();

@@ -15,6 +15,12 @@ pub const PAGE_SIZE: usize = 4096;
 /// Signature that the CPUID discovery leaf returns in `ebx`, `ecx`, `edx`.
 pub const CPUID_SIGNATURE: [u8; 12] = *b"STRATATRACE\0";
 
+/// I/O port by which a guest says that its kernel panicked, as QEMU's pvpanic device: writing [`PANIC_PORT_PANICKED`].
+pub const PANIC_PORT: u16 = 0x505;
+
+/// Bit of [`PANIC_PORT`] that says so.
+pub const PANIC_PORT_PANICKED: u8 = 1;
+
 /// Number of session slots in a region.
 pub const SESSION_SLOTS: usize = 4;
 

@@ -4,6 +4,7 @@
 //! may accept a TSC offset and ignore it. Neither shows in a capability, so both are tried.
 #![allow(unsafe_code)] // a memory slot is given to KVM by address
 
+use clock_sync::tsc::read_ordered as host_tsc;
 use kvm_bindings::{kvm_regs, kvm_userspace_memory_region};
 use kvm_ioctls::{Cap, Kvm, VcpuExit, VcpuFd, VmFd};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
@@ -157,11 +158,11 @@ fn try_guest(kvm: &Kvm) -> Result<(KvmKind, Option<bool>, Option<u32>), errno::E
     vcpu.set_cpuid2(&cpuid)?;
     boot_state::set_boot_registers(&vcpu, CODE).map_err(|_| errno::Error::new(libc::EINVAL))?;
     vcpu.set_regs(&kvm_regs { rip: CODE, rsp: 0x8ff0, rflags: 2, ..Default::default() })?;
-    let offset = TSC_SHIFT.wrapping_sub(tsc::host_tsc()).cast_signed();
+    let offset = TSC_SHIFT.wrapping_sub(host_tsc()).cast_signed();
     let offset_set = tsc::has_offset(&vcpu) && tsc::set_offset(&vcpu, offset).is_ok();
-    let before = tsc::host_tsc();
+    let before = host_tsc();
     let trial = run(&mut vcpu, &memory)?;
-    let after = tsc::host_tsc();
+    let after = host_tsc();
     let honoured = offset_set.then(|| saw_offset(trial.tsc, offset, before, after));
     Ok((judge(trial.end), honoured, vcpu.get_tsc_khz().ok()))
 }

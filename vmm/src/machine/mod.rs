@@ -29,6 +29,7 @@ use std::fs::File;
 use std::io;
 use std::sync::{Arc, mpsc};
 
+use clock_sync::calibration::Reading;
 use kvm_ioctls::{Cap, IoEventAddress, VcpuFd, VmFd};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use vmm_sys_util::errno;
@@ -38,7 +39,6 @@ pub use config::{ConfigError, DiscoveryLeaf, DiskConfig, Limits, MachineConfig, 
 pub use observer::{BlockRequestKind, ControlEvent, NoObserver, Observer};
 pub use outcome::{Outcome, RunError};
 pub use serial::ConsoleOutput;
-pub use tsc::{ClockReading, ClockSource};
 
 use hypervisor::refused;
 use peripherals::Peripherals;
@@ -176,10 +176,10 @@ impl Machine {
         self.tsc_khz
     }
 
-    /// Reads the host's TSC and wall clock together.
+    /// Reads the host's TSC, of `frequency` Hz, and the wall clock together.
     #[must_use]
-    pub fn clock_reading(&self) -> ClockReading {
-        tsc::clock_reading(&self.vm)
+    pub fn clock_reading(&self, frequency: u64) -> Reading {
+        tsc::clock_reading(&self.vm, frequency)
     }
 
     /// Where the shared slots lie in the guest, if there are any.

@@ -12,16 +12,15 @@ pub const RESET_PORT: u16 = 0x602;
 pub const RESET_VALUE: u8 = 1;
 /// The sleep type that the DSDT gives for soft-off.
 pub const SLEEP_TYPE_OFF: u8 = 5;
-/// QEMU's pvpanic port.
-pub const PANIC_PORT: u16 = 0x505;
+pub use shared_ring::layout::PANIC_PORT;
 /// Command port of the 8042 keyboard controller.
 pub const KEYBOARD_COMMAND_PORT: u16 = 0x64;
 /// The 8042 command that pulses the processor's reset line.
 const KEYBOARD_RESET: u8 = 0xfe;
 /// Sleep control register: enter the sleep state.
 const SLEEP_ENABLE: u8 = 1 << 5;
-/// pvpanic events this machine understands: the guest panicked (bit 0).
-const PANIC_EVENTS: u8 = 1;
+/// pvpanic events this machine understands.
+const PANIC_EVENTS: u8 = shared_ring::layout::PANIC_PORT_PANICKED;
 
 /// What a guest asks of its machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

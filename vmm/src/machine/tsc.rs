@@ -1,14 +1,13 @@
 //! The guest's time stamp counter, and one reading of all host clocks.
-#![allow(unsafe_code)] // kvm-ioctls wraps no vCPU device attributes on x86, and RDTSC is an intrinsic
+#![allow(unsafe_code)] // kvm-ioctls wraps no vCPU device attributes on x86
 
-use std::arch::x86_64::_rdtsc;
 use std::ptr;
 
+use clock_sync::calibration::{Reading, read_together};
 use kvm_bindings::{
     KVM_CLOCK_HOST_TSC, KVM_CLOCK_REALTIME, KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET, kvm_clock_data, kvm_device_attr,
 };
 use kvm_ioctls::{VcpuFd, VmFd};
-use rustix::time::{ClockId, clock_gettime};
 use vmm_sys_util::errno;
 use vmm_sys_util::ioctl::ioctl_with_ref;
 
@@ -24,16 +23,6 @@ mod request {
     ioctl_iow_nr!(KVM_SET_DEVICE_ATTR, KVMIO, 0xe1, kvm_device_attr);
     ioctl_iow_nr!(KVM_GET_DEVICE_ATTR, KVMIO, 0xe2, kvm_device_attr);
     ioctl_iow_nr!(KVM_HAS_DEVICE_ATTR, KVMIO, 0xe3, kvm_device_attr);
-}
-
-/// Pairs of readings from which the narrowest is taken.
-const BRACKETS: usize = 16;
-
-/// The host's TSC now.
-#[must_use]
-pub fn host_tsc() -> u64 {
-    // SAFETY: RDTSC has no memory operand, and Linux lets user space execute it.
-    unsafe { _rdtsc() }
 }
 
 fn offset_attribute(value: *const u64) -> kvm_device_attr {
@@ -76,94 +65,34 @@ pub fn read_offset(vcpu: &VcpuFd) -> Result<i64, errno::Error> {
     if result == 0 { Ok(value.cast_signed()) } else { errno::errno_result() }
 }
 
-/// How exact a [`ClockReading`] is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClockSource {
-    /// KVM read both clocks at one instant.
-    Kvm,
-    /// The wall clock was read between two readings of the TSC, this many ticks apart.
-    Bracketed {
-        /// Ticks between the two readings: the instant is known to half of it.
-        width: u64,
-    },
-}
-
-/// The host's TSC and wall clock at one instant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClockReading {
-    /// Host TSC, ticks.
-    pub host_tsc: u64,
-    /// `CLOCK_REALTIME`, nanoseconds since 1970.
-    pub realtime_ns: u64,
-    /// How the two were read together.
-    pub source: ClockSource,
-}
-
-/// Reads TSC and wall clock together: from KVM where it can (flags of `KVM_GET_CLOCK`), else bracketed.
+/// Reads TSC and wall clock together: at one instant by KVM where it can (flags of `KVM_GET_CLOCK`), else bracketed.
+/// `frequency` is the TSC's rate, Hz.
 #[must_use]
-pub fn clock_reading(vm: &VmFd) -> ClockReading {
-    vm.get_clock().ok().and_then(|clock| from_kvm(&clock)).unwrap_or_else(bracketed)
+pub fn clock_reading(vm: &VmFd, frequency: u64) -> Reading {
+    vm.get_clock()
+        .ok()
+        .and_then(|clock| from_kvm(&clock))
+        .unwrap_or_else(|| read_together(clock_sync::tsc::read_ordered, frequency))
 }
 
-fn from_kvm(clock: &kvm_clock_data) -> Option<ClockReading> {
+fn from_kvm(clock: &kvm_clock_data) -> Option<Reading> {
     let both = KVM_CLOCK_REALTIME | KVM_CLOCK_HOST_TSC;
-    (clock.flags & both == both).then_some(ClockReading {
-        host_tsc: clock.host_tsc,
-        realtime_ns: clock.realtime,
-        source: ClockSource::Kvm,
-    })
-}
-
-/// The narrowest of several readings of the wall clock between two of the TSC.
-#[must_use]
-pub fn bracketed() -> ClockReading {
-    let readings = (0..BRACKETS).map(|_| {
-        let before = host_tsc();
-        let realtime_ns = realtime_ns();
-        let width = host_tsc().saturating_sub(before);
-        ClockReading { host_tsc: before + width / 2, realtime_ns, source: ClockSource::Bracketed { width } }
-    });
-    let width = |reading: &ClockReading| match reading.source {
-        ClockSource::Kvm => 0,
-        ClockSource::Bracketed { width } => width,
-    };
-    readings.min_by_key(width).unwrap_or(ClockReading {
-        host_tsc: host_tsc(),
-        realtime_ns: realtime_ns(),
-        source: ClockSource::Bracketed { width: u64::MAX },
-    })
-}
-
-fn realtime_ns() -> u64 {
-    let now = clock_gettime(ClockId::Realtime);
-    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+    (clock.flags & both == both).then_some(Reading { ticks: clock.host_tsc, utc_ns: clock.realtime, uncertainty_ns: 0 })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::{SystemTime, UNIX_EPOCH};
 
     #[test]
     fn kvms_reading_is_used_when_it_has_both_clocks() {
         let clock = kvm_clock_data { flags: 0xe, realtime: 5, host_tsc: 7, ..Default::default() };
-        let expected = ClockReading { host_tsc: 7, realtime_ns: 5, source: ClockSource::Kvm };
-        assert_eq!(from_kvm(&clock), Some(expected));
+        assert_eq!(from_kvm(&clock), Some(Reading { ticks: 7, utc_ns: 5, uncertainty_ns: 0 }));
     }
 
     #[test]
     fn kvms_reading_without_host_tsc_is_not_used() {
         let clock = kvm_clock_data { flags: 0x6, realtime: 5, ..Default::default() };
         assert_eq!(from_kvm(&clock), None);
-    }
-
-    #[test]
-    fn a_bracketed_reading_lies_between_the_clocks_around_it() {
-        let unix = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
-        let before = (host_tsc(), unix());
-        let reading = bracketed();
-        let after = (host_tsc(), unix());
-        assert!((before.0..=after.0).contains(&reading.host_tsc));
-        assert!((before.1..=after.1).contains(&u128::from(reading.realtime_ns)));
     }
 }

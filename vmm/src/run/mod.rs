@@ -8,7 +8,7 @@ use crate::agent::{self, AgentError};
 use crate::host_kernel::tracefs::Tracefs;
 use crate::host_kernel::{HostTraceConfig, HostTraceError, HostTracer};
 use crate::machine::{
-    DiscoveryLeaf, DiskConfig, Machine, MachineConfig, MachineError, NoObserver, Observer, Outcome, RunOptions,
+    DiscoveryLeaf, DiskConfig, Limits, Machine, MachineConfig, MachineError, NoObserver, Observer, Outcome, RunOptions,
     StopHandle,
 };
 use crate::probe::{self, KvmKind, KvmProbe};
@@ -17,7 +17,6 @@ use crate::tracing::region::{EnabledEvents, RegionError, TraceRegion};
 use crate::tracing::selection::{Layer, Selection, SelectionError};
 use crate::tracing::vmm_events::{EVENTS, VmmTracer};
 use clock::HostClock;
-use clock_sync::calibration;
 use clock_sync::relation::Relation;
 use clock_sync::tsc;
 use console::Keyboard;
@@ -146,7 +145,8 @@ pub fn run(request: &RunRequest, say: &mut dyn FnMut(&str)) -> Result<RunReport,
     let host_events = Tracefs::find().and_then(|tracefs| tracefs.available_events());
     check_selection(&selection, host_events.as_deref().ok())?;
     if let Some(trace) = &request.trace {
-        TraceFolder::check(trace)?;
+        // Tried and removed again: a run that is refused below leaves no folder.
+        drop(TraceFolder::create(trace)?);
     }
     let mut config = MachineConfig {
         kernel: request.kernel.clone(),
@@ -160,7 +160,7 @@ pub fn run(request: &RunRequest, say: &mut dyn FnMut(&str)) -> Result<RunReport,
         discovery: None,
         tsc_offset: None,
     };
-    config.open().map_err(MachineError::from)?;
+    config.check(&Limits::without_kvm()).and_then(|()| config.open().map(drop)).map_err(MachineError::from)?;
     if let (Agent::Module(module), true) = (&request.agent, request.trace.is_some()) {
         let kernel = read(&request.kernel)?;
         let module_bytes = read(module)?;
@@ -223,7 +223,7 @@ fn run_traced(
     for layer in &missing {
         say(&format!("{} is missing: {} ({})", layer.layer, layer.reason, layer.fix));
     }
-    let reading = calibration::read_together(tsc::read_ordered, host_clock.frequency);
+    let reading = machine.clock_reading(host_clock.frequency);
     let session = Session {
         format: FORMAT_VERSION,
         strata: env!("CARGO_PKG_VERSION").into(),
@@ -266,7 +266,7 @@ fn run_traced(
 fn run_machine(machine: Machine, observer: Arc<dyn Observer>) -> Result<Outcome, RunFailure> {
     stop_on_signals(machine.stop_handle())?;
     let (_keyboard, console_input) = Keyboard::take();
-    let options = RunOptions { observer, console_output: Box::new(io::stdout()), console_input };
+    let options = RunOptions { observer, console_output: console::screen(), console_input };
     Ok(machine.run(options)?)
 }
 
