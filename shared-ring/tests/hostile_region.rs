@@ -225,7 +225,7 @@ fn packet(begin: u64, records: &[(u64, bool)]) -> Vec<u8> {
     write_header(&mut packet, &PacketHeader { time_begin: begin, ..header });
     for &(time, extended) in records {
         let id = if extended { EXTENDED_ID } else { NUMBER.id };
-        let time_low = (time & u64::from(u32::MAX)) as u32;
+        let time_low = u32::try_from(time & u64::from(u32::MAX)).unwrap();
         packet.extend(RecordHeader { time_low, id, payload: 8 }.to_word().to_le_bytes());
         if extended {
             packet.extend([time, NUMBER.id.into()].map(u64::to_le_bytes).concat());
