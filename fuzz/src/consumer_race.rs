@@ -3,7 +3,7 @@
 //! Inputs are those of [`consumer`](crate::consumer): its steps are taken by this thread, its changes by the other one,
 //! over and over.
 
-use crate::consumer::{Checked, STEPS, geometry};
+use crate::consumer::{Checked, REPLACE, STEPS, rings};
 use crate::script::{Input, Op, Script};
 use shared_ring::host_memory::HostMemory;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,8 +17,8 @@ const MAX_STEPS: usize = 64;
 /// When something does not hold.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
-    let geometry = geometry(input.byte());
-    let memory = HostMemory::private(geometry.ring_size());
+    let rings = rings(input.byte());
+    let memory = HostMemory::private(rings.ring_size());
     let (changes, steps): (Vec<Op<'_>>, Vec<Op<'_>>) =
         Script::new(input.0, STEPS).partition(|op| !matches!(op, Op::Step { .. }));
     if changes.is_empty() || steps.is_empty() {
@@ -37,10 +37,14 @@ pub fn run(data: &[u8]) {
         while rounds.load(Ordering::Relaxed) == 0 {
             std::thread::yield_now();
         }
-        let mut checked = Checked::new(memory.clone(), geometry);
+        let mut checked = Checked::of_ring(memory.clone(), rings, false);
         for op in steps.iter().cycle().take(3 * steps.len().min(MAX_STEPS)) {
-            if let Op::Step { kind, argument } = *op {
-                checked.step(kind, argument, || {});
+            match *op {
+                Op::Step { kind: REPLACE, argument } => {
+                    checked = Checked::of_ring(memory.clone(), rings, argument % 2 == 1);
+                }
+                Op::Step { kind, argument } => checked.step(kind, argument, || {}),
+                _ => {}
             }
         }
         done.store(true, Ordering::Relaxed);

@@ -4,10 +4,11 @@
 //! and one after it stopped. At the end the recording must be whole: a guest can spoil what it records, not how it is
 //! recorded.
 
+use crate::consumer::rings;
 use crate::script::{Op, Script};
 use crate::trace_folder;
 use shared_ring::host_memory::HostMemory;
-use shared_ring::layout::Geometry;
+use shared_ring::layout::SESSION_SLOTS;
 use shared_ring::region::{RegionConfig, RegionLayout};
 use tempfile::TempDir;
 use trace_merge::reader::{Damage, Trace};
@@ -30,11 +31,10 @@ const MAX_ROUNDS: usize = 24;
 /// Never: such a region is possible.
 #[must_use]
 pub fn layout() -> RegionLayout {
-    let rings = Geometry::new(4096, 2).expect("the geometry lies within the limits of the layout");
     let config = RegionConfig {
         vcpus: 1,
-        kernel_rings: rings,
-        process_rings: rings,
+        sessions: [None; SESSION_SLOTS],
+        process_rings: rings(0),
         process_slots: 2,
         registry_size: 4096,
         process_registry_size: 4096,

@@ -10,6 +10,7 @@
 
 pub mod consumer;
 pub mod consumer_race;
+pub mod crash_reader;
 pub mod events;
 pub mod ftrace_page;
 pub mod guest_processes;

@@ -3,17 +3,19 @@
 
 use crate::events::{self, LARGE, NUMBER, TEXT};
 use crate::script::{Op, Transcript};
-use crate::{consumer, guest_processes, registry, trace_folder};
+use crate::{consumer, crash_reader, guest_processes, registry, trace_folder};
 use shared_ring::consumer::{Consumer, Lost};
 use shared_ring::host_memory::HostMemory;
-use shared_ring::layout::{PAGE_SIZE, PROCESS_ACTIVE, PROCESS_CLOSED, ProcessEntry};
+use shared_ring::layout::{AGENT_ALIVE, PAGE_SIZE, PROCESS_ACTIVE, PROCESS_CLOSED, ProcessEntry};
 use shared_ring::producer::Producer;
+use shared_ring::region::{RegionLayout, Rings};
 use shared_ring::registry::Registry;
 use shared_ring::storage::CpuLocal;
 use std::cell::Cell;
 use trace_merge::session::Session;
 use trace_merge::writer::PacketBuilder;
 use uuid::Uuid;
+use zerocopy::IntoBytes;
 
 /// An input that is committed.
 #[derive(Debug)]
@@ -43,6 +45,7 @@ pub fn all() -> Vec<Seed> {
     add("trace_folder", "whole", recording(b""));
     add("trace_folder", "whole-with-description", recording(&description()));
     add("guest_processes", "two-processes", process_slots());
+    add("crash_reader", "region", crashed_region());
     for (name, bytes) in ftrace_pages() {
         add("ftrace_page", name, bytes);
     }
@@ -56,10 +59,10 @@ fn ticking(from: u64, step: u64) -> impl Fn() -> u64 {
 }
 
 /// A producer on the ring at the beginning of `memory`.
-fn producer(memory: &HostMemory, geometry: shared_ring::layout::Geometry) -> Producer<CpuLocal> {
+fn producer(memory: &HostMemory, rings: Rings) -> Producer<CpuLocal> {
     // SAFETY: the memory covers the ring, is zeroed, outlives the producer (the callers keep it), and is used from one
     // thread.
-    unsafe { Producer::new(CpuLocal::new(memory.base()), geometry) }
+    unsafe { Producer::new(CpuLocal::new(memory.base()), rings.geometry, rings.mode) }
 }
 
 fn number(value: u64) -> [u8; 8] {
@@ -79,15 +82,17 @@ fn rings() -> Vec<(&'static str, Vec<u8>)> {
         ("full", ring_full()),
         ("far-times", ring_far_times()),
         ("control-words", ring_control_words()),
+        ("flight-recorder", flight_recorder()),
+        ("flight-recorder-stopped", flight_recorder_with_a_hole()),
     ]
 }
 
 /// Three laps of a ring that is read as it fills.
 fn ring_laps() -> Vec<u8> {
-    let geometry = consumer::geometry(0);
-    let memory = HostMemory::private(geometry.ring_size());
-    let producer = producer(&memory, geometry);
-    let mut reader = Consumer::new(memory.clone(), geometry, 3);
+    let rings = consumer::rings(0);
+    let memory = HostMemory::private(rings.ring_size());
+    let producer = producer(&memory, rings);
+    let mut reader = Consumer::new(memory.clone(), rings.geometry, rings.mode, 3);
     let mut transcript = Transcript::new(memory, &[0]);
     let clock = ticking(1000, 7);
     let mut packet = Vec::new();
@@ -110,9 +115,9 @@ fn ring_laps() -> Vec<u8> {
 }
 
 fn ring_with_a_hole() -> Vec<u8> {
-    let geometry = consumer::geometry(1);
-    let memory = HostMemory::private(geometry.ring_size());
-    let producer = producer(&memory, geometry);
+    let rings = consumer::rings(1);
+    let memory = HostMemory::private(rings.ring_size());
+    let producer = producer(&memory, rings);
     let mut transcript = Transcript::new(memory, &[1]);
     let clock = ticking(50, 1);
     for _ in 0..4 {
@@ -126,9 +131,9 @@ fn ring_with_a_hole() -> Vec<u8> {
 }
 
 fn ring_full() -> Vec<u8> {
-    let geometry = consumer::geometry(0);
-    let memory = HostMemory::private(geometry.ring_size());
-    let producer = producer(&memory, geometry);
+    let rings = consumer::rings(0);
+    let memory = HostMemory::private(rings.ring_size());
+    let producer = producer(&memory, rings);
     let mut transcript = Transcript::new(memory, &[0]);
     let clock = ticking(1, 1);
     for _ in 0..12 {
@@ -144,9 +149,9 @@ fn ring_full() -> Vec<u8> {
 }
 
 fn ring_far_times() -> Vec<u8> {
-    let geometry = consumer::geometry(0);
-    let memory = HostMemory::private(geometry.ring_size());
-    let producer = producer(&memory, geometry);
+    let rings = consumer::rings(0);
+    let memory = HostMemory::private(rings.ring_size());
+    let producer = producer(&memory, rings);
     let mut transcript = Transcript::new(memory, &[0]);
     for time in [100, (1 << 32) + 99, (1 << 32) + 100, 1 << 50] {
         producer.record(|| time, NUMBER.id, &number(time));
@@ -156,10 +161,53 @@ fn ring_far_times() -> Vec<u8> {
     transcript.finish()
 }
 
+/// A flight recorder over several laps, with two snapshots.
+fn flight_recorder() -> Vec<u8> {
+    let rings = consumer::rings(consumer::FLIGHT_RECORDER);
+    let memory = HostMemory::private(rings.ring_size());
+    let producer = producer(&memory, rings);
+    let mut transcript = Transcript::new(memory, &[consumer::FLIGHT_RECORDER]);
+    let clock = ticking(1000, 7);
+    for round in 0..2 {
+        for _ in 0..7 {
+            producer.record(&clock, NUMBER.id, &number(round));
+            producer.record(&clock, LARGE.id, &LARGE_PAYLOAD);
+        }
+        transcript.step(consumer::REPLACE, 0);
+        for _ in 0..2 {
+            transcript.step(consumer::POLL, 0);
+            transcript.step(consumer::ACCEPT, 1 << 40);
+        }
+        transcript.step(consumer::DRAIN, 1 << 40);
+        transcript.step(consumer::FLUSH, 0);
+        producer.force_switch(&clock);
+    }
+    transcript.step(consumer::REPLACE, 1);
+    transcript.step(consumer::DRAIN, 1 << 40);
+    transcript.step(consumer::FINISH, 0);
+    transcript.finish()
+}
+
+fn flight_recorder_with_a_hole() -> Vec<u8> {
+    let rings = consumer::rings(consumer::FLIGHT_RECORDER | 1);
+    let memory = HostMemory::private(rings.ring_size());
+    let producer = producer(&memory, rings);
+    let mut transcript = Transcript::new(memory, &[consumer::FLIGHT_RECORDER | 1]);
+    let clock = ticking(50, 1);
+    for _ in 0..13 {
+        producer.record(&clock, LARGE.id, &LARGE_PAYLOAD);
+    }
+    let _never_committed = producer.reserve(&clock, NUMBER.id, 8);
+    producer.record(&clock, TEXT.id, &text("", "after the hole"));
+    transcript.step(consumer::REPLACE, 0);
+    transcript.step(consumer::DRAIN, 1 << 40);
+    transcript.finish()
+}
+
 /// Small lies in the words that a consumer goes by.
 fn ring_control_words() -> Vec<u8> {
     let mut script = ring_full();
-    let geometry = consumer::geometry(0);
+    let geometry = consumer::rings(0).geometry;
     let word = |offset: usize| u16::try_from(offset / 8).expect("control words lie at the beginning");
     for offset in [0, 64, geometry.commit_count_offset(0), geometry.commit_seq_offset(0), geometry.commit_seq_offset(1)]
     {
@@ -258,43 +306,90 @@ fn recording(description: &[u8]) -> Vec<u8> {
     input
 }
 
-/// Two processes, one after the other in the same slot, and one beside them that is killed.
-fn process_slots() -> Vec<u8> {
-    let layout = guest_processes::layout();
-    let memory = HostMemory::private(layout.size);
-    let mut transcript = Transcript::new(memory.clone(), &[]);
-    let clock = ticking(10, 3);
-    let state = |slot: usize, generation: u64, status: u32| {
-        let entry = layout.process_table + slot * size_of::<ProcessEntry>();
-        memory.store(entry, generation << 32 | u64::from(status));
-        memory.store(entry + 8, 42 + generation);
-        memory.write(entry + 16, b"work;\"load");
-    };
-    let begin = |slot: u32| {
-        memory.clear(layout.process_slot(slot), layout.process_stride);
-        let part = memory.part(layout.process_slot(slot) + PAGE_SIZE, layout.process_registry_size);
+/// What a guest's kernel and its processes do to a region.
+struct Guest {
+    memory: HostMemory,
+    layout: RegionLayout,
+}
+
+impl Guest {
+    fn new(layout: RegionLayout) -> Self {
+        Self { memory: HostMemory::private(layout.size), layout }
+    }
+
+    fn append_events(&self, offset: usize) {
+        let part = self.memory.part(offset, self.layout.process_registry_size);
         // SAFETY: the memory outlives the registry, which is its only writer.
         let registry = unsafe { Registry::new(CpuLocal::new(part.base()), part.size()) };
         assert!(events::ALL.iter().all(|event| registry.append(event)));
-        let ring = layout.config.process_rings;
-        producer(&memory.part(layout.process_ring(slot, 0), ring.ring_size()), ring)
-    };
+    }
+
+    /// Gives `slot` to a process.
+    fn begin(&self, slot: u32) -> Producer<CpuLocal> {
+        self.memory.clear(self.layout.process_slot(slot), self.layout.process_stride);
+        self.append_events(self.layout.process_slot(slot) + PAGE_SIZE);
+        self.producer(self.layout.process_ring(slot, 0), self.layout.config.process_rings)
+    }
+
+    fn producer(&self, offset: usize, rings: Rings) -> Producer<CpuLocal> {
+        producer(&self.memory.part(offset, rings.ring_size()), rings)
+    }
+
+    fn set_state(&self, slot: usize, generation: u64, status: u32) {
+        let entry = self.layout.process_table + slot * size_of::<ProcessEntry>();
+        self.memory.store(entry, generation << 32 | u64::from(status));
+        self.memory.store(entry + 8, 42 + generation);
+        self.memory.write(entry + 16, b"work;\"load");
+    }
+}
+
+/// Two processes, one after the other in the same slot, and one beside them that is killed.
+fn process_slots() -> Vec<u8> {
+    let guest = Guest::new(guest_processes::layout());
+    let mut transcript = Transcript::new(guest.memory.clone(), &[]);
+    let clock = ticking(10, 3);
     for generation in 1..=2 {
-        let process = begin(0);
-        state(0, generation, PROCESS_ACTIVE);
+        let process = guest.begin(0);
+        guest.set_state(0, generation, PROCESS_ACTIVE);
         for value in 0..4 {
             process.record(&clock, LARGE.id, &LARGE_PAYLOAD);
             process.record(&clock, NUMBER.id, &number(value));
         }
         transcript.step(guest_processes::RUNNING, 1 << 40);
         process.record(&clock, TEXT.id, &text("last", "words"));
-        state(0, generation, PROCESS_CLOSED);
+        guest.set_state(0, generation, PROCESS_CLOSED);
         transcript.step(guest_processes::RUNNING, 1 << 40);
     }
-    let killed = begin(1);
-    state(1, 1, PROCESS_ACTIVE);
+    let killed = guest.begin(1);
+    guest.set_state(1, 1, PROCESS_ACTIVE);
     killed.record(&clock, NUMBER.id, &number(1));
     transcript.step(guest_processes::STOPPED, 1 << 40);
+    transcript.finish()
+}
+
+/// A region with two sessions and a process, as it lies there after its host was killed.
+fn crashed_region() -> Vec<u8> {
+    let guest = Guest::new(crash_reader::layout());
+    let layout = guest.layout;
+    let transcript = Transcript::new(guest.memory.clone(), &[0, 0]);
+    guest.memory.write(0, layout.superblock([9; 16], 1_000_000_000).as_bytes());
+    guest.memory.store(layout.agent, AGENT_ALIVE);
+    guest.append_events(layout.registry);
+    let clock = ticking(10, 3);
+    for (slot, rings) in layout.config.sessions.iter().enumerate() {
+        let Some(rings) = *rings else { continue };
+        let session = layout.session(slot, [b's'; 32], 1, rings).expect("the slot has room for its own rings");
+        guest.memory.write(layout.session_slot(slot), session.as_bytes());
+        let kernel = guest.producer(layout.kernel_ring(slot, 0), rings);
+        for value in 0..9 {
+            kernel.record(&clock, LARGE.id, &LARGE_PAYLOAD);
+            kernel.record(&clock, NUMBER.id, &number(value));
+        }
+        let _never_committed = kernel.reserve(&clock, NUMBER.id, 8);
+    }
+    let process = guest.begin(1);
+    guest.set_state(1, 1, PROCESS_ACTIVE);
+    process.record(&clock, TEXT.id, &text("killed", "too"));
     transcript.finish()
 }
 

@@ -8,7 +8,7 @@ use shared_ring::consumer::{Accepted, Consumer, Poll};
 use shared_ring::event::{Event, EventDescription, Field, FieldType};
 use shared_ring::host_memory::HostMemory;
 use shared_ring::layout::{
-    EXTENDED_ID, Geometry, PACKET_HEADER_SIZE, PacketHeader, REGISTRY_HEADER_SIZE, RING_WRITE_COUNT, RecordHeader,
+    EXTENDED_ID, Geometry, Mode, PACKET_HEADER_SIZE, PacketHeader, REGISTRY_HEADER_SIZE, RING_WRITE_COUNT, RecordHeader,
 };
 use shared_ring::packet::{Records, read_header, validate, write_header};
 use shared_ring::producer::Producer;
@@ -26,16 +26,25 @@ fn geometry() -> Geometry {
     Geometry::new(4096, 2).unwrap()
 }
 
+/// Words of a ring; a flight recorder has a sub-buffer more.
 fn words() -> usize {
-    geometry().ring_size() / 8
+    geometry().ring_size(Mode::FlightRecorder) / 8
+}
+
+fn memory() -> HostMemory {
+    HostMemory::private(words() * 8)
+}
+
+fn mode() -> impl Strategy<Value = Mode> {
+    prop_oneof![Just(Mode::Discard), Just(Mode::FlightRecorder)]
 }
 
 /// A ring that a real producer has filled and wrapped, read up to half of a lap, with its consumer.
-fn used_ring() -> (HostMemory, Consumer) {
-    let memory = HostMemory::private(geometry().ring_size());
+fn used_ring(mode: Mode) -> (HostMemory, Consumer) {
+    let memory = memory();
     // SAFETY: the memory covers the ring, is zeroed, and outlives the producer, which this thread alone uses.
-    let producer = unsafe { Producer::new(CpuLocal::new(memory.base()), geometry()) };
-    let mut consumer = Consumer::new(memory.clone(), geometry(), 1);
+    let producer = unsafe { Producer::new(CpuLocal::new(memory.base()), geometry(), mode) };
+    let mut consumer = Consumer::new(memory.clone(), geometry(), mode, 1);
     let time = Cell::new(1000);
     let clock = || time.replace(time.get() + 1);
     let mut packet = Vec::new();
@@ -117,6 +126,8 @@ fn word() -> impl Strategy<Value = usize> {
         geometry().commit_count_offset(0) / 8,
         geometry().commit_seq_offset(0) / 8,
         geometry().commit_seq_offset(1) / 8,
+        geometry().exchange_offset(0) / 8,
+        geometry().exchange_offset(1) / 8,
     ];
     prop_oneof![0..words(), geometry().data_offset(0) / 8..words(), proptest::sample::select(control)]
 }
@@ -129,12 +140,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
-    fn ring_of_arbitrary_words_is_read_to_an_end(values in vec(value(), words())) {
-        let memory = HostMemory::private(geometry().ring_size());
+    fn ring_of_arbitrary_words_is_read_to_an_end(values in vec(value(), words()), mode in mode()) {
+        let memory = memory();
         for (index, &value) in values.iter().enumerate() {
             memory.store(index * 8, value);
         }
-        prop_assert!(drain(&mut Consumer::new(memory, geometry(), 1), |_| ()) <= MOST);
+        prop_assert!(drain(&mut Consumer::new(memory, geometry(), mode, 1), |_| ()) <= MOST);
     }
 }
 
@@ -142,15 +153,19 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn ring_with_some_words_changed_is_read_to_an_end(changes in vec((word(), value()), 1..20)) {
-        let (memory, mut consumer) = used_ring();
+    fn ring_with_some_words_changed_is_read_to_an_end(
+        changes in vec((word(), value()), 1..20), mode in mode(),
+    ) {
+        let (memory, mut consumer) = used_ring(mode);
         changes.iter().for_each(|&(word, value)| memory.store(word * 8, value));
         prop_assert!(drain(&mut consumer, |_| ()) <= MOST);
     }
 
     #[test]
-    fn ring_that_changes_while_it_is_validated_is_read_to_an_end(changes in vec((word(), value()), 1..200)) {
-        let (memory, mut consumer) = used_ring();
+    fn ring_that_changes_while_it_is_validated_is_read_to_an_end(
+        changes in vec((word(), value()), 1..200), mode in mode(),
+    ) {
+        let (memory, mut consumer) = used_ring(mode);
         let next = Cell::new(0);
         drain(&mut consumer, |_| {
             let (word, value) = changes[next.replace(next.get() + 1) % changes.len()];
@@ -192,11 +207,10 @@ proptest! {
     }
 }
 
-#[test]
-fn ring_that_another_thread_changes_all_the_time_is_read_to_an_end() {
-    let (memory, mut consumer) = used_ring();
+fn read_while_another_thread_changes_the_ring(mode: Mode) -> u32 {
+    let (memory, _) = used_ring(mode);
     let done = AtomicBool::new(false);
-    let copied = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut state = 1_u64;
             while !done.load(Ordering::Relaxed) {
@@ -204,12 +218,18 @@ fn ring_that_another_thread_changes_all_the_time_is_read_to_an_end() {
                 memory.store((state >> 33) as usize % words() * 8, state >> (state % 64));
             }
         });
-        let copied: u32 = (0..200).map(|_| drain(&mut consumer, |_| ())).sum();
+        let consumer = || Consumer::resume(memory.clone(), geometry(), mode, 1);
+        let copied: u32 = (0..200).map(|_| drain(&mut consumer(), |_| ())).sum();
         done.store(true, Ordering::Relaxed);
         copied
-    });
+    })
+}
 
-    assert!(copied > 0);
+#[test]
+fn ring_that_another_thread_changes_all_the_time_is_read_to_an_end() {
+    let copied = [Mode::Discard, Mode::FlightRecorder].map(read_while_another_thread_changes_the_ring);
+
+    assert!(copied.iter().sum::<u32>() > 0);
 }
 
 #[test]
