@@ -51,9 +51,7 @@ pub fn run(data: &[u8]) {
     };
     let memory = HostMemory::private(size);
     Script::new(input.0, 0).for_each(|op| op.apply(&memory));
-    let mut file = vec![0; size];
-    memory.read(0, &mut file);
-    if let Ok(region) = CrashRegion::from_bytes(&file) {
+    if let Ok(region) = CrashRegion::open(memory) {
         read(&region, size);
     }
 }

@@ -331,7 +331,7 @@ impl<M: RingMemory> Consumer<M> {
     /// Copies what is committed without a hole of the sub-buffer at `self.read_count`, which is behind `physical` and of
     /// which `reserved` bytes were reserved. `false` when there is no record in it, or no longer.
     ///
-    /// The producer may be at work: bytes below `commit_seq` are written once per lap, and the exchange word says after
+    /// The producer may be at work: bytes below `commit_prefix` are written once per lap, and the exchange word says after
     /// the copy whether the lap was still the same.
     fn copy_unfinished(&mut self, packet: &mut Vec<u8>, physical: usize, reserved: u64) -> bool {
         let geometry = self.geometry;
@@ -340,11 +340,12 @@ impl<M: RingMemory> Consumer<M> {
             let bytes = committed.checked_sub(geometry.committed_before(self.read_count));
             bytes.filter(|&bytes| bytes <= geometry.sub_buffer_size()).unwrap_or(0)
         };
-        let prefix = of_lap(self.memory.load(geometry.commit_seq_offset(index)));
-        // A context that died between its commit and the raising of `commit_seq` left nothing out. The write count is
-        // read after the commit count: then it counts every record that is counted there.
+        let prefix = of_lap(self.memory.load(geometry.commit_prefix_offset(index)));
+        // A context that died just after its commit left nothing out. The write count is read after the commit count:
+        // then it counts every record that is counted there.
         let committed = of_lap(self.memory.load(geometry.commit_count_offset(index)));
-        let is_whole = self.memory.load(RING_WRITE_COUNT).wrapping_sub(self.read_count) == committed;
+        let reached = self.memory.load(RING_WRITE_COUNT).wrapping_sub(self.read_count);
+        let is_whole = committed == reached.min(geometry.sub_buffer_size());
         let content = if is_whole { committed } else { prefix };
         self.uncommitted = reserved.saturating_sub(content);
         if content <= PACKET_HEADER_SIZE as u64 {

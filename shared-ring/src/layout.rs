@@ -269,8 +269,9 @@ pub const RING_ADOPTED: usize = 168;
 pub const RING_FLUSH_REQUEST: usize = 192;
 /// Offset in a ring of the sub-buffer table: [`SUB_BUFFER_ENTRY_SIZE`] bytes per sub-buffer.
 pub const RING_SUB_BUFFER_TABLE: usize = PAGE_SIZE;
-/// Size of a sub-buffer table entry: `commit_count` (bytes committed, free-running), `commit_seq` (what is published of
-/// it, see [`producer`](crate::producer)), `exchange` (flight recorder: see [`exchange`](crate::exchange)), reserved.
+/// Size of a sub-buffer table entry: `commit_count` (bytes committed, free-running), `commit_seq` (the last
+/// `commit_count` that was a whole number of sub-buffers, which is what the consumer reads), `exchange` (flight recorder:
+/// see [`exchange`](crate::exchange)), `commit_prefix` (flight recorder: a `commit_count` below which there was no hole).
 pub const SUB_BUFFER_ENTRY_SIZE: usize = 32;
 /// Smallest sub-buffer, bytes.
 pub const MIN_SUB_BUFFER_SIZE: u64 = 4096;
@@ -502,6 +503,13 @@ impl Geometry {
     #[inline(always)]
     pub const fn commit_seq_offset(self, index: usize) -> usize {
         self.commit_count_offset(index) + 8
+    }
+
+    /// Offset in the ring of the count below which all of sub-buffer `index` is known to be committed.
+    #[must_use]
+    #[inline(always)]
+    pub const fn commit_prefix_offset(self, index: usize) -> usize {
+        self.commit_count_offset(index) + 24
     }
 
     /// Offset in the ring of the exchange word of sub-buffer `index`.

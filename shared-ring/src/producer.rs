@@ -13,8 +13,9 @@
 //!   sub-buffer can be read after a crash up to its first hole.
 //! - In flight-recorder mode nobody clears, and the hole is found by counting: a commit after which everything that is
 //!   reserved in the sub-buffer is committed (`commit_count` equals what `write_count` says, read after the commit)
-//!   raises `commit_seq` to it. Bytes up to `commit_seq` are therefore always whole. Contexts that nest raise it when the
-//!   outermost one commits. Comparing with the end of one's own record would not do: two nested records of equal size
+//!   stores it as `commit_prefix`. Bytes below that are therefore always whole. Of contexts that nest, the outermost one
+//!   stores it; one that was interrupted just there may put it back by a few records, until the next commit. That costs
+//!   nothing but those records, should all end at that moment, and saves a bus lock per record. Comparing with the end of one's own record would not do: two nested records of equal size
 //!   commit as many bytes as the interrupted one has reserved.
 //! - In flight-recorder mode a sub-buffer is entered for a new lap only after `commit_seq` of the last one was published,
 //!   which comes after its exchange word was released; see [`exchange`].
@@ -348,12 +349,15 @@ impl<S: Storage> Producer<S> {
             let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
             let reserved = geometry.committed_before(write) + geometry.within(write);
             if committed == reserved && geometry.index(write) == sub_buffer {
-                self.raise_commit_seq(sub_buffer, committed);
+                // SAFETY: a control word of the ring.
+                unsafe { self.storage.store_release(geometry.commit_prefix_offset(sub_buffer), committed) };
             }
         }
     }
 
-    /// All of a lap is committed in `sub_buffer`: the consumer may have it, then the next lap may begin.
+    /// All of a lap is committed in `sub_buffer`: the consumer may have it, then the next lap may begin. Raises
+    /// `commit_seq` to `committed`, never back: a context that was interrupted here must not undo what the interrupting
+    /// one published.
     #[cold]
     #[inline(never)]
     fn publish(&self, sub_buffer: usize, committed: u64) {
@@ -363,13 +367,6 @@ impl<S: Storage> Producer<S> {
             // SAFETY: `sub_buffer` is one of the ring's; only one addition made its commit count this one.
             unsafe { exchange::complete(&self.storage, self.geometry, sub_buffer, tag) };
         }
-        self.raise_commit_seq(sub_buffer, committed);
-    }
-
-    /// Raises `commit_seq` to `committed`, never back: a context that was interrupted here must not undo what the
-    /// interrupting one published.
-    #[inline(always)]
-    fn raise_commit_seq(&self, sub_buffer: usize, committed: u64) {
         let word = self.geometry.commit_seq_offset(sub_buffer);
         loop {
             // SAFETY: a control word of the ring.

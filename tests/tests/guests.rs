@@ -224,6 +224,8 @@ fn interrupt_from_the_keyboard_ends_the_run_with_the_trace_complete() {
     let events = events(&trace);
 
     assert!(log("forever").contains("guest is up"));
+    assert_eq!(status("forever"), 0, "{}", log("forever"));
+    assert!(fs::read_to_string(trace.join("session.json")).unwrap().contains("\"outcome\": \""));
     for layer in ["host-kernel", "vmm", "guest-kernel"] {
         assert!(events.iter().any(|event| event.layer == layer), "no events of {layer}");
     }
