@@ -154,6 +154,21 @@ fn packets_of_two_streams_that_claim_to_be_the_last_ever_are_summed_up() {
     assert!(!passes(dir.path()));
 }
 
+/// A guest writes its own loss counts.
+#[test]
+fn losses_of_two_layers_beyond_counting_are_summed_up() {
+    let dir = TempDir::new().unwrap();
+    record(dir.path());
+    let mut session = Session::load(dir.path()).unwrap();
+    for layer in &mut session.layers {
+        layer.streams[0].lost.full = u64::MAX;
+        layer.streams[0].overwritten = u64::MAX;
+    }
+    session.save(dir.path()).unwrap();
+
+    assert_eq!(run_all(dir.path()), [true; 6]);
+}
+
 #[test]
 fn whole_recording_passes() {
     let dir = TempDir::new().unwrap();
