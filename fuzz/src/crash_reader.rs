@@ -38,11 +38,9 @@ pub fn layout() -> RegionLayout {
     RegionLayout::new(config).expect("a region can be this small")
 }
 
-/// Runs an input.
-///
-/// # Panics
-/// When something does not hold.
-pub fn run(data: &[u8]) {
+/// The file that an input describes.
+#[must_use]
+pub fn file(data: &[u8]) -> HostMemory {
     let mut input = Input(data);
     let largest = layout().size;
     let size = match usize::from(input.u16()) * 8 {
@@ -51,6 +49,16 @@ pub fn run(data: &[u8]) {
     };
     let memory = HostMemory::private(size);
     Script::new(input.0, 0).for_each(|op| op.apply(&memory));
+    memory
+}
+
+/// Runs an input.
+///
+/// # Panics
+/// When something does not hold.
+pub fn run(data: &[u8]) {
+    let memory = file(data);
+    let size = memory.size();
     if let Ok(region) = CrashRegion::open(memory) {
         read(&region, size);
     }

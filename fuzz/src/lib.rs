@@ -15,6 +15,7 @@ pub mod events;
 pub mod ftrace_page;
 pub mod guest_processes;
 pub mod packet;
+pub mod recover;
 pub mod registry;
 pub mod script;
 pub mod seeds;

@@ -44,8 +44,11 @@ pub fn all() -> Vec<Seed> {
     }
     add("trace_folder", "whole", recording(b""));
     add("trace_folder", "whole-with-description", recording(&description()));
-    add("guest_processes", "two-processes", process_slots());
+    for (name, rings) in [("streamed", 0), ("snapshots", consumer::FLIGHT_RECORDER)] {
+        add("guest_processes", name, process_slots(rings));
+    }
     add("crash_reader", "region", crashed_region());
+    add("recover", "region", crashed_region());
     for (name, bytes) in ftrace_pages() {
         add("ftrace_page", name, bytes);
     }
@@ -344,26 +347,30 @@ impl Guest {
 }
 
 /// Two processes, one after the other in the same slot, and one beside them that is killed.
-fn process_slots() -> Vec<u8> {
-    let guest = Guest::new(guest_processes::layout());
-    let mut transcript = Transcript::new(guest.memory.clone(), &[]);
+fn process_slots(rings: u8) -> Vec<u8> {
+    let guest = Guest::new(guest_processes::layout(rings));
+    let mut transcript = Transcript::new(guest.memory.clone(), &[rings]);
     let clock = ticking(10, 3);
+    guest.append_events(guest.layout.registry);
+    let kernel = guest.producer(guest.layout.kernel_ring(0, 0), guest.layout.config.process_rings);
     for generation in 1..=2 {
+        kernel.record(&clock, NUMBER.id, &number(generation));
+        kernel.record(&clock, LARGE.id, &LARGE_PAYLOAD);
         let process = guest.begin(0);
         guest.set_state(0, generation, PROCESS_ACTIVE);
         for value in 0..4 {
             process.record(&clock, LARGE.id, &LARGE_PAYLOAD);
             process.record(&clock, NUMBER.id, &number(value));
         }
-        transcript.step(guest_processes::RUNNING, 1 << 40);
+        transcript.step(guest_processes::LOOK, 1 << 40);
         process.record(&clock, TEXT.id, &text("last", "words"));
         guest.set_state(0, generation, PROCESS_CLOSED);
-        transcript.step(guest_processes::RUNNING, 1 << 40);
+        transcript.step(guest_processes::LOOK, 1 << 40);
     }
     let killed = guest.begin(1);
     guest.set_state(1, 1, PROCESS_ACTIVE);
     killed.record(&clock, NUMBER.id, &number(1));
-    transcript.step(guest_processes::STOPPED, 1 << 40);
+    transcript.step(guest_processes::WRITE, 1 << 40);
     transcript.finish()
 }
 

@@ -55,6 +55,7 @@ pub fn session() -> Session {
             lost: Lost::default(),
             rejected_bytes: 0,
             corrupt: false,
+            overwritten: 0,
         }],
     };
     let process = Process { pid: 42, comm: "work\u{1b}load".into() };
@@ -64,7 +65,7 @@ pub fn session() -> Session {
         started: Started::at(1_700_000_000_000_000_000),
         clock,
         host: Host::default(),
-        vms: vec![Vm { name: "vm0".into(), vcpus: 1, vcpu_threads: vec![77], guest: None }],
+        vms: vec![Vm { name: "vm0".into(), vcpus: 1, vcpu_threads: vec![77], ..Vm::default() }],
         layers: vec![
             layer(0, LayerKind::HostKernel, None, None, host_events()),
             layer(1, LayerKind::GuestKernel, Some("vm0"), None, events::described()),
