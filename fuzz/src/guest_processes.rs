@@ -169,7 +169,7 @@ fn facts(session: Session) -> Facts {
         session,
         vm: VM.into(),
         region: REGION.with(Arc::clone),
-        selection: Selection::parse("*").expect("everything can be selected"),
+        selection: Selection::parse("").expect("the events of the default can be selected"),
         vcpu_threads: Arc::new(Mutex::new(Vec::new())),
         agent: true,
         beside_region: None,
