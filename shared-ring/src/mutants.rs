@@ -48,6 +48,8 @@ mod switch {
     mutants! {
         /// `commit_seq` is stored with no ordering.
         PublishWithoutRelease,
+        /// A published count is stored without looking whether a nested context has published a later value.
+        PublishGoesBack,
         /// The time is read once, before the reserve loop.
         TimeBeforeLoop,
         /// The record is committed before its payload is written.
