@@ -16,6 +16,7 @@ use crate::machine::{
 };
 use crate::probe::{self, KvmKind, KvmProbe};
 use crate::tracing::facts::{Facts, enabled_guest_events};
+use crate::tracing::mapped_file;
 use crate::tracing::recorder::{Recorder, RecorderControl, RecorderError, Sources};
 use crate::tracing::region::{EnabledEvents, RegionError, TraceRegion};
 use crate::tracing::selection::{Layer, Selection, SelectionError};
@@ -222,6 +223,7 @@ fn describe_vm(request: &RunRequest) -> VmDescription {
         vcpus: request.cpus,
         memory: request.memory,
         trace: request.trace.as_ref().map(|path| absolute(path)),
+        monitor: request.trace.is_some().then(|| vmm_rings(request).into()),
     }
 }
 
@@ -285,7 +287,9 @@ fn run_traced(
         let _ = filter.as_ref().map(|filter| filter.add(tid));
     });
     let chosen = |name: &str| selection.includes(Layer::Vmm, name);
-    let vmm = Arc::new(VmmTracer::new(request.cpus, vmm_rings(rings), chosen, on_vcpu_thread));
+    let vmm_rings = vmm_rings(request);
+    let vmm_memory = mapped_file::map(&directory.create_monitor()?, VmmTracer::memory_size(request.cpus, vmm_rings))?;
+    let vmm = Arc::new(VmmTracer::new(request.cpus, vmm_rings, vmm_memory, chosen, on_vcpu_thread));
 
     let relations = publish_clocks(&mut region, &vmm, &machine, probed, &request.name, &mut missing);
     let agent = matches!(request.agent, Agent::Module(_)) && !relations.is_empty();
@@ -464,12 +468,13 @@ fn note_no_agent(agent: &Agent, missing: &mut Vec<Missing>) {
     }
 }
 
-/// The monitor's rings, beside the guest kernel's `rings`: a flight recorder should reach as far back in both.
-fn vmm_rings(rings: Rings) -> Rings {
-    match rings.mode {
-        Mode::Discard => Rings { geometry: geometry(VMM_RINGS), mode: Mode::Discard },
-        Mode::FlightRecorder => rings,
-    }
+/// The monitor's rings: a flight recorder should reach as far back in them as in the guest kernel's.
+fn vmm_rings(request: &RunRequest) -> Rings {
+    let geometry = match request.mode {
+        Mode::Discard => geometry(VMM_RINGS),
+        Mode::FlightRecorder => request.geometry,
+    };
+    Rings { geometry, mode: request.mode }
 }
 
 fn region_config(vcpus: u32, rings: Rings) -> RegionConfig {

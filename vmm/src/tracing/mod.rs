@@ -7,6 +7,7 @@ pub mod guest_processes;
 pub mod host_layer;
 pub mod kept_layer;
 pub mod kernel_rings;
+pub mod mapped_file;
 pub mod process_table;
 pub mod recorder;
 pub mod region;

@@ -220,7 +220,7 @@ impl TraceRegion {
 
 /// Checks that `size` bytes fit the file system of `file`, if that knows a limit: a page that cannot be had later would end
 /// the machine.
-fn check_room(file: &File, size: usize) -> Result<(), RegionError> {
+pub(super) fn check_room(file: &File, size: usize) -> Result<(), RegionError> {
     let Ok(space) = fstatvfs(file) else { return Ok(()) };
     let free = space.f_bavail.saturating_mul(space.f_frsize);
     if space.f_blocks > 0 && free < size as u64 { Err(RegionError::NoRoom { size, free }) } else { Ok(()) }

@@ -1,7 +1,7 @@
 //! The VMM's own layer: what happens in its threads, recorded through the same rings as everything else.
 //!
-//! The rings lie in the VMM's private memory, one per vCPU thread and one more for all other threads. A ring's number
-//! is its vCPU's, or the number of vCPUs for the last one.
+//! The rings lie in memory that the guest does not see, one per vCPU thread and one more for all other threads. A ring's
+//! number is its vCPU's, or the number of vCPUs for the last one.
 #![allow(unsafe_code)] // Producers are made from the rings' raw addresses.
 
 use crate::machine::{BlockRequestKind, ControlEvent, Observer};
@@ -135,11 +135,20 @@ pub struct VmmTracer {
 }
 
 impl VmmTracer {
-    /// A tracer for `vcpus` vCPU threads that records into `rings` the events whose names `chosen` accepts.
+    /// A tracer for `vcpus` vCPU threads that records the events whose names `chosen` accepts into `rings` in `memory`,
+    /// which is zeroed and nobody else's.
+    ///
+    /// # Panics
+    /// When `memory` is smaller than [`memory_size`](Self::memory_size).
     #[must_use]
-    pub fn new(vcpus: u32, rings: Rings, chosen: impl Fn(&str) -> bool, on_vcpu_thread: VcpuThreadHook) -> Self {
+    pub fn new(
+        vcpus: u32,
+        rings: Rings,
+        memory: HostMemory,
+        chosen: impl Fn(&str) -> bool,
+        on_vcpu_thread: VcpuThreadHook,
+    ) -> Self {
         let size = rings.ring_size();
-        let memory = HostMemory::private((vcpus as usize + 1) * size);
         let ring = |index: usize| {
             let part = memory.part(index * size, size);
             // SAFETY: the part is one ring's size, zeroed, kept alive by `memory` beside the producers, and only this
@@ -153,6 +162,12 @@ impl VmmTracer {
             *enabled = chosen(event.name);
         }
         Self { vcpu_rings, shared_ring, memory, rings, enabled, on_vcpu_thread }
+    }
+
+    /// Bytes that the rings for `vcpus` vCPU threads take.
+    #[must_use]
+    pub const fn memory_size(vcpus: u32, rings: Rings) -> usize {
+        (vcpus as usize + 1) * rings.ring_size()
     }
 
     /// Geometry and mode of its rings.
@@ -321,8 +336,13 @@ mod tests {
     use shared_ring::layout::{Geometry, Mode};
     use shared_ring::packet::Records;
 
-    fn rings(mode: Mode) -> Rings {
-        Rings { geometry: Geometry::new(4096, 2).unwrap(), mode }
+    fn rings() -> Rings {
+        Rings { geometry: Geometry::new(4096, 2).unwrap(), mode: Mode::Discard }
+    }
+
+    fn tracer(chosen: impl Fn(&str) -> bool) -> VmmTracer {
+        let memory = HostMemory::private(VmmTracer::memory_size(1, rings()));
+        VmmTracer::new(1, rings(), memory, chosen, Box::new(|_, _| ()))
     }
 
     fn recorded(tracer: &VmmTracer, ring: usize) -> Vec<(u16, Vec<u8>)> {
@@ -345,7 +365,7 @@ mod tests {
 
     #[test]
     fn every_event_is_what_its_description_says() {
-        let tracer = VmmTracer::new(1, rings(Mode::Discard), |_| true, Box::new(|_, _| ()));
+        let tracer = tracer(|_| true);
         tracer.vcpu_thread_started(0, 99);
         tracer.vcpu_enter(0);
         tracer.vcpu_exit(0, 2);
@@ -366,7 +386,7 @@ mod tests {
 
     #[test]
     fn event_that_is_not_chosen_is_not_recorded() {
-        let tracer = VmmTracer::new(1, rings(Mode::Discard), |name| name == "vmm:vcpu_exit", Box::new(|_, _| ()));
+        let tracer = tracer(|name| name == "vmm:vcpu_exit");
         tracer.vcpu_enter(0);
         tracer.vcpu_exit(0, 5);
 
@@ -375,10 +395,9 @@ mod tests {
 
     #[test]
     fn flushed_ring_delivers_what_it_holds() {
-        let tracer = VmmTracer::new(1, rings(Mode::Discard), |_| true, Box::new(|_, _| ()));
+        let tracer = tracer(|_| true);
         tracer.vcpu_enter(0);
-        let mut consumer =
-            Consumer::new(tracer.rings().next().unwrap(), rings(Mode::Discard).geometry, Mode::Discard, 0);
+        let mut consumer = Consumer::new(tracer.rings().next().unwrap(), rings().geometry, Mode::Discard, 0);
 
         let before = consumer.poll(&mut Vec::new());
         tracer.flush();
