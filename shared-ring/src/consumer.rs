@@ -261,14 +261,15 @@ impl<M: RingMemory> Consumer<M> {
     ///
     /// In flight-recorder mode the producers may be running: this is how a snapshot gets their latest records too.
     pub fn poll_stopped(&mut self, packet: &mut Vec<u8>) -> Poll {
+        let reserved = self.memory.load(RING_WRITE_COUNT).wrapping_sub(self.read_count);
+        if self.mode == Mode::Discard && !self.corrupt && (reserved == 0 || self.exhausted) {
+            // Where all is read, commit counts that a hole kept back would look wrong for the next lap.
+            return Poll::Empty;
+        }
         match self.poll(packet) {
             Poll::Empty if self.mode == Mode::FlightRecorder => return self.poll_flight_recorder(packet, true),
             Poll::Empty => {}
             other => return other,
-        }
-        let reserved = self.memory.load(RING_WRITE_COUNT).wrapping_sub(self.read_count);
-        if reserved == 0 || self.exhausted {
-            return Poll::Empty;
         }
         if reserved > self.geometry.data_size() {
             self.corrupt = true;
@@ -396,7 +397,10 @@ impl<M: RingMemory> Consumer<M> {
         known: impl Fn(u16) -> Option<&'k EventDescription>,
     ) -> Option<Accepted> {
         let header = read_header(packet)?;
-        let contents = validate(packet, self.claimed, header.time_begin, self.time_end..=latest, known);
+        let mut contents = validate(packet, self.claimed, header.time_begin, self.time_end..=latest, known);
+        if mutated!(TrustContentSize) {
+            contents.content = self.claimed;
+        }
         let claimed_loss =
             Lost { full: header.lost_full, wrapped: header.lost_wrapped, too_large: header.lost_too_large };
         // A header cannot report more loss than the ring's own counters do by now.
@@ -450,7 +454,9 @@ impl<M: RingMemory> Consumer<M> {
         match self.mode {
             Mode::Discard => {
                 let used = if damaged { self.packet_size() } else { content };
-                self.memory.clear(self.geometry.data_offset(self.read_count), used);
+                if !mutated!(GiveBackUncleared) {
+                    self.memory.clear(self.geometry.data_offset(self.read_count), used);
+                }
                 self.memory.store(RING_READ_COUNT, next);
             }
             // Fails when the producer has pushed the count, or when this was read before. What is not complete stays.

@@ -136,6 +136,9 @@ pub unsafe fn hold<S: Storage>(storage: &S, geometry: Geometry, index: usize) ->
         // SAFETY: as in `peek`.
         let word = ExchangeWord::from_word(unsafe { storage.load(offset) });
         let referenced = word.referenced().to_word();
+        if mutated!(EnterWithoutReference) {
+            return offset_of(geometry, index, word);
+        }
         // The exchange fails when the consumer or a nested writer was faster.
         // SAFETY: as in `peek`.
         let held =
@@ -193,6 +196,12 @@ mod reader {
             let physical = word.physical(index);
             if physical > geometry.sub_buffers() as usize || physical == spare {
                 return Take::Corrupt;
+            }
+            if mutated!(LapTagDropped) && !word.is_referenced() && !word.is_taken() {
+                let taken = word.taken(index, spare);
+                if memory.compare_exchange(offset, word.to_word(), taken.to_word()) {
+                    return Take::Taken(physical);
+                }
             }
             if word.tag() < wanted {
                 return Take::Unfinished(physical);

@@ -409,6 +409,20 @@ impl Geometry {
         Some(Self { sub_buffer_order, ring_order: sub_buffer_order + sub_buffers.trailing_zeros() })
     }
 
+    /// Rings too small for use, whose every schedule a model checker can run: any powers of two that hold a packet
+    /// header and a record.
+    ///
+    /// # Panics
+    /// When they are not.
+    #[cfg(feature = "verification")]
+    #[must_use]
+    pub const fn for_verification(sub_buffer_size: u64, sub_buffers: u32) -> Self {
+        assert!(sub_buffer_size.is_power_of_two() && sub_buffer_size > PACKET_HEADER_SIZE as u64);
+        assert!(sub_buffers.is_power_of_two() && sub_buffers >= MIN_SUB_BUFFERS && sub_buffers <= MAX_SUB_BUFFERS);
+        let sub_buffer_order = sub_buffer_size.trailing_zeros();
+        Self { sub_buffer_order, ring_order: sub_buffer_order + sub_buffers.trailing_zeros() }
+    }
+
     /// Bytes of a sub-buffer.
     #[must_use]
     #[inline(always)]
