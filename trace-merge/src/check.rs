@@ -436,7 +436,7 @@ fn write_text(result: &CheckResult, trace: &Trace, out: &mut dyn Write) -> io::R
         let unchecked = result.unchecked;
         writeln!(
             out,
-            "NOTE: {unchecked} guest records are older than the oldest period that the flight recorder still held; only \
+            "NOTE: {unchecked} guest records are older than the oldest period that was left of the flight recorder; only \
              their order was checked"
         )?;
     }

@@ -275,8 +275,9 @@ pub struct StreamDescription {
     /// Whether the ring was found corrupt and given up.
     #[serde(default)]
     pub corrupt: bool,
-    /// How often a flight recorder overwrote its oldest content before this was written: sub-buffers of a ring, records
-    /// of the host's kernel. When it is not 0, the stream begins later than what it records did.
+    /// How much a flight recorder overwrote of the stream's beginning before this was written: sub-buffers of a ring,
+    /// records of the host's kernel. In a recovered trace also the sub-buffers that had been written elsewhere. When it is
+    /// not 0, the stream begins later than what it records did.
     #[serde(default)]
     pub overwritten: u64,
 }
