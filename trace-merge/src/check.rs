@@ -358,9 +358,10 @@ struct Known {
 
 /// Since when every stream of `layer` is there, ticks, if a flight recorder overwrote the beginning of any.
 fn remaining_from(layer: &TraceLayer) -> Option<u64> {
-    let cut = layer.streams.iter().filter(|stream| stream.description.overwritten > 0);
-    // A cut stream without a record tells nothing of any time.
-    cut.map(|stream| layer.records(stream).next().map_or(u64::MAX, |record| record.time)).max()
+    let mut cut = layer.streams.iter().filter(|stream| stream.description.overwritten > 0).peekable();
+    cut.peek()?;
+    // What a stream lost of which nothing is left was older than the others' rest; without any rest, nothing is known.
+    Some(cut.filter_map(|stream| layer.records(stream).next()).map(|record| record.time).max().unwrap_or(u64::MAX))
 }
 
 /// The periods that a stream's records may lie in.
