@@ -144,6 +144,11 @@ pub unsafe fn hold<S: Storage>(storage: &S, geometry: Geometry, index: usize) ->
         let held =
             unsafe { word.is_referenced() || storage.compare_exchange_shared(offset, word.to_word(), referenced) };
         if held {
+            // A consumer that has read what is written from now on must find the reference when it looks at the word
+            // again: it copies sub-buffers that are not complete where they lie.
+            if !mutated!(EnterWithoutFence) {
+                storage.fence_release();
+            }
             return offset_of(geometry, index, word);
         }
     }

@@ -27,7 +27,7 @@ fn killer(mutant: Mutant) -> Option<(&'static str, Scenario)> {
         Mutant::ReuseBeforeRelease => ("recorder laps", scenarios::recorder_laps()),
         Mutant::PushNotAtomic => ("recorder four", scenarios::recorder_four()),
         Mutant::ForceSwitchGivesUp => ("flush request", scenarios::flush_request()),
-        Mutant::PublishWithoutRelease => return None,
+        Mutant::PublishWithoutRelease | Mutant::EnterWithoutFence => return None,
     })
 }
 

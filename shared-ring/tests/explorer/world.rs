@@ -256,6 +256,8 @@ impl Storage for Memory {
         before
     }
 
+    fn fence_release(&self) {}
+
     unsafe fn write(&self, offset: usize, bytes: &[u8]) {
         // Two steps, so that something can happen in the middle of a payload.
         let middle = (bytes.len() / 16) * 8;
@@ -617,7 +619,7 @@ impl World {
             }
         }
         if self.scenario.mode == Mode::FlightRecorder {
-            return self.end_flight_recorder(consumer, write_count);
+            return self.end_flight_recorder(write_count);
         }
         while consumer.poll_stopped(&mut packet) == Poll::Copied {
             let records = self.accept(&mut consumer, &mut packet);
@@ -636,7 +638,7 @@ impl World {
     }
 
     /// A flight recorder holds the last sub-buffers, whoever read them before, and counts what nobody had read.
-    fn end_flight_recorder(&self, consumer: Consumer<Memory>, write_count: u64) {
+    fn end_flight_recorder(&self, write_count: u64) {
         let pushed = self.word(RING_OVERWRITTEN);
         let read = self.geometry.sequence(self.word(RING_READ_COUNT));
         if read != pushed + self.advanced.get() {
@@ -645,7 +647,6 @@ impl World {
                 .borrow_mut()
                 .violate(|| format!("{read} sub-buffers are behind the reader: {advanced} read, {pushed} overwritten"));
         }
-        drop(consumer);
         for _ in 0..2 {
             let records = self.read_all(Consumer::new(self.memory(), self.geometry, self.scenario.mode, 0));
             let mut oracle = self.oracle.borrow_mut();
