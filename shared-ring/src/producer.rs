@@ -381,7 +381,8 @@ impl<S: Storage> Producer<S> {
             // SAFETY: a control word of the ring.
             let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
             let reserved = geometry.committed_before(write) + geometry.within(write);
-            if committed == reserved && geometry.index(write) == sub_buffer {
+            let is_whole = committed == reserved || mutated!(PrefixOverHole);
+            if is_whole && geometry.index(write) == sub_buffer {
                 // SAFETY: a control word of the ring.
                 unsafe { self.storage.store_release(geometry.commit_prefix_offset(sub_buffer), committed) };
             }
@@ -405,10 +406,9 @@ impl<S: Storage> Producer<S> {
             // SAFETY: a control word of the ring.
             let published = unsafe { self.storage.load(word) };
             let is_newer = (committed.wrapping_sub(published)).cast_signed() > 0;
-            if mutated!(PublishWithoutRelease) || mutated!(PublishGoesBack) {
-                let order = if mutated!(PublishGoesBack) { S::store_release } else { S::store };
+            if mutated!(PublishWithoutRelease) {
                 // SAFETY: a control word of the ring.
-                return unsafe { order(&self.storage, word, committed) };
+                return unsafe { self.storage.store(word, committed) };
             }
             // SAFETY: a control word of the ring.
             if !is_newer || unsafe { self.storage.compare_exchange(word, published, committed) } {

@@ -24,6 +24,10 @@ pub struct Attempt {
     pub delivered: bool,
     /// The context that recorded it went on.
     pub returned: bool,
+    /// Another context reserved bytes of the same sub-buffer after the commit and before the context went on.
+    overtaken: bool,
+    /// Nothing that happens may take the record away but a whole lap.
+    kept: bool,
 }
 
 /// A record as the consumer saw it.
@@ -99,6 +103,12 @@ impl Oracle {
         }
         self.attempts[attempt].reserved = Some((old, new));
         self.order.push(attempt);
+        let sequence = self.sequence(attempt);
+        for at in 0..self.order.len() {
+            let other = self.order[at];
+            let is_open = self.attempts[other].committed && !self.attempts[other].returned;
+            self.attempts[other].overtaken |= is_open && self.sequence(other) == sequence;
+        }
     }
 
     /// A context stores into `words` of the data area, counted from its beginning: to write its record, or a packet
@@ -185,23 +195,43 @@ impl Oracle {
         self.geometry.sequence(end - 1)
     }
 
-    /// What a flight recorder must hold: of each of the last sub-buffers the records before the first whose context has
-    /// not returned.
-    pub fn retained(&self, write_count: u64) -> Vec<usize> {
-        let mut held_up = None;
-        let mut retained = Vec::new();
-        for &number in &self.order {
-            let sequence = self.sequence(number);
-            if !self.is_retained(sequence, write_count) || held_up == Some(sequence) {
-                continue;
-            }
-            if self.attempts[number].returned {
-                retained.push(number);
-            } else {
-                held_up = Some(sequence);
-            }
+    /// The context that recorded `number` goes on. If everything in the sub-buffer is committed, and no context is left
+    /// that could say less about it, all of it is kept from now on.
+    pub fn returned(&mut self, number: usize) {
+        self.attempts[number].returned = true;
+        if self.attempts[number].reserved.is_none() || self.attempts[number].overtaken {
+            return;
         }
-        retained
+        let sequence = self.sequence(number);
+        let all: Vec<_> = self.order.iter().copied().filter(|&other| self.sequence(other) == sequence).collect();
+        if all.iter().all(|&other| self.attempts[other].returned) {
+            all.iter().for_each(|&other| self.attempts[other].kept = true);
+        }
+    }
+
+    /// What a flight recorder must hold now: the records of its last sub-buffers that nothing can take away, and all of a
+    /// sub-buffer as long as all of it is committed.
+    ///
+    /// A record is not kept that was made between the commit and the return of the context that it interrupted: that one
+    /// may put back how much is known to be whole, until the next commit.
+    pub fn retained(&self, write_count: u64, stopped: bool) -> Vec<usize> {
+        let is_whole = |sequence| {
+            let mut all = self.order.iter().filter(|&&number| self.sequence(number) == sequence);
+            all.all(|&number| self.attempts[number].committed)
+        };
+        let is_there = |number: usize| {
+            let sequence = self.sequence(number);
+            let is_open = sequence == self.geometry.sequence(write_count);
+            self.attempts[number].kept || stopped && is_open && is_whole(sequence)
+        };
+        let retained = |number: &usize| self.is_retained(self.sequence(*number), write_count) && is_there(*number);
+        self.order.iter().copied().filter(retained).collect()
+    }
+
+    /// All records of a flight recorder's last sub-buffers.
+    pub fn last_sub_buffers(&self, write_count: u64) -> Vec<usize> {
+        let last = |number: &usize| self.is_retained(self.sequence(*number), write_count);
+        self.order.iter().copied().filter(last).collect()
     }
 
     fn is_retained(&self, sequence: u64, write_count: u64) -> bool {

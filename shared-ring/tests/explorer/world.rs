@@ -430,7 +430,7 @@ impl World {
         if recorded != attempt.committed {
             oracle.violate(|| format!("attempt {number} returned {recorded}: {attempt:?}"));
         }
-        oracle.attempts[number].returned = true;
+        oracle.returned(number);
         drop(oracle);
         self.check_flushed();
     }
@@ -481,7 +481,7 @@ impl World {
         // One consumer at a time: a snapshot is made by one that nobody else is.
         let Some(own) = self.consumer.borrow_mut().take() else { return };
         self.current.set(None);
-        let expected = self.oracle.borrow().retained(self.word(RING_WRITE_COUNT));
+        let expected = self.oracle.borrow().retained(self.word(RING_WRITE_COUNT), false);
         let records = self.read_all(Consumer::new(self.memory(), self.geometry, self.scenario.mode, 0));
         let write = self.word(RING_WRITE_COUNT);
         self.oracle.borrow_mut().snapshot(&records, &expected, write);
@@ -557,7 +557,7 @@ impl World {
                 let records = self.read_all(Consumer::new(copy, self.geometry, self.scenario.mode, 0));
                 let write = self.word(RING_WRITE_COUNT);
                 let mut oracle = self.oracle.borrow_mut();
-                let expected = oracle.retained(write);
+                let expected = oracle.retained(write, true);
                 oracle.snapshot(&records, &expected, write);
             }
         }
@@ -602,10 +602,7 @@ impl World {
             if counted != expected {
                 oracle.violate(|| format!("commit count of sub-buffer {index} is {counted}, not {expected}"));
             }
-            let whole = match self.scenario.mode {
-                Mode::Discard => expected & !(self.geometry.sub_buffer_size() - 1),
-                Mode::FlightRecorder => expected,
-            };
+            let whole = expected & !(self.geometry.sub_buffer_size() - 1);
             if published != whole {
                 oracle.violate(|| format!("sub-buffer {index} is published up to {published}, not {whole}"));
             }
@@ -650,7 +647,7 @@ impl World {
         for _ in 0..2 {
             let records = self.read_all(Consumer::new(self.memory(), self.geometry, self.scenario.mode, 0));
             let mut oracle = self.oracle.borrow_mut();
-            let expected = oracle.retained(write_count);
+            let expected = oracle.last_sub_buffers(write_count);
             if expected.len() != records.iter().map(Vec::len).sum::<usize>() {
                 oracle.violate(|| format!("the ring should hold attempts {expected:?}, it holds {records:x?}"));
             }
