@@ -1,7 +1,8 @@
 //! The synthetic 64-bit trace clock: what a guest reads, what its VMM writes, and the arithmetic between two clocks.
 //!
 //! The trace clock counts host TSC ticks. A guest computes it from its own counter by a [`relation::Relation`] that the
-//! VMM publishes in a [`entry`] per vCPU, in memory that the guest can only read. [`calibration`] (feature `std`)
+//! VMM publishes in a [`entry`] per vCPU, in memory that the guest can only read; [`updater`] decides what it publishes
+//! and when, and bounds its error. [`calibration`] (feature `std`)
 //! relates the trace clock to UTC.
 #![cfg_attr(not(feature = "std"), no_std)]
 
@@ -11,5 +12,6 @@ pub mod entry;
 pub mod relation;
 #[cfg(target_arch = "x86_64")]
 pub mod tsc;
+pub mod updater;
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
 pub mod warp;
