@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
 use trace_merge::events::parse_seconds;
+use trace_merge::match_rule::MatchRule;
 use trace_merge::session::{LayerKind, is_vm_name};
 
 /// Runs virtual machines and traces every layer of them on one clock.
@@ -39,6 +40,8 @@ pub enum Command {
     Report(ReadArgs),
     /// Check a trace: guest records lie inside their vCPU's time in the guest, streams are in order
     Check(ReadArgs),
+    /// Make one trace of two, relating their clocks by matched events
+    Merge(MergeArgs),
     /// Say what this machine can do, what it cannot, and what to do about it
     Doctor(DoctorArgs),
 }
@@ -145,6 +148,28 @@ pub struct ReadArgs {
     pub json: bool,
 }
 
+/// Arguments of `strata merge`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A rule says that each such event of the first trace happened before (after) its counterpart in \
+    the second. There have to be rules for both directions, as for messages and their answers. Without a rule the \
+    traces have to be on one clock. The result is on the clock of the first trace; its error bound and how it was \
+    found are in its session.json.\n\nExample:\n  \
+    strata merge a b -o both --match 'net:send before net:receive by seq' --match 'net:receive after net:send by seq'"
+)]
+pub struct MergeArgs {
+    /// Trace whose clock the result has
+    pub first: PathBuf,
+    /// The other trace
+    pub second: PathBuf,
+    /// Which events belong together: 'EVENT before|after EVENT [by FIELD,...]'. May be repeated
+    #[arg(long = "match", value_name = "RULE")]
+    pub rules: Vec<MatchRule>,
+    /// New folder for the result
+    #[arg(short, long, value_name = "DIR", default_value = "merged")]
+    pub output: PathBuf,
+}
+
 /// Arguments of `strata doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
@@ -203,6 +228,13 @@ mod tests {
     fn disk_may_be_read_only() {
         assert_eq!(parse_disk("a.img,ro"), Ok(DiskConfig { path: "a.img".into(), read_only: true }));
         assert_eq!(parse_disk("a.img"), Ok(DiskConfig { path: "a.img".into(), read_only: false }));
+    }
+
+    #[test]
+    fn match_rule_is_read_and_refused_by_the_command_line() {
+        assert!(Cli::try_parse_from(["strata", "merge", "a", "b", "--match", "x before y by z"]).is_ok());
+        let error = Cli::try_parse_from(["strata", "merge", "a", "b", "--match", "x y"]).unwrap_err().to_string();
+        assert!(error.contains("'x y' is no rule"), "{error}");
     }
 
     #[test]
