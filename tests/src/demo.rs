@@ -18,7 +18,7 @@ const NAME: &str = "demo";
 
 /// What the guest does while it is traced.
 const GUEST_SCRIPT: &str = "\
-workload
+workload --events 1000
 ls -lR /proc/sys > /dev/null
 for i in 1 2 3 4 5 6 7 8 9 10; do
     dd if=/dev/zero of=/tmp/file bs=64k count=16 2> /dev/null

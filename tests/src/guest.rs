@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use crate::initramfs::{Initramfs, InitramfsError};
 
-/// The modules of the guest, besides what they depend on.
-pub const MODULES: [&str; 2] = ["virtio_mmio", "virtio_blk"];
+/// The modules of the guest, besides what they depend on: what a distribution's udev loads for the devices that the
+/// machine describes.
+pub const MODULES: [&str; 3] = ["virtio_mmio", "virtio_blk", "pvpanic-mmio"];
 
 const INIT: &str = r#"#!/bin/busybox sh
 # The guest: mount what a Linux system has, run the script that the kernel command line names, power off.

@@ -84,8 +84,10 @@ pub enum HostError {
     #[error("{CHOICE_VARIABLE} is {0:?}: set it to direct or nested, or unset it")]
     Choice(String),
     /// The run's script failed.
-    #[error("the script of run {name} ended with status {status}; see {}", log.display())]
+    #[error("the script of run {name} ended with status {status} after \"{last_line}\"; see {}", log.display())]
     Script {
+        /// The last line that it wrote.
+        last_line: String,
         /// The run.
         name: String,
         /// The script's exit status.
@@ -105,7 +107,11 @@ impl HostResult {
         if self.status == 0 {
             Ok(self)
         } else {
-            Err(HostError::Script { name: name.to_owned(), status: self.status, log: self.script_log })
+            // a guest's console may be in it, whose bytes need not be text
+            let text = fs::read(&self.script_log).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
+            let last_line = text.lines().last().unwrap_or_default().trim().to_owned();
+            Err(HostError::Script { last_line, name: name.to_owned(), status: self.status, log: self.script_log })
         }
     }
 }
@@ -200,6 +206,19 @@ mod tests {
         assert_eq!(parse_choice("direct").unwrap(), HostKind::Direct);
         assert_eq!(parse_choice("nested").unwrap(), HostKind::Nested);
         assert!(parse_choice("cloud").unwrap_err().to_string().contains("cloud"));
+    }
+
+    #[test]
+    fn failed_script_is_told_with_its_last_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let script_log = folder.path().join("script.log");
+        fs::write(&script_log, "begun\nno such thing\n").unwrap();
+        let result = HostResult { status: 3, output: folder.path().into(), script_log, console_log: None };
+
+        let error = result.clone().success("x").unwrap_err();
+
+        assert!(error.to_string().contains("no such thing"));
+        assert!(HostResult { status: 0, ..result }.success("x").is_ok());
     }
 
     #[test]

@@ -276,6 +276,35 @@ fn kvm_without_permission_is_told_so() {
     assert_names(&line, &["/dev/kvm", "permission"]);
 }
 
+/// This machine's KVM refuses stock guests: none is there, or it only emulates.
+#[test]
+fn kvm_that_cannot_run_guests_is_refused_as_the_doctor_says() {
+    let bench = Bench::new();
+    let doctor = Command::new(&bench.strata).args(["doctor", "--json"]).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&doctor.stdout).unwrap();
+    if report["runs_guests"] == true {
+        eprintln!("skipped: this machine's KVM runs guests");
+        return;
+    }
+    let line = bench.refused_run(&[]);
+
+    assert_names(&line, &["KVM", "strata doctor"]);
+    assert_ne!(doctor.status.code(), Some(0));
+}
+
+#[test]
+fn trace_with_a_truncated_description_is_named() {
+    let bench = Bench::new();
+    let trace = bench.folder.path().join("trace");
+    fs::create_dir(&trace).unwrap();
+    fs::write(trace.join("session.json"), "{\"format\": 1, \"strata\"").unwrap();
+    for command in ["events", "report", "check"] {
+        let line = bench.refused(&[command, trace.to_str().unwrap()]);
+
+        assert_names(&line, &["session.json"]);
+    }
+}
+
 #[test]
 fn folder_that_is_no_trace_is_named() {
     let bench = Bench::new();

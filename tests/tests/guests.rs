@@ -43,6 +43,7 @@ struct Event {
     /// The trace clock.
     ticks: u64,
     layer: String,
+    cpu: u32,
     event: String,
     fields: serde_json::Value,
 }
@@ -188,11 +189,24 @@ fn panicking_guest_leaves_the_events_up_to_the_panic() {
     let log = log("panic");
 
     assert!(log.contains("sysrq triggered crash"), "{log}");
-    assert_ne!(status("panic"), 0);
+    assert_eq!(status("panic"), 1);
+    assert!(log.contains("strata: the guest's kernel panicked"), "{log}");
     for layer in LAYERS {
         assert!(events.iter().any(|event| event.layer == layer), "no events of {layer}");
     }
+    // the write to /proc/sysrq-trigger: one vCPU's last system call, which never returned
+    let last_calls: Vec<_> = (0..2).filter_map(|vcpu| last_system_call(&events, vcpu)).collect();
+    assert!(last_calls.iter().any(|call| is_entered_write(call)), "{last_calls:?}");
     assert_eq!(babeltrace_events(&trace).len(), events.len());
+}
+
+fn last_system_call(events: &[Event], vcpu: u32) -> Option<&Event> {
+    events.iter().rev().find(|event| event.cpu == vcpu && event.event.starts_with("raw_syscalls:"))
+}
+
+fn is_entered_write(call: &Event) -> bool {
+    const WRITE: u64 = 1;
+    call.event == "raw_syscalls:sys_enter" && call.fields["id"] == WRITE
 }
 
 #[test]
@@ -210,10 +224,32 @@ fn interrupt_from_the_keyboard_ends_the_run_with_the_trace_complete() {
     let events = events(&trace);
 
     assert!(log("forever").contains("guest is up"));
+    assert_eq!(status("forever"), 0, "{}", log("forever"));
+    assert!(fs::read_to_string(trace.join("session.json")).unwrap().contains("\"outcome\": \""));
     for layer in ["host-kernel", "vmm", "guest-kernel"] {
         assert!(events.iter().any(|event| event.layer == layer), "no events of {layer}");
     }
     assert_eq!(babeltrace_events(&trace).len(), events.len());
+}
+
+#[test]
+fn trace_with_a_truncated_stream_is_read_up_to_there_and_said_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("trace");
+    process::capture(Command::new("cp").arg("-r").arg(trace("reboot")).arg(&copy)).unwrap();
+    let whole = events(&copy).len();
+    let stream = copy.join("host-kernel/stream_0");
+    let length = fs::metadata(&stream).unwrap().len();
+    fs::File::options().write(true).open(&stream).unwrap().set_len(length / 2 + 100).unwrap();
+
+    let listed = strata().arg("events").arg(&copy).arg("--json").output().unwrap();
+    let checked = strata().arg("check").arg(&copy).output().unwrap();
+
+    let lines = listed.stdout.iter().filter(|byte| **byte == b'\n').count();
+    assert!(lines > whole / 4 && lines < whole, "{lines} of {whole}");
+    let complaint = String::from_utf8_lossy(&listed.stderr).into_owned();
+    assert!(complaint.starts_with("strata: ") && complaint.lines().count() == 1, "{complaint:?}");
+    assert_eq!(checked.status.code(), Some(1), "{}", String::from_utf8_lossy(&checked.stdout));
 }
 
 #[test]

@@ -155,6 +155,9 @@ pub struct Vm {
     /// In a recording merged from those of several hosts: the host it ran on, when that is not the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+    /// File of its trace region, which outlives a recorder that is killed.
+    #[serde(default)]
+    pub region: Option<PathBuf>,
 }
 
 /// What runs in a virtual machine.
@@ -278,6 +281,10 @@ pub struct StreamDescription {
     /// Whether the ring was found corrupt and given up.
     #[serde(default)]
     pub corrupt: bool,
+    /// How often a flight recorder overwrote its oldest content before this was written: sub-buffers of a ring, records
+    /// of the host's kernel. When it is not 0, the stream begins later than what it records did.
+    #[serde(default)]
+    pub overwritten: u64,
 }
 
 /// A layer that was not, or not completely, recorded.
@@ -516,6 +523,7 @@ pub(crate) mod tests {
             lost: Lost::default(),
             rejected_bytes: 0,
             corrupt: false,
+            overwritten: 0,
         };
         let layer = Layer { streams: vec![stream], ..layer("vm0/vmm") };
 

@@ -101,6 +101,19 @@ pub struct Inputs {
     pub disks: Vec<(File, u64)>,
 }
 
+impl Limits {
+    /// What can be known before KVM is asked: no host gives more than this.
+    #[must_use]
+    pub fn without_kvm() -> Self {
+        let info = rustix::system::sysinfo();
+        Self {
+            max_cpus: CPUS_MAX,
+            physical_bits: 52,
+            host_memory: info.totalram.saturating_mul(u64::from(info.mem_unit)),
+        }
+    }
+}
+
 /// Why a configuration cannot be run.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "each message says what the variant means")]
