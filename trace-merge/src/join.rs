@@ -1,7 +1,7 @@
 //! `strata merge`: two recordings become one, on the clock of the first. Recordings whose clocks are the same are put
 //! together as they are; for others the relation comes from matched events, with a bound.
 
-use crate::clock::{Clock, NS_PER_SECOND};
+use crate::clock::{Clock, ClockEpoch, NS_PER_SECOND};
 use crate::match_rule::{MatchError, MatchRule};
 use crate::reader::{Damage, ReadError, Trace, TraceLayer};
 use crate::session::{Layer, Session, SessionError, Vm};
@@ -182,12 +182,19 @@ fn combined(first: &Trace, second: &Trace, relation: Option<&ClockRelation>, rel
 }
 
 fn combined_clock(one: &Clock, two: &Clock, relation: Option<&ClockRelation>, relation_bound_ns: u64) -> Clock {
+    let mut epochs = one.epochs.clone();
     let Some(relation) = relation else {
+        epochs.extend(two.epochs.iter().cloned());
         let wider = if two.error_bound_ns > one.error_bound_ns { two } else { one };
         let (error_bound_ns, bound_derivation) = (wider.error_bound_ns, wider.bound_derivation.clone());
-        return Clock { error_bound_ns, bound_derivation, ..one.clone() };
+        return Clock { error_bound_ns, bound_derivation, epochs, ..one.clone() };
     };
     let rates = relation.rates();
+    epochs.extend(two.epochs.iter().map(|epoch| ClockEpoch {
+        from_ticks: relation.reference_at(epoch.from_ticks),
+        bound_ns: epoch.bound_ns.saturating_add(one.error_bound_ns).saturating_add(relation_bound_ns),
+        ..epoch.clone()
+    }));
     let nominal = one_per(one, two);
     let ppm = |rate: f64| (rate / nominal - 1.0) * 1e6;
     Clock {
@@ -207,6 +214,7 @@ fn combined_clock(one: &Clock, two: &Clock, relation: Option<&ClockRelation>, re
             ppm(rates.least),
             ppm(rates.most),
         ),
+        epochs,
         ..one.clone()
     }
 }

@@ -58,11 +58,9 @@ fn session(uuid: Uuid) -> Session {
             source: "x86-tsc".into(),
             error_bound_ns: HALF_BOUND,
             bound_derivation: "one counter".into(),
-            ..serde_json::from_str(
-                r#"{"uuid":"00000000-0000-0000-0000-000000000000","frequency_hz":1,
-                "utc":{"ticks":0,"utc_ns":0},"source":"","error_bound_ns":0,"bound_derivation":""}"#,
-            )
-            .unwrap()
+            vcpus: Vec::new(),
+            epochs: Vec::new(),
+            utc_readings: Vec::new(),
         },
         host: Host::default(),
         vms: vec![Vm { name: "vm0".into(), vcpus: 1, ..Vm::default() }],

@@ -174,6 +174,10 @@ pub enum CtlCommand {
         #[arg(long, value_name = "NAME")]
         session: Option<String>,
     },
+    /// Stop the guest where it is; it goes on with resume
+    Pause,
+    /// Let a paused guest go on
+    Resume,
     /// Write out what the rings hold at this moment
     Flush,
     /// Make, start, stop or end a tracing session of the guest's kernel
@@ -230,6 +234,8 @@ impl CtlCommand {
         Ok(match self {
             Self::Status => Request::Status,
             Self::Snapshot { dir, session } => Request::Snapshot { dir: std::path::absolute(dir)?, session },
+            Self::Pause => Request::Pause,
+            Self::Resume => Request::Resume,
             Self::Flush => Request::Flush,
             Self::Session(SessionCommand::Create { name, mode, sub_buffer_size, sub_buffers, events, trace }) => {
                 let trace = trace.map(std::path::absolute).transpose()?;
