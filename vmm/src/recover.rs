@@ -184,6 +184,8 @@ fn describe(region: &CrashRegion, path: &Path) -> Session {
             vcpus: Vec::new(),
             error_bound_ns: 0,
             bound_derivation: "nothing but the trace region was left: the clock's error is not known".into(),
+            epochs: Vec::new(),
+            utc_readings: Vec::new(),
         },
         host: Host::default(),
         vms: Vec::new(),

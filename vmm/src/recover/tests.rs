@@ -1,6 +1,7 @@
 use super::*;
 use crate::control::directory::tests::{description, runtime};
 use crate::control::directory::{VmDescription, VmDirectory};
+use crate::host_time::HostTime;
 use crate::machine::Observer;
 use crate::tracing::mapped_file;
 use crate::tracing::region::TraceRegion;
@@ -136,7 +137,7 @@ fn monitors_own_records_are_recovered_beside_the_guests() {
     let mut directory = VmDirectory::create(runtime.path(), &vm).unwrap();
     leave_region(&directory, Mode::FlightRecorder, 10);
     let memory = mapped_file::map(&directory.create_monitor().unwrap(), VmmTracer::memory_size(2, rings)).unwrap();
-    let tracer = VmmTracer::new(2, rings, memory, |_| true, Box::new(|_, _| ()));
+    let tracer = VmmTracer::new(2, rings, memory, HostTime::Tsc, |_| true, Box::new(|_, _| ()));
     tracer.vcpu_enter(0);
     tracer.vcpu_exit(0, 2);
     tracer.vcpu_enter(1);

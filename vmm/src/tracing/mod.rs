@@ -15,5 +15,6 @@ pub mod ring_layer;
 pub mod selection;
 pub mod sessions;
 pub mod streaming;
+pub mod vcpu_clocks;
 pub mod vmm_events;
 pub mod vmm_layer;

@@ -153,7 +153,7 @@ impl ExtraSessions {
                 session.complete("session destroyed")?;
                 Ok(Answer::done(format!("session {name} is gone")))
             }
-            Request::Status | Request::Snapshot { .. } | Request::Flush => {
+            Request::Status | Request::Snapshot { .. } | Request::Flush | Request::Pause | Request::Resume => {
                 Ok(Answer::refused("not a session's request"))
             }
         }
@@ -223,6 +223,7 @@ impl ExtraSessions {
             region: Arc::clone(region),
             selection,
             vcpu_threads: Arc::clone(&main.vcpu_threads),
+            clocks: Arc::clone(&main.clocks),
             agent: main.agent,
             beside_region: None,
         };

@@ -4,9 +4,10 @@
 //! number is its vCPU's, or the number of vCPUs for the last one.
 #![allow(unsafe_code)] // Producers are made from the rings' raw addresses.
 
+use crate::host_time::HostTime;
 use crate::machine::{BlockRequestKind, ControlEvent, Observer};
 use clock_sync::relation::Relation;
-use clock_sync::tsc;
+use clock_sync::updater::Cause;
 use shared_ring::event::{Event, Field, FieldType, class};
 use shared_ring::host_memory::HostMemory;
 use shared_ring::producer::Producer;
@@ -117,6 +118,8 @@ pub const EVENTS: &[Event] = &[
             Field::new("mult", FieldType::U64),
             Field::new("shift", FieldType::U32),
             Field::new("hw_bits", FieldType::U32),
+            Field::new("cause", TEXT_FIELD),
+            Field::new("bound_ns", FieldType::U64),
         ],
     },
 ];
@@ -131,12 +134,13 @@ pub struct VmmTracer {
     memory: HostMemory,
     rings: Rings,
     enabled: [bool; EVENTS.len()],
+    time: HostTime,
     on_vcpu_thread: VcpuThreadHook,
 }
 
 impl VmmTracer {
-    /// A tracer for `vcpus` vCPU threads that records the events whose names `chosen` accepts into `rings` in `memory`,
-    /// which is zeroed and nobody else's.
+    /// A tracer for `vcpus` vCPU threads that records the events whose names `chosen` accepts, at times of
+    /// `time`, into `rings` in `memory`, which is zeroed and nobody else's.
     ///
     /// # Panics
     /// When `memory` is smaller than [`memory_size`](Self::memory_size).
@@ -145,6 +149,7 @@ impl VmmTracer {
         vcpus: u32,
         rings: Rings,
         memory: HostMemory,
+        time: HostTime,
         chosen: impl Fn(&str) -> bool,
         on_vcpu_thread: VcpuThreadHook,
     ) -> Self {
@@ -161,7 +166,7 @@ impl VmmTracer {
         for (enabled, event) in enabled.iter_mut().zip(EVENTS) {
             *enabled = chosen(event.name);
         }
-        Self { vcpu_rings, shared_ring, memory, rings, enabled, on_vcpu_thread }
+        Self { vcpu_rings, shared_ring, memory, rings, enabled, time, on_vcpu_thread }
     }
 
     /// Bytes that the rings for `vcpus` vCPU threads take.
@@ -185,13 +190,13 @@ impl VmmTracer {
     /// Closes the current sub-buffer of every ring, so that what it holds can be delivered.
     pub fn flush(&self) {
         for ring in self.vcpu_rings.iter().chain([&self.shared_ring]) {
-            ring.force_switch(tsc::read_ordered);
+            ring.force_switch(|| self.time.now());
         }
     }
 
-    /// Records that `vcpu`'s clock entry changed, as its `number`th update.
-    pub fn clock_update(&self, vcpu: u32, number: u64, relation: &Relation) {
-        let mut payload = Payload::<44>::default();
+    /// Records that `vcpu`'s clock entry changed, as its `number`th update, and how wrong it can be from now on.
+    pub fn clock_update(&self, vcpu: u32, number: u64, relation: &Relation, cause: Cause, bound_ns: u64) {
+        let mut payload = Payload::<68>::default();
         payload.put(&vcpu.to_le_bytes());
         payload.put(&number.to_le_bytes());
         payload.put(&relation.hw_base.to_le_bytes());
@@ -199,6 +204,8 @@ impl VmmTracer {
         payload.put(&relation.mult.to_le_bytes());
         payload.put(&relation.shift.to_le_bytes());
         payload.put(&relation.hw_bits.to_le_bytes());
+        payload.put(&padded_text(cause.name()));
+        payload.put(&bound_ns.to_le_bytes());
         self.record(&self.shared_ring, id::CLOCK_UPDATE, payload.bytes());
     }
 
@@ -211,7 +218,7 @@ impl VmmTracer {
         // Ids count from 1 in the order of the table.
         if self.enabled[usize::from(id) - 1] {
             // A lost record is counted in its ring.
-            let _ = ring.record(tsc::read_ordered, id, payload);
+            let _ = ring.record(|| self.time.now(), id, payload);
         }
     }
 }
@@ -323,6 +330,8 @@ impl Observer for VmmTracer {
             ControlEvent::EmulationFailed => "emulation_failed",
             ControlEvent::Stopped => "stopped",
             ControlEvent::Failed => "failed",
+            ControlEvent::Paused => "paused",
+            ControlEvent::Resumed => "resumed",
         };
         self.record(&self.shared_ring, id::CONTROL, &padded_text(what));
     }
@@ -342,7 +351,7 @@ mod tests {
 
     fn tracer(chosen: impl Fn(&str) -> bool) -> VmmTracer {
         let memory = HostMemory::private(VmmTracer::memory_size(1, rings()));
-        VmmTracer::new(1, rings(), memory, chosen, Box::new(|_, _| ()))
+        VmmTracer::new(1, rings(), memory, HostTime::Tsc, chosen, Box::new(|_, _| ()))
     }
 
     fn recorded(tracer: &VmmTracer, ring: usize) -> Vec<(u16, Vec<u8>)> {
@@ -375,7 +384,7 @@ mod tests {
         tracer.console_output(10);
         tracer.console_input(2);
         tracer.control(ControlEvent::EmulationFailed);
-        tracer.clock_update(0, 1, &Relation::IDENTITY);
+        tracer.clock_update(0, 1, &Relation::IDENTITY, Cause::FrequencyChange, 7);
 
         let of_vcpu: Vec<u16> = recorded(&tracer, 0).into_iter().map(|(id, _)| id).collect();
         let of_others: Vec<u16> = recorded(&tracer, 1).into_iter().map(|(id, _)| id).collect();

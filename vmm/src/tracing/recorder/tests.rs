@@ -2,9 +2,11 @@
 
 use super::*;
 use crate::control::protocol;
+use crate::host_time::HostTime;
 use crate::machine::Observer;
 use crate::tracing::region::TraceRegion;
 use crate::tracing::selection::Selection;
+use crate::tracing::vcpu_clocks::{HostFacts, VcpuClocks};
 use clock_sync::tsc;
 use shared_ring::event::{Event, EventDescription, Field, FieldType};
 use shared_ring::host_memory::HostMemory;
@@ -48,6 +50,8 @@ fn session() -> Session {
             vcpus: Vec::new(),
             error_bound_ns: 10,
             bound_derivation: "none".into(),
+            epochs: Vec::new(),
+            utc_readings: Vec::new(),
         },
         host: Host::default(),
         vms: vec![Vm { name: "vm0".into(), vcpus: 1, ..Vm::default() }],
@@ -73,13 +77,22 @@ impl Bench {
         let file = tempfile::tempfile().unwrap();
         let region = Arc::new(TraceRegion::create(file, config, Uuid::from_u128(1), 2_000_000_000).unwrap());
         let memory = HostMemory::private(VmmTracer::memory_size(1, rings(mode)));
-        let vmm = Arc::new(VmmTracer::new(1, rings(mode), memory, |_| true, Box::new(|_, _| ())));
+        let vmm = Arc::new(VmmTracer::new(1, rings(mode), memory, HostTime::Tsc, |_| true, Box::new(|_, _| ())));
         let layout = region.layout();
         let registry = region.memory().part(layout.registry, layout.registry_size);
         // SAFETY: the storage covers the registry, which the region keeps mapped; nobody else writes there.
         let registry = unsafe { Registry::new(Smp::new(registry.base()), layout.registry_size) };
         assert!(registry.append(&EVENT));
+        let host = HostFacts {
+            time: HostTime::Tsc,
+            frequency: 2_000_000_000,
+            bound_ns: 10,
+            guest_tsc_hz: 2_000_000_000,
+            offset_honoured: true,
+        };
+        let clocks = Arc::new(VcpuClocks::new("vm0", host, Arc::clone(&region), Arc::clone(&vmm)));
         let facts = Facts {
+            clocks,
             dir: trace,
             session: session(),
             vm: "vm0".into(),
