@@ -18,6 +18,7 @@ use tempfile::TempDir;
 use trace_merge::reader::{Damage, Trace};
 use trace_merge::session::{Layer, Session};
 use uuid::Uuid;
+use vmm::host_time::HostTime;
 use vmm::tracing::facts::Facts;
 use vmm::tracing::flight_recorder::FlightRecorder;
 use vmm::tracing::guest_processes::GuestProcesses;
@@ -26,6 +27,8 @@ use vmm::tracing::process_table::ProcessTable;
 use vmm::tracing::region::TraceRegion;
 use vmm::tracing::ring_layer::Producers;
 use vmm::tracing::selection::Selection;
+use vmm::tracing::vcpu_clocks::{HostFacts, VcpuClocks};
+use vmm::tracing::vmm_events::VmmTracer;
 
 /// Step: a round while the guest runs; the argument is the youngest time.
 pub const LOOK: u8 = 0;
@@ -163,8 +166,23 @@ fn facts(session: Session) -> Facts {
             let region = TraceRegion::create(file, config(0), Uuid::nil(), 1_000_000_000);
             Arc::new(region.expect("there is room for a small region"))
         };
+        /// Its clocks, which nobody reads.
+        static CLOCKS: Arc<VcpuClocks> = {
+            let rings = config(0).process_rings;
+            let memory = HostMemory::private(VmmTracer::memory_size(1, rings));
+            let vmm = VmmTracer::new(1, rings, memory, HostTime::Tsc, |_| true, Box::new(|_, _| ()));
+            let host = HostFacts {
+                time: HostTime::Tsc,
+                frequency: 1_000_000_000,
+                bound_ns: 0,
+                guest_tsc_hz: 1_000_000_000,
+                offset_honoured: true,
+            };
+            Arc::new(VcpuClocks::new(VM, host, REGION.with(Arc::clone), Arc::new(vmm)))
+        };
     }
     Facts {
+        clocks: CLOCKS.with(Arc::clone),
         dir: "/nonexistent".into(),
         session,
         vm: VM.into(),

@@ -39,10 +39,13 @@ pub fn session() -> Session {
         vcpus: Vec::new(),
         error_bound_ns: 0,
         bound_derivation: "one counter".into(),
+        epochs: Vec::new(),
+        utc_readings: Vec::new(),
     };
     let layer = |index: usize, kind, vm: Option<&str>, process, events| Layer {
         kind,
         vm: vm.map(Into::into),
+        host: None,
         path: FOLDERS[index].into(),
         uuid: UUIDS[index],
         packet_size: PACKET_SIZE,

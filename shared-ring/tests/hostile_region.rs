@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use shared_ring::consumer::{Accepted, Consumer, Poll};
 use shared_ring::event::{Event, EventDescription, Field, FieldType};
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host_memory::{HostMemory, RingMemory};
 use shared_ring::layout::{
     EXTENDED_ID, Geometry, Mode, PACKET_HEADER_SIZE, PacketHeader, REGISTRY_HEADER_SIZE, RING_WRITE_COUNT, RecordHeader,
 };
@@ -230,6 +230,52 @@ fn ring_that_another_thread_changes_all_the_time_is_read_to_an_end() {
     let copied = [Mode::Discard, Mode::FlightRecorder].map(read_while_another_thread_changes_the_ring);
 
     assert!(copied.iter().sum::<u32>() > 0);
+}
+
+/// The memory of a guest that changes a word just before the host does, and changes it back just after.
+struct Flickering {
+    memory: HostMemory,
+    attempts: Cell<u32>,
+}
+
+impl RingMemory for Flickering {
+    fn size(&self) -> usize {
+        self.memory.size()
+    }
+
+    fn load(&self, offset: usize) -> u64 {
+        self.memory.load(offset)
+    }
+
+    fn store(&self, offset: usize, value: u64) {
+        self.memory.store(offset, value);
+    }
+
+    fn compare_exchange(&self, _: usize, _: u64, _: u64) -> bool {
+        self.attempts.set(self.attempts.get() + 1);
+        assert!(self.attempts.get() < 1000, "a guest keeps the host from going on");
+        false
+    }
+
+    fn read(&self, offset: usize, out: &mut [u8]) {
+        self.memory.read(offset, out);
+    }
+
+    fn fence_acquire(&self) {}
+
+    fn clear(&self, offset: usize, size: usize) {
+        self.memory.clear(offset, size);
+    }
+}
+
+#[test]
+fn sub_buffer_that_cannot_be_taken_is_passed_over() {
+    let (memory, _) = used_ring(Mode::FlightRecorder);
+    let memory = Flickering { memory, attempts: Cell::new(0) };
+    let mut consumer = Consumer::new(memory, geometry(), Mode::FlightRecorder, 1);
+
+    assert_eq!(consumer.poll(&mut Vec::new()), Poll::Empty);
+    assert!(!consumer.is_corrupt());
 }
 
 #[test]

@@ -143,7 +143,7 @@ fn build(paths: &Paths, folders: &Folders) -> Result<(), ProcessError> {
     let mut command = binaries::cargo(paths, &build_folder(paths));
     command
         .current_dir(&folders.source)
-        .args(["build", "--release", "--bins", "--locked", "--target", TARGET])
+        .args(["build", "--release", "--bins", "--target", TARGET])
         .env("RUSTFLAGS", FLAGS.join(" "))
         // Sanitizers and coverage are unstable options; the toolchain that builds everything else has them.
         .env("RUSTC_BOOTSTRAP", "1");

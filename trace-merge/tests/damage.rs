@@ -34,6 +34,8 @@ fn record(dir: &Path) {
         vcpus: Vec::new(),
         error_bound_ns: 0,
         bound_derivation: "one counter".into(),
+        epochs: Vec::new(),
+        utc_readings: Vec::new(),
     };
     let mut session = Session {
         format: FORMAT_VERSION,

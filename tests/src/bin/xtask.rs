@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use lab::paths::Paths;
-use lab::{demo, fuzz, host, kmod, nested, progress, provision, scenarios, suite};
+use lab::{bench, demo, fuzz, host, kmod, nested, progress, provision, scenarios, suite};
 
 /// Builds, demonstrates and tests Strata.
 #[derive(Parser)]
@@ -45,9 +45,18 @@ enum Task {
         #[arg(long, value_name = "FILE", default_value = "strata.ko")]
         out: PathBuf,
     },
+    /// Measure what parts of Strata cost.
+    #[command(subcommand)]
+    Bench(BenchTask),
     /// The lab itself.
     #[command(subcommand)]
     Lab(LabTask),
+}
+
+#[derive(Subcommand)]
+enum BenchTask {
+    /// Reading the trace clock, beside the bare counter, the system's clock and other ways to publish a clock.
+    Clock,
 }
 
 #[derive(Subcommand)]
@@ -87,6 +96,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             progress::step("building the guest kernel module", || kmod::build(&paths, &kernel_headers, &out))?;
             println!("{}", out.display());
         }
+        Task::Bench(BenchTask::Clock) => bench::clock::run(&paths)?,
         Task::Lab(LabTask::Provision { packages_only: true }) => {
             let kernels = provision::kernels(&paths, true)?;
             let image = paths.images().join("guest.cpio");

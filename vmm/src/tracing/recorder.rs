@@ -300,8 +300,7 @@ impl Recording {
             }
             Request::Flush => match &mut self.layers {
                 Layers::Streaming(layers) => {
-                    self.vmm.flush();
-                    let answered = layers.flush(&self.facts)?;
+                    let answered = layers.flush(&self.facts, || self.vmm.flush())?;
                     self.extra.flush()?;
                     self.save(false)?;
                     Answer::done(if answered {
@@ -399,3 +398,6 @@ fn layer_status(layer: &Layer) -> LayerStatus {
         overwritten: sum(|stream| stream.overwritten),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,3 @@
+//! Benchmarks that `cargo xtask bench` runs.
+
+pub mod clock;
