@@ -199,13 +199,12 @@ pub fn run(request: &RunRequest, say: &mut dyn FnMut(&str)) -> Result<RunReport,
         config.initrd_overlay = agent::overlay(&module_bytes);
         config.cmdline = agent::append_cmdline(&config.cmdline);
     }
-    let runtime = directory::runtime_folder()?;
     let probed = probe::probe();
     if let Some(refusal) = probed.refusal() {
         return Err(RunFailure::Kvm(refusal));
     }
     let description = describe_vm(request);
-    let mut directory = VmDirectory::create(&runtime, &description)?;
+    let mut directory = VmDirectory::create(&directory::runtime_folder()?, &description)?;
     match &request.trace {
         Some(trace) => run_traced(request, config, &probed, selection, trace, &description, &mut directory, say),
         None => {
