@@ -4,7 +4,7 @@ use crate::event::{Event, FieldType};
 use crate::layout::{
     ABI_VERSION, AGENT, AGENT_ALIVE, AGENT_GONE, CLOCK_ENTRY_SIZE, CLOCK_OFFSET, CPUID_SIGNATURE, MAGIC, PACKET,
     PAGE_SIZE, PANIC_PORT, PANIC_PORT_PANICKED, PROCESS_ACTIVE, PROCESS_CLOSED, PROCESS_ENTRY, PROCESS_FREE,
-    PROCESS_HEADER, SESSION, SESSION_SLOT_SIZE, SESSION_TABLE_OFFSET, SUPERBLOCK,
+    PROCESS_HEADER, SESSION, SESSION_SLOT_SIZE, SESSION_SLOTS, SESSION_TABLE_OFFSET, SUPERBLOCK,
 };
 use std::fmt::Write;
 use std::string::{String, ToString};
@@ -35,6 +35,7 @@ pub fn c_header(events: &[Event]) -> String {
         ("PROCESS_FREE", u64::from(PROCESS_FREE)),
         ("PROCESS_ACTIVE", u64::from(PROCESS_ACTIVE)),
         ("PROCESS_CLOSED", u64::from(PROCESS_CLOSED)),
+        ("SESSION_SLOTS", SESSION_SLOTS as u64),
     ] {
         define(name, value.to_string());
     }

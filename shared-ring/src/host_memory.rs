@@ -8,6 +8,55 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
+/// What the consumer does to a ring's memory. [`HostMemory`] is what hosts use; model checkers bring their own, so that
+/// the very consumer that hosts run is what they check. Offsets of words are multiples of 8.
+pub trait RingMemory {
+    /// Bytes of the memory.
+    fn size(&self) -> usize;
+    /// Reads a word, and everything written before it was published with release order.
+    fn load(&self, offset: usize) -> u64;
+    /// Publishes a word: what was written before is visible to whoever reads it with acquire order.
+    fn store(&self, offset: usize, value: u64);
+    /// Replaces a word if it is `current`; says whether it was. Acquires and releases.
+    fn compare_exchange(&self, offset: usize, current: u64, new: u64) -> bool;
+    /// Copies `out.len()` bytes out, with no ordering.
+    fn read(&self, offset: usize, out: &mut [u8]);
+    /// Keeps later [`load`](Self::load)s behind earlier [`read`](Self::read)s.
+    fn fence_acquire(&self);
+    /// Clears `size` bytes, a multiple of 8, with no ordering.
+    fn clear(&self, offset: usize, size: usize);
+}
+
+impl RingMemory for HostMemory {
+    fn size(&self) -> usize {
+        Self::size(self)
+    }
+
+    fn load(&self, offset: usize) -> u64 {
+        Self::load(self, offset)
+    }
+
+    fn store(&self, offset: usize, value: u64) {
+        Self::store(self, offset, value);
+    }
+
+    fn compare_exchange(&self, offset: usize, current: u64, new: u64) -> bool {
+        Self::compare_exchange(self, offset, current, new)
+    }
+
+    fn read(&self, offset: usize, out: &mut [u8]) {
+        Self::read(self, offset, out);
+    }
+
+    fn fence_acquire(&self) {
+        core::sync::atomic::fence(Ordering::Acquire);
+    }
+
+    fn clear(&self, offset: usize, size: usize) {
+        Self::clear(self, offset, size);
+    }
+}
+
 /// Memory that this process maps and another machine writes; cheap to clone.
 #[derive(Clone)]
 pub struct HostMemory {
@@ -78,6 +127,12 @@ impl HostMemory {
     /// Publishes `value` at `offset`: what was written before is visible to whoever reads it with acquire order.
     pub fn store(&self, offset: usize, value: u64) {
         self.word(offset).store(value, Ordering::Release);
+    }
+
+    /// Replaces the word at `offset` if it is `current`; says whether it was. Acquires and releases.
+    #[must_use]
+    pub fn compare_exchange(&self, offset: usize, current: u64, new: u64) -> bool {
+        self.word(offset).compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Copies `out.len()` bytes out, word by word.

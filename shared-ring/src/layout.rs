@@ -7,7 +7,7 @@
 pub const MAGIC: u64 = u64::from_le_bytes(*b"STRATA\0\x01");
 
 /// Version of this layout: `major << 16 | minor`. A reader refuses another major version.
-pub const ABI_VERSION: u32 = 1 << 16;
+pub const ABI_VERSION: u32 = 2 << 16;
 
 /// Granularity of everything that is mapped on its own, in bytes.
 pub const PAGE_SIZE: usize = 4096;
@@ -92,6 +92,12 @@ pub struct Superblock {
     pub clock_uuid: [u8; 16],
     /// Frequency of the trace clock, Hz.
     pub clock_frequency: u64,
+    /// All sessions' [`SessionSlot::class_mask`] together: the one word that is read when an event's class is off.
+    pub any_class_mask: u64,
+    /// [`Mode`] of the rings of process slots.
+    pub process_mode: u32,
+    /// Reserved, zero.
+    pub reserved: u32,
 }
 
 /// A tracing session's settings. Written by the host only; the guest maps it read-only.
@@ -102,7 +108,7 @@ pub struct SessionSlot {
     /// Major classes that are enabled: bit *n* stands for class *n*. Zero while the session is inactive, so that this
     /// one word is all that a masked event reads.
     pub class_mask: u64,
-    /// [`MODE_DISCARD`].
+    /// [`MODE_DISCARD`] or [`MODE_FLIGHT_RECORDER`].
     pub mode: u32,
     /// Sub-buffers of each ring, a power of two.
     pub sub_buffers: u32,
@@ -114,14 +120,52 @@ pub struct SessionSlot {
     pub ring_stride: u64,
     /// Name, NUL-padded UTF-8.
     pub name: [u8; 32],
+    /// Number of this use of the slot, never the same twice; zero while the slot is not in use. The host changes mode,
+    /// geometry and rings only while it is zero and every ring's [`RING_ADOPTED`] is zero too.
+    pub generation: u64,
     /// Reserved, zero.
-    pub reserved: [u64; 55],
+    pub reserved: [u64; 54],
     /// Enabled events: bit `id % 64` of word `id / 64`.
     pub event_enable: [u64; MAX_EVENTS / 64],
 }
 
 /// [`SessionSlot::mode`]: when a ring is full, new records are dropped and counted.
 pub const MODE_DISCARD: u32 = 0;
+/// [`SessionSlot::mode`]: when a ring is full, the oldest sub-buffer is overwritten.
+pub const MODE_FLIGHT_RECORDER: u32 = 1;
+
+/// What happens when a ring is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "kebab-case"))]
+pub enum Mode {
+    /// New records are dropped and counted.
+    #[default]
+    Discard,
+    /// The oldest sub-buffer is overwritten. The ring has one more physical sub-buffer than logical ones: the
+    /// consumer's spare, which it exchanges for the one that it reads.
+    FlightRecorder,
+}
+
+impl Mode {
+    /// The mode that [`MODE_DISCARD`] or [`MODE_FLIGHT_RECORDER`] stands for; `None` for another number.
+    #[must_use]
+    pub const fn from_code(code: u32) -> Option<Self> {
+        match code {
+            MODE_DISCARD => Some(Self::Discard),
+            MODE_FLIGHT_RECORDER => Some(Self::FlightRecorder),
+            _ => None,
+        }
+    }
+
+    /// [`MODE_DISCARD`] or [`MODE_FLIGHT_RECORDER`].
+    #[must_use]
+    pub const fn code(self) -> u32 {
+        match self {
+            Self::Discard => MODE_DISCARD,
+            Self::FlightRecorder => MODE_FLIGHT_RECORDER,
+        }
+    }
+}
 
 /// What the guest kernel's agent tells the host. Written by the guest.
 #[repr(C)]
@@ -193,15 +237,20 @@ pub struct ProcessHeader {
     pub session: u32,
     /// Bytes of the region that the process may map read-only (superblock, sessions, clock entries).
     pub host_area_size: u64,
+    /// [`Mode`] of the rings.
+    pub mode: u32,
+    /// Reserved, zero.
+    pub reserved: u32,
     /// vCPU index of each of the guest kernel's CPU numbers; `u16::MAX` where there is none.
     pub vcpu_of_cpu: [u16; MAX_VCPUS as usize],
 }
 
 /// Bytes that a ring's control words take before its first sub-buffer.
-pub const RING_HEADER_SIZE: usize = 2 * PAGE_SIZE;
+pub const RING_HEADER_SIZE: usize = 3 * PAGE_SIZE;
 /// Offset in a ring of `write_count`: free-running bytes reserved.
 pub const RING_WRITE_COUNT: usize = 0;
-/// Offset in a ring of `read_count`: free-running bytes consumed, written by the host.
+/// Offset in a ring of `read_count`: free-running bytes consumed. Written by the host; in flight-recorder mode also by the
+/// producer, which pushes it in front of itself.
 pub const RING_READ_COUNT: usize = 64;
 /// Offset in a ring of the count of records lost because the ring was full.
 pub const RING_LOST_FULL: usize = 128;
@@ -209,18 +258,27 @@ pub const RING_LOST_FULL: usize = 128;
 pub const RING_LOST_WRAPPED: usize = 136;
 /// Offset in a ring of the count of records lost because they were too large for a sub-buffer.
 pub const RING_LOST_TOO_LARGE: usize = 144;
+/// Offset in a ring of the count of sub-buffers that were overwritten before a consumer had read them.
+pub const RING_OVERWRITTEN: usize = 152;
+/// Offset in a ring of the last [`RING_FLUSH_REQUEST`] that the producer has honoured.
+pub const RING_FLUSH_DONE: usize = 160;
+/// Offset in a ring of the [`SessionSlot::generation`] that the guest's producer of this ring works for; zero while
+/// nothing is recorded into it.
+pub const RING_ADOPTED: usize = 168;
+/// Offset in a ring of the number of the host's last request to close the current sub-buffer.
+pub const RING_FLUSH_REQUEST: usize = 192;
 /// Offset in a ring of the sub-buffer table: [`SUB_BUFFER_ENTRY_SIZE`] bytes per sub-buffer.
 pub const RING_SUB_BUFFER_TABLE: usize = PAGE_SIZE;
-/// Size of a sub-buffer table entry: `commit_count` (bytes committed, free-running), then `commit_seq` (the last
-/// `commit_count` that was a whole number of sub-buffers, which is what the consumer reads).
-pub const SUB_BUFFER_ENTRY_SIZE: usize = 16;
+/// Size of a sub-buffer table entry: `commit_count` (bytes committed, free-running), `commit_seq` (what is published of
+/// it, see [`producer`](crate::producer)), `exchange` (flight recorder: see [`exchange`](crate::exchange)), reserved.
+pub const SUB_BUFFER_ENTRY_SIZE: usize = 32;
 /// Smallest sub-buffer, bytes.
 pub const MIN_SUB_BUFFER_SIZE: u64 = 4096;
 /// Largest sub-buffer, bytes.
 pub const MAX_SUB_BUFFER_SIZE: u64 = 4 << 20;
 /// Fewest sub-buffers in a ring.
 pub const MIN_SUB_BUFFERS: u32 = 2;
-/// Most sub-buffers in a ring: the sub-buffer table is one page.
+/// Most sub-buffers in a ring: the sub-buffer table is two pages.
 pub const MAX_SUB_BUFFERS: u32 = 256;
 
 /// Start of every sub-buffer, and so of every packet of a recorded stream: the CTF packet header and packet context.
@@ -261,8 +319,11 @@ pub struct PacketHeader {
     pub reserved: u32,
     /// Bytes of this stream that the host could not accept, up to the end of this packet: corrupt or never committed.
     pub rejected_bytes: u64,
+    /// Sub-buffers that were overwritten in the ring before a consumer had read them, up to the time of this packet's
+    /// reading. Flight recorder only.
+    pub overwritten: u64,
     /// Reserved, zero.
-    pub reserved2: [u64; 2],
+    pub reserved2: u64,
 }
 
 /// Size of a [`PacketHeader`], bytes.
@@ -368,11 +429,15 @@ impl Geometry {
         1 << self.ring_order
     }
 
-    /// Bytes of a ring: control words and data.
+    /// Bytes of a ring: control words, data and, in flight-recorder mode, the consumer's spare sub-buffer.
     #[must_use]
     #[inline(always)]
-    pub const fn ring_size(self) -> usize {
-        RING_HEADER_SIZE + (1 << self.ring_order)
+    pub const fn ring_size(self, mode: Mode) -> usize {
+        let spare = match mode {
+            Mode::Discard => 0,
+            Mode::FlightRecorder => self.sub_buffer_size() as usize,
+        };
+        RING_HEADER_SIZE + (1 << self.ring_order) + spare
     }
 
     /// Position in its sub-buffer of free-running offset `count`.
@@ -410,6 +475,21 @@ impl Geometry {
         RING_HEADER_SIZE + (count & (self.data_size() - 1)) as usize
     }
 
+    /// Number of the lap of the ring that `count` lies in.
+    #[must_use]
+    #[inline(always)]
+    pub const fn lap(self, count: u64) -> u64 {
+        count >> self.ring_order
+    }
+
+    /// Offset in the ring of physical sub-buffer `physical`: the spare of a flight recorder is number
+    /// [`sub_buffers`](Self::sub_buffers) at first.
+    #[must_use]
+    #[inline(always)]
+    pub const fn physical_offset(self, physical: usize) -> usize {
+        RING_HEADER_SIZE + (physical << self.sub_buffer_order)
+    }
+
     /// Offset in the ring of the commit count of sub-buffer `index`.
     #[must_use]
     #[inline(always)]
@@ -422,6 +502,13 @@ impl Geometry {
     #[inline(always)]
     pub const fn commit_seq_offset(self, index: usize) -> usize {
         self.commit_count_offset(index) + 8
+    }
+
+    /// Offset in the ring of the exchange word of sub-buffer `index`.
+    #[must_use]
+    #[inline(always)]
+    pub const fn exchange_offset(self, index: usize) -> usize {
+        self.commit_count_offset(index) + 16
     }
 }
 
@@ -454,24 +541,25 @@ macro_rules! assert_layout {
     };
 }
 
-assert_layout!(SUPERBLOCK: Superblock, size 152,
+assert_layout!(SUPERBLOCK: Superblock, size 168,
     magic @ 0, abi_version @ 8, vcpus @ 12, features @ 16, region_size @ 24, guest_writable_offset @ 32,
     agent_offset @ 40, process_table_offset @ 48, registry_offset @ 56, registry_size @ 64, process_ack_offset @ 72,
     process_pool_offset @ 80, process_stride @ 88, process_slots @ 96, process_sub_buffers @ 100,
     process_sub_buffer_size @ 104, process_registry_size @ 112, host_alive @ 120, clock_uuid @ 128,
-    clock_frequency @ 144);
+    clock_frequency @ 144, any_class_mask @ 152, process_mode @ 160, reserved @ 164);
 assert_layout!(SESSION: SessionSlot, size SESSION_SLOT_SIZE,
     class_mask @ 0, mode @ 8, sub_buffers @ 12, sub_buffer_size @ 16, rings_offset @ 24, ring_stride @ 32, name @ 40,
-    reserved @ 72, event_enable @ 512);
+    generation @ 72, reserved @ 80, event_enable @ 512);
 assert_layout!(AGENT: AgentState, size 80, state @ 0, abi_version @ 8, kernel_release @ 16);
 assert_layout!(PROCESS_ENTRY: ProcessEntry, size 64, state @ 0, pid @ 8, comm @ 16);
-assert_layout!(PROCESS_HEADER: ProcessHeader, size 576,
+assert_layout!(PROCESS_HEADER: ProcessHeader, size 584,
     magic @ 0, abi_version @ 8, vcpus @ 12, registry_size @ 16, rings_offset @ 24, ring_stride @ 32,
-    sub_buffer_size @ 40, sub_buffers @ 48, session @ 52, host_area_size @ 56, vcpu_of_cpu @ 64);
+    sub_buffer_size @ 40, sub_buffers @ 48, session @ 52, host_area_size @ 56, mode @ 64, reserved @ 68,
+    vcpu_of_cpu @ 72);
 assert_layout!(PACKET: PacketHeader, size PACKET_HEADER_SIZE,
     magic @ 0, uuid @ 4, stream_id @ 20, time_begin @ 24, time_end @ 32, content_size @ 40, packet_size @ 48,
     sequence @ 56, events_discarded @ 64, lost_full @ 72, lost_wrapped @ 80, lost_too_large @ 88, cpu_id @ 96,
-    reserved @ 100, rejected_bytes @ 104, reserved2 @ 112);
+    reserved @ 100, rejected_bytes @ 104, overwritten @ 112, reserved2 @ 120);
 
 #[cfg(test)]
 mod tests {
@@ -513,5 +601,28 @@ mod tests {
         assert_eq!(geometry.sequence(count), 9);
         assert_eq!(geometry.committed_before(count), 2 * 4096);
         assert_eq!(geometry.data_offset(count), RING_HEADER_SIZE + 4096 + 100);
+        assert_eq!((geometry.lap(count), geometry.physical_offset(1)), (2, RING_HEADER_SIZE + 4096));
+    }
+
+    #[test]
+    fn flight_recorder_ring_has_a_spare_sub_buffer() {
+        let geometry = Geometry::new(4096, 4).unwrap();
+
+        assert_eq!(geometry.ring_size(Mode::Discard), RING_HEADER_SIZE + 4 * 4096);
+        assert_eq!(geometry.ring_size(Mode::FlightRecorder), RING_HEADER_SIZE + 5 * 4096);
+    }
+
+    #[test]
+    fn sub_buffer_table_of_the_largest_ring_fits_its_pages() {
+        let geometry = Geometry::new(4096, MAX_SUB_BUFFERS).unwrap();
+
+        assert!(geometry.exchange_offset(MAX_SUB_BUFFERS as usize - 1) + 16 <= RING_HEADER_SIZE);
+    }
+
+    #[test]
+    fn modes_survive_their_codes() {
+        assert_eq!(Mode::from_code(Mode::Discard.code()), Some(Mode::Discard));
+        assert_eq!(Mode::from_code(Mode::FlightRecorder.code()), Some(Mode::FlightRecorder));
+        assert_eq!(Mode::from_code(2), None);
     }
 }

@@ -19,7 +19,10 @@ compile_error!("ring counters are free-running 64-bit offsets");
 pub mod c_header;
 #[cfg(feature = "std")]
 pub mod consumer;
+#[cfg(feature = "std")]
+pub mod crash;
 pub mod event;
+pub mod exchange;
 #[cfg(feature = "std")]
 pub mod host_memory;
 pub mod layout;

@@ -154,7 +154,8 @@ pub fn read_header(packet: &[u8]) -> Option<PacketHeader> {
         cpu_id: low(word(offset_of!(PacketHeader, cpu_id))?),
         reserved: 0,
         rejected_bytes: word(offset_of!(PacketHeader, rejected_bytes))?,
-        reserved2: [0; 2],
+        overwritten: word(offset_of!(PacketHeader, overwritten))?,
+        reserved2: 0,
     })
 }
 
@@ -184,7 +185,8 @@ pub fn write_header(packet: &mut [u8], header: &PacketHeader) {
     put(offset_of!(PacketHeader, cpu_id), &header.cpu_id.to_le_bytes());
     put(offset_of!(PacketHeader, reserved), &[0; 4]);
     put(offset_of!(PacketHeader, rejected_bytes), &header.rejected_bytes.to_le_bytes());
-    put(offset_of!(PacketHeader, reserved2), &[0; 16]);
+    put(offset_of!(PacketHeader, overwritten), &header.overwritten.to_le_bytes());
+    put(offset_of!(PacketHeader, reserved2), &[0; 8]);
 }
 
 /// The little-endian word at `offset`; `None` past the end.

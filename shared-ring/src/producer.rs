@@ -6,11 +6,19 @@
 //! NMI) and a vCPU may be descheduled at any instruction for any time: nothing here waits for another context, and a
 //! sub-buffer is published only when every byte reserved in it is committed.
 //!
-//! Three rules of this implementation go beyond the paper:
+//! Rules of this implementation that go beyond the paper:
 //!
-//! - The record's header word is written last, with release order. Memory that was reserved but not committed holds a
-//!   zero header word (the host clears a sub-buffer before it gives it back), so that a partly written sub-buffer can
-//!   be read after a crash up to its first hole.
+//! - The record's header word is written last, with release order. In discard mode memory that was reserved but not
+//!   committed holds a zero header word (the host clears a sub-buffer before it gives it back), so that a partly written
+//!   sub-buffer can be read after a crash up to its first hole.
+//! - In flight-recorder mode nobody clears, and the hole is found by counting: a commit after which everything that is
+//!   reserved in the sub-buffer is committed (`commit_count` equals what `write_count` says, read after the commit)
+//!   raises `commit_seq` to it. Bytes up to `commit_seq` are therefore always whole. Contexts that nest raise it when the
+//!   outermost one commits. Comparing with the end of one's own record would not do: two nested records of equal size
+//!   commit as many bytes as the interrupted one has reserved.
+//! - In flight-recorder mode a sub-buffer is entered for a new lap only after `commit_seq` of the last one was published,
+//!   which comes after its exchange word was released; see [`exchange`].
+//! - A forced switch leaves the sub-buffer and opens no other: the next record does. An idle ring holds no empty packets.
 //! - A record whose time is 2³² ticks or more after the beginning of its packet carries the full time. A context that
 //!   interrupts another one between the reservation of a new sub-buffer and the writing of its begin time reads an
 //!   older begin time there (the last lap's, or zero). It can then only see a *larger* distance than the true one, and
@@ -18,9 +26,11 @@
 //! - Host and guest share no CPU, so publishing is a release operation and needs no inter-processor interrupt.
 #![allow(unsafe_code)] // The storage's methods are unsafe; offsets come from the geometry only.
 
+use crate::exchange;
 use crate::layout::{
-    EXTENDED_HEADER_SIZE, EXTENDED_ID, Geometry, PACKET_HEADER_SIZE, PacketHeader, RECORD_HEADER_SIZE, RING_LOST_FULL,
-    RING_LOST_TOO_LARGE, RING_LOST_WRAPPED, RING_READ_COUNT, RING_WRITE_COUNT, RecordHeader, padded,
+    EXTENDED_HEADER_SIZE, EXTENDED_ID, Geometry, Mode, PACKET_HEADER_SIZE, PacketHeader, RECORD_HEADER_SIZE,
+    RING_FLUSH_DONE, RING_FLUSH_REQUEST, RING_LOST_FULL, RING_LOST_TOO_LARGE, RING_LOST_WRAPPED, RING_OVERWRITTEN,
+    RING_READ_COUNT, RING_WRITE_COUNT, RecordHeader, padded,
 };
 use crate::storage::Storage;
 use core::mem::offset_of;
@@ -33,6 +43,7 @@ use core::mem::offset_of;
 pub struct Producer<S> {
     storage: S,
     geometry: Geometry,
+    mode: Mode,
 }
 
 /// A reserved record: write exactly the asked-for payload at `payload_offset`, then [`commit`](Producer::commit).
@@ -80,11 +91,12 @@ impl<S: Storage> Producer<S> {
     /// A producer for the ring that begins at the storage's first byte.
     ///
     /// # Safety
-    /// `storage` covers `geometry.ring_size()` bytes, zeroed before the ring's first use, and only producers and the
-    /// ring's consumer write there.
+    /// `storage` covers `geometry.ring_size(mode)` bytes, zeroed before the ring's first use, and only producers of the
+    /// same mode and the ring's consumer write there.
     #[must_use]
-    pub const unsafe fn new(storage: S, geometry: Geometry) -> Self {
-        Self { storage, geometry }
+    #[inline(always)]
+    pub const unsafe fn new(storage: S, geometry: Geometry, mode: Mode) -> Self {
+        Self { storage, geometry, mode }
     }
 
     /// The memory recorded into.
@@ -144,7 +156,7 @@ impl<S: Storage> Producer<S> {
                 }
             }
             // SAFETY: the packet header of the current sub-buffer lies inside the ring.
-            let begin = unsafe { self.storage.load(self.packet_word(write, offset_of!(PacketHeader, time_begin))) };
+            let begin = unsafe { self.storage.load(self.peek_packet(write) + offset_of!(PacketHeader, time_begin)) };
             let extended = time.wrapping_sub(begin) >> 32 != 0;
             let size = record_bytes(payload, extended);
             if used + size > geometry.sub_buffer_size() {
@@ -157,10 +169,11 @@ impl<S: Storage> Producer<S> {
             }
             // SAFETY: a ring's control word.
             if unsafe { self.storage.compare_exchange(RING_WRITE_COUNT, write, write + size) } {
+                let at = self.enter(write);
                 if used + size == geometry.sub_buffer_size() {
-                    self.close(write, time, geometry.sub_buffer_size());
+                    self.close(at - in_sub_buffer(geometry, write), time, geometry.sub_buffer_size());
                 }
-                return Ok(self.reservation(write, time, id, payload, extended));
+                return Ok(self.reservation(write, at, time, id, payload, extended));
             }
         }
     }
@@ -181,9 +194,18 @@ impl<S: Storage> Producer<S> {
     fn try_open(&self, write: u64, target: u64, time: u64, id: u16, payload: usize) -> Attempt {
         let geometry = self.geometry;
         let index = geometry.index(target);
+        let commit_word = match self.mode {
+            Mode::Discard => geometry.commit_count_offset(index),
+            // Published after the exchange word was released.
+            Mode::FlightRecorder => geometry.commit_seq_offset(index),
+        };
         // SAFETY: control words of the ring.
-        let (committed, read) = unsafe {
-            (self.storage.load(geometry.commit_count_offset(index)), self.storage.load_acquire(RING_READ_COUNT))
+        let (committed, read, flush) = unsafe {
+            (
+                self.storage.load_acquire(commit_word),
+                self.storage.load_acquire(RING_READ_COUNT),
+                self.storage.load(RING_FLUSH_REQUEST),
+            )
         };
         if committed != geometry.committed_before(target) {
             // Not fully committed (3): either the reader is a whole lap behind, or contexts that nest between another
@@ -194,8 +216,8 @@ impl<S: Storage> Producer<S> {
             }
             return Attempt::Lost(RING_LOST_WRAPPED);
         }
-        if target.wrapping_sub(read) >= geometry.data_size() {
-            // Buffer full (1), discard mode.
+        if self.mode == Mode::Discard && target.wrapping_sub(read) >= geometry.data_size() {
+            // Buffer full (1).
             return Attempt::Lost(RING_LOST_FULL);
         }
         let first = target + PACKET_HEADER_SIZE as u64;
@@ -204,40 +226,112 @@ impl<S: Storage> Producer<S> {
         if !unsafe { self.storage.compare_exchange(RING_WRITE_COUNT, write, first + size) } {
             return Attempt::Retry;
         }
-        if write != target {
-            // SWITCHOLDSUBBUF: the rest of the old sub-buffer is padding.
-            let used = geometry.within(write);
-            self.close(write, time, used);
-            self.add_committed(geometry.index(write), geometry.sub_buffer_size() - used);
+        if self.mode == Mode::FlightRecorder {
+            self.push_reader(target);
         }
+        if write != target {
+            // SWITCHOLDSUBBUF.
+            self.leave(write, time);
+        }
+        // Whatever was asked for before the old sub-buffer was left is done.
+        // SAFETY: a control word of the ring.
+        unsafe { self.storage.store(RING_FLUSH_DONE, flush) };
         // SWITCHNEWSUBBUF.
+        let packet = self.enter(target);
         // SAFETY: the new sub-buffer's packet header lies inside the ring and was reserved by this context.
         unsafe {
-            self.storage.store(self.packet_word(target, offset_of!(PacketHeader, time_begin)), time);
-            self.storage.store(self.packet_word(target, offset_of!(PacketHeader, sequence)), geometry.sequence(target));
+            self.storage.store(packet + offset_of!(PacketHeader, time_begin), time);
+            self.storage.store(packet + offset_of!(PacketHeader, sequence), geometry.sequence(target));
         }
         self.add_committed(index, PACKET_HEADER_SIZE as u64);
         if geometry.within(first + size) == 0 {
-            self.close(target, time, geometry.sub_buffer_size());
+            self.close(packet, time, geometry.sub_buffer_size());
         }
-        Attempt::Done(self.reservation(first, time, id, payload, false))
+        Attempt::Done(self.reservation(first, packet + PACKET_HEADER_SIZE, time, id, payload, false))
     }
 
-    /// ENDSWITCHCURRENT: completes the packet header of `position`'s sub-buffer, of which `used` bytes hold data.
+    /// FORCESWITCH (algorithm 4): closes the current sub-buffer if it holds data, so that the consumer can have it.
+    /// Returns whether it did. Any context that may record.
+    pub fn force_switch(&self, now: impl Fn() -> u64) -> bool {
+        let geometry = self.geometry;
+        loop {
+            // SAFETY: a ring's control word.
+            let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
+            let time = now();
+            let used = geometry.within(write);
+            if used == 0 {
+                return false;
+            }
+            let next = write - used + geometry.sub_buffer_size();
+            // SAFETY: a ring's control word.
+            if unsafe { self.storage.compare_exchange(RING_WRITE_COUNT, write, next) } {
+                self.leave(write, time);
+                return true;
+            }
+        }
+    }
+
+    /// Closes the current sub-buffer if the consumer has asked for that since the last time. Returns whether there was a
+    /// new request. Called from a timer; a record that opens a sub-buffer honours the request as well.
+    pub fn poll_flush_request(&self, now: impl Fn() -> u64) -> bool {
+        // SAFETY: control words of the ring.
+        let (wanted, done) =
+            unsafe { (self.storage.load_acquire(RING_FLUSH_REQUEST), self.storage.load(RING_FLUSH_DONE)) };
+        if wanted == done {
+            return false;
+        }
+        self.force_switch(now);
+        // SAFETY: a control word of the ring.
+        unsafe { self.storage.store_release(RING_FLUSH_DONE, wanted) };
+        true
+    }
+
+    /// PUSHREADER: moves the read count in front of the sub-buffer at `target`, which is about to be overwritten, and
+    /// counts what the consumer has not read.
+    fn push_reader(&self, target: u64) {
+        let geometry = self.geometry;
+        loop {
+            // SAFETY: a control word of the ring.
+            let read = unsafe { self.storage.load(RING_READ_COUNT) };
+            // A nested writer may have pushed it further, even to `target` itself.
+            if target.wrapping_sub(read).cast_signed() < geometry.data_size().cast_signed() {
+                return;
+            }
+            let oldest = target.wrapping_sub(geometry.data_size()).wrapping_add(geometry.sub_buffer_size());
+            // SAFETY: control words of the ring.
+            unsafe {
+                if self.storage.compare_exchange_shared(RING_READ_COUNT, read, oldest) {
+                    self.storage.fetch_add(RING_OVERWRITTEN, geometry.sequence(oldest.wrapping_sub(read)));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// SWITCHOLDSUBBUF: the rest of `position`'s sub-buffer, which this context has reserved, is padding.
+    fn leave(&self, position: u64, time: u64) {
+        let geometry = self.geometry;
+        let used = geometry.within(position);
+        let at = self.enter(position);
+        self.close(at - in_sub_buffer(geometry, position), time, used);
+        self.add_committed(geometry.index(position), geometry.sub_buffer_size() - used);
+    }
+
+    /// ENDSWITCHCURRENT: completes the packet header at offset `packet` of the ring; `used` bytes of the packet hold data.
     /// Whoever reserved the sub-buffer's last byte calls this before committing it.
     #[inline(never)]
-    fn close(&self, position: u64, time: u64, used: u64) {
+    fn close(&self, packet: usize, time: u64, used: u64) {
         // SAFETY: control words and a packet header of the ring; only the context that reserved the sub-buffer's last
         // byte writes these fields.
         unsafe {
             let full = self.storage.load(RING_LOST_FULL);
             let wrapped = self.storage.load(RING_LOST_WRAPPED);
             let too_large = self.storage.load(RING_LOST_TOO_LARGE);
-            self.storage.store(self.packet_word(position, offset_of!(PacketHeader, time_end)), time);
-            self.storage.store(self.packet_word(position, offset_of!(PacketHeader, content_size)), used * 8);
-            self.storage.store(self.packet_word(position, offset_of!(PacketHeader, lost_full)), full);
-            self.storage.store(self.packet_word(position, offset_of!(PacketHeader, lost_wrapped)), wrapped);
-            self.storage.store(self.packet_word(position, offset_of!(PacketHeader, lost_too_large)), too_large);
+            self.storage.store(packet + offset_of!(PacketHeader, time_end), time);
+            self.storage.store(packet + offset_of!(PacketHeader, content_size), used * 8);
+            self.storage.store(packet + offset_of!(PacketHeader, lost_full), full);
+            self.storage.store(packet + offset_of!(PacketHeader, lost_wrapped), wrapped);
+            self.storage.store(packet + offset_of!(PacketHeader, lost_too_large), too_large);
         }
     }
 
@@ -249,14 +343,33 @@ impl<S: Storage> Producer<S> {
         let committed = before.wrapping_add(bytes);
         if geometry.within(committed) == 0 {
             self.publish(sub_buffer, committed);
+        } else if self.mode == Mode::FlightRecorder {
+            // SAFETY: a control word of the ring.
+            let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
+            let reserved = geometry.committed_before(write) + geometry.within(write);
+            if committed == reserved && geometry.index(write) == sub_buffer {
+                self.raise_commit_seq(sub_buffer, committed);
+            }
         }
+    }
+
+    /// All of a lap is committed in `sub_buffer`: the consumer may have it, then the next lap may begin.
+    #[cold]
+    #[inline(never)]
+    fn publish(&self, sub_buffer: usize, committed: u64) {
+        if self.mode == Mode::FlightRecorder {
+            // The commit count is one sub-buffer's size per lap: the tag is their number.
+            let tag = self.geometry.sequence(committed);
+            // SAFETY: `sub_buffer` is one of the ring's; only one addition made its commit count this one.
+            unsafe { exchange::complete(&self.storage, self.geometry, sub_buffer, tag) };
+        }
+        self.raise_commit_seq(sub_buffer, committed);
     }
 
     /// Raises `commit_seq` to `committed`, never back: a context that was interrupted here must not undo what the
     /// interrupting one published.
-    #[cold]
-    #[inline(never)]
-    fn publish(&self, sub_buffer: usize, committed: u64) {
+    #[inline(always)]
+    fn raise_commit_seq(&self, sub_buffer: usize, committed: u64) {
         let word = self.geometry.commit_seq_offset(sub_buffer);
         loop {
             // SAFETY: a control word of the ring.
@@ -282,8 +395,15 @@ impl<S: Storage> Producer<S> {
         clippy::cast_possible_truncation,
         reason = "the low half of the time is what the header holds; the payload was checked"
     )]
-    fn reservation(&self, at: u64, time: u64, id: u16, payload: usize, extended: bool) -> Reservation {
-        let header_offset = self.geometry.data_offset(at);
+    fn reservation(
+        &self,
+        position: u64,
+        header_offset: usize,
+        time: u64,
+        id: u16,
+        payload: usize,
+        extended: bool,
+    ) -> Reservation {
         let mut header = RecordHeader { time_low: time as u32, id, payload: payload as u16 };
         let mut payload_offset = header_offset + RECORD_HEADER_SIZE;
         if extended {
@@ -300,15 +420,36 @@ impl<S: Storage> Producer<S> {
             payload_offset,
             size: record_bytes(payload, extended),
             header,
-            sub_buffer: self.geometry.index(at),
+            sub_buffer: self.geometry.index(position),
             time,
         }
     }
 
-    /// Offset in the ring of a word of the packet header of `position`'s sub-buffer.
+    /// Offset in the ring of the packet header of `position`'s sub-buffer, to be read only: nothing keeps a flight
+    /// recorder's consumer from exchanging the sub-buffer. What is read there is the header of this packet or of an
+    /// earlier one.
     #[inline(always)]
-    fn packet_word(&self, position: u64, field: usize) -> usize {
-        self.geometry.data_offset(position - self.geometry.within(position)) + field
+    fn peek_packet(&self, position: u64) -> usize {
+        let geometry = self.geometry;
+        match self.mode {
+            Mode::Discard => geometry.data_offset(position - geometry.within(position)),
+            // SAFETY: the storage covers a flight-recorder ring (contract of `new`); the index is one of its own.
+            Mode::FlightRecorder => unsafe { exchange::peek(&self.storage, geometry, geometry.index(position)) },
+        }
+    }
+
+    /// Offset in the ring of `position`, which this context has reserved, and from now until it commits, its own.
+    #[inline(always)]
+    fn enter(&self, position: u64) -> usize {
+        let geometry = self.geometry;
+        match self.mode {
+            Mode::Discard => geometry.data_offset(position),
+            Mode::FlightRecorder => {
+                // SAFETY: as in `peek_packet`.
+                let start = unsafe { exchange::hold(&self.storage, geometry, geometry.index(position)) };
+                start + in_sub_buffer(geometry, position)
+            }
+        }
     }
 }
 
@@ -322,6 +463,12 @@ enum Attempt {
 const fn record_bytes(payload: usize, extended: bool) -> u64 {
     let extension = if extended { EXTENDED_HEADER_SIZE } else { 0 };
     (RECORD_HEADER_SIZE + extension + padded(payload)) as u64
+}
+
+#[inline(always)]
+#[allow(clippy::cast_possible_truncation, reason = "usize has 64 bits on every supported target")]
+const fn in_sub_buffer(geometry: Geometry, position: u64) -> usize {
+    geometry.within(position) as usize
 }
 
 #[inline(always)]

@@ -1,19 +1,37 @@
 //! Where the parts of a region lie, for a given number of vCPUs and ring geometry.
 
 use crate::layout::{
-    ABI_VERSION, CLOCK_ENTRY_SIZE, CLOCK_OFFSET, Geometry, MAGIC, MAX_EVENTS, MAX_PROCESS_SLOTS, MAX_VCPUS,
-    MODE_DISCARD, PAGE_SIZE, ProcessEntry, SessionSlot, Superblock,
+    ABI_VERSION, CLOCK_ENTRY_SIZE, CLOCK_OFFSET, Geometry, MAGIC, MAX_EVENTS, MAX_PROCESS_SLOTS, MAX_VCPUS, Mode,
+    PAGE_SIZE, ProcessEntry, SESSION_SLOT_SIZE, SESSION_SLOTS, SESSION_TABLE_OFFSET, SessionSlot, Superblock,
 };
+
+/// Geometry and mode of a set of rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rings {
+    /// Sub-buffers of each ring.
+    pub geometry: Geometry,
+    /// What happens when a ring is full.
+    pub mode: Mode,
+}
+
+impl Rings {
+    /// Bytes of one ring.
+    #[must_use]
+    pub const fn ring_size(self) -> usize {
+        self.geometry.ring_size(self.mode)
+    }
+}
 
 /// What a region is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionConfig {
     /// Number of vCPUs, 1 to [`MAX_VCPUS`].
     pub vcpus: u32,
-    /// Geometry of the kernel's rings.
-    pub kernel_rings: Geometry,
-    /// Geometry of the rings in each process slot.
-    pub process_rings: Geometry,
+    /// The kernel's rings in each session slot: what the slot's first session uses, and the room that any later one has.
+    /// A slot without rings has no room.
+    pub sessions: [Option<Rings>; SESSION_SLOTS],
+    /// The rings in each process slot.
+    pub process_rings: Rings,
     /// Number of process slots, up to [`MAX_PROCESS_SLOTS`].
     pub process_slots: u32,
     /// Bytes of the kernel's event registry, rounded up to whole pages.
@@ -27,7 +45,7 @@ pub struct RegionConfig {
 /// ```text
 /// 0                    superblock, session table, clock entries, process acknowledgements   host writes, guest reads
 /// guest_writable       agent state, process table, kernel registry                          guest kernel writes
-/// kernel_rings         one ring per vCPU                                                    guest kernel writes
+/// session_rings        per session slot: one ring per vCPU                                  guest kernel writes
 /// process_pool         per slot: header, registry, one ring per vCPU                        one process each
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,10 +64,10 @@ pub struct RegionLayout {
     pub registry: usize,
     /// Size of the kernel's event registry.
     pub registry_size: usize,
-    /// Ring of vCPU 0.
-    pub kernel_rings: usize,
-    /// Distance between two kernel rings.
-    pub kernel_ring_stride: usize,
+    /// Per session slot: the kernel's ring of vCPU 0.
+    pub session_rings: [usize; SESSION_SLOTS],
+    /// Per session slot: distance between two kernel rings, the room that a ring has; zero where there are none.
+    pub session_ring_stride: [usize; SESSION_SLOTS],
     /// First process slot.
     pub process_pool: usize,
     /// Distance between two process slots.
@@ -79,9 +97,18 @@ impl RegionLayout {
         let agent = process_ack + PAGE_SIZE;
         let process_table = agent + PAGE_SIZE;
         let registry = process_table + pages(slots * size_of::<ProcessEntry>());
-        let kernel_rings = registry + registry_size;
-        let kernel_ring_stride = config.kernel_rings.ring_size();
-        let process_pool = kernel_rings + vcpus * kernel_ring_stride;
+        let mut session_rings = [0; SESSION_SLOTS];
+        let mut session_ring_stride = [0; SESSION_SLOTS];
+        let mut process_pool = registry + registry_size;
+        let mut slot = 0;
+        while slot < SESSION_SLOTS {
+            session_rings[slot] = process_pool;
+            if let Some(rings) = config.sessions[slot] {
+                session_ring_stride[slot] = rings.ring_size();
+            }
+            process_pool += vcpus * session_ring_stride[slot];
+            slot += 1;
+        }
         let process_rings = PAGE_SIZE + process_registry_size;
         let process_ring_stride = config.process_rings.ring_size();
         let process_stride = process_rings + vcpus * process_ring_stride;
@@ -93,8 +120,8 @@ impl RegionLayout {
             process_table,
             registry,
             registry_size,
-            kernel_rings,
-            kernel_ring_stride,
+            session_rings,
+            session_ring_stride,
             process_pool,
             process_stride,
             process_rings,
@@ -122,29 +149,43 @@ impl RegionLayout {
             process_pool_offset: self.process_pool as u64,
             process_stride: self.process_stride as u64,
             process_slots: self.config.process_slots,
-            process_sub_buffers: self.config.process_rings.sub_buffers(),
-            process_sub_buffer_size: self.config.process_rings.sub_buffer_size(),
+            process_sub_buffers: self.config.process_rings.geometry.sub_buffers(),
+            process_sub_buffer_size: self.config.process_rings.geometry.sub_buffer_size(),
             process_registry_size: self.process_registry_size as u64,
             host_alive: 0,
             clock_uuid,
             clock_frequency,
+            any_class_mask: 0,
+            process_mode: self.config.process_rings.mode.code(),
+            reserved: 0,
         }
     }
 
-    /// The session that records into this region's kernel rings in discard mode, with every event off.
+    /// A session in `slot`, with every event off, whose kernel rings are `rings`. `generation` is the number of this use
+    /// of the slot, not zero. `None` when the slot has too little room for such rings.
     #[must_use]
-    pub const fn session(&self, name: [u8; 32]) -> SessionSlot {
-        SessionSlot {
-            class_mask: 0,
-            mode: MODE_DISCARD,
-            sub_buffers: self.config.kernel_rings.sub_buffers(),
-            sub_buffer_size: self.config.kernel_rings.sub_buffer_size(),
-            rings_offset: self.kernel_rings as u64,
-            ring_stride: self.kernel_ring_stride as u64,
-            name,
-            reserved: [0; 55],
-            event_enable: [0; MAX_EVENTS / 64],
+    pub const fn session(&self, slot: usize, name: [u8; 32], generation: u64, rings: Rings) -> Option<SessionSlot> {
+        if slot >= SESSION_SLOTS || rings.ring_size() > self.session_ring_stride[slot] {
+            return None;
         }
+        Some(SessionSlot {
+            class_mask: 0,
+            mode: rings.mode.code(),
+            sub_buffers: rings.geometry.sub_buffers(),
+            sub_buffer_size: rings.geometry.sub_buffer_size(),
+            rings_offset: self.session_rings[slot] as u64,
+            ring_stride: self.session_ring_stride[slot] as u64,
+            name,
+            generation,
+            reserved: [0; 54],
+            event_enable: [0; MAX_EVENTS / 64],
+        })
+    }
+
+    /// Offset of session slot `slot`.
+    #[must_use]
+    pub const fn session_slot(&self, slot: usize) -> usize {
+        SESSION_TABLE_OFFSET + slot * SESSION_SLOT_SIZE
     }
 
     /// Offset of `vcpu`'s clock entry.
@@ -153,10 +194,10 @@ impl RegionLayout {
         CLOCK_OFFSET + vcpu as usize * CLOCK_ENTRY_SIZE
     }
 
-    /// Offset of `vcpu`'s kernel ring.
+    /// Offset of `vcpu`'s kernel ring in session slot `slot`.
     #[must_use]
-    pub const fn kernel_ring(&self, vcpu: u32) -> usize {
-        self.kernel_rings + vcpu as usize * self.kernel_ring_stride
+    pub const fn kernel_ring(&self, slot: usize, vcpu: u32) -> usize {
+        self.session_rings[slot] + vcpu as usize * self.session_ring_stride[slot]
     }
 
     /// Offset of process slot `slot`.
@@ -182,10 +223,12 @@ mod tests {
     use super::*;
 
     fn config() -> RegionConfig {
+        let rings = |size, count, mode| Rings { geometry: Geometry::new(size, count).unwrap(), mode };
+        let recorder = rings(1 << 12, 4, Mode::FlightRecorder);
         RegionConfig {
             vcpus: 3,
-            kernel_rings: Geometry::new(1 << 16, 8).unwrap(),
-            process_rings: Geometry::new(1 << 14, 4).unwrap(),
+            sessions: [Some(rings(1 << 16, 8, Mode::Discard)), None, Some(recorder), None],
+            process_rings: rings(1 << 14, 4, Mode::Discard),
             process_slots: 5,
             registry_size: 100_000,
             process_registry_size: 4096,
@@ -198,7 +241,8 @@ mod tests {
 
         assert!(layout.clock_entry(3) <= layout.process_ack);
         assert!(layout.process_ack + 8 * 5 <= layout.guest_writable);
-        assert_eq!(layout.kernel_ring(3), layout.process_pool);
+        assert_eq!(layout.kernel_ring(0, 3), layout.kernel_ring(2, 0));
+        assert_eq!(layout.kernel_ring(2, 3), layout.process_pool);
         assert_eq!(layout.process_ring(0, 3), layout.process_slot(1));
         assert_eq!(layout.process_slot(5), layout.size);
     }
@@ -208,8 +252,21 @@ mod tests {
         let layout = RegionLayout::new(config()).unwrap();
 
         let offsets =
-            [layout.agent, layout.process_table, layout.registry, layout.kernel_ring(1), layout.process_ring(2, 1)];
+            [layout.agent, layout.process_table, layout.registry, layout.kernel_ring(0, 1), layout.process_ring(2, 1)];
         assert!(offsets.iter().all(|offset| offset % PAGE_SIZE == 0));
+    }
+
+    #[test]
+    fn session_takes_rings_that_fit_its_slots_room() {
+        let layout = RegionLayout::new(config()).unwrap();
+        let rings = |size, count| Rings { geometry: Geometry::new(size, count).unwrap(), mode: Mode::FlightRecorder };
+
+        let fitting = layout.session(2, [0; 32], 7, rings(1 << 12, 2)).unwrap();
+
+        assert_eq!(fitting.rings_offset, layout.kernel_ring(2, 0) as u64);
+        assert_eq!((fitting.generation, fitting.sub_buffers), (7, 2));
+        assert!(layout.session(2, [0; 32], 7, rings(1 << 12, 8)).is_none());
+        assert!(layout.session(1, [0; 32], 7, rings(1 << 12, 2)).is_none());
     }
 
     #[test]

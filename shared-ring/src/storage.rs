@@ -44,6 +44,12 @@ pub trait Storage {
     /// As for [`load`](Self::load).
     unsafe fn compare_exchange(&self, offset: usize, current: u64, new: u64) -> bool;
 
+    /// [`compare_exchange`](Self::compare_exchange) of a word that the host writes in the same way, on another CPU.
+    ///
+    /// # Safety
+    /// As for [`load`](Self::load).
+    unsafe fn compare_exchange_shared(&self, offset: usize, current: u64, new: u64) -> bool;
+
     /// Adds to the word and returns what it was before. Acquires and releases.
     ///
     /// # Safety
@@ -122,6 +128,12 @@ impl Storage for Smp {
     unsafe fn compare_exchange(&self, offset: usize, current: u64, new: u64) -> bool {
         // SAFETY: passed on from the caller.
         unsafe { self.word(offset) }.compare_exchange(current, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    #[inline(always)]
+    unsafe fn compare_exchange_shared(&self, offset: usize, current: u64, new: u64) -> bool {
+        // SAFETY: passed on from the caller.
+        unsafe { self.compare_exchange(offset, current, new) }
     }
 
     #[inline(always)]
@@ -216,6 +228,12 @@ impl Storage for CpuLocal {
     }
 
     #[inline(always)]
+    unsafe fn compare_exchange_shared(&self, offset: usize, current: u64, new: u64) -> bool {
+        // SAFETY: passed on from the caller.
+        unsafe { self.smp.compare_exchange(offset, current, new) }
+    }
+
+    #[inline(always)]
     unsafe fn fetch_add(&self, offset: usize, value: u64) -> u64 {
         let before: u64;
         // SAFETY: as for `compare_exchange`.
@@ -247,9 +265,10 @@ mod tests {
             storage.store(8, 5);
             let first = storage.compare_exchange(8, 5, 7);
             let second = storage.compare_exchange(8, 5, 9);
+            let third = storage.compare_exchange_shared(8, 5, 9) || !storage.compare_exchange_shared(8, 7, 7);
             let before = storage.fetch_add(8, 10);
             storage.write(16, &[1, 2, 3]);
-            (first, second, before, storage.load(8) + (storage.load(16) << 32))
+            (first, second || third, before, storage.load(8) + (storage.load(16) << 32))
         }
     }
 

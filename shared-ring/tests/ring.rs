@@ -4,7 +4,7 @@
 use shared_ring::consumer::{Consumer, Lost, Poll};
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
 use shared_ring::host_memory::HostMemory;
-use shared_ring::layout::{Geometry, PACKET_HEADER_SIZE, RING_WRITE_COUNT};
+use shared_ring::layout::{Geometry, Mode, PACKET_HEADER_SIZE, RING_WRITE_COUNT};
 use shared_ring::packet::{Records, read_header};
 use shared_ring::producer::{NotReserved, Producer};
 use shared_ring::storage::{CpuLocal, Smp};
@@ -24,10 +24,10 @@ fn event() -> EventDescription {
 
 /// A ring, its CPU-local producer and its consumer. The producer is used from one thread at a time.
 fn ring() -> (HostMemory, Producer<CpuLocal>, Consumer) {
-    let memory = HostMemory::private(geometry().ring_size());
+    let memory = HostMemory::private(geometry().ring_size(Mode::Discard));
     // SAFETY: the memory covers the ring, is zeroed, and outlives the producer (each test keeps it).
-    let producer = unsafe { Producer::new(CpuLocal::new(memory.base()), geometry()) };
-    let consumer = Consumer::new(memory.clone(), geometry(), 1);
+    let producer = unsafe { Producer::new(CpuLocal::new(memory.base()), geometry(), Mode::Discard) };
+    let consumer = Consumer::new(memory.clone(), geometry(), Mode::Discard, 1);
     (memory, producer, consumer)
 }
 
@@ -226,10 +226,10 @@ fn write_count_that_ran_away_closes_the_stopped_ring() {
 fn threads_share_a_ring_without_losing_or_doubling_a_record() {
     const EACH: u64 = 20_000;
     let geometry = Geometry::new(4096, 4).unwrap();
-    let memory = HostMemory::private(geometry.ring_size());
+    let memory = HostMemory::private(geometry.ring_size(Mode::Discard));
     // SAFETY: the memory covers the ring, is zeroed and outlives the threads.
-    let producer = unsafe { Producer::new(Smp::new(memory.base()), geometry) };
-    let mut consumer = Consumer::new(memory, geometry, 0);
+    let producer = unsafe { Producer::new(Smp::new(memory.base()), geometry, Mode::Discard) };
+    let mut consumer = Consumer::new(memory, geometry, Mode::Discard, 0);
     let clock = AtomicU64::new(0);
     let now = || clock.fetch_add(1, Ordering::AcqRel);
     let record_all =

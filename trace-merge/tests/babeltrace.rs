@@ -7,7 +7,7 @@ use serde_json::Value;
 use shared_ring::consumer::{Consumer, Poll};
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
 use shared_ring::host_memory::HostMemory;
-use shared_ring::layout::Geometry;
+use shared_ring::layout::{Geometry, Mode};
 use shared_ring::producer::Producer;
 use shared_ring::storage::Smp;
 use std::cell::Cell;
@@ -218,10 +218,10 @@ fn ring_reads_the_same_in_babeltrace2() {
     let new = NewLayer { kind: LayerKind::GuestKernel, vm: Some("vm0".into()), process: None, packet_size: 4096 };
     let mut layer = LayerWriter::create(dir.path(), &session, new).unwrap();
     layer.add_events(&event_types()).unwrap();
-    let memory = HostMemory::private(geometry.ring_size());
+    let memory = HostMemory::private(geometry.ring_size(Mode::Discard));
     // SAFETY: the memory covers the ring, is zeroed, and outlives the producer.
-    let producer = unsafe { Producer::new(Smp::new(memory.base()), geometry) };
-    let mut consumer = Consumer::new(memory.clone(), geometry, 1);
+    let producer = unsafe { Producer::new(Smp::new(memory.base()), geometry, Mode::Discard) };
+    let mut consumer = Consumer::new(memory.clone(), geometry, Mode::Discard, 1);
     let time = Cell::new(ORIGIN);
     let now = || time.replace(time.get() + 1000);
     let mut packet = Vec::new();

@@ -102,7 +102,8 @@ impl PacketBuilder {
             cpu_id: self.cpu_id,
             reserved: 0,
             rejected_bytes,
-            reserved2: [0; 2],
+            overwritten: 0,
+            reserved2: 0,
         };
         write_header(&mut self.packet, &header);
         self.sequence += 1;

@@ -1,0 +1,257 @@
+//! Flight-recorder mode: which physical sub-buffer stands behind each logical one, and who may touch it.
+//!
+//! A ring of *n* logical sub-buffers has *n* + 1 physical ones. The one that the sub-buffer table does not name is the
+//! consumer's: it gets a sub-buffer to read by exchanging it for its spare, in one compare-and-swap of the table entry's
+//! *exchange word*, so that it never reads what the writer may touch (the paper's section 4.3.2, as in LTTng's ring
+//! buffer library).
+//!
+//! | bits | what |
+//! |---|---|
+//! | 0–15 | number of the physical sub-buffer, exclusive-or the number of the logical one: zeroed memory is a valid table, whose spare is number *n* |
+//! | 16 | writer reference: set from the first touch of a lap until all of the lap is committed |
+//! | 17 | taken: the consumer has the data that the lap tag speaks of, and its spare is here |
+//! | 18–63 | lap tag: 1 + the last lap of the ring that was committed completely here; 0 for none |
+//!
+//! The writer sets the reference before it touches the sub-buffer ([`hold`]); every writer looks. Whoever commits the
+//! last byte replaces the reference by the lap tag ([`complete`]): it is alone then, since the consumer cannot exchange
+//! what is referenced, and other writers cannot enter before `commit_seq` is published, which comes after. The consumer
+//! exchanges only what is not referenced and bears the lap that it wants ([`take`]), and then undoes the exchange, unless
+//! the writer has entered meanwhile ([`give_back`]).
+#![allow(unsafe_code)] // The storage's methods are unsafe; offsets come from the geometry only.
+
+use crate::layout::Geometry;
+use crate::storage::Storage;
+
+const PHYSICAL: u64 = 0xffff;
+const REFERENCE: u64 = 1 << 16;
+const TAKEN: u64 = 1 << 17;
+const TAG_SHIFT: u32 = 18;
+
+/// An exchange word, taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExchangeWord(u64);
+
+impl ExchangeWord {
+    /// The word as it lies in memory; every word is one.
+    #[must_use]
+    #[inline(always)]
+    pub const fn from_word(word: u64) -> Self {
+        Self(word)
+    }
+
+    /// The word that says: logical sub-buffer `index` is `physical`, not referenced, with all of `tag` - 1 in it.
+    #[must_use]
+    #[inline(always)]
+    pub const fn completed(index: usize, physical: usize, tag: u64) -> Self {
+        Self((physical ^ index) as u64 & PHYSICAL | tag << TAG_SHIFT)
+    }
+
+    /// The word as it lies in memory.
+    #[must_use]
+    #[inline(always)]
+    pub const fn to_word(self) -> u64 {
+        self.0
+    }
+
+    /// Number of the physical sub-buffer behind logical sub-buffer `index`; may be out of range in a damaged ring.
+    #[must_use]
+    #[inline(always)]
+    #[allow(clippy::cast_possible_truncation, reason = "16 bits")]
+    pub const fn physical(self, index: usize) -> usize {
+        (self.0 & PHYSICAL) as usize ^ index
+    }
+
+    /// Whether the writer uses the sub-buffer.
+    #[must_use]
+    #[inline(always)]
+    pub const fn is_referenced(self) -> bool {
+        self.0 & REFERENCE != 0
+    }
+
+    /// Whether the consumer has the data that the lap tag speaks of.
+    #[must_use]
+    #[inline(always)]
+    pub const fn is_taken(self) -> bool {
+        self.0 & TAKEN != 0
+    }
+
+    /// 1 + the last lap that was committed completely; 0 for none.
+    #[must_use]
+    #[inline(always)]
+    pub const fn tag(self) -> u64 {
+        self.0 >> TAG_SHIFT
+    }
+
+    /// The word with the writer's reference.
+    #[must_use]
+    #[inline(always)]
+    pub const fn referenced(self) -> Self {
+        Self(self.0 | REFERENCE)
+    }
+
+    /// The word of a sub-buffer of which the consumer has taken the data, with the spare `physical` in its place.
+    #[must_use]
+    #[inline(always)]
+    pub const fn taken(self, index: usize, physical: usize) -> Self {
+        Self((physical ^ index) as u64 & PHYSICAL | TAKEN | self.tag() << TAG_SHIFT)
+    }
+}
+
+/// The lap tag of a sub-buffer in which all of the lap of free-running offset `count` is committed.
+#[must_use]
+#[inline(always)]
+pub const fn tag_of(geometry: Geometry, count: u64) -> u64 {
+    (geometry.lap(count) + 1) & (u64::MAX >> TAG_SHIFT)
+}
+
+/// Offset in the ring of the physical sub-buffer that `word` puts behind `index`, kept inside the ring whatever `word`
+/// says.
+#[inline(always)]
+fn offset_of(geometry: Geometry, index: usize, word: ExchangeWord) -> usize {
+    let physical = word.physical(index);
+    let spare = geometry.sub_buffers() as usize;
+    geometry.physical_offset(if physical > spare { spare } else { physical })
+}
+
+/// Writer: offset in the ring of the physical sub-buffer that is behind `index` just now.
+///
+/// # Safety
+/// `storage` covers a flight-recorder ring of `geometry`; `index` is one of its sub-buffers.
+#[inline(always)]
+pub unsafe fn peek<S: Storage>(storage: &S, geometry: Geometry, index: usize) -> usize {
+    // SAFETY: a word of the sub-buffer table, inside the ring (contract).
+    let word = unsafe { storage.load(geometry.exchange_offset(index)) };
+    offset_of(geometry, index, ExchangeWord::from_word(word))
+}
+
+/// Writer: makes sure that the consumer leaves sub-buffer `index` alone, and returns the physical sub-buffer's offset in
+/// the ring. Called with bytes reserved in it, which keep it from being completed, before the first access to it.
+///
+/// # Safety
+/// As for [`peek`].
+#[inline(always)]
+pub unsafe fn hold<S: Storage>(storage: &S, geometry: Geometry, index: usize) -> usize {
+    let offset = geometry.exchange_offset(index);
+    loop {
+        // SAFETY: as in `peek`.
+        let word = ExchangeWord::from_word(unsafe { storage.load(offset) });
+        let referenced = word.referenced().to_word();
+        // The exchange fails when the consumer or a nested writer was faster.
+        // SAFETY: as in `peek`.
+        let held =
+            unsafe { word.is_referenced() || storage.compare_exchange_shared(offset, word.to_word(), referenced) };
+        if held {
+            return offset_of(geometry, index, word);
+        }
+    }
+}
+
+/// Writer: all of the lap whose tag is `tag` is committed in `index`; the consumer may have it.
+///
+/// # Safety
+/// As for [`peek`]; called once per lap, by the context that committed the last byte, before it publishes `commit_seq`.
+#[inline(always)]
+pub unsafe fn complete<S: Storage>(storage: &S, geometry: Geometry, index: usize, tag: u64) {
+    let offset = geometry.exchange_offset(index);
+    // SAFETY: as in `peek`. Nobody else writes the word now: the consumer does not while it is referenced, and other
+    // writers wait for `commit_seq`.
+    unsafe {
+        let word = ExchangeWord::from_word(storage.load(offset));
+        storage.store_release(offset, ExchangeWord::completed(index, word.physical(index), tag).to_word());
+    }
+}
+
+#[cfg(feature = "std")]
+pub use reader::{Take, find_spare, give_back, take};
+
+#[cfg(feature = "std")]
+mod reader {
+    use super::{ExchangeWord, tag_of};
+    use crate::host_memory::RingMemory;
+    use crate::layout::Geometry;
+
+    /// What came of the consumer's attempt to take a sub-buffer.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Take {
+        /// It has this physical sub-buffer now, and its spare lies in its place.
+        Taken(usize),
+        /// The lap is not committed completely; the data, so far, is in this physical sub-buffer.
+        Unfinished(usize),
+        /// The writer has begun the next lap here.
+        Overwritten,
+        /// The word cannot be what a writer left there.
+        Corrupt,
+    }
+
+    /// READGETSUBBUF: exchanges the sub-buffer that holds free-running offset `position` for `spare`.
+    pub fn take<M: RingMemory>(memory: &M, geometry: Geometry, position: u64, spare: usize) -> Take {
+        let index = geometry.index(position);
+        let offset = geometry.exchange_offset(index);
+        let wanted = tag_of(geometry, position);
+        loop {
+            let word = ExchangeWord::from_word(memory.load(offset));
+            let physical = word.physical(index);
+            if physical > geometry.sub_buffers() as usize || physical == spare {
+                return Take::Corrupt;
+            }
+            if word.tag() < wanted {
+                return Take::Unfinished(physical);
+            }
+            if word.tag() > wanted || word.is_referenced() || word.is_taken() {
+                return Take::Overwritten;
+            }
+            if memory.compare_exchange(offset, word.to_word(), word.taken(index, spare).to_word()) {
+                return Take::Taken(physical);
+            }
+            // Only a writer that begins the next lap changes such a word, and it changes it for good; a guest that plays
+            // with it is read as that.
+            if memory.load(offset) != word.to_word() {
+                return Take::Overwritten;
+            }
+        }
+    }
+
+    /// Undoes a [`take`] of `physical` in exchange for `spare`. Returns the spare from now on: `physical` when the writer
+    /// has begun the next lap in the old spare meanwhile.
+    #[must_use]
+    pub fn give_back<M: RingMemory>(
+        memory: &M,
+        geometry: Geometry,
+        position: u64,
+        physical: usize,
+        spare: usize,
+    ) -> usize {
+        let index = geometry.index(position);
+        let here = ExchangeWord::completed(index, physical, tag_of(geometry, position));
+        let taken = here.taken(index, spare);
+        let undone = memory.compare_exchange(geometry.exchange_offset(index), taken.to_word(), here.to_word());
+        if undone { spare } else { physical }
+    }
+
+    /// The physical sub-buffer that no table entry names. If an earlier consumer died between taking a sub-buffer and
+    /// giving it back, it is given back now. `None` when the table is not one.
+    #[must_use]
+    pub fn find_spare<M: RingMemory>(memory: &M, geometry: Geometry) -> Option<usize> {
+        let count = geometry.sub_buffers() as usize;
+        // 257 physical sub-buffers at most.
+        let mut named = [0_u64; 5];
+        let mut taken = None;
+        for index in 0..count {
+            let word = ExchangeWord::from_word(memory.load(geometry.exchange_offset(index)));
+            let physical = word.physical(index);
+            let bit = 1 << (physical % 64);
+            if physical > count || named[physical / 64] & bit != 0 {
+                return None;
+            }
+            named[physical / 64] |= bit;
+            if word.is_taken() && !word.is_referenced() {
+                taken = Some((index, physical, word));
+            }
+        }
+        let spare = (0..=count).find(|&physical| named[physical / 64] >> (physical % 64) & 1 == 0)?;
+        let Some((index, physical, word)) = taken else { return Some(spare) };
+        let here = ExchangeWord::completed(index, spare, word.tag());
+        let undone = memory.compare_exchange(geometry.exchange_offset(index), word.to_word(), here.to_word());
+        Some(if undone { physical } else { spare })
+    }
+}
