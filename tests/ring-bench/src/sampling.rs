@@ -8,6 +8,7 @@
 use core::arch::x86_64::{_mm_lfence, _rdtsc};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use serde::Serialize;
 
 /// Operations in a chunk.
@@ -140,7 +141,7 @@ pub fn interleave(cases: &mut [Case], repetitions: usize) -> anyhow::Result<Vec<
     let mut samples = vec![Vec::with_capacity(repetitions); cases.len()];
     for turn in 0..=repetitions {
         for (case, samples) in cases.iter_mut().zip(&mut samples) {
-            let took = (case.sample)()?;
+            let took = (case.sample)().with_context(|| case.label.clone())?;
             if turn > 0 {
                 samples.push(took);
             }

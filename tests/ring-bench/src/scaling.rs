@@ -32,7 +32,8 @@ pub fn scaling(cpus: &[usize], rate: TickRate, repetitions: usize) -> anyhow::Re
         std::iter::successors(Some(1), |&count| Some(count * 2)).take_while(|&count| count < cpus.len()).collect();
     counts.push(cpus.len());
     let rings: Vec<Arc<Ring>> = cpus.iter().map(|_| flight_recorder().map(Arc::new)).collect::<anyhow::Result<_>>()?;
-    let shared: Vec<Arc<Ring>> = vec![Arc::new(flight_recorder()?); cpus.len()];
+    let shared: Vec<Arc<Ring>> =
+        vec![Arc::new(Ring::new(SUB_BUFFER_SIZE, 4 * SUB_BUFFERS, Mode::FlightRecorder)?); cpus.len()];
     let mut own_samples = vec![Vec::new(); counts.len()];
     let mut shared_samples = vec![Vec::new(); counts.len()];
     for turn in 0..=repetitions {
@@ -76,10 +77,12 @@ fn together(cpus: &[usize], rings: &[Arc<Ring>], smp: bool) -> anyhow::Result<Ve
                 barrier.wait();
                 pinned?;
                 if smp {
-                    sample_ring::<_, 2>(&ring, &ring.smp(), ticks)
-                } else {
-                    sample_ring::<_, 2>(&ring, &ring.local(), ticks)
+                    // Whoever is descheduled in the middle of a record makes the others lose theirs.
+                    return Ok(sample_ring::<_, 2>(&ring, &ring.smp(), ticks));
                 }
+                let took = sample_ring::<_, 2>(&ring, &ring.local(), ticks);
+                ring.check_nothing_lost()?;
+                Ok(took)
             })
         })
         .collect();
@@ -112,7 +115,11 @@ pub fn ring_sizes(rate: TickRate, repetitions: usize) -> anyhow::Result<Vec<Meas
     for (key, sub_buffer_size, sub_buffers) in sizes {
         let ring = Ring::new(sub_buffer_size, sub_buffers, Mode::FlightRecorder)?;
         let label = format!("{} KiB", ring.geometry.data_size() >> 10);
-        let sample = move || Ok(rate.nanoseconds(sample_ring::<_, 2>(&ring, &ring.local(), ticks)?));
+        let sample = move || {
+            let took = sample_ring::<_, 2>(&ring, &ring.local(), ticks);
+            ring.check_nothing_lost()?;
+            Ok(rate.nanoseconds(took))
+        };
         cases.push(Case { key, label, sample: Box::new(sample) });
     }
     crate::sampling::interleave(&mut cases, repetitions)
