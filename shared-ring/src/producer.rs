@@ -56,7 +56,9 @@ pub struct Reservation {
     payload_offset: usize,
     /// Bytes of the whole record.
     size: u64,
-    header: RecordHeader,
+    /// The header word, made up already: put together in memory from its three fields, it would be read back by one load
+    /// that has to wait for three stores.
+    header: u64,
     /// Index of the record's sub-buffer.
     sub_buffer: usize,
     time: u64,
@@ -149,8 +151,8 @@ impl<S: Storage> Producer<S> {
             let used = geometry.within(write);
             if used == 0 {
                 // The last record filled its sub-buffer exactly, or nothing was recorded yet.
-                match self.try_open(write, write, time, id, payload) {
-                    Attempt::Done(reservation) => return Ok(reservation),
+                match self.try_open(write, write, time, payload) {
+                    Attempt::Done(packet) => return Ok(self.first_reservation(write, packet, time, id, payload)),
                     Attempt::Lost(counter) => return self.lose(counter),
                     Attempt::Retry => continue,
                 }
@@ -161,8 +163,8 @@ impl<S: Storage> Producer<S> {
             let size = record_bytes(payload, extended);
             if used + size > geometry.sub_buffer_size() {
                 let next = write - used + geometry.sub_buffer_size();
-                match self.try_open(write, next, time, id, payload) {
-                    Attempt::Done(reservation) => return Ok(reservation),
+                match self.try_open(write, next, time, payload) {
+                    Attempt::Done(packet) => return Ok(self.first_reservation(next, packet, time, id, payload)),
                     Attempt::Lost(counter) => return self.lose(counter),
                     Attempt::Retry => continue,
                 }
@@ -183,7 +185,7 @@ impl<S: Storage> Producer<S> {
     #[inline(always)]
     pub fn commit(&self, reservation: Reservation) {
         // SAFETY: the reservation's header word lies inside the ring and is this context's own.
-        unsafe { self.storage.store_release(reservation.header_offset, reservation.header.to_word()) };
+        unsafe { self.storage.store_release(reservation.header_offset, reservation.header) };
         self.add_committed(reservation.sub_buffer, reservation.size);
     }
 
@@ -191,7 +193,7 @@ impl<S: Storage> Producer<S> {
     /// lies in unless `write == target`.
     #[cold]
     #[inline(never)]
-    fn try_open(&self, write: u64, target: u64, time: u64, id: u16, payload: usize) -> Attempt {
+    fn try_open(&self, write: u64, target: u64, time: u64, payload: usize) -> Attempt {
         let geometry = self.geometry;
         let index = geometry.index(target);
         let commit_word = match self.mode {
@@ -247,7 +249,13 @@ impl<S: Storage> Producer<S> {
         if geometry.within(first + size) == 0 {
             self.close(packet, time, geometry.sub_buffer_size());
         }
-        Attempt::Done(self.reservation(first, packet + PACKET_HEADER_SIZE, time, id, payload, false))
+        Attempt::Done(packet)
+    }
+
+    /// The record that opened sub-buffer `target`, whose packet header is at offset `packet` of the ring.
+    #[inline(always)]
+    fn first_reservation(&self, target: u64, packet: usize, time: u64, id: u16, payload: usize) -> Reservation {
+        self.reservation(target + PACKET_HEADER_SIZE as u64, packet + PACKET_HEADER_SIZE, time, id, payload, false)
     }
 
     /// FORCESWITCH (algorithm 4): closes the current sub-buffer if it holds data, so that the consumer can have it.
@@ -419,7 +427,7 @@ impl<S: Storage> Producer<S> {
             header_offset,
             payload_offset,
             size: record_bytes(payload, extended),
-            header,
+            header: header.to_word(),
             sub_buffer: self.geometry.index(position),
             time,
         }
@@ -454,7 +462,8 @@ impl<S: Storage> Producer<S> {
 }
 
 enum Attempt {
-    Done(Reservation),
+    /// Offset in the ring of the new sub-buffer's packet header; the record follows it.
+    Done(usize),
     Lost(usize),
     Retry,
 }
