@@ -17,17 +17,19 @@
 
 /* Owned by the Rust half. */
 struct strata_cpu {
-	u64 opaque[8];
+	u64 opaque[24];
 } __aligned(64);
 
 struct strata_slot {
-	u64 opaque[8];
+	u64 opaque[9];
 };
 
 int strata_attach(void *base, u64 size, const char *release);
 void strata_detach(void *base, u64 size);
 int strata_cpu_init(struct strata_cpu *cpu, void *base, u64 size, u32 vcpu);
-void *strata_reserve(const struct strata_cpu *cpu, u16 id, u32 size, struct strata_slot *slot);
+void strata_flush(const struct strata_cpu *cpu, void *base, u64 size);
+void strata_cpu_release(const struct strata_cpu *cpu);
+void *strata_reserve(const struct strata_cpu *cpu, u32 session, u16 id, u32 size, struct strata_slot *slot);
 void strata_commit(const struct strata_slot *slot);
 int strata_process_claim(void *base, u64 size, u32 pid, const char *comm, const u16 *vcpu_of_cpu);
 void strata_process_close(void *base, u64 size, u32 slot);
@@ -66,13 +68,21 @@ static inline u32 strata_superblock_u32(unsigned int offset)
 	return READ_ONCE(*(const u32 *)(strata_region.base + offset));
 }
 
-/* Whether session 0 wants the event: its class first, which is all that is read while tracing is off. */
-static __always_inline bool strata_wants(u16 id, u8 class)
+/* Whether any session wants events of the class: all that is read while the class is off. */
+static __always_inline bool strata_wants_class(u8 class)
 {
-	const void *session = strata_region.base + STRATA_SESSION_TABLE_OFFSET;
-	const u64 *events = session + STRATA_SESSION_EVENT_ENABLE;
+	const u64 *mask = strata_region.base + STRATA_SUPERBLOCK_ANY_CLASS_MASK;
 
-	if (likely(!(READ_ONCE(*(const u64 *)(session + STRATA_SESSION_CLASS_MASK)) >> class & 1)))
+	return unlikely(READ_ONCE(*mask) >> class & 1);
+}
+
+/* Whether the session wants the event. */
+static __always_inline bool strata_session_wants(u32 session, u16 id, u8 class)
+{
+	const void *slot = strata_region.base + STRATA_SESSION_TABLE_OFFSET + session * STRATA_SESSION_SLOT_SIZE;
+	const u64 *events = slot + STRATA_SESSION_EVENT_ENABLE;
+
+	if (!(READ_ONCE(*(const u64 *)(slot + STRATA_SESSION_CLASS_MASK)) >> class & 1))
 		return false;
 	return READ_ONCE(events[id / 64]) >> (id % 64) & 1;
 }

@@ -8,14 +8,28 @@
 #include <linux/kernel.h>
 #include <linux/module.h>
 #include <linux/panic_notifier.h>
+#include <linux/preempt.h>
 #include <linux/slab.h>
+#include <linux/smp.h>
 #include <linux/utsname.h>
+#include <linux/workqueue.h>
 #include <asm/io.h>
 #include <asm/processor.h>
 
 #include "strata.h"
 
+/* How long the host waits at most for what it has asked a CPU for. */
+#define STRATA_TIMER_PERIOD (HZ / 10)
+
+/* A CPU's timer. */
+struct strata_timer {
+	struct delayed_work work;
+	unsigned int cpu;
+};
+
 struct strata_cpu *strata_cpus;
+/* Indexed by CPU number. */
+static struct strata_timer *strata_timers;
 u16 strata_vcpu_of_cpu[STRATA_MAX_VCPUS];
 
 static int strata_hotplug_state;
@@ -38,6 +52,22 @@ static u32 strata_apic_id(void)
 	return cpuid_ebx(1) >> 24;
 }
 
+/*
+ * Runs on its CPU ten times a second, in a task: no record of the CPU is unfinished then, since records are made with
+ * preemption disabled, so that rings may be changed.
+ */
+static void strata_timer(struct work_struct *work)
+{
+	struct strata_timer *timer = container_of(to_delayed_work(work), struct strata_timer, work);
+
+	preempt_disable();
+	/* Work of a CPU that goes offline runs elsewhere. */
+	if (smp_processor_id() == timer->cpu)
+		strata_flush(&strata_cpus[timer->cpu], strata_region.base, strata_region.size);
+	preempt_enable();
+	schedule_delayed_work_on(timer->cpu, &timer->work, STRATA_TIMER_PERIOD);
+}
+
 /* Runs on each CPU when the module is loaded, and on those that come online later. */
 static int strata_cpu_online(unsigned int cpu)
 {
@@ -51,6 +81,15 @@ static int strata_cpu_online(unsigned int cpu)
 	}
 	if (cpu < STRATA_MAX_VCPUS)
 		WRITE_ONCE(strata_vcpu_of_cpu[cpu], vcpu);
+	schedule_delayed_work_on(cpu, &strata_timers[cpu].work, STRATA_TIMER_PERIOD);
+	return 0;
+}
+
+/* Runs on each CPU before it goes offline, and when the module is unloaded. */
+static int strata_cpu_offline(unsigned int cpu)
+{
+	cancel_delayed_work_sync(&strata_timers[cpu].work);
+	strata_cpu_release(&strata_cpus[cpu]);
 	return 0;
 }
 
@@ -94,9 +133,14 @@ static int __init strata_init(void)
 		return error;
 
 	strata_cpus = kcalloc(nr_cpu_ids, sizeof(*strata_cpus), GFP_KERNEL);
-	if (!strata_cpus) {
+	strata_timers = kcalloc(nr_cpu_ids, sizeof(*strata_timers), GFP_KERNEL);
+	if (!strata_cpus || !strata_timers) {
 		error = -ENOMEM;
-		goto unmap;
+		goto free;
+	}
+	for (cpu = 0; cpu < nr_cpu_ids; cpu++) {
+		INIT_DELAYED_WORK(&strata_timers[cpu].work, strata_timer);
+		strata_timers[cpu].cpu = cpu;
 	}
 
 	error = strata_attach(strata_region.base, strata_region.size, init_utsname()->release);
@@ -106,7 +150,7 @@ static int __init strata_init(void)
 		goto free;
 	}
 
-	error = cpuhp_setup_state(CPUHP_AP_ONLINE_DYN, "strata:online", strata_cpu_online, NULL);
+	error = cpuhp_setup_state(CPUHP_AP_ONLINE_DYN, "strata:online", strata_cpu_online, strata_cpu_offline);
 	if (error < 0) {
 		pr_err("cannot follow CPUs coming online (error %d)\n", error);
 		goto detach;
@@ -128,12 +172,12 @@ static int __init strata_init(void)
 probes:
 	strata_probes_unregister();
 hotplug:
-	cpuhp_remove_state_nocalls(strata_hotplug_state);
+	cpuhp_remove_state(strata_hotplug_state);
 detach:
 	strata_detach(strata_region.base, strata_region.size);
 free:
+	kfree(strata_timers);
 	kfree(strata_cpus);
-unmap:
 	strata_region_unmap();
 	return error;
 }
@@ -144,8 +188,9 @@ static void __exit strata_exit(void)
 	/* Processes that use the device hold a reference to the module, so none is left. */
 	strata_device_unregister();
 	strata_probes_unregister();
-	cpuhp_remove_state_nocalls(strata_hotplug_state);
+	cpuhp_remove_state(strata_hotplug_state);
 	strata_detach(strata_region.base, strata_region.size);
+	kfree(strata_timers);
 	kfree(strata_cpus);
 	strata_region_unmap();
 	pr_info("unloaded\n");

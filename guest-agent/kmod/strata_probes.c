@@ -32,25 +32,31 @@
 #endif
 
 /*
- * Defines strata_probe_NAME(), recording struct strata_NAME as `record`. Tracepoints call their probes with preemption
- * disabled, except for system calls on newer kernels: a record belongs to one CPU, so it is disabled here.
+ * Defines strata_probe_NAME(), recording struct strata_NAME as `record`, once for each session that wants it. Tracepoints
+ * call their probes with preemption disabled, except for system calls on newer kernels: a record belongs to one CPU, so it
+ * is disabled here.
  */
-#define STRATA_PROBE(name, NAME, prototype, ...)                                                                       \
-	static notrace void strata_probe_##name(void *data, prototype)                                                 \
-	{                                                                                                              \
-		struct strata_slot slot strata_uninitialized;                                                          \
-		struct strata_##name *record;                                                                          \
-                                                                                                                       \
-		if (!strata_wants(STRATA_EVENT_##NAME, STRATA_CLASS_OF_##NAME))                                        \
-			return;                                                                                        \
-		preempt_disable_notrace();                                                                             \
-		record = strata_reserve(&strata_cpus[raw_smp_processor_id()], STRATA_EVENT_##NAME, sizeof(*record),     \
-					&slot);                                                                        \
-		if (record) {                                                                                          \
-			__VA_ARGS__                                                                                    \
-			strata_commit(&slot);                                                                          \
-		}                                                                                                      \
-		preempt_enable_notrace();                                                                              \
+#define STRATA_PROBE(name, NAME, prototype, ...)									\
+	static notrace void strata_probe_##name(void *data, prototype)							\
+	{														\
+		struct strata_slot slot strata_uninitialized;								\
+		struct strata_##name *record;										\
+		u32 session;												\
+															\
+		if (!strata_wants_class(STRATA_CLASS_OF_##NAME))							\
+			return;												\
+		preempt_disable_notrace();										\
+		for (session = 0; session < STRATA_SESSION_SLOTS; session++) {						\
+			if (!strata_session_wants(session, STRATA_EVENT_##NAME, STRATA_CLASS_OF_##NAME))		\
+				continue;										\
+			record = strata_reserve(&strata_cpus[raw_smp_processor_id()], session, STRATA_EVENT_##NAME,	\
+						sizeof(*record), &slot);						\
+			if (record) {											\
+				__VA_ARGS__										\
+				strata_commit(&slot);									\
+			}												\
+		}													\
+		preempt_enable_notrace();										\
 	}
 
 #define ARGS(...) __VA_ARGS__

@@ -5,7 +5,7 @@ use crate::event_type::Payload;
 use clock_sync::entry::{ENTRY_SIZE, Reader};
 use shared_ring::event::{Event, class};
 use shared_ring::layout::{
-    CLOCK_OFFSET, Geometry, MAGIC, MAX_VCPUS, PAGE_SIZE, ProcessHeader, SESSION_SLOT_SIZE, SESSION_SLOTS,
+    CLOCK_OFFSET, Geometry, MAGIC, MAX_VCPUS, Mode, PAGE_SIZE, ProcessHeader, SESSION_SLOT_SIZE, SESSION_SLOTS,
     SESSION_TABLE_OFFSET,
 };
 use shared_ring::producer::{NotReserved, Producer};
@@ -129,7 +129,7 @@ impl ProcessRings {
                 unsafe {
                     let ring = slot.0.add(places.rings + vcpu * places.ring_stride);
                     Ring {
-                        producer: Producer::new(Smp::new(ring), places.geometry),
+                        producer: Producer::new(Smp::new(ring), places.geometry, places.mode),
                         clock: Reader::new(host_area.0.add(CLOCK_OFFSET + vcpu * ENTRY_SIZE)),
                     }
                 }
@@ -198,6 +198,13 @@ impl ProcessRings {
         Recorded::NoRing
     }
 
+    /// Closes the current sub-buffer of every ring that holds records, so that the host can have them now.
+    pub(crate) fn flush(&self, counter: &impl CpuCounter) {
+        for ring in &self.rings {
+            ring.producer.force_switch(|| ring.clock.now(|| counter.read().1));
+        }
+    }
+
     #[inline(always)]
     fn ring_of(&self, cpu: u32) -> Option<&Ring> {
         self.rings.get(usize::from(*self.ring_of_cpu.get(cpu as usize)?))
@@ -207,6 +214,7 @@ impl ProcessRings {
 /// Offsets and sizes of a slot's parts, bytes; checked.
 struct Places {
     geometry: Geometry,
+    mode: Mode,
     rings: usize,
     ring_stride: usize,
     registry_size: usize,
@@ -216,6 +224,7 @@ struct Places {
 impl Places {
     fn check(header: &ProcessHeader, host_size: usize, slot_size: usize) -> Option<Self> {
         let geometry = Geometry::new(header.sub_buffer_size, header.sub_buffers)?;
+        let mode = Mode::from_code(header.mode)?;
         let rings = usize::try_from(header.rings_offset).ok()?;
         let ring_stride = usize::try_from(header.ring_stride).ok()?;
         let registry_size = usize::try_from(header.registry_size).ok()?;
@@ -225,13 +234,13 @@ impl Places {
         let fits = vcpus <= MAX_VCPUS as usize
             && rings.is_multiple_of(8)
             && ring_stride.is_multiple_of(8)
-            && ring_stride >= geometry.ring_size()
+            && ring_stride >= geometry.ring_size(mode)
             && end <= slot_size
             && PAGE_SIZE.checked_add(registry_size)? <= rings
             && session < SESSION_SLOTS
             && CLOCK_OFFSET + vcpus * ENTRY_SIZE <= host_size;
         let class_mask = SESSION_TABLE_OFFSET + session * SESSION_SLOT_SIZE;
-        fits.then_some(Self { geometry, rings, ring_stride, registry_size, class_mask })
+        fits.then_some(Self { geometry, mode, rings, ring_stride, registry_size, class_mask })
     }
 }
 
@@ -245,7 +254,7 @@ pub(crate) mod tests {
     use shared_ring::host_memory::HostMemory;
     use shared_ring::layout::REGISTRY_HEADER_SIZE;
     use shared_ring::packet::{Records, read_header};
-    use shared_ring::region::{RegionConfig, RegionLayout};
+    use shared_ring::region::{RegionConfig, RegionLayout, Rings};
     use shared_ring::registry::parse;
 
     #[repr(align(4096))]
@@ -262,10 +271,11 @@ pub(crate) mod tests {
 
     impl Region {
         pub(crate) fn new() -> Self {
+            let rings = |sub_buffers, mode| Rings { geometry: Geometry::new(4096, sub_buffers).unwrap(), mode };
             let layout = RegionLayout::new(RegionConfig {
                 vcpus: 2,
-                kernel_rings: Geometry::new(4096, 2).unwrap(),
-                process_rings: Geometry::new(4096, 4).unwrap(),
+                sessions: [Some(rings(2, Mode::Discard)), None, None, None],
+                process_rings: rings(4, Mode::Discard),
                 process_slots: 1,
                 registry_size: 4096,
                 process_registry_size: 4096,
@@ -288,6 +298,8 @@ pub(crate) mod tests {
                 sub_buffers: 4,
                 session: 0,
                 host_area_size: layout.guest_writable as u64,
+                mode: Mode::Discard.code(),
+                reserved: 0,
                 vcpu_of_cpu,
             };
             // SAFETY: header and clock entries lie inside the memory, which nobody else uses yet.
@@ -316,7 +328,8 @@ pub(crate) mod tests {
             let mut events = Vec::new();
             parse(&bytes, &mut events).unwrap();
             let ring = self.memory.part(self.layout.process_ring(0, vcpu), self.layout.process_ring_stride);
-            let mut consumer = Consumer::new(ring, self.layout.config.process_rings, vcpu);
+            let rings = self.layout.config.process_rings;
+            let mut consumer = Consumer::new(ring, rings.geometry, rings.mode, vcpu);
             let (mut packet, mut records) = (Vec::new(), Vec::new());
             while consumer.poll_stopped(&mut packet) == Poll::Copied {
                 let known = |id| events.iter().find(|event: &&EventDescription| event.id == id);
@@ -376,6 +389,20 @@ pub(crate) mod tests {
         assert_eq!(recorded, Recorded::Yes);
         assert_eq!(region.drain(0).1, []);
         assert_eq!(region.drain(1).1, [(1003, 7, vec![])]);
+    }
+
+    #[test]
+    fn flush_hands_the_host_what_there_is() {
+        let region = Region::new();
+        let rings = region.rings().unwrap();
+        rings.record(&Scripted::new(&[3]), 7, 0, |_| ());
+        let ring = region.memory.part(region.layout.process_ring(0, 1), region.layout.process_ring_stride);
+        let mut consumer = Consumer::new(ring, Geometry::new(4096, 4).unwrap(), Mode::Discard, 1);
+
+        let before = consumer.poll(&mut Vec::new());
+        rings.flush(&Scripted::new(&[0]));
+
+        assert_eq!((before, consumer.poll(&mut Vec::new())), (Poll::Empty, Poll::Copied));
     }
 
     #[test]

@@ -171,6 +171,14 @@ impl Tracer {
         self.lost.load(Ordering::Relaxed)
     }
 
+    /// Hands everything recorded so far to the host. Without it records reach the host when a part of a ring is full,
+    /// and at the process's end. Does nothing when not connected.
+    pub fn flush(&self) {
+        if let Some(rings) = self.rings.as_ref().filter(|_| self.forks == FORKS.load(Ordering::Relaxed)) {
+            rings.flush(&Rdtscp);
+        }
+    }
+
     /// Records `event` (already known to be wanted) with `size` payload bytes, which `fill` writes.
     #[inline]
     pub(crate) fn record(&self, event: &Event, size: usize, fill: impl FnOnce(&mut Payload<'_>)) -> bool {

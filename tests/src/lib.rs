@@ -8,6 +8,7 @@
 pub mod binaries;
 pub mod demo;
 pub mod direct;
+pub mod flight;
 pub mod guest;
 pub mod headers;
 pub mod host;

@@ -26,7 +26,12 @@ pub enum SuiteError {
     Duplicates(Vec<String>),
 }
 
-/// Runs format check, lints, duplicate check, doc tests, then all unit, integration and end-to-end tests.
+/// The crates with model checkers' tests, which need their own features and an optimised build.
+const VERIFIED: [&str; 6] =
+    ["-p", "shared-ring", "-p", "clock-sync", "--features", "shared-ring/verification,clock-sync/verification"];
+
+/// Runs format check, lints, duplicate check, doc tests, the model checkers, then all unit, integration and end-to-end
+/// tests.
 ///
 /// # Errors
 ///
@@ -37,7 +42,15 @@ pub fn run(paths: &Paths) -> Result<(), SuiteError> {
     progress::step("lints", || {
         cargo_visible(paths, &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])
     })?;
+    progress::step("lints of the model checkers", || {
+        let lints = ["--all-targets", "--quiet", "--", "-D", "warnings"];
+        cargo_visible(paths, &[&["clippy"], VERIFIED.as_slice(), &lints].concat())
+    })?;
     progress::step("doc tests", || cargo_visible(paths, &["test", "--workspace", "--doc", "--quiet"]))?;
+    progress::step("model checkers", || {
+        let checkers = ["--profile", "verification", "--test", "explorer", "--test", "loom", "--no-fail-fast"];
+        cargo_visible(paths, &[&["test"], VERIFIED.as_slice(), &checkers].concat())
+    })?;
     // before the tests: here its progress is seen
     let lab = provision::lab(paths)?;
     drop(lab);

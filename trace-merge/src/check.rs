@@ -6,7 +6,9 @@
 //!   choosing the ring and reading the clock.
 //! - All records: times never decrease within a stream, and no packet is damaged or missing.
 //!
-//! The periods are the host kernel's when that layer is complete, else the VMM's, which are wider.
+//! The periods are the host kernel's when that layer is complete, else the VMM's, which are wider. A flight recorder may
+//! hold guest records that are older than its oldest period: those are counted, and only their order is checked. So it
+//! is with a trace that was recovered from a region alone, which has no periods at all.
 
 use crate::clock::{Clock, NS_PER_SECOND};
 use crate::reader::{ReadError, Stream, Trace, TraceLayer};
@@ -63,6 +65,10 @@ pub struct CheckResult {
     pub guest_kernel_records: u64,
     /// Guest user records that were checked against periods.
     pub guest_user_records: u64,
+    /// Guest records that could not be checked against periods, because there are none of that time.
+    pub unchecked: u64,
+    /// VMs whose guest records could not be checked at all, because no layer that tells periods was left.
+    pub without_periods: Vec<String>,
     /// Records of all layers whose order was checked.
     pub records: u64,
     /// The clock's error bound: how far outside a period a record may lie, ns.
@@ -110,6 +116,8 @@ pub struct PeriodSummary {
     pub count: usize,
     /// Why not from a better layer, or why they are not to be trusted.
     pub remark: Option<String>,
+    /// Where they begin, ticks, when a flight recorder overwrote the earlier ones; else 0.
+    pub from: u64,
 }
 
 /// What is wrong with a record or stream.
@@ -203,9 +211,9 @@ pub fn check(trace: &Trace, shown: usize) -> Result<CheckResult, CheckError> {
         let layers: Vec<_> = guests.iter().filter(|layer| layer.description.vm.as_deref() == Some(name)).collect();
         let records =
             layers.iter().any(|layer| layer.streams.iter().any(|stream| layer.records(stream).next().is_some()));
-        let periods = if records { checker.periods(trace, &vm)? } else { Periods::default() };
+        let periods = if records { checker.periods(trace, &vm)? } else { Some(Known::default()) };
         for layer in layers {
-            checker.check_layer(layer, Some(&periods));
+            checker.check_layer(layer, periods.as_ref());
         }
     }
     Ok(checker.result)
@@ -220,8 +228,9 @@ struct Checker<'t> {
 }
 
 impl Checker<'_> {
-    /// The periods of `vm`, from the best layer that has them.
-    fn periods(&mut self, trace: &Trace, vm: &Vm) -> Result<Periods, CheckError> {
+    /// The periods of `vm`, from the best layer that has them; `None` when the layers that could tell are missing and
+    /// the recording says so.
+    fn periods(&mut self, trace: &Trace, vm: &Vm) -> Result<Option<Known>, CheckError> {
         let host = usable(trace, vm, SwitchSource::HostKernel);
         let vmm = usable(trace, vm, SwitchSource::Vmm);
         let (source, remark) = match (host, vmm) {
@@ -236,22 +245,31 @@ impl Checker<'_> {
             (Usable::No, Usable::Incomplete(lost)) => {
                 (SwitchSource::Vmm, Some(format!("not to be trusted, the layer is incomplete: {lost}")))
             }
+            (Usable::No, Usable::No)
+                if trace.session().missing.iter().any(|missing| missing.layer == LayerKind::Vmm) =>
+            {
+                self.result.without_periods.push(vm.name.clone());
+                return Ok(None);
+            }
             (Usable::No, Usable::No) => return Err(CheckError::NoPeriods { vm: vm.name.clone() }),
         };
-        let periods = Periods::new(Switches::new(trace, vm, source));
-        let count = periods.count();
-        self.result.periods.push(PeriodSummary { vm: vm.name.clone(), source, count, remark });
-        Ok(periods)
+        let from = source.layers(trace, vm).filter_map(remaining_from).max();
+        let switches = Switches::new(trace, vm, source);
+        let periods = if from.is_some() { Periods::of_remaining(switches) } else { Periods::new(switches) };
+        let (count, known) = (periods.count(), Known { periods, from: from.unwrap_or(0) });
+        self.result.periods.push(PeriodSummary { vm: vm.name.clone(), source, count, remark, from: known.from });
+        Ok(Some(known))
     }
 
-    fn check_layer(&mut self, layer: &TraceLayer, periods: Option<&Periods>) {
+    fn check_layer(&mut self, layer: &TraceLayer, known: Option<&Known>) {
         for stream in &layer.streams {
-            let inside = periods.map(|periods| {
+            let inside = known.map(|Known { periods, from }| {
                 let vcpus = match layer.description.kind {
                     LayerKind::GuestUser => periods.vcpus().collect(),
                     _ => vec![stream.description.cpu_id],
                 };
                 Inside {
+                    from: *from,
                     vcpus: vcpus.into_iter().map(|vcpu| Cursor { vcpu, periods: periods.of(vcpu), at: 0 }).collect(),
                 }
             });
@@ -263,7 +281,7 @@ impl Checker<'_> {
         let file = || format!("{}/{}", layer.description.path, stream.description.file);
         let mut records = layer.records(stream);
         let mut latest = 0;
-        let mut count = 0;
+        let (mut count, mut unchecked) = (0, 0);
         for record in records.by_ref() {
             count += 1;
             let violation = |problem| Violation {
@@ -278,7 +296,10 @@ impl Checker<'_> {
                 self.keep(|| violation(Problem::OutOfOrder { earlier_ns }));
             }
             latest = latest.max(record.time);
-            let Some(inside) = &mut inside else { continue };
+            let Some(inside) = inside.as_mut().filter(|inside| record.time >= inside.from) else {
+                unchecked += 1;
+                continue;
+            };
             if let Err(nearest) = inside.look_up(record.time, self.tolerance) {
                 self.result.outside += 1;
                 let outside_ns = nearest.map(|(_, _, ticks)| self.clock.ticks_to_ns(ticks));
@@ -288,10 +309,11 @@ impl Checker<'_> {
         }
         self.result.records += count;
         match layer.description.kind {
-            LayerKind::GuestKernel => self.result.guest_kernel_records += count,
-            LayerKind::GuestUser => self.result.guest_user_records += count,
-            LayerKind::HostKernel | LayerKind::Vmm => {}
+            LayerKind::GuestKernel => self.result.guest_kernel_records += count - unchecked,
+            LayerKind::GuestUser => self.result.guest_user_records += count - unchecked,
+            LayerKind::HostKernel | LayerKind::Vmm => unchecked = 0,
         }
+        self.result.unchecked += unchecked;
         let damage = records.damage();
         let absent = stream.absent.then(|| "its file is empty or gone".to_string());
         if let Some(what) = absent.or_else(|| damage.any().then(|| damage.to_string())) {
@@ -326,8 +348,25 @@ fn usable(trace: &Trace, vm: &Vm, source: SwitchSource) -> Usable {
     }
 }
 
+/// The periods of a VM, and since when they are known.
+#[derive(Default)]
+struct Known {
+    periods: Periods,
+    /// Ticks; 0 when nothing was overwritten.
+    from: u64,
+}
+
+/// Since when every stream of `layer` is there, ticks, if a flight recorder overwrote the beginning of any.
+fn remaining_from(layer: &TraceLayer) -> Option<u64> {
+    let cut = layer.streams.iter().filter(|stream| stream.description.overwritten > 0);
+    // A cut stream without a record tells nothing of any time.
+    cut.map(|stream| layer.records(stream).next().map_or(u64::MAX, |record| record.time)).max()
+}
+
 /// The periods that a stream's records may lie in.
 struct Inside<'p> {
+    /// Earlier records cannot be judged.
+    from: u64,
     vcpus: Vec<Cursor<'p>>,
 }
 
@@ -372,6 +411,13 @@ impl Cursor<'_> {
 }
 
 fn write_text(result: &CheckResult, trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
+    for vm in &result.without_periods {
+        writeln!(
+            out,
+            "WARNING: CAUSALITY WAS NOT CHECKED for {vm}: no layer that tells when its vCPUs were in the guest is left; \
+             only the order of the records was"
+        )?;
+    }
     for periods in &result.periods {
         let PeriodSummary { vm, source, count, .. } = periods;
         writeln!(out, "{vm}: {count} periods in the guest, from the {} layer", source.layer())?;
@@ -386,7 +432,15 @@ fn write_text(result: &CheckResult, trace: &Trace, out: &mut dyn Write) -> io::R
         "checked {kernel} guest-kernel and {user} guest-user records against them, tolerance {tolerance} ns"
     )?;
     writeln!(out, "checked the order of {} records", result.records)?;
-    if result.guest_records() == 0 {
+    if result.unchecked > 0 && !result.periods.is_empty() {
+        let unchecked = result.unchecked;
+        writeln!(
+            out,
+            "NOTE: {unchecked} guest records are older than the oldest period that the flight recorder still held; only \
+             their order was checked"
+        )?;
+    }
+    if result.guest_records() + result.unchecked == 0 {
         writeln!(
             out,
             "NOTE: there is no guest record in this trace, so nothing was checked against the vCPUs' periods"

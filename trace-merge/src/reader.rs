@@ -215,7 +215,15 @@ fn unlisted_streams(folder: &Path, listed: &[StreamDescription]) -> Vec<StreamDe
         .filter_map(|file| {
             let cpu_id = file.strip_prefix("stream_")?.parse().ok()?;
             let lost = Lost::default();
-            Some(StreamDescription { file, cpu_id, records: 0, lost, rejected_bytes: 0, corrupt: false })
+            Some(StreamDescription {
+                file,
+                cpu_id,
+                records: 0,
+                lost,
+                rejected_bytes: 0,
+                corrupt: false,
+                overwritten: 0,
+            })
         })
         .collect()
 }

@@ -152,6 +152,9 @@ pub struct Vm {
     /// What runs in it, once its agent said so.
     #[serde(default)]
     pub guest: Option<Guest>,
+    /// File of its trace region, which outlives a recorder that is killed.
+    #[serde(default)]
+    pub region: Option<PathBuf>,
 }
 
 /// What runs in a virtual machine.
@@ -272,6 +275,10 @@ pub struct StreamDescription {
     /// Whether the ring was found corrupt and given up.
     #[serde(default)]
     pub corrupt: bool,
+    /// How often a flight recorder overwrote its oldest content before this was written: sub-buffers of a ring, records
+    /// of the host's kernel. When it is not 0, the stream begins later than what it records did.
+    #[serde(default)]
+    pub overwritten: u64,
 }
 
 /// A layer that was not, or not completely, recorded.
@@ -509,6 +516,7 @@ pub(crate) mod tests {
             lost: Lost::default(),
             rejected_bytes: 0,
             corrupt: false,
+            overwritten: 0,
         };
         let layer = Layer { streams: vec![stream], ..layer("vm0/vmm") };
 

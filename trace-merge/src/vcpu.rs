@@ -182,9 +182,23 @@ impl Periods {
     /// exits that it handles on the way out) has been in the guest all along.
     #[must_use]
     pub fn new(switches: impl Iterator<Item = VcpuSwitch>) -> Self {
+        Self::read(switches, false)
+    }
+
+    /// Like [`new`](Self::new), of switches whose beginning was overwritten: a vCPU that is first seen leaving has been
+    /// in the guest until then.
+    #[must_use]
+    pub fn of_remaining(switches: impl Iterator<Item = VcpuSwitch>) -> Self {
+        Self::read(switches, true)
+    }
+
+    fn read(switches: impl Iterator<Item = VcpuSwitch>, beginning_is_lost: bool) -> Self {
         let mut by_vcpu: BTreeMap<u32, Vec<Period>> = BTreeMap::new();
         for switch in switches {
             let periods = by_vcpu.entry(switch.vcpu).or_default();
+            if beginning_is_lost && periods.is_empty() && switch.exit.is_some() {
+                periods.push(Period { begin: 0, end: u64::MAX });
+            }
             let open = periods.last_mut().filter(|period| period.end == u64::MAX);
             match (open, switch.exit) {
                 (Some(open), Some(_)) => open.end = switch.time,
@@ -277,6 +291,15 @@ mod tests {
         let switches = [exit(0, 0, HLT), enter(1, 0), enter(2, 0), exit(3, 0, HLT), exit(4, 0, HLT)];
 
         assert_eq!(Periods::new(switches.into_iter()).of(0), [Period { begin: 1, end: 3 }]);
+    }
+
+    #[test]
+    fn vcpu_whose_entering_was_overwritten_was_in_the_guest_before() {
+        let switches = || [exit(3, 0, HLT), enter(4, 1), exit(5, 1, MSR)].into_iter();
+
+        assert_eq!(Periods::of_remaining(switches()).of(0), [Period { begin: 0, end: 3 }]);
+        assert_eq!(Periods::of_remaining(switches()).of(1), [Period { begin: 4, end: 5 }]);
+        assert_eq!(Periods::new(switches()).of(0), []);
     }
 
     #[test]

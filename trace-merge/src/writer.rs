@@ -136,6 +136,7 @@ struct LayerStream {
     lost: Lost,
     rejected_bytes: u64,
     corrupt: bool,
+    overwritten: u64,
 }
 
 impl LayerWriter {
@@ -300,6 +301,11 @@ impl LayerWriter {
         (stream.lost, stream.rejected_bytes, stream.corrupt) = (lost, rejected_bytes, corrupt);
     }
 
+    /// Takes over how often a flight recorder overwrote the oldest content of `cpu_id` before it was written.
+    pub fn set_overwritten(&mut self, cpu_id: u32, overwritten: u64) {
+        self.streams.entry(cpu_id).or_default().overwritten = overwritten;
+    }
+
     /// Writes the records that [`record`](Self::record) still holds.
     ///
     /// # Errors
@@ -334,6 +340,7 @@ impl LayerWriter {
             lost: stream.lost,
             rejected_bytes: stream.rejected_bytes,
             corrupt: stream.corrupt,
+            overwritten: stream.overwritten,
         });
         Layer {
             kind: self.trace.kind,

@@ -1,9 +1,12 @@
 //! The command line.
 
+use crate::control::protocol::{Mode, Request};
 use crate::machine::DiskConfig;
-use crate::run::{Agent, RunRequest};
+use crate::run::{Agent, KERNEL_RINGS, RunRequest};
 use crate::tracing::selection;
 use clap::{Args, Parser, Subcommand};
+use shared_ring::layout::{Geometry, MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_SIZE, MIN_SUB_BUFFERS};
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 use trace_merge::events::parse_seconds;
@@ -39,6 +42,12 @@ pub enum Command {
     Report(ReadArgs),
     /// Check a trace: guest records lie inside their vCPU's time in the guest, streams are in order
     Check(ReadArgs),
+    /// List the VMs that are running, and those whose process died with a trace to recover
+    Ps(PsArgs),
+    /// Ask a running VM for its status, a snapshot, or another session
+    Ctl(CtlArgs),
+    /// Make a trace of the trace region of a VM whose process was killed
+    Recover(RecoverArgs),
     /// Say what this machine can do, what it cannot, and what to do about it
     Doctor(DoctorArgs),
 }
@@ -82,6 +91,16 @@ pub struct RunArgs {
     /// Events to record: globs LAYER:GROUP:EVENT (layers host, vmm, guest, user), '!' takes away
     #[arg(long, value_name = "GLOBS", default_value = selection::DEFAULT, requires = "trace")]
     pub events: String,
+    /// What happens when a ring is full: discard drops new records and counts them, flight-recorder overwrites the
+    /// oldest and writes the trace at the end (and by `strata ctl VM snapshot DIR`)
+    #[arg(long, value_name = "MODE", default_value = "discard", requires = "trace")]
+    pub mode: Mode,
+    /// Size of a sub-buffer of the guest kernel's rings: a power of two, 4K to 4M
+    #[arg(long, value_name = "SIZE", default_value_t = KERNEL_RINGS.0, value_parser = parse_sub_buffer_size, requires = "trace")]
+    pub sub_buffer_size: u64,
+    /// Sub-buffers of each of the guest kernel's rings: a power of two, 2 to 256
+    #[arg(long, value_name = "N", default_value_t = KERNEL_RINGS.1, value_parser = parse_sub_buffers, requires = "trace")]
+    pub sub_buffers: u32,
     /// Name of the VM in the trace
     #[arg(long, value_name = "NAME", default_value = "vm0", value_parser = parse_vm_name)]
     pub name: String,
@@ -94,7 +113,11 @@ impl From<RunArgs> for RunRequest {
             (None, true) => Agent::None,
             (None, false) => Agent::Unspecified,
         };
+        #[allow(clippy::expect_used, reason = "the parsers of both arguments let nothing pass that is no geometry")]
+        let geometry = Geometry::new(args.sub_buffer_size, args.sub_buffers).expect("arguments make a geometry");
         Self {
+            geometry,
+            mode: args.mode.into(),
             name: args.name,
             kernel: args.kernel,
             initrd: args.initrd,
@@ -107,6 +130,125 @@ impl From<RunArgs> for RunRequest {
             events: args.events,
         }
     }
+}
+
+/// Arguments of `strata ps`.
+#[derive(Debug, Args)]
+pub struct PsArgs {
+    /// JSON in place of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `strata ctl`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    strata ctl vm0 status\n  \
+    strata ctl vm0 snapshot before-the-crash\n  \
+    strata ctl vm0 session create io --events 'guest:block:*' --trace io-trace\n  \
+    strata ctl vm0 session start io")]
+pub struct CtlArgs {
+    /// Name of the VM, or process id as `strata ps` shows it
+    pub vm: String,
+    /// What to do
+    #[command(subcommand)]
+    pub command: CtlCommand,
+    /// JSON in place of text
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// What `strata ctl` asks a VM for.
+#[derive(Debug, Subcommand)]
+pub enum CtlCommand {
+    /// Say how the VM and its recording are
+    Status,
+    /// Write what the flight recorder holds into a new folder; tracing goes on
+    Snapshot {
+        /// The folder
+        dir: PathBuf,
+        /// The session [default: the one that the VM was started with]
+        #[arg(long, value_name = "NAME")]
+        session: Option<String>,
+    },
+    /// Write out what the rings hold at this moment
+    Flush,
+    /// Make, start, stop or end a tracing session of the guest's kernel
+    #[command(subcommand)]
+    Session(SessionCommand),
+}
+
+/// What `strata ctl VM session` asks for.
+#[derive(Debug, Subcommand)]
+pub enum SessionCommand {
+    /// Make a session; it records once it is started
+    Create {
+        /// Its name
+        name: String,
+        /// What happens when a ring is full: discard (needs --trace) or flight-recorder
+        #[arg(long, value_name = "MODE", default_value = "discard")]
+        mode: Mode,
+        /// Size of a sub-buffer: a power of two, 4K to 4M
+        #[arg(long, value_name = "SIZE", value_parser = parse_sub_buffer_size)]
+        sub_buffer_size: Option<u64>,
+        /// Sub-buffers of each ring: a power of two, 2 to 256
+        #[arg(long, value_name = "N", value_parser = parse_sub_buffers)]
+        sub_buffers: Option<u32>,
+        /// Events to record [default: those that the VM was started with]
+        #[arg(long, value_name = "GLOBS")]
+        events: Option<String>,
+        /// Record into this new folder; in flight-recorder mode when the session ends
+        #[arg(long, value_name = "DIR")]
+        trace: Option<PathBuf>,
+    },
+    /// Begin to record, or go on
+    Start {
+        /// Name of the session
+        name: String,
+    },
+    /// Record no more; what was recorded stays
+    Stop {
+        /// Name of the session
+        name: String,
+    },
+    /// End a session and complete its recording
+    Destroy {
+        /// Name of the session
+        name: String,
+    },
+}
+
+impl CtlCommand {
+    /// The request to send, with absolute paths: the VM's process has another working directory.
+    ///
+    /// # Errors
+    /// When a path is empty or there is no working directory.
+    pub fn request(self) -> io::Result<Request> {
+        Ok(match self {
+            Self::Status => Request::Status,
+            Self::Snapshot { dir, session } => Request::Snapshot { dir: std::path::absolute(dir)?, session },
+            Self::Flush => Request::Flush,
+            Self::Session(SessionCommand::Create { name, mode, sub_buffer_size, sub_buffers, events, trace }) => {
+                let trace = trace.map(std::path::absolute).transpose()?;
+                Request::SessionCreate { name, mode, sub_buffer_size, sub_buffers, events, trace }
+            }
+            Self::Session(SessionCommand::Start { name }) => Request::SessionStart { name },
+            Self::Session(SessionCommand::Stop { name }) => Request::SessionStop { name },
+            Self::Session(SessionCommand::Destroy { name }) => Request::SessionDestroy { name },
+        })
+    }
+}
+
+/// Arguments of `strata recover`.
+#[derive(Debug, Args)]
+#[command(after_help = "`strata ps` names the region files of VMs whose process died.\n\nExample:\n  \
+    strata recover /run/strata/vm0-4242/region -o recovered")]
+pub struct RecoverArgs {
+    /// File of the trace region, or the folder that it lies in
+    pub region: PathBuf,
+    /// New folder for the trace
+    #[arg(short = 'o', long = "out", value_name = "DIR")]
+    pub out: PathBuf,
 }
 
 /// Arguments of `strata events`.
@@ -169,6 +311,18 @@ fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(refuse)
 }
 
+fn parse_sub_buffer_size(text: &str) -> Result<u64, String> {
+    let size = parse_size(text)?;
+    let fits = size.is_power_of_two() && (MIN_SUB_BUFFER_SIZE..=MAX_SUB_BUFFER_SIZE).contains(&size);
+    if fits { Ok(size) } else { Err(format!("'{text}' is no sub-buffer size: write a power of two from 4K to 4M")) }
+}
+
+fn parse_sub_buffers(text: &str) -> Result<u32, String> {
+    let count = text.parse().ok().filter(|count: &u32| count.is_power_of_two());
+    let count = count.filter(|count| (MIN_SUB_BUFFERS..=MAX_SUB_BUFFERS).contains(count));
+    count.ok_or_else(|| format!("'{text}' is no number of sub-buffers: write a power of two from 2 to 256"))
+}
+
 fn parse_disk(text: &str) -> Result<DiskConfig, String> {
     let (path, read_only) = text.strip_suffix(",ro").map_or((text, false), |path| (path, true));
     if path.is_empty() {
@@ -209,5 +363,33 @@ mod tests {
     fn agent_needs_a_trace() {
         assert!(Cli::try_parse_from(["strata", "run", "--kernel", "k", "--agent", "a.ko"]).is_err());
         assert!(Cli::try_parse_from(["strata", "run", "--kernel", "k", "--agent", "a.ko", "--trace", "t"]).is_ok());
+    }
+
+    #[test]
+    fn geometry_is_checked_before_anything_runs() {
+        assert_eq!(parse_sub_buffer_size("64K"), Ok(65536));
+        assert!(parse_sub_buffer_size("100K").unwrap_err().contains("4K to 4M"));
+        assert!(parse_sub_buffer_size("8M").is_err() && parse_sub_buffer_size("2K").is_err());
+        assert_eq!(parse_sub_buffers("256"), Ok(256));
+        assert!(parse_sub_buffers("3").unwrap_err().contains("2 to 256"));
+        assert!(
+            parse_sub_buffers("1").is_err() && parse_sub_buffers("512").is_err() && parse_sub_buffers("x").is_err()
+        );
+    }
+
+    #[test]
+    fn mode_needs_a_trace_and_a_name_that_exists() {
+        let run = ["strata", "run", "--kernel", "k", "--mode"];
+
+        assert!(Cli::try_parse_from(run.into_iter().chain(["flight-recorder"])).is_err());
+        assert!(Cli::try_parse_from(run.into_iter().chain(["flight", "--trace", "t"])).is_err());
+        assert!(Cli::try_parse_from(run.into_iter().chain(["flight-recorder", "--trace", "t"])).is_ok());
+    }
+
+    #[test]
+    fn paths_of_requests_are_absolute() {
+        let request = CtlCommand::Snapshot { dir: "snap".into(), session: None }.request().unwrap();
+
+        assert!(matches!(request, Request::Snapshot { dir, .. } if dir.is_absolute() && dir.ends_with("snap")));
     }
 }

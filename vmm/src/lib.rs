@@ -1,15 +1,19 @@
 //! The strata virtual machine monitor: a KVM machine for stock Linux guests, and the tracing of every layer of it.
 //!
 //! - [`agent`]: bringing the guest's agent along.
+//! - [`control`]: the folder and control socket of a running VM, `strata ctl` and `strata ps`.
 //! - [`machine`]: boot, vCPUs, devices; [`probe`]: what kind of KVM a host has.
 //! - [`host_kernel`]: the host kernel's tracepoints.
+//! - [`recover`]: a trace of a region whose process died.
 //! - [`tracing`]: the trace region, the VMM's own events, and the recorder that drains every layer into a trace folder.
 
 pub mod agent;
 pub mod cli;
+pub mod control;
 pub mod doctor;
 pub mod host_kernel;
 pub mod machine;
 pub mod probe;
+pub mod recover;
 pub mod run;
 pub mod tracing;

@@ -5,15 +5,17 @@ use clap::Parser;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
 use trace_merge::check::CheckOptions;
 use trace_merge::events::EventsOptions;
 use trace_merge::report::ReportOptions;
 use trace_merge::session::{LayerKind, Session};
 use trace_merge::{check, events, report};
-use vmm::cli::{Cli, Command, DoctorArgs, EventsArgs, ReadArgs, RunArgs};
-use vmm::doctor;
+use vmm::cli::{Cli, Command, CtlArgs, DoctorArgs, EventsArgs, PsArgs, ReadArgs, RecoverArgs, RunArgs};
+use vmm::control::{client, directory, list};
 use vmm::machine::Outcome;
 use vmm::run::{self, RunRequest};
+use vmm::{doctor, recover};
 
 fn main() -> ExitCode {
     match dispatch(Cli::parse().command) {
@@ -31,6 +33,9 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Events(args) => list_events(args),
         Command::Report(args) => print_report(&args),
         Command::Check(args) => check_trace(&args),
+        Command::Ps(args) => list_vms(&args),
+        Command::Ctl(args) => control_vm(args),
+        Command::Recover(args) => recover_trace(&args),
         Command::Doctor(args) => print_diagnosis(&args),
     }
 }
@@ -82,10 +87,36 @@ fn check_trace(args: &ReadArgs) -> anyhow::Result<ExitCode> {
     Ok(if verdict.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+fn list_vms(args: &PsArgs) -> anyhow::Result<ExitCode> {
+    let found = directory::list(&directory::runtime_folder()?)?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let vms = list::listed(found, u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
+    print(&if args.json { format!("{}\n", serde_json::to_string_pretty(&vms)?) } else { list::text(&vms) })
+}
+
+fn control_vm(args: CtlArgs) -> anyhow::Result<ExitCode> {
+    let request = args.command.request().context("cannot make the path absolute")?;
+    let found = client::find(&directory::runtime_folder()?, &args.vm)?;
+    let answer = client::call(&found.socket(), &request)?;
+    print(&if args.json { format!("{}\n", serde_json::to_string_pretty(&answer)?) } else { client::text(&answer) })
+}
+
+fn recover_trace(args: &RecoverArgs) -> anyhow::Result<ExitCode> {
+    let recovered = recover::recover(&args.region, &args.out)?;
+    eprint!("{}", recover::text(&recovered));
+    eprintln!("strata: trace in {0}; next: strata report {0}, strata check {0}", args.out.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(text: &str) -> anyhow::Result<ExitCode> {
+    io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")?;
+    Ok(ExitCode::SUCCESS)
+}
+
 fn print_diagnosis(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let diagnosis = doctor::diagnose();
     let text =
         if args.json { format!("{}\n", serde_json::to_string_pretty(&diagnosis)?) } else { diagnosis.to_string() };
-    io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")?;
+    print(&text)?;
     Ok(if diagnosis.runs_guests { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -10,8 +10,10 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
 use shared_ring::layout::{AGENT_ALIVE, AGENT_GONE, MAX_VCPUS};
 
-/// Bytes of C's `struct strata_cpu` and `struct strata_slot`.
-const OPAQUE: usize = 64;
+/// Bytes of C's `struct strata_cpu`.
+const CPU_SIZE: usize = 192;
+/// Bytes of C's `struct strata_slot`.
+const SLOT_SIZE: usize = 72;
 
 /// C's `struct strata_cpu`: what one CPU records with. All zero until [`strata_cpu_init`].
 #[repr(C, align(64))]
@@ -29,7 +31,17 @@ pub struct Slot {
     record: MaybeUninit<Record>,
 }
 
-const _: () = assert!(size_of::<Cpu>() == OPAQUE && size_of::<Slot>() == OPAQUE);
+const _: () = assert!(size_of::<Cpu>() == CPU_SIZE && size_of::<Slot>() == SLOT_SIZE);
+
+/// What `cpu` records with; `None` before [`strata_cpu_init`].
+///
+/// # Safety
+/// `cpu` is live, and was zero at first.
+#[inline(always)]
+unsafe fn recorder<'a>(cpu: *const Cpu) -> Option<&'a Recorder> {
+    // SAFETY: `cpu` is live (contract); its recorder is initialised when `ready` is set, and stays where it is.
+    unsafe { ((*cpu).ready.load(Ordering::Acquire) != 0).then(|| (*cpu).recorder.assume_init_ref()) }
+}
 
 fn code(result: Result<(), RegionError>) -> i32 {
     match result {
@@ -77,12 +89,14 @@ pub unsafe extern "C" fn strata_detach(base: *mut u8, size: u64) {
 /// Lets the calling CPU, which is vCPU `vcpu`, record.
 ///
 /// # Safety
-/// As for [`Region::open`]; `cpu` is this CPU's, was zero at first, and outlives all recording.
+/// As for [`Region::open`]; called in a task that stays on its CPU; `cpu` is that CPU's, was zero at first, and outlives
+/// all recording.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strata_cpu_init(cpu: *mut Cpu, base: *mut u8, size: u64, vcpu: u32) -> i32 {
     // SAFETY: passed on from the caller.
-    let recorder = match unsafe { Region::open(base, size).and_then(|region| Recorder::new(&region, vcpu)) } {
-        Ok(recorder) => recorder,
+    let made = unsafe { Region::open(base, size).and_then(|region| Ok((region, Recorder::new(&region, vcpu)?))) };
+    let (region, recorder) = match made {
+        Ok(made) => made,
         Err(error) => return error.errno(),
     };
     // SAFETY: nobody reads the recorder before `ready` is set, and this CPU's own interrupts see its stores in order.
@@ -91,26 +105,53 @@ pub unsafe extern "C" fn strata_cpu_init(cpu: *mut Cpu, base: *mut u8, size: u64
             (&raw mut (*cpu).recorder).write(MaybeUninit::new(recorder));
             (*cpu).ready.store(1, Ordering::Release);
         }
+        if let Some(recorder) = self::recorder(cpu) {
+            recorder.follow_sessions(&region);
+        }
     }
     0
 }
 
-/// Reserves a record of event `id` with `size` payload bytes. Returns where to write the payload, or null when the
-/// record was lost (and counted) or the CPU cannot record. Any context; the caller stays on this CPU until it has called
-/// [`strata_commit`].
+/// The calling CPU's timer: follows sessions that begin and end, and hands the host what it asks for.
+///
+/// # Safety
+/// As for [`strata_cpu_init`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strata_flush(cpu: *const Cpu, base: *mut u8, size: u64) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        if let (Some(recorder), Ok(region)) = (recorder(cpu), Region::open(base, size)) {
+            recorder.follow_sessions(&region);
+            recorder.flush();
+        }
+    }
+}
+
+/// The calling CPU records no more, until [`strata_cpu_init`].
+///
+/// # Safety
+/// As for [`strata_cpu_init`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strata_cpu_release(cpu: *const Cpu) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        if let Some(recorder) = recorder(cpu) {
+            recorder.release();
+        }
+    }
+}
+
+/// Reserves a record of event `id` with `size` payload bytes in the ring of session slot `session`. Returns where to
+/// write the payload, or null when the record was lost (and counted) or the CPU does not record for the session. Any
+/// context; the caller stays on this CPU until it has called [`strata_commit`].
 ///
 /// # Safety
 /// `cpu` is the calling CPU's; `slot` is writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn strata_reserve(cpu: *const Cpu, id: u16, size: u32, slot: *mut Slot) -> *mut u8 {
-    // SAFETY: `cpu` is live; its recorder is initialised when `ready` is set and never changes after.
-    let recorder = unsafe {
-        if (*cpu).ready.load(Ordering::Acquire) == 0 {
-            return core::ptr::null_mut();
-        }
-        (*cpu).recorder.assume_init_ref()
-    };
-    let Some(record) = recorder.reserve(id, size as usize) else { return core::ptr::null_mut() };
+pub unsafe extern "C" fn strata_reserve(cpu: *const Cpu, session: u32, id: u16, size: u32, slot: *mut Slot) -> *mut u8 {
+    // SAFETY: passed on from the caller.
+    let Some(recorder) = (unsafe { recorder(cpu) }) else { return core::ptr::null_mut() };
+    let Some(record) = recorder.reserve(session as usize, id, size as usize) else { return core::ptr::null_mut() };
     // SAFETY: `slot` is the caller's own.
     unsafe { (&raw mut (*slot).record).write(MaybeUninit::new(record)) };
     record.payload()

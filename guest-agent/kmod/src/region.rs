@@ -4,10 +4,11 @@
 use crate::catalog::EVENTS;
 use core::mem::offset_of;
 use shared_ring::layout::{
-    ABI_VERSION, AgentState, CLOCK_ENTRY_SIZE, CLOCK_OFFSET, Geometry, MAGIC, MAX_PROCESS_SLOTS, MAX_VCPUS, PAGE_SIZE,
-    ProcessEntry, ProcessHeader, REGISTRY_HEADER_SIZE, REGISTRY_USED, SESSION_SLOT_SIZE, SESSION_TABLE_OFFSET,
-    SessionSlot, Superblock,
+    ABI_VERSION, AgentState, CLOCK_ENTRY_SIZE, CLOCK_OFFSET, Geometry, MAGIC, MAX_PROCESS_SLOTS, MAX_VCPUS, Mode,
+    PAGE_SIZE, ProcessEntry, ProcessHeader, REGISTRY_HEADER_SIZE, REGISTRY_USED, SESSION_SLOT_SIZE, SESSION_SLOTS,
+    SESSION_TABLE_OFFSET, SessionSlot, Superblock,
 };
+use shared_ring::region::Rings;
 use shared_ring::registry::{MAX_ENTRY, Registry, encode};
 use shared_ring::storage::{Smp, Storage};
 
@@ -51,10 +52,18 @@ impl RegionError {
 pub struct Region {
     base: *mut u8,
     superblock: Superblock,
-    kernel_rings: Geometry,
-    rings_offset: u64,
-    ring_stride: u64,
-    process_rings: Geometry,
+    process_rings: Rings,
+}
+
+/// A session whose rings were found to lie inside the region.
+#[derive(Clone, Copy, Debug)]
+pub struct Session {
+    /// Number of this use of the session's slot, not zero.
+    pub generation: u64,
+    /// Geometry and mode of the rings.
+    pub rings: Rings,
+    offset: u64,
+    stride: u64,
 }
 
 impl Region {
@@ -67,7 +76,7 @@ impl Region {
     /// `base` is page-aligned, and `size` bytes there (at least a page) stay mapped while the region and what is made
     /// from it are used: readable, and writable from the superblock's `guest_writable_offset` on.
     pub unsafe fn open(base: *mut u8, size: u64) -> Result<Self, RegionError> {
-        if size < (SESSION_TABLE_OFFSET + SESSION_SLOT_SIZE) as u64 {
+        if size < CLOCK_OFFSET as u64 {
             return Err(RegionError::BadLayout);
         }
         // SAFETY: the first page is mapped; the host may be writing its state words, hence the volatile copy.
@@ -78,14 +87,14 @@ impl Region {
         if superblock.abi_version >> 16 != ABI_VERSION >> 16 {
             return Err(RegionError::OtherVersion);
         }
-        // SAFETY: the session table was found to be mapped just above.
-        let session = unsafe { base.add(SESSION_TABLE_OFFSET).cast::<SessionHead>().read_volatile() };
-        Self::check(base, size, &superblock, &session).ok_or(RegionError::BadLayout)
+        Self::check(base, size, &superblock).ok_or(RegionError::BadLayout)
     }
 
-    fn check(base: *mut u8, size: u64, superblock: &Superblock, session: &SessionHead) -> Option<Self> {
-        let kernel_rings = Geometry::new(session.sub_buffer_size, session.sub_buffers)?;
-        let process_rings = Geometry::new(superblock.process_sub_buffer_size, superblock.process_sub_buffers)?;
+    fn check(base: *mut u8, size: u64, superblock: &Superblock) -> Option<Self> {
+        let process_rings = Rings {
+            geometry: Geometry::new(superblock.process_sub_buffer_size, superblock.process_sub_buffers)?,
+            mode: Mode::from_code(superblock.process_mode)?,
+        };
         let vcpus = u64::from(superblock.vcpus);
         let slots = u64::from(superblock.process_slots);
         let writable = superblock.guest_writable_offset;
@@ -102,8 +111,6 @@ impl Region {
             superblock.process_pool_offset,
             superblock.process_stride,
             superblock.process_registry_size,
-            session.rings_offset,
-            session.ring_stride,
         ];
         let fits = vcpus >= 1
             && vcpus <= u64::from(MAX_VCPUS)
@@ -117,19 +124,10 @@ impl Region {
             && lies_in(superblock.process_table_offset, slots * size_of::<ProcessEntry>() as u64, writable, end)
             && superblock.registry_size >= REGISTRY_HEADER_SIZE as u64
             && lies_in(superblock.registry_offset, superblock.registry_size, writable, end)
-            && session.ring_stride >= kernel_rings.ring_size() as u64
-            && lies_in(session.rings_offset, vcpus.checked_mul(session.ring_stride)?, writable, end)
             && superblock.process_registry_size >= REGISTRY_HEADER_SIZE as u64
             && superblock.process_stride >= process_used
             && lies_in(superblock.process_pool_offset, slots.checked_mul(superblock.process_stride)?, writable, end);
-        fits.then_some(Self {
-            base,
-            superblock: *superblock,
-            kernel_rings,
-            rings_offset: session.rings_offset,
-            ring_stride: session.ring_stride,
-            process_rings,
-        })
+        fits.then_some(Self { base, superblock: *superblock, process_rings })
     }
 
     /// What the host says about the region.
@@ -138,10 +136,35 @@ impl Region {
         &self.superblock
     }
 
-    /// Geometry of the kernel's rings.
+    /// The session in `slot`; `None` when the slot is not in use, or its rings do not lie inside the region.
     #[must_use]
-    pub const fn kernel_rings(&self) -> Geometry {
-        self.kernel_rings
+    pub fn session(&self, slot: usize) -> Option<Session> {
+        if slot >= SESSION_SLOTS {
+            return None;
+        }
+        let at = SESSION_TABLE_OFFSET + slot * SESSION_SLOT_SIZE;
+        let table = self.storage_at(at as u64);
+        // SAFETY: the session table lies inside the region (checked by `open`); a volatile copy takes the host's words as
+        // they are.
+        let (before, head, after) = unsafe {
+            let before = table.load_acquire(offset_of!(SessionSlot, generation));
+            let head = self.at(at as u64).cast::<SessionHead>().read_volatile();
+            (before, head, table.load_acquire(offset_of!(SessionSlot, generation)))
+        };
+        // The host is about to change what it changes only between generations.
+        if before == 0 || before != after {
+            return None;
+        }
+        let rings = Rings {
+            geometry: Geometry::new(head.sub_buffer_size, head.sub_buffers)?,
+            mode: Mode::from_code(head.mode)?,
+        };
+        let size = u64::from(self.superblock.vcpus).checked_mul(head.ring_stride)?;
+        let fits = head.rings_offset.is_multiple_of(PAGE_SIZE as u64)
+            && head.ring_stride.is_multiple_of(PAGE_SIZE as u64)
+            && head.ring_stride >= rings.ring_size() as u64
+            && lies_in(head.rings_offset, size, self.superblock.guest_writable_offset, self.superblock.region_size);
+        fits.then_some(Session { generation: before, rings, offset: head.rings_offset, stride: head.ring_stride })
     }
 
     /// `vcpu`'s clock entry.
@@ -153,13 +176,11 @@ impl Region {
         Ok(self.at((CLOCK_OFFSET + vcpu as usize * CLOCK_ENTRY_SIZE) as u64).cast_const())
     }
 
-    /// `vcpu`'s kernel ring.
-    ///
-    /// # Errors
-    /// When the region has no such vCPU.
-    pub fn kernel_ring(&self, vcpu: u32) -> Result<*mut u8, RegionError> {
-        self.known(vcpu)?;
-        Ok(self.at(self.rings_offset + u64::from(vcpu) * self.ring_stride))
+    /// `vcpu`'s ring of `session`; `None` when the region has no such vCPU.
+    #[must_use]
+    pub fn kernel_ring(&self, session: &Session, vcpu: u32) -> Option<*mut u8> {
+        let known = vcpu < self.superblock.vcpus;
+        known.then(|| self.at(session.offset + u64::from(vcpu) * session.stride))
     }
 
     const fn known(&self, vcpu: u32) -> Result<(), RegionError> {
@@ -236,10 +257,12 @@ impl Region {
             registry_size: self.superblock.process_registry_size,
             rings_offset: PAGE_SIZE as u64 + self.superblock.process_registry_size,
             ring_stride: self.process_rings.ring_size() as u64,
-            sub_buffer_size: self.process_rings.sub_buffer_size(),
-            sub_buffers: self.process_rings.sub_buffers(),
+            sub_buffer_size: self.process_rings.geometry.sub_buffer_size(),
+            sub_buffers: self.process_rings.geometry.sub_buffers(),
             session: 0,
             host_area_size: self.superblock.guest_writable_offset,
+            mode: self.process_rings.mode.code(),
+            reserved: 0,
             vcpu_of_cpu: *vcpu_of_cpu,
         }
     }
@@ -300,12 +323,17 @@ pub(crate) mod tests {
     use std::sync::Arc;
     use std::vec::Vec;
 
-    /// Page-aligned memory laid out as a host lays out a region, for two vCPUs and two process slots.
+    /// Generation of the session in slot 0.
+    pub(crate) const FIRST: u64 = 1;
+
+    /// Page-aligned memory laid out as a host lays out a region, for two vCPUs and two process slots, with a session in
+    /// slot 0 and room for one in slot 2.
     pub(crate) fn host_region() -> (HostMemory, RegionLayout) {
+        let rings = |sub_buffers, mode| Rings { geometry: Geometry::new(4096, sub_buffers).unwrap(), mode };
         let layout = RegionLayout::new(RegionConfig {
             vcpus: 2,
-            kernel_rings: Geometry::new(4096, 4).unwrap(),
-            process_rings: Geometry::new(4096, 2).unwrap(),
+            sessions: [Some(rings(4, Mode::Discard)), None, Some(rings(4, Mode::FlightRecorder)), None],
+            process_rings: rings(2, Mode::FlightRecorder),
             process_slots: 2,
             registry_size: 16384,
             process_registry_size: 4096,
@@ -316,7 +344,7 @@ pub(crate) mod tests {
         // SAFETY: the pages live as long as the memory and are used through it, and through raw pointers, only.
         let memory = unsafe { HostMemory::new(base, layout.size, pages) };
         let superblock = Superblock { host_alive: 1, ..layout.superblock([1; 16], 1_000_000_000) };
-        let session = SessionSlot { class_mask: u64::MAX, ..layout.session([0; 32]) };
+        let session = layout.session(0, [0; 32], FIRST, layout.config.sessions[0].unwrap()).unwrap();
         // SAFETY: both structures lie in the memory's first pages; nobody else uses it yet.
         unsafe {
             base.cast::<Superblock>().write(superblock);
@@ -341,9 +369,21 @@ pub(crate) mod tests {
         let (memory, layout) = host_region();
 
         let region = open(&memory).unwrap();
+        let session = region.session(0).unwrap();
 
-        assert_eq!(region.kernel_ring(1).unwrap(), memory.base().wrapping_add(layout.kernel_ring(1)));
-        assert_eq!(region.kernel_ring(2), Err(RegionError::NoSuchVcpu));
+        assert_eq!(region.kernel_ring(&session, 1).unwrap(), memory.base().wrapping_add(layout.kernel_ring(0, 1)));
+        assert_eq!(region.kernel_ring(&session, 2), None);
+        assert!((1..9).all(|slot| region.session(slot).is_none()));
+    }
+
+    #[test]
+    fn session_whose_rings_leave_the_region_is_no_session() {
+        let (memory, layout) = host_region();
+        let region = open(&memory).unwrap();
+
+        memory.store(layout.session_slot(0) + offset_of!(SessionSlot, rings_offset), layout.size as u64);
+
+        assert!(region.session(0).is_none());
     }
 
     #[test]

@@ -271,3 +271,38 @@ fn json_says_whether_it_passed() {
     assert_eq!((&json["passed"], &json["outside"]), (&false.into(), &1.into()));
     assert_eq!(json["violations"][0]["kind"], "outside");
 }
+
+#[test]
+fn guest_records_older_than_what_a_flight_recorder_holds_are_counted_not_judged() {
+    // The first entries were overwritten: vCPU 0 is first seen leaving.
+    let mut builder = Builder::new();
+    let events = [event(ENTER, "vmm:vcpu_enter", &["vcpu"]), event(EXIT, "vmm:vcpu_exit", &["vcpu", "reason"])];
+    let mut layer = builder.layer(LayerKind::Vmm, &events);
+    layer.record(0, 20_000, EXIT, &[0; 8]).unwrap();
+    layer.record(0, 30_000, ENTER, &[0; 4]).unwrap();
+    layer.set_overwritten(0, 3);
+    builder = builder.add(layer);
+
+    let result =
+        builder.guest(LayerKind::GuestKernel, &[(0, 100), (0, 20_000), (0, 25_000), (0, 31_000)]).check().unwrap();
+
+    assert_eq!((result.unchecked, result.guest_kernel_records, result.outside), (1, 3, 1));
+    assert_eq!((result.periods[0].from, outside(&result)[0].0), (20_000, Some(25_000)));
+}
+
+#[test]
+fn recovered_trace_is_checked_for_order_and_says_loudly_that_causality_is_not() {
+    let mut builder = Builder::new().guest(LayerKind::GuestKernel, &[(0, 100), (0, 200)]);
+    builder.session.missing.push(crate::session::Missing {
+        layer: LayerKind::Vmm,
+        reason: "strata was killed".into(),
+        fix: "none".into(),
+    });
+
+    let result = builder.check().unwrap();
+    let text = builder.text();
+
+    assert!(result.passed());
+    assert_eq!((result.unchecked, result.guest_records(), result.records), (2, 0, 2));
+    assert!(text.contains("WARNING: CAUSALITY WAS NOT CHECKED for vm0"), "{text}");
+}

@@ -5,6 +5,9 @@ mod console;
 pub mod trace_folder;
 
 use crate::agent::{self, AgentError};
+use crate::control::directory::{self, DirectoryError, VmDescription, VmDirectory};
+use crate::control::protocol::{Answer, Request, Status};
+use crate::control::server::{ControlServer, ServerError};
 use crate::host_kernel::tracefs::Tracefs;
 use crate::host_kernel::{HostTraceConfig, HostTraceError, HostTracer};
 use crate::machine::{
@@ -12,7 +15,8 @@ use crate::machine::{
     StopHandle,
 };
 use crate::probe::{self, KvmKind, KvmProbe};
-use crate::tracing::recorder::{Recorder, RecorderError, Sources, enabled_guest_events};
+use crate::tracing::facts::{Facts, enabled_guest_events};
+use crate::tracing::recorder::{Recorder, RecorderControl, RecorderError, Sources};
 use crate::tracing::region::{EnabledEvents, RegionError, TraceRegion};
 use crate::tracing::selection::{Layer, Selection, SelectionError};
 use crate::tracing::vmm_events::{EVENTS, VmmTracer};
@@ -21,8 +25,8 @@ use clock_sync::relation::Relation;
 use clock_sync::tsc;
 use console::Keyboard;
 use shared_ring::event::EventDescription;
-use shared_ring::layout::{ABI_VERSION, Geometry};
-use shared_ring::region::RegionConfig;
+use shared_ring::layout::{ABI_VERSION, Geometry, Mode};
+use shared_ring::region::{RegionConfig, Rings};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::error::Error as StdError;
@@ -30,14 +34,18 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 use trace_folder::{TraceFolder, TraceFolderError};
 use trace_merge::clock::VcpuRelation;
 use trace_merge::session::{FORMAT_VERSION, Host, LayerKind, Missing, Session, Started, Vm};
 use uuid::Uuid;
 
-/// The kernel's rings: 16 sub-buffers of 128 KiB for each vCPU.
-const KERNEL_RINGS: (u64, u32) = (128 << 10, 16);
+/// The kernel's rings unless the user says otherwise: 16 sub-buffers of 128 KiB for each vCPU.
+pub const KERNEL_RINGS: (u64, u32) = (128 << 10, 16);
+/// Room for the kernel's rings of each session that is made while the VM runs: 16 MiB for each vCPU. It takes memory
+/// only as far as it is used.
+const EXTRA_RINGS: (u64, u32) = (128 << 10, 128);
 /// A process's rings: 16 sub-buffers of 64 KiB for each vCPU.
 const PROCESS_RINGS: (u64, u32) = (64 << 10, 16);
 /// Processes that can record at the same time.
@@ -74,6 +82,10 @@ pub struct RunRequest {
     pub agent: Agent,
     /// Which events are recorded, as [`Selection::parse`] reads it.
     pub events: String,
+    /// What rings do when they are full.
+    pub mode: Mode,
+    /// Geometry of the guest kernel's rings.
+    pub geometry: Geometry,
 }
 
 /// What goes into the guest to trace it.
@@ -120,6 +132,21 @@ pub enum RunFailure {
     /// The recording cannot be written.
     #[error(transparent)]
     Recorder(#[from] RecorderError),
+    /// There is no place for the VM's region and control socket.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// The VM cannot be controlled.
+    #[error(transparent)]
+    Control(#[from] ServerError),
+    /// The recording failed; what is in the region can still be had.
+    #[error("the recording is not complete; `strata recover {} -o DIR` gets what is left in the trace region", region.display())]
+    Incomplete {
+        /// File of the region.
+        region: PathBuf,
+        /// What went wrong.
+        #[source]
+        source: RecorderError,
+    },
     /// Signals cannot be handled.
     #[error("cannot handle signals")]
     Signals(#[source] io::Error),
@@ -168,31 +195,81 @@ pub fn run(request: &RunRequest, say: &mut dyn FnMut(&str)) -> Result<RunReport,
         config.initrd_overlay = agent::overlay(&module_bytes);
         config.cmdline = agent::append_cmdline(&config.cmdline);
     }
+    let runtime = directory::runtime_folder()?;
     let probed = probe::probe();
-    match probed.refusal() {
-        Some(refusal) => Err(RunFailure::Kvm(refusal)),
-        None => match &request.trace {
-            Some(trace) => run_traced(request, config, &probed, selection, trace, say),
-            None => {
-                let machine = Machine::new(config)?;
-                let outcome = run_machine(machine, Arc::new(NoObserver))?;
-                Ok(RunReport { outcome, session: None })
-            }
-        },
+    if let Some(refusal) = probed.refusal() {
+        return Err(RunFailure::Kvm(refusal));
+    }
+    let description = describe_vm(request);
+    let mut directory = VmDirectory::create(&runtime, &description)?;
+    match &request.trace {
+        Some(trace) => run_traced(request, config, &probed, selection, trace, &description, &mut directory, say),
+        None => {
+            let machine = Machine::new(config)?;
+            let _control = ControlServer::start(&directory.socket(), answers(description, None))?;
+            let outcome = run_machine(machine, Arc::new(NoObserver))?;
+            Ok(RunReport { outcome, session: None })
+        }
     }
 }
 
+fn describe_vm(request: &RunRequest) -> VmDescription {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    VmDescription {
+        name: request.name.clone(),
+        pid: std::process::id(),
+        started: Started::at(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)),
+        vcpus: request.cpus,
+        memory: request.memory,
+        trace: request.trace.as_ref().map(|path| absolute(path)),
+    }
+}
+
+/// `path` as others find it too; a path that cannot be made so stays as it is.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.into())
+}
+
+/// What the control socket answers for the VM of `description`, with `recorder` if it is traced.
+fn answers(
+    description: VmDescription,
+    recorder: Option<RecorderControl>,
+) -> impl FnMut(Request) -> Answer + Send + 'static {
+    let begun = Instant::now();
+    move |request| {
+        let is_status = request == Request::Status;
+        let answer = match &recorder {
+            Some(recorder) => recorder.ask(request),
+            None if is_status => Answer::Status(Box::default()),
+            None => Answer::refused("this VM is not traced; run it with --trace"),
+        };
+        match answer {
+            Answer::Status(status) => {
+                let VmDescription { name, pid, vcpus, memory, .. } = description.clone();
+                let uptime_s = begun.elapsed().as_secs();
+                Answer::Status(Box::new(Status { name, pid, uptime_s, vcpus, memory, trace: status.trace }))
+            }
+            other => other,
+        }
+    }
+}
+
+#[allow(clippy::too_many_arguments, reason = "the parts of one run, each of its own kind")]
 fn run_traced(
     request: &RunRequest,
     mut config: MachineConfig,
     probed: &KvmProbe,
     selection: Selection,
     trace: &Path,
+    description: &VmDescription,
+    directory: &mut VmDirectory,
     say: &mut dyn FnMut(&str),
 ) -> Result<RunReport, RunFailure> {
     let clock_uuid = Uuid::new_v4();
     let host_clock = HostClock::observe(probed.tsc_khz);
-    let mut region = TraceRegion::create(region_config(request.cpus), clock_uuid, host_clock.frequency)?;
+    let rings = Rings { geometry: request.geometry, mode: request.mode };
+    let region_config = region_config(request.cpus, rings);
+    let mut region = TraceRegion::create(directory.create_region()?, region_config, clock_uuid, host_clock.frequency)?;
     config.shared_slots = region.slots();
     config.discovery = Some(DiscoveryLeaf { abi_version: ABI_VERSION });
     let machine = Machine::new(config)?;
@@ -208,16 +285,16 @@ fn run_traced(
         let _ = filter.as_ref().map(|filter| filter.add(tid));
     });
     let chosen = |name: &str| selection.includes(Layer::Vmm, name);
-    let vmm = Arc::new(VmmTracer::new(request.cpus, geometry(VMM_RINGS), chosen, on_vcpu_thread));
+    let vmm = Arc::new(VmmTracer::new(request.cpus, vmm_rings(rings), chosen, on_vcpu_thread));
 
     let relations = publish_clocks(&mut region, &vmm, &machine, probed, &request.name, &mut missing);
     let agent = matches!(request.agent, Agent::Module(_)) && !relations.is_empty();
     if agent {
         let events: Vec<EventDescription> = strata_kmod::catalog::EVENTS.iter().map(EventDescription::from).collect();
-        region.set_enabled(&enabled_guest_events(&events, &selection));
+        region.set_enabled(0, &enabled_guest_events(&events, &selection));
         region.set_host_alive(true);
     } else {
-        region.set_enabled(&EnabledEvents::NONE);
+        region.set_enabled(0, &EnabledEvents::NONE);
         note_no_agent(&request.agent, &mut missing);
     }
     for layer in &missing {
@@ -230,26 +307,43 @@ fn run_traced(
         started: Started::at(reading.utc_ns),
         clock: host_clock.statement(clock_uuid, reading, relations),
         host: describe_host(probed),
-        vms: vec![Vm { name: request.name.clone(), vcpus: request.cpus, ..Vm::default() }],
+        vms: vec![Vm {
+            name: request.name.clone(),
+            vcpus: request.cpus,
+            region: Some(directory.region()),
+            ..Vm::default()
+        }],
         layers: Vec::new(),
         missing,
         outcome: None,
     };
     let mut folder = TraceFolder::create(trace)?;
     let region = Arc::new(region);
-    let sources = Sources {
+    let facts = Facts {
+        dir: absolute(folder.path()),
+        session,
         vm: request.name.clone(),
         region: Arc::clone(&region),
-        vmm: Arc::clone(&vmm),
-        host,
-        vcpu_threads,
         selection,
+        vcpu_threads,
         agent,
+        beside_region: Some(directory.path().into()),
     };
-    let recorder = Recorder::start(folder.path(), session, sources)?;
-    say(&format!("tracing into {}", trace.display()));
+    let (events, region_file) = (request.events.clone(), directory.region());
+    let recorder = Recorder::start(Sources { facts, vmm: Arc::clone(&vmm), host, rings, events, region_file })?;
+    let control = ControlServer::start(&directory.socket(), answers(description.clone(), Some(recorder.control())))?;
+    match request.mode {
+        Mode::Discard => say(&format!("tracing into {}", trace.display())),
+        Mode::FlightRecorder => say(&format!(
+            "flight recorder on, written into {} at the end; strata ctl {} snapshot DIR writes it meanwhile",
+            trace.display(),
+            request.name
+        )),
+    }
     let ran = run_machine(machine, vmm);
     region.set_host_alive(false);
+    // From here on nobody asks any more: the recorder is to come to its end.
+    drop(control);
     let outcome = match ran {
         Ok(outcome) => outcome,
         Err(error) => {
@@ -259,8 +353,13 @@ fn run_traced(
         }
     };
     folder.keep();
-    let session = recorder.finish(outcome.to_string())?;
-    Ok(RunReport { outcome, session: Some(session) })
+    match recorder.finish(outcome.to_string()) {
+        Ok(session) => Ok(RunReport { outcome, session: Some(session) }),
+        Err(source) => {
+            directory.keep();
+            Err(RunFailure::Incomplete { region: directory.region(), source })
+        }
+    }
 }
 
 fn run_machine(machine: Machine, observer: Arc<dyn Observer>) -> Result<Outcome, RunFailure> {
@@ -365,11 +464,20 @@ fn note_no_agent(agent: &Agent, missing: &mut Vec<Missing>) {
     }
 }
 
-fn region_config(vcpus: u32) -> RegionConfig {
+/// The monitor's rings, beside the guest kernel's `rings`: a flight recorder should reach as far back in both.
+fn vmm_rings(rings: Rings) -> Rings {
+    match rings.mode {
+        Mode::Discard => Rings { geometry: geometry(VMM_RINGS), mode: Mode::Discard },
+        Mode::FlightRecorder => rings,
+    }
+}
+
+fn region_config(vcpus: u32, rings: Rings) -> RegionConfig {
+    let extra = Some(Rings { geometry: geometry(EXTRA_RINGS), mode: Mode::FlightRecorder });
     RegionConfig {
         vcpus,
-        kernel_rings: geometry(KERNEL_RINGS),
-        process_rings: geometry(PROCESS_RINGS),
+        sessions: [Some(rings), extra, extra, extra],
+        process_rings: Rings { geometry: geometry(PROCESS_RINGS), mode: rings.mode },
         process_slots: PROCESS_SLOTS,
         registry_size: REGISTRY_SIZE,
         process_registry_size: PROCESS_REGISTRY_SIZE,

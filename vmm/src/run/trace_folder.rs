@@ -9,7 +9,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum TraceFolderError {
     /// Something is there already.
-    #[error("'{}' exists and is not an empty folder: give --trace a new one, or remove it", .0.display())]
+    #[error("'{}' exists and is not an empty folder: give a new one, or remove it", .0.display())]
     Exists(PathBuf),
     /// It cannot be made.
     #[error("cannot create the trace folder '{}': check that its parent exists and may be written", path.display())]

@@ -1,9 +1,18 @@
 //! From rings to a recording: the shared trace region, the VMM's own events, the choice of events, and the recorder
 //! that drains every layer into a trace folder while the machine runs.
 
+pub mod facts;
+pub mod flight_recorder;
 pub mod guest_processes;
+pub mod host_layer;
+pub mod kept_layer;
+pub mod kernel_rings;
+pub mod process_table;
 pub mod recorder;
 pub mod region;
 pub mod ring_layer;
 pub mod selection;
+pub mod sessions;
+pub mod streaming;
 pub mod vmm_events;
+pub mod vmm_layer;

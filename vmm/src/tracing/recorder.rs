@@ -1,35 +1,40 @@
-//! The recorder: a thread that drains every layer into the trace folder while the machine runs, and completes the
-//! recording when it has stopped.
+//! The recorder: a thread that looks after every layer while the machine runs, does what the control socket asks for,
+//! and completes the recording when the machine has stopped.
 
+use super::facts::Facts;
+use super::flight_recorder::FlightRecorder;
 use super::guest_processes::GuestProcesses;
-use super::region::{EnabledEvents, TraceRegion, enabled_among, guest_text};
-use super::ring_layer::{Producers, RingLayer};
-use super::selection::{Layer as SelectionLayer, Selection};
-use super::vmm_events::{self, VmmTracer};
-use crate::host_kernel::reader::{HostItem, ReaderError};
-use crate::host_kernel::{HostTracer, Schemas};
-use clock_sync::tsc;
-use shared_ring::consumer::Consumer;
-use shared_ring::event::{EventDescription, class};
-use shared_ring::host_memory::HostMemory;
-use shared_ring::layout::{AGENT_ABSENT, AgentState};
-use shared_ring::registry::Tail;
-use std::mem::offset_of;
+use super::host_layer::{HostLayer, HostWindow};
+use super::kernel_rings::KernelRings;
+use super::process_table::ProcessTable;
+use super::region::{EnabledEvents, MAIN_SESSION};
+use super::ring_layer::Producers;
+use super::sessions::ExtraSessions;
+use super::streaming::{Looked, Streaming};
+use super::vmm_events::VmmTracer;
+use super::vmm_layer::vmm_layer;
+use crate::control::protocol::{Answer, LayerStatus, Request, SessionStatus, Status, TraceStatus};
+use crate::host_kernel::HostTracer;
+use crate::run::trace_folder::{TraceFolder, TraceFolderError};
+use shared_ring::layout::Mode;
+use shared_ring::region::Rings;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use thiserror::Error;
-use trace_merge::session::{Guest, LayerKind, Missing, Session, SessionError};
-use trace_merge::writer::{LayerWriter, NewLayer, WriteError};
+use trace_merge::session::{Layer, Session, SessionError, StreamDescription};
+use trace_merge::writer::WriteError;
 
 /// Pause after a look at all layers that found nothing.
 const IDLE_PAUSE: Duration = Duration::from_millis(5);
+/// The same in flight-recorder mode, where only the host kernel's buffers must not overflow.
+const FLIGHT_PAUSE: Duration = Duration::from_millis(50);
 /// Least time between two rewritings of `session.json` for counts alone.
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
-/// Packet size of the host-kernel layer, bytes.
-const HOST_PACKET_SIZE: u64 = 64 << 10;
+/// The host kernel's records that a flight recorder holds, bytes.
+const HOST_WINDOW: usize = 64 << 20;
 
 /// Why a recording failed.
 #[derive(Debug, Error)]
@@ -40,6 +45,9 @@ pub enum RecorderError {
     /// `session.json` cannot be written.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// A folder cannot take a recording.
+    #[error(transparent)]
+    Folder(#[from] TraceFolderError),
     /// The recorder's thread could not be started.
     #[error("cannot start the recorder's thread")]
     Thread(#[source] std::io::Error),
@@ -50,319 +58,343 @@ pub enum RecorderError {
 
 /// What there is to record.
 pub struct Sources {
-    /// The VM's name.
-    pub vm: String,
-    /// The region shared with the guest.
-    pub region: Arc<TraceRegion>,
-    /// The VMM's own events.
+    /// What is known of the recording.
+    pub facts: Facts,
+    /// The monitor's own events.
     pub vmm: Arc<VmmTracer>,
     /// The host's kernel, if it can be traced.
     pub host: Option<HostTracer>,
-    /// Host threads of the vCPUs, filled in as they start.
-    pub vcpu_threads: Arc<Mutex<Vec<(u32, u32)>>>,
-    /// Which events are wanted.
-    pub selection: Selection,
-    /// Whether an agent was given to the guest; without one its layers are expected to stay empty.
-    pub agent: bool,
+    /// The guest kernel's rings of the first session.
+    pub rings: Rings,
+    /// The choice of events as the user gave it.
+    pub events: String,
+    /// File of the region.
+    pub region_file: PathBuf,
+}
+
+/// What the recorder's thread is told.
+enum Command {
+    Control(Request, SyncSender<Answer>),
+    /// The machine has ended like this.
+    Finish(String),
 }
 
 /// A running recorder.
 #[derive(Debug)]
 pub struct Recorder {
-    stop: Sender<String>,
+    commands: Sender<Command>,
     thread: JoinHandle<Result<Session, RecorderError>>,
 }
 
+/// Passes requests on to a recorder.
+#[derive(Clone, Debug)]
+pub struct RecorderControl {
+    commands: Sender<Command>,
+}
+
+impl RecorderControl {
+    /// Has the recorder do what `request` asks for, and waits for its answer.
+    #[must_use]
+    pub fn ask(&self, request: Request) -> Answer {
+        let (reply, answer) = sync_channel(1);
+        let sent = self.commands.send(Command::Control(request, reply));
+        // Either end is gone when the recording is being completed or has failed.
+        sent.ok()
+            .and_then(|()| answer.recv().ok())
+            .unwrap_or_else(|| Answer::refused("the VM is ending, or its recording has failed"))
+    }
+}
+
 impl Recorder {
-    /// Begins to record into `dir`, an existing empty folder. `session` says what is known of the recording so far.
+    /// Begins to record.
     ///
     /// # Errors
-    /// When the folder cannot be written.
-    pub fn start(dir: &Path, session: Session, sources: Sources) -> Result<Self, RecorderError> {
-        let mut recording = Recording::create(dir, session, sources)?;
-        let (stop, stopped) = channel();
+    /// When the recording's folder cannot be written.
+    pub fn start(sources: Sources) -> Result<Self, RecorderError> {
+        let mut recording = Recording::create(sources)?;
+        let (commands, told) = channel();
         let thread = std::thread::Builder::new()
             .name("strata-recorder".into())
-            .spawn(move || recording.run(&stopped))
+            .spawn(move || recording.run(&told))
             .map_err(RecorderError::Thread)?;
-        Ok(Self { stop, thread })
+        Ok(Self { commands, thread })
     }
 
-    /// Completes the recording: drains what the stopped machine has left and writes `outcome`. Call this when all vCPU
+    /// What passes requests on to this recorder.
+    #[must_use]
+    pub fn control(&self) -> RecorderControl {
+        RecorderControl { commands: self.commands.clone() }
+    }
+
+    /// Completes the recording: takes what the stopped machine has left and writes `outcome`. Call this when all vCPU
     /// threads have ended.
     ///
     /// # Errors
     /// What kept the recorder from writing, now or earlier.
     pub fn finish(self, outcome: String) -> Result<Session, RecorderError> {
         // The receiver is gone when the recorder has failed; joining it tells why.
-        let _ = self.stop.send(outcome);
+        let _ = self.commands.send(Command::Finish(outcome));
         self.thread.join().map_err(|_| RecorderError::Panicked)?
     }
 }
 
+/// The layers of a recording, by mode.
+pub(super) enum Layers {
+    Streaming(Box<Streaming>),
+    FlightRecorder(Box<FlightRecorder>),
+}
+
+impl Layers {
+    /// One look at every layer.
+    pub(super) fn look(&mut self, facts: &Facts) -> Result<Looked, WriteError> {
+        match self {
+            Self::Streaming(layers) => layers.drain(facts, Producers::Running),
+            Self::FlightRecorder(layers) => Ok(layers.look(facts)),
+        }
+    }
+
+    /// The bits that the guest's session gets.
+    pub(super) fn enabled(&self, facts: &Facts) -> EnabledEvents {
+        match self {
+            Self::Streaming(layers) => facts.enabled(&layers.kernel_events()),
+            Self::FlightRecorder(layers) => facts.enabled(layers.kernel_events()),
+        }
+    }
+
+    /// What has been written so far.
+    pub(super) fn written(&self) -> Vec<Layer> {
+        match self {
+            Self::Streaming(layers) => layers.layers(),
+            Self::FlightRecorder(_) => Vec::new(),
+        }
+    }
+
+    /// Writes everything that stopped producers have left into the folder of `facts`, and notes what is missing.
+    pub(super) fn finish(&mut self, facts: &mut Facts) -> Result<Vec<Layer>, WriteError> {
+        let (missing, layers, dropped) = match self {
+            Self::Streaming(streaming) => {
+                let missing = streaming.finish(facts)?;
+                (missing, streaming.layers(), streaming.refused_processes())
+            }
+            Self::FlightRecorder(recorder) => {
+                let missing = recorder.finish(facts);
+                let (dir, session) = (facts.dir.clone(), facts.session.clone());
+                (missing, recorder.write(facts, &dir, &session)?, recorder.dropped_processes())
+            }
+        };
+        facts.session.missing.extend(missing);
+        facts.session.missing.extend(facts.missing_at_end(dropped));
+        Ok(layers)
+    }
+}
+
 struct Recording {
-    dir: PathBuf,
-    session: Session,
-    vm: String,
-    region: Arc<TraceRegion>,
-    selection: Selection,
-    vcpu_threads: Arc<Mutex<Vec<(u32, u32)>>>,
-    host: Option<HostLayer>,
-    vmm: RingLayer,
-    guest_kernel: RingLayer,
-    processes: GuestProcesses,
-    agent: bool,
+    facts: Facts,
+    layers: Layers,
+    rings: Rings,
+    events: String,
+    /// Whether the guest's layers record.
+    active: bool,
+    extra: ExtraSessions,
+    vmm: Arc<VmmTracer>,
+    region_file: PathBuf,
     saved: Instant,
 }
 
 impl Recording {
-    fn create(dir: &Path, session: Session, sources: Sources) -> Result<Self, RecorderError> {
-        let Sources { vm, region, vmm, host, vcpu_threads, selection, agent } = sources;
-        let host = host.map(|tracer| HostLayer::create(dir, &session, tracer)).transpose()?;
-        let new_layer = |kind, packet_size| NewLayer { kind, vm: Some(vm.clone()), process: None, packet_size };
-        let vmm_layer = new_layer(LayerKind::Vmm, vmm.geometry().sub_buffer_size());
-        let mut vmm_writer = LayerWriter::create(dir, &session, vmm_layer)?;
-        let vmm_events: Vec<EventDescription> = vmm_events::EVENTS.iter().map(EventDescription::from).collect();
-        vmm_writer.add_events(&vmm_events)?;
-        let rings = (0..).zip(vmm.rings()).map(|(number, ring)| Consumer::new(ring, vmm.geometry(), number));
-        let vmm = RingLayer::new(vmm_writer, None, rings.collect());
-
-        let layout = *region.layout();
-        let kernel_layer = new_layer(LayerKind::GuestKernel, layout.config.kernel_rings.sub_buffer_size());
-        let kernel_writer = LayerWriter::create(dir, &session, kernel_layer)?;
-        let memory: &HostMemory = region.memory();
-        let registry = Tail::new(memory.part(layout.registry, layout.registry_size));
-        let rings = (0..layout.config.vcpus).map(|vcpu| {
-            let ring = memory.part(layout.kernel_ring(vcpu), layout.kernel_ring_stride);
-            Consumer::new(ring, layout.config.kernel_rings, vcpu)
-        });
-        let guest_kernel = RingLayer::new(kernel_writer, Some(registry), rings.collect());
-        let processes = GuestProcesses::new(memory.clone(), layout, vm.clone());
-        let mut recording = Self {
-            dir: dir.into(),
-            session,
-            vm,
-            region,
-            selection,
-            vcpu_threads,
-            host,
-            vmm,
-            guest_kernel,
-            processes,
-            agent,
-            saved: Instant::now(),
+    fn create(sources: Sources) -> Result<Self, RecorderError> {
+        let Sources { facts, vmm, host, rings, events, region_file } = sources;
+        let (memory, layout) = (facts.region.memory().clone(), *facts.region.layout());
+        let kernel = KernelRings::new(memory.clone(), layout, 0, rings, facts.vm.clone());
+        let processes = ProcessTable::new(memory, layout, facts.vm.clone());
+        let layers = match rings.mode {
+            Mode::Discard => {
+                let (dir, session) = (&facts.dir, &facts.session);
+                Layers::Streaming(Box::new(Streaming {
+                    host: host.map(|tracer| HostLayer::create(dir, session, tracer)).transpose()?,
+                    vmm: Some(vmm_layer(&vmm, &facts.vm, dir, session)?),
+                    guest_kernel: kernel.layer(dir, session)?,
+                    processes: Some(GuestProcesses::new(processes)),
+                }))
+            }
+            Mode::FlightRecorder => {
+                let host = host.map(|tracer| HostWindow::new(tracer, HOST_WINDOW));
+                let vmm = Some(Arc::clone(&vmm));
+                Layers::FlightRecorder(Box::new(FlightRecorder::new(host, vmm, kernel, Some(processes))))
+            }
         };
-        recording.save()?;
+        let extra = ExtraSessions::default();
+        let saved = Instant::now();
+        let mut recording = Self { facts, layers, rings, events, active: true, extra, vmm, region_file, saved };
+        recording.save(true)?;
         Ok(recording)
     }
 
-    fn run(&mut self, stopped: &Receiver<String>) -> Result<Session, RecorderError> {
+    fn run(&mut self, told: &Receiver<Command>) -> Result<Session, RecorderError> {
         loop {
-            let found = self.drain(Producers::Running)?;
-            let pause = if found { Duration::ZERO } else { IDLE_PAUSE };
-            match stopped.recv_timeout(pause) {
+            let busy = self.look()?;
+            let pause = match self.layers {
+                _ if busy => Duration::ZERO,
+                Layers::FlightRecorder(_) if self.extra.streams() == 0 => FLIGHT_PAUSE,
+                _ => IDLE_PAUSE,
+            };
+            match told.recv_timeout(pause) {
                 Err(RecvTimeoutError::Timeout) => {}
-                Ok(outcome) => return self.finish(outcome),
+                Ok(Command::Control(request, reply)) => {
+                    let answer = self.answer(request)?;
+                    // A client that is gone does not want to know.
+                    let _ = reply.send(answer);
+                }
+                Ok(Command::Finish(outcome)) => return self.finish(outcome),
                 Err(RecvTimeoutError::Disconnected) => return self.finish("the monitor failed".into()),
             }
         }
     }
 
-    /// One look at every layer; says whether anything was there.
-    fn drain(&mut self, guest: Producers) -> Result<bool, RecorderError> {
-        let latest = self.latest();
-        let kernel = match guest {
-            Producers::Running => self.guest_kernel.drain(guest, latest)?,
-            Producers::Stopped => self.guest_kernel.finish(latest)?,
-        };
-        if kernel.new_events > 0 {
-            self.enable_events();
+    /// One look at every layer; says whether to look again at once.
+    fn look(&mut self) -> Result<bool, RecorderError> {
+        let looked = self.layers.look(&self.facts)?;
+        if looked.new_kernel_events && self.active {
+            self.facts.region.set_enabled(0, &self.layers.enabled(&self.facts));
         }
-        let (process_packets, mut news) = self.processes.drain(&self.dir, &self.session, guest, latest)?;
-        let vmm = match guest {
-            Producers::Running => self.vmm.drain(guest, latest)?,
-            Producers::Stopped => self.vmm.finish(latest)?,
-        };
-        let host = self.host.as_mut().map_or(Ok(false), HostLayer::drain)?;
-        news |= kernel.new_events > 0 || self.note_guest() || self.note_threads();
-        if news || self.saved.elapsed() >= SAVE_INTERVAL {
-            self.save()?;
+        let facts_changed = self.facts.look();
+        let extra = self.extra.look()?;
+        if looked.news || facts_changed || self.saved.elapsed() >= SAVE_INTERVAL {
+            self.save(facts_changed)?;
         }
-        Ok(kernel.packets + process_packets + vmm.packets > 0 || host)
+        Ok(looked.busy || extra)
     }
 
     fn finish(&mut self, outcome: String) -> Result<Session, RecorderError> {
-        self.drain(Producers::Stopped)?;
-        if let Some(host) = &mut self.host {
-            host.finish(&mut self.session.missing)?;
+        self.facts.look();
+        self.extra.finish(&outcome)?;
+        let layers = self.layers.finish(&mut self.facts)?;
+        self.facts.session.outcome = Some(outcome);
+        self.facts.save(layers)?;
+        Ok(self.facts.session.clone())
+    }
+
+    fn save(&mut self, beside_region: bool) -> Result<(), RecorderError> {
+        let layers = self.layers.written();
+        self.facts.save(layers)?;
+        if beside_region {
+            self.facts.save_beside_region()?;
         }
-        self.note_missing();
-        self.session.outcome = Some(outcome);
-        self.save()?;
-        Ok(self.session.clone())
-    }
-
-    /// The youngest time that a record may carry. One second of slack leaves it to `strata check` to judge a clock that
-    /// is a little wrong; what lies further ahead would spoil the order of everything after it.
-    fn latest(&self) -> u64 {
-        tsc::read_ordered().saturating_add(self.session.clock.frequency_hz)
-    }
-
-    /// Sets the session's event bits by the agent's own registry, which is the truth about its ids.
-    fn enable_events(&self) {
-        let layer = self.guest_kernel.layer();
-        self.region.set_enabled(&enabled_guest_events(&layer.events, &self.selection));
-    }
-
-    /// Takes over what the agent says about the guest; `true` when that is new.
-    fn note_guest(&mut self) -> bool {
-        let agent = self.region.layout().agent;
-        let memory = self.region.memory();
-        let Some(vm) = self.session.vms.iter_mut().find(|vm| vm.name == self.vm) else { return false };
-        if vm.guest.is_some() || memory.load(agent + offset_of!(AgentState, state)) == AGENT_ABSENT {
-            return false;
-        }
-        let mut release = [0; 64];
-        memory.read(agent + offset_of!(AgentState, kernel_release), &mut release);
-        let agent_abi = memory.load(agent + offset_of!(AgentState, abi_version));
-        vm.guest = Some(Guest { kernel: guest_text(&release), agent_abi });
-        true
-    }
-
-    /// Takes over the vCPUs' host threads; `true` when there are new ones.
-    fn note_threads(&mut self) -> bool {
-        let Some(vm) = self.session.vms.iter_mut().find(|vm| vm.name == self.vm) else { return false };
-        let mut threads = self.vcpu_threads.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        threads.sort_unstable();
-        let threads: Vec<i32> = threads.into_iter().map(|(_, tid)| tid.cast_signed()).collect();
-        let new = vm.vcpu_threads != threads;
-        vm.vcpu_threads = threads;
-        new
-    }
-
-    fn note_missing(&mut self) {
-        let guest_said_hello = self.session.vms.iter().any(|vm| vm.name == self.vm && vm.guest.is_some());
-        if self.agent && !guest_said_hello {
-            for layer in [LayerKind::GuestKernel, LayerKind::GuestUser] {
-                self.session.missing.push(Missing {
-                    layer,
-                    reason: "the agent was given to the guest, but did not come up".into(),
-                    fix: "look for 'strata' in the guest's console output".into(),
-                });
-            }
-        }
-        if self.processes.refused() > 0 {
-            self.session.missing.push(Missing {
-                layer: LayerKind::GuestUser,
-                reason: format!("{} processes more than a recording keeps apart", self.processes.refused()),
-                fix: "trace fewer short-lived processes".into(),
-            });
-        }
-    }
-
-    fn save(&mut self) -> Result<(), RecorderError> {
-        let host = self.host.as_ref().map(|host| host.writer.layer());
-        let own = [self.vmm.layer(), self.guest_kernel.layer()];
-        self.session.layers = host.into_iter().chain(own).chain(self.processes.layers()).collect();
-        self.session.save(&self.dir)?;
         self.saved = Instant::now();
         Ok(())
     }
-}
 
-/// The bits for `events` of the guest's kernel that `selection` wants, and for applications if it wants any of theirs.
-#[must_use]
-pub fn enabled_guest_events<'a>(
-    events: impl IntoIterator<Item = &'a EventDescription>,
-    selection: &Selection,
-) -> EnabledEvents {
-    let mut enabled = enabled_among(events, |name| selection.includes(SelectionLayer::Guest, name));
-    if selection.includes_applications() {
-        enabled.class_mask |= 1 << class::USER;
-    }
-    enabled
-}
-
-/// The host kernel's layer: records, not rings.
-struct HostLayer {
-    tracer: HostTracer,
-    schemas: Arc<Schemas>,
-    writer: LayerWriter,
-    payload: Vec<u8>,
-    /// Why reading stopped early, if it did.
-    failed: Option<ReaderError>,
-}
-
-impl HostLayer {
-    fn create(dir: &Path, session: &Session, tracer: HostTracer) -> Result<Self, RecorderError> {
-        let layer = NewLayer { kind: LayerKind::HostKernel, vm: None, process: None, packet_size: HOST_PACKET_SIZE };
-        let mut writer = LayerWriter::create(dir, session, layer)?;
-        let events: Vec<EventDescription> = tracer.schemas().iter().map(|schema| schema.description.clone()).collect();
-        writer.add_events(&events)?;
-        Ok(Self { schemas: Arc::clone(tracer.schemas()), tracer, writer, payload: Vec::new(), failed: None })
-    }
-
-    /// Takes what the kernel has recorded since; `true` if there may be more.
-    fn drain(&mut self) -> Result<bool, RecorderError> {
-        if self.failed.is_some() {
-            return Ok(false);
-        }
-        self.take(|tracer, sink| tracer.poll(sink)).map(|more| more.unwrap_or(false))
-    }
-
-    fn finish(&mut self, missing: &mut Vec<Missing>) -> Result<(), RecorderError> {
-        if self.failed.is_none() {
-            self.take(|tracer, sink| tracer.finish(sink))?;
-            for event in self.tracer.not_enabled() {
-                missing.push(Missing {
-                    layer: LayerKind::HostKernel,
-                    reason: format!("{} could not be enabled: {}", event.event, event.error),
-                    fix: "leave it out of --events".into(),
-                });
+    /// Does what `request` asks for. An error is the recording's own; what is wrong with the request is in the answer.
+    fn answer(&mut self, request: Request) -> Result<Answer, RecorderError> {
+        Ok(match request {
+            Request::Status => {
+                let trace = Some(self.status());
+                Answer::Status(Box::new(Status { trace, ..Status::default() }))
             }
-        }
-        self.writer.flush()?;
-        if let Some(error) = &self.failed {
-            missing.push(Missing {
-                layer: LayerKind::HostKernel,
-                reason: format!("the layer ends early: {error}"),
-                fix: "see the host's kernel log; trace again".into(),
-            });
-        }
-        Ok(())
-    }
-
-    /// Runs `read` with a sink that writes the layer. A failed read ends the layer, a failed write the recording.
-    fn take<T>(
-        &mut self,
-        read: impl FnOnce(&mut HostTracer, &mut dyn FnMut(HostItem<'_>)) -> Result<T, ReaderError>,
-    ) -> Result<Option<T>, RecorderError> {
-        let Self { tracer, schemas, writer, payload, failed } = self;
-        let mut written = Ok(());
-        let mut sink = |item: HostItem<'_>| {
-            if written.is_err() {
-                return;
+            Request::Snapshot { dir, session } => {
+                let written = match session.as_deref().filter(|name| *name != MAIN_SESSION) {
+                    None => snapshot(&mut self.layers, &self.facts, &dir),
+                    Some(name) => self.extra.snapshot(name, &dir),
+                };
+                written.unwrap_or_else(|error| Answer::refused(chain(&error)))
             }
-            match item {
-                HostItem::Lost { cpu, count } => writer.add_lost(cpu, count.unwrap_or(1)),
-                HostItem::Record(record) => {
-                    let schema = schemas.get(record.event_id);
-                    payload.clear();
-                    match schema.map(|schema| schema.encode(record.payload, payload)) {
-                        Some(Ok(())) => written = writer.record(record.cpu, record.time, record.event_id, payload),
-                        _ => writer.add_rejected(record.cpu, record.payload.len() as u64),
-                    }
+            Request::Flush => match &mut self.layers {
+                Layers::Streaming(layers) => {
+                    self.vmm.flush();
+                    let answered = layers.flush(&self.facts)?;
+                    self.extra.flush()?;
+                    self.save(false)?;
+                    Answer::done(if answered {
+                        "flushed".to_owned()
+                    } else {
+                        "flushed; the guest did not answer in time, so that its latest records come later".to_owned()
+                    })
                 }
+                Layers::FlightRecorder(_) => {
+                    Answer::refused("a flight recorder is written by a snapshot: use `strata ctl VM snapshot DIR`")
+                }
+            },
+            Request::SessionStart { name } if name == MAIN_SESSION => {
+                self.active = true;
+                self.facts.region.set_enabled(0, &self.layers.enabled(&self.facts));
+                Answer::done(format!("session {name} records"))
             }
+            Request::SessionStop { name } if name == MAIN_SESSION => {
+                self.active = false;
+                self.facts.region.set_enabled(0, &EnabledEvents::NONE);
+                Answer::done(format!("session {name} is stopped; what it recorded stays"))
+            }
+            Request::SessionDestroy { name } if name == MAIN_SESSION => {
+                Answer::refused(format!("session {name} ends with the VM; `session stop {name}` stops it"))
+            }
+            other => self.extra.answer(other, &self.facts, &self.events)?,
+        })
+    }
+
+    fn status(&self) -> TraceStatus {
+        let main = SessionStatus {
+            name: MAIN_SESSION.into(),
+            mode: self.rings.mode.into(),
+            active: self.active,
+            sub_buffer_size: self.rings.geometry.sub_buffer_size(),
+            sub_buffers: self.rings.geometry.sub_buffers(),
+            events: self.events.clone(),
+            trace: Some(self.facts.dir.clone()),
         };
-        let result = read(tracer, &mut sink);
-        written?;
-        match result {
-            Ok(value) => Ok(Some(value)),
-            Err(error) => {
-                *failed = Some(error);
-                Ok(None)
-            }
+        let vm = self.facts.session.vm(&self.facts.vm);
+        let missing = self.facts.session.missing.iter();
+        TraceStatus {
+            dir: self.facts.dir.clone(),
+            region: self.region_file.clone(),
+            region_size: self.facts.region.layout().size as u64,
+            guest_kernel: vm.and_then(|vm| vm.guest.as_ref()).map(|guest| guest.kernel.clone()),
+            sessions: std::iter::once(main).chain(self.extra.statuses()).collect(),
+            layers: self.layers.written().iter().map(layer_status).collect(),
+            missing: missing
+                .map(|missing| format!("{}: {} ({})", missing.layer, missing.reason, missing.fix))
+                .collect(),
         }
+    }
+}
+
+/// Writes what a flight recorder holds to the new folder `dir`; tracing goes on.
+pub(super) fn snapshot(layers: &mut Layers, facts: &Facts, dir: &Path) -> Result<Answer, RecorderError> {
+    let recorder = match layers {
+        Layers::FlightRecorder(recorder) => recorder,
+        Layers::Streaming(_) => {
+            let at = facts.dir.display();
+            return Ok(Answer::refused(format!(
+                "this session is written to {at} all the time: read that, after `strata ctl VM flush`; snapshots are for \
+                 sessions in flight-recorder mode"
+            )));
+        }
+    };
+    if !dir.is_absolute() {
+        return Ok(Answer::refused(format!("'{}' is no absolute path", dir.display())));
+    }
+    let mut folder = TraceFolder::create(dir)?;
+    recorder.look(facts);
+    let mut session = facts.session.clone();
+    session.outcome = Some("snapshot of a running VM".into());
+    session.layers = recorder.write(facts, dir, &session)?;
+    session.save(dir)?;
+    folder.keep();
+    let records: u64 = session.layers.iter().flat_map(|layer| &layer.streams).map(|stream| stream.records).sum();
+    Ok(Answer::done(format!("{records} records in {}", dir.display())))
+}
+
+/// An error and its sources on one line.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let sources = std::iter::successors(error.source(), |error| error.source());
+    sources.fold(error.to_string(), |text, source| format!("{text}: {source}"))
+}
+
+fn layer_status(layer: &Layer) -> LayerStatus {
+    let sum = |count: fn(&StreamDescription) -> u64| layer.streams.iter().map(count).sum();
+    LayerStatus {
+        path: layer.path.clone(),
+        records: sum(|stream| stream.records),
+        lost: sum(|stream| stream.lost.total()),
+        overwritten: sum(|stream| stream.overwritten),
     }
 }

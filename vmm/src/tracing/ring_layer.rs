@@ -1,6 +1,8 @@
 //! A layer that comes out of rings: follows its event registry, drains its rings, writes what was accepted.
 
 use shared_ring::consumer::{Consumer, Poll};
+use shared_ring::layout::Mode;
+use shared_ring::packet::read_header;
 use shared_ring::registry::Tail;
 use trace_merge::session::Layer;
 use trace_merge::writer::{LayerWriter, WriteError};
@@ -15,6 +17,8 @@ pub struct RingLayer {
     rings: Vec<Consumer>,
     /// The packet being moved; kept to be reused.
     packet: Vec<u8>,
+    /// Per ring of a flight recorder: its first packet's number in the ring, that is, how many were overwritten.
+    first: Vec<Option<u64>>,
 }
 
 /// What a drain found.
@@ -35,11 +39,21 @@ pub enum Producers {
     Stopped,
 }
 
+/// How many packets of a flight recorder were overwritten before `packet`, which `ring` has just copied.
+#[must_use]
+pub fn overwritten_before(ring: &Consumer, packet: &[u8]) -> Option<u64> {
+    match ring.mode() {
+        Mode::Discard => None,
+        Mode::FlightRecorder => read_header(packet).map(|header| header.sequence),
+    }
+}
+
 impl RingLayer {
     /// A layer written by `writer`, of `rings` in the order of their numbers.
     #[must_use]
-    pub const fn new(writer: LayerWriter, registry: Option<Tail>, rings: Vec<Consumer>) -> Self {
-        Self { writer, registry, rings, packet: Vec::new() }
+    pub fn new(writer: LayerWriter, registry: Option<Tail>, rings: Vec<Consumer>) -> Self {
+        let first = vec![None; rings.len()];
+        Self { writer, registry, rings, packet: Vec::new(), first }
     }
 
     /// Moves what is ready from the rings to the layer's streams: at most one lap of each ring, so that a guest that
@@ -67,11 +81,23 @@ impl RingLayer {
     /// When the layer cannot be written.
     pub fn finish(&mut self, latest: u64) -> Result<Drained, WriteError> {
         let drained = self.drain(Producers::Stopped, latest)?;
-        for (number, ring) in (0..).zip(&mut self.rings) {
+        for ((number, ring), first) in (0..).zip(&mut self.rings).zip(&self.first) {
             ring.finish();
             self.writer.set_loss(number, ring.lost(), ring.rejected_bytes(), ring.is_corrupt());
+            self.writer.set_overwritten(number, first.unwrap_or(0));
         }
         Ok(drained)
+    }
+
+    /// Asks the producers of all rings to deliver what they have; returns the requests' numbers.
+    pub fn request_flush(&mut self) -> Vec<u64> {
+        self.rings.iter_mut().map(Consumer::request_flush).collect()
+    }
+
+    /// Whether all producers say that they have honoured the requests of [`request_flush`](Self::request_flush).
+    #[must_use]
+    pub fn is_flushed(&self, requests: &[u64]) -> bool {
+        self.rings.iter().zip(requests).all(|(ring, &request)| ring.is_flushed(request))
     }
 
     /// Moves one packet of `ring`; `false` when there is none.
@@ -90,6 +116,7 @@ impl RingLayer {
         if polled != Poll::Copied {
             return Ok(false);
         }
+        self.first[ring] = self.first[ring].or_else(|| overwritten_before(consumer, &self.packet));
         // An event type is published before the first record that uses it: whatever is in the packet is there by now.
         drained.new_events += self.read_registry()?;
         let (consumer, writer) = (&mut self.rings[ring], &self.writer);

@@ -9,8 +9,8 @@ use clock_sync::relation::Relation;
 use clock_sync::tsc;
 use shared_ring::event::{Event, Field, FieldType, class};
 use shared_ring::host_memory::HostMemory;
-use shared_ring::layout::Geometry;
 use shared_ring::producer::Producer;
+use shared_ring::region::Rings;
 use shared_ring::storage::Smp;
 
 /// Ids of the VMM's events.
@@ -129,21 +129,22 @@ pub struct VmmTracer {
     vcpu_rings: Vec<Producer<Smp>>,
     shared_ring: Producer<Smp>,
     memory: HostMemory,
-    geometry: Geometry,
+    rings: Rings,
     enabled: [bool; EVENTS.len()],
     on_vcpu_thread: VcpuThreadHook,
 }
 
 impl VmmTracer {
-    /// A tracer for `vcpus` vCPU threads whose rings have `geometry`, recording the events whose names `chosen` accepts.
+    /// A tracer for `vcpus` vCPU threads that records into `rings` the events whose names `chosen` accepts.
     #[must_use]
-    pub fn new(vcpus: u32, geometry: Geometry, chosen: impl Fn(&str) -> bool, on_vcpu_thread: VcpuThreadHook) -> Self {
-        let memory = HostMemory::private((vcpus as usize + 1) * geometry.ring_size());
+    pub fn new(vcpus: u32, rings: Rings, chosen: impl Fn(&str) -> bool, on_vcpu_thread: VcpuThreadHook) -> Self {
+        let size = rings.ring_size();
+        let memory = HostMemory::private((vcpus as usize + 1) * size);
         let ring = |index: usize| {
-            let part = memory.part(index * geometry.ring_size(), geometry.ring_size());
+            let part = memory.part(index * size, size);
             // SAFETY: the part is one ring's size, zeroed, kept alive by `memory` beside the producers, and only this
             // tracer and the ring's consumer write there.
-            unsafe { Producer::new(Smp::new(part.base()), geometry) }
+            unsafe { Producer::new(Smp::new(part.base()), rings.geometry, rings.mode) }
         };
         let vcpu_rings = (0..vcpus as usize).map(ring).collect();
         let shared_ring = ring(vcpus as usize);
@@ -151,19 +152,26 @@ impl VmmTracer {
         for (enabled, event) in enabled.iter_mut().zip(EVENTS) {
             *enabled = chosen(event.name);
         }
-        Self { vcpu_rings, shared_ring, memory, geometry, enabled, on_vcpu_thread }
+        Self { vcpu_rings, shared_ring, memory, rings, enabled, on_vcpu_thread }
     }
 
-    /// Geometry of each ring.
+    /// Geometry and mode of its rings.
     #[must_use]
-    pub const fn geometry(&self) -> Geometry {
-        self.geometry
+    pub const fn ring_set(&self) -> Rings {
+        self.rings
     }
 
     /// Memory of each ring, by its number.
     pub fn rings(&self) -> impl Iterator<Item = HostMemory> + '_ {
-        let size = self.geometry.ring_size();
+        let size = self.rings.ring_size();
         (0..=self.vcpu_rings.len()).map(move |index| self.memory.part(index * size, size))
+    }
+
+    /// Closes the current sub-buffer of every ring, so that what it holds can be delivered.
+    pub fn flush(&self) {
+        for ring in self.vcpu_rings.iter().chain([&self.shared_ring]) {
+            ring.force_switch(tsc::read_ordered);
+        }
     }
 
     /// Records that `vcpu`'s clock entry changed, as its `number`th update.
@@ -310,11 +318,17 @@ mod tests {
     use super::*;
     use shared_ring::consumer::{Consumer, Poll};
     use shared_ring::event::EventDescription;
+    use shared_ring::layout::{Geometry, Mode};
     use shared_ring::packet::Records;
+
+    fn rings(mode: Mode) -> Rings {
+        Rings { geometry: Geometry::new(4096, 2).unwrap(), mode }
+    }
 
     fn recorded(tracer: &VmmTracer, ring: usize) -> Vec<(u16, Vec<u8>)> {
         let memory = tracer.rings().nth(ring).unwrap();
-        let mut consumer = Consumer::new(memory, tracer.geometry(), 0);
+        let rings = tracer.ring_set();
+        let mut consumer = Consumer::new(memory, rings.geometry, rings.mode, 0);
         let events: Vec<EventDescription> = EVENTS.iter().map(EventDescription::from).collect();
         let mut packet = Vec::new();
         assert_eq!(consumer.poll_stopped(&mut packet), Poll::Copied);
@@ -331,7 +345,7 @@ mod tests {
 
     #[test]
     fn every_event_is_what_its_description_says() {
-        let tracer = VmmTracer::new(1, Geometry::new(4096, 2).unwrap(), |_| true, Box::new(|_, _| ()));
+        let tracer = VmmTracer::new(1, rings(Mode::Discard), |_| true, Box::new(|_, _| ()));
         tracer.vcpu_thread_started(0, 99);
         tracer.vcpu_enter(0);
         tracer.vcpu_exit(0, 2);
@@ -352,11 +366,24 @@ mod tests {
 
     #[test]
     fn event_that_is_not_chosen_is_not_recorded() {
-        let tracer =
-            VmmTracer::new(1, Geometry::new(4096, 2).unwrap(), |name| name == "vmm:vcpu_exit", Box::new(|_, _| ()));
+        let tracer = VmmTracer::new(1, rings(Mode::Discard), |name| name == "vmm:vcpu_exit", Box::new(|_, _| ()));
         tracer.vcpu_enter(0);
         tracer.vcpu_exit(0, 5);
 
         assert_eq!(recorded(&tracer, 0), [(3, vec![0, 0, 0, 0, 5, 0, 0, 0])]);
+    }
+
+    #[test]
+    fn flushed_ring_delivers_what_it_holds() {
+        let tracer = VmmTracer::new(1, rings(Mode::Discard), |_| true, Box::new(|_, _| ()));
+        tracer.vcpu_enter(0);
+        let mut consumer =
+            Consumer::new(tracer.rings().next().unwrap(), rings(Mode::Discard).geometry, Mode::Discard, 0);
+
+        let before = consumer.poll(&mut Vec::new());
+        tracer.flush();
+        let after = consumer.poll(&mut Vec::new());
+
+        assert_eq!((before, after), (Poll::Empty, Poll::Copied));
     }
 }

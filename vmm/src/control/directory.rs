@@ -1,0 +1,347 @@
+//! The folder of a running VM: `RUNTIME/NAME-PID`, readable by its user only.
+//!
+//! | file | what |
+//! |---|---|
+//! | `lock` | locked as long as the VM's process lives, however that ends |
+//! | `vm.json` | the VM: name, process, when it began ([`VmDescription`]) |
+//! | `region` | the trace region, mapped by the VM's process and shared with the guest |
+//! | `session.json` | what is known of the recording: clock, host, vCPUs |
+//! | `control` | the socket |
+//!
+//! `RUNTIME` is `/run/strata` for root, else `$XDG_RUNTIME_DIR/strata`, or what `$STRATA_RUNTIME_DIR` says. It should
+//! lie in memory (tmpfs): the region takes as much of it as has been recorded into. The folder goes with the VM, unless
+//! the VM's process died: then it stays, and `strata recover` makes a trace of the region.
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+use trace_merge::session::Started;
+
+/// Overrides where the folders of VMs lie.
+pub const RUNTIME_VARIABLE: &str = "STRATA_RUNTIME_DIR";
+/// Name of the region's file in a VM's folder.
+pub const REGION_FILE: &str = "region";
+/// Name of the control socket in a VM's folder.
+pub const SOCKET_FILE: &str = "control";
+const LOCK_FILE: &str = "lock";
+const VM_FILE: &str = "vm.json";
+/// Largest `vm.json` that is read, bytes.
+const MAX_VM_BYTES: u64 = 64 << 10;
+/// Folders of the same VM name and process id that may lie about from earlier.
+const MAX_SAME_NAME: u32 = 100;
+
+/// Why there is no folder for a VM.
+#[derive(Debug, Error)]
+pub enum DirectoryError {
+    /// Nothing says where it could be.
+    #[error(
+        "no place for the files of running VMs: set XDG_RUNTIME_DIR, or {RUNTIME_VARIABLE} to a private folder in memory"
+    )]
+    NoRuntime,
+    /// The folder above it belongs to somebody else, or others may enter it.
+    #[error(
+        "'{}' is not private: it must belong to you and be closed to others (chmod 700), or set {RUNTIME_VARIABLE} to another folder",
+        .0.display()
+    )]
+    NotPrivate(PathBuf),
+    /// A file or folder cannot be made or read.
+    #[error("cannot use '{}': check its permissions and the space there, or set {RUNTIME_VARIABLE} to another folder", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A VM and the process that runs it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmDescription {
+    /// Name of the VM.
+    pub name: String,
+    /// Process that runs it.
+    pub pid: u32,
+    /// When it began.
+    pub started: Started,
+    /// Number of vCPUs.
+    pub vcpus: u32,
+    /// RAM, bytes.
+    pub memory: u64,
+    /// Where its recording goes; `None` when it is not traced.
+    pub trace: Option<PathBuf>,
+}
+
+/// The folder of a VM that this process runs. Dropping it removes it, unless it was told to stay or this thread
+/// panics.
+#[derive(Debug)]
+pub struct VmDirectory {
+    path: PathBuf,
+    /// Its lock is what tells others that the VM lives.
+    _lock: File,
+    keep: bool,
+}
+
+impl VmDirectory {
+    /// Makes the folder of `vm` in `runtime` (see [`runtime_folder`]).
+    ///
+    /// # Errors
+    /// When `runtime` is not private or not writable.
+    pub fn create(runtime: &Path, vm: &VmDescription) -> Result<Self, DirectoryError> {
+        make_private(runtime)?;
+        let name = format!("{}-{}", vm.name, vm.pid);
+        let numbered = (2..=MAX_SAME_NAME).map(|number| format!("{name}-{number}"));
+        let mut candidates = std::iter::once(name.clone()).chain(numbered).map(|name| runtime.join(name));
+        let path = loop {
+            let Some(path) = candidates.next() else { return Err(DirectoryError::NotPrivate(runtime.into())) };
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => break path,
+                // What a process that died left behind under the same id is still worth recovering.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(source) => return Err(DirectoryError::Io { path, source }),
+            }
+        };
+        let lock_path = path.join(LOCK_FILE);
+        let failed = |source| DirectoryError::Io { path: lock_path.clone(), source };
+        let lock = private_file(&lock_path).map_err(failed)?;
+        flock(&lock, FlockOperation::LockExclusive).map_err(|errno| failed(errno.into()))?;
+        let directory = Self { path, _lock: lock, keep: false };
+        let vm_path = directory.path.join(VM_FILE);
+        let failed = |source| DirectoryError::Io { path: vm_path.clone(), source };
+        let text = serde_json::to_vec_pretty(vm).map_err(|error| failed(error.into()))?;
+        // Written beside and renamed: whoever lists the folders sees a whole description or none.
+        let new = directory.path.join("vm.json.new");
+        fs::write(&new, text).and_then(|()| fs::rename(&new, &vm_path)).map_err(failed)?;
+        Ok(directory)
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the control socket lies.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.path.join(SOCKET_FILE)
+    }
+
+    /// Where the region's file lies.
+    #[must_use]
+    pub fn region(&self) -> PathBuf {
+        self.path.join(REGION_FILE)
+    }
+
+    /// Makes the region's file, empty.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn create_region(&self) -> Result<File, DirectoryError> {
+        let path = self.region();
+        private_file(&path).map_err(|source| DirectoryError::Io { path, source })
+    }
+
+    /// From now on the folder stays: the region holds what nobody has written anywhere else.
+    pub const fn keep(&mut self) {
+        self.keep = true;
+    }
+}
+
+impl Drop for VmDirectory {
+    fn drop(&mut self) {
+        if !self.keep && !std::thread::panicking() {
+            // What cannot be removed shows up in the list as a VM that died; nothing is lost by it.
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// A VM's folder as found by somebody else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundVm {
+    /// The folder.
+    pub path: PathBuf,
+    /// What it says about the VM.
+    pub vm: VmDescription,
+    /// Whether the VM's process lives.
+    pub alive: bool,
+}
+
+impl FoundVm {
+    /// The region's file, if there is one.
+    #[must_use]
+    pub fn region(&self) -> Option<PathBuf> {
+        Some(self.path.join(REGION_FILE)).filter(|path| path.is_file())
+    }
+
+    /// Where the control socket lies.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.path.join(SOCKET_FILE)
+    }
+}
+
+/// Where the folders of VMs lie for this user.
+///
+/// # Errors
+/// When neither the user nor the environment tells.
+pub fn runtime_folder() -> Result<PathBuf, DirectoryError> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    match variable(RUNTIME_VARIABLE) {
+        Some(folder) => Ok(folder),
+        None if geteuid().is_root() => Ok("/run/strata".into()),
+        None => variable("XDG_RUNTIME_DIR").map(|base| base.join("strata")).ok_or(DirectoryError::NoRuntime),
+    }
+}
+
+/// The VMs in `runtime`, running ones and those whose process died, by name and process. A folder that is no VM's is
+/// passed over.
+///
+/// # Errors
+/// When `runtime` is there but cannot be read.
+pub fn list(runtime: &Path) -> Result<Vec<FoundVm>, DirectoryError> {
+    let entries = match fs::read_dir(runtime) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(DirectoryError::Io { path: runtime.into(), source }),
+    };
+    let mut found: Vec<FoundVm> = entries.flatten().filter_map(|entry| look_at(entry.path())).collect();
+    found.sort_by(|left, right| (&left.vm.name, left.vm.pid).cmp(&(&right.vm.name, right.vm.pid)));
+    Ok(found)
+}
+
+/// What the folder `path` says; `None` when it is no VM's, or has just gone.
+#[must_use]
+pub fn look_at(path: PathBuf) -> Option<FoundVm> {
+    let file = path.join(VM_FILE);
+    if fs::metadata(&file).ok()?.len() > MAX_VM_BYTES {
+        return None;
+    }
+    let vm = serde_json::from_slice(&fs::read(&file).ok()?).ok()?;
+    let alive = is_locked(&path.join(LOCK_FILE));
+    Some(FoundVm { path, vm, alive })
+}
+
+/// Whether a process holds the lock.
+fn is_locked(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    // A shared lock, given back at once: two who look at the same time do not take each other for the VM.
+    matches!(flock(&file, FlockOperation::NonBlockingLockShared), Err(Errno::WOULDBLOCK))
+}
+
+fn private_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// Makes `runtime` if need be, and checks that nobody else can get into it.
+fn make_private(runtime: &Path) -> Result<(), DirectoryError> {
+    let failed = |source| DirectoryError::Io { path: runtime.into(), source };
+    DirBuilder::new().recursive(true).mode(0o700).create(runtime).map_err(failed)?;
+    let metadata = fs::metadata(runtime).map_err(failed)?;
+    let is_private = metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o077 == 0;
+    if is_private { Ok(()) } else { Err(DirectoryError::NotPrivate(runtime.into())) }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use tempfile::TempDir;
+
+    pub(crate) fn description(name: &str) -> VmDescription {
+        VmDescription {
+            name: name.into(),
+            pid: 4242,
+            started: Started::at(1_700_000_000_000_000_000),
+            vcpus: 2,
+            memory: 512 << 20,
+            trace: Some("/tmp/trace".into()),
+        }
+    }
+
+    /// A private runtime folder.
+    pub(crate) fn runtime() -> TempDir {
+        tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o700)).tempdir().unwrap()
+    }
+
+    #[test]
+    fn vm_is_listed_alive_while_its_folder_is_held_and_is_gone_after() {
+        let runtime = runtime();
+
+        let directory = VmDirectory::create(runtime.path(), &description("a")).unwrap();
+        let during = list(runtime.path()).unwrap();
+        drop(directory);
+
+        assert_eq!(during.len(), 1);
+        assert!(during[0].alive && during[0].vm == description("a"));
+        assert_eq!(list(runtime.path()).unwrap(), []);
+    }
+
+    #[test]
+    fn folder_that_is_kept_shows_as_dead_with_its_region() {
+        let runtime = runtime();
+        let mut directory = VmDirectory::create(runtime.path(), &description("a")).unwrap();
+        directory.create_region().unwrap();
+        directory.keep();
+        drop(directory);
+
+        let found = list(runtime.path()).unwrap();
+
+        assert!(!found[0].alive);
+        assert!(found[0].region().is_some());
+    }
+
+    #[test]
+    fn leftovers_of_the_same_process_id_are_not_written_over() {
+        let runtime = runtime();
+        let mut first = VmDirectory::create(runtime.path(), &description("a")).unwrap();
+        first.keep();
+        let old = first.path().to_path_buf();
+        drop(first);
+
+        let second = VmDirectory::create(runtime.path(), &description("a")).unwrap();
+
+        assert_ne!(second.path(), old);
+        assert!(old.is_dir());
+    }
+
+    #[test]
+    fn files_are_the_users_alone() {
+        let runtime = runtime();
+        let directory = VmDirectory::create(runtime.path(), &description("a")).unwrap();
+        directory.create_region().unwrap();
+
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+
+        assert_eq!(mode(directory.path()), 0o700);
+        assert_eq!(mode(&directory.region()), 0o600);
+    }
+
+    #[test]
+    fn runtime_folder_that_others_may_enter_is_refused() {
+        let runtime = runtime();
+        fs::set_permissions(runtime.path(), fs::Permissions::from_mode(0o755)).unwrap();
+
+        let error = VmDirectory::create(runtime.path(), &description("a")).unwrap_err();
+
+        assert!(error.to_string().contains("is not private"), "{error}");
+    }
+
+    #[test]
+    fn folder_that_is_no_vms_is_passed_over() {
+        let runtime = runtime();
+        fs::create_dir(runtime.path().join("other")).unwrap();
+        fs::create_dir(runtime.path().join("half")).unwrap();
+        fs::write(runtime.path().join("half/vm.json"), b"{").unwrap();
+
+        assert_eq!(list(runtime.path()).unwrap(), []);
+        assert_eq!(list(&runtime.path().join("nothing")).unwrap(), []);
+    }
+}

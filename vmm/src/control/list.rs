@@ -1,0 +1,135 @@
+//! `strata ps`: the VMs of this user, running or dead.
+
+use super::directory::FoundVm;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+/// A VM in the list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ListedVm {
+    /// Process that runs it, or ran it.
+    pub pid: u32,
+    /// Name.
+    pub name: String,
+    /// Whole seconds since it began; `None` when its process died.
+    pub uptime_s: Option<u64>,
+    /// Where its recording goes.
+    pub trace: Option<PathBuf>,
+    /// Whether it runs.
+    pub state: State,
+    /// File of its trace region.
+    pub region: Option<PathBuf>,
+    /// The folder that holds what there is of it.
+    pub folder: PathBuf,
+}
+
+/// Whether a VM runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// It runs.
+    Running,
+    /// Its process died, and its region is still there.
+    Recoverable,
+    /// Its process died, and there was no region.
+    Dead,
+}
+
+impl State {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Recoverable => "recoverable",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+/// The list of `found` at the time `now_ns` (nanoseconds since 1970, UTC).
+#[must_use]
+pub fn listed(found: Vec<FoundVm>, now_ns: u64) -> Vec<ListedVm> {
+    let vms = found.into_iter().map(|found| {
+        let region = found.region();
+        let state = match (found.alive, &region) {
+            (true, _) => State::Running,
+            (false, Some(_)) => State::Recoverable,
+            (false, None) => State::Dead,
+        };
+        let uptime_s = found.alive.then(|| now_ns.saturating_sub(found.vm.started.utc_ns) / 1_000_000_000);
+        let FoundVm { path: folder, vm, .. } = found;
+        ListedVm { pid: vm.pid, name: vm.name, uptime_s, trace: vm.trace, state, region, folder }
+    });
+    vms.collect()
+}
+
+/// The list for reading. Says below it how to get at what dead VMs left.
+#[must_use]
+pub fn text(vms: &[ListedVm]) -> String {
+    if vms.is_empty() {
+        return "no VM is running\n".into();
+    }
+    let mut out = String::new();
+    // Writing to a string does not fail.
+    let _ = writeln!(out, "{:>8}  {:<16}  {:>9}  {:<11}  TRACE", "PID", "NAME", "UPTIME", "STATE");
+    for vm in vms {
+        let uptime = vm.uptime_s.map_or_else(|| "-".into(), |seconds| format!("{seconds} s"));
+        let trace = vm.trace.as_ref().map_or_else(|| "-".into(), |path| path.display().to_string());
+        let _ = writeln!(out, "{:>8}  {:<16}  {uptime:>9}  {:<11}  {trace}", vm.pid, vm.name, vm.state.name());
+    }
+    for vm in vms {
+        let folder = vm.folder.display();
+        let _ = match (vm.state, &vm.region) {
+            (State::Recoverable, Some(region)) => writeln!(
+                out,
+                "{} died; recover its trace with: strata recover {} -o DIR; then: rm -r {folder}",
+                vm.pid,
+                region.display()
+            ),
+            (State::Dead, _) => {
+                writeln!(out, "{} died and left nothing to recover; remove it with: rm -r {folder}", vm.pid)
+            }
+            _ => Ok(()),
+        };
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::directory::tests::{description, runtime};
+    use crate::control::directory::{VmDirectory, list};
+
+    #[test]
+    fn running_vm_has_an_uptime() {
+        let runtime = runtime();
+        let _directory = VmDirectory::create(runtime.path(), &description("a")).unwrap();
+        let now = description("a").started.utc_ns + 61_500_000_000;
+
+        let vms = listed(list(runtime.path()).unwrap(), now);
+
+        assert_eq!((vms[0].state, vms[0].uptime_s), (State::Running, Some(61)));
+        assert!(text(&vms).contains("61 s"));
+    }
+
+    #[test]
+    fn dead_vm_with_a_region_is_recoverable() {
+        let runtime = runtime();
+        let mut directory = VmDirectory::create(runtime.path(), &description("a")).unwrap();
+        directory.create_region().unwrap();
+        directory.keep();
+        let region = directory.region();
+        drop(directory);
+
+        let vms = listed(list(runtime.path()).unwrap(), 0);
+
+        assert_eq!((vms[0].state, vms[0].uptime_s), (State::Recoverable, None));
+        assert!(text(&vms).contains(&format!("strata recover {}", region.display())));
+    }
+
+    #[test]
+    fn empty_list_says_so() {
+        assert_eq!(text(&[]), "no VM is running\n");
+    }
+}

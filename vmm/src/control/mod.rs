@@ -1,0 +1,12 @@
+//! Control of running virtual machines from outside: each has a private folder with its trace region and a socket.
+//!
+//! - [`directory`]: the folder, which tells also after a crash what there was.
+//! - [`protocol`]: what is asked and answered on the socket, a line of JSON each.
+//! - [`server`]: the VM's end, a thread of its own; [`client`]: the command line's end.
+//! - [`list`]: `strata ps`.
+
+pub mod client;
+pub mod directory;
+pub mod list;
+pub mod protocol;
+pub mod server;

@@ -1,0 +1,260 @@
+//! The control protocol: one JSON object per line asks, one per line answers, in turn, until the client hangs up.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Longest request or answer, bytes.
+pub const MAX_LINE: usize = 1 << 20;
+
+/// What a ring does when it is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// New records are dropped and counted; what was recorded is written out all the time.
+    #[default]
+    Discard,
+    /// The oldest records are overwritten; they are written out by a snapshot and at the end.
+    FlightRecorder,
+}
+
+impl Mode {
+    /// The name that users read and type.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Discard => "discard",
+            Self::FlightRecorder => "flight-recorder",
+        }
+    }
+}
+
+impl From<Mode> for shared_ring::layout::Mode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Discard => Self::Discard,
+            Mode::FlightRecorder => Self::FlightRecorder,
+        }
+    }
+}
+
+impl From<shared_ring::layout::Mode> for Mode {
+    fn from(mode: shared_ring::layout::Mode) -> Self {
+        match mode {
+            shared_ring::layout::Mode::Discard => Self::Discard,
+            shared_ring::layout::Mode::FlightRecorder => Self::FlightRecorder,
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name())
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let mode = [Self::Discard, Self::FlightRecorder].into_iter().find(|mode| mode.name() == name);
+        mode.ok_or_else(|| format!("'{name}' is no mode; there are discard and flight-recorder"))
+    }
+}
+
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// How the VM and its recording are. Answered by [`Answer::Status`].
+    Status,
+    /// Write what the flight recorder holds to a new trace folder, while tracing goes on.
+    Snapshot {
+        /// The folder, absolute; it must not exist, or be empty.
+        dir: PathBuf,
+        /// The session; `None` for the one that the VM was started with.
+        #[serde(default)]
+        session: Option<String>,
+    },
+    /// Make every ring deliver what it holds, and write out what is written out continuously.
+    Flush,
+    /// Make another session, which does not record until it is started.
+    SessionCreate {
+        /// Its name.
+        name: String,
+        /// What its rings do when they are full.
+        #[serde(default)]
+        mode: Mode,
+        /// Bytes of a sub-buffer; a default is taken without it.
+        #[serde(default)]
+        sub_buffer_size: Option<u64>,
+        /// Sub-buffers of each ring; a default is taken without it.
+        #[serde(default)]
+        sub_buffers: Option<u32>,
+        /// Which events it records; the VM's own choice without it.
+        #[serde(default)]
+        events: Option<String>,
+        /// Where its recording goes, absolute. A session in discard mode needs one; one in flight-recorder mode is
+        /// written there when it is destroyed or the VM ends.
+        #[serde(default)]
+        trace: Option<PathBuf>,
+    },
+    /// Begin to record, or go on.
+    SessionStart {
+        /// Name of the session.
+        name: String,
+    },
+    /// Record no more; what was recorded stays.
+    SessionStop {
+        /// Name of the session.
+        name: String,
+    },
+    /// End a session and complete its recording.
+    SessionDestroy {
+        /// Name of the session.
+        name: String,
+    },
+}
+
+/// What the VM answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "kebab-case")]
+pub enum Answer {
+    /// To [`Request::Status`].
+    Status(Box<Status>),
+    /// It was done.
+    Done {
+        /// What was done, one line.
+        message: String,
+    },
+    /// It was not done.
+    Refused {
+        /// Why, and what to do, one line.
+        message: String,
+    },
+}
+
+impl Answer {
+    /// It was done: `message`.
+    pub fn done(message: impl Into<String>) -> Self {
+        Self::Done { message: message.into() }
+    }
+
+    /// It was not done: `message`.
+    pub fn refused(message: impl Into<String>) -> Self {
+        Self::Refused { message: message.into() }
+    }
+}
+
+/// How a VM is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Name of the VM.
+    pub name: String,
+    /// Process that runs it.
+    pub pid: u32,
+    /// Whole seconds since it began.
+    pub uptime_s: u64,
+    /// Number of vCPUs.
+    pub vcpus: u32,
+    /// RAM, bytes.
+    pub memory: u64,
+    /// Its recording; `None` when it is not traced.
+    pub trace: Option<TraceStatus>,
+}
+
+/// How a VM's recording is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceStatus {
+    /// The folder that the recording goes to.
+    pub dir: PathBuf,
+    /// File of the trace region.
+    pub region: PathBuf,
+    /// Size of the trace region, bytes.
+    pub region_size: u64,
+    /// Release of the guest's kernel, once its agent has come up.
+    pub guest_kernel: Option<String>,
+    /// The sessions, in the order of their slots.
+    pub sessions: Vec<SessionStatus>,
+    /// What has been written so far, by layer.
+    pub layers: Vec<LayerStatus>,
+    /// What is missing and why, a line each.
+    pub missing: Vec<String>,
+}
+
+/// How a session is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionStatus {
+    /// Name.
+    pub name: String,
+    /// What its rings do when they are full.
+    pub mode: Mode,
+    /// Whether it records.
+    pub active: bool,
+    /// Bytes of a sub-buffer.
+    pub sub_buffer_size: u64,
+    /// Sub-buffers of each ring.
+    pub sub_buffers: u32,
+    /// Its choice of events.
+    pub events: String,
+    /// Where its recording goes.
+    pub trace: Option<PathBuf>,
+}
+
+/// What has been written of a layer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerStatus {
+    /// Folder of the layer in the recording.
+    pub path: String,
+    /// Records written.
+    pub records: u64,
+    /// Records lost.
+    pub lost: u64,
+    /// Records or sub-buffers overwritten in flight-recorder mode.
+    pub overwritten: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_is_what_the_documentation_says() {
+        let request: Request = serde_json::from_str(r#"{"command":"snapshot","dir":"/tmp/a"}"#).unwrap();
+
+        assert_eq!(request, Request::Snapshot { dir: "/tmp/a".into(), session: None });
+    }
+
+    #[test]
+    fn documented_requests_are_requests() {
+        let document = include_str!("../../../docs/control.md");
+        let block = document.split("```json\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+
+        let requests: Vec<Request> = block.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+
+        assert_eq!(requests.len(), 7);
+    }
+
+    #[test]
+    fn unknown_command_and_unknown_field_are_refused() {
+        assert!(serde_json::from_str::<Request>(r#"{"command":"fly"}"#).is_err());
+        assert!(serde_json::from_str::<Request>(r#"{"command":"session-stop","name":"a","x":1}"#).is_err());
+    }
+
+    #[test]
+    fn answers_survive_their_line() {
+        let answers = [Answer::done("a"), Answer::refused("b"), Answer::Status(Box::default())];
+
+        let lines = answers.clone().map(|answer| serde_json::to_string(&answer).unwrap());
+
+        assert!(lines.iter().all(|line| !line.contains('\n')));
+        assert_eq!(lines.map(|line| serde_json::from_str::<Answer>(&line).unwrap()), answers);
+    }
+
+    #[test]
+    fn modes_have_the_names_that_users_type() {
+        assert_eq!("flight-recorder".parse(), Ok(Mode::FlightRecorder));
+        assert!("flight".parse::<Mode>().unwrap_err().contains("flight-recorder"));
+    }
+}

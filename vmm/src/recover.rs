@@ -1,0 +1,258 @@
+//! `strata recover`: a trace of the trace region of a VM whose process died, from the bytes of the file.
+//!
+//! The file is mapped privately: it stays as it is, and can be recovered again. What was known of the recording lies
+//! beside it (`session.json`, see [`crate::control::directory`]); without that, times are ticks without a date.
+#![allow(unsafe_code)] // The region is a memory-mapped file.
+
+use crate::control::directory::{self, REGION_FILE};
+use crate::run::trace_folder::{TraceFolder, TraceFolderError};
+use crate::tracing::region::guest_text;
+use crate::tracing::ring_layer::RingLayer;
+use memmap2::MmapOptions;
+use shared_ring::consumer::Consumer;
+use shared_ring::crash::{CrashError, CrashProcess, CrashRegion, CrashSession};
+use shared_ring::host_memory::HostMemory;
+use shared_ring::layout::{AGENT_ABSENT, Mode, SESSION_SLOTS};
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use thiserror::Error;
+use trace_merge::clock::{Clock, MAX_FREQUENCY, UtcAnchor};
+use trace_merge::session::{
+    FORMAT_VERSION, Guest, Host, Layer, LayerKind, Missing, Process, Session, SessionError, Started, Vm, is_vm_name,
+};
+use trace_merge::writer::{LayerWriter, NewLayer, WriteError};
+use uuid::Uuid;
+
+/// Name of a VM of which nothing but the region is left.
+const UNKNOWN_VM: &str = "vm0";
+/// No record is too young: there is no clock to compare with.
+const LATEST: u64 = u64::MAX;
+
+/// Why there is no trace.
+#[derive(Debug, Error)]
+pub enum RecoverError {
+    /// The file cannot be read.
+    #[error("cannot read the trace region '{}': give the region file that `strata ps` names", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// The VM is running.
+    #[error("VM '{name}' is still running: use `strata ctl {pid} snapshot DIR`, or stop it")]
+    Running {
+        /// Its name.
+        name: String,
+        /// Its process.
+        pid: u32,
+    },
+    /// The file is no region.
+    #[error("'{}' cannot be recovered", path.display())]
+    NotARegion {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: CrashError,
+    },
+    /// The trace folder cannot be used.
+    #[error(transparent)]
+    TraceFolder(#[from] TraceFolderError),
+    /// A layer cannot be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// The description cannot be written.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+}
+
+/// What was recovered.
+#[derive(Debug)]
+pub struct Recovered {
+    /// The trace, and where it lies: one for each session that the VM had, the one that it was started with first.
+    pub traces: Vec<(PathBuf, Session)>,
+    /// What of the region could not be read, a line each.
+    pub damage: Vec<String>,
+    /// Where the recording went that was written while the VM ran.
+    pub written_before: Option<PathBuf>,
+}
+
+/// Makes traces of the region in the file (or VM's folder) `path`: of the session that the VM was started with in the new
+/// folder `out`, of each other session in a folder beside it, `out-NAME`.
+///
+/// # Errors
+/// When `path` is no region, its VM is running, or a folder cannot be written. What was made is removed then.
+pub fn recover(path: &Path, out: &Path) -> Result<Recovered, RecoverError> {
+    let path = if path.is_dir() { path.join(REGION_FILE) } else { path.to_path_buf() };
+    let found = path.parent().map(Path::to_path_buf).and_then(directory::look_at);
+    if let Some(vm) = found.as_ref().filter(|found| found.alive).map(|found| &found.vm) {
+        return Err(RecoverError::Running { name: vm.name.clone(), pid: vm.pid });
+    }
+    let memory = map(&path).map_err(|source| RecoverError::Read { path: path.clone(), source })?;
+    let region = CrashRegion::open(memory).map_err(|source| RecoverError::NotARegion { path: path.clone(), source })?;
+    let session = describe(&region, &path);
+    let mut recovered = Recovered { traces: Vec::new(), damage: Vec::new(), written_before: None };
+    let mut folders = Vec::new();
+    for slot in 0..SESSION_SLOTS {
+        let crashed = match region.session(slot) {
+            Ok(Some(crashed)) => crashed,
+            Ok(None) => continue,
+            Err(error) => {
+                recovered.damage.push(format!("session slot {slot}: {error}"));
+                continue;
+            }
+        };
+        if slot == 0 && crashed.rings.mode == Mode::Discard {
+            recovered.written_before = found.as_ref().and_then(|found| found.vm.trace.clone());
+        }
+        let dir = if slot == 0 { out.to_path_buf() } else { beside(out, &session_name(&crashed)) };
+        let folder = TraceFolder::create(&dir)?;
+        let trace = write(&region, &crashed, folder.path(), session.clone())?;
+        folders.push(folder);
+        recovered.traces.push((dir, trace));
+    }
+    folders.iter_mut().for_each(TraceFolder::keep);
+    Ok(recovered)
+}
+
+/// `recovered` for reading.
+#[must_use]
+pub fn text(recovered: &Recovered) -> String {
+    let mut out = String::new();
+    // Writing to a string does not fail.
+    for (dir, session) in &recovered.traces {
+        let streams = || session.layers.iter().flat_map(|layer| &layer.streams);
+        let _ = writeln!(
+            out,
+            "{}: {} records in {} layers, {} lost, {} bytes not committed or not readable",
+            dir.display(),
+            streams().map(|stream| stream.records).sum::<u64>(),
+            session.layers.len(),
+            streams().map(|stream| stream.lost.total()).sum::<u64>(),
+            streams().map(|stream| stream.rejected_bytes).sum::<u64>()
+        );
+    }
+    for line in &recovered.damage {
+        let _ = writeln!(out, "damaged: {line}");
+    }
+    if let Some(trace) = &recovered.written_before {
+        let _ = writeln!(out, "what had been written before the process died is in {}", trace.display());
+    }
+    out
+}
+
+/// The bytes of the file, privately.
+fn map(path: &Path) -> io::Result<HostMemory> {
+    let file = File::open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("is no regular file"));
+    }
+    // An empty file cannot be mapped.
+    if file.metadata()?.len() < 8 {
+        return Ok(HostMemory::private(0));
+    }
+    // SAFETY: the mapping is private, so that what is written to it stays here. The file's process is dead (its lock was
+    // looked at); someone who truncates the file meanwhile ends this process with SIGBUS, nothing else.
+    let mut mapping = unsafe { MmapOptions::new().map_copy(&file) }?;
+    let (base, size) = (mapping.as_mut_ptr(), mapping.len() / 8 * 8);
+    // SAFETY: the mapping is page-aligned, at least `size` bytes long and lives as long as the owner, which nobody else
+    // looks into: all access goes through this view.
+    Ok(unsafe { HostMemory::new(base, size, Arc::new(mapping)) })
+}
+
+/// What is known of the recording: what lies beside the region and belongs to it, else what the region says.
+fn describe(region: &CrashRegion, path: &Path) -> Session {
+    let superblock = region.superblock();
+    let uuid = Uuid::from_bytes(superblock.clock_uuid);
+    let beside = path.parent().and_then(|folder| Session::load(folder).ok());
+    let mut session = beside.filter(|session| session.clock.uuid == uuid).unwrap_or_else(|| Session {
+        format: FORMAT_VERSION,
+        strata: env!("CARGO_PKG_VERSION").into(),
+        started: Started::at(0),
+        clock: Clock {
+            uuid,
+            frequency_hz: superblock.clock_frequency.clamp(1, MAX_FREQUENCY),
+            utc: UtcAnchor { ticks: 0, utc_ns: 0, uncertainty_ns: u64::MAX },
+            source: "x86-tsc".into(),
+            vcpus: Vec::new(),
+            error_bound_ns: 0,
+            bound_derivation: "nothing but the trace region was left: the clock's error is not known".into(),
+        },
+        host: Host::default(),
+        vms: Vec::new(),
+        layers: Vec::new(),
+        missing: Vec::new(),
+        outcome: None,
+    });
+    if session.vms.is_empty() {
+        session.vms.push(Vm { name: UNKNOWN_VM.into(), vcpus: region.vcpus(), ..Vm::default() });
+    }
+    let agent = region.agent();
+    for vm in &mut session.vms {
+        if vm.guest.is_none() && agent.state != AGENT_ABSENT {
+            vm.guest = Some(Guest { kernel: guest_text(&agent.kernel_release), agent_abi: agent.abi_version });
+        }
+        vm.region = Some(path.into());
+    }
+    session.layers.clear();
+    session.missing.retain(|missing| !matches!(missing.layer, LayerKind::HostKernel | LayerKind::Vmm));
+    session.missing.extend([LayerKind::HostKernel, LayerKind::Vmm].map(|layer| Missing {
+        layer,
+        reason: "recovered from the trace region, which holds the guest's records only".into(),
+        fix: "none: they died with strata's process".into(),
+    }));
+    session.outcome = Some("strata's process died; recovered from the trace region".into());
+    session
+}
+
+/// Writes what the rings of `crashed` hold into `dir`; the first session has the processes too.
+fn write(
+    region: &CrashRegion,
+    crashed: &CrashSession,
+    dir: &Path,
+    mut session: Session,
+) -> Result<Session, RecoverError> {
+    let vm = session.vms.first().map_or_else(|| UNKNOWN_VM.into(), |vm| vm.name.clone());
+    let new = |kind, process, packet_size| NewLayer { kind, vm: Some(vm.clone()), process, packet_size };
+    let size = crashed.rings.geometry.sub_buffer_size();
+    let rings = (0..region.vcpus()).filter_map(|vcpu| region.kernel_ring(crashed, vcpu)).collect();
+    let writer = LayerWriter::create(dir, &session, new(LayerKind::GuestKernel, None, size))?;
+    let mut layers = vec![finish(RingLayer::new(writer, Some(region.kernel_registry()), rings))?];
+    let processes = if crashed.slot == 0 { region.processes() } else { Vec::new() };
+    let size = region.process_rings().geometry.sub_buffer_size();
+    for CrashProcess { slot, pid, comm } in processes {
+        let rings: Vec<Consumer> = (0..region.vcpus()).filter_map(|vcpu| region.process_ring(slot, vcpu)).collect();
+        let process = Process { pid, comm: guest_text(&comm) };
+        let writer = LayerWriter::create(dir, &session, new(LayerKind::GuestUser, Some(process), size))?;
+        layers.push(finish(RingLayer::new(writer, region.process_registry(slot), rings))?);
+    }
+    session.layers = layers;
+    session.save(dir)?;
+    Ok(session)
+}
+
+fn finish(mut layer: RingLayer) -> Result<Layer, WriteError> {
+    layer.finish(LATEST)?;
+    Ok(layer.layer())
+}
+
+/// The session's name, if it can be part of a file name, else one by its slot.
+fn session_name(crashed: &CrashSession) -> String {
+    let name = guest_text(&crashed.name);
+    if is_vm_name(&name) { name } else { format!("session{}", crashed.slot) }
+}
+
+/// The folder `out-NAME`.
+fn beside(out: &Path, name: &str) -> PathBuf {
+    let mut file_name = out.file_name().unwrap_or_default().to_os_string();
+    file_name.push(format!("-{name}"));
+    out.with_file_name(file_name)
+}
+
+#[cfg(test)]
+mod tests;

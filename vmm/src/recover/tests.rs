@@ -1,0 +1,126 @@
+use super::*;
+use crate::control::directory::VmDirectory;
+use crate::control::directory::tests::{description, runtime};
+use crate::tracing::region::TraceRegion;
+use shared_ring::event::{Event, Field, FieldType};
+use shared_ring::layout::Geometry;
+use shared_ring::producer::Producer;
+use shared_ring::region::{RegionConfig, Rings};
+use shared_ring::registry::Registry;
+use shared_ring::storage::Smp;
+use std::fs;
+use tempfile::TempDir;
+use trace_merge::check;
+
+const EVENT: Event = Event { id: 1, class: 0, name: "test:event", fields: &[Field::new("number", FieldType::U64)] };
+
+/// Leaves a region behind in which vCPU 0 recorded events at the times 1 to `count`.
+fn leave_region(directory: &VmDirectory, mode: Mode, count: u64) {
+    let rings = Rings { geometry: Geometry::new(4096, 4).unwrap(), mode };
+    let config = RegionConfig {
+        vcpus: 2,
+        sessions: [Some(rings), None, None, None],
+        process_rings: rings,
+        process_slots: 1,
+        registry_size: 4096,
+        process_registry_size: 4096,
+    };
+    let file = directory.create_region().unwrap();
+    let region = TraceRegion::create(file, config, Uuid::from_u128(7), 1_000_000_000).unwrap();
+    let layout = region.layout();
+    let ring = region.memory().part(layout.kernel_ring(0, 0), rings.ring_size());
+    let registry = region.memory().part(layout.registry, layout.registry_size);
+    // SAFETY: both storages cover their parts, which the region keeps mapped; nobody else writes there.
+    let (registry, producer) = unsafe {
+        (
+            Registry::new(Smp::new(registry.base()), layout.registry_size),
+            Producer::new(Smp::new(ring.base()), rings.geometry, mode),
+        )
+    };
+    assert!(registry.append(&EVENT));
+    for time in 1..=count {
+        producer.record(|| time, EVENT.id, &time.to_le_bytes());
+    }
+}
+
+/// A VM's folder whose process is dead, with such a region.
+fn dead(mode: Mode, count: u64) -> (TempDir, PathBuf) {
+    let runtime = runtime();
+    let mut directory = VmDirectory::create(runtime.path(), &description("a")).unwrap();
+    leave_region(&directory, mode, count);
+    directory.keep();
+    let region = directory.region();
+    (runtime, region)
+}
+
+fn records(session: &Session) -> u64 {
+    session.layers.iter().flat_map(|layer| &layer.streams).map(|stream| stream.records).sum()
+}
+
+#[test]
+fn everything_committed_is_recovered_twice_and_the_region_stays_as_it_was() {
+    let (runtime, region) = dead(Mode::Discard, 10);
+    let before = fs::read(&region).unwrap();
+
+    let first = recover(&region, &runtime.path().join("first")).unwrap();
+    let second = recover(region.parent().unwrap(), &runtime.path().join("second")).unwrap();
+
+    assert_eq!((records(&first.traces[0].1), records(&second.traces[0].1)), (10, 10));
+    assert_eq!(first.written_before, Some("/tmp/trace".into()));
+    assert!(fs::read(&region).unwrap() == before);
+}
+
+#[test]
+fn flight_recorder_holds_the_last_records_before_the_death() {
+    let (runtime, region) = dead(Mode::FlightRecorder, 5000);
+    let out = runtime.path().join("out");
+
+    let recovered = recover(&region, &out).unwrap();
+
+    let session = &recovered.traces[0].1;
+    let trace = trace_merge::reader::Trace::open(&out).unwrap();
+    let layer = &trace.layers()[0];
+    let times: Vec<u64> = layer.records(&layer.streams[0]).map(|record| record.time).collect();
+    assert_eq!(times.last(), Some(&5000));
+    assert_eq!(times.len() as u64, 5000 - times[0] + 1);
+    assert!(session.layers[0].streams[0].overwritten > 0 && recovered.written_before.is_none());
+}
+
+#[test]
+fn recovered_trace_passes_the_check_which_says_what_it_could_not() {
+    let (runtime, region) = dead(Mode::FlightRecorder, 100);
+    let out = runtime.path().join("out");
+    recover(&region, &out).unwrap();
+
+    let result = check::check(&trace_merge::reader::Trace::open(&out).unwrap(), 10).unwrap();
+
+    assert!(result.passed(), "{result:?}");
+    assert_eq!((result.records, result.unchecked, result.without_periods.len()), (100, 100, 1));
+}
+
+#[test]
+fn region_of_a_running_vm_is_refused() {
+    let runtime = runtime();
+    let directory = VmDirectory::create(runtime.path(), &description("a")).unwrap();
+    leave_region(&directory, Mode::Discard, 1);
+
+    let error = recover(&directory.region(), &runtime.path().join("out")).unwrap_err();
+
+    assert!(error.to_string().contains("still running"), "{error}");
+    assert!(!runtime.path().join("out").exists());
+}
+
+#[test]
+fn file_that_is_no_region_is_refused_and_leaves_nothing() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("out");
+    let junk = dir.path().join("junk");
+    fs::write(&junk, vec![0x5a; 1 << 16]).unwrap();
+    let empty = dir.path().join("empty");
+    fs::write(&empty, []).unwrap();
+
+    let errors = [&junk, &empty, &dir.path().join("nothing")].map(|path| recover(path, &out).unwrap_err().to_string());
+
+    assert!(errors.iter().zip(["junk", "empty", "nothing"]).all(|(error, name)| error.contains(name)), "{errors:?}");
+    assert!(!out.exists());
+}

@@ -1,0 +1,130 @@
+//! What is known of a recording besides its records: the session's description, kept up to date with what the guest and
+//! the monitor tell.
+
+use super::region::{EnabledEvents, TraceRegion, enabled_among, guest_text};
+use super::selection::{Layer as SelectionLayer, Selection};
+use clock_sync::tsc;
+use shared_ring::event::{EventDescription, class};
+use shared_ring::layout::{AGENT_ABSENT, AgentState};
+use std::mem::offset_of;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use trace_merge::session::{Guest, Layer, LayerKind, Missing, Session, SessionError};
+
+/// What is known of a recording.
+pub struct Facts {
+    /// The recording's folder.
+    pub dir: PathBuf,
+    /// What `session.json` says.
+    pub session: Session,
+    /// Name of the VM.
+    pub vm: String,
+    /// The region shared with the guest.
+    pub region: Arc<TraceRegion>,
+    /// Which events are wanted.
+    pub selection: Selection,
+    /// Host threads of the vCPUs, filled in as they start.
+    pub vcpu_threads: Arc<Mutex<Vec<(u32, u32)>>>,
+    /// Whether an agent was given to the guest; without one its layers are expected to stay empty.
+    pub agent: bool,
+    /// Where what is known is kept beside the region, for whoever recovers it.
+    pub beside_region: Option<PathBuf>,
+}
+
+impl Facts {
+    /// The youngest time that a record may carry. One second of slack leaves it to `strata check` to judge a clock that
+    /// is a little wrong; what lies further ahead would spoil the order of everything after it.
+    #[must_use]
+    pub fn latest(&self) -> u64 {
+        tsc::read_ordered().saturating_add(self.session.clock.frequency_hz)
+    }
+
+    /// The bits that the guest's session gets for `events` of the agent's own registry, which is the truth about its ids.
+    #[must_use]
+    pub fn enabled(&self, events: &[EventDescription]) -> EnabledEvents {
+        enabled_guest_events(events, &self.selection)
+    }
+
+    /// Takes over what the agent says about the guest and which threads run its vCPUs; `true` when that is new.
+    pub fn look(&mut self) -> bool {
+        let guest = self.note_guest();
+        self.note_threads() || guest
+    }
+
+    fn note_guest(&mut self) -> bool {
+        let agent = self.region.layout().agent;
+        let memory = self.region.memory();
+        let Some(vm) = self.session.vms.iter_mut().find(|vm| vm.name == self.vm) else { return false };
+        if vm.guest.is_some() || memory.load(agent + offset_of!(AgentState, state)) == AGENT_ABSENT {
+            return false;
+        }
+        let mut release = [0; 64];
+        memory.read(agent + offset_of!(AgentState, kernel_release), &mut release);
+        let agent_abi = memory.load(agent + offset_of!(AgentState, abi_version));
+        vm.guest = Some(Guest { kernel: guest_text(&release), agent_abi });
+        true
+    }
+
+    fn note_threads(&mut self) -> bool {
+        let Some(vm) = self.session.vms.iter_mut().find(|vm| vm.name == self.vm) else { return false };
+        let mut threads = self.vcpu_threads.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        threads.sort_unstable();
+        let threads: Vec<i32> = threads.into_iter().map(|(_, tid)| tid.cast_signed()).collect();
+        let new = vm.vcpu_threads != threads;
+        vm.vcpu_threads = threads;
+        new
+    }
+
+    /// What the recording does not have, now that the guest has ended and `refused` of its processes were too many.
+    #[must_use]
+    pub fn missing_at_end(&self, refused: u64) -> Vec<Missing> {
+        let mut missing = Vec::new();
+        let guest_said_hello = self.session.vms.iter().any(|vm| vm.name == self.vm && vm.guest.is_some());
+        if self.agent && !guest_said_hello {
+            missing.extend([LayerKind::GuestKernel, LayerKind::GuestUser].map(|layer| Missing {
+                layer,
+                reason: "the agent was given to the guest, but did not come up".into(),
+                fix: "look for 'strata' in the guest's console output".into(),
+            }));
+        }
+        if refused > 0 {
+            missing.push(Missing {
+                layer: LayerKind::GuestUser,
+                reason: format!("{refused} processes more than a recording keeps apart"),
+                fix: "trace fewer short-lived processes".into(),
+            });
+        }
+        missing
+    }
+
+    /// Writes `session.json` with `layers`.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn save(&mut self, layers: Vec<Layer>) -> Result<(), SessionError> {
+        self.session.layers = layers;
+        self.session.save(&self.dir)
+    }
+
+    /// Writes what is known beside the region.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn save_beside_region(&self) -> Result<(), SessionError> {
+        let Some(folder) = &self.beside_region else { return Ok(()) };
+        Session { layers: Vec::new(), ..self.session.clone() }.save(folder)
+    }
+}
+
+/// The bits for `events` of the guest's kernel that `selection` wants, and for applications if it wants any of theirs.
+#[must_use]
+pub fn enabled_guest_events<'a>(
+    events: impl IntoIterator<Item = &'a EventDescription>,
+    selection: &Selection,
+) -> EnabledEvents {
+    let mut enabled = enabled_among(events, |name| selection.includes(SelectionLayer::Guest, name));
+    if selection.includes_applications() {
+        enabled.class_mask |= 1 << class::USER;
+    }
+    enabled
+}

@@ -1,0 +1,59 @@
+//! The guest kernel's rings of one session: everything that a layer of it is made of.
+
+use super::ring_layer::RingLayer;
+use shared_ring::consumer::Consumer;
+use shared_ring::host_memory::HostMemory;
+use shared_ring::region::{RegionLayout, Rings};
+use shared_ring::registry::Tail;
+use std::path::Path;
+use trace_merge::session::{LayerKind, Session};
+use trace_merge::writer::{LayerWriter, NewLayer, WriteError};
+
+/// The guest kernel's rings in a session slot.
+#[derive(Clone, Debug)]
+pub struct KernelRings {
+    memory: HostMemory,
+    layout: RegionLayout,
+    slot: usize,
+    rings: Rings,
+    vm: String,
+}
+
+impl KernelRings {
+    /// The rings of session slot `slot`, used as `rings`, in the region `memory` of the VM called `vm`.
+    #[must_use]
+    pub const fn new(memory: HostMemory, layout: RegionLayout, slot: usize, rings: Rings, vm: String) -> Self {
+        Self { memory, layout, slot, rings, vm }
+    }
+
+    /// Geometry and mode.
+    #[must_use]
+    pub const fn rings(&self) -> Rings {
+        self.rings
+    }
+
+    /// The kernel's event registry, from its beginning.
+    #[must_use]
+    pub fn registry(&self) -> Tail {
+        Tail::new(self.memory.part(self.layout.registry, self.layout.registry_size))
+    }
+
+    /// A layer of these rings, new in the recording `dir`.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn layer(&self, dir: &Path, session: &Session) -> Result<RingLayer, WriteError> {
+        let layer = NewLayer {
+            kind: LayerKind::GuestKernel,
+            vm: Some(self.vm.clone()),
+            process: None,
+            packet_size: self.rings.geometry.sub_buffer_size(),
+        };
+        let writer = LayerWriter::create(dir, session, layer)?;
+        let ring = |vcpu| {
+            let memory = self.memory.part(self.layout.kernel_ring(self.slot, vcpu), self.rings.ring_size());
+            Consumer::new(memory, self.rings.geometry, self.rings.mode, vcpu)
+        };
+        Ok(RingLayer::new(writer, Some(self.registry()), (0..self.layout.config.vcpus).map(ring).collect()))
+    }
+}

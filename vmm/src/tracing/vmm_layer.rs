@@ -1,0 +1,24 @@
+//! The monitor's layer, made of the rings of its tracer.
+
+use super::ring_layer::RingLayer;
+use super::vmm_events::{EVENTS, VmmTracer};
+use shared_ring::consumer::Consumer;
+use shared_ring::event::EventDescription;
+use std::path::Path;
+use trace_merge::session::{LayerKind, Session};
+use trace_merge::writer::{LayerWriter, NewLayer, WriteError};
+
+/// The layer of `tracer`'s rings, new in the recording `dir` of the VM called `vm`.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn vmm_layer(tracer: &VmmTracer, vm: &str, dir: &Path, session: &Session) -> Result<RingLayer, WriteError> {
+    let rings = tracer.ring_set();
+    let packet_size = rings.geometry.sub_buffer_size();
+    let layer = NewLayer { kind: LayerKind::Vmm, vm: Some(vm.into()), process: None, packet_size };
+    let mut writer = LayerWriter::create(dir, session, layer)?;
+    let events: Vec<EventDescription> = EVENTS.iter().map(EventDescription::from).collect();
+    writer.add_events(&events)?;
+    let consumer = |(number, ring)| Consumer::new(ring, rings.geometry, rings.mode, number);
+    Ok(RingLayer::new(writer, None, (0..).zip(tracer.rings()).map(consumer).collect()))
+}
