@@ -189,6 +189,11 @@ impl Storage for RseqLocal {
     }
 
     #[inline(always)]
+    fn fence_release(&self) {
+        self.smp.fence_release();
+    }
+
+    #[inline(always)]
     unsafe fn write(&self, offset: usize, bytes: &[u8]) {
         // SAFETY: passed on from the caller.
         unsafe { self.smp.write(offset, bytes) }
