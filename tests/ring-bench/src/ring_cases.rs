@@ -275,10 +275,52 @@ pub fn floor_cases(rate: TickRate) -> anyhow::Result<Vec<Case>> {
         })))
     };
     let mut cases = vec![Case { key: "floor/rdtsc", label: "one rdtsc".to_owned(), sample: Box::new(rdtsc) }];
+    cases.push(minimum_case(rate)?);
     cases.push(copy_case::<2>("floor/copy/16", rate)?);
     cases.push(copy_case::<4>("floor/copy/32", rate)?);
     cases.push(copy_case::<8>("floor/copy/64", rate)?);
     Ok(cases)
+}
+
+/// The instructions without which no ring of this kind records an event, and nothing else: read the clock, compare and
+/// exchange the write count, store header and payload, add to a commit count. No loss, no sub-buffers, no consumer.
+fn minimum_case(rate: TickRate) -> anyhow::Result<Case> {
+    let buffer = SharedMapping::new(4096 + (1 << 20))?;
+    let sample = move || {
+        // SAFETY: the counts lie in the buffer's first page, which nothing else uses; only this thread records.
+        let storage = unsafe { CpuLocal::new(buffer.base()) };
+        let took = sample(|| {
+            let storage = black_box(&storage);
+            chunk_of(|number| {
+                black_box(record_minimum(storage, number));
+            })
+        });
+        // The mapping stays with the closure.
+        black_box(&buffer);
+        Ok(rate.nanoseconds(took))
+    };
+    let label = "rdtsc, CAS, store of 24 B, add: nothing else".to_owned();
+    Ok(Case { key: "floor/minimum", label, sample: Box::new(sample) })
+}
+
+#[inline(never)]
+#[allow(clippy::cast_possible_truncation, reason = "an offset of less than 2^20")]
+fn record_minimum(storage: &CpuLocal, value: u64) -> bool {
+    const COMMIT_COUNT: usize = 64;
+    // SAFETY: the offsets are those of two counts, and of 24 bytes in the mebibyte behind their page, aligned to 8.
+    unsafe {
+        let write = storage.load(0);
+        let time = ticks();
+        if !storage.compare_exchange(0, write, write + 24) {
+            return false;
+        }
+        // Half of the buffer, so that no record leaves it.
+        let at = 4096 + (write & ((1 << 19) - 1)) as usize;
+        storage.store_release(at, time << 32 | u64::from(EVENT_ID));
+        storage.write(at + 8, [value.to_le_bytes(), (!value).to_le_bytes()].as_flattened());
+        storage.fetch_add(COMMIT_COUNT, 24);
+    }
+    true
 }
 
 /// Copies payload after payload into a buffer as large as the rings: `memcpy`, and nothing else.
