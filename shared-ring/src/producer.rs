@@ -152,7 +152,8 @@ impl<S: Storage> Producer<S> {
         let geometry = self.geometry;
         let largest = RECORD_HEADER_SIZE + EXTENDED_HEADER_SIZE + padded(payload);
         if payload > usize::from(u16::MAX) || PACKET_HEADER_SIZE + largest > sub_buffer_bytes(geometry) {
-            return self.lose(RING_LOST_TOO_LARGE);
+            self.lose(RING_LOST_TOO_LARGE);
+            return Err(NotReserved::Lost);
         }
         let too_early = if mutated!(TimeBeforeLoop) { now() } else { None };
         loop {
@@ -170,7 +171,10 @@ impl<S: Storage> Producer<S> {
                     Attempt::Done { position, at, extended } => {
                         return Ok(self.reservation(position, at, time, id, payload, extended));
                     }
-                    Attempt::Lost(counter) => return self.lose(counter),
+                    Attempt::Lost(counter) => {
+                        self.lose(counter);
+                        return Err(NotReserved::Lost);
+                    }
                     Attempt::Retry => continue,
                 }
             }
@@ -447,14 +451,13 @@ impl<S: Storage> Producer<S> {
 
     #[cold]
     #[inline(never)]
-    fn lose(&self, counter: usize) -> Result<Reservation, NotReserved> {
+    fn lose(&self, counter: usize) {
         if mutated!(LossNotAtomic) {
             self.add_in_two_steps(counter, 1);
-            return Err(NotReserved::Lost);
+            return;
         }
         // SAFETY: a control word of the ring.
         unsafe { self.storage.fetch_add(counter, 1) };
-        Err(NotReserved::Lost)
     }
 
     /// What a context may not do to a word that another one can change in between; for mutants.
