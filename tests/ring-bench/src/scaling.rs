@@ -1,14 +1,18 @@
 //! Several producers at once, and rings of several sizes.
 
+use std::hint::black_box;
 use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
 use shared_ring::layout::Mode;
+use shared_ring::producer::Producer;
+use shared_ring::storage::Storage;
 
-use crate::ring_cases::{Ring, SUB_BUFFER_SIZE, SUB_BUFFERS, sample_ring};
-use crate::sampling::{Case, Measured, TickRate, median, ticks};
+use crate::ring_cases::{Ring, SUB_BUFFER_SIZE, SUB_BUFFERS, probe, sample_ring};
+use crate::sampling::{Case, Measured, TickRate, median, ordered_ticks, ticks};
 
 /// What an event costs while `producers` threads record.
 #[derive(Clone, Debug, Serialize)]
@@ -64,7 +68,18 @@ fn flight_recorder() -> anyhow::Result<Ring> {
     Ring::new(SUB_BUFFER_SIZE, SUB_BUFFERS, Mode::FlightRecorder)
 }
 
-/// Ticks per event of each thread, all of them recording at the same time.
+/// Events in a chunk: few, since a chunk that two threads contend for takes many times as long as another one, and must still
+/// be much shorter than a time slice.
+const EVENTS: u64 = 200;
+
+/// A chunk that takes longer than this was interrupted, ticks (about half a millisecond).
+const INTERRUPTED: u64 = 1_000_000;
+
+/// When a chunk began and ended, ticks.
+type Span = (u64, u64);
+
+/// Ticks per event of each thread, from the chunks during which all the other threads recorded too. A thread whose
+/// neighbours were descheduled all the time has none.
 fn together(cpus: &[usize], rings: &[Arc<Ring>], smp: bool) -> anyhow::Result<Vec<f64>> {
     let barrier = Arc::new(Barrier::new(cpus.len()));
     let threads: Vec<_> = cpus
@@ -78,15 +93,57 @@ fn together(cpus: &[usize], rings: &[Arc<Ring>], smp: bool) -> anyhow::Result<Ve
                 pinned?;
                 if smp {
                     // Whoever is descheduled in the middle of a record makes the others lose theirs.
-                    return Ok(sample_ring::<_, 2>(&ring, &ring.smp(), ticks));
+                    return Ok(record_for_a_while(&ring.smp()));
                 }
-                let took = sample_ring::<_, 2>(&ring, &ring.local(), ticks);
+                let spans = record_for_a_while(&ring.local());
                 ring.check_nothing_lost()?;
-                Ok(took)
+                Ok(spans)
             })
         })
         .collect();
-    threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a producer panicked"))?).collect()
+    let spans = threads
+        .into_iter()
+        .map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a producer panicked"))?)
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let medians = (0..spans.len()).map(|thread| median(&mut concurrent_chunks(&spans, thread)));
+    Ok(medians.filter(|took| took.is_finite()).collect())
+}
+
+/// Records chunk after chunk into a flight recorder.
+fn record_for_a_while<S: Storage>(producer: &Producer<S>) -> Vec<Span> {
+    let begin = Instant::now();
+    let mut spans = Vec::new();
+    while begin.elapsed() < Duration::from_millis(30) {
+        let producer = black_box(producer);
+        let start = ordered_ticks();
+        for number in 0..EVENTS {
+            black_box(probe::<S, 2>(producer, ticks, number));
+        }
+        spans.push((start, ordered_ticks()));
+    }
+    spans
+}
+
+/// Ticks per event of those chunks of `thread` during which each of the others was in an undisturbed chunk of its own.
+#[allow(clippy::cast_precision_loss, reason = "a chunk takes far less than 2^53 ticks")]
+fn concurrent_chunks(spans: &[Vec<Span>], thread: usize) -> Vec<f64> {
+    let undisturbed: Vec<Vec<Span>> = spans
+        .iter()
+        .map(|spans| spans.iter().copied().filter(|(begin, end)| end - begin < INTERRUPTED).collect())
+        .collect();
+    // Chunks of one thread follow each other: the first that ends after `begin` is the only one to look at.
+    let overlaps = |&(begin, end): &Span, others: &[Span]| {
+        let first = others.partition_point(|&(_, to)| to <= begin);
+        others.get(first).is_some_and(|&(from, _)| from < end)
+    };
+    undisturbed[thread]
+        .iter()
+        .filter(|span| {
+            let mut others = undisturbed.iter().enumerate().filter(|&(other, _)| other != thread);
+            others.all(|(_, others)| overlaps(span, others))
+        })
+        .map(|(begin, end)| (end - begin) as f64 / EVENTS as f64)
+        .collect()
 }
 
 /// Keeps the calling thread, and the programs that it starts, on `cpu`.
@@ -123,4 +180,18 @@ pub fn ring_sizes(rate: TickRate, repetitions: usize) -> anyhow::Result<Vec<Meas
         cases.push(Case { key, label, sample: Box::new(sample) });
     }
     crate::sampling::interleave(&mut cases, repetitions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_count_while_the_other_thread_records() {
+        let alone = (0, EVENTS);
+        let beside = (10 * EVENTS, 12 * EVENTS);
+        let spans = [vec![alone, beside], vec![(11 * EVENTS, 12 * EVENTS), (13 * EVENTS, 14 * EVENTS)]];
+
+        assert_eq!(concurrent_chunks(&spans, 0), [2.0]);
+    }
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use lab::paths::Paths;
-use lab::{demo, host, kmod, nested, progress, provision, scenarios, suite};
+use lab::{bench, demo, host, kmod, nested, progress, provision, scenarios, suite};
 
 /// Builds, demonstrates and tests Strata.
 #[derive(Parser)]
@@ -37,9 +37,28 @@ enum Task {
         #[arg(long, value_name = "FILE", default_value = "strata.ko")]
         out: PathBuf,
     },
+    /// Measure, beside other tracers.
+    #[command(subcommand)]
+    Bench(BenchTask),
     /// The lab itself.
     #[command(subcommand)]
     Lab(LabTask),
+}
+
+#[derive(Subcommand)]
+enum BenchTask {
+    /// What recording an event costs, beside LTTng-UST, ftrace and the bare clock; what draining costs beside cp.
+    Ring {
+        /// Samples per case, at least 7.
+        #[arg(long, value_name = "N", default_value_t = 11)]
+        repetitions: usize,
+        /// Write the results to FILE as JSON too.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+        /// Put the tables into docs/performance.md too.
+        #[arg(long)]
+        update_document: bool,
+    },
 }
 
 #[derive(Subcommand)]
@@ -77,6 +96,9 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Task::Kmod { kernel_headers, out } => {
             progress::step("building the guest kernel module", || kmod::build(&paths, &kernel_headers, &out))?;
             println!("{}", out.display());
+        }
+        Task::Bench(BenchTask::Ring { repetitions, json, update_document }) => {
+            bench::ring::run(&paths, &bench::ring::Options { repetitions, json, update_document })?;
         }
         Task::Lab(LabTask::Provision { packages_only: true }) => {
             let kernels = provision::kernels(&paths, true)?;

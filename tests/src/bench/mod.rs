@@ -1,0 +1,3 @@
+//! Benchmarks: what recording an event costs.
+
+pub mod ring;
