@@ -13,10 +13,10 @@
 //!   sub-buffer can be read after a crash up to its first hole.
 //! - In flight-recorder mode nobody clears, and the hole is found by counting: a commit after which everything that is
 //!   reserved in the sub-buffer is committed (`commit_count` equals what `write_count` says, read after the commit)
-//!   stores it as `commit_prefix`. Bytes below that are therefore always whole. Of contexts that nest, the outermost one
-//!   stores it; one that was interrupted just there may put it back by a few records, until the next commit. That costs
-//!   nothing but those records, should all end at that moment, and saves a bus lock per record. Comparing with the end of one's own record would not do: two nested records of equal size
-//!   commit as many bytes as the interrupted one has reserved.
+//!   raises `commit_prefix` to it. Bytes below that are therefore always whole. Of contexts that nest, the outermost one
+//!   raises it; it is a word of its own, never lowered, so that a crash at any instruction hides nothing that lies before
+//!   the first hole. Comparing with the end of one's own record would not do: two nested records of equal size commit as
+//!   many bytes as the interrupted one has reserved.
 //! - In flight-recorder mode a sub-buffer is entered for a new lap only after `commit_seq` of the last one was published,
 //!   which comes after its exchange word was released; see [`exchange`].
 //! - A forced switch leaves the sub-buffer and opens no other: the next record does. An idle ring holds no empty packets.
@@ -414,15 +414,12 @@ impl<S: Storage> Producer<S> {
             let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
             let reserved = geometry.committed_before(write) + geometry.within(write);
             if committed == reserved && geometry.index(write) == sub_buffer {
-                // SAFETY: a control word of the ring.
-                unsafe { self.storage.store_release(geometry.commit_prefix_offset(sub_buffer), committed) };
+                self.raise(geometry.commit_prefix_offset(sub_buffer), committed);
             }
         }
     }
 
-    /// All of a lap is committed in `sub_buffer`: the consumer may have it, then the next lap may begin. Raises
-    /// `commit_seq` to `committed`, never back: a context that was interrupted here must not undo what the interrupting
-    /// one published.
+    /// All of a lap is committed in `sub_buffer`: the consumer may have it, then the next lap may begin.
     #[cold]
     #[inline(never)]
     fn publish(&self, sub_buffer: usize, committed: u64) {
@@ -432,15 +429,24 @@ impl<S: Storage> Producer<S> {
             // SAFETY: `sub_buffer` is one of the ring's; only one addition made its commit count this one.
             unsafe { exchange::complete(&self.storage, self.geometry, sub_buffer, tag) };
         }
-        let word = self.geometry.commit_seq_offset(sub_buffer);
+        self.raise(self.geometry.commit_seq_offset(sub_buffer), committed);
+    }
+
+    /// Raises a published count to `committed`, never back: a context that was interrupted here must not undo what the
+    /// interrupting one published.
+    #[inline(always)]
+    fn raise(&self, word: usize, committed: u64) {
         loop {
             // SAFETY: a control word of the ring.
             let published = unsafe { self.storage.load(word) };
             let is_newer = (committed.wrapping_sub(published)).cast_signed() > 0;
-            if mutated!(PublishWithoutRelease) || mutated!(PublishGoesBack) {
-                let order = if mutated!(PublishGoesBack) { S::store_release } else { S::store };
+            if mutated!(PublishGoesBack) {
                 // SAFETY: a control word of the ring.
-                return unsafe { order(&self.storage, word, committed) };
+                return unsafe { self.storage.store_release(word, committed) };
+            }
+            if mutated!(PublishWithoutRelease) {
+                // SAFETY: a control word of the ring.
+                return unsafe { self.storage.store(word, committed) };
             }
             // SAFETY: a control word of the ring.
             if !is_newer || unsafe { self.storage.compare_exchange(word, published, committed) } {

@@ -602,12 +602,14 @@ impl World {
             if counted != expected {
                 oracle.violate(|| format!("commit count of sub-buffer {index} is {counted}, not {expected}"));
             }
-            let whole = match self.scenario.mode {
-                Mode::Discard => expected & !(self.geometry.sub_buffer_size() - 1),
-                Mode::FlightRecorder => expected,
-            };
+            let whole = expected & !(self.geometry.sub_buffer_size() - 1);
             if published != whole {
                 oracle.violate(|| format!("sub-buffer {index} is published up to {published}, not {whole}"));
+            }
+            let prefix = RingMemory::load(&memory, self.geometry.commit_prefix_offset(index));
+            let is_open = self.scenario.mode == Mode::FlightRecorder && expected != whole;
+            if prefix > expected || is_open && prefix != expected {
+                oracle.violate(|| format!("sub-buffer {index} is said to be whole up to {prefix}, not {expected}"));
             }
         }
         for counter in [RING_LOST_FULL, RING_LOST_WRAPPED, RING_LOST_TOO_LARGE] {
