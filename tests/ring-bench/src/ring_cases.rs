@@ -152,14 +152,13 @@ pub fn sample_ring<S: Storage, const WORDS: usize>(
 ) -> f64 {
     // Room for the chunk's records, the packet headers and the padding at the ends of sub-buffers.
     let room = (CHUNK * (8 + 8 * WORDS as u64)) * 5 / 4;
-    let took = sample(|| {
+    sample(|| {
         ring.make_room(room);
         let producer = black_box(producer);
         chunk_of(|number| {
             black_box(probe::<S, WORDS>(producer, now, number));
         })
-    });
-    took
+    })
 }
 
 /// A trace clock entry with the relation of a vCPU whose TSC is scaled and moved.

@@ -36,8 +36,8 @@ pub fn scaling(cpus: &[usize], rate: TickRate, repetitions: usize) -> anyhow::Re
         std::iter::successors(Some(1), |&count| Some(count * 2)).take_while(|&count| count < cpus.len()).collect();
     counts.push(cpus.len());
     let rings: Vec<Arc<Ring>> = cpus.iter().map(|_| flight_recorder().map(Arc::new)).collect::<anyhow::Result<_>>()?;
-    let shared: Vec<Arc<Ring>> =
-        vec![Arc::new(Ring::new(SUB_BUFFER_SIZE, 4 * SUB_BUFFERS, Mode::FlightRecorder)?); cpus.len()];
+    let one_ring = Arc::new(Ring::new(SUB_BUFFER_SIZE, 4 * SUB_BUFFERS, Mode::FlightRecorder)?);
+    let shared: Vec<Arc<Ring>> = std::iter::repeat_n(one_ring, cpus.len()).collect();
     let mut own_samples = vec![Vec::new(); counts.len()];
     let mut shared_samples = vec![Vec::new(); counts.len()];
     for turn in 0..=repetitions {
