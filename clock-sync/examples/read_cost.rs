@@ -72,7 +72,7 @@ impl TwoSlots {
 fn relation(words: &[AtomicU64; 4]) -> Relation {
     let word = |index: usize| words[index].load(Ordering::Relaxed);
     let widths = word(3);
-    let (shift, hw_bits) = (widths as u32 & 63, ((widths >> 32) as u32).clamp(1, 64));
+    let (shift, hw_bits) = (widths as u32 & 63, (widths >> 32) as u32);
     Relation { hw_base: word(0), trace_base: word(1), mult: word(2), shift, hw_bits }
 }
 
