@@ -18,40 +18,94 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Size of an entry, bytes.
 pub const ENTRY_SIZE: usize = 256;
+/// Offset of the number.
+const NUMBER: usize = 0;
 /// Offset of slot 0.
 const SLOTS: usize = 64;
 /// Distance between the slots: a cache line.
 const SLOT_STRIDE: usize = 64;
 
-/// An entry in memory.
+/// The words of one entry, and the orders in which they are read and written.
+///
+/// [`Reader`] and [`Writer`] are written over this trait, so that a model checker can run the very code that guests and
+/// VMMs run, on memory of its own. Offsets are multiples of 8 below [`ENTRY_SIZE`].
+pub trait EntryMemory {
+    /// Reads the word at `offset` with no ordering.
+    fn load(&self, offset: usize) -> u64;
+    /// Reads the word at `offset` before everything that follows.
+    fn load_acquire(&self, offset: usize) -> u64;
+    /// Writes the word at `offset` with no ordering.
+    fn store(&self, offset: usize, value: u64);
+    /// Writes the word at `offset` after everything that precedes.
+    fn store_release(&self, offset: usize, value: u64);
+    /// Keeps earlier loads before later loads and stores.
+    fn acquire_fence(&self);
+    /// Keeps earlier loads and stores before later stores.
+    fn release_fence(&self);
+}
+
+/// An entry in memory that is shared with another operating system.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+pub struct MappedEntry {
     base: *mut u8,
 }
 
-impl Entry {
+// SAFETY: all access is atomic; `Reader::new` and `Writer::new`, which make it, bind its callers.
+unsafe impl Send for MappedEntry {}
+// SAFETY: as above.
+unsafe impl Sync for MappedEntry {}
+
+impl MappedEntry {
     #[inline(always)]
     fn word(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: the constructors' callers vouch for `ENTRY_SIZE` live, aligned bytes; offsets here are below that.
         unsafe { AtomicU64::from_ptr(self.base.add(offset).cast()) }
     }
+}
+
+impl EntryMemory for MappedEntry {
+    #[inline(always)]
+    fn load(&self, offset: usize) -> u64 {
+        self.word(offset).load(Ordering::Relaxed)
+    }
 
     #[inline(always)]
-    fn slot(&self, number: u64, word: usize) -> &AtomicU64 {
-        self.word(SLOTS + (number & 1) as usize * SLOT_STRIDE + word * 8)
+    fn load_acquire(&self, offset: usize) -> u64 {
+        self.word(offset).load(Ordering::Acquire)
     }
+
+    #[inline(always)]
+    fn store(&self, offset: usize, value: u64) {
+        self.word(offset).store(value, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn store_release(&self, offset: usize, value: u64) {
+        self.word(offset).store(value, Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn acquire_fence(&self) {
+        fence(Ordering::Acquire);
+    }
+
+    #[inline(always)]
+    fn release_fence(&self) {
+        fence(Ordering::Release);
+    }
+}
+
+/// Offset in the entry of word `word` of the slot that update `number` fills.
+#[inline(always)]
+const fn slot(number: u64, word: usize) -> usize {
+    SLOTS + (number & 1) as usize * SLOT_STRIDE + word * 8
 }
 
 /// The guest's side.
 #[derive(Clone, Copy, Debug)]
-pub struct Reader {
-    entry: Entry,
+pub struct Reader<M = MappedEntry> {
+    memory: M,
 }
-
-// SAFETY: the reader only loads atomics.
-unsafe impl Send for Reader {}
-// SAFETY: as above.
-unsafe impl Sync for Reader {}
 
 impl Reader {
     /// A reader of the entry at `base`.
@@ -61,13 +115,21 @@ impl Reader {
     /// through a [`Writer`] only.
     #[must_use]
     pub const unsafe fn new(base: *const u8) -> Self {
-        Self { entry: Entry { base: base.cast_mut() } }
+        Self { memory: MappedEntry { base: base.cast_mut() } }
+    }
+}
+
+impl<M: EntryMemory> Reader<M> {
+    /// A reader of the entry that `memory` holds.
+    #[must_use]
+    pub const fn over(memory: M) -> Self {
+        Self { memory }
     }
 
     /// Whether the entry has ever been written. Until then the trace clock is not known.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.entry.word(0).load(Ordering::Acquire) != 0
+        self.memory.load_acquire(NUMBER) != 0
     }
 
     /// The trace clock, ticks. `counter` reads the hardware counter of the vCPU whose entry this is.
@@ -77,21 +139,24 @@ impl Reader {
     #[inline(always)]
     pub fn now(&self, counter: impl Fn() -> u64) -> u64 {
         loop {
-            let number = self.entry.word(0).load(Ordering::Acquire);
+            let number = self.memory.load_acquire(NUMBER);
             let relation = self.relation(number);
             let time = relation.trace_time(counter());
             // Keeps the loads of the slot before the second load of the number.
-            fence(Ordering::Acquire);
-            if self.entry.word(0).load(Ordering::Relaxed) == number {
+            self.memory.acquire_fence();
+            if self.memory.load(NUMBER) == number {
                 return time;
             }
         }
     }
 
+    /// The relation in the slot of update `number`, as its words are right now: a mixture when the writer is filling
+    /// it, which is why [`now`](Self::now) looks at the number again.
+    #[must_use]
     #[inline(always)]
     #[allow(clippy::cast_possible_truncation, reason = "the last word holds two halves")]
-    fn relation(&self, number: u64) -> Relation {
-        let word = |index| self.entry.slot(number, index).load(Ordering::Relaxed);
+    pub fn relation(&self, number: u64) -> Relation {
+        let word = |index| self.memory.load(slot(number, index));
         let widths = word(3);
         Relation {
             hw_base: word(0),
@@ -105,14 +170,9 @@ impl Reader {
 
 /// The VMM's side; one writer per entry.
 #[derive(Debug)]
-pub struct Writer {
-    entry: Entry,
+pub struct Writer<M = MappedEntry> {
+    memory: M,
 }
-
-// SAFETY: the writer only uses atomics, and is not cloned.
-unsafe impl Send for Writer {}
-// SAFETY: a shared reference to a writer can do nothing.
-unsafe impl Sync for Writer {}
 
 impl Writer {
     /// A writer of the entry at `base`.
@@ -122,21 +182,29 @@ impl Writer {
     /// writes them.
     #[must_use]
     pub const unsafe fn new(base: *mut u8) -> Self {
-        Self { entry: Entry { base } }
+        Self { memory: MappedEntry { base } }
+    }
+}
+
+impl<M: EntryMemory> Writer<M> {
+    /// The writer of the entry that `memory` holds; nobody else writes it.
+    #[must_use]
+    pub const fn over(memory: M) -> Self {
+        Self { memory }
     }
 
     /// Publishes a new relation. Readers use the old one or the new one, never a mixture. Returns the entry's number,
     /// which counts updates from 1.
     pub fn publish(&mut self, relation: &Relation) -> u64 {
-        let number = self.entry.word(0).load(Ordering::Relaxed) + 1;
+        let number = self.memory.load(NUMBER) + 1;
         // The slot about to be filled was current two updates ago: whoever still reads it must be able to see that the
         // number has moved on since, so the last number comes before these stores.
-        fence(Ordering::Release);
+        self.memory.release_fence();
         let widths = u64::from(relation.shift) | u64::from(relation.hw_bits) << 32;
         for (index, word) in [relation.hw_base, relation.trace_base, relation.mult, widths].into_iter().enumerate() {
-            self.entry.slot(number, index).store(word, Ordering::Relaxed);
+            self.memory.store(slot(number, index), word);
         }
-        self.entry.word(0).store(number, Ordering::Release);
+        self.memory.store_release(NUMBER, number);
         number
     }
 }

@@ -62,6 +62,13 @@ impl Lost {
     }
 }
 
+/// Loss counts come from producers that may lie: sums stay at the largest number.
+impl std::iter::Sum for Lost {
+    fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
+        counts.fold(Self::default(), |sum, lost| sum.plus(&lost))
+    }
+}
+
 /// What happened when a consumer looked for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Poll {
@@ -261,14 +268,15 @@ impl<M: RingMemory> Consumer<M> {
     ///
     /// In flight-recorder mode the producers may be running: this is how a snapshot gets their latest records too.
     pub fn poll_stopped(&mut self, packet: &mut Vec<u8>) -> Poll {
+        let reserved = self.memory.load(RING_WRITE_COUNT).wrapping_sub(self.read_count);
+        if self.mode == Mode::Discard && !self.corrupt && (reserved == 0 || self.exhausted) {
+            // Where all is read, commit counts that a hole kept back would look wrong for the next lap.
+            return Poll::Empty;
+        }
         match self.poll(packet) {
             Poll::Empty if self.mode == Mode::FlightRecorder => return self.poll_flight_recorder(packet, true),
             Poll::Empty => {}
             other => return other,
-        }
-        let reserved = self.memory.load(RING_WRITE_COUNT).wrapping_sub(self.read_count);
-        if reserved == 0 || self.exhausted {
-            return Poll::Empty;
         }
         if reserved > self.geometry.data_size() {
             self.corrupt = true;
@@ -331,7 +339,7 @@ impl<M: RingMemory> Consumer<M> {
     /// Copies what is committed without a hole of the sub-buffer at `self.read_count`, which is behind `physical` and of
     /// which `reserved` bytes were reserved. `false` when there is no record in it, or no longer.
     ///
-    /// The producer may be at work: bytes below `commit_seq` are written once per lap, and the exchange word says after
+    /// The producer may be at work: bytes below `commit_prefix` are written once per lap, and the exchange word says after
     /// the copy whether the lap was still the same.
     fn copy_unfinished(&mut self, packet: &mut Vec<u8>, physical: usize, reserved: u64) -> bool {
         let geometry = self.geometry;
@@ -340,11 +348,12 @@ impl<M: RingMemory> Consumer<M> {
             let bytes = committed.checked_sub(geometry.committed_before(self.read_count));
             bytes.filter(|&bytes| bytes <= geometry.sub_buffer_size()).unwrap_or(0)
         };
-        let prefix = of_lap(self.memory.load(geometry.commit_seq_offset(index)));
-        // A context that died between its commit and the raising of `commit_seq` left nothing out. The write count is
-        // read after the commit count: then it counts every record that is counted there.
+        let prefix = of_lap(self.memory.load(geometry.commit_prefix_offset(index)));
+        // A context that died just after its commit left nothing out. The write count is read after the commit count:
+        // then it counts every record that is counted there.
         let committed = of_lap(self.memory.load(geometry.commit_count_offset(index)));
-        let is_whole = self.memory.load(RING_WRITE_COUNT).wrapping_sub(self.read_count) == committed;
+        let reached = self.memory.load(RING_WRITE_COUNT).wrapping_sub(self.read_count);
+        let is_whole = committed == reached.min(geometry.sub_buffer_size());
         let content = if is_whole { committed } else { prefix };
         self.uncommitted = reserved.saturating_sub(content);
         if content <= PACKET_HEADER_SIZE as u64 {
@@ -395,7 +404,10 @@ impl<M: RingMemory> Consumer<M> {
         known: impl Fn(u16) -> Option<&'k EventDescription>,
     ) -> Option<Accepted> {
         let header = read_header(packet)?;
-        let contents = validate(packet, self.claimed, header.time_begin, self.time_end..=latest, known);
+        let mut contents = validate(packet, self.claimed, header.time_begin, self.time_end..=latest, known);
+        if mutated!(TrustContentSize) {
+            contents.content = self.claimed;
+        }
         let claimed_loss =
             Lost { full: header.lost_full, wrapped: header.lost_wrapped, too_large: header.lost_too_large };
         // A header cannot report more loss than the ring's own counters do by now.
@@ -449,7 +461,9 @@ impl<M: RingMemory> Consumer<M> {
         match self.mode {
             Mode::Discard => {
                 let used = if damaged { self.packet_size() } else { content };
-                self.memory.clear(self.geometry.data_offset(self.read_count), used);
+                if !mutated!(GiveBackUncleared) {
+                    self.memory.clear(self.geometry.data_offset(self.read_count), used);
+                }
                 self.memory.store(RING_READ_COUNT, next);
             }
             // Fails when the producer has pushed the count, or when this was read before. What is not complete stays.

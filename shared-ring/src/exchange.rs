@@ -136,11 +136,19 @@ pub unsafe fn hold<S: Storage>(storage: &S, geometry: Geometry, index: usize) ->
         // SAFETY: as in `peek`.
         let word = ExchangeWord::from_word(unsafe { storage.load(offset) });
         let referenced = word.referenced().to_word();
+        if mutated!(EnterWithoutReference) {
+            return offset_of(geometry, index, word);
+        }
         // The exchange fails when the consumer or a nested writer was faster.
         // SAFETY: as in `peek`.
         let held =
             unsafe { word.is_referenced() || storage.compare_exchange_shared(offset, word.to_word(), referenced) };
         if held {
+            // A consumer that has read what is written from now on must find the reference when it looks at the word
+            // again: it copies sub-buffers that are not complete where they lie.
+            if !mutated!(EnterWithoutFence) {
+                storage.fence_release();
+            }
             return offset_of(geometry, index, word);
         }
     }
@@ -193,6 +201,12 @@ mod reader {
             let physical = word.physical(index);
             if physical > geometry.sub_buffers() as usize || physical == spare {
                 return Take::Corrupt;
+            }
+            if mutated!(LapTagDropped) && !word.is_referenced() && !word.is_taken() {
+                let taken = word.taken(index, spare);
+                if memory.compare_exchange(offset, word.to_word(), taken.to_word()) {
+                    return Take::Taken(physical);
+                }
             }
             if word.tag() < wanted {
                 return Take::Unfinished(physical);

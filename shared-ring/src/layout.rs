@@ -269,8 +269,9 @@ pub const RING_ADOPTED: usize = 168;
 pub const RING_FLUSH_REQUEST: usize = 192;
 /// Offset in a ring of the sub-buffer table: [`SUB_BUFFER_ENTRY_SIZE`] bytes per sub-buffer.
 pub const RING_SUB_BUFFER_TABLE: usize = PAGE_SIZE;
-/// Size of a sub-buffer table entry: `commit_count` (bytes committed, free-running), `commit_seq` (what is published of
-/// it, see [`producer`](crate::producer)), `exchange` (flight recorder: see [`exchange`](crate::exchange)), reserved.
+/// Size of a sub-buffer table entry: `commit_count` (bytes committed, free-running), `commit_seq` (the last
+/// `commit_count` that was a whole number of sub-buffers, which is what the consumer reads), `exchange` (flight recorder:
+/// see [`exchange`](crate::exchange)), `commit_prefix` (flight recorder: a `commit_count` below which there was no hole).
 pub const SUB_BUFFER_ENTRY_SIZE: usize = 32;
 /// Smallest sub-buffer, bytes.
 pub const MIN_SUB_BUFFER_SIZE: u64 = 4096;
@@ -408,6 +409,20 @@ impl Geometry {
         Some(Self { sub_buffer_order, ring_order: sub_buffer_order + sub_buffers.trailing_zeros() })
     }
 
+    /// Rings too small for use, whose every schedule a model checker can run: any powers of two that hold a packet
+    /// header and a record.
+    ///
+    /// # Panics
+    /// When they are not.
+    #[cfg(feature = "verification")]
+    #[must_use]
+    pub const fn for_verification(sub_buffer_size: u64, sub_buffers: u32) -> Self {
+        assert!(sub_buffer_size.is_power_of_two() && sub_buffer_size > PACKET_HEADER_SIZE as u64);
+        assert!(sub_buffers.is_power_of_two() && sub_buffers >= MIN_SUB_BUFFERS && sub_buffers <= MAX_SUB_BUFFERS);
+        let sub_buffer_order = sub_buffer_size.trailing_zeros();
+        Self { sub_buffer_order, ring_order: sub_buffer_order + sub_buffers.trailing_zeros() }
+    }
+
     /// Bytes of a sub-buffer.
     #[must_use]
     #[inline(always)]
@@ -502,6 +517,13 @@ impl Geometry {
     #[inline(always)]
     pub const fn commit_seq_offset(self, index: usize) -> usize {
         self.commit_count_offset(index) + 8
+    }
+
+    /// Offset in the ring of the count below which all of sub-buffer `index` is known to be committed.
+    #[must_use]
+    #[inline(always)]
+    pub const fn commit_prefix_offset(self, index: usize) -> usize {
+        self.commit_count_offset(index) + 24
     }
 
     /// Offset in the ring of the exchange word of sub-buffer `index`.

@@ -15,6 +15,9 @@ compile_error!("the trace region is little-endian");
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("ring counters are free-running 64-bit offsets");
 
+#[macro_use]
+mod mutants;
+
 #[cfg(feature = "std")]
 pub mod c_header;
 #[cfg(feature = "std")]
@@ -26,6 +29,8 @@ pub mod exchange;
 #[cfg(feature = "std")]
 pub mod host_memory;
 pub mod layout;
+#[cfg(feature = "verification")]
+pub use mutants::Mutant;
 #[cfg(feature = "std")]
 pub mod packet;
 pub mod producer;

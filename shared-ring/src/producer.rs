@@ -13,8 +13,9 @@
 //!   sub-buffer can be read after a crash up to its first hole.
 //! - In flight-recorder mode nobody clears, and the hole is found by counting: a commit after which everything that is
 //!   reserved in the sub-buffer is committed (`commit_count` equals what `write_count` says, read after the commit)
-//!   raises `commit_seq` to it. Bytes up to `commit_seq` are therefore always whole. Contexts that nest raise it when the
-//!   outermost one commits. Comparing with the end of one's own record would not do: two nested records of equal size
+//!   stores it as `commit_prefix`. Bytes below that are therefore always whole. Of contexts that nest, the outermost one
+//!   stores it; one that was interrupted just there may put it back by a few records, until the next commit. That costs
+//!   nothing but those records, should all end at that moment, and saves a bus lock per record. Comparing with the end of one's own record would not do: two nested records of equal size
 //!   commit as many bytes as the interrupted one has reserved.
 //! - In flight-recorder mode a sub-buffer is entered for a new lap only after `commit_seq` of the last one was published,
 //!   which comes after its exchange word was released; see [`exchange`].
@@ -109,9 +110,18 @@ impl<S: Storage> Producer<S> {
     #[inline(always)]
     pub fn record(&self, now: impl Fn() -> u64, id: u16, payload: &[u8]) -> bool {
         let Some(reservation) = self.reserve(now, id, payload.len()) else { return false };
+        if mutated!(CommitBeforeWrite) {
+            self.commit(reservation);
+        }
+        if mutated!(HeaderBeforePayload) {
+            // SAFETY: as in `commit`.
+            unsafe { self.storage.store_release(reservation.header_offset, reservation.header.to_word()) };
+        }
         // SAFETY: the reservation is `payload.len()` bytes inside the ring and this context's own until committed.
         unsafe { self.storage.write(reservation.payload_offset, payload) };
-        self.commit(reservation);
+        if !mutated!(CommitBeforeWrite) {
+            self.commit(reservation);
+        }
         true
     }
 
@@ -142,10 +152,11 @@ impl<S: Storage> Producer<S> {
         if payload > usize::from(u16::MAX) || PACKET_HEADER_SIZE + largest > sub_buffer_bytes(geometry) {
             return self.lose(RING_LOST_TOO_LARGE);
         }
+        let too_early = if mutated!(TimeBeforeLoop) { now() } else { None };
         loop {
             // SAFETY: a ring's control word.
             let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
-            let Some(time) = now() else { return Err(NotReserved::NoTime) };
+            let Some(time) = too_early.or_else(&now) else { return Err(NotReserved::NoTime) };
             let used = geometry.within(write);
             if used == 0 {
                 // The last record filled its sub-buffer exactly, or nothing was recorded yet.
@@ -157,7 +168,8 @@ impl<S: Storage> Producer<S> {
             }
             // SAFETY: the packet header of the current sub-buffer lies inside the ring.
             let begin = unsafe { self.storage.load(self.peek_packet(write) + offset_of!(PacketHeader, time_begin)) };
-            let extended = time.wrapping_sub(begin) >> 32 != 0;
+            let distance = time.wrapping_sub(begin);
+            let extended = distance >> 32 != 0 && !(mutated!(ExtendedThresholdOffByOne) && distance == 1 << 32);
             let size = record_bytes(payload, extended);
             if used + size > geometry.sub_buffer_size() {
                 let next = write - used + geometry.sub_buffer_size();
@@ -166,6 +178,10 @@ impl<S: Storage> Producer<S> {
                     Attempt::Lost(counter) => return self.lose(counter),
                     Attempt::Retry => continue,
                 }
+            }
+            if mutated!(ReserveNotAtomic) {
+                // SAFETY: a ring's control word.
+                unsafe { self.storage.store(RING_WRITE_COUNT, write) };
             }
             // SAFETY: a ring's control word.
             if unsafe { self.storage.compare_exchange(RING_WRITE_COUNT, write, write + size) } {
@@ -197,6 +213,7 @@ impl<S: Storage> Producer<S> {
         let commit_word = match self.mode {
             Mode::Discard => geometry.commit_count_offset(index),
             // Published after the exchange word was released.
+            Mode::FlightRecorder if mutated!(ReuseBeforeRelease) => geometry.commit_count_offset(index),
             Mode::FlightRecorder => geometry.commit_seq_offset(index),
         };
         // SAFETY: control words of the ring.
@@ -207,7 +224,7 @@ impl<S: Storage> Producer<S> {
                 self.storage.load(RING_FLUSH_REQUEST),
             )
         };
-        if committed != geometry.committed_before(target) {
+        if committed != geometry.committed_before(target) && !mutated!(NoFullyCommittedTest) {
             // Not fully committed (3): either the reader is a whole lap behind, or contexts that nest between another
             // one's reserve and commit have written a whole lap. A stale `write` shows up here too: look again.
             // SAFETY: a ring's control word.
@@ -216,7 +233,8 @@ impl<S: Storage> Producer<S> {
             }
             return Attempt::Lost(RING_LOST_WRAPPED);
         }
-        if self.mode == Mode::Discard && target.wrapping_sub(read) >= geometry.data_size() {
+        let is_full = target.wrapping_sub(read) >= geometry.data_size() && !mutated!(NoFullTest);
+        if self.mode == Mode::Discard && is_full {
             // Buffer full (1).
             return Attempt::Lost(RING_LOST_FULL);
         }
@@ -268,6 +286,9 @@ impl<S: Storage> Producer<S> {
                 self.leave(write, time);
                 return true;
             }
+            if mutated!(ForceSwitchGivesUp) {
+                return false;
+            }
         }
     }
 
@@ -300,6 +321,9 @@ impl<S: Storage> Producer<S> {
             let oldest = target.wrapping_sub(geometry.data_size()).wrapping_add(geometry.sub_buffer_size());
             // SAFETY: control words of the ring.
             unsafe {
+                if mutated!(PushNotAtomic) {
+                    self.storage.store(RING_READ_COUNT, read);
+                }
                 if self.storage.compare_exchange_shared(RING_READ_COUNT, read, oldest) {
                     self.storage.fetch_add(RING_OVERWRITTEN, geometry.sequence(oldest.wrapping_sub(read)));
                     return;
@@ -314,7 +338,12 @@ impl<S: Storage> Producer<S> {
         let used = geometry.within(position);
         let at = self.enter(position);
         self.close(at - in_sub_buffer(geometry, position), time, used);
-        self.add_committed(geometry.index(position), geometry.sub_buffer_size() - used);
+        if !mutated!(PaddingNotCommitted) {
+            self.add_committed(geometry.index(position), geometry.sub_buffer_size() - used);
+        }
+        if mutated!(PublishWhenLeft) {
+            self.publish(geometry.index(position), geometry.committed_before(position) + geometry.sub_buffer_size());
+        }
     }
 
     /// ENDSWITCHCURRENT: completes the packet header at offset `packet` of the ring; `used` bytes of the packet hold data.
@@ -338,8 +367,13 @@ impl<S: Storage> Producer<S> {
     #[inline(always)]
     fn add_committed(&self, sub_buffer: usize, bytes: u64) {
         let geometry = self.geometry;
-        // SAFETY: a control word of the ring.
-        let before = unsafe { self.storage.fetch_add(geometry.commit_count_offset(sub_buffer), bytes) };
+        let word = geometry.commit_count_offset(sub_buffer);
+        let before = if mutated!(CommitCountNotAtomic) {
+            self.add_in_two_steps(word, bytes)
+        } else {
+            // SAFETY: a control word of the ring.
+            unsafe { self.storage.fetch_add(word, bytes) }
+        };
         let committed = before.wrapping_add(bytes);
         if geometry.within(committed) == 0 {
             self.publish(sub_buffer, committed);
@@ -347,13 +381,17 @@ impl<S: Storage> Producer<S> {
             // SAFETY: a control word of the ring.
             let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
             let reserved = geometry.committed_before(write) + geometry.within(write);
-            if committed == reserved && geometry.index(write) == sub_buffer {
-                self.raise_commit_seq(sub_buffer, committed);
+            let is_whole = committed == reserved || mutated!(PrefixOverHole);
+            if is_whole && geometry.index(write) == sub_buffer {
+                // SAFETY: a control word of the ring.
+                unsafe { self.storage.store_release(geometry.commit_prefix_offset(sub_buffer), committed) };
             }
         }
     }
 
-    /// All of a lap is committed in `sub_buffer`: the consumer may have it, then the next lap may begin.
+    /// All of a lap is committed in `sub_buffer`: the consumer may have it, then the next lap may begin. Raises
+    /// `commit_seq` to `committed`, never back: a context that was interrupted here must not undo what the interrupting
+    /// one published.
     #[cold]
     #[inline(never)]
     fn publish(&self, sub_buffer: usize, committed: u64) {
@@ -363,18 +401,15 @@ impl<S: Storage> Producer<S> {
             // SAFETY: `sub_buffer` is one of the ring's; only one addition made its commit count this one.
             unsafe { exchange::complete(&self.storage, self.geometry, sub_buffer, tag) };
         }
-        self.raise_commit_seq(sub_buffer, committed);
-    }
-
-    /// Raises `commit_seq` to `committed`, never back: a context that was interrupted here must not undo what the
-    /// interrupting one published.
-    #[inline(always)]
-    fn raise_commit_seq(&self, sub_buffer: usize, committed: u64) {
         let word = self.geometry.commit_seq_offset(sub_buffer);
         loop {
             // SAFETY: a control word of the ring.
             let published = unsafe { self.storage.load(word) };
             let is_newer = (committed.wrapping_sub(published)).cast_signed() > 0;
+            if mutated!(PublishWithoutRelease) {
+                // SAFETY: a control word of the ring.
+                return unsafe { self.storage.store(word, committed) };
+            }
             // SAFETY: a control word of the ring.
             if !is_newer || unsafe { self.storage.compare_exchange(word, published, committed) } {
                 return;
@@ -385,9 +420,24 @@ impl<S: Storage> Producer<S> {
     #[cold]
     #[inline(never)]
     fn lose(&self, counter: usize) -> Result<Reservation, NotReserved> {
+        if mutated!(LossNotAtomic) {
+            self.add_in_two_steps(counter, 1);
+            return Err(NotReserved::Lost);
+        }
         // SAFETY: a control word of the ring.
         unsafe { self.storage.fetch_add(counter, 1) };
         Err(NotReserved::Lost)
+    }
+
+    /// What a context may not do to a word that another one can change in between; for mutants.
+    #[allow(dead_code, reason = "only mutants do this")]
+    fn add_in_two_steps(&self, word: usize, value: u64) -> u64 {
+        // SAFETY: a control word of the ring, from the callers.
+        unsafe {
+            let before = self.storage.load(word);
+            self.storage.store(word, before.wrapping_add(value));
+            before
+        }
     }
 
     #[inline(always)]

@@ -5,7 +5,7 @@
 //! producer is written once, over [`Storage`].
 #![allow(unsafe_code)] // Rings live in memory that is shared with another operating system: raw pointers.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Shared memory addressed by byte offsets, with the atomics of its kind.
 ///
@@ -55,6 +55,9 @@ pub trait Storage {
     /// # Safety
     /// As for [`load`](Self::load).
     unsafe fn fetch_add(&self, offset: usize, value: u64) -> u64;
+
+    /// Keeps earlier loads and stores before later stores, as a reader sees them that keeps its loads in order.
+    fn fence_release(&self);
 
     /// Copies `bytes` in, with no ordering.
     ///
@@ -140,6 +143,12 @@ impl Storage for Smp {
     unsafe fn fetch_add(&self, offset: usize, value: u64) -> u64 {
         // SAFETY: passed on from the caller.
         unsafe { self.word(offset) }.fetch_add(value, Ordering::AcqRel)
+    }
+
+    #[inline(always)]
+    fn fence_release(&self) {
+        // No instruction on x86.
+        fence(Ordering::Release);
     }
 
     #[inline(always)]
@@ -246,6 +255,11 @@ impl Storage for CpuLocal {
             );
         }
         before
+    }
+
+    #[inline(always)]
+    fn fence_release(&self) {
+        self.smp.fence_release();
     }
 
     #[inline(always)]

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::binaries;
+use crate::fuzz::{self, FuzzError};
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
 use crate::progress;
@@ -18,6 +19,9 @@ pub enum SuiteError {
     /// A step failed.
     #[error(transparent)]
     Process(#[from] ProcessError),
+    /// A reader of guest bytes can be broken.
+    #[error(transparent)]
+    Fuzz(#[from] FuzzError),
     /// The lab could not be made ready.
     #[error(transparent)]
     Provision(#[from] ProvisionError),
@@ -26,18 +30,34 @@ pub enum SuiteError {
     Duplicates(Vec<String>),
 }
 
-/// Runs format check, lints, duplicate check, doc tests, then all unit, integration and end-to-end tests.
+/// The crates with model checkers' tests, which need their own features and an optimised build.
+const VERIFIED: [&str; 6] =
+    ["-p", "shared-ring", "-p", "clock-sync", "--features", "shared-ring/verification,clock-sync/verification"];
+
+/// Runs format check, lints, duplicate check, doc tests, the model checkers, all unit, integration and end-to-end tests,
+/// then each fuzz target for a minute.
 ///
 /// # Errors
 ///
 /// The first step that fails.
 pub fn run(paths: &Paths) -> Result<(), SuiteError> {
     progress::step("format check", || cargo_visible(paths, &["fmt", "--all", "--check"]))?;
+    progress::step("format check of the fuzz targets", || {
+        cargo_visible(paths, &["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])
+    })?;
     progress::step("duplicate crates", || duplicates(paths))?;
     progress::step("lints", || {
         cargo_visible(paths, &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])
     })?;
+    progress::step("lints of the model checkers", || {
+        let lints = ["--all-targets", "--quiet", "--", "-D", "warnings"];
+        cargo_visible(paths, &[&["clippy"], VERIFIED.as_slice(), &lints].concat())
+    })?;
     progress::step("doc tests", || cargo_visible(paths, &["test", "--workspace", "--doc", "--quiet"]))?;
+    progress::step("model checkers", || {
+        let checkers = ["--profile", "verification", "--test", "explorer", "--test", "loom", "--no-fail-fast"];
+        cargo_visible(paths, &[&["test"], VERIFIED.as_slice(), &checkers].concat())
+    })?;
     // before the tests: here its progress is seen
     let lab = provision::lab(paths)?;
     drop(lab);
@@ -47,6 +67,7 @@ pub fn run(paths: &Paths) -> Result<(), SuiteError> {
         &["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"]
     };
     progress::step("unit, integration and end-to-end tests", || cargo_visible(paths, tests))?;
+    fuzz::run(paths, fuzz::SECONDS, None)?;
     Ok(())
 }
 

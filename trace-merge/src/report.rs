@@ -8,6 +8,7 @@ use crate::session::{LayerKind, Missing, Process, Vm};
 use crate::totals::Totals;
 use crate::vcpu::{SwitchSource, Switches, exits_by_reason};
 use serde::Serialize;
+use shared_ring::consumer::Lost;
 use std::io::{self, Write};
 use std::path::Path;
 use thiserror::Error;
@@ -223,7 +224,7 @@ fn write_layers(layers: &[LayerReport], out: &mut dyn Write) -> io::Result<()> {
     let events: u64 = layers.iter().map(|layer| layer.totals.events).sum();
     let bytes: u64 = layers.iter().map(|layer| layer.totals.bytes).sum();
     let streams: usize = layers.iter().map(|layer| layer.streams).sum();
-    let lost: u64 = layers.iter().map(|layer| layer.totals.lost.total()).sum();
+    let lost = layers.iter().map(|layer| layer.totals.lost).sum::<Lost>().total();
     writeln!(out, "{:width$}  {events:>10}  {bytes:>12}  {streams:>7}  {lost:>10}", "all")?;
     for layer in layers {
         if let Some(incomplete) = &layer.incomplete {

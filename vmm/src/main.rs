@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use clap::Parser;
+use shared_ring::consumer::Lost;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -55,9 +56,9 @@ fn run_guest(args: RunArgs) -> anyhow::Result<ExitCode> {
 /// What was recorded, in a few lines on standard error.
 fn summarise(session: &Session, trace: &Path) {
     for kind in LayerKind::ALL {
-        let streams = session.layers.iter().filter(|layer| layer.kind == kind).flat_map(|layer| &layer.streams);
-        let (records, lost) =
-            streams.fold((0, 0), |(records, lost), stream| (records + stream.records, lost + stream.lost.total()));
+        let streams = || session.layers.iter().filter(|layer| layer.kind == kind).flat_map(|layer| &layer.streams);
+        let records: u64 = streams().map(|stream| stream.records).sum();
+        let lost = streams().map(|stream| stream.lost).sum::<Lost>().total();
         eprintln!("strata: {kind:<12} {records:>10} records, {lost} lost");
     }
     let (bound, trace) = (session.clock.error_bound_ns, trace.display());

@@ -9,7 +9,7 @@ use crate::run::trace_folder::{TraceFolder, TraceFolderError};
 use crate::tracing::region::guest_text;
 use crate::tracing::ring_layer::RingLayer;
 use memmap2::MmapOptions;
-use shared_ring::consumer::Consumer;
+use shared_ring::consumer::{Consumer, Lost};
 use shared_ring::crash::{CrashError, CrashProcess, CrashRegion, CrashSession};
 use shared_ring::host_memory::HostMemory;
 use shared_ring::layout::{AGENT_ABSENT, Mode, SESSION_SLOTS};
@@ -133,8 +133,8 @@ pub fn text(recovered: &Recovered) -> String {
             dir.display(),
             streams().map(|stream| stream.records).sum::<u64>(),
             session.layers.len(),
-            streams().map(|stream| stream.lost.total()).sum::<u64>(),
-            streams().map(|stream| stream.rejected_bytes).sum::<u64>()
+            streams().map(|stream| stream.lost).sum::<Lost>().total(),
+            streams().map(|stream| stream.rejected_bytes).fold(0, u64::saturating_add)
         );
     }
     for line in &recovered.damage {

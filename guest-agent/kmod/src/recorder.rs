@@ -60,11 +60,19 @@ impl SessionRing {
         unsafe { producer.storage().store_release(RING_ADOPTED, 0) };
     }
 
-    /// Tells the host, then begins to record.
-    fn adopt(&self, producer: Producer<CpuLocal>, generation: u64) {
-        // SAFETY: a control word of the ring, inside the region. Nobody looks at `producer` while the generation is 0.
+    /// Tells the host, then begins to record, if `is_current` says that the session is still there. The host looks in
+    /// the opposite order before it gives the rings to another session: at least one of both sees the other.
+    fn adopt(&self, producer: Producer<CpuLocal>, generation: u64, is_current: impl Fn() -> bool) {
+        // SAFETY: a control word of the ring, inside the region. The exchange is a full memory barrier; this CPU is the
+        // only one that writes the word, and it is 0 or left over from a system that ended without letting go.
         unsafe {
-            producer.storage().store_release(RING_ADOPTED, generation);
+            let left = producer.storage().load(RING_ADOPTED);
+            let told = producer.storage().compare_exchange_shared(RING_ADOPTED, left, generation);
+            if !told || !is_current() {
+                producer.storage().store_release(RING_ADOPTED, 0);
+                return;
+            }
+            // Nobody looks at `producer` while the generation is 0.
             self.producer.get().write(MaybeUninit::new(producer));
         }
         self.generation.store(generation, Ordering::Release);
@@ -107,7 +115,8 @@ impl Recorder {
             // SAFETY: `Region::session` found a whole ring of this geometry there, page-aligned; the host hands it out
             // zeroed, and changes it only after `let_go`.
             let producer = unsafe { Producer::new(CpuLocal::new(at), session.rings.geometry, session.rings.mode) };
-            ring.adopt(producer, generation);
+            let is_current = || region.session(slot).is_some_and(|session| session.generation == generation);
+            ring.adopt(producer, generation, is_current);
         }
     }
 
@@ -160,7 +169,7 @@ mod tests {
     use shared_ring::consumer::{Consumer, Poll};
     use shared_ring::event::EventDescription;
     use shared_ring::host_memory::HostMemory;
-    use shared_ring::layout::SessionSlot;
+    use shared_ring::layout::{Mode, SessionSlot};
     use shared_ring::packet::{Records, read_header};
     use shared_ring::region::RegionLayout;
     use std::vec::Vec;
@@ -271,6 +280,22 @@ mod tests {
         follow(&recorder, &memory);
 
         assert_eq!((before, record(&recorder, 0, 0..1)), (1, 0));
+        assert_eq!(adopted(&memory, &layout, 0), 0);
+    }
+
+    #[test]
+    fn session_that_ends_while_it_is_adopted_is_not_recorded() {
+        let (memory, layout) = host_region();
+        let ring = SessionRing::unused();
+        // SAFETY: a whole ring lies there, zeroed; this thread is its only user.
+        let producer = unsafe {
+            let at = memory.base().add(layout.kernel_ring(0, VCPU));
+            Producer::new(CpuLocal::new(at), layout.config.sessions[0].unwrap().geometry, Mode::Discard)
+        };
+
+        ring.adopt(producer, FIRST, || false);
+
+        assert!(ring.producer().is_none());
         assert_eq!(adopted(&memory, &layout, 0), 0);
     }
 

@@ -390,7 +390,8 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
 }
 
 fn layer_status(layer: &Layer) -> LayerStatus {
-    let sum = |count: fn(&StreamDescription) -> u64| layer.streams.iter().map(count).sum();
+    // The guest has a say in what it lost: no sum of it may overflow.
+    let sum = |count: fn(&StreamDescription) -> u64| layer.streams.iter().map(count).fold(0, u64::saturating_add);
     LayerStatus {
         path: layer.path.clone(),
         records: sum(|stream| stream.records),

@@ -176,6 +176,9 @@ impl TraceRegion {
     pub fn close_session(&self, slot: usize) {
         self.set_enabled(slot, &EnabledEvents::NONE);
         self.memory.store(self.layout.session_slot(slot) + offset_of!(SessionSlot, generation), 0);
+        // A CPU of the guest that is adopting the session tells so first and looks at the generation again afterwards:
+        // with this barrier here and one there, one side sees the other.
+        std::sync::atomic::fence(Ordering::SeqCst);
     }
 
     /// Whether session slot `slot` is not in use, by the guest either.

@@ -1,0 +1,113 @@
+//! Mistakes that the checks must find: each mutant changes one line of the producer or the consumer while it is switched
+//! on, in the thread that switched it on. A check that does not fail with its mutant would prove nothing.
+//!
+//! Without the feature `verification` there is neither a switch nor code: [`mutated!`] is the constant `false`.
+
+/// Whether the named mutant is switched on in this thread.
+#[cfg(feature = "verification")]
+macro_rules! mutated {
+    ($mutant:ident) => {
+        $crate::mutants::Mutant::$mutant.is_on()
+    };
+}
+
+/// No mutants in what is shipped.
+#[cfg(not(feature = "verification"))]
+macro_rules! mutated {
+    ($mutant:ident) => {
+        false
+    };
+}
+
+#[cfg(feature = "verification")]
+pub use switch::Mutant;
+
+#[cfg(feature = "verification")]
+mod switch {
+    use std::cell::Cell;
+
+    std::thread_local! {
+        static ON: Cell<Option<Mutant>> = const { Cell::new(None) };
+    }
+
+    macro_rules! mutants {
+        ($($(#[doc = $doc:literal])* $name:ident,)*) => {
+            /// One mistake.
+            #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+            pub enum Mutant {
+                $($(#[doc = $doc])* $name,)*
+            }
+
+            impl Mutant {
+                /// All of them.
+                pub const ALL: &'static [Self] = &[$(Self::$name),*];
+            }
+        };
+    }
+
+    mutants! {
+        /// `commit_seq` is stored with no ordering.
+        PublishWithoutRelease,
+        /// The time is read once, before the reserve loop.
+        TimeBeforeLoop,
+        /// The record is committed before its payload is written.
+        CommitBeforeWrite,
+        /// The header word, which says that a record is whole, is written before the payload.
+        HeaderBeforePayload,
+        /// Whoever leaves a sub-buffer publishes it as produced, though earlier writers may not have committed (K42).
+        PublishWhenLeft,
+        /// The rest of a sub-buffer that a record did not fit into is never committed.
+        PaddingNotCommitted,
+        /// A sub-buffer is reused without testing that all of its last lap is committed.
+        NoFullyCommittedTest,
+        /// A sub-buffer is reused without testing that the consumer has given it back.
+        NoFullTest,
+        /// The commit count is loaded and stored instead of added to.
+        CommitCountNotAtomic,
+        /// A loss is counted by a load and a store, so that one counted by a nesting context in between disappears.
+        LossNotAtomic,
+        /// A record exactly 2^32 ticks after its packet's beginning gets a short header.
+        ExtendedThresholdOffByOne,
+        /// A record is reserved by a store where another context may have reserved since.
+        ReserveNotAtomic,
+        /// A flight recorder's writer enters a sub-buffer without telling the consumer that it does.
+        EnterWithoutReference,
+        /// A flight recorder's writer enters a sub-buffer, but what it writes there may be seen before that.
+        EnterWithoutFence,
+        /// A flight recorder's consumer takes whatever is not referenced, whichever lap it holds.
+        LapTagDropped,
+        /// A flight recorder's sub-buffer is reused when it is committed, before its exchange word was released.
+        ReuseBeforeRelease,
+        /// A flight recorder counts what is committed as whole although earlier bytes of the sub-buffer are not.
+        PrefixOverHole,
+        /// A flight recorder's read count is pushed by a store, over what the consumer or a nested context stored.
+        PushNotAtomic,
+        /// A forced switch that another context's record got in the way of is taken for done.
+        ForceSwitchGivesUp,
+        /// The consumer believes the producer's `content_size` instead of what it could validate.
+        TrustContentSize,
+        /// The consumer gives a sub-buffer back without clearing it.
+        GiveBackUncleared,
+    }
+
+    impl Mutant {
+        /// Runs `body` with this mutant switched on in this thread.
+        pub fn run<T>(self, body: impl FnOnce() -> T) -> T {
+            /// Switches off also when `body` panics.
+            struct Off;
+            impl Drop for Off {
+                fn drop(&mut self) {
+                    ON.set(None);
+                }
+            }
+            ON.set(Some(self));
+            let _off = Off;
+            body()
+        }
+
+        #[inline]
+        pub(crate) fn is_on(self) -> bool {
+            ON.get() == Some(self)
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The checks can fail: each mutant breaks a property in the scenario named for it.
+
+use crate::scenarios;
+use crate::world::{Scenario, explore};
+use shared_ring::Mutant;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// The scenario that must find the mutant; `None` for those that only a memory model shows (`tests/loom.rs`).
+fn killer(mutant: Mutant) -> Option<(&'static str, Scenario)> {
+    Some(match mutant {
+        Mutant::TimeBeforeLoop => ("first", scenarios::first()),
+        Mutant::CommitBeforeWrite => ("exact fill", scenarios::exact_fill()),
+        Mutant::HeaderBeforePayload => ("crash", scenarios::crash()),
+        Mutant::PrefixOverHole => ("recorder crash", scenarios::recorder_crash()),
+        Mutant::PublishWhenLeft => ("wrap", scenarios::wrap()),
+        Mutant::PaddingNotCommitted => ("switch", scenarios::switch()),
+        Mutant::NoFullyCommittedTest => ("recorder laps", scenarios::recorder_laps()),
+        Mutant::NoFullTest => ("full", scenarios::full()),
+        Mutant::CommitCountNotAtomic => ("switch", scenarios::switch()),
+        Mutant::LossNotAtomic => ("full", scenarios::full()),
+        Mutant::ExtendedThresholdOffByOne => ("far apart", scenarios::far_apart()),
+        Mutant::ReserveNotAtomic => ("first", scenarios::first()),
+        Mutant::TrustContentSize => ("hostile", scenarios::hostile()),
+        Mutant::GiveBackUncleared => ("crash of a reused ring", scenarios::crash_reused()),
+        Mutant::EnterWithoutReference => ("recorder laps", scenarios::recorder_laps()),
+        Mutant::LapTagDropped => ("recorder consumer interrupted", scenarios::recorder_consumer_interrupted()),
+        Mutant::ReuseBeforeRelease => ("recorder laps", scenarios::recorder_laps()),
+        Mutant::PushNotAtomic => ("recorder four", scenarios::recorder_four()),
+        Mutant::ForceSwitchGivesUp => ("flush request", scenarios::flush_request()),
+        Mutant::PublishWithoutRelease | Mutant::EnterWithoutFence => return None,
+    })
+}
+
+#[test]
+fn every_mutant_is_killed_by_its_scenario() {
+    let survivors: Vec<_> = Mutant::ALL
+        .iter()
+        .filter_map(|&mutant| killer(mutant).map(|(name, scenario)| (mutant, name, scenario)))
+        .filter(|(mutant, name, scenario)| {
+            let outcome = mutant.run(|| catch_unwind(AssertUnwindSafe(|| explore(scenario))));
+            let survived = matches!(outcome, Ok(Ok(_)));
+            println!(
+                "{mutant:?} in {name}: {}",
+                match outcome {
+                    Ok(Ok(explored)) => format!("SURVIVED {explored:?}"),
+                    Ok(Err(violation)) => violation.to_string(),
+                    Err(_) => "panicked".to_owned(),
+                }
+            );
+            survived
+        })
+        .map(|(mutant, ..)| mutant)
+        .collect();
+
+    assert_eq!(survivors, []);
+}
