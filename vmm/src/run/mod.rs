@@ -353,6 +353,7 @@ fn run_traced(
         frequency,
         bound_ns: host_clock.error_bound_ns(),
         guest_tsc_hz: machine.tsc_khz().map_or(host_clock.frequency, |khz| u64::from(khz) * 1000),
+        first_offsets: machine.tsc_offsets().unwrap_or_default().to_vec(),
         offset_honoured: probed.tsc_offset_honoured != Some(false),
     };
     let clocks = Arc::new(VcpuClocks::new(&request.name, host_facts, Arc::clone(&region), Arc::clone(&vmm)));
