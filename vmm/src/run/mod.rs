@@ -356,6 +356,7 @@ fn run_traced(
         frequency,
         bound_ns: host_clock.error_bound_ns(),
         guest_tsc_hz: machine.tsc_khz().map_or(host_clock.frequency, |khz| u64::from(khz) * 1000),
+        first_offsets: machine.tsc_offsets().unwrap_or_default().to_vec(),
         offset_honoured: probed.tsc_offset_honoured != Some(false),
     };
     let clocks = Arc::new(VcpuClocks::new(&request.name, host_facts, Arc::clone(&region), Arc::clone(&vmm)));
@@ -479,6 +480,9 @@ fn vcpu_relations(machine: &Machine, probed: &KvmProbe, vm: &str, missing: &mut 
         return Vec::new();
     };
     let (how, honoured) = match probed.tsc_offset_honoured {
+        _ if HostTime::of_this_host() == HostTime::MonotonicRaw => {
+            ("as KVM began; it moves the offset on this host, see the epochs", true)
+        }
         Some(true) => ("set, read back, and seen to work in a probe guest", true),
         Some(false) => {
             ("KVM accepts an offset but ignores it (seen in a probe guest): the counters are the same", false)
