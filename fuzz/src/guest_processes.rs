@@ -177,6 +177,7 @@ fn facts(session: Session) -> Facts {
                 bound_ns: 0,
                 guest_tsc_hz: 1_000_000_000,
                 offset_honoured: true,
+                first_offsets: Vec::new(),
             };
             Arc::new(VcpuClocks::new(VM, host, REGION.with(Arc::clone), Arc::new(vmm)))
         };

@@ -89,6 +89,7 @@ impl Bench {
             bound_ns: 10,
             guest_tsc_hz: 2_000_000_000,
             offset_honoured: true,
+            first_offsets: Vec::new(),
         };
         let clocks = Arc::new(VcpuClocks::new("vm0", host, Arc::clone(&region), Arc::clone(&vmm)));
         let facts = Facts {
