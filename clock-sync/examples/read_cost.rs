@@ -72,7 +72,7 @@ impl TwoSlots {
 fn relation(words: &[AtomicU64; 4]) -> Relation {
     let word = |index: usize| words[index].load(Ordering::Relaxed);
     let widths = word(3);
-    let (shift, hw_bits) = (widths as u32 & 63, ((widths >> 32) as u32).clamp(1, 64));
+    let (shift, hw_bits) = (widths as u32 & 63, (widths >> 32) as u32);
     Relation { hw_base: word(0), trace_base: word(1), mult: word(2), shift, hw_bits }
 }
 
@@ -101,6 +101,9 @@ fn system_clock() -> u64 {
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
+/// A variant's name, and one round of it.
+type Variant<'v> = (&'static str, Box<dyn Fn() -> f64 + 'v>);
+
 fn main() {
     let offset = Relation::from_tsc_offset(-1_000_000_007, tsc::read());
     let narrow =
@@ -111,7 +114,7 @@ fn main() {
     let two_slots = TwoSlots { index: AtomicU64::new(1), slots: [words(&offset), words(&offset)] };
     // The entries are memory that somebody else may change: the optimiser is not to look into them.
     let (seqlock, two_slots) = (black_box(&seqlock), black_box(&two_slots));
-    let variants: [(&str, Box<dyn Fn() -> f64>); 9] = [
+    let variants: [Variant<'_>; 9] = [
         ("rdtsc", Box::new(|| round(tsc::read))),
         ("rdtsc after lfence", Box::new(|| round(tsc::read_ordered))),
         ("clock_gettime(CLOCK_MONOTONIC)", Box::new(|| round(system_clock))),

@@ -21,6 +21,7 @@
 mod device;
 mod event_type;
 mod process_rings;
+mod rseq_area;
 mod tracer;
 
 pub use device::{DEVICE, DeviceError};

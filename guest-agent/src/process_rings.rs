@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // Rings and clock entries are memory shared with the host: raw pointers.
 
 use crate::event_type::Payload;
+use crate::rseq_area;
 use clock_sync::entry::{ENTRY_SIZE, Reader};
 use shared_ring::event::{Event, class};
 use shared_ring::layout::{
@@ -31,9 +32,12 @@ pub enum RingsError {
     BadLayout,
 }
 
-/// Which CPU a thread is on, and that CPU's counter, read in one instruction.
+/// Which CPU a thread is on, and that CPU's counter.
 pub(crate) trait CpuCounter {
-    /// The CPU's number and its TSC.
+    /// The number of a CPU that the thread was on just now; it may be on another one already.
+    fn cpu(&self) -> u32;
+
+    /// The CPU's number and its TSC, read in one instruction.
     fn read(&self) -> (u32, u64);
 }
 
@@ -42,6 +46,11 @@ pub(crate) trait CpuCounter {
 pub(crate) struct Rdtscp;
 
 impl CpuCounter for Rdtscp {
+    #[inline(always)]
+    fn cpu(&self) -> u32 {
+        rseq_area::cpu().unwrap_or_else(|| self.read().0)
+    }
+
     #[inline(always)]
     fn read(&self) -> (u32, u64) {
         let mut aux = 0;
@@ -167,7 +176,7 @@ impl ProcessRings {
         fill: impl FnOnce(&mut Payload<'_>),
     ) -> Recorded {
         for _ in 0..ATTEMPTS {
-            let (cpu, _) = counter.read();
+            let cpu = counter.cpu();
             let Some(ring) = self.ring_of(cpu) else { return Recorded::NoRing };
             let read_on = Cell::new(cpu);
             let now = || {
@@ -357,6 +366,10 @@ pub(crate) mod tests {
     }
 
     impl CpuCounter for Scripted {
+        fn cpu(&self) -> u32 {
+            self.read().0
+        }
+
         fn read(&self) -> (u32, u64) {
             let reading = self.readings.replace(self.readings.get() + 1);
             (self.cpus[reading.min(self.cpus.len() - 1)], 1000 + reading as u64)

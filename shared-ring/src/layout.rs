@@ -392,6 +392,9 @@ pub const fn padded(bytes: usize) -> usize {
 pub struct Geometry {
     sub_buffer_order: u32,
     ring_order: u32,
+    /// Follow from the orders; a producer would compute them anew with each record.
+    sub_buffer_mask: u64,
+    ring_mask: u64,
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "usize has 64 bits on every supported target")]
@@ -406,7 +409,13 @@ impl Geometry {
             return None;
         }
         let sub_buffer_order = sub_buffer_size.trailing_zeros();
-        Some(Self { sub_buffer_order, ring_order: sub_buffer_order + sub_buffers.trailing_zeros() })
+        let ring_order = sub_buffer_order + sub_buffers.trailing_zeros();
+        Some(Self {
+            sub_buffer_order,
+            ring_order,
+            sub_buffer_mask: (1 << sub_buffer_order) - 1,
+            ring_mask: (1 << ring_order) - 1,
+        })
     }
 
     /// Rings too small for use, whose every schedule a model checker can run: any powers of two that hold a packet
@@ -427,7 +436,7 @@ impl Geometry {
     #[must_use]
     #[inline(always)]
     pub const fn sub_buffer_size(self) -> u64 {
-        1 << self.sub_buffer_order
+        self.sub_buffer_mask + 1
     }
 
     /// Number of sub-buffers.
@@ -441,7 +450,7 @@ impl Geometry {
     #[must_use]
     #[inline(always)]
     pub const fn data_size(self) -> u64 {
-        1 << self.ring_order
+        self.ring_mask + 1
     }
 
     /// Bytes of a ring: control words, data and, in flight-recorder mode, the consumer's spare sub-buffer.
@@ -459,14 +468,14 @@ impl Geometry {
     #[must_use]
     #[inline(always)]
     pub const fn within(self, count: u64) -> u64 {
-        count & (self.sub_buffer_size() - 1)
+        count & self.sub_buffer_mask
     }
 
     /// Index of the sub-buffer that free-running offset `count` lies in.
     #[must_use]
     #[inline(always)]
     pub const fn index(self, count: u64) -> usize {
-        ((count & (self.data_size() - 1)) >> self.sub_buffer_order) as usize
+        ((count & self.ring_mask) >> self.sub_buffer_order) as usize
     }
 
     /// Number of the sub-buffer that `count` lies in, counted from the ring's beginning and never wrapped.
@@ -487,7 +496,7 @@ impl Geometry {
     #[must_use]
     #[inline(always)]
     pub const fn data_offset(self, count: u64) -> usize {
-        RING_HEADER_SIZE + (count & (self.data_size() - 1)) as usize
+        RING_HEADER_SIZE + (count & self.ring_mask) as usize
     }
 
     /// Number of the lap of the ring that `count` lies in.

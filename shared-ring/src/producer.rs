@@ -57,7 +57,9 @@ pub struct Reservation {
     payload_offset: usize,
     /// Bytes of the whole record.
     size: u64,
-    header: RecordHeader,
+    /// The header word, made up already: put together in memory from its three fields, it would be read back by one load
+    /// that has to wait for three stores.
+    header: u64,
     /// Index of the record's sub-buffer.
     sub_buffer: usize,
     time: u64,
@@ -115,7 +117,7 @@ impl<S: Storage> Producer<S> {
         }
         if mutated!(HeaderBeforePayload) {
             // SAFETY: as in `commit`.
-            unsafe { self.storage.store_release(reservation.header_offset, reservation.header.to_word()) };
+            unsafe { self.storage.store_release(reservation.header_offset, reservation.header) };
         }
         // SAFETY: the reservation is `payload.len()` bytes inside the ring and this context's own until committed.
         unsafe { self.storage.write(reservation.payload_offset, payload) };
@@ -150,7 +152,8 @@ impl<S: Storage> Producer<S> {
         let geometry = self.geometry;
         let largest = RECORD_HEADER_SIZE + EXTENDED_HEADER_SIZE + padded(payload);
         if payload > usize::from(u16::MAX) || PACKET_HEADER_SIZE + largest > sub_buffer_bytes(geometry) {
-            return self.lose(RING_LOST_TOO_LARGE);
+            self.lose(RING_LOST_TOO_LARGE);
+            return Err(NotReserved::Lost);
         }
         let too_early = if mutated!(TimeBeforeLoop) { now() } else { None };
         loop {
@@ -158,24 +161,20 @@ impl<S: Storage> Producer<S> {
             let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
             let Some(time) = too_early.or_else(&now) else { return Err(NotReserved::NoTime) };
             let used = geometry.within(write);
-            if used == 0 {
-                // The last record filled its sub-buffer exactly, or nothing was recorded yet.
-                match self.try_open(write, write, time, id, payload) {
-                    Attempt::Done(reservation) => return Ok(reservation),
-                    Attempt::Lost(counter) => return self.lose(counter),
-                    Attempt::Retry => continue,
-                }
-            }
-            // SAFETY: the packet header of the current sub-buffer lies inside the ring.
-            let begin = unsafe { self.storage.load(self.peek_packet(write) + offset_of!(PacketHeader, time_begin)) };
-            let distance = time.wrapping_sub(begin);
-            let extended = distance >> 32 != 0 && !(mutated!(ExtendedThresholdOffByOne) && distance == 1 << 32);
-            let size = record_bytes(payload, extended);
-            if used + size > geometry.sub_buffer_size() {
-                let next = write - used + geometry.sub_buffer_size();
-                match self.try_open(write, next, time, id, payload) {
-                    Attempt::Done(reservation) => return Ok(reservation),
-                    Attempt::Lost(counter) => return self.lose(counter),
+            let size = record_bytes(payload, false);
+            // What happens once per sub-buffer is out of the way of what happens with each record. That the time bears on
+            // a branch only, and not on the new write count, keeps the clock's latency out of the chain from one record
+            // to the next.
+            let stays_inside = used != 0 && used + size < geometry.sub_buffer_size();
+            if !stays_inside || self.is_extended(write, time) {
+                match self.reserve_at_edge(write, time, payload) {
+                    Attempt::Done { position, at, extended } => {
+                        return Ok(self.reservation(position, at, time, id, payload, extended));
+                    }
+                    Attempt::Lost(counter) => {
+                        self.lose(counter);
+                        return Err(NotReserved::Lost);
+                    }
                     Attempt::Retry => continue,
                 }
             }
@@ -185,13 +184,48 @@ impl<S: Storage> Producer<S> {
             }
             // SAFETY: a ring's control word.
             if unsafe { self.storage.compare_exchange(RING_WRITE_COUNT, write, write + size) } {
-                let at = self.enter(write);
-                if used + size == geometry.sub_buffer_size() {
-                    self.close(at - in_sub_buffer(geometry, write), time, geometry.sub_buffer_size());
-                }
-                return Ok(self.reservation(write, at, time, id, payload, extended));
+                return Ok(self.reservation(write, self.enter(write), time, id, payload, false));
             }
         }
+    }
+
+    /// Whether a record of `time` at free-running offset `write`, inside a sub-buffer, needs its full time.
+    #[inline(always)]
+    fn is_extended(&self, write: u64, time: u64) -> bool {
+        // SAFETY: the packet header of the current sub-buffer lies inside the ring.
+        let begin = unsafe { self.storage.load(self.peek_packet(write) + offset_of!(PacketHeader, time_begin)) };
+        let distance = time.wrapping_sub(begin);
+        distance >> 32 != 0 && !(mutated!(ExtendedThresholdOffByOne) && distance == 1 << 32)
+    }
+
+    /// The rest of RESERVESLOT: a record that begins or ends at the edge of a sub-buffer, or that carries its full time.
+    #[cold]
+    #[inline(never)]
+    fn reserve_at_edge(&self, write: u64, time: u64, payload: usize) -> Attempt {
+        let geometry = self.geometry;
+        let used = geometry.within(write);
+        if used == 0 {
+            // The last record filled its sub-buffer exactly, or nothing was recorded yet.
+            return self.try_open(write, write, time, payload);
+        }
+        let extended = self.is_extended(write, time);
+        let size = record_bytes(payload, extended);
+        if used + size > geometry.sub_buffer_size() {
+            return self.try_open(write, write - used + geometry.sub_buffer_size(), time, payload);
+        }
+        if mutated!(ReserveNotAtomic) {
+            // SAFETY: a ring's control word.
+            unsafe { self.storage.store(RING_WRITE_COUNT, write) };
+        }
+        // SAFETY: a ring's control word.
+        if !unsafe { self.storage.compare_exchange(RING_WRITE_COUNT, write, write + size) } {
+            return Attempt::Retry;
+        }
+        let at = self.enter(write);
+        if used + size == geometry.sub_buffer_size() {
+            self.close(at - in_sub_buffer(geometry, write), time, geometry.sub_buffer_size());
+        }
+        Attempt::Done { position: write, at, extended }
     }
 
     /// COMMITSLOT (algorithm 3): makes the record part of its sub-buffer, and publishes the sub-buffer when it was the
@@ -199,15 +233,13 @@ impl<S: Storage> Producer<S> {
     #[inline(always)]
     pub fn commit(&self, reservation: Reservation) {
         // SAFETY: the reservation's header word lies inside the ring and is this context's own.
-        unsafe { self.storage.store_release(reservation.header_offset, reservation.header.to_word()) };
+        unsafe { self.storage.store_release(reservation.header_offset, reservation.header) };
         self.add_committed(reservation.sub_buffer, reservation.size);
     }
 
     /// TRYRESERVESLOT at the beginning of sub-buffer `target` (a free-running offset), leaving the one that `write`
     /// lies in unless `write == target`.
-    #[cold]
-    #[inline(never)]
-    fn try_open(&self, write: u64, target: u64, time: u64, id: u16, payload: usize) -> Attempt {
+    fn try_open(&self, write: u64, target: u64, time: u64, payload: usize) -> Attempt {
         let geometry = self.geometry;
         let index = geometry.index(target);
         let commit_word = match self.mode {
@@ -265,7 +297,7 @@ impl<S: Storage> Producer<S> {
         if geometry.within(first + size) == 0 {
             self.close(packet, time, geometry.sub_buffer_size());
         }
-        Attempt::Done(self.reservation(first, packet + PACKET_HEADER_SIZE, time, id, payload, false))
+        Attempt::Done { position: first, at: packet + PACKET_HEADER_SIZE, extended: false }
     }
 
     /// FORCESWITCH (algorithm 4): closes the current sub-buffer if it holds data, so that the consumer can have it.
@@ -426,14 +458,13 @@ impl<S: Storage> Producer<S> {
 
     #[cold]
     #[inline(never)]
-    fn lose(&self, counter: usize) -> Result<Reservation, NotReserved> {
+    fn lose(&self, counter: usize) {
         if mutated!(LossNotAtomic) {
             self.add_in_two_steps(counter, 1);
-            return Err(NotReserved::Lost);
+            return;
         }
         // SAFETY: a control word of the ring.
         unsafe { self.storage.fetch_add(counter, 1) };
-        Err(NotReserved::Lost)
     }
 
     /// What a context may not do to a word that another one can change in between; for mutants.
@@ -476,7 +507,7 @@ impl<S: Storage> Producer<S> {
             header_offset,
             payload_offset,
             size: record_bytes(payload, extended),
-            header,
+            header: header.to_word(),
             sub_buffer: self.geometry.index(position),
             time,
         }
@@ -511,8 +542,11 @@ impl<S: Storage> Producer<S> {
 }
 
 enum Attempt {
-    Done(Reservation),
+    /// The record is reserved at this free-running offset, which is this offset in the ring.
+    Done { position: u64, at: usize, extended: bool },
+    /// This counter shows it.
     Lost(usize),
+    /// Another context was faster.
     Retry,
 }
 

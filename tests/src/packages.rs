@@ -219,6 +219,26 @@ pub fn install_tools(paths: &Paths, with_qemu: bool) -> Result<(), PackageError>
     })
 }
 
+/// Installs what is missing of `tools`. Does not touch apt when nothing is missing.
+///
+/// # Errors
+///
+/// As for [`install_tools`].
+pub fn install_missing(paths: &Paths, tools: &[Tool]) -> Result<(), PackageError> {
+    let missing: Vec<String> = tools
+        .iter()
+        .filter(|tool| process::find_program(tool.program).is_none())
+        .map(|tool| tool.package.to_owned())
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    if !is_root() {
+        return Err(PackageError::NotRoot { packages: missing });
+    }
+    progress::step("installing tools", || Apt::prepare(paths)?.install(&missing, None))
+}
+
 /// Downloads and unpacks Debian's current cloud kernel with its headers into [`Paths::kernel_root`]; the packages
 /// found there by an earlier call are kept.
 ///

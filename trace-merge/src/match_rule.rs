@@ -11,7 +11,7 @@ use thiserror::Error;
 /// A rule that cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "'{0}' is no rule; write EVENT before EVENT or EVENT after EVENT, then if need be: by FIELD[,FIELD…]; the first \
+    "'{0}' is no rule; write EVENT before EVENT or EVENT after EVENT, then if need be: by FIELD[=FIELD][,…]; the first \
          event is of the first trace, as in 'net:send before net:receive by seq'"
 )]
 pub struct BadRule(String);
@@ -32,7 +32,8 @@ pub struct MatchRule {
     first: String,
     order: Order,
     second: String,
-    fields: Vec<String>,
+    /// Name in the first recording, and in the second.
+    fields: Vec<(String, String)>,
 }
 
 impl FromStr for MatchRule {
@@ -51,8 +52,13 @@ impl FromStr for MatchRule {
             "after" => Order::After,
             _ => return Err(bad()),
         };
-        let fields: Vec<String> = fields.split(',').filter(|name| !name.is_empty()).map(Into::into).collect();
-        if words.len() == 5 && fields.is_empty() {
+        let field = |names: &str| {
+            let (first, second) = names.split_once('=').unwrap_or((names, names));
+            (first.to_owned(), second.to_owned())
+        };
+        let fields: Vec<_> = fields.split(',').filter(|names| !names.is_empty()).map(field).collect();
+        let nameless = fields.iter().any(|(first, second)| first.is_empty() || second.is_empty());
+        if nameless || (words.len() == 5 && fields.is_empty()) {
             return Err(bad());
         }
         Ok(Self { text: text.into(), first: first.into(), order, second: second.into(), fields })
@@ -134,8 +140,8 @@ impl MatchRule {
             event: event.into(),
             by_fields: !self.fields.is_empty(),
         };
-        let firsts = self.times(first, &self.first);
-        let mut seconds = self.times(second, &self.second);
+        let firsts = times(first, &self.first, self.fields.iter().map(|(name, _)| name.as_str()));
+        let mut seconds = times(second, &self.second, self.fields.iter().map(|(_, name)| name.as_str()));
         if firsts.is_empty() {
             return Err(missing("first", &self.first));
         }
@@ -162,25 +168,22 @@ impl MatchRule {
         }
         Ok(pairs)
     }
+}
 
-    /// Times of the records of `event`, in order, by the values of the fields.
-    fn times(&self, trace: &Trace, event: &str) -> HashMap<Key, Vec<u64>> {
-        let mut times: HashMap<Key, Vec<u64>> = HashMap::new();
-        for merged in Merge::new(trace.layers(), 0) {
-            if merged.record.schema.name() != event {
-                continue;
-            }
-            let value = |name: &String| {
-                let mut fields = merged.record.schema.fields(merged.record.payload);
-                fields.find(|(field, _)| field.name == *name).map(|(_, value)| KeyPart::from(value))
-            };
-            let key: Option<Key> = self.fields.iter().map(value).collect();
-            if let Some(key) = key {
-                times.entry(key).or_default().push(merged.record.time);
-            }
+/// Times of the records of `event`, in order, by the values of `fields`.
+fn times<'f>(trace: &Trace, event: &str, fields: impl Iterator<Item = &'f str> + Clone) -> HashMap<Key, Vec<u64>> {
+    let mut times: HashMap<Key, Vec<u64>> = HashMap::new();
+    for merged in Merge::new(trace.layers(), 0).filter(|merged| merged.record.schema.name() == event) {
+        let value = |name: &str| {
+            let mut fields = merged.record.schema.fields(merged.record.payload);
+            fields.find(|(field, _)| field.name == name).map(|(_, value)| KeyPart::from(value))
+        };
+        let key: Option<Key> = fields.clone().map(value).collect();
+        if let Some(key) = key {
+            times.entry(key).or_default().push(merged.record.time);
         }
-        times
     }
+    times
 }
 
 #[cfg(test)]
@@ -189,16 +192,18 @@ mod tests {
 
     #[test]
     fn rules_are_read_as_they_are_written() {
-        let rule: MatchRule = "net:send before net:receive by seq,port".parse().unwrap();
+        let rule: MatchRule = "net:send before net:receive by seq,port=dport".parse().unwrap();
 
         assert_eq!((rule.first.as_str(), rule.order, rule.second.as_str()), ("net:send", Order::Before, "net:receive"));
-        assert_eq!(rule.fields, ["seq", "port"]);
+        assert_eq!(rule.fields, [("seq", "seq"), ("port", "dport")].map(|(a, b)| (a.to_owned(), b.to_owned())));
         assert!("a after b".parse::<MatchRule>().unwrap().fields.is_empty());
     }
 
     #[test]
     fn what_is_no_rule_is_refused_with_an_example() {
-        for text in ["", "a", "a b", "a with b", "a before b by", "a before b by ,", "a before b on seq"] {
+        for text in
+            ["", "a", "a b", "a with b", "a before b by", "a before b by ,", "a before b by =x", "a before b on seq"]
+        {
             let error = text.parse::<MatchRule>().unwrap_err().to_string();
             assert!(error.contains(&format!("'{text}' is no rule")) && error.contains("before net:receive"), "{error}");
         }

@@ -200,6 +200,10 @@ fn rule_whose_fields_do_not_match_says_so() {
     let dir = TempDir::new().unwrap();
     halves(dir.path(), OtherClock { offset: 5, ppb: 0 }, &mut Draws(1));
 
+    // The other way round the fields have other names.
+    let renamed =
+        merge(dir.path(), &["vmm:vcpu_enter before guest:resumed", "vmm:device after guest:writes by seq=number"]);
+    assert_eq!(renamed.unwrap().relation.unwrap().pairs(), 400);
     let absent = merge(dir.path(), &["vmm:device after guest:nothing by seq"]).unwrap_err();
     let field = merge(dir.path(), &["vmm:device after guest:writes by seq"]).unwrap_err();
 

@@ -310,7 +310,7 @@ pub struct MergeArgs {
     pub first: PathBuf,
     /// The other trace
     pub second: PathBuf,
-    /// Which events belong together: 'EVENT before|after EVENT [by FIELD,...]'. May be repeated
+    /// Which events belong together: 'EVENT before|after EVENT [by FIELD[=FIELD],...]'. May be repeated
     #[arg(long = "match", value_name = "RULE")]
     pub rules: Vec<MatchRule>,
     /// New folder for the result

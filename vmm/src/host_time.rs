@@ -17,6 +17,20 @@ pub enum HostTime {
 }
 
 impl HostTime {
+    /// What a trace clock counts on this host.
+    #[must_use]
+    pub fn of_this_host() -> Self {
+        let available = "/sys/devices/system/clocksource/clocksource0/available_clocksource";
+        Self::for_clock_sources(&std::fs::read_to_string(available).unwrap_or_default())
+    }
+
+    /// What it counts on a host whose kernel could use the `available` clock sources. The kernel takes the TSC off that
+    /// list when it has found it unstable or not the same on all CPUs.
+    fn for_clock_sources(available: &str) -> Self {
+        let usable = available.is_empty() || available.split_whitespace().any(|source| source == "tsc");
+        if usable { Self::Tsc } else { Self::MonotonicRaw }
+    }
+
     /// The trace clock now, ticks; not read before earlier loads were done.
     #[inline]
     #[must_use]
@@ -63,6 +77,12 @@ impl HostTime {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tsc_is_used_unless_the_kernel_has_given_it_up() {
+        assert_eq!(HostTime::for_clock_sources("kvm-clock tsc acpi_pm\n"), HostTime::Tsc);
+        assert_eq!(HostTime::for_clock_sources("hpet acpi_pm \n"), HostTime::MonotonicRaw);
+    }
 
     #[test]
     fn both_clocks_run_forward() {

@@ -1,3 +1,4 @@
 //! Benchmarks that `cargo xtask bench` runs.
 
 pub mod clock;
+pub mod ring;

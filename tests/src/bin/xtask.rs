@@ -45,7 +45,7 @@ enum Task {
         #[arg(long, value_name = "FILE", default_value = "strata.ko")]
         out: PathBuf,
     },
-    /// Measure what parts of Strata cost.
+    /// Measure what parts of Strata cost, beside other tracers.
     #[command(subcommand)]
     Bench(BenchTask),
     /// The lab itself.
@@ -57,6 +57,18 @@ enum Task {
 enum BenchTask {
     /// Reading the trace clock, beside the bare counter, the system's clock and other ways to publish a clock.
     Clock,
+    /// What recording an event costs, beside LTTng-UST, ftrace and the bare clock; what draining costs beside cp.
+    Ring {
+        /// Samples per case, at least 7.
+        #[arg(long, value_name = "N", default_value_t = 11)]
+        repetitions: usize,
+        /// Write the results to FILE as JSON too.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+        /// Put the tables into docs/performance.md too.
+        #[arg(long)]
+        update_document: bool,
+    },
 }
 
 #[derive(Subcommand)]
@@ -97,6 +109,9 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             println!("{}", out.display());
         }
         Task::Bench(BenchTask::Clock) => bench::clock::run(&paths)?,
+        Task::Bench(BenchTask::Ring { repetitions, json, update_document }) => {
+            bench::ring::run(&paths, &bench::ring::Options { repetitions, json, update_document })?;
+        }
         Task::Lab(LabTask::Provision { packages_only: true }) => {
             let kernels = provision::kernels(&paths, true)?;
             let image = paths.images().join("guest.cpio");

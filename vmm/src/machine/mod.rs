@@ -9,6 +9,7 @@ pub mod boot_state;
 pub mod config;
 pub mod control;
 pub mod cpuid;
+pub mod debugfs;
 mod event_loop;
 pub mod exit;
 mod hypervisor;

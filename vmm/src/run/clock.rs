@@ -40,9 +40,7 @@ impl HostClock {
         };
         let clocksource = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
         let clocksource = clocksource.unwrap_or_default().trim().into();
-        let available = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/available_clocksource");
-        let time = time_for(&available.unwrap_or_default());
-        Self { frequency, rate_source, warp: compare_cpus(), clocksource, time }
+        Self { frequency, rate_source, warp: compare_cpus(), clocksource, time: HostTime::of_this_host() }
     }
 
     /// Whether the host's kernel trusts the TSC.
@@ -111,13 +109,6 @@ impl HostClock {
     }
 }
 
-/// What a trace clock counts on a host whose kernel could use the `available` clock sources. The kernel takes the TSC off
-/// that list when it has found it unstable or not the same on all CPUs.
-fn time_for(available: &str) -> HostTime {
-    let usable = available.is_empty() || available.split_whitespace().any(|source| source == "tsc");
-    if usable { HostTime::Tsc } else { HostTime::MonotonicRaw }
-}
-
 fn measured_rate() -> u64 {
     // The rate is not known yet: nominal nanoseconds do for the bracket's width, which is not used.
     let reading = || calibration::read_together(tsc::read_ordered, 1_000_000_000);
@@ -166,11 +157,10 @@ mod tests {
 
     #[test]
     fn host_without_a_usable_tsc_counts_monotonic_time() {
-        let clock = HostClock { time: time_for("hpet acpi_pm \n"), ..clock() };
+        let clock = HostClock { time: HostTime::MonotonicRaw, ..clock() };
 
         assert_eq!((clock.time, clock.trace_frequency()), (HostTime::MonotonicRaw, 1_000_000_000));
         assert!(clock.bound_derivation().contains("given up the TSC"));
-        assert_eq!(time_for("kvm-clock tsc acpi_pm\n"), HostTime::Tsc);
     }
 
     #[test]

@@ -199,13 +199,12 @@ pub fn run(request: &RunRequest, say: &mut dyn FnMut(&str)) -> Result<RunReport,
         config.initrd_overlay = agent::overlay(&module_bytes);
         config.cmdline = agent::append_cmdline(&config.cmdline);
     }
-    let runtime = directory::runtime_folder()?;
     let probed = probe::probe();
     if let Some(refusal) = probed.refusal() {
         return Err(RunFailure::Kvm(refusal));
     }
     let description = describe_vm(request);
-    let mut directory = VmDirectory::create(&runtime, &description)?;
+    let mut directory = VmDirectory::create(&directory::runtime_folder()?, &description)?;
     match &request.trace {
         Some(trace) => run_traced(request, config, &probed, selection, trace, &description, &mut directory, say),
         None => {
@@ -357,6 +356,7 @@ fn run_traced(
         frequency,
         bound_ns: host_clock.error_bound_ns(),
         guest_tsc_hz: machine.tsc_khz().map_or(host_clock.frequency, |khz| u64::from(khz) * 1000),
+        first_offsets: machine.tsc_offsets().unwrap_or_default().to_vec(),
         offset_honoured: probed.tsc_offset_honoured != Some(false),
     };
     let clocks = Arc::new(VcpuClocks::new(&request.name, host_facts, Arc::clone(&region), Arc::clone(&vmm)));
@@ -480,6 +480,9 @@ fn vcpu_relations(machine: &Machine, probed: &KvmProbe, vm: &str, missing: &mut 
         return Vec::new();
     };
     let (how, honoured) = match probed.tsc_offset_honoured {
+        _ if HostTime::of_this_host() == HostTime::MonotonicRaw => {
+            ("as KVM began; it moves the offset on this host, see the epochs", true)
+        }
         Some(true) => ("set, read back, and seen to work in a probe guest", true),
         Some(false) => {
             ("KVM accepts an offset but ignores it (seen in a probe guest): the counters are the same", false)

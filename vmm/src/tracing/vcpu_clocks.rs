@@ -12,6 +12,7 @@ use super::vmm_events::VmmTracer;
 use crate::host_time::HostTime;
 use crate::machine::{VcpuClock, tsc as guest_tsc};
 use clock_sync::calibration::ticks_to_ns;
+use clock_sync::tsc;
 use clock_sync::updater::{Cause, CounterModel, Epoch, Rate, Sample, Updater};
 use kvm_ioctls::VcpuFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,6 +40,8 @@ pub struct HostFacts {
     pub bound_ns: u64,
     /// Rate of the guest's TSC, Hz.
     pub guest_tsc_hz: u64,
+    /// Offset that each vCPU's counter got at first, ticks.
+    pub first_offsets: Vec<i64>,
     /// Whether KVM does with an offset what it says; else guest and host read the same counter.
     pub offset_honoured: bool,
 }
@@ -125,13 +128,22 @@ impl VcpuClocks {
     }
 
     fn publish_measured(&self, vcpu: u32, state: &mut VcpuState, cause: Cause) {
-        let Some(sample) = state.left.take() else { return };
+        let Some(mut sample) = state.left.take() else { return };
         let mut seen = None;
         if let Some(old) = state.updater.current() {
             let shown = old.relation.trace_time(sample.counter);
             seen = Some(shown);
-            let observed = shown.abs_diff(sample.ticks).saturating_add(sample.uncertainty);
-            self.raise_bound(vcpu, self.to_ns(observed));
+            if shown < sample.ticks {
+                // The counter lags: it stood still while the vCPU was off its CPU, and catches up when it is entered. What
+                // holds in the guest is the line, of which this says nothing.
+                if cause == Cause::Periodic {
+                    return;
+                }
+                sample = Sample { ticks: shown, uncertainty: old.bound_at(sample.counter), ..sample };
+            } else {
+                let observed = (shown - sample.ticks).saturating_add(sample.uncertainty);
+                self.raise_bound(vcpu, self.to_ns(observed));
+            }
         }
         let epoch = state.updater.resynchronise(cause, seen, sample, None);
         let bound = self.to_ns(epoch.bound()).saturating_add(self.host.bound_ns);
@@ -183,7 +195,12 @@ impl VcpuClock for VcpuClocks {
         let Some(mut state) = self.state(vcpu) else { return };
         // KVM stops the counter when it puts the vCPU away, which was just before the first of these readings.
         let before = self.host.time.now();
-        let counter = guest_tsc::read_counter(fd).ok();
+        let first = self.host.first_offsets.get(vcpu as usize).filter(|_| state.updater.current().is_none());
+        let counter = match first {
+            // The vCPU has not run, so KVM has not let its counter catch up yet: by its first offset it will.
+            Some(&offset) => Some(tsc::read_ordered().wrapping_add_signed(offset)),
+            None => guest_tsc::read_counter(fd).ok(),
+        };
         let uncertainty = self.host.time.now().saturating_sub(before).saturating_add(1);
         state.left = counter.map(|counter| Sample { counter, ticks: before, uncertainty });
     }
@@ -266,6 +283,7 @@ mod tests {
             frequency: 1_000_000_000,
             bound_ns: 50,
             guest_tsc_hz: 2_000_000_000,
+            first_offsets: Vec::new(),
             offset_honoured: true,
         };
 
