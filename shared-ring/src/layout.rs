@@ -408,11 +408,12 @@ impl Geometry {
         if !size_fits || !count_fits || !sub_buffer_size.is_power_of_two() || !sub_buffers.is_power_of_two() {
             return None;
         }
-        Some(Self::of_orders(sub_buffer_size.trailing_zeros(), sub_buffers.trailing_zeros()))
+        Some(Self::of(sub_buffer_size, sub_buffers))
     }
 
-    const fn of_orders(sub_buffer_order: u32, sub_buffers_order: u32) -> Self {
-        let ring_order = sub_buffer_order + sub_buffers_order;
+    const fn of(sub_buffer_size: u64, sub_buffers: u32) -> Self {
+        let sub_buffer_order = sub_buffer_size.trailing_zeros();
+        let ring_order = sub_buffer_order + sub_buffers.trailing_zeros();
         Self {
             sub_buffer_order,
             ring_order,
@@ -431,7 +432,7 @@ impl Geometry {
     pub const fn for_verification(sub_buffer_size: u64, sub_buffers: u32) -> Self {
         assert!(sub_buffer_size.is_power_of_two() && sub_buffer_size > PACKET_HEADER_SIZE as u64);
         assert!(sub_buffers.is_power_of_two() && sub_buffers >= MIN_SUB_BUFFERS && sub_buffers <= MAX_SUB_BUFFERS);
-        Self::of_orders(sub_buffer_size.trailing_zeros(), sub_buffers.trailing_zeros())
+        Self::of(sub_buffer_size, sub_buffers)
     }
 
     /// Bytes of a sub-buffer.
