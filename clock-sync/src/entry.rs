@@ -163,7 +163,7 @@ impl<M: EntryMemory> Reader<M> {
             trace_base: word(1),
             mult: word(2),
             shift: widths as u32 & 63,
-            hw_bits: ((widths >> 32) as u32).clamp(1, 64),
+            hw_bits: (widths >> 32) as u32,
         }
     }
 }

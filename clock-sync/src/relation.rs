@@ -40,7 +40,7 @@ impl Relation {
     #[inline(always)]
     pub const fn trace_time(&self, counter: u64) -> u64 {
         // Shifting the difference to the top of the word makes the counter's own sign bit the word's.
-        let unused = 64 - self.hw_bits;
+        let unused = 64_u32.wrapping_sub(self.hw_bits);
         let distance = (counter.wrapping_sub(self.hw_base) << (unused & 63)).cast_signed() >> (unused & 63);
         if self.mult == 1 && self.shift == 0 {
             return self.trace_base.wrapping_add_signed(distance);

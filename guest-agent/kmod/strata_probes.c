@@ -31,13 +31,20 @@
 #define strata_uninitialized
 #endif
 
+/* Without the canary the compiler tests the mask before it sets up a stack frame. */
+#if __has_attribute(__no_stack_protector__)
+#define strata_no_stack_protector __attribute__((__no_stack_protector__))
+#else
+#define strata_no_stack_protector
+#endif
+
 /*
  * Defines strata_probe_NAME(), recording struct strata_NAME as `record`, once for each session that wants it. Tracepoints
  * call their probes with preemption disabled, except for system calls on newer kernels: a record belongs to one CPU, so it
  * is disabled here.
  */
 #define STRATA_PROBE(name, NAME, prototype, ...)									\
-	static notrace void strata_probe_##name(void *data, prototype)							\
+	static notrace strata_no_stack_protector void strata_probe_##name(void *data, prototype)			\
 	{														\
 		struct strata_slot slot strata_uninitialized;								\
 		struct strata_##name *record;										\

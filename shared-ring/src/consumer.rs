@@ -62,6 +62,13 @@ impl Lost {
     }
 }
 
+/// Loss counts come from producers that may lie: sums stay at the largest number.
+impl std::iter::Sum for Lost {
+    fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
+        counts.fold(Self::default(), |sum, lost| sum.plus(&lost))
+    }
+}
+
 /// What happened when a consumer looked for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Poll {

@@ -196,32 +196,29 @@ mod reader {
         let index = geometry.index(position);
         let offset = geometry.exchange_offset(index);
         let wanted = tag_of(geometry, position);
-        loop {
-            let word = ExchangeWord::from_word(memory.load(offset));
-            let physical = word.physical(index);
-            if physical > geometry.sub_buffers() as usize || physical == spare {
-                return Take::Corrupt;
-            }
-            if mutated!(LapTagDropped) && !word.is_referenced() && !word.is_taken() {
-                let taken = word.taken(index, spare);
-                if memory.compare_exchange(offset, word.to_word(), taken.to_word()) {
-                    return Take::Taken(physical);
-                }
-            }
-            if word.tag() < wanted {
-                return Take::Unfinished(physical);
-            }
-            if word.tag() > wanted || word.is_referenced() || word.is_taken() {
-                return Take::Overwritten;
-            }
-            if memory.compare_exchange(offset, word.to_word(), word.taken(index, spare).to_word()) {
+        let word = ExchangeWord::from_word(memory.load(offset));
+        let physical = word.physical(index);
+        if physical > geometry.sub_buffers() as usize || physical == spare {
+            return Take::Corrupt;
+        }
+        if mutated!(LapTagDropped) && !word.is_referenced() && !word.is_taken() {
+            let taken = word.taken(index, spare);
+            if memory.compare_exchange(offset, word.to_word(), taken.to_word()) {
                 return Take::Taken(physical);
             }
-            // Only a writer that begins the next lap changes such a word, and it changes it for good; a guest that plays
-            // with it is read as that.
-            if memory.load(offset) != word.to_word() {
-                return Take::Overwritten;
-            }
+        }
+        if word.tag() < wanted {
+            return Take::Unfinished(physical);
+        }
+        if word.tag() > wanted || word.is_referenced() || word.is_taken() {
+            return Take::Overwritten;
+        }
+        // Only a writer that begins the next lap changes such a word, and it changes it for good. There is no second
+        // attempt: a guest that changes the word to and fro would keep the host here.
+        if memory.compare_exchange(offset, word.to_word(), word.taken(index, spare).to_word()) {
+            Take::Taken(physical)
+        } else {
+            Take::Overwritten
         }
     }
 

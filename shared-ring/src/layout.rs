@@ -408,8 +408,18 @@ impl Geometry {
         if !size_fits || !count_fits || !sub_buffer_size.is_power_of_two() || !sub_buffers.is_power_of_two() {
             return None;
         }
+        Some(Self::of(sub_buffer_size, sub_buffers))
+    }
+
+    const fn of(sub_buffer_size: u64, sub_buffers: u32) -> Self {
         let sub_buffer_order = sub_buffer_size.trailing_zeros();
-        Some(Self::with_orders(sub_buffer_order, sub_buffer_order + sub_buffers.trailing_zeros()))
+        let ring_order = sub_buffer_order + sub_buffers.trailing_zeros();
+        Self {
+            sub_buffer_order,
+            ring_order,
+            sub_buffer_mask: (1 << sub_buffer_order) - 1,
+            ring_mask: (1 << ring_order) - 1,
+        }
     }
 
     /// Rings too small for use, whose every schedule a model checker can run: any powers of two that hold a packet
@@ -422,17 +432,7 @@ impl Geometry {
     pub const fn for_verification(sub_buffer_size: u64, sub_buffers: u32) -> Self {
         assert!(sub_buffer_size.is_power_of_two() && sub_buffer_size > PACKET_HEADER_SIZE as u64);
         assert!(sub_buffers.is_power_of_two() && sub_buffers >= MIN_SUB_BUFFERS && sub_buffers <= MAX_SUB_BUFFERS);
-        let sub_buffer_order = sub_buffer_size.trailing_zeros();
-        Self::with_orders(sub_buffer_order, sub_buffer_order + sub_buffers.trailing_zeros())
-    }
-
-    const fn with_orders(sub_buffer_order: u32, ring_order: u32) -> Self {
-        Self {
-            sub_buffer_order,
-            ring_order,
-            sub_buffer_mask: (1 << sub_buffer_order) - 1,
-            ring_mask: (1 << ring_order) - 1,
-        }
+        Self::of(sub_buffer_size, sub_buffers)
     }
 
     /// Bytes of a sub-buffer.

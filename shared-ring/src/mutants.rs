@@ -48,7 +48,7 @@ mod switch {
     mutants! {
         /// `commit_seq` is stored with no ordering.
         PublishWithoutRelease,
-        /// `commit_seq` is stored without looking whether a nested context has published a later value.
+        /// A published count is stored without looking whether a nested context has published a later value.
         PublishGoesBack,
         /// The time is read once, before the reserve loop.
         TimeBeforeLoop,
@@ -80,6 +80,8 @@ mod switch {
         LapTagDropped,
         /// A flight recorder's sub-buffer is reused when it is committed, before its exchange word was released.
         ReuseBeforeRelease,
+        /// A flight recorder counts what is committed as whole although earlier bytes of the sub-buffer are not.
+        PrefixOverHole,
         /// A flight recorder's read count is pushed by a store, over what the consumer or a nested context stored.
         PushNotAtomic,
         /// A forced switch that another context's record got in the way of is taken for done.

@@ -101,7 +101,10 @@ pub struct Contents {
 }
 
 /// Finds how much of a packet can be believed: records of known events whose payloads fit them, in times that do not
-/// decrease and lie within `earliest..=latest`. Stops at the first that does not.
+/// decrease, lie within `earliest..=latest` and not before the packet's own `begin`. Stops at the first that does not.
+///
+/// A packet is stored with the time of its first record as its beginning. No time before `begin` means that the short
+/// times, which count from the beginning, are the same from there.
 ///
 /// `claimed` is the number of bytes that the producer says are in use. `known` finds an event type by id.
 #[must_use]
@@ -117,7 +120,7 @@ pub fn validate<'k>(
     let mut contents =
         Contents { content: PACKET_HEADER_SIZE, time_begin: earliest, time_end: earliest, ..Contents::default() };
     for record in Records::new(packet, claimed, begin) {
-        let in_order = record.time >= contents.time_end && times.contains(&record.time);
+        let in_order = record.time >= contents.time_end.max(begin) && times.contains(&record.time);
         if !in_order || !known(record.id).is_some_and(|event| event.accepts(record.payload)) {
             break;
         }
@@ -135,6 +138,7 @@ pub fn validate<'k>(
 /// The header of a packet, from its bytes; `None` when there are too few.
 #[must_use]
 pub fn read_header(packet: &[u8]) -> Option<PacketHeader> {
+    let packet = packet.get(..PACKET_HEADER_SIZE)?;
     let mut uuid = [0; 16];
     uuid.copy_from_slice(packet.get(4..20)?);
     let word = |offset| read_word(packet, offset);

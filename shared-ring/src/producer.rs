@@ -413,7 +413,8 @@ impl<S: Storage> Producer<S> {
             // SAFETY: a control word of the ring.
             let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
             let reserved = geometry.committed_before(write) + geometry.within(write);
-            if committed == reserved && geometry.index(write) == sub_buffer {
+            let is_whole = committed == reserved || mutated!(PrefixOverHole);
+            if is_whole && geometry.index(write) == sub_buffer {
                 self.raise(geometry.commit_prefix_offset(sub_buffer), committed);
             }
         }

@@ -82,6 +82,7 @@ impl ModelMemory {
             [
                 (geometry.commit_count_offset(index), Writer::Producer),
                 (geometry.commit_seq_offset(index), Writer::Producer),
+                (geometry.commit_prefix_offset(index), Writer::Producer),
                 (geometry.exchange_offset(index), Writer::Both),
             ]
         });

@@ -30,6 +30,17 @@ pub fn build(paths: &Paths) -> Result<Binaries, ProcessError> {
     Ok(located(paths))
 }
 
+/// Builds the guest's program that exchanges events with the monitor.
+///
+/// # Errors
+///
+/// When cargo fails; the error names its log.
+pub fn build_exchange(paths: &Paths) -> Result<PathBuf, ProcessError> {
+    let target_folder = static_target(paths);
+    cargo_build(paths, &target_folder, &["-p", "guest-agent", "--example", "exchange"], "build-exchange")?;
+    Ok(target_folder.join(TARGET).join("release/examples/exchange"))
+}
+
 /// Where [`build`] puts the programs, without building them.
 #[must_use]
 pub fn located(paths: &Paths) -> Binaries {

@@ -164,17 +164,35 @@ impl Apt {
     }
 }
 
+/// Installs what is missing of `tools`. Does not touch apt when nothing is missing.
+///
+/// # Errors
+///
+/// When something is missing and this user is not root, or apt fails.
+pub fn install(paths: &Paths, tools: &[Tool]) -> Result<(), PackageError> {
+    let missing = missing_of(tools);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    if !is_root() {
+        return Err(PackageError::NotRoot { packages: missing });
+    }
+    progress::step("installing tools", || Apt::prepare(paths)?.install(&missing, None))
+}
+
+/// The packages of those of `tools` that are not installed.
+fn missing_of(tools: &[Tool]) -> Vec<String> {
+    let missing = tools.iter().filter(|tool| process::find_program(tool.program).is_none());
+    missing.map(|tool| tool.package.to_owned()).collect()
+}
+
 /// Installs what is missing of [`TOOLS`], and QEMU when `with_qemu` is set. Does not touch apt when nothing is missing.
 ///
 /// # Errors
 ///
 /// When something is missing and this user is not root, or apt fails.
 pub fn install_tools(paths: &Paths, with_qemu: bool) -> Result<(), PackageError> {
-    let mut missing: Vec<String> = TOOLS
-        .iter()
-        .filter(|tool| process::find_program(tool.program).is_none())
-        .map(|tool| tool.package.to_owned())
-        .collect();
+    let mut missing = missing_of(&TOOLS);
     if !Path::new(LIBELF).exists() {
         missing.push("libelf1".to_owned());
     }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::binaries;
+use crate::fuzz::{self, FuzzError};
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
 use crate::progress;
@@ -18,6 +19,9 @@ pub enum SuiteError {
     /// A step failed.
     #[error(transparent)]
     Process(#[from] ProcessError),
+    /// A reader of guest bytes can be broken.
+    #[error(transparent)]
+    Fuzz(#[from] FuzzError),
     /// The lab could not be made ready.
     #[error(transparent)]
     Provision(#[from] ProvisionError),
@@ -30,14 +34,17 @@ pub enum SuiteError {
 const VERIFIED: [&str; 6] =
     ["-p", "shared-ring", "-p", "clock-sync", "--features", "shared-ring/verification,clock-sync/verification"];
 
-/// Runs format check, lints, duplicate check, doc tests, the model checkers, then all unit, integration and end-to-end
-/// tests.
+/// Runs format check, lints, duplicate check, doc tests, the model checkers, all unit, integration and end-to-end tests,
+/// then each fuzz target for a minute.
 ///
 /// # Errors
 ///
 /// The first step that fails.
 pub fn run(paths: &Paths) -> Result<(), SuiteError> {
     progress::step("format check", || cargo_visible(paths, &["fmt", "--all", "--check"]))?;
+    progress::step("format check of the fuzz targets", || {
+        cargo_visible(paths, &["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])
+    })?;
     progress::step("duplicate crates", || duplicates(paths))?;
     progress::step("lints", || {
         cargo_visible(paths, &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])
@@ -60,6 +67,7 @@ pub fn run(paths: &Paths) -> Result<(), SuiteError> {
         &["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"]
     };
     progress::step("unit, integration and end-to-end tests", || cargo_visible(paths, tests))?;
+    fuzz::run(paths, fuzz::SECONDS, None)?;
     Ok(())
 }
 

@@ -323,3 +323,41 @@ fn missing_trace_is_named() {
 
     assert_names(&line, &["/nonexistent/trace"]);
 }
+
+#[test]
+fn region_that_is_none_is_named_and_no_trace_begun() {
+    let bench = Bench::new();
+    let junk = bench.file("junk", &[0x5a; 1 << 16]);
+    let cut = bench.file("cut", b"STRATA\0\x01");
+    let out = bench.path("recovered");
+    for region in [junk.as_str(), cut.as_str(), "/nonexistent/region"] {
+        let line = bench.refused(&["recover", region, "-o", &out]);
+
+        assert_names(&line, &[region]);
+        assert!(!Path::new(&out).exists(), "a trace was begun: {line}");
+    }
+}
+
+#[test]
+fn vm_that_does_not_run_is_named() {
+    let bench = Bench::new();
+    let line = bench.refused(&["ctl", "no-such-vm", "status"]);
+
+    assert_names(&line, &["no-such-vm", "strata ps"]);
+}
+
+#[test]
+fn ring_geometry_that_is_impossible_is_named_with_the_limits() {
+    let bench = Bench::new();
+    let refused = |option: &str, value: &str| {
+        let arguments =
+            ["run", "--kernel", bench.kernel(), "--no-agent", "--trace", "/nonexistent/trace", option, value];
+        let output = Command::new(&bench.strata).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+
+    assert_names(&refused("--sub-buffer-size", "100K"), &["100K", "4K to 4M"]);
+    assert_names(&refused("--sub-buffers", "3"), &["'3'", "2 to 256"]);
+    assert_names(&refused("--mode", "flight"), &["flight-recorder", "discard"]);
+}

@@ -10,7 +10,7 @@
 //! hold guest records that are older than its oldest period: those are counted, and only their order is checked. So it
 //! is with a trace that was recovered from a region alone, which has no periods at all.
 
-use crate::clock::{Clock, NS_PER_SECOND};
+use crate::clock::{Clock, NS_PER_SECOND, Tolerances};
 use crate::reader::{ReadError, Stream, Trace, TraceLayer};
 use crate::session::{LayerKind, Vm};
 use crate::totals::Totals;
@@ -75,6 +75,8 @@ pub struct CheckResult {
     pub tolerance_ns: u64,
     /// For each VM, the periods.
     pub periods: Vec<PeriodSummary>,
+    /// For each vCPU, what the trace itself says about its clock.
+    pub supported: Vec<SupportedBound>,
     /// Guest records outside the periods.
     pub outside: u64,
     /// Records that are older than the one before them in their stream.
@@ -118,6 +120,22 @@ pub struct PeriodSummary {
     pub remark: Option<String>,
     /// Where they begin, ticks, when a flight recorder overwrote the earlier ones; else 0.
     pub from: u64,
+}
+
+/// What a trace itself says about a vCPU's clock: if its error is the same all the time, it lies between the two limits,
+/// since each record of the guest's kernel lies between an entry and an exit. The stated bound needs no such assumption.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SupportedBound {
+    /// Name of the VM.
+    pub vm: String,
+    /// Index of the vCPU.
+    pub vcpu: u32,
+    /// Records inside periods.
+    pub records: u64,
+    /// The clock is ahead of the host's by no more than this: the least time from an entry to a record, ns.
+    pub ahead_ns: u64,
+    /// It is behind by no more than this: the least time from a record to an exit, ns; `None` without a period that ends.
+    pub behind_ns: Option<u64>,
 }
 
 /// What is wrong with a record or stream.
@@ -193,7 +211,6 @@ struct Json<'r> {
 pub fn check(trace: &Trace, shown: usize) -> Result<CheckResult, CheckError> {
     let mut checker = Checker {
         clock: trace.clock(),
-        tolerance: trace.clock().error_bound_ticks(),
         shown,
         result: CheckResult { tolerance_ns: trace.clock().error_bound_ns, ..CheckResult::default() },
     };
@@ -221,8 +238,6 @@ pub fn check(trace: &Trace, shown: usize) -> Result<CheckResult, CheckError> {
 
 struct Checker<'t> {
     clock: &'t Clock,
-    /// Ticks.
-    tolerance: u64,
     shown: usize,
     result: CheckResult,
 }
@@ -268,10 +283,13 @@ impl Checker<'_> {
                     LayerKind::GuestUser => periods.vcpus().collect(),
                     _ => vec![stream.description.cpu_id],
                 };
-                Inside {
-                    from: *from,
-                    vcpus: vcpus.into_iter().map(|vcpu| Cursor { vcpu, periods: periods.of(vcpu), at: 0 }).collect(),
-                }
+                let vm = layer.description.vm.as_deref().unwrap_or_default();
+                let cursor = |vcpu| {
+                    let tolerances = self.clock.tolerances(vm, vcpu);
+                    Cursor { vcpu, periods: periods.of(vcpu), at: 0, tolerances }
+                };
+                let vcpus = vcpus.into_iter().map(cursor).collect();
+                Inside { from: *from, vcpus, margins: Margins::default() }
             });
             self.check_stream(layer, stream, inside);
         }
@@ -300,7 +318,7 @@ impl Checker<'_> {
                 unchecked += 1;
                 continue;
             };
-            if let Err(nearest) = inside.look_up(record.time, self.tolerance) {
+            if let Err(nearest) = inside.look_up(record.time) {
                 self.result.outside += 1;
                 let outside_ns = nearest.map(|(_, _, ticks)| self.clock.ticks_to_ns(ticks));
                 let (vcpu, nearest) = (nearest.map(|(vcpu, ..)| vcpu), nearest.map(|(_, period, _)| period));
@@ -308,6 +326,16 @@ impl Checker<'_> {
             }
         }
         self.result.records += count;
+        let margins = inside.filter(|_| layer.description.kind == LayerKind::GuestKernel).map(|inside| inside.margins);
+        if let Some(Margins { records, after_entry: Some(ahead), before_exit }) = margins {
+            self.result.supported.push(SupportedBound {
+                vm: layer.description.vm.clone().unwrap_or_default(),
+                vcpu: stream.description.cpu_id,
+                records,
+                ahead_ns: self.clock.ticks_to_ns(ahead),
+                behind_ns: before_exit.map(|ticks| self.clock.ticks_to_ns(ticks)),
+            });
+        }
         match layer.description.kind {
             LayerKind::GuestKernel => self.result.guest_kernel_records += count - unchecked,
             LayerKind::GuestUser => self.result.guest_user_records += count - unchecked,
@@ -358,9 +386,10 @@ struct Known {
 
 /// Since when every stream of `layer` is there, ticks, if a flight recorder overwrote the beginning of any.
 fn remaining_from(layer: &TraceLayer) -> Option<u64> {
-    let cut = layer.streams.iter().filter(|stream| stream.description.overwritten > 0);
-    // A cut stream without a record tells nothing of any time.
-    cut.map(|stream| layer.records(stream).next().map_or(u64::MAX, |record| record.time)).max()
+    let mut cut = layer.streams.iter().filter(|stream| stream.description.overwritten > 0).peekable();
+    cut.peek()?;
+    // What a stream lost of which nothing is left was older than the others' rest; without any rest, nothing is known.
+    Some(cut.filter_map(|stream| layer.records(stream).next()).map(|record| record.time).max().unwrap_or(u64::MAX))
 }
 
 /// The periods that a stream's records may lie in.
@@ -368,6 +397,26 @@ struct Inside<'p> {
     /// Earlier records cannot be judged.
     from: u64,
     vcpus: Vec<Cursor<'p>>,
+    margins: Margins,
+}
+
+/// The least times between records and the ends of their periods, ticks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Margins {
+    records: u64,
+    after_entry: Option<u64>,
+    before_exit: Option<u64>,
+}
+
+impl Margins {
+    fn add(&mut self, period: &Period, time: u64) {
+        self.records += 1;
+        let least = |old: Option<u64>, new: u64| Some(old.map_or(new, |old| old.min(new)));
+        self.after_entry = least(self.after_entry, time - period.begin);
+        if period.end != u64::MAX {
+            self.before_exit = least(self.before_exit, period.end - time);
+        }
+    }
 }
 
 /// A place in the periods of a vCPU: records come in order, so that the next look-up is near the last.
@@ -375,15 +424,20 @@ struct Cursor<'p> {
     vcpu: u32,
     periods: &'p [Period],
     at: usize,
+    tolerances: Tolerances,
 }
 
 impl Inside<'_> {
-    /// Whether `time` lies in a period, give or take `tolerance`; else the nearest period and the distance from it.
-    fn look_up(&mut self, time: u64, tolerance: u64) -> Result<(), Option<(u32, Period, u64)>> {
+    /// Whether `time` lies in a period, give or take what the vCPU's clock may be wrong; else the nearest period and the
+    /// distance from it.
+    fn look_up(&mut self, time: u64) -> Result<(), Option<(u32, Period, u64)>> {
         let mut nearest: Option<(u32, Period, u64)> = None;
         for cursor in &mut self.vcpus {
             let Some((period, distance)) = cursor.nearest(time) else { continue };
-            if distance <= tolerance {
+            if distance == 0 {
+                self.margins.add(&period, time);
+            }
+            if distance <= cursor.tolerances.at(time) {
                 return Ok(());
             }
             if nearest.is_none_or(|(_, _, least)| distance < least) {
@@ -431,12 +485,19 @@ fn write_text(result: &CheckResult, trace: &Trace, out: &mut dyn Write) -> io::R
         out,
         "checked {kernel} guest-kernel and {user} guest-user records against them, tolerance {tolerance} ns"
     )?;
+    for SupportedBound { vm, vcpu, records, ahead_ns, behind_ns } in &result.supported {
+        let behind = behind_ns.map_or_else(String::new, |ns| format!(" and {ns} ns behind"));
+        writeln!(
+            out,
+            "{vm} vcpu {vcpu}: by the trace itself its clock is at most {ahead_ns} ns ahead{behind} ({records} records)"
+        )?;
+    }
     writeln!(out, "checked the order of {} records", result.records)?;
     if result.unchecked > 0 && !result.periods.is_empty() {
         let unchecked = result.unchecked;
         writeln!(
             out,
-            "NOTE: {unchecked} guest records are older than the oldest period that the flight recorder still held; only \
+            "NOTE: {unchecked} guest records are older than the oldest period that was left of the flight recorder; only \
              their order was checked"
         )?;
     }

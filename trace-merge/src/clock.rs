@@ -27,6 +27,31 @@ pub struct Clock {
     pub error_bound_ns: u64,
     /// Where that bound comes from, one or a few sentences.
     pub bound_derivation: String,
+    /// The relations that were published for the vCPUs, in order, each with its own bound.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub epochs: Vec<ClockEpoch>,
+    /// The relation to UTC, measured again from time to time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub utc_readings: Vec<UtcAnchor>,
+}
+
+/// A relation of a vCPU's counter to the trace clock, from when it was published until the next one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockEpoch {
+    /// Name of the VM.
+    pub vm: String,
+    /// Index of the vCPU.
+    pub vcpu: u32,
+    /// Counts the vCPU's epochs from 1.
+    pub number: u64,
+    /// Why it began, as in `vmm:clock_update`.
+    pub cause: String,
+    /// Trace clock at its begin, ticks.
+    pub from_ticks: u64,
+    /// Largest error of the guest's times against the other layers' while it holds, ns.
+    pub bound_ns: u64,
+    /// Where that bound comes from.
+    pub derivation: String,
 }
 
 /// One moment, as the trace clock and as UTC show it.
@@ -98,10 +123,43 @@ impl Clock {
         (seconds, u64::try_from(origin.rem_euclid(frequency)).unwrap_or(0))
     }
 
+    /// What the error of `vcpu`'s times can be, by their epochs.
+    #[must_use]
+    pub fn tolerances(&self, vm: &str, vcpu: u32) -> Tolerances {
+        let of_vcpu = self.epochs.iter().filter(|epoch| epoch.vm == vm && epoch.vcpu == vcpu);
+        let mut epochs: Vec<_> = of_vcpu.map(|epoch| (epoch.from_ticks, self.ns_to_ticks(epoch.bound_ns))).collect();
+        epochs.sort_unstable();
+        Tolerances { otherwise: self.error_bound_ticks(), epochs }
+    }
+
     /// The tolerance that the error bound asks for, ticks.
     #[must_use]
     pub fn error_bound_ticks(&self) -> u64 {
         self.ns_to_ticks(self.error_bound_ns)
+    }
+}
+
+/// The error bounds of a vCPU's times.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tolerances {
+    /// Where no epoch is known.
+    otherwise: u64,
+    /// Begin and bound of each epoch, ticks, in the order of their begins.
+    epochs: Vec<(u64, u64)>,
+}
+
+impl Tolerances {
+    /// How far a time near `ticks` may be wrong, ticks. Near the border of two epochs, the worse of them counts: a wrong
+    /// time may have been made by either.
+    #[must_use]
+    pub fn at(&self, ticks: u64) -> u64 {
+        let next = self.epochs.partition_point(|&(from, _)| from <= ticks);
+        let current = next.checked_sub(1).and_then(|index| self.epochs.get(index));
+        let before = next.checked_sub(2).and_then(|index| self.epochs.get(index));
+        let Some(&(from, bound)) = current.or_else(|| self.epochs.first()) else { return self.otherwise };
+        let just_ended = before.filter(|&&(_, old)| ticks.saturating_sub(from) <= old.max(bound));
+        let about_to_begin = self.epochs.get(next).filter(|&&(from, new)| from.saturating_sub(ticks) <= new.max(bound));
+        [just_ended, about_to_begin].into_iter().flatten().map(|&(_, bound)| bound).fold(bound, u64::max)
     }
 }
 
@@ -127,7 +185,27 @@ pub(crate) mod tests {
             vcpus: Vec::new(),
             error_bound_ns: 100,
             bound_derivation: "one counter".into(),
+            epochs: Vec::new(),
+            utc_readings: Vec::new(),
         }
+    }
+
+    fn epoch(vcpu: u32, number: u64, from_ticks: u64, bound_ns: u64) -> ClockEpoch {
+        let (vm, cause, derivation) = ("vm0".into(), "periodic".into(), "measured".into());
+        ClockEpoch { vm, vcpu, number, cause, from_ticks, bound_ns, derivation }
+    }
+
+    #[test]
+    fn tolerance_is_the_epochs_and_the_worse_of_two_at_their_border() {
+        let epochs = vec![epoch(0, 1, 1_000, 50), epoch(0, 2, 10_000, 500), epoch(1, 1, 0, 7)];
+        let tolerances = Clock { epochs, ..clock() }.tolerances("vm0", 0);
+
+        // 2 ticks are a nanosecond.
+        assert_eq!(
+            [0, 2_000, 9_500, 10_500, 20_000].map(|ticks| tolerances.at(ticks)),
+            [100, 100, 1_000, 1_000, 1_000]
+        );
+        assert_eq!(clock().tolerances("vm0", 0).at(5), 200);
     }
 
     #[test]

@@ -5,13 +5,15 @@
 //! fixed-size packets per CPU, vCPU or thread ([`writer`]).
 //!
 //! Data flows one way through the reading side: [`reader`] maps the streams and hands on the records that can be
-//! believed, [`merge`] puts them in one order, and [`events`], [`report`] and [`check`] show, summarise and verify
+//! believed, [`join`] makes one recording of two (their clocks related by a [`match_rule`]), [`merge`] puts them in one order, and [`events`], [`report`] and [`check`] show, summarise and verify
 //! them. What was damaged is skipped, counted and said.
 
 pub mod check;
 pub mod clock;
 pub mod events;
 pub mod exit_reason;
+pub mod join;
+pub mod match_rule;
 pub mod merge;
 pub mod metadata;
 pub mod reader;

@@ -79,11 +79,12 @@ impl Damage {
     #[must_use]
     pub const fn plus(&self, other: &Self) -> Self {
         Self {
-            packets: self.packets + other.packets,
-            missing_packets: self.missing_packets + other.missing_packets,
-            bytes: self.bytes + other.bytes,
-            records: self.records + other.records,
-            truncated_bytes: self.truncated_bytes + other.truncated_bytes,
+            packets: self.packets.saturating_add(other.packets),
+            // Sequence numbers come out of the file: any number can be missing.
+            missing_packets: self.missing_packets.saturating_add(other.missing_packets),
+            bytes: self.bytes.saturating_add(other.bytes),
+            records: self.records.saturating_add(other.records),
+            truncated_bytes: self.truncated_bytes.saturating_add(other.truncated_bytes),
             missing_records: self.missing_records.saturating_add(other.missing_records),
         }
     }

@@ -8,6 +8,7 @@ use crate::session::{LayerKind, Missing, Process, Vm};
 use crate::totals::Totals;
 use crate::vcpu::{SwitchSource, Switches, exits_by_reason};
 use serde::Serialize;
+use shared_ring::consumer::Lost;
 use std::io::{self, Write};
 use std::path::Path;
 use thiserror::Error;
@@ -71,6 +72,9 @@ pub struct LayerReport {
     pub totals: Totals,
     /// Everything that is not there, in one line.
     pub incomplete: Option<String>,
+    /// Whether a stream begins later than what it records did: its beginning was overwritten in flight-recorder mode,
+    /// or written elsewhere before this was recovered.
+    pub begins_late: bool,
 }
 
 /// Why and for how long the vCPUs of a VM were out of the guest.
@@ -133,6 +137,7 @@ pub fn report(trace: &Trace) -> Report {
             streams: layer.streams.len(),
             totals,
             incomplete: totals.incomplete(),
+            begins_late: layer.streams.iter().any(|stream| stream.description.overwritten > 0),
         }
     });
     let layers: Vec<_> = layers.collect();
@@ -223,11 +228,18 @@ fn write_layers(layers: &[LayerReport], out: &mut dyn Write) -> io::Result<()> {
     let events: u64 = layers.iter().map(|layer| layer.totals.events).sum();
     let bytes: u64 = layers.iter().map(|layer| layer.totals.bytes).sum();
     let streams: usize = layers.iter().map(|layer| layer.streams).sum();
-    let lost: u64 = layers.iter().map(|layer| layer.totals.lost.total()).sum();
+    let lost = layers.iter().map(|layer| layer.totals.lost).sum::<Lost>().total();
     writeln!(out, "{:width$}  {events:>10}  {bytes:>12}  {streams:>7}  {lost:>10}", "all")?;
     for layer in layers {
         if let Some(incomplete) = &layer.incomplete {
             writeln!(out, "INCOMPLETE: {}: {incomplete}", layer.path)?;
+        }
+        if layer.begins_late {
+            writeln!(
+                out,
+                "BEGINS LATE: {}: what came before was overwritten by the flight recorder (or written elsewhere)",
+                layer.path
+            )?;
         }
     }
     Ok(())
@@ -279,6 +291,7 @@ mod tests {
             layer.record(0, entered, 1, &[0; 4]).unwrap();
         }
         layer.add_lost(0, 9);
+        layer.set_overwritten(0, 4);
         layer.flush().unwrap();
         session.layers.push(layer.layer());
         session.vms[0].guest = Some(Guest { kernel: "6.1\x1b[2J".into(), agent_abi: 1 });
@@ -323,6 +336,7 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("INCOMPLETE: vm0/vmm: 9 records lost because a ring was full\n"), "{text}");
+        assert!(text.contains("BEGINS LATE: vm0/vmm: what came before was overwritten"), "{text}");
         assert!(text.contains("ended:   still running, or its recorder was killed\n"), "{text}");
     }
 

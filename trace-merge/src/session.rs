@@ -152,6 +152,9 @@ pub struct Vm {
     /// What runs in it, once its agent said so.
     #[serde(default)]
     pub guest: Option<Guest>,
+    /// In a recording merged from those of several hosts: the host it ran on, when that is not the first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// File of its trace region, which outlives a recorder that is killed.
     #[serde(default)]
     pub region: Option<PathBuf>,
@@ -242,6 +245,9 @@ pub struct Layer {
     /// Name of the VM; `None` for the host's kernel.
     #[serde(default)]
     pub vm: Option<String>,
+    /// In a recording merged from those of several hosts: the host, when that is not the first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// Folder, relative to the recording's.
     pub path: String,
     /// UUID of the CTF trace, repeated in each packet.
@@ -275,8 +281,9 @@ pub struct StreamDescription {
     /// Whether the ring was found corrupt and given up.
     #[serde(default)]
     pub corrupt: bool,
-    /// How often a flight recorder overwrote its oldest content before this was written: sub-buffers of a ring, records
-    /// of the host's kernel. When it is not 0, the stream begins later than what it records did.
+    /// How much a flight recorder overwrote of the stream's beginning before this was written: sub-buffers of a ring,
+    /// records of the host's kernel. In a recovered trace also the sub-buffers that had been written elsewhere. When it is
+    /// not 0, the stream begins later than what it records did.
     #[serde(default)]
     pub overwritten: u64,
 }
@@ -442,6 +449,7 @@ pub(crate) mod tests {
         Layer {
             kind: LayerKind::Vmm,
             vm: Some("vm0".into()),
+            host: None,
             path: path.into(),
             uuid: Uuid::from_bytes([2; 16]),
             packet_size: 4096,

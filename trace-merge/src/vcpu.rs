@@ -41,7 +41,10 @@ impl SwitchSource {
     /// The layers of `trace` that tell it of `vm` this way: those that have both event types.
     pub fn layers<'t>(self, trace: &'t Trace, vm: &Vm) -> impl Iterator<Item = &'t TraceLayer> {
         trace.layers_of(self.layer()).filter(move |layer| {
-            let of_vm = self == Self::HostKernel || layer.description.vm.as_ref() == Some(&vm.name);
+            let of_vm = match self {
+                Self::HostKernel => layer.description.host == vm.host,
+                Self::Vmm => layer.description.vm.as_ref() == Some(&vm.name),
+            };
             of_vm && self.events().iter().all(|&name| layer.schemas.iter().any(|schema| schema.name() == name))
         })
     }

@@ -345,6 +345,7 @@ impl LayerWriter {
         Layer {
             kind: self.trace.kind,
             vm: self.trace.vm.clone(),
+            host: None,
             path: self.path.clone(),
             uuid: self.trace.uuid,
             packet_size: self.packet_size,

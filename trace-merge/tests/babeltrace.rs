@@ -42,6 +42,8 @@ fn session() -> Session {
             vcpus: Vec::new(),
             error_bound_ns: 100,
             bound_derivation: "one counter".into(),
+            epochs: Vec::new(),
+            utc_readings: Vec::new(),
         },
         host: Host { hostname: "test \"machine\"".into(), ..Host::default() },
         vms: vec![Vm { name: "vm0".into(), vcpus: 2, ..Vm::default() }],

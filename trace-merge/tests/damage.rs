@@ -3,7 +3,9 @@
 
 use proptest::prelude::*;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
+use shared_ring::layout::{PACKET_HEADER_SIZE, PacketHeader};
 use std::fs;
+use std::mem::offset_of;
 use std::path::Path;
 use tempfile::TempDir;
 use trace_merge::check::{self, CheckOptions};
@@ -32,6 +34,8 @@ fn record(dir: &Path) {
         vcpus: Vec::new(),
         error_bound_ns: 0,
         bound_derivation: "one counter".into(),
+        epochs: Vec::new(),
+        utc_readings: Vec::new(),
     };
     let mut session = Session {
         format: FORMAT_VERSION,
@@ -81,6 +85,92 @@ fn passes(dir: &Path) -> bool {
     check::run(dir, &CheckOptions::default(), &mut Vec::new()).is_ok_and(|result| result.passed())
 }
 
+/// Replaces words of a file.
+fn change_words(path: &Path, changes: &[(usize, u64)]) {
+    let mut bytes = fs::read(path).unwrap();
+    for &(at, value) in changes {
+        bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    }
+    fs::write(path, bytes).unwrap();
+}
+
+/// Words of a packet header: times, sizes, sequence number, counts.
+fn header_word() -> impl Strategy<Value = usize> {
+    (3..PACKET_HEADER_SIZE / 8).prop_map(|word| word * 8)
+}
+
+/// Numbers that sums and products go wrong on.
+fn extreme() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        Just(0),
+        Just(u64::MAX),
+        Just(1 << 63),
+        Just((1 << 63) - 1),
+        0..100_000_u64,
+        (0..100_000_u64).prop_map(u64::wrapping_neg),
+        any::<u64>(),
+    ]
+}
+
+/// Everything in a description that can be replaced, as a JSON pointer.
+fn pointers(value: &serde_json::Value, at: &str, found: &mut Vec<String>) {
+    found.push(at.to_owned());
+    match value {
+        serde_json::Value::Object(fields) => {
+            fields.iter().for_each(|(name, value)| pointers(value, &format!("{at}/{name}"), found));
+        }
+        serde_json::Value::Array(items) => {
+            items.iter().enumerate().for_each(|(index, value)| pointers(value, &format!("{at}/{index}"), found));
+        }
+        _ => {}
+    }
+}
+
+/// Values of all kinds, that a number or a text of a description may be replaced by.
+fn json() -> impl Strategy<Value = serde_json::Value> {
+    prop_oneof![
+        extreme().prop_map(Into::into),
+        Just((-1).into()),
+        Just(serde_json::Value::Null),
+        Just(serde_json::json!([])),
+        Just(serde_json::json!({})),
+        Just("".into()),
+        Just("kvm:kvm_exit".into()),
+        Just("..".into()),
+        Just("string".into()),
+        Just("char_array".into()),
+        Just("\u{1b}[2J\n".into()),
+        Just(serde_json::json!({"char_array": 65535})),
+    ]
+}
+
+#[test]
+fn packets_of_two_streams_that_claim_to_be_the_last_ever_are_summed_up() {
+    let dir = TempDir::new().unwrap();
+    record(dir.path());
+    for stream in STREAMS {
+        change_words(&dir.path().join(stream), &[(offset_of!(PacketHeader, sequence), u64::MAX)]);
+    }
+
+    assert_eq!(run_all(dir.path()), [true; 6]);
+    assert!(!passes(dir.path()));
+}
+
+/// A guest writes its own loss counts.
+#[test]
+fn losses_of_two_layers_beyond_counting_are_summed_up() {
+    let dir = TempDir::new().unwrap();
+    record(dir.path());
+    let mut session = Session::load(dir.path()).unwrap();
+    for layer in &mut session.layers {
+        layer.streams[0].lost.full = u64::MAX;
+        layer.streams[0].overwritten = u64::MAX;
+    }
+    session.save(dir.path()).unwrap();
+
+    assert_eq!(run_all(dir.path()), [true; 6]);
+}
+
 #[test]
 fn whole_recording_passes() {
     let dir = TempDir::new().unwrap();
@@ -107,6 +197,36 @@ proptest! {
         }
         // A host layer without a readable record leaves nothing to check against, which is an error.
         prop_assert_eq!(&run_all(dir.path())[..4], &[true; 4]);
+    }
+
+    #[test]
+    fn packet_headers_of_extreme_numbers_are_survived(
+        changes in proptest::collection::vec((0..2_usize, 0..2_usize, header_word(), extreme()), 1..8),
+    ) {
+        let dir = TempDir::new().unwrap();
+        record(dir.path());
+        for (stream, packet, at, value) in changes {
+            change_words(&dir.path().join(STREAMS[stream]), &[(packet * SIZE + at, value)]);
+        }
+        prop_assert_eq!(&run_all(dir.path())[..4], &[true; 4]);
+    }
+
+    #[test]
+    fn description_of_other_values_is_survived(
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), json()), 1..4),
+    ) {
+        let dir = TempDir::new().unwrap();
+        record(dir.path());
+        let path = dir.path().join(SESSION_FILE);
+        let mut description: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        for (at, value) in changes {
+            let mut found = Vec::new();
+            pointers(&description, "", &mut found);
+            *description.pointer_mut(&found[at.index(found.len())]).unwrap() = value;
+        }
+        fs::write(&path, description.to_string()).unwrap();
+        let results = run_all(dir.path());
+        prop_assert_eq!(results[0], results[2]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 use trace_merge::events::parse_seconds;
+use trace_merge::match_rule::MatchRule;
 use trace_merge::session::{LayerKind, is_vm_name};
 
 /// Runs virtual machines and traces every layer of them on one clock.
@@ -42,6 +43,8 @@ pub enum Command {
     Report(ReadArgs),
     /// Check a trace: guest records lie inside their vCPU's time in the guest, streams are in order
     Check(ReadArgs),
+    /// Make one trace of two, relating their clocks by matched events
+    Merge(MergeArgs),
     /// List the VMs that are running, and those whose process died with a trace to recover
     Ps(PsArgs),
     /// Ask a running VM for its status, a snapshot, or another session
@@ -171,6 +174,10 @@ pub enum CtlCommand {
         #[arg(long, value_name = "NAME")]
         session: Option<String>,
     },
+    /// Stop the guest where it is; it goes on with resume
+    Pause,
+    /// Let a paused guest go on
+    Resume,
     /// Write out what the rings hold at this moment
     Flush,
     /// Make, start, stop or end a tracing session of the guest's kernel
@@ -227,6 +234,8 @@ impl CtlCommand {
         Ok(match self {
             Self::Status => Request::Status,
             Self::Snapshot { dir, session } => Request::Snapshot { dir: std::path::absolute(dir)?, session },
+            Self::Pause => Request::Pause,
+            Self::Resume => Request::Resume,
             Self::Flush => Request::Flush,
             Self::Session(SessionCommand::Create { name, mode, sub_buffer_size, sub_buffers, events, trace }) => {
                 let trace = trace.map(std::path::absolute).transpose()?;
@@ -285,6 +294,28 @@ pub struct ReadArgs {
     /// JSON in place of text
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `strata merge`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A rule says that each such event of the first trace happened before (after) its counterpart in \
+    the second. There have to be rules for both directions, as for messages and their answers. Without a rule the \
+    traces have to be on one clock. The result is on the clock of the first trace; its error bound and how it was \
+    found are in its session.json.\n\nExample:\n  \
+    strata merge a b -o both --match 'net:send before net:receive by seq' --match 'net:receive after net:send by seq'"
+)]
+pub struct MergeArgs {
+    /// Trace whose clock the result has
+    pub first: PathBuf,
+    /// The other trace
+    pub second: PathBuf,
+    /// Which events belong together: 'EVENT before|after EVENT [by FIELD[=FIELD],...]'. May be repeated
+    #[arg(long = "match", value_name = "RULE")]
+    pub rules: Vec<MatchRule>,
+    /// New folder for the result
+    #[arg(short, long, value_name = "DIR", default_value = "merged")]
+    pub output: PathBuf,
 }
 
 /// Arguments of `strata doctor`.
@@ -357,6 +388,13 @@ mod tests {
     fn disk_may_be_read_only() {
         assert_eq!(parse_disk("a.img,ro"), Ok(DiskConfig { path: "a.img".into(), read_only: true }));
         assert_eq!(parse_disk("a.img"), Ok(DiskConfig { path: "a.img".into(), read_only: false }));
+    }
+
+    #[test]
+    fn match_rule_is_read_and_refused_by_the_command_line() {
+        assert!(Cli::try_parse_from(["strata", "merge", "a", "b", "--match", "x before y by z"]).is_ok());
+        let error = Cli::try_parse_from(["strata", "merge", "a", "b", "--match", "x y"]).unwrap_err().to_string();
+        assert!(error.contains("'x y' is no rule"), "{error}");
     }
 
     #[test]

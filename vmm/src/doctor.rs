@@ -1,6 +1,7 @@
 //! `strata doctor`: what this machine can do, what it cannot, and what to do about it, before it hurts.
 
 use crate::host_kernel::tracefs::{Tracefs, TracefsError};
+use crate::host_time::HostTime;
 use crate::probe::{KvmKind, KvmProbe, probe};
 use crate::run::clock::HostClock;
 use serde::Serialize;
@@ -140,7 +141,12 @@ fn clock_finding(clock: &HostClock) -> Finding {
         clock.clocksource,
         clock.error_bound_ns(),
     );
-    if clock.is_trusted() {
+    if clock.time == HostTime::MonotonicRaw {
+        let fix = "boot the host with tsc=reliable if its TSCs are known to agree; else traces count \
+                   CLOCK_MONOTONIC_RAW, measure the guest's counter against it, and state what was observed";
+        let seen = format!("given up by the kernel, which uses '{}'", clock.clocksource);
+        Finding::limited("host TSC", seen, fix)
+    } else if clock.is_trusted() {
         Finding::works("host TSC", seen)
     } else {
         let fix = "boot the host with tsc=reliable if its TSCs are known to agree; traces state what was observed";
@@ -156,7 +162,9 @@ fn tracing_clocks() -> Result<String, TracefsError> {
 
 fn tracefs_finding(clocks: Result<String, TracefsError>) -> Finding {
     match clocks {
-        Ok(clocks) if clocks.contains("x86-tsc") => Finding::works("tracefs", "the host-kernel layer can be traced"),
+        Ok(clocks) if clocks.contains("x86-tsc") && clocks.contains("mono_raw") => {
+            Finding::works("tracefs", "the host-kernel layer can be traced")
+        }
         Ok(_) => {
             Finding::missing("tracefs", "its clock x86-tsc is not there", "use a host kernel for x86-64 with a TSC")
         }

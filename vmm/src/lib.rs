@@ -12,6 +12,7 @@ pub mod cli;
 pub mod control;
 pub mod doctor;
 pub mod host_kernel;
+pub mod host_time;
 pub mod machine;
 pub mod probe;
 pub mod recover;

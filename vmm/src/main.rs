@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use clap::Parser;
+use shared_ring::consumer::Lost;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -10,8 +11,8 @@ use trace_merge::check::CheckOptions;
 use trace_merge::events::EventsOptions;
 use trace_merge::report::ReportOptions;
 use trace_merge::session::{LayerKind, Session};
-use trace_merge::{check, events, report};
-use vmm::cli::{Cli, Command, CtlArgs, DoctorArgs, EventsArgs, PsArgs, ReadArgs, RecoverArgs, RunArgs};
+use trace_merge::{check, events, join, report};
+use vmm::cli::{Cli, Command, CtlArgs, DoctorArgs, EventsArgs, MergeArgs, PsArgs, ReadArgs, RecoverArgs, RunArgs};
 use vmm::control::{client, directory, list};
 use vmm::machine::Outcome;
 use vmm::run::{self, RunRequest};
@@ -33,6 +34,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Events(args) => list_events(args),
         Command::Report(args) => print_report(&args),
         Command::Check(args) => check_trace(&args),
+        Command::Merge(args) => merge_traces(&args),
         Command::Ps(args) => list_vms(&args),
         Command::Ctl(args) => control_vm(args),
         Command::Recover(args) => recover_trace(&args),
@@ -54,9 +56,9 @@ fn run_guest(args: RunArgs) -> anyhow::Result<ExitCode> {
 /// What was recorded, in a few lines on standard error.
 fn summarise(session: &Session, trace: &Path) {
     for kind in LayerKind::ALL {
-        let streams = session.layers.iter().filter(|layer| layer.kind == kind).flat_map(|layer| &layer.streams);
-        let (records, lost) =
-            streams.fold((0, 0), |(records, lost), stream| (records + stream.records, lost + stream.lost.total()));
+        let streams = || session.layers.iter().filter(|layer| layer.kind == kind).flat_map(|layer| &layer.streams);
+        let records: u64 = streams().map(|stream| stream.records).sum();
+        let lost = streams().map(|stream| stream.lost).sum::<Lost>().total();
         eprintln!("strata: {kind:<12} {records:>10} records, {lost} lost");
     }
     let (bound, trace) = (session.clock.error_bound_ns, trace.display());
@@ -85,6 +87,20 @@ fn check_trace(args: &ReadArgs) -> anyhow::Result<ExitCode> {
         &mut BufWriter::new(io::stdout().lock()),
     )?;
     Ok(if verdict.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn merge_traces(args: &MergeArgs) -> anyhow::Result<ExitCode> {
+    let joined = join::join(&args.first, &args.second, &args.rules, &args.output)?;
+    if joined.damage.any() {
+        eprintln!("strata: not taken over: {}", joined.damage);
+    }
+    if let Some(relation) = &joined.relation {
+        eprintln!("strata: clocks related by {} pairs, within {} ns", relation.pairs(), joined.relation_bound_ns);
+    }
+    let (bound, output) = (joined.session.clock.error_bound_ns, args.output.display());
+    eprintln!("strata: times of different layers agree within {bound} ns");
+    eprintln!("strata: trace in {output}; next: strata check {output}, strata events {output}");
+    Ok(ExitCode::SUCCESS)
 }
 
 fn list_vms(args: &PsArgs) -> anyhow::Result<ExitCode> {

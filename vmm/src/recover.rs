@@ -4,12 +4,13 @@
 //! beside it (`session.json`, see [`crate::control::directory`]); without that, times are ticks without a date.
 #![allow(unsafe_code)] // The region is a memory-mapped file.
 
-use crate::control::directory::{self, REGION_FILE};
+use crate::control::directory::{self, FoundVm, MONITOR_FILE, MonitorRings, REGION_FILE};
 use crate::run::trace_folder::{TraceFolder, TraceFolderError};
 use crate::tracing::region::guest_text;
 use crate::tracing::ring_layer::RingLayer;
+use crate::tracing::vmm_layer::vmm_layer_of;
 use memmap2::MmapOptions;
-use shared_ring::consumer::Consumer;
+use shared_ring::consumer::{Consumer, Lost};
 use shared_ring::crash::{CrashError, CrashProcess, CrashRegion, CrashSession};
 use shared_ring::host_memory::HostMemory;
 use shared_ring::layout::{AGENT_ABSENT, Mode, SESSION_SLOTS};
@@ -112,7 +113,8 @@ pub fn recover(path: &Path, out: &Path) -> Result<Recovered, RecoverError> {
         }
         let dir = if slot == 0 { out.to_path_buf() } else { beside(out, &session_name(&crashed)) };
         let folder = TraceFolder::create(&dir)?;
-        let trace = write(&region, &crashed, folder.path(), session.clone())?;
+        let monitor = found.as_ref().filter(|_| slot == 0);
+        let trace = write(&region, &crashed, monitor, folder.path(), session.clone())?;
         folders.push(folder);
         recovered.traces.push((dir, trace));
     }
@@ -133,8 +135,8 @@ pub fn text(recovered: &Recovered) -> String {
             dir.display(),
             streams().map(|stream| stream.records).sum::<u64>(),
             session.layers.len(),
-            streams().map(|stream| stream.lost.total()).sum::<u64>(),
-            streams().map(|stream| stream.rejected_bytes).sum::<u64>()
+            streams().map(|stream| stream.lost).sum::<Lost>().total(),
+            streams().map(|stream| stream.rejected_bytes).fold(0, u64::saturating_add)
         );
     }
     for line in &recovered.damage {
@@ -182,6 +184,8 @@ fn describe(region: &CrashRegion, path: &Path) -> Session {
             vcpus: Vec::new(),
             error_bound_ns: 0,
             bound_derivation: "nothing but the trace region was left: the clock's error is not known".into(),
+            epochs: Vec::new(),
+            utc_readings: Vec::new(),
         },
         host: Host::default(),
         vms: Vec::new(),
@@ -201,19 +205,44 @@ fn describe(region: &CrashRegion, path: &Path) -> Session {
     }
     session.layers.clear();
     session.missing.retain(|missing| !matches!(missing.layer, LayerKind::HostKernel | LayerKind::Vmm));
-    session.missing.extend([LayerKind::HostKernel, LayerKind::Vmm].map(|layer| Missing {
-        layer,
-        reason: "recovered from the trace region, which holds the guest's records only".into(),
-        fix: "none: they died with strata's process".into(),
-    }));
+    session.missing.push(missing(LayerKind::HostKernel));
     session.outcome = Some("strata's process died; recovered from the trace region".into());
     session
 }
 
-/// Writes what the rings of `crashed` hold into `dir`; the first session has the processes too.
+fn missing(layer: LayerKind) -> Missing {
+    Missing {
+        layer,
+        reason: "recovered from what is left of a VM whose process died".into(),
+        fix: "none: these records died with it".into(),
+    }
+}
+
+/// Writes what the monitor's rings of `found` hold into `dir`; `None` when nothing of them is left. What is said about
+/// them is as little to be trusted as they are.
+fn write_monitor(
+    found: &FoundVm,
+    vcpus: u32,
+    vm: &str,
+    dir: &Path,
+    session: &Session,
+) -> Result<Option<Layer>, WriteError> {
+    let rings = found.vm.monitor.and_then(MonitorRings::rings);
+    let memory = map(&found.path.join(MONITOR_FILE)).ok();
+    let (Some(rings), Some(memory)) = (rings, memory) else { return Ok(None) };
+    let size = rings.ring_size();
+    let parts = (0..=vcpus).zip(0..memory.size() / size);
+    let consumer =
+        |(number, index)| Consumer::resume(memory.part(index * size, size), rings.geometry, rings.mode, number);
+    let layer = finish(vmm_layer_of(parts.map(consumer).collect(), rings, vm, dir, session)?)?;
+    Ok(Some(layer).filter(|layer| layer.streams.iter().any(|stream| stream.records > 0)))
+}
+
+/// Writes what the rings of `crashed` hold into `dir`; the first session has the processes and the monitor too.
 fn write(
     region: &CrashRegion,
     crashed: &CrashSession,
+    found: Option<&FoundVm>,
     dir: &Path,
     mut session: Session,
 ) -> Result<Session, RecoverError> {
@@ -230,6 +259,10 @@ fn write(
         let process = Process { pid, comm: guest_text(&comm) };
         let writer = LayerWriter::create(dir, &session, new(LayerKind::GuestUser, Some(process), size))?;
         layers.push(finish(RingLayer::new(writer, region.process_registry(slot), rings))?);
+    }
+    match found.map_or(Ok(None), |found| write_monitor(found, region.vcpus(), &vm, dir, &session))? {
+        Some(layer) => layers.push(layer),
+        None => session.missing.push(missing(LayerKind::Vmm)),
     }
     session.layers = layers;
     session.save(dir)?;

@@ -12,6 +12,7 @@ fn killer(mutant: Mutant) -> Option<(&'static str, Scenario)> {
         Mutant::CommitBeforeWrite => ("exact fill", scenarios::exact_fill()),
         Mutant::HeaderBeforePayload => ("crash", scenarios::crash()),
         Mutant::PublishGoesBack => ("recorder crash", scenarios::recorder_crash()),
+        Mutant::PrefixOverHole => ("recorder crash", scenarios::recorder_crash()),
         Mutant::PublishWhenLeft => ("wrap", scenarios::wrap()),
         Mutant::PaddingNotCommitted => ("switch", scenarios::switch()),
         Mutant::NoFullyCommittedTest => ("recorder laps", scenarios::recorder_laps()),

@@ -185,9 +185,14 @@ impl Oracle {
         self.geometry.sequence(end - 1)
     }
 
-    /// What a flight recorder must hold: of each of the last sub-buffers the records before the first whose context has
-    /// not returned.
-    pub fn retained(&self, write_count: u64) -> Vec<usize> {
+    /// What a flight recorder must hold now: of each of its last sub-buffers the records before the first whose context
+    /// has not returned. If everything is `stopped`, also all that is committed in the sub-buffer that is being written,
+    /// as long as nothing in it is not.
+    pub fn retained(&self, write_count: u64, stopped: bool) -> Vec<usize> {
+        let is_whole = |sequence| {
+            let mut all = self.order.iter().filter(|&&number| self.sequence(number) == sequence);
+            all.all(|&number| self.attempts[number].committed)
+        };
         let mut held_up = None;
         let mut retained = Vec::new();
         for &number in &self.order {
@@ -195,13 +200,20 @@ impl Oracle {
             if !self.is_retained(sequence, write_count) || held_up == Some(sequence) {
                 continue;
             }
-            if self.attempts[number].returned {
+            let is_open = sequence == self.geometry.sequence(write_count);
+            if self.attempts[number].returned || stopped && is_open && is_whole(sequence) {
                 retained.push(number);
             } else {
                 held_up = Some(sequence);
             }
         }
         retained
+    }
+
+    /// All records of a flight recorder's last sub-buffers.
+    pub fn last_sub_buffers(&self, write_count: u64) -> Vec<usize> {
+        let last = |number: &usize| self.is_retained(self.sequence(*number), write_count);
+        self.order.iter().copied().filter(last).collect()
     }
 
     fn is_retained(&self, sequence: u64, write_count: u64) -> bool {

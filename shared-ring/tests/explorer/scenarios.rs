@@ -161,7 +161,7 @@ pub fn recorder_four() -> Scenario {
     Scenario {
         sub_buffers: 4,
         before: vec![Record(96); 5],
-        task: vec![Record(96), Consume],
+        task: vec![Record(96)],
         interrupts: vec![Record(96), Consume],
         ..flight_recorder()
     }
@@ -182,7 +182,7 @@ pub fn recorder_switch() -> Scenario {
 pub fn recorder_consumer_interrupted() -> Scenario {
     Scenario {
         before: vec![Record(96), Record(96), Record(96)],
-        task: vec![Consume, Consume, Record(96), Consume],
+        task: vec![Consume, Record(96), Consume],
         interrupts: vec![Record(96), Record(40)],
         ..flight_recorder()
     }
@@ -204,7 +204,7 @@ pub fn recorder_snapshot_nested() -> Scenario {
     Scenario {
         before: vec![Record(96), Record(40)],
         task: vec![Record(40), Record(96)],
-        interrupts: vec![Record(8), Record(40), Snapshot],
+        interrupts: vec![Record(40), Snapshot],
         ..flight_recorder()
     }
 }

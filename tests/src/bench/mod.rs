@@ -1,3 +1,4 @@
-//! Benchmarks: what recording an event costs.
+//! Benchmarks that `cargo xtask bench` runs.
 
+pub mod clock;
 pub mod ring;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use lab::paths::Paths;
-use lab::{bench, demo, host, kmod, nested, progress, provision, scenarios, suite};
+use lab::{bench, demo, fuzz, host, kmod, nested, progress, provision, scenarios, suite};
 
 /// Builds, demonstrates and tests Strata.
 #[derive(Parser)]
@@ -26,8 +26,16 @@ enum Task {
         #[arg(long)]
         keep: bool,
     },
-    /// Format check, lints, unit and integration tests, doc tests, end-to-end tests.
+    /// Format check, lints, unit and integration tests, doc tests, end-to-end tests, a short round of fuzzing.
     Test,
+    /// Fuzz the readers of guest bytes and of recordings.
+    Fuzz {
+        /// Only this target: the name of a file in fuzz/fuzz_targets.
+        target: Option<String>,
+        /// Seconds for each target.
+        #[arg(long, value_name = "N", default_value_t = fuzz::SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
+        seconds: u64,
+    },
     /// Build the guest kernel module for one kernel and check its object code.
     Kmod {
         /// The kernel's header tree: what `make -C` takes, such as /lib/modules/VERSION/build.
@@ -37,7 +45,7 @@ enum Task {
         #[arg(long, value_name = "FILE", default_value = "strata.ko")]
         out: PathBuf,
     },
-    /// Measure, beside other tracers.
+    /// Measure what parts of Strata cost, beside other tracers.
     #[command(subcommand)]
     Bench(BenchTask),
     /// The lab itself.
@@ -47,6 +55,8 @@ enum Task {
 
 #[derive(Subcommand)]
 enum BenchTask {
+    /// Reading the trace clock, beside the bare counter, the system's clock and other ways to publish a clock.
+    Clock,
     /// What recording an event costs, beside LTTng-UST, ftrace and the bare clock; what draining costs beside cp.
     Ring {
         /// Samples per case, at least 7.
@@ -93,10 +103,12 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     match arguments.command {
         Task::Demo { out, keep } => demo::run(&paths, &out, keep)?,
         Task::Test => suite::run(&paths)?,
+        Task::Fuzz { target, seconds } => fuzz::run(&paths, seconds, target.as_deref())?,
         Task::Kmod { kernel_headers, out } => {
             progress::step("building the guest kernel module", || kmod::build(&paths, &kernel_headers, &out))?;
             println!("{}", out.display());
         }
+        Task::Bench(BenchTask::Clock) => bench::clock::run(&paths)?,
         Task::Bench(BenchTask::Ring { repetitions, json, update_document }) => {
             bench::ring::run(&paths, &bench::ring::Options { repetitions, json, update_document })?;
         }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::clock::ClockEpoch;
 use crate::reader::tests::event;
 use crate::session::Process;
 use crate::session::tests::session;
@@ -147,6 +148,43 @@ fn edges_count_as_inside_up_to_the_clocks_error() {
 
     assert!(passed.passed(), "{passed:?}");
     assert_eq!(outside(&failed), [(Some(9_799), Some(100)), (Some(20_201), Some(100)), (Some(29_799), Some(100))]);
+}
+
+#[test]
+fn tolerance_is_that_of_the_vcpus_epoch() {
+    let mut builder = Builder::new().host(HOST, 0).guest(LayerKind::GuestKernel, &[(0, 20_600), (0, 29_300)]);
+    // 2 ticks are a nanosecond: 600 ticks are allowed at first, 1000 later.
+    for (number, from_ticks, bound_ns) in [(1, 0, 300), (2, 25_000, 500)] {
+        builder.session.clock.epochs.push(ClockEpoch {
+            vm: "vm0".into(),
+            vcpu: 0,
+            number,
+            cause: "periodic".into(),
+            from_ticks,
+            bound_ns,
+            derivation: "measured".into(),
+        });
+    }
+    let passed = builder.check().unwrap();
+    builder.session.clock.epochs[1].bound_ns = 349;
+    let failed = builder.check().unwrap();
+
+    assert!(passed.passed(), "{passed:?}");
+    assert_eq!(outside(&failed), [(Some(29_300), Some(350))]);
+}
+
+#[test]
+fn trace_says_how_wrong_a_constant_error_could_be() {
+    let records = [(0, 10_500), (0, 19_400), (0, 31_000)];
+
+    let builder = Builder::new().host(HOST, 0).guest(LayerKind::GuestKernel, &records);
+    let result = builder.check().unwrap();
+
+    let expected = SupportedBound { vm: "vm0".into(), vcpu: 0, records: 3, ahead_ns: 250, behind_ns: Some(300) };
+    assert_eq!(result.supported, [expected]);
+    assert!(
+        builder.text().contains("vm0 vcpu 0: by the trace itself its clock is at most 250 ns ahead and 300 ns behind")
+    );
 }
 
 #[test]

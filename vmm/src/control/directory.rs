@@ -5,6 +5,7 @@
 //! | `lock` | locked as long as the VM's process lives, however that ends |
 //! | `vm.json` | the VM: name, process, when it began ([`VmDescription`]) |
 //! | `region` | the trace region, mapped by the VM's process and shared with the guest |
+//! | `monitor` | the rings of the monitor's own layer |
 //! | `session.json` | what is known of the recording: clock, host, vCPUs |
 //! | `control` | the socket |
 //!
@@ -12,10 +13,13 @@
 //! lie in memory (tmpfs): the region takes as much of it as has been recorded into. The folder goes with the VM, unless
 //! the VM's process died: then it stays, and `strata recover` makes a trace of the region.
 
+use super::protocol::Mode;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
+use shared_ring::layout::Geometry;
+use shared_ring::region::Rings;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -27,6 +31,8 @@ use trace_merge::session::Started;
 pub const RUNTIME_VARIABLE: &str = "STRATA_RUNTIME_DIR";
 /// Name of the region's file in a VM's folder.
 pub const REGION_FILE: &str = "region";
+/// Name of the file of the monitor's rings in a VM's folder.
+pub const MONITOR_FILE: &str = "monitor";
 /// Name of the control socket in a VM's folder.
 pub const SOCKET_FILE: &str = "control";
 const LOCK_FILE: &str = "lock";
@@ -76,6 +82,35 @@ pub struct VmDescription {
     pub memory: u64,
     /// Where its recording goes; `None` when it is not traced.
     pub trace: Option<PathBuf>,
+    /// The monitor's rings: one for each vCPU and one more. `None` when it is not traced.
+    pub monitor: Option<MonitorRings>,
+}
+
+/// What the rings of the monitor's own layer are like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MonitorRings {
+    /// Bytes of a sub-buffer.
+    pub sub_buffer_size: u64,
+    /// Sub-buffers of each ring.
+    pub sub_buffers: u32,
+    /// What happens when a ring is full.
+    pub mode: Mode,
+}
+
+impl From<Rings> for MonitorRings {
+    fn from(rings: Rings) -> Self {
+        let Rings { geometry, mode } = rings;
+        Self { sub_buffer_size: geometry.sub_buffer_size(), sub_buffers: geometry.sub_buffers(), mode: mode.into() }
+    }
+}
+
+impl MonitorRings {
+    /// As rings; `None` when there are no such.
+    #[must_use]
+    pub fn rings(self) -> Option<Rings> {
+        let geometry = Geometry::new(self.sub_buffer_size, self.sub_buffers)?;
+        Some(Rings { geometry, mode: self.mode.into() })
+    }
 }
 
 /// The folder of a VM that this process runs. Dropping it removes it, unless it was told to stay or this thread
@@ -145,6 +180,15 @@ impl VmDirectory {
     /// When it cannot be made.
     pub fn create_region(&self) -> Result<File, DirectoryError> {
         let path = self.region();
+        private_file(&path).map_err(|source| DirectoryError::Io { path, source })
+    }
+
+    /// Makes the file of the monitor's rings, empty.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn create_monitor(&self) -> Result<File, DirectoryError> {
+        let path = self.path.join(MONITOR_FILE);
         private_file(&path).map_err(|source| DirectoryError::Io { path, source })
     }
 
@@ -263,6 +307,7 @@ pub(crate) mod tests {
             vcpus: 2,
             memory: 512 << 20,
             trace: Some("/tmp/trace".into()),
+            monitor: None,
         }
     }
 

@@ -77,6 +77,10 @@ pub enum Request {
         #[serde(default)]
         session: Option<String>,
     },
+    /// Take all vCPUs out of the guest, and keep them out.
+    Pause,
+    /// Let a paused guest go on.
+    Resume,
     /// Make every ring deliver what it holds, and write out what is written out continuously.
     Flush,
     /// Make another session, which does not record until it is started.

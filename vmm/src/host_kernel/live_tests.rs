@@ -25,7 +25,7 @@ const ABORT_VARIABLE: &str = "STRATA_TEST_ABORT_WHILE_TRACING";
 /// Tracefs, or `None` with the reason on standard error.
 fn live_tracefs(test: &str) -> Option<Tracefs> {
     let tracefs = Tracefs::find().and_then(|tracefs| {
-        Instance::create(&tracefs, 8, &[thread_id()])?;
+        Instance::create(&tracefs, "x86-tsc", 8, &[thread_id()])?;
         Ok(tracefs)
     });
     tracefs.inspect_err(|error| eprintln!("SKIPPED {test}: no usable tracefs here: {error} ({})", error.fix())).ok()
@@ -39,7 +39,7 @@ fn config(events: &[&str], buffer_kib: u32) -> HostTraceConfig {
     let wanted: Vec<WildMatch> = events.iter().map(|glob| WildMatch::new(glob)).collect();
     let mut available = Tracefs::find().unwrap().available_events().unwrap();
     available.retain(|event| wanted.iter().any(|glob| glob.matches(&event.to_string())));
-    HostTraceConfig { events: available, threads: vec![thread_id()], buffer_kib }
+    HostTraceConfig { events: available, threads: vec![thread_id()], clock: "x86-tsc", buffer_kib }
 }
 
 fn instance_path(tracer: &HostTracer) -> PathBuf {
@@ -358,7 +358,7 @@ fn leftovers_of_dead_processes_are_removed_and_others_are_kept() {
     };
     // No process has such a number: Linux ends at 2^22.
     let dead = tracefs.root().join("instances/strata-4294967294-1");
-    let alive = Instance::create(&tracefs, 8, &[thread_id()]).unwrap();
+    let alive = Instance::create(&tracefs, "x86-tsc", 8, &[thread_id()]).unwrap();
     fs::create_dir(&dead).unwrap();
 
     let removed = tracefs.remove_leftovers().unwrap();
@@ -373,7 +373,7 @@ fn every_event_of_this_kernel_has_a_schema() {
     let Some(tracefs) = live_tracefs("schemas") else {
         return;
     };
-    let instance = Instance::create(&tracefs, 8, &[thread_id()]).unwrap();
+    let instance = Instance::create(&tracefs, "x86-tsc", 8, &[thread_id()]).unwrap();
     let events = tracefs.available_events().unwrap();
 
     let schemas: Vec<EventSchema> = events.iter().map(|event| instance.schema(event).unwrap()).collect();

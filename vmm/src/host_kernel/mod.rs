@@ -33,6 +33,8 @@ pub struct HostTraceConfig {
     pub events: Vec<EventName>,
     /// Kernel thread ids of the machine's threads so far, at least one; more can be added later.
     pub threads: Vec<u32>,
+    /// Name of the tracefs clock whose times the records carry.
+    pub clock: &'static str,
     /// Buffer per CPU in KiB. It has to hold what happens between two polls.
     pub buffer_kib: u32,
 }
@@ -131,8 +133,8 @@ impl HostTracer {
     pub fn start(config: &HostTraceConfig) -> Result<Self, HostTraceError> {
         let tracefs = Tracefs::find().map_err(HostTraceError::Unavailable)?;
         tracefs.remove_leftovers().map_err(HostTraceError::Unavailable)?;
-        let instance =
-            Instance::create(&tracefs, config.buffer_kib, &config.threads).map_err(HostTraceError::Unavailable)?;
+        let instance = Instance::create(&tracefs, config.clock, config.buffer_kib, &config.threads)
+            .map_err(HostTraceError::Unavailable)?;
         let mut schemas = Vec::new();
         let mut not_enabled = Vec::new();
         for event in &config.events {

@@ -21,8 +21,6 @@ use super::stats::{CpuStats, parse_stats};
 const MOUNT_POINT: &str = "/sys/kernel/tracing";
 /// What the names of our instances start with.
 const NAME_PREFIX: &str = "strata-";
-/// The trace clock that is the processor's time stamp counter, unscaled.
-pub const TRACE_CLOCK: &str = "x86-tsc";
 /// Instances that one process may have at a time.
 const MAX_INSTANCES: u32 = 64;
 /// Size of a read from a text file of tracefs; larger than most of them.
@@ -52,8 +50,10 @@ pub enum TracefsError {
         source: io::Error,
     },
     /// The kernel does not offer, or did not take, the trace clock that all layers share.
-    #[error("the kernel did not take the trace clock {TRACE_CLOCK}: it offers {offered}")]
+    #[error("the kernel did not take the trace clock {wanted}: it offers {offered}")]
     Clock {
+        /// Name of the clock.
+        wanted: String,
         /// Contents of `trace_clock`.
         offered: String,
     },
@@ -188,7 +188,7 @@ impl Instance {
     /// Makes an instance named after this process, with tracing off, our trace clock (read back), `buffer_kib` KiB of
     /// buffer per CPU (the oldest pages are overwritten when it is full, and the number of lost events is recorded
     /// where it happened), and only the given threads traced.
-    pub fn create(tracefs: &Tracefs, buffer_kib: u32, threads: &[u32]) -> Result<Self> {
+    pub fn create(tracefs: &Tracefs, clock: &str, buffer_kib: u32, threads: &[u32]) -> Result<Self> {
         if threads.is_empty() {
             return Err(TracefsError::NoThreads);
         }
@@ -199,7 +199,7 @@ impl Instance {
         let switch = open_for_writing(&instance.path("tracing_on"))?;
         instance.switch = Some(switch);
         instance.stop()?;
-        instance.set_clock()?;
+        instance.set_clock(clock)?;
         write(&instance.path("buffer_size_kb"), &buffer_kib.to_string())?;
         // Options of a new instance are copied from the top level, where anyone may have changed them.
         write(&instance.path("options/overwrite"), "1")?;
@@ -222,18 +222,18 @@ impl Instance {
         if relative.is_empty() { self.path.clone() } else { self.path.join(relative) }
     }
 
-    fn set_clock(&self) -> Result<()> {
+    fn set_clock(&self, wanted: &str) -> Result<()> {
         let path = self.path("trace_clock");
         let offered = read(&path)?;
-        if !offered.split_whitespace().any(|clock| clock.trim_matches(['[', ']']) == TRACE_CLOCK) {
-            return Err(TracefsError::Clock { offered: offered.trim().to_owned() });
+        if !offered.split_whitespace().any(|clock| clock.trim_matches(['[', ']']) == wanted) {
+            return Err(TracefsError::Clock { wanted: wanted.to_owned(), offered: offered.trim().to_owned() });
         }
-        write(&path, TRACE_CLOCK)?;
+        write(&path, wanted)?;
         let now = read(&path)?;
-        if now.contains(&format!("[{TRACE_CLOCK}]")) {
+        if now.contains(&format!("[{wanted}]")) {
             Ok(())
         } else {
-            Err(TracefsError::Clock { offered: now.trim().to_owned() })
+            Err(TracefsError::Clock { wanted: wanted.to_owned(), offered: now.trim().to_owned() })
         }
     }
 

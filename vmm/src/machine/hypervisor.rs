@@ -9,6 +9,7 @@ use vmm_sys_util::errno;
 
 use super::config::{Limits, MachineConfig};
 use super::{MachineError, boot_state, cpuid, layout, tsc};
+use crate::host_time::HostTime;
 
 /// Capabilities without which this machine cannot be built.
 const REQUIRED: [Cap; 9] = [
@@ -117,10 +118,12 @@ pub fn set_tsc_offsets(vcpus: &[VcpuFd], wanted: Option<i64>) -> Result<Option<V
         Some(offset) => offset,
         None => tsc::read_offset(&vcpus[0]).map_err(refused("read a TSC offset"))?,
     };
+    let moves = HostTime::of_this_host() == HostTime::MonotonicRaw;
     let offsets = (0u32..).zip(vcpus).map(|(vcpu, fd)| {
         tsc::set_offset(fd, wanted).map_err(refused("set a TSC offset"))?;
         let found = tsc::read_offset(fd).map_err(refused("read a TSC offset"))?;
-        if found == wanted { Ok(found) } else { Err(MachineError::TscOffset { vcpu, wanted, found }) }
+        // Where the host's kernel has given up the TSC, KVM moves the offset each time the vCPU is put on a CPU.
+        if found == wanted || moves { Ok(found) } else { Err(MachineError::TscOffset { vcpu, wanted, found }) }
     });
     offsets.collect::<Result<Vec<_>, _>>().map(Some)
 }

@@ -7,7 +7,9 @@
 pub mod acpi;
 pub mod boot_state;
 pub mod config;
+pub mod control;
 pub mod cpuid;
+pub mod debugfs;
 mod event_loop;
 pub mod exit;
 mod hypervisor;
@@ -36,6 +38,7 @@ use vmm_sys_util::errno;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 pub use config::{ConfigError, DiscoveryLeaf, DiskConfig, Limits, MachineConfig, SharedSlot};
+pub use control::{ControlError, MachineControl, VcpuClock};
 pub use observer::{BlockRequestKind, ControlEvent, NoObserver, Observer};
 pub use outcome::{Outcome, RunError};
 pub use serial::ConsoleOutput;
@@ -101,6 +104,8 @@ pub struct RunOptions {
     pub console_output: ConsoleOutput,
     /// Where its input comes from: a terminal or pipe; anything that cannot be polled counts as no input.
     pub console_input: Option<File>,
+    /// Keeps the vCPUs' clock entries, if the guest has any.
+    pub clock: Option<Arc<dyn VcpuClock>>,
 }
 
 /// Stops a run, from any thread; usable in a signal handler, since it only writes to a file descriptor.
@@ -132,6 +137,7 @@ pub struct Machine {
     tsc_offsets: Option<Vec<i64>>,
     tsc_khz: Option<u32>,
     stop: Arc<EventFd>,
+    control: MachineControl,
 }
 
 impl Machine {
@@ -161,6 +167,7 @@ impl Machine {
             disks: inputs.disks,
             tsc_offsets,
             stop: Arc::new(stop),
+            control: MachineControl::default(),
         })
     }
 
@@ -194,12 +201,18 @@ impl Machine {
         StopHandle(Arc::clone(&self.stop))
     }
 
+    /// Controls the machine while it runs.
+    #[must_use]
+    pub fn control(&self) -> MachineControl {
+        self.control.clone()
+    }
+
     /// Runs the guest until it ends; drives the devices on this thread. All vCPU threads have ended on return.
     ///
     /// # Errors
     /// The run could not be started. What happens later is the [`Outcome`].
     pub fn run(self, options: RunOptions) -> Result<Outcome, MachineError> {
-        let Self { vcpus, vm, memory, config, disks, stop, .. } = self;
+        let Self { vcpus, vm, memory, config, disks, stop, control, .. } = self;
         let observer = options.observer;
         let virtio = virtio_devices(&vm, &memory, &config, disks, &observer)?;
         let interrupt = interrupt_line(&vm, layout::SERIAL_GSI)?;
@@ -211,15 +224,22 @@ impl Machine {
         let mut manager = event_loop::create(&peripherals, options.console_input)?;
         let stopped = event_loop::add_wake(&mut manager, &stop);
         event_loop::add_wake(&mut manager, &ended);
-        let context =
-            VcpuContext { peripherals: Arc::clone(&peripherals), observer: Arc::clone(&observer), outcomes, ended };
+        let context = VcpuContext {
+            peripherals: Arc::clone(&peripherals),
+            observer: Arc::clone(&observer),
+            clock: options.clock,
+            outcomes,
+            ended,
+        };
         let handles = spawn_all(vcpus, &context)?;
         observer.control(ControlEvent::Started);
         handles.iter().for_each(VcpuHandle::run);
+        control.attach(&handles, &observer);
         let outcome = event_loop::drive(&mut manager, &received, &stopped, &peripherals.power);
         if matches!(outcome, Outcome::Stopped) {
             observer.control(ControlEvent::StopRequested);
         }
+        control.detach();
         let joined = stop_all(handles);
         let outcome = match joined {
             Ok(()) if peripherals.power.panicked() => outcome.after_panic(),

@@ -40,6 +40,10 @@ pub enum ControlEvent {
     Stopped = 8,
     /// Ended: a vCPU or a device failed.
     Failed = 9,
+    /// All vCPUs are out of the guest and stay out.
+    Paused = 10,
+    /// The vCPUs enter the guest again.
+    Resumed = 11,
 }
 
 /// Receives the events of a machine, on the thread on which each happens.

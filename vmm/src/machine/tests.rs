@@ -162,7 +162,12 @@ fn config(folder: &TempDir, code: &[u8]) -> MachineConfig {
 fn run(machine: Machine, input: Option<File>) -> (Outcome, Vec<u8>, Arc<Log>) {
     let console = Console::default();
     let log = Arc::new(Log::default());
-    let options = RunOptions { observer: log.clone(), console_output: Box::new(console.clone()), console_input: input };
+    let options = RunOptions {
+        observer: log.clone(),
+        console_output: Box::new(console.clone()),
+        console_input: input,
+        clock: None,
+    };
     let outcome = machine.run(options).unwrap();
     let output = console.0.lock().unwrap().clone();
     (outcome, output, log)
@@ -244,6 +249,67 @@ fn a_guest_that_never_ends_is_stopped() {
         *log.control.lock().unwrap(),
         [ControlEvent::Started, ControlEvent::StopRequested, ControlEvent::Stopped]
     );
+}
+
+/// Pauses the machine as soon as it runs.
+fn pause_once_it_runs(control: &MachineControl) {
+    while control.pause() == Err(ControlError::NotRunning) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_paused_guest_stays_out_until_it_is_resumed() {
+    let folder = TempDir::new().unwrap();
+    let machine = Machine::new(MachineConfig { cpus: 2, ..config(&folder, SPIN) }).unwrap();
+    let (stop, control) = (machine.stop_handle(), machine.control());
+    let log = Arc::new(Log::default());
+    let options = RunOptions {
+        observer: log.clone(),
+        console_output: Box::new(Console::default()),
+        console_input: None,
+        clock: None,
+    };
+    let observed = Arc::clone(&log);
+    let controller = std::thread::spawn(move || {
+        pause_once_it_runs(&control);
+        let balance = || (observed.enters.load(Ordering::Relaxed), observed.exits.load(Ordering::Relaxed));
+        let before = balance();
+        control.renew_clocks();
+        let again = control.pause();
+        std::thread::sleep(Duration::from_millis(50));
+        let after = balance();
+        let paused = control.resume().unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        let resumed = balance();
+        stop.stop();
+        (before, again, after, paused, resumed)
+    });
+    let outcome = machine.run(options).unwrap();
+    let (before, again, after, paused, resumed) = controller.join().unwrap();
+
+    assert!(matches!(outcome, Outcome::Stopped), "{outcome:?}");
+    assert_eq!((before.0, before, again), (before.1, after, Err(ControlError::Paused)));
+    assert!(paused >= Duration::from_millis(50) && resumed.0 > after.0, "{paused:?} {resumed:?}");
+    use ControlEvent::{Paused, Resumed, Started, StopRequested, Stopped};
+    assert_eq!(*log.control.lock().unwrap(), [Started, Paused, Resumed, StopRequested, Stopped]);
+}
+
+#[test]
+fn a_paused_guest_can_be_stopped() {
+    let folder = TempDir::new().unwrap();
+    let machine = Machine::new(config(&folder, SPIN)).unwrap();
+    let (stop, control) = (machine.stop_handle(), machine.control());
+    let controller = std::thread::spawn(move || {
+        pause_once_it_runs(&control);
+        stop.stop();
+        control
+    });
+    let (outcome, ..) = run(machine, None);
+    let control = controller.join().unwrap();
+
+    assert!(matches!(outcome, Outcome::Stopped), "{outcome:?}");
+    assert_eq!(control.resume(), Err(ControlError::NotPaused));
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::ptr;
 
 use clock_sync::calibration::{Reading, read_together};
 use kvm_bindings::{
-    KVM_CLOCK_HOST_TSC, KVM_CLOCK_REALTIME, KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET, kvm_clock_data, kvm_device_attr,
+    KVM_CLOCK_HOST_TSC, KVM_CLOCK_REALTIME, KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET, Msrs, kvm_clock_data,
+    kvm_device_attr, kvm_msr_entry,
 };
 use kvm_ioctls::{VcpuFd, VmFd};
 use vmm_sys_util::errno;
@@ -63,6 +64,22 @@ pub fn read_offset(vcpu: &VcpuFd) -> Result<i64, errno::Error> {
     // which outlive the call and are used by nobody else.
     let result = unsafe { ioctl_with_ref(vcpu, KVM_GET_DEVICE_ATTR(), &attribute) };
     if result == 0 { Ok(value.cast_signed()) } else { errno::errno_result() }
+}
+
+/// Number of the model-specific register that is the time stamp counter.
+const MSR_IA32_TSC: u32 = 0x10;
+
+/// Reads the guest's counter as KVM has it, ticks. The vCPU must be out of the guest.
+///
+/// # Errors
+/// KVM does not give the register.
+pub fn read_counter(vcpu: &VcpuFd) -> Result<u64, errno::Error> {
+    let entry = kvm_msr_entry { index: MSR_IA32_TSC, ..Default::default() };
+    let mut registers = Msrs::from_entries(&[entry]).map_err(|_| errno::Error::new(libc::ENOMEM))?;
+    match vcpu.get_msrs(&mut registers)? {
+        1 => Ok(registers.as_slice()[0].data),
+        _ => Err(errno::Error::new(libc::EINVAL)),
+    }
 }
 
 /// Reads TSC and wall clock together: at one instant by KVM where it can (flags of `KVM_GET_CLOCK`), else bracketed.

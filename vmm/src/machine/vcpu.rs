@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::{self, JoinHandle};
 
+use clock_sync::updater::Cause;
 use kvm_bindings::{
     KVM_EXIT_INTERNAL_ERROR, KVM_EXIT_INTR, KVM_INTERNAL_ERROR_EMULATION,
     KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES, kvm_run,
@@ -18,6 +19,7 @@ use vmm_sys_util::errno;
 use vmm_sys_util::eventfd::EventFd;
 use vmm_sys_util::signal::{SIGRTMIN, register_signal_handler};
 
+use super::control::VcpuClock;
 use super::exit::{self, Verdict};
 use super::observer::{ControlEvent, Observer};
 use super::outcome::{Outcome, RunError};
@@ -33,12 +35,20 @@ pub enum VcpuState {
     Running = 1,
     /// Will not enter the guest again.
     Stopped = 2,
+    /// Out of the guest until it is resumed.
+    Paused = 3,
 }
 
 /// What a handle tells its vCPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 enum Command {
+    /// Enter the guest, for the first time or after a pause.
     Run,
+    /// Stay out of the guest, and say so.
+    Pause(mpsc::Sender<()>),
+    /// Look at the counter and publish the clock anew.
+    RenewClock,
+    /// End.
     Stop,
 }
 
@@ -73,6 +83,8 @@ pub struct VcpuContext {
     pub peripherals: Arc<Peripherals>,
     /// Told of every entry and exit.
     pub observer: Arc<dyn Observer>,
+    /// Keeps the vCPUs' clock entries, if the guest has any.
+    pub clock: Option<Arc<dyn VcpuClock>>,
     /// Takes the outcome from the vCPU that brings it about.
     pub outcomes: mpsc::Sender<Outcome>,
     /// Signalled after an outcome was sent, and after the guest said that it panicked.
@@ -109,7 +121,46 @@ pub fn spawn(index: u32, fd: VcpuFd, context: VcpuContext) -> io::Result<VcpuHan
     Ok(VcpuHandle { index, thread, commands, state })
 }
 
+/// Reaches a vCPU's thread beside its handle, which must not be joined as long as this is used.
+pub struct VcpuRemote {
+    thread: libc::pthread_t,
+    commands: mpsc::Sender<Command>,
+}
+
+impl VcpuRemote {
+    fn send(&self, command: Command) -> bool {
+        // The command first: a vCPU that was kicked looks for one.
+        let taken = self.commands.send(command).is_ok();
+        // SAFETY: the machine gives up its remotes before it joins the threads, so the identifier is valid even if the
+        // thread has ended; the signal has a handler, installed before the thread was created.
+        unsafe { libc::pthread_kill(self.thread, SIGRTMIN()) };
+        taken
+    }
+
+    /// Takes the vCPU out of the guest; `parked` gets a message when it is. `false` when it has ended.
+    #[must_use]
+    pub fn pause(&self, parked: mpsc::Sender<()>) -> bool {
+        self.send(Command::Pause(parked))
+    }
+
+    /// Lets a paused vCPU go on.
+    pub fn resume(&self) {
+        self.send(Command::Run);
+    }
+
+    /// Has the vCPU's clock looked at.
+    pub fn renew_clock(&self) {
+        self.send(Command::RenewClock);
+    }
+}
+
 impl VcpuHandle {
+    /// A second way to reach the vCPU, to be given up before this handle is joined.
+    #[must_use]
+    pub fn remote(&self) -> VcpuRemote {
+        VcpuRemote { thread: self.thread.as_pthread_t(), commands: self.commands.clone() }
+    }
+
     /// Lets the vCPU enter the guest.
     pub fn run(&self) {
         // A vCPU that is gone has sent its outcome.
@@ -131,6 +182,7 @@ impl VcpuHandle {
         match self.state.load(Ordering::Acquire) {
             0 => VcpuState::Waiting,
             1 => VcpuState::Running,
+            3 => VcpuState::Paused,
             _ => VcpuState::Stopped,
         }
     }
@@ -171,8 +223,10 @@ impl Vcpu {
         RUN_PAGE.set(ptr::from_mut(self.fd.get_kvm_run()));
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
         context.observer.vcpu_thread_started(self.index, tid.unsigned_abs());
-        if self.commands.recv() == Ok(Command::Run) {
+        if let Ok(Command::Run) = self.commands.recv() {
             self.set_state(VcpuState::Running);
+            self.look_at_counter();
+            self.publish_clock(Cause::Start);
             if let Some(outcome) = self.run_guest() {
                 // The receiver lives until this thread was joined.
                 let _ = context.outcomes.send(outcome);
@@ -185,7 +239,7 @@ impl Vcpu {
     /// Enters the guest until an exit ends the run (`Some`) or the handle says stop (`None`).
     fn run_guest(&mut self) -> Option<Outcome> {
         // A kick that came before this thread had its run page left only its command behind.
-        if self.told_to_stop() {
+        if self.obey() {
             return None;
         }
         loop {
@@ -204,7 +258,7 @@ impl Vcpu {
                     self.context.observer.vcpu_exit(self.index, KVM_EXIT_INTR);
                     // Cleared before looking: a kick after the look finds it set again and takes effect at once.
                     self.fd.set_kvm_immediate_exit(0);
-                    if self.told_to_stop() {
+                    if self.obey() {
                         return None;
                     }
                 }
@@ -219,9 +273,58 @@ impl Vcpu {
         }
     }
 
-    /// Whether the handle said stop, or is gone.
-    fn told_to_stop(&self) -> bool {
-        !matches!(self.commands.try_recv(), Err(mpsc::TryRecvError::Empty))
+    /// Does what it was told meanwhile; `true` when that is to stop, or nobody is left to tell.
+    fn obey(&mut self) -> bool {
+        loop {
+            match self.commands.try_recv() {
+                Err(mpsc::TryRecvError::Empty) => return false,
+                Ok(Command::Run) => {}
+                Ok(Command::RenewClock) => {
+                    self.look_at_counter();
+                    self.publish_clock(Cause::Periodic);
+                }
+                Ok(Command::Pause(parked)) => {
+                    if self.park(&parked) {
+                        return true;
+                    }
+                }
+                Ok(Command::Stop) | Err(mpsc::TryRecvError::Disconnected) => return true,
+            }
+        }
+    }
+
+    /// Stays out of the guest until told to run (`false`) or to stop (`true`).
+    fn park(&self, parked: &mpsc::Sender<()>) -> bool {
+        self.look_at_counter();
+        self.set_state(VcpuState::Paused);
+        // Who asked may have given up waiting.
+        let _ = parked.send(());
+        loop {
+            match self.commands.recv() {
+                Ok(Command::Run) => {
+                    self.publish_clock(Cause::Resume);
+                    self.set_state(VcpuState::Running);
+                    return false;
+                }
+                Ok(Command::Pause(again)) => {
+                    let _ = again.send(());
+                }
+                Ok(Command::RenewClock) => {}
+                Ok(Command::Stop) | Err(mpsc::RecvError) => return true,
+            }
+        }
+    }
+
+    fn look_at_counter(&self) {
+        if let Some(clock) = &self.context.clock {
+            clock.left_guest(self.index, &self.fd);
+        }
+    }
+
+    fn publish_clock(&self, cause: Cause) {
+        if let Some(clock) = &self.context.clock {
+            clock.publish(self.index, &self.fd, cause);
+        }
     }
 
     fn outcome(&mut self, verdict: Verdict) -> Option<Outcome> {

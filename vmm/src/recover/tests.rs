@@ -1,7 +1,11 @@
 use super::*;
-use crate::control::directory::VmDirectory;
 use crate::control::directory::tests::{description, runtime};
+use crate::control::directory::{VmDescription, VmDirectory};
+use crate::host_time::HostTime;
+use crate::machine::Observer;
+use crate::tracing::mapped_file;
 use crate::tracing::region::TraceRegion;
+use crate::tracing::vmm_events::VmmTracer;
 use shared_ring::event::{Event, Field, FieldType};
 use shared_ring::layout::Geometry;
 use shared_ring::producer::Producer;
@@ -123,4 +127,29 @@ fn file_that_is_no_region_is_refused_and_leaves_nothing() {
 
     assert!(errors.iter().zip(["junk", "empty", "nothing"]).all(|(error, name)| error.contains(name)), "{errors:?}");
     assert!(!out.exists());
+}
+
+#[test]
+fn monitors_own_records_are_recovered_beside_the_guests() {
+    let runtime = runtime();
+    let rings = Rings { geometry: Geometry::new(4096, 4).unwrap(), mode: Mode::FlightRecorder };
+    let vm = VmDescription { monitor: Some(rings.into()), ..description("a") };
+    let mut directory = VmDirectory::create(runtime.path(), &vm).unwrap();
+    leave_region(&directory, Mode::FlightRecorder, 10);
+    let memory = mapped_file::map(&directory.create_monitor().unwrap(), VmmTracer::memory_size(2, rings)).unwrap();
+    let tracer = VmmTracer::new(2, rings, memory, HostTime::Tsc, |_| true, Box::new(|_, _| ()));
+    tracer.vcpu_enter(0);
+    tracer.vcpu_exit(0, 2);
+    tracer.vcpu_enter(1);
+    directory.keep();
+    let region = directory.region();
+    drop(directory);
+
+    let recovered = recover(&region, &runtime.path().join("out")).unwrap();
+
+    let session = &recovered.traces[0].1;
+    let layer = session.layers.iter().find(|layer| layer.kind == LayerKind::Vmm).unwrap();
+    let records: Vec<(u32, u64)> = layer.streams.iter().map(|stream| (stream.cpu_id, stream.records)).collect();
+    assert_eq!(records, [(0, 2), (1, 1), (2, 0)]);
+    assert!(session.missing.iter().all(|missing| missing.layer != LayerKind::Vmm));
 }

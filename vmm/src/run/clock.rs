@@ -1,5 +1,6 @@
 //! What a recording says about its clock: rate, relation to UTC, relation of each vCPU, and how wrong all that can be.
 
+use crate::host_time::HostTime;
 use clock_sync::calibration::{self, Reading};
 use clock_sync::{tsc, warp};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -25,6 +26,8 @@ pub struct HostClock {
     pub warp: warp::Warp,
     /// Clock source that the host's kernel uses, `tsc` where it trusts the TSC; empty where it does not say.
     pub clocksource: String,
+    /// What a trace clock counts here.
+    pub time: HostTime,
 }
 
 impl HostClock {
@@ -37,7 +40,7 @@ impl HostClock {
         };
         let clocksource = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
         let clocksource = clocksource.unwrap_or_default().trim().into();
-        Self { frequency, rate_source, warp: compare_cpus(), clocksource }
+        Self { frequency, rate_source, warp: compare_cpus(), clocksource, time: HostTime::of_this_host() }
     }
 
     /// Whether the host's kernel trusts the TSC.
@@ -46,9 +49,18 @@ impl HostClock {
         self.clocksource == "tsc"
     }
 
+    /// Rate of the trace clock, Hz.
+    #[must_use]
+    pub const fn trace_frequency(&self) -> u64 {
+        self.time.frequency(self.frequency)
+    }
+
     /// How far two records' times can be wrong against each other, ns.
     #[must_use]
     pub fn error_bound_ns(&self) -> u64 {
+        if self.time == HostTime::MonotonicRaw {
+            return self.time.resolution().saturating_add(1);
+        }
         let ticks = self.warp.largest_step_back.saturating_add(self.warp.shortest_reading);
         calibration::ticks_to_ns(ticks, self.frequency).saturating_add(1)
     }
@@ -56,6 +68,14 @@ impl HostClock {
     /// Where the bound comes from.
     #[must_use]
     pub fn bound_derivation(&self) -> String {
+        if self.time == HostTime::MonotonicRaw {
+            return format!(
+                "the host's kernel has given up the TSC as a clock source (it uses '{}'), so times are those of \
+                 CLOCK_MONOTONIC_RAW, the same on all CPUs; shortest time between two readings, rounded up; the guest's \
+                 counter is compared with it again and again: see the epochs",
+                self.clocksource
+            );
+        }
         let trust = if self.is_trusted() {
             "the host's kernel uses the TSC as its clock source".into()
         } else {
@@ -77,12 +97,14 @@ impl HostClock {
     pub fn statement(&self, uuid: Uuid, utc: Reading, vcpus: Vec<VcpuRelation>) -> Clock {
         Clock {
             uuid,
-            frequency_hz: self.frequency,
+            frequency_hz: self.trace_frequency(),
             utc: utc.into(),
-            source: "x86-tsc".into(),
+            source: self.time.trace_clock().into(),
             vcpus,
             error_bound_ns: self.error_bound_ns(),
             bound_derivation: self.bound_derivation(),
+            epochs: Vec::new(),
+            utc_readings: vec![utc.into()],
         }
     }
 }
@@ -119,6 +141,7 @@ mod tests {
             rate_source: "KVM",
             warp: warp::Warp { largest_step_back: 100, shortest_reading: 20, readings: 5 },
             clocksource: "hpet".into(),
+            time: HostTime::Tsc,
         }
     }
 
@@ -130,6 +153,14 @@ mod tests {
     #[test]
     fn derivation_says_that_the_host_does_not_trust_its_tsc() {
         assert!(clock().bound_derivation().contains("uses 'hpet' as its clock source, not the TSC"));
+    }
+
+    #[test]
+    fn host_without_a_usable_tsc_counts_monotonic_time() {
+        let clock = HostClock { time: HostTime::MonotonicRaw, ..clock() };
+
+        assert_eq!((clock.time, clock.trace_frequency()), (HostTime::MonotonicRaw, 1_000_000_000));
+        assert!(clock.bound_derivation().contains("given up the TSC"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `strata run`: from a checked request to a completed recording.
 
 pub mod clock;
+mod clock_keeper;
 mod console;
 pub mod trace_folder;
 
@@ -10,19 +11,22 @@ use crate::control::protocol::{Answer, Request, Status};
 use crate::control::server::{ControlServer, ServerError};
 use crate::host_kernel::tracefs::Tracefs;
 use crate::host_kernel::{HostTraceConfig, HostTraceError, HostTracer};
+use crate::host_time::HostTime;
 use crate::machine::{
-    DiscoveryLeaf, DiskConfig, Limits, Machine, MachineConfig, MachineError, NoObserver, Observer, Outcome, RunOptions,
-    StopHandle,
+    DiscoveryLeaf, DiskConfig, Limits, Machine, MachineConfig, MachineControl, MachineError, NoObserver, Observer,
+    Outcome, RunOptions, StopHandle, VcpuClock,
 };
 use crate::probe::{self, KvmKind, KvmProbe};
 use crate::tracing::facts::{Facts, enabled_guest_events};
+use crate::tracing::mapped_file;
 use crate::tracing::recorder::{Recorder, RecorderControl, RecorderError, Sources};
 use crate::tracing::region::{EnabledEvents, RegionError, TraceRegion};
 use crate::tracing::selection::{Layer, Selection, SelectionError};
+use crate::tracing::vcpu_clocks::{HostFacts, VcpuClocks};
 use crate::tracing::vmm_events::{EVENTS, VmmTracer};
 use clock::HostClock;
-use clock_sync::relation::Relation;
-use clock_sync::tsc;
+use clock_keeper::ClockKeeper;
+use clock_sync::calibration::read_together;
 use console::Keyboard;
 use shared_ring::event::EventDescription;
 use shared_ring::layout::{ABI_VERSION, Geometry, Mode};
@@ -195,19 +199,19 @@ pub fn run(request: &RunRequest, say: &mut dyn FnMut(&str)) -> Result<RunReport,
         config.initrd_overlay = agent::overlay(&module_bytes);
         config.cmdline = agent::append_cmdline(&config.cmdline);
     }
-    let runtime = directory::runtime_folder()?;
     let probed = probe::probe();
     if let Some(refusal) = probed.refusal() {
         return Err(RunFailure::Kvm(refusal));
     }
     let description = describe_vm(request);
-    let mut directory = VmDirectory::create(&runtime, &description)?;
+    let mut directory = VmDirectory::create(&directory::runtime_folder()?, &description)?;
     match &request.trace {
         Some(trace) => run_traced(request, config, &probed, selection, trace, &description, &mut directory, say),
         None => {
             let machine = Machine::new(config)?;
-            let _control = ControlServer::start(&directory.socket(), answers(description, None))?;
-            let outcome = run_machine(machine, Arc::new(NoObserver))?;
+            let answers = answers(description, None, machine.control());
+            let _control = ControlServer::start(&directory.socket(), answers)?;
+            let outcome = run_machine(machine, Arc::new(NoObserver), None)?;
             Ok(RunReport { outcome, session: None })
         }
     }
@@ -222,6 +226,7 @@ fn describe_vm(request: &RunRequest) -> VmDescription {
         vcpus: request.cpus,
         memory: request.memory,
         trace: request.trace.as_ref().map(|path| absolute(path)),
+        monitor: request.trace.is_some().then(|| vmm_rings(request).into()),
     }
 }
 
@@ -234,10 +239,16 @@ fn absolute(path: &Path) -> PathBuf {
 fn answers(
     description: VmDescription,
     recorder: Option<RecorderControl>,
+    machine: MachineControl,
 ) -> impl FnMut(Request) -> Answer + Send + 'static {
     let begun = Instant::now();
     move |request| {
         let is_status = request == Request::Status;
+        match request {
+            Request::Pause => return paused(&machine),
+            Request::Resume => return resumed(&machine),
+            _ => {}
+        }
         let answer = match &recorder {
             Some(recorder) => recorder.ask(request),
             None if is_status => Answer::Status(Box::default()),
@@ -251,6 +262,20 @@ fn answers(
             }
             other => other,
         }
+    }
+}
+
+fn paused(machine: &MachineControl) -> Answer {
+    match machine.pause() {
+        Ok(()) => Answer::done("paused"),
+        Err(error) => Answer::refused(error.to_string()),
+    }
+}
+
+fn resumed(machine: &MachineControl) -> Answer {
+    match machine.resume() {
+        Ok(paused) => Answer::done(format!("resumed after {:.3} s", paused.as_secs_f64())),
+        Err(error) => Answer::refused(error.to_string()),
     }
 }
 
@@ -269,14 +294,15 @@ fn run_traced(
     let host_clock = HostClock::observe(probed.tsc_khz);
     let rings = Rings { geometry: request.geometry, mode: request.mode };
     let region_config = region_config(request.cpus, rings);
-    let mut region = TraceRegion::create(directory.create_region()?, region_config, clock_uuid, host_clock.frequency)?;
+    let frequency = host_clock.trace_frequency();
+    let region = TraceRegion::create(directory.create_region()?, region_config, clock_uuid, frequency)?;
     config.shared_slots = region.slots();
     config.discovery = Some(DiscoveryLeaf { abi_version: ABI_VERSION });
     let machine = Machine::new(config)?;
 
     let vcpu_threads = Arc::new(Mutex::new(Vec::new()));
     let mut missing = Vec::new();
-    let host = host_tracer(&selection, &mut missing);
+    let host = host_tracer(&selection, host_clock.time, &mut missing);
     let filter = host.as_ref().map(HostTracer::thread_filter);
     let threads = Arc::clone(&vcpu_threads);
     let on_vcpu_thread = Box::new(move |vcpu, tid| {
@@ -285,10 +311,13 @@ fn run_traced(
         let _ = filter.as_ref().map(|filter| filter.add(tid));
     });
     let chosen = |name: &str| selection.includes(Layer::Vmm, name);
-    let vmm = Arc::new(VmmTracer::new(request.cpus, vmm_rings(rings), chosen, on_vcpu_thread));
+    let vmm_rings = vmm_rings(request);
+    let vmm_memory = mapped_file::map(&directory.create_monitor()?, VmmTracer::memory_size(request.cpus, vmm_rings))?;
+    let vmm = Arc::new(VmmTracer::new(request.cpus, vmm_rings, vmm_memory, host_clock.time, chosen, on_vcpu_thread));
 
-    let relations = publish_clocks(&mut region, &vmm, &machine, probed, &request.name, &mut missing);
-    let agent = matches!(request.agent, Agent::Module(_)) && !relations.is_empty();
+    let relations = vcpu_relations(&machine, probed, &request.name, &mut missing);
+    let has_clock = !relations.is_empty();
+    let agent = matches!(request.agent, Agent::Module(_)) && has_clock;
     if agent {
         let events: Vec<EventDescription> = strata_kmod::catalog::EVENTS.iter().map(EventDescription::from).collect();
         region.set_enabled(0, &enabled_guest_events(&events, &selection));
@@ -300,7 +329,10 @@ fn run_traced(
     for layer in &missing {
         say(&format!("{} is missing: {} ({})", layer.layer, layer.reason, layer.fix));
     }
-    let reading = machine.clock_reading(host_clock.frequency);
+    let reading = match host_clock.time {
+        HostTime::Tsc => machine.clock_reading(frequency),
+        HostTime::MonotonicRaw => read_together(|| HostTime::MonotonicRaw.now(), frequency),
+    };
     let session = Session {
         format: FORMAT_VERSION,
         strata: env!("CARGO_PKG_VERSION").into(),
@@ -319,6 +351,15 @@ fn run_traced(
     };
     let mut folder = TraceFolder::create(trace)?;
     let region = Arc::new(region);
+    let host_facts = HostFacts {
+        time: host_clock.time,
+        frequency,
+        bound_ns: host_clock.error_bound_ns(),
+        guest_tsc_hz: machine.tsc_khz().map_or(host_clock.frequency, |khz| u64::from(khz) * 1000),
+        first_offsets: machine.tsc_offsets().unwrap_or_default().to_vec(),
+        offset_honoured: probed.tsc_offset_honoured != Some(false),
+    };
+    let clocks = Arc::new(VcpuClocks::new(&request.name, host_facts, Arc::clone(&region), Arc::clone(&vmm)));
     let facts = Facts {
         dir: absolute(folder.path()),
         session,
@@ -326,12 +367,16 @@ fn run_traced(
         region: Arc::clone(&region),
         selection,
         vcpu_threads,
+        clocks: Arc::clone(&clocks),
         agent,
         beside_region: Some(directory.path().into()),
     };
     let (events, region_file) = (request.events.clone(), directory.region());
     let recorder = Recorder::start(Sources { facts, vmm: Arc::clone(&vmm), host, rings, events, region_file })?;
-    let control = ControlServer::start(&directory.socket(), answers(description.clone(), Some(recorder.control())))?;
+    let control = ControlServer::start(
+        &directory.socket(),
+        answers(description.clone(), Some(recorder.control()), machine.control()),
+    )?;
     match request.mode {
         Mode::Discard => say(&format!("tracing into {}", trace.display())),
         Mode::FlightRecorder => say(&format!(
@@ -340,7 +385,10 @@ fn run_traced(
             request.name
         )),
     }
-    let ran = run_machine(machine, vmm);
+    let ran = {
+        let _keeper = has_clock.then(|| ClockKeeper::start(machine.control(), clocks.interval_ns()));
+        run_machine(machine, vmm, has_clock.then_some(clocks as Arc<dyn VcpuClock>))
+    };
     region.set_host_alive(false);
     // From here on nobody asks any more: the recorder is to come to its end.
     drop(control);
@@ -362,10 +410,14 @@ fn run_traced(
     }
 }
 
-fn run_machine(machine: Machine, observer: Arc<dyn Observer>) -> Result<Outcome, RunFailure> {
+fn run_machine(
+    machine: Machine,
+    observer: Arc<dyn Observer>,
+    clock: Option<Arc<dyn VcpuClock>>,
+) -> Result<Outcome, RunFailure> {
     stop_on_signals(machine.stop_handle())?;
     let (_keyboard, console_input) = Keyboard::take();
-    let options = RunOptions { observer, console_output: console::screen(), console_input };
+    let options = RunOptions { observer, console_output: console::screen(), console_input, clock };
     Ok(machine.run(options)?)
 }
 
@@ -388,7 +440,7 @@ fn check_selection(
 }
 
 /// Starts tracing the host's kernel; what keeps it from working is noted, not fatal.
-fn host_tracer(selection: &Selection, missing: &mut Vec<Missing>) -> Option<HostTracer> {
+fn host_tracer(selection: &Selection, time: HostTime, missing: &mut Vec<Missing>) -> Option<HostTracer> {
     let started = Tracefs::find().and_then(|tracefs| tracefs.available_events()).map_err(HostTraceError::Unavailable);
     let started = started.and_then(|available| {
         let wanted =
@@ -398,7 +450,8 @@ fn host_tracer(selection: &Selection, missing: &mut Vec<Missing>) -> Option<Host
             return Ok(None);
         }
         let threads = vec![std::process::id()];
-        HostTracer::start(&HostTraceConfig { events, threads, buffer_kib: HOST_BUFFER_KIB }).map(Some)
+        HostTracer::start(&HostTraceConfig { events, threads, clock: time.trace_clock(), buffer_kib: HOST_BUFFER_KIB })
+            .map(Some)
     });
     match started {
         Ok(tracer) => tracer,
@@ -414,15 +467,8 @@ fn host_tracer(selection: &Selection, missing: &mut Vec<Missing>) -> Option<Host
     }
 }
 
-/// Publishes each vCPU's relation to the trace clock and records it. None when KVM does not tell the TSC offsets.
-fn publish_clocks(
-    region: &mut TraceRegion,
-    vmm: &VmmTracer,
-    machine: &Machine,
-    probed: &KvmProbe,
-    vm: &str,
-    missing: &mut Vec<Missing>,
-) -> Vec<VcpuRelation> {
+/// How each vCPU's counter begins. None when KVM does not tell the TSC offsets.
+fn vcpu_relations(machine: &Machine, probed: &KvmProbe, vm: &str, missing: &mut Vec<Missing>) -> Vec<VcpuRelation> {
     let Some(offsets) = machine.tsc_offsets() else {
         for layer in [LayerKind::GuestKernel, LayerKind::GuestUser] {
             missing.push(Missing {
@@ -434,6 +480,9 @@ fn publish_clocks(
         return Vec::new();
     };
     let (how, honoured) = match probed.tsc_offset_honoured {
+        _ if HostTime::of_this_host() == HostTime::MonotonicRaw => {
+            ("as KVM began; it moves the offset on this host, see the epochs", true)
+        }
         Some(true) => ("set, read back, and seen to work in a probe guest", true),
         Some(false) => {
             ("KVM accepts an offset but ignores it (seen in a probe guest): the counters are the same", false)
@@ -442,9 +491,6 @@ fn publish_clocks(
     };
     let relations = (0..).zip(offsets).map(|(vcpu, &offset)| {
         let tsc_offset = if honoured { offset } else { 0 };
-        let relation = Relation::from_tsc_offset(tsc_offset, tsc::read_ordered());
-        let number = region.publish_clock(vcpu, &relation);
-        vmm.clock_update(vcpu, number, &relation);
         VcpuRelation { vm: vm.into(), vcpu, tsc_offset, how: how.into() }
     });
     relations.collect()
@@ -464,12 +510,13 @@ fn note_no_agent(agent: &Agent, missing: &mut Vec<Missing>) {
     }
 }
 
-/// The monitor's rings, beside the guest kernel's `rings`: a flight recorder should reach as far back in both.
-fn vmm_rings(rings: Rings) -> Rings {
-    match rings.mode {
-        Mode::Discard => Rings { geometry: geometry(VMM_RINGS), mode: Mode::Discard },
-        Mode::FlightRecorder => rings,
-    }
+/// The monitor's rings: a flight recorder should reach as far back in them as in the guest kernel's.
+fn vmm_rings(request: &RunRequest) -> Rings {
+    let geometry = match request.mode {
+        Mode::Discard => geometry(VMM_RINGS),
+        Mode::FlightRecorder => request.geometry,
+    };
+    Rings { geometry, mode: request.mode }
 }
 
 fn region_config(vcpus: u32, rings: Rings) -> RegionConfig {

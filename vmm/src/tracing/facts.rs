@@ -3,13 +3,17 @@
 
 use super::region::{EnabledEvents, TraceRegion, enabled_among, guest_text};
 use super::selection::{Layer as SelectionLayer, Selection};
-use clock_sync::tsc;
+use super::vcpu_clocks::VcpuClocks;
+use clock_sync::calibration::read_together;
 use shared_ring::event::{EventDescription, class};
 use shared_ring::layout::{AGENT_ABSENT, AgentState};
 use std::mem::offset_of;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use trace_merge::session::{Guest, Layer, LayerKind, Missing, Session, SessionError};
+
+/// Most readings of UTC that are kept.
+const MAX_UTC_READINGS: usize = 128;
 
 /// What is known of a recording.
 pub struct Facts {
@@ -25,6 +29,8 @@ pub struct Facts {
     pub selection: Selection,
     /// Host threads of the vCPUs, filled in as they start.
     pub vcpu_threads: Arc<Mutex<Vec<(u32, u32)>>>,
+    /// The vCPUs' clocks.
+    pub clocks: Arc<VcpuClocks>,
     /// Whether an agent was given to the guest; without one its layers are expected to stay empty.
     pub agent: bool,
     /// Where what is known is kept beside the region, for whoever recovers it.
@@ -36,7 +42,7 @@ impl Facts {
     /// is a little wrong; what lies further ahead would spoil the order of everything after it.
     #[must_use]
     pub fn latest(&self) -> u64 {
-        tsc::read_ordered().saturating_add(self.session.clock.frequency_hz)
+        self.clocks.time().now().saturating_add(self.session.clock.frequency_hz)
     }
 
     /// The bits that the guest's session gets for `events` of the agent's own registry, which is the truth about its ids.
@@ -49,6 +55,25 @@ impl Facts {
     pub fn look(&mut self) -> bool {
         let guest = self.note_guest();
         self.note_threads() || guest
+    }
+
+    /// Takes over the vCPUs' epochs, and relates the clock to UTC again.
+    fn note_clocks(&mut self) {
+        let clock = &mut self.session.clock;
+        clock.epochs = self.clocks.epochs();
+        let worst = clock.epochs.iter().map(|epoch| epoch.bound_ns).max().unwrap_or(0);
+        clock.error_bound_ns = clock.error_bound_ns.max(worst);
+        let time = self.clocks.time();
+        let reading = read_together(|| time.now(), clock.frequency_hz);
+        if clock.utc_readings.len() >= MAX_UTC_READINGS {
+            // Half of them say as much, over the same time.
+            let mut index = 0;
+            clock.utc_readings.retain(|_| {
+                index += 1;
+                index % 2 == 1
+            });
+        }
+        clock.utc_readings.push(reading.into());
     }
 
     fn note_guest(&mut self) -> bool {
@@ -103,6 +128,7 @@ impl Facts {
     /// When it cannot be written.
     pub fn save(&mut self, layers: Vec<Layer>) -> Result<(), SessionError> {
         self.session.layers = layers;
+        self.note_clocks();
         self.session.save(&self.dir)
     }
 

@@ -8,7 +8,7 @@ use super::kept_layer::KeptLayer;
 use super::kernel_rings::KernelRings;
 use super::process_table::ProcessTable;
 use super::ring_layer::RingLayer;
-use super::streaming::Looked;
+use super::streaming::{Looked, MAX_LOOKS};
 use super::vmm_events::VmmTracer;
 use super::vmm_layer::vmm_layer;
 use shared_ring::event::EventDescription;
@@ -81,7 +81,7 @@ impl FlightRecorder {
             layers.push(finish(vmm_layer(vmm, &facts.vm, dir, session)?)?);
         }
         if let Some(host) = &mut self.host {
-            while host.poll() {}
+            let _ = (0..MAX_LOOKS).find(|_| !host.poll());
             layers.push(host.write(dir, session)?);
         }
         Ok(layers)

@@ -1,6 +1,6 @@
 //! A layer kept in memory: what the rings of a process held when it ended, so that its slot can be given back.
 
-use super::ring_layer::overwritten_before;
+use super::ring_layer::packets_before;
 use shared_ring::consumer::{Consumer, Lost, Poll};
 use shared_ring::event::EventDescription;
 use shared_ring::packet::{read_header, write_header};
@@ -89,7 +89,7 @@ impl KeptStream {
             if ring.poll_stopped(&mut packet) != Poll::Copied {
                 break;
             }
-            overwritten = overwritten.or_else(|| overwritten_before(&ring, &packet));
+            overwritten = overwritten.or_else(|| packets_before(&packet));
             if let Some(accepted) = ring.accept(&mut packet, NO_TRACE, latest, |id| events.get(&id).copied()) {
                 packets.push(packet[..accepted.content].to_vec());
             }

@@ -300,8 +300,7 @@ impl Recording {
             }
             Request::Flush => match &mut self.layers {
                 Layers::Streaming(layers) => {
-                    self.vmm.flush();
-                    let answered = layers.flush(&self.facts)?;
+                    let answered = layers.flush(&self.facts, || self.vmm.flush())?;
                     self.extra.flush()?;
                     self.save(false)?;
                     Answer::done(if answered {
@@ -390,7 +389,8 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
 }
 
 fn layer_status(layer: &Layer) -> LayerStatus {
-    let sum = |count: fn(&StreamDescription) -> u64| layer.streams.iter().map(count).sum();
+    // The guest has a say in what it lost: no sum of it may overflow.
+    let sum = |count: fn(&StreamDescription) -> u64| layer.streams.iter().map(count).fold(0, u64::saturating_add);
     LayerStatus {
         path: layer.path.clone(),
         records: sum(|stream| stream.records),
@@ -398,3 +398,6 @@ fn layer_status(layer: &Layer) -> LayerStatus {
         overwritten: sum(|stream| stream.overwritten),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,8 +12,8 @@ use shared_ring::layout::{MAX_EVENTS, RING_ADOPTED, SESSION_SLOTS, SessionSlot, 
 use shared_ring::region::{RegionConfig, RegionLayout, Rings};
 use std::fs::File;
 use std::mem::offset_of;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
 use uuid::Uuid;
 use zerocopy::IntoBytes;
@@ -79,7 +79,7 @@ pub struct TraceRegion {
     layout: RegionLayout,
     mapping: Arc<MmapRaw>,
     memory: HostMemory,
-    clocks: Vec<Writer>,
+    clocks: Vec<Mutex<Writer>>,
     file: File,
     /// Number of the next use of a session slot.
     next_generation: AtomicU64,
@@ -110,7 +110,7 @@ impl TraceRegion {
         let clock_writer = |vcpu| {
             // SAFETY: the entry lies inside the mapping, which this struct keeps alive beside the writers; there is
             // one writer per entry, and the guest maps the entries read-only.
-            unsafe { Writer::new(base.add(layout.clock_entry(vcpu))) }
+            Mutex::new(unsafe { Writer::new(base.add(layout.clock_entry(vcpu))) })
         };
         let clocks = (0..config.vcpus).map(clock_writer).collect();
         let region = Self { layout, mapping, memory, clocks, file, next_generation: AtomicU64::new(1) };
@@ -149,8 +149,8 @@ impl TraceRegion {
     ///
     /// # Panics
     /// When there is no such vCPU.
-    pub fn publish_clock(&mut self, vcpu: u32, relation: &Relation) -> u64 {
-        self.clocks[vcpu as usize].publish(relation)
+    pub fn publish_clock(&self, vcpu: u32, relation: &Relation) -> u64 {
+        self.clocks[vcpu as usize].lock().unwrap_or_else(PoisonError::into_inner).publish(relation)
     }
 
     /// Gives session slot `slot` out to a session called `name`, inactive, with `rings`. `false` when the slot is in use,
@@ -223,7 +223,7 @@ impl TraceRegion {
 
 /// Checks that `size` bytes fit the file system of `file`, if that knows a limit: a page that cannot be had later would end
 /// the machine.
-fn check_room(file: &File, size: usize) -> Result<(), RegionError> {
+pub(super) fn check_room(file: &File, size: usize) -> Result<(), RegionError> {
     let Ok(space) = fstatvfs(file) else { return Ok(()) };
     let free = space.f_bavail.saturating_mul(space.f_frsize);
     if space.f_blocks > 0 && free < size as u64 { Err(RegionError::NoRoom { size, free }) } else { Ok(()) }
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn published_clock_is_what_a_guest_reads() {
-        let mut region = region();
+        let region = region();
         region.publish_clock(1, &Relation::from_tsc_offset(-500, 1_000));
 
         let entry = region.memory().part(region.layout().clock_entry(1), 256);

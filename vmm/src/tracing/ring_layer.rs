@@ -1,7 +1,6 @@
 //! A layer that comes out of rings: follows its event registry, drains its rings, writes what was accepted.
 
 use shared_ring::consumer::{Consumer, Poll};
-use shared_ring::layout::Mode;
 use shared_ring::packet::read_header;
 use shared_ring::registry::Tail;
 use trace_merge::session::Layer;
@@ -17,7 +16,7 @@ pub struct RingLayer {
     rings: Vec<Consumer>,
     /// The packet being moved; kept to be reused.
     packet: Vec<u8>,
-    /// Per ring of a flight recorder: its first packet's number in the ring, that is, how many were overwritten.
+    /// Per ring: number of its first packet, that is, how many were overwritten, or read by a recorder that is gone.
     first: Vec<Option<u64>>,
 }
 
@@ -39,13 +38,10 @@ pub enum Producers {
     Stopped,
 }
 
-/// How many packets of a flight recorder were overwritten before `packet`, which `ring` has just copied.
+/// How many packets of a ring there were before `packet`, which was just copied out of it.
 #[must_use]
-pub fn overwritten_before(ring: &Consumer, packet: &[u8]) -> Option<u64> {
-    match ring.mode() {
-        Mode::Discard => None,
-        Mode::FlightRecorder => read_header(packet).map(|header| header.sequence),
-    }
+pub fn packets_before(packet: &[u8]) -> Option<u64> {
+    read_header(packet).map(|header| header.sequence)
 }
 
 impl RingLayer {
@@ -116,7 +112,7 @@ impl RingLayer {
         if polled != Poll::Copied {
             return Ok(false);
         }
-        self.first[ring] = self.first[ring].or_else(|| overwritten_before(consumer, &self.packet));
+        self.first[ring] = self.first[ring].or_else(|| packets_before(&self.packet));
         // An event type is published before the first record that uses it: whatever is in the packet is there by now.
         drained.new_events += self.read_registry()?;
         let (consumer, writer) = (&mut self.rings[ring], &self.writer);

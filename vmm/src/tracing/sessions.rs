@@ -103,7 +103,7 @@ impl ExtraSessions {
     pub fn flush(&mut self) -> Result<(), RecorderError> {
         for session in &mut self.sessions {
             if let Layers::Streaming(layers) = &mut session.layers {
-                layers.flush(&session.facts)?;
+                layers.flush(&session.facts, || ())?;
             }
         }
         Ok(())
@@ -153,7 +153,7 @@ impl ExtraSessions {
                 session.complete("session destroyed")?;
                 Ok(Answer::done(format!("session {name} is gone")))
             }
-            Request::Status | Request::Snapshot { .. } | Request::Flush => {
+            Request::Status | Request::Snapshot { .. } | Request::Flush | Request::Pause | Request::Resume => {
                 Ok(Answer::refused("not a session's request"))
             }
         }
@@ -196,9 +196,10 @@ impl ExtraSessions {
         let known = strata_kmod::catalog::EVENTS.iter().map(|event| event.name.into()).collect();
         selection.check(&[(Layer::Guest, known)]).map_err(|error| chain(&error))?;
         let region = &main.region;
-        let slot = (1..SESSION_SLOTS).find(|&slot| region.is_free(slot));
+        let room = |slot: usize| region.layout().session_ring_stride[slot];
+        let slot = (1..SESSION_SLOTS).find(|&slot| room(slot) > 0 && region.is_free(slot));
         let slot = slot.ok_or("all session slots are in use: destroy a session first")?;
-        let room = region.layout().session_ring_stride[slot];
+        let room = room(slot);
         if rings.ring_size() > room {
             return Err(format!(
                 "rings of {} bytes are too large for a session made while the VM runs: {room} bytes are reserved for each",
@@ -222,6 +223,7 @@ impl ExtraSessions {
             region: Arc::clone(region),
             selection,
             vcpu_threads: Arc::clone(&main.vcpu_threads),
+            clocks: Arc::clone(&main.clocks),
             agent: main.agent,
             beside_region: None,
         };

@@ -1,12 +1,13 @@
 //! The VMM's own layer: what happens in its threads, recorded through the same rings as everything else.
 //!
-//! The rings lie in the VMM's private memory, one per vCPU thread and one more for all other threads. A ring's number
-//! is its vCPU's, or the number of vCPUs for the last one.
+//! The rings lie in memory that the guest does not see, one per vCPU thread and one more for all other threads. A ring's
+//! number is its vCPU's, or the number of vCPUs for the last one.
 #![allow(unsafe_code)] // Producers are made from the rings' raw addresses.
 
+use crate::host_time::HostTime;
 use crate::machine::{BlockRequestKind, ControlEvent, Observer};
 use clock_sync::relation::Relation;
-use clock_sync::tsc;
+use clock_sync::updater::Cause;
 use shared_ring::event::{Event, Field, FieldType, class};
 use shared_ring::host_memory::HostMemory;
 use shared_ring::producer::Producer;
@@ -117,6 +118,8 @@ pub const EVENTS: &[Event] = &[
             Field::new("mult", FieldType::U64),
             Field::new("shift", FieldType::U32),
             Field::new("hw_bits", FieldType::U32),
+            Field::new("cause", TEXT_FIELD),
+            Field::new("bound_ns", FieldType::U64),
         ],
     },
 ];
@@ -131,15 +134,26 @@ pub struct VmmTracer {
     memory: HostMemory,
     rings: Rings,
     enabled: [bool; EVENTS.len()],
+    time: HostTime,
     on_vcpu_thread: VcpuThreadHook,
 }
 
 impl VmmTracer {
-    /// A tracer for `vcpus` vCPU threads that records into `rings` the events whose names `chosen` accepts.
+    /// A tracer for `vcpus` vCPU threads that records the events whose names `chosen` accepts, at times of
+    /// `time`, into `rings` in `memory`, which is zeroed and nobody else's.
+    ///
+    /// # Panics
+    /// When `memory` is smaller than [`memory_size`](Self::memory_size).
     #[must_use]
-    pub fn new(vcpus: u32, rings: Rings, chosen: impl Fn(&str) -> bool, on_vcpu_thread: VcpuThreadHook) -> Self {
+    pub fn new(
+        vcpus: u32,
+        rings: Rings,
+        memory: HostMemory,
+        time: HostTime,
+        chosen: impl Fn(&str) -> bool,
+        on_vcpu_thread: VcpuThreadHook,
+    ) -> Self {
         let size = rings.ring_size();
-        let memory = HostMemory::private((vcpus as usize + 1) * size);
         let ring = |index: usize| {
             let part = memory.part(index * size, size);
             // SAFETY: the part is one ring's size, zeroed, kept alive by `memory` beside the producers, and only this
@@ -152,7 +166,13 @@ impl VmmTracer {
         for (enabled, event) in enabled.iter_mut().zip(EVENTS) {
             *enabled = chosen(event.name);
         }
-        Self { vcpu_rings, shared_ring, memory, rings, enabled, on_vcpu_thread }
+        Self { vcpu_rings, shared_ring, memory, rings, enabled, time, on_vcpu_thread }
+    }
+
+    /// Bytes that the rings for `vcpus` vCPU threads take.
+    #[must_use]
+    pub const fn memory_size(vcpus: u32, rings: Rings) -> usize {
+        (vcpus as usize + 1) * rings.ring_size()
     }
 
     /// Geometry and mode of its rings.
@@ -170,13 +190,13 @@ impl VmmTracer {
     /// Closes the current sub-buffer of every ring, so that what it holds can be delivered.
     pub fn flush(&self) {
         for ring in self.vcpu_rings.iter().chain([&self.shared_ring]) {
-            ring.force_switch(tsc::read_ordered);
+            ring.force_switch(|| self.time.now());
         }
     }
 
-    /// Records that `vcpu`'s clock entry changed, as its `number`th update.
-    pub fn clock_update(&self, vcpu: u32, number: u64, relation: &Relation) {
-        let mut payload = Payload::<44>::default();
+    /// Records that `vcpu`'s clock entry changed, as its `number`th update, and how wrong it can be from now on.
+    pub fn clock_update(&self, vcpu: u32, number: u64, relation: &Relation, cause: Cause, bound_ns: u64) {
+        let mut payload = Payload::<68>::default();
         payload.put(&vcpu.to_le_bytes());
         payload.put(&number.to_le_bytes());
         payload.put(&relation.hw_base.to_le_bytes());
@@ -184,6 +204,8 @@ impl VmmTracer {
         payload.put(&relation.mult.to_le_bytes());
         payload.put(&relation.shift.to_le_bytes());
         payload.put(&relation.hw_bits.to_le_bytes());
+        payload.put(&padded_text(cause.name()));
+        payload.put(&bound_ns.to_le_bytes());
         self.record(&self.shared_ring, id::CLOCK_UPDATE, payload.bytes());
     }
 
@@ -196,7 +218,7 @@ impl VmmTracer {
         // Ids count from 1 in the order of the table.
         if self.enabled[usize::from(id) - 1] {
             // A lost record is counted in its ring.
-            let _ = ring.record(tsc::read_ordered, id, payload);
+            let _ = ring.record(|| self.time.now(), id, payload);
         }
     }
 }
@@ -308,6 +330,8 @@ impl Observer for VmmTracer {
             ControlEvent::EmulationFailed => "emulation_failed",
             ControlEvent::Stopped => "stopped",
             ControlEvent::Failed => "failed",
+            ControlEvent::Paused => "paused",
+            ControlEvent::Resumed => "resumed",
         };
         self.record(&self.shared_ring, id::CONTROL, &padded_text(what));
     }
@@ -321,8 +345,13 @@ mod tests {
     use shared_ring::layout::{Geometry, Mode};
     use shared_ring::packet::Records;
 
-    fn rings(mode: Mode) -> Rings {
-        Rings { geometry: Geometry::new(4096, 2).unwrap(), mode }
+    fn rings() -> Rings {
+        Rings { geometry: Geometry::new(4096, 2).unwrap(), mode: Mode::Discard }
+    }
+
+    fn tracer(chosen: impl Fn(&str) -> bool) -> VmmTracer {
+        let memory = HostMemory::private(VmmTracer::memory_size(1, rings()));
+        VmmTracer::new(1, rings(), memory, HostTime::Tsc, chosen, Box::new(|_, _| ()))
     }
 
     fn recorded(tracer: &VmmTracer, ring: usize) -> Vec<(u16, Vec<u8>)> {
@@ -345,7 +374,7 @@ mod tests {
 
     #[test]
     fn every_event_is_what_its_description_says() {
-        let tracer = VmmTracer::new(1, rings(Mode::Discard), |_| true, Box::new(|_, _| ()));
+        let tracer = tracer(|_| true);
         tracer.vcpu_thread_started(0, 99);
         tracer.vcpu_enter(0);
         tracer.vcpu_exit(0, 2);
@@ -355,7 +384,7 @@ mod tests {
         tracer.console_output(10);
         tracer.console_input(2);
         tracer.control(ControlEvent::EmulationFailed);
-        tracer.clock_update(0, 1, &Relation::IDENTITY);
+        tracer.clock_update(0, 1, &Relation::IDENTITY, Cause::FrequencyChange, 7);
 
         let of_vcpu: Vec<u16> = recorded(&tracer, 0).into_iter().map(|(id, _)| id).collect();
         let of_others: Vec<u16> = recorded(&tracer, 1).into_iter().map(|(id, _)| id).collect();
@@ -366,7 +395,7 @@ mod tests {
 
     #[test]
     fn event_that_is_not_chosen_is_not_recorded() {
-        let tracer = VmmTracer::new(1, rings(Mode::Discard), |name| name == "vmm:vcpu_exit", Box::new(|_, _| ()));
+        let tracer = tracer(|name| name == "vmm:vcpu_exit");
         tracer.vcpu_enter(0);
         tracer.vcpu_exit(0, 5);
 
@@ -375,10 +404,9 @@ mod tests {
 
     #[test]
     fn flushed_ring_delivers_what_it_holds() {
-        let tracer = VmmTracer::new(1, rings(Mode::Discard), |_| true, Box::new(|_, _| ()));
+        let tracer = tracer(|_| true);
         tracer.vcpu_enter(0);
-        let mut consumer =
-            Consumer::new(tracer.rings().next().unwrap(), rings(Mode::Discard).geometry, Mode::Discard, 0);
+        let mut consumer = Consumer::new(tracer.rings().next().unwrap(), rings().geometry, Mode::Discard, 0);
 
         let before = consumer.poll(&mut Vec::new());
         tracer.flush();

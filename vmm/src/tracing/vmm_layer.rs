@@ -4,6 +4,7 @@ use super::ring_layer::RingLayer;
 use super::vmm_events::{EVENTS, VmmTracer};
 use shared_ring::consumer::Consumer;
 use shared_ring::event::EventDescription;
+use shared_ring::region::Rings;
 use std::path::Path;
 use trace_merge::session::{LayerKind, Session};
 use trace_merge::writer::{LayerWriter, NewLayer, WriteError};
@@ -14,11 +15,25 @@ use trace_merge::writer::{LayerWriter, NewLayer, WriteError};
 /// When it cannot be written.
 pub fn vmm_layer(tracer: &VmmTracer, vm: &str, dir: &Path, session: &Session) -> Result<RingLayer, WriteError> {
     let rings = tracer.ring_set();
+    let consumer = |(number, ring)| Consumer::new(ring, rings.geometry, rings.mode, number);
+    vmm_layer_of((0..).zip(tracer.rings()).map(consumer).collect(), rings, vm, dir, session)
+}
+
+/// The same of `consumers`, whose rings are `rings`.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn vmm_layer_of(
+    consumers: Vec<Consumer>,
+    rings: Rings,
+    vm: &str,
+    dir: &Path,
+    session: &Session,
+) -> Result<RingLayer, WriteError> {
     let packet_size = rings.geometry.sub_buffer_size();
     let layer = NewLayer { kind: LayerKind::Vmm, vm: Some(vm.into()), process: None, packet_size };
     let mut writer = LayerWriter::create(dir, session, layer)?;
     let events: Vec<EventDescription> = EVENTS.iter().map(EventDescription::from).collect();
     writer.add_events(&events)?;
-    let consumer = |(number, ring)| Consumer::new(ring, rings.geometry, rings.mode, number);
-    Ok(RingLayer::new(writer, None, (0..).zip(tracer.rings()).map(consumer).collect()))
+    Ok(RingLayer::new(writer, None, consumers))
 }

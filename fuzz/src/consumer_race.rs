@@ -1,0 +1,52 @@
+//! The consumer of a ring, with another thread changing the ring's memory all the time.
+//!
+//! Inputs are those of [`consumer`](crate::consumer): its steps are taken by this thread, its changes by the other one,
+//! over and over.
+
+use crate::consumer::{Checked, REPLACE, STEPS, rings};
+use crate::script::{Input, Op, Script};
+use shared_ring::host_memory::HostMemory;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Most steps of an input, which are taken three times each.
+const MAX_STEPS: usize = 64;
+
+/// Runs an input.
+///
+/// # Panics
+/// When something does not hold.
+pub fn run(data: &[u8]) {
+    let mut input = Input(data);
+    let rings = rings(input.byte());
+    let memory = HostMemory::private(rings.ring_size());
+    let (changes, steps): (Vec<Op<'_>>, Vec<Op<'_>>) =
+        Script::new(input.0, STEPS).partition(|op| !matches!(op, Op::Step { .. }));
+    if changes.is_empty() || steps.is_empty() {
+        return;
+    }
+    let rounds = AtomicU64::new(0);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                changes.iter().for_each(|change| change.apply(&memory));
+                rounds.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        // A finding ends the process; `done` needs no guard against unwinding.
+        while rounds.load(Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        let mut checked = Checked::of_ring(memory.clone(), rings, false);
+        for op in steps.iter().cycle().take(3 * steps.len().min(MAX_STEPS)) {
+            match *op {
+                Op::Step { kind: REPLACE, argument } => {
+                    checked = Checked::of_ring(memory.clone(), rings, argument % 2 == 1);
+                }
+                Op::Step { kind, argument } => checked.step(kind, argument, || {}),
+                _ => {}
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}

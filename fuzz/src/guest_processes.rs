@@ -1,0 +1,217 @@
+//! What the host records of a region whose guest changes it between the host's rounds: the kernel's rings, and processes
+//! that come and go, in both modes.
+//!
+//! The first byte of an input chooses the rings, as for [`consumer`](crate::consumer); a [`script`](crate::script) on the
+//! whole region follows, with two kinds of steps: a round while the guest runs, and one that writes everything out (in
+//! flight-recorder mode a snapshot). What was written must be whole: a guest can spoil what it records, not how it is
+//! recorded.
+
+use crate::consumer::{FLIGHT_RECORDER, rings};
+use crate::script::{Input, Op, Script};
+use crate::trace_folder;
+use shared_ring::host_memory::HostMemory;
+use shared_ring::layout::{Mode, SESSION_SLOTS};
+use shared_ring::region::{RegionConfig, RegionLayout};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use tempfile::TempDir;
+use trace_merge::reader::{Damage, Trace};
+use trace_merge::session::{Layer, Session};
+use uuid::Uuid;
+use vmm::host_time::HostTime;
+use vmm::tracing::facts::Facts;
+use vmm::tracing::flight_recorder::FlightRecorder;
+use vmm::tracing::guest_processes::GuestProcesses;
+use vmm::tracing::kernel_rings::KernelRings;
+use vmm::tracing::process_table::ProcessTable;
+use vmm::tracing::region::TraceRegion;
+use vmm::tracing::ring_layer::Producers;
+use vmm::tracing::selection::Selection;
+use vmm::tracing::vcpu_clocks::{HostFacts, VcpuClocks};
+use vmm::tracing::vmm_events::VmmTracer;
+
+/// Step: a round while the guest runs; the argument is the youngest time.
+pub const LOOK: u8 = 0;
+/// Step: everything is written out; the argument is the youngest time.
+pub const WRITE: u8 = 1;
+/// Number of kinds of steps.
+pub const STEPS: u8 = 2;
+/// Most rounds of an input.
+const MAX_ROUNDS: usize = 24;
+/// Most snapshots of an input: each takes a folder.
+const MAX_SNAPSHOTS: usize = 4;
+/// Name of the VM.
+const VM: &str = "vm0";
+
+fn config(byte: u8) -> RegionConfig {
+    // Few and small ones, so that the region is small.
+    let rings = rings(byte & FLIGHT_RECORDER);
+    let mut sessions = [None; SESSION_SLOTS];
+    sessions[0] = Some(rings);
+    RegionConfig {
+        vcpus: 1,
+        sessions,
+        process_rings: rings,
+        process_slots: 2,
+        registry_size: 4096,
+        process_registry_size: 4096,
+    }
+}
+
+/// The region of a machine with one vCPU and two process slots, in the mode that the first byte of an input chooses.
+///
+/// # Panics
+/// Never: such a region is possible.
+#[must_use]
+pub fn layout(byte: u8) -> RegionLayout {
+    RegionLayout::new(config(byte)).expect("a region can be this small")
+}
+
+/// Runs an input.
+///
+/// # Panics
+/// When something does not hold, or when files cannot be written.
+pub fn run(data: &[u8]) {
+    let mut input = Input(data);
+    let layout = layout(input.byte());
+    let memory = HostMemory::private(layout.size);
+    let rings = layout.config.process_rings;
+    let guest = Guest {
+        table: ProcessTable::new(memory.clone(), layout, VM.into()),
+        kernel: KernelRings::new(memory.clone(), layout, 0, rings, VM.into()),
+        dir: TempDir::new().expect("the folder for temporary files is writable"),
+        session: Session { layers: Vec::new(), ..trace_folder::session() },
+    };
+    let script = Script::new(input.0, STEPS);
+    match rings.mode {
+        Mode::Discard => stream(guest, script, &memory),
+        Mode::FlightRecorder => snapshots(guest, script, &memory),
+    }
+}
+
+/// What the host knows of the guest, and where it writes.
+struct Guest {
+    table: ProcessTable,
+    kernel: KernelRings,
+    dir: TempDir,
+    session: Session,
+}
+
+/// Discard mode: everything is written as it comes.
+fn stream(guest: Guest, script: Script<'_>, memory: &HostMemory) {
+    let Guest { table, kernel, dir, session } = guest;
+    let slots = table.slots() as usize;
+    let mut processes = GuestProcesses::new(table);
+    let mut kernel = kernel.layer(dir.path(), &session).expect("what is recorded can be written");
+    let mut rounds = 0;
+    let mut round = |producers, latest| {
+        processes.drain(dir.path(), &session, producers, latest).expect("what is recorded can be written");
+        kernel.drain(producers, latest).expect("what is recorded can be written");
+    };
+    for op in script {
+        op.apply(memory);
+        if let Op::Step { kind, argument } = op {
+            rounds += 1;
+            if rounds > MAX_ROUNDS {
+                break;
+            }
+            round(if kind == LOOK { Producers::Running } else { Producers::Stopped }, argument);
+        }
+    }
+    round(Producers::Stopped, u64::MAX);
+    kernel.finish(u64::MAX).expect("what is recorded can be written");
+    let mut layers: Vec<_> = processes.layers().collect();
+    assert!(layers.len() <= (rounds + 1) * slots, "a slot begins at most one process in a round");
+    assert_eq!(processes.refused(), 0);
+    layers.push(kernel.layer());
+    check_whole(dir.path(), &session, layers);
+}
+
+/// Flight-recorder mode: nothing is written but snapshots.
+fn snapshots(guest: Guest, script: Script<'_>, memory: &HostMemory) {
+    let Guest { table, kernel, dir, session } = guest;
+    let facts = facts(session.clone());
+    let mut recorder = FlightRecorder::new(None, None, kernel, Some(table));
+    let (mut rounds, mut snapshots) = (0, 0);
+    let mut snapshot = |recorder: &mut FlightRecorder| {
+        let dir = dir.path().join(snapshots.to_string());
+        snapshots += 1;
+        if snapshots <= MAX_SNAPSHOTS {
+            let layers = recorder.write(&facts, &dir, &session).expect("what is recorded can be written");
+            check_whole(&dir, &session, layers);
+        }
+    };
+    for op in script {
+        op.apply(memory);
+        if let Op::Step { kind, .. } = op {
+            rounds += 1;
+            if rounds > MAX_ROUNDS {
+                break;
+            }
+            recorder.look(&facts);
+            if kind == WRITE {
+                snapshot(&mut recorder);
+            }
+        }
+    }
+    snapshot(&mut recorder);
+}
+
+/// What the flight recorder asks for besides the guest's memory: a clock, and names.
+fn facts(session: Session) -> Facts {
+    thread_local! {
+        /// A region that nobody looks into.
+        static REGION: Arc<TraceRegion> = {
+            let file = tempfile::tempfile().expect("the folder for temporary files is writable");
+            let region = TraceRegion::create(file, config(0), Uuid::nil(), 1_000_000_000);
+            Arc::new(region.expect("there is room for a small region"))
+        };
+        /// Its clocks, which nobody reads.
+        static CLOCKS: Arc<VcpuClocks> = {
+            let rings = config(0).process_rings;
+            let memory = HostMemory::private(VmmTracer::memory_size(1, rings));
+            let vmm = VmmTracer::new(1, rings, memory, HostTime::Tsc, |_| true, Box::new(|_, _| ()));
+            let host = HostFacts {
+                time: HostTime::Tsc,
+                frequency: 1_000_000_000,
+                bound_ns: 0,
+                guest_tsc_hz: 1_000_000_000,
+                offset_honoured: true,
+                first_offsets: Vec::new(),
+            };
+            Arc::new(VcpuClocks::new(VM, host, REGION.with(Arc::clone), Arc::new(vmm)))
+        };
+    }
+    Facts {
+        clocks: CLOCKS.with(Arc::clone),
+        dir: "/nonexistent".into(),
+        session,
+        vm: VM.into(),
+        region: REGION.with(Arc::clone),
+        selection: Selection::parse("").expect("the events of the default can be selected"),
+        vcpu_threads: Arc::new(Mutex::new(Vec::new())),
+        agent: true,
+        beside_region: None,
+    }
+}
+
+/// Whether a recording of `layers` reads clean.
+///
+/// # Panics
+/// When it does not.
+pub fn check_whole(dir: &Path, session: &Session, layers: Vec<Layer>) {
+    Session { layers, ..session.clone() }.save(dir).expect("the folder is writable");
+    let trace = Trace::open(dir).expect("what was recorded can be opened");
+    for layer in trace.layers() {
+        for stream in &layer.streams {
+            assert!(!stream.absent);
+            let mut records = layer.records(stream);
+            let mut time = 0;
+            for record in records.by_ref() {
+                assert!(record.time >= time, "times of a stream do not decrease");
+                time = record.time;
+            }
+            assert_eq!(records.damage(), Damage::default(), "{:?}", stream.description);
+        }
+    }
+}

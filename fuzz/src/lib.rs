@@ -1,0 +1,22 @@
+//! Fuzz targets for everything that reads bytes which a guest, or a damaged file, may have written.
+//!
+//! One module per reader. Each has a function `run` that takes arbitrary bytes, gives them to the reader, and asserts
+//! what must hold whatever they are. That nothing panics, reads or writes out of bounds, runs for ever or takes
+//! memory without bound is what the fuzzer's own sanitizer and limits find.
+//!
+//! Memory that a guest shares changes while it is read. Inputs for such readers are [`script`]s: writes to the memory,
+//! taken in turn with calls of the reader. [`seeds`] makes the committed corpus, out of what real producers and writers
+//! produce.
+
+pub mod consumer;
+pub mod consumer_race;
+pub mod crash_reader;
+pub mod events;
+pub mod ftrace_page;
+pub mod guest_processes;
+pub mod packet;
+pub mod recover;
+pub mod registry;
+pub mod script;
+pub mod seeds;
+pub mod trace_folder;

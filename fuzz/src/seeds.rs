@@ -1,0 +1,430 @@
+//! The corpus that is committed: what real producers and writers produce, as inputs of the targets.
+#![allow(unsafe_code)] // Producers over raw memory.
+
+use crate::events::{self, LARGE, NUMBER, TEXT};
+use crate::script::{Op, Transcript};
+use crate::{consumer, crash_reader, guest_processes, registry, trace_folder};
+use shared_ring::consumer::{Consumer, Lost};
+use shared_ring::host_memory::HostMemory;
+use shared_ring::layout::{AGENT_ALIVE, PAGE_SIZE, PROCESS_ACTIVE, PROCESS_CLOSED, ProcessEntry};
+use shared_ring::producer::Producer;
+use shared_ring::region::{RegionLayout, Rings};
+use shared_ring::registry::Registry;
+use shared_ring::storage::CpuLocal;
+use std::cell::Cell;
+use trace_merge::session::Session;
+use trace_merge::writer::PacketBuilder;
+use uuid::Uuid;
+use zerocopy::IntoBytes;
+
+/// An input that is committed.
+#[derive(Debug)]
+pub struct Seed {
+    /// The target.
+    pub target: &'static str,
+    /// Name of the file.
+    pub name: String,
+    /// What is in it.
+    pub bytes: Vec<u8>,
+}
+
+/// All inputs.
+#[must_use]
+pub fn all() -> Vec<Seed> {
+    let mut seeds = Vec::new();
+    let mut add = |target, name: &str, bytes| seeds.push(Seed { target, name: name.into(), bytes });
+    for (name, bytes) in rings() {
+        add("consumer", name, bytes.clone());
+        add("consumer_race", name, bytes);
+    }
+    add("registry", "entries", registry_entries());
+    add("registry", "followed", registry_followed());
+    for (name, bytes) in packets() {
+        add("packet", name, bytes);
+    }
+    add("trace_folder", "whole", recording(b""));
+    add("trace_folder", "whole-with-description", recording(&description()));
+    for (name, rings) in [("streamed", 0), ("snapshots", consumer::FLIGHT_RECORDER)] {
+        add("guest_processes", name, process_slots(rings));
+    }
+    add("crash_reader", "region", crashed_region());
+    add("recover", "region", crashed_region());
+    for (name, bytes) in ftrace_pages() {
+        add("ftrace_page", name, bytes);
+    }
+    seeds
+}
+
+/// A clock that advances by `step` each time it is read.
+fn ticking(from: u64, step: u64) -> impl Fn() -> u64 {
+    let time = Cell::new(from);
+    move || time.replace(time.get() + step)
+}
+
+/// A producer on the ring at the beginning of `memory`.
+fn producer(memory: &HostMemory, rings: Rings) -> Producer<CpuLocal> {
+    // SAFETY: the memory covers the ring, is zeroed, outlives the producer (the callers keep it), and is used from one
+    // thread.
+    unsafe { Producer::new(CpuLocal::new(memory.base()), rings.geometry, rings.mode) }
+}
+
+fn number(value: u64) -> [u8; 8] {
+    value.to_le_bytes()
+}
+
+const LARGE_PAYLOAD: [u8; 1200] = [0; 1200];
+
+fn text(first: &str, more: &str) -> Vec<u8> {
+    [first.as_bytes(), b"\0\xff\xff\xff\xff", more.as_bytes(), b"\0"].concat()
+}
+
+fn rings() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        ("laps", ring_laps()),
+        ("stopped-with-a-hole", ring_with_a_hole()),
+        ("full", ring_full()),
+        ("far-times", ring_far_times()),
+        ("control-words", ring_control_words()),
+        ("flight-recorder", flight_recorder()),
+        ("flight-recorder-stopped", flight_recorder_with_a_hole()),
+    ]
+}
+
+/// Three laps of a ring that is read as it fills.
+fn ring_laps() -> Vec<u8> {
+    let rings = consumer::rings(0);
+    let memory = HostMemory::private(rings.ring_size());
+    let producer = producer(&memory, rings);
+    let mut reader = Consumer::new(memory.clone(), rings.geometry, rings.mode, 3);
+    let mut transcript = Transcript::new(memory, &[0]);
+    let clock = ticking(1000, 7);
+    let mut packet = Vec::new();
+    for round in 0..14 {
+        producer.record(&clock, NUMBER.id, &number(round));
+        producer.record(&clock, LARGE.id, &LARGE_PAYLOAD);
+        producer.record(&clock, TEXT.id, &text("hello", "world"));
+        transcript.step(consumer::POLL, 0);
+        transcript.step(consumer::ACCEPT, 1 << 40);
+        // The target's consumer will change its memory as this one does.
+        if reader.poll(&mut packet) == shared_ring::consumer::Poll::Copied {
+            let described = events::described();
+            reader.accept(&mut packet, consumer::UUID, 1 << 40, |id| events::find(&described, id));
+            transcript.forget_changes();
+        }
+    }
+    transcript.step(consumer::DRAIN, 1 << 40);
+    transcript.step(consumer::FINISH, 0);
+    transcript.finish()
+}
+
+fn ring_with_a_hole() -> Vec<u8> {
+    let rings = consumer::rings(1);
+    let memory = HostMemory::private(rings.ring_size());
+    let producer = producer(&memory, rings);
+    let mut transcript = Transcript::new(memory, &[1]);
+    let clock = ticking(50, 1);
+    for _ in 0..4 {
+        producer.record(&clock, LARGE.id, &LARGE_PAYLOAD);
+    }
+    let _never_committed = producer.reserve(&clock, NUMBER.id, 8);
+    producer.record(&clock, TEXT.id, &text("", "after the hole"));
+    transcript.step(consumer::DRAIN, 1 << 40);
+    transcript.step(consumer::FINISH, 0);
+    transcript.finish()
+}
+
+fn ring_full() -> Vec<u8> {
+    let rings = consumer::rings(0);
+    let memory = HostMemory::private(rings.ring_size());
+    let producer = producer(&memory, rings);
+    let mut transcript = Transcript::new(memory, &[0]);
+    let clock = ticking(1, 1);
+    for _ in 0..12 {
+        producer.record(&clock, LARGE.id, &LARGE_PAYLOAD);
+    }
+    producer.record(&clock, LARGE.id, &[0; 5000]);
+    transcript.step(consumer::POLL, 0);
+    transcript.step(consumer::ACCEPT, 1 << 40);
+    transcript.step(consumer::POLL_STOPPED, 0);
+    transcript.step(consumer::ACCEPT, 1 << 40);
+    transcript.step(consumer::FINISH, 0);
+    transcript.finish()
+}
+
+fn ring_far_times() -> Vec<u8> {
+    let rings = consumer::rings(0);
+    let memory = HostMemory::private(rings.ring_size());
+    let producer = producer(&memory, rings);
+    let mut transcript = Transcript::new(memory, &[0]);
+    for time in [100, (1 << 32) + 99, (1 << 32) + 100, 1 << 50] {
+        producer.record(|| time, NUMBER.id, &number(time));
+        producer.record(|| time, TEXT.id, &text("at", "once"));
+    }
+    transcript.step(consumer::DRAIN, 1 << 51);
+    transcript.finish()
+}
+
+/// A flight recorder over several laps, with two snapshots.
+fn flight_recorder() -> Vec<u8> {
+    let rings = consumer::rings(consumer::FLIGHT_RECORDER);
+    let memory = HostMemory::private(rings.ring_size());
+    let producer = producer(&memory, rings);
+    let mut transcript = Transcript::new(memory, &[consumer::FLIGHT_RECORDER]);
+    let clock = ticking(1000, 7);
+    for round in 0..2 {
+        for _ in 0..7 {
+            producer.record(&clock, NUMBER.id, &number(round));
+            producer.record(&clock, LARGE.id, &LARGE_PAYLOAD);
+        }
+        transcript.step(consumer::REPLACE, 0);
+        for _ in 0..2 {
+            transcript.step(consumer::POLL, 0);
+            transcript.step(consumer::ACCEPT, 1 << 40);
+        }
+        transcript.step(consumer::DRAIN, 1 << 40);
+        transcript.step(consumer::FLUSH, 0);
+        producer.force_switch(&clock);
+    }
+    transcript.step(consumer::REPLACE, 1);
+    transcript.step(consumer::DRAIN, 1 << 40);
+    transcript.step(consumer::FINISH, 0);
+    transcript.finish()
+}
+
+fn flight_recorder_with_a_hole() -> Vec<u8> {
+    let rings = consumer::rings(consumer::FLIGHT_RECORDER | 1);
+    let memory = HostMemory::private(rings.ring_size());
+    let producer = producer(&memory, rings);
+    let mut transcript = Transcript::new(memory, &[consumer::FLIGHT_RECORDER | 1]);
+    let clock = ticking(50, 1);
+    for _ in 0..13 {
+        producer.record(&clock, LARGE.id, &LARGE_PAYLOAD);
+    }
+    let _never_committed = producer.reserve(&clock, NUMBER.id, 8);
+    producer.record(&clock, TEXT.id, &text("", "after the hole"));
+    transcript.step(consumer::REPLACE, 0);
+    transcript.step(consumer::DRAIN, 1 << 40);
+    transcript.finish()
+}
+
+/// Small lies in the words that a consumer goes by.
+fn ring_control_words() -> Vec<u8> {
+    let mut script = ring_full();
+    let geometry = consumer::rings(0).geometry;
+    let word = |offset: usize| u16::try_from(offset / 8).expect("control words lie at the beginning");
+    for offset in [0, 64, geometry.commit_count_offset(0), geometry.commit_seq_offset(0), geometry.commit_seq_offset(1)]
+    {
+        Op::Add { word: word(offset), delta: 8 }.encode(&mut script);
+        Op::Step { kind: consumer::POLL_STOPPED, argument: 0 }.encode(&mut script);
+        Op::Step { kind: consumer::ACCEPT, argument: u64::MAX }.encode(&mut script);
+        Op::Store { word: word(offset), value: u64::MAX }.encode(&mut script);
+        Op::Step { kind: consumer::DRAIN, argument: u64::MAX }.encode(&mut script);
+    }
+    script
+}
+
+/// The entries of a registry with all event types.
+fn registry_entries() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for event in events::ALL {
+        let mut entry = [0; shared_ring::registry::MAX_ENTRY];
+        let size = shared_ring::registry::encode(&event, &mut entry).expect("the event fits an entry");
+        bytes.extend_from_slice(&entry[..size]);
+    }
+    bytes
+}
+
+fn registry_followed() -> Vec<u8> {
+    let memory = HostMemory::private(registry::SIZE);
+    // SAFETY: the memory outlives the registry, which is its only writer.
+    let writer = unsafe { Registry::new(CpuLocal::new(memory.base()), registry::SIZE) };
+    let mut transcript = Transcript::new(memory.clone(), &[]);
+    for event in events::ALL {
+        assert!(writer.append(&event));
+        transcript.step(registry::POLL, 0);
+    }
+    transcript.finish()
+}
+
+/// Packets of 512 bytes, as they lie in a recording.
+fn stream(uuid: Uuid, records: &[(u64, u16, Vec<u8>)]) -> Vec<u8> {
+    let mut builder = PacketBuilder::new(*uuid.as_bytes(), 0, trace_folder::PACKET_SIZE);
+    let mut bytes = Vec::new();
+    for (index, (time, id, payload)) in records.iter().enumerate() {
+        builder.push(*time, *id, payload);
+        let is_last = index + 1 == records.len();
+        if is_last || index % 4 == 3 {
+            let lost = Lost { full: u64::from(is_last), ..Lost::default() };
+            bytes.extend_from_slice(builder.finish(lost, 0).expect("the packet holds a record"));
+        }
+    }
+    bytes
+}
+
+fn guest_records(from: u64) -> Vec<(u64, u16, Vec<u8>)> {
+    let records = (0..3).flat_map(|index| {
+        let time = from + 100 * index;
+        [(time, NUMBER.id, number(index).to_vec()), (time + 5, TEXT.id, text("say \"hi\"", "\u{1b}[2J"))]
+    });
+    records.chain([(from + (1 << 33), NUMBER.id, number(0).to_vec())]).collect()
+}
+
+fn packets() -> Vec<(&'static str, Vec<u8>)> {
+    let entries = registry_entries();
+    let input = |packet: &[u8]| {
+        let length = |bytes: &[u8]| u16::try_from(bytes.len()).expect("seeds are small").to_le_bytes();
+        let times = [0_u64, 0, 1 << 40].map(u64::to_le_bytes).concat();
+        [&length(&entries)[..], &entries, &length(packet), &times, packet].concat()
+    };
+    let records = stream(trace_folder::UUIDS[0], &guest_records(0));
+    let packet = usize::try_from(trace_folder::PACKET_SIZE).expect("packets are small");
+    vec![("first", input(&records[..packet])), ("last", input(&records[packet..]))]
+}
+
+fn description() -> Vec<u8> {
+    let session: Session = trace_folder::session();
+    serde_json::to_vec(&session).expect("a description can be written")
+}
+
+fn recording(description: &[u8]) -> Vec<u8> {
+    let mut host = Vec::new();
+    for index in 0..6_u64 {
+        let enter = [77_u32, 0].map(u32::to_le_bytes).concat();
+        let exit = [77_u32, 0, 0x4e, 2].map(u32::to_le_bytes).concat();
+        host.push((index * 100, 1, enter));
+        host.push((index * 100 + 50, 2, exit));
+    }
+    let [host_uuid, kernel_uuid, user_uuid] = trace_folder::UUIDS;
+    let blocks = [
+        description.to_vec(),
+        stream(host_uuid, &host),
+        stream(kernel_uuid, &guest_records(10)),
+        stream(user_uuid, &guest_records(20)),
+    ];
+    let mut input = Vec::new();
+    for block in blocks {
+        input.extend(u16::try_from(block.len()).expect("seeds are small").to_le_bytes());
+        input.extend(block);
+    }
+    input
+}
+
+/// What a guest's kernel and its processes do to a region.
+struct Guest {
+    memory: HostMemory,
+    layout: RegionLayout,
+}
+
+impl Guest {
+    fn new(layout: RegionLayout) -> Self {
+        Self { memory: HostMemory::private(layout.size), layout }
+    }
+
+    fn append_events(&self, offset: usize) {
+        let part = self.memory.part(offset, self.layout.process_registry_size);
+        // SAFETY: the memory outlives the registry, which is its only writer.
+        let registry = unsafe { Registry::new(CpuLocal::new(part.base()), part.size()) };
+        assert!(events::ALL.iter().all(|event| registry.append(event)));
+    }
+
+    /// Gives `slot` to a process.
+    fn begin(&self, slot: u32) -> Producer<CpuLocal> {
+        self.memory.clear(self.layout.process_slot(slot), self.layout.process_stride);
+        self.append_events(self.layout.process_slot(slot) + PAGE_SIZE);
+        self.producer(self.layout.process_ring(slot, 0), self.layout.config.process_rings)
+    }
+
+    fn producer(&self, offset: usize, rings: Rings) -> Producer<CpuLocal> {
+        producer(&self.memory.part(offset, rings.ring_size()), rings)
+    }
+
+    fn set_state(&self, slot: usize, generation: u64, status: u32) {
+        let entry = self.layout.process_table + slot * size_of::<ProcessEntry>();
+        self.memory.store(entry, generation << 32 | u64::from(status));
+        self.memory.store(entry + 8, 42 + generation);
+        self.memory.write(entry + 16, b"work;\"load");
+    }
+}
+
+/// Two processes, one after the other in the same slot, and one beside them that is killed.
+fn process_slots(rings: u8) -> Vec<u8> {
+    let guest = Guest::new(guest_processes::layout(rings));
+    let mut transcript = Transcript::new(guest.memory.clone(), &[rings]);
+    let clock = ticking(10, 3);
+    guest.append_events(guest.layout.registry);
+    let kernel = guest.producer(guest.layout.kernel_ring(0, 0), guest.layout.config.process_rings);
+    for generation in 1..=2 {
+        kernel.record(&clock, NUMBER.id, &number(generation));
+        kernel.record(&clock, LARGE.id, &LARGE_PAYLOAD);
+        let process = guest.begin(0);
+        guest.set_state(0, generation, PROCESS_ACTIVE);
+        for value in 0..4 {
+            process.record(&clock, LARGE.id, &LARGE_PAYLOAD);
+            process.record(&clock, NUMBER.id, &number(value));
+        }
+        transcript.step(guest_processes::LOOK, 1 << 40);
+        process.record(&clock, TEXT.id, &text("last", "words"));
+        guest.set_state(0, generation, PROCESS_CLOSED);
+        transcript.step(guest_processes::LOOK, 1 << 40);
+    }
+    let killed = guest.begin(1);
+    guest.set_state(1, 1, PROCESS_ACTIVE);
+    killed.record(&clock, NUMBER.id, &number(1));
+    transcript.step(guest_processes::WRITE, 1 << 40);
+    transcript.finish()
+}
+
+/// A region with two sessions and a process, as it lies there after its host was killed.
+fn crashed_region() -> Vec<u8> {
+    let guest = Guest::new(crash_reader::layout());
+    let layout = guest.layout;
+    let transcript = Transcript::new(guest.memory.clone(), &[0, 0]);
+    guest.memory.write(0, layout.superblock([9; 16], 1_000_000_000).as_bytes());
+    guest.memory.store(layout.agent, AGENT_ALIVE);
+    guest.append_events(layout.registry);
+    let clock = ticking(10, 3);
+    for (slot, rings) in layout.config.sessions.iter().enumerate() {
+        let Some(rings) = *rings else { continue };
+        let session = layout.session(slot, [b's'; 32], 1, rings).expect("the slot has room for its own rings");
+        guest.memory.write(layout.session_slot(slot), session.as_bytes());
+        let kernel = guest.producer(layout.kernel_ring(slot, 0), rings);
+        for value in 0..9 {
+            kernel.record(&clock, LARGE.id, &LARGE_PAYLOAD);
+            kernel.record(&clock, NUMBER.id, &number(value));
+        }
+        let _never_committed = kernel.reserve(&clock, NUMBER.id, 8);
+    }
+    let process = guest.begin(1);
+    guest.set_state(1, 1, PROCESS_ACTIVE);
+    process.record(&clock, TEXT.id, &text("killed", "too"));
+    transcript.finish()
+}
+
+/// Pages as the kernel lays them out: short and long events, time extensions, absolute times, discarded events, losses.
+fn ftrace_pages() -> Vec<(&'static str, Vec<u8>)> {
+    let page = |time: u64, flags: u64, data: &[u8], tail: &[u8]| {
+        let commit = data.len() as u64 | flags;
+        [&time.to_le_bytes()[..], &commit.to_le_bytes(), data, tail].concat()
+    };
+    let common = [77, 0, 0, 0, 42, 0, 0, 0];
+    let record = |type_len: u32, delta: u32, body: &[u8]| [&(type_len | delta << 5).to_le_bytes()[..], body].concat();
+    let fixed = [&common[..], &[1; 88]].concat();
+    let located = [&common[..], &[18, 0, 4, 0, 20, 0, 2, 0, 9, 9], b"abc\0xyz\0\0\0"].concat();
+    let long_body = [&116_u32.to_le_bytes()[..], &common, &[3; 104]].concat();
+    let data = [
+        record(24, 5, &fixed),
+        record(30, 7, &9_u32.to_le_bytes()),
+        record(7, 1, &located),
+        record(31, 3, &(1_u32 << 30).to_le_bytes()),
+        record(0, 2, &long_body),
+        record(29, 4, &12_u32.to_le_bytes()),
+        [0; 8].to_vec(),
+        record(29, 0, &[]),
+    ]
+    .concat();
+    vec![
+        ("records", page(1 << 60, 0, &data, &[])),
+        ("after-a-loss", page(1000, 3 << 30, &record(24, 0, &fixed), &number(77))),
+        ("located", page(7, 1 << 31, &[record(7, 0, &located), record(7, 9, &located)].concat(), &[])),
+    ]
+}

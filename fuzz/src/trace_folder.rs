@@ -1,0 +1,152 @@
+//! The tools that read a recording, on one whose description and streams hold anything.
+//!
+//! An input is four blocks (`u16` length, bytes): `session.json`, then a stream of the host's kernel, of the guest's
+//! kernel and of a process. An empty description stands for the one that [`session`] makes.
+
+use crate::events;
+use crate::script::Input;
+use shared_ring::consumer::Lost;
+use shared_ring::event::{EventDescription, FieldDescription, FieldType};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use tempfile::TempDir;
+use trace_merge::check::{self, CheckOptions};
+use trace_merge::clock::{Clock, UtcAnchor};
+use trace_merge::events::EventsOptions;
+use trace_merge::reader::Trace;
+use trace_merge::report::{self, ReportOptions};
+use trace_merge::session::{
+    FORMAT_VERSION, Host, Layer, LayerKind, Process, SESSION_FILE, Session, Started, StreamDescription, Vm,
+};
+use uuid::Uuid;
+
+/// Bytes of a packet.
+pub const PACKET_SIZE: u64 = 512;
+/// Folders of the layers, in the order of their blocks.
+pub const FOLDERS: [&str; 3] = ["host-kernel", "vm0/guest-kernel", "vm0/guest-user/42"];
+/// Traces of the layers.
+pub const UUIDS: [Uuid; 3] = [Uuid::from_bytes([1; 16]), Uuid::from_bytes([2; 16]), Uuid::from_bytes([3; 16])];
+
+/// The description of a whole recording with one stream in each layer.
+#[must_use]
+pub fn session() -> Session {
+    let clock = Clock {
+        uuid: Uuid::from_bytes([9; 16]),
+        frequency_hz: 1_000_000_000,
+        utc: UtcAnchor { ticks: 0, utc_ns: 1_700_000_000_000_000_000, uncertainty_ns: 0 },
+        source: "x86-tsc".into(),
+        vcpus: Vec::new(),
+        error_bound_ns: 0,
+        bound_derivation: "one counter".into(),
+        epochs: Vec::new(),
+        utc_readings: Vec::new(),
+    };
+    let layer = |index: usize, kind, vm: Option<&str>, process, events| Layer {
+        kind,
+        vm: vm.map(Into::into),
+        host: None,
+        path: FOLDERS[index].into(),
+        uuid: UUIDS[index],
+        packet_size: PACKET_SIZE,
+        process,
+        events,
+        streams: vec![StreamDescription {
+            file: "stream_0".into(),
+            cpu_id: 0,
+            records: 6,
+            lost: Lost::default(),
+            rejected_bytes: 0,
+            corrupt: false,
+            overwritten: 0,
+        }],
+    };
+    let process = Process { pid: 42, comm: "work\u{1b}load".into() };
+    Session {
+        format: FORMAT_VERSION,
+        strata: "0.1.0".into(),
+        started: Started::at(1_700_000_000_000_000_000),
+        clock,
+        host: Host::default(),
+        vms: vec![Vm { name: "vm0".into(), vcpus: 1, vcpu_threads: vec![77], ..Vm::default() }],
+        layers: vec![
+            layer(0, LayerKind::HostKernel, None, None, host_events()),
+            layer(1, LayerKind::GuestKernel, Some("vm0"), None, events::described()),
+            layer(2, LayerKind::GuestUser, Some("vm0"), Some(process), events::described()),
+        ],
+        missing: Vec::new(),
+        outcome: Some("power-off".into()),
+    }
+}
+
+/// Entry into and exit from the guest, as far as the tools look at them.
+#[must_use]
+pub fn host_events() -> Vec<EventDescription> {
+    let field = |name: &str| FieldDescription { name: name.into(), ty: FieldType::U32, hex: false };
+    let event = |id, name: &str, fields: &[&str]| EventDescription {
+        id,
+        class: 48,
+        name: name.into(),
+        fields: fields.iter().map(|name| field(name)).collect(),
+    };
+    vec![
+        event(1, "kvm:kvm_entry", &["common_pid", "vcpu_id"]),
+        event(2, "kvm:kvm_exit", &["common_pid", "vcpu_id", "exit_reason", "isa"]),
+    ]
+}
+
+/// A folder for recordings; the same one for the whole process, since each input takes the place of the one before it.
+fn folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let dir = TempDir::new().expect("the folder for temporary files is writable").keep();
+        FOLDERS.iter().for_each(|layer| fs::create_dir_all(dir.join(layer)).expect("the new folder is writable"));
+        dir
+    })
+}
+
+/// Runs an input.
+///
+/// # Panics
+/// When something does not hold, or when files cannot be written.
+pub fn run(data: &[u8]) {
+    static WHOLE: OnceLock<Vec<u8>> = OnceLock::new();
+    let mut input = Input(data);
+    let dir = folder();
+    let description = match input.block() {
+        [] => WHOLE.get_or_init(|| serde_json::to_vec(&session()).expect("a description can be written")),
+        given => given,
+    };
+    fs::write(dir.join(SESSION_FILE), description).expect("the folder is writable");
+    for layer in FOLDERS {
+        fs::write(dir.join(layer).join("stream_0"), input.block()).expect("the folder is writable");
+    }
+    read(dir);
+}
+
+/// Reads the recording in `dir` with every tool.
+fn read(dir: &Path) {
+    let Ok(trace) = Trace::open(dir) else { return };
+    for layer in trace.layers() {
+        for stream in &layer.streams {
+            let mut records = layer.records(stream);
+            let found = records.by_ref().count();
+            // The largest file is a block of an input.
+            assert!(found <= usize::from(u16::MAX) / 8);
+            let damage = records.damage();
+            assert!(damage.truncated_bytes < layer.description.packet_size);
+            let _ = damage.to_string();
+            let start = trace.start().unwrap_or(0);
+            let later = layer.records(stream).starting_at(start.saturating_add(1)).count();
+            assert!(later <= found);
+        }
+    }
+    let mut out = Vec::new();
+    for (json, utc) in [(false, false), (true, true)] {
+        let options = EventsOptions { json, utc, ..EventsOptions::default() };
+        trace_merge::events::list(&trace, &options, &mut out).expect("a listing of everything can be written");
+        report::run(dir, ReportOptions { json }, &mut out).expect("a recording that can be opened can be summarised");
+        // A recording without a readable host layer has nothing to be checked against, which is an error.
+        let _ = check::run(dir, &CheckOptions { json, ..CheckOptions::default() }, &mut out);
+    }
+}

@@ -1,0 +1,49 @@
+//! Brackets of the monitor's events by the guest's: on each CPU in turn, an event, a write to a port that no device has
+//! (which leaves the guest and which the monitor records), and another event, all with one number.
+//!
+//! `exchange [N]` does N of them on each CPU (default 5 000). Needs root, for the port.
+#![allow(unsafe_code)] // Ports are reached by instructions.
+
+use anyhow::{Context, Result};
+use guest_agent::{EventType, tracer};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// A port without a device.
+const PORT: u16 = 0x2e0;
+
+static BEFORE: EventType<(u32, u32)> = EventType::new("exchange:before", &["number", "cpu"]);
+static AFTER: EventType<(u32, u32)> = EventType::new("exchange:after", &["number", "cpu"]);
+
+fn main() -> Result<()> {
+    let count: u32 = match std::env::args().nth(1) {
+        Some(text) => text.parse().with_context(|| format!("{text:?} is not a number of exchanges"))?,
+        None => 5_000,
+    };
+    // SAFETY: the call takes numbers only.
+    let allowed = unsafe { libc::ioperm(PORT.into(), 4, 1) };
+    anyhow::ensure!(allowed == 0, "port {PORT:#x} may not be used: {}", std::io::Error::last_os_error());
+    if let Some(error) = tracer().error() {
+        println!("exchange: not traced: {error}");
+    }
+    let cpus = sched_getaffinity(None).context("cannot ask for the CPUs")?;
+    let mut number = 0;
+    for cpu in (0..CpuSet::MAX_CPU).filter(|&cpu| cpus.is_set(cpu)) {
+        let mut only = CpuSet::new();
+        only.set(cpu);
+        sched_setaffinity(None, &only).context("cannot move to a CPU")?;
+        let cpu = u32::try_from(cpu)?;
+        for _ in 0..count {
+            BEFORE.record((number, cpu));
+            write_port(number);
+            AFTER.record((number, cpu));
+            number += 1;
+        }
+    }
+    println!("exchange: {number} done");
+    Ok(())
+}
+
+fn write_port(value: u32) {
+    // SAFETY: the kernel allowed the port, and no device is there.
+    unsafe { std::arch::asm!("out dx, eax", in("dx") PORT, in("eax") value, options(nomem, nostack, preserves_flags)) }
+}

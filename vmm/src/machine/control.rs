@@ -1,0 +1,140 @@
+//! Pausing a running machine, and having its vCPUs' clocks looked at.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+use clock_sync::updater::Cause;
+use kvm_ioctls::VcpuFd;
+
+use super::observer::{ControlEvent, Observer};
+use super::vcpu::{VcpuHandle, VcpuRemote};
+
+/// How long vCPUs get to leave the guest. A device access in progress is finished first.
+const PARKING_TIME: Duration = Duration::from_secs(10);
+
+/// Keeps the clock entries of a machine's vCPUs. Both methods are called on the vCPU's thread, out of the guest.
+pub trait VcpuClock: Send + Sync {
+    /// The vCPU left the guest just now, and does not enter it before the next [`publish`](Self::publish).
+    fn left_guest(&self, vcpu: u32, fd: &VcpuFd);
+    /// The vCPU is about to enter the guest.
+    fn publish(&self, vcpu: u32, fd: &VcpuFd, cause: Cause);
+}
+
+/// Why a machine was not paused or resumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ControlError {
+    /// It has not started yet, or has ended.
+    #[error("the guest is not running")]
+    NotRunning,
+    /// It is paused already.
+    #[error("the guest is paused already; resume it with `strata ctl VM resume`")]
+    Paused,
+    /// It is not paused.
+    #[error("the guest is not paused")]
+    NotPaused,
+    /// A vCPU did not leave the guest in time; the others go on.
+    #[error("a vCPU did not leave the guest within {} seconds; the guest runs on", PARKING_TIME.as_secs())]
+    Stuck,
+}
+
+/// Controls a machine while it runs, from any thread.
+#[derive(Clone, Default)]
+pub struct MachineControl(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    /// The vCPUs, while their threads exist.
+    vcpus: Vec<VcpuRemote>,
+    observer: Option<Arc<dyn Observer>>,
+    paused: Option<Instant>,
+}
+
+impl MachineControl {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The machine runs: it can be controlled.
+    pub(super) fn attach(&self, handles: &[VcpuHandle], observer: &Arc<dyn Observer>) {
+        let mut state = self.state();
+        state.vcpus = handles.iter().map(VcpuHandle::remote).collect();
+        state.observer = Some(Arc::clone(observer));
+    }
+
+    /// The machine ends: its threads are about to be joined.
+    pub(super) fn detach(&self) {
+        *self.state() = State::default();
+    }
+
+    /// Whether the machine is paused.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.state().paused.is_some()
+    }
+
+    /// Takes all vCPUs out of the guest and keeps them out. Devices finish what they have begun. Returns when every vCPU
+    /// is out.
+    ///
+    /// # Errors
+    /// The machine does not run, is paused already, or a vCPU does not leave the guest; nothing has changed then.
+    pub fn pause(&self) -> Result<(), ControlError> {
+        let mut state = self.state();
+        match (state.vcpus.is_empty(), state.paused) {
+            (true, _) => return Err(ControlError::NotRunning),
+            (false, Some(_)) => return Err(ControlError::Paused),
+            (false, None) => {}
+        }
+        let (parked, all_parked) = mpsc::channel();
+        let all_live = state.vcpus.iter().all(|vcpu| vcpu.pause(parked.clone()));
+        drop(parked);
+        let deadline = Instant::now() + PARKING_TIME;
+        let wait = || all_parked.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+        let all_out = all_live && (0..state.vcpus.len()).all(|_| wait().is_ok());
+        if !all_out {
+            state.vcpus.iter().for_each(VcpuRemote::resume);
+            return Err(if all_live { ControlError::Stuck } else { ControlError::NotRunning });
+        }
+        state.paused = Some(Instant::now());
+        if let Some(observer) = &state.observer {
+            observer.control(ControlEvent::Paused);
+        }
+        Ok(())
+    }
+
+    /// Lets a paused machine go on. Returns how long it was paused.
+    ///
+    /// # Errors
+    /// The machine is not paused.
+    pub fn resume(&self) -> Result<Duration, ControlError> {
+        let mut state = self.state();
+        let since = state.paused.take().ok_or(ControlError::NotPaused)?;
+        if let Some(observer) = &state.observer {
+            observer.control(ControlEvent::Resumed);
+        }
+        state.vcpus.iter().for_each(VcpuRemote::resume);
+        Ok(since.elapsed())
+    }
+
+    /// Has every vCPU leave the guest for a moment and its clock looked at. Without effect while the machine is paused
+    /// or does not run.
+    pub fn renew_clocks(&self) {
+        let state = self.state();
+        if state.paused.is_none() {
+            state.vcpus.iter().for_each(VcpuRemote::renew_clock);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machine_that_does_not_run_is_neither_paused_nor_resumed() {
+        let control = MachineControl::default();
+
+        assert_eq!(control.pause(), Err(ControlError::NotRunning));
+        assert_eq!(control.resume(), Err(ControlError::NotPaused));
+        assert!(!control.is_paused());
+    }
+}

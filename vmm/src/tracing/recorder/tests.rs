@@ -1,0 +1,294 @@
+#![allow(unsafe_code)] // The test is the guest: it records through raw addresses.
+
+use super::*;
+use crate::control::protocol;
+use crate::host_time::HostTime;
+use crate::machine::Observer;
+use crate::tracing::region::TraceRegion;
+use crate::tracing::selection::Selection;
+use crate::tracing::vcpu_clocks::{HostFacts, VcpuClocks};
+use clock_sync::tsc;
+use shared_ring::event::{Event, EventDescription, Field, FieldType};
+use shared_ring::host_memory::HostMemory;
+use shared_ring::layout::Geometry;
+use shared_ring::producer::Producer;
+use shared_ring::region::RegionConfig;
+use shared_ring::registry::Registry;
+use shared_ring::storage::Smp;
+use std::fs;
+use std::sync::Mutex;
+use tempfile::TempDir;
+use trace_merge::clock::{Clock, UtcAnchor};
+use trace_merge::reader::Trace;
+use trace_merge::session::{FORMAT_VERSION, Host, LayerKind, Started, Vm};
+use uuid::Uuid;
+
+const EVENT: Event = Event { id: 1, class: 0, name: "sched:test", fields: &[Field::new("number", FieldType::U64)] };
+
+/// A recorder of a VM without a machine: the test is the guest.
+struct Bench {
+    dir: TempDir,
+    region: Arc<TraceRegion>,
+    vmm: Arc<VmmTracer>,
+    recorder: Recorder,
+}
+
+fn rings(mode: Mode) -> Rings {
+    Rings { geometry: Geometry::new(4096, 4).unwrap(), mode }
+}
+
+fn session() -> Session {
+    Session {
+        format: FORMAT_VERSION,
+        strata: "test".into(),
+        started: Started::at(0),
+        clock: Clock {
+            uuid: Uuid::from_u128(1),
+            frequency_hz: 2_000_000_000,
+            utc: UtcAnchor { ticks: 0, utc_ns: 0, uncertainty_ns: 0 },
+            source: "x86-tsc".into(),
+            vcpus: Vec::new(),
+            error_bound_ns: 10,
+            bound_derivation: "none".into(),
+            epochs: Vec::new(),
+            utc_readings: Vec::new(),
+        },
+        host: Host::default(),
+        vms: vec![Vm { name: "vm0".into(), vcpus: 1, ..Vm::default() }],
+        layers: Vec::new(),
+        missing: Vec::new(),
+        outcome: None,
+    }
+}
+
+impl Bench {
+    fn new(mode: Mode) -> Self {
+        let dir = TempDir::new().unwrap();
+        let trace = dir.path().join("trace");
+        fs::create_dir(&trace).unwrap();
+        let config = RegionConfig {
+            vcpus: 1,
+            sessions: [Some(rings(mode)), Some(rings(Mode::FlightRecorder)), None, None],
+            process_rings: rings(mode),
+            process_slots: 1,
+            registry_size: 4096,
+            process_registry_size: 4096,
+        };
+        let file = tempfile::tempfile().unwrap();
+        let region = Arc::new(TraceRegion::create(file, config, Uuid::from_u128(1), 2_000_000_000).unwrap());
+        let memory = HostMemory::private(VmmTracer::memory_size(1, rings(mode)));
+        let vmm = Arc::new(VmmTracer::new(1, rings(mode), memory, HostTime::Tsc, |_| true, Box::new(|_, _| ())));
+        let layout = region.layout();
+        let registry = region.memory().part(layout.registry, layout.registry_size);
+        // SAFETY: the storage covers the registry, which the region keeps mapped; nobody else writes there.
+        let registry = unsafe { Registry::new(Smp::new(registry.base()), layout.registry_size) };
+        assert!(registry.append(&EVENT));
+        let host = HostFacts {
+            time: HostTime::Tsc,
+            frequency: 2_000_000_000,
+            bound_ns: 10,
+            guest_tsc_hz: 2_000_000_000,
+            offset_honoured: true,
+            first_offsets: Vec::new(),
+        };
+        let clocks = Arc::new(VcpuClocks::new("vm0", host, Arc::clone(&region), Arc::clone(&vmm)));
+        let facts = Facts {
+            clocks,
+            dir: trace,
+            session: session(),
+            vm: "vm0".into(),
+            region: Arc::clone(&region),
+            selection: Selection::parse("guest:*,vmm:*").unwrap(),
+            vcpu_threads: Arc::new(Mutex::new(Vec::new())),
+            agent: true,
+            beside_region: None,
+        };
+        let (events, region_file) = ("guest:*,vmm:*".into(), "/nonexistent".into());
+        let sources = Sources { facts, vmm: Arc::clone(&vmm), host: None, rings: rings(mode), events, region_file };
+        let recorder = Recorder::start(sources).unwrap();
+        Self { dir, region, vmm, recorder }
+    }
+
+    /// The guest enters, and its vCPU records `count` events into the rings of session slot `slot`.
+    fn record(&self, slot: usize, mode: Mode, count: u64) {
+        self.vmm.vcpu_enter(0);
+        let ring = self.region.memory().part(self.region.layout().kernel_ring(slot, 0), rings(mode).ring_size());
+        // SAFETY: the storage covers the ring, which the region keeps mapped; only this producer records there.
+        let producer = unsafe { Producer::new(Smp::new(ring.base()), rings(mode).geometry, mode) };
+        for number in 0..count {
+            producer.record(tsc::read_ordered, EVENT.id, &number.to_le_bytes());
+        }
+        producer.poll_flush_request(tsc::read_ordered);
+        self.vmm.vcpu_exit(0, 0);
+    }
+
+    fn ask(&self, request: Request) -> Answer {
+        self.recorder.control().ask(request)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn snapshot(&self, name: &str) -> Answer {
+        self.ask(Request::Snapshot { dir: self.path(name), session: None })
+    }
+
+    /// Records of a layer in the trace called `name`, which passes the check.
+    fn records(&self, name: &str, kind: LayerKind) -> u64 {
+        let trace = Trace::open(&self.path(name)).unwrap();
+        let result = trace_merge::check::check(&trace, 10).unwrap();
+        assert!(result.passed(), "{result:?}");
+        trace
+            .layers_of(kind)
+            .map(|layer| layer.streams.iter().map(|stream| layer.records(stream).count() as u64).sum::<u64>())
+            .sum()
+    }
+}
+
+fn message(answer: Answer) -> String {
+    match answer {
+        Answer::Done { message } | Answer::Refused { message } => message,
+        Answer::Status(_) => String::new(),
+    }
+}
+
+fn create(name: &str, mode: protocol::Mode, trace: Option<PathBuf>) -> Request {
+    let (sub_buffer_size, sub_buffers) = (Some(4096), Some(4));
+    Request::SessionCreate { name: name.into(), mode, sub_buffer_size, sub_buffers, events: None, trace }
+}
+
+#[test]
+fn event_of_the_test_is_one_that_a_guest_could_have() {
+    assert!(EventDescription::from(&EVENT).accepts(&[0; 8]));
+}
+
+#[test]
+fn snapshots_of_a_running_flight_recorder_hold_the_same_records_and_then_more() {
+    let bench = Bench::new(Mode::FlightRecorder);
+    bench.record(0, Mode::FlightRecorder, 20);
+
+    bench.snapshot("first");
+    bench.snapshot("second");
+    bench.record(0, Mode::FlightRecorder, 5);
+    bench.snapshot("third");
+
+    let of = |name| (bench.records(name, LayerKind::GuestKernel), bench.records(name, LayerKind::Vmm));
+    assert_eq!([of("first"), of("second"), of("third")], [(20, 2), (20, 2), (25, 4)]);
+}
+
+#[test]
+fn flight_recorder_is_written_at_the_end_with_its_last_records() {
+    let bench = Bench::new(Mode::FlightRecorder);
+    bench.record(0, Mode::FlightRecorder, 3000);
+    let trace = bench.path("trace");
+
+    let session = bench.recorder.finish("the test ended".into()).unwrap();
+
+    let layer = session.layers.iter().find(|layer| layer.kind == LayerKind::GuestKernel).unwrap();
+    assert!(layer.streams[0].records > 300 && layer.streams[0].overwritten > 0, "{layer:?}");
+    assert_eq!(Session::load(&trace).unwrap(), session);
+    assert_eq!(session.outcome.as_deref(), Some("the test ended"));
+}
+
+#[test]
+fn discard_mode_refuses_snapshots_and_flushes_on_demand() {
+    let bench = Bench::new(Mode::Discard);
+    bench.record(0, Mode::Discard, 7);
+
+    let snapshot = message(bench.snapshot("snapshot"));
+    let control = bench.recorder.control();
+    let flush = std::thread::spawn(move || control.ask(Request::Flush));
+    while !flush.is_finished() {
+        bench.record(0, Mode::Discard, 1);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+
+    assert!(snapshot.contains("ctl VM flush"), "{snapshot}");
+    assert!(!bench.path("snapshot").exists());
+    assert_eq!(flush.join().unwrap(), Answer::done("flushed"));
+    assert!(bench.records("trace", LayerKind::GuestKernel) >= 7);
+}
+
+#[test]
+fn snapshot_into_a_folder_that_holds_something_is_refused() {
+    let bench = Bench::new(Mode::FlightRecorder);
+
+    assert!(message(bench.snapshot("trace")).contains("not an empty folder"));
+    assert!(message(bench.ask(Request::Snapshot { dir: "relative".into(), session: None })).contains("absolute"));
+}
+
+#[test]
+fn main_session_stops_and_starts_but_is_not_destroyed() {
+    let bench = Bench::new(Mode::FlightRecorder);
+    let mask = || bench.region.memory().load(bench.region.layout().session_slot(0));
+    let name = || MAIN_SESSION.to_owned();
+
+    bench.ask(Request::SessionStart { name: name() });
+    let started = mask();
+    bench.ask(Request::SessionStop { name: name() });
+    let stopped = mask();
+    let destroyed = bench.ask(Request::SessionDestroy { name: name() });
+
+    assert_eq!((started & 1, stopped), (1, 0));
+    assert!(message(destroyed).contains("ends with the VM"));
+}
+
+#[test]
+fn session_made_while_the_vm_runs_has_rings_and_a_trace_of_its_own() {
+    let bench = Bench::new(Mode::Discard);
+    let events = "guest:sched:*".to_owned();
+    let request = Request::SessionCreate {
+        name: "extra".into(),
+        mode: protocol::Mode::FlightRecorder,
+        sub_buffer_size: Some(4096),
+        sub_buffers: Some(4),
+        events: Some(events),
+        trace: Some(bench.path("extra")),
+    };
+    let name = || "extra".to_owned();
+
+    let created = bench.ask(request);
+    bench.ask(Request::SessionStart { name: name() });
+    bench.record(1, Mode::FlightRecorder, 9);
+    let written = bench.ask(Request::Snapshot { dir: bench.path("extra-now"), session: Some(name()) });
+    let destroyed = bench.ask(Request::SessionDestroy { name: name() });
+
+    assert!(message(created).contains("is made"));
+    assert!(message(written).starts_with("9 records"));
+    assert_eq!(message(destroyed), "session extra is gone");
+    assert_eq!(bench.records("extra-now", LayerKind::GuestKernel), 9);
+    assert_eq!(bench.records("extra", LayerKind::GuestKernel), 9);
+    assert!(bench.region.is_free(1));
+}
+
+#[test]
+fn session_that_cannot_be_is_refused_and_takes_no_slot() {
+    let bench = Bench::new(Mode::Discard);
+    let flight = protocol::Mode::FlightRecorder;
+    let large = Request::SessionCreate {
+        name: "large".into(),
+        mode: flight,
+        sub_buffer_size: Some(1 << 20),
+        sub_buffers: Some(4),
+        events: None,
+        trace: None,
+    };
+
+    let refusals = [
+        (create("main", flight, None), "already"),
+        (create("../x", flight, None), "no session name"),
+        (create("a", protocol::Mode::Discard, None), "--trace DIR"),
+        (create("a", flight, Some("relative".into())), "absolute"),
+        (large, "too large"),
+        (Request::SessionStart { name: "none".into() }, "no session is called"),
+    ];
+
+    for (request, expected) in refusals {
+        let said = message(bench.ask(request));
+        assert!(said.contains(expected), "{said}");
+    }
+    assert!(bench.region.is_free(1));
+    bench.ask(create("a", flight, None));
+    assert!(message(bench.ask(create("b", flight, None))).contains("destroy a session first"));
+}
