@@ -237,7 +237,7 @@ mod tests {
 
         let requests: Vec<Request> = block.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
 
-        assert_eq!(requests.len(), 7);
+        assert_eq!(requests.len(), 9);
     }
 
     #[test]

@@ -133,16 +133,15 @@ impl VcpuClocks {
         if let Some(old) = state.updater.current() {
             let shown = old.relation.trace_time(sample.counter);
             seen = Some(shown);
+            let observed = shown.abs_diff(sample.ticks).saturating_add(sample.uncertainty);
+            self.raise_bound(vcpu, self.to_ns(observed));
             if shown < sample.ticks {
-                // The counter lags: it stood still while the vCPU was off its CPU, and catches up when it is entered. What
-                // holds in the guest is the line, of which this says nothing.
+                // The counter lags: it stood still while the vCPU was off its CPU, and catches up when it is entered. How
+                // much of the lag is left then is not known, so all of it counts as error, and the line stays.
                 if cause == Cause::Periodic {
                     return;
                 }
                 sample = Sample { ticks: shown, uncertainty: old.bound_at(sample.counter), ..sample };
-            } else {
-                let observed = (shown - sample.ticks).saturating_add(sample.uncertainty);
-                self.raise_bound(vcpu, self.to_ns(observed));
             }
         }
         let epoch = state.updater.resynchronise(cause, seen, sample, None);
