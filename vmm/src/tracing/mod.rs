@@ -8,6 +8,7 @@ pub mod host_layer;
 pub mod kept_layer;
 pub mod kernel_rings;
 pub mod mapped_file;
+pub mod poll_pause;
 pub mod process_table;
 pub mod recorder;
 pub mod region;

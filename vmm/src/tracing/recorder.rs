@@ -6,6 +6,7 @@ use super::flight_recorder::FlightRecorder;
 use super::guest_processes::GuestProcesses;
 use super::host_layer::{HostLayer, HostWindow};
 use super::kernel_rings::KernelRings;
+use super::poll_pause::PollPause;
 use super::process_table::ProcessTable;
 use super::region::{EnabledEvents, MAIN_SESSION};
 use super::ring_layer::Producers;
@@ -27,10 +28,10 @@ use thiserror::Error;
 use trace_merge::session::{Layer, Session, SessionError, StreamDescription};
 use trace_merge::writer::WriteError;
 
-/// Pause after a look at all layers that found nothing.
-const IDLE_PAUSE: Duration = Duration::from_millis(5);
+/// Longest pause between two looks at all layers: rings fill in milliseconds at most.
+const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 /// The same in flight-recorder mode, where only the host kernel's buffers must not overflow.
-const FLIGHT_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_FLIGHT_PAUSE: Duration = Duration::from_millis(64);
 /// Least time between two rewritings of `session.json` for counts alone.
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 /// The host kernel's records that a flight recorder holds, bytes.
@@ -231,14 +232,14 @@ impl Recording {
     }
 
     fn run(&mut self, told: &Receiver<Command>) -> Result<Session, RecorderError> {
+        let mut timer = PollPause::new();
         loop {
             let busy = self.look()?;
-            let pause = match self.layers {
-                _ if busy => Duration::ZERO,
-                Layers::FlightRecorder(_) if self.extra.streams() == 0 => FLIGHT_PAUSE,
-                _ => IDLE_PAUSE,
+            let longest = match self.layers {
+                Layers::FlightRecorder(_) if self.extra.streams() == 0 => LONGEST_FLIGHT_PAUSE,
+                _ => LONGEST_PAUSE,
             };
-            match told.recv_timeout(pause) {
+            match told.recv_timeout(timer.after(busy, longest)) {
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(Command::Control(request, reply)) => {
                     let answer = self.answer(request)?;
