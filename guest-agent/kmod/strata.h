@@ -17,11 +17,11 @@
 
 /* Owned by the Rust half. */
 struct strata_cpu {
-	u64 opaque[24];
+	u64 opaque[32];
 } __aligned(64);
 
 struct strata_slot {
-	u64 opaque[9];
+	u64 opaque[11];
 };
 
 int strata_attach(void *base, u64 size, const char *release);

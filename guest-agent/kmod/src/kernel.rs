@@ -11,9 +11,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use shared_ring::layout::{AGENT_ALIVE, AGENT_GONE, MAX_VCPUS};
 
 /// Bytes of C's `struct strata_cpu`.
-const CPU_SIZE: usize = 192;
+const CPU_SIZE: usize = 256;
 /// Bytes of C's `struct strata_slot`.
-const SLOT_SIZE: usize = 72;
+const SLOT_SIZE: usize = 88;
 
 /// C's `struct strata_cpu`: what one CPU records with. All zero until [`strata_cpu_init`].
 #[repr(C, align(64))]
