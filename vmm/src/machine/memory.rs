@@ -3,7 +3,8 @@
 
 use kvm_bindings::{KVM_MEM_READONLY, kvm_userspace_memory_region};
 use kvm_ioctls::VmFd;
-use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
+use vm_memory::mmap::{FromRangesError, MmapRegionError};
+use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap, MmapRegion};
 use vmm_sys_util::errno;
 
 use super::config::SharedSlot;
@@ -17,7 +18,7 @@ pub enum MemoryError {
     Map {
         size: u64,
         #[source]
-        source: vm_memory::mmap::FromRangesError,
+        source: FromRangesError,
     },
     #[error("{size} bytes of guest memory are more than this host can address")]
     Size { size: u64 },
@@ -36,17 +37,44 @@ pub enum MemoryError {
     },
 }
 
-/// Maps `size` bytes of RAM, zeroed, around the hole below 4 GiB.
+/// Size of a huge page, bytes.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Maps `size` bytes of RAM, zeroed, around the hole below 4 GiB, where the host can back it with huge pages.
 ///
 /// # Errors
 /// The host refuses.
 pub fn create(size: u64) -> Result<GuestMemoryMmap, MemoryError> {
-    let ranges = layout::ram_ranges(size)
-        .into_iter()
-        .map(|range| Ok((GuestAddress(range.start), usize::try_from(range.size)?)))
-        .collect::<Result<Vec<_>, std::num::TryFromIntError>>()
-        .map_err(|_| MemoryError::Size { size })?;
-    GuestMemoryMmap::from_ranges(&ranges).map_err(|source| MemoryError::Map { size, source })
+    let map_error = |source: FromRangesError| MemoryError::Map { size, source };
+    let region = |range: Range| {
+        let bytes = usize::try_from(range.size).map_err(|_| MemoryError::Size { size })?;
+        let mapping = aligned(bytes).map_err(|source| map_error(source.into()))?;
+        let region = GuestRegionMmap::new(mapping, GuestAddress(range.start));
+        region.ok_or_else(|| map_error(FromRangesError::InvalidGuestRegion))
+    };
+    let regions = layout::ram_ranges(size).into_iter().map(region).collect::<Result<Vec<_>, _>>()?;
+    GuestMemoryMmap::from_regions(regions).map_err(|source| map_error(source.into()))
+}
+
+/// Anonymous memory that begins at a multiple of [`HUGE_PAGE`] if that can be had: KVM maps a huge page only where host
+/// and guest address agree in their low bits, and without huge pages a guest's boot costs ten times the page faults.
+fn aligned(bytes: usize) -> Result<MmapRegion, MmapRegionError> {
+    let first = MmapRegion::new(bytes)?;
+    let excess = first.as_ptr().addr() % HUGE_PAGE;
+    let mapping = if excess == 0 {
+        first
+    } else {
+        // Linux places mappings downwards: behind one that takes up the excess, the next begins at the boundary.
+        drop(first);
+        let filler = MmapRegion::<()>::new(excess)?;
+        let second = MmapRegion::new(bytes)?;
+        drop(filler);
+        second
+    };
+    // SAFETY: the range is the mapping just made; the advice changes how its pages are found, not what they hold. A
+    // kernel without huge pages refuses, and nothing is lost.
+    let _ = unsafe { rustix::mm::madvise(mapping.as_ptr().cast(), bytes, rustix::mm::Advice::LinuxHugepage) };
+    Ok(mapping)
 }
 
 /// Gives RAM and shared slots to the virtual machine. Both must outlive it.
@@ -116,5 +144,16 @@ mod tests {
         let memory = create(layout::HOLE_START + 4096).unwrap();
         let addresses = [layout::HOLE_START, layout::HOLE_END].map(GuestAddress);
         assert_eq!(addresses.map(|address| memory.address_in_range(address)), [false, true]);
+    }
+
+    #[test]
+    fn ram_begins_where_huge_pages_can_back_it() {
+        // An odd mapping in between moves the next one off the boundary.
+        let _odd = MmapRegion::<()>::new(4096).unwrap();
+
+        let memory = create(16 << 20).unwrap();
+
+        let begin = memory.get_host_address(GuestAddress(0)).unwrap();
+        assert_eq!(begin.addr() % HUGE_PAGE, 0);
     }
 }
