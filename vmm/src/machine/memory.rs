@@ -57,7 +57,7 @@ pub fn create(size: u64) -> Result<GuestMemoryMmap, MemoryError> {
 }
 
 /// Anonymous memory that begins at a multiple of [`HUGE_PAGE`] if that can be had: KVM maps a huge page only where host
-/// and guest address agree in their low bits, and without huge pages a guest's boot costs ten times the page faults.
+/// and guest address agree in their low bits. It is a condition, not a promise: the host decides what backs the memory.
 fn aligned(bytes: usize) -> Result<MmapRegion, MmapRegionError> {
     let first = MmapRegion::new(bytes)?;
     let excess = first.as_ptr().addr() % HUGE_PAGE;
