@@ -20,6 +20,7 @@ pub mod reader;
 pub mod report;
 pub mod schema;
 pub mod session;
+pub mod syscall_names;
 pub mod totals;
 pub mod vcpu;
 pub mod writer;
