@@ -21,6 +21,8 @@ pub mod report;
 pub mod schema;
 pub mod session;
 pub mod syscall_names;
+#[cfg(test)]
+mod test_trace;
 pub mod totals;
 pub mod vcpu;
 pub mod writer;
