@@ -10,8 +10,10 @@
 
 pub mod check;
 pub mod clock;
+pub mod event_index;
 pub mod events;
 pub mod exit_reason;
+pub mod guest_tasks;
 pub mod join;
 pub mod match_rule;
 pub mod merge;

@@ -3,12 +3,13 @@
 #![allow(unsafe_code)] // Streams are memory-mapped files.
 
 use crate::clock::Clock;
-use crate::schema::{Schema, Schemas};
+use crate::schema::{Schema, Schemas, Value};
 use crate::session::{Layer, LayerKind, Session, SessionError, StreamDescription};
 use memmap2::Mmap;
 use shared_ring::consumer::Lost;
 use shared_ring::layout::{CTF_MAGIC, PACKET_HEADER_SIZE, PacketHeader, padded};
 use shared_ring::packet::{Records, read_header};
+use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -304,6 +305,39 @@ pub struct StreamRecord<'t> {
     /// overwritten or damaged. What was known of a state before a gap may no longer hold after it. The beginning of a
     /// stream is no gap.
     pub after_gap: bool,
+}
+
+impl<'t> StreamRecord<'t> {
+    /// The value of the field `name`.
+    #[must_use]
+    pub fn value(&self, name: &str) -> Option<Value<'t>> {
+        self.schema.fields(self.payload).find(|(field, _)| field.name == name).map(|(_, value)| value)
+    }
+
+    /// The integer field `name`; one that does not fit wraps, so that a cast gives its bits.
+    #[must_use]
+    pub fn number(&self, name: &str) -> Option<i64> {
+        match self.value(name)? {
+            Value::Unsigned(number) => Some(number.cast_signed()),
+            Value::Signed(number) => Some(number),
+            Value::Text(_) => None,
+        }
+    }
+
+    /// The integer field `name` as an unsigned one: an address, a size.
+    #[must_use]
+    pub fn unsigned(&self, name: &str) -> Option<u64> {
+        self.number(name).map(i64::cast_unsigned)
+    }
+
+    /// The text field `name`; what is no UTF-8 in it is replaced.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<Cow<'t, str>> {
+        match self.value(name)? {
+            Value::Text(text) => Some(String::from_utf8_lossy(text)),
+            Value::Unsigned(_) | Value::Signed(_) => None,
+        }
+    }
 }
 
 /// What the header of the last packet that was read says about the stream up to there.
