@@ -312,6 +312,14 @@ pub struct ReportArgs {
 pub enum ReportCommand {
     /// Layers, losses, exits by reason, the clock and its error bound
     Summary(ReadArgs),
+    /// Where the time of each guest task went: running for real, stolen by the host and by whom, in exits, waiting
+    Tasks(WindowArgs),
+    /// Where the time of each vCPU went: in the guest, in KVM, in the VMM, preempted and by whom, halted
+    Vcpus(WindowArgs),
+    /// Why vCPUs left the guest, how long each reason took, in KVM and in the VMM
+    Exits(WindowArgs),
+    /// How long guest tasks took from being woken until they ran, and what happened meanwhile in the ten worst cases
+    Wakeups(WindowArgs),
     /// System calls of each guest process: count, time, errors, page faults inside
     Syscalls(WindowArgs),
     /// Waiting for locks of the guest's kernel, by lock and call site, and for futexes

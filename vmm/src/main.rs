@@ -82,6 +82,10 @@ fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
 fn print_report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     match (&args.command, &args.summary) {
         (Some(ReportCommand::Summary(args)), _) | (None, Some(args)) => print_summary(args)?,
+        (Some(ReportCommand::Tasks(args)), _) => make_report(&args.trace, &args.options(), report::tasks::report)?,
+        (Some(ReportCommand::Vcpus(args)), _) => make_report(&args.trace, &args.options(), report::vcpus::report)?,
+        (Some(ReportCommand::Exits(args)), _) => make_report(&args.trace, &args.options(), report::exits::report)?,
+        (Some(ReportCommand::Wakeups(args)), _) => make_report(&args.trace, &args.options(), report::wakeups::report)?,
         (Some(ReportCommand::Locks(args)), _) => make_report(&args.trace, &args.options(), report::locks::report)?,
         (Some(ReportCommand::Syscalls(args)), _) => {
             make_report(&args.trace, &args.options(), report::syscalls::report)?
