@@ -298,9 +298,20 @@ impl Report for Tasks {
 /// A row of the table: one task, or several short-lived ones of one name.
 struct Row {
     name: String,
+    /// Thread id of the first of them.
+    tid: i32,
     tasks: usize,
     wall: u64,
     times: Times,
+}
+
+impl Row {
+    fn name(&self) -> String {
+        match self.tasks {
+            1 => format!("{}/{}", self.name, self.tid),
+            tasks => format!("{} ×{tasks}", self.name),
+        }
+    }
 }
 
 impl VmTasks {
@@ -319,9 +330,10 @@ impl VmTasks {
         headings.extend(columns.iter().map(|&column| (HEADINGS[column], Align::Right)));
         let mut table = Table::new(&headings);
         for row in &rows {
-            let name = if row.tasks > 1 { format!("{} ×{}", row.name, row.tasks) } else { row.name.clone() };
             let parts = row.times.parts();
-            table.row([name, shown(row.wall)].into_iter().chain(columns.iter().map(|&column| shown(parts[column]))));
+            table.row(
+                [row.name(), shown(row.wall)].into_iter().chain(columns.iter().map(|&column| shown(parts[column]))),
+            );
         }
         table.write(out)?;
         let by = |state: &'static str| move |part: &Part| part.state == state;
@@ -347,20 +359,17 @@ impl VmTasks {
             };
             let group = groups.get(task.comm.as_str()).copied().filter(|_| is_short(task));
             if add(group.and_then(|index| rows.get_mut(index))) {
-                let comm = harmless(&task.comm);
-                let name = if is_short(task) {
+                if is_short(task) {
                     groups.insert(&task.comm, rows.len());
-                    comm
-                } else {
-                    format!("{comm}/{}", task.tid)
-                };
-                rows.push(Row { name, tasks: 1, wall: task.wall_ticks, times: task.times });
+                }
+                let name = harmless(&task.comm);
+                rows.push(Row { name, tid: task.tid, tasks: 1, wall: task.wall_ticks, times: task.times });
             }
         }
         rows.sort_by_key(|row| std::cmp::Reverse(row.times.wanted()));
         if rows.len() > SHOWN {
             let rest = rows.split_off(SHOWN);
-            let others = Row { name: "others".into(), tasks: 0, wall: 0, times: Times::default() };
+            let others = Row { name: "others".into(), tid: 0, tasks: 0, wall: 0, times: Times::default() };
             rows.push(rest.into_iter().fold(others, |sum, row| Row {
                 tasks: sum.tasks + row.tasks,
                 wall: sum.wall + row.wall,

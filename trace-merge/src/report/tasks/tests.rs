@@ -107,10 +107,10 @@ fn short_lived_tasks_of_one_name_are_one_row() {
     let vm = VmTasks { vm: "vm0".into(), window, warnings: Vec::new(), tasks };
 
     let mut rows: Vec<(String, usize, u64)> =
-        vm.rows().into_iter().map(|row| (row.name, row.tasks, row.times.running)).collect();
+        vm.rows().into_iter().map(|row| (row.name(), row.tasks, row.times.running)).collect();
 
     rows.sort();
-    assert_eq!(rows, [("ls".into(), 1, 10), ("sh".into(), 2, 20), ("sh/4".into(), 1, 10)]);
+    assert_eq!(rows, [("ls/3".into(), 1, 10), ("sh ×2".into(), 2, 20), ("sh/4".into(), 1, 10)]);
 }
 
 #[test]
