@@ -12,7 +12,6 @@ pub mod direct;
 pub mod flight;
 pub mod fuzz;
 pub mod guest;
-pub mod headers;
 pub mod host;
 pub mod initramfs;
 pub mod kernel;

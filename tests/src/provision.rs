@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use crate::binaries::{self, Binaries};
 use crate::guest::{self, GuestImage};
-use crate::headers::{self, HeadersError};
 use crate::host::{Host, HostError, HostKind};
 use crate::kernel::{self, KernelError};
 use crate::kmod::{self, KmodError};
@@ -16,6 +15,7 @@ use crate::packages::{self, KernelPackages, PackageError};
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
 use crate::progress;
+use strata_kmod_build::headers::{self, HeadersError};
 
 /// Why the lab is not ready.
 #[derive(Debug, thiserror::Error)]
