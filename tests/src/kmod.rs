@@ -8,8 +8,10 @@ use std::process::Command;
 
 use object::{Object, ObjectSection, ObjectSymbol, RelocationTarget, SymbolKind};
 
-use crate::binaries::cargo;
+use crate::binaries::{self, cargo};
+use crate::build_root::BuildRoot;
 use crate::object_gates::{self, GateError};
+use crate::packages::PackageError;
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
 use strata_kmod_build::headers::{self, HeadersError};
@@ -59,6 +61,9 @@ pub enum KmodError {
     /// A program failed.
     #[error(transparent)]
     Process(#[from] ProcessError),
+    /// A compiler could not be had.
+    #[error(transparent)]
+    Packages(#[from] PackageError),
     /// The C half could not be built.
     #[error(transparent)]
     Build(#[from] KmodBuildError),
@@ -95,7 +100,7 @@ pub enum KmodError {
 }
 
 /// Builds the module for the kernel whose header tree is `kernel_headers`, checks its object code and writes it to
-/// `out`.
+/// `out`. Where the kernel's compiler is not to be had on this machine, that is done in a root of a newer Debian.
 ///
 /// # Errors
 ///
@@ -106,7 +111,23 @@ pub fn build(paths: &Paths, kernel_headers: &Path, out: &Path) -> Result<(), Kmo
     let work = paths.builds().join(format!("kmod-{release}"));
     let request =
         strata_kmod_build::Request { sources: &sources, kernel_headers, release: Some(&release), work: &work, out };
-    strata_kmod_build::build(&request)?;
+    match strata_kmod_build::build(&request) {
+        Err(KmodBuildError::NoCompiler { .. }) => build_in_root(paths, &request),
+        result => Ok(result.map(drop)?),
+    }
+}
+
+/// The same build, by the program that users without the source tree have, in a root with a newer compiler.
+fn build_in_root(paths: &Paths, request: &strata_kmod_build::Request<'_>) -> Result<(), KmodError> {
+    let builder = binaries::build_module_builder(paths)?;
+    let root = BuildRoot::trixie(paths)?;
+    let kernel_headers = fs::canonicalize(request.kernel_headers).map_err(file_error(request.kernel_headers))?;
+    let out = std::path::absolute(request.out).map_err(file_error(request.out))?;
+    fs::create_dir_all(request.work).map_err(file_error(request.work))?;
+    let mut command = root.command(&builder, &[&builder, &kernel_headers, request.sources, request.work, &out]);
+    command.arg("--kernel-headers").arg(&kernel_headers).arg("--sources").arg(request.sources);
+    command.arg("--work").arg(request.work).arg("--out").arg(&out);
+    process::capture(&mut command)?;
     Ok(())
 }
 

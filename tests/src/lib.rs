@@ -7,6 +7,7 @@
 
 pub mod bench;
 pub mod binaries;
+pub mod build_root;
 pub mod demo;
 pub mod direct;
 pub mod flight;
@@ -15,6 +16,7 @@ pub mod guest;
 pub mod host;
 pub mod initramfs;
 pub mod kernel;
+pub mod kernel_packages;
 pub mod kmod;
 pub mod modules;
 pub mod nested;

@@ -41,6 +41,17 @@ pub enum KmodBuildError {
         /// The kernel that was asked for.
         wanted: String,
     },
+    /// The kernel's compiler is not installed.
+    #[error(
+        "kernel {release} was built with {compiler}, which is not installed: install it, or build on the Debian release \
+         that this kernel is for"
+    )]
+    NoCompiler {
+        /// The kernel.
+        release: String,
+        /// The compiler.
+        compiler: String,
+    },
     /// Sources could not be copied.
     #[error(transparent)]
     Sources(#[from] SourcesError),
@@ -128,6 +139,11 @@ pub fn build(request: &Request<'_>) -> Result<Built, KmodBuildError> {
         let (folder, wanted) = (request.kernel_headers.to_path_buf(), wanted.to_owned());
         return Err(KmodBuildError::OtherKernel { folder, found: release, wanted });
     }
+    if let Some(compiler) = headers::compiler(&kernel_headers)
+        && !is_installed(&compiler)
+    {
+        return Err(KmodBuildError::NoCompiler { release, compiler });
+    }
     sources::mirror(request.sources, request.work, |_| true)?;
     let work = fs::canonicalize(request.work).map_err(file_error(request.work))?;
     let log = make(&kernel_headers, &work)?;
@@ -164,6 +180,8 @@ fn make(kernel_headers: &Path, work: &Path) -> Result<String, KmodBuildError> {
         .arg("-C")
         .arg(kernel_headers)
         .arg(format!("M={}", work.display()))
+        // type information of modules would need another tool, and strip takes it away
+        .arg("CONFIG_DEBUG_INFO_BTF_MODULES=")
         .arg("modules")
         .env("LC_ALL", "C")
         // a caller's make must not reach into this one
@@ -192,6 +210,11 @@ fn strip(module: &Path, out: &Path) -> Result<(), KmodBuildError> {
 
 fn run(command: &mut Command, program: &'static str, package: &'static str) -> Result<Output, KmodBuildError> {
     command.stdin(Stdio::null()).output().map_err(|source| KmodBuildError::Start { program, package, source })
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
 /// Of a failed build's output, the lines that name an error; the last lines when none does.
@@ -268,6 +291,16 @@ mod tests {
         let (_work, error) = build_in(sources.path(), Path::new("/nonexistent/headers"), None);
 
         assert!(error.to_string().contains("/nonexistent/headers"));
+    }
+
+    #[test]
+    fn compiler_that_is_not_installed_is_named() {
+        let (sources, headers) = inputs();
+        fs::write(headers.path().join(".kernelvariables"), "CC = $(CROSS_COMPILE)gcc-nonexistent\n").unwrap();
+
+        let (_work, error) = build_in(sources.path(), headers.path(), None);
+
+        assert!(error.to_string().contains("gcc-nonexistent"), "{error}");
     }
 
     #[test]
