@@ -20,6 +20,8 @@ pub mod reader;
 pub mod report;
 pub mod schema;
 pub mod session;
+pub mod state;
 pub mod totals;
 pub mod vcpu;
+pub mod window;
 pub mod writer;
