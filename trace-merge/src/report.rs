@@ -1,7 +1,9 @@
 //! Reports on a recording: each is computed by its own module as a value that is shown as a table for people or as
 //! JSON.
 
+pub mod locks;
 pub mod summary;
+pub mod syscalls;
 pub mod table;
 
 pub use crate::window::Window;
@@ -37,6 +39,9 @@ pub enum ReportError {
         /// What is missing and what to do about it.
         missing: String,
     },
+    /// The symbols of a kernel are in the recording and cannot be read.
+    #[error("the file kallsyms of the recording cannot be read; check its permissions")]
+    Symbols(#[source] io::Error),
     /// The window is empty.
     #[error("--from is later than --to")]
     EmptyWindow,

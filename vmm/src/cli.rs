@@ -315,6 +315,10 @@ pub struct ReportArgs {
 pub enum ReportCommand {
     /// Layers, losses, exits by reason, the clock and its error bound
     Summary(ReadArgs),
+    /// System calls of each guest process: count, time, errors, page faults inside
+    Syscalls(WindowArgs),
+    /// Waiting for locks of the guest's kernel, by lock and call site, and for futexes
+    Locks(WindowArgs),
 }
 
 /// Arguments of a report on a part of a trace.

@@ -83,6 +83,10 @@ fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
 fn print_report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     match (&args.command, &args.summary) {
         (Some(ReportCommand::Summary(args)), _) | (None, Some(args)) => print_summary(args)?,
+        (Some(ReportCommand::Locks(args)), _) => make_report(&args.trace, &args.options(), report::locks::report)?,
+        (Some(ReportCommand::Syscalls(args)), _) => {
+            make_report(&args.trace, &args.options(), report::syscalls::report)?
+        }
         (None, None) => anyhow::bail!("no trace was given; see strata report --help"),
     }
     Ok(ExitCode::SUCCESS)
