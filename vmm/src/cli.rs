@@ -295,6 +295,7 @@ pub struct EventsArgs {
 #[command(
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
+    override_usage = "strata report [--json] TRACE\n       strata report COMMAND [OPTIONS] TRACE",
     after_help = "Without a command it is the summary. A trace whose folder is named like a command is written ./NAME.\n\n\
     Examples:\n  \
     strata report trace\n  \
