@@ -41,6 +41,17 @@ pub fn build_exchange(paths: &Paths) -> Result<PathBuf, ProcessError> {
     Ok(target_folder.join(TARGET).join("release/examples/exchange"))
 }
 
+/// Builds the guest's `strata-agent`.
+///
+/// # Errors
+///
+/// When cargo fails; the error names its log.
+pub fn build_agent(paths: &Paths) -> Result<PathBuf, ProcessError> {
+    let target_folder = static_target(paths);
+    cargo_build(paths, &target_folder, &["-p", "guest-agent", "--bin", "strata-agent"], "build-strata-agent")?;
+    Ok(target_folder.join(TARGET).join("release/strata-agent"))
+}
+
 /// Builds the program that builds the guest kernel module where there is no cargo.
 ///
 /// # Errors

@@ -5,9 +5,11 @@
 //! virtualisation: this machine when it has some ([`direct`]), otherwise a software-emulated one ([`nested`]).
 //! All artefacts lie under `target/lab` and are reused.
 
+pub mod agent_scenarios;
 pub mod bench;
 pub mod binaries;
 pub mod build_root;
+pub mod deb;
 pub mod demo;
 pub mod direct;
 pub mod flight;
@@ -21,6 +23,7 @@ pub mod kmod;
 pub mod modules;
 pub mod nested;
 pub mod object_gates;
+pub mod package;
 pub mod packages;
 pub mod paths;
 pub mod process;

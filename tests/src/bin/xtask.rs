@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use lab::kernel_packages::KernelChoice;
 use lab::paths::Paths;
-use lab::{bench, demo, fuzz, host, kmod, nested, progress, provision, scenarios, suite};
+use lab::{bench, demo, fuzz, host, kmod, nested, package, progress, provision, scenarios, suite};
 
 /// Builds, demonstrates and tests Strata.
 #[derive(Parser)]
@@ -44,6 +44,12 @@ enum Task {
         kernel_headers: PathBuf,
         /// The module to write.
         #[arg(long, value_name = "FILE", default_value = "strata.ko")]
+        out: PathBuf,
+    },
+    /// Make Debian packages: strata for hosts; strata-agent and strata-dkms for guests.
+    Package {
+        /// The folder to put them in.
+        #[arg(long, default_value = "target/package")]
         out: PathBuf,
     },
     /// Measure what parts of Strata cost, beside other tracers.
@@ -112,6 +118,11 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Task::Kmod { kernel_headers, out } => {
             progress::step("building the guest kernel module", || kmod::build(&paths, &kernel_headers, &out))?;
             println!("{}", out.display());
+        }
+        Task::Package { out } => {
+            for file in package::build(&paths, &out)? {
+                println!("{}", file.display());
+            }
         }
         Task::Bench(BenchTask::Clock) => bench::clock::run(&paths)?,
         Task::Bench(BenchTask::Ring { repetitions, json, update_document }) => {
