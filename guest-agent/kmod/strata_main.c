@@ -84,7 +84,7 @@ static int strata_cpu_online(unsigned int cpu)
 		return 0;
 	}
 	if (cpu < STRATA_MAX_VCPUS)
-		WRITE_ONCE(strata_vcpu_of_cpu[cpu], vcpu);
+		strata_device_cpu(cpu, vcpu);
 	schedule_delayed_work_on(cpu, &strata_timers[cpu].work, STRATA_TIMER_PERIOD);
 	return 0;
 }
