@@ -16,35 +16,31 @@ use crate::scenarios::ScenarioError;
 /// The guest says it after all went well: nothing in its kernel's log is a warning.
 pub const CLEAN: &str = "guest kernel log is clean";
 /// Times that the module is unloaded and loaded again.
-pub const RELOADS: u32 = 5;
+pub const RELOADS: u32 = 3;
 
 /// What all kernels have to stand. The module that the boot overlay has loaded lies where it put it.
 const HARDSHIP: &str = "\
-workload --events 2000 && echo 'workload done'
-busy() {
-    while :; do workload --events 200; cat /proc/interrupts; done > /dev/null 2>&1
-}
-busy &
-worker=$!
+workload --events 500 && echo 'workload done'
+(while :; do cat /proc/interrupts; done > /dev/null) &
+kernel_load=$!
+(while :; do workload --events 20; sleep 0.2; done > /dev/null 2>&1) &
+user_load=$!
 i=0
-while [ $i -lt 5 ]; do
+while [ $i -lt 3 ]; do
     # a process that is just recording keeps the module
-    until rmmod strata 2> /dev/null; do :; done
+    until rmmod strata 2> /dev/null; do sleep 0.1; done
     cat /proc/interrupts > /dev/null
     insmod /strata/strata.ko || echo 'cannot load again'
     i=$((i + 1))
 done
 echo \"reloaded $i times\"
-i=0
-while [ $i -lt 3 ]; do
-    echo 0 > /sys/devices/system/cpu/cpu1/online && echo \"CPUs online: $(cat /sys/devices/system/cpu/online)\"
+for state in 0 1 0 1; do
+    echo $state > /sys/devices/system/cpu/cpu1/online && echo \"CPUs online: $(cat /sys/devices/system/cpu/online)\"
     cat /proc/interrupts > /dev/null
-    echo 1 > /sys/devices/system/cpu/cpu1/online && echo \"CPUs online: $(cat /sys/devices/system/cpu/online)\"
-    i=$((i + 1))
 done
-kill $worker
+kill $kernel_load $user_load
 wait
-workload --events 2000 && echo 'workload done again'
+workload --events 500 && echo 'workload done again'
 dmesg | grep 'strata: '
 if dmesg | grep -E 'BUG|WARNING|Oops|Call Trace|stall|general protection'; then
     echo 'guest kernel log has warnings'
@@ -57,7 +53,7 @@ fi
 const WITHOUT: &str = "\
 dmesg | grep 'strata: '
 [ -e /dev/strata ] && echo 'there is a device'
-workload --events 500 && echo 'workload done'
+workload --events 100 && echo 'workload done'
 ";
 
 /// Loads the module once the host has changed what the region says.
@@ -67,7 +63,7 @@ read -r line < /dev/ttyS0
 insmod /bin/strata.ko
 echo \"insmod ended with status $?\"
 dmesg | grep 'strata: '
-workload --events 500 && echo 'workload done'
+workload --events 100 && echo 'workload done'
 ";
 
 /// `@SUITES@`, `@VERSION@` and `@OFFSET@` are filled in.
@@ -76,7 +72,7 @@ guest() {
     name=$1 suite=$2
     shift 2
     echo "== $name, host up for $(cut -d ' ' -f 1 /proc/uptime) s"
-    timeout -s KILL 150 strata run --kernel "$LAB/vmlinux-$suite" --memory 512M --cpus 2 "$@" > "$LAB_OUT/$name.log" 2>&1
+    timeout -s KILL 200 strata run --kernel "$LAB/vmlinux-$suite" --memory 512M --cpus 2 "$@" > "$LAB_OUT/$name.log" 2>&1
     echo $? > "$LAB_OUT/$name.status"
     tail -n 3 "$LAB_OUT/$name.log"
 }
@@ -146,7 +142,7 @@ pub fn run(lab: &Lab, name: &str) -> Result<HostResult, AgentScenarioError> {
             .file(&format!("guest-{}.cpio", suite.name()), &image)
             .file(&format!("strata-{}.ko", suite.name()), &agent);
     }
-    request.timeout = Duration::from_secs(580);
+    request.timeout = Duration::from_secs(800);
     request.memory_mib = 6144;
     let result = lab.host.run(&lab.paths.runs(), &request).map_err(ScenarioError::from)?;
     Ok(result.success(name).map_err(ScenarioError::from)?)

@@ -10,6 +10,7 @@ pub mod bench;
 pub mod binaries;
 pub mod build_root;
 pub mod deb;
+pub mod debian_guest;
 pub mod demo;
 pub mod direct;
 pub mod flight;
