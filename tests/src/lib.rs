@@ -5,6 +5,7 @@
 //! virtualisation: this machine when it has some ([`direct`]), otherwise a software-emulated one ([`nested`]).
 //! All artefacts lie under `target/lab` and are reused.
 
+pub mod applications;
 pub mod bench;
 pub mod binaries;
 pub mod demo;

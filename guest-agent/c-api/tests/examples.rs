@@ -1,6 +1,8 @@
 //! The examples in C and C++ compile without a warning, against the shared and the static library as they would be
 //! installed, and run where nothing traces.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
