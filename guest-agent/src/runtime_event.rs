@@ -37,6 +37,12 @@ impl RuntimeEventType {
         Some(Box::leak(Box::new(Self { event })))
     }
 
+    /// Its name, as the trace has it.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.event.name
+    }
+
     /// Number of fields.
     #[must_use]
     pub const fn fields(&self) -> usize {
