@@ -44,6 +44,7 @@ try processes kill
 try processes migrate
 try shop 1000
 try baker
+try orders
 sleep 1
 try processes crowd CROWD
 sleep 1

@@ -52,6 +52,7 @@ pub fn build_applications(paths: &Paths) -> Result<Vec<(&'static str, PathBuf)>,
     let release = target_folder.join(TARGET).join("release");
     let examples = ["--example", "isolation", "--example", "processes", "--bin", "strata-agent"];
     cargo_build(paths, &target_folder, &[&["-p", "guest-agent"], examples.as_slice()].concat(), "build-applications")?;
+    cargo_build(paths, &target_folder, &["-p", "tracing-strata", "--example", "orders"], "build-orders")?;
     cargo_build(paths, &target_folder, &["-p", "strata-c-api"], "build-c-api")?;
     let c_api = paths.workspace().join("guest-agent/c-api");
     for (compiler, source, program) in [("gcc", "shop.c", "shop"), ("g++", "baker.cpp", "baker")] {

@@ -108,6 +108,14 @@ fn applications_record_whatever_becomes_of_them_and_reach_nothing_else() {
     assert_eq!(named(&events, "unnamed").len(), 1);
     assert_eq!(named(&events, "baker:baked").len(), 400);
 
+    // a program that uses `tracing`
+    let sold = named(&events, "orders:sold");
+    assert_eq!((sold.len(), named(&events, "orders:price-exit").len()), (100, 100));
+    let orders: BTreeSet<_> =
+        named(&events, "orders:order-new").iter().map(|new| new.fields["span"].as_u64()).collect();
+    assert!(sold.iter().all(|sold| orders.contains(&sold.fields["span"].as_u64())), "{orders:?}");
+    assert_eq!((&sold[0].fields["gift"], &sold[0].fields["price"]), (&Value::from(1), &Value::from("0.0")));
+
     // more processes than slots: counted, and none of them fails
     let guest = &results.session()["vms"][0]["guest"];
     assert_eq!(guest["processes_refused"], CROWD - SLOTS);

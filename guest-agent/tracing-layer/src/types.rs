@@ -13,13 +13,13 @@ use tracing_core::callsite::Identifier;
 /// Attempts to have the table of all threads; a child made by `fork` may find it locked by a thread that it lacks.
 const ATTEMPTS: usize = 1000;
 
-/// Names and types of a record's fields. `tracing` keeps the names for ever.
-type Described = Vec<(&'static str, FieldType)>;
+/// Names and types of a record's fields, with the event type for them. `tracing` keeps the names for ever.
+type Described = (Vec<(&'static str, FieldType)>, Option<&'static RuntimeEventType>);
 
 /// Event types by place, step and fields; `None` for those that cannot be described.
 #[derive(Debug, Default)]
 pub(crate) struct Types {
-    of_places: HashMap<(Identifier, Step), Vec<(Described, Option<&'static RuntimeEventType>)>>,
+    of_places: HashMap<(Identifier, Step), Vec<Described>>,
 }
 
 /// Those of all threads, so that each is made once.
