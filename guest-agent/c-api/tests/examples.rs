@@ -81,3 +81,31 @@ fn cpp_program_runs_with_the_shared_library() {
 
     assert!(said.contains("0 lost"), "{said}");
 }
+
+/// The code blocks of `language` in the document for users.
+fn documented(language: &str) -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/applications.md");
+    let text = fs::read_to_string(path).unwrap();
+    let begin = format!("```{language}\n");
+    let blocks = text.split(&begin).skip(1);
+    blocks.map(|block| block.split("\n```").next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn documented_examples_compile() {
+    let folder = tempfile::tempdir().unwrap();
+    let examples: Vec<_> = [("c", "gcc"), ("cpp", "g++")]
+        .into_iter()
+        .flat_map(|(language, compiler)| documented(language).into_iter().map(move |code| (language, compiler, code)))
+        .collect();
+    for (language, compiler, code) in &examples {
+        let source = folder.path().join(format!("example.{language}"));
+        fs::write(&source, code).unwrap();
+        let mut command = Command::new(compiler);
+        command.args(["-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"]);
+        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include")).arg(source);
+        assert_succeeded(&command.output().unwrap());
+    }
+
+    assert_eq!(examples.len(), 2);
+}

@@ -19,5 +19,5 @@ fn order(worker: u32, number: u32) {
     if number % 10 == 9 {
         warn!(name: "late", number, "order {number} is late");
     }
-    info!(name: "sold", pieces = number % 7 + 1, price, gift = number % 2 == 0);
+    info!(name: "sold", pieces = number % 7 + 1, price, gift = number.is_multiple_of(2));
 }

@@ -172,6 +172,11 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for StrataLayer {
     }
 }
 
+/// The examples of `docs/applications.md` compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/applications.md")]
+struct ApplicationsDocument;
+
 #[cfg(test)]
 mod tests {
     use super::*;
