@@ -15,6 +15,10 @@
 #include <linux/workqueue.h>
 #include <asm/io.h>
 #include <asm/processor.h>
+/* Where newer kernels keep cpuid(). */
+#if __has_include(<asm/cpuid/api.h>)
+#include <asm/cpuid/api.h>
+#endif
 
 #include "strata.h"
 

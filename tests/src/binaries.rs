@@ -63,9 +63,20 @@ pub fn build_applications(paths: &Paths) -> Result<Vec<(&'static str, PathBuf)>,
         process::run_logged(&mut command, &paths.logs().join(format!("build-{program}.log")))?;
     }
     let mut programs: Vec<_> =
-        ["isolation", "processes"].map(|name| (name, release.join("examples").join(name))).into();
+        ["isolation", "processes", "orders"].map(|name| (name, release.join("examples").join(name))).into();
     programs.extend(["strata-agent", "shop", "baker"].map(|name| (name, release.join(name))));
     Ok(programs)
+}
+
+/// Builds the program that builds the guest kernel module where there is no cargo.
+///
+/// # Errors
+///
+/// When cargo fails; the error names its log.
+pub fn build_module_builder(paths: &Paths) -> Result<PathBuf, ProcessError> {
+    let target_folder = static_target(paths);
+    cargo_build(paths, &target_folder, &["-p", "strata-kmod-build"], "build-module-builder")?;
+    Ok(target_folder.join(TARGET).join("release/strata-kmod-build"))
 }
 
 /// Where [`build`] puts the programs, without building them.
