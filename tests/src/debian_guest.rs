@@ -158,7 +158,9 @@ fn disk_initrd(kernels: &Kernels) -> Result<Initramfs, ScenarioError> {
 fn disk_image(lab: &Lab) -> Result<PathBuf, DebianGuestError> {
     let paths = &lab.paths;
     let built = package::build(paths, &paths.builds().join("debs"))?;
-    let for_guest = built.iter().filter(|file| !file_name(file).starts_with("strata_"));
+    let for_guest = built
+        .iter()
+        .filter(|file| ["strata-agent_", "strata-dkms_"].iter().any(|name| file_name(file).starts_with(name)));
     let base = base_archive(lab)?;
     let root = paths.roots().join("debian-guest");
     let image = paths.images().join("debian.img");

@@ -22,6 +22,9 @@ pub const MODULE_VERSION: &str = env!("CARGO_PKG_VERSION");
 const TOOLS: [Tool; 2] = [Tool { program: "dpkg-deb", package: "dpkg" }, Tool { program: "gzip", package: "gzip" }];
 /// In a place for programs that are not for users.
 const MODULE_BUILDER: &str = "/usr/libexec/strata/strata-kmod-build";
+const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
+/// As the library's build script names it.
+const SONAME: &str = "libstrata.so.1";
 const HOMEPAGE: (&str, &str) = ("Homepage", "https://strata.invalid/");
 
 /// Why there are no packages.
@@ -58,10 +61,13 @@ pub fn build(paths: &Paths, out: &Path) -> Result<Vec<PathBuf>, PackagingError> 
     let staging = paths.builds().join("packages");
     progress::step("writing the packages", || {
         let texts = Texts::read(paths)?;
+        let c_api = paths.workspace().join("guest-agent/c-api");
         [
             host(&contents, &texts, paths, &staging)?,
             agent(&contents, &texts, paths, &staging)?,
             module(&contents, &texts, &staging)?,
+            library(&contents, &staging)?,
+            development(&contents, &c_api, &staging)?,
         ]
         .into_iter()
         .map(|mut package| {
@@ -79,11 +85,16 @@ struct Contents {
     strata_agent: PathBuf,
     module_builder: PathBuf,
     sources: PathBuf,
+    shared_library: PathBuf,
+    static_library: PathBuf,
 }
 
 impl Contents {
     fn build(paths: &Paths) -> Result<Self, PackagingError> {
+        let [shared_library, static_library] = binaries::build_c_library(paths)?;
         Ok(Self {
+            shared_library,
+            static_library,
             strata: binaries::build(paths)?.strata,
             strata_agent: binaries::build_agent(paths)?,
             module_builder: binaries::build_module_builder(paths)?,
@@ -211,6 +222,48 @@ fn module<'a>(contents: &Contents, texts: &Texts, staging: &Path) -> Result<Pack
     for script in ["postinst", "prerm"] {
         package.script(script, 0o755, &texts.filled(&format!("strata-dkms.{script}"))?)?;
     }
+    Ok(package)
+}
+
+/// For applications in guests: the shared library.
+fn library<'a>(contents: &Contents, staging: &Path) -> Result<Package<'a>, PackagingError> {
+    let control = Control {
+        name: "libstrata1",
+        architecture: "amd64",
+        section: "libs",
+        relations: &[("Depends", "libc6 (>= 2.36), libgcc-s1"), ("Multi-Arch", "same"), HOMEPAGE],
+        summary: "recording events from applications that strata traces",
+        description: "For guests of strata, the virtual machine monitor that traces every layer of a virtual machine: the \
+                      library by which applications record events of their own, at nanoseconds each. Elsewhere, recording \
+                      does nothing.",
+    };
+    let mut package = Package::begin(staging, control, VERSION)?;
+    package.stripped(&format!("{LIBRARIES}/{SONAME}"), 0o644, &contents.shared_library)?;
+    package.script("triggers", 0o644, "activate-noawait ldconfig\n")?;
+    package.script("shlibs", 0o644, "libstrata 1 libstrata1\n")?;
+    Ok(package)
+}
+
+/// For those who write such applications.
+fn development<'a>(contents: &Contents, c_api: &Path, staging: &Path) -> Result<Package<'a>, PackagingError> {
+    let control = Control {
+        name: "libstrata-dev",
+        architecture: "amd64",
+        section: "libdevel",
+        relations: &[
+            ("Depends", concat!("libstrata1 (= ", env!("CARGO_PKG_VERSION"), "-1)")),
+            ("Multi-Arch", "same"),
+            HOMEPAGE,
+        ],
+        summary: "recording events from applications that strata traces (development files)",
+        description: "For guests of strata, the virtual machine monitor that traces every layer of a virtual machine: the \
+                      header for C and C++, the static library, and what pkg-config needs.",
+    };
+    let mut package = Package::begin(staging, control, VERSION)?;
+    package.file("/usr/include/strata.h", 0o644, &c_api.join("include/strata.h"))?;
+    package.file(&format!("{LIBRARIES}/pkgconfig/strata.pc"), 0o644, &c_api.join("strata.pc"))?;
+    package.stripped(&format!("{LIBRARIES}/libstrata.a"), 0o644, &contents.static_library)?;
+    package.link(&format!("{LIBRARIES}/libstrata.so"), SONAME)?;
     Ok(package)
 }
 

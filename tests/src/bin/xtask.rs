@@ -46,7 +46,7 @@ enum Task {
         #[arg(long, value_name = "FILE", default_value = "strata.ko")]
         out: PathBuf,
     },
-    /// Make Debian packages: strata for hosts; strata-agent and strata-dkms for guests.
+    /// Make Debian packages: strata for hosts; strata-agent, strata-dkms and libstrata for guests.
     Package {
         /// The folder to put them in.
         #[arg(long, default_value = "target/package")]
