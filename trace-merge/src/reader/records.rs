@@ -1,0 +1,238 @@
+//! The records of a stream, packet by packet.
+
+use super::{Damage, NO_DAMAGE, Stream};
+use crate::schema::{Schema, Schemas};
+use shared_ring::consumer::Lost;
+use shared_ring::layout::{PacketHeader, padded};
+use shared_ring::packet::Records;
+use std::ops::Range;
+
+/// Memory of a stream is given back in pieces of this size, bytes, one piece behind the packet that is being read:
+/// records that were handed out a moment ago are still looked at.
+const RELEASE_BYTES: usize = 1 << 20;
+
+/// A record of a stream whose type is known and whose payload fits it.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamRecord<'t> {
+    /// Time, trace clock ticks.
+    pub time: u64,
+    /// Its event type.
+    pub schema: &'t Schema,
+    /// Its payload.
+    pub payload: &'t [u8],
+    /// Index in the file of the packet that holds it.
+    pub packet: usize,
+}
+
+/// What the header of the last packet that was read says about the stream up to there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tail {
+    /// Records lost, by reason.
+    pub lost: Lost,
+    /// Bytes that the recorder could not accept.
+    pub rejected_bytes: u64,
+    /// Packets read.
+    pub packets: u64,
+    /// Bytes in use in them, headers included.
+    pub content_bytes: u64,
+}
+
+impl Tail {
+    const EMPTY: Self =
+        Self { lost: Lost { full: 0, wrapped: 0, too_large: 0 }, rejected_bytes: 0, packets: 0, content_bytes: 0 };
+}
+
+/// Walks the records of a stream in the order of the file, in constant memory whatever the size of the file.
+#[derive(Clone, Debug)]
+pub struct StreamRecords<'t> {
+    stream: &'t Stream,
+    schemas: &'t Schemas,
+    next_packet: usize,
+    /// Packets from this one on are not read; `None` for all.
+    end_packet: Option<usize>,
+    current: Option<CurrentPacket<'t>>,
+    /// Times that are wanted, ticks.
+    from: u64,
+    to: u64,
+    /// Sequence number that the next packet has when none is missing; `None` when the one before was not looked at.
+    sequence: Option<u64>,
+    /// Offset in the file up to which its memory was given back.
+    released: usize,
+    tail: Tail,
+    /// Records read.
+    read: u64,
+    /// Whether packets were not looked into, so that `read` is not all.
+    passed_over: bool,
+    damage: Damage,
+}
+
+#[derive(Clone, Debug)]
+struct CurrentPacket<'t> {
+    records: Records<'t>,
+    /// Bytes in use, the last record's padding included.
+    content: usize,
+    index: usize,
+}
+
+impl<'t> StreamRecords<'t> {
+    pub(super) const fn new(stream: &'t Stream, schemas: &'t Schemas) -> Self {
+        Self {
+            stream,
+            schemas,
+            next_packet: 0,
+            end_packet: None,
+            current: None,
+            from: 0,
+            to: u64::MAX,
+            sequence: Some(0),
+            released: 0,
+            tail: Tail::EMPTY,
+            read: 0,
+            passed_over: false,
+            damage: NO_DAMAGE,
+        }
+    }
+
+    /// Leaves out records before `from` ticks.
+    #[must_use]
+    pub fn starting_at(self, from: u64) -> Self {
+        self.within(from, u64::MAX)
+    }
+
+    /// Leaves out records before `from` and after `to` ticks. Of packets that hold only such, but for the few of
+    /// [`Stream::packets_within`], not even the headers are looked at, so that damage in them is not counted either.
+    #[must_use]
+    pub fn within(mut self, from: u64, to: u64) -> Self {
+        (self.from, self.to) = (from, to);
+        let packets = self.stream.packets_within(from, to);
+        self.narrow(packets, None)
+    }
+
+    /// Reads only the packets `packets` of the file, as a part of those from `first` on: sequence numbers go on from the
+    /// packets between, without which nothing is known of them.
+    #[must_use]
+    pub fn of_packets(self, packets: Range<usize>, first: usize) -> Self {
+        let before =
+            (first..packets.start).rev().find_map(|index| Some((index, self.stream.packet(index)?.1.sequence)));
+        // Damaged packets in between have had their numbers.
+        let sequence = match before {
+            Some((index, sequence)) => Some(sequence.saturating_add((packets.start - index) as u64)),
+            None if first == 0 => Some(packets.start as u64),
+            None => None,
+        };
+        self.narrow(packets, sequence)
+    }
+
+    fn narrow(mut self, packets: Range<usize>, sequence: Option<u64>) -> Self {
+        if packets.start > 0 {
+            (self.next_packet, self.sequence, self.passed_over) = (packets.start, sequence, true);
+            self.released = packets.start.saturating_mul(self.stream.packet_size);
+        }
+        if packets.end < self.stream.packets() {
+            (self.end_packet, self.passed_over) = (Some(packets.end), true);
+        }
+        self
+    }
+
+    /// What could not be read so far; complete once the records are at their end.
+    #[must_use]
+    pub const fn damage(&self) -> Damage {
+        self.damage
+    }
+
+    /// What the packets read so far say.
+    #[must_use]
+    pub const fn tail(&self) -> Tail {
+        self.tail
+    }
+
+    /// Number of records read so far, those that do not fit their event type or were left out included.
+    #[must_use]
+    pub const fn read(&self) -> u64 {
+        self.read
+    }
+
+    /// Enters the next packet that can be believed; `false` at the end of what is to be read.
+    #[cold]
+    #[inline(never)]
+    fn enter_packet(&mut self) -> bool {
+        let packets = self.stream.packets();
+        while self.next_packet < self.end_packet.unwrap_or(packets) {
+            let index = self.next_packet;
+            self.next_packet += 1;
+            let Some((packet, header)) = self.stream.packet(index) else {
+                self.damage.packets += 1;
+                self.sequence = self.sequence.map(|sequence| sequence.saturating_add(1));
+                continue;
+            };
+            self.note(&header);
+            self.release_before(index);
+            let content = padded(usize::try_from(header.content_size.div_ceil(8)).unwrap_or(0));
+            let records = Records::new(packet, content, header.time_begin);
+            self.current = Some(CurrentPacket { records, content: content.min(packet.len()), index });
+            return true;
+        }
+        if self.end_packet.is_none() {
+            self.damage.truncated_bytes = (self.stream.bytes().len() % self.stream.packet_size) as u64;
+        }
+        if !self.passed_over {
+            // A running recorder's description lags behind, never ahead.
+            self.damage.missing_records = self.stream.description.records.saturating_sub(self.read);
+        }
+        false
+    }
+
+    fn note(&mut self, header: &PacketHeader) {
+        let expected = self.sequence.unwrap_or(header.sequence);
+        // A number that went back counts as one packet out of place.
+        let gap = header.sequence.checked_sub(expected).unwrap_or(1);
+        self.damage.missing_packets = self.damage.missing_packets.saturating_add(gap);
+        self.sequence = Some(header.sequence.saturating_add(1));
+        self.tail.packets += 1;
+        self.tail.content_bytes += header.content_size.div_ceil(8);
+        self.tail.rejected_bytes = header.rejected_bytes;
+        self.tail.lost =
+            Lost { full: header.lost_full, wrapped: header.lost_wrapped, too_large: header.lost_too_large };
+    }
+
+    /// Gives back the memory of what lies well before the packet `index`.
+    fn release_before(&mut self, index: usize) {
+        let begin = index.saturating_mul(self.stream.packet_size);
+        if begin.saturating_sub(self.released) >= 2 * RELEASE_BYTES {
+            let until = begin - RELEASE_BYTES;
+            self.stream.release(self.released..until);
+            self.released = until;
+        }
+    }
+}
+
+impl<'t> Iterator for StreamRecords<'t> {
+    type Item = StreamRecord<'t>;
+
+    #[inline]
+    fn next(&mut self) -> Option<StreamRecord<'t>> {
+        loop {
+            let Some(packet) = &mut self.current else {
+                if self.enter_packet() {
+                    continue;
+                }
+                return None;
+            };
+            let Some(record) = packet.records.next() else {
+                let unread = packet.content.saturating_sub(packet.records.offset());
+                self.damage.bytes = self.damage.bytes.saturating_add(unread as u64);
+                self.current = None;
+                continue;
+            };
+            let index = packet.index;
+            self.read += 1;
+            match self.schemas.get(record.id).filter(|schema| schema.accepts(record.payload)) {
+                Some(_) if record.time < self.from || record.time > self.to => {}
+                Some(schema) => {
+                    return Some(StreamRecord { time: record.time, schema, payload: record.payload, packet: index });
+                }
+                None => self.damage.records += 1,
+            }
+        }
+    }
+}
