@@ -198,7 +198,7 @@ impl TraceLayer {
 
     /// The records of `stream`, which is one of this layer's.
     #[must_use]
-    pub const fn records<'t>(&'t self, stream: &'t Stream) -> StreamRecords<'t> {
+    pub fn records<'t>(&'t self, stream: &'t Stream) -> StreamRecords<'t> {
         StreamRecords::new(stream, &self.schemas)
     }
 }
@@ -277,6 +277,15 @@ impl Stream {
             }
         }
         start
+    }
+
+    /// `damage` of the packets `packets`, in which `read` records were, completed by what is in no packet.
+    pub(crate) fn with_missing(&self, damage: Damage, packets: &Range<usize>, read: u64) -> Damage {
+        let (whole, to_the_end) = (*packets == (0..self.packets()), packets.end == self.packets());
+        // A running recorder's description lags behind, never ahead.
+        let missing_records = if whole { self.description.records.saturating_sub(read) } else { 0 };
+        let truncated_bytes = if to_the_end { (self.bytes().len() % self.packet_size) as u64 } else { 0 };
+        Damage { truncated_bytes, missing_records, ..damage }
     }
 
     /// Lets go of the memory that the bytes `range` of the file take in this process. They stay readable.

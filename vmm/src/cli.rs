@@ -265,7 +265,8 @@ pub struct RecoverArgs {
 #[command(after_help = "Examples:\n  \
     strata events trace | less\n  \
     strata events trace --layer guest-kernel --layer host-kernel --from 0.2 --to 0.25\n  \
-    strata events trace --json | jq 'select(.event == \"kvm:kvm_exit\")'")]
+    strata events trace --json | jq 'select(.event == \"kvm:kvm_exit\")'\n  \
+    strata events trace --layer guest-kernel --count")]
 pub struct EventsArgs {
     /// Trace folder
     pub trace: PathBuf,
@@ -284,6 +285,9 @@ pub struct EventsArgs {
     /// One JSON object per line
     #[arg(long)]
     pub json: bool,
+    /// Only say how many records there are
+    #[arg(long, conflicts_with = "utc")]
+    pub count: bool,
 }
 
 /// Arguments of `strata report` and `strata check`.

@@ -67,7 +67,14 @@ fn summarise(session: &Session, trace: &Path) {
 }
 
 fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
-    let options = EventsOptions { layers: args.layers, from: args.from, to: args.to, utc: args.utc, json: args.json };
+    let options = EventsOptions {
+        layers: args.layers,
+        from: args.from,
+        to: args.to,
+        utc: args.utc,
+        json: args.json,
+        count: args.count,
+    };
     let listed = events::run(&args.trace, &options, &mut io::stdout().lock())?;
     if listed.damage.any() {
         eprintln!("strata: {}", listed.damage);

@@ -47,9 +47,9 @@ impl Tail {
 pub struct StreamRecords<'t> {
     stream: &'t Stream,
     schemas: &'t Schemas,
+    /// The packets that are read.
+    packets: Range<usize>,
     next_packet: usize,
-    /// Packets from this one on are not read; `None` for all.
-    end_packet: Option<usize>,
     current: Option<CurrentPacket<'t>>,
     /// Times that are wanted, ticks.
     from: u64,
@@ -61,8 +61,6 @@ pub struct StreamRecords<'t> {
     tail: Tail,
     /// Records read.
     read: u64,
-    /// Whether packets were not looked into, so that `read` is not all.
-    passed_over: bool,
     damage: Damage,
 }
 
@@ -75,12 +73,12 @@ struct CurrentPacket<'t> {
 }
 
 impl<'t> StreamRecords<'t> {
-    pub(super) const fn new(stream: &'t Stream, schemas: &'t Schemas) -> Self {
+    pub(super) fn new(stream: &'t Stream, schemas: &'t Schemas) -> Self {
         Self {
             stream,
             schemas,
             next_packet: 0,
-            end_packet: None,
+            packets: 0..stream.packets(),
             current: None,
             from: 0,
             to: u64::MAX,
@@ -88,7 +86,6 @@ impl<'t> StreamRecords<'t> {
             released: 0,
             tail: Tail::EMPTY,
             read: 0,
-            passed_over: false,
             damage: NO_DAMAGE,
         }
     }
@@ -125,12 +122,10 @@ impl<'t> StreamRecords<'t> {
 
     fn narrow(mut self, packets: Range<usize>, sequence: Option<u64>) -> Self {
         if packets.start > 0 {
-            (self.next_packet, self.sequence, self.passed_over) = (packets.start, sequence, true);
-            self.released = packets.start.saturating_mul(self.stream.packet_size);
+            self.sequence = sequence;
         }
-        if packets.end < self.stream.packets() {
-            (self.end_packet, self.passed_over) = (Some(packets.end), true);
-        }
+        self.released = packets.start.saturating_mul(self.stream.packet_size);
+        (self.next_packet, self.packets) = (packets.start, packets);
         self
     }
 
@@ -156,8 +151,7 @@ impl<'t> StreamRecords<'t> {
     #[cold]
     #[inline(never)]
     fn enter_packet(&mut self) -> bool {
-        let packets = self.stream.packets();
-        while self.next_packet < self.end_packet.unwrap_or(packets) {
+        while self.next_packet < self.packets.end {
             let index = self.next_packet;
             self.next_packet += 1;
             let Some((packet, header)) = self.stream.packet(index) else {
@@ -172,13 +166,7 @@ impl<'t> StreamRecords<'t> {
             self.current = Some(CurrentPacket { records, content: content.min(packet.len()), index });
             return true;
         }
-        if self.end_packet.is_none() {
-            self.damage.truncated_bytes = (self.stream.bytes().len() % self.stream.packet_size) as u64;
-        }
-        if !self.passed_over {
-            // A running recorder's description lags behind, never ahead.
-            self.damage.missing_records = self.stream.description.records.saturating_sub(self.read);
-        }
+        self.damage = self.stream.with_missing(self.damage, &self.packets, self.read);
         false
     }
 
