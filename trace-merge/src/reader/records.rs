@@ -167,6 +167,7 @@ impl<'t> StreamRecords<'t> {
             return true;
         }
         self.damage = self.stream.with_missing(self.damage, &self.packets, self.read);
+        self.release(self.packets.end.saturating_mul(self.stream.packet_size));
         false
     }
 
@@ -187,7 +188,13 @@ impl<'t> StreamRecords<'t> {
     fn release_before(&mut self, index: usize) {
         let begin = index.saturating_mul(self.stream.packet_size);
         if begin.saturating_sub(self.released) >= 2 * RELEASE_BYTES {
-            let until = begin - RELEASE_BYTES;
+            self.release(begin - RELEASE_BYTES);
+        }
+    }
+
+    /// Gives back the memory of the file up to the offset `until`.
+    fn release(&mut self, until: usize) {
+        if until > self.released {
             self.stream.release(self.released..until);
             self.released = until;
         }
