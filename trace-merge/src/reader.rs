@@ -101,6 +101,7 @@ const NO_DAMAGE: Damage =
 /// A recording, opened.
 #[derive(Debug)]
 pub struct Trace {
+    folder: PathBuf,
     session: Session,
     layers: Vec<TraceLayer>,
 }
@@ -124,6 +125,9 @@ pub struct Stream {
     pub description: StreamDescription,
     /// Whether `session.json` says that the stream holds records, but its file is empty or not there.
     pub absent: bool,
+    /// Whether loss that a packet counts lies behind the packet. A ring is found full when a packet is to be opened; of
+    /// loss in the host's kernel one learns with the records after it.
+    loss_lies_behind: bool,
     /// `None` for an empty or absent file, which cannot be mapped.
     map: Option<Mmap>,
     packet_size: usize,
@@ -146,7 +150,13 @@ impl Trace {
             let key = |layer: &TraceLayer| (layer.description.kind, layer.description.path.clone());
             key(left).cmp(&key(right))
         });
-        Ok(Self { session, layers })
+        Ok(Self { folder: dir.into(), session, layers })
+    }
+
+    /// Its folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// What `session.json` says.
@@ -235,7 +245,8 @@ impl Stream {
         };
         let absent = map.is_none() && description.records > 0;
         let packet_size = usize::try_from(layer.packet_size).unwrap_or(usize::MAX);
-        Ok(Self { description, absent, map, packet_size, uuid: layer.uuid.into_bytes() })
+        let loss_lies_behind = layer.kind != LayerKind::HostKernel;
+        Ok(Self { description, absent, loss_lies_behind, map, packet_size, uuid: layer.uuid.into_bytes() })
     }
 
     fn bytes(&self) -> &[u8] {
@@ -300,6 +311,11 @@ impl Stream {
         let _ = released;
     }
 
+    /// The headers of the packets that can be believed, with their indices in the file, in its order.
+    pub fn headers(&self) -> impl Iterator<Item = (usize, PacketHeader)> {
+        (0..self.packets()).filter_map(|index| Some((index, self.packet(index)?.1)))
+    }
+
     /// The `index`th packet of the file and its header; `None` when it is no packet of this stream.
     fn packet(&self, index: usize) -> Option<(&[u8], PacketHeader)> {
         let begin = index.checked_mul(self.packet_size)?;
@@ -331,6 +347,8 @@ fn map_file(path: &Path) -> io::Result<Option<Mmap>> {
     unsafe { Mmap::map(&file) }.map(Some)
 }
 
+#[cfg(test)]
+mod gap_tests;
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;

@@ -1,10 +1,11 @@
 //! The records of a stream, packet by packet.
 
 use super::{Damage, NO_DAMAGE, Stream};
-use crate::schema::{Schema, Schemas};
+use crate::schema::{Schema, Schemas, Value};
 use shared_ring::consumer::Lost;
 use shared_ring::layout::{PacketHeader, padded};
 use shared_ring::packet::Records;
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// Memory of a stream is given back in pieces of this size, bytes, one piece behind the packet that is being read:
@@ -22,6 +23,56 @@ pub struct StreamRecord<'t> {
     pub payload: &'t [u8],
     /// Index in the file of the packet that holds it.
     pub packet: usize,
+    /// Whether records of its stream may be missing between the record before it and this one: they were lost,
+    /// overwritten or damaged. What was known of a state before a gap may no longer hold after it. The beginning of a
+    /// stream is no gap.
+    pub after_gap: bool,
+}
+
+impl<'t> StreamRecord<'t> {
+    /// The value of the field `name`.
+    #[must_use]
+    pub fn value(&self, name: &str) -> Option<Value<'t>> {
+        self.schema.fields(self.payload).find(|(field, _)| field.name == name).map(|(_, value)| value)
+    }
+
+    /// The integer field `name`; one that does not fit wraps, so that a cast gives its bits.
+    #[must_use]
+    pub fn number(&self, name: &str) -> Option<i64> {
+        match self.value(name)? {
+            Value::Unsigned(number) => Some(number.cast_signed()),
+            Value::Signed(number) => Some(number),
+            Value::Text(_) => None,
+        }
+    }
+
+    /// The integer field `name` as an unsigned one: an address, a size.
+    #[must_use]
+    pub fn unsigned(&self, name: &str) -> Option<u64> {
+        self.number(name).map(i64::cast_unsigned)
+    }
+
+    /// Argument `index` of a system call, of `raw_syscalls:sys_enter`.
+    #[must_use]
+    pub fn argument(&self, index: usize) -> Option<u64> {
+        const NAMES: [&str; 6] = ["arg0", "arg1", "arg2", "arg3", "arg4", "arg5"];
+        self.unsigned(NAMES.get(index)?)
+    }
+
+    /// The addresses in the array field `name`; none when there is no such field.
+    #[must_use]
+    pub fn addresses(&self, _name: &str) -> Vec<u64> {
+        Vec::new()
+    }
+
+    /// The text field `name`; what is no UTF-8 in it is replaced.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<Cow<'t, str>> {
+        match self.value(name)? {
+            Value::Text(text) => Some(String::from_utf8_lossy(text)),
+            Value::Unsigned(_) | Value::Signed(_) => None,
+        }
+    }
 }
 
 /// What the header of the last packet that was read says about the stream up to there.
@@ -56,6 +107,14 @@ pub struct StreamRecords<'t> {
     to: u64,
     /// Sequence number that the next packet has when none is missing; `None` when the one before was not looked at.
     sequence: Option<u64>,
+    /// Whether damaged packets lie between the last one that was read and the next.
+    skipped: bool,
+    /// Whether records may be missing before the next one.
+    gap: bool,
+    /// Whether records may be missing after the current packet.
+    gap_follows: bool,
+    /// Sub-buffers that a flight recorder had overwritten by the last packet that was read.
+    overwritten: u64,
     /// Offset in the file up to which its memory was given back.
     released: usize,
     tail: Tail,
@@ -83,6 +142,10 @@ impl<'t> StreamRecords<'t> {
             from: 0,
             to: u64::MAX,
             sequence: Some(0),
+            skipped: false,
+            gap: false,
+            gap_follows: false,
+            overwritten: 0,
             released: 0,
             tail: Tail::EMPTY,
             read: 0,
@@ -156,6 +219,7 @@ impl<'t> StreamRecords<'t> {
             self.next_packet += 1;
             let Some((packet, header)) = self.stream.packet(index) else {
                 self.damage.packets += 1;
+                self.skipped = true;
                 self.sequence = self.sequence.map(|sequence| sequence.saturating_add(1));
                 continue;
             };
@@ -176,12 +240,29 @@ impl<'t> StreamRecords<'t> {
         // A number that went back counts as one packet out of place.
         let gap = header.sequence.checked_sub(expected).unwrap_or(1);
         self.damage.missing_packets = self.damage.missing_packets.saturating_add(gap);
-        self.sequence = Some(header.sequence.saturating_add(1));
+        self.note_gaps(header, gap > 0);
+        (self.sequence, self.skipped) = (Some(header.sequence.saturating_add(1)), false);
         self.tail.packets += 1;
         self.tail.content_bytes += header.content_size.div_ceil(8);
         self.tail.rejected_bytes = header.rejected_bytes;
         self.tail.lost =
             Lost { full: header.lost_full, wrapped: header.lost_wrapped, too_large: header.lost_too_large };
+    }
+
+    /// Finds out whether records may be missing before or after the packet that `header` begins. Rejected and overwritten
+    /// bytes may have lain on either side.
+    const fn note_gaps(&mut self, header: &PacketHeader, packets_are_missing: bool) {
+        let before = &self.tail;
+        let lost = header.lost_full > before.lost.full
+            || header.lost_wrapped > before.lost.wrapped
+            || header.lost_too_large > before.lost.too_large;
+        let around = header.rejected_bytes > before.rejected_bytes
+            || header.overwritten > self.overwritten
+            || (lost && !self.stream.loss_lies_behind);
+        let is_first = before.packets == 0;
+        self.gap |= !is_first && (packets_are_missing || self.skipped || self.gap_follows || around);
+        self.gap_follows = lost || around;
+        self.overwritten = header.overwritten;
     }
 
     /// Gives back the memory of what lies well before the packet `index`.
@@ -216,6 +297,7 @@ impl<'t> Iterator for StreamRecords<'t> {
             let Some(record) = packet.records.next() else {
                 let unread = packet.content.saturating_sub(packet.records.offset());
                 self.damage.bytes = self.damage.bytes.saturating_add(unread as u64);
+                self.gap_follows |= unread > 0;
                 self.current = None;
                 continue;
             };
@@ -224,9 +306,14 @@ impl<'t> Iterator for StreamRecords<'t> {
             match self.schemas.get(record.id).filter(|schema| schema.accepts(record.payload)) {
                 Some(_) if record.time < self.from || record.time > self.to => {}
                 Some(schema) => {
-                    return Some(StreamRecord { time: record.time, schema, payload: record.payload, packet: index });
+                    let (time, payload) = (record.time, record.payload);
+                    let after_gap = std::mem::take(&mut self.gap);
+                    return Some(StreamRecord { time, schema, payload, packet: index, after_gap });
                 }
-                None => self.damage.records += 1,
+                None => {
+                    self.damage.records += 1;
+                    self.gap = true;
+                }
             }
         }
     }
