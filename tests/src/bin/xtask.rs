@@ -62,6 +62,21 @@ enum Task {
 
 #[derive(Subcommand)]
 enum BenchTask {
+    /// How fast recordings are read, merged and shown, beside babeltrace2 and trace-cmd; and in how much memory.
+    Merge {
+        /// Samples per case, at least 5.
+        #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..))]
+        repetitions: u16,
+        /// Records of each recording.
+        #[arg(long, value_name = "N", default_value_t = 2_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+        events: u64,
+        /// Write the results to FILE as JSON too.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+        /// Put the tables into docs/performance.md too.
+        #[arg(long)]
+        update_document: bool,
+    },
     /// Reading the trace clock, beside the bare counter, the system's clock and other ways to publish a clock.
     Clock,
     /// What recording an event costs, beside LTTng-UST, ftrace and the bare clock; what draining costs beside cp.
@@ -125,6 +140,10 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             }
         }
         Task::Bench(BenchTask::Clock) => bench::clock::run(&paths)?,
+        Task::Bench(BenchTask::Merge { repetitions, events, json, update_document }) => {
+            let repetitions = repetitions.into();
+            bench::merge::run(&paths, &bench::merge::Options { repetitions, events, json, update_document })?;
+        }
         Task::Bench(BenchTask::Ring { repetitions, json, update_document }) => {
             bench::ring::run(&paths, &bench::ring::Options { repetitions, json, update_document })?;
         }
