@@ -7,15 +7,16 @@
 
 pub mod bench;
 pub mod binaries;
+pub mod build_root;
 pub mod demo;
 pub mod direct;
 pub mod flight;
 pub mod fuzz;
 pub mod guest;
-pub mod headers;
 pub mod host;
 pub mod initramfs;
 pub mod kernel;
+pub mod kernel_packages;
 pub mod kmod;
 pub mod modules;
 pub mod nested;

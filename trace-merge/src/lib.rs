@@ -23,9 +23,11 @@ pub mod reader;
 pub mod report;
 pub mod schema;
 pub mod session;
+pub mod state;
 pub mod syscall_names;
 #[cfg(test)]
 mod test_trace;
 pub mod totals;
 pub mod vcpu;
+pub mod window;
 pub mod writer;

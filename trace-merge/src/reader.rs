@@ -266,6 +266,12 @@ impl Stream {
         bytes / self.packet_size
     }
 
+    /// The headers of the packets that can be believed, with their indices in the file, in its order.
+    pub fn headers(&self) -> impl Iterator<Item = (usize, PacketHeader)> {
+        let packets = 0..self.packets_in(self.bytes().len());
+        packets.filter_map(|index| Some((index, self.packet(index)?.1)))
+    }
+
     /// The `index`th packet of the file and its header; `None` when it is no packet of this stream.
     fn packet(&self, index: usize) -> Option<(&[u8], PacketHeader)> {
         let begin = index.checked_mul(self.packet_size)?;

@@ -6,6 +6,8 @@ pub mod summary;
 pub mod syscalls;
 pub mod table;
 
+pub use crate::window::Window;
+
 use crate::clock::{Clock, NS_PER_SECOND};
 use crate::reader::{ReadError, Trace};
 use serde::Serialize;
@@ -57,15 +59,6 @@ pub trait Report: Serialize {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()>;
 }
 
-/// A part of a recording: the moments from `begin` up to `end`, ticks of the trace clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Window {
-    /// First moment.
-    pub begin: u64,
-    /// The moment after which nothing counts.
-    pub end: u64,
-}
-
 impl Window {
     /// The window that `options` ask for: of the whole recording where they say nothing. The end is `u64::MAX` when
     /// there is no `--to`, because only reading the recording tells when it ends.
@@ -80,19 +73,6 @@ impl Window {
         };
         let window = Self { begin: options.from.map_or(start, moment), end: options.to.map_or(u64::MAX, moment) };
         if window.begin <= window.end { Ok(window) } else { Err(ReportError::EmptyWindow) }
-    }
-
-    /// What of it lies in `other` too; `None` when nothing does.
-    #[must_use]
-    pub fn intersection(&self, other: &Self) -> Option<Self> {
-        let (begin, end) = (self.begin.max(other.begin), self.end.min(other.end));
-        (begin < end).then_some(Self { begin, end })
-    }
-
-    /// Its length, ticks.
-    #[must_use]
-    pub const fn length(&self) -> u64 {
-        self.end.saturating_sub(self.begin)
     }
 }
 
@@ -179,14 +159,6 @@ mod tests {
     #[test]
     fn percents_are_rounded_down_and_of_nothing_there_is_none() {
         assert_eq!((percent(1, 3), percent(3, 3), percent(1, 0)), ("33.3 %".into(), "100.0 %".into(), "-".into()));
-    }
-
-    #[test]
-    fn windows_intersect_where_both_are() {
-        let window = Window { begin: 10, end: 20 };
-
-        assert_eq!(window.intersection(&Window { begin: 15, end: 30 }), Some(Window { begin: 15, end: 20 }));
-        assert_eq!(window.intersection(&Window { begin: 20, end: 30 }), None);
     }
 
     #[test]

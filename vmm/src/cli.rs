@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::agent_command::AgentArgs;
 use crate::control::protocol::{Mode, Request};
 use crate::machine::DiskConfig;
 use crate::run::{Agent, KERNEL_RINGS, RunRequest};
@@ -52,6 +53,8 @@ pub enum Command {
     Ctl(CtlArgs),
     /// Make a trace of the trace region of a VM whose process was killed
     Recover(RecoverArgs),
+    /// Build the guest's kernel module, or put it into an initrd
+    Agent(AgentArgs),
     /// Say what this machine can do, what it cannot, and what to do about it
     Doctor(DoctorArgs),
 }

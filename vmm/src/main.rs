@@ -20,7 +20,7 @@ use vmm::cli::{
 use vmm::control::{client, directory, list};
 use vmm::machine::Outcome;
 use vmm::run::{self, RunRequest};
-use vmm::{doctor, recover};
+use vmm::{agent_command, doctor, recover};
 
 fn main() -> ExitCode {
     match dispatch(Cli::parse().command) {
@@ -42,6 +42,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Ps(args) => list_vms(&args),
         Command::Ctl(args) => control_vm(args),
         Command::Recover(args) => recover_trace(&args),
+        Command::Agent(args) => print(&agent_command::run(&args.command)?),
         Command::Doctor(args) => print_diagnosis(&args),
     }
 }

@@ -262,7 +262,8 @@ mod tests {
         layer.set_overwritten(0, 4);
         layer.flush().unwrap();
         session.layers.push(layer.layer());
-        session.vms[0].guest = Some(Guest { kernel: "6.1\x1b[2J".into(), agent_abi: 1 });
+        session.vms[0].guest =
+            Some(Guest { kernel: "6.1\x1b[2J".into(), agent_abi: 1, processes_refused: 0, processes_over_quota: 0 });
         session.missing.push(Missing {
             layer: LayerKind::HostKernel,
             reason: "tracefs is not mounted".into(),
