@@ -1,6 +1,8 @@
 //! Reports on a recording: each is computed by its own module as a value that is shown as a table for people or as
 //! JSON.
 
+pub mod distribution;
+pub mod irqs;
 pub mod locks;
 pub mod summary;
 pub mod syscalls;
