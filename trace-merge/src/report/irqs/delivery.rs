@@ -9,14 +9,11 @@ use crate::report::table::{Align, Table};
 use crate::report::{duration, harmless};
 use crate::session::{LayerKind, Vm};
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, Write};
 
 /// Vectors from here on are the kernel's own (timer, messages between CPUs); those below belong to devices.
 const FIRST_SYSTEM_VECTOR: i64 = 0xec;
-/// Injections that wait for their handler at once on a vCPU; more than the processor can hold means that their handlers
-/// were not recorded.
-const OUTSTANDING: usize = 16;
 
 /// Interrupts injected into the vCPUs of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -57,8 +54,11 @@ struct VectorSums {
 struct VcpuState {
     /// Vectors that the local APIC has accepted and KVM not injected, and since when.
     accepted: HashMap<i64, u64>,
-    /// Injections whose handler was not seen yet, the oldest first.
-    injected: VecDeque<(i64, u64)>,
+    /// The last injection, when its handler was not seen yet. The guest takes an interrupt at once, with interrupts
+    /// disabled: whatever handler is entered next is that of the last one.
+    injected: Option<(i64, u64)>,
+    /// Whether the guest records on this vCPU.
+    is_recorded: bool,
 }
 
 #[derive(Debug, Default)]
@@ -85,7 +85,9 @@ impl<'t> Deliveries<'t> {
                 if record.after_gap {
                     // Injections may be missing: what handlers are seen of now is not known.
                     let states = self.vms.iter_mut().filter(|(vm, _)| vm.host == layer.host);
-                    states.for_each(|(_, state)| state.vcpus.clear());
+                    for vcpu in states.flat_map(|(_, state)| state.vcpus.values_mut()) {
+                        (vcpu.injected, vcpu.accepted) = (None, HashMap::new());
+                    }
                 }
                 self.add_host(merged, kind);
             }
@@ -93,8 +95,10 @@ impl<'t> Deliveries<'t> {
                 let vm = self.vms.iter_mut().find(|(vm, _)| layer.vm.as_ref() == Some(&vm.name));
                 let cpu = merged.stream.description.cpu_id;
                 let Some((_, state)) = vm else { return };
+                let vcpu = state.vcpus.entry(cpu).or_default();
+                vcpu.is_recorded = true;
                 if record.after_gap {
-                    state.vcpus.remove(&cpu);
+                    vcpu.injected = None;
                 }
                 if let Some(Kind::Entry(kind)) = kind {
                     state.handled(cpu, kind, merged);
@@ -166,27 +170,23 @@ impl VmState {
         if let Some(since) = state.accepted.remove(&vector) {
             sums.pending.add(time.saturating_sub(since));
         }
-        // The same one once more means that the first did not come through, or that its handler was not recorded.
-        state.injected.retain(|&(waiting, _)| waiting != vector);
-        if state.injected.len() == OUTSTANDING {
-            state.injected.pop_front();
-        }
-        state.injected.push_back((vector, time));
+        state.injected = state.is_recorded.then_some((vector, time));
     }
 
     /// The guest's `cpu` has entered a handler.
     fn handled(&mut self, cpu: u32, kind: InterruptKind, merged: &MergedRecord<'_>) {
         let record = &merged.record;
         let Some(state) = self.vcpus.get_mut(&cpu) else { return };
-        let at = match kind {
-            InterruptKind::Vector => {
-                let vector = record.number("vector");
-                state.injected.iter().position(|&(waiting, _)| Some(waiting) == vector)
-            }
-            InterruptKind::Irq => state.injected.iter().position(|&(waiting, _)| waiting < FIRST_SYSTEM_VECTOR),
-            InterruptKind::Softirq => None,
+        let Some((vector, since)) = state.injected else { return };
+        let is_its_handler = match kind {
+            InterruptKind::Vector => record.number("vector") == Some(vector),
+            InterruptKind::Irq => vector < FIRST_SYSTEM_VECTOR,
+            InterruptKind::Softirq => false,
         };
-        let Some((vector, since)) = at.and_then(|at| state.injected.remove(at)) else { return };
+        if !is_its_handler {
+            return;
+        }
+        state.injected = None;
         let name = match kind {
             InterruptKind::Irq => record.text("name").map(|name| name.into_owned()),
             _ => vector_name(record.schema.name()).map(|(name, _)| name.to_string()),

@@ -22,6 +22,11 @@ fn timer(trace: TestTrace, time: u64) -> TestTrace {
     trace.guest(0, time, "irq_vectors:local_timer_entry", &[("vector", Number(236))])
 }
 
+/// A trace whose guest records on both vCPUs.
+fn recorded() -> TestTrace {
+    TestTrace::new().guest(0, 1, "test:tick", &[]).guest(1, 2, "test:tick", &[])
+}
+
 fn accepted(trace: TestTrace, time: u64, vector: i64) -> TestTrace {
     let fields = [("common_pid", Number(9)), ("apicid", Number(0)), ("vec", Number(vector))];
     trace.host(0, time, "kvm:kvm_apic_accept_irq", &fields)
@@ -71,9 +76,9 @@ fn entries_and_exits_alone_are_counted_apart() {
 
 #[test]
 fn injected_timer_is_matched_by_its_vector() {
-    let trace = injected(accepted(TestTrace::new(), 100, 236), 140, 236);
+    let trace = injected(accepted(recorded(), 100, 236), 140, 236);
 
-    let report = made(timer(irq(trace, 0, 150, 160), 240));
+    let report = made(timer(softirq(softirq(trace, 150, true), 160, false), 240));
 
     let vector = &report.injected[0].vectors[0];
     assert_eq!((vector.vector, &*vector.handlers, vector.injected), (236, &["local_timer".to_string()][..], 1));
@@ -82,7 +87,7 @@ fn injected_timer_is_matched_by_its_vector() {
 
 #[test]
 fn injected_device_interrupt_is_matched_with_the_next_handler_of_its_vcpu() {
-    let trace = irq(injected(TestTrace::new(), 100, 0x22), 1, 110, 115);
+    let trace = irq(injected(recorded(), 100, 0x22), 1, 110, 115);
 
     let report = made(irq(trace, 0, 300, 400));
 
@@ -92,12 +97,21 @@ fn injected_device_interrupt_is_matched_with_the_next_handler_of_its_vcpu() {
 
 #[test]
 fn injection_without_a_handler_is_not_timed() {
-    let trace = injected(injected(TestTrace::new(), 100, 236), 200, 236);
+    let trace = injected(injected(recorded(), 100, 236), 200, 236);
 
     let report = made(timer(trace, 260));
 
     let vector = &report.injected[0].vectors[0];
     assert_eq!((vector.injected, vector.delivery.count, vector.delivery.max_ns), (2, 1, 30));
+}
+
+#[test]
+fn injection_before_the_guest_records_is_counted_but_waits_for_no_handler() {
+    let trace = irq(injected(TestTrace::new(), 100, 0x22), 0, 900, 910);
+
+    let report = made(trace);
+
+    assert_eq!((report.injected[0].vectors[0].injected, report.injected[0].vectors[0].delivery.count), (1, 0));
 }
 
 #[test]
