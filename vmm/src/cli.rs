@@ -354,6 +354,8 @@ pub enum ReportCommand {
     Wakeups(WindowArgs),
     /// System calls of each guest process: count, time, errors, page faults inside
     Syscalls(WindowArgs),
+    /// Interrupts handled, by CPU, and the delivery of those that KVM injects
+    Irqs(WindowArgs),
     /// Waiting for locks of the guest's kernel, by lock and call site, and for futexes
     Locks(WindowArgs),
 }

@@ -96,6 +96,7 @@ fn print_report(args: ReportArgs) -> anyhow::Result<ExitCode> {
         ReportCommand::Wakeups(args) => make_report(&args.trace, &args.options(), report::wakeups::report)?,
         ReportCommand::Locks(args) => make_report(&args.trace, &args.options(), report::locks::report)?,
         ReportCommand::Syscalls(args) => make_report(&args.trace, &args.options(), report::syscalls::report)?,
+        ReportCommand::Irqs(args) => make_report(&args.trace, &args.options(), report::irqs::report)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -86,11 +86,18 @@ pub struct Tail {
     pub packets: u64,
     /// Bytes in use in them, headers included.
     pub content_bytes: u64,
+    /// Whether a packet counted less loss than the one before it.
+    pub counts_went_back: bool,
 }
 
 impl Tail {
-    const EMPTY: Self =
-        Self { lost: Lost { full: 0, wrapped: 0, too_large: 0 }, rejected_bytes: 0, packets: 0, content_bytes: 0 };
+    const EMPTY: Self = Self {
+        lost: Lost { full: 0, wrapped: 0, too_large: 0 },
+        rejected_bytes: 0,
+        packets: 0,
+        content_bytes: 0,
+        counts_went_back: false,
+    };
 }
 
 /// Walks the records of a stream in the order of the file, in constant memory whatever the size of the file.
@@ -242,6 +249,9 @@ impl<'t> StreamRecords<'t> {
         self.damage.missing_packets = self.damage.missing_packets.saturating_add(gap);
         self.note_gaps(header, gap > 0);
         (self.sequence, self.skipped) = (Some(header.sequence.saturating_add(1)), false);
+        let (now, before) = (header, self.tail.lost);
+        self.tail.counts_went_back |=
+            now.lost_full < before.full || now.lost_wrapped < before.wrapped || now.lost_too_large < before.too_large;
         self.tail.packets += 1;
         self.tail.content_bytes += header.content_size.div_ceil(8);
         self.tail.rejected_bytes = header.rejected_bytes;
