@@ -41,6 +41,17 @@ pub fn build_exchange(paths: &Paths) -> Result<PathBuf, ProcessError> {
     Ok(target_folder.join(TARGET).join("release/examples/exchange"))
 }
 
+/// Builds the program whose loads have a known cost, for guests and their hosts.
+///
+/// # Errors
+///
+/// When cargo fails; the error names its log.
+pub fn build_known_load(paths: &Paths) -> Result<PathBuf, ProcessError> {
+    let target_folder = static_target(paths);
+    cargo_build(paths, &target_folder, &["-p", "guest-agent", "--example", "known_load"], "build-known-load")?;
+    Ok(target_folder.join(TARGET).join("release/examples/known_load"))
+}
+
 /// Where [`build`] puts the programs, without building them.
 #[must_use]
 pub fn located(paths: &Paths) -> Binaries {
