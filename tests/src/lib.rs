@@ -5,17 +5,19 @@
 //! virtualisation: this machine when it has some ([`direct`]), otherwise a software-emulated one ([`nested`]).
 //! All artefacts lie under `target/lab` and are reused.
 
+pub mod analysis;
 pub mod bench;
 pub mod binaries;
+pub mod build_root;
 pub mod demo;
 pub mod direct;
 pub mod flight;
 pub mod fuzz;
 pub mod guest;
-pub mod headers;
 pub mod host;
 pub mod initramfs;
 pub mod kernel;
+pub mod kernel_packages;
 pub mod kmod;
 pub mod modules;
 pub mod nested;

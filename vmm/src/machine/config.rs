@@ -4,8 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use std::sync::Arc;
+use std::time::Duration;
 
 use memmap2::MmapRaw;
 

@@ -136,7 +136,8 @@ impl Block {
         let bytes = u32::try_from(length).map_err(|_| RequestError::Failed)?;
         let kind = request.observed_kind();
         self.observer.block_request(self.index, kind, request.sector, bytes, false);
-        if !self.delay.is_zero() && matches!(kind, BlockRequestKind::Read | BlockRequestKind::Write | BlockRequestKind::Flush)
+        if !self.delay.is_zero()
+            && matches!(kind, BlockRequestKind::Read | BlockRequestKind::Write | BlockRequestKind::Flush)
         {
             thread::sleep(self.delay);
         }
