@@ -308,9 +308,33 @@ pub struct ReportArgs {
     /// What is reported
     #[command(subcommand)]
     pub command: Option<ReportCommand>,
-    /// The arguments of the summary, when there is no command.
-    #[command(flatten)]
-    pub summary: Option<ReadArgs>,
+    /// Trace folder
+    // Takes two, so that a command that does not exist is told apart from a trace.
+    #[arg(value_name = "TRACE", required = true, num_args = 1..=2)]
+    pub trace: Vec<PathBuf>,
+    /// JSON in place of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl ReportArgs {
+    /// What is asked for; without a command the summary.
+    ///
+    /// # Errors
+    /// What is wrong, in words, when the first word is neither a command nor all there is.
+    pub fn into_command(self) -> Result<ReportCommand, String> {
+        let mut words = self.trace.into_iter();
+        match (self.command, words.next(), words.next()) {
+            (Some(command), ..) => Ok(command),
+            (None, Some(trace), None) => Ok(ReportCommand::Summary(ReadArgs { trace, json: self.json })),
+            (None, first, _) => {
+                let known = <ReportCommand as Subcommand>::augment_subcommands(clap::Command::new("report"));
+                let names: Vec<_> = known.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+                let first = first.unwrap_or_default();
+                Err(format!("no report is called '{}'; there are {}", first.display(), names.join(", ")))
+            }
+        }
+    }
 }
 
 /// What `strata report` reports.
@@ -318,6 +342,14 @@ pub struct ReportArgs {
 pub enum ReportCommand {
     /// Layers, losses, exits by reason, the clock and its error bound
     Summary(ReadArgs),
+    /// Where the time of each guest task went: running for real, stolen by the host and by whom, in exits, waiting
+    Tasks(WindowArgs),
+    /// Where the time of each vCPU went: in the guest, in KVM, in the VMM, preempted and by whom, halted
+    Vcpus(WindowArgs),
+    /// Why vCPUs left the guest, how long each reason took, in KVM and in the VMM
+    Exits(WindowArgs),
+    /// How long guest tasks took from being woken until they ran, and what happened meanwhile in the ten worst cases
+    Wakeups(WindowArgs),
     /// System calls of each guest process: count, time, errors, page faults inside
     Syscalls(WindowArgs),
     /// Waiting for locks of the guest's kernel, by lock and call site, and for futexes
@@ -461,15 +493,25 @@ mod tests {
     fn report_without_a_command_is_the_summary() {
         let report = |args: &[&str]| {
             let parsed = Cli::try_parse_from(["strata", "report"].iter().chain(args)).ok()?;
-            if let Command::Report(report) = parsed.command { Some(report) } else { None }
+            if let Command::Report(report) = parsed.command { Some(report.into_command()) } else { None }
         };
 
-        let plain = report(&["trace", "--json"]).unwrap();
-        let named = report(&["summary", "trace"]).unwrap();
+        let plain = report(&["trace", "--json"]).unwrap().unwrap();
+        let named = report(&["summary", "trace"]).unwrap().unwrap();
 
-        assert!(plain.command.is_none() && plain.summary.is_some_and(|args| args.json && args.trace == *"trace"));
-        assert!(matches!(named.command, Some(ReportCommand::Summary(args)) if args.trace == *"trace"));
+        assert!(matches!(plain, ReportCommand::Summary(args) if args.json && args.trace == *"trace"));
+        assert!(matches!(named, ReportCommand::Summary(args) if args.trace == *"trace"));
         assert!(report(&[]).is_none() && report(&["summary"]).is_none());
+    }
+
+    #[test]
+    fn report_that_does_not_exist_is_refused_with_those_that_do() {
+        let parsed = Cli::try_parse_from(["strata", "report", "taks", "trace"]).unwrap();
+        let Command::Report(report) = parsed.command else { panic!("another command") };
+
+        let error = report.into_command().unwrap_err();
+
+        assert!(error.starts_with("no report is called 'taks'; there are summary, tasks, vcpus, exits"), "{error}");
     }
 
     #[test]

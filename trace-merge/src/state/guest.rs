@@ -3,6 +3,7 @@
 use super::event::{Event, Interrupt, Task};
 use super::history::History;
 use super::host::{PREV_STATE_ENDED, PREV_STATE_MASK};
+use crate::syscall_names;
 use crate::window::Window;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -333,36 +334,122 @@ const STOPPED: u64 = 0x04 | 0x08;
 impl GuestTask {
     /// What it waits for, with the bits `state` of `prev_state`.
     fn blocked_on(&self, state: u64) -> BlockedOn {
+        let name = self.syscall.and_then(|number| syscall_names::name(number.into()));
         if state & STOPPED != 0 {
             BlockedOn::Stopped
         } else if self.contending {
             BlockedOn::Lock
         } else if state & UNINTERRUPTIBLE != 0 {
-            let on_files = self.syscall.map_or(self.is_user, |number| FILE_SYSCALLS.binary_search(&number).is_ok());
-            if on_files { BlockedOn::Io } else { BlockedOn::Uninterruptible }
+            let on_files = |name| FILE_SYSCALLS.binary_search(&name).is_ok();
+            if self.syscall.map_or(self.is_user, |_| name.is_some_and(on_files)) {
+                BlockedOn::Io
+            } else {
+                BlockedOn::Uninterruptible
+            }
         } else {
-            match self.syscall {
-                Some(202 | 449 | 455) => BlockedOn::Futex,
-                // nanosleep and clock_nanosleep.
-                Some(35 | 230) => BlockedOn::Sleep,
-                // io_getevents and io_pgetevents.
-                Some(208 | 333) => BlockedOn::Io,
+            match name {
+                Some("futex" | "futex_wait" | "futex_waitv") => BlockedOn::Futex,
+                Some("nanosleep" | "clock_nanosleep") => BlockedOn::Sleep,
+                Some("io_getevents" | "io_pgetevents" | "io_uring_enter") => BlockedOn::Io,
                 _ => BlockedOn::Event,
             }
         }
     }
 }
 
-/// System calls (x86-64) that wait uninterruptibly for nothing but files, in order: read, write, open, close, stat, fstat,
-/// lstat, mmap, mprotect, munmap, pread64, pwrite64, readv, writev, access, msync, madvise, sendfile, execve, fsync,
-/// fdatasync, truncate, ftruncate, getdents, getcwd, chdir, rename, mkdir, rmdir, creat, link, unlink, symlink, readlink,
-/// chmod, chown, mknod, statfs, sync, mount, umount2, swapon, readahead, xattr calls, getdents64, fadvise64, openat and the
-/// other *at calls, splice, tee, sync_file_range, utimensat, fallocate, preadv, pwritev, syncfs, copy_file_range, preadv2,
-/// pwritev2, statx, openat2.
-const FILE_SYSCALLS: &[i16] = &[
-    0, 1, 2, 3, 4, 5, 6, 9, 10, 11, 17, 18, 19, 20, 21, 26, 28, 40, 59, 74, 75, 76, 77, 78, 79, 80, 82, 83, 84, 85, 86,
-    87, 88, 89, 90, 92, 133, 137, 162, 165, 166, 167, 187, 188, 189, 190, 191, 192, 193, 217, 221, 257, 258, 259, 260,
-    262, 263, 264, 265, 266, 267, 268, 269, 275, 276, 277, 280, 285, 295, 296, 306, 322, 326, 327, 328, 332, 437,
+/// System calls in which a task waits uninterruptibly for nothing but files, in alphabetical order.
+const FILE_SYSCALLS: &[&str] = &[
+    "access",
+    "chdir",
+    "chmod",
+    "chown",
+    "close",
+    "copy_file_range",
+    "creat",
+    "execve",
+    "execveat",
+    "faccessat",
+    "faccessat2",
+    "fadvise64",
+    "fallocate",
+    "fchdir",
+    "fchmod",
+    "fchmodat",
+    "fchown",
+    "fchownat",
+    "fdatasync",
+    "fgetxattr",
+    "fsetxattr",
+    "fstat",
+    "fstatfs",
+    "fsync",
+    "ftruncate",
+    "futimesat",
+    "getcwd",
+    "getdents",
+    "getdents64",
+    "getxattr",
+    "io_submit",
+    "io_uring_enter",
+    "lchown",
+    "lgetxattr",
+    "link",
+    "linkat",
+    "listxattr",
+    "lsetxattr",
+    "lstat",
+    "madvise",
+    "mkdir",
+    "mkdirat",
+    "mknod",
+    "mknodat",
+    "mmap",
+    "mount",
+    "mprotect",
+    "msync",
+    "munmap",
+    "name_to_handle_at",
+    "newfstatat",
+    "open",
+    "open_by_handle_at",
+    "openat",
+    "openat2",
+    "pread64",
+    "preadv",
+    "preadv2",
+    "pwrite64",
+    "pwritev",
+    "pwritev2",
+    "read",
+    "readahead",
+    "readlink",
+    "readlinkat",
+    "readv",
+    "rename",
+    "renameat",
+    "renameat2",
+    "rmdir",
+    "sendfile",
+    "setxattr",
+    "splice",
+    "stat",
+    "statfs",
+    "statx",
+    "swapoff",
+    "swapon",
+    "symlink",
+    "symlinkat",
+    "sync",
+    "sync_file_range",
+    "syncfs",
+    "tee",
+    "truncate",
+    "umount2",
+    "unlink",
+    "unlinkat",
+    "utimensat",
+    "write",
+    "writev",
 ];
 
 #[cfg(test)]
@@ -403,8 +490,9 @@ mod tests {
     }
 
     #[test]
-    fn table_of_file_syscalls_is_sorted() {
+    fn file_syscalls_are_sorted_and_exist() {
         assert!(FILE_SYSCALLS.is_sorted_by(|left, right| left < right));
+        assert!(FILE_SYSCALLS.iter().all(|name| syscall_names::number(name).is_some()));
     }
 
     #[test]
