@@ -2,7 +2,8 @@
 //! what the loads know of themselves.
 //!
 //! One guest with two vCPUs and a slow disk does one load after the other. During the first, a process of the host
-//! computes on the CPU that the second vCPU is kept on.
+//! computes on the CPU that the second vCPU is kept on. Beside the logs there are the names of the host's `threads` that
+//! were traced for the guest.
 
 use crate::binaries;
 use crate::host::{HostResult, HostRun};
@@ -47,6 +48,12 @@ for task in /proc/$strata/task/*; do
         *) known_load pin "${task##*/}" 0 ;;
     esac
 done
+for thread in $(cat /sys/kernel/tracing/instances/strata-$strata-*/set_event_pid); do
+    case $thread in
+        *[!0-9]*) ;;
+        *) echo "$(cat /proc/$thread/comm)" ;;
+    esac
+done > "$LAB_OUT/threads"
 known_load hog 1 3 40 > "$LAB_OUT/hog.log"
 wait $strata
 status=$?
@@ -56,7 +63,8 @@ tail -n 5 "$LAB_OUT/guest.log"
 exit $status
 "#;
 
-/// Runs the guest once for all tests of one test run; leaves `trace`, `guest.log` and `hog.log`.
+/// Runs the guest once for all tests of one test run; leaves `trace`, `guest.log`, `hog.log` and
+/// `threads`.
 ///
 /// # Errors
 ///
