@@ -6,6 +6,7 @@
 //! All artefacts lie under `target/lab` and are reused.
 
 pub mod agent_scenarios;
+pub mod analysis;
 pub mod applications;
 pub mod bench;
 pub mod binaries;

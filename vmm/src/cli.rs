@@ -15,6 +15,9 @@ use trace_merge::match_rule::MatchRule;
 use trace_merge::report::ReportOptions;
 use trace_merge::session::{LayerKind, is_vm_name};
 
+/// Longest delay of a slow disk, ms: a guest gives up a request after 30 s.
+const MAX_DELAY_MS: u64 = 10_000;
+
 /// Runs virtual machines and traces every layer of them on one clock.
 #[derive(Debug, Parser)]
 #[command(
@@ -457,11 +460,30 @@ fn parse_sub_buffers(text: &str) -> Result<u32, String> {
 }
 
 fn parse_disk(text: &str) -> Result<DiskConfig, String> {
-    let (path, read_only) = text.strip_suffix(",ro").map_or((text, false), |path| (path, true));
-    if path.is_empty() {
+    let mut disk = DiskConfig { path: text.into(), read_only: false, delay: Duration::ZERO };
+    let mut rest = text;
+    // Options from the end, so that a comma in the name of a file is none.
+    while let Some((path, option)) = rest.rsplit_once(',') {
+        match option.split_once('=') {
+            None if option == "ro" => disk.read_only = true,
+            Some(("delay", delay)) => disk.delay = parse_delay(delay)?,
+            _ => break,
+        }
+        rest = path;
+    }
+    if rest.is_empty() {
         return Err("a disk needs a file: --disk FILE or --disk FILE,ro".into());
     }
-    Ok(DiskConfig { path: path.into(), read_only })
+    disk.path = rest.into();
+    Ok(disk)
+}
+
+/// The delay of a slow disk: a number of milliseconds, such as `5ms`.
+fn parse_delay(text: &str) -> Result<Duration, String> {
+    let ms = text.strip_suffix("ms").and_then(|number| number.parse().ok()).filter(|ms| *ms <= MAX_DELAY_MS);
+    let refusal =
+        || format!("'{text}' is no delay of a disk: write milliseconds, up to {MAX_DELAY_MS}, as in 'delay=5ms'");
+    ms.map(Duration::from_millis).ok_or_else(refusal)
 }
 
 fn parse_vm_name(text: &str) -> Result<String, String> {
@@ -512,9 +534,19 @@ mod tests {
     }
 
     #[test]
-    fn disk_may_be_read_only() {
-        assert_eq!(parse_disk("a.img,ro"), Ok(DiskConfig { path: "a.img".into(), read_only: true }));
-        assert_eq!(parse_disk("a.img"), Ok(DiskConfig { path: "a.img".into(), read_only: false }));
+    fn disk_may_be_read_only_and_slow() {
+        let disk = |path: &str, read_only, ms| {
+            Ok(DiskConfig { path: path.into(), read_only, delay: Duration::from_millis(ms) })
+        };
+
+        assert_eq!(parse_disk("a.img"), disk("a.img", false, 0));
+        assert_eq!(parse_disk("a.img,ro"), disk("a.img", true, 0));
+        assert_eq!(parse_disk("a.img,delay=5ms"), disk("a.img", false, 5));
+        assert_eq!(parse_disk("a,b.img,delay=20ms,ro"), disk("a,b.img", true, 20));
+        assert_eq!(parse_disk("a,b"), disk("a,b", false, 0));
+        assert!(parse_disk(",ro").is_err());
+        assert!(parse_disk("a.img,delay=5").unwrap_err().contains("'delay=5ms'"));
+        assert!(parse_disk("a.img,delay=99999999ms").is_err());
     }
 
     #[test]
