@@ -12,6 +12,7 @@ pub mod cpuid;
 pub mod debugfs;
 mod event_loop;
 pub mod exit;
+pub mod fault_state;
 mod hypervisor;
 pub mod layout;
 pub mod loader;

@@ -21,6 +21,7 @@ use vmm_sys_util::signal::{SIGRTMIN, register_signal_handler};
 
 use super::control::VcpuClock;
 use super::exit::{self, Verdict};
+use super::fault_state::FaultState;
 use super::observer::{ControlEvent, Observer};
 use super::outcome::{Outcome, RunError};
 use super::peripherals::Peripherals;
@@ -339,7 +340,9 @@ impl Vcpu {
             }
             Verdict::PowerOff => Some(Outcome::PowerOff),
             Verdict::Reset => Some(Outcome::Reboot),
-            Verdict::TripleFault => Some(Outcome::TripleFault { vcpu }),
+            Verdict::TripleFault => {
+                Some(Outcome::TripleFault { vcpu, state: FaultState::read(&self.fd).map(Box::new) })
+            }
             Verdict::InternalError => Some(self.internal_error()),
             Verdict::EntryFailed { hardware_reason } => {
                 Some(Outcome::Failed(RunError::EntryFailed { vcpu, hardware_reason }))
