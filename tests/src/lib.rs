@@ -10,6 +10,7 @@ pub mod binaries;
 pub mod demo;
 pub mod direct;
 pub mod flight;
+pub mod flight_check;
 pub mod fuzz;
 pub mod guest;
 pub mod headers;
