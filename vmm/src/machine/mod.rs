@@ -14,6 +14,7 @@ mod event_loop;
 pub mod exit;
 pub mod fault_state;
 mod hypervisor;
+mod kick_timer;
 pub mod layout;
 pub mod loader;
 mod memory;
