@@ -16,6 +16,7 @@ pub mod debian_guest;
 pub mod demo;
 pub mod direct;
 pub mod flight;
+pub mod flight_check;
 pub mod fuzz;
 pub mod guest;
 pub mod host;

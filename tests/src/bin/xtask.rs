@@ -6,7 +6,10 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use lab::kernel_packages::KernelChoice;
 use lab::paths::Paths;
-use lab::{bench, demo, fuzz, host, kmod, nested, package, progress, provision, scenarios, suite};
+use lab::{
+    bench, binaries, demo, flight, flight_check, fuzz, host, kmod, nested, package, progress, provision, scenarios,
+    suite,
+};
 
 /// Builds, demonstrates and tests Strata.
 #[derive(Parser)]
@@ -105,6 +108,15 @@ enum LabTask {
         #[arg(long, value_name = "SUITE")]
         kernel: Option<KernelChoice>,
     },
+    /// Let a flight recorder run, take snapshots, let the guest panic; kill another guest's monitor and recover its
+    /// trace; judge all traces.
+    ///
+    /// Example: cargo xtask lab flight --seconds 180
+    Flight {
+        /// How long each guest works, seconds.
+        #[arg(long, value_name = "N", default_value_t = flight::SECONDS, value_parser = clap::value_parser!(u64).range(2..=86_400))]
+        seconds: u64,
+    },
     /// Run a shell script on an emulated host: a stock kernel with KVM.
     Run {
         /// The script; it finds the files in $LAB and leaves results in $LAB_OUT.
@@ -164,8 +176,21 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             let lab = provision::lab(&paths)?;
             println!("{}", lab.agent.display());
         }
+        Task::Lab(LabTask::Flight { seconds }) => run_flight(&paths, seconds)?,
         Task::Lab(LabTask::Run { script, files }) => run_script(&paths, &script, &files)?,
     }
+    Ok(())
+}
+
+fn run_flight(paths: &Paths, seconds: u64) -> anyhow::Result<()> {
+    let lab = provision::lab(paths)?;
+    let result = progress::step("running the flight recorder, a panic and a kill", || {
+        flight::run(&lab, "flight-long", seconds)
+    })?;
+    let strata = binaries::located(paths).strata;
+    let findings = progress::step("judging the traces", || flight_check::check(&result.output, &strata))?;
+    findings.iter().for_each(|finding| println!("{finding}"));
+    progress::note(&format!("results in {}", result.output.display()));
     Ok(())
 }
 
