@@ -15,6 +15,9 @@ use trace_merge::match_rule::MatchRule;
 use trace_merge::report::ReportOptions;
 use trace_merge::session::{LayerKind, is_vm_name};
 
+/// Longest delay of a slow disk, ms: a guest gives up a request after 30 s.
+const MAX_DELAY_MS: u64 = 10_000;
+
 /// Runs virtual machines and traces every layer of them on one clock.
 #[derive(Debug, Parser)]
 #[command(
@@ -45,7 +48,7 @@ pub enum Command {
     Report(ReportArgs),
     /// Check a trace: guest records lie inside their vCPU's time in the guest, streams are in order
     Check(ReadArgs),
-    /// Make one trace of two, relating their clocks by matched events
+    /// Make one trace of several: of VMs on one host, or of two hosts by matched events
     Merge(MergeArgs),
     /// List the VMs that are running, and those whose process died with a trace to recover
     Ps(PsArgs),
@@ -269,7 +272,8 @@ pub struct RecoverArgs {
 #[command(after_help = "Examples:\n  \
     strata events trace | less\n  \
     strata events trace --layer guest-kernel --layer host-kernel --from 0.2 --to 0.25\n  \
-    strata events trace --json | jq 'select(.event == \"kvm:kvm_exit\")'")]
+    strata events trace --json | jq 'select(.event == \"kvm:kvm_exit\")'\n  \
+    strata events trace --layer guest-kernel --count")]
 pub struct EventsArgs {
     /// Trace folder
     pub trace: PathBuf,
@@ -288,6 +292,9 @@ pub struct EventsArgs {
     /// One JSON object per line
     #[arg(long)]
     pub json: bool,
+    /// Only say how many records there are
+    #[arg(long, conflicts_with = "utc")]
+    pub count: bool,
 }
 
 /// Arguments of `strata report`.
@@ -350,6 +357,8 @@ pub enum ReportCommand {
     Wakeups(WindowArgs),
     /// System calls of each guest process: count, time, errors, page faults inside
     Syscalls(WindowArgs),
+    /// Interrupts handled, by CPU, and the delivery of those that KVM injects
+    Irqs(WindowArgs),
     /// Waiting for locks of the guest's kernel, by lock and call site, and for futexes
     Locks(WindowArgs),
 }
@@ -391,17 +400,21 @@ pub struct ReadArgs {
 /// Arguments of `strata merge`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A rule says that each such event of the first trace happened before (after) its counterpart in \
-    the second. There have to be rules for both directions, as for messages and their answers. Without a rule the \
-    traces have to be on one clock. The result is on the clock of the first trace; its error bound and how it was \
-    found are in its session.json.\n\nExample:\n  \
+    after_help = "Traces of VMs that ran on one host since one boot are on one clock: their VMs are put side by side \
+    (of two with one name the later is called NAME-2), and what their host-kernel layers both have is kept once.\n\n\
+    Two traces of different hosts need rules. A rule says that each such event of the first trace happened before \
+    (after) its counterpart in the second. There have to be rules for both directions, as for messages and their \
+    answers. The result is on the clock of the first trace; its error bound and how it was found are in its \
+    session.json.\n\nExamples:\n  \
+    strata merge web db cache -o all\n  \
     strata merge a b -o both --match 'net:send before net:receive by seq' --match 'net:receive after net:send by seq'"
 )]
 pub struct MergeArgs {
     /// Trace whose clock the result has
     pub first: PathBuf,
-    /// The other trace
-    pub second: PathBuf,
+    /// The other traces
+    #[arg(required = true)]
+    pub others: Vec<PathBuf>,
     /// Which events belong together: 'EVENT before|after EVENT [by FIELD[=FIELD],...]'. May be repeated
     #[arg(long = "match", value_name = "RULE")]
     pub rules: Vec<MatchRule>,
@@ -447,11 +460,30 @@ fn parse_sub_buffers(text: &str) -> Result<u32, String> {
 }
 
 fn parse_disk(text: &str) -> Result<DiskConfig, String> {
-    let (path, read_only) = text.strip_suffix(",ro").map_or((text, false), |path| (path, true));
-    if path.is_empty() {
+    let mut disk = DiskConfig { path: text.into(), read_only: false, delay: Duration::ZERO };
+    let mut rest = text;
+    // Options from the end, so that a comma in the name of a file is none.
+    while let Some((path, option)) = rest.rsplit_once(',') {
+        match option.split_once('=') {
+            None if option == "ro" => disk.read_only = true,
+            Some(("delay", delay)) => disk.delay = parse_delay(delay)?,
+            _ => break,
+        }
+        rest = path;
+    }
+    if rest.is_empty() {
         return Err("a disk needs a file: --disk FILE or --disk FILE,ro".into());
     }
-    Ok(DiskConfig { path: path.into(), read_only })
+    disk.path = rest.into();
+    Ok(disk)
+}
+
+/// The delay of a slow disk: a number of milliseconds, such as `5ms`.
+fn parse_delay(text: &str) -> Result<Duration, String> {
+    let ms = text.strip_suffix("ms").and_then(|number| number.parse().ok()).filter(|ms| *ms <= MAX_DELAY_MS);
+    let refusal =
+        || format!("'{text}' is no delay of a disk: write milliseconds, up to {MAX_DELAY_MS}, as in 'delay=5ms'");
+    ms.map(Duration::from_millis).ok_or_else(refusal)
 }
 
 fn parse_vm_name(text: &str) -> Result<String, String> {
@@ -502,9 +534,19 @@ mod tests {
     }
 
     #[test]
-    fn disk_may_be_read_only() {
-        assert_eq!(parse_disk("a.img,ro"), Ok(DiskConfig { path: "a.img".into(), read_only: true }));
-        assert_eq!(parse_disk("a.img"), Ok(DiskConfig { path: "a.img".into(), read_only: false }));
+    fn disk_may_be_read_only_and_slow() {
+        let disk = |path: &str, read_only, ms| {
+            Ok(DiskConfig { path: path.into(), read_only, delay: Duration::from_millis(ms) })
+        };
+
+        assert_eq!(parse_disk("a.img"), disk("a.img", false, 0));
+        assert_eq!(parse_disk("a.img,ro"), disk("a.img", true, 0));
+        assert_eq!(parse_disk("a.img,delay=5ms"), disk("a.img", false, 5));
+        assert_eq!(parse_disk("a,b.img,delay=20ms,ro"), disk("a,b.img", true, 20));
+        assert_eq!(parse_disk("a,b"), disk("a,b", false, 0));
+        assert!(parse_disk(",ro").is_err());
+        assert!(parse_disk("a.img,delay=5").unwrap_err().contains("'delay=5ms'"));
+        assert!(parse_disk("a.img,delay=99999999ms").is_err());
     }
 
     #[test]
