@@ -1,4 +1,5 @@
-//! Building the guest kernel module: the Rust object with kernel flags, the C shim with the kernel's own build system.
+//! Building the guest kernel module: the Rust object with kernel flags, the C shim and the units of the kernel's trace
+//! headers with the kernel's own build system.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -8,12 +9,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use object::{Object, ObjectSection, ObjectSymbol, RelocationTarget, SymbolKind};
+use strata_kmod::module_file::{ModuleEvents, ModuleFileError};
 
 use crate::binaries::cargo;
 use crate::headers::{self, HeadersError};
 use crate::object_gates::{self, GateError};
 use crate::paths::Paths;
+use crate::private_types::{Btf, BtfError};
 use crate::process::{self, ProcessError};
+use crate::tracepoint_units::{self, LeftOut, UnitsError};
 
 /// Named explicitly, so that the flags do not reach build scripts and procedural macros.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -49,6 +53,10 @@ const LINK_SCRIPT: &str = "rust.lds";
 const GENERATED_HEADER: &str = "strata_abi.h";
 /// The module's file name.
 const MODULE: &str = "strata.ko";
+/// The folder of headers that take the place of the kernel's own.
+const SHADOW: &str = "shadow";
+/// The generated list of what the module lacks.
+const MISSING_SOURCE: &str = "strata_missing.c";
 
 /// Why the module could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +70,21 @@ pub enum KmodError {
     /// The object code is not fit for the kernel.
     #[error(transparent)]
     Gate(#[from] GateError),
+    /// The units of the kernel's trace headers could not be made.
+    #[error(transparent)]
+    Units(#[from] UnitsError),
+    /// The kernel's BTF cannot be used.
+    #[error(transparent)]
+    Btf(#[from] BtfError),
+    /// The finished module does not tell its events.
+    #[error("the events of {} cannot be read", path.display())]
+    Events {
+        /// The module.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: ModuleFileError,
+    },
     /// A file could not be read or written.
     #[error("cannot use {}", path.display())]
     File {
@@ -88,24 +111,46 @@ pub enum KmodError {
     NoLibrary(PathBuf),
 }
 
+/// A module that was built.
+#[derive(Debug)]
+pub struct Built {
+    /// What it records, and what of the kernel it does not.
+    pub events: ModuleEvents,
+    /// Trace headers that are not in it.
+    pub left_out: Vec<LeftOut>,
+    /// Whether the kernel's BTF was there: without it, headers that look into private structures are left out.
+    pub with_btf: bool,
+}
+
 /// Builds the module for the kernel whose header tree is `kernel_headers`, checks its object code and writes it to
-/// `out`.
+/// `out`. `btf` is a file with the kernel's BTF; where there is none, it is looked for where kernels keep it.
 ///
 /// # Errors
 ///
 /// When the headers cannot be used, a build step fails (the error names its log) or an object gate does not pass.
-pub fn build(paths: &Paths, kernel_headers: &Path, out: &Path) -> Result<(), KmodError> {
+pub fn build(paths: &Paths, kernel_headers: &Path, btf: Option<&Path>, out: &Path) -> Result<Built, KmodError> {
     let kernel_headers = fs::canonicalize(kernel_headers).map_err(file_error(kernel_headers))?;
     let release = headers::release(&kernel_headers)?;
     let folder = paths.builds().join(format!("kmod-{release}"));
-    copy_shim(&paths.workspace().join("guest-agent/kmod"), &folder)?;
+    let source = paths.workspace().join("guest-agent/kmod");
+    copy_shim(&source, &folder)?;
+    copy_headers(&source.join(SHADOW), &folder.join(SHADOW))?;
     let header = folder.join(GENERATED_HEADER);
-    write_if_changed(&header, shared_ring::c_header::c_header(strata_kmod::catalog::EVENTS).as_bytes())?;
+    write_if_changed(&header, shared_ring::c_header::c_header().as_bytes())?;
 
     let libraries = build_rust(paths)?;
     let object = folder.join("rust.o_shipped");
     link_rust(&libraries, &folder.join(LINK_SCRIPT), &object, &paths.logs().join("kmod-link.log"))?;
     object_gates::check_object(&object)?;
+
+    let btf = match btf {
+        Some(file) => Some(file.to_path_buf()),
+        None => find_btf(paths, &kernel_headers, &release),
+    };
+    let btf = btf.map(|file| Btf::open(&file, &folder.join("btf"))).transpose()?;
+    let log = paths.logs().join("kmod-units.log");
+    let units = tracepoint_units::make(&kernel_headers, &folder, btf.as_ref(), &log)?;
+    write_if_changed(&folder.join(MISSING_SOURCE), missing_source(&units.missing()).as_bytes())?;
 
     let log = paths.logs().join("kmod-make.log");
     let mut make = Command::new("make");
@@ -127,7 +172,34 @@ pub fn build(paths: &Paths, kernel_headers: &Path, out: &Path) -> Result<(), Kmo
     let mut strip = Command::new("strip");
     strip.arg("--strip-debug").arg("-o").arg(&partial).arg(folder.join(MODULE));
     process::run_logged(&mut strip, &paths.logs().join("kmod-strip.log"))?;
-    fs::rename(&partial, out).map_err(file_error(out))
+    let module = fs::read(&partial).map_err(file_error(&partial))?;
+    let events = ModuleEvents::read(&module).map_err(|source| KmodError::Events { path: partial.clone(), source })?;
+    fs::rename(&partial, out).map_err(file_error(out))?;
+    Ok(Built { events, left_out: units.left_out(), with_btf: btf.is_some() })
+}
+
+/// Where the BTF of the kernel `release` may be: beside its headers, among the lab's kernels, or in the running kernel.
+fn find_btf(paths: &Paths, kernel_headers: &Path, release: &str) -> Option<PathBuf> {
+    let running = fs::read_to_string("/proc/sys/kernel/osrelease").is_ok_and(|running| running.trim() == release);
+    let candidates = [
+        Some(kernel_headers.join("vmlinux")),
+        Some(paths.kernels().join(format!("vmlinux-{release}"))),
+        Some(PathBuf::from(format!("/usr/lib/debug/boot/vmlinux-{release}"))),
+        running.then(|| PathBuf::from("/sys/kernel/btf/vmlinux")),
+    ];
+    candidates.into_iter().flatten().find(|path| path.exists())
+}
+
+/// A C file that keeps the lines `missing` in the module, in memory that is freed once it is initialised.
+fn missing_source(missing: &str) -> String {
+    let mut text =
+        String::from("/* Generated: what the kernel has and the module lacks. */\n#include <linux/compiler.h>\n\n");
+    text.push_str("static const char strata_missing[] __used __section(\".init.strata_missing\") =");
+    for line in missing.lines() {
+        let line = line.replace('\\', "\\\\").replace('"', "\\\"").replace('\t', "\\t").replace('?', "\\?");
+        text.push_str(&format!("\n\t\"{line}\\n\""));
+    }
+    text + "\n\t\"\";\n"
 }
 
 fn file_error(path: &Path) -> impl FnOnce(io::Error) -> KmodError + use<> {
@@ -161,9 +233,28 @@ fn copy_shim(source: &Path, folder: &Path) -> Result<(), KmodError> {
         let name = entry.file_name();
         let is_source = Path::new(&name).extension().is_some_and(|ending| ending == "c" || ending == "h");
         // the kernel's build generates NAME.mod.c itself
-        let generated = name == GENERATED_HEADER || name.to_string_lossy().ends_with(".mod.c");
+        let text = name.to_string_lossy();
+        let generated = name == GENERATED_HEADER
+            || name == MISSING_SOURCE
+            || text.ends_with(".mod.c")
+            || text.starts_with(tracepoint_units::PREFIX);
         if is_source && !generated && !names.contains(&name) {
             fs::remove_file(entry.path()).map_err(file_error(&entry.path()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies the headers in `source` and the folders below it.
+fn copy_headers(source: &Path, folder: &Path) -> Result<(), KmodError> {
+    fs::create_dir_all(folder).map_err(file_error(folder))?;
+    for entry in fs::read_dir(source).map_err(file_error(source))? {
+        let path = entry.map_err(file_error(source))?.path();
+        let to = folder.join(path.file_name().unwrap_or_default());
+        if path.is_dir() {
+            copy_headers(&path, &to)?;
+        } else {
+            write_if_changed(&to, &fs::read(&path).map_err(file_error(&path))?)?;
         }
     }
     Ok(())
@@ -367,7 +458,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let paths = Paths::new(folder.path().into(), folder.path().join("lab"));
 
-        let error = build(&paths, Path::new("/nonexistent/headers"), &folder.path().join("x.ko")).unwrap_err();
+        let error = build(&paths, Path::new("/nonexistent/headers"), None, &folder.path().join("x.ko")).unwrap_err();
 
         assert!(error.to_string().contains("/nonexistent/headers"));
     }

@@ -163,12 +163,7 @@ impl<'t> Printer<'t> {
             line.extend_from_slice(separator.as_bytes());
             line.extend_from_slice(field.name.as_bytes());
             line.extend_from_slice(b" = ");
-            match value {
-                Value::Unsigned(number) if field.hex => put(line, format_args!("{number:#x}")),
-                Value::Unsigned(number) => put(line, format_args!("{number}")),
-                Value::Signed(number) => put(line, format_args!("{number}")),
-                Value::Text(text) => put_text(line, text),
-            }
+            put_value(line, value, field.hex);
             separator = ", ";
         }
         line.push(b'\n');
@@ -188,11 +183,7 @@ impl<'t> Printer<'t> {
             line.extend_from_slice(separator.as_bytes());
             put_json(line, &field.name);
             line.push(b':');
-            match value {
-                Value::Unsigned(number) => put(line, format_args!("{number}")),
-                Value::Signed(number) => put(line, format_args!("{number}")),
-                Value::Text(text) => put_json(line, &String::from_utf8_lossy(text)),
-            }
+            put_json_value(line, value);
             separator = ",";
         }
         line.extend_from_slice(b"}}\n");
@@ -241,6 +232,41 @@ fn put_text(line: &mut Vec<u8>, text: &[u8]) {
         }
     }
     line.push(b'"');
+}
+
+/// A value in columns.
+fn put_value(line: &mut Vec<u8>, value: Value<'_>, hex: bool) {
+    match value {
+        Value::Unsigned(number) if hex => put(line, format_args!("{number:#x}")),
+        Value::Unsigned(number) => put(line, format_args!("{number}")),
+        Value::Signed(number) => put(line, format_args!("{number}")),
+        Value::Text(text) => put_text(line, text),
+        Value::Array(elements) => {
+            line.push(b'[');
+            for (index, element) in elements.iter().enumerate() {
+                line.extend_from_slice(if index == 0 { b"" } else { b", " });
+                put_value(line, element, hex);
+            }
+            line.push(b']');
+        }
+    }
+}
+
+/// A value as JSON.
+fn put_json_value(line: &mut Vec<u8>, value: Value<'_>) {
+    match value {
+        Value::Unsigned(number) => put(line, format_args!("{number}")),
+        Value::Signed(number) => put(line, format_args!("{number}")),
+        Value::Text(text) => put_json(line, &String::from_utf8_lossy(text)),
+        Value::Array(elements) => {
+            line.push(b'[');
+            for (index, element) in elements.iter().enumerate() {
+                line.extend_from_slice(if index == 0 { b"" } else { b"," });
+                put_json_value(line, element);
+            }
+            line.push(b']');
+        }
+    }
 }
 
 fn put_json(line: &mut Vec<u8>, text: &str) {

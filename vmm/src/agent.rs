@@ -5,6 +5,7 @@ use cpio::newc;
 use object::{Object, ObjectSection};
 use std::io;
 use std::path::{Path, PathBuf};
+use strata_kmod::module_file::{ModuleEvents, ModuleFileError};
 use thiserror::Error;
 
 /// The first program, compiled by the build script.
@@ -26,6 +27,15 @@ pub enum AgentError {
     /// The file is not the agent's kernel module.
     #[error("'{}' is not strata's kernel module: build it with `cargo xtask kmod --kernel-headers DIR`", .0.display())]
     NotTheModule(PathBuf),
+    /// It is the module, but not one whose events can be read.
+    #[error("'{}' cannot be used: build it anew with `cargo xtask kmod --kernel-headers DIR`", module.display())]
+    Events {
+        /// The module's file.
+        module: PathBuf,
+        /// Why.
+        #[source]
+        source: ModuleFileError,
+    },
     /// It was built for another kernel.
     #[error(
         "the agent '{}' is built for kernel {built_for}, but '{}' is kernel {release}: build the agent for that kernel \
@@ -61,6 +71,17 @@ pub fn check_module(module: &Path, module_bytes: &[u8], kernel: &Path, kernel_by
         }),
         _ => Ok(()),
     }
+}
+
+/// The events that the file `module` (with content `bytes`) records, if it is the agent's kernel module.
+///
+/// # Errors
+/// It is something else, or damaged.
+pub fn events(module: &Path, bytes: &[u8]) -> Result<ModuleEvents, AgentError> {
+    if module_release(bytes).is_none() {
+        return Err(AgentError::NotTheModule(module.to_path_buf()));
+    }
+    ModuleEvents::read(bytes).map_err(|source| AgentError::Events { module: module.to_path_buf(), source })
 }
 
 /// The kernel release that `module` was built for, if it is the agent's module.
@@ -198,6 +219,13 @@ mod tests {
 
         assert!(check(b"text", &bzimage(b"6.1.0 ")).unwrap_err().contains("'a.ko' is not strata's kernel module"));
         assert!(check(&other, &bzimage(b"6.1.0 ")).unwrap_err().contains("is not strata's kernel module"));
+    }
+
+    #[test]
+    fn module_of_a_version_without_descriptors_is_refused() {
+        let error = events(Path::new("a.ko"), &agent()).unwrap_err();
+
+        assert!(matches!(error, AgentError::Events { source: ModuleFileError::NoEvents, .. }));
     }
 
     #[test]

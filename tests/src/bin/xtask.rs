@@ -41,6 +41,9 @@ enum Task {
         /// The kernel's header tree: what `make -C` takes, such as /lib/modules/VERSION/build.
         #[arg(long, value_name = "DIR")]
         kernel_headers: PathBuf,
+        /// The kernel's BTF, raw or in an ELF file: private structures come from it.
+        #[arg(long, value_name = "FILE")]
+        btf: Option<PathBuf>,
         /// The module to write.
         #[arg(long, value_name = "FILE", default_value = "strata.ko")]
         out: PathBuf,
@@ -104,9 +107,14 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Task::Demo { out, keep } => demo::run(&paths, &out, keep)?,
         Task::Test => suite::run(&paths)?,
         Task::Fuzz { target, seconds } => fuzz::run(&paths, seconds, target.as_deref())?,
-        Task::Kmod { kernel_headers, out } => {
-            progress::step("building the guest kernel module", || kmod::build(&paths, &kernel_headers, &out))?;
-            println!("{}", out.display());
+        Task::Kmod { kernel_headers, btf, out } => {
+            let build = || kmod::build(&paths, &kernel_headers, btf.as_deref(), &out);
+            let built = progress::step("building the guest kernel module", build)?;
+            for header in &built.left_out {
+                println!("left out: {} {}", header.header, header.reason);
+            }
+            let (events, missing) = (built.events.events.len(), built.events.missing.len());
+            println!("{}: {events} events; the kernel has {missing} more", out.display());
         }
         Task::Bench(BenchTask::Clock) => bench::clock::run(&paths)?,
         Task::Bench(BenchTask::Ring { repetitions, json, update_document }) => {
