@@ -41,6 +41,17 @@ pub fn build_exchange(paths: &Paths) -> Result<PathBuf, ProcessError> {
     Ok(target_folder.join(TARGET).join("release/examples/exchange"))
 }
 
+/// Builds the program that builds the guest kernel module where there is no cargo.
+///
+/// # Errors
+///
+/// When cargo fails; the error names its log.
+pub fn build_module_builder(paths: &Paths) -> Result<PathBuf, ProcessError> {
+    let target_folder = static_target(paths);
+    cargo_build(paths, &target_folder, &["-p", "strata-kmod-build"], "build-module-builder")?;
+    Ok(target_folder.join(TARGET).join("release/strata-kmod-build"))
+}
+
 /// Where [`build`] puts the programs, without building them.
 #[must_use]
 pub fn located(paths: &Paths) -> Binaries {

@@ -3,12 +3,13 @@
 #![allow(unsafe_code)] // Streams are memory-mapped files.
 
 use crate::clock::Clock;
-use crate::schema::{Schema, Schemas};
+use crate::schema::{Schema, Schemas, Value};
 use crate::session::{Layer, LayerKind, Session, SessionError, StreamDescription};
 use memmap2::Mmap;
 use shared_ring::consumer::Lost;
 use shared_ring::layout::{CTF_MAGIC, PACKET_HEADER_SIZE, PacketHeader, padded};
 use shared_ring::packet::{Records, read_header};
+use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -93,6 +94,7 @@ impl Damage {
 /// A recording, opened.
 #[derive(Debug)]
 pub struct Trace {
+    folder: PathBuf,
     session: Session,
     layers: Vec<TraceLayer>,
 }
@@ -116,6 +118,9 @@ pub struct Stream {
     pub description: StreamDescription,
     /// Whether `session.json` says that the stream holds records, but its file is empty or not there.
     pub absent: bool,
+    /// Whether loss that a packet counts lies behind the packet. A ring is found full when a packet is to be opened; of
+    /// loss in the host's kernel one learns with the records after it.
+    loss_lies_behind: bool,
     /// `None` for an empty or absent file, which cannot be mapped.
     map: Option<Mmap>,
     packet_size: usize,
@@ -138,7 +143,13 @@ impl Trace {
             let key = |layer: &TraceLayer| (layer.description.kind, layer.description.path.clone());
             key(left).cmp(&key(right))
         });
-        Ok(Self { session, layers })
+        Ok(Self { folder: dir.into(), session, layers })
+    }
+
+    /// Its folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// What `session.json` says.
@@ -199,6 +210,9 @@ impl TraceLayer {
             from: 0,
             sequence: None,
             skipped: 0,
+            gap: false,
+            gap_follows: false,
+            overwritten: 0,
             tail: Tail::EMPTY,
             read: 0,
             passed_over: false,
@@ -239,7 +253,8 @@ impl Stream {
         };
         let absent = map.is_none() && description.records > 0;
         let packet_size = usize::try_from(layer.packet_size).unwrap_or(usize::MAX);
-        Ok(Self { description, absent, map, packet_size, uuid: layer.uuid.into_bytes() })
+        let loss_lies_behind = layer.kind != LayerKind::HostKernel;
+        Ok(Self { description, absent, loss_lies_behind, map, packet_size, uuid: layer.uuid.into_bytes() })
     }
 
     fn bytes(&self) -> &[u8] {
@@ -249,6 +264,12 @@ impl Stream {
     /// Number of packets that the file has room for.
     const fn packets_in(&self, bytes: usize) -> usize {
         bytes / self.packet_size
+    }
+
+    /// The headers of the packets that can be believed, with their indices in the file, in its order.
+    pub fn headers(&self) -> impl Iterator<Item = (usize, PacketHeader)> {
+        let packets = 0..self.packets_in(self.bytes().len());
+        packets.filter_map(|index| Some((index, self.packet(index)?.1)))
     }
 
     /// The `index`th packet of the file and its header; `None` when it is no packet of this stream.
@@ -293,6 +314,61 @@ pub struct StreamRecord<'t> {
     pub payload: &'t [u8],
     /// Index in the file of the packet that holds it.
     pub packet: usize,
+    /// Whether records of its stream may be missing between the record before it and this one: they were lost,
+    /// overwritten or damaged. What was known of a state before a gap may no longer hold after it. The beginning of a
+    /// stream is no gap.
+    pub after_gap: bool,
+}
+
+impl<'t> StreamRecord<'t> {
+    /// The value of the field `name`.
+    #[must_use]
+    pub fn value(&self, name: &str) -> Option<Value<'t>> {
+        self.schema.fields(self.payload).find(|(field, _)| field.name == name).map(|(_, value)| value)
+    }
+
+    /// The integer field `name`; one that does not fit wraps, so that a cast gives its bits.
+    #[must_use]
+    pub fn number(&self, name: &str) -> Option<i64> {
+        match self.value(name)? {
+            Value::Unsigned(number) => Some(number.cast_signed()),
+            Value::Signed(number) => Some(number),
+            Value::Text(_) | Value::Array(_) => None,
+        }
+    }
+
+    /// The integer field `name` as an unsigned one: an address, a size.
+    #[must_use]
+    pub fn unsigned(&self, name: &str) -> Option<u64> {
+        self.number(name).map(i64::cast_unsigned)
+    }
+
+    /// Argument `index` of a system call, of `raw_syscalls:sys_enter`.
+    #[must_use]
+    pub fn argument(&self, index: usize) -> Option<u64> {
+        match self.value("args")? {
+            Value::Array(arguments) => arguments.get(index),
+            _ => None,
+        }
+    }
+
+    /// The addresses in the array field `name`; none when there is no such field.
+    #[must_use]
+    pub fn addresses(&self, name: &str) -> Vec<u64> {
+        match self.value(name) {
+            Some(Value::Array(addresses)) => (0..addresses.len()).filter_map(|index| addresses.get(index)).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The text field `name`; what is no UTF-8 in it is replaced.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<Cow<'t, str>> {
+        match self.value(name)? {
+            Value::Text(text) => Some(String::from_utf8_lossy(text)),
+            Value::Unsigned(_) | Value::Signed(_) | Value::Array(_) => None,
+        }
+    }
 }
 
 /// What the header of the last packet that was read says about the stream up to there.
@@ -328,6 +404,12 @@ pub struct StreamRecords<'t> {
     sequence: Option<u64>,
     /// Damaged packets since then.
     skipped: u64,
+    /// Whether records may be missing before the next one.
+    gap: bool,
+    /// Whether records may be missing after the current packet.
+    gap_follows: bool,
+    /// Sub-buffers that a flight recorder had overwritten by the last packet that was read.
+    overwritten: u64,
     tail: Tail,
     /// Records read.
     read: u64,
@@ -398,12 +480,31 @@ impl<'t> StreamRecords<'t> {
         // A number that went back counts as one packet out of place.
         let gap = header.sequence.checked_sub(expected).unwrap_or(1);
         self.damage.missing_packets = self.damage.missing_packets.saturating_add(gap);
+        self.note_gaps(header, gap > 0);
         (self.sequence, self.skipped) = (Some(header.sequence), 0);
         self.tail.packets += 1;
         self.tail.content_bytes += header.content_size.div_ceil(8);
         self.tail.rejected_bytes = header.rejected_bytes;
         self.tail.lost =
             Lost { full: header.lost_full, wrapped: header.lost_wrapped, too_large: header.lost_too_large };
+    }
+}
+
+impl StreamRecords<'_> {
+    /// Finds out whether records may be missing before or after the packet that `header` begins. Rejected and overwritten
+    /// bytes may have lain on either side.
+    const fn note_gaps(&mut self, header: &PacketHeader, packets_are_missing: bool) {
+        let before = &self.tail;
+        let lost = header.lost_full > before.lost.full
+            || header.lost_wrapped > before.lost.wrapped
+            || header.lost_too_large > before.lost.too_large;
+        let around = header.rejected_bytes > before.rejected_bytes
+            || header.overwritten > self.overwritten
+            || (lost && !self.stream.loss_lies_behind);
+        let is_first = before.packets == 0;
+        self.gap |= !is_first && (packets_are_missing || self.skipped > 0 || self.gap_follows || around);
+        self.gap_follows = lost || around;
+        self.overwritten = header.overwritten;
     }
 }
 
@@ -421,6 +522,7 @@ impl<'t> Iterator for StreamRecords<'t> {
             let Some(record) = packet.records.next() else {
                 let unread = packet.content.saturating_sub(packet.records.offset());
                 self.damage.bytes = self.damage.bytes.saturating_add(unread as u64);
+                self.gap_follows |= unread > 0;
                 self.current = None;
                 continue;
             };
@@ -429,14 +531,21 @@ impl<'t> Iterator for StreamRecords<'t> {
             match self.schemas.get(record.id).filter(|schema| schema.accepts(record.payload)) {
                 Some(_) if record.time < self.from => {}
                 Some(schema) => {
-                    return Some(StreamRecord { time: record.time, schema, payload: record.payload, packet: index });
+                    let (time, payload) = (record.time, record.payload);
+                    let after_gap = std::mem::take(&mut self.gap);
+                    return Some(StreamRecord { time, schema, payload, packet: index, after_gap });
                 }
-                None => self.damage.records += 1,
+                None => {
+                    self.damage.records += 1;
+                    self.gap = true;
+                }
             }
         }
     }
 }
 
+#[cfg(test)]
+mod gap_tests;
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;

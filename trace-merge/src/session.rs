@@ -167,6 +167,36 @@ pub struct Guest {
     pub kernel: String,
     /// ABI version of the agent.
     pub agent_abi: u64,
+    /// Processes that found no free slot to record into: what they did is missing, or begins late.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub processes_refused: u64,
+    /// Processes whose user had as many slots as one user gets.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub processes_over_quota: u64,
+}
+
+impl Guest {
+    /// What applications' layers lack because not every process had a slot to record into.
+    #[must_use]
+    pub fn missing_processes(&self) -> Option<Missing> {
+        let counts = [
+            (self.processes_refused, "found no free process slot"),
+            (self.processes_over_quota, "had a user whose other processes had as many slots as one user gets"),
+        ];
+        let parts: Vec<String> = counts
+            .iter()
+            .filter(|(processes, _)| *processes > 0)
+            .map(|(processes, what)| format!("{processes} processes {what}"))
+            .collect();
+        (!parts.is_empty()).then(|| Missing {
+            layer: LayerKind::GuestUser,
+            reason: format!(
+                "{}: their events are missing, or counted as lost up to when they got one",
+                parts.join("; ")
+            ),
+            fix: "trace fewer processes at a time, or raise the module's parameter slots_per_user".into(),
+        })
+    }
 }
 
 /// Kind of a layer; the order is the one in which records of the same time are shown.
@@ -297,6 +327,11 @@ pub struct Missing {
     pub reason: String,
     /// What to do about it, one line.
     pub fix: String,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(value: &u64) -> bool {
+    *value == 0
 }
 
 /// The part of `session.json` that every version has.
@@ -557,5 +592,20 @@ pub(crate) mod tests {
     fn layer_names_are_read_as_they_are_written() {
         assert_eq!(LayerKind::ALL.map(|kind| kind.name().parse()), LayerKind::ALL.map(Ok));
         assert!("kernel".parse::<LayerKind>().unwrap_err().to_string().contains("guest-kernel"));
+    }
+
+    #[test]
+    fn processes_without_a_slot_are_missing_with_their_number() {
+        let guest = |refused, over_quota| Guest {
+            kernel: "6.1".into(),
+            agent_abi: 1,
+            processes_refused: refused,
+            processes_over_quota: over_quota,
+        };
+
+        let missing = guest(3, 2).missing_processes().unwrap();
+
+        assert_eq!(guest(0, 0).missing_processes(), None);
+        assert!(missing.reason.contains("3 processes found no free process slot; 2 processes had a user"));
     }
 }

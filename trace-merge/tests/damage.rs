@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use trace_merge::check::{self, CheckOptions};
 use trace_merge::clock::{Clock, UtcAnchor};
 use trace_merge::events::{self, EventsOptions};
-use trace_merge::report::{self, ReportOptions};
+use trace_merge::report::{self, ReportOptions, summary};
 use trace_merge::session::{FORMAT_VERSION, Host, LayerKind, SESSION_FILE, Session, Started, Vm};
 use trace_merge::writer::{LayerWriter, NewLayer};
 use uuid::Uuid;
@@ -74,7 +74,11 @@ fn run_all(dir: &Path) -> [bool; 6] {
     let mut out = Vec::new();
     let mut list = |json| events::run(dir, &EventsOptions { json, utc: true, ..EventsOptions::default() }, &mut out);
     let listed = [list(false).is_ok(), list(true).is_ok()];
-    let mut report = |json| report::run(dir, ReportOptions { json }, &mut out);
+    let mut report = |json| {
+        report::run(dir, &ReportOptions { json, ..ReportOptions::default() }, &mut out, |trace, _| {
+            Ok(summary::report(trace))
+        })
+    };
     let reported = [report(false).is_ok(), report(true).is_ok()];
     let mut check = |json| check::run(dir, &CheckOptions { json, ..CheckOptions::default() }, &mut out);
     let checked = [check(false).is_ok(), check(true).is_ok()];

@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::agent_command::AgentArgs;
 use crate::control::protocol::{Mode, Request};
 use crate::machine::DiskConfig;
 use crate::run::{Agent, KERNEL_RINGS, RunRequest};
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use trace_merge::events::parse_seconds;
 use trace_merge::match_rule::MatchRule;
+use trace_merge::report::ReportOptions;
 use trace_merge::session::{LayerKind, is_vm_name};
 
 /// Runs virtual machines and traces every layer of them on one clock.
@@ -39,8 +41,8 @@ pub enum Command {
     Run(RunArgs),
     /// List the records of a trace, all layers in time order
     Events(EventsArgs),
-    /// Summarise a trace: layers, losses, exits by reason, the clock and its error bound
-    Report(ReadArgs),
+    /// Report on a trace: a summary, or where the time of its tasks and vCPUs went
+    Report(ReportArgs),
     /// Check a trace: guest records lie inside their vCPU's time in the guest, streams are in order
     Check(ReadArgs),
     /// Make one trace of two, relating their clocks by matched events
@@ -51,6 +53,8 @@ pub enum Command {
     Ctl(CtlArgs),
     /// Make a trace of the trace region of a VM whose process was killed
     Recover(RecoverArgs),
+    /// Build the guest's kernel module, or put it into an initrd
+    Agent(AgentArgs),
     /// Say what this machine can do, what it cannot, and what to do about it
     Doctor(DoctorArgs),
 }
@@ -295,7 +299,62 @@ pub struct EventsArgs {
     pub json: bool,
 }
 
-/// Arguments of `strata report` and `strata check`.
+/// Arguments of `strata report`.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "Without a command it is the summary. A trace whose folder is named like a command is written ./NAME.\n\n\
+    Examples:\n  \
+    strata report trace\n  \
+    strata report tasks trace --from 1.5 --to 2.5\n  \
+    strata report exits trace --json"
+)]
+pub struct ReportArgs {
+    /// What is reported
+    #[command(subcommand)]
+    pub command: Option<ReportCommand>,
+    /// The arguments of the summary, when there is no command.
+    #[command(flatten)]
+    pub summary: Option<ReadArgs>,
+}
+
+/// What `strata report` reports.
+#[derive(Debug, Subcommand)]
+pub enum ReportCommand {
+    /// Layers, losses, exits by reason, the clock and its error bound
+    Summary(ReadArgs),
+    /// System calls of each guest process: count, time, errors, page faults inside
+    Syscalls(WindowArgs),
+    /// Waiting for locks of the guest's kernel, by lock and call site, and for futexes
+    Locks(WindowArgs),
+}
+
+/// Arguments of a report on a part of a trace.
+#[derive(Debug, Args)]
+pub struct WindowArgs {
+    /// Trace folder
+    pub trace: PathBuf,
+    /// Only what is this many seconds after the first record, or later
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub from: Option<Duration>,
+    /// Only what is this many seconds after the first record, or earlier
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub to: Option<Duration>,
+    /// JSON in place of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl WindowArgs {
+    /// What they mean for a report.
+    #[must_use]
+    pub const fn options(&self) -> ReportOptions {
+        ReportOptions { json: self.json, from: self.from, to: self.to }
+    }
+}
+
+/// Arguments of `strata report summary` and `strata check`.
 #[derive(Debug, Args)]
 pub struct ReadArgs {
     /// Trace folder
@@ -383,6 +442,21 @@ mod tests {
     #[test]
     fn command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn report_without_a_command_is_the_summary() {
+        let report = |args: &[&str]| {
+            let parsed = Cli::try_parse_from(["strata", "report"].iter().chain(args)).ok()?;
+            if let Command::Report(report) = parsed.command { Some(report) } else { None }
+        };
+
+        let plain = report(&["trace", "--json"]).unwrap();
+        let named = report(&["summary", "trace"]).unwrap();
+
+        assert!(plain.command.is_none() && plain.summary.is_some_and(|args| args.json && args.trace == *"trace"));
+        assert!(matches!(named.command, Some(ReportCommand::Summary(args)) if args.trace == *"trace"));
+        assert!(report(&[]).is_none() && report(&["summary"]).is_none());
     }
 
     #[test]

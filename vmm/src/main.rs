@@ -9,14 +9,18 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 use trace_merge::check::CheckOptions;
 use trace_merge::events::EventsOptions;
-use trace_merge::report::ReportOptions;
+use trace_merge::reader::Trace;
+use trace_merge::report::{Report, ReportError, ReportOptions, Window};
 use trace_merge::session::{LayerKind, Session};
 use trace_merge::{check, events, join, report};
-use vmm::cli::{Cli, Command, CtlArgs, DoctorArgs, EventsArgs, MergeArgs, PsArgs, ReadArgs, RecoverArgs, RunArgs};
+use vmm::cli::{
+    Cli, Command, CtlArgs, DoctorArgs, EventsArgs, MergeArgs, PsArgs, ReadArgs, RecoverArgs, ReportArgs, ReportCommand,
+    RunArgs,
+};
 use vmm::control::{client, directory, list};
 use vmm::machine::Outcome;
 use vmm::run::{self, RunRequest};
-use vmm::{doctor, recover};
+use vmm::{agent_command, doctor, recover};
 
 fn main() -> ExitCode {
     match dispatch(Cli::parse().command) {
@@ -38,6 +42,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Ps(args) => list_vms(&args),
         Command::Ctl(args) => control_vm(args),
         Command::Recover(args) => recover_trace(&args),
+        Command::Agent(args) => print(&agent_command::run(&args.command)?),
         Command::Doctor(args) => print_diagnosis(&args),
     }
 }
@@ -75,9 +80,30 @@ fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_report(args: &ReadArgs) -> anyhow::Result<ExitCode> {
-    report::run(&args.trace, ReportOptions { json: args.json }, &mut BufWriter::new(io::stdout().lock()))?;
+fn print_report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
+    match (&args.command, &args.summary) {
+        (Some(ReportCommand::Summary(args)), _) | (None, Some(args)) => print_summary(args)?,
+        (Some(ReportCommand::Locks(args)), _) => make_report(&args.trace, &args.options(), report::locks::report)?,
+        (Some(ReportCommand::Syscalls(args)), _) => {
+            make_report(&args.trace, &args.options(), report::syscalls::report)?
+        }
+        (None, None) => anyhow::bail!("no trace was given; see strata report --help"),
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+fn print_summary(args: &ReadArgs) -> Result<(), ReportError> {
+    let options = ReportOptions { json: args.json, ..ReportOptions::default() };
+    make_report(&args.trace, &options, |trace, _| Ok(report::summary::report(trace)))
+}
+
+/// Makes a report and prints it.
+fn make_report<R: Report>(
+    trace: &Path,
+    options: &ReportOptions,
+    make: impl FnOnce(&Trace, Window) -> Result<R, ReportError>,
+) -> Result<(), ReportError> {
+    report::run(trace, options, &mut BufWriter::new(io::stdout().lock()), make).map(drop)
 }
 
 fn check_trace(args: &ReadArgs) -> anyhow::Result<ExitCode> {

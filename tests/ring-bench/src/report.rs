@@ -78,6 +78,9 @@ pub fn goals(events: &[Measured], scaling: &[Scaling], drain: &Drain) -> Vec<Goa
     if let Some(value) = cost("mask/class") {
         goals.push(Goal::at_most("masked event, ns", 1.0, value));
     }
+    if let Some(value) = cost("user/masked") {
+        goals.push(Goal::at_most("masked event of an application, ns", 1.0, value));
+    }
     if let Some(last) = scaling.last() {
         goals.push(Goal::at_least("scaling efficiency, all CPUs", 0.95, last.efficiency));
     }

@@ -464,8 +464,8 @@ fn host_tracer(selection: &Selection, time: HostTime, missing: &mut Vec<Missing>
             return Ok(None);
         }
         let threads = vec![std::process::id()];
-        HostTracer::start(&HostTraceConfig { events, threads, clock: time.trace_clock(), buffer_kib: HOST_BUFFER_KIB })
-            .map(Some)
+        let config = HostTraceConfig { events, threads, time, buffer_kib: HOST_BUFFER_KIB };
+        HostTracer::start(&config).map(Some)
     });
     match started {
         Ok(tracer) => tracer,

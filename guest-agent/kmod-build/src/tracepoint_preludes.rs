@@ -26,7 +26,7 @@ pub fn prelude(name: &str) -> Prelude {
         "bridge" => Prelude {
             includes: &["linux/if_bridge.h", "linux/netdevice.h"],
             // net/bridge/br_private.h
-            types: "typedef struct mac_addr { unsigned char addr[6]; } mac_addr;\n",
+            types: "typedef struct mac_addr { unsigned char addr[6]; } mac_addr;\ntypedef __u16 port_id;\n",
             structures: &["net_bridge_fdb_key", "net_bridge_fdb_entry", "net_bridge_port", "net_bridge"],
             ..NOTHING
         },
@@ -57,9 +57,11 @@ pub fn prelude(name: &str) -> Prelude {
         // asm/tlbflush.h keeps it from modules
         "hyperv" => Prelude { structures: &["flush_tlb_info"], ..NOTHING },
         "icmp" => Prelude { includes: &["linux/ip.h", "linux/udp.h", "linux/icmp.h", "net/sock.h"], ..NOTHING },
-        "iocost" => {
-            Prelude { includes: &["linux/blkdev.h", "linux/blk-cgroup.h"], structures: &["ioc_now"], ..NOTHING }
-        }
+        "iocost" => Prelude {
+            includes: &["linux/blkdev.h", "linux/blk-cgroup.h"],
+            structures: &["ioc_now", "ioc_gq", "ioc_margins", "ioc"],
+            ..NOTHING
+        },
         "irq_matrix" => Prelude { structures: &["cpumap", "irq_matrix"], ..NOTHING },
         "kmem" => Prelude {
             includes: &["linux/slab.h", "linux/reciprocal_div.h", "linux/memcontrol.h"],
@@ -75,9 +77,7 @@ pub fn prelude(name: &str) -> Prelude {
         "swiotlb" => Prelude { includes: &["linux/swiotlb.h"], ..NOTHING },
         "syscalls" => Prelude { includes: &["asm/syscall.h"], ..NOTHING },
         "thermal" | "thermal_power_allocator" => Prelude { includes: &["linux/thermal.h"], ..NOTHING },
-        "wbt" => {
-            Prelude { includes: &["linux/blkdev.h", "linux/backing-dev.h"], structures: &["blk_rq_stat"], ..NOTHING }
-        }
+        "wbt" => Prelude { includes: &["linux/blkdev.h", "linux/backing-dev.h"], ..NOTHING },
         "workqueue" => Prelude {
             includes: &["linux/workqueue.h"],
             structures: &["worker_pool", "pool_workqueue", "workqueue_struct"],
@@ -97,8 +97,9 @@ pub fn prelude(name: &str) -> Prelude {
 
 /// Functions whose values trace headers record and which the kernel does not export: the symbol, and how headers call it.
 /// Where that symbol is missing, fields that are computed by such a call are left out.
-pub const UNEXPORTED: [(&str, &str); 8] = [
+pub const UNEXPORTED: [(&str, &str); 9] = [
     ("__sock_gen_cookie", "sock_gen_cookie"),
+    ("global_wb_domain", "global_wb_domain"),
     ("get_pfnblock_flags_mask", "get_pageblock_migratetype"),
     ("io_uring_get_opcode", "io_uring_get_opcode"),
     ("ioc_name", "ioc_name"),

@@ -8,18 +8,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use object::{Object, ObjectSymbol};
-use shared_ring::event::class;
 
+use crate::module::telling_lines;
 use crate::private_types::{Btf, BtfError};
-use crate::process::{self, ProcessError};
 use crate::trace_header::{self, TraceHeader};
 use crate::tracepoint_preludes::{UNEXPORTED, prelude};
 
+/// The generated list of what the module lacks.
+const MISSING_SOURCE: &str = "strata_missing.c";
 /// What the names of the units' files begin with.
-pub const PREFIX: &str = "tp_";
+const PREFIX: &str = "tp_";
 /// Where kernels keep trace headers, below the top of their sources, and how these are included.
 const FOLDERS: [(&str, &str); 3] =
     [("include/trace/events", "trace/events"), ("arch/x86/include/asm/trace", "asm/trace"), ("include/ras", "ras")];
@@ -46,12 +47,15 @@ pub enum UnitsError {
     /// The BTF cannot be used.
     #[error(transparent)]
     Btf(#[from] BtfError),
-    /// `make` could not be run.
-    #[error(transparent)]
-    Process(#[from] ProcessError),
+    /// `make` could not be started.
+    #[error("cannot start make: install the package make")]
+    Make(#[source] io::Error),
     /// Nothing compiles: something else is wrong.
-    #[error("no trace header compiles; see {}", .0.display())]
-    NothingCompiles(PathBuf),
+    #[error("no trace header compiles: {message}")]
+    NothingCompiles {
+        /// The lines of the compiler's output that tell why.
+        message: String,
+    },
 }
 
 /// A trace header that the module lacks.
@@ -107,10 +111,23 @@ pub fn make(tree: &Path, folder: &Path, btf: Option<&Btf>, log: &Path) -> Result
         }
     }
     if result.compiled.is_empty() {
-        return Err(UnitsError::NothingCompiles(log.to_path_buf()));
+        return Err(UnitsError::NothingCompiles { message: telling_lines(&text) });
     }
     write_list(&result.compiled, folder)?;
+    write_if_changed(&folder.join(MISSING_SOURCE), &missing_source(&result.missing()))?;
     Ok(result)
+}
+
+/// A C file that keeps the lines `missing` in the module, in memory that is freed once it is initialised.
+fn missing_source(missing: &str) -> String {
+    let mut text =
+        String::from("/* Generated: what the kernel has and the module lacks. */\n#include <linux/compiler.h>\n\n");
+    text.push_str("static const char strata_missing[] __used __section(\".init.strata_missing\") =");
+    for line in missing.lines() {
+        let line = line.replace('\\', "\\\\").replace('"', "\\\"").replace('\t', "\\t").replace('?', "\\?");
+        text.push_str(&format!("\n\t\"{line}\\n\""));
+    }
+    text + "\n\t\"\";\n"
 }
 
 impl Units {
@@ -267,7 +284,7 @@ fn write_unit(
 
 /// The class of the events of a group, by the name of its constant in [`class`].
 fn class_of(system: &str) -> &'static str {
-    let name = match system {
+    match system {
         "sched" => "sched",
         "task" => "task",
         "irq" => "softirq",
@@ -289,9 +306,7 @@ fn class_of(system: &str) -> &'static str {
         "lock" => "lock",
         "kvm" | "xen" | "hyperv" => "guest",
         _ => "other",
-    };
-    debug_assert!(class::GUEST_KERNEL.iter().any(|(known, _)| known.eq_ignore_ascii_case(name)));
-    name
+    }
 }
 
 fn write_list(units: &[Unit], folder: &Path) -> Result<(), UnitsError> {
@@ -305,14 +320,14 @@ fn compile(tree: &Path, folder: &Path, units: &[Unit], log: &Path) -> Result<(),
     let mut make = Command::new("make");
     make.args(["--keep-going", "--output-sync=target"]).arg(format!("--jobs={jobs}")).arg("-C").arg(tree);
     make.arg(format!("M={}", folder.display()))
+        .arg("CONFIG_DEBUG_INFO_BTF_MODULES=")
+        .env("LC_ALL", "C")
         .args(units.iter().map(|unit| format!("{}.o", unit.name)))
         .env_remove("MAKEFLAGS")
         .env_remove("MFLAGS");
-    match process::run_logged(&mut make, log) {
-        // some header not compiling is what this is for
-        Err(ProcessError::Logged { .. }) | Ok(()) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+    // That some header does not compile is what this is for.
+    let output = make.stdin(Stdio::null()).output().map_err(UnitsError::Make)?;
+    fs::write(log, [output.stdout, output.stderr].concat()).map_err(file_error(log))
 }
 
 /// Whether the unit compiled to an object that every kernel of this build will load; else why not.
@@ -389,9 +404,9 @@ mod tests {
     }
 
     #[test]
-    fn every_group_has_a_class_of_the_registry() {
-        let of = |system| class::GUEST_KERNEL.iter().any(|(name, _)| name.eq_ignore_ascii_case(class_of(system)));
+    fn missing_events_become_a_string_of_c() {
+        let text = missing_source("?:a\tsays \"b\"\n");
 
-        assert!(["sched", "irq", "ext4", "kvm", "no such group"].into_iter().all(of));
+        assert!(text.contains("=\n\t\"\\?:a\\tsays \\\"b\\\"\\n\"\n\t\"\";"), "{text}");
     }
 }

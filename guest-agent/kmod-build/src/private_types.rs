@@ -11,8 +11,6 @@ use std::process::Command;
 
 use object::{Object, ObjectSection};
 
-use crate::process::{self, ProcessError};
-
 /// Public structures that may stand as members, since trace headers look into them.
 const PUBLIC: [&str; 5] = ["inode", "list_head", "rb_node", "backing_dev_info", "blkg_policy_data"];
 
@@ -34,9 +32,9 @@ pub enum BtfError {
     /// The BTF is damaged.
     #[error("the BTF in {} is damaged", .0.display())]
     Damaged(PathBuf),
-    /// `pahole` failed.
-    #[error(transparent)]
-    Process(#[from] ProcessError),
+    /// `pahole` could not be started.
+    #[error("cannot start pahole: install the package dwarves")]
+    Pahole(#[source] io::Error),
 }
 
 /// The BTF of a kernel.
@@ -87,13 +85,9 @@ impl Btf {
     pub fn definitions(&self, structures: &[&str]) -> Result<String, BtfError> {
         let mut text = String::new();
         for name in structures {
-            let printed = process::capture(Command::new("pahole").arg("-C").arg(name).arg(&self.file));
-            match printed {
-                Ok(printed) => text.extend(definition(name, &printed, structures)),
-                Err(error @ ProcessError::Start { .. }) => return Err(error.into()),
-                // pahole's way to say that there is no such structure
-                Err(_) => {}
-            }
+            let mut pahole = Command::new("pahole");
+            let printed = pahole.arg("-C").arg(name).arg(&self.file).output().map_err(BtfError::Pahole)?;
+            text.extend(definition(name, &String::from_utf8_lossy(&printed.stdout), structures));
         }
         Ok(text)
     }
@@ -162,15 +156,22 @@ fn definition(name: &str, printed: &str, known: &[&str]) -> Option<String> {
     let mut text = format!("struct {name} {{\n");
     let mut at = 0;
     let mut depth = 0;
+    let mut in_enumeration = false;
     for line in printed.lines() {
         let code = line.trim_start();
-        // a union or structure within: its end says where it lies
+        // a union, structure or enumeration within: its end says what it is called and where it lies
+        let mut line = line.to_owned();
         if depth > 0 || (line.starts_with('\t') && code.ends_with('{')) {
+            in_enumeration |= depth == 0 && code.starts_with("enum");
             depth += usize::from(code.ends_with('{'));
             depth -= usize::from(code.starts_with('}'));
-            continue;
+            if depth > 0 || !in_enumeration {
+                continue;
+            }
+            in_enumeration = false;
+            line = line.replacen('}', "unsigned int", 1);
         }
-        let Some(member) = member(line).filter(|member| is_plain(member, known)) else { continue };
+        let Some(member) = member(&line).filter(|member| is_plain(member, known)) else { continue };
         pad(&mut text, at, member.offset);
         text.push_str(&format!("\t{};\n", member.declaration));
         at = member.offset + member.size;
@@ -241,7 +242,10 @@ struct example {
 	const char  *              name;                 /*    32     8 */
 	unsigned int               flag:2;               /*    40: 3  4 */
 	void                       (*call)(int);         /*    48     8 */
-	struct example *           more[];               /*    56     0 */
+	enum {
+		ONE = 1,
+	} state;                                         /*    56     4 */
+	struct example *           more[];               /*    60     0 */
 
 	/* size: 64, cachelines: 1, members: 7 */
 };
@@ -254,7 +258,8 @@ struct example {
         let expected = "struct example {\n\tstruct list_head           list;\n\tchar padding_16[16];\n\
                         \tconst char  *              name;\n\tunsigned int :3;\n\
                         \tunsigned int               flag:2;\n\tunsigned int :3;\n\tchar padding_41[7];\n\
-                        \tvoid                       (*call)(int);\n\tchar padding_56[8];\n} __packed;\n";
+                        \tvoid                       (*call)(int);\n\tunsigned int state;\n\tchar padding_60[4];\n\
+                        } __packed;\n";
         assert!(text.starts_with(expected), "{text}");
         assert!(text.contains("sizeof(struct example) == 64"));
     }

@@ -107,45 +107,49 @@ pub fn without(text: &str, unexported: &[&str], exists: impl Fn(&str) -> bool) -
 /// One event's part of a header without the fields that calls of `unexported` compute.
 fn without_fields(event: &str, unexported: &[&str]) -> String {
     let mut text = event.to_owned();
-    for call in unexported {
-        while let Some(field) = computed_field(&text, call) {
+    let mut names: Vec<String> = unexported.iter().map(|name| (*name).to_owned()).collect();
+    while let Some(name) = names.pop() {
+        while let Some(field) = computed_field(&text, &name) {
             let shorter = without_field(&text, &field);
             if shorter == text {
                 break;
             }
             text = shorter;
+            // what is computed from it
+            names.push(format!("__entry->{field}"));
         }
     }
     text
 }
 
-/// The field that a statement of `text` computes by calling `function`.
-fn computed_field(text: &str, function: &str) -> Option<String> {
-    let call = format!("{function}(");
+/// The field that a statement of `text` computes by means of `name`: a function, a variable or another field.
+fn computed_field(text: &str, name: &str) -> Option<String> {
     let (_, statements) = text.split_once("TP_fast_assign")?;
-    let value_calls = |value: &str| value.contains(&call).then_some(());
-    statements
-        .split(';')
-        .find_map(|statement| {
-            let assigned = statement.split_once("__entry->").and_then(|(_, rest)| rest.split_once('='));
-            let copied = statement.split_once("__assign_str(").and_then(|(_, rest)| rest.split_once([',', ')']));
-            let (target, ()) = assigned
-                .and_then(|(target, value)| Some((target, value_calls(value)?)))
-                .or_else(|| copied.and_then(|(target, value)| Some((target, value_calls(value)?))))?;
-            is_identifier(target.trim()).then(|| target.trim().to_owned())
-        })
-        .or_else(|| declared_by_call(text, &call))
+    let computed = statements.split(';').find_map(|statement| {
+        let assigned = statement.split_once("__entry->").and_then(|(_, rest)| rest.split_once('='));
+        let copied = statement.split_once("__assign_str(").and_then(|(_, rest)| rest.split_once([',', ')']));
+        let (target, _) = [assigned, copied].into_iter().flatten().find(|(_, value)| mentions(value, name))?;
+        is_identifier(target.trim()).then(|| target.trim().to_owned())
+    });
+    computed.or_else(|| declared_by(text, name))
 }
 
-/// The string whose declaration calls: kernels from 6.10 on name its source there only.
-fn declared_by_call(text: &str, call: &str) -> Option<String> {
+/// The string whose declaration uses `name`: kernels from 6.10 on name its source there only.
+fn declared_by(text: &str, name: &str) -> Option<String> {
     let (fields, _) = text.split_once("TP_fast_assign")?;
     fields.match_indices("__string").find_map(|(at, _)| {
         let open = at + fields[at..].find('(')?;
         let arguments = &fields[open + 1..open + closing(&fields[open..])?];
-        let (name, source) = arguments.split_once(',')?;
-        source.contains(call).then(|| name.trim().to_owned())
+        let (field, source) = arguments.split_once(',')?;
+        mentions(source, name).then(|| field.trim().to_owned())
     })
+}
+
+/// Whether `name` stands in `text` as a word.
+fn mentions(text: &str, name: &str) -> bool {
+    let continues = |character: Option<char>| character.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_');
+    text.match_indices(name)
+        .any(|(at, _)| !continues(text[..at].chars().next_back()) && !continues(text[at + name.len()..].chars().next()))
 }
 
 /// `text` without the declaration of `field` and the statement that computes it.
@@ -180,7 +184,8 @@ fn without_field(text: &str, field: &str) -> String {
         })
     });
     if let Some((from, to)) = statement {
-        result.replace_range(from..to, "");
+        // an empty one: it may be what an `if` is about
+        result.replace_range(from..to, ";");
     }
     result
 }
@@ -214,12 +219,14 @@ TRACE_EVENT(first,
 	TP_STRUCT__entry(
 		__field( u64, cookie )
 		__field( int, plain )
+		__field( u64, twice )
 		__string( driver, name_of(dev) )
 	),
 	TP_fast_assign(
 		__entry->plain = 1;
 		__entry->cookie = cookie_of(sk);
 		__assign_str(driver, name_of(dev));
+		__entry->twice = 2 * __entry->cookie;
 	),
 	TP_printk(\"%llu\", __entry->cookie)
 );
@@ -253,6 +260,7 @@ DECLARE_TRACE(bare, TP_PROTO(int a), TP_ARGS(a));
         let text = without(HEADER, &["cookie_of", "name_of"], |_| true);
 
         assert!(!text.contains("u64, cookie") && !text.contains("cookie_of") && !text.contains("name_of"), "{text}");
+        assert!(!text.contains("twice"), "{text}");
         assert!(text.contains("__field( int, plain )") && text.contains("__entry->plain = 1;"));
         assert_eq!(without(HEADER, &["another"], |_| true), HEADER);
     }
