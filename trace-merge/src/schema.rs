@@ -275,7 +275,7 @@ mod tests {
             _ => vec![],
         };
 
-        assert!(schema.accepts(payload) && !schema.accepts(&payload[..16]));
+        assert!(schema.accepts(payload) && !schema.accepts(&payload[..15]));
         assert_eq!(values[0], Value::Text(b"ab"));
         assert_eq!(elements(&values[1]), ["Signed(-1)", "Signed(5)"]);
         assert_eq!(elements(&values[2]), ["Unsigned(1)", "Unsigned(65535)"]);
