@@ -2,6 +2,7 @@
 //! JSON.
 
 pub mod distribution;
+pub mod flows;
 pub mod irqs;
 pub mod locks;
 pub mod summary;

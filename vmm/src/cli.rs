@@ -317,6 +317,8 @@ pub enum ReportCommand {
     Summary(ReadArgs),
     /// System calls of each guest process: count, time, errors, page faults inside
     Syscalls(WindowArgs),
+    /// Requests of virtio disks through every layer, and the time of each step
+    Flows(WindowArgs),
     /// Interrupts handled, by CPU, and the delivery of those that KVM injects
     Irqs(WindowArgs),
     /// Waiting for locks of the guest's kernel, by lock and call site, and for futexes

@@ -84,6 +84,7 @@ fn print_report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     match (&args.command, &args.summary) {
         (Some(ReportCommand::Summary(args)), _) | (None, Some(args)) => print_summary(args)?,
         (Some(ReportCommand::Locks(args)), _) => make_report(&args.trace, &args.options(), report::locks::report)?,
+        (Some(ReportCommand::Flows(args)), _) => make_report(&args.trace, &args.options(), report::flows::report)?,
         (Some(ReportCommand::Irqs(args)), _) => make_report(&args.trace, &args.options(), report::irqs::report)?,
         (Some(ReportCommand::Syscalls(args)), _) => {
             make_report(&args.trace, &args.options(), report::syscalls::report)?
