@@ -85,6 +85,11 @@ fn print_report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
         (Some(ReportCommand::Summary(args)), _) | (None, Some(args)) => print_summary(args)?,
         (Some(ReportCommand::Locks(args)), _) => make_report(&args.trace, &args.options(), report::locks::report)?,
         (Some(ReportCommand::Flows(args)), _) => make_report(&args.trace, &args.options(), report::flows::report)?,
+        (Some(ReportCommand::Functions(args)), _) => {
+            make_report(&args.window.trace, &args.window.options(), |trace, window| {
+                report::functions::report(trace, window, args.symbols.as_deref())
+            })?;
+        }
         (Some(ReportCommand::Irqs(args)), _) => make_report(&args.trace, &args.options(), report::irqs::report)?,
         (Some(ReportCommand::Syscalls(args)), _) => {
             make_report(&args.trace, &args.options(), report::syscalls::report)?

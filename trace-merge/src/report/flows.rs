@@ -214,10 +214,11 @@ pub fn report(trace: &Trace, window: Window) -> Result<FlowsReport, ReportError>
         }
         let guest_block_events = kernel_layers(trace, &vm.name)
             .any(|layer| has(layer, "block:block_rq_issue") && has(layer, "block:block_rq_complete"));
+        let interrupts_are_recorded = vmm.iter().any(|layer| has(layer, "vmm:disk_interrupt"));
         let host = trace.layers_of(LayerKind::HostKernel).filter(|layer| layer.description.host == vm.host);
         let layers: Vec<_> = host.chain(vmm).chain(kernel_layers(trace, &vm.name)).collect();
         let tasks = GuestTasks::new(trace, &vm.name, window);
-        let mut follower = Follower::new(tasks, &vm.vcpu_threads, guest_block_events);
+        let mut follower = Follower::new(tasks, &vm.vcpu_threads, guest_block_events, interrupts_are_recorded);
         for merged in Merge::new(layers, window.begin).take_while(|merged| merged.record.time < window.end) {
             follower.add(&merged);
         }

@@ -150,6 +150,7 @@ pub(super) struct Follower<'t> {
     index: EventIndex<Kind>,
     vcpu_threads: &'t [i32],
     guest_block_events: bool,
+    interrupts_are_recorded: bool,
     vcpus: HashMap<u32, Vcpu>,
     /// By page of the device.
     kicks: BTreeMap<u64, Kicks>,
@@ -175,12 +176,19 @@ pub(super) struct Follower<'t> {
 }
 
 impl<'t> Follower<'t> {
-    pub(super) fn new(tasks: GuestTasks, vcpu_threads: &'t [i32], guest_block_events: bool) -> Self {
+    /// Follows the requests of a guest with `tasks` whose vCPUs run in the host's threads `vcpu_threads`.
+    pub(super) fn new(
+        tasks: GuestTasks,
+        vcpu_threads: &'t [i32],
+        guest_block_events: bool,
+        interrupts_are_recorded: bool,
+    ) -> Self {
         Self {
             tasks,
             index: EventIndex::new(kind),
             vcpu_threads,
             guest_block_events,
+            interrupts_are_recorded,
             vcpus: HashMap::new(),
             kicks: BTreeMap::new(),
             pages: HashMap::new(),
@@ -313,9 +321,11 @@ impl<'t> Follower<'t> {
     /// Without the guest's block events, a request ends with the first handler after its interrupt.
     fn handle_unknown(&mut self, cpu: u32, time: u64) {
         let injected = self.vcpus.get(&cpu).and_then(|vcpu| vcpu.injected);
-        let raised: Vec<_> = self.begun.extract_if(.., |request| request.at(Milestone::Raised).is_some()).collect();
-        for mut request in raised {
-            let raised = request.at(Milestone::Raised).unwrap_or(0);
+        // A recording of an older version has no event for the interrupt.
+        let last = if self.interrupts_are_recorded { Milestone::Raised } else { Milestone::Finished };
+        let answered: Vec<_> = self.begun.extract_if(.., |request| request.at(last).is_some()).collect();
+        for mut request in answered {
+            let raised = request.at(last).unwrap_or(0);
             if let Some(injected) = injected.filter(|&injected| injected >= raised) {
                 request.pass(Milestone::Injected, injected);
             }
