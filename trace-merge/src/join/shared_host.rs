@@ -116,7 +116,7 @@ impl<'t> Streams<'t> {
         loop {
             let waiting = self.streams.iter_mut().filter(|stream| stream.next.is_some());
             let stream = waiting.min_by_key(|stream| stream.next.map(|record| record.time))?;
-            let record = std::mem::replace(&mut stream.next, None)?;
+            let record = stream.next.take()?;
             stream.next = stream.records.next();
             if let Some(&id) = stream.ids.get(&record.schema.description().id) {
                 return Some((stream.number, record, id));
