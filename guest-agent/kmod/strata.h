@@ -33,6 +33,9 @@ void *strata_reserve(const struct strata_cpu *cpu, u32 session, u16 id, u32 size
 void strata_commit(const struct strata_slot *slot);
 int strata_process_claim(void *base, u64 size, u32 pid, const char *comm, const u16 *vcpu_of_cpu);
 void strata_process_close(void *base, u64 size, u32 slot);
+bool strata_process_is_free(void *base, u64 size, u32 slot);
+void strata_process_cpu(void *base, u64 size, u32 cpu, u16 vcpu);
+void strata_process_refused(void *base, u64 size, bool over_quota);
 
 /* Called by the Rust half's panic handler, which nothing calls: the build refuses objects in which anything does. */
 void __noreturn strata_panic(void);
@@ -56,6 +59,8 @@ int strata_probes_register(void);
 void strata_probes_unregister(void);
 int strata_device_register(void);
 void strata_device_unregister(void);
+/* Tells processes that record which vCPU a CPU is that came online. */
+void strata_device_cpu(unsigned int cpu, u16 vcpu);
 
 /* A number of the superblock, at an offset of strata_abi.h. */
 static inline u64 strata_superblock_u64(unsigned int offset)

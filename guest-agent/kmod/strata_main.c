@@ -15,6 +15,10 @@
 #include <linux/workqueue.h>
 #include <asm/io.h>
 #include <asm/processor.h>
+/* Where newer kernels keep cpuid(). */
+#if __has_include(<asm/cpuid/api.h>)
+#include <asm/cpuid/api.h>
+#endif
 
 #include "strata.h"
 
@@ -80,7 +84,7 @@ static int strata_cpu_online(unsigned int cpu)
 		return 0;
 	}
 	if (cpu < STRATA_MAX_VCPUS)
-		WRITE_ONCE(strata_vcpu_of_cpu[cpu], vcpu);
+		strata_device_cpu(cpu, vcpu);
 	schedule_delayed_work_on(cpu, &strata_timers[cpu].work, STRATA_TIMER_PERIOD);
 	return 0;
 }

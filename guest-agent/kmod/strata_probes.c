@@ -19,8 +19,13 @@
 #include <trace/events/irq.h>
 #include <trace/events/sched.h>
 #include <trace/events/syscalls.h>
-#include <asm/trace/exceptions.h>
 #include <asm/trace/irq_vectors.h>
+/* Moved in 6.17. */
+#if __has_include(<trace/events/exceptions.h>)
+#include <trace/events/exceptions.h>
+#else
+#include <asm/trace/exceptions.h>
+#endif
 
 #include "strata.h"
 

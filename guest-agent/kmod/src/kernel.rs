@@ -203,6 +203,40 @@ pub unsafe extern "C" fn strata_process_close(base: *mut u8, size: u64, slot: u3
     }
 }
 
+/// Whether a process slot could be given away now.
+///
+/// # Safety
+/// As for [`Region::open`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strata_process_is_free(base: *mut u8, size: u64, slot: u32) -> bool {
+    // SAFETY: passed on from the caller.
+    unsafe { Region::open(base, size) }.is_ok_and(|region| region.is_free_process_slot(slot))
+}
+
+/// Tells the processes that have slots which vCPU a CPU is.
+///
+/// # Safety
+/// As for [`Region::open`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strata_process_cpu(base: *mut u8, size: u64, cpu: u32, vcpu: u16) {
+    // SAFETY: passed on from the caller.
+    if let Ok(region) = unsafe { Region::open(base, size) } {
+        region.tell_processes_vcpu(cpu, vcpu);
+    }
+}
+
+/// Counts a process that got no slot, for the host to see. One caller at a time.
+///
+/// # Safety
+/// As for [`Region::open`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strata_process_refused(base: *mut u8, size: u64, over_quota: bool) {
+    // SAFETY: passed on from the caller.
+    if let Ok(region) = unsafe { Region::open(base, size) } {
+        region.count_refused_process(over_quota);
+    }
+}
+
 unsafe extern "C" {
     /// The shim's: reports a bug in the module and does not return.
     fn strata_panic() -> !;

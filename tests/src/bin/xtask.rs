@@ -4,9 +4,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use lab::kernel_packages::KernelChoice;
 use lab::paths::Paths;
 use lab::{
-    bench, binaries, demo, flight, flight_check, fuzz, host, kmod, nested, progress, provision, scenarios, suite,
+    bench, binaries, demo, flight, flight_check, fuzz, host, kmod, nested, package, progress, provision, scenarios,
+    suite,
 };
 
 /// Builds, demonstrates and tests Strata.
@@ -47,6 +49,12 @@ enum Task {
         #[arg(long, value_name = "FILE", default_value = "strata.ko")]
         out: PathBuf,
     },
+    /// Make Debian packages: strata for hosts; strata-agent, strata-dkms and libstrata for guests.
+    Package {
+        /// The folder to put them in.
+        #[arg(long, default_value = "target/package")]
+        out: PathBuf,
+    },
     /// Measure what parts of Strata cost, beside other tracers.
     #[command(subcommand)]
     Bench(BenchTask),
@@ -57,6 +65,21 @@ enum Task {
 
 #[derive(Subcommand)]
 enum BenchTask {
+    /// How fast recordings are read, merged and shown, beside babeltrace2 and trace-cmd; and in how much memory.
+    Merge {
+        /// Samples per case, at least 5.
+        #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..))]
+        repetitions: u16,
+        /// Records of each recording.
+        #[arg(long, value_name = "N", default_value_t = 2_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+        events: u64,
+        /// Write the results to FILE as JSON too.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+        /// Put the tables into docs/performance.md too.
+        #[arg(long)]
+        update_document: bool,
+    },
     /// Reading the trace clock, beside the bare counter, the system's clock and other ways to publish a clock.
     Clock,
     /// What recording an event costs, beside LTTng-UST, ftrace and the bare clock; what draining costs beside cp.
@@ -80,6 +103,10 @@ enum LabTask {
         /// Only what comes from packages; build nothing.
         #[arg(long)]
         packages_only: bool,
+        /// Only this kernel for guests, with its headers and its module: bookworm (6.1), bookworm-backports (6.12),
+        /// trixie-backports (7.2 at the time of writing); with -generic in place of the cloud flavour
+        #[arg(long, value_name = "SUITE")]
+        kernel: Option<KernelChoice>,
     },
     /// Let a flight recorder run, take snapshots, let the guest panic; kill another guest's monitor and recover its
     /// trace; judge all traces.
@@ -119,17 +146,33 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             progress::step("building the guest kernel module", || kmod::build(&paths, &kernel_headers, &out))?;
             println!("{}", out.display());
         }
+        Task::Package { out } => {
+            for file in package::build(&paths, &out)? {
+                println!("{}", file.display());
+            }
+        }
         Task::Bench(BenchTask::Clock) => bench::clock::run(&paths)?,
+        Task::Bench(BenchTask::Merge { repetitions, events, json, update_document }) => {
+            let repetitions = repetitions.into();
+            bench::merge::run(&paths, &bench::merge::Options { repetitions, events, json, update_document })?;
+        }
         Task::Bench(BenchTask::Ring { repetitions, json, update_document }) => {
             bench::ring::run(&paths, &bench::ring::Options { repetitions, json, update_document })?;
         }
-        Task::Lab(LabTask::Provision { packages_only: true }) => {
+        Task::Lab(LabTask::Provision { packages_only, kernel: Some(choice) }) => {
+            let kernels = provision::kernel(&paths, choice)?;
+            println!("{}\n{}", kernels.vmlinux.display(), kernels.headers.display());
+            if !packages_only {
+                println!("{}", provision::agent_for(&paths, &kernels)?.display());
+            }
+        }
+        Task::Lab(LabTask::Provision { packages_only: true, kernel: None }) => {
             let kernels = provision::kernels(&paths, true)?;
             let image = paths.images().join("guest.cpio");
             scenarios::guest_image(&kernels)?.write_file(&image)?;
             println!("{}\n{}", kernels.vmlinux.display(), image.display());
         }
-        Task::Lab(LabTask::Provision { packages_only: false }) => {
+        Task::Lab(LabTask::Provision { packages_only: false, kernel: None }) => {
             let lab = provision::lab(&paths)?;
             println!("{}", lab.agent.display());
         }

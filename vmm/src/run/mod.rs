@@ -450,8 +450,8 @@ fn host_tracer(selection: &Selection, time: HostTime, missing: &mut Vec<Missing>
             return Ok(None);
         }
         let threads = vec![std::process::id()];
-        HostTracer::start(&HostTraceConfig { events, threads, clock: time.trace_clock(), buffer_kib: HOST_BUFFER_KIB })
-            .map(Some)
+        let config = HostTraceConfig { events, threads, time, buffer_kib: HOST_BUFFER_KIB };
+        HostTracer::start(&config).map(Some)
     });
     match started {
         Ok(tracer) => tracer,
@@ -549,6 +549,7 @@ fn describe_host(probed: &KvmProbe) -> Host {
             _ => "emulating",
         }
         .into(),
+        boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().into(),
     }
 }
 

@@ -342,7 +342,8 @@ impl Recording {
             trace: Some(self.facts.dir.clone()),
         };
         let vm = self.facts.session.vm(&self.facts.vm);
-        let missing = self.facts.session.missing.iter();
+        let unslotted = self.facts.missing_processes();
+        let missing = self.facts.session.missing.iter().chain(&unslotted);
         TraceStatus {
             dir: self.facts.dir.clone(),
             region: self.region_file.clone(),
@@ -376,6 +377,7 @@ pub(super) fn snapshot(layers: &mut Layers, facts: &Facts, dir: &Path) -> Result
     recorder.look(facts);
     let mut session = facts.session.clone();
     session.outcome = Some("snapshot of a running VM".into());
+    session.missing.extend(facts.missing_processes());
     session.layers = recorder.write(facts, dir, &session)?;
     session.save(dir)?;
     folder.keep();
