@@ -44,9 +44,9 @@ pub enum Command {
     Run(RunArgs),
     /// List the records of a trace, all layers in time order
     Events(EventsArgs),
-    /// Report on a trace: a summary, or where the time of its tasks and vCPUs went
+    /// Report on a trace: a summary, where time went, or what tasks, locks, interrupts and disks did
     Report(ReportArgs),
-    /// Check a trace: guest records lie inside their vCPU's time in the guest, streams are in order
+    /// Check a trace: causality between its layers, order, pairs of events, counts of losses
     Check(ReadArgs),
     /// Make one trace of several: of VMs on one host, or of two hosts by matched events
     Merge(MergeArgs),
@@ -316,7 +316,8 @@ pub struct EventsArgs {
     Examples:\n  \
     strata report trace\n  \
     strata report tasks trace --from 1.5 --to 2.5\n  \
-    strata report exits trace --json"
+    strata report exits trace --json\n  \
+    strata report flows trace"
 )]
 pub struct ReportArgs {
     /// What is reported
