@@ -30,15 +30,15 @@ pub fn build(paths: &Paths) -> Result<Binaries, ProcessError> {
     Ok(located(paths))
 }
 
-/// Builds the guest's program that exchanges events with the monitor.
+/// Builds one of the guest's example programs.
 ///
 /// # Errors
 ///
 /// When cargo fails; the error names its log.
-pub fn build_exchange(paths: &Paths) -> Result<PathBuf, ProcessError> {
+pub fn build_example(paths: &Paths, name: &str) -> Result<PathBuf, ProcessError> {
     let target_folder = static_target(paths);
-    cargo_build(paths, &target_folder, &["-p", "guest-agent", "--example", "exchange"], "build-exchange")?;
-    Ok(target_folder.join(TARGET).join("release/examples/exchange"))
+    cargo_build(paths, &target_folder, &["-p", "guest-agent", "--example", name], &format!("build-{name}"))?;
+    Ok(target_folder.join(TARGET).join("release/examples").join(name))
 }
 
 /// Builds the guest's `strata-agent`.

@@ -6,6 +6,7 @@
 //! All artefacts lie under `target/lab` and are reused.
 
 pub mod agent_scenarios;
+pub mod analysis;
 pub mod applications;
 pub mod bench;
 pub mod binaries;
@@ -15,6 +16,7 @@ pub mod debian_guest;
 pub mod demo;
 pub mod direct;
 pub mod flight;
+pub mod flight_check;
 pub mod fuzz;
 pub mod guest;
 pub mod host;

@@ -33,9 +33,10 @@ pub struct Tool {
 }
 
 /// The tools that every use of the lab needs.
-pub const TOOLS: [Tool; 10] = [
+pub const TOOLS: [Tool; 11] = [
     Tool { program: "busybox", package: "busybox-static" },
     Tool { program: "babeltrace2", package: "babeltrace2" },
+    Tool { program: "trace-cmd", package: "trace-cmd" },
     Tool { program: "mke2fs", package: "e2fsprogs" },
     Tool { program: "debugfs", package: "e2fsprogs" },
     Tool { program: "make", package: "make" },
