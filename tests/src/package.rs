@@ -140,7 +140,7 @@ fn host<'a>(contents: &Contents, texts: &Texts, paths: &Paths, staging: &Path) -
         name: "strata",
         architecture: "amd64",
         section: "utils",
-        relations: &[("Suggests", "babeltrace2, linux-headers-amd64, make, gcc, binutils"), HOMEPAGE],
+        relations: &[("Suggests", "babeltrace2, linux-headers-amd64, make, gcc, binutils, pahole"), HOMEPAGE],
         summary: "traces every layer of a virtual machine on one clock",
         description: "A KVM virtual machine monitor that records the host's kernel, itself, the guest's kernel and the \
                       guest's applications, shares lockless rings with the guest through memory, and merges everything \
@@ -202,7 +202,7 @@ fn module<'a>(contents: &Contents, texts: &Texts, staging: &Path) -> Result<Pack
         section: "kernel",
         relations: &[
             ("Depends", "dkms (>= 3), make, binutils"),
-            ("Recommends", "linux-headers-amd64 | linux-headers-cloud-amd64 | linux-headers-generic"),
+            ("Recommends", "linux-headers-amd64 | linux-headers-cloud-amd64 | linux-headers-generic, pahole"),
             HOMEPAGE,
         ],
         summary: "kernel module of the strata agent (DKMS)",

@@ -217,6 +217,43 @@ fn agent_for_another_kernel_is_refused_with_both_releases() {
     assert!(!Path::new(&trace).exists());
 }
 
+#[test]
+fn headers_of_another_kernel_are_refused_with_both_releases() {
+    let bench = Bench::new();
+    let sources = lab::kmod::sources(&Paths::of_workspace()).unwrap();
+    let headers = bench.kernels.headers.to_str().unwrap();
+    let out = bench.path("strata.ko");
+    let build = ["agent", "build", "--kernel-headers", headers, "--agent-sources", sources.to_str().unwrap()];
+    let line = bench.refused(&[&build[..], &["--kernel", "6.12.95-cloud-amd64", "--out", &out]].concat());
+
+    assert_names(&line, &[headers, "6.12.95-cloud-amd64", &bench.kernels.packages.release]);
+    assert!(!Path::new(&out).exists());
+}
+
+#[test]
+fn agent_without_sources_or_headers_says_where_they_come_from() {
+    let bench = Bench::new();
+    let out = bench.path("strata.ko");
+    let sources = bench.refused(&["agent", "build", "--kernel-headers", "/nonexistent", "--out", &out]);
+    let folder = bench.folder.path().to_str().unwrap();
+    let build = ["agent", "build", "--kernel-headers", bench.kernel(), "--agent-sources", folder, "--out", &out];
+    let not_sources = bench.refused(&build);
+
+    assert_names(&sources, &["sources", "--agent-sources"]);
+    assert_names(&not_sources, &[folder, "Kbuild"]);
+}
+
+#[test]
+fn injecting_other_files_is_refused() {
+    let bench = Bench::new();
+    let out = bench.path("out.img");
+    let text = bench.file("text", b"neither initrd nor module");
+    let line = bench.refused(&["agent", "inject", "--module", &text, "--out", &out]);
+
+    assert_names(&line, &[&text, "kernel module"]);
+    assert!(!Path::new(&out).exists());
+}
+
 /// Replaces every occurrence of `from` by the equally long `to`.
 fn replace_bytes(bytes: &mut [u8], from: &[u8], to: &[u8]) {
     let found: Vec<usize> =

@@ -166,7 +166,9 @@ pub fn build(request: &Request<'_>) -> Result<Built, KmodBuildError> {
     }
     sources::mirror(request.sources, request.work, |_| true)?;
     let work = fs::canonicalize(request.work).map_err(file_error(request.work))?;
-    let btf = request.btf.map(Path::to_path_buf).or_else(|| find_btf(&kernel_headers, &release));
+    // without pahole a build has fewer events, unless it was asked for these
+    let found = || find_btf(&kernel_headers, &release).filter(|_| is_installed("pahole"));
+    let btf = request.btf.map(Path::to_path_buf).or_else(found);
     let btf = btf.map(|file| Btf::open(&file, &work.join("btf"))).transpose()?;
     let units = tracepoint_units::make(&kernel_headers, &work, btf.as_ref(), &work.join(UNITS_LOG))?;
     let log = make(&kernel_headers, &work)?;

@@ -17,7 +17,7 @@ use crate::machine::{
     Outcome, RunOptions, StopHandle, VcpuClock,
 };
 use crate::probe::{self, KvmKind, KvmProbe};
-use crate::tracing::facts::{Facts, enabled_guest_events};
+use crate::tracing::facts::{Facts, NO_AGENT, enabled_guest_events};
 use crate::tracing::mapped_file;
 use crate::tracing::recorder::{Recorder, RecorderControl, RecorderError, Sources};
 use crate::tracing::region::{EnabledEvents, RegionError, TraceRegion};
@@ -329,13 +329,14 @@ fn run_traced(
     let relations = vcpu_relations(&machine, probed, &request.name, &mut missing);
     let has_clock = !relations.is_empty();
     let agent = matches!(request.agent, Agent::Module(_)) && has_clock;
-    if agent {
+    if has_clock {
+        // Without an agent of ours, too: the guest may bring its own.
         region.set_enabled(0, &enabled_guest_events(&guest_events, &selection));
         region.set_host_alive(true);
     } else {
         region.set_enabled(0, &EnabledEvents::NONE);
-        note_no_agent(&request.agent, &mut missing);
     }
+    note_no_agent(&request.agent, &mut missing);
     for layer in &missing {
         say(&format!("{} is missing: {} ({})", layer.layer, layer.reason, layer.fix));
     }
@@ -510,17 +511,18 @@ fn vcpu_relations(machine: &Machine, probed: &KvmProbe, vm: &str, missing: &mut 
     relations.collect()
 }
 
+/// Notes what is missing unless the guest brings an agent of its own.
 fn note_no_agent(agent: &Agent, missing: &mut Vec<Missing>) {
-    let (reason, fix) = match agent {
+    let fix = match agent {
         Agent::Unspecified => {
-            ("no agent was given to the guest", "give --agent strata.ko, built for the guest's kernel")
+            "give --agent strata.ko, built for the guest's kernel, or install strata-agent in the guest"
         }
-        Agent::None => ("--no-agent was given", "give --agent strata.ko instead"),
+        Agent::None => "give --agent strata.ko instead of --no-agent, or install strata-agent in the guest",
         // Why the module is not used is noted already.
         Agent::Module(_) => return,
     };
     for layer in [LayerKind::GuestKernel, LayerKind::GuestUser] {
-        missing.push(Missing { layer, reason: reason.into(), fix: fix.into() });
+        missing.push(Missing { layer, reason: NO_AGENT.into(), fix: fix.into() });
     }
 }
 

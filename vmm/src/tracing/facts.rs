@@ -39,6 +39,9 @@ pub struct Facts {
     pub beside_region: Option<PathBuf>,
 }
 
+/// Why the guest's layers are missing when strata gave it no agent; true until the guest's own says hello.
+pub const NO_AGENT: &str = "no agent was given to the guest, and it has not brought one";
+
 impl Facts {
     /// The youngest time that a record may carry. One second of slack leaves it to `strata check` to judge a clock that
     /// is a little wrong; what lies further ahead would spoil the order of everything after it.
@@ -97,6 +100,8 @@ impl Facts {
         let agent_abi = memory.load(agent + offset_of!(AgentState, abi_version));
         let kernel = guest_text(&release);
         vm.guest = Some(Guest { kernel, agent_abi, processes_refused: 0, processes_over_quota: 0 });
+        // It has come up after all: the guest has brought its own.
+        self.session.missing.retain(|missing| missing.reason != NO_AGENT);
         true
     }
 
