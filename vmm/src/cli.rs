@@ -162,7 +162,8 @@ pub struct PsArgs {
     strata ctl vm0 status\n  \
     strata ctl vm0 snapshot before-the-crash\n  \
     strata ctl vm0 session create io --events 'guest:block:*' --trace io-trace\n  \
-    strata ctl vm0 session start io")]
+    strata ctl vm0 session start io\n  \
+    strata ctl vm0 session events main 'default,guest:net:*'")]
 pub struct CtlArgs {
     /// Name of the VM, or process id as `strata ps` shows it
     pub vm: String,
@@ -231,6 +232,13 @@ pub enum SessionCommand {
         /// Name of the session
         name: String,
     },
+    /// Record other events of the guest from now on; takes effect at once, without leaving the guest
+    Events {
+        /// Name of the session; 'main' is the one that the VM was started with
+        name: String,
+        /// Globs or presets, as for `strata run --events`; terms of other layers have no effect
+        events: String,
+    },
     /// End a session and complete its recording
     Destroy {
         /// Name of the session
@@ -256,6 +264,7 @@ impl CtlCommand {
             }
             Self::Session(SessionCommand::Start { name }) => Request::SessionStart { name },
             Self::Session(SessionCommand::Stop { name }) => Request::SessionStop { name },
+            Self::Session(SessionCommand::Events { name, events }) => Request::SessionEvents { name, events },
             Self::Session(SessionCommand::Destroy { name }) => Request::SessionDestroy { name },
         })
     }
@@ -363,10 +372,26 @@ pub enum ReportCommand {
     Wakeups(WindowArgs),
     /// System calls of each guest process: count, time, errors, page faults inside
     Syscalls(WindowArgs),
+    /// Requests of virtio disks through every layer, and the time of each step
+    Flows(WindowArgs),
+    /// Where processor time went, by function, from samples
+    Functions(FunctionsArgs),
     /// Interrupts handled, by CPU, and the delivery of those that KVM injects
     Irqs(WindowArgs),
     /// Waiting for locks of the guest's kernel, by lock and call site, and for futexes
     Locks(WindowArgs),
+}
+
+/// Arguments of `strata report functions`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strata report functions trace --symbols /srv/guest-root")]
+pub struct FunctionsArgs {
+    /// What every report on a part of a trace takes.
+    #[command(flatten)]
+    pub window: WindowArgs,
+    /// Folder that holds the guest's root folder: its programs and libraries give their functions' names
+    #[arg(long, value_name = "DIR")]
+    pub symbols: Option<PathBuf>,
 }
 
 /// Arguments of a report on a part of a trace.
