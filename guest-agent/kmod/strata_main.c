@@ -202,8 +202,9 @@ static void __exit strata_exit(void)
 	atomic_notifier_chain_unregister(&panic_notifier_list, &strata_panic_block);
 	/* Processes that use the device hold a reference to the module, so none is left. */
 	strata_device_unregister();
-	strata_probes_unregister();
+	/* Each CPU stops recording at one instant; taking the probes away first would leave ends without beginnings. */
 	cpuhp_remove_state(strata_hotplug_state);
+	strata_probes_unregister();
 	strata_detach(strata_region.base, strata_region.size);
 	free_percpu(strata_contexts);
 	kfree(strata_timers);

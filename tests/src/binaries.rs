@@ -61,8 +61,10 @@ pub fn build_agent(paths: &Paths) -> Result<PathBuf, ProcessError> {
 pub fn build_applications(paths: &Paths) -> Result<Vec<(&'static str, PathBuf)>, ProcessError> {
     let target_folder = static_target(paths);
     let release = target_folder.join(TARGET).join("release");
-    let examples = ["--example", "isolation", "--example", "processes", "--bin", "strata-agent"];
-    cargo_build(paths, &target_folder, &[&["-p", "guest-agent"], examples.as_slice()].concat(), "build-applications")?;
+    let mut programs = vec![("strata-agent", build_agent(paths)?)];
+    for example in ["isolation", "processes"] {
+        programs.push((example, build_example(paths, example)?));
+    }
     cargo_build(paths, &target_folder, &["-p", "tracing-strata", "--example", "orders"], "build-orders")?;
     cargo_build(paths, &target_folder, &["-p", "strata-c-api"], "build-c-api")?;
     let c_api = paths.workspace().join("guest-agent/c-api");
@@ -73,9 +75,8 @@ pub fn build_applications(paths: &Paths) -> Result<Vec<(&'static str, PathBuf)>,
         command.arg(release.join("libstrata.a"));
         process::run_logged(&mut command, &paths.logs().join(format!("build-{program}.log")))?;
     }
-    let mut programs: Vec<_> =
-        ["isolation", "processes", "orders"].map(|name| (name, release.join("examples").join(name))).into();
-    programs.extend(["strata-agent", "shop", "baker"].map(|name| (name, release.join(name))));
+    programs.push(("orders", release.join("examples/orders")));
+    programs.extend(["shop", "baker"].map(|name| (name, release.join(name))));
     Ok(programs)
 }
 

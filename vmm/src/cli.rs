@@ -3,10 +3,12 @@
 use crate::agent_command::AgentArgs;
 use crate::control::protocol::{Mode, Request};
 use crate::machine::DiskConfig;
-use crate::run::{Agent, KERNEL_RINGS, RunRequest};
+use crate::run::{Agent, KERNEL_RINGS, PROCESS_SLOTS, RunRequest};
 use crate::tracing::selection;
 use clap::{Args, Parser, Subcommand};
-use shared_ring::layout::{Geometry, MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_SIZE, MIN_SUB_BUFFERS};
+use shared_ring::layout::{
+    Geometry, MAX_PROCESS_SLOTS, MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_SIZE, MIN_SUB_BUFFERS,
+};
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -111,6 +113,9 @@ pub struct RunArgs {
     /// Sub-buffers of each of the guest kernel's rings: a power of two, 2 to 256
     #[arg(long, value_name = "N", default_value_t = KERNEL_RINGS.1, value_parser = parse_sub_buffers, requires = "trace")]
     pub sub_buffers: u32,
+    /// Processes of the guest that can record at the same time, up to 512; each takes 1 MiB for each vCPU while it does
+    #[arg(long, value_name = "N", default_value_t = PROCESS_SLOTS, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_PROCESS_SLOTS)), requires = "trace")]
+    pub process_slots: u32,
     /// Name of the VM in the trace
     #[arg(long, value_name = "NAME", default_value = "vm0", value_parser = parse_vm_name)]
     pub name: String,
@@ -127,6 +132,7 @@ impl From<RunArgs> for RunRequest {
         let geometry = Geometry::new(args.sub_buffer_size, args.sub_buffers).expect("arguments make a geometry");
         Self {
             geometry,
+            process_slots: args.process_slots,
             mode: args.mode.into(),
             name: args.name,
             kernel: args.kernel,
