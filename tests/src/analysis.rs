@@ -79,7 +79,7 @@ pub fn once_per_test_run(paths: &Paths) -> Result<HostResult, String> {
 ///
 /// When an image cannot be made, or the host or the guest fails.
 pub fn run(lab: &Lab, name: &str) -> Result<HostResult, ScenarioError> {
-    let load = binaries::build_known_load(&lab.paths)?;
+    let load = binaries::build_example(&lab.paths, "known_load")?;
     let image = lab.paths.images().join("analysis.cpio");
     let guest = lab.kernels.guest_image()?.program("known_load", &load).script("analysis", GUEST_SCRIPT);
     guest.write_file(&image)?;

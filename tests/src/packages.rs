@@ -13,6 +13,9 @@ use crate::progress;
 /// The oldest QEMU whose emulated SVM runs a Linux guest reliably.
 pub const OLDEST_QEMU: u32 = 10;
 
+/// Where Debian's packages come from.
+pub const MIRROR: &str = "http://deb.debian.org/debian";
+
 const SOURCES: &str = "\
 deb http://deb.debian.org/debian bookworm main
 deb http://deb.debian.org/debian bookworm-updates main

@@ -3,6 +3,7 @@
 
 pub mod distribution;
 pub mod exits;
+pub mod irqs;
 pub mod locks;
 #[cfg(test)]
 pub(crate) mod scenario;

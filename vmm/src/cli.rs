@@ -48,7 +48,7 @@ pub enum Command {
     Report(ReportArgs),
     /// Check a trace: guest records lie inside their vCPU's time in the guest, streams are in order
     Check(ReadArgs),
-    /// Make one trace of two, relating their clocks by matched events
+    /// Make one trace of several: of VMs on one host, or of two hosts by matched events
     Merge(MergeArgs),
     /// List the VMs that are running, and those whose process died with a trace to recover
     Ps(PsArgs),
@@ -272,7 +272,8 @@ pub struct RecoverArgs {
 #[command(after_help = "Examples:\n  \
     strata events trace | less\n  \
     strata events trace --layer guest-kernel --layer host-kernel --from 0.2 --to 0.25\n  \
-    strata events trace --json | jq 'select(.event == \"kvm:kvm_exit\")'")]
+    strata events trace --json | jq 'select(.event == \"kvm:kvm_exit\")'\n  \
+    strata events trace --layer guest-kernel --count")]
 pub struct EventsArgs {
     /// Trace folder
     pub trace: PathBuf,
@@ -291,6 +292,9 @@ pub struct EventsArgs {
     /// One JSON object per line
     #[arg(long)]
     pub json: bool,
+    /// Only say how many records there are
+    #[arg(long, conflicts_with = "utc")]
+    pub count: bool,
 }
 
 /// Arguments of `strata report`.
@@ -298,6 +302,7 @@ pub struct EventsArgs {
 #[command(
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
+    override_usage = "strata report [--json] TRACE\n       strata report COMMAND [OPTIONS] TRACE",
     after_help = "Without a command it is the summary. A trace whose folder is named like a command is written ./NAME.\n\n\
     Examples:\n  \
     strata report trace\n  \
@@ -352,6 +357,8 @@ pub enum ReportCommand {
     Wakeups(WindowArgs),
     /// System calls of each guest process: count, time, errors, page faults inside
     Syscalls(WindowArgs),
+    /// Interrupts handled, by CPU, and the delivery of those that KVM injects
+    Irqs(WindowArgs),
     /// Waiting for locks of the guest's kernel, by lock and call site, and for futexes
     Locks(WindowArgs),
 }
@@ -393,17 +400,21 @@ pub struct ReadArgs {
 /// Arguments of `strata merge`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A rule says that each such event of the first trace happened before (after) its counterpart in \
-    the second. There have to be rules for both directions, as for messages and their answers. Without a rule the \
-    traces have to be on one clock. The result is on the clock of the first trace; its error bound and how it was \
-    found are in its session.json.\n\nExample:\n  \
+    after_help = "Traces of VMs that ran on one host since one boot are on one clock: their VMs are put side by side \
+    (of two with one name the later is called NAME-2), and what their host-kernel layers both have is kept once.\n\n\
+    Two traces of different hosts need rules. A rule says that each such event of the first trace happened before \
+    (after) its counterpart in the second. There have to be rules for both directions, as for messages and their \
+    answers. The result is on the clock of the first trace; its error bound and how it was found are in its \
+    session.json.\n\nExamples:\n  \
+    strata merge web db cache -o all\n  \
     strata merge a b -o both --match 'net:send before net:receive by seq' --match 'net:receive after net:send by seq'"
 )]
 pub struct MergeArgs {
     /// Trace whose clock the result has
     pub first: PathBuf,
-    /// The other trace
-    pub second: PathBuf,
+    /// The other traces
+    #[arg(required = true)]
+    pub others: Vec<PathBuf>,
     /// Which events belong together: 'EVENT before|after EVENT [by FIELD[=FIELD],...]'. May be repeated
     #[arg(long = "match", value_name = "RULE")]
     pub rules: Vec<MatchRule>,

@@ -72,7 +72,14 @@ fn summarise(session: &Session, trace: &Path) {
 }
 
 fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
-    let options = EventsOptions { layers: args.layers, from: args.from, to: args.to, utc: args.utc, json: args.json };
+    let options = EventsOptions {
+        layers: args.layers,
+        from: args.from,
+        to: args.to,
+        utc: args.utc,
+        json: args.json,
+        count: args.count,
+    };
     let listed = events::run(&args.trace, &options, &mut io::stdout().lock())?;
     if listed.damage.any() {
         eprintln!("strata: {}", listed.damage);
@@ -89,6 +96,7 @@ fn print_report(args: ReportArgs) -> anyhow::Result<ExitCode> {
         ReportCommand::Wakeups(args) => make_report(&args.trace, &args.options(), report::wakeups::report)?,
         ReportCommand::Locks(args) => make_report(&args.trace, &args.options(), report::locks::report)?,
         ReportCommand::Syscalls(args) => make_report(&args.trace, &args.options(), report::syscalls::report)?,
+        ReportCommand::Irqs(args) => make_report(&args.trace, &args.options(), report::irqs::report)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -117,12 +125,18 @@ fn check_trace(args: &ReadArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn merge_traces(args: &MergeArgs) -> anyhow::Result<ExitCode> {
-    let joined = join::join(&args.first, &args.second, &args.rules, &args.output)?;
+    let joined = join::join(&args.first, &args.others, &args.rules, &args.output)?;
     if joined.damage.any() {
         eprintln!("strata: not taken over: {}", joined.damage);
     }
     if let Some(relation) = &joined.relation {
         eprintln!("strata: clocks related by {} pairs, within {} ns", relation.pairs(), joined.relation_bound_ns);
+    }
+    if joined.shared_host_events > 0 {
+        eprintln!(
+            "strata: {} events of the shared host were in several traces and are kept once",
+            joined.shared_host_events
+        );
     }
     let (bound, output) = (joined.session.clock.error_bound_ns, args.output.display());
     eprintln!("strata: times of different layers agree within {bound} ns");

@@ -158,7 +158,7 @@ fn of_vm(vm: &VmModel, window: Window, clock: &Clock) -> VmExits {
                     VcpuState::Kvm(_) => &mut sums.kvm,
                     VcpuState::Guest | VcpuState::KvmRun | VcpuState::Unknown | VcpuState::Ended => continue,
                 };
-                *sum += interval.length();
+                *sum = sum.saturating_add(interval.length());
             }
             let in_vmm = sums.vmm - before;
             if let Some(access) = vcpu.access_in(&exit.span) {

@@ -110,7 +110,7 @@ impl Times {
     fn plus(&self, other: &Self) -> Self {
         let mut sum = *self;
         for (part, more) in sum.parts_mut().into_iter().zip(other.parts()) {
-            *part += more;
+            *part = part.saturating_add(more);
         }
         sum
     }
@@ -351,7 +351,7 @@ impl VmTasks {
         for task in &self.tasks {
             let add = |row: Option<&mut Row>| match row {
                 Some(row) => {
-                    (row.tasks, row.wall) = (row.tasks + 1, row.wall + task.wall_ticks);
+                    (row.tasks, row.wall) = (row.tasks + 1, row.wall.saturating_add(task.wall_ticks));
                     row.times = row.times.plus(&task.times);
                     false
                 }
@@ -372,7 +372,7 @@ impl VmTasks {
             let others = Row { name: "others".into(), tid: 0, tasks: 0, wall: 0, times: Times::default() };
             rows.push(rest.into_iter().fold(others, |sum, row| Row {
                 tasks: sum.tasks + row.tasks,
-                wall: sum.wall + row.wall,
+                wall: sum.wall.saturating_add(row.wall),
                 times: sum.times.plus(&row.times),
                 ..sum
             }));
@@ -393,7 +393,7 @@ impl VmTasks {
         for task in &self.tasks {
             for part in task.parts.iter().filter(|part| wanted(part)) {
                 let (sum, most) = sums.entry(part.detail.as_deref().unwrap_or("-")).or_insert((0, (0, task)));
-                *sum += part.ticks;
+                *sum = sum.saturating_add(part.ticks);
                 if part.ticks > most.0 {
                     *most = (part.ticks, task);
                 }
@@ -402,7 +402,7 @@ impl VmTasks {
         if sums.is_empty() {
             return Ok(());
         }
-        let total: u64 = sums.values().map(|(sum, _)| sum).sum();
+        let total = sums.values().fold(0_u64, |total, (sum, _)| total.saturating_add(*sum));
         let mut sums: Vec<_> = sums.into_iter().collect();
         sums.sort_by_key(|&(_, (sum, _))| std::cmp::Reverse(sum));
         writeln!(out, "\n{}: {title}: {}", self.vm, duration(in_ns(total, frequency)))?;

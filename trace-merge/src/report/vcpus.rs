@@ -181,7 +181,8 @@ impl Report for Vcpus {
 impl VmVcpus {
     fn write_vcpus(&self, out: &mut dyn Write) -> io::Result<()> {
         let ns = |vcpu: &VcpuReport, states: &[&str]| -> u64 {
-            vcpu.parts.iter().filter(|part| states.contains(&part.state)).map(|part| part.ns).sum()
+            let parts = vcpu.parts.iter().filter(|part| states.contains(&part.state));
+            parts.fold(0, |sum, part| sum.saturating_add(part.ns))
         };
         let columns: Vec<_> =
             COLUMNS.iter().filter(|(_, states)| self.vcpus.iter().any(|vcpu| ns(vcpu, states) > 0)).collect();
@@ -203,12 +204,12 @@ impl VmVcpus {
         let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
         for part in self.vcpus.iter().flat_map(|vcpu| &vcpu.parts).filter(|part| part.state == state) {
             let (count, ns) = sums.entry(part.detail.as_deref().unwrap_or("-")).or_default();
-            (*count, *ns) = (*count + part.count, *ns + part.ns);
+            (*count, *ns) = (*count + part.count, ns.saturating_add(part.ns));
         }
         if sums.is_empty() {
             return Ok(());
         }
-        let total: u64 = sums.values().map(|(_, ns)| ns).sum();
+        let total = sums.values().fold(0_u64, |total, (_, ns)| total.saturating_add(*ns));
         let mut sums: Vec<_> = sums.into_iter().collect();
         sums.sort_by_key(|&(_, (_, ns))| Reverse(ns));
         writeln!(out, "\n{}: {title}: {}", self.vm, duration(total))?;

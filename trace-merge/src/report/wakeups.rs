@@ -146,7 +146,8 @@ fn of_vm(vm: &VmModel, host: Option<&Host>, window: Window, clock: &Clock, start
     let mut histogram: BTreeMap<u64, u64> = BTreeMap::new();
     let mut by_name: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for wait in &waits {
-        let below = (clock.ticks_to_ns(wait.span.length()).saturating_add(1)).next_power_of_two();
+        let ns = clock.ticks_to_ns(wait.span.length());
+        let below = ns.saturating_add(1).checked_next_power_of_two().unwrap_or(u64::MAX);
         *histogram.entry(below).or_default() += 1;
         let name = vm.guest.tasks.get(wait.task).map_or_else(String::new, |task| task.name());
         by_name.entry(name).or_default().push(wait.span.length());

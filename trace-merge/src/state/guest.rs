@@ -87,6 +87,8 @@ pub struct GuestTask {
     contending: bool,
     /// Whether it was seen in a system call: kernel threads never are.
     is_user: bool,
+    /// Whether it is among [`Guest::known`].
+    is_known: bool,
 }
 
 impl GuestTask {
@@ -135,6 +137,8 @@ pub struct Guest {
     by_tid: HashMap<i32, TaskIndex>,
     /// CPUs whose records are missing at the moment.
     gaps: BTreeSet<u32>,
+    /// The tasks of which something is known, and some that are not any more: what a gap has to go through.
+    known: Vec<TaskIndex>,
 }
 
 impl Guest {
@@ -200,10 +204,13 @@ impl Guest {
             self.switch_out(time, cpu, index, prev_state);
         }
         let next_index = (next.tid > 0).then(|| self.index_of(next));
-        if let Some(task) = next_index.and_then(|index| self.tasks.get_mut(index)) {
+        if let Some(index) = next_index
+            && let Some(task) = self.tasks.get_mut(index)
+        {
             // Only a record that is missing could leave it contending while it runs again.
             task.contending = task.contending && self.gaps.is_empty();
-            task.state.set(time, TaskState::Running { cpu, syscall: task.syscall });
+            let state = TaskState::Running { cpu, syscall: task.syscall };
+            self.set(index, time, state);
         }
         let state = self.cpus.entry(cpu).or_default();
         state.current.set(time, next_index.map_or(GuestCpuState::Idle, GuestCpuState::Running));
@@ -225,11 +232,21 @@ impl Guest {
         } else {
             TaskState::Blocked { on: task.blocked_on(bits), syscall: task.syscall }
         };
-        task.state.set(time, state);
         if state == TaskState::Absent {
-            let tid = task.tid;
             task.ended = Some(time);
+            let tid = task.tid;
             self.by_tid.remove(&tid);
+        }
+        self.set(index, time, state);
+    }
+
+    /// From `time` on the task `index` is in `state`.
+    fn set(&mut self, index: TaskIndex, time: u64, state: TaskState) {
+        let Some(task) = self.tasks.get_mut(index) else { return };
+        task.state.set(time, state);
+        if !task.is_known && !matches!(state, TaskState::Unknown | TaskState::Absent) {
+            task.is_known = true;
+            self.known.push(index);
         }
     }
 
@@ -246,7 +263,8 @@ impl Guest {
             TaskState::Runnable { woken, .. } => woken,
             TaskState::Unknown | TaskState::Blocked { .. } | TaskState::Absent => true,
         };
-        task.state.set(time, if anything_missing { TaskState::Unknown } else { TaskState::Runnable { cpu, woken } });
+        let state = if anything_missing { TaskState::Unknown } else { TaskState::Runnable { cpu, woken } };
+        self.set(index, time, state);
     }
 
     fn fork(&mut self, time: u64, cpu: u32, child: Task<'_>) {
@@ -261,7 +279,9 @@ impl Guest {
         let index = self.index_of(child);
         let Some(task) = self.tasks.get_mut(index) else { return };
         task.born = Some(time);
-        task.state.set(time, TaskState::Runnable { cpu: Some(cpu), woken: true });
+        let state =
+            if self.gaps.is_empty() { TaskState::Runnable { cpu: Some(cpu), woken: true } } else { TaskState::Unknown };
+        self.set(index, time, state);
     }
 
     fn set_syscall(&mut self, time: u64, cpu: u32, syscall: Option<i16>) {
@@ -288,13 +308,21 @@ impl Guest {
         state.current.set(time, GuestCpuState::Unknown);
         state.nested.clear();
         state.interrupt.set(time, None);
-        for task in &mut self.tasks {
-            let elsewhere = matches!(task.state.current(), TaskState::Running { cpu: on, .. } if on != cpu);
-            if !elsewhere && task.state.current() != TaskState::Absent {
+        // Each task is gone through once for each time that something becomes known of it, however many gaps there are.
+        let mut still_known = Vec::new();
+        for index in std::mem::take(&mut self.known) {
+            let Some(task) = self.tasks.get_mut(index) else { continue };
+            if matches!(task.state.current(), TaskState::Running { cpu: on, .. } if on != cpu) {
+                still_known.push(index);
+                continue;
+            }
+            task.is_known = false;
+            if task.state.current() != TaskState::Absent {
                 task.state.set(time, TaskState::Unknown);
                 (task.syscall, task.contending) = (None, false);
             }
         }
+        self.known = still_known;
     }
 
     fn current_mut(&mut self, cpu: u32) -> Option<&mut GuestTask> {
@@ -316,6 +344,7 @@ impl Guest {
                 syscall: None,
                 contending: false,
                 is_user: false,
+                is_known: false,
             });
             self.tasks.len() - 1
         });

@@ -12,7 +12,7 @@ use super::region::{EnabledEvents, MAIN_SESSION};
 use super::ring_layer::Producers;
 use super::sessions::ExtraSessions;
 use super::streaming::{Looked, Streaming};
-use super::vmm_events::VmmTracer;
+use super::vmm_events::{GuestEvents, VmmTracer};
 use super::vmm_layer::vmm_layer;
 use crate::control::protocol::{Answer, LayerStatus, Request, SessionStatus, Status, TraceStatus};
 use crate::host_kernel::HostTracer;
@@ -316,12 +316,14 @@ impl Recording {
             },
             Request::SessionStart { name } if name == MAIN_SESSION => {
                 self.active = true;
+                self.vmm.guest_events(GuestEvents::On);
                 self.facts.region.set_enabled(0, &self.layers.enabled(&self.facts));
                 Answer::done(format!("session {name} records"))
             }
             Request::SessionStop { name } if name == MAIN_SESSION => {
                 self.active = false;
                 self.facts.region.set_enabled(0, &EnabledEvents::NONE);
+                self.vmm.guest_events(GuestEvents::Off);
                 Answer::done(format!("session {name} is stopped; what it recorded stays"))
             }
             Request::SessionDestroy { name } if name == MAIN_SESSION => {

@@ -124,6 +124,18 @@ pub const EVENTS: &[Event] = &[
     },
 ];
 
+/// What becomes of the choice of the guest's events while it is recorded. Where it changes, events that come in pairs
+/// may be alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GuestEvents {
+    /// None is recorded from here on.
+    Off,
+    /// They are recorded again from here on.
+    On,
+    /// Others are recorded from here on.
+    Changed,
+}
+
 /// Told which host thread runs a vCPU: its number and the kernel's thread id. Called on that thread.
 pub type VcpuThreadHook = Box<dyn Fn(u32, u32) + Send + Sync>;
 
@@ -207,6 +219,16 @@ impl VmmTracer {
         payload.put(&padded_text(cause.name()));
         payload.put(&bound_ns.to_le_bytes());
         self.record(&self.shared_ring, id::CLOCK_UPDATE, payload.bytes());
+    }
+
+    /// Records that the choice of the guest's events changes.
+    pub fn guest_events(&self, change: GuestEvents) {
+        let what = match change {
+            GuestEvents::Off => "events_off",
+            GuestEvents::On => "events_on",
+            GuestEvents::Changed => "events_changed",
+        };
+        self.record(&self.shared_ring, id::CONTROL, &padded_text(what));
     }
 
     fn vcpu_ring(&self, vcpu: u32) -> &Producer<Smp> {
@@ -384,13 +406,14 @@ mod tests {
         tracer.console_output(10);
         tracer.console_input(2);
         tracer.control(ControlEvent::EmulationFailed);
+        tracer.guest_events(GuestEvents::Changed);
         tracer.clock_update(0, 1, &Relation::IDENTITY, Cause::FrequencyChange, 7);
 
         let of_vcpu: Vec<u16> = recorded(&tracer, 0).into_iter().map(|(id, _)| id).collect();
         let of_others: Vec<u16> = recorded(&tracer, 1).into_iter().map(|(id, _)| id).collect();
 
         assert_eq!(of_vcpu, [1, 2, 3, 4, 5]);
-        assert_eq!(of_others, [6, 7, 8, 9, 10]);
+        assert_eq!(of_others, [6, 7, 8, 9, 9, 10]);
     }
 
     #[test]
