@@ -357,10 +357,26 @@ pub enum ReportCommand {
     Wakeups(WindowArgs),
     /// System calls of each guest process: count, time, errors, page faults inside
     Syscalls(WindowArgs),
+    /// Requests of virtio disks through every layer, and the time of each step
+    Flows(WindowArgs),
+    /// Where processor time went, by function, from samples
+    Functions(FunctionsArgs),
     /// Interrupts handled, by CPU, and the delivery of those that KVM injects
     Irqs(WindowArgs),
     /// Waiting for locks of the guest's kernel, by lock and call site, and for futexes
     Locks(WindowArgs),
+}
+
+/// Arguments of `strata report functions`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strata report functions trace --symbols /srv/guest-root")]
+pub struct FunctionsArgs {
+    /// What every report on a part of a trace takes.
+    #[command(flatten)]
+    pub window: WindowArgs,
+    /// Folder that holds the guest's root folder: its programs and libraries give their functions' names
+    #[arg(long, value_name = "DIR")]
+    pub symbols: Option<PathBuf>,
 }
 
 /// Arguments of a report on a part of a trace.

@@ -94,6 +94,12 @@ fn print_report(args: ReportArgs) -> anyhow::Result<ExitCode> {
         ReportCommand::Vcpus(args) => make_report(&args.trace, &args.options(), report::vcpus::report)?,
         ReportCommand::Exits(args) => make_report(&args.trace, &args.options(), report::exits::report)?,
         ReportCommand::Wakeups(args) => make_report(&args.trace, &args.options(), report::wakeups::report)?,
+        ReportCommand::Flows(args) => make_report(&args.trace, &args.options(), report::flows::report)?,
+        ReportCommand::Functions(args) => {
+            make_report(&args.window.trace, &args.window.options(), |trace, window| {
+                report::functions::report(trace, window, args.symbols.as_deref())
+            })?;
+        }
         ReportCommand::Locks(args) => make_report(&args.trace, &args.options(), report::locks::report)?,
         ReportCommand::Syscalls(args) => make_report(&args.trace, &args.options(), report::syscalls::report)?,
         ReportCommand::Irqs(args) => make_report(&args.trace, &args.options(), report::irqs::report)?,

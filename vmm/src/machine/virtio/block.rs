@@ -240,6 +240,7 @@ impl VirtioDevice for Block {
     }
 
     fn serve(&mut self, _: usize, queue: &mut Queue, memory: &GuestMemoryMmap) -> Result<Served, virtio_queue::Error> {
+        self.observer.disk_notified(self.index);
         let mut budget = REQUESTS_PER_CALL;
         let mut answered = false;
         loop {
@@ -258,6 +259,9 @@ impl VirtioDevice for Block {
             let more = queue.enable_notification(memory)?;
             if !more || budget == 0 {
                 let interrupt = answered && queue.needs_notification(memory)?;
+                if interrupt {
+                    self.observer.disk_interrupt(self.index);
+                }
                 return Ok(Served { interrupt, more });
             }
         }
