@@ -9,6 +9,7 @@ use lab::analysis;
 use lab::paths::Paths;
 use trace_merge::check;
 use trace_merge::reader::Trace;
+use trace_merge::report::flows::{self, Milestone};
 use trace_merge::report::{Window, locks, syscalls, tasks, vcpus};
 
 /// A file of the results, which the first test to ask makes.
@@ -81,6 +82,28 @@ fn lock_of_a_convoy_is_named() {
     assert!(lock.contains(&first.address), "{:#x} is not in {lock:#x?}", first.address);
     assert!(percent_off(first.waits.total_ns, convoy["waited_ns"]) <= 10, "{}", first.waits.total_ns);
     assert!(first.waits.count >= convoy["locks"] / 4, "{} waits", first.waits.count);
+}
+
+#[test]
+fn delay_of_a_slow_disk_is_in_the_step_of_the_host_and_in_no_other() {
+    const DELAY_NS: u64 = analysis::DISK_DELAY_MS * 1_000_000;
+    let reads = known("reads");
+
+    let report = flows::report(&trace(), Window::ALL).unwrap();
+
+    let flows = &report.vms[0];
+    println!("{reads:?}\n{:#?}\n{:#?}", flows.total, flows.steps);
+    let (host, others): (Vec<_>, Vec<_>) = flows.steps.iter().partition(|step| step.to == Milestone::Finished);
+    assert_eq!(host.len(), 1);
+    assert!(host[0].times.count >= analysis::READS, "{} requests", host[0].times.count);
+    assert!(host[0].times.p50_ns >= DELAY_NS && host[0].times.p50_ns < 2 * DELAY_NS, "{:?}", host[0].times);
+    assert!(others.iter().all(|step| step.times.p50_ns < DELAY_NS / 2), "{others:#?}");
+    for flow in &flows.slowest {
+        assert_eq!(flow.steps.iter().map(|step| step.ticks).sum::<u64>(), flow.ticks);
+    }
+    // as the program saw it: what the requests took, and its own time between them
+    let mean = reads["total_ns"] / reads["count"];
+    assert!(percent_off(flows.total.p50_ns, mean) <= 40, "{} ns, {mean} ns for the program", flows.total.p50_ns);
 }
 
 #[test]
