@@ -9,7 +9,7 @@ use lab::analysis;
 use lab::paths::Paths;
 use trace_merge::check;
 use trace_merge::reader::Trace;
-use trace_merge::report::flows::{self, Milestone};
+use trace_merge::report::flows::{self, Milestone, StepTimes};
 use trace_merge::report::{Window, locks, syscalls, tasks, vcpus};
 
 /// A file of the results, which the first test to ask makes.
@@ -93,7 +93,8 @@ fn delay_of_a_slow_disk_is_in_the_step_of_the_host_and_in_no_other() {
 
     let flows = &report.vms[0];
     println!("{reads:?}\n{:#?}\n{:#?}", flows.total, flows.steps);
-    let (host, others): (Vec<_>, Vec<_>) = flows.steps.iter().partition(|step| step.to == Milestone::Finished);
+    let is_host = |step: &&StepTimes| step.to == Milestone::Finished;
+    let (host, others): (Vec<&StepTimes>, Vec<&StepTimes>) = flows.steps.iter().partition(is_host);
     assert_eq!(host.len(), 1);
     assert!(host[0].times.count >= analysis::READS, "{} requests", host[0].times.count);
     assert!(host[0].times.p50_ns >= DELAY_NS && host[0].times.p50_ns < 2 * DELAY_NS, "{:?}", host[0].times);
