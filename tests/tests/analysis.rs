@@ -75,13 +75,17 @@ fn lock_of_a_convoy_is_named() {
 
     let report = locks::report(&trace(), Window::ALL).unwrap();
 
-    let futexes = &report.guests[0].futexes;
-    let of_convoy: Vec<_> = futexes.iter().filter(|futex| u64::try_from(futex.pid) == Ok(convoy["pid"])).collect();
-    println!("{convoy:?}\n{of_convoy:#?}");
-    let first = of_convoy[0];
-    assert!(lock.contains(&first.address), "{:#x} is not in {lock:#x?}", first.address);
-    assert!(percent_off(first.waits.total_ns, convoy["waited_ns"]) <= 10, "{}", first.waits.total_ns);
-    assert!(first.waits.count >= convoy["locks"] / 4, "{} waits", first.waits.count);
+    let mut waits: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    for futex in report.guests[0].futexes.iter().filter(|futex| futex.comm == "known_load") {
+        let (count, ns) = waits.entry(futex.address).or_default();
+        *count += futex.waits.count;
+        *ns += futex.waits.total_ns;
+    }
+    println!("{convoy:?}\n{waits:#x?}");
+    let (address, (count, ns)) = waits.into_iter().max_by_key(|(_, (count, _))| *count).unwrap();
+    assert!(lock.contains(&address), "{address:#x} is not in {lock:#x?}");
+    assert!(percent_off(ns, convoy["waited_ns"]) <= 10, "{ns} ns, not {}", convoy["waited_ns"]);
+    assert!(count >= convoy["locks"] / 4, "{count} waits");
 }
 
 #[test]
@@ -102,9 +106,9 @@ fn delay_of_a_slow_disk_is_in_the_step_of_the_host_and_in_no_other() {
     for flow in &flows.slowest {
         assert_eq!(flow.steps.iter().map(|step| step.ticks).sum::<u64>(), flow.ticks);
     }
-    // as the program saw it: what the requests took, and its own time between them
+    // as the program saw it: what the requests took, and the guest's own time around them
     let mean = reads["total_ns"] / reads["count"];
-    assert!(percent_off(flows.total.p50_ns, mean) <= 40, "{} ns, {mean} ns for the program", flows.total.p50_ns);
+    assert!(flows.total.p50_ns <= mean, "{} ns, {mean} ns for the program", flows.total.p50_ns);
 }
 
 #[test]
