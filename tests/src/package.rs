@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use crate::binaries;
-use crate::deb::{Control, Package};
+use crate::deb::{self, Control, Package};
 use crate::kmod::{self, KmodError};
 use crate::packages::{self, PackageError, Tool};
 use crate::paths::Paths;
@@ -124,7 +124,8 @@ impl Texts {
     fn changelog(&self, package: &str) -> String {
         format!(
             "{package} ({VERSION}) unstable; urgency=medium\n\n  * See the history of the source.\n\n \
-             -- The Strata authors <strata@localhost.localdomain>  Fri, 20 Nov 2026 12:00:00 +0000\n"
+             -- {}  Fri, 20 Nov 2026 12:00:00 +0000\n",
+            deb::maintainer()
         )
     }
 }

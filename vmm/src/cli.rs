@@ -156,7 +156,8 @@ pub struct PsArgs {
     strata ctl vm0 status\n  \
     strata ctl vm0 snapshot before-the-crash\n  \
     strata ctl vm0 session create io --events 'guest:block:*' --trace io-trace\n  \
-    strata ctl vm0 session start io")]
+    strata ctl vm0 session start io\n  \
+    strata ctl vm0 session events main 'default,guest:net:*'")]
 pub struct CtlArgs {
     /// Name of the VM, or process id as `strata ps` shows it
     pub vm: String,
@@ -225,6 +226,13 @@ pub enum SessionCommand {
         /// Name of the session
         name: String,
     },
+    /// Record other events of the guest from now on; takes effect at once, without leaving the guest
+    Events {
+        /// Name of the session; 'main' is the one that the VM was started with
+        name: String,
+        /// Globs or presets, as for `strata run --events`; terms of other layers have no effect
+        events: String,
+    },
     /// End a session and complete its recording
     Destroy {
         /// Name of the session
@@ -250,6 +258,7 @@ impl CtlCommand {
             }
             Self::Session(SessionCommand::Start { name }) => Request::SessionStart { name },
             Self::Session(SessionCommand::Stop { name }) => Request::SessionStop { name },
+            Self::Session(SessionCommand::Events { name, events }) => Request::SessionEvents { name, events },
             Self::Session(SessionCommand::Destroy { name }) => Request::SessionDestroy { name },
         })
     }

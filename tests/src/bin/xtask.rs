@@ -45,6 +45,9 @@ enum Task {
         /// The kernel's header tree: what `make -C` takes, such as /lib/modules/VERSION/build.
         #[arg(long, value_name = "DIR")]
         kernel_headers: PathBuf,
+        /// The kernel's BTF, raw or in an ELF file: private structures come from it.
+        #[arg(long, value_name = "FILE")]
+        btf: Option<PathBuf>,
         /// The module to write.
         #[arg(long, value_name = "FILE", default_value = "strata.ko")]
         out: PathBuf,
@@ -142,9 +145,10 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Task::Demo { out, keep } => demo::run(&paths, &out, keep)?,
         Task::Test => suite::run(&paths)?,
         Task::Fuzz { target, seconds } => fuzz::run(&paths, seconds, target.as_deref())?,
-        Task::Kmod { kernel_headers, out } => {
-            progress::step("building the guest kernel module", || kmod::build(&paths, &kernel_headers, &out))?;
-            println!("{}", out.display());
+        Task::Kmod { kernel_headers, btf, out } => {
+            let build = || kmod::build(&paths, &kernel_headers, btf.as_deref(), &out);
+            progress::step("building the guest kernel module", build)?;
+            println!("{}: `strata events --list guest --agent` shows its events", out.display());
         }
         Task::Package { out } => {
             for file in package::build(&paths, &out)? {

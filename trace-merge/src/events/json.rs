@@ -51,10 +51,23 @@ impl Form for Objects {
 
     #[inline]
     fn value(lines: &mut Lines, _: &FieldDescription, value: Value<'_>) {
-        match value {
-            Value::Unsigned(number) => lines.decimal(number),
-            Value::Signed(number) => lines.signed(number),
-            Value::Text(text) => lines.json(text),
+        put(lines, value);
+    }
+}
+
+#[inline]
+fn put(lines: &mut Lines, value: Value<'_>) {
+    match value {
+        Value::Unsigned(number) => lines.decimal(number),
+        Value::Signed(number) => lines.signed(number),
+        Value::Text(text) => lines.json(text),
+        Value::Array(elements) => {
+            lines.push(b'[');
+            for (index, element) in elements.iter().enumerate() {
+                lines.extend(if index == 0 { b"" } else { b"," });
+                put(lines, element);
+            }
+            lines.push(b']');
         }
     }
 }

@@ -499,13 +499,13 @@ fn write_calls(calls: &Calls, out: &mut dyn Write) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::session::LayerKind;
-    use crate::test_trace::Field::{Hex, Number};
+    use crate::test_trace::Field::{Arguments, Hex, Number};
     use crate::test_trace::TestTrace;
 
     const ALL: Window = Window { begin: 0, end: u64::MAX };
 
     fn enter(trace: TestTrace, cpu: u32, time: u64, id: i64) -> TestTrace {
-        trace.guest(cpu, time, "raw_syscalls:sys_enter", &[("id", Number(id)), ("arg0", Hex(0))])
+        trace.guest(cpu, time, "raw_syscalls:sys_enter", &[("id", Number(id)), ("args", Arguments([0; 2]))])
     }
 
     fn exit(trace: TestTrace, cpu: u32, time: u64, id: i64, ret: i64) -> TestTrace {

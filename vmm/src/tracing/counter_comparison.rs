@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Attempts per comparison that is wanted. A vCPU that is halted cannot be compared, and need not be.
 const ATTEMPTS: u32 = 6;
 /// The shortest and longest time that the guest is let run for a comparison, nanoseconds.
-const STAY_NS: (u64, u64) = (500, 1_000_000);
+const STAY_NS: (u64, u64) = (500, 250_000);
 
 /// Counter and clock, read while the vCPU is out of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,10 @@ pub struct Reading<C = u64> {
 #[derive(Clone, Debug)]
 pub struct CounterComparison {
     attempts: u32,
+    /// How long the vCPU is let in at the next attempt.
     stay_ns: u64,
+    /// How long it was let in when that was enough.
+    enough_ns: u64,
     entered: Option<Reading>,
     /// What comparisons took at best, ticks; forgotten by and by.
     usual_width: u64,
@@ -45,12 +48,15 @@ impl CounterComparison {
     /// No comparison is wanted yet.
     #[must_use]
     pub const fn new() -> Self {
-        Self { attempts: 0, stay_ns: STAY_NS.0 * 16, entered: None, usual_width: u64::MAX }
+        Self { attempts: 0, stay_ns: STAY_NS.0, enough_ns: STAY_NS.0 * 16, entered: None, usual_width: u64::MAX }
     }
 
     /// A comparison is wanted.
     pub const fn want(&mut self) {
         self.attempts = ATTEMPTS;
+        // A little less each time: what is longer than it has to be makes the comparison less certain.
+        let less = self.enough_ns - self.enough_ns / 4;
+        self.stay_ns = if less < STAY_NS.0 { STAY_NS.0 } else { less };
     }
 
     /// The vCPU is about to enter the guest; `read` reads counter and clock. How long it is to stay there, if a
@@ -79,7 +85,7 @@ impl CounterComparison {
             self.stay_ns = (self.stay_ns * 2).min(STAY_NS.1);
             return None;
         }
-        self.stay_ns = (self.stay_ns - self.stay_ns / 8).max(STAY_NS.0);
+        self.enough_ns = self.stay_ns;
         // The counter may have been read at any moment between leaving and the end of its reading.
         let width = left.after.saturating_sub(entered.after);
         if width <= self.usual_width.saturating_add(self.usual_width / 2) {
@@ -113,7 +119,7 @@ mod tests {
         let stay = comparison.entering(reading(1_000, 70));
         let sample = comparison.interrupted(reading(1_090, 150), |ticks| ticks);
 
-        assert_eq!(stay, Some(Duration::from_nanos(8_000)));
+        assert_eq!(stay, Some(Duration::from_nanos(6_000)));
         // From 1010, when it went in, to 1100, when the counter had been read.
         assert_eq!(sample, Some(Sample { counter: 150, ticks: 1_055, uncertainty: 46 }));
         assert_eq!(comparison.entering(reading(1_200, 200)), None);
@@ -127,7 +133,7 @@ mod tests {
         let sample = comparison.interrupted(reading(1_090, 75), |ticks| ticks);
 
         assert_eq!(sample, None);
-        assert_eq!(comparison.entering(reading(1_200, 70)), Some(Duration::from_nanos(16_000)));
+        assert_eq!(comparison.entering(reading(1_200, 70)), Some(Duration::from_nanos(12_000)));
     }
 
     #[test]
