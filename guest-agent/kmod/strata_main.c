@@ -8,6 +8,7 @@
 #include <linux/kernel.h>
 #include <linux/module.h>
 #include <linux/panic_notifier.h>
+#include <linux/percpu.h>
 #include <linux/preempt.h>
 #include <linux/slab.h>
 #include <linux/smp.h>
@@ -21,6 +22,7 @@
 #endif
 
 #include "strata.h"
+#include "strata_event.h"
 
 /* How long the host waits at most for what it has asked a CPU for. */
 #define STRATA_TIMER_PERIOD (HZ / 10)
@@ -35,6 +37,7 @@ struct strata_cpu *strata_cpus;
 /* Indexed by CPU number. */
 static struct strata_timer *strata_timers;
 u16 strata_vcpu_of_cpu[STRATA_MAX_VCPUS];
+u8 __percpu *strata_contexts;
 
 static int strata_hotplug_state;
 
@@ -69,6 +72,7 @@ static void strata_timer(struct work_struct *work)
 	if (smp_processor_id() == timer->cpu)
 		strata_flush(&strata_cpus[timer->cpu], strata_region.base, strata_region.size);
 	preempt_enable();
+	strata_probes_follow();
 	schedule_delayed_work_on(timer->cpu, &timer->work, STRATA_TIMER_PERIOD);
 }
 
@@ -106,6 +110,10 @@ static void strata_report(int error)
 	case -EPROTONOSUPPORT:
 		pr_err("the host's trace region has another version; use the module that belongs to the host's strata\n");
 		break;
+	case -ENOSPC:
+		pr_err("the trace region has no room for the description of %zu events; not loaded\n",
+		       strata_events_end - strata_events_begin);
+		break;
 	case -EEXIST:
 		pr_err("another version of this module has recorded into the trace region; not loaded\n");
 		break;
@@ -138,7 +146,8 @@ static int __init strata_init(void)
 
 	strata_cpus = kcalloc(nr_cpu_ids, sizeof(*strata_cpus), GFP_KERNEL);
 	strata_timers = kcalloc(nr_cpu_ids, sizeof(*strata_timers), GFP_KERNEL);
-	if (!strata_cpus || !strata_timers) {
+	strata_contexts = alloc_percpu(u8);
+	if (!strata_cpus || !strata_timers || !strata_contexts) {
 		error = -ENOMEM;
 		goto free;
 	}
@@ -147,7 +156,8 @@ static int __init strata_init(void)
 		strata_timers[cpu].cpu = cpu;
 	}
 
-	error = strata_attach(strata_region.base, strata_region.size, init_utsname()->release);
+	error = strata_attach(strata_region.base, strata_region.size, init_utsname()->release, strata_events_begin,
+			      strata_events_end - strata_events_begin);
 	if (error) {
 		strata_report(error);
 		error = -ENODEV;
@@ -180,6 +190,7 @@ hotplug:
 detach:
 	strata_detach(strata_region.base, strata_region.size);
 free:
+	free_percpu(strata_contexts);
 	kfree(strata_timers);
 	kfree(strata_cpus);
 	strata_region_unmap();
@@ -194,6 +205,7 @@ static void __exit strata_exit(void)
 	strata_probes_unregister();
 	cpuhp_remove_state(strata_hotplug_state);
 	strata_detach(strata_region.base, strata_region.size);
+	free_percpu(strata_contexts);
 	kfree(strata_timers);
 	kfree(strata_cpus);
 	strata_region_unmap();

@@ -223,7 +223,7 @@ pub fn guests(trace: &Trace) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_trace::Field::{Hex, Number, Text};
+    use crate::test_trace::Field::{Arguments, Hex, Number, Text};
     use crate::test_trace::TestTrace;
 
     const ALL: Window = Window { begin: 0, end: u64::MAX };
@@ -247,7 +247,7 @@ mod tests {
     }
 
     fn clone(trace: TestTrace, time: u64, flags: u64) -> TestTrace {
-        trace.guest(0, time, "raw_syscalls:sys_enter", &[("id", Number(56)), ("arg0", Hex(flags))])
+        trace.guest(0, time, "raw_syscalls:sys_enter", &[("id", Number(56)), ("args", Arguments([flags, 0]))])
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::reader::Trace;
 use crate::session::tests::session;
 use crate::session::{LayerKind, Process, Session, Vm};
 use crate::writer::{LayerWriter, NewLayer};
-use shared_ring::event::{EventDescription, FieldDescription, FieldType};
+use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer};
 use std::collections::BTreeMap;
 use tempfile::TempDir;
 
@@ -17,6 +17,8 @@ pub(crate) enum Field {
     Hex(u64),
     /// A NUL-terminated text.
     Text(&'static str),
+    /// The six arguments of a system call, of which these are not 0.
+    Arguments([u64; 2]),
 }
 
 impl Field {
@@ -25,6 +27,7 @@ impl Field {
             Self::Number(_) => FieldType::I64,
             Self::Hex(_) => FieldType::U64,
             Self::Text(_) => FieldType::String,
+            Self::Arguments(_) => FieldType::Array(Integer::U64, 6),
         }
     }
 
@@ -35,6 +38,10 @@ impl Field {
             Self::Text(text) => {
                 payload.extend_from_slice(text.as_bytes());
                 payload.push(0);
+            }
+            Self::Arguments(arguments) => {
+                let all = arguments.into_iter().chain(std::iter::repeat(0)).take(6);
+                payload.extend(all.flat_map(u64::to_le_bytes));
             }
         }
     }
@@ -62,11 +69,6 @@ impl TestTrace {
     pub(crate) fn new() -> Self {
         let vm = Vm { name: "vm0".into(), vcpus: 2, vcpu_threads: vec![100, 101], ..Vm::default() };
         Self { session: Session { vms: vec![vm], ..session() }, records: Vec::new(), losses: Vec::new() }
-    }
-
-    /// What `session.json` will say, to be changed.
-    pub(crate) const fn session(&mut self) -> &mut Session {
-        &mut self.session
     }
 
     /// Adds a record.

@@ -6,7 +6,10 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use lab::kernel_packages::KernelChoice;
 use lab::paths::Paths;
-use lab::{bench, demo, fuzz, host, kmod, nested, progress, provision, scenarios, suite};
+use lab::{
+    bench, binaries, demo, flight, flight_check, fuzz, host, kmod, nested, package, progress, provision, scenarios,
+    suite,
+};
 
 /// Builds, demonstrates and tests Strata.
 #[derive(Parser)]
@@ -42,8 +45,17 @@ enum Task {
         /// The kernel's header tree: what `make -C` takes, such as /lib/modules/VERSION/build.
         #[arg(long, value_name = "DIR")]
         kernel_headers: PathBuf,
+        /// The kernel's BTF, raw or in an ELF file: private structures come from it.
+        #[arg(long, value_name = "FILE")]
+        btf: Option<PathBuf>,
         /// The module to write.
         #[arg(long, value_name = "FILE", default_value = "strata.ko")]
+        out: PathBuf,
+    },
+    /// Make Debian packages: strata for hosts; strata-agent, strata-dkms and libstrata for guests.
+    Package {
+        /// The folder to put them in.
+        #[arg(long, default_value = "target/package")]
         out: PathBuf,
     },
     /// Measure what parts of Strata cost, beside other tracers.
@@ -99,6 +111,15 @@ enum LabTask {
         #[arg(long, value_name = "SUITE")]
         kernel: Option<KernelChoice>,
     },
+    /// Let a flight recorder run, take snapshots, let the guest panic; kill another guest's monitor and recover its
+    /// trace; judge all traces.
+    ///
+    /// Example: cargo xtask lab flight --seconds 180
+    Flight {
+        /// How long each guest works, seconds.
+        #[arg(long, value_name = "N", default_value_t = flight::SECONDS, value_parser = clap::value_parser!(u64).range(2..=86_400))]
+        seconds: u64,
+    },
     /// Run a shell script on an emulated host: a stock kernel with KVM.
     Run {
         /// The script; it finds the files in $LAB and leaves results in $LAB_OUT.
@@ -124,9 +145,15 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Task::Demo { out, keep } => demo::run(&paths, &out, keep)?,
         Task::Test => suite::run(&paths)?,
         Task::Fuzz { target, seconds } => fuzz::run(&paths, seconds, target.as_deref())?,
-        Task::Kmod { kernel_headers, out } => {
-            progress::step("building the guest kernel module", || kmod::build(&paths, &kernel_headers, &out))?;
-            println!("{}", out.display());
+        Task::Kmod { kernel_headers, btf, out } => {
+            let build = || kmod::build(&paths, &kernel_headers, btf.as_deref(), &out);
+            progress::step("building the guest kernel module", build)?;
+            println!("{}: `strata events --list guest --agent` shows its events", out.display());
+        }
+        Task::Package { out } => {
+            for file in package::build(&paths, &out)? {
+                println!("{}", file.display());
+            }
         }
         Task::Bench(BenchTask::Clock) => bench::clock::run(&paths)?,
         Task::Bench(BenchTask::Merge { repetitions, events, json, update_document }) => {
@@ -153,8 +180,21 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             let lab = provision::lab(&paths)?;
             println!("{}", lab.agent.display());
         }
+        Task::Lab(LabTask::Flight { seconds }) => run_flight(&paths, seconds)?,
         Task::Lab(LabTask::Run { script, files }) => run_script(&paths, &script, &files)?,
     }
+    Ok(())
+}
+
+fn run_flight(paths: &Paths, seconds: u64) -> anyhow::Result<()> {
+    let lab = provision::lab(paths)?;
+    let result = progress::step("running the flight recorder, a panic and a kill", || {
+        flight::run(&lab, "flight-long", seconds)
+    })?;
+    let strata = binaries::located(paths).strata;
+    let findings = progress::step("judging the traces", || flight_check::check(&result.output, &strata))?;
+    findings.iter().for_each(|finding| println!("{finding}"));
+    progress::note(&format!("results in {}", result.output.display()));
     Ok(())
 }
 

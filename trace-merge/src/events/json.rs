@@ -50,11 +50,19 @@ impl Form for Objects {
     }
 
     #[inline]
-    fn value(lines: &mut Lines, _: &FieldDescription, value: Value<'_>) {
+    fn value(lines: &mut Lines, field: &FieldDescription, value: Value<'_>) {
         match value {
             Value::Unsigned(number) => lines.decimal(number),
             Value::Signed(number) => lines.signed(number),
             Value::Text(text) => lines.json(text),
+            Value::Array(elements) => {
+                lines.push(b'[');
+                for (index, element) in elements.iter().enumerate() {
+                    lines.extend(if index == 0 { b"" } else { b"," });
+                    Self::value(lines, field, element);
+                }
+                lines.push(b']');
+            }
         }
     }
 }

@@ -73,6 +73,14 @@ impl Form for Columns {
             Value::Unsigned(number) => lines.decimal(number),
             Value::Signed(number) => lines.signed(number),
             Value::Text(text) => lines.quoted(text),
+            Value::Array(elements) => {
+                lines.push(b'[');
+                for (index, element) in elements.iter().enumerate() {
+                    lines.extend(if index == 0 { b"" } else { b", " });
+                    Self::value(lines, field, element);
+                }
+                lines.push(b']');
+            }
         }
     }
 }

@@ -27,6 +27,8 @@ pub struct Facts {
     pub region: Arc<TraceRegion>,
     /// Which events are wanted.
     pub selection: Selection,
+    /// The guest kernel's events as its module's file tells them; empty when the host does not have that file.
+    pub guest_events: Arc<[EventDescription]>,
     /// Host threads of the vCPUs, filled in as they start.
     pub vcpu_threads: Arc<Mutex<Vec<(u32, u32)>>>,
     /// The vCPUs' clocks.

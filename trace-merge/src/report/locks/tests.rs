@@ -1,6 +1,6 @@
 use super::*;
 use crate::session::LayerKind;
-use crate::test_trace::Field::{Hex, Number};
+use crate::test_trace::Field::{Arguments, Hex, Number};
 use crate::test_trace::TestTrace;
 use std::fs;
 
@@ -16,7 +16,7 @@ fn end(trace: TestTrace, cpu: u32, time: u64, lock: u64) -> TestTrace {
 }
 
 fn enter(trace: TestTrace, time: u64, id: i64, arg0: u64, arg1: u64) -> TestTrace {
-    trace.guest(0, time, "raw_syscalls:sys_enter", &[("id", Number(id)), ("arg0", Hex(arg0)), ("arg1", Hex(arg1))])
+    trace.guest(0, time, "raw_syscalls:sys_enter", &[("id", Number(id)), ("args", Arguments([arg0, arg1]))])
 }
 
 fn exit(trace: TestTrace, time: u64, id: i64, ret: i64) -> TestTrace {
