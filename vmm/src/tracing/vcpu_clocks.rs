@@ -25,8 +25,12 @@ use trace_merge::clock::ClockEpoch;
 pub const MEASURED_INTERVAL_NS: u64 = 100_000_000;
 /// How often KVM's offsets are read again where they are exact, nanoseconds.
 pub const EXACT_INTERVAL_NS: u64 = 1_000_000_000;
-/// What the guest's counter may drift against the host's clock between two comparisons, parts in a billion.
-const DRIFT_PPB: u32 = 200_000;
+/// How wrong the rate of the host's TSC may be, parts in a billion. A counter that catches up whenever the guest is
+/// entered is late by no more than what it loses in one stay, and a stay ends when the clock is looked at.
+const RATE_ERROR_PPB: u64 = 200_000;
+/// What the line that the counter catches up with may drift against the host's clock, parts in a billion: both are the
+/// same clock, and the rest is rounding.
+const DRIFT_PPB: u32 = 10_000;
 /// How much the guest's clock is slowed down when it is ahead, parts in a billion.
 const SLEW_PPB: u32 = 1_000_000;
 /// After so many comparisons in a row that contradict the line, the counter is believed to have jumped ahead for good.
@@ -215,8 +219,10 @@ impl VcpuClocks {
     fn announce_measured(&self, vcpu: u32, epoch: &Epoch, how: &str) {
         let bound = self.to_ns(epoch.bound()).saturating_add(self.host.bound_ns);
         let derivation = format!(
-            "the guest's TSC compared with {} {how}, {} ppm of drift, and what the next comparison showed",
+            "the guest's TSC compared with {} {how}, {} ppm of a stay in the guest, {} ppm of drift, and what the next \
+             comparison showed",
             self.host.time.trace_clock(),
+            RATE_ERROR_PPB / 1000,
             DRIFT_PPB / 1000
         );
         self.announce(vcpu, epoch, bound, derivation);
@@ -322,11 +328,16 @@ fn model(host: &HostFacts) -> CounterModel {
             rate: Rate::from_frequencies(host.guest_tsc_hz, host.frequency).unwrap_or(Rate::UNITY),
             drift_ppb: DRIFT_PPB,
             slew_ppb: SLEW_PPB,
-            reading_lag: 1,
-            renew_after: host.guest_tsc_hz / (1_000_000_000 / MEASURED_INTERVAL_NS),
+            reading_lag: stay_ticks(host) * RATE_ERROR_PPB / 1_000_000_000,
+            renew_after: stay_ticks(host),
             ..CounterModel::TSC
         },
     }
+}
+
+/// Counter ticks of the longest stay in the guest.
+const fn stay_ticks(host: &HostFacts) -> u64 {
+    host.guest_tsc_hz / (1_000_000_000 / MEASURED_INTERVAL_NS)
 }
 
 /// Puts each two successive periodic epochs of a vCPU together; the bound is the worse of the two.
@@ -400,5 +411,7 @@ mod tests {
         let model = model(&host);
 
         assert_eq!((model.due_after(), model.rate), (200_000_000, Rate { mult: 1 << 31, shift: 32 }));
+        // 20 µs.
+        assert_eq!(model.reading_lag, 40_000);
     }
 }
