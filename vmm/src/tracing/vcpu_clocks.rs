@@ -7,7 +7,7 @@
 //! compared with `CLOCK_MONOTONIC_RAW` again and again, as it is in the guest (see [`super::counter_comparison`]), and an
 //! epoch's bound is what is assumed of the counter, or what a comparison showed if that is more.
 
-use super::counter_comparison::{CounterComparison, Reading};
+use super::counter_comparison::{CounterComparison, Meaning, Reading};
 use super::region::TraceRegion;
 use super::vmm_events::VmmTracer;
 use crate::host_time::HostTime;
@@ -33,8 +33,6 @@ const RATE_ERROR_PPB: u64 = 200_000;
 const DRIFT_PPB: u32 = 10_000;
 /// How much the guest's clock is slowed down when it is ahead, parts in a billion.
 const SLEW_PPB: u32 = 1_000_000;
-/// After so many comparisons in a row that contradict the line, the counter is believed to have jumped ahead for good.
-const LASTING_JUMP: u32 = 5;
 /// The first reading is the narrowest of so many.
 const FIRST_READINGS: u32 = 16;
 /// Most epochs that are kept one by one; beyond that, periodic ones are put together.
@@ -72,8 +70,6 @@ struct VcpuState {
     /// Offset of the last epoch, ticks.
     offset: Option<i64>,
     comparison: CounterComparison,
-    /// Comparisons in a row that showed the counter ahead of its line by more than the bound.
-    ahead: u32,
     /// Whether an epoch has begun since the clock was last looked at.
     renewed: bool,
 }
@@ -85,7 +81,7 @@ impl VcpuClocks {
         let model = model(&host);
         let state = || {
             let comparison = CounterComparison::new();
-            Mutex::new(VcpuState { updater: Updater::new(model), offset: None, comparison, ahead: 0, renewed: false })
+            Mutex::new(VcpuState { updater: Updater::new(model), offset: None, comparison, renewed: false })
         };
         let vcpus = (0..region.layout().config.vcpus).map(|_| state()).collect();
         Self { vm: vm.into(), host, region, vmm, vcpus, epochs: Mutex::new(Vec::new()) }
@@ -176,42 +172,35 @@ impl VcpuClocks {
     fn publish_compared(&self, vcpu: u32, state: &mut VcpuState, sample: Sample) {
         let Some(old) = state.updater.current().copied() else { return };
         let shown = old.relation.trace_time(sample.counter);
-        let known = old.bound_at(sample.counter);
-        let ahead = shown.wrapping_sub(sample.ticks).cast_signed();
-        let contradicts = ahead.unsigned_abs().saturating_sub(sample.uncertainty) > known;
-        let observed = self.to_ns(ahead.unsigned_abs().saturating_add(sample.uncertainty));
-        if contradicts {
-            self.raise_bound(vcpu, observed);
-        } else if sample.uncertainty > known {
-            // It says less than is known.
-            return;
+        let observed = self.to_ns(shown.abs_diff(sample.ticks).saturating_add(sample.uncertainty));
+        match state.comparison.meaning(&sample, shown, old.bound_at(sample.counter)) {
+            Meaning::Nothing => {}
+            Meaning::Jump => {
+                self.raise_bound(vcpu, observed);
+                self.publish_continued(vcpu, state, Cause::Periodic);
+                self.raise_bound(vcpu, observed);
+                state.renewed = true;
+            }
+            Meaning::Line { contradicts } => {
+                if contradicts {
+                    self.raise_bound(vcpu, observed);
+                }
+                let epoch = state.updater.resynchronise(Cause::Periodic, Some(shown), sample, None);
+                let how = format!("in the guest to within {} ns", self.to_ns(sample.uncertainty));
+                self.announce_measured(vcpu, &epoch, &how);
+                state.renewed = true;
+            }
         }
-        state.ahead = if contradicts && ahead > 0 { state.ahead + 1 } else { 0 };
-        if (1..LASTING_JUMP).contains(&state.ahead) {
-            // KVM lets a counter catch up too far if it is held up between reading its two clocks. The counter stops
-            // whenever the vCPU is away, and so comes back to its line.
-            self.publish_continued(vcpu, state, Cause::Periodic);
-            state.renewed = true;
-            self.raise_bound(vcpu, observed);
-            return;
-        }
-        state.ahead = 0;
-        let epoch = state.updater.resynchronise(Cause::Periodic, Some(shown), sample, None);
-        state.renewed = true;
-        let how = format!("in the guest to within {} ns", self.to_ns(sample.uncertainty));
-        self.announce_measured(vcpu, &epoch, &how);
     }
 
     /// The vCPU left the guest before `left`: its time must not be later.
     fn look_at_time(&self, vcpu: u32, state: &mut VcpuState, fd: &VcpuFd, left: u64) {
         let Some(old) = state.updater.current().copied() else { return };
         let Some(reading) = self.read_counter(fd) else { return };
-        // The counter has run on since it was set back to what it was, at most as long as reading it took.
-        let reading_took = reading.after.saturating_sub(reading.before);
-        let ahead = old.relation.trace_time(reading.counter).wrapping_sub(left).cast_signed();
-        let least = u64::try_from(ahead).unwrap_or(0).saturating_sub(reading_took);
-        if least > old.bound_at(reading.counter) {
-            self.raise_bound(vcpu, self.to_ns(least.saturating_add(reading_took)));
+        let shown = old.relation.trace_time(reading.counter);
+        let ahead = state.comparison.ahead(&reading, shown, left);
+        if let Some(ahead) = ahead.filter(|&ahead| ahead > old.bound_at(reading.counter)) {
+            self.raise_bound(vcpu, self.to_ns(ahead));
             state.comparison.want();
         }
     }
