@@ -37,7 +37,7 @@ void *strata_reserve(const struct strata_cpu *cpu, u32 session, u16 id, u32 size
 void strata_commit(const struct strata_slot *slot);
 int strata_process_claim(void *base, u64 size, u32 pid, const char *comm, const u16 *vcpu_of_cpu);
 void strata_process_close(void *base, u64 size, u32 slot);
-u32 strata_process_free(void *base, u64 size);
+bool strata_process_is_free(void *base, u64 size, u32 slot);
 void strata_process_cpu(void *base, u64 size, u32 cpu, u16 vcpu);
 void strata_process_refused(void *base, u64 size, bool over_quota);
 

@@ -31,6 +31,7 @@
 struct strata_owner {
 	/* Only compared: it is there as long as mappings of it are. NULL for a slot that nobody has. */
 	const struct mm_struct *mm;
+	/* Of who has it, or had it last. */
 	kuid_t uid;
 	/* Mappings of the slot: more than one when parts of the first were changed. */
 	unsigned int mappings;
@@ -61,13 +62,22 @@ static u32 strata_user_limit(kuid_t uid)
 	return limit ? min(limit, slots) : DIV_ROUND_UP(slots, 2);
 }
 
-/* Slots that the user's processes have. With strata_slots held. */
+/* With strata_slots held. */
+static bool strata_slot_is_free(u32 slot)
+{
+	return strata_process_is_free(strata_region.base, strata_region.size, slot);
+}
+
+/*
+ * Slots that the user's processes have, or had and the host has not read to their end: processes that come and go quickly
+ * must not take more of them than others. With strata_slots held.
+ */
 static u32 strata_user_used(kuid_t uid)
 {
 	u32 slot, used = 0;
 
 	for (slot = 0; slot < strata_slot_count(); slot++)
-		used += strata_owners[slot].mm && uid_eq(strata_owners[slot].uid, uid);
+		used += uid_eq(strata_owners[slot].uid, uid) && !strata_slot_is_free(slot);
 	return used;
 }
 
@@ -209,12 +219,13 @@ static DEVICE_ATTR_RO(slots);
 
 static ssize_t slots_used_show(struct device *device, struct device_attribute *attribute, char *buffer)
 {
-	u32 free;
+	u32 slot, used = 0;
 
 	mutex_lock(&strata_slots);
-	free = strata_process_free(strata_region.base, strata_region.size);
+	for (slot = 0; slot < strata_slot_count(); slot++)
+		used += !strata_slot_is_free(slot);
 	mutex_unlock(&strata_slots);
-	return sysfs_emit(buffer, "%u\n", strata_slot_count() - free);
+	return sysfs_emit(buffer, "%u\n", used);
 }
 static DEVICE_ATTR_RO(slots_used);
 

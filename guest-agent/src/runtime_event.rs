@@ -1,6 +1,6 @@
 //! Event types that become known while the program runs: those of other languages, and of other tracing interfaces.
 
-use crate::event_type::{Describe, MAX_TEXT, is_name, next_id};
+use crate::event_type::{Describe, MAX_TEXT, Payload, is_name, next_id};
 use crate::tracer::Tracer;
 use shared_ring::event::{Event, Field, FieldType, MAX_FIELDS, MAX_NAME, class};
 use shared_ring::registry::{MAX_ENTRY, encode};
@@ -37,6 +37,12 @@ impl RuntimeEventType {
         Some(Box::leak(Box::new(Self { event })))
     }
 
+    /// Its name, as the trace has it.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.event.name
+    }
+
     /// Number of fields.
     #[must_use]
     pub const fn fields(&self) -> usize {
@@ -49,11 +55,11 @@ impl RuntimeEventType {
         self.event.fields.get(index).map(|field| field.ty)
     }
 
-    /// Records an event whose fields, one after another without padding, are `payload`: integers little-endian, text
-    /// with a NUL byte after it. Returns whether it was recorded. A payload that does not fit the fields spoils its ring's
-    /// packet, which the host cuts there.
-    pub fn record(&'static self, tracer: &Tracer, payload: &[u8]) -> bool {
-        tracer.is_wanted() && tracer.record(self, payload.len(), |to| to.put(payload))
+    /// Records an event with `size` payload bytes, which `fill` writes: the fields one after another without padding,
+    /// integers little-endian, text with a NUL byte after it. Returns whether it was recorded. A payload that does not fit
+    /// the fields spoils its ring's packet, which the host cuts there.
+    pub fn record(&'static self, tracer: &Tracer, size: usize, fill: impl FnOnce(&mut Payload<'_>)) -> bool {
+        tracer.is_wanted() && tracer.record(self, size, fill)
     }
 }
 

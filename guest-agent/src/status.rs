@@ -126,8 +126,9 @@ impl Status {
 }
 
 impl Offer {
-    /// The leaf whose signature is ours, among those that hypervisors use.
-    fn find() -> Option<Self> {
+    /// What the hypervisor offers this machine: the CPUID leaf whose signature is ours, among those that hypervisors use.
+    #[must_use]
+    pub fn find() -> Option<Self> {
         if __cpuid(1).ecx >> 31 == 0 {
             return None;
         }

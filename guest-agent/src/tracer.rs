@@ -45,6 +45,15 @@ impl Error {
     }
 }
 
+/// When to connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    /// Whether events are wanted or not.
+    Now,
+    /// If they are: a process of which nothing is wanted needs no slot.
+    Wanted,
+}
+
 /// A connection to the trace, or the lack of one.
 ///
 /// A child made by `fork` connects by itself, at its first event.
@@ -93,22 +102,22 @@ impl Tracer {
         &self.wanted
     }
 
-    /// Connects now rather than with the first event. Returns whether the process is connected.
+    /// Connects now rather than with the first event that is wanted. Returns whether the process is connected.
     pub fn connect(&self) -> bool {
-        self.connection().is_some()
+        self.connection(When::Now).is_some()
     }
 
-    /// Whether an event recorded now would be kept: connected, and wanted. Connects if nobody has tried.
+    /// Whether an event recorded now would be kept: wanted, and connected. Connects if it is the first one.
     #[must_use]
     pub fn is_enabled(&self) -> bool {
-        self.is_wanted() && self.connect() && self.is_wanted()
+        self.is_wanted() && self.connection(When::Wanted).is_some() && self.is_wanted()
     }
 
-    /// Why this tracer records nothing; `None` when it is connected (or another thread is just about it). Connects if
-    /// nobody has tried.
+    /// Why this tracer records nothing; `None` when it is connected, or will be when its events are wanted. Connects if
+    /// they are.
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
-        if self.connect() {
+        if self.connection(When::Wanted).is_some() {
             return None;
         }
         // SAFETY: errors are never freed.
@@ -141,14 +150,14 @@ impl Tracer {
         size: usize,
         fill: impl FnOnce(&mut Payload<'_>),
     ) -> bool {
-        let Some(connection) = self.connection() else { return self.count_lost() };
+        let Some(connection) = self.connection(When::Wanted) else { return self.count_lost() };
         // What was wanted before it was asked for may not be.
         self.is_wanted() && connection.record(described, size, fill)
     }
 
     /// Describes an event type to the host, once. `false` when not connected, or the registry is full.
     pub(crate) fn register(&self, described: &'static impl Describe) -> bool {
-        self.connection().is_some_and(|connection| connection.register(described))
+        self.connection(When::Now).is_some_and(|connection| connection.register(described))
     }
 
     #[cold]
@@ -176,25 +185,29 @@ impl Tracer {
     }
 
     #[inline]
-    fn connection(&self) -> Option<&'static Connection> {
+    fn connection(&self, when: When) -> Option<&'static Connection> {
         match self.state().and_then(Self::connection_of) {
             Some(connection) => Some(connection),
-            None => self.try_to_connect(),
+            None => self.try_to_connect(when),
         }
     }
 
     /// Connects, unless that is hopeless, not yet due again, or being done by another thread: nobody waits, since the
     /// other thread may be one that this one has interrupted.
     #[cold]
-    fn try_to_connect(&self) -> Option<&'static Connection> {
+    fn try_to_connect(&self, when: When) -> Option<&'static Connection> {
         let state = self.state().or_else(|| self.make_state())?;
         let due = state.lost.load(Ordering::Relaxed) >= state.retry_at.load(Ordering::Relaxed);
         let exchange = |from, to| state.stage.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
         if !due || exchange(APART, CONNECTING).is_err() {
             return Self::connection_of(state);
         }
-        match self.open(state.retry_at.load(Ordering::Relaxed) != 0) {
-            Ok(connection) => Some(self.settle(state, connection)),
+        match self.open(when, state.retry_at.load(Ordering::Relaxed) != 0) {
+            Ok(Some(connection)) => Some(self.settle(state, connection)),
+            Ok(None) => {
+                state.stage.store(APART, Ordering::Release);
+                None
+            }
             Err(error) => {
                 self.refused(state, error);
                 None
@@ -252,19 +265,22 @@ impl Tracer {
         self.state()
     }
 
-    /// Maps what this process needs. `again` says that it was refused before.
-    fn open(&self, again: bool) -> Result<Connection, Error> {
+    /// Maps what this process needs; `None` when it needs nothing yet. `again` says that it was refused before.
+    fn open(&self, when: When, again: bool) -> Result<Option<Connection>, Error> {
         if !Rdtscp::is_available() {
             return Err(Error::NoRdtscp);
         }
         let host_area = self.host_area()?;
         // Events are wanted, or not, whether there is a slot for them or not: by the session that applications record for.
         self.wanted.store(host_area.base().wrapping_add(SESSION_TABLE_OFFSET).cast(), Ordering::Release);
+        if when == When::Wanted && !self.is_wanted() {
+            return Ok(None);
+        }
         let slot = device::map_slot(host_area, again)?;
         let (host, own) = ((host_area.base(), host_area.size()), (slot.base(), slot.size()));
         // SAFETY: both are whole mappings, the host's never undone and the slot's kept by the owner; the kernel gives a
         // process one slot, and this is the only place where it is mapped.
-        Ok(Connection::new(unsafe { ProcessRings::new(host, own, Arc::new(slot)) }?))
+        Ok(Some(Connection::new(unsafe { ProcessRings::new(host, own, Arc::new(slot)) }?)))
     }
 
     fn host_area(&self) -> Result<&'static Mapping, Error> {

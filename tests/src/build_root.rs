@@ -12,7 +12,6 @@ use crate::progress;
 /// What makes and enters roots.
 const TOOLS: [Tool; 2] =
     [Tool { program: "mmdebstrap", package: "mmdebstrap" }, Tool { program: "bwrap", package: "bubblewrap" }];
-const MIRROR: &str = "http://deb.debian.org/debian";
 
 /// A root file system with a compiler.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +40,7 @@ impl BuildRoot {
                 .args(["--quiet", "--variant=apt", "--include=make,gcc-14,binutils,pahole"])
                 .args(["--aptopt=APT::Sandbox::User \"root\"", "trixie"])
                 .arg(&partial)
-                .arg(MIRROR);
+                .arg(packages::MIRROR);
             process::run_logged(&mut command, &paths.logs().join("build-root.log"))?;
             fs::rename(&partial, &folder).map_err(|source| PackageError::File { path: folder.clone(), source })
         })?;

@@ -13,6 +13,9 @@ use crate::progress;
 /// The oldest QEMU whose emulated SVM runs a Linux guest reliably.
 pub const OLDEST_QEMU: u32 = 10;
 
+/// Where Debian's packages come from.
+pub const MIRROR: &str = "http://deb.debian.org/debian";
+
 const SOURCES: &str = "\
 deb http://deb.debian.org/debian bookworm main
 deb http://deb.debian.org/debian bookworm-updates main
@@ -30,9 +33,10 @@ pub struct Tool {
 }
 
 /// The tools that every use of the lab needs.
-pub const TOOLS: [Tool; 10] = [
+pub const TOOLS: [Tool; 11] = [
     Tool { program: "busybox", package: "busybox-static" },
     Tool { program: "babeltrace2", package: "babeltrace2" },
+    Tool { program: "trace-cmd", package: "trace-cmd" },
     Tool { program: "mke2fs", package: "e2fsprogs" },
     Tool { program: "debugfs", package: "e2fsprogs" },
     Tool { program: "make", package: "make" },

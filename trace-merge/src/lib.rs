@@ -28,6 +28,7 @@ pub mod syscall_names;
 #[cfg(test)]
 mod test_trace;
 pub mod totals;
+pub mod user_symbols;
 pub mod vcpu;
 pub mod window;
 pub mod writer;

@@ -1,10 +1,21 @@
 //! Reports on a recording: each is computed by its own module as a value that is shown as a table for people or as
 //! JSON.
 
+pub mod distribution;
+pub mod exits;
+pub mod flows;
+pub mod functions;
+pub mod irqs;
 pub mod locks;
+#[cfg(test)]
+pub(crate) mod scenario;
+mod state_names;
 pub mod summary;
 pub mod syscalls;
 pub mod table;
+pub mod tasks;
+pub mod vcpus;
+pub mod wakeups;
 
 pub use crate::window::Window;
 
@@ -42,9 +53,28 @@ pub enum ReportError {
     /// The symbols of a kernel are in the recording and cannot be read.
     #[error("the file kallsyms of the recording cannot be read; check its permissions")]
     Symbols(#[source] io::Error),
+    /// There is no folder with the guest's files.
+    #[error("{}: cannot be opened; give the folder that holds the guest's root folder", .path.display())]
+    SymbolFolder {
+        /// What was given.
+        path: std::path::PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// The window is empty.
     #[error("--from is later than --to")]
     EmptyWindow,
+    /// The parts of a time are not the whole: a defect of the report itself.
+    #[error("the parts of {of} are {parts} ticks and not its {wall}: a defect in strata; please report it")]
+    Sum {
+        /// Whose time it is.
+        of: String,
+        /// What its parts add up to, ticks.
+        parts: u64,
+        /// What it is, ticks.
+        wall: u64,
+    },
     /// The report cannot be written.
     #[error("the report cannot be written")]
     Write(#[source] io::Error),

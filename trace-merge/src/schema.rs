@@ -6,6 +6,8 @@ use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer}
 #[derive(Clone, Debug)]
 pub struct Schema {
     description: EventDescription,
+    /// Its place among the event types of its layer.
+    position: usize,
     /// Bytes of the payload, when no field varies.
     fixed_size: Option<usize>,
     /// Whether a field's elements lie behind the last field.
@@ -87,13 +89,19 @@ impl Schema {
     pub fn new(description: EventDescription) -> Self {
         let fixed_size = description.fields.iter().map(|field| field.ty.fixed_size()).sum();
         let has_elements_behind = description.fields.iter().any(|field| field.ty.element_behind().is_some());
-        Self { description, fixed_size, has_elements_behind }
+        Self { description, position: 0, fixed_size, has_elements_behind }
     }
 
     /// What the event type is.
     #[must_use]
     pub const fn description(&self) -> &EventDescription {
         &self.description
+    }
+
+    /// Its place among the event types of its layer, in the order of [`Schemas::iter`].
+    #[must_use]
+    pub const fn position(&self) -> usize {
+        self.position
     }
 
     /// The event's name.
@@ -104,6 +112,7 @@ impl Schema {
 
     /// Whether `payload` is exactly what the fields ask for.
     #[must_use]
+    #[inline]
     pub fn accepts(&self, payload: &[u8]) -> bool {
         match self.fixed_size {
             Some(size) => payload.len() == size,
@@ -176,7 +185,13 @@ impl<'a> Iterator for Fields<'a> {
 
 /// A little-endian integer of 1 to 8 bytes.
 fn unsigned(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
+    match *bytes {
+        [a] => u64::from(a),
+        [a, b] => u64::from(u16::from_le_bytes([a, b])),
+        [a, b, c, d] => u64::from(u32::from_le_bytes([a, b, c, d])),
+        [a, b, c, d, e, f, g, h] => u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+        _ => bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte)),
+    }
 }
 
 /// A little-endian two's complement integer of 1 to 8 bytes.
@@ -204,7 +219,8 @@ impl Schemas {
                 schemas.by_id.resize(id + 1, 0);
             }
             if let (0, Ok(number)) = (schemas.by_id[id], u16::try_from(schemas.schemas.len() + 1)) {
-                schemas.schemas.push(Schema::new(event.clone()));
+                let position = schemas.schemas.len();
+                schemas.schemas.push(Schema { position, ..Schema::new(event.clone()) });
                 schemas.by_id[id] = number;
             }
         }
@@ -213,6 +229,7 @@ impl Schemas {
 
     /// The event type of `id`.
     #[must_use]
+    #[inline]
     pub fn get(&self, id: u16) -> Option<&Schema> {
         let number = usize::from(*self.by_id.get(usize::from(id))?);
         self.schemas.get(number.checked_sub(1)?)

@@ -137,6 +137,10 @@ pub struct Host {
     pub cpu: String,
     /// Kind of its KVM: hardware or emulating.
     pub kvm: String,
+    /// The kernel's identity of the boot in which it recorded; empty when that is not known. Since one boot, counters of
+    /// one kind are one clock, whatever process reads them.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub boot_id: String,
 }
 
 /// A virtual machine that was recorded.
@@ -155,6 +159,10 @@ pub struct Vm {
     /// In a recording merged from those of several hosts: the host it ran on, when that is not the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+    /// In a recording merged from those of several runs on one host: whether its own run had no host-kernel layer, so
+    /// that the layer of the others holds nothing of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub outside_host_kernel: bool,
     /// File of its trace region, which outlives a recorder that is killed.
     #[serde(default)]
     pub region: Option<PathBuf>,
@@ -385,6 +393,14 @@ impl Session {
     #[must_use]
     pub fn vm(&self, name: &str) -> Option<&Vm> {
         self.vms.iter().find(|vm| vm.name == name)
+    }
+
+    /// Whether the times of both recordings can be compared tick by tick: they have one clock, or their clocks are the
+    /// same counter since the same boot of the same host.
+    #[must_use]
+    pub fn shares_clock_with(&self, other: &Self) -> bool {
+        let one_boot = !self.host.boot_id.is_empty() && self.host.boot_id == other.host.boot_id;
+        self.clock.uuid == other.clock.uuid || (one_boot && self.clock.source == other.clock.source)
     }
 
     /// How the recording ended, in words.

@@ -98,8 +98,25 @@ impl Model {
             reader.take(&merged);
         }
         reader.finish(until);
+        model.extend_spans(&streams, until);
         model.complete();
         model
+    }
+
+    /// Where records go on after `until`, what was recorded lasts until then, and not only to the last record before.
+    fn extend_spans(&mut self, streams: &[(&TraceLayer, &Stream)], until: u64) {
+        let goes_on = |stream: &Stream| stream.headers().any(|(_, header)| header.time_end > until);
+        for (layer, _) in streams.iter().filter(|(_, stream)| goes_on(stream)) {
+            if let Some(span) = &mut self.span {
+                span.end = span.end.max(until);
+            }
+            let vm = self.vms.iter_mut().find(|vm| Some(&vm.name) == layer.description.vm.as_ref());
+            if let Some(span) =
+                vm.filter(|_| layer.description.kind == LayerKind::GuestKernel).and_then(|vm| vm.guest.span.as_mut())
+            {
+                span.end = span.end.max(until);
+            }
+        }
     }
 
     fn host_index(&mut self, name: Option<&str>) -> usize {
@@ -243,7 +260,7 @@ impl<'m> Reader<'m> {
         let mut origins = Vec::with_capacity(streams.len());
         for (source, (layer, stream)) in streams.iter().enumerate() {
             origins.push(origin(model, layer, stream.description.cpu_id));
-            for gap in gaps::gaps(layer.description.kind, stream) {
+            for gap in gaps::gaps(stream) {
                 edges.push(Reverse(Edge { time: gap.begin, begins: true, source }));
                 edges.push(Reverse(Edge { time: gap.end, begins: false, source }));
             }

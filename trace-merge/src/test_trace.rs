@@ -71,11 +71,6 @@ impl TestTrace {
         Self { session: Session { vms: vec![vm], ..session() }, records: Vec::new(), losses: Vec::new() }
     }
 
-    /// What `session.json` will say, to be changed.
-    pub(crate) const fn session(&mut self) -> &mut Session {
-        &mut self.session
-    }
-
     /// Adds a record.
     pub(crate) fn record(
         mut self,

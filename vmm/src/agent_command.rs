@@ -11,7 +11,7 @@ use thiserror::Error;
 /// Names the folder with the agent's sources.
 const SOURCES_VARIABLE: &str = "STRATA_AGENT_SOURCES";
 /// Where the sources lie from the folder of the program, when strata is installed below another prefix than `/usr`.
-const BESIDE_PROGRAM: &str = "../share/strata/agent";
+const BESIDE_PROGRAM: &str = "../lib/strata/agent";
 /// How an initrd begins: plain archives, and what the kernel can decompress.
 const INITRD_MAGICS: [&[u8]; 9] = [
     b"070701",

@@ -36,7 +36,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Run(args) => run_guest(args),
         Command::Events(args) => list_events(args),
-        Command::Report(args) => print_report(&args),
+        Command::Report(args) => print_report(args),
         Command::Check(args) => check_trace(&args),
         Command::Merge(args) => merge_traces(&args),
         Command::Ps(args) => list_vms(&args),
@@ -81,7 +81,14 @@ fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
         });
     }
     let Some(trace) = args.trace else { anyhow::bail!("no trace was given; see strata events --help") };
-    let options = EventsOptions { layers: args.layers, from: args.from, to: args.to, utc: args.utc, json: args.json };
+    let options = EventsOptions {
+        layers: args.layers,
+        from: args.from,
+        to: args.to,
+        utc: args.utc,
+        json: args.json,
+        count: args.count,
+    };
     let listed = events::run(&trace, &options, &mut io::stdout().lock())?;
     if listed.damage.any() {
         eprintln!("strata: {}", listed.damage);
@@ -89,14 +96,22 @@ fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
-    match (&args.command, &args.summary) {
-        (Some(ReportCommand::Summary(args)), _) | (None, Some(args)) => print_summary(args)?,
-        (Some(ReportCommand::Locks(args)), _) => make_report(&args.trace, &args.options(), report::locks::report)?,
-        (Some(ReportCommand::Syscalls(args)), _) => {
-            make_report(&args.trace, &args.options(), report::syscalls::report)?
+fn print_report(args: ReportArgs) -> anyhow::Result<ExitCode> {
+    match args.into_command().map_err(anyhow::Error::msg)? {
+        ReportCommand::Summary(args) => print_summary(&args)?,
+        ReportCommand::Tasks(args) => make_report(&args.trace, &args.options(), report::tasks::report)?,
+        ReportCommand::Vcpus(args) => make_report(&args.trace, &args.options(), report::vcpus::report)?,
+        ReportCommand::Exits(args) => make_report(&args.trace, &args.options(), report::exits::report)?,
+        ReportCommand::Wakeups(args) => make_report(&args.trace, &args.options(), report::wakeups::report)?,
+        ReportCommand::Flows(args) => make_report(&args.trace, &args.options(), report::flows::report)?,
+        ReportCommand::Functions(args) => {
+            make_report(&args.window.trace, &args.window.options(), |trace, window| {
+                report::functions::report(trace, window, args.symbols.as_deref())
+            })?;
         }
-        (None, None) => anyhow::bail!("no trace was given; see strata report --help"),
+        ReportCommand::Locks(args) => make_report(&args.trace, &args.options(), report::locks::report)?,
+        ReportCommand::Syscalls(args) => make_report(&args.trace, &args.options(), report::syscalls::report)?,
+        ReportCommand::Irqs(args) => make_report(&args.trace, &args.options(), report::irqs::report)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -125,12 +140,18 @@ fn check_trace(args: &ReadArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn merge_traces(args: &MergeArgs) -> anyhow::Result<ExitCode> {
-    let joined = join::join(&args.first, &args.second, &args.rules, &args.output)?;
+    let joined = join::join(&args.first, &args.others, &args.rules, &args.output)?;
     if joined.damage.any() {
         eprintln!("strata: not taken over: {}", joined.damage);
     }
     if let Some(relation) = &joined.relation {
         eprintln!("strata: clocks related by {} pairs, within {} ns", relation.pairs(), joined.relation_bound_ns);
+    }
+    if joined.shared_host_events > 0 {
+        eprintln!(
+            "strata: {} events of the shared host were in several traces and are kept once",
+            joined.shared_host_events
+        );
     }
     let (bound, output) = (joined.session.clock.error_bound_ns, args.output.display());
     eprintln!("strata: times of different layers agree within {bound} ns");

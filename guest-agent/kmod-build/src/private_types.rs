@@ -190,7 +190,7 @@ fn pad(text: &mut String, from: usize, to: usize) {
     if whole / 8 < to / 8 {
         text.push_str(&format!("\tchar padding_{}[{}];\n", whole / 8, to / 8 - whole / 8));
     }
-    if whole < to && to % 8 > 0 {
+    if whole < to && !to.is_multiple_of(8) {
         text.push_str(&format!("\tunsigned int :{};\n", to % 8));
     }
 }

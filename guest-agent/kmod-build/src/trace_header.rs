@@ -88,7 +88,7 @@ pub fn without(text: &str, unexported: &[&str], exists: impl Fn(&str) -> bool) -
     let mut result = String::with_capacity(text.len());
     for line in text.split_inclusive('\n') {
         let included = line.trim().strip_prefix("#include \"").and_then(|path| path.split('"').next());
-        if included.is_none_or(|path| exists(path)) {
+        if included.is_none_or(&exists) {
             result.push_str(line);
         }
     }

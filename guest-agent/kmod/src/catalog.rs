@@ -295,9 +295,9 @@ pub(crate) mod tests {
 
     const fn event(name: &'static [u8], field_count: u32) -> RawEvent {
         RawEvent {
-            system: b"test\0".as_ptr(),
+            system: c"test".as_ptr().cast(),
             name: name.as_ptr(),
-            print: b"\"%lx %s\", REC->ip, REC->comm\0".as_ptr(),
+            print: c"\"%lx %s\", REC->ip, REC->comm".as_ptr().cast(),
             probe: core::ptr::null(),
             fields: (&raw const FIELDS.0).cast(),
             field_count,
@@ -359,7 +359,7 @@ pub(crate) mod tests {
         assert!(fact.is_hexadecimal(b"") && opaque.is_hexadecimal(b""));
         assert_eq!(opaque.field_type(), Some(FieldType::Array(Integer::U8, 12)));
         assert_eq!(FieldFacts { size: 12, ..fact }.field_type(), None);
-        assert_eq!(FieldFacts { size: 70_000, ..opaque }.field_type().is_some(), true);
+        assert!(FieldFacts { size: 70_000, ..opaque }.field_type().is_some());
         assert_eq!(FieldFacts { count: 70_000, ..opaque }.field_type(), None);
     }
 }

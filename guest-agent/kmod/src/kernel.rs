@@ -212,14 +212,14 @@ pub unsafe extern "C" fn strata_process_close(base: *mut u8, size: u64, slot: u3
     }
 }
 
-/// Process slots that could be given away now.
+/// Whether a process slot could be given away now.
 ///
 /// # Safety
 /// As for [`Region::open`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn strata_process_free(base: *mut u8, size: u64) -> u32 {
+pub unsafe extern "C" fn strata_process_is_free(base: *mut u8, size: u64, slot: u32) -> bool {
     // SAFETY: passed on from the caller.
-    unsafe { Region::open(base, size) }.map_or(0, |region| region.free_process_slots())
+    unsafe { Region::open(base, size) }.is_ok_and(|region| region.is_free_process_slot(slot))
 }
 
 /// Tells the processes that have slots which vCPU a CPU is.

@@ -41,11 +41,10 @@ impl Region {
         Some(slot)
     }
 
-    /// Slots that could be given away now.
+    /// Whether `slot` could be given away now: no process has it, and the host has read it to its end.
     #[must_use]
-    pub fn free_process_slots(&self) -> u32 {
-        (0..self.superblock().process_slots)
-            .fold(0, |free, slot| free + u32::from(self.next_generation(slot).is_some()))
+    pub fn is_free_process_slot(&self, slot: u32) -> bool {
+        slot < self.superblock().process_slots && self.next_generation(slot).is_some()
     }
 
     /// Tells the processes that have slots that CPU `cpu` of the kernel is `vcpu`. Numbers that a slot has no room for are
@@ -185,17 +184,18 @@ mod tests {
     }
 
     #[test]
-    fn free_slots_are_those_that_could_be_claimed() {
+    fn slot_is_free_again_when_the_host_has_drained_it() {
         let (memory, layout) = host_region();
         let region = open(&memory);
-        let at_first = region.free_process_slots();
+        let at_first = region.is_free_process_slot(0);
 
         region.claim_process_slot(1, &[0; 16], &CPUS);
         region.close_process_slot(0);
-        let closed = region.free_process_slots();
+        let closed = region.is_free_process_slot(0);
         memory.store(layout.process_ack, 1);
 
-        assert_eq!((at_first, closed, region.free_process_slots()), (2, 1, 2));
+        assert_eq!((at_first, closed, region.is_free_process_slot(0)), (true, false, true));
+        assert!(!region.is_free_process_slot(2));
     }
 
     #[test]

@@ -9,8 +9,11 @@ const USAGE: &str = "\
 Says what this guest is connected to.
 
 Usage: strata-agent status [--json]
+       strata-agent offered
 
-Exit status: 0 when applications can be traced; 1 when not, and standard error says why.
+status   region, module, process slots, host, clock and sessions; exit status 0 when applications can be traced, 1 when
+         not, and then standard error says why
+offered  says nothing; exit status 0 when this machine offers a trace region, 1 when not, for scripts and service managers
 
 Example:
   strata-agent status
@@ -34,7 +37,8 @@ fn main() -> ExitCode {
     let json = match arguments.as_slice() {
         ["status"] => false,
         ["status", "--json"] | ["--json", "status"] => true,
-        ["--help" | "-h"] | ["status", "--help" | "-h"] => {
+        ["offered"] => return if Offer::find().is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE },
+        ["--help" | "-h"] | ["status" | "offered", "--help" | "-h"] => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;
         }

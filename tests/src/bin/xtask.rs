@@ -6,7 +6,10 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use lab::kernel_packages::KernelChoice;
 use lab::paths::Paths;
-use lab::{bench, demo, fuzz, host, kmod, nested, progress, provision, scenarios, suite};
+use lab::{
+    bench, binaries, demo, flight, flight_check, fuzz, host, kmod, nested, package, progress, provision, scenarios,
+    suite,
+};
 
 /// Builds, demonstrates and tests Strata.
 #[derive(Parser)]
@@ -49,6 +52,12 @@ enum Task {
         #[arg(long, value_name = "FILE", default_value = "strata.ko")]
         out: PathBuf,
     },
+    /// Make Debian packages: strata for hosts; strata-agent, strata-dkms and libstrata for guests.
+    Package {
+        /// The folder to put them in.
+        #[arg(long, default_value = "target/package")]
+        out: PathBuf,
+    },
     /// Measure what parts of Strata cost, beside other tracers.
     #[command(subcommand)]
     Bench(BenchTask),
@@ -59,6 +68,21 @@ enum Task {
 
 #[derive(Subcommand)]
 enum BenchTask {
+    /// How fast recordings are read, merged and shown, beside babeltrace2 and trace-cmd; and in how much memory.
+    Merge {
+        /// Samples per case, at least 5.
+        #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..))]
+        repetitions: u16,
+        /// Records of each recording.
+        #[arg(long, value_name = "N", default_value_t = 2_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+        events: u64,
+        /// Write the results to FILE as JSON too.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+        /// Put the tables into docs/performance.md too.
+        #[arg(long)]
+        update_document: bool,
+    },
     /// Reading the trace clock, beside the bare counter, the system's clock and other ways to publish a clock.
     Clock,
     /// What recording an event costs, beside LTTng-UST, ftrace and the bare clock; what draining costs beside cp.
@@ -86,6 +110,15 @@ enum LabTask {
         /// trixie-backports (7.2 at the time of writing); with -generic in place of the cloud flavour
         #[arg(long, value_name = "SUITE")]
         kernel: Option<KernelChoice>,
+    },
+    /// Let a flight recorder run, take snapshots, let the guest panic; kill another guest's monitor and recover its
+    /// trace; judge all traces.
+    ///
+    /// Example: cargo xtask lab flight --seconds 180
+    Flight {
+        /// How long each guest works, seconds.
+        #[arg(long, value_name = "N", default_value_t = flight::SECONDS, value_parser = clap::value_parser!(u64).range(2..=86_400))]
+        seconds: u64,
     },
     /// Run a shell script on an emulated host: a stock kernel with KVM.
     Run {
@@ -117,7 +150,16 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             progress::step("building the guest kernel module", build)?;
             println!("{}: `strata events --list guest --agent` shows its events", out.display());
         }
+        Task::Package { out } => {
+            for file in package::build(&paths, &out)? {
+                println!("{}", file.display());
+            }
+        }
         Task::Bench(BenchTask::Clock) => bench::clock::run(&paths)?,
+        Task::Bench(BenchTask::Merge { repetitions, events, json, update_document }) => {
+            let repetitions = repetitions.into();
+            bench::merge::run(&paths, &bench::merge::Options { repetitions, events, json, update_document })?;
+        }
         Task::Bench(BenchTask::Ring { repetitions, json, update_document }) => {
             bench::ring::run(&paths, &bench::ring::Options { repetitions, json, update_document })?;
         }
@@ -138,8 +180,21 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             let lab = provision::lab(&paths)?;
             println!("{}", lab.agent.display());
         }
+        Task::Lab(LabTask::Flight { seconds }) => run_flight(&paths, seconds)?,
         Task::Lab(LabTask::Run { script, files }) => run_script(&paths, &script, &files)?,
     }
+    Ok(())
+}
+
+fn run_flight(paths: &Paths, seconds: u64) -> anyhow::Result<()> {
+    let lab = provision::lab(paths)?;
+    let result = progress::step("running the flight recorder, a panic and a kill", || {
+        flight::run(&lab, "flight-long", seconds)
+    })?;
+    let strata = binaries::located(paths).strata;
+    let findings = progress::step("judging the traces", || flight_check::check(&result.output, &strata))?;
+    findings.iter().for_each(|finding| println!("{finding}"));
+    progress::note(&format!("results in {}", result.output.display()));
     Ok(())
 }
 

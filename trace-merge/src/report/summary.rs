@@ -1,7 +1,7 @@
 //! The summary of a recording: what each layer holds and lost, why and for how long vCPUs were out of the guest, what
 //! the clock is worth, and what is missing.
 
-use super::{Report, seconds};
+use super::{Report, harmless, seconds};
 use crate::clock::Clock;
 use crate::exit_reason::{ExitNumbering, ExitReason};
 use crate::reader::Trace;
@@ -10,6 +10,7 @@ use crate::totals::Totals;
 use crate::vcpu::{SwitchSource, Switches, exits_by_reason};
 use serde::Serialize;
 use shared_ring::consumer::Lost;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 /// The summary of a recording.
@@ -183,16 +184,57 @@ fn write_clock(clock: &Clock, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-fn write_layers(layers: &[LayerReport], out: &mut dyn Write) -> io::Result<()> {
-    let width = layers.iter().map(|layer| layer.path.len()).max().unwrap_or(0).max(5);
-    writeln!(out, "\n{:width$}  {:>10}  {:>12}  {:>7}  {:>10}", "layer", "events", "bytes", "streams", "lost")?;
+/// A row of the table of layers: a layer, or those of several processes of one name.
+struct Row {
+    name: String,
+    comm: Option<String>,
+    layers: usize,
+    totals: Totals,
+    streams: usize,
+}
+
+/// The rows of the table: the layers in order, but processes of a VM that have the same name together, since there may be
+/// hundreds of them.
+fn rows(layers: &[LayerReport]) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    let mut groups: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for layer in layers {
-        let totals = &layer.totals;
+        let comm = layer.process.as_ref().map(|process| process.comm.as_str());
+        // Up to the process id, which is the last part of the folder.
+        let folder = layer.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let known = comm.and_then(|comm| groups.get(&(folder, comm)).copied()).and_then(|index| rows.get_mut(index));
+        if let Some(row) = known {
+            row.name = format!("{folder}/*");
+            (row.layers, row.streams) = (row.layers + 1, row.streams + layer.streams);
+            row.totals = row.totals.plus(&layer.totals);
+            continue;
+        }
+        if let Some(comm) = comm {
+            groups.insert((folder, comm), rows.len());
+        }
+        rows.push(Row {
+            name: layer.path.clone(),
+            comm: comm.map(Into::into),
+            layers: 1,
+            totals: layer.totals,
+            streams: layer.streams,
+        });
+    }
+    rows
+}
+
+fn write_layers(layers: &[LayerReport], out: &mut dyn Write) -> io::Result<()> {
+    let rows = rows(layers);
+    let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0).max(5);
+    writeln!(out, "\n{:width$}  {:>10}  {:>12}  {:>7}  {:>10}", "layer", "events", "bytes", "streams", "lost")?;
+    for row in &rows {
+        let totals = &row.totals;
         let (events, bytes, lost) = (totals.events, totals.bytes, totals.lost.total());
-        write!(out, "{:width$}  {events:>10}  {bytes:>12}  {:>7}  {lost:>10}", layer.path, layer.streams)?;
-        match &layer.process {
-            Some(process) => writeln!(out, "  {}", process.comm.escape_default())?,
-            None => writeln!(out)?,
+        write!(out, "{:width$}  {events:>10}  {bytes:>12}  {:>7}  {lost:>10}", row.name, row.streams)?;
+        match (&row.comm, row.layers) {
+            (Some(comm), 1) => writeln!(out, "  {}", harmless(comm))?,
+            (Some(comm), processes) => writeln!(out, "  {} ({processes} processes)", harmless(comm))?,
+            (None, _) => writeln!(out)?,
         }
     }
     let events: u64 = layers.iter().map(|layer| layer.totals.events).sum();
@@ -328,6 +370,25 @@ mod tests {
 
         assert!(text.contains("vm0: 3 exits (from the vmm layer)"), "{text}");
         assert!(text.contains("io               2     0.000001000 s     0.000000750 s\n"), "{text}");
+    }
+
+    #[test]
+    fn processes_of_one_name_are_one_row() {
+        let layer = |pid: u32, comm: &str, events| LayerReport {
+            layer: LayerKind::GuestUser,
+            path: format!("vm0/guest-user/{pid}"),
+            process: Some(Process { pid, comm: comm.into() }),
+            streams: 2,
+            totals: Totals { events, ..Totals::default() },
+            incomplete: None,
+            begins_late: false,
+        };
+
+        let rows = rows(&[layer(7, "sh", 1), layer(8, "ls", 2), layer(9, "sh", 4)]);
+
+        let rows: Vec<_> =
+            rows.iter().map(|row| (row.name.as_str(), row.layers, row.streams, row.totals.events)).collect();
+        assert_eq!(rows, [("vm0/guest-user/*", 2, 4, 5), ("vm0/guest-user/8", 1, 2, 2)]);
     }
 
     #[test]

@@ -196,7 +196,7 @@ impl Number {
         match record.record.schema.fields(payload).nth(self.index)?.1 {
             Value::Unsigned(number) => Some(number.into()),
             Value::Signed(number) => Some(number.into()),
-            Value::Text(_) | Value::Array(_) => None,
+            _ => None,
         }
     }
 
@@ -225,7 +225,7 @@ impl TaskFields {
     fn read<'t>(&self, record: &MergedRecord<'t>) -> Option<Task<'t>> {
         let text = |index| match record.record.schema.fields(record.record.payload).nth(index)?.1 {
             Value::Text(text) => Some(text),
-            Value::Unsigned(_) | Value::Signed(_) | Value::Array(_) => None,
+            _ => None,
         };
         Some(Task { tid: self.tid.as_i32(record)?, comm: self.comm.and_then(text).unwrap_or_default() })
     }

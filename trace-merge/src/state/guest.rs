@@ -3,6 +3,7 @@
 use super::event::{Event, Interrupt, Task};
 use super::history::History;
 use super::host::{PREV_STATE_ENDED, PREV_STATE_MASK};
+use crate::syscall_names;
 use crate::window::Window;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -86,6 +87,8 @@ pub struct GuestTask {
     contending: bool,
     /// Whether it was seen in a system call: kernel threads never are.
     is_user: bool,
+    /// Whether it is among [`Guest::known`].
+    is_known: bool,
 }
 
 impl GuestTask {
@@ -134,6 +137,8 @@ pub struct Guest {
     by_tid: HashMap<i32, TaskIndex>,
     /// CPUs whose records are missing at the moment.
     gaps: BTreeSet<u32>,
+    /// The tasks of which something is known, and some that are not any more: what a gap has to go through.
+    known: Vec<TaskIndex>,
 }
 
 impl Guest {
@@ -199,10 +204,13 @@ impl Guest {
             self.switch_out(time, cpu, index, prev_state);
         }
         let next_index = (next.tid > 0).then(|| self.index_of(next));
-        if let Some(task) = next_index.and_then(|index| self.tasks.get_mut(index)) {
+        if let Some(index) = next_index
+            && let Some(task) = self.tasks.get_mut(index)
+        {
             // Only a record that is missing could leave it contending while it runs again.
             task.contending = task.contending && self.gaps.is_empty();
-            task.state.set(time, TaskState::Running { cpu, syscall: task.syscall });
+            let state = TaskState::Running { cpu, syscall: task.syscall };
+            self.set(index, time, state);
         }
         let state = self.cpus.entry(cpu).or_default();
         state.current.set(time, next_index.map_or(GuestCpuState::Idle, GuestCpuState::Running));
@@ -224,11 +232,21 @@ impl Guest {
         } else {
             TaskState::Blocked { on: task.blocked_on(bits), syscall: task.syscall }
         };
-        task.state.set(time, state);
         if state == TaskState::Absent {
-            let tid = task.tid;
             task.ended = Some(time);
+            let tid = task.tid;
             self.by_tid.remove(&tid);
+        }
+        self.set(index, time, state);
+    }
+
+    /// From `time` on the task `index` is in `state`.
+    fn set(&mut self, index: TaskIndex, time: u64, state: TaskState) {
+        let Some(task) = self.tasks.get_mut(index) else { return };
+        task.state.set(time, state);
+        if !task.is_known && !matches!(state, TaskState::Unknown | TaskState::Absent) {
+            task.is_known = true;
+            self.known.push(index);
         }
     }
 
@@ -245,7 +263,8 @@ impl Guest {
             TaskState::Runnable { woken, .. } => woken,
             TaskState::Unknown | TaskState::Blocked { .. } | TaskState::Absent => true,
         };
-        task.state.set(time, if anything_missing { TaskState::Unknown } else { TaskState::Runnable { cpu, woken } });
+        let state = if anything_missing { TaskState::Unknown } else { TaskState::Runnable { cpu, woken } };
+        self.set(index, time, state);
     }
 
     fn fork(&mut self, time: u64, cpu: u32, child: Task<'_>) {
@@ -260,7 +279,9 @@ impl Guest {
         let index = self.index_of(child);
         let Some(task) = self.tasks.get_mut(index) else { return };
         task.born = Some(time);
-        task.state.set(time, TaskState::Runnable { cpu: Some(cpu), woken: true });
+        let state =
+            if self.gaps.is_empty() { TaskState::Runnable { cpu: Some(cpu), woken: true } } else { TaskState::Unknown };
+        self.set(index, time, state);
     }
 
     fn set_syscall(&mut self, time: u64, cpu: u32, syscall: Option<i16>) {
@@ -287,13 +308,21 @@ impl Guest {
         state.current.set(time, GuestCpuState::Unknown);
         state.nested.clear();
         state.interrupt.set(time, None);
-        for task in &mut self.tasks {
-            let elsewhere = matches!(task.state.current(), TaskState::Running { cpu: on, .. } if on != cpu);
-            if !elsewhere && task.state.current() != TaskState::Absent {
+        // Each task is gone through once for each time that something becomes known of it, however many gaps there are.
+        let mut still_known = Vec::new();
+        for index in std::mem::take(&mut self.known) {
+            let Some(task) = self.tasks.get_mut(index) else { continue };
+            if matches!(task.state.current(), TaskState::Running { cpu: on, .. } if on != cpu) {
+                still_known.push(index);
+                continue;
+            }
+            task.is_known = false;
+            if task.state.current() != TaskState::Absent {
                 task.state.set(time, TaskState::Unknown);
                 (task.syscall, task.contending) = (None, false);
             }
         }
+        self.known = still_known;
     }
 
     fn current_mut(&mut self, cpu: u32) -> Option<&mut GuestTask> {
@@ -315,6 +344,7 @@ impl Guest {
                 syscall: None,
                 contending: false,
                 is_user: false,
+                is_known: false,
             });
             self.tasks.len() - 1
         });
@@ -333,36 +363,122 @@ const STOPPED: u64 = 0x04 | 0x08;
 impl GuestTask {
     /// What it waits for, with the bits `state` of `prev_state`.
     fn blocked_on(&self, state: u64) -> BlockedOn {
+        let name = self.syscall.and_then(|number| syscall_names::name(number.into()));
         if state & STOPPED != 0 {
             BlockedOn::Stopped
         } else if self.contending {
             BlockedOn::Lock
         } else if state & UNINTERRUPTIBLE != 0 {
-            let on_files = self.syscall.map_or(self.is_user, |number| FILE_SYSCALLS.binary_search(&number).is_ok());
-            if on_files { BlockedOn::Io } else { BlockedOn::Uninterruptible }
+            let on_files = |name| FILE_SYSCALLS.binary_search(&name).is_ok();
+            if self.syscall.map_or(self.is_user, |_| name.is_some_and(on_files)) {
+                BlockedOn::Io
+            } else {
+                BlockedOn::Uninterruptible
+            }
         } else {
-            match self.syscall {
-                Some(202 | 449 | 455) => BlockedOn::Futex,
-                // nanosleep and clock_nanosleep.
-                Some(35 | 230) => BlockedOn::Sleep,
-                // io_getevents and io_pgetevents.
-                Some(208 | 333) => BlockedOn::Io,
+            match name {
+                Some("futex" | "futex_wait" | "futex_waitv") => BlockedOn::Futex,
+                Some("nanosleep" | "clock_nanosleep") => BlockedOn::Sleep,
+                Some("io_getevents" | "io_pgetevents" | "io_uring_enter") => BlockedOn::Io,
                 _ => BlockedOn::Event,
             }
         }
     }
 }
 
-/// System calls (x86-64) that wait uninterruptibly for nothing but files, in order: read, write, open, close, stat, fstat,
-/// lstat, mmap, mprotect, munmap, pread64, pwrite64, readv, writev, access, msync, madvise, sendfile, execve, fsync,
-/// fdatasync, truncate, ftruncate, getdents, getcwd, chdir, rename, mkdir, rmdir, creat, link, unlink, symlink, readlink,
-/// chmod, chown, mknod, statfs, sync, mount, umount2, swapon, readahead, xattr calls, getdents64, fadvise64, openat and the
-/// other *at calls, splice, tee, sync_file_range, utimensat, fallocate, preadv, pwritev, syncfs, copy_file_range, preadv2,
-/// pwritev2, statx, openat2.
-const FILE_SYSCALLS: &[i16] = &[
-    0, 1, 2, 3, 4, 5, 6, 9, 10, 11, 17, 18, 19, 20, 21, 26, 28, 40, 59, 74, 75, 76, 77, 78, 79, 80, 82, 83, 84, 85, 86,
-    87, 88, 89, 90, 92, 133, 137, 162, 165, 166, 167, 187, 188, 189, 190, 191, 192, 193, 217, 221, 257, 258, 259, 260,
-    262, 263, 264, 265, 266, 267, 268, 269, 275, 276, 277, 280, 285, 295, 296, 306, 322, 326, 327, 328, 332, 437,
+/// System calls in which a task waits uninterruptibly for nothing but files, in alphabetical order.
+const FILE_SYSCALLS: &[&str] = &[
+    "access",
+    "chdir",
+    "chmod",
+    "chown",
+    "close",
+    "copy_file_range",
+    "creat",
+    "execve",
+    "execveat",
+    "faccessat",
+    "faccessat2",
+    "fadvise64",
+    "fallocate",
+    "fchdir",
+    "fchmod",
+    "fchmodat",
+    "fchown",
+    "fchownat",
+    "fdatasync",
+    "fgetxattr",
+    "fsetxattr",
+    "fstat",
+    "fstatfs",
+    "fsync",
+    "ftruncate",
+    "futimesat",
+    "getcwd",
+    "getdents",
+    "getdents64",
+    "getxattr",
+    "io_submit",
+    "io_uring_enter",
+    "lchown",
+    "lgetxattr",
+    "link",
+    "linkat",
+    "listxattr",
+    "lsetxattr",
+    "lstat",
+    "madvise",
+    "mkdir",
+    "mkdirat",
+    "mknod",
+    "mknodat",
+    "mmap",
+    "mount",
+    "mprotect",
+    "msync",
+    "munmap",
+    "name_to_handle_at",
+    "newfstatat",
+    "open",
+    "open_by_handle_at",
+    "openat",
+    "openat2",
+    "pread64",
+    "preadv",
+    "preadv2",
+    "pwrite64",
+    "pwritev",
+    "pwritev2",
+    "read",
+    "readahead",
+    "readlink",
+    "readlinkat",
+    "readv",
+    "rename",
+    "renameat",
+    "renameat2",
+    "rmdir",
+    "sendfile",
+    "setxattr",
+    "splice",
+    "stat",
+    "statfs",
+    "statx",
+    "swapoff",
+    "swapon",
+    "symlink",
+    "symlinkat",
+    "sync",
+    "sync_file_range",
+    "syncfs",
+    "tee",
+    "truncate",
+    "umount2",
+    "unlink",
+    "unlinkat",
+    "utimensat",
+    "write",
+    "writev",
 ];
 
 #[cfg(test)]
@@ -403,8 +519,9 @@ mod tests {
     }
 
     #[test]
-    fn table_of_file_syscalls_is_sorted() {
+    fn file_syscalls_are_sorted_and_exist() {
         assert!(FILE_SYSCALLS.is_sorted_by(|left, right| left < right));
+        assert!(FILE_SYSCALLS.iter().all(|name| syscall_names::number(name).is_some()));
     }
 
     #[test]

@@ -73,6 +73,12 @@ impl<S: Copy + PartialEq> History<S> {
         self.state(self.after(time))
     }
 
+    /// Whether an interval begins at `time`.
+    #[must_use]
+    pub fn begins_at(&self, time: u64) -> bool {
+        self.changes.binary_search_by_key(&time, |&(change, _)| change).is_ok()
+    }
+
     /// The moment of the last change; `None` when there was none.
     #[must_use]
     pub fn last_change(&self) -> Option<u64> {
@@ -137,6 +143,7 @@ mod tests {
         history.begin(30, 'a');
 
         assert_eq!(over(&history, 10, 40), [(10, 30, 'a'), (30, 40, 'a')]);
+        assert_eq!([9, 10, 20, 30].map(|time| history.begins_at(time)), [false, true, false, true]);
     }
 
     #[test]

@@ -197,6 +197,26 @@ fn threads_of_other_machines_are_passed_over() {
     assert_eq!(model.vms[0].vcpus[&0].state.at(10), VcpuState::Unknown);
 }
 
+#[test]
+fn each_of_two_machines_on_a_host_has_its_own_threads() {
+    let mut session = session();
+    session.vms[0].vcpu_threads = vec![100];
+    let other = crate::session::Vm { name: "vm1".into(), vcpus: 1, vcpu_threads: vec![101], ..session.vms[0].clone() };
+    session.vms.push(other);
+    let mut model = Model::new(&session);
+    model.vms.iter_mut().for_each(|vm| vm.kvm_tells = true);
+    let entry_of = |tid| Event::KvmEntry { tid, vcpu: Some(0) };
+    for input in [host(10, 0, entry_of(100)), host(15, 0, switch(thread(0), 0, thread(1))), host(16, 0, entry_of(101))]
+    {
+        model.apply(&input);
+    }
+    model.complete();
+
+    let state = |vm: usize| model.vms[vm].vcpus[&0].state.at(20);
+    assert_eq!((model.hosts.len(), state(1)), (1, VcpuState::Guest));
+    assert_eq!(state(0), VcpuState::Stolen { by: Thief::Thread(101), woken: false });
+}
+
 /// Any event of any origin, consistent with the others or not.
 fn any_event() -> impl Strategy<Value = (Origin, Event<'static>)> {
     let task = prop_oneof![Just(IDLE), Just(APP), Just(SH), Just(Task { tid: 12, comm: b"" })];

@@ -137,6 +137,13 @@ impl Vcpu {
         }
     }
 
+    /// The first access to the VMM's devices in `window`.
+    #[must_use]
+    pub fn access_in(&self, window: &Window) -> Option<Access> {
+        let first = self.accesses.partition_point(|&(time, _)| time < window.begin);
+        self.accesses.get(first).filter(|&&(time, _)| time < window.end).map(|&(_, access)| access)
+    }
+
     /// Records of the VMM about it are missing from `time` on.
     pub fn begin_vmm_gap(&mut self, time: u64) {
         self.vmm_gap = true;

@@ -563,6 +563,7 @@ fn describe_host(probed: &KvmProbe) -> Host {
             _ => "emulating",
         }
         .into(),
+        boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().into(),
     }
 }
 

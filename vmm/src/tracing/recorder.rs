@@ -13,7 +13,7 @@ use super::ring_layer::Producers;
 use super::selection::Selection;
 use super::sessions::{ExtraSessions, check_guest_events};
 use super::streaming::{Looked, Streaming};
-use super::vmm_events::VmmTracer;
+use super::vmm_events::{GuestEvents, VmmTracer};
 use super::vmm_layer::vmm_layer;
 use crate::control::protocol::{Answer, LayerStatus, Request, SessionStatus, Status, TraceStatus};
 use crate::host_kernel::HostTracer;
@@ -317,12 +317,14 @@ impl Recording {
             },
             Request::SessionStart { name } if name == MAIN_SESSION => {
                 self.active = true;
+                self.vmm.guest_events(GuestEvents::On);
                 self.facts.region.set_enabled(0, &self.layers.enabled(&self.facts));
                 Answer::done(format!("session {name} records"))
             }
             Request::SessionStop { name } if name == MAIN_SESSION => {
                 self.active = false;
                 self.facts.region.set_enabled(0, &EnabledEvents::NONE);
+                self.vmm.guest_events(GuestEvents::Off);
                 Answer::done(format!("session {name} is stopped; what it recorded stays"))
             }
             Request::SessionEvents { name, events } if name == MAIN_SESSION => {
@@ -343,7 +345,10 @@ impl Recording {
         self.facts.selection = selection;
         self.events = events;
         if self.active {
+            // Said on both sides: pairs of events that the change cuts lie around it.
+            self.vmm.guest_events(GuestEvents::Changed);
             self.facts.region.set_enabled(0, &self.layers.enabled(&self.facts));
+            self.vmm.guest_events(GuestEvents::Changed);
         }
         Ok(Answer::done(format!("session {MAIN_SESSION} records {} of the guest", self.events)))
     }
