@@ -4,7 +4,7 @@ use crate::agent_command::AgentArgs;
 use crate::control::protocol::{Mode, Request};
 use crate::machine::DiskConfig;
 use crate::run::{Agent, KERNEL_RINGS, PROCESS_SLOTS, RunRequest};
-use crate::tracing::selection;
+use crate::tracing::selection::{self, Layer};
 use clap::{Args, Parser, Subcommand};
 use shared_ring::layout::{
     Geometry, MAX_PROCESS_SLOTS, MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_SIZE, MIN_SUB_BUFFERS,
@@ -100,7 +100,8 @@ pub struct RunArgs {
     /// Put nothing into the guest
     #[arg(long, conflicts_with = "agent")]
     pub no_agent: bool,
-    /// Events to record: globs LAYER:GROUP:EVENT (layers host, vmm, guest, user), '!' takes away
+    /// Events to record: globs LAYER:GROUP:EVENT (layers host, vmm, guest, user; `strata events --list` names events),
+    /// '!' takes away; presets minimal, default, io, net, all
     #[arg(long, value_name = "GLOBS", default_value = selection::DEFAULT, requires = "trace")]
     pub events: String,
     /// What happens when a ring is full: discard drops new records and counts them, flight-recorder overwrites the
@@ -288,10 +289,18 @@ pub struct RecoverArgs {
     strata events trace | less\n  \
     strata events trace --layer guest-kernel --layer host-kernel --from 0.2 --to 0.25\n  \
     strata events trace --json | jq 'select(.event == \"kvm:kvm_exit\")'\n  \
-    strata events trace --layer guest-kernel --count")]
+    strata events trace --layer guest-kernel --count\n  \
+    strata events --list guest --agent strata.ko")]
 pub struct EventsArgs {
     /// Trace folder
-    pub trace: PathBuf,
+    #[arg(required_unless_present = "list")]
+    pub trace: Option<PathBuf>,
+    /// In place of a trace's records, the events that can be recorded of a layer: host, vmm, guest (needs --agent) or user
+    #[arg(long, value_name = "LAYER", conflicts_with_all = ["trace", "layers", "from", "to", "utc"])]
+    pub list: Option<Layer>,
+    /// Kernel module whose events are listed
+    #[arg(long, value_name = "FILE", requires = "list")]
+    pub agent: Option<PathBuf>,
     /// Only this layer: host-kernel, vmm, guest-kernel or guest-user. May be repeated
     #[arg(long = "layer", value_name = "LAYER")]
     pub layers: Vec<LayerKind>,

@@ -26,7 +26,8 @@ pub fn prelude(name: &str) -> Prelude {
         "bridge" => Prelude {
             includes: &["linux/if_bridge.h", "linux/netdevice.h"],
             // net/bridge/br_private.h
-            types: "typedef struct mac_addr { unsigned char addr[6]; } mac_addr;\ntypedef __u16 port_id;\n",
+            types: "typedef struct mac_addr { unsigned char addr[6]; } mac_addr;\ntypedef __u16 port_id;\n\
+                    typedef struct bridge_id { unsigned char prio[2]; unsigned char addr[6]; } bridge_id;\n",
             structures: &["net_bridge_fdb_key", "net_bridge_fdb_entry", "net_bridge_port", "net_bridge"],
             ..NOTHING
         },
