@@ -316,6 +316,7 @@ fn write_list(units: &[Unit], folder: &Path) -> Result<(), UnitsError> {
 
 /// Compiles as many units as compile.
 fn compile(tree: &Path, folder: &Path, units: &[Unit], log: &Path) -> Result<(), UnitsError> {
+    units.iter().for_each(|unit| remove_stale_object(&folder.join(&unit.name)));
     let jobs = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let mut make = Command::new("make");
     make.args(["--keep-going", "--output-sync=target"]).arg(format!("--jobs={jobs}")).arg("-C").arg(tree);
@@ -328,6 +329,17 @@ fn compile(tree: &Path, folder: &Path, units: &[Unit], log: &Path) -> Result<(),
     // That some header does not compile is what this is for.
     let output = make.stdin(Stdio::null()).output().map_err(UnitsError::Make)?;
     fs::write(log, [output.stdout, output.stderr].concat()).map_err(file_error(log))
+}
+
+/// Removes the object of a unit that has changed since: when it does not compile any more, `make` would leave it.
+fn remove_stale_object(unit: &Path) {
+    let changed = |ending| fs::metadata(unit.with_extension(ending)).and_then(|metadata| metadata.modified());
+    if let (Ok(source), Ok(object)) = (changed("c"), changed("o"))
+        && source > object
+    {
+        // One that cannot be removed cannot be made either, which `make` says.
+        let _ = fs::remove_file(unit.with_extension("o"));
+    }
 }
 
 /// Whether the unit compiled to an object that every kernel of this build will load; else why not.
@@ -392,6 +404,19 @@ mod tests {
         fs::write(folder.path().join("Makefile"), makefile).unwrap();
 
         assert!(roots(folder.path()).contains(&folder.path().join("../common")));
+    }
+
+    #[test]
+    fn object_that_is_older_than_its_source_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let unit = folder.path().join("tp_a");
+        fs::write(unit.with_extension("o"), "").unwrap();
+        let source = fs::File::create(unit.with_extension("c")).unwrap();
+        source.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(1)).unwrap();
+
+        remove_stale_object(&unit);
+
+        assert!(!unit.with_extension("o").exists());
     }
 
     #[test]
