@@ -17,6 +17,7 @@ pub mod host;
 pub mod initramfs;
 pub mod kernel;
 pub mod kmod;
+pub mod lttng_modules;
 pub mod modules;
 pub mod nested;
 pub mod object_gates;

@@ -112,13 +112,17 @@ struct Apt {
 
 impl Apt {
     fn prepare(paths: &Paths) -> Result<Self, PackageError> {
-        let apt = Self { folder: paths.apt(), logs: paths.logs() };
+        Self::with_sources(paths, paths.apt(), SOURCES)
+    }
+
+    fn with_sources(paths: &Paths, folder: PathBuf, content: &str) -> Result<Self, PackageError> {
+        let apt = Self { folder, logs: paths.logs() };
         for sub in ["lists/partial", "archives/partial"] {
             let path = apt.folder.join(sub);
             fs::create_dir_all(&path).map_err(|source| PackageError::File { path, source })?;
         }
         let sources = apt.folder.join("sources.list");
-        fs::write(&sources, SOURCES).map_err(|source| PackageError::File { path: sources, source })?;
+        fs::write(&sources, content).map_err(|source| PackageError::File { path: sources, source })?;
         process::run_logged(apt.command("apt-get").arg("update"), &apt.log("apt-update"))?;
         Ok(apt)
     }
@@ -280,6 +284,28 @@ pub fn fetch_kernel(paths: &Paths) -> Result<KernelPackages, PackageError> {
         fs::write(&record, text).map_err(|source| PackageError::File { path: record, source })?;
         Ok(packages)
     })
+}
+
+/// Downloads `package` of Debian's `suite` and unpacks it into the new folder `folder`, without what it depends on.
+///
+/// # Errors
+///
+/// When apt or dpkg fails, or a file cannot be written.
+pub fn unpack(paths: &Paths, package: &str, suite: &str, folder: &Path) -> Result<(), PackageError> {
+    let sources = format!("deb http://deb.debian.org/debian {suite} main\n");
+    let apt = Apt::with_sources(paths, paths.apt().join(suite), &sources)?;
+    let download = paths.packages().join(format!("{package}-{suite}"));
+    recreate(&download)?;
+    process::run_logged(
+        apt.command("apt-get").arg("download").arg(package).current_dir(&download),
+        &apt.log(&format!("apt-download-{package}")),
+    )?;
+    recreate(folder)?;
+    let list = fs::read_dir(&download).map_err(|source| PackageError::File { path: download.clone(), source })?;
+    for entry in list.flatten() {
+        process::run_logged(Command::new("dpkg").arg("-x").arg(entry.path()).arg(folder), &apt.log("dpkg"))?;
+    }
+    Ok(())
 }
 
 fn recreate(folder: &Path) -> Result<(), PackageError> {

@@ -1,4 +1,5 @@
 //! Benchmarks that `cargo xtask bench` runs.
 
 pub mod clock;
+pub mod guest;
 pub mod ring;

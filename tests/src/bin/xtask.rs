@@ -57,6 +57,15 @@ enum Task {
 enum BenchTask {
     /// Reading the trace clock, beside the bare counter, the system's clock and other ways to publish a clock.
     Clock,
+    /// What tracing a guest's kernel costs the guest, beside ftrace and LTTng's modules.
+    Guest {
+        /// Guests for each way of tracing.
+        #[arg(long, value_name = "N", default_value_t = 3)]
+        repetitions: usize,
+        /// Write the results to FILE as JSON too.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
     /// What recording an event costs, beside LTTng-UST, ftrace and the bare clock; what draining costs beside cp.
     Ring {
         /// Samples per case, at least 7.
@@ -109,6 +118,9 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             println!("{}", out.display());
         }
         Task::Bench(BenchTask::Clock) => bench::clock::run(&paths)?,
+        Task::Bench(BenchTask::Guest { repetitions, json }) => {
+            bench::guest::run(&paths, &bench::guest::Options { repetitions, json })?;
+        }
         Task::Bench(BenchTask::Ring { repetitions, json, update_document }) => {
             bench::ring::run(&paths, &bench::ring::Options { repetitions, json, update_document })?;
         }
