@@ -18,8 +18,14 @@ use crate::provision::Kernels;
 const PACKAGE: (&str, &str) = ("lttng-modules-dkms", "trixie");
 /// The daemon that reads the kernel's buffers, which is on no PATH.
 const CONSUMER: &str = "/usr/lib/x86_64-linux-gnu/lttng/libexec/lttng-consumerd";
+/// A file without which the session daemon does not start.
+const SCHEMA: &str = "/usr/share/xml/lttng/session.xsd";
+/// What `depmod` must find beside the modules before the daemon's library takes its indices.
+const KERNEL_LISTS: [&str; 3] = ["modules.order", "modules.builtin", "modules.builtin.modinfo"];
 /// The line of the probes' build description after which the others' stand.
 const LAST_PROBE: &str = "obj-$(CONFIG_LTTNG) += lttng-probe-sched.o\n";
+/// What the tracer itself needs of the probes' folder.
+const NEEDED: &str = "obj-$(CONFIG_LTTNG) += lttng-kprobes.o lttng-kretprobes.o lttng-uprobes.o\n";
 
 const TOOLS: [Tool; 2] =
     [Tool { program: "lttng-sessiond", package: "lttng-tools" }, Tool { program: "depmod", package: "kmod" }];
@@ -81,13 +87,13 @@ impl LttngModules {
         let probes = sources.join("src/probes/Kbuild");
         let description = fs::read_to_string(&probes).map_err(file_error(&probes))?;
         let kept = description.split_inclusive(LAST_PROBE).next().unwrap_or_default();
-        fs::write(&probes, kept).map_err(file_error(&probes))?;
+        fs::write(&probes, format!("{kept}{NEEDED}")).map_err(file_error(&probes))?;
 
         let mut make = Command::new("make");
         make.arg("-C").arg(&kernels.headers).arg(format!("M={}", sources.display()));
         make.args(["CONFIG_LTTNG=m", "-j2", "modules"]).env_remove("MAKEFLAGS").env_remove("MFLAGS");
         process::run_logged(&mut make, &paths.logs().join("lttng-modules-make.log"))?;
-        built.install(&sources, paths)?;
+        built.install(&sources, &kernels.modules, paths)?;
         Ok(built)
     }
 
@@ -101,9 +107,13 @@ impl LttngModules {
     }
 
     /// Puts the modules where the daemon's library looks for them.
-    fn install(&self, sources: &Path, paths: &Paths) -> Result<(), LttngError> {
+    fn install(&self, sources: &Path, kernel_modules: &Path, paths: &Paths) -> Result<(), LttngError> {
         let folder = self.folder().join("extra");
         fs::create_dir_all(&folder).map_err(file_error(&folder))?;
+        for list in KERNEL_LISTS {
+            let from = kernel_modules.join(list);
+            fs::copy(&from, self.folder().join(list)).map_err(file_error(&from))?;
+        }
         for part in ["src", "src/lib", "src/probes"] {
             let part = sources.join(part);
             for entry in fs::read_dir(&part).map_err(file_error(&part))? {
@@ -135,6 +145,7 @@ impl LttngModules {
         }
         let program = |name: &'static str| process::find_program(name).unwrap_or_else(|| name.into());
         let programs = [program("lttng"), program("lttng-sessiond"), PathBuf::from(CONSUMER)];
+        image = image.file(SCHEMA, Path::new(SCHEMA));
         for path in &programs {
             image = image.file(&path.display().to_string(), path);
         }
