@@ -55,6 +55,12 @@ impl Rate {
         ((self.mult as u128) << (other.shift & 63)) < ((other.mult as u128) << (self.shift & 63))
     }
 
+    /// Trace ticks that `counter_ticks` take, rounded down; as many as there can be if they are too many.
+    #[must_use]
+    pub fn ticks_of(self, counter_ticks: u64) -> u64 {
+        u64::try_from(self.ticks(i128::from(counter_ticks))).unwrap_or(u64::MAX)
+    }
+
     /// Trace ticks that `counter_ticks` take, rounded down.
     const fn ticks(self, counter_ticks: i128) -> i128 {
         (counter_ticks * self.mult as i128) >> (self.shift & 63)
@@ -356,10 +362,19 @@ impl Updater {
     /// # Errors
     /// When there is nothing to continue, or the counter is not where the line holds.
     pub fn renew(&mut self, counter: u64) -> Result<Epoch, RenewError> {
+        self.renew_because(Cause::Periodic, counter)
+    }
+
+    /// As [`renew`](Self::renew), for another reason that leaves the line as it was: after a pause through which the
+    /// counter went on, or stood still and caught up, nothing but the bound has grown.
+    ///
+    /// # Errors
+    /// As [`renew`](Self::renew).
+    pub fn renew_because(&mut self, cause: Cause, counter: u64) -> Result<Epoch, RenewError> {
         let (old, time, envelope) = self.continued(counter)?;
         let wanted = self.slewed_rate(&envelope);
         let rate = if wanted.is_slower_than(old) { old } else { wanted };
-        Ok(self.publish(Cause::Periodic, counter, time, envelope, rate))
+        Ok(self.publish(cause, counter, time, envelope, rate))
     }
 
     /// The line at `counter`: its rate, its time there and its envelope.

@@ -15,7 +15,7 @@ use trace_merge::check::{self, CheckOptions};
 use trace_merge::clock::{Clock, UtcAnchor};
 use trace_merge::events::EventsOptions;
 use trace_merge::reader::Trace;
-use trace_merge::report::{self, ReportOptions};
+use trace_merge::report::{self, ReportError, ReportOptions, exits, summary, tasks, vcpus, wakeups};
 use trace_merge::session::{
     FORMAT_VERSION, Host, Layer, LayerKind, Process, SESSION_FILE, Session, Started, StreamDescription, Vm,
 };
@@ -145,7 +145,19 @@ fn read(dir: &Path) {
     for (json, utc) in [(false, false), (true, true)] {
         let options = EventsOptions { json, utc, ..EventsOptions::default() };
         trace_merge::events::list(&trace, &options, &mut out).expect("a listing of everything can be written");
-        report::run(dir, ReportOptions { json }, &mut out).expect("a recording that can be opened can be summarised");
+        report::run(dir, &ReportOptions { json, ..ReportOptions::default() }, &mut out, |trace, _| {
+            Ok(summary::report(trace))
+        })
+        .expect("a recording that can be opened can be summarised");
+        let options = ReportOptions { json, ..ReportOptions::default() };
+        // Each is an error where there is nothing to report; that the parts add up is asserted in all of them.
+        let results = [
+            report::run(dir, &options, &mut out, tasks::report).map(drop),
+            report::run(dir, &options, &mut out, vcpus::report).map(drop),
+            report::run(dir, &options, &mut out, exits::report).map(drop),
+            report::run(dir, &options, &mut out, wakeups::report).map(drop),
+        ];
+        assert!(!results.iter().any(|result| matches!(result, Err(ReportError::Sum { .. }))), "{results:?}");
         // A recording without a readable host layer has nothing to be checked against, which is an error.
         let _ = check::run(dir, &CheckOptions { json, ..CheckOptions::default() }, &mut out);
     }

@@ -2,78 +2,141 @@
 /*
  * /dev/strata: maps a process's own rings, and what the host tells everyone, into the process.
  *
- * An open file has at most one process slot, given to the first process that maps offset 0 and to no other: a slot's
- * mappings are not inherited by fork(), and the file refuses to map it for anyone else. When the file is gone - closed,
- * and all its mappings with it - the slot is closed.
+ * A process (an address space) has at most one process slot: it gets one by mapping offset 0, however many files it has
+ * open and whoever opened them, and keeps it as long as the mapping, or a part of it, is there. A slot's mapping is not
+ * inherited by fork(); it goes with exec(), exit and kill, after which the slot is closed for the host to read to its end.
  */
 
+#include <linux/cred.h>
+#include <linux/device.h>
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
-#include <linux/pid.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
+#include <linux/sysfs.h>
+#include <linux/uidgid.h>
 #include <linux/version.h>
 
 #include "strata.h"
 
 /* Offset of the host's area in the device, in pages; the process's own slot is at offset 0. */
 #define STRATA_HOST_AREA_PGOFF ((1UL << 32) >> PAGE_SHIFT)
+/* The process's own slot once more, for those that were refused, and counted, before. */
+#define STRATA_SLOT_AGAIN_PGOFF ((2UL << 32) >> PAGE_SHIFT)
 
-struct strata_file {
-	/* The process that has the slot; NULL while there is none. */
-	struct pid *owner;
-	u32 slot;
+/* Who has a slot. */
+struct strata_owner {
+	/* Only compared: it is there as long as mappings of it are. NULL for a slot that nobody has. */
+	const struct mm_struct *mm;
+	/* Of who has it, or had it last. */
+	kuid_t uid;
+	/* Mappings of the slot: more than one when parts of the first were changed. */
+	unsigned int mappings;
 };
 
-/* Guards the process table and every strata_file. */
+/* Indexed by slot. */
+static struct strata_owner *strata_owners;
+/* Guards the process table, strata_owners and strata_vcpu_of_cpu. */
 static DEFINE_MUTEX(strata_slots);
 
-static int strata_open(struct inode *inode, struct file *file)
+static unsigned int slots_per_user;
+module_param(slots_per_user, uint, 0644);
+MODULE_PARM_DESC(slots_per_user,
+		 "Most process slots that one user's processes have at a time (0: half of them); root may have them all");
+
+static u32 strata_slot_count(void)
 {
-	file->private_data = kzalloc(sizeof(struct strata_file), GFP_KERNEL);
-	return file->private_data ? 0 : -ENOMEM;
+	return strata_superblock_u32(STRATA_SUPERBLOCK_PROCESS_SLOTS);
 }
 
-static int strata_release(struct inode *inode, struct file *file)
+static u32 strata_user_limit(kuid_t uid)
 {
-	struct strata_file *own = file->private_data;
+	u32 slots = strata_slot_count();
+	u32 limit = READ_ONCE(slots_per_user);
 
-	if (own->owner) {
-		mutex_lock(&strata_slots);
-		strata_process_close(strata_region.base, strata_region.size, own->slot);
-		mutex_unlock(&strata_slots);
-		put_pid(own->owner);
-	}
-	kfree(own);
-	return 0;
+	if (uid_eq(uid, GLOBAL_ROOT_UID))
+		return slots;
+	return limit ? min(limit, slots) : DIV_ROUND_UP(slots, 2);
 }
 
-/* The calling process's slot, claimed now unless the file has it already; negative when it cannot have one. */
-static int strata_slot_of(struct strata_file *own)
+/* With strata_slots held. */
+static bool strata_slot_is_free(u32 slot)
 {
-	char comm[TASK_COMM_LEN];
+	return strata_process_is_free(strata_region.base, strata_region.size, slot);
+}
+
+/*
+ * Slots that the user's processes have, or had and the host has not read to their end: processes that come and go quickly
+ * must not take more of them than others. With strata_slots held.
+ */
+static u32 strata_user_used(kuid_t uid)
+{
+	u32 slot, used = 0;
+
+	for (slot = 0; slot < strata_slot_count(); slot++)
+		used += uid_eq(strata_owners[slot].uid, uid) && !strata_slot_is_free(slot);
+	return used;
+}
+
+/* Gives the calling process a slot; negative when it cannot have one. With strata_slots held. */
+static int strata_slot_claim(bool counted)
+{
+	char comm[TASK_COMM_LEN] = {};
+	kuid_t uid = current_uid();
 	int slot;
 
 	BUILD_BUG_ON(sizeof(comm) != 16);
-	mutex_lock(&strata_slots);
-	if (own->owner) {
-		slot = own->owner == task_tgid(current) ? own->slot : -EPERM;
+	for (slot = 0; slot < strata_slot_count(); slot++)
+		if (strata_owners[slot].mm == current->mm)
+			return -EBUSY;
+	if (strata_user_used(uid) >= strata_user_limit(uid)) {
+		slot = -EDQUOT;
 	} else {
-		memset(comm, 0, sizeof(comm));
 		get_task_comm(comm, current->group_leader);
 		slot = strata_process_claim(strata_region.base, strata_region.size, task_tgid_nr(current), comm,
 					    strata_vcpu_of_cpu);
-		if (slot >= 0) {
-			own->owner = get_pid(task_tgid(current));
-			own->slot = slot;
-		}
 	}
-	mutex_unlock(&strata_slots);
+	if (slot < 0) {
+		if (!counted)
+			strata_process_refused(strata_region.base, strata_region.size, slot == -EDQUOT);
+		return slot;
+	}
+	strata_owners[slot].mm = current->mm;
+	strata_owners[slot].uid = uid;
+	strata_owners[slot].mappings = 1;
 	return slot;
 }
+
+static void strata_slot_put(u32 slot)
+{
+	mutex_lock(&strata_slots);
+	if (!--strata_owners[slot].mappings) {
+		strata_owners[slot].mm = NULL;
+		strata_process_close(strata_region.base, strata_region.size, slot);
+	}
+	mutex_unlock(&strata_slots);
+}
+
+/* The mapping is split or moved: there is one more. */
+static void strata_slot_vma_open(struct vm_area_struct *vma)
+{
+	mutex_lock(&strata_slots);
+	strata_owners[(unsigned long)vma->vm_private_data].mappings++;
+	mutex_unlock(&strata_slots);
+}
+
+static void strata_slot_vma_close(struct vm_area_struct *vma)
+{
+	strata_slot_put((unsigned long)vma->vm_private_data);
+}
+
+static const struct vm_operations_struct strata_slot_vm_ops = {
+	.open = strata_slot_vma_open,
+	.close = strata_slot_vma_close,
+};
 
 static void strata_vma_flags(struct vm_area_struct *vma, unsigned long set, unsigned long clear)
 {
@@ -84,59 +147,167 @@ static void strata_vma_flags(struct vm_area_struct *vma, unsigned long set, unsi
 #endif
 }
 
+static int strata_map(struct vm_area_struct *vma, u64 offset)
+{
+	return remap_pfn_range(vma, vma->vm_start, PHYS_PFN(strata_region.address + offset),
+			       vma->vm_end - vma->vm_start, vma->vm_page_prot);
+}
+
+static int strata_mmap_host_area(struct vm_area_struct *vma)
+{
+	if (vma->vm_flags & VM_WRITE)
+		return -EPERM;
+	if (vma->vm_end - vma->vm_start > strata_superblock_u64(STRATA_SUPERBLOCK_GUEST_WRITABLE_OFFSET))
+		return -EINVAL;
+	/* Never to be made writable later. */
+	strata_vma_flags(vma, 0, VM_MAYWRITE | VM_MAYEXEC);
+	return strata_map(vma, 0);
+}
+
+static int strata_mmap_slot(struct vm_area_struct *vma, bool counted)
+{
+	u64 stride = strata_superblock_u64(STRATA_SUPERBLOCK_PROCESS_STRIDE);
+	int slot, error;
+
+	if (vma->vm_end - vma->vm_start > stride)
+		return -EINVAL;
+	mutex_lock(&strata_slots);
+	slot = strata_slot_claim(counted);
+	mutex_unlock(&strata_slots);
+	if (slot < 0)
+		return slot;
+	/* remap_pfn_range() makes it VM_IO, with which MADV_DOFORK is refused. */
+	strata_vma_flags(vma, VM_DONTCOPY, VM_MAYEXEC);
+	vma->vm_private_data = (void *)(unsigned long)slot;
+	vma->vm_ops = &strata_slot_vm_ops;
+	error = strata_map(vma, strata_superblock_u64(STRATA_SUPERBLOCK_PROCESS_POOL_OFFSET) + slot * stride);
+	/* A mapping that fails is not closed. */
+	if (error)
+		strata_slot_put(slot);
+	return error;
+}
+
 static int strata_mmap(struct file *file, struct vm_area_struct *vma)
 {
-	u64 size = vma->vm_end - vma->vm_start;
-	u64 offset, limit;
-	int slot;
-
-	if (!(vma->vm_flags & VM_SHARED))
+	if (!(vma->vm_flags & VM_SHARED) || vma->vm_flags & VM_EXEC)
 		return -EINVAL;
-	if (vma->vm_pgoff == STRATA_HOST_AREA_PGOFF) {
-		if (vma->vm_flags & VM_WRITE)
-			return -EPERM;
-		offset = 0;
-		limit = strata_superblock_u64(STRATA_SUPERBLOCK_GUEST_WRITABLE_OFFSET);
-		if (size > limit)
-			return -EINVAL;
-		/* Never to be made writable later. */
-		strata_vma_flags(vma, VM_DONTCOPY, VM_MAYWRITE | VM_MAYEXEC);
-	} else if (vma->vm_pgoff == 0) {
-		limit = strata_superblock_u64(STRATA_SUPERBLOCK_PROCESS_STRIDE);
-		if (size > limit)
-			return -EINVAL;
-		slot = strata_slot_of(file->private_data);
-		if (slot < 0)
-			return slot;
-		offset = strata_superblock_u64(STRATA_SUPERBLOCK_PROCESS_POOL_OFFSET) + slot * limit;
-		strata_vma_flags(vma, VM_DONTCOPY, VM_MAYEXEC);
-	} else {
+	switch (vma->vm_pgoff) {
+	case 0:
+		return strata_mmap_slot(vma, false);
+	case STRATA_SLOT_AGAIN_PGOFF:
+		return strata_mmap_slot(vma, true);
+	case STRATA_HOST_AREA_PGOFF:
+		return strata_mmap_host_area(vma);
+	default:
 		return -EINVAL;
 	}
-	return remap_pfn_range(vma, vma->vm_start, PHYS_PFN(strata_region.address + offset), size, vma->vm_page_prot);
 }
 
 static const struct file_operations strata_fops = {
 	.owner = THIS_MODULE,
-	.open = strata_open,
-	.release = strata_release,
 	.mmap = strata_mmap,
 	.llseek = noop_llseek,
 };
+
+/* What /sys/class/misc/strata tells everyone; the user_ ones are about whoever reads them. */
+
+static ssize_t slots_show(struct device *device, struct device_attribute *attribute, char *buffer)
+{
+	return sysfs_emit(buffer, "%u\n", strata_slot_count());
+}
+static DEVICE_ATTR_RO(slots);
+
+static ssize_t slots_used_show(struct device *device, struct device_attribute *attribute, char *buffer)
+{
+	u32 slot, used = 0;
+
+	mutex_lock(&strata_slots);
+	for (slot = 0; slot < strata_slot_count(); slot++)
+		used += !strata_slot_is_free(slot);
+	mutex_unlock(&strata_slots);
+	return sysfs_emit(buffer, "%u\n", used);
+}
+static DEVICE_ATTR_RO(slots_used);
+
+static ssize_t user_slots_show(struct device *device, struct device_attribute *attribute, char *buffer)
+{
+	return sysfs_emit(buffer, "%u\n", strata_user_limit(current_uid()));
+}
+static DEVICE_ATTR_RO(user_slots);
+
+static ssize_t user_slots_used_show(struct device *device, struct device_attribute *attribute, char *buffer)
+{
+	u32 used;
+
+	mutex_lock(&strata_slots);
+	used = strata_user_used(current_uid());
+	mutex_unlock(&strata_slots);
+	return sysfs_emit(buffer, "%u\n", used);
+}
+static DEVICE_ATTR_RO(user_slots_used);
+
+static u64 strata_agent_u64(unsigned int offset)
+{
+	u64 agent = strata_superblock_u64(STRATA_SUPERBLOCK_AGENT_OFFSET);
+
+	return READ_ONCE(*(const u64 *)(strata_region.base + agent + offset));
+}
+
+static ssize_t processes_refused_show(struct device *device, struct device_attribute *attribute, char *buffer)
+{
+	return sysfs_emit(buffer, "%llu\n", strata_agent_u64(STRATA_AGENT_PROCESSES_REFUSED));
+}
+static DEVICE_ATTR_RO(processes_refused);
+
+static ssize_t processes_over_quota_show(struct device *device, struct device_attribute *attribute, char *buffer)
+{
+	return sysfs_emit(buffer, "%llu\n", strata_agent_u64(STRATA_AGENT_PROCESSES_OVER_QUOTA));
+}
+static DEVICE_ATTR_RO(processes_over_quota);
+
+static struct attribute *strata_attrs[] = {
+	&dev_attr_slots.attr,
+	&dev_attr_slots_used.attr,
+	&dev_attr_user_slots.attr,
+	&dev_attr_user_slots_used.attr,
+	&dev_attr_processes_refused.attr,
+	&dev_attr_processes_over_quota.attr,
+	NULL,
+};
+ATTRIBUTE_GROUPS(strata);
 
 static struct miscdevice strata_misc = {
 	.minor = MISC_DYNAMIC_MINOR,
 	.name = "strata",
 	.fops = &strata_fops,
-	.mode = 0666,
+	.groups = strata_groups,
+	/* For root, until udev's rule gives it to the group strata. */
+	.mode = 0660,
 };
+
+void strata_device_cpu(unsigned int cpu, u16 vcpu)
+{
+	mutex_lock(&strata_slots);
+	strata_vcpu_of_cpu[cpu] = vcpu;
+	strata_process_cpu(strata_region.base, strata_region.size, cpu, vcpu);
+	mutex_unlock(&strata_slots);
+}
 
 int strata_device_register(void)
 {
-	return misc_register(&strata_misc);
+	int error;
+
+	strata_owners = kcalloc(max(strata_slot_count(), 1U), sizeof(*strata_owners), GFP_KERNEL);
+	if (!strata_owners)
+		return -ENOMEM;
+	error = misc_register(&strata_misc);
+	if (error)
+		kfree(strata_owners);
+	return error;
 }
 
 void strata_device_unregister(void)
 {
 	misc_deregister(&strata_misc);
+	kfree(strata_owners);
 }

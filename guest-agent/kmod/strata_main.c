@@ -8,6 +8,7 @@
 #include <linux/kernel.h>
 #include <linux/module.h>
 #include <linux/panic_notifier.h>
+#include <linux/percpu.h>
 #include <linux/preempt.h>
 #include <linux/slab.h>
 #include <linux/smp.h>
@@ -15,8 +16,13 @@
 #include <linux/workqueue.h>
 #include <asm/io.h>
 #include <asm/processor.h>
+/* Where newer kernels keep cpuid(). */
+#if __has_include(<asm/cpuid/api.h>)
+#include <asm/cpuid/api.h>
+#endif
 
 #include "strata.h"
+#include "strata_event.h"
 
 /* How long the host waits at most for what it has asked a CPU for. */
 #define STRATA_TIMER_PERIOD (HZ / 10)
@@ -31,6 +37,7 @@ struct strata_cpu *strata_cpus;
 /* Indexed by CPU number. */
 static struct strata_timer *strata_timers;
 u16 strata_vcpu_of_cpu[STRATA_MAX_VCPUS];
+u8 __percpu *strata_contexts;
 
 static int strata_hotplug_state;
 
@@ -65,6 +72,7 @@ static void strata_timer(struct work_struct *work)
 	if (smp_processor_id() == timer->cpu)
 		strata_flush(&strata_cpus[timer->cpu], strata_region.base, strata_region.size);
 	preempt_enable();
+	strata_probes_follow();
 	schedule_delayed_work_on(timer->cpu, &timer->work, STRATA_TIMER_PERIOD);
 }
 
@@ -80,7 +88,7 @@ static int strata_cpu_online(unsigned int cpu)
 		return 0;
 	}
 	if (cpu < STRATA_MAX_VCPUS)
-		WRITE_ONCE(strata_vcpu_of_cpu[cpu], vcpu);
+		strata_device_cpu(cpu, vcpu);
 	schedule_delayed_work_on(cpu, &strata_timers[cpu].work, STRATA_TIMER_PERIOD);
 	return 0;
 }
@@ -101,6 +109,10 @@ static void strata_report(int error)
 		break;
 	case -EPROTONOSUPPORT:
 		pr_err("the host's trace region has another version; use the module that belongs to the host's strata\n");
+		break;
+	case -ENOSPC:
+		pr_err("the trace region has no room for the description of %zu events; not loaded\n",
+		       strata_events_end - strata_events_begin);
 		break;
 	case -EEXIST:
 		pr_err("another version of this module has recorded into the trace region; not loaded\n");
@@ -134,7 +146,8 @@ static int __init strata_init(void)
 
 	strata_cpus = kcalloc(nr_cpu_ids, sizeof(*strata_cpus), GFP_KERNEL);
 	strata_timers = kcalloc(nr_cpu_ids, sizeof(*strata_timers), GFP_KERNEL);
-	if (!strata_cpus || !strata_timers) {
+	strata_contexts = alloc_percpu(u8);
+	if (!strata_cpus || !strata_timers || !strata_contexts) {
 		error = -ENOMEM;
 		goto free;
 	}
@@ -143,7 +156,8 @@ static int __init strata_init(void)
 		strata_timers[cpu].cpu = cpu;
 	}
 
-	error = strata_attach(strata_region.base, strata_region.size, init_utsname()->release);
+	error = strata_attach(strata_region.base, strata_region.size, init_utsname()->release, strata_events_begin,
+			      strata_events_end - strata_events_begin);
 	if (error) {
 		strata_report(error);
 		error = -ENODEV;
@@ -176,6 +190,7 @@ hotplug:
 detach:
 	strata_detach(strata_region.base, strata_region.size);
 free:
+	free_percpu(strata_contexts);
 	kfree(strata_timers);
 	kfree(strata_cpus);
 	strata_region_unmap();
@@ -190,6 +205,7 @@ static void __exit strata_exit(void)
 	strata_probes_unregister();
 	cpuhp_remove_state(strata_hotplug_state);
 	strata_detach(strata_region.base, strata_region.size);
+	free_percpu(strata_contexts);
 	kfree(strata_timers);
 	kfree(strata_cpus);
 	strata_region_unmap();

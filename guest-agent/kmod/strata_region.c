@@ -9,6 +9,10 @@
 #include <asm/cpufeature.h>
 #include <asm/pgtable.h>
 #include <asm/processor.h>
+/* Where newer kernels keep cpuid(). */
+#if __has_include(<asm/cpuid/api.h>)
+#include <asm/cpuid/api.h>
+#endif
 
 #include "strata.h"
 

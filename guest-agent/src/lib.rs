@@ -1,30 +1,39 @@
 //! Recording events from applications in a traced guest.
 //!
-//! An application declares its event types as statics and records values; the events land, with the time of the trace
-//! clock, in rings that the guest kernel maps into this process alone and the host drains. Recording never enters a
-//! kernel, the guest's or the host's.
+//! An application declares its event types and records values; the events land, with the time of the trace clock, in
+//! rings that the guest kernel maps into this process alone and the host drains. Recording never enters a kernel, the
+//! guest's or the host's.
 //!
 //! ```
-//! use guest_agent::{EventType, Hex, Text};
+//! use guest_agent::{EventType, Hex, Text, event};
 //!
-//! static OPENED: EventType<(Text, Hex<u64>)> = EventType::new("shop:opened", &["name", "flags"]);
+//! // declared where it happens
+//! event!("shop:opened", name: Text = "front door", flags: Hex<u64> = 0x10);
 //!
-//! OPENED.record(("front door", 0x10));
+//! // declared once, recorded from several places
+//! static SOLD: EventType<(Text, u32)> = EventType::new("shop:sold", &["what", "pieces"]);
+//! SOLD.record(("bread", 2));
 //! ```
 //!
 //! Where nothing traces (no `/dev/strata`, no session that wants applications' events) recording does nothing and costs
 //! next to nothing; it never fails the application. [`tracer()`] says what is connected.
 //!
-//! A child made by `fork` records nothing, since the rings belong to its parent; the program that it then executes
-//! connects by itself.
+//! A child made by `fork` has rings of its own from its first event on; so does the program that it executes. What cannot
+//! be recorded for want of a process slot is counted and shows up as lost in the trace.
 
+mod connection;
 mod device;
 mod event_type;
 mod process_rings;
+mod process_state;
 mod rseq_area;
+mod runtime_event;
+pub mod status;
 mod tracer;
 
 pub use device::{DEVICE, DeviceError};
-pub use event_type::{EventType, Fields, Hex, Kind, Payload, Text};
+pub use event_type::{EventType, Fields, Hex, Kind, MAX_STATIC_FIELDS, MAX_TEXT, Payload, Text};
 pub use process_rings::RingsError;
-pub use tracer::{Error, Status, Tracer, tracer};
+pub use runtime_event::{RuntimeEventType, put_text};
+pub use shared_ring::event::{FieldType, MAX_FIELDS, MAX_NAME};
+pub use tracer::{Error, Tracer, tracer};

@@ -4,18 +4,19 @@
 use crate::event_type::Payload;
 use crate::rseq_area;
 use clock_sync::entry::{ENTRY_SIZE, Reader};
-use shared_ring::event::{Event, class};
+use shared_ring::event::Event;
 use shared_ring::layout::{
-    CLOCK_OFFSET, Geometry, MAGIC, MAX_VCPUS, Mode, PAGE_SIZE, ProcessHeader, SESSION_SLOT_SIZE, SESSION_SLOTS,
-    SESSION_TABLE_OFFSET,
+    CLOCK_OFFSET, Geometry, MAGIC, MAX_VCPUS, Mode, PAGE_SIZE, ProcessHeader, RING_LOST_FULL, SESSION_SLOT_SIZE,
+    SESSION_SLOTS, SESSION_TABLE_OFFSET,
 };
 use shared_ring::producer::{NotReserved, Producer};
 use shared_ring::registry::Registry;
-use shared_ring::storage::Smp;
+use shared_ring::storage::{Smp, Storage};
 use std::any::Any;
 use std::cell::Cell;
+use std::mem::offset_of;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use thiserror::Error;
 
 /// Attempts to record on the CPU on which the thread runs, before the record is given up.
@@ -90,8 +91,8 @@ struct Ring {
 /// The rings of one process.
 pub(crate) struct ProcessRings {
     rings: Vec<Ring>,
-    /// Ring of each CPU number.
-    ring_of_cpu: [u16; MAX_VCPUS as usize],
+    /// Ring of each CPU number, [`MAX_VCPUS`] of them in the slot's header: the kernel adds CPUs that come online later.
+    ring_of_cpu: *const AtomicU16,
     registry: Registry<Smp>,
     class_mask: *const AtomicU64,
     _owner: Arc<dyn Any + Send + Sync>,
@@ -144,21 +145,29 @@ impl ProcessRings {
                 }
             })
             .collect();
-        // SAFETY: `check` found the registry and the session's mask to lie inside the mappings.
-        let (registry, class_mask) = unsafe {
+        // SAFETY: `check` found the registry and the session's mask to lie inside the mappings, the header does (above).
+        let (registry, class_mask, ring_of_cpu) = unsafe {
             (
                 Registry::new(Smp::new(slot.0.add(PAGE_SIZE)), places.registry_size),
                 host_area.0.add(places.class_mask).cast_const().cast(),
+                slot.0.add(offset_of!(ProcessHeader, vcpu_of_cpu)).cast_const().cast(),
             )
         };
-        Ok(Self { rings, ring_of_cpu: header.vcpu_of_cpu, registry, class_mask, _owner: owner })
+        Ok(Self { rings, ring_of_cpu, registry, class_mask, _owner: owner })
     }
 
-    /// Whether the session wants applications' events.
-    #[inline(always)]
-    pub(crate) fn is_enabled(&self) -> bool {
-        // SAFETY: the word lies in the host's area, which the owner keeps mapped; it is read atomically only.
-        unsafe { &*self.class_mask }.load(Ordering::Relaxed) >> class::USER & 1 == 1
+    /// Where the session says, bit by bit, which classes of events it wants. As live as the owner.
+    pub(crate) const fn class_mask(&self) -> *const AtomicU64 {
+        self.class_mask
+    }
+
+    /// Counts records that were lost without a ring that could: as lost for want of room, in the first ring.
+    #[cold]
+    pub(crate) fn count_lost(&self, records: u64) {
+        if let Some(ring) = self.rings.first() {
+            // SAFETY: a control word of the ring, which is added to by whoever loses a record.
+            unsafe { ring.producer.storage().fetch_add(RING_LOST_FULL, records) };
+        }
     }
 
     /// Describes `event` to the host. One caller at a time. `false` when the registry is full.
@@ -216,7 +225,12 @@ impl ProcessRings {
 
     #[inline(always)]
     fn ring_of(&self, cpu: u32) -> Option<&Ring> {
-        self.rings.get(usize::from(*self.ring_of_cpu.get(cpu as usize)?))
+        if cpu >= MAX_VCPUS {
+            return None;
+        }
+        // SAFETY: one of the table's words, in the slot's header, which the owner keeps mapped.
+        let ring = unsafe { &*self.ring_of_cpu.add(cpu as usize) }.load(Ordering::Relaxed);
+        self.rings.get(usize::from(ring))
     }
 }
 
@@ -259,7 +273,7 @@ pub(crate) mod tests {
     use clock_sync::entry::Writer;
     use clock_sync::relation::Relation;
     use shared_ring::consumer::{Consumer, Poll};
-    use shared_ring::event::EventDescription;
+    use shared_ring::event::{EventDescription, class};
     use shared_ring::host_memory::HostMemory;
     use shared_ring::layout::REGISTRY_HEADER_SIZE;
     use shared_ring::packet::{Records, read_header};
@@ -424,6 +438,31 @@ pub(crate) mod tests {
 
         assert_eq!(rings.record(&Scripted::new(&[1]), 7, 0, |_| ()), Recorded::NoRing);
         assert_eq!(rings.record(&Scripted::new(&[4000]), 7, 0, |_| ()), Recorded::NoRing);
+    }
+
+    #[test]
+    fn cpu_that_comes_online_later_gets_its_ring() {
+        let region = Region::new();
+        let rings = region.rings().unwrap();
+        rings.append(&EVENT);
+
+        let before = rings.record(&Scripted::new(&[1]), 7, 0, |_| ());
+        let table = region.layout.process_slot(0) + offset_of!(ProcessHeader, vcpu_of_cpu);
+        region.memory.write(table, &[0, 0, 1, 0, 0xff, 0xff, 1, 0]);
+        let after = rings.record(&Scripted::new(&[1]), 7, 0, |_| ());
+
+        assert_eq!((before, after), (Recorded::NoRing, Recorded::Yes));
+        assert_eq!(region.drain(1).1.len(), 1);
+    }
+
+    #[test]
+    fn losses_that_no_ring_counted_are_the_first_rings() {
+        let region = Region::new();
+        let ring = region.layout.process_ring(0, 0);
+
+        region.rings().unwrap().count_lost(3);
+
+        assert_eq!(region.memory.load(ring + RING_LOST_FULL), 3);
     }
 
     #[test]

@@ -1,21 +1,25 @@
-//! The process's connection to the trace: opened once, then recording without locks or system calls.
-#![allow(unsafe_code)] // Hands mappings to the rings; learns of forks from the C library.
+//! The process's connection to the trace: made at the first event that is wanted, then recording without locks or system
+//! calls.
+#![allow(unsafe_code)] // Hands mappings to the rings; reads words and states through pointers that are never freed.
 
-use crate::device::{Device, DeviceError};
-use crate::event_type::Payload;
-use crate::process_rings::{ProcessRings, Rdtscp, Recorded, RingsError};
-use shared_ring::event::{Event, class};
-use shared_ring::layout::{MAX_EVENTS, SESSION_TABLE_OFFSET, SessionSlot};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
+use crate::connection::Connection;
+use crate::device::{self, DeviceError, Mapping};
+use crate::event_type::{Describe, Payload};
+use crate::process_rings::{ProcessRings, Rdtscp, RingsError};
+use crate::process_state::{APART, CONNECTING, ProcessState, SETTLED};
+use shared_ring::event::class;
+use shared_ring::layout::SESSION_TABLE_OFFSET;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use thiserror::Error;
 
-/// How many forks lie between this process and the one that loaded the program.
-static FORKS: AtomicU32 = AtomicU32::new(0);
-
-extern "C" fn count_fork() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
-}
+/// What is wanted as long as nobody has asked: everything, so that the first event connects.
+static NOT_ASKED: AtomicU64 = AtomicU64::new(u64::MAX);
+/// What is wanted where nothing can be recorded.
+static NOTHING: AtomicU64 = AtomicU64::new(0);
+/// Events that are lost before a slot is asked for again, at first; then twice as many each time.
+const FIRST_RETRY: u64 = 64;
 
 /// Why nothing is recorded.
 #[derive(Debug, Error)]
@@ -29,194 +33,284 @@ pub enum Error {
     /// The processor lacks an instruction.
     #[error("this (virtual) processor has no RDTSCP instruction, without which a record's CPU is not known")]
     NoRdtscp,
+    /// The kernel has no memory that a fork empties.
+    #[error("the kernel offers no memory that is emptied on fork (Linux 4.14 or later does)")]
+    NoProcessState(#[source] std::io::Error),
 }
 
-/// What the process is connected to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Status {
-    /// Number of vCPUs that the host traces.
-    pub vcpus: u32,
-    /// Size of the trace region, bytes.
-    pub region_size: u64,
-    /// Layout version of the host, `major << 16 | minor`.
-    pub abi_version: u32,
-    /// Whether a host drains the rings.
-    pub host_alive: bool,
-    /// Frequency of the trace clock, Hz.
-    pub clock_frequency: u64,
-    /// Process slots in the region.
-    pub process_slots: u32,
-    /// Name of the session.
-    pub session: String,
-    /// Its enabled classes, one bit each.
-    pub class_mask: u64,
+impl Error {
+    /// Whether it may be otherwise later.
+    const fn is_temporary(&self) -> bool {
+        matches!(self, Self::Device(DeviceError::NoSlot | DeviceError::OverQuota))
+    }
 }
 
-impl Status {
-    /// Asks the device, without taking a process slot.
-    ///
-    /// # Errors
-    /// When the device cannot be used.
-    pub fn read() -> Result<Self, Error> {
-        let device = Device::open()?;
-        let superblock = device.superblock();
-        if device.host_area().size() < SESSION_TABLE_OFFSET + size_of::<SessionSlot>() {
-            return Err(RingsError::BadLayout.into());
-        }
-        // SAFETY: the session lies inside the host's area (checked just above), which lives; any bytes are a session,
-        // and the host may be writing them: a volatile copy takes them as they are.
-        let session =
-            unsafe { device.host_area().base().add(SESSION_TABLE_OFFSET).cast::<SessionSlot>().read_volatile() };
-        let length = session.name.iter().position(|&byte| byte == 0).unwrap_or(session.name.len());
-        Ok(Self {
-            vcpus: superblock.vcpus,
-            region_size: superblock.region_size,
-            abi_version: superblock.abi_version,
-            host_alive: superblock.host_alive != 0,
-            clock_frequency: superblock.clock_frequency,
-            process_slots: superblock.process_slots,
-            session: String::from_utf8_lossy(&session.name[..length]).into_owned(),
-            class_mask: session.class_mask,
-        })
-    }
-
-    /// Whether the session wants applications' events.
-    #[must_use]
-    pub const fn wants_user_events(&self) -> bool {
-        self.class_mask >> class::USER & 1 == 1
-    }
+/// When to connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    /// Whether events are wanted or not.
+    Now,
+    /// If they are: a process of which nothing is wanted needs no slot.
+    Wanted,
 }
 
 /// A connection to the trace, or the lack of one.
+///
+/// A child made by `fork` connects by itself, at its first event.
 #[derive(Debug)]
 pub struct Tracer {
-    rings: Option<ProcessRings>,
-    error: Option<Error>,
-    /// Value of [`FORKS`] in the process that the rings are mapped into.
-    forks: u32,
-    /// Bit *n* is set once the host knows the event type of id *n*.
-    registered: [AtomicU64; MAX_EVENTS / 64],
-    /// Serialises the registry's writers.
-    registering: Mutex<()>,
-    /// Records lost without a ring that could count them.
-    lost: AtomicU64,
+    /// Points to the word whose bits say which classes of events are wanted: the session's own, or one of those above.
+    wanted: AtomicPtr<AtomicU64>,
+    /// Null before the first event.
+    state: AtomicPtr<ProcessState>,
+    /// What the host tells everyone, mapped once and kept by children too; null before.
+    host_area: AtomicPtr<Mapping>,
+    /// Why the last attempt to connect failed; null when none has.
+    error: AtomicPtr<Error>,
 }
 
-/// The process's own tracer, opened at its first use. It stays connected, or not, until the process ends.
-#[inline]
-pub fn tracer() -> &'static Tracer {
-    static TRACER: OnceLock<Tracer> = OnceLock::new();
-    TRACER.get_or_init(|| Tracer::open().unwrap_or_else(Tracer::disconnected))
+static TRACER: Tracer = Tracer::new();
+
+/// The process's own tracer.
+#[inline(always)]
+pub const fn tracer() -> &'static Tracer {
+    &TRACER
 }
 
 impl Tracer {
-    /// Connects this process: maps a process slot of the trace region. Most programs use [`tracer()`].
-    ///
-    /// # Errors
-    /// When there is no trace to connect to, or no slot left in it.
-    pub fn open() -> Result<Self, Error> {
-        static WATCH_FORKS: Once = Once::new();
-        WATCH_FORKS.call_once(|| {
-            // SAFETY: the handler only adds to an atomic. Should there be no memory for it, a forked child that records
-            // dies of a segmentation fault, which is what it would do for want of memory anyway.
-            unsafe { libc::pthread_atfork(None, None, Some(count_fork)) };
-        });
-        if !Rdtscp::is_available() {
-            return Err(Error::NoRdtscp);
-        }
-        let (host_area, slot) = Device::open()?.into_mappings()?;
-        let (host, own) = ((host_area.base(), host_area.size()), (slot.base(), slot.size()));
-        // SAFETY: both are whole mappings, kept by the owner; the kernel gives a slot to one process, and this is the
-        // only place where it is mapped.
-        let rings = unsafe { ProcessRings::new(host, own, Arc::new((host_area, slot))) }?;
-        Ok(Self::connected(rings))
-    }
-
-    fn connected(rings: ProcessRings) -> Self {
-        Self { rings: Some(rings), ..Self::without_rings(None) }
-    }
-
-    fn disconnected(error: Error) -> Self {
-        Self::without_rings(Some(error))
-    }
-
-    fn without_rings(error: Option<Error>) -> Self {
+    const fn new() -> Self {
         Self {
-            rings: None,
-            error,
-            forks: FORKS.load(Ordering::Relaxed),
-            registered: [const { AtomicU64::new(0) }; MAX_EVENTS / 64],
-            registering: Mutex::new(()),
-            lost: AtomicU64::new(0),
+            wanted: AtomicPtr::new(ptr::addr_of!(NOT_ASKED).cast_mut()),
+            state: AtomicPtr::new(ptr::null_mut()),
+            host_area: AtomicPtr::new(ptr::null_mut()),
+            error: AtomicPtr::new(ptr::null_mut()),
         }
     }
 
-    /// Why this tracer records nothing; `None` when it is connected.
+    /// Whether an event recorded now might be kept: two loads. Before the first event, nobody knows, and it is.
     #[must_use]
-    pub const fn error(&self) -> Option<&Error> {
-        self.error.as_ref()
+    #[inline(always)]
+    pub fn is_wanted(&self) -> bool {
+        // SAFETY: the pointer is to a static or into a mapping that is never undone, and is read atomically only.
+        unsafe { &*self.wanted.load(Ordering::Acquire) }.load(Ordering::Relaxed) >> class::USER & 1 == 1
     }
 
-    /// Whether an event recorded now would be kept: connected, in the process that connected, and wanted.
+    /// Where to look whether events are wanted, for code in other languages: bit [`class::USER`] of the word that the
+    /// result points to. The pointer changes, what it points to stays.
     #[must_use]
-    #[inline]
+    pub const fn wanted_word(&self) -> &AtomicPtr<AtomicU64> {
+        &self.wanted
+    }
+
+    /// Connects now rather than with the first event that is wanted. Returns whether the process is connected.
+    pub fn connect(&self) -> bool {
+        self.connection(When::Now).is_some()
+    }
+
+    /// Whether an event recorded now would be kept: wanted, and connected. Connects if it is the first one.
+    #[must_use]
     pub fn is_enabled(&self) -> bool {
-        self.rings.as_ref().is_some_and(|rings| self.forks == FORKS.load(Ordering::Relaxed) && rings.is_enabled())
+        self.is_wanted() && self.connection(When::Wanted).is_some() && self.is_wanted()
     }
 
-    /// Records that were lost because the thread was on a CPU that the trace does not know, or had a type that did not
-    /// fit the registry. Full rings count their own losses, which the trace shows.
+    /// Why this tracer records nothing; `None` when it is connected, or will be when its events are wanted. Connects if
+    /// they are.
+    #[must_use]
+    pub fn error(&self) -> Option<&Error> {
+        if self.connection(When::Wanted).is_some() {
+            return None;
+        }
+        // SAFETY: errors are never freed.
+        unsafe { self.error.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Records of this process that no ring took: there was no slot for it, the thread was on a CPU that the trace does
+    /// not know, or had a type that did not fit the registry. As soon as there is a ring, it counts them as lost, as full
+    /// rings count their own losses, so that the trace shows them.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        self.lost.load(Ordering::Relaxed)
+        let Some(state) = self.state() else { return 0 };
+        let connection = Self::connection_of(state);
+        connection.map_or_else(|| state.lost.load(Ordering::Relaxed), Connection::lost)
     }
 
     /// Hands everything recorded so far to the host. Without it records reach the host when a part of a ring is full,
     /// and at the process's end. Does nothing when not connected.
     pub fn flush(&self) {
-        if let Some(rings) = self.rings.as_ref().filter(|_| self.forks == FORKS.load(Ordering::Relaxed)) {
-            rings.flush(&Rdtscp);
+        if let Some(connection) = self.state().and_then(Self::connection_of) {
+            connection.flush();
         }
     }
 
-    /// Records `event` (already known to be wanted) with `size` payload bytes, which `fill` writes.
+    /// Records an event (already known to be wanted) with `size` payload bytes, which `fill` writes.
     #[inline]
-    pub(crate) fn record(&self, event: &Event, size: usize, fill: impl FnOnce(&mut Payload<'_>)) -> bool {
-        let Some(rings) = &self.rings else { return false };
-        if !self.is_registered(event.id) && !self.register(event) {
-            self.lost.fetch_add(1, Ordering::Relaxed);
-            return false;
+    pub(crate) fn record(
+        &self,
+        described: &'static impl Describe,
+        size: usize,
+        fill: impl FnOnce(&mut Payload<'_>),
+    ) -> bool {
+        let Some(connection) = self.connection(When::Wanted) else { return self.count_lost() };
+        // What was wanted before it was asked for may not be.
+        self.is_wanted() && connection.record(described, size, fill)
+    }
+
+    /// Describes an event type to the host, once. `false` when not connected, or the registry is full.
+    pub(crate) fn register(&self, described: &'static impl Describe) -> bool {
+        self.connection(When::Now).is_some_and(|connection| connection.register(described))
+    }
+
+    #[cold]
+    fn count_lost(&self) -> bool {
+        if self.is_wanted()
+            && let Some(state) = self.state()
+        {
+            state.lost.fetch_add(1, Ordering::SeqCst);
+            // Should another thread have connected meanwhile, one of the two sees what the other did.
+            if let Some(connection) = Self::connection_of(state) {
+                Self::hand_over_losses(state, connection);
+            }
         }
-        match rings.record(&Rdtscp, event.id, size, fill) {
-            Recorded::Yes => true,
-            Recorded::Lost => false,
-            Recorded::NoRing => {
-                self.lost.fetch_add(1, Ordering::Relaxed);
-                false
+        false
+    }
+
+    fn state(&self) -> Option<&'static ProcessState> {
+        // SAFETY: pages of process state are never unmapped once they are here; any bytes are one.
+        unsafe { self.state.load(Ordering::Acquire).as_ref() }
+    }
+
+    fn connection_of(state: &ProcessState) -> Option<&'static Connection> {
+        // SAFETY: connections are never freed. The pointer is this process's own, since a fork zeroes it.
+        unsafe { state.connection.load(Ordering::Acquire).as_ref() }
+    }
+
+    #[inline]
+    fn connection(&self, when: When) -> Option<&'static Connection> {
+        match self.state().and_then(Self::connection_of) {
+            Some(connection) => Some(connection),
+            None => self.try_to_connect(when),
+        }
+    }
+
+    /// Connects, unless that is hopeless, not yet due again, or being done by another thread: nobody waits, since the
+    /// other thread may be one that this one has interrupted.
+    #[cold]
+    fn try_to_connect(&self, when: When) -> Option<&'static Connection> {
+        let state = self.state().or_else(|| self.make_state())?;
+        let due = state.lost.load(Ordering::Relaxed) >= state.retry_at.load(Ordering::Relaxed);
+        let exchange = |from, to| state.stage.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+        if !due || exchange(APART, CONNECTING).is_err() {
+            return Self::connection_of(state);
+        }
+        match self.open(when, state.retry_at.load(Ordering::Relaxed) != 0) {
+            Ok(Some(connection)) => Some(self.settle(state, connection)),
+            Ok(None) => {
+                state.stage.store(APART, Ordering::Release);
+                None
+            }
+            Err(error) => {
+                self.refused(state, error);
+                None
             }
         }
     }
 
-    /// Describes `event` to the host, once. `false` when not connected, or the registry is full.
-    #[cold]
-    pub(crate) fn register(&self, event: &Event) -> bool {
-        let Some(rings) = self.rings.as_ref().filter(|_| self.forks == FORKS.load(Ordering::Relaxed)) else {
-            return false;
-        };
-        let _only_writer = self.registering.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.is_registered(event.id) {
-            return true;
-        }
-        let appended = rings.append(event);
-        if appended && let Some(word) = self.registered.get(usize::from(event.id) / 64) {
-            word.fetch_or(1 << (event.id % 64), Ordering::Release);
-        }
-        appended
+    fn settle(&self, state: &ProcessState, connection: Connection) -> &'static Connection {
+        let connection: &'static Connection = Box::leak(Box::new(connection));
+        self.wanted.store(connection.rings().class_mask().cast_mut(), Ordering::Release);
+        state.connection.store(ptr::from_ref(connection).cast_mut(), Ordering::SeqCst);
+        state.stage.store(SETTLED, Ordering::Release);
+        Self::hand_over_losses(state, connection);
+        connection
     }
 
-    #[inline]
-    fn is_registered(&self, id: u16) -> bool {
-        self.registered.get(usize::from(id) / 64).is_some_and(|word| word.load(Ordering::Acquire) >> (id % 64) & 1 == 1)
+    fn hand_over_losses(state: &ProcessState, connection: &Connection) {
+        let lost = state.lost.swap(0, Ordering::SeqCst);
+        if lost > 0 {
+            connection.count_lost(lost);
+        }
+    }
+
+    fn refused(&self, state: &ProcessState, error: Error) {
+        let temporary = error.is_temporary();
+        self.failed(error);
+        if temporary {
+            let lost = state.lost.load(Ordering::Relaxed);
+            state.retry_at.store((2 * lost).max(FIRST_RETRY), Ordering::Relaxed);
+            state.stage.store(APART, Ordering::Release);
+        } else {
+            self.wanted.store(ptr::addr_of!(NOTHING).cast_mut(), Ordering::Release);
+            state.stage.store(SETTLED, Ordering::Release);
+        }
+    }
+
+    fn failed(&self, error: Error) {
+        self.error.store(Box::into_raw(Box::new(error)), Ordering::Release);
+    }
+
+    fn make_state(&self) -> Option<&'static ProcessState> {
+        let page = match ProcessState::map() {
+            Ok(page) => page,
+            Err(error) => {
+                self.failed(Error::NoProcessState(error));
+                self.wanted.store(ptr::addr_of!(NOTHING).cast_mut(), Ordering::Release);
+                return None;
+            }
+        };
+        let exchanged = self.state.compare_exchange(ptr::null_mut(), page, Ordering::AcqRel, Ordering::Acquire);
+        if exchanged.is_err() {
+            // SAFETY: another thread was faster, and nobody has seen this page.
+            unsafe { ProcessState::unmap(page) };
+        }
+        self.state()
+    }
+
+    /// Maps what this process needs; `None` when it needs nothing yet. `again` says that it was refused before.
+    fn open(&self, when: When, again: bool) -> Result<Option<Connection>, Error> {
+        if !Rdtscp::is_available() {
+            return Err(Error::NoRdtscp);
+        }
+        let host_area = self.host_area()?;
+        // Events are wanted, or not, whether there is a slot for them or not: by the session that applications record for.
+        self.wanted.store(host_area.base().wrapping_add(SESSION_TABLE_OFFSET).cast(), Ordering::Release);
+        if when == When::Wanted && !self.is_wanted() {
+            return Ok(None);
+        }
+        let slot = device::map_slot(host_area, again)?;
+        let (host, own) = ((host_area.base(), host_area.size()), (slot.base(), slot.size()));
+        // SAFETY: both are whole mappings, the host's never undone and the slot's kept by the owner; the kernel gives a
+        // process one slot, and this is the only place where it is mapped.
+        Ok(Some(Connection::new(unsafe { ProcessRings::new(host, own, Arc::new(slot)) }?)))
+    }
+
+    fn host_area(&self) -> Result<&'static Mapping, Error> {
+        // SAFETY: mappings that are here are never freed.
+        let known = || unsafe { self.host_area.load(Ordering::Acquire).as_ref() };
+        if let Some(mapping) = known() {
+            return Ok(mapping);
+        }
+        // One thread at a time connects.
+        let mapping: &'static Mapping = Box::leak(Box::new(device::map_host_area()?));
+        self.host_area.store(ptr::from_ref(mapping).cast_mut(), Ordering::Release);
+        Ok(mapping)
+    }
+
+    /// A tracer that is connected to `rings`.
+    #[cfg(test)]
+    pub(crate) fn connected(rings: ProcessRings) -> Self {
+        let tracer = Self::new();
+        let state = tracer.make_state().unwrap();
+        state.stage.store(SETTLED, Ordering::Release);
+        tracer.settle(state, Connection::new(rings));
+        tracer
+    }
+
+    /// A tracer that was refused.
+    #[cfg(test)]
+    pub(crate) fn disconnected(error: Error) -> Self {
+        let tracer = Self::new();
+        tracer.refused(tracer.make_state().unwrap(), error);
+        tracer
     }
 }
 
@@ -297,12 +391,38 @@ mod tests {
     }
 
     #[test]
-    fn tracer_of_another_process_records_nothing() {
+    fn child_does_not_record_into_its_parents_rings() {
         let region = region_of_this_machine();
-        let tracer = Tracer { forks: u32::MAX, ..Tracer::connected(region.rings().unwrap()) };
+        let tracer = Tracer::connected(region.rings().unwrap());
 
-        assert!(!OPENED.record_with(&tracer, ("a", 1)));
-        assert_eq!(region.drain(0).1, []);
+        // SAFETY: the child records, which takes no lock that another thread may hold, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let recorded = OPENED.record_with(&tracer, ("child", 1));
+            // SAFETY: ends the child without running what belongs to the test's process.
+            unsafe { libc::_exit(i32::from(recorded)) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for the child made above.
+        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        let recorded = OPENED.record_with(&tracer, ("parent", 2));
+
+        assert_eq!((waited, status, recorded), (child, 0, true));
+        assert_eq!(region.drain(0).1.len(), 1);
+    }
+
+    #[test]
+    fn losses_without_a_slot_are_counted_by_the_ring_that_comes_later() {
+        let region = region_of_this_machine();
+        let tracer = Tracer::disconnected(DeviceError::NoSlot.into());
+        (0..5).for_each(|_| assert!(!OPENED.record_with(&tracer, ("a", 1))));
+        let before = tracer.lost();
+
+        tracer.settle(tracer.state().unwrap(), Connection::new(region.rings().unwrap()));
+
+        let counted = region.memory.load(region.layout.process_ring(0, 0) + shared_ring::layout::RING_LOST_FULL);
+        assert_eq!((before, counted, tracer.lost()), (5, 5, 5));
+        assert!(OPENED.record_with(&tracer, ("a", 1)));
     }
 
     #[test]

@@ -84,6 +84,10 @@ pub struct CrashAgent {
     pub abi_version: u64,
     /// The guest kernel's release, NUL-padded; any bytes.
     pub kernel_release: [u8; 64],
+    /// [`AgentState::processes_refused`].
+    pub processes_refused: u64,
+    /// [`AgentState::processes_over_quota`].
+    pub processes_over_quota: u64,
 }
 
 /// A guest process that had a slot of the user ring pool, and was not read to its end.
@@ -221,6 +225,8 @@ impl CrashRegion {
             state: self.memory.load(agent + offset_of!(AgentState, state)),
             abi_version: self.memory.load(agent + offset_of!(AgentState, abi_version)),
             kernel_release,
+            processes_refused: self.memory.load(agent + offset_of!(AgentState, processes_refused)),
+            processes_over_quota: self.memory.load(agent + offset_of!(AgentState, processes_over_quota)),
         }
     }
 

@@ -7,7 +7,7 @@
 pub const MAGIC: u64 = u64::from_le_bytes(*b"STRATA\0\x01");
 
 /// Version of this layout: `major << 16 | minor`. A reader refuses another major version.
-pub const ABI_VERSION: u32 = 2 << 16;
+pub const ABI_VERSION: u32 = 2 << 16 | 1;
 
 /// Granularity of everything that is mapped on its own, in bytes.
 pub const PAGE_SIZE: usize = 4096;
@@ -32,6 +32,9 @@ pub const MAX_PROCESS_SLOTS: u32 = 512;
 
 /// Event ids below this one can be enabled and disabled one by one.
 pub const MAX_EVENTS: usize = 4096;
+
+/// Id of the first tracepoint's event in a guest kernel's registry; lower ones are for events of the agent's own.
+pub const FIRST_TRACEPOINT: u16 = 64;
 
 /// Offset of the session table in the region, bytes.
 pub const SESSION_TABLE_OFFSET: usize = PAGE_SIZE;
@@ -178,6 +181,10 @@ pub struct AgentState {
     pub abi_version: u64,
     /// The guest kernel's release string, NUL-padded.
     pub kernel_release: [u8; 64],
+    /// Processes that asked for a slot when there was none, so that what they recorded is missing or late.
+    pub processes_refused: u64,
+    /// Processes whose user had as many slots as one user gets.
+    pub processes_over_quota: u64,
 }
 
 /// [`AgentState::state`]: no agent has been loaded.
@@ -584,7 +591,8 @@ assert_layout!(SUPERBLOCK: Superblock, size 168,
 assert_layout!(SESSION: SessionSlot, size SESSION_SLOT_SIZE,
     class_mask @ 0, mode @ 8, sub_buffers @ 12, sub_buffer_size @ 16, rings_offset @ 24, ring_stride @ 32, name @ 40,
     generation @ 72, reserved @ 80, event_enable @ 512);
-assert_layout!(AGENT: AgentState, size 80, state @ 0, abi_version @ 8, kernel_release @ 16);
+assert_layout!(AGENT: AgentState, size 96,
+    state @ 0, abi_version @ 8, kernel_release @ 16, processes_refused @ 80, processes_over_quota @ 88);
 assert_layout!(PROCESS_ENTRY: ProcessEntry, size 64, state @ 0, pid @ 8, comm @ 16);
 assert_layout!(PROCESS_HEADER: ProcessHeader, size 584,
     magic @ 0, abi_version @ 8, vcpus @ 12, registry_size @ 16, rings_offset @ 24, ring_stride @ 32,

@@ -49,6 +49,7 @@ impl<'a> Records<'a> {
         self.offset
     }
 
+    #[inline]
     fn parse(&self) -> Option<Record<'a>> {
         let rest = self.bytes.get(self.offset..)?;
         let header = RecordHeader::from_word(read_word(rest, 0)?);
@@ -71,6 +72,7 @@ impl<'a> Records<'a> {
 impl<'a> Iterator for Records<'a> {
     type Item = Record<'a>;
 
+    #[inline]
     fn next(&mut self) -> Option<Record<'a>> {
         let rest = self.bytes.get(self.offset..)?;
         if self.damaged || rest.len() < RECORD_HEADER_SIZE || read_word(rest, 0) == Some(0) {
@@ -195,6 +197,7 @@ pub fn write_header(packet: &mut [u8], header: &PacketHeader) {
 
 /// The little-endian word at `offset`; `None` past the end.
 #[must_use]
+#[inline]
 pub fn read_word(bytes: &[u8], offset: usize) -> Option<u64> {
     let word = bytes.get(offset..offset.checked_add(8)?)?;
     Some(u64::from_le_bytes(word.try_into().ok()?))

@@ -30,15 +30,79 @@ pub fn build(paths: &Paths) -> Result<Binaries, ProcessError> {
     Ok(located(paths))
 }
 
-/// Builds the guest's program that exchanges events with the monitor.
+/// Builds one of the guest's example programs.
 ///
 /// # Errors
 ///
 /// When cargo fails; the error names its log.
-pub fn build_exchange(paths: &Paths) -> Result<PathBuf, ProcessError> {
+pub fn build_example(paths: &Paths, name: &str) -> Result<PathBuf, ProcessError> {
     let target_folder = static_target(paths);
-    cargo_build(paths, &target_folder, &["-p", "guest-agent", "--example", "exchange"], "build-exchange")?;
-    Ok(target_folder.join(TARGET).join("release/examples/exchange"))
+    cargo_build(paths, &target_folder, &["-p", "guest-agent", "--example", name], &format!("build-{name}"))?;
+    Ok(target_folder.join(TARGET).join("release/examples").join(name))
+}
+
+/// Builds the guest's `strata-agent`.
+///
+/// # Errors
+///
+/// When cargo fails; the error names its log.
+pub fn build_agent(paths: &Paths) -> Result<PathBuf, ProcessError> {
+    let target_folder = static_target(paths);
+    cargo_build(paths, &target_folder, &["-p", "guest-agent", "--bin", "strata-agent"], "build-strata-agent")?;
+    Ok(target_folder.join(TARGET).join("release/strata-agent"))
+}
+
+/// Builds the programs that show what applications can record and what not, and `strata-agent`: for the guest, each a
+/// static program. Returns their names and files.
+///
+/// # Errors
+///
+/// When cargo or a compiler fails; the error names its log.
+pub fn build_applications(paths: &Paths) -> Result<Vec<(&'static str, PathBuf)>, ProcessError> {
+    let target_folder = static_target(paths);
+    let release = target_folder.join(TARGET).join("release");
+    let examples = ["--example", "isolation", "--example", "processes", "--bin", "strata-agent"];
+    cargo_build(paths, &target_folder, &[&["-p", "guest-agent"], examples.as_slice()].concat(), "build-applications")?;
+    cargo_build(paths, &target_folder, &["-p", "tracing-strata", "--example", "orders"], "build-orders")?;
+    cargo_build(paths, &target_folder, &["-p", "strata-c-api"], "build-c-api")?;
+    let c_api = paths.workspace().join("guest-agent/c-api");
+    for (compiler, source, program) in [("gcc", "shop.c", "shop"), ("g++", "baker.cpp", "baker")] {
+        let mut command = Command::new(compiler);
+        command.args(["-O2", "-static", "-pthread", "-o"]).arg(release.join(program));
+        command.arg("-I").arg(c_api.join("include")).arg(c_api.join("examples").join(source));
+        command.arg(release.join("libstrata.a"));
+        process::run_logged(&mut command, &paths.logs().join(format!("build-{program}.log")))?;
+    }
+    let mut programs: Vec<_> =
+        ["isolation", "processes", "orders"].map(|name| (name, release.join("examples").join(name))).into();
+    programs.extend(["strata-agent", "shop", "baker"].map(|name| (name, release.join(name))));
+    Ok(programs)
+}
+
+/// Builds the library for applications in C: the shared one and the static one, in this order.
+///
+/// # Errors
+///
+/// When cargo fails; the error names its log.
+pub fn build_c_library(paths: &Paths) -> Result<[PathBuf; 2], ProcessError> {
+    // a shared library cannot have the C library in it
+    let target_folder = paths.builds().join("c-library");
+    let mut command = cargo(paths, &target_folder);
+    command.args(["build", "--release", "--target", TARGET, "-p", "strata-c-api"]);
+    process::run_logged(&mut command, &paths.logs().join("build-c-library.log"))?;
+    let release = target_folder.join(TARGET).join("release");
+    Ok(["libstrata.so", "libstrata.a"].map(|name| release.join(name)))
+}
+
+/// Builds the program that builds the guest kernel module where there is no cargo.
+///
+/// # Errors
+///
+/// When cargo fails; the error names its log.
+pub fn build_module_builder(paths: &Paths) -> Result<PathBuf, ProcessError> {
+    let target_folder = static_target(paths);
+    cargo_build(paths, &target_folder, &["-p", "strata-kmod-build"], "build-module-builder")?;
+    Ok(target_folder.join(TARGET).join("release/strata-kmod-build"))
 }
 
 /// Builds the guest's program that measures paths of its kernel.

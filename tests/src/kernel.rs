@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 const LZ4_LEGACY_MAGIC: [u8; 4] = [0x02, 0x21, 0x4c, 0x18];
 /// Every block of a legacy frame holds this much but for the last, which holds less.
 const LZ4_LEGACY_BLOCK: usize = 8 << 20;
+/// A Zstandard frame.
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
 /// More than any kernel: a bound on what a damaged image can make us allocate.
 const LARGEST_KERNEL: usize = 512 << 20;
@@ -35,19 +37,19 @@ pub enum KernelError {
     /// The file is no bzImage, or a damaged one.
     #[error("not a bzImage: {0}")]
     NotABzImage(&'static str),
-    /// The payload is compressed by something else than LZ4.
-    #[error("the kernel's payload is not LZ4 (it begins with {0:02x?}); boot the bzImage itself")]
+    /// The payload is compressed by something else than LZ4 or Zstandard.
+    #[error("the kernel's payload is neither LZ4 nor Zstandard (it begins with {0:02x?}); boot the bzImage itself")]
     Compression([u8; 4]),
     /// The payload does not decompress.
     #[error("the kernel's payload is damaged")]
-    Payload(#[source] lz4_flex::block::DecompressError),
+    Payload(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 /// Extracts the ELF kernel of the image `bzimage` into `vmlinux`, which is replaced when it is older.
 ///
 /// # Errors
 ///
-/// When a file cannot be read or written, or the image is not one with an LZ4 payload.
+/// When a file cannot be read or written, or the image is not one with an LZ4 or Zstandard payload.
 pub fn extract_file(bzimage: &Path, vmlinux: &Path) -> Result<(), KernelError> {
     let file_error = |path: &Path| {
         let path = path.to_path_buf();
@@ -68,18 +70,19 @@ pub fn extract_file(bzimage: &Path, vmlinux: &Path) -> Result<(), KernelError> {
     fs::rename(&partial, vmlinux).map_err(file_error(vmlinux))
 }
 
-/// The ELF kernel inside a bzImage with an LZ4 payload.
+/// The ELF kernel inside a bzImage with an LZ4 or Zstandard payload.
 ///
 /// # Errors
 ///
-/// When the image is not a bzImage, its payload is not LZ4, or does not decompress to an ELF file.
+/// When the image is not a bzImage, its payload is neither LZ4 nor Zstandard, or does not decompress to an ELF file.
 pub fn extract(image: &[u8]) -> Result<Vec<u8>, KernelError> {
     let payload = payload(image)?;
     let (magic, blocks) = payload.split_first_chunk::<4>().ok_or(KernelError::NotABzImage("the payload is empty"))?;
-    if *magic != LZ4_LEGACY_MAGIC {
-        return Err(KernelError::Compression(*magic));
-    }
-    let kernel = decompress_legacy_frame(blocks)?;
+    let kernel = match *magic {
+        LZ4_LEGACY_MAGIC => decompress_legacy_frame(blocks)?,
+        ZSTD_MAGIC => decompress_zstd(payload)?,
+        other => return Err(KernelError::Compression(other)),
+    };
     if kernel.starts_with(&ELF_MAGIC) {
         Ok(kernel)
     } else {
@@ -124,9 +127,22 @@ fn decompress_legacy_frame(mut blocks: &[u8]) -> Result<Vec<u8>, KernelError> {
             return Err(KernelError::NotABzImage("the payload is larger than any kernel"));
         }
         output.resize(start + LZ4_LEGACY_BLOCK, 0);
-        let written = lz4_flex::block::decompress_into(block, &mut output[start..]).map_err(KernelError::Payload)?;
+        let written = lz4_flex::block::decompress_into(block, &mut output[start..])
+            .map_err(|error| KernelError::Payload(error.into()))?;
         output.truncate(start + written);
         blocks = rest;
+    }
+    Ok(output)
+}
+
+fn decompress_zstd(frame: &[u8]) -> Result<Vec<u8>, KernelError> {
+    let decoder = ruzstd::decoding::StreamingDecoder::new(frame).map_err(|error| KernelError::Payload(error.into()))?;
+    let mut output = Vec::new();
+    let limit = LARGEST_KERNEL as u64 + 1;
+    io::Read::read_to_end(&mut io::Read::take(decoder, limit), &mut output)
+        .map_err(|error| KernelError::Payload(error.into()))?;
+    if output.len() > LARGEST_KERNEL {
+        return Err(KernelError::NotABzImage("the payload is larger than any kernel"));
     }
     Ok(output)
 }
@@ -141,6 +157,11 @@ mod tests {
         let mut payload = LZ4_LEGACY_MAGIC.to_vec();
         payload.extend(u32::try_from(block.len()).unwrap().to_le_bytes());
         payload.extend(block);
+        image_with(payload, kernel)
+    }
+
+    /// A bzImage with `payload`, which is `kernel` compressed.
+    fn image_with(mut payload: Vec<u8>, kernel: &[u8]) -> Vec<u8> {
         payload.extend(u32::try_from(kernel.len()).unwrap().to_le_bytes());
         let mut image = vec![0; 1024];
         image[SETUP_SECTORS] = 1;
@@ -162,6 +183,19 @@ mod tests {
     }
 
     #[test]
+    fn extract_takes_a_zstandard_payload() {
+        let mut kernel = ELF_MAGIC.to_vec();
+        kernel.extend(vec![7; 100_000]);
+        let payload = ruzstd::encoding::compress_to_vec(kernel.as_slice(), ruzstd::encoding::CompressionLevel::Fastest);
+
+        let extracted = extract(&image_with(payload.clone(), &kernel)).unwrap();
+
+        assert_eq!(extracted, kernel);
+        let cut = payload[..payload.len() / 2].to_vec();
+        assert!(matches!(extract(&image_with(cut, &kernel)), Err(KernelError::Payload(_))));
+    }
+
+    #[test]
     fn extract_of_another_file_is_refused() {
         assert!(matches!(extract(&[0; 4096]), Err(KernelError::NotABzImage(_))));
         assert!(matches!(extract(b"short"), Err(KernelError::NotABzImage(_))));
@@ -179,11 +213,11 @@ mod tests {
     #[test]
     fn extract_of_another_compression_names_its_magic() {
         let mut image = image_of(&ELF_MAGIC);
-        image[1024..1028].copy_from_slice(&[0x28, 0xb5, 0x2f, 0xfd]);
+        image[1024..1028].copy_from_slice(b"BZh9");
 
         let result = extract(&image);
 
-        assert!(matches!(result, Err(KernelError::Compression([0x28, 0xb5, 0x2f, 0xfd]))));
+        assert!(matches!(result, Err(KernelError::Compression(magic)) if magic == *b"BZh9"));
     }
 
     #[test]

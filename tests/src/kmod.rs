@@ -1,7 +1,6 @@
 //! Building the guest kernel module: the Rust object with kernel flags, the C shim with the kernel's own build system.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,11 +8,14 @@ use std::process::Command;
 
 use object::{Object, ObjectSection, ObjectSymbol, RelocationTarget, SymbolKind};
 
-use crate::binaries::cargo;
-use crate::headers::{self, HeadersError};
+use crate::binaries::{self, cargo};
+use crate::build_root::BuildRoot;
 use crate::object_gates::{self, GateError};
+use crate::packages::PackageError;
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
+use strata_kmod_build::headers::{self, HeadersError};
+use strata_kmod_build::{KmodBuildError, SourcesError};
 
 /// Named explicitly, so that the flags do not reach build scripts and procedural macros.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -47,8 +49,8 @@ const KERNEL_FLAGS: [&str; 20] = [
 const LINK_SCRIPT: &str = "rust.lds";
 /// The header that the shim includes, generated from the Rust definitions.
 const GENERATED_HEADER: &str = "strata_abi.h";
-/// The module's file name.
-const MODULE: &str = "strata.ko";
+/// The linked Rust half, by the name that the kernel's build system gives to ready-made objects.
+const RUST_OBJECT: &str = "rust.o_shipped";
 
 /// Why the module could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +61,15 @@ pub enum KmodError {
     /// A program failed.
     #[error(transparent)]
     Process(#[from] ProcessError),
+    /// A compiler could not be had.
+    #[error(transparent)]
+    Packages(#[from] PackageError),
+    /// The C half could not be built.
+    #[error(transparent)]
+    Build(#[from] KmodBuildError),
+    /// Sources could not be copied.
+    #[error(transparent)]
+    Sources(#[from] SourcesError),
     /// The object code is not fit for the kernel.
     #[error(transparent)]
     Gate(#[from] GateError),
@@ -89,84 +100,77 @@ pub enum KmodError {
 }
 
 /// Builds the module for the kernel whose header tree is `kernel_headers`, checks its object code and writes it to
-/// `out`.
+/// `out`. `btf` is a file with the kernel's BTF, for headers that look into private structures; without it, the build looks
+/// where kernels keep it. Where the kernel's compiler is not to be had on this machine, that is done in a root of a newer Debian.
 ///
 /// # Errors
 ///
 /// When the headers cannot be used, a build step fails (the error names its log) or an object gate does not pass.
-pub fn build(paths: &Paths, kernel_headers: &Path, out: &Path) -> Result<(), KmodError> {
-    let kernel_headers = fs::canonicalize(kernel_headers).map_err(file_error(kernel_headers))?;
-    let release = headers::release(&kernel_headers)?;
-    let folder = paths.builds().join(format!("kmod-{release}"));
-    copy_shim(&paths.workspace().join("guest-agent/kmod"), &folder)?;
-    let header = folder.join(GENERATED_HEADER);
-    write_if_changed(&header, shared_ring::c_header::c_header(strata_kmod::catalog::EVENTS).as_bytes())?;
+pub fn build(paths: &Paths, kernel_headers: &Path, btf: Option<&Path>, out: &Path) -> Result<(), KmodError> {
+    let release = headers::release(kernel_headers)?;
+    let sources = sources(paths)?;
+    let work = paths.builds().join(format!("kmod-{release}"));
+    let request = strata_kmod_build::Request {
+        sources: &sources,
+        kernel_headers,
+        release: Some(&release),
+        btf,
+        work: &work,
+        out,
+    };
+    match strata_kmod_build::build(&request) {
+        Err(KmodBuildError::NoCompiler { .. }) => build_in_root(paths, &request),
+        result => Ok(result.map(drop)?),
+    }
+}
+
+/// The same build, by the program that users without the source tree have, in a root with a newer compiler.
+fn build_in_root(paths: &Paths, request: &strata_kmod_build::Request<'_>) -> Result<(), KmodError> {
+    let builder = binaries::build_module_builder(paths)?;
+    let root = BuildRoot::trixie(paths)?;
+    let kernel_headers = fs::canonicalize(request.kernel_headers).map_err(file_error(request.kernel_headers))?;
+    let out = std::path::absolute(request.out).map_err(file_error(request.out))?;
+    fs::create_dir_all(request.work).map_err(file_error(request.work))?;
+    let mut folders = vec![builder.as_path(), &kernel_headers, request.sources, request.work, &out];
+    folders.extend(request.btf);
+    let mut command = root.command(&builder, &folders);
+    command.arg("--kernel-headers").arg(&kernel_headers).arg("--sources").arg(request.sources);
+    command.arg("--work").arg(request.work).arg("--out").arg(&out);
+    if let Some(btf) = request.btf {
+        command.arg("--btf").arg(btf);
+    }
+    process::capture(&mut command)?;
+    Ok(())
+}
+
+/// Makes the folder with the module's sources, which does not depend on any kernel: the C files, the header generated from
+/// the Rust definitions, and the Rust half as one object, compiled and checked.
+///
+/// # Errors
+///
+/// When a build step fails (the error names its log) or an object gate does not pass.
+pub fn sources(paths: &Paths) -> Result<PathBuf, KmodError> {
+    let source = paths.workspace().join("guest-agent/kmod");
+    let folder = paths.builds().join("agent-sources");
+    strata_kmod_build::mirror(&source, &folder, |path| {
+        path != Path::new("src") && path != Path::new(LINK_SCRIPT) && path != Path::new("Cargo.toml")
+    })?;
+    let header = shared_ring::c_header::c_header();
+    let path = folder.join(GENERATED_HEADER);
+    fs::write(&path, header).map_err(file_error(&path))?;
 
     let libraries = build_rust(paths)?;
-    let object = folder.join("rust.o_shipped");
-    link_rust(&libraries, &folder.join(LINK_SCRIPT), &object, &paths.logs().join("kmod-link.log"))?;
-    object_gates::check_object(&object)?;
-
-    let log = paths.logs().join("kmod-make.log");
-    let mut make = Command::new("make");
-    make.arg("-C")
-        .arg(&kernel_headers)
-        .arg(format!("M={}", folder.display()))
-        .arg("modules")
-        // a caller's make must not reach into this one
-        .env_remove("MAKEFLAGS")
-        .env_remove("MFLAGS");
-    process::run_logged(&mut make, &log)?;
-    let text = fs::read_to_string(&log).map_err(file_error(&log))?;
-    object_gates::check_build_log(&text)?;
-
-    if let Some(parent) = out.parent() {
-        fs::create_dir_all(parent).map_err(file_error(parent))?;
-    }
-    let partial = out.with_extension("partial");
-    let mut strip = Command::new("strip");
-    strip.arg("--strip-debug").arg("-o").arg(&partial).arg(folder.join(MODULE));
-    process::run_logged(&mut strip, &paths.logs().join("kmod-strip.log"))?;
-    fs::rename(&partial, out).map_err(file_error(out))
+    let object = folder.join(RUST_OBJECT);
+    let linked = paths.builds().join("kmod-rust").join(RUST_OBJECT);
+    link_rust(&libraries, &source.join(LINK_SCRIPT), &linked, &paths.logs().join("kmod-link.log"))?;
+    object_gates::check_object(&linked)?;
+    fs::copy(&linked, &object).map_err(file_error(&object))?;
+    Ok(folder)
 }
 
 fn file_error(path: &Path) -> impl FnOnce(io::Error) -> KmodError + use<> {
     let path = path.to_path_buf();
     move |source| KmodError::File { path, source }
-}
-
-/// Leaves an unchanged file's time alone, so that `make` rebuilds only what it must.
-fn write_if_changed(path: &Path, content: &[u8]) -> Result<(), KmodError> {
-    if fs::read(path).is_ok_and(|old| old == content) {
-        return Ok(());
-    }
-    fs::write(path, content).map_err(file_error(path))
-}
-
-/// Copies the shim's sources (everything in the folder itself but the Rust crate's files), and removes sources that
-/// are no longer there.
-fn copy_shim(source: &Path, folder: &Path) -> Result<(), KmodError> {
-    fs::create_dir_all(folder).map_err(file_error(folder))?;
-    let mut names = Vec::new();
-    for entry in fs::read_dir(source).map_err(file_error(source))? {
-        let path = entry.map_err(file_error(source))?.path();
-        if path.is_file() && path.extension() != Some(OsStr::new("toml")) {
-            let name = path.file_name().unwrap_or_default().to_owned();
-            let content = fs::read(&path).map_err(file_error(&path))?;
-            write_if_changed(&folder.join(&name), &content)?;
-            names.push(name);
-        }
-    }
-    for entry in fs::read_dir(folder).map_err(file_error(folder))?.flatten() {
-        let name = entry.file_name();
-        let is_source = Path::new(&name).extension().is_some_and(|ending| ending == "c" || ending == "h");
-        // the kernel's build generates NAME.mod.c itself
-        let generated = name == GENERATED_HEADER || name.to_string_lossy().ends_with(".mod.c");
-        if is_source && !generated && !names.contains(&name) {
-            fs::remove_file(entry.path()).map_err(file_error(&entry.path()))?;
-        }
-    }
-    Ok(())
 }
 
 /// Compiles the Rust part and returns the libraries of this workspace's crates.
@@ -329,26 +333,6 @@ mod tests {
     }
 
     #[test]
-    fn copy_shim_takes_sources_and_drops_those_that_are_gone() {
-        let source = tempfile::tempdir().unwrap();
-        let target = tempfile::tempdir().unwrap();
-        for name in ["Kbuild", "main.c", "Cargo.toml"] {
-            fs::write(source.path().join(name), name).unwrap();
-        }
-        fs::write(target.path().join("gone.c"), "").unwrap();
-        fs::write(target.path().join("strata.mod.c"), "").unwrap();
-
-        copy_shim(source.path(), target.path()).unwrap();
-
-        let mut names: Vec<_> = fs::read_dir(target.path())
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        assert_eq!(names, ["Kbuild", "main.c", "strata.mod.c"]);
-    }
-
-    #[test]
     fn unused_symbols_are_unreferenced_imports_and_file_names() {
         let folder = tempfile::tempdir().unwrap();
         let (source, object) = (folder.path().join("x.s"), folder.path().join("x.o"));
@@ -367,7 +351,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let paths = Paths::new(folder.path().into(), folder.path().join("lab"));
 
-        let error = build(&paths, Path::new("/nonexistent/headers"), &folder.path().join("x.ko")).unwrap_err();
+        let error = build(&paths, Path::new("/nonexistent/headers"), None, &folder.path().join("x.ko")).unwrap_err();
 
         assert!(error.to_string().contains("/nonexistent/headers"));
     }

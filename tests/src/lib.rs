@@ -5,22 +5,30 @@
 //! virtualisation: this machine when it has some ([`direct`]), otherwise a software-emulated one ([`nested`]).
 //! All artefacts lie under `target/lab` and are reused.
 
+pub mod agent_scenarios;
+pub mod analysis;
+pub mod applications;
 pub mod bench;
 pub mod binaries;
+pub mod build_root;
+pub mod deb;
+pub mod debian_guest;
 pub mod demo;
 pub mod direct;
 pub mod flight;
+pub mod flight_check;
 pub mod fuzz;
 pub mod guest;
-pub mod headers;
 pub mod host;
 pub mod initramfs;
 pub mod kernel;
+pub mod kernel_packages;
 pub mod kmod;
 pub mod lttng_modules;
 pub mod modules;
 pub mod nested;
 pub mod object_gates;
+pub mod package;
 pub mod packages;
 pub mod paths;
 pub mod process;

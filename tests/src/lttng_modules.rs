@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::guest::GuestImage;
-use crate::packages::{self, PackageError, Tool};
+use crate::packages::{self, Apt, PackageError, Tool};
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
 use crate::provision::Kernels;
 
-/// The package with the sources, and the oldest suite whose version of it compiles for Debian 12's kernels.
-const PACKAGE: (&str, &str) = ("lttng-modules-dkms", "trixie");
+/// The package with the sources; Debian 12's own is older than its kernels, trixie's fits them.
+const PACKAGE: &str = "lttng-modules-dkms";
+const SOURCES: &str = "deb http://deb.debian.org/debian trixie main\n";
 /// The daemon that reads the kernel's buffers, which is on no PATH.
 const CONSUMER: &str = "/usr/lib/x86_64-linux-gnu/lttng/libexec/lttng-consumerd";
 /// A file without which the session daemon does not start.
@@ -82,7 +83,8 @@ impl LttngModules {
             return Ok(built);
         }
         let package = folder.join("package");
-        packages::unpack(paths, PACKAGE.0, PACKAGE.1, &package)?;
+        let apt = Apt::with_sources(paths, paths.apt().join("trixie"), SOURCES)?;
+        apt.unpack([PACKAGE], &paths.packages().join(PACKAGE), &package)?;
         let sources = source_folder(&package)?;
         let probes = sources.join("src/probes/Kbuild");
         let description = fs::read_to_string(&probes).map_err(file_error(&probes))?;

@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use object::{Object, ObjectSection};
+
+use crate::process::{self, ProcessError};
 
 /// Why modules could not be collected.
 #[derive(Debug, thiserror::Error)]
@@ -22,10 +25,16 @@ pub enum ModulesError {
     /// The kernel package has no such module, and it is not built in.
     #[error("the kernel has no module {0}")]
     Missing(String),
+    /// A compressed module could not be unpacked.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
     /// A module file is damaged.
     #[error("{} is not a kernel module", .0.display())]
     NotAModule(PathBuf),
 }
+
+/// The ending of modules that newer kernels compress.
+const COMPRESSED: &str = ".xz";
 
 /// The modules of one kernel.
 #[derive(Debug)]
@@ -34,9 +43,22 @@ pub struct ModuleTree {
     builtin: Vec<String>,
 }
 
-/// The name by which the kernel knows a module file: without the ending, with underscores.
-fn module_name(path: &Path) -> String {
-    path.file_stem().unwrap_or_default().to_string_lossy().replace('-', "_")
+/// The name by which the kernel knows a module file: without the endings, with underscores. `None` for other files.
+fn module_name(path: &Path) -> Option<String> {
+    let name = path.file_name()?.to_string_lossy().replace('-', "_");
+    name.strip_suffix(COMPRESSED).unwrap_or(&name).strip_suffix(".ko").map(str::to_owned)
+}
+
+/// Unpacks a compressed module beside itself, unless that has been done; returns the file to load.
+fn uncompressed(path: &Path) -> Result<PathBuf, ModulesError> {
+    if path.extension().is_none_or(|ending| ending != "xz") {
+        return Ok(path.to_path_buf());
+    }
+    let plain = path.with_extension("");
+    if !plain.exists() {
+        process::capture(Command::new("xz").args(["--decompress", "--keep", "--quiet"]).arg(path))?;
+    }
+    Ok(plain)
 }
 
 impl ModuleTree {
@@ -55,14 +77,14 @@ impl ModuleTree {
                 let path = entry.path();
                 if entry.file_type().map_err(error)?.is_dir() {
                     folders.push(path);
-                } else if path.extension().is_some_and(|ending| ending == "ko") {
-                    files.insert(module_name(&path), path);
+                } else if let Some(name) = module_name(&path) {
+                    files.insert(name, path);
                 }
             }
         }
         let list = folder.join("modules.builtin");
         let text = fs::read_to_string(&list).map_err(|source| ModulesError::File { path: list, source })?;
-        let builtin = text.lines().map(|line| module_name(Path::new(line))).collect();
+        let builtin = text.lines().filter_map(|line| module_name(Path::new(line))).collect();
         Ok(Self { files, builtin })
     }
 
@@ -78,9 +100,9 @@ impl ModuleTree {
                 return Ok(None);
             }
             let path = self.files.get(name).ok_or_else(|| ModulesError::Missing(name.to_owned()))?;
-            Ok(Some(depends(path)?))
+            uncompressed(path).and_then(|path| depends(&path)).map(Some)
         })?;
-        Ok(order.iter().map(|name| self.files[name].clone()).collect())
+        order.iter().map(|name| uncompressed(&self.files[name])).collect()
     }
 }
 
@@ -152,6 +174,13 @@ mod tests {
     #[test]
     fn dependency_order_names_what_is_missing() {
         assert_eq!(dependency_order(&["nothere"], graph), Err("nothere".to_owned()));
+    }
+
+    #[test]
+    fn module_name_is_that_of_the_kernel() {
+        assert_eq!(module_name(Path::new("kernel/arch/x86/kvm/kvm-amd.ko")).as_deref(), Some("kvm_amd"));
+        assert_eq!(module_name(Path::new("kvm-amd.ko.xz")).as_deref(), Some("kvm_amd"));
+        assert_eq!(module_name(Path::new("modules.order")), None);
     }
 
     #[test]

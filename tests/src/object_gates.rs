@@ -61,9 +61,6 @@ pub enum GateError {
     /// Vector registers in use.
     #[error("the Rust object uses vector registers, which the kernel does not save, in {}", .0.join(", "))]
     VectorRegisters(Vec<String>),
-    /// The kernel's own checker complained.
-    #[error("objtool complains: {0}")]
-    Objtool(String),
 }
 
 /// Runs all gates that look at the linked Rust object.
@@ -91,18 +88,6 @@ pub fn check_object(path: &Path) -> Result<(), GateError> {
     let code = process::capture(Command::new("objdump").args(["--disassemble", "--no-show-raw-insn"]).arg(path))?;
     let users = vector_register_users(&code);
     if users.is_empty() { Ok(()) } else { Err(GateError::VectorRegisters(users)) }
-}
-
-/// Checks that a module build's log holds no complaint of objtool.
-///
-/// # Errors
-///
-/// The first complaint.
-pub fn check_build_log(log: &str) -> Result<(), GateError> {
-    match log.lines().find(|line| line.contains("objtool:")) {
-        Some(line) => Err(GateError::Objtool(line.trim().to_owned())),
-        None => Ok(()),
-    }
 }
 
 fn refused_symbols(undefined: &[&str]) -> Vec<String> {
@@ -159,15 +144,6 @@ mod tests {
         let code = "0000 <clean>:\n  0: mov %rax,%rbx\n0010 <fast>:\n 10: movaps %xmm0,(%rdi)\n 14: ret\n";
 
         assert_eq!(vector_register_users(code), ["fast"]);
-    }
-
-    #[test]
-    fn check_build_log_finds_objtool_among_other_lines() {
-        let silent = "  CC [M]  strata_main.o\nSkipping BTF generation\n";
-        let loud = "  LD [M] x.o\nrust.o: warning: objtool: f+0x1: 'naked' return found\n";
-
-        assert!(check_build_log(silent).is_ok());
-        assert!(matches!(check_build_log(loud), Err(GateError::Objtool(line)) if line.contains("naked")));
     }
 
     /// Assembles `source` with the system's assembler.

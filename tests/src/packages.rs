@@ -1,14 +1,11 @@
-//! Debian packages: tools that are installed, and kernels that are only unpacked.
-//!
-//! apt is given its own sources and lists, so the machine's apt configuration is neither used nor changed. Only the
-//! tools in [`TOOLS`] are installed, and only when they are missing; kernel packages are downloaded and unpacked.
+//! Debian packages: apt with its own sources and lists, so that the machine's apt configuration is neither used nor
+//! changed, and the tools that are installed when they are missing.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-use serde::{Deserialize, Serialize};
 
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
@@ -16,6 +13,9 @@ use crate::progress;
 
 /// The oldest QEMU whose emulated SVM runs a Linux guest reliably.
 pub const OLDEST_QEMU: u32 = 10;
+
+/// Where Debian's packages come from.
+pub const MIRROR: &str = "http://deb.debian.org/debian";
 
 const SOURCES: &str = "\
 deb http://deb.debian.org/debian bookworm main
@@ -34,9 +34,10 @@ pub struct Tool {
 }
 
 /// The tools that every use of the lab needs.
-pub const TOOLS: [Tool; 9] = [
+pub const TOOLS: [Tool; 11] = [
     Tool { program: "busybox", package: "busybox-static" },
     Tool { program: "babeltrace2", package: "babeltrace2" },
+    Tool { program: "trace-cmd", package: "trace-cmd" },
     Tool { program: "mke2fs", package: "e2fsprogs" },
     Tool { program: "debugfs", package: "e2fsprogs" },
     Tool { program: "make", package: "make" },
@@ -44,6 +45,7 @@ pub const TOOLS: [Tool; 9] = [
     Tool { program: "ld", package: "binutils" },
     Tool { program: "objdump", package: "binutils" },
     Tool { program: "tar", package: "tar" },
+    Tool { program: "xz", package: "xz-utils" },
 ];
 
 /// The library that the kernel's `objtool` needs.
@@ -75,63 +77,36 @@ pub enum PackageError {
     Unknown(String),
 }
 
-/// The kernel packages that were unpacked.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KernelPackages {
-    /// The kernel release, as `uname -r` says it: `6.1.0-56-cloud-amd64`.
-    pub release: String,
-    /// The version of the packages: `6.1.192-2`.
-    pub version: String,
-}
-
-impl KernelPackages {
-    /// The compressed kernel inside the unpacked root.
-    #[must_use]
-    pub fn bzimage(&self, root: &Path) -> PathBuf {
-        root.join("boot").join(format!("vmlinuz-{}", self.release))
-    }
-
-    /// The folder that module builds name with `make -C`.
-    #[must_use]
-    pub fn headers(&self, root: &Path) -> PathBuf {
-        root.join("usr/src").join(format!("linux-headers-{}", self.release))
-    }
-
-    /// The folder of the kernel's modules.
-    #[must_use]
-    pub fn modules(&self, root: &Path) -> PathBuf {
-        root.join("lib/modules").join(&self.release)
-    }
-}
-
 /// apt with its own sources, lists and archives.
-struct Apt {
+pub(crate) struct Apt {
     folder: PathBuf,
     logs: PathBuf,
 }
 
 impl Apt {
+    /// The one for tools, of this Debian and its backports.
     fn prepare(paths: &Paths) -> Result<Self, PackageError> {
         Self::with_sources(paths, paths.apt(), SOURCES)
     }
 
-    fn with_sources(paths: &Paths, folder: PathBuf, content: &str) -> Result<Self, PackageError> {
+    /// One that keeps its state in `folder` and has up-to-date lists of `sources`.
+    pub(crate) fn with_sources(paths: &Paths, folder: PathBuf, sources_list: &str) -> Result<Self, PackageError> {
         let apt = Self { folder, logs: paths.logs() };
         for sub in ["lists/partial", "archives/partial"] {
             let path = apt.folder.join(sub);
             fs::create_dir_all(&path).map_err(|source| PackageError::File { path, source })?;
         }
         let sources = apt.folder.join("sources.list");
-        fs::write(&sources, content).map_err(|source| PackageError::File { path: sources, source })?;
+        fs::write(&sources, sources_list).map_err(|source| PackageError::File { path: sources, source })?;
         process::run_logged(apt.command("apt-get").arg("update"), &apt.log("apt-update"))?;
         Ok(apt)
     }
 
-    fn log(&self, step: &str) -> PathBuf {
+    pub(crate) fn log(&self, step: &str) -> PathBuf {
         self.logs.join(format!("{step}.log"))
     }
 
-    fn command(&self, program: &str) -> Command {
+    pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         let folder = self.folder.display();
         for option in [
@@ -162,7 +137,28 @@ impl Apt {
         Ok(())
     }
 
-    fn show(&self, package: &str) -> Result<String, PackageError> {
+    /// The description of a package: of the version that would be installed.
+    /// Downloads `names` into the folder `downloads`, which is empty afterwards, and unpacks them into the new folder `root`.
+    pub(crate) fn unpack(
+        &self,
+        names: impl IntoIterator<Item: AsRef<OsStr>>,
+        downloads: &Path,
+        root: &Path,
+    ) -> Result<(), PackageError> {
+        recreate(downloads)?;
+        let mut download = self.command("apt-get");
+        download.arg("download").args(names).current_dir(downloads);
+        process::run_logged(&mut download, &self.log("apt-download"))?;
+        recreate(root)?;
+        let list = fs::read_dir(downloads).map_err(|source| PackageError::File { path: downloads.into(), source })?;
+        for entry in list.flatten() {
+            process::run_logged(Command::new("dpkg").arg("-x").arg(entry.path()).arg(root), &self.log("dpkg"))?;
+        }
+        // they are as large as the unpacked root, and of no more use
+        recreate(downloads)
+    }
+
+    pub(crate) fn show(&self, package: &str) -> Result<String, PackageError> {
         process::capture(self.command("apt-cache").args(["show", "--no-all-versions", package]))
             .map_err(|_| PackageError::Unknown(package.to_owned()))
     }
@@ -243,72 +239,8 @@ pub fn install_missing(paths: &Paths, tools: &[Tool]) -> Result<(), PackageError
     progress::step("installing tools", || Apt::prepare(paths)?.install(&missing, None))
 }
 
-/// Downloads and unpacks Debian's current cloud kernel with its headers into [`Paths::kernel_root`]; the packages
-/// found there by an earlier call are kept.
-///
-/// # Errors
-///
-/// When apt or dpkg fails, or a file cannot be written.
-pub fn fetch_kernel(paths: &Paths) -> Result<KernelPackages, PackageError> {
-    // written last, so that an interrupted call is repeated
-    let record = paths.kernel_root().join("packages.json");
-    if let Some(known) = fs::read(&record).ok().and_then(|text| serde_json::from_slice(&text).ok()) {
-        return Ok(known);
-    }
-    progress::step("fetching the kernel and its headers", || {
-        let apt = Apt::prepare(paths)?;
-        let image = apt.show("linux-image-cloud-amd64")?;
-        let (release, version) =
-            kernel_release(&image).ok_or_else(|| PackageError::Unknown("linux-image-cloud-amd64".to_owned()))?;
-        let headers = apt.show(&format!("linux-headers-{release}"))?;
-        let mut names = vec![format!("linux-image-{release}"), format!("linux-headers-{release}")];
-        names.extend(
-            dependencies(&headers)
-                .filter(|name| name.starts_with("linux-headers-") || name.starts_with("linux-kbuild-"))
-                .map(str::to_owned),
-        );
-        let folder = paths.packages();
-        recreate(&folder)?;
-        process::run_logged(
-            apt.command("apt-get").arg("download").args(&names).current_dir(&folder),
-            &apt.log("apt-download"),
-        )?;
-        let root = paths.kernel_root();
-        recreate(&root)?;
-        let list = fs::read_dir(&folder).map_err(|source| PackageError::File { path: folder.clone(), source })?;
-        for entry in list.flatten() {
-            process::run_logged(Command::new("dpkg").arg("-x").arg(entry.path()).arg(&root), &apt.log("dpkg"))?;
-        }
-        let packages = KernelPackages { release, version };
-        let text = serde_json::to_vec(&packages).unwrap_or_default();
-        fs::write(&record, text).map_err(|source| PackageError::File { path: record, source })?;
-        Ok(packages)
-    })
-}
-
-/// Downloads `package` of Debian's `suite` and unpacks it into the new folder `folder`, without what it depends on.
-///
-/// # Errors
-///
-/// When apt or dpkg fails, or a file cannot be written.
-pub fn unpack(paths: &Paths, package: &str, suite: &str, folder: &Path) -> Result<(), PackageError> {
-    let sources = format!("deb http://deb.debian.org/debian {suite} main\n");
-    let apt = Apt::with_sources(paths, paths.apt().join(suite), &sources)?;
-    let download = paths.packages().join(format!("{package}-{suite}"));
-    recreate(&download)?;
-    process::run_logged(
-        apt.command("apt-get").arg("download").arg(package).current_dir(&download),
-        &apt.log(&format!("apt-download-{package}")),
-    )?;
-    recreate(folder)?;
-    let list = fs::read_dir(&download).map_err(|source| PackageError::File { path: download.clone(), source })?;
-    for entry in list.flatten() {
-        process::run_logged(Command::new("dpkg").arg("-x").arg(entry.path()).arg(folder), &apt.log("dpkg"))?;
-    }
-    Ok(())
-}
-
-fn recreate(folder: &Path) -> Result<(), PackageError> {
+/// Makes an empty folder in place of what is there.
+pub(crate) fn recreate(folder: &Path) -> Result<(), PackageError> {
     let error = |source| PackageError::File { path: folder.to_path_buf(), source };
     match fs::remove_dir_all(folder) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(error(source)),
@@ -332,44 +264,9 @@ fn major_version(text: &str) -> Option<u32> {
     version.split('.').next()?.trim().parse().ok()
 }
 
-/// The release and the package version that the meta-package's description depends on.
-fn kernel_release(description: &str) -> Option<(String, String)> {
-    let release = dependencies(description).find_map(|name| name.strip_prefix("linux-image-"))?.to_owned();
-    let version = description.lines().find_map(|line| line.strip_prefix("Version: "))?.trim().to_owned();
-    Some((release, version))
-}
-
-/// The names on the `Depends:` line of a package description.
-fn dependencies(description: &str) -> impl Iterator<Item = &str> {
-    description
-        .lines()
-        .filter_map(|line| line.strip_prefix("Depends: "))
-        .flat_map(|line| line.split(','))
-        .filter_map(|item| item.split_whitespace().next())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn kernel_release_is_read_from_the_meta_package() {
-        let text = "Package: linux-image-cloud-amd64\nVersion: 6.1.192-2\n\
-                    Depends: linux-image-6.1.0-56-cloud-amd64 (= 6.1.192-2)\n";
-
-        let found = kernel_release(text);
-
-        assert_eq!(found, Some(("6.1.0-56-cloud-amd64".to_owned(), "6.1.192-2".to_owned())));
-    }
-
-    #[test]
-    fn dependencies_drops_version_constraints() {
-        let text = "Depends: linux-headers-6.1.0-56-common (= 6.1.192-2), linux-kbuild-6.1 (>= 6.1.192-2), x\n";
-
-        let names: Vec<_> = dependencies(text).collect();
-
-        assert_eq!(names, ["linux-headers-6.1.0-56-common", "linux-kbuild-6.1", "x"]);
-    }
 
     #[test]
     fn major_version_reads_qemu_and_refuses_other_text() {

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::kernel_packages::KernelChoice;
+
 /// The folders of the lab, all below one root.
 #[derive(Debug, Clone)]
 pub struct Paths {
@@ -50,10 +52,20 @@ impl Paths {
         self.lab.join("packages")
     }
 
-    /// The unpacked kernel packages, as a root file system would hold them.
+    /// The unpacked packages of a kernel, as a root file system would hold them.
     #[must_use]
-    pub fn kernel_root(&self) -> PathBuf {
-        self.lab.join("kernel-root")
+    pub fn kernel_root(&self, kernel: KernelChoice) -> PathBuf {
+        if kernel == KernelChoice::DEFAULT {
+            self.lab.join("kernel-root")
+        } else {
+            self.lab.join(format!("kernel-root-{kernel}"))
+        }
+    }
+
+    /// Root file systems of Debian that programs run in.
+    #[must_use]
+    pub fn roots(&self) -> PathBuf {
+        self.lab.join("roots")
     }
 
     /// Kernels ready to boot.

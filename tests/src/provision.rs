@@ -6,16 +6,17 @@ use std::path::PathBuf;
 
 use crate::binaries::{self, Binaries};
 use crate::guest::{self, GuestImage};
-use crate::headers::{self, HeadersError};
 use crate::host::{Host, HostError, HostKind};
 use crate::kernel::{self, KernelError};
+use crate::kernel_packages::{self, KernelChoice, KernelPackages};
 use crate::kmod::{self, KmodError};
 use crate::modules::{ModuleTree, ModulesError};
 use crate::nested::{self, NestedHost};
-use crate::packages::{self, KernelPackages, PackageError};
+use crate::packages::{self, PackageError};
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
 use crate::progress;
+use strata_kmod_build::headers::{self, HeadersError};
 
 /// Why the lab is not ready.
 #[derive(Debug, thiserror::Error)]
@@ -123,7 +124,7 @@ fn lock(paths: &Paths) -> Result<Lock, ProvisionError> {
     Ok(Lock { _file: file })
 }
 
-/// Installs tools and fetches and unpacks the kernel, unless that has been done.
+/// Installs tools and fetches and unpacks the default kernel, unless that has been done.
 ///
 /// # Errors
 ///
@@ -133,10 +134,25 @@ pub fn kernels(paths: &Paths, with_qemu: bool) -> Result<Kernels, ProvisionError
     kernels_locked(paths, with_qemu)
 }
 
+/// Fetches and unpacks one of Debian's kernels, unless that has been done: for guests, beside the default one.
+///
+/// # Errors
+///
+/// When a package cannot be had or a file not be made.
+pub fn kernel(paths: &Paths, choice: KernelChoice) -> Result<Kernels, ProvisionError> {
+    let _lock = lock(paths)?;
+    packages::install_tools(paths, false)?;
+    kernel_locked(paths, choice)
+}
+
 fn kernels_locked(paths: &Paths, with_qemu: bool) -> Result<Kernels, ProvisionError> {
     packages::install_tools(paths, with_qemu)?;
-    let packages = packages::fetch_kernel(paths)?;
-    let root = paths.kernel_root();
+    kernel_locked(paths, KernelChoice::DEFAULT)
+}
+
+fn kernel_locked(paths: &Paths, choice: KernelChoice) -> Result<Kernels, ProvisionError> {
+    let packages = kernel_packages::fetch(paths, choice)?;
+    let root = paths.kernel_root(choice);
     let headers = packages.headers(&root);
     headers::relocate(&headers)?;
     let bzimage = packages.bzimage(&root);
@@ -160,7 +176,7 @@ fn programs_locked(paths: &Paths) -> Result<Binaries, ProvisionError> {
     Ok(progress::step("building static strata and workload", || binaries::build(paths))?)
 }
 
-/// Fetches the kernel and builds the guest kernel module for it.
+/// Fetches the default kernel and builds the guest kernel module for it.
 ///
 /// # Errors
 ///
@@ -170,9 +186,21 @@ pub fn agent(paths: &Paths) -> Result<PathBuf, ProvisionError> {
     agent_locked(paths, &kernels_locked(paths, false)?)
 }
 
+/// Builds the guest kernel module for a kernel that was fetched.
+///
+/// # Errors
+///
+/// When a step of the build fails.
+pub fn agent_for(paths: &Paths, kernels: &Kernels) -> Result<PathBuf, ProvisionError> {
+    let _lock = lock(paths)?;
+    agent_locked(paths, kernels)
+}
+
 fn agent_locked(paths: &Paths, kernels: &Kernels) -> Result<PathBuf, ProvisionError> {
     let agent = paths.images().join(format!("strata-{}.ko", kernels.packages.release));
-    progress::step("building the guest kernel module", || kmod::build(paths, &kernels.headers, &agent))?;
+    progress::step("building the guest kernel module", || {
+        kmod::build(paths, &kernels.headers, Some(&kernels.vmlinux), &agent)
+    })?;
     Ok(agent)
 }
 

@@ -1,14 +1,25 @@
-//! The merged listing of all records, as columns or as JSON, one record a line.
+//! The merged listing of all records, as columns or as JSON, one record a line; or their number.
 
-use crate::clock::{Clock, NS_PER_SECOND, rfc3339};
-use crate::merge::{Merge, MergedRecord};
-use crate::reader::{Damage, ReadError, Stream, Trace, TraceLayer};
-use crate::schema::Value;
+mod count;
+mod json;
+mod line;
+mod pipeline;
+mod plan;
+mod text;
+mod time;
+
+use crate::merge::Merge;
+use crate::reader::{Damage, ReadError, Trace, TraceLayer};
 use crate::session::LayerKind;
+use json::Objects;
+use plan::Plan;
+use serde::Serialize;
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
+use text::Columns;
 use thiserror::Error;
+use time::Times;
 
 /// What is listed, and how.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +34,8 @@ pub struct EventsOptions {
     pub utc: bool,
     /// JSON objects in place of columns.
     pub json: bool,
+    /// Only the number of records, in place of the records.
+    pub count: bool,
 }
 
 /// Why records cannot be listed.
@@ -45,9 +58,9 @@ pub enum EventsError {
 }
 
 /// What a listing came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct EventsSummary {
-    /// Records listed.
+    /// Records listed or counted.
     pub events: u64,
     /// What of the listed streams could not be read, as far as they were read.
     pub damage: Damage,
@@ -69,7 +82,7 @@ pub fn parse_seconds(text: &str) -> Result<Duration, String> {
     Ok(Duration::new(seconds, nanoseconds))
 }
 
-/// Lists the records of the recording in `dir`. A reader that closes `out` ends the listing without an error.
+/// Lists or counts the records of the recording in `dir`. A reader that closes `out` ends the listing without an error.
 ///
 /// # Errors
 /// When the recording cannot be read, a layer is not in it, or `out` fails.
@@ -81,7 +94,7 @@ pub fn run(dir: &Path, options: &EventsOptions, out: &mut dyn Write) -> Result<E
     }
 }
 
-/// Lists the records of `trace`.
+/// Lists or counts the records of `trace`.
 ///
 /// # Errors
 /// When a layer is not in it, or `out` fails.
@@ -93,27 +106,32 @@ pub fn list(trace: &Trace, options: &EventsOptions, out: &mut dyn Write) -> Resu
         let ns = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
         start.saturating_add(clock.ns_to_ticks(ns))
     };
-    let from = options.from.map_or(start, moment);
-    let to = options.to.map_or(u64::MAX, moment);
-    let mut merge = Merge::new(layers, from);
-    let mut printer = Printer::new(&merge, clock, start, options);
-    let mut buffer = Vec::with_capacity(2 * FLUSH_BYTES);
-    let mut summary = EventsSummary::default();
-    for merged in merge.by_ref().take_while(|merged| merged.record.time <= to) {
-        printer.print(&mut buffer, &merged);
-        summary.events += 1;
-        if buffer.len() >= FLUSH_BYTES {
-            out.write_all(&buffer).map_err(EventsError::Write)?;
-            buffer.clear();
-        }
+    let (from, to) = (options.from.map_or(0, moment), options.to.map_or(u64::MAX, moment));
+    if options.count {
+        let summary = count::count(&layers, from, to);
+        return write_count(&summary, options.json, out).map(|()| summary).map_err(EventsError::Write);
     }
-    out.write_all(&buffer).and_then(|()| out.flush()).map_err(EventsError::Write)?;
-    summary.damage = merge.damage();
-    Ok(summary)
+    let merge = Merge::within(layers, from, to);
+    let times = Times::new(clock, start);
+    let written = if options.json {
+        let plan = Plan::new(Objects, &merge);
+        pipeline::write(merge, &plan, &times, out)
+    } else {
+        let plan = Plan::new(Columns { utc: options.utc }, &merge);
+        pipeline::write(merge, &plan, &times, out)
+    };
+    written.map(|(events, damage)| EventsSummary { events, damage }).map_err(EventsError::Write)
 }
 
-/// Output is handed on in pieces of about this size, bytes.
-const FLUSH_BYTES: usize = 1 << 16;
+fn write_count(summary: &EventsSummary, json: bool, out: &mut dyn Write) -> io::Result<()> {
+    if json {
+        serde_json::to_writer(&mut *out, summary)?;
+        writeln!(out)?;
+    } else {
+        writeln!(out, "{}", summary.events)?;
+    }
+    out.flush()
+}
 
 fn selected<'t>(trace: &'t Trace, kinds: &[LayerKind]) -> Result<Vec<&'t TraceLayer>, EventsError> {
     if let Some(&wanted) = kinds.iter().find(|&&kind| trace.layers_of(kind).next().is_none()) {
@@ -124,188 +142,6 @@ fn selected<'t>(trace: &'t Trace, kinds: &[LayerKind]) -> Result<Vec<&'t TraceLa
     }
     let wanted = |layer: &&TraceLayer| kinds.is_empty() || kinds.contains(&layer.description.kind);
     Ok(trace.layers().iter().filter(wanted).collect())
-}
-
-/// Writes records as lines; what is the same for all records of a stream is made once.
-struct Printer<'t> {
-    clock: &'t Clock,
-    start: u64,
-    json: bool,
-    utc: bool,
-    /// For each source of the merge: what comes between the time and the event.
-    prefixes: Vec<Vec<u8>>,
-    /// The second of UTC that was printed last, and its text.
-    second: (i128, String),
-}
-
-impl<'t> Printer<'t> {
-    fn new(merge: &Merge<'t>, clock: &'t Clock, start: u64, options: &EventsOptions) -> Self {
-        let prefixes = if options.json { json_prefixes(merge) } else { column_prefixes(merge) };
-        Self { clock, start, json: options.json, utc: options.utc, prefixes, second: (i128::MIN, String::new()) }
-    }
-
-    fn print(&mut self, line: &mut Vec<u8>, merged: &MergedRecord<'_>) {
-        if self.json { self.print_json(line, merged) } else { self.print_columns(line, merged) }
-    }
-
-    fn print_columns(&mut self, line: &mut Vec<u8>, merged: &MergedRecord<'_>) {
-        let record = &merged.record;
-        if self.utc {
-            self.put_utc(line, record.time);
-        } else {
-            let (seconds, ns) = self.since_start(record.time);
-            put(line, format_args!("{seconds:>6}.{ns:09}"));
-        }
-        line.extend_from_slice(self.prefix(merged.source));
-        line.extend_from_slice(record.schema.name().as_bytes());
-        let mut separator = ": ";
-        for (field, value) in record.schema.fields(record.payload) {
-            line.extend_from_slice(separator.as_bytes());
-            line.extend_from_slice(field.name.as_bytes());
-            line.extend_from_slice(b" = ");
-            match value {
-                Value::Unsigned(number) if field.hex => put(line, format_args!("{number:#x}")),
-                Value::Unsigned(number) => put(line, format_args!("{number}")),
-                Value::Signed(number) => put(line, format_args!("{number}")),
-                Value::Text(text) => put_text(line, text),
-            }
-            separator = ", ";
-        }
-        line.push(b'\n');
-    }
-
-    fn print_json(&mut self, line: &mut Vec<u8>, merged: &MergedRecord<'_>) {
-        let record = &merged.record;
-        let (seconds, ns) = self.since_start(record.time);
-        put(line, format_args!("{{\"seconds\":{seconds}.{ns:09},\"ticks\":{},\"utc\":\"", record.time));
-        self.put_utc(line, record.time);
-        line.push(b'"');
-        line.extend_from_slice(self.prefix(merged.source));
-        put_json(line, record.schema.name());
-        line.extend_from_slice(b",\"fields\":{");
-        let mut separator = "";
-        for (field, value) in record.schema.fields(record.payload) {
-            line.extend_from_slice(separator.as_bytes());
-            put_json(line, &field.name);
-            line.push(b':');
-            match value {
-                Value::Unsigned(number) => put(line, format_args!("{number}")),
-                Value::Signed(number) => put(line, format_args!("{number}")),
-                Value::Text(text) => put_json(line, &String::from_utf8_lossy(text)),
-            }
-            separator = ",";
-        }
-        line.extend_from_slice(b"}}\n");
-    }
-
-    fn prefix(&self, source: usize) -> &[u8] {
-        self.prefixes.get(source).map_or(&[], Vec::as_slice)
-    }
-
-    /// Whole seconds and nanoseconds from the first record to `time`.
-    const fn since_start(&self, time: u64) -> (u64, u64) {
-        let ns = self.clock.ticks_to_ns(time.saturating_sub(self.start));
-        (ns / NS_PER_SECOND, ns % NS_PER_SECOND)
-    }
-
-    fn put_utc(&mut self, line: &mut Vec<u8>, time: u64) {
-        let ns = self.clock.utc_ns(time);
-        let (second, fraction) = (ns.div_euclid(i128::from(NS_PER_SECOND)), ns.rem_euclid(i128::from(NS_PER_SECOND)));
-        if self.second.0 != second {
-            let text = rfc3339(second * i128::from(NS_PER_SECOND));
-            // Up to the decimals, which are those of each record.
-            self.second = (second, text.split('.').next().unwrap_or_default().into());
-        }
-        put(line, format_args!("{}.{fraction:09}Z", self.second.1));
-    }
-}
-
-/// Writing to a `Vec` cannot fail.
-fn put(line: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
-    let _ = line.write_fmt(text);
-}
-
-/// `text` in quotes, so that neither a quote nor a terminal control in it acts.
-fn put_text(line: &mut Vec<u8>, text: &[u8]) {
-    line.push(b'"');
-    let plain = |byte: u8| (0x20..0x7f).contains(&byte) && byte != b'"' && byte != b'\\';
-    if text.iter().all(|&byte| plain(byte)) {
-        line.extend_from_slice(text);
-    } else {
-        for character in String::from_utf8_lossy(text).chars() {
-            match character {
-                '"' | '\\' => put(line, format_args!("\\{character}")),
-                control if control.is_control() => put(line, format_args!("{}", control.escape_default())),
-                other => put(line, format_args!("{other}")),
-            }
-        }
-    }
-    line.push(b'"');
-}
-
-fn put_json(line: &mut Vec<u8>, text: &str) {
-    // A string is always serialisable, and a `Vec` always writable.
-    let _ = serde_json::to_writer(line, text);
-}
-
-/// Layer, VM, CPU and process of each source, in columns as wide as their widest entry.
-fn column_prefixes(merge: &Merge<'_>) -> Vec<Vec<u8>> {
-    let cells: Vec<[String; 4]> = merge.streams().map(|(layer, stream)| cells(layer, stream)).collect();
-    let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths = [width(0), width(1), width(2), width(3)];
-    let row = |row: &[String; 4]| {
-        let mut line = Vec::new();
-        for (cell, width) in row.iter().zip(widths) {
-            put(&mut line, format_args!("  {cell:width$}"));
-        }
-        line.extend_from_slice(b"  ");
-        line
-    };
-    cells.iter().map(row).collect()
-}
-
-fn cells(layer: &TraceLayer, stream: &Stream) -> [String; 4] {
-    let description = &layer.description;
-    let process = description.process.as_ref().map_or_else(
-        || "-".into(),
-        |process| {
-            let mut cell = format!("{}/", process.pid);
-            cell.extend(process.comm.chars().map(|character| if character.is_control() { '?' } else { character }));
-            cell
-        },
-    );
-    [
-        description.kind.name().into(),
-        description.vm.as_deref().unwrap_or("-").into(),
-        format!("{} {}", description.kind.stream_of(), stream.description.cpu_id),
-        process,
-    ]
-}
-
-/// `,"layer":…,"vm":…,"cpu":…,"pid":…,"comm":…,"event":` of each source; what does not apply is null.
-fn json_prefixes(merge: &Merge<'_>) -> Vec<Vec<u8>> {
-    let prefix = |(layer, stream): (&TraceLayer, &Stream)| {
-        let description = &layer.description;
-        let mut line = Vec::new();
-        put(&mut line, format_args!(",\"layer\":\"{}\",\"vm\":", description.kind));
-        put_json_or_null(&mut line, description.vm.as_deref());
-        put(&mut line, format_args!(",\"cpu\":{}", stream.description.cpu_id));
-        match &description.process {
-            Some(process) => put(&mut line, format_args!(",\"pid\":{},\"comm\":", process.pid)),
-            None => put(&mut line, format_args!(",\"pid\":null,\"comm\":")),
-        }
-        put_json_or_null(&mut line, description.process.as_ref().map(|process| process.comm.as_str()));
-        line.extend_from_slice(b",\"event\":");
-        line
-    };
-    merge.streams().map(prefix).collect()
-}
-
-fn put_json_or_null(line: &mut Vec<u8>, text: Option<&str>) {
-    match text {
-        Some(text) => put_json(line, text),
-        None => line.extend_from_slice(b"null"),
-    }
 }
 
 #[cfg(test)]
@@ -399,6 +235,75 @@ mod tests {
         assert_eq!(lines(EventsOptions { from: half, ..EventsOptions::default() }), 1);
         assert_eq!(lines(EventsOptions { to: half, ..EventsOptions::default() }), 1);
         assert_eq!(lines(EventsOptions { to: Some(Duration::from_secs(1)), ..EventsOptions::default() }), 2);
+    }
+
+    /// A recording of four streams with 3000 records each in packets of 4096 bytes, at times of which many are equal.
+    fn long_recording() -> TempDir {
+        let dir = TempDir::new().unwrap();
+        let mut session = session();
+        for kind in [LayerKind::GuestKernel, LayerKind::Vmm] {
+            let new = NewLayer { kind, vm: Some("vm0".into()), process: None, packet_size: 4096 };
+            let mut layer = LayerWriter::create(dir.path(), &session, new).unwrap();
+            layer.add_events(&[crate::reader::tests::event(1, "test:tick", &["number"])]).unwrap();
+            for number in 0..3000_u32 {
+                layer.record(0, u64::from(number / 3), 1, &number.to_le_bytes()).unwrap();
+                layer.record(1, u64::from(number / 2), 1, &number.to_le_bytes()).unwrap();
+            }
+            layer.flush().unwrap();
+            session.layers.push(layer.layer());
+        }
+        Session::save(&session, dir.path()).unwrap();
+        dir
+    }
+
+    #[test]
+    fn lines_are_in_the_merges_order_whatever_the_number_of_workers() {
+        let dir = long_recording();
+        let trace = Trace::open(dir.path()).unwrap();
+        let merge = || Merge::new(trace.layers(), 0);
+        let plan = Plan::new(Columns { utc: false }, &merge());
+        let number = |record: &[u8]| u32::from_le_bytes(record.try_into().unwrap());
+        let expected: Vec<_> = merge().map(|merged| (merged.source, number(merged.record.payload))).collect();
+
+        for workers in [1, 2, 5] {
+            let mut out = Vec::new();
+            let (events, damage) =
+                pipeline::write_with(workers, merge(), &plan, &Times::new(trace.clock(), 0), &mut out).unwrap();
+
+            let text = String::from_utf8(out).unwrap();
+            let source = |line: &str| {
+                usize::from(line.contains("guest-kernel")) * 2
+                    + usize::from(line.contains("cpu 1 ") || line.contains("1  -"))
+            };
+            let found = text.lines().map(|line| (source(line), line.rsplit(' ').next().unwrap().parse().unwrap()));
+            assert!(found.eq(expected.iter().copied()), "{workers} workers");
+            assert_eq!((events, damage), (12_000, Damage::default()));
+        }
+    }
+
+    #[test]
+    fn count_is_the_number_of_lines_and_finds_the_same_damage() {
+        let dir = long_recording();
+        let stream = dir.path().join("vm0/vmm/stream_1");
+        let mut bytes = std::fs::read(&stream).unwrap();
+        [5, 6].iter().for_each(|packet| bytes[packet * 4096] ^= 1);
+        bytes[8 * 4096 + 128 + 4] ^= 1;
+        bytes.truncate(12 * 4096 + 50);
+        std::fs::write(&stream, bytes).unwrap();
+        let trace = Trace::open(dir.path()).unwrap();
+        // 2 ticks are a nanosecond.
+        let windows = [(None, None), (Some(100), None), (Some(100), Some(200)), (None, Some(7)), (Some(10_000), None)];
+
+        for (from, to) in windows.map(|(from, to)| (from.map(Duration::from_nanos), to.map(Duration::from_nanos))) {
+            let options = EventsOptions { from, to, ..EventsOptions::default() };
+            let mut lines = Vec::new();
+            let listed = list(&trace, &options, &mut lines).unwrap();
+            let mut number = Vec::new();
+            let counted = list(&trace, &EventsOptions { count: true, ..options }, &mut number).unwrap();
+
+            assert_eq!(counted, listed, "{from:?} to {to:?}");
+            assert_eq!(number, format!("{}\n", lines.iter().filter(|&&byte| byte == b'\n').count()).into_bytes());
+        }
     }
 
     #[test]

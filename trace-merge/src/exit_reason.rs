@@ -39,6 +39,17 @@ impl ExitReason {
         }
     }
 
+    /// Whether the guest had nothing to do: it executed `hlt`.
+    #[must_use]
+    pub const fn is_halt(&self) -> bool {
+        match self.numbering {
+            ExitNumbering::Vmx => self.number & VMX_BASIC == 12,
+            ExitNumbering::Svm => matches!(self.number, 0x78 | 0xa6),
+            ExitNumbering::Kvm => self.number == 5,
+            ExitNumbering::Unknown => false,
+        }
+    }
+
     /// The reason's name without its prefix, in lower case; its number in hexadecimal where it has none.
     #[must_use]
     pub fn name(&self) -> String {
@@ -237,6 +248,21 @@ mod tests {
         assert_eq!(name(ExitNumbering::Svm, 0x400), "nested_page_fault");
         assert_eq!(name(ExitNumbering::Kvm, 6), "mmio");
         assert_eq!(name(ExitNumbering::Unknown, 48), "0x30");
+    }
+
+    #[test]
+    fn halts_are_known_by_their_names() {
+        let is_named_so = |&numbering: &ExitNumbering| {
+            (0..0x500)
+                .map(|number| ExitReason { numbering, number })
+                .all(|reason| reason.is_halt() == reason.name().ends_with("hlt"))
+        };
+
+        assert!(
+            [ExitNumbering::Vmx, ExitNumbering::Svm, ExitNumbering::Kvm, ExitNumbering::Unknown]
+                .iter()
+                .all(is_named_so)
+        );
     }
 
     #[test]

@@ -1,30 +1,39 @@
-//! `strata merge`: two recordings become one, on the clock of the first. Recordings whose clocks are the same are put
+//! `strata merge`: several recordings become one, on the clock of the first. Recordings whose clocks are the same are put
 //! together as they are; for others the relation comes from matched events, with a bound.
+//!
+//! - Recordings of different runs on one host (the same boot, the same counter) keep their VMs apart by name and share the
+//!   host: their host-kernel layers become one, see [`shared_host`].
+//! - Parts of one recording, which have the same clock and no layer in common, are put together.
+//! - All others are of different hosts: the later ones' layers go into folders of their own.
 
 use crate::clock::{Clock, ClockEpoch, NS_PER_SECOND};
 use crate::match_rule::{MatchError, MatchRule};
-use crate::reader::{Damage, ReadError, Trace, TraceLayer};
-use crate::session::{Layer, Session, SessionError, Vm};
+use crate::reader::{Damage, ReadError, Stream, StreamRecords, Trace, TraceLayer};
+use crate::session::{Layer, LayerKind, Missing, Session, SessionError, Vm};
 use crate::writer::{LayerWriter, NewLayer, WriteError};
 use clock_sync::convex_hull::{ClockRelation, HullError};
+use shared_ring::consumer::Lost;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 use uuid::Uuid;
 
-/// Folder for the second recording's layers when the first has the same ones.
-const SECOND: &str = "second";
+mod shared_host;
 
-/// Why two recordings were not merged.
+/// Why recordings were not merged.
 #[derive(Debug, Error)]
 pub enum JoinError {
     /// One cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
+    /// Rules relate two clocks, not more.
+    #[error("--match relates the clocks of two traces, not of {0}: merge two first, then their result with the next")]
+    RulesForMany(usize),
     /// Their clocks differ and no rule relates them.
     #[error(
-        "the two traces have different clocks: say which events belong together, as in --match 'net:send before \
+        "the traces have different clocks (they were not recorded since one boot of one host): say which events belong together, as in --match 'net:send before \
              net:receive by seq' --match 'net:receive after net:send by seq'"
     )]
     NoRule,
@@ -60,7 +69,7 @@ pub enum JoinError {
     Session(#[from] SessionError),
 }
 
-/// How two recordings were merged.
+/// How recordings were merged.
 #[derive(Clone, Debug)]
 pub struct Joined {
     /// What the result's `session.json` says.
@@ -69,56 +78,88 @@ pub struct Joined {
     pub relation: Option<ClockRelation>,
     /// Largest error of that relation over the second recording, ns.
     pub relation_bound_ns: u64,
-    /// What of the two could not be read and is not in the result.
+    /// Events of the host's kernel that several recordings had and the result has once.
+    pub shared_host_events: u64,
+    /// What of the recordings could not be read and is not in the result.
     pub damage: Damage,
 }
 
-/// Merges the recordings in `first` and `second` into the new folder `out`.
+/// Merges the recordings in `first` and `others` into the new folder `out`.
 ///
 /// # Errors
 /// When they cannot be read or related, or `out` cannot be written. Nothing is written before the clocks are related.
-pub fn join(first: &Path, second: &Path, rules: &[MatchRule], out: &Path) -> Result<Joined, JoinError> {
-    let (first, second) = (Trace::open(first)?, Trace::open(second)?);
-    let relation = relate(&first, &second, rules)?;
-    let relation_bound_ns = match &relation {
-        Some(relation) => {
-            let (begin, end) = span(&second);
+pub fn join(first: &Path, others: &[PathBuf], rules: &[MatchRule], out: &Path) -> Result<Joined, JoinError> {
+    let first = Trace::open(first)?;
+    let others: Vec<Trace> = others.iter().map(|dir| Trace::open(dir)).collect::<Result<_, _>>()?;
+    if !rules.is_empty() && others.len() != 1 {
+        return Err(JoinError::RulesForMany(others.len() + 1));
+    }
+    let mut relation = None;
+    for other in &others {
+        relation = relate(&first, other, rules)?;
+    }
+    let relation_bound_ns = match (&relation, others.last()) {
+        (Some(relation), Some(second)) => {
+            let (begin, end) = span(second);
             first.clock().ticks_to_ns(relation.bound_over(begin, end)).saturating_add(1)
         }
-        None => 0,
+        _ => 0,
     };
     create(out)?;
-    let mut session = combined(&first, &second, relation.as_ref(), relation_bound_ns);
-    let collides = collide(&first, &second);
-    if collides {
-        let host = second.session().host.hostname.clone();
-        for vm in &mut session.vms[first.session().vms.len()..] {
-            vm.host = Some(if host.is_empty() { SECOND.into() } else { host.clone() });
-        }
+    let mut session = Session { layers: Vec::new(), ..first.session().clone() };
+    let mut taken = paths(&first);
+    let mut placed = vec![(&first, Place::default())];
+    for other in &others {
+        let place = Place::of(other, &first, &session, &taken, placed.len(), relation.is_some());
+        session = combined(session, other, &place, relation.as_ref(), relation_bound_ns);
+        taken.extend(paths(other));
+        placed.push((other, place));
     }
-    let mut damage = Damage::default();
-    for layer in first.layers() {
-        let (copied, missed) = copy(layer, out, "", &session, |time| time)?;
-        session.layers.push(copied);
-        damage = damage.plus(&missed);
-    }
-    for layer in second.layers() {
-        let folder = if collides { SECOND } else { "" };
-        let map = |time| relation.as_ref().map_or(time, |relation| relation.reference_at(time));
-        let (mut copied, missed) = copy(layer, out, folder, &session, map)?;
-        if collides {
-            copied.host = session.vms.last().and_then(|vm| vm.host.clone()).or_else(|| Some(SECOND.into()));
-        }
-        session.layers.push(copied);
-        damage = damage.plus(&missed);
-    }
-    session.save(out)?;
-    Ok(Joined { session, relation, relation_bound_ns, damage })
+    copy_all(&placed, session, relation, relation_bound_ns, out)
 }
 
+/// Copies the layers of all recordings to their places and describes the result.
+fn copy_all(
+    placed: &[(&Trace, Place)],
+    mut session: Session,
+    relation: Option<ClockRelation>,
+    relation_bound_ns: u64,
+    out: &Path,
+) -> Result<Joined, JoinError> {
+    let mut damage = Damage::default();
+    let of_shared_host: Vec<&TraceLayer> = placed
+        .iter()
+        .filter(|(_, place)| place.folder.is_empty())
+        .flat_map(|(trace, _)| trace.layers_of(LayerKind::HostKernel))
+        .filter(|layer| layer.description.host.is_none())
+        .collect();
+    let shares_host = of_shared_host.len() > 1;
+    let mut shared_host_events = 0;
+    if shares_host {
+        let shared = shared_host::copy(&of_shared_host, out, &session)?;
+        session.layers.push(shared.layer);
+        (shared_host_events, damage) = (shared.duplicates, shared.damage);
+    }
+    for (number, (trace, place)) in placed.iter().enumerate() {
+        let foreign = relation.as_ref().filter(|_| number > 0);
+        let map = |time| foreign.map_or(time, |relation| relation.reference_at(time));
+        for layer in trace.layers() {
+            if shares_host && of_shared_host.iter().any(|shared| std::ptr::eq(*shared, layer)) {
+                continue;
+            }
+            let (copied, missed) = copy(layer, place, out, &session, map)?;
+            session.layers.push(copied);
+            damage = damage.plus(&missed);
+        }
+    }
+    session.save(out)?;
+    Ok(Joined { session, relation, relation_bound_ns, shared_host_events, damage })
+}
+
+/// How the clock of `second` relates to that of `first`; `None` when they are the same.
 fn relate(first: &Trace, second: &Trace, rules: &[MatchRule]) -> Result<Option<ClockRelation>, JoinError> {
     if rules.is_empty() {
-        return if first.clock().uuid == second.clock().uuid { Ok(None) } else { Err(JoinError::NoRule) };
+        return if first.session().shares_clock_with(second.session()) { Ok(None) } else { Err(JoinError::NoRule) };
     }
     let mut pairs = Vec::new();
     for rule in rules {
@@ -146,48 +187,120 @@ fn create(out: &Path) -> Result<(), JoinError> {
     }
 }
 
-/// Whether both have a layer of the same place: then they are of two machines.
-fn collide(first: &Trace, second: &Trace) -> bool {
-    let place = |layer: &TraceLayer| layer.description.path.clone();
-    first.layers().iter().any(|layer| second.layers().iter().any(|other| place(layer) == place(other)))
+/// Where the layers of a recording go, and what its VMs are called in the result.
+#[derive(Clone, Debug, Default)]
+struct Place {
+    /// Folder for its layers; empty when they lie where they were.
+    folder: String,
+    /// Names that change.
+    names: BTreeMap<String, String>,
+    /// The host, when it is another one than the first's.
+    host: Option<String>,
+    /// Whether it is another run on the first's host.
+    is_other_run: bool,
 }
 
-/// The description of both, without layers.
-fn combined(first: &Trace, second: &Trace, relation: Option<&ClockRelation>, relation_bound_ns: u64) -> Session {
-    let (one, two) = (first.session(), second.session());
-    let collides = collide(first, second);
+impl Place {
+    /// The place of `trace`, the `number`th after the first, beside what is in `session`, whose layers lie at `taken`.
+    fn of(
+        trace: &Trace,
+        first: &Trace,
+        session: &Session,
+        taken: &BTreeSet<String>,
+        number: usize,
+        has_foreign_clock: bool,
+    ) -> Self {
+        let is_other_run = !has_foreign_clock
+            && trace.clock().uuid != first.clock().uuid
+            && trace.session().shares_clock_with(first.session());
+        let collides = !paths(trace).is_disjoint(taken);
+        if !is_other_run && !collides {
+            return Self::default();
+        }
+        let mut used: BTreeSet<&str> = session.vms.iter().map(|vm| vm.name.as_str()).collect();
+        let of_layers = trace.layers().iter().filter_map(|layer| layer.description.vm.as_deref());
+        let vms: BTreeSet<&str> = trace.session().vms.iter().map(|vm| vm.name.as_str()).chain(of_layers).collect();
+        used.extend(session.layers.iter().filter_map(|layer| layer.vm.as_deref()));
+        let mut names = BTreeMap::new();
+        for &vm in &vms {
+            let free = |name: &String| !used.contains(name.as_str()) && (name == vm || !vms.contains(name.as_str()));
+            let numbered = (2..).map(|number: u64| format!("{vm}-{number}"));
+            if let Some(name) = std::iter::once(vm.to_owned()).chain(numbered).find(free).filter(|name| name != vm) {
+                names.insert(vm.to_owned(), name);
+            }
+        }
+        if is_other_run {
+            return Self { names, is_other_run, ..Self::default() };
+        }
+        let folder = format!("trace-{}", number + 1);
+        let host = Some(&trace.session().host.hostname).filter(|host| !host.is_empty()).cloned();
+        Self { host: Some(host.unwrap_or_else(|| folder.clone())), folder, names, is_other_run }
+    }
+
+    /// What the VM `name` is called in the result.
+    fn name(&self, name: &str) -> String {
+        self.names.get(name).map_or(name, String::as_str).to_owned()
+    }
+}
+
+/// Where the layers of a recording lie.
+fn paths(trace: &Trace) -> BTreeSet<String> {
+    trace.layers().iter().map(|layer| layer.description.path.clone()).collect()
+}
+
+/// The description `one` with what `other`, placed at `place`, adds to it, but for the layers.
+fn combined(
+    one: Session,
+    other: &Trace,
+    place: &Place,
+    relation: Option<&ClockRelation>,
+    relation_bound_ns: u64,
+) -> Session {
+    let two = other.session();
     let mut vms = one.vms.clone();
+    let lacks_host_kernel = other.layers_of(LayerKind::HostKernel).next().is_none();
     for vm in &two.vms {
-        if collides {
-            vms.push(Vm { name: format!("{}-{SECOND}", vm.name), ..vm.clone() });
-        } else if one.vm(&vm.name).is_none() {
-            vms.push(vm.clone());
+        let name = place.name(&vm.name);
+        if one.vm(&name).is_none() {
+            let host = place.host.clone().or_else(|| vm.host.clone());
+            let outside_host_kernel = vm.outside_host_kernel || (place.is_other_run && lacks_host_kernel);
+            vms.push(Vm { name, host, outside_host_kernel, ..vm.clone() });
         }
     }
+    let names: Vec<String> = two.vms.iter().map(|vm| place.name(&vm.name)).collect();
     let mut missing = one.missing.clone();
-    missing.extend(two.missing.iter().filter(|layer| !one.missing.contains(layer)).cloned());
+    for layer in &two.missing {
+        // Of another run it has to be said whose layer is missing: the first one's may be there.
+        let layer = if place.is_other_run {
+            Missing { reason: format!("of {}: {}", names.join(", "), layer.reason), ..layer.clone() }
+        } else {
+            layer.clone()
+        };
+        if !missing.contains(&layer) {
+            missing.push(layer);
+        }
+    }
     let outcome = match (&one.outcome, &two.outcome) {
         (Some(one), Some(two)) if one == two => Some(one.clone()),
         (Some(one), Some(two)) => Some(format!("{one}; {two}")),
         _ => None,
     };
-    Session {
-        clock: combined_clock(&one.clock, &two.clock, relation, relation_bound_ns),
-        vms,
-        layers: Vec::new(),
-        missing,
-        outcome,
-        ..one.clone()
-    }
+    let mut clock = two.clock.clone();
+    clock.epochs.iter_mut().for_each(|epoch| epoch.vm = place.name(&epoch.vm));
+    clock.vcpus.iter_mut().for_each(|relation| relation.vm = place.name(&relation.vm));
+    let clock = combined_clock(&one.clock, &clock, relation, relation_bound_ns);
+    Session { clock, vms, missing, outcome, ..one }
 }
 
 fn combined_clock(one: &Clock, two: &Clock, relation: Option<&ClockRelation>, relation_bound_ns: u64) -> Clock {
     let mut epochs = one.epochs.clone();
+    let mut vcpus = one.vcpus.clone();
+    vcpus.extend(two.vcpus.iter().filter(|relation| !one.vcpus.contains(relation)).cloned());
     let Some(relation) = relation else {
         epochs.extend(two.epochs.iter().cloned());
         let wider = if two.error_bound_ns > one.error_bound_ns { two } else { one };
         let (error_bound_ns, bound_derivation) = (wider.error_bound_ns, wider.bound_derivation.clone());
-        return Clock { error_bound_ns, bound_derivation, epochs, ..one.clone() };
+        return Clock { error_bound_ns, bound_derivation, vcpus, epochs, ..one.clone() };
     };
     let rates = relation.rates();
     epochs.extend(two.epochs.iter().map(|epoch| ClockEpoch {
@@ -214,6 +327,7 @@ fn combined_clock(one: &Clock, two: &Clock, relation: Option<&ClockRelation>, re
             ppm(rates.least),
             ppm(rates.most),
         ),
+        vcpus,
         epochs,
         ..one.clone()
     }
@@ -225,43 +339,70 @@ fn one_per(one: &Clock, two: &Clock) -> f64 {
     one.frequency_hz.max(1) as f64 / two.frequency_hz.clamp(1, u64::MAX / NS_PER_SECOND) as f64
 }
 
-/// Copies the records of `layer` into `out`/`folder`, with their times mapped.
+/// Copies the records of `layer` to its place in `out`, with their times mapped.
 fn copy(
     layer: &TraceLayer,
+    place: &Place,
     out: &Path,
-    folder: &str,
     session: &Session,
     map: impl Fn(u64) -> u64,
 ) -> Result<(Layer, Damage), JoinError> {
     let description = &layer.description;
-    let vm = description.vm.as_ref().map(|vm| if folder.is_empty() { vm.clone() } else { format!("{vm}-{SECOND}") });
     let new = NewLayer {
         kind: description.kind,
-        vm,
+        vm: description.vm.as_deref().map(|vm| place.name(vm)),
         process: description.process.clone(),
         packet_size: description.packet_size,
     };
-    let root = out.join(folder);
-    let mut writer = LayerWriter::create(&root, session, new)?;
+    let folder = [place.folder.as_str(), folder_of(description)];
+    let folder = folder.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/");
+    let mut writer = LayerWriter::create(&out.join(&folder), session, new)?;
     writer.add_events(&description.events)?;
     let mut damage = Damage::default();
     for stream in &layer.streams {
         let cpu = stream.description.cpu_id;
         let mut records = layer.records(stream);
-        for record in records.by_ref() {
+        let (mut packet, mut counts, mut before) = (None, records.tail(), records.tail());
+        while let Some(record) = records.next() {
+            if packet != Some(record.packet) {
+                (packet, before, counts) = (Some(record.packet), counts, records.tail());
+            }
+            if record.after_gap {
+                // What was lost stays where it was: see `StreamRecord::after_gap`.
+                let known = if description.kind == LayerKind::HostKernel { counts } else { before };
+                writer.set_loss(cpu, known.lost, known.rejected_bytes, stream.description.corrupt);
+                writer.add_lost(cpu, 0);
+            }
             writer.record(cpu, map(record.time), record.schema.description().id, record.payload)?;
         }
         damage = damage.plus(&records.damage());
-        let tail = records.tail();
-        let of_session = stream.description.lost;
-        let lost = if of_session.total() > tail.lost.total() { of_session } else { tail.lost };
-        let rejected = stream.description.rejected_bytes.max(tail.rejected_bytes);
+        let (lost, rejected) = losses(stream, &records);
         writer.set_loss(cpu, lost, rejected, stream.description.corrupt);
+        writer.set_overwritten(cpu, stream.description.overwritten);
     }
     writer.flush()?;
     let mut copied = writer.layer();
+    copied.host = place.host.clone().or_else(|| description.host.clone());
     if !folder.is_empty() {
         copied.path = format!("{folder}/{}", copied.path);
     }
     Ok((copied, damage))
+}
+
+/// The folder that `layer` lies in, when that is not the recording's own: layers of other hosts have one.
+fn folder_of(layer: &Layer) -> &str {
+    let own = match layer.kind {
+        LayerKind::HostKernel => 1,
+        LayerKind::Vmm | LayerKind::GuestKernel => 2,
+        LayerKind::GuestUser => 3,
+    };
+    let mut slashes = layer.path.rmatch_indices('/').map(|(at, _)| at);
+    slashes.nth(own - 1).map_or("", |at| &layer.path[..at])
+}
+
+/// What `stream` lost and rejected in all, its `records` having been read.
+fn losses(stream: &Stream, records: &StreamRecords<'_>) -> (Lost, u64) {
+    let (of_session, tail) = (stream.description.lost, records.tail());
+    let lost = if of_session.total() > tail.lost.total() { of_session } else { tail.lost };
+    (lost, stream.description.rejected_bytes.max(tail.rejected_bytes))
 }

@@ -10,9 +10,12 @@
 
 pub mod check;
 pub mod clock;
+pub mod event_index;
 pub mod events;
 pub mod exit_reason;
+pub mod guest_tasks;
 pub mod join;
+pub mod kallsyms;
 pub mod match_rule;
 pub mod merge;
 pub mod metadata;
@@ -20,6 +23,12 @@ pub mod reader;
 pub mod report;
 pub mod schema;
 pub mod session;
+pub mod state;
+pub mod syscall_names;
+#[cfg(test)]
+mod test_trace;
 pub mod totals;
+pub mod user_symbols;
 pub mod vcpu;
+pub mod window;
 pub mod writer;

@@ -1,9 +1,6 @@
 //! One order for the records of many streams: by time, then layer, stream and position.
 
 use crate::reader::{Damage, Stream, StreamRecord, StreamRecords, TraceLayer};
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::collections::binary_heap::PeekMut;
 
 /// A record of a merge, and where it comes from.
 #[derive(Clone, Copy, Debug)]
@@ -22,8 +19,7 @@ pub struct MergedRecord<'t> {
 #[derive(Debug)]
 pub struct Merge<'t> {
     sources: Vec<Source<'t>>,
-    /// The next record of each source that has one.
-    heap: BinaryHeap<Reverse<(u64, usize)>>,
+    tree: LoserTree,
 }
 
 #[derive(Debug)]
@@ -38,17 +34,23 @@ impl<'t> Merge<'t> {
     /// All streams of `layers`, from the first record that is not before `from` ticks.
     #[must_use]
     pub fn new(layers: impl IntoIterator<Item = &'t TraceLayer>, from: u64) -> Self {
+        Self::within(layers, from, u64::MAX)
+    }
+
+    /// The records of all streams of `layers` that are neither before `from` nor after `to` ticks. Only packets that may
+    /// hold such are read.
+    #[must_use]
+    pub fn within(layers: impl IntoIterator<Item = &'t TraceLayer>, from: u64, to: u64) -> Self {
         let mut sources = Vec::new();
         for layer in layers {
             for stream in &layer.streams {
-                let mut records = layer.records(stream).starting_at(from);
+                let mut records = layer.records(stream).within(from, to);
                 let next = records.next();
                 sources.push(Source { layer, stream, records, next });
             }
         }
-        let firsts = sources.iter().enumerate();
-        let heap = firsts.filter_map(|(index, source)| Some(Reverse((source.next.as_ref()?.time, index)))).collect();
-        Self { sources, heap }
+        let tree = LoserTree::new(sources.iter().map(|source| source.next.map(|record| record.time)));
+        Self { sources, tree }
     }
 
     /// The merged streams, in the order of [`MergedRecord::source`].
@@ -66,19 +68,77 @@ impl<'t> Merge<'t> {
 impl<'t> Iterator for Merge<'t> {
     type Item = MergedRecord<'t>;
 
+    #[inline]
     fn next(&mut self) -> Option<MergedRecord<'t>> {
-        let mut top = self.heap.peek_mut()?;
-        let index = top.0.1;
+        let index = self.tree.least()?;
         let source = self.sources.get_mut(index)?;
         let following = source.records.next();
         let record = std::mem::replace(&mut source.next, following)?;
-        match following {
-            // Changes the top in place, which is one sift where a pop and a push are two.
-            Some(following) => *top = Reverse((following.time, index)),
-            None => drop(PeekMut::pop(top)),
-        }
+        self.tree.replace_least(following.map(|following| following.time));
         Some(MergedRecord { record, layer: source.layer, stream: source.stream, source: index })
     }
+}
+
+/// The least of a number of times, one of each source, found with one comparison per level of a binary tree when that
+/// one changes: half of what a heap needs.
+#[derive(Debug)]
+struct LoserTree {
+    /// The least entry of all, then for each inner node of the tree the one that is not the least of its two sides.
+    entries: Vec<Entry>,
+}
+
+/// Time, then source: earlier sources come first among equal times. [`Entry::MAX`] for a source that is at its end.
+type Entry = u128;
+
+impl LoserTree {
+    fn new(times: impl Iterator<Item = Option<u64>>) -> Self {
+        let leaves: Vec<Entry> = times.enumerate().map(|(source, time)| entry(source, time)).collect();
+        let count = leaves.len();
+        // Node n has the children 2n and 2n + 1; the leaves are nodes `count` to `2 * count - 1`.
+        let mut least = [vec![Entry::MAX; count], leaves].concat();
+        let mut entries = vec![Entry::MAX; count];
+        for node in (1..count).rev() {
+            let (left, right) = (least[2 * node], least[2 * node + 1]);
+            (least[node], entries[node]) = (left.min(right), left.max(right));
+        }
+        if let (Some(first), Some(&of_all)) = (entries.first_mut(), least.get(1)) {
+            *first = of_all;
+        }
+        Self { entries }
+    }
+
+    /// The source with the least time; `None` when all are at their end.
+    #[inline]
+    fn least(&self) -> Option<usize> {
+        self.entries.first().filter(|&&entry| entry != Entry::MAX).map(|&entry| source_of(entry))
+    }
+
+    /// Gives the source with the least time another time, `None` at its end.
+    #[inline]
+    fn replace_least(&mut self, time: Option<u64>) {
+        let Some(&least) = self.entries.first() else { return };
+        let source = source_of(least);
+        let mut contender = entry(source, time);
+        let mut node = (self.entries.len() + source) / 2;
+        while node > 0 {
+            let loser = self.entries[node];
+            (contender, self.entries[node]) = (contender.min(loser), contender.max(loser));
+            node /= 2;
+        }
+        self.entries[0] = contender;
+    }
+}
+
+#[inline]
+fn entry(source: usize, time: Option<u64>) -> Entry {
+    time.map_or(Entry::MAX, |time| Entry::from(time) << 32 | source as Entry)
+}
+
+/// The source of an entry that is not [`Entry::MAX`].
+#[inline]
+#[allow(clippy::cast_possible_truncation, reason = "the low 32 bits are the source's number; there are fewer streams")]
+const fn source_of(entry: Entry) -> usize {
+    (entry & 0xffff_ffff) as usize
 }
 
 #[cfg(test)]

@@ -3,16 +3,21 @@
 #![allow(unsafe_code)] // Streams are memory-mapped files.
 
 use crate::clock::Clock;
-use crate::schema::{Schema, Schemas};
+use crate::schema::Schemas;
 use crate::session::{Layer, LayerKind, Session, SessionError, StreamDescription};
-use memmap2::Mmap;
+use memmap2::{Mmap, UncheckedAdvice};
 use shared_ring::consumer::Lost;
-use shared_ring::layout::{CTF_MAGIC, PACKET_HEADER_SIZE, PacketHeader, padded};
-use shared_ring::packet::{Records, read_header};
+use shared_ring::layout::{CTF_MAGIC, PACKET_HEADER_SIZE, PacketHeader};
+use shared_ring::packet::read_header;
 use std::fs::{self, File};
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
+
+mod records;
+
+pub use records::{StreamRecord, StreamRecords, Tail};
 
 /// Why a recording cannot be read.
 #[derive(Debug, Error)]
@@ -90,9 +95,13 @@ impl Damage {
     }
 }
 
+const NO_DAMAGE: Damage =
+    Damage { packets: 0, missing_packets: 0, bytes: 0, records: 0, truncated_bytes: 0, missing_records: 0 };
+
 /// A recording, opened.
 #[derive(Debug)]
 pub struct Trace {
+    folder: PathBuf,
     session: Session,
     layers: Vec<TraceLayer>,
 }
@@ -116,6 +125,9 @@ pub struct Stream {
     pub description: StreamDescription,
     /// Whether `session.json` says that the stream holds records, but its file is empty or not there.
     pub absent: bool,
+    /// Whether loss that a packet counts lies behind the packet. A ring is found full when a packet is to be opened; of
+    /// loss in the host's kernel one learns with the records after it.
+    loss_lies_behind: bool,
     /// `None` for an empty or absent file, which cannot be mapped.
     map: Option<Mmap>,
     packet_size: usize,
@@ -138,7 +150,13 @@ impl Trace {
             let key = |layer: &TraceLayer| (layer.description.kind, layer.description.path.clone());
             key(left).cmp(&key(right))
         });
-        Ok(Self { session, layers })
+        Ok(Self { folder: dir.into(), session, layers })
+    }
+
+    /// Its folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// What `session.json` says.
@@ -190,20 +208,8 @@ impl TraceLayer {
 
     /// The records of `stream`, which is one of this layer's.
     #[must_use]
-    pub const fn records<'t>(&'t self, stream: &'t Stream) -> StreamRecords<'t> {
-        StreamRecords {
-            stream,
-            schemas: &self.schemas,
-            next_packet: 0,
-            current: None,
-            from: 0,
-            sequence: None,
-            skipped: 0,
-            tail: Tail::EMPTY,
-            read: 0,
-            passed_over: false,
-            damage: NO_DAMAGE,
-        }
+    pub fn records<'t>(&'t self, stream: &'t Stream) -> StreamRecords<'t> {
+        StreamRecords::new(stream, &self.schemas)
     }
 }
 
@@ -239,16 +245,75 @@ impl Stream {
         };
         let absent = map.is_none() && description.records > 0;
         let packet_size = usize::try_from(layer.packet_size).unwrap_or(usize::MAX);
-        Ok(Self { description, absent, map, packet_size, uuid: layer.uuid.into_bytes() })
+        let loss_lies_behind = layer.kind != LayerKind::HostKernel;
+        Ok(Self { description, absent, loss_lies_behind, map, packet_size, uuid: layer.uuid.into_bytes() })
     }
 
     fn bytes(&self) -> &[u8] {
         self.map.as_deref().unwrap_or_default()
     }
 
-    /// Number of packets that the file has room for.
-    const fn packets_in(&self, bytes: usize) -> usize {
-        bytes / self.packet_size
+    /// Number of whole packets in the file, readable or not.
+    #[must_use]
+    pub fn packets(&self) -> usize {
+        self.bytes().len() / self.packet_size
+    }
+
+    /// The packets that may hold records of the times `from..=to`, ticks. Looks at the headers of a few packets, as
+    /// many as the number of packets has binary digits: times do not decrease within a stream, so that the packets are
+    /// their own index. Damaged packets beside the first or last one of that time are taken in.
+    #[must_use]
+    pub fn packets_within(&self, from: u64, to: u64) -> Range<usize> {
+        let packets = self.packets();
+        let first = if from == 0 { 0 } else { self.partition_point(0..packets, |header| header.time_end < from) };
+        if to == u64::MAX {
+            return first..packets;
+        }
+        let last = self.partition_point(first..packets, |header| header.time_begin <= to);
+        let damaged = (last..packets).take_while(|&index| self.packet(index).is_none()).count();
+        first..last + damaged
+    }
+
+    /// The end of those packets at the beginning of `within` for which `is_before` holds, found by bisection. It lies
+    /// right behind a packet for which it holds, or at the beginning of `within`.
+    fn partition_point(&self, within: Range<usize>, is_before: impl Fn(&PacketHeader) -> bool) -> usize {
+        let Range { mut start, mut end } = within;
+        while start < end {
+            let middle = start + (end - start) / 2;
+            // Of damaged packets nothing is known: the next one that can be believed decides.
+            let known = (middle..end).find_map(|index| Some((index, self.packet(index)?.1)));
+            match known {
+                Some((index, header)) if is_before(&header) => start = index + 1,
+                _ => end = middle,
+            }
+        }
+        start
+    }
+
+    /// `damage` of the packets `packets`, in which `read` records were, completed by what is in no packet.
+    pub(crate) fn with_missing(&self, damage: Damage, packets: &Range<usize>, read: u64) -> Damage {
+        let (whole, to_the_end) = (*packets == (0..self.packets()), packets.end == self.packets());
+        // A running recorder's description lags behind, never ahead.
+        let missing_records = if whole { self.description.records.saturating_sub(read) } else { 0 };
+        let truncated_bytes = if to_the_end { (self.bytes().len() % self.packet_size) as u64 } else { 0 };
+        Damage { truncated_bytes, missing_records, ..damage }
+    }
+
+    /// Lets go of the memory that the bytes `range` of the file take in this process. They stay readable.
+    fn release(&self, range: Range<usize>) {
+        let Some(map) = &self.map else { return };
+        // SAFETY: the mapping is shared and read-only, so that its pages hold nothing but what the file holds: whoever
+        // reads them after this gets the same bytes from the file again.
+        let released = unsafe {
+            map.unchecked_advise_range(UncheckedAdvice::DontNeed, range.start, range.end.saturating_sub(range.start))
+        };
+        // A kernel that refuses leaves the memory taken, which harms nothing.
+        let _ = released;
+    }
+
+    /// The headers of the packets that can be believed, with their indices in the file, in its order.
+    pub fn headers(&self) -> impl Iterator<Item = (usize, PacketHeader)> {
+        (0..self.packets()).filter_map(|index| Some((index, self.packet(index)?.1)))
     }
 
     /// The `index`th packet of the file and its header; `None` when it is no packet of this stream.
@@ -282,161 +347,8 @@ fn map_file(path: &Path) -> io::Result<Option<Mmap>> {
     unsafe { Mmap::map(&file) }.map(Some)
 }
 
-/// A record of a stream whose type is known and whose payload fits it.
-#[derive(Clone, Copy, Debug)]
-pub struct StreamRecord<'t> {
-    /// Time, trace clock ticks.
-    pub time: u64,
-    /// Its event type.
-    pub schema: &'t Schema,
-    /// Its payload.
-    pub payload: &'t [u8],
-    /// Index in the file of the packet that holds it.
-    pub packet: usize,
-}
-
-/// What the header of the last packet that was read says about the stream up to there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tail {
-    /// Records lost, by reason.
-    pub lost: Lost,
-    /// Bytes that the recorder could not accept.
-    pub rejected_bytes: u64,
-    /// Packets read.
-    pub packets: u64,
-    /// Bytes in use in them, headers included.
-    pub content_bytes: u64,
-}
-
-impl Tail {
-    const EMPTY: Self =
-        Self { lost: Lost { full: 0, wrapped: 0, too_large: 0 }, rejected_bytes: 0, packets: 0, content_bytes: 0 };
-}
-
-const NO_DAMAGE: Damage =
-    Damage { packets: 0, missing_packets: 0, bytes: 0, records: 0, truncated_bytes: 0, missing_records: 0 };
-
-/// Walks the records of a stream in the order of the file, in constant memory.
-#[derive(Clone, Debug)]
-pub struct StreamRecords<'t> {
-    stream: &'t Stream,
-    schemas: &'t Schemas,
-    next_packet: usize,
-    current: Option<CurrentPacket<'t>>,
-    from: u64,
-    /// Sequence number of the last packet that was read.
-    sequence: Option<u64>,
-    /// Damaged packets since then.
-    skipped: u64,
-    tail: Tail,
-    /// Records read.
-    read: u64,
-    /// Whether packets were not looked into, so that `read` is not all.
-    passed_over: bool,
-    damage: Damage,
-}
-
-#[derive(Clone, Debug)]
-struct CurrentPacket<'t> {
-    records: Records<'t>,
-    /// Bytes in use, the last record's padding included.
-    content: usize,
-    index: usize,
-}
-
-impl<'t> StreamRecords<'t> {
-    /// Leaves out records before `from` ticks; whole packets of them are not even looked into.
-    #[must_use]
-    pub const fn starting_at(mut self, from: u64) -> Self {
-        self.from = from;
-        self
-    }
-
-    /// What could not be read so far; complete once the records are at their end.
-    #[must_use]
-    pub const fn damage(&self) -> Damage {
-        self.damage
-    }
-
-    /// What the packets read so far say.
-    #[must_use]
-    pub const fn tail(&self) -> Tail {
-        self.tail
-    }
-
-    /// Enters the next packet that can be believed; `false` at the end of the file.
-    fn enter_packet(&mut self) -> bool {
-        let bytes = self.stream.bytes().len();
-        while self.next_packet < self.stream.packets_in(bytes) {
-            let index = self.next_packet;
-            self.next_packet += 1;
-            let Some((packet, header)) = self.stream.packet(index) else {
-                self.damage.packets += 1;
-                self.skipped += 1;
-                continue;
-            };
-            self.note(&header);
-            if header.time_end < self.from {
-                self.passed_over = true;
-                continue;
-            }
-            let content = padded(usize::try_from(header.content_size.div_ceil(8)).unwrap_or(0));
-            let records = Records::new(packet, content, header.time_begin);
-            self.current = Some(CurrentPacket { records, content: content.min(packet.len()), index });
-            return true;
-        }
-        self.damage.truncated_bytes = (bytes % self.stream.packet_size) as u64;
-        if !self.passed_over {
-            // A running recorder's description lags behind, never ahead.
-            self.damage.missing_records = self.stream.description.records.saturating_sub(self.read);
-        }
-        false
-    }
-
-    fn note(&mut self, header: &PacketHeader) {
-        let expected = self.sequence.map_or(0, |last| last.saturating_add(1)).saturating_add(self.skipped);
-        // A number that went back counts as one packet out of place.
-        let gap = header.sequence.checked_sub(expected).unwrap_or(1);
-        self.damage.missing_packets = self.damage.missing_packets.saturating_add(gap);
-        (self.sequence, self.skipped) = (Some(header.sequence), 0);
-        self.tail.packets += 1;
-        self.tail.content_bytes += header.content_size.div_ceil(8);
-        self.tail.rejected_bytes = header.rejected_bytes;
-        self.tail.lost =
-            Lost { full: header.lost_full, wrapped: header.lost_wrapped, too_large: header.lost_too_large };
-    }
-}
-
-impl<'t> Iterator for StreamRecords<'t> {
-    type Item = StreamRecord<'t>;
-
-    fn next(&mut self) -> Option<StreamRecord<'t>> {
-        loop {
-            let Some(packet) = &mut self.current else {
-                if self.enter_packet() {
-                    continue;
-                }
-                return None;
-            };
-            let Some(record) = packet.records.next() else {
-                let unread = packet.content.saturating_sub(packet.records.offset());
-                self.damage.bytes = self.damage.bytes.saturating_add(unread as u64);
-                self.current = None;
-                continue;
-            };
-            let index = packet.index;
-            self.read += 1;
-            match self.schemas.get(record.id).filter(|schema| schema.accepts(record.payload)) {
-                Some(_) if record.time < self.from => {}
-                Some(schema) => {
-                    return Some(StreamRecord { time: record.time, schema, payload: record.payload, packet: index });
-                }
-                None => self.damage.records += 1,
-            }
-        }
-    }
-}
-
+#[cfg(test)]
+mod gap_tests;
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -454,20 +366,30 @@ pub(crate) mod tests {
         EventDescription { id, class: 0, name: name.into(), fields: fields.iter().map(field).collect() }
     }
 
-    /// A recording of one guest-kernel stream of three packets, 600 records at ticks 1000, 1001, …
-    fn recording() -> (TempDir, PathBuf) {
-        let dir = TempDir::new().unwrap();
-        let new =
-            NewLayer { kind: LayerKind::GuestKernel, vm: Some("vm0".into()), process: None, packet_size: SIZE as u64 };
+    /// A recording of one guest-kernel stream in `dir`: its file. Each record holds its number.
+    fn write(dir: &TempDir, times: &[u64], packet_size: usize) -> PathBuf {
+        let packet_size = packet_size as u64;
+        let new = NewLayer { kind: LayerKind::GuestKernel, vm: Some("vm0".into()), process: None, packet_size };
         let mut layer = LayerWriter::create(dir.path(), &session(), new).unwrap();
         layer.add_events(&[event(1, "test:tick", &["number"])]).unwrap();
-        for number in 0..600_u32 {
-            layer.record(0, 1000 + u64::from(number), 1, &number.to_le_bytes()).unwrap();
+        for (number, &time) in (0_u32..).zip(times) {
+            layer.record(0, time, 1, &number.to_le_bytes()).unwrap();
         }
         layer.flush().unwrap();
         Session { layers: vec![layer.layer()], ..session() }.save(dir.path()).unwrap();
-        let stream = dir.path().join("vm0/guest-kernel/stream_0");
+        dir.path().join("vm0/guest-kernel/stream_0")
+    }
+
+    /// A recording of one guest-kernel stream of three packets, 600 records at ticks 1000, 1001, …
+    fn recording() -> (TempDir, PathBuf) {
+        let dir = TempDir::new().unwrap();
+        let stream = write(&dir, &(1000..1600).collect::<Vec<_>>(), SIZE);
         (dir, stream)
+    }
+
+    /// A stream of 64 full packets of 248 records each, at ticks 0, 1, …
+    fn long_recording(dir: &TempDir) -> PathBuf {
+        write(dir, &(0..64 * 248).collect::<Vec<_>>(), SIZE)
     }
 
     fn read(dir: &TempDir) -> (Vec<u64>, Damage) {
@@ -593,8 +515,82 @@ pub(crate) mod tests {
         assert_eq!(trace.start(), Some(1000));
     }
 
+    #[test]
+    fn packets_outside_the_window_are_not_looked_at() {
+        let dir = TempDir::new().unwrap();
+        let stream = long_recording(&dir);
+        // All but packets 31 (the window's), the one after it, and those that bisecting 64 packets for it meets.
+        let kept = [31, 32, 16, 48, 24, 28, 30, 40, 36, 34, 33];
+        change(&stream, |bytes| {
+            let packets = bytes.chunks_mut(SIZE).enumerate().filter(|(index, _)| !kept.contains(index));
+            packets.for_each(|(_, packet)| packet.fill(0xff));
+        });
+        let trace = Trace::open(dir.path()).unwrap();
+        let layer = &trace.layers()[0];
+
+        let mut records = layer.records(&layer.streams[0]).within(31 * 248, 31 * 248 + 9);
+
+        assert_eq!(records.by_ref().map(|record| record.time).collect::<Vec<_>>(), (7688..7698).collect::<Vec<_>>());
+        assert_eq!((records.damage(), records.tail().packets), (Damage::default(), 1));
+    }
+
+    #[test]
+    fn window_beside_damaged_packets_takes_them_in() {
+        let dir = TempDir::new().unwrap();
+        let stream = long_recording(&dir);
+        change(&stream, |bytes| [29, 30, 33].iter().for_each(|packet| bytes[packet * SIZE] ^= 1));
+        let trace = Trace::open(dir.path()).unwrap();
+        let stream = &trace.layers()[0].streams[0];
+
+        let mut records = trace.layers()[0].records(stream).within(31 * 248, 33 * 248 - 1);
+
+        assert_eq!((stream.packets(), stream.packets_within(31 * 248, 33 * 248 - 1)), (64, 29..34));
+        assert_eq!((records.by_ref().count(), records.damage()), (2 * 248, Damage { packets: 3, ..Damage::default() }));
+    }
+
+    #[test]
+    fn parts_of_a_damaged_stream_have_the_damage_of_the_whole() {
+        let dir = TempDir::new().unwrap();
+        let stream = long_recording(&dir);
+        change(&stream, |bytes| {
+            bytes.drain(40 * SIZE..42 * SIZE);
+            [9, 10, 11, 20].iter().for_each(|packet| bytes[packet * SIZE] ^= 1);
+            bytes.truncate(60 * SIZE + 77);
+        });
+        let trace = Trace::open(dir.path()).unwrap();
+        let (layer, stream) = (&trace.layers()[0], &trace.layers()[0].streams[0]);
+        let mut whole = layer.records(stream);
+        let count = whole.by_ref().count();
+
+        let parts = [0..10, 10..11, 11..20, 20..21, 21..40, 40..60];
+        let parts = parts.map(|packets| {
+            let mut records = layer.records(stream).of_packets(packets, 0);
+            (records.by_ref().count(), records.damage())
+        });
+
+        let sum = parts.iter().fold(Damage::default(), |sum, (_, damage)| sum.plus(damage));
+        assert_eq!(parts.iter().map(|(count, _)| count).sum::<usize>(), count);
+        assert_eq!(Damage { missing_records: whole.damage().missing_records, ..sum }, whole.damage());
+        assert_eq!((sum.packets, sum.missing_packets, sum.truncated_bytes), (4, 2, 77));
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn window_holds_what_a_filter_leaves(
+            mut times in proptest::collection::vec(0..200_u64, 0..400), from in 0..200_u64, length in 0..200_u64,
+        ) {
+            times.sort_unstable();
+            let (dir, to) = (TempDir::new().unwrap(), from + length);
+            write(&dir, &times, 256);
+            let trace = Trace::open(dir.path()).unwrap();
+            let layer = &trace.layers()[0];
+            let found = layer.streams.iter().flat_map(|stream| layer.records(stream).within(from, to));
+            let found: Vec<u64> = found.map(|record| record.time).collect();
+            times.retain(|time| (from..=to).contains(time));
+            prop_assert_eq!(found, times);
+        }
 
         #[test]
         fn arbitrary_streams_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..3 * SIZE)) {

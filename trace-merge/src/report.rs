@@ -1,23 +1,41 @@
-//! The summary of a recording: what each layer holds and lost, why and for how long vCPUs were out of the guest, what
-//! the clock is worth, and what is missing.
+//! Reports on a recording: each is computed by its own module as a value that is shown as a table for people or as
+//! JSON.
+
+pub mod distribution;
+pub mod exits;
+pub mod flows;
+pub mod functions;
+pub mod irqs;
+pub mod locks;
+#[cfg(test)]
+pub(crate) mod scenario;
+mod state_names;
+pub mod summary;
+pub mod syscalls;
+pub mod table;
+pub mod tasks;
+pub mod vcpus;
+pub mod wakeups;
+
+pub use crate::window::Window;
 
 use crate::clock::{Clock, NS_PER_SECOND};
-use crate::exit_reason::{ExitNumbering, ExitReason};
 use crate::reader::{ReadError, Trace};
-use crate::session::{LayerKind, Missing, Process, Vm};
-use crate::totals::Totals;
-use crate::vcpu::{SwitchSource, Switches, exits_by_reason};
 use serde::Serialize;
-use shared_ring::consumer::Lost;
 use std::io::{self, Write};
 use std::path::Path;
+use std::time::Duration;
 use thiserror::Error;
 
-/// How a report is shown.
+/// What is reported on, and how it is shown.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReportOptions {
     /// JSON in place of text.
     pub json: bool,
+    /// Only what is this long after the first record of the recording, or later.
+    pub from: Option<Duration>,
+    /// Only what is this long after the first record of the recording, or earlier.
+    pub to: Option<Duration>,
 }
 
 /// Why there is no report.
@@ -26,97 +44,85 @@ pub enum ReportError {
     /// The recording cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
+    /// The recording lacks what the report is made of.
+    #[error("this trace has nothing to make the report of: {missing}")]
+    Nothing {
+        /// What is missing and what to do about it.
+        missing: String,
+    },
+    /// The symbols of a kernel are in the recording and cannot be read.
+    #[error("the file kallsyms of the recording cannot be read; check its permissions")]
+    Symbols(#[source] io::Error),
+    /// There is no folder with the guest's files.
+    #[error("{}: cannot be opened; give the folder that holds the guest's root folder", .path.display())]
+    SymbolFolder {
+        /// What was given.
+        path: std::path::PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The window is empty.
+    #[error("--from is later than --to")]
+    EmptyWindow,
+    /// The parts of a time are not the whole: a defect of the report itself.
+    #[error("the parts of {of} are {parts} ticks and not its {wall}: a defect in strata; please report it")]
+    Sum {
+        /// Whose time it is.
+        of: String,
+        /// What its parts add up to, ticks.
+        parts: u64,
+        /// What it is, ticks.
+        wall: u64,
+    },
     /// The report cannot be written.
     #[error("the report cannot be written")]
     Write(#[source] io::Error),
 }
 
-/// The summary of a recording.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
-    /// Version of Strata that recorded.
-    pub strata: String,
-    /// When the recording began, RFC 3339.
-    pub started: String,
-    /// How it ended.
-    pub outcome: String,
-    /// From the first record to the last, ns.
-    pub duration_ns: u64,
-    /// The machine that recorded.
-    pub host: crate::session::Host,
-    /// The virtual machines.
-    pub vms: Vec<Vm>,
-    /// The clock of all layers.
-    pub clock: Clock,
-    /// The layers.
-    pub layers: Vec<LayerReport>,
-    /// For each VM of which it is known, its exits.
-    pub exits: Vec<ExitReport>,
-    /// The layers that are missing, and why.
-    pub missing: Vec<Missing>,
+/// A report that is ready to be shown. Its JSON is what serde makes of it.
+pub trait Report: Serialize {
+    /// Writes it for people.
+    ///
+    /// # Errors
+    /// When `out` fails.
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()>;
 }
 
-/// What a layer holds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct LayerReport {
-    /// Kind.
-    pub layer: LayerKind,
-    /// Folder.
-    pub path: String,
-    /// The process, for a user layer.
-    pub process: Option<Process>,
-    /// Number of streams.
-    pub streams: usize,
-    /// What they hold.
-    #[serde(flatten)]
-    pub totals: Totals,
-    /// Everything that is not there, in one line.
-    pub incomplete: Option<String>,
-    /// Whether a stream begins later than what it records did: its beginning was overwritten in flight-recorder mode,
-    /// or written elsewhere before this was recovered.
-    pub begins_late: bool,
+impl Window {
+    /// The window that `options` ask for: of the whole recording where they say nothing. The end is `u64::MAX` when
+    /// there is no `--to`, because only reading the recording tells when it ends.
+    ///
+    /// # Errors
+    /// When it ends before it begins.
+    pub fn of(trace: &Trace, options: &ReportOptions) -> Result<Self, ReportError> {
+        let start = trace.start().unwrap_or(0);
+        let moment = |after: Duration| {
+            let ns = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
+            start.saturating_add(trace.clock().ns_to_ticks(ns))
+        };
+        let window = Self { begin: options.from.map_or(start, moment), end: options.to.map_or(u64::MAX, moment) };
+        if window.begin <= window.end { Ok(window) } else { Err(ReportError::EmptyWindow) }
+    }
 }
 
-/// Why and for how long the vCPUs of a VM were out of the guest.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ExitReport {
-    /// Name of the VM.
-    pub vm: String,
-    /// The layer that tells.
-    pub source: SwitchSource,
-    /// All exits.
-    pub count: u64,
-    /// By reason, the one that took longest first.
-    pub reasons: Vec<ReasonReport>,
-}
-
-/// The exits for one reason.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ReasonReport {
-    /// Name.
-    pub reason: String,
-    /// Number, as the processor or KVM gives it.
-    pub number: u32,
-    /// Who gives it.
-    pub numbering: ExitNumbering,
-    /// Number of exits.
-    pub count: u64,
-    /// Time until the vCPU was in the guest again, all exits together, ns.
-    pub total_ns: u64,
-    /// The longest, ns.
-    pub max_ns: u64,
-}
-
-/// Summarises the recording in `dir` and writes the report to `out`.
+/// Makes the report that `make` computes of the recording in `dir`, and writes it to `out`. A reader that closes `out`
+/// is no error.
 ///
 /// # Errors
-/// When the recording cannot be read or `out` fails.
-pub fn run(dir: &Path, options: ReportOptions, out: &mut dyn Write) -> Result<Report, ReportError> {
-    let report = report(&Trace::open(dir)?);
+/// When the recording cannot be read, the window is empty, `make` fails, or `out` does.
+pub fn run<R: Report>(
+    dir: &Path,
+    options: &ReportOptions,
+    out: &mut dyn Write,
+    make: impl FnOnce(&Trace, Window) -> Result<R, ReportError>,
+) -> Result<R, ReportError> {
+    let trace = Trace::open(dir)?;
+    let report = make(&trace, Window::of(&trace, options)?)?;
     let written = if options.json {
         serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from).and_then(|()| writeln!(out))
     } else {
-        write_text(&report, out)
+        report.write_text(out)
     };
     match written.and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(ReportError::Write(error)),
@@ -124,251 +130,69 @@ pub fn run(dir: &Path, options: ReportOptions, out: &mut dyn Write) -> Result<Re
     }
 }
 
-/// Summarises `trace`.
+/// `ns` nanoseconds as seconds with nine decimals.
 #[must_use]
-pub fn report(trace: &Trace) -> Report {
-    let session = trace.session();
-    let layers = trace.layers().iter().map(|layer| {
-        let totals = Totals::of_layer(layer);
-        LayerReport {
-            layer: layer.description.kind,
-            path: layer.description.path.clone(),
-            process: layer.description.process.clone(),
-            streams: layer.streams.len(),
-            totals,
-            incomplete: totals.incomplete(),
-            begins_late: layer.streams.iter().any(|stream| stream.description.overwritten > 0),
-        }
-    });
-    let layers: Vec<_> = layers.collect();
-    let first = layers.iter().filter_map(|layer| layer.totals.first).min().unwrap_or(0);
-    let last = layers.iter().filter_map(|layer| layer.totals.last).max().unwrap_or(first);
-    Report {
-        strata: session.strata.clone(),
-        started: session.started.utc.clone(),
-        outcome: session.outcome_text().into(),
-        duration_ns: session.clock.ticks_to_ns(last.saturating_sub(first)),
-        host: session.host.clone(),
-        vms: session.vms.clone(),
-        clock: session.clock.clone(),
-        layers,
-        exits: session.vms.iter().filter_map(|vm| exits(trace, vm)).collect(),
-        missing: session.missing.clone(),
-    }
-}
-
-/// The exits of `vm`, as the host's kernel tells them, else as the VMM does.
-fn exits(trace: &Trace, vm: &Vm) -> Option<ExitReport> {
-    [SwitchSource::HostKernel, SwitchSource::Vmm].into_iter().find_map(|source| {
-        source.layers(trace, vm).next()?;
-        let clock = trace.clock();
-        let by_reason = exits_by_reason(Switches::new(trace, vm, source));
-        let reason = |(reason, times): (&ExitReason, &crate::vcpu::ExitTimes)| ReasonReport {
-            reason: reason.name(),
-            number: reason.number,
-            numbering: reason.numbering,
-            count: times.count,
-            total_ns: clock.ticks_to_ns(times.total),
-            max_ns: clock.ticks_to_ns(times.max),
-        };
-        let mut reasons: Vec<_> = by_reason.iter().map(reason).collect();
-        reasons.sort_by_key(|reason| std::cmp::Reverse((reason.total_ns, reason.count)));
-        let count = reasons.iter().map(|reason| reason.count).sum();
-        (count > 0).then(|| ExitReport { vm: vm.name.clone(), source, count, reasons })
-    })
-}
-
-fn write_text(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    for missing in &report.missing {
-        writeln!(out, "MISSING: the {} layer: {}", missing.layer, missing.reason)?;
-        writeln!(out, "         {}", missing.fix)?;
-    }
-    writeln!(out, "recorded by strata {} from {}, {}", report.strata, report.started, seconds(report.duration_ns))?;
-    writeln!(out, "ended:   {}", report.outcome)?;
-    let host = &report.host;
-    writeln!(out, "host:    {}, {}, KVM: {}", host.kernel, host.cpu, host.kvm)?;
-    for vm in &report.vms {
-        // The guest chose this text: nothing in it may act on a terminal.
-        let guest =
-            vm.guest.as_ref().map_or("no agent spoke".into(), |guest| guest.kernel.escape_default().to_string());
-        writeln!(out, "VM:      {}, {} vCPUs, guest kernel: {guest}", vm.name, vm.vcpus)?;
-    }
-    write_clock(&report.clock, out)?;
-    write_layers(&report.layers, out)?;
-    for exits in &report.exits {
-        write_exits(exits, out)?;
-    }
-    Ok(())
-}
-
-fn write_clock(clock: &Clock, out: &mut dyn Write) -> io::Result<()> {
-    let (frequency, bound) = (clock.frequency_hz, clock.error_bound_ns);
-    writeln!(out, "clock:   {} at {frequency} Hz, error at most {bound} ns between layers", clock.source)?;
-    writeln!(out, "         {}", clock.bound_derivation)?;
-    writeln!(out, "         UTC is known to within {} ns", clock.utc.uncertainty_ns)?;
-    for relation in &clock.vcpus {
-        let (vm, vcpu, offset, how) = (&relation.vm, relation.vcpu, relation.tsc_offset, &relation.how);
-        writeln!(out, "         {vm} vcpu {vcpu}: TSC offset {offset} ({how})")?;
-    }
-    Ok(())
-}
-
-fn write_layers(layers: &[LayerReport], out: &mut dyn Write) -> io::Result<()> {
-    let width = layers.iter().map(|layer| layer.path.len()).max().unwrap_or(0).max(5);
-    writeln!(out, "\n{:width$}  {:>10}  {:>12}  {:>7}  {:>10}", "layer", "events", "bytes", "streams", "lost")?;
-    for layer in layers {
-        let totals = &layer.totals;
-        let (events, bytes, lost) = (totals.events, totals.bytes, totals.lost.total());
-        write!(out, "{:width$}  {events:>10}  {bytes:>12}  {:>7}  {lost:>10}", layer.path, layer.streams)?;
-        match &layer.process {
-            Some(process) => writeln!(out, "  {}", process.comm.escape_default())?,
-            None => writeln!(out)?,
-        }
-    }
-    let events: u64 = layers.iter().map(|layer| layer.totals.events).sum();
-    let bytes: u64 = layers.iter().map(|layer| layer.totals.bytes).sum();
-    let streams: usize = layers.iter().map(|layer| layer.streams).sum();
-    let lost = layers.iter().map(|layer| layer.totals.lost).sum::<Lost>().total();
-    writeln!(out, "{:width$}  {events:>10}  {bytes:>12}  {streams:>7}  {lost:>10}", "all")?;
-    for layer in layers {
-        if let Some(incomplete) = &layer.incomplete {
-            writeln!(out, "INCOMPLETE: {}: {incomplete}", layer.path)?;
-        }
-        if layer.begins_late {
-            writeln!(
-                out,
-                "BEGINS LATE: {}: what came before was overwritten by the flight recorder (or written elsewhere)",
-                layer.path
-            )?;
-        }
-    }
-    Ok(())
-}
-
-fn write_exits(exits: &ExitReport, out: &mut dyn Write) -> io::Result<()> {
-    let ExitReport { vm, source, count, reasons } = exits;
-    let layer = source.layer();
-    writeln!(
-        out,
-        "\n{vm}: {count} exits (from the {layer} layer), and the time until the vCPU was in the guest again"
-    )?;
-    let width = reasons.iter().map(|reason| reason.reason.len()).max().unwrap_or(0).max(6);
-    writeln!(out, "{:width$}  {:>10}  {:>16}  {:>16}", "reason", "count", "total", "longest")?;
-    for reason in reasons {
-        let (total, max) = (seconds(reason.total_ns), seconds(reason.max_ns));
-        writeln!(out, "{:width$}  {:>10}  {total:>16}  {max:>16}", reason.reason, reason.count)?;
-    }
-    Ok(())
-}
-
-fn seconds(ns: u64) -> String {
+pub fn seconds(ns: u64) -> String {
     format!("{}.{:09} s", ns / NS_PER_SECOND, ns % NS_PER_SECOND)
+}
+
+/// `ns` nanoseconds in the unit in which they have one to three digits before the point: `ns`, `µs`, `ms` or `s`.
+#[must_use]
+pub fn duration(ns: u64) -> String {
+    let (unit, name) = match ns {
+        0..1_000 => return format!("{ns} ns"),
+        1_000..1_000_000 => (1_000, "µs"),
+        1_000_000..NS_PER_SECOND => (1_000_000, "ms"),
+        _ => (NS_PER_SECOND, "s"),
+    };
+    // Rounded down, as all times here are.
+    format!("{}.{:03} {name}", ns / unit, ns % unit * 1000 / unit)
+}
+
+/// `part` of `whole` in percent with one decimal, rounded down; `-` of nothing.
+#[must_use]
+pub fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "-".into();
+    }
+    let thousandths = u128::from(part) * 1000 / u128::from(whole);
+    format!("{}.{} %", thousandths / 10, thousandths % 10)
+}
+
+/// A moment as seconds since the first record at `start`, as `strata events` shows it.
+#[must_use]
+pub fn moment(clock: &Clock, start: u64, time: u64) -> String {
+    let ns = clock.ticks_to_ns(time.saturating_sub(start));
+    format!("{}.{:09}", ns / NS_PER_SECOND, ns % NS_PER_SECOND)
+}
+
+/// `text`, which a guest may have chosen, so that nothing in it acts on a terminal.
+#[must_use]
+pub fn harmless(text: &str) -> String {
+    text.chars()
+        .map(|character| if character.is_control() { character.escape_default().to_string() } else { character.into() })
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reader::tests::event;
-    use crate::session::tests::session;
-    use crate::session::{Guest, Session};
-    use crate::writer::{LayerWriter, NewLayer};
-    use tempfile::TempDir;
 
-    /// A VMM layer in which vCPU 0 left for I/O twice (for 500 and 1500 ticks of 0.5 ns) and for a halt, with loss, and
-    /// no host-kernel layer.
-    fn recording() -> TempDir {
-        let dir = TempDir::new().unwrap();
-        let mut session = session();
-        let new = NewLayer { kind: LayerKind::Vmm, vm: Some("vm0".into()), process: None, packet_size: 4096 };
-        let mut layer = LayerWriter::create(dir.path(), &session, new).unwrap();
-        layer
-            .add_events(&[event(1, "vmm:vcpu_enter", &["vcpu"]), event(2, "vmm:vcpu_exit", &["vcpu", "reason"])])
-            .unwrap();
-        let exits: [(u64, u64, u8); 3] = [(2000, 2500, 2), (4000, 5500, 2), (6000, 2_000_001_000, 5)];
-        layer.record(0, 1000, 1, &[0; 4]).unwrap();
-        for (left, entered, reason) in exits {
-            layer.record(0, left, 2, &[0, 0, 0, 0, reason, 0, 0, 0]).unwrap();
-            layer.record(0, entered, 1, &[0; 4]).unwrap();
-        }
-        layer.add_lost(0, 9);
-        layer.set_overwritten(0, 4);
-        layer.flush().unwrap();
-        session.layers.push(layer.layer());
-        session.vms[0].guest = Some(Guest { kernel: "6.1\x1b[2J".into(), agent_abi: 1 });
-        session.missing.push(Missing {
-            layer: LayerKind::HostKernel,
-            reason: "tracefs is not mounted".into(),
-            fix: "run as root".into(),
-        });
-        Session::save(&session, dir.path()).unwrap();
-        dir
-    }
-
-    fn text() -> String {
-        let mut out = Vec::new();
-        run(recording().path(), ReportOptions::default(), &mut out).unwrap();
-        String::from_utf8(out).unwrap()
+    #[test]
+    fn durations_are_shown_in_the_unit_that_fits() {
+        assert_eq!(duration(999), "999 ns");
+        assert_eq!(duration(1_500), "1.500 µs");
+        assert_eq!(duration(12_345_678), "12.345 ms");
+        assert_eq!(duration(61_000_000_000), "61.000 s");
     }
 
     #[test]
-    fn layers_and_exits_are_added_up() {
-        let dir = recording();
-
-        let report = report(&Trace::open(dir.path()).unwrap());
-
-        let layer = &report.layers[0];
-        assert_eq!((layer.totals.events, layer.totals.lost.full, layer.streams), (7, 9, 1));
-        assert_eq!(layer.totals.bytes, 128 + 4 * 16 + 3 * 16 - 4);
-        assert_eq!(report.duration_ns, NS_PER_SECOND);
-        let exits = &report.exits[0];
-        assert_eq!((exits.source, exits.count), (SwitchSource::Vmm, 3));
-        let reason = |name: &str| exits.reasons.iter().find(|reason| reason.reason == name).unwrap();
-        assert_eq!((reason("io").count, reason("io").total_ns, reason("io").max_ns), (2, 1000, 750));
-        assert_eq!(exits.reasons[0].reason, "hlt");
+    fn percents_are_rounded_down_and_of_nothing_there_is_none() {
+        assert_eq!((percent(1, 3), percent(3, 3), percent(1, 0)), ("33.3 %".into(), "100.0 %".into(), "-".into()));
     }
 
     #[test]
-    fn what_is_missing_comes_first_and_loud() {
-        let text = text();
-
-        assert!(
-            text.starts_with("MISSING: the host-kernel layer: tracefs is not mounted\n         run as root\n"),
-            "{text}"
-        );
-        assert!(text.contains("INCOMPLETE: vm0/vmm: 9 records lost because a ring was full\n"), "{text}");
-        assert!(text.contains("BEGINS LATE: vm0/vmm: what came before was overwritten"), "{text}");
-        assert!(text.contains("ended:   still running, or its recorder was killed\n"), "{text}");
-    }
-
-    #[test]
-    fn clock_is_stated_with_its_bound_and_where_that_comes_from() {
-        let text = text();
-
-        assert!(text.contains("clock:   x86-tsc at 2000000000 Hz, error at most 100 ns between layers\n"), "{text}");
-        assert!(text.contains("         one counter\n"), "{text}");
-    }
-
-    #[test]
-    fn text_of_the_guest_is_harmless() {
-        assert!(text().contains("guest kernel: 6.1\\u{1b}[2J\n"), "{}", text());
-    }
-
-    #[test]
-    fn exits_are_a_table() {
-        let text = text();
-
-        assert!(text.contains("vm0: 3 exits (from the vmm layer)"), "{text}");
-        assert!(text.contains("io               2     0.000001000 s     0.000000750 s\n"), "{text}");
-    }
-
-    #[test]
-    fn json_is_the_report() {
-        let mut out = Vec::new();
-
-        run(recording().path(), ReportOptions { json: true }, &mut out).unwrap();
-
-        let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
-        assert_eq!((&json["layers"][0]["events"], &json["layers"][0]["lost"]["full"]), (&7.into(), &9.into()));
-        assert_eq!(json["missing"][0]["layer"], "host-kernel");
+    fn controls_are_harmless_and_letters_stay() {
+        assert_eq!(harmless("a\x1bé"), "a\\u{1b}é");
     }
 }

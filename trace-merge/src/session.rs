@@ -137,6 +137,10 @@ pub struct Host {
     pub cpu: String,
     /// Kind of its KVM: hardware or emulating.
     pub kvm: String,
+    /// The kernel's identity of the boot in which it recorded; empty when that is not known. Since one boot, counters of
+    /// one kind are one clock, whatever process reads them.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub boot_id: String,
 }
 
 /// A virtual machine that was recorded.
@@ -155,6 +159,10 @@ pub struct Vm {
     /// In a recording merged from those of several hosts: the host it ran on, when that is not the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+    /// In a recording merged from those of several runs on one host: whether its own run had no host-kernel layer, so
+    /// that the layer of the others holds nothing of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub outside_host_kernel: bool,
     /// File of its trace region, which outlives a recorder that is killed.
     #[serde(default)]
     pub region: Option<PathBuf>,
@@ -167,6 +175,36 @@ pub struct Guest {
     pub kernel: String,
     /// ABI version of the agent.
     pub agent_abi: u64,
+    /// Processes that found no free slot to record into: what they did is missing, or begins late.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub processes_refused: u64,
+    /// Processes whose user had as many slots as one user gets.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub processes_over_quota: u64,
+}
+
+impl Guest {
+    /// What applications' layers lack because not every process had a slot to record into.
+    #[must_use]
+    pub fn missing_processes(&self) -> Option<Missing> {
+        let counts = [
+            (self.processes_refused, "found no free process slot"),
+            (self.processes_over_quota, "had a user whose other processes had as many slots as one user gets"),
+        ];
+        let parts: Vec<String> = counts
+            .iter()
+            .filter(|(processes, _)| *processes > 0)
+            .map(|(processes, what)| format!("{processes} processes {what}"))
+            .collect();
+        (!parts.is_empty()).then(|| Missing {
+            layer: LayerKind::GuestUser,
+            reason: format!(
+                "{}: their events are missing, or counted as lost up to when they got one",
+                parts.join("; ")
+            ),
+            fix: "trace fewer processes at a time, or raise the module's parameter slots_per_user".into(),
+        })
+    }
 }
 
 /// Kind of a layer; the order is the one in which records of the same time are shown.
@@ -299,6 +337,11 @@ pub struct Missing {
     pub fix: String,
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
 /// The part of `session.json` that every version has.
 #[derive(Deserialize)]
 struct Format {
@@ -350,6 +393,14 @@ impl Session {
     #[must_use]
     pub fn vm(&self, name: &str) -> Option<&Vm> {
         self.vms.iter().find(|vm| vm.name == name)
+    }
+
+    /// Whether the times of both recordings can be compared tick by tick: they have one clock, or their clocks are the
+    /// same counter since the same boot of the same host.
+    #[must_use]
+    pub fn shares_clock_with(&self, other: &Self) -> bool {
+        let one_boot = !self.host.boot_id.is_empty() && self.host.boot_id == other.host.boot_id;
+        self.clock.uuid == other.clock.uuid || (one_boot && self.clock.source == other.clock.source)
     }
 
     /// How the recording ended, in words.
@@ -557,5 +608,20 @@ pub(crate) mod tests {
     fn layer_names_are_read_as_they_are_written() {
         assert_eq!(LayerKind::ALL.map(|kind| kind.name().parse()), LayerKind::ALL.map(Ok));
         assert!("kernel".parse::<LayerKind>().unwrap_err().to_string().contains("guest-kernel"));
+    }
+
+    #[test]
+    fn processes_without_a_slot_are_missing_with_their_number() {
+        let guest = |refused, over_quota| Guest {
+            kernel: "6.1".into(),
+            agent_abi: 1,
+            processes_refused: refused,
+            processes_over_quota: over_quota,
+        };
+
+        let missing = guest(3, 2).missing_processes().unwrap();
+
+        assert_eq!(guest(0, 0).missing_processes(), None);
+        assert!(missing.reason.contains("3 processes found no free process slot; 2 processes had a user"));
     }
 }

@@ -42,7 +42,7 @@ impl SwitchSource {
     pub fn layers<'t>(self, trace: &'t Trace, vm: &Vm) -> impl Iterator<Item = &'t TraceLayer> {
         trace.layers_of(self.layer()).filter(move |layer| {
             let of_vm = match self {
-                Self::HostKernel => layer.description.host == vm.host,
+                Self::HostKernel => layer.description.host == vm.host && !vm.outside_host_kernel,
                 Self::Vmm => layer.description.vm.as_ref() == Some(&vm.name),
             };
             of_vm && self.events().iter().all(|&name| layer.schemas.iter().any(|schema| schema.name() == name))

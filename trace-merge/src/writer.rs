@@ -137,6 +137,8 @@ struct LayerStream {
     rejected_bytes: u64,
     corrupt: bool,
     overwritten: u64,
+    /// Whether the next record is to begin a packet, because something was lost before it.
+    cut: bool,
 }
 
 impl LayerWriter {
@@ -269,12 +271,16 @@ impl LayerWriter {
     pub fn record(&mut self, cpu_id: u32, time: u64, id: u16, payload: &[u8]) -> Result<(), WriteError> {
         let (uuid, packet_size) = (self.uuid(), self.packet_size);
         let stream = self.streams.entry(cpu_id).or_default();
+        if std::mem::take(&mut stream.cut) {
+            stream.flush(&self.folder, cpu_id, packet_size, uuid)?;
+        }
         let builder = stream.builder.get_or_insert_with(|| PacketBuilder::new(uuid, cpu_id, packet_size));
         let mut pushed = builder.push(time, id, payload);
         if pushed == Push::Full {
             stream.flush(&self.folder, cpu_id, packet_size, uuid)?;
             pushed = stream.builder.as_mut().map_or(Push::Refused, |builder| builder.push(time, id, payload));
         }
+        stream.cut = !matches!(pushed, Push::Stored);
         match pushed {
             Push::Stored | Push::Full => {}
             Push::TooLarge => stream.lost.too_large += 1,
@@ -283,15 +289,18 @@ impl LayerWriter {
         Ok(())
     }
 
-    /// Counts `records` that the source of `cpu_id` overwrote or dropped because they were not read in time.
+    /// Counts `records` that the source of `cpu_id` overwrote or dropped because they were not read in time. The next
+    /// record begins a packet, so that packets' counts tell where the loss was.
     pub fn add_lost(&mut self, cpu_id: u32, records: u64) {
         let stream = self.streams.entry(cpu_id).or_default();
+        stream.cut = true;
         stream.lost.full = stream.lost.full.saturating_add(records);
     }
 
     /// Counts `bytes` of the source of `cpu_id` that could not be understood.
     pub fn add_rejected(&mut self, cpu_id: u32, bytes: u64) {
         let stream = self.streams.entry(cpu_id).or_default();
+        stream.cut = true;
         stream.rejected_bytes = stream.rejected_bytes.saturating_add(bytes);
     }
 

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use trace_merge::check::{self, CheckOptions};
 use trace_merge::clock::{Clock, UtcAnchor};
 use trace_merge::events::{self, EventsOptions};
-use trace_merge::report::{self, ReportOptions};
+use trace_merge::report::{self, ReportError, ReportOptions, exits, summary, tasks, vcpus, wakeups};
 use trace_merge::session::{FORMAT_VERSION, Host, LayerKind, SESSION_FILE, Session, Started, Vm};
 use trace_merge::writer::{LayerWriter, NewLayer};
 use uuid::Uuid;
@@ -56,10 +56,16 @@ fn record(dir: &Path) {
     host.add_events(&[event(1, "kvm:kvm_entry", &[vcpu]), exit]).unwrap();
     let guest = new(LayerKind::GuestKernel, Some("vm0"));
     let mut guest = LayerWriter::create(dir, &session, guest).unwrap();
-    guest.add_events(&[event(1, "test:text", &[("text", FieldType::String)])]).unwrap();
+    let pid = FieldType::I32;
+    let switch = [("prev_pid", pid), ("prev_state", FieldType::I64), ("next_pid", pid)];
+    let text = event(1, "test:text", &[("text", FieldType::String)]);
+    guest.add_events(&[text, event(2, "sched:sched_switch", &switch)]).unwrap();
     for number in 0..300 {
         host.record(0, number * 100, 1, &[0; 4]).unwrap();
         guest.record(0, number * 100 + 25, 1, format!("number {number}\0").as_bytes()).unwrap();
+        let pid = |number: u64| [u8::try_from(number % 7).unwrap(), 0, 0, 0];
+        let switch = [&pid(number)[..], &[0; 8], &pid(number + 1)].concat();
+        guest.record(0, number * 100 + 30, 2, &switch).unwrap();
         host.record(0, number * 100 + 50, 2, &[0; 8]).unwrap();
     }
     for mut layer in [host, guest] {
@@ -74,11 +80,29 @@ fn run_all(dir: &Path) -> [bool; 6] {
     let mut out = Vec::new();
     let mut list = |json| events::run(dir, &EventsOptions { json, utc: true, ..EventsOptions::default() }, &mut out);
     let listed = [list(false).is_ok(), list(true).is_ok()];
-    let mut report = |json| report::run(dir, ReportOptions { json }, &mut out);
+    let mut report = |json| {
+        report::run(dir, &ReportOptions { json, ..ReportOptions::default() }, &mut out, |trace, _| {
+            Ok(summary::report(trace))
+        })
+    };
     let reported = [report(false).is_ok(), report(true).is_ok()];
+    report_on_states(dir);
     let mut check = |json| check::run(dir, &CheckOptions { json, ..CheckOptions::default() }, &mut out);
     let checked = [check(false).is_ok(), check(true).is_ok()];
     [listed[0], listed[1], reported[0], reported[1], checked[0], checked[1]]
+}
+
+/// Makes the reports on states, which come to a result wherever there is something to report.
+fn report_on_states(dir: &Path) {
+    let options = ReportOptions::default();
+    let results = [
+        report::run(dir, &options, &mut Vec::new(), tasks::report).map(drop),
+        report::run(dir, &options, &mut Vec::new(), vcpus::report).map(drop),
+        report::run(dir, &options, &mut Vec::new(), exits::report).map(drop),
+        report::run(dir, &options, &mut Vec::new(), wakeups::report).map(drop),
+    ];
+    let expected = |result| matches!(result, &(Ok(()) | Err(ReportError::Nothing { .. } | ReportError::Read(_))));
+    assert!(results.iter().all(expected), "{results:?}");
 }
 
 fn passes(dir: &Path) -> bool {

@@ -131,7 +131,7 @@ fn rules(texts: &[&str]) -> Vec<MatchRule> {
 }
 
 fn merge(dir: &Path, texts: &[&str]) -> Result<Joined, JoinError> {
-    join(&dir.join("a"), &dir.join("b"), &rules(texts), &dir.join("merged"))
+    join(&dir.join("a"), &[dir.join("b")], &rules(texts), &dir.join("merged"))
 }
 
 const RULES: [&str; 2] = ["vmm:vcpu_enter before guest:resumed", "vmm:vcpu_exit after guest:writes"];
@@ -224,9 +224,9 @@ fn recordings_of_two_machines_with_one_clock_are_kept_apart() {
     let joined = merge(dir.path(), &[]).unwrap();
 
     let names: Vec<_> = joined.session.vms.iter().map(|vm| (vm.name.as_str(), vm.host.as_deref())).collect();
-    assert_eq!(names, [("vm0", None), ("vm0-second", Some("second"))]);
+    assert_eq!(names, [("vm0", None), ("vm0-2", Some("trace-2"))]);
     let trace = Trace::open(&dir.path().join("merged")).unwrap();
     let paths: Vec<_> = trace.layers().iter().map(|layer| layer.description.path.as_str()).collect();
-    assert_eq!(paths, ["second/vm0-second/vmm", "vm0/vmm"]);
+    assert_eq!(paths, ["trace-2/vm0-2/vmm", "vm0/vmm"]);
     assert_eq!(joined.session.clock.uuid, uuid);
 }

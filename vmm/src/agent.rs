@@ -2,9 +2,9 @@
 //! module and a first program that loads it and then becomes the guest's own init.
 
 use cpio::newc;
-use object::{Object, ObjectSection};
 use std::io;
 use std::path::{Path, PathBuf};
+use strata_kmod::module_file::{ModuleEvents, ModuleFileError};
 use thiserror::Error;
 
 /// The first program, compiled by the build script.
@@ -24,12 +24,21 @@ const FOLDER: u32 = 0o040_755;
 #[derive(Debug, Error)]
 pub enum AgentError {
     /// The file is not the agent's kernel module.
-    #[error("'{}' is not strata's kernel module: build it with `cargo xtask kmod --kernel-headers DIR`", .0.display())]
+    #[error("'{}' is not strata's kernel module: build it with `strata agent build --kernel-headers DIR`", .0.display())]
     NotTheModule(PathBuf),
+    /// It is the module, but not one whose events can be read.
+    #[error("'{}' cannot be used: build it anew with `strata agent build --kernel-headers DIR`", module.display())]
+    Events {
+        /// The module's file.
+        module: PathBuf,
+        /// Why.
+        #[source]
+        source: ModuleFileError,
+    },
     /// It was built for another kernel.
     #[error(
         "the agent '{}' is built for kernel {built_for}, but '{}' is kernel {release}: build the agent for that kernel \
-         with `cargo xtask kmod --kernel-headers DIR`",
+         with `strata agent build --kernel-headers DIR`",
         module.display(),
         kernel.display()
     )]
@@ -51,7 +60,7 @@ pub enum AgentError {
 /// # Errors
 /// It is something else, or for another kernel.
 pub fn check_module(module: &Path, module_bytes: &[u8], kernel: &Path, kernel_bytes: &[u8]) -> Result<(), AgentError> {
-    let built_for = module_release(module_bytes).ok_or_else(|| AgentError::NotTheModule(module.to_path_buf()))?;
+    let built_for = release_of(module, module_bytes)?;
     match kernel_release(kernel_bytes) {
         Some(release) if release != built_for => Err(AgentError::OtherKernel {
             module: module.to_path_buf(),
@@ -63,19 +72,25 @@ pub fn check_module(module: &Path, module_bytes: &[u8], kernel: &Path, kernel_by
     }
 }
 
-/// The kernel release that `module` was built for, if it is the agent's module.
-fn module_release(module: &[u8]) -> Option<String> {
-    let file = object::File::parse(module).ok()?;
-    let section = file.section_by_name(".modinfo")?;
-    let information = section.data().ok()?;
-    let field = |name: &str| {
-        let line = information.split(|&byte| byte == 0).find_map(|line| line.strip_prefix(name.as_bytes()))?;
-        std::str::from_utf8(line).ok()
-    };
-    if field("name=")? != "strata" {
-        return None;
-    }
-    field("vermagic=")?.split(' ').next().map(str::to_owned)
+/// Checks that the file `module` (with content `module_bytes`) is the agent's kernel module, for whatever kernel.
+///
+/// # Errors
+/// It is something else.
+pub fn check_is_module(module: &Path, module_bytes: &[u8]) -> Result<(), AgentError> {
+    release_of(module, module_bytes).map(drop)
+}
+
+/// The events that the file `module` (with content `bytes`) records, if it is the agent's kernel module.
+///
+/// # Errors
+/// It is something else, or damaged.
+pub fn events(module: &Path, bytes: &[u8]) -> Result<ModuleEvents, AgentError> {
+    check_is_module(module, bytes)?;
+    ModuleEvents::read(bytes).map_err(|source| AgentError::Events { module: module.to_path_buf(), source })
+}
+
+fn release_of(module: &Path, module_bytes: &[u8]) -> Result<String, AgentError> {
+    strata_kmod_build::module_release(module_bytes).ok_or_else(|| AgentError::NotTheModule(module.to_path_buf()))
 }
 
 /// The release of a kernel image, such as `6.1.0-56-cloud-amd64`: from the header of a bzImage, or the banner in an ELF
@@ -148,7 +163,7 @@ pub fn append_cmdline(cmdline: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use object::write::{Object as Writer, StandardSegment};
     use object::{Architecture, BinaryFormat, Endianness, SectionKind};
@@ -162,7 +177,8 @@ mod tests {
         object.write().unwrap()
     }
 
-    fn agent() -> Vec<u8> {
+    /// A file that is the agent's module as far as one can see.
+    pub(crate) fn agent() -> Vec<u8> {
         module(b"license=Dual MIT/GPL\0name=strata\0vermagic=6.1.0-56-cloud-amd64 SMP preempt\0")
     }
 
@@ -189,7 +205,7 @@ mod tests {
         let message = check(&agent(), &bzimage(b"6.12.95-cloud-amd64 (debian)")).unwrap_err();
 
         assert!(message.contains("6.1.0-56-cloud-amd64") && message.contains("6.12.95-cloud-amd64"));
-        assert!(message.contains("cargo xtask kmod"));
+        assert!(message.contains("strata agent build"));
     }
 
     #[test]
@@ -198,6 +214,13 @@ mod tests {
 
         assert!(check(b"text", &bzimage(b"6.1.0 ")).unwrap_err().contains("'a.ko' is not strata's kernel module"));
         assert!(check(&other, &bzimage(b"6.1.0 ")).unwrap_err().contains("is not strata's kernel module"));
+    }
+
+    #[test]
+    fn module_of_a_version_without_descriptors_is_refused() {
+        let error = events(Path::new("a.ko"), &agent()).unwrap_err();
+
+        assert!(matches!(error, AgentError::Events { source: ModuleFileError::NoEvents, .. }));
     }
 
     #[test]

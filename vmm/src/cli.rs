@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::agent_command::AgentArgs;
 use crate::control::protocol::{Mode, Request};
 use crate::machine::DiskConfig;
 use crate::run::{Agent, KERNEL_RINGS, RunRequest};
@@ -11,7 +12,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 use trace_merge::events::parse_seconds;
 use trace_merge::match_rule::MatchRule;
+use trace_merge::report::ReportOptions;
 use trace_merge::session::{LayerKind, is_vm_name};
+
+/// Longest delay of a slow disk, ms: a guest gives up a request after 30 s.
+const MAX_DELAY_MS: u64 = 10_000;
 
 /// Runs virtual machines and traces every layer of them on one clock.
 #[derive(Debug, Parser)]
@@ -39,11 +44,11 @@ pub enum Command {
     Run(RunArgs),
     /// List the records of a trace, all layers in time order
     Events(EventsArgs),
-    /// Summarise a trace: layers, losses, exits by reason, the clock and its error bound
-    Report(ReadArgs),
+    /// Report on a trace: a summary, or where the time of its tasks and vCPUs went
+    Report(ReportArgs),
     /// Check a trace: guest records lie inside their vCPU's time in the guest, streams are in order
     Check(ReadArgs),
-    /// Make one trace of two, relating their clocks by matched events
+    /// Make one trace of several: of VMs on one host, or of two hosts by matched events
     Merge(MergeArgs),
     /// List the VMs that are running, and those whose process died with a trace to recover
     Ps(PsArgs),
@@ -51,6 +56,8 @@ pub enum Command {
     Ctl(CtlArgs),
     /// Make a trace of the trace region of a VM whose process was killed
     Recover(RecoverArgs),
+    /// Build the guest's kernel module, or put it into an initrd
+    Agent(AgentArgs),
     /// Say what this machine can do, what it cannot, and what to do about it
     Doctor(DoctorArgs),
 }
@@ -149,7 +156,8 @@ pub struct PsArgs {
     strata ctl vm0 status\n  \
     strata ctl vm0 snapshot before-the-crash\n  \
     strata ctl vm0 session create io --events 'guest:block:*' --trace io-trace\n  \
-    strata ctl vm0 session start io")]
+    strata ctl vm0 session start io\n  \
+    strata ctl vm0 session events main 'default,guest:net:*'")]
 pub struct CtlArgs {
     /// Name of the VM, or process id as `strata ps` shows it
     pub vm: String,
@@ -218,6 +226,13 @@ pub enum SessionCommand {
         /// Name of the session
         name: String,
     },
+    /// Record other events of the guest from now on; takes effect at once, without leaving the guest
+    Events {
+        /// Name of the session; 'main' is the one that the VM was started with
+        name: String,
+        /// Globs or presets, as for `strata run --events`; terms of other layers have no effect
+        events: String,
+    },
     /// End a session and complete its recording
     Destroy {
         /// Name of the session
@@ -243,6 +258,7 @@ impl CtlCommand {
             }
             Self::Session(SessionCommand::Start { name }) => Request::SessionStart { name },
             Self::Session(SessionCommand::Stop { name }) => Request::SessionStop { name },
+            Self::Session(SessionCommand::Events { name, events }) => Request::SessionEvents { name, events },
             Self::Session(SessionCommand::Destroy { name }) => Request::SessionDestroy { name },
         })
     }
@@ -265,7 +281,8 @@ pub struct RecoverArgs {
 #[command(after_help = "Examples:\n  \
     strata events trace | less\n  \
     strata events trace --layer guest-kernel --layer host-kernel --from 0.2 --to 0.25\n  \
-    strata events trace --json | jq 'select(.event == \"kvm:kvm_exit\")'")]
+    strata events trace --json | jq 'select(.event == \"kvm:kvm_exit\")'\n  \
+    strata events trace --layer guest-kernel --count")]
 pub struct EventsArgs {
     /// Trace folder
     pub trace: PathBuf,
@@ -284,9 +301,118 @@ pub struct EventsArgs {
     /// One JSON object per line
     #[arg(long)]
     pub json: bool,
+    /// Only say how many records there are
+    #[arg(long, conflicts_with = "utc")]
+    pub count: bool,
 }
 
-/// Arguments of `strata report` and `strata check`.
+/// Arguments of `strata report`.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    override_usage = "strata report [--json] TRACE\n       strata report COMMAND [OPTIONS] TRACE",
+    after_help = "Without a command it is the summary. A trace whose folder is named like a command is written ./NAME.\n\n\
+    Examples:\n  \
+    strata report trace\n  \
+    strata report tasks trace --from 1.5 --to 2.5\n  \
+    strata report exits trace --json"
+)]
+pub struct ReportArgs {
+    /// What is reported
+    #[command(subcommand)]
+    pub command: Option<ReportCommand>,
+    /// Trace folder
+    // Takes two, so that a command that does not exist is told apart from a trace.
+    #[arg(value_name = "TRACE", required = true, num_args = 1..=2)]
+    pub trace: Vec<PathBuf>,
+    /// JSON in place of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl ReportArgs {
+    /// What is asked for; without a command the summary.
+    ///
+    /// # Errors
+    /// What is wrong, in words, when the first word is neither a command nor all there is.
+    pub fn into_command(self) -> Result<ReportCommand, String> {
+        let mut words = self.trace.into_iter();
+        match (self.command, words.next(), words.next()) {
+            (Some(command), ..) => Ok(command),
+            (None, Some(trace), None) => Ok(ReportCommand::Summary(ReadArgs { trace, json: self.json })),
+            (None, first, _) => {
+                let known = <ReportCommand as Subcommand>::augment_subcommands(clap::Command::new("report"));
+                let names: Vec<_> = known.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+                let first = first.unwrap_or_default();
+                Err(format!("no report is called '{}'; there are {}", first.display(), names.join(", ")))
+            }
+        }
+    }
+}
+
+/// What `strata report` reports.
+#[derive(Debug, Subcommand)]
+pub enum ReportCommand {
+    /// Layers, losses, exits by reason, the clock and its error bound
+    Summary(ReadArgs),
+    /// Where the time of each guest task went: running for real, stolen by the host and by whom, in exits, waiting
+    Tasks(WindowArgs),
+    /// Where the time of each vCPU went: in the guest, in KVM, in the VMM, preempted and by whom, halted
+    Vcpus(WindowArgs),
+    /// Why vCPUs left the guest, how long each reason took, in KVM and in the VMM
+    Exits(WindowArgs),
+    /// How long guest tasks took from being woken until they ran, and what happened meanwhile in the ten worst cases
+    Wakeups(WindowArgs),
+    /// System calls of each guest process: count, time, errors, page faults inside
+    Syscalls(WindowArgs),
+    /// Requests of virtio disks through every layer, and the time of each step
+    Flows(WindowArgs),
+    /// Where processor time went, by function, from samples
+    Functions(FunctionsArgs),
+    /// Interrupts handled, by CPU, and the delivery of those that KVM injects
+    Irqs(WindowArgs),
+    /// Waiting for locks of the guest's kernel, by lock and call site, and for futexes
+    Locks(WindowArgs),
+}
+
+/// Arguments of `strata report functions`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strata report functions trace --symbols /srv/guest-root")]
+pub struct FunctionsArgs {
+    /// What every report on a part of a trace takes.
+    #[command(flatten)]
+    pub window: WindowArgs,
+    /// Folder that holds the guest's root folder: its programs and libraries give their functions' names
+    #[arg(long, value_name = "DIR")]
+    pub symbols: Option<PathBuf>,
+}
+
+/// Arguments of a report on a part of a trace.
+#[derive(Debug, Args)]
+pub struct WindowArgs {
+    /// Trace folder
+    pub trace: PathBuf,
+    /// Only what is this many seconds after the first record, or later
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub from: Option<Duration>,
+    /// Only what is this many seconds after the first record, or earlier
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub to: Option<Duration>,
+    /// JSON in place of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl WindowArgs {
+    /// What they mean for a report.
+    #[must_use]
+    pub const fn options(&self) -> ReportOptions {
+        ReportOptions { json: self.json, from: self.from, to: self.to }
+    }
+}
+
+/// Arguments of `strata report summary` and `strata check`.
 #[derive(Debug, Args)]
 pub struct ReadArgs {
     /// Trace folder
@@ -299,17 +425,21 @@ pub struct ReadArgs {
 /// Arguments of `strata merge`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A rule says that each such event of the first trace happened before (after) its counterpart in \
-    the second. There have to be rules for both directions, as for messages and their answers. Without a rule the \
-    traces have to be on one clock. The result is on the clock of the first trace; its error bound and how it was \
-    found are in its session.json.\n\nExample:\n  \
+    after_help = "Traces of VMs that ran on one host since one boot are on one clock: their VMs are put side by side \
+    (of two with one name the later is called NAME-2), and what their host-kernel layers both have is kept once.\n\n\
+    Two traces of different hosts need rules. A rule says that each such event of the first trace happened before \
+    (after) its counterpart in the second. There have to be rules for both directions, as for messages and their \
+    answers. The result is on the clock of the first trace; its error bound and how it was found are in its \
+    session.json.\n\nExamples:\n  \
+    strata merge web db cache -o all\n  \
     strata merge a b -o both --match 'net:send before net:receive by seq' --match 'net:receive after net:send by seq'"
 )]
 pub struct MergeArgs {
     /// Trace whose clock the result has
     pub first: PathBuf,
-    /// The other trace
-    pub second: PathBuf,
+    /// The other traces
+    #[arg(required = true)]
+    pub others: Vec<PathBuf>,
     /// Which events belong together: 'EVENT before|after EVENT [by FIELD[=FIELD],...]'. May be repeated
     #[arg(long = "match", value_name = "RULE")]
     pub rules: Vec<MatchRule>,
@@ -355,11 +485,30 @@ fn parse_sub_buffers(text: &str) -> Result<u32, String> {
 }
 
 fn parse_disk(text: &str) -> Result<DiskConfig, String> {
-    let (path, read_only) = text.strip_suffix(",ro").map_or((text, false), |path| (path, true));
-    if path.is_empty() {
+    let mut disk = DiskConfig { path: text.into(), read_only: false, delay: Duration::ZERO };
+    let mut rest = text;
+    // Options from the end, so that a comma in the name of a file is none.
+    while let Some((path, option)) = rest.rsplit_once(',') {
+        match option.split_once('=') {
+            None if option == "ro" => disk.read_only = true,
+            Some(("delay", delay)) => disk.delay = parse_delay(delay)?,
+            _ => break,
+        }
+        rest = path;
+    }
+    if rest.is_empty() {
         return Err("a disk needs a file: --disk FILE or --disk FILE,ro".into());
     }
-    Ok(DiskConfig { path: path.into(), read_only })
+    disk.path = rest.into();
+    Ok(disk)
+}
+
+/// The delay of a slow disk: a number of milliseconds, such as `5ms`.
+fn parse_delay(text: &str) -> Result<Duration, String> {
+    let ms = text.strip_suffix("ms").and_then(|number| number.parse().ok()).filter(|ms| *ms <= MAX_DELAY_MS);
+    let refusal =
+        || format!("'{text}' is no delay of a disk: write milliseconds, up to {MAX_DELAY_MS}, as in 'delay=5ms'");
+    ms.map(Duration::from_millis).ok_or_else(refusal)
 }
 
 fn parse_vm_name(text: &str) -> Result<String, String> {
@@ -377,6 +526,31 @@ mod tests {
     }
 
     #[test]
+    fn report_without_a_command_is_the_summary() {
+        let report = |args: &[&str]| {
+            let parsed = Cli::try_parse_from(["strata", "report"].iter().chain(args)).ok()?;
+            if let Command::Report(report) = parsed.command { Some(report.into_command()) } else { None }
+        };
+
+        let plain = report(&["trace", "--json"]).unwrap().unwrap();
+        let named = report(&["summary", "trace"]).unwrap().unwrap();
+
+        assert!(matches!(plain, ReportCommand::Summary(args) if args.json && args.trace == *"trace"));
+        assert!(matches!(named, ReportCommand::Summary(args) if args.trace == *"trace"));
+        assert!(report(&[]).is_none() && report(&["summary"]).is_none());
+    }
+
+    #[test]
+    fn report_that_does_not_exist_is_refused_with_those_that_do() {
+        let parsed = Cli::try_parse_from(["strata", "report", "taks", "trace"]).unwrap();
+        let Command::Report(report) = parsed.command else { panic!("another command") };
+
+        let error = report.into_command().unwrap_err();
+
+        assert!(error.starts_with("no report is called 'taks'; there are summary, tasks, vcpus, exits"), "{error}");
+    }
+
+    #[test]
     fn sizes_take_suffixes() {
         assert_eq!(parse_size("4096"), Ok(4096));
         assert_eq!(parse_size("512M"), Ok(512 << 20));
@@ -385,9 +559,19 @@ mod tests {
     }
 
     #[test]
-    fn disk_may_be_read_only() {
-        assert_eq!(parse_disk("a.img,ro"), Ok(DiskConfig { path: "a.img".into(), read_only: true }));
-        assert_eq!(parse_disk("a.img"), Ok(DiskConfig { path: "a.img".into(), read_only: false }));
+    fn disk_may_be_read_only_and_slow() {
+        let disk = |path: &str, read_only, ms| {
+            Ok(DiskConfig { path: path.into(), read_only, delay: Duration::from_millis(ms) })
+        };
+
+        assert_eq!(parse_disk("a.img"), disk("a.img", false, 0));
+        assert_eq!(parse_disk("a.img,ro"), disk("a.img", true, 0));
+        assert_eq!(parse_disk("a.img,delay=5ms"), disk("a.img", false, 5));
+        assert_eq!(parse_disk("a,b.img,delay=20ms,ro"), disk("a,b.img", true, 20));
+        assert_eq!(parse_disk("a,b"), disk("a,b", false, 0));
+        assert!(parse_disk(",ro").is_err());
+        assert!(parse_disk("a.img,delay=5").unwrap_err().contains("'delay=5ms'"));
+        assert!(parse_disk("a.img,delay=99999999ms").is_err());
     }
 
     #[test]

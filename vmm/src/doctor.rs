@@ -196,7 +196,7 @@ fn installed_headers(modules: &Path) -> Vec<String> {
 fn headers_finding(releases: &[String]) -> Finding {
     if releases.is_empty() {
         let fix = "get the guest kernel's headers (Debian: linux-headers-RELEASE) and build the agent with \
-                   `cargo xtask kmod --kernel-headers DIR`";
+                   `strata agent build --kernel-headers DIR`";
         Finding::limited("kernel headers", "none installed; an agent is built against the guest kernel's", fix)
     } else {
         Finding::works("kernel headers", format!("an agent can be built for {}", releases.join(", ")))

@@ -8,6 +8,7 @@
 //! - [`tracing`]: the trace region, the VMM's own events, and the recorder that drains every layer into a trace folder.
 
 pub mod agent;
+pub mod agent_command;
 pub mod cli;
 pub mod control;
 pub mod doctor;

@@ -9,14 +9,18 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 use trace_merge::check::CheckOptions;
 use trace_merge::events::EventsOptions;
-use trace_merge::report::ReportOptions;
+use trace_merge::reader::Trace;
+use trace_merge::report::{Report, ReportError, ReportOptions, Window};
 use trace_merge::session::{LayerKind, Session};
 use trace_merge::{check, events, join, report};
-use vmm::cli::{Cli, Command, CtlArgs, DoctorArgs, EventsArgs, MergeArgs, PsArgs, ReadArgs, RecoverArgs, RunArgs};
+use vmm::cli::{
+    Cli, Command, CtlArgs, DoctorArgs, EventsArgs, MergeArgs, PsArgs, ReadArgs, RecoverArgs, ReportArgs, ReportCommand,
+    RunArgs,
+};
 use vmm::control::{client, directory, list};
 use vmm::machine::Outcome;
 use vmm::run::{self, RunRequest};
-use vmm::{doctor, recover};
+use vmm::{agent_command, doctor, recover};
 
 fn main() -> ExitCode {
     match dispatch(Cli::parse().command) {
@@ -32,12 +36,13 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Run(args) => run_guest(args),
         Command::Events(args) => list_events(args),
-        Command::Report(args) => print_report(&args),
+        Command::Report(args) => print_report(args),
         Command::Check(args) => check_trace(&args),
         Command::Merge(args) => merge_traces(&args),
         Command::Ps(args) => list_vms(&args),
         Command::Ctl(args) => control_vm(args),
         Command::Recover(args) => recover_trace(&args),
+        Command::Agent(args) => print(&agent_command::run(&args.command)?),
         Command::Doctor(args) => print_diagnosis(&args),
     }
 }
@@ -67,7 +72,14 @@ fn summarise(session: &Session, trace: &Path) {
 }
 
 fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
-    let options = EventsOptions { layers: args.layers, from: args.from, to: args.to, utc: args.utc, json: args.json };
+    let options = EventsOptions {
+        layers: args.layers,
+        from: args.from,
+        to: args.to,
+        utc: args.utc,
+        json: args.json,
+        count: args.count,
+    };
     let listed = events::run(&args.trace, &options, &mut io::stdout().lock())?;
     if listed.damage.any() {
         eprintln!("strata: {}", listed.damage);
@@ -75,9 +87,38 @@ fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_report(args: &ReadArgs) -> anyhow::Result<ExitCode> {
-    report::run(&args.trace, ReportOptions { json: args.json }, &mut BufWriter::new(io::stdout().lock()))?;
+fn print_report(args: ReportArgs) -> anyhow::Result<ExitCode> {
+    match args.into_command().map_err(anyhow::Error::msg)? {
+        ReportCommand::Summary(args) => print_summary(&args)?,
+        ReportCommand::Tasks(args) => make_report(&args.trace, &args.options(), report::tasks::report)?,
+        ReportCommand::Vcpus(args) => make_report(&args.trace, &args.options(), report::vcpus::report)?,
+        ReportCommand::Exits(args) => make_report(&args.trace, &args.options(), report::exits::report)?,
+        ReportCommand::Wakeups(args) => make_report(&args.trace, &args.options(), report::wakeups::report)?,
+        ReportCommand::Flows(args) => make_report(&args.trace, &args.options(), report::flows::report)?,
+        ReportCommand::Functions(args) => {
+            make_report(&args.window.trace, &args.window.options(), |trace, window| {
+                report::functions::report(trace, window, args.symbols.as_deref())
+            })?;
+        }
+        ReportCommand::Locks(args) => make_report(&args.trace, &args.options(), report::locks::report)?,
+        ReportCommand::Syscalls(args) => make_report(&args.trace, &args.options(), report::syscalls::report)?,
+        ReportCommand::Irqs(args) => make_report(&args.trace, &args.options(), report::irqs::report)?,
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+fn print_summary(args: &ReadArgs) -> Result<(), ReportError> {
+    let options = ReportOptions { json: args.json, ..ReportOptions::default() };
+    make_report(&args.trace, &options, |trace, _| Ok(report::summary::report(trace)))
+}
+
+/// Makes a report and prints it.
+fn make_report<R: Report>(
+    trace: &Path,
+    options: &ReportOptions,
+    make: impl FnOnce(&Trace, Window) -> Result<R, ReportError>,
+) -> Result<(), ReportError> {
+    report::run(trace, options, &mut BufWriter::new(io::stdout().lock()), make).map(drop)
 }
 
 fn check_trace(args: &ReadArgs) -> anyhow::Result<ExitCode> {
@@ -90,12 +131,18 @@ fn check_trace(args: &ReadArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn merge_traces(args: &MergeArgs) -> anyhow::Result<ExitCode> {
-    let joined = join::join(&args.first, &args.second, &args.rules, &args.output)?;
+    let joined = join::join(&args.first, &args.others, &args.rules, &args.output)?;
     if joined.damage.any() {
         eprintln!("strata: not taken over: {}", joined.damage);
     }
     if let Some(relation) = &joined.relation {
         eprintln!("strata: clocks related by {} pairs, within {} ns", relation.pairs(), joined.relation_bound_ns);
+    }
+    if joined.shared_host_events > 0 {
+        eprintln!(
+            "strata: {} events of the shared host were in several traces and are kept once",
+            joined.shared_host_events
+        );
     }
     let (bound, output) = (joined.session.clock.error_bound_ns, args.output.display());
     eprintln!("strata: times of different layers agree within {bound} ns");

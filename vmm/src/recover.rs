@@ -198,14 +198,20 @@ fn describe(region: &CrashRegion, path: &Path) -> Session {
     }
     let agent = region.agent();
     for vm in &mut session.vms {
-        if vm.guest.is_none() && agent.state != AGENT_ABSENT {
-            vm.guest = Some(Guest { kernel: guest_text(&agent.kernel_release), agent_abi: agent.abi_version });
+        if agent.state != AGENT_ABSENT {
+            vm.guest = Some(Guest {
+                kernel: guest_text(&agent.kernel_release),
+                agent_abi: agent.abi_version,
+                processes_refused: agent.processes_refused,
+                processes_over_quota: agent.processes_over_quota,
+            });
         }
         vm.region = Some(path.into());
     }
     session.layers.clear();
     session.missing.retain(|missing| !matches!(missing.layer, LayerKind::HostKernel | LayerKind::Vmm));
     session.missing.push(missing(LayerKind::HostKernel));
+    session.missing.extend(session.vms.iter().filter_map(|vm| vm.guest.as_ref()?.missing_processes()));
     session.outcome = Some("strata's process died; recovered from the trace region".into());
     session
 }

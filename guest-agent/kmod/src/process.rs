@@ -7,7 +7,10 @@
 
 use crate::region::{Region, offset};
 use core::mem::offset_of;
-use shared_ring::layout::{MAX_VCPUS, PROCESS_ACTIVE, PROCESS_CLOSED, PROCESS_FREE, ProcessEntry, ProcessHeader};
+use core::sync::atomic::{AtomicU16, Ordering};
+use shared_ring::layout::{
+    AgentState, MAX_VCPUS, PROCESS_ACTIVE, PROCESS_CLOSED, PROCESS_FREE, ProcessEntry, ProcessHeader,
+};
 use shared_ring::storage::Storage;
 
 /// Size of an entry of the process table, bytes.
@@ -36,6 +39,43 @@ impl Region {
             entry.store_release(offset_of!(ProcessEntry, state), word(generation, PROCESS_ACTIVE));
         }
         Some(slot)
+    }
+
+    /// Whether `slot` could be given away now: no process has it, and the host has read it to its end.
+    #[must_use]
+    pub fn is_free_process_slot(&self, slot: u32) -> bool {
+        slot < self.superblock().process_slots && self.next_generation(slot).is_some()
+    }
+
+    /// Tells the processes that have slots that CPU `cpu` of the kernel is `vcpu`. Numbers that a slot has no room for are
+    /// left out.
+    pub fn tell_processes_vcpu(&self, cpu: u32, vcpu: u16) {
+        if cpu >= MAX_VCPUS {
+            return;
+        }
+        for slot in 0..self.superblock().process_slots {
+            if self.process_state(slot).1 != PROCESS_ACTIVE {
+                continue;
+            }
+            let header = self.superblock().process_pool_offset + u64::from(slot) * self.superblock().process_stride;
+            let word = header + offset_of!(ProcessHeader, vcpu_of_cpu) as u64 + u64::from(cpu) * 2;
+            // SAFETY: the header lies inside the region (checked by `open`), its table has room for the CPU (above). The
+            // process may read the word meanwhile, and could write it.
+            unsafe { AtomicU16::from_ptr(self.at(word).cast()) }.store(vcpu, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a process that got no slot: because its user had enough of them (`over_quota`), or there was none. One
+    /// caller at a time.
+    pub fn count_refused_process(&self, over_quota: bool) {
+        let agent = self.storage_at(self.superblock().agent_offset);
+        let word = if over_quota {
+            offset_of!(AgentState, processes_over_quota)
+        } else {
+            offset_of!(AgentState, processes_refused)
+        };
+        // SAFETY: the agent's state lies inside the region (checked by `open`) and is written by the agent only.
+        unsafe { agent.store(word, agent.load(word).wrapping_add(1)) };
     }
 
     /// Marks `slot` as closed, once its process can no longer write it. Does nothing for a slot that is not active.
@@ -141,6 +181,47 @@ mod tests {
         assert_eq!((early, late), (None, Some(1)));
         assert_eq!(memory.load(layout.process_table + 64), word(2, PROCESS_ACTIVE));
         assert_eq!(memory.load(layout.process_ring(1, 1)), 0);
+    }
+
+    #[test]
+    fn slot_is_free_again_when_the_host_has_drained_it() {
+        let (memory, layout) = host_region();
+        let region = open(&memory);
+        let at_first = region.is_free_process_slot(0);
+
+        region.claim_process_slot(1, &[0; 16], &CPUS);
+        region.close_process_slot(0);
+        let closed = region.is_free_process_slot(0);
+        memory.store(layout.process_ack, 1);
+
+        assert_eq!((at_first, closed, region.is_free_process_slot(0)), (true, false, true));
+        assert!(!region.is_free_process_slot(2));
+    }
+
+    #[test]
+    fn cpu_that_comes_online_is_told_to_active_slots_only() {
+        let (memory, layout) = host_region();
+        let region = open(&memory);
+        region.claim_process_slot(1, &[0; 16], &[u16::MAX; MAX_VCPUS as usize]);
+        let table = |slot| memory.load(layout.process_slot(slot) + offset_of!(ProcessHeader, vcpu_of_cpu));
+
+        region.tell_processes_vcpu(1, 7);
+        region.tell_processes_vcpu(MAX_VCPUS, 7);
+
+        assert_eq!((table(0), table(1)), (0xffff_ffff_0007_ffff, 0));
+    }
+
+    #[test]
+    fn refused_processes_are_counted_by_reason() {
+        let (memory, layout) = host_region();
+        let region = open(&memory);
+
+        [false, true, true].into_iter().for_each(|over_quota| region.count_refused_process(over_quota));
+
+        let count = |field| memory.load(layout.agent + field);
+        let counts =
+            [offset_of!(AgentState, processes_refused), offset_of!(AgentState, processes_over_quota)].map(count);
+        assert_eq!(counts, [1, 2]);
     }
 
     #[test]

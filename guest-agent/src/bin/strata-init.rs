@@ -64,7 +64,9 @@ fn main() {
     let mut log = Log::open();
     match load_module(Path::new(MODULE)) {
         Ok(()) => log.line(Level::Notice, "agent loaded"),
-        Err(error) => log.line(Level::Warning, &format!("agent not loaded: {error}; the guest goes on without it")),
+        Err(error) => {
+            log.line(Level::Warning, &format!("agent not loaded: {}; the guest goes on without it", reason(&error)))
+        }
     }
     let own = std::env::var_os(OWN_INIT).unwrap_or_else(|| DEFAULT_INIT.into());
     if Path::new(&own).exists() {
@@ -139,6 +141,21 @@ fn load_module(path: &Path) -> io::Result<()> {
         error if error.raw_os_error() == Some(EEXIST) => Ok(()),
         error => Err(error),
     }
+}
+
+/// What a refusal of the kernel means, where its own text leaves that open.
+fn reason(error: &io::Error) -> String {
+    let meaning = match error.raw_os_error() {
+        // No key, a rejected one, or a locked-down kernel.
+        Some(126 | 129 | 1) => {
+            "the kernel takes only modules that are signed by a key it trusts: sign it, or boot without \
+             module.sig_enforce=1, lockdown or Secure Boot"
+        }
+        Some(8) => "the module is built for another kernel",
+        Some(19) => "no trace region that it can use, for the reason given above",
+        _ => return error.to_string(),
+    };
+    format!("{meaning} ({error})")
 }
 
 /// Becomes `program`, with this program's arguments and environment but for our own variable. Returns only on failure.
@@ -390,6 +407,13 @@ mod tests {
     #[test]
     fn file_systems_without_a_disk_are_left_out() {
         assert_eq!(on_disks("nodev\tsysfs\n\text4\nnodev\tproc\n\tvfat\n"), ["ext4", "vfat"]);
+    }
+
+    #[test]
+    fn refusals_of_the_kernel_are_explained() {
+        assert!(reason(&io::Error::from_raw_os_error(129)).contains("module.sig_enforce=1"));
+        assert!(reason(&io::Error::from_raw_os_error(8)).contains("another kernel"));
+        assert!(reason(&io::Error::from_raw_os_error(12)).starts_with("Cannot allocate memory"));
     }
 
     #[test]

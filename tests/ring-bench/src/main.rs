@@ -88,7 +88,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let ring_sizes = scaling::ring_sizes(rate, repetitions)?;
     let drain = drain::drain(folder.path(), repetitions)?;
     machine.finish();
-    let goals = goals(&events, &scaling, &drain);
+    let goals = goals(&events, &user_level, &scaling, &drain);
     let report =
         Report { machine, repetitions, events, user_level, primitives, ring_sizes, scaling, drain, missing, goals };
     print!("{}", report.to_markdown());

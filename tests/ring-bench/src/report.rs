@@ -61,8 +61,8 @@ impl Goal {
 }
 
 /// The goals, as far as what they speak of was measured.
-pub fn goals(events: &[Measured], scaling: &[Scaling], drain: &Drain) -> Vec<Goal> {
-    let cost = |key| find(events, key).map(|measured| measured.nanoseconds);
+pub fn goals(events: &[Measured], user_level: &[Measured], scaling: &[Scaling], drain: &Drain) -> Vec<Goal> {
+    let cost = |key| find(events, key).or_else(|| find(user_level, key)).map(|measured| measured.nanoseconds);
     let ratio = |over: Option<f64>, under: Option<f64>| Some(over? / under?);
     let mut goals = Vec::new();
     let rdtsc = cost("floor/rdtsc");
@@ -77,6 +77,9 @@ pub fn goals(events: &[Measured], scaling: &[Scaling], drain: &Drain) -> Vec<Goa
     }
     if let Some(value) = cost("mask/class") {
         goals.push(Goal::at_most("masked event, ns", 1.0, value));
+    }
+    if let Some(value) = cost("user/masked") {
+        goals.push(Goal::at_most("masked event of an application, ns", 1.0, value));
     }
     if let Some(last) = scaling.last() {
         goals.push(Goal::at_least("scaling efficiency, all CPUs", 0.95, last.efficiency));
@@ -238,7 +241,7 @@ mod tests {
         let events =
             [Measured::of("floor/rdtsc", "", vec![10.0]), Measured::of("ring/discard/local/16", "", vec![12.0])];
 
-        let goals = goals(&events, &[], &DRAIN);
+        let goals = goals(&events, &[], &[], &DRAIN);
 
         let shown: Vec<_> = goals.iter().map(|goal| (goal.value, goal.met)).collect();
         assert_eq!(shown, [(1.2, true), (0.5, false)]);

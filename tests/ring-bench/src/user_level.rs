@@ -16,6 +16,7 @@ use core::arch::x86_64::__rdtscp;
 use std::hint::black_box;
 
 use anyhow::{Context, ensure};
+use guest_agent::{event, tracer};
 use shared_ring::layout::Mode;
 use shared_ring::producer::Producer;
 use shared_ring::storage::{Smp, Storage};
@@ -247,6 +248,7 @@ pub fn cases(rate: TickRate) -> anyhow::Result<Vec<Case>> {
         }))
     };
     Ok(vec![
+        masked_case(rate),
         Case {
             key: "user/rdtscp",
             label: "CPU by rdtscp, SMP atomics, time by rdtscp".to_owned(),
@@ -271,6 +273,22 @@ pub fn cases(rate: TickRate) -> anyhow::Result<Vec<Case>> {
             }),
         },
     ])
+}
+
+/// The application library's own event that nobody wants, as it stands in a program.
+fn masked_case(rate: TickRate) -> Case {
+    let sample = move || {
+        // Nobody has asked before the first attempt.
+        tracer().connect();
+        anyhow::ensure!(!tracer().is_wanted(), "a session wants this program's events");
+        let took = sample(|| {
+            chunk_of(|number| {
+                event!("bench:masked", number: u64 = number, other: u64 = !number);
+            })
+        });
+        Ok(rate.nanoseconds(took))
+    };
+    Case { key: "user/masked", label: "`event!` that nobody wants".to_owned(), sample: Box::new(sample) }
 }
 
 #[cfg(test)]

@@ -140,7 +140,7 @@ struct Report {
 /// When the lab cannot be made ready, the host fails, or a guest measures nothing.
 pub fn run(paths: &Paths, options: &Options) -> anyhow::Result<()> {
     let lab = provision::lab(paths)?;
-    let program = progress::step("building the guest's program", || binaries::build_kernel_cost(paths))?;
+    let program = progress::step("building the guest's program", || binaries::build_example(paths, "kernel_cost"))?;
     let lttng = progress::step("building LTTng's modules", || LttngModules::build(paths, &lab.kernels));
     let mut missing = Vec::new();
     let image = paths.images().join("bench-guest.cpio");

@@ -2,4 +2,6 @@
 
 pub mod clock;
 pub mod guest;
+pub mod merge;
 pub mod ring;
+pub mod usage;

@@ -4,8 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use lab::kernel_packages::KernelChoice;
 use lab::paths::Paths;
-use lab::{bench, demo, fuzz, host, kmod, nested, progress, provision, scenarios, suite};
+use lab::{
+    bench, binaries, demo, flight, flight_check, fuzz, host, kmod, nested, package, progress, provision, scenarios,
+    suite,
+};
 
 /// Builds, demonstrates and tests Strata.
 #[derive(Parser)]
@@ -41,8 +45,17 @@ enum Task {
         /// The kernel's header tree: what `make -C` takes, such as /lib/modules/VERSION/build.
         #[arg(long, value_name = "DIR")]
         kernel_headers: PathBuf,
+        /// The kernel's BTF, raw or in an ELF file: private structures come from it.
+        #[arg(long, value_name = "FILE")]
+        btf: Option<PathBuf>,
         /// The module to write.
         #[arg(long, value_name = "FILE", default_value = "strata.ko")]
+        out: PathBuf,
+    },
+    /// Make Debian packages: strata for hosts; strata-agent, strata-dkms and libstrata for guests.
+    Package {
+        /// The folder to put them in.
+        #[arg(long, default_value = "target/package")]
         out: PathBuf,
     },
     /// Measure what parts of Strata cost, beside other tracers.
@@ -55,6 +68,21 @@ enum Task {
 
 #[derive(Subcommand)]
 enum BenchTask {
+    /// How fast recordings are read, merged and shown, beside babeltrace2 and trace-cmd; and in how much memory.
+    Merge {
+        /// Samples per case, at least 5.
+        #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..))]
+        repetitions: u16,
+        /// Records of each recording.
+        #[arg(long, value_name = "N", default_value_t = 2_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+        events: u64,
+        /// Write the results to FILE as JSON too.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+        /// Put the tables into docs/performance.md too.
+        #[arg(long)]
+        update_document: bool,
+    },
     /// Reading the trace clock, beside the bare counter, the system's clock and other ways to publish a clock.
     Clock,
     /// What tracing a guest's kernel costs the guest, beside ftrace and LTTng's modules.
@@ -87,6 +115,19 @@ enum LabTask {
         /// Only what comes from packages; build nothing.
         #[arg(long)]
         packages_only: bool,
+        /// Only this kernel for guests, with its headers and its module: bookworm (6.1), bookworm-backports (6.12),
+        /// trixie-backports (7.2 at the time of writing); with -generic in place of the cloud flavour
+        #[arg(long, value_name = "SUITE")]
+        kernel: Option<KernelChoice>,
+    },
+    /// Let a flight recorder run, take snapshots, let the guest panic; kill another guest's monitor and recover its
+    /// trace; judge all traces.
+    ///
+    /// Example: cargo xtask lab flight --seconds 180
+    Flight {
+        /// How long each guest works, seconds.
+        #[arg(long, value_name = "N", default_value_t = flight::SECONDS, value_parser = clap::value_parser!(u64).range(2..=86_400))]
+        seconds: u64,
     },
     /// Run a shell script on an emulated host: a stock kernel with KVM.
     Run {
@@ -113,29 +154,59 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Task::Demo { out, keep } => demo::run(&paths, &out, keep)?,
         Task::Test => suite::run(&paths)?,
         Task::Fuzz { target, seconds } => fuzz::run(&paths, seconds, target.as_deref())?,
-        Task::Kmod { kernel_headers, out } => {
-            progress::step("building the guest kernel module", || kmod::build(&paths, &kernel_headers, &out))?;
-            println!("{}", out.display());
+        Task::Kmod { kernel_headers, btf, out } => {
+            let build = || kmod::build(&paths, &kernel_headers, btf.as_deref(), &out);
+            progress::step("building the guest kernel module", build)?;
+            println!("{}: `strata events --list guest --agent` shows its events", out.display());
+        }
+        Task::Package { out } => {
+            for file in package::build(&paths, &out)? {
+                println!("{}", file.display());
+            }
         }
         Task::Bench(BenchTask::Clock) => bench::clock::run(&paths)?,
         Task::Bench(BenchTask::Guest { repetitions, json }) => {
             bench::guest::run(&paths, &bench::guest::Options { repetitions, json })?;
         }
+        Task::Bench(BenchTask::Merge { repetitions, events, json, update_document }) => {
+            let repetitions = repetitions.into();
+            bench::merge::run(&paths, &bench::merge::Options { repetitions, events, json, update_document })?;
+        }
         Task::Bench(BenchTask::Ring { repetitions, json, update_document }) => {
             bench::ring::run(&paths, &bench::ring::Options { repetitions, json, update_document })?;
         }
-        Task::Lab(LabTask::Provision { packages_only: true }) => {
+        Task::Lab(LabTask::Provision { packages_only, kernel: Some(choice) }) => {
+            let kernels = provision::kernel(&paths, choice)?;
+            println!("{}\n{}", kernels.vmlinux.display(), kernels.headers.display());
+            if !packages_only {
+                println!("{}", provision::agent_for(&paths, &kernels)?.display());
+            }
+        }
+        Task::Lab(LabTask::Provision { packages_only: true, kernel: None }) => {
             let kernels = provision::kernels(&paths, true)?;
             let image = paths.images().join("guest.cpio");
             scenarios::guest_image(&kernels)?.write_file(&image)?;
             println!("{}\n{}", kernels.vmlinux.display(), image.display());
         }
-        Task::Lab(LabTask::Provision { packages_only: false }) => {
+        Task::Lab(LabTask::Provision { packages_only: false, kernel: None }) => {
             let lab = provision::lab(&paths)?;
             println!("{}", lab.agent.display());
         }
+        Task::Lab(LabTask::Flight { seconds }) => run_flight(&paths, seconds)?,
         Task::Lab(LabTask::Run { script, files }) => run_script(&paths, &script, &files)?,
     }
+    Ok(())
+}
+
+fn run_flight(paths: &Paths, seconds: u64) -> anyhow::Result<()> {
+    let lab = provision::lab(paths)?;
+    let result = progress::step("running the flight recorder, a panic and a kill", || {
+        flight::run(&lab, "flight-long", seconds)
+    })?;
+    let strata = binaries::located(paths).strata;
+    let findings = progress::step("judging the traces", || flight_check::check(&result.output, &strata))?;
+    findings.iter().for_each(|finding| println!("{finding}"));
+    progress::note(&format!("results in {}", result.output.display()));
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 // Reading the time stamp counter, to compare it with the trace clock, and giving memory to a guest.
 #![allow(unsafe_code)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -18,6 +18,9 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 use wildmatch::WildMatch;
 
 use super::*;
+
+mod life;
+mod trace_cmd;
 
 /// Set for the child process that aborts while it traces.
 const ABORT_VARIABLE: &str = "STRATA_TEST_ABORT_WHILE_TRACING";
@@ -39,11 +42,19 @@ fn config(events: &[&str], buffer_kib: u32) -> HostTraceConfig {
     let wanted: Vec<WildMatch> = events.iter().map(|glob| WildMatch::new(glob)).collect();
     let mut available = Tracefs::find().unwrap().available_events().unwrap();
     available.retain(|event| wanted.iter().any(|glob| glob.matches(&event.to_string())));
-    HostTraceConfig { events: available, threads: vec![thread_id()], clock: "x86-tsc", buffer_kib }
+    HostTraceConfig { events: available, threads: vec![thread_id()], time: HostTime::Tsc, buffer_kib }
 }
 
 fn instance_path(tracer: &HostTracer) -> PathBuf {
     tracer.reader.instance().path("")
+}
+
+/// Stops recording; returns what the kernel itself makes of the instances: its text for each.
+fn stop_and_read_text(tracer: &HostTracer) -> Vec<String> {
+    let readers = [Some(&tracer.reader), tracer.switches.as_ref().map(Switches::reader)];
+    let readers: Vec<&Reader> = readers.into_iter().flatten().collect();
+    readers.iter().for_each(|reader| reader.stop().unwrap());
+    readers.iter().map(|reader| fs::read_to_string(reader.instance().path("trace")).unwrap()).collect()
 }
 
 /// Makes this thread wait for another one and back, `times` times.
@@ -153,14 +164,14 @@ fn switches_have_the_times_and_fields_of_the_kernels_own_text() {
     let Some(_tracefs) = live_tracefs("switches") else {
         return;
     };
-    let mut tracer = HostTracer::start(&config(&["sched:sched_switch"], 4096)).unwrap();
+    let mut tracer = HostTracer::start(&config(&["sched:sched_switch"], 16384)).unwrap();
     let before = clock();
     switch_to_and_fro(2000);
     let after = clock();
-    tracer.reader.stop().unwrap();
-    let text = fs::read_to_string(instance_path(&tracer).join("trace")).unwrap();
+    let text = stop_and_read_text(&tracer).concat();
 
     let schema = tracer.schemas().iter().next().unwrap().clone();
+    let ours = u64::from(thread_id());
     let mut from_pages: BTreeMap<u32, Vec<(u64, u64, u64)>> = BTreeMap::new();
     let mut packed = Vec::new();
     let summary = tracer
@@ -184,11 +195,18 @@ fn switches_have_the_times_and_fields_of_the_kernels_own_text() {
         };
         from_text.entry(cpu).or_default().push((time, number(" prev_pid="), number(" next_pid=")));
     }
-    let count: usize = from_pages.values().map(Vec::len).sum();
-    let times = from_pages.values().flatten().map(|event| event.0);
+    let is_ours = |switch: &(u64, u64, u64)| switch.1 == ours || switch.2 == ours;
+    let flat = |switches: &BTreeMap<u32, Vec<(u64, u64, u64)>>| -> BTreeSet<(u32, (u64, u64, u64))> {
+        switches.iter().flat_map(|(cpu, switches)| switches.iter().map(|switch| (*cpu, *switch))).collect()
+    };
+    let (pages, text) = (flat(&from_pages), flat(&from_text));
+    let count = pages.iter().filter(|(_, switch)| is_ours(switch)).count();
+    let times = pages.iter().map(|(_, switch)| switch.0);
     assert!(count >= 2000, "only {count} switches");
     assert!(times.clone().min().unwrap() < after && times.max().unwrap() > before);
-    assert_eq!(from_pages, from_text);
+    assert_eq!(pages.difference(&text).next(), None);
+    assert_eq!(text.difference(&pages).find(|(_, switch)| is_ours(switch)), None);
+    assert_eq!(pages.len() as u64 + summary.unrelated_switches, text.len() as u64);
     assert_eq!(summary.lost(), 0);
     assert_eq!(summary.read.times_raised, 0);
 }
@@ -204,11 +222,10 @@ fn nested_events_have_the_times_of_the_kernels_own_text() {
     let Some(_tracefs) = live_tracefs("nested events") else {
         return;
     };
-    let events = ["raw_syscalls:*", "irq:*", "irq_vectors:*", "timer:*", "sched:*", "rcu:*"];
+    let events = ["raw_syscalls:*", "irq:*", "irq_vectors:*", "timer:*", "sched:sched_w*", "rcu:*"];
     let mut tracer = HostTracer::start(&config(&events, 65536)).unwrap();
     make_system_calls(Duration::from_millis(100));
-    tracer.reader.stop().unwrap();
-    let text = fs::read_to_string(instance_path(&tracer).join("trace")).unwrap();
+    let text = stop_and_read_text(&tracer).concat();
 
     let (from_pages, summary) = drain(&mut tracer);
 
@@ -259,113 +276,10 @@ fn polling_while_events_arrive_loses_and_repeats_none() {
     let in_order = times.values().all(|times| times.windows(2).all(|pair| pair[0] < pair[1]));
     let read: u64 = summary.cpus.iter().map(|cpu| cpu.stats.read).sum();
     assert!(in_order);
-    assert!(summary.read.records >= 1000, "{summary:?}");
+    let handed_on: usize = times.values().map(Vec::len).sum();
+    assert!(handed_on >= 1000, "{summary:?}");
     assert_eq!(summary.read.records, read);
-}
-
-#[test]
-fn threads_are_traced_from_when_they_are_added() {
-    let Some(_tracefs) = live_tracefs("thread filter") else {
-        return;
-    };
-    let mut tracer = HostTracer::start(&config(&["raw_syscalls:sys_enter"], 1024)).unwrap();
-    let filter = tracer.thread_filter();
-    let (stranger, added) = thread::spawn(move || {
-        make_system_calls(Duration::from_millis(5));
-        let stranger = clock();
-        filter.add(thread_id()).unwrap();
-        make_system_calls(Duration::from_millis(5));
-        (stranger, thread_id())
-    })
-    .join()
-    .unwrap();
-
-    let mut before = 0;
-    let mut after = 0;
-    tracer
-        .finish(&mut |item| {
-            if let HostItem::Record(record) = item {
-                let is_added = u32::try_from(record.common_pid) == Ok(added);
-                before += u32::from(is_added && record.time < stranger);
-                after += u32::from(is_added && record.time >= stranger);
-            }
-        })
-        .unwrap();
-
-    assert_eq!(before, 0);
-    assert!(after > 100, "{after}");
-}
-
-#[test]
-fn adding_a_thread_after_the_end_does_nothing() {
-    let Some(_tracefs) = live_tracefs("late thread") else {
-        return;
-    };
-    let tracer = HostTracer::start(&config(&["sched:sched_switch"], 8)).unwrap();
-    let filter = tracer.thread_filter();
-    drop(tracer);
-
-    filter.add(thread_id()).unwrap();
-}
-
-#[test]
-fn the_instance_is_gone_after_the_drop() {
-    let Some(_tracefs) = live_tracefs("drop") else {
-        return;
-    };
-    let tracer = HostTracer::start(&config(&["sched:*"], 8)).unwrap();
-    let path = instance_path(&tracer);
-    assert!(path.exists());
-
-    drop(tracer);
-
-    assert!(!path.exists());
-}
-
-#[test]
-fn the_instance_is_gone_after_an_abort() {
-    let Some(_tracefs) = live_tracefs("abort") else {
-        return;
-    };
-    let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "host_kernel::live_tests::child_that_aborts_while_tracing", "--nocapture"])
-        .env(ABORT_VARIABLE, "1")
-        .stderr(Stdio::null())
-        .output()
-        .unwrap();
-    let output = String::from_utf8(child.stdout).unwrap();
-    let path = output.lines().find_map(|line| line.strip_prefix("INSTANCE ")).unwrap();
-
-    assert!(!child.status.success());
-    assert!(wait_until_gone(Path::new(path)), "{path} is still there");
-}
-
-/// Does nothing unless the test above runs it.
-#[test]
-fn child_that_aborts_while_tracing() {
-    if std::env::var_os(ABORT_VARIABLE).is_none() {
-        return;
-    }
-    let tracer = HostTracer::start(&config(&["sched:*"], 8)).unwrap();
-    println!("\nINSTANCE {}", instance_path(&tracer).display());
-    std::process::abort();
-}
-
-#[test]
-fn leftovers_of_dead_processes_are_removed_and_others_are_kept() {
-    let Some(tracefs) = live_tracefs("leftovers") else {
-        return;
-    };
-    // No process has such a number: Linux ends at 2^22.
-    let dead = tracefs.root().join("instances/strata-4294967294-1");
-    let alive = Instance::create(&tracefs, "x86-tsc", 8, &[thread_id()]).unwrap();
-    fs::create_dir(&dead).unwrap();
-
-    let removed = tracefs.remove_leftovers().unwrap();
-
-    assert!(removed.contains(&"strata-4294967294-1".to_owned()));
-    assert!(!dead.exists());
-    assert!(alive.path("").exists());
+    assert_eq!(handed_on as u64 + summary.unrelated_switches, read);
 }
 
 #[test]

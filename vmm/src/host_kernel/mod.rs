@@ -2,18 +2,30 @@
 //!
 //! [`HostTracer`] makes a private tracing instance in tracefs whose clock is the processor's time stamp counter,
 //! enables the chosen events for the machine's threads, and hands on the raw records with their times and losses.
-//! The instance is removed at the end, also after a crash.
+//! Threads are followed as they appear: the kernel follows those that the machine's threads start, and its own that
+//! work for them are looked for. Context switches come from a second instance, since those between other threads tell
+//! who ran instead. Both instances are removed at the end, also after a crash.
 //!
 //! - [`schema`]: what the events' fields are, and their packed form.
-//! - [`tracefs`]: the instance; [`reader`]: its buffers; [`page`]: the form of the buffers' pages.
+//! - [`tracefs`]: an instance; [`reader`]: its buffers; [`page`]: the form of the buffers' pages.
+//! - [`switches`]: the context switches; [`switch_filter`]: which of them matter; [`interleave`]: one order of all.
+//! - [`workers`]: the kernel's threads that work for a machine.
 
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use reader::{CpuSummary, HostItem, Reader, ReaderError, ReaderStats};
 use schema::{EventName, EventSchema};
 use stats::CpuStats;
+use switches::Switches;
 use tracefs::{Instance, ThreadFilter, Tracefs, TracefsError};
+use workers::WorkerSearch;
 
+use crate::host_time::HostTime;
+
+pub mod interleave;
 pub mod page;
 mod page_format;
 mod print_format;
@@ -21,10 +33,16 @@ pub mod reader;
 mod removal_guard;
 pub mod schema;
 pub mod stats;
+pub mod switch_filter;
+pub mod switches;
 pub mod tracefs;
+pub mod workers;
 
 #[cfg(test)]
 mod live_tests;
+
+/// How often threads of the kernel that work for the machine are looked for.
+const WORKER_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What to trace.
 #[derive(Debug, Clone)]
@@ -33,8 +51,8 @@ pub struct HostTraceConfig {
     pub events: Vec<EventName>,
     /// Kernel thread ids of the machine's threads so far, at least one; more can be added later.
     pub threads: Vec<u32>,
-    /// Name of the tracefs clock whose times the records carry.
-    pub clock: &'static str,
+    /// What the times of the records count.
+    pub time: HostTime,
     /// Buffer per CPU in KiB. It has to hold what happens between two polls.
     pub buffer_kib: u32,
 }
@@ -73,8 +91,10 @@ pub struct EventNotEnabled {
 pub struct HostTraceSummary {
     /// What was read.
     pub read: ReaderStats,
-    /// The kernel's counts per CPU.
+    /// The kernel's counts, per instance and CPU.
     pub cpus: Vec<CpuSummary>,
+    /// Context switches that were read but do not concern the machine; not handed on.
+    pub unrelated_switches: u64,
 }
 
 impl HostTraceSummary {
@@ -121,23 +141,39 @@ impl Schemas {
 /// Traces the host's kernel for one virtual machine until it is dropped.
 #[derive(Debug)]
 pub struct HostTracer {
-    /// Holds the instance; there is no other strong reference to it.
+    /// Holds the instance of the machine's threads; there is no other strong reference to it.
     reader: Reader,
+    /// Context switches, if they were chosen.
+    switches: Option<Switches>,
     schemas: Arc<Schemas>,
     threads: ThreadFilter,
+    workers: WorkerSearch,
+    searched: Instant,
     not_enabled: Vec<EventNotEnabled>,
 }
 
 impl HostTracer {
-    /// Makes the instance and starts recording. Instances of strata processes that have died are removed first.
+    /// Makes the instances and starts recording. Instances of strata processes that have died are removed first.
     pub fn start(config: &HostTraceConfig) -> Result<Self, HostTraceError> {
         let tracefs = Tracefs::find().map_err(HostTraceError::Unavailable)?;
         tracefs.remove_leftovers().map_err(HostTraceError::Unavailable)?;
-        let instance = Instance::create(&tracefs, config.clock, config.buffer_kib, &config.threads)
-            .map_err(HostTraceError::Unavailable)?;
         let mut schemas = Vec::new();
         let mut not_enabled = Vec::new();
-        for event in &config.events {
+        let mut switches = None;
+        // First, because it starts a helper process, which the other instance would follow.
+        if config.events.contains(&switches::event()) {
+            match Switches::create(&tracefs, config) {
+                Ok((instance, schema, fields)) => {
+                    switches = Some((instance, fields));
+                    schemas.push(schema);
+                }
+                Err(error) => not_enabled.push(EventNotEnabled { event: switches::event(), error }),
+            }
+        }
+        let clock = config.time.trace_clock();
+        let instance = Instance::create(&tracefs, clock, config.buffer_kib, &config.threads)
+            .map_err(HostTraceError::Unavailable)?;
+        for event in config.events.iter().filter(|event| **event != switches::event()) {
             let enabled = instance.schema(event).and_then(|schema| {
                 instance.enable(event)?;
                 Ok(schema)
@@ -156,8 +192,20 @@ impl HostTracer {
         let instance = Arc::new(instance);
         let threads = Instance::thread_filter(&instance);
         let reader = Reader::open(Arc::clone(&instance)).map_err(HostTraceError::Reader)?;
+        let switches = switches.map(|(instance, fields)| Switches::start(instance, fields, config));
+        let switches = switches.transpose().map_err(HostTraceError::Reader)?;
         instance.start().map_err(HostTraceError::Unavailable)?;
-        Ok(Self { reader, schemas: Arc::new(Schemas::new(schemas)), threads, not_enabled })
+        let mut tracer = Self {
+            reader,
+            switches,
+            schemas: Arc::new(Schemas::new(schemas)),
+            threads,
+            workers: WorkerSearch::default(),
+            searched: Instant::now(),
+            not_enabled,
+        };
+        tracer.follow_workers();
+        Ok(tracer)
     }
 
     /// The descriptions of the events that are traced.
@@ -175,14 +223,53 @@ impl HostTracer {
         self.threads.clone()
     }
 
+    /// The machine's threads that are traced now, those that were followed included.
+    pub fn traced_threads(&self) -> Result<Vec<u32>, TracefsError> {
+        self.reader.instance().traced_threads()
+    }
+
+    /// Takes the calling thread off what is traced, for good: for the one that polls, which would record its own recording.
+    /// As a thread that runs instead of others it still shows.
+    pub fn leave_out_this_thread(&self) -> Result<(), TracefsError> {
+        let thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+        self.reader.instance().leave_out_thread(thread)
+    }
+
+    /// Looks for threads of the kernel that work for the machine. What cannot be found or added is not traced.
+    fn follow_workers(&mut self) {
+        self.searched = Instant::now();
+        let Ok(traced) = self.traced_threads() else { return };
+        let own: BTreeSet<u32> = traced.into_iter().chain([std::process::id()]).collect();
+        for worker in self.workers.look(Path::new("/proc"), &own) {
+            let _ = self.threads.add(worker);
+        }
+    }
+
     /// Hands on what has been recorded since the last time, as far as a bound per CPU allows: see [`Reader::poll`].
     pub fn poll(&mut self, sink: &mut dyn FnMut(HostItem<'_>)) -> Result<bool, ReaderError> {
-        self.reader.poll(sink)
+        if self.searched.elapsed() >= WORKER_INTERVAL {
+            self.follow_workers();
+        }
+        match &mut self.switches {
+            Some(switches) => switches.poll(&mut self.reader, sink),
+            None => self.reader.poll(sink),
+        }
     }
 
     /// Stops recording and hands on all that is left.
     pub fn finish(&mut self, sink: &mut dyn FnMut(HostItem<'_>)) -> Result<HostTraceSummary, ReaderError> {
-        let cpus = self.reader.finish(sink)?;
-        Ok(HostTraceSummary { read: self.reader.stats(), cpus })
+        let cpus = match &mut self.switches {
+            Some(switches) => switches.finish(&mut self.reader, sink)?,
+            None => self.reader.finish(sink)?,
+        };
+        let mut read = self.reader.stats();
+        let mut unrelated_switches = 0;
+        if let Some(switches) = &self.switches {
+            let stats = switches.stats();
+            read = read + switches.reader().stats();
+            read.times_raised += stats.times_raised;
+            unrelated_switches = stats.unrelated;
+        }
+        Ok(HostTraceSummary { read, cpus, unrelated_switches })
     }
 }

@@ -119,7 +119,11 @@ impl<'a> Page<'a> {
         let missed = match (commit & MISSED_EVENTS != 0, commit & MISSED_STORED != 0) {
             (false, _) => Missed::None,
             (true, false) => Missed::Unknown,
-            (true, true) => read_u64(body, committed).map_or(Missed::Unknown, Missed::Count),
+            // A count that is negative as the kernel's `long` means that it lost track of it.
+            (true, true) => match read_u64(body, committed) {
+                Some(count) if count.cast_signed() > 0 => Missed::Count(count),
+                _ => Missed::Unknown,
+            },
         };
         Ok(Self { time, missed, data })
     }

@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
+use std::ops::Add;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -83,6 +84,22 @@ pub struct ReaderStats {
     pub times_raised: u64,
 }
 
+impl Add for ReaderStats {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            pages: self.pages + other.pages,
+            bytes: self.bytes + other.bytes,
+            records: self.records + other.records,
+            lost: self.lost.saturating_add(other.lost),
+            lost_unknown: self.lost_unknown + other.lost_unknown,
+            malformed_pages: self.malformed_pages + other.malformed_pages,
+            times_raised: self.times_raised + other.times_raised,
+        }
+    }
+}
+
 /// Losses and counts of one CPU at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuSummary {
@@ -100,6 +117,8 @@ struct CpuBuffer {
     pages: File,
     /// Time of the record handed on last.
     last_time: u64,
+    /// Whether the last poll came to the end of what was there.
+    drained: bool,
 }
 
 /// Reads all CPUs' buffers of an instance. Never waits.
@@ -127,7 +146,7 @@ impl Reader {
                 .custom_flags(libc::O_NONBLOCK)
                 .open(&path)
                 .map_err(|source| ReaderError::Read { cpu, path: path.clone(), source })?;
-            buffers.push(CpuBuffer { cpu, path, pages, last_time: 0 });
+            buffers.push(CpuBuffer { cpu, path, pages, last_time: 0, drained: false });
         }
         Ok(Self { buffers, instance, page: vec![0; page_bytes], stats: ReaderStats::default() })
     }
@@ -141,7 +160,8 @@ impl Reader {
             while pages < PAGES_PER_POLL && buffer.read_page(&mut self.page, &mut self.stats, sink)? {
                 pages += 1;
             }
-            more |= pages == PAGES_PER_POLL;
+            buffer.drained = pages < PAGES_PER_POLL;
+            more |= !buffer.drained;
         }
         Ok(more)
     }
@@ -177,6 +197,13 @@ impl Reader {
     /// The instance that is read.
     pub fn instance(&self) -> &Instance {
         &self.instance
+    }
+
+    /// Up to when everything has been read, for each CPU, if all that was recorded before `polled` was there to be read
+    /// in the last poll.
+    pub fn read_up_to(&self, polled: u64) -> impl Iterator<Item = (u32, u64)> {
+        let up_to = move |buffer: &CpuBuffer| if buffer.drained { polled } else { buffer.last_time.min(polled) };
+        self.buffers.iter().map(move |buffer| (buffer.cpu, up_to(buffer)))
     }
 
     /// What has been read so far.
@@ -227,7 +254,13 @@ fn polls_to_drain(buffer_kib: usize, data_bytes: usize) -> usize {
 
 /// Decodes a page of `cpu` and hands on what is in it. `last_time` is the time of the record before it, and then of
 /// the last one in it.
-fn hand_on(bytes: &[u8], cpu: u32, last_time: &mut u64, stats: &mut ReaderStats, sink: &mut dyn FnMut(HostItem<'_>)) {
+pub(super) fn hand_on(
+    bytes: &[u8],
+    cpu: u32,
+    last_time: &mut u64,
+    stats: &mut ReaderStats,
+    sink: &mut dyn FnMut(HostItem<'_>),
+) {
     let Ok(page) = Page::parse(bytes) else {
         stats.malformed_pages += 1;
         sink(HostItem::Lost { cpu, count: None });

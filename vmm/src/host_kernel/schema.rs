@@ -6,6 +6,7 @@
 //! form is left out and listed in [`EventSchema::skipped`].
 
 use std::fmt;
+use std::ops::Range;
 
 use shared_ring::event::{EventDescription, FieldDescription, FieldType, MAX_FIELDS, MAX_NAME, class};
 use shared_ring::layout::{EXTENDED_ID, HOLE_ID};
@@ -265,6 +266,15 @@ impl EventSchema {
     /// The kernel's number of the event: `common_type` of its records.
     pub fn id(&self) -> u16 {
         self.description.id
+    }
+
+    /// Where in a raw record the field of this name lies; `None` if there is no such field or it has no fixed place.
+    pub fn place(&self, field: &str) -> Option<Range<usize>> {
+        let index = self.description.fields.iter().position(|known| known.name == field)?;
+        match self.sources[index] {
+            Source::Fixed { offset, bytes } => Some(usize::from(offset)..usize::from(offset) + usize::from(bytes)),
+            _ => None,
+        }
     }
 
     /// Appends the fields of `record`, a raw record starting at `common_type`, to `out`, as [`Self::description`] lays

@@ -1,11 +1,13 @@
 //! A private tracing instance of the kernel: made, configured and removed.
 //!
 //! An instance is a folder under tracefs' `instances/` with its own buffers, clock, filter and switch. Ours are named
-//! `strata-PID`, so that those of a process that died can be told and removed.
+//! `strata-PID-START`, with the time at which the process started, so that those of a process that died can be told and
+//! removed, also when its number belongs to another process by now.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -23,6 +25,8 @@ const MOUNT_POINT: &str = "/sys/kernel/tracing";
 const NAME_PREFIX: &str = "strata-";
 /// Instances that one process may have at a time.
 const MAX_INSTANCES: u32 = 64;
+/// Whether the children of a traced thread are traced too, and dead ones taken off the list.
+const FOLLOW_OPTION: &str = "options/event-fork";
 /// Size of a read from a text file of tracefs; larger than most of them.
 const READ_BYTES: usize = 64 << 10;
 /// How often, and after what time, the removal of a busy instance is tried again.
@@ -127,7 +131,7 @@ impl Tracefs {
     }
 
     /// Removes the instances of strata processes that do not exist any more; returns their names. One that cannot be
-    /// removed is left: it may belong to a strata in another PID namespace, which keeps it busy.
+    /// removed is left: it may belong to a strata in another PID namespace, which keeps it busy by its open files.
     pub fn remove_leftovers(&self) -> Result<Vec<String>> {
         let instances = self.root.join("instances");
         let entries = fs::read_dir(&instances).map_err(|source| TracefsError::File {
@@ -138,7 +142,7 @@ impl Tracefs {
         let mut removed = Vec::new();
         for entry in entries.flatten() {
             let name = entry.file_name();
-            let is_dead = owner(&name).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
+            let is_dead = owner(&name).is_some_and(|(pid, started)| start_of_process(pid) != Some(started));
             if is_dead && fs::remove_dir(entry.path()).is_ok() {
                 removed.push(name.to_string_lossy().into_owned());
             }
@@ -160,12 +164,23 @@ fn mounted_tracefs(mounts: &str) -> Option<PathBuf> {
     Some(PathBuf::from(usual.unwrap_or(first)))
 }
 
-/// The process that an instance belongs to, if its name is one of ours: `strata-PID` or `strata-PID-N`.
-fn owner(name: &OsStr) -> Option<u32> {
-    let rest = name.to_str()?.strip_prefix(NAME_PREFIX)?;
-    let (pid, number) = rest.split_once('-').unwrap_or((rest, "0"));
-    number.parse::<u32>().ok()?;
-    pid.parse().ok()
+/// The process that an instance belongs to and when that started, if its name is one of ours: `strata-PID-START` or
+/// `strata-PID-START-N`.
+fn owner(name: &OsStr) -> Option<(u32, u64)> {
+    let mut numbers = name.to_str()?.strip_prefix(NAME_PREFIX)?.split('-');
+    let (pid, started) = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
+    let number = numbers.next().unwrap_or("0").parse::<u32>();
+    (number.is_ok() && numbers.next().is_none()).then_some((pid, started))
+}
+
+/// When the process started, in clock ticks since the boot; `None` if there is no such process.
+fn start_of_process(pid: u32) -> Option<u64> {
+    start_in_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The start time in the contents of `/proc/PID/stat`: field 22, which is the 20th after the name in parentheses.
+fn start_in_stat(stat: &str) -> Option<u64> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// A private tracing instance, off until [`Instance::start`]. Removed when dropped, and by a small helper process if
@@ -177,8 +192,10 @@ fn owner(name: &OsStr) -> Option<u32> {
 pub struct Instance {
     path: PathBuf,
     /// `set_event_pid`, opened so that writing adds. Open from the start, since adding a thread must work after
-    /// privileges were dropped; `None` only inside of `drop`.
+    /// privileges were dropped. `None` if all of the host is traced, and inside of `drop`.
     threads: Option<File>,
+    /// `set_event_notrace_pid`, likewise, if this kernel has it (5.8).
+    left_out: Option<File>,
     /// `tracing_on`, for the same reason.
     switch: Option<File>,
     _guard: Option<RemovalGuard>,
@@ -187,15 +204,31 @@ pub struct Instance {
 impl Instance {
     /// Makes an instance named after this process, with tracing off, our trace clock (read back), `buffer_kib` KiB of
     /// buffer per CPU (the oldest pages are overwritten when it is full, and the number of lost events is recorded
-    /// where it happened), and only the given threads traced.
+    /// where it happened), and only the given threads traced. Threads and processes that they start are traced too,
+    /// from their first instruction on, and each until it ends.
     pub fn create(tracefs: &Tracefs, clock: &str, buffer_kib: u32, threads: &[u32]) -> Result<Self> {
         if threads.is_empty() {
             return Err(TracefsError::NoThreads);
         }
+        let mut instance = Self::create_for_all(tracefs, clock, buffer_kib)?;
+        let left_out = instance.path("set_event_notrace_pid");
+        if left_out.exists() {
+            instance.left_out = Some(open(OpenOptions::new().read(true), &left_out)?);
+        }
+        instance.threads = Some(open(OpenOptions::new().read(true), &instance.path("set_event_pid"))?);
+        for thread in threads {
+            instance.add_thread(*thread)?;
+        }
+        write(&instance.path(FOLLOW_OPTION), "1")?;
+        Ok(instance)
+    }
+
+    /// The same with all threads of the host traced.
+    pub fn create_for_all(tracefs: &Tracefs, clock: &str, buffer_kib: u32) -> Result<Self> {
         let path = make_folder(&tracefs.root.join("instances"))?;
         let guard = RemovalGuard::spawn(&path).ok();
         // From here on dropping it removes the folder.
-        let mut instance = Self { path, threads: None, switch: None, _guard: guard };
+        let mut instance = Self { path, threads: None, left_out: None, switch: None, _guard: guard };
         let switch = open_for_writing(&instance.path("tracing_on"))?;
         instance.switch = Some(switch);
         instance.stop()?;
@@ -203,16 +236,11 @@ impl Instance {
         write(&instance.path("buffer_size_kb"), &buffer_kib.to_string())?;
         // Options of a new instance are copied from the top level, where anyone may have changed them.
         write(&instance.path("options/overwrite"), "1")?;
-        for option in ["event-fork", "stacktrace", "userstacktrace"] {
-            let path = instance.path("options").join(option);
+        for option in [FOLLOW_OPTION, "options/stacktrace", "options/userstacktrace"] {
+            let path = instance.path(option);
             if path.exists() {
                 write(&path, "0")?;
             }
-        }
-        let threads_file = open_for_writing(&instance.path("set_event_pid"))?;
-        instance.threads = Some(threads_file);
-        for thread in threads {
-            instance.add_thread(*thread)?;
         }
         Ok(instance)
     }
@@ -240,6 +268,25 @@ impl Instance {
     /// Also traces the thread with this kernel thread id (as `gettid` gives it).
     pub fn add_thread(&self, thread: u32) -> Result<()> {
         write_open(self.threads.as_ref(), &self.path("set_event_pid"), &thread.to_string())
+    }
+
+    /// Never traces the thread with this kernel thread id: what it does would fill the trace with its own recording. Where
+    /// the kernel cannot leave threads out, it is traced like the others.
+    pub fn leave_out_thread(&self, thread: u32) -> Result<()> {
+        write_open(self.left_out.as_ref(), &self.path("set_event_notrace_pid"), &thread.to_string())
+    }
+
+    /// The threads that are traced now, those that the kernel has followed included; none if all of the host is.
+    pub fn traced_threads(&self) -> Result<Vec<u32>> {
+        let (threads, left_out) = (self.list(self.threads.as_ref())?, self.list(self.left_out.as_ref())?);
+        Ok(threads.into_iter().filter(|thread| !left_out.contains(thread)).collect())
+    }
+
+    /// The threads that a file lists: one number per line, or the words "no pid".
+    fn list(&self, file: Option<&File>) -> Result<Vec<u32>> {
+        let Some(file) = file else { return Ok(Vec::new()) };
+        let text = read_from(|piece, at| file.read_at(piece, at as u64), &self.path)?;
+        Ok(text.lines().filter_map(|line| line.trim().parse().ok()).collect())
     }
 
     /// Reads the description of an event.
@@ -310,6 +357,7 @@ impl Drop for Instance {
         // Best effort: what cannot be removed now is removed by the guard, or when strata starts the next time.
         let _ = self.stop();
         self.threads = None;
+        self.left_out = None;
         self.switch = None;
         for _ in 0..REMOVAL_RETRIES {
             match fs::remove_dir(&self.path) {
@@ -333,13 +381,14 @@ impl ThreadFilter {
     }
 }
 
-/// Makes the first free folder of `strata-PID`, `strata-PID-1`, …
+/// Makes the first free folder of `strata-PID-START`, `strata-PID-START-1`, …
 fn make_folder(instances: &Path) -> Result<PathBuf> {
     let pid = std::process::id();
+    let name = format!("{NAME_PREFIX}{pid}-{}", start_of_process(pid).unwrap_or(0));
     for number in 0..MAX_INSTANCES {
         let path = match number {
-            0 => instances.join(format!("{NAME_PREFIX}{pid}")),
-            _ => instances.join(format!("{NAME_PREFIX}{pid}-{number}")),
+            0 => instances.join(&name),
+            _ => instances.join(format!("{name}-{number}")),
         };
         match fs::create_dir(&path) {
             Ok(()) => return Ok(path),
@@ -352,16 +401,22 @@ fn make_folder(instances: &Path) -> Result<PathBuf> {
     Err(TracefsError::TooManyInstances)
 }
 
-/// Reads a whole file of tracefs, whose sizes are not known in advance. In large pieces: `events/header_page` ends after
-/// the first read, however little that took.
+/// Reads a whole file of tracefs.
 pub(super) fn read(path: &Path) -> Result<String> {
-    let failed = |source| TracefsError::File { action: "reading".to_owned(), path: path.to_owned(), source };
+    let failed = |source| TracefsError::File { action: "opening".to_owned(), path: path.to_owned(), source };
     let mut file = File::open(path).map_err(failed)?;
+    read_from(|piece, _| file.read(piece), path)
+}
+
+/// Reads all that `next` gives, from a file whose size is not known in advance. In large pieces: `events/header_page`
+/// ends after the first read, however little that took. `path` is for the error.
+fn read_from(mut next: impl FnMut(&mut [u8], usize) -> io::Result<usize>, path: &Path) -> Result<String> {
+    let failed = |source| TracefsError::File { action: "reading".to_owned(), path: path.to_owned(), source };
     let mut text = Vec::new();
     let mut length = 0;
     loop {
         text.resize(length + READ_BYTES, 0);
-        match file.read(&mut text[length..]).map_err(failed)? {
+        match next(&mut text[length..], length).map_err(failed)? {
             0 => break,
             read => length += read,
         }
@@ -370,9 +425,14 @@ pub(super) fn read(path: &Path) -> Result<String> {
     String::from_utf8(text).map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))
 }
 
-/// Opens without truncating: on `set_event_pid` that would clear what is there.
 fn open_for_writing(path: &Path) -> Result<File> {
-    OpenOptions::new().append(true).open(path).map_err(|source| TracefsError::File {
+    open(&mut OpenOptions::new(), path)
+}
+
+/// Opens a file for writing, and for what `options` says, without truncating: on `set_event_pid` that would clear what is
+/// there.
+fn open(options: &mut OpenOptions, path: &Path) -> Result<File> {
+    options.append(true).open(path).map_err(|source| TracefsError::File {
         action: "opening".to_owned(),
         path: path.to_owned(),
         source,
@@ -423,12 +483,23 @@ mod tests {
 
     #[test]
     fn instances_name_their_owner() {
-        assert_eq!(owner(OsStr::new("strata-123")), Some(123));
-        assert_eq!(owner(OsStr::new("strata-123-4")), Some(123));
+        assert_eq!(owner(OsStr::new("strata-123-99")), Some((123, 99)));
+        assert_eq!(owner(OsStr::new("strata-123-99-4")), Some((123, 99)));
         assert_eq!(owner(OsStr::new("strata-")), None);
-        assert_eq!(owner(OsStr::new("strata-x")), None);
+        assert_eq!(owner(OsStr::new("strata-x-1")), None);
         assert_eq!(owner(OsStr::new("strata-1-x")), None);
-        assert_eq!(owner(OsStr::new("other-123")), None);
+        assert_eq!(owner(OsStr::new("strata-1-2-x")), None);
+        assert_eq!(owner(OsStr::new("strata-1-2-3-4")), None);
+        assert_eq!(owner(OsStr::new("other-123-99")), None);
+    }
+
+    #[test]
+    fn start_of_a_process_whose_name_has_spaces_and_parentheses_is_found() {
+        let stat = "42 (a) b (c)) S 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1000 20 1";
+
+        assert_eq!(start_in_stat(stat), Some(987_654));
+        assert_eq!(start_in_stat("42 (cut"), None);
+        assert!(start_of_process(std::process::id()).is_some_and(|start| start > 0));
     }
 
     #[test]

@@ -12,11 +12,18 @@ use super::vcpu::{VcpuHandle, VcpuRemote};
 /// How long vCPUs get to leave the guest. A device access in progress is finished first.
 const PARKING_TIME: Duration = Duration::from_secs(10);
 
-/// Keeps the clock entries of a machine's vCPUs. Both methods are called on the vCPU's thread, out of the guest.
+/// Keeps the clock entries of a machine's vCPUs. All methods are called on the vCPU's thread, out of the guest.
 pub trait VcpuClock: Send + Sync {
-    /// The vCPU left the guest just now, and does not enter it before the next [`publish`](Self::publish).
-    fn left_guest(&self, vcpu: u32, fd: &VcpuFd);
-    /// The vCPU is about to enter the guest.
+    /// The vCPU is about to enter the guest. `Some` if it is to be taken out again after that time, so that its counter
+    /// can be compared: [`interrupted`](Self::interrupted) is called then.
+    fn entering(&self, vcpu: u32, fd: &VcpuFd) -> Option<Duration>;
+    /// The vCPU was taken out of the guest, or was interrupted before it came there, and does not enter it meanwhile.
+    fn interrupted(&self, vcpu: u32, fd: &VcpuFd);
+    /// The trace clock, if [`exited`](Self::exited) is to be called.
+    fn now(&self) -> Option<u64>;
+    /// The vCPU left the guest by itself, before the clock was `left`, and has not entered it again.
+    fn exited(&self, vcpu: u32, fd: &VcpuFd, left: u64);
+    /// The relation may have changed, or some time is over. The vCPU does not enter the guest meanwhile.
     fn publish(&self, vcpu: u32, fd: &VcpuFd, cause: Cause);
 }
 

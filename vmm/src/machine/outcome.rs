@@ -4,6 +4,7 @@ use std::fmt;
 
 use vmm_sys_util::errno;
 
+use super::fault_state::FaultState;
 use super::observer::ControlEvent;
 
 /// Why a run failed on the host's side.
@@ -41,6 +42,8 @@ pub enum Outcome {
     TripleFault {
         /// The vCPU.
         vcpu: u32,
+        /// Its state, if KVM gives it.
+        state: Option<Box<FaultState>>,
     },
     /// KVM met an instruction that it had to emulate and could not.
     EmulationFailure {
@@ -88,7 +91,8 @@ impl fmt::Display for Outcome {
             Self::PowerOff => f.write_str("the guest powered off"),
             Self::Reboot => f.write_str("the guest asked for a reboot"),
             Self::Panic => f.write_str("the guest's kernel panicked"),
-            Self::TripleFault { vcpu } => write!(f, "triple fault on vCPU {vcpu}"),
+            Self::TripleFault { vcpu, state: None } => write!(f, "triple fault on vCPU {vcpu}"),
+            Self::TripleFault { vcpu, state: Some(state) } => write!(f, "triple fault on vCPU {vcpu}: {state}"),
             Self::EmulationFailure { vcpu, rip, instruction } => {
                 write!(f, "KVM cannot emulate an instruction of the guest on vCPU {vcpu} at {rip:#x}")?;
                 if !instruction.is_empty() {
@@ -117,6 +121,13 @@ mod tests {
     fn a_failure_of_the_host_stays_one_after_a_panic() {
         let error = RunError::ThreadPanicked { vcpu: 0 };
         assert!(matches!(Outcome::Failed(error).after_panic(), Outcome::Failed(_)));
+    }
+
+    #[test]
+    fn a_triple_fault_shows_the_vcpus_state() {
+        let state = Some(Box::new(FaultState::default()));
+        let outcome = Outcome::TripleFault { vcpu: 1, state };
+        assert!(outcome.to_string().starts_with("triple fault on vCPU 1: rip 0x0 "), "{outcome}");
     }
 
     #[test]

@@ -230,7 +230,7 @@ fn a_reset_after_a_panic_is_a_panic() {
 #[test]
 fn a_triple_fault_ends_the_run() {
     let (outcome, ..) = run_code(TRIPLE_FAULT);
-    assert!(matches!(outcome, Outcome::TripleFault { vcpu: 0 }), "{outcome:?}");
+    assert!(matches!(outcome, Outcome::TripleFault { vcpu: 0, state: Some(_) }), "{outcome:?}");
 }
 
 #[test]

@@ -21,6 +21,8 @@ use vmm_sys_util::signal::{SIGRTMIN, register_signal_handler};
 
 use super::control::VcpuClock;
 use super::exit::{self, Verdict};
+use super::fault_state::FaultState;
+use super::kick_timer::KickTimer;
 use super::observer::{ControlEvent, Observer};
 use super::outcome::{Outcome, RunError};
 use super::peripherals::Peripherals;
@@ -225,7 +227,6 @@ impl Vcpu {
         context.observer.vcpu_thread_started(self.index, tid.unsigned_abs());
         if let Ok(Command::Run) = self.commands.recv() {
             self.set_state(VcpuState::Running);
-            self.look_at_counter();
             self.publish_clock(Cause::Start);
             if let Some(outcome) = self.run_guest() {
                 // The receiver lives until this thread was joined.
@@ -242,14 +243,20 @@ impl Vcpu {
         if self.obey() {
             return None;
         }
+        let timer = self.context.clock.as_ref().and_then(|_| KickTimer::for_this_thread(SIGRTMIN()).ok());
         loop {
             self.context.observer.vcpu_enter(self.index);
+            self.limit_stay(timer.as_ref());
             match self.fd.run() {
                 Ok(exit) => {
+                    let left = self.context.clock.as_ref().and_then(|clock| clock.now());
                     let observer = self.context.observer.as_ref();
                     observer.vcpu_exit(self.index, exit::reason(&exit));
                     let bus = self.context.peripherals.as_ref();
                     let verdict = exit::handle(self.index, exit, bus, observer);
+                    if let (Some(clock), Some(left)) = (&self.context.clock, left) {
+                        clock.exited(self.index, &self.fd, left);
+                    }
                     if let Some(outcome) = self.outcome(verdict) {
                         return Some(outcome);
                     }
@@ -258,6 +265,9 @@ impl Vcpu {
                     self.context.observer.vcpu_exit(self.index, KVM_EXIT_INTR);
                     // Cleared before looking: a kick after the look finds it set again and takes effect at once.
                     self.fd.set_kvm_immediate_exit(0);
+                    if let Some(clock) = &self.context.clock {
+                        clock.interrupted(self.index, &self.fd);
+                    }
                     if self.obey() {
                         return None;
                     }
@@ -279,10 +289,7 @@ impl Vcpu {
             match self.commands.try_recv() {
                 Err(mpsc::TryRecvError::Empty) => return false,
                 Ok(Command::Run) => {}
-                Ok(Command::RenewClock) => {
-                    self.look_at_counter();
-                    self.publish_clock(Cause::Periodic);
-                }
+                Ok(Command::RenewClock) => self.publish_clock(Cause::Periodic),
                 Ok(Command::Pause(parked)) => {
                     if self.park(&parked) {
                         return true;
@@ -295,7 +302,6 @@ impl Vcpu {
 
     /// Stays out of the guest until told to run (`false`) or to stop (`true`).
     fn park(&self, parked: &mpsc::Sender<()>) -> bool {
-        self.look_at_counter();
         self.set_state(VcpuState::Paused);
         // Who asked may have given up waiting.
         let _ = parked.send(());
@@ -315,9 +321,12 @@ impl Vcpu {
         }
     }
 
-    fn look_at_counter(&self) {
-        if let Some(clock) = &self.context.clock {
-            clock.left_guest(self.index, &self.fd);
+    /// Has the vCPU kicked soon, if its clock asks for that.
+    fn limit_stay(&self, timer: Option<&KickTimer>) {
+        if let (Some(timer), Some(clock)) = (timer, &self.context.clock)
+            && let Some(stay) = clock.entering(self.index, &self.fd)
+        {
+            timer.arm(stay);
         }
     }
 
@@ -339,7 +348,9 @@ impl Vcpu {
             }
             Verdict::PowerOff => Some(Outcome::PowerOff),
             Verdict::Reset => Some(Outcome::Reboot),
-            Verdict::TripleFault => Some(Outcome::TripleFault { vcpu }),
+            Verdict::TripleFault => {
+                Some(Outcome::TripleFault { vcpu, state: FaultState::read(&self.fd).map(Box::new) })
+            }
             Verdict::InternalError => Some(self.internal_error()),
             Verdict::EntryFailed { hardware_reason } => {
                 Some(Outcome::Failed(RunError::EntryFailed { vcpu, hardware_reason }))

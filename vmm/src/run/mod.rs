@@ -174,7 +174,16 @@ pub struct RunReport {
 pub fn run(request: &RunRequest, say: &mut dyn FnMut(&str)) -> Result<RunReport, RunFailure> {
     let selection = Selection::parse(&request.events)?;
     let host_events = Tracefs::find().and_then(|tracefs| tracefs.available_events());
-    check_selection(&selection, host_events.as_deref().ok())?;
+    let module = match &request.agent {
+        Agent::Module(module) if request.trace.is_some() => Some((module, read(module)?)),
+        _ => None,
+    };
+    let guest_events = match &module {
+        Some((file, bytes)) => agent::events(file, bytes)?.events,
+        // Those of an agent that the guest itself brings are known once it registers them.
+        None => Vec::new(),
+    };
+    check_selection(&selection, host_events.as_deref().ok(), &guest_events)?;
     if let Some(trace) = &request.trace {
         // Tried and removed again: a run that is refused below leaves no folder.
         drop(TraceFolder::create(trace)?);
@@ -192,9 +201,8 @@ pub fn run(request: &RunRequest, say: &mut dyn FnMut(&str)) -> Result<RunReport,
         tsc_offset: None,
     };
     config.check(&Limits::without_kvm()).and_then(|()| config.open().map(drop)).map_err(MachineError::from)?;
-    if let (Agent::Module(module), true) = (&request.agent, request.trace.is_some()) {
+    if let Some((module, module_bytes)) = module {
         let kernel = read(&request.kernel)?;
-        let module_bytes = read(module)?;
         agent::check_module(module, &module_bytes, &request.kernel, &kernel)?;
         config.initrd_overlay = agent::overlay(&module_bytes);
         config.cmdline = agent::append_cmdline(&config.cmdline);
@@ -206,7 +214,9 @@ pub fn run(request: &RunRequest, say: &mut dyn FnMut(&str)) -> Result<RunReport,
     let description = describe_vm(request);
     let mut directory = VmDirectory::create(&directory::runtime_folder()?, &description)?;
     match &request.trace {
-        Some(trace) => run_traced(request, config, &probed, selection, trace, &description, &mut directory, say),
+        Some(trace) => {
+            run_traced(request, config, &probed, selection, guest_events, trace, &description, &mut directory, say)
+        }
         None => {
             let machine = Machine::new(config)?;
             let answers = answers(description, None, machine.control());
@@ -285,6 +295,7 @@ fn run_traced(
     mut config: MachineConfig,
     probed: &KvmProbe,
     selection: Selection,
+    guest_events: Vec<EventDescription>,
     trace: &Path,
     description: &VmDescription,
     directory: &mut VmDirectory,
@@ -319,8 +330,7 @@ fn run_traced(
     let has_clock = !relations.is_empty();
     let agent = matches!(request.agent, Agent::Module(_)) && has_clock;
     if agent {
-        let events: Vec<EventDescription> = strata_kmod::catalog::EVENTS.iter().map(EventDescription::from).collect();
-        region.set_enabled(0, &enabled_guest_events(&events, &selection));
+        region.set_enabled(0, &enabled_guest_events(&guest_events, &selection));
         region.set_host_alive(true);
     } else {
         region.set_enabled(0, &EnabledEvents::NONE);
@@ -366,6 +376,7 @@ fn run_traced(
         vm: request.name.clone(),
         region: Arc::clone(&region),
         selection,
+        guest_events: guest_events.into(),
         vcpu_threads,
         clocks: Arc::clone(&clocks),
         agent,
@@ -432,9 +443,12 @@ fn stop_on_signals(stop: StopHandle) -> Result<(), RunFailure> {
 fn check_selection(
     selection: &Selection,
     host: Option<&[crate::host_kernel::schema::EventName]>,
+    guest: &[EventDescription],
 ) -> Result<(), SelectionError> {
-    let names = |events: &[shared_ring::event::Event]| events.iter().map(|event| event.name.into()).collect();
-    let mut catalogues = vec![(Layer::Vmm, names(EVENTS)), (Layer::Guest, names(strata_kmod::catalog::EVENTS))];
+    let mut catalogues = vec![(Layer::Vmm, EVENTS.iter().map(|event| event.name.into()).collect())];
+    if !guest.is_empty() {
+        catalogues.push((Layer::Guest, guest.iter().map(|event| event.name.clone()).collect()));
+    }
     catalogues.extend(host.map(|events| (Layer::Host, events.iter().map(ToString::to_string).collect())));
     selection.check(&catalogues)
 }
@@ -450,8 +464,8 @@ fn host_tracer(selection: &Selection, time: HostTime, missing: &mut Vec<Missing>
             return Ok(None);
         }
         let threads = vec![std::process::id()];
-        HostTracer::start(&HostTraceConfig { events, threads, clock: time.trace_clock(), buffer_kib: HOST_BUFFER_KIB })
-            .map(Some)
+        let config = HostTraceConfig { events, threads, time, buffer_kib: HOST_BUFFER_KIB };
+        HostTracer::start(&config).map(Some)
     });
     match started {
         Ok(tracer) => tracer,
@@ -549,6 +563,7 @@ fn describe_host(probed: &KvmProbe) -> Host {
             _ => "emulating",
         }
         .into(),
+        boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().into(),
     }
 }
 

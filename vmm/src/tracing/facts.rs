@@ -27,6 +27,8 @@ pub struct Facts {
     pub region: Arc<TraceRegion>,
     /// Which events are wanted.
     pub selection: Selection,
+    /// The guest kernel's events as its module's file tells them; empty when the host does not have that file.
+    pub guest_events: Arc<[EventDescription]>,
     /// Host threads of the vCPUs, filled in as they start.
     pub vcpu_threads: Arc<Mutex<Vec<(u32, u32)>>>,
     /// The vCPUs' clocks.
@@ -80,13 +82,21 @@ impl Facts {
         let agent = self.region.layout().agent;
         let memory = self.region.memory();
         let Some(vm) = self.session.vms.iter_mut().find(|vm| vm.name == self.vm) else { return false };
-        if vm.guest.is_some() || memory.load(agent + offset_of!(AgentState, state)) == AGENT_ABSENT {
+        if let Some(guest) = &mut vm.guest {
+            let refused = memory.load(agent + offset_of!(AgentState, processes_refused));
+            let over_quota = memory.load(agent + offset_of!(AgentState, processes_over_quota));
+            let new = (refused, over_quota) != (guest.processes_refused, guest.processes_over_quota);
+            (guest.processes_refused, guest.processes_over_quota) = (refused, over_quota);
+            return new;
+        }
+        if memory.load(agent + offset_of!(AgentState, state)) == AGENT_ABSENT {
             return false;
         }
         let mut release = [0; 64];
         memory.read(agent + offset_of!(AgentState, kernel_release), &mut release);
         let agent_abi = memory.load(agent + offset_of!(AgentState, abi_version));
-        vm.guest = Some(Guest { kernel: guest_text(&release), agent_abi });
+        let kernel = guest_text(&release);
+        vm.guest = Some(Guest { kernel, agent_abi, processes_refused: 0, processes_over_quota: 0 });
         true
     }
 
@@ -98,6 +108,12 @@ impl Facts {
         let new = vm.vcpu_threads != threads;
         vm.vcpu_threads = threads;
         new
+    }
+
+    /// What the recording lacks of applications that had no slot to record into, so far.
+    #[must_use]
+    pub fn missing_processes(&self) -> Option<Missing> {
+        self.session.vm(&self.vm)?.guest.as_ref()?.missing_processes()
     }
 
     /// What the recording does not have, now that the guest has ended and `refused` of its processes were too many.
@@ -119,6 +135,7 @@ impl Facts {
                 fix: "trace fewer short-lived processes".into(),
             });
         }
+        missing.extend(self.missing_processes());
         missing
     }
 

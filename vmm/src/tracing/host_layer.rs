@@ -32,11 +32,14 @@ struct HostSource {
     failed: Option<ReaderError>,
     /// Whether the rest was taken: there is nothing more to come.
     finished: bool,
+    /// Whether the recorder's own thread was left out of what is traced.
+    left_out: bool,
 }
 
 impl HostSource {
     fn new(tracer: HostTracer) -> Self {
-        Self { schemas: Arc::clone(tracer.schemas()), tracer, payload: Vec::new(), failed: None, finished: false }
+        let schemas = Arc::clone(tracer.schemas());
+        Self { schemas, tracer, payload: Vec::new(), failed: None, finished: false, left_out: false }
     }
 
     fn events(&self) -> Vec<EventDescription> {
@@ -47,6 +50,11 @@ impl HostSource {
     fn poll(&mut self, sink: &mut dyn FnMut(Item<'_>)) -> bool {
         if self.failed.is_some() || self.finished {
             return false;
+        }
+        if !self.left_out {
+            self.left_out = true;
+            // Where it cannot be, the trace holds its own recording as well.
+            let _ = self.tracer.leave_out_this_thread();
         }
         self.take(sink, |tracer, sink| tracer.poll(sink)).unwrap_or(false)
     }

@@ -1,6 +1,7 @@
 //! From rings to a recording: the shared trace region, the VMM's own events, the choice of events, and the recorder
 //! that drains every layer into a trace folder while the machine runs.
 
+pub mod counter_comparison;
 pub mod facts;
 pub mod flight_recorder;
 pub mod guest_processes;

@@ -3,29 +3,36 @@
 //!
 //! On a host whose trace clock is the TSC, a vCPU's counter is the host's plus the offset that KVM has for it: read from
 //! KVM each time, and so exact. Where the host's TSCs cannot be relied upon, KVM moves the guest's TSC whenever the vCPU
-//! is put on a CPU, and catches up by the host's system clock. There the counter is read each time and compared with
-//! `CLOCK_MONOTONIC_RAW`, and an epoch's bound is what is assumed of the counter or what the next comparison showed,
-//! whichever is more.
+//! is put on a CPU, and lets it catch up with the host's monotonic clock when the guest is entered. There the counter is
+//! compared with `CLOCK_MONOTONIC_RAW` again and again, as it is in the guest (see [`super::counter_comparison`]), and an
+//! epoch's bound is what is assumed of the counter, or what a comparison showed if that is more.
 
+use super::counter_comparison::{CounterComparison, Reading};
 use super::region::TraceRegion;
 use super::vmm_events::VmmTracer;
 use crate::host_time::HostTime;
 use crate::machine::{VcpuClock, tsc as guest_tsc};
 use clock_sync::calibration::ticks_to_ns;
+use clock_sync::relation::Relation;
 use clock_sync::tsc;
 use clock_sync::updater::{Cause, CounterModel, Epoch, Rate, Sample, Updater};
 use kvm_ioctls::VcpuFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use trace_merge::clock::ClockEpoch;
 
 /// How often clocks are looked at where they are measured, nanoseconds.
 pub const MEASURED_INTERVAL_NS: u64 = 100_000_000;
 /// How often KVM's offsets are read again where they are exact, nanoseconds.
 pub const EXACT_INTERVAL_NS: u64 = 1_000_000_000;
-/// What the guest's counter may drift against the host's clock between two measurements, parts in a billion.
-const DRIFT_PPB: u32 = 500_000;
+/// What the guest's counter may drift against the host's clock between two comparisons, parts in a billion.
+const DRIFT_PPB: u32 = 200_000;
 /// How much the guest's clock is slowed down when it is ahead, parts in a billion.
 const SLEW_PPB: u32 = 1_000_000;
+/// After so many comparisons in a row that contradict the line, the counter is believed to have jumped ahead for good.
+const LASTING_JUMP: u32 = 5;
+/// The first reading is the narrowest of so many.
+const FIRST_READINGS: u32 = 16;
 /// Most epochs that are kept one by one; beyond that, periodic ones are put together.
 const MAX_EPOCHS: usize = 4096;
 
@@ -60,8 +67,11 @@ struct VcpuState {
     updater: Updater,
     /// Offset of the last epoch, ticks.
     offset: Option<i64>,
-    /// Counter and clock when the vCPU left the guest.
-    left: Option<Sample>,
+    comparison: CounterComparison,
+    /// Comparisons in a row that showed the counter ahead of its line by more than the bound.
+    ahead: u32,
+    /// Whether an epoch has begun since the clock was last looked at.
+    renewed: bool,
 }
 
 impl VcpuClocks {
@@ -69,7 +79,10 @@ impl VcpuClocks {
     #[must_use]
     pub fn new(vm: &str, host: HostFacts, region: Arc<TraceRegion>, vmm: Arc<VmmTracer>) -> Self {
         let model = model(&host);
-        let state = || Mutex::new(VcpuState { updater: Updater::new(model), offset: None, left: None });
+        let state = || {
+            let comparison = CounterComparison::new();
+            Mutex::new(VcpuState { updater: Updater::new(model), offset: None, comparison, ahead: 0, renewed: false })
+        };
         let vcpus = (0..region.layout().config.vcpus).map(|_| state()).collect();
         Self { vm: vm.into(), host, region, vmm, vcpus, epochs: Mutex::new(Vec::new()) }
     }
@@ -127,32 +140,97 @@ impl VcpuClocks {
         self.announce(vcpu, &epoch, self.host.bound_ns, derivation);
     }
 
-    fn publish_measured(&self, vcpu: u32, state: &mut VcpuState, cause: Cause) {
-        let Some(mut sample) = state.left.take() else { return };
-        let mut seen = None;
-        if let Some(old) = state.updater.current() {
-            let shown = old.relation.trace_time(sample.counter);
-            seen = Some(shown);
-            let observed = shown.abs_diff(sample.ticks).saturating_add(sample.uncertainty);
-            self.raise_bound(vcpu, self.to_ns(observed));
-            if shown < sample.ticks {
-                // The counter lags: it stood still while the vCPU was off its CPU, and catches up when it is entered. How
-                // much of the lag is left then is not known, so all of it counts as error, and the line stays.
-                if cause == Cause::Periodic {
-                    return;
-                }
-                sample = Sample { ticks: shown, uncertainty: old.bound_at(sample.counter), ..sample };
-            }
+    /// The first line, before the vCPU has run: its counter will go on from the offset that it got.
+    fn publish_first(&self, vcpu: u32, state: &mut VcpuState, fd: &VcpuFd, cause: Cause) {
+        let read = || match self.host.first_offsets.get(vcpu as usize) {
+            Some(&offset) => Some(self.bracketed(|| tsc::read_ordered().wrapping_add_signed(offset))),
+            None => self.read_counter(fd),
+        };
+        let readings = (0..FIRST_READINGS).filter_map(|_| read());
+        let Some(Reading { before, counter, after }) = readings.min_by_key(|reading| reading.after - reading.before)
+        else {
+            return;
+        };
+        let width = after - before;
+        let sample = Sample { counter, ticks: before + width / 2, uncertainty: width.div_ceil(2).saturating_add(1) };
+        let epoch = state.updater.resynchronise(cause, None, sample, None);
+        self.announce_measured(vcpu, &epoch, "at its first offset");
+    }
+
+    /// Nothing is known but that time went on: the line goes on too, and its bound grows. KVM lets a counter that stood
+    /// still catch up.
+    fn publish_continued(&self, vcpu: u32, state: &mut VcpuState, cause: Cause) {
+        let Some(old) = state.updater.current().map(|epoch| epoch.relation) else { return };
+        let elapsed = self.host.time.now().saturating_sub(old.trace_base);
+        let counter = old.hw_base.wrapping_add(counter_ticks(&old, elapsed));
+        if let Ok(epoch) = state.updater.renew_because(cause, counter) {
+            self.announce_measured(vcpu, &epoch, "before this epoch");
         }
-        let epoch = state.updater.resynchronise(cause, seen, sample, None);
+    }
+
+    /// A comparison has come about.
+    fn publish_compared(&self, vcpu: u32, state: &mut VcpuState, sample: Sample) {
+        let Some(old) = state.updater.current().copied() else { return };
+        let shown = old.relation.trace_time(sample.counter);
+        let known = old.bound_at(sample.counter);
+        let ahead = shown.wrapping_sub(sample.ticks).cast_signed();
+        let contradicts = ahead.unsigned_abs().saturating_sub(sample.uncertainty) > known;
+        let observed = self.to_ns(ahead.unsigned_abs().saturating_add(sample.uncertainty));
+        if contradicts {
+            self.raise_bound(vcpu, observed);
+        } else if sample.uncertainty > known {
+            // It says less than is known.
+            return;
+        }
+        state.ahead = if contradicts && ahead > 0 { state.ahead + 1 } else { 0 };
+        if (1..LASTING_JUMP).contains(&state.ahead) {
+            // KVM lets a counter catch up too far if it is held up between reading its two clocks. The counter stops
+            // whenever the vCPU is away, and so comes back to its line.
+            self.publish_continued(vcpu, state, Cause::Periodic);
+            state.renewed = true;
+            self.raise_bound(vcpu, observed);
+            return;
+        }
+        state.ahead = 0;
+        let epoch = state.updater.resynchronise(Cause::Periodic, Some(shown), sample, None);
+        state.renewed = true;
+        let how = format!("in the guest to within {} ns", self.to_ns(sample.uncertainty));
+        self.announce_measured(vcpu, &epoch, &how);
+    }
+
+    /// The vCPU left the guest before `left`: its time must not be later.
+    fn look_at_time(&self, vcpu: u32, state: &mut VcpuState, fd: &VcpuFd, left: u64) {
+        let Some(old) = state.updater.current().copied() else { return };
+        let Some(reading) = self.read_counter(fd) else { return };
+        // The counter has run on since it was set back to what it was, at most as long as reading it took.
+        let reading_took = reading.after.saturating_sub(reading.before);
+        let ahead = old.relation.trace_time(reading.counter).wrapping_sub(left).cast_signed();
+        let least = u64::try_from(ahead).unwrap_or(0).saturating_sub(reading_took);
+        if least > old.bound_at(reading.counter) {
+            self.raise_bound(vcpu, self.to_ns(least.saturating_add(reading_took)));
+            state.comparison.want();
+        }
+    }
+
+    fn announce_measured(&self, vcpu: u32, epoch: &Epoch, how: &str) {
         let bound = self.to_ns(epoch.bound()).saturating_add(self.host.bound_ns);
         let derivation = format!(
-            "the guest's TSC compared with {} to within {} ns, {} ppm of drift, and what the next comparison showed",
+            "the guest's TSC compared with {} {how}, {} ppm of drift, and what the next comparison showed",
             self.host.time.trace_clock(),
-            self.to_ns(sample.uncertainty),
             DRIFT_PPB / 1000
         );
-        self.announce(vcpu, &epoch, bound, derivation);
+        self.announce(vcpu, epoch, bound, derivation);
+    }
+
+    fn bracketed<C>(&self, read: impl FnOnce() -> C) -> Reading<C> {
+        let before = self.host.time.now();
+        let counter = read();
+        Reading { before, counter, after: self.host.time.now() }
+    }
+
+    fn read_counter(&self, fd: &VcpuFd) -> Option<Reading> {
+        let Reading { before, counter, after } = self.bracketed(|| guest_tsc::read_counter(fd));
+        Some(Reading { before, counter: counter.ok()?, after })
     }
 
     fn to_ns(&self, ticks: u64) -> u64 {
@@ -187,30 +265,54 @@ impl VcpuClocks {
 }
 
 impl VcpuClock for VcpuClocks {
-    fn left_guest(&self, vcpu: u32, fd: &VcpuFd) {
+    fn entering(&self, vcpu: u32, fd: &VcpuFd) -> Option<Duration> {
+        if self.host.time == HostTime::Tsc {
+            return None;
+        }
+        self.state(vcpu)?.comparison.entering(|| self.read_counter(fd))
+    }
+
+    fn interrupted(&self, vcpu: u32, fd: &VcpuFd) {
         if self.host.time == HostTime::Tsc {
             return;
         }
         let Some(mut state) = self.state(vcpu) else { return };
-        // KVM stops the counter when it puts the vCPU away, which was just before the first of these readings.
-        let before = self.host.time.now();
-        let first = self.host.first_offsets.get(vcpu as usize).filter(|_| state.updater.current().is_none());
-        let counter = match first {
-            // The vCPU has not run, so KVM has not let its counter catch up yet: by its first offset it will.
-            Some(&offset) => Some(tsc::read_ordered().wrapping_add_signed(offset)),
-            None => guest_tsc::read_counter(fd).ok(),
-        };
-        let uncertainty = self.host.time.now().saturating_sub(before).saturating_add(1);
-        state.left = counter.map(|counter| Sample { counter, ticks: before, uncertainty });
+        let rate = Rate::from_frequencies(self.host.guest_tsc_hz, self.host.frequency).unwrap_or(Rate::UNITY);
+        let ticks = |counter: u64| rate.ticks_of(counter);
+        if let Some(sample) = state.comparison.interrupted(|| self.read_counter(fd), ticks) {
+            self.publish_compared(vcpu, &mut state, sample);
+        }
+    }
+
+    fn exited(&self, vcpu: u32, fd: &VcpuFd, left: u64) {
+        if let Some(mut state) = self.state(vcpu) {
+            self.look_at_time(vcpu, &mut state, fd, left);
+        }
+    }
+
+    fn now(&self) -> Option<u64> {
+        (self.host.time == HostTime::MonotonicRaw).then(|| self.host.time.now())
     }
 
     fn publish(&self, vcpu: u32, fd: &VcpuFd, cause: Cause) {
         let Some(mut state) = self.state(vcpu) else { return };
-        match self.host.time {
-            HostTime::Tsc => self.publish_exact(vcpu, &mut state, fd, cause),
-            HostTime::MonotonicRaw => self.publish_measured(vcpu, &mut state, cause),
+        if self.host.time == HostTime::Tsc {
+            return self.publish_exact(vcpu, &mut state, fd, cause);
         }
+        state.comparison.want();
+        match cause {
+            _ if state.updater.current().is_none() => self.publish_first(vcpu, &mut state, fd, cause),
+            Cause::Periodic if state.renewed => {}
+            _ => self.publish_continued(vcpu, &mut state, cause),
+        }
+        state.renewed = false;
     }
+}
+
+/// How far the counter of `relation` runs while the trace clock runs `ticks`.
+fn counter_ticks(relation: &Relation, ticks: u64) -> u64 {
+    let scaled = (u128::from(ticks) << (relation.shift & 63)) / u128::from(relation.mult.max(1));
+    u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
 fn model(host: &HostFacts) -> CounterModel {
@@ -273,6 +375,15 @@ mod tests {
 
         let left: Vec<_> = epochs.iter().map(|epoch| (epoch.vcpu, epoch.number, epoch.bound_ns)).collect();
         assert_eq!(left, [(0, 1, 9), (1, 1, 5), (0, 3, 4), (0, 4, 3)]);
+    }
+
+    #[test]
+    fn counter_runs_as_far_as_its_relation_says() {
+        let relation = Relation { hw_base: 0, trace_base: 0, mult: 1 << 31, shift: 32, hw_bits: 64 };
+
+        let counter = counter_ticks(&relation, 1_000);
+
+        assert_eq!((counter, relation.trace_time(counter)), (2_000, 1_000));
     }
 
     #[test]

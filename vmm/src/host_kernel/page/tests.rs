@@ -171,6 +171,35 @@ fn a_missed_count_that_lies_outside_of_the_page_is_unknown() {
 }
 
 #[test]
+fn a_missed_count_that_is_negative_is_unknown() {
+    let page = PageBuilder::new(0).flags(MISSED_EVENTS | MISSED_STORED).tail(&(-1_i64).to_le_bytes()).build(64);
+
+    assert_eq!(Page::parse(&page).unwrap().missed(), Missed::Unknown);
+}
+
+#[test]
+fn an_event_dated_while_it_was_interrupted_has_the_time_of_the_event_before_it() {
+    // Three nested events: the outer one reserved its place first, was interrupted before it was dated, and so carries
+    // delta 0; the inner one has an absolute time, and what follows counts from there.
+    let page = PageBuilder::new(1000)
+        .record(1, 7)
+        .bytes(b"frst")
+        .record(1, 0)
+        .bytes(b"outr")
+        .record(31, 1020)
+        .word(0)
+        .record(1, 0)
+        .bytes(b"innr")
+        .record(1, 3)
+        .bytes(b"next")
+        .build(64);
+
+    let times: Vec<u64> = decode(&page).into_iter().map(|event| event.unwrap().0).collect();
+
+    assert_eq!(times, [1007, 1007, 1020, 1023]);
+}
+
+#[test]
 fn a_page_without_flags_missed_nothing() {
     let page = PageBuilder::new(0).build(64);
 

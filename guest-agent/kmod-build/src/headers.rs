@@ -23,7 +23,7 @@ pub enum HeadersError {
     NoRelease(PathBuf),
 }
 
-/// Rewrites the absolute include in the tree's `Makefile` to a relative one, when it names `/usr/src`.
+/// Rewrites the absolute paths in the tree's `Makefile` to relative ones, when they name `/usr/src`.
 ///
 /// # Errors
 ///
@@ -32,15 +32,19 @@ pub fn relocate(tree: &Path) -> Result<(), HeadersError> {
     let makefile = tree.join("Makefile");
     let error = |source| HeadersError::File { path: makefile.clone(), source };
     let text = fs::read_to_string(&makefile).map_err(error)?;
-    let relocated = relative_include(&text);
+    let relocated = relative_paths(&text);
     if relocated != text {
         fs::write(&makefile, relocated).map_err(error)?;
     }
     Ok(())
 }
 
-fn relative_include(makefile: &str) -> String {
-    makefile.replace("include /usr/src/", "include $(dir $(lastword $(MAKEFILE_LIST)))../")
+fn relative_paths(makefile: &str) -> String {
+    let here = "$(dir $(lastword $(MAKEFILE_LIST)))";
+    makefile
+        .replace("include /usr/src/", &format!("include {here}../"))
+        // read while this file is the last one in the list
+        .replace("KBUILD_OUTPUT=/usr/src/", &format!("KBUILD_OUTPUT := $(abspath {here}..)/"))
 }
 
 /// The kernel release that modules built with this tree are for, such as `6.1.0-56-cloud-amd64`.
@@ -59,18 +63,38 @@ fn parse_release(text: &str) -> Option<String> {
     line.split('"').nth(1).map(str::to_owned)
 }
 
+/// The compiler that the tree's kernel was built with, such as `gcc-12`, if the tree says so; Debian's do.
+#[must_use]
+pub fn compiler(tree: &Path) -> Option<String> {
+    parse_compiler(&fs::read_to_string(tree.join(".kernelvariables")).ok()?)
+}
+
+/// From a line such as `CC = $(if $(X),ccache) $(CROSS_COMPILE)gcc-12`.
+fn parse_compiler(variables: &str) -> Option<String> {
+    let value = variables.lines().find_map(|line| {
+        let (name, value) = line.split_once('=')?;
+        (name.trim_end_matches([':', ' ']).ends_with("CC") && !name.contains("CCACHE")).then_some(value)
+    })?;
+    let program = value.rsplit([' ', ')']).next()?.trim();
+    (!program.is_empty()).then(|| program.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn relative_include_replaces_only_the_absolute_one() {
-        let text = "include /usr/src/linux-headers-6.1.0-56-common/Makefile\n";
+    fn relative_paths_replace_only_absolute_ones() {
+        let text = "KBUILD_OUTPUT=/usr/src/linux-headers-x\ninclude /usr/src/linux-headers-common/Makefile\n";
 
-        let relocated = relative_include(text);
+        let relocated = relative_paths(text);
 
-        assert_eq!(relocated, "include $(dir $(lastword $(MAKEFILE_LIST)))../linux-headers-6.1.0-56-common/Makefile\n");
-        assert_eq!(relative_include(&relocated), relocated);
+        assert_eq!(
+            relocated,
+            "KBUILD_OUTPUT := $(abspath $(dir $(lastword $(MAKEFILE_LIST)))..)/linux-headers-x\n\
+             include $(dir $(lastword $(MAKEFILE_LIST)))../linux-headers-common/Makefile\n"
+        );
+        assert_eq!(relative_paths(&relocated), relocated);
     }
 
     #[test]
@@ -79,6 +103,17 @@ mod tests {
 
         assert_eq!(parse_release(text).as_deref(), Some("6.1.0-56-cloud-amd64"));
         assert_eq!(parse_release("nothing"), None);
+    }
+
+    #[test]
+    fn compiler_is_the_one_that_debian_names() {
+        let new =
+            "CCACHE = ccache\nCC = $(if $(X),$(CCACHE)) $(CROSS_COMPILE)gcc-14\noverride CROSS_COMPILE = x86_64-\n";
+        let old = "override CC = $(if $(X),ccache )$(CROSS_COMPILE)gcc-12\n";
+
+        assert_eq!(parse_compiler(new).as_deref(), Some("gcc-14"));
+        assert_eq!(parse_compiler(old).as_deref(), Some("gcc-12"));
+        assert_eq!(parse_compiler("ARCH = x86\n"), None);
     }
 
     #[test]

@@ -1,0 +1,111 @@
+//! The examples in C and C++ compile without a warning, against the shared and the static library as they would be
+//! installed, and run where nothing traces.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Where cargo puts the libraries that it builds for this test: beside the test itself.
+fn libraries() -> PathBuf {
+    std::env::current_exe().unwrap().parent().unwrap().to_path_buf()
+}
+
+/// A folder with header, libraries and the description for pkg-config, as a package installs them.
+fn install(prefix: &Path) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let library = prefix.join("lib/x86_64-linux-gnu");
+    fs::create_dir_all(library.join("pkgconfig")).unwrap();
+    fs::create_dir_all(prefix.join("include")).unwrap();
+    fs::copy(source.join("include/strata.h"), prefix.join("include/strata.h")).unwrap();
+    fs::copy(source.join("strata.pc"), library.join("pkgconfig/strata.pc")).unwrap();
+    fs::copy(libraries().join("libstrata.a"), library.join("libstrata.a")).unwrap();
+    fs::copy(libraries().join("libstrata.so"), library.join("libstrata.so.1")).unwrap();
+    std::os::unix::fs::symlink("libstrata.so.1", library.join("libstrata.so")).unwrap();
+}
+
+fn pkg_config(prefix: &Path, options: &[&str]) -> Vec<String> {
+    let output = Command::new("pkg-config")
+        .env("PKG_CONFIG_PATH", prefix.join("lib/x86_64-linux-gnu/pkgconfig"))
+        .args(options)
+        .arg("strata")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
+}
+
+/// Compiles and runs an example; returns what it wrote.
+fn run(compiler: &[&str], source: &str, link: &[&str]) -> String {
+    let prefix = tempfile::tempdir().unwrap();
+    install(prefix.path());
+    let program = prefix.path().join("program");
+    let compiled = Command::new(compiler[0])
+        .args(&compiler[1..])
+        .args(["-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"])
+        .arg(&program)
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(source))
+        .args(pkg_config(prefix.path(), &[&["--cflags", "--libs"], link].concat()))
+        .output()
+        .unwrap();
+    assert_succeeded(&compiled);
+    let mut command = Command::new(&program);
+    command.env("LD_LIBRARY_PATH", prefix.path().join("lib/x86_64-linux-gnu")).arg("100");
+    let output = command.output().unwrap();
+    assert_succeeded(&output);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn assert_succeeded(output: &Output) {
+    assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn c_program_runs_with_the_shared_library() {
+    let said = run(&["gcc", "-std=c99"], "shop.c", &[]);
+
+    assert!(said.contains("errno 0"), "{said}");
+}
+
+#[test]
+fn c_program_runs_with_the_static_library() {
+    let said = run(&["gcc", "-std=c11", "-static"], "shop.c", &["--static"]);
+
+    assert!(said.contains("errno 0"), "{said}");
+}
+
+#[test]
+fn cpp_program_runs_with_the_shared_library() {
+    let said = run(&["g++", "-std=c++11", "-pthread"], "baker.cpp", &[]);
+
+    assert!(said.contains("0 lost"), "{said}");
+}
+
+/// The code blocks of `language` in the document for users.
+fn documented(language: &str) -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/applications.md");
+    let text = fs::read_to_string(path).unwrap();
+    let begin = format!("```{language}\n");
+    let blocks = text.split(&begin).skip(1);
+    blocks.map(|block| block.split("\n```").next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn documented_examples_compile() {
+    let folder = tempfile::tempdir().unwrap();
+    let examples: Vec<_> = [("c", "gcc"), ("cpp", "g++")]
+        .into_iter()
+        .flat_map(|(language, compiler)| documented(language).into_iter().map(move |code| (language, compiler, code)))
+        .collect();
+    for (language, compiler, code) in &examples {
+        let source = folder.path().join(format!("example.{language}"));
+        fs::write(&source, code).unwrap();
+        let mut command = Command::new(compiler);
+        command.args(["-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"]);
+        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include")).arg(source);
+        assert_succeeded(&command.output().unwrap());
+    }
+
+    assert_eq!(examples.len(), 2);
+}

@@ -1,0 +1,240 @@
+//! The lives of processes that record: forked, executed, killed in the middle of a record, moved between CPUs, and more of
+//! them than there are slots.
+//!
+//! `processes fork | exec | kill | migrate | late-cpu CPU | crowd N [UID GID]`
+#![allow(unsafe_code)] // Forks without the C library's knowledge, too.
+
+use anyhow::{Context, Result, bail, ensure};
+use guest_agent::{EventType, Text, event, tracer};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::io::Error;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const USAGE: &str = "usage: processes fork | exec | kill | migrate | late-cpu CPU | crowd N [UID GID]";
+/// Events of each process of a crowd.
+const EVENTS_OF_CROWD: u32 = 10;
+/// How often threads change their CPU.
+const MOVES: u32 = 200;
+/// The most that a thing may take that another process has to do.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+static LIFE: EventType<(Text, u32)> = EventType::new("processes:life", &["what", "pid"]);
+static CROWD: EventType<(u32, u32)> = EventType::new("processes:crowd", &["process", "number"]);
+static LATE: EventType<(u64,)> = EventType::new("processes:late", &["number"]);
+static ENDLESS: EventType<(u64, Text)> = EventType::new("processes:endless", &["number", "text"]);
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("processes: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[&str]) -> Result<()> {
+    match arguments {
+        ["fork"] => forks(),
+        ["exec"] => exec(),
+        ["executed"] => {
+            live("executed");
+            Ok(())
+        }
+        ["kill"] => kill(),
+        ["migrate"] => migrate(),
+        ["late-cpu", cpu] => late_cpu(cpu.parse().context(USAGE)?),
+        ["crowd", processes] => crowd(processes.parse().context(USAGE)?, None),
+        ["crowd", processes, uid, gid] => {
+            crowd(processes.parse().context(USAGE)?, Some((uid.parse().context(USAGE)?, gid.parse().context(USAGE)?)))
+        }
+        _ => bail!("{USAGE}"),
+    }
+}
+
+fn live(what: &str) -> bool {
+    LIFE.record((what, std::process::id()))
+}
+
+/// A parent, a child by `fork`, a child by the bare system call, and a child's child, each with its own rings.
+fn forks() -> Result<()> {
+    live("parent before");
+    let child = fork(|| {
+        live("child");
+        let grandchild = fork(|| Ok(i32::from(!live("grandchild"))))?;
+        Ok(i32::from(wait(grandchild)? != 0))
+    })?;
+    // SAFETY: the child records and ends; the C library does not know of it, which is what is tried.
+    let bare = unsafe { libc::syscall(libc::SYS_fork) };
+    if bare == 0 {
+        let recorded = live("bare child");
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(!recorded)) };
+    }
+    let ends = [wait(child)?, wait(i32::try_from(bare)?)?];
+    live("parent after");
+    ensure!(ends == [0, 0], "the children ended with {ends:?}");
+    println!("processes: forked");
+    Ok(())
+}
+
+/// A process that records, and is another program afterwards.
+fn exec() -> Result<()> {
+    live("before exec");
+    Err(Command::new(std::env::current_exe()?).arg("executed").exec()).context("cannot execute this program again")
+}
+
+/// A child that does nothing but record, killed in the middle of it.
+fn kill() -> Result<()> {
+    let child = fork(|| {
+        for number in 0_u64.. {
+            ENDLESS.record((number, "the quick brown fox jumps over the lazy dog"));
+        }
+        Ok(0)
+    })?;
+    thread::sleep(Duration::from_millis(300));
+    // SAFETY: sends a signal to the child made above.
+    unsafe { libc::kill(child, libc::SIGKILL) };
+    let status = wait(child)?;
+    ensure!(libc::WIFSIGNALED(status), "the child ended by itself");
+    println!("processes: killed {child}");
+    Ok(())
+}
+
+/// Threads that record while they are moved from CPU to CPU; each event is numbered, and none may be missing.
+fn migrate() -> Result<()> {
+    let cpus = thread::available_parallelism()?.get();
+    let worker = |thread: u32| {
+        let mut recorded = 0_u32;
+        for step in 0..MOVES {
+            let mut only = CpuSet::new();
+            only.set((step as usize + thread as usize) % cpus);
+            let _ = sched_setaffinity(None, &only);
+            for _ in 0..5 {
+                recorded += u32::from(event!("processes:moved", thread: u32 = thread, number: u32 = recorded));
+            }
+        }
+        recorded
+    };
+    tracer().connect();
+    let recorded: Vec<u32> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|thread| scope.spawn(move || worker(thread))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or(0)).collect()
+    });
+    println!("processes: moved, {} recorded, {} lost", recorded.iter().sum::<u32>(), tracer().lost());
+    Ok(())
+}
+
+/// Records on a CPU that comes online when this process has its rings already.
+fn late_cpu(cpu: usize) -> Result<()> {
+    ensure!(live("waits for a CPU"), "nothing is recorded: {:?}", tracer().error());
+    println!("processes: waits for CPU {cpu}");
+    let mut only = CpuSet::new();
+    only.set(cpu);
+    let began = Instant::now();
+    while sched_setaffinity(None, &only).is_err() {
+        ensure!(began.elapsed() < PATIENCE, "CPU {cpu} does not come");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let recorded = event!("processes:late_cpu", cpu: u32 = u32::try_from(cpu)?);
+    println!("processes: on CPU {cpu}, recorded {recorded}, {} lost", tracer().lost());
+    Ok(())
+}
+
+/// `processes` children that record at the same time, as another user if `user` says so. None of them may fail. The last
+/// one goes on when the others are gone, until it has a slot.
+fn crowd(processes: u32, user: Option<(u32, u32)>) -> Result<()> {
+    let (ready, say_ready) = pipe()?;
+    let (go_on, say_go_on) = pipe()?;
+    let member = |process: u32| -> Result<i32> {
+        if let Some((uid, gid)) = user {
+            // SAFETY: changes this child's user and nothing else.
+            let changed = unsafe { libc::setgroups(1, &gid) == 0 && libc::setgid(gid) == 0 && libc::setuid(uid) == 0 };
+            ensure!(changed, "cannot become user {uid}: {}", Error::last_os_error());
+        }
+        (0..EVENTS_OF_CROWD).for_each(|number| {
+            CROWD.record((process, number));
+        });
+        // SAFETY: closes this child's own copy, and waits for the parent through the others.
+        unsafe { libc::close(say_go_on) };
+        write_byte(say_ready)?;
+        wait_for_byte(go_on);
+        if process + 1 == processes {
+            // the others go now
+            thread::sleep(Duration::from_millis(200));
+            let began = Instant::now();
+            let mut number = 0;
+            while !LATE.record((number,)) && began.elapsed() < PATIENCE {
+                number += 1;
+                thread::sleep(Duration::from_millis(1));
+            }
+            println!("processes: the last one recorded after {number} attempts");
+        }
+        Ok(0)
+    };
+    let mut children = Vec::new();
+    for process in 0..processes {
+        children.push(fork(|| member(process))?);
+        // one after the other, so that the last one is the last to ask for a slot
+        wait_for_byte(ready);
+    }
+    // SAFETY: the children wait for the last writer of this pipe to close it.
+    unsafe { libc::close(say_go_on) };
+    for child in children {
+        let status = wait(child)?;
+        ensure!(status == 0, "a process of the crowd ended with {status}");
+    }
+    println!("processes: a crowd of {processes}");
+    Ok(())
+}
+
+fn pipe() -> Result<(i32, i32)> {
+    let mut ends = [0; 2];
+    // SAFETY: the kernel writes two numbers.
+    let made = unsafe { libc::pipe(ends.as_mut_ptr()) };
+    ensure!(made == 0, "cannot make a pipe: {}", Error::last_os_error());
+    Ok((ends[0], ends[1]))
+}
+
+fn write_byte(pipe: i32) -> Result<()> {
+    // SAFETY: the kernel reads one byte.
+    let written = unsafe { libc::write(pipe, [0_u8].as_ptr().cast(), 1) };
+    ensure!(written == 1, "cannot write to a pipe: {}", Error::last_os_error());
+    Ok(())
+}
+
+/// Waits for a byte, or for the last writer to be gone.
+fn wait_for_byte(pipe: i32) {
+    let mut byte = 0_u8;
+    // SAFETY: the kernel writes one byte.
+    unsafe { libc::read(pipe, (&raw mut byte).cast(), 1) };
+}
+
+/// A child that does `action` and ends with the status that it returns.
+fn fork(action: impl FnOnce() -> Result<i32>) -> Result<i32> {
+    // SAFETY: this program has one thread where it forks.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let status = action().unwrap_or_else(|error| {
+            eprintln!("processes: {error:#}");
+            1
+        });
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(status) };
+    }
+    ensure!(child > 0, "cannot fork: {}", Error::last_os_error());
+    Ok(child)
+}
+
+/// Waits for a child; how it ended, as `wait` says it.
+fn wait(child: i32) -> Result<i32> {
+    let mut status = 0;
+    // SAFETY: waits for a child of this process.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    ensure!(waited == child, "cannot wait for {child}: {}", Error::last_os_error());
+    Ok(status)
+}

@@ -1,0 +1,97 @@
+//! The event types of the places in a program that record.
+
+use crate::Step;
+use crate::fields::Fields;
+use guest_agent::{FieldType, RuntimeEventType};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Mutex, TryLockError};
+use tracing_core::Metadata;
+use tracing_core::callsite::Identifier;
+
+/// Attempts to have the table of all threads; a child made by `fork` may find it locked by a thread that it lacks.
+const ATTEMPTS: usize = 1000;
+
+/// Names and types of a record's fields, with the event type for them. `tracing` keeps the names for ever.
+type Described = (Vec<(&'static str, FieldType)>, Option<&'static RuntimeEventType>);
+
+/// Event types by place, step and fields; `None` for those that cannot be described.
+#[derive(Debug, Default)]
+pub(crate) struct Types {
+    of_places: HashMap<(Identifier, Step), Vec<Described>>,
+}
+
+/// Those of all threads, so that each is made once.
+static ALL: Mutex<Option<Types>> = Mutex::new(None);
+
+impl Types {
+    /// The type of a record with `fields`, from the calling thread's own table if it has been there before. `None` when it
+    /// cannot be described, or the table cannot be had now.
+    pub(crate) fn of_thread(
+        metadata: &'static Metadata<'static>,
+        step: Step,
+        fields: &Fields,
+    ) -> Option<&'static RuntimeEventType> {
+        thread_local! {
+            static OWN: RefCell<Types> = RefCell::default();
+        }
+        let key = (metadata.callsite(), step);
+        let known = OWN.try_with(|own| own.try_borrow().ok()?.find(&key, fields)).ok().flatten();
+        if let Some(known) = known {
+            return known;
+        }
+        let made = Self::of_all(metadata, key.clone(), fields)?;
+        // The thread may be ending.
+        let _ = OWN.try_with(|own| {
+            if let Ok(mut own) = own.try_borrow_mut() {
+                own.add(key, fields, made);
+            }
+        });
+        made
+    }
+
+    fn of_all(
+        metadata: &'static Metadata<'static>,
+        key: (Identifier, Step),
+        fields: &Fields,
+    ) -> Option<Option<&'static RuntimeEventType>> {
+        let mut all = (0..ATTEMPTS).find_map(|_| match ALL.try_lock() {
+            Ok(all) => Some(all),
+            Err(TryLockError::Poisoned(all)) => Some(all.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                std::thread::yield_now();
+                None
+            }
+        })?;
+        let all = all.get_or_insert_default();
+        if let Some(known) = all.find(&key, fields) {
+            return Some(known);
+        }
+        let described: Vec<_> = fields.described().iter().map(|&(name, ty)| (name, ty, false)).collect();
+        let made = RuntimeEventType::new(&name(metadata, key.1), &described);
+        all.add(key, fields, made);
+        Some(made)
+    }
+
+    fn find(&self, key: &(Identifier, Step), fields: &Fields) -> Option<Option<&'static RuntimeEventType>> {
+        let of_place = self.of_places.get(key)?;
+        of_place.iter().find(|(described, _)| described == fields.described()).map(|(_, made)| *made)
+    }
+
+    fn add(&mut self, key: (Identifier, Step), fields: &Fields, made: Option<&'static RuntimeEventType>) {
+        self.of_places.entry(key).or_default().push((fields.described().to_vec(), made));
+    }
+}
+
+/// `module.path:name-step`. An event that was given no name has one of `tracing`'s with its place in words.
+fn name(metadata: &Metadata<'_>, step: Step) -> String {
+    let group = metadata.target().replace("::", ".");
+    let file = metadata.file().and_then(|file| Path::new(file).file_name()).map(|file| file.to_string_lossy());
+    match (step, file, metadata.line()) {
+        (Step::Event, Some(file), Some(line)) if metadata.name().starts_with("event ") => {
+            format!("{group}:{file}-{line}")
+        }
+        _ => format!("{group}:{}{}", metadata.name(), step.suffix()),
+    }
+}

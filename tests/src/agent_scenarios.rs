@@ -1,0 +1,187 @@
+//! The agent on every kernel of the lab, where it is made hard for it, and where it cannot be: one boot of the host.
+//!
+//! Each scenario leaves `NAME.log` (what `strata run` and the guest's console wrote), `NAME.status` and, with a trace,
+//! `NAME.trace`. Those named after a kernel's suite load and unload the module under load and take a CPU away and back.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use shared_ring::layout::{ABI_VERSION, SUPERBLOCK};
+
+use crate::host::{HostResult, HostRun};
+use crate::kernel_packages::{KernelChoice, Suite};
+use crate::provision::{self, Kernels, Lab, ProvisionError};
+use crate::scenarios::ScenarioError;
+
+/// The guest says it after all went well: nothing in its kernel's log is a warning.
+pub const CLEAN: &str = "guest kernel log is clean";
+/// Times that the module is unloaded and loaded again.
+pub const RELOADS: u32 = 3;
+
+/// What all kernels have to stand. The module that the boot overlay has loaded lies where it put it.
+const HARDSHIP: &str = "\
+workload --events 500 && echo 'workload done'
+(while :; do cat /proc/interrupts; done > /dev/null) &
+kernel_load=$!
+(while :; do workload --events 20; sleep 0.2; done > /dev/null 2>&1) &
+user_load=$!
+i=0
+while [ $i -lt 3 ]; do
+    # a process that is just recording keeps the module
+    until rmmod strata 2> /dev/null; do sleep 0.1; done
+    cat /proc/interrupts > /dev/null
+    insmod /strata/strata.ko || echo 'cannot load again'
+    i=$((i + 1))
+done
+echo \"reloaded $i times\"
+for state in 0 1 0 1; do
+    echo $state > /sys/devices/system/cpu/cpu1/online && echo \"CPUs online: $(cat /sys/devices/system/cpu/online)\"
+    cat /proc/interrupts > /dev/null
+done
+kill $kernel_load $user_load
+wait
+workload --events 500 && echo 'workload done again'
+dmesg | grep 'strata: '
+if dmesg | grep -E 'BUG|WARNING|Oops|Call Trace|stall|general protection'; then
+    echo 'guest kernel log has warnings'
+else
+    echo 'guest kernel log is clean'
+fi
+";
+
+/// A guest that has no agent, or none that works, does its work all the same.
+const WITHOUT: &str = "\
+dmesg | grep 'strata: '
+[ -e /dev/strata ] && echo 'there is a device'
+workload --events 100 && echo 'workload done'
+";
+
+/// Loads the module once the host has changed what the region says.
+const LATER: &str = "\
+echo 'guest is up'
+read -r line < /dev/ttyS0
+insmod /bin/strata.ko
+echo \"insmod ended with status $?\"
+dmesg | grep 'strata: '
+workload --events 100 && echo 'workload done'
+";
+
+/// `@SUITES@`, `@VERSION@` and `@OFFSET@` are filled in.
+const HOST_SCRIPT: &str = r#"
+guest() {
+    name=$1 suite=$2
+    shift 2
+    echo "== $name, host up for $(cut -d ' ' -f 1 /proc/uptime) s"
+    timeout -s KILL 200 strata run --kernel "$LAB/vmlinux-$suite" --memory 512M --cpus 2 "$@" > "$LAB_OUT/$name.log" 2>&1
+    echo $? > "$LAB_OUT/$name.status"
+    tail -n 3 "$LAB_OUT/$name.log"
+}
+cmdline="console=ttyS0 quiet panic=-1 lab.script"
+export STRATA_RUNTIME_DIR=$(mktemp -d)
+
+for suite in @SUITES@; do
+    guest $suite $suite --initrd "$LAB/guest-$suite.cpio" --agent "$LAB/strata-$suite.ko" --trace "$LAB_OUT/$suite.trace" \
+        --cmdline "$cmdline=hardship" < /dev/null
+done
+
+guest unsigned bookworm --initrd "$LAB/guest-bookworm.cpio" --agent "$LAB/strata-bookworm.ko" \
+    --trace "$LAB_OUT/unsigned.trace" --cmdline "$cmdline=without module.sig_enforce=1" < /dev/null
+
+# no region, as on a hypervisor that is not strata
+strata agent inject --initrd "$LAB/guest-bookworm.cpio" --module "$LAB/strata-bookworm.ko" --kernel "$LAB/vmlinux-bookworm" \
+    --out "$LAB/injected.cpio" > "$LAB_OUT/inject.log" 2>&1
+guest absent bookworm --initrd "$LAB/injected.cpio" --no-agent --cmdline "$cmdline=without rdinit=/strata-init" < /dev/null
+
+mkfifo /tmp/console
+guest newer bookworm --initrd "$LAB/guest-bookworm.cpio" --no-agent --name newer --trace "$LAB_OUT/newer.trace" \
+    --cmdline "$cmdline=later" < /tmp/console &
+exec 3> /tmp/console
+waited=0
+until grep -q 'guest is up' "$LAB_OUT/newer.log" 2> /dev/null || [ $waited -ge 100 ]; do
+    sleep 1
+    waited=$((waited + 1))
+done
+printf '@VERSION@' | dd of="$(echo "$STRATA_RUNTIME_DIR"/newer-*/region)" bs=1 seek=@OFFSET@ conv=notrunc
+echo >&3
+wait
+exec 3>&-
+exit 0
+"#;
+
+/// Why there are no results.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentScenarioError {
+    /// A kernel or its module could not be had.
+    #[error(transparent)]
+    Provision(#[from] ProvisionError),
+    /// The host or an image failed.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+}
+
+/// Runs all scenarios in the run folder `name`.
+///
+/// # Errors
+///
+/// When a kernel cannot be had, its module not be built, or the host fails; what a guest does is for the caller to judge.
+pub fn run(lab: &Lab, name: &str) -> Result<HostResult, AgentScenarioError> {
+    let mut request = HostRun::new(name, &host_script());
+    request = request.file("strata", &lab.binaries.strata);
+    for suite in Suite::ALL {
+        let choice = KernelChoice::cloud(suite);
+        let (kernels, agent) = if choice == KernelChoice::DEFAULT {
+            (lab.kernels.clone(), lab.agent.clone())
+        } else {
+            let kernels = provision::kernel(&lab.paths, choice)?;
+            let agent = provision::agent_for(&lab.paths, &kernels)?;
+            (kernels, agent)
+        };
+        let image = guest_image(lab, &kernels, &agent, suite)?;
+        request = request
+            .file(&format!("vmlinux-{}", suite.name()), &kernels.vmlinux)
+            .file(&format!("guest-{}.cpio", suite.name()), &image)
+            .file(&format!("strata-{}.ko", suite.name()), &agent);
+    }
+    request.timeout = Duration::from_secs(800);
+    request.memory_mib = 6144;
+    let result = lab.host.run(&lab.paths.runs(), &request).map_err(ScenarioError::from)?;
+    Ok(result.success(name).map_err(ScenarioError::from)?)
+}
+
+fn guest_image(lab: &Lab, kernels: &Kernels, agent: &Path, suite: Suite) -> Result<PathBuf, ScenarioError> {
+    let image = lab.paths.images().join(format!("agent-{}.cpio", suite.name()));
+    kernels
+        .guest_image()?
+        .script("hardship", HARDSHIP)
+        .script("without", WITHOUT)
+        .script("later", LATER)
+        .program("workload", &lab.binaries.workload)
+        .program("strata.ko", agent)
+        .write_file(&image)?;
+    Ok(image)
+}
+
+fn host_script() -> String {
+    // a layout that is one major version ahead, as printf's octal escapes
+    let newer = ABI_VERSION + (1 << 16);
+    let bytes: String = newer.to_le_bytes().iter().map(|byte| format!("\\{byte:03o}")).collect();
+    let offset = SUPERBLOCK.fields.iter().find(|(name, _)| *name == "abi_version").map_or(0, |(_, offset)| *offset);
+    HOST_SCRIPT
+        .replace("@SUITES@", &Suite::ALL.map(Suite::name).join(" "))
+        .replace("@VERSION@", &bytes)
+        .replace("@OFFSET@", &offset.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn region_is_given_the_next_major_version() {
+        let script = host_script();
+
+        let major = (ABI_VERSION >> 16) + 1;
+        assert!(script.contains(&format!("\\000\\000\\{major:03o}\\000' | dd")), "{script}");
+        assert!(script.contains("seek=8 ") && !script.contains('@'));
+    }
+}

@@ -1,0 +1,86 @@
+//! The agent on all kernels, under hardship, and where it cannot work: judged from consoles and traces.
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use lab::kernel_packages::Suite;
+use lab::paths::Paths;
+use lab::{agent_scenarios, binaries, process, provision};
+use trace_merge::session::{LayerKind, Session};
+
+struct Results {
+    folder: PathBuf,
+    strata: PathBuf,
+}
+
+impl Results {
+    fn text(&self, name: &str) -> String {
+        String::from_utf8_lossy(&fs::read(self.folder.join(name)).unwrap_or_default()).into_owned()
+    }
+
+    /// What the guest's console showed, of a guest that must have powered off by itself.
+    fn console(&self, scenario: &str) -> String {
+        let console = self.text(&format!("{scenario}.log"));
+        assert_eq!(self.text(&format!("{scenario}.status")).trim(), "0", "{console}");
+        console
+    }
+
+    /// Records of a layer.
+    fn records(&self, scenario: &str, kind: LayerKind) -> u64 {
+        let session = Session::load(&self.folder.join(format!("{scenario}.trace"))).unwrap();
+        let layers = session.layers.iter().filter(|layer| layer.kind == kind);
+        layers.flat_map(|layer| &layer.streams).map(|stream| stream.records).sum()
+    }
+
+    fn strata(&self, arguments: &[&str], scenario: &str) -> String {
+        let trace = self.folder.join(format!("{scenario}.trace"));
+        process::capture(Command::new(&self.strata).args(arguments).arg(trace)).unwrap()
+    }
+}
+
+fn assert_contains(text: &str, wanted: &[&str]) {
+    let missing: Vec<_> = wanted.iter().filter(|wanted| !text.contains(**wanted)).collect();
+    assert!(missing.is_empty(), "{missing:?} is missing in\n{text}");
+}
+
+#[test]
+fn agent_records_on_every_kernel_and_harms_no_guest() {
+    let paths = Paths::of_workspace();
+    let lab = provision::lab(&paths).unwrap();
+    let folder = agent_scenarios::run(&lab, "agent").unwrap().output;
+    let results = Results { folder, strata: binaries::located(&paths).strata };
+
+    // loaded, unloaded, CPUs taken away, on each kernel; the trace has all of it and is in order
+    for suite in Suite::ALL.map(Suite::name) {
+        let console = results.console(suite);
+        let reloaded = format!("reloaded {} times", agent_scenarios::RELOADS);
+        let (one, both) = ("CPUs online: 0\n", "CPUs online: 0-1\n");
+        let wanted = ["agent loaded", "workload done\n", &reloaded, one, both, "workload done again"];
+        assert_contains(&console.replace('\r', ""), &wanted);
+        assert_contains(&console, &[agent_scenarios::CLEAN]);
+        assert!(!console.contains("cannot load again"), "{console}");
+        let (kernel, user) =
+            (results.records(suite, LayerKind::GuestKernel), results.records(suite, LayerKind::GuestUser));
+        assert!(kernel > 5_000 && user > 800, "{suite}: {kernel} kernel records, {user} user records\n{console}");
+        assert_contains(&results.strata(&["check"], suite), &["0 violations"]);
+    }
+
+    // a kernel that takes signed modules only: said, with what to do, and the guest works
+    let unsigned = results.console("unsigned");
+    assert_contains(&unsigned, &["agent not loaded", "module.sig_enforce=1", "workload done"]);
+    assert!(!unsigned.contains("there is a device"), "{unsigned}");
+
+    // no region: said, without effect
+    assert_contains(&results.text("inject.log"), &["rdinit=/strata-init"]);
+    let absent = results.console("absent");
+    assert_contains(&absent, &["this machine offers no trace region; not loaded", "agent not loaded", "workload done"]);
+    assert!(!absent.contains("there is a device"), "{absent}");
+
+    // a region of a later version: refused, said, without effect
+    let newer = results.console("newer");
+    assert_contains(&newer, &["another version", "use the module that belongs to the host's strata", "workload done"]);
+    assert!(newer.contains("insmod ended with status 1"), "{newer}");
+    assert_eq!(results.records("newer", LayerKind::GuestKernel), 0);
+}

@@ -1,0 +1,119 @@
+//! What `strata report` says about a guest whose loads know their own cost.
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use lab::analysis;
+use lab::paths::Paths;
+use trace_merge::check;
+use trace_merge::reader::Trace;
+use trace_merge::report::{Window, locks, syscalls, tasks, vcpus};
+
+/// A file of the results, which the first test to ask makes.
+fn result(name: &str) -> PathBuf {
+    analysis::once_per_test_run(&Paths::of_workspace()).unwrap().output.join(name)
+}
+
+fn trace() -> Trace {
+    Trace::open(&result("trace")).unwrap()
+}
+
+/// What a load in the guest knows of itself.
+fn known(load: &str) -> BTreeMap<String, u64> {
+    analysis::known(&result("guest.log"), load).unwrap()
+}
+
+/// How far `a` is from `b`, in percent of `b`.
+fn percent_off(a: u64, b: u64) -> u64 {
+    a.abs_diff(b) * 100 / b.max(1)
+}
+
+#[test]
+fn time_that_a_process_of_the_host_takes_from_a_task_is_that_processs() {
+    let hog = analysis::known(&result("hog.log"), "hog").unwrap();
+    let thief = format!("known_load/{}", hog["pid"]);
+    let compute = i32::try_from(known("compute")["pid"]).unwrap();
+
+    let report = tasks::report(&trace(), Window::ALL).unwrap();
+
+    let task = report.vms[0].tasks.iter().find(|task| task.tid == compute).unwrap();
+    let stolen = task.parts.iter().filter(|part| part.state == "stolen");
+    let by_hog: u64 = stolen.filter(|part| part.detail.as_deref() == Some(&thief)).map(|part| part.ns).sum();
+    println!("{} ns of the hog's CPU time, {by_hog} ns stolen by it\n{:#?}", hog["cpu_ns"], task.parts);
+    assert!(percent_off(by_hog, hog["cpu_ns"]) <= 5, "{by_hog} ns, not {}", hog["cpu_ns"]);
+}
+
+#[test]
+fn parts_of_every_tasks_time_add_up_to_the_tick() {
+    let report = tasks::report(&trace(), Window::ALL).unwrap();
+
+    let tasks = &report.vms[0].tasks;
+    assert!(tasks.len() > 20, "{} tasks", tasks.len());
+    for task in tasks {
+        assert_eq!(task.times.parts().iter().sum::<u64>(), task.wall_ticks, "{}/{}", task.comm, task.tid);
+        assert_eq!(task.parts.iter().map(|part| part.ticks).sum::<u64>(), task.wall_ticks);
+    }
+}
+
+#[test]
+fn parts_of_every_vcpus_time_add_up_to_the_tick() {
+    let report = vcpus::report(&trace(), Window::ALL).unwrap();
+
+    assert_eq!(report.vms[0].vcpus.len(), 2);
+    for vcpu in &report.vms[0].vcpus {
+        assert_eq!(vcpu.parts.iter().map(|part| part.ticks).sum::<u64>(), vcpu.wall_ticks, "vCPU {}", vcpu.vcpu);
+    }
+}
+
+#[test]
+fn lock_of_a_convoy_is_named() {
+    let convoy = known("convoy");
+    let lock = convoy["address"]..convoy["address"] + convoy["size"];
+
+    let report = locks::report(&trace(), Window::ALL).unwrap();
+
+    let futexes = &report.guests[0].futexes;
+    let of_convoy: Vec<_> = futexes.iter().filter(|futex| u64::try_from(futex.pid) == Ok(convoy["pid"])).collect();
+    println!("{convoy:?}\n{of_convoy:#?}");
+    let first = of_convoy[0];
+    assert!(lock.contains(&first.address), "{:#x} is not in {lock:#x?}", first.address);
+    assert!(percent_off(first.waits.total_ns, convoy["waited_ns"]) <= 10, "{}", first.waits.total_ns);
+    assert!(first.waits.count >= convoy["locks"] / 4, "{} waits", first.waits.count);
+}
+
+#[test]
+fn system_calls_of_a_known_mix_are_counted_exactly() {
+    let mut mix = known("syscalls");
+    let pid = mix.remove("pid").unwrap();
+
+    let report = syscalls::report(&trace(), Window::ALL).unwrap();
+
+    let processes = &report.guests[0].processes;
+    let process = processes.iter().find(|process| u64::try_from(process.pid) == Ok(pid)).unwrap();
+    let counted: BTreeMap<String, u64> = process
+        .calls
+        .syscalls
+        .iter()
+        .filter(|row| mix.contains_key(&row.name))
+        .map(|row| (row.name.clone(), row.count + row.unfinished))
+        .collect();
+    assert_eq!(counted, mix);
+}
+
+#[test]
+fn trace_with_a_busy_host_passes_the_check() {
+    let checked = check::check(&trace(), 10).unwrap();
+
+    assert!(checked.passed(), "{:?}", checked.violations);
+}
+
+#[test]
+fn threads_of_the_machine_and_the_kernels_workers_for_it_are_traced() {
+    let threads = fs::read_to_string(result("threads")).unwrap();
+
+    for name in ["vcpu0", "vcpu1", "strata", "kvm-nx-lpage-recovery-"] {
+        assert!(threads.lines().any(|thread| thread.starts_with(name)), "no {name} among\n{threads}");
+    }
+}

@@ -1,0 +1,42 @@
+//! The Debian packages, in a Debian: installed by dpkg, built by DKMS, started by systemd, on a virtio disk.
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+
+use std::fs;
+use std::process::Command;
+
+use lab::paths::Paths;
+use lab::{binaries, debian_guest, package, process, provision};
+use trace_merge::session::{LayerKind, Session};
+
+#[test]
+fn packages_install_and_connect_a_debian_guest() {
+    let paths = Paths::of_workspace();
+    let lab = provision::lab(&paths).unwrap();
+    let folder = debian_guest::run(&lab, "packages").unwrap().output;
+    let console = fs::read(folder.join("debian.log")).unwrap();
+    let console = String::from_utf8_lossy(&console).replace('\r', "");
+    println!("{console}");
+    let reported: Vec<&str> = console.lines().filter_map(|line| line.split("report: ").nth(1)).collect();
+    let has = |wanted: &str| reported.iter().any(|line| line.contains(wanted));
+
+    assert!(has("unit active"), "{reported:#?}");
+    assert!(has("device root:strata 660"), "{reported:#?}");
+    for name in ["strata-agent", "strata-dkms"] {
+        assert!(has(&format!("package {name} {} ii", package::VERSION)), "{reported:#?}");
+    }
+    assert!(has("strata is loaded") && has("drains the rings"), "{reported:#?}");
+    // a member of the group who is not root records
+    assert!(has("workload done"), "{reported:#?}");
+    assert!(has("after stopping: inactive, 0 modules") && has("unloaded"), "{reported:#?}");
+
+    let trace = folder.join("debian.trace");
+    let session = Session::load(&trace).unwrap();
+    let records = |kind: LayerKind| -> u64 {
+        let layers = session.layers.iter().filter(|layer| layer.kind == kind);
+        layers.flat_map(|layer| &layer.streams).map(|stream| stream.records).sum()
+    };
+    assert!(records(LayerKind::GuestKernel) > 1_000 && records(LayerKind::GuestUser) > 400);
+    let strata = binaries::located(&paths).strata;
+    let verdict = process::capture(Command::new(strata).arg("check").arg(&trace)).unwrap();
+    assert!(verdict.contains("0 violations"), "{verdict}");
+}

@@ -1,0 +1,91 @@
+//! The listing as JSON, one object a line.
+
+use super::line::Lines;
+use super::plan::Form;
+use super::time::Times;
+use crate::reader::{Stream, TraceLayer};
+use crate::schema::{Schema, Value};
+use shared_ring::event::FieldDescription;
+use std::fmt::Write;
+
+/// JSON objects.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Objects;
+
+impl Form for Objects {
+    const END: &'static [u8] = b"}}\n";
+
+    /// `","layer":…,"vm":…,"cpu":…,"pid":…,"comm":…,"event":` of each stream; what does not apply is null.
+    fn prefixes(streams: &[(&TraceLayer, &Stream)]) -> Vec<Vec<u8>> {
+        streams.iter().map(|(layer, stream)| prefix(layer, stream)).collect()
+    }
+
+    fn event(schema: &Schema, first: &FieldDescription) -> Vec<u8> {
+        format!("{},\"fields\":{{{}:", quoted(schema.name()), quoted(&first.name)).into_bytes()
+    }
+
+    fn field(field: &FieldDescription) -> Vec<u8> {
+        format!(",{}:", quoted(&field.name)).into_bytes()
+    }
+
+    fn empty_event(schema: &Schema) -> Vec<u8> {
+        format!("{},\"fields\":{{}}}}\n", quoted(schema.name())).into_bytes()
+    }
+
+    #[inline]
+    fn time(&self, lines: &mut Lines, times: &mut Times<'_>, time: u64) {
+        let (seconds, fraction) = times.since_start(time);
+        lines.extend(b"{\"seconds\":");
+        lines.decimal(seconds);
+        lines.push(b'.');
+        lines.nanoseconds(fraction);
+        lines.extend(b",\"ticks\":");
+        lines.decimal(time);
+        lines.extend(b",\"utc\":\"");
+        let (second, fraction) = times.utc(time);
+        lines.extend(second.as_bytes());
+        lines.push(b'.');
+        lines.nanoseconds(fraction);
+        lines.push(b'Z');
+    }
+
+    #[inline]
+    fn value(lines: &mut Lines, _: &FieldDescription, value: Value<'_>) {
+        put(lines, value);
+    }
+}
+
+#[inline]
+fn put(lines: &mut Lines, value: Value<'_>) {
+    match value {
+        Value::Unsigned(number) => lines.decimal(number),
+        Value::Signed(number) => lines.signed(number),
+        Value::Text(text) => lines.json(text),
+        Value::Array(elements) => {
+            lines.push(b'[');
+            for (index, element) in elements.iter().enumerate() {
+                lines.extend(if index == 0 { b"" } else { b"," });
+                put(lines, element);
+            }
+            lines.push(b']');
+        }
+    }
+}
+
+fn prefix(layer: &TraceLayer, stream: &Stream) -> Vec<u8> {
+    let description = &layer.description;
+    let text = |text: Option<&str>| text.map_or_else(|| "null".into(), quoted);
+    let process = description.process.as_ref();
+    let mut line = format!("\",\"layer\":\"{}\",\"vm\":{}", description.kind, text(description.vm.as_deref()));
+    // Writing to a string cannot fail.
+    let _ = write!(line, ",\"cpu\":{}", stream.description.cpu_id);
+    let pid = process.map_or_else(|| "null".into(), |process| process.pid.to_string());
+    let _ = write!(line, ",\"pid\":{pid},\"comm\":{}", text(process.map(|process| process.comm.as_str())));
+    line.push_str(",\"event\":");
+    line.into_bytes()
+}
+
+/// `text` as a JSON string.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}

@@ -1,0 +1,100 @@
+//! What lines are made of: for each stream and event type, the text that is the same in all of its lines is put together
+//! before the first one is written.
+
+use super::line::{Lines, Literal};
+use super::time::Times;
+use crate::merge::{Merge, MergedRecord};
+use crate::reader::{Stream, TraceLayer};
+use crate::schema::{Schema, Value};
+use shared_ring::event::FieldDescription;
+
+/// A form of listing: how a line is put together.
+pub(super) trait Form: Sync {
+    /// What comes between the time and the event, for each of `streams`.
+    fn prefixes(streams: &[(&TraceLayer, &Stream)]) -> Vec<Vec<u8>>;
+
+    /// What stands before the first field's value: the event and the field's name.
+    fn event(schema: &Schema, first: &FieldDescription) -> Vec<u8>;
+
+    /// What stands between the value before it and this field's.
+    fn field(field: &FieldDescription) -> Vec<u8>;
+
+    /// What stands after the last value.
+    const END: &'static [u8];
+
+    /// An event without fields and what comes after it.
+    fn empty_event(schema: &Schema) -> Vec<u8>;
+
+    /// Writes the time of a record, with which a line begins.
+    fn time(&self, lines: &mut Lines, times: &mut Times<'_>, time: u64);
+
+    /// Writes a field's value.
+    fn value(lines: &mut Lines, field: &FieldDescription, value: Value<'_>);
+}
+
+/// How the records of a merge become lines.
+#[derive(Debug)]
+pub(super) struct Plan<F> {
+    form: F,
+    sources: Vec<SourcePlan>,
+    /// By layer, then by the event type's position in it.
+    events: Vec<Vec<EventPlan>>,
+}
+
+#[derive(Debug)]
+struct SourcePlan {
+    prefix: Literal,
+    /// Index in [`Plan::events`].
+    layer: usize,
+}
+
+#[derive(Debug)]
+struct EventPlan {
+    /// What stands before each field's value.
+    before: Vec<Literal>,
+    end: Literal,
+}
+
+impl<F: Form> Plan<F> {
+    /// How `form` shows the records of `merge`.
+    pub(super) fn new(form: F, merge: &Merge<'_>) -> Self {
+        let streams: Vec<_> = merge.streams().collect();
+        let (mut sources, mut events) = (Vec::new(), Vec::new());
+        let mut last: Option<&TraceLayer> = None;
+        for (&(layer, _), prefix) in streams.iter().zip(F::prefixes(&streams)) {
+            // The streams of a layer follow one another.
+            if !last.is_some_and(|last| std::ptr::eq(last, layer)) {
+                events.push(layer.schemas.iter().map(EventPlan::new::<F>).collect());
+                last = Some(layer);
+            }
+            sources.push(SourcePlan { prefix: Literal::from(&prefix[..]), layer: events.len() - 1 });
+        }
+        Self { form, sources, events }
+    }
+
+    /// Writes the line of a record of the merge.
+    #[inline]
+    pub(super) fn write(&self, lines: &mut Lines, times: &mut Times<'_>, merged: &MergedRecord<'_>) {
+        let schema = merged.record.schema;
+        let source = &self.sources[merged.source];
+        let event = &self.events[source.layer][schema.position()];
+        self.form.time(lines, times, merged.record.time);
+        lines.literal(&source.prefix);
+        for (before, (field, value)) in event.before.iter().zip(schema.fields(merged.record.payload)) {
+            lines.literal(before);
+            F::value(lines, field, value);
+        }
+        lines.literal(&event.end);
+    }
+}
+
+impl EventPlan {
+    fn new<F: Form>(schema: &Schema) -> Self {
+        let fields = &schema.description().fields;
+        let Some((first, others)) = fields.split_first() else {
+            return Self { before: Vec::new(), end: Literal::from(&F::empty_event(schema)[..]) };
+        };
+        let literals = std::iter::once(F::event(schema, first)).chain(others.iter().map(F::field));
+        Self { before: literals.map(|text| Literal::from(&text[..])).collect(), end: Literal::from(F::END) }
+    }
+}

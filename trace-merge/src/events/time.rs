@@ -1,0 +1,120 @@
+//! Ticks as seconds and as UTC, for many records in a row: what does not change from one to the next is kept.
+
+use crate::clock::{Clock, NS_PER_SECOND, rfc3339};
+
+/// Ticks to seconds and nanoseconds; divides once for a moment in the second of the one before.
+#[derive(Clone, Copy, Debug)]
+struct Seconds {
+    frequency: u64,
+    second: u64,
+    /// Ticks at its beginning.
+    begin: u64,
+}
+
+impl Seconds {
+    const fn new(frequency: u64) -> Self {
+        Self { frequency, second: 0, begin: 0 }
+    }
+
+    /// Whole seconds and nanoseconds that `ticks` take, rounded down.
+    #[inline]
+    fn of(&mut self, ticks: u64) -> (u64, u64) {
+        if ticks.wrapping_sub(self.begin) >= self.frequency {
+            self.second = ticks / self.frequency;
+            self.begin = self.second * self.frequency;
+        }
+        // Less than the frequency, so that the product fits 64 bits.
+        (self.second, (ticks - self.begin) * NS_PER_SECOND / self.frequency)
+    }
+}
+
+/// The times of a listing's records.
+#[derive(Clone, Debug)]
+pub(super) struct Times<'t> {
+    clock: &'t Clock,
+    start: u64,
+    since_start: Seconds,
+    since_anchor: Seconds,
+    /// The second of UTC that was shown last, ns since 1970, and its text up to the decimals.
+    utc_second: i128,
+    utc_text: String,
+}
+
+impl<'t> Times<'t> {
+    /// Times on `clock`, of a recording whose first record is at `start` ticks.
+    pub(super) const fn new(clock: &'t Clock, start: u64) -> Self {
+        let seconds = Seconds::new(clock.frequency_hz);
+        Self {
+            clock,
+            start,
+            since_start: seconds,
+            since_anchor: seconds,
+            utc_second: i128::MIN,
+            utc_text: String::new(),
+        }
+    }
+
+    /// Whole seconds and nanoseconds from the first record to `time`.
+    #[inline]
+    pub(super) fn since_start(&mut self, time: u64) -> (u64, u64) {
+        self.since_start.of(time.saturating_sub(self.start))
+    }
+
+    /// UTC at `time`: up to the second, and nanoseconds in it.
+    pub(super) fn utc(&mut self, time: u64) -> (&str, u64) {
+        let ns = match time.checked_sub(self.clock.utc.ticks) {
+            Some(after) => {
+                let (seconds, fraction) = self.since_anchor.of(after);
+                i128::from(self.clock.utc.utc_ns)
+                    + i128::from(seconds) * i128::from(NS_PER_SECOND)
+                    + i128::from(fraction)
+            }
+            None => self.clock.utc_ns(time),
+        };
+        let fraction = match u64::try_from(ns.wrapping_sub(self.utc_second)) {
+            Ok(fraction @ 0..NS_PER_SECOND) => fraction,
+            _ => self.enter_utc_second(ns),
+        };
+        (&self.utc_text, fraction)
+    }
+
+    #[cold]
+    fn enter_utc_second(&mut self, ns: i128) -> u64 {
+        let fraction = ns.rem_euclid(i128::from(NS_PER_SECOND));
+        self.utc_second = ns - fraction;
+        self.utc_text = rfc3339(self.utc_second).split('.').next().unwrap_or_default().into();
+        // Less than a second.
+        u64::try_from(fraction).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::tests::clock;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn times_are_those_of_the_clock(
+            frequency in prop_oneof![1..5_u64, NS_PER_SECOND - 2..NS_PER_SECOND + 2, 1_u64..5_000_000_000],
+            ticks in proptest::collection::vec(0..15_000_000_000_u64, 1..20),
+            anchor in 0..10_000_000_000_u64,
+        ) {
+            let mut clock = Clock { frequency_hz: frequency, ..clock() };
+            clock.utc.ticks = anchor;
+            let mut times = Times::new(&clock, 0);
+            for ticks in ticks {
+                let (seconds, ns) = times.since_start(ticks);
+                prop_assert_eq!(u128::from(seconds) * 1_000_000_000 + u128::from(ns),
+                    u128::from(ticks) * 1_000_000_000 / u128::from(frequency));
+                let expected = rfc3339(clock.utc_ns(ticks));
+                let (second, ns) = times.utc(ticks);
+                // Where there is no such date, the clock says the number of nanoseconds.
+                if expected.ends_with('Z') {
+                    prop_assert_eq!(format!("{second}.{ns:09}Z"), expected);
+                }
+            }
+        }
+    }
+}

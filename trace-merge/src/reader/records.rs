@@ -1,0 +1,335 @@
+//! The records of a stream, packet by packet.
+
+use super::{Damage, NO_DAMAGE, Stream};
+use crate::schema::{Schema, Schemas, Value};
+use shared_ring::consumer::Lost;
+use shared_ring::layout::{PacketHeader, padded};
+use shared_ring::packet::Records;
+use std::borrow::Cow;
+use std::ops::Range;
+
+/// Memory of a stream is given back in pieces of this size, bytes, one piece behind the packet that is being read:
+/// records that were handed out a moment ago are still looked at.
+const RELEASE_BYTES: usize = 1 << 20;
+
+/// A record of a stream whose type is known and whose payload fits it.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamRecord<'t> {
+    /// Time, trace clock ticks.
+    pub time: u64,
+    /// Its event type.
+    pub schema: &'t Schema,
+    /// Its payload.
+    pub payload: &'t [u8],
+    /// Index in the file of the packet that holds it.
+    pub packet: usize,
+    /// Whether records of its stream may be missing between the record before it and this one: they were lost,
+    /// overwritten or damaged. What was known of a state before a gap may no longer hold after it. The beginning of a
+    /// stream is no gap.
+    pub after_gap: bool,
+}
+
+impl<'t> StreamRecord<'t> {
+    /// The value of the field `name`.
+    #[must_use]
+    pub fn value(&self, name: &str) -> Option<Value<'t>> {
+        self.schema.fields(self.payload).find(|(field, _)| field.name == name).map(|(_, value)| value)
+    }
+
+    /// The integer field `name`; one that does not fit wraps, so that a cast gives its bits.
+    #[must_use]
+    pub fn number(&self, name: &str) -> Option<i64> {
+        match self.value(name)? {
+            Value::Unsigned(number) => Some(number.cast_signed()),
+            Value::Signed(number) => Some(number),
+            Value::Text(_) | Value::Array(_) => None,
+        }
+    }
+
+    /// The integer field `name` as an unsigned one: an address, a size.
+    #[must_use]
+    pub fn unsigned(&self, name: &str) -> Option<u64> {
+        self.number(name).map(i64::cast_unsigned)
+    }
+
+    /// Argument `index` of a system call, of `raw_syscalls:sys_enter`.
+    #[must_use]
+    pub fn argument(&self, index: usize) -> Option<u64> {
+        match self.value("args")? {
+            Value::Array(arguments) => arguments.get(index),
+            _ => None,
+        }
+    }
+
+    /// The addresses in the array field `name`; none when there is no such field.
+    #[must_use]
+    pub fn addresses(&self, name: &str) -> Vec<u64> {
+        match self.value(name) {
+            Some(Value::Array(addresses)) => (0..addresses.len()).filter_map(|index| addresses.get(index)).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The text field `name`; what is no UTF-8 in it is replaced.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<Cow<'t, str>> {
+        match self.value(name)? {
+            Value::Text(text) => Some(String::from_utf8_lossy(text)),
+            Value::Unsigned(_) | Value::Signed(_) | Value::Array(_) => None,
+        }
+    }
+}
+
+/// What the header of the last packet that was read says about the stream up to there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tail {
+    /// Records lost, by reason.
+    pub lost: Lost,
+    /// Bytes that the recorder could not accept.
+    pub rejected_bytes: u64,
+    /// Packets read.
+    pub packets: u64,
+    /// Bytes in use in them, headers included.
+    pub content_bytes: u64,
+    /// Whether a packet counted less loss than the one before it.
+    pub counts_went_back: bool,
+}
+
+impl Tail {
+    const EMPTY: Self = Self {
+        lost: Lost { full: 0, wrapped: 0, too_large: 0 },
+        rejected_bytes: 0,
+        packets: 0,
+        content_bytes: 0,
+        counts_went_back: false,
+    };
+}
+
+/// Walks the records of a stream in the order of the file, in constant memory whatever the size of the file.
+#[derive(Clone, Debug)]
+pub struct StreamRecords<'t> {
+    stream: &'t Stream,
+    schemas: &'t Schemas,
+    /// The packets that are read.
+    packets: Range<usize>,
+    next_packet: usize,
+    current: Option<CurrentPacket<'t>>,
+    /// Times that are wanted, ticks.
+    from: u64,
+    to: u64,
+    /// Sequence number that the next packet has when none is missing; `None` when the one before was not looked at.
+    sequence: Option<u64>,
+    /// Whether damaged packets lie between the last one that was read and the next.
+    skipped: bool,
+    /// Whether records may be missing before the next one.
+    gap: bool,
+    /// Whether records may be missing after the current packet.
+    gap_follows: bool,
+    /// Sub-buffers that a flight recorder had overwritten by the last packet that was read.
+    overwritten: u64,
+    /// Offset in the file up to which its memory was given back.
+    released: usize,
+    tail: Tail,
+    /// Records read.
+    read: u64,
+    damage: Damage,
+}
+
+#[derive(Clone, Debug)]
+struct CurrentPacket<'t> {
+    records: Records<'t>,
+    /// Bytes in use, the last record's padding included.
+    content: usize,
+    index: usize,
+}
+
+impl<'t> StreamRecords<'t> {
+    pub(super) fn new(stream: &'t Stream, schemas: &'t Schemas) -> Self {
+        Self {
+            stream,
+            schemas,
+            next_packet: 0,
+            packets: 0..stream.packets(),
+            current: None,
+            from: 0,
+            to: u64::MAX,
+            sequence: Some(0),
+            skipped: false,
+            gap: false,
+            gap_follows: false,
+            overwritten: 0,
+            released: 0,
+            tail: Tail::EMPTY,
+            read: 0,
+            damage: NO_DAMAGE,
+        }
+    }
+
+    /// Leaves out records before `from` ticks.
+    #[must_use]
+    pub fn starting_at(self, from: u64) -> Self {
+        self.within(from, u64::MAX)
+    }
+
+    /// Leaves out records before `from` and after `to` ticks. Of packets that hold only such, but for the few of
+    /// [`Stream::packets_within`], not even the headers are looked at, so that damage in them is not counted either.
+    #[must_use]
+    pub fn within(mut self, from: u64, to: u64) -> Self {
+        (self.from, self.to) = (from, to);
+        let packets = self.stream.packets_within(from, to);
+        self.narrow(packets, None)
+    }
+
+    /// Reads only the packets `packets` of the file, as a part of those from `first` on: sequence numbers go on from the
+    /// packets between, without which nothing is known of them.
+    #[must_use]
+    pub fn of_packets(self, packets: Range<usize>, first: usize) -> Self {
+        let before =
+            (first..packets.start).rev().find_map(|index| Some((index, self.stream.packet(index)?.1.sequence)));
+        // Damaged packets in between have had their numbers.
+        let sequence = match before {
+            Some((index, sequence)) => Some(sequence.saturating_add((packets.start - index) as u64)),
+            None if first == 0 => Some(packets.start as u64),
+            None => None,
+        };
+        self.narrow(packets, sequence)
+    }
+
+    fn narrow(mut self, packets: Range<usize>, sequence: Option<u64>) -> Self {
+        if packets.start > 0 {
+            self.sequence = sequence;
+        }
+        self.released = packets.start.saturating_mul(self.stream.packet_size);
+        (self.next_packet, self.packets) = (packets.start, packets);
+        self
+    }
+
+    /// What could not be read so far; complete once the records are at their end.
+    #[must_use]
+    pub const fn damage(&self) -> Damage {
+        self.damage
+    }
+
+    /// What the packets read so far say.
+    #[must_use]
+    pub const fn tail(&self) -> Tail {
+        self.tail
+    }
+
+    /// Number of records read so far, those that do not fit their event type or were left out included.
+    #[must_use]
+    pub const fn read(&self) -> u64 {
+        self.read
+    }
+
+    /// Enters the next packet that can be believed; `false` at the end of what is to be read.
+    #[cold]
+    #[inline(never)]
+    fn enter_packet(&mut self) -> bool {
+        while self.next_packet < self.packets.end {
+            let index = self.next_packet;
+            self.next_packet += 1;
+            let Some((packet, header)) = self.stream.packet(index) else {
+                self.damage.packets += 1;
+                self.skipped = true;
+                self.sequence = self.sequence.map(|sequence| sequence.saturating_add(1));
+                continue;
+            };
+            self.note(&header);
+            self.release_before(index);
+            let content = padded(usize::try_from(header.content_size.div_ceil(8)).unwrap_or(0));
+            let records = Records::new(packet, content, header.time_begin);
+            self.current = Some(CurrentPacket { records, content: content.min(packet.len()), index });
+            return true;
+        }
+        self.damage = self.stream.with_missing(self.damage, &self.packets, self.read);
+        self.release(self.packets.end.saturating_mul(self.stream.packet_size));
+        false
+    }
+
+    fn note(&mut self, header: &PacketHeader) {
+        let expected = self.sequence.unwrap_or(header.sequence);
+        // A number that went back counts as one packet out of place.
+        let gap = header.sequence.checked_sub(expected).unwrap_or(1);
+        self.damage.missing_packets = self.damage.missing_packets.saturating_add(gap);
+        self.note_gaps(header, gap > 0);
+        (self.sequence, self.skipped) = (Some(header.sequence.saturating_add(1)), false);
+        let (now, before) = (header, self.tail.lost);
+        self.tail.counts_went_back |=
+            now.lost_full < before.full || now.lost_wrapped < before.wrapped || now.lost_too_large < before.too_large;
+        self.tail.packets += 1;
+        self.tail.content_bytes += header.content_size.div_ceil(8);
+        self.tail.rejected_bytes = header.rejected_bytes;
+        self.tail.lost =
+            Lost { full: header.lost_full, wrapped: header.lost_wrapped, too_large: header.lost_too_large };
+    }
+
+    /// Finds out whether records may be missing before or after the packet that `header` begins. Rejected and overwritten
+    /// bytes may have lain on either side.
+    const fn note_gaps(&mut self, header: &PacketHeader, packets_are_missing: bool) {
+        let before = &self.tail;
+        let lost = header.lost_full > before.lost.full
+            || header.lost_wrapped > before.lost.wrapped
+            || header.lost_too_large > before.lost.too_large;
+        let around = header.rejected_bytes > before.rejected_bytes
+            || header.overwritten > self.overwritten
+            || (lost && !self.stream.loss_lies_behind);
+        let is_first = before.packets == 0;
+        self.gap |= !is_first && (packets_are_missing || self.skipped || self.gap_follows || around);
+        self.gap_follows = lost || around;
+        self.overwritten = header.overwritten;
+    }
+
+    /// Gives back the memory of what lies well before the packet `index`.
+    fn release_before(&mut self, index: usize) {
+        let begin = index.saturating_mul(self.stream.packet_size);
+        if begin.saturating_sub(self.released) >= 2 * RELEASE_BYTES {
+            self.release(begin - RELEASE_BYTES);
+        }
+    }
+
+    /// Gives back the memory of the file up to the offset `until`.
+    fn release(&mut self, until: usize) {
+        if until > self.released {
+            self.stream.release(self.released..until);
+            self.released = until;
+        }
+    }
+}
+
+impl<'t> Iterator for StreamRecords<'t> {
+    type Item = StreamRecord<'t>;
+
+    #[inline]
+    fn next(&mut self) -> Option<StreamRecord<'t>> {
+        loop {
+            let Some(packet) = &mut self.current else {
+                if self.enter_packet() {
+                    continue;
+                }
+                return None;
+            };
+            let Some(record) = packet.records.next() else {
+                let unread = packet.content.saturating_sub(packet.records.offset());
+                self.damage.bytes = self.damage.bytes.saturating_add(unread as u64);
+                self.gap_follows |= unread > 0;
+                self.current = None;
+                continue;
+            };
+            let index = packet.index;
+            self.read += 1;
+            match self.schemas.get(record.id).filter(|schema| schema.accepts(record.payload)) {
+                Some(_) if record.time < self.from || record.time > self.to => {}
+                Some(schema) => {
+                    let (time, payload) = (record.time, record.payload);
+                    let after_gap = std::mem::take(&mut self.gap);
+                    return Some(StreamRecord { time, schema, payload, packet: index, after_gap });
+                }
+                None => {
+                    self.damage.records += 1;
+                    self.gap = true;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! The summary of a recording: what each layer holds and lost, why and for how long vCPUs were out of the guest, what
+//! the clock is worth, and what is missing.
+
+use super::{Report, harmless, seconds};
+use crate::clock::Clock;
+use crate::exit_reason::{ExitNumbering, ExitReason};
+use crate::reader::Trace;
+use crate::session::{LayerKind, Missing, Process, Vm};
+use crate::totals::Totals;
+use crate::vcpu::{SwitchSource, Switches, exits_by_reason};
+use serde::Serialize;
+use shared_ring::consumer::Lost;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+/// The summary of a recording.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// Version of Strata that recorded.
+    pub strata: String,
+    /// When the recording began, RFC 3339.
+    pub started: String,
+    /// How it ended.
+    pub outcome: String,
+    /// From the first record to the last, ns.
+    pub duration_ns: u64,
+    /// The machine that recorded.
+    pub host: crate::session::Host,
+    /// The virtual machines.
+    pub vms: Vec<Vm>,
+    /// The clock of all layers.
+    pub clock: Clock,
+    /// The layers.
+    pub layers: Vec<LayerReport>,
+    /// For each VM of which it is known, its exits.
+    pub exits: Vec<ExitReport>,
+    /// The layers that are missing, and why.
+    pub missing: Vec<Missing>,
+}
+
+/// What a layer holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LayerReport {
+    /// Kind.
+    pub layer: LayerKind,
+    /// Folder.
+    pub path: String,
+    /// The process, for a user layer.
+    pub process: Option<Process>,
+    /// Number of streams.
+    pub streams: usize,
+    /// What they hold.
+    #[serde(flatten)]
+    pub totals: Totals,
+    /// Everything that is not there, in one line.
+    pub incomplete: Option<String>,
+    /// Whether a stream begins later than what it records did: its beginning was overwritten in flight-recorder mode,
+    /// or written elsewhere before this was recovered.
+    pub begins_late: bool,
+}
+
+/// Why and for how long the vCPUs of a VM were out of the guest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ExitReport {
+    /// Name of the VM.
+    pub vm: String,
+    /// The layer that tells.
+    pub source: SwitchSource,
+    /// All exits.
+    pub count: u64,
+    /// By reason, the one that took longest first.
+    pub reasons: Vec<ReasonReport>,
+}
+
+/// The exits for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ReasonReport {
+    /// Name.
+    pub reason: String,
+    /// Number, as the processor or KVM gives it.
+    pub number: u32,
+    /// Who gives it.
+    pub numbering: ExitNumbering,
+    /// Number of exits.
+    pub count: u64,
+    /// Time until the vCPU was in the guest again, all exits together, ns.
+    pub total_ns: u64,
+    /// The longest, ns.
+    pub max_ns: u64,
+}
+
+/// Summarises `trace`.
+#[must_use]
+pub fn report(trace: &Trace) -> Summary {
+    let session = trace.session();
+    let layers = trace.layers().iter().map(|layer| {
+        let totals = Totals::of_layer(layer);
+        LayerReport {
+            layer: layer.description.kind,
+            path: layer.description.path.clone(),
+            process: layer.description.process.clone(),
+            streams: layer.streams.len(),
+            totals,
+            incomplete: totals.incomplete(),
+            begins_late: layer.streams.iter().any(|stream| stream.description.overwritten > 0),
+        }
+    });
+    let layers: Vec<_> = layers.collect();
+    let first = layers.iter().filter_map(|layer| layer.totals.first).min().unwrap_or(0);
+    let last = layers.iter().filter_map(|layer| layer.totals.last).max().unwrap_or(first);
+    Summary {
+        strata: session.strata.clone(),
+        started: session.started.utc.clone(),
+        outcome: session.outcome_text().into(),
+        duration_ns: session.clock.ticks_to_ns(last.saturating_sub(first)),
+        host: session.host.clone(),
+        vms: session.vms.clone(),
+        clock: session.clock.clone(),
+        layers,
+        exits: session.vms.iter().filter_map(|vm| exits(trace, vm)).collect(),
+        missing: session.missing.clone(),
+    }
+}
+
+/// The exits of `vm`, as the host's kernel tells them, else as the VMM does.
+fn exits(trace: &Trace, vm: &Vm) -> Option<ExitReport> {
+    [SwitchSource::HostKernel, SwitchSource::Vmm].into_iter().find_map(|source| {
+        source.layers(trace, vm).next()?;
+        let clock = trace.clock();
+        let by_reason = exits_by_reason(Switches::new(trace, vm, source));
+        let reason = |(reason, times): (&ExitReason, &crate::vcpu::ExitTimes)| ReasonReport {
+            reason: reason.name(),
+            number: reason.number,
+            numbering: reason.numbering,
+            count: times.count,
+            total_ns: clock.ticks_to_ns(times.total),
+            max_ns: clock.ticks_to_ns(times.max),
+        };
+        let mut reasons: Vec<_> = by_reason.iter().map(reason).collect();
+        reasons.sort_by_key(|reason| std::cmp::Reverse((reason.total_ns, reason.count)));
+        let count = reasons.iter().map(|reason| reason.count).sum();
+        (count > 0).then(|| ExitReport { vm: vm.name.clone(), source, count, reasons })
+    })
+}
+
+impl Report for Summary {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        write_summary(self, out)
+    }
+}
+
+fn write_summary(report: &Summary, out: &mut dyn Write) -> io::Result<()> {
+    for missing in &report.missing {
+        writeln!(out, "MISSING: the {} layer: {}", missing.layer, missing.reason)?;
+        writeln!(out, "         {}", missing.fix)?;
+    }
+    writeln!(out, "recorded by strata {} from {}, {}", report.strata, report.started, seconds(report.duration_ns))?;
+    writeln!(out, "ended:   {}", report.outcome)?;
+    let host = &report.host;
+    writeln!(out, "host:    {}, {}, KVM: {}", host.kernel, host.cpu, host.kvm)?;
+    for vm in &report.vms {
+        // The guest chose this text: nothing in it may act on a terminal.
+        let guest =
+            vm.guest.as_ref().map_or("no agent spoke".into(), |guest| guest.kernel.escape_default().to_string());
+        writeln!(out, "VM:      {}, {} vCPUs, guest kernel: {guest}", vm.name, vm.vcpus)?;
+    }
+    write_clock(&report.clock, out)?;
+    write_layers(&report.layers, out)?;
+    for exits in &report.exits {
+        write_exits(exits, out)?;
+    }
+    Ok(())
+}
+
+fn write_clock(clock: &Clock, out: &mut dyn Write) -> io::Result<()> {
+    let (frequency, bound) = (clock.frequency_hz, clock.error_bound_ns);
+    writeln!(out, "clock:   {} at {frequency} Hz, error at most {bound} ns between layers", clock.source)?;
+    writeln!(out, "         {}", clock.bound_derivation)?;
+    writeln!(out, "         UTC is known to within {} ns", clock.utc.uncertainty_ns)?;
+    for relation in &clock.vcpus {
+        let (vm, vcpu, offset, how) = (&relation.vm, relation.vcpu, relation.tsc_offset, &relation.how);
+        writeln!(out, "         {vm} vcpu {vcpu}: TSC offset {offset} ({how})")?;
+    }
+    Ok(())
+}
+
+/// A row of the table of layers: a layer, or those of several processes of one name.
+struct Row {
+    name: String,
+    comm: Option<String>,
+    layers: usize,
+    totals: Totals,
+    streams: usize,
+}
+
+/// The rows of the table: the layers in order, but processes of a VM that have the same name together, since there may be
+/// hundreds of them.
+fn rows(layers: &[LayerReport]) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    let mut groups: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for layer in layers {
+        let comm = layer.process.as_ref().map(|process| process.comm.as_str());
+        // Up to the process id, which is the last part of the folder.
+        let folder = layer.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let known = comm.and_then(|comm| groups.get(&(folder, comm)).copied()).and_then(|index| rows.get_mut(index));
+        if let Some(row) = known {
+            row.name = format!("{folder}/*");
+            (row.layers, row.streams) = (row.layers + 1, row.streams + layer.streams);
+            row.totals = row.totals.plus(&layer.totals);
+            continue;
+        }
+        if let Some(comm) = comm {
+            groups.insert((folder, comm), rows.len());
+        }
+        rows.push(Row {
+            name: layer.path.clone(),
+            comm: comm.map(Into::into),
+            layers: 1,
+            totals: layer.totals,
+            streams: layer.streams,
+        });
+    }
+    rows
+}
+
+fn write_layers(layers: &[LayerReport], out: &mut dyn Write) -> io::Result<()> {
+    let rows = rows(layers);
+    let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0).max(5);
+    writeln!(out, "\n{:width$}  {:>10}  {:>12}  {:>7}  {:>10}", "layer", "events", "bytes", "streams", "lost")?;
+    for row in &rows {
+        let totals = &row.totals;
+        let (events, bytes, lost) = (totals.events, totals.bytes, totals.lost.total());
+        write!(out, "{:width$}  {events:>10}  {bytes:>12}  {:>7}  {lost:>10}", row.name, row.streams)?;
+        match (&row.comm, row.layers) {
+            (Some(comm), 1) => writeln!(out, "  {}", harmless(comm))?,
+            (Some(comm), processes) => writeln!(out, "  {} ({processes} processes)", harmless(comm))?,
+            (None, _) => writeln!(out)?,
+        }
+    }
+    let events: u64 = layers.iter().map(|layer| layer.totals.events).sum();
+    let bytes: u64 = layers.iter().map(|layer| layer.totals.bytes).sum();
+    let streams: usize = layers.iter().map(|layer| layer.streams).sum();
+    let lost = layers.iter().map(|layer| layer.totals.lost).sum::<Lost>().total();
+    writeln!(out, "{:width$}  {events:>10}  {bytes:>12}  {streams:>7}  {lost:>10}", "all")?;
+    for layer in layers {
+        if let Some(incomplete) = &layer.incomplete {
+            writeln!(out, "INCOMPLETE: {}: {incomplete}", layer.path)?;
+        }
+        if layer.begins_late {
+            writeln!(
+                out,
+                "BEGINS LATE: {}: what came before was overwritten by the flight recorder (or written elsewhere)",
+                layer.path
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn write_exits(exits: &ExitReport, out: &mut dyn Write) -> io::Result<()> {
+    let ExitReport { vm, source, count, reasons } = exits;
+    let layer = source.layer();
+    writeln!(
+        out,
+        "\n{vm}: {count} exits (from the {layer} layer), and the time until the vCPU was in the guest again"
+    )?;
+    let width = reasons.iter().map(|reason| reason.reason.len()).max().unwrap_or(0).max(6);
+    writeln!(out, "{:width$}  {:>10}  {:>16}  {:>16}", "reason", "count", "total", "longest")?;
+    for reason in reasons {
+        let (total, max) = (seconds(reason.total_ns), seconds(reason.max_ns));
+        writeln!(out, "{:width$}  {:>10}  {total:>16}  {max:>16}", reason.reason, reason.count)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ReportOptions, run};
+    use super::*;
+    use crate::clock::NS_PER_SECOND;
+    use crate::reader::tests::event;
+    use crate::session::tests::session;
+    use crate::session::{Guest, Session};
+    use crate::writer::{LayerWriter, NewLayer};
+    use tempfile::TempDir;
+
+    /// A VMM layer in which vCPU 0 left for I/O twice (for 500 and 1500 ticks of 0.5 ns) and for a halt, with loss, and
+    /// no host-kernel layer.
+    fn recording() -> TempDir {
+        let dir = TempDir::new().unwrap();
+        let mut session = session();
+        let new = NewLayer { kind: LayerKind::Vmm, vm: Some("vm0".into()), process: None, packet_size: 4096 };
+        let mut layer = LayerWriter::create(dir.path(), &session, new).unwrap();
+        layer
+            .add_events(&[event(1, "vmm:vcpu_enter", &["vcpu"]), event(2, "vmm:vcpu_exit", &["vcpu", "reason"])])
+            .unwrap();
+        let exits: [(u64, u64, u8); 3] = [(2000, 2500, 2), (4000, 5500, 2), (6000, 2_000_001_000, 5)];
+        layer.record(0, 1000, 1, &[0; 4]).unwrap();
+        for (left, entered, reason) in exits {
+            layer.record(0, left, 2, &[0, 0, 0, 0, reason, 0, 0, 0]).unwrap();
+            layer.record(0, entered, 1, &[0; 4]).unwrap();
+        }
+        layer.add_lost(0, 9);
+        layer.set_overwritten(0, 4);
+        layer.flush().unwrap();
+        session.layers.push(layer.layer());
+        session.vms[0].guest =
+            Some(Guest { kernel: "6.1\x1b[2J".into(), agent_abi: 1, processes_refused: 0, processes_over_quota: 0 });
+        session.missing.push(Missing {
+            layer: LayerKind::HostKernel,
+            reason: "tracefs is not mounted".into(),
+            fix: "run as root".into(),
+        });
+        Session::save(&session, dir.path()).unwrap();
+        dir
+    }
+
+    fn text() -> String {
+        let mut out = Vec::new();
+        run(recording().path(), &ReportOptions::default(), &mut out, |trace, _| Ok(report(trace))).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn layers_and_exits_are_added_up() {
+        let dir = recording();
+
+        let report = report(&Trace::open(dir.path()).unwrap());
+
+        let layer = &report.layers[0];
+        assert_eq!((layer.totals.events, layer.totals.lost.full, layer.streams), (7, 9, 1));
+        assert_eq!(layer.totals.bytes, 128 + 4 * 16 + 3 * 16 - 4);
+        assert_eq!(report.duration_ns, NS_PER_SECOND);
+        let exits = &report.exits[0];
+        assert_eq!((exits.source, exits.count), (SwitchSource::Vmm, 3));
+        let reason = |name: &str| exits.reasons.iter().find(|reason| reason.reason == name).unwrap();
+        assert_eq!((reason("io").count, reason("io").total_ns, reason("io").max_ns), (2, 1000, 750));
+        assert_eq!(exits.reasons[0].reason, "hlt");
+    }
+
+    #[test]
+    fn what_is_missing_comes_first_and_loud() {
+        let text = text();
+
+        assert!(
+            text.starts_with("MISSING: the host-kernel layer: tracefs is not mounted\n         run as root\n"),
+            "{text}"
+        );
+        assert!(text.contains("INCOMPLETE: vm0/vmm: 9 records lost because a ring was full\n"), "{text}");
+        assert!(text.contains("BEGINS LATE: vm0/vmm: what came before was overwritten"), "{text}");
+        assert!(text.contains("ended:   still running, or its recorder was killed\n"), "{text}");
+    }
+
+    #[test]
+    fn clock_is_stated_with_its_bound_and_where_that_comes_from() {
+        let text = text();
+
+        assert!(text.contains("clock:   x86-tsc at 2000000000 Hz, error at most 100 ns between layers\n"), "{text}");
+        assert!(text.contains("         one counter\n"), "{text}");
+    }
+
+    #[test]
+    fn text_of_the_guest_is_harmless() {
+        assert!(text().contains("guest kernel: 6.1\\u{1b}[2J\n"), "{}", text());
+    }
+
+    #[test]
+    fn exits_are_a_table() {
+        let text = text();
+
+        assert!(text.contains("vm0: 3 exits (from the vmm layer)"), "{text}");
+        assert!(text.contains("io               2     0.000001000 s     0.000000750 s\n"), "{text}");
+    }
+
+    #[test]
+    fn processes_of_one_name_are_one_row() {
+        let layer = |pid: u32, comm: &str, events| LayerReport {
+            layer: LayerKind::GuestUser,
+            path: format!("vm0/guest-user/{pid}"),
+            process: Some(Process { pid, comm: comm.into() }),
+            streams: 2,
+            totals: Totals { events, ..Totals::default() },
+            incomplete: None,
+            begins_late: false,
+        };
+
+        let rows = rows(&[layer(7, "sh", 1), layer(8, "ls", 2), layer(9, "sh", 4)]);
+
+        let rows: Vec<_> =
+            rows.iter().map(|row| (row.name.as_str(), row.layers, row.streams, row.totals.events)).collect();
+        assert_eq!(rows, [("vm0/guest-user/*", 2, 4, 5), ("vm0/guest-user/8", 1, 2, 2)]);
+    }
+
+    #[test]
+    fn json_is_the_report() {
+        let mut out = Vec::new();
+
+        run(recording().path(), &ReportOptions { json: true, ..ReportOptions::default() }, &mut out, |trace, _| {
+            Ok(report(trace))
+        })
+        .unwrap();
+
+        let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!((&json["layers"][0]["events"], &json["layers"][0]["lost"]["full"]), (&7.into(), &9.into()));
+        assert_eq!(json["missing"][0]["layer"], "host-kernel");
+    }
+}

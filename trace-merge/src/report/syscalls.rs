@@ -1,0 +1,643 @@
+//! System calls of each guest process: how often, how long, how they failed, and the page faults inside them.
+//!
+//! A call lasts from `raw_syscalls:sys_enter` to `raw_syscalls:sys_exit` of its thread. Of that, its CPU time is the time
+//! during which its thread had a CPU of the guest, interrupts included (what the host took from that CPU is another
+//! report's subject). The kernel has no event for the end of a page fault: the next record on the CPU bounds its time
+//! from above.
+//!
+//! Counted apart, and never timed: calls that were interrupted by a signal (the kernel restarts them or fails them with
+//! `EINTR`), calls whose return is not in the trace, returns whose call is not, and calls during which records were lost.
+
+use super::table::{Align, Table};
+use super::{Report, ReportError, Window, duration, harmless};
+use crate::clock::Clock;
+use crate::event_index::EventIndex;
+use crate::guest_tasks::{GuestTasks, Tid, guests, kernel_records};
+use crate::merge::MergedRecord;
+use crate::reader::{StreamRecord, Trace};
+use crate::syscall_names;
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::{self, Write};
+
+/// Processes that are shown one by one as text; JSON has all.
+const PROCESSES_SHOWN: usize = 20;
+
+/// Return values by which the kernel says that a signal interrupted a call: `ERESTARTSYS` to `ERESTART_RESTARTBLOCK`.
+const INTERRUPTED: std::ops::RangeInclusive<i64> = -516..=-512;
+/// Return values that are errors.
+const ERRORS: std::ops::RangeInclusive<i64> = -4095..=-1;
+
+/// The system calls of all guests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SyscallsReport {
+    /// By VM.
+    pub guests: Vec<GuestSyscalls>,
+}
+
+/// The system calls of one guest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GuestSyscalls {
+    /// Name of the VM.
+    pub vm: String,
+    /// All processes together.
+    pub total: Calls,
+    /// By process, the one with the most time first.
+    pub processes: Vec<ProcessSyscalls>,
+    /// Calls and returns of which no switch tells whose they are.
+    pub unattributed: u64,
+}
+
+/// The system calls of one process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ProcessSyscalls {
+    /// Its id in the guest's initial namespace.
+    pub pid: Tid,
+    /// Its latest name.
+    pub comm: String,
+    /// Its calls.
+    #[serde(flatten)]
+    pub calls: Calls,
+}
+
+/// System calls by name, and what happened outside of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Calls {
+    /// By call, the one that took longest first.
+    pub syscalls: Vec<SyscallRow>,
+    /// CPU time outside system calls (user level, and interrupts there), ns.
+    pub user_cpu_ns: u64,
+    /// Page faults outside system calls.
+    pub user_page_faults: u64,
+    /// What they took at most, ns.
+    pub user_page_faults_at_most_ns: u64,
+}
+
+/// One system call of a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SyscallRow {
+    /// Name; `syscall_N` for a number without one.
+    pub name: String,
+    /// Number.
+    pub number: i64,
+    /// Calls that returned, interrupted ones included, and those that never return (`exit`).
+    pub count: u64,
+    /// Time from call to return, ns.
+    pub total_ns: u64,
+    /// Of that, the time on a CPU of the guest, ns.
+    pub cpu_ns: u64,
+    /// The longest, ns.
+    pub max_ns: u64,
+    /// Calls that returned an error, interrupted ones not included.
+    pub errors: u64,
+    /// Calls that a signal interrupted.
+    pub interrupted: u64,
+    /// Page faults inside.
+    pub page_faults: u64,
+    /// What they took at most, ns.
+    pub page_faults_at_most_ns: u64,
+    /// Calls whose return is not in the trace, or during which records were lost; not in `count`.
+    pub unfinished: u64,
+    /// Returns whose call is not in the trace; not in `count`. The return with which a new task begins, of the call that
+    /// made it, is none of them.
+    pub returns_only: u64,
+}
+
+/// What an event means here.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Switch,
+    Enter,
+    Exit,
+    PageFault,
+    ProcessExit,
+}
+
+fn kind(name: &str) -> Option<Kind> {
+    Some(match name {
+        "sched:sched_switch" => Kind::Switch,
+        "raw_syscalls:sys_enter" => Kind::Enter,
+        "raw_syscalls:sys_exit" => Kind::Exit,
+        "exceptions:page_fault_user" | "exceptions:page_fault_kernel" => Kind::PageFault,
+        "sched:sched_process_exit" => Kind::ProcessExit,
+        _ => return None,
+    })
+}
+
+/// Makes the report.
+///
+/// # Errors
+/// When no guest recorded system calls.
+pub fn report(trace: &Trace, window: Window) -> Result<SyscallsReport, ReportError> {
+    let guests: Vec<_> = guests(trace)
+        .into_iter()
+        .map(|vm| {
+            let tasks = GuestTasks::new(trace, &vm, window);
+            Collector::new(tasks).collect(kernel_records(trace, &vm, window), vm, trace.clock())
+        })
+        .filter(|guest| !guest.total.syscalls.is_empty())
+        .collect();
+    if guests.is_empty() {
+        let missing = "no guest recorded raw_syscalls:sys_enter and sys_exit; record with --agent and \
+                       --events 'guest:raw_syscalls:*,guest:sched:*'";
+        return Err(ReportError::Nothing { missing: missing.into() });
+    }
+    Ok(SyscallsReport { guests })
+}
+
+/// A call that has not returned yet.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    number: i64,
+    entered: u64,
+    cpu: u64,
+    faults: Faults,
+    /// Whether records were lost since it was entered.
+    across_gap: bool,
+}
+
+/// Page faults, and what they took at most, ticks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Faults {
+    count: u64,
+    ticks: u64,
+}
+
+impl Faults {
+    const fn plus(self, other: Self) -> Self {
+        Self { count: self.count + other.count, ticks: self.ticks.saturating_add(other.ticks) }
+    }
+}
+
+/// A row in the making; times in ticks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    count: u64,
+    total: u64,
+    cpu: u64,
+    max: u64,
+    errors: u64,
+    interrupted: u64,
+    faults: Faults,
+    unfinished: u64,
+    returns_only: u64,
+}
+
+impl Sums {
+    fn plus(&self, other: &Self) -> Self {
+        Self {
+            count: self.count + other.count,
+            total: self.total.saturating_add(other.total),
+            cpu: self.cpu.saturating_add(other.cpu),
+            max: self.max.max(other.max),
+            errors: self.errors + other.errors,
+            interrupted: self.interrupted + other.interrupted,
+            faults: self.faults.plus(other.faults),
+            unfinished: self.unfinished + other.unfinished,
+            returns_only: self.returns_only + other.returns_only,
+        }
+    }
+
+    fn row(&self, number: i64, clock: &Clock) -> SyscallRow {
+        let ns = |ticks| clock.ticks_to_ns(ticks);
+        SyscallRow {
+            name: syscall_names::name(number).map_or_else(|| format!("syscall_{number}"), Into::into),
+            number,
+            count: self.count,
+            total_ns: ns(self.total),
+            cpu_ns: ns(self.cpu),
+            max_ns: ns(self.max),
+            errors: self.errors,
+            interrupted: self.interrupted,
+            page_faults: self.faults.count,
+            page_faults_at_most_ns: ns(self.faults.ticks),
+            unfinished: self.unfinished,
+            returns_only: self.returns_only,
+        }
+    }
+}
+
+/// A process in the making.
+#[derive(Clone, Debug, Default)]
+struct Process {
+    calls: BTreeMap<i64, Sums>,
+    user_cpu: u64,
+    user_faults: Faults,
+}
+
+impl Process {
+    fn plus(mut self, other: &Self) -> Self {
+        for (&number, sums) in &other.calls {
+            let of_call = self.calls.entry(number).or_default();
+            *of_call = of_call.plus(sums);
+        }
+        self.user_cpu = self.user_cpu.saturating_add(other.user_cpu);
+        self.user_faults = self.user_faults.plus(other.user_faults);
+        self
+    }
+
+    fn calls(&self, clock: &Clock) -> Calls {
+        let met = self.calls.iter().filter(|(_, sums)| sums.count + sums.unfinished + sums.returns_only > 0);
+        let mut syscalls: Vec<_> = met.map(|(&number, sums)| sums.row(number, clock)).collect();
+        syscalls.sort_by_key(|row| std::cmp::Reverse((row.total_ns, row.count)));
+        Calls {
+            syscalls,
+            user_cpu_ns: clock.ticks_to_ns(self.user_cpu),
+            user_page_faults: self.user_faults.count,
+            user_page_faults_at_most_ns: clock.ticks_to_ns(self.user_faults.ticks),
+        }
+    }
+
+    fn time(&self) -> u64 {
+        self.calls.values().fold(self.user_cpu, |sum, call| sum.saturating_add(call.total))
+    }
+}
+
+/// What a CPU did last.
+#[derive(Clone, Copy, Debug)]
+struct Cpu {
+    /// Up to where its time is accounted for.
+    accounted: u64,
+    /// A page fault that nothing has followed yet, and whose.
+    fault: Option<(Tid, u64)>,
+}
+
+struct Collector {
+    tasks: GuestTasks,
+    index: EventIndex<Kind>,
+    open: HashMap<Tid, Open>,
+    /// Threads of which a call or a return was met.
+    met: HashSet<Tid>,
+    processes: BTreeMap<Tid, Process>,
+    cpus: HashMap<u32, Cpu>,
+    unattributed: u64,
+}
+
+impl Collector {
+    fn new(tasks: GuestTasks) -> Self {
+        Self {
+            tasks,
+            index: EventIndex::new(kind),
+            open: HashMap::new(),
+            met: HashSet::new(),
+            processes: BTreeMap::new(),
+            cpus: HashMap::new(),
+            unattributed: 0,
+        }
+    }
+
+    fn collect<'t>(
+        mut self,
+        records: impl Iterator<Item = MergedRecord<'t>>,
+        vm: String,
+        clock: &Clock,
+    ) -> GuestSyscalls {
+        for merged in records {
+            self.add(&merged);
+        }
+        for (tid, open) in std::mem::take(&mut self.open) {
+            self.sums(tid, open.number).unfinished += 1;
+        }
+        let total = self.processes.values().fold(Process::default(), Process::plus).calls(clock);
+        let mut by_time: Vec<_> = self.processes.iter().collect();
+        by_time.sort_by_key(|entry| (std::cmp::Reverse(entry.1.time()), *entry.0));
+        let process = |(&pid, process): (&Tid, &Process)| ProcessSyscalls {
+            pid,
+            comm: self.tasks.comm(pid).unwrap_or("?").into(),
+            calls: process.calls(clock),
+        };
+        let processes = by_time.into_iter().map(process).filter(|process| !process.calls.syscalls.is_empty());
+        GuestSyscalls { vm, total, processes: processes.collect(), unattributed: self.unattributed }
+    }
+
+    fn add(&mut self, merged: &MergedRecord<'_>) {
+        let kind = self.index.kind(merged);
+        let record = &merged.record;
+        let cpu = merged.stream.description.cpu_id;
+        let tid = self.tasks.running(merged, matches!(kind, Some(Kind::Switch)));
+        if record.after_gap {
+            // What is open may have ended and begun again unseen.
+            self.open.values_mut().for_each(|open| open.across_gap = true);
+            self.cpus.remove(&cpu);
+        }
+        self.end_fault(cpu, record.time);
+        if kind.is_some() {
+            self.account(cpu, tid, record.time);
+        }
+        match (kind, tid) {
+            (Some(Kind::Enter), Some(tid)) => self.enter(tid, record),
+            (Some(Kind::Exit), Some(tid)) => self.exit(tid, record),
+            (Some(Kind::Enter | Kind::Exit), None) => self.unattributed += 1,
+            (Some(Kind::PageFault), Some(tid)) => {
+                self.add_faults(tid, Faults { count: 1, ticks: 0 });
+                self.cpus.entry(cpu).and_modify(|cpu| cpu.fault = Some((tid, record.time)));
+            }
+            // A killed task's call never returns, and its number may be given to another task.
+            (Some(Kind::ProcessExit), Some(tid)) => {
+                if let Some(open) = self.open.remove(&tid) {
+                    self.sums(tid, open.number).unfinished += 1;
+                }
+            }
+            (Some(Kind::PageFault | Kind::ProcessExit), None) | (Some(Kind::Switch) | None, _) => {}
+        }
+    }
+
+    fn process(&mut self, tid: Tid) -> &mut Process {
+        self.processes.entry(self.tasks.process(tid)).or_default()
+    }
+
+    fn sums(&mut self, tid: Tid, number: i64) -> &mut Sums {
+        self.process(tid).calls.entry(number).or_default()
+    }
+
+    /// Gives the time of `cpu` since the last event to its task: to the call that it is in, or to its user level.
+    fn account(&mut self, cpu: u32, tid: Option<Tid>, time: u64) {
+        let before = self.cpus.insert(cpu, Cpu { accounted: time, fault: None });
+        let (Some(before), Some(tid)) = (before, tid) else { return };
+        let ticks = time.saturating_sub(before.accounted);
+        match self.open.get_mut(&tid) {
+            Some(open) => open.cpu = open.cpu.saturating_add(ticks),
+            None if tid == 0 => {}
+            None => self.process(tid).user_cpu += ticks,
+        }
+    }
+
+    fn add_faults(&mut self, tid: Tid, faults: Faults) {
+        match self.open.get_mut(&tid) {
+            Some(open) => open.faults = open.faults.plus(faults),
+            None => {
+                let process = self.process(tid);
+                process.user_faults = process.user_faults.plus(faults);
+            }
+        }
+    }
+
+    /// The record at `time` bounds the fault that came before it on `cpu`.
+    fn end_fault(&mut self, cpu: u32, time: u64) {
+        let fault = self.cpus.get_mut(&cpu).and_then(|cpu| cpu.fault.take());
+        if let Some((tid, begin)) = fault {
+            self.add_faults(tid, Faults { count: 0, ticks: time.saturating_sub(begin) });
+        }
+    }
+
+    fn enter(&mut self, tid: Tid, record: &StreamRecord<'_>) {
+        let Some(number) = record.number("id") else { return };
+        if matches!(syscall_names::name(number), Some("exit" | "exit_group")) {
+            self.open.remove(&tid);
+            self.sums(tid, number).count += 1;
+            return;
+        }
+        self.met.insert(tid);
+        let open = Open { number, entered: record.time, cpu: 0, faults: Faults::default(), across_gap: false };
+        if let Some(before) = self.open.insert(tid, open) {
+            self.sums(tid, before.number).unfinished += 1;
+        }
+    }
+
+    fn exit(&mut self, tid: Tid, record: &StreamRecord<'_>) {
+        let (Some(number), Some(result)) = (record.number("id"), record.number("ret")) else { return };
+        let Some(open) = self.open.remove(&tid) else {
+            let is_first = self.met.insert(tid) && self.tasks.was_born(tid);
+            self.sums(tid, number).returns_only += u64::from(!is_first);
+            return;
+        };
+        // The return from a signal handler shows another call's number, or none: it restores the registers of then.
+        let is_return = open.number == number || syscall_names::name(open.number) == Some("rt_sigreturn");
+        if !is_return || open.across_gap {
+            self.sums(tid, open.number).unfinished += 1;
+            if !is_return {
+                self.sums(tid, number).returns_only += 1;
+            }
+            return;
+        }
+        let ticks = record.time.saturating_sub(open.entered);
+        let call = Sums {
+            count: 1,
+            total: ticks,
+            cpu: open.cpu,
+            max: ticks,
+            errors: u64::from(ERRORS.contains(&result) && !INTERRUPTED.contains(&result)),
+            interrupted: u64::from(INTERRUPTED.contains(&result)),
+            faults: open.faults,
+            ..Sums::default()
+        };
+        let sums = self.sums(tid, open.number);
+        *sums = sums.plus(&call);
+    }
+}
+
+impl Report for SyscallsReport {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        for guest in &self.guests {
+            let count: u64 = guest.total.syscalls.iter().map(|row| row.count).sum();
+            writeln!(out, "{}: {count} system calls of {} processes", guest.vm, guest.processes.len())?;
+            write_calls(&guest.total, out)?;
+            for process in guest.processes.iter().take(PROCESSES_SHOWN) {
+                writeln!(out, "\npid {}: {}", process.pid, harmless(&process.comm))?;
+                write_calls(&process.calls, out)?;
+            }
+            let more = guest.processes.len().saturating_sub(PROCESSES_SHOWN);
+            if more > 0 {
+                writeln!(out, "\n… and {more} processes more, which --json shows")?;
+            }
+            if guest.unattributed > 0 {
+                let unattributed = guest.unattributed;
+                writeln!(out, "NOTE: of {unattributed} calls and returns no context switch tells whose they are")?;
+            }
+        }
+        writeln!(
+            out,
+            "\ntime: from call to return; on CPU: of that, with a CPU of the guest; faults take at most the time given"
+        )
+    }
+}
+
+fn write_calls(calls: &Calls, out: &mut dyn Write) -> io::Result<()> {
+    let mut table = Table::new(&[
+        ("syscall", Align::Left),
+        ("count", Align::Right),
+        ("time", Align::Right),
+        ("on CPU", Align::Right),
+        ("longest", Align::Right),
+        ("errors", Align::Right),
+        ("interrupted", Align::Right),
+        ("unfinished", Align::Right),
+        ("faults", Align::Right),
+        ("fault time", Align::Right),
+    ]);
+    for row in &calls.syscalls {
+        table.row([
+            row.name.clone(),
+            row.count.to_string(),
+            duration(row.total_ns),
+            duration(row.cpu_ns),
+            duration(row.max_ns),
+            row.errors.to_string(),
+            row.interrupted.to_string(),
+            (row.unfinished + row.returns_only).to_string(),
+            row.page_faults.to_string(),
+            duration(row.page_faults_at_most_ns),
+        ]);
+    }
+    let user = [
+        "(user level)".into(),
+        String::new(),
+        String::new(),
+        duration(calls.user_cpu_ns),
+        String::new(),
+        String::new(),
+        String::new(),
+        String::new(),
+        calls.user_page_faults.to_string(),
+        duration(calls.user_page_faults_at_most_ns),
+    ];
+    table.row(user);
+    table.write(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::LayerKind;
+    use crate::test_trace::Field::{Arguments, Hex, Number};
+    use crate::test_trace::TestTrace;
+
+    const ALL: Window = Window { begin: 0, end: u64::MAX };
+
+    fn enter(trace: TestTrace, cpu: u32, time: u64, id: i64) -> TestTrace {
+        trace.guest(cpu, time, "raw_syscalls:sys_enter", &[("id", Number(id)), ("args", Arguments([0; 2]))])
+    }
+
+    fn exit(trace: TestTrace, cpu: u32, time: u64, id: i64, ret: i64) -> TestTrace {
+        trace.guest(cpu, time, "raw_syscalls:sys_exit", &[("id", Number(id)), ("ret", Number(ret))])
+    }
+
+    fn fault(trace: TestTrace, time: u64) -> TestTrace {
+        trace.guest(0, time, "exceptions:page_fault_user", &[("address", Hex(0))])
+    }
+
+    fn guest(trace: TestTrace) -> GuestSyscalls {
+        let (_dir, trace) = trace.open();
+        report(&trace, ALL).unwrap().guests.remove(0)
+    }
+
+    fn row<'r>(guest: &'r GuestSyscalls, pid: Tid, name: &str) -> &'r SyscallRow {
+        let process = guest.processes.iter().find(|process| process.pid == pid).unwrap();
+        process.calls.syscalls.iter().find(|row| row.name == name).unwrap()
+    }
+
+    #[test]
+    fn blocked_call_is_timed_across_cpus_and_its_cpu_time_is_less() {
+        let trace = enter(TestTrace::new().switch(0, 100, 0, 7), 0, 200, 0);
+        let trace = trace.switch(0, 300, 7, 0).switch(1, 900, 0, 7);
+
+        let guest = guest(exit(trace, 1, 1000, 0, 5));
+
+        let read = row(&guest, 7, "read");
+        // A tick is half a nanosecond.
+        assert_eq!((read.count, read.total_ns, read.cpu_ns, read.max_ns), (1, 400, 100, 400));
+        assert_eq!(guest.processes[0].calls.user_cpu_ns, 50);
+        assert_eq!(guest.processes[0].comm, "seven");
+    }
+
+    #[test]
+    fn errors_and_interruptions_are_told_apart() {
+        let mut trace = TestTrace::new().switch(0, 1, 0, 7);
+        for (time, ret) in [(10, -2), (20, -512), (30, -516), (40, 3), (50, -4096)] {
+            trace = exit(enter(trace, 0, time, 1), 0, time + 5, 1, ret);
+        }
+
+        let guest = guest(trace);
+
+        let write = row(&guest, 7, "write");
+        assert_eq!((write.count, write.errors, write.interrupted), (5, 1, 2));
+    }
+
+    #[test]
+    fn calls_of_one_process_are_not_another_ones() {
+        let trace = enter(TestTrace::new().switch(0, 1, 0, 7).switch(1, 2, 0, 8), 0, 10, 0);
+        let trace = exit(enter(trace, 1, 20, 0), 1, 30, 0, 0);
+
+        let guest = guest(exit(trace, 0, 110, 0, 0));
+
+        assert_eq!((row(&guest, 7, "read").total_ns, row(&guest, 8, "read").total_ns), (50, 5));
+        assert_eq!((guest.total.syscalls[0].count, guest.total.syscalls[0].max_ns), (2, 50));
+    }
+
+    #[test]
+    fn faults_belong_to_the_call_or_to_the_user_level() {
+        let trace = fault(enter(TestTrace::new().switch(0, 1, 0, 7), 0, 10, 0), 20);
+        let trace = fault(exit(trace, 0, 60, 0, 0), 100);
+
+        let guest = guest(trace.guest(0, 300, "test:tick", &[]));
+
+        let read = row(&guest, 7, "read");
+        assert_eq!((read.page_faults, read.page_faults_at_most_ns), (1, 20));
+        let calls = &guest.processes[0].calls;
+        assert_eq!((calls.user_page_faults, calls.user_page_faults_at_most_ns), (1, 100));
+    }
+
+    #[test]
+    fn what_did_not_end_or_begin_in_the_trace_is_counted_apart() {
+        let trace = exit(TestTrace::new().switch(0, 1, 0, 7), 0, 5, 1, 0);
+        let trace = enter(enter(trace, 0, 10, 0), 0, 20, 35);
+
+        let guest = guest(trace);
+
+        assert_eq!((row(&guest, 7, "write").returns_only, row(&guest, 7, "write").count), (1, 0));
+        assert_eq!((row(&guest, 7, "read").unfinished, row(&guest, 7, "nanosleep").unfinished), (1, 1));
+    }
+
+    #[test]
+    fn call_during_which_records_were_lost_is_not_timed() {
+        let trace = enter(TestTrace::new().switch(0, 1, 0, 7), 0, 10, 0).lost(LayerKind::GuestKernel, 0, 3);
+
+        let guest = guest(exit(trace, 0, 100, 0, 0).switch(0, 110, 7, 0));
+
+        let read = row(&guest, 7, "read");
+        assert_eq!((read.count, read.total_ns, read.unfinished), (0, 0, 1));
+    }
+
+    #[test]
+    fn call_that_never_returns_is_counted_and_the_return_from_a_signal_is_a_return() {
+        let trace = enter(TestTrace::new().switch(0, 1, 0, 7), 0, 10, 15);
+        let trace = enter(exit(trace, 0, 20, -1, 0), 0, 30, 231);
+
+        let guest = guest(trace);
+
+        assert_eq!((row(&guest, 7, "rt_sigreturn").count, row(&guest, 7, "exit_group").count), (1, 1));
+        assert_eq!(row(&guest, 7, "exit_group").unfinished, 0);
+    }
+
+    #[test]
+    fn new_task_begins_with_a_return_that_does_not_count() {
+        let fork = [("parent_pid", Number(7)), ("child_pid", Number(8))];
+        let trace = TestTrace::new().switch(0, 1, 0, 7).guest(0, 5, "sched:sched_process_fork", &fork);
+        let trace = exit(trace.switch(0, 6, 7, 8), 0, 10, 56, 0);
+
+        let guest = guest(exit(enter(trace, 0, 20, 1), 0, 30, 1, 0));
+
+        let names: Vec<_> = guest.total.syscalls.iter().map(|row| (&*row.name, row.returns_only)).collect();
+        assert_eq!(names, [("write", 0)]);
+    }
+
+    #[test]
+    fn table_names_processes_and_calls() {
+        let (_dir, trace) = exit(enter(TestTrace::new().switch(0, 1, 0, 7), 0, 10, 0), 0, 2010, 0, -9).open();
+        let mut out = Vec::new();
+
+        report(&trace, ALL).unwrap().write_text(&mut out).unwrap();
+
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("vm0: 1 system calls of 1 processes"), "{text}");
+        assert!(text.contains("pid 7: seven"), "{text}");
+        assert!(text.contains("read              1  1.000 µs"), "{text}");
+    }
+
+    #[test]
+    fn trace_without_system_calls_says_how_to_record_them() {
+        let (_dir, trace) = TestTrace::new().switch(0, 1, 0, 7).open();
+
+        assert!(report(&trace, ALL).unwrap_err().to_string().contains("raw_syscalls"));
+    }
+}

@@ -1,0 +1,427 @@
+//! Where the time of a guest's tasks went: for real, in exits, stolen by the host, waiting. For each task the parts add up
+//! to its wall time to the tick.
+
+use super::table::{Align, Table};
+use super::{Report, ReportError, Window, duration, harmless, percent, state_names};
+use crate::clock::Clock;
+use crate::reader::Trace;
+use crate::state::fused::{self, Fused};
+use crate::state::guest::{BlockedOn, GuestTask};
+use crate::state::host::Host;
+use crate::state::{Model, VmModel};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+/// Where the time of the tasks of all guests went.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Tasks {
+    /// Ticks per second: times are in ticks where they have to add up.
+    pub frequency_hz: u64,
+    /// The VMs whose guest's kernel was recorded.
+    pub vms: Vec<VmTasks>,
+}
+
+/// Where the time of the tasks of a guest went.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VmTasks {
+    /// Name of the VM.
+    pub vm: String,
+    /// What is reported on: no longer than the guest's kernel was recorded.
+    pub window: Window,
+    /// What the parts mean less than they could, and why.
+    pub warnings: Vec<String>,
+    /// The tasks; the one that had the CPU, or wanted it, for longest first.
+    pub tasks: Vec<TaskReport>,
+}
+
+/// Where the time of a task went.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TaskReport {
+    /// Thread id.
+    pub tid: i32,
+    /// Name.
+    pub comm: String,
+    /// Whether it was made within the window.
+    pub born: bool,
+    /// Whether it ended within the window.
+    pub ended: bool,
+    /// Time in the window, or from when it was made, or until it ended, ticks.
+    pub wall_ticks: u64,
+    /// The same, ns.
+    pub wall_ns: u64,
+    /// What the time is made of, in few parts; they add up to `wall_ticks`.
+    pub times: Times,
+    /// What the time is made of, in detail; the parts add up to `wall_ticks`.
+    pub parts: Vec<Part>,
+}
+
+/// What a task's time is made of, ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Times {
+    /// It ran for real. Without a host-kernel layer also what that would tell apart.
+    pub running: u64,
+    /// Interrupts ran on top of it.
+    pub interrupted: u64,
+    /// It was ready, and the guest ran something else.
+    pub runnable: u64,
+    /// It was ready, and the host ran something else in place of the vCPU that it waited for.
+    pub runnable_stolen: u64,
+    /// The guest had it running, the host ran something else.
+    pub stolen: u64,
+    /// The guest had it running, KVM handled an exit.
+    pub exits: u64,
+    /// The guest had it running, the VMM handled an exit.
+    pub vmm: u64,
+    /// It waited for I/O.
+    pub io: u64,
+    /// It waited for a lock of the kernel or for a futex.
+    pub lock: u64,
+    /// It slept for a time.
+    pub sleep: u64,
+    /// It waited for something else.
+    pub waiting: u64,
+    /// Not known: the records do not tell.
+    pub unknown: u64,
+}
+
+impl Times {
+    fn add(&mut self, state: Fused, ticks: u64) {
+        let part = match state {
+            Fused::Running(fused::Running::Interrupt(_)) | Fused::RunningOrStolen(fused::Running::Interrupt(_)) => {
+                &mut self.interrupted
+            }
+            Fused::Running(_) | Fused::RunningOrStolen(_) => &mut self.running,
+            Fused::Runnable => &mut self.runnable,
+            Fused::RunnableStolen(_) => &mut self.runnable_stolen,
+            Fused::Stolen(_) => &mut self.stolen,
+            Fused::Kvm(_) | Fused::Halted => &mut self.exits,
+            Fused::Vmm(_) => &mut self.vmm,
+            Fused::Blocked(BlockedOn::Io) => &mut self.io,
+            Fused::Blocked(BlockedOn::Lock | BlockedOn::Futex) => &mut self.lock,
+            Fused::Blocked(BlockedOn::Sleep) => &mut self.sleep,
+            Fused::Blocked(BlockedOn::Uninterruptible | BlockedOn::Event | BlockedOn::Stopped) => &mut self.waiting,
+            Fused::Unknown | Fused::VcpuUnknown => &mut self.unknown,
+        };
+        *part += ticks;
+    }
+
+    /// Both.
+    fn plus(&self, other: &Self) -> Self {
+        let mut sum = *self;
+        for (part, more) in sum.parts_mut().into_iter().zip(other.parts()) {
+            *part = part.saturating_add(more);
+        }
+        sum
+    }
+
+    /// All of them, in the order of the fields.
+    #[must_use]
+    pub const fn parts(&self) -> [u64; 12] {
+        [
+            self.running,
+            self.interrupted,
+            self.runnable,
+            self.runnable_stolen,
+            self.stolen,
+            self.exits,
+            self.vmm,
+            self.io,
+            self.lock,
+            self.sleep,
+            self.waiting,
+            self.unknown,
+        ]
+    }
+
+    const fn parts_mut(&mut self) -> [&mut u64; 12] {
+        [
+            &mut self.running,
+            &mut self.interrupted,
+            &mut self.runnable,
+            &mut self.runnable_stolen,
+            &mut self.stolen,
+            &mut self.exits,
+            &mut self.vmm,
+            &mut self.io,
+            &mut self.lock,
+            &mut self.sleep,
+            &mut self.waiting,
+            &mut self.unknown,
+        ]
+    }
+
+    /// How long it had the CPU or wanted it, as the guest sees it.
+    const fn wanted(&self) -> u64 {
+        self.running + self.interrupted + self.runnable + self.runnable_stolen + self.stolen + self.exits + self.vmm
+    }
+}
+
+/// Headings of the parts, in the order of [`Times::parts`].
+const HEADINGS: [&str; 12] = [
+    "running",
+    "interrupted",
+    "runnable",
+    "runnable, stolen",
+    "stolen",
+    "in exits",
+    "in VMM",
+    "I/O",
+    "lock",
+    "sleep",
+    "waiting",
+    "unknown",
+];
+
+/// A part of a task's time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Part {
+    /// What it did: `running`, `running_or_stolen`, `exit`, `vmm`, `stolen`, `halted`, `runnable`, `runnable_stolen`,
+    /// `blocked`, `unknown` or `vcpu_unknown`.
+    pub state: &'static str,
+    /// In which system call or interrupt, for which exit, by whom, on what.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    /// Time, ticks.
+    pub ticks: u64,
+    /// The same, ns.
+    pub ns: u64,
+}
+
+/// Reports on the tasks in `trace`.
+///
+/// # Errors
+/// When no guest's kernel was recorded, or when the parts of a task do not add up.
+pub fn report(trace: &Trace, window: Window) -> Result<Tasks, ReportError> {
+    let model = Model::of(trace, window.end);
+    let mut vms = Vec::new();
+    for vm in &model.vms {
+        let Some(window) = vm.guest.span.and_then(|span| span.intersection(&window)) else { continue };
+        vms.push(of_vm(&model, vm, window, trace.clock())?);
+    }
+    if vms.is_empty() {
+        let missing = "no guest-kernel record in the window; record with --agent, and see strata report".into();
+        return Err(ReportError::Nothing { missing });
+    }
+    Ok(Tasks { frequency_hz: trace.clock().frequency_hz, vms })
+}
+
+fn of_vm(model: &Model, vm: &VmModel, window: Window, clock: &Clock) -> Result<VmTasks, ReportError> {
+    let host = model.hosts.get(vm.host);
+    let mut tasks = Vec::new();
+    for task in &vm.guest.tasks {
+        let Some(life) = task.life(&window) else { continue };
+        let times = fused::times(task, &vm.guest, &vm.vcpus, life);
+        tasks.push(of_task(task, life, window, &times, host, clock)?);
+    }
+    tasks.sort_by_key(|task: &TaskReport| (std::cmp::Reverse(task.times.wanted()), task.tid));
+    Ok(VmTasks { vm: vm.name.clone(), window, warnings: warnings(vm), tasks })
+}
+
+/// What a report on `vm` cannot tell for want of events.
+pub(super) fn warnings(vm: &VmModel) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if !vm.kvm_tells {
+        warnings.push(
+            "no kvm:kvm_entry and kvm:kvm_exit of the host's kernel: the guest, exits that KVM handles, and what the host \
+             ran instead are not told apart"
+                .into(),
+        );
+    } else if !vm.scheduler_tells {
+        warnings.push("no sched:sched_switch of the host's kernel: what the host ran instead counts as exits".into());
+    }
+    warnings
+}
+
+fn of_task(
+    task: &GuestTask,
+    life: Window,
+    window: Window,
+    times: &BTreeMap<Fused, u64>,
+    host: Option<&Host>,
+    clock: &Clock,
+) -> Result<TaskReport, ReportError> {
+    let mut sums = Times::default();
+    let mut parts = Vec::with_capacity(times.len());
+    for (&state, &ticks) in times {
+        sums.add(state, ticks);
+        let (state, detail) = name(state, host);
+        parts.push(Part { state, detail, ticks, ns: clock.ticks_to_ns(ticks) });
+    }
+    parts.sort_by_key(|part| std::cmp::Reverse(part.ticks));
+    let wall_ticks = life.length();
+    let by_state: u64 = times.values().sum();
+    let by_part: u64 = sums.parts().iter().sum();
+    if by_state != wall_ticks || by_part != wall_ticks {
+        return Err(ReportError::Sum { of: state_names::task(task), parts: by_part, wall: wall_ticks });
+    }
+    Ok(TaskReport {
+        tid: task.tid,
+        comm: task.name(),
+        born: task.born.is_some_and(|born| born >= window.begin),
+        ended: task.ended.is_some_and(|ended| ended <= window.end),
+        wall_ticks,
+        wall_ns: clock.ticks_to_ns(wall_ticks),
+        times: sums,
+        parts,
+    })
+}
+
+fn name(state: Fused, host: Option<&Host>) -> (&'static str, Option<String>) {
+    match state {
+        Fused::Running(running) => ("running", state_names::running(running)),
+        Fused::RunningOrStolen(running) => ("running_or_stolen", state_names::running(running)),
+        Fused::Kvm(reason) => ("exit", Some(state_names::reason(reason))),
+        Fused::Vmm(reason) => ("vmm", Some(state_names::reason(reason))),
+        Fused::Stolen(by) => ("stolen", Some(state_names::thief(host, by))),
+        Fused::Halted => ("halted", None),
+        Fused::VcpuUnknown => ("vcpu_unknown", None),
+        Fused::Runnable => ("runnable", None),
+        Fused::RunnableStolen(by) => ("runnable_stolen", Some(state_names::thief(host, by))),
+        Fused::Blocked(on) => ("blocked", Some(state_names::blocked_on(on).into())),
+        Fused::Unknown => ("unknown", None),
+    }
+}
+
+/// Rows of the table of tasks; the others are one row.
+const SHOWN: usize = 40;
+
+impl Report for Tasks {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        for vm in &self.vms {
+            vm.write_text(self.frequency_hz, out)?;
+        }
+        Ok(())
+    }
+}
+
+/// A row of the table: one task, or several short-lived ones of one name.
+struct Row {
+    name: String,
+    /// Thread id of the first of them.
+    tid: i32,
+    tasks: usize,
+    wall: u64,
+    times: Times,
+}
+
+impl Row {
+    fn name(&self) -> String {
+        match self.tasks {
+            1 => format!("{}/{}", self.name, self.tid),
+            tasks => format!("{} ×{tasks}", self.name),
+        }
+    }
+}
+
+impl VmTasks {
+    fn write_text(&self, frequency: u64, out: &mut dyn Write) -> io::Result<()> {
+        let shown = |ticks: u64| if ticks == 0 { "-".into() } else { duration(in_ns(ticks, frequency)) };
+        let (count, length) = (self.tasks.len(), shown(self.window.length()));
+        writeln!(out, "{}: {count} tasks in {length} of its kernel's records", self.vm)?;
+        for warning in &self.warnings {
+            writeln!(out, "WARNING: {warning}")?;
+        }
+        let rows = self.rows();
+        // Parts that no task has are not worth a column.
+        let columns: Vec<usize> =
+            (0..HEADINGS.len()).filter(|&column| rows.iter().any(|row| row.times.parts()[column] > 0)).collect();
+        let mut headings = vec![("task", Align::Left), ("wall", Align::Right)];
+        headings.extend(columns.iter().map(|&column| (HEADINGS[column], Align::Right)));
+        let mut table = Table::new(&headings);
+        for row in &rows {
+            let parts = row.times.parts();
+            table.row(
+                [row.name(), shown(row.wall)].into_iter().chain(columns.iter().map(|&column| shown(parts[column]))),
+            );
+        }
+        table.write(out)?;
+        let by = |state: &'static str| move |part: &Part| part.state == state;
+        self.write_details(out, frequency, "stolen while running", "by", &by("stolen"))?;
+        self.write_details(out, frequency, "stolen while runnable", "by", &by("runnable_stolen"))?;
+        self.write_details(out, frequency, "in exits, handled by KVM", "reason", &by("exit"))?;
+        self.write_details(out, frequency, "in exits, handled by the VMM", "reason", &by("vmm"))
+    }
+
+    /// The rows: short-lived tasks of one name are one, and so are all after the first [`SHOWN`].
+    fn rows(&self) -> Vec<Row> {
+        let is_short = |task: &TaskReport| task.born && task.ended && task.wall_ticks < self.window.length() / 10;
+        let mut rows: Vec<Row> = Vec::new();
+        let mut groups: BTreeMap<&str, usize> = BTreeMap::new();
+        for task in &self.tasks {
+            let add = |row: Option<&mut Row>| match row {
+                Some(row) => {
+                    (row.tasks, row.wall) = (row.tasks + 1, row.wall.saturating_add(task.wall_ticks));
+                    row.times = row.times.plus(&task.times);
+                    false
+                }
+                None => true,
+            };
+            let group = groups.get(task.comm.as_str()).copied().filter(|_| is_short(task));
+            if add(group.and_then(|index| rows.get_mut(index))) {
+                if is_short(task) {
+                    groups.insert(&task.comm, rows.len());
+                }
+                let name = harmless(&task.comm);
+                rows.push(Row { name, tid: task.tid, tasks: 1, wall: task.wall_ticks, times: task.times });
+            }
+        }
+        rows.sort_by_key(|row| std::cmp::Reverse(row.times.wanted()));
+        if rows.len() > SHOWN {
+            let rest = rows.split_off(SHOWN);
+            let others = Row { name: "others".into(), tid: 0, tasks: 0, wall: 0, times: Times::default() };
+            rows.push(rest.into_iter().fold(others, |sum, row| Row {
+                tasks: sum.tasks + row.tasks,
+                wall: sum.wall.saturating_add(row.wall),
+                times: sum.times.plus(&row.times),
+                ..sum
+            }));
+        }
+        rows
+    }
+
+    /// A table of the parts that `wanted` accepts, over all tasks, by their details.
+    fn write_details(
+        &self,
+        out: &mut dyn Write,
+        frequency: u64,
+        title: &str,
+        heading: &str,
+        wanted: &dyn Fn(&Part) -> bool,
+    ) -> io::Result<()> {
+        let mut sums: BTreeMap<&str, (u64, (u64, &TaskReport))> = BTreeMap::new();
+        for task in &self.tasks {
+            for part in task.parts.iter().filter(|part| wanted(part)) {
+                let (sum, most) = sums.entry(part.detail.as_deref().unwrap_or("-")).or_insert((0, (0, task)));
+                *sum = sum.saturating_add(part.ticks);
+                if part.ticks > most.0 {
+                    *most = (part.ticks, task);
+                }
+            }
+        }
+        if sums.is_empty() {
+            return Ok(());
+        }
+        let total = sums.values().fold(0_u64, |total, (sum, _)| total.saturating_add(*sum));
+        let mut sums: Vec<_> = sums.into_iter().collect();
+        sums.sort_by_key(|&(_, (sum, _))| std::cmp::Reverse(sum));
+        writeln!(out, "\n{}: {title}: {}", self.vm, duration(in_ns(total, frequency)))?;
+        let columns =
+            [(heading, Align::Left), ("time", Align::Right), ("share", Align::Right), ("most of it from", Align::Left)];
+        let mut table = Table::new(&columns);
+        for (detail, (sum, (most, task))) in sums {
+            let from = format!("{}/{} ({})", harmless(&task.comm), task.tid, duration(in_ns(most, frequency)));
+            table.row([harmless(detail), duration(in_ns(sum, frequency)), percent(sum, total), from]);
+        }
+        table.write(out)
+    }
+}
+
+/// `ticks` at `frequency` Hz, ns, rounded down.
+fn in_ns(ticks: u64, frequency: u64) -> u64 {
+    let ns = u128::from(ticks) * u128::from(crate::clock::NS_PER_SECOND) / u128::from(frequency.max(1));
+    u64::try_from(ns).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

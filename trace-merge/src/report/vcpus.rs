@@ -1,0 +1,280 @@
+//! Where the time of vCPUs went. For each vCPU the parts add up to the window to the tick.
+
+use super::distribution::Distribution;
+use super::table::{Align, Table};
+use super::tasks::warnings;
+use super::{Report, ReportError, Window, duration, harmless, percent, state_names};
+use crate::clock::Clock;
+use crate::reader::Trace;
+use crate::state::host::Host;
+use crate::state::vcpus::{Vcpu, VcpuState};
+use crate::state::{Model, VmModel};
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+/// Where the time of all vCPUs went.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Vcpus {
+    /// Ticks per second: times are in ticks where they have to add up.
+    pub frequency_hz: u64,
+    /// What is reported on.
+    pub window: Window,
+    /// The VMs.
+    pub vms: Vec<VmVcpus>,
+}
+
+/// Where the time of a VM's vCPUs went.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VmVcpus {
+    /// Name of the VM.
+    pub vm: String,
+    /// What the parts mean less than they could, and why.
+    pub warnings: Vec<String>,
+    /// Its vCPUs, in order.
+    pub vcpus: Vec<VcpuReport>,
+}
+
+/// Where the time of a vCPU went.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VcpuReport {
+    /// Index.
+    pub vcpu: u32,
+    /// Its host thread, where that is known.
+    pub tid: Option<i32>,
+    /// Length of the window, ticks; the parts add up to it.
+    pub wall_ticks: u64,
+    /// The parts, the longest first.
+    pub parts: Vec<VcpuPart>,
+    /// How long the host took from waking its thread until it ran.
+    pub wakeups: Distribution,
+}
+
+/// A part of a vCPU's time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VcpuPart {
+    /// What it did: `guest`, `kvm_run` (guest or KVM, where nothing tells them apart), `kvm`, `vmm`, `preempted`, `woken`
+    /// (and not yet run), `halted`, `blocked_in_kvm`, `blocked_in_vmm`, `ended` or `unknown`.
+    pub state: &'static str,
+    /// For which exit, by whom.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    /// How many times.
+    pub count: u64,
+    /// Time, ticks.
+    pub ticks: u64,
+    /// The same, ns.
+    pub ns: u64,
+}
+
+/// Reports on the vCPUs in `trace`.
+///
+/// # Errors
+/// When there is no record in the window, or when the parts of a vCPU do not add up.
+pub fn report(trace: &Trace, window: Window) -> Result<Vcpus, ReportError> {
+    let model = Model::of(trace, window.end);
+    let nothing = || ReportError::Nothing { missing: "no record in the window; see strata report".into() };
+    let window = model.span.and_then(|span| span.intersection(&window)).ok_or_else(nothing)?;
+    let vms = model.vms.iter().map(|vm| of_vm(&model, vm, window, trace.clock()));
+    Ok(Vcpus { frequency_hz: trace.clock().frequency_hz, window, vms: vms.collect::<Result<_, _>>()? })
+}
+
+fn of_vm(model: &Model, vm: &VmModel, window: Window, clock: &Clock) -> Result<VmVcpus, ReportError> {
+    let host = model.hosts.get(vm.host);
+    let mut vcpus = Vec::with_capacity(vm.vcpus.len());
+    for (&index, vcpu) in &vm.vcpus {
+        let report = of_vcpu(index, vcpu, host, window, clock);
+        let parts = report.parts.iter().map(|part| part.ticks).sum();
+        if parts != window.length() {
+            return Err(ReportError::Sum { of: format!("{} vCPU {index}", vm.name), parts, wall: window.length() });
+        }
+        vcpus.push(report);
+    }
+    Ok(VmVcpus { vm: vm.name.clone(), warnings: warnings(vm), vcpus })
+}
+
+fn of_vcpu(index: u32, vcpu: &Vcpu, host: Option<&Host>, window: Window, clock: &Clock) -> VcpuReport {
+    let mut sums: BTreeMap<VcpuState, (u64, u64)> = BTreeMap::new();
+    let (mut wakeups, mut waking) = (Vec::new(), 0);
+    for interval in vcpu.state.over(window) {
+        let (count, ticks) = sums.entry(interval.state).or_default();
+        (*count, *ticks) = (*count + 1, *ticks + interval.length());
+        // What runs meanwhile may change several times before the thread gets its turn.
+        match interval.state {
+            VcpuState::Stolen { woken: true, .. } => waking += interval.length(),
+            VcpuState::Unknown => waking = 0,
+            _ if waking > 0 => wakeups.push(std::mem::take(&mut waking)),
+            _ => {}
+        }
+    }
+    let part = |(state, (count, ticks))| {
+        let (state, detail) = name(state, host);
+        VcpuPart { state, detail, count, ticks, ns: clock.ticks_to_ns(ticks) }
+    };
+    let mut parts: Vec<VcpuPart> = sums.into_iter().map(part).collect();
+    parts.sort_by_key(|part| Reverse(part.ticks));
+    let wakeups = Distribution::of(wakeups, clock);
+    VcpuReport { vcpu: index, tid: vcpu.tid, wall_ticks: window.length(), parts, wakeups }
+}
+
+fn name(state: VcpuState, host: Option<&Host>) -> (&'static str, Option<String>) {
+    match state {
+        VcpuState::Unknown => ("unknown", None),
+        VcpuState::Guest => ("guest", None),
+        VcpuState::KvmRun => ("kvm_run", None),
+        VcpuState::Kvm(reason) => ("kvm", Some(state_names::reason(reason))),
+        VcpuState::Vmm(reason) => ("vmm", Some(state_names::reason(reason))),
+        VcpuState::Stolen { by, woken: false } => ("preempted", Some(state_names::thief(host, by))),
+        VcpuState::Stolen { by, woken: true } => ("woken", Some(state_names::thief(host, by))),
+        VcpuState::Halted => ("halted", None),
+        VcpuState::BlockedInKvm(reason) => ("blocked_in_kvm", Some(state_names::reason(reason))),
+        VcpuState::BlockedInVmm(reason) => ("blocked_in_vmm", Some(state_names::reason(reason))),
+        VcpuState::Ended => ("ended", None),
+    }
+}
+
+/// The columns of the table of vCPUs: their headings, and the states that count in them.
+const COLUMNS: [(&str, &[&str]); 10] = [
+    ("guest", &["guest"]),
+    ("guest or KVM", &["kvm_run"]),
+    ("KVM", &["kvm"]),
+    ("VMM", &["vmm"]),
+    ("preempted", &["preempted"]),
+    ("woken, not run", &["woken"]),
+    ("halted", &["halted"]),
+    ("blocked", &["blocked_in_kvm", "blocked_in_vmm"]),
+    ("ended", &["ended"]),
+    ("unknown", &["unknown"]),
+];
+
+/// The tables of what parts are made of: their titles, what the details are, and the states.
+const DETAILS: [(&str, &str, &str); 5] = [
+    ("KVM, by exit", "reason", "kvm"),
+    ("VMM, by exit", "reason", "vmm"),
+    ("preempted", "by", "preempted"),
+    ("woken, and not run yet", "because of", "woken"),
+    ("blocked in KVM", "exit", "blocked_in_kvm"),
+];
+
+impl Report for Vcpus {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let clock_ns = |ticks: u64| {
+            let ns = u128::from(ticks) * u128::from(crate::clock::NS_PER_SECOND) / u128::from(self.frequency_hz.max(1));
+            u64::try_from(ns).unwrap_or(u64::MAX)
+        };
+        for vm in &self.vms {
+            writeln!(out, "{}: {} vCPUs in {}", vm.vm, vm.vcpus.len(), duration(clock_ns(self.window.length())))?;
+            for warning in &vm.warnings {
+                writeln!(out, "WARNING: {warning}")?;
+            }
+            vm.write_vcpus(out)?;
+            for (title, heading, state) in DETAILS {
+                vm.write_details(out, title, heading, state)?;
+            }
+            vm.write_wakeups(out)?;
+        }
+        Ok(())
+    }
+}
+
+impl VmVcpus {
+    fn write_vcpus(&self, out: &mut dyn Write) -> io::Result<()> {
+        let ns = |vcpu: &VcpuReport, states: &[&str]| -> u64 {
+            let parts = vcpu.parts.iter().filter(|part| states.contains(&part.state));
+            parts.fold(0, |sum, part| sum.saturating_add(part.ns))
+        };
+        let columns: Vec<_> =
+            COLUMNS.iter().filter(|(_, states)| self.vcpus.iter().any(|vcpu| ns(vcpu, states) > 0)).collect();
+        let mut headings = vec![("vCPU", Align::Right), ("thread", Align::Right)];
+        headings.extend(columns.iter().map(|&&(heading, _)| (heading, Align::Right)));
+        let mut table = Table::new(&headings);
+        for vcpu in &self.vcpus {
+            let thread = vcpu.tid.map_or_else(|| "-".into(), |tid| tid.to_string());
+            let cells = columns.iter().map(|(_, states)| match ns(vcpu, states) {
+                0 => "-".into(),
+                ns => duration(ns),
+            });
+            table.row([vcpu.vcpu.to_string(), thread].into_iter().chain(cells));
+        }
+        table.write(out)
+    }
+
+    fn write_details(&self, out: &mut dyn Write, title: &str, heading: &str, state: &str) -> io::Result<()> {
+        let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+        for part in self.vcpus.iter().flat_map(|vcpu| &vcpu.parts).filter(|part| part.state == state) {
+            let (count, ns) = sums.entry(part.detail.as_deref().unwrap_or("-")).or_default();
+            (*count, *ns) = (*count + part.count, ns.saturating_add(part.ns));
+        }
+        if sums.is_empty() {
+            return Ok(());
+        }
+        let total = sums.values().fold(0_u64, |total, (_, ns)| total.saturating_add(*ns));
+        let mut sums: Vec<_> = sums.into_iter().collect();
+        sums.sort_by_key(|&(_, (_, ns))| Reverse(ns));
+        writeln!(out, "\n{}: {title}: {}", self.vm, duration(total))?;
+        let right = Align::Right;
+        let mut table = Table::new(&[(heading, Align::Left), ("times", right), ("time", right), ("share", right)]);
+        for (detail, (count, ns)) in sums {
+            table.row([harmless(detail), count.to_string(), duration(ns), percent(ns, total)]);
+        }
+        table.write(out)
+    }
+
+    fn write_wakeups(&self, out: &mut dyn Write) -> io::Result<()> {
+        if self.vcpus.iter().all(|vcpu| vcpu.wakeups.count == 0) {
+            return Ok(());
+        }
+        writeln!(out, "\n{}: from waking a vCPU's thread until it ran", self.vm)?;
+        let headings = ["vCPU", "times", "total", "p50", "p99", "longest"].map(|heading| (heading, Align::Right));
+        let mut table = Table::new(&headings);
+        for vcpu in &self.vcpus {
+            let Distribution { count, total_ns, p50_ns, p99_ns, max_ns } = vcpu.wakeups;
+            let times = [total_ns, p50_ns, p99_ns, max_ns].map(duration);
+            table.row([vcpu.vcpu.to_string(), count.to_string()].into_iter().chain(times));
+        }
+        table.write(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::scenario;
+
+    #[test]
+    fn parts_of_each_vcpu_add_up_and_name_who_preempted_it() {
+        let (_dir, trace) = scenario::preempted_in_an_exit().open();
+
+        let report = report(&trace, Window::ALL).unwrap();
+
+        let vcpu = &report.vms[0].vcpus[0];
+        assert_eq!(vcpu.parts.iter().map(|part| part.ticks).sum::<u64>(), report.window.length());
+        let part = |state: &str| vcpu.parts.iter().find(|part| part.state == state).unwrap();
+        assert_eq!((part("preempted").ticks, part("preempted").detail.as_deref()), (18_000, Some("hog/200")));
+        assert_eq!((part("vmm").ticks, part("vmm").detail.as_deref()), (5_000, Some("ioio")));
+        assert_eq!((part("halted").ticks, part("woken").ticks), (15_000, 1_000));
+        assert_eq!((vcpu.wakeups.count, vcpu.wakeups.max_ns), (1, 500));
+    }
+
+    #[test]
+    fn table_has_a_column_for_each_part_that_there_is() {
+        let (_dir, trace) = scenario::preempted_in_an_exit().open();
+        let mut out = Vec::new();
+
+        report(&trace, Window::ALL).unwrap().write_text(&mut out).unwrap();
+
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("preempted") && text.contains("hog/200"), "{text}");
+        assert!(!text.contains("guest or KVM"), "{text}");
+    }
+
+    #[test]
+    fn window_without_a_record_is_an_error() {
+        let (_dir, trace) = scenario::preempted_in_an_exit().open();
+
+        let error = report(&trace, Window { begin: 1 << 40, end: u64::MAX }).unwrap_err();
+
+        assert!(matches!(error, ReportError::Nothing { .. }), "{error}");
+    }
+}

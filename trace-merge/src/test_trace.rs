@@ -1,0 +1,167 @@
+//! Recordings for tests, made record by record.
+
+use crate::reader::Trace;
+use crate::session::tests::session;
+use crate::session::{LayerKind, Process, Session, Vm};
+use crate::writer::{LayerWriter, NewLayer};
+use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer};
+use std::collections::BTreeMap;
+use tempfile::TempDir;
+
+/// Value of a field.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Field {
+    /// An `i64` field.
+    Number(i64),
+    /// A `u64` field shown in hexadecimal.
+    Hex(u64),
+    /// A NUL-terminated text.
+    Text(&'static str),
+    /// The six arguments of a system call, of which these are not 0.
+    Arguments([u64; 2]),
+}
+
+impl Field {
+    const fn ty(self) -> FieldType {
+        match self {
+            Self::Number(_) => FieldType::I64,
+            Self::Hex(_) => FieldType::U64,
+            Self::Text(_) => FieldType::String,
+            Self::Arguments(_) => FieldType::Array(Integer::U64, 6),
+        }
+    }
+
+    fn put(self, payload: &mut Vec<u8>) {
+        match self {
+            Self::Number(number) => payload.extend_from_slice(&number.to_le_bytes()),
+            Self::Hex(number) => payload.extend_from_slice(&number.to_le_bytes()),
+            Self::Text(text) => {
+                payload.extend_from_slice(text.as_bytes());
+                payload.push(0);
+            }
+            Self::Arguments(arguments) => {
+                let all = arguments.into_iter().chain(std::iter::repeat(0)).take(6);
+                payload.extend(all.flat_map(u64::to_le_bytes));
+            }
+        }
+    }
+}
+
+/// A record to be: kind of the layer, process of a user layer, CPU or thread, time in ticks, event, fields.
+struct TestRecord {
+    layer: (LayerKind, Option<u32>),
+    cpu: u32,
+    time: u64,
+    name: &'static str,
+    fields: Vec<(&'static str, Field)>,
+}
+
+/// A recording of one VM, `vm0`, in the making. An event type is what its first record says.
+pub(crate) struct TestTrace {
+    session: Session,
+    records: Vec<TestRecord>,
+    /// Lost records, and how many records came before them.
+    losses: Vec<(usize, LayerKind, u32, u64)>,
+}
+
+impl TestTrace {
+    /// A recording of a VM of two vCPUs whose threads are 100 and 101; a tick is half a nanosecond.
+    pub(crate) fn new() -> Self {
+        let vm = Vm { name: "vm0".into(), vcpus: 2, vcpu_threads: vec![100, 101], ..Vm::default() };
+        Self { session: Session { vms: vec![vm], ..session() }, records: Vec::new(), losses: Vec::new() }
+    }
+
+    /// Adds a record.
+    pub(crate) fn record(
+        mut self,
+        kind: LayerKind,
+        cpu: u32,
+        time: u64,
+        name: &'static str,
+        fields: &[(&'static str, Field)],
+    ) -> Self {
+        self.records.push(TestRecord { layer: (kind, None), cpu, time, name, fields: fields.to_vec() });
+        self
+    }
+
+    /// Adds a record of the guest's kernel.
+    pub(crate) fn guest(self, cpu: u32, time: u64, name: &'static str, fields: &[(&'static str, Field)]) -> Self {
+        self.record(LayerKind::GuestKernel, cpu, time, name, fields)
+    }
+
+    /// Adds a record of the host's kernel.
+    pub(crate) fn host(self, cpu: u32, time: u64, name: &'static str, fields: &[(&'static str, Field)]) -> Self {
+        self.record(LayerKind::HostKernel, cpu, time, name, fields)
+    }
+
+    /// Adds a record of the VMM.
+    pub(crate) fn vmm(self, thread: u32, time: u64, name: &'static str, fields: &[(&'static str, Field)]) -> Self {
+        self.record(LayerKind::Vmm, thread, time, name, fields)
+    }
+
+    /// Adds a switch of the guest's CPU `cpu` from task `prev` to task `next`, which are called `taskN`.
+    pub(crate) fn switch(self, cpu: u32, time: u64, prev: i64, next: i64) -> Self {
+        let comm = |pid| match pid {
+            0 => "swapper",
+            1 => "init",
+            7 => "seven",
+            8 => "eight",
+            _ => "task",
+        };
+        let fields = [
+            ("prev_comm", Field::Text(comm(prev))),
+            ("prev_pid", Field::Number(prev)),
+            ("prev_state", Field::Number(0)),
+            ("next_comm", Field::Text(comm(next))),
+            ("next_pid", Field::Number(next)),
+        ];
+        self.guest(cpu, time, "sched:sched_switch", &fields)
+    }
+
+    /// Says that `count` records of a stream were lost after those that are there so far.
+    pub(crate) fn lost(mut self, kind: LayerKind, cpu: u32, count: u64) -> Self {
+        self.losses.push((self.records.len(), kind, cpu, count));
+        self
+    }
+
+    /// Writes the recording and opens it. The folder must be kept.
+    pub(crate) fn open(mut self) -> (TempDir, Trace) {
+        let dir = TempDir::new().unwrap();
+        let mut layers: BTreeMap<(LayerKind, Option<u32>), (LayerWriter, Vec<EventDescription>)> = BTreeMap::new();
+        for (index, record) in self.records.iter().enumerate() {
+            let (kind, pid) = record.layer;
+            let (layer, events) = layers.entry(record.layer).or_insert_with(|| {
+                let vm = (kind != LayerKind::HostKernel).then(|| "vm0".to_string());
+                let process = pid.map(|pid| Process { pid, comm: "process".into() });
+                let new = NewLayer { kind, vm, process, packet_size: 4096 };
+                (LayerWriter::create(dir.path(), &self.session, new).unwrap(), Vec::new())
+            });
+            let known = events.iter().find(|event| event.name == record.name).map(|event| event.id);
+            let id = known.unwrap_or_else(|| {
+                let field = |&(name, value): &(&str, Field)| FieldDescription {
+                    name: name.into(),
+                    ty: value.ty(),
+                    hex: matches!(value, Field::Hex(_)),
+                };
+                let id = u16::try_from(events.len() + 1).unwrap();
+                let fields = record.fields.iter().map(field).collect();
+                events.push(EventDescription { id, class: 0, name: record.name.into(), fields });
+                layer.add_events(&events[events.len() - 1..]).unwrap();
+                id
+            });
+            let mut payload = Vec::new();
+            record.fields.iter().for_each(|(_, value)| value.put(&mut payload));
+            layer.record(record.cpu, record.time, id, &payload).unwrap();
+            for &(_, _, cpu, count) in self.losses.iter().filter(|loss| loss.0 == index + 1 && loss.1 == kind) {
+                layer.add_lost(cpu, count);
+            }
+        }
+        for (mut layer, _) in layers.into_values() {
+            layer.flush().unwrap();
+            self.session.layers.push(layer.layer());
+        }
+        Session::save(&self.session, dir.path()).unwrap();
+        let trace = Trace::open(dir.path()).unwrap();
+        (dir, trace)
+    }
+}

@@ -1,0 +1,43 @@
+//! Parts of a recording.
+
+use serde::Serialize;
+
+/// A part of a recording: the moments from `begin` up to `end`, ticks of the trace clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Window {
+    /// First moment.
+    pub begin: u64,
+    /// First moment after it.
+    pub end: u64,
+}
+
+impl Window {
+    /// All moments.
+    pub const ALL: Self = Self { begin: 0, end: u64::MAX };
+
+    /// What of it lies in `other` too; `None` when nothing does.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Option<Self> {
+        let (begin, end) = (self.begin.max(other.begin), self.end.min(other.end));
+        (begin < end).then_some(Self { begin, end })
+    }
+
+    /// Its length, ticks.
+    #[must_use]
+    pub const fn length(&self) -> u64 {
+        self.end.saturating_sub(self.begin)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_intersect_where_both_are() {
+        let window = Window { begin: 10, end: 20 };
+
+        assert_eq!(window.intersection(&Window { begin: 15, end: 30 }), Some(Window { begin: 15, end: 20 }));
+        assert_eq!(window.intersection(&Window { begin: 20, end: 30 }), None);
+    }
+}

@@ -1,0 +1,292 @@
+//! `strata agent`: building the guest's kernel module, and bringing it into an initrd for other hypervisors.
+
+use crate::agent::{self, AgentError};
+use clap::{Args, Subcommand};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use strata_kmod_build::{INSTALLED, KmodBuildError, Request};
+use thiserror::Error;
+
+/// Names the folder with the agent's sources.
+const SOURCES_VARIABLE: &str = "STRATA_AGENT_SOURCES";
+/// Where the sources lie from the folder of the program, when strata is installed below another prefix than `/usr`.
+const BESIDE_PROGRAM: &str = "../lib/strata/agent";
+/// How an initrd begins: plain archives, and what the kernel can decompress.
+const INITRD_MAGICS: [&[u8]; 9] = [
+    b"070701",
+    b"070702",
+    &[0x1f, 0x8b],
+    &[0xfd, b'7', b'z', b'X', b'Z', 0],
+    &[0x28, 0xb5, 0x2f, 0xfd],
+    &[0x02, 0x21, 0x4c, 0x18],
+    b"BZh",
+    &[0x5d, 0, 0],
+    &[0x89, b'L', b'Z', b'O'],
+];
+
+/// Arguments of `strata agent`.
+#[derive(Debug, Args)]
+pub struct AgentArgs {
+    /// What to do
+    #[command(subcommand)]
+    pub command: AgentCommand,
+}
+
+/// What `strata agent` does.
+#[derive(Debug, Subcommand)]
+pub enum AgentCommand {
+    /// Build the guest's kernel module for one kernel
+    Build(BuildArgs),
+    /// Put the kernel module into an initrd, for a guest of QEMU or libvirt
+    Inject(InjectArgs),
+}
+
+/// Arguments of `strata agent build`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The kernel's headers come from its package linux-headers-RELEASE; make and the compiler that it \
+    names are needed too. The module works for this one release.\n\nExamples:\n  \
+    strata agent build --kernel-headers /lib/modules/$(uname -r)/build --out strata.ko\n  \
+    strata agent build --kernel vmlinuz --kernel-headers /usr/src/linux-headers-6.1.0-56-cloud-amd64"
+)]
+pub struct BuildArgs {
+    /// The kernel's header tree: what `make -C` takes
+    #[arg(long, value_name = "DIR")]
+    pub kernel_headers: PathBuf,
+    /// The kernel that the headers have to be of: its release, or its image
+    #[arg(long, value_name = "RELEASE|FILE")]
+    pub kernel: Option<String>,
+    /// The kernel's BTF, raw or in an ELF file [default: where the kernel keeps it]; without it, events whose headers look
+    /// into private structures are left out
+    #[arg(long, value_name = "FILE")]
+    pub btf: Option<PathBuf>,
+    /// Module to write
+    #[arg(long, value_name = "FILE", default_value = "strata.ko")]
+    pub out: PathBuf,
+    /// Folder with the module's sources [default: $STRATA_AGENT_SOURCES, or where strata is installed]
+    #[arg(long, value_name = "DIR")]
+    pub agent_sources: Option<PathBuf>,
+}
+
+/// Arguments of `strata agent inject`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The initrd itself is not changed: a small archive that the kernel unpacks after it is appended. \
+    The guest's kernel command line has to name its first program, `rdinit=/strata-init`, which loads the module and \
+    then runs the guest's own init. `strata run --agent` does all this by itself.\n\nExample:\n  \
+    strata agent inject --initrd /boot/initrd.img --module strata.ko --out initrd-strata.img"
+)]
+pub struct InjectArgs {
+    /// The guest's initrd, compressed or not; without it, the new one holds the agent alone
+    #[arg(long, value_name = "FILE")]
+    pub initrd: Option<PathBuf>,
+    /// The kernel module that `strata agent build` has built
+    #[arg(long, value_name = "FILE")]
+    pub module: PathBuf,
+    /// The guest's kernel, to check that the module is for it
+    #[arg(long, value_name = "FILE")]
+    pub kernel: Option<PathBuf>,
+    /// Initrd to write
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+}
+
+/// Why `strata agent` could not do it.
+#[derive(Debug, Error)]
+pub enum AgentCommandError {
+    /// There are no sources to build from.
+    #[error(
+        "the agent's sources are not installed in {}: install strata's package, or name their folder with \
+         --agent-sources (in strata's source tree, `cargo xtask kmod` builds the module)",
+        .0.display()
+    )]
+    NoSources(PathBuf),
+    /// The build failed.
+    #[error(transparent)]
+    Build(#[from] KmodBuildError),
+    /// A file cannot be read or written.
+    #[error("cannot use '{}'", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel image does not say what it is.
+    #[error("'{}' does not tell its kernel release: give the release itself, as `uname -r` shows it", .0.display())]
+    NoRelease(PathBuf),
+    /// The module is not one for this guest.
+    #[error(transparent)]
+    Module(#[from] AgentError),
+    /// The file is no initrd.
+    #[error("'{}' is no initrd: it begins neither like a cpio archive nor like a compressed one", .0.display())]
+    NotAnInitrd(PathBuf),
+}
+
+/// Does what the command says and returns what to tell the user: lines for standard output.
+///
+/// # Errors
+///
+/// When a file cannot be used, or is not what it should be, or the build fails. No file is written then.
+pub fn run(command: &AgentCommand) -> Result<String, AgentCommandError> {
+    match command {
+        AgentCommand::Build(args) => build(args),
+        AgentCommand::Inject(args) => inject(args),
+    }
+}
+
+fn file_error(path: &Path) -> impl FnOnce(io::Error) -> AgentCommandError + use<> {
+    let path = path.to_path_buf();
+    move |source| AgentCommandError::File { path, source }
+}
+
+fn build(args: &BuildArgs) -> Result<String, AgentCommandError> {
+    let sources = sources(args.agent_sources.as_deref())?;
+    let wanted = args.kernel.as_deref().map(wanted_release).transpose()?;
+    let work = tempfile::tempdir().map_err(file_error(&std::env::temp_dir()))?;
+    let built = strata_kmod_build::build(&Request {
+        sources: &sources,
+        kernel_headers: &args.kernel_headers,
+        release: wanted.as_deref(),
+        btf: args.btf.as_deref(),
+        work: work.path(),
+        out: &args.out,
+    })?;
+    Ok(format!(
+        "{} for kernel {}, {} events ({} more are missing: strata events --list guest --agent {}); next: strata run \
+         --kernel FILE --agent {} --trace DIR\n",
+        args.out.display(),
+        built.release,
+        built.events.events.len(),
+        built.events.missing.len(),
+        args.out.display(),
+        args.out.display()
+    ))
+}
+
+/// The folder with the sources: the one named, or the first that is there of the places where they may be.
+fn sources(named: Option<&Path>) -> Result<PathBuf, AgentCommandError> {
+    if let Some(folder) = named {
+        return Ok(folder.to_path_buf());
+    }
+    if let Some(folder) = std::env::var_os(SOURCES_VARIABLE) {
+        return Ok(folder.into());
+    }
+    let beside = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.join(BESIDE_PROGRAM)));
+    let places = beside.into_iter().chain([PathBuf::from(INSTALLED)]);
+    let found = places.into_iter().find(|folder| strata_kmod_build::check(folder).is_ok());
+    found.ok_or_else(|| AgentCommandError::NoSources(INSTALLED.into()))
+}
+
+/// The release that `kernel` names, or that the image in the file of this name has. A release begins with a digit.
+fn wanted_release(kernel: &str) -> Result<String, AgentCommandError> {
+    let path = Path::new(kernel);
+    if !path.is_file() && kernel.starts_with(|first: char| first.is_ascii_digit()) {
+        return Ok(kernel.to_owned());
+    }
+    let image = fs::read(path).map_err(file_error(path))?;
+    agent::kernel_release(&image).ok_or_else(|| AgentCommandError::NoRelease(path.to_path_buf()))
+}
+
+fn inject(args: &InjectArgs) -> Result<String, AgentCommandError> {
+    let read = |path: &Path| fs::read(path).map_err(file_error(path));
+    let module = read(&args.module)?;
+    match &args.kernel {
+        Some(kernel) => agent::check_module(&args.module, &module, kernel, &read(kernel)?)?,
+        None => agent::check_is_module(&args.module, &module)?,
+    }
+    let mut initrd = match &args.initrd {
+        Some(path) => {
+            let initrd = read(path)?;
+            if !INITRD_MAGICS.iter().any(|magic| initrd.starts_with(magic)) {
+                return Err(AgentCommandError::NotAnInitrd(path.clone()));
+            }
+            initrd
+        }
+        None => Vec::new(),
+    };
+    // the kernel looks for a further archive at multiples of four
+    initrd.resize(initrd.len().next_multiple_of(4), 0);
+    initrd.extend(agent::overlay(&module));
+    let mut partial = args.out.clone().into_os_string();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    fs::write(&partial, initrd).map_err(file_error(&partial))?;
+    fs::rename(&partial, &args.out).map_err(file_error(&args.out))?;
+    Ok(format!("{}; the guest's kernel command line needs: {}\n", args.out.display(), agent::append_cmdline("")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::tests::agent as module;
+
+    fn inject_in(folder: &Path, initrd: Option<&[u8]>, module: &[u8]) -> Result<String, AgentCommandError> {
+        let path = |name: &str| folder.join(name);
+        fs::write(path("a.ko"), module).unwrap();
+        fs::write(path("initrd"), initrd.unwrap_or_default()).unwrap();
+        inject(&InjectArgs {
+            initrd: initrd.map(|_| path("initrd")),
+            module: path("a.ko"),
+            kernel: None,
+            out: path("out"),
+        })
+    }
+
+    #[test]
+    fn injected_archive_follows_the_initrd_at_a_multiple_of_four() {
+        let folder = tempfile::tempdir().unwrap();
+        let initrd = [&[0x1f, 0x8b][..], &[7; 7]].concat();
+
+        let said = inject_in(folder.path(), Some(&initrd), &module()).unwrap();
+
+        let out = fs::read(folder.path().join("out")).unwrap();
+        assert_eq!(out[..9], initrd);
+        assert_eq!(out[9..12], [0; 3]);
+        assert_eq!(out[12..], agent::overlay(&module()));
+        assert!(said.contains("rdinit=/strata-init"), "{said}");
+    }
+
+    #[test]
+    fn injecting_needs_no_initrd() {
+        let folder = tempfile::tempdir().unwrap();
+
+        inject_in(folder.path(), None, &module()).unwrap();
+
+        assert_eq!(fs::read(folder.path().join("out")).unwrap(), agent::overlay(&module()));
+    }
+
+    #[test]
+    fn other_files_are_refused_and_nothing_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+
+        let no_initrd = inject_in(folder.path(), Some(b"\x7fELF"), &module()).unwrap_err();
+        let no_module = inject_in(folder.path(), None, b"\x7fELF").unwrap_err();
+
+        assert!(no_initrd.to_string().contains("is no initrd"), "{no_initrd}");
+        assert!(no_module.to_string().contains("is not strata's kernel module"), "{no_module}");
+        assert!(!folder.path().join("out").exists());
+    }
+
+    #[test]
+    fn sources_that_are_named_are_not_looked_for_elsewhere() {
+        let named = sources(Some(Path::new("/nonexistent"))).unwrap();
+
+        assert_eq!(named, Path::new("/nonexistent"));
+    }
+
+    #[test]
+    fn kernel_is_a_release_or_an_image() {
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("vmlinux");
+        fs::write(&image, b"\x7fELF Linux version 6.1.0-56-cloud-amd64 (debian)").unwrap();
+
+        assert_eq!(wanted_release("6.12.1").unwrap(), "6.12.1");
+        assert!(wanted_release("/nonexistent/vmlinuz").unwrap_err().to_string().contains("/nonexistent/vmlinuz"));
+        assert_eq!(wanted_release(image.to_str().unwrap()).unwrap(), "6.1.0-56-cloud-amd64");
+        fs::write(&image, b"text").unwrap();
+        assert!(matches!(wanted_release(image.to_str().unwrap()), Err(AgentCommandError::NoRelease(_))));
+    }
+}

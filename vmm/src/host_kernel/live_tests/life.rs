@@ -1,0 +1,303 @@
+//! Which threads are traced, several machines at once, and what is left when they end.
+
+use std::process::{Child, Output};
+
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use super::*;
+
+#[test]
+fn threads_are_traced_from_when_they_are_added() {
+    let Some(_tracefs) = live_tracefs("thread filter") else {
+        return;
+    };
+    // Started before the tracer: what is started after it is followed.
+    let (filters, filter) = mpsc::channel::<ThreadFilter>();
+    let thread = thread::spawn(move || {
+        let filter = filter.recv().unwrap();
+        make_system_calls(Duration::from_millis(5));
+        let stranger = clock();
+        filter.add(thread_id()).unwrap();
+        make_system_calls(Duration::from_millis(5));
+        (stranger, thread_id())
+    });
+    let mut tracer = HostTracer::start(&config(&["raw_syscalls:sys_enter"], 1024)).unwrap();
+    filters.send(tracer.thread_filter()).unwrap();
+    let (stranger, added) = thread.join().unwrap();
+
+    let mut before = 0;
+    let mut after = 0;
+    tracer
+        .finish(&mut |item| {
+            if let HostItem::Record(record) = item {
+                let is_added = u32::try_from(record.common_pid) == Ok(added);
+                before += u32::from(is_added && record.time < stranger);
+                after += u32::from(is_added && record.time >= stranger);
+            }
+        })
+        .unwrap();
+
+    assert_eq!(before, 0);
+    assert!(after > 100, "{after}");
+}
+
+#[test]
+fn adding_a_thread_after_the_end_does_nothing() {
+    let Some(_tracefs) = live_tracefs("late thread") else {
+        return;
+    };
+    let tracer = HostTracer::start(&config(&["sched:sched_switch"], 8)).unwrap();
+    let filter = tracer.thread_filter();
+    drop(tracer);
+
+    filter.add(thread_id()).unwrap();
+}
+
+#[test]
+fn the_instance_is_gone_after_the_drop() {
+    let Some(_tracefs) = live_tracefs("drop") else {
+        return;
+    };
+    let tracer = HostTracer::start(&config(&["sched:*"], 8)).unwrap();
+    let path = instance_path(&tracer);
+    assert!(path.exists());
+
+    drop(tracer);
+
+    assert!(!path.exists());
+}
+
+/// Starts a process that traces and then aborts.
+fn child_that_aborts() -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "host_kernel::live_tests::life::child_that_aborts_while_tracing", "--nocapture"])
+        .env(ABORT_VARIABLE, "1")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// The instance that a process had that has aborted.
+fn instance_of(child: Output) -> String {
+    let output = String::from_utf8(child.stdout).unwrap();
+    assert!(!child.status.success());
+    output.lines().find_map(|line| line.strip_prefix("INSTANCE ")).unwrap().to_owned()
+}
+
+#[test]
+fn the_instance_is_gone_after_an_abort() {
+    let Some(_tracefs) = live_tracefs("abort") else {
+        return;
+    };
+
+    let path = instance_of(child_that_aborts().wait_with_output().unwrap());
+
+    assert!(wait_until_gone(Path::new(&path)), "{path} is still there");
+}
+
+/// Does nothing unless a test above runs it.
+#[test]
+fn child_that_aborts_while_tracing() {
+    if std::env::var_os(ABORT_VARIABLE).is_none() {
+        return;
+    }
+    let tracer = HostTracer::start(&config(&["sched:*"], 8)).unwrap();
+    println!("\nINSTANCE {}", instance_path(&tracer).display());
+    std::process::abort();
+}
+
+#[test]
+fn leftovers_of_dead_processes_are_removed_and_others_are_kept() {
+    let Some(tracefs) = live_tracefs("leftovers") else {
+        return;
+    };
+    // No process has such a number: Linux ends at 2^22.
+    let dead = tracefs.root().join("instances/strata-4294967294-1-2");
+    let alive = Instance::create(&tracefs, "x86-tsc", 8, &[thread_id()]).unwrap();
+    fs::create_dir(&dead).unwrap();
+    // This process's number, but another start.
+    let reused = format!("strata-{}-1", std::process::id());
+    let reused_path = tracefs.root().join("instances").join(&reused);
+    fs::create_dir(&reused_path).unwrap();
+
+    let removed = tracefs.remove_leftovers().unwrap();
+
+    assert!(removed.contains(&"strata-4294967294-1-2".to_owned()));
+    assert!(removed.contains(&reused));
+    assert!(!dead.exists() && !reused_path.exists());
+    assert!(alive.path("").exists());
+}
+
+/// Has `command` run while tests look at what it disturbs, and ends it then.
+struct Disturbance(std::process::Child);
+
+impl Disturbance {
+    /// A process that computes on `cpu`.
+    fn on_cpu(cpu: usize) -> Self {
+        let child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let mut cpus = CpuSet::new();
+        cpus.set(cpu);
+        sched_setaffinity(Pid::from_raw(i32::try_from(child.id()).unwrap()), &cpus).unwrap();
+        Self(child)
+    }
+
+    fn id(&self) -> u64 {
+        u64::from(self.0.id())
+    }
+}
+
+impl Drop for Disturbance {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_thread_that_a_traced_thread_starts_is_traced_from_its_start() {
+    let Some(_tracefs) = live_tracefs("followed thread") else {
+        return;
+    };
+    let mut tracer = HostTracer::start(&config(&["raw_syscalls:sys_enter"], 1024)).unwrap();
+    let child = thread::spawn(|| {
+        make_system_calls(Duration::from_millis(1));
+        thread_id()
+    });
+    let child = child.join().unwrap();
+
+    let mut calls = 0;
+    let _ = tracer
+        .finish(&mut |item| {
+            let HostItem::Record(record) = item else { panic!("{item:?}") };
+            calls += u32::from(record.common_pid.cast_unsigned() == child);
+        })
+        .unwrap();
+
+    assert!(calls >= 100, "{calls}");
+}
+
+#[test]
+fn the_thread_that_polls_can_be_left_out() {
+    let Some(_tracefs) = live_tracefs("left out") else {
+        return;
+    };
+    let mut tracer = HostTracer::start(&config(&["raw_syscalls:sys_enter"], 1024)).unwrap();
+    make_system_calls(Duration::from_millis(1));
+    tracer.leave_out_this_thread().unwrap();
+    let left_out = clock();
+    make_system_calls(Duration::from_millis(1));
+
+    let (mut before, mut after) = (0, 0);
+    let _ = tracer
+        .finish(&mut |item| {
+            let HostItem::Record(record) = item else { panic!("{item:?}") };
+            before += u32::from(record.time < left_out);
+            after += u32::from(record.time >= left_out);
+        })
+        .unwrap();
+
+    assert!(before >= 100, "{before}");
+    assert_eq!(after, 0);
+    assert!(tracer.traced_threads().unwrap().is_empty());
+}
+
+#[test]
+fn while_a_thread_is_preempted_every_switch_of_its_cpu_tells_who_ran_instead() {
+    let Some(_tracefs) = live_tracefs("preemption") else {
+        return;
+    };
+    const CPU: usize = 0;
+    let strangers = [Disturbance::on_cpu(CPU), Disturbance::on_cpu(CPU)];
+    let mut tracer = thread::scope(|scope| {
+        let tracer = scope.spawn(|| {
+            let mut cpus = CpuSet::new();
+            cpus.set(CPU);
+            sched_setaffinity(None, &cpus).unwrap();
+            let tracer = HostTracer::start(&config(&["sched:sched_switch", "raw_syscalls:*"], 8192)).unwrap();
+            let end = Instant::now() + Duration::from_millis(400);
+            while Instant::now() < end {}
+            (tracer, u64::from(thread_id()))
+        });
+        tracer.join().unwrap()
+    });
+    let ours = tracer.1;
+    let schema = tracer.0.schemas().iter().find(|schema| schema.name == switches::event()).unwrap().clone();
+    let fields = switch_filter::SwitchFields::of(&schema).unwrap();
+
+    let mut on_cpu = Vec::new();
+    let summary = tracer
+        .0
+        .finish(&mut |item| {
+            let HostItem::Record(record) = item else { panic!("{item:?}") };
+            if record.cpu == 0 && record.event_id == schema.id() {
+                on_cpu.push(fields.read(0, record.time, record.payload).unwrap());
+            }
+        })
+        .unwrap();
+
+    // from each time our thread left while it could go on, up to its return: who leaves is who came before
+    let mut instead = BTreeMap::new();
+    let mut waits = 0;
+    let mut index = 0;
+    while let Some(left) = on_cpu[index..].iter().position(|s| u64::from(s.prev) == ours && s.prev_state & 0xff == 0) {
+        let left = index + left;
+        let Some(back) = on_cpu[left..].iter().position(|s| u64::from(s.next) == ours) else { break };
+        for pair in on_cpu[left..=left + back].windows(2) {
+            assert_eq!(pair[0].next, pair[1].prev, "{pair:?}");
+            *instead.entry(u64::from(pair[0].next)).or_insert(0) += pair[1].time - pair[0].time;
+        }
+        waits += 1;
+        index = left + back;
+    }
+    assert!(waits >= 3, "{waits} waits, {summary:?}");
+    assert!(strangers.iter().all(|stranger| instead.contains_key(&stranger.id())), "{instead:?}");
+    assert_eq!(summary.read.times_raised, 0);
+}
+
+#[test]
+fn several_machines_at_once_each_see_their_own_threads() {
+    let Some(_tracefs) = live_tracefs("several") else {
+        return;
+    };
+    let begin = std::sync::Barrier::new(3);
+    let machine = || {
+        let mut tracer = HostTracer::start(&config(&["raw_syscalls:sys_enter"], 1024)).unwrap();
+        begin.wait();
+        make_system_calls(Duration::from_millis(5));
+        begin.wait();
+        let mut threads = BTreeSet::new();
+        let _ = tracer
+            .finish(&mut |item| {
+                let HostItem::Record(record) = item else { panic!("{item:?}") };
+                threads.insert(record.common_pid.cast_unsigned());
+            })
+            .unwrap();
+        (instance_path(&tracer), threads, thread_id())
+    };
+    let machines: Vec<_> = thread::scope(|scope| {
+        let machines = [scope.spawn(machine), scope.spawn(machine), scope.spawn(machine)];
+        machines.into_iter().map(|machine| machine.join().unwrap()).collect()
+    });
+
+    let paths: BTreeSet<_> = machines.iter().map(|(path, ..)| path).collect();
+    assert_eq!(paths.len(), 3, "{paths:?}");
+    for (path, threads, own) in &machines {
+        assert_eq!(threads, &BTreeSet::from([*own]));
+        assert!(!path.exists());
+    }
+}
+
+#[test]
+fn several_processes_at_once_have_their_own_instances_and_leave_none() {
+    let Some(_tracefs) = live_tracefs("several processes") else {
+        return;
+    };
+    let children = [0; 3].map(|_| child_that_aborts());
+
+    let paths: BTreeSet<String> = children.map(|child| instance_of(child.wait_with_output().unwrap())).into();
+
+    assert_eq!(paths.len(), 3, "{paths:?}");
+    assert!(paths.iter().all(|path| wait_until_gone(Path::new(path))), "{paths:?}");
+}
