@@ -106,6 +106,17 @@ pub fn build_module_builder(paths: &Paths) -> Result<PathBuf, ProcessError> {
     Ok(target_folder.join(TARGET).join("release/strata-kmod-build"))
 }
 
+/// Builds the guest's program that measures paths of its kernel.
+///
+/// # Errors
+///
+/// When cargo fails; the error names its log.
+pub fn build_kernel_cost(paths: &Paths) -> Result<PathBuf, ProcessError> {
+    let target_folder = static_target(paths);
+    cargo_build(paths, &target_folder, &["-p", "guest-agent", "--example", "kernel_cost"], "build-kernel-cost")?;
+    Ok(target_folder.join(TARGET).join("release/examples/kernel_cost"))
+}
+
 /// Where [`build`] puts the programs, without building them.
 #[must_use]
 pub fn located(paths: &Paths) -> Binaries {

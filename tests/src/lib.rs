@@ -25,6 +25,7 @@ pub mod initramfs;
 pub mod kernel;
 pub mod kernel_packages;
 pub mod kmod;
+pub mod lttng_modules;
 pub mod modules;
 pub mod nested;
 pub mod object_gates;
