@@ -124,10 +124,9 @@ fn leftovers_of_dead_processes_are_removed_and_others_are_kept() {
     let reused_path = tracefs.root().join("instances").join(&reused);
     fs::create_dir(&reused_path).unwrap();
 
-    let removed = tracefs.remove_leftovers().unwrap();
+    // Another test that starts may be the one that removes them.
+    tracefs.remove_leftovers().unwrap();
 
-    assert!(removed.contains(&"strata-4294967294-1-2".to_owned()));
-    assert!(removed.contains(&reused));
     assert!(!dead.exists() && !reused_path.exists());
     assert!(alive.path("").exists());
 }
