@@ -228,7 +228,9 @@ fn while_a_thread_is_preempted_every_switch_of_its_cpu_tells_who_ran_instead() {
             cpus.set(CPU);
             sched_setaffinity(None, &cpus).unwrap();
             ids.send(thread_id()).unwrap();
-            while !done.load(Ordering::Relaxed) {}
+            while !done.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
         });
         let ours = id.recv().unwrap();
         let config = HostTraceConfig { threads: vec![ours], ..config(&["sched:sched_switch", "sched:sched_w*"], 8192) };
