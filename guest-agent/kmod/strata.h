@@ -5,6 +5,8 @@
 
 #include <linux/cache.h>
 #include <linux/compiler.h>
+#include <linux/percpu.h>
+#include <linux/preempt.h>
 #include <linux/types.h>
 
 #include "strata_abi.h"
@@ -24,7 +26,9 @@ struct strata_slot {
 	u64 opaque[11];
 };
 
-int strata_attach(void *base, u64 size, const char *release);
+struct strata_event;
+
+int strata_attach(void *base, u64 size, const char *release, const struct strata_event *events, u32 count);
 void strata_detach(void *base, u64 size);
 int strata_cpu_init(struct strata_cpu *cpu, void *base, u64 size, u32 vcpu);
 void strata_flush(const struct strata_cpu *cpu, void *base, u64 size);
@@ -56,7 +60,14 @@ extern u16 strata_vcpu_of_cpu[STRATA_MAX_VCPUS];
 int strata_region_map(void);
 void strata_region_unmap(void);
 int strata_probes_register(void);
+/* Attaches the probes that a session wants by now, and detaches those that none wants. In a task. */
+void strata_probes_follow(void);
 void strata_probes_unregister(void);
+int strata_sample_init(void);
+/* Samples the CPU, or does not, as sessions want it, and records the names of what was sampled. In a task on the CPU. */
+void strata_sample_follow(unsigned int cpu);
+void strata_sample_stop(unsigned int cpu);
+void strata_sample_exit(void);
 int strata_device_register(void);
 void strata_device_unregister(void);
 /* Tells processes that record which vCPU a CPU is that came online. */
@@ -81,15 +92,61 @@ static __always_inline bool strata_wants_class(u8 class)
 	return unlikely(READ_ONCE(*mask) >> class & 1);
 }
 
-/* Whether the session wants the event. */
-static __always_inline bool strata_session_wants(u32 session, u16 id, u8 class)
-{
-	const void *slot = strata_region.base + STRATA_SESSION_TABLE_OFFSET + session * STRATA_SESSION_SLOT_SIZE;
-	const u64 *events = slot + STRATA_SESSION_EVENT_ENABLE;
+/* Kernels that clear local variables would clear a slot before it is filled. */
+#if __has_attribute(__uninitialized__)
+#define strata_uninitialized __attribute__((__uninitialized__))
+#else
+#define strata_uninitialized
+#endif
 
-	if (!(READ_ONCE(*(const u64 *)(slot + STRATA_SESSION_CLASS_MASK)) >> class & 1))
+/* Without the canary the compiler tests the mask before it sets up a stack frame. */
+#if __has_attribute(__no_stack_protector__)
+#define strata_no_stack_protector __attribute__((__no_stack_protector__))
+#else
+#define strata_no_stack_protector
+#endif
+
+/* The sessions that want event `id`, a bit each. */
+static __always_inline u32 strata_wanted(unsigned long id)
+{
+	const void *slot = strata_region.base + STRATA_SESSION_TABLE_OFFSET;
+	u32 session, wanted = 0;
+
+	for (session = 0; session < STRATA_SESSION_SLOTS; session++, slot += STRATA_SESSION_SLOT_SIZE) {
+		const u64 *events = slot + STRATA_SESSION_EVENT_ENABLE;
+
+		wanted |= (u32)(READ_ONCE(events[id / 64]) >> (id % 64) & 1) << session;
+	}
+	return wanted;
+}
+
+/*
+ * Contexts of the CPU (task, soft interrupt, interrupt, NMI) in which a record is being made: what making it calls may be
+ * traced itself, and is not recorded then.
+ */
+extern u8 __percpu *strata_contexts;
+
+/* Enters the CPU's context; false when a record is being made in it already. Preemption is disabled. */
+static __always_inline bool strata_enter(u32 *level)
+{
+	u8 *contexts = raw_cpu_ptr(strata_contexts);
+	u8 bit = 1 << interrupt_context_level();
+
+	if (unlikely(READ_ONCE(*contexts) & bit))
 		return false;
-	return READ_ONCE(events[id / 64]) >> (id % 64) & 1;
+	/* Interrupts in between leave the byte as they found it. */
+	WRITE_ONCE(*contexts, *contexts | bit);
+	barrier();
+	*level = bit;
+	return true;
+}
+
+static __always_inline void strata_leave(u32 bit)
+{
+	u8 *contexts = raw_cpu_ptr(strata_contexts);
+
+	barrier();
+	WRITE_ONCE(*contexts, *contexts & ~bit);
 }
 
 #endif

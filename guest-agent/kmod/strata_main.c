@@ -8,6 +8,7 @@
 #include <linux/kernel.h>
 #include <linux/module.h>
 #include <linux/panic_notifier.h>
+#include <linux/percpu.h>
 #include <linux/preempt.h>
 #include <linux/slab.h>
 #include <linux/smp.h>
@@ -21,6 +22,7 @@
 #endif
 
 #include "strata.h"
+#include "strata_event.h"
 
 /* How long the host waits at most for what it has asked a CPU for. */
 #define STRATA_TIMER_PERIOD (HZ / 10)
@@ -35,6 +37,7 @@ struct strata_cpu *strata_cpus;
 /* Indexed by CPU number. */
 static struct strata_timer *strata_timers;
 u16 strata_vcpu_of_cpu[STRATA_MAX_VCPUS];
+u8 __percpu *strata_contexts;
 
 static int strata_hotplug_state;
 
@@ -69,6 +72,8 @@ static void strata_timer(struct work_struct *work)
 	if (smp_processor_id() == timer->cpu)
 		strata_flush(&strata_cpus[timer->cpu], strata_region.base, strata_region.size);
 	preempt_enable();
+	strata_probes_follow();
+	strata_sample_follow(timer->cpu);
 	schedule_delayed_work_on(timer->cpu, &timer->work, STRATA_TIMER_PERIOD);
 }
 
@@ -93,6 +98,7 @@ static int strata_cpu_online(unsigned int cpu)
 static int strata_cpu_offline(unsigned int cpu)
 {
 	cancel_delayed_work_sync(&strata_timers[cpu].work);
+	strata_sample_stop(cpu);
 	strata_cpu_release(&strata_cpus[cpu]);
 	return 0;
 }
@@ -105,6 +111,10 @@ static void strata_report(int error)
 		break;
 	case -EPROTONOSUPPORT:
 		pr_err("the host's trace region has another version; use the module that belongs to the host's strata\n");
+		break;
+	case -ENOSPC:
+		pr_err("the trace region has no room for the description of %zu events; not loaded\n",
+		       strata_events_end - strata_events_begin);
 		break;
 	case -EEXIST:
 		pr_err("another version of this module has recorded into the trace region; not loaded\n");
@@ -138,7 +148,8 @@ static int __init strata_init(void)
 
 	strata_cpus = kcalloc(nr_cpu_ids, sizeof(*strata_cpus), GFP_KERNEL);
 	strata_timers = kcalloc(nr_cpu_ids, sizeof(*strata_timers), GFP_KERNEL);
-	if (!strata_cpus || !strata_timers) {
+	strata_contexts = alloc_percpu(u8);
+	if (!strata_cpus || !strata_timers || !strata_contexts) {
 		error = -ENOMEM;
 		goto free;
 	}
@@ -147,17 +158,22 @@ static int __init strata_init(void)
 		strata_timers[cpu].cpu = cpu;
 	}
 
-	error = strata_attach(strata_region.base, strata_region.size, init_utsname()->release);
+	error = strata_attach(strata_region.base, strata_region.size, init_utsname()->release, strata_events_begin,
+			      strata_events_end - strata_events_begin);
 	if (error) {
 		strata_report(error);
 		error = -ENODEV;
 		goto free;
 	}
 
+	error = strata_sample_init();
+	if (error)
+		goto detach;
+
 	error = cpuhp_setup_state(CPUHP_AP_ONLINE_DYN, "strata:online", strata_cpu_online, strata_cpu_offline);
 	if (error < 0) {
 		pr_err("cannot follow CPUs coming online (error %d)\n", error);
-		goto detach;
+		goto sample;
 	}
 	strata_hotplug_state = error;
 
@@ -177,9 +193,12 @@ probes:
 	strata_probes_unregister();
 hotplug:
 	cpuhp_remove_state(strata_hotplug_state);
+sample:
+	strata_sample_exit();
 detach:
 	strata_detach(strata_region.base, strata_region.size);
 free:
+	free_percpu(strata_contexts);
 	kfree(strata_timers);
 	kfree(strata_cpus);
 	strata_region_unmap();
@@ -191,9 +210,12 @@ static void __exit strata_exit(void)
 	atomic_notifier_chain_unregister(&panic_notifier_list, &strata_panic_block);
 	/* Processes that use the device hold a reference to the module, so none is left. */
 	strata_device_unregister();
-	strata_probes_unregister();
+	/* Each CPU stops recording at one instant; taking the probes away first would leave ends without beginnings. */
 	cpuhp_remove_state(strata_hotplug_state);
+	strata_probes_unregister();
+	strata_sample_exit();
 	strata_detach(strata_region.base, strata_region.size);
+	free_percpu(strata_contexts);
 	kfree(strata_timers);
 	kfree(strata_cpus);
 	strata_region_unmap();

@@ -1,18 +1,18 @@
-//! The C view of the region and of an agent's events, generated so that no number is typed twice.
+//! The C view of the region, generated so that no number is typed twice.
 
-use crate::event::{Event, FieldType};
+use crate::event::class;
 use crate::layout::{
-    ABI_VERSION, AGENT, AGENT_ALIVE, AGENT_GONE, CLOCK_ENTRY_SIZE, CLOCK_OFFSET, CPUID_SIGNATURE, MAGIC, PACKET,
-    PAGE_SIZE, PANIC_PORT, PANIC_PORT_PANICKED, PROCESS_ACTIVE, PROCESS_CLOSED, PROCESS_ENTRY, PROCESS_FREE,
-    PROCESS_HEADER, SESSION, SESSION_SLOT_SIZE, SESSION_SLOTS, SESSION_TABLE_OFFSET, SUPERBLOCK,
+    ABI_VERSION, AGENT, AGENT_ALIVE, AGENT_GONE, CLOCK_ENTRY_SIZE, CLOCK_OFFSET, CPUID_SIGNATURE, FIRST_TRACEPOINT,
+    MAGIC, MAX_EVENTS, PACKET, PAGE_SIZE, PANIC_PORT, PANIC_PORT_PANICKED, PROCESS_ACTIVE, PROCESS_CLOSED,
+    PROCESS_ENTRY, PROCESS_FREE, PROCESS_HEADER, SESSION, SESSION_SLOT_SIZE, SESSION_SLOTS, SESSION_TABLE_OFFSET,
+    SUPERBLOCK,
 };
 use std::fmt::Write;
 use std::string::{String, ToString};
 
-/// A C header with the layout's constants, and for each of `events` its id, its class and its payload as a packed
-/// structure (`struct strata_GROUP_EVENT`, integer types as in the kernel). Events with strings have no structure.
+/// A C header with the layout's constants and the major classes of a guest kernel's events.
 #[must_use]
-pub fn c_header(events: &[Event]) -> String {
+pub fn c_header() -> String {
     let mut out = String::from(
         "/* Generated from the shared-ring crate; do not edit. */\n#ifndef STRATA_ABI_H\n#define STRATA_ABI_H\n\n",
     );
@@ -36,6 +36,8 @@ pub fn c_header(events: &[Event]) -> String {
         ("PROCESS_ACTIVE", u64::from(PROCESS_ACTIVE)),
         ("PROCESS_CLOSED", u64::from(PROCESS_CLOSED)),
         ("SESSION_SLOTS", SESSION_SLOTS as u64),
+        ("MAX_EVENTS", MAX_EVENTS as u64),
+        ("FIRST_TRACEPOINT", u64::from(FIRST_TRACEPOINT)),
     ] {
         define(name, value.to_string());
     }
@@ -49,62 +51,22 @@ pub fn c_header(events: &[Event]) -> String {
             define(&format!("{}_{}", structure.name, field.to_uppercase()), offset.to_string());
         }
     }
-    for event in events {
-        let name = identifier(event.name);
-        define(&format!("EVENT_{}", name.to_uppercase()), event.id.to_string());
-        define(&format!("CLASS_OF_{}", name.to_uppercase()), event.class.to_string());
-    }
-    for event in events.iter().filter(|event| event.fixed_size().is_some()) {
-        let _ = writeln!(out, "\nstruct strata_{} {{", identifier(event.name));
-        for field in event.fields {
-            let _ = writeln!(out, "\t{};", member(field.name, field.ty));
-        }
-        out.push_str("} __attribute__((packed));\n");
+    for (name, number) in class::GUEST_KERNEL {
+        define(&format!("CLASS_{name}"), number.to_string());
     }
     out.push_str("\n#endif\n");
     out
 }
 
-fn identifier(name: &str) -> String {
-    name.replace([':', '-', '.'], "_")
-}
-
-fn member(name: &str, ty: FieldType) -> String {
-    let integer = match ty {
-        FieldType::U8 => "__u8",
-        FieldType::U16 => "__u16",
-        FieldType::U32 => "__u32",
-        FieldType::U64 => "__u64",
-        FieldType::I8 => "__s8",
-        FieldType::I16 => "__s16",
-        FieldType::I32 => "__s32",
-        FieldType::I64 => "__s64",
-        FieldType::CharArray(length) => return format!("char {name}[{length}]"),
-        FieldType::String => return format!("char {name}[]"),
-    };
-    format!("{integer} {name}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Field, class};
 
     #[test]
-    fn event_becomes_constants_and_a_packed_structure() {
-        const EVENT: Event = Event {
-            id: 3,
-            class: class::SCHED,
-            name: "sched:sched_wakeup",
-            fields: &[Field::new("comm", FieldType::CharArray(16)), Field::new("pid", FieldType::I32)],
-        };
+    fn offsets_and_classes_become_constants() {
+        let header = c_header();
 
-        let header = c_header(&[EVENT]);
-
-        assert!(header.contains("#define STRATA_EVENT_SCHED_SCHED_WAKEUP 3\n"));
-        assert!(header.contains(
-            "struct strata_sched_sched_wakeup {\n\tchar comm[16];\n\t__s32 pid;\n} __attribute__((packed));"
-        ));
         assert!(header.contains("#define STRATA_SUPERBLOCK_REGION_SIZE 24\n"));
+        assert!(header.contains("#define STRATA_CLASS_BLOCK 12\n"));
     }
 }

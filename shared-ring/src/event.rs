@@ -1,4 +1,8 @@
 //! What an event type is: a name, an id, a major class, and typed fields laid out one after another without padding.
+//!
+//! Fields of fixed size and [`FieldType::String`]s lie in their place. Of a [`FieldType::Sequence`] or [`FieldType::Text`]
+//! the place holds how many elements it has (`u16`); the elements follow after the last field, those of the first such
+//! field first. So a writer fills the fixed fields of a payload by plain stores, whatever varies in it.
 
 #[cfg(feature = "std")]
 use std::{string::String, vec::Vec};
@@ -7,6 +11,90 @@ use std::{string::String, vec::Vec};
 pub const MAX_NAME: usize = 128;
 /// Most fields of an event.
 pub const MAX_FIELDS: usize = 64;
+
+/// An integer: little-endian, unaligned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+pub enum Integer {
+    /// Unsigned, 1 byte.
+    U8,
+    /// Unsigned, 2 bytes.
+    U16,
+    /// Unsigned, 4 bytes.
+    U32,
+    /// Unsigned, 8 bytes.
+    U64,
+    /// Signed, 1 byte.
+    I8,
+    /// Signed, 2 bytes.
+    I16,
+    /// Signed, 4 bytes.
+    I32,
+    /// Signed, 8 bytes.
+    I64,
+}
+
+impl Integer {
+    /// Bytes of a value.
+    #[must_use]
+    pub const fn size(self) -> usize {
+        match self {
+            Self::U8 | Self::I8 => 1,
+            Self::U16 | Self::I16 => 2,
+            Self::U32 | Self::I32 => 4,
+            Self::U64 | Self::I64 => 8,
+        }
+    }
+
+    /// Whether values may be negative.
+    #[must_use]
+    pub const fn is_signed(self) -> bool {
+        matches!(self, Self::I8 | Self::I16 | Self::I32 | Self::I64)
+    }
+
+    /// The integer of `size` bytes; `None` when there is none of that size.
+    #[must_use]
+    pub const fn of(size: usize, signed: bool) -> Option<Self> {
+        Some(match (size, signed) {
+            (1, false) => Self::U8,
+            (2, false) => Self::U16,
+            (4, false) => Self::U32,
+            (8, false) => Self::U64,
+            (1, true) => Self::I8,
+            (2, true) => Self::I16,
+            (4, true) => Self::I32,
+            (8, true) => Self::I64,
+            _ => return None,
+        })
+    }
+
+    const fn to_code(self) -> u8 {
+        match self {
+            Self::U8 => 1,
+            Self::U16 => 2,
+            Self::U32 => 3,
+            Self::U64 => 4,
+            Self::I8 => 5,
+            Self::I16 => 6,
+            Self::I32 => 7,
+            Self::I64 => 8,
+        }
+    }
+
+    const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::U8,
+            2 => Self::U16,
+            3 => Self::U32,
+            4 => Self::U64,
+            5 => Self::I8,
+            6 => Self::I16,
+            7 => Self::I32,
+            8 => Self::I64,
+            _ => return None,
+        })
+    }
+}
 
 /// Type of a field. Integers are little-endian and unaligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,19 +120,84 @@ pub enum FieldType {
     CharArray(u16),
     /// Text that ends with a NUL byte, which is part of the payload.
     String,
+    /// This many integers.
+    Array(Integer, u16),
+    /// As many integers as the payload says.
+    Sequence(Integer),
+    /// Text of as many bytes as the payload says, shown up to its first NUL byte.
+    Text,
 }
 
+/// Code of an [`FieldType::Array`], plus that of its elements.
+const ARRAY_CODE: u8 = 16;
+/// Code of a [`FieldType::Sequence`], plus that of its elements.
+const SEQUENCE_CODE: u8 = 32;
+/// Bytes of the element count that stands in the place of a [`FieldType::Sequence`] or [`FieldType::Text`].
+pub const COUNT_SIZE: usize = 2;
+
 impl FieldType {
-    /// Bytes of a value; `None` for [`FieldType::String`].
+    /// Bytes of a value; `None` when they vary.
     #[must_use]
     pub const fn fixed_size(self) -> Option<usize> {
         match self {
+            Self::String | Self::Sequence(_) | Self::Text => None,
+            _ => self.size_in_place(),
+        }
+    }
+
+    /// Bytes in the field's place; `None` for [`FieldType::String`].
+    #[must_use]
+    pub const fn size_in_place(self) -> Option<usize> {
+        match self {
+            Self::CharArray(length) => Some(length as usize),
+            Self::String => None,
+            Self::Array(integer, length) => Some(integer.size() * length as usize),
+            Self::Sequence(_) | Self::Text => Some(COUNT_SIZE),
             Self::U8 | Self::I8 => Some(1),
             Self::U16 | Self::I16 => Some(2),
             Self::U32 | Self::I32 => Some(4),
             Self::U64 | Self::I64 => Some(8),
-            Self::CharArray(length) => Some(length as usize),
-            Self::String => None,
+        }
+    }
+
+    /// Bytes of an element that lies behind the last field; `None` for types that have none there.
+    #[must_use]
+    pub const fn element_behind(self) -> Option<usize> {
+        match self {
+            Self::Sequence(integer) => Some(integer.size()),
+            Self::Text => Some(1),
+            _ => None,
+        }
+    }
+
+    /// The integer that this type is; `None` for arrays and text.
+    #[must_use]
+    pub const fn integer(self) -> Option<Integer> {
+        Some(match self {
+            Self::U8 => Integer::U8,
+            Self::U16 => Integer::U16,
+            Self::U32 => Integer::U32,
+            Self::U64 => Integer::U64,
+            Self::I8 => Integer::I8,
+            Self::I16 => Integer::I16,
+            Self::I32 => Integer::I32,
+            Self::I64 => Integer::I64,
+            Self::CharArray(_) | Self::String | Self::Array(..) | Self::Sequence(_) | Self::Text => return None,
+        })
+    }
+
+    /// The type of a field that is one `integer`.
+    #[must_use]
+    pub const fn of_integer(integer: Integer) -> Self {
+        match integer {
+            Integer::U8 => Self::U8,
+            Integer::U16 => Self::U16,
+            Integer::U32 => Self::U32,
+            Integer::U64 => Self::U64,
+            Integer::I8 => Self::I8,
+            Integer::I16 => Self::I16,
+            Integer::I32 => Self::I32,
+            Integer::I64 => Self::I64,
         }
     }
 
@@ -52,6 +205,11 @@ impl FieldType {
     #[must_use]
     pub const fn to_code(self) -> (u8, u16) {
         match self {
+            Self::CharArray(length) => (9, length),
+            Self::String => (10, 0),
+            Self::Text => (11, 0),
+            Self::Array(integer, length) => (ARRAY_CODE + integer.to_code(), length),
+            Self::Sequence(integer) => (SEQUENCE_CODE + integer.to_code(), 0),
             Self::U8 => (1, 0),
             Self::U16 => (2, 0),
             Self::U32 => (3, 0),
@@ -60,8 +218,6 @@ impl FieldType {
             Self::I16 => (6, 0),
             Self::I32 => (7, 0),
             Self::I64 => (8, 0),
-            Self::CharArray(length) => (9, length),
-            Self::String => (10, 0),
         }
     }
 
@@ -69,17 +225,21 @@ impl FieldType {
     #[must_use]
     pub const fn from_code(code: u8, length: u16) -> Option<Self> {
         Some(match code {
-            1 => Self::U8,
-            2 => Self::U16,
-            3 => Self::U32,
-            4 => Self::U64,
-            5 => Self::I8,
-            6 => Self::I16,
-            7 => Self::I32,
-            8 => Self::I64,
             9 if length > 0 => Self::CharArray(length),
             10 => Self::String,
-            _ => return None,
+            11 => Self::Text,
+            _ if code < ARRAY_CODE => match Integer::from_code(code) {
+                Some(integer) => Self::of_integer(integer),
+                None => return None,
+            },
+            _ if code < SEQUENCE_CODE => match Integer::from_code(code - ARRAY_CODE) {
+                Some(integer) if length > 0 => Self::Array(integer, length),
+                _ => return None,
+            },
+            _ => match Integer::from_code(code - SEQUENCE_CODE) {
+                Some(integer) => Self::Sequence(integer),
+                None => return None,
+            },
         })
     }
 }
@@ -155,6 +315,58 @@ pub mod class {
     pub const EXCEPTION: u8 = 5;
     /// Timers.
     pub const TIMER: u8 = 6;
+    /// Signals.
+    pub const SIGNAL: u8 = 7;
+    /// Interrupt vectors of the CPU.
+    pub const IRQ_VECTOR: u8 = 8;
+    /// Work queues.
+    pub const WORKQUEUE: u8 = 9;
+    /// RCU.
+    pub const RCU: u8 = 10;
+    /// Power management, clocks, thermal control.
+    pub const POWER: u8 = 11;
+    /// Block devices.
+    pub const BLOCK: u8 = 12;
+    /// File systems and writeback.
+    pub const FILE_SYSTEM: u8 = 13;
+    /// Network.
+    pub const NETWORK: u8 = 14;
+    /// The kernel's memory allocators.
+    pub const ALLOCATION: u8 = 15;
+    /// Memory management besides allocation: reclaim, migration, mappings.
+    pub const MEMORY: u8 = 16;
+    /// Locks.
+    pub const LOCK: u8 = 17;
+    /// Guests of this kernel.
+    pub const GUEST: u8 = 18;
+    /// Samples of what CPUs execute, and what it takes to name it.
+    pub const SAMPLE: u8 = 19;
+    /// Kernel events that no other class fits.
+    pub const OTHER: u8 = 31;
+    /// The classes of a guest kernel's events, by name.
+    pub const GUEST_KERNEL: [(&str, u8); 21] = [
+        ("SCHED", SCHED),
+        ("TASK", TASK),
+        ("IRQ", IRQ),
+        ("SOFTIRQ", SOFTIRQ),
+        ("SYSCALL", SYSCALL),
+        ("EXCEPTION", EXCEPTION),
+        ("TIMER", TIMER),
+        ("SIGNAL", SIGNAL),
+        ("IRQ_VECTOR", IRQ_VECTOR),
+        ("WORKQUEUE", WORKQUEUE),
+        ("RCU", RCU),
+        ("POWER", POWER),
+        ("BLOCK", BLOCK),
+        ("FILE_SYSTEM", FILE_SYSTEM),
+        ("NETWORK", NETWORK),
+        ("ALLOCATION", ALLOCATION),
+        ("MEMORY", MEMORY),
+        ("LOCK", LOCK),
+        ("GUEST", GUEST),
+        ("SAMPLE", SAMPLE),
+        ("OTHER", OTHER),
+    ];
     /// Applications.
     pub const USER: u8 = 32;
     /// The VMM's vCPU threads.
@@ -199,24 +411,30 @@ pub struct EventDescription {
 
 #[cfg(feature = "std")]
 impl EventDescription {
-    /// Whether `payload` is exactly what the fields ask for: fixed fields whole, strings terminated, nothing left over.
+    /// Whether `payload` is exactly what the fields ask for: fixed fields whole, strings terminated, as many elements behind
+    /// the last field as were announced, nothing left over.
     #[must_use]
     pub fn accepts(&self, payload: &[u8]) -> bool {
-        let mut rest = payload;
+        self.place_of_elements(payload).is_some_and(|(at, size)| payload.len() - at == size)
+    }
+
+    /// Where the elements behind the last field begin in `payload`, and how many bytes they are said to take; `None` when
+    /// the payload ends before the last field does.
+    #[must_use]
+    pub fn place_of_elements(&self, payload: &[u8]) -> Option<(usize, usize)> {
+        let (mut rest, mut behind) = (payload, 0);
         for field in &self.fields {
-            let size = match field.ty.fixed_size() {
+            let size = match field.ty.size_in_place() {
                 Some(size) => size,
-                None => match rest.iter().position(|&byte| byte == 0) {
-                    Some(end) => end + 1,
-                    None => return false,
-                },
+                None => rest.iter().position(|&byte| byte == 0)? + 1,
             };
-            match rest.get(size..) {
-                Some(after) => rest = after,
-                None => return false,
+            let (place, after) = rest.split_at_checked(size)?;
+            if let (Some(element), &[low, high]) = (field.ty.element_behind(), place) {
+                behind += element * usize::from(u16::from_le_bytes([low, high]));
             }
+            rest = after;
         }
-        rest.is_empty()
+        Some((payload.len() - rest.len(), behind))
     }
 }
 
@@ -263,8 +481,43 @@ mod tests {
     }
 
     #[test]
+    fn elements_behind_the_last_field_are_as_many_as_announced() {
+        let field = |name: &str, ty| FieldDescription { name: name.into(), ty, hex: false };
+        let fields = [("name", FieldType::Text), ("n", FieldType::U8), ("values", FieldType::Sequence(Integer::U16))];
+        let event = EventDescription {
+            id: 1,
+            class: 0,
+            name: "test:event".into(),
+            fields: fields.map(|(name, ty)| field(name, ty)).into(),
+        };
+        let payload = b"\x03\0\x07\x02\0ab\0\x01\0\x02\0";
+
+        assert!(event.accepts(payload));
+        assert_eq!(event.place_of_elements(payload), Some((5, 7)));
+        assert!(!event.accepts(&payload[..payload.len() - 1]) && !event.accepts(&[&payload[..], b"x"].concat()));
+        assert!(!event.accepts(b"\xff\xff\x07\xff\xff") && !event.accepts(b"\x03"));
+    }
+
+    #[test]
+    fn codes_that_stand_for_nothing_are_refused() {
+        let refused = [(0, 0), (9, 0), (12, 1), (16, 1), (17, 0), (25, 1), (32, 0), (41, 0), (255, 1)];
+
+        assert!(refused.iter().all(|&(code, length)| FieldType::from_code(code, length).is_none()));
+    }
+
+    #[test]
     fn every_type_survives_its_code() {
-        let types = [FieldType::U8, FieldType::I64, FieldType::CharArray(16), FieldType::String];
+        let types = [
+            FieldType::U8,
+            FieldType::I64,
+            FieldType::CharArray(16),
+            FieldType::String,
+            FieldType::Text,
+            FieldType::Array(Integer::I32, 6),
+            FieldType::Array(Integer::I64, 1),
+            FieldType::Sequence(Integer::U8),
+            FieldType::Sequence(Integer::U64),
+        ];
 
         let back = types.map(|ty| FieldType::from_code(ty.to_code().0, ty.to_code().1));
 

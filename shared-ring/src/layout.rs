@@ -33,6 +33,9 @@ pub const MAX_PROCESS_SLOTS: u32 = 512;
 /// Event ids below this one can be enabled and disabled one by one.
 pub const MAX_EVENTS: usize = 4096;
 
+/// Id of the first tracepoint's event in a guest kernel's registry; lower ones are for events of the agent's own.
+pub const FIRST_TRACEPOINT: u16 = 64;
+
 /// Offset of the session table in the region, bytes.
 pub const SESSION_TABLE_OFFSET: usize = PAGE_SIZE;
 

@@ -15,7 +15,7 @@
 //! | per field: 1, 1, 2, 1, *n* | type code, flags (bit 0: hexadecimal), array length, length of the name, name |
 #![allow(unsafe_code)] // Entries are written through a `Storage`.
 
-use crate::event::{Event, MAX_FIELDS, MAX_NAME};
+use crate::event::{Event, FieldType, MAX_FIELDS, MAX_NAME};
 use crate::layout::{REGISTRY_HEADER_SIZE, REGISTRY_USED, padded};
 use crate::storage::Storage;
 
@@ -45,16 +45,24 @@ impl<S: Storage> Registry<S> {
     /// [`MAX_ENTRY`]); nothing is published then.
     pub fn append(&self, event: &Event) -> bool {
         let mut entry = [0_u8; MAX_ENTRY];
-        let Some(size) = encode(event, &mut entry) else { return false };
+        encode(event, &mut entry).is_some_and(|size| self.append_encoded(&entry[..size]))
+    }
+
+    /// Appends and publishes an entry that [`encode`] or [`encode_parts`] wrote. `false` when it does not fit; nothing is
+    /// published then.
+    pub fn append_encoded(&self, entry: &[u8]) -> bool {
+        let size = entry.len();
         // SAFETY: the header lies inside the registry.
         let used = unsafe { self.storage.load(REGISTRY_USED) };
         let Ok(used) = usize::try_from(used) else { return false };
         let Some(end) = used.checked_add(REGISTRY_HEADER_SIZE + size) else { return false };
-        let (Some(bytes), true) = (entry.get(..size), end <= self.size) else { return false };
+        if end > self.size {
+            return false;
+        }
         // SAFETY: the range was checked against the registry's size just above, and this is the only writer; readers
         // look at it only after the release store.
         unsafe {
-            self.storage.write(REGISTRY_HEADER_SIZE + used, bytes);
+            self.storage.write(REGISTRY_HEADER_SIZE + used, entry);
             self.storage.store_release(REGISTRY_USED, (used + size) as u64);
         }
         true
@@ -64,34 +72,57 @@ impl<S: Storage> Registry<S> {
 /// Writes `event`'s entry to the beginning of `out` and returns its size; `None` when it does not fit.
 #[must_use]
 pub fn encode(event: &Event, out: &mut [u8]) -> Option<usize> {
-    if event.fields.len() > MAX_FIELDS {
-        return None;
-    }
+    let fields = event.fields.iter().map(|field| (field.name, field.ty, field.hex));
+    encode_parts(event.id, event.class, &[event.name], fields, out)
+}
+
+/// As [`encode`], for an event that is not in one piece: its name is that of all `name` together; of each field there is
+/// name, type, and whether it is shown in hexadecimal.
+#[must_use]
+pub fn encode_parts<'a>(
+    id: u16,
+    class: u8,
+    name: &[&str],
+    fields: impl Iterator<Item = (&'a str, FieldType, bool)>,
+    out: &mut [u8],
+) -> Option<usize> {
+    /// Offset of the number of fields in an entry.
+    const FIELD_COUNT: usize = 7;
     let mut end = 0;
     let mut put = |bytes: &[u8]| {
-        out.get_mut(end..end + bytes.len())?.copy_from_slice(bytes);
+        for (to, from) in out.get_mut(end..end + bytes.len())?.iter_mut().zip(bytes) {
+            *to = *from;
+        }
         end += bytes.len();
         Some(())
     };
     put(&[0; 4])?;
-    put(&event.id.to_le_bytes())?;
-    put(&[event.class, u8::try_from(event.fields.len()).ok()?, name_length(event.name)?])?;
-    put(event.name.as_bytes())?;
-    for field in event.fields {
-        let (code, length) = field.ty.to_code();
-        put(&[code, if field.hex { FLAG_HEX } else { 0 }])?;
+    put(&id.to_le_bytes())?;
+    put(&[class, 0, name_length(name.iter().map(|part| part.len()).sum())?])?;
+    for part in name {
+        put(part.as_bytes())?;
+    }
+    let mut count = 0_u8;
+    for (name, ty, hex) in fields {
+        let (code, length) = ty.to_code();
+        put(&[code, if hex { FLAG_HEX } else { 0 }])?;
         put(&length.to_le_bytes())?;
-        put(&[name_length(field.name)?])?;
-        put(field.name.as_bytes())?;
+        put(&[name_length(name.len())?])?;
+        put(name.as_bytes())?;
+        count += 1;
+        if usize::from(count) > MAX_FIELDS {
+            return None;
+        }
     }
     let size = padded(end);
     out.get_mut(end..size)?.fill(0);
-    out.get_mut(..4)?.copy_from_slice(&u32::try_from(size).ok()?.to_le_bytes());
+    *out.get_mut(FIELD_COUNT)? = count;
+    *out.first_chunk_mut()? = u32::try_from(size).ok()?.to_le_bytes();
     Some(size)
 }
 
-fn name_length(name: &str) -> Option<u8> {
-    if name.is_empty() || name.len() > MAX_NAME { None } else { u8::try_from(name.len()).ok() }
+fn name_length(length: usize) -> Option<u8> {
+    if length == 0 || length > MAX_NAME { None } else { u8::try_from(length).ok() }
 }
 
 #[cfg(feature = "std")]

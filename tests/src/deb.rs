@@ -188,11 +188,22 @@ impl<'a> Package<'a> {
     }
 }
 
+/// Who stands for the packages: what Debian's tools take from the environment, or nobody who can be written to.
+#[must_use]
+pub fn maintainer() -> String {
+    let variable = |name: &str, otherwise: &str| std::env::var(name).unwrap_or_else(|_| otherwise.to_owned());
+    format!(
+        "{} <{}>",
+        variable("DEBFULLNAME", "The Strata authors"),
+        variable("DEBEMAIL", "strata@localhost.localdomain")
+    )
+}
+
 fn control_text(control: &Control<'_>, version: &str, installed_kib: u64) -> String {
     let mut text = format!("Package: {}\nVersion: {version}\n", control.name);
     let mut field = |name: &str, value: &str| text.push_str(&format!("{name}: {value}\n"));
     field("Architecture", control.architecture);
-    field("Maintainer", "The Strata authors <strata@localhost.localdomain>");
+    field("Maintainer", &maintainer());
     field("Installed-Size", &installed_kib.to_string());
     for (name, value) in control.relations {
         field(name, value);

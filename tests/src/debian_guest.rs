@@ -52,7 +52,7 @@ root=$1 image=$2
 cd "$root"
 rm -rf usr/src/linux-headers-* usr/lib/linux-kbuild-* usr/lib/gcc usr/libexec/gcc usr/share/doc usr/share/locale usr/share/man \
     usr/share/perl usr/share/i18n usr/share/zoneinfo usr/lib/x86_64-linux-gnu/perl usr/lib/x86_64-linux-gnu/perl-base \
-    usr/lib/x86_64-linux-gnu/*.a usr/include usr/lib/python3* usr/lib/modules/*/kernel boot/* var/lib/apt/lists/* \
+    usr/lib/x86_64-linux-gnu/*.a usr/lib/x86_64-linux-gnu/gconv usr/bin/*lto-dump* usr/include usr/lib/python3* usr/lib/modules/*/kernel boot/* var/lib/apt/lists/* \
     var/cache/apt/*.bin var/cache/apt/archives/*.deb
 find usr/lib -name 'lib*san.so*' -delete
 cat > usr/lib/systemd/system/lab-report.service << 'END'
@@ -69,6 +69,8 @@ ExecStopPost=/usr/bin/systemctl poweroff --force
 [Install]
 WantedBy=graphical.target
 END
+# a first boot asks questions
+echo 5f0e0c9a3d7b4b0c8f3e2d1c0b9a8f7e > etc/machine-id
 ln -sf /usr/lib/systemd/system/graphical.target etc/systemd/system/default.target
 mkdir -p etc/systemd/system/graphical.target.wants
 ln -sf /usr/lib/systemd/system/lab-report.service etc/systemd/system/graphical.target.wants/
@@ -106,8 +108,8 @@ exec /bin/busybox switch_root /root /sbin/init
 
 const HOST_SCRIPT: &str = r#"
 timeout -s KILL 400 strata run --kernel "$LAB/vmlinux" --initrd "$LAB/disk-initrd.cpio" --memory 768M --cpus 2 \
-    --disk "$LAB/debian.img" --no-agent --trace "$LAB_OUT/debian.trace" \
-    --cmdline "console=ttyS0 panic=-1 systemd.log_color=0 loglevel=4" < /dev/null > "$LAB_OUT/debian.log" 2>&1
+    --disk "$LAB/debian.img" --trace "$LAB_OUT/debian.trace" \
+    --cmdline "console=ttyS0 panic=-1 quiet systemd.show_status=false" < /dev/null > "$LAB_OUT/debian.log" 2>&1
 echo $? > "$LAB_OUT/debian.status"
 tail -n 5 "$LAB_OUT/debian.log"
 exit 0

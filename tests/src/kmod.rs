@@ -100,17 +100,24 @@ pub enum KmodError {
 }
 
 /// Builds the module for the kernel whose header tree is `kernel_headers`, checks its object code and writes it to
-/// `out`. Where the kernel's compiler is not to be had on this machine, that is done in a root of a newer Debian.
+/// `out`. `btf` is a file with the kernel's BTF, for headers that look into private structures; without it, the build looks
+/// where kernels keep it. Where the kernel's compiler is not to be had on this machine, that is done in a root of a newer Debian.
 ///
 /// # Errors
 ///
 /// When the headers cannot be used, a build step fails (the error names its log) or an object gate does not pass.
-pub fn build(paths: &Paths, kernel_headers: &Path, out: &Path) -> Result<(), KmodError> {
+pub fn build(paths: &Paths, kernel_headers: &Path, btf: Option<&Path>, out: &Path) -> Result<(), KmodError> {
     let release = headers::release(kernel_headers)?;
     let sources = sources(paths)?;
     let work = paths.builds().join(format!("kmod-{release}"));
-    let request =
-        strata_kmod_build::Request { sources: &sources, kernel_headers, release: Some(&release), work: &work, out };
+    let request = strata_kmod_build::Request {
+        sources: &sources,
+        kernel_headers,
+        release: Some(&release),
+        btf,
+        work: &work,
+        out,
+    };
     match strata_kmod_build::build(&request) {
         Err(KmodBuildError::NoCompiler { .. }) => build_in_root(paths, &request),
         result => Ok(result.map(drop)?),
@@ -124,9 +131,14 @@ fn build_in_root(paths: &Paths, request: &strata_kmod_build::Request<'_>) -> Res
     let kernel_headers = fs::canonicalize(request.kernel_headers).map_err(file_error(request.kernel_headers))?;
     let out = std::path::absolute(request.out).map_err(file_error(request.out))?;
     fs::create_dir_all(request.work).map_err(file_error(request.work))?;
-    let mut command = root.command(&builder, &[&builder, &kernel_headers, request.sources, request.work, &out]);
+    let mut folders = vec![builder.as_path(), &kernel_headers, request.sources, request.work, &out];
+    folders.extend(request.btf);
+    let mut command = root.command(&builder, &folders);
     command.arg("--kernel-headers").arg(&kernel_headers).arg("--sources").arg(request.sources);
     command.arg("--work").arg(request.work).arg("--out").arg(&out);
+    if let Some(btf) = request.btf {
+        command.arg("--btf").arg(btf);
+    }
     process::capture(&mut command)?;
     Ok(())
 }
@@ -143,7 +155,7 @@ pub fn sources(paths: &Paths) -> Result<PathBuf, KmodError> {
     strata_kmod_build::mirror(&source, &folder, |path| {
         path != Path::new("src") && path != Path::new(LINK_SCRIPT) && path != Path::new("Cargo.toml")
     })?;
-    let header = shared_ring::c_header::c_header(strata_kmod::catalog::EVENTS);
+    let header = shared_ring::c_header::c_header();
     let path = folder.join(GENERATED_HEADER);
     fs::write(&path, header).map_err(file_error(&path))?;
 
@@ -339,7 +351,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let paths = Paths::new(folder.path().into(), folder.path().join("lab"));
 
-        let error = build(&paths, Path::new("/nonexistent/headers"), &folder.path().join("x.ko")).unwrap_err();
+        let error = build(&paths, Path::new("/nonexistent/headers"), None, &folder.path().join("x.ko")).unwrap_err();
 
         assert!(error.to_string().contains("/nonexistent/headers"));
     }

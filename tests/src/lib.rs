@@ -6,6 +6,7 @@
 //! All artefacts lie under `target/lab` and are reused.
 
 pub mod agent_scenarios;
+pub mod analysis;
 pub mod applications;
 pub mod bench;
 pub mod binaries;
@@ -16,6 +17,7 @@ pub mod demo;
 pub mod direct;
 pub mod flight;
 pub mod flight_check;
+pub mod format_file;
 pub mod fuzz;
 pub mod guest;
 pub mod host;
@@ -23,6 +25,7 @@ pub mod initramfs;
 pub mod kernel;
 pub mod kernel_packages;
 pub mod kmod;
+pub mod lttng_modules;
 pub mod modules;
 pub mod nested;
 pub mod object_gates;
@@ -34,3 +37,4 @@ pub mod progress;
 pub mod provision;
 pub mod scenarios;
 pub mod suite;
+pub mod tracepoints;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use crate::binaries;
-use crate::deb::{Control, Package};
+use crate::deb::{self, Control, Package};
 use crate::kmod::{self, KmodError};
 use crate::packages::{self, PackageError, Tool};
 use crate::paths::Paths;
@@ -124,7 +124,8 @@ impl Texts {
     fn changelog(&self, package: &str) -> String {
         format!(
             "{package} ({VERSION}) unstable; urgency=medium\n\n  * See the history of the source.\n\n \
-             -- The Strata authors <strata@localhost.localdomain>  Fri, 20 Nov 2026 12:00:00 +0000\n"
+             -- {}  Fri, 20 Nov 2026 12:00:00 +0000\n",
+            deb::maintainer()
         )
     }
 }
@@ -139,7 +140,7 @@ fn host<'a>(contents: &Contents, texts: &Texts, paths: &Paths, staging: &Path) -
         name: "strata",
         architecture: "amd64",
         section: "utils",
-        relations: &[("Suggests", "babeltrace2, linux-headers-amd64, make, gcc, binutils"), HOMEPAGE],
+        relations: &[("Suggests", "babeltrace2, linux-headers-amd64, make, gcc, binutils, pahole"), HOMEPAGE],
         summary: "traces every layer of a virtual machine on one clock",
         description: "A KVM virtual machine monitor that records the host's kernel, itself, the guest's kernel and the \
                       guest's applications, shares lockless rings with the guest through memory, and merges everything \
@@ -201,7 +202,7 @@ fn module<'a>(contents: &Contents, texts: &Texts, staging: &Path) -> Result<Pack
         section: "kernel",
         relations: &[
             ("Depends", "dkms (>= 3), make, binutils"),
-            ("Recommends", "linux-headers-amd64 | linux-headers-cloud-amd64 | linux-headers-generic"),
+            ("Recommends", "linux-headers-amd64 | linux-headers-cloud-amd64 | linux-headers-generic, pahole"),
             HOMEPAGE,
         ],
         summary: "kernel module of the strata agent (DKMS)",

@@ -198,7 +198,9 @@ pub fn agent_for(paths: &Paths, kernels: &Kernels) -> Result<PathBuf, ProvisionE
 
 fn agent_locked(paths: &Paths, kernels: &Kernels) -> Result<PathBuf, ProvisionError> {
     let agent = paths.images().join(format!("strata-{}.ko", kernels.packages.release));
-    progress::step("building the guest kernel module", || kmod::build(paths, &kernels.headers, &agent))?;
+    progress::step("building the guest kernel module", || {
+        kmod::build(paths, &kernels.headers, Some(&kernels.vmlinux), &agent)
+    })?;
     Ok(agent)
 }
 

@@ -168,22 +168,35 @@ enum Outcome {
 ///
 /// A line that says why there are no results; the same for every test of the run.
 pub fn once_per_test_run(paths: &Paths) -> Result<HostResult, String> {
-    const PREFIX: &str = "scenarios-";
+    once(paths, "scenarios", run)
+}
+
+/// Has `run` run once for all tests of one test run, in a run folder whose name begins with `kind`.
+///
+/// # Errors
+///
+/// A line that says why there are no results; the same for every test of the run.
+pub(crate) fn once(
+    paths: &Paths,
+    kind: &str,
+    run: fn(&Lab, &str) -> Result<HostResult, ScenarioError>,
+) -> Result<HostResult, String> {
+    let prefix = format!("{kind}-");
     // nextest gives every test a process and tells them all the same id; cargo test runs all of a file's in one process
     let id = std::env::var("NEXTEST_RUN_ID").unwrap_or_else(|_| std::process::id().to_string());
-    let name = format!("{PREFIX}{id}");
+    let name = format!("{prefix}{id}");
     let runs = paths.runs();
     let record = runs.join(&name).join("outcome.json");
     let io_error = |error: io::Error| format!("cannot use {}: {error}", runs.display());
     fs::create_dir_all(&runs).map_err(io_error)?;
-    let lock = fs::File::create(runs.join("scenarios.lock")).map_err(io_error)?;
+    let lock = fs::File::create(runs.join(format!("{kind}.lock"))).map_err(io_error)?;
     lock.lock().map_err(io_error)?;
     let known = fs::read(&record).ok().and_then(|text| serde_json::from_slice(&text).ok());
     let outcome = match known {
         Some(outcome) => outcome,
         None => {
             for entry in fs::read_dir(&runs).map_err(io_error)?.flatten() {
-                if entry.file_name().to_string_lossy().starts_with(PREFIX) && entry.path().is_dir() {
+                if entry.file_name().to_string_lossy().starts_with(&prefix) && entry.path().is_dir() {
                     fs::remove_dir_all(entry.path()).map_err(io_error)?;
                 }
             }

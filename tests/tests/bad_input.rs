@@ -217,6 +217,43 @@ fn agent_for_another_kernel_is_refused_with_both_releases() {
     assert!(!Path::new(&trace).exists());
 }
 
+#[test]
+fn headers_of_another_kernel_are_refused_with_both_releases() {
+    let bench = Bench::new();
+    let sources = lab::kmod::sources(&Paths::of_workspace()).unwrap();
+    let headers = bench.kernels.headers.to_str().unwrap();
+    let out = bench.path("strata.ko");
+    let build = ["agent", "build", "--kernel-headers", headers, "--agent-sources", sources.to_str().unwrap()];
+    let line = bench.refused(&[&build[..], &["--kernel", "6.12.95-cloud-amd64", "--out", &out]].concat());
+
+    assert_names(&line, &[headers, "6.12.95-cloud-amd64", &bench.kernels.packages.release]);
+    assert!(!Path::new(&out).exists());
+}
+
+#[test]
+fn agent_without_sources_or_headers_says_where_they_come_from() {
+    let bench = Bench::new();
+    let out = bench.path("strata.ko");
+    let sources = bench.refused(&["agent", "build", "--kernel-headers", "/nonexistent", "--out", &out]);
+    let folder = bench.folder.path().to_str().unwrap();
+    let build = ["agent", "build", "--kernel-headers", bench.kernel(), "--agent-sources", folder, "--out", &out];
+    let not_sources = bench.refused(&build);
+
+    assert_names(&sources, &["sources", "--agent-sources"]);
+    assert_names(&not_sources, &[folder, "Kbuild"]);
+}
+
+#[test]
+fn injecting_other_files_is_refused() {
+    let bench = Bench::new();
+    let out = bench.path("out.img");
+    let text = bench.file("text", b"neither initrd nor module");
+    let line = bench.refused(&["agent", "inject", "--module", &text, "--out", &out]);
+
+    assert_names(&line, &[&text, "kernel module"]);
+    assert!(!Path::new(&out).exists());
+}
+
 /// Replaces every occurrence of `from` by the equally long `to`.
 fn replace_bytes(bytes: &mut [u8], from: &[u8], to: &[u8]) {
     let found: Vec<usize> =
@@ -311,6 +348,25 @@ fn folder_that_is_no_trace_is_named() {
     let folder = bench.folder.path().display().to_string();
     for command in ["events", "report", "check"] {
         let line = bench.refused(&[command, &folder]);
+
+        assert_names(&line, &[&folder]);
+    }
+}
+
+#[test]
+fn report_that_does_not_exist_is_named_with_those_that_do() {
+    let bench = Bench::new();
+    let line = bench.refused(&["report", "taks", "/nonexistent/trace"]);
+
+    assert_names(&line, &["'taks'", "tasks"]);
+}
+
+#[test]
+fn report_on_states_names_what_is_no_trace() {
+    let bench = Bench::new();
+    let folder = bench.folder.path().display().to_string();
+    for report in ["tasks", "vcpus", "exits", "wakeups"] {
+        let line = bench.refused(&["report", report, &folder]);
 
         assert_names(&line, &[&folder]);
     }

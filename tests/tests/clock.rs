@@ -42,7 +42,7 @@ exit $status
 fn record(name: &str, kernel_arguments: &str) -> Trace {
     let paths = Paths::of_workspace();
     let lab = provision::lab(&paths).unwrap();
-    let exchange = binaries::build_exchange(&paths).unwrap();
+    let exchange = binaries::build_example(&paths, "exchange").unwrap();
     let image = paths.images().join(format!("{name}.cpio"));
     let script = format!("exchange {EXCHANGES}\n");
     let guest = lab.kernels.guest_image().unwrap().program("exchange", &exchange).script("exchange", &script);

@@ -31,6 +31,7 @@ fn packages_install_and_connect_a_debian_guest() {
 
     let trace = folder.join("debian.trace");
     let session = Session::load(&trace).unwrap();
+    assert_eq!(session.missing.iter().filter(|missing| missing.layer != LayerKind::HostKernel).count(), 0);
     let records = |kind: LayerKind| -> u64 {
         let layers = session.layers.iter().filter(|layer| layer.kind == kind);
         layers.flat_map(|layer| &layer.streams).map(|stream| stream.records).sum()

@@ -4,17 +4,28 @@
 //! - A record of a guest kernel: inside a period of the vCPU whose stream holds it.
 //! - A record of a guest process: inside a period of any vCPU of its VM, since a thread may move to another one between
 //!   choosing the ring and reading the clock.
-//! - All records: times never decrease within a stream, and no packet is damaged or missing.
+//! - An entry into a guest (`kvm:kvm_entry`): inside a run of its vCPU that the VMM records (`vmm:vcpu_enter` to
+//!   `vmm:vcpu_exit`).
+//! - A task that slept without being interruptible: runs again only after it was woken, by whichever CPU.
+//! - All records: times never decrease within a stream, and no packet is damaged or missing. The counts of lost records
+//!   only grow, and `session.json` does not claim less loss than the streams.
+//! - Events that come in pairs are not alone without a reason (see [`pairs`]).
 //!
 //! The periods are the host kernel's when that layer is complete, else the VMM's, which are wider. A flight recorder may
 //! hold guest records that are older than its oldest period: those are counted, and only their order is checked. So it
 //! is with a trace that was recovered from a region alone, which has no periods at all.
 
+pub mod pairs;
+
 use crate::clock::{Clock, NS_PER_SECOND, Tolerances};
-use crate::reader::{ReadError, Stream, Trace, TraceLayer};
+use crate::guest_tasks::{GuestTasks, kernel_layers};
+use crate::merge::Merge;
+use crate::reader::{ReadError, Stream, Tail, Trace, TraceLayer};
 use crate::session::{LayerKind, Vm};
 use crate::totals::Totals;
 use crate::vcpu::{Period, Periods, SwitchSource, Switches};
+use crate::window::Window;
+use pairs::{PairCount, Pairs};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::Path;
@@ -83,20 +94,51 @@ pub struct CheckResult {
     pub out_of_order: u64,
     /// Streams that are not whole: packets damaged, truncated or missing, or bytes or records that cannot be read.
     pub damaged: u64,
+    /// Entries into guests outside the runs of their vCPUs that the VMM recorded.
+    pub outside_runs: u64,
+    /// Entries into guests that were looked up in those runs.
+    pub entries_checked: u64,
+    /// Streams whose counts of lost records contradict each other.
+    pub loss_contradictions: u64,
+    /// For each VM, the events that come in pairs.
+    pub pairs: Vec<VmPairs>,
     /// The first violations.
     pub violations: Vec<Violation>,
+}
+
+/// The events of a VM that come in pairs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VmPairs {
+    /// Name of the VM.
+    pub vm: String,
+    /// By kind of pair.
+    pub pairs: Vec<PairCount>,
+    /// Why pairs that are not whole are no violations here, if so.
+    pub lenient: Option<String>,
 }
 
 impl CheckResult {
     /// Number of violations.
     #[must_use]
-    pub const fn total(&self) -> u64 {
-        self.outside + self.out_of_order + self.damaged
+    pub fn total(&self) -> u64 {
+        self.outside
+            + self.out_of_order
+            + self.damaged
+            + self.outside_runs
+            + self.loss_contradictions
+            + self.unbalanced()
+    }
+
+    /// Events that are alone for no known reason.
+    #[must_use]
+    pub fn unbalanced(&self) -> u64 {
+        let strict = self.pairs.iter().filter(|vm| vm.lenient.is_none());
+        strict.flat_map(|vm| &vm.pairs).map(|pair| pair.unbalanced).sum()
     }
 
     /// Whether there are none.
     #[must_use]
-    pub const fn passed(&self) -> bool {
+    pub fn passed(&self) -> bool {
         self.total() == 0
     }
 
@@ -156,6 +198,23 @@ pub enum Problem {
         /// By this much, ns.
         earlier_ns: u64,
     },
+    /// An entry into a guest outside the runs of its vCPU.
+    OutsideRun {
+        /// The vCPU.
+        vcpu: u32,
+        /// Distance from the nearest run, ns; `None` when the vCPU never ran.
+        outside_ns: Option<u64>,
+    },
+    /// Half of a pair.
+    Unbalanced {
+        /// What is wrong.
+        what: String,
+    },
+    /// Counts of lost records contradict each other.
+    Loss {
+        /// How.
+        what: String,
+    },
     /// The stream is not whole.
     Damaged {
         /// What is wrong with it.
@@ -211,6 +270,7 @@ struct Json<'r> {
 pub fn check(trace: &Trace, shown: usize) -> Result<CheckResult, CheckError> {
     let mut checker = Checker {
         clock: trace.clock(),
+        is_complete: trace.session().outcome.is_some(),
         shown,
         result: CheckResult { tolerance_ns: trace.clock().error_bound_ns, ..CheckResult::default() },
     };
@@ -233,11 +293,17 @@ pub fn check(trace: &Trace, shown: usize) -> Result<CheckResult, CheckError> {
             checker.check_layer(layer, periods.as_ref());
         }
     }
+    for vm in &trace.session().vms {
+        checker.check_runs(trace, vm);
+        checker.check_pairs(trace, vm);
+    }
     Ok(checker.result)
 }
 
 struct Checker<'t> {
     clock: &'t Clock,
+    /// Whether the recorder came to its end: then `session.json` is the last word.
+    is_complete: bool,
     shown: usize,
     result: CheckResult,
 }
@@ -276,6 +342,87 @@ impl Checker<'_> {
         Ok(Some(known))
     }
 
+    /// Entries into the guest of `vm` lie inside runs of its vCPUs.
+    fn check_runs(&mut self, trace: &Trace, vm: &Vm) {
+        let source = SwitchSource::Vmm;
+        if !matches!(usable(trace, vm, source), Usable::Whole)
+            || SwitchSource::HostKernel.layers(trace, vm).next().is_none()
+        {
+            return;
+        }
+        let from = source.layers(trace, vm).filter_map(remaining_from).max();
+        let switches = Switches::new(trace, vm, source);
+        let runs = if from.is_some() { Periods::of_remaining(switches) } else { Periods::new(switches) };
+        let tolerance = self.clock.ns_to_ticks(self.clock.error_bound_ns);
+        let mut cursors: Vec<_> =
+            runs.vcpus().map(|vcpu| Cursor::new(vcpu, &runs, self.clock.tolerances(&vm.name, vcpu))).collect();
+        let entries = Switches::new(trace, vm, SwitchSource::HostKernel).filter(|switch| switch.exit.is_none());
+        for entry in entries.filter(|entry| entry.time >= from.unwrap_or(0)) {
+            let cursor = cursors.iter_mut().find(|cursor| cursor.vcpu == entry.vcpu);
+            let distance = cursor.and_then(|cursor| cursor.nearest(entry.time)).map(|(_, ticks)| ticks);
+            self.result.entries_checked += 1;
+            if distance.is_some_and(|ticks| ticks <= tolerance) {
+                continue;
+            }
+            self.result.outside_runs += 1;
+            let problem = Problem::OutsideRun {
+                vcpu: entry.vcpu,
+                outside_ns: distance.map(|ticks| self.clock.ticks_to_ns(ticks)),
+            };
+            let [event, _] = SwitchSource::HostKernel.events();
+            let stream = LayerKind::HostKernel.name().into();
+            self.keep(|| Violation { stream, ticks: Some(entry.time), event: Some(event.into()), problem });
+        }
+    }
+
+    /// Events of `vm` that come in pairs are whole.
+    fn check_pairs(&mut self, trace: &Trace, vm: &Vm) {
+        let everything = Window { begin: 0, end: u64::MAX };
+        let of_vm = |layer: &&TraceLayer| layer.description.vm.as_ref() == Some(&vm.name);
+        let vmm: Vec<_> = trace.layers_of(LayerKind::Vmm).filter(of_vm).collect();
+        let host = trace.layers_of(LayerKind::HostKernel).filter(|layer| layer.description.host == vm.host);
+        let layers: Vec<_> = host.chain(vmm.iter().copied()).chain(kernel_layers(trace, &vm.name)).collect();
+        let tolerance = (0..vm.vcpus).map(|vcpu| self.clock.tolerances(&vm.name, vcpu).largest()).max().unwrap_or(0);
+        let room = self.shown.saturating_sub(self.result.violations.len());
+        let tasks = GuestTasks::new(trace, &vm.name, everything);
+        let mut pairs = Pairs::new(tasks, &vm.vcpu_threads, tolerance.saturating_mul(2), room);
+        for merged in Merge::new(layers, 0) {
+            pairs.add(&merged);
+        }
+        let (pairs, alone) = pairs.finish();
+        if pairs.is_empty() {
+            return;
+        }
+        // What stopped and started a session is in the VMM's layer.
+        let knows_changes = vmm.iter().any(|layer| layer.schemas.iter().any(|schema| schema.name() == "vmm:control"));
+        let lenient = (!knows_changes).then(|| {
+            "without vmm:control it is not known whether the events were changed or stopped in between".to_string()
+        });
+        if lenient.is_none() {
+            for alone in alone {
+                let problem = Problem::Unbalanced { what: alone.what };
+                let (stream, ticks, event) = (alone.stream, Some(alone.time), Some(alone.event));
+                self.keep(|| Violation { stream, ticks, event, problem });
+            }
+        }
+        self.result.pairs.push(VmPairs { vm: vm.name.clone(), pairs, lenient });
+    }
+
+    /// Counts of lost records agree with each other.
+    fn check_loss(&mut self, trace_is_complete: bool, stream: &Stream, tail: &Tail, file: impl FnOnce() -> String) {
+        let said = &stream.description;
+        let (in_session, in_stream) = (said.lost.total(), tail.lost.total());
+        let what = if tail.counts_went_back {
+            "its packets' counts of lost records went back".to_string()
+        } else if trace_is_complete && !stream.absent && in_session < in_stream {
+            format!("session.json counts {in_session} lost records, its packets {in_stream}")
+        } else {
+            return;
+        };
+        self.result.loss_contradictions += 1;
+        self.keep(|| Violation { stream: file(), ticks: None, event: None, problem: Problem::Loss { what } });
+    }
+
     fn check_layer(&mut self, layer: &TraceLayer, known: Option<&Known>) {
         for stream in &layer.streams {
             let inside = known.map(|Known { periods, from }| {
@@ -284,10 +431,7 @@ impl Checker<'_> {
                     _ => vec![stream.description.cpu_id],
                 };
                 let vm = layer.description.vm.as_deref().unwrap_or_default();
-                let cursor = |vcpu| {
-                    let tolerances = self.clock.tolerances(vm, vcpu);
-                    Cursor { vcpu, periods: periods.of(vcpu), at: 0, tolerances }
-                };
+                let cursor = |vcpu| Cursor::new(vcpu, periods, self.clock.tolerances(vm, vcpu));
                 let vcpus = vcpus.into_iter().map(cursor).collect();
                 Inside { from: *from, vcpus, margins: Margins::default() }
             });
@@ -342,6 +486,7 @@ impl Checker<'_> {
             LayerKind::HostKernel | LayerKind::Vmm => unchecked = 0,
         }
         self.result.unchecked += unchecked;
+        self.check_loss(self.is_complete, stream, &records.tail(), file);
         let damage = records.damage();
         let absent = stream.absent.then(|| "its file is empty or gone".to_string());
         if let Some(what) = absent.or_else(|| damage.any().then(|| damage.to_string())) {
@@ -448,7 +593,11 @@ impl Inside<'_> {
     }
 }
 
-impl Cursor<'_> {
+impl<'p> Cursor<'p> {
+    fn new(vcpu: u32, periods: &'p Periods, tolerances: Tolerances) -> Self {
+        Self { vcpu, periods: periods.of(vcpu), at: 0, tolerances }
+    }
+
     /// The period nearest to `time` and the distance from it, ticks: 0 inside.
     fn nearest(&mut self, time: u64) -> Option<(Period, u64)> {
         let begins_by = |index: usize| self.periods.get(index).is_some_and(|period| period.begin <= time);
@@ -507,6 +656,12 @@ fn write_text(result: &CheckResult, trace: &Trace, out: &mut dyn Write) -> io::R
             "NOTE: there is no guest record in this trace, so nothing was checked against the vCPUs' periods"
         )?;
     }
+    if result.entries_checked > 0 {
+        writeln!(out, "checked {} entries into guests against the runs of their vCPUs", result.entries_checked)?;
+    }
+    for vm in &result.pairs {
+        write_pairs(vm, out)?;
+    }
     let start = trace.start().unwrap_or(0);
     for violation in &result.violations {
         write_violation(violation, trace.clock(), start, out)?;
@@ -515,12 +670,26 @@ fn write_text(result: &CheckResult, trace: &Trace, out: &mut dyn Write) -> io::R
     if result.total() > kept {
         writeln!(out, "… and {} more", result.total() - kept)?;
     }
-    let CheckResult { outside, out_of_order, damaged, .. } = result;
-    let total = result.total();
+    let CheckResult { outside, out_of_order, damaged, outside_runs, loss_contradictions, .. } = result;
+    let (total, unbalanced) = (result.total(), result.unbalanced());
     writeln!(
         out,
-        "{total} violations: {outside} outside the periods, {out_of_order} out of order, {damaged} damaged streams"
+        "{total} violations: {outside} outside the periods, {out_of_order} out of order, {damaged} damaged streams, \
+         {outside_runs} entries outside runs, {unbalanced} unbalanced events, {loss_contradictions} contradicting counts \
+         of loss"
     )
+}
+
+fn write_pairs(vm: &VmPairs, out: &mut dyn Write) -> io::Result<()> {
+    let whole = |pair: &PairCount| format!("{} {}", pair.balanced, pair.pair.name());
+    let whole: Vec<_> = vm.pairs.iter().map(whole).collect();
+    let explained: u64 = vm.pairs.iter().map(|pair| pair.explained).sum();
+    writeln!(out, "{}: whole: {}; {explained} halves are alone for a known reason", vm.vm, whole.join(", "))?;
+    let unbalanced: u64 = vm.pairs.iter().map(|pair| pair.unbalanced).sum();
+    match &vm.lenient {
+        Some(why) if unbalanced > 0 => writeln!(out, "NOTE: {unbalanced} halves are alone; {why}"),
+        _ => Ok(()),
+    }
 }
 
 fn write_violation(violation: &Violation, clock: &Clock, start: u64, out: &mut dyn Write) -> io::Result<()> {
@@ -538,6 +707,11 @@ fn write_violation(violation: &Violation, clock: &Clock, start: u64, out: &mut d
             let begin = seconds(period.begin);
             writeln!(out, ": {ns} ns outside the nearest period of vcpu {vcpu}, {begin} to {end}")
         }
+        Problem::OutsideRun { vcpu, outside_ns: Some(ns) } => {
+            writeln!(out, ": {ns} ns outside the nearest run of vcpu {vcpu}")
+        }
+        Problem::OutsideRun { vcpu, outside_ns: None } => writeln!(out, ": vcpu {vcpu} never ran"),
+        Problem::Unbalanced { what } | Problem::Loss { what } => writeln!(out, ": {what}"),
         Problem::Outside { .. } => writeln!(out, ": its vCPU was never in the guest"),
         Problem::OutOfOrder { earlier_ns } => writeln!(out, ": {earlier_ns} ns before the record before it"),
         Problem::Damaged { what } => writeln!(out, ": {what}"),

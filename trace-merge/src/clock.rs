@@ -149,6 +149,12 @@ pub struct Tolerances {
 }
 
 impl Tolerances {
+    /// How far any time may be wrong, ticks.
+    #[must_use]
+    pub fn largest(&self) -> u64 {
+        self.epochs.iter().map(|&(_, bound)| bound).max().unwrap_or(self.otherwise)
+    }
+
     /// How far a time near `ticks` may be wrong, ticks. Near the border of two epochs, the worse of them counts: a wrong
     /// time may have been made by either.
     #[must_use]

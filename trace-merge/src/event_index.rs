@@ -46,7 +46,7 @@ mod tests {
             .guest(0, 3, "guest:other", &[])
             .guest(0, 4, "guest:one", &[])
             .open();
-        let mut index = EventIndex::new(|name| name.ends_with(":one").then(|| name.len()));
+        let mut index = EventIndex::new(|name| if name.ends_with(":one") { Some(name.len()) } else { None });
 
         let kinds: Vec<_> = Merge::new(trace.layers(), 0).map(|merged| index.kind(&merged)).collect();
 

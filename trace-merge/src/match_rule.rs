@@ -109,6 +109,7 @@ type Key = Vec<KeyPart>;
 enum KeyPart {
     Integer(i128),
     Text(Vec<u8>),
+    Array(Vec<KeyPart>),
 }
 
 impl From<Value<'_>> for KeyPart {
@@ -117,6 +118,7 @@ impl From<Value<'_>> for KeyPart {
             Value::Unsigned(value) => Self::Integer(value.into()),
             Value::Signed(value) => Self::Integer(value.into()),
             Value::Text(text) => Self::Text(text.into()),
+            Value::Array(elements) => Self::Array(elements.iter().map(Self::from).collect()),
         }
     }
 }

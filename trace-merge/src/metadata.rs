@@ -10,7 +10,7 @@
 
 use crate::clock::Clock;
 use crate::session::{Host, LayerKind, Process};
-use shared_ring::event::{EventDescription, FieldDescription, FieldType};
+use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer};
 use shared_ring::layout::{CTF_MAGIC, EXTENDED_ID};
 use std::fmt::Write;
 use uuid::Uuid;
@@ -135,34 +135,58 @@ fn write_event(text: &mut String, event: &EventDescription) {
     put!(text, "\nevent {{\n\tname = {};\n\tid = {};\n\tstream_id = 0;", quoted(&event.name), event.id);
     put!(text, "\tfields := struct {{");
     for field in &event.fields {
-        write_field(text, field);
+        write_field(text, event, field);
+    }
+    // What lies behind the last field, with the counts that stand in their places.
+    for field in &event.fields {
+        let (name, count) = (&field.name, count_name(event, &field.name));
+        match field.ty {
+            FieldType::Sequence(integer) => put!(text, "\t\t{} _{name}[_{count}];", integer_type(integer, field.hex)),
+            FieldType::Text => put!(text, "\t\ttext8 _{name}[_{count}];"),
+            _ => {}
+        }
     }
     put!(text, "\t}};\n}};");
 }
 
-fn write_field(text: &mut String, field: &FieldDescription) {
-    let name = &field.name;
+/// The name of the element count of field `name`, unlike that of any field.
+fn count_name(event: &EventDescription, name: &str) -> String {
+    let mut count = format!("{name}_length");
+    while event.fields.iter().any(|field| field.name == count) {
+        count.push('_');
+    }
+    count
+}
+
+const fn integer_type(integer: Integer, hex: bool) -> &'static str {
     // Hexadecimal is shown of the bits, whatever the sign.
-    let kind = match (field.ty, field.hex) {
-        (FieldType::U8, false) => "u8",
-        (FieldType::U16, false) => "u16",
-        (FieldType::U32, false) => "u32",
-        (FieldType::U64, false) => "u64",
-        (FieldType::I8, false) => "i8",
-        (FieldType::I16, false) => "i16",
-        (FieldType::I32, false) => "i32",
-        (FieldType::I64, false) => "i64",
-        (FieldType::U8 | FieldType::I8, true) => "hex8",
-        (FieldType::U16 | FieldType::I16, true) => "hex16",
-        (FieldType::U32 | FieldType::I32, true) => "hex32",
-        (FieldType::U64 | FieldType::I64, true) => "hex64",
-        (FieldType::CharArray(length), _) => {
-            put!(text, "\t\ttext8 _{name}[{length}];");
-            return;
+    match (integer, hex) {
+        (Integer::U8, false) => "u8",
+        (Integer::U16, false) => "u16",
+        (Integer::U32, false) => "u32",
+        (Integer::U64, false) => "u64",
+        (Integer::I8, false) => "i8",
+        (Integer::I16, false) => "i16",
+        (Integer::I32, false) => "i32",
+        (Integer::I64, false) => "i64",
+        (Integer::U8 | Integer::I8, true) => "hex8",
+        (Integer::U16 | Integer::I16, true) => "hex16",
+        (Integer::U32 | Integer::I32, true) => "hex32",
+        (Integer::U64 | Integer::I64, true) => "hex64",
+    }
+}
+
+fn write_field(text: &mut String, event: &EventDescription, field: &FieldDescription) {
+    let name = &field.name;
+    match (field.ty, field.ty.integer()) {
+        (_, Some(integer)) => put!(text, "\t\t{} _{name};", integer_type(integer, field.hex)),
+        (FieldType::CharArray(length), _) => put!(text, "\t\ttext8 _{name}[{length}];"),
+        (FieldType::Array(integer, length), _) => {
+            put!(text, "\t\t{} _{name}[{length}];", integer_type(integer, field.hex));
         }
-        (FieldType::String, _) => "string",
-    };
-    put!(text, "\t\t{kind} _{name};");
+        (FieldType::Sequence(_) | FieldType::Text, _) => put!(text, "\t\tu16 _{};", count_name(event, name)),
+        _ => put!(text, "\t\tstring _{name};"),
+    }
 }
 
 /// `value` as a TSDL string literal on one line.
@@ -215,6 +239,28 @@ mod tests {
 
         assert!(text.contains("freq = 2000000000;"), "{text}");
         assert!(text.contains("offset_s = 1699999999;\n\toffset = 1999999000;\n\tabsolute = true;"), "{text}");
+    }
+
+    #[test]
+    fn elements_behind_the_last_field_are_described_by_their_counts() {
+        let field = |name: &str, ty| FieldDescription { name: name.into(), ty, hex: false };
+        let event = EventDescription {
+            id: 1,
+            class: 0,
+            name: "test:event".into(),
+            fields: vec![
+                field("name", FieldType::Text),
+                field("name_length", FieldType::U8),
+                field("values", FieldType::Sequence(Integer::I32)),
+                field("mac", FieldType::Array(Integer::U8, 6)),
+            ],
+        };
+
+        let text = tsdl(&trace(), &[event]);
+
+        let expected = "\tfields := struct {\n\t\tu16 _name_length_;\n\t\tu8 _name_length;\n\t\tu16 _values_length;\n\
+                        \t\tu8 _mac[6];\n\t\ttext8 _name[_name_length_];\n\t\ti32 _values[_values_length];\n\t};\n";
+        assert!(text.contains(expected), "{text}");
     }
 
     #[test]

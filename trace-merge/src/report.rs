@@ -3,6 +3,9 @@
 
 pub mod distribution;
 pub mod exits;
+pub mod flows;
+pub mod functions;
+pub mod irqs;
 pub mod locks;
 #[cfg(test)]
 pub(crate) mod scenario;
@@ -50,6 +53,15 @@ pub enum ReportError {
     /// The symbols of a kernel are in the recording and cannot be read.
     #[error("the file kallsyms of the recording cannot be read; check its permissions")]
     Symbols(#[source] io::Error),
+    /// There is no folder with the guest's files.
+    #[error("{}: cannot be opened; give the folder that holds the guest's root folder", .path.display())]
+    SymbolFolder {
+        /// What was given.
+        path: std::path::PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// The window is empty.
     #[error("--from is later than --to")]
     EmptyWindow,

@@ -1,6 +1,6 @@
 //! Decoding payloads by the event types of a layer.
 
-use shared_ring::event::{EventDescription, FieldDescription, FieldType};
+use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer};
 
 /// An event type, ready for decoding.
 #[derive(Clone, Debug)]
@@ -10,6 +10,8 @@ pub struct Schema {
     position: usize,
     /// Bytes of the payload, when no field varies.
     fixed_size: Option<usize>,
+    /// Whether a field's elements lie behind the last field.
+    has_elements_behind: bool,
 }
 
 /// The value of a field.
@@ -21,6 +23,47 @@ pub enum Value<'a> {
     Signed(i64),
     /// Text up to its NUL byte; not necessarily UTF-8.
     Text(&'a [u8]),
+    /// Integers.
+    Array(Elements<'a>),
+}
+
+/// The integers of an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elements<'a> {
+    bytes: &'a [u8],
+    integer: Integer,
+    hex: bool,
+}
+
+impl<'a> Elements<'a> {
+    /// Number of elements.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.bytes.len() / self.integer.size()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The elements: [`Value::Unsigned`] or [`Value::Signed`].
+    pub fn iter(&self) -> impl Iterator<Item = Value<'a>> + use<'a> {
+        let Self { bytes, integer, hex } = *self;
+        bytes.chunks_exact(integer.size()).map(move |bytes| integer_value(bytes, integer, hex))
+    }
+
+    /// Element `index` as its bits say; `None` when there is none.
+    #[must_use]
+    pub fn get(&self, index: usize) -> Option<u64> {
+        let size = self.integer.size();
+        self.bytes.get(index * size..(index + 1) * size).map(unsigned)
+    }
+}
+
+fn integer_value<'a>(bytes: &[u8], integer: Integer, hex: bool) -> Value<'a> {
+    if integer.is_signed() && !hex { Value::Signed(signed(bytes)) } else { Value::Unsigned(unsigned(bytes)) }
 }
 
 /// Where an integer field lies in every payload of its event type.
@@ -45,7 +88,8 @@ impl Schema {
     #[must_use]
     pub fn new(description: EventDescription) -> Self {
         let fixed_size = description.fields.iter().map(|field| field.ty.fixed_size()).sum();
-        Self { description, position: 0, fixed_size }
+        let has_elements_behind = description.fields.iter().any(|field| field.ty.element_behind().is_some());
+        Self { description, position: 0, fixed_size, has_elements_behind }
     }
 
     /// What the event type is.
@@ -79,21 +123,26 @@ impl Schema {
     /// The fields of `payload` with their values; ends early where the payload does.
     #[must_use]
     pub fn fields<'a>(&'a self, payload: &'a [u8]) -> Fields<'a> {
-        Fields { fields: self.description.fields.iter(), payload }
+        // Without elements behind the last field nobody looks for them.
+        let behind = if self.has_elements_behind {
+            self.description.place_of_elements(payload).map_or(&[][..], |(at, _)| &payload[at..])
+        } else {
+            &[]
+        };
+        Fields { fields: self.description.fields.iter(), payload, behind }
     }
 
-    /// Where the integer field `name` lies; `None` when there is none, or when a field before it varies.
+    /// Where the integer field `name` lies; `None` when there is none, or when a field before it varies
+    /// in its place.
     #[must_use]
     pub fn integer(&self, name: &str) -> Option<IntegerField> {
         let mut offset = 0;
         for field in &self.description.fields {
-            let size = field.ty.fixed_size()?;
             if field.name == name {
-                let signed = matches!(field.ty, FieldType::I8 | FieldType::I16 | FieldType::I32 | FieldType::I64);
-                let integer = !matches!(field.ty, FieldType::CharArray(_) | FieldType::String);
-                return integer.then_some(IntegerField { offset, size, signed });
+                let integer = field.ty.integer()?;
+                return Some(IntegerField { offset, size: integer.size(), signed: integer.is_signed() });
             }
-            offset += size;
+            offset += field.ty.size_in_place()?;
         }
         None
     }
@@ -104,6 +153,8 @@ impl Schema {
 pub struct Fields<'a> {
     fields: std::slice::Iter<'a, FieldDescription>,
     payload: &'a [u8],
+    /// Elements of the fields to come.
+    behind: &'a [u8],
 }
 
 impl<'a> Iterator for Fields<'a> {
@@ -111,21 +162,22 @@ impl<'a> Iterator for Fields<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let field = self.fields.next()?;
-        let size = match field.ty.fixed_size() {
+        let size = match field.ty.size_in_place() {
             Some(size) => size,
             None => self.payload.iter().position(|&byte| byte == 0)? + 1,
         };
-        let (bytes, rest) = self.payload.split_at_checked(size)?;
+        let (mut bytes, rest) = self.payload.split_at_checked(size)?;
         self.payload = rest;
-        let value = match field.ty {
-            FieldType::U8 | FieldType::U16 | FieldType::U32 | FieldType::U64 => Value::Unsigned(unsigned(bytes)),
-            FieldType::I8 | FieldType::I16 | FieldType::I32 | FieldType::I64 if field.hex => {
-                Value::Unsigned(unsigned(bytes))
+        if let (Some(element), &[low, high]) = (field.ty.element_behind(), bytes) {
+            (bytes, self.behind) =
+                self.behind.split_at_checked(element * usize::from(u16::from_le_bytes([low, high])))?;
+        }
+        let value = match (field.ty, field.ty.integer()) {
+            (_, Some(integer)) => integer_value(bytes, integer, field.hex),
+            (FieldType::Array(integer, _) | FieldType::Sequence(integer), _) => {
+                Value::Array(Elements { bytes, integer, hex: field.hex })
             }
-            FieldType::I8 | FieldType::I16 | FieldType::I32 | FieldType::I64 => Value::Signed(signed(bytes)),
-            FieldType::CharArray(_) | FieldType::String => {
-                Value::Text(bytes.split(|&byte| byte == 0).next().unwrap_or(bytes))
-            }
+            _ => Value::Text(bytes.split(|&byte| byte == 0).next().unwrap_or(bytes)),
         };
         Some((field, value))
     }
@@ -222,6 +274,30 @@ mod tests {
         ];
         assert!(schema.accepts(&payload));
         assert_eq!(values(&schema, &payload), expected);
+    }
+
+    #[test]
+    fn arrays_and_elements_behind_the_last_field_are_decoded() {
+        let schema = schema(&[
+            ("name", FieldType::Text, false),
+            ("values", FieldType::Sequence(Integer::I16), false),
+            ("args", FieldType::Array(Integer::U16, 2), true),
+            ("last", FieldType::U8, false),
+        ]);
+        let payload = b"\x03\0\x02\0\x01\0\xff\xff\x09ab\0\xff\xff\x05\0";
+
+        let values = values(&schema, payload);
+        let elements = |value: &Value<'_>| match value {
+            Value::Array(elements) => elements.iter().map(|value| format!("{value:?}")).collect::<Vec<_>>(),
+            _ => vec![],
+        };
+
+        assert!(schema.accepts(payload) && !schema.accepts(&payload[..15]));
+        assert_eq!(values[0], Value::Text(b"ab"));
+        assert_eq!(elements(&values[1]), ["Signed(-1)", "Signed(5)"]);
+        assert_eq!(elements(&values[2]), ["Unsigned(1)", "Unsigned(65535)"]);
+        assert_eq!(values[3], Value::Unsigned(9));
+        assert_eq!(schema.integer("last").unwrap().read(payload), Some(9));
     }
 
     #[test]

@@ -260,7 +260,7 @@ impl<'m> Reader<'m> {
         let mut origins = Vec::with_capacity(streams.len());
         for (source, (layer, stream)) in streams.iter().enumerate() {
             origins.push(origin(model, layer, stream.description.cpu_id));
-            for gap in gaps::gaps(layer.description.kind, stream) {
+            for gap in gaps::gaps(stream) {
                 edges.push(Reverse(Edge { time: gap.begin, begins: true, source }));
                 edges.push(Reverse(Edge { time: gap.end, begins: false, source }));
             }

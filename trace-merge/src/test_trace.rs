@@ -4,7 +4,7 @@ use crate::reader::Trace;
 use crate::session::tests::session;
 use crate::session::{LayerKind, Process, Session, Vm};
 use crate::writer::{LayerWriter, NewLayer};
-use shared_ring::event::{EventDescription, FieldDescription, FieldType};
+use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer};
 use std::collections::BTreeMap;
 use tempfile::TempDir;
 
@@ -17,6 +17,10 @@ pub(crate) enum Field {
     Hex(u64),
     /// A NUL-terminated text.
     Text(&'static str),
+    /// The six arguments of a system call, of which these are not 0.
+    Arguments([u64; 2]),
+    /// A sequence of addresses.
+    Stack(&'static [u64]),
 }
 
 impl Field {
@@ -25,16 +29,27 @@ impl Field {
             Self::Number(_) => FieldType::I64,
             Self::Hex(_) => FieldType::U64,
             Self::Text(_) => FieldType::String,
+            Self::Arguments(_) => FieldType::Array(Integer::U64, 6),
+            Self::Stack(_) => FieldType::Sequence(Integer::U64),
         }
     }
 
-    fn put(self, payload: &mut Vec<u8>) {
+    /// Writes it in its place in `payload`, and what follows after the last field to `behind`.
+    fn put(self, payload: &mut Vec<u8>, behind: &mut Vec<u8>) {
         match self {
+            Self::Stack(addresses) => {
+                payload.extend_from_slice(&u16::try_from(addresses.len()).unwrap().to_le_bytes());
+                behind.extend(addresses.iter().flat_map(|address| address.to_le_bytes()));
+            }
             Self::Number(number) => payload.extend_from_slice(&number.to_le_bytes()),
             Self::Hex(number) => payload.extend_from_slice(&number.to_le_bytes()),
             Self::Text(text) => {
                 payload.extend_from_slice(text.as_bytes());
                 payload.push(0);
+            }
+            Self::Arguments(arguments) => {
+                let all = arguments.into_iter().chain(std::iter::repeat(0)).take(6);
+                payload.extend(all.flat_map(u64::to_le_bytes));
             }
         }
     }
@@ -62,11 +77,6 @@ impl TestTrace {
     pub(crate) fn new() -> Self {
         let vm = Vm { name: "vm0".into(), vcpus: 2, vcpu_threads: vec![100, 101], ..Vm::default() };
         Self { session: Session { vms: vec![vm], ..session() }, records: Vec::new(), losses: Vec::new() }
-    }
-
-    /// What `session.json` will say, to be changed.
-    pub(crate) const fn session(&mut self) -> &mut Session {
-        &mut self.session
     }
 
     /// Adds a record.
@@ -147,8 +157,9 @@ impl TestTrace {
                 layer.add_events(&events[events.len() - 1..]).unwrap();
                 id
             });
-            let mut payload = Vec::new();
-            record.fields.iter().for_each(|(_, value)| value.put(&mut payload));
+            let (mut payload, mut behind) = (Vec::new(), Vec::new());
+            record.fields.iter().for_each(|(_, value)| value.put(&mut payload, &mut behind));
+            payload.extend(behind);
             layer.record(record.cpu, record.time, id, &payload).unwrap();
             for &(_, _, cpu, count) in self.losses.iter().filter(|loss| loss.0 == index + 1 && loss.1 == kind) {
                 layer.add_lost(cpu, count);

@@ -4,6 +4,7 @@
 use cpio::newc;
 use std::io;
 use std::path::{Path, PathBuf};
+use strata_kmod::module_file::{ModuleEvents, ModuleFileError};
 use thiserror::Error;
 
 /// The first program, compiled by the build script.
@@ -25,6 +26,15 @@ pub enum AgentError {
     /// The file is not the agent's kernel module.
     #[error("'{}' is not strata's kernel module: build it with `strata agent build --kernel-headers DIR`", .0.display())]
     NotTheModule(PathBuf),
+    /// It is the module, but not one whose events can be read.
+    #[error("'{}' cannot be used: build it anew with `strata agent build --kernel-headers DIR`", module.display())]
+    Events {
+        /// The module's file.
+        module: PathBuf,
+        /// Why.
+        #[source]
+        source: ModuleFileError,
+    },
     /// It was built for another kernel.
     #[error(
         "the agent '{}' is built for kernel {built_for}, but '{}' is kernel {release}: build the agent for that kernel \
@@ -68,6 +78,15 @@ pub fn check_module(module: &Path, module_bytes: &[u8], kernel: &Path, kernel_by
 /// It is something else.
 pub fn check_is_module(module: &Path, module_bytes: &[u8]) -> Result<(), AgentError> {
     release_of(module, module_bytes).map(drop)
+}
+
+/// The events that the file `module` (with content `bytes`) records, if it is the agent's kernel module.
+///
+/// # Errors
+/// It is something else, or damaged.
+pub fn events(module: &Path, bytes: &[u8]) -> Result<ModuleEvents, AgentError> {
+    check_is_module(module, bytes)?;
+    ModuleEvents::read(bytes).map_err(|source| AgentError::Events { module: module.to_path_buf(), source })
 }
 
 fn release_of(module: &Path, module_bytes: &[u8]) -> Result<String, AgentError> {
@@ -195,6 +214,13 @@ pub(crate) mod tests {
 
         assert!(check(b"text", &bzimage(b"6.1.0 ")).unwrap_err().contains("'a.ko' is not strata's kernel module"));
         assert!(check(&other, &bzimage(b"6.1.0 ")).unwrap_err().contains("is not strata's kernel module"));
+    }
+
+    #[test]
+    fn module_of_a_version_without_descriptors_is_refused() {
+        let error = events(Path::new("a.ko"), &agent()).unwrap_err();
+
+        assert!(matches!(error, AgentError::Events { source: ModuleFileError::NoEvents, .. }));
     }
 
     #[test]

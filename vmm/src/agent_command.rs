@@ -11,7 +11,7 @@ use thiserror::Error;
 /// Names the folder with the agent's sources.
 const SOURCES_VARIABLE: &str = "STRATA_AGENT_SOURCES";
 /// Where the sources lie from the folder of the program, when strata is installed below another prefix than `/usr`.
-const BESIDE_PROGRAM: &str = "../share/strata/agent";
+const BESIDE_PROGRAM: &str = "../lib/strata/agent";
 /// How an initrd begins: plain archives, and what the kernel can decompress.
 const INITRD_MAGICS: [&[u8]; 9] = [
     b"070701",
@@ -57,6 +57,10 @@ pub struct BuildArgs {
     /// The kernel that the headers have to be of: its release, or its image
     #[arg(long, value_name = "RELEASE|FILE")]
     pub kernel: Option<String>,
+    /// The kernel's BTF, raw or in an ELF file [default: where the kernel keeps it]; without it, events whose headers look
+    /// into private structures are left out
+    #[arg(long, value_name = "FILE")]
+    pub btf: Option<PathBuf>,
     /// Module to write
     #[arg(long, value_name = "FILE", default_value = "strata.ko")]
     pub out: PathBuf,
@@ -146,13 +150,18 @@ fn build(args: &BuildArgs) -> Result<String, AgentCommandError> {
         sources: &sources,
         kernel_headers: &args.kernel_headers,
         release: wanted.as_deref(),
+        btf: args.btf.as_deref(),
         work: work.path(),
         out: &args.out,
     })?;
     Ok(format!(
-        "{} for kernel {}; next: strata run --kernel FILE --agent {} --trace DIR\n",
+        "{} for kernel {}, {} events ({} more are missing: strata events --list guest --agent {}); next: strata run \
+         --kernel FILE --agent {} --trace DIR\n",
         args.out.display(),
         built.release,
+        built.events.events.len(),
+        built.events.missing.len(),
+        args.out.display(),
         args.out.display()
     ))
 }

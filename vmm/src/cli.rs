@@ -3,10 +3,12 @@
 use crate::agent_command::AgentArgs;
 use crate::control::protocol::{Mode, Request};
 use crate::machine::DiskConfig;
-use crate::run::{Agent, KERNEL_RINGS, RunRequest};
-use crate::tracing::selection;
+use crate::run::{Agent, KERNEL_RINGS, PROCESS_SLOTS, RunRequest};
+use crate::tracing::selection::{self, Layer};
 use clap::{Args, Parser, Subcommand};
-use shared_ring::layout::{Geometry, MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_SIZE, MIN_SUB_BUFFERS};
+use shared_ring::layout::{
+    Geometry, MAX_PROCESS_SLOTS, MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_SIZE, MIN_SUB_BUFFERS,
+};
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,6 +16,9 @@ use trace_merge::events::parse_seconds;
 use trace_merge::match_rule::MatchRule;
 use trace_merge::report::ReportOptions;
 use trace_merge::session::{LayerKind, is_vm_name};
+
+/// Longest delay of a slow disk, ms: a guest gives up a request after 30 s.
+const MAX_DELAY_MS: u64 = 10_000;
 
 /// Runs virtual machines and traces every layer of them on one clock.
 #[derive(Debug, Parser)]
@@ -41,9 +46,9 @@ pub enum Command {
     Run(RunArgs),
     /// List the records of a trace, all layers in time order
     Events(EventsArgs),
-    /// Report on a trace: a summary, or where the time of its tasks and vCPUs went
+    /// Report on a trace: a summary, where time went, or what tasks, locks, interrupts and disks did
     Report(ReportArgs),
-    /// Check a trace: guest records lie inside their vCPU's time in the guest, streams are in order
+    /// Check a trace: causality between its layers, order, pairs of events, counts of losses
     Check(ReadArgs),
     /// Make one trace of several: of VMs on one host, or of two hosts by matched events
     Merge(MergeArgs),
@@ -95,7 +100,8 @@ pub struct RunArgs {
     /// Put nothing into the guest
     #[arg(long, conflicts_with = "agent")]
     pub no_agent: bool,
-    /// Events to record: globs LAYER:GROUP:EVENT (layers host, vmm, guest, user), '!' takes away
+    /// Events to record: globs LAYER:GROUP:EVENT (layers host, vmm, guest, user; `strata events --list` names events),
+    /// '!' takes away; presets minimal, default, io, net, all
     #[arg(long, value_name = "GLOBS", default_value = selection::DEFAULT, requires = "trace")]
     pub events: String,
     /// What happens when a ring is full: discard drops new records and counts them, flight-recorder overwrites the
@@ -108,6 +114,9 @@ pub struct RunArgs {
     /// Sub-buffers of each of the guest kernel's rings: a power of two, 2 to 256
     #[arg(long, value_name = "N", default_value_t = KERNEL_RINGS.1, value_parser = parse_sub_buffers, requires = "trace")]
     pub sub_buffers: u32,
+    /// Processes of the guest that can record at the same time, up to 512; each takes 1 MiB for each vCPU while it does
+    #[arg(long, value_name = "N", default_value_t = PROCESS_SLOTS, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_PROCESS_SLOTS)), requires = "trace")]
+    pub process_slots: u32,
     /// Name of the VM in the trace
     #[arg(long, value_name = "NAME", default_value = "vm0", value_parser = parse_vm_name)]
     pub name: String,
@@ -124,6 +133,7 @@ impl From<RunArgs> for RunRequest {
         let geometry = Geometry::new(args.sub_buffer_size, args.sub_buffers).expect("arguments make a geometry");
         Self {
             geometry,
+            process_slots: args.process_slots,
             mode: args.mode.into(),
             name: args.name,
             kernel: args.kernel,
@@ -153,7 +163,8 @@ pub struct PsArgs {
     strata ctl vm0 status\n  \
     strata ctl vm0 snapshot before-the-crash\n  \
     strata ctl vm0 session create io --events 'guest:block:*' --trace io-trace\n  \
-    strata ctl vm0 session start io")]
+    strata ctl vm0 session start io\n  \
+    strata ctl vm0 session events main 'default,guest:net:*'")]
 pub struct CtlArgs {
     /// Name of the VM, or process id as `strata ps` shows it
     pub vm: String,
@@ -222,6 +233,13 @@ pub enum SessionCommand {
         /// Name of the session
         name: String,
     },
+    /// Record other events of the guest from now on; takes effect at once, without leaving the guest
+    Events {
+        /// Name of the session; 'main' is the one that the VM was started with
+        name: String,
+        /// Globs or presets, as for `strata run --events`; terms of other layers have no effect
+        events: String,
+    },
     /// End a session and complete its recording
     Destroy {
         /// Name of the session
@@ -247,6 +265,7 @@ impl CtlCommand {
             }
             Self::Session(SessionCommand::Start { name }) => Request::SessionStart { name },
             Self::Session(SessionCommand::Stop { name }) => Request::SessionStop { name },
+            Self::Session(SessionCommand::Events { name, events }) => Request::SessionEvents { name, events },
             Self::Session(SessionCommand::Destroy { name }) => Request::SessionDestroy { name },
         })
     }
@@ -270,10 +289,18 @@ pub struct RecoverArgs {
     strata events trace | less\n  \
     strata events trace --layer guest-kernel --layer host-kernel --from 0.2 --to 0.25\n  \
     strata events trace --json | jq 'select(.event == \"kvm:kvm_exit\")'\n  \
-    strata events trace --layer guest-kernel --count")]
+    strata events trace --layer guest-kernel --count\n  \
+    strata events --list guest --agent strata.ko")]
 pub struct EventsArgs {
     /// Trace folder
-    pub trace: PathBuf,
+    #[arg(required_unless_present = "list")]
+    pub trace: Option<PathBuf>,
+    /// In place of a trace's records, the events that can be recorded of a layer: host, vmm, guest (needs --agent) or user
+    #[arg(long, value_name = "LAYER", conflicts_with_all = ["trace", "layers", "from", "to", "utc"])]
+    pub list: Option<Layer>,
+    /// Kernel module whose events are listed
+    #[arg(long, value_name = "FILE", requires = "list")]
+    pub agent: Option<PathBuf>,
     /// Only this layer: host-kernel, vmm, guest-kernel or guest-user. May be repeated
     #[arg(long = "layer", value_name = "LAYER")]
     pub layers: Vec<LayerKind>,
@@ -304,7 +331,8 @@ pub struct EventsArgs {
     Examples:\n  \
     strata report trace\n  \
     strata report tasks trace --from 1.5 --to 2.5\n  \
-    strata report exits trace --json"
+    strata report exits trace --json\n  \
+    strata report flows trace"
 )]
 pub struct ReportArgs {
     /// What is reported
@@ -354,8 +382,26 @@ pub enum ReportCommand {
     Wakeups(WindowArgs),
     /// System calls of each guest process: count, time, errors, page faults inside
     Syscalls(WindowArgs),
+    /// Requests of virtio disks through every layer, and the time of each step
+    Flows(WindowArgs),
+    /// Where processor time went, by function, from samples
+    Functions(FunctionsArgs),
+    /// Interrupts handled, by CPU, and the delivery of those that KVM injects
+    Irqs(WindowArgs),
     /// Waiting for locks of the guest's kernel, by lock and call site, and for futexes
     Locks(WindowArgs),
+}
+
+/// Arguments of `strata report functions`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strata report functions trace --symbols /srv/guest-root")]
+pub struct FunctionsArgs {
+    /// What every report on a part of a trace takes.
+    #[command(flatten)]
+    pub window: WindowArgs,
+    /// Folder that holds the guest's root folder: its programs and libraries give their functions' names
+    #[arg(long, value_name = "DIR")]
+    pub symbols: Option<PathBuf>,
 }
 
 /// Arguments of a report on a part of a trace.
@@ -455,11 +501,30 @@ fn parse_sub_buffers(text: &str) -> Result<u32, String> {
 }
 
 fn parse_disk(text: &str) -> Result<DiskConfig, String> {
-    let (path, read_only) = text.strip_suffix(",ro").map_or((text, false), |path| (path, true));
-    if path.is_empty() {
+    let mut disk = DiskConfig { path: text.into(), read_only: false, delay: Duration::ZERO };
+    let mut rest = text;
+    // Options from the end, so that a comma in the name of a file is none.
+    while let Some((path, option)) = rest.rsplit_once(',') {
+        match option.split_once('=') {
+            None if option == "ro" => disk.read_only = true,
+            Some(("delay", delay)) => disk.delay = parse_delay(delay)?,
+            _ => break,
+        }
+        rest = path;
+    }
+    if rest.is_empty() {
         return Err("a disk needs a file: --disk FILE or --disk FILE,ro".into());
     }
-    Ok(DiskConfig { path: path.into(), read_only })
+    disk.path = rest.into();
+    Ok(disk)
+}
+
+/// The delay of a slow disk: a number of milliseconds, such as `5ms`.
+fn parse_delay(text: &str) -> Result<Duration, String> {
+    let ms = text.strip_suffix("ms").and_then(|number| number.parse().ok()).filter(|ms| *ms <= MAX_DELAY_MS);
+    let refusal =
+        || format!("'{text}' is no delay of a disk: write milliseconds, up to {MAX_DELAY_MS}, as in 'delay=5ms'");
+    ms.map(Duration::from_millis).ok_or_else(refusal)
 }
 
 fn parse_vm_name(text: &str) -> Result<String, String> {
@@ -510,9 +575,19 @@ mod tests {
     }
 
     #[test]
-    fn disk_may_be_read_only() {
-        assert_eq!(parse_disk("a.img,ro"), Ok(DiskConfig { path: "a.img".into(), read_only: true }));
-        assert_eq!(parse_disk("a.img"), Ok(DiskConfig { path: "a.img".into(), read_only: false }));
+    fn disk_may_be_read_only_and_slow() {
+        let disk = |path: &str, read_only, ms| {
+            Ok(DiskConfig { path: path.into(), read_only, delay: Duration::from_millis(ms) })
+        };
+
+        assert_eq!(parse_disk("a.img"), disk("a.img", false, 0));
+        assert_eq!(parse_disk("a.img,ro"), disk("a.img", true, 0));
+        assert_eq!(parse_disk("a.img,delay=5ms"), disk("a.img", false, 5));
+        assert_eq!(parse_disk("a,b.img,delay=20ms,ro"), disk("a,b.img", true, 20));
+        assert_eq!(parse_disk("a,b"), disk("a,b", false, 0));
+        assert!(parse_disk(",ro").is_err());
+        assert!(parse_disk("a.img,delay=5").unwrap_err().contains("'delay=5ms'"));
+        assert!(parse_disk("a.img,delay=99999999ms").is_err());
     }
 
     #[test]

@@ -19,6 +19,10 @@ struct Arguments {
     /// Refuse headers that are not those of this kernel
     #[arg(long, value_name = "RELEASE")]
     kernel: Option<String>,
+    /// The kernel's BTF, raw or in an ELF file [default: where the kernel keeps it]; without it, events whose headers look
+    /// into private structures are left out
+    #[arg(long, value_name = "FILE")]
+    btf: Option<PathBuf>,
     /// Folder with the module's sources
     #[arg(long, value_name = "DIR", default_value = INSTALLED)]
     sources: PathBuf,
@@ -47,9 +51,11 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         sources: &arguments.sources,
         kernel_headers: &arguments.kernel_headers,
         release: arguments.kernel.as_deref(),
+        btf: arguments.btf.as_deref(),
         work,
         out: &arguments.out,
     })?;
-    println!("{} for kernel {}", arguments.out.display(), built.release);
+    let (events, missing) = (built.events.events.len(), built.events.missing.len());
+    println!("{} for kernel {}: {events} events, {missing} missing", arguments.out.display(), built.release);
     Ok(())
 }

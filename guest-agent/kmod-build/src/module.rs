@@ -7,14 +7,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use object::{Object, ObjectSection};
+use strata_kmod::module_file::{ModuleEvents, ModuleFileError};
 
 use crate::headers::{self, HeadersError};
+use crate::private_types::{Btf, BtfError};
 use crate::sources::{self, NotSources, SourcesError};
+use crate::tracepoint_units::{self, LeftOut, UnitsError};
 
 /// The module's file name, and its name.
 const MODULE: &str = "strata.ko";
 /// What `make` wrote, in the working folder.
 const LOG: &str = "build.log";
+/// What trying the kernel's trace headers wrote, in the working folder.
+const UNITS_LOG: &str = "units.log";
 /// Lines of the log that an error shows.
 const SHOWN_LINES: usize = 8;
 
@@ -52,6 +57,15 @@ pub enum KmodBuildError {
         /// The compiler.
         compiler: String,
     },
+    /// The kernel's BTF cannot be used.
+    #[error(transparent)]
+    Btf(#[from] BtfError),
+    /// The kernel's trace headers cannot be used.
+    #[error(transparent)]
+    Units(#[from] UnitsError),
+    /// The finished module does not tell its events.
+    #[error("the module that was built cannot be used")]
+    Events(#[from] ModuleFileError),
     /// Sources could not be copied.
     #[error(transparent)]
     Sources(#[from] SourcesError),
@@ -107,6 +121,8 @@ pub struct Request<'a> {
     pub kernel_headers: &'a Path,
     /// The kernel release that the headers must be of; `None` takes what they are of.
     pub release: Option<&'a str>,
+    /// A file with the kernel's BTF, raw or in an ELF file; `None` looks where kernels keep it.
+    pub btf: Option<&'a Path>,
     /// A folder for intermediate files. A build in the folder of an earlier one repeats only what it must.
     pub work: &'a Path,
     /// The module to write.
@@ -114,12 +130,16 @@ pub struct Request<'a> {
 }
 
 /// A module that was built.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Built {
     /// The kernel release that it is for.
     pub release: String,
     /// What the build wrote.
     pub log: PathBuf,
+    /// What the module records, and what of the kernel it does not.
+    pub events: ModuleEvents,
+    /// Trace headers that are not in it.
+    pub left_out: Vec<LeftOut>,
 }
 
 /// Builds the module, checks that objtool has nothing to say and that it is for the kernel it should be for, and writes
@@ -146,6 +166,11 @@ pub fn build(request: &Request<'_>) -> Result<Built, KmodBuildError> {
     }
     sources::mirror(request.sources, request.work, |_| true)?;
     let work = fs::canonicalize(request.work).map_err(file_error(request.work))?;
+    // without pahole a build has fewer events, unless it was asked for these
+    let found = || find_btf(&kernel_headers, &release).filter(|_| is_installed("pahole"));
+    let btf = request.btf.map(Path::to_path_buf).or_else(found);
+    let btf = btf.map(|file| Btf::open(&file, &work.join("btf"))).transpose()?;
+    let units = tracepoint_units::make(&kernel_headers, &work, btf.as_ref(), &work.join(UNITS_LOG))?;
     let log = make(&kernel_headers, &work)?;
     if let Some(complaint) = objtool_complaint(&log) {
         return Err(KmodBuildError::Objtool(complaint.to_owned()));
@@ -164,8 +189,20 @@ pub fn build(request: &Request<'_>) -> Result<Built, KmodBuildError> {
             return Err(KmodBuildError::Vermagic { folder: request.kernel_headers.to_path_buf(), release, built_for });
         }
     }
+    let events = ModuleEvents::read(&module)?;
     fs::rename(&partial, request.out).map_err(file_error(request.out))?;
-    Ok(Built { release, log: work.join(LOG) })
+    Ok(Built { release, log: work.join(LOG), events, left_out: units.left_out() })
+}
+
+/// Where the BTF of the kernel `release` may be: beside its headers, with its debug information, or in the running kernel.
+fn find_btf(kernel_headers: &Path, release: &str) -> Option<PathBuf> {
+    let running = fs::read_to_string("/proc/sys/kernel/osrelease").is_ok_and(|running| running.trim() == release);
+    let candidates = [
+        Some(kernel_headers.join("vmlinux")),
+        Some(PathBuf::from(format!("/usr/lib/debug/boot/vmlinux-{release}"))),
+        running.then(|| PathBuf::from("/sys/kernel/btf/vmlinux")),
+    ];
+    candidates.into_iter().flatten().find(|path| path.exists())
 }
 
 fn file_error(path: &Path) -> impl FnOnce(io::Error) -> KmodBuildError + use<> {
@@ -218,7 +255,7 @@ fn is_installed(program: &str) -> bool {
 }
 
 /// Of a failed build's output, the lines that name an error; the last lines when none does.
-fn telling_lines(log: &str) -> String {
+pub(crate) fn telling_lines(log: &str) -> String {
     let lines: Vec<&str> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let errors = ["error:", "ERROR:", "not found", "No such file"];
     let telling: Vec<&str> =
@@ -267,7 +304,7 @@ mod tests {
     fn build_in(sources: &Path, headers: &Path, release: Option<&str>) -> (tempfile::TempDir, KmodBuildError) {
         let work = tempfile::tempdir().unwrap();
         let out = work.path().join("out.ko");
-        let request = Request { sources, kernel_headers: headers, release, work: work.path(), out: &out };
+        let request = Request { sources, kernel_headers: headers, release, btf: None, work: work.path(), out: &out };
         let error = build(&request).unwrap_err();
         assert!(!out.exists());
         (work, error)
@@ -306,17 +343,22 @@ mod tests {
     #[test]
     fn failure_of_make_tells_its_error() {
         let (sources, headers) = inputs();
-        fs::write(headers.path().join("Makefile"), "modules:\n\t@echo 'x.c:1: error: wrong'; echo noise; false\n")
+        fs::write(headers.path().join("Makefile"), ".DEFAULT:\n\t@echo 'x.c:1: error: wrong'; echo noise; false\n")
             .unwrap();
+        fs::write(headers.path().join("Module.symvers"), "").unwrap();
+        let events = headers.path().join("include/trace/events");
+        fs::create_dir_all(&events).unwrap();
+        let header = "#define TRACE_SYSTEM x\n#include <trace/define_trace.h>\n";
+        fs::write(events.join("x.h"), header).unwrap();
 
         let (work, error) = build_in(sources.path(), headers.path(), Some("6.1.0-x"));
 
         assert!(
-            matches!(&error, KmodBuildError::Failed { message, .. } if message.contains("x.c:1: error: wrong")
-            && !message.contains("noise")),
+            matches!(&error, KmodBuildError::Units(UnitsError::NothingCompiles { message })
+                if message.contains("x.c:1: error: wrong") && !message.contains("noise")),
             "{error}"
         );
-        assert!(fs::read_to_string(work.path().join(LOG)).unwrap().contains("noise"));
+        assert!(fs::read_to_string(work.path().join(UNITS_LOG)).unwrap().contains("noise"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Where packages install the sources.
-pub const INSTALLED: &str = "/usr/share/strata/agent";
+pub const INSTALLED: &str = "/usr/lib/strata/agent";
 
 /// What every sources folder holds, besides the C files.
 const REQUIRED: [&str; 3] = ["Kbuild", "rust.o_shipped", "strata_abi.h"];

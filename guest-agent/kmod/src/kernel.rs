@@ -4,6 +4,7 @@
 //! pointer; all but [`strata_reserve`] and [`strata_commit`] run in process context only.
 #![allow(unsafe_code)] // Entry points for C: raw pointers throughout.
 
+use crate::catalog::{Descriptors, RawEvent};
 use crate::recorder::{Record, Recorder};
 use crate::region::{Region, RegionError};
 use core::mem::MaybeUninit;
@@ -53,15 +54,23 @@ fn code(result: Result<(), RegionError>) -> i32 {
 /// Checks the region, writes the event registry and tells the host that the agent is alive.
 ///
 /// # Safety
-/// As for [`Region::open`]; `release` is a NUL-terminated string.
+/// As for [`Region::open`]; `release` is a NUL-terminated string; there are `count` descriptors at `events`, as for
+/// [`Descriptors::new`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn strata_attach(base: *mut u8, size: u64, release: *const u8) -> i32 {
+pub unsafe extern "C" fn strata_attach(
+    base: *mut u8,
+    size: u64,
+    release: *const u8,
+    events: *const RawEvent,
+    count: u32,
+) -> i32 {
     // SAFETY: passed on from the caller.
     let region = match unsafe { Region::open(base, size) } {
         Ok(region) => region,
         Err(error) => return error.errno(),
     };
-    let published = region.publish_catalogue();
+    // SAFETY: passed on from the caller.
+    let published = region.publish_catalogue(unsafe { Descriptors::new(events, count as usize) });
     if published.is_ok() {
         let mut length = 0;
         // SAFETY: the string ends with a NUL byte, before which every byte is readable.

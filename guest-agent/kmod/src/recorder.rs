@@ -163,11 +163,10 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::EVENTS;
     use crate::region::tests::{FIRST, host_region};
     use core::mem::offset_of;
     use shared_ring::consumer::{Consumer, Poll};
-    use shared_ring::event::EventDescription;
+    use shared_ring::event::{Event, EventDescription, Field, FieldType};
     use shared_ring::host_memory::HostMemory;
     use shared_ring::layout::{Mode, SessionSlot};
     use shared_ring::packet::{Records, read_header};
@@ -176,6 +175,8 @@ mod tests {
     use zerocopy::IntoBytes;
 
     const VCPU: u32 = 1;
+    const EVENT: Event =
+        Event { id: 7, class: 1, name: "test:vector", fields: &[Field::new("vector", FieldType::U32)] };
 
     fn open(memory: &HostMemory) -> Region {
         // SAFETY: the memory is live and page-aligned.
@@ -197,7 +198,7 @@ mod tests {
 
     fn record(recorder: &Recorder, session: usize, vectors: core::ops::Range<u32>) -> usize {
         let records = vectors.filter_map(|vector| {
-            let record = recorder.reserve(session, EVENTS[7].id, 4)?;
+            let record = recorder.reserve(session, EVENT.id, 4)?;
             // SAFETY: the payload is four bytes of the ring, this thread's own until committed.
             unsafe { record.payload().cast::<u32>().write(vector) };
             record.commit();
@@ -216,7 +217,7 @@ mod tests {
         let rings = layout.config.sessions[slot].unwrap();
         let ring = memory.part(layout.kernel_ring(slot, VCPU), rings.ring_size());
         let mut consumer = Consumer::new(ring, rings.geometry, rings.mode, VCPU);
-        let described = EventDescription::from(&EVENTS[7]);
+        let described = EventDescription::from(&EVENT);
         let (mut packet, mut vectors) = (Vec::new(), Vec::new());
         while consumer.poll_stopped(&mut packet) == Poll::Copied {
             let known = |id| (id == described.id).then_some(&described);

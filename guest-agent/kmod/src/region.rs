@@ -1,7 +1,7 @@
 //! The trace region as the guest kernel sees it: checked once, then described to the rest of the module.
 #![allow(unsafe_code)] // The region is memory of the host: raw pointers.
 
-use crate::catalog::EVENTS;
+use crate::catalog::Descriptors;
 use core::mem::offset_of;
 use shared_ring::layout::{
     ABI_VERSION, AgentState, CLOCK_ENTRY_SIZE, CLOCK_OFFSET, Geometry, MAGIC, MAX_PROCESS_SLOTS, MAX_VCPUS, Mode,
@@ -9,7 +9,7 @@ use shared_ring::layout::{
     SESSION_TABLE_OFFSET, SessionSlot, Superblock,
 };
 use shared_ring::region::Rings;
-use shared_ring::registry::{MAX_ENTRY, Registry, encode};
+use shared_ring::registry::{MAX_ENTRY, Registry};
 use shared_ring::storage::{Smp, Storage};
 
 /// Why a region cannot be used. The C shim says so in words; formatting code has no place in the kernel object.
@@ -187,27 +187,38 @@ impl Region {
         if vcpu < self.superblock.vcpus { Ok(()) } else { Err(RegionError::NoSuchVcpu) }
     }
 
-    /// Writes the catalogue to the kernel's event registry, or finds that an agent with the same one has done so.
+    /// Writes the events of `catalogue` to the kernel's event registry, or finds that an agent with the same ones has done
+    /// so.
     ///
     /// # Errors
-    /// When another catalogue is there already, or it does not fit.
-    pub fn publish_catalogue(&self) -> Result<(), RegionError> {
+    /// When another catalogue is there already, or this one does not fit.
+    pub fn publish_catalogue(&self, catalogue: Descriptors<'_>) -> Result<(), RegionError> {
         let storage = self.storage_at(self.superblock.registry_offset);
+        let mut entry = [0_u8; MAX_ENTRY];
         // SAFETY: the registry's header lies inside the region (checked by `open`).
         if unsafe { storage.load_acquire(REGISTRY_USED) } != 0 {
-            return self.compare_catalogue();
+            return self.compare_catalogue(catalogue, &mut entry);
         }
         // SAFETY: the registry lies inside the region (checked by `open`); one agent is loaded at a time.
         let registry = unsafe { Registry::new(storage, offset(self.superblock.registry_size)) };
-        if EVENTS.iter().all(|event| registry.append(event)) { Ok(()) } else { Err(RegionError::RegistryFull) }
+        for index in 0..catalogue.len() {
+            let appended = catalogue
+                .encode(index, &mut entry)
+                .and_then(|size| entry.get(..size))
+                .is_some_and(|bytes| registry.append_encoded(bytes));
+            if !appended {
+                return Err(RegionError::RegistryFull);
+            }
+        }
+        Ok(())
     }
 
-    fn compare_catalogue(&self) -> Result<(), RegionError> {
-        let mut entry = [0_u8; MAX_ENTRY];
+    fn compare_catalogue(&self, catalogue: Descriptors<'_>, entry: &mut [u8; MAX_ENTRY]) -> Result<(), RegionError> {
         let mut at = self.superblock.registry_offset + REGISTRY_HEADER_SIZE as u64;
         let end = self.superblock.registry_offset + self.superblock.registry_size;
-        for event in EVENTS {
-            let bytes = encode(event, &mut entry).and_then(|size| entry.get(..size)).ok_or(RegionError::OtherAgent)?;
+        for index in 0..catalogue.len() {
+            let bytes = catalogue.encode(index, entry).and_then(|size| entry.get(..size));
+            let bytes = bytes.ok_or(RegionError::OtherAgent)?;
             if at + bytes.len() as u64 > end {
                 return Err(RegionError::OtherAgent);
             }
@@ -314,6 +325,7 @@ pub(crate) const fn offset(value: u64) -> usize {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::catalog::tests::descriptors;
     use clock_sync::entry::Writer;
     use clock_sync::relation::Relation;
     use shared_ring::host_memory::HostMemory;
@@ -433,9 +445,9 @@ pub(crate) mod tests {
         let (memory, layout) = host_region();
         let region = open(&memory).unwrap();
 
-        let first = region.publish_catalogue();
+        let first = region.publish_catalogue(descriptors());
         let used = usize::try_from(memory.load(layout.registry)).unwrap();
-        let second = region.publish_catalogue();
+        let second = region.publish_catalogue(descriptors());
         let mut bytes = std::vec![0; used];
         memory.read(layout.registry + REGISTRY_HEADER_SIZE, &mut bytes);
         let mut events = Vec::new();
@@ -443,18 +455,18 @@ pub(crate) mod tests {
 
         assert_eq!((first, second), (Ok(()), Ok(())));
         assert_eq!(memory.load(layout.registry), used as u64);
-        assert_eq!(events, EVENTS.iter().map(Into::into).collect::<Vec<_>>());
+        assert_eq!(events.iter().map(|event| event.name.as_str()).collect::<Vec<_>>(), ["test:first", "test:second"]);
     }
 
     #[test]
     fn registry_of_another_agent_is_left_alone() {
         let (memory, layout) = host_region();
         let region = open(&memory).unwrap();
-        region.publish_catalogue().unwrap();
+        region.publish_catalogue(descriptors()).unwrap();
         let first = layout.registry + REGISTRY_HEADER_SIZE;
         memory.store(first, memory.load(first) ^ 1 << 40);
 
-        assert_eq!(region.publish_catalogue(), Err(RegionError::OtherAgent));
+        assert_eq!(region.publish_catalogue(descriptors()), Err(RegionError::OtherAgent));
     }
 
     #[test]

@@ -45,6 +45,9 @@ enum Task {
         /// The kernel's header tree: what `make -C` takes, such as /lib/modules/VERSION/build.
         #[arg(long, value_name = "DIR")]
         kernel_headers: PathBuf,
+        /// The kernel's BTF, raw or in an ELF file: private structures come from it.
+        #[arg(long, value_name = "FILE")]
+        btf: Option<PathBuf>,
         /// The module to write.
         #[arg(long, value_name = "FILE", default_value = "strata.ko")]
         out: PathBuf,
@@ -82,6 +85,15 @@ enum BenchTask {
     },
     /// Reading the trace clock, beside the bare counter, the system's clock and other ways to publish a clock.
     Clock,
+    /// What tracing a guest's kernel costs the guest, beside ftrace and LTTng's modules.
+    Guest {
+        /// Guests for each way of tracing.
+        #[arg(long, value_name = "N", default_value_t = 3)]
+        repetitions: usize,
+        /// Write the results to FILE as JSON too.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
     /// What recording an event costs, beside LTTng-UST, ftrace and the bare clock; what draining costs beside cp.
     Ring {
         /// Samples per case, at least 7.
@@ -142,9 +154,10 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Task::Demo { out, keep } => demo::run(&paths, &out, keep)?,
         Task::Test => suite::run(&paths)?,
         Task::Fuzz { target, seconds } => fuzz::run(&paths, seconds, target.as_deref())?,
-        Task::Kmod { kernel_headers, out } => {
-            progress::step("building the guest kernel module", || kmod::build(&paths, &kernel_headers, &out))?;
-            println!("{}", out.display());
+        Task::Kmod { kernel_headers, btf, out } => {
+            let build = || kmod::build(&paths, &kernel_headers, btf.as_deref(), &out);
+            progress::step("building the guest kernel module", build)?;
+            println!("{}: `strata events --list guest --agent` shows its events", out.display());
         }
         Task::Package { out } => {
             for file in package::build(&paths, &out)? {
@@ -152,6 +165,9 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             }
         }
         Task::Bench(BenchTask::Clock) => bench::clock::run(&paths)?,
+        Task::Bench(BenchTask::Guest { repetitions, json }) => {
+            bench::guest::run(&paths, &bench::guest::Options { repetitions, json })?;
+        }
         Task::Bench(BenchTask::Merge { repetitions, events, json, update_document }) => {
             let repetitions = repetitions.into();
             bench::merge::run(&paths, &bench::merge::Options { repetitions, events, json, update_document })?;

@@ -223,14 +223,56 @@ fn threads_of_other_machines_are_passed_over() {
 #[test]
 fn loss_in_the_host_layer_falls_back_to_the_vmm() {
     let vmm = [(9_000, true, 0), (26_000, false, 0)];
+    let host = &[(10_000, true, 100, 0), (20_000, false, 100, 0)];
 
-    let builder = Builder::new().host(HOST, 3).vmm(&vmm).guest(LayerKind::GuestKernel, &[(0, 25_000)]);
+    let builder = Builder::new().host(host, 3).vmm(&vmm).guest(LayerKind::GuestKernel, &[(0, 25_000)]);
     let result = builder.check().unwrap();
 
     assert!(result.passed(), "{result:?}");
     assert_eq!(result.periods[0].source, SwitchSource::Vmm);
     assert!(result.periods[0].remark.as_ref().unwrap().contains("3 records lost"), "{result:?}");
     assert!(builder.text().contains("from the vmm layer"));
+}
+
+#[test]
+fn entry_outside_the_runs_of_its_vcpu_is_a_violation() {
+    let vmm = [(9_000, true, 0), (29_800, false, 0)];
+
+    let builder = Builder::new().host(HOST, 0).vmm(&vmm);
+    let result = builder.check().unwrap();
+
+    let problems: Vec<_> = result.violations.iter().map(|violation| &violation.problem).collect();
+    // The error of the clock (200 ticks) is allowed to vCPU 0; vCPU 1 never ran.
+    assert_eq!(problems, [&Problem::OutsideRun { vcpu: 1, outside_ns: None }]);
+    assert_eq!((result.entries_checked, result.outside_runs), (3, 1));
+    assert!(builder.text().contains("(kvm:kvm_entry): vcpu 1 never ran"), "{}", builder.text());
+}
+
+#[test]
+fn half_of_a_pair_is_a_violation_where_changes_of_the_events_are_recorded() {
+    let twice = [(9_000, true, 0), (20_000, false, 0), (26_000, false, 0)];
+
+    let lenient = Builder::new().vmm(&twice).check().unwrap();
+    let mut strict = Builder::new().vmm(&twice);
+    let control = event(9, "vmm:control", &[]);
+    strict.session.layers[0].events.push(control);
+    let strict = strict.check().unwrap();
+
+    assert!(lenient.passed() && lenient.pairs[0].pairs[0].unbalanced == 1, "{lenient:?}");
+    assert_eq!((strict.unbalanced(), strict.passed(), strict.violations.len()), (1, false, 1));
+}
+
+#[test]
+fn session_that_claims_less_loss_than_its_packets_is_a_violation() {
+    let mut builder = Builder::new().host(&HOST[..1], 7);
+    builder.session.layers[0].streams[0].lost.full = 6;
+
+    let running = builder.check().unwrap();
+    builder.session.outcome = Some("power-off".into());
+    let ended = builder.check().unwrap();
+
+    assert_eq!((running.loss_contradictions, ended.loss_contradictions), (0, 1));
+    assert!(builder.text().contains("session.json counts 6 lost records, its packets 7"), "{}", builder.text());
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! The listing as JSON, one object a line.
 
-use super::line::Lines;
+use super::line::{Lines, Literal};
 use super::plan::Form;
 use super::time::Times;
 use crate::reader::{Stream, TraceLayer};
-use crate::schema::{Schema, Value};
+use crate::schema::{Elements, Schema, Value};
 use shared_ring::event::FieldDescription;
 use std::fmt::Write;
 
@@ -49,12 +49,36 @@ impl Form for Objects {
         lines.push(b'Z');
     }
 
+    fn call(lines: &mut Lines, name: &str) {
+        lines.extend(b",\"call\":\"");
+        lines.extend(name.as_bytes());
+        lines.push(b'"');
+    }
+
+    fn arguments(lines: &mut Lines, before: &Literal, _: &FieldDescription, values: Elements<'_>, _: &[&str]) {
+        lines.literal(before);
+        put(lines, Value::Array(values));
+    }
+
     #[inline]
     fn value(lines: &mut Lines, _: &FieldDescription, value: Value<'_>) {
-        match value {
-            Value::Unsigned(number) => lines.decimal(number),
-            Value::Signed(number) => lines.signed(number),
-            Value::Text(text) => lines.json(text),
+        put(lines, value);
+    }
+}
+
+#[inline]
+fn put(lines: &mut Lines, value: Value<'_>) {
+    match value {
+        Value::Unsigned(number) => lines.decimal(number),
+        Value::Signed(number) => lines.signed(number),
+        Value::Text(text) => lines.json(text),
+        Value::Array(elements) => {
+            lines.push(b'[');
+            for (index, element) in elements.iter().enumerate() {
+                lines.extend(if index == 0 { b"" } else { b"," });
+                put(lines, element);
+            }
+            lines.push(b']');
         }
     }
 }

@@ -1,10 +1,10 @@
 //! The listing as columns: time, layer, VM, CPU, process, event, fields.
 
-use super::line::Lines;
+use super::line::{Lines, Literal};
 use super::plan::Form;
 use super::time::Times;
 use crate::reader::{Stream, TraceLayer};
-use crate::schema::{Schema, Value};
+use crate::schema::{Elements, Schema, Value};
 use shared_ring::event::FieldDescription;
 use std::fmt::Write;
 
@@ -66,6 +66,21 @@ impl Form for Columns {
         lines.nanoseconds(fraction);
     }
 
+    fn call(lines: &mut Lines, name: &str) {
+        lines.extend(b" (");
+        lines.extend(name.as_bytes());
+        lines.push(b')');
+    }
+
+    fn arguments(lines: &mut Lines, _: &Literal, field: &FieldDescription, values: Elements<'_>, names: &[&str]) {
+        for (name, value) in names.iter().zip(values.iter()) {
+            lines.extend(b", ");
+            lines.extend(name.as_bytes());
+            lines.extend(b" = ");
+            Self::value(lines, field, value);
+        }
+    }
+
     #[inline]
     fn value(lines: &mut Lines, field: &FieldDescription, value: Value<'_>) {
         match value {
@@ -73,6 +88,14 @@ impl Form for Columns {
             Value::Unsigned(number) => lines.decimal(number),
             Value::Signed(number) => lines.signed(number),
             Value::Text(text) => lines.quoted(text),
+            Value::Array(elements) => {
+                lines.push(b'[');
+                for (index, element) in elements.iter().enumerate() {
+                    lines.extend(if index == 0 { b"" } else { b", " });
+                    Self::value(lines, field, element);
+                }
+                lines.push(b']');
+            }
         }
     }
 }

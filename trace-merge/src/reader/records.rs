@@ -42,7 +42,7 @@ impl<'t> StreamRecord<'t> {
         match self.value(name)? {
             Value::Unsigned(number) => Some(number.cast_signed()),
             Value::Signed(number) => Some(number),
-            Value::Text(_) => None,
+            Value::Text(_) | Value::Array(_) => None,
         }
     }
 
@@ -55,14 +55,19 @@ impl<'t> StreamRecord<'t> {
     /// Argument `index` of a system call, of `raw_syscalls:sys_enter`.
     #[must_use]
     pub fn argument(&self, index: usize) -> Option<u64> {
-        const NAMES: [&str; 6] = ["arg0", "arg1", "arg2", "arg3", "arg4", "arg5"];
-        self.unsigned(NAMES.get(index)?)
+        match self.value("args")? {
+            Value::Array(arguments) => arguments.get(index),
+            _ => None,
+        }
     }
 
     /// The addresses in the array field `name`; none when there is no such field.
     #[must_use]
-    pub fn addresses(&self, _name: &str) -> Vec<u64> {
-        Vec::new()
+    pub fn addresses(&self, name: &str) -> Vec<u64> {
+        match self.value(name) {
+            Some(Value::Array(addresses)) => (0..addresses.len()).filter_map(|index| addresses.get(index)).collect(),
+            _ => Vec::new(),
+        }
     }
 
     /// The text field `name`; what is no UTF-8 in it is replaced.
@@ -70,7 +75,7 @@ impl<'t> StreamRecord<'t> {
     pub fn text(&self, name: &str) -> Option<Cow<'t, str>> {
         match self.value(name)? {
             Value::Text(text) => Some(String::from_utf8_lossy(text)),
-            Value::Unsigned(_) | Value::Signed(_) => None,
+            Value::Unsigned(_) | Value::Signed(_) | Value::Array(_) => None,
         }
     }
 }
@@ -86,11 +91,18 @@ pub struct Tail {
     pub packets: u64,
     /// Bytes in use in them, headers included.
     pub content_bytes: u64,
+    /// Whether a packet counted less loss than the one before it.
+    pub counts_went_back: bool,
 }
 
 impl Tail {
-    const EMPTY: Self =
-        Self { lost: Lost { full: 0, wrapped: 0, too_large: 0 }, rejected_bytes: 0, packets: 0, content_bytes: 0 };
+    const EMPTY: Self = Self {
+        lost: Lost { full: 0, wrapped: 0, too_large: 0 },
+        rejected_bytes: 0,
+        packets: 0,
+        content_bytes: 0,
+        counts_went_back: false,
+    };
 }
 
 /// Walks the records of a stream in the order of the file, in constant memory whatever the size of the file.
@@ -242,6 +254,9 @@ impl<'t> StreamRecords<'t> {
         self.damage.missing_packets = self.damage.missing_packets.saturating_add(gap);
         self.note_gaps(header, gap > 0);
         (self.sequence, self.skipped) = (Some(header.sequence.saturating_add(1)), false);
+        let (now, before) = (header, self.tail.lost);
+        self.tail.counts_went_back |=
+            now.lost_full < before.full || now.lost_wrapped < before.wrapped || now.lost_too_large < before.too_large;
         self.tail.packets += 1;
         self.tail.content_bytes += header.content_size.div_ceil(8);
         self.tail.rejected_bytes = header.rejected_bytes;

@@ -38,6 +38,31 @@ impl Distribution {
     }
 }
 
+/// Times as they come, in ticks. Takes 8 bytes for each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Durations {
+    ticks: Vec<u64>,
+}
+
+impl Durations {
+    /// Adds one, in ticks.
+    pub fn add(&mut self, ticks: u64) {
+        self.ticks.push(ticks);
+    }
+
+    /// Their number.
+    #[must_use]
+    pub const fn count(&self) -> u64 {
+        self.ticks.len() as u64
+    }
+
+    /// How they are distributed.
+    #[must_use]
+    pub fn distribution(&self, clock: &Clock) -> Distribution {
+        Distribution::of(self.ticks.clone(), clock)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

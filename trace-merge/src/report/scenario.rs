@@ -74,6 +74,11 @@ fn exit(trace: TestTrace, time: u64, reason: i64) -> TestTrace {
 /// | 71000 – 90000 | halted: off the CPU from 72000, woken at 87000, on it from 88000 |
 /// | 91000 | the last record |
 pub(crate) fn preempted_in_an_exit() -> TestTrace {
+    preempted_and(|trace| trace)
+}
+
+/// The same, in which `then` follows the host's record of the preemption.
+pub(crate) fn preempted_and(then: impl FnOnce(TestTrace) -> TestTrace) -> TestTrace {
     let (vcpu, hog, idle) = ((HOST_THREAD, "vcpu0"), (HOG, "hog"), (0, "swapper/0"));
     let (app, late) = ((10, "app"), (11, "late"));
     let number = Field::Number;
@@ -83,6 +88,7 @@ pub(crate) fn preempted_in_an_exit() -> TestTrace {
     trace = guest_switch(trace, 11_000, idle, 0, app);
     trace = exit(trace, 20_000, IOIO);
     trace = host_switch(trace, 22_000, vcpu, 0x100, hog);
+    trace = then(trace);
     trace = host_switch(trace, 40_000, hog, 1, vcpu);
     trace = trace.vmm(0, 45_000, "vmm:vcpu_exit", &[("vcpu", number(0)), ("reason", number(2))]);
     trace = trace.vmm(0, 46_000, "vmm:port_access", &[("vcpu", number(0)), ("port", number(0x3f8))]);

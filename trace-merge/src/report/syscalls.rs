@@ -17,7 +17,7 @@ use crate::merge::MergedRecord;
 use crate::reader::{StreamRecord, Trace};
 use crate::syscall_names;
 use serde::Serialize;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Write};
 
 /// Processes that are shown one by one as text; JSON has all.
@@ -98,8 +98,8 @@ pub struct SyscallRow {
     pub page_faults_at_most_ns: u64,
     /// Calls whose return is not in the trace, or during which records were lost; not in `count`.
     pub unfinished: u64,
-    /// Returns whose call is not in the trace; not in `count`. A new task begins with one, the return of the call that
-    /// made it.
+    /// Returns whose call is not in the trace; not in `count`. The return with which a new task begins, of the call that
+    /// made it, is none of them.
     pub returns_only: u64,
 }
 
@@ -237,7 +237,8 @@ impl Process {
     }
 
     fn calls(&self, clock: &Clock) -> Calls {
-        let mut syscalls: Vec<_> = self.calls.iter().map(|(&number, sums)| sums.row(number, clock)).collect();
+        let met = self.calls.iter().filter(|(_, sums)| sums.count + sums.unfinished + sums.returns_only > 0);
+        let mut syscalls: Vec<_> = met.map(|(&number, sums)| sums.row(number, clock)).collect();
         syscalls.sort_by_key(|row| std::cmp::Reverse((row.total_ns, row.count)));
         Calls {
             syscalls,
@@ -265,6 +266,8 @@ struct Collector {
     tasks: GuestTasks,
     index: EventIndex<Kind>,
     open: HashMap<Tid, Open>,
+    /// Threads of which a call or a return was met.
+    met: HashSet<Tid>,
     processes: BTreeMap<Tid, Process>,
     cpus: HashMap<u32, Cpu>,
     unattributed: u64,
@@ -276,6 +279,7 @@ impl Collector {
             tasks,
             index: EventIndex::new(kind),
             open: HashMap::new(),
+            met: HashSet::new(),
             processes: BTreeMap::new(),
             cpus: HashMap::new(),
             unattributed: 0,
@@ -354,7 +358,10 @@ impl Collector {
         match self.open.get_mut(&tid) {
             Some(open) => open.cpu = open.cpu.saturating_add(ticks),
             None if tid == 0 => {}
-            None => self.process(tid).user_cpu += ticks,
+            None => {
+                let process = self.process(tid);
+                process.user_cpu = process.user_cpu.saturating_add(ticks);
+            }
         }
     }
 
@@ -383,6 +390,7 @@ impl Collector {
             self.sums(tid, number).count += 1;
             return;
         }
+        self.met.insert(tid);
         let open = Open { number, entered: record.time, cpu: 0, faults: Faults::default(), across_gap: false };
         if let Some(before) = self.open.insert(tid, open) {
             self.sums(tid, before.number).unfinished += 1;
@@ -392,7 +400,8 @@ impl Collector {
     fn exit(&mut self, tid: Tid, record: &StreamRecord<'_>) {
         let (Some(number), Some(result)) = (record.number("id"), record.number("ret")) else { return };
         let Some(open) = self.open.remove(&tid) else {
-            self.sums(tid, number).returns_only += 1;
+            let is_first = self.met.insert(tid) && self.tasks.was_born(tid);
+            self.sums(tid, number).returns_only += u64::from(!is_first);
             return;
         };
         // The return from a signal handler shows another call's number, or none: it restores the registers of then.
@@ -493,13 +502,13 @@ fn write_calls(calls: &Calls, out: &mut dyn Write) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::session::LayerKind;
-    use crate::test_trace::Field::{Hex, Number};
+    use crate::test_trace::Field::{Arguments, Hex, Number};
     use crate::test_trace::TestTrace;
 
     const ALL: Window = Window { begin: 0, end: u64::MAX };
 
     fn enter(trace: TestTrace, cpu: u32, time: u64, id: i64) -> TestTrace {
-        trace.guest(cpu, time, "raw_syscalls:sys_enter", &[("id", Number(id)), ("arg0", Hex(0))])
+        trace.guest(cpu, time, "raw_syscalls:sys_enter", &[("id", Number(id)), ("args", Arguments([0; 2]))])
     }
 
     fn exit(trace: TestTrace, cpu: u32, time: u64, id: i64, ret: i64) -> TestTrace {
@@ -601,6 +610,18 @@ mod tests {
 
         assert_eq!((row(&guest, 7, "rt_sigreturn").count, row(&guest, 7, "exit_group").count), (1, 1));
         assert_eq!(row(&guest, 7, "exit_group").unfinished, 0);
+    }
+
+    #[test]
+    fn new_task_begins_with_a_return_that_does_not_count() {
+        let fork = [("parent_pid", Number(7)), ("child_pid", Number(8))];
+        let trace = TestTrace::new().switch(0, 1, 0, 7).guest(0, 5, "sched:sched_process_fork", &fork);
+        let trace = exit(trace.switch(0, 6, 7, 8), 0, 10, 56, 0);
+
+        let guest = guest(exit(enter(trace, 0, 20, 1), 0, 30, 1, 0));
+
+        let names: Vec<_> = guest.total.syscalls.iter().map(|row| (&*row.name, row.returns_only)).collect();
+        assert_eq!(names, [("write", 0)]);
     }
 
     #[test]

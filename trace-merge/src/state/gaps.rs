@@ -2,41 +2,44 @@
 //! sequence number.
 
 use crate::reader::Stream;
-use crate::session::LayerKind;
 use crate::window::Window;
 
-/// The periods in which records of `stream`, of a layer of `kind`, are missing, in order. They may be longer than what is
-/// really missing, never shorter: what happened in them is not known.
+/// The periods in which records of `stream` are missing, in order. They may be longer than what is really missing, never
+/// shorter: what happened in them is not known. Inside a packet nothing is missing.
 #[must_use]
-pub fn gaps(kind: LayerKind, stream: &Stream) -> Vec<Window> {
+pub fn gaps(stream: &Stream) -> Vec<Window> {
     let described = &stream.description;
     let mut gaps = Gaps { periods: Vec::new() };
-    // What a stream that begins late does not show is missing.
-    let mut before = Before { end: 0, lost: 0, next_sequence: None };
-    let mut first = true;
+    let mut before = Before::default();
     for (_, header) in stream.headers() {
-        let lost = header.lost_full.saturating_add(header.lost_wrapped);
-        let missing = before.next_sequence.is_some_and(|next| next != header.sequence);
-        let begins_late = first && (described.overwritten > 0 || header.sequence > 0);
-        if lost > before.lost || missing || begins_late {
-            // A ring loses records while it is full, which is between two packets; the host's kernel also reports that it
-            // lost some in the middle of a packet.
-            let within = kind == LayerKind::HostKernel && lost > before.lost;
-            gaps.add(before.end, if within { header.time_end } else { header.time_begin });
+        let counts =
+            [header.lost_full, header.lost_wrapped, header.lost_too_large, header.rejected_bytes, header.overwritten];
+        // A packet's counts are those of when it was written: what they grew by may lie before or behind it.
+        let grew = counts.iter().zip(before.counts).any(|(&count, before)| count > before);
+        let is_next = before
+            .next_sequence
+            .map_or(header.sequence == 0 && described.overwritten == 0, |next| next == header.sequence);
+        if grew || before.grew || !is_next {
+            gaps.add(before.end, header.time_begin);
         }
-        before = Before { end: header.time_end, lost, next_sequence: Some(header.sequence.saturating_add(1)) };
-        first = false;
+        let next_sequence = Some(header.sequence.saturating_add(1));
+        before = Before { end: header.time_end, counts, grew, next_sequence };
     }
-    let lost = described.lost.full.saturating_add(described.lost.wrapped);
-    if lost > before.lost || described.corrupt || stream.absent {
+    let lost = described.lost;
+    let totals = [lost.full, lost.wrapped, lost.too_large, described.rejected_bytes];
+    let grew_later = totals.iter().zip(before.counts).any(|(&count, before)| count > before);
+    if grew_later || before.grew || described.corrupt || stream.absent {
         gaps.add(before.end, u64::MAX);
     }
     gaps.periods
 }
 
+/// The packet before, or the beginning.
+#[derive(Default)]
 struct Before {
     end: u64,
-    lost: u64,
+    counts: [u64; 5],
+    grew: bool,
     next_sequence: Option<u64>,
 }
 
@@ -59,58 +62,57 @@ mod tests {
     use super::*;
     use crate::reader::Trace;
     use crate::reader::tests::event;
-    use crate::session::Session;
     use crate::session::tests::session;
+    use crate::session::{LayerKind, Session};
     use crate::writer::{LayerWriter, NewLayer};
     use shared_ring::consumer::Lost;
     use tempfile::TempDir;
 
-    /// A stream of two packets, with ticks 1000 to 1014 and 2000, before the second of which `lost` are added.
-    fn stream(kind: LayerKind, change: impl FnOnce(&mut LayerWriter)) -> Vec<Window> {
+    /// The gaps of a stream of three packets, with ticks 1000 to 1001, 2000 to 2001 and 3000 to 3001; what `change` does
+    /// happens before the second one's records.
+    fn gaps_of(change: impl FnOnce(&mut LayerWriter)) -> Vec<Window> {
         let dir = TempDir::new().unwrap();
         let mut session = session();
-        let vm = (kind != LayerKind::HostKernel).then(|| "vm0".into());
-        let new = NewLayer { kind, vm, process: None, packet_size: 256 };
+        let new = NewLayer { kind: LayerKind::Vmm, vm: Some("vm0".into()), process: None, packet_size: 256 };
         let mut layer = LayerWriter::create(dir.path(), &session, new).unwrap();
         layer.add_events(&[event(1, "test:event", &[])]).unwrap();
-        for tick in 0..15 {
-            layer.record(0, 1000 + tick, 1, &[]).unwrap();
-        }
-        layer.flush().unwrap();
+        let write = |layer: &mut LayerWriter, begin| {
+            layer.record(0, begin, 1, &[]).unwrap();
+            layer.record(0, begin + 1, 1, &[]).unwrap();
+            layer.flush().unwrap();
+        };
+        write(&mut layer, 1000);
         change(&mut layer);
-        layer.record(0, 2000, 1, &[]).unwrap();
-        layer.record(0, 2100, 1, &[]).unwrap();
-        layer.flush().unwrap();
+        write(&mut layer, 2000);
+        write(&mut layer, 3000);
         session.layers.push(layer.layer());
         Session::save(&session, dir.path()).unwrap();
         let trace = Trace::open(dir.path()).unwrap();
-        gaps(kind, &trace.layers()[0].streams[0])
+        gaps(&trace.layers()[0].streams[0])
     }
 
     #[test]
     fn complete_stream_has_none() {
-        assert_eq!(stream(LayerKind::GuestKernel, |_| ()), []);
+        assert_eq!(gaps_of(|_| ()), []);
     }
 
     #[test]
-    fn loss_lies_between_the_packets_that_tell_it() {
-        assert_eq!(stream(LayerKind::GuestKernel, |layer| layer.add_lost(0, 3)), [Window { begin: 1014, end: 2000 }]);
-    }
+    fn loss_lies_around_the_packet_that_tells_it() {
+        let around = [Window { begin: 1001, end: 2000 }, Window { begin: 2001, end: 3000 }];
 
-    #[test]
-    fn loss_of_the_hosts_kernel_may_lie_in_the_packet() {
-        assert_eq!(stream(LayerKind::HostKernel, |layer| layer.add_lost(0, 3)), [Window { begin: 1014, end: 2100 }]);
+        assert_eq!(gaps_of(|layer| layer.add_lost(0, 3)), around);
+        assert_eq!(gaps_of(|layer| layer.add_rejected(0, 8)), around);
     }
 
     #[test]
     fn overwritten_beginning_is_missing() {
-        assert_eq!(stream(LayerKind::Vmm, |layer| layer.set_overwritten(0, 1)), [Window { begin: 0, end: 1000 }]);
+        assert_eq!(gaps_of(|layer| layer.set_overwritten(0, 1))[0], Window { begin: 0, end: 1000 });
     }
 
     #[test]
     fn everything_is_missing_behind_a_ring_that_was_given_up() {
-        let lost = |layer: &mut LayerWriter| layer.set_loss(0, Lost::default(), 0, true);
+        let given_up = gaps_of(|layer| layer.set_loss(0, Lost::default(), 0, true));
 
-        assert_eq!(stream(LayerKind::Vmm, lost), [Window { begin: 2100, end: u64::MAX }]);
+        assert_eq!(given_up, [Window { begin: 3001, end: u64::MAX }]);
     }
 }

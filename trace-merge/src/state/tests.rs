@@ -147,6 +147,13 @@ fn without_the_hosts_kernel_running_includes_what_it_would_tell() {
 }
 
 #[test]
+fn task_ran_as_far_as_its_guest_can_tell_where_nothing_else_does() {
+    let inputs = [guest(10, 0, switch(IDLE, 0, APP)), guest(20, 0, switch(APP, 1, IDLE))];
+
+    assert_eq!(of_app(&inputs, 10, 20), [(10, Fused::RunningOrStolen(Running::Task))]);
+}
+
+#[test]
 fn gap_of_a_host_cpu_makes_the_vcpus_unknown_that_could_have_run_there() {
     let model = model(&[
         host(10, 0, entry(0)),
@@ -195,6 +202,26 @@ fn threads_of_other_machines_are_passed_over() {
     let model = model(&[host(10, 0, Event::KvmEntry { tid: 900, vcpu: Some(0) })]);
 
     assert_eq!(model.vms[0].vcpus[&0].state.at(10), VcpuState::Unknown);
+}
+
+#[test]
+fn each_of_two_machines_on_a_host_has_its_own_threads() {
+    let mut session = session();
+    session.vms[0].vcpu_threads = vec![100];
+    let other = crate::session::Vm { name: "vm1".into(), vcpus: 1, vcpu_threads: vec![101], ..session.vms[0].clone() };
+    session.vms.push(other);
+    let mut model = Model::new(&session);
+    model.vms.iter_mut().for_each(|vm| vm.kvm_tells = true);
+    let entry_of = |tid| Event::KvmEntry { tid, vcpu: Some(0) };
+    for input in [host(10, 0, entry_of(100)), host(15, 0, switch(thread(0), 0, thread(1))), host(16, 0, entry_of(101))]
+    {
+        model.apply(&input);
+    }
+    model.complete();
+
+    let state = |vm: usize| model.vms[vm].vcpus[&0].state.at(20);
+    assert_eq!((model.hosts.len(), state(1)), (1, VcpuState::Guest));
+    assert_eq!(state(0), VcpuState::Stolen { by: Thief::Thread(101), woken: false });
 }
 
 /// Any event of any origin, consistent with the others or not.
@@ -252,10 +279,11 @@ fn looked_up(vm: &VmModel, task: &guest::GuestTask, time: u64) -> Fused {
             _ => Fused::Runnable,
         },
         TaskState::Running { cpu, syscall } => match vcpu_at(cpu) {
-            Some(VcpuState::Guest) => {
+            Some(state) if state == VcpuState::Guest || vm.vcpus[&cpu].state.last_change().is_none() => {
                 let interrupt = vm.guest.cpus.get(&cpu).and_then(|cpu| cpu.interrupt.at(time));
                 let of_task = syscall.map_or(Running::Task, Running::Syscall);
-                Fused::Running(interrupt.map_or(of_task, Running::Interrupt))
+                let running = interrupt.map_or(of_task, Running::Interrupt);
+                if state == VcpuState::Guest { Fused::Running(running) } else { Fused::RunningOrStolen(running) }
             }
             Some(VcpuState::Kvm(reason) | VcpuState::BlockedInKvm(reason)) => Fused::Kvm(reason),
             Some(VcpuState::Vmm(reason) | VcpuState::BlockedInVmm(reason)) => Fused::Vmm(reason),

@@ -114,6 +114,13 @@ pub enum Request {
         /// Name of the session.
         name: String,
     },
+    /// Record other events of the guest from now on.
+    SessionEvents {
+        /// Name of the session.
+        name: String,
+        /// Which.
+        events: String,
+    },
     /// End a session and complete its recording.
     SessionDestroy {
         /// Name of the session.

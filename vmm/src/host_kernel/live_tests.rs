@@ -20,6 +20,7 @@ use wildmatch::WildMatch;
 use super::*;
 
 mod life;
+mod trace_cmd;
 
 /// Set for the child process that aborts while it traces.
 const ABORT_VARIABLE: &str = "STRATA_TEST_ABORT_WHILE_TRACING";

@@ -141,7 +141,7 @@ impl Schemas {
 /// Traces the host's kernel for one virtual machine until it is dropped.
 #[derive(Debug)]
 pub struct HostTracer {
-    /// Holds the instance; there is no other strong reference to it.
+    /// Holds the instance of the machine's threads; there is no other strong reference to it.
     reader: Reader,
     /// Context switches, if they were chosen.
     switches: Option<Switches>,
@@ -157,24 +157,27 @@ impl HostTracer {
     pub fn start(config: &HostTraceConfig) -> Result<Self, HostTraceError> {
         let tracefs = Tracefs::find().map_err(HostTraceError::Unavailable)?;
         tracefs.remove_leftovers().map_err(HostTraceError::Unavailable)?;
-        let clock = config.time.trace_clock();
-        let instance = Instance::create(&tracefs, clock, config.buffer_kib, &config.threads)
-            .map_err(HostTraceError::Unavailable)?;
         let mut schemas = Vec::new();
         let mut not_enabled = Vec::new();
         let mut switches = None;
-        for event in &config.events {
-            let enabled = if *event == switches::event() {
-                Switches::create(&tracefs, config).map(|(instance, schema, fields)| {
+        // First, because it starts a helper process, which the other instance would follow.
+        if config.events.contains(&switches::event()) {
+            match Switches::create(&tracefs, config) {
+                Ok((instance, schema, fields)) => {
                     switches = Some((instance, fields));
-                    schema
-                })
-            } else {
-                instance.schema(event).and_then(|schema| {
-                    instance.enable(event)?;
-                    Ok(schema)
-                })
-            };
+                    schemas.push(schema);
+                }
+                Err(error) => not_enabled.push(EventNotEnabled { event: switches::event(), error }),
+            }
+        }
+        let clock = config.time.trace_clock();
+        let instance = Instance::create(&tracefs, clock, config.buffer_kib, &config.threads)
+            .map_err(HostTraceError::Unavailable)?;
+        for event in config.events.iter().filter(|event| **event != switches::event()) {
+            let enabled = instance.schema(event).and_then(|schema| {
+                instance.enable(event)?;
+                Ok(schema)
+            });
             match enabled {
                 Ok(schema) => schemas.push(schema),
                 Err(error) => not_enabled.push(EventNotEnabled { event: event.clone(), error }),

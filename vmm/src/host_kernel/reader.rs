@@ -254,7 +254,13 @@ fn polls_to_drain(buffer_kib: usize, data_bytes: usize) -> usize {
 
 /// Decodes a page of `cpu` and hands on what is in it. `last_time` is the time of the record before it, and then of
 /// the last one in it.
-fn hand_on(bytes: &[u8], cpu: u32, last_time: &mut u64, stats: &mut ReaderStats, sink: &mut dyn FnMut(HostItem<'_>)) {
+pub(super) fn hand_on(
+    bytes: &[u8],
+    cpu: u32,
+    last_time: &mut u64,
+    stats: &mut ReaderStats,
+    sink: &mut dyn FnMut(HostItem<'_>),
+) {
     let Ok(page) = Page::parse(bytes) else {
         stats.malformed_pages += 1;
         sink(HostItem::Lost { cpu, count: None });

@@ -5,6 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use memmap2::MmapRaw;
 
@@ -28,6 +29,8 @@ pub struct DiskConfig {
     pub path: PathBuf,
     /// Refuse writes by the guest.
     pub read_only: bool,
+    /// Time by which each request to the disk's content takes longer than it has to: a slow disk, for experiments.
+    pub delay: Duration,
 }
 
 /// Host memory that the guest sees too, in a memory slot of its own.
@@ -347,7 +350,7 @@ mod tests {
     fn disk(folder: &TempDir, bytes: u64) -> DiskConfig {
         let path = folder.path().join("disk.img");
         fs::File::create(&path).unwrap().set_len(bytes).unwrap();
-        DiskConfig { path, read_only: false }
+        DiskConfig { path, read_only: false, delay: Duration::ZERO }
     }
 
     #[test]
@@ -479,7 +482,7 @@ mod tests {
     #[test]
     fn a_missing_disk_is_named() {
         let folder = TempDir::new().unwrap();
-        let absent = DiskConfig { path: folder.path().join("absent"), read_only: true };
+        let absent = DiskConfig { path: folder.path().join("absent"), read_only: true, delay: Duration::ZERO };
         let config = MachineConfig { disks: vec![absent], ..config(&folder) };
         assert!(config.open().unwrap_err().to_string().ends_with("/absent': check the path"));
     }
@@ -501,7 +504,7 @@ mod tests {
     #[test]
     fn a_disk_that_is_a_folder_is_refused() {
         let folder = TempDir::new().unwrap();
-        let disk = DiskConfig { path: folder.path().to_owned(), read_only: true };
+        let disk = DiskConfig { path: folder.path().to_owned(), read_only: true, delay: Duration::ZERO };
         let config = MachineConfig { disks: vec![disk], ..config(&folder) };
         assert!(matches!(config.open(), Err(ConfigError::DiskNotAFile { .. })));
     }

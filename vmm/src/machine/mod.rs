@@ -303,7 +303,7 @@ fn virtio_devices(
     let mut devices = Vec::new();
     for (index, ((file, size), disk)) in (0u32..).zip(disks.into_iter().zip(&config.disks)) {
         let place = mmio_device(index as usize);
-        let block = Block::new(file, size, disk.read_only, index, Arc::clone(observer));
+        let block = Block::new(file, size, disk.read_only, index, Arc::clone(observer)).delayed(disk.delay);
         let interrupt = interrupt_line(vm, place.gsi)?;
         let device = MmioTransport::new(Box::new(block), memory.clone(), interrupt).map_err(MachineError::Device)?;
         let address = IoEventAddress::Mmio(place.address + QUEUE_NOTIFY);

@@ -75,6 +75,14 @@ pub trait Observer: Send + Sync {
     fn block_request(&self, disk: u32, kind: BlockRequestKind, sector: u64, bytes: u32, done: bool) {
         let _ = (disk, kind, sector, bytes, done);
     }
+    /// The guest's notification of a disk's queue is being served.
+    fn disk_notified(&self, disk: u32) {
+        let _ = disk;
+    }
+    /// Requests of a disk have been answered, and the guest is about to be interrupted for them.
+    fn disk_interrupt(&self, disk: u32) {
+        let _ = disk;
+    }
     /// The guest wrote to its console.
     fn console_output(&self, bytes: u32) {
         let _ = bytes;

@@ -17,7 +17,7 @@ use crate::machine::{
     Outcome, RunOptions, StopHandle, VcpuClock,
 };
 use crate::probe::{self, KvmKind, KvmProbe};
-use crate::tracing::facts::{Facts, enabled_guest_events};
+use crate::tracing::facts::{Facts, NO_AGENT, enabled_guest_events};
 use crate::tracing::mapped_file;
 use crate::tracing::recorder::{Recorder, RecorderControl, RecorderError, Sources};
 use crate::tracing::region::{EnabledEvents, RegionError, TraceRegion};
@@ -52,12 +52,12 @@ pub const KERNEL_RINGS: (u64, u32) = (128 << 10, 16);
 const EXTRA_RINGS: (u64, u32) = (128 << 10, 128);
 /// A process's rings: 16 sub-buffers of 64 KiB for each vCPU.
 const PROCESS_RINGS: (u64, u32) = (64 << 10, 16);
-/// Processes that can record at the same time.
-const PROCESS_SLOTS: u32 = 16;
+/// Processes that can record at the same time, unless the user says otherwise.
+pub const PROCESS_SLOTS: u32 = 16;
 /// The kernel's event registry, bytes.
 const REGISTRY_SIZE: usize = 512 << 10;
 /// A process's event registry, bytes.
-const PROCESS_REGISTRY_SIZE: usize = 28 << 10;
+const PROCESS_REGISTRY_SIZE: usize = 124 << 10;
 /// The VMM's own rings: 16 sub-buffers of 64 KiB for each thread.
 const VMM_RINGS: (u64, u32) = (64 << 10, 16);
 /// The host kernel's buffer per CPU, KiB.
@@ -90,6 +90,8 @@ pub struct RunRequest {
     pub mode: Mode,
     /// Geometry of the guest kernel's rings.
     pub geometry: Geometry,
+    /// Processes of the guest that can record at the same time.
+    pub process_slots: u32,
 }
 
 /// What goes into the guest to trace it.
@@ -174,7 +176,16 @@ pub struct RunReport {
 pub fn run(request: &RunRequest, say: &mut dyn FnMut(&str)) -> Result<RunReport, RunFailure> {
     let selection = Selection::parse(&request.events)?;
     let host_events = Tracefs::find().and_then(|tracefs| tracefs.available_events());
-    check_selection(&selection, host_events.as_deref().ok())?;
+    let module = match &request.agent {
+        Agent::Module(module) if request.trace.is_some() => Some((module, read(module)?)),
+        _ => None,
+    };
+    let guest_events = match &module {
+        Some((file, bytes)) => agent::events(file, bytes)?.events,
+        // Those of an agent that the guest itself brings are known once it registers them.
+        None => Vec::new(),
+    };
+    check_selection(&selection, host_events.as_deref().ok(), &guest_events)?;
     if let Some(trace) = &request.trace {
         // Tried and removed again: a run that is refused below leaves no folder.
         drop(TraceFolder::create(trace)?);
@@ -192,9 +203,8 @@ pub fn run(request: &RunRequest, say: &mut dyn FnMut(&str)) -> Result<RunReport,
         tsc_offset: None,
     };
     config.check(&Limits::without_kvm()).and_then(|()| config.open().map(drop)).map_err(MachineError::from)?;
-    if let (Agent::Module(module), true) = (&request.agent, request.trace.is_some()) {
+    if let Some((module, module_bytes)) = module {
         let kernel = read(&request.kernel)?;
-        let module_bytes = read(module)?;
         agent::check_module(module, &module_bytes, &request.kernel, &kernel)?;
         config.initrd_overlay = agent::overlay(&module_bytes);
         config.cmdline = agent::append_cmdline(&config.cmdline);
@@ -206,7 +216,9 @@ pub fn run(request: &RunRequest, say: &mut dyn FnMut(&str)) -> Result<RunReport,
     let description = describe_vm(request);
     let mut directory = VmDirectory::create(&directory::runtime_folder()?, &description)?;
     match &request.trace {
-        Some(trace) => run_traced(request, config, &probed, selection, trace, &description, &mut directory, say),
+        Some(trace) => {
+            run_traced(request, config, &probed, selection, guest_events, trace, &description, &mut directory, say)
+        }
         None => {
             let machine = Machine::new(config)?;
             let answers = answers(description, None, machine.control());
@@ -285,6 +297,7 @@ fn run_traced(
     mut config: MachineConfig,
     probed: &KvmProbe,
     selection: Selection,
+    guest_events: Vec<EventDescription>,
     trace: &Path,
     description: &VmDescription,
     directory: &mut VmDirectory,
@@ -293,7 +306,7 @@ fn run_traced(
     let clock_uuid = Uuid::new_v4();
     let host_clock = HostClock::observe(probed.tsc_khz);
     let rings = Rings { geometry: request.geometry, mode: request.mode };
-    let region_config = region_config(request.cpus, rings);
+    let region_config = region_config(request.cpus, rings, request.process_slots);
     let frequency = host_clock.trace_frequency();
     let region = TraceRegion::create(directory.create_region()?, region_config, clock_uuid, frequency)?;
     config.shared_slots = region.slots();
@@ -318,14 +331,14 @@ fn run_traced(
     let relations = vcpu_relations(&machine, probed, &request.name, &mut missing);
     let has_clock = !relations.is_empty();
     let agent = matches!(request.agent, Agent::Module(_)) && has_clock;
-    if agent {
-        let events: Vec<EventDescription> = strata_kmod::catalog::EVENTS.iter().map(EventDescription::from).collect();
-        region.set_enabled(0, &enabled_guest_events(&events, &selection));
+    if has_clock {
+        // Without an agent of ours, too: the guest may bring its own.
+        region.set_enabled(0, &enabled_guest_events(&guest_events, &selection));
         region.set_host_alive(true);
     } else {
         region.set_enabled(0, &EnabledEvents::NONE);
-        note_no_agent(&request.agent, &mut missing);
     }
+    note_no_agent(&request.agent, &mut missing);
     for layer in &missing {
         say(&format!("{} is missing: {} ({})", layer.layer, layer.reason, layer.fix));
     }
@@ -366,6 +379,7 @@ fn run_traced(
         vm: request.name.clone(),
         region: Arc::clone(&region),
         selection,
+        guest_events: guest_events.into(),
         vcpu_threads,
         clocks: Arc::clone(&clocks),
         agent,
@@ -432,9 +446,12 @@ fn stop_on_signals(stop: StopHandle) -> Result<(), RunFailure> {
 fn check_selection(
     selection: &Selection,
     host: Option<&[crate::host_kernel::schema::EventName]>,
+    guest: &[EventDescription],
 ) -> Result<(), SelectionError> {
-    let names = |events: &[shared_ring::event::Event]| events.iter().map(|event| event.name.into()).collect();
-    let mut catalogues = vec![(Layer::Vmm, names(EVENTS)), (Layer::Guest, names(strata_kmod::catalog::EVENTS))];
+    let mut catalogues = vec![(Layer::Vmm, EVENTS.iter().map(|event| event.name.into()).collect())];
+    if !guest.is_empty() {
+        catalogues.push((Layer::Guest, guest.iter().map(|event| event.name.clone()).collect()));
+    }
     catalogues.extend(host.map(|events| (Layer::Host, events.iter().map(ToString::to_string).collect())));
     selection.check(&catalogues)
 }
@@ -496,17 +513,18 @@ fn vcpu_relations(machine: &Machine, probed: &KvmProbe, vm: &str, missing: &mut 
     relations.collect()
 }
 
+/// Notes what is missing unless the guest brings an agent of its own.
 fn note_no_agent(agent: &Agent, missing: &mut Vec<Missing>) {
-    let (reason, fix) = match agent {
+    let fix = match agent {
         Agent::Unspecified => {
-            ("no agent was given to the guest", "give --agent strata.ko, built for the guest's kernel")
+            "give --agent strata.ko, built for the guest's kernel, or install strata-agent in the guest"
         }
-        Agent::None => ("--no-agent was given", "give --agent strata.ko instead"),
+        Agent::None => "give --agent strata.ko instead of --no-agent, or install strata-agent in the guest",
         // Why the module is not used is noted already.
         Agent::Module(_) => return,
     };
     for layer in [LayerKind::GuestKernel, LayerKind::GuestUser] {
-        missing.push(Missing { layer, reason: reason.into(), fix: fix.into() });
+        missing.push(Missing { layer, reason: NO_AGENT.into(), fix: fix.into() });
     }
 }
 
@@ -519,13 +537,13 @@ fn vmm_rings(request: &RunRequest) -> Rings {
     Rings { geometry, mode: request.mode }
 }
 
-fn region_config(vcpus: u32, rings: Rings) -> RegionConfig {
+fn region_config(vcpus: u32, rings: Rings, process_slots: u32) -> RegionConfig {
     let extra = Some(Rings { geometry: geometry(EXTRA_RINGS), mode: Mode::FlightRecorder });
     RegionConfig {
         vcpus,
         sessions: [Some(rings), extra, extra, extra],
         process_rings: Rings { geometry: geometry(PROCESS_RINGS), mode: rings.mode },
-        process_slots: PROCESS_SLOTS,
+        process_slots,
         registry_size: REGISTRY_SIZE,
         process_registry_size: PROCESS_REGISTRY_SIZE,
     }

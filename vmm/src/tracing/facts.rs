@@ -27,6 +27,8 @@ pub struct Facts {
     pub region: Arc<TraceRegion>,
     /// Which events are wanted.
     pub selection: Selection,
+    /// The guest kernel's events as its module's file tells them; empty when the host does not have that file.
+    pub guest_events: Arc<[EventDescription]>,
     /// Host threads of the vCPUs, filled in as they start.
     pub vcpu_threads: Arc<Mutex<Vec<(u32, u32)>>>,
     /// The vCPUs' clocks.
@@ -36,6 +38,9 @@ pub struct Facts {
     /// Where what is known is kept beside the region, for whoever recovers it.
     pub beside_region: Option<PathBuf>,
 }
+
+/// Why the guest's layers are missing when strata gave it no agent; true until the guest's own says hello.
+pub const NO_AGENT: &str = "no agent was given to the guest, and it has not brought one";
 
 impl Facts {
     /// The youngest time that a record may carry. One second of slack leaves it to `strata check` to judge a clock that
@@ -95,6 +100,8 @@ impl Facts {
         let agent_abi = memory.load(agent + offset_of!(AgentState, abi_version));
         let kernel = guest_text(&release);
         vm.guest = Some(Guest { kernel, agent_abi, processes_refused: 0, processes_over_quota: 0 });
+        // It has come up after all: the guest has brought its own.
+        self.session.missing.retain(|missing| missing.reason != NO_AGENT);
         true
     }
 

@@ -10,9 +10,10 @@ use super::poll_pause::PollPause;
 use super::process_table::ProcessTable;
 use super::region::{EnabledEvents, MAIN_SESSION};
 use super::ring_layer::Producers;
-use super::sessions::ExtraSessions;
+use super::selection::Selection;
+use super::sessions::{ExtraSessions, check_guest_events};
 use super::streaming::{Looked, Streaming};
-use super::vmm_events::VmmTracer;
+use super::vmm_events::{GuestEvents, VmmTracer};
 use super::vmm_layer::vmm_layer;
 use crate::control::protocol::{Answer, LayerStatus, Request, SessionStatus, Status, TraceStatus};
 use crate::host_kernel::HostTracer;
@@ -316,19 +317,40 @@ impl Recording {
             },
             Request::SessionStart { name } if name == MAIN_SESSION => {
                 self.active = true;
+                self.vmm.guest_events(GuestEvents::On);
                 self.facts.region.set_enabled(0, &self.layers.enabled(&self.facts));
                 Answer::done(format!("session {name} records"))
             }
             Request::SessionStop { name } if name == MAIN_SESSION => {
                 self.active = false;
                 self.facts.region.set_enabled(0, &EnabledEvents::NONE);
+                self.vmm.guest_events(GuestEvents::Off);
                 Answer::done(format!("session {name} is stopped; what it recorded stays"))
+            }
+            Request::SessionEvents { name, events } if name == MAIN_SESSION => {
+                self.choose(events).unwrap_or_else(Answer::refused)
             }
             Request::SessionDestroy { name } if name == MAIN_SESSION => {
                 Answer::refused(format!("session {name} ends with the VM; `session stop {name}` stops it"))
             }
             other => self.extra.answer(other, &self.facts, &self.events)?,
         })
+    }
+
+    /// Records the guest's `events` from now on; an error is what to tell the user. The host's events and the monitor's
+    /// stay as they were chosen at the start.
+    fn choose(&mut self, events: String) -> Result<Answer, String> {
+        let selection = Selection::parse(&events).map_err(|error| chain(&error))?;
+        check_guest_events(&selection, &self.facts)?;
+        self.facts.selection = selection;
+        self.events = events;
+        if self.active {
+            // Said on both sides: pairs of events that the change cuts lie around it.
+            self.vmm.guest_events(GuestEvents::Changed);
+            self.facts.region.set_enabled(0, &self.layers.enabled(&self.facts));
+            self.vmm.guest_events(GuestEvents::Changed);
+        }
+        Ok(Answer::done(format!("session {MAIN_SESSION} records {} of the guest", self.events)))
     }
 
     fn status(&self) -> TraceStatus {

@@ -3,13 +3,41 @@
 //! A selection is a list of terms, separated by commas: `host:kvm:*,guest:sched:sched_switch,!guest:irq:*`. Terms
 //! apply in order; one with `!` takes events away. A selection whose first term takes away starts from the default. A
 //! term without a layer (`sched:*`) means every layer, one without an event (`host:kvm`, `guest:*`) all of the group.
+//! The name of a preset stands for its terms: `default,guest:net:*`.
 
 use std::fmt;
+use std::str::FromStr;
 use thiserror::Error;
 use wildmatch::WildMatch;
 
-/// What is recorded when nobody says otherwise.
-pub const DEFAULT: &str = "host:kvm:*,host:sched:*,vmm:*:*,guest:*:*,user:*:*";
+/// The name of what is recorded when nobody says otherwise.
+pub const DEFAULT: &str = "default";
+
+/// Named selections. Not every kernel has each of their events.
+const PRESETS: [(&str, &[&str]); 5] = [
+    ("minimal", &[HOST, "vmm:*:*", "user:*:*", SCHEDULING]),
+    ("default", &[HOST, "vmm:*:*", "user:*:*", SCHEDULING, ACTIVITY, REQUESTS]),
+    ("io", &[HOST, "vmm:*:*", "user:*:*", SCHEDULING, ACTIVITY, STORAGE]),
+    ("net", &[HOST, "vmm:*:*", "user:*:*", SCHEDULING, ACTIVITY, NETWORK]),
+    ("all", &["host:kvm:*", "host:sched:*", "vmm:*:*", "user:*:*", "guest:*:*"]),
+];
+
+/// What tells which thread of the host did what to the guest.
+const HOST: &str = "host:kvm:*,host:sched:*";
+/// Who runs, who wants to, and the life of tasks.
+const SCHEDULING: &str = "guest:sched:sched_switch,guest:sched:sched_wak*,guest:sched:sched_process_*,\
+    guest:sched:sched_migrate_task,guest:task:*";
+/// What tasks and interrupts do: calls, faults, signals, waiting for locks, deferred work.
+const ACTIVITY: &str = "guest:raw_syscalls:*,guest:exceptions:*,guest:signal:*,guest:irq:*,\
+    guest:irq_vectors:local_timer_*,guest:irq_vectors:reschedule_*,guest:irq_vectors:call_function*,\
+    guest:lock:contention_*,guest:workqueue:workqueue_execute_*,guest:timer:hrtimer_expire_*,guest:timer:timer_expire_*";
+/// Requests to block devices.
+const REQUESTS: &str = "guest:block:block_rq_*";
+/// Storage from the file system down.
+const STORAGE: &str = "guest:block:*,guest:writeback:*,guest:ext4:*,guest:jbd2:*,guest:filemap:*,guest:io_uring:*";
+/// The network from the socket down.
+const NETWORK: &str = "guest:net:*,guest:napi:*,guest:skb:*,guest:sock:*,guest:tcp:*,guest:udp:*,guest:icmp:*,guest:qdisc:*,\
+    guest:neigh:*,guest:fib:*,guest:fib6:*,guest:bridge:*";
 
 /// Names suggested for a glob that matches nothing.
 const MAX_SUGGESTIONS: usize = 3;
@@ -42,6 +70,15 @@ impl Layer {
     }
 }
 
+impl FromStr for Layer {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let layer = Self::ALL.into_iter().find(|layer| layer.name() == name);
+        layer.ok_or_else(|| format!("'{name}' is no layer of events; there are host, vmm, guest and user"))
+    }
+}
+
 impl fmt::Display for Layer {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(self.name())
@@ -53,7 +90,8 @@ impl fmt::Display for Layer {
 pub enum SelectionError {
     /// A term that is no glob.
     #[error(
-        "'{term}' is no event glob; write LAYER:GROUP:EVENT with layer host, guest, vmm or user, as in 'guest:sched:*'"
+        "'{term}' is no event glob; write LAYER:GROUP:EVENT with layer host, guest, vmm or user, as in 'guest:sched:*', or \
+         a preset: minimal, default, io, net or all"
     )]
     Malformed {
         /// The term as given.
@@ -90,6 +128,8 @@ struct Term {
     /// `None` stands for every layer.
     layer: Option<Layer>,
     pattern: WildMatch,
+    /// Part of a preset, which need not match anything.
+    preset: bool,
 }
 
 impl Term {
@@ -112,9 +152,19 @@ impl Selection {
     pub fn parse(text: &str) -> Result<Self, SelectionError> {
         let given = || text.split(',').map(str::trim).filter(|term| !term.is_empty());
         let starts_from_default = given().next().is_none_or(|term| term.starts_with('!'));
-        let base = if starts_from_default { DEFAULT } else { "" };
-        let terms = base.split(',').filter(|term| !term.is_empty()).chain(given()).map(parse_term);
-        Ok(Self { terms: terms.collect::<Result<_, _>>()? })
+        let base = starts_from_default.then_some(DEFAULT);
+        let mut terms = Vec::new();
+        for word in base.into_iter().chain(given()) {
+            match PRESETS.iter().find(|(name, _)| *name == word) {
+                Some((_, parts)) => {
+                    for term in parts.iter().flat_map(|part| part.split(',')) {
+                        terms.push(Term { preset: true, ..parse_term(term.trim())? });
+                    }
+                }
+                None => terms.push(parse_term(word)?),
+            }
+        }
+        Ok(Self { terms })
     }
 
     /// Whether `name` (`group:event`) of `layer` is recorded.
@@ -135,7 +185,7 @@ impl Selection {
     /// # Errors
     /// The first term that matches nothing, with the nearest names.
     pub fn check(&self, catalogues: &[(Layer, Vec<String>)]) -> Result<(), SelectionError> {
-        for term in &self.terms {
+        for term in self.terms.iter().filter(|term| !term.preset) {
             let of_term: Vec<_> =
                 catalogues.iter().filter(|(layer, _)| term.layer.is_none_or(|own| own == *layer)).collect();
             let matches = of_term.iter().any(|(layer, names)| names.iter().any(|name| term.matches(*layer, name)));
@@ -164,7 +214,7 @@ fn parse_term(text: &str) -> Result<Term, SelectionError> {
     if layer == Some(Layer::User) && pattern != "*:*" {
         return Err(SelectionError::UserEvent { term: text.into() });
     }
-    Ok(Term { text: text.into(), take_away, layer, pattern: WildMatch::new(&pattern) })
+    Ok(Term { text: text.into(), take_away, layer, pattern: WildMatch::new(&pattern), preset: false })
 }
 
 /// The events and groups whose names resemble `term` the most.
@@ -216,6 +266,29 @@ mod tests {
         assert!(selection.includes(Layer::Guest, "sched:sched_switch"));
         assert!(!selection.includes(Layer::Guest, "irq:irq_handler_entry"));
         assert!(selection.includes(Layer::Host, "kvm:kvm_exit"));
+    }
+
+    #[test]
+    fn presets_stand_for_their_terms_and_match_what_there_is() {
+        let net = Selection::parse("net,!guest:irq:*").unwrap();
+        let all = Selection::parse("all").unwrap();
+
+        assert!(net.includes(Layer::Guest, "tcp:tcp_probe") && net.includes(Layer::Guest, "sched:sched_waking"));
+        assert!(
+            !net.includes(Layer::Guest, "block:block_rq_issue") && !net.includes(Layer::Guest, "irq:softirq_entry")
+        );
+        assert!(all.includes(Layer::Guest, "kmem:kfree") && all.includes_applications());
+        assert_eq!(net.check(&catalogues()), Ok(()));
+        assert!(PRESETS.iter().all(|(name, _)| Selection::parse(name).is_ok()));
+    }
+
+    #[test]
+    fn default_leaves_out_what_dominates_the_volume() {
+        let default = Selection::parse(DEFAULT).unwrap();
+        let includes = |name| default.includes(Layer::Guest, name);
+
+        assert!(["sched:sched_waking", "raw_syscalls:sys_enter", "block:block_rq_issue"].into_iter().all(includes));
+        assert!(!["kmem:kmalloc", "tlb:tlb_flush", "power:cpu_idle"].into_iter().any(includes));
     }
 
     #[test]

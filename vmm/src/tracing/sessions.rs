@@ -13,6 +13,7 @@ use crate::run::trace_folder::TraceFolder;
 use shared_ring::event::class;
 use shared_ring::layout::{Geometry, Mode, SESSION_SLOTS};
 use shared_ring::region::Rings;
+use shared_ring::registry::Tail;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -144,6 +145,10 @@ impl ExtraSessions {
                     Answer::done(format!("session {name} is stopped; what it recorded stays"))
                 },
             )),
+            Request::SessionEvents { name, events } => {
+                let Some(session) = self.find(&name) else { return Ok(no_such(&name)) };
+                Ok(session.choose(events).unwrap_or_else(Answer::refused))
+            }
             Request::SessionDestroy { name } => {
                 let Some(index) = self.sessions.iter().position(|session| session.name == name) else {
                     return Ok(no_such(&name));
@@ -193,8 +198,7 @@ impl ExtraSessions {
             return Err(format!("'{}' is no absolute path", relative.display()));
         }
         let selection = Selection::parse(&events).map_err(|error| chain(&error))?;
-        let known = strata_kmod::catalog::EVENTS.iter().map(|event| event.name.into()).collect();
-        selection.check(&[(Layer::Guest, known)]).map_err(|error| chain(&error))?;
+        check_guest_events(&selection, main)?;
         let region = &main.region;
         let room = |slot: usize| region.layout().session_ring_stride[slot];
         let slot = (1..SESSION_SLOTS).find(|&slot| room(slot) > 0 && region.is_free(slot));
@@ -222,6 +226,7 @@ impl ExtraSessions {
             vm: main.vm.clone(),
             region: Arc::clone(region),
             selection,
+            guest_events: Arc::clone(&main.guest_events),
             vcpu_threads: Arc::clone(&main.vcpu_threads),
             clocks: Arc::clone(&main.clocks),
             agent: main.agent,
@@ -266,6 +271,18 @@ impl ExtraSession {
         self.facts.region.set_enabled(self.slot, &enabled);
     }
 
+    /// Records `events` from now on; an error is what to tell the user.
+    fn choose(&mut self, events: String) -> Result<Answer, String> {
+        let selection = Selection::parse(&events).map_err(|error| chain(&error))?;
+        check_guest_events(&selection, &self.facts)?;
+        self.facts.selection = selection;
+        self.events = events;
+        if self.active {
+            self.enable();
+        }
+        Ok(Answer::done(format!("session {} records {}", self.name, self.events)))
+    }
+
     /// Takes the slot back from the guest, and waits a moment for it to let go.
     fn release(&mut self) {
         self.facts.region.close_session(self.slot);
@@ -286,6 +303,19 @@ impl ExtraSession {
         self.facts.save(layers)?;
         Ok(())
     }
+}
+
+/// Checks `selection` against the guest's events: those that its agent has registered by now, else those of the module's
+/// file. When nobody knows them yet, it is as it is.
+pub(super) fn check_guest_events(selection: &Selection, main: &Facts) -> Result<(), String> {
+    let layout = main.region.layout();
+    let registered = Tail::new(main.region.memory().part(layout.registry, layout.registry_size)).poll();
+    let events = if registered.is_empty() { &*main.guest_events } else { &registered };
+    if events.is_empty() {
+        return Ok(());
+    }
+    let known = events.iter().map(|event| event.name.clone()).collect();
+    selection.check(&[(Layer::Guest, known)]).map_err(|error| chain(&error))
 }
 
 fn no_such(name: &str) -> Answer {

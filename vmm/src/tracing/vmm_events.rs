@@ -26,6 +26,8 @@ mod id {
     pub const CONSOLE_INPUT: u16 = 8;
     pub const CONTROL: u16 = 9;
     pub const CLOCK_UPDATE: u16 = 10;
+    pub const DISK_NOTIFIED: u16 = 11;
+    pub const DISK_INTERRUPT: u16 = 12;
 }
 
 /// Bytes of the text fields.
@@ -122,7 +124,31 @@ pub const EVENTS: &[Event] = &[
             Field::new("bound_ns", FieldType::U64),
         ],
     },
+    Event {
+        id: id::DISK_NOTIFIED,
+        class: class::VMM_DEVICE,
+        name: "vmm:disk_notified",
+        fields: &[Field::new("disk", FieldType::U32)],
+    },
+    Event {
+        id: id::DISK_INTERRUPT,
+        class: class::VMM_DEVICE,
+        name: "vmm:disk_interrupt",
+        fields: &[Field::new("disk", FieldType::U32)],
+    },
 ];
+
+/// What becomes of the choice of the guest's events while it is recorded. Where it changes, events that come in pairs
+/// may be alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GuestEvents {
+    /// None is recorded from here on.
+    Off,
+    /// They are recorded again from here on.
+    On,
+    /// Others are recorded from here on.
+    Changed,
+}
 
 /// Told which host thread runs a vCPU: its number and the kernel's thread id. Called on that thread.
 pub type VcpuThreadHook = Box<dyn Fn(u32, u32) + Send + Sync>;
@@ -207,6 +233,16 @@ impl VmmTracer {
         payload.put(&padded_text(cause.name()));
         payload.put(&bound_ns.to_le_bytes());
         self.record(&self.shared_ring, id::CLOCK_UPDATE, payload.bytes());
+    }
+
+    /// Records that the choice of the guest's events changes.
+    pub fn guest_events(&self, change: GuestEvents) {
+        let what = match change {
+            GuestEvents::Off => "events_off",
+            GuestEvents::On => "events_on",
+            GuestEvents::Changed => "events_changed",
+        };
+        self.record(&self.shared_ring, id::CONTROL, &padded_text(what));
     }
 
     fn vcpu_ring(&self, vcpu: u32) -> &Producer<Smp> {
@@ -310,6 +346,14 @@ impl Observer for VmmTracer {
         self.record(&self.shared_ring, id::BLOCK_REQUEST, payload.bytes());
     }
 
+    fn disk_notified(&self, disk: u32) {
+        self.record(&self.shared_ring, id::DISK_NOTIFIED, &disk.to_le_bytes());
+    }
+
+    fn disk_interrupt(&self, disk: u32) {
+        self.record(&self.shared_ring, id::DISK_INTERRUPT, &disk.to_le_bytes());
+    }
+
     fn console_output(&self, bytes: u32) {
         self.record(&self.shared_ring, id::CONSOLE_OUTPUT, &bytes.to_le_bytes());
     }
@@ -384,13 +428,16 @@ mod tests {
         tracer.console_output(10);
         tracer.console_input(2);
         tracer.control(ControlEvent::EmulationFailed);
+        tracer.guest_events(GuestEvents::Changed);
         tracer.clock_update(0, 1, &Relation::IDENTITY, Cause::FrequencyChange, 7);
+        tracer.disk_notified(2);
+        tracer.disk_interrupt(2);
 
         let of_vcpu: Vec<u16> = recorded(&tracer, 0).into_iter().map(|(id, _)| id).collect();
         let of_others: Vec<u16> = recorded(&tracer, 1).into_iter().map(|(id, _)| id).collect();
 
         assert_eq!(of_vcpu, [1, 2, 3, 4, 5]);
-        assert_eq!(of_others, [6, 7, 8, 9, 10]);
+        assert_eq!(of_others, [6, 7, 8, 9, 9, 10, 11, 12]);
     }
 
     #[test]

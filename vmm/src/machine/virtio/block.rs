@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_FLUSH, VIRTIO_BLK_F_RO, VIRTIO_BLK_F_SEG_MAX, VIRTIO_BLK_ID_BYTES,
@@ -78,6 +80,7 @@ pub struct Block {
     sectors: u64,
     read_only: bool,
     index: u32,
+    delay: Duration,
     buffer: Vec<u8>,
     observer: Arc<dyn Observer>,
 }
@@ -86,7 +89,15 @@ impl Block {
     /// A disk of `size` bytes in `file`; `index` names it to the observer and in its identification.
     #[must_use]
     pub fn new(file: File, size: u64, read_only: bool, index: u32, observer: Arc<dyn Observer>) -> Self {
-        Self { file, sectors: size / SECTOR_SIZE, read_only, index, buffer: vec![0; CHUNK], observer }
+        let (sectors, buffer) = (size / SECTOR_SIZE, vec![0; CHUNK]);
+        Self { file, sectors, read_only, index, delay: Duration::ZERO, buffer, observer }
+    }
+
+    /// The same disk, but each request to its content takes this much longer. Nothing else is served meanwhile, as with
+    /// a file system of the host that hangs.
+    #[must_use]
+    pub fn delayed(self, delay: Duration) -> Self {
+        Self { delay, ..self }
     }
 
     /// Answers one request and returns how many bytes were written to the guest.
@@ -125,6 +136,11 @@ impl Block {
         let bytes = u32::try_from(length).map_err(|_| RequestError::Failed)?;
         let kind = request.observed_kind();
         self.observer.block_request(self.index, kind, request.sector, bytes, false);
+        if !self.delay.is_zero()
+            && matches!(kind, BlockRequestKind::Read | BlockRequestKind::Write | BlockRequestKind::Flush)
+        {
+            thread::sleep(self.delay);
+        }
         let result = match kind {
             BlockRequestKind::Read => self.read(request.sector, length, writer).map(|()| bytes),
             BlockRequestKind::Write => self.write(request.sector, length, reader).map(|()| 0),
@@ -224,6 +240,7 @@ impl VirtioDevice for Block {
     }
 
     fn serve(&mut self, _: usize, queue: &mut Queue, memory: &GuestMemoryMmap) -> Result<Served, virtio_queue::Error> {
+        self.observer.disk_notified(self.index);
         let mut budget = REQUESTS_PER_CALL;
         let mut answered = false;
         loop {
@@ -242,6 +259,9 @@ impl VirtioDevice for Block {
             let more = queue.enable_notification(memory)?;
             if !more || budget == 0 {
                 let interrupt = answered && queue.needs_notification(memory)?;
+                if interrupt {
+                    self.observer.disk_interrupt(self.index);
+                }
                 return Ok(Served { interrupt, more });
             }
         }
@@ -252,6 +272,7 @@ impl VirtioDevice for Block {
 mod tests {
     use super::*;
     use crate::machine::observer::NoObserver;
+    use std::time::Instant;
     use virtio_queue::desc::RawDescriptor;
     use virtio_queue::desc::split::Descriptor;
     use virtio_queue::mock::MockSplitQueue;
@@ -311,6 +332,22 @@ mod tests {
         let status = serve(&mut disk, &memory, &[header, (DATA, 1024, true), STATUS_BYTE]);
         let ends: [u8; 2] = [DATA, DATA + 1023].map(|at| memory.read_obj(GuestAddress(at)).unwrap());
         assert_eq!((u32::from(status), ends), (VIRTIO_BLK_S_OK, [5, 6]));
+    }
+
+    #[test]
+    fn a_delayed_disk_takes_its_time_for_content_and_only_for_that() {
+        const DELAY: Duration = Duration::from_millis(200);
+        let (memory, mut disk) = (memory(), disk(false).delayed(DELAY));
+        let read = header(&memory, VIRTIO_BLK_T_IN, 5);
+        let begin = Instant::now();
+        let status = serve(&mut disk, &memory, &[read, (DATA, 512, true), STATUS_BYTE]);
+        let content = begin.elapsed();
+        let name = header(&memory, VIRTIO_BLK_T_GET_ID, 0);
+        let begin = Instant::now();
+        serve(&mut disk, &memory, &[name, (DATA, 20, true), STATUS_BYTE]);
+
+        assert_eq!(u32::from(status), VIRTIO_BLK_S_OK);
+        assert!(content >= DELAY && begin.elapsed() < DELAY, "{content:?}");
     }
 
     #[test]

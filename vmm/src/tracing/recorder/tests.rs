@@ -93,6 +93,7 @@ impl Bench {
         };
         let clocks = Arc::new(VcpuClocks::new("vm0", host, Arc::clone(&region), Arc::clone(&vmm)));
         let facts = Facts {
+            guest_events: Vec::new().into(),
             clocks,
             dir: trace,
             session: session(),

@@ -1,0 +1,171 @@
+//! Loads whose cost is known, for tests that compare it with what reports make of their traces.
+//!
+//! Each load prints a line `known: NAME KEY=VALUE...` with what it knows of itself.
+
+use anyhow::{Context, Result, bail};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
+use std::fs::File;
+use std::hint::black_box;
+use std::os::unix::fs::FileExt;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const USAGE: &str = "usage: known_load compute CPU SECONDS | hog CPU SECONDS PERCENT | pin THREAD CPU | \
+                     convoy THREADS ROUNDS MILLISECONDS | reads FILE COUNT | syscalls";
+/// Within each of these the hog computes for its share, then sleeps.
+const PERIOD: Duration = Duration::from_millis(50);
+/// Size and alignment of a direct read, bytes.
+const BLOCK: usize = 4096;
+/// System calls of the mix, by name and number of calls. None is made by the program for any other reason.
+const MIX: [(&str, u32); 4] = [("getppid", 5000), ("getpriority", 700), ("statfs", 300), ("getsid", 40)];
+
+/// What the threads of a convoy want.
+static CONVOY: Mutex<u64> = Mutex::new(0);
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match run(&words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("known_load: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(words: &[&str]) -> Result<()> {
+    match words {
+        ["compute", cpu, seconds] => compute(number(cpu)?, Duration::from_secs(number(seconds)?)),
+        ["hog", cpu, seconds, percent] => hog(number(cpu)?, Duration::from_secs(number(seconds)?), number(percent)?),
+        ["pin", thread, cpu] => pin(Some(number(thread)?), number(cpu)?),
+        ["convoy", threads, rounds, ms] => {
+            convoy(number(threads)?, number(rounds)?, Duration::from_millis(number(ms)?));
+            Ok(())
+        }
+        ["reads", file, count] => reads(file, number(count)?),
+        ["syscalls"] => syscalls(),
+        _ => bail!("{USAGE}"),
+    }
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Result<T> {
+    text.parse().ok().with_context(|| format!("{text:?} is no number that fits; {USAGE}"))
+}
+
+/// Keeps a thread, or this one, on one CPU.
+fn pin(thread: Option<i32>, cpu: usize) -> Result<()> {
+    let mut cpus = CpuSet::new();
+    cpus.set(cpu);
+    sched_setaffinity(thread.and_then(Pid::from_raw), &cpus).with_context(|| format!("cannot move to CPU {cpu}"))
+}
+
+/// CPU time of this thread.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+fn spin(iterations: u64) {
+    for iteration in 0..iterations {
+        black_box(iteration);
+    }
+}
+
+/// Computes on `cpu` for a time, as one task that is always ready.
+fn compute(cpu: usize, time: Duration) -> Result<()> {
+    pin(None, cpu)?;
+    println!("known: compute pid={} begins", std::process::id());
+    let begin = Instant::now();
+    while begin.elapsed() < time {
+        spin(10_000);
+    }
+    println!("known: compute pid={} ends", std::process::id());
+    Ok(())
+}
+
+/// Computes on `cpu` for a share of the time. How much it did is what the scheduler says, from when it came there.
+fn hog(cpu: usize, time: Duration, percent: u32) -> Result<()> {
+    pin(None, cpu)?;
+    let (begin, elsewhere) = (Instant::now(), cpu_time());
+    while begin.elapsed() < time {
+        let (period, used) = (Instant::now(), cpu_time());
+        while cpu_time() - used < PERIOD * percent / 100 {
+            spin(1000);
+        }
+        thread::sleep(PERIOD.saturating_sub(period.elapsed()));
+    }
+    println!("known: hog pid={} cpu_ns={}", std::process::id(), (cpu_time() - elsewhere).as_nanos());
+    Ok(())
+}
+
+/// Has threads hold the same lock in turn, each for a time.
+fn convoy(threads: usize, rounds: u32, hold: Duration) {
+    let waited = AtomicU64::new(0);
+    let begin = Barrier::new(threads);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                begin.wait();
+                for _ in 0..rounds {
+                    let asked = Instant::now();
+                    let mut count = CONVOY.lock().unwrap_or_else(PoisonError::into_inner);
+                    let wait = u64::try_from(asked.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                    waited.fetch_add(wait, Ordering::Relaxed);
+                    *count += 1;
+                    thread::sleep(hold);
+                }
+            });
+        }
+    });
+    let address = &raw const CONVOY;
+    println!(
+        "known: convoy pid={} address={} size={} locks={} waited_ns={}",
+        std::process::id(),
+        address.addr(),
+        size_of_val(&CONVOY),
+        threads * usize::try_from(rounds).unwrap_or(0),
+        waited.load(Ordering::Relaxed),
+    );
+}
+
+/// A buffer that direct reads accept.
+#[repr(align(4096))]
+struct Aligned([u8; BLOCK]);
+
+/// Reads blocks of a file past the page cache, one after the other.
+fn reads(path: &str, count: u64) -> Result<()> {
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECT, Mode::empty())
+        .with_context(|| format!("cannot open {path}"))?;
+    let file = File::from(file);
+    let mut block = Box::new(Aligned([0; BLOCK]));
+    let begin = Instant::now();
+    for index in 0..count {
+        file.read_exact_at(&mut block.0, index * BLOCK as u64).with_context(|| format!("cannot read {path}"))?;
+    }
+    println!("known: reads pid={} count={count} total_ns={}", std::process::id(), begin.elapsed().as_nanos());
+    Ok(())
+}
+
+/// Makes the system calls of the mix, and no others of these names.
+fn syscalls() -> Result<()> {
+    for (name, calls) in MIX {
+        for _ in 0..calls {
+            match name {
+                "getppid" => drop(rustix::process::getppid()),
+                "getpriority" => drop(rustix::process::getpriority_process(None)),
+                "statfs" => drop(rustix::fs::statfs("/").context("cannot look at the root file system")?),
+                _ => drop(rustix::process::getsid(None).context("cannot ask for the session")?),
+            }
+        }
+    }
+    let counts: Vec<String> = MIX.iter().map(|(name, calls)| format!("{name}={calls}")).collect();
+    println!("known: syscalls pid={} {}", std::process::id(), counts.join(" "));
+    Ok(())
+}

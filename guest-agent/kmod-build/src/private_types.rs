@@ -1,0 +1,302 @@
+//! Structures of the kernel's private headers, from its BTF, as C that compiles without those headers.
+//!
+//! `pahole` prints a structure with the offset of each member. What comes out here has the same members at the same
+//! offsets, but for those whose types are private in turn: they and unions are padding.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use object::{Object, ObjectSection};
+
+/// Public structures that may stand as members, since trace headers look into them.
+const PUBLIC: [&str; 4] = ["inode", "list_head", "rb_node", "backing_dev_info"];
+
+/// Why BTF cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum BtfError {
+    /// A file could not be read or written.
+    #[error("cannot use {}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The file has no BTF.
+    #[error("{} holds no BTF: name a kernel's ELF file, or /sys/kernel/btf/vmlinux", .0.display())]
+    NoBtf(PathBuf),
+    /// The BTF is damaged.
+    #[error("the BTF in {} is damaged", .0.display())]
+    Damaged(PathBuf),
+    /// `pahole` could not be started.
+    #[error("cannot start pahole: install the package dwarves")]
+    Pahole(#[source] io::Error),
+}
+
+/// The BTF of a kernel.
+#[derive(Debug, Clone)]
+pub struct Btf {
+    file: PathBuf,
+    tracepoints: BTreeSet<String>,
+    enumerators: BTreeMap<String, i32>,
+}
+
+/// First two bytes of BTF.
+const BTF_MAGIC: [u8; 2] = [0x9f, 0xeb];
+
+impl Btf {
+    /// The BTF in `source`, a raw BTF file or an ELF file with a `.BTF` section, kept as the file `copy`.
+    ///
+    /// # Errors
+    /// When there is none, it is damaged, or a file cannot be used.
+    pub fn open(source: &Path, copy: &Path) -> Result<Self, BtfError> {
+        let error = |path: &Path| {
+            let path = path.to_path_buf();
+            move |source| BtfError::File { path, source }
+        };
+        let bytes = fs::read(source).map_err(error(source))?;
+        let raw = if bytes.starts_with(&BTF_MAGIC) { Some(bytes.as_slice()) } else { section(&bytes) };
+        let raw = raw.ok_or_else(|| BtfError::NoBtf(source.to_path_buf()))?;
+        let names = names(raw).ok_or_else(|| BtfError::Damaged(source.to_path_buf()))?;
+        fs::write(copy, raw).map_err(error(copy))?;
+        Ok(Self { file: copy.to_path_buf(), ..names })
+    }
+
+    /// The value of the enumerator `name`.
+    #[must_use]
+    pub fn enumerator(&self, name: &str) -> Option<i32> {
+        self.enumerators.get(name).copied()
+    }
+
+    /// The names of the kernel's tracepoints.
+    #[must_use]
+    pub const fn tracepoints(&self) -> &BTreeSet<String> {
+        &self.tracepoints
+    }
+
+    /// C that defines `structures`; those that the kernel has not are left out.
+    ///
+    /// # Errors
+    /// When `pahole` cannot be started.
+    pub fn definitions(&self, structures: &[&str]) -> Result<String, BtfError> {
+        let mut text = String::new();
+        for name in structures {
+            let mut pahole = Command::new("pahole");
+            let printed = pahole.arg("-C").arg(name).arg(&self.file).output().map_err(BtfError::Pahole)?;
+            text.extend(definition(name, &String::from_utf8_lossy(&printed.stdout), structures));
+        }
+        Ok(text)
+    }
+}
+
+fn section(file: &[u8]) -> Option<&[u8]> {
+    object::File::parse(file).ok()?.section_by_name(".BTF")?.data().ok()
+}
+
+/// The tracepoints and enumerators of `btf`; the kernel declares a type `btf_trace_NAME` for each tracepoint.
+fn names(btf: &[u8]) -> Option<Btf> {
+    const ENUMERATION: u32 = 6;
+    const TYPEDEF: u32 = 8;
+    const PREFIX: &[u8] = b"btf_trace_";
+    let word = |at: usize| btf.get(at..at + 4)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+    let number = |at: usize| word(at).map(|word| word as usize);
+    let base = number(4)?;
+    let (mut at, strings) = (base + number(8)?, base + number(16)?);
+    let text = |name: usize| btf.get(strings + name..)?.split(|&byte| byte == 0).next();
+    let end = at + number(12)?;
+    let mut names = Btf { file: PathBuf::new(), tracepoints: BTreeSet::new(), enumerators: BTreeMap::new() };
+    while at < end {
+        let (name, info) = (number(at)?, word(at + 4)?);
+        let (kind, members) = (info >> 24 & 0x1f, (info & 0xffff) as usize);
+        if kind == TYPEDEF {
+            let name = text(name)?.strip_prefix(PREFIX);
+            names.tracepoints.extend(name.map(|name| String::from_utf8_lossy(name).into_owned()));
+        }
+        if kind == ENUMERATION {
+            for member in 0..members {
+                let (name, value) = (number(at + 12 + 8 * member)?, word(at + 16 + 8 * member)?);
+                names.enumerators.insert(String::from_utf8_lossy(text(name)?).into_owned(), value.cast_signed());
+            }
+        }
+        at += 12
+            + match kind {
+                // int, variable, declaration tag
+                1 | 14 | 17 => 4,
+                // array
+                3 => 12,
+                // structure, union, 64-bit enumeration, data section
+                4 | 5 | 15 | 19 => 12 * members,
+                // enumeration, function prototype
+                6 | 13 => 8 * members,
+                0..=19 => 0,
+                _ => return None,
+            };
+    }
+    Some(names)
+}
+
+/// A member as `pahole` prints it.
+struct Member<'a> {
+    declaration: &'a str,
+    /// Bits.
+    offset: usize,
+    /// Bits.
+    size: usize,
+}
+
+/// `printed`, the structure called `name`, with padding for members of structures that are neither public nor among
+/// `known`.
+fn definition(name: &str, printed: &str, known: &[&str]) -> Option<String> {
+    let total = printed.lines().find_map(|line| line.trim().strip_prefix("/* size: "));
+    let total: usize = total?.split(',').next()?.parse().ok()?;
+    let mut text = format!("struct {name} {{\n");
+    let mut at = 0;
+    let mut depth = 0;
+    let mut in_enumeration = false;
+    for line in printed.lines() {
+        let code = line.trim_start();
+        // a union, structure or enumeration within: its end says what it is called and where it lies
+        let mut line = line.to_owned();
+        if depth > 0 || (line.starts_with('\t') && code.ends_with('{')) {
+            in_enumeration |= depth == 0 && code.starts_with("enum");
+            depth += usize::from(code.ends_with('{'));
+            depth -= usize::from(code.starts_with('}'));
+            if depth > 0 || !in_enumeration {
+                continue;
+            }
+            in_enumeration = false;
+            line = line.replacen('}', "unsigned int", 1);
+        }
+        let Some(member) = member(&line).filter(|member| is_plain(member, known)) else { continue };
+        pad(&mut text, at, member.offset);
+        text.push_str(&format!("\t{};\n", member.declaration));
+        at = member.offset + member.size;
+    }
+    pad(&mut text, at, total * 8);
+    text.push_str(&format!("}} __packed;\n_Static_assert(sizeof(struct {name}) == {total}, \"as in BTF\");\n"));
+    Some(text)
+}
+
+/// Padding from bit `from` to bit `to`.
+fn pad(text: &mut String, from: usize, to: usize) {
+    let whole = from.next_multiple_of(8);
+    if from < to && from < whole {
+        text.push_str(&format!("\tunsigned int :{};\n", whole.min(to) - from));
+    }
+    if whole / 8 < to / 8 {
+        text.push_str(&format!("\tchar padding_{}[{}];\n", whole / 8, to / 8 - whole / 8));
+    }
+    if whole < to && !to.is_multiple_of(8) {
+        text.push_str(&format!("\tunsigned int :{};\n", to % 8));
+    }
+}
+
+/// The member on a line such as `\tstruct list_head * next; /* 0 8 */` or `\tint flag:1; /* 8: 3 4 */`.
+fn member(line: &str) -> Option<Member<'_>> {
+    let (declaration, place) = line.strip_prefix('\t')?.split_once(';')?;
+    let mut numbers = place.trim().strip_prefix("/*")?.split_whitespace();
+    let (first, second) = (numbers.next()?, numbers.next()?);
+    let bits = first.strip_suffix(':').map(|byte| (byte, second));
+    let (offset, size) = match bits {
+        Some((byte, bit)) => {
+            let width = declaration.rsplit_once(':')?.1;
+            (byte.parse::<usize>().ok()? * 8 + bit.parse::<usize>().ok()?, width.trim().parse().ok()?)
+        }
+        None => (first.parse::<usize>().ok()? * 8, second.parse::<usize>().ok()? * 8),
+    };
+    Some(Member { declaration: declaration.trim(), offset, size })
+}
+
+/// Whether the member's declaration compiles by itself: no flexible array, no structure that is unknown.
+fn is_plain(member: &Member<'_>, known: &[&str]) -> bool {
+    let words: Vec<&str> = member.declaration.split_whitespace().collect();
+    let by_value = !member.declaration.contains('*');
+    let structure = words.iter().position(|word| ["struct", "union"].contains(word));
+    let unknown =
+        structure.and_then(|at| words.get(at + 1)).is_some_and(|name| !PUBLIC.contains(name) && !known.contains(name));
+    let attributed = member.declaration.contains("__attribute__");
+    member.size > 0 && !attributed && !(by_value && unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PRINTED: &str = "\
+struct example {
+	struct list_head           list;                 /*     0    16 */
+	struct private             secret;               /*    16     8 */
+
+	/* XXX 4 bytes hole, try to pack */
+
+	union {
+		int                a;                    /*    28     4 */
+		struct {
+			int        b;                    /*    28     4 */
+		};                                       /*    28     4 */
+	};                                               /*    28     4 */
+	const char  *              name;                 /*    32     8 */
+	unsigned int               flag:2;               /*    40: 3  4 */
+	void                       (*call)(int);         /*    48     8 */
+	enum {
+		ONE = 1,
+	} state;                                         /*    56     4 */
+	struct example *           more[];               /*    60     0 */
+
+	/* size: 64, cachelines: 1, members: 7 */
+};
+";
+
+    #[test]
+    fn members_keep_their_offsets_and_private_ones_are_padding() {
+        let text = definition("example", PRINTED, &["example"]).unwrap();
+
+        let expected = "struct example {\n\tstruct list_head           list;\n\tchar padding_16[16];\n\
+                        \tconst char  *              name;\n\tunsigned int :3;\n\
+                        \tunsigned int               flag:2;\n\tunsigned int :3;\n\tchar padding_41[7];\n\
+                        \tvoid                       (*call)(int);\n\tunsigned int state;\n\tchar padding_60[4];\n\
+                        } __packed;\n";
+        assert!(text.starts_with(expected), "{text}");
+        assert!(text.contains("sizeof(struct example) == 64"));
+    }
+
+    #[test]
+    fn known_structures_are_members() {
+        let text = definition("example", PRINTED, &["private"]).unwrap();
+
+        assert!(text.contains("\tstruct private             secret;\n\tchar padding_24[8];"), "{text}");
+    }
+
+    #[test]
+    fn tracepoints_and_enumerators_are_found_by_name() {
+        let types = [1_u32, 8 << 24, 0, 11, 8 << 24, 0, 0, 6 << 24 | 1, 4, 1, u32::MAX];
+        let strings = b"\0x_trace_a\0btf_trace_sched_switch\0";
+        let mut btf = vec![0x9f, 0xeb, 1, 0];
+        let length = u32::try_from(types.len() * 4).unwrap();
+        for word in [24, 0, length, length, u32::try_from(strings.len()).unwrap()] {
+            btf.extend(word.to_le_bytes());
+        }
+        btf.extend(types.into_iter().flat_map(u32::to_le_bytes));
+        btf.extend(strings);
+
+        let names = names(&btf).unwrap();
+        assert_eq!(names.tracepoints().iter().collect::<Vec<_>>(), ["sched_switch"]);
+        assert_eq!((names.enumerator("x_trace_a"), names.enumerator("none")), (Some(-1), None));
+        assert!(super::names(&btf[..20]).is_none());
+    }
+
+    #[test]
+    fn file_without_btf_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("vmlinux");
+        fs::write(&file, "text").unwrap();
+
+        let error = Btf::open(&file, &folder.path().join("btf")).unwrap_err();
+
+        assert!(error.to_string().contains("holds no BTF"));
+    }
+}

@@ -1,0 +1,437 @@
+//! The module's units: one C file per trace header of a kernel, of which the kernel's own build shows what compiles.
+//!
+//! A unit includes what its header needs (see [`crate::tracepoint_preludes`]) and then the header, for which the file
+//! `shadow/trace/define_trace.h` makes probes and descriptors. Headers that do not compile outside the kernel's sources
+//! are left out of the module; what they would have declared is written down in it, with the reason.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use object::{Object, ObjectSymbol};
+
+use crate::module::telling_lines;
+use crate::private_types::{Btf, BtfError};
+use crate::trace_header::{self, TraceHeader};
+use crate::tracepoint_preludes::{UNEXPORTED, prelude};
+
+/// The generated list of what the module lacks.
+const MISSING_SOURCE: &str = "strata_missing.c";
+/// What the names of the units' files begin with.
+const PREFIX: &str = "tp_";
+/// Where kernels keep trace headers, below the top of their sources, and how these are included.
+const FOLDERS: [(&str, &str); 3] =
+    [("include/trace/events", "trace/events"), ("arch/x86/include/asm/trace", "asm/trace"), ("include/ras", "ras")];
+/// Trace headers of modules that are worth having although the kernel itself lacks their tracepoints.
+const OF_MODULES: [&str; 3] = ["ext4", "jbd2", "kvm"];
+/// Symbols that objects may need although `Module.symvers` does not list them: the kernel's build adds them.
+const ADDED_BY_THE_BUILD: [&str; 1] = ["__fentry__"];
+
+/// Why no units could be made.
+#[derive(Debug, thiserror::Error)]
+pub enum UnitsError {
+    /// A file could not be read or written.
+    #[error("cannot use {}", path.display())]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The header tree has no trace headers.
+    #[error("{} has no trace headers: it is not the header tree of a kernel with tracepoints", .0.display())]
+    NoHeaders(PathBuf),
+    /// The BTF cannot be used.
+    #[error(transparent)]
+    Btf(#[from] BtfError),
+    /// `make` could not be started.
+    #[error("cannot start make: install the package make")]
+    Make(#[source] io::Error),
+    /// Nothing compiles: something else is wrong.
+    #[error("no trace header compiles: {message}")]
+    NothingCompiles {
+        /// The lines of the compiler's output that tell why.
+        message: String,
+    },
+}
+
+/// A trace header that the module lacks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOut {
+    /// The header, as it is included.
+    pub header: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// A header and the unit made of it.
+#[derive(Debug, Clone)]
+struct Unit {
+    /// Name of the C file, without the ending.
+    name: String,
+    header: TraceHeader,
+}
+
+/// What became of a kernel's trace headers.
+#[derive(Debug, Clone, Default)]
+pub struct Units {
+    compiled: Vec<Unit>,
+    left_out: Vec<(Unit, String)>,
+    tracepoints: BTreeSet<String>,
+}
+
+/// Makes the units for the kernel with the header tree `tree` in `folder`, which holds the other sources, and compiles
+/// them. `log` is what the compiler said.
+///
+/// # Errors
+/// When the tree has no trace headers, none compiles, or a program or file cannot be used.
+pub fn make(tree: &Path, folder: &Path, btf: Option<&Btf>, log: &Path) -> Result<Units, UnitsError> {
+    let exported = exported(tree)?;
+    let units = find(tree, btf)?;
+    if units.is_empty() {
+        return Err(UnitsError::NoHeaders(tree.to_path_buf()));
+    }
+    let unexported: Vec<&str> =
+        UNEXPORTED.iter().filter(|(symbol, _)| !exported.contains(*symbol)).map(|(_, call)| *call).collect();
+    for unit in &units {
+        write_unit(unit, tree, folder, btf, &unexported)?;
+    }
+    write_list(&units, folder)?;
+    compile(tree, folder, &units, log)?;
+    let text = fs::read_to_string(log).map_err(file_error(log))?;
+    let mut result =
+        Units { tracepoints: btf.map(|btf| btf.tracepoints().clone()).unwrap_or_default(), ..Units::default() };
+    for unit in units {
+        match verdict(&unit, folder, &exported, &text) {
+            Ok(()) => result.compiled.push(unit),
+            Err(reason) => result.left_out.push((unit, reason)),
+        }
+    }
+    if result.compiled.is_empty() {
+        return Err(UnitsError::NothingCompiles { message: telling_lines(&text) });
+    }
+    write_list(&result.compiled, folder)?;
+    write_if_changed(&folder.join(MISSING_SOURCE), &missing_source(&result.missing()))?;
+    Ok(result)
+}
+
+/// A C file that keeps the lines `missing` in the module, in memory that is freed once it is initialised.
+fn missing_source(missing: &str) -> String {
+    let mut text =
+        String::from("/* Generated: what the kernel has and the module lacks. */\n#include <linux/compiler.h>\n\n");
+    text.push_str("static const char strata_missing[] __used __section(\".init.strata_missing\") =");
+    for line in missing.lines() {
+        let line = line.replace('\\', "\\\\").replace('"', "\\\"").replace('\t', "\\t").replace('?', "\\?");
+        text.push_str(&format!("\n\t\"{line}\\n\""));
+    }
+    text + "\n\t\"\";\n"
+}
+
+impl Units {
+    /// The headers that are not in the module.
+    #[must_use]
+    pub fn left_out(&self) -> Vec<LeftOut> {
+        let describe =
+            |(unit, reason): &(Unit, String)| LeftOut { header: unit.header.include.clone(), reason: reason.clone() };
+        self.left_out.iter().map(describe).collect()
+    }
+
+    /// The events that the kernel has and the module lacks, as lines of name, tab and reason. Without the kernel's BTF
+    /// nobody knows what it has: then these are the events of the headers that were left out.
+    #[must_use]
+    pub fn missing(&self) -> String {
+        let mut lines = BTreeMap::new();
+        let recorded: BTreeSet<&String> = self.compiled.iter().flat_map(|unit| &unit.header.events).collect();
+        for (unit, reason) in &self.left_out {
+            for event in unit.header.events.iter().filter(|event| !recorded.contains(event)) {
+                if self.tracepoints.is_empty() || self.tracepoints.contains(event) {
+                    let name = format!("{}:{event}", unit.header.system);
+                    lines.insert(name, format!("{} {reason}", unit.header.include));
+                }
+            }
+        }
+        let known: BTreeSet<&str> = self
+            .compiled
+            .iter()
+            .chain(self.left_out.iter().map(|(unit, _)| unit))
+            .flat_map(|unit| unit.header.events.iter().chain(&unit.header.bare).map(String::as_str))
+            .collect();
+        for name in self.tracepoints.iter().filter(|name| !known.contains(name.as_str())) {
+            lines.insert(format!("?:{name}"), "no header of the kernel's packages declares it".to_owned());
+        }
+        lines.iter().fold(String::new(), |text, (name, reason)| text + name + "\t" + reason + "\n")
+    }
+}
+
+fn file_error(path: &Path) -> impl FnOnce(io::Error) -> UnitsError + use<> {
+    let path = path.to_path_buf();
+    move |source| UnitsError::File { path, source }
+}
+
+/// Leaves an unchanged file's time alone, so that `make` compiles only what it must.
+fn write_if_changed(path: &Path, content: &str) -> Result<(), UnitsError> {
+    if fs::read(path).is_ok_and(|old| old == content.as_bytes()) {
+        return Ok(());
+    }
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(file_error(folder))?;
+    }
+    fs::write(path, content).map_err(file_error(path))
+}
+
+/// The folders in which the headers of `tree` may lie: its own, and the one that its Makefile includes or `source` names.
+fn roots(tree: &Path) -> Vec<PathBuf> {
+    let mut roots = vec![tree.to_path_buf(), tree.join("source")];
+    let makefile = fs::read_to_string(tree.join("Makefile")).unwrap_or_default();
+    for line in makefile.lines() {
+        let Some(included) = line.strip_prefix("include ").and_then(|path| path.strip_suffix("/Makefile")) else {
+            continue;
+        };
+        let relative = included.rsplit_once("MAKEFILE_LIST)))").map(|(_, relative)| relative);
+        roots.push(relative.map_or_else(|| PathBuf::from(included), |relative| tree.join(relative)));
+    }
+    roots
+}
+
+/// The trace headers of the kernel, without those that only declare tracepoints that it does not have.
+fn find(tree: &Path, btf: Option<&Btf>) -> Result<Vec<Unit>, UnitsError> {
+    let mut units: BTreeMap<String, Unit> = BTreeMap::new();
+    for root in roots(tree) {
+        for (folder, include) in FOLDERS {
+            let Ok(entries) = fs::read_dir(root.join(folder)) else { continue };
+            for path in entries.flatten().map(|entry| entry.path()) {
+                if path.extension().is_none_or(|ending| ending != "h") {
+                    continue;
+                }
+                let text = fs::read_to_string(&path).map_err(file_error(&path))?;
+                let file = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+                let Some(header) = trace_header::parse(&text, format!("{include}/{file}.h"), path) else { continue };
+                let has_some =
+                    btf.is_none_or(|btf| header.events.iter().any(|event| btf.tracepoints().contains(event)));
+                if has_some || OF_MODULES.contains(&file.as_str()) {
+                    let name = format!("{PREFIX}{}", header.include.trim_end_matches(".h").replace(['/', '-'], "_"));
+                    units.entry(name.clone()).or_insert(Unit { name, header });
+                }
+            }
+        }
+    }
+    Ok(units.into_values().collect())
+}
+
+/// The symbols that the kernel itself exports. Those of its modules pass the build, but may not be there in a guest.
+fn exported(tree: &Path) -> Result<BTreeSet<String>, UnitsError> {
+    let path = tree.join("Module.symvers");
+    let text = fs::read_to_string(&path).map_err(file_error(&path))?;
+    let symbol = |line: &str| {
+        let mut columns = line.split('\t');
+        let (name, module) = (columns.nth(1)?, columns.next()?);
+        (module == "vmlinux").then(|| name.to_owned())
+    };
+    Ok(text.lines().filter_map(symbol).collect())
+}
+
+fn write_unit(
+    unit: &Unit,
+    tree: &Path,
+    folder: &Path,
+    btf: Option<&Btf>,
+    unexported: &[&str],
+) -> Result<(), UnitsError> {
+    let header = &unit.header;
+    let prelude = prelude(header.file_stem());
+    let roots = roots(tree);
+    let mut text =
+        String::from("/* SPDX-License-Identifier: GPL-2.0 */\n/* Generated. */\n#include \"strata_unit.h\"\n");
+    for include in prelude.includes {
+        let there = roots
+            .iter()
+            .any(|root| ["include", "arch/x86/include"].iter().any(|folder| root.join(folder).join(include).exists()));
+        if there {
+            text.push_str(&format!("#include <{include}>\n"));
+        }
+    }
+    text.push_str(prelude.types);
+    if let Some(btf) = btf {
+        for (name, value) in prelude.constants.iter().filter_map(|name| Some((name, btf.enumerator(name)?))) {
+            text.push_str(&format!("#define {name} {value}\n"));
+        }
+        text.push_str(&btf.definitions(prelude.structures)?);
+    }
+    text.push_str(prelude.functions);
+    let class = class_of(&header.system).to_uppercase();
+    text.push_str(&format!("#define STRATA_UNIT_CLASS STRATA_CLASS_{class}\n"));
+    text.push_str(&format!("#define STRATA_UNIT_HEADER \"{}\"\n", header.include));
+    text.push_str("#define CREATE_TRACE_POINTS\n#include STRATA_UNIT_HEADER\n");
+    write_if_changed(&folder.join(&unit.name).with_extension("c"), &text)?;
+
+    let content = fs::read_to_string(&header.path).map_err(file_error(&header.path))?;
+    let edited = trace_header::without(&content, unexported, |include| {
+        header.path.parent().is_some_and(|folder| folder.join(include).exists())
+    });
+    let shadow = folder.join("shadow").join(&header.include);
+    if edited == content {
+        match fs::remove_file(&shadow) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file_error(&shadow)(error)),
+            _ => Ok(()),
+        }
+    } else {
+        write_if_changed(&shadow, &edited)
+    }
+}
+
+/// The class of the events of a group, by the name of its constant in [`class`].
+fn class_of(system: &str) -> &'static str {
+    match system {
+        "sched" => "sched",
+        "task" => "task",
+        "irq" => "softirq",
+        "raw_syscalls" => "syscall",
+        "exceptions" => "exception",
+        "timer" | "alarmtimer" | "rtc" => "timer",
+        "signal" => "signal",
+        "irq_vectors" | "irq_matrix" | "ipi" | "nmi" | "msr" => "irq_vector",
+        "workqueue" => "workqueue",
+        "rcu" | "context_tracking" => "rcu",
+        "power" | "rpm" | "cpuhp" | "thermal" | "thermal_power_allocator" | "devfreq" | "clk" | "regulator" => "power",
+        "block" | "wbt" | "iocost" | "kyber" | "scsi" | "libata" | "bcache" | "nbd" => "block",
+        "writeback" | "ext4" | "jbd2" | "filelock" | "filemap" | "fs_dax" | "btrfs" | "io_uring" => "file_system",
+        "net" | "napi" | "skb" | "sock" | "tcp" | "udp" | "icmp" | "fib" | "fib6" | "neigh" | "qdisc" | "bridge"
+        | "netlink" | "mptcp" | "page_pool" | "xdp" | "bpf_test_run" | "devlink" | "netfs" => "network",
+        "kmem" | "percpu" => "allocation",
+        "vmscan" | "compaction" | "migrate" | "mmap" | "mmap_lock" | "oom" | "pagemap" | "huge_memory" | "thp"
+        | "tlb" | "page_isolation" | "cma" | "maple_tree" | "damon" | "swiotlb" | "iommu" | "ksm" => "memory",
+        "lock" => "lock",
+        "kvm" | "xen" | "hyperv" => "guest",
+        _ => "other",
+    }
+}
+
+fn write_list(units: &[Unit], folder: &Path) -> Result<(), UnitsError> {
+    let objects: String = units.iter().map(|unit| format!(" {}.o", unit.name)).collect();
+    write_if_changed(&folder.join("units.mk"), &format!("# Generated.\nstrata-units :={objects}\n"))
+}
+
+/// Compiles as many units as compile.
+fn compile(tree: &Path, folder: &Path, units: &[Unit], log: &Path) -> Result<(), UnitsError> {
+    units.iter().for_each(|unit| remove_stale_object(&folder.join(&unit.name)));
+    let jobs = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let mut make = Command::new("make");
+    make.args(["--keep-going", "--output-sync=target"]).arg(format!("--jobs={jobs}")).arg("-C").arg(tree);
+    make.arg(format!("M={}", folder.display()))
+        .arg("CONFIG_DEBUG_INFO_BTF_MODULES=")
+        .env("LC_ALL", "C")
+        .args(units.iter().map(|unit| format!("{}.o", unit.name)))
+        .env_remove("MAKEFLAGS")
+        .env_remove("MFLAGS");
+    // That some header does not compile is what this is for.
+    let output = make.stdin(Stdio::null()).output().map_err(UnitsError::Make)?;
+    fs::write(log, [output.stdout, output.stderr].concat()).map_err(file_error(log))
+}
+
+/// Removes the object of a unit that has changed since: when it does not compile any more, `make` would leave it.
+fn remove_stale_object(unit: &Path) {
+    let changed = |ending| fs::metadata(unit.with_extension(ending)).and_then(|metadata| metadata.modified());
+    if let (Ok(source), Ok(object)) = (changed("c"), changed("o"))
+        && source > object
+    {
+        // One that cannot be removed cannot be made either, which `make` says.
+        let _ = fs::remove_file(unit.with_extension("o"));
+    }
+}
+
+/// Whether the unit compiled to an object that every kernel of this build will load; else why not.
+fn verdict(unit: &Unit, folder: &Path, exported: &BTreeSet<String>, log: &str) -> Result<(), String> {
+    let object = folder.join(&unit.name).with_extension("o");
+    let Ok(bytes) = fs::read(&object) else {
+        return Err(format!("does not compile outside the kernel's sources: {}", first_error(&unit.name, log)));
+    };
+    let file = object::File::parse(&*bytes).map_err(|error| format!("gives no object: {error}"))?;
+    let refused: BTreeSet<&str> = file
+        .symbols()
+        .filter(|symbol| symbol.is_undefined())
+        .filter_map(|symbol| symbol.name().ok())
+        .filter(|name| {
+            !name.is_empty()
+                && !name.starts_with("strata_")
+                && !ADDED_BY_THE_BUILD.contains(name)
+                && !exported.contains(*name)
+        })
+        .collect();
+    if refused.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = refused.into_iter().collect();
+    Err(format!("uses {}, which the kernel does not export", names.join(", ")))
+}
+
+/// The compiler's first error in a unit.
+fn first_error<'a>(unit: &str, log: &'a str) -> &'a str {
+    let source = format!("/{unit}.c");
+    let mut of_unit = false;
+    for line in log.lines() {
+        if line.starts_with("  CC ") {
+            of_unit = line.ends_with(&format!("/{unit}.o"));
+        } else if line.contains(&source) {
+            of_unit = true;
+        }
+        if of_unit && let Some((_, message)) = line.split_once("error: ") {
+            return message.split(" [-W").next().unwrap_or(message);
+        }
+    }
+    "see the build's log"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_error_is_the_units_own() {
+        let log = "  CC [M]  /b/tp_a.o\n/k/a.h:1:2: error: of a\n  CC [M]  /b/tp_b.o\n\
+                   In file included from /b/tp_b.c:4:\n/k/b.h:9:9: error: of b [-Werror=x]\n";
+
+        assert_eq!((first_error("tp_a", log), first_error("tp_b", log)), ("of a", "of b"));
+        assert_eq!(first_error("tp_c", log), "see the build's log");
+    }
+
+    #[test]
+    fn headers_of_a_distribution_lie_where_the_makefile_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let makefile = "include $(dir $(lastword $(MAKEFILE_LIST)))../common/Makefile\n";
+        fs::write(folder.path().join("Makefile"), makefile).unwrap();
+
+        assert!(roots(folder.path()).contains(&folder.path().join("../common")));
+    }
+
+    #[test]
+    fn object_that_is_older_than_its_source_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let unit = folder.path().join("tp_a");
+        fs::write(unit.with_extension("o"), "").unwrap();
+        let source = fs::File::create(unit.with_extension("c")).unwrap();
+        source.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(1)).unwrap();
+
+        remove_stale_object(&unit);
+
+        assert!(!unit.with_extension("o").exists());
+    }
+
+    #[test]
+    fn symbols_of_modules_are_not_the_kernels() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = "0x1\tprintk\tvmlinux\tEXPORT_SYMBOL\t\n0x2\tkvm_x\tarch/x86/kvm/kvm\tEXPORT_SYMBOL\t\n";
+        fs::write(folder.path().join("Module.symvers"), text).unwrap();
+
+        assert_eq!(exported(folder.path()).unwrap().into_iter().collect::<Vec<_>>(), ["printk"]);
+    }
+
+    #[test]
+    fn missing_events_become_a_string_of_c() {
+        let text = missing_source("?:a\tsays \"b\"\n");
+
+        assert!(text.contains("=\n\t\"\\?:a\\tsays \\\"b\\\"\\n\"\n\t\"\";"), "{text}");
+    }
+}

@@ -1,0 +1,147 @@
+//! What `strata report` says about a guest whose loads know their own cost.
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use lab::analysis;
+use lab::paths::Paths;
+use trace_merge::check;
+use trace_merge::reader::Trace;
+use trace_merge::report::flows::{self, Milestone, StepTimes};
+use trace_merge::report::{Window, locks, syscalls, tasks, vcpus};
+
+/// A file of the results, which the first test to ask makes.
+fn result(name: &str) -> PathBuf {
+    analysis::once_per_test_run(&Paths::of_workspace()).unwrap().output.join(name)
+}
+
+fn trace() -> Trace {
+    Trace::open(&result("trace")).unwrap()
+}
+
+/// What a load in the guest knows of itself.
+fn known(load: &str) -> BTreeMap<String, u64> {
+    analysis::known(&result("guest.log"), load).unwrap()
+}
+
+/// How far `a` is from `b`, in percent of `b`.
+fn percent_off(a: u64, b: u64) -> u64 {
+    a.abs_diff(b) * 100 / b.max(1)
+}
+
+#[test]
+fn time_that_a_process_of_the_host_takes_from_a_task_is_that_processs() {
+    let hog = analysis::known(&result("hog.log"), "hog").unwrap();
+    let thief = format!("known_load/{}", hog["pid"]);
+    let compute = i32::try_from(known("compute")["pid"]).unwrap();
+
+    let report = tasks::report(&trace(), Window::ALL).unwrap();
+
+    let task = report.vms[0].tasks.iter().find(|task| task.tid == compute).unwrap();
+    let stolen = task.parts.iter().filter(|part| part.state == "stolen");
+    let by_hog: u64 = stolen.filter(|part| part.detail.as_deref() == Some(&thief)).map(|part| part.ns).sum();
+    println!("{} ns of the hog's CPU time, {by_hog} ns stolen by it\n{:#?}", hog["cpu_ns"], task.parts);
+    assert!(percent_off(by_hog, hog["cpu_ns"]) <= 5, "{by_hog} ns, not {}", hog["cpu_ns"]);
+}
+
+#[test]
+fn parts_of_every_tasks_time_add_up_to_the_tick() {
+    let report = tasks::report(&trace(), Window::ALL).unwrap();
+
+    let tasks = &report.vms[0].tasks;
+    assert!(tasks.len() > 20, "{} tasks", tasks.len());
+    for task in tasks {
+        assert_eq!(task.times.parts().iter().sum::<u64>(), task.wall_ticks, "{}/{}", task.comm, task.tid);
+        assert_eq!(task.parts.iter().map(|part| part.ticks).sum::<u64>(), task.wall_ticks);
+    }
+}
+
+#[test]
+fn parts_of_every_vcpus_time_add_up_to_the_tick() {
+    let report = vcpus::report(&trace(), Window::ALL).unwrap();
+
+    assert_eq!(report.vms[0].vcpus.len(), 2);
+    for vcpu in &report.vms[0].vcpus {
+        assert_eq!(vcpu.parts.iter().map(|part| part.ticks).sum::<u64>(), vcpu.wall_ticks, "vCPU {}", vcpu.vcpu);
+    }
+}
+
+#[test]
+fn lock_of_a_convoy_is_named() {
+    let convoy = known("convoy");
+    let lock = convoy["address"]..convoy["address"] + convoy["size"];
+
+    let report = locks::report(&trace(), Window::ALL).unwrap();
+
+    let mut waits: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    for futex in report.guests[0].futexes.iter().filter(|futex| futex.comm == "known_load") {
+        let (count, ns) = waits.entry(futex.address).or_default();
+        *count += futex.waits.count;
+        *ns += futex.waits.total_ns;
+    }
+    println!("{convoy:?}\n{waits:#x?}");
+    let (address, (count, ns)) = waits.into_iter().max_by_key(|(_, (count, _))| *count).unwrap();
+    assert!(lock.contains(&address), "{address:#x} is not in {lock:#x?}");
+    assert!(percent_off(ns, convoy["waited_ns"]) <= 10, "{ns} ns, not {}", convoy["waited_ns"]);
+    assert!(count >= convoy["locks"] / 4, "{count} waits");
+}
+
+#[test]
+fn delay_of_a_slow_disk_is_in_the_step_of_the_host_and_in_no_other() {
+    const DELAY_NS: u64 = analysis::DISK_DELAY_MS * 1_000_000;
+    let reads = known("reads");
+
+    let report = flows::report(&trace(), Window::ALL).unwrap();
+
+    let flows = &report.vms[0];
+    println!("{reads:?}\n{:#?}\n{:#?}", flows.total, flows.steps);
+    let is_host = |step: &&StepTimes| step.to == Milestone::Finished;
+    let (host, others): (Vec<&StepTimes>, Vec<&StepTimes>) = flows.steps.iter().partition(is_host);
+    assert_eq!(host.len(), 1);
+    assert!(host[0].times.count >= analysis::READS, "{} requests", host[0].times.count);
+    assert!(host[0].times.p50_ns >= DELAY_NS && host[0].times.p50_ns < 2 * DELAY_NS, "{:?}", host[0].times);
+    assert!(others.iter().all(|step| step.times.p50_ns < DELAY_NS / 2), "{others:#?}");
+    for flow in &flows.slowest {
+        assert_eq!(flow.steps.iter().map(|step| step.ticks).sum::<u64>(), flow.ticks);
+    }
+    // as the program saw it: what the requests took, and the guest's own time around them
+    let mean = reads["total_ns"] / reads["count"];
+    assert!(flows.total.p50_ns <= mean, "{} ns, {mean} ns for the program", flows.total.p50_ns);
+}
+
+#[test]
+fn system_calls_of_a_known_mix_are_counted_exactly() {
+    let mut mix = known("syscalls");
+    let pid = mix.remove("pid").unwrap();
+
+    let report = syscalls::report(&trace(), Window::ALL).unwrap();
+
+    let processes = &report.guests[0].processes;
+    let process = processes.iter().find(|process| u64::try_from(process.pid) == Ok(pid)).unwrap();
+    let counted: BTreeMap<String, u64> = process
+        .calls
+        .syscalls
+        .iter()
+        .filter(|row| mix.contains_key(&row.name))
+        .map(|row| (row.name.clone(), row.count + row.unfinished))
+        .collect();
+    assert_eq!(counted, mix);
+}
+
+#[test]
+fn trace_with_a_busy_host_passes_the_check() {
+    let checked = check::check(&trace(), 10).unwrap();
+
+    assert!(checked.passed(), "{:?}", checked.violations);
+}
+
+#[test]
+fn threads_of_the_machine_and_the_kernels_workers_for_it_are_traced() {
+    let threads = fs::read_to_string(result("threads")).unwrap();
+
+    for name in ["vcpu0", "vcpu1", "strata", "kvm-nx-lpage-recovery-"] {
+        assert!(threads.lines().any(|thread| thread.starts_with(name)), "no {name} among\n{threads}");
+    }
+}

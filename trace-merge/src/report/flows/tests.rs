@@ -1,0 +1,188 @@
+use super::*;
+use crate::test_trace::Field::{Hex, Number, Text};
+use crate::test_trace::TestTrace;
+
+const ALL: Window = Window { begin: 0, end: u64::MAX };
+const VDA: i64 = 254 << 20;
+const VDB: i64 = (254 << 20) + 16;
+
+/// A request's place: device of the guest, disk of the VMM, first sector.
+#[derive(Clone, Copy)]
+struct Place(i64, i64, i64);
+
+fn guest_block(trace: TestTrace, name: &'static str, cpu: u32, time: u64, place: Place) -> TestTrace {
+    let fields = [("dev", Number(place.0)), ("sector", Number(place.2)), ("nr_sector", Number(8)), ("rwbs", Text("R"))];
+    trace.guest(cpu, time, name, &fields)
+}
+
+fn issue(trace: TestTrace, time: u64, place: Place) -> TestTrace {
+    guest_block(trace, "block:block_rq_issue", 0, time, place)
+}
+
+/// The guest tells the host by a write to the queue register of the device in `page`.
+fn kick(trace: TestTrace, time: u64, page: u64) -> TestTrace {
+    let mmio = [("common_pid", Number(100)), ("type", Number(2)), ("gpa", Hex(page * 0x1000 + 0x50))];
+    trace.host(0, time, "kvm:kvm_exit", &[("common_pid", Number(100))]).host(0, time + 3, "kvm:kvm_mmio", &mmio)
+}
+
+fn notified(trace: TestTrace, time: u64, place: Place) -> TestTrace {
+    trace.vmm(2, time, "vmm:disk_notified", &[("disk", Number(place.1))])
+}
+
+fn serve(trace: TestTrace, begin: u64, end: u64, place: Place) -> TestTrace {
+    let request = |trace: TestTrace, time, done| {
+        let place = [("disk", Number(place.1)), ("kind", Text("read")), ("sector", Number(place.2))];
+        let fields = [&place[..], &[("bytes", Number(4096)), ("done", Number(done))]].concat();
+        trace.vmm(2, time, "vmm:block_request", &fields)
+    };
+    request(request(trace, begin, 0), end, 1)
+}
+
+fn interrupt(trace: TestTrace, time: u64, place: Place) -> TestTrace {
+    trace.vmm(2, time, "vmm:disk_interrupt", &[("disk", Number(place.1))])
+}
+
+fn inject(trace: TestTrace, time: u64) -> TestTrace {
+    trace.host(0, time, "kvm:kvm_inj_virq", &[("common_pid", Number(100)), ("vector", Number(0x22))])
+}
+
+/// The guest's handler on CPU 0, which completes the request at `time + 5` and wakes task 7 at `time + 8`.
+fn handle(trace: TestTrace, time: u64, place: Place) -> TestTrace {
+    let entry = [("irq", Number(24)), ("name", Text("virtio0"))];
+    let trace = trace.guest(0, time, "irq:irq_handler_entry", &entry);
+    let trace = guest_block(trace, "block:block_rq_complete", 0, time + 5, place);
+    trace.guest(0, time + 8, "sched:sched_wakeup", &[("pid", Number(7))]).guest(
+        0,
+        time + 9,
+        "irq:irq_handler_exit",
+        &[("irq", Number(24))],
+    )
+}
+
+/// A whole request of 1000 ticks that begins at `time`, of which the VMM takes 600 to serve it.
+fn whole(trace: TestTrace, time: u64, place: Place) -> TestTrace {
+    let trace = kick(issue(trace.switch(0, time - 1, 0, 7), time, place), time + 20, 0xd0000 + place.1.cast_unsigned());
+    let trace = serve(notified(trace.switch(0, time + 50, 7, 0), time + 100, place), time + 110, time + 710, place);
+    let trace = handle(inject(interrupt(trace, time + 720, place), time + 800), time + 850, place);
+    trace.switch(0, time + 1000, 0, 7)
+}
+
+fn flows(trace: TestTrace) -> VmFlows {
+    let (_dir, trace) = trace.open();
+    report(&trace, ALL).unwrap().vms.remove(0)
+}
+
+#[test]
+fn request_is_followed_through_all_layers() {
+    let flows = flows(whole(TestTrace::new(), 10_000, Place(VDA, 0, 64)));
+
+    let flow = &flows.slowest[0];
+    let steps: Vec<_> = flow.steps.iter().map(|step| (step.to.name(), step.ticks)).collect();
+    let expected = [
+        ("kicked", 20),
+        ("picked up", 80),
+        ("started", 10),
+        ("finished", 600),
+        ("raised", 10),
+        ("injected", 80),
+        ("handled", 50),
+        ("completed", 5),
+        ("woken", 3),
+        ("running", 142),
+    ];
+    assert_eq!(steps, expected);
+    assert_eq!((flow.ticks, flow.total_ns, flow.begin), (1000, 500, 10_000));
+    assert_eq!((flow.device.as_deref(), flow.sector, flow.bytes, &*flow.kind), (Some("254:0"), 64, 4096, "read"));
+    assert_eq!((flow.issuer.as_ref().unwrap().tid, flow.woken.as_ref().unwrap().tid), (7, 7));
+}
+
+#[test]
+fn steps_of_every_request_add_up() {
+    let trace = (0..12).fold(TestTrace::new(), |trace, index| {
+        whole(trace, 10_000 + 2000 * index, Place(VDA, 0, 64 * index.cast_signed()))
+    });
+
+    let flows = flows(trace);
+
+    assert_eq!((flows.total.count, flows.slowest.len(), flows.unfinished), (12, 10, 0));
+    let sums = flows.slowest.iter().map(|flow| (flow.steps.iter().map(|step| step.ticks).sum::<u64>(), flow.ticks));
+    assert!(sums.clone().all(|(sum, ticks)| sum == ticks), "{:?}", sums.collect::<Vec<_>>());
+    let longest = flows.steps.iter().max_by_key(|step| step.times.total_ns).unwrap();
+    assert_eq!((longest.from, longest.to, longest.times.p50_ns), (Milestone::Started, Milestone::Finished, 300));
+}
+
+#[test]
+fn equal_requests_of_two_disks_are_told_apart() {
+    let (first, second) = (Place(VDA, 0, 64), Place(VDB, 1, 64));
+    let trace = issue(issue(TestTrace::new().switch(0, 9, 0, 7), 10, first), 11, second);
+    let trace = serve(serve(trace, 100, 200, second), 300, 1400, first);
+    let trace = handle(interrupt(interrupt(trace, 1410, first), 1411, second), 1500, second);
+
+    let flows = flows(handle(trace, 1600, first));
+
+    let devices: Vec<_> = flows.slowest.iter().map(|flow| (flow.device.as_deref(), flow.disk)).collect();
+    assert_eq!(devices, [(Some("254:0"), 0), (Some("254:16"), 1)]);
+    let served = |flow: &Flow| flow.steps.iter().find(|step| step.to == Milestone::Finished).unwrap().ticks;
+    assert_eq!((served(&flows.slowest[0]), served(&flows.slowest[1])), (1100, 100));
+}
+
+#[test]
+fn request_that_waits_behind_another_has_no_pick_up_of_its_own() {
+    let (first, second) = (Place(VDA, 0, 64), Place(VDA, 0, 128));
+    let trace = notified(kick(issue(TestTrace::new().switch(0, 9, 0, 7), 10, first), 20, 0xd0000), 30, first);
+    let trace = serve(kick(issue(trace, 40, second), 50, 0xd0000), 60, 500, first);
+    let trace = handle(interrupt(serve(trace, 510, 900, second), 910, first), 1000, second);
+
+    let flows = flows(trace);
+
+    let steps: Vec<_> = flows.slowest[0].steps.iter().map(|step| (step.from, step.to, step.ticks)).take(2).collect();
+    assert_eq!(steps, [(Milestone::Issued, Milestone::Kicked, 10), (Milestone::Kicked, Milestone::Started, 460)]);
+    assert_eq!(flows.unfinished, 1);
+}
+
+#[test]
+fn without_the_guests_block_events_requests_begin_and_end_with_the_vmm() {
+    let place = Place(VDA, 0, 64);
+    let trace = interrupt(serve(notified(TestTrace::new(), 10, place), 20, 120, place), 130, place);
+    let entry = [("irq", Number(24)), ("name", Text("virtio0"))];
+
+    let flows = flows(inject(trace, 140).guest(0, 150, "irq:irq_handler_entry", &entry));
+
+    assert!(!flows.guest_block_events);
+    let steps: Vec<_> = flows.slowest[0].steps.iter().map(|step| (step.to, step.ticks)).collect();
+    let expected = [
+        (Milestone::Started, 10),
+        (Milestone::Finished, 100),
+        (Milestone::Raised, 10),
+        (Milestone::Injected, 10),
+        (Milestone::Handled, 10),
+    ];
+    assert_eq!(steps, expected);
+}
+
+#[test]
+fn requests_under_way_when_records_are_lost_are_not_followed() {
+    let place = Place(VDA, 0, 64);
+    let trace = issue(TestTrace::new().switch(0, 9, 0, 7), 10, place).lost(LayerKind::GuestKernel, 0, 1);
+    let trace = serve(issue(trace, 40, Place(VDA, 0, 128)), 60, 100, place);
+
+    let flows = flows(guest_block(trace, "block:block_rq_complete", 0, 200, place));
+
+    assert_eq!((flows.total.count, flows.across_lost_records, flows.unfinished), (0, 1, 1));
+}
+
+#[test]
+fn table_shows_the_steps_and_the_slowest() {
+    let (_dir, trace) = whole(TestTrace::new(), 10_000, Place(VDA, 0, 64)).open();
+    let mut out = Vec::new();
+
+    report(&trace, ALL).unwrap().write_text(&mut out).unwrap();
+
+    let text = String::from_utf8(out).unwrap();
+    assert!(text.contains("vm0: 1 disk requests\n"), "{text}");
+    assert!(text.contains("started → finished   VMM and host I/O"), "{text}");
+    assert!(
+        text.contains("1. 500 ns: read of 4096 bytes at sector 64 of disk 0 (254:0 in the guest) by 7/seven"),
+        "{text}"
+    );
+}

@@ -1,0 +1,362 @@
+//! Interrupts: how often and how long they were handled, in guests and on the host, and how long those that KVM injected
+//! took to reach the guest's handler.
+//!
+//! An interrupt lasts from its entry to its exit on one CPU; what interrupts it in turn is part of its time. The time of
+//! an injected interrupt has two parts: pending, from `kvm:kvm_apic_accept_irq` (its local APIC has it) to
+//! `kvm:kvm_inj_virq` (it is handed to the guest with the next entry), and delivery, from there to the guest's first
+//! event in the handler. An interrupt of a device has no event with its vector in the guest: it is matched with the next
+//! `irq:irq_handler_entry` on its vCPU.
+
+mod delivery;
+
+use super::table::{Align, Table};
+use super::{Report, ReportError, Window, duration, harmless};
+use crate::event_index::EventIndex;
+use crate::merge::{Merge, MergedRecord};
+use crate::reader::Trace;
+use crate::session::LayerKind;
+use delivery::{Deliveries, Delivery};
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Write};
+
+/// Names of the soft interrupts, by vector.
+const SOFTIRQS: [&str; 10] =
+    ["hi", "timer", "net_tx", "net_rx", "block", "irq_poll", "tasklet", "sched", "hrtimer", "rcu"];
+/// Interrupts nest no deeper than this on a CPU: soft, hard, and exceptions among them.
+const NESTED: usize = 16;
+
+/// Interrupts of a recording.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct IrqsReport {
+    /// Interrupts handled, by layer.
+    pub handled: Vec<LayerInterrupts>,
+    /// Interrupts injected, by VM; empty where the host's KVM events were not recorded.
+    pub injected: Vec<Delivery>,
+}
+
+/// Interrupts that a kernel handled.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LayerInterrupts {
+    /// Kind of the layer.
+    pub layer: LayerKind,
+    /// The VM; `None` for the host.
+    pub vm: Option<String>,
+    /// By interrupt, the one that took longest first.
+    pub interrupts: Vec<Interrupt>,
+}
+
+/// An interrupt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Interrupt {
+    /// What it is.
+    pub kind: InterruptKind,
+    /// Its number among those.
+    pub number: i64,
+    /// Its name: of the handler, the soft interrupt or the vector.
+    pub name: String,
+    /// All CPUs together.
+    #[serde(flatten)]
+    pub times: Times,
+    /// By CPU.
+    pub cpus: Vec<CpuTimes>,
+}
+
+/// Kind of an interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum InterruptKind {
+    /// A handler of an interrupt line.
+    Irq,
+    /// A soft interrupt.
+    Softirq,
+    /// A vector of the CPU itself: its timer, messages between CPUs.
+    Vector,
+}
+
+impl InterruptKind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Irq => "irq",
+            Self::Softirq => "softirq",
+            Self::Vector => "vector",
+        }
+    }
+}
+
+/// How often and how long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Times {
+    /// Handled from entry to exit.
+    pub count: u64,
+    /// All together, ns.
+    pub total_ns: u64,
+    /// The longest, ns.
+    pub max_ns: u64,
+    /// Entries and exits without their counterpart in the trace. Not in `count`.
+    pub unfinished: u64,
+}
+
+/// Times on one CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct CpuTimes {
+    /// The CPU.
+    pub cpu: u32,
+    /// Its times.
+    #[serde(flatten)]
+    pub times: Times,
+}
+
+/// What an event means here.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Entry(InterruptKind),
+    Exit(InterruptKind),
+    Accepted,
+    Injected,
+}
+
+fn kind(name: &str) -> Option<Kind> {
+    Some(match name {
+        "irq:irq_handler_entry" => Kind::Entry(InterruptKind::Irq),
+        "irq:irq_handler_exit" => Kind::Exit(InterruptKind::Irq),
+        "irq:softirq_entry" => Kind::Entry(InterruptKind::Softirq),
+        "irq:softirq_exit" => Kind::Exit(InterruptKind::Softirq),
+        "kvm:kvm_apic_accept_irq" => Kind::Accepted,
+        "kvm:kvm_inj_virq" => Kind::Injected,
+        _ => match vector_name(name)? {
+            (_, true) => Kind::Entry(InterruptKind::Vector),
+            (_, false) => Kind::Exit(InterruptKind::Vector),
+        },
+    })
+}
+
+/// The vector that an event of `irq_vectors` is about, and whether it is its entry.
+fn vector_name(event: &str) -> Option<(&str, bool)> {
+    let vector = event.strip_prefix("irq_vectors:")?;
+    match (vector.strip_suffix("_entry"), vector.strip_suffix("_exit")) {
+        (Some(name), _) => Some((name, true)),
+        (_, Some(name)) => Some((name, false)),
+        (None, None) => None,
+    }
+}
+
+/// Makes the report.
+///
+/// # Errors
+/// When no layer has interrupts.
+pub fn report(trace: &Trace, window: Window) -> Result<IrqsReport, ReportError> {
+    let kernels = || {
+        trace
+            .layers()
+            .iter()
+            .filter(|layer| matches!(layer.description.kind, LayerKind::HostKernel | LayerKind::GuestKernel))
+    };
+    let mut index = EventIndex::new(kind);
+    let mut handled = Handled::default();
+    let mut deliveries = Deliveries::new(trace);
+    for merged in Merge::new(kernels(), window.begin).take_while(|merged| merged.record.time < window.end) {
+        let kind = index.kind(&merged);
+        handled.add(&merged, kind);
+        deliveries.add(&merged, kind);
+    }
+    let report = IrqsReport { handled: handled.finish(trace), injected: deliveries.finish(trace.clock()) };
+    if report.handled.is_empty() && report.injected.is_empty() {
+        let missing = "no layer has interrupts; record with --events 'host:kvm:*,guest:irq:*,guest:irq_vectors:*'";
+        return Err(ReportError::Nothing { missing: missing.into() });
+    }
+    Ok(report)
+}
+
+/// Times in the making, ticks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    count: u64,
+    total: u64,
+    max: u64,
+    unfinished: u64,
+}
+
+impl Sums {
+    fn plus(&self, other: &Self) -> Self {
+        Self {
+            count: self.count + other.count,
+            total: self.total.saturating_add(other.total),
+            max: self.max.max(other.max),
+            unfinished: self.unfinished + other.unfinished,
+        }
+    }
+}
+
+type Key = (InterruptKind, i64);
+
+/// Interrupts of the kernels, in the making.
+#[derive(Debug, Default)]
+struct Handled {
+    /// By layer's folder.
+    layers: BTreeMap<String, LayerSums>,
+}
+
+#[derive(Debug, Default)]
+struct LayerSums {
+    sums: HashMap<(Key, u32), Sums>,
+    names: HashMap<Key, String>,
+    /// By CPU: the interrupts being handled, the one that interrupted the others last, with the times of their entries.
+    open: HashMap<u32, Vec<(Key, u64)>>,
+}
+
+impl LayerSums {
+    fn sums(&mut self, key: Key, cpu: u32) -> &mut Sums {
+        self.sums.entry((key, cpu)).or_default()
+    }
+
+    fn forget(&mut self, cpu: u32, from: usize) {
+        let open = self.open.get_mut(&cpu).map(|open| open.split_off(from.min(open.len())));
+        for (key, _) in open.unwrap_or_default() {
+            self.sums(key, cpu).unfinished += 1;
+        }
+    }
+}
+
+impl Handled {
+    fn add(&mut self, merged: &MergedRecord<'_>, kind: Option<Kind>) {
+        let path = &merged.layer.description.path;
+        let (record, cpu) = (&merged.record, merged.stream.description.cpu_id);
+        if record.after_gap
+            && let Some(layer) = self.layers.get_mut(path)
+        {
+            layer.forget(cpu, 0);
+        }
+        let (kind, is_entry) = match kind {
+            Some(Kind::Entry(kind)) => (kind, true),
+            Some(Kind::Exit(kind)) => (kind, false),
+            _ => return,
+        };
+        let field = match kind {
+            InterruptKind::Irq => "irq",
+            InterruptKind::Softirq => "vec",
+            InterruptKind::Vector => "vector",
+        };
+        let Some(number) = record.number(field) else { return };
+        if !self.layers.contains_key(path) {
+            self.layers.insert(path.clone(), LayerSums::default());
+        }
+        let Some(layer) = self.layers.get_mut(path) else { return };
+        let key = (kind, number);
+        if is_entry {
+            layer.names.entry(key).or_insert_with(|| name(kind, number, merged));
+            let open = layer.open.entry(cpu).or_default();
+            open.push((key, record.time));
+            if open.len() > NESTED {
+                // Exits that are not in the trace.
+                layer.forget(cpu, 0);
+            }
+            return;
+        }
+        let open = layer.open.entry(cpu).or_default();
+        let Some(at) = open.iter().rposition(|&(open, _)| open == key) else {
+            layer.names.entry(key).or_insert_with(|| name(kind, number, merged));
+            layer.sums(key, cpu).unfinished += 1;
+            return;
+        };
+        let begin = open.get(at).map_or(record.time, |&(_, begin)| begin);
+        layer.forget(cpu, at + 1);
+        if let Some(open) = layer.open.get_mut(&cpu) {
+            open.pop();
+        }
+        let ticks = record.time.saturating_sub(begin);
+        let sums = layer.sums(key, cpu);
+        *sums = sums.plus(&Sums { count: 1, total: ticks, max: ticks, unfinished: 0 });
+    }
+
+    fn finish(mut self, trace: &Trace) -> Vec<LayerInterrupts> {
+        let clock = trace.clock();
+        let times = |sums: &Sums| Times {
+            count: sums.count,
+            total_ns: clock.ticks_to_ns(sums.total),
+            max_ns: clock.ticks_to_ns(sums.max),
+            unfinished: sums.unfinished,
+        };
+        let mut all = Vec::new();
+        for layer in trace.layers() {
+            let Some(mut sums) = self.layers.remove(&layer.description.path) else { continue };
+            for cpu in sums.open.keys().copied().collect::<Vec<_>>() {
+                sums.forget(cpu, 0);
+            }
+            let interrupt = |(&key, name): (&Key, &String)| {
+                let mut cpus: Vec<_> = sums.sums.iter().filter(|((of, _), _)| *of == key).collect();
+                cpus.sort_by_key(|((_, cpu), _)| *cpu);
+                let total = cpus.iter().fold(Sums::default(), |sum, (_, cpu)| sum.plus(cpu));
+                Interrupt {
+                    kind: key.0,
+                    number: key.1,
+                    name: name.clone(),
+                    times: times(&total),
+                    cpus: cpus.iter().map(|((_, cpu), sums)| CpuTimes { cpu: *cpu, times: times(sums) }).collect(),
+                }
+            };
+            let mut interrupts: Vec<_> = sums.names.iter().map(interrupt).collect();
+            interrupts.sort_by_key(|row| (std::cmp::Reverse(row.times.total_ns), row.kind, row.number));
+            let description = &layer.description;
+            all.push(LayerInterrupts { layer: description.kind, vm: description.vm.clone(), interrupts });
+        }
+        all
+    }
+}
+
+/// The name of an interrupt, from a record of it.
+fn name(kind: InterruptKind, number: i64, merged: &MergedRecord<'_>) -> String {
+    match kind {
+        InterruptKind::Irq => merged.record.text("name").map_or_else(|| "?".into(), |name| name.into_owned()),
+        InterruptKind::Softirq => {
+            let known = usize::try_from(number).ok().and_then(|number| SOFTIRQS.get(number));
+            known.map_or_else(|| "?".into(), |&name| name.into())
+        }
+        InterruptKind::Vector => vector_name(merged.record.schema.name()).map_or("?", |(name, _)| name).into(),
+    }
+}
+
+impl Report for IrqsReport {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        for layer in &self.handled {
+            let owner = layer.vm.as_deref().unwrap_or("host");
+            writeln!(out, "{owner}: interrupts handled by its kernel")?;
+            let mut table = Table::new(&[
+                ("kind", Align::Left),
+                ("number", Align::Right),
+                ("name", Align::Left),
+                ("count", Align::Right),
+                ("time", Align::Right),
+                ("longest", Align::Right),
+                ("unfinished", Align::Right),
+                ("by CPU", Align::Left),
+            ]);
+            for row in &layer.interrupts {
+                let times = row.times;
+                let by_cpu = row.cpus.iter().map(|cpu| format!("{}: {}", cpu.cpu, cpu.times.count));
+                table.row([
+                    row.kind.name().into(),
+                    row.number.to_string(),
+                    harmless(&row.name),
+                    times.count.to_string(),
+                    duration(times.total_ns),
+                    duration(times.max_ns),
+                    times.unfinished.to_string(),
+                    by_cpu.collect::<Vec<_>>().join(", "),
+                ]);
+            }
+            table.write(out)?;
+            writeln!(out)?;
+        }
+        for delivery in &self.injected {
+            delivery.write(out)?;
+        }
+        if self.injected.is_empty() {
+            writeln!(out, "No injected interrupts: the host-kernel layer has no kvm:kvm_inj_virq")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+//! Symbols of a guest's programs and libraries, from their files.
+//!
+//! The paths come from the guest. They are looked up as the guest would: in the folder that holds its root, from which
+//! neither `..` nor a symbolic link leads out. The files are parsed by `blazesym`.
+
+use blazesym::symbolize::source::{Elf, Source};
+use blazesym::symbolize::{Input, Symbolizer};
+use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// Most files that are kept open; the others have no symbols.
+const MAX_FILES: usize = 256;
+
+/// Finds symbols in the files of one guest.
+pub struct UserSymbols {
+    root: OwnedFd,
+    symbolizer: Symbolizer,
+    files: HashMap<String, Option<File>>,
+}
+
+/// A file of the guest, kept open because `blazesym` reads it again by its path.
+struct File {
+    _descriptor: OwnedFd,
+    path: PathBuf,
+}
+
+impl std::fmt::Debug for UserSymbols {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("UserSymbols").field("files", &self.files.len()).finish_non_exhaustive()
+    }
+}
+
+impl UserSymbols {
+    /// Symbols of the files under `root`, which holds the guest's root folder or what matters of it.
+    ///
+    /// # Errors
+    /// When there is no such folder.
+    pub fn new(root: &Path) -> io::Result<Self> {
+        let root = open(root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let symbolizer = Symbolizer::builder().enable_code_info(false).enable_inlined_fns(false).build();
+        Ok(Self { root, symbolizer, files: HashMap::new() })
+    }
+
+    /// The function at `offset`, bytes, of the file `path` of the guest, demangled; `None` when the file is not there or
+    /// has no symbol for it.
+    pub fn function(&mut self, path: &str, offset: u64) -> Option<String> {
+        if !self.files.contains_key(path) {
+            let file = if self.files.len() < MAX_FILES { self.open(path) } else { None };
+            self.files.insert(path.into(), file);
+        }
+        let file = self.files.get(path)?.as_ref()?;
+        let source = Source::Elf(Elf::new(&file.path));
+        let found = self.symbolizer.symbolize_single(&source, Input::FileOffset(offset)).ok()?;
+        let name = found.as_sym()?.name.to_string();
+        (!name.is_empty()).then_some(name)
+    }
+
+    fn open(&self, path: &str) -> Option<File> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let descriptor = openat2(&self.root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT).ok()?;
+        let status = rustix::fs::fstat(&descriptor).ok()?;
+        if rustix::fs::FileType::from_raw_mode(status.st_mode) != rustix::fs::FileType::RegularFile {
+            return None;
+        }
+        let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd()).into();
+        Some(File { _descriptor: descriptor, path })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+    use tempfile::TempDir;
+
+    /// A function to be found by its name.
+    #[inline(never)]
+    pub(crate) fn function_to_be_found(number: u64) -> u64 {
+        std::hint::black_box(number) + 1
+    }
+
+    /// This program's own file, and the offset in it of the code of [`function_to_be_found`].
+    pub(crate) fn own_function() -> (String, u64) {
+        let address = function_to_be_found as fn(u64) -> u64 as usize as u64;
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let of_line = |line: &str| {
+            let words: Vec<_> = line.split_ascii_whitespace().collect();
+            let (begin, end) = words[0].split_once('-').unwrap();
+            let number = |text| u64::from_str_radix(text, 16).unwrap();
+            let inside = (number(begin)..number(end)).contains(&address);
+            inside.then(|| (words[5].to_string(), address - number(begin) + number(words[2])))
+        };
+        maps.lines().find_map(of_line).unwrap()
+    }
+
+    #[test]
+    fn function_of_a_file_is_found_by_its_offset() {
+        let (path, offset) = own_function();
+        let mut symbols = UserSymbols::new(Path::new("/")).unwrap();
+
+        let function = symbols.function(&path, offset + 1).unwrap();
+
+        assert!(function.contains("function_to_be_found"), "{function}");
+        assert_eq!(symbols.function("/no/such/file", 0), None);
+    }
+
+    #[test]
+    fn guests_paths_stay_in_the_guests_root() {
+        let (path, offset) = own_function();
+        let dir = TempDir::new().unwrap();
+        symlink("/", dir.path().join("out")).unwrap();
+        let mut symbols = UserSymbols::new(dir.path()).unwrap();
+
+        assert_eq!(symbols.function(&format!("../../../../../../{path}"), offset), None);
+        assert_eq!(symbols.function(&format!("/out{path}"), offset), None);
+        assert_eq!(symbols.function("/", 0), None);
+    }
+
+    #[test]
+    fn root_must_be_a_folder() {
+        assert!(UserSymbols::new(Path::new("/proc/self/status")).is_err());
+    }
+}
