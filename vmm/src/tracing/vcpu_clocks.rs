@@ -213,7 +213,7 @@ impl VcpuClocks {
     }
 
     /// The vCPU left the guest before `left`: its time must not be later.
-    fn look_at_time(&self, vcpu: u32, state: &mut VcpuState, fd: &VcpuFd, left: u64) {
+    fn look_at_time(&self, state: &mut VcpuState, fd: &VcpuFd, left: u64) {
         let Some(old) = state.updater.current().copied() else { return };
         let Some(reading) = self.read_counter(fd) else { return };
         let shown = old.relation.trace_time(reading.counter);
@@ -300,7 +300,7 @@ impl VcpuClock for VcpuClocks {
 
     fn exited(&self, vcpu: u32, fd: &VcpuFd, left: u64) {
         if let Some(mut state) = self.state(vcpu) {
-            self.look_at_time(vcpu, &mut state, fd, left);
+            self.look_at_time(&mut state, fd, left);
         }
     }
 
