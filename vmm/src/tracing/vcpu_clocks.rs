@@ -17,6 +17,7 @@ use clock_sync::relation::Relation;
 use clock_sync::tsc;
 use clock_sync::updater::{Cause, CounterModel, Epoch, Rate, Sample, Updater};
 use kvm_ioctls::VcpuFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use trace_merge::clock::ClockEpoch;
@@ -63,6 +64,8 @@ pub struct VcpuClocks {
     vmm: Arc<VmmTracer>,
     vcpus: Vec<Mutex<VcpuState>>,
     epochs: Mutex<Vec<ClockEpoch>>,
+    /// The largest jump ahead of a counter that was seen, ns. See [`Meaning::Jump`].
+    largest_jump: AtomicU64,
 }
 
 struct VcpuState {
@@ -84,7 +87,15 @@ impl VcpuClocks {
             Mutex::new(VcpuState { updater: Updater::new(model), offset: None, comparison, renewed: false })
         };
         let vcpus = (0..region.layout().config.vcpus).map(|_| state()).collect();
-        Self { vm: vm.into(), host, region, vmm, vcpus, epochs: Mutex::new(Vec::new()) }
+        Self {
+            vm: vm.into(),
+            host,
+            region,
+            vmm,
+            vcpus,
+            epochs: Mutex::new(Vec::new()),
+            largest_jump: AtomicU64::new(0),
+        }
     }
 
     /// What the trace clock counts.
@@ -102,10 +113,19 @@ impl VcpuClocks {
         }
     }
 
-    /// The epochs so far, in the order in which they began.
+    /// The epochs so far, in the order in which they began. Jumps of a counter are seen by chance, so the largest one that
+    /// was seen counts for all of them.
     #[must_use]
     pub fn epochs(&self) -> Vec<ClockEpoch> {
-        self.known().clone()
+        let mut epochs = self.known().clone();
+        let jump = self.largest_jump.load(Ordering::Relaxed);
+        epochs.iter_mut().for_each(|epoch| epoch.bound_ns = epoch.bound_ns.max(jump));
+        epochs
+    }
+
+    /// A counter was seen ahead of its line by `observed` nanoseconds.
+    fn jumped(&self, observed: u64) {
+        self.largest_jump.fetch_max(observed.saturating_add(self.host.bound_ns), Ordering::Relaxed);
     }
 
     fn known(&self) -> MutexGuard<'_, Vec<ClockEpoch>> {
@@ -176,9 +196,8 @@ impl VcpuClocks {
         match state.comparison.meaning(&sample, shown, old.bound_at(sample.counter)) {
             Meaning::Nothing => {}
             Meaning::Jump => {
-                self.raise_bound(vcpu, observed);
+                self.jumped(observed);
                 self.publish_continued(vcpu, state, Cause::Periodic);
-                self.raise_bound(vcpu, observed);
                 state.renewed = true;
             }
             Meaning::Line { contradicts } => {
@@ -194,13 +213,13 @@ impl VcpuClocks {
     }
 
     /// The vCPU left the guest before `left`: its time must not be later.
-    fn look_at_time(&self, vcpu: u32, state: &mut VcpuState, fd: &VcpuFd, left: u64) {
+    fn look_at_time(&self, state: &mut VcpuState, fd: &VcpuFd, left: u64) {
         let Some(old) = state.updater.current().copied() else { return };
         let Some(reading) = self.read_counter(fd) else { return };
         let shown = old.relation.trace_time(reading.counter);
         let ahead = state.comparison.ahead(&reading, shown, left);
         if let Some(ahead) = ahead.filter(|&ahead| ahead > old.bound_at(reading.counter)) {
-            self.raise_bound(vcpu, self.to_ns(ahead));
+            self.jumped(self.to_ns(ahead));
             state.comparison.want();
         }
     }
@@ -208,8 +227,8 @@ impl VcpuClocks {
     fn announce_measured(&self, vcpu: u32, epoch: &Epoch, how: &str) {
         let bound = self.to_ns(epoch.bound()).saturating_add(self.host.bound_ns);
         let derivation = format!(
-            "the guest's TSC compared with {} {how}, {} ppm of a stay in the guest, {} ppm of drift, and what the next \
-             comparison showed",
+            "the guest's TSC compared with {} {how}, {} ppm of a stay in the guest, {} ppm of drift, and what \
+             comparisons and exits showed",
             self.host.time.trace_clock(),
             RATE_ERROR_PPB / 1000,
             DRIFT_PPB / 1000
@@ -281,7 +300,7 @@ impl VcpuClock for VcpuClocks {
 
     fn exited(&self, vcpu: u32, fd: &VcpuFd, left: u64) {
         if let Some(mut state) = self.state(vcpu) {
-            self.look_at_time(vcpu, &mut state, fd, left);
+            self.look_at_time(&mut state, fd, left);
         }
     }
 
