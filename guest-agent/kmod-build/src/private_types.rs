@@ -12,7 +12,7 @@ use std::process::Command;
 use object::{Object, ObjectSection};
 
 /// Public structures that may stand as members, since trace headers look into them.
-const PUBLIC: [&str; 4] = ["inode", "list_head", "rb_node", "backing_dev_info"];
+const PUBLIC: [&str; 5] = ["inode", "list_head", "rb_node", "backing_dev_info", "timerqueue_node"];
 
 /// Why BTF cannot be used.
 #[derive(Debug, thiserror::Error)]
