@@ -34,13 +34,14 @@ pub struct Tool {
 }
 
 /// The tools that every use of the lab needs.
-pub const TOOLS: [Tool; 11] = [
+pub const TOOLS: [Tool; 12] = [
     Tool { program: "busybox", package: "busybox-static" },
     Tool { program: "babeltrace2", package: "babeltrace2" },
     Tool { program: "trace-cmd", package: "trace-cmd" },
     Tool { program: "mke2fs", package: "e2fsprogs" },
     Tool { program: "debugfs", package: "e2fsprogs" },
     Tool { program: "make", package: "make" },
+    Tool { program: "pahole", package: "dwarves" },
     Tool { program: "gcc-12", package: "gcc-12" },
     Tool { program: "ld", package: "binutils" },
     Tool { program: "objdump", package: "binutils" },

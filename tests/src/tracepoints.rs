@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::host::{HostResult, HostRun};
-use crate::provision::Lab;
+use crate::provision::{Kernels, Lab};
 use crate::scenarios::ScenarioError;
 
 /// Records everything, and ends with the module unloaded under load. The raw disk takes an archive.
@@ -67,14 +67,14 @@ wait
 exit 0
 "#;
 
-/// Runs it with the agent `agent` in the run folder `name`.
+/// Runs it with guests of the kernel `kernels` and its agent `agent`, in the run folder `name`.
 ///
 /// # Errors
 ///
 /// When the guest image cannot be made or the host fails; what a guest does is for the caller to judge.
-pub fn run(lab: &Lab, agent: &Path, name: &str) -> Result<HostResult, ScenarioError> {
-    let image = lab.paths.images().join("tracepoints.cpio");
-    lab.kernels
+pub fn run(lab: &Lab, kernels: &Kernels, agent: &Path, name: &str) -> Result<HostResult, ScenarioError> {
+    let image = lab.paths.images().join(format!("{name}.cpio"));
+    kernels
         .guest_image()?
         .script("all", ALL)
         .script("chosen", CHOSEN)
@@ -82,7 +82,7 @@ pub fn run(lab: &Lab, agent: &Path, name: &str) -> Result<HostResult, ScenarioEr
         .write_file(&image)?;
     let mut request = HostRun::new(name, HOST_SCRIPT)
         .file("strata", &lab.binaries.strata)
-        .file("vmlinux", &lab.kernels.vmlinux)
+        .file("vmlinux", &kernels.vmlinux)
         .file("guest.cpio", &image)
         .file("strata.ko", agent);
     request.timeout = Duration::from_secs(480);

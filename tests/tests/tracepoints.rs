@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use lab::format_file::{self, FormatFile};
+use lab::kernel_packages::{KernelChoice, Suite};
 use lab::paths::Paths;
+use lab::provision::{Kernels, Lab};
 use lab::{process, provision, tracepoints};
 use strata_kmod::catalog::{DYNAMIC, OPAQUE};
 use strata_kmod::module_file::{Declaration, ModuleEvents};
@@ -34,14 +36,28 @@ impl Results {
     }
 }
 
+/// Guests of the lab's own kernel.
 fn results() -> Results {
     let lab = provision::lab(&Paths::of_workspace()).unwrap();
-    let result = tracepoints::run(&lab, &lab.agent, "tracepoints").unwrap();
+    results_of(&lab, &lab.kernels, &lab.agent, "tracepoints")
+}
+
+/// Guests of the kernel of another of Debian's suites.
+fn results_with(suite: Suite) -> Results {
+    let paths = Paths::of_workspace();
+    let kernels = provision::kernel(&paths, KernelChoice::cloud(suite)).unwrap();
+    let agent = provision::agent_for(&paths, &kernels).unwrap();
+    let lab = provision::lab(&paths).unwrap();
+    results_of(&lab, &kernels, &agent, &format!("tracepoints-{}", suite.name()))
+}
+
+fn results_of(lab: &Lab, kernels: &Kernels, agent: &Path, name: &str) -> Results {
+    let result = tracepoints::run(lab, kernels, agent, name).unwrap();
     let folder = result.output;
     process::capture(Command::new("tar").arg("xf").arg(folder.join("guest.tar")).arg("-C").arg(&folder)).unwrap();
     let formats = format_file::parse(&fs::read_to_string(folder.join("formats")).unwrap());
-    let module = ModuleEvents::read(&fs::read(&lab.agent).unwrap()).unwrap();
-    Results { folder, strata: lab.binaries.strata, module, formats }
+    let module = ModuleEvents::read(&fs::read(agent).unwrap()).unwrap();
+    Results { folder, strata: lab.binaries.strata.clone(), module, formats }
 }
 
 /// Where the module's description of an event contradicts the kernel's; fields that the module leaves out are added to
@@ -88,7 +104,15 @@ fn is_syscall(format: &FormatFile) -> bool {
 
 #[test]
 fn every_event_of_the_kernel_is_recorded_as_the_kernel_describes_it() {
-    let results = results();
+    judge(&results());
+}
+
+#[test]
+fn every_event_of_a_newer_kernel_is_recorded_as_the_kernel_describes_it() {
+    judge(&results_with(Suite::BookwormBackports));
+}
+
+fn judge(results: &Results) {
     let log = results.text("all.log");
     let formats: BTreeMap<&str, &FormatFile> = results
         .formats
@@ -115,7 +139,7 @@ fn every_event_of_the_kernel_is_recorded_as_the_kernel_describes_it() {
     // all of them at once
     assert_eq!(results.text("all.status").trim(), "0", "{log}");
     println!("{}", results.strata("check", "all.trace"));
-    let kinds = recorded_kinds(&results, &results.folder.join("all.trace"));
+    let kinds = recorded_kinds(results, &results.folder.join("all.trace"));
     println!("{} kinds of events recorded", kinds.len());
     assert!(kinds.len() >= 100, "{kinds:?}");
 
@@ -131,7 +155,7 @@ fn every_event_of_the_kernel_is_recorded_as_the_kernel_describes_it() {
     let control = results.text("control.log");
     assert!(control.contains("session main records guest:raw_syscalls:*"), "{control}");
     assert!(control.contains("no event matches 'guest:nosuch:*'"), "{control}");
-    let events = guest_events(&results, &results.folder.join("chosen.trace"));
+    let events = guest_events(results, &results.folder.join("chosen.trace"));
     let last_switch = events.iter().rposition(|name| name == "sched:sched_switch").unwrap();
     let first_call = events.iter().position(|name| name == "raw_syscalls:sys_enter").unwrap();
     assert!(last_switch < first_call, "switches were recorded after they had been taken away");

@@ -17,13 +17,19 @@ use crate::private_types::{Btf, BtfError};
 use crate::trace_header::{self, TraceHeader};
 use crate::tracepoint_preludes::{UNEXPORTED, prelude};
 
+/// What the names of descriptors in an object begin with.
+const DESCRIPTOR: &str = "strata_event_";
 /// The generated list of what the module lacks.
 const MISSING_SOURCE: &str = "strata_missing.c";
 /// What the names of the units' files begin with.
 const PREFIX: &str = "tp_";
 /// Where kernels keep trace headers, below the top of their sources, and how these are included.
-const FOLDERS: [(&str, &str); 3] =
-    [("include/trace/events", "trace/events"), ("arch/x86/include/asm/trace", "asm/trace"), ("include/ras", "ras")];
+const FOLDERS: [(&str, &str); 4] = [
+    ("arch/x86/include/asm", "asm"),
+    ("include/trace/events", "trace/events"),
+    ("arch/x86/include/asm/trace", "asm/trace"),
+    ("include/ras", "ras"),
+];
 /// Trace headers of modules that are worth having although the kernel itself lacks their tracepoints.
 const OF_MODULES: [&str; 3] = ["ext4", "jbd2", "kvm"];
 /// Symbols that objects may need although `Module.symvers` does not list them: the kernel's build adds them.
@@ -73,6 +79,8 @@ struct Unit {
     /// Name of the C file, without the ending.
     name: String,
     header: TraceHeader,
+    /// The events that it was found to record.
+    recorded: BTreeSet<String>,
 }
 
 /// What became of a kernel's trace headers.
@@ -104,9 +112,12 @@ pub fn make(tree: &Path, folder: &Path, btf: Option<&Btf>, log: &Path) -> Result
     let text = fs::read_to_string(log).map_err(file_error(log))?;
     let mut result =
         Units { tracepoints: btf.map(|btf| btf.tracepoints().clone()).unwrap_or_default(), ..Units::default() };
-    for unit in units {
+    for mut unit in units {
         match verdict(&unit, folder, &exported, &text) {
-            Ok(()) => result.compiled.push(unit),
+            Ok(recorded) => {
+                unit.recorded = recorded;
+                result.compiled.push(unit);
+            }
             Err(reason) => result.left_out.push((unit, reason)),
         }
     }
@@ -144,7 +155,7 @@ impl Units {
     #[must_use]
     pub fn missing(&self) -> String {
         let mut lines = BTreeMap::new();
-        let recorded: BTreeSet<&String> = self.compiled.iter().flat_map(|unit| &unit.header.events).collect();
+        let recorded: BTreeSet<&String> = self.compiled.iter().flat_map(|unit| &unit.recorded).collect();
         for (unit, reason) in &self.left_out {
             for event in unit.header.events.iter().filter(|event| !recorded.contains(event)) {
                 if self.tracepoints.is_empty() || self.tracepoints.contains(event) {
@@ -157,7 +168,8 @@ impl Units {
             .compiled
             .iter()
             .chain(self.left_out.iter().map(|(unit, _)| unit))
-            .flat_map(|unit| unit.header.events.iter().chain(&unit.header.bare).map(String::as_str))
+            .flat_map(|unit| unit.header.events.iter().chain(&unit.header.bare).chain(&unit.recorded))
+            .map(String::as_str)
             .collect();
         for name in self.tracepoints.iter().filter(|name| !known.contains(name.as_str())) {
             lines.insert(format!("?:{name}"), "no header of the kernel's packages declares it".to_owned());
@@ -213,7 +225,7 @@ fn find(tree: &Path, btf: Option<&Btf>) -> Result<Vec<Unit>, UnitsError> {
                     btf.is_none_or(|btf| header.events.iter().any(|event| btf.tracepoints().contains(event)));
                 if has_some || OF_MODULES.contains(&file.as_str()) {
                     let name = format!("{PREFIX}{}", header.include.trim_end_matches(".h").replace(['/', '-'], "_"));
-                    units.entry(name.clone()).or_insert(Unit { name, header });
+                    units.entry(name.clone()).or_insert(Unit { name, header, recorded: BTreeSet::new() });
                 }
             }
         }
@@ -342,8 +354,8 @@ fn remove_stale_object(unit: &Path) {
     }
 }
 
-/// Whether the unit compiled to an object that every kernel of this build will load; else why not.
-fn verdict(unit: &Unit, folder: &Path, exported: &BTreeSet<String>, log: &str) -> Result<(), String> {
+/// The events of a unit that compiled to an object which every kernel of this build will load; else why it did not.
+fn verdict(unit: &Unit, folder: &Path, exported: &BTreeSet<String>, log: &str) -> Result<BTreeSet<String>, String> {
     let object = folder.join(&unit.name).with_extension("o");
     let Ok(bytes) = fs::read(&object) else {
         return Err(format!("does not compile outside the kernel's sources: {}", first_error(&unit.name, log)));
@@ -361,7 +373,8 @@ fn verdict(unit: &Unit, folder: &Path, exported: &BTreeSet<String>, log: &str) -
         })
         .collect();
     if refused.is_empty() {
-        return Ok(());
+        let descriptors = file.symbols().filter_map(|symbol| symbol.name().ok()?.strip_prefix(DESCRIPTOR));
+        return Ok(descriptors.map(str::to_owned).collect());
     }
     let names: Vec<&str> = refused.into_iter().collect();
     Err(format!("uses {}, which the kernel does not export", names.join(", ")))
