@@ -244,7 +244,7 @@ mod tests {
 
         let requests: Vec<Request> = block.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
 
-        assert_eq!(requests.len(), 9);
+        assert_eq!(requests.len(), 10);
     }
 
     #[test]

@@ -291,8 +291,10 @@ fn several_machines_at_once_each_see_their_own_threads() {
         let mut threads = BTreeSet::new();
         let _ = tracer
             .finish(&mut |item| {
-                let HostItem::Record(record) = item else { panic!("{item:?}") };
-                threads.insert(record.common_pid.cast_unsigned());
+                // On a busy machine a buffer may overflow, which says nothing about whose records are in it.
+                if let HostItem::Record(record) = item {
+                    threads.insert(record.common_pid.cast_unsigned());
+                }
             })
             .unwrap();
         (instance_path(&tracer), threads, thread_id())
