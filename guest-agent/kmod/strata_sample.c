@@ -154,6 +154,8 @@ static void notrace strata_contention_begin(void *data, void *lock, unsigned int
 	preempt_disable_notrace();
 	sampler = strata_samplers[raw_smp_processor_id()];
 	if (sampler) {
+		/* A lock that is a variable has a name. */
+		strata_note_address(sampler, (unsigned long)lock);
 		depth = strata_calls(sampler, NULL, &calls);
 		strata_probe_stack((void *)strata_id(&strata_event_stack), calls, depth);
 	}

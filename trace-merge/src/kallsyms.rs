@@ -1,14 +1,19 @@
-//! The symbols of a kernel, as its `/proc/kallsyms` lists them: functions and data of the kernel and of its modules.
+//! The symbols of a kernel: functions and data of the kernel and of its modules.
 //!
-//! A recording may hold them in the file `kallsyms` beside a guest's layers, or in the folder of the host's kernel. The
-//! file comes from a guest: whatever it holds, names that would act on a terminal are left out and its size is bounded.
+//! A guest's module records the functions in which its samples and stacks lie (`strata:symbol`). A recording may also
+//! hold what `/proc/kallsyms` lists, in the file `kallsyms` beside a guest's layers, or in the folder of the host's
+//! kernel. Both come from a guest: whatever they hold, names that would act on a terminal are left out and sizes are
+//! bounded.
 
+use crate::reader::{StreamRecord, TraceLayer};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
 /// Name of the file in a recording.
 pub const KALLSYMS_FILE: &str = "kallsyms";
+/// The event that tells a function of a kernel.
+const RECORD: &str = "strata:symbol";
 /// Largest file that is read, bytes.
 const MAX_BYTES: u64 = 64 << 20;
 /// Kernel addresses are in the upper half of the address space.
@@ -32,6 +37,8 @@ pub struct KernelSymbol {
     pub name: String,
     /// The module that it belongs to; `None` for the kernel itself.
     pub module: Option<String>,
+    /// Bytes, where they are known.
+    size: Option<u64>,
     is_global: bool,
 }
 
@@ -44,6 +51,29 @@ impl KernelSymbol {
 }
 
 impl Kallsyms {
+    /// The symbols that the records of `layers` and the file in `folder` tell; `None` when neither tells any.
+    ///
+    /// # Errors
+    /// When the file is there and cannot be read.
+    pub fn of<'t>(folder: &Path, layers: impl Iterator<Item = &'t TraceLayer>) -> io::Result<Option<Self>> {
+        let file = Self::load(folder)?.unwrap_or_default();
+        let told = |layer: &&TraceLayer| layer.schemas.iter().any(|schema| schema.name() == RECORD);
+        let recorded = layers.filter(told).flat_map(|layer| {
+            let records = layer.streams.iter().flat_map(|stream| layer.records(stream));
+            records.filter(|record| record.schema.name() == RECORD).filter_map(|record| recorded_symbol(&record))
+        });
+        // The file's come after those of the running kernel itself.
+        let symbols = Self::new(recorded.chain(file.symbols).collect());
+        Ok((!symbols.is_empty()).then_some(symbols))
+    }
+
+    fn new(mut symbols: Vec<KernelSymbol>) -> Self {
+        // Stable: the first of equals stays the first.
+        symbols.sort_by_key(|symbol| (symbol.address, !symbol.is_global));
+        symbols.dedup_by_key(|symbol| symbol.address);
+        Self { symbols }
+    }
+
     /// Reads the file in `folder`; `None` when there is none, or when the kernel that wrote it hid its addresses.
     ///
     /// # Errors
@@ -64,11 +94,7 @@ impl Kallsyms {
     /// are passed over. Of several symbols with one address a global one counts, else the first.
     #[must_use]
     pub fn parse(text: &str) -> Self {
-        let mut symbols: Vec<KernelSymbol> = text.lines().filter_map(symbol).collect();
-        // Stable: the first of equals stays the first.
-        symbols.sort_by_key(|symbol| (symbol.address, !symbol.is_global));
-        symbols.dedup_by_key(|symbol| symbol.address);
-        Self { symbols }
+        Self::new(text.lines().filter_map(symbol).collect())
     }
 
     /// The symbol that `address` lies in, and how far from its beginning, bytes.
@@ -77,7 +103,7 @@ impl Kallsyms {
         let at = self.symbols.partition_point(|symbol| symbol.address <= address);
         let symbol = self.symbols.get(at.checked_sub(1)?)?;
         let offset = address - symbol.address;
-        (offset < MAX_SYMBOL).then_some((symbol, offset))
+        (offset < symbol.size.unwrap_or(MAX_SYMBOL)).then_some((symbol, offset))
     }
 
     /// Number of symbols.
@@ -104,7 +130,17 @@ fn symbol(line: &str) -> Option<KernelSymbol> {
         return None;
     }
     let is_global = kind.bytes().all(|byte| byte.is_ascii_uppercase());
-    Some(KernelSymbol { address, name: name.into(), module: module.map(Into::into), is_global })
+    Some(KernelSymbol { address, name: name.into(), module: module.map(Into::into), size: None, is_global })
+}
+
+/// What a `strata:symbol` record says: where a function begins, its bytes, its name and in brackets its module.
+fn recorded_symbol(record: &StreamRecord<'_>) -> Option<KernelSymbol> {
+    let (address, size) = (record.unsigned("begin")?, record.unsigned("size")?);
+    let text = record.text("name")?;
+    let (name, module) = text.split_once(" [").map_or((&*text, None), |(name, rest)| (name, rest.strip_suffix(']')));
+    let named = is_plain(name) && module.is_none_or(is_plain) && address >= KERNEL_HALF;
+    let size = Some(size.min(MAX_SYMBOL));
+    named.then(|| KernelSymbol { address, name: name.into(), module: module.map(Into::into), size, is_global: true })
 }
 
 fn is_plain(name: &str) -> bool {

@@ -148,15 +148,17 @@ fn append(archive: &mut Vec<u8>, name: &str, mode: u32, inode: u32, content: &[u
 }
 
 /// The kernel command line that runs the overlay's program first and tells it the guest's own: what `cmdline` names as
-/// `rdinit=`, or the kernel's default. What follows `--` stays last, for that init.
+/// `rdinit=`, or the kernel's default; and how many samples a second the module takes, if `sample_frequency` says so. What
+/// follows `--` stays last, for that init.
 #[must_use]
-pub fn append_cmdline(cmdline: &str) -> String {
+pub fn append_cmdline(cmdline: &str, sample_frequency: Option<u32>) -> String {
     let words: Vec<&str> = cmdline.split_ascii_whitespace().collect();
     let end = words.iter().position(|word| *word == "--").unwrap_or(words.len());
     let (kernel, init) = words.split_at(end);
     // The kernel takes the last one.
     let own = kernel.iter().rev().find_map(|word| word.strip_prefix("rdinit=")).unwrap_or(DEFAULT_INIT);
-    let ours = [format!("rdinit=/{INIT_PATH}"), format!("strata_init={own}")];
+    let mut ours = vec![format!("rdinit=/{INIT_PATH}"), format!("strata_init={own}")];
+    ours.extend(sample_frequency.map(|hertz| format!("strata_sample_frequency={hertz}")));
     let kernel = kernel.iter().copied().filter(|word| !word.starts_with("rdinit="));
     let all: Vec<&str> = kernel.chain(ours.iter().map(String::as_str)).chain(init.iter().copied()).collect();
     all.join(" ")
@@ -254,13 +256,13 @@ pub(crate) mod tests {
 
     #[test]
     fn command_line_names_the_default_init() {
-        assert_eq!(append_cmdline("console=ttyS0"), "console=ttyS0 rdinit=/strata-init strata_init=/init");
+        assert_eq!(append_cmdline("console=ttyS0", None), "console=ttyS0 rdinit=/strata-init strata_init=/init");
     }
 
     #[test]
     fn command_line_keeps_the_users_init_and_its_arguments() {
-        let line = append_cmdline("quiet rdinit=/bin/sh ro -- -c rdinit=x");
+        let line = append_cmdline("quiet rdinit=/bin/sh ro -- -c rdinit=x", Some(99));
 
-        assert_eq!(line, "quiet ro rdinit=/strata-init strata_init=/bin/sh -- -c rdinit=x");
+        assert_eq!(line, "quiet ro rdinit=/strata-init strata_init=/bin/sh strata_sample_frequency=99 -- -c rdinit=x");
     }
 }

@@ -215,7 +215,7 @@ fn inject(args: &InjectArgs) -> Result<String, AgentCommandError> {
     let partial = PathBuf::from(partial);
     fs::write(&partial, initrd).map_err(file_error(&partial))?;
     fs::rename(&partial, &args.out).map_err(file_error(&args.out))?;
-    Ok(format!("{}; the guest's kernel command line needs: {}\n", args.out.display(), agent::append_cmdline("")))
+    Ok(format!("{}; the guest's kernel command line needs: {}\n", args.out.display(), agent::append_cmdline("", None)))
 }
 
 #[cfg(test)]

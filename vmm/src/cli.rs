@@ -104,6 +104,10 @@ pub struct RunArgs {
     /// '!' takes away; presets minimal, default, io, net, all
     #[arg(long, value_name = "GLOBS", default_value = selection::DEFAULT, requires = "trace")]
     pub events: String,
+    /// Samples of each vCPU per second while guest:strata:sample is recorded: what it executes, with its stack if
+    /// guest:strata:stack is recorded too
+    #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=20_000), requires = "agent")]
+    pub sample_frequency: Option<u32>,
     /// What happens when a ring is full: discard drops new records and counts them, flight-recorder overwrites the
     /// oldest and writes the trace at the end (and by `strata ctl VM snapshot DIR`)
     #[arg(long, value_name = "MODE", default_value = "discard", requires = "trace")]
@@ -134,6 +138,7 @@ impl From<RunArgs> for RunRequest {
         Self {
             geometry,
             process_slots: args.process_slots,
+            sample_frequency: args.sample_frequency,
             mode: args.mode.into(),
             name: args.name,
             kernel: args.kernel,

@@ -30,6 +30,8 @@ const MODULE: &str = "/strata/strata.ko";
 /// Environment variable with the path of the guest's own init.
 const OWN_INIT: &str = "strata_init";
 const DEFAULT_INIT: &str = "/init";
+/// Environment variable with the samples per second that the module takes.
+const SAMPLE_FREQUENCY: &str = "strata_sample_frequency";
 /// Where the real root is mounted before it becomes the root; exists in every initramfs.
 const NEW_ROOT: &str = "/root";
 /// What the kernel tries when nothing names an init, after `/sbin/init`.
@@ -131,7 +133,9 @@ fn mount_at(source: &str, target: &str, filesystem: &str, flags: c_ulong, data: 
 
 fn load_module(path: &Path) -> io::Result<()> {
     let file = File::open(path)?;
-    let parameters = c"";
+    let frequency = std::env::var_os(SAMPLE_FREQUENCY);
+    let parameters = frequency.map_or_else(String::new, |hertz| format!("sample_frequency={}", hertz.display()));
+    let parameters = c_string(parameters)?;
     // SAFETY: an open file and a NUL-terminated string, both of which outlive the call.
     let result = unsafe { syscall(SYS_FINIT_MODULE, c_long::from(file.as_raw_fd()), parameters.as_ptr(), 0 as c_long) };
     if result == 0 {
@@ -158,10 +162,10 @@ fn reason(error: &io::Error) -> String {
     format!("{meaning} ({error})")
 }
 
-/// Becomes `program`, with this program's arguments and environment but for our own variable. Returns only on failure.
+/// Becomes `program`, with this program's arguments and environment but for our own variables. Returns only on failure.
 fn execute(program: &OsStr) -> io::Error {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-    Command::new(program).arg0(program).args(arguments).env_remove(OWN_INIT).exec()
+    Command::new(program).arg0(program).args(arguments).env_remove(OWN_INIT).env_remove(SAMPLE_FREQUENCY).exec()
 }
 
 fn boot_real_root(log: &mut Log) -> io::Error {

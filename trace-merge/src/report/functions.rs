@@ -1,8 +1,8 @@
 //! Where processor time went, by function: the samples (`strata:sample`) of a kernel and of its processes.
 //!
 //! A sample counts for the function that was interrupted (`self`), and once for every function that was being called
-//! (`total`, where stacks were recorded). Functions of the kernel are named by the recording's `kallsyms`, those of
-//! processes by their files, which the processes' mappings (`strata:mapping`) point into, under a folder that holds the
+//! (`total`, where stacks were recorded). Functions of the kernel are named by what its module recorded of them
+//! (`strata:symbol`), or by the recording's `kallsyms`, those of processes by their files, which the processes' mappings (`strata:mapping`) point into, under a folder that holds the
 //! guest's root. What has no name is shown as it is: a file and a page in it, or an address, rounded to its page.
 
 mod mappings;
@@ -118,7 +118,8 @@ pub fn report(trace: &Trace, window: Window, symbols: Option<&Path>) -> Result<F
                 path: symbols.unwrap_or(Path::new("")).into(),
                 source,
             })?;
-            let kernel = Kallsyms::load(&kernel_folder(trace, &vm)).map_err(ReportError::Symbols)?;
+            let kernel =
+                Kallsyms::of(&kernel_folder(trace, &vm), kernel_layers(trace, &vm)).map_err(ReportError::Symbols)?;
             let tasks = GuestTasks::new(trace, &vm, window);
             let mut collector = Collector::new(tasks, kernel, user);
             // Mappings are told once: those from before the window hold in it.
@@ -131,7 +132,7 @@ pub fn report(trace: &Trace, window: Window, symbols: Option<&Path>) -> Result<F
     }
     for layer in trace.layers_of(LayerKind::HostKernel).filter(|layer| is_sampled(layer)) {
         let folder = trace.folder().join(&layer.description.path);
-        let kernel = Kallsyms::load(&folder).map_err(ReportError::Symbols)?;
+        let kernel = Kallsyms::of(&folder, std::iter::once(layer)).map_err(ReportError::Symbols)?;
         let mut collector = Collector::new(GuestTasks::default(), kernel, None);
         for merged in Merge::new([layer], 0).take_while(|merged| merged.record.time < window.end) {
             collector.add(&merged, window);
@@ -140,7 +141,7 @@ pub fn report(trace: &Trace, window: Window, symbols: Option<&Path>) -> Result<F
     }
     kernels.retain(|kernel| kernel.samples > 0);
     if kernels.is_empty() {
-        let missing = "no samples (strata:sample) were recorded; record with sampling switched on";
+        let missing = "no samples (strata:sample) were recorded; record with --events 'guest:strata:*' among others";
         return Err(ReportError::Nothing { missing: missing.into() });
     }
     Ok(FunctionsReport { kernels })

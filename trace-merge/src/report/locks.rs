@@ -13,7 +13,7 @@ use super::table::{Align, Table};
 use super::{Report, ReportError, Window, duration, harmless};
 use crate::clock::Clock;
 use crate::event_index::EventIndex;
-use crate::guest_tasks::{GuestTasks, Tid, guests, kernel_folder, kernel_records};
+use crate::guest_tasks::{GuestTasks, Tid, guests, kernel_folder, kernel_layers, kernel_records};
 use crate::kallsyms::Kallsyms;
 use crate::merge::MergedRecord;
 use crate::reader::{StreamRecord, Trace};
@@ -170,7 +170,8 @@ fn kind(name: &str) -> Option<Kind> {
 pub fn report(trace: &Trace, window: Window) -> Result<LocksReport, ReportError> {
     let mut reports = Vec::new();
     for vm in guests(trace) {
-        let kernel = Kallsyms::load(&kernel_folder(trace, &vm)).map_err(ReportError::Symbols)?;
+        let kernel =
+            Kallsyms::of(&kernel_folder(trace, &vm), kernel_layers(trace, &vm)).map_err(ReportError::Symbols)?;
         let recorded = |wanted: &str| {
             let mut layers = crate::guest_tasks::kernel_layers(trace, &vm);
             layers.any(|layer| layer.schemas.iter().any(|schema| schema.name() == wanted))
@@ -439,7 +440,7 @@ impl Collector {
                 name: symbols.find(place.address).map(|(symbol, offset)| with_offset(&symbol.label(), offset)),
                 kind: kind_of_lock(place.flags).into(),
                 context: place.context.name(),
-                calls: place.stack.iter().map(|&call| call_label(symbols, call)).collect(),
+                calls: calls(symbols, &place.stack),
                 waits: sum.waits(clock),
                 waiters,
             }
@@ -481,6 +482,12 @@ fn kind_of_lock(flags: u64) -> &'static str {
 
 fn with_offset(name: &str, offset: u64) -> String {
     if offset == 0 { name.into() } else { format!("{name}+{offset:#x}") }
+}
+
+/// The calls of a stack, innermost first, without those of the tracer itself.
+fn calls(symbols: &Kallsyms, stack: &[u64]) -> Vec<String> {
+    let is_tracer = |label: &String| label.contains("[strata]") || label.starts_with("__traceiter_");
+    stack.iter().map(|&call| call_label(symbols, call)).skip_while(is_tracer).collect()
 }
 
 /// A return address as a symbol, else as it is.

@@ -92,6 +92,8 @@ pub struct RunRequest {
     pub geometry: Geometry,
     /// Processes of the guest that can record at the same time.
     pub process_slots: u32,
+    /// Samples of each vCPU per second; the agent's default if there is none.
+    pub sample_frequency: Option<u32>,
 }
 
 /// What goes into the guest to trace it.
@@ -207,7 +209,7 @@ pub fn run(request: &RunRequest, say: &mut dyn FnMut(&str)) -> Result<RunReport,
         let kernel = read(&request.kernel)?;
         agent::check_module(module, &module_bytes, &request.kernel, &kernel)?;
         config.initrd_overlay = agent::overlay(&module_bytes);
-        config.cmdline = agent::append_cmdline(&config.cmdline);
+        config.cmdline = agent::append_cmdline(&config.cmdline, request.sample_frequency);
     }
     let probed = probe::probe();
     if let Some(refusal) = probed.refusal() {
