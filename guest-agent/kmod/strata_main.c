@@ -166,9 +166,14 @@ static int __init strata_init(void)
 		goto free;
 	}
 
-	error = strata_sample_init();
+	/* Before any CPU records: else pairs of events would be cut by one's probe being attached before the other's. */
+	error = strata_probes_register();
 	if (error)
 		goto detach;
+
+	error = strata_sample_init();
+	if (error)
+		goto probes;
 
 	error = cpuhp_setup_state(CPUHP_AP_ONLINE_DYN, "strata:online", strata_cpu_online, strata_cpu_offline);
 	if (error < 0) {
@@ -177,24 +182,20 @@ static int __init strata_init(void)
 	}
 	strata_hotplug_state = error;
 
-	error = strata_probes_register();
-	if (error)
-		goto hotplug;
-
 	error = strata_device_register();
 	if (error) {
 		pr_err("cannot register /dev/strata (error %d)\n", error);
-		goto probes;
+		goto hotplug;
 	}
 	atomic_notifier_chain_register(&panic_notifier_list, &strata_panic_block);
 	return 0;
 
-probes:
-	strata_probes_unregister();
 hotplug:
 	cpuhp_remove_state(strata_hotplug_state);
 sample:
 	strata_sample_exit();
+probes:
+	strata_probes_unregister();
 detach:
 	strata_detach(strata_region.base, strata_region.size);
 free:
@@ -210,7 +211,7 @@ static void __exit strata_exit(void)
 	atomic_notifier_chain_unregister(&panic_notifier_list, &strata_panic_block);
 	/* Processes that use the device hold a reference to the module, so none is left. */
 	strata_device_unregister();
-	/* Each CPU stops recording at one instant; taking the probes away first would leave ends without beginnings. */
+	/* CPUs record no more before the first probe is detached. */
 	cpuhp_remove_state(strata_hotplug_state);
 	strata_probes_unregister();
 	strata_sample_exit();

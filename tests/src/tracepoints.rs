@@ -15,7 +15,7 @@ use crate::scenarios::ScenarioError;
 const ALL: &str = "\
 mkdir -p /tmp/out
 mount -t tracefs tracefs /sys/kernel/tracing
-cat /sys/kernel/tracing/events/*/*/format > /tmp/out/formats
+ls /sys/kernel/tracing/events/*/*/format | grep -v -e /ftrace/ -e /syscalls/ | xargs cat > /tmp/out/formats
 workload --events 200 > /dev/null
 ls -lR /proc/sys > /dev/null
 dd if=/dev/zero of=/dev/vdb bs=64k count=16 2> /dev/null

@@ -56,12 +56,14 @@ pub fn prelude(name: &str) -> Prelude {
         },
         "filelock" => Prelude { includes: &["linux/filelock.h"], ..NOTHING },
         "handshake" => Prelude {
-            types: "struct handshake_req;\nstruct handshake_net;\n",
+            structures: &["handshake_req"],
             includes: &["linux/in6.h", "net/sock.h", "net/tls.h", "net/tls_prot.h"],
             ..NOTHING
         },
         "timer_migration" => Prelude {
             includes: &["linux/timerqueue.h"],
+            // kernel/time/timer_migration.h
+            types: "union tmigr_state { u32 state; struct { u8 active; u8 migrator; u16 seq; } __packed; };\n",
             structures: &["tmigr_event", "tmigr_group", "tmigr_cpu"],
             ..NOTHING
         },
