@@ -54,6 +54,17 @@ pub fn frequency(first: &Reading, last: &Reading) -> Option<u64> {
     u64::try_from(u128::from(ticks) * 1_000_000_000 / u128::from(ns)).ok()
 }
 
+/// Measures the rate of `clock` against UTC, which takes `duration`, Hz; `None` when the clock stood still or UTC went
+/// back.
+#[must_use]
+pub fn measure_frequency(clock: impl Fn() -> u64, duration: Duration) -> Option<u64> {
+    // The rate is not known yet: nominal nanoseconds do for the bracket's width, which is not used.
+    let reading = || read_together(&clock, 1_000_000_000);
+    let first = reading();
+    std::thread::sleep(duration);
+    frequency(&first, &reading()).filter(|&frequency| frequency > 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,6 +76,11 @@ mod tests {
 
         assert_eq!(frequency(&first, &last), Some(2_300_000_000));
         assert_eq!(frequency(&last, &first), None);
+    }
+
+    #[test]
+    fn clock_that_stands_still_has_no_frequency() {
+        assert_eq!(measure_frequency(|| 7, Duration::from_millis(2)), None);
     }
 
     #[test]

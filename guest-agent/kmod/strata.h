@@ -63,6 +63,11 @@ int strata_probes_register(void);
 /* Attaches the probes that a session wants by now, and detaches those that none wants. In a task. */
 void strata_probes_follow(void);
 void strata_probes_unregister(void);
+int strata_sample_init(void);
+/* Samples the CPU, or does not, as sessions want it, and records the names of what was sampled. In a task on the CPU. */
+void strata_sample_follow(unsigned int cpu);
+void strata_sample_stop(unsigned int cpu);
+void strata_sample_exit(void);
 int strata_device_register(void);
 void strata_device_unregister(void);
 /* Tells processes that record which vCPU a CPU is that came online. */

@@ -92,7 +92,8 @@ static int strata_slot_claim(bool counted)
 	for (slot = 0; slot < strata_slot_count(); slot++)
 		if (strata_owners[slot].mm == current->mm)
 			return -EBUSY;
-	if (strata_user_used(uid) >= strata_user_limit(uid)) {
+	/* Who may have all slots never has too many: there are too few. */
+	if (strata_user_limit(uid) < strata_slot_count() && strata_user_used(uid) >= strata_user_limit(uid)) {
 		slot = -EDQUOT;
 	} else {
 		get_task_comm(comm, current->group_leader);

@@ -73,6 +73,7 @@ static void strata_timer(struct work_struct *work)
 		strata_flush(&strata_cpus[timer->cpu], strata_region.base, strata_region.size);
 	preempt_enable();
 	strata_probes_follow();
+	strata_sample_follow(timer->cpu);
 	schedule_delayed_work_on(timer->cpu, &timer->work, STRATA_TIMER_PERIOD);
 }
 
@@ -97,6 +98,7 @@ static int strata_cpu_online(unsigned int cpu)
 static int strata_cpu_offline(unsigned int cpu)
 {
 	cancel_delayed_work_sync(&strata_timers[cpu].work);
+	strata_sample_stop(cpu);
 	strata_cpu_release(&strata_cpus[cpu]);
 	return 0;
 }
@@ -164,10 +166,14 @@ static int __init strata_init(void)
 		goto free;
 	}
 
+	error = strata_sample_init();
+	if (error)
+		goto detach;
+
 	error = cpuhp_setup_state(CPUHP_AP_ONLINE_DYN, "strata:online", strata_cpu_online, strata_cpu_offline);
 	if (error < 0) {
 		pr_err("cannot follow CPUs coming online (error %d)\n", error);
-		goto detach;
+		goto sample;
 	}
 	strata_hotplug_state = error;
 
@@ -187,6 +193,8 @@ probes:
 	strata_probes_unregister();
 hotplug:
 	cpuhp_remove_state(strata_hotplug_state);
+sample:
+	strata_sample_exit();
 detach:
 	strata_detach(strata_region.base, strata_region.size);
 free:
@@ -202,8 +210,10 @@ static void __exit strata_exit(void)
 	atomic_notifier_chain_unregister(&panic_notifier_list, &strata_panic_block);
 	/* Processes that use the device hold a reference to the module, so none is left. */
 	strata_device_unregister();
-	strata_probes_unregister();
+	/* Each CPU stops recording at one instant; taking the probes away first would leave ends without beginnings. */
 	cpuhp_remove_state(strata_hotplug_state);
+	strata_probes_unregister();
+	strata_sample_exit();
 	strata_detach(strata_region.base, strata_region.size);
 	free_percpu(strata_contexts);
 	kfree(strata_timers);

@@ -6,12 +6,14 @@ use crate::connection::Connection;
 use crate::device::{self, DeviceError, Mapping};
 use crate::event_type::{Describe, Payload};
 use crate::process_rings::{ProcessRings, Rdtscp, RingsError};
-use crate::process_state::{APART, CONNECTING, ProcessState, SETTLED};
+use crate::process_state::{APART, ProcessState, SETTLED};
 use shared_ring::event::class;
 use shared_ring::layout::SESSION_TABLE_OFFSET;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// What is wanted as long as nobody has asked: everything, so that the first event connects.
@@ -20,6 +22,10 @@ static NOT_ASKED: AtomicU64 = AtomicU64::new(u64::MAX);
 static NOTHING: AtomicU64 = AtomicU64::new(0);
 /// Events that are lost before a slot is asked for again, at first; then twice as many each time.
 const FIRST_RETRY: u64 = 64;
+/// How long a thread waits at most for another one that is connecting.
+const CONNECTING_LIMIT: Duration = Duration::from_secs(1);
+/// How long between two looks whether it has.
+const CONNECTING_PAUSE: Duration = Duration::from_micros(50);
 
 /// Why nothing is recorded.
 #[derive(Debug, Error)]
@@ -192,15 +198,19 @@ impl Tracer {
         }
     }
 
-    /// Connects, unless that is hopeless, not yet due again, or being done by another thread: nobody waits, since the
-    /// other thread may be one that this one has interrupted.
+    /// Connects, unless that is hopeless, or not yet due again.
     #[cold]
     fn try_to_connect(&self, when: When) -> Option<&'static Connection> {
         let state = self.state().or_else(|| self.make_state())?;
-        let due = state.lost.load(Ordering::Relaxed) >= state.retry_at.load(Ordering::Relaxed);
-        let exchange = |from, to| state.stage.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
-        if !due || exchange(APART, CONNECTING).is_err() {
-            return Self::connection_of(state);
+        if state.lost.load(Ordering::Relaxed) < state.retry_at.load(Ordering::Relaxed) {
+            return None;
+        }
+        let this_thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+        match state.stage.compare_exchange(APART, this_thread, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {}
+            // A signal handler that interrupts the connecting must not wait for it.
+            Err(thread) if thread == this_thread => return None,
+            Err(_) => return Self::await_connection(state),
         }
         match self.open(when, state.retry_at.load(Ordering::Relaxed) != 0) {
             Ok(Some(connection)) => Some(self.settle(state, connection)),
@@ -213,6 +223,16 @@ impl Tracer {
                 None
             }
         }
+    }
+
+    /// The connection, when the thread that is connecting has done so.
+    fn await_connection(state: &ProcessState) -> Option<&'static Connection> {
+        let began = Instant::now();
+        let is_pending = || !matches!(state.stage.load(Ordering::Acquire), APART | SETTLED);
+        while is_pending() && began.elapsed() < CONNECTING_LIMIT {
+            thread::sleep(CONNECTING_PAUSE);
+        }
+        Self::connection_of(state)
     }
 
     fn settle(&self, state: &ProcessState, connection: Connection) -> &'static Connection {
@@ -409,6 +429,37 @@ mod tests {
 
         assert_eq!((waited, status, recorded), (child, 0, true));
         assert_eq!(region.drain(0).1.len(), 1);
+    }
+
+    #[test]
+    fn thread_waits_for_another_one_that_is_connecting() {
+        let region = region_of_this_machine();
+        let tracer = Tracer::new();
+        let state = tracer.make_state().unwrap();
+        state.stage.store(u32::MAX - 1, Ordering::Release);
+
+        let recorded = thread::scope(|scope| {
+            let recorder = scope.spawn(|| OPENED.record_with(&tracer, ("early", 1)));
+            thread::sleep(Duration::from_millis(20));
+            tracer.settle(state, Connection::new(region.rings().unwrap()));
+            recorder.join().unwrap()
+        });
+
+        assert!(recorded);
+        assert_eq!((region.drain(0).1.len(), tracer.lost()), (1, 0));
+    }
+
+    #[test]
+    fn handler_that_interrupts_the_connecting_does_not_wait_for_it() {
+        let tracer = Tracer::new();
+        let state = tracer.make_state().unwrap();
+        state.stage.store(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned(), Ordering::Release);
+        let began = Instant::now();
+
+        let recorded = OPENED.record_with(&tracer, ("handler", 1));
+
+        assert!(!recorded && began.elapsed() < CONNECTING_LIMIT / 2);
+        assert_eq!(tracer.lost(), 1);
     }
 
     #[test]

@@ -339,10 +339,12 @@ pub mod class {
     pub const LOCK: u8 = 17;
     /// Guests of this kernel.
     pub const GUEST: u8 = 18;
+    /// Samples of what CPUs execute, and what it takes to name it.
+    pub const SAMPLE: u8 = 19;
     /// Kernel events that no other class fits.
     pub const OTHER: u8 = 31;
     /// The classes of a guest kernel's events, by name.
-    pub const GUEST_KERNEL: [(&str, u8); 20] = [
+    pub const GUEST_KERNEL: [(&str, u8); 21] = [
         ("SCHED", SCHED),
         ("TASK", TASK),
         ("IRQ", IRQ),
@@ -362,6 +364,7 @@ pub mod class {
         ("MEMORY", MEMORY),
         ("LOCK", LOCK),
         ("GUEST", GUEST),
+        ("SAMPLE", SAMPLE),
         ("OTHER", OTHER),
     ];
     /// Applications.

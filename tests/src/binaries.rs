@@ -61,8 +61,10 @@ pub fn build_agent(paths: &Paths) -> Result<PathBuf, ProcessError> {
 pub fn build_applications(paths: &Paths) -> Result<Vec<(&'static str, PathBuf)>, ProcessError> {
     let target_folder = static_target(paths);
     let release = target_folder.join(TARGET).join("release");
-    let examples = ["--example", "isolation", "--example", "processes", "--bin", "strata-agent"];
-    cargo_build(paths, &target_folder, &[&["-p", "guest-agent"], examples.as_slice()].concat(), "build-applications")?;
+    let mut programs = vec![("strata-agent", build_agent(paths)?)];
+    for example in ["isolation", "processes"] {
+        programs.push((example, build_example(paths, example)?));
+    }
     cargo_build(paths, &target_folder, &["-p", "tracing-strata", "--example", "orders"], "build-orders")?;
     cargo_build(paths, &target_folder, &["-p", "strata-c-api"], "build-c-api")?;
     let c_api = paths.workspace().join("guest-agent/c-api");
@@ -73,9 +75,8 @@ pub fn build_applications(paths: &Paths) -> Result<Vec<(&'static str, PathBuf)>,
         command.arg(release.join("libstrata.a"));
         process::run_logged(&mut command, &paths.logs().join(format!("build-{program}.log")))?;
     }
-    let mut programs: Vec<_> =
-        ["isolation", "processes", "orders"].map(|name| (name, release.join("examples").join(name))).into();
-    programs.extend(["strata-agent", "shop", "baker"].map(|name| (name, release.join(name))));
+    programs.push(("orders", release.join("examples/orders")));
+    programs.extend(["shop", "baker"].map(|name| (name, release.join(name))));
     Ok(programs)
 }
 
@@ -103,6 +104,17 @@ pub fn build_module_builder(paths: &Paths) -> Result<PathBuf, ProcessError> {
     let target_folder = static_target(paths);
     cargo_build(paths, &target_folder, &["-p", "strata-kmod-build"], "build-module-builder")?;
     Ok(target_folder.join(TARGET).join("release/strata-kmod-build"))
+}
+
+/// Builds the guest's program that measures paths of its kernel.
+///
+/// # Errors
+///
+/// When cargo fails; the error names its log.
+pub fn build_kernel_cost(paths: &Paths) -> Result<PathBuf, ProcessError> {
+    let target_folder = static_target(paths);
+    cargo_build(paths, &target_folder, &["-p", "guest-agent", "--example", "kernel_cost"], "build-kernel-cost")?;
+    Ok(target_folder.join(TARGET).join("release/examples/kernel_cost"))
 }
 
 /// Where [`build`] puts the programs, without building them.

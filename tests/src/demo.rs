@@ -85,6 +85,7 @@ pub fn run(paths: &Paths, out: &Path, keep: bool) -> Result<(), DemoError> {
     process::run_visible(Command::new(strata).arg("check").arg(out))?;
     println!("\nThe trace is in {}.", out.display());
     println!("  {} events {} | less       the merged listing", strata.display(), out.display());
+    println!("  {} report tasks {}        where each guest task's time went", strata.display(), out.display());
     println!("  babeltrace2 {}            the same through babeltrace", out.display());
     println!("  Trace Compass opens the folder as it is.");
     if keep {

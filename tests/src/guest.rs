@@ -55,6 +55,13 @@ impl GuestImage {
         self
     }
 
+    /// Adds a file under the same permissions as a program; `name` is its path in the guest.
+    #[must_use]
+    pub fn file(mut self, name: &str, path: &Path) -> Self {
+        self.archive = self.archive.file(name, 0o755, path);
+        self
+    }
+
     /// Adds a shell script that the command line can choose as `lab.script=NAME`.
     #[must_use]
     pub fn script(mut self, name: &str, text: &str) -> Self {

@@ -4,14 +4,12 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::packages::{Apt, PackageError, recreate};
+use crate::packages::{Apt, PackageError};
 use crate::paths::Paths;
-use crate::process;
 use crate::progress;
 
 /// The prefixes of the packages that make up a kernel and its headers.
@@ -176,19 +174,7 @@ pub fn fetch(paths: &Paths, choice: KernelChoice) -> Result<KernelPackages, Pack
             kernel_release(&apt.show(meta)?).ok_or_else(|| PackageError::Unknown(meta.to_owned()))?;
         let first = [format!("linux-image-{release}"), format!("linux-headers-{release}")];
         let names = parts(first, |name| apt.show(name))?;
-        let folder = paths.packages().join(choice.to_string());
-        recreate(&folder)?;
-        process::run_logged(
-            apt.command("apt-get").arg("download").args(&names).current_dir(&folder),
-            &apt.log("apt-download"),
-        )?;
-        recreate(&root)?;
-        let list = fs::read_dir(&folder).map_err(|source| PackageError::File { path: folder.clone(), source })?;
-        for entry in list.flatten() {
-            process::run_logged(Command::new("dpkg").arg("-x").arg(entry.path()).arg(&root), &apt.log("dpkg"))?;
-        }
-        // they are as large as the unpacked root, and of no more use
-        recreate(&folder)?;
+        apt.unpack(&names, &paths.packages().join(choice.to_string()), &root)?;
         let packages = KernelPackages { release, version };
         let text = serde_json::to_vec(&packages).unwrap_or_default();
         fs::write(&record, text).map_err(|source| PackageError::File { path: record, source })?;

@@ -1,6 +1,7 @@
 //! Debian packages: apt with its own sources and lists, so that the machine's apt configuration is neither used nor
 //! changed, and the tools that are installed when they are missing.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -33,13 +34,14 @@ pub struct Tool {
 }
 
 /// The tools that every use of the lab needs.
-pub const TOOLS: [Tool; 11] = [
+pub const TOOLS: [Tool; 12] = [
     Tool { program: "busybox", package: "busybox-static" },
     Tool { program: "babeltrace2", package: "babeltrace2" },
     Tool { program: "trace-cmd", package: "trace-cmd" },
     Tool { program: "mke2fs", package: "e2fsprogs" },
     Tool { program: "debugfs", package: "e2fsprogs" },
     Tool { program: "make", package: "make" },
+    Tool { program: "pahole", package: "dwarves" },
     Tool { program: "gcc-12", package: "gcc-12" },
     Tool { program: "ld", package: "binutils" },
     Tool { program: "objdump", package: "binutils" },
@@ -137,6 +139,26 @@ impl Apt {
     }
 
     /// The description of a package: of the version that would be installed.
+    /// Downloads `names` into the folder `downloads`, which is empty afterwards, and unpacks them into the new folder `root`.
+    pub(crate) fn unpack(
+        &self,
+        names: impl IntoIterator<Item: AsRef<OsStr>>,
+        downloads: &Path,
+        root: &Path,
+    ) -> Result<(), PackageError> {
+        recreate(downloads)?;
+        let mut download = self.command("apt-get");
+        download.arg("download").args(names).current_dir(downloads);
+        process::run_logged(&mut download, &self.log("apt-download"))?;
+        recreate(root)?;
+        let list = fs::read_dir(downloads).map_err(|source| PackageError::File { path: downloads.into(), source })?;
+        for entry in list.flatten() {
+            process::run_logged(Command::new("dpkg").arg("-x").arg(entry.path()).arg(root), &self.log("dpkg"))?;
+        }
+        // they are as large as the unpacked root, and of no more use
+        recreate(downloads)
+    }
+
     pub(crate) fn show(&self, package: &str) -> Result<String, PackageError> {
         process::capture(self.command("apt-cache").args(["show", "--no-all-versions", package]))
             .map_err(|_| PackageError::Unknown(package.to_owned()))

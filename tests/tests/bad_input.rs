@@ -354,6 +354,25 @@ fn folder_that_is_no_trace_is_named() {
 }
 
 #[test]
+fn report_that_does_not_exist_is_named_with_those_that_do() {
+    let bench = Bench::new();
+    let line = bench.refused(&["report", "taks", "/nonexistent/trace"]);
+
+    assert_names(&line, &["'taks'", "tasks"]);
+}
+
+#[test]
+fn report_on_states_names_what_is_no_trace() {
+    let bench = Bench::new();
+    let folder = bench.folder.path().display().to_string();
+    for report in ["tasks", "vcpus", "exits", "wakeups"] {
+        let line = bench.refused(&["report", report, &folder]);
+
+        assert_names(&line, &[&folder]);
+    }
+}
+
+#[test]
 fn missing_trace_is_named() {
     let bench = Bench::new();
     let line = bench.refused(&["events", "/nonexistent/trace"]);

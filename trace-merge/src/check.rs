@@ -19,7 +19,7 @@ pub mod pairs;
 
 use crate::clock::{Clock, NS_PER_SECOND, Tolerances};
 use crate::guest_tasks::{GuestTasks, kernel_layers};
-use crate::merge::Merge;
+use crate::merge::{Merge, MergedRecord};
 use crate::reader::{ReadError, Stream, Tail, Trace, TraceLayer};
 use crate::session::{LayerKind, Vm};
 use crate::totals::Totals;
@@ -386,8 +386,16 @@ impl Checker<'_> {
         let room = self.shown.saturating_sub(self.result.violations.len());
         let tasks = GuestTasks::new(trace, &vm.name, everything);
         let mut pairs = Pairs::new(tasks, &vm.vcpu_threads, tolerance.saturating_mul(2), room);
-        for merged in Merge::new(layers, 0) {
-            pairs.add(&merged);
+        // The streams of a flight recorder begin and end at different times: a half may lie where another one has none.
+        let cut = kernel_layers(trace, &vm.name)
+            .filter_map(remaining)
+            .reduce(|one, other| Window { begin: one.begin.max(other.begin), end: one.end.min(other.end) });
+        let Window { begin, end } = cut.unwrap_or(everything);
+        let of_guest = |merged: &MergedRecord<'_>| merged.layer.description.kind == LayerKind::GuestKernel;
+        for merged in Merge::new(layers, begin) {
+            if merged.record.time <= end || !of_guest(&merged) {
+                pairs.add(&merged);
+            }
         }
         let (pairs, alone) = pairs.finish();
         if pairs.is_empty() {
@@ -535,6 +543,13 @@ fn remaining_from(layer: &TraceLayer) -> Option<u64> {
     cut.peek()?;
     // What a stream lost of which nothing is left was older than the others' rest; without any rest, nothing is known.
     Some(cut.filter_map(|stream| layer.records(stream).next()).map(|record| record.time).max().unwrap_or(u64::MAX))
+}
+
+/// From when to when every stream of `layer` has records, ticks, if a flight recorder overwrote the beginning of any.
+fn remaining(layer: &TraceLayer) -> Option<Window> {
+    let begin = remaining_from(layer)?;
+    let last = layer.streams.iter().filter_map(|stream| Totals::of_stream(layer, stream).last).min();
+    Some(Window { begin, end: last.unwrap_or(0) })
 }
 
 /// The periods that a stream's records may lie in.

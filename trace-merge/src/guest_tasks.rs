@@ -29,6 +29,10 @@ pub struct GuestTasks {
     made_by: HashMap<Tid, Tid>,
     /// Threads whose making was recorded.
     born: BTreeSet<Tid>,
+    /// Flags with which tasks were made, as `task:task_newtask` says.
+    flags: HashMap<Tid, u64>,
+    /// Forks: parent, child, and the flags of the `clone` before it where there was one.
+    forks: Vec<(Tid, Tid, Option<u64>)>,
     /// By CPU: who runs now, as far as [`GuestTasks::running`] has come.
     now: HashMap<u32, Option<Tid>>,
 }
@@ -71,6 +75,12 @@ impl GuestTasks {
                 .collect();
             for stream in &layer.streams {
                 tasks.read_ahead(layer, stream, &kinds, window);
+            }
+        }
+        for (parent, child, clone_flags) in std::mem::take(&mut tasks.forks) {
+            let flags = tasks.flags.get(&child).copied().or(clone_flags).unwrap_or(0);
+            if flags & CLONE_THREAD != 0 {
+                tasks.made_by.insert(child, parent);
             }
         }
         tasks
@@ -116,12 +126,13 @@ impl GuestTasks {
                         self.comms.entry(child).or_insert_with(|| comm.into_owned());
                     }
                     self.born.insert(child);
-                    if clone_flags.take().is_some_and(|flags| flags & CLONE_THREAD != 0) {
-                        self.made_by.insert(child, parent);
+                    self.forks.push((parent, child, clone_flags.take()));
+                }
+                Some(Kind::NewTask) => {
+                    if let (Some(child), Some(flags)) = (tid(record.number("pid")), record.unsigned("clone_flags")) {
+                        self.flags.insert(child, flags);
                     }
                 }
-                // `task_newtask` comes just before `sched_process_fork`, in the parent's context.
-                Some(Kind::NewTask) => clone_flags = record.unsigned("clone_flags"),
                 Some(Kind::Sample) => {
                     let (process, thread) = (tid(record.number("pid")), tid(record.number("tid")));
                     if let (Some(process), Some(thread)) = (process, thread)
@@ -282,8 +293,10 @@ mod tests {
         let trace = TestTrace::new().switch(0, 1, 0, 7);
         let trace = fork(clone(trace, 2, CLONE_THREAD), 3, 7, 20);
         let trace = fork(clone(trace, 4, 0x11), 5, 7, 21);
+        // The parent may be switched away from between the two events of a new task, even to another CPU.
         let new_task = [("pid", Number(22)), ("clone_flags", Hex(CLONE_THREAD))];
-        let (_dir, trace) = fork(trace.guest(0, 6, "task:task_newtask", &new_task), 7, 20, 22).open();
+        let trace = trace.guest(1, 6, "task:task_newtask", &new_task).switch(0, 7, 7, 8).switch(0, 8, 8, 7);
+        let (_dir, trace) = fork(trace, 9, 20, 22).open();
 
         let tasks = GuestTasks::new(&trace, "vm0", ALL);
 

@@ -5,7 +5,7 @@
 //! fixed-size packets per CPU, vCPU or thread ([`writer`]).
 //!
 //! Data flows one way through the reading side: [`reader`] maps the streams and hands on the records that can be
-//! believed, [`join`] makes one recording of two (their clocks related by a [`match_rule`]), [`merge`] puts them in one order, and [`events`], [`report`] and [`check`] show, summarise and verify
+//! believed, [`join`] makes one recording of several (clocks of two hosts related by a [`match_rule`]), [`merge`] puts them in one order, and [`events`], [`report`] and [`check`] show, summarise and verify
 //! them. What was damaged is skipped, counted and said.
 
 pub mod check;

@@ -1,6 +1,9 @@
 //! One order for the records of many streams: by time, then layer, stream and position.
 
 use crate::reader::{Damage, Stream, StreamRecord, StreamRecords, TraceLayer};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 
 /// A record of a merge, and where it comes from.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +22,8 @@ pub struct MergedRecord<'t> {
 #[derive(Debug)]
 pub struct Merge<'t> {
     sources: Vec<Source<'t>>,
-    tree: LoserTree,
+    /// The next record of each source that has one.
+    heap: BinaryHeap<Entry>,
 }
 
 #[derive(Debug)]
@@ -49,8 +53,9 @@ impl<'t> Merge<'t> {
                 sources.push(Source { layer, stream, records, next });
             }
         }
-        let tree = LoserTree::new(sources.iter().map(|source| source.next.map(|record| record.time)));
-        Self { sources, tree }
+        let firsts = sources.iter().enumerate();
+        let heap = firsts.filter_map(|(index, source)| Some(entry(index, source.next.as_ref()?.time))).collect();
+        Self { sources, heap }
     }
 
     /// The merged streams, in the order of [`MergedRecord::source`].
@@ -70,75 +75,32 @@ impl<'t> Iterator for Merge<'t> {
 
     #[inline]
     fn next(&mut self) -> Option<MergedRecord<'t>> {
-        let index = self.tree.least()?;
+        let mut top = self.heap.peek_mut()?;
+        let index = source_of(*top);
         let source = self.sources.get_mut(index)?;
         let following = source.records.next();
         let record = std::mem::replace(&mut source.next, following)?;
-        self.tree.replace_least(following.map(|following| following.time));
+        match following {
+            // Changes the top in place, which is one sift where a pop and a push are two.
+            Some(following) => *top = entry(index, following.time),
+            None => drop(PeekMut::pop(top)),
+        }
         Some(MergedRecord { record, layer: source.layer, stream: source.stream, source: index })
     }
 }
 
-/// The least of a number of times, one of each source, found with one comparison per level of a binary tree when that
-/// one changes: half of what a heap needs.
-#[derive(Debug)]
-struct LoserTree {
-    /// The least entry of all, then for each inner node of the tree the one that is not the least of its two sides.
-    entries: Vec<Entry>,
-}
+/// Time, then source: earlier sources come first among equal times. One number, which is compared at once.
+type Entry = Reverse<u128>;
 
-/// Time, then source: earlier sources come first among equal times. [`Entry::MAX`] for a source that is at its end.
-type Entry = u128;
-
-impl LoserTree {
-    fn new(times: impl Iterator<Item = Option<u64>>) -> Self {
-        let leaves: Vec<Entry> = times.enumerate().map(|(source, time)| entry(source, time)).collect();
-        let count = leaves.len();
-        // Node n has the children 2n and 2n + 1; the leaves are nodes `count` to `2 * count - 1`.
-        let mut least = [vec![Entry::MAX; count], leaves].concat();
-        let mut entries = vec![Entry::MAX; count];
-        for node in (1..count).rev() {
-            let (left, right) = (least[2 * node], least[2 * node + 1]);
-            (least[node], entries[node]) = (left.min(right), left.max(right));
-        }
-        if let (Some(first), Some(&of_all)) = (entries.first_mut(), least.get(1)) {
-            *first = of_all;
-        }
-        Self { entries }
-    }
-
-    /// The source with the least time; `None` when all are at their end.
-    #[inline]
-    fn least(&self) -> Option<usize> {
-        self.entries.first().filter(|&&entry| entry != Entry::MAX).map(|&entry| source_of(entry))
-    }
-
-    /// Gives the source with the least time another time, `None` at its end.
-    #[inline]
-    fn replace_least(&mut self, time: Option<u64>) {
-        let Some(&least) = self.entries.first() else { return };
-        let source = source_of(least);
-        let mut contender = entry(source, time);
-        let mut node = (self.entries.len() + source) / 2;
-        while node > 0 {
-            let loser = self.entries[node];
-            (contender, self.entries[node]) = (contender.min(loser), contender.max(loser));
-            node /= 2;
-        }
-        self.entries[0] = contender;
-    }
+#[inline]
+const fn entry(source: usize, time: u64) -> Entry {
+    Reverse((time as u128) << 64 | source as u128)
 }
 
 #[inline]
-fn entry(source: usize, time: Option<u64>) -> Entry {
-    time.map_or(Entry::MAX, |time| Entry::from(time) << 32 | source as Entry)
-}
-
-/// The source of an entry that is not [`Entry::MAX`].
-#[inline]
-#[allow(clippy::cast_possible_truncation, reason = "the low 32 bits are the source's number; there are fewer streams")]
+#[allow(clippy::cast_possible_truncation, reason = "the low half is the source's number, as `entry` put it there")]
 const fn source_of(entry: Entry) -> usize {
-    (entry & 0xffff_ffff) as usize
+    entry.0 as u64 as usize
 }
 
 #[cfg(test)]

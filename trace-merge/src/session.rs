@@ -202,7 +202,7 @@ impl Guest {
                 "{}: their events are missing, or counted as lost up to when they got one",
                 parts.join("; ")
             ),
-            fix: "trace fewer processes at a time, or raise the module's parameter slots_per_user".into(),
+            fix: "give `strata run` more --process-slots, or the guest's module a larger slots_per_user".into(),
         })
     }
 }

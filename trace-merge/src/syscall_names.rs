@@ -1,6 +1,24 @@
-//! Names of system calls: guests are x86-64.
+//! Names of system calls and of their arguments: guests are x86-64.
 
+use std::sync::LazyLock;
 use syscalls::x86_64::Sysno;
+
+/// A line for each call: its name and those of its arguments, as in the kernel's `include/linux/syscalls.h`.
+const ARGUMENTS: &str = include_str!("syscall_arguments.txt");
+
+/// Names of arguments, by the call's number.
+static BY_NUMBER: LazyLock<Vec<Option<Vec<&'static str>>>> = LazyLock::new(|| {
+    let mut by_number = Vec::new();
+    for line in ARGUMENTS.lines() {
+        let mut words = line.split(' ');
+        let number = words.next().and_then(number).and_then(|number| usize::try_from(number).ok());
+        if let Some(number) = number {
+            by_number.resize(by_number.len().max(number + 1), None);
+            by_number[number] = Some(words.collect());
+        }
+    }
+    by_number
+});
 
 /// The name of system call `number` of x86-64, without a prefix; `None` for numbers that have none (among them -1, which
 /// a tracer puts in place of a call that is to be skipped).
@@ -15,6 +33,12 @@ pub fn number(name: &str) -> Option<i64> {
     name.parse::<Sysno>().ok().map(|call| i64::from(call.id()))
 }
 
+/// The names of the arguments of system call `number`; `None` when they are not known.
+#[must_use]
+pub fn arguments(number: i64) -> Option<&'static [&'static str]> {
+    BY_NUMBER.get(usize::try_from(number).ok()?)?.as_deref()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -25,6 +49,13 @@ mod tests {
 
         let expected = ["read", "write", "getpid", "execve", "futex", "exit_group", "epoll_pwait2"].map(Some);
         assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn arguments_have_the_kernels_names() {
+        assert_eq!(arguments(1), Some(&["fd", "buf", "count"][..]));
+        assert_eq!((arguments(39), arguments(-1), arguments(100_000)), (Some(&[][..]), None, None));
+        assert!((0..512).filter_map(arguments).all(|names| names.len() <= 6));
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub(crate) enum Field {
     Text(&'static str),
     /// The six arguments of a system call, of which these are not 0.
     Arguments([u64; 2]),
+    /// A sequence of addresses.
+    Stack(&'static [u64]),
 }
 
 impl Field {
@@ -28,11 +30,17 @@ impl Field {
             Self::Hex(_) => FieldType::U64,
             Self::Text(_) => FieldType::String,
             Self::Arguments(_) => FieldType::Array(Integer::U64, 6),
+            Self::Stack(_) => FieldType::Sequence(Integer::U64),
         }
     }
 
-    fn put(self, payload: &mut Vec<u8>) {
+    /// Writes it in its place in `payload`, and what follows after the last field to `behind`.
+    fn put(self, payload: &mut Vec<u8>, behind: &mut Vec<u8>) {
         match self {
+            Self::Stack(addresses) => {
+                payload.extend_from_slice(&u16::try_from(addresses.len()).unwrap().to_le_bytes());
+                behind.extend(addresses.iter().flat_map(|address| address.to_le_bytes()));
+            }
             Self::Number(number) => payload.extend_from_slice(&number.to_le_bytes()),
             Self::Hex(number) => payload.extend_from_slice(&number.to_le_bytes()),
             Self::Text(text) => {
@@ -149,8 +157,9 @@ impl TestTrace {
                 layer.add_events(&events[events.len() - 1..]).unwrap();
                 id
             });
-            let mut payload = Vec::new();
-            record.fields.iter().for_each(|(_, value)| value.put(&mut payload));
+            let (mut payload, mut behind) = (Vec::new(), Vec::new());
+            record.fields.iter().for_each(|(_, value)| value.put(&mut payload, &mut behind));
+            payload.extend(behind);
             layer.record(record.cpu, record.time, id, &payload).unwrap();
             for &(_, _, cpu, count) in self.losses.iter().filter(|loss| loss.0 == index + 1 && loss.1 == kind) {
                 layer.add_lost(cpu, count);

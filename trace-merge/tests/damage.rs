@@ -11,7 +11,9 @@ use tempfile::TempDir;
 use trace_merge::check::{self, CheckOptions};
 use trace_merge::clock::{Clock, UtcAnchor};
 use trace_merge::events::{self, EventsOptions};
-use trace_merge::report::{self, ReportError, ReportOptions, exits, summary, tasks, vcpus, wakeups};
+use trace_merge::report::{
+    self, ReportError, ReportOptions, exits, flows, functions, irqs, locks, summary, syscalls, tasks, vcpus, wakeups,
+};
 use trace_merge::session::{FORMAT_VERSION, Host, LayerKind, SESSION_FILE, Session, Started, Vm};
 use trace_merge::writer::{LayerWriter, NewLayer};
 use uuid::Uuid;
@@ -22,6 +24,34 @@ const STREAMS: [&str; 2] = ["host-kernel/stream_0", "vm0/guest-kernel/stream_0"]
 fn event(id: u16, name: &str, fields: &[(&str, FieldType)]) -> EventDescription {
     let field = |&(name, ty): &(&str, FieldType)| FieldDescription { name: name.into(), ty, hex: false };
     EventDescription { id, class: 0, name: name.into(), fields: fields.iter().map(field).collect() }
+}
+
+/// Ids of the events of [`behaviour`], in an order in which their pairs are whole.
+const BEHAVIOUR: [u16; 12] = [3, 5, 7, 10, 11, 12, 8, 6, 4, 9, 13, 14];
+
+/// Event types that the reports on a guest's behaviour go by; each with three numbers and a text.
+fn behaviour() -> Vec<EventDescription> {
+    let types = [
+        (3, "raw_syscalls:sys_enter", ["id", "arg0", "arg1"]),
+        (4, "raw_syscalls:sys_exit", ["id", "ret", "unused"]),
+        (5, "lock:contention_begin", ["flags", "lock_addr", "unused"]),
+        (6, "lock:contention_end", ["ret", "lock_addr", "unused"]),
+        (7, "irq:irq_handler_entry", ["irq", "unused", "unused2"]),
+        (8, "irq:irq_handler_exit", ["irq", "ret", "unused"]),
+        (9, "strata:mapping", ["end", "begin", "pid"]),
+        (10, "strata:sample", ["ip", "user", "pid"]),
+        (11, "block:block_rq_issue", ["sector", "dev", "nr_sector"]),
+        (12, "block:block_rq_complete", ["sector", "dev", "nr_sector"]),
+        (13, "irq_vectors:local_timer_entry", ["vector", "unused", "unused2"]),
+        (14, "irq_vectors:local_timer_exit", ["vector", "unused", "unused2"]),
+    ];
+    let description = |(id, name, numbers): (u16, &str, [&str; 3])| {
+        let text = if name.starts_with("irq:") { "name" } else { "rwbs" };
+        let mut fields: Vec<_> = numbers.iter().map(|&number| (number, FieldType::U64)).collect();
+        fields.push((text, FieldType::String));
+        event(id, name, &fields)
+    };
+    types.into_iter().map(description).collect()
 }
 
 /// A recording that passes its check: vCPU 0 in the guest half of the time, a record with text in each period.
@@ -60,12 +90,18 @@ fn record(dir: &Path) {
     let switch = [("prev_pid", pid), ("prev_state", FieldType::I64), ("next_pid", pid)];
     let text = event(1, "test:text", &[("text", FieldType::String)]);
     guest.add_events(&[text, event(2, "sched:sched_switch", &switch)]).unwrap();
+    guest.add_events(&behaviour()).unwrap();
     for number in 0..300 {
         host.record(0, number * 100, 1, &[0; 4]).unwrap();
         guest.record(0, number * 100 + 25, 1, format!("number {number}\0").as_bytes()).unwrap();
         let pid = |number: u64| [u8::try_from(number % 7).unwrap(), 0, 0, 0];
         let switch = [&pid(number)[..], &[0; 8], &pid(number + 1)].concat();
         guest.record(0, number * 100 + 30, 2, &switch).unwrap();
+        for (after, id) in (31..).zip(BEHAVIOUR) {
+            // All fields are 64 bits wide: a number that is a call, a lock, an interrupt, an address, a sector.
+            let payload = [[202_u64, 9, 3].map(u64::to_le_bytes).concat(), b"R\0".to_vec()].concat();
+            guest.record(0, number * 100 + after, id, &payload).unwrap();
+        }
         host.record(0, number * 100 + 50, 2, &[0; 8]).unwrap();
     }
     for mut layer in [host, guest] {
@@ -92,7 +128,7 @@ fn run_all(dir: &Path) -> [bool; 6] {
     [listed[0], listed[1], reported[0], reported[1], checked[0], checked[1]]
 }
 
-/// Makes the reports on states, which come to a result wherever there is something to report.
+/// Makes the reports on states and behaviour, which come to a result wherever there is something to report.
 fn report_on_states(dir: &Path) {
     let options = ReportOptions::default();
     let results = [
@@ -100,6 +136,11 @@ fn report_on_states(dir: &Path) {
         report::run(dir, &options, &mut Vec::new(), vcpus::report).map(drop),
         report::run(dir, &options, &mut Vec::new(), exits::report).map(drop),
         report::run(dir, &options, &mut Vec::new(), wakeups::report).map(drop),
+        report::run(dir, &options, &mut Vec::new(), syscalls::report).map(drop),
+        report::run(dir, &options, &mut Vec::new(), locks::report).map(drop),
+        report::run(dir, &options, &mut Vec::new(), irqs::report).map(drop),
+        report::run(dir, &options, &mut Vec::new(), flows::report).map(drop),
+        report::run(dir, &options, &mut Vec::new(), |trace, window| functions::report(trace, window, None)).map(drop),
     ];
     let expected = |result| matches!(result, &(Ok(()) | Err(ReportError::Nothing { .. } | ReportError::Read(_))));
     assert!(results.iter().all(expected), "{results:?}");

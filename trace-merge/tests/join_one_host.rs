@@ -160,7 +160,7 @@ fn vms_of_one_name_are_told_apart_and_share_the_host() {
 fn event_of_the_host_that_two_runs_have_is_kept_once() {
     let dir = TempDir::new().unwrap();
     let one = Run::at(1_000, 100).switch(3_000, 100, 200).switch(8_000, 200, 100).switch(8_500, 100, 200);
-    let two = Run::at(5_000, 200).switch(3_300, 100, 200).switch(8_290, 200, 100).switch(8_730, 100, 200);
+    let two = Run::at(5_000, 200).switch(3_300, 100, 200).switch(8_490, 200, 100).switch(8_730, 100, 200);
 
     let (joined, trace) = merge(&dir, &[one, two]).unwrap();
 
@@ -173,8 +173,8 @@ fn event_of_the_host_that_two_runs_have_is_kept_once() {
 fn events_that_only_look_alike_are_all_kept() {
     let dir = TempDir::new().unwrap();
     // Twice in one run; of different threads; too far apart.
-    let one = Run::at(1_000, 100).switch(3_000, 1, 2).switch(3_010, 1, 2).switch(4_000, 1, 3);
-    let two = Run::at(500_000, 200).switch(4_010, 1, 4).switch(104_020, 1, 4).switch(204_500, 1, 3);
+    let one = Run::at(1_000, 100).switch(3_000, 1, 2).switch(3_010, 1, 2).switch(91_000_000, 1, 3);
+    let two = Run::at(500_000_000, 200).switch(4_010, 1, 4).switch(90_000_000, 1, 4).switch(191_000_001, 1, 3);
 
     let (joined, trace) = merge(&dir, &[one, two]).unwrap();
 

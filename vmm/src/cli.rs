@@ -3,10 +3,12 @@
 use crate::agent_command::AgentArgs;
 use crate::control::protocol::{Mode, Request};
 use crate::machine::DiskConfig;
-use crate::run::{Agent, KERNEL_RINGS, RunRequest};
-use crate::tracing::selection;
+use crate::run::{Agent, KERNEL_RINGS, PROCESS_SLOTS, RunRequest};
+use crate::tracing::selection::{self, Layer};
 use clap::{Args, Parser, Subcommand};
-use shared_ring::layout::{Geometry, MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_SIZE, MIN_SUB_BUFFERS};
+use shared_ring::layout::{
+    Geometry, MAX_PROCESS_SLOTS, MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_SIZE, MIN_SUB_BUFFERS,
+};
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -44,9 +46,9 @@ pub enum Command {
     Run(RunArgs),
     /// List the records of a trace, all layers in time order
     Events(EventsArgs),
-    /// Report on a trace: a summary, or where the time of its tasks and vCPUs went
+    /// Report on a trace: a summary, where time went, or what tasks, locks, interrupts and disks did
     Report(ReportArgs),
-    /// Check a trace: guest records lie inside their vCPU's time in the guest, streams are in order
+    /// Check a trace: causality between its layers, order, pairs of events, counts of losses
     Check(ReadArgs),
     /// Make one trace of several: of VMs on one host, or of two hosts by matched events
     Merge(MergeArgs),
@@ -98,7 +100,8 @@ pub struct RunArgs {
     /// Put nothing into the guest
     #[arg(long, conflicts_with = "agent")]
     pub no_agent: bool,
-    /// Events to record: globs LAYER:GROUP:EVENT (layers host, vmm, guest, user), '!' takes away
+    /// Events to record: globs LAYER:GROUP:EVENT (layers host, vmm, guest, user; `strata events --list` names events),
+    /// '!' takes away; presets minimal, default, io, net, all
     #[arg(long, value_name = "GLOBS", default_value = selection::DEFAULT, requires = "trace")]
     pub events: String,
     /// What happens when a ring is full: discard drops new records and counts them, flight-recorder overwrites the
@@ -111,6 +114,9 @@ pub struct RunArgs {
     /// Sub-buffers of each of the guest kernel's rings: a power of two, 2 to 256
     #[arg(long, value_name = "N", default_value_t = KERNEL_RINGS.1, value_parser = parse_sub_buffers, requires = "trace")]
     pub sub_buffers: u32,
+    /// Processes of the guest that can record at the same time, up to 512; each takes 1 MiB for each vCPU while it does
+    #[arg(long, value_name = "N", default_value_t = PROCESS_SLOTS, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_PROCESS_SLOTS)), requires = "trace")]
+    pub process_slots: u32,
     /// Name of the VM in the trace
     #[arg(long, value_name = "NAME", default_value = "vm0", value_parser = parse_vm_name)]
     pub name: String,
@@ -127,6 +133,7 @@ impl From<RunArgs> for RunRequest {
         let geometry = Geometry::new(args.sub_buffer_size, args.sub_buffers).expect("arguments make a geometry");
         Self {
             geometry,
+            process_slots: args.process_slots,
             mode: args.mode.into(),
             name: args.name,
             kernel: args.kernel,
@@ -282,10 +289,18 @@ pub struct RecoverArgs {
     strata events trace | less\n  \
     strata events trace --layer guest-kernel --layer host-kernel --from 0.2 --to 0.25\n  \
     strata events trace --json | jq 'select(.event == \"kvm:kvm_exit\")'\n  \
-    strata events trace --layer guest-kernel --count")]
+    strata events trace --layer guest-kernel --count\n  \
+    strata events --list guest --agent strata.ko")]
 pub struct EventsArgs {
     /// Trace folder
-    pub trace: PathBuf,
+    #[arg(required_unless_present = "list")]
+    pub trace: Option<PathBuf>,
+    /// In place of a trace's records, the events that can be recorded of a layer: host, vmm, guest (needs --agent) or user
+    #[arg(long, value_name = "LAYER", conflicts_with_all = ["trace", "layers", "from", "to", "utc"])]
+    pub list: Option<Layer>,
+    /// Kernel module whose events are listed
+    #[arg(long, value_name = "FILE", requires = "list")]
+    pub agent: Option<PathBuf>,
     /// Only this layer: host-kernel, vmm, guest-kernel or guest-user. May be repeated
     #[arg(long = "layer", value_name = "LAYER")]
     pub layers: Vec<LayerKind>,
@@ -316,7 +331,8 @@ pub struct EventsArgs {
     Examples:\n  \
     strata report trace\n  \
     strata report tasks trace --from 1.5 --to 2.5\n  \
-    strata report exits trace --json"
+    strata report exits trace --json\n  \
+    strata report flows trace"
 )]
 pub struct ReportArgs {
     /// What is reported

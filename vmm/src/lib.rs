@@ -12,6 +12,7 @@ pub mod agent_command;
 pub mod cli;
 pub mod control;
 pub mod doctor;
+pub mod event_list;
 pub mod host_kernel;
 pub mod host_time;
 pub mod machine;

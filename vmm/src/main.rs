@@ -20,7 +20,7 @@ use vmm::cli::{
 use vmm::control::{client, directory, list};
 use vmm::machine::Outcome;
 use vmm::run::{self, RunRequest};
-use vmm::{agent_command, doctor, recover};
+use vmm::{agent_command, doctor, event_list, recover};
 
 fn main() -> ExitCode {
     match dispatch(Cli::parse().command) {
@@ -72,6 +72,15 @@ fn summarise(session: &Session, trace: &Path) {
 }
 
 fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
+    if let Some(layer) = args.list {
+        let list = event_list::list(layer, args.agent.as_deref())?;
+        return print(&if args.json {
+            format!("{}\n", serde_json::to_string_pretty(&list)?)
+        } else {
+            event_list::text(&list)
+        });
+    }
+    let Some(trace) = args.trace else { anyhow::bail!("no trace was given; see strata events --help") };
     let options = EventsOptions {
         layers: args.layers,
         from: args.from,
@@ -80,7 +89,7 @@ fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
         json: args.json,
         count: args.count,
     };
-    let listed = events::run(&args.trace, &options, &mut io::stdout().lock())?;
+    let listed = events::run(&trace, &options, &mut io::stdout().lock())?;
     if listed.damage.any() {
         eprintln!("strata: {}", listed.damage);
     }

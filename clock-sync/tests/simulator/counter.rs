@@ -35,6 +35,8 @@ pub struct Counter {
     bits: u32,
     /// Counter ticks, times 2^[`FRACTION`].
     phase: u128,
+    /// What the phase would be if the counter had always run at its nominal rate.
+    ideal: u128,
     /// Counter ticks per unit of true time as they should be, times 2^[`FRACTION`].
     nominal: u64,
     /// What the rate is off, parts in a billion.
@@ -46,7 +48,8 @@ pub struct Counter {
 impl Counter {
     /// A counter of `bits` bits that begins at `start` and counts `hz` where true time counts 10⁹.
     pub fn new(bits: u32, hz: u64, start: u64) -> Self {
-        let mut counter = Self { bits, phase: u128::from(start) << FRACTION, nominal: 0, drift_ppb: 0, runs: true };
+        let phase = u128::from(start) << FRACTION;
+        let mut counter = Self { bits, phase, ideal: phase, nominal: 0, drift_ppb: 0, runs: true };
         counter.set_speed(hz);
         counter
     }
@@ -67,10 +70,16 @@ impl Counter {
         self.phase = u128::from(value) << FRACTION;
     }
 
+    /// Makes up for what it lags behind its nominal rate.
+    pub fn catch_up(&mut self) {
+        self.phase = self.phase.max(self.ideal);
+    }
+
     /// Lets `units` of true time go by.
     pub fn advance(&mut self, units: u64) {
+        let even = u128::from(units) * u128::from(self.nominal);
+        self.ideal += even;
         if self.runs {
-            let even = u128::from(units) * u128::from(self.nominal);
             let off = even * u128::from(self.drift_ppb.unsigned_abs()) / 1_000_000_000;
             self.phase += if self.drift_ppb < 0 { even - off } else { even + off };
         }

@@ -107,6 +107,8 @@ struct Vcpu {
     work: Work,
     epochs: Vec<Epoch>,
     fast: bool,
+    /// True time when it left the guest.
+    left: u64,
     /// True time and total count at the last change of speed that the monitor has not noticed.
     unnoticed: Option<u64>,
     next_change: u64,
@@ -160,6 +162,7 @@ impl Vcpu {
             work: Work::Wait,
             epochs: Vec::new(),
             fast: false,
+            left: 0,
             unnoticed: None,
             next_change: u64::MAX,
         }
@@ -243,7 +246,7 @@ impl World<'_> {
             10..=99 => 0,
             _ => 1 + self.chance.up_to(40),
         };
-        let lag = self.scenario.model.reading_lag.saturating_sub(1);
+        let lag = self.step_back();
         let vcpu = &mut self.vcpus[which];
         vcpu.reader_at = self.now + pause * UNITS_PER_TICK;
         let reading = &mut vcpu.reading;
@@ -264,6 +267,10 @@ impl World<'_> {
                     self.verdict.retries += 1;
                 } else {
                     self.judge(which, &done);
+                    if self.scenario.catches_up_ppb > 0 && self.chance.once_in(8) {
+                        // The host's kernel had put the vCPU away for a moment.
+                        self.vcpus[which].counter.catch_up();
+                    }
                     // The next event of the guest comes some time later.
                     let quiet = if self.chance.once_in(3) { 0 } else { self.chance.up_to(period / 100) };
                     self.vcpus[which].reader_at += quiet * UNITS_PER_TICK;
@@ -280,6 +287,7 @@ impl World<'_> {
     }
 
     fn judge(&mut self, which: usize, reading: &Reading) {
+        let step_back = self.step_back();
         let vcpu = &mut self.vcpus[which];
         let time = relation(reading.words).trace_time(reading.counter);
         let epoch = &vcpu.epochs[usize::try_from(reading.number).unwrap() - 1];
@@ -292,17 +300,19 @@ impl World<'_> {
         }
         verdict.outside_bound += u64::from(error > bound || bound > epoch.bound());
         // A source that steps back shows as such, by its own step.
-        let step_back = self.scenario.model.reading_lag.saturating_sub(1);
         verdict.ran_back += u64::from(vcpu.last_time.is_some_and(|last| time + step_back < last));
         vcpu.last_time = Some(vcpu.last_time.map_or(time, |last| last.max(time)));
     }
 
     /// Takes the vCPU out of the guest to measure.
     fn stop(&mut self, which: usize, cause: Cause) {
-        let lag = self.scenario.model.reading_lag.saturating_sub(1);
+        let lag = self.step_back();
         let (slow, fast) = self.rates();
+        let (catches_up, now) = (self.scenario.catches_up_ppb > 0, self.truth());
         let vcpu = &mut self.vcpus[which];
         vcpu.running = false;
+        vcpu.left = now;
+        vcpu.counter.runs = !catches_up;
         let counter = vcpu.counter.read(0, &mut self.chance);
         let seen = vcpu.updater.current().map(|epoch| epoch.relation.trace_time(counter) + lag);
         let rate = vcpu.unnoticed.take().map(|_| if vcpu.fast { fast } else { slow });
@@ -328,6 +338,11 @@ impl World<'_> {
         vcpu.work = Work::Measure { cause, seen, rate };
     }
 
+    /// How much too little a reading shows at most, ticks.
+    fn step_back(&self) -> u64 {
+        if self.scenario.catches_up_ppb > 0 { 0 } else { self.scenario.model.reading_lag.saturating_sub(1) }
+    }
+
     fn rates(&self) -> (Rate, Rate) {
         let model = &self.scenario.model;
         (model.rate, model.late_notice.map_or(model.rate, |late| late.fastest))
@@ -336,8 +351,10 @@ impl World<'_> {
     /// Compares the counter with the clock there is.
     fn measure(&mut self, which: usize, cause: Cause, seen: Option<u64>, rate: Option<Rate>) -> Epoch {
         let granularity = self.scenario.granularity;
-        let lag = self.scenario.model.reading_lag.saturating_sub(1);
-        let shown = self.truth() / granularity * granularity;
+        let lag = self.step_back();
+        let stands_still = self.scenario.catches_up_ppb > 0;
+        let at = if stands_still { self.vcpus[which].left } else { self.truth() };
+        let shown = at / granularity * granularity;
         let vcpu = &mut self.vcpus[which];
         let sample = Sample {
             counter: vcpu.counter.read(lag, &mut self.chance),
@@ -366,7 +383,7 @@ impl World<'_> {
                 }
             }
             Work::Measure { cause, seen, rate } => {
-                self.vcpus[which].counter.runs = true;
+                self.vcpus[which].counter.runs = self.scenario.catches_up_ppb == 0;
                 let epoch = self.measure(which, cause, seen, rate);
                 self.vcpus[which].work = Work::Publish { epoch, step: 0 };
             }
@@ -379,7 +396,8 @@ impl World<'_> {
         if self.vcpus[which].unnoticed.is_some() {
             return self.stop(which, Cause::FrequencyChange);
         }
-        let drift = i64::from(self.scenario.model.drift_ppb);
+        let catches_up = i64::try_from(self.scenario.catches_up_ppb).unwrap();
+        let drift = if catches_up > 0 { catches_up } else { i64::from(self.scenario.model.drift_ppb) };
         let drift = (drift - 20).max(0);
         let wander = i64::try_from(self.chance.up_to(2 * drift.unsigned_abs())).unwrap() - drift;
         self.vcpus[which].counter.set_drift(wander);
@@ -392,9 +410,13 @@ impl World<'_> {
             return self.stop_for_long(which, Cause::WakeUp);
         }
         if self.chance.once_in(self.scenario.measure_one_in) {
-            return self.stop(which, Cause::Periodic);
+            self.stop(which, Cause::Periodic);
+            // Away for as long as the counter can have gained meanwhile.
+            self.vcpus[which].monitor_at +=
+                self.period() * self.scenario.catches_up_ppb / 1_000_000_000 * UNITS_PER_TICK;
+            return;
         }
-        let lag = self.scenario.model.reading_lag.saturating_sub(1);
+        let lag = self.step_back();
         let vcpu = &mut self.vcpus[which];
         vcpu.work = Work::Renew { counter: vcpu.counter.read(lag, &mut self.chance) };
     }
@@ -425,6 +447,10 @@ impl World<'_> {
         vcpu.monitor_at = now + wait;
         if !vcpu.running {
             vcpu.running = true;
+            vcpu.counter.runs = true;
+            if self.scenario.catches_up_ppb > 0 {
+                vcpu.counter.catch_up();
+            }
             // Half of the vCPUs go on at once.
             vcpu.reader_at = if self.chance.once_in(2) { now } else { vcpu.reader_at.max(now) };
         }

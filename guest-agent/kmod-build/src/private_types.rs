@@ -12,7 +12,7 @@ use std::process::Command;
 use object::{Object, ObjectSection};
 
 /// Public structures that may stand as members, since trace headers look into them.
-const PUBLIC: [&str; 5] = ["inode", "list_head", "rb_node", "backing_dev_info", "blkg_policy_data"];
+const PUBLIC: [&str; 5] = ["inode", "list_head", "rb_node", "backing_dev_info", "timerqueue_node"];
 
 /// Why BTF cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -173,12 +173,20 @@ fn definition(name: &str, printed: &str, known: &[&str]) -> Option<String> {
         }
         let Some(member) = member(&line).filter(|member| is_plain(member, known)) else { continue };
         pad(&mut text, at, member.offset);
-        text.push_str(&format!("\t{};\n", member.declaration));
+        text.push_str(&format!("\t{};\n", without_enumeration(member.declaration)));
         at = member.offset + member.size;
     }
     pad(&mut text, at, total * 8);
     text.push_str(&format!("}} __packed;\n_Static_assert(sizeof(struct {name}) == {total}, \"as in BTF\");\n"));
     Some(text)
+}
+
+/// An enumeration may be private too; as a member it is an integer.
+fn without_enumeration(declaration: &str) -> String {
+    match declaration.strip_prefix("enum ").and_then(|rest| rest.split_once(' ')) {
+        Some((_, name)) if !declaration.contains('*') => format!("unsigned int {}", name.trim_start()),
+        _ => declaration.to_owned(),
+    }
 }
 
 /// Padding from bit `from` to bit `to`.
@@ -229,7 +237,8 @@ mod tests {
     const PRINTED: &str = "\
 struct example {
 	struct list_head           list;                 /*     0    16 */
-	struct private             secret;               /*    16     8 */
+	enum secret_state          secret;               /*    16     4 */
+	struct private             more_secret;          /*    20     4 */
 
 	/* XXX 4 bytes hole, try to pack */
 
@@ -255,7 +264,7 @@ struct example {
     fn members_keep_their_offsets_and_private_ones_are_padding() {
         let text = definition("example", PRINTED, &["example"]).unwrap();
 
-        let expected = "struct example {\n\tstruct list_head           list;\n\tchar padding_16[16];\n\
+        let expected = "struct example {\n\tstruct list_head           list;\n\tunsigned int secret;\n\tchar padding_20[12];\n\
                         \tconst char  *              name;\n\tunsigned int :3;\n\
                         \tunsigned int               flag:2;\n\tunsigned int :3;\n\tchar padding_41[7];\n\
                         \tvoid                       (*call)(int);\n\tunsigned int state;\n\tchar padding_60[4];\n\
@@ -268,7 +277,7 @@ struct example {
     fn known_structures_are_members() {
         let text = definition("example", PRINTED, &["private"]).unwrap();
 
-        assert!(text.contains("\tstruct private             secret;\n\tchar padding_24[8];"), "{text}");
+        assert!(text.contains("\tstruct private             more_secret;\n\tchar padding_24[8];"), "{text}");
     }
 
     #[test]

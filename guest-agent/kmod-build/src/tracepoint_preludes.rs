@@ -24,9 +24,10 @@ pub fn prelude(name: &str) -> Prelude {
     match name {
         "avc" => Prelude { structures: &["selinux_audit_data"], ..NOTHING },
         "bridge" => Prelude {
-            includes: &["linux/if_bridge.h", "linux/netdevice.h"],
+            includes: &["linux/if_bridge.h", "linux/netdevice.h", "net/ipv6.h"],
             // net/bridge/br_private.h
-            types: "typedef struct mac_addr { unsigned char addr[6]; } mac_addr;\ntypedef __u16 port_id;\n",
+            types: "typedef struct mac_addr { unsigned char addr[6]; } mac_addr;\ntypedef __u16 port_id;\n\
+                    typedef struct bridge_id { unsigned char prio[2]; unsigned char addr[6]; } bridge_id;\n",
             structures: &["net_bridge_fdb_key", "net_bridge_fdb_entry", "net_bridge_port", "net_bridge"],
             ..NOTHING
         },
@@ -53,6 +54,18 @@ pub fn prelude(name: &str) -> Prelude {
             ],
             functions: EXT4_FUNCTIONS,
         },
+        "filelock" => Prelude { includes: &["linux/filelock.h"], ..NOTHING },
+        "handshake" => Prelude {
+            types: "struct handshake_req;\nstruct handshake_net;\n",
+            includes: &["linux/in6.h", "net/sock.h", "net/tls.h", "net/tls_prot.h"],
+            ..NOTHING
+        },
+        "timer_migration" => Prelude {
+            includes: &["linux/timerqueue.h"],
+            structures: &["tmigr_event", "tmigr_group", "tmigr_cpu"],
+            ..NOTHING
+        },
+        "udp" => Prelude { includes: &["linux/ip.h", "linux/ipv6.h", "linux/udp.h"], ..NOTHING },
         "fib6" => Prelude { includes: &["net/ip6_fib.h", "net/ip6_route.h"], ..NOTHING },
         // asm/tlbflush.h keeps it from modules
         "hyperv" => Prelude { structures: &["flush_tlb_info"], ..NOTHING },

@@ -17,13 +17,19 @@ use crate::private_types::{Btf, BtfError};
 use crate::trace_header::{self, TraceHeader};
 use crate::tracepoint_preludes::{UNEXPORTED, prelude};
 
+/// What the names of descriptors in an object begin with.
+const DESCRIPTOR: &str = "strata_event_";
 /// The generated list of what the module lacks.
 const MISSING_SOURCE: &str = "strata_missing.c";
 /// What the names of the units' files begin with.
 const PREFIX: &str = "tp_";
 /// Where kernels keep trace headers, below the top of their sources, and how these are included.
-const FOLDERS: [(&str, &str); 3] =
-    [("include/trace/events", "trace/events"), ("arch/x86/include/asm/trace", "asm/trace"), ("include/ras", "ras")];
+const FOLDERS: [(&str, &str); 4] = [
+    ("arch/x86/include/asm", "asm"),
+    ("include/trace/events", "trace/events"),
+    ("arch/x86/include/asm/trace", "asm/trace"),
+    ("include/ras", "ras"),
+];
 /// Trace headers of modules that are worth having although the kernel itself lacks their tracepoints.
 const OF_MODULES: [&str; 3] = ["ext4", "jbd2", "kvm"];
 /// Symbols that objects may need although `Module.symvers` does not list them: the kernel's build adds them.
@@ -73,6 +79,8 @@ struct Unit {
     /// Name of the C file, without the ending.
     name: String,
     header: TraceHeader,
+    /// The events that it was found to record.
+    recorded: BTreeSet<String>,
 }
 
 /// What became of a kernel's trace headers.
@@ -82,6 +90,10 @@ pub struct Units {
     left_out: Vec<(Unit, String)>,
     tracepoints: BTreeSet<String>,
 }
+
+/// Headers with an event that no registry can hold. A build without BTF, which would say that the kernel does not have
+/// them, meets them too.
+const INDESCRIBABLE: [(&str, &str); 1] = [("trace/events/host1x.h", "declares two fields of one name in an event")];
 
 /// Makes the units for the kernel with the header tree `tree` in `folder`, which holds the other sources, and compiles
 /// them. `log` is what the compiler said.
@@ -104,9 +116,17 @@ pub fn make(tree: &Path, folder: &Path, btf: Option<&Btf>, log: &Path) -> Result
     let text = fs::read_to_string(log).map_err(file_error(log))?;
     let mut result =
         Units { tracepoints: btf.map(|btf| btf.tracepoints().clone()).unwrap_or_default(), ..Units::default() };
-    for unit in units {
-        match verdict(&unit, folder, &exported, &text) {
-            Ok(()) => result.compiled.push(unit),
+    for mut unit in units {
+        let described = INDESCRIBABLE.iter().find(|(include, _)| *include == unit.header.include);
+        let verdict = match described {
+            Some((_, reason)) => Err((*reason).to_owned()),
+            None => verdict(&unit, folder, &exported, &text),
+        };
+        match verdict {
+            Ok(recorded) => {
+                unit.recorded = recorded;
+                result.compiled.push(unit);
+            }
             Err(reason) => result.left_out.push((unit, reason)),
         }
     }
@@ -144,7 +164,7 @@ impl Units {
     #[must_use]
     pub fn missing(&self) -> String {
         let mut lines = BTreeMap::new();
-        let recorded: BTreeSet<&String> = self.compiled.iter().flat_map(|unit| &unit.header.events).collect();
+        let recorded: BTreeSet<&String> = self.compiled.iter().flat_map(|unit| &unit.recorded).collect();
         for (unit, reason) in &self.left_out {
             for event in unit.header.events.iter().filter(|event| !recorded.contains(event)) {
                 if self.tracepoints.is_empty() || self.tracepoints.contains(event) {
@@ -157,7 +177,8 @@ impl Units {
             .compiled
             .iter()
             .chain(self.left_out.iter().map(|(unit, _)| unit))
-            .flat_map(|unit| unit.header.events.iter().chain(&unit.header.bare).map(String::as_str))
+            .flat_map(|unit| unit.header.events.iter().chain(&unit.header.bare).chain(&unit.recorded))
+            .map(String::as_str)
             .collect();
         for name in self.tracepoints.iter().filter(|name| !known.contains(name.as_str())) {
             lines.insert(format!("?:{name}"), "no header of the kernel's packages declares it".to_owned());
@@ -213,7 +234,7 @@ fn find(tree: &Path, btf: Option<&Btf>) -> Result<Vec<Unit>, UnitsError> {
                     btf.is_none_or(|btf| header.events.iter().any(|event| btf.tracepoints().contains(event)));
                 if has_some || OF_MODULES.contains(&file.as_str()) {
                     let name = format!("{PREFIX}{}", header.include.trim_end_matches(".h").replace(['/', '-'], "_"));
-                    units.entry(name.clone()).or_insert(Unit { name, header });
+                    units.entry(name.clone()).or_insert(Unit { name, header, recorded: BTreeSet::new() });
                 }
             }
         }
@@ -316,6 +337,7 @@ fn write_list(units: &[Unit], folder: &Path) -> Result<(), UnitsError> {
 
 /// Compiles as many units as compile.
 fn compile(tree: &Path, folder: &Path, units: &[Unit], log: &Path) -> Result<(), UnitsError> {
+    units.iter().for_each(|unit| remove_stale_object(&folder.join(&unit.name)));
     let jobs = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let mut make = Command::new("make");
     make.args(["--keep-going", "--output-sync=target"]).arg(format!("--jobs={jobs}")).arg("-C").arg(tree);
@@ -330,8 +352,19 @@ fn compile(tree: &Path, folder: &Path, units: &[Unit], log: &Path) -> Result<(),
     fs::write(log, [output.stdout, output.stderr].concat()).map_err(file_error(log))
 }
 
-/// Whether the unit compiled to an object that every kernel of this build will load; else why not.
-fn verdict(unit: &Unit, folder: &Path, exported: &BTreeSet<String>, log: &str) -> Result<(), String> {
+/// Removes the object of a unit that has changed since: when it does not compile any more, `make` would leave it.
+fn remove_stale_object(unit: &Path) {
+    let changed = |ending| fs::metadata(unit.with_extension(ending)).and_then(|metadata| metadata.modified());
+    if let (Ok(source), Ok(object)) = (changed("c"), changed("o"))
+        && source > object
+    {
+        // One that cannot be removed cannot be made either, which `make` says.
+        let _ = fs::remove_file(unit.with_extension("o"));
+    }
+}
+
+/// The events of a unit that compiled to an object which every kernel of this build will load; else why it did not.
+fn verdict(unit: &Unit, folder: &Path, exported: &BTreeSet<String>, log: &str) -> Result<BTreeSet<String>, String> {
     let object = folder.join(&unit.name).with_extension("o");
     let Ok(bytes) = fs::read(&object) else {
         return Err(format!("does not compile outside the kernel's sources: {}", first_error(&unit.name, log)));
@@ -349,7 +382,8 @@ fn verdict(unit: &Unit, folder: &Path, exported: &BTreeSet<String>, log: &str) -
         })
         .collect();
     if refused.is_empty() {
-        return Ok(());
+        let descriptors = file.symbols().filter_map(|symbol| symbol.name().ok()?.strip_prefix(DESCRIPTOR));
+        return Ok(descriptors.map(str::to_owned).collect());
     }
     let names: Vec<&str> = refused.into_iter().collect();
     Err(format!("uses {}, which the kernel does not export", names.join(", ")))
@@ -392,6 +426,19 @@ mod tests {
         fs::write(folder.path().join("Makefile"), makefile).unwrap();
 
         assert!(roots(folder.path()).contains(&folder.path().join("../common")));
+    }
+
+    #[test]
+    fn object_that_is_older_than_its_source_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let unit = folder.path().join("tp_a");
+        fs::write(unit.with_extension("o"), "").unwrap();
+        let source = fs::File::create(unit.with_extension("c")).unwrap();
+        source.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(1)).unwrap();
+
+        remove_stale_object(&unit);
+
+        assert!(!unit.with_extension("o").exists());
     }
 
     #[test]

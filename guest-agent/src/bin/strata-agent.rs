@@ -20,7 +20,7 @@ Example:
 ";
 
 /// The classes of a guest's events, as shown.
-const CLASSES: [(u8, &str); 8] = [
+const CLASSES: [(u8, &str); 21] = [
     (class::SCHED, "sched"),
     (class::TASK, "task"),
     (class::IRQ, "irq"),
@@ -28,6 +28,19 @@ const CLASSES: [(u8, &str); 8] = [
     (class::SYSCALL, "syscall"),
     (class::EXCEPTION, "exception"),
     (class::TIMER, "timer"),
+    (class::SIGNAL, "signal"),
+    (class::IRQ_VECTOR, "irq-vector"),
+    (class::WORKQUEUE, "workqueue"),
+    (class::RCU, "rcu"),
+    (class::POWER, "power"),
+    (class::BLOCK, "block"),
+    (class::FILE_SYSTEM, "file-system"),
+    (class::NETWORK, "network"),
+    (class::ALLOCATION, "allocation"),
+    (class::MEMORY, "memory"),
+    (class::LOCK, "lock"),
+    (class::GUEST, "guest"),
+    (class::OTHER, "other"),
     (class::USER, "user"),
 ];
 

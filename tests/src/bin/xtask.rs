@@ -85,6 +85,15 @@ enum BenchTask {
     },
     /// Reading the trace clock, beside the bare counter, the system's clock and other ways to publish a clock.
     Clock,
+    /// What tracing a guest's kernel costs the guest, beside ftrace and LTTng's modules.
+    Guest {
+        /// Guests for each way of tracing.
+        #[arg(long, value_name = "N", default_value_t = 3)]
+        repetitions: usize,
+        /// Write the results to FILE as JSON too.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
     /// What recording an event costs, beside LTTng-UST, ftrace and the bare clock; what draining costs beside cp.
     Ring {
         /// Samples per case, at least 7.
@@ -156,6 +165,9 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             }
         }
         Task::Bench(BenchTask::Clock) => bench::clock::run(&paths)?,
+        Task::Bench(BenchTask::Guest { repetitions, json }) => {
+            bench::guest::run(&paths, &bench::guest::Options { repetitions, json })?;
+        }
         Task::Bench(BenchTask::Merge { repetitions, events, json, update_document }) => {
             let repetitions = repetitions.into();
             bench::merge::run(&paths, &bench::merge::Options { repetitions, events, json, update_document })?;

@@ -5,7 +5,8 @@
 //! What is known to happen: `exit` never returns; a new task begins with a return; a call that a seccomp filter refuses
 //! has a return only; a task that dies inside a call does not return; `exec` in a thread gives it its process's first
 //! thread's id; the return from a signal handler shows the registers of another call; KVM may enter a guest again without
-//! telling of an exit.
+//! telling of an exit. Once the guest removes a kernel module its pairs are not followed any more: it may have been the
+//! agent.
 //!
 //! A task that slept without being interruptible runs again only after it was woken: the guest's own causality across
 //! its CPUs.
@@ -188,6 +189,9 @@ pub struct Pairs<'t> {
     shown: usize,
     /// Tasks that ran without having been woken. One that is being killed does so, and then dies.
     unwoken: Vec<(Tid, Alone)>,
+    /// Whether a module was removed from the guest's kernel: it may have been the agent, whose probes go one by one, and
+    /// come back so.
+    is_over: bool,
 }
 
 impl<'t> Pairs<'t> {
@@ -211,6 +215,7 @@ impl<'t> Pairs<'t> {
             alone: Vec::new(),
             shown,
             unwoken: Vec::new(),
+            is_over: false,
         }
     }
 
@@ -274,6 +279,9 @@ impl<'t> Pairs<'t> {
     }
 
     fn add_guest(&mut self, merged: &MergedRecord<'_>, kind: Option<Kind>) {
+        if self.is_over {
+            return;
+        }
         let record = &merged.record;
         let tid = self.tasks.running(merged, matches!(kind, Some(Kind::Switch)));
         if record.after_gap {
@@ -406,6 +414,11 @@ impl<'t> Pairs<'t> {
 
     fn syscall_enter(&mut self, tid: Tid, merged: &MergedRecord<'_>) {
         let Some(number) = merged.record.number("id") else { return };
+        if syscall_names::name(number) == Some("delete_module") {
+            self.forget_guest();
+            self.is_over = true;
+            return;
+        }
         let never_returns = matches!(syscall_names::name(number), Some("exit" | "exit_group"));
         let call = Call { number, entered: merged.record.time };
         let before = if never_returns { self.calls.remove(&tid) } else { self.calls.insert(tid, call) };

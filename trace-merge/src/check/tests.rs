@@ -386,3 +386,32 @@ fn recovered_trace_is_checked_for_order_and_says_loudly_that_causality_is_not() 
     assert_eq!((result.unchecked, result.guest_records(), result.records), (2, 0, 2));
     assert!(text.contains("WARNING: CAUSALITY WAS NOT CHECKED for vm0"), "{text}");
 }
+
+#[test]
+fn half_where_another_stream_of_a_flight_recorder_has_nothing_left_is_no_violation() {
+    use crate::session::Session;
+    use crate::test_trace::Field::{Number, Text};
+    use crate::test_trace::TestTrace;
+    let call = |trace: TestTrace, time, name: &'static str| trace.guest(0, time, name, &[("id", Number(39))]);
+    let pair = |trace, time| call(call(trace, time, "raw_syscalls:sys_enter"), time + 1, "raw_syscalls:sys_exit");
+    let trace = TestTrace::new().vmm(2, 1, "vmm:control", &[("what", Text("started"))]);
+    // Task 7 leaves its call on CPU 1, whose records of that time are overwritten.
+    let trace = call(pair(trace.switch(0, 10, 0, 7), 20), 30, "raw_syscalls:sys_enter").switch(0, 31, 7, 0);
+    let trace = pair(trace.switch(0, 60, 0, 7), 70).switch(0, 80, 7, 0);
+    let (dir, trace) = trace.switch(1, 50, 0, 8).switch(1, 90, 8, 0).open();
+    let unbalanced = |trace: &Trace| {
+        let mut checker =
+            Checker { clock: trace.clock(), is_complete: false, shown: 9, result: CheckResult::default() };
+        checker.check_pairs(trace, &trace.session().vms[0]);
+        checker.result.unbalanced()
+    };
+
+    let whole = unbalanced(&trace);
+    let mut session = Session::load(dir.path()).unwrap();
+    let guest = session.layers.iter_mut().find(|layer| layer.kind == LayerKind::GuestKernel).unwrap();
+    guest.streams[1].overwritten = 5;
+    session.save(dir.path()).unwrap();
+    let cut = unbalanced(&Trace::open(dir.path()).unwrap());
+
+    assert_eq!((whole, cut), (1, 0));
+}

@@ -1,10 +1,10 @@
 //! The listing as JSON, one object a line.
 
-use super::line::Lines;
+use super::line::{Lines, Literal};
 use super::plan::Form;
 use super::time::Times;
 use crate::reader::{Stream, TraceLayer};
-use crate::schema::{Schema, Value};
+use crate::schema::{Elements, Schema, Value};
 use shared_ring::event::FieldDescription;
 use std::fmt::Write;
 
@@ -47,6 +47,17 @@ impl Form for Objects {
         lines.push(b'.');
         lines.nanoseconds(fraction);
         lines.push(b'Z');
+    }
+
+    fn call(lines: &mut Lines, name: &str) {
+        lines.extend(b",\"call\":\"");
+        lines.extend(name.as_bytes());
+        lines.push(b'"');
+    }
+
+    fn arguments(lines: &mut Lines, before: &Literal, _: &FieldDescription, values: Elements<'_>, _: &[&str]) {
+        lines.literal(before);
+        put(lines, Value::Array(values));
     }
 
     #[inline]

@@ -5,7 +5,8 @@ use super::line::{Lines, Literal};
 use super::time::Times;
 use crate::merge::{Merge, MergedRecord};
 use crate::reader::{Stream, TraceLayer};
-use crate::schema::{Schema, Value};
+use crate::schema::{Elements, IntegerField, Schema, Value};
+use crate::syscall_names;
 use shared_ring::event::FieldDescription;
 
 /// A form of listing: how a line is put together.
@@ -27,6 +28,12 @@ pub(super) trait Form: Sync {
 
     /// Writes the time of a record, with which a line begins.
     fn time(&self, lines: &mut Lines, times: &mut Times<'_>, time: u64);
+
+    /// Writes what system call an id stands for, after the id.
+    fn call(lines: &mut Lines, name: &str);
+
+    /// Writes the field with a system call's arguments, which have these names, and what stands `before` it.
+    fn arguments(lines: &mut Lines, before: &Literal, field: &FieldDescription, values: Elements<'_>, names: &[&str]);
 
     /// Writes a field's value.
     fn value(lines: &mut Lines, field: &FieldDescription, value: Value<'_>);
@@ -53,6 +60,8 @@ struct EventPlan {
     /// What stands before each field's value.
     before: Vec<Literal>,
     end: Literal,
+    /// Where the number of a system call lies, if the event is about one.
+    call: Option<IntegerField>,
 }
 
 impl<F: Form> Plan<F> {
@@ -80,9 +89,28 @@ impl<F: Form> Plan<F> {
         let event = &self.events[source.layer][schema.position()];
         self.form.time(lines, times, merged.record.time);
         lines.literal(&source.prefix);
+        if let Some(call) = event.call.and_then(|call| call.read(merged.record.payload)) {
+            return self.write_call(lines, event, merged, i64::try_from(call).unwrap_or(-1));
+        }
         for (before, (field, value)) in event.before.iter().zip(schema.fields(merged.record.payload)) {
             lines.literal(before);
             F::value(lines, field, value);
+        }
+        lines.literal(&event.end);
+    }
+
+    /// Writes the fields of a record about system call `number`, with its name and those of its arguments.
+    fn write_call(&self, lines: &mut Lines, event: &EventPlan, merged: &MergedRecord<'_>, number: i64) {
+        for (before, (field, value)) in event.before.iter().zip(merged.record.schema.fields(merged.record.payload)) {
+            if let (Value::Array(values), Some(names)) = (value, syscall_names::arguments(number)) {
+                F::arguments(lines, before, field, values, names);
+                continue;
+            }
+            lines.literal(before);
+            F::value(lines, field, value);
+            if let ("id", Some(name)) = (field.name.as_str(), syscall_names::name(number)) {
+                F::call(lines, name);
+            }
         }
         lines.literal(&event.end);
     }
@@ -92,9 +120,10 @@ impl EventPlan {
     fn new<F: Form>(schema: &Schema) -> Self {
         let fields = &schema.description().fields;
         let Some((first, others)) = fields.split_first() else {
-            return Self { before: Vec::new(), end: Literal::from(&F::empty_event(schema)[..]) };
+            return Self { before: Vec::new(), end: Literal::from(&F::empty_event(schema)[..]), call: None };
         };
         let literals = std::iter::once(F::event(schema, first)).chain(others.iter().map(F::field));
-        Self { before: literals.map(|text| Literal::from(&text[..])).collect(), end: Literal::from(F::END) }
+        let call = if schema.name().starts_with("raw_syscalls:sys_") { schema.integer("id") } else { None };
+        Self { before: literals.map(|text| Literal::from(&text[..])).collect(), end: Literal::from(F::END), call }
     }
 }

@@ -1,10 +1,10 @@
 //! The listing as columns: time, layer, VM, CPU, process, event, fields.
 
-use super::line::Lines;
+use super::line::{Lines, Literal};
 use super::plan::Form;
 use super::time::Times;
 use crate::reader::{Stream, TraceLayer};
-use crate::schema::{Schema, Value};
+use crate::schema::{Elements, Schema, Value};
 use shared_ring::event::FieldDescription;
 use std::fmt::Write;
 
@@ -64,6 +64,21 @@ impl Form for Columns {
         }
         lines.push(b'.');
         lines.nanoseconds(fraction);
+    }
+
+    fn call(lines: &mut Lines, name: &str) {
+        lines.extend(b" (");
+        lines.extend(name.as_bytes());
+        lines.push(b')');
+    }
+
+    fn arguments(lines: &mut Lines, _: &Literal, field: &FieldDescription, values: Elements<'_>, names: &[&str]) {
+        for (name, value) in names.iter().zip(values.iter()) {
+            lines.extend(b", ");
+            lines.extend(name.as_bytes());
+            lines.extend(b" = ");
+            Self::value(lines, field, value);
+        }
     }
 
     #[inline]

@@ -4,7 +4,7 @@
 //! (one VM's thread giving way to another's) is in several recordings, each with the moment at which the kernel wrote it
 //! into that recording's buffer. The kernel writes an event into one buffer after the other before the CPU goes on: so a
 //! record is the same event as the one before it of its type on its CPU when the two come from different recordings, hold
-//! the same, and are a moment apart. Such an event is kept once, with the earliest time; nothing else is left out.
+//! the same, and are a moment apart at most. Such an event is kept once, with the earliest time; nothing else is left out.
 
 use super::{JoinError, losses};
 use crate::reader::{Damage, StreamRecord, StreamRecords, TraceLayer};
@@ -16,9 +16,11 @@ use shared_ring::layout::EXTENDED_ID;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Most time between the kernel's writing an event into one buffer and into another, ns. What may come between is an
-/// interrupt, whose events are not of the same type.
-const APART_NS: u64 = 100_000;
+/// Most time between the kernel's writing an event into one buffer and into another, ns. On a processor of its own that is
+/// less than a microsecond; a host that is a virtual machine itself may be stopped in between. The limit may be wide: two
+/// events that hold the same concern the same threads, so that each run that has the one has the other too, unless it
+/// began or ended in between.
+const APART_NS: u64 = 100_000_000;
 
 /// The layer that several became.
 pub(super) struct SharedLayer {

@@ -267,6 +267,26 @@ mod tests {
     }
 
     #[test]
+    fn summary_which_does_not_go_by_states_has_the_same_counts_and_times() {
+        let (_dir, trace) = scenario::preempted_in_an_exit().open();
+
+        let of_states = report(&trace, Window::ALL).unwrap();
+        let summary = crate::report::summary::report(&trace);
+
+        let of_states: Vec<_> = of_states.vms[0]
+            .reasons
+            .iter()
+            .map(|reason| (reason.reason.clone(), reason.count, reason.time.total_ns, reason.time.max_ns))
+            .collect();
+        let of_summary: Vec<_> = summary.exits[0]
+            .reasons
+            .iter()
+            .map(|reason| (reason.reason.clone(), reason.count, reason.total_ns, reason.max_ns))
+            .collect();
+        assert_eq!(of_states, of_summary);
+    }
+
+    #[test]
     fn window_counts_the_exits_that_begin_in_it() {
         let (_dir, trace) = scenario::preempted_in_an_exit().open();
 

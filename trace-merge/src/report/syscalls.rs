@@ -358,7 +358,10 @@ impl Collector {
         match self.open.get_mut(&tid) {
             Some(open) => open.cpu = open.cpu.saturating_add(ticks),
             None if tid == 0 => {}
-            None => self.process(tid).user_cpu += ticks,
+            None => {
+                let process = self.process(tid);
+                process.user_cpu = process.user_cpu.saturating_add(ticks);
+            }
         }
     }
 

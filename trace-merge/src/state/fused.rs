@@ -14,7 +14,7 @@ pub enum Fused {
     /// It ran for real.
     Running(Running),
     /// It ran as far as the guest and the VMM can tell: without a host-kernel layer, KVM's exits and what the host ran
-    /// instead are in here too.
+    /// instead are in here too; without the VMM's, its exits as well.
     RunningOrStolen(Running),
     /// The guest's kernel had it running; KVM handled an exit.
     Kvm(Option<ExitReason>),
@@ -75,6 +75,12 @@ fn pieces(interval: &Interval<TaskState>, guest: &Guest, vcpus: &BTreeMap<u32, V
         TaskState::Running { cpu, syscall } => {
             let Some(vcpu) = vcpus.get(&cpu) else { return whole(Fused::VcpuUnknown) };
             let mut pieces = Vec::new();
+            // No layer tells of the vCPU at all, as in a trace that was recovered from the guest's rings alone.
+            if vcpu.state.last_change().is_none() {
+                let piece = with(interval, VcpuState::Unknown);
+                in_guest(&mut pieces, &piece, guest, cpu, syscall, Fused::RunningOrStolen);
+                return pieces;
+            }
             for piece in vcpu.state.over(interval.window()) {
                 match piece.state {
                     VcpuState::Guest => in_guest(&mut pieces, &piece, guest, cpu, syscall, Fused::Running),

@@ -147,6 +147,13 @@ fn without_the_hosts_kernel_running_includes_what_it_would_tell() {
 }
 
 #[test]
+fn task_ran_as_far_as_its_guest_can_tell_where_nothing_else_does() {
+    let inputs = [guest(10, 0, switch(IDLE, 0, APP)), guest(20, 0, switch(APP, 1, IDLE))];
+
+    assert_eq!(of_app(&inputs, 10, 20), [(10, Fused::RunningOrStolen(Running::Task))]);
+}
+
+#[test]
 fn gap_of_a_host_cpu_makes_the_vcpus_unknown_that_could_have_run_there() {
     let model = model(&[
         host(10, 0, entry(0)),
@@ -272,10 +279,11 @@ fn looked_up(vm: &VmModel, task: &guest::GuestTask, time: u64) -> Fused {
             _ => Fused::Runnable,
         },
         TaskState::Running { cpu, syscall } => match vcpu_at(cpu) {
-            Some(VcpuState::Guest) => {
+            Some(state) if state == VcpuState::Guest || vm.vcpus[&cpu].state.last_change().is_none() => {
                 let interrupt = vm.guest.cpus.get(&cpu).and_then(|cpu| cpu.interrupt.at(time));
                 let of_task = syscall.map_or(Running::Task, Running::Syscall);
-                Fused::Running(interrupt.map_or(of_task, Running::Interrupt))
+                let running = interrupt.map_or(of_task, Running::Interrupt);
+                if state == VcpuState::Guest { Fused::Running(running) } else { Fused::RunningOrStolen(running) }
             }
             Some(VcpuState::Kvm(reason) | VcpuState::BlockedInKvm(reason)) => Fused::Kvm(reason),
             Some(VcpuState::Vmm(reason) | VcpuState::BlockedInVmm(reason)) => Fused::Vmm(reason),

@@ -60,12 +60,13 @@ impl Switches {
     pub fn start(instance: Arc<Instance>, fields: SwitchFields, config: &HostTraceConfig) -> Result<Self, ReaderError> {
         let reader = Reader::open(Arc::clone(&instance))?;
         instance.start().map_err(ReaderError::Instance)?;
+        let now = Instant::now();
         Ok(Self {
             reader,
             interleaver: Interleaver::default(),
             filter: SwitchFilter::default(),
             fields,
-            threads: BTreeMap::new(),
+            threads: config.threads.iter().map(|thread| (*thread, now)).collect(),
             time: config.time,
         })
     }

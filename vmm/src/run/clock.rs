@@ -110,11 +110,7 @@ impl HostClock {
 }
 
 fn measured_rate() -> u64 {
-    // The rate is not known yet: nominal nanoseconds do for the bracket's width, which is not used.
-    let reading = || calibration::read_together(tsc::read_ordered, 1_000_000_000);
-    let first = reading();
-    std::thread::sleep(RATE_MEASUREMENT);
-    calibration::frequency(&first, &reading()).unwrap_or(1_000_000_000)
+    calibration::measure_frequency(tsc::read_ordered, RATE_MEASUREMENT).unwrap_or(1_000_000_000)
 }
 
 /// Compares the TSCs of the CPUs that this process may use.

@@ -52,12 +52,12 @@ pub const KERNEL_RINGS: (u64, u32) = (128 << 10, 16);
 const EXTRA_RINGS: (u64, u32) = (128 << 10, 128);
 /// A process's rings: 16 sub-buffers of 64 KiB for each vCPU.
 const PROCESS_RINGS: (u64, u32) = (64 << 10, 16);
-/// Processes that can record at the same time.
-const PROCESS_SLOTS: u32 = 16;
+/// Processes that can record at the same time, unless the user says otherwise.
+pub const PROCESS_SLOTS: u32 = 16;
 /// The kernel's event registry, bytes.
 const REGISTRY_SIZE: usize = 512 << 10;
 /// A process's event registry, bytes.
-const PROCESS_REGISTRY_SIZE: usize = 28 << 10;
+const PROCESS_REGISTRY_SIZE: usize = 124 << 10;
 /// The VMM's own rings: 16 sub-buffers of 64 KiB for each thread.
 const VMM_RINGS: (u64, u32) = (64 << 10, 16);
 /// The host kernel's buffer per CPU, KiB.
@@ -90,6 +90,8 @@ pub struct RunRequest {
     pub mode: Mode,
     /// Geometry of the guest kernel's rings.
     pub geometry: Geometry,
+    /// Processes of the guest that can record at the same time.
+    pub process_slots: u32,
 }
 
 /// What goes into the guest to trace it.
@@ -304,7 +306,7 @@ fn run_traced(
     let clock_uuid = Uuid::new_v4();
     let host_clock = HostClock::observe(probed.tsc_khz);
     let rings = Rings { geometry: request.geometry, mode: request.mode };
-    let region_config = region_config(request.cpus, rings);
+    let region_config = region_config(request.cpus, rings, request.process_slots);
     let frequency = host_clock.trace_frequency();
     let region = TraceRegion::create(directory.create_region()?, region_config, clock_uuid, frequency)?;
     config.shared_slots = region.slots();
@@ -535,13 +537,13 @@ fn vmm_rings(request: &RunRequest) -> Rings {
     Rings { geometry, mode: request.mode }
 }
 
-fn region_config(vcpus: u32, rings: Rings) -> RegionConfig {
+fn region_config(vcpus: u32, rings: Rings, process_slots: u32) -> RegionConfig {
     let extra = Some(Rings { geometry: geometry(EXTRA_RINGS), mode: Mode::FlightRecorder });
     RegionConfig {
         vcpus,
         sessions: [Some(rings), extra, extra, extra],
         process_rings: Rings { geometry: geometry(PROCESS_RINGS), mode: rings.mode },
-        process_slots: PROCESS_SLOTS,
+        process_slots,
         registry_size: REGISTRY_SIZE,
         process_registry_size: PROCESS_REGISTRY_SIZE,
     }

@@ -14,6 +14,24 @@ const ATTEMPTS: u32 = 6;
 /// The shortest and longest time that the guest is let run for a comparison, nanoseconds.
 const STAY_NS: (u64, u64) = (500, 250_000);
 
+/// After so many comparisons in a row that contradict the line, the counter is believed to have jumped ahead for good.
+const LASTING_JUMP: u32 = 5;
+
+/// What a comparison means for the line that readers compute by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// It is less certain than what is known.
+    Nothing,
+    /// A line is to go by it. `contradicts` if what was known was wrong.
+    Line {
+        /// Whether the line before is farther off than its bound.
+        contradicts: bool,
+    },
+    /// The counter is ahead by more than the bound. KVM lets a counter catch up too far if it is held up between reading
+    /// its two clocks; such a counter stops whenever the vCPU is away, and so comes back to its line, which stays.
+    Jump,
+}
+
 /// Counter and clock, read while the vCPU is out of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading<C = u64> {
@@ -36,6 +54,8 @@ pub struct CounterComparison {
     entered: Option<Reading>,
     /// What comparisons took at best, ticks; forgotten by and by.
     usual_width: u64,
+    /// Comparisons in a row that showed a jump ahead.
+    jumps: u32,
 }
 
 impl Default for CounterComparison {
@@ -48,7 +68,14 @@ impl CounterComparison {
     /// No comparison is wanted yet.
     #[must_use]
     pub const fn new() -> Self {
-        Self { attempts: 0, stay_ns: STAY_NS.0, enough_ns: STAY_NS.0 * 16, entered: None, usual_width: u64::MAX }
+        Self {
+            attempts: 0,
+            stay_ns: STAY_NS.0,
+            enough_ns: STAY_NS.0 * 16,
+            entered: None,
+            usual_width: u64::MAX,
+            jumps: 0,
+        }
     }
 
     /// A comparison is wanted.
@@ -94,6 +121,38 @@ impl CounterComparison {
         self.usual_width = width.min(self.usual_width.saturating_add(self.usual_width / 16));
         let ticks = entered.after.wrapping_add(width / 2);
         Some(Sample { counter: left.counter, ticks, uncertainty: width.div_ceil(2).saturating_add(1) })
+    }
+}
+
+impl CounterComparison {
+    /// How far the vCPU's time was ahead when it left the guest by itself, at most, ticks; `None` if nothing shows that
+    /// it was ahead. `shown` is the time that the line gives for `reading`, taken since; the guest was left before `left`,
+    /// by about as long as a comparison takes at most.
+    #[must_use]
+    pub const fn ahead(&self, reading: &Reading, shown: u64, left: u64) -> Option<u64> {
+        // Out of the guest the counter runs on only while it is read.
+        let took = reading.after.saturating_sub(reading.before);
+        let ahead = shown.wrapping_sub(left).cast_signed();
+        if ahead <= 0 || ahead.unsigned_abs() <= took {
+            return None;
+        }
+        let exit = if self.usual_width == u64::MAX { 0 } else { self.usual_width };
+        Some(ahead.unsigned_abs().saturating_add(exit))
+    }
+
+    /// What `sample` means, at whose counter the line shows `shown` and has the bound `known`.
+    pub const fn meaning(&mut self, sample: &Sample, shown: u64, known: u64) -> Meaning {
+        let ahead = shown.wrapping_sub(sample.ticks).cast_signed();
+        let contradicts = ahead.unsigned_abs().saturating_sub(sample.uncertainty) > known;
+        if !contradicts && sample.uncertainty > known {
+            return Meaning::Nothing;
+        }
+        self.jumps = if contradicts && ahead > 0 { self.jumps + 1 } else { 0 };
+        if self.jumps > 0 && self.jumps < LASTING_JUMP {
+            return Meaning::Jump;
+        }
+        self.jumps = 0;
+        Meaning::Line { contradicts }
     }
 }
 
@@ -164,5 +223,56 @@ mod tests {
         let mut comparison = wanted();
 
         assert_eq!(comparison.interrupted(reading(1_000, 70), |ticks| ticks), None);
+    }
+
+    const SAMPLE: Sample = Sample { counter: 0, ticks: 10_000, uncertainty: 30 };
+
+    #[test]
+    fn comparison_within_the_bound_narrows_the_line() {
+        assert_eq!(wanted().meaning(&SAMPLE, 10_070, 50), Meaning::Line { contradicts: false });
+        assert_eq!(wanted().meaning(&SAMPLE, 9_930, 50), Meaning::Line { contradicts: false });
+    }
+
+    #[test]
+    fn comparison_less_certain_than_what_is_known_means_nothing() {
+        assert_eq!(wanted().meaning(&SAMPLE, 10_000, 20), Meaning::Nothing);
+    }
+
+    #[test]
+    fn counter_behind_its_line_is_believed_at_once() {
+        assert_eq!(wanted().meaning(&SAMPLE, 9_900, 50), Meaning::Line { contradicts: true });
+    }
+
+    #[test]
+    fn jump_ahead_is_believed_when_it_lasts() {
+        let mut comparison = wanted();
+
+        let meanings: Vec<_> = (0..6).map(|_| comparison.meaning(&SAMPLE, 10_100, 50)).collect();
+
+        let lasts = Meaning::Line { contradicts: true };
+        assert_eq!(meanings, [[Meaning::Jump; 4].as_slice(), &[lasts, Meaning::Jump]].concat());
+    }
+
+    #[test]
+    fn time_later_than_the_exit_is_ahead_by_as_much_and_by_what_an_exit_takes() {
+        let mut comparison = wanted();
+        comparison.entering(reading(1_000, 70));
+        comparison.interrupted(reading(1_090, 150), |ticks| ticks);
+        let reading = Reading { before: 2_000, counter: 1_000, after: 2_010 };
+
+        let ahead = [1_950, 1_985, 2_050].map(|shown| comparison.ahead(&reading, shown, 1_980));
+
+        // It took 90 to go in, come out and read.
+        assert_eq!(ahead, [None, None, Some(70 + 90)]);
+    }
+
+    #[test]
+    fn jump_that_was_made_up_for_in_between_is_another_one() {
+        let mut comparison = wanted();
+
+        let shown = [10_100, 10_100, 10_100, 10_100, 10_000, 10_100];
+        let meanings = shown.map(|shown| comparison.meaning(&SAMPLE, shown, 50));
+
+        assert_eq!(meanings[5], Meaning::Jump);
     }
 }

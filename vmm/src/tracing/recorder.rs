@@ -345,7 +345,10 @@ impl Recording {
         self.facts.selection = selection;
         self.events = events;
         if self.active {
+            // Said on both sides: pairs of events that the change cuts lie around it.
+            self.vmm.guest_events(GuestEvents::Changed);
             self.facts.region.set_enabled(0, &self.layers.enabled(&self.facts));
+            self.vmm.guest_events(GuestEvents::Changed);
         }
         Ok(Answer::done(format!("session {MAIN_SESSION} records {} of the guest", self.events)))
     }

@@ -6,6 +6,7 @@
 //! The name of a preset stands for its terms: `default,guest:net:*`.
 
 use std::fmt;
+use std::str::FromStr;
 use thiserror::Error;
 use wildmatch::WildMatch;
 
@@ -66,6 +67,15 @@ impl Layer {
             Self::Guest => "guest",
             Self::User => "user",
         }
+    }
+}
+
+impl FromStr for Layer {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let layer = Self::ALL.into_iter().find(|layer| layer.name() == name);
+        layer.ok_or_else(|| format!("'{name}' is no layer of events; there are host, vmm, guest and user"))
     }
 }
 

@@ -7,7 +7,7 @@
 //! compared with `CLOCK_MONOTONIC_RAW` again and again, as it is in the guest (see [`super::counter_comparison`]), and an
 //! epoch's bound is what is assumed of the counter, or what a comparison showed if that is more.
 
-use super::counter_comparison::{CounterComparison, Reading};
+use super::counter_comparison::{CounterComparison, Meaning, Reading};
 use super::region::TraceRegion;
 use super::vmm_events::VmmTracer;
 use crate::host_time::HostTime;
@@ -17,6 +17,7 @@ use clock_sync::relation::Relation;
 use clock_sync::tsc;
 use clock_sync::updater::{Cause, CounterModel, Epoch, Rate, Sample, Updater};
 use kvm_ioctls::VcpuFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use trace_merge::clock::ClockEpoch;
@@ -25,12 +26,14 @@ use trace_merge::clock::ClockEpoch;
 pub const MEASURED_INTERVAL_NS: u64 = 100_000_000;
 /// How often KVM's offsets are read again where they are exact, nanoseconds.
 pub const EXACT_INTERVAL_NS: u64 = 1_000_000_000;
-/// What the guest's counter may drift against the host's clock between two comparisons, parts in a billion.
-const DRIFT_PPB: u32 = 200_000;
+/// How wrong the rate of the host's TSC may be, parts in a billion. A counter that catches up whenever the guest is
+/// entered is late by no more than what it loses in one stay, and a stay ends when the clock is looked at.
+const RATE_ERROR_PPB: u64 = 200_000;
+/// What the line that the counter catches up with may drift against the host's clock, parts in a billion: both are the
+/// same clock, and the rest is rounding.
+const DRIFT_PPB: u32 = 10_000;
 /// How much the guest's clock is slowed down when it is ahead, parts in a billion.
 const SLEW_PPB: u32 = 1_000_000;
-/// After so many comparisons in a row that contradict the line, the counter is believed to have jumped ahead for good.
-const LASTING_JUMP: u32 = 5;
 /// The first reading is the narrowest of so many.
 const FIRST_READINGS: u32 = 16;
 /// Most epochs that are kept one by one; beyond that, periodic ones are put together.
@@ -61,6 +64,8 @@ pub struct VcpuClocks {
     vmm: Arc<VmmTracer>,
     vcpus: Vec<Mutex<VcpuState>>,
     epochs: Mutex<Vec<ClockEpoch>>,
+    /// The largest jump ahead of a counter that was seen, ns. See [`Meaning::Jump`].
+    largest_jump: AtomicU64,
 }
 
 struct VcpuState {
@@ -68,8 +73,6 @@ struct VcpuState {
     /// Offset of the last epoch, ticks.
     offset: Option<i64>,
     comparison: CounterComparison,
-    /// Comparisons in a row that showed the counter ahead of its line by more than the bound.
-    ahead: u32,
     /// Whether an epoch has begun since the clock was last looked at.
     renewed: bool,
 }
@@ -81,10 +84,18 @@ impl VcpuClocks {
         let model = model(&host);
         let state = || {
             let comparison = CounterComparison::new();
-            Mutex::new(VcpuState { updater: Updater::new(model), offset: None, comparison, ahead: 0, renewed: false })
+            Mutex::new(VcpuState { updater: Updater::new(model), offset: None, comparison, renewed: false })
         };
         let vcpus = (0..region.layout().config.vcpus).map(|_| state()).collect();
-        Self { vm: vm.into(), host, region, vmm, vcpus, epochs: Mutex::new(Vec::new()) }
+        Self {
+            vm: vm.into(),
+            host,
+            region,
+            vmm,
+            vcpus,
+            epochs: Mutex::new(Vec::new()),
+            largest_jump: AtomicU64::new(0),
+        }
     }
 
     /// What the trace clock counts.
@@ -102,10 +113,19 @@ impl VcpuClocks {
         }
     }
 
-    /// The epochs so far, in the order in which they began.
+    /// The epochs so far, in the order in which they began. Jumps of a counter are seen by chance, so the largest one that
+    /// was seen counts for all of them.
     #[must_use]
     pub fn epochs(&self) -> Vec<ClockEpoch> {
-        self.known().clone()
+        let mut epochs = self.known().clone();
+        let jump = self.largest_jump.load(Ordering::Relaxed);
+        epochs.iter_mut().for_each(|epoch| epoch.bound_ns = epoch.bound_ns.max(jump));
+        epochs
+    }
+
+    /// A counter was seen ahead of its line by `observed` nanoseconds.
+    fn jumped(&self, observed: u64) {
+        self.largest_jump.fetch_max(observed.saturating_add(self.host.bound_ns), Ordering::Relaxed);
     }
 
     fn known(&self) -> MutexGuard<'_, Vec<ClockEpoch>> {
@@ -172,42 +192,34 @@ impl VcpuClocks {
     fn publish_compared(&self, vcpu: u32, state: &mut VcpuState, sample: Sample) {
         let Some(old) = state.updater.current().copied() else { return };
         let shown = old.relation.trace_time(sample.counter);
-        let known = old.bound_at(sample.counter);
-        let ahead = shown.wrapping_sub(sample.ticks).cast_signed();
-        let contradicts = ahead.unsigned_abs().saturating_sub(sample.uncertainty) > known;
-        let observed = self.to_ns(ahead.unsigned_abs().saturating_add(sample.uncertainty));
-        if contradicts {
-            self.raise_bound(vcpu, observed);
-        } else if sample.uncertainty > known {
-            // It says less than is known.
-            return;
+        let observed = self.to_ns(shown.abs_diff(sample.ticks).saturating_add(sample.uncertainty));
+        match state.comparison.meaning(&sample, shown, old.bound_at(sample.counter)) {
+            Meaning::Nothing => {}
+            Meaning::Jump => {
+                self.jumped(observed);
+                self.publish_continued(vcpu, state, Cause::Periodic);
+                state.renewed = true;
+            }
+            Meaning::Line { contradicts } => {
+                if contradicts {
+                    self.raise_bound(vcpu, observed);
+                }
+                let epoch = state.updater.resynchronise(Cause::Periodic, Some(shown), sample, None);
+                let how = format!("in the guest to within {} ns", self.to_ns(sample.uncertainty));
+                self.announce_measured(vcpu, &epoch, &how);
+                state.renewed = true;
+            }
         }
-        state.ahead = if contradicts && ahead > 0 { state.ahead + 1 } else { 0 };
-        if (1..LASTING_JUMP).contains(&state.ahead) {
-            // KVM lets a counter catch up too far if it is held up between reading its two clocks. The counter stops
-            // whenever the vCPU is away, and so comes back to its line.
-            self.publish_continued(vcpu, state, Cause::Periodic);
-            state.renewed = true;
-            self.raise_bound(vcpu, observed);
-            return;
-        }
-        state.ahead = 0;
-        let epoch = state.updater.resynchronise(Cause::Periodic, Some(shown), sample, None);
-        state.renewed = true;
-        let how = format!("in the guest to within {} ns", self.to_ns(sample.uncertainty));
-        self.announce_measured(vcpu, &epoch, &how);
     }
 
     /// The vCPU left the guest before `left`: its time must not be later.
-    fn look_at_time(&self, vcpu: u32, state: &mut VcpuState, fd: &VcpuFd, left: u64) {
+    fn look_at_time(&self, state: &mut VcpuState, fd: &VcpuFd, left: u64) {
         let Some(old) = state.updater.current().copied() else { return };
         let Some(reading) = self.read_counter(fd) else { return };
-        // The counter has run on since it was set back to what it was, at most as long as reading it took.
-        let reading_took = reading.after.saturating_sub(reading.before);
-        let ahead = old.relation.trace_time(reading.counter).wrapping_sub(left).cast_signed();
-        let least = u64::try_from(ahead).unwrap_or(0).saturating_sub(reading_took);
-        if least > old.bound_at(reading.counter) {
-            self.raise_bound(vcpu, self.to_ns(least.saturating_add(reading_took)));
+        let shown = old.relation.trace_time(reading.counter);
+        let ahead = state.comparison.ahead(&reading, shown, left);
+        if let Some(ahead) = ahead.filter(|&ahead| ahead > old.bound_at(reading.counter)) {
+            self.jumped(self.to_ns(ahead));
             state.comparison.want();
         }
     }
@@ -215,8 +227,10 @@ impl VcpuClocks {
     fn announce_measured(&self, vcpu: u32, epoch: &Epoch, how: &str) {
         let bound = self.to_ns(epoch.bound()).saturating_add(self.host.bound_ns);
         let derivation = format!(
-            "the guest's TSC compared with {} {how}, {} ppm of drift, and what the next comparison showed",
+            "the guest's TSC compared with {} {how}, {} ppm of a stay in the guest, {} ppm of drift, and what \
+             comparisons and exits showed",
             self.host.time.trace_clock(),
+            RATE_ERROR_PPB / 1000,
             DRIFT_PPB / 1000
         );
         self.announce(vcpu, epoch, bound, derivation);
@@ -286,7 +300,7 @@ impl VcpuClock for VcpuClocks {
 
     fn exited(&self, vcpu: u32, fd: &VcpuFd, left: u64) {
         if let Some(mut state) = self.state(vcpu) {
-            self.look_at_time(vcpu, &mut state, fd, left);
+            self.look_at_time(&mut state, fd, left);
         }
     }
 
@@ -322,11 +336,16 @@ fn model(host: &HostFacts) -> CounterModel {
             rate: Rate::from_frequencies(host.guest_tsc_hz, host.frequency).unwrap_or(Rate::UNITY),
             drift_ppb: DRIFT_PPB,
             slew_ppb: SLEW_PPB,
-            reading_lag: 1,
-            renew_after: host.guest_tsc_hz / (1_000_000_000 / MEASURED_INTERVAL_NS),
+            reading_lag: stay_ticks(host) * RATE_ERROR_PPB / 1_000_000_000,
+            renew_after: stay_ticks(host),
             ..CounterModel::TSC
         },
     }
+}
+
+/// Counter ticks of the longest stay in the guest.
+const fn stay_ticks(host: &HostFacts) -> u64 {
+    host.guest_tsc_hz / (1_000_000_000 / MEASURED_INTERVAL_NS)
 }
 
 /// Puts each two successive periodic epochs of a vCPU together; the bound is the worse of the two.
@@ -400,5 +419,7 @@ mod tests {
         let model = model(&host);
 
         assert_eq!((model.due_after(), model.rate), (200_000_000, Rate { mult: 1 << 31, shift: 32 }));
+        // 20 µs.
+        assert_eq!(model.reading_lag, 40_000);
     }
 }

@@ -102,6 +102,13 @@ fn calls_that_do_not_return_as_they_began_are_known() {
 }
 
 #[test]
+fn pairs_are_not_followed_once_a_module_was_removed() {
+    let trace = enter(enter(running(), 10, 176), 20, 0);
+
+    assert_eq!(counts(&found(exit(trace, 30, 1)), Pair::Syscall), (1, 0, 0));
+}
+
+#[test]
 fn exec_in_a_thread_takes_the_first_threads_number() {
     let trace = enter(running().switch(0, 6, 7, 8), 10, 59);
     let exec = [("pid", Number(7)), ("old_pid", Number(8))];

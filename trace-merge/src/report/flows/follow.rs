@@ -472,7 +472,7 @@ impl<'t> Follower<'t> {
         }
         self.total.add(end - begin);
         if let Some((begin, end)) = request.host_io {
-            self.host_io.add(end - begin);
+            self.host_io.add(end.saturating_sub(begin));
         }
         let place = self.slowest.partition_point(|&(ticks, _)| ticks >= end - begin);
         if place < SLOWEST {
@@ -511,7 +511,7 @@ impl<'t> Follower<'t> {
                 ticks: *ticks,
                 total_ns: clock.ticks_to_ns(*ticks),
                 steps: steps.collect(),
-                host_io_ns: request.host_io.map(|(begin, end)| clock.ticks_to_ns(end - begin)),
+                host_io_ns: request.host_io.map(|(begin, end)| clock.ticks_to_ns(end.saturating_sub(begin))),
             }
         };
         VmFlows {

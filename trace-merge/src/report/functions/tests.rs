@@ -1,5 +1,5 @@
 use super::*;
-use crate::test_trace::Field::{Hex, Number, Text};
+use crate::test_trace::Field::{Hex, Number, Stack, Text};
 use crate::test_trace::TestTrace;
 use crate::user_symbols::tests::own_function;
 use std::fs;
@@ -103,6 +103,18 @@ fn function_counts_once_for_a_sample_however_often_it_is_called() {
     counts.add(&[2]);
 
     assert_eq!(counts.functions.into_iter().collect::<Vec<_>>(), [(1, (1, 1)), (2, (1, 2)), (3, (0, 1))]);
+}
+
+#[test]
+fn callers_have_the_sample_in_their_total() {
+    const STACK: &[u64] = &[KERNEL + 0x108, 0xffff_ffff_c000_0010];
+    let fields = [("ip", Hex(KERNEL + 4)), ("pid", Number(7)), ("user", Number(0)), ("stack", Stack(STACK))];
+    let (_dir, trace) = open(TestTrace::new().guest(0, 1, "strata:sample", &fields));
+
+    let report = report(&trace, ALL, None).unwrap();
+
+    let rows: Vec<_> = report.kernels[0].functions.iter().map(|row| (&*row.function, row.own, row.total)).collect();
+    assert_eq!(rows, [("schedule", 1, 1), ("memcpy", 0, 1), ("probe", 0, 1)]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use super::*;
 use crate::session::LayerKind;
-use crate::test_trace::Field::{Arguments, Hex, Number};
+use crate::test_trace::Field::{Arguments, Hex, Number, Stack};
 use crate::test_trace::TestTrace;
 use std::fs;
 
@@ -90,6 +90,24 @@ fn lock_that_is_a_variable_has_its_name() {
     let report = report(&trace, ALL).unwrap();
 
     assert_eq!(report.guests[0].kernel[0].name.as_deref(), Some("tasklist_lock+0x4"));
+}
+
+#[test]
+fn call_sites_of_one_lock_are_rows_of_their_own() {
+    const STACKS: [&[u64]; 2] = [&[0xffff_ffff_8100_0010, 0xffff_ffff_8100_0100], &[0xffff_ffff_8100_0210]];
+    let wait = |trace: TestTrace, time: u64, stack: &'static [u64]| {
+        let trace =
+            begin(trace, 0, time, LOCK, flag::SPIN).guest(0, time + 1, "strata:stack", &[("stack", Stack(stack))]);
+        end(trace, 0, time + 10 * stack.len() as u64, LOCK)
+    };
+    let (dir, trace) = wait(wait(running(), 10, STACKS[0]), 40, STACKS[1]).open();
+    let symbols = "ffffffff81000000 T inner\nffffffff81000080 T outer\nffffffff81000200 T other\n";
+    fs::write(dir.path().join("vm0/kallsyms"), symbols).unwrap();
+
+    let guest = report(&trace, ALL).unwrap().guests.remove(0);
+
+    let sites: Vec<_> = guest.kernel.iter().map(|row| (row.calls.join(" "), row.waits.total_ns)).collect();
+    assert_eq!(sites, [("inner+0x10 outer+0x80".into(), 10), ("other+0x10".into(), 5)]);
 }
 
 #[test]

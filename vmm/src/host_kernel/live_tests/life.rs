@@ -1,6 +1,7 @@
 //! Which threads are traced, several machines at once, and what is left when they end.
 
 use std::process::{Child, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -65,7 +66,8 @@ fn the_instance_is_gone_after_the_drop() {
 
     drop(tracer);
 
-    assert!(!path.exists());
+    // A process that another test is just starting may have it open for a moment.
+    assert!(wait_until_gone(&path));
 }
 
 /// Starts a process that traces and then aborts.
@@ -122,10 +124,9 @@ fn leftovers_of_dead_processes_are_removed_and_others_are_kept() {
     let reused_path = tracefs.root().join("instances").join(&reused);
     fs::create_dir(&reused_path).unwrap();
 
-    let removed = tracefs.remove_leftovers().unwrap();
+    // Another test that starts may be the one that removes them.
+    tracefs.remove_leftovers().unwrap();
 
-    assert!(removed.contains(&"strata-4294967294-1-2".to_owned()));
-    assert!(removed.contains(&reused));
     assert!(!dead.exists() && !reused_path.exists());
     assert!(alive.path("").exists());
 }
@@ -145,6 +146,12 @@ impl Disturbance {
 
     fn id(&self) -> u64 {
         u64::from(self.0.id())
+    }
+
+    /// How long it has run.
+    fn run_time(&self) -> Duration {
+        let times = fs::read_to_string(format!("/proc/{}/schedstat", self.id())).unwrap();
+        Duration::from_nanos(times.split(' ').next().unwrap().parse().unwrap())
     }
 }
 
@@ -209,33 +216,45 @@ fn while_a_thread_is_preempted_every_switch_of_its_cpu_tells_who_ran_instead() {
         return;
     };
     const CPU: usize = 0;
+    /// Several turns of a process that shares its CPU.
+    const TURNS: Duration = Duration::from_millis(50);
     let strangers = [Disturbance::on_cpu(CPU), Disturbance::on_cpu(CPU)];
-    let mut tracer = thread::scope(|scope| {
-        let tracer = scope.spawn(|| {
+    let done = AtomicBool::new(false);
+    let (ids, id) = mpsc::channel();
+    let mut on_cpu = Vec::new();
+    let (summary, ours) = thread::scope(|scope| {
+        scope.spawn(|| {
             let mut cpus = CpuSet::new();
             cpus.set(CPU);
             sched_setaffinity(None, &cpus).unwrap();
-            let tracer = HostTracer::start(&config(&["sched:sched_switch", "raw_syscalls:*"], 8192)).unwrap();
-            let end = Instant::now() + Duration::from_millis(400);
-            while Instant::now() < end {}
-            (tracer, u64::from(thread_id()))
+            ids.send(thread_id()).unwrap();
+            while !done.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
         });
-        tracer.join().unwrap()
-    });
-    let ours = tracer.1;
-    let schema = tracer.0.schemas().iter().find(|schema| schema.name == switches::event()).unwrap().clone();
-    let fields = switch_filter::SwitchFields::of(&schema).unwrap();
-
-    let mut on_cpu = Vec::new();
-    let summary = tracer
-        .0
-        .finish(&mut |item| {
+        let ours = id.recv().unwrap();
+        let config = HostTraceConfig { threads: vec![ours], ..config(&["sched:sched_switch", "sched:sched_w*"], 8192) };
+        let mut tracer = HostTracer::start(&config).unwrap();
+        let schema = tracer.schemas().iter().find(|schema| schema.name == switches::event()).unwrap().clone();
+        let fields = switch_filter::SwitchFields::of(&schema).unwrap();
+        let mut sink = |item: HostItem<'_>| {
             let HostItem::Record(record) = item else { panic!("{item:?}") };
             if record.cpu == 0 && record.event_id == schema.id() {
                 on_cpu.push(fields.read(0, record.time, record.payload).unwrap());
             }
-        })
-        .unwrap();
+        };
+        let before = strangers.each_ref().map(Disturbance::run_time);
+        let have_run = || strangers.iter().zip(before).all(|(stranger, before)| stranger.run_time() > before + TURNS);
+        // As long as it takes on a machine that has other things to do.
+        let end = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < end && !have_run() {
+            thread::sleep(Duration::from_millis(10));
+            tracer.poll(&mut sink).unwrap();
+        }
+        let summary = tracer.finish(&mut sink).unwrap();
+        done.store(true, Ordering::Relaxed);
+        (summary, u64::from(ours))
+    });
 
     // from each time our thread left while it could go on, up to its return: who leaves is who came before
     let mut instead = BTreeMap::new();
@@ -245,7 +264,9 @@ fn while_a_thread_is_preempted_every_switch_of_its_cpu_tells_who_ran_instead() {
         let left = index + left;
         let Some(back) = on_cpu[left..].iter().position(|s| u64::from(s.next) == ours) else { break };
         for pair in on_cpu[left..=left + back].windows(2) {
-            assert_eq!(pair[0].next, pair[1].prev, "{pair:?}");
+            // Of some threads the kernel never records that they leave (seen of one, on a paravirtual host).
+            let leaves = on_cpu.iter().any(|switch| switch.prev == pair[0].next);
+            assert!(pair[0].next == pair[1].prev || !leaves, "{pair:?}");
             *instead.entry(u64::from(pair[0].next)).or_insert(0) += pair[1].time - pair[0].time;
         }
         waits += 1;
@@ -285,7 +306,7 @@ fn several_machines_at_once_each_see_their_own_threads() {
     assert_eq!(paths.len(), 3, "{paths:?}");
     for (path, threads, own) in &machines {
         assert_eq!(threads, &BTreeSet::from([*own]));
-        assert!(!path.exists());
+        assert!(wait_until_gone(path));
     }
 }
 

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Sampling: what each CPU executes, at regular times, and what is needed to put names to it.
+ *
+ * A CPU's samples are the overflows of a perf counter: of the processor's cycles where the guest has such a counter, which
+ * comes by NMI and so sees code that runs with interrupts disabled, else of the kernel's CPU clock, a timer. The handler
+ * records the instruction pointer, and notes addresses and processes for later: the CPU's work (ten times a second, in a
+ * task) looks up which function each address belongs to and what the processes have mapped, and records that, once in
+ * every STRATA_FORGET, since a flight recorder may have overwritten it. What a note's successor overwrites before the work
+ * comes is shown without a name.
+ */
+
+#include "strata_unit.h"
+
+#include <linux/dcache.h>
+#include <linux/jiffies.h>
+#include <linux/mmap_lock.h>
+#include <linux/moduleparam.h>
+#include <linux/perf_event.h>
+#include <linux/pid.h>
+#include <linux/sched/mm.h>
+#include <linux/slab.h>
+#include <linux/stacktrace.h>
+#include <linux/kallsyms.h>
+#include <asm/ptrace.h>
+
+#define STRATA_UNIT_CLASS STRATA_CLASS_SAMPLE
+#define STRATA_UNIT_HEADER "strata_sample_events.h"
+#define CREATE_TRACE_POINTS
+#include "strata_sample_events.h"
+
+/* Calls of a stack that are recorded, and those that are looked at: the handler's own come first. */
+#define STRATA_CALLS 48
+#define STRATA_LOOKED_AT (STRATA_CALLS + 32)
+/* Powers of two. */
+#define STRATA_ADDRESSES 4096
+#define STRATA_PROCESSES 64
+#define STRATA_KNOWN 1024
+#define STRATA_FORGET (5 * HZ)
+
+static unsigned int sample_frequency = 499;
+module_param(sample_frequency, uint, 0444);
+MODULE_PARM_DESC(sample_frequency, "samples per second and CPU, 1 to 20000, while a session wants strata:sample");
+
+/* Of one CPU; written by its interrupts and read by its work. */
+struct strata_sampler {
+	struct perf_event *counter;
+	/* Notes made; the last ones are in the arrays, each at its number modulo the size. */
+	atomic_t addresses;
+	atomic_t processes;
+	u32 addresses_done;
+	u32 processes_done;
+	unsigned long forget_at;
+	bool failed;
+	/* By context: an interrupt's stack must not overwrite that of the task it came into. */
+	unsigned long calls[4][STRATA_LOOKED_AT];
+	unsigned long address[STRATA_ADDRESSES];
+	pid_t process[STRATA_PROCESSES];
+	/* What has been recorded, each at the hash of its address. */
+	unsigned long known_address[STRATA_KNOWN];
+	unsigned long known_function[STRATA_KNOWN];
+	pid_t known_process[STRATA_PROCESSES];
+	char name[KSYM_SYMBOL_LEN];
+	char path[PATH_MAX];
+};
+
+/* Indexed by CPU number. */
+static struct strata_sampler **strata_samplers;
+static struct tracepoint *strata_contention;
+static bool strata_contention_attached;
+static DEFINE_MUTEX(strata_contention_lock);
+
+static unsigned long strata_id(const struct strata_event *event)
+{
+	return STRATA_FIRST_TRACEPOINT + (event - strata_events_begin);
+}
+
+static bool strata_wants(const struct strata_event *event)
+{
+	return strata_wants_class(STRATA_UNIT_CLASS) && strata_wanted(strata_id(event));
+}
+
+static u32 strata_hash(unsigned long address)
+{
+	return (u64)address * 0x9e3779b97f4a7c15ULL >> 54;
+}
+
+/* Any context of the CPU. */
+static void notrace strata_note_address(struct strata_sampler *sampler, unsigned long address)
+{
+	if (READ_ONCE(sampler->known_address[strata_hash(address)]) == address)
+		return;
+	WRITE_ONCE(sampler->address[(u32)(atomic_inc_return(&sampler->addresses) - 1) % STRATA_ADDRESSES], address);
+}
+
+static void notrace strata_note_process(struct strata_sampler *sampler, pid_t process)
+{
+	if (READ_ONCE(sampler->known_process[process % STRATA_PROCESSES]) == process)
+		return;
+	WRITE_ONCE(sampler->process[(u32)(atomic_inc_return(&sampler->processes) - 1) % STRATA_PROCESSES], process);
+}
+
+/*
+ * The calls that led here, or to `regs`; notes their addresses. The result is valid until the CPU leaves the context, with
+ * preemption disabled.
+ */
+static unsigned int notrace strata_calls(struct strata_sampler *sampler, const struct pt_regs *regs, unsigned long **calls)
+{
+	unsigned long *found = sampler->calls[interrupt_context_level()];
+	unsigned int begin = 0, count, index;
+
+	count = stack_trace_save(found, STRATA_LOOKED_AT, 0);
+	/* The interrupted function's frame and what lies outside of it come behind the handler's. */
+	if (regs) {
+		while (begin < count && found[begin] != regs->ip)
+			begin++;
+		begin++;
+	}
+	*calls = found + min(begin, count);
+	count = min_t(unsigned int, count - min(begin, count), STRATA_CALLS);
+	for (index = 0; index < count; index++)
+		strata_note_address(sampler, (*calls)[index]);
+	return count;
+}
+
+static void notrace strata_overflow(struct perf_event *counter, struct perf_sample_data *data, struct pt_regs *regs)
+{
+	struct strata_sampler *sampler = strata_samplers[raw_smp_processor_id()];
+	bool is_user = user_mode(regs);
+	unsigned long *calls = NULL;
+	unsigned int depth = 0;
+
+	if (!sampler)
+		return;
+	if (is_user) {
+		strata_note_process(sampler, current->tgid);
+	} else {
+		strata_note_address(sampler, instruction_pointer(regs));
+		if (strata_wants(&strata_event_stack))
+			depth = strata_calls(sampler, regs, &calls);
+	}
+	strata_probe_sample((void *)strata_id(&strata_event_sample), instruction_pointer(regs), is_user, calls, depth);
+}
+
+/* Comes after the probe that records contention_begin. */
+static void notrace strata_contention_begin(void *data, void *lock, unsigned int flags)
+{
+	struct strata_sampler *sampler;
+	unsigned long *calls;
+	unsigned int depth;
+
+	if (!strata_wants(&strata_event_stack))
+		return;
+	preempt_disable_notrace();
+	sampler = strata_samplers[raw_smp_processor_id()];
+	if (sampler) {
+		depth = strata_calls(sampler, NULL, &calls);
+		strata_probe_stack((void *)strata_id(&strata_event_stack), calls, depth);
+	}
+	preempt_enable_notrace();
+}
+
+static void strata_find_contention(struct tracepoint *tracepoint, void *unused)
+{
+	if (!strcmp(tracepoint->name, "contention_begin"))
+		strata_contention = tracepoint;
+}
+
+static void strata_follow_contention(bool wanted)
+{
+	int error;
+
+	mutex_lock(&strata_contention_lock);
+	if (strata_contention && wanted != strata_contention_attached) {
+		error = wanted ? tracepoint_probe_register_prio(strata_contention, strata_contention_begin, NULL,
+								TRACEPOINT_DEFAULT_PRIO - 1) :
+				 tracepoint_probe_unregister(strata_contention, strata_contention_begin, NULL);
+		if (!error)
+			strata_contention_attached = wanted;
+	}
+	mutex_unlock(&strata_contention_lock);
+}
+
+static struct perf_event *strata_counter(unsigned int cpu, u32 type, u64 config)
+{
+	struct perf_event_attr attribute = {
+		.type = type,
+		.config = config,
+		.size = sizeof(attribute),
+		.freq = 1,
+		.sample_freq = clamp(sample_frequency, 1u, 20000u),
+		.pinned = 1,
+	};
+
+	return perf_event_create_kernel_counter(&attribute, cpu, NULL, strata_overflow, NULL);
+}
+
+/* Starts or stops the CPU's counter as sessions want it. */
+static void strata_follow_counter(struct strata_sampler *sampler, unsigned int cpu, bool wanted)
+{
+	struct perf_event *counter;
+
+	if (wanted == !!sampler->counter || (wanted && sampler->failed))
+		return;
+	if (!wanted) {
+		perf_event_release_kernel(sampler->counter);
+		sampler->counter = NULL;
+		return;
+	}
+	counter = strata_counter(cpu, PERF_TYPE_HARDWARE, PERF_COUNT_HW_CPU_CYCLES);
+	if (IS_ERR(counter))
+		counter = strata_counter(cpu, PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK);
+	else if (cpu == 0)
+		pr_info("samples come from the cycle counter, by NMI\n");
+	if (IS_ERR(counter)) {
+		pr_warn("CPU %u cannot be sampled (error %ld)\n", cpu, PTR_ERR(counter));
+		sampler->failed = true;
+		return;
+	}
+	sampler->counter = counter;
+}
+
+/* Records which function `address` lies in. The kernel says it as NAME+OFFSET/SIZE, and [MODULE] behind that. */
+static void strata_record_function(struct strata_sampler *sampler, unsigned long address)
+{
+	unsigned long offset, size, begin;
+	char *plus, *module;
+
+	WRITE_ONCE(sampler->known_address[strata_hash(address)], address);
+	sprint_symbol(sampler->name, address);
+	plus = strrchr(sampler->name, '+');
+	if (!plus || sscanf(plus, "+%lx/%lx", &offset, &size) != 2)
+		return;
+	begin = address - offset;
+	if (sampler->known_function[strata_hash(begin)] == begin)
+		return;
+	sampler->known_function[strata_hash(begin)] = begin;
+	module = strstr(plus, " [");
+	if (module)
+		memmove(plus, module, strlen(module) + 1);
+	else
+		*plus = '\0';
+	strata_probe_symbol((void *)strata_id(&strata_event_symbol), begin, size, sampler->name);
+}
+
+static const char *strata_mapped(struct strata_sampler *sampler, const struct vm_area_struct *area)
+{
+	const char *path = "[anonymous]";
+
+	if (area->vm_file)
+		path = d_path(&area->vm_file->f_path, sampler->path, sizeof(sampler->path));
+	else if (area->vm_start == (unsigned long)area->vm_mm->context.vdso)
+		path = "[vdso]";
+	return IS_ERR(path) ? "[unknown]" : path;
+}
+
+/* Records what the process has mapped to execute. */
+static void strata_record_mappings(struct strata_sampler *sampler, pid_t process)
+{
+	struct pid *pid = find_get_pid(process);
+	struct task_struct *task = get_pid_task(pid, PIDTYPE_PID);
+	struct mm_struct *mm = task ? get_task_mm(task) : NULL;
+	struct vm_area_struct *area;
+
+	WRITE_ONCE(sampler->known_process[process % STRATA_PROCESSES], process);
+	if (mm) {
+		VMA_ITERATOR(iterator, mm, 0);
+
+		mmap_read_lock(mm);
+		for_each_vma(iterator, area) {
+			if (area->vm_flags & VM_EXEC)
+				strata_probe_mapping((void *)strata_id(&strata_event_mapping), process, area->vm_start,
+						     area->vm_end, (u64)area->vm_pgoff << PAGE_SHIFT,
+						     strata_mapped(sampler, area));
+		}
+		mmap_read_unlock(mm);
+		mmput(mm);
+	}
+	if (task)
+		put_task_struct(task);
+	put_pid(pid);
+}
+
+static void strata_record_names(struct strata_sampler *sampler)
+{
+	u32 end;
+
+	if (time_after(jiffies, sampler->forget_at)) {
+		memset(sampler->known_address, 0, sizeof(sampler->known_address));
+		memset(sampler->known_function, 0, sizeof(sampler->known_function));
+		memset(sampler->known_process, 0, sizeof(sampler->known_process));
+		sampler->forget_at = jiffies + STRATA_FORGET;
+	}
+	end = atomic_read(&sampler->addresses);
+	if (end - sampler->addresses_done > STRATA_ADDRESSES)
+		sampler->addresses_done = end - STRATA_ADDRESSES;
+	for (; sampler->addresses_done != end; sampler->addresses_done++) {
+		unsigned long address = READ_ONCE(sampler->address[sampler->addresses_done % STRATA_ADDRESSES]);
+
+		if (sampler->known_address[strata_hash(address)] != address)
+			strata_record_function(sampler, address);
+	}
+	end = atomic_read(&sampler->processes);
+	if (end - sampler->processes_done > STRATA_PROCESSES)
+		sampler->processes_done = end - STRATA_PROCESSES;
+	for (; sampler->processes_done != end; sampler->processes_done++) {
+		pid_t process = READ_ONCE(sampler->process[sampler->processes_done % STRATA_PROCESSES]);
+
+		if (sampler->known_process[process % STRATA_PROCESSES] != process)
+			strata_record_mappings(sampler, process);
+	}
+}
+
+void strata_sample_follow(unsigned int cpu)
+{
+	bool sample = strata_wants(&strata_event_sample), stack = strata_wants(&strata_event_stack);
+	struct strata_sampler *sampler = strata_samplers[cpu];
+
+	strata_follow_contention(stack);
+	if (!sampler && (sample || stack)) {
+		sampler = kvzalloc(sizeof(*sampler), GFP_KERNEL);
+		if (!sampler)
+			return;
+		smp_store_release(&strata_samplers[cpu], sampler);
+	}
+	if (!sampler)
+		return;
+	strata_follow_counter(sampler, cpu, sample);
+	strata_record_names(sampler);
+}
+
+void strata_sample_stop(unsigned int cpu)
+{
+	if (strata_samplers[cpu])
+		strata_follow_counter(strata_samplers[cpu], cpu, false);
+}
+
+int strata_sample_init(void)
+{
+	strata_samplers = kcalloc(nr_cpu_ids, sizeof(*strata_samplers), GFP_KERNEL);
+	if (!strata_samplers)
+		return -ENOMEM;
+	for_each_kernel_tracepoint(strata_find_contention, NULL);
+	return 0;
+}
+
+void strata_sample_exit(void)
+{
+	unsigned int cpu;
+
+	strata_follow_contention(false);
+	tracepoint_synchronize_unregister();
+	for (cpu = 0; cpu < nr_cpu_ids; cpu++)
+		kvfree(strata_samplers[cpu]);
+	kfree(strata_samplers);
+}
