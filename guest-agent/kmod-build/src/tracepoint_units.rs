@@ -91,6 +91,10 @@ pub struct Units {
     tracepoints: BTreeSet<String>,
 }
 
+/// Headers with an event that no registry can hold. A build without BTF, which would say that the kernel does not have
+/// them, meets them too.
+const INDESCRIBABLE: [(&str, &str); 1] = [("trace/events/host1x.h", "declares two fields of one name in an event")];
+
 /// Makes the units for the kernel with the header tree `tree` in `folder`, which holds the other sources, and compiles
 /// them. `log` is what the compiler said.
 ///
@@ -113,7 +117,12 @@ pub fn make(tree: &Path, folder: &Path, btf: Option<&Btf>, log: &Path) -> Result
     let mut result =
         Units { tracepoints: btf.map(|btf| btf.tracepoints().clone()).unwrap_or_default(), ..Units::default() };
     for mut unit in units {
-        match verdict(&unit, folder, &exported, &text) {
+        let described = INDESCRIBABLE.iter().find(|(include, _)| *include == unit.header.include);
+        let verdict = match described {
+            Some((_, reason)) => Err((*reason).to_owned()),
+            None => verdict(&unit, folder, &exported, &text),
+        };
+        match verdict {
             Ok(recorded) => {
                 unit.recorded = recorded;
                 result.compiled.push(unit);
