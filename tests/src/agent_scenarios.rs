@@ -180,8 +180,8 @@ mod tests {
     fn region_is_given_the_next_major_version() {
         let script = host_script();
 
-        let major = (ABI_VERSION >> 16) + 1;
-        assert!(script.contains(&format!("\\000\\000\\{major:03o}\\000' | dd")), "{script}");
+        let (minor, major) = (ABI_VERSION & 0xffff, (ABI_VERSION >> 16) + 1);
+        assert!(script.contains(&format!("\\{minor:03o}\\000\\{major:03o}\\000' | dd")), "{script}");
         assert!(script.contains("seek=8 ") && !script.contains('@'));
     }
 }

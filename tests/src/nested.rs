@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::host::{HostResult, HostRun, fresh_run_folder};
 use crate::initramfs::{Initramfs, InitramfsError};
 use crate::process::{self, ProcessError};
+use crate::progress;
 
 /// The modules of the emulated host, besides what they depend on.
 pub const MODULES: [&str; 3] = ["kvm-amd", "virtio_pci", "virtio_blk"];
@@ -88,12 +89,23 @@ pub struct NestedHost {
     pub busybox: PathBuf,
 }
 
-/// Boots the host, runs the script and fetches its results into `runs/NAME/out`.
+/// Boots the host, runs the script and fetches its results into `runs/NAME/out`. A host that dies under the script gets
+/// a second chance: QEMU's emulated SVM, once in some dozens of runs, returns from a guest with the host's registers lost.
 ///
 /// # Errors
 ///
-/// When a file cannot be made, QEMU fails or takes longer than the run's timeout, or the host dies under the script.
-pub fn run(host: &NestedHost, runs: &Path, run: &HostRun) -> Result<HostResult, NestedError> {
+/// When a file cannot be made, QEMU fails or takes longer than the run's timeout, or the host dies twice.
+pub fn run(host: &NestedHost, runs: &Path, request: &HostRun) -> Result<HostResult, NestedError> {
+    match run_once(host, runs, request) {
+        Err(error @ NestedError::NoResult { .. }) => {
+            progress::note(&format!("{error}; trying once more"));
+            run_once(host, runs, request)
+        }
+        result => result,
+    }
+}
+
+fn run_once(host: &NestedHost, runs: &Path, run: &HostRun) -> Result<HostResult, NestedError> {
     let file_error = |path: &Path| {
         let path = path.to_path_buf();
         move |source| NestedError::File { path, source }
