@@ -189,6 +189,7 @@ fn facts(session: Session) -> Facts {
         vm: VM.into(),
         region: REGION.with(Arc::clone),
         selection: Selection::parse("").expect("the events of the default can be selected"),
+        guest_events: Vec::new().into(),
         vcpu_threads: Arc::new(Mutex::new(Vec::new())),
         agent: true,
         beside_region: None,

@@ -15,7 +15,9 @@ use trace_merge::check::{self, CheckOptions};
 use trace_merge::clock::{Clock, UtcAnchor};
 use trace_merge::events::EventsOptions;
 use trace_merge::reader::Trace;
-use trace_merge::report::{self, ReportError, ReportOptions, exits, summary, tasks, vcpus, wakeups};
+use trace_merge::report::{
+    self, ReportError, ReportOptions, exits, flows, functions, irqs, locks, summary, syscalls, tasks, vcpus, wakeups,
+};
 use trace_merge::session::{
     FORMAT_VERSION, Host, Layer, LayerKind, Process, SESSION_FILE, Session, Started, StreamDescription, Vm,
 };
@@ -156,6 +158,11 @@ fn read(dir: &Path) {
             report::run(dir, &options, &mut out, vcpus::report).map(drop),
             report::run(dir, &options, &mut out, exits::report).map(drop),
             report::run(dir, &options, &mut out, wakeups::report).map(drop),
+            report::run(dir, &options, &mut out, syscalls::report).map(drop),
+            report::run(dir, &options, &mut out, locks::report).map(drop),
+            report::run(dir, &options, &mut out, irqs::report).map(drop),
+            report::run(dir, &options, &mut out, flows::report).map(drop),
+            report::run(dir, &options, &mut out, |trace, window| functions::report(trace, window, None)).map(drop),
         ];
         assert!(!results.iter().any(|result| matches!(result, Err(ReportError::Sum { .. }))), "{results:?}");
         // A recording without a readable host layer has nothing to be checked against, which is an error.
