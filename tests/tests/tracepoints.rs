@@ -31,8 +31,12 @@ impl Results {
     }
 
     fn strata(&self, command: &str, trace: &str) -> String {
+        self.strata_with(command, &[], trace)
+    }
+
+    fn strata_with(&self, command: &str, arguments: &[&str], trace: &str) -> String {
         let mut strata = Command::new(&self.strata);
-        process::capture(strata.arg(command).arg(self.folder.join(trace))).unwrap()
+        process::capture(strata.arg(command).args(arguments).arg(self.folder.join(trace))).unwrap()
     }
 }
 
@@ -133,6 +137,16 @@ fn judge(results: &Results) {
     let kinds = recorded_kinds(results, &results.folder.join("all.trace"));
     println!("{} kinds of events recorded", kinds.len());
     assert!(kinds.len() >= 100, "{kinds:?}");
+
+    // the samples among them, named by what the module recorded of the kernel's functions
+    let report = results.strata_with("report", &["functions", "--json"], "all.trace");
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let kernel = &report["kernels"][0];
+    println!("{} samples, {} idle, {} unnamed", kernel["samples"], kernel["idle"], kernel["unnamed"]);
+    let busy = kernel["samples"].as_u64().unwrap() - kernel["idle"].as_u64().unwrap();
+    assert!(busy >= 100 && kernel["unnamed"].as_u64().unwrap() < busy / 2, "{kernel}");
+    let functions = kernel["functions"].as_array().unwrap();
+    assert!(functions.iter().any(|function| function["function"] == "do_syscall_64"), "{kernel}");
 
     // unloaded under load, and nothing to complain about
     assert!(log.contains("rmmod ended with 0"), "{log}");
