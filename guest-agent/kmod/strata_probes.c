@@ -26,28 +26,10 @@ struct strata_probe {
 /* As many as there are descriptors. */
 static struct strata_probe *strata_probes;
 static DEFINE_MUTEX(strata_probes_lock);
-/* What the probes were attached for: whether anything has changed costs one look. */
-static u64 strata_followed;
 
 static size_t strata_event_count(void)
 {
 	return strata_events_end - strata_events_begin;
-}
-
-/* Tells changes of what sessions want from one another. */
-static u64 strata_wishes(void)
-{
-	const void *slot = strata_region.base + STRATA_SESSION_TABLE_OFFSET;
-	u64 sum = READ_ONCE(*(const u64 *)(strata_region.base + STRATA_SUPERBLOCK_ANY_CLASS_MASK));
-	u32 session, word;
-
-	for (session = 0; session < STRATA_SESSION_SLOTS; session++, slot += STRATA_SESSION_SLOT_SIZE) {
-		const u64 *events = slot + STRATA_SESSION_EVENT_ENABLE;
-
-		for (word = 0; word < STRATA_MAX_EVENTS / 64; word++)
-			sum = (sum ^ READ_ONCE(events[word])) * 0x9e3779b97f4a7c15ULL;
-	}
-	return sum;
 }
 
 /* Attaches or detaches the probe of event number `index` as sessions want it. */
@@ -74,17 +56,12 @@ static void strata_follow_one(size_t index)
 void strata_probes_follow(void)
 {
 	size_t index;
-	u64 wishes;
 
-	/* Every CPU's timer calls this, and loading modules takes the lock too. */
+	/* Every CPU's timer calls this, and loading modules takes the lock too. Looking at all takes microseconds. */
 	if (!mutex_trylock(&strata_probes_lock))
 		return;
-	wishes = strata_wishes();
-	if (strata_probes && wishes != strata_followed) {
-		for (index = 0; index < strata_event_count(); index++)
-			strata_follow_one(index);
-		strata_followed = wishes;
-	}
+	for (index = 0; strata_probes && index < strata_event_count(); index++)
+		strata_follow_one(index);
 	mutex_unlock(&strata_probes_lock);
 }
 
@@ -151,7 +128,6 @@ int strata_probes_register(void)
 	if (!strata_probes)
 		return -ENOMEM;
 	mutex_lock(&strata_probes_lock);
-	strata_followed = strata_wishes();
 	for_each_kernel_tracepoint(strata_found, NULL);
 	for (index = 0; index < strata_event_count(); index++) {
 		found += strata_probes[index].tracepoint != NULL;

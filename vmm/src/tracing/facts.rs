@@ -7,6 +7,7 @@ use super::vcpu_clocks::VcpuClocks;
 use clock_sync::calibration::read_together;
 use shared_ring::event::{EventDescription, class};
 use shared_ring::layout::{AGENT_ABSENT, AgentState};
+use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -50,10 +51,12 @@ impl Facts {
         self.clocks.time().now().saturating_add(self.session.clock.frequency_hz)
     }
 
-    /// The bits that the guest's session gets for `events` of the agent's own registry, which is the truth about its ids.
+    /// The bits that the guest's session gets for `events` of the agent's own registry, which is the truth about its ids,
+    /// and for those that its module file promises and the registry does not tell yet: it is read while it is written,
+    /// and what is wanted must not come and go meanwhile.
     #[must_use]
     pub fn enabled(&self, events: &[EventDescription]) -> EnabledEvents {
-        enabled_guest_events(events, &self.selection)
+        enabled_guest_events(told_or_promised(events, &self.guest_events), &self.selection)
     }
 
     /// Takes over what the agent says about the guest and which threads run its vCPUs; `true` when that is new.
@@ -164,6 +167,15 @@ impl Facts {
     }
 }
 
+/// The events that are `told`, and those `promised` whose ids are not among them.
+fn told_or_promised<'a>(
+    told: &'a [EventDescription],
+    promised: &'a [EventDescription],
+) -> impl Iterator<Item = &'a EventDescription> {
+    let ids: BTreeSet<u16> = told.iter().map(|event| event.id).collect();
+    told.iter().chain(promised.iter().filter(move |event| !ids.contains(&event.id)))
+}
+
 /// The bits for `events` of the guest's kernel that `selection` wants, and for applications if it wants any of theirs.
 #[must_use]
 pub fn enabled_guest_events<'a>(
@@ -175,4 +187,34 @@ pub fn enabled_guest_events<'a>(
         enabled.class_mask |= 1 << class::USER;
     }
     enabled
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(id: u16, name: &str) -> EventDescription {
+        EventDescription { id, class: class::SCHED, name: name.into(), fields: Vec::new() }
+    }
+
+    #[test]
+    fn half_read_registry_takes_no_promised_event_away() {
+        let promised = [event(64, "a:first"), event(65, "a:second")];
+
+        let bits = enabled_guest_events(
+            told_or_promised(&promised[..1], &promised),
+            &Selection::parse("guest:a:second").unwrap(),
+        );
+
+        assert_eq!(bits.events[1], 1 << 1);
+    }
+
+    #[test]
+    fn registry_is_the_truth_about_its_ids() {
+        let (told, promised) = ([event(64, "a:told")], [event(64, "a:promised")]);
+
+        let names: Vec<_> = told_or_promised(&told, &promised).map(|event| event.name.as_str()).collect();
+
+        assert_eq!(names, ["a:told"]);
+    }
 }
