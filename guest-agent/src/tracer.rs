@@ -22,8 +22,9 @@ static NOT_ASKED: AtomicU64 = AtomicU64::new(u64::MAX);
 static NOTHING: AtomicU64 = AtomicU64::new(0);
 /// Events that are lost before a slot is asked for again, at first; then twice as many each time.
 const FIRST_RETRY: u64 = 64;
-/// How long a thread waits at most for another one that is connecting.
-const CONNECTING_LIMIT: Duration = Duration::from_secs(1);
+/// How long a thread waits at most for another one that is connecting. The kernel clears the slot meanwhile: microseconds,
+/// but more than a second was seen where every page of it faults in an emulated machine.
+const CONNECTING_LIMIT: Duration = Duration::from_secs(5);
 /// How long between two looks whether it has.
 const CONNECTING_PAUSE: Duration = Duration::from_micros(50);
 

@@ -182,6 +182,6 @@ mod tests {
 
         let (minor, major) = (ABI_VERSION & 0xffff, (ABI_VERSION >> 16) + 1);
         assert!(script.contains(&format!("\\{minor:03o}\\000\\{major:03o}\\000' | dd")), "{script}");
-        assert!(script.contains("seek=8 ") && !script.contains('@'));
+        assert!(script.contains("seek=8 ") && !script.contains("@OFFSET@") && !script.contains("@SUITES@"));
     }
 }

@@ -25,10 +25,13 @@ for i in 1 2 3 4 5 6 7 8 9 10; do
     md5sum /tmp/file > /dev/null &
 done
 wait
+dd if=/dev/zero of=/dev/vda bs=64k count=64 conv=fsync 2> /dev/null
+dd if=/dev/vda of=/dev/null bs=64k count=64 2> /dev/null
 ";
 
 const HOST_SCRIPT: &str = "\
-strata run --kernel \"$LAB/vmlinux\" --initrd \"$LAB/guest.cpio\" --cpus 2 --memory 512M \\
+truncate -s 16M \"$LAB_OUT/disk.img\"
+strata run --kernel \"$LAB/vmlinux\" --initrd \"$LAB/guest.cpio\" --cpus 2 --memory 512M --disk \"$LAB_OUT/disk.img\" \\
     --cmdline 'console=ttyS0 quiet panic=-1 lab.script=demo' \\
     --agent \"$LAB/strata.ko\" --trace \"$LAB_OUT/trace\"
 ";
@@ -86,6 +89,11 @@ pub fn run(paths: &Paths, out: &Path, keep: bool) -> Result<(), DemoError> {
     println!("\nThe trace is in {}.", out.display());
     println!("  {} events {} | less       the merged listing", strata.display(), out.display());
     println!("  {} report tasks {}        where each guest task's time went", strata.display(), out.display());
+    println!(
+        "  {} report flows {}        disk requests, step by step through every layer",
+        strata.display(),
+        out.display()
+    );
     println!("  babeltrace2 {}            the same through babeltrace", out.display());
     println!("  Trace Compass opens the folder as it is.");
     if keep {
