@@ -6,12 +6,17 @@ use guest_agent::{FieldType, RuntimeEventType};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Mutex, TryLockError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
 use tracing_core::Metadata;
 use tracing_core::callsite::Identifier;
 
-/// Attempts to have the table of all threads; a child made by `fork` may find it locked by a thread that it lacks.
-const ATTEMPTS: usize = 1000;
+/// How long a thread waits for the table of all threads, whose holder may be off its CPU: a child made by `fork` may find
+/// it locked by a thread that it lacks.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long between two looks.
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// Names and types of a record's fields, with the event type for them. `tracing` keeps the names for ever.
 type Described = (Vec<(&'static str, FieldType)>, Option<&'static RuntimeEventType>);
@@ -24,6 +29,8 @@ pub(crate) struct Types {
 
 /// Those of all threads, so that each is made once.
 static ALL: Mutex<Option<Types>> = Mutex::new(None);
+/// Whether somebody has waited for the table in vain: nobody does so again.
+static IS_LOST: AtomicBool = AtomicBool::new(false);
 
 impl Types {
     /// The type of a record with `fields`, from the calling thread's own table if it has been there before. `None` when it
@@ -56,14 +63,7 @@ impl Types {
         key: (Identifier, Step),
         fields: &Fields,
     ) -> Option<Option<&'static RuntimeEventType>> {
-        let mut all = (0..ATTEMPTS).find_map(|_| match ALL.try_lock() {
-            Ok(all) => Some(all),
-            Err(TryLockError::Poisoned(all)) => Some(all.into_inner()),
-            Err(TryLockError::WouldBlock) => {
-                std::thread::yield_now();
-                None
-            }
-        })?;
+        let mut all = Self::lock_all()?;
         let all = all.get_or_insert_default();
         if let Some(known) = all.find(&key, fields) {
             return Some(known);
@@ -72,6 +72,22 @@ impl Types {
         let made = RuntimeEventType::new(&name(metadata, key.1), &described);
         all.add(key, fields, made);
         Some(made)
+    }
+
+    fn lock_all() -> Option<MutexGuard<'static, Option<Self>>> {
+        let began = Instant::now();
+        loop {
+            match ALL.try_lock() {
+                Ok(all) => return Some(all),
+                Err(TryLockError::Poisoned(all)) => return Some(all.into_inner()),
+                Err(TryLockError::WouldBlock) if IS_LOST.load(Ordering::Relaxed) => return None,
+                Err(TryLockError::WouldBlock) if began.elapsed() > PATIENCE => {
+                    IS_LOST.store(true, Ordering::Relaxed);
+                    return None;
+                }
+                Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+            }
+        }
     }
 
     fn find(&self, key: &(Identifier, Step), fields: &Fields) -> Option<Option<&'static RuntimeEventType>> {
