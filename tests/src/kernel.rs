@@ -4,8 +4,9 @@
 //! tells where the compressed payload lies.
 
 use std::fs;
-use std::io;
+use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The LZ4 legacy frame, which `lz4 -l` writes and the kernel build uses.
 const LZ4_LEGACY_MAGIC: [u8; 4] = [0x02, 0x21, 0x4c, 0x18];
@@ -13,6 +14,8 @@ const LZ4_LEGACY_MAGIC: [u8; 4] = [0x02, 0x21, 0x4c, 0x18];
 const LZ4_LEGACY_BLOCK: usize = 8 << 20;
 /// A Zstandard frame.
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// The beginning of an XZ stream.
+const XZ_MAGIC: [u8; 4] = [0xfd, b'7', b'z', b'X'];
 const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
 /// More than any kernel: a bound on what a damaged image can make us allocate.
 const LARGEST_KERNEL: usize = 512 << 20;
@@ -37,8 +40,10 @@ pub enum KernelError {
     /// The file is no bzImage, or a damaged one.
     #[error("not a bzImage: {0}")]
     NotABzImage(&'static str),
-    /// The payload is compressed by something else than LZ4 or Zstandard.
-    #[error("the kernel's payload is neither LZ4 nor Zstandard (it begins with {0:02x?}); boot the bzImage itself")]
+    /// The payload is compressed by something else than LZ4, Zstandard or XZ.
+    #[error(
+        "the kernel's payload is neither LZ4 nor Zstandard nor XZ (it begins with {0:02x?}); boot the bzImage itself"
+    )]
     Compression([u8; 4]),
     /// The payload does not decompress.
     #[error("the kernel's payload is damaged")]
@@ -49,7 +54,7 @@ pub enum KernelError {
 ///
 /// # Errors
 ///
-/// When a file cannot be read or written, or the image is not one with an LZ4 or Zstandard payload.
+/// When a file cannot be read or written, or the image is not one with an LZ4, Zstandard or XZ payload.
 pub fn extract_file(bzimage: &Path, vmlinux: &Path) -> Result<(), KernelError> {
     let file_error = |path: &Path| {
         let path = path.to_path_buf();
@@ -70,17 +75,18 @@ pub fn extract_file(bzimage: &Path, vmlinux: &Path) -> Result<(), KernelError> {
     fs::rename(&partial, vmlinux).map_err(file_error(vmlinux))
 }
 
-/// The ELF kernel inside a bzImage with an LZ4 or Zstandard payload.
+/// The ELF kernel inside a bzImage with an LZ4, Zstandard or XZ payload.
 ///
 /// # Errors
 ///
-/// When the image is not a bzImage, its payload is neither LZ4 nor Zstandard, or does not decompress to an ELF file.
+/// When the image is not a bzImage, its payload is compressed otherwise, or does not decompress to an ELF file.
 pub fn extract(image: &[u8]) -> Result<Vec<u8>, KernelError> {
     let payload = payload(image)?;
     let (magic, blocks) = payload.split_first_chunk::<4>().ok_or(KernelError::NotABzImage("the payload is empty"))?;
     let kernel = match *magic {
         LZ4_LEGACY_MAGIC => decompress_legacy_frame(blocks)?,
         ZSTD_MAGIC => decompress_zstd(payload)?,
+        XZ_MAGIC => decompress_xz(payload)?,
         other => return Err(KernelError::Compression(other)),
     };
     if kernel.starts_with(&ELF_MAGIC) {
@@ -114,6 +120,21 @@ fn payload(image: &[u8]) -> Result<&[u8], KernelError> {
         .get(start..start + length)
         .and_then(|payload| payload.get(..length.checked_sub(4)?))
         .ok_or(KernelError::NotABzImage("the payload lies outside the file"))
+}
+
+/// By the program `xz`: the stream is filtered for x86 code. The size that the kernel's build puts behind it is left over.
+fn decompress_xz(payload: &[u8]) -> Result<Vec<u8>, KernelError> {
+    let run = || -> io::Result<Vec<u8>> {
+        let mut input = tempfile::tempfile()?;
+        input.write_all(payload)?;
+        input.rewind()?;
+        let mut xz = Command::new("xz");
+        xz.args(["--decompress", "--stdout", "--single-stream", "--quiet"]).stdin(input);
+        let output = xz.output()?;
+        let complaint = || io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned());
+        if output.status.success() { Ok(output.stdout.clone()) } else { Err(complaint()) }
+    };
+    run().map_err(|error| KernelError::Payload(error.into()))
 }
 
 fn decompress_legacy_frame(mut blocks: &[u8]) -> Result<Vec<u8>, KernelError> {
