@@ -57,7 +57,7 @@ void strata_probes_follow(void)
 {
 	size_t index;
 
-	/* Every CPU's timer calls this, and loading modules takes the lock too. Looking at all takes microseconds. */
+	/* Every CPU's timer calls this, and loading modules takes the lock too: whoever holds it does the work. */
 	if (!mutex_trylock(&strata_probes_lock))
 		return;
 	for (index = 0; strata_probes && index < strata_event_count(); index++)

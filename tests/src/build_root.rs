@@ -85,10 +85,10 @@ mod tests {
     fn shared_folders_keep_their_names() {
         let root = BuildRoot { folder: "/lab/root".into() };
 
-        let command = root.command(Path::new("/work/build"), &[Path::new("/work/a"), Path::new("/work/b")]);
+        let command = root.command(Path::new("/build"), &[Path::new("/sources/a"), Path::new("/sources/b")]);
 
         let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect();
-        assert_eq!(arguments.iter().filter(|argument| *argument == "/work").count(), 2);
-        assert_eq!(arguments.last().unwrap(), "/work/build");
+        assert_eq!(arguments.iter().filter(|argument| *argument == "/sources").count(), 2);
+        assert_eq!(arguments.last().unwrap(), "/build");
     }
 }

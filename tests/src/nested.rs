@@ -90,7 +90,8 @@ pub struct NestedHost {
 }
 
 /// Boots the host, runs the script and fetches its results into `runs/NAME/out`. A host that dies under the script gets
-/// a second chance: QEMU's emulated SVM, once in some dozens of runs, returns from a guest with the host's registers lost.
+/// a second chance: QEMU's emulated SVM was seen to return from a guest with the host's registers lost
+/// (docs/verification.md, "The nested lab").
 ///
 /// # Errors
 ///

@@ -138,7 +138,6 @@ impl Apt {
         Ok(())
     }
 
-    /// The description of a package: of the version that would be installed.
     /// Downloads `names` into the folder `downloads`, which is empty afterwards, and unpacks them into the new folder `root`.
     pub(crate) fn unpack(
         &self,
@@ -159,6 +158,7 @@ impl Apt {
         recreate(downloads)
     }
 
+    /// The description of a package: of the version that would be installed.
     pub(crate) fn show(&self, package: &str) -> Result<String, PackageError> {
         process::capture(self.command("apt-cache").args(["show", "--no-all-versions", package]))
             .map_err(|_| PackageError::Unknown(package.to_owned()))
@@ -218,26 +218,6 @@ pub fn install_tools(paths: &Paths, with_qemu: bool) -> Result<(), PackageError>
         }
         Ok(())
     })
-}
-
-/// Installs what is missing of `tools`. Does not touch apt when nothing is missing.
-///
-/// # Errors
-///
-/// As for [`install_tools`].
-pub fn install_missing(paths: &Paths, tools: &[Tool]) -> Result<(), PackageError> {
-    let missing: Vec<String> = tools
-        .iter()
-        .filter(|tool| process::find_program(tool.program).is_none())
-        .map(|tool| tool.package.to_owned())
-        .collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    if !is_root() {
-        return Err(PackageError::NotRoot { packages: missing });
-    }
-    progress::step("installing tools", || Apt::prepare(paths)?.install(&missing, None))
 }
 
 /// Makes an empty folder in place of what is there.

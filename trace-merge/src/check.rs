@@ -16,8 +16,9 @@
 //! is with a trace that was recovered from a region alone, which has no periods at all.
 
 pub mod pairs;
+mod text;
 
-use crate::clock::{Clock, NS_PER_SECOND, Tolerances};
+use crate::clock::{Clock, Tolerances};
 use crate::guest_tasks::{GuestTasks, kernel_layers};
 use crate::merge::{Merge, MergedRecord};
 use crate::reader::{ReadError, Stream, Tail, Trace, TraceLayer};
@@ -248,7 +249,7 @@ pub fn run(dir: &Path, options: &CheckOptions, out: &mut dyn Write) -> Result<Ch
             .map_err(io::Error::from)
             .and_then(|()| writeln!(out))
     } else {
-        write_text(&result, &trace, out)
+        text::write(&result, &trace, out)
     };
     match written.and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CheckError::Write(error)),
@@ -625,111 +626,6 @@ impl<'p> Cursor<'p> {
         let next = self.periods.get(self.at + 1).filter(|next| distance(next) < distance(here));
         let period = next.unwrap_or(here);
         Some((*period, distance(period)))
-    }
-}
-
-fn write_text(result: &CheckResult, trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
-    for vm in &result.without_periods {
-        writeln!(
-            out,
-            "WARNING: CAUSALITY WAS NOT CHECKED for {vm}: no layer that tells when its vCPUs were in the guest is left; \
-             only the order of the records was"
-        )?;
-    }
-    for periods in &result.periods {
-        let PeriodSummary { vm, source, count, .. } = periods;
-        writeln!(out, "{vm}: {count} periods in the guest, from the {} layer", source.layer())?;
-        if let Some(remark) = &periods.remark {
-            writeln!(out, "{vm}: {remark}")?;
-        }
-    }
-    let (kernel, user) = (result.guest_kernel_records, result.guest_user_records);
-    let tolerance = result.tolerance_ns;
-    writeln!(
-        out,
-        "checked {kernel} guest-kernel and {user} guest-user records against them, tolerance {tolerance} ns"
-    )?;
-    for SupportedBound { vm, vcpu, records, ahead_ns, behind_ns } in &result.supported {
-        let behind = behind_ns.map_or_else(String::new, |ns| format!(" and {ns} ns behind"));
-        writeln!(
-            out,
-            "{vm} vcpu {vcpu}: by the trace itself its clock is at most {ahead_ns} ns ahead{behind} ({records} records)"
-        )?;
-    }
-    writeln!(out, "checked the order of {} records", result.records)?;
-    if result.unchecked > 0 && !result.periods.is_empty() {
-        let unchecked = result.unchecked;
-        writeln!(
-            out,
-            "NOTE: {unchecked} guest records are older than the oldest period that was left of the flight recorder; only \
-             their order was checked"
-        )?;
-    }
-    if result.guest_records() + result.unchecked == 0 {
-        writeln!(
-            out,
-            "NOTE: there is no guest record in this trace, so nothing was checked against the vCPUs' periods"
-        )?;
-    }
-    if result.entries_checked > 0 {
-        writeln!(out, "checked {} entries into guests against the runs of their vCPUs", result.entries_checked)?;
-    }
-    for vm in &result.pairs {
-        write_pairs(vm, out)?;
-    }
-    let start = trace.start().unwrap_or(0);
-    for violation in &result.violations {
-        write_violation(violation, trace.clock(), start, out)?;
-    }
-    let kept = result.violations.len() as u64;
-    if result.total() > kept {
-        writeln!(out, "… and {} more", result.total() - kept)?;
-    }
-    let CheckResult { outside, out_of_order, damaged, outside_runs, loss_contradictions, .. } = result;
-    let (total, unbalanced) = (result.total(), result.unbalanced());
-    writeln!(
-        out,
-        "{total} violations: {outside} outside the periods, {out_of_order} out of order, {damaged} damaged streams, \
-         {outside_runs} entries outside runs, {unbalanced} unbalanced events, {loss_contradictions} contradicting counts \
-         of loss"
-    )
-}
-
-fn write_pairs(vm: &VmPairs, out: &mut dyn Write) -> io::Result<()> {
-    let whole = |pair: &PairCount| format!("{} {}", pair.balanced, pair.pair.name());
-    let whole: Vec<_> = vm.pairs.iter().map(whole).collect();
-    let explained: u64 = vm.pairs.iter().map(|pair| pair.explained).sum();
-    writeln!(out, "{}: whole: {}; {explained} halves are alone for a known reason", vm.vm, whole.join(", "))?;
-    let unbalanced: u64 = vm.pairs.iter().map(|pair| pair.unbalanced).sum();
-    match &vm.lenient {
-        Some(why) if unbalanced > 0 => writeln!(out, "NOTE: {unbalanced} halves are alone; {why}"),
-        _ => Ok(()),
-    }
-}
-
-fn write_violation(violation: &Violation, clock: &Clock, start: u64, out: &mut dyn Write) -> io::Result<()> {
-    let seconds = |ticks: u64| {
-        let ns = clock.ticks_to_ns(ticks.saturating_sub(start));
-        format!("{}.{:09}", ns / NS_PER_SECOND, ns % NS_PER_SECOND)
-    };
-    write!(out, "{}", violation.stream)?;
-    if let (Some(ticks), Some(event)) = (violation.ticks, &violation.event) {
-        write!(out, " at {} ({event})", seconds(ticks))?;
-    }
-    match &violation.problem {
-        Problem::Outside { vcpu: Some(vcpu), nearest: Some(period), outside_ns: Some(ns) } => {
-            let end = if period.end == u64::MAX { "the end".into() } else { seconds(period.end) };
-            let begin = seconds(period.begin);
-            writeln!(out, ": {ns} ns outside the nearest period of vcpu {vcpu}, {begin} to {end}")
-        }
-        Problem::OutsideRun { vcpu, outside_ns: Some(ns) } => {
-            writeln!(out, ": {ns} ns outside the nearest run of vcpu {vcpu}")
-        }
-        Problem::OutsideRun { vcpu, outside_ns: None } => writeln!(out, ": vcpu {vcpu} never ran"),
-        Problem::Unbalanced { what } | Problem::Loss { what } => writeln!(out, ": {what}"),
-        Problem::Outside { .. } => writeln!(out, ": its vCPU was never in the guest"),
-        Problem::OutOfOrder { earlier_ns } => writeln!(out, ": {earlier_ns} ns before the record before it"),
-        Problem::Damaged { what } => writeln!(out, ": {what}"),
     }
 }
 

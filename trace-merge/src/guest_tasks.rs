@@ -10,7 +10,6 @@ use crate::report::Window;
 use crate::session::LayerKind;
 use crate::syscall_names;
 use std::collections::{BTreeSet, HashMap};
-use std::path::{Path, PathBuf};
 
 /// Thread id in the guest's initial namespace; 0 is idle on any CPU.
 pub type Tid = i32;
@@ -206,13 +205,6 @@ impl GuestTasks {
 /// The guest-kernel layers of the VM called `vm`.
 pub fn kernel_layers<'t>(trace: &'t Trace, vm: &str) -> impl Iterator<Item = &'t TraceLayer> {
     trace.layers_of(LayerKind::GuestKernel).filter(move |layer| layer.description.vm.as_deref() == Some(vm))
-}
-
-/// The folder of the recording that holds what belongs to the VM called `vm`, its layers among it.
-#[must_use]
-pub fn kernel_folder(trace: &Trace, vm: &str) -> PathBuf {
-    let of_layer = kernel_layers(trace, vm).next().and_then(|layer| Path::new(&layer.description.path).parent());
-    trace.folder().join(of_layer.unwrap_or(Path::new(vm)))
 }
 
 /// The records of the guest kernel of `vm` in `window`, in time order.

@@ -15,7 +15,7 @@ pub mod events;
 pub mod exit_reason;
 pub mod guest_tasks;
 pub mod join;
-pub mod kallsyms;
+pub mod kernel_symbols;
 pub mod match_rule;
 pub mod merge;
 pub mod metadata;

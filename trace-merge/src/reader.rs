@@ -101,7 +101,6 @@ const NO_DAMAGE: Damage =
 /// A recording, opened.
 #[derive(Debug)]
 pub struct Trace {
-    folder: PathBuf,
     session: Session,
     layers: Vec<TraceLayer>,
 }
@@ -150,13 +149,7 @@ impl Trace {
             let key = |layer: &TraceLayer| (layer.description.kind, layer.description.path.clone());
             key(left).cmp(&key(right))
         });
-        Ok(Self { folder: dir.into(), session, layers })
-    }
-
-    /// Its folder.
-    #[must_use]
-    pub fn folder(&self) -> &Path {
-        &self.folder
+        Ok(Self { session, layers })
     }
 
     /// What `session.json` says.

@@ -50,9 +50,6 @@ pub enum ReportError {
         /// What is missing and what to do about it.
         missing: String,
     },
-    /// The symbols of a kernel are in the recording and cannot be read.
-    #[error("the file kallsyms of the recording cannot be read; check its permissions")]
-    Symbols(#[source] io::Error),
     /// There is no folder with the guest's files.
     #[error("{}: cannot be opened; give the folder that holds the guest's root folder", .path.display())]
     SymbolFolder {

@@ -126,6 +126,12 @@ impl TestTrace {
         self.guest(cpu, time, "sched:sched_switch", &fields)
     }
 
+    /// Adds a symbol of the guest's kernel: of 128 bytes from `begin`.
+    pub(crate) fn symbol(self, time: u64, begin: u64, name: &'static str) -> Self {
+        let fields = [("begin", Field::Hex(begin)), ("size", Field::Number(0x80)), ("name", Field::Text(name))];
+        self.guest(0, time, "strata:symbol", &fields)
+    }
+
     /// Says that `count` records of a stream were lost after those that are there so far.
     pub(crate) fn lost(mut self, kind: LayerKind, cpu: u32, count: u64) -> Self {
         self.losses.push((self.records.len(), kind, cpu, count));

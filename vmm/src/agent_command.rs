@@ -155,7 +155,7 @@ fn build(args: &BuildArgs) -> Result<String, AgentCommandError> {
         out: &args.out,
     })?;
     Ok(format!(
-        "{} for kernel {}, {} events ({} more are missing: strata events --list guest --agent {}); next: strata run \
+        "{} for kernel {}, {} events ({} known ones are not in it: strata events --list guest --agent {}); next: strata run \
          --kernel FILE --agent {} --trace DIR\n",
         args.out.display(),
         built.release,

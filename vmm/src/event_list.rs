@@ -115,7 +115,7 @@ pub fn text(list: &EventList) -> String {
         text.push_str(&format!("{}{separator}{}\n", event.name, fields.join(", ")));
     }
     if !list.missing.is_empty() {
-        text.push_str(&format!("\n{} more are in the kernel and cannot be recorded:\n", list.missing.len()));
+        text.push_str(&format!("\n{} more are known and cannot be recorded:\n", list.missing.len()));
     }
     for event in &list.missing {
         text.push_str(&format!("{}: {}\n", event.name, event.reason));
@@ -160,7 +160,7 @@ mod tests {
         };
 
         let expected = "a:b: comm text[16], args u64[6] (hex), ret i32, name text, stack u64[] (hex)\n\n\
-                        1 more are in the kernel and cannot be recorded:\nc:d: no header declares it\n";
+                        1 more are known and cannot be recorded:\nc:d: no header declares it\n";
         assert_eq!(text(&list), expected);
     }
 

@@ -8,17 +8,18 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context;
 use serde::Serialize;
+use trace_merge::reader::Trace;
+use trace_merge::session::LayerKind;
 
+use super::quantile;
 use crate::binaries;
 use crate::host::{Host, HostRun};
 use crate::lttng_modules::LttngModules;
 use crate::paths::Paths;
-use crate::process;
 use crate::progress;
 use crate::provision::{self, Lab};
 
@@ -197,18 +198,10 @@ fn measured(console: &str, path: &str) -> Vec<f64> {
     console.lines().filter_map(|line| line.trim().strip_prefix(&prefix)?.strip_suffix(" ns")?.parse().ok()).collect()
 }
 
-fn quantile(sorted: &[f64], numerator: usize, denominator: usize) -> f64 {
-    sorted.get(sorted.len() * numerator / denominator).copied().unwrap_or(f64::NAN)
-}
-
 impl Cost {
     fn of(mut samples: Vec<f64>) -> Self {
-        samples.sort_by(f64::total_cmp);
-        Self {
-            nanoseconds: quantile(&samples, 1, 2),
-            quartiles: [quantile(&samples, 1, 4), quantile(&samples, 3, 4)],
-            samples: samples.len(),
-        }
+        let [first, median, third] = [1, 2, 3].map(|quarters| quantile(&mut samples, quarters));
+        Self { nanoseconds: median, quartiles: [first, third], samples: samples.len() }
     }
 }
 
@@ -225,15 +218,14 @@ fn report(lab: &Lab, ways: &[&Way], repetitions: usize, output: &Path, missing: 
             anyhow::ensure!(!values.is_empty(), "the guest measured nothing; see {}", log.display());
             getppid.extend(values);
             ping_pong.extend(measured(&console, "ping-pong"));
-            exits.push(exits_of(&lab.binaries.strata, &output.join(format!("{name}.trace")))?);
+            exits.push(exits_of(&output.join(format!("{name}.trace")))?);
         }
-        exits.sort_by(f64::total_cmp);
         rows.push(Row {
             way: way.key,
             label: way.label,
             getppid: Cost::of(getppid),
             ping_pong: Cost::of(ping_pong),
-            exits: quantile(&exits, 1, 2),
+            exits: quantile(&mut exits, 2),
         });
     }
     let host = match lab.host {
@@ -245,11 +237,11 @@ fn report(lab: &Lab, ways: &[&Way], repetitions: usize, output: &Path, missing: 
 }
 
 /// The number of exits in a trace.
-fn exits_of(strata: &Path, trace: &Path) -> anyhow::Result<f64> {
-    let mut command = Command::new(strata);
-    command.args(["events", "--json", "--layer", "host-kernel"]).arg(trace);
-    let text = process::capture(&mut command)?;
-    let exits = text.lines().filter(|line| line.contains("\"kvm:kvm_exit\"")).count();
+fn exits_of(trace: &Path) -> anyhow::Result<f64> {
+    let trace = Trace::open(trace)?;
+    let layers = trace.layers_of(LayerKind::HostKernel);
+    let records = layers.flat_map(|layer| layer.streams.iter().flat_map(|stream| layer.records(stream)));
+    let exits = records.filter(|record| record.schema.name() == "kvm:kvm_exit").count();
     Ok(f64::from(u32::try_from(exits)?))
 }
 

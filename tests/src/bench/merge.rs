@@ -77,7 +77,7 @@ struct Case {
 ///
 /// When something cannot be built, or a program fails or counts another number of records than there are.
 pub fn run(paths: &Paths, options: &Options) -> anyhow::Result<()> {
-    packages::install_missing(paths, &OTHERS[..1])?;
+    packages::install(paths, &OTHERS[..1])?;
     let programs = progress::step("building strata with optimisation", || build(paths))?;
     fs::create_dir_all(paths.lab()).with_context(|| format!("cannot create {}", paths.lab().display()))?;
     let folder = tempfile::TempDir::with_prefix_in("merge-bench-", paths.lab())
@@ -159,7 +159,7 @@ fn cases(
             cases.push(case(program, form, streams, options.events, &data));
         }
     }
-    let recorded = packages::install_missing(paths, &OTHERS[1..])
+    let recorded = packages::install(paths, &OTHERS[1..])
         .map_err(anyhow::Error::from)
         .and_then(|()| progress::step("recording with ftrace", || ftrace_data::record(folder, options.events)));
     match recorded {

@@ -39,7 +39,7 @@ pub fn document(paths: &Paths) -> PathBuf {
 ///
 /// When the benchmark cannot be built, or fails.
 pub fn run(paths: &Paths, options: &Options) -> anyhow::Result<()> {
-    if let Err(error) = packages::install_missing(paths, &LTTNG) {
+    if let Err(error) = packages::install(paths, &LTTNG) {
         progress::note(&format!("without LTTng-UST: {error}"));
     }
     progress::step("building the ring benchmark", || {

@@ -2,19 +2,19 @@
 //!
 //! A sample counts for the function that was interrupted (`self`), and once for every function that was being called
 //! (`total`, where stacks were recorded). Functions of the kernel are named by what its module recorded of them
-//! (`strata:symbol`), or by the recording's `kallsyms`, those of processes by their files, which the processes' mappings (`strata:mapping`) point into, under a folder that holds the
-//! guest's root. What has no name is shown as it is: a file and a page in it, or an address, rounded to its page.
+//! (`strata:symbol`), those of processes by their files, which the processes' mappings (`strata:mapping`) point into, under
+//! a folder that holds the guest's root. What has no name is shown as it is: a file and a page in it, or an address,
+//! rounded to its page.
 
 mod mappings;
 
 use super::table::{Align, Table};
 use super::{Report, ReportError, Window, harmless, percent};
 use crate::event_index::EventIndex;
-use crate::guest_tasks::{GuestTasks, Tid, kernel_folder, kernel_layers};
-use crate::kallsyms::Kallsyms;
+use crate::guest_tasks::{GuestTasks, Tid, kernel_layers};
+use crate::kernel_symbols::KernelSymbols;
 use crate::merge::{Merge, MergedRecord};
 use crate::reader::{Trace, TraceLayer};
-use crate::session::LayerKind;
 use crate::user_symbols::UserSymbols;
 use mappings::{Mappings, Place};
 use serde::Serialize;
@@ -40,8 +40,8 @@ pub struct FunctionsReport {
 /// Samples of a kernel and its processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SampledKernel {
-    /// The VM; `None` for the host.
-    pub vm: Option<String>,
+    /// The VM.
+    pub vm: String,
     /// All samples.
     pub samples: u64,
     /// Of them, those that interrupted an idle CPU. They are in no function.
@@ -118,8 +118,7 @@ pub fn report(trace: &Trace, window: Window, symbols: Option<&Path>) -> Result<F
                 path: symbols.unwrap_or(Path::new("")).into(),
                 source,
             })?;
-            let kernel =
-                Kallsyms::of(&kernel_folder(trace, &vm), kernel_layers(trace, &vm)).map_err(ReportError::Symbols)?;
+            let kernel = KernelSymbols::of(kernel_layers(trace, &vm));
             let tasks = GuestTasks::new(trace, &vm, window);
             let mut collector = Collector::new(tasks, kernel, user);
             // Mappings are told once: those from before the window hold in it.
@@ -127,17 +126,8 @@ pub fn report(trace: &Trace, window: Window, symbols: Option<&Path>) -> Result<F
             {
                 collector.add(&merged, window);
             }
-            kernels.push(collector.finish(Some(vm)));
+            kernels.push(collector.finish(vm));
         }
-    }
-    for layer in trace.layers_of(LayerKind::HostKernel).filter(|layer| is_sampled(layer)) {
-        let folder = trace.folder().join(&layer.description.path);
-        let kernel = Kallsyms::of(&folder, std::iter::once(layer)).map_err(ReportError::Symbols)?;
-        let mut collector = Collector::new(GuestTasks::default(), kernel, None);
-        for merged in Merge::new([layer], 0).take_while(|merged| merged.record.time < window.end) {
-            collector.add(&merged, window);
-        }
-        kernels.push(collector.finish(None));
     }
     kernels.retain(|kernel| kernel.samples > 0);
     if kernels.is_empty() {
@@ -179,7 +169,7 @@ impl Counts {
 struct Collector {
     tasks: GuestTasks,
     index: EventIndex<Kind>,
-    kernel: Option<Kallsyms>,
+    kernel: KernelSymbols,
     user: Option<UserSymbols>,
     mappings: Mappings,
     functions: Vec<Function>,
@@ -192,7 +182,7 @@ struct Collector {
 }
 
 impl Collector {
-    fn new(tasks: GuestTasks, kernel: Option<Kallsyms>, user: Option<UserSymbols>) -> Self {
+    fn new(tasks: GuestTasks, kernel: KernelSymbols, user: Option<UserSymbols>) -> Self {
         Self {
             tasks,
             index: EventIndex::new(kind),
@@ -282,7 +272,7 @@ impl Collector {
     }
 
     fn kernel_function(&self, address: u64, shown: u64) -> Function {
-        match self.kernel.as_ref().and_then(|kernel| kernel.find(address)) {
+        match self.kernel.find(address) {
             Some((symbol, _)) => {
                 let module = symbol.module.as_ref().map_or_else(|| "[kernel]".into(), |module| format!("[{module}]"));
                 Function { name: symbol.name.clone(), module, is_named: true }
@@ -291,7 +281,7 @@ impl Collector {
         }
     }
 
-    fn finish(self, vm: Option<String>) -> SampledKernel {
+    fn finish(self, vm: String) -> SampledKernel {
         let rows = |counts: &Counts| {
             let row = |(&id, &(own, total)): (&FunctionId, &(u64, u64))| {
                 let function = self.functions.get(id)?;
@@ -320,7 +310,7 @@ impl Collector {
             samples: self.all.samples + self.idle,
             idle: self.idle,
             unnamed,
-            has_kernel_symbols: self.kernel.is_some(),
+            has_kernel_symbols: !self.kernel.is_empty(),
             functions,
             processes,
         }
@@ -334,7 +324,7 @@ fn unnamed(name: String, module: &str) -> Function {
 impl Report for FunctionsReport {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         for kernel in &self.kernels {
-            let owner = kernel.vm.as_deref().unwrap_or("host");
+            let owner = &kernel.vm;
             let (samples, idle, unnamed) = (kernel.samples, kernel.idle, kernel.unnamed);
             writeln!(out, "{owner}: {samples} samples, {idle} of them idle, {unnamed} in functions without a name")?;
             if !kernel.has_kernel_symbols {

@@ -13,8 +13,8 @@ use super::table::{Align, Table};
 use super::{Report, ReportError, Window, duration, harmless};
 use crate::clock::Clock;
 use crate::event_index::EventIndex;
-use crate::guest_tasks::{GuestTasks, Tid, guests, kernel_folder, kernel_layers, kernel_records};
-use crate::kallsyms::Kallsyms;
+use crate::guest_tasks::{GuestTasks, Tid, guests, kernel_layers, kernel_records};
+use crate::kernel_symbols::KernelSymbols;
 use crate::merge::MergedRecord;
 use crate::reader::{StreamRecord, Trace};
 use crate::syscall_names;
@@ -166,12 +166,11 @@ fn kind(name: &str) -> Option<Kind> {
 /// Makes the report.
 ///
 /// # Errors
-/// When no guest recorded lock contention or system calls, or a guest's symbols cannot be read.
+/// When no guest recorded lock contention or system calls.
 pub fn report(trace: &Trace, window: Window) -> Result<LocksReport, ReportError> {
     let mut reports = Vec::new();
     for vm in guests(trace) {
-        let kernel =
-            Kallsyms::of(&kernel_folder(trace, &vm), kernel_layers(trace, &vm)).map_err(ReportError::Symbols)?;
+        let symbols = KernelSymbols::of(kernel_layers(trace, &vm));
         let recorded = |wanted: &str| {
             let mut layers = crate::guest_tasks::kernel_layers(trace, &vm);
             layers.any(|layer| layer.schemas.iter().any(|schema| schema.name() == wanted))
@@ -184,7 +183,6 @@ pub fn report(trace: &Trace, window: Window) -> Result<LocksReport, ReportError>
         for merged in kernel_records(trace, &vm, window) {
             collector.add(&merged);
         }
-        let symbols = kernel.unwrap_or_default();
         let mut guest = collector.finish(vm, trace.clock(), &symbols);
         guest.kernel_locks_recorded = kernel_locks_recorded;
         reports.push(guest);
@@ -417,7 +415,7 @@ impl Collector {
         self.futexes.entry((self.tasks.process(tid), address, operation)).or_default()
     }
 
-    fn finish(mut self, vm: String, clock: &Clock, symbols: &Kallsyms) -> GuestLocks {
+    fn finish(mut self, vm: String, clock: &Clock, symbols: &KernelSymbols) -> GuestLocks {
         self.unfinished += self.waiting.values().map(|waiting| waiting.len() as u64).sum::<u64>();
         for (tid, call) in std::mem::take(&mut self.calls) {
             if let Some(futex) = call.futex {
@@ -485,13 +483,13 @@ fn with_offset(name: &str, offset: u64) -> String {
 }
 
 /// The calls of a stack, innermost first, without those of the tracer itself.
-fn calls(symbols: &Kallsyms, stack: &[u64]) -> Vec<String> {
+fn calls(symbols: &KernelSymbols, stack: &[u64]) -> Vec<String> {
     let is_tracer = |label: &String| label.contains("[strata]") || label.starts_with("__traceiter_");
     stack.iter().map(|&call| call_label(symbols, call)).skip_while(is_tracer).collect()
 }
 
 /// A return address as a symbol, else as it is.
-fn call_label(symbols: &Kallsyms, address: u64) -> String {
+fn call_label(symbols: &KernelSymbols, address: u64) -> String {
     // A return address may lie behind the end of a function that never returns: the call lies before it.
     let symbol = symbols.find(address.saturating_sub(1));
     symbol.map_or_else(|| format!("{address:#x}"), |(symbol, offset)| with_offset(&symbol.label(), offset + 1))

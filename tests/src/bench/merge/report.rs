@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::Context;
 use serde::Serialize;
 
+use super::super::quantile;
 use super::{Case, Form, LARGER, MEMORY_STREAMS, Options, Program, STREAMS};
 
 const BEGIN: &str = "<!-- merge-bench: begin -->";
@@ -95,12 +96,6 @@ impl Row {
             (Program::TraceCmd, _) => "trace-cmd report",
         }
     }
-}
-
-/// The `quarters` quarter of `values`; 0 when there are none.
-fn quantile(values: &mut [f64], quarters: usize) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get((values.len().saturating_sub(1) * quarters + 2) / 4).copied().unwrap_or(0.0)
 }
 
 impl Report {
@@ -242,13 +237,5 @@ mod tests {
 
         let found: Vec<_> = goals.iter().map(|goal| (goal.value, goal.met)).collect();
         assert_eq!(found, [(25.0, true), (7.0, false), (1.3, false)]);
-    }
-
-    #[test]
-    fn quartiles_are_of_the_sorted_values() {
-        let mut values = [5.0, 1.0, 4.0, 2.0, 3.0];
-
-        assert_eq!([1, 2, 3].map(|quarters| quantile(&mut values, quarters)), [2.0, 3.0, 4.0]);
-        assert!(quantile(&mut [], 2).abs() < f64::EPSILON);
     }
 }

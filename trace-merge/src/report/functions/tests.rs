@@ -2,7 +2,6 @@ use super::*;
 use crate::test_trace::Field::{Hex, Number, Stack, Text};
 use crate::test_trace::TestTrace;
 use crate::user_symbols::tests::own_function;
-use std::fs;
 use tempfile::TempDir;
 
 const ALL: Window = Window { begin: 0, end: u64::MAX };
@@ -24,12 +23,10 @@ fn mapping(trace: TestTrace, time: u64, pid: i64, begin: u64, offset: u64, path:
     trace.guest(0, time, "strata:mapping", &fields)
 }
 
-/// Opens a recording with the symbols of a kernel of two functions.
+/// Opens a recording that ends with the symbols of a kernel of three functions.
 fn open(trace: TestTrace) -> (TempDir, Trace) {
-    let (dir, trace) = trace.open();
-    let symbols = "ffffffff81000000 T schedule\nffffffff81000100 T memcpy\nffffffffc0000000 t probe\t[strata]\n";
-    fs::write(dir.path().join("vm0/kallsyms"), symbols).unwrap();
-    (dir, trace)
+    let trace = trace.symbol(1000, KERNEL, "schedule").symbol(1000, KERNEL + 0x100, "memcpy");
+    trace.symbol(1000, 0xffff_ffff_c000_0000, "probe [strata]").open()
 }
 
 fn rows(functions: &[FunctionSamples]) -> Vec<(&str, &str, u64)> {

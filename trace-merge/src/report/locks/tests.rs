@@ -2,7 +2,6 @@ use super::*;
 use crate::session::LayerKind;
 use crate::test_trace::Field::{Arguments, Hex, Number, Stack};
 use crate::test_trace::TestTrace;
-use std::fs;
 
 const ALL: Window = Window { begin: 0, end: u64::MAX };
 const LOCK: u64 = 0xffff_ffff_8200_0000;
@@ -84,8 +83,7 @@ fn waits_without_an_end_or_across_lost_records_are_counted_apart() {
 #[test]
 fn lock_that_is_a_variable_has_its_name() {
     let trace = end(begin(running(), 0, 10, LOCK + 4, 0), 0, 20, LOCK + 4);
-    let (dir, trace) = trace.open();
-    fs::write(dir.path().join("vm0/kallsyms"), "ffffffff82000000 d tasklist_lock\n").unwrap();
+    let (_dir, trace) = trace.symbol(30, LOCK, "tasklist_lock").open();
 
     let report = report(&trace, ALL).unwrap();
 
@@ -100,9 +98,11 @@ fn call_sites_of_one_lock_are_rows_of_their_own() {
             begin(trace, 0, time, LOCK, flag::SPIN).guest(0, time + 1, "strata:stack", &[("stack", Stack(stack))]);
         end(trace, 0, time + 10 * stack.len() as u64, LOCK)
     };
-    let (dir, trace) = wait(wait(running(), 10, STACKS[0]), 40, STACKS[1]).open();
-    let symbols = "ffffffff81000000 T inner\nffffffff81000080 T outer\nffffffff81000200 T other\n";
-    fs::write(dir.path().join("vm0/kallsyms"), symbols).unwrap();
+    let functions =
+        [(0xffff_ffff_8100_0000, "inner"), (0xffff_ffff_8100_0080, "outer"), (0xffff_ffff_8100_0200, "other")];
+    let trace = wait(wait(running(), 10, STACKS[0]), 40, STACKS[1]);
+    let trace = functions.iter().fold(trace, |trace, &(begin, name)| trace.symbol(100, begin, name));
+    let (_dir, trace) = trace.open();
 
     let guest = report(&trace, ALL).unwrap().guests.remove(0);
 
