@@ -107,13 +107,18 @@ impl HostResult {
         if self.status == 0 {
             Ok(self)
         } else {
-            // a guest's console may be in it, whose bytes need not be text
-            let text = fs::read(&self.script_log).unwrap_or_default();
-            let text = String::from_utf8_lossy(&text);
-            let last_line = text.lines().last().unwrap_or_default().trim().to_owned();
+            let last_line = last_line(&self.script_log, |_| true);
             Err(HostError::Script { last_line, name: name.to_owned(), status: self.status, log: self.script_log })
         }
     }
+}
+
+/// The last line of the file `log` that is `wanted`; empty when there is none.
+pub(crate) fn last_line(log: &Path, wanted: fn(&str) -> bool) -> String {
+    // a guest's console may be in it, whose bytes need not be text
+    let text = fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    text.lines().map(str::trim).rfind(|line| wanted(line)).unwrap_or_default().to_owned()
 }
 
 /// Where scripts are run.

@@ -2,7 +2,7 @@
 //!
 //! QEMU boots the kernel with an initramfs that holds busybox, KVM's modules, the run's files and its script. The
 //! host's console goes to one log, the script's output to another as it comes, and the script's results come back as a
-//! tar stream on a raw disk.
+//! tar stream on a raw disk. On its console the host says every few seconds that it lives.
 
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::host::{HostResult, HostRun, fresh_run_folder};
+use crate::host::{HostResult, HostRun, fresh_run_folder, last_line};
 use crate::initramfs::{Initramfs, InitramfsError};
 use crate::process::{self, ProcessError};
 use crate::progress;
@@ -20,6 +20,10 @@ pub const MODULES: [&str; 3] = ["kvm-amd", "virtio_pci", "virtio_blk"];
 
 /// Room for a run's results; the file is sparse.
 const RESULT_DISK_BYTES: u64 = 4 << 30;
+/// How the lines begin with which the host says that it lives.
+const HEARTBEAT: &str = "lab: up for ";
+/// A host that has not written to its console for so long is dead: alive, it writes every five seconds.
+const SILENCE: Duration = Duration::from_secs(90);
 /// The script's exit status, beside its results.
 const STATUS_FILE: &str = ".lab-status";
 
@@ -38,6 +42,7 @@ while read -r module; do
     insmod "/lib/strata-lab/$module" || echo "lab: cannot load $module"
 done < /lib/strata-lab/order
 stty -F /dev/ttyS1 raw
+(while sleep 5; do read -r up idle < /proc/uptime && echo "lab: up for $up s"; done) &
 export LAB=/lab LAB_OUT=/out HOME=/root PATH=/lab:/bin
 cd /lab
 setsid sh /lab/.script < /dev/null > /dev/ttyS1 2>&1
@@ -66,13 +71,30 @@ pub enum NestedError {
     /// QEMU could not be started, failed, or took too long.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// The host stopped before the script did.
-    #[error("the emulated host stopped before the script of run {name} ended; see {} and {}", console.display(), script.display())]
-    NoResult {
+    /// The host stopped or fell silent before the script ended.
+    #[error(
+        "the emulated host died before the script of run {name} ended, after \"{last_line}\"; see {} and {}",
+        console.display(), script.display()
+    )]
+    Died {
         /// The run.
         name: String,
+        /// The last line on the host's console.
+        last_line: String,
         /// The host's console.
         console: PathBuf,
+        /// The script's output.
+        script: PathBuf,
+    },
+    /// The script did not end in its time.
+    #[error("the script of run {name} was stopped after {seconds} s, after \"{last_line}\"; see {}", script.display())]
+    Late {
+        /// The run.
+        name: String,
+        /// The time that it was given.
+        seconds: u64,
+        /// The last line that it wrote.
+        last_line: String,
         /// The script's output.
         script: PathBuf,
     },
@@ -95,10 +117,10 @@ pub struct NestedHost {
 ///
 /// # Errors
 ///
-/// When a file cannot be made, QEMU fails or takes longer than the run's timeout, or the host dies twice.
+/// When a file cannot be made, QEMU fails, the script takes longer than the run's timeout, or the host dies twice.
 pub fn run(host: &NestedHost, runs: &Path, request: &HostRun) -> Result<HostResult, NestedError> {
     match run_once(host, runs, request) {
-        Err(error @ NestedError::NoResult { .. }) => {
+        Err(error @ NestedError::Died { .. }) => {
             progress::note(&format!("{error}; trying once more"));
             run_once(host, runs, request)
         }
@@ -125,23 +147,36 @@ fn run_once(host: &NestedHost, runs: &Path, run: &HostRun) -> Result<HostResult,
     let errors = qemu_log.try_clone().map_err(file_error(&qemu_log_path))?;
     let mut qemu = Command::new("qemu-system-x86_64");
     qemu.args(arguments(host, run, &folder)).stdin(Stdio::null()).stdout(qemu_log).stderr(errors);
-    let status = process::wait_with_timeout(&mut qemu, run.timeout, &script_log)?;
+    let ended = process::wait_with_heartbeat(&mut qemu, run.timeout, &script_log, &console_log, SILENCE);
     let _ = fs::remove_file(&initramfs);
+    let died = || NestedError::Died {
+        name: run.name.clone(),
+        last_line: last_line(&console_log, |line| !line.starts_with(HEARTBEAT)),
+        console: console_log.clone(),
+        script: script_log.clone(),
+    };
+    let status = ended.map_err(|error| match error {
+        ProcessError::Silent { .. } => died(),
+        ProcessError::Timeout { seconds, .. } => NestedError::Late {
+            name: run.name.clone(),
+            seconds,
+            last_line: last_line(&script_log, |_| true),
+            script: script_log.clone(),
+        },
+        error => error.into(),
+    })?;
     if !status.success() {
         return Err(
             ProcessError::Logged { program: "qemu-system-x86_64".to_owned(), status, log: qemu_log_path }.into()
         );
     }
 
-    let no_result =
-        || NestedError::NoResult { name: run.name.clone(), console: console_log.clone(), script: script_log.clone() };
     let mut tar = Command::new("tar");
     tar.arg("xf").arg(&disk).arg("-C").arg(&output).arg("--no-same-owner");
-    process::run_logged(&mut tar, &folder.join("tar.log")).map_err(|_| no_result())?;
+    process::run_logged(&mut tar, &folder.join("tar.log")).map_err(|_| died())?;
     let _ = fs::remove_file(&disk);
     let status_file = output.join(STATUS_FILE);
-    let status =
-        fs::read_to_string(&status_file).ok().and_then(|text| text.trim().parse().ok()).ok_or_else(no_result)?;
+    let status = fs::read_to_string(&status_file).ok().and_then(|text| text.trim().parse().ok()).ok_or_else(died)?;
     let _ = fs::remove_file(&status_file);
     Ok(HostResult { status, output, script_log, console_log: Some(console_log) })
 }
@@ -191,7 +226,7 @@ fn arguments(host: &NestedHost, run: &HostRun, folder: &Path) -> Vec<String> {
         "-initrd",
         &in_folder("host.cpio"),
         "-append",
-        &format!("console=ttyS0 panic=-1 {}{}", tsc_rate(), run.kernel_arguments),
+        &format!("console=ttyS0 panic=-1 oops=panic {}{}", tsc_rate(), run.kernel_arguments),
     ]
     .map(str::to_owned)
     .to_vec()
@@ -225,6 +260,11 @@ mod tests {
         let kernel = arguments.last().unwrap();
         assert!(kernel.contains(" tsc_early_khz=") && kernel.ends_with(" clocksource=hpet"), "{kernel}");
         assert!(arguments.contains(&"file:/runs/x/script.log".to_owned()));
+    }
+
+    #[test]
+    fn host_says_that_it_lives_as_the_lab_listens_for_it() {
+        assert!(INIT.contains(&format!("echo \"{HEARTBEAT}")));
     }
 
     #[test]

@@ -49,6 +49,16 @@ pub enum ProcessError {
         /// Where its output is.
         log: PathBuf,
     },
+    /// The program was killed because a file that it writes again and again no longer grew.
+    #[error("{program} was killed: nothing came to {} for {seconds} s", log.display())]
+    Silent {
+        /// The program's name.
+        program: String,
+        /// How long the file stayed the same.
+        seconds: u64,
+        /// The file.
+        log: PathBuf,
+    },
     /// The log file could not be written.
     #[error("cannot write the log {}", log.display())]
     Log {
@@ -145,6 +155,41 @@ pub fn capture_any(command: &mut Command) -> Result<String, ProcessError> {
 ///
 /// When the program cannot be started or takes too long.
 pub fn wait_with_timeout(command: &mut Command, timeout: Duration, log: &Path) -> Result<ExitStatus, ProcessError> {
+    wait(command, timeout, log, |_| None)
+}
+
+/// As [`wait_with_timeout`], and the group is killed too when the file `heartbeat` has not grown for `silence`.
+///
+/// # Errors
+///
+/// When the program cannot be started, takes too long, or falls silent ([`ProcessError::Silent`]).
+pub fn wait_with_heartbeat(
+    command: &mut Command,
+    timeout: Duration,
+    log: &Path,
+    heartbeat: &Path,
+    silence: Duration,
+) -> Result<ExitStatus, ProcessError> {
+    let (mut bytes, mut grown) = (0, Instant::now());
+    wait(command, timeout, log, |program| {
+        let now = fs::metadata(heartbeat).map_or(0, |data| data.len());
+        if now != bytes {
+            (bytes, grown) = (now, Instant::now());
+        }
+        (grown.elapsed() >= silence).then(|| ProcessError::Silent {
+            program: program.to_owned(),
+            seconds: silence.as_secs(),
+            log: heartbeat.to_path_buf(),
+        })
+    })
+}
+
+fn wait(
+    command: &mut Command,
+    timeout: Duration,
+    log: &Path,
+    mut given_up: impl FnMut(&str) -> Option<ProcessError>,
+) -> Result<ExitStatus, ProcessError> {
     let program = program_name(command);
     let start_error = |source| ProcessError::Start { program: program.clone(), source };
     let mut child = command.process_group(0).spawn().map_err(start_error)?;
@@ -153,10 +198,13 @@ pub fn wait_with_timeout(command: &mut Command, timeout: Duration, log: &Path) -
         if let Some(status) = child.try_wait().map_err(start_error)? {
             return Ok(status);
         }
-        if Instant::now() >= deadline {
+        let late =
+            || ProcessError::Timeout { program: program.clone(), seconds: timeout.as_secs(), log: log.to_path_buf() };
+        let reason = if Instant::now() >= deadline { Some(late()) } else { given_up(&program) };
+        if let Some(reason) = reason {
             kill_group(&child);
             let _ = child.wait();
-            return Err(ProcessError::Timeout { program, seconds: timeout.as_secs(), log: log.to_path_buf() });
+            return Err(reason);
         }
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -203,6 +251,40 @@ mod tests {
         let error = run_logged(&mut Command::new("/nonexistent/tool"), &folder.path().join("step.log")).unwrap_err();
 
         assert!(error.to_string().starts_with("cannot start tool"));
+    }
+
+    #[test]
+    fn program_that_falls_silent_is_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("console.log");
+        let script = format!("echo once > '{}'; sleep 600", log.display());
+
+        let result = wait_with_heartbeat(
+            Command::new("sh").args(["-c", &script]),
+            Duration::from_secs(600),
+            &log,
+            &log,
+            Duration::from_millis(300),
+        );
+
+        assert!(matches!(result, Err(ProcessError::Silent { .. })), "{result:?}");
+    }
+
+    #[test]
+    fn program_whose_heartbeat_goes_on_comes_to_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("console.log");
+        let script = format!("for i in 1 2 3 4 5 6 7 8; do echo $i >> '{}'; sleep 0.2; done", log.display());
+
+        let status = wait_with_heartbeat(
+            Command::new("sh").args(["-c", &script]),
+            Duration::from_secs(600),
+            &log,
+            &log,
+            Duration::from_secs(1),
+        );
+
+        assert!(status.unwrap().success());
     }
 
     #[test]
