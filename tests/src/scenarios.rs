@@ -71,8 +71,8 @@ guest() {
     scenario=$1
     shift
     echo "== $scenario, host up for $(cut -d ' ' -f 1 /proc/uptime) s"
-    # a guest that hangs must not cost the results of the others
-    timeout -s KILL 120 strata run --kernel "$kernel" --initrd "$LAB/guest.cpio" --memory 512M \
+    # a guest that hangs must not cost the results of the others, nor all together the host's time
+    timeout -s KILL 75 strata run --kernel "$kernel" --initrd "$LAB/guest.cpio" --memory 512M \
         --agent "$LAB/strata.ko" --trace "$LAB_OUT/$scenario.trace" \
         --cmdline "console=ttyS0 quiet panic=-1 lab.script=$scenario" "$@" \
         < /dev/null > "$LAB_OUT/$scenario.log" 2>&1 &
