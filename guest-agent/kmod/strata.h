@@ -23,7 +23,7 @@ struct strata_cpu {
 } __aligned(64);
 
 struct strata_slot {
-	u64 opaque[11];
+	u64 opaque[7];
 };
 
 struct strata_event;
@@ -109,13 +109,15 @@ static __always_inline bool strata_wants_class(u8 class)
 /* The sessions that want event `id`, a bit each. */
 static __always_inline u32 strata_wanted(unsigned long id)
 {
-	const void *slot = strata_region.base + STRATA_SESSION_TABLE_OFFSET;
+	const void *words = strata_region.base + STRATA_SESSION_TABLE_OFFSET + STRATA_SESSION_EVENT_ENABLE + id / 64 * 8;
+	u64 bit = 1ULL << (id % 64);
 	u32 session, wanted = 0;
 
-	for (session = 0; session < STRATA_SESSION_SLOTS; session++, slot += STRATA_SESSION_SLOT_SIZE) {
-		const u64 *events = slot + STRATA_SESSION_EVENT_ENABLE;
+#pragma GCC unroll 4
+	for (session = 0; session < STRATA_SESSION_SLOTS; session++) {
+		const u64 *word = words + session * STRATA_SESSION_SLOT_SIZE;
 
-		wanted |= (u32)(READ_ONCE(events[id / 64]) >> (id % 64) & 1) << session;
+		wanted |= (READ_ONCE(*word) & bit ? 1 : 0) << session;
 	}
 	return wanted;
 }

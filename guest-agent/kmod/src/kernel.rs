@@ -14,7 +14,7 @@ use shared_ring::layout::{AGENT_ALIVE, AGENT_GONE, MAX_VCPUS};
 /// Bytes of C's `struct strata_cpu`.
 const CPU_SIZE: usize = 256;
 /// Bytes of C's `struct strata_slot`.
-const SLOT_SIZE: usize = 88;
+const SLOT_SIZE: usize = 56;
 
 /// C's `struct strata_cpu`: what one CPU records with. All zero until [`strata_cpu_init`].
 #[repr(C, align(64))]
@@ -29,7 +29,7 @@ pub struct Cpu {
 #[repr(C, align(8))]
 #[derive(Debug)]
 pub struct Slot {
-    record: MaybeUninit<Record>,
+    record: MaybeUninit<Record<'static>>,
 }
 
 const _: () = assert!(size_of::<Cpu>() == CPU_SIZE && size_of::<Slot>() == SLOT_SIZE);
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn strata_reserve(cpu: *const Cpu, session: u32, id: u16, 
 /// `slot` is what that call filled, and the CPU is the same.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strata_commit(slot: *const Slot) {
-    // SAFETY: initialised by `strata_reserve` (contract).
+    // SAFETY: initialised by `strata_reserve` (contract), whose recorder outlives all recording.
     unsafe { (*slot).record.assume_init_read() }.commit();
 }
 

@@ -30,8 +30,9 @@ struct SessionRing {
 
 /// A record in the making: its payload is written by the caller, straight into the ring.
 #[derive(Clone, Copy, Debug)]
-pub struct Record {
-    producer: Producer<CpuLocal>,
+pub struct Record<'r> {
+    // not a copy: C's stack would hold one for every record, and `publish`'s reference to it keep it there
+    producer: &'r Producer<CpuLocal>,
     reservation: Reservation,
 }
 
@@ -138,14 +139,14 @@ impl Recorder {
     /// A slot for event `id` with `payload` bytes in the ring of session slot `session`; `None` when there is no such
     /// session on this CPU, or the record was lost (and counted). Any context, NMI included.
     #[inline(always)]
-    pub fn reserve(&self, session: usize, id: u16, payload: usize) -> Option<Record> {
+    pub fn reserve(&self, session: usize, id: u16, payload: usize) -> Option<Record<'_>> {
         let producer = self.rings.get(session)?.producer()?;
         let reservation = producer.reserve(|| self.clock.now(tsc::read), id, payload)?;
-        Some(Record { producer: *producer, reservation })
+        Some(Record { producer, reservation })
     }
 }
 
-impl Record {
+impl Record<'_> {
     /// Where the payload belongs; aligned to 8.
     #[must_use]
     #[inline(always)]

@@ -266,18 +266,16 @@
 		struct trace_event_data_offsets_##call __maybe_unused __data_offsets strata_uninitialized; \
 		struct trace_event_raw_##call *entry;						\
 		struct strata_slot __slot strata_uninitialized;					\
-		u32 __session, __wanted, __level, __size;					\
+		u32 __wanted, __level, __size;							\
 												\
 		preempt_disable_notrace();							\
 		__wanted = strata_wanted(__id);							\
 		if (!__wanted || !strata_enter(&__level))					\
 			goto __out;								\
 		__size = sizeof(*entry) + strata_sizes_##call(&__data_offsets, args);		\
-		for (__session = 0; __session < STRATA_SESSION_SLOTS; __session++) {		\
-			if (!(__wanted >> __session & 1))					\
-				continue;							\
-			entry = strata_reserve(&strata_cpus[raw_smp_processor_id()], __session, __id, __size, \
-					       &__slot);					\
+		for (; __wanted; __wanted &= __wanted - 1) {					\
+			entry = strata_reserve(&strata_cpus[raw_smp_processor_id()], __ffs(__wanted), __id, \
+					       __size, &__slot);				\
 			if (!entry)								\
 				continue;							\
 			tstruct									\
