@@ -102,6 +102,37 @@ pub struct Contents {
     pub rejected: usize,
 }
 
+/// Event types that [`validate`] remembers at a time.
+const SEEN_EVENTS: usize = 64;
+
+/// An event type that [`validate`] has met: most have payloads of one size, which is much quicker compared than looked
+/// for field by field.
+#[derive(Clone, Copy)]
+struct KnownEvent<'k> {
+    /// 0, which no record has, for none.
+    id: u16,
+    description: Option<&'k EventDescription>,
+    /// Bytes of every payload; `None` when they differ.
+    size: Option<usize>,
+}
+
+impl<'k> KnownEvent<'k> {
+    const NONE: Self = Self { id: HOLE_ID, description: None, size: None };
+
+    fn new(id: u16, description: Option<&'k EventDescription>) -> Self {
+        let size = description.and_then(|event| event.fields.iter().map(|field| field.ty.fixed_size()).sum());
+        Self { id, description, size }
+    }
+
+    #[inline]
+    fn accepts(&self, payload: &[u8]) -> bool {
+        match self.size {
+            Some(size) => payload.len() == size,
+            None => self.description.is_some_and(|event| event.accepts(payload)),
+        }
+    }
+}
+
 /// Finds how much of a packet can be believed: records of known events whose payloads fit them, in times that do not
 /// decrease, lie within `earliest..=latest` and not before the packet's own `begin`. Stops at the first that does not.
 ///
@@ -118,12 +149,17 @@ pub fn validate<'k>(
     known: impl Fn(u16) -> Option<&'k EventDescription>,
 ) -> Contents {
     let earliest = *times.start();
+    let mut seen = [KnownEvent::NONE; SEEN_EVENTS];
     let claimed = claimed.clamp(PACKET_HEADER_SIZE.min(packet.len()), packet.len());
     let mut contents =
         Contents { content: PACKET_HEADER_SIZE, time_begin: earliest, time_end: earliest, ..Contents::default() };
     for record in Records::new(packet, claimed, begin) {
         let in_order = record.time >= contents.time_end.max(begin) && times.contains(&record.time);
-        if !in_order || !known(record.id).is_some_and(|event| event.accepts(record.payload)) {
+        let event = &mut seen[usize::from(record.id) % SEEN_EVENTS];
+        if event.id != record.id {
+            *event = KnownEvent::new(record.id, known(record.id));
+        }
+        if !in_order || !event.accepts(record.payload) {
             break;
         }
         if contents.records == 0 {

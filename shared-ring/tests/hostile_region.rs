@@ -325,3 +325,22 @@ fn far_record_after_the_packet_began_is_believed() {
 
     assert_eq!((contents.records, contents.time_end), (3, begin + (1 << 33)));
 }
+
+/// 64 event types are remembered at a time, by the low bits of their ids.
+#[test]
+fn event_types_with_equal_low_bits_are_told_apart() {
+    let number = EventDescription::from(&NUMBER);
+    let text = EventDescription { id: NUMBER.id + 64, ..EventDescription::from(&TEXT) };
+    let mut packet = packet(1000, &[(1000, false), (1001, false), (1002, false)]);
+    let second = PACKET_HEADER_SIZE + 16;
+    packet[second..second + 8]
+        .copy_from_slice(&RecordHeader { time_low: 1001, id: text.id, payload: 8 }.to_word().to_le_bytes());
+    packet[second + 8..second + 16].copy_from_slice(b"7 bytes\0");
+    let known = |id| [&number, &text].into_iter().find(|event| event.id == id);
+    let whole = validate(&packet, packet.len(), 1000, 0..=LATEST, known);
+
+    packet[second + 8] = 0;
+    let cut = validate(&packet, packet.len(), 1000, 0..=LATEST, known);
+
+    assert_eq!((whole.records, cut.records), (3, 1));
+}
