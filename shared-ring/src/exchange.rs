@@ -113,15 +113,15 @@ fn offset_of(geometry: Geometry, index: usize, word: ExchangeWord) -> usize {
     geometry.physical_offset(if physical > spare { spare } else { physical })
 }
 
-/// Writer: offset in the ring of the physical sub-buffer that is behind `index` just now.
+/// Writer: offset in the ring of the physical sub-buffer that is behind `index` just now, and whether a writer holds it.
 ///
 /// # Safety
 /// `storage` covers a flight-recorder ring of `geometry`; `index` is one of its sub-buffers.
 #[inline(always)]
-pub unsafe fn peek<S: Storage>(storage: &S, geometry: Geometry, index: usize) -> usize {
+pub unsafe fn peek<S: Storage>(storage: &S, geometry: Geometry, index: usize) -> (usize, bool) {
     // SAFETY: a word of the sub-buffer table, inside the ring (contract).
-    let word = unsafe { storage.load(geometry.exchange_offset(index)) };
-    offset_of(geometry, index, ExchangeWord::from_word(word))
+    let word = ExchangeWord::from_word(unsafe { storage.load(geometry.exchange_offset(index)) });
+    (offset_of(geometry, index, word), word.is_referenced())
 }
 
 /// Writer: makes sure that the consumer leaves sub-buffer `index` alone, and returns the physical sub-buffer's offset in
@@ -144,13 +144,18 @@ pub unsafe fn hold<S: Storage>(storage: &S, geometry: Geometry, index: usize) ->
         let held =
             unsafe { word.is_referenced() || storage.compare_exchange_shared(offset, word.to_word(), referenced) };
         if held {
-            // A consumer that has read what is written from now on must find the reference when it looks at the word
-            // again: it copies sub-buffers that are not complete where they lie.
-            if !mutated!(EnterWithoutFence) {
-                storage.fence_release();
-            }
+            show_hold(storage);
             return offset_of(geometry, index, word);
         }
+    }
+}
+
+/// Writer: has a consumer that reads what is written from now on find the reference when it looks at the word again: it
+/// copies sub-buffers that are not complete where they lie. Called after the reference was set or seen.
+#[inline(always)]
+pub fn show_hold<S: Storage>(storage: &S) {
+    if !mutated!(EnterWithoutFence) {
+        storage.fence_release();
     }
 }
 

@@ -74,6 +74,8 @@ mod switch {
         ReserveNotAtomic,
         /// A flight recorder's writer enters a sub-buffer without telling the consumer that it does.
         EnterWithoutReference,
+        /// A flight recorder's record goes where the exchange word said before, although no writer held the sub-buffer.
+        EnterUnheld,
         /// A flight recorder's writer enters a sub-buffer, but what it writes there may be seen before that.
         EnterWithoutFence,
         /// A flight recorder's consumer takes whatever is not referenced, whichever lap it holds.

@@ -19,6 +19,9 @@
 //!   many bytes as the interrupted one has reserved.
 //! - In flight-recorder mode a sub-buffer is entered for a new lap only after `commit_seq` of the last one was published,
 //!   which comes after its exchange word was released; see [`exchange`].
+//! - A flight recorder's record that stays inside a sub-buffer which a writer holds already goes where the exchange word
+//!   said *before* the record was reserved. Nothing can have changed since: the compare-and-swap shows that `write_count`,
+//!   which never goes back, was the same all the while, so the lap is not complete, and no consumer exchanges what is held.
 //! - A forced switch leaves the sub-buffer and opens no other: the next record does. An idle ring holds no empty packets.
 //! - A record whose time is 2³² ticks or more after the beginning of its packet carries the full time. A context that
 //!   interrupts another one between the reservation of a new sub-buffer and the writing of its begin time reads an
@@ -166,7 +169,8 @@ impl<S: Storage> Producer<S> {
             // a branch only, and not on the new write count, keeps the clock's latency out of the chain from one record
             // to the next.
             let stays_inside = used != 0 && used + size < geometry.sub_buffer_size();
-            if !stays_inside || self.is_extended(write, time) {
+            let packet = self.peek_packet(write);
+            if !stays_inside || self.is_extended(&packet, time) {
                 match self.reserve_at_edge(write, time, payload) {
                     Attempt::Done { position, at, extended } => {
                         return Ok(self.reservation(position, at, time, id, payload, extended));
@@ -184,16 +188,16 @@ impl<S: Storage> Producer<S> {
             }
             // SAFETY: a ring's control word.
             if unsafe { self.storage.compare_exchange(RING_WRITE_COUNT, write, write + size) } {
-                return Ok(self.reservation(write, self.enter(write), time, id, payload, false));
+                return Ok(self.reservation(write, self.enter_peeked(&packet, write), time, id, payload, false));
             }
         }
     }
 
-    /// Whether a record of `time` at free-running offset `write`, inside a sub-buffer, needs its full time.
+    /// Whether a record of `time` inside the sub-buffer of `packet` needs its full time.
     #[inline(always)]
-    fn is_extended(&self, write: u64, time: u64) -> bool {
-        // SAFETY: the packet header of the current sub-buffer lies inside the ring.
-        let begin = unsafe { self.storage.load(self.peek_packet(write) + offset_of!(PacketHeader, time_begin)) };
+    fn is_extended(&self, packet: &Packet, time: u64) -> bool {
+        // SAFETY: the packet header lies inside the ring.
+        let begin = unsafe { self.storage.load(packet.start + offset_of!(PacketHeader, time_begin)) };
         let distance = time.wrapping_sub(begin);
         distance >> 32 != 0 && !(mutated!(ExtendedThresholdOffByOne) && distance == 1 << 32)
     }
@@ -208,7 +212,7 @@ impl<S: Storage> Producer<S> {
             // The last record filled its sub-buffer exactly, or nothing was recorded yet.
             return self.try_open(write, write, time, payload);
         }
-        let extended = self.is_extended(write, time);
+        let extended = self.is_extended(&self.peek_packet(write), time);
         let size = record_bytes(payload, extended);
         if used + size > geometry.sub_buffer_size() {
             return self.try_open(write, write - used + geometry.sub_buffer_size(), time, payload);
@@ -513,17 +517,34 @@ impl<S: Storage> Producer<S> {
         }
     }
 
-    /// Offset in the ring of the packet header of `position`'s sub-buffer, to be read only: nothing keeps a flight
-    /// recorder's consumer from exchanging the sub-buffer. What is read there is the header of this packet or of an
-    /// earlier one.
+    /// The packet of `position`'s sub-buffer, to be read only: nothing keeps a flight recorder's consumer from exchanging
+    /// a sub-buffer that no writer holds. What is read there is the header of this packet or of an earlier one.
     #[inline(always)]
-    fn peek_packet(&self, position: u64) -> usize {
+    fn peek_packet(&self, position: u64) -> Packet {
         let geometry = self.geometry;
         match self.mode {
-            Mode::Discard => geometry.data_offset(position - geometry.within(position)),
-            // SAFETY: the storage covers a flight-recorder ring (contract of `new`); the index is one of its own.
-            Mode::FlightRecorder => unsafe { exchange::peek(&self.storage, geometry, geometry.index(position)) },
+            Mode::Discard => {
+                Packet { start: geometry.data_offset(position - geometry.within(position)), is_held: true }
+            }
+            Mode::FlightRecorder => {
+                // SAFETY: the storage covers a flight-recorder ring (contract of `new`); the index is one of its own.
+                let (start, is_held) = unsafe { exchange::peek(&self.storage, geometry, geometry.index(position)) };
+                Packet { start, is_held }
+            }
         }
+    }
+
+    /// As [`enter`](Self::enter), for a `position` in the middle of `packet`, which was peeked at after `write_count` was
+    /// seen to be `position` and before it was changed from that.
+    #[inline(always)]
+    fn enter_peeked(&self, packet: &Packet, position: u64) -> usize {
+        if !packet.is_held && !mutated!(EnterUnheld) {
+            return self.enter(position);
+        }
+        if self.mode == Mode::FlightRecorder {
+            exchange::show_hold(&self.storage);
+        }
+        packet.start + in_sub_buffer(self.geometry, position)
     }
 
     /// Offset in the ring of `position`, which this context has reserved, and from now until it commits, its own.
@@ -539,6 +560,14 @@ impl<S: Storage> Producer<S> {
             }
         }
     }
+}
+
+/// Where a packet lies.
+struct Packet {
+    /// Offset in the ring of its header.
+    start: usize,
+    /// Whether the sub-buffer is the writer's until all of the packet is committed.
+    is_held: bool,
 }
 
 enum Attempt {

@@ -372,6 +372,39 @@ fn snapshot(
     }
 }
 
+/// Two threads record into the sub-buffer that the consumer is about to take: one opens it, and the other one may find it
+/// opened and not entered yet.
+fn entered() -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let mode = Mode::FlightRecorder;
+        let memory = ModelMemory::new(geometry(), mode, SharedLoads::Exchanging);
+        let before = producer(&memory, Side::Producers, mode);
+        record(&before, 0, &[96, 96, 8]);
+        let mut reader = consumer(&memory, mode);
+        let recording = [3, 4].map(|number| {
+            let producer = producer(&memory, Side::Producers, mode);
+            // whichever comes first
+            loom::thread::spawn(move || producer.record(|| time_of(3), 8, &payload(number, 8)))
+        });
+        let mut packet = Vec::new();
+        let mut delivered = Vec::new();
+        if reader.poll(&mut packet) == Poll::Copied {
+            delivered = accept(&mut reader, &mut packet);
+        }
+        for thread in recording {
+            assert!(
+                thread.join().expect("a producer does not panic"),
+                "a flight recorder loses nothing for want of room"
+            );
+        }
+        assert!(!reader.is_corrupt(), "the consumer found the ring corrupt");
+        assert!(matches!(delivered[..], [] | [(0, _)] | [(1, _), (2, _)]), "not a sub-buffer: {delivered:?}");
+        let mut seen: Vec<_> = read_all(consumer(&memory, mode)).iter().map(|&(number, _)| number).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, [1, 2, 3, 4], "the last sub-buffers are not whole");
+    }
+}
+
 /// When all is quiet, a snapshot holds the last records, up to the last one, and so does a second snapshot.
 fn check_last_sub_buffers(memory: &ModelMemory, recorded: &[(u64, u64)]) {
     for _ in 0..2 {
@@ -428,6 +461,11 @@ fn writer_laps_the_consumer() {
 }
 
 #[test]
+fn writers_enter_a_sub_buffer_that_the_consumer_is_about_to_take() {
+    assert!(explore(Some(2), entered()).is_some_and(|executions| executions > 10));
+}
+
+#[test]
 fn snapshot_reads_an_unfinished_sub_buffer() {
     assert!(explore(Some(2), snapshot(&[40; 3], &[40], SharedLoads::Plain)).is_some_and(|executions| executions > 10));
     assert!(
@@ -454,6 +492,7 @@ fn survives(mutant: Mutant) -> Option<u64> {
     mutant.run(|| match mutant {
         Mutant::PublishWithoutRelease => explore(None, publish_and_consume(2, 1)),
         Mutant::EnterWithoutReference => explore(Some(2), exchange(3, 1, SharedLoads::Exchanging)),
+        Mutant::EnterUnheld => explore(Some(2), entered()),
         Mutant::EnterWithoutFence => explore(Some(1), snapshot(&[96, 96, 8], &[96, 40], SharedLoads::Plain)),
         _ => unreachable!("the explorer's"),
     })
@@ -467,6 +506,11 @@ fn publishing_without_release_delivers_bytes_that_were_not_written() {
 #[test]
 fn entering_without_a_reference_gives_the_consumer_what_is_written() {
     assert_eq!(survives(Mutant::EnterWithoutReference), None);
+}
+
+#[test]
+fn entering_what_no_writer_holds_gives_the_consumer_what_is_written() {
+    assert_eq!(survives(Mutant::EnterUnheld), None);
 }
 
 #[test]

@@ -101,6 +101,11 @@ fn flight_recorder_laps_under_nesting_and_a_consumer() {
 }
 
 #[test]
+fn flight_recorder_records_into_what_its_opener_has_not_entered() {
+    verify("recorder entered", &scenarios::recorder_entered(), 1_000);
+}
+
+#[test]
 fn flight_recorder_switches_under_nesting() {
     verify("recorder switch", &scenarios::recorder_switch(), 1_000);
 }

@@ -5,7 +5,7 @@ use crate::world::{Scenario, explore};
 use shared_ring::Mutant;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The scenario that must find the mutant; `None` for those that only a memory model shows (`tests/loom.rs`).
+/// The scenario that must find the mutant; `None` for those that take a second CPU (`tests/loom.rs`).
 fn killer(mutant: Mutant) -> Option<(&'static str, Scenario)> {
     Some(match mutant {
         Mutant::TimeBeforeLoop => ("first", scenarios::first()),
@@ -28,7 +28,7 @@ fn killer(mutant: Mutant) -> Option<(&'static str, Scenario)> {
         Mutant::ReuseBeforeRelease => ("recorder laps", scenarios::recorder_laps()),
         Mutant::PushNotAtomic => ("recorder four", scenarios::recorder_four()),
         Mutant::ForceSwitchGivesUp => ("flush request", scenarios::flush_request()),
-        Mutant::PublishWithoutRelease | Mutant::EnterWithoutFence => return None,
+        Mutant::PublishWithoutRelease | Mutant::EnterUnheld | Mutant::EnterWithoutFence => return None,
     })
 }
 

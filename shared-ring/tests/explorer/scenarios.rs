@@ -178,6 +178,16 @@ pub fn recorder_switch() -> Scenario {
     }
 }
 
+/// Records that stay inside a sub-buffer whose opener has not entered it yet, while the consumer takes what it held.
+pub fn recorder_entered() -> Scenario {
+    Scenario {
+        before: vec![Record(96), Record(96), Record(96)],
+        task: vec![Record(40), Record(8)],
+        interrupts: vec![Record(8), Consume],
+        ..flight_recorder()
+    }
+}
+
 /// The consumer's own steps: the writer enters, laps and leaves what it is about to exchange, has exchanged, gives back.
 pub fn recorder_consumer_interrupted() -> Scenario {
     Scenario {
