@@ -5,7 +5,7 @@
 
 #include <linux/cache.h>
 #include <linux/compiler.h>
-#include <linux/percpu.h>
+#include <linux/smp.h>
 #include <linux/preempt.h>
 #include <linux/types.h>
 
@@ -16,10 +16,19 @@
 
 #define STRATA_MAX_VCPUS 256
 #define STRATA_NO_VCPU U16_MAX
+/* Tells the task's context, of which the preemption count says nothing, from none. */
+#define STRATA_CONTEXT 1
 
-/* Owned by the Rust half. */
 struct strata_cpu {
-	u64 opaque[32];
+	/* The session slots that the CPU has rings of, a bit each. The Rust half writes it. */
+	u64 sessions;
+	/*
+	 * The innermost context (task, soft interrupt, interrupt, NMI) in which a record is being made, 0 when none is: what
+	 * making it calls may be traced itself, and is not recorded then.
+	 */
+	u64 context;
+	/* Owned by the Rust half. */
+	u64 opaque[30];
 } __aligned(64);
 
 struct strata_slot {
@@ -106,49 +115,64 @@ static __always_inline bool strata_wants_class(u8 class)
 #define strata_no_stack_protector
 #endif
 
-/* The sessions that want event `id`, a bit each. */
-static __always_inline u32 strata_wanted(unsigned long id)
+/* Lets go of the CPU if its scheduler wants it by now. */
+void strata_preempt_check(void);
+
+/*
+ * preempt_enable_notrace(), with its call of the scheduler in one place for all probes: the kernel patches every place of
+ * such a (static) call when the module is loaded, each time with three interrupts of every other CPU.
+ */
+static __always_inline void strata_preempt_enable(void)
 {
-	const void *words = strata_region.base + STRATA_SESSION_TABLE_OFFSET + STRATA_SESSION_EVENT_ENABLE + id / 64 * 8;
-	u64 bit = 1ULL << (id % 64);
-	u32 session, wanted = 0;
+#ifdef CONFIG_PREEMPTION
+	barrier();
+	if (unlikely(__preempt_count_dec_and_test()))
+		strata_preempt_check();
+#else
+	preempt_enable_notrace();
+#endif
+}
 
-#pragma GCC unroll 4
-	for (session = 0; session < STRATA_SESSION_SLOTS; session++) {
-		const u64 *word = words + session * STRATA_SESSION_SLOT_SIZE;
+/* Whether the session in a slot wants event `id`. */
+static __always_inline bool strata_session_wants(u32 session, unsigned long id)
+{
+	const u64 *events = strata_region.base + STRATA_SESSION_TABLE_OFFSET + STRATA_SESSION_EVENT_ENABLE +
+			    session * STRATA_SESSION_SLOT_SIZE;
 
-		wanted |= (READ_ONCE(*word) & bit ? 1 : 0) << session;
-	}
-	return wanted;
+	return READ_ONCE(events[id / 64]) >> (id % 64) & 1;
+}
+
+/* Whether any session wants event `id`. */
+static inline bool strata_wanted(unsigned long id)
+{
+	u32 session;
+
+	for (session = 0; session < STRATA_SESSION_SLOTS; session++)
+		if (strata_session_wants(session, id))
+			return true;
+	return false;
 }
 
 /*
- * Contexts of the CPU (task, soft interrupt, interrupt, NMI) in which a record is being made: what making it calls may be
- * traced itself, and is not recorded then.
+ * Enters the CPU's context; false when a record is being made in it already. `outer` is for strata_leave(). Contexts nest:
+ * the one that a record was made in last is this one, or one that this one has interrupted. Preemption is disabled.
  */
-extern u8 __percpu *strata_contexts;
-
-/* Enters the CPU's context; false when a record is being made in it already. Preemption is disabled. */
-static __always_inline bool strata_enter(u32 *level)
+static __always_inline bool strata_enter(struct strata_cpu *cpu, u64 *outer)
 {
-	u8 *contexts = raw_cpu_ptr(strata_contexts);
-	u8 bit = 1 << interrupt_context_level();
+	u64 context = (preempt_count() & (NMI_MASK | HARDIRQ_MASK | SOFTIRQ_OFFSET)) | STRATA_CONTEXT;
 
-	if (unlikely(READ_ONCE(*contexts) & bit))
+	*outer = READ_ONCE(cpu->context);
+	if (unlikely(*outer == context))
 		return false;
-	/* Interrupts in between leave the byte as they found it. */
-	WRITE_ONCE(*contexts, *contexts | bit);
+	WRITE_ONCE(cpu->context, context);
 	barrier();
-	*level = bit;
 	return true;
 }
 
-static __always_inline void strata_leave(u32 bit)
+static __always_inline void strata_leave(struct strata_cpu *cpu, u64 outer)
 {
-	u8 *contexts = raw_cpu_ptr(strata_contexts);
-
 	barrier();
-	WRITE_ONCE(*contexts, *contexts & ~bit);
+	WRITE_ONCE(cpu->context, outer);
 }
 
 #endif

@@ -8,7 +8,6 @@
 #include <linux/kernel.h>
 #include <linux/module.h>
 #include <linux/panic_notifier.h>
-#include <linux/percpu.h>
 #include <linux/preempt.h>
 #include <linux/slab.h>
 #include <linux/smp.h>
@@ -37,7 +36,6 @@ struct strata_cpu *strata_cpus;
 /* Indexed by CPU number. */
 static struct strata_timer *strata_timers;
 u16 strata_vcpu_of_cpu[STRATA_MAX_VCPUS];
-u8 __percpu *strata_contexts;
 
 static int strata_hotplug_state;
 
@@ -148,8 +146,7 @@ static int __init strata_init(void)
 
 	strata_cpus = kcalloc(nr_cpu_ids, sizeof(*strata_cpus), GFP_KERNEL);
 	strata_timers = kcalloc(nr_cpu_ids, sizeof(*strata_timers), GFP_KERNEL);
-	strata_contexts = alloc_percpu(u8);
-	if (!strata_cpus || !strata_timers || !strata_contexts) {
+	if (!strata_cpus || !strata_timers) {
 		error = -ENOMEM;
 		goto free;
 	}
@@ -199,7 +196,6 @@ probes:
 detach:
 	strata_detach(strata_region.base, strata_region.size);
 free:
-	free_percpu(strata_contexts);
 	kfree(strata_timers);
 	kfree(strata_cpus);
 	strata_region_unmap();
@@ -216,7 +212,6 @@ static void __exit strata_exit(void)
 	strata_probes_unregister();
 	strata_sample_exit();
 	strata_detach(strata_region.base, strata_region.size);
-	free_percpu(strata_contexts);
 	kfree(strata_timers);
 	kfree(strata_cpus);
 	strata_region_unmap();

@@ -27,6 +27,12 @@ struct strata_probe {
 static struct strata_probe *strata_probes;
 static DEFINE_MUTEX(strata_probes_lock);
 
+notrace void strata_preempt_check(void)
+{
+	preempt_disable_notrace();
+	preempt_enable_notrace();
+}
+
 static size_t strata_event_count(void)
 {
 	return strata_events_end - strata_events_begin;

@@ -20,6 +20,10 @@ const SLOT_SIZE: usize = 56;
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Cpu {
+    /// For C: the session slots that the recorder has rings of, a bit each. A hint at which to ask; the recorder knows.
+    sessions: AtomicU64,
+    /// C's own.
+    context: u64,
     /// 1 once `recorder` is there.
     ready: AtomicU64,
     recorder: MaybeUninit<Recorder>,
@@ -116,6 +120,7 @@ pub unsafe extern "C" fn strata_cpu_init(cpu: *mut Cpu, base: *mut u8, size: u64
         }
         if let Some(recorder) = self::recorder(cpu) {
             recorder.follow_sessions(&region);
+            (*cpu).sessions.store(recorder.sessions(), Ordering::Relaxed);
         }
     }
     0
@@ -131,6 +136,7 @@ pub unsafe extern "C" fn strata_flush(cpu: *const Cpu, base: *mut u8, size: u64)
     unsafe {
         if let (Some(recorder), Ok(region)) = (recorder(cpu), Region::open(base, size)) {
             recorder.follow_sessions(&region);
+            (*cpu).sessions.store(recorder.sessions(), Ordering::Relaxed);
             recorder.flush();
         }
     }
@@ -146,6 +152,7 @@ pub unsafe extern "C" fn strata_cpu_release(cpu: *const Cpu) {
     unsafe {
         if let Some(recorder) = recorder(cpu) {
             recorder.release();
+            (*cpu).sessions.store(0, Ordering::Relaxed);
         }
     }
 }

@@ -121,6 +121,13 @@ impl Recorder {
         }
     }
 
+    /// The session slots that are recorded into, a bit each.
+    #[must_use]
+    pub fn sessions(&self) -> u64 {
+        let bits = self.rings.iter().enumerate().map(|(slot, ring)| u64::from(ring.producer().is_some()) << slot);
+        bits.fold(0, |sessions, bit| sessions | bit)
+    }
+
     /// Stops recording for all sessions.
     ///
     /// # Safety
@@ -254,6 +261,7 @@ mod tests {
         record(&recorder, 0, 0..3);
         record(&recorder, 2, 3..5);
 
+        assert_eq!(recorder.sessions(), 0b101);
         assert_eq!((vectors(&memory, &layout, 0), vectors(&memory, &layout, 2)), (vec_of(0..3), vec_of(3..5)));
         assert_eq!((adopted(&memory, &layout, 0), adopted(&memory, &layout, 2)), (FIRST, 9));
     }
@@ -281,7 +289,7 @@ mod tests {
         let before = record(&recorder, 0, 0..1);
         follow(&recorder, &memory);
 
-        assert_eq!((before, record(&recorder, 0, 0..1)), (1, 0));
+        assert_eq!((before, record(&recorder, 0, 0..1), recorder.sessions()), (1, 0, 0));
         assert_eq!(adopted(&memory, &layout, 0), 0);
     }
 

@@ -266,25 +266,29 @@
 		struct trace_event_data_offsets_##call __maybe_unused __data_offsets strata_uninitialized; \
 		struct trace_event_raw_##call *entry;						\
 		struct strata_slot __slot strata_uninitialized;					\
-		u32 __wanted, __level, __size;							\
+		struct strata_cpu *__cpu;							\
+		u32 __sessions, __size;								\
+		u64 __outer;									\
 												\
 		preempt_disable_notrace();							\
-		__wanted = strata_wanted(__id);							\
-		if (!__wanted || !strata_enter(&__level))					\
+		__cpu = &strata_cpus[raw_smp_processor_id()];					\
+		__sessions = READ_ONCE(__cpu->sessions);					\
+		if (!__sessions || !strata_enter(__cpu, &__outer))				\
 			goto __out;								\
 		__size = sizeof(*entry) + strata_sizes_##call(&__data_offsets, args);		\
-		for (; __wanted; __wanted &= __wanted - 1) {					\
-			entry = strata_reserve(&strata_cpus[raw_smp_processor_id()], __ffs(__wanted), __id, \
-					       __size, &__slot);				\
+		for (; __sessions; __sessions &= __sessions - 1) {				\
+			if (!strata_session_wants(__ffs(__sessions), __id))			\
+				continue;							\
+			entry = strata_reserve(__cpu, __ffs(__sessions), __id, __size, &__slot); \
 			if (!entry)								\
 				continue;							\
 			tstruct									\
 			{ assign; }								\
 			strata_commit(&__slot);							\
 		}										\
-		strata_leave(__level);								\
+		strata_leave(__cpu, __outer);							\
 	__out:											\
-		preempt_enable_notrace();							\
+		strata_preempt_enable();							\
 	}											\
 	static __maybe_unused notrace strata_no_stack_protector void				\
 	strata_probe_##call(void *__data, proto)						\
