@@ -2,6 +2,7 @@
 //! be believed is skipped and counted as [`Damage`].
 #![allow(unsafe_code)] // Streams are memory-mapped files.
 
+use self::gaps::PacketGaps;
 use crate::clock::Clock;
 use crate::schema::Schemas;
 use crate::session::{Layer, LayerKind, Session, SessionError, StreamDescription};
@@ -15,6 +16,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
+mod gaps;
 mod records;
 
 pub use records::{StreamRecord, StreamRecords, Tail};
@@ -302,6 +304,11 @@ impl Stream {
         };
         // A kernel that refuses leaves the memory taken, which harms nothing.
         let _ = released;
+    }
+
+    /// For following the headers of the stream's packets.
+    pub(crate) const fn packet_gaps(&self) -> PacketGaps {
+        PacketGaps::new(self.loss_lies_behind)
     }
 
     /// The headers of the packets that can be believed, with their indices in the file, in its order.

@@ -1,5 +1,6 @@
 //! The records of a stream, packet by packet.
 
+use super::gaps::PacketGaps;
 use super::{Damage, NO_DAMAGE, Stream};
 use crate::schema::{Schema, Schemas, Value};
 use shared_ring::consumer::Lost;
@@ -123,10 +124,7 @@ pub struct StreamRecords<'t> {
     skipped: bool,
     /// Whether records may be missing before the next one.
     gap: bool,
-    /// Whether records may be missing after the current packet.
-    gap_follows: bool,
-    /// Sub-buffers that a flight recorder had overwritten by the last packet that was read.
-    overwritten: u64,
+    packet_gaps: PacketGaps,
     /// Offset in the file up to which its memory was given back.
     released: usize,
     tail: Tail,
@@ -156,8 +154,7 @@ impl<'t> StreamRecords<'t> {
             sequence: Some(0),
             skipped: false,
             gap: false,
-            gap_follows: false,
-            overwritten: 0,
+            packet_gaps: stream.packet_gaps(),
             released: 0,
             tail: Tail::EMPTY,
             read: 0,
@@ -252,7 +249,7 @@ impl<'t> StreamRecords<'t> {
         // A number that went back counts as one packet out of place.
         let gap = header.sequence.checked_sub(expected).unwrap_or(1);
         self.damage.missing_packets = self.damage.missing_packets.saturating_add(gap);
-        self.note_gaps(header, gap > 0);
+        self.gap |= self.packet_gaps.is_before(header, gap > 0 || self.skipped);
         (self.sequence, self.skipped) = (Some(header.sequence.saturating_add(1)), false);
         let (now, before) = (header, self.tail.lost);
         self.tail.counts_went_back |=
@@ -262,22 +259,6 @@ impl<'t> StreamRecords<'t> {
         self.tail.rejected_bytes = header.rejected_bytes;
         self.tail.lost =
             Lost { full: header.lost_full, wrapped: header.lost_wrapped, too_large: header.lost_too_large };
-    }
-
-    /// Finds out whether records may be missing before or after the packet that `header` begins. Rejected and overwritten
-    /// bytes may have lain on either side.
-    const fn note_gaps(&mut self, header: &PacketHeader, packets_are_missing: bool) {
-        let before = &self.tail;
-        let lost = header.lost_full > before.lost.full
-            || header.lost_wrapped > before.lost.wrapped
-            || header.lost_too_large > before.lost.too_large;
-        let around = header.rejected_bytes > before.rejected_bytes
-            || header.overwritten > self.overwritten
-            || (lost && !self.stream.loss_lies_behind);
-        let is_first = before.packets == 0;
-        self.gap |= !is_first && (packets_are_missing || self.skipped || self.gap_follows || around);
-        self.gap_follows = lost || around;
-        self.overwritten = header.overwritten;
     }
 
     /// Gives back the memory of what lies well before the packet `index`.
@@ -312,7 +293,9 @@ impl<'t> Iterator for StreamRecords<'t> {
             let Some(record) = packet.records.next() else {
                 let unread = packet.content.saturating_sub(packet.records.offset());
                 self.damage.bytes = self.damage.bytes.saturating_add(unread as u64);
-                self.gap_follows |= unread > 0;
+                if unread > 0 {
+                    self.packet_gaps.note_unread();
+                }
                 self.current = None;
                 continue;
             };

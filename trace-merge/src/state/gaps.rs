@@ -1,8 +1,8 @@
-//! Where records of a stream are missing, as its packets tell: each carries the number of records lost so far and its
-//! sequence number.
+//! The periods in which records of a stream are missing.
 
 use crate::reader::Stream;
 use crate::window::Window;
+use shared_ring::layout::PacketHeader;
 
 /// The periods in which records of `stream` are missing, in order. They may be longer than what is really missing, never
 /// shorter: what happened in them is not known. Inside a packet nothing is missing.
@@ -10,37 +10,27 @@ use crate::window::Window;
 pub fn gaps(stream: &Stream) -> Vec<Window> {
     let described = &stream.description;
     let mut gaps = Gaps { periods: Vec::new() };
-    let mut before = Before::default();
+    let mut packet_gaps = stream.packet_gaps();
+    let mut last: Option<PacketHeader> = None;
     for (_, header) in stream.headers() {
-        let counts =
-            [header.lost_full, header.lost_wrapped, header.lost_too_large, header.rejected_bytes, header.overwritten];
-        // A packet's counts are those of when it was written: what they grew by may lie before or behind it.
-        let grew = counts.iter().zip(before.counts).any(|(&count, before)| count > before);
-        let is_next = before
-            .next_sequence
-            .map_or(header.sequence == 0 && described.overwritten == 0, |next| next == header.sequence);
-        if grew || before.grew || !is_next {
-            gaps.add(before.end, header.time_begin);
+        let is_next = last.map_or(header.sequence == 0 && described.overwritten == 0, |last| {
+            header.sequence == last.sequence.saturating_add(1)
+        });
+        let is_before = packet_gaps.is_before(&header, !is_next);
+        if is_before || (last.is_none() && !is_next) {
+            gaps.add(last.map_or(0, |last| last.time_end), header.time_begin);
         }
-        let next_sequence = Some(header.sequence.saturating_add(1));
-        before = Before { end: header.time_end, counts, grew, next_sequence };
+        last = Some(header);
     }
     let lost = described.lost;
     let totals = [lost.full, lost.wrapped, lost.too_large, described.rejected_bytes];
-    let grew_later = totals.iter().zip(before.counts).any(|(&count, before)| count > before);
-    if grew_later || before.grew || described.corrupt || stream.absent {
-        gaps.add(before.end, u64::MAX);
+    let told =
+        last.map_or([0; 4], |last| [last.lost_full, last.lost_wrapped, last.lost_too_large, last.rejected_bytes]);
+    let grew_later = totals.iter().zip(told).any(|(&total, told)| total > told);
+    if grew_later || packet_gaps.follows() || described.corrupt || stream.absent {
+        gaps.add(last.map_or(0, |last| last.time_end), u64::MAX);
     }
     gaps.periods
-}
-
-/// The packet before, or the beginning.
-#[derive(Default)]
-struct Before {
-    end: u64,
-    counts: [u64; 5],
-    grew: bool,
-    next_sequence: Option<u64>,
 }
 
 struct Gaps {
@@ -97,10 +87,14 @@ mod tests {
     }
 
     #[test]
-    fn loss_lies_around_the_packet_that_tells_it() {
+    fn loss_in_a_ring_lies_behind_the_packet_that_tells_it() {
+        assert_eq!(gaps_of(|layer| layer.add_lost(0, 3)), [Window { begin: 2001, end: 3000 }]);
+    }
+
+    #[test]
+    fn rejected_bytes_lie_around_the_packet_that_tells_them() {
         let around = [Window { begin: 1001, end: 2000 }, Window { begin: 2001, end: 3000 }];
 
-        assert_eq!(gaps_of(|layer| layer.add_lost(0, 3)), around);
         assert_eq!(gaps_of(|layer| layer.add_rejected(0, 8)), around);
     }
 
