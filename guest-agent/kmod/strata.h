@@ -108,7 +108,7 @@ static __always_inline bool strata_wants_class(u8 class)
 #define strata_uninitialized
 #endif
 
-/* Without the canary the compiler tests the mask before it sets up a stack frame. */
+/* Without the canary a probe tests the mask before it sets up a stack frame, and has less to do after it. */
 #if __has_attribute(__no_stack_protector__)
 #define strata_no_stack_protector __attribute__((__no_stack_protector__))
 #else

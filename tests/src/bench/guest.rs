@@ -32,7 +32,10 @@ const GETPPID_CALLS: u32 = 8 * 20_000;
 /// Records of one such call: its entry and its exit.
 const RECORDS_PER_CALL: u32 = 2;
 
-const FTRACE_SCRIPT: &str = "\
+/// Has ftrace record the same events.
+macro_rules! ftrace_setup {
+    () => {
+        "\
 mount -t tracefs tracefs /sys/kernel/tracing
 cd /sys/kernel/tracing
 echo x86-tsc > trace_clock
@@ -40,9 +43,13 @@ echo 4096 > buffer_size_kb
 for event in raw_syscalls/sys_enter raw_syscalls/sys_exit sched/sched_switch sched/sched_wakeup; do
     echo 1 > events/$event/enable
 done
-kernel_cost
-grep -h '^entries\\|^overrun' per_cpu/cpu0/stats
-";
+"
+    };
+}
+
+const FTRACE_SCRIPT: &str = concat!(ftrace_setup!(), "kernel_cost\ngrep -h '^entries\\|^overrun' per_cpu/cpu0/stats\n");
+/// Its probes are called and record nothing: what is left is the kernel's way to any tracer's probes.
+const FTRACE_OFF_SCRIPT: &str = concat!(ftrace_setup!(), "echo 0 > tracing_on\nkernel_cost\n");
 
 const LTTNG_SCRIPT: &str = "\
 mount -t tmpfs tmpfs /dev/shm 2> /dev/null || { mkdir -p /dev/shm && mount -t tmpfs tmpfs /dev/shm; }
@@ -71,7 +78,7 @@ struct Way {
     script: &'static str,
 }
 
-const WAYS: [Way; 5] = [
+const WAYS: [Way; 6] = [
     Way { key: "none", label: "nothing", arguments: "--no-agent", script: "kernel_cost\n" },
     Way { key: "off", label: "Strata, loaded, off", arguments: "--agent \"$LAB/strata.ko\"", script: "kernel_cost\n" },
     Way {
@@ -79,6 +86,12 @@ const WAYS: [Way; 5] = [
         label: "Strata",
         arguments: "--agent \"$LAB/strata.ko\" --mode flight-recorder --sub-buffer-size 512K --sub-buffers 8",
         script: "kernel_cost\n",
+    },
+    Way {
+        key: "probes",
+        label: "ftrace, rings off: probes called",
+        arguments: "--no-agent",
+        script: FTRACE_OFF_SCRIPT,
     },
     Way { key: "ftrace", label: "ftrace, clock x86-tsc", arguments: "--no-agent", script: FTRACE_SCRIPT },
     Way { key: "lttng", label: "lttng-modules", arguments: "--no-agent", script: LTTNG_SCRIPT },

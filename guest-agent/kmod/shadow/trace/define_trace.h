@@ -261,7 +261,8 @@
  */
 #undef DECLARE_EVENT_CLASS
 #define DECLARE_EVENT_CLASS(call, proto, args, tstruct, assign, print)				\
-	static noinline notrace void strata_record_##call(unsigned long __id, proto)		\
+	static noinline notrace strata_no_stack_protector void					\
+	strata_record_##call(unsigned long __id, proto)						\
 	{											\
 		struct trace_event_data_offsets_##call __maybe_unused __data_offsets strata_uninitialized; \
 		struct trace_event_raw_##call *entry;						\
