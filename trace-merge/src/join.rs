@@ -370,7 +370,8 @@ fn copy(
             if record.after_gap {
                 // What was lost stays where it was: see `StreamRecord::after_gap`.
                 let known = if description.kind == LayerKind::HostKernel { counts } else { before };
-                writer.set_loss(cpu, known.lost, known.rejected_bytes, stream.description.corrupt);
+                let rejected = known.rejected_bytes.saturating_add(records.unread_bytes());
+                writer.set_loss(cpu, known.lost, rejected, stream.description.corrupt);
                 writer.add_lost(cpu, 0);
             }
             writer.record(cpu, map(record.time), record.schema.description().id, record.payload)?;
@@ -400,9 +401,10 @@ fn folder_of(layer: &Layer) -> &str {
     slashes.nth(own - 1).map_or("", |at| &layer.path[..at])
 }
 
-/// What `stream` lost and rejected in all, its `records` having been read.
+/// What `stream` lost and rejected in all, its `records` having been read. What is damaged in it counts as rejected: there is
+/// nothing else in a copy that could tell of it.
 fn losses(stream: &Stream, records: &StreamRecords<'_>) -> (Lost, u64) {
     let (of_session, tail) = (stream.description.lost, records.tail());
     let lost = if of_session.total() > tail.lost.total() { of_session } else { tail.lost };
-    (lost, stream.description.rejected_bytes.max(tail.rejected_bytes))
+    (lost, stream.description.rejected_bytes.max(tail.rejected_bytes).saturating_add(records.unread_bytes()))
 }

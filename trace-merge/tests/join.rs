@@ -230,3 +230,33 @@ fn recordings_of_two_machines_with_one_clock_are_kept_apart() {
     assert_eq!(paths, ["trace-2/vm0-2/vmm", "vm0/vmm"]);
     assert_eq!(joined.session.clock.uuid, uuid);
 }
+
+#[test]
+fn damaged_packet_is_a_gap_of_the_merged_trace_too() {
+    let dir = TempDir::new().unwrap();
+    let uuid = Uuid::new_v4();
+    let tick = [event(1, "guest:tick", &["number"])];
+    for half in ["a", "b"] {
+        std::fs::create_dir(dir.path().join(half)).unwrap();
+        let records: Vec<_> = (0..1_000).map(|number: u32| (1_000 + u64::from(number), 1, vec![number])).collect();
+        write(&dir.path().join(half), session(uuid), LayerKind::GuestKernel, &tick, &records);
+    }
+    let stream = dir.path().join("a/vm0/guest-kernel/stream_0");
+    let mut bytes = std::fs::read(&stream).unwrap();
+    bytes[4096] ^= 1;
+    std::fs::write(&stream, bytes).unwrap();
+
+    merge(dir.path(), &[]).unwrap();
+
+    let gaps = |trace: &Trace, vm: &str| {
+        let of_vm = |layer: &&trace_merge::reader::TraceLayer| layer.description.vm.as_deref() == Some(vm);
+        let layer = trace.layers().iter().find(of_vm).unwrap();
+        let records = layer.records(&layer.streams[0]);
+        records.filter(|record| record.after_gap).map(|record| record.time).collect::<Vec<_>>()
+    };
+    let damaged = gaps(&Trace::open(&dir.path().join("a")).unwrap(), "vm0");
+    let merged = Trace::open(&dir.path().join("merged")).unwrap();
+    assert_eq!(damaged.len(), 1);
+    assert!(gaps(&merged, "vm0").contains(&damaged[0]), "{:?}", gaps(&merged, "vm0"));
+    assert!(gaps(&merged, "vm0-2").is_empty());
+}

@@ -128,9 +128,10 @@ impl<'t> Streams<'t> {
 
     /// What was lost and rejected up to the packets that are being read.
     fn counts(&self) -> (Lost, u64) {
-        let tails = self.streams.iter().map(|stream| stream.records.tail());
-        tails.fold((Lost::default(), 0), |(lost, rejected), tail| {
-            ([lost, tail.lost].into_iter().sum(), rejected + tail.rejected_bytes)
+        let tails = self.streams.iter().map(|stream| (stream.records.tail(), stream.records.unread_bytes()));
+        tails.fold((Lost::default(), 0), |(lost, rejected), (tail, unread)| {
+            let rejected = [rejected, tail.rejected_bytes, unread].into_iter().fold(0, u64::saturating_add);
+            ([lost, tail.lost].into_iter().sum(), rejected)
         })
     }
 
@@ -138,7 +139,7 @@ impl<'t> Streams<'t> {
     fn totals(&self) -> (Lost, u64) {
         let all = self.streams.iter().map(|stream| losses(stream.stream, &stream.records));
         all.fold((Lost::default(), 0), |(lost, rejected), (of_stream, bytes)| {
-            ([lost, of_stream].into_iter().sum(), rejected + bytes)
+            ([lost, of_stream].into_iter().sum(), u64::saturating_add(rejected, bytes))
         })
     }
 

@@ -4,7 +4,7 @@ use super::gaps::PacketGaps;
 use super::{Damage, NO_DAMAGE, Stream};
 use crate::schema::{Schema, Schemas, Value};
 use shared_ring::consumer::Lost;
-use shared_ring::layout::{PacketHeader, padded};
+use shared_ring::layout::{PacketHeader, RECORD_HEADER_SIZE, padded};
 use shared_ring::packet::Records;
 use std::borrow::Cow;
 use std::ops::Range;
@@ -205,6 +205,16 @@ impl<'t> StreamRecords<'t> {
     #[must_use]
     pub const fn damage(&self) -> Damage {
         self.damage
+    }
+
+    /// Bytes of the stream so far in which records may have been that cannot be read any more, of damaged and missing
+    /// packets all.
+    #[must_use]
+    pub fn unread_bytes(&self) -> u64 {
+        let Damage { packets, missing_packets, bytes, records, truncated_bytes, missing_records: _ } = self.damage;
+        let whole = packets.saturating_add(missing_packets).saturating_mul(self.stream.packet_size as u64);
+        let headers = records.saturating_mul(RECORD_HEADER_SIZE as u64);
+        [whole, bytes, headers, truncated_bytes].into_iter().fold(0, u64::saturating_add)
     }
 
     /// What the packets read so far say.
