@@ -38,7 +38,7 @@ impl BuildRoot {
             let mut command = Command::new("mmdebstrap");
             command
                 .args(["--quiet", "--variant=apt", "--include=make,gcc-14,binutils,pahole"])
-                .args(["--aptopt=APT::Sandbox::User \"root\"", "trixie"])
+                .args(["--aptopt=APT::Sandbox::User \"root\"", "--aptopt=Acquire::Retries \"3\"", "trixie"])
                 .arg(&partial)
                 .arg(packages::MIRROR);
             process::run_logged(&mut command, &paths.logs().join("build-root.log"))?;

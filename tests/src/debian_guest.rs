@@ -205,7 +205,7 @@ fn base_archive(lab: &Lab) -> Result<PathBuf, PackageError> {
         let mut command = Command::new("mmdebstrap");
         command
             .args(["--quiet", "--variant=minbase", &format!("--include={INCLUDED}")])
-            .args(["--aptopt=APT::Sandbox::User \"root\"", "bookworm"])
+            .args(["--aptopt=APT::Sandbox::User \"root\"", "--aptopt=Acquire::Retries \"3\"", "bookworm"])
             .arg(&partial)
             .arg(packages::MIRROR);
         process::run_logged(&mut command, &lab.paths.logs().join("debian-root.log"))?;

@@ -132,7 +132,10 @@ pub fn run(host: &NestedHost, runs: &Path, request: &HostRun) -> Result<HostResu
     };
     match mishap {
         Some(mishap) => {
-            progress::note(&format!("run {}: {mishap}; trying once more", request.name));
+            let first = format!("{}-first", request.name);
+            let _ = fs::remove_dir_all(runs.join(&first));
+            let _ = fs::rename(runs.join(&request.name), runs.join(&first));
+            progress::note(&format!("run {}: {mishap}; kept as {first}, trying once more", request.name));
             run_once(host, runs, request)
         }
         None => result,
@@ -170,7 +173,9 @@ fn run_once(host: &NestedHost, runs: &Path, run: &HostRun) -> Result<HostResult,
     let _ = fs::remove_file(&initramfs);
     let died = || NestedError::Died {
         name: run.name.clone(),
-        last_line: last_line(&console_log, |line| !line.starts_with(HEARTBEAT)),
+        last_line: Some(last_line(&console_log, |line| line.contains("Kernel panic")))
+            .filter(|line| !line.is_empty())
+            .unwrap_or_else(|| last_line(&console_log, |line| !line.starts_with(HEARTBEAT))),
         console: console_log.clone(),
         script: script_log.clone(),
     };
@@ -184,6 +189,10 @@ fn run_once(host: &NestedHost, runs: &Path, run: &HostRun) -> Result<HostResult,
         },
         error => error.into(),
     })?;
+    // killed by a signal, QEMU has failed at its job, not at its arguments
+    if status.code().is_none() {
+        return Err(died());
+    }
     if !status.success() {
         return Err(
             ProcessError::Logged { program: "qemu-system-x86_64".to_owned(), status, log: qemu_log_path }.into()
