@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use crate::disk_space::{self, DiskSpaceError};
 use crate::host::{HostResult, HostRun};
 use crate::initramfs::Initramfs;
 use crate::kernel_packages::KernelChoice;
@@ -20,6 +21,8 @@ use crate::progress;
 use crate::provision::{Kernels, Lab};
 use crate::scenarios::ScenarioError;
 
+/// Room that making the root and the image takes on the disk.
+const ROOT_BYTES: u64 = 3 << 30;
 const TOOLS: [Tool; 1] = [Tool { program: "mmdebstrap", package: "mmdebstrap" }];
 /// What a guest has that builds its own module.
 const INCLUDED: &str = "systemd-sysv,udev,kmod,dkms,gcc,make,binutils,libelf1";
@@ -121,6 +124,9 @@ pub enum DebianGuestError {
     /// Strata's packages could not be made.
     #[error(transparent)]
     Packaging(#[from] PackagingError),
+    /// There is no room for the root.
+    #[error(transparent)]
+    DiskSpace(#[from] DiskSpaceError),
     /// Debian's could not be had, or a program failed.
     #[error(transparent)]
     Package(#[from] PackageError),
@@ -136,6 +142,7 @@ pub enum DebianGuestError {
 /// When a package cannot be made or installed (which includes DKMS' build of the module), or the host fails; what the
 /// guest does is for the caller to judge.
 pub fn run(lab: &Lab, name: &str) -> Result<HostResult, DebianGuestError> {
+    disk_space::require(lab.paths.lab(), ROOT_BYTES)?;
     let image = disk_image(lab)?;
     let initrd = lab.paths.images().join("disk-initrd.cpio");
     disk_initrd(&lab.kernels)?.write_file(&initrd).map_err(ScenarioError::from)?;

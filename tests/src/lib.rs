@@ -15,6 +15,7 @@ pub mod deb;
 pub mod debian_guest;
 pub mod demo;
 pub mod direct;
+pub mod disk_space;
 pub mod flight;
 pub mod flight_check;
 pub mod format_file;

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::disk_space::{self, DiskSpaceError};
 use crate::host::{HostResult, HostRun, fresh_run_folder, last_line};
 use crate::initramfs::{Initramfs, InitramfsError};
 use crate::process::{self, ProcessError};
@@ -20,6 +21,8 @@ pub const MODULES: [&str; 3] = ["kvm-amd", "virtio_pci", "virtio_blk"];
 
 /// Room for a run's results; the file is sparse.
 const RESULT_DISK_BYTES: u64 = 4 << 30;
+/// Room that a run may take on the disk, most of it for its results.
+const RUN_BYTES: u64 = 1 << 30;
 /// What makes the host end rather than go on without one of its CPUs.
 const PANICS: &str = "panic=-1 oops=panic softlockup_panic=1 watchdog_thresh=30 \
                       rcupdate.rcu_cpu_stall_timeout=60 sysctl.kernel.panic_on_rcu_stall=1";
@@ -68,6 +71,9 @@ pub enum NestedError {
         #[source]
         source: io::Error,
     },
+    /// There is no room for the results.
+    #[error(transparent)]
+    DiskSpace(#[from] DiskSpaceError),
     /// The host's initramfs could not be made.
     #[error(transparent)]
     Initramfs(#[from] InitramfsError),
@@ -162,6 +168,7 @@ fn run_once(host: &NestedHost, runs: &Path, run: &HostRun) -> Result<HostResult,
     let initramfs = folder.join("host.cpio");
     let disk = folder.join("result.img");
 
+    disk_space::require(&folder, RUN_BYTES)?;
     host_initramfs(host, run).write_file(&initramfs)?;
     fs::File::create(&disk).and_then(|file| file.set_len(RESULT_DISK_BYTES)).map_err(file_error(&disk))?;
     let qemu_log_path = folder.join("qemu.log");
@@ -171,6 +178,9 @@ fn run_once(host: &NestedHost, runs: &Path, run: &HostRun) -> Result<HostResult,
     qemu.args(arguments(host, run, &folder)).stdin(Stdio::null()).stdout(qemu_log).stderr(errors);
     let ended = process::wait_with_heartbeat(&mut qemu, run.timeout, &script_log, &console_log, SILENCE);
     let _ = fs::remove_file(&initramfs);
+    if ended.is_err() {
+        let _ = fs::remove_file(&disk);
+    }
     let died = || NestedError::Died {
         name: run.name.clone(),
         last_line: Some(last_line(&console_log, |line| line.contains("Kernel panic")))
@@ -201,8 +211,9 @@ fn run_once(host: &NestedHost, runs: &Path, run: &HostRun) -> Result<HostResult,
 
     let mut tar = Command::new("tar");
     tar.arg("xf").arg(&disk).arg("-C").arg(&output).arg("--no-same-owner");
-    process::run_logged(&mut tar, &folder.join("tar.log")).map_err(|_| died())?;
+    let unpacked = process::run_logged(&mut tar, &folder.join("tar.log"));
     let _ = fs::remove_file(&disk);
+    unpacked.map_err(|_| died())?;
     let status_file = output.join(STATUS_FILE);
     let status = fs::read_to_string(&status_file).ok().and_then(|text| text.trim().parse().ok()).ok_or_else(died)?;
     let _ = fs::remove_file(&status_file);
@@ -248,7 +259,8 @@ fn arguments(host: &NestedHost, run: &HostRun, folder: &Path) -> Vec<String> {
         "-serial",
         &format!("file:{}", in_folder("script.log")),
         "-drive",
-        &format!("file={},format=raw,if=virtio", in_folder("result.img")),
+        // by default a machine whose disk's file cannot grow any more is stopped, and stands still for ever
+        &format!("file={},format=raw,if=virtio,werror=report", in_folder("result.img")),
         "-kernel",
         &host.kernel.display().to_string(),
         "-initrd",
