@@ -22,7 +22,7 @@ use crate::provision::{Kernels, Lab};
 use crate::scenarios::ScenarioError;
 
 /// Room that making the root and the image takes on the disk.
-const ROOT_BYTES: u64 = 3 << 30;
+const ROOT_BYTES: u64 = 2 << 30;
 const TOOLS: [Tool; 1] = [Tool { program: "mmdebstrap", package: "mmdebstrap" }];
 /// What a guest has that builds its own module.
 const INCLUDED: &str = "systemd-sysv,udev,kmod,dkms,gcc,make,binutils,libelf1";

@@ -22,7 +22,7 @@ pub const MODULES: [&str; 3] = ["kvm-amd", "virtio_pci", "virtio_blk"];
 /// Room for a run's results; the file is sparse.
 const RESULT_DISK_BYTES: u64 = 4 << 30;
 /// Room that a run may take on the disk, most of it for its results.
-const RUN_BYTES: u64 = 1 << 30;
+const RUN_BYTES: u64 = 512 << 20;
 /// What makes the host end rather than go on without one of its CPUs.
 const PANICS: &str = "panic=-1 oops=panic softlockup_panic=1 watchdog_thresh=30 \
                       rcupdate.rcu_cpu_stall_timeout=60 sysctl.kernel.panic_on_rcu_stall=1";
