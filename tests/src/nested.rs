@@ -5,7 +5,7 @@
 //! tar stream on a raw disk. On its console the host says every few seconds that it lives.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -30,6 +30,8 @@ const PANICS: &str = "panic=-1 oops=panic softlockup_panic=1 watchdog_thresh=30 
 const HEARTBEAT: &str = "lab: up for ";
 /// A host that has not written to its console for so long is dead: alive, it writes every five seconds.
 const SILENCE: Duration = Duration::from_secs(90);
+/// What second chances were given for, in the folder of all runs.
+const SECOND_CHANCES: &str = "second-chances.log";
 /// The script's exit status, beside its results.
 const STATUS_FILE: &str = ".lab-status";
 
@@ -141,11 +143,28 @@ pub fn run(host: &NestedHost, runs: &Path, request: &HostRun) -> Result<HostResu
             let first = format!("{}-first", request.name);
             let _ = fs::remove_dir_all(runs.join(&first));
             let _ = fs::rename(runs.join(&request.name), runs.join(&first));
-            progress::note(&format!("run {}: {mishap}; kept as {first}, trying once more", request.name));
+            let note = format!("run {}: {mishap}; kept as {first}, tried once more", request.name);
+            progress::note(&note);
+            log_second_chance(runs, &note);
             run_once(host, runs, request)
         }
         None => result,
     }
+}
+
+/// Writes down what happened: test runners keep what a test says to themselves when it passes.
+fn log_second_chance(runs: &Path, note: &str) {
+    let log = fs::File::options().create(true).append(true).open(runs.join(SECOND_CHANCES));
+    let _ = log.and_then(|mut log| writeln!(log, "{note}"));
+}
+
+/// The second chances that runs in the folder `runs` were given since the last call, a line each.
+#[must_use]
+pub fn take_second_chances(runs: &Path) -> Vec<String> {
+    let log = runs.join(SECOND_CHANCES);
+    let text = fs::read_to_string(&log).unwrap_or_default();
+    let _ = fs::remove_file(&log);
+    text.lines().map(str::to_owned).collect()
 }
 
 /// What a monitor whose output is in the folder `output` says of a guest's triple fault.
@@ -312,6 +331,17 @@ mod tests {
         fs::write(output.path().join("bad.log"), format!("hello\n{message}\nstrata: trace in /out\n")).unwrap();
 
         assert_eq!((before, triple_fault(output.path()).as_deref()), (None, Some(message)));
+    }
+
+    #[test]
+    fn second_chances_are_told_once() {
+        let runs = tempfile::tempdir().unwrap();
+        log_second_chance(runs.path(), "run a: died");
+        log_second_chance(runs.path(), "run b: died");
+
+        let told = [(); 2].map(|()| take_second_chances(runs.path()));
+
+        assert_eq!(told, [vec!["run a: died".to_owned(), "run b: died".to_owned()], Vec::new()]);
     }
 
     #[test]

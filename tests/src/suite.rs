@@ -5,6 +5,7 @@ use std::process::Command;
 
 use crate::binaries;
 use crate::fuzz::{self, FuzzError};
+use crate::nested;
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
 use crate::progress;
@@ -66,7 +67,10 @@ pub fn run(paths: &Paths) -> Result<(), SuiteError> {
     } else {
         &["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"]
     };
-    progress::step("unit, integration and end-to-end tests", || cargo_visible(paths, tests))?;
+    let _earlier = nested::take_second_chances(&paths.runs());
+    let tested = progress::step("unit, integration and end-to-end tests", || cargo_visible(paths, tests));
+    nested::take_second_chances(&paths.runs()).iter().for_each(|note| progress::note(note));
+    tested?;
     fuzz::run(paths, fuzz::SECONDS, None)?;
     Ok(())
 }
