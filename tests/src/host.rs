@@ -107,18 +107,18 @@ impl HostResult {
         if self.status == 0 {
             Ok(self)
         } else {
-            let last_line = last_line(&self.script_log, |_| true);
+            let last_line = last_line(&self.script_log, |_| true).unwrap_or_default();
             Err(HostError::Script { last_line, name: name.to_owned(), status: self.status, log: self.script_log })
         }
     }
 }
 
-/// The last line of the file `log` that is `wanted`; empty when there is none.
-pub(crate) fn last_line(log: &Path, wanted: fn(&str) -> bool) -> String {
+/// The last line of the file `log` that is `wanted`.
+pub(crate) fn last_line(log: &Path, wanted: fn(&str) -> bool) -> Option<String> {
     // a guest's console may be in it, whose bytes need not be text
     let text = fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
-    text.lines().map(str::trim).rfind(|line| wanted(line)).unwrap_or_default().to_owned()
+    text.lines().map(str::trim).rfind(|line| wanted(line)).map(str::to_owned)
 }
 
 /// Where scripts are run.

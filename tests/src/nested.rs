@@ -171,8 +171,7 @@ pub fn take_second_chances(runs: &Path) -> Vec<String> {
 fn triple_fault(output: &Path) -> Option<String> {
     let logs = fs::read_dir(output).ok()?.flatten().map(|entry| entry.path());
     logs.filter(|path| path.extension().is_some_and(|extension| extension == "log"))
-        .map(|log| last_line(&log, |line| line.contains("triple fault on vCPU")))
-        .find(|line| !line.is_empty())
+        .find_map(|log| last_line(&log, |line| line.contains("triple fault on vCPU")))
 }
 
 fn run_once(host: &NestedHost, runs: &Path, run: &HostRun) -> Result<HostResult, NestedError> {
@@ -202,9 +201,9 @@ fn run_once(host: &NestedHost, runs: &Path, run: &HostRun) -> Result<HostResult,
     }
     let died = || NestedError::Died {
         name: run.name.clone(),
-        last_line: Some(last_line(&console_log, |line| line.contains("Kernel panic")))
-            .filter(|line| !line.is_empty())
-            .unwrap_or_else(|| last_line(&console_log, |line| !line.starts_with(HEARTBEAT))),
+        last_line: last_line(&console_log, |line| line.contains("Kernel panic"))
+            .or_else(|| last_line(&console_log, |line| !line.starts_with(HEARTBEAT)))
+            .unwrap_or_default(),
         console: console_log.clone(),
         script: script_log.clone(),
     };
@@ -213,7 +212,7 @@ fn run_once(host: &NestedHost, runs: &Path, run: &HostRun) -> Result<HostResult,
         ProcessError::Timeout { seconds, .. } => NestedError::Late {
             name: run.name.clone(),
             seconds,
-            last_line: last_line(&script_log, |_| true),
+            last_line: last_line(&script_log, |_| true).unwrap_or_default(),
             script: script_log.clone(),
         },
         error => error.into(),

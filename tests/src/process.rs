@@ -198,9 +198,11 @@ fn wait(
         if let Some(status) = child.try_wait().map_err(start_error)? {
             return Ok(status);
         }
-        let late =
-            || ProcessError::Timeout { program: program.clone(), seconds: timeout.as_secs(), log: log.to_path_buf() };
-        let reason = if Instant::now() >= deadline { Some(late()) } else { given_up(&program) };
+        let reason = if Instant::now() < deadline {
+            given_up(&program)
+        } else {
+            Some(ProcessError::Timeout { program: program.clone(), seconds: timeout.as_secs(), log: log.to_path_buf() })
+        };
         if let Some(reason) = reason {
             kill_group(&child);
             let _ = child.wait();
@@ -253,36 +255,27 @@ mod tests {
         assert!(error.to_string().starts_with("cannot start tool"));
     }
 
-    #[test]
-    fn program_that_falls_silent_is_killed() {
+    /// Waits for a shell script whose output is its heartbeat.
+    fn wait_while_it_speaks(script: &str, silence: Duration) -> Result<ExitStatus, ProcessError> {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("console.log");
-        let script = format!("echo once > '{}'; sleep 600", log.display());
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdout(File::create(&log).unwrap());
+        wait_with_heartbeat(&mut command, Duration::from_secs(600), &log, &log, silence)
+    }
 
-        let result = wait_with_heartbeat(
-            Command::new("sh").args(["-c", &script]),
-            Duration::from_secs(600),
-            &log,
-            &log,
-            Duration::from_millis(300),
-        );
+    #[test]
+    fn program_that_falls_silent_is_killed() {
+        let result = wait_while_it_speaks("echo once; sleep 600", Duration::from_millis(300));
 
         assert!(matches!(result, Err(ProcessError::Silent { .. })), "{result:?}");
     }
 
     #[test]
     fn program_whose_heartbeat_goes_on_comes_to_its_end() {
-        let folder = tempfile::tempdir().unwrap();
-        let log = folder.path().join("console.log");
-        let script = format!("for i in 1 2 3 4 5 6 7 8; do echo $i >> '{}'; sleep 0.2; done", log.display());
+        let script = "for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.2; done";
 
-        let status = wait_with_heartbeat(
-            Command::new("sh").args(["-c", &script]),
-            Duration::from_secs(600),
-            &log,
-            &log,
-            Duration::from_secs(1),
-        );
+        let status = wait_while_it_speaks(script, Duration::from_secs(1));
 
         assert!(status.unwrap().success());
     }

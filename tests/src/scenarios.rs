@@ -99,7 +99,7 @@ kernel=$LAB/vmlinux
 # an interrupt, as from the keyboard, once the guest is up
 (
     waited=0
-    until grep -q 'guest is up' "$LAB_OUT/forever.log" 2> /dev/null || [ $waited -ge 120 ]; do
+    until grep -q 'guest is up' "$LAB_OUT/forever.log" 2> /dev/null || [ $waited -ge 60 ]; do
         sleep 1
         waited=$((waited + 1))
     done

@@ -31,7 +31,7 @@ struct SessionRing {
 /// A record in the making: its payload is written by the caller, straight into the ring.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'r> {
-    // not a copy: C's stack would hold one for every record, and `publish`'s reference to it keep it there
+    // by reference: a copy would be written out for C with every record, and read back by its commit
     producer: &'r Producer<CpuLocal>,
     reservation: Reservation,
 }
