@@ -32,6 +32,10 @@ known_load syscalls
 ";
 
 const HOST_SCRIPT: &str = r#"
+# two of the CPUs that this script may use
+cpus=$(sed -n 's/^Cpus_allowed_list:[^0-9]*//p' /proc/self/status)
+first=${cpus%%[!0-9]*}
+second=$((first + 1))
 strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --cpus 2 --memory 512M \
     --agent "$LAB/strata.ko" --trace "$LAB_OUT/trace" --disk "$LAB/disk.img,ro,delay=20ms" \
     --sub-buffers 64 --cmdline 'console=ttyS0 quiet panic=-1 lab.script=analysis' \
@@ -44,8 +48,8 @@ until grep -q 'known: compute' "$LAB_OUT/guest.log" || [ $waited -ge 120 ]; do
 done
 for task in /proc/$strata/task/*; do
     case $(cat "$task/comm") in
-        vcpu1) known_load pin "${task##*/}" 1 ;;
-        *) known_load pin "${task##*/}" 0 ;;
+        vcpu1) known_load pin "${task##*/}" $second ;;
+        *) known_load pin "${task##*/}" $first ;;
     esac
 done
 for thread in $(cat /sys/kernel/tracing/instances/strata-$strata-*/set_event_pid); do
@@ -54,7 +58,7 @@ for thread in $(cat /sys/kernel/tracing/instances/strata-$strata-*/set_event_pid
         *) echo "$(cat /proc/$thread/comm)" ;;
     esac
 done > "$LAB_OUT/threads"
-known_load hog 1 3 40 > "$LAB_OUT/hog.log"
+known_load hog $second 3 40 > "$LAB_OUT/hog.log"
 wait $strata
 status=$?
 cat "$LAB_OUT/hog.log"
@@ -132,7 +136,7 @@ mod tests {
     #[test]
     fn scripts_do_what_the_constants_say() {
         assert!(HOST_SCRIPT.contains(&format!("delay={DISK_DELAY_MS}ms")));
-        assert!(HOST_SCRIPT.contains(&format!("hog 1 3 {HOG_PERCENT}")));
+        assert!(HOST_SCRIPT.contains(&format!("hog $second 3 {HOG_PERCENT}")));
         assert!(GUEST_SCRIPT.contains(&format!("reads /dev/vda {READS}")));
         assert!(GUEST_SCRIPT.contains(&format!("convoy {CONVOY_THREADS} ")));
     }

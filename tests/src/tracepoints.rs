@@ -30,8 +30,9 @@ tar cf /dev/vda -C /tmp/out formats dmesg
 sync
 ";
 
-/// Works until it is stopped.
+/// Works until it is stopped. What the module said is for whoever reads the log of a run that failed.
 const CHOSEN: &str = "\
+dmesg | grep strata
 echo 'guest is up'
 while :; do ls / > /dev/null; sleep 0.1; done
 ";
@@ -51,14 +52,19 @@ start all --events all --disk "$LAB_OUT/guest.tar" --disk "$LAB_OUT/scratch" --s
 rm "$LAB_OUT/scratch"
 
 exec > "$LAB_OUT/control.log" 2>&1
+# Waits until the growing trace has events of this name, for a minute at most.
+recorded() {
+    waited=0
+    until strata events "$LAB_OUT/chosen.trace" --layer guest-kernel 2> /dev/null | grep -q "$1"; do
+        [ $waited -lt 60 ] || { echo "no $1 was recorded within a minute"; break; }
+        sleep 1
+        waited=$((waited + 1))
+    done
+}
 start chosen --events minimal &
-waited=0
-until grep -q 'guest is up' "$LAB_OUT/chosen.log" 2> /dev/null || [ $waited -ge 100 ]; do
-    sleep 1
-    waited=$((waited + 1))
-done
-sleep 2
+recorded sched:sched_switch
 strata ctl chosen session events main 'guest:raw_syscalls:*'
+recorded raw_syscalls:sys_enter
 sleep 2
 strata ctl chosen session events main 'guest:nosuch:*'
 pid=$(ls "$STRATA_RUNTIME_DIR" | sed -n 's/^chosen-//p')
