@@ -306,6 +306,8 @@ mod tests {
         assert!(arguments.windows(2).any(|pair| pair == ["-m", "1234"]));
         let kernel = arguments.last().unwrap();
         assert!(kernel.contains(" tsc_early_khz=") && kernel.ends_with(" clocksource=hpet"), "{kernel}");
+        // a CPU that no guest runs on, and two for guests
+        assert!(kernel.contains(" isolcpus=0 ") && arguments.windows(2).any(|pair| pair == ["-smp", "3"]));
         assert!(arguments.contains(&"file:/runs/x/script.log".to_owned()));
     }
 
