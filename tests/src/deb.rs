@@ -141,9 +141,23 @@ impl<'a> Package<'a> {
     pub fn documentation(&mut self, copyright: &str, changelog: &str) -> Result<(), PackageError> {
         let folder = format!("/usr/share/doc/{}", self.control.name);
         self.bytes(&format!("{folder}/copyright"), 0o644, copyright.as_bytes())?;
-        let path = format!("{folder}/changelog.Debian");
-        self.bytes(&path, 0o644, changelog.as_bytes())?;
-        process::capture(Command::new("gzip").args(["-9", "--no-name"]).arg(self.target(&path)?))?;
+        self.compressed(&format!("{folder}/changelog.Debian"), changelog.as_bytes())
+    }
+
+    /// Adds a manual page; `name` has its section: `strata.1`.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be written.
+    pub fn manual_page(&mut self, name: &str, page: &[u8]) -> Result<(), PackageError> {
+        let section = name.rsplit('.').next().unwrap_or_default();
+        self.compressed(&format!("/usr/share/man/man{section}/{name}"), page)
+    }
+
+    /// Adds the file `path`.gz.
+    fn compressed(&mut self, path: &str, content: &[u8]) -> Result<(), PackageError> {
+        self.bytes(path, 0o644, content)?;
+        process::capture(Command::new("gzip").args(["-9", "--no-name"]).arg(self.target(path)?))?;
         Ok(())
     }
 
@@ -266,6 +280,7 @@ mod tests {
         package.link("/usr/bin/y", "x").unwrap();
         package.script("postinst", 0o755, "#!/bin/sh\n").unwrap();
         package.documentation("mine", "x-y (1.0-1) unstable; urgency=low\n").unwrap();
+        package.manual_page("x-y.8", b".TH x-y 8\n").unwrap();
 
         let file = package.finish(&folder.path().join("out")).unwrap();
 
@@ -275,6 +290,7 @@ mod tests {
         assert!(has("-rwxr-xr-x root/root", "./usr/bin/x"), "{listed}");
         assert!(has("lrwxrwxrwx root/root", "./usr/bin/y -> x"), "{listed}");
         assert!(has("-rw-r--r-- root/root", "./usr/share/doc/x-y/changelog.Debian.gz"), "{listed}");
+        assert!(has("-rw-r--r-- root/root", "./usr/share/man/man8/x-y.8.gz"), "{listed}");
         let information = process::capture(Command::new("dpkg-deb").arg("--info").arg(&file)).unwrap();
         assert!(information.contains("postinst") && information.contains("md5sums"), "{information}");
     }

@@ -4,6 +4,7 @@
 //! applications is not. The module comes as source for DKMS, its Rust half ready-made.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{fs, io};
 
 use crate::binaries;
@@ -11,7 +12,7 @@ use crate::deb::{self, Control, Package};
 use crate::kmod::{self, KmodError};
 use crate::packages::{self, PackageError, Tool};
 use crate::paths::Paths;
-use crate::process::ProcessError;
+use crate::process::{self, ProcessError};
 use crate::progress;
 
 /// The packages' version.
@@ -20,6 +21,12 @@ pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-1");
 pub const MODULE_VERSION: &str = env!("CARGO_PKG_VERSION");
 
 const TOOLS: [Tool; 2] = [Tool { program: "dpkg-deb", package: "dpkg" }, Tool { program: "gzip", package: "gzip" }];
+/// Shells, and where each looks for what completes the command lines of strata.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "/usr/share/bash-completion/completions/strata"),
+    ("fish", "/usr/share/fish/vendor_completions.d/strata.fish"),
+    ("zsh", "/usr/share/zsh/vendor-completions/_strata"),
+];
 /// In a place for programs that are not for users.
 const MODULE_BUILDER: &str = "/usr/libexec/strata/strata-kmod-build";
 const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
@@ -82,6 +89,8 @@ pub fn build(paths: &Paths, out: &Path) -> Result<Vec<PathBuf>, PackagingError> 
 /// What is built for the packages.
 struct Contents {
     strata: PathBuf,
+    /// Names and texts of the manual pages of `strata` and its commands.
+    manual: Vec<(String, Vec<u8>)>,
     strata_agent: PathBuf,
     module_builder: PathBuf,
     sources: PathBuf,
@@ -92,15 +101,36 @@ struct Contents {
 impl Contents {
     fn build(paths: &Paths) -> Result<Self, PackagingError> {
         let [shared_library, static_library] = binaries::build_c_library(paths)?;
+        let strata = binaries::build(paths)?.strata;
         Ok(Self {
             shared_library,
             static_library,
-            strata: binaries::build(paths)?.strata,
+            manual: manual(&strata, &paths.builds().join("manual"))?,
+            strata,
             strata_agent: binaries::build_agent(paths)?,
             module_builder: binaries::build_module_builder(paths)?,
             sources: kmod::sources(paths)?,
         })
     }
+}
+
+/// The manual pages that `strata` writes, by way of the folder `scratch`.
+fn manual(strata: &Path, scratch: &Path) -> Result<Vec<(String, Vec<u8>)>, PackagingError> {
+    let error = |path: &Path| {
+        let path = path.to_path_buf();
+        |source| PackagingError::File { path, source }
+    };
+    let _ = fs::remove_dir_all(scratch);
+    fs::create_dir_all(scratch).map_err(error(scratch))?;
+    process::capture(Command::new(strata).arg("manual").arg(scratch))?;
+    let pages = fs::read_dir(scratch).map_err(error(scratch))?;
+    pages
+        .map(|page| {
+            let path = page.map_err(error(scratch))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            Ok((name, fs::read(&path).map_err(error(&path))?))
+        })
+        .collect()
 }
 
 /// Files of the source tree that are filled in.
@@ -149,6 +179,13 @@ fn host<'a>(contents: &Contents, texts: &Texts, paths: &Paths, staging: &Path) -
     };
     let mut package = Package::begin(staging, control, VERSION)?;
     package.stripped("/usr/bin/strata", 0o755, &contents.strata)?;
+    for (name, page) in &contents.manual {
+        package.manual_page(name, page)?;
+    }
+    for (shell, path) in COMPLETIONS {
+        let text = process::capture(Command::new(&contents.strata).args(["completions", shell]))?;
+        package.bytes(path, 0o644, text.as_bytes())?;
+    }
     package.folder(strata_kmod_build::INSTALLED, &contents.sources)?;
     package.folder("/usr/share/doc/strata/docs", &paths.workspace().join("docs"))?;
     package.file("/usr/share/doc/strata/README.md", 0o644, &paths.workspace().join("README.md"))?;
@@ -187,6 +224,7 @@ fn agent<'a>(contents: &Contents, texts: &Texts, paths: &Paths, staging: &Path) 
     ] {
         package.bytes(path, 0o644, texts.filled(name)?.as_bytes())?;
     }
+    package.manual_page("strata-agent.8", texts.filled("strata-agent.8")?.as_bytes())?;
     for script in ["postinst", "prerm", "postrm"] {
         package.script(script, 0o755, &texts.filled(&format!("strata-agent.{script}"))?)?;
     }

@@ -40,4 +40,10 @@ fn packages_install_and_connect_a_debian_guest() {
     let strata = binaries::located(&paths).strata;
     let verdict = process::capture(Command::new(strata).arg("check").arg(&trace)).unwrap();
     assert!(verdict.contains("0 violations"), "{verdict}");
+
+    let host = paths.builds().join("debs").join(format!("strata_{}_amd64.deb", package::VERSION));
+    let contents = process::capture(Command::new("dpkg-deb").arg("--contents").arg(host)).unwrap();
+    for file in ["man/man1/strata.1.gz", "man/man1/strata-run.1.gz", "bash-completion/completions/strata"] {
+        assert!(contents.contains(file), "{contents}");
+    }
 }

@@ -6,6 +6,7 @@ use crate::machine::DiskConfig;
 use crate::run::{Agent, KERNEL_RINGS, PROCESS_SLOTS, RunRequest};
 use crate::tracing::selection::{self, Layer};
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use shared_ring::layout::{
     Geometry, MAX_PROCESS_SLOTS, MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_SIZE, MIN_SUB_BUFFERS,
 };
@@ -62,6 +63,11 @@ pub enum Command {
     Agent(AgentArgs),
     /// Say what this machine can do, what it cannot, and what to do about it
     Doctor(DoctorArgs),
+    /// Print what a shell needs to complete command lines of strata
+    Completions(CompletionsArgs),
+    /// Write the manual pages into a folder
+    #[command(hide = true)]
+    Manual(ManualArgs),
 }
 
 /// Arguments of `strata run`.
@@ -477,6 +483,24 @@ pub struct DoctorArgs {
     pub json: bool,
 }
 
+/// Arguments of `strata completions`.
+#[derive(Debug, Args)]
+#[command(after_help = "The Debian package brings them along; else, for one user's bash:\n  \
+    mkdir -p ~/.local/share/bash-completion/completions\n  \
+    strata completions bash > ~/.local/share/bash-completion/completions/strata")]
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: Shell,
+}
+
+/// Arguments of `strata manual`.
+#[derive(Debug, Args)]
+pub struct ManualArgs {
+    /// The folder, which must exist
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+}
+
 /// Parses a number of bytes: plain, or with a suffix K, M, G or T (powers of 1024).
 fn parse_size(text: &str) -> Result<u64, String> {
     let refuse = || format!("'{text}' is no size: write a number of bytes, or one with K, M, G or T, as in 512M");
@@ -627,6 +651,20 @@ mod tests {
         assert!(Cli::try_parse_from(run.into_iter().chain(["flight-recorder"])).is_err());
         assert!(Cli::try_parse_from(run.into_iter().chain(["flight", "--trace", "t"])).is_err());
         assert!(Cli::try_parse_from(run.into_iter().chain(["flight-recorder", "--trace", "t"])).is_ok());
+    }
+
+    #[test]
+    fn every_command_has_a_manual_page() {
+        let folder = tempfile::tempdir().unwrap();
+
+        clap_mangen::generate_to(Cli::command(), folder.path()).unwrap();
+
+        let visible = Cli::command();
+        let visible = visible.get_subcommands().filter(|command| !command.is_hide_set());
+        for command in visible {
+            let page = std::fs::read_to_string(folder.path().join(format!("strata-{}.1", command.get_name()))).unwrap();
+            assert!(page.contains(".SH DESCRIPTION"), "{page}");
+        }
     }
 
     #[test]

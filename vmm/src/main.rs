@@ -1,7 +1,7 @@
 //! `strata`: runs virtual machines and traces every layer of them on one clock.
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use shared_ring::consumer::Lost;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -14,8 +14,8 @@ use trace_merge::report::{Report, ReportError, ReportOptions, Window};
 use trace_merge::session::{LayerKind, Session};
 use trace_merge::{check, events, join, report};
 use vmm::cli::{
-    Cli, Command, CtlArgs, DoctorArgs, EventsArgs, MergeArgs, PsArgs, ReadArgs, RecoverArgs, ReportArgs, ReportCommand,
-    RunArgs,
+    Cli, Command, CompletionsArgs, CtlArgs, DoctorArgs, EventsArgs, ManualArgs, MergeArgs, PsArgs, ReadArgs,
+    RecoverArgs, ReportArgs, ReportCommand, RunArgs,
 };
 use vmm::control::{client, directory, list};
 use vmm::machine::Outcome;
@@ -44,6 +44,8 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Recover(args) => recover_trace(&args),
         Command::Agent(args) => print(&agent_command::run(&args.command)?),
         Command::Doctor(args) => print_diagnosis(&args),
+        Command::Completions(args) => print_completions(&args),
+        Command::Manual(args) => write_manual(&args),
     }
 }
 
@@ -191,4 +193,16 @@ fn print_diagnosis(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         if args.json { format!("{}\n", serde_json::to_string_pretty(&diagnosis)?) } else { diagnosis.to_string() };
     print(&text)?;
     Ok(if diagnosis.runs_guests { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print_completions(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
+    let mut text = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "strata", &mut text);
+    print(&String::from_utf8_lossy(&text))
+}
+
+fn write_manual(args: &ManualArgs) -> anyhow::Result<ExitCode> {
+    let written = clap_mangen::generate_to(Cli::command(), &args.dir);
+    written.with_context(|| format!("cannot write manual pages into {}", args.dir.display()))?;
+    Ok(ExitCode::SUCCESS)
 }
