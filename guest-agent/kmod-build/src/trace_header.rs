@@ -1,6 +1,7 @@
 //! A kernel's trace header as text: what it declares, and a copy without what cannot be compiled outside the kernel.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::PathBuf;
 
 /// What marks a file as a trace header.
@@ -81,8 +82,9 @@ fn calls(text: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// The header `text` without the fields that calls of `unexported` functions compute, and without inclusions by relative
-/// path of files that are not there, as `exists` says.
+/// The header `text` without the fields that calls of `unexported` functions compute, without those that nothing assigns (the
+/// kernel itself records what its buffer held before), and without inclusions by relative path of files that are not there,
+/// as `exists` says.
 #[must_use]
 pub fn without(text: &str, unexported: &[&str], exists: impl Fn(&str) -> bool) -> String {
     let mut result = String::with_capacity(text.len());
@@ -94,11 +96,17 @@ pub fn without(text: &str, unexported: &[&str], exists: impl Fn(&str) -> bool) -
     }
     let mut rest = result.as_str();
     let mut edited = String::with_capacity(rest.len());
+    let macros: BTreeSet<&str> =
+        rest.split("#define").skip(1).map(|after| words(after).next().unwrap_or_default()).collect();
     while let Some(at) = rest.find("TP_STRUCT__entry") {
         // up to the next event's structure: this event's assignments come before it
         let next = rest[at + 1..].find("TP_STRUCT__entry").map_or(rest.len(), |next| at + 1 + next);
         edited.push_str(&rest[..at]);
-        edited.push_str(&without_fields(&rest[at..next], unexported));
+        let mut event = without_fields(&rest[at..next], unexported);
+        for field in unassigned_fields(&event, &macros) {
+            event = without_field(&event, &field);
+        }
+        edited.push_str(&event);
         rest = &rest[next..];
     }
     edited + rest
@@ -120,6 +128,26 @@ fn without_fields(event: &str, unexported: &[&str]) -> String {
         }
     }
     text
+}
+
+/// The fixed fields that `event` declares and does not assign.
+fn unassigned_fields(event: &str, macros: &BTreeSet<&str>) -> Vec<String> {
+    let Some((fields, rest)) = event.split_once("TP_fast_assign") else { return Vec::new() };
+    let rest = rest.trim_start();
+    let Some(assignments) = closing(rest).map(|end| &rest[..end]) else { return Vec::new() };
+    // the header's own macros, and whoever is given the whole entry, may assign any of them
+    let entry_itself = assignments.split("__entry").skip(1).any(|after| !after.trim_start().starts_with("->"));
+    let assigned: BTreeSet<&str> = words(assignments).collect();
+    if entry_itself || !assigned.is_disjoint(macros) {
+        return Vec::new();
+    }
+    let fixed =
+        declarations(fields).filter(|field| ["__field", "__array"].iter().any(|kind| field.kind.starts_with(kind)));
+    fixed.filter(|field| !assigned.contains(field.name)).map(|field| field.name.to_owned()).collect()
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).filter(|word| !word.is_empty())
 }
 
 /// The field that a statement of `text` computes by means of `name`: a function, a variable or another field.
@@ -152,35 +180,40 @@ fn mentions(text: &str, name: &str) -> bool {
         .any(|(at, _)| !continues(text[..at].chars().next_back()) && !continues(text[at + name.len()..].chars().next()))
 }
 
+/// A field's declaration: `__field(type, name)`, `__string(name, source)` and the like.
+struct Declaration<'t> {
+    at: Range<usize>,
+    kind: &'t str,
+    name: &'t str,
+}
+
+/// The declarations in `text`, in order.
+fn declarations(text: &str) -> impl Iterator<Item = Declaration<'_>> {
+    text.match_indices("__").filter_map(|(at, _)| {
+        let open = at + text[at..].find('(')?;
+        let kind = text[at..open].trim_end();
+        let end = open + closing(&text[open..])?;
+        let mut arguments = text[open + 1..end].split(',').map(str::trim);
+        let name_comes_first = !(kind.contains("field") || kind.contains("array"));
+        let name = arguments.nth(usize::from(!name_comes_first))?;
+        let known = ["__field", "__array", "__dynamic_array", "__string"];
+        known.iter().any(|known| kind.starts_with(known)).then_some(Declaration { at: at..end + 1, kind, name })
+    })
+}
+
 /// `text` without the declaration of `field` and the statement that computes it.
 fn without_field(text: &str, field: &str) -> String {
     let mut result = text.to_owned();
-    let names = |part: &str| part.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).any(|word| word == field);
-    // the declaration: __field(type, name), __string(name, source), ...
-    let declaration = result.match_indices("__").find_map(|(at, _)| {
-        let open = at + result[at..].find('(')?;
-        let kind = &result[at..open];
-        let end = open + closing(&result[open..])?;
-        let arguments = result[open + 1..end].split(',').map(str::trim);
-        let name = if kind.contains("field") || kind.contains("array") {
-            arguments.clone().nth(1)
-        } else {
-            arguments.clone().next()
-        };
-        let declares = ["__field", "__array", "__dynamic_array", "__string"]
-            .iter()
-            .any(|known| kind.trim_end().starts_with(known));
-        (declares && name == Some(field)).then_some((at, end + 1))
-    });
-    if let Some((from, to)) = declaration {
-        result.replace_range(from..to, "");
+    let declaration = declarations(text).find(|declaration| declaration.name == field);
+    if let Some(declaration) = declaration {
+        result.replace_range(declaration.at, "");
     }
     let statement = ["__entry->", "__assign_str("].iter().find_map(|start| {
         result.match_indices(start).find_map(|(at, _)| {
             let end = at + result[at..].find(';')? + 1;
             let before_value = result[at..end].split(['=', ',']).next()?;
             let computes = *start != "__entry->" || result[at..end].contains('=');
-            (computes && names(before_value)).then_some((at, end))
+            (computes && words(before_value).any(|word| word == field)).then_some((at, end))
         })
     });
     if let Some((from, to)) = statement {
@@ -263,6 +296,21 @@ DECLARE_TRACE(bare, TP_PROTO(int a), TP_ARGS(a));
         assert!(!text.contains("twice"), "{text}");
         assert!(text.contains("__field( int, plain )") && text.contains("__entry->plain = 1;"));
         assert_eq!(without(HEADER, &["another"], |_| true), HEADER);
+    }
+
+    #[test]
+    fn fields_that_nothing_assigns_are_left_out() {
+        let unassigned = HEADER.replace("__entry->plain = 1;", "");
+
+        let text = without(&unassigned, &[], |_| true);
+
+        assert!(!text.contains("plain") && text.contains("__field( u64, cookie )"), "{text}");
+        // by the whole entry, or by a macro of the header
+        for statement in ["fill(__entry);", "ASSIGN(a);"] {
+            let other =
+                format!("#define ASSIGN(a) __entry->plain = a\n{}", HEADER.replace("__entry->plain = 1;", statement));
+            assert_eq!(without(&other, &[], |_| true), other);
+        }
     }
 
     #[test]
