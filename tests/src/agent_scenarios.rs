@@ -1,7 +1,7 @@
 //! The agent on every kernel of the lab, where it is made hard for it, and where it cannot be: one boot of the host.
 //!
 //! Each scenario leaves `NAME.log` (what `strata run` and the guest's console wrote), `NAME.status` and, with a trace,
-//! `NAME.trace`. Those named after a kernel's suite load and unload the module under load and take a CPU away and back.
+//! `NAME.trace`. Those named after a kernel load and unload the module under load and take a CPU away and back.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use shared_ring::layout::{ABI_VERSION, SUPERBLOCK};
 
 use crate::host::{HostResult, HostRun};
-use crate::kernel_packages::{KernelChoice, Suite};
+use crate::kernel_packages::KernelChoice;
 use crate::provision::{self, Kernels, Lab, ProvisionError};
 use crate::scenarios::ScenarioError;
 
@@ -66,22 +66,22 @@ dmesg | grep 'strata: '
 workload --events 100 && echo 'workload done'
 ";
 
-/// `@SUITES@`, `@VERSION@` and `@OFFSET@` are filled in.
+/// `@KERNELS@`, `@VERSION@` and `@OFFSET@` are filled in.
 const HOST_SCRIPT: &str = r#"
 guest() {
-    name=$1 suite=$2
+    name=$1 kernel=$2
     shift 2
     echo "== $name, host up for $(cut -d ' ' -f 1 /proc/uptime) s"
-    timeout -s KILL 200 strata run --kernel "$LAB/vmlinux-$suite" --memory 512M --cpus 2 "$@" > "$LAB_OUT/$name.log" 2>&1
+    timeout -s KILL 200 strata run --kernel "$LAB/vmlinux-$kernel" --memory 512M --cpus 2 "$@" > "$LAB_OUT/$name.log" 2>&1
     echo $? > "$LAB_OUT/$name.status"
     tail -n 3 "$LAB_OUT/$name.log"
 }
 cmdline="console=ttyS0 quiet panic=-1 lab.script"
 export STRATA_RUNTIME_DIR=$(mktemp -d)
 
-for suite in @SUITES@; do
-    guest $suite $suite --initrd "$LAB/guest-$suite.cpio" --agent "$LAB/strata-$suite.ko" --trace "$LAB_OUT/$suite.trace" \
-        --cmdline "$cmdline=hardship" < /dev/null
+for kernel in @KERNELS@; do
+    guest $kernel $kernel --initrd "$LAB/guest-$kernel.cpio" --agent "$LAB/strata-$kernel.ko" \
+        --trace "$LAB_OUT/$kernel.trace" --cmdline "$cmdline=hardship" < /dev/null
 done
 
 guest unsigned bookworm --initrd "$LAB/guest-bookworm.cpio" --agent "$LAB/strata-bookworm.ko" \
@@ -127,8 +127,7 @@ pub enum AgentScenarioError {
 pub fn run(lab: &Lab, name: &str) -> Result<HostResult, AgentScenarioError> {
     let mut request = HostRun::new(name, &host_script());
     request = request.file("strata", &lab.binaries.strata);
-    for suite in Suite::ALL {
-        let choice = KernelChoice::cloud(suite);
+    for choice in KernelChoice::all() {
         let (kernels, agent) = if choice == KernelChoice::DEFAULT {
             (lab.kernels.clone(), lab.agent.clone())
         } else {
@@ -136,11 +135,11 @@ pub fn run(lab: &Lab, name: &str) -> Result<HostResult, AgentScenarioError> {
             let agent = provision::agent_for(&lab.paths, &kernels)?;
             (kernels, agent)
         };
-        let image = guest_image(lab, &kernels, &agent, suite)?;
+        let image = guest_image(lab, &kernels, &agent, choice)?;
         request = request
-            .file(&format!("vmlinux-{}", suite.name()), &kernels.vmlinux)
-            .file(&format!("guest-{}.cpio", suite.name()), &image)
-            .file(&format!("strata-{}.ko", suite.name()), &agent);
+            .file(&format!("vmlinux-{choice}"), &kernels.vmlinux)
+            .file(&format!("guest-{choice}.cpio"), &image)
+            .file(&format!("strata-{choice}.ko"), &agent);
     }
     request.timeout = Duration::from_secs(800);
     request.memory_mib = 6144;
@@ -148,8 +147,8 @@ pub fn run(lab: &Lab, name: &str) -> Result<HostResult, AgentScenarioError> {
     Ok(result.success(name).map_err(ScenarioError::from)?)
 }
 
-fn guest_image(lab: &Lab, kernels: &Kernels, agent: &Path, suite: Suite) -> Result<PathBuf, ScenarioError> {
-    let image = lab.paths.images().join(format!("agent-{}.cpio", suite.name()));
+fn guest_image(lab: &Lab, kernels: &Kernels, agent: &Path, kernel: KernelChoice) -> Result<PathBuf, ScenarioError> {
+    let image = lab.paths.images().join(format!("agent-{kernel}.cpio"));
     kernels
         .guest_image()?
         .script("hardship", HARDSHIP)
@@ -167,7 +166,7 @@ fn host_script() -> String {
     let bytes: String = newer.to_le_bytes().iter().map(|byte| format!("\\{byte:03o}")).collect();
     let offset = SUPERBLOCK.fields.iter().find(|(name, _)| *name == "abi_version").map_or(0, |(_, offset)| *offset);
     HOST_SCRIPT
-        .replace("@SUITES@", &Suite::ALL.map(Suite::name).join(" "))
+        .replace("@KERNELS@", &KernelChoice::all().map(|kernel| kernel.to_string()).collect::<Vec<_>>().join(" "))
         .replace("@VERSION@", &bytes)
         .replace("@OFFSET@", &offset.to_string())
 }
@@ -182,6 +181,6 @@ mod tests {
 
         let (minor, major) = (ABI_VERSION & 0xffff, (ABI_VERSION >> 16) + 1);
         assert!(script.contains(&format!("\\{minor:03o}\\000\\{major:03o}\\000' | dd")), "{script}");
-        assert!(script.contains("seek=8 ") && !script.contains("@OFFSET@") && !script.contains("@SUITES@"));
+        assert!(script.contains("seek=8 ") && !script.contains("@OFFSET@") && !script.contains("@KERNELS@"));
     }
 }

@@ -77,6 +77,12 @@ impl KernelChoice {
     /// The kernel of most tests, of the demonstration and of the emulated host.
     pub const DEFAULT: Self = Self { suite: Suite::Bookworm, flavour: Flavour::Cloud };
 
+    /// Every kernel of the lab.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let flavours = [Flavour::Cloud, Flavour::Generic];
+        Suite::ALL.into_iter().flat_map(move |suite| flavours.map(|flavour| Self { suite, flavour }))
+    }
+
     /// The suite's kernel for virtual machines.
     #[must_use]
     pub fn cloud(suite: Suite) -> Self {
