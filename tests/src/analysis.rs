@@ -41,6 +41,7 @@ strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --cpus 2 --memory 
     --sub-buffers 64 --cmdline 'console=ttyS0 quiet panic=-1 lab.script=analysis' \
     < /dev/null > "$LAB_OUT/guest.log" 2>&1 &
 strata=$!
+(sleep 240; kill -KILL $strata) &
 waited=0
 until grep -q 'known: compute' "$LAB_OUT/guest.log" || [ $waited -ge 120 ]; do
     sleep 1
