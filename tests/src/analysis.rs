@@ -42,6 +42,7 @@ strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --cpus 2 --memory 
     < /dev/null > "$LAB_OUT/guest.log" 2>&1 &
 strata=$!
 (sleep 240; kill -KILL $strata) &
+limit=$!
 waited=0
 until grep -q 'known: compute' "$LAB_OUT/guest.log" || [ $waited -ge 120 ]; do
     sleep 1
@@ -62,6 +63,7 @@ done > "$LAB_OUT/threads"
 known_load hog $second 3 40 > "$LAB_OUT/hog.log"
 wait $strata
 status=$?
+kill $limit
 cat "$LAB_OUT/hog.log"
 grep 'known:' "$LAB_OUT/guest.log"
 tail -n 5 "$LAB_OUT/guest.log"
