@@ -3,6 +3,7 @@
 mod count;
 mod json;
 mod line;
+mod named;
 mod pipeline;
 mod plan;
 mod text;
@@ -147,6 +148,7 @@ fn selected<'t>(trace: &'t Trace, kinds: &[LayerKind]) -> Result<Vec<&'t TraceLa
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reader::tests::event;
     use crate::session::tests::session;
     use crate::session::{Process, Session};
     use crate::writer::{LayerWriter, NewLayer};
@@ -224,6 +226,51 @@ mod tests {
     }
 
     #[test]
+    fn numbers_with_names_are_shown_with_them() {
+        let dir = TempDir::new().unwrap();
+        let mut session = session();
+        let events = [
+            event(1, "kvm:kvm_exit", &["exit_reason", "isa"]),
+            event(2, "kvm:kvm_userspace_exit", &["reason", "errno"]),
+            event(3, "irq:softirq_entry", &["vec", "other"]),
+            event(4, "raw_syscalls:sys_exit", &["id", "ret"]),
+        ];
+        let new = NewLayer { kind: LayerKind::HostKernel, vm: None, process: None, packet_size: 4096 };
+        let mut layer = LayerWriter::create(dir.path(), &session, new).unwrap();
+        layer.add_events(&events).unwrap();
+        for (time, (id, fields)) in (0..).zip([(1, [96_u32, 2]), (2, [6, 0]), (3, [1, 0]), (4, [1, 7]), (4, [9999, 7])])
+        {
+            layer.record(0, time, id, &fields.map(u32::to_le_bytes).concat()).unwrap();
+        }
+        layer.flush().unwrap();
+        session.layers.push(layer.layer());
+        Session::save(&session, dir.path()).unwrap();
+
+        let text = listing(&dir, &EventsOptions::default());
+        let json = listing(&dir, &EventsOptions { json: true, ..EventsOptions::default() });
+
+        let shown: Vec<_> = text.lines().map(|line| line.split(": ").nth(1).unwrap()).collect();
+        let expected = [
+            "exit_reason = 96 (interrupt), isa = 2",
+            "reason = 6 (mmio), errno = 0",
+            "vec = 1 (timer), other = 0",
+            "id = 1 (write), ret = 7",
+            "id = 9999, ret = 7",
+        ];
+        assert_eq!(shown, expected);
+        let fields =
+            json.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["fields"].clone());
+        let expected = serde_json::json!([
+            {"exit_reason": 96, "exit": "interrupt", "isa": 2},
+            {"reason": 6, "exit": "mmio", "errno": 0},
+            {"vec": 1, "softirq": "timer", "other": 0},
+            {"id": 1, "call": "write", "ret": 7},
+            {"id": 9999, "ret": 7},
+        ]);
+        assert_eq!(fields.collect::<Vec<_>>(), *expected.as_array().unwrap());
+    }
+
+    #[test]
     fn layer_and_time_narrow_the_listing() {
         let dir = recording();
         let lines = |options| listing(&dir, &options).lines().count();
@@ -244,7 +291,7 @@ mod tests {
         for kind in [LayerKind::GuestKernel, LayerKind::Vmm] {
             let new = NewLayer { kind, vm: Some("vm0".into()), process: None, packet_size: 4096 };
             let mut layer = LayerWriter::create(dir.path(), &session, new).unwrap();
-            layer.add_events(&[crate::reader::tests::event(1, "test:tick", &["number"])]).unwrap();
+            layer.add_events(&[event(1, "test:tick", &["number"])]).unwrap();
             for number in 0..3000_u32 {
                 layer.record(0, u64::from(number / 3), 1, &number.to_le_bytes()).unwrap();
                 layer.record(1, u64::from(number / 2), 1, &number.to_le_bytes()).unwrap();

@@ -1,5 +1,7 @@
 //! Names of the reasons why a vCPU left the guest, as the processor and as KVM number them.
 
+use std::borrow::Cow;
+
 /// Who numbered an exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -52,7 +54,7 @@ impl ExitReason {
 
     /// The reason's name without its prefix, in lower case; its number in hexadecimal where it has none.
     #[must_use]
-    pub fn name(&self) -> String {
+    pub fn name(&self) -> Cow<'static, str> {
         let (table, number) = match self.numbering {
             ExitNumbering::Vmx => (VMX, self.number & VMX_BASIC),
             ExitNumbering::Svm => (SVM, self.number),
@@ -60,9 +62,9 @@ impl ExitReason {
             ExitNumbering::Unknown => (&[][..], self.number),
         };
         let known = table.iter().find(|&&(known, _)| known == number);
-        let name = known.map_or_else(|| svm_range(self), |&(_, name)| name.into());
+        let name = known.map_or_else(|| svm_range(self).into(), |&(_, name)| Cow::Borrowed(name));
         let failed = self.numbering == ExitNumbering::Vmx && self.number & VMX_FAILED_ENTRY != 0;
-        if failed { format!("{name} (failed entry)") } else { name }
+        if failed { format!("{name} (failed entry)").into() } else { name }
     }
 }
 
@@ -238,7 +240,7 @@ const KVM: &[(u32, &str)] = &[
 mod tests {
     use super::*;
 
-    fn name(numbering: ExitNumbering, number: u32) -> String {
+    fn name(numbering: ExitNumbering, number: u32) -> Cow<'static, str> {
         ExitReason { numbering, number }.name()
     }
 

@@ -23,6 +23,7 @@ pub mod reader;
 pub mod report;
 pub mod schema;
 pub mod session;
+pub mod softirq_names;
 pub mod state;
 pub mod syscall_names;
 #[cfg(test)]

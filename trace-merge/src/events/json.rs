@@ -49,8 +49,10 @@ impl Form for Objects {
         lines.push(b'Z');
     }
 
-    fn call(lines: &mut Lines, name: &str) {
-        lines.extend(b",\"call\":\"");
+    fn meaning(lines: &mut Lines, kind: &str, name: &str) {
+        lines.extend(b",\"");
+        lines.extend(kind.as_bytes());
+        lines.extend(b"\":\"");
         lines.extend(name.as_bytes());
         lines.push(b'"');
     }

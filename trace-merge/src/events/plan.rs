@@ -2,11 +2,11 @@
 //! before the first one is written.
 
 use super::line::{Lines, Literal};
+use super::named::Named;
 use super::time::Times;
 use crate::merge::{Merge, MergedRecord};
 use crate::reader::{Stream, TraceLayer};
-use crate::schema::{Elements, IntegerField, Schema, Value};
-use crate::syscall_names;
+use crate::schema::{Elements, Schema, Value};
 use shared_ring::event::FieldDescription;
 
 /// A form of listing: how a line is put together.
@@ -29,8 +29,8 @@ pub(super) trait Form: Sync {
     /// Writes the time of a record, with which a line begins.
     fn time(&self, lines: &mut Lines, times: &mut Times<'_>, time: u64);
 
-    /// Writes what system call an id stands for, after the id.
-    fn call(lines: &mut Lines, name: &str);
+    /// Writes what a number stands for, a `kind` of thing with this name, after the number.
+    fn meaning(lines: &mut Lines, kind: &str, name: &str);
 
     /// Writes the field with a system call's arguments, which have these names, and what stands `before` it.
     fn arguments(lines: &mut Lines, before: &Literal, field: &FieldDescription, values: Elements<'_>, names: &[&str]);
@@ -60,8 +60,8 @@ struct EventPlan {
     /// What stands before each field's value.
     before: Vec<Literal>,
     end: Literal,
-    /// Where the number of a system call lies, if the event is about one.
-    call: Option<IntegerField>,
+    /// The field whose numbers have names, if there is one.
+    named: Option<Named>,
 }
 
 impl<F: Form> Plan<F> {
@@ -89,8 +89,8 @@ impl<F: Form> Plan<F> {
         let event = &self.events[source.layer][schema.position()];
         self.form.time(lines, times, merged.record.time);
         lines.literal(&source.prefix);
-        if let Some(call) = event.call.and_then(|call| call.read(merged.record.payload)) {
-            return self.write_call(lines, event, merged, i64::try_from(call).unwrap_or(-1));
+        if let Some(named) = &event.named {
+            return Self::write_named(lines, event, named, merged);
         }
         for (before, (field, value)) in event.before.iter().zip(schema.fields(merged.record.payload)) {
             lines.literal(before);
@@ -99,17 +99,22 @@ impl<F: Form> Plan<F> {
         lines.literal(&event.end);
     }
 
-    /// Writes the fields of a record about system call `number`, with its name and those of its arguments.
-    fn write_call(&self, lines: &mut Lines, event: &EventPlan, merged: &MergedRecord<'_>, number: i64) {
-        for (before, (field, value)) in event.before.iter().zip(merged.record.schema.fields(merged.record.payload)) {
-            if let (Value::Array(values), Some(names)) = (value, syscall_names::arguments(number)) {
+    /// Writes the fields of a record with the meaning of one of them, and the names of a system call's arguments.
+    fn write_named(lines: &mut Lines, event: &EventPlan, named: &Named, merged: &MergedRecord<'_>) {
+        let payload = merged.record.payload;
+        let number = named.number(payload);
+        let arguments = number.and_then(|number| named.arguments(number));
+        for (before, (field, value)) in event.before.iter().zip(merged.record.schema.fields(payload)) {
+            if let (Value::Array(values), Some(names)) = (value, arguments) {
                 F::arguments(lines, before, field, values, names);
                 continue;
             }
             lines.literal(before);
             F::value(lines, field, value);
-            if let ("id", Some(name)) = (field.name.as_str(), syscall_names::name(number)) {
-                F::call(lines, name);
+            if field.name == named.field
+                && let Some((kind, name)) = number.and_then(|number| named.name(number, payload))
+            {
+                F::meaning(lines, kind, &name);
             }
         }
         lines.literal(&event.end);
@@ -120,10 +125,13 @@ impl EventPlan {
     fn new<F: Form>(schema: &Schema) -> Self {
         let fields = &schema.description().fields;
         let Some((first, others)) = fields.split_first() else {
-            return Self { before: Vec::new(), end: Literal::from(&F::empty_event(schema)[..]), call: None };
+            return Self { before: Vec::new(), end: Literal::from(&F::empty_event(schema)[..]), named: None };
         };
         let literals = std::iter::once(F::event(schema, first)).chain(others.iter().map(F::field));
-        let call = if schema.name().starts_with("raw_syscalls:sys_") { schema.integer("id") } else { None };
-        Self { before: literals.map(|text| Literal::from(&text[..])).collect(), end: Literal::from(F::END), call }
+        Self {
+            before: literals.map(|text| Literal::from(&text[..])).collect(),
+            end: Literal::from(F::END),
+            named: Named::of(schema),
+        }
     }
 }

@@ -66,7 +66,7 @@ impl Form for Columns {
         lines.nanoseconds(fraction);
     }
 
-    fn call(lines: &mut Lines, name: &str) {
+    fn meaning(lines: &mut Lines, _: &str, name: &str) {
         lines.extend(b" (");
         lines.extend(name.as_bytes());
         lines.push(b')');

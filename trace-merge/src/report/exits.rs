@@ -167,7 +167,7 @@ fn of_vm(vm: &VmModel, window: Window, clock: &Clock) -> VmExits {
         }
     }
     let reason = |(reason, sums): (ExitReason, Sums)| ReasonExits {
-        reason: reason.name(),
+        reason: reason.name().into_owned(),
         count: sums.count,
         time: Distribution::of(sums.times, clock),
         kvm_ns: clock.ticks_to_ns(sums.kvm),

@@ -15,14 +15,12 @@ use crate::event_index::EventIndex;
 use crate::merge::{Merge, MergedRecord};
 use crate::reader::Trace;
 use crate::session::LayerKind;
+use crate::softirq_names;
 use delivery::{Deliveries, Delivery};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
-/// Names of the soft interrupts, by vector.
-const SOFTIRQS: [&str; 10] =
-    ["hi", "timer", "net_tx", "net_rx", "block", "irq_poll", "tasklet", "sched", "hrtimer", "rcu"];
 /// Interrupts nest no deeper than this on a CPU: soft, hard, and exceptions among them.
 const NESTED: usize = 16;
 
@@ -308,10 +306,7 @@ impl Handled {
 fn name(kind: InterruptKind, number: i64, merged: &MergedRecord<'_>) -> String {
     match kind {
         InterruptKind::Irq => merged.record.text("name").map_or_else(|| "?".into(), |name| name.into_owned()),
-        InterruptKind::Softirq => {
-            let known = usize::try_from(number).ok().and_then(|number| SOFTIRQS.get(number));
-            known.map_or_else(|| "?".into(), |&name| name.into())
-        }
+        InterruptKind::Softirq => softirq_names::name(number).unwrap_or("?").into(),
         InterruptKind::Vector => vector_name(merged.record.schema.name()).map_or("?", |(name, _)| name).into(),
     }
 }

@@ -11,7 +11,7 @@ use crate::syscall_names;
 
 /// Why a vCPU left the guest.
 pub(super) fn reason(reason: Option<ExitReason>) -> String {
-    reason.map_or_else(|| "before the first entry".into(), |reason| reason.name())
+    reason.map_or_else(|| "before the first entry".into(), |reason| reason.name().into_owned())
 }
 
 /// What the host ran in place of a vCPU.

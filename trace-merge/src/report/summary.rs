@@ -129,7 +129,7 @@ fn exits(trace: &Trace, vm: &Vm) -> Option<ExitReport> {
         let clock = trace.clock();
         let by_reason = exits_by_reason(Switches::new(trace, vm, source));
         let reason = |(reason, times): (&ExitReason, &crate::vcpu::ExitTimes)| ReasonReport {
-            reason: reason.name(),
+            reason: reason.name().into_owned(),
             number: reason.number,
             numbering: reason.numbering,
             count: times.count,

@@ -1,0 +1,64 @@
+//! Fields whose numbers stand for something that has a name, which a listing shows beside the number.
+
+use crate::exit_reason::{ExitNumbering, ExitReason};
+use crate::schema::{IntegerField, Schema};
+use crate::{softirq_names, syscall_names};
+use std::borrow::Cow;
+
+/// Such a field of an event type.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Named {
+    /// The field's name.
+    pub(super) field: &'static str,
+    number: IntegerField,
+    kind: Kind,
+}
+
+/// What the numbers stand for.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Call,
+    Softirq,
+    /// Why a vCPU left the guest, as KVM tells its user.
+    KvmExit,
+    /// The same, as the processor says it; and the field that says which processor's numbers they are.
+    ProcessorExit(IntegerField),
+}
+
+impl Named {
+    /// The field of the events of `schema`; `None` when they have none.
+    pub(super) fn of(schema: &Schema) -> Option<Self> {
+        let (field, kind) = match schema.name() {
+            "irq:softirq_entry" | "irq:softirq_exit" | "irq:softirq_raise" => ("vec", Kind::Softirq),
+            "kvm:kvm_exit" => ("exit_reason", Kind::ProcessorExit(schema.integer("isa")?)),
+            "kvm:kvm_userspace_exit" | "vmm:vcpu_exit" => ("reason", Kind::KvmExit),
+            "raw_syscalls:sys_enter" | "raw_syscalls:sys_exit" => ("id", Kind::Call),
+            _ => return None,
+        };
+        Some(Self { field, number: schema.integer(field)?, kind })
+    }
+
+    /// The number in a record's `payload`; `None` when the payload ends before it.
+    pub(super) fn number(&self, payload: &[u8]) -> Option<i64> {
+        i64::try_from(self.number.read(payload)?).ok()
+    }
+
+    /// What `number` of that record stands for, and the name of that; `None` for numbers without a name.
+    pub(super) fn name(&self, number: i64, payload: &[u8]) -> Option<(&'static str, Cow<'static, str>)> {
+        let exit = |numbering| {
+            let number = u32::try_from(number).ok()?;
+            Some(("exit", ExitReason { numbering, number }.name()))
+        };
+        match self.kind {
+            Kind::Call => Some(("call", syscall_names::name(number)?.into())),
+            Kind::Softirq => Some(("softirq", softirq_names::name(number)?.into())),
+            Kind::KvmExit => exit(ExitNumbering::Kvm),
+            Kind::ProcessorExit(isa) => exit(ExitReason::numbering_of_isa(isa.read(payload)?)),
+        }
+    }
+
+    /// The names of a system call's arguments, when `number` is one's.
+    pub(super) fn arguments(&self, number: i64) -> Option<&'static [&'static str]> {
+        matches!(self.kind, Kind::Call).then(|| syscall_names::arguments(number)).flatten()
+    }
+}
