@@ -21,7 +21,7 @@ pub const MODULES: [&str; 3] = ["kvm-amd", "virtio_pci", "virtio_blk"];
 
 /// Room for a run's results; the file is sparse.
 const RESULT_DISK_BYTES: u64 = 4 << 30;
-/// Room that a run may take on the disk, most of it for its results.
+/// Room that a run may take on the disk besides its files, most of it for its results.
 const RUN_BYTES: u64 = 512 << 20;
 /// What makes the host end rather than go on without one of its CPUs.
 const PANICS: &str = "panic=-1 oops=panic softlockup_panic=1 watchdog_thresh=30 \
@@ -174,7 +174,8 @@ fn run_once(host: &NestedHost, runs: &Path, run: &HostRun) -> Result<HostResult,
     let initramfs = folder.join("host.cpio");
     let disk = folder.join("result.img");
 
-    disk_space::require(&folder, RUN_BYTES)?;
+    let files = run.files.iter().filter_map(|(_, path)| fs::metadata(path).ok()).map(|file| file.len());
+    disk_space::require(&folder, RUN_BYTES + files.sum::<u64>())?;
     host_initramfs(host, run).write_file(&initramfs)?;
     fs::File::create(&disk).and_then(|file| file.set_len(RESULT_DISK_BYTES)).map_err(file_error(&disk))?;
     let qemu_log_path = folder.join("qemu.log");
