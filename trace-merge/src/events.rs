@@ -238,8 +238,15 @@ mod tests {
         let new = NewLayer { kind: LayerKind::HostKernel, vm: None, process: None, packet_size: 4096 };
         let mut layer = LayerWriter::create(dir.path(), &session, new).unwrap();
         layer.add_events(&events).unwrap();
-        for (time, (id, fields)) in (0..).zip([(1, [96_u32, 2]), (2, [6, 0]), (3, [1, 0]), (4, [1, 7]), (4, [9999, 7])])
-        {
+        for (time, (id, fields)) in (0..).zip([
+            (1, [96_u32, 2]),
+            (2, [6, 0]),
+            (3, [1, 0]),
+            (4, [1, 7]),
+            (4, [9999, 7]),
+            (1, [9999, 2]),
+            (1, [1, 0]),
+        ]) {
             layer.record(0, time, id, &fields.map(u32::to_le_bytes).concat()).unwrap();
         }
         layer.flush().unwrap();
@@ -256,6 +263,8 @@ mod tests {
             "vec = 1 (timer), other = 0",
             "id = 1 (write), ret = 7",
             "id = 9999, ret = 7",
+            "exit_reason = 9999, isa = 2",
+            "exit_reason = 1, isa = 0",
         ];
         assert_eq!(shown, expected);
         let fields =
@@ -266,6 +275,8 @@ mod tests {
             {"vec": 1, "softirq": "timer", "other": 0},
             {"id": 1, "call": "write", "ret": 7},
             {"id": 9999, "ret": 7},
+            {"exit_reason": 9999, "isa": 2},
+            {"exit_reason": 1, "isa": 0},
         ]);
         assert_eq!(fields.collect::<Vec<_>>(), *expected.as_array().unwrap());
     }

@@ -55,29 +55,45 @@ impl ExitReason {
     /// The reason's name without its prefix, in lower case; its number in hexadecimal where it has none.
     #[must_use]
     pub fn name(&self) -> Cow<'static, str> {
+        self.with_failure(self.basic_name().unwrap_or_else(|| format!("{:#x}", self.number).into()))
+    }
+
+    /// The same; `None` where it has no name.
+    #[must_use]
+    pub fn known_name(&self) -> Option<Cow<'static, str>> {
+        self.basic_name().map(|name| self.with_failure(name))
+    }
+
+    fn basic_name(&self) -> Option<Cow<'static, str>> {
         let (table, number) = match self.numbering {
             ExitNumbering::Vmx => (VMX, self.number & VMX_BASIC),
             ExitNumbering::Svm => (SVM, self.number),
             ExitNumbering::Kvm => (KVM, self.number),
-            ExitNumbering::Unknown => (&[][..], self.number),
+            ExitNumbering::Unknown => return None,
         };
         let known = table.iter().find(|&&(known, _)| known == number);
-        let name = known.map_or_else(|| svm_range(self).into(), |&(_, name)| Cow::Borrowed(name));
+        known.map(|&(_, name)| name.into()).or_else(|| svm_range(self).map(Cow::Owned))
+    }
+
+    fn with_failure(&self, name: Cow<'static, str>) -> Cow<'static, str> {
         let failed = self.numbering == ExitNumbering::Vmx && self.number & VMX_FAILED_ENTRY != 0;
         if failed { format!("{name} (failed entry)").into() } else { name }
     }
 }
 
 /// SVM numbers whole ranges by register and vector.
-fn svm_range(reason: &ExitReason) -> String {
+fn svm_range(reason: &ExitReason) -> Option<String> {
     let number = reason.number;
-    match (reason.numbering, number) {
-        (ExitNumbering::Svm, 0..=0x0f) => format!("read_cr{number}"),
-        (ExitNumbering::Svm, 0x10..=0x1f) => format!("write_cr{}", number - 0x10),
-        (ExitNumbering::Svm, 0x20..=0x2f) => format!("read_dr{}", number - 0x20),
-        (ExitNumbering::Svm, 0x30..=0x3f) => format!("write_dr{}", number - 0x30),
-        (ExitNumbering::Svm, 0x40..=0x5f) => format!("exception_{}", number - 0x40),
-        _ => format!("{number:#x}"),
+    if reason.numbering != ExitNumbering::Svm {
+        return None;
+    }
+    match number {
+        0..=0x0f => Some(format!("read_cr{number}")),
+        0x10..=0x1f => Some(format!("write_cr{}", number - 0x10)),
+        0x20..=0x2f => Some(format!("read_dr{}", number - 0x20)),
+        0x30..=0x3f => Some(format!("write_dr{}", number - 0x30)),
+        0x40..=0x5f => Some(format!("exception_{}", number - 0x40)),
+        _ => None,
     }
 }
 

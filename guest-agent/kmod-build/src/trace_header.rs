@@ -96,8 +96,8 @@ pub fn without(text: &str, unexported: &[&str], exists: impl Fn(&str) -> bool) -
     }
     let mut rest = result.as_str();
     let mut edited = String::with_capacity(rest.len());
-    let macros: BTreeSet<&str> =
-        rest.split("#define").skip(1).map(|after| words(after).next().unwrap_or_default()).collect();
+    // also of `# define`; what is none does no harm
+    let macros: BTreeSet<&str> = rest.split("define").skip(1).filter_map(|after| words(after).next()).collect();
     while let Some(at) = rest.find("TP_STRUCT__entry") {
         // up to the next event's structure: this event's assignments come before it
         let next = rest[at + 1..].find("TP_STRUCT__entry").map_or(rest.len(), |next| at + 1 + next);

@@ -8,8 +8,8 @@ use std::borrow::Cow;
 /// Such a field of an event type.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Named {
-    /// The field's name.
-    pub(super) field: &'static str,
+    /// The field's position among the event's fields.
+    pub(super) position: usize,
     number: IntegerField,
     kind: Kind,
 }
@@ -35,7 +35,8 @@ impl Named {
             "raw_syscalls:sys_enter" | "raw_syscalls:sys_exit" => ("id", Kind::Call),
             _ => return None,
         };
-        Some(Self { field, number: schema.integer(field)?, kind })
+        let position = schema.description().fields.iter().position(|known| known.name == field)?;
+        Some(Self { position, number: schema.integer(field)?, kind })
     }
 
     /// The number in a record's `payload`; `None` when the payload ends before it.
@@ -47,7 +48,7 @@ impl Named {
     pub(super) fn name(&self, number: i64, payload: &[u8]) -> Option<(&'static str, Cow<'static, str>)> {
         let exit = |numbering| {
             let number = u32::try_from(number).ok()?;
-            Some(("exit", ExitReason { numbering, number }.name()))
+            Some(("exit", ExitReason { numbering, number }.known_name()?))
         };
         match self.kind {
             Kind::Call => Some(("call", syscall_names::name(number)?.into())),

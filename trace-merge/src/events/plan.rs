@@ -104,14 +104,15 @@ impl<F: Form> Plan<F> {
         let payload = merged.record.payload;
         let number = named.number(payload);
         let arguments = number.and_then(|number| named.arguments(number));
-        for (before, (field, value)) in event.before.iter().zip(merged.record.schema.fields(payload)) {
+        let fields = event.before.iter().zip(merged.record.schema.fields(payload));
+        for (position, (before, (field, value))) in fields.enumerate() {
             if let (Value::Array(values), Some(names)) = (value, arguments) {
                 F::arguments(lines, before, field, values, names);
                 continue;
             }
             lines.literal(before);
             F::value(lines, field, value);
-            if field.name == named.field
+            if position == named.position
                 && let Some((kind, name)) = number.and_then(|number| named.name(number, payload))
             {
                 F::meaning(lines, kind, &name);
