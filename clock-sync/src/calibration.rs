@@ -3,13 +3,21 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// One reading of the trace clock and of UTC that belong together.
+///
+/// ```
+/// use clock_sync::calibration::{Reading, frequency};
+///
+/// let first = Reading { ticks: 1_000, utc_ns: 5_000_000_000, uncertainty_ns: 0 };
+/// let last = Reading { ticks: 2_300_001_000, utc_ns: 6_000_000_000, uncertainty_ns: 0 };
+/// assert_eq!(frequency(&first, &last), Some(2_300_000_000));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// Trace clock, ticks.
     pub ticks: u64,
     /// UTC, ns since 1970.
     pub utc_ns: u64,
-    /// The two belong together up to this, ns.
+    /// The trace clock showed `ticks` within this of `utc_ns`, ns.
     pub uncertainty_ns: u64,
 }
 
@@ -54,8 +62,8 @@ pub fn frequency(first: &Reading, last: &Reading) -> Option<u64> {
     u64::try_from(u128::from(ticks) * 1_000_000_000 / u128::from(ns)).ok()
 }
 
-/// Measures the rate of `clock` against UTC, which takes `duration`, Hz; `None` when the clock stood still or UTC went
-/// back.
+/// Measures the rate of `clock` against UTC, which takes `duration`, Hz. `None` when the clock stood still, UTC went back,
+/// or `duration` is less than a millisecond.
 #[must_use]
 pub fn measure_frequency(clock: impl Fn() -> u64, duration: Duration) -> Option<u64> {
     // The rate is not known yet: nominal nanoseconds do for the bracket's width, which is not used.

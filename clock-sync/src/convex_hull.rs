@@ -13,16 +13,16 @@
 
 use std::fmt;
 
-/// A moment on both clocks, ticks: `other` of the clock that is to be related, `reference` of the one it is related to.
+/// A time of each clock, ticks. For an example see [`ClockRelation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Point {
-    /// The other clock.
+    /// Time of the clock that is to be related.
     pub other: u64,
-    /// The reference clock.
+    /// Time of the clock that it is related to.
     pub reference: u64,
 }
 
-/// Events of the two clocks whose order is known.
+/// Two events, one of each clock, whose order is known. For an example see [`ClockRelation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pair {
     /// The other clock's event happened no later than the reference's.
@@ -32,7 +32,15 @@ pub enum Pair {
 }
 
 /// Why pairs give no relation.
+///
+/// ```
+/// use clock_sync::convex_hull::{ClockRelation, HullError};
+///
+/// let error = ClockRelation::new(&[]).unwrap_err();
+/// assert_eq!(error, HullError::TooFew { other_first: 0, reference_first: 0 });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum HullError {
     /// Too few pairs in one direction: there have to be some each way, early and late.
     TooFew {
@@ -104,7 +112,26 @@ impl Line {
     }
 }
 
-/// A relation of two clocks, and what is possible beside it. See the module's documentation.
+/// A relation of two clocks, and how far other relations that the pairs allow can differ from it. See the module's
+/// documentation.
+///
+/// ```
+/// use clock_sync::convex_hull::{ClockRelation, Pair, Point};
+///
+/// // Messages both ways, each 10 ticks under way, between clocks that are 1000 ticks apart.
+/// let pairs = [
+///     Pair::ReferenceFirst(Point { other: 110, reference: 1_100 }),
+///     Pair::OtherFirst(Point { other: 120, reference: 1_130 }),
+///     Pair::ReferenceFirst(Point { other: 9_110, reference: 10_100 }),
+///     Pair::OtherFirst(Point { other: 9_120, reference: 10_130 }),
+/// ];
+/// let relation = ClockRelation::new(&pairs)?;
+/// assert_eq!(relation.pairs(), 4);
+/// assert!(relation.reference_at(5_000).abs_diff(6_000) <= relation.bound_at(5_000));
+/// // Half-way between the messages no line is farther off than one of them was under way, and a tick of rounding.
+/// assert!(relation.bound_at(5_000) <= 11);
+/// # Ok::<(), clock_sync::convex_hull::HullError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ClockRelation {
     /// Lower hull of the points that the line passes below, left to right.
@@ -116,14 +143,15 @@ pub struct ClockRelation {
     pairs: usize,
 }
 
-/// Rates of a relation, reference ticks per tick of the other clock.
+/// Rates of a relation, reference ticks per tick of the other clock. For an example see [`ClockRelation`].
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Rates {
-    /// The least possible.
+    /// Lowest rate that the pairs allow.
     pub least: f64,
-    /// The one chosen.
+    /// Rate of the chosen relation: half-way between the other two.
     pub chosen: f64,
-    /// The most possible.
+    /// Highest rate that the pairs allow.
     pub most: f64,
 }
 
@@ -167,7 +195,7 @@ impl ClockRelation {
         })
     }
 
-    /// Number of pairs that it was made from.
+    /// Number of pairs that the relation was made from.
     #[must_use]
     pub const fn pairs(&self) -> usize {
         self.pairs
@@ -223,7 +251,7 @@ impl ClockRelation {
         self.bound_at(first).max(self.bound_at(last))
     }
 
-    /// Rates.
+    /// The rate of this relation, and the lowest and highest that the pairs allow.
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "to be shown")]
     pub fn rates(&self) -> Rates {

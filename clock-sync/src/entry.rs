@@ -29,6 +29,40 @@ const SLOT_STRIDE: usize = 64;
 ///
 /// [`Reader`] and [`Writer`] are written over this trait, so that a model checker can run the very code that guests and
 /// VMMs run, on memory of its own. Offsets are multiples of 8 below [`ENTRY_SIZE`].
+///
+/// ```
+/// use clock_sync::entry::{ENTRY_SIZE, EntryMemory, Reader, Writer};
+/// use clock_sync::relation::Relation;
+/// use std::sync::atomic::{AtomicU64, Ordering, fence};
+///
+/// #[derive(Default)]
+/// struct Words([AtomicU64; ENTRY_SIZE / 8]);
+///
+/// impl EntryMemory for &Words {
+///     fn load(&self, offset: usize) -> u64 {
+///         self.0[offset / 8].load(Ordering::Relaxed)
+///     }
+///     fn load_acquire(&self, offset: usize) -> u64 {
+///         self.0[offset / 8].load(Ordering::Acquire)
+///     }
+///     fn store(&self, offset: usize, value: u64) {
+///         self.0[offset / 8].store(value, Ordering::Relaxed);
+///     }
+///     fn store_release(&self, offset: usize, value: u64) {
+///         self.0[offset / 8].store(value, Ordering::Release);
+///     }
+///     fn acquire_fence(&self) {
+///         fence(Ordering::Acquire);
+///     }
+///     fn release_fence(&self) {
+///         fence(Ordering::Release);
+///     }
+/// }
+///
+/// let words = Words::default();
+/// assert_eq!(Writer::over(&words).publish(&Relation::IDENTITY), 1);
+/// assert_eq!(Reader::over(&words).now(|| 5), 5);
+/// ```
 pub trait EntryMemory {
     /// Reads the word at `offset` with no ordering.
     fn load(&self, offset: usize) -> u64;
@@ -44,7 +78,8 @@ pub trait EntryMemory {
     fn release_fence(&self);
 }
 
-/// An entry in memory that is shared with another operating system.
+/// An entry in memory that is shared with another operating system: what [`Reader::new`] and [`Writer::new`] work on.
+/// For an example see [`Reader`].
 #[derive(Clone, Copy, Debug)]
 pub struct MappedEntry {
     base: *mut u8,
@@ -102,6 +137,21 @@ const fn slot(number: u64, word: usize) -> usize {
 }
 
 /// The guest's side.
+///
+/// ```
+/// use clock_sync::entry::{ENTRY_SIZE, Reader, Writer};
+/// use clock_sync::relation::Relation;
+///
+/// let mut memory = [0_u64; ENTRY_SIZE / 8];
+/// let base = memory.as_mut_ptr().cast::<u8>();
+/// // SAFETY: the memory is aligned, outlives both, and is used by them only.
+/// let (reader, mut writer) = unsafe { (Reader::new(base), Writer::new(base)) };
+/// assert!(!reader.is_valid());
+///
+/// // The guest's counter is 100 ticks behind the trace clock.
+/// writer.publish(&Relation::from_tsc_offset(-100, 1_000));
+/// assert_eq!(reader.now(|| 950), 1_050);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<M = MappedEntry> {
     memory: M,
@@ -168,7 +218,7 @@ impl<M: EntryMemory> Reader<M> {
     }
 }
 
-/// The VMM's side; one writer per entry.
+/// The VMM's side; one writer per entry. For an example see [`Reader`].
 #[derive(Debug)]
 pub struct Writer<M = MappedEntry> {
     memory: M,

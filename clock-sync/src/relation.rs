@@ -10,6 +10,16 @@ pub const COUNTER_WIDTHS: [u32; 6] = [24, 31, 32, 48, 56, 64];
 /// half a wrap before and after `hw_base` and has to be renewed at least twice per wrap. A counter that reads slightly
 /// before `hw_base` (another CPU's view, a source that steps back) gives a time slightly before `trace_base` rather
 /// than one a whole wrap ahead: that is the underflow detection.
+///
+/// These are the words of a clock entry's slot, so no value is refused: whatever a damaged entry holds gives some time.
+///
+/// ```
+/// use clock_sync::relation::Relation;
+///
+/// // A 24-bit counter, 16 ticks before its wrap at trace time 1000.
+/// let relation = Relation { hw_base: 0xff_fff0, trace_base: 1_000, hw_bits: 24, ..Relation::IDENTITY };
+/// assert_eq!(relation.trace_time(0x00_0010), 1_032);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Relation {
     /// Counter value at which the trace clock read `trace_base`.
@@ -41,7 +51,7 @@ impl Relation {
     pub const fn trace_time(&self, counter: u64) -> u64 {
         // Shifting the difference to the top of the word makes the counter's own sign bit the word's.
         let unused = 64_u32.wrapping_sub(self.hw_bits);
-        let distance = (counter.wrapping_sub(self.hw_base) << (unused & 63)).cast_signed() >> (unused & 63);
+        let distance = ((counter.wrapping_sub(self.hw_base) << (unused & 63)) as i64) >> (unused & 63);
         if self.mult == 1 && self.shift == 0 {
             return self.trace_base.wrapping_add_signed(distance);
         }

@@ -18,47 +18,118 @@
 //!   *seen*. The vCPU must be out of the guest from that time on until the update is visible. A line that would have to
 //!   begin earlier begins at what was seen, and is slowed down until the true clock has caught up.
 
-use crate::relation::Relation;
+use crate::relation::{COUNTER_WIDTHS, Relation};
 
 /// Parts in a billion.
 const BILLION: i128 = 1_000_000_000;
 
-/// How fast a counter makes the trace clock run: trace ticks per counter tick, times 2^`shift`.
+/// How fast a counter makes the trace clock run: `mult / 2^shift` trace ticks per counter tick.
+///
+/// ```
+/// use clock_sync::updater::Rate;
+///
+/// // A counter of 2 GHz against a trace clock that counts nanoseconds.
+/// let rate = Rate::from_frequencies(2_000_000_000, 1_000_000_000)?;
+/// assert_eq!(rate.ticks_of(10), 5);
+/// assert_eq!(rate, Rate::new(1 << 31, 32)?);
+/// # Ok::<(), clock_sync::updater::RateError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Ticks per tick, times 2^`shift`.
-    pub mult: u64,
+    /// Not 0.
+    mult: u64,
     /// Below 64.
-    pub shift: u32,
+    shift: u32,
 }
+
+/// Why there is no such rate.
+///
+/// ```
+/// use clock_sync::updater::{Rate, RateError};
+///
+/// assert_eq!(Rate::new(0, 32), Err(RateError::Zero));
+/// assert_eq!(Rate::new(1, 64), Err(RateError::Shift(64)));
+/// assert_eq!(Rate::from_frequencies(1, 1 << 40), Err(RateError::Range));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RateError {
+    /// The multiplier, or a frequency, is 0.
+    Zero,
+    /// This shift is not below 64.
+    Shift(u32),
+    /// One trace tick is 2^32 counter ticks or more, or one counter tick is 2^32 trace ticks or more.
+    Range,
+}
+
+impl core::fmt::Display for RateError {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Zero => {
+                formatter.write_str("a clock of rate 0 stands still: multiplier and frequencies must not be 0")
+            }
+            Self::Shift(shift) => write!(formatter, "a shift of {shift} is too large: it must be below 64"),
+            Self::Range => formatter.write_str("the two frequencies are a factor of 2^32 or more apart"),
+        }
+    }
+}
+
+impl core::error::Error for RateError {}
 
 impl Rate {
     /// The counter and the trace clock have the same rate.
     pub const UNITY: Self = Self { mult: 1, shift: 0 };
 
-    /// The rate of a counter of `counter_hz` against a trace clock of `trace_hz`, as precise as 64 bits allow; `None`
-    /// when a frequency is 0 or the ratio exceeds 2^32.
-    #[must_use]
-    pub fn from_frequencies(counter_hz: u64, trace_hz: u64) -> Option<Self> {
-        if counter_hz == 0 || trace_hz == 0 || trace_hz / counter_hz >= 1 << 32 {
-            return None;
+    /// `mult / 2^shift` trace ticks per counter tick.
+    ///
+    /// # Errors
+    /// When `mult` is 0 or `shift` is not below 64.
+    pub const fn new(mult: u64, shift: u32) -> Result<Self, RateError> {
+        match (mult, shift) {
+            (0, _) => Err(RateError::Zero),
+            (_, 64..) => Err(RateError::Shift(shift)),
+            (mult, shift) => Ok(Self { mult, shift }),
+        }
+    }
+
+    /// The rate of a counter of `counter_hz` against a trace clock of `trace_hz`, rounded to 2^-32.
+    ///
+    /// # Errors
+    /// When a frequency is 0, or the frequencies are a factor of 2^32 or more apart.
+    pub fn from_frequencies(counter_hz: u64, trace_hz: u64) -> Result<Self, RateError> {
+        if counter_hz == 0 || trace_hz == 0 {
+            return Err(RateError::Zero);
         }
         if counter_hz == trace_hz {
-            return Some(Self::UNITY);
+            return Ok(Self::UNITY);
         }
         // 32 bits of fraction leave room for ratios below 2^32 and are exact to 0.12 parts in a billion at ratio 1.
         let mult = ((u128::from(trace_hz) << 32) + u128::from(counter_hz) / 2) / u128::from(counter_hz);
-        u64::try_from(mult).ok().filter(|&mult| mult > 0).map(|mult| Self { mult, shift: 32 })
+        let mult = u64::try_from(mult).ok().filter(|&mult| mult > 0).ok_or(RateError::Range)?;
+        Ok(Self { mult, shift: 32 })
+    }
+
+    /// Trace ticks per counter tick, times 2^[`shift`](Self::shift). Not 0.
+    #[must_use]
+    pub const fn mult(self) -> u64 {
+        self.mult
+    }
+
+    /// What [`mult`](Self::mult) is shifted by. Below 64.
+    #[must_use]
+    pub const fn shift(self) -> u32 {
+        self.shift
     }
 
     const fn is_slower_than(self, other: Self) -> bool {
         ((self.mult as u128) << (other.shift & 63)) < ((other.mult as u128) << (self.shift & 63))
     }
 
-    /// Trace ticks that `counter_ticks` take, rounded down; as many as there can be if they are too many.
+    /// Trace ticks that `counter_ticks` take, rounded down; `u64::MAX` when they are more.
     #[must_use]
     pub fn ticks_of(self, counter_ticks: u64) -> u64 {
-        u64::try_from(self.ticks(i128::from(counter_ticks))).unwrap_or(u64::MAX)
+        let ticks = (u128::from(counter_ticks) * u128::from(self.mult)) >> self.shift;
+        u64::try_from(ticks).unwrap_or(u64::MAX)
     }
 
     /// Trace ticks that `counter_ticks` take, rounded down.
@@ -73,6 +144,16 @@ impl Rate {
 }
 
 /// A counter whose speed changes, with the change noticed only afterwards.
+///
+/// ```
+/// use clock_sync::updater::{CounterModel, LateNotice, Rate};
+///
+/// // Nanoseconds per cycle: a half and a whole one. A change is noticed up to 5000 cycles late.
+/// let (fast, slow) = (Rate::new(1, 1)?, Rate::UNITY);
+/// let late = LateNotice { cycles: 5_000, fastest: fast, slowest: slow };
+/// let model = CounterModel { rate: slow, late_notice: Some(late), ..CounterModel::TSC };
+/// # Ok::<(), clock_sync::updater::RateError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LateNotice {
     /// The most cycles that the counter has counted at its new speed when the change is noticed.
@@ -90,16 +171,32 @@ impl LateNotice {
     }
 }
 
-/// What is assumed of a vCPU's counter.
+/// What is assumed of a vCPU's counter. Begin with [`CounterModel::TSC`] and change what differs, so that fields that are
+/// added later have their defaults.
+///
+/// ```
+/// use clock_sync::updater::{CounterModel, Rate};
+///
+/// let acpi_pm_timer = CounterModel {
+///     hw_bits: 24,
+///     rate: Rate::from_frequencies(3_579_545, 1_000_000_000)?,
+///     drift_ppb: 100_000,
+///     reading_lag: 1,
+///     ..CounterModel::TSC
+/// };
+/// // A quarter of a wrap.
+/// assert_eq!(acpi_pm_timer.due_after(), 1 << 22);
+/// # Ok::<(), clock_sync::updater::RateError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CounterModel {
-    /// Width, one of [`COUNTER_WIDTHS`](crate::relation::COUNTER_WIDTHS).
+    /// Width, one of [`COUNTER_WIDTHS`].
     pub hw_bits: u32,
     /// Nominal rate.
     pub rate: Rate,
     /// The true rate lies within this of the nominal one, parts in a billion.
     pub drift_ppb: u32,
-    /// The most that the clock is slowed down to let the true one catch up, parts in a billion.
+    /// The most that the clock is slowed down to let the true one catch up, parts in a billion; below a billion.
     pub slew_ppb: u32,
     /// How late changes of speed are noticed; `None` for a counter that has one speed.
     pub late_notice: Option<LateNotice>,
@@ -113,7 +210,7 @@ pub struct CounterModel {
 }
 
 impl CounterModel {
-    /// A 64-bit TSC of the trace clock's own rate, in hardware that keeps its word.
+    /// A 64-bit TSC of the trace clock's own rate, which the hardware keeps exactly.
     pub const TSC: Self = Self {
         hw_bits: 64,
         rate: Rate::UNITY,
@@ -124,12 +221,30 @@ impl CounterModel {
         renew_after: u64::MAX,
     };
 
-    /// The counter ticks after which an update is due: twice per wrap comes out even when each is a quarter wrap late.
+    /// The counter ticks after an epoch's base at which the next update is due: at most a quarter of the counter's wrap,
+    /// so that an update that comes a quarter of a wrap late is still in time.
     #[must_use]
     pub const fn due_after(&self) -> u64 {
         // 2^60 ticks are years, and their arithmetic fits.
-        let quarter = if self.hw_bits >= 62 { 1 << 60 } else { 1 << (self.hw_bits - 2) };
+        let quarter = if self.hw_bits >= 62 { 1 << 60 } else { 1 << self.hw_bits.saturating_sub(2) };
         if self.renew_after < quarter { self.renew_after } else { quarter }
+    }
+
+    fn check(&self) -> Result<(), ModelError> {
+        if !COUNTER_WIDTHS.contains(&self.hw_bits) {
+            return Err(ModelError::Width(self.hw_bits));
+        }
+        if i128::from(self.slew_ppb) >= BILLION {
+            return Err(ModelError::Slew(self.slew_ppb));
+        }
+        let cycles = self.late_notice.map_or(0, |late| late.cycles);
+        if cycles.max(self.reading_lag) >= 1 << 62 {
+            return Err(ModelError::Lag(cycles.max(self.reading_lag)));
+        }
+        if self.late_ticks() < 0 {
+            return Err(ModelError::Speeds);
+        }
+        Ok(())
     }
 
     fn lag_ticks(&self) -> i128 {
@@ -143,11 +258,63 @@ impl CounterModel {
     /// `counter` minus `base`, ticks: within half a wrap on either side.
     const fn distance(&self, base: u64, counter: u64) -> i128 {
         let unused = 64 - self.hw_bits;
-        ((counter.wrapping_sub(base) << unused).cast_signed() >> unused) as i128
+        (((counter.wrapping_sub(base) << unused) as i64) >> unused) as i128
     }
 }
 
+/// Why a [`CounterModel`] cannot be used.
+///
+/// ```
+/// use clock_sync::updater::{CounterModel, ModelError, Updater};
+///
+/// let model = CounterModel { hw_bits: 80, ..CounterModel::TSC };
+/// assert_eq!(Updater::new(model).unwrap_err(), ModelError::Width(80));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// This width is not one of [`COUNTER_WIDTHS`].
+    Width(u32),
+    /// [`CounterModel::slew_ppb`] is this, a billion or more: the clock would stand still or run back.
+    Slew(u32),
+    /// [`CounterModel::reading_lag`] or [`LateNotice::cycles`] is this, 2^62 or more.
+    Lag(u64),
+    /// [`LateNotice::fastest`] is slower than [`LateNotice::slowest`].
+    Speeds,
+}
+
+impl core::fmt::Display for ModelError {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Width(bits) => {
+                write!(formatter, "a counter of {bits} bits is not supported: the widths are {COUNTER_WIDTHS:?}")
+            }
+            Self::Slew(ppb) => {
+                write!(
+                    formatter,
+                    "a clock slowed down by {ppb} parts in a billion stands still: give less than a billion"
+                )
+            }
+            Self::Lag(ticks) => write!(formatter, "{ticks} ticks of delay are too many: give less than 2^62"),
+            Self::Speeds => {
+                formatter.write_str("the counter's fastest rate is slower than its slowest one: exchange them")
+            }
+        }
+    }
+}
+
+impl core::error::Error for ModelError {}
+
 /// A vCPU's counter and the trace clock, read together.
+///
+/// ```
+/// use clock_sync::updater::Sample;
+///
+/// // The trace clock was read before and after the counter.
+/// let (before, counter, after) = (1_000, 77, 1_010);
+/// let sample = Sample { counter, ticks: (before + after) / 2, uncertainty: (after - before) / 2 };
+/// # assert_eq!(sample.uncertainty, 5);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// The counter, ticks.
@@ -158,9 +325,16 @@ pub struct Sample {
     pub uncertainty: u64,
 }
 
-/// Why a relation was published.
+/// Why a relation was published. The numbers are those that traces hold.
+///
+/// ```
+/// use clock_sync::updater::Cause;
+///
+/// assert_eq!((Cause::Resume as u8, Cause::Resume.name()), (5, "resume"));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum Cause {
     /// The first one.
     Start = 1,
@@ -183,8 +357,8 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// All of them.
-    pub const ALL: [Self; 9] = [
+    /// Every cause, in the order of the numbers.
+    pub const ALL: &'static [Self] = &[
         Self::Start,
         Self::Periodic,
         Self::FrequencyChange,
@@ -219,12 +393,18 @@ impl Cause {
     }
 }
 
-/// The true trace clock minus the published time, ticks: it lies between the two, ends included.
+/// The interval in which the true trace clock minus the published time lies, ticks, ends included.
+///
+/// ```
+/// use clock_sync::updater::Envelope;
+///
+/// assert_eq!(Envelope { least: -40, most: 15 }.bound(), 40);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// Not less.
+    /// The true clock is at least this much ahead of the published time (behind it when negative).
     pub least: i64,
-    /// Not more.
+    /// The true clock is at most this much ahead of the published time.
     pub most: i64,
 }
 
@@ -241,8 +421,9 @@ impl Envelope {
     }
 }
 
-/// A relation, the reason for it, and how wrong it can be while it holds.
+/// A relation, the reason for it, and how wrong it can be while it holds. See [`Updater`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Epoch {
     /// Counts the vCPU's epochs from 1: the number of the clock entry's update.
     pub number: u64,
@@ -252,7 +433,7 @@ pub struct Epoch {
     pub relation: Relation,
     /// The envelope at the moment when the counter came to the base, late notice included.
     pub envelope: Envelope,
-    /// What was assumed of the counter.
+    /// The assumptions about the counter that the envelope rests on.
     pub model: CounterModel,
 }
 
@@ -299,17 +480,19 @@ impl Epoch {
         // A slowed-down line is first ahead and then behind: either end of the epoch can be the worse.
         self.read_after(0).bound().max(self.read_after(reach).bound())
     }
-
-    /// Whether an update is due when the counter reads `counter`.
-    #[must_use]
-    pub fn is_due(&self, counter: u64) -> bool {
-        let distance = self.model.distance(self.relation.hw_base, counter);
-        distance < 0 || distance >= i128::from(self.model.due_after())
-    }
 }
 
 /// Why a relation could not be renewed.
+///
+/// ```
+/// use clock_sync::updater::{Cause, CounterModel, RenewError, Updater};
+///
+/// let mut updater = Updater::new(CounterModel::TSC)?;
+/// assert_eq!(updater.renew(Cause::Periodic, 5), Err(RenewError::NotStarted));
+/// # Ok::<(), clock_sync::updater::ModelError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum RenewError {
     /// Nothing has been published yet.
     NotStarted,
@@ -330,6 +513,22 @@ impl core::fmt::Display for RenewError {
 impl core::error::Error for RenewError {}
 
 /// Decides what is published for one vCPU. See the module's documentation.
+///
+/// ```
+/// use clock_sync::updater::{Cause, CounterModel, Sample, Updater};
+///
+/// // Up to 100 ns wrong per millisecond, and measured to 30 ns at first.
+/// let model = CounterModel { drift_ppb: 100_000, renew_after: 1_000_000, ..CounterModel::TSC };
+/// let mut updater = Updater::new(model)?;
+/// let start = updater.resynchronise(Cause::Start, None, Sample { counter: 0, ticks: 5_000, uncertainty: 30 }, None);
+/// assert_eq!((start.number, start.relation.trace_time(700)), (1, 5_700));
+/// assert_eq!((start.bound_at(0), start.bound_at(1_000_000)), (30, 130));
+///
+/// // A millisecond later the line is continued; its bound starts where the old one had come to.
+/// let next = updater.renew(Cause::Periodic, 1_000_000)?;
+/// assert_eq!((next.number, next.bound_at(1_000_000)), (2, 130));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Updater {
     model: CounterModel,
@@ -338,10 +537,13 @@ pub struct Updater {
 }
 
 impl Updater {
-    /// An updater that has not published anything.
-    #[must_use]
-    pub const fn new(model: CounterModel) -> Self {
-        Self { model, current: None, contradictions: 0 }
+    /// An updater that has not published anything, of a counter that is as `model` says.
+    ///
+    /// # Errors
+    /// When the counter's width is not supported, or its fastest rate is slower than its slowest.
+    pub fn new(model: CounterModel) -> Result<Self, ModelError> {
+        model.check()?;
+        Ok(Self { model, current: None, contradictions: 0 })
     }
 
     /// The epoch that holds; `None` before the first.
@@ -357,20 +559,12 @@ impl Updater {
     }
 
     /// Continues the line at `counter`, or lets it go faster where it was slowed down. The vCPU may run; call this at
-    /// least twice per wrap and publish before half a wrap is over.
+    /// least twice per wrap and publish before half a wrap is over. `cause` is a reason that leaves the line as it was:
+    /// [`Cause::Periodic`], or a pause through which the counter went on, or stood still and caught up.
     ///
     /// # Errors
     /// When there is nothing to continue, or the counter is not where the line holds.
-    pub fn renew(&mut self, counter: u64) -> Result<Epoch, RenewError> {
-        self.renew_because(Cause::Periodic, counter)
-    }
-
-    /// As [`renew`](Self::renew), for another reason that leaves the line as it was: after a pause through which the
-    /// counter went on, or stood still and caught up, nothing but the bound has grown.
-    ///
-    /// # Errors
-    /// As [`renew`](Self::renew).
-    pub fn renew_because(&mut self, cause: Cause, counter: u64) -> Result<Epoch, RenewError> {
+    pub fn renew(&mut self, cause: Cause, counter: u64) -> Result<Epoch, RenewError> {
         let (old, time, envelope) = self.continued(counter)?;
         let wanted = self.slewed_rate(&envelope);
         let rate = if wanted.is_slower_than(old) { old } else { wanted };
@@ -411,9 +605,9 @@ impl Updater {
         self.model.rate = rate.unwrap_or(self.model.rate);
         let middle = sample.ticks.wrapping_add(low_bits((least + most + self.model.lag_ticks()).div_euclid(2)));
         // Distances, not values, are compared: the trace clock is modulo 2^64.
-        let seen = seen.filter(|&seen| seen.wrapping_sub(middle).cast_signed() > 0);
+        let seen = seen.filter(|&seen| signed_difference(seen, middle) > 0);
         let time = seen.unwrap_or(middle);
-        let moved = i128::from(time.wrapping_sub(sample.ticks).cast_signed());
+        let moved = signed_difference(time, sample.ticks);
         let late = self.model.late_ticks();
         let envelope = Envelope::new(least - moved - late, most - moved + late);
         let slewed = self.slewed_rate(&envelope);
@@ -440,15 +634,15 @@ impl Updater {
         let old = self.current.as_ref().filter(|_| cause.counter_ran_on())?;
         let distance = self.model.distance(old.relation.hw_base, sample.counter);
         // By the sample's own clock the counter may have come around: then its distance says nothing.
-        let elapsed = i128::from(sample.ticks.wrapping_sub(old.relation.trace_base).cast_signed());
+        let elapsed = signed_difference(sample.ticks, old.relation.trace_base);
         let half_wrap = self.model.rate.ticks(1 << (self.model.hw_bits - 1));
         let slack = i128::from(sample.uncertainty) + i128::from(old.envelope.bound());
         if distance < 0 || (self.model.hw_bits < 64 && elapsed + slack >= half_wrap) {
             return None;
         }
         let envelope = old.envelope_after(distance);
-        let line = old.relation.trace_time(sample.counter).wrapping_sub(sample.ticks).cast_signed();
-        Some((i128::from(line) + i128::from(envelope.least), i128::from(line) + i128::from(envelope.most)))
+        let line = signed_difference(old.relation.trace_time(sample.counter), sample.ticks);
+        Some((line + i128::from(envelope.least), line + i128::from(envelope.most)))
     }
 
     /// Makes the line through `time` at `counter` the current one.
@@ -483,6 +677,11 @@ const fn low_bits(ticks: i128) -> u64 {
     ticks as u64
 }
 
+/// `time` minus `earlier`, ticks: the trace clock is modulo 2^64.
+const fn signed_difference(time: u64, earlier: u64) -> i128 {
+    time.wrapping_sub(earlier) as i64 as i128
+}
+
 fn saturate(ticks: i128) -> i64 {
     i64::try_from(ticks).unwrap_or(if ticks < 0 { i64::MIN } else { i64::MAX })
 }
@@ -509,17 +708,17 @@ mod tests {
 
     #[test]
     fn tsc_offset_is_exact_for_ever() {
-        let mut updater = Updater::new(CounterModel::TSC);
+        let mut updater = Updater::new(CounterModel::TSC).unwrap();
 
         let epoch = updater.resynchronise(Cause::Start, None, sample(500, 1_000, 0), None);
 
         assert_eq!((epoch.number, epoch.bound(), epoch.relation.trace_time(700)), (1, 0, 1_200));
-        assert!(!epoch.is_due(1 << 59) && epoch.bound_at(1 << 59) == 0);
+        assert_eq!(epoch.bound_at(1 << 59), 0);
     }
 
     #[test]
     fn bound_grows_by_the_drift_alone() {
-        let mut updater = Updater::new(NARROW);
+        let mut updater = Updater::new(NARROW).unwrap();
 
         let epoch = updater.resynchronise(Cause::Start, None, sample(0, 5_000, 30), None);
 
@@ -529,7 +728,7 @@ mod tests {
 
     #[test]
     fn sample_narrows_what_was_known_and_is_narrowed_by_it() {
-        let mut updater = Updater::new(NARROW);
+        let mut updater = Updater::new(NARROW).unwrap();
         updater.resynchronise(Cause::Start, None, sample(0, 5_000, 30), None);
 
         // The line and its drift allow 1 005 000 ± 130, the sample 1 005 100 ± 50.
@@ -541,7 +740,7 @@ mod tests {
 
     #[test]
     fn sample_outside_the_envelope_is_believed_and_counted() {
-        let mut updater = Updater::new(NARROW);
+        let mut updater = Updater::new(NARROW).unwrap();
         updater.resynchronise(Cause::Start, None, sample(0, 5_000, 0), None);
 
         let epoch = updater.resynchronise(Cause::Periodic, None, sample(1_000_000, 1_100_000, 50), None);
@@ -551,7 +750,7 @@ mod tests {
 
     #[test]
     fn time_that_was_seen_is_kept_and_the_clock_slowed_until_the_true_one_has_caught_up() {
-        let mut updater = Updater::new(NARROW);
+        let mut updater = Updater::new(NARROW).unwrap();
         updater.resynchronise(Cause::Start, None, sample(0, 5_000, 0), None);
 
         let epoch = updater.resynchronise(Cause::OffsetChange, Some(6_500), sample(77, 6_000, 0), None);
@@ -564,10 +763,10 @@ mod tests {
 
     #[test]
     fn renewing_ends_a_slow_down_that_has_done_its_work() {
-        let mut updater = Updater::new(NARROW);
+        let mut updater = Updater::new(NARROW).unwrap();
         updater.resynchronise(Cause::Start, Some(1_500), sample(0, 1_000, 0), None);
 
-        let epoch = updater.renew(1_000_000).unwrap();
+        let epoch = updater.renew(Cause::Periodic, 1_000_000).unwrap();
 
         // One tick of rounding is left, to be worked off over the next million.
         assert_eq!((epoch.relation.trace_base, (1 << 32) - epoch.relation.mult), (1_001_001, 4_294));
@@ -575,13 +774,13 @@ mod tests {
 
     #[test]
     fn counter_that_may_have_come_around_is_known_from_the_sample_alone() {
-        let mut updater = Updater::new(NARROW);
+        let mut updater = Updater::new(NARROW).unwrap();
         updater.resynchronise(Cause::Start, None, sample(0, 0, 0), None);
 
         let epoch = updater.resynchronise(Cause::Periodic, None, sample(10, (1 << 32) + 10, 7), None);
 
         assert_eq!((epoch.envelope.bound(), updater.contradictions()), (7, 0));
-        assert_eq!(updater.renew(5), Err(RenewError::Expired));
+        assert_eq!(updater.renew(Cause::Periodic, 5), Err(RenewError::Expired));
     }
 
     #[test]
@@ -589,7 +788,7 @@ mod tests {
         let (slow, fast) = (Rate::UNITY, Rate { mult: 1, shift: 1 });
         let late = LateNotice { cycles: 5_000, fastest: fast, slowest: slow };
         let model = CounterModel { late_notice: Some(late), rate: slow, ..CounterModel::TSC };
-        let mut updater = Updater::new(model);
+        let mut updater = Updater::new(model).unwrap();
 
         let start = updater.resynchronise(Cause::Start, None, sample(0, 0, 0), None).bound_at(0);
         let once = updater.change_rate(10_000, fast).unwrap().bound_at(10_000);
@@ -601,10 +800,26 @@ mod tests {
 
     #[test]
     fn rate_of_two_frequencies_is_their_ratio() {
-        assert_eq!(Rate::from_frequencies(1_000, 1_000), Some(Rate::UNITY));
-        assert_eq!(Rate::from_frequencies(2_000, 1_000), Some(Rate { mult: 1 << 31, shift: 32 }));
-        assert_eq!(Rate::from_frequencies(0, 1_000), None);
-        assert_eq!(Rate::from_frequencies(1, 1 << 40), None);
+        assert_eq!(Rate::from_frequencies(1_000, 1_000), Ok(Rate::UNITY));
+        assert_eq!(Rate::from_frequencies(2_000, 1_000), Ok(Rate { mult: 1 << 31, shift: 32 }));
+        assert_eq!(Rate::from_frequencies(0, 1_000), Err(RateError::Zero));
+        assert_eq!(Rate::from_frequencies(1, 1 << 40), Err(RateError::Range));
+    }
+
+    #[test]
+    fn ticks_that_do_not_fit_saturate() {
+        assert_eq!(Rate::new(u64::MAX, 0).unwrap().ticks_of(u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn models_that_the_arithmetic_cannot_follow_are_refused() {
+        let speeds = LateNotice { cycles: 5_000, fastest: Rate::UNITY, slowest: Rate { mult: 1, shift: 1 } };
+        let refused = |model: CounterModel| Updater::new(model).unwrap_err();
+
+        assert_eq!(refused(CounterModel { hw_bits: 0, ..NARROW }), ModelError::Width(0));
+        assert_eq!(refused(CounterModel { slew_ppb: 1_000_000_000, ..NARROW }), ModelError::Slew(1_000_000_000));
+        assert_eq!(refused(CounterModel { reading_lag: 1 << 62, ..NARROW }), ModelError::Lag(1 << 62));
+        assert_eq!(refused(CounterModel { late_notice: Some(speeds), ..NARROW }), ModelError::Speeds);
     }
 
     proptest! {
@@ -612,9 +827,9 @@ mod tests {
         fn renewed_line_is_nowhere_below_the_old_one(
             mult in 1_u64..1 << 40, shift in 0_u32..40, at in 0_u64..1 << 22, later in 0_u64..1 << 22,
         ) {
-            let mut updater = Updater::new(CounterModel { rate: Rate { mult, shift }, hw_bits: 24, ..NARROW });
+            let mut updater = Updater::new(CounterModel { rate: Rate { mult, shift }, hw_bits: 24, ..NARROW }).unwrap();
             let old = updater.resynchronise(Cause::Start, None, sample(0, 1 << 50, 0), None);
-            let new = updater.renew(at).unwrap();
+            let new = updater.renew(Cause::Periodic, at).unwrap();
             let counter = (at + later) & 0xff_ffff;
             let (was, is) = (old.relation.trace_time(counter), new.relation.trace_time(counter));
             prop_assert!(is >= was && is - was <= 1, "{was} {is}");

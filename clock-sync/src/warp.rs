@@ -6,6 +6,16 @@ use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What a comparison of CPUs showed.
+///
+/// ```
+/// use clock_sync::warp;
+/// use std::time::Duration;
+///
+/// // A monitor gives each thread a CPU of its own; the threads here run where the scheduler puts them.
+/// let warp = warp::observe(2, Duration::from_millis(1), |_thread| ());
+/// println!("TSCs differ by {} ticks at most, {} readings", warp.largest_step_back, warp.readings);
+/// # assert!(warp.readings > 0);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Warp {
     /// Largest step back that was seen when the CPUs read the TSC one after the other, ticks.

@@ -4,18 +4,18 @@
 
 use crate::events;
 use crate::script::{Input, Op, Script};
-use shared_ring::consumer::{Accepted, Consumer, Poll};
+use shared_ring::consumer::{Consumer, Poll};
 use shared_ring::event::EventDescription;
 use shared_ring::host_memory::HostMemory;
-use shared_ring::layout::{CTF_MAGIC, Geometry, Mode, PACKET_HEADER_SIZE};
-use shared_ring::packet::{Records, read_header};
+use shared_ring::layout::{CTF_MAGIC, Geometry, Mode, PACKET_HEADER_SIZE, padded};
+use shared_ring::packet::Packet;
 use shared_ring::region::Rings;
 
-/// Step: look for a complete sub-buffer.
+/// Step: look for a complete sub-buffer, and leave it in the ring.
 pub const POLL: u8 = 0;
 /// Step: look for any sub-buffer of a stopped ring.
 pub const POLL_STOPPED: u8 = 1;
-/// Step: accept what was copied; the argument is the youngest time.
+/// Step: accept what the last look found; the argument is the youngest time.
 pub const ACCEPT: u8 = 2;
 /// Step: take over the final loss counts.
 pub const FINISH: u8 = 3;
@@ -61,13 +61,45 @@ struct Seen {
     corrupt: bool,
 }
 
+impl Seen {
+    /// What is handed on is a packet that can be believed whole.
+    fn check_packet(&mut self, packet: &Packet<'_>, events: &[EventDescription], latest: u64) {
+        let header = packet.header();
+        assert_eq!((header.magic, header.uuid), (CTF_MAGIC, UUID));
+        assert_eq!(header.content_size, packet.content().len() as u64 * 8);
+        assert_eq!(header.sequence, self.packets);
+        assert!(packet.content().len() >= PACKET_HEADER_SIZE && header.content_size <= header.packet_size);
+        assert!(packet.record_count() > 0);
+        let mut time = self.time_end.max(header.time_begin);
+        let mut records = packet.records();
+        let mut count = 0;
+        for record in &mut records {
+            let event = events::find(events, record.id).expect("accepted records are of known events");
+            assert!(event.accepts(record.payload));
+            assert!((time..=latest).contains(&record.time), "{} is not in {time}..={latest}", record.time);
+            time = record.time;
+            count += 1;
+        }
+        assert!(!records.damaged());
+        assert_eq!((count, records.offset()), (packet.record_count(), padded(packet.content().len())));
+        assert!((time..=latest).contains(&header.time_end));
+        self.time_end = header.time_end;
+        self.packets += 1;
+    }
+}
+
+fn poll<'c>(consumer: &'c mut Consumer, buffer: &'c mut Vec<u8>, stopped: bool) -> Poll<'c> {
+    if stopped { consumer.poll_stopped(buffer) } else { consumer.poll(buffer) }
+}
+
 /// A consumer, and what is asserted about it.
 #[derive(Debug)]
 pub struct Checked {
     consumer: Consumer,
     events: Vec<EventDescription>,
-    packet: Vec<u8>,
-    copied: bool,
+    buffer: Vec<u8>,
+    /// Whether the last look found something, and whether it took the ring for a stopped one.
+    looked: Option<bool>,
     seen: Seen,
 }
 
@@ -75,7 +107,7 @@ impl Checked {
     /// `consumer`, which is new, with the event types that it shall know.
     #[must_use]
     pub fn new(consumer: Consumer, events: Vec<EventDescription>) -> Self {
-        Self { consumer, events, packet: Vec::new(), copied: false, seen: Seen::default() }
+        Self { consumer, events, buffer: Vec::new(), looked: None, seen: Seen::default() }
     }
 
     /// A consumer of the ring in `memory`, from its beginning or from where an earlier one stopped.
@@ -88,17 +120,16 @@ impl Checked {
     /// Reads all that a stopped ring still holds, and as often as its sub-buffers allow; how many were copied.
     ///
     /// # Panics
-    /// When something does not hold.
+    /// When a property that the target checks does not hold.
     pub fn drain(&mut self, latest: u64, mut between: impl FnMut()) -> u32 {
         let mut copied = 0;
-        // A lap of complete sub-buffers, a lap that the write count claims behind them, and one look that finds nothing.
+        // A lap of complete sub-buffers, a lap that the write count claims behind them, and one look that finds
+        // nothing.
         for _ in 0..=2 * self.consumer.sub_buffers() {
-            self.poll(true);
-            if !self.copied {
+            if !self.accept(true, latest, &mut between) {
                 break;
             }
             copied += 1;
-            self.accept(latest, &mut between);
         }
         copied
     }
@@ -106,12 +137,16 @@ impl Checked {
     /// Takes a step, other than [`REPLACE`]. `between` runs wherever the consumer calls back.
     ///
     /// # Panics
-    /// When something does not hold.
+    /// When a property that the target checks does not hold.
     pub fn step(&mut self, kind: u8, argument: u64, mut between: impl FnMut()) {
         match kind {
-            POLL => self.poll(false),
-            POLL_STOPPED => self.poll(true),
-            ACCEPT => self.accept(argument, &mut between),
+            POLL => self.look(false),
+            POLL_STOPPED => self.look(true),
+            ACCEPT => {
+                if let Some(stopped) = self.looked.take() {
+                    self.accept(stopped, argument, &mut between);
+                }
+            }
             FINISH => self.consumer.finish(),
             FLUSH => {
                 let request = self.consumer.request_flush();
@@ -124,57 +159,32 @@ impl Checked {
         self.check_growth();
     }
 
-    fn poll(&mut self, stopped: bool) {
-        let polled = match stopped {
-            false => self.consumer.poll(&mut self.packet),
-            true => self.consumer.poll_stopped(&mut self.packet),
-        };
-        self.copied = polled == Poll::Copied;
-        assert_eq!(self.consumer.is_corrupt(), polled == Poll::Corrupt);
-        assert!(!self.copied || self.packet.len() == self.consumer.packet_size());
+    /// Looks at what the ring holds, and leaves it there.
+    fn look(&mut self, stopped: bool) {
+        let size = self.consumer.packet_size();
+        let polled = poll(&mut self.consumer, &mut self.buffer, stopped);
+        let (is_ready, is_corrupt) = (polled.is_ready(), polled.is_corrupt());
+        drop(polled);
+        assert_eq!(self.consumer.is_corrupt(), is_corrupt);
+        assert!(!is_ready || self.buffer.len() == size);
+        self.looked = is_ready.then_some(stopped);
     }
 
-    fn accept(&mut self, latest: u64, between: &mut impl FnMut()) {
-        if !std::mem::take(&mut self.copied) {
-            return;
-        }
+    /// Polls, and accepts what is there; `false` when there is nothing.
+    fn accept(&mut self, stopped: bool, latest: u64, between: &mut impl FnMut()) -> bool {
         let events = &self.events;
         let between = std::cell::RefCell::new(between);
         let known = |id| {
             between.borrow_mut()();
             events::find(events, id)
         };
-        if let Some(accepted) = self.consumer.accept(&mut self.packet, UUID, latest, known) {
-            self.check_packet(accepted, latest);
+        let (cpu_id, size) = (self.consumer.cpu_id(), self.consumer.packet_size());
+        let Some(delivered) = poll(&mut self.consumer, &mut self.buffer, stopped).ready() else { return false };
+        if let Some(packet) = delivered.accept(UUID, latest, known) {
+            assert_eq!((packet.header().cpu_id, packet.header().packet_size), (cpu_id, size as u64 * 8));
+            self.seen.check_packet(&packet, events, latest);
         }
-    }
-
-    /// What is handed on is a packet that can be believed whole.
-    fn check_packet(&mut self, accepted: Accepted, latest: u64) {
-        let header = read_header(&self.packet).expect("a packet has a header");
-        assert_eq!((header.magic, header.uuid, header.cpu_id), (CTF_MAGIC, UUID, self.consumer.cpu_id()));
-        assert_eq!(header.content_size, accepted.content as u64 * 8);
-        assert_eq!(header.packet_size, self.packet.len() as u64 * 8);
-        assert_eq!(header.sequence, self.seen.packets);
-        assert_eq!(header.time_end, accepted.time_end);
-        assert!((PACKET_HEADER_SIZE..=self.packet.len()).contains(&accepted.content));
-        assert!(accepted.records > 0);
-        assert!(self.packet[accepted.content..].iter().all(|&byte| byte == 0));
-        let mut time = self.seen.time_end.max(header.time_begin);
-        let mut records = Records::new(&self.packet, accepted.content, header.time_begin);
-        let mut count = 0;
-        for record in &mut records {
-            let event = events::find(&self.events, record.id).expect("accepted records are of known events");
-            assert!(event.accepts(record.payload));
-            assert!((time..=latest).contains(&record.time), "{} is not in {time}..={latest}", record.time);
-            time = record.time;
-            count += 1;
-        }
-        assert!(!records.damaged());
-        assert_eq!((count, records.offset()), (accepted.records, accepted.content));
-        assert_eq!(time, accepted.time_end);
-        self.seen.time_end = time;
-        self.seen.packets += 1;
+        true
     }
 
     fn check_growth(&mut self) {
@@ -193,11 +203,11 @@ impl Checked {
     }
 }
 
-/// Runs an input. Every fourth time that the consumer calls back, the next line of the script is applied under its
-/// feet, if it is a change.
+/// Gives an input to the reader and checks what must hold. Every fourth time that the consumer calls back, the next
+/// line of the script is applied if it is a change.
 ///
 /// # Panics
-/// When something does not hold.
+/// When a property that the target checks does not hold.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let rings = rings(input.byte());

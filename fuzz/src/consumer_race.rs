@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Most steps of an input, which are taken three times each.
 const MAX_STEPS: usize = 64;
 
-/// Runs an input.
+/// Gives an input to the reader and checks what must hold.
 ///
 /// # Panics
-/// When something does not hold.
+/// When a property that the target checks does not hold.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let rings = rings(input.byte());

@@ -52,10 +52,10 @@ pub fn file(data: &[u8]) -> HostMemory {
     memory
 }
 
-/// Runs an input.
+/// Gives an input to the reader and checks what must hold.
 ///
 /// # Panics
-/// When something does not hold.
+/// When a property that the target checks does not hold.
 pub fn run(data: &[u8]) {
     let memory = file(data);
     let size = memory.size();

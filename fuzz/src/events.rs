@@ -2,7 +2,7 @@
 
 use shared_ring::event::{Event, EventDescription, Field, FieldType};
 
-/// A number.
+/// An event with one number.
 pub const NUMBER: Event =
     Event { id: 5, class: 0, name: "test:number", fields: &[Field::new("value", FieldType::U64)] };
 
@@ -22,7 +22,7 @@ pub const TEXT: Event = Event {
     ],
 };
 
-/// All of them.
+/// The event types of the targets' rings.
 pub const ALL: [Event; 3] = [NUMBER, LARGE, TEXT];
 
 /// All of them, as a registry describes them.
@@ -31,7 +31,7 @@ pub fn described() -> Vec<EventDescription> {
     ALL.iter().map(EventDescription::from).collect()
 }
 
-/// The one with that id.
+/// The event type with that id.
 #[must_use]
 pub fn find(events: &[EventDescription], id: u16) -> Option<&EventDescription> {
     events.iter().find(|event| event.id == id)

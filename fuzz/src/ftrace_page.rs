@@ -1,8 +1,7 @@
 //! The decoder of the host kernel's trace pages, and the copying of fields out of their records.
 
 use std::sync::OnceLock;
-use vmm::host_kernel::page::{HEADER_BYTES, Page};
-use vmm::host_kernel::schema::{EventName, EventSchema};
+use vmm::host_kernel::{EventName, EventSchema, HEADER_BYTES, Page};
 
 /// Format files with a field of every kind: numbers, arrays of characters, bytes and numbers, and the three ways in
 /// which a record says where a text lies.
@@ -39,7 +38,7 @@ fn schemas() -> &'static [EventSchema] {
 /// Runs an input: a page.
 ///
 /// # Panics
-/// When something does not hold.
+/// When a property that the target checks does not hold.
 pub fn run(data: &[u8]) {
     let Ok(page) = Page::parse(data) else { return };
     assert!(page.data_bytes() <= data.len() - HEADER_BYTES);

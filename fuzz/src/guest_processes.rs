@@ -1,34 +1,33 @@
-//! What the host records of a region whose guest changes it between the host's rounds: the kernel's rings, and processes
-//! that come and go, in both modes.
+//! What the host records of a region whose guest changes it between the host's rounds: the kernel's rings, and
+//! processes that come and go, in both modes.
 //!
-//! The first byte of an input chooses the rings, as for [`consumer`](crate::consumer); a [`script`](crate::script) on the
-//! whole region follows, with two kinds of steps: a round while the guest runs, and one that writes everything out (in
-//! flight-recorder mode a snapshot). What was written must be whole: a guest can spoil what it records, not how it is
-//! recorded.
+//! The first byte of an input chooses the rings, as for [`consumer`](crate::consumer); a [`script`](crate::script) on
+//! the whole region follows, with two kinds of steps: a round while the guest runs, and one that writes everything out
+//! (in flight-recorder mode a snapshot). What was written must be whole: a guest can spoil what it records, not how it
+//! is recorded.
 
 use crate::consumer::{FLIGHT_RECORDER, rings};
 use crate::script::{Input, Op, Script};
 use crate::trace_folder;
+use shared_ring::host::Parts;
 use shared_ring::host_memory::HostMemory;
 use shared_ring::layout::{Mode, SESSION_SLOTS};
 use shared_ring::region::{RegionConfig, RegionLayout};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
+use trace_merge::manifest::{Layer, Manifest};
 use trace_merge::reader::{Damage, Trace};
-use trace_merge::session::{Layer, Session};
 use uuid::Uuid;
-use vmm::host_time::HostTime;
-use vmm::tracing::facts::Facts;
+use vmm::clock::{ClockParameters, HostTime, VcpuClocks};
 use vmm::tracing::flight_recorder::FlightRecorder;
 use vmm::tracing::guest_processes::GuestProcesses;
 use vmm::tracing::kernel_rings::KernelRings;
 use vmm::tracing::process_table::ProcessTable;
+use vmm::tracing::recording::Recording;
 use vmm::tracing::region::TraceRegion;
 use vmm::tracing::ring_layer::Producers;
 use vmm::tracing::selection::Selection;
-use vmm::tracing::vcpu_clocks::{HostFacts, VcpuClocks};
-use vmm::tracing::vmm_events::VmmTracer;
 
 /// Step: a round while the guest runs; the argument is the youngest time.
 pub const LOOK: u8 = 0;
@@ -67,20 +66,23 @@ pub fn layout(byte: u8) -> RegionLayout {
     RegionLayout::new(config(byte)).expect("a region can be this small")
 }
 
-/// Runs an input.
+/// Gives an input to the reader and checks what must hold.
 ///
 /// # Panics
-/// When something does not hold, or when files cannot be written.
+/// When a property that the target checks does not hold, or when files cannot be written.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let layout = layout(input.byte());
     let memory = HostMemory::private(layout.size);
     let rings = layout.config.process_rings;
     let guest = Guest {
-        table: ProcessTable::new(memory.clone(), layout, VM.into()),
+        table: ProcessTable::new(
+            Parts::of(memory.clone(), &layout).expect("the memory has the region's size"),
+            VM.into(),
+        ),
         kernel: KernelRings::new(memory.clone(), layout, 0, rings, VM.into()),
         dir: TempDir::new().expect("the folder for temporary files is writable"),
-        session: Session { layers: Vec::new(), ..trace_folder::session() },
+        manifest: Manifest { layers: Vec::new(), ..trace_folder::manifest() },
     };
     let script = Script::new(input.0, STEPS);
     match rings.mode {
@@ -94,18 +96,18 @@ struct Guest {
     table: ProcessTable,
     kernel: KernelRings,
     dir: TempDir,
-    session: Session,
+    manifest: Manifest,
 }
 
 /// Discard mode: everything is written as it comes.
 fn stream(guest: Guest, script: Script<'_>, memory: &HostMemory) {
-    let Guest { table, kernel, dir, session } = guest;
+    let Guest { table, kernel, dir, manifest } = guest;
     let slots = table.slots() as usize;
     let mut processes = GuestProcesses::new(table);
-    let mut kernel = kernel.layer(dir.path(), &session).expect("what is recorded can be written");
+    let mut kernel = kernel.layer(dir.path(), &manifest).expect("what is recorded can be written");
     let mut rounds = 0;
     let mut round = |producers, latest| {
-        processes.drain(dir.path(), &session, producers, latest).expect("what is recorded can be written");
+        processes.drain(dir.path(), &manifest, producers, latest).expect("what is recorded can be written");
         kernel.drain(producers, latest).expect("what is recorded can be written");
     };
     for op in script {
@@ -124,21 +126,21 @@ fn stream(guest: Guest, script: Script<'_>, memory: &HostMemory) {
     assert!(layers.len() <= (rounds + 1) * slots, "a slot begins at most one process in a round");
     assert_eq!(processes.refused(), 0);
     layers.push(kernel.layer());
-    check_whole(dir.path(), &session, layers);
+    check_whole(dir.path(), &manifest, layers);
 }
 
 /// Flight-recorder mode: nothing is written but snapshots.
 fn snapshots(guest: Guest, script: Script<'_>, memory: &HostMemory) {
-    let Guest { table, kernel, dir, session } = guest;
-    let facts = facts(session.clone());
+    let Guest { table, kernel, dir, manifest } = guest;
+    let recording = recording(manifest.clone());
     let mut recorder = FlightRecorder::new(None, None, kernel, Some(table));
     let (mut rounds, mut snapshots) = (0, 0);
     let mut snapshot = |recorder: &mut FlightRecorder| {
         let dir = dir.path().join(snapshots.to_string());
         snapshots += 1;
         if snapshots <= MAX_SNAPSHOTS {
-            let layers = recorder.write(&facts, &dir, &session).expect("what is recorded can be written");
-            check_whole(&dir, &session, layers);
+            let layers = recorder.write(&recording, &dir, &manifest).expect("what is recorded can be written");
+            check_whole(&dir, &manifest, layers);
         }
     };
     for op in script {
@@ -148,7 +150,7 @@ fn snapshots(guest: Guest, script: Script<'_>, memory: &HostMemory) {
             if rounds > MAX_ROUNDS {
                 break;
             }
-            recorder.look(&facts);
+            recorder.poll(&recording);
             if kind == WRITE {
                 snapshot(&mut recorder);
             }
@@ -157,8 +159,8 @@ fn snapshots(guest: Guest, script: Script<'_>, memory: &HostMemory) {
     snapshot(&mut recorder);
 }
 
-/// What the flight recorder asks for besides the guest's memory: a clock, and names.
-fn facts(session: Session) -> Facts {
+/// The recording that a flight recorder needs besides the guest's memory: a clock, and names.
+fn recording(manifest: Manifest) -> Recording {
     thread_local! {
         /// A region that nobody looks into.
         static REGION: Arc<TraceRegion> = {
@@ -168,10 +170,7 @@ fn facts(session: Session) -> Facts {
         };
         /// Its clocks, which nobody reads.
         static CLOCKS: Arc<VcpuClocks> = {
-            let rings = config(0).process_rings;
-            let memory = HostMemory::private(VmmTracer::memory_size(1, rings));
-            let vmm = VmmTracer::new(1, rings, memory, HostTime::Tsc, |_| true, Box::new(|_, _| ()));
-            let host = HostFacts {
+            let parameters = ClockParameters {
                 time: HostTime::Tsc,
                 frequency: 1_000_000_000,
                 bound_ns: 0,
@@ -179,13 +178,13 @@ fn facts(session: Session) -> Facts {
                 offset_honoured: true,
                 first_offsets: Vec::new(),
             };
-            Arc::new(VcpuClocks::new(VM, host, REGION.with(Arc::clone), Arc::new(vmm)))
+            Arc::new(VcpuClocks::new(VM, 1, parameters, Box::new(|_, _, _| ())))
         };
     }
-    Facts {
+    Recording {
         clocks: CLOCKS.with(Arc::clone),
-        dir: "/nonexistent".into(),
-        session,
+        dir: None,
+        manifest,
         vm: VM.into(),
         region: REGION.with(Arc::clone),
         selection: Selection::parse("").expect("the events of the default can be selected"),
@@ -199,9 +198,9 @@ fn facts(session: Session) -> Facts {
 /// Whether a recording of `layers` reads clean.
 ///
 /// # Panics
-/// When it does not.
-pub fn check_whole(dir: &Path, session: &Session, layers: Vec<Layer>) {
-    Session { layers, ..session.clone() }.save(dir).expect("the folder is writable");
+/// When the recording does not read without damage.
+pub fn check_whole(dir: &Path, manifest: &Manifest, layers: Vec<Layer>) {
+    Manifest { layers, ..manifest.clone() }.save(dir).expect("the folder is writable");
     let trace = Trace::open(dir).expect("what was recorded can be opened");
     for layer in trace.layers() {
         for stream in &layer.streams {

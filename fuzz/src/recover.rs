@@ -10,10 +10,10 @@ use tempfile::TempDir;
 /// Most vCPUs of a region that is recovered: each takes a few files of each session.
 const MAX_VCPUS: u32 = 8;
 
-/// Runs an input.
+/// Gives an input to the reader and checks what must hold.
 ///
 /// # Panics
-/// When something does not hold, or when files cannot be written.
+/// When a property that the target checks does not hold, or when files cannot be written.
 pub fn run(data: &[u8]) {
     let mut bytes = Vec::new();
     let memory = file(data);
@@ -29,7 +29,7 @@ pub fn run(data: &[u8]) {
     let recovered = vmm::recover::recover(&path, &dir.path().join("trace"));
     let recovered = recovered.expect("what can be opened can be recovered");
     let _ = vmm::recover::text(&recovered);
-    for (trace, session) in recovered.traces {
-        check_whole(&trace, &session, session.layers.clone());
+    for (trace, manifest) in recovered.traces {
+        check_whole(&trace, &manifest, manifest.layers.clone());
     }
 }

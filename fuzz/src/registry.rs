@@ -18,10 +18,10 @@ pub const SIZE: usize = 4096;
 /// Fewest bytes of an entry: its header and a name of one character, padded.
 const MIN_ENTRY: usize = 16;
 
-/// Runs an input.
+/// Gives an input to the reader and checks what must hold.
 ///
 /// # Panics
-/// When something does not hold.
+/// When a property that the target checks does not hold.
 pub fn run(data: &[u8]) {
     let mut events = Vec::new();
     let taken = parse(data, &mut events);

@@ -12,7 +12,7 @@ use shared_ring::region::{RegionLayout, Rings};
 use shared_ring::registry::Registry;
 use shared_ring::storage::CpuLocal;
 use std::cell::Cell;
-use trace_merge::session::Session;
+use trace_merge::manifest::Manifest;
 use trace_merge::writer::PacketBuilder;
 use uuid::Uuid;
 use zerocopy::IntoBytes;
@@ -20,11 +20,11 @@ use zerocopy::IntoBytes;
 /// An input that is committed.
 #[derive(Debug)]
 pub struct Seed {
-    /// The target.
+    /// Name of the target.
     pub target: &'static str,
     /// Name of the file.
     pub name: String,
-    /// What is in it.
+    /// Content of the file.
     pub bytes: Vec<u8>,
 }
 
@@ -106,9 +106,9 @@ fn ring_laps() -> Vec<u8> {
         transcript.step(consumer::POLL, 0);
         transcript.step(consumer::ACCEPT, 1 << 40);
         // The target's consumer will change its memory as this one does.
-        if reader.poll(&mut packet) == shared_ring::consumer::Poll::Copied {
+        if let Some(delivered) = reader.poll(&mut packet).ready() {
             let described = events::described();
-            reader.accept(&mut packet, consumer::UUID, 1 << 40, |id| events::find(&described, id));
+            let _ = delivered.accept(consumer::UUID, 1 << 40, |id| events::find(&described, id));
             transcript.forget_changes();
         }
     }
@@ -207,7 +207,7 @@ fn flight_recorder_with_a_hole() -> Vec<u8> {
     transcript.finish()
 }
 
-/// Small lies in the words that a consumer goes by.
+/// Control words that are off by a little.
 fn ring_control_words() -> Vec<u8> {
     let mut script = ring_full();
     let geometry = consumer::rings(0).geometry;
@@ -255,7 +255,10 @@ fn stream(uuid: Uuid, records: &[(u64, u16, Vec<u8>)]) -> Vec<u8> {
         let is_last = index + 1 == records.len();
         if is_last || index % 4 == 3 {
             let lost = Lost { full: u64::from(is_last), ..Lost::default() };
-            bytes.extend_from_slice(builder.finish(lost, 0).expect("the packet holds a record"));
+            let packet = builder.finish(lost, 0).expect("the packet holds a record");
+            let end = bytes.len() + trace_folder::PACKET_SIZE as usize;
+            bytes.extend_from_slice(packet.content());
+            bytes.resize(end, 0);
         }
     }
     bytes
@@ -282,8 +285,8 @@ fn packets() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 fn description() -> Vec<u8> {
-    let session: Session = trace_folder::session();
-    serde_json::to_vec(&session).expect("a description can be written")
+    let manifest: Manifest = trace_folder::manifest();
+    serde_json::to_vec(&manifest).expect("a description can be written")
 }
 
 fn recording(description: &[u8]) -> Vec<u8> {

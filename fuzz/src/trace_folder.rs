@@ -1,7 +1,7 @@
 //! The tools that read a recording, on one whose description and streams hold anything.
 //!
 //! An input is four blocks (`u16` length, bytes): `session.json`, then a stream of the host's kernel, of the guest's
-//! kernel and of a process. An empty description stands for the one that [`session`] makes.
+//! kernel and of a process. An empty description stands for the one that [`manifest`] makes.
 
 use crate::events;
 use crate::script::Input;
@@ -14,13 +14,12 @@ use tempfile::TempDir;
 use trace_merge::check::{self, CheckOptions};
 use trace_merge::clock::{Clock, UtcAnchor};
 use trace_merge::events::EventsOptions;
+use trace_merge::manifest::{
+    FORMAT_VERSION, Host, Layer, LayerKind, MANIFEST_FILE, Manifest, Process, Started, StreamDescription, Vm,
+};
 use trace_merge::reader::Trace;
-use trace_merge::report::{
-    self, ReportError, ReportOptions, exits, flows, functions, irqs, locks, summary, syscalls, tasks, vcpus, wakeups,
-};
-use trace_merge::session::{
-    FORMAT_VERSION, Host, Layer, LayerKind, Process, SESSION_FILE, Session, Started, StreamDescription, Vm,
-};
+use trace_merge::report::all::AllReports;
+use trace_merge::report::{self, ReportOptions};
 use uuid::Uuid;
 
 /// Bytes of a packet.
@@ -32,7 +31,7 @@ pub const UUIDS: [Uuid; 3] = [Uuid::from_bytes([1; 16]), Uuid::from_bytes([2; 16
 
 /// The description of a whole recording with one stream in each layer.
 #[must_use]
-pub fn session() -> Session {
+pub fn manifest() -> Manifest {
     let clock = Clock {
         uuid: Uuid::from_bytes([9; 16]),
         frequency_hz: 1_000_000_000,
@@ -56,6 +55,7 @@ pub fn session() -> Session {
         streams: vec![StreamDescription {
             file: "stream_0".into(),
             cpu_id: 0,
+            packets: 0,
             records: 6,
             lost: Lost::default(),
             rejected_bytes: 0,
@@ -64,7 +64,7 @@ pub fn session() -> Session {
         }],
     };
     let process = Process { pid: 42, comm: "work\u{1b}load".into() };
-    Session {
+    Manifest {
         format: FORMAT_VERSION,
         strata: "0.1.0".into(),
         started: Started::at(1_700_000_000_000_000_000),
@@ -107,19 +107,19 @@ fn folder() -> &'static Path {
     })
 }
 
-/// Runs an input.
+/// Gives an input to the reader and checks what must hold.
 ///
 /// # Panics
-/// When something does not hold, or when files cannot be written.
+/// When a property that the target checks does not hold, or when files cannot be written.
 pub fn run(data: &[u8]) {
     static WHOLE: OnceLock<Vec<u8>> = OnceLock::new();
     let mut input = Input(data);
     let dir = folder();
     let description = match input.block() {
-        [] => WHOLE.get_or_init(|| serde_json::to_vec(&session()).expect("a description can be written")),
+        [] => WHOLE.get_or_init(|| serde_json::to_vec(&manifest()).expect("a description can be written")),
         given => given,
     };
-    fs::write(dir.join(SESSION_FILE), description).expect("the folder is writable");
+    fs::write(dir.join(MANIFEST_FILE), description).expect("the folder is writable");
     for layer in FOLDERS {
         fs::write(dir.join(layer).join("stream_0"), input.block()).expect("the folder is writable");
     }
@@ -147,24 +147,10 @@ fn read(dir: &Path) {
     for (json, utc) in [(false, false), (true, true)] {
         let options = EventsOptions { json, utc, ..EventsOptions::default() };
         trace_merge::events::list(&trace, &options, &mut out).expect("a listing of everything can be written");
-        report::run(dir, &ReportOptions { json, ..ReportOptions::default() }, &mut out, |trace, _| {
-            Ok(summary::report(trace))
-        })
-        .expect("a recording that can be opened can be summarised");
         let options = ReportOptions { json, ..ReportOptions::default() };
-        // Each is an error where there is nothing to report; that the parts add up is asserted in all of them.
-        let results = [
-            report::run(dir, &options, &mut out, tasks::report).map(drop),
-            report::run(dir, &options, &mut out, vcpus::report).map(drop),
-            report::run(dir, &options, &mut out, exits::report).map(drop),
-            report::run(dir, &options, &mut out, wakeups::report).map(drop),
-            report::run(dir, &options, &mut out, syscalls::report).map(drop),
-            report::run(dir, &options, &mut out, locks::report).map(drop),
-            report::run(dir, &options, &mut out, irqs::report).map(drop),
-            report::run(dir, &options, &mut out, flows::report).map(drop),
-            report::run(dir, &options, &mut out, |trace, window| functions::report(trace, window, None)).map(drop),
-        ];
-        assert!(!results.iter().any(|result| matches!(result, Err(ReportError::Sum { .. }))), "{results:?}");
+        // A report that finds nothing to be made of says so; that the parts add up is asserted in all of them.
+        report::run(dir, &options, &mut out, |trace, window| AllReports::new(trace, window, None))
+            .expect("a recording that can be opened can be reported on");
         // A recording without a readable host layer has nothing to be checked against, which is an error.
         let _ = check::run(dir, &CheckOptions { json, ..CheckOptions::default() }, &mut out);
     }

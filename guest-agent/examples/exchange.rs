@@ -1,5 +1,5 @@
-//! Brackets of the monitor's events by the guest's: on each CPU in turn, an event, a write to a port that no device has
-//! (which leaves the guest and which the monitor records), and another event, all with one number.
+//! Events of the guest around events of the VMM: on each CPU in turn, an event, a write to a port that no device has
+//! (which leaves the guest and which the VMM records), and another event, all with one number.
 //!
 //! `exchange [N]` does N of them on each CPU (default 5 000). Needs root, for the port.
 #![allow(unsafe_code)] // Ports are reached by instructions.

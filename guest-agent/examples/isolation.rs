@@ -152,7 +152,8 @@ fn result(code: i32) -> Result<(), Error> {
 }
 
 fn word(mapping: NonNull<u8>, offset: usize) -> u64 {
-    // SAFETY: the callers pass offsets of words in their mappings; where a child lacks the mapping, it is to die of this.
+    // SAFETY: the callers pass offsets of words in their mappings; where a child lacks the mapping, it is to die of
+    // this.
     unsafe { mapping.add(offset).cast::<u64>().read_volatile() }
 }
 

@@ -1,5 +1,5 @@
-//! What two kernel paths cost, for comparing tracers: a system call that does nothing (`getppid`), and a round trip of two
-//! tasks on one CPU over a pair of pipes.
+//! What two kernel paths cost, for comparing tracers: a system call that does nothing (`getppid`), and a round trip of
+//! two tasks on one CPU over a pair of pipes.
 //!
 //! `kernel_cost [ROUNDS]` measures each path that many times (default 7), in turns, and says at its end for each turn
 //! what one operation took: `kernel_cost: getppid 105.2 ns`, `kernel_cost: ping-pong 2210.0 ns`.

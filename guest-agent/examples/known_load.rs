@@ -56,7 +56,7 @@ fn run(words: &[&str]) -> Result<()> {
 }
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T> {
-    text.parse().ok().with_context(|| format!("{text:?} is no number that fits; {USAGE}"))
+    text.parse().ok().with_context(|| format!("{text:?} is not a number that fits; {USAGE}"))
 }
 
 /// Keeps a thread, or this one, on one CPU.

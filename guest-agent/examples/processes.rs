@@ -1,5 +1,5 @@
-//! The lives of processes that record: forked, executed, killed in the middle of a record, moved between CPUs, and more of
-//! them than there are slots.
+//! The lives of processes that record: forked, executed, killed in the middle of a record, moved between CPUs, and more
+//! of them than there are slots.
 //!
 //! `processes fork | exec | kill | migrate | late-cpu CPU | crowd N [UID GID]`
 #![allow(unsafe_code)] // Forks without the C library's knowledge, too.
@@ -145,8 +145,8 @@ fn late_cpu(cpu: usize) -> Result<()> {
     Ok(())
 }
 
-/// `processes` children that record at the same time, as another user if `user` says so. None of them may fail. The last
-/// one goes on when the others are gone, until it has a slot.
+/// `processes` children that record at the same time, as another user if `user` says so. None of them may fail. The
+/// last one goes on when the others are gone, until it has a slot.
 fn crowd(processes: u32, user: Option<(u32, u32)>) -> Result<()> {
     let (ready, say_ready) = pipe()?;
     let (go_on, say_go_on) = pipe()?;

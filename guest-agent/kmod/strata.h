@@ -32,7 +32,7 @@ struct strata_cpu {
 } __aligned(64);
 
 struct strata_slot {
-	u64 opaque[7];
+	u64 opaque[6];
 };
 
 struct strata_event;

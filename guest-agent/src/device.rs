@@ -1,13 +1,13 @@
-//! `/dev/strata`: mapping what the host tells everyone, and this process's own slot.
+//! `/dev/strata`: maps the host's area (superblock, sessions, clock) and this process's own slot.
 #![allow(unsafe_code)] // Mapping shared memory.
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
-use shared_ring::layout::{
-    ABI_VERSION, CLOCK_OFFSET, MAGIC, PAGE_SIZE, SESSION_SLOT_SIZE, SESSION_SLOTS, SESSION_TABLE_OFFSET, SessionSlot,
-    Superblock,
-};
+use shared_ring::guest::HostArea;
+use shared_ring::layout::PAGE_SIZE;
+use shared_ring::storage::{Smp, Storage};
+use shared_ring::view::{RegionView, ViewError};
 use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 use thiserror::Error;
@@ -31,15 +31,15 @@ pub enum DeviceError {
     /// The user may not use it.
     #[error("no permission to use {DEVICE}: it is for members of the group strata")]
     NoPermission,
-    /// It cannot be opened.
+    /// The device cannot be opened.
     #[error("cannot open {DEVICE}")]
     Open(#[source] std::io::Error),
     /// The kernel refused to map the host's part.
     #[error("cannot map the trace region's settings")]
     MapHostArea(#[source] std::io::Error),
-    /// The kernel module and this library have different layouts.
-    #[error("the trace region has another version than this program: build both from the same strata")]
-    OtherVersion,
+    /// What the device maps is not a region that this library understands.
+    #[error(transparent)]
+    View(#[from] ViewError),
     /// Every process slot is in use.
     #[error("every process slot of the trace region is in use")]
     NoSlot,
@@ -79,7 +79,7 @@ impl Mapping {
         self.base.as_ptr()
     }
 
-    /// Bytes.
+    /// Size of the mapping, bytes.
     pub(crate) const fn size(&self) -> usize {
         self.size
     }
@@ -100,61 +100,55 @@ fn open() -> Result<OwnedFd, DeviceError> {
     })
 }
 
+/// What the host tells everyone, mapped read-only.
+#[derive(Debug)]
+pub(crate) struct MappedHostArea {
+    mapping: Mapping,
+    area: HostArea,
+}
+
+impl MappedHostArea {
+    /// What it says.
+    pub(crate) const fn area(&self) -> &HostArea {
+        &self.area
+    }
+
+    /// Address of the first byte.
+    pub(crate) const fn base(&self) -> *mut u8 {
+        self.mapping.base()
+    }
+
+    /// Bytes.
+    pub(crate) const fn size(&self) -> usize {
+        self.mapping.size()
+    }
+}
+
 /// Maps what the host tells everyone, read-only. A child made by `fork` has the mapping too.
-pub(crate) fn map_host_area() -> Result<Mapping, DeviceError> {
+pub(crate) fn map_host_area() -> Result<MappedHostArea, DeviceError> {
     let file = open()?;
     let map = |size| {
         Mapping::new(&file, HOST_AREA, size, ProtFlags::READ).map_err(|error| DeviceError::MapHostArea(error.into()))
     };
-    let superblock = read_superblock(&map(PAGE_SIZE)?);
-    if superblock.magic != MAGIC || superblock.abi_version >> 16 != ABI_VERSION >> 16 {
-        return Err(DeviceError::OtherVersion);
-    }
-    let size = usize::try_from(superblock.guest_writable_offset).map_err(|_| DeviceError::OtherVersion)?;
-    if size < CLOCK_OFFSET {
-        return Err(DeviceError::OtherVersion);
-    }
-    map(size)
+    // How large the region is, only the superblock tells; the kernel module maps no more than a process may see.
+    let page = map(PAGE_SIZE)?;
+    // SAFETY: the superblock lies in the mapped page, which is aligned; nothing is written.
+    let view = RegionView::read(|offset| unsafe { Smp::new(page.base()).load(offset) }, u64::MAX)?;
+    let mapping = map(view.host_area_size())?;
+    // SAFETY: the mapping has the size that the view says, and lives beside the area; nothing is written.
+    let area = unsafe { HostArea::new(Smp::new(mapping.base()), view) };
+    Ok(MappedHostArea { mapping, area })
 }
 
 /// Maps this process's own slot, which the kernel sets up now. `again` says that it was refused before. A child made by
 /// `fork` does not have the mapping.
-pub(crate) fn map_slot(host_area: &Mapping, again: bool) -> Result<Mapping, DeviceError> {
-    let size = usize::try_from(read_superblock(host_area).process_stride).map_err(|_| DeviceError::OtherVersion)?;
+pub(crate) fn map_slot(host_area: &MappedHostArea, again: bool) -> Result<Mapping, DeviceError> {
+    let size = host_area.area().view().process_slot_size();
     let offset = if again { SLOT_AGAIN } else { SLOT };
     Mapping::new(&open()?, offset, size, ProtFlags::READ | ProtFlags::WRITE).map_err(|error| match error {
         Errno::NOSPC => DeviceError::NoSlot,
         Errno::DQUOT => DeviceError::OverQuota,
         Errno::BUSY => DeviceError::HasSlot,
         other => DeviceError::MapSlot(other.into()),
-    })
-}
-
-/// What the host says about the region.
-pub(crate) fn read_superblock(host_area: &Mapping) -> Superblock {
-    // SAFETY: the mapping is at least a page, page-aligned, and lives; any bytes are a superblock. The host may be
-    // writing its state words: a volatile copy takes them as they are.
-    unsafe { host_area.base().cast::<Superblock>().read_volatile() }
-}
-
-/// The settings of session `slot`.
-///
-/// # Panics
-/// When there is no such slot.
-pub(crate) fn read_session(host_area: &Mapping, slot: usize) -> SessionSlot {
-    assert!(slot < SESSION_SLOTS);
-    // SAFETY: `map_host_area` found the mapping to hold the whole session table; any bytes are a session, and the host
-    // may be writing them: a volatile copy takes them as they are.
-    unsafe {
-        let at = host_area.base().add(SESSION_TABLE_OFFSET + slot * SESSION_SLOT_SIZE);
-        at.cast::<SessionSlot>().read_volatile()
-    }
-}
-
-/// The word at `offset` of the host's area; `None` when there is none.
-pub(crate) fn read_word(host_area: &Mapping, offset: usize) -> Option<u64> {
-    (offset.is_multiple_of(8) && offset.checked_add(8)? <= host_area.size()).then(|| {
-        // SAFETY: an aligned word of the mapping (checked just above), which lives; the host writes it atomically.
-        unsafe { host_area.base().add(offset).cast::<u64>().read_volatile() }
     })
 }

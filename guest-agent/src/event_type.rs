@@ -1,10 +1,11 @@
 //! Event types of an application: a name and typed fields, known at compile time.
 
 use crate::tracer::{Tracer, tracer};
-use shared_ring::event::{Event, Field, FieldType, MAX_NAME, class};
+use shared_ring::event::{Event, Field, FieldType, MAX_NAME};
 use shared_ring::layout::{EXTENDED_ID, MAX_EVENTS};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU16, Ordering};
+use strata_abi::class;
 
 /// Most fields of an event type that is known at compile time.
 pub const MAX_STATIC_FIELDS: usize = 8;
@@ -44,8 +45,8 @@ impl<F: Fields> EventType<F> {
     ///
     /// # Panics
     /// When the numbers of names and kinds differ, or a name holds other characters than letters, digits and `_` (for
-    /// the event also `:`, `.` and `-`), or is longer than 128 bytes, or two fields have the same one. In a `static` this
-    /// is an error at compile time.
+    /// the event also `:`, `.` and `-`), or is longer than 128 bytes, or two fields have the same one. In a `static`
+    /// this is an error at compile time.
     #[must_use]
     pub const fn new(name: &'static str, fields: &'static [&'static str]) -> Self {
         assert!(
@@ -103,10 +104,10 @@ impl<F: Fields> EventType<F> {
 
 /// What a tracer has to know of an event type.
 pub(crate) trait Describe {
-    /// Its id in this process.
+    /// Id of the event type in this process.
     fn id(&self) -> u16;
 
-    /// The whole description.
+    /// Description of the event type, as the registry takes it.
     fn event(&'static self) -> Event;
 }
 
@@ -135,8 +136,8 @@ impl<F: Fields> Describe for EventType<F> {
 /// event!("shop:idle");
 /// ```
 ///
-/// The values are computed only if a session wants applications' events; otherwise an event costs two loads, a test and a
-/// branch. The result says whether the event was recorded.
+/// The values are computed only if a session wants applications' events; otherwise an event costs two loads, a test and
+/// a branch. The result says whether the event was recorded.
 #[macro_export]
 macro_rules! event {
     ($name:literal $(, $field:ident : $kind:ty = $value:expr)* $(,)?) => {{
@@ -206,9 +207,9 @@ impl<'r> Payload<'r> {
 
 /// What a field holds, and how a value becomes bytes.
 pub trait Kind {
-    /// Type in the trace.
+    /// Type of the field in the trace.
     const TYPE: FieldType;
-    /// Shown in hexadecimal.
+    /// Whether the field is shown in hexadecimal.
     const HEX: bool = false;
     /// A value of the field.
     type Value<'a>: Copy;
@@ -310,7 +311,7 @@ impl Kind for Text {
 pub trait Fields {
     /// Type of each field in the trace, and whether it is shown in hexadecimal.
     const KINDS: &'static [(FieldType, bool)];
-    /// The tuple of their values.
+    /// The tuple of the fields' values.
     type Values<'a>: Copy;
 
     /// Bytes of the payload.

@@ -18,8 +18,8 @@
 //! Where nothing traces (no `/dev/strata`, no session that wants applications' events) recording does nothing and costs
 //! next to nothing; it never fails the application. [`tracer()`] says what is connected.
 //!
-//! A child made by `fork` has rings of its own from its first event on; so does the program that it executes. What cannot
-//! be recorded for want of a process slot is counted and shows up as lost in the trace.
+//! A child made by `fork` has rings of its own from its first event on; so does the program that it executes. What
+//! cannot be recorded for want of a process slot is counted and shows up as lost in the trace.
 
 mod connection;
 mod device;
@@ -33,7 +33,7 @@ mod tracer;
 
 pub use device::{DEVICE, DeviceError};
 pub use event_type::{EventType, Fields, Hex, Kind, MAX_STATIC_FIELDS, MAX_TEXT, Payload, Text};
-pub use process_rings::RingsError;
 pub use runtime_event::{RuntimeEventType, put_text};
 pub use shared_ring::event::{FieldType, MAX_FIELDS, MAX_NAME};
+pub use shared_ring::view::ViewError;
 pub use tracer::{Error, Tracer, tracer};

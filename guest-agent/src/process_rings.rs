@@ -3,35 +3,21 @@
 
 use crate::event_type::Payload;
 use crate::rseq_area;
-use clock_sync::entry::{ENTRY_SIZE, Reader};
+use clock_sync::entry::Reader;
 use shared_ring::event::Event;
-use shared_ring::layout::{
-    CLOCK_OFFSET, Geometry, MAGIC, MAX_VCPUS, Mode, PAGE_SIZE, ProcessHeader, RING_LOST_FULL, SESSION_SLOT_SIZE,
-    SESSION_SLOTS, SESSION_TABLE_OFFSET,
-};
+use shared_ring::layout::{MAX_VCPUS, ProcessHeader, RING_LOST_FULL};
 use shared_ring::producer::{NotReserved, Producer};
 use shared_ring::registry::Registry;
 use shared_ring::storage::{Smp, Storage};
+use shared_ring::view::{ProcessSlotView, ViewError};
 use std::any::Any;
 use std::cell::Cell;
 use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
-use thiserror::Error;
 
 /// Attempts to record on the CPU on which the thread runs, before the record is given up.
 const ATTEMPTS: usize = 16;
-
-/// Why a slot cannot be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum RingsError {
-    /// The slot's header is not one.
-    #[error("the kernel module mapped something that is not a process slot")]
-    NotASlot,
-    /// The header's sizes contradict each other or the mappings.
-    #[error("the sizes in the process slot do not add up")]
-    BadLayout,
-}
 
 /// Which CPU a thread is on, and that CPU's counter.
 pub(crate) trait CpuCounter {
@@ -91,7 +77,8 @@ struct Ring {
 /// The rings of one process.
 pub(crate) struct ProcessRings {
     rings: Vec<Ring>,
-    /// Ring of each CPU number, [`MAX_VCPUS`] of them in the slot's header: the kernel adds CPUs that come online later.
+    /// Ring of each CPU number, [`MAX_VCPUS`] of them in the slot's header: the kernel adds CPUs that come online
+    /// later.
     ring_of_cpu: *const AtomicU16,
     registry: Registry<Smp>,
     class_mask: *const AtomicU64,
@@ -116,40 +103,34 @@ impl ProcessRings {
     /// When the slot's header does not describe rings that fit.
     ///
     /// # Safety
-    /// Both are page-aligned, and stay mapped (the slot writable) as long as `owner` lives. Only this value, and the
+    /// Both are aligned to 8, and stay mapped (the slot writable) as long as `owner` lives. Only this value, and the
     /// host, write the slot.
     pub(crate) unsafe fn new(
         host_area: (*mut u8, usize),
         slot: (*mut u8, usize),
         owner: Arc<dyn Any + Send + Sync>,
-    ) -> Result<Self, RingsError> {
-        if slot.1 < size_of::<ProcessHeader>() {
-            return Err(RingsError::BadLayout);
-        }
-        // SAFETY: the slot's first bytes are mapped and aligned (contract, and the check above).
-        let header = unsafe { slot.0.cast::<ProcessHeader>().read() };
-        if header.magic != MAGIC {
-            return Err(RingsError::NotASlot);
-        }
-        let places = Places::check(&header, host_area.1, slot.1).ok_or(RingsError::BadLayout)?;
-        let rings = (0..header.vcpus as usize)
-            .map(|vcpu| {
-                // SAFETY: `check` found the clock entries and the rings to lie inside their mappings, which live as
-                // long as the owner; the kernel module handed out the rings zeroed.
-                unsafe {
-                    let ring = slot.0.add(places.rings + vcpu * places.ring_stride);
-                    Ring {
-                        producer: Producer::new(Smp::new(ring), places.geometry, places.mode),
-                        clock: Reader::new(host_area.0.add(CLOCK_OFFSET + vcpu * ENTRY_SIZE)),
-                    }
+    ) -> Result<Self, ViewError> {
+        // SAFETY: the slot is mapped and aligned (contract); its header is only read when it is there (`read`).
+        let view = ProcessSlotView::read(|offset| unsafe { Smp::new(slot.0).load(offset) }, host_area.1, slot.1)?;
+        let ring = |vcpu| {
+            let (ring, clock) = (view.ring(vcpu)?, view.clock_entry(vcpu)?);
+            // SAFETY: the view found the clock entries and the rings to lie inside their mappings, which live as long
+            // as the owner; the kernel module handed out the rings zeroed.
+            Some(unsafe {
+                Ring {
+                    producer: Producer::new(Smp::new(slot.0.add(ring)), view.rings.geometry, view.rings.mode),
+                    clock: Reader::new(host_area.0.add(clock)),
                 }
             })
-            .collect();
-        // SAFETY: `check` found the registry and the session's mask to lie inside the mappings, the header does (above).
+        };
+        let rings = (0..view.vcpus).filter_map(ring).collect();
+        let (registry, registry_size) = view.registry();
+        // SAFETY: the view found the registry and the session's mask to lie inside the mappings, and the slot to have a
+        // header.
         let (registry, class_mask, ring_of_cpu) = unsafe {
             (
-                Registry::new(Smp::new(slot.0.add(PAGE_SIZE)), places.registry_size),
-                host_area.0.add(places.class_mask).cast_const().cast(),
+                Registry::new(Smp::new(slot.0.add(registry)), registry_size),
+                host_area.0.add(view.class_mask).cast_const().cast(),
                 slot.0.add(offset_of!(ProcessHeader, vcpu_of_cpu)).cast_const().cast(),
             )
         };
@@ -197,29 +178,35 @@ impl ProcessRings {
                 (read_on.get() == cpu).then_some(time)
             };
             match ring.producer.try_reserve(now, id, size) {
-                Ok(reservation) => {
-                    // SAFETY: the payload is `size` bytes inside the ring, this thread's own until committed, and the
-                    // host looks at them only afterwards.
-                    let bytes = unsafe {
-                        let at = ring.producer.storage().pointer(reservation.payload_offset());
-                        std::slice::from_raw_parts_mut(at, size)
-                    };
-                    fill(&mut Payload::new(bytes));
-                    ring.producer.commit(reservation);
+                Ok(mut reservation) => {
+                    fill(&mut Payload::new(reservation.payload()));
+                    reservation.commit();
                     return Recorded::Yes;
                 }
-                Err(NotReserved::Lost) => return Recorded::Lost,
                 // The thread has migrated in between.
                 Err(NotReserved::NoTime) => {}
+                Err(_) => return Recorded::Lost,
             }
         }
         Recorded::NoRing
     }
 
     /// Closes the current sub-buffer of every ring that holds records, so that the host can have them now.
+    ///
+    /// The clock of a ring is that of its CPU. A sub-buffer that is closed from another CPU gets no closing time: the host
+    /// then takes the time of its last record.
     pub(crate) fn flush(&self, counter: &impl CpuCounter) {
         for ring in &self.rings {
-            ring.producer.force_switch(|| ring.clock.now(|| counter.read().1));
+            ring.producer.force_switch(|| {
+                let read_on = Cell::new(None);
+                let time = ring.clock.now(|| {
+                    let (cpu, ticks) = counter.read();
+                    read_on.set(self.ring_of(cpu));
+                    ticks
+                });
+                let is_its_own = read_on.get().is_some_and(|here| std::ptr::eq(here, ring));
+                if is_its_own { time } else { 0 }
+            });
         }
     }
 
@@ -234,54 +221,20 @@ impl ProcessRings {
     }
 }
 
-/// Offsets and sizes of a slot's parts, bytes; checked.
-struct Places {
-    geometry: Geometry,
-    mode: Mode,
-    rings: usize,
-    ring_stride: usize,
-    registry_size: usize,
-    class_mask: usize,
-}
-
-impl Places {
-    fn check(header: &ProcessHeader, host_size: usize, slot_size: usize) -> Option<Self> {
-        let geometry = Geometry::new(header.sub_buffer_size, header.sub_buffers)?;
-        let mode = Mode::from_code(header.mode)?;
-        let rings = usize::try_from(header.rings_offset).ok()?;
-        let ring_stride = usize::try_from(header.ring_stride).ok()?;
-        let registry_size = usize::try_from(header.registry_size).ok()?;
-        let session = header.session as usize;
-        let vcpus = header.vcpus as usize;
-        let end = rings.checked_add(vcpus.checked_mul(ring_stride)?)?;
-        let fits = vcpus <= MAX_VCPUS as usize
-            && rings.is_multiple_of(8)
-            && ring_stride.is_multiple_of(8)
-            && ring_stride >= geometry.ring_size(mode)
-            && end <= slot_size
-            && PAGE_SIZE.checked_add(registry_size)? <= rings
-            && session < SESSION_SLOTS
-            && CLOCK_OFFSET + vcpus * ENTRY_SIZE <= host_size;
-        let class_mask = SESSION_TABLE_OFFSET + session * SESSION_SLOT_SIZE;
-        fits.then_some(Self { geometry, mode, rings, ring_stride, registry_size, class_mask })
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
     use clock_sync::entry::Writer;
     use clock_sync::relation::Relation;
-    use shared_ring::consumer::{Consumer, Poll};
-    use shared_ring::event::{EventDescription, class};
+    use shared_ring::consumer::Consumer;
+    use shared_ring::event::EventDescription;
+    use shared_ring::guest;
+    use shared_ring::host::{self, EnabledEvents};
     use shared_ring::host_memory::HostMemory;
-    use shared_ring::layout::REGISTRY_HEADER_SIZE;
-    use shared_ring::packet::{Records, read_header};
+    use shared_ring::layout::{Geometry, Mode, PAGE_SIZE, REGISTRY_HEADER_SIZE};
     use shared_ring::region::{RegionConfig, RegionLayout, Rings};
     use shared_ring::registry::parse;
-
-    #[repr(align(4096))]
-    struct Page(#[allow(dead_code, reason = "only its bytes matter")] [u8; PAGE_SIZE]);
+    use strata_abi::class;
 
     /// A record's time, id and payload.
     type Drained = (u64, u16, Vec<u8>);
@@ -304,42 +257,28 @@ pub(crate) mod tests {
                 process_registry_size: 4096,
             })
             .unwrap();
-            let pages: Arc<Vec<Page>> = Arc::new((0..layout.size / PAGE_SIZE).map(|_| Page([0; PAGE_SIZE])).collect());
-            let base: *mut u8 = pages.as_ptr().cast_mut().cast();
-            // SAFETY: the pages live as long as the memory and are used through raw pointers and atomics only.
-            let memory = unsafe { HostMemory::new(base, layout.size, pages) };
+            let memory = HostMemory::private(layout.size);
+            let mut host = host::Region::create(memory.clone(), layout, [0; 16], 1_000_000_000).unwrap();
+            host.open_session(0, "main", rings(2, Mode::Discard), |_, _| ()).unwrap();
+            host.enable(0, &EnabledEvents { class_mask: 1 << class::USER, ..EnabledEvents::NONE }).unwrap();
             let mut vcpu_of_cpu = [u16::MAX; MAX_VCPUS as usize];
             (vcpu_of_cpu[0], vcpu_of_cpu[3]) = (0, 1);
-            let header = ProcessHeader {
-                magic: MAGIC,
-                abi_version: shared_ring::layout::ABI_VERSION,
-                vcpus: 2,
-                registry_size: 4096,
-                rings_offset: layout.process_rings as u64,
-                ring_stride: layout.process_ring_stride as u64,
-                sub_buffer_size: 4096,
-                sub_buffers: 4,
-                session: 0,
-                host_area_size: layout.guest_writable as u64,
-                mode: Mode::Discard.code(),
-                reserved: 0,
-                vcpu_of_cpu,
-            };
-            // SAFETY: header and clock entries lie inside the memory, which nobody else uses yet.
-            unsafe {
-                base.add(layout.process_slot(0)).cast::<ProcessHeader>().write(header);
+            // SAFETY: the memory is aligned, as large as it says, and lives; nobody else writes the clock entries.
+            let kernel = unsafe {
                 for vcpu in 0..2 {
-                    Writer::new(base.add(layout.clock_entry(vcpu))).publish(&Relation::IDENTITY);
+                    Writer::new(memory.base().add(layout.clock_entry(vcpu))).publish(&Relation::IDENTITY);
                 }
-            }
-            memory.store(SESSION_TABLE_OFFSET, 1 << class::USER);
+                guest::Region::open(memory.base(), memory.size() as u64).unwrap()
+            };
+            // SAFETY: this thread is the only one that claims slots.
+            assert_eq!(unsafe { kernel.claim_process_slot(1, &[0; 16], &vcpu_of_cpu) }, Some(0));
             Self { memory, layout }
         }
 
-        pub(crate) fn rings(&self) -> Result<ProcessRings, RingsError> {
+        pub(crate) fn rings(&self) -> Result<ProcessRings, ViewError> {
             let at = |offset: usize| self.memory.base().wrapping_add(offset);
             let slot = (at(self.layout.process_slot(0)), self.layout.process_stride);
-            // SAFETY: both lie inside the memory, which the owner keeps alive, and are page-aligned.
+            // SAFETY: both lie inside the memory, which the owner keeps alive, and are aligned.
             unsafe { ProcessRings::new((at(0), self.layout.guest_writable), slot, Arc::new(self.memory.clone())) }
         }
 
@@ -354,14 +293,10 @@ pub(crate) mod tests {
             let rings = self.layout.config.process_rings;
             let mut consumer = Consumer::new(ring, rings.geometry, rings.mode, vcpu);
             let (mut packet, mut records) = (Vec::new(), Vec::new());
-            while consumer.poll_stopped(&mut packet) == Poll::Copied {
+            while let Some(delivered) = consumer.poll_stopped(&mut packet).ready() {
                 let known = |id| events.iter().find(|event: &&EventDescription| event.id == id);
-                let accepted = consumer.accept(&mut packet, [0; 16], u64::MAX, known).unwrap();
-                let begin = read_header(&packet).unwrap().time_begin;
-                records.extend(
-                    Records::new(&packet, accepted.content, begin)
-                        .map(|record| (record.time, record.id, record.payload.to_vec())),
-                );
+                let packet = delivered.accept([0; 16], u64::MAX, known).unwrap();
+                records.extend(packet.records().map(|record| (record.time, record.id, record.payload.to_vec())));
             }
             (events, records)
         }
@@ -426,10 +361,10 @@ pub(crate) mod tests {
         let ring = region.memory.part(region.layout.process_ring(0, 1), region.layout.process_ring_stride);
         let mut consumer = Consumer::new(ring, Geometry::new(4096, 4).unwrap(), Mode::Discard, 1);
 
-        let before = consumer.poll(&mut Vec::new());
+        let was_empty = consumer.poll(&mut Vec::new()).is_empty();
         rings.flush(&Scripted::new(&[0]));
 
-        assert_eq!((before, consumer.poll(&mut Vec::new())), (Poll::Empty, Poll::Copied));
+        assert!(was_empty && consumer.poll(&mut Vec::new()).is_ready());
     }
 
     #[test]
@@ -470,15 +405,15 @@ pub(crate) mod tests {
         let region = Region::new();
         region.memory.store(region.layout.process_slot(0), 0);
 
-        assert_eq!(region.rings().unwrap_err(), RingsError::NotASlot);
+        assert_eq!(region.rings().unwrap_err(), ViewError::NotARegion);
     }
 
     #[test]
     fn rings_that_leave_the_slot_are_refused() {
         let region = Region::new();
-        let rings_offset = region.layout.process_slot(0) + std::mem::offset_of!(ProcessHeader, rings_offset);
+        let rings_offset = region.layout.process_slot(0) + offset_of!(ProcessHeader, rings_offset);
         region.memory.store(rings_offset, region.layout.process_rings as u64 + 8);
 
-        assert_eq!(region.rings().unwrap_err(), RingsError::BadLayout);
+        assert_eq!(region.rings().unwrap_err(), ViewError::Outside { part: "process's rings" });
     }
 }

@@ -1,5 +1,5 @@
-//! What a process knows of its connection, in memory that a fork empties: the rings belong to one process, so that a
-//! child has to connect by itself, however it was made.
+//! What a process knows of its connection, in memory that a fork empties. The rings belong to one process: a child has
+//! to connect by itself, however it was made.
 #![allow(unsafe_code)] // A page with its own rules on fork.
 
 use crate::connection::Connection;

@@ -1,7 +1,8 @@
 //! The thread's rseq area: memory in which the kernel keeps the number of the CPU that the thread is on.
 //!
-//! The C library registers one for each thread (glibc since 2.35) and says where it lies, relative to the thread pointer.
-//! Reading it costs a load, where `RDTSCP` waits for everything before it. See `docs/adr/0001-user-level-atomics.md`.
+//! The C library registers one for each thread (glibc since 2.35) and says where it lies, relative to the thread
+//! pointer. Reading it costs a load, where `RDTSCP` waits for everything before it. See
+//! `docs/adr/0001-user-level-atomics.md`.
 #![allow(unsafe_code)] // Memory that the C library and the kernel share.
 
 use core::arch::asm;
@@ -18,8 +19,8 @@ pub(crate) fn cpu() -> Option<u32> {
     let thread: *const u8;
     // SAFETY: on x86-64 the first word behind the thread pointer is the thread pointer.
     unsafe { asm!("mov {}, fs:[0]", out(reg) thread, options(nostack, readonly, preserves_flags)) };
-    // SAFETY: the area lies there as long as the thread lives (the C library says so, see `offset`). The kernel writes it
-    // only while the thread does not run, so a volatile read sees one value.
+    // SAFETY: the area lies there as long as the thread lives (the C library says so, see `offset`). The kernel writes
+    // it only while the thread does not run, so a volatile read sees one value.
     let cpu = unsafe { thread.wrapping_offset(offset).add(CPU_ID).cast::<u32>().read_volatile() };
     // A thread whose registration failed has -1 or -2 there.
     (cpu.cast_signed() >= 0).then_some(cpu)

@@ -2,10 +2,11 @@
 
 use crate::event_type::{Describe, MAX_TEXT, Payload, is_name, next_id};
 use crate::tracer::Tracer;
-use shared_ring::event::{Event, Field, FieldType, MAX_FIELDS, MAX_NAME, class};
+use shared_ring::event::{Event, Field, FieldType, MAX_FIELDS, MAX_NAME};
 use shared_ring::registry::{MAX_ENTRY, encode};
+use strata_abi::class;
 
-/// What names become that nobody gave.
+/// The name of a field or event for which the caller gave none.
 const UNNAMED: &str = "unnamed";
 
 /// A type of event that was made while the program runs. It is never freed: make one for each place that records, not
@@ -16,10 +17,11 @@ pub struct RuntimeEventType {
 }
 
 impl RuntimeEventType {
-    /// An event type `name` (`group:event`) with `fields`: their names, types, and whether they are shown in hexadecimal.
+    /// An event type `name` (`group:event`) with `fields`: their names, types, and whether they are shown in
+    /// hexadecimal.
     ///
-    /// Whatever the names are, the type can be used: characters that a trace cannot hold become `_`, what is longer than
-    /// [`MAX_NAME`] bytes is cut, and names that are there twice get a number. `None` when there are more than
+    /// Whatever the names are, the type can be used: characters that a trace cannot hold become `_`, what is longer
+    /// than [`MAX_NAME`] bytes is cut, and names that are there twice get a number. `None` when there are more than
     /// [`MAX_FIELDS`] fields, an array without length, or more than a description has room for (2048 bytes).
     #[must_use]
     pub fn new(name: &str, fields: &[(&str, FieldType, bool)]) -> Option<&'static Self> {
@@ -56,8 +58,8 @@ impl RuntimeEventType {
     }
 
     /// Records an event with `size` payload bytes, which `fill` writes: the fields one after another without padding,
-    /// integers little-endian, text with a NUL byte after it. Returns whether it was recorded. A payload that does not fit
-    /// the fields spoils its ring's packet, which the host cuts there.
+    /// integers little-endian, text with a NUL byte after it. Returns whether it was recorded. A payload that does not
+    /// fit the fields spoils its ring's packet, which the host cuts there.
     pub fn record(&'static self, tracer: &Tracer, size: usize, fill: impl FnOnce(&mut Payload<'_>)) -> bool {
         tracer.is_wanted() && tracer.record(self, size, fill)
     }

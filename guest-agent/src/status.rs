@@ -1,13 +1,15 @@
 //! What a guest is connected to, asked for without taking part: the hypervisor's offer, the kernel module, the trace.
+#![allow(unsafe_code)] // Clock entries are memory shared with the host: raw pointers.
 
 use crate::device::{self, DeviceError};
-use shared_ring::layout::{
-    CLOCK_ENTRY_SIZE, CLOCK_OFFSET, CPUID_SIGNATURE, Mode, PAGE_SIZE, SESSION_SLOTS, SessionSlot,
-};
+use clock_sync::entry::Reader;
+use shared_ring::layout::{Mode, PAGE_SIZE, SESSION_SLOTS};
+use shared_ring::view;
 use std::arch::x86_64::__cpuid;
 use std::fs;
 use std::path::Path;
 use std::str::FromStr;
+use strata_abi::CPUID_SIGNATURE;
 
 /// Where the kernel describes the module while it is loaded.
 const MODULE: &str = "/sys/module/strata";
@@ -34,7 +36,7 @@ pub struct Offer {
     pub abi_version: u32,
     /// Guest-physical address.
     pub address: u64,
-    /// Bytes.
+    /// Size of the region, bytes.
     pub size: u64,
 }
 
@@ -47,7 +49,7 @@ pub struct Slots {
     pub used: u32,
     /// Slots that this user's processes may have at a time.
     pub user_limit: u32,
-    /// Slots that they have.
+    /// Slots that this user's processes have.
     pub user_used: u32,
     /// Processes that found no free slot, since the module was loaded.
     pub refused: u64,
@@ -79,10 +81,10 @@ pub struct Trace {
 pub struct Session {
     /// Index of its slot; applications record for slot 0.
     pub slot: u32,
-    /// Its name.
+    /// Name of the session.
     pub name: String,
-    /// What happens when a ring is full; `None` for a mode that this program does not know.
-    pub mode: Option<Mode>,
+    /// What happens when a ring is full.
+    pub mode: Mode,
     /// Enabled classes, one bit each; 0 when it is stopped.
     pub class_mask: u64,
 }
@@ -126,7 +128,8 @@ impl Status {
 }
 
 impl Offer {
-    /// What the hypervisor offers this machine: the CPUID leaf whose signature is ours, among those that hypervisors use.
+    /// What the hypervisor offers this machine: the CPUID leaf whose signature is ours, among those that hypervisors
+    /// use.
     #[must_use]
     pub fn find() -> Option<Self> {
         if __cpuid(1).ecx >> 31 == 0 {
@@ -166,34 +169,35 @@ fn number<N: FromStr>(folder: &Path, name: &str) -> Option<N> {
 
 impl Trace {
     fn read() -> Result<Self, DeviceError> {
-        let host_area = device::map_host_area()?;
-        let superblock = device::read_superblock(&host_area);
+        let mapped = device::map_host_area()?;
+        let (area, view) = (mapped.area(), mapped.area().view());
         let has_clock = |vcpu: u32| {
-            let at = CLOCK_OFFSET + vcpu as usize * CLOCK_ENTRY_SIZE;
-            device::read_word(&host_area, at).is_some_and(|updates| updates > 0)
+            view.clock_entry(vcpu).is_some_and(|entry| {
+                // SAFETY: the entry lies inside the mapping, which lives; the host alone writes it.
+                unsafe { Reader::new(mapped.base().add(entry)) }.is_valid()
+            })
         };
-        let sessions = (0..).zip(0..SESSION_SLOTS).map(|(slot, index)| (slot, device::read_session(&host_area, index)));
+        let superblock = view.superblock();
         Ok(Self {
             abi_version: superblock.abi_version,
             region_size: superblock.region_size,
             vcpus: superblock.vcpus,
-            host_alive: superblock.host_alive != 0,
+            host_alive: area.is_host_alive(),
             clock_frequency: superblock.clock_frequency,
             clocks: u32::try_from((0..superblock.vcpus).filter(|&vcpu| has_clock(vcpu)).count()).unwrap_or(u32::MAX),
-            sessions: sessions.filter_map(|(slot, session)| Session::of(slot, &session)).collect(),
+            sessions: (0..)
+                .zip(0..SESSION_SLOTS)
+                .filter_map(|(slot, index)| Some(Session::of(slot, &area.session(index)?, area.class_mask(index))))
+                .collect(),
         })
     }
 }
 
 impl Session {
-    fn of(slot: u32, session: &SessionSlot) -> Option<Self> {
+    fn of(slot: u32, session: &view::Session, class_mask: u64) -> Self {
         let length = session.name.iter().position(|&byte| byte == 0).unwrap_or(session.name.len());
-        (session.generation != 0).then(|| Self {
-            slot,
-            name: String::from_utf8_lossy(&session.name[..length]).into_owned(),
-            mode: Mode::from_code(session.mode),
-            class_mask: session.class_mask,
-        })
+        let name = String::from_utf8_lossy(&session.name[..length]).into_owned();
+        Self { slot, name, mode: session.rings.mode, class_mask }
     }
 }
 

@@ -1,19 +1,20 @@
-//! The process's connection to the trace: made at the first event that is wanted, then recording without locks or system
-//! calls.
+//! The process's connection to the trace: made at the first event that is wanted, then recording without locks or
+//! system calls.
 #![allow(unsafe_code)] // Hands mappings to the rings; reads words and states through pointers that are never freed.
 
 use crate::connection::Connection;
-use crate::device::{self, DeviceError, Mapping};
+use crate::device::{self, DeviceError, MappedHostArea};
 use crate::event_type::{Describe, Payload};
-use crate::process_rings::{ProcessRings, Rdtscp, RingsError};
+use crate::process_rings::{ProcessRings, Rdtscp};
 use crate::process_state::{APART, ProcessState, SETTLED};
-use shared_ring::event::class;
 use shared_ring::layout::SESSION_TABLE_OFFSET;
+use shared_ring::view::ViewError;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use strata_abi::class;
 use thiserror::Error;
 
 /// What is wanted as long as nobody has asked: everything, so that the first event connects.
@@ -22,8 +23,8 @@ static NOT_ASKED: AtomicU64 = AtomicU64::new(u64::MAX);
 static NOTHING: AtomicU64 = AtomicU64::new(0);
 /// Events that are lost before a slot is asked for again, at first; then twice as many each time.
 const FIRST_RETRY: u64 = 64;
-/// How long a thread waits at most for another one that is connecting. The kernel clears the slot meanwhile: microseconds,
-/// but more than a second was seen where every page of it faults in an emulated machine.
+/// How long a thread waits at most for another one that is connecting. The kernel clears the slot meanwhile:
+/// microseconds, but more than a second was seen where every page of it faults in an emulated machine.
 const CONNECTING_LIMIT: Duration = Duration::from_secs(5);
 /// How long between two looks whether it has.
 const CONNECTING_PAUSE: Duration = Duration::from_micros(50);
@@ -34,9 +35,9 @@ pub enum Error {
     /// The device cannot be used.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// What it mapped cannot be used.
-    #[error(transparent)]
-    Rings(#[from] RingsError),
+    /// What it mapped as this process's slot cannot be used.
+    #[error("the kernel module's process slot cannot be used")]
+    Slot(#[source] ViewError),
     /// The processor lacks an instruction.
     #[error("this (virtual) processor has no RDTSCP instruction, without which a record's CPU is not known")]
     NoRdtscp,
@@ -71,7 +72,7 @@ pub struct Tracer {
     /// Null before the first event.
     state: AtomicPtr<ProcessState>,
     /// What the host tells everyone, mapped once and kept by children too; null before.
-    host_area: AtomicPtr<Mapping>,
+    host_area: AtomicPtr<MappedHostArea>,
     /// Why the last attempt to connect failed; null when none has.
     error: AtomicPtr<Error>,
 }
@@ -132,8 +133,8 @@ impl Tracer {
     }
 
     /// Records of this process that no ring took: there was no slot for it, the thread was on a CPU that the trace does
-    /// not know, or had a type that did not fit the registry. As soon as there is a ring, it counts them as lost, as full
-    /// rings count their own losses, so that the trace shows them.
+    /// not know, or had a type that did not fit the registry. As soon as there is a ring, it counts them as lost, as
+    /// full rings count their own losses, so that the trace shows them.
     #[must_use]
     pub fn lost(&self) -> u64 {
         let Some(state) = self.state() else { return 0 };
@@ -292,7 +293,8 @@ impl Tracer {
             return Err(Error::NoRdtscp);
         }
         let host_area = self.host_area()?;
-        // Events are wanted, or not, whether there is a slot for them or not: by the session that applications record for.
+        // Events are wanted, or not, whether there is a slot for them or not: by the session that applications record
+        // for.
         self.wanted.store(host_area.base().wrapping_add(SESSION_TABLE_OFFSET).cast(), Ordering::Release);
         if when == When::Wanted && !self.is_wanted() {
             return Ok(None);
@@ -301,17 +303,18 @@ impl Tracer {
         let (host, own) = ((host_area.base(), host_area.size()), (slot.base(), slot.size()));
         // SAFETY: both are whole mappings, the host's never undone and the slot's kept by the owner; the kernel gives a
         // process one slot, and this is the only place where it is mapped.
-        Ok(Some(Connection::new(unsafe { ProcessRings::new(host, own, Arc::new(slot)) }?)))
+        let rings = unsafe { ProcessRings::new(host, own, Arc::new(slot)) }.map_err(Error::Slot)?;
+        Ok(Some(Connection::new(rings)))
     }
 
-    fn host_area(&self) -> Result<&'static Mapping, Error> {
+    fn host_area(&self) -> Result<&'static MappedHostArea, Error> {
         // SAFETY: mappings that are here are never freed.
         let known = || unsafe { self.host_area.load(Ordering::Acquire).as_ref() };
         if let Some(mapping) = known() {
             return Ok(mapping);
         }
         // One thread at a time connects.
-        let mapping: &'static Mapping = Box::leak(Box::new(device::map_host_area()?));
+        let mapping: &'static MappedHostArea = Box::leak(Box::new(device::map_host_area()?));
         self.host_area.store(ptr::from_ref(mapping).cast_mut(), Ordering::Release);
         Ok(mapping)
     }

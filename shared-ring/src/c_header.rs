@@ -1,18 +1,22 @@
 //! The C view of the region, generated so that no number is typed twice.
 
-use crate::event::class;
 use crate::layout::{
-    ABI_VERSION, AGENT, AGENT_ALIVE, AGENT_GONE, CLOCK_ENTRY_SIZE, CLOCK_OFFSET, CPUID_SIGNATURE, FIRST_TRACEPOINT,
-    MAGIC, MAX_EVENTS, PACKET, PAGE_SIZE, PANIC_PORT, PANIC_PORT_PANICKED, PROCESS_ACTIVE, PROCESS_CLOSED,
-    PROCESS_ENTRY, PROCESS_FREE, PROCESS_HEADER, SESSION, SESSION_SLOT_SIZE, SESSION_SLOTS, SESSION_TABLE_OFFSET,
-    SUPERBLOCK,
+    ABI_VERSION, AGENT, AGENT_ALIVE, AGENT_GONE, CLOCK_ENTRY_SIZE, CLOCK_OFFSET, MAGIC, MAX_EVENTS, PACKET, PAGE_SIZE,
+    PROCESS_ACTIVE, PROCESS_CLOSED, PROCESS_ENTRY, PROCESS_FREE, PROCESS_HEADER, SESSION, SESSION_SLOT_SIZE,
+    SESSION_SLOTS, SESSION_TABLE_OFFSET, SUPERBLOCK,
 };
 use std::fmt::Write;
 use std::string::{String, ToString};
 
-/// A C header with the layout's constants and the major classes of a guest kernel's events.
+/// A C header with the layout's constants, and with `more` of them: names and values. Every name gets the prefix `STRATA_`.
+///
+/// ```
+/// let header = shared_ring::c_header::c_header(&[("MY_PORT", 0x505)]);
+/// assert!(header.contains("#define STRATA_SUPERBLOCK_REGION_SIZE 24\n"));
+/// assert!(header.contains("#define STRATA_MY_PORT 1285\n"));
+/// ```
 #[must_use]
-pub fn c_header() -> String {
+pub fn c_header(more: &[(&str, u64)]) -> String {
     let mut out = String::from(
         "/* Generated from the shared-ring crate; do not edit. */\n#ifndef STRATA_ABI_H\n#define STRATA_ABI_H\n\n",
     );
@@ -30,20 +34,13 @@ pub fn c_header() -> String {
         ("CLOCK_ENTRY_SIZE", CLOCK_ENTRY_SIZE as u64),
         ("AGENT_ALIVE", AGENT_ALIVE),
         ("AGENT_GONE", AGENT_GONE),
-        ("PANIC_PORT", u64::from(PANIC_PORT)),
-        ("PANIC_PORT_PANICKED", u64::from(PANIC_PORT_PANICKED)),
         ("PROCESS_FREE", u64::from(PROCESS_FREE)),
         ("PROCESS_ACTIVE", u64::from(PROCESS_ACTIVE)),
         ("PROCESS_CLOSED", u64::from(PROCESS_CLOSED)),
         ("SESSION_SLOTS", SESSION_SLOTS as u64),
         ("MAX_EVENTS", MAX_EVENTS as u64),
-        ("FIRST_TRACEPOINT", u64::from(FIRST_TRACEPOINT)),
     ] {
         define(name, value.to_string());
-    }
-    for (index, register) in CPUID_SIGNATURE.chunks_exact(4).enumerate() {
-        let value = u32::from_le_bytes([register[0], register[1], register[2], register[3]]);
-        define(&format!("CPUID_SIGNATURE_{index}"), format!("{value:#x}U"));
     }
     for structure in [SUPERBLOCK, SESSION, AGENT, PROCESS_ENTRY, PROCESS_HEADER, PACKET] {
         define(&format!("{}_SIZE", structure.name), structure.size.to_string());
@@ -51,22 +48,9 @@ pub fn c_header() -> String {
             define(&format!("{}_{}", structure.name, field.to_uppercase()), offset.to_string());
         }
     }
-    for (name, number) in class::GUEST_KERNEL {
-        define(&format!("CLASS_{name}"), number.to_string());
+    for (name, value) in more {
+        define(name, value.to_string());
     }
     out.push_str("\n#endif\n");
     out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn offsets_and_classes_become_constants() {
-        let header = c_header();
-
-        assert!(header.contains("#define STRATA_SUPERBLOCK_REGION_SIZE 24\n"));
-        assert!(header.contains("#define STRATA_CLASS_BLOCK 12\n"));
-    }
 }

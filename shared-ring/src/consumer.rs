@@ -17,10 +17,17 @@ use crate::layout::{
     CTF_MAGIC, Geometry, Mode, PACKET_HEADER_SIZE, PacketHeader, RING_FLUSH_DONE, RING_FLUSH_REQUEST, RING_LOST_FULL,
     RING_LOST_TOO_LARGE, RING_LOST_WRAPPED, RING_OVERWRITTEN, RING_READ_COUNT, RING_WRITE_COUNT,
 };
-use crate::packet::{read_header, validate, write_header};
+use crate::packet::{Contents, Packet, read_header, validate};
 use std::vec::Vec;
 
 /// Records that a producer could not write, by reason; totals since the ring began.
+///
+/// ```
+/// use shared_ring::consumer::Lost;
+///
+/// let lost = Lost { full: 2, wrapped: 0, too_large: 1 };
+/// assert_eq!(lost.total(), 3);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Lost {
@@ -33,13 +40,13 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// All of them.
+    /// Records lost for any reason.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.full.saturating_add(self.wrapped).saturating_add(self.too_large)
     }
 
-    /// Both, by reason.
+    /// The sum with `other`, by reason.
     #[must_use]
     pub const fn plus(&self, other: &Self) -> Self {
         Self {
@@ -69,29 +76,156 @@ impl std::iter::Sum for Lost {
     }
 }
 
-/// What happened when a consumer looked for a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Poll {
-    /// A sub-buffer was copied into the packet buffer; [`Consumer::accept`] comes next.
-    Copied,
+/// What a consumer found when it looked for a packet.
+/// For an example see [`Consumer`].
+#[derive(Debug)]
+#[must_use = "a packet that is not accepted stays in the ring"]
+pub enum Poll<'c, M: RingMemory = HostMemory> {
+    /// A sub-buffer was copied into the packet buffer.
+    Ready(Delivered<'c, M>),
     /// Nothing is ready.
     Empty,
     /// The ring's control words contradict each other; it is not read again.
     Corrupt,
 }
 
-/// A packet that was accepted: what its bytes hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Accepted {
-    /// Number of records.
-    pub records: u64,
-    /// Bytes in use, packet header included; the rest of the packet buffer is zero.
-    pub content: usize,
-    /// Time of the last record, ticks.
-    pub time_end: u64,
+impl<'c, M: RingMemory> Poll<'c, M> {
+    /// The copied sub-buffer, if there is one.
+    #[must_use = "a packet that is not accepted stays in the ring"]
+    pub fn ready(self) -> Option<Delivered<'c, M>> {
+        match self {
+            Self::Ready(delivered) => Some(delivered),
+            Self::Empty | Self::Corrupt => None,
+        }
+    }
+
+    /// Whether a sub-buffer was copied.
+    #[must_use]
+    pub const fn is_ready(&self) -> bool {
+        matches!(self, Self::Ready(_))
+    }
+
+    /// Whether nothing is ready.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        matches!(self, Self::Empty)
+    }
+
+    /// Whether the ring is corrupt.
+    #[must_use]
+    pub const fn is_corrupt(&self) -> bool {
+        matches!(self, Self::Corrupt)
+    }
 }
 
-/// Reads one ring. One consumer per ring; it may run on any thread.
+/// A sub-buffer that was copied out of a ring, and of which nothing is believed yet: [`accept`](Self::accept) it.
+///
+/// It borrows the consumer that copied it and the buffer that holds it. Dropped without having been accepted, it leaves
+/// the sub-buffer in the ring, and nothing is counted: the next poll copies it again. A flight recorder may have overwritten
+/// it by then.
+///
+/// Nothing can be accepted that was not polled, nor twice, nor by another consumer:
+///
+/// ```compile_fail,E0599
+/// # use shared_ring::consumer::Consumer;
+/// fn without_poll(mut consumer: Consumer, packet: &mut [u8]) {
+///     let _ = consumer.accept(packet, [7; 16], u64::MAX, |_| None);
+/// }
+/// ```
+///
+/// ```compile_fail,E0382
+/// # use shared_ring::consumer::Consumer;
+/// fn twice(mut consumer: Consumer, mut buffer: Vec<u8>) {
+///     let delivered = consumer.poll(&mut buffer).ready().unwrap();
+///     let _ = delivered.accept([7; 16], u64::MAX, |_| None);
+///     let _ = delivered.accept([7; 16], u64::MAX, |_| None);
+/// }
+/// ```
+///
+/// ```compile_fail,E0499
+/// # use shared_ring::consumer::Consumer;
+/// fn out_of_turn(mut consumer: Consumer, mut first: Vec<u8>, mut second: Vec<u8>) {
+///     let one = consumer.poll(&mut first).ready().unwrap();
+///     let other = consumer.poll(&mut second).ready().unwrap();
+///     let _ = one.accept([7; 16], u64::MAX, |_| None);
+/// }
+/// ```
+#[derive(Debug)]
+#[must_use = "a packet that is not accepted stays in the ring"]
+pub struct Delivered<'c, M: RingMemory = HostMemory> {
+    consumer: &'c mut Consumer<M>,
+    packet: &'c mut [u8],
+    header: PacketHeader,
+    copied: Copied,
+}
+
+/// What the consumer knows of a sub-buffer that it has copied.
+#[derive(Clone, Copy, Debug)]
+struct Copied {
+    /// Bytes in use, as the producer claims or counts them.
+    claimed: usize,
+    /// Bytes that were reserved, but are known not to be committed.
+    uncommitted: u64,
+    /// Whether the sub-buffer is complete, and so its header.
+    is_complete: bool,
+    /// Whether it is the last one of a stopped ring.
+    is_last: bool,
+}
+
+/// What a look into a ring found.
+enum Found {
+    Copied(Copied),
+    Empty,
+    Corrupt,
+}
+
+/// Reads one ring. It may run on any thread.
+///
+/// A ring has one consumer at a time. Two at once harm no memory, but each counts what the other took as lost or rejected.
+///
+/// ```
+/// # use shared_ring::{consumer::Consumer, event::{Event, EventDescription, Field, FieldType}, host_memory::HostMemory};
+/// # use shared_ring::{layout::{Geometry, Mode}, producer::Producer, storage::Smp};
+/// # const TICK: Event = Event { id: 5, class: 0, name: "example:tick", fields: &[Field::new("n", FieldType::U64)] };
+/// # let geometry = Geometry::new(4096, 2)?;
+/// # let memory = HostMemory::private(geometry.ring_size(Mode::Discard));
+/// # // SAFETY: the memory is zeroed, holds the ring, and outlives the producer.
+/// # let producer = unsafe { Producer::new(Smp::new(memory.base()), geometry, Mode::Discard) };
+/// producer.record(|| 1000, TICK.id, &7_u64.to_le_bytes());
+/// producer.force_switch(|| 1010);
+///
+/// let described = EventDescription::from(&TICK);
+/// let mut consumer = Consumer::new(memory, geometry, Mode::Discard, 0);
+/// let mut buffer = Vec::new();
+/// let delivered = consumer.poll(&mut buffer).ready().ok_or("nothing is ready")?;
+/// let packet = delivered.accept([7; 16], 2000, |id| (id == TICK.id).then_some(&described)).ok_or("damaged")?;
+/// assert_eq!((packet.record_count(), packet.header().time_end), (1, 1010));
+/// assert_eq!(packet.records().next().map(|record| record.time), Some(1000));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// ```
+/// # use shared_ring::event::{Event, EventDescription, Field, FieldType};
+/// # use shared_ring::{consumer::Consumer, host_memory::HostMemory, producer::Producer, storage::Smp};
+/// # use shared_ring::layout::{Geometry, Mode};
+/// # let geometry = Geometry::new(4096, 4)?;
+/// # let memory = HostMemory::private(geometry.ring_size(Mode::Discard));
+/// # // SAFETY: the memory is zeroed, holds the ring, and outlives the producer.
+/// # let producer = unsafe { Producer::new(Smp::new(memory.base()), geometry, Mode::Discard) };
+/// # const TICK: Event = Event { id: 1, class: 0, name: "a:tick", fields: &[Field::new("number", FieldType::U64)] };
+/// # let known = EventDescription::from(&TICK);
+/// # producer.record(|| 1_000, TICK.id, &7_u64.to_le_bytes());
+/// # producer.force_switch(|| 1_001);
+/// let mut consumer = Consumer::new(memory.clone(), geometry, Mode::Discard, 0);
+/// let (mut buffer, trace, now) = (Vec::new(), [7; 16], 2_000);
+/// while let Some(delivered) = consumer.poll(&mut buffer).ready() {
+///     // `None`: nothing in it could be believed.
+///     let Some(packet) = delivered.accept(trace, now, |id| (id == TICK.id).then_some(&known)) else { continue };
+///     assert_eq!(packet.records().map(|record| record.time).collect::<Vec<_>>(), [1_000]);
+/// }
+/// assert_eq!((consumer.lost().total(), consumer.rejected_bytes()), (0, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Consumer<M = HostMemory> {
     memory: M,
@@ -102,18 +236,13 @@ pub struct Consumer<M = HostMemory> {
     read_count: u64,
     /// Packets written so far: the sequence number of the next one.
     packets: u64,
+    /// End of the last packet, ticks: no later record is older.
     time_end: u64,
     lost: Lost,
     rejected_bytes: u64,
     corrupt: bool,
     /// Whether the last sub-buffer of a stopped ring was consumed.
     exhausted: bool,
-    /// Bytes of the sub-buffer that was copied last, without padding.
-    claimed: usize,
-    /// Bytes of it that were reserved, but are known not to be committed.
-    uncommitted: u64,
-    /// Whether the sub-buffer that was copied last is not complete.
-    is_partial: bool,
     /// Flight recorder: the physical sub-buffer that is the consumer's own.
     spare: usize,
     /// Flight recorder: sub-buffers that were overwritten before anybody had read them.
@@ -146,9 +275,6 @@ impl<M: RingMemory> Consumer<M> {
             rejected_bytes: 0,
             corrupt: spare.is_none(),
             exhausted: false,
-            claimed: 0,
-            uncommitted: 0,
-            is_partial: false,
             spare: spare.unwrap_or(0),
             overwritten: 0,
         }
@@ -233,115 +359,135 @@ impl<M: RingMemory> Consumer<M> {
         self.corrupt
     }
 
-    /// READGETSUBBUF: copies the next fully committed sub-buffer into `packet` (resized to
+    /// READGETSUBBUF: copies the next fully committed sub-buffer into `buffer` (resized to
     /// [`packet_size`](Self::packet_size)). The acquire load of `commit_seq` pairs with the producer's publishing.
-    pub fn poll(&mut self, packet: &mut Vec<u8>) -> Poll {
-        if self.corrupt {
-            return Poll::Corrupt;
-        }
-        self.uncommitted = 0;
-        self.is_partial = false;
-        if self.mode == Mode::FlightRecorder {
-            return self.poll_flight_recorder(packet, false);
-        }
-        let index = self.geometry.index(self.read_count);
-        let committed = self.memory.load(self.geometry.commit_seq_offset(index));
-        let before = self.geometry.committed_before(self.read_count);
-        // Sub-buffer ready (2): one whole sub-buffer more than the laps before.
-        match committed.wrapping_sub(before) {
-            0 => Poll::Empty,
-            ahead if ahead == self.geometry.sub_buffer_size() => {
-                self.copy(packet, self.geometry.data_offset(self.read_count));
-                self.claim_content(packet);
-                Poll::Copied
-            }
-            _ => {
+    pub fn poll<'c>(&'c mut self, buffer: &'c mut Vec<u8>) -> Poll<'c, M> {
+        let found = self.find(buffer);
+        self.delivered(found, buffer)
+    }
+
+    /// Like [`poll`](Self::poll), for a ring whose producers have stopped for good (the guest is dead or its process is
+    /// gone): also copies sub-buffers that are not complete, which [`accept`](Delivered::accept) then cuts at their first
+    /// hole. Once the sub-buffer that was written last is accepted there is nothing more to come.
+    ///
+    /// In flight-recorder mode the producers may be running: this is how a snapshot gets their latest records too.
+    pub fn poll_stopped<'c>(&'c mut self, buffer: &'c mut Vec<u8>) -> Poll<'c, M> {
+        let found = self.find_stopped(buffer);
+        self.delivered(found, buffer)
+    }
+
+    fn delivered<'c>(&'c mut self, found: Found, buffer: &'c mut Vec<u8>) -> Poll<'c, M> {
+        match found {
+            Found::Copied(copied) => match read_header(buffer) {
+                Some(header) => Poll::Ready(Delivered { consumer: self, packet: buffer, header, copied }),
+                // A sub-buffer has room for a header.
+                None => Poll::Corrupt,
+            },
+            Found::Empty => Poll::Empty,
+            Found::Corrupt => {
                 self.corrupt = true;
                 Poll::Corrupt
             }
         }
     }
 
-    /// Like [`poll`](Self::poll), for a ring whose producers have stopped for good (the guest is dead or its process is
-    /// gone): also copies sub-buffers that are not complete, which [`accept`](Self::accept) then cuts at their first
-    /// hole. Once the sub-buffer that was written last is copied there is nothing more to come.
-    ///
-    /// In flight-recorder mode the producers may be running: this is how a snapshot gets their latest records too.
-    pub fn poll_stopped(&mut self, packet: &mut Vec<u8>) -> Poll {
+    /// Copies the next sub-buffer if it is complete.
+    fn find(&mut self, buffer: &mut Vec<u8>) -> Found {
+        if self.corrupt {
+            return Found::Corrupt;
+        }
+        if self.mode == Mode::FlightRecorder {
+            return self.find_in_flight_recorder(buffer, false);
+        }
+        let index = self.geometry.index(self.read_count);
+        let committed = self.memory.load(self.geometry.commit_seq_offset(index));
+        let before = self.geometry.committed_before(self.read_count);
+        // Sub-buffer ready (2): one whole sub-buffer more than the laps before.
+        match committed.wrapping_sub(before) {
+            0 => Found::Empty,
+            ahead if ahead == self.geometry.sub_buffer_size() => {
+                self.copy(buffer, self.geometry.data_offset(self.read_count));
+                Found::Copied(Copied::complete(buffer))
+            }
+            _ => Found::Corrupt,
+        }
+    }
+
+    /// Copies the next sub-buffer, complete or not.
+    fn find_stopped(&mut self, buffer: &mut Vec<u8>) -> Found {
         let reserved = self.memory.load(RING_WRITE_COUNT).wrapping_sub(self.read_count);
         if self.mode == Mode::Discard && !self.corrupt && (reserved == 0 || self.exhausted) {
             // Where all is read, commit counts that a hole kept back would look wrong for the next lap.
-            return Poll::Empty;
+            return Found::Empty;
         }
-        match self.poll(packet) {
-            Poll::Empty if self.mode == Mode::FlightRecorder => return self.poll_flight_recorder(packet, true),
-            Poll::Empty => {}
+        match self.find(buffer) {
+            Found::Empty if self.mode == Mode::FlightRecorder => return self.find_in_flight_recorder(buffer, true),
+            Found::Empty => {}
             other => return other,
         }
         if reserved > self.geometry.data_size() {
-            self.corrupt = true;
-            return Poll::Corrupt;
+            return Found::Corrupt;
         }
-        // The last sub-buffer is consumed whole though it was not written whole: the counts no longer compare after it.
-        self.exhausted = reserved < self.geometry.sub_buffer_size();
-        self.copy(packet, self.geometry.data_offset(self.read_count));
-        self.claimed = usize::try_from(reserved).unwrap_or(usize::MAX).min(packet.len());
-        Poll::Copied
+        self.copy(buffer, self.geometry.data_offset(self.read_count));
+        Found::Copied(Copied {
+            claimed: usize::try_from(reserved).unwrap_or(usize::MAX).min(buffer.len()),
+            uncommitted: 0,
+            is_complete: false,
+            // It is consumed whole though it was not written whole: the counts no longer compare after it.
+            is_last: reserved < self.geometry.sub_buffer_size(),
+        })
     }
 
     /// One look at a flight recorder, from `self.read_count` on: at most one lap. `unfinished` says whether sub-buffers
     /// that are not complete are wanted.
-    fn poll_flight_recorder(&mut self, packet: &mut Vec<u8>, unfinished: bool) -> Poll {
+    fn find_in_flight_recorder(&mut self, buffer: &mut Vec<u8>, unfinished: bool) -> Found {
         let geometry = self.geometry;
         let write = self.memory.load(RING_WRITE_COUNT);
         let used = geometry.within(write);
         // Where the sub-buffer begins that is being written, or will be next.
         let current = write - used;
         if self.exhausted {
-            return Poll::Empty;
+            return Found::Empty;
         }
         if write < self.read_count || write > u64::MAX / 2 {
-            self.corrupt = true;
-            return Poll::Corrupt;
+            return Found::Corrupt;
         }
         let end = if used == 0 { write } else { current + geometry.sub_buffer_size() };
         self.read_count = self.read_count.max(end.saturating_sub(geometry.data_size()));
         while self.read_count < end {
             match exchange::take(&self.memory, geometry, self.read_count, self.spare) {
                 Take::Taken(physical) => {
-                    self.copy(packet, geometry.physical_offset(physical));
+                    self.copy(buffer, geometry.physical_offset(physical));
                     self.spare = exchange::give_back(&self.memory, geometry, self.read_count, physical, self.spare);
-                    self.claim_content(packet);
-                    self.disbelieve_other_packets(packet);
-                    return Poll::Copied;
+                    return Found::Copied(self.unless_another_packet(buffer, Copied::complete(buffer)));
                 }
-                Take::Unfinished(_) if !unfinished => return Poll::Empty,
+                Take::Unfinished(_) if !unfinished => return Found::Empty,
                 Take::Unfinished(physical) => {
-                    let reserved = if self.read_count == current { used } else { geometry.sub_buffer_size() };
-                    self.exhausted = self.read_count == current;
-                    if self.copy_unfinished(packet, physical, reserved) {
-                        return Poll::Copied;
+                    let is_last = self.read_count == current;
+                    let reserved = if is_last { used } else { geometry.sub_buffer_size() };
+                    match self.copy_unfinished(buffer, physical, reserved) {
+                        Ok(copied) => return Found::Copied(Copied { is_last, ..copied }),
+                        Err(uncommitted) => self.reject(uncommitted),
                     }
-                    self.rejected_bytes = self.rejected_bytes.saturating_add(self.uncommitted);
-                    self.uncommitted = 0;
+                    self.exhausted = is_last;
                 }
                 Take::Overwritten => {}
-                Take::Corrupt => {
-                    self.corrupt = true;
-                    return Poll::Corrupt;
-                }
+                Take::Corrupt => return Found::Corrupt,
             }
             self.read_count += geometry.sub_buffer_size();
         }
-        Poll::Empty
+        Found::Empty
     }
 
     /// Copies what is committed without a hole of the sub-buffer at `self.read_count`, which is behind `physical` and of
-    /// which `reserved` bytes were reserved. `false` when there is no record in it, or no longer.
+    /// which `reserved` bytes were reserved.
     ///
     /// The producer may be at work: bytes below `commit_prefix` are written once per lap, and the exchange word says after
     /// the copy whether the lap was still the same.
-    fn copy_unfinished(&mut self, packet: &mut Vec<u8>, physical: usize, reserved: u64) -> bool {
+    ///
+    /// # Errors
+    /// When there is no record in it, or no longer: the bytes that were reserved and not committed.
+    fn copy_unfinished(&self, buffer: &mut Vec<u8>, physical: usize, reserved: u64) -> Result<Copied, u64> {
         let geometry = self.geometry;
         let index = geometry.index(self.read_count);
         let of_lap = |committed: u64| {
@@ -355,79 +501,36 @@ impl<M: RingMemory> Consumer<M> {
         let reached = self.memory.load(RING_WRITE_COUNT).wrapping_sub(self.read_count);
         let is_whole = committed == reached.min(geometry.sub_buffer_size());
         let content = if is_whole { committed } else { prefix };
-        self.uncommitted = reserved.saturating_sub(content);
         if content <= PACKET_HEADER_SIZE as u64 {
-            self.uncommitted = reserved;
-            return false;
+            return Err(reserved);
         }
-        self.copy(packet, geometry.physical_offset(physical));
+        self.copy(buffer, geometry.physical_offset(physical));
         self.memory.fence_acquire();
         let word = ExchangeWord::from_word(self.memory.load(geometry.exchange_offset(index)));
         let wanted = exchange::tag_of(geometry, self.read_count);
         if word.tag() > wanted || word.tag() == wanted && word.is_referenced() {
-            self.uncommitted = 0;
-            return false;
+            return Err(0);
         }
-        self.is_partial = true;
-        self.claimed = usize::try_from(content).unwrap_or(usize::MAX).min(packet.len());
-        self.disbelieve_other_packets(packet);
-        true
+        let copied = Copied {
+            claimed: usize::try_from(content).unwrap_or(usize::MAX).min(buffer.len()),
+            uncommitted: reserved.saturating_sub(content),
+            is_complete: false,
+            is_last: false,
+        };
+        Ok(self.unless_another_packet(buffer, copied))
     }
 
     /// A sub-buffer that does not hold the packet that belongs here is taken for empty.
-    fn disbelieve_other_packets(&mut self, packet: &[u8]) {
+    fn unless_another_packet(&self, packet: &[u8], copied: Copied) -> Copied {
         let expected = self.geometry.sequence(self.read_count);
-        if read_header(packet).is_none_or(|header| header.sequence != expected) {
-            self.uncommitted = self.uncommitted.saturating_add(self.claimed as u64);
-            self.claimed = 0;
+        if read_header(packet).is_some_and(|header| header.sequence == expected) {
+            return copied;
         }
+        Copied { claimed: 0, uncommitted: copied.uncommitted.saturating_add(copied.claimed as u64), ..copied }
     }
 
-    /// Believes the packet's own header about its size, which [`accept`](Self::accept) checks.
-    fn claim_content(&mut self, packet: &[u8]) {
-        let content = read_header(packet).map_or(0, |header| header.content_size / 8);
-        self.claimed = usize::try_from(content).unwrap_or(usize::MAX).min(packet.len());
-    }
-
-    /// READPUTSUBBUF, after [`Poll::Copied`]: cuts `packet` to what can be believed, rewrites its header, and in discard
-    /// mode clears the sub-buffer in the ring and gives it back. The release store of the read count pairs with the
-    /// producer's acquire load.
-    ///
-    /// `uuid` is the layer's trace, `latest` the trace clock now (a record cannot be younger), `known` finds an event
-    /// type by id. Returns `None` when nothing in the packet could be believed; it was then consumed all the same, and
-    /// its bytes are counted as rejected.
-    pub fn accept<'k>(
-        &mut self,
-        packet: &mut [u8],
-        uuid: [u8; 16],
-        latest: u64,
-        known: impl Fn(u16) -> Option<&'k EventDescription>,
-    ) -> Option<Accepted> {
-        let header = read_header(packet)?;
-        let mut contents = validate(packet, self.claimed, header.time_begin, self.time_end..=latest, known);
-        if mutated!(TrustContentSize) {
-            contents.content = self.claimed;
-        }
-        let claimed_loss =
-            Lost { full: header.lost_full, wrapped: header.lost_wrapped, too_large: header.lost_too_large };
-        // A header cannot report more loss than the ring's own counters do by now.
-        if claimed_loss.total() <= self.live_lost().total() {
-            self.lost = self.lost.raised_to(&claimed_loss);
-        }
-        self.overwritten = self.overwritten.max(self.live_overwritten());
-        let rejected = (contents.rejected as u64).saturating_add(self.uncommitted);
-        self.rejected_bytes = self.rejected_bytes.saturating_add(rejected);
-        self.give_back(contents.rejected > 0, contents.content);
-        if contents.records == 0 {
-            return None;
-        }
-        packet[contents.content..].fill(0);
-        self.time_end = contents.time_end;
-        let accepted = Accepted { records: contents.records, content: contents.content, time_end: contents.time_end };
-        let header = self.header(packet.len(), uuid, contents.time_begin, accepted);
-        write_header(packet, &header);
-        self.packets += 1;
-        Some(accepted)
+    const fn reject(&mut self, bytes: u64) {
+        self.rejected_bytes = self.rejected_bytes.saturating_add(bytes);
     }
 
     /// Takes over the ring's final loss counts, once its producers have stopped.
@@ -456,18 +559,19 @@ impl<M: RingMemory> Consumer<M> {
         self.memory.read(offset, packet);
     }
 
-    fn give_back(&mut self, damaged: bool, content: usize) {
+    /// Gives a sub-buffer back of which `read` bytes were read, and, if it is `damaged`, others may not be zero.
+    fn give_back(&mut self, is_complete: bool, damaged: bool, read: usize) {
         let next = self.read_count + self.geometry.sub_buffer_size();
         match self.mode {
             Mode::Discard => {
-                let used = if damaged { self.packet_size() } else { content };
+                let used = if damaged { self.packet_size() } else { read };
                 if !mutated!(GiveBackUncleared) {
                     self.memory.clear(self.geometry.data_offset(self.read_count), used);
                 }
                 self.memory.store(RING_READ_COUNT, next);
             }
             // Fails when the producer has pushed the count, or when this was read before. What is not complete stays.
-            Mode::FlightRecorder if !self.is_partial => {
+            Mode::FlightRecorder if is_complete => {
                 let _ = self.memory.compare_exchange(RING_READ_COUNT, self.read_count, next);
             }
             Mode::FlightRecorder => {}
@@ -475,15 +579,16 @@ impl<M: RingMemory> Consumer<M> {
         self.read_count = next;
     }
 
-    fn header(&self, packet_size: usize, uuid: [u8; 16], time_begin: u64, accepted: Accepted) -> PacketHeader {
+    /// The header of a packet of these `contents` that ended at `time_end`.
+    fn header(&self, uuid: [u8; 16], contents: &Contents, time_end: u64) -> PacketHeader {
         PacketHeader {
             magic: CTF_MAGIC,
             uuid,
             stream_id: 0,
-            time_begin,
-            time_end: accepted.time_end,
-            content_size: accepted.content as u64 * 8,
-            packet_size: packet_size as u64 * 8,
+            time_begin: contents.time_begin,
+            time_end,
+            content_size: contents.unpadded as u64 * 8,
+            packet_size: self.geometry.sub_buffer_size() * 8,
             sequence: self.packets,
             events_discarded: self.lost.total(),
             lost_full: self.lost.full,
@@ -495,5 +600,63 @@ impl<M: RingMemory> Consumer<M> {
             overwritten: self.overwritten,
             reserved2: 0,
         }
+    }
+}
+
+impl Copied {
+    /// Believes the packet's own header about its size, which [`Delivered::accept`] checks.
+    fn complete(packet: &[u8]) -> Self {
+        let content = read_header(packet).map_or(0, |header| header.content_size / 8);
+        let claimed = usize::try_from(content).unwrap_or(usize::MAX).min(packet.len());
+        Self { claimed, uncommitted: 0, is_complete: true, is_last: false }
+    }
+}
+
+impl<'c, M: RingMemory> Delivered<'c, M> {
+    /// How many packets there were in the ring before this one, as its producer says.
+    #[must_use]
+    pub const fn sequence(&self) -> u64 {
+        self.header.sequence
+    }
+
+    /// READPUTSUBBUF: cuts the packet to what can be believed, rewrites its header, and in discard mode clears the
+    /// sub-buffer in the ring and gives it back. The release store of the read count pairs with the producer's acquire
+    /// load.
+    ///
+    /// `uuid` is the layer's trace, `latest` the trace clock now, ticks (a record cannot be younger), `known` finds an
+    /// event type by id. Returns `None` when nothing in the packet could be believed; it was then consumed all the same,
+    /// and its bytes are counted as rejected.
+    ///
+    /// The packet ends when its producer closed it, so that what was lost before it could open another one lies inside.
+    /// A time that cannot be believed, and a sub-buffer that was never closed, end with the last record.
+    pub fn accept<'k>(
+        self,
+        uuid: [u8; 16],
+        latest: u64,
+        known: impl Fn(u16) -> Option<&'k EventDescription>,
+    ) -> Option<Packet<'c>> {
+        let Self { consumer, packet, header, copied } = self;
+        let mut contents = validate(packet, copied.claimed, header.time_begin, consumer.time_end..=latest, known);
+        if mutated!(TrustContentSize) {
+            (contents.content, contents.unpadded) = (copied.claimed, copied.claimed);
+        }
+        let claimed_loss =
+            Lost { full: header.lost_full, wrapped: header.lost_wrapped, too_large: header.lost_too_large };
+        // A header cannot report more loss than the ring's own counters do by now.
+        if claimed_loss.total() <= consumer.live_lost().total() {
+            consumer.lost = consumer.lost.raised_to(&claimed_loss);
+        }
+        consumer.overwritten = consumer.overwritten.max(consumer.live_overwritten());
+        consumer.reject((contents.rejected as u64).saturating_add(copied.uncommitted));
+        consumer.exhausted |= copied.is_last;
+        consumer.give_back(copied.is_complete, contents.rejected > 0, contents.read);
+        if contents.records == 0 {
+            return None;
+        }
+        let is_closed = copied.is_complete && (contents.time_end..=latest).contains(&header.time_end);
+        consumer.time_end = if is_closed { header.time_end } else { contents.time_end };
+        let header = consumer.header(uuid, &contents, consumer.time_end);
+        consumer.packets += 1;
+        Packet::new(packet, header, contents.records)
     }
 }

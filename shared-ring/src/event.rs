@@ -13,6 +13,12 @@ pub const MAX_NAME: usize = 128;
 pub const MAX_FIELDS: usize = 64;
 
 /// An integer: little-endian, unaligned.
+///
+/// ```
+/// use shared_ring::event::Integer;
+///
+/// assert_eq!(Integer::of(4, true), Some(Integer::I32));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Integer {
@@ -97,6 +103,13 @@ impl Integer {
 }
 
 /// Type of a field. Integers are little-endian and unaligned.
+///
+/// ```
+/// use shared_ring::event::FieldType;
+///
+/// // A text has its length in the place of the field, and its bytes after the last field.
+/// assert_eq!((FieldType::U32.fixed_size(), FieldType::Text.fixed_size()), (Some(4), None));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum FieldType {
@@ -245,6 +258,7 @@ impl FieldType {
 }
 
 /// A field of an event type that is known at compile time.
+/// For an example see [`Event`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
     /// Name, a C identifier.
@@ -270,6 +284,19 @@ impl Field {
 }
 
 /// An event type that is known at compile time.
+///
+/// ```
+/// use shared_ring::event::{Event, EventDescription, Field, FieldType};
+///
+/// const OPEN: Event = Event {
+///     id: 1,
+///     class: 0,
+///     name: "shop:open",
+///     fields: &[Field::new("customers", FieldType::U32), Field::hex("address", FieldType::U64)],
+/// };
+/// assert_eq!(OPEN.fixed_size(), Some(12));
+/// assert!(EventDescription::from(&OPEN).accepts(&[0; 12]));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// Id, unique in its registry; neither 0 nor `0xffff`.
@@ -299,87 +326,8 @@ impl Event {
     }
 }
 
-/// Major classes of the events that Strata itself defines.
-pub mod class {
-    /// Context switches and wake-ups.
-    pub const SCHED: u8 = 0;
-    /// Life of tasks: fork, exec, exit.
-    pub const TASK: u8 = 1;
-    /// Interrupt handlers.
-    pub const IRQ: u8 = 2;
-    /// Soft interrupts.
-    pub const SOFTIRQ: u8 = 3;
-    /// System calls.
-    pub const SYSCALL: u8 = 4;
-    /// Exceptions, page faults among them.
-    pub const EXCEPTION: u8 = 5;
-    /// Timers.
-    pub const TIMER: u8 = 6;
-    /// Signals.
-    pub const SIGNAL: u8 = 7;
-    /// Interrupt vectors of the CPU.
-    pub const IRQ_VECTOR: u8 = 8;
-    /// Work queues.
-    pub const WORKQUEUE: u8 = 9;
-    /// RCU.
-    pub const RCU: u8 = 10;
-    /// Power management, clocks, thermal control.
-    pub const POWER: u8 = 11;
-    /// Block devices.
-    pub const BLOCK: u8 = 12;
-    /// File systems and writeback.
-    pub const FILE_SYSTEM: u8 = 13;
-    /// Network.
-    pub const NETWORK: u8 = 14;
-    /// The kernel's memory allocators.
-    pub const ALLOCATION: u8 = 15;
-    /// Memory management besides allocation: reclaim, migration, mappings.
-    pub const MEMORY: u8 = 16;
-    /// Locks.
-    pub const LOCK: u8 = 17;
-    /// Guests of this kernel.
-    pub const GUEST: u8 = 18;
-    /// Samples of what CPUs execute, and what it takes to name it.
-    pub const SAMPLE: u8 = 19;
-    /// Kernel events that no other class fits.
-    pub const OTHER: u8 = 31;
-    /// The classes of a guest kernel's events, by name.
-    pub const GUEST_KERNEL: [(&str, u8); 21] = [
-        ("SCHED", SCHED),
-        ("TASK", TASK),
-        ("IRQ", IRQ),
-        ("SOFTIRQ", SOFTIRQ),
-        ("SYSCALL", SYSCALL),
-        ("EXCEPTION", EXCEPTION),
-        ("TIMER", TIMER),
-        ("SIGNAL", SIGNAL),
-        ("IRQ_VECTOR", IRQ_VECTOR),
-        ("WORKQUEUE", WORKQUEUE),
-        ("RCU", RCU),
-        ("POWER", POWER),
-        ("BLOCK", BLOCK),
-        ("FILE_SYSTEM", FILE_SYSTEM),
-        ("NETWORK", NETWORK),
-        ("ALLOCATION", ALLOCATION),
-        ("MEMORY", MEMORY),
-        ("LOCK", LOCK),
-        ("GUEST", GUEST),
-        ("SAMPLE", SAMPLE),
-        ("OTHER", OTHER),
-    ];
-    /// Applications.
-    pub const USER: u8 = 32;
-    /// The VMM's vCPU threads.
-    pub const VMM_VCPU: u8 = 40;
-    /// The VMM's devices.
-    pub const VMM_DEVICE: u8 = 41;
-    /// Control of the VMM: start, stop, reset.
-    pub const VMM_CONTROL: u8 = 42;
-    /// The host kernel's events.
-    pub const HOST_KERNEL: u8 = 48;
-}
-
 /// A field of an event type that was read from a registry.
+/// For an example see [`Event`].
 #[cfg(feature = "std")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -395,6 +343,7 @@ pub struct FieldDescription {
 }
 
 /// An event type that was read from a registry.
+/// For an example see [`Event`].
 #[cfg(feature = "std")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -461,7 +410,7 @@ mod tests {
     fn described() -> EventDescription {
         const EVENT: Event = Event {
             id: 1,
-            class: class::USER,
+            class: 32,
             name: "test:event",
             fields: &[Field::new("number", FieldType::U32), Field::new("text", FieldType::String)],
         };

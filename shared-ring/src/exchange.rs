@@ -175,7 +175,7 @@ pub unsafe fn complete<S: Storage>(storage: &S, geometry: Geometry, index: usize
 }
 
 #[cfg(feature = "std")]
-pub use reader::{Take, find_spare, give_back, take};
+pub(crate) use reader::{Take, find_spare, give_back, take};
 
 #[cfg(feature = "std")]
 mod reader {
@@ -185,7 +185,7 @@ mod reader {
 
     /// What came of the consumer's attempt to take a sub-buffer.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum Take {
+    pub(crate) enum Take {
         /// It has this physical sub-buffer now, and its spare lies in its place.
         Taken(usize),
         /// The lap is not committed completely; the data, so far, is in this physical sub-buffer.
@@ -197,7 +197,7 @@ mod reader {
     }
 
     /// READGETSUBBUF: exchanges the sub-buffer that holds free-running offset `position` for `spare`.
-    pub fn take<M: RingMemory>(memory: &M, geometry: Geometry, position: u64, spare: usize) -> Take {
+    pub(crate) fn take<M: RingMemory>(memory: &M, geometry: Geometry, position: u64, spare: usize) -> Take {
         let index = geometry.index(position);
         let offset = geometry.exchange_offset(index);
         let wanted = tag_of(geometry, position);
@@ -230,7 +230,7 @@ mod reader {
     /// Undoes a [`take`] of `physical` in exchange for `spare`. Returns the spare from now on: `physical` when the writer
     /// has begun the next lap in the old spare meanwhile.
     #[must_use]
-    pub fn give_back<M: RingMemory>(
+    pub(crate) fn give_back<M: RingMemory>(
         memory: &M,
         geometry: Geometry,
         position: u64,
@@ -247,7 +247,7 @@ mod reader {
     /// The physical sub-buffer that no table entry names. If an earlier consumer died between taking a sub-buffer and
     /// giving it back, it is given back now. `None` when the table is not one.
     #[must_use]
-    pub fn find_spare<M: RingMemory>(memory: &M, geometry: Geometry) -> Option<usize> {
+    pub(crate) fn find_spare<M: RingMemory>(memory: &M, geometry: Geometry) -> Option<usize> {
         let count = geometry.sub_buffers() as usize;
         // 257 physical sub-buffers at most.
         let mut named = [0_u64; 5];
@@ -269,5 +269,116 @@ mod reader {
         let here = ExchangeWord::completed(index, spare, word.tag());
         let undone = memory.compare_exchange(geometry.exchange_offset(index), word.to_word(), here.to_word());
         Some(if undone { physical } else { spare })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::consumer::Consumer;
+    use crate::event::{EventDescription, FieldDescription, FieldType};
+    use crate::host_memory::HostMemory;
+    use crate::layout::{Mode, PACKET_HEADER_SIZE};
+    use crate::producer::Producer;
+    use crate::storage::Smp;
+    use std::vec::Vec;
+
+    /// Records of 16 bytes that a sub-buffer of 4096 bytes holds.
+    const PER_SUB_BUFFER: u64 = (4096 - PACKET_HEADER_SIZE as u64) / 16;
+
+    fn geometry() -> Geometry {
+        Geometry::new(4096, 4).unwrap()
+    }
+
+    fn recorder() -> (HostMemory, Producer<Smp>) {
+        let memory = HostMemory::private(geometry().ring_size(Mode::FlightRecorder));
+        // SAFETY: the memory covers the ring, is zeroed, and outlives the producer (each test keeps it).
+        let producer = unsafe { Producer::new(Smp::new(memory.base()), geometry(), Mode::FlightRecorder) };
+        (memory, producer)
+    }
+
+    fn record(producer: &Producer<Smp>, values: std::ops::Range<u64>) {
+        values.for_each(|value| assert!(producer.record(|| 1000 + value, 5, &value.to_le_bytes())));
+    }
+
+    /// The values that a new consumer finds.
+    fn read_all(memory: &HostMemory) -> Vec<u64> {
+        let field = FieldDescription { name: "value".into(), ty: FieldType::U64, hex: false };
+        let event = EventDescription { id: 5, class: 0, name: "test:event".into(), fields: vec![field] };
+        let mut consumer = Consumer::new(memory.clone(), geometry(), Mode::FlightRecorder, 1);
+        let (mut buffer, mut values) = (Vec::new(), Vec::new());
+        while let Some(delivered) = consumer.poll_stopped(&mut buffer).ready() {
+            let packet = delivered.accept([7; 16], u64::MAX, |_| Some(&event)).unwrap();
+            values.extend(packet.records().map(|record| u64::from_le_bytes(record.payload.try_into().unwrap())));
+        }
+        values
+    }
+
+    #[test]
+    fn writer_that_enters_during_the_copy_keeps_the_spare() {
+        let (memory, producer) = recorder();
+        record(&producer, 0..4 * PER_SUB_BUFFER);
+
+        let taken = take(&memory, geometry(), 0, 4);
+        record(&producer, 4 * PER_SUB_BUFFER..5 * PER_SUB_BUFFER);
+        let spare = give_back(&memory, geometry(), 0, 0, 4);
+
+        assert_eq!((taken, spare), (Take::Taken(0), 0));
+        assert_eq!(read_all(&memory), (PER_SUB_BUFFER..5 * PER_SUB_BUFFER).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn sub_buffer_in_use_by_the_writer_is_not_exchanged() {
+        let (memory, producer) = recorder();
+        record(&producer, 0..4 * PER_SUB_BUFFER + 1);
+
+        let last_lap = take(&memory, geometry(), 0, 4);
+        let this_lap = take(&memory, geometry(), 4 * 4096, 4);
+
+        assert_eq!((last_lap, this_lap), (Take::Overwritten, Take::Unfinished(0)));
+    }
+
+    #[test]
+    fn sub_buffer_of_another_lap_is_not_exchanged() {
+        let (memory, producer) = recorder();
+        record(&producer, 0..5 * PER_SUB_BUFFER);
+
+        assert_eq!(take(&memory, geometry(), 0, 4), Take::Overwritten);
+        assert_eq!(take(&memory, geometry(), 8 * 4096, 4), Take::Unfinished(0));
+        assert_eq!(take(&memory, geometry(), 4 * 4096, 4), Take::Taken(0));
+    }
+
+    #[test]
+    fn sub_buffer_that_a_dead_consumer_had_taken_is_found_again() {
+        let (memory, producer) = recorder();
+        record(&producer, 0..6 * PER_SUB_BUFFER);
+        let taken = take(&memory, geometry(), 2 * 4096, 4);
+
+        let values = read_all(&memory);
+
+        assert_eq!(taken, Take::Taken(2));
+        assert_eq!(values, (2 * PER_SUB_BUFFER..6 * PER_SUB_BUFFER).collect::<Vec<_>>());
+        assert_eq!(find_spare(&memory, geometry()), Some(4));
+    }
+
+    #[test]
+    fn table_that_names_a_sub_buffer_twice_is_corrupt() {
+        let (memory, producer) = recorder();
+        record(&producer, 0..1);
+        memory.store(geometry().exchange_offset(1), ExchangeWord::completed(1, 0, 1).to_word());
+
+        let mut consumer = Consumer::new(memory, geometry(), Mode::FlightRecorder, 0);
+
+        assert!(consumer.poll_stopped(&mut Vec::new()).is_corrupt());
+    }
+
+    #[test]
+    fn table_that_leaves_the_ring_is_corrupt() {
+        let (memory, producer) = recorder();
+        record(&producer, 0..2 * PER_SUB_BUFFER);
+        let mut consumer = Consumer::new(memory.clone(), geometry(), Mode::FlightRecorder, 0);
+        memory.store(geometry().exchange_offset(0), ExchangeWord::completed(0, 5, 1).to_word());
+
+        assert!(consumer.poll(&mut Vec::new()).is_corrupt());
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 /// What the consumer does to a ring's memory. [`HostMemory`] is what hosts use; model checkers bring their own, so that
 /// the very consumer that hosts run is what they check. Offsets of words are multiples of 8.
+/// For an example see [`HostMemory`].
 pub trait RingMemory {
     /// Bytes of the memory.
     fn size(&self) -> usize;
@@ -57,7 +58,34 @@ impl RingMemory for HostMemory {
     }
 }
 
+/// What a host does to the words that it shares with a guest besides its rings. Offsets of words are multiples of 8.
+/// For an example see [`HostMemory`].
+pub trait RegionMemory: RingMemory {
+    /// Copies `bytes` in, with no ordering.
+    fn write(&self, offset: usize, bytes: &[u8]);
+    /// Keeps earlier stores before later loads, as seen by whoever has such a fence too.
+    fn fence_full(&self);
+}
+
+impl RegionMemory for HostMemory {
+    fn write(&self, offset: usize, bytes: &[u8]) {
+        Self::write(self, offset, bytes);
+    }
+
+    fn fence_full(&self) {
+        core::sync::atomic::fence(Ordering::SeqCst);
+    }
+}
+
 /// Memory that this process maps and another machine writes; cheap to clone.
+///
+/// ```
+/// use shared_ring::host_memory::HostMemory;
+///
+/// let memory = HostMemory::private(64);
+/// memory.write(8, &7_u64.to_le_bytes());
+/// assert_eq!((memory.load(8), memory.part(8, 16).load(0)), (7, 7));
+/// ```
 #[derive(Clone)]
 pub struct HostMemory {
     base: *mut u8,
@@ -85,7 +113,7 @@ impl HostMemory {
     /// of 8.
     #[must_use]
     pub unsafe fn new(base: *mut u8, size: usize, owner: Arc<dyn Send + Sync>) -> Self {
-        assert!(base.addr().is_multiple_of(8) && size.is_multiple_of(8), "host memory is made of whole words");
+        assert!(base.addr() % 8 == 0 && size % 8 == 0, "host memory is made of whole words");
         Self { base, size, _owner: owner }
     }
 
@@ -138,10 +166,11 @@ impl HostMemory {
     /// Copies `out.len()` bytes out, word by word.
     pub fn read(&self, offset: usize, out: &mut [u8]) {
         let words = self.words(offset, out.len().div_ceil(8));
-        let (whole, rest) = out.as_chunks_mut();
-        for (to, from) in whole.iter_mut().zip(words) {
-            *to = from.load(Ordering::Relaxed).to_le_bytes();
+        let mut whole = out.chunks_exact_mut(8);
+        for (to, from) in whole.by_ref().zip(words) {
+            to.copy_from_slice(&from.load(Ordering::Relaxed).to_le_bytes());
         }
+        let rest = whole.into_remainder();
         if let (Some(from), false) = (words.last(), rest.is_empty()) {
             rest.copy_from_slice(&from.load(Ordering::Relaxed).to_le_bytes()[..rest.len()]);
         }
@@ -171,7 +200,7 @@ impl HostMemory {
     }
 
     fn check(&self, offset: usize, size: usize) {
-        let fits = offset.is_multiple_of(8) && offset.checked_add(size).is_some_and(|end| end <= self.size);
+        let fits = offset % 8 == 0 && offset.checked_add(size).is_some_and(|end| end <= self.size);
         assert!(fits, "{size} bytes at {offset:#x} are outside {:#x} bytes of host memory", self.size);
     }
 

@@ -7,19 +7,10 @@
 pub const MAGIC: u64 = u64::from_le_bytes(*b"STRATA\0\x01");
 
 /// Version of this layout: `major << 16 | minor`. A reader refuses another major version.
-pub const ABI_VERSION: u32 = 2 << 16 | 1;
+pub const ABI_VERSION: u32 = 2 << 16 | 2;
 
 /// Granularity of everything that is mapped on its own, in bytes.
 pub const PAGE_SIZE: usize = 4096;
-
-/// Signature that the CPUID discovery leaf returns in `ebx`, `ecx`, `edx`.
-pub const CPUID_SIGNATURE: [u8; 12] = *b"STRATATRACE\0";
-
-/// I/O port by which a guest says that its kernel panicked, as QEMU's pvpanic device: writing [`PANIC_PORT_PANICKED`].
-pub const PANIC_PORT: u16 = 0x505;
-
-/// Bit of [`PANIC_PORT`] that says so.
-pub const PANIC_PORT_PANICKED: u8 = 1;
 
 /// Number of session slots in a region.
 pub const SESSION_SLOTS: usize = 4;
@@ -32,9 +23,6 @@ pub const MAX_PROCESS_SLOTS: u32 = 512;
 
 /// Event ids below this one can be enabled and disabled one by one.
 pub const MAX_EVENTS: usize = 4096;
-
-/// Id of the first tracepoint's event in a guest kernel's registry; lower ones are for events of the agent's own.
-pub const FIRST_TRACEPOINT: u16 = 64;
 
 /// Offset of the session table in the region, bytes.
 pub const SESSION_TABLE_OFFSET: usize = PAGE_SIZE;
@@ -51,6 +39,7 @@ pub const SESSION_SLOT_SIZE: usize = 1024;
 /// What the host tells the guest about the region. Written by the host only; the guest maps it read-only.
 ///
 /// Every `*_offset` counts bytes from the start of the region, every `*_size` and `*_stride` is in bytes.
+/// For an example see [`RegionLayout`](crate::region::RegionLayout), for the bytes `docs/abi.md`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "std", derive(zerocopy::IntoBytes, zerocopy::FromBytes, zerocopy::Immutable))]
@@ -104,6 +93,7 @@ pub struct Superblock {
 }
 
 /// A tracing session's settings. Written by the host only; the guest maps it read-only.
+/// For an example see [`host::Region`](crate::host::Region).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "std", derive(zerocopy::IntoBytes, zerocopy::FromBytes, zerocopy::Immutable))]
@@ -138,6 +128,13 @@ pub const MODE_DISCARD: u32 = 0;
 pub const MODE_FLIGHT_RECORDER: u32 = 1;
 
 /// What happens when a ring is full.
+///
+/// ```
+/// use shared_ring::layout::Mode;
+///
+/// assert_eq!(Mode::from_code(Mode::FlightRecorder.code()), Some(Mode::FlightRecorder));
+/// assert_eq!(Mode::from_code(7), None);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "kebab-case"))]
 pub enum Mode {
@@ -171,6 +168,7 @@ impl Mode {
 }
 
 /// What the guest kernel's agent tells the host. Written by the guest.
+/// For an example see [`host::Region`](crate::host::Region).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "std", derive(zerocopy::IntoBytes, zerocopy::FromBytes, zerocopy::Immutable))]
@@ -195,6 +193,7 @@ pub const AGENT_ALIVE: u64 = 1;
 pub const AGENT_GONE: u64 = 2;
 
 /// One process slot's owner, as the guest kernel names it. Written by the guest kernel, not mapped into processes.
+/// For an example see [`ProcessState`](crate::view::ProcessState).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "std", derive(zerocopy::IntoBytes, zerocopy::FromBytes, zerocopy::Immutable))]
@@ -220,6 +219,7 @@ pub const PROCESS_ACTIVE: u32 = 1;
 pub const PROCESS_CLOSED: u32 = 2;
 
 /// First page of a process slot, filled by the guest kernel before the slot is mapped into the process.
+/// For an example see [`ProcessState`](crate::view::ProcessState).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "std", derive(zerocopy::IntoBytes, zerocopy::FromBytes, zerocopy::Immutable))]
@@ -278,7 +278,7 @@ pub const RING_FLUSH_REQUEST: usize = 192;
 pub const RING_SUB_BUFFER_TABLE: usize = PAGE_SIZE;
 /// Size of a sub-buffer table entry: `commit_count` (bytes committed, free-running), `commit_seq` (the last
 /// `commit_count` that was a whole number of sub-buffers, which is what the consumer reads), `exchange` (flight recorder:
-/// see [`exchange`](crate::exchange)), `commit_prefix` (flight recorder: a `commit_count` below which there was no hole).
+/// see docs/abi.md), `commit_prefix` (flight recorder: a `commit_count` below which there was no hole).
 pub const SUB_BUFFER_ENTRY_SIZE: usize = 32;
 /// Smallest sub-buffer, bytes.
 pub const MIN_SUB_BUFFER_SIZE: u64 = 4096;
@@ -293,6 +293,7 @@ pub const MAX_SUB_BUFFERS: u32 = 256;
 ///
 /// The producer writes the times, `content_size`, `sequence` and the loss counts; the host rewrites the whole header
 /// from what it knows and has checked before it stores the packet.
+/// For an example see [`packet::read_header`](crate::packet::read_header).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "std", derive(zerocopy::IntoBytes, zerocopy::FromBytes, zerocopy::Immutable))]
@@ -344,7 +345,9 @@ pub const RECORD_HEADER_SIZE: usize = 8;
 /// Size of what follows a record header whose id is [`EXTENDED_ID`]: the full time (`u64`), the event id (`u16`) and
 /// six zero bytes.
 pub const EXTENDED_HEADER_SIZE: usize = 16;
-/// Id 0 is never an event: a zero header word marks bytes that were reserved but not committed.
+/// Id 0 is never an event. A zero header word marks bytes that were reserved but not committed. A record of this id whose
+/// header word is not zero was discarded by its producer, and is passed over; its header has the size of its payload as
+/// others do. One with an extended header has the id there.
 pub const HOLE_ID: u16 = 0;
 /// Id of a record with an extended header, used when its time is 2³² ticks or more after its packet began.
 pub const EXTENDED_ID: u16 = 0xffff;
@@ -352,6 +355,15 @@ pub const EXTENDED_ID: u16 = 0xffff;
 pub const RECORD_ALIGNMENT: usize = 8;
 
 /// A record's header word: low 32 bits of the time, event id, payload bytes.
+///
+/// ```
+/// use shared_ring::layout::RecordHeader;
+///
+/// let header = RecordHeader { time_low: 7, id: 3, payload: 12 };
+/// assert_eq!(RecordHeader::from_word(header.to_word()).payload, 12);
+/// // With the header word, and padded to 8 bytes.
+/// assert_eq!(header.record_size(), 24);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHeader {
     /// Low 32 bits of the record's time.
@@ -382,8 +394,15 @@ impl RecordHeader {
     #[must_use]
     #[inline(always)]
     pub const fn record_size(self) -> usize {
+        padded(self.unpadded_size())
+    }
+
+    /// Bytes of the record without its padding.
+    #[must_use]
+    #[inline(always)]
+    pub const fn unpadded_size(self) -> usize {
         let extension = if self.id == EXTENDED_ID { EXTENDED_HEADER_SIZE } else { 0 };
-        RECORD_HEADER_SIZE + extension + padded(self.payload as usize)
+        RECORD_HEADER_SIZE + extension + self.payload as usize
     }
 }
 
@@ -394,7 +413,67 @@ pub const fn padded(bytes: usize) -> usize {
     (bytes + RECORD_ALIGNMENT - 1) & !(RECORD_ALIGNMENT - 1)
 }
 
+/// Why rings cannot have sub-buffers of some size or number.
+///
+/// ```
+/// use shared_ring::layout::Geometry;
+///
+/// assert!(Geometry::new(5_000, 4).is_err());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GeometryError {
+    /// The size of a sub-buffer is not a power of two within [`MIN_SUB_BUFFER_SIZE`]..=[`MAX_SUB_BUFFER_SIZE`].
+    SubBufferSize {
+        /// Bytes of a sub-buffer that were asked for.
+        bytes: u64,
+    },
+    /// The number of sub-buffers is not a power of two within [`MIN_SUB_BUFFERS`]..=[`MAX_SUB_BUFFERS`].
+    SubBuffers {
+        /// Sub-buffers that were asked for.
+        count: u32,
+    },
+}
+
+impl core::fmt::Display for GeometryError {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::SubBufferSize { bytes } => write!(
+                formatter,
+                "sub-buffers of {bytes} bytes are not possible: \
+                 give a power of two from {MIN_SUB_BUFFER_SIZE} to {MAX_SUB_BUFFER_SIZE}"
+            ),
+            Self::SubBuffers { count } => write!(
+                formatter,
+                "{count} sub-buffers are not possible: give a power of two from {MIN_SUB_BUFFERS} to {MAX_SUB_BUFFERS}"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for GeometryError {}
+
 /// Sub-buffer size and count of a ring, known to be within the limits of the layout.
+///
+/// ```
+/// use shared_ring::layout::{Geometry, GeometryError, Mode};
+///
+/// let geometry = Geometry::new(4096, 4)?;
+/// assert_eq!(geometry.data_size(), 4 * 4096);
+/// assert!(geometry.ring_size(Mode::FlightRecorder) > geometry.ring_size(Mode::Discard));
+/// assert_eq!(Geometry::new(5000, 4), Err(GeometryError::SubBufferSize { bytes: 5000 }));
+/// # Ok::<(), GeometryError>(())
+/// ```
+///
+/// ```
+/// use shared_ring::layout::{Geometry, GeometryError};
+///
+/// let geometry = Geometry::new(4096, 4)?;
+/// assert_eq!(geometry.data_size(), 16_384);
+/// // Byte 20,480 since the ring began is in sub-buffer 1, in the second lap.
+/// assert_eq!((geometry.index(20_480), geometry.lap(20_480)), (1, 1));
+/// # Ok::<(), GeometryError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     sub_buffer_order: u32,
@@ -406,16 +485,20 @@ pub struct Geometry {
 
 #[allow(clippy::cast_possible_truncation, reason = "usize has 64 bits on every supported target")]
 impl Geometry {
-    /// Rings of `sub_buffers` sub-buffers of `sub_buffer_size` bytes; `None` unless both are powers of two within
-    /// [`MIN_SUB_BUFFER_SIZE`]..=[`MAX_SUB_BUFFER_SIZE`] and [`MIN_SUB_BUFFERS`]..=[`MAX_SUB_BUFFERS`].
-    #[must_use]
-    pub const fn new(sub_buffer_size: u64, sub_buffers: u32) -> Option<Self> {
+    /// Rings of `sub_buffers` sub-buffers of `sub_buffer_size` bytes.
+    ///
+    /// # Errors
+    /// When one of them is not a power of two within its limits.
+    pub const fn new(sub_buffer_size: u64, sub_buffers: u32) -> Result<Self, GeometryError> {
         let size_fits = sub_buffer_size >= MIN_SUB_BUFFER_SIZE && sub_buffer_size <= MAX_SUB_BUFFER_SIZE;
         let count_fits = sub_buffers >= MIN_SUB_BUFFERS && sub_buffers <= MAX_SUB_BUFFERS;
-        if !size_fits || !count_fits || !sub_buffer_size.is_power_of_two() || !sub_buffers.is_power_of_two() {
-            return None;
+        if !size_fits || !sub_buffer_size.is_power_of_two() {
+            return Err(GeometryError::SubBufferSize { bytes: sub_buffer_size });
         }
-        Some(Self::of(sub_buffer_size, sub_buffers))
+        if !count_fits || !sub_buffers.is_power_of_two() {
+            return Err(GeometryError::SubBuffers { count: sub_buffers });
+        }
+        Ok(Self::of(sub_buffer_size, sub_buffers))
     }
 
     const fn of(sub_buffer_size: u64, sub_buffers: u32) -> Self {
@@ -559,6 +642,7 @@ pub const REGISTRY_USED: usize = 0;
 pub const REGISTRY_HEADER_SIZE: usize = 64;
 
 /// One structure of the layout as a table, for the generated C header.
+/// For an example see [`SUPERBLOCK`].
 #[derive(Clone, Copy, Debug)]
 pub struct StructLayout {
     /// Name of the structure in the C header's constants.
@@ -626,11 +710,11 @@ mod tests {
 
     #[test]
     fn geometry_refuses_what_the_layout_cannot_hold() {
-        assert_eq!(Geometry::new(4095, 2), None);
-        assert_eq!(Geometry::new(4096, 1), None);
-        assert_eq!(Geometry::new(4096, 512), None);
-        assert_eq!(Geometry::new(8 << 20, 2), None);
-        assert_eq!(Geometry::new(6144, 2), None);
+        let bad_sizes = [4095, 6144, 0, 8 << 20].map(|bytes| (Geometry::new(bytes, 2), bytes));
+        let bad_counts = [0, 1, 3, 512].map(|count| (Geometry::new(4096, count), count));
+
+        assert!(bad_sizes.iter().all(|&(made, bytes)| made == Err(GeometryError::SubBufferSize { bytes })));
+        assert!(bad_counts.iter().all(|&(made, count)| made == Err(GeometryError::SubBuffers { count })));
     }
 
     #[test]

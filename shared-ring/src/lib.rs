@@ -1,13 +1,4 @@
-//! The trace region that a virtual machine shares with its host, and the lockless rings in it.
-//!
-//! The crate has three parts, and data flows one way through them:
-//!
-//! 1. [`layout`] fixes every byte of the region; [`region`] places the parts for a given machine.
-//! 2. [`producer`] records events from any context (task, interrupt, NMI, or a thread) into a ring. It runs on a
-//!    [`storage::Storage`], so that one implementation serves the guest kernel (CPU-local atomics), user level and the
-//!    VMM (SMP atomics), and the checkers.
-//! 3. [`consumer`] (feature `std`, on by default) is the host's half: it trusts nothing, copies each sub-buffer out,
-//!    validates it against the event descriptions of [`registry`], and hands on CTF packets.
+#![doc = include_str!("../README.md")]
 #![cfg_attr(not(feature = "std"), no_std)]
 
 #[cfg(not(target_endian = "little"))]
@@ -25,7 +16,10 @@ pub mod consumer;
 #[cfg(feature = "std")]
 pub mod crash;
 pub mod event;
-pub mod exchange;
+mod exchange;
+pub mod guest;
+#[cfg(feature = "std")]
+pub mod host;
 #[cfg(feature = "std")]
 pub mod host_memory;
 pub mod layout;
@@ -37,3 +31,4 @@ pub mod producer;
 pub mod region;
 pub mod registry;
 pub mod storage;
+pub mod view;

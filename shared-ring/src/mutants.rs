@@ -1,5 +1,6 @@
-//! Mistakes that the checks must find: each mutant changes one line of the producer or the consumer while it is switched
-//! on, in the thread that switched it on. A check that does not fail with its mutant would prove nothing.
+//! Mistakes that the checks must find: each mutant changes one line of the producer, the consumer, or one side of sessions
+//! while it is switched on, in the thread that switched it on. A check that does not fail with its mutant would prove
+//! nothing.
 //!
 //! Without the feature `verification` there is neither a switch nor code: [`mutated!`] is the constant `false`.
 
@@ -39,7 +40,7 @@ mod switch {
             }
 
             impl Mutant {
-                /// All of them.
+                /// Every mutant.
                 pub const ALL: &'static [Self] = &[$(Self::$name),*];
             }
         };
@@ -54,6 +55,12 @@ mod switch {
         TimeBeforeLoop,
         /// The record is committed before its payload is written.
         CommitBeforeWrite,
+        /// A reservation that is dropped is not committed.
+        DiscardNotCommitted,
+        /// A reservation that is dropped is committed as a record.
+        DiscardDelivered,
+        /// The consumer takes a discarded record for the end of what can be believed.
+        DiscardEndsPacket,
         /// The header word, which says that a record is whole, is written before the payload.
         HeaderBeforePayload,
         /// Whoever leaves a sub-buffer publishes it as produced, though earlier writers may not have committed (K42).
@@ -92,6 +99,20 @@ mod switch {
         TrustContentSize,
         /// The consumer gives a sub-buffer back without clearing it.
         GiveBackUncleared,
+        /// The host writes a session's generation together with its settings, in no order.
+        OpenWithoutRelease,
+        /// The host closes a session and looks whether a ring is adopted, with no fence in between.
+        CloseWithoutFence,
+        /// The host gives a closed session's rings away without asking whether the guest has let go of them.
+        FreeUnasked,
+        /// The guest says that it adopts a session and looks whether it is still there, with no fence in between.
+        AdoptWithoutFence,
+        /// The guest adopts a session without looking whether it is still there.
+        AdoptUnchecked,
+        /// The guest tells the host that it has let go of a session before it stops recording for it.
+        LetGoBeforeStop,
+        /// The guest believes a session's settings without looking whether they changed while it copied them.
+        SettingsNotRechecked,
     }
 
     impl Mutant {

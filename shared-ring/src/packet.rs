@@ -2,12 +2,15 @@
 
 use crate::event::EventDescription;
 use crate::layout::{
-    EXTENDED_HEADER_SIZE, EXTENDED_ID, HOLE_ID, PACKET_HEADER_SIZE, PacketHeader, RECORD_HEADER_SIZE, RecordHeader,
+    EXTENDED_HEADER_SIZE, EXTENDED_ID, HOLE_ID, PACKET_HEADER_SIZE, PacketHeader, RECORD_ALIGNMENT, RECORD_HEADER_SIZE,
+    RecordHeader, padded,
 };
 use core::mem::offset_of;
 
 /// A record of a packet.
+/// For an example see [`Records`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Record<'a> {
     /// Full time, trace clock ticks.
     pub time: u64,
@@ -21,6 +24,17 @@ pub struct Record<'a> {
 
 /// Walks the records of a packet. Ends at the first zero header word and at the first record that does not fit, which
 /// [`damaged`](Records::damaged) then tells apart.
+///
+/// ```
+/// use shared_ring::layout::{PACKET_HEADER_SIZE, RecordHeader};
+/// use shared_ring::packet::Records;
+///
+/// let mut packet = vec![0; PACKET_HEADER_SIZE];
+/// packet.extend(RecordHeader { time_low: 1_005, id: 3, payload: 8 }.to_word().to_le_bytes());
+/// packet.extend(7_u64.to_le_bytes());
+/// let records: Vec<_> = Records::new(&packet, packet.len(), 1_000).collect();
+/// assert_eq!((records.len(), records[0].time, records[0].id), (1, 1_005, 3));
+/// ```
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     bytes: &'a [u8],
@@ -37,7 +51,7 @@ impl<'a> Records<'a> {
         Self { bytes, offset: PACKET_HEADER_SIZE, begin, damaged: false }
     }
 
-    /// Whether the walk ended at bytes that are no record.
+    /// Whether the walk ended at bytes that are not a record.
     #[must_use]
     pub const fn damaged(&self) -> bool {
         self.damaged
@@ -51,22 +65,45 @@ impl<'a> Records<'a> {
 
     #[inline]
     fn parse(&self) -> Option<Record<'a>> {
-        let rest = self.bytes.get(self.offset..)?;
-        let header = RecordHeader::from_word(read_word(rest, 0)?);
-        let size = header.record_size();
-        let record = rest.get(..size)?;
-        let elapsed = header.time_low.wrapping_sub(low(self.begin));
-        let (time, id, start) = match header.id {
-            EXTENDED_ID => {
-                let id = low(read_word(record, RECORD_HEADER_SIZE + 8)?);
-                (read_word(record, RECORD_HEADER_SIZE)?, id, RECORD_HEADER_SIZE + EXTENDED_HEADER_SIZE)
-            }
-            id => (self.begin.checked_add(u64::from(elapsed))?, u32::from(id), RECORD_HEADER_SIZE),
-        };
-        let id = u16::try_from(id).ok().filter(|&id| id != HOLE_ID && id != EXTENDED_ID)?;
-        let payload = record.get(start..start + usize::from(header.payload))?;
-        Some(Record { time, id, payload, end: self.offset + size })
+        match parse(self.bytes, self.offset, self.begin)? {
+            Parsed::Record(record) => Some(record),
+            Parsed::Discarded { .. } => None,
+        }
     }
+}
+
+/// What lies at a place in a sub-buffer.
+enum Parsed<'a> {
+    Record(Record<'a>),
+    /// A record that its producer discarded after it had reserved it.
+    Discarded {
+        /// Offset of the byte after it.
+        end: usize,
+    },
+}
+
+/// The record at `offset` in `bytes`, dated from `begin`; `None` when there is none that ends inside them.
+#[inline(always)]
+fn parse(bytes: &[u8], offset: usize, begin: u64) -> Option<Parsed<'_>> {
+    let rest = bytes.get(offset..)?;
+    let header = RecordHeader::from_word(read_word(rest, 0)?);
+    let size = header.record_size();
+    let record = rest.get(..size)?;
+    let elapsed = header.time_low.wrapping_sub(low(begin));
+    let (time, id, start) = match header.id {
+        EXTENDED_ID => {
+            let id = low(read_word(record, RECORD_HEADER_SIZE + 8)?);
+            (read_word(record, RECORD_HEADER_SIZE)?, id, RECORD_HEADER_SIZE + EXTENDED_HEADER_SIZE)
+        }
+        id => (begin.checked_add(u64::from(elapsed))?, u32::from(id), RECORD_HEADER_SIZE),
+    };
+    let (id, end) = (u16::try_from(id).ok().filter(|&id| id != EXTENDED_ID)?, offset + size);
+    if id == HOLE_ID {
+        // A header word of zero was never written: nothing was committed there.
+        return (header.to_word() != 0).then_some(Parsed::Discarded { end });
+    }
+    let payload = record.get(start..start + usize::from(header.payload))?;
+    Some(Parsed::Record(Record { time, id, payload, end }))
 }
 
 impl<'a> Iterator for Records<'a> {
@@ -88,18 +125,81 @@ impl<'a> Iterator for Records<'a> {
 }
 
 /// What a packet was found to hold.
+/// For an example see [`validate`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Contents {
     /// Number of records.
     pub records: u64,
-    /// Bytes in use: packet header and whole, valid records.
+    /// Bytes in use: packet header and whole, valid records, the last one's padding included.
     pub content: usize,
+    /// Bytes up to the end of the last record's payload: `content` without its padding.
+    pub unpadded: usize,
     /// Time of the first record, ticks; `earliest` when there is none.
     pub time_begin: u64,
     /// Time of the last record, ticks; `earliest` when there is none.
     pub time_end: u64,
-    /// Bytes after the last valid record that the producer had claimed.
+    /// Bytes that were understood, before discarded records were taken out of them.
+    pub read: usize,
+    /// Bytes after those that the producer had claimed.
     pub rejected: usize,
+}
+
+/// A packet that can be stored as it is: a header that is right, and whole records in the order of their times.
+///
+/// Consumers make it of what they accept, and a recording takes it without walking it again.
+/// For an example see [`Consumer`](crate::consumer::Consumer).
+#[derive(Debug)]
+pub struct Packet<'a> {
+    /// Up to the end of the last record, its padding included.
+    bytes: &'a [u8],
+    /// Up to the end of the last record's payload.
+    content: usize,
+    header: PacketHeader,
+    records: u64,
+}
+
+impl<'a> Packet<'a> {
+    /// The packet in `buffer`, over whose beginning it writes `header`. The first `header.content_size` bits are in use;
+    /// they end with the payload of the last record, whose padding lies in the buffer too. That they hold `records` records
+    /// is the caller's word.
+    ///
+    /// `None` when `content_size` is not a whole number of bytes that includes a header and, with padding, fits the buffer.
+    #[must_use]
+    pub fn new(buffer: &'a mut [u8], header: PacketHeader, records: u64) -> Option<Self> {
+        let content = usize::try_from(header.content_size / 8).ok()?;
+        if header.content_size % 8 != 0 || content < PACKET_HEADER_SIZE {
+            return None;
+        }
+        let bytes = buffer.get_mut(..content.checked_next_multiple_of(RECORD_ALIGNMENT)?)?;
+        write_header(bytes, &header);
+        Some(Self { bytes, content, header, records })
+    }
+
+    /// The packet's header, which its first bytes hold too.
+    #[must_use]
+    pub const fn header(&self) -> &PacketHeader {
+        &self.header
+    }
+
+    /// Number of records.
+    #[must_use]
+    pub const fn record_count(&self) -> u64 {
+        self.records
+    }
+
+    /// The bytes in use: the header, and the records up to the end of the last one's payload. A packet of
+    /// `header.packet_size` bits is these bytes, then zeros.
+    #[must_use]
+    pub fn content(&self) -> &[u8] {
+        &self.bytes[..self.content]
+    }
+
+    /// The records.
+    #[must_use]
+    pub fn records(&self) -> Records<'_> {
+        Records::new(self.bytes, self.bytes.len(), self.header.time_begin)
+    }
 }
 
 /// Event types that [`validate`] remembers at a time.
@@ -134,7 +234,9 @@ impl<'k> KnownEvent<'k> {
 }
 
 /// Finds how much of a packet can be believed: records of known events whose payloads fit them, in times that do not
-/// decrease, lie within `earliest..=latest` and not before the packet's own `begin`. Stops at the first that does not.
+/// decrease, lie within `earliest..=latest` and not before the packet's own `begin`. Stops at the first that does not, and
+/// at bytes that were reserved but never committed. Takes out records that their producer discarded: what follows them
+/// moves up.
 ///
 /// A packet is stored with the time of its first record as its beginning. No time before `begin` means that the short
 /// times, which count from the beginning, are the same from there.
@@ -142,7 +244,7 @@ impl<'k> KnownEvent<'k> {
 /// `claimed` is the number of bytes that the producer says are in use. `known` finds an event type by id.
 #[must_use]
 pub fn validate<'k>(
-    packet: &[u8],
+    packet: &mut [u8],
     claimed: usize,
     begin: u64,
     times: core::ops::RangeInclusive<u64>,
@@ -151,9 +253,26 @@ pub fn validate<'k>(
     let earliest = *times.start();
     let mut seen = [KnownEvent::NONE; SEEN_EVENTS];
     let claimed = claimed.clamp(PACKET_HEADER_SIZE.min(packet.len()), packet.len());
-    let mut contents =
-        Contents { content: PACKET_HEADER_SIZE, time_begin: earliest, time_end: earliest, ..Contents::default() };
-    for record in Records::new(packet, claimed, begin) {
+    let mut contents = Contents {
+        content: PACKET_HEADER_SIZE,
+        unpadded: PACKET_HEADER_SIZE,
+        time_begin: earliest,
+        time_end: earliest,
+        read: PACKET_HEADER_SIZE,
+        ..Contents::default()
+    };
+    let bytes = &packet[..claimed];
+    let mut discarded = 0;
+    while let Some(parsed) = parse(bytes, contents.read, begin) {
+        let record = match parsed {
+            Parsed::Record(record) => record,
+            Parsed::Discarded { .. } if mutated!(DiscardEndsPacket) => break,
+            Parsed::Discarded { end } => {
+                discarded += end - contents.read;
+                contents.read = end;
+                continue;
+            }
+        };
         let in_order = record.time >= contents.time_end.max(begin) && times.contains(&record.time);
         let event = &mut seen[usize::from(record.id) % SEEN_EVENTS];
         if event.id != record.id {
@@ -167,10 +286,31 @@ pub fn validate<'k>(
         }
         contents.records += 1;
         contents.time_end = record.time;
-        contents.content = record.end;
+        contents.read = record.end;
+        contents.content = record.end - discarded;
+        contents.unpadded = contents.content - (padded(record.payload.len()) - record.payload.len());
     }
-    contents.rejected = claimed.saturating_sub(contents.content);
+    contents.rejected = claimed.saturating_sub(contents.read);
+    if discarded > 0 {
+        take_out_discarded(packet, contents.read, begin);
+    }
     contents
+}
+
+/// Moves the records among the first `read` bytes of `packet`, which were understood, over the discarded ones.
+#[cold]
+fn take_out_discarded(packet: &mut [u8], read: usize, begin: u64) {
+    let (mut at, mut to) = (PACKET_HEADER_SIZE, PACKET_HEADER_SIZE);
+    while let Some(parsed) = parse(&packet[..read], at, begin) {
+        match parsed {
+            Parsed::Discarded { end } => at = end,
+            Parsed::Record(Record { end, .. }) => {
+                packet.copy_within(at..end, to);
+                to += end - at;
+                at = end;
+            }
+        }
+    }
 }
 
 /// The header of a packet, from its bytes; `None` when there are too few.

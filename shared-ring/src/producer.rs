@@ -2,7 +2,8 @@
 //! buffering scheme for kernel tracing*, 2012; equations and algorithms below are that paper's).
 //!
 //! A record is *reserved* by moving `write_count` forward with a compare-and-swap, written, and *committed* by adding
-//! its size to the commit count of its sub-buffer. Contexts nest at any instruction (task, soft interrupt, interrupt,
+//! its size to the commit count of its sub-buffer. Who reserves gets a [`Reservation`], which is committed once or
+//! discarded. Contexts nest at any instruction (task, soft interrupt, interrupt,
 //! NMI) and a vCPU may be descheduled at any instruction for any time: nothing here waits for another context, and a
 //! sub-buffer is published only when every byte reserved in it is committed.
 //!
@@ -30,6 +31,10 @@
 //! - Host and guest share no CPU, so publishing is a release operation and needs no inter-processor interrupt.
 #![allow(unsafe_code)] // The storage's methods are unsafe; offsets come from the geometry only.
 
+mod reservation;
+
+pub use reservation::{OutsidePayload, RawReservation, Reservation};
+
 use crate::exchange;
 use crate::layout::{
     EXTENDED_HEADER_SIZE, EXTENDED_ID, Geometry, Mode, PACKET_HEADER_SIZE, PacketHeader, RECORD_HEADER_SIZE,
@@ -43,6 +48,26 @@ use core::mem::offset_of;
 ///
 /// May be used from any context that its [`Storage`] allows, NMI included: no locks, no waiting, no allocation, and a
 /// bounded number of steps unless other contexts keep recording in between.
+///
+/// ```
+/// # use shared_ring::event::{Event, EventDescription, Field, FieldType};
+/// # use shared_ring::{consumer::Consumer, host_memory::HostMemory, producer::Producer, storage::Smp};
+/// # use shared_ring::layout::{Geometry, Mode};
+/// # let geometry = Geometry::new(4096, 4)?;
+/// # let memory = HostMemory::private(geometry.ring_size(Mode::Discard));
+/// # // SAFETY: the memory is zeroed, holds the ring, and outlives the producer.
+/// # let producer = unsafe { Producer::new(Smp::new(memory.base()), geometry, Mode::Discard) };
+/// # const TICK: Event = Event { id: 1, class: 0, name: "a:tick", fields: &[Field::new("number", FieldType::U64)] };
+/// # let known = EventDescription::from(&TICK);
+/// use std::cell::Cell;
+///
+/// let clock = Cell::new(0);
+/// let now = || clock.replace(clock.get() + 1);
+/// assert!(producer.record(now, TICK.id, &7_u64.to_le_bytes()));
+/// // The consumer gets whole sub-buffers: this closes the one that has been begun.
+/// assert!(producer.force_switch(now));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Producer<S> {
     storage: S,
@@ -50,26 +75,10 @@ pub struct Producer<S> {
     mode: Mode,
 }
 
-/// A reserved record: write exactly the asked-for payload at `payload_offset`, then [`commit`](Producer::commit).
-#[derive(Clone, Copy, Debug)]
-#[must_use = "a reserved record that is never committed blocks its sub-buffer"]
-pub struct Reservation {
-    /// Offset in the ring of the record's header word.
-    header_offset: usize,
-    /// Offset in the ring of the payload, a multiple of 8.
-    payload_offset: usize,
-    /// Bytes of the whole record.
-    size: u64,
-    /// The header word, made up already: put together in memory from its three fields, it would be read back by one load
-    /// that has to wait for three stores.
-    header: u64,
-    /// Index of the record's sub-buffer.
-    sub_buffer: usize,
-    time: u64,
-}
-
 /// Why [`Producer::try_reserve`] reserved nothing.
+/// For an example see [`Producer::try_reserve`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NotReserved {
     /// The record is lost; one of the ring's loss counters shows it.
     Lost,
@@ -77,21 +86,16 @@ pub enum NotReserved {
     NoTime,
 }
 
-impl Reservation {
-    /// Offset in the ring of the payload, bytes; a multiple of 8.
-    #[must_use]
-    #[inline(always)]
-    pub const fn payload_offset(&self) -> usize {
-        self.payload_offset
-    }
-
-    /// The record's time, trace clock ticks.
-    #[must_use]
-    #[inline(always)]
-    pub const fn time(&self) -> u64 {
-        self.time
+impl core::fmt::Display for NotReserved {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        formatter.write_str(match self {
+            Self::Lost => "the ring has no room for the record, which is counted as lost",
+            Self::NoTime => "the clock gave no time for the record",
+        })
     }
 }
+
+impl core::error::Error for NotReserved {}
 
 impl<S: Storage> Producer<S> {
     /// A producer for the ring that begins at the storage's first byte.
@@ -114,18 +118,19 @@ impl<S: Storage> Producer<S> {
     /// Records one event: reserve, copy `payload`, commit. `false` when it was lost (and counted).
     #[inline(always)]
     pub fn record(&self, now: impl Fn() -> u64, id: u16, payload: &[u8]) -> bool {
-        let Some(reservation) = self.reserve(now, id, payload.len()) else { return false };
+        let Some(mut reservation) = self.reserve(now, id, payload.len()) else { return false };
         if mutated!(CommitBeforeWrite) {
-            self.commit(reservation);
+            reservation.commit_early();
         }
         if mutated!(HeaderBeforePayload) {
-            // SAFETY: as in `commit`.
-            unsafe { self.storage.store_release(reservation.header_offset, reservation.header) };
+            reservation.write_header();
         }
-        // SAFETY: the reservation is `payload.len()` bytes inside the ring and this context's own until committed.
-        unsafe { self.storage.write(reservation.payload_offset, payload) };
-        if !mutated!(CommitBeforeWrite) {
-            self.commit(reservation);
+        // SAFETY: the reservation was asked for with the payload's size.
+        unsafe { reservation.write_whole(payload) };
+        if mutated!(CommitBeforeWrite) {
+            core::mem::forget(reservation);
+        } else {
+            reservation.commit();
         }
         true
     }
@@ -136,7 +141,7 @@ impl<S: Storage> Producer<S> {
     /// `now` reads the trace clock, ticks. It is called inside the reserve loop, after `write_count` was read, so that
     /// times in a ring never decrease. On an SMP storage it must not be executed ahead of earlier loads.
     #[inline(always)]
-    pub fn reserve(&self, now: impl Fn() -> u64, id: u16, payload: usize) -> Option<Reservation> {
+    pub fn reserve(&self, now: impl Fn() -> u64, id: u16, payload: usize) -> Option<Reservation<'_, S>> {
         self.try_reserve(|| Some(now()), id, payload).ok()
     }
 
@@ -151,7 +156,7 @@ impl<S: Storage> Producer<S> {
         now: impl Fn() -> Option<u64>,
         id: u16,
         payload: usize,
-    ) -> Result<Reservation, NotReserved> {
+    ) -> Result<Reservation<'_, S>, NotReserved> {
         let geometry = self.geometry;
         let largest = RECORD_HEADER_SIZE + EXTENDED_HEADER_SIZE + padded(payload);
         if payload > usize::from(u16::MAX) || PACKET_HEADER_SIZE + largest > sub_buffer_bytes(geometry) {
@@ -230,15 +235,6 @@ impl<S: Storage> Producer<S> {
             self.close(at - in_sub_buffer(geometry, write), time, geometry.sub_buffer_size());
         }
         Attempt::Done { position: write, at, extended }
-    }
-
-    /// COMMITSLOT (algorithm 3): makes the record part of its sub-buffer, and publishes the sub-buffer when it was the
-    /// last one missing. The consumer's acquire load of `commit_seq` pairs with the publishing.
-    #[inline(always)]
-    pub fn commit(&self, reservation: Reservation) {
-        // SAFETY: the reservation's header word lies inside the ring and is this context's own.
-        unsafe { self.storage.store_release(reservation.header_offset, reservation.header) };
-        self.add_committed(reservation.sub_buffer, reservation.size);
     }
 
     /// TRYRESERVESLOT at the beginning of sub-buffer `target` (a free-running offset), leaving the one that `write`
@@ -351,7 +347,7 @@ impl<S: Storage> Producer<S> {
             // SAFETY: a control word of the ring.
             let read = unsafe { self.storage.load(RING_READ_COUNT) };
             // A nested writer may have pushed it further, even to `target` itself.
-            if target.wrapping_sub(read).cast_signed() < geometry.data_size().cast_signed() {
+            if (target.wrapping_sub(read) as i64) < geometry.data_size() as i64 {
                 return;
             }
             let oldest = target.wrapping_sub(geometry.data_size()).wrapping_add(geometry.sub_buffer_size());
@@ -400,6 +396,7 @@ impl<S: Storage> Producer<S> {
         }
     }
 
+    /// Counts `bytes` of `sub_buffer` as committed, and publishes it when they were the last ones missing.
     #[inline(always)]
     fn add_committed(&self, sub_buffer: usize, bytes: u64) {
         let geometry = self.geometry;
@@ -444,7 +441,7 @@ impl<S: Storage> Producer<S> {
         loop {
             // SAFETY: a control word of the ring.
             let published = unsafe { self.storage.load(word) };
-            let is_newer = (committed.wrapping_sub(published)).cast_signed() > 0;
+            let is_newer = committed.wrapping_sub(published) as i64 > 0;
             if mutated!(PublishGoesBack) {
                 // SAFETY: a control word of the ring.
                 return unsafe { self.storage.store_release(word, committed) };
@@ -495,7 +492,7 @@ impl<S: Storage> Producer<S> {
         id: u16,
         payload: usize,
         extended: bool,
-    ) -> Reservation {
+    ) -> Reservation<'_, S> {
         let mut header = RecordHeader { time_low: time as u32, id, payload: payload as u16 };
         let mut payload_offset = header_offset + RECORD_HEADER_SIZE;
         if extended {
@@ -507,13 +504,16 @@ impl<S: Storage> Producer<S> {
             }
             payload_offset += EXTENDED_HEADER_SIZE;
         }
-        Reservation {
-            header_offset,
-            payload_offset,
-            size: record_bytes(payload, extended),
-            header: header.to_word(),
-            sub_buffer: self.geometry.index(position),
-            time,
+        // SAFETY: these bytes were just reserved, by this producer, and nobody has committed them.
+        unsafe {
+            Reservation::from_raw(RawReservation {
+                producer: self,
+                header_offset,
+                payload_offset,
+                size: record_bytes(payload, extended),
+                header: header.to_word(),
+                sub_buffer: self.geometry.index(position),
+            })
         }
     }
 

@@ -6,6 +6,7 @@ use crate::layout::{
 };
 
 /// Geometry and mode of a set of rings.
+/// For an example see [`RegionLayout`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rings {
     /// Sub-buffers of each ring.
@@ -22,7 +23,54 @@ impl Rings {
     }
 }
 
+/// Largest event registry, bytes.
+pub const MAX_REGISTRY_SIZE: usize = 1 << 30;
+
+/// Why a region cannot be laid out.
+/// For an example see [`RegionLayout`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// The number of vCPUs is not within 1..=[`MAX_VCPUS`].
+    Vcpus {
+        /// vCPUs that were asked for.
+        vcpus: u32,
+    },
+    /// There are more than [`MAX_PROCESS_SLOTS`] process slots.
+    ProcessSlots {
+        /// Slots that were asked for.
+        slots: u32,
+    },
+    /// A registry is larger than [`MAX_REGISTRY_SIZE`].
+    RegistrySize {
+        /// Bytes that were asked for.
+        bytes: usize,
+    },
+}
+
+impl core::fmt::Display for LayoutError {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Vcpus { vcpus } => {
+                write!(formatter, "a region for {vcpus} vCPUs is not possible: give 1 to {MAX_VCPUS}")
+            }
+            Self::ProcessSlots { slots } => {
+                write!(formatter, "{slots} process slots are not possible: give at most {MAX_PROCESS_SLOTS}")
+            }
+            Self::RegistrySize { bytes } => {
+                write!(
+                    formatter,
+                    "an event registry of {bytes} bytes is not possible: give at most {MAX_REGISTRY_SIZE}"
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for LayoutError {}
+
 /// What a region is made for.
+/// For an example see [`RegionLayout`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionConfig {
     /// Number of vCPUs, 1 to [`MAX_VCPUS`].
@@ -48,7 +96,39 @@ pub struct RegionConfig {
 /// session_rings        per session slot: one ring per vCPU                                  guest kernel writes
 /// process_pool         per slot: header, registry, one ring per vCPU                        one process each
 /// ```
+///
+/// ```
+/// # use shared_ring::{layout::{Geometry, Mode, SESSION_SLOTS}, region::{RegionConfig, RegionLayout, Rings}};
+/// let rings = Rings { geometry: Geometry::new(4096, 4)?, mode: Mode::Discard };
+/// let mut sessions = [None; SESSION_SLOTS];
+/// sessions[0] = Some(rings);
+/// let (registry_size, process_registry_size) = (65_536, 4096);
+/// let config =
+///     RegionConfig { vcpus: 2, sessions, process_rings: rings, process_slots: 8, registry_size, process_registry_size };
+/// let layout = RegionLayout::new(config)?;
+/// assert_eq!(layout.kernel_ring(0, 1) - layout.kernel_ring(0, 0), rings.ring_size());
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+///
+/// ```
+/// use shared_ring::layout::{Geometry, MAGIC, Mode};
+/// use shared_ring::region::{RegionConfig, RegionLayout, Rings};
+///
+/// let rings = Rings { geometry: Geometry::new(4096, 4)?, mode: Mode::Discard };
+/// let layout = RegionLayout::new(RegionConfig {
+///     vcpus: 2,
+///     sessions: [Some(rings), None, None, None],
+///     process_rings: rings,
+///     process_slots: 8,
+///     registry_size: 4096,
+///     process_registry_size: 4096,
+/// })?;
+/// assert_eq!(layout.superblock([7; 16], 1_000_000_000).magic, MAGIC);
+/// assert_eq!(layout.kernel_ring(0, 1) - layout.kernel_ring(0, 0), rings.ring_size());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RegionLayout {
     /// What it was computed from.
     pub config: RegionConfig,
@@ -83,11 +163,22 @@ pub struct RegionLayout {
 }
 
 impl RegionLayout {
-    /// Places the parts; `None` when `config` asks for no vCPU, or for more vCPUs or slots than a region describes.
-    #[must_use]
-    pub const fn new(config: RegionConfig) -> Option<Self> {
-        if config.vcpus == 0 || config.vcpus > MAX_VCPUS || config.process_slots > MAX_PROCESS_SLOTS {
-            return None;
+    /// Places the parts.
+    ///
+    /// # Errors
+    /// When `config` asks for no vCPU, or for more than a region describes.
+    pub const fn new(config: RegionConfig) -> Result<Self, LayoutError> {
+        if config.vcpus == 0 || config.vcpus > MAX_VCPUS {
+            return Err(LayoutError::Vcpus { vcpus: config.vcpus });
+        }
+        if config.process_slots > MAX_PROCESS_SLOTS {
+            return Err(LayoutError::ProcessSlots { slots: config.process_slots });
+        }
+        if config.registry_size > MAX_REGISTRY_SIZE {
+            return Err(LayoutError::RegistrySize { bytes: config.registry_size });
+        }
+        if config.process_registry_size > MAX_REGISTRY_SIZE {
+            return Err(LayoutError::RegistrySize { bytes: config.process_registry_size });
         }
         let vcpus = config.vcpus as usize;
         let slots = config.process_slots as usize;
@@ -112,7 +203,7 @@ impl RegionLayout {
         let process_rings = PAGE_SIZE + process_registry_size;
         let process_ring_stride = config.process_rings.ring_size();
         let process_stride = process_rings + vcpus * process_ring_stride;
-        Some(Self {
+        Ok(Self {
             config,
             process_ack,
             guest_writable: agent,
@@ -271,6 +362,18 @@ mod tests {
 
     #[test]
     fn region_for_no_vcpu_is_refused() {
-        assert_eq!(RegionLayout::new(RegionConfig { vcpus: 0, ..config() }), None);
+        let refused = [
+            RegionConfig { vcpus: 0, ..config() },
+            RegionConfig { vcpus: MAX_VCPUS + 1, ..config() },
+            RegionConfig { process_slots: MAX_PROCESS_SLOTS + 1, ..config() },
+            RegionConfig { registry_size: usize::MAX, ..config() },
+            RegionConfig { process_registry_size: usize::MAX, ..config() },
+        ];
+        let reasons = refused.map(|config| RegionLayout::new(config).unwrap_err());
+
+        assert_eq!(reasons[0], LayoutError::Vcpus { vcpus: 0 });
+        assert_eq!(reasons[1], LayoutError::Vcpus { vcpus: MAX_VCPUS + 1 });
+        assert_eq!(reasons[2], LayoutError::ProcessSlots { slots: MAX_PROCESS_SLOTS + 1 });
+        assert_eq!([reasons[3], reasons[4]], [LayoutError::RegistrySize { bytes: usize::MAX }; 2]);
     }
 }

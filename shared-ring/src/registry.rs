@@ -25,6 +25,21 @@ const FLAG_HEX: u8 = 1;
 pub const MAX_ENTRY: usize = 2048;
 
 /// The writing side of a registry. One writer at a time; readers may read meanwhile.
+///
+/// ```
+/// use shared_ring::event::{Event, Field, FieldType};
+/// use shared_ring::{host_memory::HostMemory, registry::{Registry, Tail}, storage::Smp};
+///
+/// const TICK: Event = Event { id: 1, class: 0, name: "a:tick", fields: &[Field::new("number", FieldType::U64)] };
+/// let memory = HostMemory::private(4096);
+/// // SAFETY: the memory is aligned, zeroed, that large, and outlives the registry, which alone writes it.
+/// let registry = unsafe { Registry::new(Smp::new(memory.base()), memory.size()) };
+/// assert!(registry.append(&TICK));
+///
+/// // The host.
+/// let events = Tail::new(memory.clone()).poll();
+/// assert_eq!((events.len(), events[0].name.as_str()), (1, "a:tick"));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Registry<S> {
     storage: S,
@@ -39,6 +54,13 @@ impl<S: Storage> Registry<S> {
     #[must_use]
     pub const unsafe fn new(storage: S, size: usize) -> Self {
         Self { storage, size }
+    }
+
+    /// Whether nothing was published yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        // SAFETY: the header lies inside the registry.
+        unsafe { self.storage.load_acquire(REGISTRY_USED) == 0 }
     }
 
     /// Appends and publishes `event`. `false` when it does not fit (the registry is full, or the event is larger than
@@ -143,6 +165,13 @@ mod read {
     const FIELD_HEADER: usize = 5;
 
     /// Why registry bytes cannot be read any further.
+    ///
+    /// ```
+    /// use shared_ring::registry::parse;
+    ///
+    /// // An entry that says that it has no bytes.
+    /// assert!(parse(&[0; 16], &mut Vec::new()).is_err());
+    /// ```
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
     pub enum ParseError {
         /// An entry's size is not a multiple of 8, too small or too large.
@@ -179,6 +208,7 @@ mod read {
     }
 
     /// Follows a registry while its writer appends to it.
+    /// For an example see [`Registry`](super::Registry).
     #[derive(Debug)]
     pub struct Tail {
         memory: HostMemory,
@@ -258,14 +288,14 @@ mod read {
 #[cfg(all(test, feature = "std"))]
 mod tests {
     use super::*;
-    use crate::event::{EventDescription, Field, FieldType, class};
+    use crate::event::{EventDescription, Field, FieldType};
     use crate::host_memory::HostMemory;
     use crate::storage::Smp;
     use proptest::prelude::*;
 
     const EVENT: Event = Event {
         id: 7,
-        class: class::SCHED,
+        class: 0,
         name: "sched:sched_switch",
         fields: &[Field::new("prev_comm", FieldType::CharArray(16)), Field::hex("prev_state", FieldType::U64)],
     };

@@ -13,6 +13,7 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 ///
 /// Callers of the methods pass offsets of whole words (`offset % 8 == 0`) or byte ranges that lie inside the memory
 /// for which the storage was made; implementations may rely on it.
+/// For an example see [`Smp`].
 pub trait Storage {
     /// Reads a word with no ordering.
     ///
@@ -66,7 +67,31 @@ pub trait Storage {
     unsafe fn write(&self, offset: usize, bytes: &[u8]);
 }
 
+/// A [`Storage`] whose bytes lie one after another in this program's address space.
+///
+/// # Safety
+///
+/// [`pointer`](Self::pointer) returns the address of the storage's byte at `offset`, which may be read and written
+/// as long as the storage is used, for every `offset` inside the storage.
+pub unsafe trait MappedStorage: Storage {
+    /// Address of the byte at `offset`.
+    #[must_use]
+    fn pointer(&self, offset: usize) -> *mut u8;
+}
+
 /// Memory that any thread may write: the processor's locked instructions.
+///
+/// ```
+/// use shared_ring::storage::{Smp, Storage};
+///
+/// let mut memory = [0_u64; 2];
+/// // SAFETY: the memory is aligned and outlives the storage; offset 8 lies in it.
+/// let before = unsafe {
+///     let storage = Smp::new(memory.as_mut_ptr().cast());
+///     storage.fetch_add(8, 5)
+/// };
+/// assert_eq!((before, memory), (0, [0, 5]));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Smp {
     base: *mut u8,
@@ -87,18 +112,19 @@ impl Smp {
         Self { base }
     }
 
-    /// Address of the byte at `offset`, for writers that fill a reserved payload in place.
-    #[must_use]
-    #[inline(always)]
-    pub fn pointer(&self, offset: usize) -> *mut u8 {
-        self.base.wrapping_add(offset)
-    }
-
     #[inline(always)]
     unsafe fn word(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: the caller passes the offset of a whole word inside the storage, which is alive (see `new`); words
         // of the storage are accessed atomically only.
         unsafe { AtomicU64::from_ptr(self.base.add(offset).cast()) }
+    }
+}
+
+// SAFETY: the storage begins at `base`; whoever made it says that the memory is alive (see `new`).
+unsafe impl MappedStorage for Smp {
+    #[inline(always)]
+    fn pointer(&self, offset: usize) -> *mut u8 {
+        self.base.wrapping_add(offset)
     }
 }
 
@@ -164,6 +190,7 @@ impl Storage for Smp {
 /// An instruction is atomic against interrupts and NMIs of its own CPU. A vCPU counts as one CPU whichever host CPU
 /// runs it, since a host context switch orders memory. The host reads what is published with [`Storage::store_release`]
 /// or one of the read-modify-write operations: x86 keeps stores in order, so neither needs a fence.
+/// For an example see [`Smp`].
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
 pub struct CpuLocal {
@@ -182,12 +209,14 @@ impl CpuLocal {
         // SAFETY: passed on from the caller.
         Self { smp: unsafe { Smp::new(base) } }
     }
+}
 
-    /// Address of the byte at `offset`, for writers in C.
-    #[must_use]
+// SAFETY: as for `Smp`.
+#[cfg(target_arch = "x86_64")]
+unsafe impl MappedStorage for CpuLocal {
     #[inline(always)]
-    pub fn pointer(&self, offset: usize) -> *mut u8 {
-        self.smp.base.wrapping_add(offset)
+    fn pointer(&self, offset: usize) -> *mut u8 {
+        self.smp.pointer(offset)
     }
 }
 

@@ -1,12 +1,10 @@
 //! Flight-recorder mode, and forced switches: overwriting, exchange, snapshots, what a crash leaves.
 #![allow(unsafe_code, missing_docs, clippy::unwrap_used)] // Tests: producers over raw memory, no rustdoc, panics wanted.
 
-use shared_ring::consumer::{Consumer, Lost, Poll};
+use shared_ring::consumer::{Consumer, Delivered, Lost};
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
-use shared_ring::exchange::{ExchangeWord, Take, find_spare, give_back, take};
 use shared_ring::host_memory::HostMemory;
 use shared_ring::layout::{Geometry, Mode, PACKET_HEADER_SIZE, RING_OVERWRITTEN, RING_READ_COUNT, RING_WRITE_COUNT};
-use shared_ring::packet::{Records, read_header};
 use shared_ring::producer::Producer;
 use shared_ring::storage::{CpuLocal, Smp};
 use std::cell::Cell;
@@ -45,22 +43,20 @@ fn record(producer: &Producer<CpuLocal>, values: std::ops::Range<u64>) {
     values.for_each(|value| assert!(producer.record(|| 1000 + value, 5, &value.to_le_bytes())));
 }
 
-/// Values of the packet that was just copied, if it is accepted.
-fn accept(consumer: &mut Consumer, packet: &mut [u8]) -> Vec<u64> {
+/// Values of a packet that was just copied, if it is accepted.
+fn accept(delivered: Delivered<'_>) -> Vec<u64> {
     let event = event();
     let known = |id| (id == event.id).then_some(&event);
-    let Some(accepted) = consumer.accept(packet, UUID, u64::MAX, known) else { return Vec::new() };
-    let begin = read_header(packet).unwrap().time_begin;
-    let records = Records::new(packet, accepted.content, begin);
-    records.map(|record| u64::from_le_bytes(record.payload.try_into().unwrap())).collect()
+    let Some(packet) = delivered.accept(UUID, u64::MAX, known) else { return Vec::new() };
+    packet.records().map(|record| u64::from_le_bytes(record.payload.try_into().unwrap())).collect()
 }
 
 /// All that a new consumer finds, running producers or not.
 fn snapshot(memory: &HostMemory) -> (Consumer, Vec<u64>) {
     let mut consumer = Consumer::new(memory.clone(), geometry(), Mode::FlightRecorder, 1);
     let (mut packet, mut values) = (Vec::new(), Vec::new());
-    while consumer.poll_stopped(&mut packet) == Poll::Copied {
-        values.extend(accept(&mut consumer, &mut packet));
+    while let Some(delivered) = consumer.poll_stopped(&mut packet).ready() {
+        values.extend(accept(delivered));
     }
     consumer.finish();
     (consumer, values)
@@ -136,8 +132,8 @@ fn consumer_that_keeps_polling_sees_every_record_once() {
 
     for round in 0..40 {
         record(&producer, round * 200..(round + 1) * 200);
-        while consumer.poll(&mut packet) == Poll::Copied {
-            values.extend(accept(&mut consumer, &mut packet));
+        while let Some(delivered) = consumer.poll(&mut packet).ready() {
+            values.extend(accept(delivered));
         }
     }
 
@@ -146,85 +142,16 @@ fn consumer_that_keeps_polling_sees_every_record_once() {
 }
 
 #[test]
-fn writer_that_enters_during_the_copy_keeps_the_spare() {
-    let (memory, producer) = recorder();
-    record(&producer, 0..4 * PER_SUB_BUFFER);
-
-    let taken = take(&memory, geometry(), 0, 4);
-    record(&producer, 4 * PER_SUB_BUFFER..5 * PER_SUB_BUFFER);
-    let spare = give_back(&memory, geometry(), 0, 0, 4);
-
-    assert_eq!((taken, spare), (Take::Taken(0), 0));
-    assert_eq!(snapshot(&memory).1, (PER_SUB_BUFFER..5 * PER_SUB_BUFFER).collect::<Vec<_>>());
-}
-
-#[test]
-fn sub_buffer_in_use_by_the_writer_is_not_exchanged() {
-    let (memory, producer) = recorder();
-    record(&producer, 0..4 * PER_SUB_BUFFER + 1);
-
-    let last_lap = take(&memory, geometry(), 0, 4);
-    let this_lap = take(&memory, geometry(), 4 * 4096, 4);
-
-    assert_eq!((last_lap, this_lap), (Take::Overwritten, Take::Unfinished(0)));
-}
-
-#[test]
-fn sub_buffer_of_another_lap_is_not_exchanged() {
-    let (memory, producer) = recorder();
-    record(&producer, 0..5 * PER_SUB_BUFFER);
-
-    assert_eq!(take(&memory, geometry(), 0, 4), Take::Overwritten);
-    assert_eq!(take(&memory, geometry(), 8 * 4096, 4), Take::Unfinished(0));
-    assert_eq!(take(&memory, geometry(), 4 * 4096, 4), Take::Taken(0));
-}
-
-#[test]
-fn sub_buffer_that_a_dead_consumer_had_taken_is_found_again() {
-    let (memory, producer) = recorder();
-    record(&producer, 0..6 * PER_SUB_BUFFER);
-    let taken = take(&memory, geometry(), 2 * 4096, 4);
-
-    let (_, values) = snapshot(&memory);
-
-    assert_eq!(taken, Take::Taken(2));
-    assert_eq!(values, (2 * PER_SUB_BUFFER..6 * PER_SUB_BUFFER).collect::<Vec<_>>());
-    assert_eq!(find_spare(&memory, geometry()), Some(4));
-}
-
-#[test]
-fn table_that_names_a_sub_buffer_twice_is_corrupt() {
-    let (memory, producer) = recorder();
-    record(&producer, 0..1);
-    memory.store(geometry().exchange_offset(1), ExchangeWord::completed(1, 0, 1).to_word());
-
-    let mut consumer = Consumer::new(memory, geometry(), Mode::FlightRecorder, 0);
-
-    assert_eq!(consumer.poll_stopped(&mut Vec::new()), Poll::Corrupt);
-}
-
-#[test]
-fn table_that_leaves_the_ring_is_corrupt() {
-    let (memory, producer) = recorder();
-    record(&producer, 0..2 * PER_SUB_BUFFER);
-    let mut consumer = Consumer::new(memory.clone(), geometry(), Mode::FlightRecorder, 0);
-    memory.store(geometry().exchange_offset(0), ExchangeWord::completed(0, 5, 1).to_word());
-
-    assert_eq!(consumer.poll(&mut Vec::new()), Poll::Corrupt);
-}
-
-#[test]
 fn write_count_that_goes_back_closes_the_ring() {
     let (memory, producer) = recorder();
     record(&producer, 0..2 * PER_SUB_BUFFER);
     let mut consumer = Consumer::new(memory.clone(), geometry(), Mode::FlightRecorder, 0);
     let mut packet = Vec::new();
-    assert_eq!(consumer.poll(&mut packet), Poll::Copied);
-    accept(&mut consumer, &mut packet);
+    accept(consumer.poll(&mut packet).ready().unwrap());
 
     memory.store(RING_WRITE_COUNT, 100);
 
-    assert_eq!(consumer.poll(&mut packet), Poll::Corrupt);
+    assert!(consumer.poll(&mut packet).is_corrupt());
 }
 
 #[test]
@@ -243,7 +170,7 @@ fn unfinished_sub_buffer_is_read_up_to_its_first_hole() {
     let (memory, producer) = recorder();
     record(&producer, 0..10 * PER_SUB_BUFFER + 2);
 
-    let _never_committed = producer.reserve(|| 9000, 5, 8).unwrap();
+    std::mem::forget(producer.reserve(|| 9000, 5, 8).unwrap());
     assert!(producer.record(|| 9001, 5, &9_u64.to_le_bytes()));
     let (consumer, values) = snapshot(&memory);
 
@@ -255,7 +182,7 @@ fn unfinished_sub_buffer_is_read_up_to_its_first_hole() {
 fn hole_in_an_older_sub_buffer_hides_none_of_the_younger_ones() {
     let (memory, producer) = recorder();
     record(&producer, 0..PER_SUB_BUFFER + 2);
-    let _never_committed = producer.reserve(|| 1000 + PER_SUB_BUFFER + 2, 5, 8).unwrap();
+    std::mem::forget(producer.reserve(|| 1000 + PER_SUB_BUFFER + 2, 5, 8).unwrap());
     record(&producer, PER_SUB_BUFFER + 3..3 * PER_SUB_BUFFER);
 
     let (consumer, values) = snapshot(&memory);
@@ -269,11 +196,11 @@ fn hole_in_an_older_sub_buffer_hides_none_of_the_younger_ones() {
 fn nested_records_of_equal_size_hide_no_hole() {
     let (memory, producer) = recorder();
     record(&producer, 0..1);
-    let _interrupted = producer.reserve(|| 2000, 5, 8).unwrap();
+    std::mem::forget(producer.reserve(|| 2000, 5, 8).unwrap());
     let second = producer.reserve(|| 2001, 5, 8).unwrap();
     // Two more records commit as many bytes as lie before the end of `second`.
     assert!(producer.record(|| 2002, 5, &7_u64.to_le_bytes()));
-    producer.commit(second);
+    second.commit();
 
     let (consumer, values) = snapshot(&memory);
 
@@ -285,7 +212,7 @@ fn outermost_commit_makes_nested_records_readable() {
     let (memory, producer) = recorder();
     let outer = producer.reserve(|| 1, 5, 8).unwrap();
     assert!(producer.record(|| 2, 5, &2_u64.to_le_bytes()));
-    producer.commit(outer);
+    outer.commit();
 
     assert_eq!(snapshot(&memory).1.len(), 2);
 }
@@ -297,7 +224,7 @@ fn record_over_an_unfinished_lap_is_lost_as_wrapped() {
 
     let unfinished = producer.reserve(&clock, 5, 8).unwrap();
     let recorded = (0..2000).filter(|_| producer.record(&clock, 5, &[1; 8])).count() as u64;
-    producer.commit(unfinished);
+    unfinished.commit();
     let again = producer.record(&clock, 5, &[1; 8]);
     let (consumer, _) = snapshot(&memory);
 
@@ -316,14 +243,10 @@ fn time_far_from_the_packets_beginning_survives_a_lap() {
     let mut consumer = Consumer::new(memory, geometry(), Mode::FlightRecorder, 1);
     let mut packet = Vec::new();
     let mut last = 0;
-    while consumer.poll_stopped(&mut packet) == Poll::Copied {
-        last = consumer.accept(&mut packet, UUID, u64::MAX, |_| None).map_or(last, |accepted| accepted.time_end);
-        last = last.max(
-            Records::new(&packet, 4096, 1000)
-                .filter_map(|record| (record.id == 5).then_some(record.time))
-                .max()
-                .unwrap_or(0),
-        );
+    let event = event();
+    while let Some(delivered) = consumer.poll_stopped(&mut packet).ready() {
+        let packet = delivered.accept(UUID, u64::MAX, |_| Some(&event)).unwrap();
+        last = packet.records().last().map_or(last, |record| record.time);
     }
 
     assert_eq!(last, far);
@@ -336,12 +259,12 @@ fn forced_switch_delivers_what_there_is() {
         let mut consumer = Consumer::new(memory, geometry(), mode, 1);
         let mut packet = Vec::new();
         record(&producer, 0..3);
-        let before = consumer.poll(&mut packet);
+        let was_empty = consumer.poll(&mut packet).is_empty();
 
         let switched = producer.force_switch(|| 5000);
 
-        assert_eq!((before, switched, consumer.poll(&mut packet)), (Poll::Empty, true, Poll::Copied));
-        assert_eq!(accept(&mut consumer, &mut packet), [0, 1, 2]);
+        assert!(was_empty && switched);
+        assert_eq!(accept(consumer.poll(&mut packet).ready().unwrap()), [0, 1, 2]);
         assert_eq!(consumer.rejected_bytes(), 0);
     }
 }
@@ -366,10 +289,10 @@ fn forced_switch_waits_for_an_unfinished_record() {
     let unfinished = producer.reserve(|| 1, 5, 8).unwrap();
 
     producer.force_switch(|| 2);
-    let before = consumer.poll(&mut packet);
-    producer.commit(unfinished);
+    let was_empty = consumer.poll(&mut packet).is_empty();
+    unfinished.commit();
 
-    assert_eq!((before, consumer.poll(&mut packet)), (Poll::Empty, Poll::Copied));
+    assert!(was_empty && consumer.poll(&mut packet).is_ready());
 }
 
 #[test]
@@ -382,8 +305,8 @@ fn recording_goes_on_after_a_forced_switch() {
 
         let mut consumer = Consumer::new(memory, geometry(), mode, 1);
         let (mut packet, mut values) = (Vec::new(), Vec::new());
-        while consumer.poll_stopped(&mut packet) == Poll::Copied {
-            values.extend(accept(&mut consumer, &mut packet));
+        while let Some(delivered) = consumer.poll_stopped(&mut packet).ready() {
+            values.extend(accept(delivered));
         }
         assert_eq!(values, [0, 1, 2, 1003, 1004]);
     }
@@ -402,7 +325,7 @@ fn flush_request_is_honoured_once() {
 
     assert_eq!((idle, before, honoured), (false, false, [true, false]));
     assert!(consumer.is_flushed(request));
-    assert_eq!(consumer.poll(&mut Vec::new()), Poll::Copied);
+    assert!(consumer.poll(&mut Vec::new()).is_ready());
 }
 
 #[test]

@@ -4,13 +4,14 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use shared_ring::consumer::{Accepted, Consumer, Poll};
+use shared_ring::consumer::{Consumer, Delivered};
 use shared_ring::event::{Event, EventDescription, Field, FieldType};
 use shared_ring::host_memory::{HostMemory, RingMemory};
 use shared_ring::layout::{
-    EXTENDED_ID, Geometry, Mode, PACKET_HEADER_SIZE, PacketHeader, REGISTRY_HEADER_SIZE, RING_WRITE_COUNT, RecordHeader,
+    EXTENDED_ID, Geometry, Mode, PACKET_HEADER_SIZE, PacketHeader, REGISTRY_HEADER_SIZE, RING_WRITE_COUNT,
+    RecordHeader, padded,
 };
-use shared_ring::packet::{Records, read_header, validate, write_header};
+use shared_ring::packet::{Packet, Records, read_header, validate, write_header};
 use shared_ring::producer::Producer;
 use shared_ring::registry::{Registry, Tail};
 use shared_ring::storage::CpuLocal;
@@ -51,45 +52,45 @@ fn used_ring(mode: Mode) -> (HostMemory, Consumer) {
     for value in 0..600_u64 {
         producer.record(clock, NUMBER.id, &value.to_le_bytes());
         producer.record(clock, TEXT.id, b"some text\0");
-        if value == 250 && consumer.poll(&mut packet) == Poll::Copied {
-            accept(&mut consumer, &mut packet, |_| ());
+        if let (250, Some(delivered)) = (value, consumer.poll(&mut packet).ready()) {
+            accept(delivered, |_| ());
         }
     }
     (memory, consumer)
 }
 
 /// Accepts a packet, calling `between` each time that the consumer asks for an event type.
-fn accept(consumer: &mut Consumer, packet: &mut [u8], between: impl Fn(u16)) -> Option<Accepted> {
+fn accept<'c>(delivered: Delivered<'c>, between: impl Fn(u16)) -> Option<Packet<'c>> {
     let events = [EventDescription::from(&NUMBER), EventDescription::from(&TEXT)];
-    consumer.accept(packet, UUID, LATEST, |id| {
+    delivered.accept(UUID, LATEST, |id| {
         between(id);
         events.iter().find(|event| event.id == id)
     })
 }
 
-/// Everything that holds for an accepted packet, whatever the guest wrote; the time of its last record.
-fn check(packet: &[u8], accepted: Accepted, earliest: u64) -> u64 {
-    let header = read_header(packet).unwrap();
-    let mut records = Records::new(packet, accepted.content, header.time_begin);
+/// Everything that holds for an accepted packet, whatever the guest wrote; its end.
+fn check(packet: &Packet<'_>, earliest: u64) -> u64 {
+    let header = packet.header();
+    let mut records = packet.records();
     let times: Vec<u64> = records.by_ref().map(|record| record.time).collect();
     assert!(!records.damaged());
-    assert_eq!(records.offset(), accepted.content);
-    assert_eq!(times.len() as u64, accepted.records);
-    assert_eq!((times.first(), times.last()), (Some(&header.time_begin), Some(&accepted.time_end)));
-    assert!(times.is_sorted() && header.time_begin >= earliest && accepted.time_end <= LATEST);
-    assert_eq!((header.uuid, header.content_size), (UUID, accepted.content as u64 * 8));
-    assert!(packet[accepted.content..].iter().all(|&byte| byte == 0));
-    accepted.time_end
+    assert_eq!(records.offset(), padded(packet.content().len()));
+    assert_eq!(times.len() as u64, packet.record_count());
+    assert_eq!(times.first(), Some(&header.time_begin));
+    assert!(times.is_sorted() && header.time_begin >= earliest && header.time_end <= LATEST);
+    assert!(times.last() <= Some(&header.time_end));
+    assert_eq!((header.uuid, header.content_size), (UUID, packet.content().len() as u64 * 8));
+    header.time_end
 }
 
 /// Reads the ring as a stopped one until nothing is left, with `between` as in [`accept`]; the number of packets.
 fn drain(consumer: &mut Consumer, between: impl Fn(u16)) -> u32 {
     let mut packet = Vec::new();
     let (mut earliest, mut copied) = (0, 0);
-    while consumer.poll_stopped(&mut packet) == Poll::Copied && copied <= MOST {
+    while let (Some(delivered), true) = (consumer.poll_stopped(&mut packet).ready(), copied <= MOST) {
         copied += 1;
-        if let Some(accepted) = accept(consumer, &mut packet, &between) {
-            earliest = check(&packet, accepted, earliest);
+        if let Some(packet) = accept(delivered, &between) {
+            earliest = check(&packet, earliest);
         }
     }
     consumer.finish();
@@ -178,11 +179,11 @@ proptest! {
     fn packet_of_arbitrary_words_is_believed_the_same_twice(
         values in vec(value(), 16..200), claimed in 0..2000_usize, begin in value(), earliest in value(),
     ) {
-        let packet: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let mut packet: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let events = [EventDescription::from(&NUMBER), EventDescription::from(&TEXT)];
         let known = |id| events.iter().find(|event| event.id == id);
-        let contents = validate(&packet, claimed, begin, earliest..=u64::MAX, known);
-        let again = validate(&packet, contents.content, begin, earliest..=u64::MAX, known);
+        let contents = validate(&mut packet, claimed, begin, earliest..=u64::MAX, known);
+        let again = validate(&mut packet, contents.content, begin, earliest..=u64::MAX, known);
         prop_assert!(contents.content + contents.rejected <= packet.len());
         prop_assert_eq!((again.records, again.content, again.rejected), (contents.records, contents.content, 0));
     }
@@ -219,7 +220,7 @@ fn read_while_another_thread_changes_the_ring(mode: Mode) -> u32 {
             }
         });
         let consumer = || Consumer::resume(memory.clone(), geometry(), mode, 1);
-        let copied: u32 = (0..200).map(|_| drain(&mut consumer(), |_| ())).sum();
+        let copied: u32 = (0..20).map(|_| drain(&mut consumer(), |_| ())).sum();
         done.store(true, Ordering::Relaxed);
         copied
     })
@@ -227,9 +228,11 @@ fn read_while_another_thread_changes_the_ring(mode: Mode) -> u32 {
 
 #[test]
 fn ring_that_another_thread_changes_all_the_time_is_read_to_an_end() {
-    let copied = [Mode::Discard, Mode::FlightRecorder].map(read_while_another_thread_changes_the_ring);
+    // The other thread may have ruined a ring's control words before it is read at all.
+    let modes = [Mode::Discard, Mode::FlightRecorder].into_iter().cycle().take(20);
+    let copied: u32 = modes.map(read_while_another_thread_changes_the_ring).sum();
 
-    assert!(copied.iter().sum::<u32>() > 0);
+    assert!(copied > 0);
 }
 
 /// The memory of a guest that changes a word just before the host does, and changes it back just after.
@@ -274,7 +277,7 @@ fn sub_buffer_that_cannot_be_taken_is_passed_over() {
     let memory = Flickering { memory, attempts: Cell::new(0) };
     let mut consumer = Consumer::new(memory, geometry(), Mode::FlightRecorder, 1);
 
-    assert_eq!(consumer.poll(&mut Vec::new()), Poll::Empty);
+    assert!(consumer.poll(&mut Vec::new()).is_empty());
     assert!(!consumer.is_corrupt());
 }
 
@@ -306,9 +309,9 @@ fn packet(begin: u64, records: &[(u64, bool)]) -> Vec<u8> {
 fn record_from_before_the_packet_began_does_not_move_the_others() {
     let begin = 1 << 34;
     let event = EventDescription::from(&NUMBER);
-    let packet = packet(begin, &[(5, true), (begin + 3, false), (begin + 6, false)]);
+    let mut packet = packet(begin, &[(5, true), (begin + 3, false), (begin + 6, false)]);
 
-    let contents = validate(&packet, packet.len(), begin, 0..=LATEST, |_| Some(&event));
+    let contents = validate(&mut packet, usize::MAX, begin, 0..=LATEST, |_| Some(&event));
     let times: Vec<u64> =
         Records::new(&packet, contents.content, contents.time_begin).map(|record| record.time).collect();
 
@@ -319,9 +322,9 @@ fn record_from_before_the_packet_began_does_not_move_the_others() {
 fn far_record_after_the_packet_began_is_believed() {
     let begin = 1 << 34;
     let event = EventDescription::from(&NUMBER);
-    let packet = packet(begin, &[(begin, false), (begin + 3, false), (begin + (1 << 33), true)]);
+    let mut packet = packet(begin, &[(begin, false), (begin + 3, false), (begin + (1 << 33), true)]);
 
-    let contents = validate(&packet, packet.len(), begin, 0..=LATEST, |_| Some(&event));
+    let contents = validate(&mut packet, usize::MAX, begin, 0..=LATEST, |_| Some(&event));
 
     assert_eq!((contents.records, contents.time_end), (3, begin + (1 << 33)));
 }
@@ -337,10 +340,10 @@ fn event_types_with_equal_low_bits_are_told_apart() {
         .copy_from_slice(&RecordHeader { time_low: 1001, id: text.id, payload: 8 }.to_word().to_le_bytes());
     packet[second + 8..second + 16].copy_from_slice(b"7 bytes\0");
     let known = |id| [&number, &text].into_iter().find(|event| event.id == id);
-    let whole = validate(&packet, packet.len(), 1000, 0..=LATEST, known);
+    let whole = validate(&mut packet, usize::MAX, 1000, 0..=LATEST, known);
 
     packet[second + 8] = 0;
-    let cut = validate(&packet, packet.len(), 1000, 0..=LATEST, known);
+    let cut = validate(&mut packet, usize::MAX, 1000, 0..=LATEST, known);
 
     assert_eq!((whole.records, cut.records), (3, 1));
 }

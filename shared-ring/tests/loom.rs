@@ -12,14 +12,13 @@
 
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use shared_ring::Mutant;
-use shared_ring::consumer::{Consumer, Poll};
+use shared_ring::consumer::{Consumer, Delivered};
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
 use shared_ring::host_memory::RingMemory;
 use shared_ring::layout::{
     Geometry, Mode, RING_FLUSH_DONE, RING_FLUSH_REQUEST, RING_HEADER_SIZE, RING_LOST_FULL, RING_LOST_TOO_LARGE,
     RING_LOST_WRAPPED, RING_OVERWRITTEN, RING_READ_COUNT, RING_WRITE_COUNT,
 };
-use shared_ring::packet::Records;
 use shared_ring::producer::Producer;
 use shared_ring::storage::Storage;
 use std::collections::HashMap;
@@ -213,13 +212,13 @@ fn event(payload: usize) -> EventDescription {
     EventDescription { id, class: 0, name: "test:event".into(), fields: (0..payload / 8).map(field).collect() }
 }
 
-/// Takes over what `consumer` holds in `packet`: numbers and times of records, whose payloads are whole.
-fn accept<M: RingMemory>(consumer: &mut Consumer<M>, packet: &mut [u8]) -> Vec<(u64, u64)> {
+/// Takes over a packet: numbers and times of records, whose payloads are whole.
+fn accept<M: RingMemory>(delivered: Delivered<'_, M>) -> Vec<(u64, u64)> {
     let events = [event(8), event(40), event(96)];
     let known = |id| events.iter().find(|event| event.id == id);
-    let Some(accepted) = consumer.accept(packet, [7; 16], u64::MAX, known) else { return Vec::new() };
-    let begin = shared_ring::packet::read_header(packet).expect("a packet has a header").time_begin;
-    Records::new(packet, accepted.content, begin)
+    let Some(packet) = delivered.accept([7; 16], u64::MAX, known) else { return Vec::new() };
+    packet
+        .records()
         .map(|record| {
             let number = u64::from_le_bytes(record.payload[..8].try_into().expect("eight bytes"));
             assert_eq!(record.payload, payload(number, usize::from(record.id)), "a torn payload was delivered");
@@ -232,8 +231,8 @@ fn accept<M: RingMemory>(consumer: &mut Consumer<M>, packet: &mut [u8]) -> Vec<(
 fn read_all<M: RingMemory>(mut consumer: Consumer<M>) -> Vec<(u64, u64)> {
     let mut packet = Vec::new();
     let mut delivered = Vec::new();
-    while consumer.poll_stopped(&mut packet) == Poll::Copied {
-        delivered.extend(accept(&mut consumer, &mut packet));
+    while let Some(found) = consumer.poll_stopped(&mut packet).ready() {
+        delivered.extend(accept(found));
     }
     assert!(!consumer.is_corrupt(), "the consumer found the ring corrupt");
     delivered
@@ -306,13 +305,13 @@ fn publish_and_consume(records: usize, polls: usize) -> impl Fn() + Send + Sync 
         let mut packet = Vec::new();
         let mut delivered = Vec::new();
         for _ in 0..polls {
-            if consumer.poll(&mut packet) == Poll::Copied {
-                delivered.extend(accept(&mut consumer, &mut packet));
+            if let Some(found) = consumer.poll(&mut packet).ready() {
+                delivered.extend(accept(found));
             }
         }
         let recorded = producing.join().expect("the producer does not panic");
-        while consumer.poll_stopped(&mut packet) == Poll::Copied {
-            delivered.extend(accept(&mut consumer, &mut packet));
+        while let Some(found) = consumer.poll_stopped(&mut packet).ready() {
+            delivered.extend(accept(found));
         }
         consumer.finish();
         assert!(!consumer.is_corrupt(), "the consumer found the ring corrupt");
@@ -334,8 +333,8 @@ fn exchange(records: usize, polls: usize, loads: SharedLoads) -> impl Fn() + Sen
         let mut packet = Vec::new();
         let mut delivered = Vec::new();
         for _ in 0..polls {
-            if reader.poll(&mut packet) == Poll::Copied {
-                let records = accept(&mut reader, &mut packet);
+            if let Some(found) = reader.poll(&mut packet).ready() {
+                let records = accept(found);
                 assert!(!records.is_empty(), "a complete sub-buffer was not delivered");
                 delivered.extend(records);
             }
@@ -388,8 +387,8 @@ fn entered() -> impl Fn() + Send + Sync + 'static {
         });
         let mut packet = Vec::new();
         let mut delivered = Vec::new();
-        if reader.poll(&mut packet) == Poll::Copied {
-            delivered = accept(&mut reader, &mut packet);
+        if let Some(found) = reader.poll(&mut packet).ready() {
+            delivered = accept(found);
         }
         for thread in recording {
             assert!(
@@ -429,11 +428,10 @@ fn forced_switch(mode: Mode) -> impl Fn() + Send + Sync + 'static {
         thread.join().expect("a switch does not panic");
         assert!(reader.is_flushed(request), "the request was not honoured");
         let mut packet = Vec::new();
-        assert_eq!(reader.poll(&mut packet), Poll::Copied, "what was asked for is not ready");
-        let mut delivered = accept(&mut reader, &mut packet);
+        let mut delivered = accept(reader.poll(&mut packet).ready().expect("what was asked for is ready"));
         assert_eq!(delivered.first(), Some(&(0, time_of(0))), "what was recorded before is missing");
-        while reader.poll_stopped(&mut packet) == Poll::Copied {
-            delivered.extend(accept(&mut reader, &mut packet));
+        while let Some(found) = reader.poll_stopped(&mut packet).ready() {
+            delivered.extend(accept(found));
         }
         assert_eq!(delivered, [(0, time_of(0)), (1, time_of(1))]);
     }

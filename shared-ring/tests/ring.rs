@@ -4,9 +4,9 @@
 use shared_ring::consumer::{Consumer, Lost, Poll};
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
 use shared_ring::host_memory::HostMemory;
-use shared_ring::layout::{Geometry, Mode, PACKET_HEADER_SIZE, RING_WRITE_COUNT};
-use shared_ring::packet::{Records, read_header};
-use shared_ring::producer::{NotReserved, Producer};
+use shared_ring::layout::{Geometry, Mode, PACKET_HEADER_SIZE, RING_HEADER_SIZE, RING_WRITE_COUNT};
+use shared_ring::packet::Packet;
+use shared_ring::producer::{NotReserved, OutsidePayload, Producer, Reservation};
 use shared_ring::storage::{CpuLocal, Smp};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,18 +42,24 @@ fn drain(consumer: &mut Consumer) -> Vec<(u64, u64)> {
     let mut packet = Vec::new();
     let mut records = Vec::new();
     let event = event();
-    while consumer.poll_stopped(&mut packet) == Poll::Copied {
+    while let Some(delivered) = consumer.poll_stopped(&mut packet).ready() {
         let known = |id| (id == event.id).then_some(&event);
-        let Some(accepted) = consumer.accept(&mut packet, UUID, u64::MAX, known) else { continue };
-        let begin = read_header(&packet).unwrap().time_begin;
-        records.extend(
-            Records::new(&packet, accepted.content, begin)
-                .map(|record| (record.time, u64::from_le_bytes(record.payload.try_into().unwrap()))),
-        );
+        records.extend(delivered.accept(UUID, u64::MAX, known).iter().flat_map(values));
     }
     consumer.finish();
     assert!(!consumer.is_corrupt());
     records
+}
+
+/// Times and payload values of a packet.
+fn values(packet: &Packet<'_>) -> Vec<(u64, u64)> {
+    let values = packet.records().map(|record| (record.time, u64::from_le_bytes(record.payload.try_into().unwrap())));
+    values.collect()
+}
+
+/// The next packet of a running ring.
+fn next<'c>(consumer: &'c mut Consumer, buffer: &'c mut Vec<u8>, event: &EventDescription) -> Packet<'c> {
+    consumer.poll(buffer).ready().unwrap().accept(UUID, u64::MAX, |_| Some(event)).unwrap()
 }
 
 #[test]
@@ -102,18 +108,61 @@ fn loss_stands_in_the_packet_that_was_closed_after_it() {
     let fill = || while producer.record(&clock, 5, &[0; 8]) {};
 
     fill();
-    assert_eq!(consumer.poll(&mut packet), Poll::Copied);
-    consumer.accept(&mut packet, UUID, u64::MAX, |_| Some(&event));
-    let before = read_header(&packet).unwrap();
+    let before = *next(&mut consumer, &mut packet, &event).header();
     fill();
-    consumer.poll(&mut packet);
-    consumer.accept(&mut packet, UUID, u64::MAX, |_| Some(&event));
-    consumer.poll(&mut packet);
-    consumer.accept(&mut packet, UUID, u64::MAX, |_| Some(&event));
-    let after = read_header(&packet).unwrap();
+    next(&mut consumer, &mut packet, &event);
+    let after = *next(&mut consumer, &mut packet, &event).header();
 
     assert_eq!((before.events_discarded, before.sequence), (0, 0));
     assert_eq!((after.events_discarded, after.lost_full, after.sequence), (1, 1, 2));
+}
+
+#[test]
+fn packet_ends_when_its_producer_closed_it() {
+    let (_memory, producer, mut consumer) = ring();
+    let (mut buffer, event) = (Vec::new(), event());
+    producer.record(|| 10, 5, &[0; 8]);
+    producer.force_switch(|| 25);
+    producer.record(|| 40, 5, &[0; 8]);
+    producer.force_switch(|| 0);
+
+    let closed = *next(&mut consumer, &mut buffer, &event).header();
+    let without_a_time = *next(&mut consumer, &mut buffer, &event).header();
+
+    assert_eq!((closed.time_begin, closed.time_end), (10, 25));
+    assert_eq!((without_a_time.time_begin, without_a_time.time_end), (40, 40));
+}
+
+#[test]
+fn closing_time_that_is_too_late_is_not_believed() {
+    let (_memory, producer, mut consumer) = ring();
+    let (mut buffer, event) = (Vec::new(), event());
+    producer.record(|| 10, 5, &[0; 8]);
+    producer.force_switch(|| 5000);
+
+    let delivered = consumer.poll(&mut buffer).ready().unwrap();
+
+    assert_eq!(delivered.accept(UUID, 1000, |_| Some(&event)).unwrap().header().time_end, 10);
+}
+
+#[test]
+fn packet_that_is_not_accepted_stays_in_the_ring() {
+    let (_memory, producer, mut consumer) = ring();
+    let (mut buffer, event) = (Vec::new(), event());
+    producer.record(|| 10, 5, &1_u64.to_le_bytes());
+    producer.force_switch(|| 11);
+    producer.record(|| 12, 5, &2_u64.to_le_bytes());
+
+    for _ in 0..100 {
+        drop(consumer.poll(&mut buffer));
+        drop(consumer.poll_stopped(&mut buffer));
+    }
+    let first = values(&next(&mut consumer, &mut buffer, &event));
+    let looked = consumer.poll_stopped(&mut buffer).is_ready();
+
+    assert_eq!((first, looked), (vec![(10, 1)], true));
+    assert_eq!(drain(&mut consumer), [(12, 2)]);
+    assert_eq!((consumer.lost(), consumer.rejected_bytes()), (Lost::default(), 0));
 }
 
 #[test]
@@ -134,13 +183,13 @@ fn record_that_would_wrap_over_an_unfinished_one_is_counted_as_wrapped() {
 
     let unfinished = producer.reserve(&clock, 5, 8).unwrap();
     while producer.record(&clock, 5, &[1; 8]) {}
-    let polled = consumer.poll(&mut Vec::new());
-    producer.commit(unfinished);
+    let was_empty = consumer.poll(&mut Vec::new()).is_empty();
+    unfinished.commit();
     consumer.finish();
 
-    assert_eq!(polled, Poll::Empty);
+    assert!(was_empty);
     assert_eq!(consumer.lost(), Lost { wrapped: 1, ..Lost::default() });
-    assert_eq!(consumer.poll(&mut Vec::new()), Poll::Copied);
+    assert!(consumer.poll(&mut Vec::new()).is_ready());
 }
 
 #[test]
@@ -149,12 +198,108 @@ fn stopped_ring_is_read_up_to_its_first_hole() {
     let clock = ticking(0);
 
     producer.record(&clock, 5, &1_u64.to_le_bytes());
-    let _never_committed = producer.reserve(&clock, 5, 8).unwrap();
+    std::mem::forget(producer.reserve(&clock, 5, 8).unwrap());
     producer.record(&clock, 5, &3_u64.to_le_bytes());
     let records = drain(&mut consumer);
 
     assert_eq!(records, [(0, 1)]);
     assert_eq!(consumer.rejected_bytes(), 32);
+}
+
+#[test]
+fn dropped_reservation_leaves_no_record_and_loses_no_other() {
+    let (_memory, producer, mut consumer) = ring();
+    let clock = ticking(0);
+
+    producer.record(&clock, 5, &1_u64.to_le_bytes());
+    drop(producer.reserve(&clock, 5, 8));
+    producer.reserve(&clock, 5, 16).unwrap().discard();
+    producer.record(&clock, 5, &2_u64.to_le_bytes());
+    let records = drain(&mut consumer);
+
+    assert_eq!(records, [(0, 1), (3, 2)]);
+    assert_eq!((consumer.lost(), consumer.rejected_bytes()), (Lost::default(), 0));
+}
+
+#[test]
+fn reservation_that_a_panic_leaves_is_discarded() {
+    let (_memory, producer, mut consumer) = ring();
+    let clock = ticking(0);
+
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let mut reservation = producer.reserve(&clock, 5, 8).unwrap();
+        reservation.payload()[8] = 1;
+        reservation.commit();
+    }));
+    while producer.record(&clock, 5, &7_u64.to_le_bytes()) {}
+    let records = drain(&mut consumer);
+
+    assert!(panicked.is_err());
+    assert_eq!(records.len(), 2 * (4096 - PACKET_HEADER_SIZE) / 16 - 1);
+    assert_eq!(consumer.rejected_bytes(), 0);
+}
+
+#[test]
+fn ring_is_reused_clean_after_records_were_discarded() {
+    let (memory, producer, mut consumer) = ring();
+    let clock = ticking(0);
+
+    for _ in 0..300 {
+        drop(producer.reserve(&clock, 5, 8));
+        producer.record(&clock, 5, &1_u64.to_le_bytes());
+    }
+    let records = drain(&mut consumer);
+
+    assert_eq!(records.len(), 4096 / 16 - PACKET_HEADER_SIZE / 16);
+    assert!((RING_HEADER_SIZE..memory.size()).step_by(8).all(|offset| memory.load(offset) == 0));
+}
+
+#[test]
+fn forgotten_reservation_costs_counted_records_only() {
+    let (_memory, producer, mut consumer) = ring();
+    let clock = ticking(0);
+
+    producer.record(&clock, 5, &1_u64.to_le_bytes());
+    std::mem::forget(producer.reserve(&clock, 5, 8).unwrap());
+    let recorded = 1 + (0..2000).filter(|_| producer.record(&clock, 5, &2_u64.to_le_bytes())).count();
+    let delivered = drain(&mut consumer).len();
+
+    let rejected = usize::try_from(consumer.rejected_bytes()).unwrap() / 16 - 1;
+    assert_eq!(consumer.lost(), Lost { wrapped: 2001 - recorded as u64, ..Lost::default() });
+    assert_eq!((delivered, delivered + rejected), (1 + (4096 - PACKET_HEADER_SIZE) / 16, recorded));
+}
+
+#[test]
+fn bytes_outside_the_payload_are_refused() {
+    let (_memory, producer, mut consumer) = ring();
+    let mut reservation = producer.reserve(|| 1, 5, 8).unwrap();
+
+    let refused = [
+        reservation.write(1, &[0; 8]),
+        reservation.write(0, &[0; 9]),
+        reservation.write(9, &[]),
+        reservation.write(usize::MAX, &[0; 8]),
+    ];
+    let written = [reservation.write(4, &[1; 4]), reservation.write(8, &[])];
+    assert_eq!((reservation.payload_size(), reservation.payload().len()), (8, 8));
+    reservation.commit();
+
+    assert_eq!((refused, written), ([Err(OutsidePayload); 4], [Ok(()); 2]));
+    assert_eq!(drain(&mut consumer), [(1, 0x0101_0101_0000_0000)]);
+}
+
+#[test]
+fn raw_reservation_is_committed_as_the_one_it_was() {
+    let (_memory, producer, mut consumer) = ring();
+    let mut reservation = producer.reserve(|| 1, 5, 8).unwrap();
+    reservation.write(0, &3_u64.to_le_bytes()).unwrap();
+
+    // SAFETY: used once, below, while the producer is where it was, by the same thread.
+    let raw = unsafe { reservation.into_raw() };
+    // SAFETY: as above.
+    unsafe { Reservation::from_raw(raw) }.commit();
+
+    assert_eq!(drain(&mut consumer), [(1, 3)]);
 }
 
 #[test]
@@ -208,10 +353,10 @@ fn control_words_that_contradict_each_other_close_the_ring() {
     producer.record(ticking(0), 5, &[0; 8]);
     memory.store(geometry().commit_seq_offset(0), 12345);
 
-    let polls = [consumer.poll(&mut Vec::new()), consumer.poll_stopped(&mut Vec::new())];
+    let running = consumer.poll(&mut Vec::new()).is_corrupt();
+    let stopped = consumer.poll_stopped(&mut Vec::new()).is_corrupt();
 
-    assert_eq!(polls, [Poll::Corrupt, Poll::Corrupt]);
-    assert!(consumer.is_corrupt());
+    assert_eq!((running, stopped, consumer.is_corrupt()), (true, true, true));
 }
 
 #[test]
@@ -219,7 +364,7 @@ fn write_count_that_ran_away_closes_the_stopped_ring() {
     let (memory, _producer, mut consumer) = ring();
     memory.store(RING_WRITE_COUNT, u64::MAX);
 
-    assert_eq!(consumer.poll_stopped(&mut Vec::new()), Poll::Corrupt);
+    assert!(consumer.poll_stopped(&mut Vec::new()).is_corrupt());
 }
 
 #[test]
@@ -242,13 +387,8 @@ fn threads_share_a_ring_without_losing_or_doubling_a_record() {
         let event = event();
         while threads.iter().any(|thread| !thread.is_finished()) {
             match consumer.poll(&mut packet) {
-                Poll::Copied => {
-                    let accepted = consumer.accept(&mut packet, UUID, u64::MAX, |_| Some(&event)).unwrap();
-                    let begin = read_header(&packet).unwrap().time_begin;
-                    records.extend(
-                        Records::new(&packet, accepted.content, begin)
-                            .map(|record| (record.time, u64::from_le_bytes(record.payload.try_into().unwrap()))),
-                    );
+                Poll::Ready(delivered) => {
+                    records.extend(values(&delivered.accept(UUID, u64::MAX, |_| Some(&event)).unwrap()));
                 }
                 _ => std::thread::yield_now(),
             }

@@ -2,40 +2,27 @@
 //!
 //! The lab fetches a stock Debian kernel with its headers (nothing of it is installed), builds the guest kernel module,
 //! a static `strata` and the guest images, and runs a shell script with them on a Linux host that has hardware
-//! virtualisation: this machine when it has some ([`direct`]), otherwise a software-emulated one ([`nested`]).
+//! virtualisation: this machine when it has some ([`machine::direct`]), otherwise a software-emulated one
+//! ([`machine::nested`]).
 //! All artefacts lie under `target/lab` and are reused.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`fetch`] | gets tools, kernels and headers from Debian |
+//! | [`build`] | builds programs, the guest kernel module, guest images |
+//! | [`provision`] | makes all of that ready, once |
+//! | [`machine`] | runs a script on a Linux host |
+//! | [`scenarios`] | what hosts and guests do in the end-to-end tests of `tests/tests` |
+//! | [`packaging`] | makes Strata's Debian packages |
+//! | [`tasks`] | what `cargo xtask` runs: suite, demonstration, fuzzing, benchmarks |
 
-pub mod agent_scenarios;
-pub mod analysis;
-pub mod applications;
-pub mod bench;
-pub mod binaries;
-pub mod build_root;
-pub mod deb;
-pub mod debian_guest;
-pub mod demo;
-pub mod direct;
-pub mod disk_space;
-pub mod flight;
-pub mod flight_check;
-pub mod format_file;
-pub mod fuzz;
-pub mod guest;
-pub mod host;
-pub mod initramfs;
-pub mod kernel;
-pub mod kernel_packages;
-pub mod kmod;
-pub mod lttng_modules;
-pub mod modules;
-pub mod nested;
-pub mod object_gates;
-pub mod package;
-pub mod packages;
+pub mod build;
+pub mod fetch;
+pub mod machine;
+pub mod packaging;
 pub mod paths;
 pub mod process;
 pub mod progress;
 pub mod provision;
 pub mod scenarios;
-pub mod suite;
-pub mod tracepoints;
+pub mod tasks;

@@ -1,8 +1,7 @@
 //! Where the lab keeps its files.
 
+use crate::fetch::kernel_packages::KernelChoice;
 use std::path::{Path, PathBuf};
-
-use crate::kernel_packages::KernelChoice;
 
 /// The folders of the lab, all below one root.
 #[derive(Debug, Clone)]

@@ -1,9 +1,8 @@
 //! Progress of long steps: a spinner on a terminal, plain lines elsewhere.
 
+use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
-
-use indicatif::{ProgressBar, ProgressStyle};
 
 /// Runs `work`, showing `title` while it runs and the time that it took once it is done. A failure is shown as such
 /// and handed on.

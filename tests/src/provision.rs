@@ -1,21 +1,21 @@
 //! Everything that a run in the lab needs, made once and kept.
 
-use std::fs;
-use std::io;
-use std::path::PathBuf;
-
-use crate::binaries::{self, Binaries};
-use crate::guest::{self, GuestImage};
-use crate::host::{Host, HostError, HostKind};
-use crate::kernel::{self, KernelError};
-use crate::kernel_packages::{self, KernelChoice, KernelPackages};
-use crate::kmod::{self, KmodError};
-use crate::modules::{ModuleTree, ModulesError};
-use crate::nested::{self, NestedHost};
-use crate::packages::{self, PackageError};
+use crate::build::binaries::{self, Binaries};
+use crate::build::guest_image::{self, GuestImage};
+use crate::build::kmod::{self, KmodError};
+use crate::fetch::apt::PackageError;
+use crate::fetch::kernel_packages::{self, KernelChoice, KernelPackages};
+use crate::fetch::module_tree::{ModuleTree, ModulesError};
+use crate::fetch::tools;
+use crate::fetch::vmlinux::{self, KernelError};
+use crate::machine::host::{Host, HostError, HostKind};
+use crate::machine::nested::{self, NestedHost};
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
 use crate::progress;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
 use strata_kmod_build::headers::{self, HeadersError};
 
 /// Why the lab is not ready.
@@ -90,7 +90,7 @@ impl Kernels {
     ///
     /// When a module is missing.
     pub fn guest_image(&self) -> Result<GuestImage, ModulesError> {
-        let modules = ModuleTree::open(&self.modules)?.closure(&guest::MODULES)?;
+        let modules = ModuleTree::open(&self.modules)?.closure(&guest_image::MODULES)?;
         Ok(GuestImage::new(&self.busybox, &modules))
     }
 }
@@ -141,12 +141,12 @@ pub fn kernels(paths: &Paths, with_qemu: bool) -> Result<Kernels, ProvisionError
 /// When a package cannot be had or a file not be made.
 pub fn kernel(paths: &Paths, choice: KernelChoice) -> Result<Kernels, ProvisionError> {
     let _lock = lock(paths)?;
-    packages::install_tools(paths, false)?;
+    tools::install_all(paths, false)?;
     kernel_locked(paths, choice)
 }
 
 fn kernels_locked(paths: &Paths, with_qemu: bool) -> Result<Kernels, ProvisionError> {
-    packages::install_tools(paths, with_qemu)?;
+    tools::install_all(paths, with_qemu)?;
     kernel_locked(paths, KernelChoice::DEFAULT)
 }
 
@@ -157,7 +157,7 @@ fn kernel_locked(paths: &Paths, choice: KernelChoice) -> Result<Kernels, Provisi
     headers::relocate(&headers)?;
     let bzimage = packages.bzimage(&root);
     let vmlinux = paths.kernels().join(format!("vmlinux-{}", packages.release));
-    kernel::extract_file(&bzimage, &vmlinux)?;
+    vmlinux::extract_file(&bzimage, &vmlinux)?;
     let busybox = process::find_program("busybox").ok_or(ProvisionError::Tool("busybox"))?;
     Ok(Kernels { modules: packages.modules(&root), packages, vmlinux, bzimage, headers, busybox })
 }

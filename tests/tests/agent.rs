@@ -1,14 +1,15 @@
 //! The agent on all kernels, under hardship, and where it cannot work: judged from consoles and traces.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
+use lab::build::binaries;
+use lab::fetch::kernel_packages::KernelChoice;
+use lab::paths::Paths;
+use lab::scenarios::agent;
+use lab::{process, provision};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
-
-use lab::kernel_packages::KernelChoice;
-use lab::paths::Paths;
-use lab::{agent_scenarios, binaries, process, provision};
-use trace_merge::session::{LayerKind, Session};
+use trace_merge::manifest::{LayerKind, Manifest};
 
 struct Results {
     folder: PathBuf,
@@ -29,8 +30,8 @@ impl Results {
 
     /// Records of a layer.
     fn records(&self, scenario: &str, kind: LayerKind) -> u64 {
-        let session = Session::load(&self.folder.join(format!("{scenario}.trace"))).unwrap();
-        let layers = session.layers.iter().filter(|layer| layer.kind == kind);
+        let manifest = Manifest::load(&self.folder.join(format!("{scenario}.trace"))).unwrap();
+        let layers = manifest.layers.iter().filter(|layer| layer.kind == kind);
         layers.flat_map(|layer| &layer.streams).map(|stream| stream.records).sum()
     }
 
@@ -49,17 +50,17 @@ fn assert_contains(text: &str, wanted: &[&str]) {
 fn agent_records_on_every_kernel_and_harms_no_guest() {
     let paths = Paths::of_workspace();
     let lab = provision::lab(&paths).unwrap();
-    let folder = agent_scenarios::run(&lab, "agent").unwrap().output;
+    let folder = agent::run(&lab, "agent").unwrap().output;
     let results = Results { folder, strata: binaries::located(&paths).strata };
 
     // loaded, unloaded, CPUs taken away, on each kernel; the trace has all of it and is in order
     for kernel in KernelChoice::all().map(|kernel| kernel.to_string()) {
         let console = results.console(&kernel);
-        let reloaded = format!("reloaded {} times", agent_scenarios::RELOADS);
+        let reloaded = format!("reloaded {} times", agent::RELOADS);
         let (one, both) = ("CPUs online: 0\n", "CPUs online: 0-1\n");
         let wanted = ["agent loaded", "workload done\n", &reloaded, one, both, "workload done again"];
         assert_contains(&console.replace('\r', ""), &wanted);
-        assert_contains(&console, &[agent_scenarios::CLEAN]);
+        assert_contains(&console, &[agent::CLEAN]);
         assert!(!console.contains("cannot load again"), "{console}");
         let records = [LayerKind::GuestKernel, LayerKind::GuestUser].map(|layer| results.records(&kernel, layer));
         assert!(records[0] > 5_000 && records[1] > 800, "{kernel}: {records:?} of kernel and user\n{console}");

@@ -1,13 +1,14 @@
 //! What `strata report` says about a guest whose loads know their own cost.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
+use lab::paths::Paths;
+use lab::scenarios::analysis;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-
-use lab::analysis;
-use lab::paths::Paths;
 use trace_merge::check;
+use trace_merge::events::EventsOptions;
+use trace_merge::layer::LayerKind;
 use trace_merge::reader::Trace;
 use trace_merge::report::flows::{self, Milestone, StepTimes};
 use trace_merge::report::{Window, locks, syscalls, tasks, vcpus};
@@ -44,6 +45,30 @@ fn time_that_a_process_of_the_host_takes_from_a_task_is_that_processs() {
     let by_hog: u64 = stolen.filter(|part| part.detail.as_deref() == Some(&thief)).map(|part| part.ns).sum();
     println!("{} ns of the hog's CPU time, {by_hog} ns stolen by it\n{:#?}", hog["cpu_ns"], task.parts);
     assert!(percent_off(by_hog, hog["cpu_ns"]) <= 5, "{by_hog} ns, not {}", hog["cpu_ns"]);
+}
+
+#[test]
+fn listed_task_of_a_record_is_the_one_that_its_fields_name() {
+    let events = ["sched:sched_process_fork", "sched:sched_process_exit", "block:block_rq_issue"];
+    let options = EventsOptions {
+        layers: vec![LayerKind::GuestKernel],
+        events: events.map(String::from).to_vec(),
+        json: true,
+        ..EventsOptions::default()
+    };
+    let mut listing = Vec::new();
+
+    let summary = trace_merge::events::list(&trace(), &options, &mut listing).unwrap();
+
+    assert!(summary.events > 20, "{summary:?}");
+    for line in String::from_utf8(listing).unwrap().lines() {
+        let event: serde_json::Value = serde_json::from_str(line).unwrap();
+        let (task, fields) = (&event["task"], &event["fields"]);
+        let comm = ["parent_comm", "comm"].into_iter().find_map(|field| fields.get(field)).unwrap();
+        assert_eq!(&task["comm"], comm, "{line}");
+        let tid = ["parent_pid", "pid"].into_iter().find_map(|field| fields.get(field));
+        assert!(tid.is_none_or(|tid| *tid == task["tid"]), "{line}");
+    }
 }
 
 #[test]

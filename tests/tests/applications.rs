@@ -1,15 +1,15 @@
 //! What applications can record in a guest, and what they cannot reach.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
+use lab::build::binaries;
+use lab::paths::Paths;
+use lab::scenarios::applications::{self, CROWD, USERS_CROWD};
+use lab::{process, provision};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
-
-use lab::applications::{self, CROWD, USERS_CROWD};
-use lab::paths::Paths;
-use lab::{binaries, process, provision};
-use serde_json::Value;
 
 /// Process slots of a region.
 const SLOTS: u32 = 16;

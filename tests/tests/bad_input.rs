@@ -3,13 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
+use lab::build::{binaries, kmod};
+use lab::paths::Paths;
+use lab::process;
+use lab::provision::{self, Kernels};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-
-use lab::paths::Paths;
-use lab::provision::{self, Kernels};
-use lab::{binaries, process};
 
 /// A folder for one test, with the kernel that is good.
 struct Bench {
@@ -220,7 +220,7 @@ fn agent_for_another_kernel_is_refused_with_both_releases() {
 #[test]
 fn headers_of_another_kernel_are_refused_with_both_releases() {
     let bench = Bench::new();
-    let sources = lab::kmod::sources(&Paths::of_workspace()).unwrap();
+    let sources = kmod::sources(&Paths::of_workspace()).unwrap();
     let headers = bench.kernels.headers.to_str().unwrap();
     let out = bench.path("strata.ko");
     let build = ["agent", "build", "--kernel-headers", headers, "--agent-sources", sources.to_str().unwrap()];
@@ -416,4 +416,35 @@ fn ring_geometry_that_is_impossible_is_named_with_the_limits() {
     assert_names(&refused("--sub-buffer-size", "100K"), &["100K", "4K to 4M"]);
     assert_names(&refused("--sub-buffers", "3"), &["'3'", "2 to 256"]);
     assert_names(&refused("--mode", "flight"), &["flight-recorder", "discard"]);
+}
+
+#[test]
+fn value_that_cannot_be_used_is_repeated_once() {
+    let bench = Bench::new();
+    let options = [
+        ("--memory", "12Q", "512M"),
+        ("--sub-buffer-size", "100K", "4K to 4M"),
+        ("--sub-buffers", "77", "2 to 256"),
+        ("--mode", "flight", "discard"),
+        ("--disk", "a.img,delay=17", "delay=5ms"),
+        ("--name", "a/b", "letters"),
+    ];
+    for (option, value, fix) in options {
+        let run = ["run", "--kernel", bench.kernel(), "--trace", "/nonexistent/trace", option, value];
+        let output = Command::new(&bench.strata).args(run).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+
+        assert_eq!(said.matches(&format!("'{value}'")).count(), 1, "{said}");
+        assert_names(&said, &[option, fix]);
+    }
+}
+
+#[test]
+fn unknown_layer_is_answered_with_the_nearest() {
+    let bench = Bench::new();
+    let output = Command::new(&bench.strata).args(["events", "trace", "--layer", "guest-kernle"]).output().unwrap();
+    let line = bench.refused_run(&["--events", "guest-kernle:sched:*"]);
+
+    assert_names(&String::from_utf8_lossy(&output.stderr), &["guest-kernle", "host-kernel, vmm", "'guest-kernel'"]);
+    assert_names(&line, &["guest-kernle", "host-kernel, vmm", "nearest: guest-kernel"]);
 }

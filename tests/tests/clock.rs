@@ -1,13 +1,14 @@
-//! The trace clock in real guests: thousands of events of the monitor, each between two of the guest, on every vCPU,
+//! The trace clock in real guests: thousands of events of the VMM, each between two of the guest, on every vCPU,
 //! with the guest paused and resumed meanwhile; on a host with a stable TSC, and on one that has given it up.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
+use lab::build::binaries;
+use lab::machine::host::HostRun;
+use lab::machine::nested;
+use lab::paths::Paths;
+use lab::{process, provision};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-
-use lab::host::HostRun;
-use lab::paths::Paths;
-use lab::{binaries, nested, process, provision};
 use trace_merge::check;
 use trace_merge::merge::Merge;
 use trace_merge::reader::Trace;
@@ -67,7 +68,7 @@ struct Brackets {
     inversions: u64,
     /// The worst inversion, ticks.
     worst: u64,
-    /// The shortest times from the guest's event to the monitor's and back, ticks.
+    /// The shortest times from the guest's event to the VMM's and back, ticks.
     shortest: Option<(u64, u64)>,
 }
 
@@ -94,12 +95,12 @@ fn brackets(trace: &Trace) -> Brackets {
     }
     let mut brackets = Brackets::default();
     for exchange in times.values() {
-        let [Some(before), Some(monitor), Some(after)] = *exchange else { continue };
+        let [Some(before), Some(vmm), Some(after)] = *exchange else { continue };
         brackets.whole += 1;
-        let wrong = before.saturating_sub(monitor).max(monitor.saturating_sub(after));
+        let wrong = before.saturating_sub(vmm).max(vmm.saturating_sub(after));
         brackets.inversions += u64::from(wrong > 0);
         brackets.worst = brackets.worst.max(wrong);
-        let (to, from) = (monitor.saturating_sub(before), after.saturating_sub(monitor));
+        let (to, from) = (vmm.saturating_sub(before), after.saturating_sub(vmm));
         let (least_to, least_from) = brackets.shortest.unwrap_or((to, from));
         brackets.shortest = Some((least_to.min(to), least_from.min(from)));
     }

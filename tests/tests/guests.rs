@@ -1,13 +1,14 @@
 //! Real guests on a real host: all scenarios in one boot of the host, judged from the traces and files they leave.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
+use lab::build::binaries;
+use lab::machine::host::HostResult;
+use lab::paths::Paths;
+use lab::process;
+use lab::scenarios::{self, guests};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-use lab::host::HostResult;
-use lab::paths::Paths;
-use lab::{binaries, process, scenarios};
 
 const LAYERS: [&str; 4] = ["host-kernel", "vmm", "guest-kernel", "guest-user"];
 /// More than the clock of any machine has, rounded up.
@@ -15,7 +16,7 @@ const TICKS_PER_NANOSECOND: u64 = 6;
 
 /// The results of the scenarios, made by the first test that asks.
 fn results() -> HostResult {
-    scenarios::once_per_test_run(&Paths::of_workspace()).unwrap()
+    guests::once_per_test_run(&Paths::of_workspace()).unwrap()
 }
 
 fn strata() -> Command {
@@ -144,7 +145,7 @@ fn number_of_exits_does_not_depend_on_the_number_of_user_events() {
     let second = session["clock"]["frequency_hz"].as_u64().unwrap();
     let events = events(&trace);
     let window = |size| (marker(&events, "workload:burst_begin", size), marker(&events, "workload:burst_end", size));
-    let ((small_begin, small_end), (begin, end)) = (window(1_000), window(u64::from(scenarios::BURST_EVENTS)));
+    let ((small_begin, small_end), (begin, end)) = (window(1_000), window(u64::from(guests::BURST_EVENTS)));
     let recorded = count(&events, "guest-user", "workload:burst");
 
     // the guest computes without recording for four seconds after the bursts: a timer interrupt is an exit there too
@@ -175,7 +176,7 @@ fn disk_written_by_the_guest_is_intact() {
 
     assert_eq!(status("disk"), 0, "{}", log("disk"));
     assert!(log("disk").contains(scenarios::DISK_ORIGINAL));
-    assert_eq!(debugfs("cat /answer").trim(), scenarios::DISK_TEXT);
+    assert_eq!(debugfs("cat /answer").trim(), guests::DISK_TEXT);
     let copy = results().output.join("random");
     debugfs(&format!("dump /random {}", copy.display()));
     let sum = process::capture(Command::new("md5sum").arg(&copy)).unwrap();

@@ -1,12 +1,13 @@
 //! The Debian packages, in a Debian: installed by dpkg, built by DKMS, started by systemd, on a virtio disk.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
+use lab::build::binaries;
+use lab::paths::Paths;
+use lab::scenarios::debian_guest;
+use lab::{packaging, process, provision};
 use std::fs;
 use std::process::Command;
-
-use lab::paths::Paths;
-use lab::{binaries, debian_guest, package, process, provision};
-use trace_merge::session::{LayerKind, Session};
+use trace_merge::manifest::{LayerKind, Manifest};
 
 #[test]
 fn packages_install_and_connect_a_debian_guest() {
@@ -22,7 +23,7 @@ fn packages_install_and_connect_a_debian_guest() {
     assert!(has("unit active"), "{reported:#?}");
     assert!(has("device root:strata 660"), "{reported:#?}");
     for name in ["strata-agent", "strata-dkms"] {
-        assert!(has(&format!("package {name} {} ii", package::VERSION)), "{reported:#?}");
+        assert!(has(&format!("package {name} {} ii", packaging::VERSION)), "{reported:#?}");
     }
     assert!(has("strata is loaded") && has("drains the rings"), "{reported:#?}");
     // a member of the group who is not root records
@@ -30,10 +31,10 @@ fn packages_install_and_connect_a_debian_guest() {
     assert!(has("after stopping: inactive, 0 modules") && has("unloaded"), "{reported:#?}");
 
     let trace = folder.join("debian.trace");
-    let session = Session::load(&trace).unwrap();
-    assert_eq!(session.missing.iter().filter(|missing| missing.layer != LayerKind::HostKernel).count(), 0);
+    let manifest = Manifest::load(&trace).unwrap();
+    assert_eq!(manifest.missing.iter().filter(|missing| missing.layer != LayerKind::HostKernel).count(), 0);
     let records = |kind: LayerKind| -> u64 {
-        let layers = session.layers.iter().filter(|layer| layer.kind == kind);
+        let layers = manifest.layers.iter().filter(|layer| layer.kind == kind);
         layers.flat_map(|layer| &layer.streams).map(|stream| stream.records).sum()
     };
     assert!(records(LayerKind::GuestKernel) > 1_000 && records(LayerKind::GuestUser) > 400);
@@ -41,7 +42,7 @@ fn packages_install_and_connect_a_debian_guest() {
     let verdict = process::capture(Command::new(strata).arg("check").arg(&trace)).unwrap();
     assert!(verdict.contains("0 violations"), "{verdict}");
 
-    let host = paths.builds().join("debs").join(format!("strata_{}_amd64.deb", package::VERSION));
+    let host = paths.builds().join("debs").join(format!("strata_{}_amd64.deb", packaging::VERSION));
     let contents = process::capture(Command::new("dpkg-deb").arg("--contents").arg(host)).unwrap();
     for file in ["man/man1/strata.1.gz", "man/man1/strata-run.1.gz", "bash-completion/completions/strata"] {
         assert!(contents.contains(file), "{contents}");

@@ -2,18 +2,18 @@
 //! that is there once.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
+use lab::machine::host::HostRun;
+use lab::machine::nested;
+use lab::paths::Paths;
+use lab::{process, provision};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-
-use lab::host::HostRun;
-use lab::paths::Paths;
-use lab::{nested, process, provision};
 use trace_merge::check;
 use trace_merge::join::join;
+use trace_merge::manifest::LayerKind;
 use trace_merge::merge::Merge;
 use trace_merge::reader::Trace;
-use trace_merge::session::LayerKind;
 use trace_merge::vcpu::{SwitchSource, Switches};
 
 /// Both are called vm0. Two seconds of computing in both at once make the host switch between them.
@@ -62,13 +62,13 @@ fn vms_of_one_host_are_merged_side_by_side() {
     let joined = join(&one, std::slice::from_ref(&two), &[], &merged).unwrap();
 
     let trace = Trace::open(&merged).unwrap();
-    let names: Vec<_> = trace.session().vms.iter().map(|vm| vm.name.as_str()).collect();
+    let names: Vec<_> = trace.manifest().vms.iter().map(|vm| vm.name.as_str()).collect();
     assert_eq!((names, joined.relation.is_none()), (vec!["vm0", "vm0-2"], true));
     let apart = host_records(&Trace::open(&one).unwrap()) + host_records(&Trace::open(&two).unwrap());
     println!("{apart} host records, {} of them twice", joined.shared_host_events);
     assert!(joined.shared_host_events > 0);
     assert_eq!(host_records(&trace), apart - joined.shared_host_events);
-    for vm in &trace.session().vms {
+    for vm in &trace.manifest().vms {
         let switches = Switches::new(&trace, vm, SwitchSource::HostKernel).count();
         assert!(switches > 1000, "{}: {switches}", vm.name);
     }

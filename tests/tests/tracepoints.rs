@@ -1,19 +1,19 @@
-//! Every tracepoint of the guest's kernel: the module's events against the kernel's own description of them, all of them
-//! recorded at once, the module unloaded under load, and the choice of events changed while the guest runs.
+//! Every tracepoint of the guest's kernel: the module's events against the kernel's own description of them, all of
+//! them recorded at once, the module unloaded under load, and the choice of events changed while the guest runs.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
+use lab::fetch::kernel_packages::{KernelChoice, Suite};
+use lab::paths::Paths;
+use lab::provision::{Kernels, Lab};
+use lab::scenarios::format_file::{self, FormatFile};
+use lab::scenarios::tracepoints;
+use lab::{process, provision};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-use lab::format_file::{self, FormatFile};
-use lab::kernel_packages::{KernelChoice, Suite};
-use lab::paths::Paths;
-use lab::provision::{Kernels, Lab};
-use lab::{process, provision, tracepoints};
 use strata_kmod::catalog::{DYNAMIC, OPAQUE};
-use strata_kmod::module_file::{Declaration, ModuleEvents};
+use strata_kmod::module_file::{FieldDeclaration, ModuleEvents};
 
 /// Of the kernel's events, besides those of single system calls, at least these many in a hundred are recorded.
 const COVERAGE: usize = 92;
@@ -68,7 +68,7 @@ fn results_of(lab: &Lab, kernels: &Kernels, agent: &Path, name: &str) -> Results
 /// `left_out`.
 fn contradictions(
     name: &str,
-    own: &[Declaration],
+    own: &[FieldDeclaration],
     kernel: &FormatFile,
     left_out: &mut BTreeSet<String>,
 ) -> Vec<String> {

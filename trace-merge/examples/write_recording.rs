@@ -7,7 +7,7 @@ use shared_ring::event::{EventDescription, FieldDescription, FieldType};
 use std::error::Error;
 use std::path::Path;
 use trace_merge::clock::{Clock, UtcAnchor};
-use trace_merge::session::{FORMAT_VERSION, Host, LayerKind, Session, Started, Vm};
+use trace_merge::manifest::{FORMAT_VERSION, Host, LayerKind, Manifest, Started, Vm};
 use trace_merge::writer::{LayerWriter, NewLayer};
 use uuid::Uuid;
 
@@ -28,10 +28,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn write(dir: &Path, events: u64, streams: u32) -> Result<(), Box<dyn Error>> {
     std::fs::create_dir(dir)?;
-    let mut session = session(streams);
+    let mut manifest = manifest(streams);
     let new =
         NewLayer { kind: LayerKind::GuestKernel, vm: Some("vm0".into()), process: None, packet_size: PACKET_SIZE };
-    let mut layer = LayerWriter::create(dir, &session, new)?;
+    let mut layer = LayerWriter::create(dir, &manifest, new)?;
     layer.add_events(&event_types())?;
     let mut draws = Draws(1);
     let mut time = 1_000_000;
@@ -44,8 +44,8 @@ fn write(dir: &Path, events: u64, streams: u32) -> Result<(), Box<dyn Error>> {
         layer.record(stream, time, id, &payload)?;
     }
     layer.flush()?;
-    session.layers.push(layer.layer());
-    session.save(dir)?;
+    manifest.layers.push(layer.layer());
+    manifest.save(dir)?;
     Ok(())
 }
 
@@ -125,8 +125,8 @@ impl Draws {
     }
 }
 
-fn session(vcpus: u32) -> Session {
-    Session {
+fn manifest(vcpus: u32) -> Manifest {
+    Manifest {
         format: FORMAT_VERSION,
         strata: env!("CARGO_PKG_VERSION").into(),
         started: Started::at(BEGIN_NS),

@@ -8,26 +8,32 @@
 //!   `vmm:vcpu_exit`).
 //! - A task that slept without being interruptible: runs again only after it was woken, by whichever CPU.
 //! - All records: times never decrease within a stream, and no packet is damaged or missing. The counts of lost records
-//!   only grow, and `session.json` does not claim less loss than the streams.
+//!   only grow, and the manifest does not claim less loss than the streams.
 //! - Events that come in pairs are not alone without a reason (see [`pairs`]).
 //!
-//! The periods are the host kernel's when that layer is complete, else the VMM's, which are wider. A flight recorder may
-//! hold guest records that are older than its oldest period: those are counted, and only their order is checked. So it
-//! is with a trace that was recovered from a region alone, which has no periods at all.
+//! The periods are the host kernel's where nothing of that layer is missing, else the VMM's, which are wider. Where
+//! records of both may be missing (a gap is open, or the vCPU has not entered or left the guest since one), guest records
+//! are counted, and only their order is checked. So it is with a trace that was recovered from a region alone, which has no
+//! periods at all.
+//!
+//! [`Check`] takes the steps of one merge in bounded memory.
 
 pub mod pairs;
+mod periods;
 mod text;
 
 use crate::clock::{Clock, Tolerances};
-use crate::guest_tasks::{GuestTasks, kernel_layers};
-use crate::merge::{Merge, MergedRecord};
-use crate::reader::{ReadError, Stream, Tail, Trace, TraceLayer};
-use crate::session::{LayerKind, Vm};
-use crate::totals::Totals;
-use crate::vcpu::{Period, Periods, SwitchSource, Switches};
+use crate::completeness::{Completeness, GapTotals};
+use crate::event::Decoder;
+use crate::manifest::{LayerKind, Vm};
+use crate::merge::{Merge, MergedRecord, Step};
+use crate::reader::{Damage, ReadError, Stream, StreamRecords, Trace, TraceLayer};
+use crate::vcpu::{self, Period, SwitchSource};
 use crate::window::Window;
 use pairs::{PairCount, Pairs};
+use periods::{Candidate, Margins, Periods, Position};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 use thiserror::Error;
@@ -73,11 +79,14 @@ pub enum CheckError {
 /// What a check came to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct CheckResult {
+    /// What of the recording was damaged, lost or is unknown.
+    pub completeness: Completeness,
     /// Guest kernel records that were checked against periods.
     pub guest_kernel_records: u64,
     /// Guest user records that were checked against periods.
     pub guest_user_records: u64,
-    /// Guest records that could not be checked against periods, because there are none of that time.
+    /// Guest records that could not be checked against periods, because it is not known when their vCPUs were in the guest
+    /// at that time.
     pub unchecked: u64,
     /// VMs whose guest records could not be checked at all, because no layer that tells periods was left.
     pub without_periods: Vec<String>,
@@ -85,11 +94,11 @@ pub struct CheckResult {
     pub records: u64,
     /// The clock's error bound: how far outside a period a record may lie, ns.
     pub tolerance_ns: u64,
-    /// For each VM, the periods.
+    /// For each VM, the periods, by the layers that they come from.
     pub periods: Vec<PeriodSummary>,
     /// For each vCPU, what the trace itself says about its clock.
     pub supported: Vec<SupportedBound>,
-    /// Guest records outside the periods.
+    /// Guest records outside the periods by more than the clock's error bound.
     pub outside: u64,
     /// Records that are older than the one before them in their stream.
     pub out_of_order: u64,
@@ -159,26 +168,37 @@ pub struct PeriodSummary {
     pub source: SwitchSource,
     /// Number of periods.
     pub count: usize,
-    /// Why not from a better layer, or why they are not to be trusted.
+    /// Records that were checked against them.
+    pub records: u64,
+    /// Why not against those of a better layer, if so.
     pub remark: Option<String>,
-    /// Where they begin, ticks, when a flight recorder overwrote the earlier ones; else 0.
+    /// Since when they are known, ticks; 0 from the beginning of the recording.
     pub from: u64,
 }
 
 /// What a trace itself says about a vCPU's clock: if its error is the same all the time, it lies between the two limits,
 /// since each record of the guest's kernel lies between an entry and an exit. The stated bound needs no such assumption.
+/// Records outside the periods show that the error varies: then there are no limits to state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SupportedBound {
     /// Name of the VM.
     pub vm: String,
-    /// Index of the vCPU.
-    pub vcpu: u32,
-    /// Records inside periods.
+    /// Index of the vCPU; `None` for the records of the VM's processes, which may belong to any.
+    pub vcpu: Option<u32>,
+    /// Records that were compared with periods.
     pub records: u64,
-    /// The clock is ahead of the host's by no more than this: the least time from an entry to a record, ns.
-    pub ahead_ns: u64,
-    /// It is behind by no more than this: the least time from a record to an exit, ns; `None` without a period that ends.
+    /// The clock is ahead of the host's by no more than this: the least time from an entry to a record, ns. `None` when
+    /// records lie outside the periods.
+    pub ahead_ns: Option<u64>,
+    /// It is behind by no more than this: the least time from a record to an exit, ns. `None` when records lie outside the
+    /// periods, or no period ends.
     pub behind_ns: Option<u64>,
+    /// Records outside the periods, by however little.
+    pub outside: u64,
+    /// Most time that a record lies before its period, ns.
+    pub early_ns: u64,
+    /// Most time that a record lies after its period, ns.
+    pub late_ns: u64,
 }
 
 /// What is wrong with a record or stream.
@@ -189,7 +209,7 @@ pub enum Problem {
     Outside {
         /// The vCPU whose period is nearest; `None` when there is no period at all.
         vcpu: Option<u32>,
-        /// The nearest period.
+        /// The nearest period; its end is `u64::MAX` where it had just begun.
         nearest: Option<Period>,
         /// Distance from it, ns.
         outside_ns: Option<u64>,
@@ -269,239 +289,302 @@ struct Json<'r> {
 /// # Errors
 /// When no layer tells when a VM was in the guest, though there are records of its guest.
 pub fn check(trace: &Trace, shown: usize) -> Result<CheckResult, CheckError> {
-    let mut checker = Checker {
-        clock: trace.clock(),
-        is_complete: trace.session().outcome.is_some(),
-        shown,
-        result: CheckResult { tolerance_ns: trace.clock().error_bound_ns, ..CheckResult::default() },
-    };
-    let is_guest =
-        |layer: &&TraceLayer| matches!(layer.description.kind, LayerKind::GuestKernel | LayerKind::GuestUser);
-    let (guests, hosts): (Vec<_>, Vec<_>) = trace.layers().iter().partition(is_guest);
-    let mut vms: Vec<&str> = guests.iter().filter_map(|layer| layer.description.vm.as_deref()).collect();
-    vms.sort_unstable();
-    vms.dedup();
-    for layer in hosts {
-        checker.check_layer(layer, None);
+    let mut merge = Merge::new(trace.layers(), 0);
+    let mut check = Check::new(trace, shown)?;
+    while let Some(step) = merge.next_step() {
+        check.step(&step);
     }
-    for name in vms {
-        let vm = trace.session().vm(name).cloned().unwrap_or_else(|| Vm { name: name.into(), ..Vm::default() });
-        let layers: Vec<_> = guests.iter().filter(|layer| layer.description.vm.as_deref() == Some(name)).collect();
-        let records =
-            layers.iter().any(|layer| layer.streams.iter().any(|stream| layer.records(stream).next().is_some()));
-        let periods = if records { checker.periods(trace, &vm)? } else { Some(Known::default()) };
-        for layer in layers {
-            checker.check_layer(layer, periods.as_ref());
-        }
-    }
-    for vm in &trace.session().vms {
-        checker.check_runs(trace, vm);
-        checker.check_pairs(trace, vm);
-    }
-    Ok(checker.result)
+    Ok(check.finish(&merge))
 }
 
-struct Checker<'t> {
-    clock: &'t Clock,
-    /// Whether the recorder came to its end: then `session.json` is the last word.
-    is_complete: bool,
+/// A check under way: takes the steps of a merge of all of a recording's layers, from its beginning to its end.
+#[derive(Debug)]
+pub struct Check<'t> {
+    trace: &'t Trace,
     shown: usize,
     result: CheckResult,
+    gaps: GapTotals,
+    decoder: Decoder,
+    /// By source of the merge.
+    sources: Vec<Source<'t>>,
+    vms: Vec<VmCheck<'t>>,
+    /// What was decided with the last step.
+    decided: Vec<(Candidate<'t>, Position)>,
 }
 
-impl Checker<'_> {
-    /// The periods of `vm`, from the best layer that has them; `None` when the layers that could tell are missing and
-    /// the recording says so.
-    fn periods(&mut self, trace: &Trace, vm: &Vm) -> Result<Option<Known>, CheckError> {
-        let host = usable(trace, vm, SwitchSource::HostKernel);
-        let vmm = usable(trace, vm, SwitchSource::Vmm);
-        let (source, remark) = match (host, vmm) {
-            (Usable::Whole, _) => (SwitchSource::HostKernel, None),
-            (Usable::Incomplete(lost), Usable::Whole) => {
-                (SwitchSource::Vmm, Some(format!("the host-kernel layer is incomplete: {lost}")))
+/// A source of the merge.
+#[derive(Debug)]
+struct Source<'t> {
+    layer: &'t TraceLayer,
+    stream: &'t Stream,
+    /// Time of the latest record, ticks.
+    latest: u64,
+    /// The VMs that its records concern.
+    vms: Vec<OfVm>,
+}
+
+/// What a source is for one VM.
+#[derive(Debug)]
+struct OfVm {
+    index: usize,
+    /// Whether its vCPUs' entering and leaving the guest is told there.
+    tells: bool,
+}
+
+/// The checks of a VM.
+#[derive(Debug)]
+struct VmCheck<'t> {
+    vm: Vm,
+    /// When its vCPUs were in the guest, as the host's kernel and as the VMM say.
+    host_kernel: Option<Periods<'t>>,
+    vmm: Option<Periods<'t>>,
+    /// The VMM's periods again, which entries into the guest must lie inside.
+    runs: Option<Periods<'t>>,
+    tolerances: BTreeMap<u32, Tolerances>,
+    pairs: Pairs,
+    /// Why pairs that are not whole are no violations, if so.
+    lenient: Option<String>,
+}
+
+impl<'t> Check<'t> {
+    /// A check of `trace`, which keeps the first `shown` violations.
+    ///
+    /// # Errors
+    /// When no layer tells when a VM was in the guest, though there are records of its guest.
+    pub fn new(trace: &'t Trace, shown: usize) -> Result<Self, CheckError> {
+        let streams: Vec<_> =
+            trace.layers().iter().flat_map(|layer| layer.streams.iter().map(move |stream| (layer, stream))).collect();
+        let mut result = CheckResult { tolerance_ns: trace.clock().error_bound_ns, ..CheckResult::default() };
+        let mut vms = Vec::new();
+        for vm in vms_of(trace) {
+            let periods = |source: SwitchSource| {
+                let has_records = source.layers(trace, &vm).any(has_records);
+                has_records.then(|| Periods::new(source, &vm))
+            };
+            let (host_kernel, vmm) = (periods(SwitchSource::HostKernel), periods(SwitchSource::Vmm));
+            let runs = host_kernel.as_ref().and_then(|_| periods(SwitchSource::Vmm));
+            if host_kernel.is_none() && vmm.is_none() && guest_layers(trace, &vm.name).any(has_records) {
+                if trace.manifest().missing.iter().all(|missing| missing.layer != LayerKind::Vmm) {
+                    return Err(CheckError::NoPeriods { vm: vm.name });
+                }
+                result.without_periods.push(vm.name.clone());
             }
-            (Usable::No, Usable::Whole) => (SwitchSource::Vmm, Some("the host-kernel layer has no KVM events".into())),
-            (Usable::Incomplete(lost), _) => {
-                (SwitchSource::HostKernel, Some(format!("not to be trusted, the layer is incomplete: {lost}")))
-            }
-            (Usable::No, Usable::Incomplete(lost)) => {
-                (SwitchSource::Vmm, Some(format!("not to be trusted, the layer is incomplete: {lost}")))
-            }
-            (Usable::No, Usable::No)
-                if trace.session().missing.iter().any(|missing| missing.layer == LayerKind::Vmm) =>
-            {
-                self.result.without_periods.push(vm.name.clone());
-                return Ok(None);
-            }
-            (Usable::No, Usable::No) => return Err(CheckError::NoPeriods { vm: vm.name.clone() }),
-        };
-        let from = source.layers(trace, vm).filter_map(remaining_from).max();
-        let switches = Switches::new(trace, vm, source);
-        let periods = if from.is_some() { Periods::of_remaining(switches) } else { Periods::new(switches) };
-        let (count, known) = (periods.count(), Known { periods, from: from.unwrap_or(0) });
-        self.result.periods.push(PeriodSummary { vm: vm.name.clone(), source, count, remark, from: known.from });
-        Ok(Some(known))
+            vms.push(VmCheck::new(trace, vm, [host_kernel, vmm, runs], shown));
+        }
+        let sources = streams.iter().map(|&(layer, stream)| Source::new(trace, layer, stream, &vms)).collect();
+        let gaps = GapTotals::new(streams.len(), Window::ALL);
+        Ok(Self { trace, shown, result, gaps, decoder: Decoder::default(), sources, vms, decided: Vec::new() })
     }
 
-    /// Entries into the guest of `vm` lie inside runs of its vCPUs.
-    fn check_runs(&mut self, trace: &Trace, vm: &Vm) {
-        let source = SwitchSource::Vmm;
-        if !matches!(usable(trace, vm, source), Usable::Whole)
-            || SwitchSource::HostKernel.layers(trace, vm).next().is_none()
-        {
+    /// Takes the next step of the merge.
+    pub fn step(&mut self, step: &Step<'t>) {
+        self.gaps.step(step);
+        match *step {
+            Step::Record(ref merged) => self.record(merged),
+            Step::GapBegin { source, time } => self.begin_gap(source, time),
+            Step::GapEnd { source, time } => self.end_gap(source, time),
+        }
+        self.settle();
+    }
+
+    /// The result, after the last step of `merge`.
+    #[must_use]
+    pub fn finish(mut self, merge: &Merge<'_>) -> CheckResult {
+        let decided = &mut self.decided;
+        for vm in &mut self.vms {
+            let periods = [&mut vm.host_kernel, &mut vm.vmm, &mut vm.runs];
+            periods.into_iter().flatten().for_each(|periods| periods.finish(decided));
+        }
+        self.settle();
+        let is_complete = self.trace.manifest().outcome.is_some();
+        for (layer, stream, records) in merge.sources() {
+            self.check_loss(is_complete, layer, stream, records);
+            let damage = records.damage();
+            let absent = stream.absent.then(|| "its file is empty or gone".to_string());
+            if let Some(what) = absent.or_else(|| (damage != Damage::default()).then(|| damage.to_string())) {
+                self.result.damaged += 1;
+                let stream = file(layer, stream);
+                self.keep(|| Violation { stream, ticks: None, event: None, problem: Problem::Damaged { what } });
+            }
+        }
+        for vm in std::mem::take(&mut self.vms) {
+            self.sum_up(vm);
+        }
+        self.result.completeness = self.gaps.finish(merge, self.trace.manifest());
+        self.result
+    }
+
+    fn record(&mut self, merged: &MergedRecord<'t>) {
+        let Some(source) = self.sources.get_mut(merged.source) else { return };
+        let (layer, record) = (source.layer, &merged.record);
+        self.result.records += 1;
+        let earlier = source.latest.saturating_sub(record.time);
+        source.latest = source.latest.max(record.time);
+        let event = self.decoder.event(merged);
+        for of_vm in &source.vms {
+            let Some(vm) = self.vms.get_mut(of_vm.index) else { continue };
+            match layer.description.kind {
+                LayerKind::HostKernel | LayerKind::Vmm => {
+                    let Some(event) = event else { continue };
+                    let switch = vcpu::switch(&event, &vm.vm.vcpu_threads).filter(|_| of_vm.tells);
+                    if let Some((vcpu, exit)) = switch {
+                        vm.switch(self.trace.clock(), merged, vcpu, exit.is_none(), &mut self.decided);
+                    }
+                    vm.pairs.record(merged, event);
+                }
+                LayerKind::GuestKernel => {
+                    let vcpu = Some(merged.stream.description.cpu_id);
+                    self.result.unchecked += u64::from(!vm.judge(self.trace.clock(), merged, vcpu, &mut self.decided));
+                    if let Some(event) = event {
+                        vm.pairs.record(merged, event);
+                    }
+                }
+                LayerKind::GuestUser => {
+                    self.result.unchecked += u64::from(!vm.judge(self.trace.clock(), merged, None, &mut self.decided));
+                }
+            }
+        }
+        if earlier > 0 {
+            self.result.out_of_order += 1;
+            let problem = Problem::OutOfOrder { earlier_ns: self.trace.clock().ticks_to_ns(earlier) };
+            self.keep(|| violation(merged.layer, merged.stream, record.time, record.schema.name(), problem));
+        }
+    }
+
+    fn begin_gap(&mut self, source: usize, time: u64) {
+        let Some(source) = self.sources.get(source) else { return };
+        let kind = source.layer.description.kind;
+        for of_vm in &source.vms {
+            let Some(vm) = self.vms.get_mut(of_vm.index) else { continue };
+            vm.pairs.begin_gap(kind, source.stream.description.cpu_id);
+            if of_vm.tells {
+                for periods in vm.periods_of(kind) {
+                    periods.begin_gap(time, &mut self.decided);
+                }
+            }
+        }
+    }
+
+    fn end_gap(&mut self, source: usize, time: u64) {
+        let Some(source) = self.sources.get(source) else { return };
+        let kind = source.layer.description.kind;
+        for of_vm in &source.vms {
+            let Some(vm) = self.vms.get_mut(of_vm.index) else { continue };
+            vm.pairs.end_gap(kind);
+            if of_vm.tells {
+                vm.periods_of(kind).for_each(|periods| periods.end_gap(time));
+            }
+        }
+    }
+
+    /// Takes in what was decided.
+    fn settle(&mut self) {
+        if self.decided.is_empty() {
             return;
         }
-        let from = source.layers(trace, vm).filter_map(remaining_from).max();
-        let switches = Switches::new(trace, vm, source);
-        let runs = if from.is_some() { Periods::of_remaining(switches) } else { Periods::new(switches) };
-        let tolerance = self.clock.ns_to_ticks(self.clock.error_bound_ns);
-        let mut cursors: Vec<_> =
-            runs.vcpus().map(|vcpu| Cursor::new(vcpu, &runs, self.clock.tolerances(&vm.name, vcpu))).collect();
-        let entries = Switches::new(trace, vm, SwitchSource::HostKernel).filter(|switch| switch.exit.is_none());
-        for entry in entries.filter(|entry| entry.time >= from.unwrap_or(0)) {
-            let cursor = cursors.iter_mut().find(|cursor| cursor.vcpu == entry.vcpu);
-            let distance = cursor.and_then(|cursor| cursor.nearest(entry.time)).map(|(_, ticks)| ticks);
-            self.result.entries_checked += 1;
-            if distance.is_some_and(|ticks| ticks <= tolerance) {
+        for (candidate, position) in std::mem::take(&mut self.decided) {
+            let Some(&Source { layer, stream, .. }) = self.sources.get(candidate.source) else { continue };
+            let clock = self.trace.clock();
+            let kind = layer.description.kind;
+            let count = match kind {
+                LayerKind::GuestKernel => &mut self.result.guest_kernel_records,
+                LayerKind::GuestUser => &mut self.result.guest_user_records,
+                LayerKind::HostKernel | LayerKind::Vmm => &mut self.result.entries_checked,
+            };
+            let is_guest = matches!(kind, LayerKind::GuestKernel | LayerKind::GuestUser);
+            if let Position::Unknown = position {
+                self.result.unchecked += u64::from(is_guest);
                 continue;
             }
-            self.result.outside_runs += 1;
-            let problem = Problem::OutsideRun {
-                vcpu: entry.vcpu,
-                outside_ns: distance.map(|ticks| self.clock.ticks_to_ns(ticks)),
+            *count += 1;
+            let Position::Outside(nearest) = position else { continue };
+            if nearest.is_some_and(|(_, _, ticks)| ticks <= candidate.tolerance) {
+                continue;
+            }
+            let outside_ns = nearest.map(|(_, _, ticks)| clock.ticks_to_ns(ticks));
+            let problem = if is_guest {
+                self.result.outside += 1;
+                let (vcpu, nearest) = (nearest.map(|(vcpu, ..)| vcpu), nearest.map(|(_, period, _)| period));
+                Problem::Outside { vcpu, nearest, outside_ns }
+            } else {
+                self.result.outside_runs += 1;
+                Problem::OutsideRun { vcpu: candidate.vcpu.unwrap_or_default(), outside_ns }
             };
-            let [event, _] = SwitchSource::HostKernel.events();
-            let stream = LayerKind::HostKernel.name().into();
-            self.keep(|| Violation { stream, ticks: Some(entry.time), event: Some(event.into()), problem });
+            self.keep(|| violation(layer, stream, candidate.time, candidate.schema.name(), problem));
         }
     }
 
-    /// Events of `vm` that come in pairs are whole.
-    fn check_pairs(&mut self, trace: &Trace, vm: &Vm) {
-        let everything = Window { begin: 0, end: u64::MAX };
-        let of_vm = |layer: &&TraceLayer| layer.description.vm.as_ref() == Some(&vm.name);
-        let vmm: Vec<_> = trace.layers_of(LayerKind::Vmm).filter(of_vm).collect();
-        let host = trace.layers_of(LayerKind::HostKernel).filter(|layer| layer.description.host == vm.host);
-        let layers: Vec<_> = host.chain(vmm.iter().copied()).chain(kernel_layers(trace, &vm.name)).collect();
-        let tolerance = (0..vm.vcpus).map(|vcpu| self.clock.tolerances(&vm.name, vcpu).largest()).max().unwrap_or(0);
-        let room = self.shown.saturating_sub(self.result.violations.len());
-        let tasks = GuestTasks::new(trace, &vm.name, everything);
-        let mut pairs = Pairs::new(tasks, &vm.vcpu_threads, tolerance.saturating_mul(2), room);
-        // The streams of a flight recorder begin and end at different times: a half may lie where another one has none.
-        let cut = kernel_layers(trace, &vm.name)
-            .filter_map(remaining)
-            .reduce(|one, other| Window { begin: one.begin.max(other.begin), end: one.end.min(other.end) });
-        let Window { begin, end } = cut.unwrap_or(everything);
-        let of_guest = |merged: &MergedRecord<'_>| merged.layer.description.kind == LayerKind::GuestKernel;
-        for merged in Merge::new(layers, begin) {
-            if merged.record.time <= end || !of_guest(&merged) {
-                pairs.add(&merged);
+    /// Counts of lost records agree with each other.
+    fn check_loss(&mut self, is_complete: bool, layer: &TraceLayer, stream: &Stream, records: &StreamRecords<'_>) {
+        let read = records.tail();
+        let (in_manifest, in_stream) = (stream.description.lost.total(), read.lost.total());
+        let what = if read.counts_went_back {
+            "its packets' counts of lost records went back".to_string()
+        } else if is_complete && !stream.absent && in_manifest < in_stream {
+            format!("session.json counts {in_manifest} lost records, its packets {in_stream}")
+        } else {
+            return;
+        };
+        self.result.loss_contradictions += 1;
+        let stream = file(layer, stream);
+        self.keep(|| Violation { stream, ticks: None, event: None, problem: Problem::Loss { what } });
+    }
+
+    fn sum_up(&mut self, vm: VmCheck<'t>) {
+        let clock = self.trace.clock();
+        let name = &vm.vm.name;
+        let all: Vec<&Periods<'t>> = [&vm.host_kernel, &vm.vmm].into_iter().flatten().collect();
+        let mut by_vcpu: BTreeMap<u32, Margins> = BTreeMap::new();
+        let mut any = Margins::default();
+        for periods in &all {
+            for (vcpu, margins) in periods.margins() {
+                let sum = by_vcpu.entry(vcpu).or_default();
+                *sum = sum.plus(&margins);
+            }
+            any = any.plus(&periods.any_margins());
+        }
+        let bounds = by_vcpu.into_iter().map(|(vcpu, margins)| (Some(vcpu), margins)).filter(|(_, of)| of.records > 0);
+        for (vcpu, margins) in bounds.chain([(None, any)].into_iter().filter(|(_, of)| of.outside > 0)) {
+            let ns = |ticks: Option<u64>| ticks.filter(|_| margins.outside == 0).map(|ticks| clock.ticks_to_ns(ticks));
+            self.result.supported.push(SupportedBound {
+                vm: name.clone(),
+                vcpu,
+                records: margins.records,
+                ahead_ns: ns(margins.after_entry),
+                behind_ns: ns(margins.before_exit),
+                outside: margins.outside,
+                early_ns: clock.ticks_to_ns(margins.early),
+                late_ns: clock.ticks_to_ns(margins.late),
+            });
+        }
+        let first = all.first().map(|periods| periods.source);
+        for periods in &all {
+            let is_used = periods.judged > 0 || Some(periods.source) == first && all.iter().all(|of| of.judged == 0);
+            let remark = match (periods.source, &vm.host_kernel) {
+                (SwitchSource::HostKernel, _) => None,
+                (SwitchSource::Vmm, None) => Some("the host-kernel layer has no KVM events".to_string()),
+                (SwitchSource::Vmm, Some(_)) => {
+                    Some("the host-kernel layer has gaps, in which the vmm layer's periods count".to_string())
+                }
+            };
+            if is_used {
+                let &Periods { source, count, judged: records, from, .. } = *periods;
+                let from = from.unwrap_or(u64::MAX);
+                self.result.periods.push(PeriodSummary { vm: name.clone(), source, count, records, remark, from });
             }
         }
-        let (pairs, alone) = pairs.finish();
+        let (pairs, alone) = vm.pairs.finish();
         if pairs.is_empty() {
             return;
         }
-        // What stopped and started a session is in the VMM's layer.
-        let knows_changes = vmm.iter().any(|layer| layer.schemas.iter().any(|schema| schema.name() == "vmm:control"));
-        let lenient = (!knows_changes).then(|| {
-            "without vmm:control it is not known whether the events were changed or stopped in between".to_string()
-        });
-        if lenient.is_none() {
+        if vm.lenient.is_none() {
             for alone in alone {
                 let problem = Problem::Unbalanced { what: alone.what };
                 let (stream, ticks, event) = (alone.stream, Some(alone.time), Some(alone.event));
                 self.keep(|| Violation { stream, ticks, event, problem });
             }
         }
-        self.result.pairs.push(VmPairs { vm: vm.name.clone(), pairs, lenient });
-    }
-
-    /// Counts of lost records agree with each other.
-    fn check_loss(&mut self, trace_is_complete: bool, stream: &Stream, tail: &Tail, file: impl FnOnce() -> String) {
-        let said = &stream.description;
-        let (in_session, in_stream) = (said.lost.total(), tail.lost.total());
-        let what = if tail.counts_went_back {
-            "its packets' counts of lost records went back".to_string()
-        } else if trace_is_complete && !stream.absent && in_session < in_stream {
-            format!("session.json counts {in_session} lost records, its packets {in_stream}")
-        } else {
-            return;
-        };
-        self.result.loss_contradictions += 1;
-        self.keep(|| Violation { stream: file(), ticks: None, event: None, problem: Problem::Loss { what } });
-    }
-
-    fn check_layer(&mut self, layer: &TraceLayer, known: Option<&Known>) {
-        for stream in &layer.streams {
-            let inside = known.map(|Known { periods, from }| {
-                let vcpus = match layer.description.kind {
-                    LayerKind::GuestUser => periods.vcpus().collect(),
-                    _ => vec![stream.description.cpu_id],
-                };
-                let vm = layer.description.vm.as_deref().unwrap_or_default();
-                let cursor = |vcpu| Cursor::new(vcpu, periods, self.clock.tolerances(vm, vcpu));
-                let vcpus = vcpus.into_iter().map(cursor).collect();
-                Inside { from: *from, vcpus, margins: Margins::default() }
-            });
-            self.check_stream(layer, stream, inside);
-        }
-    }
-
-    fn check_stream(&mut self, layer: &TraceLayer, stream: &Stream, mut inside: Option<Inside<'_>>) {
-        let file = || format!("{}/{}", layer.description.path, stream.description.file);
-        let mut records = layer.records(stream);
-        let mut latest = 0;
-        let (mut count, mut unchecked) = (0, 0);
-        for record in records.by_ref() {
-            count += 1;
-            let violation = |problem| Violation {
-                stream: file(),
-                ticks: Some(record.time),
-                event: Some(record.schema.name().into()),
-                problem,
-            };
-            if record.time < latest {
-                self.result.out_of_order += 1;
-                let earlier_ns = self.clock.ticks_to_ns(latest - record.time);
-                self.keep(|| violation(Problem::OutOfOrder { earlier_ns }));
-            }
-            latest = latest.max(record.time);
-            let Some(inside) = inside.as_mut().filter(|inside| record.time >= inside.from) else {
-                unchecked += 1;
-                continue;
-            };
-            if let Err(nearest) = inside.look_up(record.time) {
-                self.result.outside += 1;
-                let outside_ns = nearest.map(|(_, _, ticks)| self.clock.ticks_to_ns(ticks));
-                let (vcpu, nearest) = (nearest.map(|(vcpu, ..)| vcpu), nearest.map(|(_, period, _)| period));
-                self.keep(|| violation(Problem::Outside { vcpu, nearest, outside_ns }));
-            }
-        }
-        self.result.records += count;
-        let margins = inside.filter(|_| layer.description.kind == LayerKind::GuestKernel).map(|inside| inside.margins);
-        if let Some(Margins { records, after_entry: Some(ahead), before_exit }) = margins {
-            self.result.supported.push(SupportedBound {
-                vm: layer.description.vm.clone().unwrap_or_default(),
-                vcpu: stream.description.cpu_id,
-                records,
-                ahead_ns: self.clock.ticks_to_ns(ahead),
-                behind_ns: before_exit.map(|ticks| self.clock.ticks_to_ns(ticks)),
-            });
-        }
-        match layer.description.kind {
-            LayerKind::GuestKernel => self.result.guest_kernel_records += count - unchecked,
-            LayerKind::GuestUser => self.result.guest_user_records += count - unchecked,
-            LayerKind::HostKernel | LayerKind::Vmm => unchecked = 0,
-        }
-        self.result.unchecked += unchecked;
-        self.check_loss(self.is_complete, stream, &records.tail(), file);
-        let damage = records.damage();
-        let absent = stream.absent.then(|| "its file is empty or gone".to_string());
-        if let Some(what) = absent.or_else(|| damage.any().then(|| damage.to_string())) {
-            self.result.damaged += 1;
-            self.keep(|| Violation { stream: file(), ticks: None, event: None, problem: Problem::Damaged { what } });
-        }
+        self.result.pairs.push(VmPairs { vm: vm.vm.name, pairs, lenient: vm.lenient });
     }
 
     fn keep(&mut self, violation: impl FnOnce() -> Violation) {
@@ -511,122 +594,138 @@ impl Checker<'_> {
     }
 }
 
-/// Whether a layer can tell when vCPUs were in the guest.
-enum Usable {
-    /// It has the events, and nothing of it is lost.
-    Whole,
-    /// It has the events, but not all.
-    Incomplete(String),
-    /// It has them not.
-    No,
-}
-
-fn usable(trace: &Trace, vm: &Vm, source: SwitchSource) -> Usable {
-    let totals = source.layers(trace, vm).map(Totals::of_layer).reduce(|sum, layer| sum.plus(&layer));
-    match totals {
-        None => Usable::No,
-        Some(Totals { events: 0, .. }) => Usable::No,
-        Some(totals) => totals.incomplete().map_or(Usable::Whole, Usable::Incomplete),
+impl<'t> Source<'t> {
+    fn new(trace: &Trace, layer: &'t TraceLayer, stream: &'t Stream, vms: &[VmCheck<'t>]) -> Self {
+        let kind = layer.description.kind;
+        let source = match kind {
+            LayerKind::HostKernel => Some(SwitchSource::HostKernel),
+            LayerKind::Vmm => Some(SwitchSource::Vmm),
+            LayerKind::GuestKernel | LayerKind::GuestUser => None,
+        };
+        let of_vm = |vm: &Vm| match kind {
+            LayerKind::HostKernel => layer.description.host == vm.host,
+            _ => layer.description.vm.as_ref() == Some(&vm.name),
+        };
+        let vms = vms.iter().enumerate().filter(|(_, check)| of_vm(&check.vm)).map(|(index, check)| {
+            let tells = |source: &SwitchSource| source.layers(trace, &check.vm).any(|of| std::ptr::eq(of, layer));
+            OfVm { index, tells: source.filter(tells).is_some() }
+        });
+        Self { layer, stream, latest: 0, vms: vms.collect() }
     }
 }
 
-/// The periods of a VM, and since when they are known.
-#[derive(Default)]
-struct Known {
-    periods: Periods,
-    /// Ticks; 0 when nothing was overwritten.
-    from: u64,
-}
+impl<'t> VmCheck<'t> {
+    fn new(trace: &Trace, vm: Vm, periods: [Option<Periods<'t>>; 3], shown: usize) -> Self {
+        let clock = trace.clock();
+        let vcpus = guest_layers(trace, &vm.name).flat_map(|layer| &layer.streams);
+        let known = clock.epochs.iter().filter(|epoch| epoch.vm == vm.name).map(|epoch| epoch.vcpu);
+        let vcpus = vcpus.map(|stream| stream.description.cpu_id).chain(known);
+        let tolerances: BTreeMap<u32, Tolerances> =
+            vcpus.map(|vcpu| (vcpu, clock.tolerances(&vm.name, vcpu))).collect();
+        let largest = tolerances.values().map(Tolerances::largest).max().unwrap_or(0);
+        let of_vm = |layer: &&TraceLayer| layer.description.vm.as_ref() == Some(&vm.name);
+        let mut vmm = trace.layers_of(LayerKind::Vmm).filter(of_vm);
+        // What stopped and started a session is in the VMM's layer.
+        let knows_changes = vmm.any(|layer| layer.schemas.iter().any(|schema| schema.name() == "vmm:control"));
+        let lenient = (!knows_changes).then(|| {
+            "without vmm:control it is not known whether the events were changed or stopped in between".to_string()
+        });
+        let until = last_common_moment(trace, &vm.name);
+        let pairs = Pairs::new(vm.vcpu_threads.clone(), largest.saturating_mul(2), until, shown);
+        let [host_kernel, vmm, runs] = periods;
+        Self { vm, host_kernel, vmm, runs, tolerances, pairs, lenient }
+    }
 
-/// Since when every stream of `layer` is there, ticks, if a flight recorder overwrote the beginning of any.
-fn remaining_from(layer: &TraceLayer) -> Option<u64> {
-    let mut cut = layer.streams.iter().filter(|stream| stream.description.overwritten > 0).peekable();
-    cut.peek()?;
-    // What a stream lost of which nothing is left was older than the others' rest; without any rest, nothing is known.
-    Some(cut.filter_map(|stream| layer.records(stream).next()).map(|record| record.time).max().unwrap_or(u64::MAX))
-}
+    /// The periods that a layer of `kind` tells.
+    fn periods_of(&mut self, kind: LayerKind) -> impl Iterator<Item = &mut Periods<'t>> {
+        let [one, other] = match kind {
+            LayerKind::HostKernel => [self.host_kernel.as_mut(), None],
+            _ => [self.vmm.as_mut(), self.runs.as_mut()],
+        };
+        one.into_iter().chain(other)
+    }
 
-/// From when to when every stream of `layer` has records, ticks, if a flight recorder overwrote the beginning of any.
-fn remaining(layer: &TraceLayer) -> Option<Window> {
-    let begin = remaining_from(layer)?;
-    let last = layer.streams.iter().filter_map(|stream| Totals::of_stream(layer, stream).last).min();
-    Some(Window { begin, end: last.unwrap_or(0) })
-}
-
-/// The periods that a stream's records may lie in.
-struct Inside<'p> {
-    /// Earlier records cannot be judged.
-    from: u64,
-    vcpus: Vec<Cursor<'p>>,
-    margins: Margins,
-}
-
-/// The least times between records and the ends of their periods, ticks.
-#[derive(Clone, Copy, Debug, Default)]
-struct Margins {
-    records: u64,
-    after_entry: Option<u64>,
-    before_exit: Option<u64>,
-}
-
-impl Margins {
-    fn add(&mut self, period: &Period, time: u64) {
-        self.records += 1;
-        let least = |old: Option<u64>, new: u64| Some(old.map_or(new, |old| old.min(new)));
-        self.after_entry = least(self.after_entry, time - period.begin);
-        if period.end != u64::MAX {
-            self.before_exit = least(self.before_exit, period.end - time);
+    /// `merged`: `vcpu` enters or leaves the guest.
+    fn switch(
+        &mut self,
+        clock: &Clock,
+        merged: &MergedRecord<'t>,
+        vcpu: u32,
+        enters: bool,
+        decided: &mut Vec<(Candidate<'t>, Position)>,
+    ) {
+        let (time, kind) = (merged.record.time, merged.layer.description.kind);
+        for periods in self.periods_of(kind) {
+            periods.switch(time, vcpu, enters, decided);
+        }
+        if let (LayerKind::HostKernel, true, Some(runs)) = (kind, enters, &mut self.runs) {
+            let tolerance = clock.error_bound_ticks();
+            let (source, schema) = (merged.source, merged.record.schema);
+            runs.judge(Candidate { time, tolerance, source, schema, vcpu: Some(vcpu) }, decided);
         }
     }
+
+    /// Judges `merged`, a record of the guest on `vcpu` or on any; `false` when no layer tells where that was.
+    fn judge(
+        &mut self,
+        clock: &Clock,
+        merged: &MergedRecord<'t>,
+        vcpu: Option<u32>,
+        decided: &mut Vec<(Candidate<'t>, Position)>,
+    ) -> bool {
+        let (time, otherwise) = (merged.record.time, clock.error_bound_ticks());
+        let mut all = [&mut self.host_kernel, &mut self.vmm].into_iter().flatten();
+        let Some(periods) = all.find_map(|periods| periods.is_known(vcpu).then_some(periods)) else { return false };
+        let tolerance = match vcpu {
+            Some(vcpu) => self.tolerances.get(&vcpu).map_or(otherwise, |tolerances| tolerances.at(time)),
+            None => periods::widest(&self.tolerances, time, otherwise),
+        };
+        let (source, schema) = (merged.source, merged.record.schema);
+        periods.judged += 1;
+        periods.judge(Candidate { time, tolerance, source, schema, vcpu }, decided);
+        true
+    }
 }
 
-/// A place in the periods of a vCPU: records come in order, so that the next look-up is near the last.
-struct Cursor<'p> {
-    vcpu: u32,
-    periods: &'p [Period],
-    at: usize,
-    tolerances: Tolerances,
-}
-
-impl Inside<'_> {
-    /// Whether `time` lies in a period, give or take what the vCPU's clock may be wrong; else the nearest period and the
-    /// distance from it.
-    fn look_up(&mut self, time: u64) -> Result<(), Option<(u32, Period, u64)>> {
-        let mut nearest: Option<(u32, Period, u64)> = None;
-        for cursor in &mut self.vcpus {
-            let Some((period, distance)) = cursor.nearest(time) else { continue };
-            if distance == 0 {
-                self.margins.add(&period, time);
-            }
-            if distance <= cursor.tolerances.at(time) {
-                return Ok(());
-            }
-            if nearest.is_none_or(|(_, _, least)| distance < least) {
-                nearest = Some((cursor.vcpu, period, distance));
-            }
+/// The VMs of `trace`: those of the manifest, and those that only have layers.
+fn vms_of(trace: &Trace) -> Vec<Vm> {
+    let mut vms = trace.manifest().vms.clone();
+    for name in trace.layers().iter().filter_map(|layer| layer.description.vm.as_ref()) {
+        if vms.iter().all(|vm| vm.name != *name) {
+            vms.push(Vm { name: name.clone(), ..Vm::default() });
         }
-        Err(nearest)
     }
+    vms
 }
 
-impl<'p> Cursor<'p> {
-    fn new(vcpu: u32, periods: &'p Periods, tolerances: Tolerances) -> Self {
-        Self { vcpu, periods: periods.of(vcpu), at: 0, tolerances }
-    }
+/// The layers of the guest of the VM called `vm`.
+fn guest_layers<'t>(trace: &'t Trace, vm: &str) -> impl Iterator<Item = &'t TraceLayer> {
+    let is_guest =
+        |layer: &&TraceLayer| matches!(layer.description.kind, LayerKind::GuestKernel | LayerKind::GuestUser);
+    trace.layers().iter().filter(is_guest).filter(move |layer| layer.description.vm.as_deref() == Some(vm))
+}
 
-    /// The period nearest to `time` and the distance from it, ticks: 0 inside.
-    fn nearest(&mut self, time: u64) -> Option<(Period, u64)> {
-        let begins_by = |index: usize| self.periods.get(index).is_some_and(|period| period.begin <= time);
-        // The last period that begins by `time` is at or just after the last look-up's, unless time went back or far.
-        if begins_by(self.at + 1) || !begins_by(self.at) {
-            self.at = self.periods.partition_point(|period| period.begin <= time).saturating_sub(1);
-        }
-        let here = self.periods.get(self.at)?;
-        let distance = |period: &Period| period.begin.saturating_sub(time).max(time.saturating_sub(period.end));
-        let next = self.periods.get(self.at + 1).filter(|next| distance(next) < distance(here));
-        let period = next.unwrap_or(here);
-        Some((*period, distance(period)))
+fn has_records(layer: &TraceLayer) -> bool {
+    layer.streams.iter().any(|stream| layer.records(stream).next().is_some())
+}
+
+/// Until when every stream of the guest's kernel of the VM called `vm` goes on, ticks, if a flight recorder overwrote the
+/// beginning of any: a snapshot takes one stream after the other, so that they end at different moments.
+fn last_common_moment(trace: &Trace, vm: &str) -> u64 {
+    let kernel = guest_layers(trace, vm).filter(|layer| layer.description.kind == LayerKind::GuestKernel);
+    let streams: Vec<&Stream> = kernel.flat_map(|layer| &layer.streams).collect();
+    if streams.iter().all(|stream| stream.description.overwritten == 0) {
+        return u64::MAX;
     }
+    streams.iter().filter_map(|stream| stream.last_header()).map(|header| header.time_end).min().unwrap_or(u64::MAX)
+}
+
+fn file(layer: &TraceLayer, stream: &Stream) -> String {
+    format!("{}/{}", layer.description.path, stream.description.file)
+}
+
+fn violation(layer: &TraceLayer, stream: &Stream, ticks: u64, event: &str, problem: Problem) -> Violation {
+    Violation { stream: file(layer, stream), ticks: Some(ticks), event: Some(event.into()), problem }
 }
 
 #[cfg(test)]

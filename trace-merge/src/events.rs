@@ -1,19 +1,24 @@
 //! The merged listing of all records, as columns or as JSON, one record a line; or their number.
 
 mod count;
+mod current_task;
 mod json;
 mod line;
 mod named;
 mod pipeline;
 mod plan;
+mod selection;
 mod text;
 mod time;
 
-use crate::merge::Merge;
-use crate::reader::{Damage, ReadError, Trace, TraceLayer};
-use crate::session::LayerKind;
+use crate::manifest::LayerKind;
+use crate::reader::{Damage, ReadError, Trace};
+pub use selection::TaskPattern;
+
 use json::Objects;
+use pipeline::SelectedRecords;
 use plan::Plan;
+use selection::Selection;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::Path;
@@ -27,6 +32,14 @@ use time::Times;
 pub struct EventsOptions {
     /// Only layers of these kinds; empty for all.
     pub layers: Vec<LayerKind>,
+    /// Only records of these VMs; empty for all, and for the host's.
+    pub vms: Vec<String>,
+    /// Only records of the host's CPUs, the vCPUs and the VMM's threads of these numbers; empty for all.
+    pub cpus: Vec<u32>,
+    /// Only events whose names match one of these globs; empty for all.
+    pub events: Vec<String>,
+    /// Only records of these tasks and processes; empty for all, and for records without a task.
+    pub tasks: Vec<TaskPattern>,
     /// Only records this long after the first record of the recording, or later.
     pub from: Option<Duration>,
     /// Only records this long after the first record of the recording, or earlier.
@@ -53,6 +66,30 @@ pub enum EventsError {
         /// What there is.
         present: String,
     },
+    /// A VM was asked for that was not recorded.
+    #[error("no VM of this trace is called \"{wanted}\"; it has {present}")]
+    NoVm {
+        /// What was asked for.
+        wanted: String,
+        /// The VMs that there are; the nearest ones, if any are near.
+        present: String,
+    },
+    /// A CPU was asked for that no layer has.
+    #[error("no layer that is listed has a CPU {wanted}; the nearest are {nearest}")]
+    NoCpu {
+        /// What was asked for.
+        wanted: u32,
+        /// The nearest ones.
+        nearest: String,
+    },
+    /// An event was asked for that no layer has.
+    #[error("no event of the layers that are listed matches \"{wanted}\"{nearest}")]
+    NoEvent {
+        /// What was asked for.
+        wanted: String,
+        /// The nearest ones, in words; empty when none is near.
+        nearest: String,
+    },
     /// The listing cannot be written.
     #[error("the listing cannot be written")]
     Write(#[source] io::Error),
@@ -72,7 +109,7 @@ pub struct EventsSummary {
 /// # Errors
 /// What is wrong, in words.
 pub fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let refuse = || format!("\"{text}\" is no number of seconds; write for example 1.5");
+    let refuse = || "write a number of seconds, as in 1.5".to_owned();
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
     if whole.is_empty() || !digits(whole) || !digits(fraction) || fraction.len() > 9 {
@@ -86,7 +123,7 @@ pub fn parse_seconds(text: &str) -> Result<Duration, String> {
 /// Lists or counts the records of the recording in `dir`. A reader that closes `out` ends the listing without an error.
 ///
 /// # Errors
-/// When the recording cannot be read, a layer is not in it, or `out` fails.
+/// When the recording cannot be read, `options` ask for a layer, VM, CPU or event that is not in it, or `out` fails.
 pub fn run(dir: &Path, options: &EventsOptions, out: &mut dyn Write) -> Result<EventsSummary, EventsError> {
     let trace = Trace::open(dir)?;
     match list(&trace, options, out) {
@@ -98,9 +135,9 @@ pub fn run(dir: &Path, options: &EventsOptions, out: &mut dyn Write) -> Result<E
 /// Lists or counts the records of `trace`.
 ///
 /// # Errors
-/// When a layer is not in it, or `out` fails.
+/// When `options` ask for a layer, VM, CPU or event that is not in it, or `out` fails.
 pub fn list(trace: &Trace, options: &EventsOptions, out: &mut dyn Write) -> Result<EventsSummary, EventsError> {
-    let layers = selected(trace, &options.layers)?;
+    let selection = Selection::new(trace, options)?;
     let clock = trace.clock();
     let start = trace.start().unwrap_or(0);
     let moment = |after: Duration| {
@@ -109,17 +146,16 @@ pub fn list(trace: &Trace, options: &EventsOptions, out: &mut dyn Write) -> Resu
     };
     let (from, to) = (options.from.map_or(0, moment), options.to.map_or(u64::MAX, moment));
     if options.count {
-        let summary = count::count(&layers, from, to);
+        let summary = count::count(&selection, from, to);
         return write_count(&summary, options.json, out).map(|()| summary).map_err(EventsError::Write);
     }
-    let merge = Merge::within(layers, from, to);
+    let records = SelectedRecords::new(&selection, from, to);
     let times = Times::new(clock, start);
     let written = if options.json {
-        let plan = Plan::new(Objects, &merge);
-        pipeline::write(merge, &plan, &times, out)
+        pipeline::write(records, &Plan::new(Objects, &selection.streams), &times, out)
     } else {
-        let plan = Plan::new(Columns { utc: options.utc }, &merge);
-        pipeline::write(merge, &plan, &times, out)
+        let columns = Columns::new(&selection.streams, options.utc);
+        pipeline::write(records, &Plan::new(columns, &selection.streams), &times, out)
     };
     written.map(|(events, damage)| EventsSummary { events, damage }).map_err(EventsError::Write)
 }
@@ -134,23 +170,13 @@ fn write_count(summary: &EventsSummary, json: bool, out: &mut dyn Write) -> io::
     out.flush()
 }
 
-fn selected<'t>(trace: &'t Trace, kinds: &[LayerKind]) -> Result<Vec<&'t TraceLayer>, EventsError> {
-    if let Some(&wanted) = kinds.iter().find(|&&kind| trace.layers_of(kind).next().is_none()) {
-        let mut present: Vec<_> = trace.layers().iter().map(|layer| layer.description.kind.name()).collect();
-        present.dedup();
-        let present = if present.is_empty() { "none".into() } else { present.join(", ") };
-        return Err(EventsError::NoLayer { wanted, present });
-    }
-    let wanted = |layer: &&TraceLayer| kinds.is_empty() || kinds.contains(&layer.description.kind);
-    Ok(trace.layers().iter().filter(wanted).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest::tests::manifest;
+    use crate::manifest::{Manifest, Process};
+    use crate::merge::Merge;
     use crate::reader::tests::event;
-    use crate::session::tests::session;
-    use crate::session::{Process, Session};
     use crate::writer::{LayerWriter, NewLayer};
     use shared_ring::event::{EventDescription, FieldDescription, FieldType};
     use tempfile::TempDir;
@@ -160,7 +186,7 @@ mod tests {
     /// A VMM record at tick 1000 (22:13:20 UTC), a user record one second later.
     fn recording() -> TempDir {
         let dir = TempDir::new().unwrap();
-        let mut session = session();
+        let mut manifest = manifest();
         let field = |name: &str, ty, hex| FieldDescription { name: name.into(), ty, hex };
         let fields = vec![
             field("address", FieldType::U64, true),
@@ -174,14 +200,14 @@ mod tests {
         ];
         for (kind, process, time) in layers {
             let new = NewLayer { kind, vm: Some("vm0".into()), process, packet_size: 4096 };
-            let mut layer = LayerWriter::create(dir.path(), &session, new).unwrap();
+            let mut layer = LayerWriter::create(dir.path(), &manifest, new).unwrap();
             layer.add_events(std::slice::from_ref(&event)).unwrap();
             let payload = [&[0x34, 0x12, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff][..], b"say \"\xff\n\0"].concat();
             layer.record(1, time, 1, &payload).unwrap();
             layer.flush().unwrap();
-            session.layers.push(layer.layer());
+            manifest.layers.push(layer.layer());
         }
-        Session::save(&session, dir.path()).unwrap();
+        Manifest::save(&manifest, dir.path()).unwrap();
         dir
     }
 
@@ -218,7 +244,7 @@ mod tests {
         let objects: Vec<serde_json::Value> = listing.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let expected = serde_json::json!({
             "seconds": 1.0, "ticks": 2_000_001_000_u64, "utc": "2023-11-14T22:13:21.000000000Z", "layer": "guest-user",
-            "vm": "vm0", "cpu": 1, "pid": 42, "comm": COMM, "event": "test:event",
+            "vm": "vm0", "cpu": 1, "pid": 42, "comm": COMM, "task": null, "event": "test:event",
             "fields": {"address": 0x1234, "count": -1, "text": "say \"\u{fffd}\n"},
         });
         assert_eq!(objects[1], expected);
@@ -228,7 +254,7 @@ mod tests {
     #[test]
     fn numbers_with_names_are_shown_with_them() {
         let dir = TempDir::new().unwrap();
-        let mut session = session();
+        let mut manifest = manifest();
         let events = [
             event(1, "kvm:kvm_exit", &["exit_reason", "isa"]),
             event(2, "kvm:kvm_userspace_exit", &["reason", "errno"]),
@@ -236,7 +262,7 @@ mod tests {
             event(4, "raw_syscalls:sys_exit", &["id", "ret"]),
         ];
         let new = NewLayer { kind: LayerKind::HostKernel, vm: None, process: None, packet_size: 4096 };
-        let mut layer = LayerWriter::create(dir.path(), &session, new).unwrap();
+        let mut layer = LayerWriter::create(dir.path(), &manifest, new).unwrap();
         layer.add_events(&events).unwrap();
         for (time, (id, fields)) in (0..).zip([
             (1, [96_u32, 2]),
@@ -250,8 +276,8 @@ mod tests {
             layer.record(0, time, id, &fields.map(u32::to_le_bytes).concat()).unwrap();
         }
         layer.flush().unwrap();
-        session.layers.push(layer.layer());
-        Session::save(&session, dir.path()).unwrap();
+        manifest.layers.push(layer.layer());
+        Manifest::save(&manifest, dir.path()).unwrap();
 
         let text = listing(&dir, &EventsOptions::default());
         let json = listing(&dir, &EventsOptions { json: true, ..EventsOptions::default() });
@@ -298,19 +324,19 @@ mod tests {
     /// A recording of four streams with 3000 records each in packets of 4096 bytes, at times of which many are equal.
     fn long_recording() -> TempDir {
         let dir = TempDir::new().unwrap();
-        let mut session = session();
+        let mut manifest = manifest();
         for kind in [LayerKind::GuestKernel, LayerKind::Vmm] {
             let new = NewLayer { kind, vm: Some("vm0".into()), process: None, packet_size: 4096 };
-            let mut layer = LayerWriter::create(dir.path(), &session, new).unwrap();
+            let mut layer = LayerWriter::create(dir.path(), &manifest, new).unwrap();
             layer.add_events(&[event(1, "test:tick", &["number"])]).unwrap();
             for number in 0..3000_u32 {
                 layer.record(0, u64::from(number / 3), 1, &number.to_le_bytes()).unwrap();
                 layer.record(1, u64::from(number / 2), 1, &number.to_le_bytes()).unwrap();
             }
             layer.flush().unwrap();
-            session.layers.push(layer.layer());
+            manifest.layers.push(layer.layer());
         }
-        Session::save(&session, dir.path()).unwrap();
+        Manifest::save(&manifest, dir.path()).unwrap();
         dir
     }
 
@@ -318,15 +344,18 @@ mod tests {
     fn lines_are_in_the_merges_order_whatever_the_number_of_workers() {
         let dir = long_recording();
         let trace = Trace::open(dir.path()).unwrap();
-        let merge = || Merge::new(trace.layers(), 0);
-        let plan = Plan::new(Columns { utc: false }, &merge());
+        let options = EventsOptions::default();
+        let selection = Selection::new(&trace, &options).unwrap();
+        let plan = Plan::new(Columns::new(&selection.streams, false), &selection.streams);
         let number = |record: &[u8]| u32::from_le_bytes(record.try_into().unwrap());
-        let expected: Vec<_> = merge().map(|merged| (merged.source, number(merged.record.payload))).collect();
+        let expected: Vec<_> =
+            Merge::new(trace.layers(), 0).map(|merged| (merged.source, number(merged.record.payload))).collect();
 
         for workers in [1, 2, 5] {
             let mut out = Vec::new();
+            let records = SelectedRecords::new(&selection, 0, u64::MAX);
             let (events, damage) =
-                pipeline::write_with(workers, merge(), &plan, &Times::new(trace.clock(), 0), &mut out).unwrap();
+                pipeline::write_with(workers, records, &plan, &Times::new(trace.clock(), 0), &mut out).unwrap();
 
             let text = String::from_utf8(out).unwrap();
             let source = |line: &str| {
@@ -362,6 +391,118 @@ mod tests {
             assert_eq!(counted, listed, "{from:?} to {to:?}");
             assert_eq!(number, format!("{}\n", lines.iter().filter(|&&byte| byte == b'\n').count()).into_bytes());
         }
+    }
+
+    /// A recording of two VMs, of which `web` has two CPUs and tasks.
+    fn two_vms() -> TempDir {
+        let dir = TempDir::new().unwrap();
+        let mut manifest = manifest();
+        let text = FieldType::CharArray(8);
+        let field = |name: &str, ty| FieldDescription { name: name.into(), ty, hex: false };
+        let switch = EventDescription {
+            id: 2,
+            class: 0,
+            name: "sched:sched_switch".into(),
+            fields: vec![
+                field("prev_pid", FieldType::I32),
+                field("prev_comm", text),
+                field("next_pid", FieldType::I32),
+                field("next_comm", text),
+            ],
+        };
+        for (vm, cpus) in [("web", 2), ("db", 1)] {
+            let new = NewLayer { kind: LayerKind::GuestKernel, vm: Some(vm.into()), process: None, packet_size: 4096 };
+            let mut layer = LayerWriter::create(dir.path(), &manifest, new).unwrap();
+            layer.add_events(&[event(1, "test:tick", &["number"]), switch.clone()]).unwrap();
+            for cpu in 0..cpus {
+                layer.record(cpu, 1, 2, b"\0\0\0\0swapper\0\x07\0\0\0dd\0\0\0\0\0\0").unwrap();
+                layer.record(cpu, 2, 1, &7_u32.to_le_bytes()).unwrap();
+                layer.record(cpu, 3, 2, b"\x07\0\0\0dd\0\0\0\0\0\0\x08\0\0\0\x1bsh\0\0\0\0\0").unwrap();
+                layer.record(cpu, 4, 1, &8_u32.to_le_bytes()).unwrap();
+            }
+            layer.flush().unwrap();
+            manifest.layers.push(layer.layer());
+        }
+        Manifest::save(&manifest, dir.path()).unwrap();
+        dir
+    }
+
+    #[test]
+    fn lines_of_a_kernel_name_the_task() {
+        let dir = two_vms();
+        let options =
+            EventsOptions { events: vec!["test:*".into()], vms: vec!["db".into()], ..EventsOptions::default() };
+
+        let text = listing(&dir, &options);
+        let json = listing(&dir, &EventsOptions { json: true, ..options });
+
+        let expected = concat!(
+            "     0.000000000  guest-kernel  db  vcpu 0  7/dd                test:tick: number = 7\n",
+            "     0.000000001  guest-kernel  db  vcpu 0  8/?sh               test:tick: number = 8\n",
+        );
+        assert_eq!(text, expected);
+        let tasks: Vec<_> =
+            json.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["task"].clone()).collect();
+        assert_eq!(
+            tasks,
+            [serde_json::json!({"tid": 7, "comm": "dd"}), serde_json::json!({"tid": 8, "comm": "\u{1b}sh"})]
+        );
+    }
+
+    #[test]
+    fn event_task_cpu_and_vm_narrow_the_listing_and_the_count() {
+        let dir = two_vms();
+        let lines = |options: EventsOptions| {
+            let lines = listing(&dir, &options).lines().count();
+            assert_eq!(listing(&dir, &EventsOptions { count: true, ..options }), format!("{lines}\n"));
+            lines
+        };
+        let all = EventsOptions::default;
+        let tasks = |tasks: &[&str]| tasks.iter().map(|task| task.parse().unwrap()).collect();
+
+        assert_eq!(lines(all()), 12);
+        assert_eq!(lines(EventsOptions { events: vec!["*:tick".into(), "sched:*".into()], ..all() }), 12);
+        assert_eq!(lines(EventsOptions { events: vec!["sched:*".into()], ..all() }), 6);
+        assert_eq!(lines(EventsOptions { cpus: vec![1], ..all() }), 4);
+        assert_eq!(lines(EventsOptions { vms: vec!["web".into()], ..all() }), 8);
+        assert_eq!(lines(EventsOptions { tasks: tasks(&["7"]), ..all() }), 6);
+        assert_eq!(lines(EventsOptions { tasks: tasks(&["swap*", "7"]), cpus: vec![0], ..all() }), 6);
+        assert_eq!(lines(EventsOptions { tasks: tasks(&["nobody"]), ..all() }), 0);
+    }
+
+    #[test]
+    fn records_of_a_process_are_those_of_its_task() {
+        let dir = recording();
+        let lines = |task: &str| {
+            let options = EventsOptions { tasks: vec![task.parse().unwrap()], ..EventsOptions::default() };
+            listing(&dir, &options).lines().count()
+        };
+
+        assert_eq!([lines("42"), lines("a*"), lines("43")], [1, 1, 0]);
+    }
+
+    #[test]
+    fn value_that_is_not_in_the_recording_is_refused_with_the_nearest() {
+        let dir = two_vms();
+        let refusal = |options| run(dir.path(), &options, &mut Vec::new()).unwrap_err().to_string();
+        let all = EventsOptions::default;
+
+        assert_eq!(
+            refusal(EventsOptions { events: vec!["sched:sched_swich".into()], ..all() }),
+            "no event of the layers that are listed matches \"sched:sched_swich\"; the nearest are sched:sched_switch"
+        );
+        assert_eq!(
+            refusal(EventsOptions { events: vec!["zzz".into()], ..all() }),
+            "no event of the layers that are listed matches \"zzz\""
+        );
+        assert_eq!(
+            refusal(EventsOptions { vms: vec!["wep".into()], ..all() }),
+            "no VM of this trace is called \"wep\"; it has web"
+        );
+        assert_eq!(
+            refusal(EventsOptions { cpus: vec![7], ..all() }),
+            "no layer that is listed has a CPU 7; the nearest are 1, 0"
+        );
     }
 
     #[test]

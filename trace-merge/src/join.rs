@@ -7,9 +7,9 @@
 //! - All others are of different hosts: the later ones' layers go into folders of their own.
 
 use crate::clock::{Clock, ClockEpoch, NS_PER_SECOND};
+use crate::manifest::{Layer, LayerKind, Manifest, ManifestError, Missing, Vm};
 use crate::match_rule::{MatchError, MatchRule};
 use crate::reader::{Damage, ReadError, Stream, StreamRecords, Trace, TraceLayer};
-use crate::session::{Layer, LayerKind, Missing, Session, SessionError, Vm};
 use crate::writer::{LayerWriter, NewLayer, WriteError};
 use clock_sync::convex_hull::{ClockRelation, HullError};
 use shared_ring::consumer::Lost;
@@ -66,14 +66,14 @@ pub enum JoinError {
     Write(#[from] WriteError),
     /// The description cannot be written.
     #[error(transparent)]
-    Session(#[from] SessionError),
+    Manifest(#[from] ManifestError),
 }
 
 /// How recordings were merged.
 #[derive(Clone, Debug)]
 pub struct Joined {
     /// What the result's `session.json` says.
-    pub session: Session,
+    pub manifest: Manifest,
     /// How the second's clock relates to the first's; `None` when they are the same clock.
     pub relation: Option<ClockRelation>,
     /// Largest error of that relation over the second recording, ns.
@@ -106,22 +106,22 @@ pub fn join(first: &Path, others: &[PathBuf], rules: &[MatchRule], out: &Path) -
         _ => 0,
     };
     create(out)?;
-    let mut session = Session { layers: Vec::new(), ..first.session().clone() };
+    let mut manifest = Manifest { layers: Vec::new(), ..first.manifest().clone() };
     let mut taken = paths(&first);
     let mut placed = vec![(&first, Place::default())];
     for other in &others {
-        let place = Place::of(other, &first, &session, &taken, placed.len(), relation.is_some());
-        session = combined(session, other, &place, relation.as_ref(), relation_bound_ns);
+        let place = Place::of(other, &first, &manifest, &taken, placed.len(), relation.is_some());
+        manifest = combined(manifest, other, &place, relation.as_ref(), relation_bound_ns);
         taken.extend(paths(other));
         placed.push((other, place));
     }
-    copy_all(&placed, session, relation, relation_bound_ns, out)
+    copy_all(&placed, manifest, relation, relation_bound_ns, out)
 }
 
 /// Copies the layers of all recordings to their places and describes the result.
 fn copy_all(
     placed: &[(&Trace, Place)],
-    mut session: Session,
+    mut manifest: Manifest,
     relation: Option<ClockRelation>,
     relation_bound_ns: u64,
     out: &Path,
@@ -136,8 +136,8 @@ fn copy_all(
     let shares_host = of_shared_host.len() > 1;
     let mut shared_host_events = 0;
     if shares_host {
-        let shared = shared_host::copy(&of_shared_host, out, &session)?;
-        session.layers.push(shared.layer);
+        let shared = shared_host::copy(&of_shared_host, out, &manifest)?;
+        manifest.layers.push(shared.layer);
         (shared_host_events, damage) = (shared.duplicates, shared.damage);
     }
     for (number, (trace, place)) in placed.iter().enumerate() {
@@ -147,19 +147,19 @@ fn copy_all(
             if shares_host && of_shared_host.iter().any(|shared| std::ptr::eq(*shared, layer)) {
                 continue;
             }
-            let (copied, missed) = copy(layer, place, out, &session, map)?;
-            session.layers.push(copied);
+            let (copied, missed) = copy(layer, place, out, &manifest, map)?;
+            manifest.layers.push(copied);
             damage = damage.plus(&missed);
         }
     }
-    session.save(out)?;
-    Ok(Joined { session, relation, relation_bound_ns, shared_host_events, damage })
+    manifest.save(out)?;
+    Ok(Joined { manifest, relation, relation_bound_ns, shared_host_events, damage })
 }
 
 /// How the clock of `second` relates to that of `first`; `None` when they are the same.
 fn relate(first: &Trace, second: &Trace, rules: &[MatchRule]) -> Result<Option<ClockRelation>, JoinError> {
     if rules.is_empty() {
-        return if first.session().shares_clock_with(second.session()) { Ok(None) } else { Err(JoinError::NoRule) };
+        return if first.manifest().shares_clock_with(second.manifest()) { Ok(None) } else { Err(JoinError::NoRule) };
     }
     let mut pairs = Vec::new();
     for rule in rules {
@@ -201,26 +201,26 @@ struct Place {
 }
 
 impl Place {
-    /// The place of `trace`, the `number`th after the first, beside what is in `session`, whose layers lie at `taken`.
+    /// The place of `trace`, the `number`th after the first, beside what is in `manifest`, whose layers lie at `taken`.
     fn of(
         trace: &Trace,
         first: &Trace,
-        session: &Session,
+        manifest: &Manifest,
         taken: &BTreeSet<String>,
         number: usize,
         has_foreign_clock: bool,
     ) -> Self {
         let is_other_run = !has_foreign_clock
             && trace.clock().uuid != first.clock().uuid
-            && trace.session().shares_clock_with(first.session());
+            && trace.manifest().shares_clock_with(first.manifest());
         let collides = !paths(trace).is_disjoint(taken);
         if !is_other_run && !collides {
             return Self::default();
         }
-        let mut used: BTreeSet<&str> = session.vms.iter().map(|vm| vm.name.as_str()).collect();
+        let mut used: BTreeSet<&str> = manifest.vms.iter().map(|vm| vm.name.as_str()).collect();
         let of_layers = trace.layers().iter().filter_map(|layer| layer.description.vm.as_deref());
-        let vms: BTreeSet<&str> = trace.session().vms.iter().map(|vm| vm.name.as_str()).chain(of_layers).collect();
-        used.extend(session.layers.iter().filter_map(|layer| layer.vm.as_deref()));
+        let vms: BTreeSet<&str> = trace.manifest().vms.iter().map(|vm| vm.name.as_str()).chain(of_layers).collect();
+        used.extend(manifest.layers.iter().filter_map(|layer| layer.vm.as_deref()));
         let mut names = BTreeMap::new();
         for &vm in &vms {
             let free = |name: &String| !used.contains(name.as_str()) && (name == vm || !vms.contains(name.as_str()));
@@ -233,7 +233,7 @@ impl Place {
             return Self { names, is_other_run, ..Self::default() };
         }
         let folder = format!("trace-{}", number + 1);
-        let host = Some(&trace.session().host.hostname).filter(|host| !host.is_empty()).cloned();
+        let host = Some(&trace.manifest().host.hostname).filter(|host| !host.is_empty()).cloned();
         Self { host: Some(host.unwrap_or_else(|| folder.clone())), folder, names, is_other_run }
     }
 
@@ -250,13 +250,13 @@ fn paths(trace: &Trace) -> BTreeSet<String> {
 
 /// The description `one` with what `other`, placed at `place`, adds to it, but for the layers.
 fn combined(
-    one: Session,
+    one: Manifest,
     other: &Trace,
     place: &Place,
     relation: Option<&ClockRelation>,
     relation_bound_ns: u64,
-) -> Session {
-    let two = other.session();
+) -> Manifest {
+    let two = other.manifest();
     let mut vms = one.vms.clone();
     let lacks_host_kernel = other.layers_of(LayerKind::HostKernel).next().is_none();
     for vm in &two.vms {
@@ -289,7 +289,7 @@ fn combined(
     clock.epochs.iter_mut().for_each(|epoch| epoch.vm = place.name(&epoch.vm));
     clock.vcpus.iter_mut().for_each(|relation| relation.vm = place.name(&relation.vm));
     let clock = combined_clock(&one.clock, &clock, relation, relation_bound_ns);
-    Session { clock, vms, missing, outcome, ..one }
+    Manifest { clock, vms, missing, outcome, ..one }
 }
 
 fn combined_clock(one: &Clock, two: &Clock, relation: Option<&ClockRelation>, relation_bound_ns: u64) -> Clock {
@@ -344,7 +344,7 @@ fn copy(
     layer: &TraceLayer,
     place: &Place,
     out: &Path,
-    session: &Session,
+    manifest: &Manifest,
     map: impl Fn(u64) -> u64,
 ) -> Result<(Layer, Damage), JoinError> {
     let description = &layer.description;
@@ -356,7 +356,7 @@ fn copy(
     };
     let folder = [place.folder.as_str(), folder_of(description)];
     let folder = folder.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/");
-    let mut writer = LayerWriter::create(&out.join(&folder), session, new)?;
+    let mut writer = LayerWriter::create(&out.join(&folder), manifest, new)?;
     writer.add_events(&description.events)?;
     let mut damage = Damage::default();
     for stream in &layer.streams {
@@ -404,7 +404,7 @@ fn folder_of(layer: &Layer) -> &str {
 /// What `stream` lost and rejected in all, its `records` having been read. What is damaged in it counts as rejected: there is
 /// nothing else in a copy that could tell of it.
 fn losses(stream: &Stream, records: &StreamRecords<'_>) -> (Lost, u64) {
-    let (of_session, tail) = (stream.description.lost, records.tail());
-    let lost = if of_session.total() > tail.lost.total() { of_session } else { tail.lost };
+    let (of_manifest, tail) = (stream.description.lost, records.tail());
+    let lost = if of_manifest.total() > tail.lost.total() { of_manifest } else { tail.lost };
     (lost, stream.description.rejected_bytes.max(tail.rejected_bytes).saturating_add(records.unread_bytes()))
 }

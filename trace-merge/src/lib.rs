@@ -1,6 +1,6 @@
 //! Recorded traces: how they are written, and everything that is done with them afterwards. Needs no KVM and no root.
 //!
-//! A recording is a folder: `session.json` ([`session`]) and one CTF 1.8 trace per layer, all on one clock
+//! A recording is a folder: `session.json` ([`manifest`]) and one CTF 1.8 trace per layer, all on one clock
 //! ([`clock`]). A layer's folder holds `metadata` ([`metadata`]: for babeltrace2 and Trace Compass) and one file of
 //! fixed-size packets per CPU, vCPU or thread ([`writer`]).
 //!
@@ -8,26 +8,29 @@
 //! believed, [`join`] makes one recording of several (clocks of two hosts related by a [`match_rule`]), [`merge`] puts them in one order, and [`events`], [`report`] and [`check`] show, summarise and verify
 //! them. What was damaged is skipped, counted and said.
 
+pub mod analysis;
 pub mod check;
 pub mod clock;
-pub mod event_index;
+pub mod completeness;
+pub mod event;
 pub mod events;
 pub mod exit_reason;
-pub mod guest_tasks;
 pub mod join;
 pub mod kernel_symbols;
+pub mod layer;
+pub mod manifest;
 pub mod match_rule;
 pub mod merge;
 pub mod metadata;
+pub mod nearest;
 pub mod reader;
 pub mod report;
 pub mod schema;
-pub mod session;
 pub mod softirq_names;
-pub mod state;
 pub mod syscall_names;
 #[cfg(test)]
 mod test_trace;
+pub mod timeline;
 pub mod totals;
 pub mod user_symbols;
 pub mod vcpu;

@@ -4,13 +4,13 @@
 
 use self::gaps::PacketGaps;
 use crate::clock::Clock;
+use crate::manifest::{Layer, LayerKind, Manifest, ManifestError, StreamDescription, open_regular};
 use crate::schema::Schemas;
-use crate::session::{Layer, LayerKind, Session, SessionError, StreamDescription};
 use memmap2::{Mmap, UncheckedAdvice};
 use shared_ring::consumer::Lost;
-use shared_ring::layout::{CTF_MAGIC, PACKET_HEADER_SIZE, PacketHeader};
-use shared_ring::packet::read_header;
-use std::fs::{self, File};
+use shared_ring::layout::{CTF_MAGIC, PACKET_HEADER_SIZE, PacketHeader, padded};
+use shared_ring::packet::{Records, read_header};
+use std::fs;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -26,9 +26,9 @@ pub use records::{StreamRecord, StreamRecords, Tail};
 pub enum ReadError {
     /// Its description cannot be read.
     #[error(transparent)]
-    Session(#[from] SessionError),
+    Manifest(#[from] ManifestError),
     /// A stream is there but cannot be opened.
-    #[error("{}: cannot be opened; check its permissions", .path.display())]
+    #[error("{}: cannot be opened; check what it is and its permissions", .path.display())]
     Stream {
         /// The file.
         path: PathBuf,
@@ -103,7 +103,7 @@ const NO_DAMAGE: Damage =
 /// A recording, opened.
 #[derive(Debug)]
 pub struct Trace {
-    session: Session,
+    manifest: Manifest,
     layers: Vec<TraceLayer>,
 }
 
@@ -126,9 +126,6 @@ pub struct Stream {
     pub description: StreamDescription,
     /// Whether `session.json` says that the stream holds records, but its file is empty or not there.
     pub absent: bool,
-    /// Whether loss that a packet counts lies behind the packet. A ring is found full when a packet is to be opened; of
-    /// loss in the host's kernel one learns with the records after it.
-    loss_lies_behind: bool,
     /// `None` for an empty or absent file, which cannot be mapped.
     map: Option<Mmap>,
     packet_size: usize,
@@ -142,28 +139,28 @@ impl Trace {
     /// When `dir` is no recording or one of its streams cannot be opened. Streams that are missing or damaged are no
     /// errors: see [`Stream::absent`] and [`StreamRecords::damage`].
     pub fn open(dir: &Path) -> Result<Self, ReadError> {
-        let session = Session::load(dir)?;
-        let mut layers = Vec::with_capacity(session.layers.len());
-        for layer in &session.layers {
+        let manifest = Manifest::load(dir)?;
+        let mut layers = Vec::with_capacity(manifest.layers.len());
+        for layer in &manifest.layers {
             layers.push(TraceLayer::open(dir, layer)?);
         }
         layers.sort_by(|left, right| {
             let key = |layer: &TraceLayer| (layer.description.kind, layer.description.path.clone());
             key(left).cmp(&key(right))
         });
-        Ok(Self { session, layers })
+        Ok(Self { manifest, layers })
     }
 
     /// What `session.json` says.
     #[must_use]
-    pub const fn session(&self) -> &Session {
-        &self.session
+    pub const fn manifest(&self) -> &Manifest {
+        &self.manifest
     }
 
     /// The clock of all records.
     #[must_use]
     pub const fn clock(&self) -> &Clock {
-        &self.session.clock
+        &self.manifest.clock
     }
 
     /// The layers, in the order in which records of the same time are shown.
@@ -175,6 +172,11 @@ impl Trace {
     /// The layers of one kind.
     pub fn layers_of(&self, kind: LayerKind) -> impl Iterator<Item = &TraceLayer> {
         self.layers.iter().filter(move |layer| layer.description.kind == kind)
+    }
+
+    /// The guest-kernel layers of the VM called `vm`.
+    pub fn kernel_layers<'t>(&'t self, vm: &str) -> impl Iterator<Item = &'t TraceLayer> {
+        self.layers_of(LayerKind::GuestKernel).filter(move |layer| layer.description.vm.as_deref() == Some(vm))
     }
 
     /// Time of the first record of all, ticks; `None` when there is none.
@@ -220,6 +222,7 @@ fn unlisted_streams(folder: &Path, listed: &[StreamDescription]) -> Vec<StreamDe
             Some(StreamDescription {
                 file,
                 cpu_id,
+                packets: 0,
                 records: 0,
                 lost,
                 rejected_bytes: 0,
@@ -240,8 +243,7 @@ impl Stream {
         };
         let absent = map.is_none() && description.records > 0;
         let packet_size = usize::try_from(layer.packet_size).unwrap_or(usize::MAX);
-        let loss_lies_behind = layer.kind != LayerKind::HostKernel;
-        Ok(Self { description, absent, loss_lies_behind, map, packet_size, uuid: layer.uuid.into_bytes() })
+        Ok(Self { description, absent, map, packet_size, uuid: layer.uuid.into_bytes() })
     }
 
     fn bytes(&self) -> &[u8] {
@@ -306,14 +308,45 @@ impl Stream {
         let _ = released;
     }
 
-    /// For following the headers of the stream's packets.
-    pub(crate) const fn packet_gaps(&self) -> PacketGaps {
-        PacketGaps::new(self.loss_lies_behind)
+    /// Whether the file lacks packets or records at its end that the manifest counts: `next_sequence` is the sequence
+    /// number after the last packet that the file holds, and `records` gives the number of records in all of its packets.
+    fn ends_early(&self, next_sequence: u64, records: impl FnOnce() -> u64) -> bool {
+        let described = &self.description;
+        let is_cut = match described.packets {
+            // The manifest is older than this count, or no packet was written. Whether the records that are missing were
+            // the last ones is not known.
+            0 => described.records > records(),
+            packets => next_sequence < packets,
+        };
+        is_cut || self.absent || !self.bytes().len().is_multiple_of(self.packet_size)
+    }
+
+    /// Number of records, of known types or not, in the packets `packets` that can be read.
+    fn records_in(&self, packets: Range<usize>) -> u64 {
+        let counts = packets.filter_map(|index| {
+            let (packet, header) = self.packet(index)?;
+            let content = usize::try_from(header.content_size.div_ceil(8)).ok()?;
+            Some(Records::new(packet, padded(content), header.time_begin).count() as u64)
+        });
+        counts.sum()
     }
 
     /// The headers of the packets that can be believed, with their indices in the file, in its order.
     pub fn headers(&self) -> impl Iterator<Item = (usize, PacketHeader)> {
         (0..self.packets()).filter_map(|index| Some((index, self.packet(index)?.1)))
+    }
+
+    /// Whether all that is known of the stream is that a flight recorder overwrote what it held: nothing was recorded in
+    /// it since.
+    pub(crate) fn is_overwritten_whole(&self) -> bool {
+        let described = &self.description;
+        let is_empty = self.bytes().is_empty() && described.records == 0 && described.packets == 0;
+        is_empty && described.overwritten > 0 && !PacketGaps::new().is_behind_last(described)
+    }
+
+    /// The header of the last packet that can be believed.
+    pub(crate) fn last_header(&self) -> Option<PacketHeader> {
+        (0..self.packets()).rev().find_map(|index| Some(self.packet(index)?.1))
     }
 
     /// The `index`th packet of the file and its header; `None` when it is no packet of this stream.
@@ -334,12 +367,8 @@ impl Stream {
 
 /// Maps a file for reading; `None` when it is empty.
 fn map_file(path: &Path) -> io::Result<Option<Mmap>> {
-    let file = File::open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(io::Error::other("is no regular file"));
-    }
-    if metadata.len() == 0 {
+    let file = open_regular(path)?;
+    if file.metadata()?.len() == 0 {
         return Ok(None);
     }
     // SAFETY: the mapping is read-only, and a recorder only ever appends to a stream: bytes that are mapped do not
@@ -352,7 +381,7 @@ mod gap_tests;
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::session::tests::session;
+    use crate::manifest::tests::manifest;
     use crate::writer::{LayerWriter, NewLayer};
     use proptest::prelude::*;
     use shared_ring::event::{EventDescription, FieldDescription, FieldType};
@@ -370,13 +399,13 @@ pub(crate) mod tests {
     fn write(dir: &TempDir, times: &[u64], packet_size: usize) -> PathBuf {
         let packet_size = packet_size as u64;
         let new = NewLayer { kind: LayerKind::GuestKernel, vm: Some("vm0".into()), process: None, packet_size };
-        let mut layer = LayerWriter::create(dir.path(), &session(), new).unwrap();
+        let mut layer = LayerWriter::create(dir.path(), &manifest(), new).unwrap();
         layer.add_events(&[event(1, "test:tick", &["number"])]).unwrap();
         for (number, &time) in (0_u32..).zip(times) {
             layer.record(0, time, 1, &number.to_le_bytes()).unwrap();
         }
         layer.flush().unwrap();
-        Session { layers: vec![layer.layer()], ..session() }.save(dir.path()).unwrap();
+        Manifest { layers: vec![layer.layer()], ..manifest() }.save(dir.path()).unwrap();
         dir.path().join("vm0/guest-kernel/stream_0")
     }
 
@@ -481,9 +510,9 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn stream_that_the_session_does_not_list_is_found() {
+    fn stream_that_the_manifest_does_not_list_is_found() {
         let (dir, _) = recording();
-        let mut listed = Session::load(dir.path()).unwrap();
+        let mut listed = Manifest::load(dir.path()).unwrap();
         listed.layers[0].streams.clear();
         listed.save(dir.path()).unwrap();
 
@@ -499,6 +528,18 @@ pub(crate) mod tests {
 
         assert!(trace.layers()[0].streams[0].absent);
         assert_eq!(trace.start(), None);
+    }
+
+    #[test]
+    fn fifo_in_the_place_of_a_stream_is_refused_at_once() {
+        let (dir, stream) = recording();
+        fs::remove_file(&stream).unwrap();
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &stream, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+
+        let error = Trace::open(dir.path()).unwrap_err();
+
+        assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "is not a regular file");
     }
 
     #[test]

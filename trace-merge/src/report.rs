@@ -1,6 +1,8 @@
 //! Reports on a recording: each is computed by its own module as a value that is shown as a table for people or as
 //! JSON.
 
+pub mod all;
+pub mod blocks;
 pub mod distribution;
 pub mod exits;
 pub mod flows;
@@ -19,7 +21,9 @@ pub mod wakeups;
 
 pub use crate::window::Window;
 
+use crate::analysis::{self, Analysis, Passed};
 use crate::clock::{Clock, NS_PER_SECOND};
+use crate::completeness::Completeness;
 use crate::reader::{ReadError, Trace};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -86,6 +90,27 @@ pub trait Report: Serialize {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()>;
 }
 
+/// A report in the making: what one pass over a recording feeds, and what is made of it then.
+pub trait ReportBuilder: Analysis {
+    /// The report.
+    type Report: Report;
+
+    /// Makes the report, when all of the window was taken in.
+    ///
+    /// # Errors
+    /// When the recording lacks what the report is made of.
+    fn finish(self, trace: &Trace, passed: &Passed) -> Result<Self::Report, ReportError>;
+}
+
+/// Makes the one report that `builder` builds of the part `window` of `trace`.
+///
+/// # Errors
+/// When the recording lacks what the report is made of.
+pub fn make<B: ReportBuilder>(trace: &Trace, window: Window, mut builder: B) -> Result<B::Report, ReportError> {
+    let passed = analysis::pass(trace, window, &mut [&mut builder]);
+    builder.finish(trace, &passed)
+}
+
 impl Window {
     /// The window that `options` ask for: of the whole recording where they say nothing. The end is `u64::MAX` when
     /// there is no `--to`, because only reading the recording tells when it ends.
@@ -103,27 +128,52 @@ impl Window {
     }
 }
 
-/// Makes the report that `make` computes of the recording in `dir`, and writes it to `out`. A reader that closes `out`
-/// is no error.
+/// A report together with what it does not include, which stands first.
+#[derive(Serialize)]
+struct WithCompleteness<'r, R: Serialize> {
+    /// What was damaged, lost or is unknown in the layers that the report uses.
+    completeness: Completeness,
+    #[serde(flatten)]
+    report: &'r R,
+}
+
+/// Makes the report on the recording in `dir` that `builder` begins, and writes it to `out`, behind what was damaged, lost
+/// or is unknown in what it uses. A reader that closes `out` is not an error.
 ///
 /// # Errors
-/// When the recording cannot be read, the window is empty, `make` fails, or `out` does.
-pub fn run<R: Report>(
+/// When the recording cannot be read, the window is empty, it lacks what the report is made of, or `out` fails.
+pub fn run<B: ReportBuilder>(
     dir: &Path,
     options: &ReportOptions,
     out: &mut dyn Write,
-    make: impl FnOnce(&Trace, Window) -> Result<R, ReportError>,
-) -> Result<R, ReportError> {
+    builder: impl FnOnce(&Trace, Window) -> Result<B, ReportError>,
+) -> Result<B::Report, ReportError> {
     let trace = Trace::open(dir)?;
-    let report = make(&trace, Window::of(&trace, options)?)?;
-    let written = if options.json {
+    let window = Window::of(&trace, options)?;
+    let mut builder = builder(&trace, window)?;
+    let passed = analysis::pass(&trace, window, &mut [&mut builder]);
+    let completeness = passed.completeness.restricted_to(builder.layers(), None);
+    let report = builder.finish(&trace, &passed)?;
+    write(&report, completeness, options.json, out)?;
+    Ok(report)
+}
+
+fn write<R: Report>(
+    report: &R,
+    completeness: Completeness,
+    json: bool,
+    out: &mut dyn Write,
+) -> Result<(), ReportError> {
+    let written = if json {
+        let report = WithCompleteness { completeness, report };
         serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from).and_then(|()| writeln!(out))
     } else {
-        report.write_text(out)
+        let mut line = completeness.line().into_iter();
+        line.try_for_each(|line| writeln!(out, "{}", harmless(&line))).and_then(|()| report.write_text(out))
     };
     match written.and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(ReportError::Write(error)),
-        _ => Ok(report),
+        _ => Ok(()),
     }
 }
 

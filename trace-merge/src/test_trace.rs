@@ -1,8 +1,8 @@
 //! Recordings for tests, made record by record.
 
+use crate::manifest::tests::manifest;
+use crate::manifest::{LayerKind, Manifest, Process, Vm};
 use crate::reader::Trace;
-use crate::session::tests::session;
-use crate::session::{LayerKind, Process, Session, Vm};
 use crate::writer::{LayerWriter, NewLayer};
 use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer};
 use std::collections::BTreeMap;
@@ -66,7 +66,7 @@ struct TestRecord {
 
 /// A recording of one VM, `vm0`, in the making. An event type is what its first record says.
 pub(crate) struct TestTrace {
-    session: Session,
+    manifest: Manifest,
     records: Vec<TestRecord>,
     /// Lost records, and how many records came before them.
     losses: Vec<(usize, LayerKind, u32, u64)>,
@@ -76,7 +76,7 @@ impl TestTrace {
     /// A recording of a VM of two vCPUs whose threads are 100 and 101; a tick is half a nanosecond.
     pub(crate) fn new() -> Self {
         let vm = Vm { name: "vm0".into(), vcpus: 2, vcpu_threads: vec![100, 101], ..Vm::default() };
-        Self { session: Session { vms: vec![vm], ..session() }, records: Vec::new(), losses: Vec::new() }
+        Self { manifest: Manifest { vms: vec![vm], ..manifest() }, records: Vec::new(), losses: Vec::new() }
     }
 
     /// Adds a record.
@@ -148,7 +148,7 @@ impl TestTrace {
                 let vm = (kind != LayerKind::HostKernel).then(|| "vm0".to_string());
                 let process = pid.map(|pid| Process { pid, comm: "process".into() });
                 let new = NewLayer { kind, vm, process, packet_size: 4096 };
-                (LayerWriter::create(dir.path(), &self.session, new).unwrap(), Vec::new())
+                (LayerWriter::create(dir.path(), &self.manifest, new).unwrap(), Vec::new())
             });
             let known = events.iter().find(|event| event.name == record.name).map(|event| event.id);
             let id = known.unwrap_or_else(|| {
@@ -173,9 +173,9 @@ impl TestTrace {
         }
         for (mut layer, _) in layers.into_values() {
             layer.flush().unwrap();
-            self.session.layers.push(layer.layer());
+            self.manifest.layers.push(layer.layer());
         }
-        Session::save(&self.session, dir.path()).unwrap();
+        Manifest::save(&self.manifest, dir.path()).unwrap();
         let trace = Trace::open(dir.path()).unwrap();
         (dir, trace)
     }

@@ -41,21 +41,13 @@ impl Totals {
             last = last.max(Some(record.time));
         }
         let tail = records.tail();
-        // Counts only grow, so that the larger is the later: a running recorder's are in its packets, a finished one's
-        // in its description.
-        let described = &stream.description;
-        let lost = Lost {
-            full: described.lost.full.max(tail.lost.full),
-            wrapped: described.lost.wrapped.max(tail.lost.wrapped),
-            too_large: described.lost.too_large.max(tail.lost.too_large),
-        };
         Self {
             events,
             bytes: tail.content_bytes,
             packets: tail.packets,
-            lost,
-            rejected_bytes: described.rejected_bytes.max(tail.rejected_bytes),
-            corrupt_streams: u64::from(described.corrupt),
+            lost: records.lost(),
+            rejected_bytes: records.rejected_bytes(),
+            corrupt_streams: u64::from(stream.description.corrupt),
             absent_streams: u64::from(stream.absent),
             damage: records.damage(),
             first,

@@ -11,14 +11,15 @@ pub use packet::{PacketBuilder, Push};
 pub use stream::StreamWriter;
 
 use crate::clock::Clock;
-use crate::metadata::{TraceDescription, tsdl};
-use crate::session::{
-    Layer, LayerKind, MAX_PACKET_SIZE, MIN_PACKET_SIZE, Process, Session, StreamDescription, is_vm_name,
+use crate::manifest::{
+    Layer, LayerKind, MAX_PACKET_SIZE, MIN_PACKET_SIZE, Manifest, Process, StreamDescription, is_vm_name,
     write_atomically,
 };
+use crate::metadata::{TraceDescription, tsdl};
 use shared_ring::consumer::Lost;
 use shared_ring::event::{EventDescription, MAX_FIELDS, MAX_NAME};
-use shared_ring::layout::{EXTENDED_ID, HOLE_ID};
+use shared_ring::layout::{EXTENDED_ID, HOLE_ID, PacketHeader};
+use shared_ring::packet::Packet;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -34,7 +35,7 @@ pub enum WriteError {
     Create {
         /// The folder or file.
         path: PathBuf,
-        /// Why.
+        /// What the system said.
         #[source]
         source: io::Error,
     },
@@ -43,12 +44,12 @@ pub enum WriteError {
     Write {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What the system said.
         #[source]
         source: io::Error,
     },
-    /// What was to be appended is no packet of this layer.
-    #[error("{}: refused {bytes} bytes that are no packet of {packet_size} bytes", .path.display())]
+    /// What was to be appended is not a packet of this layer.
+    #[error("{}: refused {bytes} bytes that are not a packet of {packet_size} bytes of this layer", .path.display())]
     NotAPacket {
         /// The stream file.
         path: PathBuf,
@@ -60,9 +61,9 @@ pub enum WriteError {
     /// An event type cannot be described in CTF, or contradicts an earlier one.
     #[error("event type \"{name}\" (id {id}): {problem}")]
     Event {
-        /// Name.
+        /// Name of the event type.
         name: String,
-        /// Id.
+        /// Id of the event type.
         id: u16,
         /// What is wrong.
         problem: &'static str,
@@ -70,7 +71,7 @@ pub enum WriteError {
     /// A layer's VM name or packet size is not possible.
     #[error("layer {kind}: {problem}")]
     Layer {
-        /// Kind.
+        /// Kind of the layer.
         kind: LayerKind,
         /// What is wrong.
         problem: String,
@@ -80,7 +81,7 @@ pub enum WriteError {
 /// A layer that is to be recorded.
 #[derive(Clone, Debug)]
 pub struct NewLayer {
-    /// Kind.
+    /// Kind of the layer.
     pub kind: LayerKind,
     /// Name of the VM; `None` for the host's kernel and only for it.
     pub vm: Option<String>,
@@ -106,7 +107,7 @@ impl NewLayer {
                 Ok(format!("{vm}/{}/{}", self.kind, process.pid))
             }
             (_, Some(vm), _) if !is_vm_name(vm) => {
-                refuse(format!("\"{vm}\" is no VM name; use letters, digits, '.', '_' and '-'"))
+                refuse(format!("\"{vm}\" is not a VM name; use letters, digits, '.', '_' and '-'"))
             }
             _ => {
                 refuse("needs a VM exactly when it is not the host's, a process exactly when it is a user layer".into())
@@ -133,6 +134,8 @@ pub struct LayerWriter {
 struct LayerStream {
     writer: Option<StreamWriter>,
     builder: Option<PacketBuilder>,
+    /// Header of the last packet.
+    last: Option<PacketHeader>,
     lost: Lost,
     rejected_bytes: u64,
     corrupt: bool,
@@ -143,22 +146,22 @@ struct LayerStream {
 
 impl LayerWriter {
     /// Creates the folder of `layer` in the recording `dir`, with `metadata` but no event types yet. Clock, host and
-    /// version come from `session`.
+    /// version come from `manifest`.
     ///
     /// A process id that was used before in this recording gets a folder of its own: `42-2` after `42`.
     ///
     /// # Errors
     /// When the layer is not possible, exists already, or cannot be written.
-    pub fn create(dir: &Path, session: &Session, layer: NewLayer) -> Result<Self, WriteError> {
+    pub fn create(dir: &Path, manifest: &Manifest, layer: NewLayer) -> Result<Self, WriteError> {
         let path = create_folder(dir, layer.path()?, layer.kind)?;
         let trace = TraceDescription {
             uuid: Uuid::new_v4(),
             kind: layer.kind,
             vm: layer.vm,
             process: layer.process,
-            clock: session.clock.clone(),
-            host: session.host.clone(),
-            strata: session.strata.clone(),
+            clock: manifest.clock.clone(),
+            host: manifest.host.clone(),
+            strata: manifest.strata.clone(),
         };
         let writer = Self {
             folder: dir.join(&path),
@@ -250,16 +253,14 @@ impl LayerWriter {
         self.write_metadata()
     }
 
-    /// Appends a whole packet to the stream of `cpu_id`, in the form in which [`shared_ring::consumer::Consumer`]
-    /// accepts it: packet header, records of this layer's event types, zeros. Corrects `content_size` in it to what CTF
-    /// asks for.
+    /// Appends `packet` to the stream of its CPU, as [`shared_ring::consumer::Consumer`] accepts it: records of this
+    /// layer's event types under this layer's [`uuid`](Self::uuid).
     ///
     /// # Errors
-    /// When it is no packet of this layer or cannot be written; the stream then ends with the packet before it.
-    pub fn append(&mut self, cpu_id: u32, packet: &mut [u8]) -> Result<(), WriteError> {
-        let uuid = self.uuid();
-        let stream = self.streams.entry(cpu_id).or_default();
-        stream.append(&self.folder, cpu_id, self.packet_size, uuid, packet)
+    /// When it is not a packet of this layer or cannot be written; the stream then ends with the packet before it.
+    pub fn append(&mut self, packet: &Packet<'_>) -> Result<(), WriteError> {
+        let stream = self.streams.entry(packet.header().cpu_id).or_default();
+        stream.append(&self.folder, packet, self.packet_size, *self.trace.uuid.as_bytes())
     }
 
     /// Records an event of this layer at `time` (ticks) in the stream of `cpu_id`, for layers that do not come out of a
@@ -272,12 +273,13 @@ impl LayerWriter {
         let (uuid, packet_size) = (self.uuid(), self.packet_size);
         let stream = self.streams.entry(cpu_id).or_default();
         if std::mem::take(&mut stream.cut) {
-            stream.flush(&self.folder, cpu_id, packet_size, uuid)?;
+            // What was lost lies between the last record and this one.
+            stream.flush_at(time, &self.folder, packet_size, uuid)?;
         }
         let builder = stream.builder.get_or_insert_with(|| PacketBuilder::new(uuid, cpu_id, packet_size));
         let mut pushed = builder.push(time, id, payload);
         if pushed == Push::Full {
-            stream.flush(&self.folder, cpu_id, packet_size, uuid)?;
+            stream.flush_at(0, &self.folder, packet_size, uuid)?;
             pushed = stream.builder.as_mut().map_or(Push::Refused, |builder| builder.push(time, id, payload));
         }
         stream.cut = !matches!(pushed, Push::Stored);
@@ -315,14 +317,15 @@ impl LayerWriter {
         self.streams.entry(cpu_id).or_default().overwritten = overwritten;
     }
 
-    /// Writes the records that [`record`](Self::record) still holds.
+    /// Writes the records that [`record`](Self::record) still holds, and for streams that lost something after their last
+    /// packet, an empty packet that says so. Of a stream out of a ring nothing may follow then.
     ///
     /// # Errors
     /// When a packet cannot be written.
     pub fn flush(&mut self) -> Result<(), WriteError> {
         let (uuid, packet_size) = (self.uuid(), self.packet_size);
-        for (&cpu_id, stream) in &mut self.streams {
-            stream.flush(&self.folder, cpu_id, packet_size, uuid)?;
+        for stream in self.streams.values_mut() {
+            stream.flush_at(0, &self.folder, packet_size, uuid)?;
         }
         Ok(())
     }
@@ -345,6 +348,7 @@ impl LayerWriter {
         let streams = self.streams.iter().map(|(&cpu_id, stream)| StreamDescription {
             file: stream_file(cpu_id),
             cpu_id,
+            packets: stream.writer.as_ref().map_or(0, StreamWriter::packets),
             records: stream.writer.as_ref().map_or(0, StreamWriter::records),
             lost: stream.lost,
             rejected_bytes: stream.rejected_bytes,
@@ -375,25 +379,28 @@ impl LayerStream {
     fn append(
         &mut self,
         folder: &Path,
-        cpu_id: u32,
+        packet: &Packet<'_>,
         packet_size: u64,
         uuid: [u8; 16],
-        packet: &mut [u8],
     ) -> Result<(), WriteError> {
+        let header = *packet.header();
         let writer = match &mut self.writer {
             Some(writer) => writer,
-            none => none.insert(StreamWriter::create(&folder.join(stream_file(cpu_id)), packet_size, uuid)?),
+            none => none.insert(StreamWriter::create(&folder.join(stream_file(header.cpu_id)), packet_size, uuid)?),
         };
-        let header = writer.append(packet)?;
+        writer.append(packet)?;
         self.lost = Lost { full: header.lost_full, wrapped: header.lost_wrapped, too_large: header.lost_too_large };
         self.rejected_bytes = header.rejected_bytes;
+        self.last = Some(header);
         Ok(())
     }
 
-    fn flush(&mut self, folder: &Path, cpu_id: u32, packet_size: u64, uuid: [u8; 16]) -> Result<(), WriteError> {
-        let Some(mut builder) = self.builder.take() else { return Ok(()) };
-        let written = match builder.finish(self.lost, self.rejected_bytes) {
-            Some(packet) => self.append(folder, cpu_id, packet_size, uuid, packet),
+    /// Writes the records that are in no packet yet, or an empty packet if only counts are not, and ends it at `time`.
+    fn flush_at(&mut self, time: u64, folder: &Path, packet_size: u64, uuid: [u8; 16]) -> Result<(), WriteError> {
+        let following = || self.last.as_ref().map(PacketBuilder::following);
+        let Some(mut builder) = self.builder.take().or_else(following) else { return Ok(()) };
+        let written = match builder.finish_at(time, self.lost, self.rejected_bytes) {
+            Some(packet) => self.append(folder, &packet, packet_size, uuid),
             None => Ok(()),
         };
         self.builder = Some(builder);
@@ -450,7 +457,7 @@ fn event_problem(event: &EventDescription) -> Option<&'static str> {
     };
     for (index, field) in event.fields.iter().enumerate() {
         if !identifier(&field.name) {
-            return Some("a field's name is no C identifier");
+            return Some("a field's name is not a C identifier");
         }
         if event.fields[..index].iter().any(|earlier| earlier.name == field.name) {
             return Some("two fields have the same name");
@@ -462,7 +469,7 @@ fn event_problem(event: &EventDescription) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::tests::session;
+    use crate::manifest::tests::manifest;
     use shared_ring::event::{FieldDescription, FieldType};
     use shared_ring::packet::{Records, read_header};
     use tempfile::TempDir;
@@ -479,7 +486,7 @@ mod tests {
     }
 
     fn create(dir: &TempDir, kind: LayerKind) -> LayerWriter {
-        LayerWriter::create(dir.path(), &session(), new_layer(kind)).unwrap()
+        LayerWriter::create(dir.path(), &manifest(), new_layer(kind)).unwrap()
     }
 
     #[test]
@@ -506,7 +513,7 @@ mod tests {
         let dir = TempDir::new().unwrap();
         create(&dir, LayerKind::Vmm);
 
-        let error = LayerWriter::create(dir.path(), &session(), new_layer(LayerKind::Vmm)).unwrap_err();
+        let error = LayerWriter::create(dir.path(), &manifest(), new_layer(LayerKind::Vmm)).unwrap_err();
 
         assert!(error.to_string().contains("vm0/vmm: cannot be created"), "{error}");
     }
@@ -514,10 +521,10 @@ mod tests {
     #[test]
     fn impossible_layers_are_refused() {
         let dir = TempDir::new().unwrap();
-        let create = |layer| LayerWriter::create(dir.path(), &session(), layer).unwrap_err().to_string();
+        let create = |layer| LayerWriter::create(dir.path(), &manifest(), layer).unwrap_err().to_string();
         let layer = new_layer(LayerKind::Vmm);
 
-        assert!(create(NewLayer { vm: Some("../x".into()), ..layer.clone() }).contains("is no VM name"));
+        assert!(create(NewLayer { vm: Some("../x".into()), ..layer.clone() }).contains("is not a VM name"));
         assert!(create(NewLayer { vm: None, ..layer.clone() }).contains("needs a VM"));
         assert!(create(NewLayer { packet_size: 100, ..layer }).contains("packets of 100 bytes"));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
@@ -558,6 +565,45 @@ mod tests {
         assert_eq!(headers.iter().map(|header| header.events_discarded).collect::<Vec<_>>(), [0, 0, 5]);
         assert_eq!(layer.records(), 600);
         assert_eq!(layer.layer().streams[0].lost.full, 5);
+    }
+
+    #[test]
+    fn loss_after_the_last_packet_stands_in_an_empty_one() {
+        let dir = TempDir::new().unwrap();
+        let mut layer = create(&dir, LayerKind::Vmm);
+        let mut ring = PacketBuilder::new(layer.uuid(), 3, 4096);
+        ring.push(20, 1, &[0; 4]);
+        layer.append(&ring.finish(Lost::default(), 0).unwrap()).unwrap();
+
+        let lost = Lost { full: 6, ..Lost::default() };
+        layer.set_loss(3, lost, 9, false);
+        layer.flush().unwrap();
+        layer.flush().unwrap();
+
+        let bytes = fs::read(dir.path().join("vm0/vmm/stream_3")).unwrap();
+        let last = read_header(&bytes[4096..]).unwrap();
+        assert_eq!((bytes.len(), last.content_size), (2 * 4096, 128 * 8));
+        assert_eq!((last.sequence, last.events_discarded, last.rejected_bytes, last.cpu_id), (1, 6, 9, 3));
+        assert_eq!((last.time_begin, last.time_end), (20, 20));
+        let stream = &layer.layer().streams[0];
+        assert_eq!((stream.records, stream.lost, stream.rejected_bytes), (1, lost, 9));
+    }
+
+    #[test]
+    fn packet_that_counts_a_loss_ends_with_the_record_after_it() {
+        let dir = TempDir::new().unwrap();
+        let mut layer = create(&dir, LayerKind::HostKernel);
+
+        layer.record(0, 10, 1, &[0; 4]).unwrap();
+        layer.add_lost(0, 2);
+        layer.record(0, 30, 1, &[0; 4]).unwrap();
+        layer.flush().unwrap();
+
+        let bytes = fs::read(dir.path().join("host-kernel/stream_0")).unwrap();
+        let headers: Vec<_> = bytes.chunks(4096).map(|packet| read_header(packet).unwrap()).collect();
+        let times: Vec<_> = headers.iter().map(|header| (header.time_begin, header.time_end)).collect();
+        assert_eq!(times, [(10, 30), (30, 30)]);
+        assert_eq!(headers.iter().map(|header| header.lost_full).collect::<Vec<_>>(), [2, 2]);
     }
 
     #[test]

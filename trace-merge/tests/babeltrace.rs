@@ -16,7 +16,7 @@ use std::process::Command;
 use tempfile::TempDir;
 use trace_merge::clock::{Clock, UtcAnchor};
 use trace_merge::events::{self, EventsOptions};
-use trace_merge::session::{FORMAT_VERSION, Host, LayerKind, Process, Session, Started, Vm};
+use trace_merge::manifest::{FORMAT_VERSION, Host, LayerKind, Manifest, Process, Started, Vm};
 use trace_merge::writer::{LayerWriter, NewLayer};
 use uuid::Uuid;
 
@@ -28,9 +28,9 @@ const LAST: u16 = 0xfffe;
 /// Ticks of a machine that has been up for a month.
 const ORIGIN: u64 = 30 * 86_400 * 2_445_406_000;
 
-fn session() -> Session {
+fn manifest() -> Manifest {
     let utc_ns = 1_795_169_710_123_456_789;
-    Session {
+    Manifest {
         format: FORMAT_VERSION,
         strata: "0.1.0".into(),
         started: Started::at(utc_ns),
@@ -92,11 +92,11 @@ fn record(layer: &mut LayerWriter, cpu_id: u32, time: u64, number: u64) {
 /// A recording of all four layers, of two streams each. Records of different streams are several nanoseconds apart, so
 /// that their order does not depend on how ticks are rounded; some follow a pause that needs extended headers.
 fn record_all(dir: &Path) {
-    let mut session = session();
+    let mut manifest = manifest();
     for (index, kind) in (0_u64..).zip(LayerKind::ALL) {
         let process = (kind == LayerKind::GuestUser).then(|| Process { pid: 42, comm: "app".into() });
         let vm = (kind != LayerKind::HostKernel).then(|| "vm0".into());
-        let mut layer = LayerWriter::create(dir, &session, NewLayer { kind, vm, process, packet_size: 4096 }).unwrap();
+        let mut layer = LayerWriter::create(dir, &manifest, NewLayer { kind, vm, process, packet_size: 4096 }).unwrap();
         layer.add_events(&event_types()[..2]).unwrap();
         layer.add_events(&event_types()).unwrap();
         for number in 0..900 {
@@ -106,9 +106,9 @@ fn record_all(dir: &Path) {
             record(&mut layer, 7, time + index * 100 + 50, number + 1);
         }
         layer.flush().unwrap();
-        session.layers.push(layer.layer());
+        manifest.layers.push(layer.layer());
     }
-    session.save(dir).unwrap();
+    manifest.save(dir).unwrap();
 }
 
 /// Runs babeltrace2 on `dir`; its output and what it complained about.
@@ -182,17 +182,17 @@ fn every_layer_reads_the_same_in_babeltrace2() {
 #[test]
 fn loss_is_reported_by_babeltrace2_with_our_count() {
     let dir = TempDir::new().unwrap();
-    let mut session = session();
+    let mut manifest = manifest();
     let new = NewLayer { kind: LayerKind::HostKernel, vm: None, process: None, packet_size: 4096 };
-    let mut layer = LayerWriter::create(dir.path(), &session, new).unwrap();
+    let mut layer = LayerWriter::create(dir.path(), &manifest, new).unwrap();
     layer.add_events(&event_types()).unwrap();
     record(&mut layer, 0, ORIGIN, 0);
     layer.flush().unwrap();
     layer.add_lost(0, 17);
     record(&mut layer, 0, ORIGIN + 100, 1);
     layer.flush().unwrap();
-    session.layers.push(layer.layer());
-    session.save(dir.path()).unwrap();
+    manifest.layers.push(layer.layer());
+    manifest.save(dir.path()).unwrap();
 
     let (listing, complaints) = babeltrace2(dir.path());
 
@@ -203,22 +203,26 @@ fn loss_is_reported_by_babeltrace2_with_our_count() {
 #[test]
 fn layer_without_records_is_accepted() {
     let dir = TempDir::new().unwrap();
-    let session = session();
+    let manifest = manifest();
     let new = NewLayer { kind: LayerKind::HostKernel, vm: None, process: None, packet_size: 4096 };
-    let mut layer = LayerWriter::create(dir.path(), &session, new).unwrap();
+    let mut layer = LayerWriter::create(dir.path(), &manifest, new).unwrap();
     layer.add_events(&event_types()).unwrap();
 
     assert_eq!(babeltrace2(dir.path()), (String::new(), String::new()));
+}
+
+fn poll<'c>(consumer: &'c mut Consumer, buffer: &'c mut Vec<u8>, is_stopped: bool) -> Poll<'c> {
+    if is_stopped { consumer.poll_stopped(buffer) } else { consumer.poll(buffer) }
 }
 
 /// Records until the ring is full, twice, with a drain after each; the layer's stream is what came out of the ring.
 #[test]
 fn ring_reads_the_same_in_babeltrace2() {
     let dir = TempDir::new().unwrap();
-    let mut session = session();
+    let mut manifest = manifest();
     let geometry = Geometry::new(4096, 4).unwrap();
     let new = NewLayer { kind: LayerKind::GuestKernel, vm: Some("vm0".into()), process: None, packet_size: 4096 };
-    let mut layer = LayerWriter::create(dir.path(), &session, new).unwrap();
+    let mut layer = LayerWriter::create(dir.path(), &manifest, new).unwrap();
     layer.add_events(&event_types()).unwrap();
     let memory = HostMemory::private(geometry.ring_size(Mode::Discard));
     // SAFETY: the memory covers the ring, is zeroed, and outlives the producer.
@@ -228,28 +232,28 @@ fn ring_reads_the_same_in_babeltrace2() {
     let now = || time.replace(time.get() + 1000);
     let mut packet = Vec::new();
     let mut recorded = 0;
-    let polls: [fn(&mut Consumer, &mut Vec<u8>) -> Poll; 2] = [Consumer::poll, Consumer::poll_stopped];
-    for poll in polls {
+    for is_stopped in [false, true] {
         // Texts of different lengths, so that packets end with different paddings.
         while producer.record(now, LAST, format!("{}\0", "x".repeat(1 + recorded % 40)).as_bytes()) {
             recorded += 1;
         }
-        while poll(&mut consumer, &mut packet) == Poll::Copied {
-            consumer.accept(&mut packet, layer.uuid(), u64::MAX, |id| layer.event(id)).unwrap();
-            layer.append(1, &mut packet).unwrap();
+        while let Some(delivered) = poll(&mut consumer, &mut packet, is_stopped).ready() {
+            let packet = delivered.accept(layer.uuid(), u64::MAX, |id| layer.event(id)).unwrap();
+            layer.append(&packet).unwrap();
         }
     }
     consumer.finish();
     layer.set_loss(1, consumer.lost(), consumer.rejected_bytes(), consumer.is_corrupt());
-    session.layers.push(layer.layer());
-    session.save(dir.path()).unwrap();
+    layer.flush().unwrap();
+    manifest.layers.push(layer.layer());
+    manifest.save(dir.path()).unwrap();
 
     let (listing, complaints) = babeltrace2(dir.path());
     let ours = our_events(dir.path());
 
-    // Each time the ring was full, one record was lost; the first loss stands in a packet, the last one does not.
-    assert!(complaints.contains("discarded 1 event"), "{complaints}");
-    assert_eq!(session.layers[0].streams[0].lost.full, 2);
+    // Each time the ring was full, one record was lost; the last loss stands in a packet of its own.
+    assert_eq!(complaints.matches("discarded 1 event").count(), 2, "{complaints}");
+    assert_eq!(manifest.layers[0].streams[0].lost.full, 2);
     assert_eq!((listing.lines().count(), ours.len()), (recorded, recorded));
     for (theirs, ours) in listing.lines().zip(&ours) {
         let (name, payload) = as_they_print(ours);

@@ -11,10 +11,9 @@ use tempfile::TempDir;
 use trace_merge::check::{self, CheckOptions};
 use trace_merge::clock::{Clock, UtcAnchor};
 use trace_merge::events::{self, EventsOptions};
-use trace_merge::report::{
-    self, ReportError, ReportOptions, exits, flows, functions, irqs, locks, summary, syscalls, tasks, vcpus, wakeups,
-};
-use trace_merge::session::{FORMAT_VERSION, Host, LayerKind, SESSION_FILE, Session, Started, Vm};
+use trace_merge::manifest::{FORMAT_VERSION, Host, LayerKind, MANIFEST_FILE, Manifest, Started, Vm};
+use trace_merge::report::all::AllReports;
+use trace_merge::report::{self, ReportError, ReportOptions};
 use trace_merge::writer::{LayerWriter, NewLayer};
 use uuid::Uuid;
 
@@ -67,7 +66,7 @@ fn record(dir: &Path) {
         epochs: Vec::new(),
         utc_readings: Vec::new(),
     };
-    let mut session = Session {
+    let mut manifest = Manifest {
         format: FORMAT_VERSION,
         strata: "0.1.0".into(),
         started: Started::at(1_700_000_000_000_000_000),
@@ -80,12 +79,12 @@ fn record(dir: &Path) {
     };
     let new =
         |kind, vm: Option<&str>| NewLayer { kind, vm: vm.map(Into::into), process: None, packet_size: SIZE as u64 };
-    let mut host = LayerWriter::create(dir, &session, new(LayerKind::HostKernel, None)).unwrap();
+    let mut host = LayerWriter::create(dir, &manifest, new(LayerKind::HostKernel, None)).unwrap();
     let vcpu = ("vcpu_id", FieldType::U32);
     let exit = event(2, "kvm:kvm_exit", &[vcpu, ("exit_reason", FieldType::U32)]);
     host.add_events(&[event(1, "kvm:kvm_entry", &[vcpu]), exit]).unwrap();
     let guest = new(LayerKind::GuestKernel, Some("vm0"));
-    let mut guest = LayerWriter::create(dir, &session, guest).unwrap();
+    let mut guest = LayerWriter::create(dir, &manifest, guest).unwrap();
     let pid = FieldType::I32;
     let switch = [("prev_pid", pid), ("prev_state", FieldType::I64), ("next_pid", pid)];
     let text = event(1, "test:text", &[("text", FieldType::String)]);
@@ -106,9 +105,9 @@ fn record(dir: &Path) {
     }
     for mut layer in [host, guest] {
         layer.flush().unwrap();
-        session.layers.push(layer.layer());
+        manifest.layers.push(layer.layer());
     }
-    session.save(dir).unwrap();
+    manifest.save(dir).unwrap();
 }
 
 /// Runs every tool in both forms; whether each came to a result.
@@ -117,33 +116,15 @@ fn run_all(dir: &Path) -> [bool; 6] {
     let mut list = |json| events::run(dir, &EventsOptions { json, utc: true, ..EventsOptions::default() }, &mut out);
     let listed = [list(false).is_ok(), list(true).is_ok()];
     let mut report = |json| {
-        report::run(dir, &ReportOptions { json, ..ReportOptions::default() }, &mut out, |trace, _| {
-            Ok(summary::report(trace))
-        })
+        let options = ReportOptions { json, ..ReportOptions::default() };
+        let made = report::run(dir, &options, &mut out, |trace, window| AllReports::new(trace, window, None)).map(drop);
+        assert!(matches!(made, Ok(()) | Err(ReportError::Read(_))), "{made:?}");
+        made
     };
     let reported = [report(false).is_ok(), report(true).is_ok()];
-    report_on_states(dir);
     let mut check = |json| check::run(dir, &CheckOptions { json, ..CheckOptions::default() }, &mut out);
     let checked = [check(false).is_ok(), check(true).is_ok()];
     [listed[0], listed[1], reported[0], reported[1], checked[0], checked[1]]
-}
-
-/// Makes the reports on states and behaviour, which come to a result wherever there is something to report.
-fn report_on_states(dir: &Path) {
-    let options = ReportOptions::default();
-    let results = [
-        report::run(dir, &options, &mut Vec::new(), tasks::report).map(drop),
-        report::run(dir, &options, &mut Vec::new(), vcpus::report).map(drop),
-        report::run(dir, &options, &mut Vec::new(), exits::report).map(drop),
-        report::run(dir, &options, &mut Vec::new(), wakeups::report).map(drop),
-        report::run(dir, &options, &mut Vec::new(), syscalls::report).map(drop),
-        report::run(dir, &options, &mut Vec::new(), locks::report).map(drop),
-        report::run(dir, &options, &mut Vec::new(), irqs::report).map(drop),
-        report::run(dir, &options, &mut Vec::new(), flows::report).map(drop),
-        report::run(dir, &options, &mut Vec::new(), |trace, window| functions::report(trace, window, None)).map(drop),
-    ];
-    let expected = |result| matches!(result, &(Ok(()) | Err(ReportError::Nothing { .. } | ReportError::Read(_))));
-    assert!(results.iter().all(expected), "{results:?}");
 }
 
 fn passes(dir: &Path) -> bool {
@@ -226,12 +207,12 @@ fn packets_of_two_streams_that_claim_to_be_the_last_ever_are_summed_up() {
 fn losses_of_two_layers_beyond_counting_are_summed_up() {
     let dir = TempDir::new().unwrap();
     record(dir.path());
-    let mut session = Session::load(dir.path()).unwrap();
-    for layer in &mut session.layers {
+    let mut manifest = Manifest::load(dir.path()).unwrap();
+    for layer in &mut manifest.layers {
         layer.streams[0].lost.full = u64::MAX;
         layer.streams[0].overwritten = u64::MAX;
     }
-    session.save(dir.path()).unwrap();
+    manifest.save(dir.path()).unwrap();
 
     assert_eq!(run_all(dir.path()), [true; 6]);
 }
@@ -282,7 +263,7 @@ proptest! {
     ) {
         let dir = TempDir::new().unwrap();
         record(dir.path());
-        let path = dir.path().join(SESSION_FILE);
+        let path = dir.path().join(MANIFEST_FILE);
         let mut description: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         for (at, value) in changes {
             let mut found = Vec::new();
@@ -308,7 +289,7 @@ proptest! {
     fn truncated_description_is_refused_by_all(fraction in 0.0..0.99) {
         let dir = TempDir::new().unwrap();
         record(dir.path());
-        let path = dir.path().join(SESSION_FILE);
+        let path = dir.path().join(MANIFEST_FILE);
         let text = fs::read(&path).unwrap();
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
         let left = (text.len() as f64 * fraction) as usize;
@@ -320,7 +301,7 @@ proptest! {
     fn edited_description_is_survived(at in any::<prop::sample::Index>(), value in any::<u8>()) {
         let dir = TempDir::new().unwrap();
         record(dir.path());
-        let path = dir.path().join(SESSION_FILE);
+        let path = dir.path().join(MANIFEST_FILE);
         let mut text = fs::read(&path).unwrap();
         let at = at.index(text.len());
         text[at] = value;

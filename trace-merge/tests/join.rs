@@ -9,9 +9,9 @@ use tempfile::TempDir;
 use trace_merge::check;
 use trace_merge::clock::{Clock, UtcAnchor};
 use trace_merge::join::{JoinError, Joined, join};
+use trace_merge::manifest::{FORMAT_VERSION, Host, LayerKind, Manifest, Started, Vm};
 use trace_merge::match_rule::MatchRule;
 use trace_merge::reader::Trace;
-use trace_merge::session::{FORMAT_VERSION, Host, LayerKind, Session, Started, Vm};
 use trace_merge::writer::{LayerWriter, NewLayer};
 use uuid::Uuid;
 
@@ -46,8 +46,8 @@ impl OtherClock {
     }
 }
 
-fn session(uuid: Uuid) -> Session {
-    Session {
+fn manifest(uuid: Uuid) -> Manifest {
+    Manifest {
         format: FORMAT_VERSION,
         strata: "0.1.0".into(),
         started: Started::at(1_795_169_710_000_000_000),
@@ -77,21 +77,21 @@ fn event(id: u16, name: &str, fields: &[&str]) -> EventDescription {
 
 fn write(
     dir: &Path,
-    mut session: Session,
+    mut manifest: Manifest,
     kind: LayerKind,
     events: &[EventDescription],
     records: &[(u64, u16, Vec<u32>)],
 ) {
     let new = NewLayer { kind, vm: Some("vm0".into()), process: None, packet_size: 4096 };
-    let mut layer = LayerWriter::create(dir, &session, new).unwrap();
+    let mut layer = LayerWriter::create(dir, &manifest, new).unwrap();
     layer.add_events(events).unwrap();
     for (time, id, fields) in records {
         let payload: Vec<u8> = fields.iter().flat_map(|field| field.to_le_bytes()).collect();
         layer.record(0, *time, *id, &payload).unwrap();
     }
     layer.flush().unwrap();
-    session.layers.push(layer.layer());
-    session.save(dir).unwrap();
+    manifest.layers.push(layer.layer());
+    manifest.save(dir).unwrap();
 }
 
 /// Writes the two halves of a vCPU's life into `dir/a` and `dir/b`; returns the guest's true times in order.
@@ -121,8 +121,8 @@ fn halves(dir: &Path, clock: OtherClock, draws: &mut Draws) -> Vec<u64> {
         event(DEVICE, "vmm:device", &["seq"]),
     ];
     let kernel = [event(RESUMED, "guest:resumed", &["seq"]), event(WRITES, "guest:writes", &["number"])];
-    write(&dir.join("a"), session(Uuid::new_v4()), LayerKind::Vmm, &vmm, &host);
-    write(&dir.join("b"), session(Uuid::new_v4()), LayerKind::GuestKernel, &kernel, &guest);
+    write(&dir.join("a"), manifest(Uuid::new_v4()), LayerKind::Vmm, &vmm, &host);
+    write(&dir.join("b"), manifest(Uuid::new_v4()), LayerKind::GuestKernel, &kernel, &guest);
     truth
 }
 
@@ -218,17 +218,17 @@ fn recordings_of_two_machines_with_one_clock_are_kept_apart() {
     let vmm = [event(ENTER, "vmm:vcpu_enter", &["vcpu"]), event(EXIT, "vmm:vcpu_exit", &["vcpu", "reason"])];
     for (half, time) in [("a", 10), ("b", 20)] {
         std::fs::create_dir(dir.path().join(half)).unwrap();
-        write(&dir.path().join(half), session(uuid), LayerKind::Vmm, &vmm, &[(time, ENTER, vec![0])]);
+        write(&dir.path().join(half), manifest(uuid), LayerKind::Vmm, &vmm, &[(time, ENTER, vec![0])]);
     }
 
     let joined = merge(dir.path(), &[]).unwrap();
 
-    let names: Vec<_> = joined.session.vms.iter().map(|vm| (vm.name.as_str(), vm.host.as_deref())).collect();
+    let names: Vec<_> = joined.manifest.vms.iter().map(|vm| (vm.name.as_str(), vm.host.as_deref())).collect();
     assert_eq!(names, [("vm0", None), ("vm0-2", Some("trace-2"))]);
     let trace = Trace::open(&dir.path().join("merged")).unwrap();
     let paths: Vec<_> = trace.layers().iter().map(|layer| layer.description.path.as_str()).collect();
     assert_eq!(paths, ["trace-2/vm0-2/vmm", "vm0/vmm"]);
-    assert_eq!(joined.session.clock.uuid, uuid);
+    assert_eq!(joined.manifest.clock.uuid, uuid);
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn damaged_packet_is_a_gap_of_the_merged_trace_too() {
     for half in ["a", "b"] {
         std::fs::create_dir(dir.path().join(half)).unwrap();
         let records: Vec<_> = (0..1_000).map(|number: u32| (1_000 + u64::from(number), 1, vec![number])).collect();
-        write(&dir.path().join(half), session(uuid), LayerKind::GuestKernel, &tick, &records);
+        write(&dir.path().join(half), manifest(uuid), LayerKind::GuestKernel, &tick, &records);
     }
     let stream = dir.path().join("a/vm0/guest-kernel/stream_0");
     let mut bytes = std::fs::read(&stream).unwrap();

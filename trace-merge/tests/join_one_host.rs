@@ -7,8 +7,8 @@ use tempfile::TempDir;
 use trace_merge::check;
 use trace_merge::clock::{Clock, ClockEpoch, UtcAnchor};
 use trace_merge::join::{JoinError, Joined, join};
+use trace_merge::manifest::{FORMAT_VERSION, Host, LayerKind, Manifest, Missing, Started, Vm};
 use trace_merge::reader::Trace;
-use trace_merge::session::{FORMAT_VERSION, Host, LayerKind, Missing, Session, Started, Vm};
 use trace_merge::vcpu::{SwitchSource, Switches};
 use trace_merge::writer::{LayerWriter, NewLayer};
 use uuid::Uuid;
@@ -44,7 +44,7 @@ impl Run {
         self
     }
 
-    fn session(&self) -> Session {
+    fn manifest(&self) -> Manifest {
         let epoch = ClockEpoch {
             vm: self.name.into(),
             vcpu: 0,
@@ -66,7 +66,7 @@ impl Run {
             utc_readings: Vec::new(),
         };
         let vm = Vm { name: self.name.into(), vcpus: 1, vcpu_threads: vec![self.thread], ..Vm::default() };
-        Session {
+        Manifest {
             format: FORMAT_VERSION,
             strata: "0.1.0".into(),
             started: Started::at(1_795_169_710_000_000_000),
@@ -83,10 +83,10 @@ impl Run {
     fn write(&self, dir: &TempDir, name: &str) -> PathBuf {
         let path = dir.path().join(name);
         std::fs::create_dir(&path).unwrap();
-        let mut session = self.session();
+        let mut manifest = self.manifest();
         let new = |kind, vm| NewLayer { kind, vm, process: None, packet_size: 4096 };
         if !self.host.is_empty() {
-            let mut host = LayerWriter::create(&path, &session, new(LayerKind::HostKernel, None)).unwrap();
+            let mut host = LayerWriter::create(&path, &manifest, new(LayerKind::HostKernel, None)).unwrap();
             host.add_events(&[
                 event(ENTRY, "kvm:kvm_entry", &["common_pid", "vcpu_id"]),
                 event(EXIT, "kvm:kvm_exit", &["common_pid", "vcpu_id", "exit_reason", "isa"]),
@@ -98,19 +98,19 @@ impl Run {
                 host.record(0, *time, *id, &payload).unwrap();
             }
             host.flush().unwrap();
-            session.layers.push(host.layer());
+            manifest.layers.push(host.layer());
         }
         let guest = new(LayerKind::GuestKernel, Some(self.name.into()));
-        let mut guest = LayerWriter::create(&path, &session, guest).unwrap();
+        let mut guest = LayerWriter::create(&path, &manifest, guest).unwrap();
         guest.add_events(&[event(TICK, "test:tick", &[])]).unwrap();
         self.guest.iter().for_each(|&time| guest.record(0, time, TICK, &[]).unwrap());
         guest.flush().unwrap();
-        session.layers.push(guest.layer());
+        manifest.layers.push(guest.layer());
         if self.host.is_empty() {
             let (reason, fix) = ("not root".into(), "be root".into());
-            session.missing.push(Missing { layer: LayerKind::HostKernel, reason, fix });
+            manifest.missing.push(Missing { layer: LayerKind::HostKernel, reason, fix });
         }
-        session.save(&path).unwrap();
+        manifest.save(&path).unwrap();
         path
     }
 }
@@ -141,16 +141,16 @@ fn vms_of_one_name_are_told_apart_and_share_the_host() {
 
     let (joined, trace) = merge(&dir, &[Run::at(1_000, 100), Run::at(5_000, 200), Run::at(9_000, 300)]).unwrap();
 
-    let vms: Vec<_> = trace.session().vms.iter().map(|vm| (vm.name.as_str(), vm.host.as_deref())).collect();
+    let vms: Vec<_> = trace.manifest().vms.iter().map(|vm| (vm.name.as_str(), vm.host.as_deref())).collect();
     assert_eq!(vms, [("vm0", None), ("vm0-2", None), ("vm0-3", None)]);
     let paths: Vec<_> = trace.layers().iter().map(|layer| layer.description.path.as_str()).collect();
     assert_eq!(paths, ["host-kernel", "vm0-2/guest-kernel", "vm0-3/guest-kernel", "vm0/guest-kernel"]);
-    assert!(joined.relation.is_none() && joined.session.clock.error_bound_ns == 20);
+    assert!(joined.relation.is_none() && joined.manifest.clock.error_bound_ns == 20);
     let epochs: Vec<_> = trace.clock().epochs.iter().map(|epoch| epoch.vm.as_str()).collect();
     assert_eq!(epochs, ["vm0", "vm0-2", "vm0-3"]);
     let checked = check::check(&trace, 20).unwrap();
     assert!(checked.passed() && checked.guest_kernel_records == 3, "{checked:?}");
-    for (vm, begin) in trace.session().vms.iter().zip([1_000, 5_000, 9_000]) {
+    for (vm, begin) in trace.manifest().vms.iter().zip([1_000, 5_000, 9_000]) {
         let times: Vec<_> = Switches::new(&trace, vm, SwitchSource::HostKernel).map(|switch| switch.time).collect();
         assert_eq!(times, [begin, begin + 1000], "{}", vm.name);
     }
@@ -188,9 +188,9 @@ fn run_without_a_host_layer_is_not_judged_by_that_of_another() {
 
     let (_, trace) = merge(&dir, &[Run::at(1_000, 100), without]).unwrap();
 
-    let db = trace.session().vm("db").unwrap();
+    let db = trace.manifest().vm("db").unwrap();
     assert_eq!(SwitchSource::HostKernel.layers(&trace, db).count(), 0);
-    assert_eq!(trace.session().missing[0].reason, "of db: not root");
+    assert_eq!(trace.manifest().missing[0].reason, "of db: not root");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn merged_trace_is_merged_again_with_the_next_run() {
 
     let all = join(&dir.path().join("merged"), &[third], &[], &dir.path().join("all")).unwrap();
 
-    let names: Vec<_> = all.session.vms.iter().map(|vm| vm.name.as_str()).collect();
+    let names: Vec<_> = all.manifest.vms.iter().map(|vm| vm.name.as_str()).collect();
     assert_eq!(names, ["vm0", "vm0-2", "vm0-3"]);
     assert_eq!(host_events(&Trace::open(&dir.path().join("all")).unwrap()).len(), 6);
 }

@@ -110,7 +110,7 @@ pub fn kernel_release(image: &[u8]) -> Option<String> {
     String::from_utf8(text[..end].to_vec()).ok().filter(|release| !release.is_empty())
 }
 
-/// What follows "Linux version " in the kernel's banner, told from format strings by the digit.
+/// What follows "Linux version " in the kernel's banner; the digit distinguishes it from format strings.
 fn banner(image: &[u8]) -> Option<&[u8]> {
     const START: &[u8] = b"Linux version ";
     let mut rest = image;

@@ -120,8 +120,8 @@ pub enum AgentCommandError {
     /// The module is not one for this guest.
     #[error(transparent)]
     Module(#[from] AgentError),
-    /// The file is no initrd.
-    #[error("'{}' is no initrd: it begins neither like a cpio archive nor like a compressed one", .0.display())]
+    /// The file is not an initrd.
+    #[error("'{}' is not an initrd: it begins neither like a cpio archive nor like a compressed one", .0.display())]
     NotAnInitrd(PathBuf),
 }
 
@@ -154,16 +154,28 @@ fn build(args: &BuildArgs) -> Result<String, AgentCommandError> {
         work: work.path(),
         out: &args.out,
     })?;
-    Ok(format!(
-        "{} for kernel {}, {} events ({} known ones are not in it: strata events --list guest --agent {}); next: strata run \
-         --kernel FILE --agent {} --trace DIR\n",
-        args.out.display(),
-        built.release,
-        built.events.events.len(),
-        built.events.missing.len(),
-        args.out.display(),
-        args.out.display()
-    ))
+    let missing = built.used_btf.then_some(built.events.missing.len());
+    Ok(built_text(&args.out, &built.release, built.events.events.len(), missing))
+}
+
+/// What a build says: the module `out` for the kernel `release` records `events` events, and `missing` tracepoints of the
+/// kernel are left out, if its BTF was there to say which it has.
+fn built_text(out: &Path, release: &str, events: usize, missing: Option<usize>) -> String {
+    let out = out.display();
+    let missing = match missing {
+        Some(0) => String::new(),
+        Some(missing) => format!(
+            "{missing} tracepoints of the kernel are left out: strata events --list guest-kernel --agent {out} names them\n"
+        ),
+        None => {
+            "built without the kernel's BTF: events whose headers look into private structures are left out (install \
+                 pahole and give --btf FILE to have them)\n"
+                .into()
+        }
+    };
+    format!(
+        "{out} for kernel {release} records {events} events\n{missing}next: strata run --kernel FILE --agent {out} --trace DIR\n"
+    )
 }
 
 /// The folder with the sources: the one named, or the first that is there of the places where they may be.
@@ -265,9 +277,26 @@ mod tests {
         let no_initrd = inject_in(folder.path(), Some(b"\x7fELF"), &module()).unwrap_err();
         let no_module = inject_in(folder.path(), None, b"\x7fELF").unwrap_err();
 
-        assert!(no_initrd.to_string().contains("is no initrd"), "{no_initrd}");
+        assert!(no_initrd.to_string().contains("is not an initrd"), "{no_initrd}");
         assert!(no_module.to_string().contains("is not strata's kernel module"), "{no_module}");
         assert!(!folder.path().join("out").exists());
+    }
+
+    #[test]
+    fn build_counts_the_tracepoints_of_the_kernel_that_are_left_out() {
+        let text = built_text(Path::new("a.ko"), "6.1.0", 680, Some(28));
+
+        assert!(text.starts_with("a.ko for kernel 6.1.0 records 680 events\n28 tracepoints of the kernel"), "{text}");
+        assert!(text.contains("strata events --list guest-kernel --agent a.ko"), "{text}");
+        assert!(text.ends_with("next: strata run --kernel FILE --agent a.ko --trace DIR\n"), "{text}");
+    }
+
+    #[test]
+    fn build_without_btf_counts_nothing_that_it_does_not_know() {
+        let text = built_text(Path::new("a.ko"), "6.1.0", 675, None);
+
+        assert!(text.contains("records 675 events\nbuilt without the kernel's BTF"), "{text}");
+        assert!(text.contains("--btf FILE") && !text.contains("tracepoints"), "{text}");
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! `strata doctor`: what this machine can do, what it cannot, and what to do about it, before it hurts.
 
-use crate::host_kernel::tracefs::{Tracefs, TracefsError};
-use crate::host_time::HostTime;
-use crate::probe::{KvmKind, KvmProbe, probe};
-use crate::run::clock::HostClock;
+use crate::clock::{HostClock, HostTime};
+use crate::host_kernel::{Tracefs, TracefsError};
+use crate::machine::{KvmKind, KvmProbe, probe_kvm};
 use serde::Serialize;
 use std::fmt::{self, Write};
 use std::fs;
@@ -21,7 +20,7 @@ pub enum Verdict {
     Missing,
 }
 
-/// One thing that was looked at.
+/// One finding about the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// What.
@@ -61,7 +60,7 @@ pub struct KvmFacts {
     pub max_cpus: Option<u32>,
 }
 
-/// Everything that was looked at.
+/// All findings about the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Diagnosis {
     /// Whether stock guests can be run here.
@@ -75,7 +74,7 @@ pub struct Diagnosis {
 /// Looks at this machine. Takes a few tenths of a second; needs no rights, but sees less without them.
 #[must_use]
 pub fn diagnose() -> Diagnosis {
-    let probed = probe();
+    let probed = probe_kvm();
     let clock = HostClock::observe(probed.tsc_khz);
     let findings = vec![
         kvm_finding(&probed),

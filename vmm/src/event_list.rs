@@ -1,8 +1,7 @@
 //! `strata events --list`: the events that can be recorded, and those that cannot, with the reason.
 
 use crate::agent::{self, AgentError};
-use crate::host_kernel::tracefs::{Tracefs, TracefsError};
-use crate::tracing::selection::Layer;
+use crate::host_kernel::{Tracefs, TracefsError};
 use crate::tracing::vmm_events::EVENTS;
 use serde::Serialize;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer};
@@ -11,6 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use strata_kmod::module_file::MissingEvent;
 use thiserror::Error;
+use trace_merge::layer::LayerKind;
 
 /// Why events cannot be listed.
 #[derive(Debug, Error)]
@@ -81,24 +81,26 @@ impl From<MissingEvent> for UnlistedEvent {
 ///
 /// # Errors
 /// When they cannot be had.
-pub fn list(layer: Layer, module: Option<&Path>) -> Result<EventList, EventListError> {
+pub fn list(layer: LayerKind, module: Option<&Path>) -> Result<EventList, EventListError> {
     let mut list = EventList::default();
     match layer {
-        Layer::Host => {
+        LayerKind::HostKernel => {
             let events =
                 Tracefs::find().and_then(|tracefs| tracefs.available_events()).map_err(EventListError::Host)?;
             list.events =
                 events.iter().map(|event| ListedEvent { name: event.to_string(), fields: Vec::new() }).collect();
         }
-        Layer::Vmm => list.events = EVENTS.iter().map(|event| EventDescription::from(event).into()).collect(),
-        Layer::Guest => {
+        LayerKind::Vmm => list.events = EVENTS.iter().map(|event| EventDescription::from(event).into()).collect(),
+        LayerKind::GuestKernel => {
             let path = module.ok_or(EventListError::NoModule)?;
             let bytes = fs::read(path).map_err(|source| EventListError::File { path: path.to_path_buf(), source })?;
             let module = agent::events(path, &bytes)?;
             list.events = module.events.into_iter().map(Into::into).collect();
             list.missing = module.missing.into_iter().map(Into::into).collect();
         }
-        Layer::User => list.note = Some("events of applications are known once these run; select them by 'user:*'"),
+        LayerKind::GuestUser => {
+            list.note = Some("events of applications are known once these run; select them by 'guest-user:*'");
+        }
     }
     list.events.sort_by(|left, right| left.name.cmp(&right.name));
     Ok(list)
@@ -115,7 +117,10 @@ pub fn text(list: &EventList) -> String {
         text.push_str(&format!("{}{separator}{}\n", event.name, fields.join(", ")));
     }
     if !list.missing.is_empty() {
-        text.push_str(&format!("\n{} more are known and cannot be recorded:\n", list.missing.len()));
+        text.push_str(&format!(
+            "\n{} events that the kernel or its headers declare are not in the module:\n",
+            list.missing.len()
+        ));
     }
     for event in &list.missing {
         text.push_str(&format!("{}: {}\n", event.name, event.reason));
@@ -160,16 +165,16 @@ mod tests {
         };
 
         let expected = "a:b: comm text[16], args u64[6] (hex), ret i32, name text, stack u64[] (hex)\n\n\
-                        1 more are known and cannot be recorded:\nc:d: no header declares it\n";
+                        1 events that the kernel or its headers declare are not in the module:\nc:d: no header declares it\n";
         assert_eq!(text(&list), expected);
     }
 
     #[test]
     fn own_events_are_listed_and_a_guests_need_a_module() {
-        let own = list(Layer::Vmm, None).unwrap();
+        let own = list(LayerKind::Vmm, None).unwrap();
 
         assert_eq!(own.events.len(), EVENTS.len());
-        assert!(matches!(list(Layer::Guest, None), Err(EventListError::NoModule)));
-        assert!(text(&list(Layer::User, None).unwrap()).contains("user:*"));
+        assert!(matches!(list(LayerKind::GuestKernel, None), Err(EventListError::NoModule)));
+        assert!(text(&list(LayerKind::GuestUser, None).unwrap()).contains("guest-user:*"));
     }
 }

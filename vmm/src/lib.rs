@@ -1,8 +1,9 @@
 //! The strata virtual machine monitor: a KVM machine for stock Linux guests, and the tracing of every layer of it.
 //!
 //! - [`agent`]: bringing the guest's agent along.
+//! - [`clock`]: the trace clock, and how the counter of each vCPU relates to it.
 //! - [`control`]: the folder and control socket of a running VM, `strata ctl` and `strata ps`.
-//! - [`machine`]: boot, vCPUs, devices; [`probe`]: what kind of KVM a host has.
+//! - [`machine`]: boot, vCPUs, devices, and what kind of KVM a host has.
 //! - [`host_kernel`]: the host kernel's tracepoints.
 //! - [`recover`]: a trace of a region whose process died.
 //! - [`tracing`]: the trace region, the VMM's own events, and the recorder that drains every layer into a trace folder.
@@ -10,13 +11,12 @@
 pub mod agent;
 pub mod agent_command;
 pub mod cli;
+pub mod clock;
 pub mod control;
 pub mod doctor;
 pub mod event_list;
 pub mod host_kernel;
-pub mod host_time;
 pub mod machine;
-pub mod probe;
 pub mod recover;
 pub mod run;
 pub mod tracing;

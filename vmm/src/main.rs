@@ -2,20 +2,22 @@
 
 use anyhow::Context;
 use clap::{CommandFactory, Parser};
+use serde::Serialize;
 use shared_ring::consumer::Lost;
+use std::fmt;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 use trace_merge::check::CheckOptions;
 use trace_merge::events::EventsOptions;
+use trace_merge::manifest::{LayerKind, Manifest};
 use trace_merge::reader::Trace;
-use trace_merge::report::{Report, ReportError, ReportOptions, Window};
-use trace_merge::session::{LayerKind, Session};
+use trace_merge::report::{ReportBuilder, ReportError, Window};
 use trace_merge::{check, events, join, report};
 use vmm::cli::{
     Cli, Command, CompletionsArgs, CtlArgs, DoctorArgs, EventsArgs, ManualArgs, MergeArgs, PsArgs, ReadArgs,
-    RecoverArgs, ReportArgs, ReportCommand, RunArgs,
+    RecoverArgs, ReportArgs, ReportCommand, RunArgs, WindowArgs,
 };
 use vmm::control::{client, directory, list};
 use vmm::machine::Outcome;
@@ -26,7 +28,7 @@ fn main() -> ExitCode {
     match dispatch(Cli::parse().command) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("strata: {error:#}");
+            say(format_args!("{error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -42,7 +44,10 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Ps(args) => list_vms(&args),
         Command::Ctl(args) => control_vm(args),
         Command::Recover(args) => recover_trace(&args),
-        Command::Agent(args) => print(&agent_command::run(&args.command)?),
+        Command::Agent(args) => {
+            print(&agent_command::run(&args.command)?)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Doctor(args) => print_diagnosis(&args),
         Command::Completions(args) => print_completions(&args),
         Command::Manual(args) => write_manual(&args),
@@ -51,40 +56,41 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
 
 fn run_guest(args: RunArgs) -> anyhow::Result<ExitCode> {
     let request = RunRequest::from(args);
-    let report = run::run(&request, &mut |line| eprintln!("strata: {line}"))?;
-    eprintln!("strata: {}", report.outcome);
-    if let (Some(session), Some(trace)) = (&report.session, &request.trace) {
-        summarise(session, trace);
+    let report = run::run(&request, &mut |line| say(line))?;
+    say(&report.outcome);
+    if let (Some(manifest), Some(trace)) = (&report.manifest, &request.trace) {
+        summarise(manifest, trace);
     }
     let is_well = matches!(report.outcome, Outcome::PowerOff | Outcome::Reboot | Outcome::Stopped);
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// What was recorded, in a few lines on standard error.
-fn summarise(session: &Session, trace: &Path) {
+fn summarise(manifest: &Manifest, trace: &Path) {
     for kind in LayerKind::ALL {
-        let streams = || session.layers.iter().filter(|layer| layer.kind == kind).flat_map(|layer| &layer.streams);
+        let streams = || manifest.layers.iter().filter(|layer| layer.kind == kind).flat_map(|layer| &layer.streams);
         let records: u64 = streams().map(|stream| stream.records).sum();
         let lost = streams().map(|stream| stream.lost).sum::<Lost>().total();
-        eprintln!("strata: {kind:<12} {records:>10} records, {lost} lost");
+        say(format_args!("{kind:<12} {records:>10} records, {lost} lost"));
     }
-    let (bound, trace) = (session.clock.error_bound_ns, trace.display());
-    eprintln!("strata: times of different layers agree within {bound} ns");
-    eprintln!("strata: trace in {trace}; next: strata report {trace}, strata events {trace}, babeltrace2 {trace}");
+    let (bound, trace) = (manifest.clock.error_bound_ns, trace.display());
+    say(format_args!("times of different layers agree within {bound} ns"));
+    say(format_args!("trace in {trace}; next: strata report {trace}, strata events {trace}, babeltrace2 {trace}"));
 }
 
 fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
     if let Some(layer) = args.list {
         let list = event_list::list(layer, args.agent.as_deref())?;
-        return print(&if args.json {
-            format!("{}\n", serde_json::to_string_pretty(&list)?)
-        } else {
-            event_list::text(&list)
-        });
+        print_text_or_json(args.json, &list, event_list::text)?;
+        return Ok(ExitCode::SUCCESS);
     }
     let Some(trace) = args.trace else { anyhow::bail!("no trace was given; see strata events --help") };
     let options = EventsOptions {
         layers: args.layers,
+        vms: args.vms,
+        cpus: args.cpus,
+        events: args.events,
+        tasks: args.tasks,
         from: args.from,
         to: args.to,
         utc: args.utc,
@@ -93,43 +99,45 @@ fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
     };
     let listed = events::run(&trace, &options, &mut io::stdout().lock())?;
     if listed.damage.any() {
-        eprintln!("strata: {}", listed.damage);
+        say(listed.damage);
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn print_report(args: ReportArgs) -> anyhow::Result<ExitCode> {
     match args.into_command().map_err(anyhow::Error::msg)? {
-        ReportCommand::Summary(args) => print_summary(&args)?,
-        ReportCommand::Tasks(args) => make_report(&args.trace, &args.options(), report::tasks::report)?,
-        ReportCommand::Vcpus(args) => make_report(&args.trace, &args.options(), report::vcpus::report)?,
-        ReportCommand::Exits(args) => make_report(&args.trace, &args.options(), report::exits::report)?,
-        ReportCommand::Wakeups(args) => make_report(&args.trace, &args.options(), report::wakeups::report)?,
-        ReportCommand::Flows(args) => make_report(&args.trace, &args.options(), report::flows::report)?,
-        ReportCommand::Functions(args) => {
-            make_report(&args.window.trace, &args.window.options(), |trace, window| {
-                report::functions::report(trace, window, args.symbols.as_deref())
+        ReportCommand::Summary(args) => {
+            make_report(&args, |_, window| Ok(report::summary::SummaryBuilder::new(window)))?;
+        }
+        ReportCommand::All(args) => {
+            make_report(&args.window, |trace, window| {
+                report::all::AllReports::new(trace, window, args.symbols.as_deref())
             })?;
         }
-        ReportCommand::Locks(args) => make_report(&args.trace, &args.options(), report::locks::report)?,
-        ReportCommand::Syscalls(args) => make_report(&args.trace, &args.options(), report::syscalls::report)?,
-        ReportCommand::Irqs(args) => make_report(&args.trace, &args.options(), report::irqs::report)?,
+        ReportCommand::Tasks(args) => make_report(&args, |_, window| Ok(report::tasks::TaskTimes::new(window)))?,
+        ReportCommand::Vcpus(args) => make_report(&args, |_, _| Ok(report::vcpus::VcpuTimes::default()))?,
+        ReportCommand::Exits(args) => make_report(&args, |_, window| Ok(report::exits::ExitTimes::new(window)))?,
+        ReportCommand::Wakeups(args) => make_report(&args, |_, window| Ok(report::wakeups::WakeupTimes::new(window)))?,
+        ReportCommand::Flows(args) => make_report(&args, |trace, _| Ok(report::flows::FlowTimes::new(trace)))?,
+        ReportCommand::Blocks(args) => make_report(&args, |_, _| Ok(report::blocks::BlockTimes::default()))?,
+        ReportCommand::Functions(args) => {
+            make_report(&args.window, |trace, _| {
+                report::functions::FunctionSampling::new(trace, args.symbols.as_deref())
+            })?;
+        }
+        ReportCommand::Locks(args) => make_report(&args, |_, _| Ok(report::locks::LockTimes::default()))?,
+        ReportCommand::Syscalls(args) => make_report(&args, |_, _| Ok(report::syscalls::SyscallTimes::default()))?,
+        ReportCommand::Irqs(args) => make_report(&args, |_, _| Ok(report::irqs::InterruptTimes::default()))?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_summary(args: &ReadArgs) -> Result<(), ReportError> {
-    let options = ReportOptions { json: args.json, ..ReportOptions::default() };
-    make_report(&args.trace, &options, |trace, _| Ok(report::summary::report(trace)))
-}
-
-/// Makes a report and prints it.
-fn make_report<R: Report>(
-    trace: &Path,
-    options: &ReportOptions,
-    make: impl FnOnce(&Trace, Window) -> Result<R, ReportError>,
+/// Makes the report that `builder` begins, and prints it.
+fn make_report<B: ReportBuilder>(
+    args: &WindowArgs,
+    builder: impl FnOnce(&Trace, Window) -> Result<B, ReportError>,
 ) -> Result<(), ReportError> {
-    report::run(trace, options, &mut BufWriter::new(io::stdout().lock()), make).map(drop)
+    report::run(&args.trace, &args.options(), &mut BufWriter::new(io::stdout().lock()), builder).map(drop)
 }
 
 fn check_trace(args: &ReadArgs) -> anyhow::Result<ExitCode> {
@@ -144,20 +152,20 @@ fn check_trace(args: &ReadArgs) -> anyhow::Result<ExitCode> {
 fn merge_traces(args: &MergeArgs) -> anyhow::Result<ExitCode> {
     let joined = join::join(&args.first, &args.others, &args.rules, &args.output)?;
     if joined.damage.any() {
-        eprintln!("strata: not taken over: {}", joined.damage);
+        say(format_args!("not taken over: {}", joined.damage));
     }
     if let Some(relation) = &joined.relation {
-        eprintln!("strata: clocks related by {} pairs, within {} ns", relation.pairs(), joined.relation_bound_ns);
+        say(format_args!("clocks related by {} pairs, within {} ns", relation.pairs(), joined.relation_bound_ns));
     }
     if joined.shared_host_events > 0 {
-        eprintln!(
-            "strata: {} events of the shared host were in several traces and are kept once",
+        say(format_args!(
+            "{} events of the shared host were in several traces and are kept once",
             joined.shared_host_events
-        );
+        ));
     }
-    let (bound, output) = (joined.session.clock.error_bound_ns, args.output.display());
-    eprintln!("strata: times of different layers agree within {bound} ns");
-    eprintln!("strata: trace in {output}; next: strata check {output}, strata events {output}");
+    let (bound, output) = (joined.manifest.clock.error_bound_ns, args.output.display());
+    say(format_args!("times of different layers agree within {bound} ns"));
+    say(format_args!("trace in {output}; next: strata check {output}, strata events {output}"));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -165,40 +173,55 @@ fn list_vms(args: &PsArgs) -> anyhow::Result<ExitCode> {
     let found = directory::list(&directory::runtime_folder()?)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let vms = list::listed(found, u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
-    print(&if args.json { format!("{}\n", serde_json::to_string_pretty(&vms)?) } else { list::text(&vms) })
+    print_text_or_json(args.json, &vms, |vms| list::text(vms))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn control_vm(args: CtlArgs) -> anyhow::Result<ExitCode> {
     let request = args.command.request().context("cannot make the path absolute")?;
     let found = client::find(&directory::runtime_folder()?, &args.vm)?;
     let answer = client::call(&found.socket(), &request)?;
-    print(&if args.json { format!("{}\n", serde_json::to_string_pretty(&answer)?) } else { client::text(&answer) })
+    print_text_or_json(args.json, &answer, client::text)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn recover_trace(args: &RecoverArgs) -> anyhow::Result<ExitCode> {
     let recovered = recover::recover(&args.region, &args.out)?;
-    eprint!("{}", recover::text(&recovered));
-    eprintln!("strata: trace in {0}; next: strata report {0}, strata check {0}", args.out.display());
+    let _ = write!(io::stderr(), "{}", recover::text(&recovered));
+    say(format_args!("trace in {0}; next: strata report {0}, strata check {0}", args.out.display()));
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(text: &str) -> anyhow::Result<ExitCode> {
-    io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")?;
-    Ok(ExitCode::SUCCESS)
+/// Prints `text`. A reader that has closed standard output has seen enough: that is not an error.
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("cannot write to standard output"),
+    }
+}
+
+/// Prints `value` as JSON, or else as the text that `text` makes of it.
+fn print_text_or_json<T: Serialize>(json: bool, value: &T, text: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
+    print(&if json { format!("{}\n", serde_json::to_string_pretty(value)?) } else { text(value) })
+}
+
+/// Prints a line on standard error. What cannot be printed there has no other place to go.
+fn say(line: impl fmt::Display) {
+    let _ = writeln!(io::stderr(), "strata: {line}");
 }
 
 fn print_diagnosis(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let diagnosis = doctor::diagnose();
-    let text =
-        if args.json { format!("{}\n", serde_json::to_string_pretty(&diagnosis)?) } else { diagnosis.to_string() };
-    print(&text)?;
+    print_text_or_json(args.json, &diagnosis, ToString::to_string)?;
     Ok(if diagnosis.runs_guests { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn print_completions(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "strata", &mut text);
-    print(&String::from_utf8_lossy(&text))
+    print(&String::from_utf8_lossy(&text))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn write_manual(args: &ManualArgs) -> anyhow::Result<ExitCode> {

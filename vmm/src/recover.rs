@@ -4,16 +4,18 @@
 //! beside it (`session.json`, see [`crate::control::directory`]); without that, times are ticks without a date.
 #![allow(unsafe_code)] // The region is a memory-mapped file.
 
-use crate::control::directory::{self, FoundVm, MONITOR_FILE, MonitorRings, REGION_FILE};
-use crate::run::trace_folder::{TraceFolder, TraceFolderError};
+use crate::control::directory::{self, FoundVm, REGION_FILE, VMM_RINGS_FILE, VmmRings};
 use crate::tracing::region::guest_text;
 use crate::tracing::ring_layer::RingLayer;
+use crate::tracing::trace_folder::{TraceFolder, TraceFolderError};
 use crate::tracing::vmm_layer::vmm_layer_of;
 use memmap2::MmapOptions;
 use shared_ring::consumer::{Consumer, Lost};
-use shared_ring::crash::{CrashError, CrashProcess, CrashRegion, CrashSession};
+use shared_ring::crash::CrashRegion;
+use shared_ring::host::ProcessOwner;
 use shared_ring::host_memory::HostMemory;
 use shared_ring::layout::{AGENT_ABSENT, Mode, SESSION_SLOTS};
+use shared_ring::view::{Session, ViewError};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io;
@@ -21,18 +23,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
 use trace_merge::clock::{Clock, MAX_FREQUENCY, UtcAnchor};
-use trace_merge::session::{
-    FORMAT_VERSION, Guest, Host, Layer, LayerKind, Missing, Process, Session, SessionError, Started, Vm, is_vm_name,
+use trace_merge::manifest::{
+    FORMAT_VERSION, Guest, Host, Layer, LayerKind, Manifest, ManifestError, Missing, Process, Started, Vm, is_vm_name,
 };
 use trace_merge::writer::{LayerWriter, NewLayer, WriteError};
 use uuid::Uuid;
 
 /// Name of a VM of which nothing but the region is left.
 const UNKNOWN_VM: &str = "vm0";
-/// No record is too young: there is no clock to compare with.
+/// Recovery has no clock to compare with, so no record is too young.
 const LATEST: u64 = u64::MAX;
 
-/// Why there is no trace.
+/// Why no trace can be recovered.
 #[derive(Debug, Error)]
 pub enum RecoverError {
     /// The file cannot be read.
@@ -52,14 +54,14 @@ pub enum RecoverError {
         /// Its process.
         pid: u32,
     },
-    /// The file is no region.
+    /// The file is not a trace region.
     #[error("'{}' cannot be recovered", path.display())]
     NotARegion {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
         #[source]
-        source: CrashError,
+        source: ViewError,
     },
     /// The trace folder cannot be used.
     #[error(transparent)]
@@ -69,14 +71,14 @@ pub enum RecoverError {
     Write(#[from] WriteError),
     /// The description cannot be written.
     #[error(transparent)]
-    Session(#[from] SessionError),
+    Manifest(#[from] ManifestError),
 }
 
 /// What was recovered.
 #[derive(Debug)]
 pub struct Recovered {
     /// The trace, and where it lies: one for each session that the VM had, the one that it was started with first.
-    pub traces: Vec<(PathBuf, Session)>,
+    pub traces: Vec<(PathBuf, Manifest)>,
     /// What of the region could not be read, a line each.
     pub damage: Vec<String>,
     /// Where the recording went that was written while the VM ran.
@@ -87,7 +89,7 @@ pub struct Recovered {
 /// folder `out`, of each other session in a folder beside it, `out-NAME`.
 ///
 /// # Errors
-/// When `path` is no region, its VM is running, or a folder cannot be written. What was made is removed then.
+/// When `path` is not a trace region, its VM is running, or a folder cannot be written. What was made is removed then.
 pub fn recover(path: &Path, out: &Path) -> Result<Recovered, RecoverError> {
     let path = if path.is_dir() { path.join(REGION_FILE) } else { path.to_path_buf() };
     let found = path.parent().map(Path::to_path_buf).and_then(directory::look_at);
@@ -96,7 +98,7 @@ pub fn recover(path: &Path, out: &Path) -> Result<Recovered, RecoverError> {
     }
     let memory = map(&path).map_err(|source| RecoverError::Read { path: path.clone(), source })?;
     let region = CrashRegion::open(memory).map_err(|source| RecoverError::NotARegion { path: path.clone(), source })?;
-    let session = describe(&region, &path);
+    let manifest = describe(&region, &path);
     let mut recovered = Recovered { traces: Vec::new(), damage: Vec::new(), written_before: None };
     let mut folders = Vec::new();
     for slot in 0..SESSION_SLOTS {
@@ -113,8 +115,8 @@ pub fn recover(path: &Path, out: &Path) -> Result<Recovered, RecoverError> {
         }
         let dir = if slot == 0 { out.to_path_buf() } else { beside(out, &session_name(&crashed)) };
         let folder = TraceFolder::create(&dir)?;
-        let monitor = found.as_ref().filter(|_| slot == 0);
-        let trace = write(&region, &crashed, monitor, folder.path(), session.clone())?;
+        let described = found.as_ref().filter(|_| slot == 0);
+        let trace = write(&region, &crashed, described, folder.path(), manifest.clone())?;
         folders.push(folder);
         recovered.traces.push((dir, trace));
     }
@@ -122,19 +124,19 @@ pub fn recover(path: &Path, out: &Path) -> Result<Recovered, RecoverError> {
     Ok(recovered)
 }
 
-/// `recovered` for reading.
+/// `recovered` as text for the user.
 #[must_use]
 pub fn text(recovered: &Recovered) -> String {
     let mut out = String::new();
     // Writing to a string does not fail.
-    for (dir, session) in &recovered.traces {
-        let streams = || session.layers.iter().flat_map(|layer| &layer.streams);
+    for (dir, manifest) in &recovered.traces {
+        let streams = || manifest.layers.iter().flat_map(|layer| &layer.streams);
         let _ = writeln!(
             out,
             "{}: {} records in {} layers, {} lost, {} bytes not committed or not readable",
             dir.display(),
             streams().map(|stream| stream.records).sum::<u64>(),
-            session.layers.len(),
+            manifest.layers.len(),
             streams().map(|stream| stream.lost).sum::<Lost>().total(),
             streams().map(|stream| stream.rejected_bytes).fold(0, u64::saturating_add)
         );
@@ -152,7 +154,7 @@ pub fn text(recovered: &Recovered) -> String {
 fn map(path: &Path) -> io::Result<HostMemory> {
     let file = File::open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("is no regular file"));
+        return Err(io::Error::other("not a regular file"));
     }
     // An empty file cannot be mapped.
     if file.metadata()?.len() < 8 {
@@ -168,11 +170,11 @@ fn map(path: &Path) -> io::Result<HostMemory> {
 }
 
 /// What is known of the recording: what lies beside the region and belongs to it, else what the region says.
-fn describe(region: &CrashRegion, path: &Path) -> Session {
+fn describe(region: &CrashRegion, path: &Path) -> Manifest {
     let superblock = region.superblock();
     let uuid = Uuid::from_bytes(superblock.clock_uuid);
-    let beside = path.parent().and_then(|folder| Session::load(folder).ok());
-    let mut session = beside.filter(|session| session.clock.uuid == uuid).unwrap_or_else(|| Session {
+    let beside = path.parent().and_then(|folder| Manifest::load(folder).ok());
+    let mut manifest = beside.filter(|manifest| manifest.clock.uuid == uuid).unwrap_or_else(|| Manifest {
         format: FORMAT_VERSION,
         strata: env!("CARGO_PKG_VERSION").into(),
         started: Started::at(0),
@@ -193,11 +195,11 @@ fn describe(region: &CrashRegion, path: &Path) -> Session {
         missing: Vec::new(),
         outcome: None,
     });
-    if session.vms.is_empty() {
-        session.vms.push(Vm { name: UNKNOWN_VM.into(), vcpus: region.vcpus(), ..Vm::default() });
+    if manifest.vms.is_empty() {
+        manifest.vms.push(Vm { name: UNKNOWN_VM.into(), vcpus: region.vcpus(), ..Vm::default() });
     }
     let agent = region.agent();
-    for vm in &mut session.vms {
+    for vm in &mut manifest.vms {
         if agent.state != AGENT_ABSENT {
             vm.guest = Some(Guest {
                 kernel: guest_text(&agent.kernel_release),
@@ -208,12 +210,12 @@ fn describe(region: &CrashRegion, path: &Path) -> Session {
         }
         vm.region = Some(path.into());
     }
-    session.layers.clear();
-    session.missing.retain(|missing| !matches!(missing.layer, LayerKind::HostKernel | LayerKind::Vmm));
-    session.missing.push(missing(LayerKind::HostKernel));
-    session.missing.extend(session.vms.iter().filter_map(|vm| vm.guest.as_ref()?.missing_processes()));
-    session.outcome = Some("strata's process died; recovered from the trace region".into());
-    session
+    manifest.layers.clear();
+    manifest.missing.retain(|missing| !matches!(missing.layer, LayerKind::HostKernel | LayerKind::Vmm));
+    manifest.missing.push(missing(LayerKind::HostKernel));
+    manifest.missing.extend(manifest.vms.iter().filter_map(|vm| vm.guest.as_ref()?.missing_processes()));
+    manifest.outcome = Some("strata's process died; recovered from the trace region".into());
+    manifest
 }
 
 fn missing(layer: LayerKind) -> Missing {
@@ -224,55 +226,55 @@ fn missing(layer: LayerKind) -> Missing {
     }
 }
 
-/// Writes what the monitor's rings of `found` hold into `dir`; `None` when nothing of them is left. What is said about
+/// Writes what the rings of the VMM layer of `found` hold into `dir`; `None` when nothing of them is left. What is said about
 /// them is as little to be trusted as they are.
-fn write_monitor(
+fn write_vmm(
     found: &FoundVm,
     vcpus: u32,
     vm: &str,
     dir: &Path,
-    session: &Session,
+    manifest: &Manifest,
 ) -> Result<Option<Layer>, WriteError> {
-    let rings = found.vm.monitor.and_then(MonitorRings::rings);
-    let memory = map(&found.path.join(MONITOR_FILE)).ok();
+    let rings = found.vm.vmm_rings.and_then(VmmRings::rings);
+    let memory = map(&found.path.join(VMM_RINGS_FILE)).ok();
     let (Some(rings), Some(memory)) = (rings, memory) else { return Ok(None) };
     let size = rings.ring_size();
     let parts = (0..=vcpus).zip(0..memory.size() / size);
     let consumer =
         |(number, index)| Consumer::resume(memory.part(index * size, size), rings.geometry, rings.mode, number);
-    let layer = finish(vmm_layer_of(parts.map(consumer).collect(), rings, vm, dir, session)?)?;
+    let layer = finish(vmm_layer_of(parts.map(consumer).collect(), rings, vm, dir, manifest)?)?;
     Ok(Some(layer).filter(|layer| layer.streams.iter().any(|stream| stream.records > 0)))
 }
 
-/// Writes what the rings of `crashed` hold into `dir`; the first session has the processes and the monitor too.
+/// Writes what the rings of `crashed` hold into `dir`; the first session has the processes and the VMM too.
 fn write(
     region: &CrashRegion,
-    crashed: &CrashSession,
+    crashed: &Session,
     found: Option<&FoundVm>,
     dir: &Path,
-    mut session: Session,
-) -> Result<Session, RecoverError> {
-    let vm = session.vms.first().map_or_else(|| UNKNOWN_VM.into(), |vm| vm.name.clone());
+    mut manifest: Manifest,
+) -> Result<Manifest, RecoverError> {
+    let vm = manifest.vms.first().map_or_else(|| UNKNOWN_VM.into(), |vm| vm.name.clone());
     let new = |kind, process, packet_size| NewLayer { kind, vm: Some(vm.clone()), process, packet_size };
     let size = crashed.rings.geometry.sub_buffer_size();
     let rings = (0..region.vcpus()).filter_map(|vcpu| region.kernel_ring(crashed, vcpu)).collect();
-    let writer = LayerWriter::create(dir, &session, new(LayerKind::GuestKernel, None, size))?;
+    let writer = LayerWriter::create(dir, &manifest, new(LayerKind::GuestKernel, None, size))?;
     let mut layers = vec![finish(RingLayer::new(writer, Some(region.kernel_registry()), rings))?];
     let processes = if crashed.slot == 0 { region.processes() } else { Vec::new() };
     let size = region.process_rings().geometry.sub_buffer_size();
-    for CrashProcess { slot, pid, comm } in processes {
+    for ProcessOwner { slot, pid, comm, .. } in processes {
         let rings: Vec<Consumer> = (0..region.vcpus()).filter_map(|vcpu| region.process_ring(slot, vcpu)).collect();
         let process = Process { pid, comm: guest_text(&comm) };
-        let writer = LayerWriter::create(dir, &session, new(LayerKind::GuestUser, Some(process), size))?;
+        let writer = LayerWriter::create(dir, &manifest, new(LayerKind::GuestUser, Some(process), size))?;
         layers.push(finish(RingLayer::new(writer, region.process_registry(slot), rings))?);
     }
-    match found.map_or(Ok(None), |found| write_monitor(found, region.vcpus(), &vm, dir, &session))? {
+    match found.map_or(Ok(None), |found| write_vmm(found, region.vcpus(), &vm, dir, &manifest))? {
         Some(layer) => layers.push(layer),
-        None => session.missing.push(missing(LayerKind::Vmm)),
+        None => manifest.missing.push(missing(LayerKind::Vmm)),
     }
-    session.layers = layers;
-    session.save(dir)?;
-    Ok(session)
+    manifest.layers = layers;
+    manifest.save(dir)?;
+    Ok(manifest)
 }
 
 fn finish(mut layer: RingLayer) -> Result<Layer, WriteError> {
@@ -281,7 +283,7 @@ fn finish(mut layer: RingLayer) -> Result<Layer, WriteError> {
 }
 
 /// The session's name, if it can be part of a file name, else one by its slot.
-fn session_name(crashed: &CrashSession) -> String {
+fn session_name(crashed: &Session) -> String {
     let name = guest_text(&crashed.name);
     if is_vm_name(&name) { name } else { format!("session{}", crashed.slot) }
 }

@@ -25,7 +25,7 @@ impl Chance {
 
     /// Happens once in `many` times.
     pub fn once_in(&mut self, many: u64) -> bool {
-        self.draw().is_multiple_of(many)
+        self.draw() % many == 0
     }
 }
 

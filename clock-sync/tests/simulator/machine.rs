@@ -36,7 +36,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Both.
+    /// The sums of both, and the worse of the two errors.
     pub fn plus(self, other: Self) -> Self {
         let worse = if other.worst_error > self.worst_error { other } else { self };
         Self {
@@ -158,7 +158,7 @@ impl Vcpu {
             last_time: None,
             reader_at: 0,
             monitor_at: 0,
-            updater: Updater::new(scenario.model),
+            updater: Updater::new(scenario.model).unwrap(),
             work: Work::Wait,
             epochs: Vec::new(),
             fast: false,
@@ -377,7 +377,7 @@ impl World<'_> {
             Work::Wait => self.begin(which),
             Work::Renew { counter } => {
                 let vcpu = &mut self.vcpus[which];
-                match vcpu.updater.renew(counter) {
+                match vcpu.updater.renew(Cause::Periodic, counter) {
                     Ok(epoch) => vcpu.work = Work::Publish { epoch, step: 0 },
                     Err(_) => self.stop(which, Cause::Periodic),
                 }

@@ -35,13 +35,21 @@ pub struct Scenario {
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MILLISECOND;
 
+/// `mult / 2^32` nanoseconds per cycle.
+const fn rate(mult: u64) -> Rate {
+    match Rate::new(mult, 32) {
+        Ok(rate) => rate,
+        Err(_) => panic!("not a rate"),
+    }
+}
+
 /// Half a nanosecond and one nanosecond per cycle.
-const GHZ_2: Rate = Rate { mult: 1 << 31, shift: 32 };
-const GHZ_1: Rate = Rate { mult: 1 << 32, shift: 32 };
+const GHZ_2: Rate = rate(1 << 31);
+const GHZ_1: Rate = rate(1 << 32);
 /// 3 579 545 Hz (the ACPI power-management timer): 279.365 ns per tick.
-const ACPI_PM: Rate = Rate { mult: 1_199_864_031_881, shift: 32 };
+const ACPI_PM: Rate = rate(1_199_864_031_881);
 /// 14 318 180 Hz (a high-precision event timer): 69.841 ns per tick.
-const HPET: Rate = Rate { mult: 299_966_009_549, shift: 32 };
+const HPET: Rate = rate(299_966_009_549);
 
 const fn counter(hw_bits: u32, rate: Rate, drift_ppb: u32, renew_after: u64) -> CounterModel {
     CounterModel { hw_bits, rate, drift_ppb, slew_ppb: 500_000, late_notice: None, reading_lag: 1, renew_after }

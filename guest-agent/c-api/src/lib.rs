@@ -1,7 +1,9 @@
-//! libstrata: recording events from applications in C and C++. `include/strata.h` declares, and describes, what is here.
+//! libstrata: recording events from applications in C and C++. `include/strata.h` declares, and describes, what is
+//! here.
 //!
-//! Whatever a caller passes that is not what the header asks for and can be told apart from it (null pointers, names that
-//! a trace cannot hold, texts of any length) is mended or left out; nothing is printed, and `errno` stays as it was.
+//! Whatever a caller passes that is not what the header asks for and can be told apart from it (null pointers, names
+//! that a trace cannot hold, texts of any length) is mended or left out; nothing is printed, and `errno` stays as it
+//! was.
 #![allow(unsafe_code)] // Entry points for C: raw pointers throughout.
 
 use guest_agent::{Error, FieldType, MAX_FIELDS, MAX_NAME, MAX_TEXT, Payload, RuntimeEventType, tracer};
@@ -69,8 +71,8 @@ impl Drop for Errno {
 ///
 /// # Safety
 /// `event` is null or points to an event that outlives the program's last record of it and that only this library
-/// changes; its pointers are null, or to what the header says. `values` is null or has a value for each field; texts are
-/// null, or readable up to their NUL byte or [`MAX_TEXT`] bytes, and do not change meanwhile.
+/// changes; its pointers are null, or to what the header says. `values` is null or has a value for each field; texts
+/// are null, or readable up to their NUL byte or [`MAX_TEXT`] bytes, and do not change meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strata_record_values(event: *const Event, values: *const Value) -> c_int {
     let _errno = Errno::keep();

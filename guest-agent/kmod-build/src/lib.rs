@@ -3,8 +3,9 @@
 //! The module has a Rust half, which knows nothing of the kernel's version and is compiled once, and a C half, which
 //! the kernel's own build system compiles against the kernel's headers. A *sources folder* holds what the second step
 //! takes: the C files, `Kbuild`, the linked Rust object (`rust.o_shipped`) and the header generated from the Rust
-//! definitions (`strata_abi.h`). To these, a build adds a C file for each of the kernel's trace headers that compile. It is made in the source tree and installed with the packages, so that a module can be
-//! built where there is neither cargo nor the Rust sources: on a user's machine, or by DKMS in a guest.
+//! definitions (`strata_abi.h`). To these, a build adds a C file for each of the kernel's trace headers that compile.
+//! It is made in the source tree and installed with the packages, so that a module can be built where there is neither
+//! cargo nor the Rust sources: on a user's machine, or by DKMS in a guest.
 
 pub mod headers;
 mod module;

@@ -1,9 +1,8 @@
 //! `strata-kmod-build`: builds the guest kernel module where the packages' sources are. What DKMS runs.
 
+use clap::Parser;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-
-use clap::Parser;
 use strata_kmod_build::{INSTALLED, Request};
 
 /// Builds strata's guest kernel module for one kernel
@@ -19,8 +18,8 @@ struct Arguments {
     /// Refuse headers that are not those of this kernel
     #[arg(long, value_name = "RELEASE")]
     kernel: Option<String>,
-    /// The kernel's BTF, raw or in an ELF file [default: where the kernel keeps it]; without it, events whose headers look
-    /// into private structures are left out
+    /// The kernel's BTF, raw or in an ELF file [default: where the kernel keeps it]; without it, events whose headers
+    /// look into private structures are left out
     #[arg(long, value_name = "FILE")]
     btf: Option<PathBuf>,
     /// Folder with the module's sources
@@ -56,6 +55,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         out: &arguments.out,
     })?;
     let (events, missing) = (built.events.events.len(), built.events.missing.len());
-    println!("{} for kernel {}: {events} events, {missing} missing", arguments.out.display(), built.release);
+    let left_out =
+        if built.used_btf { format!(", {missing} tracepoints left out") } else { ", built without BTF".into() };
+    println!("{} for kernel {}: {events} events{left_out}", arguments.out.display(), built.release);
     Ok(())
 }

@@ -1,18 +1,16 @@
 //! One build: sources and a header tree in, a checked and stripped module out.
 
+use crate::headers::{self, HeadersError};
+use crate::private_types::{Btf, BtfError};
+use crate::sources::{self, NotSources, SourcesError};
+use crate::tracepoint_units::{self, LeftOut, UnitsError};
+use object::{Object, ObjectSection};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-
-use object::{Object, ObjectSection};
 use strata_kmod::module_file::{ModuleEvents, ModuleFileError};
-
-use crate::headers::{self, HeadersError};
-use crate::private_types::{Btf, BtfError};
-use crate::sources::{self, NotSources, SourcesError};
-use crate::tracepoint_units::{self, LeftOut, UnitsError};
 
 /// The module's file name, and its name.
 const MODULE: &str = "strata.ko";
@@ -140,6 +138,9 @@ pub struct Built {
     pub events: ModuleEvents,
     /// Trace headers that are not in it.
     pub left_out: Vec<LeftOut>,
+    /// Whether the kernel's BTF was used. Only BTF says which tracepoints the kernel has: without it, the missing ones of
+    /// `events` are all that the left-out headers declare, also those of drivers that the kernel does not have.
+    pub used_btf: bool,
 }
 
 /// Builds the module, checks that objtool has nothing to say and that it is for the kernel it should be for, and writes
@@ -191,10 +192,11 @@ pub fn build(request: &Request<'_>) -> Result<Built, KmodBuildError> {
     }
     let events = ModuleEvents::read(&module)?;
     fs::rename(&partial, request.out).map_err(file_error(request.out))?;
-    Ok(Built { release, log: work.join(LOG), events, left_out: units.left_out() })
+    Ok(Built { release, log: work.join(LOG), events, left_out: units.left_out(), used_btf: btf.is_some() })
 }
 
-/// Where the BTF of the kernel `release` may be: beside its headers, with its debug information, or in the running kernel.
+/// Where the BTF of the kernel `release` may be: beside its headers, with its debug information, or in the running
+/// kernel.
 fn find_btf(kernel_headers: &Path, release: &str) -> Option<PathBuf> {
     let running = fs::read_to_string("/proc/sys/kernel/osrelease").is_ok_and(|running| running.trim() == release);
     let candidates = [

@@ -3,13 +3,12 @@
 //! `pahole` prints a structure with the offset of each member. What comes out here has the same members at the same
 //! offsets, but for those whose types are private in turn: they and unions are padding.
 
+use object::{Object, ObjectSection};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-use object::{Object, ObjectSection};
 
 /// Public structures that may stand as members, since trace headers look into them.
 const PUBLIC: [&str; 5] = ["inode", "list_head", "rb_node", "backing_dev_info", "timerqueue_node"];
@@ -142,9 +141,9 @@ fn names(btf: &[u8]) -> Option<Btf> {
 /// A member as `pahole` prints it.
 struct Member<'a> {
     declaration: &'a str,
-    /// Bits.
+    /// Offset in its structure, bits.
     offset: usize,
-    /// Bits.
+    /// Size, bits.
     size: usize,
 }
 

@@ -51,9 +51,9 @@ pub fn check(folder: &Path) -> Result<(), NotSources> {
     }
 }
 
-/// Copies the files below `from` that `wanted` accepts (by path relative to `from`) to `to`, and removes what an earlier
-/// call has copied and this one has not. Files that are the same keep their time, so that `make` rebuilds only what it
-/// must; other files in `to` stay.
+/// Copies the files below `from` that `wanted` accepts (by path relative to `from`) to `to`, and removes what an
+/// earlier call has copied and this one has not. Files that are the same keep their time, so that `make` rebuilds only
+/// what it must; other files in `to` stay.
 ///
 /// # Errors
 ///

@@ -16,8 +16,8 @@ pub struct TraceHeader {
     pub path: PathBuf,
     /// The group of its events.
     pub system: String,
-    /// Names that its events may have: macros in the header may make more of fewer, so each may also be one with `_entry`
-    /// or `_exit` behind it.
+    /// Names that its events may have: macros in the header may make more of fewer, so each may also be one with
+    /// `_entry` or `_exit` behind it.
     pub events: BTreeSet<String>,
     /// Tracepoints without an event.
     pub bare: BTreeSet<String>,
@@ -31,7 +31,7 @@ impl TraceHeader {
     }
 }
 
-/// Reads the header with the content `text`; `None` when it is no trace header.
+/// Reads the header with the content `text`; `None` when it is not a trace header.
 #[must_use]
 pub fn parse(text: &str, include: String, path: PathBuf) -> Option<TraceHeader> {
     if !text.contains(MARK) {
@@ -82,9 +82,9 @@ fn calls(text: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// The header `text` without the fields that calls of `unexported` functions compute, without those that nothing assigns (the
-/// kernel itself records what its buffer held before), and without inclusions by relative path of files that are not there,
-/// as `exists` says.
+/// The header `text` without the fields that calls of `unexported` functions compute, without those that nothing
+/// assigns (the kernel itself records what its buffer held before), and without inclusions by relative path of files
+/// that are not there, as `exists` says.
 #[must_use]
 pub fn without(text: &str, unexported: &[&str], exists: impl Fn(&str) -> bool) -> String {
     let mut result = String::with_capacity(text.len());

@@ -1,5 +1,5 @@
-//! What trace headers need before they compile outside the kernel's own sources: public headers that their users include,
-//! private structures, and small pieces of the private headers themselves.
+//! What trace headers need before they compile outside the kernel's own sources: public headers that their users
+//! include, private structures, and small pieces of the private headers themselves.
 
 /// What a unit puts in front of its trace header.
 #[derive(Debug, Clone, Copy, Default)]
@@ -110,8 +110,8 @@ pub fn prelude(name: &str) -> Prelude {
     }
 }
 
-/// Functions whose values trace headers record and which the kernel does not export: the symbol, and how headers call it.
-/// Where that symbol is missing, fields that are computed by such a call are left out.
+/// Functions whose values trace headers record and which the kernel does not export: the symbol, and how headers call
+/// it. Where that symbol is missing, fields that are computed by such a call are left out.
 pub const UNEXPORTED: [(&str, &str); 9] = [
     ("__sock_gen_cookie", "sock_gen_cookie"),
     ("global_wb_domain", "global_wb_domain"),

@@ -4,18 +4,16 @@
 //! `shadow/trace/define_trace.h` makes probes and descriptors. Headers that do not compile outside the kernel's sources
 //! are left out of the module; what they would have declared is written down in it, with the reason.
 
+use crate::module::telling_lines;
+use crate::private_types::{Btf, BtfError};
+use crate::trace_header::{self, TraceHeader};
+use crate::tracepoint_preludes::{UNEXPORTED, prelude};
+use object::{Object, ObjectSymbol};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-
-use object::{Object, ObjectSymbol};
-
-use crate::module::telling_lines;
-use crate::private_types::{Btf, BtfError};
-use crate::trace_header::{self, TraceHeader};
-use crate::tracepoint_preludes::{UNEXPORTED, prelude};
 
 /// What the names of descriptors in an object begin with.
 const DESCRIPTOR: &str = "strata_event_";
@@ -69,7 +67,7 @@ pub enum UnitsError {
 pub struct LeftOut {
     /// The header, as it is included.
     pub header: String,
-    /// Why.
+    /// Why it is left out.
     pub reason: String,
 }
 
@@ -203,7 +201,8 @@ fn write_if_changed(path: &Path, content: &str) -> Result<(), UnitsError> {
     fs::write(path, content).map_err(file_error(path))
 }
 
-/// The folders in which the headers of `tree` may lie: its own, and the one that its Makefile includes or `source` names.
+/// The folders in which the headers of `tree` may lie: its own, and the one that its Makefile includes or `source`
+/// names.
 fn roots(tree: &Path) -> Vec<PathBuf> {
     let mut roots = vec![tree.to_path_buf(), tree.join("source")];
     let makefile = fs::read_to_string(tree.join("Makefile")).unwrap_or_default();

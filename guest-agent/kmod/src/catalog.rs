@@ -1,15 +1,16 @@
 //! The guest kernel's events: what the module's C units say about each tracepoint, as event types of the registry.
 //!
-//! Names and fields are those of the kernel's own `format` files, because both come from the same trace headers; so what is
-//! written about them elsewhere holds here. The module reads the descriptors in its own memory, the host the same ones
-//! in the module's file.
+//! Names and fields are those of the kernel's own `format` files, because both come from the same trace headers; so
+//! what is written about them elsewhere holds here. The module reads the descriptors in its own memory, the host the
+//! same ones in the module's file.
 #![allow(unsafe_code)] // Descriptors are C structures full of pointers.
 
 use crate::print_format::shows_in_hexadecimal;
 use core::mem::{offset_of, size_of};
 use shared_ring::event::{FieldType, Integer};
-use shared_ring::layout::{FIRST_TRACEPOINT, MAX_EVENTS};
+use shared_ring::layout::MAX_EVENTS;
 use shared_ring::registry::encode_parts;
+use strata_abi::FIRST_TRACEPOINT;
 
 /// Most tracepoints that a module can have.
 pub const MAX_TRACEPOINTS: usize = MAX_EVENTS - FIRST_TRACEPOINT as usize;
@@ -96,10 +97,10 @@ const _: () = assert!(descriptor::EVENT_SIZE == 64 && descriptor::FIELD_SIZE == 
 
 /// What a unit says about a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FieldFacts<'a> {
-    /// Its name.
+pub struct FieldDescriptor<'a> {
+    /// Name of the field.
     pub name: &'a str,
-    /// Its C type, without the brackets of an array.
+    /// C type of the field, without the brackets of an array.
     pub c_type: &'a str,
     /// Bytes of an element.
     pub size: u32,
@@ -113,7 +114,7 @@ pub struct FieldFacts<'a> {
     pub text: bool,
 }
 
-impl FieldFacts<'_> {
+impl FieldDescriptor<'_> {
     /// The field's type in a registry; `None` when there is none for it.
     #[must_use]
     pub fn field_type(&self) -> Option<FieldType> {
@@ -141,13 +142,13 @@ impl FieldFacts<'_> {
 /// What a unit says about an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventFacts<'a> {
-    /// Its group.
+    /// Group of the event.
     pub system: &'a str,
-    /// Its name in the group.
+    /// Name of the event in its group.
     pub name: &'a str,
-    /// Its print format.
+    /// Print format of the event, as the kernel has it.
     pub print: &'a [u8],
-    /// Its major class.
+    /// Major class of the event.
     pub class: u8,
 }
 
@@ -157,7 +158,7 @@ pub struct EventFacts<'a> {
 pub fn encode<'a>(
     index: usize,
     event: &EventFacts<'_>,
-    fields: impl Iterator<Item = FieldFacts<'a>> + Clone,
+    fields: impl Iterator<Item = FieldDescriptor<'a>> + Clone,
     out: &mut [u8],
 ) -> Option<usize> {
     if index >= MAX_TRACEPOINTS || fields.clone().any(|field| field.field_type().is_none()) {
@@ -179,8 +180,8 @@ impl<'a> Descriptors<'a> {
     /// The `count` descriptors at `events`.
     ///
     /// # Safety
-    /// They are live and do not change for `'a`; each points to NUL-terminated strings and to as many fields as it says,
-    /// whose strings are NUL-terminated.
+    /// They are live and do not change for `'a`; each points to NUL-terminated strings and to as many fields as it
+    /// says, whose strings are NUL-terminated.
     #[must_use]
     pub const unsafe fn new(events: *const RawEvent, count: usize) -> Self {
         // SAFETY: passed on from the caller.
@@ -193,14 +194,14 @@ impl<'a> Descriptors<'a> {
         self.events.len()
     }
 
-    /// Whether there is none.
+    /// Whether the module has no events.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
 
-    /// Writes the registry entry of event `index` to `out` and returns its size; `None` when there is no such event or it
-    /// cannot be described.
+    /// Writes the registry entry of event `index` to `out` and returns its size; `None` when there is no such event or
+    /// it cannot be described.
     #[must_use]
     pub fn encode(&self, index: usize, out: &mut [u8]) -> Option<usize> {
         let raw = self.events.get(index)?;
@@ -217,7 +218,7 @@ impl<'a> Descriptors<'a> {
         let facts = |field: &'a RawField| {
             // SAFETY: as above.
             let (name, c_type) = unsafe { (text(field.name).unwrap_or(""), text(field.ty).unwrap_or("")) };
-            FieldFacts {
+            FieldDescriptor {
                 name,
                 c_type,
                 size: field.size,
@@ -345,7 +346,7 @@ pub(crate) mod tests {
 
     #[test]
     fn pointers_and_structures_are_hexadecimal_and_odd_sizes_have_no_type() {
-        let fact = FieldFacts {
+        let fact = FieldDescriptor {
             name: "x",
             c_type: "struct foo *",
             size: 8,
@@ -354,12 +355,12 @@ pub(crate) mod tests {
             signed: false,
             text: false,
         };
-        let opaque = FieldFacts { kind: OPAQUE, count: 12, size: 1, c_type: "struct foo", ..fact };
+        let opaque = FieldDescriptor { kind: OPAQUE, count: 12, size: 1, c_type: "struct foo", ..fact };
 
         assert!(fact.is_hexadecimal(b"") && opaque.is_hexadecimal(b""));
         assert_eq!(opaque.field_type(), Some(FieldType::Array(Integer::U8, 12)));
-        assert_eq!(FieldFacts { size: 12, ..fact }.field_type(), None);
-        assert!(FieldFacts { size: 70_000, ..opaque }.field_type().is_some());
-        assert_eq!(FieldFacts { count: 70_000, ..opaque }.field_type(), None);
+        assert_eq!(FieldDescriptor { size: 12, ..fact }.field_type(), None);
+        assert!(FieldDescriptor { size: 70_000, ..opaque }.field_type().is_some());
+        assert_eq!(FieldDescriptor { count: 70_000, ..opaque }.field_type(), None);
     }
 }

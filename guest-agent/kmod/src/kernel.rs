@@ -5,16 +5,19 @@
 #![allow(unsafe_code)] // Entry points for C: raw pointers throughout.
 
 use crate::catalog::{Descriptors, RawEvent};
-use crate::recorder::{Record, Recorder};
-use crate::region::{Region, RegionError};
+use crate::recorder::Recorder;
+use crate::region::{RegionError, publish_catalogue};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
+use shared_ring::guest::Region;
 use shared_ring::layout::{AGENT_ALIVE, AGENT_GONE, MAX_VCPUS};
+use shared_ring::producer::{RawReservation, Reservation};
+use shared_ring::storage::CpuLocal;
 
 /// Bytes of C's `struct strata_cpu`.
 const CPU_SIZE: usize = 256;
 /// Bytes of C's `struct strata_slot`.
-const SLOT_SIZE: usize = 56;
+const SLOT_SIZE: usize = 48;
 
 /// C's `struct strata_cpu`: what one CPU records with. All zero until [`strata_cpu_init`].
 #[repr(C, align(64))]
@@ -22,7 +25,7 @@ const SLOT_SIZE: usize = 56;
 pub struct Cpu {
     /// For C: the session slots that the recorder has rings of, a bit each. A hint at which to ask; the recorder knows.
     sessions: AtomicU64,
-    /// C's own.
+    /// State of the C half; not used here.
     context: u64,
     /// 1 once `recorder` is there.
     ready: AtomicU64,
@@ -33,7 +36,7 @@ pub struct Cpu {
 #[repr(C, align(8))]
 #[derive(Debug)]
 pub struct Slot {
-    record: MaybeUninit<Record<'static>>,
+    record: MaybeUninit<RawReservation<CpuLocal>>,
 }
 
 const _: () = assert!(size_of::<Cpu>() == CPU_SIZE && size_of::<Slot>() == SLOT_SIZE);
@@ -71,10 +74,10 @@ pub unsafe extern "C" fn strata_attach(
     // SAFETY: passed on from the caller.
     let region = match unsafe { Region::open(base, size) } {
         Ok(region) => region,
-        Err(error) => return error.errno(),
+        Err(error) => return RegionError::from(error).errno(),
     };
     // SAFETY: passed on from the caller.
-    let published = region.publish_catalogue(unsafe { Descriptors::new(events, count as usize) });
+    let published = publish_catalogue(&region, unsafe { Descriptors::new(events, count as usize) });
     if published.is_ok() {
         let mut length = 0;
         // SAFETY: the string ends with a NUL byte, before which every byte is readable.
@@ -102,14 +105,18 @@ pub unsafe extern "C" fn strata_detach(base: *mut u8, size: u64) {
 /// Lets the calling CPU, which is vCPU `vcpu`, record.
 ///
 /// # Safety
-/// As for [`Region::open`]; called in a task that stays on its CPU; `cpu` is that CPU's, was zero at first, and outlives
-/// all recording.
+/// As for [`Region::open`]; called in a task that stays on its CPU; `cpu` is that CPU's, was zero at first, and
+/// outlives all recording.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strata_cpu_init(cpu: *mut Cpu, base: *mut u8, size: u64, vcpu: u32) -> i32 {
     // SAFETY: passed on from the caller.
-    let made = unsafe { Region::open(base, size).and_then(|region| Ok((region, Recorder::new(&region, vcpu)?))) };
-    let (region, recorder) = match made {
-        Ok(made) => made,
+    let region = match unsafe { Region::open(base, size) } {
+        Ok(region) => region,
+        Err(error) => return RegionError::from(error).errno(),
+    };
+    // SAFETY: passed on from the caller.
+    let recorder = match unsafe { Recorder::new(&region, vcpu) } {
+        Ok(recorder) => recorder,
         Err(error) => return error.errno(),
     };
     // SAFETY: nobody reads the recorder before `ready` is set, and this CPU's own interrupts see its stores in order.
@@ -167,10 +174,11 @@ pub unsafe extern "C" fn strata_cpu_release(cpu: *const Cpu) {
 pub unsafe extern "C" fn strata_reserve(cpu: *const Cpu, session: u32, id: u16, size: u32, slot: *mut Slot) -> *mut u8 {
     // SAFETY: passed on from the caller.
     let Some(recorder) = (unsafe { recorder(cpu) }) else { return core::ptr::null_mut() };
-    let Some(record) = recorder.reserve(session as usize, id, size as usize) else { return core::ptr::null_mut() };
-    // SAFETY: `slot` is the caller's own.
-    unsafe { (&raw mut (*slot).record).write(MaybeUninit::new(record)) };
-    record.payload()
+    let Some(mut record) = recorder.reserve(session as usize, id, size as usize) else { return core::ptr::null_mut() };
+    let payload = record.payload().as_mut_ptr();
+    // SAFETY: `slot` is the caller's own; it calls `strata_commit` with it, once.
+    unsafe { (&raw mut (*slot).record).write(MaybeUninit::new(record.into_raw())) };
+    payload
 }
 
 /// Commits the record of a [`strata_reserve`] that did not return null, once.
@@ -179,8 +187,9 @@ pub unsafe extern "C" fn strata_reserve(cpu: *const Cpu, session: u32, id: u16, 
 /// `slot` is what that call filled, and the CPU is the same.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strata_commit(slot: *const Slot) {
-    // SAFETY: initialised by `strata_reserve` (contract), whose recorder outlives all recording.
-    unsafe { (*slot).record.assume_init_read() }.commit();
+    // SAFETY: initialised by `strata_reserve` on this CPU and used once (contract); the recorder, and the producer in it,
+    // outlives all recording.
+    unsafe { Reservation::from_raw((*slot).record.assume_init_read()) }.commit();
 }
 
 /// Gives a process slot to a process. Returns its index or a negative error number. One caller at a time.
@@ -199,9 +208,10 @@ pub unsafe extern "C" fn strata_process_claim(
     let (region, comm, vcpu_of_cpu) = match unsafe { Region::open(base, size) } {
         // SAFETY: as above.
         Ok(region) => unsafe { (region, &*comm, &*vcpu_of_cpu) },
-        Err(error) => return error.errno(),
+        Err(error) => return RegionError::from(error).errno(),
     };
-    match region.claim_process_slot(pid, comm, vcpu_of_cpu) {
+    // SAFETY: one caller at a time (contract), which closes a slot when no process maps it any more.
+    match unsafe { region.claim_process_slot(pid, comm, vcpu_of_cpu) } {
         Some(slot) => slot.cast_signed(),
         None => -28, // ENOSPC
     }

@@ -15,6 +15,5 @@ pub mod kernel;
 #[cfg(feature = "host")]
 pub mod module_file;
 pub mod print_format;
-pub mod process;
 pub mod recorder;
 pub mod region;

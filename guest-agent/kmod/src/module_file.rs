@@ -1,6 +1,6 @@
 //! The events of a module's file: what the module will write to the registry once it is loaded, known before that.
 
-use crate::catalog::{EventFacts, FieldFacts, descriptor, encode};
+use crate::catalog::{EventFacts, FieldDescriptor, descriptor, encode};
 use object::elf::R_X86_64_64;
 use object::{Object, ObjectSection, ObjectSymbol, RelocationFlags, RelocationTarget, SectionIndex};
 use shared_ring::event::EventDescription;
@@ -12,7 +12,7 @@ use thiserror::Error;
 
 /// The section of descriptors.
 const EVENTS: &str = "strata_events";
-/// The section of what the kernel has and the module lacks: lines of event, tab and reason.
+/// The section that names the events that the kernel has and the module lacks: lines of event, tab and reason.
 const MISSING: &str = ".init.strata_missing";
 /// Most fields that a descriptor may announce: a bound on what a damaged file makes us read.
 const MAX_FIELDS: u32 = 4096;
@@ -20,13 +20,13 @@ const MAX_FIELDS: u32 = 4096;
 /// Why a module's events cannot be read.
 #[derive(Debug, Error)]
 pub enum ModuleFileError {
-    /// The file is no object file.
-    #[error("it is no kernel module")]
+    /// The file is not an object file.
+    #[error("it is not a kernel module")]
     Object(#[from] object::Error),
     /// The module has no section of descriptors.
     #[error("it is not strata's kernel module, or one of another version")]
     NoEvents,
-    /// A descriptor points nowhere, or says what cannot be.
+    /// A descriptor points nowhere, or contradicts itself.
     #[error("the description of its event number {index} is damaged")]
     Damaged {
         /// Number of the event.
@@ -42,14 +42,14 @@ pub enum ModuleFileError {
 pub struct MissingEvent {
     /// Name, `group:event`; the group may be `?` where no header tells it.
     pub name: String,
-    /// Why.
+    /// Why it is left out.
     pub reason: String,
 }
 
 /// A field as the kernel declares it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Declaration {
-    /// Name.
+pub struct FieldDeclaration {
+    /// Name of the field.
     pub name: String,
     /// C type, without the brackets of an array.
     pub c_type: String,
@@ -70,8 +70,8 @@ pub struct ModuleEvents {
     /// The event types, as the module will register them.
     pub events: Vec<EventDescription>,
     /// For each of them, the fields as the kernel declares them.
-    pub declarations: Vec<Vec<Declaration>>,
-    /// What the kernel has besides.
+    pub declarations: Vec<Vec<FieldDeclaration>>,
+    /// Events that the kernel has and the module does not record.
     pub missing: Vec<MissingEvent>,
 }
 
@@ -106,8 +106,8 @@ impl ModuleEvents {
     }
 }
 
-fn declaration(field: &FieldFacts<'_>) -> Declaration {
-    Declaration {
+fn declaration(field: &FieldDescriptor<'_>) -> FieldDeclaration {
+    FieldDeclaration {
         name: field.name.into(),
         c_type: field.c_type.into(),
         element_size: field.size,
@@ -162,7 +162,7 @@ impl<'a> Image<'a> {
         Ok(Self { file, pointers })
     }
 
-    fn event(&self, at: Place) -> Option<(EventFacts<'a>, Vec<FieldFacts<'a>>)> {
+    fn event(&self, at: Place) -> Option<(EventFacts<'a>, Vec<FieldDescriptor<'a>>)> {
         let event = EventFacts {
             system: self.text(at.plus(descriptor::EVENT_SYSTEM))?,
             name: self.text(at.plus(descriptor::EVENT_NAME))?,
@@ -178,8 +178,8 @@ impl<'a> Image<'a> {
         Some((event, fields.collect::<Option<_>>()?))
     }
 
-    fn field(&self, at: Place) -> Option<FieldFacts<'a>> {
-        Some(FieldFacts {
+    fn field(&self, at: Place) -> Option<FieldDescriptor<'a>> {
+        Some(FieldDescriptor {
             name: self.text(at.plus(descriptor::FIELD_NAME))?,
             c_type: self.text(at.plus(descriptor::FIELD_TYPE))?,
             size: self.number(at.plus(descriptor::FIELD_ELEMENT_SIZE))?,

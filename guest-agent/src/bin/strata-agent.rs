@@ -2,8 +2,8 @@
 
 use guest_agent::status::{Offer, Session, Slots, Status, Trace};
 use serde_json::{Value, json};
-use shared_ring::event::class;
 use std::process::ExitCode;
+use strata_abi::class;
 
 const USAGE: &str = "\
 Says what this guest is connected to.
@@ -126,9 +126,8 @@ fn wanted(class_mask: u64) -> Vec<&'static str> {
 fn mode(session: &Session) -> &'static str {
     use shared_ring::layout::Mode;
     match session.mode {
-        Some(Mode::Discard) => "discard",
-        Some(Mode::FlightRecorder) => "flight-recorder",
-        None => "unknown mode",
+        Mode::Discard => "discard",
+        Mode::FlightRecorder => "flight-recorder",
     }
 }
 
@@ -171,7 +170,7 @@ mod tests {
         let session = Session {
             slot: 0,
             name: "main".into(),
-            mode: Some(Mode::FlightRecorder),
+            mode: Mode::FlightRecorder,
             class_mask: 1 << class::USER | 1 << class::SCHED,
         };
         Status {

@@ -9,8 +9,8 @@
 //!    (`root=`, `rootfstype=`, `rootflags=`, `ro`, `rw`, `rootwait`, `rootdelay=`), moved into, and its `init=` or one
 //!    of the usual programs executed.
 //!
-//! This file is also compiled by itself, as a static program, so it uses the standard library only; the few system calls
-//! that lack a safe wrapper there are declared below.
+//! This file is also compiled by itself, as a static program, so it uses the standard library only; the few system
+//! calls that lack a safe wrapper there are declared below.
 #![allow(unsafe_code)] // System calls: mounting, loading a module, changing the root, executing.
 
 use std::collections::BTreeMap;
@@ -304,8 +304,8 @@ impl RealRoot {
     }
 }
 
-/// The path of `root=`'s device, if it is there: a path, `PARTUUID=` or `PARTLABEL=`. (File system labels and UUIDs need
-/// a user-space initramfs with the kernel itself, too.)
+/// The path of `root=`'s device, if it is there: a path, `PARTUUID=` or `PARTLABEL=`. (File system labels and UUIDs
+/// need a user-space initramfs with the kernel itself, too.)
 fn find_device(device: &str) -> Option<String> {
     let wanted = match device.split_once('=') {
         None => return Path::new(device).exists().then(|| device.to_owned()),

@@ -1,4 +1,5 @@
-//! A program that says what it does by `tracing`, as many do, and is traced with its guest by the first lines of `main`.
+//! A program that says what it does by `tracing`, as many do, and is traced with its guest by the first lines of
+//! `main`.
 
 use tracing::{Level, info, info_span, instrument, warn};
 use tracing_subscriber::layer::SubscriberExt as _;

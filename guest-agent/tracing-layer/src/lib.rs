@@ -1,5 +1,5 @@
-//! A layer for [`tracing-subscriber`](tracing_subscriber) by which the spans and events of a program become records of the
-//! trace of the guest that it runs in, by two lines:
+//! A layer for [`tracing-subscriber`](tracing_subscriber) by which the spans and events of a program become records of
+//! the trace of the guest that it runs in, by two lines:
 //!
 //! ```
 //! use tracing_subscriber::layer::SubscriberExt as _;
@@ -18,11 +18,11 @@
 //! | a span `order` is made, entered, left, given values, closed | `shop.till:order-new`, `-enter`, `-exit`, `-record`, `-close` |
 //!
 //! Integers and booleans keep their types; everything else is recorded as the text that it is displayed as. Each record
-//! says in the field `span` which span it belongs to (0 for none), and in `level` how severe it is: 1 (error) to 5 (trace).
-//! A place that records values of different types at different times gets an event type for each combination.
+//! says in the field `span` which span it belongs to (0 for none), and in `level` how severe it is: 1 (error) to 5
+//! (trace). A place that records values of different types at different times gets an event type for each combination.
 //!
-//! Where nothing traces, or no session wants applications' events, a span or event costs two loads and a branch more than
-//! without the layer.
+//! Where nothing traces, or no session wants applications' events, a span or event costs two loads and a branch more
+//! than without the layer.
 
 mod fields;
 mod types;
@@ -52,7 +52,7 @@ pub struct StrataLayer {
 trait Sink: fmt::Debug + Sync {
     /// Whether a record might be kept.
     fn is_wanted(&self) -> bool;
-    /// Keeps one.
+    /// Keeps a record.
     fn record(&self, event_type: &'static RuntimeEventType, payload: &[u8]);
 }
 

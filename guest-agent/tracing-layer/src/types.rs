@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use tracing_core::Metadata;
 use tracing_core::callsite::Identifier;
 
-/// How long a thread waits for the table of all threads, whose holder may be off its CPU: a child made by `fork` may find
-/// it locked by a thread that it lacks.
+/// How long a thread waits for the table of all threads, whose holder may be off its CPU: a child made by `fork` may
+/// find it locked by a thread that it lacks.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long between two looks.
 const PAUSE: Duration = Duration::from_micros(50);
@@ -33,8 +33,8 @@ static ALL: Mutex<Option<Types>> = Mutex::new(None);
 static IS_LOST: AtomicBool = AtomicBool::new(false);
 
 impl Types {
-    /// The type of a record with `fields`, from the calling thread's own table if it has been there before. `None` when it
-    /// cannot be described, or the table cannot be had now.
+    /// The type of a record with `fields`, from the calling thread's own table if it has been there before. `None` when
+    /// it cannot be described, or the table cannot be had now.
     pub(crate) fn of_thread(
         metadata: &'static Metadata<'static>,
         step: Step,

@@ -76,6 +76,26 @@ fn times_far_apart_are_kept_whole() {
 }
 
 #[test]
+fn record_that_is_given_up_takes_nothing_with_it() {
+    verify("discard", &scenarios::discard(), 1_000);
+}
+
+#[test]
+fn record_with_a_full_time_is_given_up() {
+    verify("discard far apart", &scenarios::discard_far_apart(), 50);
+}
+
+#[test]
+fn crash_around_a_record_that_is_given_up() {
+    verify("discard crash", &scenarios::discard_crash(), 500);
+}
+
+#[test]
+fn flight_recorder_gives_up_records() {
+    verify("recorder discard", &scenarios::recorder_discard(), 1_000);
+}
+
+#[test]
 fn crash_at_any_step_leaves_everything_before_the_first_hole_readable() {
     verify("crash", &scenarios::crash(), 500);
 }

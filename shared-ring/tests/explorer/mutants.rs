@@ -5,11 +5,15 @@ use crate::world::{Scenario, explore};
 use shared_ring::Mutant;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The scenario that must find the mutant; `None` for those that take a second CPU (`tests/loom.rs`).
+/// The scenario that must find the mutant; `None` for those that take a second CPU (`tests/loom.rs`,
+/// `tests/loom_sessions.rs`).
 fn killer(mutant: Mutant) -> Option<(&'static str, Scenario)> {
     Some(match mutant {
         Mutant::TimeBeforeLoop => ("first", scenarios::first()),
         Mutant::CommitBeforeWrite => ("exact fill", scenarios::exact_fill()),
+        Mutant::DiscardNotCommitted => ("discard", scenarios::discard()),
+        Mutant::DiscardDelivered => ("recorder discard", scenarios::recorder_discard()),
+        Mutant::DiscardEndsPacket => ("discard", scenarios::discard()),
         Mutant::HeaderBeforePayload => ("crash", scenarios::crash()),
         Mutant::PublishGoesBack => ("recorder crash", scenarios::recorder_crash()),
         Mutant::PrefixOverHole => ("recorder crash", scenarios::recorder_crash()),
@@ -29,6 +33,13 @@ fn killer(mutant: Mutant) -> Option<(&'static str, Scenario)> {
         Mutant::PushNotAtomic => ("recorder four", scenarios::recorder_four()),
         Mutant::ForceSwitchGivesUp => ("flush request", scenarios::flush_request()),
         Mutant::PublishWithoutRelease | Mutant::EnterUnheld | Mutant::EnterWithoutFence => return None,
+        Mutant::OpenWithoutRelease
+        | Mutant::CloseWithoutFence
+        | Mutant::FreeUnasked
+        | Mutant::AdoptWithoutFence
+        | Mutant::AdoptUnchecked
+        | Mutant::LetGoBeforeStop
+        | Mutant::SettingsNotRechecked => return None,
     })
 }
 

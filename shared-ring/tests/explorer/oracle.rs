@@ -18,6 +18,8 @@ pub struct Attempt {
     pub whole: bool,
     /// The commit count includes it.
     pub committed: bool,
+    /// Its context gave it up: nobody must see it.
+    pub discarded: bool,
     /// The loss counter that counts it.
     pub lost: Option<usize>,
     /// The record was read by the consumer.
@@ -49,7 +51,7 @@ pub struct Oracle {
     mode: Mode,
     /// In the order in which they began.
     pub attempts: Vec<Attempt>,
-    /// Attempts in reservation order.
+    /// Attempts in reservation order, without those that were discarded and committed: they are as if they had never been.
     pub order: Vec<usize>,
     /// Per word of the data area: the attempt that owns it.
     owners: Vec<Option<usize>>,
@@ -99,6 +101,16 @@ impl Oracle {
         }
         self.attempts[attempt].reserved = Some((old, new));
         self.order.push(attempt);
+    }
+
+    /// The commit count includes `attempt` now.
+    pub fn committed(&mut self, attempt: usize) {
+        self.attempts[attempt].committed = true;
+        let position = self.order.iter().position(|&number| number == attempt);
+        if let (true, Some(position)) = (self.attempts[attempt].discarded, position) {
+            self.order.remove(position);
+            self.delivered -= usize::from(position < self.delivered);
+        }
     }
 
     /// A context stores into `words` of the data area, counted from its beginning: to write its record, or a packet
@@ -270,7 +282,7 @@ impl Oracle {
                 continue;
             }
             if self.attempts[number].whole {
-                expected.push(number);
+                expected.extend((!self.attempts[number].discarded).then_some(number));
             } else {
                 hole_in = Some(sequence);
             }
@@ -307,7 +319,7 @@ impl Oracle {
             if attempt.committed == attempt.lost.is_some() {
                 self.violate(|| format!("attempt {number} is neither committed nor lost, or both: {attempt:?}"));
             }
-            if self.mode == Mode::Discard && attempt.committed != attempt.delivered {
+            if self.mode == Mode::Discard && (attempt.committed && !attempt.discarded) != attempt.delivered {
                 self.violate(|| format!("attempt {number} was committed and never delivered: {attempt:?}"));
             }
         }

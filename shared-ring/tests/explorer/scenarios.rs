@@ -1,6 +1,6 @@
 //! The situations that are explored.
 
-use crate::world::Activity::{ClaimAll, Consume, ForceSwitch, Record, RequestFlush, Snapshot, Timer};
+use crate::world::Activity::{ClaimAll, Consume, Discard, ForceSwitch, Record, RequestFlush, Snapshot, Timer};
 use crate::world::Scenario;
 use shared_ring::layout::Mode;
 
@@ -99,6 +99,52 @@ pub fn far_apart() -> Scenario {
         most_interrupts: 2,
         tick: 1 << 30,
         ..Scenario::default()
+    }
+}
+
+/// Records are given up at any step, by the task and by what interrupts it.
+pub fn discard() -> Scenario {
+    Scenario {
+        before: vec![Record(8)],
+        task: vec![Discard(40), Record(40), Record(40)],
+        interrupts: vec![Record(8), Discard(8), Consume],
+        most_interrupts: 2,
+        ..Scenario::default()
+    }
+}
+
+/// A record that carries its full time is given up: times are a quarter of 2^32 ticks apart.
+pub fn discard_far_apart() -> Scenario {
+    Scenario {
+        sub_buffer_size: 512,
+        task: vec![Record(8), Record(8), Record(8), Record(8), Discard(8), Record(8)],
+        interrupts: vec![Discard(8)],
+        most_interrupts: 1,
+        tick: 1 << 30,
+        ..Scenario::default()
+    }
+}
+
+/// Everything may stop at any step of records that are given up.
+pub fn discard_crash() -> Scenario {
+    Scenario {
+        before: vec![Record(8)],
+        task: vec![Discard(24), Record(24)],
+        interrupts: vec![Discard(8), Record(8)],
+        most_interrupts: 2,
+        crashes: true,
+        ..Scenario::default()
+    }
+}
+
+/// The same in a flight recorder, with snapshots.
+pub fn recorder_discard() -> Scenario {
+    Scenario {
+        before: vec![Record(96), Record(8)],
+        task: vec![Discard(40), Record(40)],
+        interrupts: vec![Record(8), Discard(8), Snapshot],
+        most_interrupts: 2,
+        ..flight_recorder()
     }
 }
 

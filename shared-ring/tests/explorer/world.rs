@@ -7,17 +7,16 @@
 
 mod memory;
 
-use crate::oracle::{Delivered, Oracle, payload};
+use crate::oracle::{Delivered, Oracle};
 use crate::schedule::Schedule;
 use memory::Memory;
-use shared_ring::consumer::{Consumer, Poll};
+use shared_ring::consumer::{self, Consumer, Poll};
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
 use shared_ring::host_memory::{HostMemory, RingMemory};
 use shared_ring::layout::{
     Geometry, Mode, PacketHeader, RING_FLUSH_DONE, RING_HEADER_SIZE, RING_LOST_FULL, RING_LOST_TOO_LARGE,
-    RING_LOST_WRAPPED, RING_OVERWRITTEN, RING_READ_COUNT, RING_WRITE_COUNT,
+    RING_LOST_WRAPPED, RING_OVERWRITTEN, RING_READ_COUNT, RING_WRITE_COUNT, padded,
 };
-use shared_ring::packet::Records;
 use shared_ring::producer::Producer;
 use std::cell::{Cell, RefCell};
 use std::mem::offset_of;
@@ -27,6 +26,8 @@ use std::mem::offset_of;
 pub enum Activity {
     /// Records one event with this many payload bytes.
     Record(usize),
+    /// Reserves a record with this many payload bytes, writes it, and gives it up.
+    Discard(usize),
     /// The host delivers one sub-buffer, if one is ready.
     Consume,
     /// The guest's timer closes the current sub-buffer, whether anybody asked for it or not.
@@ -130,7 +131,7 @@ fn events(scenario: &Scenario) -> Vec<EventDescription> {
     let activities = scenario.before.iter().chain(&scenario.task).chain(&scenario.interrupts);
     activities
         .filter_map(|activity| match activity {
-            Activity::Record(payload) => Some(*payload),
+            Activity::Record(payload) | Activity::Discard(payload) => Some(*payload),
             _ => None,
         })
         .map(|payload| EventDescription {
@@ -219,7 +220,17 @@ impl World {
         let interrupted = (self.current.get(), self.own_steps.get());
         self.depth.set(self.depth.get() + 1);
         match activity {
-            Activity::Record(payload) => self.record(payload),
+            Activity::Record(payload) => self.attempt(payload, |now, number| {
+                self.producer().record(now, event_id(payload), &crate::oracle::payload(number, payload))
+            }),
+            Activity::Discard(payload) => self.attempt(payload, |now, number| {
+                let producer = self.producer();
+                let Some(mut reservation) = producer.reserve(now, event_id(payload), payload) else { return false };
+                reservation.write(0, &crate::oracle::payload(number, payload)).expect("it was reserved");
+                self.oracle.borrow_mut().attempts[number].discarded = true;
+                reservation.discard();
+                true
+            }),
             Activity::Consume => self.consume(),
             Activity::ForceSwitch => {
                 self.current.set(None);
@@ -245,7 +256,9 @@ impl World {
         Memory(unsafe { &*std::ptr::from_ref(self) })
     }
 
-    fn record(&self, size: usize) {
+    /// An attempt to record `size` payload bytes by `record`, which is given a clock and the attempt's number, and says
+    /// whether there was room.
+    fn attempt(&self, size: usize, record: impl FnOnce(&dyn Fn() -> u64, usize) -> bool) {
         let number = self.oracle.borrow_mut().begin(size);
         self.current.set(Some(number));
         self.own_steps.set(0);
@@ -256,7 +269,7 @@ impl World {
             self.oracle.borrow_mut().attempts[number].time = time;
             time
         };
-        let recorded = self.producer().record(now, event_id(size), &payload(number, size));
+        let recorded = record(&now, number);
 
         let looks = self.records_begun.get() - others;
         self.longest.set(self.longest.get().max(self.own_steps.get()));
@@ -330,8 +343,8 @@ impl World {
     fn read_all<M: RingMemory>(&self, mut consumer: Consumer<M>) -> Vec<Vec<Delivered>> {
         let mut packet = Vec::new();
         let mut packets = Vec::new();
-        while consumer.poll_stopped(&mut packet) == Poll::Copied {
-            packets.push(self.accept(&mut consumer, &mut packet));
+        while let Some(found) = consumer.poll_stopped(&mut packet).ready() {
+            packets.push(self.accept(found));
         }
         if consumer.is_corrupt() {
             self.oracle.borrow_mut().violate(|| "a consumer of all found the ring corrupt".to_owned());
@@ -354,8 +367,8 @@ impl World {
         self.current.set(None);
         let mut packet = Vec::new();
         match consumer.poll(&mut packet) {
-            Poll::Copied => {
-                let records = self.accept(&mut consumer, &mut packet);
+            Poll::Ready(found) => {
+                let records = self.accept(found);
                 self.oracle.borrow_mut().delivered(&records, true);
             }
             Poll::Empty => {}
@@ -364,17 +377,17 @@ impl World {
         *self.consumer.borrow_mut() = Some(consumer);
     }
 
-    fn accept<M: RingMemory>(&self, consumer: &mut Consumer<M>, packet: &mut [u8]) -> Vec<Delivered> {
+    fn accept<M: RingMemory>(&self, found: consumer::Delivered<'_, M>) -> Vec<Delivered> {
         let known = |id| self.events.iter().find(|event| event.id == id);
-        let Some(accepted) = consumer.accept(packet, [7; 16], u64::MAX, known) else { return Vec::new() };
-        let begin = shared_ring::packet::read_header(packet).map_or(0, |header| header.time_begin);
-        let mut records = Records::new(packet, accepted.content, begin);
+        let Some(packet) = found.accept([7; 16], u64::MAX, known) else { return Vec::new() };
+        let content = padded(packet.content().len());
+        let mut records = packet.records();
         let delivered: Vec<_> =
             records.by_ref().map(|record| Delivered { time: record.time, payload: record.payload.to_vec() }).collect();
-        if records.offset() != accepted.content || delivered.len() as u64 != accepted.records {
-            self.oracle.borrow_mut().violate(|| {
-                format!("a packet claims {} bytes, its records end at {}", accepted.content, records.offset())
-            });
+        if records.offset() != content || delivered.len() as u64 != packet.record_count() {
+            self.oracle
+                .borrow_mut()
+                .violate(|| format!("a packet claims {content} bytes, its records end at {}", records.offset()));
         }
         delivered
     }
@@ -461,8 +474,8 @@ impl World {
         if self.scenario.mode == Mode::FlightRecorder {
             return self.end_flight_recorder(write_count);
         }
-        while consumer.poll_stopped(&mut packet) == Poll::Copied {
-            let records = self.accept(&mut consumer, &mut packet);
+        while let Some(found) = consumer.poll_stopped(&mut packet).ready() {
+            let records = self.accept(found);
             self.oracle.borrow_mut().delivered(&records, false);
         }
         consumer.finish();

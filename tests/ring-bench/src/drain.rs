@@ -1,19 +1,17 @@
 //! The consumer: bytes per second from the ring to a file, every record checked, beside `cp` of the same bytes.
 
+use crate::ring_cases::{EVENT_ID, Ring, probe};
+use crate::sampling::{median, ticks};
+use anyhow::{Context, ensure};
+use serde::Serialize;
+use shared_ring::consumer::Consumer;
+use shared_ring::event::{EventDescription, FieldDescription, FieldType};
+use shared_ring::layout::Mode;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
-
-use anyhow::{Context, ensure};
-use serde::Serialize;
-use shared_ring::consumer::{Consumer, Poll};
-use shared_ring::event::{EventDescription, FieldDescription, FieldType};
-use shared_ring::layout::Mode;
-
-use crate::ring_cases::{EVENT_ID, Ring, probe};
-use crate::sampling::{median, ticks};
 
 /// 64 MiB of records.
 const SUB_BUFFER_SIZE: u64 = 1 << 20;
@@ -24,14 +22,14 @@ const SUB_BUFFERS: u32 = 64;
 pub struct Drain {
     /// Bytes moved each time.
     pub bytes: u64,
-    /// Records among them.
+    /// Records in these bytes.
     pub records: u64,
     /// The consumer's bytes per second: copied out of the ring, validated record by record, written, and cleared for
     /// the producer.
     pub consumer: f64,
     /// Bytes per second of `cp` from memory (tmpfs) to the same file system.
     pub cp: f64,
-    /// One over the other.
+    /// `consumer` over `cp`.
     pub ratio: f64,
     /// Bytes per second of the consumer without the file.
     pub without_file: f64,
@@ -103,14 +101,14 @@ fn consume(ring: &Ring, mut write: impl FnMut(&[u8]) -> std::io::Result<()>) -> 
         fields: vec![field("first"), field("second")],
     };
     let mut consumer = Consumer::new(ring.host_memory(), ring.geometry, Mode::Discard, 0);
-    let mut packet = Vec::new();
+    let mut buffer = Vec::new();
     let (mut bytes, mut records) = (0, 0);
-    while consumer.poll(&mut packet) == Poll::Copied {
+    while let Some(delivered) = consumer.poll(&mut buffer).ready() {
         let known = |id| (id == event.id).then_some(&event);
-        let accepted = consumer.accept(&mut packet, [1; 16], u64::MAX, known).context("a packet was refused")?;
-        write(&packet)?;
-        bytes += packet.len() as u64;
-        records += accepted.records;
+        let packet = delivered.accept([1; 16], u64::MAX, known).context("a packet was refused")?;
+        write(packet.content())?;
+        bytes += packet.content().len() as u64;
+        records += packet.record_count();
     }
     ensure!(consumer.rejected_bytes() == 0 && bytes > 0, "the consumer refused what the producer wrote");
     Ok((bytes, records))

@@ -1,13 +1,11 @@
 //! One ftrace event on the trace clock `x86-tsc`: what `getppid` costs with its exit tracepoint recorded beyond what it
 //! costs with only its entry recorded, so that the system call itself and the slow system call path cancel out.
 
+use crate::sampling::{Case, TickRate, chunk_of, sample};
+use anyhow::Context;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-
-use anyhow::Context;
-
-use crate::sampling::{Case, TickRate, chunk_of, sample};
 
 const TRACEFS: &str = "/sys/kernel/tracing";
 
@@ -17,7 +15,7 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Creates it.
+    /// Creates the instance.
     ///
     /// # Errors
     /// When tracefs is not mounted, this user may not use it, or it has no system call events.

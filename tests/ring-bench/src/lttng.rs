@@ -1,18 +1,16 @@
 //! LTTng-UST from the distribution's packages: a flight-recorder session, a traced program with the default clock and
 //! one with a clock plugin that reads the TSC, both of which record when they are asked.
 
+use crate::ring_cases::{SUB_BUFFER_SIZE, SUB_BUFFERS};
+use crate::sampling::{CHUNK, CHUNKS, Case, TickRate};
+use anyhow::{Context, bail, ensure};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-
-use anyhow::{Context, bail, ensure};
 use tempfile::TempDir;
-
-use crate::ring_cases::{SUB_BUFFER_SIZE, SUB_BUFFERS};
-use crate::sampling::{CHUNK, CHUNKS, Case, TickRate};
 
 const SESSION: &str = "strata-ring-bench";
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/lttng");
@@ -115,7 +113,7 @@ impl Session {
     /// Takes a snapshot and checks that it holds data: that what was measured was recording.
     ///
     /// # Errors
-    /// When it holds none.
+    /// When the snapshot holds no records.
     pub fn check_recorded(&self) -> anyhow::Result<()> {
         self.lttng(&["snapshot", "record", "-s", SESSION])?;
         let bytes = size_of_streams(&self.snapshots())?;

@@ -1,11 +1,9 @@
 //! What the numbers were measured on.
 
+use crate::sampling::TickRate;
+use serde::Serialize;
 use std::fs;
 use std::process::Command;
-
-use serde::Serialize;
-
-use crate::sampling::TickRate;
 
 /// The machine, as far as it bears on the results.
 #[derive(Clone, Debug, Serialize)]

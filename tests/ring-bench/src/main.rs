@@ -13,16 +13,14 @@ mod sampling;
 mod scaling;
 mod user_level;
 
-use std::path::PathBuf;
-use std::process::ExitCode;
-
-use anyhow::{Context, ensure};
-use clap::Parser;
-use rustix::thread::{CpuSet, sched_getaffinity};
-
 use crate::machine::Machine;
 use crate::report::{Report, goals};
 use crate::sampling::{Case, TickRate, interleave};
+use anyhow::{Context, ensure};
+use clap::Parser;
+use rustix::thread::{CpuSet, sched_getaffinity};
+use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// Measures what recording an event costs, beside other tracers, on this machine.
 #[derive(Parser)]

@@ -6,14 +6,13 @@
 //! store buffer; one without `LOCK` does not. Disabling interrupts cannot be measured here: it is not for user mode.
 #![allow(unsafe_code)] // Single instructions.
 
+use crate::ring_cases::SharedMapping;
+use crate::sampling::{CHUNK, Case, TickRate, chunk_of, sample, ticks};
 use core::arch::asm;
 use core::arch::x86_64::{__rdtscp, _mm_lfence, _mm_mfence, _mm_sfence};
 use std::hint::black_box;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
-
-use crate::ring_cases::SharedMapping;
-use crate::sampling::{CHUNK, Case, TickRate, chunk_of, sample, ticks};
 
 /// Larger than any cache that one core can fill.
 const MISSES: usize = 256 << 20;

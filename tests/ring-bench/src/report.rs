@@ -1,21 +1,19 @@
 //! The results: for machines as JSON, for readers as Markdown tables.
 
-use std::fmt::Write as _;
-use std::fs;
-use std::path::Path;
-
-use anyhow::Context;
-use serde::Serialize;
-
 use crate::drain::Drain;
 use crate::machine::Machine;
 use crate::sampling::Measured;
 use crate::scaling::Scaling;
+use anyhow::Context;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
 
 /// Everything that one run measured.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// Where.
+    /// The machine on which it was measured.
     pub machine: Machine,
     /// Turns that each case took.
     pub repetitions: usize,
@@ -40,7 +38,7 @@ pub struct Report {
 /// One thing that the ring is meant to reach.
 #[derive(Debug, Serialize)]
 pub struct Goal {
-    /// In words.
+    /// What is compared, in words.
     pub goal: &'static str,
     /// The value.
     pub value: f64,
@@ -114,7 +112,7 @@ impl Report {
         let virtual_machine = if machine.is_virtual { ", a virtual machine" } else { "" };
         writeln!(
             text,
-            "{} CPUs of {}{virtual_machine}, {} GiB, Linux {}, TSC {:.0} MHz, {}{}. Load average {:.1} before and {:.1} \
+            "{} CPUs of {}{virtual_machine}, {} GiB, Linux {}, TSC {:.0} MHz,\n{}{}.\nLoad average {:.1} before and {:.1} \
              after. Medians of {} samples.\n",
             machine.cpus,
             machine.processor,
@@ -145,7 +143,7 @@ impl Report {
         writeln!(
             text,
             "\n### What it is made of\n\nThe tables II–VI of the synchronisation paper, on this processor; in ns and in TSC \
-             cycles. *Behind stores that miss* is what the operation adds to eight stores to lines that are in no \
+             cycles.\n*Behind stores that miss* is what the operation adds to eight stores to lines that are in no \
              cache.\n\n| operation | ns | cycles | ns behind stores that miss |\n|---|---|---|---|"
         )?;
         for alone in self.primitives.iter().filter(|measured| measured.key.starts_with("primitive/")) {
@@ -158,7 +156,7 @@ impl Report {
         let baseline = primitive("primitive/spin-lock");
         writeln!(
             text,
-            "\nTable VI, speed-up over a spin lock (without disabling interrupts, which user mode cannot): sequence lock \
+            "\nTable VI, speed-up over a spin lock (without disabling interrupts, which user mode cannot):\nsequence lock \
              and synchronised CAS {:.1}, preemption disabled and local CAS {:.1}.",
             baseline / primitive("primitive/seqlock-cas-sync"),
             baseline / primitive("primitive/preempt-cas-local"),
@@ -184,7 +182,7 @@ impl Report {
         let drain = &self.drain;
         writeln!(
             text,
-            "\n### Consumer\n\n{} MiB, {} records of 16 B: {:.0} MB/s into a file, every record validated ({:.0} MB/s without the \
+            "\n### Consumer\n\n{} MiB, {} records of 16 B: {:.0} MB/s into a file, every record validated\n({:.0} MB/s without the \
              file); `cp` of the same bytes {:.0} MB/s; ratio {:.2}.",
             drain.bytes >> 20,
             drain.records,

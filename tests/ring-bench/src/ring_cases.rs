@@ -1,11 +1,7 @@
 //! Our ring, as a probe calls it: one function call per event, payload and settings not known to the compiler.
 #![allow(unsafe_code)] // Rings live in memory that is mapped here.
 
-use std::hint::black_box;
-use std::ptr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
+use crate::sampling::{CHUNK, Case, TickRate, chunk_of, sample, ticks};
 use anyhow::Context;
 use clock_sync::entry::{ENTRY_SIZE, Reader, Writer};
 use clock_sync::relation::Relation;
@@ -14,15 +10,17 @@ use shared_ring::host_memory::HostMemory;
 use shared_ring::layout::{Geometry, Mode, RING_LOST_FULL, RING_LOST_WRAPPED, RING_WRITE_COUNT};
 use shared_ring::producer::Producer;
 use shared_ring::storage::{CpuLocal, Smp, Storage};
-
-use crate::sampling::{CHUNK, Case, TickRate, chunk_of, sample, ticks};
+use std::hint::black_box;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The event id that all records bear.
 pub const EVENT_ID: u16 = 7;
 
 /// The rings of the main table: 4 sub-buffers of 256 KiB, which is what LTTng-UST is given too.
 pub const SUB_BUFFER_SIZE: u64 = 256 << 10;
-/// Their number.
+/// Sub-buffers of a ring.
 pub const SUB_BUFFERS: u32 = 4;
 
 /// A shared mapping, all of it present, as the trace region is.
@@ -70,7 +68,7 @@ impl Drop for SharedMapping {
     }
 }
 
-/// A ring of its own.
+/// A ring and its memory.
 #[derive(Debug)]
 pub struct Ring {
     /// The memory.
@@ -126,7 +124,7 @@ impl Ring {
     /// Fails if records were lost: a benchmark of losing records is not one of recording them.
     ///
     /// # Errors
-    /// When some were.
+    /// When the ring counted lost records.
     pub fn check_nothing_lost(&self) -> anyhow::Result<()> {
         let (full, wrapped) = (self.word(RING_LOST_FULL), self.word(RING_LOST_WRAPPED));
         anyhow::ensure!(full + wrapped == 0, "records were lost while measuring: {full} full, {wrapped} wrapped");

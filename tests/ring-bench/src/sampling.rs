@@ -5,11 +5,10 @@
 //! the machine down for a while slows all of them down; what a case costs is the median of its samples.
 #![allow(unsafe_code)] // Reads the TSC.
 
-use core::arch::x86_64::{_mm_lfence, _rdtsc};
-use std::time::{Duration, Instant};
-
 use anyhow::Context;
+use core::arch::x86_64::{_mm_lfence, _rdtsc};
 use serde::Serialize;
+use std::time::{Duration, Instant};
 
 /// Operations in a chunk.
 pub const CHUNK: u64 = 5_000;

@@ -1,18 +1,16 @@
 //! Several producers at once, and rings of several sizes.
 
-use std::hint::black_box;
-use std::sync::{Arc, Barrier};
-use std::time::{Duration, Instant};
-
+use crate::ring_cases::{Ring, SUB_BUFFER_SIZE, SUB_BUFFERS, probe, sample_ring};
+use crate::sampling::{Case, Measured, TickRate, median, ordered_ticks, ticks};
 use anyhow::Context;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
 use shared_ring::layout::Mode;
 use shared_ring::producer::Producer;
 use shared_ring::storage::Storage;
-
-use crate::ring_cases::{Ring, SUB_BUFFER_SIZE, SUB_BUFFERS, probe, sample_ring};
-use crate::sampling::{Case, Measured, TickRate, median, ordered_ticks, ticks};
+use std::hint::black_box;
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
 
 /// What an event costs while `producers` threads record.
 #[derive(Clone, Debug, Serialize)]
@@ -68,8 +66,8 @@ fn flight_recorder() -> anyhow::Result<Ring> {
     Ring::new(SUB_BUFFER_SIZE, SUB_BUFFERS, Mode::FlightRecorder)
 }
 
-/// Events in a chunk: few, since a chunk that two threads contend for takes many times as long as another one, and must still
-/// be much shorter than a time slice.
+/// Events in a chunk: few, since a chunk that two threads contend for takes many times as long as another one, and must
+/// still be much shorter than a time slice.
 const EVENTS: u64 = 200;
 
 /// A chunk that takes longer than this was interrupted, ticks (about half a millisecond).

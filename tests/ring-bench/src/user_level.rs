@@ -11,18 +11,16 @@
 //! a second commit count per sub-buffer that the consumer adds to the first.
 #![allow(unsafe_code)] // Restartable sequences are assembly, and the rseq area belongs to the thread.
 
+use crate::ring_cases::{EVENT_ID, Ring, SUB_BUFFER_SIZE, SUB_BUFFERS, sample_ring};
+use crate::sampling::{Case, TickRate, chunk_of, sample, ticks};
+use anyhow::{Context, ensure};
 use core::arch::asm;
 use core::arch::x86_64::__rdtscp;
-use std::hint::black_box;
-
-use anyhow::{Context, ensure};
 use guest_agent::{event, tracer};
 use shared_ring::layout::Mode;
 use shared_ring::producer::Producer;
-use shared_ring::storage::{Smp, Storage};
-
-use crate::ring_cases::{EVENT_ID, Ring, SUB_BUFFER_SIZE, SUB_BUFFERS, sample_ring};
-use crate::sampling::{Case, TickRate, chunk_of, sample, ticks};
+use shared_ring::storage::{MappedStorage, Smp, Storage};
+use std::hint::black_box;
 
 /// Offset of `cpu_id` in `struct rseq`.
 const CPU_ID: usize = 4;
@@ -36,7 +34,7 @@ pub struct RseqArea {
 }
 
 impl RseqArea {
-    /// Finds it.
+    /// Finds the area of the calling thread.
     ///
     /// # Errors
     /// When the C library (glibc before 2.35) or the kernel has none.
@@ -220,11 +218,10 @@ fn probe_by_cpu(producers: &[Producer<Smp>], cpu: impl Fn() -> u32, value: u64) 
         (cpu == here).then_some(ticks)
     };
     let payload = [value.to_le_bytes(), (!value).to_le_bytes()];
-    let Ok(reservation) = producer.try_reserve(now, EVENT_ID, 16) else { return false };
-    // SAFETY: the reservation is 16 bytes inside the ring and this thread's own until committed.
-    unsafe { producer.storage().write(reservation.payload_offset(), payload.as_flattened()) };
-    producer.commit(reservation);
-    true
+    let Ok(mut reservation) = producer.try_reserve(now, EVENT_ID, 16) else { return false };
+    let written = reservation.write(0, payload.as_flattened()).is_ok();
+    reservation.commit();
+    written
 }
 
 /// The candidates. They are measured on the calling thread, which stays on its CPU.

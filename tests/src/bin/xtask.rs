@@ -1,15 +1,15 @@
 //! `cargo xtask`: the lab's command line.
 
+use clap::{Parser, Subcommand};
+use lab::build::{binaries, kmod};
+use lab::fetch::kernel_packages::KernelChoice;
+use lab::machine::{host, nested};
+use lab::paths::Paths;
+use lab::scenarios::{flight_check, flight_recorder, guests};
+use lab::tasks::{bench, demo, documents, fuzz, library_crates, sources, suite};
+use lab::{packaging, progress, provision};
 use std::path::PathBuf;
 use std::process::ExitCode;
-
-use clap::{Parser, Subcommand};
-use lab::kernel_packages::KernelChoice;
-use lab::paths::Paths;
-use lab::{
-    bench, binaries, demo, flight, flight_check, fuzz, host, kmod, nested, package, progress, provision, scenarios,
-    suite,
-};
 
 /// Builds, demonstrates and tests Strata.
 #[derive(Parser)]
@@ -30,8 +30,15 @@ enum Task {
         #[arg(long)]
         keep: bool,
     },
-    /// Format check, lints, unit and integration tests, doc tests, end-to-end tests, a short round of fuzzing.
+    /// Format check, documents, lints, unit and integration tests, doc tests, end-to-end tests, a short round of
+    /// fuzzing.
     Test,
+    /// Check the documents: width of lines, links, paths of the source tree.
+    Documents,
+    /// Check the sources for what no lint finds: imports in one block, names without articles.
+    Sources,
+    /// Package the crates that other projects can use, and check them with the oldest Rust that they promise.
+    Crates,
     /// Fuzz the readers of guest bytes and of recordings.
     Fuzz {
         /// Only this target: the name of a file in fuzz/fuzz_targets.
@@ -68,7 +75,8 @@ enum Task {
 
 #[derive(Subcommand)]
 enum BenchTask {
-    /// How fast recordings are read, merged and shown, beside babeltrace2 and trace-cmd; and in how much memory.
+    /// How fast recordings are read, merged and shown, beside babeltrace2 and trace-cmd, and reports made; in how much
+    /// memory.
     Merge {
         /// Samples per case, at least 5.
         #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..))]
@@ -76,11 +84,17 @@ enum BenchTask {
         /// Records of each recording.
         #[arg(long, value_name = "N", default_value_t = 2_000_000, value_parser = clap::value_parser!(u64).range(1..))]
         events: u64,
+        /// Records of the recording of all layers that reports are made of.
+        #[arg(long, value_name = "N", default_value_t = 20_000_000, value_parser = clap::value_parser!(u64).range(1000..))]
+        report_events: u64,
+        /// Only this part.
+        #[arg(long)]
+        only: Option<bench::merge::Part>,
         /// Write the results to FILE as JSON too.
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
         /// Put the tables into docs/performance.md too.
-        #[arg(long)]
+        #[arg(long, conflicts_with = "only")]
         update_document: bool,
     },
     /// Reading the trace clock, beside the bare counter, the system's clock and other ways to publish a clock.
@@ -120,13 +134,13 @@ enum LabTask {
         #[arg(long, value_name = "SUITE")]
         kernel: Option<KernelChoice>,
     },
-    /// Let a flight recorder run, take snapshots, let the guest panic; kill another guest's monitor and recover its
-    /// trace; judge all traces.
+    /// Let a flight recorder run, take snapshots, let the guest panic; kill another guest's VMM and recover its trace;
+    /// judge all traces.
     ///
     /// Example: cargo xtask lab flight --seconds 180
     Flight {
         /// How long each guest works, seconds.
-        #[arg(long, value_name = "N", default_value_t = flight::SECONDS, value_parser = clap::value_parser!(u64).range(2..=86_400))]
+        #[arg(long, value_name = "N", default_value_t = flight_recorder::SECONDS, value_parser = clap::value_parser!(u64).range(2..=86_400))]
         seconds: u64,
     },
     /// Run a shell script on an emulated host: a stock kernel with KVM.
@@ -153,14 +167,17 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     match arguments.command {
         Task::Demo { out, keep } => demo::run(&paths, &out, keep)?,
         Task::Test => suite::run(&paths)?,
+        Task::Documents => documents::check(&paths)?,
+        Task::Sources => sources::check(&paths)?,
+        Task::Crates => library_crates::check(&paths)?,
         Task::Fuzz { target, seconds } => fuzz::run(&paths, seconds, target.as_deref())?,
         Task::Kmod { kernel_headers, btf, out } => {
             let build = || kmod::build(&paths, &kernel_headers, btf.as_deref(), &out);
             progress::step("building the guest kernel module", build)?;
-            println!("{}: `strata events --list guest --agent` shows its events", out.display());
+            println!("{}: `strata events --list guest-kernel --agent` shows its events", out.display());
         }
         Task::Package { out } => {
-            for file in package::build(&paths, &out)? {
+            for file in packaging::build(&paths, &out)? {
                 println!("{}", file.display());
             }
         }
@@ -168,9 +185,10 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Task::Bench(BenchTask::Guest { repetitions, json }) => {
             bench::guest::run(&paths, &bench::guest::Options { repetitions, json })?;
         }
-        Task::Bench(BenchTask::Merge { repetitions, events, json, update_document }) => {
+        Task::Bench(BenchTask::Merge { repetitions, events, report_events, only, json, update_document }) => {
             let repetitions = repetitions.into();
-            bench::merge::run(&paths, &bench::merge::Options { repetitions, events, json, update_document })?;
+            let options = bench::merge::Options { repetitions, events, report_events, only, json, update_document };
+            bench::merge::run(&paths, &options)?;
         }
         Task::Bench(BenchTask::Ring { repetitions, json, update_document }) => {
             bench::ring::run(&paths, &bench::ring::Options { repetitions, json, update_document })?;
@@ -185,7 +203,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Task::Lab(LabTask::Provision { packages_only: true, kernel: None }) => {
             let kernels = provision::kernels(&paths, true)?;
             let image = paths.images().join("guest.cpio");
-            scenarios::guest_image(&kernels)?.write_file(&image)?;
+            guests::guest_image(&kernels)?.write_file(&image)?;
             println!("{}\n{}", kernels.vmlinux.display(), image.display());
         }
         Task::Lab(LabTask::Provision { packages_only: false, kernel: None }) => {
@@ -201,7 +219,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
 fn run_flight(paths: &Paths, seconds: u64) -> anyhow::Result<()> {
     let lab = provision::lab(paths)?;
     let result = progress::step("running the flight recorder, a panic and a kill", || {
-        flight::run(&lab, "flight-long", seconds)
+        flight_recorder::run(&lab, "flight-long", seconds)
     })?;
     let strata = binaries::located(paths).strata;
     let findings = progress::step("judging the traces", || flight_check::check(&result.output, &strata))?;

@@ -11,16 +11,15 @@
 //! A task that slept without being interruptible runs again only after it was woken: the guest's own causality across
 //! its CPUs.
 
-use crate::event_index::EventIndex;
-use crate::guest_tasks::{GuestTasks, Tid};
+use crate::event::{Event, Interrupt, Task, Tid, WakeupStage};
+use crate::manifest::LayerKind;
 use crate::merge::MergedRecord;
-use crate::session::LayerKind;
 use crate::syscall_names;
+use foldhash::{HashMap, HashSet};
 use serde::Serialize;
-use std::collections::HashMap;
 
 /// `prev_state` of a task that sleeps without being interruptible.
-const UNINTERRUPTIBLE: i64 = 2;
+const UNINTERRUPTIBLE: u64 = 2;
 
 /// What comes in pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -88,51 +87,6 @@ pub struct Alone {
     pub what: String,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Switch,
-    SyscallEnter,
-    SyscallExit,
-    Exec,
-    ProcessExit,
-    Wakeup,
-    Entry(Pair),
-    Exit(Pair),
-    GuestEntry,
-    GuestExit,
-    RunBegin,
-    RunEnd,
-    Control,
-}
-
-fn kind(name: &str) -> Option<Kind> {
-    Some(match name {
-        "sched:sched_switch" => Kind::Switch,
-        "raw_syscalls:sys_enter" => Kind::SyscallEnter,
-        "raw_syscalls:sys_exit" => Kind::SyscallExit,
-        "sched:sched_process_exec" => Kind::Exec,
-        "sched:sched_process_exit" => Kind::ProcessExit,
-        "sched:sched_wakeup" | "sched:sched_wakeup_new" => Kind::Wakeup,
-        "irq:irq_handler_entry" => Kind::Entry(Pair::Irq),
-        "irq:irq_handler_exit" => Kind::Exit(Pair::Irq),
-        "irq:softirq_entry" => Kind::Entry(Pair::Softirq),
-        "irq:softirq_exit" => Kind::Exit(Pair::Softirq),
-        "kvm:kvm_entry" => Kind::GuestEntry,
-        "kvm:kvm_exit" => Kind::GuestExit,
-        "vmm:vcpu_enter" => Kind::RunBegin,
-        "vmm:vcpu_exit" => Kind::RunEnd,
-        "vmm:control" => Kind::Control,
-        _ => {
-            let vector = name.strip_prefix("irq_vectors:")?;
-            match (vector.ends_with("_entry"), vector.ends_with("_exit")) {
-                (true, _) => Kind::Entry(Pair::Vector),
-                (_, true) => Kind::Exit(Pair::Vector),
-                _ => return None,
-            }
-        }
-    })
-}
-
 /// A system call that has not returned.
 #[derive(Clone, Copy, Debug)]
 struct Call {
@@ -167,21 +121,31 @@ enum Sleeper {
     RanUnwoken(u64),
 }
 
-/// Matches the pairs of one VM. Takes its records in time order: guest kernel, VMM, and host.
-pub struct Pairs<'t> {
-    tasks: GuestTasks,
-    index: EventIndex<Kind>,
+/// Matches the pairs of one VM. Takes its records in time order, of guest kernel, VMM and host, and the gaps between them.
+/// What is recorded while a gap of its layer is open is not matched: the other half may be what is missing.
+#[derive(Debug)]
+pub struct Pairs {
+    /// By CPU of the guest: the task that runs, where it is known.
+    running: HashMap<u32, Tid>,
+    /// Streams with an open gap: of the guest's kernel, of the host's kernel, of the VMM.
+    guest_gaps: u32,
+    host_gaps: u32,
+    vmm_gaps: u32,
+    /// Until when what tasks do is matched, ticks.
+    until: u64,
     /// Host threads of the vCPUs, in their order.
-    vcpu_threads: &'t [i32],
+    vcpu_threads: Vec<i32>,
     /// How far clocks of the guest's CPUs may be apart, ticks.
     tolerance: u64,
     calls: HashMap<Tid, Call>,
     cpus: HashMap<u32, Cpu>,
     sleepers: HashMap<Tid, Sleeper>,
-    entries: HashMap<i64, Place>,
-    runs: HashMap<i64, Place>,
+    entries: HashMap<Tid, Place>,
+    runs: HashMap<u32, Place>,
     /// When the first second half of each pair was met: tracepoints are not all enabled at once.
     second_half: HashMap<Pair, u64>,
+    /// Interrupts of which an entry was met: each vector has tracepoints of its own, all other numbers share theirs.
+    entered: HashSet<(Pair, i64)>,
     counts: HashMap<Pair, (u64, u64, u64)>,
     /// Whether wake-ups are recorded.
     wakeups_are_recorded: bool,
@@ -194,23 +158,28 @@ pub struct Pairs<'t> {
     is_over: bool,
 }
 
-impl<'t> Pairs<'t> {
-    /// Pairs of a VM whose guest has `tasks` and whose vCPUs run in the host's threads `vcpu_threads`. Clocks of its
-    /// CPUs agree within `tolerance` ticks. The first `shown` events that are alone are kept.
+impl Pairs {
+    /// Pairs of a VM whose vCPUs run in the host's threads `vcpu_threads`. Clocks of its CPUs agree within `tolerance`
+    /// ticks. What the guest's tasks do after `until` ticks is not matched. The first `shown` events that are alone are
+    /// kept.
     #[must_use]
-    pub fn new(tasks: GuestTasks, vcpu_threads: &'t [i32], tolerance: u64, shown: usize) -> Self {
+    pub fn new(vcpu_threads: Vec<i32>, tolerance: u64, until: u64, shown: usize) -> Self {
         Self {
-            tasks,
-            index: EventIndex::new(kind),
+            running: HashMap::default(),
+            guest_gaps: 0,
+            host_gaps: 0,
+            vmm_gaps: 0,
+            until,
             vcpu_threads,
             tolerance,
-            calls: HashMap::new(),
-            cpus: HashMap::new(),
-            sleepers: HashMap::new(),
-            entries: HashMap::new(),
-            runs: HashMap::new(),
-            second_half: HashMap::new(),
-            counts: HashMap::new(),
+            calls: HashMap::default(),
+            cpus: HashMap::default(),
+            sleepers: HashMap::default(),
+            entries: HashMap::default(),
+            runs: HashMap::default(),
+            second_half: HashMap::default(),
+            entered: HashSet::default(),
+            counts: HashMap::default(),
             wakeups_are_recorded: false,
             alone: Vec::new(),
             shown,
@@ -219,13 +188,51 @@ impl<'t> Pairs<'t> {
         }
     }
 
-    /// Looks at the next record.
-    pub fn add(&mut self, merged: &MergedRecord<'_>) {
-        let kind = self.index.kind(merged);
+    /// A gap of the stream `cpu` of a layer of `kind` begins.
+    pub fn begin_gap(&mut self, kind: LayerKind, cpu: u32) {
+        match kind {
+            LayerKind::GuestKernel => {
+                self.guest_gaps += 1;
+                self.running.remove(&cpu);
+                let interrupts = self.cpus.remove(&cpu).unwrap_or_default().interrupts;
+                interrupts.into_iter().for_each(|(pair, ..)| self.explained(pair, 1));
+                self.forget_tasks();
+            }
+            LayerKind::HostKernel => {
+                self.host_gaps += 1;
+                self.entries.clear();
+            }
+            LayerKind::Vmm => {
+                self.vmm_gaps += 1;
+                self.runs.clear();
+                // What changed the recorded events may be missing.
+                self.forget_guest();
+            }
+            LayerKind::GuestUser => {}
+        }
+    }
+
+    /// The gap of a stream of a layer of `kind` ends.
+    pub fn end_gap(&mut self, kind: LayerKind) {
+        let gaps = match kind {
+            LayerKind::GuestKernel => &mut self.guest_gaps,
+            LayerKind::HostKernel => &mut self.host_gaps,
+            LayerKind::Vmm => {
+                // Interrupts were not followed.
+                self.cpus.clear();
+                &mut self.vmm_gaps
+            }
+            LayerKind::GuestUser => return,
+        };
+        *gaps = gaps.saturating_sub(1);
+    }
+
+    /// Looks at the next record, which says `event`.
+    pub fn record(&mut self, merged: &MergedRecord<'_>, event: Event<'_>) {
         match merged.layer.description.kind {
-            LayerKind::GuestKernel => self.add_guest(merged, kind),
-            LayerKind::HostKernel => self.add_host(merged, kind),
-            LayerKind::Vmm => self.add_vmm(merged, kind),
+            LayerKind::GuestKernel => self.add_guest(merged, event),
+            LayerKind::HostKernel => self.add_host(merged, event),
+            LayerKind::Vmm => self.add_vmm(merged, event),
             LayerKind::GuestUser => {}
         }
     }
@@ -264,55 +271,70 @@ impl<'t> Pairs<'t> {
         }
     }
 
-    /// Nothing that was known of the guest's tasks and CPUs holds any more.
-    fn forget_guest(&mut self) {
+    /// Nothing that was known of the guest's tasks holds any more.
+    fn forget_tasks(&mut self) {
         let calls = std::mem::take(&mut self.calls).len();
         self.explained(Pair::Syscall, calls);
+        self.sleepers.clear();
+        self.unwoken.clear();
+        self.second_half.clear();
+        self.entered.clear();
+    }
+
+    /// Nothing that was known of the guest's tasks and CPUs holds any more.
+    fn forget_guest(&mut self) {
+        self.forget_tasks();
         for cpu in std::mem::take(&mut self.cpus).into_values() {
             for (pair, ..) in cpu.interrupts {
                 self.explained(pair, 1);
             }
         }
-        self.sleepers.clear();
-        self.unwoken.clear();
-        self.second_half.clear();
     }
 
-    fn add_guest(&mut self, merged: &MergedRecord<'_>, kind: Option<Kind>) {
+    fn add_guest(&mut self, merged: &MergedRecord<'_>, event: Event<'_>) {
         if self.is_over {
             return;
         }
         let record = &merged.record;
-        let tid = self.tasks.running(merged, matches!(kind, Some(Kind::Switch)));
-        if record.after_gap {
-            self.forget_guest();
-        }
         let cpu = merged.stream.description.cpu_id;
-        match (kind, tid) {
-            (Some(Kind::Switch), _) => self.switch(cpu, merged),
-            (Some(Kind::Entry(pair)), _) => {
-                let number = interrupt_number(merged, pair);
+        let tid = self.running.get(&cpu).copied();
+        // Where records of the VMM are missing, the recorded events may have been changed.
+        let is_whole = self.vmm_gaps == 0;
+        // A task may have gone on where records of another CPU are missing.
+        let are_tasks_whole = is_whole && self.guest_gaps == 0 && record.time <= self.until;
+        match (event, tid) {
+            (Event::Switch { prev, prev_state, next }, _) => {
+                self.leave_interrupts(cpu, merged);
+                self.running.insert(cpu, next.tid);
+                if are_tasks_whole {
+                    self.switch(prev, prev_state, next, merged);
+                }
+            }
+            _ if !is_whole => {}
+            (Event::InterruptEnter(interrupt), _) => {
+                let (pair, number) = numbered(interrupt);
+                self.entered.insert(tracepoint(pair, number));
                 self.cpus.entry(cpu).or_default().interrupts.push((pair, number, record.time));
             }
-            (Some(Kind::Exit(pair)), _) => self.interrupt_exit(cpu, pair, merged),
-            (Some(Kind::Wakeup), _) => {
+            (Event::InterruptExit(interrupt), _) => self.interrupt_exit(cpu, interrupt, merged),
+            _ if !are_tasks_whole => {}
+            (Event::Wakeup { task, stage: WakeupStage::Wakeup | WakeupStage::New, .. }, _) => {
                 self.wakeups_are_recorded = true;
-                let Some(woken) = tid_of(record.number("pid")) else { return };
-                match self.sleepers.get(&woken) {
+                match self.sleepers.get(&task.tid) {
                     Some(Sleeper::Asleep) => {
-                        self.sleepers.insert(woken, Sleeper::Woken);
+                        self.sleepers.insert(task.tid, Sleeper::Woken);
                     }
                     Some(&Sleeper::RanUnwoken(ran)) if record.time.saturating_sub(ran) <= self.tolerance => {
-                        self.sleepers.remove(&woken);
+                        self.sleepers.remove(&task.tid);
                         self.balanced(Pair::Wakeup);
                     }
                     _ => {}
                 }
             }
-            (Some(Kind::SyscallEnter), Some(tid)) => self.syscall_enter(tid, merged),
-            (Some(Kind::SyscallExit), Some(tid)) => self.syscall_exit(tid, merged),
-            (Some(Kind::Exec), Some(tid)) => {
-                if let (Some(old), Some(new)) = (tid_of(record.number("old_pid")), tid_of(record.number("pid")))
+            (Event::SyscallEnter { number, .. }, Some(tid)) => self.syscall_enter(tid, number, merged),
+            (Event::SyscallExit { number, .. }, Some(tid)) => self.syscall_exit(tid, number, merged),
+            (Event::Exec { tid: new, old_tid: old, .. }, Some(tid)) => {
+                if let (Some(old), Some(new)) = (old, new)
                     && old != new
                 {
                     let died = self.calls.remove(&new);
@@ -322,7 +344,7 @@ impl<'t> Pairs<'t> {
                     self.calls.extend(call.map(|call| (new, call)));
                 }
             }
-            (Some(Kind::ProcessExit), Some(tid)) => {
+            (Event::ProcessExit, Some(tid)) => {
                 let call = self.calls.remove(&tid);
                 self.explained(Pair::Syscall, usize::from(call.is_some()));
                 self.sleepers.remove(&tid);
@@ -333,26 +355,23 @@ impl<'t> Pairs<'t> {
         }
     }
 
-    fn switch(&mut self, cpu: u32, merged: &MergedRecord<'_>) {
-        let record = &merged.record;
-        self.leave_interrupts(cpu, merged);
-        let (prev, next) = (tid_of(record.number("prev_pid")), tid_of(record.number("next_pid")));
-        if let Some(prev) = prev.filter(|&prev| prev != 0) {
+    fn switch(&mut self, prev: Task<'_>, prev_state: u64, next: Task<'_>, merged: &MergedRecord<'_>) {
+        let (prev, next) = (prev.tid, next.tid);
+        if prev != 0 {
             if let Some(Sleeper::RanUnwoken(_)) = self.sleepers.remove(&prev) {
                 self.unwoken.push((prev, alone(merged, format!("task {prev} ran without having been woken"))));
             }
-            if record.number("prev_state").is_some_and(|state| state & 0xff == UNINTERRUPTIBLE) {
+            if prev_state & 0xff == UNINTERRUPTIBLE {
                 self.sleepers.insert(prev, Sleeper::Asleep);
             }
         }
-        let Some(next) = next else { return };
         match self.sleepers.get(&next) {
             Some(Sleeper::Woken) => {
                 self.sleepers.remove(&next);
                 self.balanced(Pair::Wakeup);
             }
             Some(Sleeper::Asleep) if self.wakeups_are_recorded => {
-                self.sleepers.insert(next, Sleeper::RanUnwoken(record.time));
+                self.sleepers.insert(next, Sleeper::RanUnwoken(merged.record.time));
             }
             _ => {
                 self.sleepers.remove(&next);
@@ -386,8 +405,8 @@ impl<'t> Pairs<'t> {
         }
     }
 
-    fn interrupt_exit(&mut self, cpu: u32, pair: Pair, merged: &MergedRecord<'_>) {
-        let number = interrupt_number(merged, pair);
+    fn interrupt_exit(&mut self, cpu: u32, interrupt: Interrupt, merged: &MergedRecord<'_>) {
+        let (pair, number) = numbered(interrupt);
         self.second_half.entry(pair).or_insert(merged.record.time);
         let state = self.cpus.entry(cpu).or_default();
         let is_known = state.is_known;
@@ -396,6 +415,8 @@ impl<'t> Pairs<'t> {
                 state.interrupts.pop();
                 self.balanced(pair);
             }
+            // The tracepoint of the exit was enabled before that of the entry.
+            _ if !self.entered.contains(&tracepoint(pair, number)) => self.explained(pair, 1),
             None if !is_known => self.explained(pair, 1),
             Some(&(open, of, entered)) => {
                 // One of the two is alone. Both are dropped if the outer one is meant.
@@ -412,8 +433,7 @@ impl<'t> Pairs<'t> {
         }
     }
 
-    fn syscall_enter(&mut self, tid: Tid, merged: &MergedRecord<'_>) {
-        let Some(number) = merged.record.number("id") else { return };
+    fn syscall_enter(&mut self, tid: Tid, number: i64, merged: &MergedRecord<'_>) {
         if syscall_names::name(number) == Some("delete_module") {
             self.forget_guest();
             self.is_over = true;
@@ -432,8 +452,7 @@ impl<'t> Pairs<'t> {
         }
     }
 
-    fn syscall_exit(&mut self, tid: Tid, merged: &MergedRecord<'_>) {
-        let Some(number) = merged.record.number("id") else { return };
+    fn syscall_exit(&mut self, tid: Tid, number: i64, merged: &MergedRecord<'_>) {
         self.second_half.entry(Pair::Syscall).or_insert(merged.record.time);
         match self.calls.remove(&tid) {
             Some(call) if call.number == number || syscall_names::name(call.number) == Some("rt_sigreturn") => {
@@ -450,18 +469,16 @@ impl<'t> Pairs<'t> {
         }
     }
 
-    fn add_host(&mut self, merged: &MergedRecord<'_>, kind: Option<Kind>) {
-        let record = &merged.record;
-        if record.after_gap {
-            self.entries.clear();
+    fn add_host(&mut self, merged: &MergedRecord<'_>, event: Event<'_>) {
+        if self.host_gaps > 0 {
+            return;
         }
-        let is_entry = match kind {
-            Some(Kind::GuestEntry) => true,
-            Some(Kind::GuestExit) => false,
+        let (thread, is_entry) = match event {
+            Event::KvmEntry { tid, .. } => (tid, true),
+            Event::KvmExit { tid, .. } => (tid, false),
             _ => return,
         };
-        let Some(thread) = record.number("common_pid") else { return };
-        if !self.vcpu_threads.iter().any(|&known| i64::from(known) == thread) {
+        if !self.vcpu_threads.contains(&thread) {
             return;
         }
         let place = if is_entry { Place::Inside } else { Place::Outside };
@@ -477,23 +494,21 @@ impl<'t> Pairs<'t> {
         }
     }
 
-    fn add_vmm(&mut self, merged: &MergedRecord<'_>, kind: Option<Kind>) {
-        let record = &merged.record;
-        if record.after_gap {
-            self.runs.clear();
-        }
-        let place = match kind {
-            Some(Kind::RunBegin) => Place::Inside,
-            Some(Kind::RunEnd) => Place::Outside,
-            Some(Kind::Control) => {
-                if record.text("what").is_some_and(|what| what.starts_with("events_")) {
+    fn add_vmm(&mut self, merged: &MergedRecord<'_>, event: Event<'_>) {
+        let (vcpu, place) = match event {
+            Event::VmmEnter { vcpu } => (vcpu, Place::Inside),
+            Event::VmmExit { vcpu, .. } => (vcpu, Place::Outside),
+            Event::Control { what } => {
+                if what.starts_with(b"events_") {
                     self.forget_guest();
                 }
                 return;
             }
             _ => return,
         };
-        let Some(vcpu) = record.number("vcpu") else { return };
+        if self.vmm_gaps > 0 {
+            return;
+        }
         match (self.runs.insert(vcpu, place), place) {
             (Some(Place::Inside), Place::Outside) => self.balanced(Pair::Run),
             (None, Place::Outside) => self.explained(Pair::Run, 1),
@@ -519,17 +534,21 @@ fn call_name(number: i64) -> String {
     syscall_names::name(number).map_or_else(|| format!("call {number}"), Into::into)
 }
 
-fn tid_of(number: Option<i64>) -> Option<Tid> {
-    number.and_then(|number| Tid::try_from(number).ok())
+/// What the tracepoints of an interrupt are shared by: those of a vector by nothing else.
+const fn tracepoint(pair: Pair, number: i64) -> (Pair, i64) {
+    match pair {
+        Pair::Vector => (pair, number),
+        _ => (pair, 0),
+    }
 }
 
-fn interrupt_number(merged: &MergedRecord<'_>, pair: Pair) -> i64 {
-    let field = match pair {
-        Pair::Irq => "irq",
-        Pair::Softirq => "vec",
-        _ => "vector",
-    };
-    merged.record.number(field).unwrap_or(-1)
+/// Which pair the entry and the exit of `interrupt` are, and its number among those.
+fn numbered(interrupt: Interrupt) -> (Pair, i64) {
+    match interrupt {
+        Interrupt::Irq(number) => (Pair::Irq, number.into()),
+        Interrupt::Softirq(number) => (Pair::Softirq, number.into()),
+        Interrupt::Vector(number) => (Pair::Vector, number.into()),
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 use super::*;
 use crate::clock::ClockEpoch;
+use crate::manifest::Process;
+use crate::manifest::tests::manifest;
 use crate::reader::tests::event;
-use crate::session::Process;
-use crate::session::tests::session;
 use crate::writer::{LayerWriter, NewLayer};
 use shared_ring::event::{EventDescription, FieldType};
 use std::fs;
@@ -15,28 +15,28 @@ const EXIT: u16 = 2;
 /// exact to 100 ns (200 ticks).
 struct Builder {
     dir: TempDir,
-    session: crate::session::Session,
+    manifest: crate::manifest::Manifest,
 }
 
 impl Builder {
     fn new() -> Self {
-        let mut session = session();
-        session.vms[0].vcpu_threads = vec![100, 101];
-        Self { dir: TempDir::new().unwrap(), session }
+        let mut manifest = manifest();
+        manifest.vms[0].vcpu_threads = vec![100, 101];
+        Self { dir: TempDir::new().unwrap(), manifest }
     }
 
     fn layer(&self, kind: LayerKind, events: &[EventDescription]) -> LayerWriter {
         let process = (kind == LayerKind::GuestUser).then(|| Process { pid: 42, comm: "app".into() });
         let vm = (kind != LayerKind::HostKernel).then(|| "vm0".into());
         let new = NewLayer { kind, vm, process, packet_size: 4096 };
-        let mut layer = LayerWriter::create(self.dir.path(), &self.session, new).unwrap();
+        let mut layer = LayerWriter::create(self.dir.path(), &self.manifest, new).unwrap();
         layer.add_events(events).unwrap();
         layer
     }
 
     fn add(mut self, mut layer: LayerWriter) -> Self {
         layer.flush().unwrap();
-        self.session.layers.push(layer.layer());
+        self.manifest.layers.push(layer.layer());
         self
     }
 
@@ -79,12 +79,12 @@ impl Builder {
     }
 
     fn check(&self) -> Result<CheckResult, CheckError> {
-        self.session.save(self.dir.path()).unwrap();
+        self.manifest.save(self.dir.path()).unwrap();
         check(&Trace::open(self.dir.path()).unwrap(), DEFAULT_SHOWN)
     }
 
     fn text(&self) -> String {
-        self.session.save(self.dir.path()).unwrap();
+        self.manifest.save(self.dir.path()).unwrap();
         let mut out = Vec::new();
         run(self.dir.path(), &CheckOptions::default(), &mut out).unwrap();
         String::from_utf8(out).unwrap()
@@ -155,7 +155,7 @@ fn tolerance_is_that_of_the_vcpus_epoch() {
     let mut builder = Builder::new().host(HOST, 0).guest(LayerKind::GuestKernel, &[(0, 20_600), (0, 29_300)]);
     // 2 ticks are a nanosecond: 600 ticks are allowed at first, 1000 later.
     for (number, from_ticks, bound_ns) in [(1, 0, 300), (2, 25_000, 500)] {
-        builder.session.clock.epochs.push(ClockEpoch {
+        builder.manifest.clock.epochs.push(ClockEpoch {
             vm: "vm0".into(),
             vcpu: 0,
             number,
@@ -166,7 +166,7 @@ fn tolerance_is_that_of_the_vcpus_epoch() {
         });
     }
     let passed = builder.check().unwrap();
-    builder.session.clock.epochs[1].bound_ns = 349;
+    builder.manifest.clock.epochs[1].bound_ns = 349;
     let failed = builder.check().unwrap();
 
     assert!(passed.passed(), "{passed:?}");
@@ -180,7 +180,16 @@ fn trace_says_how_wrong_a_constant_error_could_be() {
     let builder = Builder::new().host(HOST, 0).guest(LayerKind::GuestKernel, &records);
     let result = builder.check().unwrap();
 
-    let expected = SupportedBound { vm: "vm0".into(), vcpu: 0, records: 3, ahead_ns: 250, behind_ns: Some(300) };
+    let expected = SupportedBound {
+        vm: "vm0".into(),
+        vcpu: Some(0),
+        records: 3,
+        ahead_ns: Some(250),
+        behind_ns: Some(300),
+        outside: 0,
+        early_ns: 0,
+        late_ns: 0,
+    };
     assert_eq!(result.supported, [expected]);
     assert!(
         builder.text().contains("vm0 vcpu 0: by the trace itself its clock is at most 250 ns ahead and 300 ns behind")
@@ -230,7 +239,7 @@ fn loss_in_the_host_layer_falls_back_to_the_vmm() {
 
     assert!(result.passed(), "{result:?}");
     assert_eq!(result.periods[0].source, SwitchSource::Vmm);
-    assert!(result.periods[0].remark.as_ref().unwrap().contains("3 records lost"), "{result:?}");
+    assert!(result.periods[0].remark.as_ref().unwrap().contains("the host-kernel layer has gaps"), "{result:?}");
     assert!(builder.text().contains("from the vmm layer"));
 }
 
@@ -255,7 +264,7 @@ fn half_of_a_pair_is_a_violation_where_changes_of_the_events_are_recorded() {
     let lenient = Builder::new().vmm(&twice).check().unwrap();
     let mut strict = Builder::new().vmm(&twice);
     let control = event(9, "vmm:control", &[]);
-    strict.session.layers[0].events.push(control);
+    strict.manifest.layers[0].events.push(control);
     let strict = strict.check().unwrap();
 
     assert!(lenient.passed() && lenient.pairs[0].pairs[0].unbalanced == 1, "{lenient:?}");
@@ -263,12 +272,12 @@ fn half_of_a_pair_is_a_violation_where_changes_of_the_events_are_recorded() {
 }
 
 #[test]
-fn session_that_claims_less_loss_than_its_packets_is_a_violation() {
+fn manifest_that_claims_less_loss_than_its_packets_is_a_violation() {
     let mut builder = Builder::new().host(&HOST[..1], 7);
-    builder.session.layers[0].streams[0].lost.full = 6;
+    builder.manifest.layers[0].streams[0].lost.full = 6;
 
     let running = builder.check().unwrap();
-    builder.session.outcome = Some("power-off".into());
+    builder.manifest.outcome = Some("power-off".into());
     let ended = builder.check().unwrap();
 
     assert_eq!((running.loss_contradictions, ended.loss_contradictions), (0, 1));
@@ -342,7 +351,7 @@ fn violations_beyond_those_shown_are_counted() {
 #[test]
 fn json_says_whether_it_passed() {
     let builder = Builder::new().host(HOST, 0).guest(LayerKind::GuestKernel, &[(0, 25_000)]);
-    builder.session.save(builder.dir.path()).unwrap();
+    builder.manifest.save(builder.dir.path()).unwrap();
     let mut out = Vec::new();
 
     run(builder.dir.path(), &CheckOptions { json: true, ..CheckOptions::default() }, &mut out).unwrap();
@@ -373,7 +382,7 @@ fn guest_records_older_than_what_a_flight_recorder_holds_are_counted_not_judged(
 #[test]
 fn recovered_trace_is_checked_for_order_and_says_loudly_that_causality_is_not() {
     let mut builder = Builder::new().guest(LayerKind::GuestKernel, &[(0, 100), (0, 200)]);
-    builder.session.missing.push(crate::session::Missing {
+    builder.manifest.missing.push(crate::manifest::Missing {
         layer: LayerKind::Vmm,
         reason: "strata was killed".into(),
         fix: "none".into(),
@@ -389,29 +398,85 @@ fn recovered_trace_is_checked_for_order_and_says_loudly_that_causality_is_not() 
 
 #[test]
 fn half_where_another_stream_of_a_flight_recorder_has_nothing_left_is_no_violation() {
-    use crate::session::Session;
+    use crate::manifest::Manifest;
     use crate::test_trace::Field::{Number, Text};
     use crate::test_trace::TestTrace;
     let call = |trace: TestTrace, time, name: &'static str| trace.guest(0, time, name, &[("id", Number(39))]);
     let pair = |trace, time| call(call(trace, time, "raw_syscalls:sys_enter"), time + 1, "raw_syscalls:sys_exit");
     let trace = TestTrace::new().vmm(2, 1, "vmm:control", &[("what", Text("started"))]);
+    let run = |trace: TestTrace, vcpu, time, name| trace.vmm(vcpu, time, name, &[("vcpu", Number(vcpu.into()))]);
+    let trace = run(run(trace, 0, 2, "vmm:vcpu_enter"), 1, 2, "vmm:vcpu_enter");
+    let trace = run(run(trace, 0, 100, "vmm:vcpu_exit"), 1, 100, "vmm:vcpu_exit");
     // Task 7 leaves its call on CPU 1, whose records of that time are overwritten.
     let trace = call(pair(trace.switch(0, 10, 0, 7), 20), 30, "raw_syscalls:sys_enter").switch(0, 31, 7, 0);
     let trace = pair(trace.switch(0, 60, 0, 7), 70).switch(0, 80, 7, 0);
     let (dir, trace) = trace.switch(1, 50, 0, 8).switch(1, 90, 8, 0).open();
-    let unbalanced = |trace: &Trace| {
-        let mut checker =
-            Checker { clock: trace.clock(), is_complete: false, shown: 9, result: CheckResult::default() };
-        checker.check_pairs(trace, &trace.session().vms[0]);
-        checker.result.unbalanced()
-    };
+    let unbalanced = |trace: &Trace| check(trace, 9).unwrap().unbalanced();
 
     let whole = unbalanced(&trace);
-    let mut session = Session::load(dir.path()).unwrap();
-    let guest = session.layers.iter_mut().find(|layer| layer.kind == LayerKind::GuestKernel).unwrap();
+    let mut manifest = Manifest::load(dir.path()).unwrap();
+    let guest = manifest.layers.iter_mut().find(|layer| layer.kind == LayerKind::GuestKernel).unwrap();
     guest.streams[1].overwritten = 5;
-    session.save(dir.path()).unwrap();
+    manifest.save(dir.path()).unwrap();
     let cut = unbalanced(&Trace::open(dir.path()).unwrap());
 
     assert_eq!((whole, cut), (1, 0));
+}
+
+/// Whether records that lie 500 ticks after an entry and 600 before an exit of `vcpu` pass, moved by `error` ticks.
+fn passes_with_clock_error(vcpu: u32, error: i64) -> bool {
+    let [begin, end] = [[10_000, 20_000], [12_000, 40_000]][vcpu as usize];
+    let times = [begin + 500, end - 600].map(|time: u64| (vcpu, time.checked_add_signed(error).unwrap()));
+    Builder::new().host(HOST, 0).guest(LayerKind::GuestKernel, &times).check().unwrap().passed()
+}
+
+#[test]
+fn clock_errors_up_to_margin_and_bound_pass_and_larger_ones_fail() {
+    // A nanosecond is two ticks; the bound is 200 ticks.
+    for vcpu in [0, 1] {
+        let verdicts = [-700, -702, 800, 802].map(|error| passes_with_clock_error(vcpu, error));
+        assert_eq!(verdicts, [true, false, true, false], "vCPU {vcpu}");
+    }
+}
+
+#[test]
+fn record_outside_its_period_by_less_than_the_bound_disproves_what_the_trace_supports() {
+    let records = [(0, 9_900), (0, 15_000), (0, 20_150)];
+    let builder = Builder::new().host(HOST, 0).guest(LayerKind::GuestKernel, &records);
+
+    let result = builder.check().unwrap();
+
+    assert!(result.passed());
+    let SupportedBound { records, outside, early_ns, late_ns, ahead_ns, behind_ns, .. } = result.supported[0];
+    assert_eq!((records, outside, early_ns, late_ns, ahead_ns, behind_ns), (3, 2, 50, 75, None, None));
+    assert!(builder.text().contains("WARNING: vm0 vcpu 0: 2 of 3 records lie outside the periods, up to 50 ns before"));
+}
+
+#[test]
+fn records_of_processes_outside_the_periods_are_said() {
+    let records = [(0, 9_900), (0, 15_000)];
+
+    let result = Builder::new().host(HOST, 0).guest(LayerKind::GuestUser, &records).check().unwrap();
+
+    assert!(result.passed());
+    assert_eq!((result.supported[0].vcpu, result.supported[0].outside, result.supported[0].early_ns), (None, 1, 50));
+}
+
+#[test]
+fn records_in_a_gap_of_the_periods_are_counted_not_judged() {
+    // What is lost lies around the packet: only between its first record and its last one the periods are known.
+    let records = [(0, 9_000), (0, 15_000), (0, 25_000), (0, 45_000)];
+
+    let result = Builder::new().host(HOST, 3).guest(LayerKind::GuestKernel, &records).check().unwrap();
+
+    assert_eq!((result.unchecked, result.guest_kernel_records, result.outside), (2, 2, 1));
+    assert_eq!(outside(&result), [(Some(25_000), Some(2_500))]);
+    assert!(!result.completeness.complete);
+}
+
+#[test]
+fn first_line_says_what_is_incomplete() {
+    let text = Builder::new().host(HOST, 3).text();
+
+    assert!(text.starts_with("INCOMPLETE: host-kernel: 3 records lost"), "{text}");
 }

@@ -7,6 +7,9 @@ use crate::reader::Trace;
 use std::io::{self, Write};
 
 pub(super) fn write(result: &CheckResult, trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
+    if let Some(line) = result.completeness.line() {
+        writeln!(out, "{line}")?;
+    }
     for vm in &result.without_periods {
         writeln!(
             out,
@@ -15,8 +18,8 @@ pub(super) fn write(result: &CheckResult, trace: &Trace, out: &mut dyn Write) ->
         )?;
     }
     for periods in &result.periods {
-        let PeriodSummary { vm, source, count, .. } = periods;
-        writeln!(out, "{vm}: {count} periods in the guest, from the {} layer", source.layer())?;
+        let PeriodSummary { vm, source, count, records, .. } = periods;
+        writeln!(out, "{vm}: {count} periods in the guest, from the {} layer, for {records} records", source.layer())?;
         if let Some(remark) = &periods.remark {
             writeln!(out, "{vm}: {remark}")?;
         }
@@ -27,20 +30,14 @@ pub(super) fn write(result: &CheckResult, trace: &Trace, out: &mut dyn Write) ->
         out,
         "checked {kernel} guest-kernel and {user} guest-user records against them, tolerance {tolerance} ns"
     )?;
-    for SupportedBound { vm, vcpu, records, ahead_ns, behind_ns } in &result.supported {
-        let behind = behind_ns.map_or_else(String::new, |ns| format!(" and {ns} ns behind"));
-        writeln!(
-            out,
-            "{vm} vcpu {vcpu}: by the trace itself its clock is at most {ahead_ns} ns ahead{behind} ({records} records)"
-        )?;
-    }
+    result.supported.iter().try_for_each(|bound| write_supported(bound, out))?;
     writeln!(out, "checked the order of {} records", result.records)?;
     if result.unchecked > 0 && !result.periods.is_empty() {
         let unchecked = result.unchecked;
         writeln!(
             out,
-            "NOTE: {unchecked} guest records are older than the oldest period that was left of the flight recorder; only \
-             their order was checked"
+            "NOTE: of {unchecked} guest records it is not known whether their vCPUs were in the guest, because of gaps or \
+             of what a flight recorder overwrote; only their order was checked"
         )?;
     }
     if result.guest_records() + result.unchecked == 0 {
@@ -73,14 +70,34 @@ pub(super) fn write(result: &CheckResult, trace: &Trace, out: &mut dyn Write) ->
     )
 }
 
+fn write_supported(bound: &SupportedBound, out: &mut dyn Write) -> io::Result<()> {
+    let SupportedBound { vm, vcpu, records, ahead_ns, behind_ns, outside, early_ns, late_ns } = bound;
+    let of = vcpu.map_or_else(|| format!("{vm} processes"), |vcpu| format!("{vm} vcpu {vcpu}"));
+    if *outside > 0 {
+        return writeln!(
+            out,
+            "WARNING: {of}: {outside} of {records} records lie outside the periods, up to {early_ns} ns before and \
+             {late_ns} ns after them: the clock's error varies, and the trace itself supports no bound"
+        );
+    }
+    let Some(ahead) = ahead_ns else { return Ok(()) };
+    let behind = behind_ns.map_or_else(String::new, |ns| format!(" and {ns} ns behind"));
+    writeln!(out, "{of}: by the trace itself its clock is at most {ahead} ns ahead{behind} ({records} records)")
+}
+
 fn write_pairs(vm: &VmPairs, out: &mut dyn Write) -> io::Result<()> {
     let whole = |pair: &PairCount| format!("{} {}", pair.balanced, pair.pair.name());
     let whole: Vec<_> = vm.pairs.iter().map(whole).collect();
     let explained: u64 = vm.pairs.iter().map(|pair| pair.explained).sum();
-    writeln!(out, "{}: whole: {}; {explained} halves are alone for a known reason", vm.vm, whole.join(", "))?;
+    writeln!(
+        out,
+        "{}: whole: {}; {explained} other events have no partner, for known reasons",
+        vm.vm,
+        whole.join(", ")
+    )?;
     let unbalanced: u64 = vm.pairs.iter().map(|pair| pair.unbalanced).sum();
     match &vm.lenient {
-        Some(why) if unbalanced > 0 => writeln!(out, "NOTE: {unbalanced} halves are alone; {why}"),
+        Some(why) if unbalanced > 0 => writeln!(out, "NOTE: {unbalanced} events have no partner; {why}"),
         _ => Ok(()),
     }
 }
@@ -96,9 +113,9 @@ fn write_violation(violation: &Violation, clock: &Clock, start: u64, out: &mut d
     }
     match &violation.problem {
         Problem::Outside { vcpu: Some(vcpu), nearest: Some(period), outside_ns: Some(ns) } => {
-            let end = if period.end == u64::MAX { "the end".into() } else { seconds(period.end) };
+            let end = if period.end == u64::MAX { "on".into() } else { format!("to {}", seconds(period.end)) };
             let begin = seconds(period.begin);
-            writeln!(out, ": {ns} ns outside the nearest period of vcpu {vcpu}, {begin} to {end}")
+            writeln!(out, ": {ns} ns outside the nearest period of vcpu {vcpu}, from {begin} {end}")
         }
         Problem::OutsideRun { vcpu, outside_ns: Some(ns) } => {
             writeln!(out, ": {ns} ns outside the nearest run of vcpu {vcpu}")

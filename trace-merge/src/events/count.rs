@@ -1,7 +1,8 @@
 //! Counting records, on all CPUs: their order does not matter, so that each part of each stream is read by itself.
 
 use super::EventsSummary;
-use crate::reader::{Damage, Stream, TraceLayer};
+use super::selection::Selection;
+use crate::reader::{Damage, Stream, StreamRecord, TraceLayer};
 use std::num::NonZero;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,17 +40,18 @@ impl Found {
     }
 }
 
-/// Counts the records of `layers` that are neither before `from` nor after `to` ticks.
-pub(super) fn count(layers: &[&TraceLayer], from: u64, to: u64) -> EventsSummary {
-    let streams: Vec<_> =
-        layers.iter().flat_map(|layer| layer.streams.iter().map(move |stream| (*layer, stream))).collect();
+/// Counts the records of `selection` that are neither before `from` nor after `to` ticks.
+pub(super) fn count(selection: &Selection<'_>, from: u64, to: u64) -> EventsSummary {
+    let streams = &selection.streams;
     let windows: Vec<_> = streams.iter().map(|(_, stream)| stream.packets_within(from, to)).collect();
     let parts: Vec<_> = streams
         .iter()
         .zip(&windows)
         .enumerate()
         .flat_map(|(number, (&(layer, stream), window))| {
-            let packets = usize::try_from(PART_BYTES / layer.description.packet_size).unwrap_or(1).max(1);
+            let of_part = usize::try_from(PART_BYTES / layer.description.packet_size).unwrap_or(1).max(1);
+            // Who runs is followed from the beginning to the end.
+            let packets = if selection.needs_tasks { window.len().max(1) } else { of_part };
             let ranges = window.clone().step_by(packets).map(move |start| start..(start + packets).min(window.end));
             ranges.map(move |packets| Part { layer, stream, number, packets, first: window.start })
         })
@@ -58,7 +60,7 @@ pub(super) fn count(layers: &[&TraceLayer], from: u64, to: u64) -> EventsSummary
     let work = || {
         let mut found = vec![Found::default(); streams.len()];
         while let Some(part) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
-            found[part.number] = found[part.number].plus(&count_part(part, from, to));
+            found[part.number] = found[part.number].plus(&count_part(selection, part, from, to));
         }
         found
     };
@@ -81,8 +83,14 @@ pub(super) fn count(layers: &[&TraceLayer], from: u64, to: u64) -> EventsSummary
     summary
 }
 
-fn count_part(part: &Part<'_>, from: u64, to: u64) -> Found {
+fn count_part<'t>(selection: &Selection<'t>, part: &Part<'t>, from: u64, to: u64) -> Found {
     let mut records = part.layer.records(part.stream).of_packets(part.packets.clone(), part.first);
-    let events = records.by_ref().filter(|record| (from..=to).contains(&record.time)).count() as u64;
+    let within = |record: &StreamRecord<'_>| (from..=to).contains(&record.time);
+    let events = if selection.is_partial() {
+        let mut filter = selection.filter(part.layer, part.stream);
+        records.by_ref().filter(|record| filter.take(record).is_ok() && within(record)).count()
+    } else {
+        records.by_ref().filter(within).count()
+    } as u64;
     Found { events, read: records.read(), damage: records.damage() }
 }

@@ -1,5 +1,6 @@
 //! The listing as JSON, one object a line.
 
+use super::current_task::Task;
 use super::line::{Lines, Literal};
 use super::plan::Form;
 use super::time::Times;
@@ -15,9 +16,31 @@ pub(super) struct Objects;
 impl Form for Objects {
     const END: &'static [u8] = b"}}\n";
 
-    /// `","layer":…,"vm":…,"cpu":…,"pid":…,"comm":…,"event":` of each stream; what does not apply is null.
-    fn prefixes(streams: &[(&TraceLayer, &Stream)]) -> Vec<Vec<u8>> {
-        streams.iter().map(|(layer, stream)| prefix(layer, stream)).collect()
+    /// `","layer":…,"vm":…,"cpu":…,"pid":…,"comm":…,"task":`; what does not apply is null.
+    fn prefix(&self, layer: &TraceLayer, stream: &Stream) -> Vec<u8> {
+        prefix(layer, stream)
+    }
+
+    #[inline]
+    fn task(&self, lines: &mut Lines, task: Option<Task<'_>>) {
+        match task {
+            Some(Task { tid, comm }) => {
+                lines.extend(b"{\"tid\":");
+                lines.signed(tid.into());
+                lines.extend(b",\"comm\":");
+                match comm {
+                    Some(comm) => lines.json(comm),
+                    None => lines.extend(b"null"),
+                }
+                lines.push(b'}');
+            }
+            None => lines.extend(b"null"),
+        }
+        lines.extend(b",\"event\":");
+    }
+
+    fn no_task(&self, _: &TraceLayer) -> Vec<u8> {
+        b"null,\"event\":".to_vec()
     }
 
     fn event(schema: &Schema, first: &FieldDescription) -> Vec<u8> {
@@ -94,7 +117,7 @@ fn prefix(layer: &TraceLayer, stream: &Stream) -> Vec<u8> {
     let _ = write!(line, ",\"cpu\":{}", stream.description.cpu_id);
     let pid = process.map_or_else(|| "null".into(), |process| process.pid.to_string());
     let _ = write!(line, ",\"pid\":{pid},\"comm\":{}", text(process.map(|process| process.comm.as_str())));
-    line.push_str(",\"event\":");
+    line.push_str(",\"task\":");
     line.into_bytes()
 }
 

@@ -135,6 +135,26 @@ impl Lines {
         self.push(b'"');
     }
 
+    /// `text` as it is, but for controls, in whose place are question marks.
+    #[inline]
+    pub(super) fn name(&mut self, text: &[u8]) {
+        if text.iter().all(|byte| (0x20..0x7f).contains(byte)) {
+            return self.extend(text);
+        }
+        for character in String::from_utf8_lossy(text).chars() {
+            // Writing lines cannot fail.
+            let _ = self.write_char(if character.is_control() { '?' } else { character });
+        }
+    }
+
+    /// Spaces up to `length` bytes of text; none when it is as long already.
+    #[inline]
+    pub(super) fn pad_to(&mut self, length: usize) {
+        let missing = length.saturating_sub(self.length);
+        self.room(missing).fill(b' ');
+        self.length += missing;
+    }
+
     /// `text` as a JSON string.
     pub(super) fn json(&mut self, text: &[u8]) {
         if self.quoted_as_it_is(text) {

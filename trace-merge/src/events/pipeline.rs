@@ -1,11 +1,13 @@
-//! Formatting on all CPUs: workers take turns at the merge, each taking the next records in order; they format what they
+//! Formatting on all CPUs: workers take turns at the merge, each taking the next records in order, with their tasks; they format what they
 //! took at the same time, and the calling thread writes the results in the order in which they were taken.
 
+use super::current_task::Task;
 use super::line::Lines;
 use super::plan::{Form, Plan};
+use super::selection::{Selection, StreamFilter};
 use super::time::Times;
 use crate::merge::{Merge, MergedRecord};
-use crate::reader::Damage;
+use crate::reader::{Damage, Stream};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::num::NonZero;
@@ -19,26 +21,62 @@ const BATCH: usize = 1024;
 /// Buffers of a worker: while one is being written it fills the other.
 const BUFFERS: usize = 2;
 
-/// Writes the lines of all records of `merge` to `out`. Returns their number and what could not be read.
+/// The records of a selection in the order of a merge, each with its task where one is known.
+pub(super) struct SelectedRecords<'t> {
+    merge: Merge<'t>,
+    /// By source of the merge.
+    filters: Vec<StreamFilter<'t>>,
+}
+
+impl<'t> SelectedRecords<'t> {
+    /// The records of `selection` that are neither before `from` nor after `to` ticks.
+    pub(super) fn new(selection: &Selection<'t>, from: u64, to: u64) -> Self {
+        let streams = &selection.streams;
+        let mut layers: Vec<_> = streams.iter().map(|&(layer, _)| layer).collect();
+        // The streams of a layer follow one another.
+        layers.dedup_by(|left, right| std::ptr::eq(*left, *right));
+        let is_selected = |stream: &Stream| streams.iter().any(|&(_, selected)| std::ptr::eq(selected, stream));
+        Self {
+            merge: Merge::of_streams(layers, is_selected, from, to),
+            filters: streams.iter().map(|&(layer, stream)| selection.filter(layer, stream)).collect(),
+        }
+    }
+}
+
+impl<'t> Iterator for SelectedRecords<'t> {
+    type Item = (MergedRecord<'t>, Option<Task<'t>>);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let merged = self.merge.next()?;
+            if let Ok(task) = self.filters.get_mut(merged.source)?.take(&merged.record) {
+                return Some((merged, task));
+            }
+        }
+    }
+}
+
+/// Writes the lines of `records` to `out`. Returns their number and what could not be read.
 pub(super) fn write<F: Form>(
-    merge: Merge<'_>,
+    records: SelectedRecords<'_>,
     plan: &Plan<F>,
     times: &Times<'_>,
     out: &mut dyn Write,
 ) -> io::Result<(u64, Damage)> {
     let workers = thread::available_parallelism().map_or(1, NonZero::get);
-    write_with(workers, merge, plan, times, out)
+    write_with(workers, records, plan, times, out)
 }
 
 /// [`write`] with a number of workers.
 pub(super) fn write_with<F: Form>(
     workers: usize,
-    merge: Merge<'_>,
+    records: SelectedRecords<'_>,
     plan: &Plan<F>,
     times: &Times<'_>,
     out: &mut dyn Write,
 ) -> io::Result<(u64, Damage)> {
-    let turn = Mutex::new(Turn { merge, batches: 0, records: 0 });
+    let turn = Mutex::new(Turn { records, batches: 0, taken: 0 });
     thread::scope(|scope| {
         let (filled, received) = channel();
         let mut returns = Vec::new();
@@ -57,15 +95,15 @@ pub(super) fn write_with<F: Form>(
         write_in_order(&received, &returns, out)
     })?;
     let turn = turn.into_inner().unwrap_or_else(PoisonError::into_inner);
-    Ok((turn.records, turn.merge.damage()))
+    Ok((turn.taken, turn.records.merge.damage()))
 }
 
 /// What workers take turns at.
 struct Turn<'t> {
-    merge: Merge<'t>,
+    records: SelectedRecords<'t>,
     /// Batches and records taken.
     batches: u64,
-    records: u64,
+    taken: u64,
 }
 
 /// The lines of a batch.
@@ -86,14 +124,14 @@ fn format<'t, F: Form>(
     empty: &Receiver<Lines>,
     filled: &Sender<Filled>,
 ) {
-    let mut batch: Vec<MergedRecord<'t>> = Vec::with_capacity(BATCH);
+    let mut batch: Vec<(MergedRecord<'t>, Option<Task<'t>>)> = Vec::with_capacity(BATCH);
     // A buffer comes before the turn: who has the oldest batch can always finish it.
     while let Ok(mut lines) = empty.recv() {
         batch.clear();
         let number = {
             let mut turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-            batch.extend(turn.merge.by_ref().take(BATCH));
-            turn.records += batch.len() as u64;
+            batch.extend(turn.records.by_ref().take(BATCH));
+            turn.taken += batch.len() as u64;
             turn.batches += 1;
             turn.batches - 1
         };
@@ -101,7 +139,7 @@ fn format<'t, F: Form>(
             return;
         }
         lines.clear();
-        batch.iter().for_each(|merged| plan.write(&mut lines, &mut times, merged));
+        batch.iter().for_each(|(merged, task)| plan.write(&mut lines, &mut times, merged, *task));
         if filled.send(Filled { number, worker, lines }).is_err() {
             return;
         }

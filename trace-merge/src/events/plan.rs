@@ -1,18 +1,26 @@
 //! What lines are made of: for each stream and event type, the text that is the same in all of its lines is put together
 //! before the first one is written.
 
+use super::current_task::Task;
 use super::line::{Lines, Literal};
 use super::named::Named;
 use super::time::Times;
-use crate::merge::{Merge, MergedRecord};
+use crate::manifest::LayerKind;
+use crate::merge::MergedRecord;
 use crate::reader::{Stream, TraceLayer};
 use crate::schema::{Elements, Schema, Value};
 use shared_ring::event::FieldDescription;
 
 /// A form of listing: how a line is put together.
 pub(super) trait Form: Sync {
-    /// What comes between the time and the event, for each of `streams`.
-    fn prefixes(streams: &[(&TraceLayer, &Stream)]) -> Vec<Vec<u8>>;
+    /// What comes between the time and the task, for the records of `stream`.
+    fn prefix(&self, layer: &TraceLayer, stream: &Stream) -> Vec<u8>;
+
+    /// Writes the task of a record of a kernel, and what comes between it and the event.
+    fn task(&self, lines: &mut Lines, task: Option<Task<'_>>);
+
+    /// What comes between [`Form::prefix`] and the event in place of a task, for the records of other layers.
+    fn no_task(&self, layer: &TraceLayer) -> Vec<u8>;
 
     /// What stands before the first field's value: the event and the field's name.
     fn event(schema: &Schema, first: &FieldDescription) -> Vec<u8>;
@@ -51,6 +59,8 @@ pub(super) struct Plan<F> {
 #[derive(Debug)]
 struct SourcePlan {
     prefix: Literal,
+    /// Whether a task follows the prefix.
+    has_tasks: bool,
     /// Index in [`Plan::events`].
     layer: usize,
 }
@@ -65,30 +75,43 @@ struct EventPlan {
 }
 
 impl<F: Form> Plan<F> {
-    /// How `form` shows the records of `merge`.
-    pub(super) fn new(form: F, merge: &Merge<'_>) -> Self {
-        let streams: Vec<_> = merge.streams().collect();
+    /// How `form` shows the records of a merge of `streams`.
+    pub(super) fn new(form: F, streams: &[(&TraceLayer, &Stream)]) -> Self {
         let (mut sources, mut events) = (Vec::new(), Vec::new());
         let mut last: Option<&TraceLayer> = None;
-        for (&(layer, _), prefix) in streams.iter().zip(F::prefixes(&streams)) {
+        for &(layer, stream) in streams {
             // The streams of a layer follow one another.
             if !last.is_some_and(|last| std::ptr::eq(last, layer)) {
                 events.push(layer.schemas.iter().map(EventPlan::new::<F>).collect());
                 last = Some(layer);
             }
-            sources.push(SourcePlan { prefix: Literal::from(&prefix[..]), layer: events.len() - 1 });
+            let has_tasks = matches!(layer.description.kind, LayerKind::HostKernel | LayerKind::GuestKernel);
+            let mut prefix = form.prefix(layer, stream);
+            if !has_tasks {
+                prefix.extend(form.no_task(layer));
+            }
+            sources.push(SourcePlan { prefix: Literal::from(&prefix[..]), has_tasks, layer: events.len() - 1 });
         }
         Self { form, sources, events }
     }
 
-    /// Writes the line of a record of the merge.
+    /// Writes the line of a record of the merge, which belongs to `task`.
     #[inline]
-    pub(super) fn write(&self, lines: &mut Lines, times: &mut Times<'_>, merged: &MergedRecord<'_>) {
+    pub(super) fn write(
+        &self,
+        lines: &mut Lines,
+        times: &mut Times<'_>,
+        merged: &MergedRecord<'_>,
+        task: Option<Task<'_>>,
+    ) {
         let schema = merged.record.schema;
         let source = &self.sources[merged.source];
         let event = &self.events[source.layer][schema.position()];
         self.form.time(lines, times, merged.record.time);
         lines.literal(&source.prefix);
+        if source.has_tasks {
+            self.form.task(lines, task);
+        }
         if let Some(named) = &event.named {
             return Self::write_named(lines, event, named, merged);
         }

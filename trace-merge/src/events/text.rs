@@ -1,8 +1,10 @@
-//! The listing as columns: time, layer, VM, CPU, process, event, fields.
+//! The listing as columns: time, layer, VM, CPU, task or process, event, fields.
 
+use super::current_task::Task;
 use super::line::{Lines, Literal};
 use super::plan::Form;
 use super::time::Times;
+use crate::manifest::LayerKind;
 use crate::reader::{Stream, TraceLayer};
 use crate::schema::{Elements, Schema, Value};
 use shared_ring::event::FieldDescription;
@@ -12,24 +14,61 @@ use std::fmt::Write;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Columns {
     /// Times as UTC in place of seconds since the first record.
-    pub(super) utc: bool,
+    utc: bool,
+    /// Characters of the widest layer, VM, CPU, and task or process.
+    widths: [usize; 4],
+}
+
+/// Room for the tasks of a kernel, characters: a longer one moves what follows it on its line.
+const TASK_WIDTH: usize = 18;
+
+impl Columns {
+    /// Columns as wide as their widest entry in the lines of `streams`.
+    pub(super) fn new(streams: &[(&TraceLayer, &Stream)], utc: bool) -> Self {
+        let mut widths = [0; 4];
+        for (layer, stream) in streams {
+            for (width, cell) in widths.iter_mut().zip(cells(layer, stream)) {
+                *width = cell.chars().count().max(*width);
+            }
+            if matches!(layer.description.kind, LayerKind::HostKernel | LayerKind::GuestKernel) {
+                widths[3] = widths[3].max(TASK_WIDTH);
+            }
+        }
+        Self { utc, widths }
+    }
 }
 
 impl Form for Columns {
     const END: &'static [u8] = b"\n";
 
-    /// Layer, VM, CPU and process of each stream, in columns as wide as their widest entry.
-    fn prefixes(streams: &[(&TraceLayer, &Stream)]) -> Vec<Vec<u8>> {
-        let cells: Vec<[String; 4]> = streams.iter().map(|(layer, stream)| cells(layer, stream)).collect();
-        let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-        let widths = [width(0), width(1), width(2), width(3)];
-        let row = |row: &[String; 4]| {
-            let cells = row.iter().zip(widths).map(|(cell, width)| format!("  {cell:width$}"));
-            let mut line: String = cells.collect();
-            line.push_str("  ");
-            line.into_bytes()
-        };
-        cells.iter().map(row).collect()
+    fn prefix(&self, layer: &TraceLayer, stream: &Stream) -> Vec<u8> {
+        let cells = cells(layer, stream);
+        let cells = cells.iter().zip(self.widths).take(3).map(|(cell, width)| format!("  {cell:width$}"));
+        let mut line: String = cells.collect();
+        line.push_str("  ");
+        line.into_bytes()
+    }
+
+    #[inline]
+    fn task(&self, lines: &mut Lines, task: Option<Task<'_>>) {
+        let begin = lines.text().len();
+        match task {
+            Some(Task { tid, comm }) => {
+                lines.signed(tid.into());
+                if let Some(comm) = comm {
+                    lines.push(b'/');
+                    lines.name(comm);
+                }
+            }
+            None => lines.push(b'-'),
+        }
+        lines.pad_to(begin + self.widths[3]);
+        lines.extend(b"  ");
+    }
+
+    fn no_task(&self, layer: &TraceLayer) -> Vec<u8> {
+        let width = self.widths[3];
+        format!("{:width$}  ", process(layer)).into_bytes()
     }
 
     fn event(schema: &Schema, first: &FieldDescription) -> Vec<u8> {
@@ -102,18 +141,22 @@ impl Form for Columns {
 
 fn cells(layer: &TraceLayer, stream: &Stream) -> [String; 4] {
     let description = &layer.description;
-    let process = description.process.as_ref().map_or_else(
+    [
+        description.kind.name().into(),
+        description.vm.as_deref().unwrap_or("-").into(),
+        format!("{} {}", description.kind.stream_of(), stream.description.cpu_id),
+        process(layer),
+    ]
+}
+
+/// The process that the records of `layer` belong to.
+fn process(layer: &TraceLayer) -> String {
+    layer.description.process.as_ref().map_or_else(
         || "-".into(),
         |process| {
             let mut cell = format!("{}/", process.pid);
             cell.extend(process.comm.chars().map(|character| if character.is_control() { '?' } else { character }));
             cell
         },
-    );
-    [
-        description.kind.name().into(),
-        description.vm.as_deref().unwrap_or("-").into(),
-        format!("{} {}", description.kind.stream_of(), stream.description.cpu_id),
-        process,
-    ]
+    )
 }

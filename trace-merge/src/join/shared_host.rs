@@ -7,8 +7,8 @@
 //! the same, and are a moment apart at most. Such an event is kept once, with the earliest time; nothing else is left out.
 
 use super::{JoinError, losses};
+use crate::manifest::{Layer, LayerKind, Manifest};
 use crate::reader::{Damage, StreamRecord, StreamRecords, TraceLayer};
-use crate::session::{Layer, LayerKind, Session};
 use crate::writer::{LayerWriter, NewLayer};
 use shared_ring::consumer::Lost;
 use shared_ring::event::EventDescription;
@@ -31,15 +31,15 @@ pub(super) struct SharedLayer {
 }
 
 /// Writes one layer of `layers` into the recording `out`.
-pub(super) fn copy(layers: &[&TraceLayer], out: &Path, session: &Session) -> Result<SharedLayer, JoinError> {
+pub(super) fn copy(layers: &[&TraceLayer], out: &Path, manifest: &Manifest) -> Result<SharedLayer, JoinError> {
     let packet_size = layers.iter().map(|layer| layer.description.packet_size).max().unwrap_or_default();
     let new = NewLayer { kind: LayerKind::HostKernel, vm: None, process: None, packet_size };
-    let mut writer = LayerWriter::create(out, session, new)?;
+    let mut writer = LayerWriter::create(out, manifest, new)?;
     let (events, ids) = union(layers);
     writer.add_events(&events)?;
     let cpus: BTreeSet<u32> =
         layers.iter().flat_map(|layer| layer.streams.iter().map(|stream| stream.description.cpu_id)).collect();
-    let apart = session.clock.ns_to_ticks(APART_NS);
+    let apart = manifest.clock.ns_to_ticks(APART_NS);
     let (mut duplicates, mut damage) = (0, Damage::default());
     for cpu in cpus {
         let mut streams = Streams::of_cpu(layers, &ids, cpu);

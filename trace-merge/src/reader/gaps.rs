@@ -1,53 +1,119 @@
-//! Between which packets of a stream records may be missing, as their headers tell: each carries what was lost so far.
+//! Where records of a stream may be missing, as the headers of its packets and the manifest say: each packet counts what
+//! was lost up to the moment at which it was closed.
+//!
+//! A producer that finds its ring full counts the record as lost. Either its current sub-buffer is still open: then the
+//! packet of that sub-buffer counts the loss, which lies behind it. Or the sub-buffer is closed already (a record filled
+//! it exactly, or a forced switch closed it): then the next packet counts the loss, which lies before it. The same holds
+//! for a nested context that writes a whole lap, for bytes that the recorder rejected, for sub-buffers that were
+//! overwritten, and for records that the host's kernel dropped. So what a packet counts lies *around* it: between the
+//! last record before it and its first one, or between its last record and the first one after it. A record that is too
+//! large for any sub-buffer is counted at once, while the packet is open: it lies around the packet or inside it.
+//!
+//! A producer that stops leaves its last sub-buffer open. Its packet does not count what was lost before it: that is
+//! counted after it, by the manifest or by a packet without records.
 
-use shared_ring::layout::PacketHeader;
+use crate::manifest::StreamDescription;
+use shared_ring::layout::{PACKET_HEADER_SIZE, PacketHeader};
+
+/// Totals of what a stream lost, up to the moment at which a packet was closed.
+#[derive(Clone, Copy, Debug, Default)]
+struct LossCounts {
+    full: u64,
+    wrapped: u64,
+    too_large: u64,
+    rejected_bytes: u64,
+    overwritten: u64,
+}
+
+impl LossCounts {
+    const NONE: Self = Self { full: 0, wrapped: 0, too_large: 0, rejected_bytes: 0, overwritten: 0 };
+
+    const fn of_manifest(described: &StreamDescription) -> Self {
+        Self {
+            full: described.lost.full,
+            wrapped: described.lost.wrapped,
+            too_large: described.lost.too_large,
+            rejected_bytes: described.rejected_bytes,
+            // The manifest counts here what is missing at the beginning.
+            overwritten: 0,
+        }
+    }
+
+    const fn of_packet(header: &PacketHeader) -> Self {
+        Self {
+            full: header.lost_full,
+            wrapped: header.lost_wrapped,
+            too_large: header.lost_too_large,
+            rejected_bytes: header.rejected_bytes,
+            overwritten: header.overwritten,
+        }
+    }
+
+    /// Whether any count is larger than in `before`.
+    const fn grew_since(&self, before: &Self) -> bool {
+        self.full > before.full
+            || self.wrapped > before.wrapped
+            || self.too_large > before.too_large
+            || self.rejected_bytes > before.rejected_bytes
+            || self.overwritten > before.overwritten
+    }
+}
 
 /// Follows the headers of a stream's packets in the order of the file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PacketGaps {
-    loss_lies_behind: bool,
-    is_first: bool,
-    /// Records lost, by reason, up to the last packet.
-    lost: [u64; 3],
-    rejected_bytes: u64,
-    overwritten: u64,
-    follows: bool,
+pub(super) struct PacketGaps {
+    /// What the last packet counts.
+    counts: LossCounts,
+    /// Whether records may be missing behind the last packet.
+    is_behind: bool,
+    /// Whether records may be missing between any two records of the last packet.
+    is_inside: bool,
 }
 
 impl PacketGaps {
-    /// Before the first packet of a stream; see [`Stream`](super::Stream) for `loss_lies_behind`.
-    pub(super) const fn new(loss_lies_behind: bool) -> Self {
-        Self { loss_lies_behind, is_first: true, lost: [0; 3], rejected_bytes: 0, overwritten: 0, follows: false }
+    /// Before the first packet of a stream.
+    pub(super) const fn new() -> Self {
+        Self { counts: LossCounts::NONE, is_behind: false, is_inside: false }
     }
 
-    /// Whether records may be missing between the last packet and the one that `header` begins, as they are when whole
-    /// packets are. Rejected and overwritten bytes may have lain on either side of the packet that counts them. Before
-    /// the first packet nothing is missing.
-    pub(crate) fn is_before(&mut self, header: &PacketHeader, packets_are_missing: bool) -> bool {
-        let lost_now = [header.lost_full, header.lost_wrapped, header.lost_too_large];
-        let lost = lost_now.iter().zip(self.lost).any(|(&now, before)| now > before);
-        let around = header.rejected_bytes > self.rejected_bytes
-            || header.overwritten > self.overwritten
-            || (lost && !self.loss_lies_behind);
-        let is_gap = !self.is_first && (packets_are_missing || self.follows || around);
-        *self = Self {
-            is_first: false,
-            lost: lost_now,
-            rejected_bytes: header.rejected_bytes,
-            overwritten: header.overwritten,
-            follows: lost || around,
-            ..*self
-        };
-        is_gap
+    /// Behind the packet that `header` begins, of which nothing is known but its header.
+    pub(super) const fn after(header: &PacketHeader) -> Self {
+        Self { counts: LossCounts::of_packet(header), is_behind: false, is_inside: false }
+    }
+
+    /// Goes on to the packet that `header` begins. Returns whether records may be missing between the records before it
+    /// and its first one; `packets_are_missing` says whether whole packets are.
+    pub(super) const fn enter(&mut self, header: &PacketHeader, packets_are_missing: bool) -> bool {
+        let counts = LossCounts::of_packet(header);
+        let is_around = counts.grew_since(&self.counts);
+        let is_before = packets_are_missing || self.is_behind || is_around;
+        *self = Self { counts, is_behind: is_around, is_inside: counts.too_large > self.counts.too_large };
+        is_before
     }
 
     /// Notes that a part of the last packet could not be read.
     pub(super) const fn note_unread(&mut self) {
-        self.follows = true;
+        self.is_behind = true;
     }
 
-    /// Whether records may be missing behind the last packet.
-    pub(crate) const fn follows(&self) -> bool {
-        self.follows
+    /// Whether records may be missing between any two records of the last packet.
+    pub(super) const fn is_inside(&self) -> bool {
+        self.is_inside
+    }
+
+    /// Whether records may be missing behind the last packet of the stream that `described` describes: the manifest's
+    /// totals include what was lost after it.
+    pub(super) const fn is_behind_last(&self, described: &StreamDescription) -> bool {
+        self.is_behind || described.corrupt || self.is_more_in_manifest(described)
+    }
+
+    /// Whether the manifest counts more loss than the last packet.
+    pub(super) const fn is_more_in_manifest(&self, described: &StreamDescription) -> bool {
+        LossCounts::of_manifest(described).grew_since(&self.counts)
+    }
+
+    /// Whether the packet that `header` begins holds no records and counts more loss than the last packet.
+    pub(super) const fn is_more_in_empty(&self, header: &PacketHeader) -> bool {
+        header.content_size <= PACKET_HEADER_SIZE as u64 * 8 && LossCounts::of_packet(header).grew_since(&self.counts)
     }
 }

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 /// Memory of a stream is given back in pieces of this size, bytes, one piece behind the packet that is being read:
 /// records that were handed out a moment ago are still looked at.
-const RELEASE_BYTES: usize = 1 << 20;
+const RELEASE_BYTES: usize = 1 << 18;
 
 /// A record of a stream whose type is known and whose payload fits it.
 #[derive(Clone, Copy, Debug)]
@@ -24,9 +24,9 @@ pub struct StreamRecord<'t> {
     pub payload: &'t [u8],
     /// Index in the file of the packet that holds it.
     pub packet: usize,
-    /// Whether records of its stream may be missing between the record before it and this one: they were lost,
-    /// overwritten or damaged. What was known of a state before a gap may no longer hold after it. The beginning of a
-    /// stream is no gap.
+    /// Whether records of its stream may be missing between the record before it and this one, or before it when it is
+    /// the stream's first: they were lost, overwritten or damaged. What was known of a state before a gap may no longer
+    /// hold after it. A stream that is there from its beginning does not begin with a gap.
     pub after_gap: bool,
 }
 
@@ -124,6 +124,9 @@ pub struct StreamRecords<'t> {
     skipped: bool,
     /// Whether records may be missing before the next one.
     gap: bool,
+    /// Whether records may be missing between the last one that is handed on and the end of what is wanted, once that is
+    /// known.
+    gap_at_end: Option<bool>,
     packet_gaps: PacketGaps,
     /// Offset in the file up to which its memory was given back.
     released: usize,
@@ -139,6 +142,8 @@ struct CurrentPacket<'t> {
     /// Bytes in use, the last record's padding included.
     content: usize,
     index: usize,
+    /// Whether records may be missing between any two of its records.
+    gap_inside: bool,
 }
 
 impl<'t> StreamRecords<'t> {
@@ -153,8 +158,9 @@ impl<'t> StreamRecords<'t> {
             to: u64::MAX,
             sequence: Some(0),
             skipped: false,
-            gap: false,
-            packet_gaps: stream.packet_gaps(),
+            gap: stream.description.overwritten > 0,
+            gap_at_end: None,
+            packet_gaps: PacketGaps::new(),
             released: 0,
             tail: Tail::EMPTY,
             read: 0,
@@ -169,26 +175,38 @@ impl<'t> StreamRecords<'t> {
     }
 
     /// Leaves out records before `from` and after `to` ticks. Of packets that hold only such, but for the few of
-    /// [`Stream::packets_within`], not even the headers are looked at, so that damage in them is not counted either.
+    /// [`Stream::packets_within`] and one on either side, which show where gaps are, not even the headers are looked at.
+    /// Damage in packets outside the window is not counted.
     #[must_use]
     pub fn within(mut self, from: u64, to: u64) -> Self {
         (self.from, self.to) = (from, to);
         let packets = self.stream.packets_within(from, to);
-        self.narrow(packets, None)
+        let Some(before) = packets.start.checked_sub(1) else { return self.narrow(packets, None) };
+        if let Some((_, header)) = before.checked_sub(1).and_then(|index| self.stream.packet(index)) {
+            self.packet_gaps = PacketGaps::after(&header);
+        }
+        // Whether a gap is open when the window begins.
+        self.gap = false;
+        let mut narrowed = self.narrow(packets, None);
+        narrowed.next_packet = before;
+        narrowed
     }
 
     /// Reads only the packets `packets` of the file, as a part of those from `first` on: sequence numbers go on from the
-    /// packets between, without which nothing is known of them.
+    /// packets between, without which nothing is known of them. Whether records are missing before the first one is not
+    /// known.
     #[must_use]
-    pub fn of_packets(self, packets: Range<usize>, first: usize) -> Self {
-        let before =
-            (first..packets.start).rev().find_map(|index| Some((index, self.stream.packet(index)?.1.sequence)));
+    pub fn of_packets(mut self, packets: Range<usize>, first: usize) -> Self {
+        let before = (first..packets.start).rev().find_map(|index| Some((index, self.stream.packet(index)?.1)));
         // Damaged packets in between have had their numbers.
-        let sequence = match before {
-            Some((index, sequence)) => Some(sequence.saturating_add((packets.start - index) as u64)),
+        let sequence = match &before {
+            Some((index, header)) => Some(header.sequence.saturating_add((packets.start - index) as u64)),
             None if first == 0 => Some(packets.start as u64),
             None => None,
         };
+        if let Some((_, header)) = &before {
+            self.packet_gaps = PacketGaps::after(header);
+        }
         self.narrow(packets, sequence)
     }
 
@@ -223,10 +241,40 @@ impl<'t> StreamRecords<'t> {
         self.tail
     }
 
+    /// Records of the whole stream that were lost, by reason, as the packets read so far and the manifest say. Counts only
+    /// grow, so that the larger is the later: a running recorder's are in its packets, a finished one's in the manifest.
+    #[must_use]
+    pub fn lost(&self) -> Lost {
+        let (described, read) = (self.stream.description.lost, self.tail.lost);
+        Lost {
+            full: described.full.max(read.full),
+            wrapped: described.wrapped.max(read.wrapped),
+            too_large: described.too_large.max(read.too_large),
+        }
+    }
+
+    /// Bytes of the whole stream that the recorder could not accept, as the packets read so far and the manifest say.
+    #[must_use]
+    pub fn rejected_bytes(&self) -> u64 {
+        self.stream.description.rejected_bytes.max(self.tail.rejected_bytes)
+    }
+
     /// Number of records read so far, those that do not fit their event type or were left out included.
     #[must_use]
     pub const fn read(&self) -> u64 {
         self.read
+    }
+
+    /// Whether records may be missing between the last one that was handed on (or the beginning of what is wanted, if
+    /// there was none) and the end of what is wanted. Known once the records are at their end; `false` before.
+    #[must_use]
+    pub fn ends_in_gap(&self) -> bool {
+        self.gap_at_end == Some(true)
+    }
+
+    /// Index of the packet that is being read; `None` between packets.
+    pub(crate) fn packet(&self) -> Option<usize> {
+        self.current.as_ref().map(|current| current.index)
     }
 
     /// Enters the next packet that can be believed; `false` at the end of what is to be read.
@@ -236,6 +284,10 @@ impl<'t> StreamRecords<'t> {
         while self.next_packet < self.packets.end {
             let index = self.next_packet;
             self.next_packet += 1;
+            if index == self.packets.start && index > 0 {
+                // What lies before the packets that are read was looked at for its gaps only.
+                (self.read, self.damage, self.tail) = (0, NO_DAMAGE, Tail::EMPTY);
+            }
             let Some((packet, header)) = self.stream.packet(index) else {
                 self.damage.packets += 1;
                 self.skipped = true;
@@ -243,15 +295,50 @@ impl<'t> StreamRecords<'t> {
                 continue;
             };
             self.note(&header);
+            self.gap |= self.is_loss_counted_later(index);
             self.release_before(index);
             let content = padded(usize::try_from(header.content_size.div_ceil(8)).unwrap_or(0));
             let records = Records::new(packet, content, header.time_begin);
-            self.current = Some(CurrentPacket { records, content: content.min(packet.len()), index });
+            let gap_inside = self.packet_gaps.is_inside();
+            self.current = Some(CurrentPacket { records, content: content.min(packet.len()), index, gap_inside });
             return true;
+        }
+        if self.gap_at_end.is_none() {
+            self.gap_at_end = Some(self.gap || self.gap_follows());
         }
         self.damage = self.stream.with_missing(self.damage, &self.packets, self.read);
         self.release(self.packets.end.saturating_mul(self.stream.packet_size));
         false
+    }
+
+    /// Whether records may be missing between the packets that were read and the packet after them, or behind the
+    /// stream's last one.
+    fn gap_follows(&self) -> bool {
+        let (stream, end) = (self.stream, self.packets.end);
+        if end < stream.packets() {
+            let Some((_, header)) = stream.packet(end) else { return true };
+            let is_next = self.sequence.is_none_or(|sequence| sequence == header.sequence);
+            let mut packet_gaps = self.packet_gaps;
+            return packet_gaps.enter(&header, self.skipped || !is_next);
+        }
+        let records = || match self.packets.start {
+            0 => self.read,
+            _ => stream.records_in(0..end),
+        };
+        self.skipped
+            || self.packet_gaps.is_behind_last(&stream.description)
+            || stream.ends_early(self.sequence.unwrap_or(0), records)
+    }
+
+    /// Whether what was lost before the packet `index`, which was entered, may be counted only after it: it may be the
+    /// sub-buffer that a producer left open when it stopped.
+    fn is_loss_counted_later(&self, index: usize) -> bool {
+        match self.stream.packet(index + 1) {
+            Some((_, next)) => self.packet_gaps.is_more_in_empty(&next),
+            None => {
+                index + 1 == self.stream.packets() && self.packet_gaps.is_more_in_manifest(&self.stream.description)
+            }
+        }
     }
 
     fn note(&mut self, header: &PacketHeader) {
@@ -259,7 +346,7 @@ impl<'t> StreamRecords<'t> {
         // A number that went back counts as one packet out of place.
         let gap = header.sequence.checked_sub(expected).unwrap_or(1);
         self.damage.missing_packets = self.damage.missing_packets.saturating_add(gap);
-        self.gap |= self.packet_gaps.is_before(header, gap > 0 || self.skipped);
+        self.gap |= self.packet_gaps.enter(header, gap > 0 || self.skipped);
         (self.sequence, self.skipped) = (Some(header.sequence.saturating_add(1)), false);
         let (now, before) = (header, self.tail.lost);
         self.tail.counts_went_back |=
@@ -312,10 +399,13 @@ impl<'t> Iterator for StreamRecords<'t> {
             let index = packet.index;
             self.read += 1;
             match self.schemas.get(record.id).filter(|schema| schema.accepts(record.payload)) {
-                Some(_) if record.time < self.from || record.time > self.to => {}
+                Some(_) if record.time < self.from => self.gap = packet.gap_inside,
+                Some(_) if record.time > self.to => {
+                    self.gap_at_end.get_or_insert(self.gap);
+                }
                 Some(schema) => {
                     let (time, payload) = (record.time, record.payload);
-                    let after_gap = std::mem::take(&mut self.gap);
+                    let after_gap = std::mem::replace(&mut self.gap, packet.gap_inside);
                     return Some(StreamRecord { time, schema, payload, packet: index, after_gap });
                 }
                 None => {

@@ -1,6 +1,7 @@
 //! How times are distributed.
 
 use crate::clock::Clock;
+use hdrhistogram::Histogram;
 use serde::Serialize;
 
 /// How many there are, and how long they take, ns.
@@ -18,60 +19,100 @@ pub struct Distribution {
     pub max_ns: u64,
 }
 
-impl Distribution {
-    /// The distribution of `times`, in ticks of `clock`; exact, by nearest rank.
-    #[must_use]
-    pub fn of(mut times: Vec<u64>, clock: &Clock) -> Self {
-        times.sort_unstable();
-        let rank = |percent: usize| {
-            let index = (times.len() * percent).div_ceil(100).saturating_sub(1);
-            times.get(index).map_or(0, |&time| clock.ticks_to_ns(time))
-        };
-        let total = times.iter().fold(0_u64, |sum, &time| sum.saturating_add(time));
-        Self {
-            count: times.len() as u64,
-            total_ns: clock.ticks_to_ns(total),
-            p50_ns: rank(50),
-            p99_ns: rank(99),
-            max_ns: rank(100),
-        }
-    }
-}
+/// Up to this many times are kept as they are.
+const EXACT: usize = 4096;
+/// Digits to which the quantiles of more times are right: to a thousandth.
+const DIGITS: u8 = 3;
 
-/// Times as they come, in ticks. Takes 8 bytes for each.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Times as they come, in ticks, in bounded memory: number, sum and longest are exact always, the quantiles of up to 4096
+/// times too, and those of more to a thousandth of their value.
+#[derive(Clone, Debug, Default)]
 pub struct Durations {
-    ticks: Vec<u64>,
+    count: u64,
+    total: u64,
+    max: u64,
+    /// The times themselves, as long as they are few.
+    few: Vec<u64>,
+    many: Option<Histogram<u32>>,
 }
 
 impl Durations {
     /// Adds one, in ticks.
     pub fn add(&mut self, ticks: u64) {
-        self.ticks.push(ticks);
+        self.count += 1;
+        self.total = self.total.saturating_add(ticks);
+        self.max = self.max.max(ticks);
+        if self.many.is_none() && self.few.len() < EXACT {
+            self.few.push(ticks);
+            return;
+        }
+        if self.many.is_none() {
+            self.many = Histogram::new(DIGITS).ok();
+            std::mem::take(&mut self.few).into_iter().for_each(|earlier| self.count_in(earlier));
+        }
+        self.count_in(ticks);
+    }
+
+    fn count_in(&mut self, ticks: u64) {
+        if let Some(many) = &mut self.many {
+            // It grows as it has to, and so takes every value.
+            let _ = many.record(ticks);
+        }
     }
 
     /// Their number.
     #[must_use]
     pub const fn count(&self) -> u64 {
-        self.ticks.len() as u64
+        self.count
     }
 
-    /// How they are distributed.
+    /// All together, ticks.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The longest, ticks; 0 of none.
+    #[must_use]
+    pub const fn max(&self) -> u64 {
+        self.max
+    }
+
+    /// How they are distributed: quantiles by nearest rank.
     #[must_use]
     pub fn distribution(&self, clock: &Clock) -> Distribution {
-        Distribution::of(self.ticks.clone(), clock)
+        let mut few = self.few.clone();
+        few.sort_unstable();
+        let rank = |percent: u8| match &self.many {
+            Some(many) => many.value_at_quantile(f64::from(percent) / 100.0).min(self.max),
+            None => {
+                let index = (few.len() * usize::from(percent)).div_ceil(100).saturating_sub(1);
+                few.get(index).copied().unwrap_or(0)
+            }
+        };
+        Distribution {
+            count: self.count,
+            total_ns: clock.ticks_to_ns(self.total),
+            p50_ns: clock.ticks_to_ns(rank(50)),
+            p99_ns: clock.ticks_to_ns(rank(99)),
+            max_ns: clock.ticks_to_ns(self.max),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::tests::session;
+    use crate::manifest::tests::manifest;
 
     #[test]
     fn percentiles_are_those_of_the_nearest_rank() {
-        let clock = session().clock;
-        let of = |times| Distribution::of(times, &clock);
+        let clock = manifest().clock;
+        let of = |times: Vec<u64>| {
+            let mut durations = Durations::default();
+            times.into_iter().for_each(|time| durations.add(time));
+            durations.distribution(&clock)
+        };
 
         // A tick is half a nanosecond.
         let hundred = of((1..=100).rev().map(|number| number * 2).collect());
@@ -79,5 +120,16 @@ mod tests {
         let two = of(vec![2, 4]);
         assert_eq!((two.count, two.p50_ns, two.p99_ns), (2, 1, 2));
         assert_eq!(of(vec![]), Distribution::default());
+    }
+    #[test]
+    fn quantiles_of_many_are_right_to_a_thousandth_and_the_rest_is_exact() {
+        let clock = manifest().clock;
+        let mut durations = Durations::default();
+        (1..=100_000_u64).for_each(|number| durations.add(number * 2_000));
+
+        let Distribution { count, total_ns, p50_ns, p99_ns, max_ns } = durations.distribution(&clock);
+
+        assert_eq!((count, total_ns, max_ns), (100_000, 5_000_050_000 * 1_000, 100_000_000));
+        assert!(p50_ns.abs_diff(50_000_000) <= 50_000 && p99_ns.abs_diff(99_000_000) <= 99_000, "{p50_ns} {p99_ns}");
     }
 }

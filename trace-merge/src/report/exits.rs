@@ -1,15 +1,17 @@
 //! Why vCPUs left the guest, and what the time went on until they were in it again.
 
-use super::distribution::Distribution;
+use super::distribution::{Distribution, Durations};
 use super::table::{Align, Table};
 use super::tasks::warnings;
-use super::{Report, ReportError, Window, duration, state_names};
+use super::{Report, ReportBuilder, ReportError, Window, duration, state_names};
+use crate::analysis::{Analysis, Passed};
 use crate::clock::Clock;
+use crate::event::{Access, Event};
 use crate::exit_reason::ExitReason;
+use crate::manifest::LayerKind;
 use crate::reader::Trace;
-use crate::state::event::Access;
-use crate::state::vcpus::{Location, Vcpu, VcpuState};
-use crate::state::{Model, VmModel};
+use crate::timeline::vcpu::{Vcpu, VcpuState};
+use crate::timeline::{Change, ChangeKind, Input, Origin, Timeline, Vm};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -69,65 +71,43 @@ pub struct AccessExits {
     pub time: Distribution,
 }
 
-/// Reports on the exits in `trace`.
+/// Reports on the exits in `trace` that begin in `window`.
 ///
 /// # Errors
-/// When no layer tells of exits.
+/// When there are none.
 pub fn report(trace: &Trace, window: Window) -> Result<Exits, ReportError> {
-    let model = Model::of(trace, u64::MAX);
-    let vms = model.vms.iter().map(|vm| of_vm(vm, window, trace.clock()));
-    let vms: Vec<VmExits> = vms.filter(|vm| vm.count > 0).collect();
-    if vms.is_empty() {
-        let missing = "no exit of a vCPU in the window: neither kvm:kvm_exit of the host's kernel nor vmm:vcpu_exit";
-        return Err(ReportError::Nothing { missing: missing.into() });
-    }
-    Ok(Exits { vms })
+    super::make(trace, window, ExitTimes::new(window))
 }
 
-/// An exit.
-struct Exit {
-    reason: ExitReason,
-    span: Window,
-    /// Whether it is known when the guest was entered again.
-    finished: bool,
+/// The report in the making. Takes memory for each reason and each place in the devices.
+#[derive(Debug)]
+pub struct ExitTimes {
+    window: Window,
+    /// By VM.
+    vms: BTreeMap<usize, VmSums>,
+    /// By VM and vCPU: the exit that is not over.
+    open: BTreeMap<(usize, u32), OpenExit>,
 }
 
-/// The exits of `vcpu` that begin in `window`.
-fn exits(vcpu: &Vcpu, window: Window, kvm_tells: bool) -> Vec<Exit> {
-    let mut exits: Vec<Exit> = Vec::new();
-    let mut open: Option<Exit> = None;
-    // Exits that begin in the window may be over after it.
-    for interval in vcpu.location.over(Window { begin: window.begin, end: u64::MAX }) {
-        let began = vcpu.location.begins_at(interval.begin);
-        let left = match interval.state {
-            Location::Kvm { reason: Some(reason), returning: false } if began => Some(reason),
-            Location::Vmm { reason: Some(reason) } if began && !kvm_tells => Some(reason),
-            _ => None,
-        };
-        let entered = matches!(interval.state, Location::Guest | Location::KvmRun);
-        let lost = interval.state == Location::Unknown;
-        if (left.is_some() || entered || lost)
-            && let Some(exit) = open.take()
-        {
-            exits.push(Exit { span: Window { end: interval.begin, ..exit.span }, finished: !lost, ..exit });
-        }
-        let within = interval.begin < window.end;
-        if !within && open.is_none() {
-            break;
-        }
-        if let Some(reason) = left.filter(|_| within) {
-            open = Some(Exit { reason, span: interval.window(), finished: false });
-        }
-    }
-    exits.extend(open);
-    exits
-}
-
-/// What the exits for one reason add up to.
-#[derive(Default)]
-struct Sums {
+#[derive(Debug, Default)]
+struct VmSums {
     count: u64,
-    times: Vec<u64>,
+    unfinished: u64,
+    reasons: BTreeMap<ExitReason, ReasonSums>,
+    accesses: BTreeMap<Access, Durations>,
+}
+
+/// Times of one reason, ticks.
+#[derive(Debug, Default)]
+struct ReasonSums {
+    count: u64,
+    times: Durations,
+    parts: Parts,
+}
+
+/// What a vCPU does during an exit, ticks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Parts {
     kvm: u64,
     vmm: u64,
     stolen: u64,
@@ -135,53 +115,201 @@ struct Sums {
     blocked: u64,
 }
 
-fn of_vm(vm: &VmModel, window: Window, clock: &Clock) -> VmExits {
-    let mut by_reason: BTreeMap<ExitReason, Sums> = BTreeMap::new();
-    let mut by_access: BTreeMap<Access, Vec<u64>> = BTreeMap::new();
-    let (mut count, mut unfinished) = (0, 0);
-    for vcpu in vm.vcpus.values() {
-        for exit in exits(vcpu, window, vm.kvm_tells) {
-            let sums = by_reason.entry(exit.reason).or_default();
-            (count, sums.count) = (count + 1, sums.count + 1);
-            if !exit.finished {
-                unfinished += 1;
-                continue;
-            }
-            sums.times.push(exit.span.length());
-            let before = sums.vmm;
-            for interval in vcpu.state.over(exit.span) {
-                let sum = match interval.state {
-                    VcpuState::Vmm(_) => &mut sums.vmm,
-                    VcpuState::Stolen { .. } => &mut sums.stolen,
-                    VcpuState::Halted => &mut sums.halted,
-                    VcpuState::BlockedInKvm(_) | VcpuState::BlockedInVmm(_) => &mut sums.blocked,
-                    VcpuState::Kvm(_) => &mut sums.kvm,
-                    VcpuState::Guest | VcpuState::KvmRun | VcpuState::Unknown | VcpuState::Ended => continue,
-                };
-                *sum = sum.saturating_add(interval.length());
-            }
-            let in_vmm = sums.vmm - before;
-            if let Some(access) = vcpu.access_in(&exit.span) {
-                by_access.entry(access).or_default().push(in_vmm);
-            }
+#[derive(Debug)]
+struct OpenExit {
+    reason: ExitReason,
+    begin: u64,
+    /// Up to where its parts are known, ticks.
+    until: u64,
+    parts: Parts,
+    access: Option<Access>,
+    /// How often its vCPU's location had been lost when it began.
+    lost: u64,
+}
+
+impl Parts {
+    fn add(&mut self, state: VcpuState, ticks: u64) {
+        let part = match state {
+            VcpuState::Vmm(_) => &mut self.vmm,
+            VcpuState::Stolen { .. } => &mut self.stolen,
+            VcpuState::Halted => &mut self.halted,
+            VcpuState::BlockedInKvm(_) | VcpuState::BlockedInVmm(_) => &mut self.blocked,
+            VcpuState::Kvm(_) => &mut self.kvm,
+            VcpuState::Guest | VcpuState::KvmRun | VcpuState::Unknown | VcpuState::Ended => return,
+        };
+        *part = part.saturating_add(ticks);
+    }
+
+    const fn plus(self, other: Self) -> Self {
+        Self {
+            kvm: self.kvm.saturating_add(other.kvm),
+            vmm: self.vmm.saturating_add(other.vmm),
+            stolen: self.stolen.saturating_add(other.stolen),
+            halted: self.halted.saturating_add(other.halted),
+            blocked: self.blocked.saturating_add(other.blocked),
         }
     }
-    let reason = |(reason, sums): (ExitReason, Sums)| ReasonExits {
+}
+
+impl OpenExit {
+    /// Adds what of `window` was not added yet.
+    fn add(&mut self, window: Window, state: VcpuState) {
+        let begin = window.begin.max(self.until);
+        if begin < window.end {
+            self.parts.add(state, window.end - begin);
+            self.until = window.end;
+        }
+    }
+}
+
+impl ExitTimes {
+    /// A report on `window`, of which nothing is known yet.
+    #[must_use]
+    pub const fn new(window: Window) -> Self {
+        Self { window, vms: BTreeMap::new(), open: BTreeMap::new() }
+    }
+
+    /// How often the vCPUs of `vm` left the guest for each reason, and the times until they were in it again: call it when
+    /// all of the window was taken in.
+    pub(super) fn reasons(&self, vm: usize) -> BTreeMap<ExitReason, (u64, Durations)> {
+        let mut reasons: BTreeMap<ExitReason, (u64, Durations)> = BTreeMap::new();
+        for (&reason, sums) in self.vms.get(&vm).into_iter().flat_map(|sums| &sums.reasons) {
+            reasons.insert(reason, (sums.count, sums.times.clone()));
+        }
+        for (_, exit) in self.open.iter().filter(|((of, _), _)| *of == vm) {
+            reasons.entry(exit.reason).or_default().0 += 1;
+        }
+        reasons
+    }
+
+    /// The vCPU's exit is over at `time`.
+    fn end(&mut self, key: (usize, u32), time: u64, vcpu: &Vcpu) {
+        let Some(mut exit) = self.open.remove(&key) else { return };
+        let sums = self.vms.entry(key.0).or_default();
+        let of_reason = sums.reasons.entry(exit.reason).or_default();
+        (sums.count, of_reason.count) = (sums.count + 1, of_reason.count + 1);
+        if vcpu.lost != exit.lost {
+            sums.unfinished += 1;
+            return;
+        }
+        exit.add(Window { begin: vcpu.since, end: time }, vcpu.state);
+        of_reason.times.add(time.saturating_sub(exit.begin));
+        of_reason.parts = of_reason.parts.plus(exit.parts);
+        if let Some(access) = exit.access {
+            sums.accesses.entry(access).or_default().add(exit.parts.vmm);
+        }
+    }
+}
+
+impl Analysis for ExitTimes {
+    fn layers(&self) -> &'static [LayerKind] {
+        &[LayerKind::HostKernel, LayerKind::Vmm]
+    }
+
+    fn takes_change(&self, kind: ChangeKind) -> bool {
+        kind == ChangeKind::Vcpu
+    }
+
+    fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
+        let Some((vm, vcpu)) = vcpu_of(input, timeline) else { return };
+        let Some((known, state)) = timeline.vm(vm).and_then(|known| Some((known, known.vcpus.get(&vcpu)?))) else {
+            return;
+        };
+        let (key, time) = ((vm, vcpu), input.time());
+        match input.event {
+            Some(Event::KvmEntry { .. }) => self.end(key, time, state),
+            Some(Event::VmmEnter { .. }) if !known.kvm_tells => self.end(key, time, state),
+            Some(Event::KvmExit { reason, .. }) => self.begin(key, time, reason, state),
+            Some(Event::VmmExit { reason, .. }) if !known.kvm_tells => self.begin(key, time, reason, state),
+            Some(Event::Access { access, .. }) => {
+                if let Some(exit) = self.open.get_mut(&key) {
+                    exit.access.get_or_insert(access);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn change(&mut self, change: &Change, _timeline: &Timeline) {
+        if let Change::Vcpu { vm, vcpu, window, state } = *change
+            && let Some(exit) = self.open.get_mut(&(vm, vcpu))
+        {
+            exit.add(window, state);
+        }
+    }
+
+    /// Exits that begin in the window may be over after it.
+    fn is_unfinished(&self) -> bool {
+        !self.open.is_empty()
+    }
+}
+
+impl ExitTimes {
+    /// The vCPU leaves the guest at `time`: what it did before is over.
+    fn begin(&mut self, key: (usize, u32), time: u64, reason: ExitReason, vcpu: &Vcpu) {
+        self.end(key, time, vcpu);
+        if time < self.window.end {
+            let exit =
+                OpenExit { reason, begin: time, until: time, parts: Parts::default(), access: None, lost: vcpu.lost };
+            self.open.insert(key, exit);
+        }
+    }
+}
+
+/// The VM and vCPU that a record of KVM or of the VMM is about.
+fn vcpu_of(input: &Input<'_>, timeline: &Timeline) -> Option<(usize, u32)> {
+    match (input.origin, input.event?) {
+        (Origin::Host { host, .. }, Event::KvmEntry { tid, vcpu } | Event::KvmExit { tid, vcpu, .. }) => {
+            timeline.vcpu_of_event(host, tid, vcpu)
+        }
+        (
+            Origin::Vmm { vm, .. },
+            Event::VmmEnter { vcpu } | Event::VmmExit { vcpu, .. } | Event::Access { vcpu, .. },
+        ) => Some((vm, vcpu)),
+        _ => None,
+    }
+}
+
+impl ReportBuilder for ExitTimes {
+    type Report = Exits;
+
+    fn finish(mut self, trace: &Trace, passed: &Passed) -> Result<Exits, ReportError> {
+        for ((vm, _), exit) in std::mem::take(&mut self.open) {
+            let sums = self.vms.entry(vm).or_default();
+            (sums.count, sums.unfinished) = (sums.count + 1, sums.unfinished + 1);
+            sums.reasons.entry(exit.reason).or_default().count += 1;
+        }
+        let of_vm = |(index, sums)| Some(of_vm(passed.timeline.vm(index)?, sums, trace.clock()));
+        let vms: Vec<VmExits> = self.vms.into_iter().filter_map(of_vm).collect();
+        if vms.is_empty() {
+            let missing =
+                "no exit of a vCPU in the window: neither kvm:kvm_exit of the host's kernel nor vmm:vcpu_exit";
+            return Err(ReportError::Nothing { missing: missing.into() });
+        }
+        Ok(Exits { vms })
+    }
+}
+
+fn of_vm(vm: &Vm, sums: VmSums, clock: &Clock) -> VmExits {
+    let reason = |(reason, sums): (ExitReason, ReasonSums)| ReasonExits {
         reason: reason.name().into_owned(),
         count: sums.count,
-        time: Distribution::of(sums.times, clock),
-        kvm_ns: clock.ticks_to_ns(sums.kvm),
-        vmm_ns: clock.ticks_to_ns(sums.vmm),
-        stolen_ns: clock.ticks_to_ns(sums.stolen),
-        halted_ns: clock.ticks_to_ns(sums.halted),
-        blocked_ns: clock.ticks_to_ns(sums.blocked),
+        time: sums.times.distribution(clock),
+        kvm_ns: clock.ticks_to_ns(sums.parts.kvm),
+        vmm_ns: clock.ticks_to_ns(sums.parts.vmm),
+        stolen_ns: clock.ticks_to_ns(sums.parts.stolen),
+        halted_ns: clock.ticks_to_ns(sums.parts.halted),
+        blocked_ns: clock.ticks_to_ns(sums.parts.blocked),
     };
-    let mut reasons: Vec<ReasonExits> = by_reason.into_iter().map(reason).collect();
+    let mut reasons: Vec<ReasonExits> = sums.reasons.into_iter().map(reason).collect();
     reasons.sort_by_key(|reason| Reverse((reason.time.total_ns, reason.count)));
-    let access =
-        |(access, times)| AccessExits { place: state_names::access(access), time: Distribution::of(times, clock) };
-    let mut accesses: Vec<AccessExits> = by_access.into_iter().map(access).collect();
+    let access = |(access, times): (Access, Durations)| AccessExits {
+        place: state_names::access(access),
+        time: times.distribution(clock),
+    };
+    let mut accesses: Vec<AccessExits> = sums.accesses.into_iter().map(access).collect();
     accesses.sort_by_key(|access| Reverse((access.time.total_ns, access.time.count)));
+    let VmSums { count, unfinished, .. } = sums;
     VmExits { vm: vm.name.clone(), warnings: warnings(vm), count, unfinished, reasons, accesses }
 }
 
@@ -271,7 +399,7 @@ mod tests {
         let (_dir, trace) = scenario::preempted_in_an_exit().open();
 
         let of_states = report(&trace, Window::ALL).unwrap();
-        let summary = crate::report::summary::report(&trace);
+        let summary = crate::report::summary::report(&trace, Window::ALL).unwrap();
 
         let of_states: Vec<_> = of_states.vms[0]
             .reasons

@@ -12,11 +12,12 @@ mod follow;
 
 use super::distribution::Distribution;
 use super::table::{Align, Table};
-use super::{Report, ReportError, Window, duration, harmless};
-use crate::guest_tasks::{GuestTasks, Tid, kernel_layers};
-use crate::merge::Merge;
+use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
+use crate::analysis::{Analysis, Gap, Passed};
+use crate::event::{self, Tid};
+use crate::manifest::LayerKind;
 use crate::reader::{Trace, TraceLayer};
-use crate::session::LayerKind;
+use crate::timeline::{ChangeKind, Input, Origin, Timeline};
 use follow::Follower;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -42,11 +43,13 @@ pub enum Milestone {
     Raised,
     /// KVM injects it into the vCPU: `kvm:kvm_inj_virq`.
     Injected,
-    /// The guest's handler begins: `irq:irq_handler_entry`.
+    /// The guest's handler begins, on whichever CPU: `irq:irq_handler_entry`.
     Handled,
-    /// The guest's kernel completes the request: `block:block_rq_complete`.
+    /// The guest's kernel completes the request, in the handler, or in a soft interrupt behind it, which may be another
+    /// CPU's: `block:block_rq_complete`.
     Completed,
-    /// It wakes the task that waits: the next `sched:sched_waking` or `sched_wakeup` in the same interrupt.
+    /// It wakes the task that waits: the next `sched:sched_waking` or `sched_wakeup` in the same interrupt. (`ksoftirqd` is
+    /// not one that waits.)
     Woken,
     /// The task runs: `sched:sched_switch`.
     Running,
@@ -95,10 +98,10 @@ impl Milestone {
             Self::PickedUp => "host: wake the VMM's thread",
             Self::Started => "VMM queue",
             Self::Finished => "VMM and host I/O",
-            Self::Raised => "VMM answer",
+            Self::Raised => "VMM: rest of the batch, answer",
             Self::Injected => "KVM: reach the vCPU",
             Self::Handled => "guest: enter the handler",
-            Self::Completed => "guest interrupt handler",
+            Self::Completed => "guest: handler, soft interrupt",
             Self::Woken => "guest: wake the task",
             Self::Running => "guest scheduler",
         }
@@ -204,35 +207,87 @@ pub struct FlowStep {
 /// # Errors
 /// When no VMM recorded requests.
 pub fn report(trace: &Trace, window: Window) -> Result<FlowsReport, ReportError> {
-    let mut vms = Vec::new();
-    for vm in &trace.session().vms {
-        let of_vm = |layer: &&TraceLayer| layer.description.vm.as_ref() == Some(&vm.name);
-        let vmm: Vec<_> = trace.layers_of(LayerKind::Vmm).filter(of_vm).collect();
-        let has = |layer: &TraceLayer, name: &str| layer.schemas.iter().any(|schema| schema.name() == name);
-        if !vmm.iter().any(|layer| has(layer, "vmm:block_request")) {
-            continue;
-        }
-        let guest_block_events = kernel_layers(trace, &vm.name)
-            .any(|layer| has(layer, "block:block_rq_issue") && has(layer, "block:block_rq_complete"));
-        let interrupts_are_recorded = vmm.iter().any(|layer| has(layer, "vmm:disk_interrupt"));
-        let host = trace.layers_of(LayerKind::HostKernel).filter(|layer| layer.description.host == vm.host);
-        let layers: Vec<_> = host.chain(vmm).chain(kernel_layers(trace, &vm.name)).collect();
-        let tasks = GuestTasks::new(trace, &vm.name, window);
-        let mut follower = Follower::new(tasks, &vm.vcpu_threads, guest_block_events, interrupts_are_recorded);
-        for merged in Merge::new(layers, window.begin).take_while(|merged| merged.record.time < window.end) {
-            follower.add(&merged);
-        }
-        let flows = follower.finish(vm.name.clone(), trace.clock());
-        if flows.total.count + flows.unfinished + flows.across_lost_records > 0 {
-            vms.push(flows);
+    super::make(trace, window, FlowTimes::new(trace))
+}
+
+/// The report in the making. Takes memory for the requests that are under way.
+#[derive(Debug)]
+pub struct FlowTimes {
+    /// By VM; `None` for one whose VMM recorded no requests.
+    vms: Vec<Option<Follower>>,
+}
+
+impl FlowTimes {
+    /// A report on `trace`, of which nothing is known yet.
+    #[must_use]
+    pub fn new(trace: &Trace) -> Self {
+        let follower = |vm: &crate::manifest::Vm| {
+            let of_vm = |layer: &&TraceLayer| layer.description.vm.as_ref() == Some(&vm.name);
+            let vmm: Vec<_> = trace.layers_of(LayerKind::Vmm).filter(of_vm).collect();
+            if !vmm.iter().any(|layer| event::is_recorded(layer, "vmm:block_request")) {
+                return None;
+            }
+            let guest_block_events = trace.kernel_layers(&vm.name).any(|layer| {
+                event::is_recorded(layer, "block:block_rq_issue")
+                    && event::is_recorded(layer, "block:block_rq_complete")
+            });
+            let interrupts_are_recorded = vmm.iter().any(|layer| event::is_recorded(layer, "vmm:disk_interrupt"));
+            Some(Follower::new(guest_block_events, interrupts_are_recorded))
+        };
+        Self { vms: trace.manifest().vms.iter().map(follower).collect() }
+    }
+
+    /// The followers of the VMs that a record of `origin` may be about, with their indices.
+    fn concerned<'s>(
+        &'s mut self,
+        origin: Origin,
+        timeline: &Timeline,
+    ) -> impl Iterator<Item = (usize, &'s mut Follower)> {
+        self.vms.iter_mut().enumerate().filter_map(move |(index, follower)| {
+            let is_concerned = match origin {
+                Origin::Host { host, .. } => timeline.vm(index).is_some_and(|vm| vm.host == host),
+                Origin::Vmm { vm, .. } | Origin::Guest { vm, .. } => vm == index,
+                Origin::User { .. } => false,
+            };
+            Some((index, follower.as_mut().filter(|_| is_concerned)?))
+        })
+    }
+}
+
+impl Analysis for FlowTimes {
+    fn takes_change(&self, _kind: ChangeKind) -> bool {
+        false
+    }
+
+    fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
+        if input.event.is_some() {
+            self.concerned(input.origin, timeline).for_each(|(vm, follower)| follower.add(vm, input, timeline));
         }
     }
-    if vms.is_empty() {
-        let missing = "no VMM recorded a request of a disk; record with --disk and --events \
-                       'host:kvm:*,host:sched:*,vmm:*:*,guest:block:*,guest:irq:*,guest:sched:*'";
-        return Err(ReportError::Nothing { missing: missing.into() });
+
+    fn gap(&mut self, gap: &Gap, timeline: &Timeline) {
+        self.concerned(gap.origin, timeline).for_each(|(_, follower)| follower.gap(gap.begins));
     }
-    Ok(FlowsReport { vms })
+}
+
+impl ReportBuilder for FlowTimes {
+    type Report = FlowsReport;
+
+    fn finish(self, trace: &Trace, passed: &Passed) -> Result<FlowsReport, ReportError> {
+        let followers = self.vms.into_iter().enumerate();
+        let flows = followers.filter_map(|(index, follower)| {
+            let vm = passed.timeline.vm(index)?;
+            Some(follower?.finish(vm.name.clone(), &vm.guest, trace.clock()))
+        });
+        let vms: Vec<_> =
+            flows.filter(|flows| flows.total.count + flows.unfinished + flows.across_lost_records > 0).collect();
+        if vms.is_empty() {
+            let missing = "no VMM recorded a request of a disk; record with --disk and --events \
+                           'host:kvm:*,host:sched:*,vmm:*:*,guest:block:*,guest:irq:*,guest:sched:*'";
+            return Err(ReportError::Nothing { missing: missing.into() });
+        }
+        Ok(FlowsReport { vms })
+    }
 }
 
 impl Report for FlowsReport {

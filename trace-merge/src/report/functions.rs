@@ -9,16 +9,19 @@
 mod mappings;
 
 use super::table::{Align, Table};
-use super::{Report, ReportError, Window, harmless, percent};
-use crate::event_index::EventIndex;
-use crate::guest_tasks::{GuestTasks, Tid, kernel_layers};
+use super::{Report, ReportBuilder, ReportError, Window, harmless, percent};
+use crate::analysis::{Analysis, Passed};
+use crate::event::{self, Event, Mapping, Tid};
 use crate::kernel_symbols::KernelSymbols;
-use crate::merge::{Merge, MergedRecord};
-use crate::reader::{Trace, TraceLayer};
+use crate::manifest::LayerKind;
+use crate::reader::Trace;
+use crate::timeline::guest::Guest;
+use crate::timeline::{ChangeKind, Input, Origin, Timeline};
 use crate::user_symbols::UserSymbols;
+use foldhash::HashMap;
 use mappings::{Mappings, Place};
 use serde::Serialize;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -85,56 +88,94 @@ pub struct FunctionSamples {
     pub total: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Sample,
-    Mapping,
-    Exec,
-    Fork,
-    Switch,
-}
-
-fn kind(name: &str) -> Option<Kind> {
-    Some(match name {
-        "strata:sample" => Kind::Sample,
-        "strata:mapping" => Kind::Mapping,
-        "sched:sched_process_exec" => Kind::Exec,
-        "sched:sched_process_fork" => Kind::Fork,
-        "sched:sched_switch" => Kind::Switch,
-        _ => return None,
-    })
-}
-
 /// Makes the report; `symbols` is the folder that holds the guest's root, for the names of its programs' functions.
 ///
 /// # Errors
 /// When no kernel was sampled, or symbols cannot be read.
 pub fn report(trace: &Trace, window: Window, symbols: Option<&Path>) -> Result<FunctionsReport, ReportError> {
-    let is_sampled = |layer: &TraceLayer| layer.schemas.iter().any(|schema| schema.name() == "strata:sample");
-    let mut kernels = Vec::new();
-    for vm in crate::guest_tasks::guests(trace) {
-        if kernel_layers(trace, &vm).any(is_sampled) {
-            let user = symbols.map(UserSymbols::new).transpose().map_err(|source| ReportError::SymbolFolder {
-                path: symbols.unwrap_or(Path::new("")).into(),
-                source,
-            })?;
-            let kernel = KernelSymbols::of(kernel_layers(trace, &vm));
-            let tasks = GuestTasks::new(trace, &vm, window);
-            let mut collector = Collector::new(tasks, kernel, user);
-            // Mappings are told once: those from before the window hold in it.
-            for merged in Merge::new(kernel_layers(trace, &vm), 0).take_while(|merged| merged.record.time < window.end)
-            {
-                collector.add(&merged, window);
+    super::make(trace, window, FunctionSampling::new(trace, symbols)?)
+}
+
+/// The report in the making. Takes memory for each function that was sampled, in each process, and each mapping.
+#[derive(Debug)]
+pub struct FunctionSampling {
+    /// By VM; `None` for one whose kernel was not sampled.
+    guests: Vec<Option<Collector>>,
+    user: Option<UserSymbols>,
+}
+
+impl FunctionSampling {
+    /// A report on `trace` of which nothing is known yet; `symbols` is the folder that holds the guest's root. Reads the
+    /// kernel's symbols, which are recorded after what they name.
+    ///
+    /// # Errors
+    /// When there is no such folder.
+    pub fn new(trace: &Trace, symbols: Option<&Path>) -> Result<Self, ReportError> {
+        let user = symbols
+            .map(UserSymbols::new)
+            .transpose()
+            .map_err(|source| ReportError::SymbolFolder { path: symbols.unwrap_or(Path::new("")).into(), source })?;
+        let guests = trace.manifest().vms.iter().map(|vm| {
+            let is_sampled = trace.kernel_layers(&vm.name).any(|layer| event::is_recorded(layer, "strata:sample"));
+            is_sampled.then(|| Collector::new(KernelSymbols::of(trace.kernel_layers(&vm.name))))
+        });
+        Ok(Self { guests: guests.collect(), user })
+    }
+
+    /// Takes in what changes the mappings of processes.
+    fn follow(&mut self, input: &Input<'_>, timeline: &Timeline) -> Option<&mut Collector> {
+        let Origin::Guest { vm, .. } = input.origin else { return None };
+        let collector = self.guests.get_mut(vm)?.as_mut()?;
+        collector.follow(input, &timeline.vm(vm)?.guest);
+        Some(collector)
+    }
+}
+
+impl Analysis for FunctionSampling {
+    fn takes_change(&self, _kind: ChangeKind) -> bool {
+        false
+    }
+
+    fn layers(&self) -> &'static [LayerKind] {
+        &[LayerKind::GuestKernel]
+    }
+
+    /// Mappings are told once: those from before the window hold in it.
+    fn before(&mut self, input: &Input<'_>, timeline: &Timeline) {
+        self.follow(input, timeline);
+    }
+
+    fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
+        if let Some(Event::Sample { process, address: Some(address), is_user, .. }) = input.event {
+            let Origin::Guest { vm, .. } = input.origin else { return };
+            if let Some(Some(collector)) = self.guests.get_mut(vm) {
+                let stack = event::stack(&input.record);
+                collector.sample(process.unwrap_or(0), address, is_user, &stack, self.user.as_mut());
             }
-            kernels.push(collector.finish(vm));
+            return;
         }
+        self.follow(input, timeline);
     }
-    kernels.retain(|kernel| kernel.samples > 0);
-    if kernels.is_empty() {
-        let missing = "no samples (strata:sample) were recorded; record with --events 'guest:strata:*' among others";
-        return Err(ReportError::Nothing { missing: missing.into() });
+}
+
+impl ReportBuilder for FunctionSampling {
+    type Report = FunctionsReport;
+
+    fn finish(self, _trace: &Trace, passed: &Passed) -> Result<FunctionsReport, ReportError> {
+        let mut kernels = Vec::new();
+        for (index, collector) in self.guests.into_iter().enumerate() {
+            let (Some(collector), Some(vm)) = (collector, passed.timeline.vm(index)) else { continue };
+            if collector.all.samples + collector.idle > 0 {
+                kernels.push(collector.finish(vm.name.clone(), &vm.guest));
+            }
+        }
+        if kernels.is_empty() {
+            let missing =
+                "no samples (strata:sample) were recorded; record with --events 'guest:strata:*' among others";
+            return Err(ReportError::Nothing { missing: missing.into() });
+        }
+        Ok(FunctionsReport { kernels })
     }
-    Ok(FunctionsReport { kernels })
 }
 
 /// A function that was met: name, module, whether it is a symbol.
@@ -148,9 +189,13 @@ struct Function {
 /// Number of a function in the order in which they were met.
 type FunctionId = usize;
 
+/// Addresses whose functions are remembered: enough for the code that runs, and a guest cannot make its reader grow.
+const REMEMBERED: usize = 1 << 16;
+
 #[derive(Clone, Debug, Default)]
 struct Counts {
     samples: u64,
+    /// Samples in the function, and in it or what it called.
     functions: BTreeMap<FunctionId, (u64, u64)>,
 }
 
@@ -166,15 +211,14 @@ impl Counts {
     }
 }
 
+/// The samples of one kernel.
+#[derive(Debug)]
 struct Collector {
-    tasks: GuestTasks,
-    index: EventIndex<Kind>,
     kernel: KernelSymbols,
-    user: Option<UserSymbols>,
     mappings: Mappings,
     functions: Vec<Function>,
     numbers: HashMap<Function, FunctionId>,
-    /// What was looked up already: by file and offset, or by address in the kernel.
+    /// What was looked up already.
     found: HashMap<Place, FunctionId>,
     all: Counts,
     idle: u64,
@@ -182,68 +226,54 @@ struct Collector {
 }
 
 impl Collector {
-    fn new(tasks: GuestTasks, kernel: KernelSymbols, user: Option<UserSymbols>) -> Self {
+    fn new(kernel: KernelSymbols) -> Self {
         Self {
-            tasks,
-            index: EventIndex::new(kind),
             kernel,
-            user,
             mappings: Mappings::default(),
             functions: Vec::new(),
-            numbers: HashMap::new(),
-            found: HashMap::new(),
+            numbers: HashMap::default(),
+            found: HashMap::default(),
             all: Counts::default(),
             idle: 0,
             processes: BTreeMap::new(),
         }
     }
 
-    fn add(&mut self, merged: &MergedRecord<'_>, window: Window) {
-        let record = &merged.record;
-        let number = |name| record.number(name).and_then(|number| Tid::try_from(number).ok());
-        match self.index.kind(merged) {
-            Some(Kind::Mapping) => {
-                let (Some(pid), Some(begin), Some(end)) =
-                    (number("pid"), record.unsigned("begin"), record.unsigned("end"))
-                else {
-                    return;
-                };
-                let offset = record.unsigned("offset").unwrap_or(0);
-                self.mappings.map(pid, begin, end, offset, &record.text("path").unwrap_or_default());
-            }
-            Some(Kind::Exec) => {
-                if let Some(pid) = number("pid") {
-                    self.mappings.exec(pid);
+    /// Takes in what changes the mappings of processes.
+    fn follow(&mut self, input: &Input<'_>, guest: &Guest) {
+        match input.event {
+            Some(Event::Mapping) => {
+                if let Some(Mapping { process, begin, end, offset, file }) = Mapping::of(&input.record) {
+                    self.mappings.map(process, begin, end, offset, &file);
                 }
             }
-            Some(Kind::Fork) => {
-                if let (Some(parent), Some(child)) = (number("parent_pid"), number("child_pid"))
-                    && self.tasks.process(child) == child
-                {
-                    self.mappings.fork(self.tasks.process(parent), child);
+            Some(Event::Exec { tid: Some(tid), .. }) => self.mappings.exec(tid),
+            Some(Event::Fork { parent: Some(parent), child }) => {
+                let process = |tid| guest.living(tid).map_or(tid, |task| guest.task_name(guest.process(task)).0);
+                if process(child.tid) == child.tid {
+                    self.mappings.fork(process(parent), child.tid);
                 }
             }
-            Some(Kind::Sample) if record.time >= window.begin => {
-                let (Some(ip), pid) = (record.unsigned("ip"), number("pid").unwrap_or(0)) else { return };
-                let is_user = record.number("user").is_some_and(|user| user != 0);
-                if pid == 0 && !is_user {
-                    self.idle += 1;
-                    return;
-                }
-                let mut functions = vec![self.function(pid, ip, ip)];
-                for address in record.addresses("stack") {
-                    // A return address may lie behind its function's end; the call lies before it.
-                    functions.push(self.function(pid, address.saturating_sub(1), address));
-                }
-                self.all.add(&functions);
-                self.processes.entry(pid).or_default().add(&functions);
-            }
-            Some(Kind::Sample | Kind::Switch) | None => {}
+            _ => {}
         }
     }
 
+    fn sample(&mut self, process: Tid, address: u64, is_user: bool, stack: &[u64], mut user: Option<&mut UserSymbols>) {
+        if process == 0 && !is_user {
+            self.idle += 1;
+            return;
+        }
+        let mut functions = vec![self.function(process, address, address, user.as_deref_mut())];
+        for &address in stack {
+            // A return address may lie behind its function's end; the call lies before it.
+            functions.push(self.function(process, address.saturating_sub(1), address, user.as_deref_mut()));
+        }
+        self.all.add(&functions);
+        self.processes.entry(process).or_default().add(&functions);
+    }
+
     /// The function at `address` in process `pid`; `shown` is the address to show if it has no name.
-    fn function(&mut self, pid: Tid, address: u64, shown: u64) -> FunctionId {
+    fn function(&mut self, pid: Tid, address: u64, shown: u64, user: Option<&mut UserSymbols>) -> FunctionId {
         let place = match address {
             KERNEL_HALF.. => Place::Address(address),
             _ => self.mappings.place(pid, address),
@@ -251,57 +281,31 @@ impl Collector {
         if let Some(&known) = self.found.get(&place) {
             return known;
         }
-        let function = match &place {
-            Place::Address(address) if *address >= KERNEL_HALF => self.kernel_function(*address, shown),
-            Place::Address(_) => unnamed(format!("{:#x}", shown / PAGE * PAGE), "?"),
-            Place::File { path, offset } => {
-                let name = self.user.as_mut().and_then(|user| user.function(path, *offset));
-                match name {
-                    Some(name) => Function { name, module: path.clone(), is_named: true },
-                    None => unnamed(format!("+{:#x}", offset / PAGE * PAGE), path),
-                }
-            }
-        };
+        let function = function(&place, shown, &self.kernel, user);
         let next = self.functions.len();
         let id = *self.numbers.entry(function.clone()).or_insert(next);
         if id == next {
             self.functions.push(function);
         }
+        if self.found.len() >= REMEMBERED {
+            self.found.clear();
+        }
         self.found.insert(place, id);
         id
     }
 
-    fn kernel_function(&self, address: u64, shown: u64) -> Function {
-        match self.kernel.find(address) {
-            Some((symbol, _)) => {
-                let module = symbol.module.as_ref().map_or_else(|| "[kernel]".into(), |module| format!("[{module}]"));
-                Function { name: symbol.name.clone(), module, is_named: true }
-            }
-            None => unnamed(format!("{:#x}", shown / PAGE * PAGE), "[kernel]"),
-        }
-    }
-
-    fn finish(self, vm: String) -> SampledKernel {
-        let rows = |counts: &Counts| {
-            let row = |(&id, &(own, total)): (&FunctionId, &(u64, u64))| {
-                let function = self.functions.get(id)?;
-                let (name, module, is_named) = (function.name.clone(), function.module.clone(), function.is_named);
-                Some(FunctionSamples { function: name, module, is_named, own, total })
-            };
-            let mut rows: Vec<_> = counts.functions.iter().filter_map(row).collect();
-            rows.sort_by(|left, right| {
-                let key = |row: &FunctionSamples| std::cmp::Reverse((row.own, row.total));
-                key(left).cmp(&key(right)).then_with(|| left.function.cmp(&right.function))
-            });
-            rows
-        };
-        let functions = rows(&self.all);
+    fn finish(self, vm: String, guest: &Guest) -> SampledKernel {
+        let functions = rows(&self.all, &self.functions);
         let unnamed = functions.iter().filter(|row| !row.is_named).map(|row| row.own).sum();
+        let comm = |pid| {
+            let known = guest.tasks.iter().rev().find(|task| task.tid == pid && !task.comm.is_empty());
+            known.map_or_else(|| "?".into(), |task| task.name())
+        };
         let process = |(&pid, counts): (&Tid, &Counts)| ProcessSamples {
             pid,
-            comm: self.tasks.comm(pid).unwrap_or("?").into(),
+            comm: comm(pid),
             samples: counts.samples,
-            functions: rows(counts),
+            functions: rows(counts, &self.functions),
         };
         let mut processes: Vec<_> = self.processes.iter().map(process).collect();
         processes.sort_by_key(|process| (std::cmp::Reverse(process.samples), process.pid));
@@ -314,6 +318,38 @@ impl Collector {
             functions,
             processes,
         }
+    }
+}
+
+/// The functions of `counts`, the one with the most samples of its own first; `names` are those of all functions.
+fn rows(counts: &Counts, names: &[Function]) -> Vec<FunctionSamples> {
+    let row = |(&id, &(own, total)): (&FunctionId, &(u64, u64))| {
+        let Function { name, module, is_named } = names.get(id)?.clone();
+        Some(FunctionSamples { function: name, module, is_named, own, total })
+    };
+    let mut rows: Vec<_> = counts.functions.iter().filter_map(row).collect();
+    rows.sort_by(|left, right| {
+        let key = |row: &FunctionSamples| std::cmp::Reverse((row.own, row.total));
+        key(left).cmp(&key(right)).then_with(|| (&left.function, &left.module).cmp(&(&right.function, &right.module)))
+    });
+    rows
+}
+
+/// The function at `place`; `shown` is the address to show if it has no name.
+fn function(place: &Place, shown: u64, kernel: &KernelSymbols, user: Option<&mut UserSymbols>) -> Function {
+    match place {
+        Place::Address(address) if *address >= KERNEL_HALF => match kernel.find(*address) {
+            Some((symbol, _)) => {
+                let module = symbol.module.as_ref().map_or_else(|| "[kernel]".into(), |module| format!("[{module}]"));
+                Function { name: symbol.name.clone(), module, is_named: true }
+            }
+            None => unnamed(format!("{:#x}", shown / PAGE * PAGE), "[kernel]"),
+        },
+        Place::Address(_) => unnamed(format!("{:#x}", shown / PAGE * PAGE), "?"),
+        Place::File { path, offset } => match user.and_then(|user| user.function(path, *offset)) {
+            Some(name) => Function { name, module: path.clone(), is_named: true },
+            None => unnamed(format!("+{:#x}", offset / PAGE * PAGE), path),
+        },
     }
 }
 

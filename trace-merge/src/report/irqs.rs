@@ -10,15 +10,16 @@
 mod delivery;
 
 use super::table::{Align, Table};
-use super::{Report, ReportError, Window, duration, harmless};
-use crate::event_index::EventIndex;
-use crate::merge::{Merge, MergedRecord};
+use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
+use crate::analysis::{Analysis, Gap, Passed};
+use crate::event::{self, Event};
+use crate::manifest::LayerKind;
 use crate::reader::Trace;
-use crate::session::LayerKind;
 use crate::softirq_names;
+use crate::timeline::{ChangeKind, Input, Kernel, Timeline};
 use delivery::{Deliveries, Delivery};
+use foldhash::HashMap;
 use serde::Serialize;
-use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
 /// Interrupts nest no deeper than this on a CPU: soft, hard, and exceptions among them.
@@ -105,65 +106,59 @@ pub struct CpuTimes {
     pub times: Times,
 }
 
-/// What an event means here.
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Entry(InterruptKind),
-    Exit(InterruptKind),
-    Accepted,
-    Injected,
-}
-
-fn kind(name: &str) -> Option<Kind> {
-    Some(match name {
-        "irq:irq_handler_entry" => Kind::Entry(InterruptKind::Irq),
-        "irq:irq_handler_exit" => Kind::Exit(InterruptKind::Irq),
-        "irq:softirq_entry" => Kind::Entry(InterruptKind::Softirq),
-        "irq:softirq_exit" => Kind::Exit(InterruptKind::Softirq),
-        "kvm:kvm_apic_accept_irq" => Kind::Accepted,
-        "kvm:kvm_inj_virq" => Kind::Injected,
-        _ => match vector_name(name)? {
-            (_, true) => Kind::Entry(InterruptKind::Vector),
-            (_, false) => Kind::Exit(InterruptKind::Vector),
-        },
-    })
-}
-
-/// The vector that an event of `irq_vectors` is about, and whether it is its entry.
-fn vector_name(event: &str) -> Option<(&str, bool)> {
-    let vector = event.strip_prefix("irq_vectors:")?;
-    match (vector.strip_suffix("_entry"), vector.strip_suffix("_exit")) {
-        (Some(name), _) => Some((name, true)),
-        (_, Some(name)) => Some((name, false)),
-        (None, None) => None,
-    }
-}
-
 /// Makes the report.
 ///
 /// # Errors
 /// When no layer has interrupts.
 pub fn report(trace: &Trace, window: Window) -> Result<IrqsReport, ReportError> {
-    let kernels = || {
-        trace
-            .layers()
-            .iter()
-            .filter(|layer| matches!(layer.description.kind, LayerKind::HostKernel | LayerKind::GuestKernel))
-    };
-    let mut index = EventIndex::new(kind);
-    let mut handled = Handled::default();
-    let mut deliveries = Deliveries::new(trace);
-    for merged in Merge::new(kernels(), window.begin).take_while(|merged| merged.record.time < window.end) {
-        let kind = index.kind(&merged);
-        handled.add(&merged, kind);
-        deliveries.add(&merged, kind);
+    super::make(trace, window, InterruptTimes::default())
+}
+
+/// The report in the making. Takes memory for each interrupt and CPU.
+#[derive(Debug, Default)]
+pub struct InterruptTimes {
+    handled: Handled,
+    deliveries: Deliveries,
+}
+
+impl Analysis for InterruptTimes {
+    fn takes_change(&self, _kind: ChangeKind) -> bool {
+        false
     }
-    let report = IrqsReport { handled: handled.finish(trace), injected: deliveries.finish(trace.clock()) };
-    if report.handled.is_empty() && report.injected.is_empty() {
-        let missing = "no layer has interrupts; record with --events 'host:kvm:*,guest:irq:*,guest:irq_vectors:*'";
-        return Err(ReportError::Nothing { missing: missing.into() });
+
+    fn layers(&self) -> &'static [LayerKind] {
+        &[LayerKind::HostKernel, LayerKind::GuestKernel]
     }
-    Ok(report)
+
+    fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
+        if input.event.is_some() {
+            self.handled.add(input);
+        }
+        self.deliveries.add(input, timeline);
+    }
+
+    fn gap(&mut self, gap: &Gap, timeline: &Timeline) {
+        if gap.begins {
+            self.handled.begin_gap(gap);
+            self.deliveries.begin_gap(gap, timeline);
+        }
+    }
+}
+
+impl ReportBuilder for InterruptTimes {
+    type Report = IrqsReport;
+
+    fn finish(self, trace: &Trace, passed: &Passed) -> Result<IrqsReport, ReportError> {
+        let report = IrqsReport {
+            handled: self.handled.finish(trace, &passed.timeline),
+            injected: self.deliveries.finish(trace.clock(), &passed.timeline),
+        };
+        if report.handled.is_empty() && report.injected.is_empty() {
+            let missing = "no layer has interrupts; record with --events 'host:kvm:*,guest:irq:*,guest:irq_vectors:*'";
+            return Err(ReportError::Nothing { missing: missing.into() });
+        }
+        Ok(report)
+    }
 }
 
 /// Times in the making, ticks.
@@ -191,19 +186,18 @@ type Key = (InterruptKind, i64);
 /// Interrupts of the kernels, in the making.
 #[derive(Debug, Default)]
 struct Handled {
-    /// By layer's folder.
-    layers: BTreeMap<String, LayerSums>,
+    kernels: HashMap<Kernel, KernelSums>,
 }
 
 #[derive(Debug, Default)]
-struct LayerSums {
+struct KernelSums {
     sums: HashMap<(Key, u32), Sums>,
     names: HashMap<Key, String>,
     /// By CPU: the interrupts being handled, the one that interrupted the others last, with the times of their entries.
     open: HashMap<u32, Vec<(Key, u64)>>,
 }
 
-impl LayerSums {
+impl KernelSums {
     fn sums(&mut self, key: Key, cpu: u32) -> &mut Sums {
         self.sums.entry((key, cpu)).or_default()
     }
@@ -217,57 +211,52 @@ impl LayerSums {
 }
 
 impl Handled {
-    fn add(&mut self, merged: &MergedRecord<'_>, kind: Option<Kind>) {
-        let path = &merged.layer.description.path;
-        let (record, cpu) = (&merged.record, merged.stream.description.cpu_id);
-        if record.after_gap
-            && let Some(layer) = self.layers.get_mut(path)
-        {
-            layer.forget(cpu, 0);
-        }
-        let (kind, is_entry) = match kind {
-            Some(Kind::Entry(kind)) => (kind, true),
-            Some(Kind::Exit(kind)) => (kind, false),
+    fn add(&mut self, input: &Input<'_>) {
+        let Some((kernel, cpu)) = Kernel::of(input.origin) else { return };
+        let (interrupt, is_entry) = match input.event {
+            Some(Event::InterruptEnter(interrupt)) => (interrupt, true),
+            Some(Event::InterruptExit(interrupt)) => (interrupt, false),
             _ => return,
         };
-        let field = match kind {
-            InterruptKind::Irq => "irq",
-            InterruptKind::Softirq => "vec",
-            InterruptKind::Vector => "vector",
-        };
-        let Some(number) = record.number(field) else { return };
-        if !self.layers.contains_key(path) {
-            self.layers.insert(path.clone(), LayerSums::default());
-        }
-        let Some(layer) = self.layers.get_mut(path) else { return };
-        let key = (kind, number);
+        let time = input.time();
+        let kernel = self.kernels.entry(kernel).or_default();
+        let key = key(interrupt);
         if is_entry {
-            layer.names.entry(key).or_insert_with(|| name(kind, number, merged));
-            let open = layer.open.entry(cpu).or_default();
-            open.push((key, record.time));
+            kernel.names.entry(key).or_insert_with(|| name(key, input));
+            let open = kernel.open.entry(cpu).or_default();
+            open.push((key, time));
             if open.len() > NESTED {
                 // Exits that are not in the trace.
-                layer.forget(cpu, 0);
+                kernel.forget(cpu, 0);
             }
             return;
         }
-        let open = layer.open.entry(cpu).or_default();
+        let open = kernel.open.entry(cpu).or_default();
         let Some(at) = open.iter().rposition(|&(open, _)| open == key) else {
-            layer.names.entry(key).or_insert_with(|| name(kind, number, merged));
-            layer.sums(key, cpu).unfinished += 1;
+            kernel.names.entry(key).or_insert_with(|| name(key, input));
+            kernel.sums(key, cpu).unfinished += 1;
             return;
         };
-        let begin = open.get(at).map_or(record.time, |&(_, begin)| begin);
-        layer.forget(cpu, at + 1);
-        if let Some(open) = layer.open.get_mut(&cpu) {
+        let begin = open.get(at).map_or(time, |&(_, begin)| begin);
+        kernel.forget(cpu, at + 1);
+        if let Some(open) = kernel.open.get_mut(&cpu) {
             open.pop();
         }
-        let ticks = record.time.saturating_sub(begin);
-        let sums = layer.sums(key, cpu);
+        let ticks = time.saturating_sub(begin);
+        let sums = kernel.sums(key, cpu);
         *sums = sums.plus(&Sums { count: 1, total: ticks, max: ticks, unfinished: 0 });
     }
 
-    fn finish(mut self, trace: &Trace) -> Vec<LayerInterrupts> {
+    /// Exits are missing from now on.
+    fn begin_gap(&mut self, gap: &Gap) {
+        if let Some((kernel, cpu)) = Kernel::of(gap.origin)
+            && let Some(kernel) = self.kernels.get_mut(&kernel)
+        {
+            kernel.forget(cpu, 0);
+        }
+    }
+
+    fn finish(mut self, trace: &Trace, timeline: &Timeline) -> Vec<LayerInterrupts> {
         let clock = trace.clock();
         let times = |sums: &Sums| Times {
             count: sums.count,
@@ -277,7 +266,8 @@ impl Handled {
         };
         let mut all = Vec::new();
         for layer in trace.layers() {
-            let Some(mut sums) = self.layers.remove(&layer.description.path) else { continue };
+            let kernel = timeline.origin(layer, 0).and_then(Kernel::of);
+            let Some(mut sums) = kernel.and_then(|(kernel, _)| self.kernels.remove(&kernel)) else { continue };
             for cpu in sums.open.keys().copied().collect::<Vec<_>>() {
                 sums.forget(cpu, 0);
             }
@@ -302,12 +292,20 @@ impl Handled {
     }
 }
 
+fn key(interrupt: event::Interrupt) -> Key {
+    match interrupt {
+        event::Interrupt::Irq(number) => (InterruptKind::Irq, number.into()),
+        event::Interrupt::Softirq(number) => (InterruptKind::Softirq, number.into()),
+        event::Interrupt::Vector(number) => (InterruptKind::Vector, number.into()),
+    }
+}
+
 /// The name of an interrupt, from a record of it.
-fn name(kind: InterruptKind, number: i64, merged: &MergedRecord<'_>) -> String {
+fn name((kind, number): Key, input: &Input<'_>) -> String {
     match kind {
-        InterruptKind::Irq => merged.record.text("name").map_or_else(|| "?".into(), |name| name.into_owned()),
+        InterruptKind::Irq => event::handler_name(&input.record).map_or_else(|| "?".into(), |name| name.into_owned()),
         InterruptKind::Softirq => softirq_names::name(number).unwrap_or("?").into(),
-        InterruptKind::Vector => vector_name(merged.record.schema.name()).map_or("?", |(name, _)| name).into(),
+        InterruptKind::Vector => event::vector_name(input.record.schema.name()).map_or("?", |(name, _)| name).into(),
     }
 }
 

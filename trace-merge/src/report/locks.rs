@@ -10,16 +10,19 @@
 //! changed) are counted apart.
 
 use super::table::{Align, Table};
-use super::{Report, ReportError, Window, duration, harmless};
+use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
+use crate::analysis::{Analysis, Gap, Passed};
 use crate::clock::Clock;
-use crate::event_index::EventIndex;
-use crate::guest_tasks::{GuestTasks, Tid, guests, kernel_layers, kernel_records};
+use crate::event::{self, Arguments, Event, Tid};
 use crate::kernel_symbols::KernelSymbols;
-use crate::merge::MergedRecord;
+use crate::manifest::LayerKind;
 use crate::reader::{StreamRecord, Trace};
 use crate::syscall_names;
+use crate::timeline::guest::{Guest, Runner, TaskIndex};
+use crate::timeline::{ChangeKind, Input, Origin, Timeline};
+use foldhash::{HashMap, HashSet};
 use serde::Serialize;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 /// Rows that are shown as text; JSON has all.
@@ -135,64 +138,69 @@ pub struct Futex {
     pub unfinished: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Switch,
-    Begin,
-    End,
-    Stack,
-    SyscallEnter,
-    SyscallExit,
-    InterruptEntry,
-    InterruptExit,
-    ProcessExit,
-}
-
-fn kind(name: &str) -> Option<Kind> {
-    Some(match name {
-        "sched:sched_switch" => Kind::Switch,
-        "lock:contention_begin" => Kind::Begin,
-        "lock:contention_end" => Kind::End,
-        "strata:stack" => Kind::Stack,
-        "raw_syscalls:sys_enter" => Kind::SyscallEnter,
-        "raw_syscalls:sys_exit" => Kind::SyscallExit,
-        "irq:irq_handler_entry" | "irq:softirq_entry" | "irq_vectors:local_timer_entry" => Kind::InterruptEntry,
-        "irq:irq_handler_exit" | "irq:softirq_exit" | "irq_vectors:local_timer_exit" => Kind::InterruptExit,
-        "sched:sched_process_exit" => Kind::ProcessExit,
-        _ => return None,
-    })
-}
-
 /// Makes the report.
 ///
 /// # Errors
 /// When no guest recorded lock contention or system calls.
 pub fn report(trace: &Trace, window: Window) -> Result<LocksReport, ReportError> {
-    let mut reports = Vec::new();
-    for vm in guests(trace) {
-        let symbols = KernelSymbols::of(kernel_layers(trace, &vm));
-        let recorded = |wanted: &str| {
-            let mut layers = crate::guest_tasks::kernel_layers(trace, &vm);
-            layers.any(|layer| layer.schemas.iter().any(|schema| schema.name() == wanted))
-        };
-        let kernel_locks_recorded = recorded("lock:contention_begin");
-        if !kernel_locks_recorded && !recorded("raw_syscalls:sys_enter") {
-            continue;
-        }
-        let mut collector = Collector::new(GuestTasks::new(trace, &vm, window));
-        for merged in kernel_records(trace, &vm, window) {
-            collector.add(&merged);
-        }
-        let mut guest = collector.finish(vm, trace.clock(), &symbols);
-        guest.kernel_locks_recorded = kernel_locks_recorded;
-        reports.push(guest);
+    super::make(trace, window, LockTimes::default())
+}
+
+/// The report in the making. Takes memory for each lock, call site and task that waits.
+#[derive(Debug, Default)]
+pub struct LockTimes {
+    /// By VM.
+    guests: BTreeMap<usize, Collector>,
+}
+
+impl Analysis for LockTimes {
+    fn takes_change(&self, _kind: ChangeKind) -> bool {
+        false
     }
-    if reports.is_empty() {
-        let missing = "no guest recorded lock:contention_begin and lock:contention_end, nor system calls; record with \
-                       --agent and --events 'guest:lock:*,guest:raw_syscalls:*,guest:sched:*'";
-        return Err(ReportError::Nothing { missing: missing.into() });
+
+    fn layers(&self) -> &'static [LayerKind] {
+        &[LayerKind::GuestKernel]
     }
-    Ok(LocksReport { guests: reports })
+
+    fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
+        let Origin::Guest { vm, cpu } = input.origin else { return };
+        let Some(known) = timeline.vm(vm) else { return };
+        self.guests.entry(vm).or_default().add(cpu, input, &known.guest, timeline.recorder().runner(cpu));
+    }
+
+    fn gap(&mut self, gap: &Gap, timeline: &Timeline) {
+        let Origin::Guest { vm, cpu } = gap.origin else { return };
+        if let (Some(collector), Some(known)) = (self.guests.get_mut(&vm), timeline.vm(vm))
+            && gap.begins
+        {
+            collector.begin_gap(cpu, &known.guest);
+        }
+    }
+}
+
+impl ReportBuilder for LockTimes {
+    type Report = LocksReport;
+
+    fn finish(mut self, trace: &Trace, passed: &Passed) -> Result<LocksReport, ReportError> {
+        let mut guests = Vec::new();
+        for (index, vm) in passed.timeline.vms.iter().enumerate() {
+            let is_recorded = |name| trace.kernel_layers(&vm.name).any(|layer| event::is_recorded(layer, name));
+            let kernel_locks_recorded = is_recorded("lock:contention_begin");
+            if !kernel_locks_recorded && !is_recorded("raw_syscalls:sys_enter") {
+                continue;
+            }
+            let collector = self.guests.remove(&index).unwrap_or_default();
+            let Some(symbols) = passed.kernel_symbols(trace, index) else { continue };
+            let guest = collector.finish(vm.name.clone(), &vm.guest, trace.clock(), symbols);
+            guests.push(GuestLocks { kernel_locks_recorded, ..guest });
+        }
+        if guests.is_empty() {
+            let missing = "no guest recorded lock:contention_begin and lock:contention_end, nor system calls; record with \
+                           --agent and --events 'guest:lock:*,guest:raw_syscalls:*,guest:sched:*'";
+            return Err(ReportError::Nothing { missing: missing.into() });
+        }
+        Ok(LocksReport { guests })
+    }
 }
 
 /// Waits in the making, ticks.
@@ -208,6 +216,14 @@ impl Sums {
         self.count += 1;
         self.total = self.total.saturating_add(ticks);
         self.max = self.max.max(ticks);
+    }
+
+    fn plus(&self, other: &Self) -> Self {
+        Self {
+            count: self.count + other.count,
+            total: self.total.saturating_add(other.total),
+            max: self.max.max(other.max),
+        }
     }
 
     const fn waits(&self, clock: &Clock) -> Waits {
@@ -248,6 +264,7 @@ impl Context {
 struct Waiting {
     place: Place,
     begin: u64,
+    /// Whether records are missing in which it may have ended, or by which it would be another row's.
     across_gap: bool,
 }
 
@@ -269,83 +286,122 @@ struct FutexSums {
     unfinished: u64,
 }
 
+impl FutexSums {
+    fn plus(&self, other: &Self) -> Self {
+        Self {
+            waits: self.waits.plus(&other.waits),
+            timed_out: self.timed_out + other.timed_out,
+            not_needed: self.not_needed + other.not_needed,
+            unfinished: self.unfinished + other.unfinished,
+        }
+    }
+}
+
+/// The waits in one guest.
+#[derive(Debug, Default)]
 struct Collector {
-    tasks: GuestTasks,
-    index: EventIndex<Kind>,
-    waiting: HashMap<Tid, Vec<Waiting>>,
-    calls: HashMap<Tid, Call>,
-    /// By CPU: how many interrupts are being handled.
-    interrupts: HashMap<u32, u32>,
+    waiting: HashMap<Runner, Vec<Waiting>>,
+    calls: HashMap<TaskIndex, Call>,
+    /// Whether records were missing at any time.
+    had_gap: bool,
+    /// If so: tasks of which it is known since whether they are in a system call, and CPUs of which it is not known whether
+    /// they handle an interrupt.
+    known: HashSet<TaskIndex>,
+    lost_cpus: HashSet<u32>,
     /// By CPU: whose wait began with the record before this one.
-    begun: HashMap<u32, Tid>,
-    kernel: BTreeMap<Place, BTreeMap<Tid, Sums>>,
-    futexes: BTreeMap<(Tid, u64, &'static str), FutexSums>,
+    begun: HashMap<u32, Runner>,
+    kernel: BTreeMap<Place, BTreeMap<Runner, Sums>>,
+    futexes: BTreeMap<(TaskIndex, u64, &'static str), FutexSums>,
     unfinished: u64,
 }
 
 impl Collector {
-    fn new(tasks: GuestTasks) -> Self {
-        Self {
-            tasks,
-            index: EventIndex::new(kind),
-            waiting: HashMap::new(),
-            calls: HashMap::new(),
-            interrupts: HashMap::new(),
-            begun: HashMap::new(),
-            kernel: BTreeMap::new(),
-            futexes: BTreeMap::new(),
-            unfinished: 0,
-        }
-    }
-
-    fn add(&mut self, merged: &MergedRecord<'_>) {
-        let kind = self.index.kind(merged);
-        let record = &merged.record;
-        let cpu = merged.stream.description.cpu_id;
-        let tid = self.tasks.running(merged, matches!(kind, Some(Kind::Switch)));
-        if record.after_gap {
-            self.waiting.values_mut().flatten().for_each(|waiting| waiting.across_gap = true);
-            self.calls.values_mut().for_each(|call| call.across_gap = true);
-            self.interrupts.remove(&cpu);
-            self.begun.remove(&cpu);
-        }
+    fn add(&mut self, cpu: u32, input: &Input<'_>, guest: &Guest, runner: Option<Runner>) {
         let begun = self.begun.remove(&cpu);
-        let (Some(kind), Some(tid)) = (kind, tid) else { return };
-        match kind {
-            Kind::Switch => {
-                // Nothing is switched away from inside an interrupt.
-                self.interrupts.insert(cpu, 0);
+        if self.had_gap && matches!(input.event, Some(Event::Switch { .. })) {
+            self.lost_cpus.remove(&cpu);
+        }
+        let (Some(event), Some(runner)) = (input.event, runner) else { return };
+        let time = input.time();
+        if let (Event::SyscallEnter { .. } | Event::SyscallExit { .. }, Runner::Task(task)) = (event, runner)
+            && self.had_gap
+        {
+            self.known.insert(task);
+        }
+        match (event, runner) {
+            // While records of another CPU are missing, it could go on there.
+            (Event::Switch { .. }, Runner::Task(task)) if guest.has_gap() => self.lose(runner, Some(task)),
+            (Event::ContentionBegin { lock: Some(lock), flags }, _) => {
+                self.begin(cpu, runner, (lock, flags), &input.record, guest);
             }
-            Kind::Begin => self.begin(cpu, tid, record),
-            Kind::End => self.end(tid, record),
-            Kind::Stack => {
-                let waiting = begun.and_then(|tid| self.waiting.get_mut(&tid)?.last_mut());
+            (Event::ContentionEnd { lock }, _) => self.end(runner, lock, time),
+            (Event::Stack, _) => {
+                let waiting = begun.and_then(|runner| self.waiting.get_mut(&runner)?.last_mut());
                 if let Some(waiting) = waiting {
-                    waiting.place.stack = record.addresses("stack");
+                    waiting.place.stack = event::stack(&input.record);
                 }
             }
-            Kind::SyscallEnter => self.enter(tid, record),
-            Kind::SyscallExit => self.exit(tid, record),
-            Kind::InterruptEntry => *self.interrupts.entry(cpu).or_default() += 1,
-            Kind::InterruptExit => {
-                let depth = self.interrupts.entry(cpu).or_default();
-                *depth = depth.saturating_sub(1);
+            (Event::SyscallEnter { number, arguments }, Runner::Task(task)) => {
+                self.enter(task, number, &arguments, time);
             }
-            Kind::ProcessExit => {
-                self.calls.remove(&tid);
-                self.unfinished += self.waiting.remove(&tid).map_or(0, |waiting| waiting.len() as u64);
+            (Event::SyscallExit { number, result }, Runner::Task(task)) => self.exit(task, number, result, time),
+            (Event::ProcessExit, Runner::Task(task)) => {
+                self.calls.remove(&task);
+                self.unfinished += self.waiting.remove(&runner).map_or(0, |waiting| waiting.len() as u64);
             }
+            _ => {}
         }
     }
 
-    fn begin(&mut self, cpu: u32, tid: Tid, record: &StreamRecord<'_>) {
-        let Some(address) = record.unsigned("lock_addr") else { return };
-        let context = match (self.interrupts.get(&cpu).copied().unwrap_or(0), self.calls.get(&tid)) {
-            (1.., _) => Context::Interrupt,
-            (0, Some(call)) => Context::Syscall(call.number),
-            (0, None) => Context::Other,
+    /// Records of `cpu` are missing from now on: what is waited for may be had, and waited for again, unseen.
+    fn begin_gap(&mut self, cpu: u32, guest: &Guest) {
+        let lost = |runner| guest.is_lost_with(runner, cpu);
+        let waiting = self.waiting.iter_mut().filter(|&(&runner, _)| lost(runner));
+        waiting.flat_map(|(_, waiting)| waiting).for_each(|waiting| waiting.across_gap = true);
+        let calls = self.calls.iter_mut().filter(|&(&task, _)| lost(Runner::Task(task)));
+        calls.for_each(|(_, call)| call.across_gap = true);
+        self.known.retain(|&task| !lost(Runner::Task(task)));
+        self.begun.remove(&cpu);
+        self.lost_cpus.insert(cpu);
+        self.had_gap = true;
+    }
+
+    /// What `runner` does from now on may be missing.
+    fn lose(&mut self, runner: Runner, task: Option<TaskIndex>) {
+        self.waiting.get_mut(&runner).into_iter().flatten().for_each(|waiting| waiting.across_gap = true);
+        if let Some(call) = task.and_then(|task| self.calls.get_mut(&task)) {
+            call.across_gap = true;
+        }
+        if let Some(task) = task {
+            self.known.remove(&task);
+        }
+    }
+
+    fn begin(
+        &mut self,
+        cpu: u32,
+        runner: Runner,
+        (address, flags): (u64, u64),
+        record: &StreamRecord<'_>,
+        guest: &Guest,
+    ) {
+        let interrupted = guest.cpu(cpu).is_some_and(|cpu| cpu.view().0.interrupt.is_some());
+        let call = match runner {
+            Runner::Task(task) => self.calls.get(&task),
+            Runner::Idle(_) => None,
         };
-        let waiting = self.waiting.entry(tid).or_default();
+        let context = match call {
+            _ if interrupted => Context::Interrupt,
+            Some(call) => Context::Syscall(call.number),
+            None => Context::Other,
+        };
+        // What it did is not known when records are missing that could tell: it could be in any row then.
+        let is_known = match runner {
+            _ if self.lost_cpus.contains(&cpu) => false,
+            Runner::Task(task) => interrupted || !self.had_gap || self.known.contains(&task),
+            Runner::Idle(_) => true,
+        };
+        let waiting = self.waiting.entry(runner).or_default();
         if waiting.last().is_some_and(|waiting| waiting.place.address == address) {
             return;
         }
@@ -355,84 +411,76 @@ impl Collector {
             self.unfinished += 1;
         }
         // Whether a mutex spins or sleeps changes while it is waited for.
-        let flags = record.unsigned("flags").unwrap_or(0);
         let flags = if flags & flag::MUTEX == 0 { flags } else { flags & !flag::SPIN };
-        let place = Place { address, flags, context, stack: record.addresses("stack") };
-        waiting.push(Waiting { place, begin: record.time, across_gap: false });
-        self.begun.insert(cpu, tid);
+        let place = Place { address, flags, context, stack: event::stack(record) };
+        waiting.push(Waiting { place, begin: record.time, across_gap: !is_known });
+        self.begun.insert(cpu, runner);
     }
 
-    fn end(&mut self, tid: Tid, record: &StreamRecord<'_>) {
-        let address = record.unsigned("lock_addr");
-        let Some(waiting) = self.waiting.get_mut(&tid) else { return };
+    fn end(&mut self, runner: Runner, address: Option<u64>, time: u64) {
+        let Some(waiting) = self.waiting.get_mut(&runner) else { return };
         let Some(at) = waiting.iter().rposition(|waiting| Some(waiting.place.address) == address) else { return };
         // What began inside of it and did not end before it will not end any more.
         self.unfinished += (waiting.len() - at - 1) as u64;
         let ended = waiting.drain(at..).next();
         match ended {
             Some(Waiting { place, begin, across_gap: false }) => {
-                let process = self.tasks.process(tid);
-                self.kernel
-                    .entry(place)
-                    .or_default()
-                    .entry(process)
-                    .or_default()
-                    .add(record.time.saturating_sub(begin));
+                self.kernel.entry(place).or_default().entry(runner).or_default().add(time.saturating_sub(begin));
             }
             _ => self.unfinished += 1,
         }
     }
 
-    fn enter(&mut self, tid: Tid, record: &StreamRecord<'_>) {
-        let Some(number) = record.number("id") else { return };
+    fn enter(&mut self, task: TaskIndex, number: i64, arguments: &Arguments<'_>, time: u64) {
         let futex = (syscall_names::name(number) == Some("futex")).then(|| {
-            let command = record.argument(1)? & FUTEX_COMMAND;
+            let command = arguments.get(1)? & FUTEX_COMMAND;
             let &(_, operation) = FUTEX_WAITS.iter().find(|&&(wait, _)| wait == command)?;
-            Some((record.argument(0)?, operation))
+            Some((arguments.get(0)?, operation))
         });
-        let call = Call { number, entered: record.time, futex: futex.flatten(), across_gap: false };
-        if let Some(Call { futex: Some(futex), .. }) = self.calls.insert(tid, call) {
-            self.futex(tid, futex).unfinished += 1;
+        let call = Call { number, entered: time, futex: futex.flatten(), across_gap: false };
+        if let Some(Call { futex: Some(futex), .. }) = self.calls.insert(task, call) {
+            self.futex(task, futex).unfinished += 1;
         }
     }
 
-    fn exit(&mut self, tid: Tid, record: &StreamRecord<'_>) {
-        let Some(Call { number, entered, futex: Some(futex), across_gap }) = self.calls.remove(&tid) else { return };
-        let result = record.number("ret").unwrap_or(0);
-        let returned = record.number("id") == Some(number) && !across_gap;
-        let sums = self.futex(tid, futex);
+    fn exit(&mut self, task: TaskIndex, returned: i64, result: i64, time: u64) {
+        let Some(Call { number, entered, futex: Some(futex), across_gap }) = self.calls.remove(&task) else { return };
+        let returned = returned == number && !across_gap;
+        let sums = self.futex(task, futex);
         match result {
             _ if !returned => sums.unfinished += 1,
             EAGAIN => sums.not_needed += 1,
             _ => {
-                sums.waits.add(record.time.saturating_sub(entered));
+                sums.waits.add(time.saturating_sub(entered));
                 sums.timed_out += u64::from(result == ETIMEDOUT);
             }
         }
     }
 
-    fn futex(&mut self, tid: Tid, (address, operation): (u64, &'static str)) -> &mut FutexSums {
-        self.futexes.entry((self.tasks.process(tid), address, operation)).or_default()
+    fn futex(&mut self, task: TaskIndex, (address, operation): (u64, &'static str)) -> &mut FutexSums {
+        self.futexes.entry((task, address, operation)).or_default()
     }
 
-    fn finish(mut self, vm: String, clock: &Clock, symbols: &KernelSymbols) -> GuestLocks {
+    fn finish(mut self, vm: String, guest: &Guest, clock: &Clock, symbols: &KernelSymbols) -> GuestLocks {
         self.unfinished += self.waiting.values().map(|waiting| waiting.len() as u64).sum::<u64>();
-        for (tid, call) in std::mem::take(&mut self.calls) {
+        for (task, call) in std::mem::take(&mut self.calls) {
             if let Some(futex) = call.futex {
-                self.futex(tid, futex).unfinished += 1;
+                self.futex(task, futex).unfinished += 1;
             }
         }
-        let comm = |pid| self.tasks.comm(pid).unwrap_or("?").to_string();
         let kernel = self.kernel.iter().map(|(place, waiters)| {
-            let mut sum = Sums::default();
-            for waiter in waiters.values() {
-                sum.count += waiter.count;
-                sum.total = sum.total.saturating_add(waiter.total);
-                sum.max = sum.max.max(waiter.max);
+            let mut processes: BTreeMap<Waited, Sums> = BTreeMap::new();
+            for (&runner, waits) in waiters {
+                let sums = processes.entry(Waited::of(runner, guest)).or_default();
+                *sums = sums.plus(waits);
             }
-            let waiter = |(&pid, sums): (&Tid, &Sums)| Waiter { pid, comm: comm(pid), waits: sums.waits(clock) };
-            let mut waiters: Vec<_> = waiters.iter().map(waiter).collect();
-            waiters.sort_by_key(|waiter| std::cmp::Reverse(waiter.waits.total_ns));
+            let sum = processes.values().fold(Sums::default(), |sum, waits| sum.plus(waits));
+            let waiter = |(process, sums): (&Waited, &Sums)| {
+                let (pid, comm) = process.name(guest);
+                Waiter { pid, comm, waits: sums.waits(clock) }
+            };
+            let mut waiters: Vec<_> = processes.iter().map(waiter).collect();
+            waiters.sort_by_key(|waiter| (std::cmp::Reverse(waiter.waits.total_ns), waiter.pid));
             KernelLock {
                 address: place.address,
                 name: symbols.find(place.address).map(|(symbol, offset)| with_offset(&symbol.label(), offset)),
@@ -445,19 +493,53 @@ impl Collector {
         });
         let mut kernel: Vec<_> = kernel.collect();
         kernel.sort_by_key(|row| (std::cmp::Reverse(row.waits.total_ns), row.address));
-        let futex = |(&(pid, address, operation), sums): (&(Tid, u64, &str), &FutexSums)| Futex {
-            pid,
-            comm: comm(pid),
-            address,
-            operation: operation.into(),
-            waits: sums.waits.waits(clock),
-            timed_out: sums.timed_out,
-            not_needed: sums.not_needed,
-            unfinished: sums.unfinished,
+        let mut by_process: BTreeMap<(Waited, u64, &str), FutexSums> = BTreeMap::new();
+        for (&(task, address, operation), waits) in &self.futexes {
+            let sums = by_process.entry((Waited::Process(guest.process(task)), address, operation)).or_default();
+            *sums = sums.plus(waits);
+        }
+        let futex = |(&(process, address, operation), sums): (&(Waited, u64, &str), &FutexSums)| {
+            let (pid, comm) = process.name(guest);
+            Futex {
+                pid,
+                comm,
+                address,
+                operation: operation.into(),
+                waits: sums.waits.waits(clock),
+                timed_out: sums.timed_out,
+                not_needed: sums.not_needed,
+                unfinished: sums.unfinished,
+            }
         };
-        let mut futexes: Vec<_> = self.futexes.iter().map(futex).collect();
+        let mut futexes: Vec<_> = by_process.iter().map(futex).collect();
         futexes.sort_by_key(|row| (std::cmp::Reverse(row.waits.total_ns), row.pid, row.address));
         GuestLocks { vm, kernel, futexes, unfinished: self.unfinished, kernel_locks_recorded: true }
+    }
+}
+
+/// Who waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Waited {
+    /// Idle CPUs, in their interrupts.
+    Idle,
+    /// A process.
+    Process(TaskIndex),
+}
+
+impl Waited {
+    fn of(runner: Runner, guest: &Guest) -> Self {
+        match runner {
+            Runner::Idle(_) => Self::Idle,
+            Runner::Task(task) => Self::Process(guest.process(task)),
+        }
+    }
+
+    /// Its id and name.
+    fn name(self, guest: &Guest) -> (Tid, String) {
+        match self {
+            Self::Idle => (0, "idle".into()),
+            Self::Process(process) => guest.task_name(process),
+        }
     }
 }
 

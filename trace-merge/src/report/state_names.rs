@@ -1,13 +1,14 @@
 //! What states, and those who cause them, are called in reports.
 
 use super::harmless;
+use crate::event::{Access, Interrupt};
 use crate::exit_reason::ExitReason;
-use crate::state::event::{Access, Interrupt};
-use crate::state::fused::Running;
-use crate::state::guest::{BlockedOn, GuestTask};
-use crate::state::host::Host;
-use crate::state::vcpus::Thief;
+use crate::softirq_names;
 use crate::syscall_names;
+use crate::timeline::fused::Running;
+use crate::timeline::guest::{BlockedOn, GuestTask};
+use crate::timeline::host::Host;
+use crate::timeline::vcpu::Preemptor;
 
 /// Why a vCPU left the guest.
 pub(super) fn reason(reason: Option<ExitReason>) -> String {
@@ -15,14 +16,14 @@ pub(super) fn reason(reason: Option<ExitReason>) -> String {
 }
 
 /// What the host ran in place of a vCPU.
-pub(super) fn thief(host: Option<&Host>, thief: Thief) -> String {
-    match thief {
-        Thief::Thread(tid) => {
-            let name = host.map_or_else(|| tid.to_string(), |host| host.thread_name(tid));
-            format!("{name}/{tid}")
+pub(super) fn preemptor(host: Option<&Host>, preemptor: Preemptor) -> String {
+    match preemptor {
+        Preemptor::Thread(thread) => {
+            let name = host.map_or_else(|| thread.tid.to_string(), |host| host.thread_name(thread));
+            format!("{name}/{}", thread.tid)
         }
-        Thief::Idle => "nothing: the CPU was idle and had yet to begin".into(),
-        Thief::Unknown => "not known".into(),
+        Preemptor::Idle => "nothing: the CPU was idle and had yet to begin".into(),
+        Preemptor::Unknown => "not known".into(),
     }
 }
 
@@ -53,17 +54,13 @@ pub(super) fn syscall(number: i16) -> String {
 pub(super) fn interrupt(interrupt: Interrupt) -> String {
     match interrupt {
         Interrupt::Irq(number) => format!("irq {number}"),
-        Interrupt::Softirq(vector) => {
-            let name = usize::try_from(vector).ok().and_then(|vector| SOFTIRQS.get(vector));
-            format!("softirq {}", name.map_or_else(|| vector.to_string(), |&name| name.into()))
-        }
+        Interrupt::Softirq(vector) => match softirq_names::name(vector.into()) {
+            Some(name) => format!("softirq {name}"),
+            None => format!("softirq {vector}"),
+        },
         Interrupt::Vector(vector) => format!("vector {vector}"),
     }
 }
-
-/// Names of the soft interrupts, by their vectors (`linux/interrupt.h`).
-const SOFTIRQS: [&str; 10] =
-    ["hi", "timer", "net_tx", "net_rx", "block", "irq_poll", "tasklet", "sched", "hrtimer", "rcu"];
 
 /// In what a task ran; `None` for its own code.
 pub(super) fn running(running: Running) -> Option<String> {
@@ -94,8 +91,8 @@ mod tests {
     }
 
     #[test]
-    fn unknown_thief_and_idle_cpu_are_said() {
-        assert_eq!(thief(None, Thief::Thread(7)), "7/7");
-        assert!(thief(None, Thief::Idle).contains("idle"));
+    fn idle_cpu_and_unknown_preemptor_are_said() {
+        assert!(preemptor(None, Preemptor::Idle).contains("idle"));
+        assert_eq!(preemptor(None, Preemptor::Unknown), "not known");
     }
 }

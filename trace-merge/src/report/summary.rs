@@ -1,13 +1,17 @@
 //! The summary of a recording: what each layer holds and lost, why and for how long vCPUs were out of the guest, what
 //! the clock is worth, and what is missing.
 
-use super::{Report, harmless, seconds};
+use super::exits::ExitTimes;
+use super::{Report, ReportBuilder, ReportError, Window, harmless, seconds};
+use crate::analysis::{Analysis, Gap, Passed};
 use crate::clock::Clock;
 use crate::exit_reason::{ExitNumbering, ExitReason};
+use crate::manifest::{LayerKind, Missing, Process, Vm};
 use crate::reader::Trace;
-use crate::session::{LayerKind, Missing, Process, Vm};
+use crate::report::distribution::Durations;
+use crate::timeline::{Change, ChangeKind, Input, Timeline};
 use crate::totals::Totals;
-use crate::vcpu::{SwitchSource, Switches, exits_by_reason};
+use crate::vcpu::SwitchSource;
 use serde::Serialize;
 use shared_ring::consumer::Lost;
 use std::collections::BTreeMap;
@@ -25,7 +29,7 @@ pub struct Summary {
     /// From the first record to the last, ns.
     pub duration_ns: u64,
     /// The machine that recorded.
-    pub host: crate::session::Host,
+    pub host: crate::manifest::Host,
     /// The virtual machines.
     pub vms: Vec<Vm>,
     /// The clock of all layers.
@@ -89,13 +93,78 @@ pub struct ReasonReport {
     pub max_ns: u64,
 }
 
-/// Summarises `trace`.
-#[must_use]
-pub fn report(trace: &Trace) -> Summary {
-    let session = trace.session();
-    let layers = trace.layers().iter().map(|layer| {
-        let totals = Totals::of_layer(layer);
-        LayerReport {
+/// Summarises the part `window` of `trace`.
+///
+/// # Errors
+/// None of its own.
+pub fn report(trace: &Trace, window: Window) -> Result<Summary, ReportError> {
+    super::make(trace, window, SummaryBuilder::new(window))
+}
+
+/// The summary in the making. Takes memory for each layer and each reason of exits.
+#[derive(Debug)]
+pub struct SummaryBuilder {
+    exits: ExitTimes,
+}
+
+impl SummaryBuilder {
+    /// A summary of `window` of a recording, of which nothing is known yet.
+    #[must_use]
+    pub const fn new(window: Window) -> Self {
+        Self { exits: ExitTimes::new(window) }
+    }
+
+    /// The exits of the VM at `index`.
+    fn exits_of(&self, index: usize, trace: &Trace, passed: &Passed) -> Option<ExitReport> {
+        let (vm, clock) = (passed.timeline.vm(index)?, trace.clock());
+        let source = if vm.kvm_tells { SwitchSource::HostKernel } else { SwitchSource::Vmm };
+        let reason = |(reason, (count, times)): (ExitReason, (u64, Durations))| ReasonReport {
+            reason: reason.name().into_owned(),
+            number: reason.number,
+            numbering: reason.numbering,
+            count,
+            total_ns: clock.ticks_to_ns(times.total()),
+            max_ns: clock.ticks_to_ns(times.max()),
+        };
+        let mut reasons: Vec<_> = self.exits.reasons(index).into_iter().map(reason).collect();
+        reasons.sort_by_key(|reason| std::cmp::Reverse((reason.total_ns, reason.count)));
+        let count = reasons.iter().map(|reason| reason.count).sum();
+        (count > 0).then(|| ExitReport { vm: vm.name.clone(), source, count, reasons })
+    }
+}
+
+impl Analysis for SummaryBuilder {
+    fn takes_change(&self, kind: ChangeKind) -> bool {
+        self.exits.takes_change(kind)
+    }
+
+    fn layers(&self) -> &'static [LayerKind] {
+        &LayerKind::ALL
+    }
+
+    fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
+        self.exits.record(input, timeline);
+    }
+
+    fn change(&mut self, change: &Change, timeline: &Timeline) {
+        self.exits.change(change, timeline);
+    }
+
+    fn gap(&mut self, gap: &Gap, timeline: &Timeline) {
+        self.exits.gap(gap, timeline);
+    }
+
+    fn is_unfinished(&self) -> bool {
+        self.exits.is_unfinished()
+    }
+}
+
+impl ReportBuilder for SummaryBuilder {
+    type Report = Summary;
+
+    fn finish(self, trace: &Trace, passed: &Passed) -> Result<Summary, ReportError> {
+        let manifest = trace.manifest();
+        let layers = trace.layers().iter().zip(&passed.totals).map(|(layer, &totals)| LayerReport {
             layer: layer.description.kind,
             path: layer.description.path.clone(),
             process: layer.description.process.clone(),
@@ -103,44 +172,24 @@ pub fn report(trace: &Trace) -> Summary {
             totals,
             incomplete: totals.incomplete(),
             begins_late: layer.streams.iter().any(|stream| stream.description.overwritten > 0),
-        }
-    });
-    let layers: Vec<_> = layers.collect();
-    let first = layers.iter().filter_map(|layer| layer.totals.first).min().unwrap_or(0);
-    let last = layers.iter().filter_map(|layer| layer.totals.last).max().unwrap_or(first);
-    Summary {
-        strata: session.strata.clone(),
-        started: session.started.utc.clone(),
-        outcome: session.outcome_text().into(),
-        duration_ns: session.clock.ticks_to_ns(last.saturating_sub(first)),
-        host: session.host.clone(),
-        vms: session.vms.clone(),
-        clock: session.clock.clone(),
-        layers,
-        exits: session.vms.iter().filter_map(|vm| exits(trace, vm)).collect(),
-        missing: session.missing.clone(),
+        });
+        let layers: Vec<_> = layers.collect();
+        let first = layers.iter().filter_map(|layer| layer.totals.first).min().unwrap_or(0);
+        let last = layers.iter().filter_map(|layer| layer.totals.last).max().unwrap_or(first);
+        let vms = 0..passed.timeline.vms.len();
+        Ok(Summary {
+            strata: manifest.strata.clone(),
+            started: manifest.started.utc.clone(),
+            outcome: manifest.outcome_text().into(),
+            duration_ns: manifest.clock.ticks_to_ns(last.saturating_sub(first)),
+            host: manifest.host.clone(),
+            vms: manifest.vms.clone(),
+            clock: manifest.clock.clone(),
+            layers,
+            exits: vms.filter_map(|vm| self.exits_of(vm, trace, passed)).collect(),
+            missing: manifest.missing.clone(),
+        })
     }
-}
-
-/// The exits of `vm`, as the host's kernel tells them, else as the VMM does.
-fn exits(trace: &Trace, vm: &Vm) -> Option<ExitReport> {
-    [SwitchSource::HostKernel, SwitchSource::Vmm].into_iter().find_map(|source| {
-        source.layers(trace, vm).next()?;
-        let clock = trace.clock();
-        let by_reason = exits_by_reason(Switches::new(trace, vm, source));
-        let reason = |(reason, times): (&ExitReason, &crate::vcpu::ExitTimes)| ReasonReport {
-            reason: reason.name().into_owned(),
-            number: reason.number,
-            numbering: reason.numbering,
-            count: times.count,
-            total_ns: clock.ticks_to_ns(times.total),
-            max_ns: clock.ticks_to_ns(times.max),
-        };
-        let mut reasons: Vec<_> = by_reason.iter().map(reason).collect();
-        reasons.sort_by_key(|reason| std::cmp::Reverse((reason.total_ns, reason.count)));
-        let count = reasons.iter().map(|reason| reason.count).sum();
-        (count > 0).then(|| ExitReport { vm: vm.name.clone(), source, count, reasons })
-    })
 }
 
 impl Report for Summary {
@@ -278,9 +327,9 @@ mod tests {
     use super::super::{ReportOptions, run};
     use super::*;
     use crate::clock::NS_PER_SECOND;
+    use crate::manifest::tests::manifest;
+    use crate::manifest::{Guest, Manifest};
     use crate::reader::tests::event;
-    use crate::session::tests::session;
-    use crate::session::{Guest, Session};
     use crate::writer::{LayerWriter, NewLayer};
     use tempfile::TempDir;
 
@@ -288,9 +337,9 @@ mod tests {
     /// no host-kernel layer.
     fn recording() -> TempDir {
         let dir = TempDir::new().unwrap();
-        let mut session = session();
+        let mut manifest = manifest();
         let new = NewLayer { kind: LayerKind::Vmm, vm: Some("vm0".into()), process: None, packet_size: 4096 };
-        let mut layer = LayerWriter::create(dir.path(), &session, new).unwrap();
+        let mut layer = LayerWriter::create(dir.path(), &manifest, new).unwrap();
         layer
             .add_events(&[event(1, "vmm:vcpu_enter", &["vcpu"]), event(2, "vmm:vcpu_exit", &["vcpu", "reason"])])
             .unwrap();
@@ -303,21 +352,22 @@ mod tests {
         layer.add_lost(0, 9);
         layer.set_overwritten(0, 4);
         layer.flush().unwrap();
-        session.layers.push(layer.layer());
-        session.vms[0].guest =
+        manifest.layers.push(layer.layer());
+        manifest.vms[0].guest =
             Some(Guest { kernel: "6.1\x1b[2J".into(), agent_abi: 1, processes_refused: 0, processes_over_quota: 0 });
-        session.missing.push(Missing {
+        manifest.missing.push(Missing {
             layer: LayerKind::HostKernel,
             reason: "tracefs is not mounted".into(),
             fix: "run as root".into(),
         });
-        Session::save(&session, dir.path()).unwrap();
+        Manifest::save(&manifest, dir.path()).unwrap();
         dir
     }
 
     fn text() -> String {
         let mut out = Vec::new();
-        run(recording().path(), &ReportOptions::default(), &mut out, |trace, _| Ok(report(trace))).unwrap();
+        run(recording().path(), &ReportOptions::default(), &mut out, |_, window| Ok(SummaryBuilder::new(window)))
+            .unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -325,7 +375,7 @@ mod tests {
     fn layers_and_exits_are_added_up() {
         let dir = recording();
 
-        let report = report(&Trace::open(dir.path()).unwrap());
+        let report = report(&Trace::open(dir.path()).unwrap(), Window::ALL).unwrap();
 
         let layer = &report.layers[0];
         assert_eq!((layer.totals.events, layer.totals.lost.full, layer.streams), (7, 9, 1));
@@ -342,8 +392,9 @@ mod tests {
     fn what_is_missing_comes_first_and_loud() {
         let text = text();
 
+        assert!(text.starts_with("INCOMPLETE: vm0/vmm: 9 records lost"), "{text}");
         assert!(
-            text.starts_with("MISSING: the host-kernel layer: tracefs is not mounted\n         run as root\n"),
+            text.contains("\nMISSING: the host-kernel layer: tracefs is not mounted\n         run as root\n"),
             "{text}"
         );
         assert!(text.contains("INCOMPLETE: vm0/vmm: 9 records lost because a ring was full\n"), "{text}");
@@ -395,8 +446,8 @@ mod tests {
     fn json_is_the_report() {
         let mut out = Vec::new();
 
-        run(recording().path(), &ReportOptions { json: true, ..ReportOptions::default() }, &mut out, |trace, _| {
-            Ok(report(trace))
+        run(recording().path(), &ReportOptions { json: true, ..ReportOptions::default() }, &mut out, |_, _| {
+            Ok(SummaryBuilder::new(Window::ALL))
         })
         .unwrap();
 

@@ -9,15 +9,18 @@
 //! `EINTR`), calls whose return is not in the trace, returns whose call is not, and calls during which records were lost.
 
 use super::table::{Align, Table};
-use super::{Report, ReportError, Window, duration, harmless};
+use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
+use crate::analysis::{Analysis, Gap, Passed};
 use crate::clock::Clock;
-use crate::event_index::EventIndex;
-use crate::guest_tasks::{GuestTasks, Tid, guests, kernel_records};
-use crate::merge::MergedRecord;
-use crate::reader::{StreamRecord, Trace};
+use crate::event::{Event, Tid};
+use crate::manifest::LayerKind;
+use crate::reader::Trace;
 use crate::syscall_names;
+use crate::timeline::guest::{Guest, Runner, TaskIndex};
+use crate::timeline::{ChangeKind, Input, Origin, Timeline};
+use foldhash::{HashMap, HashSet};
 use serde::Serialize;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 /// Processes that are shown one by one as text; JSON has all.
@@ -103,46 +106,63 @@ pub struct SyscallRow {
     pub returns_only: u64,
 }
 
-/// What an event means here.
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Switch,
-    Enter,
-    Exit,
-    PageFault,
-    ProcessExit,
-}
-
-fn kind(name: &str) -> Option<Kind> {
-    Some(match name {
-        "sched:sched_switch" => Kind::Switch,
-        "raw_syscalls:sys_enter" => Kind::Enter,
-        "raw_syscalls:sys_exit" => Kind::Exit,
-        "exceptions:page_fault_user" | "exceptions:page_fault_kernel" => Kind::PageFault,
-        "sched:sched_process_exit" => Kind::ProcessExit,
-        _ => return None,
-    })
-}
-
 /// Makes the report.
 ///
 /// # Errors
 /// When no guest recorded system calls.
 pub fn report(trace: &Trace, window: Window) -> Result<SyscallsReport, ReportError> {
-    let guests: Vec<_> = guests(trace)
-        .into_iter()
-        .map(|vm| {
-            let tasks = GuestTasks::new(trace, &vm, window);
-            Collector::new(tasks).collect(kernel_records(trace, &vm, window), vm, trace.clock())
-        })
-        .filter(|guest| !guest.total.syscalls.is_empty())
-        .collect();
-    if guests.is_empty() {
-        let missing = "no guest recorded raw_syscalls:sys_enter and sys_exit; record with --agent and \
-                       --events 'guest:raw_syscalls:*,guest:sched:*'";
-        return Err(ReportError::Nothing { missing: missing.into() });
+    super::make(trace, window, SyscallTimes::default())
+}
+
+/// The report in the making. Takes memory for each task and each call that it makes.
+#[derive(Debug, Default)]
+pub struct SyscallTimes {
+    /// By VM.
+    guests: BTreeMap<usize, Collector>,
+}
+
+impl Analysis for SyscallTimes {
+    fn takes_change(&self, _kind: ChangeKind) -> bool {
+        false
     }
-    Ok(SyscallsReport { guests })
+
+    fn layers(&self) -> &'static [LayerKind] {
+        &[LayerKind::GuestKernel]
+    }
+
+    fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
+        let Origin::Guest { vm, cpu } = input.origin else { return };
+        let Some(known) = timeline.vm(vm) else { return };
+        self.guests.entry(vm).or_default().add(cpu, input, &known.guest, timeline.recorder().runner(cpu));
+    }
+
+    fn gap(&mut self, gap: &Gap, timeline: &Timeline) {
+        let Origin::Guest { vm, cpu } = gap.origin else { return };
+        if let (Some(collector), Some(known)) = (self.guests.get_mut(&vm), timeline.vm(vm))
+            && gap.begins
+        {
+            collector.begin_gap(cpu, &known.guest);
+        }
+    }
+}
+
+impl ReportBuilder for SyscallTimes {
+    type Report = SyscallsReport;
+
+    fn finish(self, trace: &Trace, passed: &Passed) -> Result<SyscallsReport, ReportError> {
+        let guests = self.guests.into_iter();
+        let guests = guests.filter_map(|(index, collector)| {
+            let vm = passed.timeline.vm(index)?;
+            Some(collector.finish(vm.name.clone(), &vm.guest, trace.clock()))
+        });
+        let guests: Vec<_> = guests.filter(|guest| !guest.total.syscalls.is_empty()).collect();
+        if guests.is_empty() {
+            let missing = "no guest recorded raw_syscalls:sys_enter and sys_exit; record with --agent and \
+                           --events 'guest:raw_syscalls:*,guest:sched:*'";
+            return Err(ReportError::Nothing { missing: missing.into() });
+        }
+        Ok(SyscallsReport { guests })
+    }
 }
 
 /// A call that has not returned yet.
@@ -152,7 +172,7 @@ struct Open {
     entered: u64,
     cpu: u64,
     faults: Faults,
-    /// Whether records were lost since it was entered.
+    /// Whether records are missing in which it may have ended and begun again.
     across_gap: bool,
 }
 
@@ -259,117 +279,116 @@ struct Cpu {
     /// Up to where its time is accounted for.
     accounted: u64,
     /// A page fault that nothing has followed yet, and whose.
-    fault: Option<(Tid, u64)>,
+    fault: Option<(TaskIndex, u64)>,
 }
 
+/// The calls of one guest.
+#[derive(Debug, Default)]
 struct Collector {
-    tasks: GuestTasks,
-    index: EventIndex<Kind>,
-    open: HashMap<Tid, Open>,
+    open: HashMap<TaskIndex, Open>,
     /// Threads of which a call or a return was met.
-    met: HashSet<Tid>,
-    processes: BTreeMap<Tid, Process>,
+    met: HashSet<TaskIndex>,
+    tasks: BTreeMap<TaskIndex, Process>,
     cpus: HashMap<u32, Cpu>,
     unattributed: u64,
 }
 
 impl Collector {
-    fn new(tasks: GuestTasks) -> Self {
-        Self {
-            tasks,
-            index: EventIndex::new(kind),
-            open: HashMap::new(),
-            met: HashSet::new(),
-            processes: BTreeMap::new(),
-            cpus: HashMap::new(),
-            unattributed: 0,
+    fn finish(mut self, vm: String, guest: &Guest, clock: &Clock) -> GuestSyscalls {
+        for (task, open) in std::mem::take(&mut self.open) {
+            self.sums(task, open.number).unfinished += 1;
         }
-    }
-
-    fn collect<'t>(
-        mut self,
-        records: impl Iterator<Item = MergedRecord<'t>>,
-        vm: String,
-        clock: &Clock,
-    ) -> GuestSyscalls {
-        for merged in records {
-            self.add(&merged);
+        let mut processes: BTreeMap<TaskIndex, Process> = BTreeMap::new();
+        for (task, calls) in &self.tasks {
+            let process = processes.entry(guest.process(*task)).or_default();
+            *process = std::mem::take(process).plus(calls);
         }
-        for (tid, open) in std::mem::take(&mut self.open) {
-            self.sums(tid, open.number).unfinished += 1;
-        }
-        let total = self.processes.values().fold(Process::default(), Process::plus).calls(clock);
-        let mut by_time: Vec<_> = self.processes.iter().collect();
-        by_time.sort_by_key(|entry| (std::cmp::Reverse(entry.1.time()), *entry.0));
-        let process = |(&pid, process): (&Tid, &Process)| ProcessSyscalls {
-            pid,
-            comm: self.tasks.comm(pid).unwrap_or("?").into(),
-            calls: process.calls(clock),
+        let total = processes.values().fold(Process::default(), Process::plus).calls(clock);
+        let mut by_time: Vec<_> = processes.iter().collect();
+        by_time.sort_by_key(|&(&task, process)| (std::cmp::Reverse(process.time()), guest.task_name(task).0));
+        let process = |(&task, process): (&TaskIndex, &Process)| {
+            let (pid, comm) = guest.task_name(task);
+            ProcessSyscalls { pid, comm, calls: process.calls(clock) }
         };
         let processes = by_time.into_iter().map(process).filter(|process| !process.calls.syscalls.is_empty());
         GuestSyscalls { vm, total, processes: processes.collect(), unattributed: self.unattributed }
     }
 
-    fn add(&mut self, merged: &MergedRecord<'_>) {
-        let kind = self.index.kind(merged);
-        let record = &merged.record;
-        let cpu = merged.stream.description.cpu_id;
-        let tid = self.tasks.running(merged, matches!(kind, Some(Kind::Switch)));
-        if record.after_gap {
-            // What is open may have ended and begun again unseen.
-            self.open.values_mut().for_each(|open| open.across_gap = true);
-            self.cpus.remove(&cpu);
+    fn add(&mut self, cpu: u32, input: &Input<'_>, guest: &Guest, runner: Option<Runner>) {
+        let time = input.time();
+        self.end_fault(cpu, time);
+        let Some(event) = input.event else { return };
+        match event {
+            Event::Switch { .. }
+            | Event::SyscallEnter { .. }
+            | Event::SyscallExit { .. }
+            | Event::PageFault { .. }
+            | Event::ProcessExit => self.account(cpu, runner, time),
+            _ => return,
         }
-        self.end_fault(cpu, record.time);
-        if kind.is_some() {
-            self.account(cpu, tid, record.time);
-        }
-        match (kind, tid) {
-            (Some(Kind::Enter), Some(tid)) => self.enter(tid, record),
-            (Some(Kind::Exit), Some(tid)) => self.exit(tid, record),
-            (Some(Kind::Enter | Kind::Exit), None) => self.unattributed += 1,
-            (Some(Kind::PageFault), Some(tid)) => {
-                self.add_faults(tid, Faults { count: 1, ticks: 0 });
-                self.cpus.entry(cpu).and_modify(|cpu| cpu.fault = Some((tid, record.time)));
+        let task = match runner {
+            Some(Runner::Task(task)) => Some(task),
+            Some(Runner::Idle(_)) => return,
+            None => None,
+        };
+        match (event, task) {
+            (Event::SyscallEnter { number, .. }, Some(task)) => self.enter(task, number, time),
+            (Event::SyscallExit { number, result }, Some(task)) => self.exit(task, number, result, time, guest),
+            (Event::SyscallEnter { .. } | Event::SyscallExit { .. }, None) => self.unattributed += 1,
+            (Event::PageFault { .. }, Some(task)) => {
+                self.add_faults(task, Faults { count: 1, ticks: 0 });
+                self.cpus.entry(cpu).and_modify(|cpu| cpu.fault = Some((task, time)));
             }
-            // A killed task's call never returns, and its number may be given to another task.
-            (Some(Kind::ProcessExit), Some(tid)) => {
-                if let Some(open) = self.open.remove(&tid) {
-                    self.sums(tid, open.number).unfinished += 1;
+            // A killed task's call never returns.
+            (Event::ProcessExit, Some(task)) => {
+                if let Some(open) = self.open.remove(&task) {
+                    self.sums(task, open.number).unfinished += 1;
                 }
             }
-            (Some(Kind::PageFault | Kind::ProcessExit), None) | (Some(Kind::Switch) | None, _) => {}
+            // While records of another CPU are missing, it could go on there.
+            (Event::Switch { .. }, Some(task)) if guest.has_gap() => {
+                if let Some(open) = self.open.get_mut(&task) {
+                    open.across_gap = true;
+                }
+            }
+            _ => {}
         }
     }
 
-    fn process(&mut self, tid: Tid) -> &mut Process {
-        self.processes.entry(self.tasks.process(tid)).or_default()
+    /// Records of `cpu` are missing from now on: what is open may end and begin again unseen.
+    fn begin_gap(&mut self, cpu: u32, guest: &Guest) {
+        let open = self.open.iter_mut().filter(|&(&task, _)| guest.is_lost_with(Runner::Task(task), cpu));
+        open.for_each(|(_, open)| open.across_gap = true);
+        self.cpus.remove(&cpu);
     }
 
-    fn sums(&mut self, tid: Tid, number: i64) -> &mut Sums {
-        self.process(tid).calls.entry(number).or_default()
+    fn task(&mut self, task: TaskIndex) -> &mut Process {
+        self.tasks.entry(task).or_default()
+    }
+
+    fn sums(&mut self, task: TaskIndex, number: i64) -> &mut Sums {
+        self.task(task).calls.entry(number).or_default()
     }
 
     /// Gives the time of `cpu` since the last event to its task: to the call that it is in, or to its user level.
-    fn account(&mut self, cpu: u32, tid: Option<Tid>, time: u64) {
+    fn account(&mut self, cpu: u32, runner: Option<Runner>, time: u64) {
         let before = self.cpus.insert(cpu, Cpu { accounted: time, fault: None });
-        let (Some(before), Some(tid)) = (before, tid) else { return };
+        let (Some(before), Some(Runner::Task(task))) = (before, runner) else { return };
         let ticks = time.saturating_sub(before.accounted);
-        match self.open.get_mut(&tid) {
+        match self.open.get_mut(&task) {
             Some(open) => open.cpu = open.cpu.saturating_add(ticks),
-            None if tid == 0 => {}
             None => {
-                let process = self.process(tid);
+                let process = self.task(task);
                 process.user_cpu = process.user_cpu.saturating_add(ticks);
             }
         }
     }
 
-    fn add_faults(&mut self, tid: Tid, faults: Faults) {
-        match self.open.get_mut(&tid) {
+    fn add_faults(&mut self, task: TaskIndex, faults: Faults) {
+        match self.open.get_mut(&task) {
             Some(open) => open.faults = open.faults.plus(faults),
             None => {
-                let process = self.process(tid);
+                let process = self.task(task);
                 process.user_faults = process.user_faults.plus(faults);
             }
         }
@@ -378,42 +397,41 @@ impl Collector {
     /// The record at `time` bounds the fault that came before it on `cpu`.
     fn end_fault(&mut self, cpu: u32, time: u64) {
         let fault = self.cpus.get_mut(&cpu).and_then(|cpu| cpu.fault.take());
-        if let Some((tid, begin)) = fault {
-            self.add_faults(tid, Faults { count: 0, ticks: time.saturating_sub(begin) });
+        if let Some((task, begin)) = fault {
+            self.add_faults(task, Faults { count: 0, ticks: time.saturating_sub(begin) });
         }
     }
 
-    fn enter(&mut self, tid: Tid, record: &StreamRecord<'_>) {
-        let Some(number) = record.number("id") else { return };
+    fn enter(&mut self, task: TaskIndex, number: i64, time: u64) {
         if matches!(syscall_names::name(number), Some("exit" | "exit_group")) {
-            self.open.remove(&tid);
-            self.sums(tid, number).count += 1;
+            self.open.remove(&task);
+            self.sums(task, number).count += 1;
             return;
         }
-        self.met.insert(tid);
-        let open = Open { number, entered: record.time, cpu: 0, faults: Faults::default(), across_gap: false };
-        if let Some(before) = self.open.insert(tid, open) {
-            self.sums(tid, before.number).unfinished += 1;
+        self.met.insert(task);
+        let open = Open { number, entered: time, cpu: 0, faults: Faults::default(), across_gap: false };
+        if let Some(before) = self.open.insert(task, open) {
+            self.sums(task, before.number).unfinished += 1;
         }
     }
 
-    fn exit(&mut self, tid: Tid, record: &StreamRecord<'_>) {
-        let (Some(number), Some(result)) = (record.number("id"), record.number("ret")) else { return };
-        let Some(open) = self.open.remove(&tid) else {
-            let is_first = self.met.insert(tid) && self.tasks.was_born(tid);
-            self.sums(tid, number).returns_only += u64::from(!is_first);
+    fn exit(&mut self, task: TaskIndex, number: i64, result: i64, time: u64, guest: &Guest) {
+        let Some(open) = self.open.remove(&task) else {
+            let was_born = guest.task(task).is_some_and(|task| task.born.is_some());
+            let is_first = self.met.insert(task) && was_born;
+            self.sums(task, number).returns_only += u64::from(!is_first);
             return;
         };
         // The return from a signal handler shows another call's number, or none: it restores the registers of then.
         let is_return = open.number == number || syscall_names::name(open.number) == Some("rt_sigreturn");
         if !is_return || open.across_gap {
-            self.sums(tid, open.number).unfinished += 1;
+            self.sums(task, open.number).unfinished += 1;
             if !is_return {
-                self.sums(tid, number).returns_only += 1;
+                self.sums(task, number).returns_only += 1;
             }
             return;
         }
-        let ticks = record.time.saturating_sub(open.entered);
+        let ticks = time.saturating_sub(open.entered);
         let call = Sums {
             count: 1,
             total: ticks,
@@ -424,7 +442,7 @@ impl Collector {
             faults: open.faults,
             ..Sums::default()
         };
-        let sums = self.sums(tid, open.number);
+        let sums = self.sums(task, open.number);
         *sums = sums.plus(&call);
     }
 }
@@ -501,7 +519,7 @@ fn write_calls(calls: &Calls, out: &mut dyn Write) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::LayerKind;
+    use crate::manifest::LayerKind;
     use crate::test_trace::Field::{Arguments, Hex, Number};
     use crate::test_trace::TestTrace;
 
@@ -599,6 +617,30 @@ mod tests {
 
         let read = row(&guest, 7, "read");
         assert_eq!((read.count, read.total_ns, read.unfinished), (0, 0, 1));
+    }
+
+    /// A trace in which task 7 is on CPU 0, and the records of CPU 1 are missing from tick 50 on.
+    fn without_cpu_1() -> TestTrace {
+        let trace = TestTrace::new().switch(0, 1, 0, 7).switch(1, 2, 0, 8).guest(1, 50, "test:tick", &[]);
+        trace.lost(LayerKind::GuestKernel, 1, 1)
+    }
+
+    #[test]
+    fn call_that_leaves_its_cpu_while_records_of_another_one_are_missing_is_not_timed() {
+        let trace = enter(without_cpu_1(), 0, 60, 0).switch(0, 70, 7, 0).switch(0, 80, 0, 7);
+
+        let guest = guest(exit(trace, 0, 90, 0, 0));
+
+        let read = row(&guest, 7, "read");
+        assert_eq!((read.count, read.total_ns, read.unfinished), (0, 0, 1));
+    }
+
+    #[test]
+    fn call_that_stays_on_its_cpu_while_records_of_another_one_are_missing_is_timed() {
+        let guest = guest(exit(enter(without_cpu_1(), 0, 60, 0), 0, 90, 0, 0));
+
+        let read = row(&guest, 7, "read");
+        assert_eq!((read.count, read.total_ns, read.unfinished), (1, 15, 0));
     }
 
     #[test]

@@ -2,13 +2,15 @@
 //! to its wall time to the tick.
 
 use super::table::{Align, Table};
-use super::{Report, ReportError, Window, duration, harmless, percent, state_names};
+use super::{Report, ReportBuilder, ReportError, Window, duration, harmless, percent, state_names};
+use crate::analysis::{Analysis, Passed};
 use crate::clock::Clock;
 use crate::reader::Trace;
-use crate::state::fused::{self, Fused};
-use crate::state::guest::{BlockedOn, GuestTask};
-use crate::state::host::Host;
-use crate::state::{Model, VmModel};
+use crate::timeline::fused::{self, Fused};
+use crate::timeline::guest::{BlockedOn, GuestTask, TaskIndex};
+use crate::timeline::host::Host;
+use crate::timeline::{Change, ChangeKind, Timeline, Vm};
+use foldhash::HashMap;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -193,33 +195,140 @@ pub struct Part {
 /// # Errors
 /// When no guest's kernel was recorded, or when the parts of a task do not add up.
 pub fn report(trace: &Trace, window: Window) -> Result<Tasks, ReportError> {
-    let model = Model::of(trace, window.end);
-    let mut vms = Vec::new();
-    for vm in &model.vms {
-        let Some(window) = vm.guest.span.and_then(|span| span.intersection(&window)) else { continue };
-        vms.push(of_vm(&model, vm, window, trace.clock())?);
-    }
-    if vms.is_empty() {
-        let missing = "no guest-kernel record in the window; record with --agent, and see strata report".into();
-        return Err(ReportError::Nothing { missing });
-    }
-    Ok(Tasks { frequency_hz: trace.clock().frequency_hz, vms })
+    super::make(trace, window, TaskTimes::new(window))
 }
 
-fn of_vm(model: &Model, vm: &VmModel, window: Window, clock: &Clock) -> Result<VmTasks, ReportError> {
-    let host = model.hosts.get(vm.host);
-    let mut tasks = Vec::new();
-    for task in &vm.guest.tasks {
-        let Some(life) = task.life(&window) else { continue };
-        let times = fused::times(task, &vm.guest, &vm.vcpus, life);
-        tasks.push(of_task(task, life, window, &times, host, clock)?);
+/// The report in the making. Takes memory for each task, for each name that it had, and for each thing that it did.
+#[derive(Debug)]
+pub struct TaskTimes {
+    window: Window,
+    /// By VM and task: its stretches under one name.
+    stretches: HashMap<(usize, TaskIndex), Vec<Stretch>>,
+}
+
+/// The time in which a task had one name: a program that runs another one goes on under the other's.
+#[derive(Clone, Debug)]
+struct Stretch {
+    comm: Vec<u8>,
+    begin: u64,
+    end: u64,
+    times: BTreeMap<Fused, u64>,
+}
+
+impl TaskTimes {
+    /// A report on `window`, of which nothing is known yet.
+    #[must_use]
+    pub fn new(window: Window) -> Self {
+        Self { window, stretches: HashMap::default() }
     }
-    tasks.sort_by_key(|task: &TaskReport| (std::cmp::Reverse(task.times.wanted()), task.tid));
-    Ok(VmTasks { vm: vm.name.clone(), window, warnings: warnings(vm), tasks })
+
+    /// Adds that the task did `state` in `window`, as far as it existed and that was not added already.
+    fn add(&mut self, vm: &Vm, key: (usize, TaskIndex), window: Window, state: Fused) {
+        let (Some(task), Some(span)) = (vm.guest.task(key.1), vm.kernel_span) else { return };
+        let reported = span.intersection(&self.window).and_then(|span| task.life(&span));
+        let Some(mut part) = reported.and_then(|reported| window.intersection(&reported)) else { return };
+        let stretches = self.stretches.entry(key).or_default();
+        if stretches.is_empty() {
+            stretches.push(Stretch::new(part.begin));
+        }
+        let Some(stretch) = stretches.last_mut() else { return };
+        part.begin = part.begin.max(stretch.end);
+        if part.begin < part.end {
+            *stretch.times.entry(state).or_insert(0) += part.length();
+            stretch.end = part.end;
+        }
+    }
+
+    /// Notes the name that the task has from `time` on.
+    fn name(&mut self, vm: &Vm, key: (usize, TaskIndex), time: u64) {
+        let Some(task) = vm.guest.task(key.1) else { return };
+        let last = self.stretches.get(&key).and_then(|stretches| stretches.last());
+        if last.is_some_and(|stretch| stretch.comm == task.comm) {
+            return;
+        }
+        if last.is_some_and(|stretch| !stretch.comm.is_empty()) {
+            // What it does lasts, and is another stretch's from now on.
+            self.add(vm, key, Window { begin: task.since, end: time }, task.fused);
+            let stretches = self.stretches.entry(key).or_default();
+            if let Some(begin) = stretches.last().map(|stretch| stretch.end) {
+                stretches.push(Stretch::new(begin));
+            }
+        }
+        let begin = time.max(self.window.begin);
+        let stretches = self.stretches.entry(key).or_insert_with(|| vec![Stretch::new(begin)]);
+        if let Some(stretch) = stretches.last_mut() {
+            stretch.comm.clone_from(&task.comm);
+        }
+    }
+}
+
+impl Stretch {
+    const fn new(begin: u64) -> Self {
+        Self { comm: Vec::new(), begin, end: begin, times: BTreeMap::new() }
+    }
+}
+
+impl Analysis for TaskTimes {
+    fn takes_change(&self, kind: ChangeKind) -> bool {
+        matches!(kind, ChangeKind::Task | ChangeKind::TaskName)
+    }
+
+    fn takes_records(&self) -> bool {
+        false
+    }
+
+    fn change(&mut self, change: &Change, timeline: &Timeline) {
+        match *change {
+            Change::Task { vm, task, window, state } => {
+                if let Some(known) = timeline.vm(vm) {
+                    self.add(known, (vm, task), window, state);
+                }
+            }
+            Change::TaskName { vm, task, time } => {
+                if let Some(known) = timeline.vm(vm) {
+                    self.name(known, (vm, task), time);
+                }
+            }
+            Change::Vcpu { .. } | Change::Cpu { .. } | Change::TaskState { .. } => {}
+        }
+    }
+}
+
+impl ReportBuilder for TaskTimes {
+    type Report = Tasks;
+
+    fn finish(mut self, trace: &Trace, passed: &Passed) -> Result<Tasks, ReportError> {
+        let mut vms = Vec::new();
+        for (index, vm) in passed.timeline.vms.iter().enumerate() {
+            let Some(window) = vm.kernel_span.and_then(|span| span.intersection(&self.window)) else { continue };
+            let host = passed.timeline.host_of(index);
+            let mut tasks = Vec::new();
+            for (place, task) in vm.guest.tasks.iter().enumerate() {
+                let mut stretches = self.stretches.remove(&(index, place)).unwrap_or_default();
+                stretches.retain(|stretch| stretch.begin < stretch.end);
+                let last = stretches.len().saturating_sub(1);
+                for (number, mut stretch) in stretches.into_iter().enumerate() {
+                    if stretch.comm.is_empty() {
+                        stretch.comm.clone_from(&task.comm);
+                    }
+                    let born = number == 0 && task.born.is_some_and(|born| born >= window.begin);
+                    let ended = number == last && task.ended.is_some_and(|ended| ended <= window.end);
+                    tasks.push(TaskReport { born, ended, ..of_stretch(task, &stretch, host, trace.clock())? });
+                }
+            }
+            tasks.sort_by_key(|task: &TaskReport| (std::cmp::Reverse(task.times.wanted()), task.tid));
+            vms.push(VmTasks { vm: vm.name.clone(), window, warnings: warnings(vm), tasks });
+        }
+        if vms.is_empty() {
+            let missing = "no guest-kernel record in the window; record with --agent, and see strata report".into();
+            return Err(ReportError::Nothing { missing });
+        }
+        Ok(Tasks { frequency_hz: trace.clock().frequency_hz, vms })
+    }
 }
 
 /// What a report on `vm` cannot tell for want of events.
-pub(super) fn warnings(vm: &VmModel) -> Vec<String> {
+pub(super) fn warnings(vm: &Vm) -> Vec<String> {
     let mut warnings = Vec::new();
     if !vm.kvm_tells {
         warnings.push(
@@ -233,33 +342,31 @@ pub(super) fn warnings(vm: &VmModel) -> Vec<String> {
     warnings
 }
 
-fn of_task(
+fn of_stretch(
     task: &GuestTask,
-    life: Window,
-    window: Window,
-    times: &BTreeMap<Fused, u64>,
+    stretch: &Stretch,
     host: Option<&Host>,
     clock: &Clock,
 ) -> Result<TaskReport, ReportError> {
     let mut sums = Times::default();
-    let mut parts = Vec::with_capacity(times.len());
-    for (&state, &ticks) in times {
+    let mut parts = Vec::with_capacity(stretch.times.len());
+    for (&state, &ticks) in &stretch.times {
         sums.add(state, ticks);
         let (state, detail) = name(state, host);
         parts.push(Part { state, detail, ticks, ns: clock.ticks_to_ns(ticks) });
     }
     parts.sort_by_key(|part| std::cmp::Reverse(part.ticks));
-    let wall_ticks = life.length();
-    let by_state: u64 = times.values().sum();
+    let wall_ticks = stretch.end - stretch.begin;
+    let by_state: u64 = stretch.times.values().sum();
     let by_part: u64 = sums.parts().iter().sum();
     if by_state != wall_ticks || by_part != wall_ticks {
         return Err(ReportError::Sum { of: state_names::task(task), parts: by_part, wall: wall_ticks });
     }
     Ok(TaskReport {
         tid: task.tid,
-        comm: task.name(),
-        born: task.born.is_some_and(|born| born >= window.begin),
-        ended: task.ended.is_some_and(|ended| ended <= window.end),
+        comm: String::from_utf8_lossy(&stretch.comm).into_owned(),
+        born: false,
+        ended: false,
         wall_ticks,
         wall_ns: clock.ticks_to_ns(wall_ticks),
         times: sums,
@@ -273,11 +380,11 @@ fn name(state: Fused, host: Option<&Host>) -> (&'static str, Option<String>) {
         Fused::RunningOrStolen(running) => ("running_or_stolen", state_names::running(running)),
         Fused::Kvm(reason) => ("exit", Some(state_names::reason(reason))),
         Fused::Vmm(reason) => ("vmm", Some(state_names::reason(reason))),
-        Fused::Stolen(by) => ("stolen", Some(state_names::thief(host, by))),
+        Fused::Stolen(by) => ("stolen", Some(state_names::preemptor(host, by))),
         Fused::Halted => ("halted", None),
         Fused::VcpuUnknown => ("vcpu_unknown", None),
         Fused::Runnable => ("runnable", None),
-        Fused::RunnableStolen(by) => ("runnable_stolen", Some(state_names::thief(host, by))),
+        Fused::RunnableStolen(by) => ("runnable_stolen", Some(state_names::preemptor(host, by))),
         Fused::Blocked(on) => ("blocked", Some(state_names::blocked_on(on).into())),
         Fused::Unknown => ("unknown", None),
     }

@@ -1,14 +1,15 @@
 //! Where the time of vCPUs went. For each vCPU the parts add up to the window to the tick.
 
-use super::distribution::Distribution;
+use super::distribution::{Distribution, Durations};
 use super::table::{Align, Table};
 use super::tasks::warnings;
-use super::{Report, ReportError, Window, duration, harmless, percent, state_names};
-use crate::clock::Clock;
+use super::{Report, ReportBuilder, ReportError, Window, duration, harmless, percent, state_names};
+use crate::analysis::{Analysis, Passed};
+use crate::manifest::LayerKind;
 use crate::reader::Trace;
-use crate::state::host::Host;
-use crate::state::vcpus::{Vcpu, VcpuState};
-use crate::state::{Model, VmModel};
+use crate::timeline::host::Host;
+use crate::timeline::vcpu::VcpuState;
+use crate::timeline::{Change, ChangeKind, Timeline};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -73,49 +74,86 @@ pub struct VcpuPart {
 /// # Errors
 /// When there is no record in the window, or when the parts of a vCPU do not add up.
 pub fn report(trace: &Trace, window: Window) -> Result<Vcpus, ReportError> {
-    let model = Model::of(trace, window.end);
-    let nothing = || ReportError::Nothing { missing: "no record in the window; see strata report".into() };
-    let window = model.span.and_then(|span| span.intersection(&window)).ok_or_else(nothing)?;
-    let vms = model.vms.iter().map(|vm| of_vm(&model, vm, window, trace.clock()));
-    Ok(Vcpus { frequency_hz: trace.clock().frequency_hz, window, vms: vms.collect::<Result<_, _>>()? })
+    super::make(trace, window, VcpuTimes::default())
 }
 
-fn of_vm(model: &Model, vm: &VmModel, window: Window, clock: &Clock) -> Result<VmVcpus, ReportError> {
-    let host = model.hosts.get(vm.host);
-    let mut vcpus = Vec::with_capacity(vm.vcpus.len());
-    for (&index, vcpu) in &vm.vcpus {
-        let report = of_vcpu(index, vcpu, host, window, clock);
-        let parts = report.parts.iter().map(|part| part.ticks).sum();
-        if parts != window.length() {
-            return Err(ReportError::Sum { of: format!("{} vCPU {index}", vm.name), parts, wall: window.length() });
-        }
-        vcpus.push(report);
+/// The report in the making. Takes memory for each thing that a vCPU did.
+#[derive(Debug, Default)]
+pub struct VcpuTimes {
+    /// By VM and vCPU.
+    vcpus: BTreeMap<(usize, u32), VcpuSums>,
+}
+
+#[derive(Debug, Default)]
+struct VcpuSums {
+    /// How often, and how long in all, ticks.
+    states: BTreeMap<VcpuState, (u64, u64)>,
+    wakeups: Durations,
+    /// For how long the thread has been woken and has not had its turn, ticks.
+    waking: u64,
+}
+
+impl Analysis for VcpuTimes {
+    fn layers(&self) -> &'static [LayerKind] {
+        &[LayerKind::HostKernel, LayerKind::Vmm]
     }
-    Ok(VmVcpus { vm: vm.name.clone(), warnings: warnings(vm), vcpus })
-}
 
-fn of_vcpu(index: u32, vcpu: &Vcpu, host: Option<&Host>, window: Window, clock: &Clock) -> VcpuReport {
-    let mut sums: BTreeMap<VcpuState, (u64, u64)> = BTreeMap::new();
-    let (mut wakeups, mut waking) = (Vec::new(), 0);
-    for interval in vcpu.state.over(window) {
-        let (count, ticks) = sums.entry(interval.state).or_default();
-        (*count, *ticks) = (*count + 1, *ticks + interval.length());
+    fn takes_change(&self, kind: ChangeKind) -> bool {
+        kind == ChangeKind::Vcpu
+    }
+
+    fn takes_records(&self) -> bool {
+        false
+    }
+
+    fn change(&mut self, change: &Change, _timeline: &Timeline) {
+        let Change::Vcpu { vm, vcpu, window, state } = *change else { return };
+        let sums = self.vcpus.entry((vm, vcpu)).or_default();
+        let (count, ticks) = sums.states.entry(state).or_default();
+        (*count, *ticks) = (*count + 1, *ticks + window.length());
         // What runs meanwhile may change several times before the thread gets its turn.
-        match interval.state {
-            VcpuState::Stolen { woken: true, .. } => waking += interval.length(),
-            VcpuState::Unknown => waking = 0,
-            _ if waking > 0 => wakeups.push(std::mem::take(&mut waking)),
+        match state {
+            VcpuState::Stolen { woken: true, .. } => sums.waking += window.length(),
+            VcpuState::Unknown => sums.waking = 0,
+            _ if sums.waking > 0 => sums.wakeups.add(std::mem::take(&mut sums.waking)),
             _ => {}
         }
     }
-    let part = |(state, (count, ticks))| {
-        let (state, detail) = name(state, host);
-        VcpuPart { state, detail, count, ticks, ns: clock.ticks_to_ns(ticks) }
-    };
-    let mut parts: Vec<VcpuPart> = sums.into_iter().map(part).collect();
-    parts.sort_by_key(|part| Reverse(part.ticks));
-    let wakeups = Distribution::of(wakeups, clock);
-    VcpuReport { vcpu: index, tid: vcpu.tid, wall_ticks: window.length(), parts, wakeups }
+}
+
+impl ReportBuilder for VcpuTimes {
+    type Report = Vcpus;
+
+    fn finish(self, trace: &Trace, passed: &Passed) -> Result<Vcpus, ReportError> {
+        let nothing = || ReportError::Nothing { missing: "no record in the window; see strata report".into() };
+        let window = passed.window.ok_or_else(nothing)?;
+        let clock = trace.clock();
+        let mut vms: Vec<VmVcpus> = passed
+            .timeline
+            .vms
+            .iter()
+            .map(|vm| VmVcpus { vm: vm.name.clone(), warnings: warnings(vm), vcpus: Vec::new() })
+            .collect();
+        for ((index, number), sums) in self.vcpus {
+            let (Some(known), Some(vm)) = (passed.timeline.vm(index), vms.get_mut(index)) else { continue };
+            let host = passed.timeline.host_of(index);
+            let of: u64 = sums.states.values().map(|&(_, ticks)| ticks).sum();
+            if of != window.length() {
+                let of_vcpu = format!("{} vCPU {number}", known.name);
+                return Err(ReportError::Sum { of: of_vcpu, parts: of, wall: window.length() });
+            }
+            let part = |(state, (count, ticks))| {
+                let (state, detail) = name(state, host);
+                VcpuPart { state, detail, count, ticks, ns: clock.ticks_to_ns(ticks) }
+            };
+            let mut parts: Vec<VcpuPart> = sums.states.into_iter().map(part).collect();
+            parts.sort_by_key(|part| Reverse(part.ticks));
+            let tid = known.vcpus.get(&number).and_then(|vcpu| vcpu.tid);
+            let wakeups = sums.wakeups.distribution(clock);
+            vm.vcpus.push(VcpuReport { vcpu: number, tid, wall_ticks: window.length(), parts, wakeups });
+        }
+        Ok(Vcpus { frequency_hz: clock.frequency_hz, window, vms })
+    }
 }
 
 fn name(state: VcpuState, host: Option<&Host>) -> (&'static str, Option<String>) {
@@ -125,8 +163,8 @@ fn name(state: VcpuState, host: Option<&Host>) -> (&'static str, Option<String>)
         VcpuState::KvmRun => ("kvm_run", None),
         VcpuState::Kvm(reason) => ("kvm", Some(state_names::reason(reason))),
         VcpuState::Vmm(reason) => ("vmm", Some(state_names::reason(reason))),
-        VcpuState::Stolen { by, woken: false } => ("preempted", Some(state_names::thief(host, by))),
-        VcpuState::Stolen { by, woken: true } => ("woken", Some(state_names::thief(host, by))),
+        VcpuState::Stolen { by, woken: false } => ("preempted", Some(state_names::preemptor(host, by))),
+        VcpuState::Stolen { by, woken: true } => ("woken", Some(state_names::preemptor(host, by))),
         VcpuState::Halted => ("halted", None),
         VcpuState::BlockedInKvm(reason) => ("blocked_in_kvm", Some(state_names::reason(reason))),
         VcpuState::BlockedInVmm(reason) => ("blocked_in_vmm", Some(state_names::reason(reason))),

@@ -1,16 +1,17 @@
 //! How long tasks of guests took from being woken until they ran, and what happened meanwhile.
 
-use super::distribution::Distribution;
+use super::distribution::{Distribution, Durations};
 use super::table::{Align, Table};
 use super::tasks::warnings;
-use super::{Report, ReportError, Window, duration, harmless, moment, state_names};
+use super::{Report, ReportBuilder, ReportError, Window, duration, harmless, moment, state_names};
+use crate::analysis::{Analysis, Passed};
 use crate::clock::{Clock, NS_PER_SECOND};
+use crate::event::Interrupt;
 use crate::reader::Trace;
-use crate::state::guest::{Guest, GuestCpuState, TaskState};
-use crate::state::history::Interval;
-use crate::state::host::Host;
-use crate::state::vcpus::VcpuState;
-use crate::state::{Model, VmModel};
+use crate::timeline::guest::{CpuView, Current, TaskIndex, TaskState};
+use crate::timeline::vcpu::VcpuState;
+use crate::timeline::{Change, ChangeKind, Timeline};
+use foldhash::HashMap;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -89,148 +90,263 @@ pub struct Meanwhile {
 /// Number of the wakeups that are shown in full.
 const WORST: usize = 10;
 
-/// Reports on the wakeups in `trace` of tasks that ran before the window's end.
+/// Reports on the wake-ups in `trace`.
 ///
 /// # Errors
 /// When no guest's kernel was recorded.
 pub fn report(trace: &Trace, window: Window) -> Result<Wakeups, ReportError> {
-    let model = Model::of(trace, window.end);
-    let start = trace.start().unwrap_or(0);
-    let vms = model.vms.iter().filter_map(|vm| {
-        let window = vm.guest.span?.intersection(&window)?;
-        Some(of_vm(vm, model.hosts.get(vm.host), window, trace.clock(), start))
-    });
-    let vms: Vec<VmWakeups> = vms.collect();
-    if vms.is_empty() {
-        let missing = "no guest-kernel record in the window; record with --agent, and see strata report".into();
-        return Err(ReportError::Nothing { missing });
-    }
-    Ok(Wakeups { vms })
+    super::make(trace, window, WakeupTimes::new(window))
 }
 
-/// A wakeup: the task, its wait, and its CPU.
-#[derive(Clone, Copy)]
+/// The report in the making. Takes memory for each name of a task and each task that waits.
+#[derive(Debug)]
+pub struct WakeupTimes {
+    window: Window,
+    /// By VM.
+    vms: BTreeMap<usize, VmSums>,
+    /// Tasks that were woken and have not run yet, by VM and task.
+    waits: HashMap<(usize, TaskIndex), Wait>,
+}
+
+#[derive(Debug, Default)]
+struct VmSums {
+    latency: Durations,
+    histogram: BTreeMap<u64, u64>,
+    by_name: BTreeMap<Vec<u8>, Durations>,
+    /// The longest, the longest first.
+    worst: Vec<Ended>,
+}
+
+/// A task that was woken and has not run yet.
+#[derive(Debug)]
 struct Wait {
-    task: usize,
-    span: Window,
+    begin: u64,
+    /// The CPU in whose queue it waits, where that is known.
+    cpu: Option<u32>,
+    /// Up to where `pieces` go, ticks.
+    until: u64,
+    /// What that CPU did meanwhile, and for how long, ticks.
+    pieces: Vec<(Doing, u64)>,
+}
+
+/// A wait that is over.
+#[derive(Debug)]
+struct Ended {
+    task: TaskIndex,
+    comm: Vec<u8>,
+    begin: u64,
+    end: u64,
+    /// Where it ran.
     cpu: u32,
+    pieces: Vec<(Doing, u64)>,
 }
 
-/// The wakeups of `guest` that begin in `window`, and whose task ran before its end.
-fn waits(guest: &Guest, window: Window) -> Vec<Wait> {
-    let mut waits = Vec::new();
-    for (task, description) in guest.tasks.iter().enumerate() {
-        let mut woken: Option<u64> = None;
-        for interval in description.state.over(window) {
-            match interval.state {
+/// What a CPU of a guest does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    /// Not known.
+    Unknown,
+    /// It is not in the guest.
+    Outside(VcpuState),
+    /// It handles an interrupt.
+    Interrupt(Interrupt),
+    /// It runs a task.
+    Runs(Current),
+}
+
+impl Doing {
+    const fn of(view: &CpuView) -> Self {
+        match (view.vcpu, view.interrupt) {
+            (VcpuState::Guest | VcpuState::KvmRun, Some(interrupt)) => Self::Interrupt(interrupt),
+            (VcpuState::Guest | VcpuState::KvmRun, None) => Self::Runs(view.current),
+            (outside, _) => Self::Outside(outside),
+        }
+    }
+}
+
+impl Wait {
+    /// Adds that its CPU did `doing` in `window`, as far as that was not added yet.
+    fn add(&mut self, window: Window, doing: Doing) {
+        let begin = window.begin.max(self.until);
+        if begin >= window.end {
+            return;
+        }
+        let ticks = window.end - begin;
+        self.until = window.end;
+        match self.pieces.last_mut() {
+            Some((last, sum)) if *last == doing => *sum += ticks,
+            _ => self.pieces.push((doing, ticks)),
+        }
+    }
+
+    /// Adds what its CPU has done up to `time` and not told yet, because it still does it.
+    fn catch_up(&mut self, time: u64, vm: usize, timeline: &Timeline) {
+        let cpu = self.cpu.and_then(|cpu| timeline.vm(vm)?.guest.cpu(cpu));
+        match cpu.map(|cpu| cpu.view()) {
+            Some((view, since)) if since <= self.until => {
+                self.add(Window { begin: since, end: time }, Doing::of(&view));
+            }
+            Some(_) => {}
+            None => self.add(Window { begin: self.until, end: time }, Doing::Unknown),
+        }
+    }
+}
+
+impl WakeupTimes {
+    /// A report on `window`, of which nothing is known yet.
+    #[must_use]
+    pub fn new(window: Window) -> Self {
+        Self { window, vms: BTreeMap::new(), waits: HashMap::default() }
+    }
+
+    fn task_state(&mut self, key: (usize, TaskIndex), time: u64, state: TaskState, timeline: &Timeline) {
+        match state {
+            TaskState::Runnable { cpu, woken: true } => match self.waits.get_mut(&key) {
                 // Being moved to another CPU does not end the wait.
-                TaskState::Runnable { woken: true, .. } => {
-                    let began = description.state.begins_at(interval.begin);
-                    woken = woken.or(Some(interval.begin).filter(|_| began));
+                Some(wait) => {
+                    wait.catch_up(time, key.0, timeline);
+                    wait.cpu = cpu;
                 }
-                TaskState::Running { cpu, .. } => {
-                    if let Some(begin) = woken.take() {
-                        waits.push(Wait { task, span: Window { begin, end: interval.begin }, cpu });
-                    }
+                None => {
+                    self.waits.insert(key, Wait { begin: time, cpu, until: time, pieces: Vec::new() });
                 }
-                _ => woken = None,
+            },
+            TaskState::Running { cpu, .. } => {
+                if let Some(mut wait) = self.waits.remove(&key) {
+                    wait.catch_up(time, key.0, timeline);
+                    self.end(key, wait, time, cpu, timeline);
+                }
             }
+            _ => drop(self.waits.remove(&key)),
         }
     }
-    waits
-}
 
-fn of_vm(vm: &VmModel, host: Option<&Host>, window: Window, clock: &Clock, start: u64) -> VmWakeups {
-    let mut waits = waits(&vm.guest, window);
-    let latency = Distribution::of(waits.iter().map(|wait| wait.span.length()).collect(), clock);
-    let mut histogram: BTreeMap<u64, u64> = BTreeMap::new();
-    let mut by_name: BTreeMap<String, Vec<u64>> = BTreeMap::new();
-    for wait in &waits {
-        let ns = clock.ticks_to_ns(wait.span.length());
+    fn end(&mut self, (vm, task): (usize, TaskIndex), wait: Wait, time: u64, cpu: u32, timeline: &Timeline) {
+        let Some(known) = timeline.vm(vm).and_then(|vm| vm.guest.task(task)) else { return };
+        let ticks = time.saturating_sub(wait.begin);
+        let sums = self.vms.entry(vm).or_default();
+        sums.latency.add(ticks);
+        let ns = timeline.clock().ticks_to_ns(ticks);
         let below = ns.saturating_add(1).checked_next_power_of_two().unwrap_or(u64::MAX);
-        *histogram.entry(below).or_default() += 1;
-        let name = vm.guest.tasks.get(wait.task).map_or_else(String::new, |task| task.name());
-        by_name.entry(name).or_default().push(wait.span.length());
-    }
-    waits.sort_by_key(|wait| (Reverse(wait.span.length()), wait.span.begin));
-    let worst = waits.iter().take(WORST).filter_map(|wait| {
-        let task = vm.guest.tasks.get(wait.task)?;
-        Some(Wakeup {
-            tid: task.tid,
-            comm: task.name(),
-            ticks: wait.span.begin,
-            seconds: moment(clock, start, wait.span.begin),
-            cpu: wait.cpu,
-            latency_ns: clock.ticks_to_ns(wait.span.length()),
-            meanwhile: meanwhile(vm, host, wait, clock),
-        })
-    });
-    let worst = worst.collect();
-    let of_name = |(comm, times)| TaskWakeups { comm, latency: Distribution::of(times, clock) };
-    let mut tasks: Vec<TaskWakeups> = by_name.into_iter().map(of_name).collect();
-    tasks.sort_by_key(|task| Reverse((task.latency.max_ns, task.latency.count)));
-    let histogram = histogram.into_iter().map(|(below_ns, count)| Bucket { below_ns, count }).collect();
-    VmWakeups { vm: vm.name.clone(), warnings: warnings(vm), latency, histogram, tasks, worst }
-}
-
-/// What the CPU did that the task of `wait` waited for.
-fn meanwhile(vm: &VmModel, host: Option<&Host>, wait: &Wait, clock: &Clock) -> Vec<Meanwhile> {
-    let mut pieces: Vec<(String, u64)> = Vec::new();
-    let mut add = |what: String, ticks: u64| match pieces.last_mut() {
-        Some((last, sum)) if *last == what => *sum += ticks,
-        _ => pieces.push((what, ticks)),
-    };
-    match vm.vcpus.get(&wait.cpu) {
-        None => add("not known".into(), wait.span.length()),
-        Some(vcpu) => {
-            for piece in vcpu.state.over(wait.span) {
-                match out_of_guest(piece.state, host) {
-                    Some(what) => add(what, piece.length()),
-                    None => in_guest(&vm.guest, wait.cpu, &piece, &mut add),
-                }
-            }
+        *sums.histogram.entry(below).or_default() += 1;
+        match sums.by_name.get_mut(&known.comm) {
+            Some(of_name) => of_name.add(ticks),
+            None => sums.by_name.entry(known.comm.clone()).or_default().add(ticks),
+        }
+        let order = |ended: &Ended| (Reverse(ended.end.saturating_sub(ended.begin)), ended.begin);
+        let place = sums.worst.partition_point(|ended| order(ended) <= (Reverse(ticks), wait.begin));
+        if place < WORST {
+            let (comm, begin, pieces) = (known.comm.clone(), wait.begin, wait.pieces);
+            sums.worst.insert(place, Ended { task, comm, begin, end: time, cpu, pieces });
+            sums.worst.truncate(WORST);
         }
     }
-    pieces.into_iter().map(|(what, ticks)| Meanwhile { what, ns: clock.ticks_to_ns(ticks) }).collect()
 }
 
-/// What a vCPU does that is not in the guest; `None` when it is.
-fn out_of_guest(state: VcpuState, host: Option<&Host>) -> Option<String> {
-    Some(match state {
-        VcpuState::Guest | VcpuState::KvmRun => return None,
-        VcpuState::Unknown => "vCPU: not known".into(),
+impl Analysis for WakeupTimes {
+    fn takes_change(&self, kind: ChangeKind) -> bool {
+        matches!(kind, ChangeKind::Cpu | ChangeKind::TaskState)
+    }
+
+    fn takes_records(&self) -> bool {
+        false
+    }
+
+    fn change(&mut self, change: &Change, timeline: &Timeline) {
+        match *change {
+            Change::Cpu { vm, cpu, window, view } => {
+                // Few wait at a time.
+                for (_, wait) in self.waits.iter_mut().filter(|((of, _), wait)| *of == vm && wait.cpu == Some(cpu)) {
+                    wait.add(window, Doing::of(&view));
+                }
+            }
+            Change::TaskState { vm, task, time, state } => self.task_state((vm, task), time, state, timeline),
+            Change::Vcpu { .. } | Change::Task { .. } | Change::TaskName { .. } => {}
+        }
+    }
+}
+
+impl ReportBuilder for WakeupTimes {
+    type Report = Wakeups;
+
+    fn finish(mut self, trace: &Trace, passed: &Passed) -> Result<Wakeups, ReportError> {
+        let (clock, start) = (trace.clock(), trace.start().unwrap_or(0));
+        let mut vms = Vec::new();
+        for (index, vm) in passed.timeline.vms.iter().enumerate() {
+            if vm.kernel_span.and_then(|span| span.intersection(&self.window)).is_none() {
+                continue;
+            }
+            let VmSums { latency, histogram, by_name, worst } = self.vms.remove(&index).unwrap_or_default();
+            let of_name = |(comm, times): (Vec<u8>, Durations)| TaskWakeups {
+                comm: String::from_utf8_lossy(&comm).into_owned(),
+                latency: times.distribution(clock),
+            };
+            let mut tasks: Vec<TaskWakeups> = by_name.into_iter().map(of_name).collect();
+            tasks.sort_by_key(|task| Reverse((task.latency.max_ns, task.latency.count)));
+            let worst = worst.iter().map(|ended| Wakeup {
+                tid: vm.guest.task(ended.task).map_or(0, |task| task.tid),
+                comm: String::from_utf8_lossy(&ended.comm).into_owned(),
+                ticks: ended.begin,
+                seconds: moment(clock, start, ended.begin),
+                cpu: ended.cpu,
+                latency_ns: clock.ticks_to_ns(ended.end.saturating_sub(ended.begin)),
+                meanwhile: meanwhile(&ended.pieces, index, &passed.timeline, clock),
+            });
+            vms.push(VmWakeups {
+                vm: vm.name.clone(),
+                warnings: warnings(vm),
+                latency: latency.distribution(clock),
+                histogram: histogram.into_iter().map(|(below_ns, count)| Bucket { below_ns, count }).collect(),
+                tasks,
+                worst: worst.collect(),
+            });
+        }
+        if vms.is_empty() {
+            let missing = "no guest-kernel record in the window; record with --agent, and see strata report".into();
+            return Err(ReportError::Nothing { missing });
+        }
+        Ok(Wakeups { vms })
+    }
+}
+
+/// What the CPU did meanwhile, in order.
+fn meanwhile(pieces: &[(Doing, u64)], vm: usize, timeline: &Timeline, clock: &Clock) -> Vec<Meanwhile> {
+    let mut named: Vec<(String, u64)> = Vec::new();
+    for &(doing, ticks) in pieces {
+        let what = name(doing, vm, timeline);
+        match named.last_mut() {
+            Some((last, sum)) if *last == what => *sum += ticks,
+            _ => named.push((what, ticks)),
+        }
+    }
+    named.into_iter().map(|(what, ticks)| Meanwhile { what, ns: clock.ticks_to_ns(ticks) }).collect()
+}
+
+fn name(doing: Doing, vm: usize, timeline: &Timeline) -> String {
+    let state = match doing {
+        Doing::Unknown => return "not known".into(),
+        Doing::Interrupt(interrupt) => return format!("guest: {}", state_names::interrupt(interrupt)),
+        Doing::Runs(Current::Idle) => return "guest: idle, had yet to switch".into(),
+        Doing::Runs(Current::Unknown) => return "guest: not known".into(),
+        Doing::Runs(Current::Task(task)) => {
+            let task = timeline.vm(vm).and_then(|vm| vm.guest.task(task));
+            return task
+                .map_or_else(|| "guest: not known".into(), |task| format!("guest: {}", state_names::task(task)));
+        }
+        Doing::Outside(state) => state,
+    };
+    match state {
+        VcpuState::Guest | VcpuState::KvmRun | VcpuState::Unknown => "vCPU: not known".into(),
         VcpuState::Kvm(reason) => format!("KVM handled {}", state_names::reason(reason)),
         VcpuState::Vmm(reason) => format!("the VMM handled {}", state_names::reason(reason)),
         VcpuState::Stolen { by, woken } => {
             let why = if woken { "woken, but the host ran" } else { "the host ran" };
-            format!("{why} {}", harmless(&state_names::thief(host, by)))
+            format!("{why} {}", harmless(&state_names::preemptor(timeline.host_of(vm), by)))
         }
         VcpuState::Halted => "vCPU halted".into(),
         VcpuState::BlockedInKvm(reason) => format!("KVM waited in {}", state_names::reason(reason)),
         VcpuState::BlockedInVmm(reason) => format!("the VMM waited in {}", state_names::reason(reason)),
         VcpuState::Ended => "vCPU ended".into(),
-    })
-}
-
-/// What the guest ran on `cpu` in `piece`.
-fn in_guest(guest: &Guest, cpu: u32, piece: &Interval<VcpuState>, add: &mut impl FnMut(String, u64)) {
-    let Some(cpu) = guest.cpus.get(&cpu) else { return add("guest: not known".into(), piece.length()) };
-    for interrupted in cpu.interrupt.over(piece.window()) {
-        if let Some(interrupt) = interrupted.state {
-            add(format!("guest: {}", state_names::interrupt(interrupt)), interrupted.length());
-            continue;
-        }
-        for runs in cpu.current.over(interrupted.window()) {
-            let what = match runs.state {
-                GuestCpuState::Unknown => "guest: not known".into(),
-                GuestCpuState::Idle => "guest: idle, had yet to switch".into(),
-                GuestCpuState::Running(index) => match guest.tasks.get(index) {
-                    Some(task) => format!("guest: {}", state_names::task(task)),
-                    None => "guest: not known".into(),
-                },
-            };
-            add(what, runs.length());
-        }
     }
 }
 
@@ -338,6 +454,8 @@ fn power_of_two(ns: u64) -> String {
 mod tests {
     use super::*;
     use crate::report::scenario;
+    use crate::test_trace::Field::{Number, Text};
+    use crate::test_trace::TestTrace;
 
     #[test]
     fn wait_is_explained_by_what_its_cpu_did() {
@@ -353,6 +471,30 @@ mod tests {
             worst.meanwhile.iter().map(|Meanwhile { what, ns }| (what.as_str(), *ns)).collect();
         assert_eq!(meanwhile, [("guest: app/10", 500), ("KVM handled ioio", 1_500), ("guest: app/10", 2_000)]);
         assert_eq!(vm.histogram, [Bucket { below_ns: 4096, count: 1 }]);
+    }
+
+    #[test]
+    fn wait_of_a_task_that_is_moved_is_explained_by_each_cpu_in_whose_queue_it_was() {
+        let entry = |trace: TestTrace, cpu: u32| {
+            let fields = [("common_pid", Number(100 + i64::from(cpu))), ("vcpu_id", Number(cpu.into()))];
+            trace.host(cpu, 5, "kvm:kvm_entry", &fields)
+        };
+        // For vCPUs to be told of, the layer has to have both event types.
+        let left = [("common_pid", Number(77)), ("exit_reason", Number(0)), ("vcpu_id", Number(0))];
+        let trace = entry(entry(TestTrace::new(), 0), 1).host(0, 6, "kvm:kvm_exit", &left);
+        let waking = [("comm", Text("seven")), ("pid", Number(7)), ("target_cpu", Number(0))];
+        let migrate = [("comm", Text("seven")), ("pid", Number(7)), ("dest_cpu", Number(1))];
+        let trace = trace.switch(0, 10, 0, 8).switch(1, 12, 0, 1).guest(0, 100, "sched:sched_waking", &waking);
+        let trace = trace.guest(0, 140, "sched:sched_migrate_task", &migrate).switch(1, 200, 1, 7);
+        let (_dir, trace) = trace.open();
+
+        let report = report(&trace, Window::ALL).unwrap();
+
+        let worst = &report.vms[0].worst[0];
+        let meanwhile: Vec<(&str, u64)> =
+            worst.meanwhile.iter().map(|Meanwhile { what, ns }| (what.as_str(), *ns)).collect();
+        assert_eq!(meanwhile, [("guest: eight/8", 20), ("guest: init/1", 30)]);
+        assert_eq!((worst.comm.as_str(), worst.cpu, worst.latency_ns), ("seven", 1, 50));
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use shared_ring::consumer::Lost;
 use shared_ring::layout::{
     CTF_MAGIC, EXTENDED_HEADER_SIZE, EXTENDED_ID, HOLE_ID, PACKET_HEADER_SIZE, PacketHeader, RECORD_HEADER_SIZE,
-    RecordHeader,
+    RecordHeader, padded,
 };
-use shared_ring::packet::write_header;
+use shared_ring::packet::Packet;
 
 /// What became of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,11 +26,17 @@ pub struct PacketBuilder {
     uuid: [u8; 16],
     cpu_id: u32,
     packet: Vec<u8>,
-    /// Bytes in use; 0 when the next record begins a packet.
+    /// Bytes in use, without the last record's padding; 0 when the next record begins a packet.
     used: usize,
     begin: u64,
+    /// No later record or packet is older, ticks.
     last: u64,
+    /// Records in the packet.
+    records: u64,
     sequence: u64,
+    /// What the last packet counted as lost and rejected; `None` before the first.
+    counted: Option<(Lost, u64)>,
+    overwritten: u64,
 }
 
 impl PacketBuilder {
@@ -43,7 +49,34 @@ impl PacketBuilder {
     pub fn new(uuid: [u8; 16], cpu_id: u32, packet_size: u64) -> Self {
         let packet_size = usize::try_from(packet_size).unwrap_or(usize::MAX);
         assert!(packet_size >= 2 * PACKET_HEADER_SIZE && packet_size.is_multiple_of(8), "a packet holds a record");
-        Self { uuid, cpu_id, packet: vec![0; packet_size], used: 0, begin: 0, last: 0, sequence: 0 }
+        Self {
+            uuid,
+            cpu_id,
+            packet: vec![0; packet_size],
+            used: 0,
+            begin: 0,
+            last: 0,
+            records: 0,
+            sequence: 0,
+            counted: None,
+            overwritten: 0,
+        }
+    }
+
+    /// A builder of what follows the packet of `header` in its stream.
+    ///
+    /// # Panics
+    /// As for [`new`](Self::new).
+    #[must_use]
+    pub fn following(header: &PacketHeader) -> Self {
+        let lost = Lost { full: header.lost_full, wrapped: header.lost_wrapped, too_large: header.lost_too_large };
+        Self {
+            last: header.time_end,
+            sequence: header.sequence.saturating_add(1),
+            counted: Some((lost, header.rejected_bytes)),
+            overwritten: header.overwritten,
+            ..Self::new(header.uuid, header.cpu_id, header.packet_size / 8)
+        }
     }
 
     /// Adds the record of an event of type `id` at `time` (ticks) to the packet.
@@ -53,7 +86,7 @@ impl PacketBuilder {
         }
         let Ok(payload_size) = u16::try_from(payload.len()) else { return Push::TooLarge };
         let first = self.used == 0;
-        let (begin, start) = if first { (time, PACKET_HEADER_SIZE) } else { (self.begin, self.used) };
+        let (begin, start) = if first { (time, PACKET_HEADER_SIZE) } else { (self.begin, padded(self.used)) };
         let extended = time - begin > u64::from(u32::MAX);
         let header =
             RecordHeader { time_low: low(time), id: if extended { EXTENDED_ID } else { id }, payload: payload_size };
@@ -76,16 +109,28 @@ impl PacketBuilder {
         }
         put(payload);
         debug_assert!(at <= end && end - start >= RECORD_HEADER_SIZE + if extended { EXTENDED_HEADER_SIZE } else { 0 });
-        (self.begin, self.last, self.used) = (begin, time, end);
+        (self.begin, self.last, self.used) = (begin, time, start + header.unpadded_size());
+        self.records += 1;
         Push::Stored
     }
 
     /// Completes the packet with the totals of what the stream lost and rejected up to now, and hands it out: the next
-    /// record begins another. `None` when it holds no record.
-    pub fn finish(&mut self, lost: Lost, rejected_bytes: u64) -> Option<&mut [u8]> {
+    /// record begins another. The packet ends with its last record.
+    ///
+    /// A packet without records is handed out if there was one before it that counted less. `None` when there is nothing
+    /// to tell.
+    pub fn finish(&mut self, lost: Lost, rejected_bytes: u64) -> Option<Packet<'_>> {
+        self.finish_at(0, lost, rejected_bytes)
+    }
+
+    /// As [`finish`](Self::finish); the packet ends at `time` (ticks), if its last record is not younger.
+    pub fn finish_at(&mut self, time: u64, lost: Lost, rejected_bytes: u64) -> Option<Packet<'_>> {
         if self.used == 0 {
-            return None;
+            self.counted.filter(|&counted| counted != (lost, rejected_bytes))?;
+            (self.begin, self.used) = (self.last, PACKET_HEADER_SIZE);
         }
+        self.last = self.last.max(time);
+        self.counted = Some((lost, rejected_bytes));
         let header = PacketHeader {
             magic: CTF_MAGIC,
             uuid: self.uuid,
@@ -102,13 +147,12 @@ impl PacketBuilder {
             cpu_id: self.cpu_id,
             reserved: 0,
             rejected_bytes,
-            overwritten: 0,
+            overwritten: self.overwritten,
             reserved2: 0,
         };
-        write_header(&mut self.packet, &header);
-        self.sequence += 1;
+        self.sequence = self.sequence.saturating_add(1);
         self.used = 0;
-        Some(&mut self.packet)
+        Packet::new(&mut self.packet, header, std::mem::take(&mut self.records))
     }
 }
 
@@ -120,18 +164,13 @@ const fn low(time: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shared_ring::packet::{Records, read_header};
 
     fn builder() -> PacketBuilder {
         PacketBuilder::new([7; 16], 1, 256)
     }
 
-    fn records(packet: &[u8]) -> Vec<(u64, u16, Vec<u8>)> {
-        let header = read_header(packet).unwrap();
-        let content = usize::try_from(header.content_size / 8).unwrap();
-        Records::new(packet, content, header.time_begin)
-            .map(|record| (record.time, record.id, record.payload.to_vec()))
-            .collect()
+    fn records(packet: &Packet<'_>) -> Vec<(u64, u16, Vec<u8>)> {
+        packet.records().map(|record| (record.time, record.id, record.payload.to_vec())).collect()
     }
 
     #[test]
@@ -143,7 +182,8 @@ mod tests {
         let packet = builder.finish(Lost::default(), 0).unwrap();
 
         assert_eq!(pushed, [Push::Stored; 4]);
-        assert_eq!(records(packet), times.map(|time| (time, 9, b"abc".to_vec())));
+        assert_eq!(records(&packet), times.map(|time| (time, 9, b"abc".to_vec())));
+        assert_eq!(packet.record_count(), 4);
     }
 
     #[test]
@@ -178,9 +218,38 @@ mod tests {
 
         let packet = builder.finish(Lost { full: 3, ..Lost::default() }, 4).unwrap();
 
-        assert!(packet[PACKET_HEADER_SIZE + 8..].iter().all(|&byte| byte == 0));
-        let header = read_header(packet).unwrap();
+        assert_eq!(packet.content().len(), PACKET_HEADER_SIZE + 8);
+        let header = packet.header();
         assert_eq!((header.sequence, header.events_discarded, header.rejected_bytes), (1, 3, 4));
-        assert!(builder.finish(Lost::default(), 0).is_none());
+    }
+
+    #[test]
+    fn packet_without_records_tells_of_loss_after_the_last_one() {
+        let mut builder = builder();
+        let lost = |full| Lost { full, ..Lost::default() };
+
+        assert!(builder.finish(lost(1), 0).is_none(), "there is nothing to follow");
+        builder.push(7, 1, &[]);
+        builder.finish(lost(1), 0).unwrap();
+        assert!(builder.finish(lost(1), 0).is_none(), "there is nothing new");
+        let empty = *builder.finish(lost(3), 2).unwrap().header();
+        let told = builder.finish(lost(3), 2).is_some();
+        let mut next = PacketBuilder::following(&empty);
+        let after = *next.finish_at(9, lost(3), 5).unwrap().header();
+
+        assert_eq!((empty.time_begin, empty.time_end, empty.content_size), (7, 7, PACKET_HEADER_SIZE as u64 * 8));
+        assert_eq!((empty.sequence, empty.lost_full, empty.rejected_bytes, told), (1, 3, 2, false));
+        assert_eq!((after.time_begin, after.time_end, after.sequence, after.rejected_bytes), (7, 9, 2, 5));
+        assert_eq!((after.uuid, after.cpu_id, after.packet_size), (empty.uuid, 1, 256 * 8));
+    }
+
+    #[test]
+    fn packet_ends_when_it_is_closed() {
+        let mut builder = builder();
+        builder.push(7, 1, &[]);
+        let end = builder.finish_at(20, Lost::default(), 0).unwrap().header().time_end;
+
+        assert_eq!((end, builder.push(19, 1, &[]), builder.push(20, 1, &[])), (20, Push::Refused, Push::Stored));
+        assert_eq!(builder.finish_at(3, Lost::default(), 0).unwrap().header().time_end, 20);
     }
 }

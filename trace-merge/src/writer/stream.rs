@@ -1,8 +1,7 @@
 //! A stream's file: whole packets, one after another.
 
 use super::WriteError;
-use shared_ring::layout::{CTF_MAGIC, PacketHeader, padded};
-use shared_ring::packet::{Records, read_header, write_header};
+use shared_ring::packet::Packet;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -34,31 +33,33 @@ impl StreamWriter {
         Ok(Self { file, path: path.into(), uuid, packet_size, packets: 0, records: 0, content_bytes: 0 })
     }
 
-    /// Appends `packet`, after stating its content size as CTF means it: up to the end of the last record's payload.
-    /// Returns its header.
+    /// Appends `packet`.
     ///
     /// # Errors
-    /// When it is no packet of this stream, or cannot be written whole; the file then ends with the packet before it.
-    pub fn append(&mut self, packet: &mut [u8]) -> Result<PacketHeader, WriteError> {
-        let Some((header, records)) = self.complete(packet) else {
+    /// When it is not a packet of this stream, or cannot be written whole; the file then ends with the packet before it.
+    pub fn append(&mut self, packet: &Packet<'_>) -> Result<(), WriteError> {
+        let (header, content) = (packet.header(), packet.content());
+        if header.uuid != self.uuid || header.packet_size != self.packet_size * 8 {
             let (path, packet_size) = (self.path.clone(), self.packet_size);
-            return Err(WriteError::NotAPacket { path, bytes: packet.len(), packet_size });
-        };
-        let content = usize::try_from(header.content_size / 8).unwrap_or(packet.len());
+            return Err(WriteError::NotAPacket { path, bytes: content.len(), packet_size });
+        }
         let begin = self.packets * self.packet_size;
-        let written = self
-            .file
-            .write_all_at(&packet[..content], begin)
-            .and_then(|()| self.file.set_len(begin + self.packet_size));
+        let written = self.file.write_all_at(content, begin).and_then(|()| self.file.set_len(begin + self.packet_size));
         if let Err(source) = written {
             // A partial packet would end the reading of the stream; the first error is the one to report.
             let _ = self.file.set_len(begin);
             return Err(WriteError::Write { path: self.path.clone(), source });
         }
         self.packets += 1;
-        self.records += records;
-        self.content_bytes += content as u64;
-        Ok(header)
+        self.records += packet.record_count();
+        self.content_bytes += content.len() as u64;
+        Ok(())
+    }
+
+    /// Packets written.
+    #[must_use]
+    pub const fn packets(&self) -> u64 {
+        self.packets
     }
 
     /// Records written.
@@ -71,29 +72,6 @@ impl StreamWriter {
     #[must_use]
     pub const fn content_bytes(&self) -> u64 {
         self.content_bytes
-    }
-
-    /// Corrects the header of `packet`; returns it with the number of records. `None` when it is no packet.
-    fn complete(&self, packet: &mut [u8]) -> Option<(PacketHeader, u64)> {
-        let mut header = read_header(packet)?;
-        let whole = packet.len() as u64 == self.packet_size && header.packet_size == self.packet_size * 8;
-        if header.magic != CTF_MAGIC || header.uuid != self.uuid || !whole {
-            return None;
-        }
-        let content = usize::try_from(header.content_size.div_ceil(8)).ok().filter(|&bytes| bytes <= packet.len())?;
-        let mut count = 0;
-        let mut records = Records::new(packet, padded(content), header.time_begin);
-        let mut end = records.offset();
-        for record in &mut records {
-            end = record.end - (padded(record.payload.len()) - record.payload.len());
-            count += 1;
-        }
-        if records.damaged() {
-            return None;
-        }
-        header.content_size = end as u64 * 8;
-        write_header(packet, &header);
-        Some((header, count))
     }
 }
 
@@ -119,22 +97,25 @@ mod tests {
         let mut builder = PacketBuilder::new(UUID, 0, SIZE);
         builder.push(1, 1, b"abc");
 
-        let header = stream(&dir).append(builder.finish(Lost::default(), 0).unwrap()).unwrap();
+        let packet = builder.finish(Lost::default(), 0).unwrap();
+        stream(&dir).append(&packet).unwrap();
 
         let metadata = fs::metadata(dir.path().join("stream_0")).unwrap();
         assert_eq!(metadata.len(), SIZE);
         assert!(metadata.blocks() * 512 <= 64 << 10, "{} blocks", metadata.blocks());
-        assert_eq!(header.content_size, (128 + 8 + 3) * 8);
+        assert_eq!(packet.header().content_size, (128 + 8 + 3) * 8);
     }
 
     #[test]
-    fn bytes_that_are_no_packet_of_the_stream_are_refused() {
+    fn packets_of_another_stream_are_refused() {
         let dir = TempDir::new().unwrap();
         let mut stream = stream(&dir);
-        let mut other = PacketBuilder::new([8; 16], 0, SIZE);
-        other.push(1, 1, b"abc");
+        let others = [PacketBuilder::new([8; 16], 0, SIZE), PacketBuilder::new(UUID, 0, SIZE / 2)];
 
-        let refused = [stream.append(&mut [0; 100]), stream.append(other.finish(Lost::default(), 0).unwrap())];
+        let refused = others.map(|mut other| {
+            other.push(1, 1, b"abc");
+            stream.append(&other.finish(Lost::default(), 0).unwrap())
+        });
 
         assert!(refused.iter().all(|result| matches!(result, Err(WriteError::NotAPacket { .. }))), "{refused:?}");
         assert_eq!(fs::metadata(dir.path().join("stream_0")).unwrap().len(), 0);

@@ -15,7 +15,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(300);
 /// Why a VM could not be asked.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// The folders of VMs cannot be looked at.
+    /// The folders of VMs cannot be read.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
     /// No such VM runs.
@@ -38,7 +38,7 @@ pub enum ClientError {
         pids: Vec<u32>,
     },
     /// The VM does not answer.
-    #[error("the VM does not answer on '{}'; is it just ending?", path.display())]
+    #[error("the VM does not answer on '{}'; perhaps it is ending", path.display())]
     NoAnswer {
         /// The socket.
         path: PathBuf,
@@ -46,7 +46,7 @@ pub enum ClientError {
         #[source]
         source: io::Error,
     },
-    /// The VM said no.
+    /// The VM refused the request.
     #[error("{0}")]
     Refused(String),
 }
@@ -100,7 +100,7 @@ pub fn call(socket: &Path, request: &Request) -> Result<Answer, ClientError> {
     }
 }
 
-/// `answer` for reading.
+/// `answer` as text for the user.
 #[must_use]
 pub fn text(answer: &Answer) -> String {
     match answer {

@@ -5,7 +5,7 @@
 //! | `lock` | locked as long as the VM's process lives, however that ends |
 //! | `vm.json` | the VM: name, process, when it began ([`VmDescription`]) |
 //! | `region` | the trace region, mapped by the VM's process and shared with the guest |
-//! | `monitor` | the rings of the monitor's own layer |
+//! | `monitor` | the rings of the VMM layer |
 //! | `session.json` | what is known of the recording: clock, host, vCPUs |
 //! | `control` | the socket |
 //!
@@ -25,14 +25,14 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
-use trace_merge::session::Started;
+use trace_merge::manifest::Started;
 
 /// Overrides where the folders of VMs lie.
 pub const RUNTIME_VARIABLE: &str = "STRATA_RUNTIME_DIR";
 /// Name of the region's file in a VM's folder.
 pub const REGION_FILE: &str = "region";
-/// Name of the file of the monitor's rings in a VM's folder.
-pub const MONITOR_FILE: &str = "monitor";
+/// Name of the file of the rings of the VMM layer in a VM's folder.
+pub const VMM_RINGS_FILE: &str = "monitor";
 /// Name of the control socket in a VM's folder.
 pub const SOCKET_FILE: &str = "control";
 const LOCK_FILE: &str = "lock";
@@ -82,13 +82,14 @@ pub struct VmDescription {
     pub memory: u64,
     /// Where its recording goes; `None` when it is not traced.
     pub trace: Option<PathBuf>,
-    /// The monitor's rings: one for each vCPU and one more. `None` when it is not traced.
-    pub monitor: Option<MonitorRings>,
+    /// The rings of the VMM layer: one for each vCPU and one more. `None` when it is not traced.
+    #[serde(rename = "monitor")]
+    pub vmm_rings: Option<VmmRings>,
 }
 
-/// What the rings of the monitor's own layer are like.
+/// Geometry and mode of the rings of the VMM layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MonitorRings {
+pub struct VmmRings {
     /// Bytes of a sub-buffer.
     pub sub_buffer_size: u64,
     /// Sub-buffers of each ring.
@@ -97,18 +98,18 @@ pub struct MonitorRings {
     pub mode: Mode,
 }
 
-impl From<Rings> for MonitorRings {
+impl From<Rings> for VmmRings {
     fn from(rings: Rings) -> Self {
         let Rings { geometry, mode } = rings;
         Self { sub_buffer_size: geometry.sub_buffer_size(), sub_buffers: geometry.sub_buffers(), mode: mode.into() }
     }
 }
 
-impl MonitorRings {
-    /// As rings; `None` when there are no such.
+impl VmmRings {
+    /// The geometry and mode; `None` when no ring can have them.
     #[must_use]
     pub fn rings(self) -> Option<Rings> {
-        let geometry = Geometry::new(self.sub_buffer_size, self.sub_buffers)?;
+        let geometry = Geometry::new(self.sub_buffer_size, self.sub_buffers).ok()?;
         Some(Rings { geometry, mode: self.mode.into() })
     }
 }
@@ -118,7 +119,7 @@ impl MonitorRings {
 #[derive(Debug)]
 pub struct VmDirectory {
     path: PathBuf,
-    /// Its lock is what tells others that the VM lives.
+    /// The lock shows other processes that the VM lives.
     _lock: File,
     keep: bool,
 }
@@ -183,12 +184,12 @@ impl VmDirectory {
         private_file(&path).map_err(|source| DirectoryError::Io { path, source })
     }
 
-    /// Makes the file of the monitor's rings, empty.
+    /// Makes the file of the rings of the VMM layer, empty.
     ///
     /// # Errors
     /// When it cannot be made.
-    pub fn create_monitor(&self) -> Result<File, DirectoryError> {
-        let path = self.path.join(MONITOR_FILE);
+    pub fn create_vmm_rings(&self) -> Result<File, DirectoryError> {
+        let path = self.path.join(VMM_RINGS_FILE);
         private_file(&path).map_err(|source| DirectoryError::Io { path, source })
     }
 
@@ -235,7 +236,7 @@ impl FoundVm {
 /// Where the folders of VMs lie for this user.
 ///
 /// # Errors
-/// When neither the user nor the environment tells.
+/// When neither the user nor the environment names one.
 pub fn runtime_folder() -> Result<PathBuf, DirectoryError> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     match variable(RUNTIME_VARIABLE) {
@@ -245,7 +246,7 @@ pub fn runtime_folder() -> Result<PathBuf, DirectoryError> {
     }
 }
 
-/// The VMs in `runtime`, running ones and those whose process died, by name and process. A folder that is no VM's is
+/// The VMs in `runtime`, running ones and those whose process died, by name and process. A folder that is not a VM's is
 /// passed over.
 ///
 /// # Errors
@@ -261,7 +262,7 @@ pub fn list(runtime: &Path) -> Result<Vec<FoundVm>, DirectoryError> {
     Ok(found)
 }
 
-/// What the folder `path` says; `None` when it is no VM's, or has just gone.
+/// What the folder `path` says; `None` when it is not a VM's, or has just gone.
 #[must_use]
 pub fn look_at(path: PathBuf) -> Option<FoundVm> {
     let file = path.join(VM_FILE);
@@ -307,7 +308,7 @@ pub(crate) mod tests {
             vcpus: 2,
             memory: 512 << 20,
             trace: Some("/tmp/trace".into()),
-            monitor: None,
+            vmm_rings: None,
         }
     }
 

@@ -63,7 +63,7 @@ pub fn listed(found: Vec<FoundVm>, now_ns: u64) -> Vec<ListedVm> {
     vms.collect()
 }
 
-/// The list for reading. Says below it how to get at what dead VMs left.
+/// The list as text for the user, followed by how to recover the traces of dead VMs.
 #[must_use]
 pub fn text(vms: &[ListedVm]) -> String {
     if vms.is_empty() {

@@ -1,6 +1,6 @@
 //! Control of running virtual machines from outside: each has a private folder with its trace region and a socket.
 //!
-//! - [`directory`]: the folder, which tells also after a crash what there was.
+//! - [`directory`]: the folder, which describes the VM also after a crash.
 //! - [`protocol`]: what is asked and answered on the socket, a line of JSON each.
 //! - [`server`]: the VM's end, a thread of its own; [`client`]: the command line's end.
 //! - [`list`]: `strata ps`.

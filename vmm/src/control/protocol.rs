@@ -20,6 +20,9 @@ pub enum Mode {
 }
 
 impl Mode {
+    /// All modes.
+    pub const ALL: [Self; 2] = [Self::Discard, Self::FlightRecorder];
+
     /// The name that users read and type.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -58,8 +61,8 @@ impl FromStr for Mode {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let mode = [Self::Discard, Self::FlightRecorder].into_iter().find(|mode| mode.name() == name);
-        mode.ok_or_else(|| format!("'{name}' is no mode; there are discard and flight-recorder"))
+        let mode = Self::ALL.into_iter().find(|mode| mode.name() == name);
+        mode.ok_or_else(|| "modes are discard and flight-recorder".into())
     }
 }
 
@@ -155,6 +158,13 @@ impl Answer {
     /// It was not done: `message`.
     pub fn refused(message: impl Into<String>) -> Self {
         Self::Refused { message: message.into() }
+    }
+
+    /// It was not done because of `error`: the error and its sources on one line.
+    #[must_use]
+    pub fn refusal(error: &dyn std::error::Error) -> Self {
+        let sources = std::iter::successors(error.source(), |error| error.source());
+        Self::refused(sources.fold(error.to_string(), |text, source| format!("{text}: {source}")))
     }
 }
 

@@ -4,9 +4,8 @@
 //! are read in turn, so that what comes is held until nothing earlier can come from the other one. Of the context
 //! switches only those that matter are handed on, with the few before them: see [`super::switch_filter`].
 
-use std::collections::{BTreeMap, VecDeque};
-
 use super::reader::{HostItem, HostRecord};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Most switches of a CPU that are held back because they may turn out to matter. A thread that waits behind more of
 /// them than this misses the first ones.
@@ -14,7 +13,7 @@ const MAX_HELD_BACK: usize = 256;
 
 /// Which of the instances an item comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum Origin {
     /// The one with the events of the machine's threads.
     Machine,
     /// The one with the context switches of the host.
@@ -46,7 +45,7 @@ struct Cpu {
     last_time: u64,
 }
 
-/// Items of one source in their order.
+/// Items of one instance in their order.
 #[derive(Debug, Default)]
 struct Queue {
     items: VecDeque<Queued>,
@@ -59,11 +58,11 @@ struct Queue {
 #[derive(Debug, Clone, Copy)]
 struct Queued {
     time: u64,
-    kind: Kind,
+    item: QueuedItem,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum QueuedItem {
     Record { event_id: u16, common_pid: i32, bytes: usize },
     Lost { count: Option<u64> },
 }
@@ -78,30 +77,31 @@ struct HeldBack {
 }
 
 impl Interleaver {
-    /// Takes an item; those of one source and CPU come in order.
-    pub fn push(&mut self, source: Source, item: HostItem<'_>) {
+    /// Takes an item; those of one instance and CPU come in order.
+    pub fn push(&mut self, origin: Origin, item: HostItem<'_>) {
         match item {
             HostItem::Record(record) => {
                 let HostRecord { cpu, time, event_id, common_pid, payload } = record;
-                let queue = self.queue(cpu, source);
+                let queue = self.queue(cpu, origin);
                 queue.payloads.extend_from_slice(payload);
                 queue.last_time = time;
-                queue
-                    .items
-                    .push_back(Queued { time, kind: Kind::Record { event_id, common_pid, bytes: payload.len() } });
+                queue.items.push_back(Queued {
+                    time,
+                    item: QueuedItem::Record { event_id, common_pid, bytes: payload.len() },
+                });
             }
             HostItem::Lost { cpu, count } => {
-                let queue = self.queue(cpu, source);
-                queue.items.push_back(Queued { time: queue.last_time, kind: Kind::Lost { count } });
+                let queue = self.queue(cpu, origin);
+                queue.items.push_back(Queued { time: queue.last_time, item: QueuedItem::Lost { count } });
             }
         }
     }
 
-    fn queue(&mut self, cpu: u32, source: Source) -> &mut Queue {
+    fn queue(&mut self, cpu: u32, origin: Origin) -> &mut Queue {
         let cpu = self.cpus.entry(cpu).or_default();
-        match source {
-            Source::Machine => &mut cpu.machine,
-            Source::Switches => &mut cpu.switches,
+        match origin {
+            Origin::Machine => &mut cpu.machine,
+            Origin::Switches => &mut cpu.switches,
         }
     }
 
@@ -114,25 +114,25 @@ impl Interleaver {
         sink: &mut dyn FnMut(HostItem<'_>),
     ) {
         let Some(held) = self.cpus.get_mut(&cpu) else { return };
-        while let Some((source, item)) = held.pop(until) {
-            let queue = match source {
-                Source::Machine => &mut held.machine,
-                Source::Switches => &mut held.switches,
+        while let Some((origin, queued)) = held.pop(until) {
+            let queue = match origin {
+                Origin::Machine => &mut held.machine,
+                Origin::Switches => &mut held.switches,
             };
-            let (event_id, common_pid, payload) = match item.kind {
-                Kind::Record { event_id, common_pid, bytes } => (event_id, common_pid, queue.take(bytes)),
-                Kind::Lost { count } => {
+            let (event_id, common_pid, payload) = match queued.item {
+                QueuedItem::Record { event_id, common_pid, bytes } => (event_id, common_pid, queue.take(bytes)),
+                QueuedItem::Lost { count } => {
                     sink(HostItem::Lost { cpu, count });
                     continue;
                 }
             };
-            let mut record = HostRecord { cpu, time: item.time, event_id, common_pid, payload };
-            if source == Source::Switches && !matters(record) {
+            let mut record = HostRecord { cpu, time: queued.time, event_id, common_pid, payload };
+            if origin == Origin::Switches && !matters(record) {
                 if held.held_back.len() == MAX_HELD_BACK {
                     held.held_back.pop_front();
                     self.stats.unrelated += 1;
                 }
-                held.held_back.push_back(HeldBack { time: item.time, event_id, common_pid, payload: payload.into() });
+                held.held_back.push_back(HeldBack { time: queued.time, event_id, common_pid, payload: payload.into() });
                 continue;
             }
             let mut hand_on = |mut record: HostRecord<'_>| {
@@ -145,7 +145,7 @@ impl Interleaver {
                 let HeldBack { time, event_id, common_pid, payload } = before;
                 hand_on(HostRecord { cpu, time, event_id, common_pid, payload: &payload });
             }
-            record.time = item.time;
+            record.time = queued.time;
             hand_on(record);
         }
         held.machine.tidy();
@@ -161,21 +161,21 @@ impl Interleaver {
 
 impl Cpu {
     /// Takes the earlier one of the two first items, if its time is `until` or earlier.
-    fn pop(&mut self, until: u64) -> Option<(Source, Queued)> {
+    fn pop(&mut self, until: u64) -> Option<(Origin, Queued)> {
         let time = |queue: &Queue| queue.items.front().map(|item| item.time);
-        let (source, first) = match (time(&self.machine), time(&self.switches)) {
-            (Some(machine), Some(switch)) if switch < machine => (Source::Switches, switch),
-            (Some(machine), _) => (Source::Machine, machine),
-            (None, switch) => (Source::Switches, switch?),
+        let (origin, first) = match (time(&self.machine), time(&self.switches)) {
+            (Some(machine), Some(switch)) if switch < machine => (Origin::Switches, switch),
+            (Some(machine), _) => (Origin::Machine, machine),
+            (None, switch) => (Origin::Switches, switch?),
         };
         if first > until {
             return None;
         }
-        let queue = match source {
-            Source::Machine => &mut self.machine,
-            Source::Switches => &mut self.switches,
+        let queue = match origin {
+            Origin::Machine => &mut self.machine,
+            Origin::Switches => &mut self.switches,
         };
-        queue.items.pop_front().map(|item| (source, item))
+        queue.items.pop_front().map(|item| (origin, item))
     }
 }
 
@@ -217,8 +217,8 @@ mod tests {
     #[test]
     fn records_of_both_sources_come_out_in_order_up_to_the_time_given() {
         let mut interleaver = Interleaver::default();
-        [1, 4, 9].into_iter().for_each(|time| interleaver.push(Source::Machine, record(time, b"m")));
-        [2, 3, 8].into_iter().for_each(|time| interleaver.push(Source::Switches, record(time, b"s")));
+        [1, 4, 9].into_iter().for_each(|time| interleaver.push(Origin::Machine, record(time, b"m")));
+        [2, 3, 8].into_iter().for_each(|time| interleaver.push(Origin::Switches, record(time, b"s")));
 
         assert_eq!(released(&mut interleaver, 8), [1, 2, 3, 4, 8].map(Some));
         assert_eq!(released(&mut interleaver, 9), [Some(9)]);
@@ -227,9 +227,9 @@ mod tests {
     #[test]
     fn payloads_stay_with_their_records() {
         let mut interleaver = Interleaver::default();
-        interleaver.push(Source::Machine, record(1, b"one"));
-        interleaver.push(Source::Switches, record(2, b"two"));
-        interleaver.push(Source::Machine, record(3, b"three"));
+        interleaver.push(Origin::Machine, record(1, b"one"));
+        interleaver.push(Origin::Switches, record(2, b"two"));
+        interleaver.push(Origin::Machine, record(3, b"three"));
         let mut payloads = Vec::new();
         let mut sink = |item: HostItem<'_>| {
             let HostItem::Record(record) = item else { panic!("{item:?}") };
@@ -237,7 +237,7 @@ mod tests {
         };
 
         interleaver.release(0, 2, &mut |_| true, &mut sink);
-        interleaver.push(Source::Machine, record(4, b"four"));
+        interleaver.push(Origin::Machine, record(4, b"four"));
         interleaver.release(0, 4, &mut |_| true, &mut sink);
 
         assert_eq!(payloads, [b"one".to_vec(), b"two".to_vec(), b"three".to_vec(), b"four".to_vec()]);
@@ -246,11 +246,11 @@ mod tests {
     #[test]
     fn switches_that_do_not_matter_come_out_before_the_one_that_does() {
         let mut interleaver = Interleaver::default();
-        [1, 2].into_iter().for_each(|time| interleaver.push(Source::Switches, record(time, b"")));
+        [1, 2].into_iter().for_each(|time| interleaver.push(Origin::Switches, record(time, b"")));
 
         assert_eq!(released(&mut interleaver, 5), []);
         assert_eq!(interleaver.stats().unrelated, 2);
-        interleaver.push(Source::Switches, record(6, b"s"));
+        interleaver.push(Origin::Switches, record(6, b"s"));
 
         assert_eq!(released(&mut interleaver, 6), [1, 2, 6].map(Some));
         assert_eq!(interleaver.stats(), InterleaveStats::default());
@@ -260,8 +260,8 @@ mod tests {
     fn switches_that_do_not_matter_are_dropped_beyond_the_limit() {
         let mut interleaver = Interleaver::default();
         let count = MAX_HELD_BACK as u64 + 10;
-        (0..count).for_each(|time| interleaver.push(Source::Switches, record(time, b"")));
-        interleaver.push(Source::Machine, record(count, b"m"));
+        (0..count).for_each(|time| interleaver.push(Origin::Switches, record(time, b"")));
+        interleaver.push(Origin::Machine, record(count, b"m"));
 
         let times = released(&mut interleaver, count);
 
@@ -270,23 +270,23 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_comes_too_late_gets_the_time_of_the_one_before_it() {
+    fn record_that_comes_too_late_gets_the_time_of_the_one_before_it() {
         let mut interleaver = Interleaver::default();
-        interleaver.push(Source::Machine, record(10, b"m"));
+        interleaver.push(Origin::Machine, record(10, b"m"));
         released(&mut interleaver, 10);
-        interleaver.push(Source::Switches, record(9, b"s"));
+        interleaver.push(Origin::Switches, record(9, b"s"));
 
         assert_eq!(released(&mut interleaver, 10), [Some(10)]);
         assert_eq!(interleaver.stats().times_raised, 1);
     }
 
     #[test]
-    fn a_loss_keeps_its_place_among_the_records_of_its_source() {
+    fn loss_keeps_its_place_among_the_records_of_its_instance() {
         let mut interleaver = Interleaver::default();
-        interleaver.push(Source::Machine, record(1, b"m"));
-        interleaver.push(Source::Machine, HostItem::Lost { cpu: 0, count: Some(3) });
-        interleaver.push(Source::Machine, record(5, b"m"));
-        interleaver.push(Source::Switches, record(2, b"s"));
+        interleaver.push(Origin::Machine, record(1, b"m"));
+        interleaver.push(Origin::Machine, HostItem::Lost { cpu: 0, count: Some(3) });
+        interleaver.push(Origin::Machine, record(5, b"m"));
+        interleaver.push(Origin::Switches, record(2, b"s"));
 
         assert_eq!(released(&mut interleaver, 9), [Some(1), None, Some(2), Some(5)]);
     }

@@ -1,7 +1,7 @@
 //! Decodes sub-buffers of the kernel's trace ring buffer, as `per_cpu/cpuN/trace_pipe_raw` hands them out.
 //!
-//! Pure: bytes in, records out. Whatever the bytes are, decoding ends after at most one step per four bytes, and neither
-//! panics nor reads outside of the page.
+//! Pure: bytes in, records out. Whatever the bytes are, decoding ends after at most one step per four bytes, and
+//! neither panics nor reads outside of the page.
 //!
 //! A page is
 //!
@@ -89,7 +89,7 @@ pub enum Missed {
 
 /// One event of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Event<'a> {
+pub struct PageEvent<'a> {
     /// Time in ticks of the trace clock.
     pub time: u64,
     /// The event's bytes, starting at the field `common_type`; possibly with up to three bytes of padding at the end.
@@ -107,6 +107,9 @@ pub struct Page<'a> {
 impl<'a> Page<'a> {
     /// Reads the header of a page. `bytes` is the page as read, header included; it may be shorter than the kernel's
     /// sub-buffer as long as the committed data is in it.
+    ///
+    /// # Errors
+    /// The bytes are too few for the header, or for the data that it counts.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, PageError> {
         let too_short = PageError::TooShort { len: bytes.len() };
         let time = read_u64(bytes, 0).ok_or(too_short)?;
@@ -144,14 +147,14 @@ impl<'a> Page<'a> {
     }
 
     /// The events in the order in which their places were reserved. Ends after the first malformed record.
-    pub fn events(&self) -> Events<'a> {
-        Events { data: self.data, position: 0, time: self.time }
+    pub fn events(&self) -> PageEvents<'a> {
+        PageEvents { data: self.data, position: 0, time: self.time }
     }
 }
 
 /// Iterator over the events of a page.
 #[derive(Debug, Clone)]
-pub struct Events<'a> {
+pub struct PageEvents<'a> {
     data: &'a [u8],
     /// Offset of the next record; `data.len()` or more when there is none.
     position: usize,
@@ -159,8 +162,8 @@ pub struct Events<'a> {
     time: u64,
 }
 
-impl<'a> Iterator for Events<'a> {
-    type Item = Result<Event<'a>, Malformed>;
+impl<'a> Iterator for PageEvents<'a> {
+    type Item = Result<PageEvent<'a>, Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while self.position < self.data.len() {
@@ -179,18 +182,18 @@ impl<'a> Iterator for Events<'a> {
     }
 }
 
-impl std::iter::FusedIterator for Events<'_> {}
+impl std::iter::FusedIterator for PageEvents<'_> {}
 
 /// What one record was.
 enum Step<'a> {
-    Event(Event<'a>),
+    Event(PageEvent<'a>),
     /// Something that only moves the time or the position.
     Skip,
     /// Nothing but padding follows.
     End,
 }
 
-impl<'a> Events<'a> {
+impl<'a> PageEvents<'a> {
     /// Decodes the record at the current position and moves behind it: by four bytes or more, which bounds the
     /// iteration. `None` if the record does not fit into the data.
     fn step(&mut self) -> Option<Step<'a>> {
@@ -227,7 +230,7 @@ impl<'a> Events<'a> {
                 let data = self.data.get(data_start..data_end)?;
                 self.position = data_end.next_multiple_of(4);
                 self.time = self.time.wrapping_add(delta);
-                Some(Step::Event(Event { time: self.time, data }))
+                Some(Step::Event(PageEvent { time: self.time, data }))
             }
             // Only 31 is left of the five bits.
             _ => {

@@ -1,8 +1,7 @@
 //! Checks that the kernel's ring-buffer pages have the form that [`super::page`] decodes.
 
-use tracepoint_decode::PerfFieldFormat;
-
 use super::page::HEADER_BYTES;
+use tracepoint_decode::PerfFieldFormat;
 
 /// Largest sub-buffer that is believed; the kernel allows up to 64 KiB today.
 const MAX_DATA_BYTES: usize = 1 << 24;
@@ -79,24 +78,24 @@ mod tests {
 ";
 
     #[test]
-    fn a_page_of_a_64_bit_kernel_is_4096_bytes() {
+    fn page_of_a_64_bit_kernel_is_4096_bytes() {
         assert_eq!(page_bytes(HEADER_PAGE), Ok(4096));
     }
 
     #[test]
-    fn the_commit_word_of_a_32_bit_kernel_is_refused() {
+    fn commit_word_of_a_32_bit_kernel_is_refused() {
         let header = HEADER_PAGE.replace("commit;\toffset:8;\tsize:8", "commit;\toffset:8;\tsize:4");
 
         assert_eq!(page_bytes(&header).unwrap_err(), "the page header has a `commit` of 4 bytes at byte 8");
     }
 
     #[test]
-    fn a_page_without_data_is_refused() {
+    fn page_without_data_is_refused() {
         assert_eq!(page_bytes(&HEADER_PAGE.replace("data", "other")).unwrap_err(), "the page header has no `data`");
     }
 
     #[test]
-    fn the_record_header_is_recognised() {
+    fn record_header_is_recognised() {
         assert_eq!(check_record_header(HEADER_EVENT), Ok(()));
     }
 

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_width_from_an_argument_consumes_one() {
+    fn width_from_an_argument_consumes_one() {
         assert_eq!(hex_fields(r#""%*d %x", REC->width, REC->value, REC->address"#), ["address"]);
     }
 
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_arguments_or_with_broken_quotes_names_nothing() {
+    fn line_without_arguments_or_with_broken_quotes_names_nothing() {
         assert_eq!(hex_fields(r#""plain""#), Vec::<&str>::new());
         assert_eq!(hex_fields(r#""%x, REC->a"#), Vec::<&str>::new());
         assert_eq!(hex_fields("%"), Vec::<&str>::new());

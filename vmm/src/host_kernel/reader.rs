@@ -1,16 +1,15 @@
 //! Reads the raw pages of an instance's per-CPU buffers and hands on what is in them.
 
+use super::page::{HEADER_BYTES, Missed, Page};
+use super::page_format;
+use super::stats::CpuStats;
+use super::tracefs::{self, Instance, TracefsError};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::ops::Add;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-
-use super::page::{HEADER_BYTES, Missed, Page};
-use super::page_format;
-use super::stats::CpuStats;
-use super::tracefs::{self, Instance, TracefsError};
 
 /// Pages read from one CPU before the next one has its turn, and thereby the most that one poll reads per CPU.
 const PAGES_PER_POLL: usize = 64;
@@ -133,6 +132,9 @@ pub struct Reader {
 
 impl Reader {
     /// Opens the buffers of all CPUs, after checking that their pages have the form that we decode.
+    ///
+    /// # Errors
+    /// A buffer cannot be opened, or this kernel's pages have another form.
     pub fn open(instance: Arc<Instance>) -> Result<Self, ReaderError> {
         let unknown = |what| ReaderError::Instance(TracefsError::PageFormat(what));
         let read = |name| tracefs::read(&instance.path(name)).map_err(ReaderError::Instance);
@@ -151,8 +153,11 @@ impl Reader {
         Ok(Self { buffers, instance, page: vec![0; page_bytes], stats: ReaderStats::default() })
     }
 
-    /// Reads what is there, up to a bound per CPU, and hands it to `sink`: the records of one CPU in order, one CPU after the
-    /// other. Returns whether there may be more to read at once.
+    /// Reads what is there, up to a bound per CPU, and hands it to `sink`: the records of one CPU in order, one CPU
+    /// after the other. Returns whether there may be more to read at once.
+    ///
+    /// # Errors
+    /// A buffer cannot be read.
     pub fn poll(&mut self, sink: &mut dyn FnMut(HostItem<'_>)) -> Result<bool, ReaderError> {
         let mut more = false;
         for buffer in &mut self.buffers {
@@ -167,6 +172,9 @@ impl Reader {
     }
 
     /// Stops recording and reads all that is left, partly filled pages included. Returns the kernel's counts.
+    ///
+    /// # Errors
+    /// Recording cannot be stopped, or a buffer or its counts cannot be read.
     pub fn finish(&mut self, sink: &mut dyn FnMut(HostItem<'_>)) -> Result<Vec<CpuSummary>, ReaderError> {
         self.stop()?;
         let buffer_kib = self.instance.buffer_kib().map_err(ReaderError::Instance)?;
@@ -179,6 +187,9 @@ impl Reader {
     }
 
     /// The kernel's counts, per CPU.
+    ///
+    /// # Errors
+    /// They cannot be read.
     pub fn summary(&self) -> Result<Vec<CpuSummary>, ReaderError> {
         self.buffers
             .iter()
@@ -190,6 +201,9 @@ impl Reader {
     }
 
     /// Stops recording. What has been recorded can still be read.
+    ///
+    /// # Errors
+    /// The kernel refuses.
     pub fn stop(&self) -> Result<(), ReaderError> {
         self.instance.stop().map_err(ReaderError::Instance)
     }
@@ -243,8 +257,8 @@ fn has_nothing(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::ENODEV)
 }
 
-/// Polls after which buffers of this size, whose pages hold `data_bytes` of records, are empty if nothing is added. Should
-/// someone else switch tracing on again, the end comes nevertheless.
+/// Polls after which buffers of this size, whose pages hold `data_bytes` of records, are empty if nothing is added.
+/// Should someone else switch tracing on again, the end comes nevertheless.
 fn polls_to_drain(buffer_kib: usize, data_bytes: usize) -> usize {
     // The page that is being read comes on top, and some rounding.
     let pages = buffer_kib.saturating_mul(1024) / data_bytes + 3;
@@ -318,14 +332,14 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_buffer_and_a_cpu_without_one_have_nothing() {
+    fn empty_buffer_and_a_cpu_without_one_have_nothing() {
         assert!(has_nothing(&io::Error::from_raw_os_error(libc::EAGAIN)));
         assert!(has_nothing(&io::Error::from_raw_os_error(libc::ENODEV)));
         assert!(!has_nothing(&io::Error::from_raw_os_error(libc::EIO)));
     }
 
     #[test]
-    fn a_drain_has_enough_polls_for_pages_that_hold_less_than_their_size() {
+    fn drain_has_enough_polls_for_pages_that_hold_less_than_their_size() {
         // 64 MiB are 16,449 pages of 4080 bytes of data, not 16,384.
         assert!(polls_to_drain(65536, 4080) * PAGES_PER_POLL > 16450);
         assert!(polls_to_drain(65536, 4080) * PAGES_PER_POLL < 17000);
@@ -358,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_handed_on_before_the_records_of_its_page() {
+    fn loss_is_handed_on_before_the_records_of_its_page() {
         let mut stats = ReaderStats::default();
         let bytes = page(10, 3 << 30, &[1], &77_u64.to_le_bytes());
 
@@ -369,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_before_the_last_one_is_raised_and_counted() {
+    fn time_before_the_last_one_is_raised_and_counted() {
         let mut stats = ReaderStats::default();
         let mut last_time = 103;
 
@@ -381,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_none_is_a_loss_of_unknown_extent() {
+    fn bytes_that_are_not_a_page_are_a_loss_of_unknown_extent() {
         let mut stats = ReaderStats::default();
 
         assert_eq!(times(&[1, 2, 3], &mut 0, &mut stats), [None]);
@@ -389,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_without_room_for_the_common_fields_ends_its_page_as_a_loss() {
+    fn event_without_room_for_the_common_fields_ends_its_page_as_a_loss() {
         let mut stats = ReaderStats::default();
         let mut bytes = page(0, 0, &[1, 1], &[]);
         bytes[28..32].copy_from_slice(&(1_u32 | (1 << 5)).to_le_bytes());

@@ -5,14 +5,13 @@
 //! Arrays of bytes become hexadecimal text, short arrays of larger integers one field per element. What has no such
 //! form is left out and listed in [`EventSchema::skipped`].
 
+use super::print_format::hex_fields;
+use shared_ring::event::{EventDescription, FieldDescription, FieldType, MAX_FIELDS, MAX_NAME};
+use shared_ring::layout::{EXTENDED_ID, HOLE_ID};
 use std::fmt;
 use std::ops::Range;
-
-use shared_ring::event::{EventDescription, FieldDescription, FieldType, MAX_FIELDS, MAX_NAME, class};
-use shared_ring::layout::{EXTENDED_ID, HOLE_ID};
+use strata_abi::class;
 use tracepoint_decode::{PerfEventFormat, PerfFieldArray, PerfFieldFormat};
-
-use super::print_format::hex_fields;
 
 /// Fixed arrays of integers up to this many elements become one field per element; longer ones are skipped. Enough for
 /// the arguments of a system call and for everything else in Linux that is not a table.
@@ -86,8 +85,8 @@ pub struct EventName {
 }
 
 impl EventName {
-    /// Splits `group:name`; `None` if there is no colon, or nothing on one of its sides, or something that cannot be part of a
-    /// file name.
+    /// Splits `group:name`; `None` if there is no colon, or nothing on one of its sides, or something that cannot be
+    /// part of a file name.
     pub fn parse(text: &str) -> Option<Self> {
         let (group, name) = text.split_once(':')?;
         let is_plain = |part: &str| !part.is_empty() && !part.starts_with('.') && !part.contains(['/', '\0']);
@@ -116,17 +115,18 @@ pub struct EventSchema {
     /// Group and name.
     pub name: EventName,
     /// The event as it is recorded. Its id is the kernel's number of the event (`common_type` of its records), valid
-    /// until the next boot; its first field is `common_pid`; `_N` is appended to the name of an array for its element N.
+    /// until the next boot; its first field is `common_pid`; `_N` is appended to the name of an array for its element
+    /// N.
     pub description: EventDescription,
     /// The fields that are not recorded.
     pub skipped: Vec<SkippedField>,
     /// Where each field comes from.
-    sources: Vec<Source>,
+    sources: Vec<FieldSource>,
 }
 
 /// Where a field's bytes are in a raw record. Offsets count from `common_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
+enum FieldSource {
     /// At a fixed place.
     Fixed { offset: u16, bytes: u16 },
     /// Bytes at a fixed place, written as hexadecimal digits.
@@ -160,7 +160,12 @@ impl Locator {
 }
 
 impl EventSchema {
-    /// Reads a tracefs `format` file of a 64-bit little-endian kernel.
+    /// Reads a tracefs `format` file of a 64-bit little-endian kernel. A field without a form that layers record is
+    /// listed in [`skipped`](Self::skipped).
+    ///
+    /// # Errors
+    /// The event has no number, a number or name that records cannot carry, or not the fields that every record starts
+    /// with.
     pub fn parse(name: &EventName, format_file: &str) -> Result<Self, SchemaError> {
         let event = || name.to_string();
         let format = PerfEventFormat::parse(true, &name.group, format_file)
@@ -211,7 +216,7 @@ impl EventSchema {
     }
 
     /// The fields that we record for one of the format file's; `None` if it has no form that we record.
-    fn convert(field: &PerfFieldFormat, hex: bool) -> Option<Vec<(FieldDescription, Source)>> {
+    fn convert(field: &PerfFieldFormat, hex: bool) -> Option<Vec<(FieldDescription, FieldSource)>> {
         let offset = field.offset();
         let size = field.size();
         let is_char = is_plain_char(field.field());
@@ -221,34 +226,38 @@ impl EventSchema {
         // 0 for text and for what the parser knows no element size of, such as a bitmap of CPUs.
         let element = u16::from(field.element_size());
         let (ty, hex, source) = match field.array() {
-            PerfFieldArray::None => (integer(size, signed)?, hex, Source::Fixed { offset, bytes: size }),
+            PerfFieldArray::None => (integer(size, signed)?, hex, FieldSource::Fixed { offset, bytes: size }),
             PerfFieldArray::Fixed if is_char => {
-                (FieldType::CharArray(size), false, Source::Fixed { offset, bytes: size })
+                (FieldType::CharArray(size), false, FieldSource::Fixed { offset, bytes: size })
             }
             PerfFieldArray::Fixed if element == 1 => {
-                (FieldType::String, false, Source::FixedHex { offset, bytes: size })
+                (FieldType::String, false, FieldSource::FixedHex { offset, bytes: size })
             }
             PerfFieldArray::Fixed if element > 0 && size / element <= MAX_EXPANDED_ELEMENTS => {
                 let ty = integer(element, signed)?;
                 let elements = (0..size / element).map(|index| {
                     let name = format!("{}_{index}", field.name());
                     let offset = offset.checked_add(index * element)?;
-                    Some((FieldDescription { name, ty, hex }, Source::Fixed { offset, bytes: element }))
+                    Some((FieldDescription { name, ty, hex }, FieldSource::Fixed { offset, bytes: element }))
                 });
                 return elements.collect();
             }
-            PerfFieldArray::DataLoc4 if is_char => (FieldType::String, false, Source::Located(locator(false))),
-            PerfFieldArray::RelLoc4 if is_char => (FieldType::String, false, Source::Located(locator(true))),
-            PerfFieldArray::DataLoc4 if element == 1 => (FieldType::String, false, Source::LocatedHex(locator(false))),
-            PerfFieldArray::RelLoc4 if element == 1 => (FieldType::String, false, Source::LocatedHex(locator(true))),
-            PerfFieldArray::RestOfEvent if is_char => (FieldType::String, false, Source::Rest { offset }),
+            PerfFieldArray::DataLoc4 if is_char => (FieldType::String, false, FieldSource::Located(locator(false))),
+            PerfFieldArray::RelLoc4 if is_char => (FieldType::String, false, FieldSource::Located(locator(true))),
+            PerfFieldArray::DataLoc4 if element == 1 => {
+                (FieldType::String, false, FieldSource::LocatedHex(locator(false)))
+            }
+            PerfFieldArray::RelLoc4 if element == 1 => {
+                (FieldType::String, false, FieldSource::LocatedHex(locator(true)))
+            }
+            PerfFieldArray::RestOfEvent if is_char => (FieldType::String, false, FieldSource::Rest { offset }),
             _ => return None,
         };
         Some(vec![(FieldDescription { name: field.name().to_owned(), ty, hex }, source)])
     }
 
     /// Adds fields, unless a description cannot have them: too many, or a name that is none or is taken.
-    fn add(&mut self, fields: Vec<(FieldDescription, Source)>) -> bool {
+    fn add(&mut self, fields: Vec<(FieldDescription, FieldSource)>) -> bool {
         let present = &self.description.fields;
         let fits = present.len() + fields.len() <= MAX_FIELDS
             && fields.iter().all(|(field, _)| {
@@ -272,13 +281,16 @@ impl EventSchema {
     pub fn place(&self, field: &str) -> Option<Range<usize>> {
         let index = self.description.fields.iter().position(|known| known.name == field)?;
         match self.sources[index] {
-            Source::Fixed { offset, bytes } => Some(usize::from(offset)..usize::from(offset) + usize::from(bytes)),
+            FieldSource::Fixed { offset, bytes } => Some(usize::from(offset)..usize::from(offset) + usize::from(bytes)),
             _ => None,
         }
     }
 
     /// Appends the fields of `record`, a raw record starting at `common_type`, to `out`, as [`Self::description`] lays
     /// them out. Nothing is appended in case of an error.
+    ///
+    /// # Errors
+    /// A field lies outside of the record, or the fields take more than a record can hold.
     pub fn encode(&self, record: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
         let start = out.len();
         let fields = self.description.fields.iter().zip(&self.sources);
@@ -299,7 +311,7 @@ impl EventSchema {
     }
 }
 
-impl Source {
+impl FieldSource {
     /// Appends the value that lies here in `record`. `None` if it lies outside of it; `out` may then have grown.
     fn encode(self, ty: FieldType, record: &[u8], out: &mut Vec<u8>) -> Option<()> {
         let fixed = |offset: u16, bytes: u16| {

@@ -5,15 +5,14 @@
 //! a thread waits to go on. Whether a thread that comes has waited behind others is only known when it comes: the last
 //! few switches of a CPU are therefore held back, and count if one of the machine's threads follows.
 
+use super::schema::EventSchema;
 use std::collections::BTreeMap;
 use std::ops::Range;
-
-use super::schema::EventSchema;
 
 /// The bits of a task's state that say what it waits for; none of them means that it could go on.
 const WAITING: u64 = 0xff;
 
-/// A context switch as `sched:sched_switch` tells it.
+/// A context switch, from a record of `sched:sched_switch`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Switch {
     /// CPU that it happened on.
@@ -43,7 +42,7 @@ impl SwitchFields {
         Some(Self { prev: place("prev_pid")?, prev_state: place("prev_state")?, next: place("next_pid")? })
     }
 
-    /// The switch that `record` tells, a raw record of `cpu`; `None` if it is too short.
+    /// The switch in `record`, a raw record of `cpu`; `None` if it is too short.
     pub fn read(&self, cpu: u32, time: u64, record: &[u8]) -> Option<Switch> {
         let number = |place: &Range<usize>| {
             let mut bytes = [0; 8];
@@ -58,7 +57,7 @@ impl SwitchFields {
 
 /// Where one of the machine's threads runs, or waits for being run again.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct ThreadLocation {
     /// `None` while it is blocked.
     cpu: Option<u32>,
     since: u64,
@@ -68,7 +67,7 @@ struct Place {
 #[derive(Debug, Default)]
 pub struct SwitchFilter {
     /// The machine's threads, and where they are as far as that is known.
-    threads: BTreeMap<u32, Option<Place>>,
+    threads: BTreeMap<u32, Option<ThreadLocation>>,
 }
 
 impl SwitchFilter {
@@ -81,17 +80,17 @@ impl SwitchFilter {
     /// Whether `switch` matters by itself. If it does not, it may still be one that a thread of the machine waited for.
     pub fn matters(&mut self, switch: Switch) -> bool {
         let Switch { cpu, time, prev, prev_state, next } = switch;
-        let left = self.note(prev, Place { cpu: (prev_state & WAITING == 0).then_some(cpu), since: time });
-        let came = self.note(next, Place { cpu: Some(cpu), since: time });
-        left || came || self.threads.values().flatten().any(|place| place.cpu == Some(cpu) && place.since <= time)
+        let left = self.note(prev, ThreadLocation { cpu: (prev_state & WAITING == 0).then_some(cpu), since: time });
+        let came = self.note(next, ThreadLocation { cpu: Some(cpu), since: time });
+        left || came
+            || self.threads.values().flatten().any(|location| location.cpu == Some(cpu) && location.since <= time)
     }
 
-    /// Takes over where `thread` is, unless later news of it is known from another CPU; says whether it is the
-    /// machine's.
-    fn note(&mut self, thread: u32, place: Place) -> bool {
+    /// Takes over where `thread` is, unless another CPU has given a later location; says whether it is the machine's.
+    fn note(&mut self, thread: u32, location: ThreadLocation) -> bool {
         let Some(known) = self.threads.get_mut(&thread) else { return false };
-        if known.is_none_or(|known| known.since <= place.since) {
-            *known = Some(place);
+        if known.is_none_or(|known| known.since <= location.since) {
+            *known = Some(location);
         }
         true
     }
@@ -160,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_no_longer_the_machines_does_not_matter() {
+    fn thread_that_is_no_longer_the_machines_does_not_matter() {
         let mut filter = filter();
         filter.matters(switch(0, 1, 10, RUNNABLE, 90));
 

@@ -1,19 +1,17 @@
 //! Reads the context switches of the whole host beside the events of the machine's threads.
 //!
-//! The kernel's filter by thread passes a switch only if one of the machine's threads leaves or comes. Who else ran while
-//! such a thread waited is in the switches between others, which therefore come from an instance of their own.
+//! The kernel's filter by thread passes a switch only if one of the machine's threads leaves or comes. Who else ran
+//! while such a thread waited is in the switches between others, which therefore come from an instance of their own.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-use super::HostTraceConfig;
-use super::interleave::{InterleaveStats, Interleaver, Source};
+use super::interleave::{InterleaveStats, Interleaver, Origin};
 use super::reader::{CpuSummary, HostItem, HostRecord, Reader, ReaderError};
 use super::schema::{EventName, EventSchema};
 use super::switch_filter::{SwitchFields, SwitchFilter};
 use super::tracefs::{Instance, Tracefs, TracefsError};
-use crate::host_time::HostTime;
+use crate::clock::HostTime;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The switches' share of the buffer: one event only, though of the whole host.
 const BUFFER_SHARE: u32 = 4;
@@ -43,13 +41,18 @@ fn unknown() -> TracefsError {
 }
 
 impl Switches {
-    /// Makes the instance, off until [`start`](Self::start), and says what its events look like.
+    /// Makes the instance, off until [`start`](Self::start), and says what its events look like. `buffer_kib` is the
+    /// buffer per CPU of the events of the machine's threads.
+    ///
+    /// # Errors
+    /// The instance cannot be made, or this kernel's `sched_switch` has other fields.
     pub fn create(
         tracefs: &Tracefs,
-        config: &HostTraceConfig,
+        time: HostTime,
+        buffer_kib: u32,
     ) -> Result<(Arc<Instance>, EventSchema, SwitchFields), TracefsError> {
-        let kib = config.buffer_kib.div_ceil(BUFFER_SHARE);
-        let instance = Instance::create_for_all(tracefs, config.time.trace_clock(), kib)?;
+        let kib = buffer_kib.div_ceil(BUFFER_SHARE);
+        let instance = Instance::create_for_all(tracefs, time.trace_clock(), kib)?;
         let schema = instance.schema(&event())?;
         let fields = SwitchFields::of(&schema).ok_or_else(unknown)?;
         instance.enable(&event())?;
@@ -57,7 +60,15 @@ impl Switches {
     }
 
     /// Starts recording.
-    pub fn start(instance: Arc<Instance>, fields: SwitchFields, config: &HostTraceConfig) -> Result<Self, ReaderError> {
+    ///
+    /// # Errors
+    /// The buffers cannot be opened, or the kernel refuses to record.
+    pub fn start(
+        instance: Arc<Instance>,
+        fields: SwitchFields,
+        threads: &[u32],
+        time: HostTime,
+    ) -> Result<Self, ReaderError> {
         let reader = Reader::open(Arc::clone(&instance))?;
         instance.start().map_err(ReaderError::Instance)?;
         let now = Instant::now();
@@ -66,8 +77,8 @@ impl Switches {
             interleaver: Interleaver::default(),
             filter: SwitchFilter::default(),
             fields,
-            threads: config.threads.iter().map(|thread| (*thread, now)).collect(),
-            time: config.time,
+            threads: threads.iter().map(|thread| (*thread, now)).collect(),
+            time,
         })
     }
 
@@ -75,12 +86,15 @@ impl Switches {
     ///
     /// What is dated before now and cannot be read yet is still being written, and its CPU does nothing later
     /// meanwhile: interrupts apart, which do not switch. So nothing handed on later is older.
+    ///
+    /// # Errors
+    /// A buffer of either cannot be read.
     pub fn poll(&mut self, machine: &mut Reader, sink: &mut dyn FnMut(HostItem<'_>)) -> Result<bool, ReaderError> {
         let now = self.time.now();
         self.ask_for_threads(machine.instance());
         let interleaver = &mut self.interleaver;
-        let more = machine.poll(&mut |item| interleaver.push(Source::Machine, item))?;
-        let more = self.reader.poll(&mut |item| interleaver.push(Source::Switches, item))? || more;
+        let more = machine.poll(&mut |item| interleaver.push(Origin::Machine, item))?;
+        let more = self.reader.poll(&mut |item| interleaver.push(Origin::Switches, item))? || more;
         let of_machine: BTreeMap<u32, u64> = machine.read_up_to(now).collect();
         let both = |(cpu, up_to): (u32, u64)| (cpu, of_machine.get(&cpu).map_or(up_to, |machine| up_to.min(*machine)));
         let up_to: Vec<(u32, u64)> = self.reader.read_up_to(now).map(both).collect();
@@ -89,6 +103,9 @@ impl Switches {
     }
 
     /// Stops both and hands on all that is left. Returns the kernel's counts of both.
+    ///
+    /// # Errors
+    /// Recording cannot be stopped, or a buffer of either or its counts cannot be read.
     pub fn finish(
         &mut self,
         machine: &mut Reader,
@@ -98,8 +115,8 @@ impl Switches {
         self.reader.stop()?;
         self.ask_for_threads(machine.instance());
         let interleaver = &mut self.interleaver;
-        let mut cpus = machine.finish(&mut |item| interleaver.push(Source::Machine, item))?;
-        cpus.extend(self.reader.finish(&mut |item| interleaver.push(Source::Switches, item))?);
+        let mut cpus = machine.finish(&mut |item| interleaver.push(Origin::Machine, item))?;
+        cpus.extend(self.reader.finish(&mut |item| interleaver.push(Origin::Switches, item))?);
         let all: Vec<(u32, u64)> = self.reader.read_up_to(u64::MAX).map(|(cpu, _)| (cpu, u64::MAX)).collect();
         self.release(&all, sink);
         Ok(cpus)

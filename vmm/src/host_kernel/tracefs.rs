@@ -4,6 +4,10 @@
 //! `strata-PID-START`, with the time at which the process started, so that those of a process that died can be told and
 //! removed, also when its number belongs to another process by now.
 
+use super::removal_guard::RemovalGuard;
+use super::schema::{EventName, EventSchema, SchemaError};
+use super::stats::{CpuStats, parse_stats};
+use rustix::mount::{MountFlags, mount};
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -12,12 +16,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
-
-use rustix::mount::{MountFlags, mount};
-
-use super::removal_guard::RemovalGuard;
-use super::schema::{EventName, EventSchema, SchemaError};
-use super::stats::{CpuStats, parse_stats};
 
 /// Where tracefs belongs.
 const MOUNT_POINT: &str = "/sys/kernel/tracing";
@@ -105,6 +103,9 @@ pub struct Tracefs {
 
 impl Tracefs {
     /// Finds tracefs, and mounts it where it belongs if it is not mounted.
+    ///
+    /// # Errors
+    /// This kernel has no tracefs, or it is not mounted and this user may not mount it.
     pub fn find() -> Result<Self> {
         let mounts = read(Path::new("/proc/self/mounts"))?;
         if let Some(root) = mounted_tracefs(&mounts) {
@@ -118,12 +119,15 @@ impl Tracefs {
         Ok(Self { root: PathBuf::from(MOUNT_POINT) })
     }
 
-    /// The folder it is mounted on.
+    /// The folder that it is mounted on.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
     /// All events of this kernel.
+    ///
+    /// # Errors
+    /// This user may not read tracefs.
     pub fn available_events(&self) -> Result<Vec<EventName>> {
         // One `group:name` per line.
         let text = read(&self.root.join("available_events"))?;
@@ -132,6 +136,9 @@ impl Tracefs {
 
     /// Removes the instances of strata processes that do not exist any more; returns their names. One that cannot be
     /// removed is left: it may belong to a strata in another PID namespace, which keeps it busy by its open files.
+    ///
+    /// # Errors
+    /// The instances cannot be listed.
     pub fn remove_leftovers(&self) -> Result<Vec<String>> {
         let instances = self.root.join("instances");
         let entries = fs::read_dir(&instances).map_err(|source| TracefsError::File {
@@ -206,6 +213,10 @@ impl Instance {
     /// buffer per CPU (the oldest pages are overwritten when it is full, and the number of lost events is recorded
     /// where it happened), and only the given threads traced. Threads and processes that they start are traced too,
     /// from their first instruction on, and each until it ends.
+    ///
+    /// # Errors
+    /// No thread was given, this user may not make instances, or the kernel does not take a setting. Nothing is left
+    /// behind.
     pub fn create(tracefs: &Tracefs, clock: &str, buffer_kib: u32, threads: &[u32]) -> Result<Self> {
         if threads.is_empty() {
             return Err(TracefsError::NoThreads);
@@ -224,6 +235,9 @@ impl Instance {
     }
 
     /// The same with all threads of the host traced.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
     pub fn create_for_all(tracefs: &Tracefs, clock: &str, buffer_kib: u32) -> Result<Self> {
         let path = make_folder(&tracefs.root.join("instances"))?;
         let guard = RemovalGuard::spawn(&path).ok();
@@ -266,17 +280,26 @@ impl Instance {
     }
 
     /// Also traces the thread with this kernel thread id (as `gettid` gives it).
+    ///
+    /// # Errors
+    /// There is no such thread, or the instance does not take it.
     pub fn add_thread(&self, thread: u32) -> Result<()> {
         write_open(self.threads.as_ref(), &self.path("set_event_pid"), &thread.to_string())
     }
 
-    /// Never traces the thread with this kernel thread id: what it does would fill the trace with its own recording. Where
-    /// the kernel cannot leave threads out, it is traced like the others.
+    /// Never traces the thread with this kernel thread id: what it does would fill the trace with its own recording.
+    /// Where the kernel cannot leave threads out, it is traced like the others.
+    ///
+    /// # Errors
+    /// The instance does not take the thread.
     pub fn leave_out_thread(&self, thread: u32) -> Result<()> {
         write_open(self.left_out.as_ref(), &self.path("set_event_notrace_pid"), &thread.to_string())
     }
 
     /// The threads that are traced now, those that the kernel has followed included; none if all of the host is.
+    ///
+    /// # Errors
+    /// The lists of threads cannot be read.
     pub fn traced_threads(&self) -> Result<Vec<u32>> {
         let (threads, left_out) = (self.list(self.threads.as_ref())?, self.list(self.left_out.as_ref())?);
         Ok(threads.into_iter().filter(|thread| !left_out.contains(thread)).collect())
@@ -290,12 +313,18 @@ impl Instance {
     }
 
     /// Reads the description of an event.
+    ///
+    /// # Errors
+    /// The kernel has no such event, or describes it in a form that is not understood.
     pub fn schema(&self, event: &EventName) -> Result<EventSchema> {
         let path = self.event_path(event).join("format");
         EventSchema::parse(event, &read(&path)?).map_err(TracefsError::Schema)
     }
 
     /// Enables an event.
+    ///
+    /// # Errors
+    /// The kernel has no such event, or refuses.
     pub fn enable(&self, event: &EventName) -> Result<()> {
         write(&self.event_path(event).join("enable"), "1")
     }
@@ -305,16 +334,25 @@ impl Instance {
     }
 
     /// Starts recording.
+    ///
+    /// # Errors
+    /// The kernel refuses.
     pub fn start(&self) -> Result<()> {
         write_open(self.switch.as_ref(), &self.path("tracing_on"), "1")
     }
 
     /// Stops recording; what was recorded stays in the buffers.
+    ///
+    /// # Errors
+    /// The kernel refuses.
     pub fn stop(&self) -> Result<()> {
         write_open(self.switch.as_ref(), &self.path("tracing_on"), "0")
     }
 
     /// The numbers of the CPUs that have a buffer, in order.
+    ///
+    /// # Errors
+    /// They cannot be listed.
     pub fn cpus(&self) -> Result<Vec<u32>> {
         let path = self.path("per_cpu");
         let entries = fs::read_dir(&path).map_err(|source| TracefsError::File {
@@ -331,6 +369,9 @@ impl Instance {
     }
 
     /// Buffer per CPU in KiB, which the kernel has rounded up to whole pages.
+    ///
+    /// # Errors
+    /// It cannot be read, or is not a number.
     pub fn buffer_kib(&self) -> Result<usize> {
         let path = self.path("buffer_size_kb");
         let text = read(&path)?;
@@ -342,6 +383,9 @@ impl Instance {
     }
 
     /// The kernel's counts for one CPU's buffer.
+    ///
+    /// # Errors
+    /// They cannot be read.
     pub fn stats(&self, cpu: u32) -> Result<CpuStats> {
         Ok(parse_stats(&read(&self.path(&format!("per_cpu/cpu{cpu}/stats")))?))
     }
@@ -376,6 +420,9 @@ pub struct ThreadFilter(Weak<Instance>);
 
 impl ThreadFilter {
     /// Also traces the thread with this kernel thread id. Without effect if the instance is gone.
+    ///
+    /// # Errors
+    /// There is no such thread, or the instance does not take it.
     pub fn add(&self, thread: u32) -> Result<()> {
         self.0.upgrade().map_or(Ok(()), |instance| instance.add_thread(thread))
     }
@@ -429,8 +476,8 @@ fn open_for_writing(path: &Path) -> Result<File> {
     open(&mut OpenOptions::new(), path)
 }
 
-/// Opens a file for writing, and for what `options` says, without truncating: on `set_event_pid` that would clear what is
-/// there.
+/// Opens a file for writing, and for what `options` says, without truncating: on `set_event_pid` that would clear what
+/// is there.
 fn open(options: &mut OpenOptions, path: &Path) -> Result<File> {
     options.append(true).open(path).map_err(|source| TracefsError::File {
         action: "opening".to_owned(),
@@ -459,7 +506,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_usual_mount_point_is_preferred() {
+    fn usual_mount_point_is_preferred() {
         let mounts = "proc /proc proc rw 0 0\n\
                       tracefs /sys/kernel/debug/tracing tracefs rw 0 0\n\
                       nodev /sys/kernel/tracing tracefs rw 0 0\n";
@@ -475,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_or_folder_called_tracefs_is_none() {
+    fn device_or_folder_called_tracefs_is_none() {
         let mounts = "tracefs /tmp tmpfs rw 0 0\nnone /tracefs tmpfs rw 0 0\n\n";
 
         assert_eq!(mounted_tracefs(mounts), None);

@@ -18,7 +18,7 @@ const KTHREADD: u32 = 2;
 /// Looks for workers as they appear.
 #[derive(Debug, Default)]
 pub struct WorkerSearch {
-    /// Threads that were there the last time: their names have been looked at.
+    /// Threads that were there the last time: their names are known.
     known: BTreeSet<u32>,
 }
 
@@ -48,7 +48,7 @@ fn name(proc: &Path, thread: u32) -> String {
     name
 }
 
-/// The thread that a worker of this name works for; `None` if it is no worker.
+/// The thread that a worker of this name works for; `None` if it is not a worker.
 fn works_for(name: &str) -> Option<u32> {
     WORKER_NAMES.iter().find_map(|prefix| name.strip_prefix(prefix)?.parse().ok())
 }

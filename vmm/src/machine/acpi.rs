@@ -2,6 +2,7 @@
 //!
 //! Power-off is the sleep control register, reset the FADT's reset register; both are I/O ports (see [`super::power`]).
 
+use super::{layout, power, serial};
 use acpi_tables::fadt::{FADTBuilder, Flags, PmProfile};
 use acpi_tables::gas::{AccessSize, AddressSpace, GAS};
 use acpi_tables::madt::{EnabledStatus, IoApic, LocalInterruptController, MADT, ProcessorLocalApic};
@@ -9,8 +10,6 @@ use acpi_tables::rsdp::Rsdp;
 use acpi_tables::sdt::Sdt;
 use acpi_tables::xsdt::XSDT;
 use acpi_tables::{Aml, aml};
-
-use super::{layout, power, serial};
 
 const OEM_ID: [u8; 6] = *b"STRATA";
 const OEM_TABLE_ID: [u8; 8] = *b"STRATAVM";
@@ -189,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rsdp_leads_to_every_table() {
+    fn rsdp_leads_to_every_table() {
         let image = tables(2, &[]).unwrap();
         let names: Vec<_> = follow(&image).iter().map(|table| &table[..4]).collect();
         assert_eq!(names, [b"XSDT", b"FACP", b"APIC", b"DSDT"]);
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_madt_names_each_vcpu() {
+    fn madt_names_each_vcpu() {
         let image = tables(3, &[]).unwrap();
         let madt = follow(&image)[2];
         let apic_ids: Vec<u8> = madt[44..44 + 3 * 8].chunks(8).map(|entry| entry[3]).collect();
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fadt_names_the_power_registers() {
+    fn fadt_names_the_power_registers() {
         let image = tables(1, &[]).unwrap();
         let fadt = follow(&image)[1];
         let registers = [116, 244, 256].map(|at| (fadt[at], word(fadt, at + 4)));
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dsdt_declares_each_device() {
+    fn dsdt_declares_each_device() {
         let devices = [5, 6].map(|gsi| MmioDevice { address: layout::VIRTIO_MMIO, gsi });
         let image = tables(1, &devices).unwrap();
         let dsdt = follow(&image)[3];
@@ -231,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_machine_fits() {
+    fn largest_machine_fits() {
         let devices = vec![MmioDevice { address: layout::VIRTIO_MMIO, gsi: 5 }; 19];
         assert!(tables(254, &devices).is_some());
     }

@@ -1,11 +1,10 @@
 //! The state in which the boot processor enters a 64-bit kernel: long mode, identity-mapped, interrupts off.
 
+use super::layout;
 use kvm_bindings::{Msrs, kvm_msr_entry, kvm_regs, kvm_segment, kvm_sregs};
 use kvm_ioctls::VcpuFd;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryError, GuestMemoryMmap};
 use vmm_sys_util::errno;
-
-use super::layout;
 
 /// The whole firmware: a guest that jumps to the reset vector wants a reset. (Linux does so on machines with
 /// hardware-reduced ACPI and no UEFI, instead of using the reset register.)
@@ -47,14 +46,20 @@ const MTRR_ENABLED_WRITE_BACK: u64 = 0x806;
 
 /// Why a vCPU's state could not be set.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "each message says what the variant means")]
 pub enum BootStateError {
+    /// Descriptor tables, page tables or the reset vector lie outside guest memory.
     #[error("cannot write the boot tables into guest memory")]
     Memory(#[source] GuestMemoryError),
+    /// The processor's registers for 64-bit mode were refused.
     #[error("KVM does not accept the boot processor's registers")]
     Registers(#[source] errno::Error),
+    /// One model-specific register was refused.
     #[error("KVM does not accept model-specific register {index:#x}")]
-    Msr { index: u32 },
+    Msr {
+        /// Number of the register.
+        index: u32,
+    },
+    /// The model-specific registers were refused as a whole.
     #[error("KVM does not accept model-specific registers")]
     Msrs(#[source] errno::Error),
 }
@@ -189,20 +194,20 @@ mod tests {
     }
 
     #[test]
-    fn the_first_four_gib_map_to_themselves() {
+    fn first_four_gib_map_to_themselves() {
         let memory = tables();
         let addresses = [0, 0x10_0000, 0x3fff_ffff, 0x4000_0000, 0xffff_fff0];
         assert_eq!(addresses.map(|address| translate(&memory, address)), addresses);
     }
 
     #[test]
-    fn the_page_tables_end_below_the_command_line() {
+    fn page_tables_end_below_the_command_line() {
         let end = layout::PML4 + (2 + DIRECTORIES) * TABLE_SIZE;
         assert!((layout::PML4..=layout::CMDLINE).contains(&end));
     }
 
     #[test]
-    fn the_reset_vector_pulses_the_reset_line() {
+    fn reset_vector_pulses_the_reset_line() {
         let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 1 << 20)]).unwrap();
         write_reset_vector(&memory).unwrap();
         let code: [u8; 4] = memory.read_obj(GuestAddress(0xf_fff0)).unwrap();
@@ -210,13 +215,13 @@ mod tests {
     }
 
     #[test]
-    fn the_code_segment_is_64_bit_code() {
+    fn code_segment_is_64_bit_code() {
         let code = segment(CODE_SELECTOR);
         assert_eq!((code.l, code.db, code.s, code.type_, code.present), (1, 0, 1, 0xb, 1));
     }
 
     #[test]
-    fn the_task_segment_is_a_busy_tss() {
+    fn task_segment_is_a_busy_tss() {
         let task = segment(TASK_SELECTOR);
         assert_eq!((task.s, task.type_, task.present), (0, 0xb, 1));
     }

@@ -1,5 +1,9 @@
 //! What a machine is made of, and the checks that need neither KVM nor a guest.
 
+use super::layout;
+use super::loader::{CMDLINE_MAX, KernelFormat, KernelFormatError, kernel_format};
+use super::virtio::block::SECTOR_SIZE;
+use memmap2::MmapRaw;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
@@ -7,18 +11,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use memmap2::MmapRaw;
-
-use super::layout;
-use super::loader::{KernelFormat, KernelFormatError, kernel_format};
-use super::virtio::block::SECTOR_SIZE;
-
 /// Least memory a guest may be given, bytes.
 pub const MEMORY_MIN: u64 = 32 << 20;
 /// Granularity of guest memory, bytes.
 pub const PAGE_SIZE: u64 = 4096;
-/// Longest kernel command line, bytes, without its terminating NUL (`COMMAND_LINE_SIZE - 1` on x86).
-pub const CMDLINE_MAX: usize = 2047;
 /// Most vCPUs: APIC identifiers are eight bits wide and 255 means all of them.
 pub const CPUS_MAX: u32 = 254;
 
@@ -91,12 +87,12 @@ pub struct Limits {
     pub host_memory: u64,
 }
 
-/// The files a configuration names, opened and looked at.
+/// The files that a configuration names, opened and checked.
 #[derive(Debug)]
 pub struct Inputs {
     /// The kernel image.
     pub kernel: File,
-    /// Its format.
+    /// Format of the kernel image.
     pub kernel_format: KernelFormat,
     /// The initrd and its size in bytes.
     pub initrd: Option<(File, u64)>,
@@ -119,65 +115,148 @@ impl Limits {
 
 /// Why a configuration cannot be run.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "each message says what the variant means")]
 pub enum ConfigError {
+    /// The kernel image cannot be opened or read.
     #[error("cannot read the kernel image '{}': check the path and its permissions", path.display())]
     Kernel {
+        /// Path of the file.
         path: PathBuf,
+        /// What the system says.
         #[source]
         source: io::Error,
     },
+    /// The kernel image has no format that the machine boots.
     #[error("'{}' is not a kernel: give an x86-64 ELF vmlinux or a bzImage", path.display())]
     KernelFormat {
+        /// Path of the file.
         path: PathBuf,
+        /// What is wrong with it.
         #[source]
         source: KernelFormatError,
     },
+    /// The initrd cannot be opened.
     #[error("cannot read the initrd '{}': check the path and its permissions", path.display())]
     Initrd {
+        /// Path of the file.
         path: PathBuf,
+        /// What the system says.
         #[source]
         source: io::Error,
     },
+    /// The initrd is a folder, a device or the like.
     #[error("the initrd '{}' is not a regular file", path.display())]
-    InitrdNotAFile { path: PathBuf },
+    InitrdNotAFile {
+        /// Path of the file.
+        path: PathBuf,
+    },
+    /// The initrd alone would fill guest memory.
     #[error(
         "the initrd ({size} bytes with its overlay) does not fit into {memory} bytes of guest memory: give the guest more memory or a smaller initrd"
     )]
-    InitrdTooLarge { size: u64, memory: u64 },
+    InitrdTooLarge {
+        /// Bytes of the initrd, overlay included.
+        size: u64,
+        /// Guest memory, bytes.
+        memory: u64,
+    },
+    /// A disk image cannot be opened.
     #[error("cannot open the disk image '{}'{}", path.display(), hint)]
     Disk {
+        /// Path of the file.
         path: PathBuf,
+        /// What to do, appended to the message; empty where nothing helps.
         hint: &'static str,
+        /// What the system says.
         #[source]
         source: io::Error,
     },
+    /// A disk image is a folder, a pipe or the like.
     #[error("the disk image '{}' is neither a regular file nor a block device", path.display())]
-    DiskNotAFile { path: PathBuf },
+    DiskNotAFile {
+        /// Path of the file.
+        path: PathBuf,
+    },
+    /// A disk image ends inside a sector.
     #[error("the disk image '{}' has {size} bytes, which is not a multiple of 512: give a raw image, padded to whole sectors", path.display())]
-    DiskSize { path: PathBuf, size: u64 },
+    DiskSize {
+        /// Path of the file.
+        path: PathBuf,
+        /// Bytes.
+        size: u64,
+    },
+    /// A disk image has no sector.
     #[error("the disk image '{}' is empty: create it with its full size first", path.display())]
-    DiskEmpty { path: PathBuf },
+    DiskEmpty {
+        /// Path of the file.
+        path: PathBuf,
+    },
+    /// Another program has locked a disk image, or it was given twice and not read-only.
     #[error("the disk image '{}' is in use by another program, or given twice: end that program, or attach the image read-only everywhere", path.display())]
-    DiskInUse { path: PathBuf },
+    DiskInUse {
+        /// Path of the file.
+        path: PathBuf,
+    },
+    /// There are not enough interrupts for the disks.
     #[error("{count} disks are too many: at most {max}")]
-    TooManyDisks { count: usize, max: usize },
+    TooManyDisks {
+        /// How many were given.
+        count: usize,
+        /// Most that there can be.
+        max: usize,
+    },
+    /// The guest would have no vCPU.
     #[error("a guest needs at least one vCPU")]
     NoCpus,
+    /// KVM or the machine takes fewer vCPUs.
     #[error("{cpus} vCPUs are too many: this host allows at most {max}")]
-    TooManyCpus { cpus: u32, max: u32 },
+    TooManyCpus {
+        /// How many were given.
+        cpus: u32,
+        /// Most that there can be.
+        max: u32,
+    },
+    /// A kernel would not fit.
     #[error("{memory} bytes of guest memory are too little: give at least {min}")]
-    MemoryTooSmall { memory: u64, min: u64 },
+    MemoryTooSmall {
+        /// Guest memory, bytes.
+        memory: u64,
+        /// Least that a guest needs, bytes.
+        min: u64,
+    },
+    /// Guest memory is not made of whole pages.
     #[error("{memory} bytes of guest memory are not a multiple of {PAGE_SIZE}")]
-    MemoryUnaligned { memory: u64 },
+    MemoryUnaligned {
+        /// Guest memory, bytes.
+        memory: u64,
+    },
+    /// More than the host has, or than a guest's processor can address.
     #[error("{memory} bytes of guest memory are more than this host can give: at most {max}")]
-    MemoryTooLarge { memory: u64, max: u64 },
+    MemoryTooLarge {
+        /// Guest memory, bytes.
+        memory: u64,
+        /// Most that there can be, bytes.
+        max: u64,
+    },
+    /// The boot protocol takes a shorter command line.
     #[error("the kernel command line has {length} bytes: at most {CMDLINE_MAX}")]
-    CmdlineTooLong { length: usize },
+    CmdlineTooLong {
+        /// Bytes of the command line.
+        length: usize,
+    },
+    /// The kernel would take the NUL for the end.
     #[error("the kernel command line contains a NUL character")]
     CmdlineNul,
+    /// A shared slot is not made of whole pages inside its mapping.
     #[error("shared slot {index} (offset {offset:#x}, {size:#x} bytes) is not made of whole pages inside its mapping")]
-    SharedSlot { index: usize, offset: usize, size: usize },
+    SharedSlot {
+        /// Index among the shared slots.
+        index: usize,
+        /// Where in the mapping it begins, bytes.
+        offset: usize,
+        /// Its size, bytes.
+        size: usize,
+    },
+    /// CPUID is to announce a region that is not there.
     #[error("a discovery leaf needs at least one shared slot to point at")]
     DiscoveryWithoutSlots,
 }
@@ -354,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_config_passes() {
+    fn small_config_passes() {
         let folder = TempDir::new().unwrap();
         let config = config(&folder);
         config.check(&LIMITS).unwrap();
@@ -417,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_line_beyond_the_protocol_is_refused() {
+    fn command_line_beyond_the_protocol_is_refused() {
         let folder = TempDir::new().unwrap();
         let config = MachineConfig { cmdline: "x".repeat(2048), ..config(&folder) };
         assert!(matches!(config.check(&LIMITS), Err(ConfigError::CmdlineTooLong { length: 2048 })));
@@ -431,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_slot_outside_its_mapping_is_refused() {
+    fn shared_slot_outside_its_mapping_is_refused() {
         let folder = TempDir::new().unwrap();
         let mapping = Arc::new(MmapRaw::from(memmap2::MmapMut::map_anon(8192).unwrap()));
         let slot = SharedSlot { mapping, offset: 4096, size: 8192, read_only: false };
@@ -440,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_kernel_is_named() {
+    fn missing_kernel_is_named() {
         let folder = TempDir::new().unwrap();
         let config = MachineConfig { kernel: folder.path().join("absent"), ..config(&folder) };
         let error = config.open().unwrap_err();
@@ -449,14 +528,14 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_is_a_folder_is_refused() {
+    fn kernel_that_is_a_folder_is_refused() {
         let folder = TempDir::new().unwrap();
         let config = MachineConfig { kernel: folder.path().to_owned(), ..config(&folder) };
         assert!(matches!(config.open(), Err(ConfigError::Kernel { .. })));
     }
 
     #[test]
-    fn a_kernel_that_is_neither_elf_nor_bzimage_is_refused() {
+    fn kernel_that_is_neither_elf_nor_bzimage_is_refused() {
         let folder = TempDir::new().unwrap();
         let config = config(&folder);
         fs::write(&config.kernel, "#!/bin/sh\n").unwrap();
@@ -464,14 +543,14 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_initrd_is_named() {
+    fn missing_initrd_is_named() {
         let folder = TempDir::new().unwrap();
         let config = MachineConfig { initrd: Some(folder.path().join("absent")), ..config(&folder) };
         assert!(config.open().unwrap_err().to_string().contains("/absent'"));
     }
 
     #[test]
-    fn an_initrd_larger_than_memory_is_refused() {
+    fn initrd_larger_than_memory_is_refused() {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("initrd");
         fs::File::create(&path).unwrap().set_len(65 << 20).unwrap();
@@ -480,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_disk_is_named() {
+    fn missing_disk_is_named() {
         let folder = TempDir::new().unwrap();
         let absent = DiskConfig { path: folder.path().join("absent"), read_only: true, delay: Duration::ZERO };
         let config = MachineConfig { disks: vec![absent], ..config(&folder) };
@@ -488,21 +567,21 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_with_part_of_a_sector_is_refused() {
+    fn disk_with_part_of_a_sector_is_refused() {
         let folder = TempDir::new().unwrap();
         let config = MachineConfig { disks: vec![disk(&folder, 1000)], ..config(&folder) };
         assert!(matches!(config.open(), Err(ConfigError::DiskSize { size: 1000, .. })));
     }
 
     #[test]
-    fn an_empty_disk_is_refused() {
+    fn empty_disk_is_refused() {
         let folder = TempDir::new().unwrap();
         let config = MachineConfig { disks: vec![disk(&folder, 0)], ..config(&folder) };
         assert!(matches!(config.open(), Err(ConfigError::DiskEmpty { .. })));
     }
 
     #[test]
-    fn a_disk_that_is_a_folder_is_refused() {
+    fn disk_that_is_a_folder_is_refused() {
         let folder = TempDir::new().unwrap();
         let disk = DiskConfig { path: folder.path().to_owned(), read_only: true, delay: Duration::ZERO };
         let config = MachineConfig { disks: vec![disk], ..config(&folder) };
@@ -510,14 +589,14 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_given_twice_is_refused() {
+    fn disk_given_twice_is_refused() {
         let folder = TempDir::new().unwrap();
         let config = MachineConfig { disks: vec![disk(&folder, 512); 2], ..config(&folder) };
         assert!(matches!(config.open(), Err(ConfigError::DiskInUse { .. })));
     }
 
     #[test]
-    fn a_read_only_disk_may_be_shared() {
+    fn read_only_disk_may_be_shared() {
         let folder = TempDir::new().unwrap();
         let disk = DiskConfig { read_only: true, ..disk(&folder, 512) };
         let config = MachineConfig { disks: vec![disk.clone(), disk], ..config(&folder) };

@@ -1,31 +1,12 @@
-//! Pausing a running machine, and having its vCPUs' clocks looked at.
-
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::{Duration, Instant};
-
-use clock_sync::updater::Cause;
-use kvm_ioctls::VcpuFd;
+//! Pauses a running machine, and has its vCPUs' clocks renewed.
 
 use super::observer::{ControlEvent, Observer};
 use super::vcpu::{VcpuHandle, VcpuRemote};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
 
 /// How long vCPUs get to leave the guest. A device access in progress is finished first.
 const PARKING_TIME: Duration = Duration::from_secs(10);
-
-/// Keeps the clock entries of a machine's vCPUs. All methods are called on the vCPU's thread, out of the guest.
-pub trait VcpuClock: Send + Sync {
-    /// The vCPU is about to enter the guest. `Some` if it is to be taken out again after that time, so that its counter
-    /// can be compared: [`interrupted`](Self::interrupted) is called then.
-    fn entering(&self, vcpu: u32, fd: &VcpuFd) -> Option<Duration>;
-    /// The vCPU was taken out of the guest, or was interrupted before it came there, and does not enter it meanwhile.
-    fn interrupted(&self, vcpu: u32, fd: &VcpuFd);
-    /// The trace clock, if [`exited`](Self::exited) is to be called.
-    fn now(&self) -> Option<u64>;
-    /// The vCPU left the guest by itself, before the clock was `left`, and has not entered it again.
-    fn exited(&self, vcpu: u32, fd: &VcpuFd, left: u64);
-    /// The relation may have changed, or some time is over. The vCPU does not enter the guest meanwhile.
-    fn publish(&self, vcpu: u32, fd: &VcpuFd, cause: Cause);
-}
 
 /// Why a machine was not paused or resumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -46,10 +27,10 @@ pub enum ControlError {
 
 /// Controls a machine while it runs, from any thread.
 #[derive(Clone, Default)]
-pub struct MachineControl(Arc<Mutex<State>>);
+pub struct MachineControl(Arc<Mutex<RunningMachine>>);
 
 #[derive(Default)]
-struct State {
+struct RunningMachine {
     /// The vCPUs, while their threads exist.
     vcpus: Vec<VcpuRemote>,
     observer: Option<Arc<dyn Observer>>,
@@ -57,7 +38,7 @@ struct State {
 }
 
 impl MachineControl {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RunningMachine> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -70,17 +51,11 @@ impl MachineControl {
 
     /// The machine ends: its threads are about to be joined.
     pub(super) fn detach(&self) {
-        *self.state() = State::default();
+        *self.state() = RunningMachine::default();
     }
 
-    /// Whether the machine is paused.
-    #[must_use]
-    pub fn is_paused(&self) -> bool {
-        self.state().paused.is_some()
-    }
-
-    /// Takes all vCPUs out of the guest and keeps them out. Devices finish what they have begun. Returns when every vCPU
-    /// is out.
+    /// Takes all vCPUs out of the guest and keeps them out. Devices finish what they have begun. Returns when every
+    /// vCPU is out.
     ///
     /// # Errors
     /// The machine does not run, is paused already, or a vCPU does not leave the guest; nothing has changed then.
@@ -122,7 +97,7 @@ impl MachineControl {
         Ok(since.elapsed())
     }
 
-    /// Has every vCPU leave the guest for a moment and its clock looked at. Without effect while the machine is paused
+    /// Has every vCPU leave the guest for a moment and renew its clock. Without effect while the machine is paused
     /// or does not run.
     pub fn renew_clocks(&self) {
         let state = self.state();
@@ -142,6 +117,5 @@ mod tests {
 
         assert_eq!(control.pause(), Err(ControlError::NotRunning));
         assert_eq!(control.resume(), Err(ControlError::NotPaused));
-        assert!(!control.is_paused());
     }
 }

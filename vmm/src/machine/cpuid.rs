@@ -7,7 +7,7 @@ pub const DISCOVERY_BASE: u32 = 0x4000_0100;
 /// The leaf that describes the trace region.
 pub const DISCOVERY_REGION: u32 = DISCOVERY_BASE + 1;
 /// Signature in EBX, ECX, EDX of [`DISCOVERY_BASE`].
-pub const DISCOVERY_SIGNATURE: [u8; 12] = *b"STRATATRACE\0";
+pub const DISCOVERY_SIGNATURE: [u8; 12] = strata_abi::CPUID_SIGNATURE;
 
 /// Leaf 1 ECX: TSC-deadline timer.
 const TSC_DEADLINE: u32 = 1 << 24;
@@ -171,20 +171,20 @@ mod tests {
     }
 
     #[test]
-    fn the_topology_is_one_package_of_cores() {
+    fn topology_is_one_package_of_cores() {
         let found = entries(&[leaf(0, 0xd)], 0, &config(3));
         let cores = find(&found, 0xb, 1);
         assert_eq!((cores.eax, cores.ebx, cores.ecx), (2, 3, 0x201));
     }
 
     #[test]
-    fn a_processor_without_the_topology_leaf_gets_none() {
+    fn processor_without_the_topology_leaf_gets_none() {
         let found = entries(&[leaf(0, 0xa)], 0, &config(2));
         assert!(found.iter().all(|entry| entry.function != 0xb));
     }
 
     #[test]
-    fn a_single_vcpu_claims_no_siblings() {
+    fn single_vcpu_claims_no_siblings() {
         let all_set = kvm_cpuid_entry2 { edx: u32::MAX, ..leaf(1, 0) };
         let found = entries(&[all_set], 0, &config(1));
         assert_eq!(find(&found, 1, 0).edx & HTT, 0);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_discovery_leaf_carries_signature_version_address_and_size() {
+    fn discovery_leaf_carries_signature_version_address_and_size() {
         let discovery = Discovery { abi_version: 7, address: 0x1_4000_0000, size: 0x3000 };
         let found = entries(&[], 0, &CpuidConfig { discovery: Some(discovery), ..config(1) });
         let base = find(&found, DISCOVERY_BASE, 0);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_width_is_read() {
+    fn address_width_is_read() {
         assert_eq!(physical_bits(&[leaf(0x8000_0008, 0x3030)]), 48);
     }
 }

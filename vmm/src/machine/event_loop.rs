@@ -1,21 +1,19 @@
 //! The loop on which devices are served, and what ends it.
 
-use std::cell::Cell;
-use std::fs::File;
-use std::rc::Rc;
-use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
-
-use event_manager::{EventManager, EventOps, Events, MutEventSubscriber, SubscriberOps};
-use vmm_sys_util::epoll::EventSet;
-use vmm_sys_util::eventfd::EventFd;
-
-use super::MachineError;
+use super::error::MachineError;
 use super::outcome::{Outcome, RunError};
 use super::peripherals::Peripherals;
 use super::power::PowerPorts;
 use super::serial::ConsoleInput;
 use super::virtio::mmio::QueueEvents;
+use event_manager::{EventManager, EventOps, Events, MutEventSubscriber, SubscriberOps};
+use std::cell::Cell;
+use std::fs::File;
+use std::rc::Rc;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+use vmm_sys_util::epoll::EventSet;
+use vmm_sys_util::eventfd::EventFd;
 
 /// How long a guest whose kernel panicked may go on (to print, to write a dump) before its run is ended.
 const PANIC_GRACE: Duration = Duration::from_secs(10);
@@ -48,6 +46,9 @@ pub fn add_wake(manager: &mut EventLoop, event: &Arc<EventFd>) -> Rc<Cell<bool>>
 }
 
 /// A loop that serves the devices and feeds `input` into the serial port.
+///
+/// # Errors
+/// The loop or its subscribers cannot be made.
 pub fn create(peripherals: &Peripherals, input: Option<File>) -> Result<EventLoop, MachineError> {
     let mut manager = EventLoop::new().map_err(MachineError::EventLoop)?;
     for device in &peripherals.virtio {
@@ -89,8 +90,8 @@ pub fn drive(
 
 #[cfg(test)]
 mod tests {
+    use super::super::power::PANIC_PORT;
     use super::*;
-    use crate::machine::power::PANIC_PORT;
     use vmm_sys_util::eventfd::EFD_NONBLOCK;
 
     fn event() -> Arc<EventFd> {
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outcome_wins_over_a_stop() {
+    fn outcome_wins_over_a_stop() {
         let mut manager = EventLoop::new().unwrap();
         let stop = event();
         let stopped = add_wake(&mut manager, &stop);
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panicked_guest_that_is_stopped_has_its_end_at_once() {
+    fn panicked_guest_that_is_stopped_has_its_end_at_once() {
         let mut manager = EventLoop::new().unwrap();
         let stop = event();
         let stopped = add_wake(&mut manager, &stop);

@@ -1,10 +1,9 @@
 //! What a vCPU's exit means: a function of the exit and the bus, without KVM, so that it can be tested.
 
-use kvm_bindings as kvm;
-use kvm_ioctls::VcpuExit;
-
 use super::observer::Observer;
 use super::power::GuestRequest;
+use kvm_bindings as kvm;
+use kvm_ioctls::VcpuExit;
 
 /// Everything a guest reaches by ports and by memory without RAM behind it.
 pub trait Bus {
@@ -20,7 +19,7 @@ pub trait Bus {
 
 /// What to do after an exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ExitAction {
     /// Enter the guest again.
     Continue,
     /// The guest switched its power off.
@@ -85,39 +84,39 @@ pub fn reason(exit: &VcpuExit<'_>) -> u32 {
 }
 
 /// Carries out an exit of `vcpu` on the `bus`, tells the `observer` what was accessed, and decides what follows.
-pub fn handle(vcpu: u32, exit: VcpuExit<'_>, bus: &impl Bus, observer: &dyn Observer) -> Verdict {
+pub fn handle(vcpu: u32, exit: VcpuExit<'_>, bus: &impl Bus, observer: &dyn Observer) -> ExitAction {
     match exit {
         VcpuExit::IoOut(port, data) => {
             observer.port_access(vcpu, port, size(data), true, port_value(data));
             match bus.port_write(port, data) {
-                None => Verdict::Continue,
-                Some(GuestRequest::PowerOff) => Verdict::PowerOff,
-                Some(GuestRequest::Reset) => Verdict::Reset,
-                Some(GuestRequest::Panicked) => Verdict::Panicked,
+                None => ExitAction::Continue,
+                Some(GuestRequest::PowerOff) => ExitAction::PowerOff,
+                Some(GuestRequest::Reset) => ExitAction::Reset,
+                Some(GuestRequest::Panicked) => ExitAction::Panicked,
             }
         }
         VcpuExit::IoIn(port, data) => {
             bus.port_read(port, data);
             observer.port_access(vcpu, port, size(data), false, port_value(data));
-            Verdict::Continue
+            ExitAction::Continue
         }
         VcpuExit::MmioRead(address, data) => {
             bus.mmio_read(address, data);
             observer.mmio_access(vcpu, address, size(data), false, value(data));
-            Verdict::Continue
+            ExitAction::Continue
         }
         VcpuExit::MmioWrite(address, data) => {
             observer.mmio_access(vcpu, address, size(data), true, value(data));
             bus.mmio_write(address, data);
-            Verdict::Continue
+            ExitAction::Continue
         }
-        VcpuExit::Intr | VcpuExit::IrqWindowOpen => Verdict::Continue,
-        VcpuExit::Shutdown => Verdict::TripleFault,
-        VcpuExit::SystemEvent(kvm::KVM_SYSTEM_EVENT_SHUTDOWN, _) => Verdict::PowerOff,
-        VcpuExit::SystemEvent(kvm::KVM_SYSTEM_EVENT_RESET, _) => Verdict::Reset,
-        VcpuExit::InternalError => Verdict::InternalError,
-        VcpuExit::FailEntry(hardware_reason, _) => Verdict::EntryFailed { hardware_reason },
-        other => Verdict::Unexpected { reason: reason(&other) },
+        VcpuExit::Intr | VcpuExit::IrqWindowOpen => ExitAction::Continue,
+        VcpuExit::Shutdown => ExitAction::TripleFault,
+        VcpuExit::SystemEvent(kvm::KVM_SYSTEM_EVENT_SHUTDOWN, _) => ExitAction::PowerOff,
+        VcpuExit::SystemEvent(kvm::KVM_SYSTEM_EVENT_RESET, _) => ExitAction::Reset,
+        VcpuExit::InternalError => ExitAction::InternalError,
+        VcpuExit::FailEntry(hardware_reason, _) => ExitAction::EntryFailed { hardware_reason },
+        other => ExitAction::Unexpected { reason: reason(&other) },
     }
 }
 
@@ -141,18 +140,18 @@ mod tests {
     use std::sync::Mutex;
 
     #[derive(Default)]
-    struct Recorder {
+    struct RecordingObserver {
         calls: Mutex<Vec<String>>,
         request: Option<GuestRequest>,
     }
 
-    impl Recorder {
+    impl RecordingObserver {
         fn push(&self, call: String) {
             self.calls.lock().unwrap().push(call);
         }
     }
 
-    impl Bus for Recorder {
+    impl Bus for RecordingObserver {
         fn port_read(&self, port: u16, data: &mut [u8]) {
             data.fill(0x5a);
             self.push(format!("port_read {port:#x}"));
@@ -170,7 +169,7 @@ mod tests {
         }
     }
 
-    impl Observer for Recorder {
+    impl Observer for RecordingObserver {
         fn port_access(&self, vcpu: u32, port: u16, size: u8, write: bool, value: u32) {
             self.push(format!("port {vcpu} {port:#x} {size} {write} {value:#x}"));
         }
@@ -179,78 +178,78 @@ mod tests {
         }
     }
 
-    fn handled(exit: VcpuExit<'_>, request: Option<GuestRequest>) -> (Verdict, Vec<String>) {
-        let recorder = Recorder { request, ..Default::default() };
-        let verdict = handle(1, exit, &recorder, &recorder);
-        (verdict, recorder.calls.into_inner().unwrap())
+    fn handled(exit: VcpuExit<'_>, request: Option<GuestRequest>) -> (ExitAction, Vec<String>) {
+        let recorder = RecordingObserver { request, ..Default::default() };
+        let action = handle(1, exit, &recorder, &recorder);
+        (action, recorder.calls.into_inner().unwrap())
     }
 
     #[test]
-    fn a_port_write_reaches_the_bus_and_the_observer() {
-        let (verdict, calls) = handled(VcpuExit::IoOut(0x3f8, b"A"), None);
-        assert_eq!(verdict, Verdict::Continue);
+    fn port_write_reaches_the_bus_and_the_observer() {
+        let (action, calls) = handled(VcpuExit::IoOut(0x3f8, b"A"), None);
+        assert_eq!(action, ExitAction::Continue);
         assert_eq!(calls, ["port 1 0x3f8 1 true 0x41", "port_write 0x3f8 [41]"]);
     }
 
     #[test]
-    fn a_port_read_gives_the_guest_what_the_bus_says() {
+    fn port_read_gives_the_guest_what_the_bus_says() {
         let mut data = [0; 2];
-        let (verdict, calls) = handled(VcpuExit::IoIn(0x71, &mut data), None);
-        assert_eq!((verdict, data), (Verdict::Continue, [0x5a; 2]));
+        let (action, calls) = handled(VcpuExit::IoIn(0x71, &mut data), None);
+        assert_eq!((action, data), (ExitAction::Continue, [0x5a; 2]));
         assert_eq!(calls, ["port_read 0x71", "port 1 0x71 2 false 0x5a5a"]);
     }
 
     #[test]
-    fn a_memory_write_reaches_the_bus_and_the_observer() {
-        let (verdict, calls) = handled(VcpuExit::MmioWrite(0xd000_0070, &[3, 0, 0, 0]), None);
-        assert_eq!(verdict, Verdict::Continue);
+    fn memory_write_reaches_the_bus_and_the_observer() {
+        let (action, calls) = handled(VcpuExit::MmioWrite(0xd000_0070, &[3, 0, 0, 0]), None);
+        assert_eq!(action, ExitAction::Continue);
         assert_eq!(calls, ["mmio 1 0xd0000070 4 true 0x3", "mmio_write 0xd0000070 [3, 0, 0, 0]"]);
     }
 
     #[test]
-    fn a_memory_read_gives_the_guest_what_the_bus_says() {
+    fn memory_read_gives_the_guest_what_the_bus_says() {
         let mut data = [0; 8];
-        let (verdict, calls) = handled(VcpuExit::MmioRead(0x1000, &mut data), None);
-        assert_eq!((verdict, data), (Verdict::Continue, [0xa5; 8]));
+        let (action, calls) = handled(VcpuExit::MmioRead(0x1000, &mut data), None);
+        assert_eq!((action, data), (ExitAction::Continue, [0xa5; 8]));
         assert_eq!(calls, ["mmio_read 0x1000", "mmio 1 0x1000 8 false 0xa5a5a5a5a5a5a5a5"]);
     }
 
     #[test]
-    fn requests_of_the_guest_become_verdicts() {
+    fn requests_of_the_guest_become_actions() {
         let requests = [GuestRequest::PowerOff, GuestRequest::Reset, GuestRequest::Panicked];
-        let verdicts = requests.map(|request| handled(VcpuExit::IoOut(0, &[0]), Some(request)).0);
-        assert_eq!(verdicts, [Verdict::PowerOff, Verdict::Reset, Verdict::Panicked]);
+        let actions = requests.map(|request| handled(VcpuExit::IoOut(0, &[0]), Some(request)).0);
+        assert_eq!(actions, [ExitAction::PowerOff, ExitAction::Reset, ExitAction::Panicked]);
     }
 
     #[test]
-    fn a_shutdown_is_a_triple_fault() {
-        assert_eq!(handled(VcpuExit::Shutdown, None).0, Verdict::TripleFault);
+    fn shutdown_is_a_triple_fault() {
+        assert_eq!(handled(VcpuExit::Shutdown, None).0, ExitAction::TripleFault);
     }
 
     #[test]
-    fn an_internal_error_is_diagnosed() {
-        assert_eq!(handled(VcpuExit::InternalError, None).0, Verdict::InternalError);
+    fn internal_error_is_diagnosed() {
+        assert_eq!(handled(VcpuExit::InternalError, None).0, ExitAction::InternalError);
     }
 
     #[test]
-    fn a_failed_entry_keeps_the_hardwares_reason() {
-        let (verdict, _) = handled(VcpuExit::FailEntry(0x8000_0021, 0), None);
-        assert_eq!(verdict, Verdict::EntryFailed { hardware_reason: 0x8000_0021 });
+    fn failed_entry_keeps_the_hardwares_reason() {
+        let (action, _) = handled(VcpuExit::FailEntry(0x8000_0021, 0), None);
+        assert_eq!(action, ExitAction::EntryFailed { hardware_reason: 0x8000_0021 });
     }
 
     #[test]
-    fn an_interrupted_run_continues() {
-        assert_eq!(handled(VcpuExit::Intr, None).0, Verdict::Continue);
+    fn interrupted_run_continues() {
+        assert_eq!(handled(VcpuExit::Intr, None).0, ExitAction::Continue);
     }
 
     #[test]
-    fn an_exit_nobody_asked_for_is_named() {
-        let verdicts = [VcpuExit::Hlt, VcpuExit::Unsupported(77)].map(|exit| handled(exit, None).0);
-        assert_eq!(verdicts, [5, 77].map(|reason| Verdict::Unexpected { reason }));
+    fn exit_nobody_asked_for_is_named() {
+        let actions = [VcpuExit::Hlt, VcpuExit::Unsupported(77)].map(|exit| handled(exit, None).0);
+        assert_eq!(actions, [5, 77].map(|reason| ExitAction::Unexpected { reason }));
     }
 
     #[test]
-    fn a_string_of_more_bytes_than_a_register_is_shown_by_its_first_four() {
+    fn string_of_more_bytes_than_a_register_is_shown_by_its_first_four() {
         let data: Vec<u8> = (1..=9).collect();
         let (_, calls) = handled(VcpuExit::IoOut(0x3f8, &data), None);
         assert_eq!(calls[0], "port 1 0x3f8 9 true 0x4030201");

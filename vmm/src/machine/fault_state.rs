@@ -1,9 +1,8 @@
 //! What a vCPU was doing when it could not go on: its registers and the event that was being delivered.
 
-use std::fmt;
-
 use kvm_bindings::{kvm_regs, kvm_sregs, kvm_vcpu_events};
 use kvm_ioctls::VcpuFd;
+use std::fmt;
 
 /// Where a processor begins after a reset.
 const RESET_RIP: u64 = 0xfff0;
@@ -26,8 +25,8 @@ impl FaultState {
         Some(Self { regs, sregs, events: vcpu.get_vcpu_events().unwrap_or_default() })
     }
 
-    /// Whether this is the state after a reset and not that of the fault: after a triple fault KVM resets the vCPU where
-    /// the processor (AMD's) leaves nothing of it.
+    /// Whether this is the state after a reset and not that of the fault: after a triple fault KVM resets the vCPU
+    /// where the processor (AMD's) leaves nothing of it.
     #[must_use]
     pub const fn is_reset(&self) -> bool {
         self.regs.rip == RESET_RIP && self.sregs.cs.base == RESET_CS_BASE

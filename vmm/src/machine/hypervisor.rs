@@ -1,15 +1,15 @@
 //! The KVM objects of a machine: the device itself, the virtual machine, its vCPUs.
 
+use super::config::{Limits, MachineConfig};
+use super::error::MachineError;
+use super::{boot_state, cpuid, layout};
+use crate::clock::{HostTime, guest_tsc};
 use kvm_bindings::{
     CpuId, KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE, KVM_MAX_CPUID_ENTRIES, KVM_PIT_SPEAKER_DUMMY, kvm_irqchip,
     kvm_pit_config,
 };
 use kvm_ioctls::{Cap, Kvm, VcpuFd, VmFd};
 use vmm_sys_util::errno;
-
-use super::config::{Limits, MachineConfig};
-use super::{MachineError, boot_state, cpuid, layout, tsc};
-use crate::host_time::HostTime;
 
 /// Capabilities without which this machine cannot be built.
 const REQUIRED: [Cap; 9] = [
@@ -38,6 +38,9 @@ fn unopened(error: errno::Error) -> MachineError {
 }
 
 /// Opens KVM and checks that it can do what the machine needs.
+///
+/// # Errors
+/// There is no KVM, this user may not open it, or it lacks something.
 pub fn open() -> Result<Kvm, MachineError> {
     let kvm = Kvm::new().map_err(unopened)?;
     match REQUIRED.into_iter().find(|capability| !kvm.check_extension(*capability)) {
@@ -57,11 +60,17 @@ pub fn limits(kvm: &Kvm, supported: &CpuId) -> Limits {
 }
 
 /// The CPUID leaves that KVM supports.
+///
+/// # Errors
+/// KVM refuses.
 pub fn supported_cpuid(kvm: &Kvm) -> Result<CpuId, MachineError> {
     kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).map_err(refused("list its CPUID leaves"))
 }
 
 /// Creates the virtual machine with its interrupt controllers and timer.
+///
+/// # Errors
+/// KVM refuses one of the parts.
 pub fn create_vm(kvm: &Kvm) -> Result<VmFd, MachineError> {
     let vm = kvm.create_vm().map_err(refused("create a virtual machine"))?;
     vm.set_identity_map_address(layout::KVM_IDENTITY_MAP).map_err(refused("set the identity map"))?;
@@ -84,6 +93,9 @@ fn mask_pic(vm: &VmFd, chip_id: u32) -> Result<(), errno::Error> {
 }
 
 /// Creates the vCPUs, with CPUID leaves and model-specific registers.
+///
+/// # Errors
+/// KVM refuses a vCPU, its CPUID leaves or its registers.
 pub fn create_vcpus(
     kvm: &Kvm,
     vm: &VmFd,
@@ -110,18 +122,21 @@ pub fn create_vcpus(
 }
 
 /// Gives all vCPUs the same TSC offset and reads it back; `None` if KVM knows no offsets and none was asked for.
+///
+/// # Errors
+/// KVM refuses the offset, or has another one afterwards on a host whose TSC is stable.
 pub fn set_tsc_offsets(vcpus: &[VcpuFd], wanted: Option<i64>) -> Result<Option<Vec<i64>>, MachineError> {
-    if wanted.is_none() && !tsc::has_offset(&vcpus[0]) {
+    if wanted.is_none() && !guest_tsc::has_offset(&vcpus[0]) {
         return Ok(None);
     }
     let wanted = match wanted {
         Some(offset) => offset,
-        None => tsc::read_offset(&vcpus[0]).map_err(refused("read a TSC offset"))?,
+        None => guest_tsc::read_offset(&vcpus[0]).map_err(refused("read a TSC offset"))?,
     };
     let moves = HostTime::of_this_host() == HostTime::MonotonicRaw;
     let offsets = (0u32..).zip(vcpus).map(|(vcpu, fd)| {
-        tsc::set_offset(fd, wanted).map_err(refused("set a TSC offset"))?;
-        let found = tsc::read_offset(fd).map_err(refused("read a TSC offset"))?;
+        guest_tsc::set_offset(fd, wanted).map_err(refused("set a TSC offset"))?;
+        let found = guest_tsc::read_offset(fd).map_err(refused("read a TSC offset"))?;
         // Where the host's kernel has given up the TSC, KVM moves the offset each time the vCPU is put on a CPU.
         if found == wanted || moves { Ok(found) } else { Err(MachineError::TscOffset { vcpu, wanted, found }) }
     });
@@ -133,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_device_and_a_missing_permission_are_told_apart() {
+    fn missing_device_and_a_missing_permission_are_told_apart() {
         let errors = [libc::ENOENT, libc::EACCES].map(|code| unopened(errno::Error::new(code)));
         assert!(matches!(errors, [MachineError::NoKvm, MachineError::NoPermission]));
     }

@@ -1,4 +1,4 @@
-//! Where everything lies in the guest-physical address space, and the memory map the guest is told.
+//! Where everything lies in the guest-physical address space, and the guest's memory map.
 //!
 //! Pure arithmetic: nothing here touches KVM or memory.
 
@@ -104,7 +104,7 @@ pub fn trace_region_start(memory: u64) -> u64 {
     ram_end.max(HOLE_END).next_multiple_of(REGION_ALIGN)
 }
 
-/// The memory map the guest is told: RAM, the legacy area, and the trace region as reserved.
+/// The guest's memory map: RAM, the legacy area, and the trace region as reserved.
 #[must_use]
 pub fn e820(memory: u64, trace_region: Option<Range>) -> Vec<(Range, MemoryKind)> {
     let mut map = vec![

@@ -2,13 +2,11 @@
 //!
 //! Reference: `Documentation/arch/x86/boot.rst` of the Linux kernel.
 
-use std::fs::File;
-
+use super::layout::{self, MemoryKind, Range};
 use linux_loader::loader::bootparam::{boot_e820_entry, boot_params, setup_header};
 use linux_loader::loader::{self, KernelLoader};
+use std::fs::File;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
-
-use super::layout::{self, MemoryKind, Range};
 
 /// `type_of_loader`: no number is assigned to this boot loader.
 const LOADER_UNDEFINED: u8 = 0xff;
@@ -22,6 +20,8 @@ const PROTOCOL_64_BIT: u16 = 0x020c;
 const BZIMAGE_ENTRY_64: u64 = 0x200;
 /// Alignment of an ELF kernel, as the setup header says it.
 const KERNEL_ALIGNMENT: u32 = 0x0100_0000;
+/// Longest kernel command line, bytes, without its terminating NUL (`COMMAND_LINE_SIZE - 1` on x86).
+pub const CMDLINE_MAX: usize = 2047;
 /// Bytes from which [`kernel_format`] recognises every format.
 const HEAD_SIZE: usize = 0x264;
 
@@ -36,14 +36,17 @@ pub enum KernelFormat {
 
 /// Why a file is not a kernel for this machine.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "each message says what the variant means")]
 pub enum KernelFormatError {
+    /// Neither an ELF magic nor a setup header.
     #[error("it begins like neither of them")]
     Unknown,
+    /// ELF of another word size, byte order or processor.
     #[error("it is an ELF file, but not a 64-bit little-endian one for x86-64")]
     ElfMachine,
+    /// ELF of another type, such as an object file.
     #[error("it is an ELF file, but not an executable")]
     ElfType,
+    /// A bzImage before boot protocol 2.12, or of a 32-bit kernel.
     #[error("it is a bzImage without a 64-bit entry point")]
     No64BitEntry,
 }
@@ -51,7 +54,7 @@ pub enum KernelFormatError {
 /// Recognises a kernel by its first bytes (at least 612 of them, fewer if the file is shorter).
 ///
 /// # Errors
-/// Says why the file is no kernel for this machine.
+/// The file is not a kernel for this machine.
 pub fn kernel_format(head: &[u8]) -> Result<KernelFormat, KernelFormatError> {
     if head.starts_with(b"\x7fELF") {
         return elf_format(head);
@@ -88,30 +91,60 @@ fn elf_format(head: &[u8]) -> Result<KernelFormat, KernelFormatError> {
 
 /// Why the guest could not be loaded.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "each message says what the variant means")]
 pub enum LoadError {
+    /// The image cannot be loaded.
     #[error("cannot load the kernel image: it is damaged, or does not fit into {memory} bytes of guest memory")]
     Kernel {
+        /// RAM of the guest, bytes.
         memory: u64,
+        /// What the loader met.
         #[source]
         source: loader::Error,
     },
+    /// The kernel would reach beyond the memory below the hole.
     #[error("the kernel needs memory up to {end:#x}, but the guest has {memory} bytes: give it more memory")]
-    KernelDoesNotFit { end: u64, memory: u64 },
+    KernelDoesNotFit {
+        /// First guest-physical address above what the kernel needs.
+        end: u64,
+        /// RAM of the guest, bytes.
+        memory: u64,
+    },
+    /// Nothing was loaded where the kernel is to be entered.
     #[error("the kernel's entry point {entry:#x} lies outside the image")]
-    Entry { entry: u64 },
+    Entry {
+        /// Guest-physical address of the entry point.
+        entry: u64,
+    },
+    /// No room is left for the initrd.
     #[error(
         "the initrd ({size} bytes with its overlay) does not fit beside the kernel into {memory} bytes of guest memory: give the guest more memory or a smaller initrd"
     )]
-    InitrdDoesNotFit { size: u64, memory: u64 },
+    InitrdDoesNotFit {
+        /// Bytes, overlay included.
+        size: u64,
+        /// RAM of the guest, bytes.
+        memory: u64,
+    },
+    /// The initrd became shorter, or cannot be read.
     #[error("cannot read the initrd into guest memory")]
     Initrd(#[source] vm_memory::GuestMemoryError),
+    /// This kernel takes a shorter command line than the boot protocol allows.
     #[error("the kernel accepts a command line of {max} bytes, not {length}")]
-    Cmdline { length: usize, max: u32 },
+    Cmdline {
+        /// Bytes of the command line.
+        length: usize,
+        /// Most that the kernel takes, bytes.
+        max: u32,
+    },
+    /// Boot parameters, command line or tables lie outside guest memory.
     #[error("cannot write the boot data into guest memory")]
     BootData(#[source] vm_memory::GuestMemoryError),
+    /// The guest has more ranges of memory than the zero page holds.
     #[error("the memory map has {entries} entries, more than the boot protocol holds")]
-    MemoryMap { entries: usize },
+    MemoryMap {
+        /// Entries of the map.
+        entries: usize,
+    },
 }
 
 /// A kernel in guest memory.
@@ -226,7 +259,7 @@ fn boot_parameters(
         boot_flag: BOOT_FLAG,
         header: HEADER_MAGIC,
         kernel_alignment: KERNEL_ALIGNMENT,
-        cmdline_size: super::config::CMDLINE_MAX as u32,
+        cmdline_size: CMDLINE_MAX as u32,
         ..setup_header::default()
     });
     let max = header.cmdline_size;
@@ -293,51 +326,51 @@ mod tests {
     }
 
     #[test]
-    fn an_elf_executable_is_recognised() {
+    fn elf_executable_is_recognised() {
         assert_eq!(kernel_format(&test_guest::elf(&[0xf4])), Ok(KernelFormat::Elf));
     }
 
     #[test]
-    fn an_elf_file_for_another_processor_is_refused() {
+    fn elf_file_for_another_processor_is_refused() {
         let mut image = test_guest::elf(&[0xf4]);
         image[18] = 183;
         assert_eq!(kernel_format(&image), Err(KernelFormatError::ElfMachine));
     }
 
     #[test]
-    fn an_elf_object_file_is_refused() {
+    fn elf_object_file_is_refused() {
         let mut image = test_guest::elf(&[0xf4]);
         image[16] = 1;
         assert_eq!(kernel_format(&image), Err(KernelFormatError::ElfType));
     }
 
     #[test]
-    fn a_truncated_elf_header_is_refused() {
+    fn truncated_elf_header_is_refused() {
         assert_eq!(kernel_format(b"\x7fELF\x02\x01"), Err(KernelFormatError::ElfMachine));
     }
 
     #[test]
-    fn a_bzimage_is_recognised() {
+    fn bzimage_is_recognised() {
         assert_eq!(kernel_format(&bzimage(0x020f, 1, 0)), Ok(KernelFormat::BzImage));
     }
 
     #[test]
-    fn a_bzimage_without_64_bit_entry_is_refused() {
+    fn bzimage_without_64_bit_entry_is_refused() {
         assert_eq!(kernel_format(&bzimage(0x020f, 0, 0)), Err(KernelFormatError::No64BitEntry));
     }
 
     #[test]
-    fn an_old_bzimage_is_refused() {
+    fn old_bzimage_is_refused() {
         assert_eq!(kernel_format(&bzimage(0x0206, 1, 0)), Err(KernelFormatError::No64BitEntry));
     }
 
     #[test]
-    fn an_empty_file_is_refused() {
+    fn empty_file_is_refused() {
         assert_eq!(kernel_format(&[]), Err(KernelFormatError::Unknown));
     }
 
     #[test]
-    fn an_elf_kernel_is_entered_at_its_entry_point() {
+    fn elf_kernel_is_entered_at_its_entry_point() {
         let code = [0x90, 0xf4];
         let memory = memory();
         let kernel = load_kernel(&memory, MEMORY, &mut file(&test_guest::elf(&code)), KernelFormat::Elf).unwrap();
@@ -347,34 +380,34 @@ mod tests {
     }
 
     #[test]
-    fn a_bzimage_is_entered_at_its_64_bit_entry_point() {
+    fn bzimage_is_entered_at_its_64_bit_entry_point() {
         let kernel =
             load_kernel(&memory(), MEMORY, &mut file(&bzimage(0x020f, 1, 0x10_0000)), KernelFormat::BzImage).unwrap();
         assert_eq!(kernel.entry, 0x10_0200);
     }
 
     #[test]
-    fn a_bzimage_keeps_its_decompression_area_free() {
+    fn bzimage_keeps_its_decompression_area_free() {
         let kernel =
             load_kernel(&memory(), MEMORY, &mut file(&bzimage(0x020f, 1, 0x10_0000)), KernelFormat::BzImage).unwrap();
         assert_eq!(kernel.end, 0x110_0000);
     }
 
     #[test]
-    fn a_bzimage_that_needs_more_memory_is_refused() {
+    fn bzimage_that_needs_more_memory_is_refused() {
         let result = load_kernel(&memory(), MEMORY, &mut file(&bzimage(0x020f, 1, 0x1000_0000)), KernelFormat::BzImage);
         assert!(matches!(result, Err(LoadError::KernelDoesNotFit { end: 0x1100_0000, .. })));
     }
 
     #[test]
-    fn a_truncated_elf_kernel_is_refused() {
+    fn truncated_elf_kernel_is_refused() {
         let image = test_guest::elf(&[0x90; 64]);
         let result = load_kernel(&memory(), MEMORY, &mut file(&image[..image.len() - 32]), KernelFormat::Elf);
         assert!(matches!(result, Err(LoadError::Kernel { .. })));
     }
 
     #[test]
-    fn the_overlay_follows_the_initrd_at_a_multiple_of_four() {
+    fn overlay_follows_the_initrd_at_a_multiple_of_four() {
         let memory = memory();
         let initrd = Some((file(b"12345"), 5));
         let range = load_initrd(&memory, MEMORY, &elf_kernel(), initrd, b"over").unwrap().unwrap();
@@ -384,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn the_overlay_stands_alone_without_an_initrd() {
+    fn overlay_stands_alone_without_an_initrd() {
         let memory = memory();
         let range = load_initrd(&memory, MEMORY, &elf_kernel(), None, b"over").unwrap().unwrap();
         assert_eq!(range, Range { start: MEMORY - 4096, size: 4 });
@@ -396,14 +429,14 @@ mod tests {
     }
 
     #[test]
-    fn an_initrd_that_reaches_into_the_kernel_is_refused() {
+    fn initrd_that_reaches_into_the_kernel_is_refused() {
         let size = MEMORY - elf_kernel().end + 1;
         let result = place_initrd(&elf_kernel(), MEMORY, size);
         assert!(matches!(result, Err(LoadError::InitrdDoesNotFit { .. })));
     }
 
     #[test]
-    fn an_initrd_stays_below_the_kernels_limit() {
+    fn initrd_stays_below_the_kernels_limit() {
         let header = setup_header { initrd_addr_max: 0x2ff_ffff, ..Default::default() };
         let kernel = LoadedKernel { header: Some(header), ..elf_kernel() };
         assert_eq!(place_initrd(&kernel, MEMORY, 4096).unwrap(), 0x2ff_f000);
@@ -422,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_line_longer_than_the_kernel_accepts_is_refused() {
+    fn command_line_longer_than_the_kernel_accepts_is_refused() {
         let header = setup_header { cmdline_size: 255, ..Default::default() };
         let kernel = LoadedKernel { header: Some(header), ..elf_kernel() };
         let result = boot_parameters(&kernel, &"x".repeat(256), None, &[]);

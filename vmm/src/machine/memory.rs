@@ -1,37 +1,49 @@
 //! Guest memory: RAM, and the shared slots behind it, as KVM memory slots.
 #![allow(unsafe_code)] // KVM takes memory slots by address
 
+use super::config::SharedSlot;
+use super::layout::{self, Range};
 use kvm_bindings::{KVM_MEM_READONLY, kvm_userspace_memory_region};
 use kvm_ioctls::VmFd;
 use vm_memory::mmap::{FromRangesError, MmapRegionError};
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap, MmapRegion};
 use vmm_sys_util::errno;
 
-use super::config::SharedSlot;
-use super::layout::{self, Range};
-
 /// Why guest memory cannot be created.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "each message says what the variant means")]
 pub enum MemoryError {
+    /// The host has no room for it.
     #[error("cannot map {size} bytes of guest memory")]
     Map {
+        /// Bytes of guest memory.
         size: u64,
+        /// What the mapping failed with.
         #[source]
         source: FromRangesError,
     },
+    /// The size is not a number of bytes that this process could map.
     #[error("{size} bytes of guest memory are more than this host can address")]
-    Size { size: u64 },
+    Size {
+        /// Bytes of guest memory.
+        size: u64,
+    },
+    /// A range of guest memory is not mapped.
     #[error("guest memory at {address:#x} has no host address")]
     HostAddress {
+        /// Guest-physical address.
         address: u64,
+        /// What looking for it failed with.
         #[source]
         source: vm_memory::GuestMemoryError,
     },
+    /// KVM did not take a memory slot.
     #[error("KVM refused the memory slot of {size:#x} bytes at {address:#x}")]
     Slot {
+        /// Guest-physical address.
         address: u64,
+        /// Bytes of the slot.
         size: u64,
+        /// KVM's answer.
         #[source]
         source: errno::Error,
     },
@@ -180,8 +192,8 @@ mod tests {
 
     #[test]
     fn ram_begins_where_huge_pages_can_back_it() {
-        // Odd mappings and small holes move the next one off the boundary; so does a size that is no multiple of a huge
-        // page, for which newer kernels do not look for a boundary by themselves.
+        // Odd mappings and small holes move the next one off the boundary; so does a size that is not a multiple of a
+        // huge page, for which newer kernels do not look for a boundary by themselves.
         let odd: Vec<_> =
             [4096, 1 << 20, 12_288, 3 << 20, 4096].map(|size| MmapRegion::<()>::new(size).unwrap()).into();
         let _kept: Vec<_> = odd.into_iter().step_by(2).collect();

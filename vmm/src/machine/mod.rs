@@ -1,341 +1,47 @@
-//! The machine: a KVM virtual machine that boots a stock 64-bit Linux kernel.
+//! The machine: a KVM virtual machine that boots a stock 64-bit Linux kernel. It knows nothing of tracing: what happens
+//! is told to an [`Observer`], and memory that the guest shares with the host is a [`SharedSlot`].
 //!
 //! [`Machine::new`] checks the configuration, creates the virtual machine with its memory and vCPUs and loads the
 //! kernel; [`Machine::run`] adds the devices, starts a thread per vCPU and drives the devices on the calling thread
-//! until the guest ends or a [`StopHandle`] is used.
+//! until the guest ends or a [`StopHandle`] is used. [`probe_kvm`] says what kind of KVM a host has.
 
-pub mod acpi;
-pub mod boot_state;
-pub mod config;
-pub mod control;
-pub mod cpuid;
-pub mod debugfs;
+mod acpi;
+mod boot_state;
+mod config;
+mod control;
+mod cpuid;
+mod error;
 mod event_loop;
-pub mod exit;
-pub mod fault_state;
+mod exit;
+mod fault_state;
 mod hypervisor;
-mod kick_timer;
-pub mod layout;
-pub mod loader;
+mod layout;
+mod loader;
 mod memory;
-pub mod observer;
-pub mod outcome;
-pub mod peripherals;
-pub mod power;
-pub mod serial;
+mod observer;
+mod outcome;
+mod peripherals;
+mod power;
+mod probe;
+mod serial;
 #[cfg(test)]
 pub(crate) mod test_guest;
-pub mod tsc;
-pub mod vcpu;
-pub mod virtio;
-
-use std::fs::File;
-use std::io;
-use std::sync::{Arc, mpsc};
-
-use clock_sync::calibration::Reading;
-use kvm_ioctls::{Cap, IoEventAddress, VcpuFd, VmFd};
-use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
-use vmm_sys_util::errno;
-use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
-
-pub use config::{ConfigError, DiscoveryLeaf, DiskConfig, Limits, MachineConfig, SharedSlot};
-pub use control::{ControlError, MachineControl, VcpuClock};
-pub use observer::{BlockRequestKind, ControlEvent, NoObserver, Observer};
-pub use outcome::{Outcome, RunError};
-pub use serial::ConsoleOutput;
-
-use hypervisor::refused;
-use peripherals::Peripherals;
-use power::PowerPorts;
-use serial::SerialPort;
-use vcpu::{VcpuContext, VcpuHandle};
-use virtio::block::Block;
-use virtio::mmio::MmioTransport;
-
-/// The device that KVM offers.
-pub const KVM_DEVICE: &str = "/dev/kvm";
-/// Offset of the register by which a virtio driver notifies its device.
-const QUEUE_NOTIFY: u64 = virtio_bindings::virtio_mmio::VIRTIO_MMIO_QUEUE_NOTIFY as u64;
-
-/// Why a machine cannot be built.
-#[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "each message says what the variant means")]
-pub enum MachineError {
-    #[error("there is no {KVM_DEVICE}: enable virtualisation in the firmware and load kvm_intel or kvm_amd")]
-    NoKvm,
-    #[error("no permission to open {KVM_DEVICE}: add this user to the group 'kvm', or run as root")]
-    NoPermission,
-    #[error("cannot open {KVM_DEVICE}")]
-    OpenKvm(#[source] errno::Error),
-    #[error("this host's KVM lacks {0:?}")]
-    Capability(Cap),
-    #[error("KVM refused to {action}")]
-    Kvm {
-        action: &'static str,
-        #[source]
-        source: errno::Error,
-    },
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    #[error(transparent)]
-    Load(#[from] loader::LoadError),
-    #[error(transparent)]
-    BootState(#[from] boot_state::BootStateError),
-    #[error(transparent)]
-    Memory(#[from] memory::MemoryError),
-    #[error("the ACPI tables do not fit into their area")]
-    AcpiTables,
-    #[error("the machine needs more CPUID leaves than KVM takes")]
-    CpuidLeaves,
-    #[error("KVM accepted TSC offset {wanted} on vCPU {vcpu}, but has {found}")]
-    TscOffset { vcpu: u32, wanted: i64, found: i64 },
-    #[error("cannot create a device")]
-    Device(#[source] io::Error),
-    #[error("cannot start a vCPU thread")]
-    Thread(#[source] io::Error),
-    #[error("cannot set up the event loop")]
-    EventLoop(#[source] event_manager::Error),
-}
-
-/// What a run needs beside the machine.
-pub struct RunOptions {
-    /// Told what happens.
-    pub observer: Arc<dyn Observer>,
-    /// Where the guest's console goes.
-    pub console_output: ConsoleOutput,
-    /// Where its input comes from: a terminal or pipe; anything that cannot be polled counts as no input.
-    pub console_input: Option<File>,
-    /// Keeps the vCPUs' clock entries, if the guest has any.
-    pub clock: Option<Arc<dyn VcpuClock>>,
-}
-
-/// Stops a run, from any thread; usable in a signal handler, since it only writes to a file descriptor.
-#[derive(Debug)]
-pub struct StopHandle(Arc<EventFd>);
-
-impl StopHandle {
-    /// Asks the machine to stop; its run ends with [`Outcome::Stopped`] if nothing else ended it before.
-    pub fn stop(&self) {
-        // Fails only when the counter is full, that is when stopping was asked for already.
-        let _ = self.0.write(1);
-    }
-}
-
-impl Clone for StopHandle {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-/// A virtual machine, ready to run.
-pub struct Machine {
-    // Declared in the order in which they are to be dropped: vCPUs, then the VM, then the memory it uses.
-    vcpus: Vec<VcpuFd>,
-    vm: VmFd,
-    memory: GuestMemoryMmap,
-    config: MachineConfig,
-    disks: Vec<(File, u64)>,
-    tsc_offsets: Option<Vec<i64>>,
-    tsc_khz: Option<u32>,
-    stop: Arc<EventFd>,
-    control: MachineControl,
-}
-
-impl Machine {
-    /// Builds a machine: checks `config`, opens its files, creates memory and vCPUs, loads the kernel.
-    ///
-    /// # Errors
-    /// The configuration cannot be run, or KVM refuses; nothing is left behind.
-    pub fn new(config: MachineConfig) -> Result<Self, MachineError> {
-        let kvm = hypervisor::open()?;
-        let supported = hypervisor::supported_cpuid(&kvm)?;
-        config.check(&hypervisor::limits(&kvm, &supported))?;
-        let inputs = config.open()?;
-        let vm = hypervisor::create_vm(&kvm)?;
-        let memory = memory::create(config.memory)?;
-        memory::register(&vm, &memory, &config.shared_slots, config.trace_region())?;
-        let entry = load(&config, inputs.kernel, inputs.kernel_format, inputs.initrd, &memory)?;
-        let vcpus = hypervisor::create_vcpus(&kvm, &vm, &supported, &config)?;
-        boot_state::set_boot_registers(&vcpus[0], entry)?;
-        let tsc_offsets = hypervisor::set_tsc_offsets(&vcpus, config.tsc_offset)?;
-        let stop = EventFd::new(EFD_NONBLOCK).map_err(MachineError::Device)?;
-        Ok(Self {
-            tsc_khz: vcpus[0].get_tsc_khz().ok(),
-            vcpus,
-            vm,
-            memory,
-            config,
-            disks: inputs.disks,
-            tsc_offsets,
-            stop: Arc::new(stop),
-            control: MachineControl::default(),
-        })
-    }
-
-    /// Guest TSC minus host TSC of each vCPU, ticks; `None` if this host's KVM cannot say (before Linux 5.16).
-    #[must_use]
-    pub fn tsc_offsets(&self) -> Option<&[i64]> {
-        self.tsc_offsets.as_deref()
-    }
-
-    /// Frequency of the guest's TSC, kHz, as KVM has it.
-    #[must_use]
-    pub fn tsc_khz(&self) -> Option<u32> {
-        self.tsc_khz
-    }
-
-    /// Reads the host's TSC, of `frequency` Hz, and the wall clock together.
-    #[must_use]
-    pub fn clock_reading(&self, frequency: u64) -> Reading {
-        tsc::clock_reading(&self.vm, frequency)
-    }
-
-    /// Where the shared slots lie in the guest, if there are any.
-    #[must_use]
-    pub fn trace_region(&self) -> Option<layout::Range> {
-        self.config.trace_region()
-    }
-
-    /// A handle by which the run can be stopped.
-    #[must_use]
-    pub fn stop_handle(&self) -> StopHandle {
-        StopHandle(Arc::clone(&self.stop))
-    }
-
-    /// Controls the machine while it runs.
-    #[must_use]
-    pub fn control(&self) -> MachineControl {
-        self.control.clone()
-    }
-
-    /// Runs the guest until it ends; drives the devices on this thread. All vCPU threads have ended on return.
-    ///
-    /// # Errors
-    /// The run could not be started. What happens later is the [`Outcome`].
-    pub fn run(self, options: RunOptions) -> Result<Outcome, MachineError> {
-        let Self { vcpus, vm, memory, config, disks, stop, control, .. } = self;
-        let observer = options.observer;
-        let virtio = virtio_devices(&vm, &memory, &config, disks, &observer)?;
-        let interrupt = interrupt_line(&vm, layout::SERIAL_GSI)?;
-        let port =
-            SerialPort::new(interrupt, options.console_output, Arc::clone(&observer)).map_err(MachineError::Device)?;
-        let peripherals = Arc::new(Peripherals { serial: Arc::new(port), power: PowerPorts::default(), virtio });
-        let (outcomes, received) = mpsc::channel();
-        let ended = Arc::new(EventFd::new(EFD_NONBLOCK).map_err(MachineError::Device)?);
-        let mut manager = event_loop::create(&peripherals, options.console_input)?;
-        let stopped = event_loop::add_wake(&mut manager, &stop);
-        event_loop::add_wake(&mut manager, &ended);
-        let context = VcpuContext {
-            peripherals: Arc::clone(&peripherals),
-            observer: Arc::clone(&observer),
-            clock: options.clock,
-            outcomes,
-            ended,
-        };
-        let handles = spawn_all(vcpus, &context)?;
-        observer.control(ControlEvent::Started);
-        handles.iter().for_each(VcpuHandle::run);
-        control.attach(&handles, &observer);
-        let outcome = event_loop::drive(&mut manager, &received, &stopped, &peripherals.power);
-        if matches!(outcome, Outcome::Stopped) {
-            observer.control(ControlEvent::StopRequested);
-        }
-        control.detach();
-        let joined = stop_all(handles);
-        let outcome = match joined {
-            Ok(()) if peripherals.power.panicked() => outcome.after_panic(),
-            Ok(()) => outcome,
-            Err(error) => Outcome::Failed(error),
-        };
-        observer.control(outcome.control_event());
-        // The vCPU threads have dropped their descriptors; guest memory may go only now.
-        drop((vm, memory, config));
-        Ok(outcome)
-    }
-}
-
-/// Puts everything into guest memory that the kernel finds at its start; returns its entry point.
-fn load(
-    config: &MachineConfig,
-    mut kernel: File,
-    format: loader::KernelFormat,
-    initrd: Option<(File, u64)>,
-    memory: &GuestMemoryMmap,
-) -> Result<u64, MachineError> {
-    let size = config.memory;
-    let kernel = loader::load_kernel(memory, size, &mut kernel, format)?;
-    let initrd = loader::load_initrd(memory, size, &kernel, initrd, &config.initrd_overlay)?;
-    let map = layout::e820(size, config.trace_region());
-    loader::write_boot_params(memory, &kernel, &config.cmdline, initrd, &map)?;
-    let devices: Vec<_> = (0..config.disks.len()).map(mmio_device).collect();
-    let cpus = u8::try_from(config.cpus).map_err(|_| MachineError::AcpiTables)?;
-    let tables = acpi::tables(cpus, &devices).ok_or(MachineError::AcpiTables)?;
-    memory.write_slice(&tables, GuestAddress(layout::ACPI_START)).map_err(loader::LoadError::BootData)?;
-    boot_state::write_reset_vector(memory)?;
-    boot_state::write_tables(memory)?;
-    Ok(kernel.entry)
-}
-
-/// The registers and the interrupt of virtio device `index`.
-#[allow(clippy::cast_possible_truncation, reason = "there are at most 19 devices")]
-fn mmio_device(index: usize) -> acpi::MmioDevice {
-    acpi::MmioDevice {
-        address: layout::VIRTIO_MMIO + index as u64 * layout::VIRTIO_MMIO_SIZE,
-        gsi: layout::VIRTIO_GSI + index as u32,
-    }
-}
-
-/// An event that raises interrupt `gsi` (edge-triggered) in the guest.
-fn interrupt_line(vm: &VmFd, gsi: u32) -> Result<EventFd, MachineError> {
-    let event = EventFd::new(EFD_NONBLOCK).map_err(MachineError::Device)?;
-    vm.register_irqfd(&event, gsi).map_err(refused("connect an interrupt"))?;
-    Ok(event)
-}
-
-fn virtio_devices(
-    vm: &VmFd,
-    memory: &GuestMemoryMmap,
-    config: &MachineConfig,
-    disks: Vec<(File, u64)>,
-    observer: &Arc<dyn Observer>,
-) -> Result<Vec<Arc<MmioTransport>>, MachineError> {
-    let mut devices = Vec::new();
-    for (index, ((file, size), disk)) in (0u32..).zip(disks.into_iter().zip(&config.disks)) {
-        let place = mmio_device(index as usize);
-        let block = Block::new(file, size, disk.read_only, index, Arc::clone(observer)).delayed(disk.delay);
-        let interrupt = interrupt_line(vm, place.gsi)?;
-        let device = MmioTransport::new(Box::new(block), memory.clone(), interrupt).map_err(MachineError::Device)?;
-        let address = IoEventAddress::Mmio(place.address + QUEUE_NOTIFY);
-        for (queue, event) in (0u32..).zip(device.notify_events()) {
-            vm.register_ioevent(event, &address, queue).map_err(refused("connect a notification"))?;
-        }
-        devices.push(Arc::new(device));
-    }
-    Ok(devices)
-}
-
-/// Creates all vCPU threads; they wait for the command to run.
-fn spawn_all(vcpus: Vec<VcpuFd>, context: &VcpuContext) -> Result<Vec<VcpuHandle>, MachineError> {
-    let mut handles = Vec::new();
-    for (index, fd) in (0u32..).zip(vcpus) {
-        match vcpu::spawn(index, fd, context.clone()) {
-            Ok(handle) => handles.push(handle),
-            Err(error) => {
-                // The threads that exist have not run the guest: nothing to report of them.
-                let _ = stop_all(handles);
-                return Err(MachineError::Thread(error));
-            }
-        }
-    }
-    Ok(handles)
-}
-
-/// Stops all vCPUs, then waits for their threads.
-fn stop_all(handles: Vec<VcpuHandle>) -> Result<(), RunError> {
-    handles.iter().for_each(VcpuHandle::stop);
-    handles.into_iter().map(VcpuHandle::join).fold(Ok(()), Result::and)
-}
-
 #[cfg(test)]
 mod tests;
+mod vcpu;
+mod virtio;
+mod virtual_machine;
+
+pub use boot_state::BootStateError;
+pub use config::{ConfigError, DiscoveryLeaf, DiskConfig, Inputs, Limits, MachineConfig, SharedSlot};
+pub use control::{ControlError, MachineControl};
+pub use error::MachineError;
+pub use fault_state::FaultState;
+pub use layout::Range;
+pub use loader::{KernelFormat, KernelFormatError, LoadError};
+pub use memory::MemoryError;
+pub use observer::{BlockRequestKind, ControlEvent, NoObserver, Observer};
+pub use outcome::{Outcome, RunError};
+pub use probe::{KvmKind, KvmProbe, probe_kvm};
+pub use serial::ConsoleOutput;
+pub use virtual_machine::{Machine, RunOptions, StopHandle};

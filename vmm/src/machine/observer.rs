@@ -1,4 +1,4 @@
-//! What happens in the machine, told to whoever records it.
+//! What happens in the machine, for whoever records it.
 
 /// Kinds of block requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,30 +1,53 @@
 //! How a run ended.
 
-use std::fmt;
-
-use vmm_sys_util::errno;
-
 use super::fault_state::FaultState;
 use super::observer::ControlEvent;
+use std::fmt;
+use vmm_sys_util::errno;
 
 /// Why a run failed on the host's side.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "each message says what the variant means")]
 pub enum RunError {
+    /// `KVM_RUN` failed.
     #[error("KVM cannot run vCPU {vcpu}")]
     Kvm {
+        /// Index of the vCPU.
         vcpu: u32,
+        /// KVM's answer.
         #[source]
         source: errno::Error,
     },
+    /// `KVM_EXIT_FAIL_ENTRY`: the state of the vCPU is not one that the processor runs.
     #[error("the processor refused to enter the guest on vCPU {vcpu} (reason {hardware_reason:#x})")]
-    EntryFailed { vcpu: u32, hardware_reason: u64 },
+    EntryFailed {
+        /// Index of the vCPU.
+        vcpu: u32,
+        /// The processor's reason, as KVM passes it on.
+        hardware_reason: u64,
+    },
+    /// An exit for which this machine has no device.
     #[error("vCPU {vcpu} stopped for a reason that this machine does not handle (KVM exit {reason})")]
-    Unexpected { vcpu: u32, reason: u32 },
+    Unexpected {
+        /// Index of the vCPU.
+        vcpu: u32,
+        /// Reason of the exit, `KVM_EXIT_*`.
+        reason: u32,
+    },
+    /// `KVM_EXIT_INTERNAL_ERROR`, other than an instruction that KVM cannot emulate.
     #[error("KVM stopped vCPU {vcpu} with an internal error ({suberror})")]
-    Internal { vcpu: u32, suberror: u32 },
+    Internal {
+        /// Index of the vCPU.
+        vcpu: u32,
+        /// `KVM_INTERNAL_ERROR_*`.
+        suberror: u32,
+    },
+    /// The vCPU's thread panicked: a bug.
     #[error("vCPU {vcpu}'s thread panicked")]
-    ThreadPanicked { vcpu: u32 },
+    ThreadPanicked {
+        /// Index of the vCPU.
+        vcpu: u32,
+    },
+    /// Waiting for events of the devices failed.
     #[error("the event loop failed")]
     EventLoop(#[source] event_manager::Error),
 }
@@ -61,7 +84,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The event that an observer is told at the end of the run.
+    /// The event by which an observer learns of the end of the run.
     #[must_use]
     pub fn control_event(&self) -> ControlEvent {
         match self {
@@ -113,25 +136,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reboot_after_a_panic_is_a_panic() {
+    fn reboot_after_a_panic_is_a_panic() {
         assert!(matches!(Outcome::Reboot.after_panic(), Outcome::Panic));
     }
 
     #[test]
-    fn a_failure_of_the_host_stays_one_after_a_panic() {
+    fn failure_of_the_host_stays_one_after_a_panic() {
         let error = RunError::ThreadPanicked { vcpu: 0 };
         assert!(matches!(Outcome::Failed(error).after_panic(), Outcome::Failed(_)));
     }
 
     #[test]
-    fn a_triple_fault_shows_the_vcpus_state() {
+    fn triple_fault_shows_the_vcpus_state() {
         let state = Some(Box::new(FaultState::default()));
         let outcome = Outcome::TripleFault { vcpu: 1, state };
         assert!(outcome.to_string().starts_with("triple fault on vCPU 1: rip 0x0 "), "{outcome}");
     }
 
     #[test]
-    fn an_emulation_failure_shows_place_and_bytes() {
+    fn emulation_failure_shows_place_and_bytes() {
         let outcome = Outcome::EmulationFailure { vcpu: 1, rip: 0x20_0000, instruction: vec![0x0f, 0xc7] };
         assert_eq!(
             outcome.to_string(),

@@ -1,12 +1,11 @@
 //! The machine's devices as the guest reaches them: serial port, power ports, virtio-mmio windows.
 
-use std::sync::Arc;
-
 use super::exit::Bus;
 use super::layout::{VIRTIO_MMIO, VIRTIO_MMIO_SIZE};
 use super::power::{GuestRequest, PowerPorts};
 use super::serial::{self, SerialPort};
 use super::virtio::mmio::MmioTransport;
+use std::sync::Arc;
 
 /// The devices of a machine.
 pub struct Peripherals {
@@ -92,40 +91,40 @@ mod tests {
     }
 
     #[test]
-    fn the_serial_ports_line_status_says_ready_to_send() {
+    fn serial_ports_line_status_says_ready_to_send() {
         let mut data = [0];
         peripherals().port_read(0x3fd, &mut data);
         assert_eq!(data[0] & 0x60, 0x60);
     }
 
     #[test]
-    fn the_reset_register_is_reached() {
+    fn reset_register_is_reached() {
         assert_eq!(peripherals().port_write(0x602, &[1]), Some(GuestRequest::Reset));
     }
 
     #[test]
-    fn a_port_without_device_reads_as_ones() {
+    fn port_without_device_reads_as_ones() {
         let mut data = [0; 4];
         peripherals().port_read(0xcfc, &mut data);
         assert_eq!(data, [0xff; 4]);
     }
 
     #[test]
-    fn the_first_window_is_the_first_virtio_device() {
+    fn first_window_is_the_first_virtio_device() {
         let mut data = [0; 4];
         peripherals().mmio_read(VIRTIO_MMIO, &mut data);
         assert_eq!(&data, b"virt");
     }
 
     #[test]
-    fn a_window_without_device_reads_as_ones() {
+    fn window_without_device_reads_as_ones() {
         let mut data = [0; 4];
         peripherals().mmio_read(VIRTIO_MMIO + VIRTIO_MMIO_SIZE, &mut data);
         assert_eq!(data, [0xff; 4]);
     }
 
     #[test]
-    fn a_write_to_nothing_is_ignored() {
+    fn write_to_nothing_is_ignored() {
         let peripherals = peripherals();
         peripherals.mmio_write(0x1_0000_0000, &[1]);
         assert_eq!(peripherals.port_write(0x80, &[1]), None);

@@ -12,7 +12,7 @@ pub const RESET_PORT: u16 = 0x602;
 pub const RESET_VALUE: u8 = 1;
 /// The sleep type that the DSDT gives for soft-off.
 pub const SLEEP_TYPE_OFF: u8 = 5;
-pub use shared_ring::layout::PANIC_PORT;
+pub use strata_abi::PANIC_PORT;
 /// Command port of the 8042 keyboard controller.
 pub const KEYBOARD_COMMAND_PORT: u16 = 0x64;
 /// The 8042 command that pulses the processor's reset line.
@@ -20,7 +20,7 @@ const KEYBOARD_RESET: u8 = 0xfe;
 /// Sleep control register: enter the sleep state.
 const SLEEP_ENABLE: u8 = 1 << 5;
 /// pvpanic events this machine understands.
-const PANIC_EVENTS: u8 = shared_ring::layout::PANIC_PORT_PANICKED;
+const PANIC_EVENTS: u8 = strata_abi::PANIC_PORT_PANICKED;
 
 /// What a guest asks of its machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,32 +88,32 @@ mod tests {
     }
 
     #[test]
-    fn the_reset_register_resets() {
+    fn reset_register_resets() {
         let request = PowerPorts::default().write(RESET_PORT, RESET_VALUE);
         assert_eq!(request, Some(GuestRequest::Reset));
     }
 
     #[test]
-    fn the_keyboard_controller_resets() {
+    fn keyboard_controller_resets() {
         assert_eq!(PowerPorts::default().write(0x64, 0xfe), Some(GuestRequest::Reset));
     }
 
     #[test]
-    fn a_panic_is_remembered() {
+    fn panic_is_remembered() {
         let ports = PowerPorts::default();
         let request = ports.write(PANIC_PORT, 1);
         assert_eq!((request, ports.panicked()), (Some(GuestRequest::Panicked), true));
     }
 
     #[test]
-    fn a_loaded_crash_kernel_is_no_panic() {
+    fn loaded_crash_kernel_is_no_panic() {
         let ports = PowerPorts::default();
         let request = ports.write(PANIC_PORT, 2);
         assert_eq!((request, ports.panicked()), (None, false));
     }
 
     #[test]
-    fn the_keyboard_controller_looks_idle() {
+    fn keyboard_controller_looks_idle() {
         assert_eq!(PowerPorts::default().read(0x64), Some(0));
     }
 }

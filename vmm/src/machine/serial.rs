@@ -1,16 +1,14 @@
 //! The serial console: a 16550 on COM1, its output to a writer, its input from a file on the event loop.
 
+use super::observer::Observer;
+use event_manager::{EventOps, Events, MutEventSubscriber};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use event_manager::{EventOps, Events, MutEventSubscriber};
 use vm_superio::serial::SerialEvents;
 use vm_superio::{Serial, Trigger};
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
-
-use super::observer::Observer;
 
 /// First port of COM1.
 pub const PORT: u16 = 0x3f8;

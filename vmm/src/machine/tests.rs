@@ -1,16 +1,15 @@
 //! The whole machine under KVM, with hand-written guests. These tests need `/dev/kvm`, of any kind.
 
-use clock_sync::tsc::read_ordered as host_tsc;
-
 use super::*;
-use std::io::Write;
+use clock_sync::tsc::read_ordered as host_tsc;
+use memmap2::{MmapMut, MmapRaw};
+use std::fs::File;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-use memmap2::{MmapMut, MmapRaw};
 use tempfile::TempDir;
 
 /// Prints "ok" on the serial port and powers off.
@@ -195,7 +194,7 @@ fn peek(mapping: &MmapRaw, offset: usize) -> u32 {
 }
 
 #[test]
-fn a_guest_prints_and_powers_off() {
+fn guest_prints_and_powers_off() {
     let (outcome, output, log) = run_code(HELLO);
     assert!(matches!(outcome, Outcome::PowerOff), "{outcome:?}");
     assert_eq!((output.as_slice(), log.console.load(Ordering::Relaxed)), (&b"ok"[..], 2));
@@ -215,26 +214,26 @@ fn start_and_end_of_a_run_are_observed() {
 }
 
 #[test]
-fn a_reset_ends_the_run() {
+fn reset_ends_the_run() {
     let (outcome, ..) = run_code(RESET);
     assert!(matches!(outcome, Outcome::Reboot), "{outcome:?}");
 }
 
 #[test]
-fn a_reset_after_a_panic_is_a_panic() {
+fn reset_after_a_panic_is_a_panic() {
     let (outcome, _, log) = run_code(PANIC);
     assert!(matches!(outcome, Outcome::Panic), "{outcome:?}");
     assert!(log.control.lock().unwrap().contains(&ControlEvent::GuestPanicked));
 }
 
 #[test]
-fn a_triple_fault_ends_the_run() {
+fn triple_fault_ends_the_run() {
     let (outcome, ..) = run_code(TRIPLE_FAULT);
     assert!(matches!(outcome, Outcome::TripleFault { vcpu: 0, state: Some(_) }), "{outcome:?}");
 }
 
 #[test]
-fn a_guest_that_never_ends_is_stopped() {
+fn guest_that_never_ends_is_stopped() {
     let folder = TempDir::new().unwrap();
     let machine = Machine::new(MachineConfig { cpus: 2, ..config(&folder, SPIN) }).unwrap();
     let stop = machine.stop_handle();
@@ -259,7 +258,7 @@ fn pause_once_it_runs(control: &MachineControl) {
 }
 
 #[test]
-fn a_paused_guest_stays_out_until_it_is_resumed() {
+fn paused_guest_stays_out_until_it_is_resumed() {
     let folder = TempDir::new().unwrap();
     let machine = Machine::new(MachineConfig { cpus: 2, ..config(&folder, SPIN) }).unwrap();
     let (stop, control) = (machine.stop_handle(), machine.control());
@@ -296,7 +295,7 @@ fn a_paused_guest_stays_out_until_it_is_resumed() {
 }
 
 #[test]
-fn a_paused_guest_can_be_stopped() {
+fn paused_guest_can_be_stopped() {
     let folder = TempDir::new().unwrap();
     let machine = Machine::new(config(&folder, SPIN)).unwrap();
     let (stop, control) = (machine.stop_handle(), machine.control());
@@ -313,7 +312,7 @@ fn a_paused_guest_can_be_stopped() {
 }
 
 #[test]
-fn a_run_that_is_stopped_before_it_starts_ends_at_once() {
+fn run_that_is_stopped_before_it_starts_ends_at_once() {
     let folder = TempDir::new().unwrap();
     let machine = Machine::new(config(&folder, SPIN)).unwrap();
     machine.stop_handle().stop();
@@ -344,7 +343,7 @@ fn console_input_reaches_the_guest() {
 }
 
 #[test]
-fn the_guest_finds_the_trace_region_by_cpuid() {
+fn guest_finds_the_trace_region_by_cpuid() {
     let folder = TempDir::new().unwrap();
     let shared = shared_pages(2);
     let config = MachineConfig {
@@ -363,7 +362,7 @@ fn the_guest_finds_the_trace_region_by_cpuid() {
 }
 
 #[test]
-fn a_write_to_a_read_only_slot_is_observed_and_has_no_effect() {
+fn write_to_a_read_only_slot_is_observed_and_has_no_effect() {
     let folder = TempDir::new().unwrap();
     let shared = shared_pages(2);
     let config = MachineConfig {
@@ -378,7 +377,7 @@ fn a_write_to_a_read_only_slot_is_observed_and_has_no_effect() {
 }
 
 #[test]
-fn a_tsc_offset_is_applied_to_every_vcpu_or_refused() {
+fn tsc_offset_is_applied_to_every_vcpu_or_refused() {
     let folder = TempDir::new().unwrap();
     let config = MachineConfig { cpus: 2, tsc_offset: Some(-12_345_678), ..config(&folder, HELLO) };
     let result = Machine::new(config).map(|machine| machine.tsc_offsets().map(<[i64]>::to_vec));
@@ -396,7 +395,7 @@ fn all_vcpus_have_the_same_tsc_offset_by_default() {
 }
 
 #[test]
-fn the_clock_reading_lies_between_readings_around_it() {
+fn clock_reading_lies_between_readings_around_it() {
     let folder = TempDir::new().unwrap();
     let machine = Machine::new(config(&folder, HELLO)).unwrap();
     let before = host_tsc();
@@ -405,7 +404,7 @@ fn the_clock_reading_lies_between_readings_around_it() {
 }
 
 #[test]
-fn a_bad_configuration_is_refused_before_anything_is_created() {
+fn bad_configuration_is_refused_before_anything_is_created() {
     let folder = TempDir::new().unwrap();
     let result = Machine::new(MachineConfig { cpus: 0, ..config(&folder, HELLO) });
     assert!(matches!(result.err(), Some(MachineError::Config(ConfigError::NoCpus))));

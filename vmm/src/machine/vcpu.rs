@@ -1,54 +1,36 @@
 //! A virtual processor: [`Vcpu`] moves into a thread of its own, [`VcpuHandle`] stays with the machine.
 #![allow(unsafe_code)] // the kick handler and KVM's run page, a union, need it
 
-use std::cell::Cell;
-use std::io;
-use std::os::unix::thread::JoinHandleExt;
-use std::ptr;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock, mpsc};
-use std::thread::{self, JoinHandle};
-
+use super::exit::{self, ExitAction};
+use super::fault_state::FaultState;
+use super::observer::{ControlEvent, Observer};
+use super::outcome::{Outcome, RunError};
+use super::peripherals::Peripherals;
+use crate::clock::{KickTimer, VcpuClocks};
 use clock_sync::updater::Cause;
 use kvm_bindings::{
     KVM_EXIT_INTERNAL_ERROR, KVM_EXIT_INTR, KVM_INTERNAL_ERROR_EMULATION,
     KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES, kvm_run,
 };
 use kvm_ioctls::VcpuFd;
+use std::cell::Cell;
+use std::io;
+use std::os::unix::thread::JoinHandleExt;
+use std::ptr;
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread::{self, JoinHandle};
 use vmm_sys_util::errno;
 use vmm_sys_util::eventfd::EventFd;
 use vmm_sys_util::signal::{SIGRTMIN, register_signal_handler};
 
-use super::control::VcpuClock;
-use super::exit::{self, Verdict};
-use super::fault_state::FaultState;
-use super::kick_timer::KickTimer;
-use super::observer::{ControlEvent, Observer};
-use super::outcome::{Outcome, RunError};
-use super::peripherals::Peripherals;
-
-/// Where a vCPU is in its life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum VcpuState {
-    /// Its thread waits for the command to run.
-    Waiting = 0,
-    /// In the guest, or handling one of its exits.
-    Running = 1,
-    /// Will not enter the guest again.
-    Stopped = 2,
-    /// Out of the guest until it is resumed.
-    Paused = 3,
-}
-
-/// What a handle tells its vCPU.
+/// A command to a vCPU's thread.
 #[derive(Debug)]
-enum Command {
+enum VcpuCommand {
     /// Enter the guest, for the first time or after a pause.
     Run,
     /// Stay out of the guest, and say so.
     Pause(mpsc::Sender<()>),
-    /// Look at the counter and publish the clock anew.
+    /// Read the counter and publish the clock anew.
     RenewClock,
     /// End.
     Stop,
@@ -86,7 +68,7 @@ pub struct VcpuContext {
     /// Told of every entry and exit.
     pub observer: Arc<dyn Observer>,
     /// Keeps the vCPUs' clock entries, if the guest has any.
-    pub clock: Option<Arc<dyn VcpuClock>>,
+    pub clock: Option<Arc<VcpuClocks>>,
     /// Takes the outcome from the vCPU that brings it about.
     pub outcomes: mpsc::Sender<Outcome>,
     /// Signalled after an outcome was sent, and after the guest said that it panicked.
@@ -98,16 +80,14 @@ pub struct Vcpu {
     index: u32,
     fd: VcpuFd,
     context: VcpuContext,
-    commands: mpsc::Receiver<Command>,
-    state: Arc<AtomicU8>,
+    commands: mpsc::Receiver<VcpuCommand>,
 }
 
 /// The part of a virtual processor by which it is controlled.
 pub struct VcpuHandle {
     index: u32,
     thread: JoinHandle<()>,
-    commands: mpsc::Sender<Command>,
-    state: Arc<AtomicU8>,
+    commands: mpsc::Sender<VcpuCommand>,
 }
 
 /// Starts a thread for vCPU `index`; it waits until [`VcpuHandle::run`].
@@ -117,20 +97,19 @@ pub struct VcpuHandle {
 pub fn spawn(index: u32, fd: VcpuFd, context: VcpuContext) -> io::Result<VcpuHandle> {
     register_kick()?;
     let (commands, receiver) = mpsc::channel();
-    let state = Arc::new(AtomicU8::new(VcpuState::Waiting as u8));
-    let vcpu = Vcpu { index, fd, context, commands: receiver, state: Arc::clone(&state) };
+    let vcpu = Vcpu { index, fd, context, commands: receiver };
     let thread = thread::Builder::new().name(format!("vcpu{index}")).spawn(|| vcpu.run())?;
-    Ok(VcpuHandle { index, thread, commands, state })
+    Ok(VcpuHandle { index, thread, commands })
 }
 
 /// Reaches a vCPU's thread beside its handle, which must not be joined as long as this is used.
 pub struct VcpuRemote {
     thread: libc::pthread_t,
-    commands: mpsc::Sender<Command>,
+    commands: mpsc::Sender<VcpuCommand>,
 }
 
 impl VcpuRemote {
-    fn send(&self, command: Command) -> bool {
+    fn send(&self, command: VcpuCommand) -> bool {
         // The command first: a vCPU that was kicked looks for one.
         let taken = self.commands.send(command).is_ok();
         // SAFETY: the machine gives up its remotes before it joins the threads, so the identifier is valid even if the
@@ -142,17 +121,17 @@ impl VcpuRemote {
     /// Takes the vCPU out of the guest; `parked` gets a message when it is. `false` when it has ended.
     #[must_use]
     pub fn pause(&self, parked: mpsc::Sender<()>) -> bool {
-        self.send(Command::Pause(parked))
+        self.send(VcpuCommand::Pause(parked))
     }
 
     /// Lets a paused vCPU go on.
     pub fn resume(&self) {
-        self.send(Command::Run);
+        self.send(VcpuCommand::Run);
     }
 
-    /// Has the vCPU's clock looked at.
+    /// Has the vCPU renew its clock.
     pub fn renew_clock(&self) {
-        self.send(Command::RenewClock);
+        self.send(VcpuCommand::RenewClock);
     }
 }
 
@@ -166,27 +145,16 @@ impl VcpuHandle {
     /// Lets the vCPU enter the guest.
     pub fn run(&self) {
         // A vCPU that is gone has sent its outcome.
-        let _ = self.commands.send(Command::Run);
+        let _ = self.commands.send(VcpuCommand::Run);
     }
 
     /// Makes the vCPU leave the guest for good, without waiting for it.
     pub fn stop(&self) {
         // The command first: a vCPU that was kicked looks for one.
-        let _ = self.commands.send(Command::Stop);
+        let _ = self.commands.send(VcpuCommand::Stop);
         // SAFETY: the thread has not been joined (that consumes the handle), so its identifier is valid even if
         // it has ended; the signal has a handler, installed before the thread was created.
         unsafe { libc::pthread_kill(self.thread.as_pthread_t(), SIGRTMIN()) };
-    }
-
-    /// Where the vCPU is in its life.
-    #[must_use]
-    pub fn state(&self) -> VcpuState {
-        match self.state.load(Ordering::Acquire) {
-            0 => VcpuState::Waiting,
-            1 => VcpuState::Running,
-            3 => VcpuState::Paused,
-            _ => VcpuState::Stopped,
-        }
     }
 
     /// Waits for the thread's end; [`Self::stop`] it first.
@@ -214,10 +182,6 @@ impl Drop for PanicGuard<'_> {
 }
 
 impl Vcpu {
-    fn set_state(&self, state: VcpuState) {
-        self.state.store(state as u8, Ordering::Release);
-    }
-
     /// The thread: waits for the command to run, runs, reports.
     fn run(mut self) {
         let context = self.context.clone();
@@ -225,8 +189,7 @@ impl Vcpu {
         RUN_PAGE.set(ptr::from_mut(self.fd.get_kvm_run()));
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
         context.observer.vcpu_thread_started(self.index, tid.unsigned_abs());
-        if let Ok(Command::Run) = self.commands.recv() {
-            self.set_state(VcpuState::Running);
+        if let Ok(VcpuCommand::Run) = self.commands.recv() {
             self.publish_clock(Cause::Start);
             if let Some(outcome) = self.run_guest() {
                 // The receiver lives until this thread was joined.
@@ -234,7 +197,6 @@ impl Vcpu {
                 let _ = context.ended.write(1);
             }
         }
-        self.set_state(VcpuState::Stopped);
     }
 
     /// Enters the guest until an exit ends the run (`Some`) or the handle says stop (`None`).
@@ -249,15 +211,15 @@ impl Vcpu {
             self.limit_stay(timer.as_ref());
             match self.fd.run() {
                 Ok(exit) => {
-                    let left = self.context.clock.as_ref().and_then(|clock| clock.now());
+                    let left = self.context.clock.as_ref().and_then(|clock| clock.exit_time());
                     let observer = self.context.observer.as_ref();
                     observer.vcpu_exit(self.index, exit::reason(&exit));
                     let bus = self.context.peripherals.as_ref();
-                    let verdict = exit::handle(self.index, exit, bus, observer);
+                    let action = exit::handle(self.index, exit, bus, observer);
                     if let (Some(clock), Some(left)) = (&self.context.clock, left) {
                         clock.exited(self.index, &self.fd, left);
                     }
-                    if let Some(outcome) = self.outcome(verdict) {
+                    if let Some(outcome) = self.outcome(action) {
                         return Some(outcome);
                     }
                 }
@@ -283,40 +245,38 @@ impl Vcpu {
         }
     }
 
-    /// Does what it was told meanwhile; `true` when that is to stop, or nobody is left to tell.
+    /// Carries out the commands that have come meanwhile; `true` when one is to stop, or their sender is gone.
     fn obey(&mut self) -> bool {
         loop {
             match self.commands.try_recv() {
                 Err(mpsc::TryRecvError::Empty) => return false,
-                Ok(Command::Run) => {}
-                Ok(Command::RenewClock) => self.publish_clock(Cause::Periodic),
-                Ok(Command::Pause(parked)) => {
+                Ok(VcpuCommand::Run) => {}
+                Ok(VcpuCommand::RenewClock) => self.publish_clock(Cause::Periodic),
+                Ok(VcpuCommand::Pause(parked)) => {
                     if self.park(&parked) {
                         return true;
                     }
                 }
-                Ok(Command::Stop) | Err(mpsc::TryRecvError::Disconnected) => return true,
+                Ok(VcpuCommand::Stop) | Err(mpsc::TryRecvError::Disconnected) => return true,
             }
         }
     }
 
     /// Stays out of the guest until told to run (`false`) or to stop (`true`).
     fn park(&self, parked: &mpsc::Sender<()>) -> bool {
-        self.set_state(VcpuState::Paused);
         // Who asked may have given up waiting.
         let _ = parked.send(());
         loop {
             match self.commands.recv() {
-                Ok(Command::Run) => {
+                Ok(VcpuCommand::Run) => {
                     self.publish_clock(Cause::Resume);
-                    self.set_state(VcpuState::Running);
                     return false;
                 }
-                Ok(Command::Pause(again)) => {
+                Ok(VcpuCommand::Pause(again)) => {
                     let _ = again.send(());
                 }
-                Ok(Command::RenewClock) => {}
-                Ok(Command::Stop) | Err(mpsc::RecvError) => return true,
+                Ok(VcpuCommand::RenewClock) => {}
+                Ok(VcpuCommand::Stop) | Err(mpsc::RecvError) => return true,
             }
         }
     }
@@ -336,26 +296,26 @@ impl Vcpu {
         }
     }
 
-    fn outcome(&mut self, verdict: Verdict) -> Option<Outcome> {
+    fn outcome(&mut self, action: ExitAction) -> Option<Outcome> {
         let vcpu = self.index;
-        match verdict {
-            Verdict::Continue => None,
-            Verdict::Panicked => {
+        match action {
+            ExitAction::Continue => None,
+            ExitAction::Panicked => {
                 self.context.observer.control(ControlEvent::GuestPanicked);
                 // The event loop begins to count the time that the guest has left.
                 let _ = self.context.ended.write(1);
                 None
             }
-            Verdict::PowerOff => Some(Outcome::PowerOff),
-            Verdict::Reset => Some(Outcome::Reboot),
-            Verdict::TripleFault => {
+            ExitAction::PowerOff => Some(Outcome::PowerOff),
+            ExitAction::Reset => Some(Outcome::Reboot),
+            ExitAction::TripleFault => {
                 Some(Outcome::TripleFault { vcpu, state: FaultState::read(&self.fd).map(Box::new) })
             }
-            Verdict::InternalError => Some(self.internal_error()),
-            Verdict::EntryFailed { hardware_reason } => {
+            ExitAction::InternalError => Some(self.internal_error()),
+            ExitAction::EntryFailed { hardware_reason } => {
                 Some(Outcome::Failed(RunError::EntryFailed { vcpu, hardware_reason }))
             }
-            Verdict::Unexpected { reason } => Some(Outcome::Failed(RunError::Unexpected { vcpu, reason })),
+            ExitAction::Unexpected { reason } => Some(Outcome::Failed(RunError::Unexpected { vcpu, reason })),
         }
     }
 

@@ -1,7 +1,7 @@
 use super::*;
+use crate::clock::HostTime;
 use crate::control::directory::tests::{description, runtime};
 use crate::control::directory::{VmDescription, VmDirectory};
-use crate::host_time::HostTime;
 use crate::machine::Observer;
 use crate::tracing::mapped_file;
 use crate::tracing::region::TraceRegion;
@@ -57,8 +57,8 @@ fn dead(mode: Mode, count: u64) -> (TempDir, PathBuf) {
     (runtime, region)
 }
 
-fn records(session: &Session) -> u64 {
-    session.layers.iter().flat_map(|layer| &layer.streams).map(|stream| stream.records).sum()
+fn records(manifest: &Manifest) -> u64 {
+    manifest.layers.iter().flat_map(|layer| &layer.streams).map(|stream| stream.records).sum()
 }
 
 #[test]
@@ -81,13 +81,13 @@ fn flight_recorder_holds_the_last_records_before_the_death() {
 
     let recovered = recover(&region, &out).unwrap();
 
-    let session = &recovered.traces[0].1;
+    let manifest = &recovered.traces[0].1;
     let trace = trace_merge::reader::Trace::open(&out).unwrap();
     let layer = &trace.layers()[0];
     let times: Vec<u64> = layer.records(&layer.streams[0]).map(|record| record.time).collect();
     assert_eq!(times.last(), Some(&5000));
     assert_eq!(times.len() as u64, 5000 - times[0] + 1);
-    assert!(session.layers[0].streams[0].overwritten > 0 && recovered.written_before.is_none());
+    assert!(manifest.layers[0].streams[0].overwritten > 0 && recovered.written_before.is_none());
 }
 
 #[test]
@@ -130,13 +130,13 @@ fn file_that_is_no_region_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn monitors_own_records_are_recovered_beside_the_guests() {
+fn vmm_records_are_recovered_beside_the_guests() {
     let runtime = runtime();
     let rings = Rings { geometry: Geometry::new(4096, 4).unwrap(), mode: Mode::FlightRecorder };
-    let vm = VmDescription { monitor: Some(rings.into()), ..description("a") };
+    let vm = VmDescription { vmm_rings: Some(rings.into()), ..description("a") };
     let mut directory = VmDirectory::create(runtime.path(), &vm).unwrap();
     leave_region(&directory, Mode::FlightRecorder, 10);
-    let memory = mapped_file::map(&directory.create_monitor().unwrap(), VmmTracer::memory_size(2, rings)).unwrap();
+    let memory = mapped_file::map(&directory.create_vmm_rings().unwrap(), VmmTracer::memory_size(2, rings)).unwrap();
     let tracer = VmmTracer::new(2, rings, memory, HostTime::Tsc, |_| true, Box::new(|_, _| ()));
     tracer.vcpu_enter(0);
     tracer.vcpu_exit(0, 2);
@@ -147,9 +147,9 @@ fn monitors_own_records_are_recovered_beside_the_guests() {
 
     let recovered = recover(&region, &runtime.path().join("out")).unwrap();
 
-    let session = &recovered.traces[0].1;
-    let layer = session.layers.iter().find(|layer| layer.kind == LayerKind::Vmm).unwrap();
+    let manifest = &recovered.traces[0].1;
+    let layer = manifest.layers.iter().find(|layer| layer.kind == LayerKind::Vmm).unwrap();
     let records: Vec<(u32, u64)> = layer.streams.iter().map(|stream| (stream.cpu_id, stream.records)).collect();
     assert_eq!(records, [(0, 2), (1, 1), (2, 0)]);
-    assert!(session.missing.iter().all(|missing| missing.layer != LayerKind::Vmm));
+    assert!(manifest.missing.iter().all(|missing| missing.layer != LayerKind::Vmm));
 }

@@ -13,7 +13,7 @@ pub struct Keyboard {
 }
 
 impl Keyboard {
-    /// Takes over standard input. Input that cannot be had (closed, for instance) is no input.
+    /// Takes over standard input. `None` where there is no input to be had: it is closed, for instance.
     #[must_use]
     pub fn take() -> (Self, Option<File>) {
         let input = stdin().as_fd().try_clone_to_owned().ok().map(File::from);

@@ -1,14 +1,13 @@
-//! Flight-recorder mode: nothing is written until somebody asks for it. Rings overwrite their oldest content themselves;
-//! what would be gone otherwise is kept in memory up to a limit: the rings of processes that have ended, and the host
-//! kernel's records.
+//! Flight-recorder mode: nothing is written until somebody asks for it. Rings overwrite their oldest content themselves.
+//! The rings of processes that have ended and the host kernel's records are buffered in memory, up to a limit.
 
-use super::facts::Facts;
+use super::buffered_layer::BufferedLayer;
 use super::host_layer::HostWindow;
-use super::kept_layer::KeptLayer;
 use super::kernel_rings::KernelRings;
+use super::polling::{MAX_POLLS, Polled};
 use super::process_table::ProcessTable;
+use super::recording::Recording;
 use super::ring_layer::RingLayer;
-use super::streaming::{Looked, MAX_LOOKS};
 use super::vmm_events::VmmTracer;
 use super::vmm_layer::vmm_layer;
 use shared_ring::event::EventDescription;
@@ -16,13 +15,13 @@ use shared_ring::registry::Tail;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
-use trace_merge::session::{Layer, Missing, Session};
+use trace_merge::manifest::{Layer, Manifest, Missing};
 use trace_merge::writer::{LayerWriter, WriteError};
 
-/// Bytes of packets that are kept of processes that have ended.
-const KEPT_BYTES: usize = 64 << 20;
-/// Processes that have ended and are kept.
-const KEPT_PROCESSES: usize = 256;
+/// Most bytes of packets of processes that have ended.
+const MAX_BUFFERED_BYTES: usize = 64 << 20;
+/// Most processes that have ended and whose packets are buffered.
+const MAX_BUFFERED_PROCESSES: usize = 256;
 
 /// The layers of a recording in flight-recorder mode.
 pub struct FlightRecorder {
@@ -47,50 +46,56 @@ impl FlightRecorder {
         Self { host, vmm, kernel, registry, kernel_events: Vec::new(), processes }
     }
 
-    /// Looks what is new, and keeps what would be gone otherwise.
-    pub fn look(&mut self, facts: &Facts) -> Looked {
+    /// Reads what the guest has registered, and buffers the host kernel's records and the rings of processes that have ended.
+    pub fn poll(&mut self, recording: &Recording) -> Polled {
         let new = self.registry.poll();
         let new_kernel_events = !new.is_empty();
         self.kernel_events.extend(new);
         if let Some(processes) = &mut self.processes {
-            processes.look(facts.latest());
+            processes.poll(recording.latest());
         }
-        let busy = self.host.as_mut().is_some_and(HostWindow::poll);
-        Looked { busy, news: new_kernel_events, new_kernel_events }
+        let more = self.host.as_mut().is_some_and(HostWindow::poll);
+        Polled { more, manifest_changed: new_kernel_events, new_kernel_events }
     }
 
-    /// Writes everything that is there as layers of the recording `dir`, and leaves it where it is. The producers may be
+    /// Writes everything that is there as layers of the recording in `dir`, and leaves it where it is. The producers may be
     /// running: guest layers come first and the host's last, so that the periods of the vCPUs cover the guests' records.
     ///
     /// # Errors
     /// When a layer cannot be written.
-    pub fn write(&mut self, facts: &Facts, dir: &Path, session: &Session) -> Result<Vec<Layer>, WriteError> {
-        let finish = |mut layer: RingLayer| layer.finish(facts.latest()).map(|_| layer.layer());
-        let mut layers = vec![finish(self.kernel.layer(dir, session)?)?];
+    pub fn write(&mut self, recording: &Recording, dir: &Path, manifest: &Manifest) -> Result<Vec<Layer>, WriteError> {
+        let finish = |mut layer: RingLayer| layer.finish(recording.latest()).map(|_| layer.layer());
+        let mut layers = vec![finish(self.kernel.layer(dir, manifest)?)?];
         if let Some(processes) = &self.processes {
-            for kept in &processes.kept {
-                layers.push(kept.write(dir, session)?);
+            for buffered in &processes.ended {
+                layers.push(buffered.write(dir, manifest)?);
             }
             for number in processes.active() {
-                let writer = LayerWriter::create(dir, session, processes.table.layer(number))?;
+                let writer = LayerWriter::create(dir, manifest, processes.table.layer(number))?;
                 let (registry, rings) = (processes.table.registry(number), processes.table.rings(number));
-                layers.push(finish(RingLayer::new(writer, Some(registry), rings))?);
+                layers.push(finish(RingLayer::new(writer, registry, rings))?);
             }
         }
         if let Some(vmm) = &self.vmm {
-            layers.push(finish(vmm_layer(vmm, &facts.vm, dir, session)?)?);
+            layers.push(finish(vmm_layer(vmm, &recording.vm, dir, manifest)?)?);
         }
         if let Some(host) = &mut self.host {
-            let _ = (0..MAX_LOOKS).find(|_| !host.poll());
-            layers.push(host.write(dir, session)?);
+            let _ = (0..MAX_POLLS).find(|_| !host.poll());
+            layers.push(host.write(dir, manifest)?);
         }
         Ok(layers)
     }
 
     /// Stops the host's layer, and returns what is missing.
-    pub fn finish(&mut self, facts: &Facts) -> Vec<Missing> {
-        self.look(facts);
+    pub fn finish(&mut self, recording: &Recording) -> Vec<Missing> {
+        self.poll(recording);
         self.host.as_mut().map(HostWindow::finish).unwrap_or_default()
+    }
+
+    /// Whether the guest's processes are among the layers.
+    #[must_use]
+    pub const fn has_processes(&self) -> bool {
+        self.processes.is_some()
     }
 
     /// Event types of the guest's kernel.
@@ -99,7 +104,7 @@ impl FlightRecorder {
         &self.kernel_events
     }
 
-    /// Processes whose records were given up because others came after them.
+    /// Processes whose buffered packets were dropped to make room for those of later ones.
     #[must_use]
     pub fn dropped_processes(&self) -> u64 {
         self.processes.as_ref().map_or(0, |processes| processes.dropped)
@@ -109,42 +114,44 @@ impl FlightRecorder {
 /// The processes of a guest: those that run, in their slots, and those that have ended, in memory.
 struct FlightProcesses {
     table: ProcessTable,
-    /// Last generation of each slot that has been kept and given back.
+    /// Last generation of each slot that has been buffered and given back.
     given_back: Vec<u32>,
-    /// Oldest first.
-    kept: VecDeque<KeptLayer>,
-    kept_bytes: usize,
+    /// Processes that have ended, oldest first.
+    ended: VecDeque<BufferedLayer>,
+    /// Bytes of their packets.
+    ended_bytes: usize,
     dropped: u64,
 }
 
 impl FlightProcesses {
     fn new(table: ProcessTable) -> Self {
         let given_back = (0..table.slots()).map(|_| 0).collect();
-        Self { table, given_back, kept: VecDeque::new(), kept_bytes: 0, dropped: 0 }
+        Self { table, given_back, ended: VecDeque::new(), ended_bytes: 0, dropped: 0 }
     }
 
-    /// Keeps what processes that have ended left in their slots, and gives the slots back.
-    fn look(&mut self, latest: u64) {
+    /// Buffers what processes that have ended left in their slots, and gives the slots back.
+    fn poll(&mut self, latest: u64) {
         for (number, given_back) in (0..).zip(&mut self.given_back) {
             let state = self.table.state(number);
             if !state.is_in_use() || state.is_active() || state.generation == *given_back {
                 continue;
             }
-            let (layer, registry, rings) =
-                (self.table.layer(number), self.table.registry(number), self.table.rings(number));
-            let kept = KeptLayer::take(layer, registry, rings, latest);
-            self.kept_bytes += kept.bytes();
-            self.kept.push_back(kept);
+            let Some(registry) = self.table.registry(number) else { continue };
+            let buffered = BufferedLayer::drain(self.table.layer(number), registry, self.table.rings(number), latest);
+            self.ended_bytes += buffered.bytes();
+            self.ended.push_back(buffered);
             *given_back = state.generation;
             self.table.acknowledge(number, state.generation);
         }
-        while self.kept.len() > KEPT_PROCESSES || (self.kept.len() > 1 && self.kept_bytes > KEPT_BYTES) {
-            self.kept_bytes -= self.kept.pop_front().map_or(0, |oldest| oldest.bytes());
+        while self.ended.len() > MAX_BUFFERED_PROCESSES
+            || (self.ended.len() > 1 && self.ended_bytes > MAX_BUFFERED_BYTES)
+        {
+            self.ended_bytes -= self.ended.pop_front().map_or(0, |oldest| oldest.bytes());
             self.dropped += 1;
         }
     }
 
-    /// Slots of processes that run, and of those that have ended since the last look.
+    /// Slots of processes that run, and of those that have ended since the last poll.
     fn active(&self) -> impl Iterator<Item = u32> + '_ {
         (0..).zip(&self.given_back).filter_map(|(number, &given_back)| {
             let state = self.table.state(number);

@@ -4,7 +4,7 @@
 use super::process_table::ProcessTable;
 use super::ring_layer::{Producers, RingLayer};
 use std::path::Path;
-use trace_merge::session::{Layer, Session};
+use trace_merge::manifest::{Layer, Manifest};
 use trace_merge::writer::{LayerWriter, WriteError};
 
 /// Most processes that one recording keeps apart: a guest that opens and closes slots without end must not fill the
@@ -39,26 +39,26 @@ impl GuestProcesses {
         Self { table, slots, ended: Vec::new(), refused: 0 }
     }
 
-    /// Looks at every slot: begins layers of new processes, drains, and gives back the slots of processes that are gone.
-    /// `guest` says whether the guest itself has stopped. Returns the packets written and whether `session.json` has
-    /// something new to say.
+    /// Polls every slot: begins layers of new processes, drains, and gives back the slots of processes that are gone.
+    /// `guest` says whether the guest itself has stopped. Returns the packets written and whether the manifest
+    /// has changed.
     ///
     /// # Errors
     /// When a layer cannot be written.
     pub fn drain(
         &mut self,
         dir: &Path,
-        session: &Session,
+        manifest: &Manifest,
         guest: Producers,
         latest: u64,
     ) -> Result<(u64, bool), WriteError> {
         let mut packets = 0;
-        let mut news = false;
+        let mut changed = false;
         for number in 0..self.table.slots() {
             let state = self.table.state(number);
             if state.is_in_use() && state.generation != self.slots[number as usize].generation {
-                self.begin(dir, session, number, state.generation)?;
-                news = true;
+                self.begin(dir, manifest, number, state.generation)?;
+                changed = true;
             }
             let slot = &mut self.slots[number as usize];
             let Some(layer) = &mut slot.layer else { continue };
@@ -67,17 +67,17 @@ impl GuestProcesses {
                 packets += layer.finish(latest)?.packets;
                 self.ended.extend(slot.layer.take().map(|layer| layer.layer()));
                 self.table.acknowledge(number, slot.generation);
-                news = true;
+                changed = true;
             } else {
                 let drained = layer.drain(Producers::Running, latest)?;
                 packets += drained.packets;
-                news |= drained.new_events > 0;
+                changed |= drained.new_events > 0;
             }
         }
-        Ok((packets, news))
+        Ok((packets, changed))
     }
 
-    /// What `session.json` says about the processes so far.
+    /// The layers of all processes so far, as the manifest describes them.
     pub fn layers(&self) -> impl Iterator<Item = Layer> + '_ {
         let running = self.slots.iter().filter_map(|slot| slot.layer.as_ref()).map(RingLayer::layer);
         self.ended.iter().cloned().chain(running)
@@ -94,7 +94,7 @@ impl GuestProcesses {
         self.refused
     }
 
-    fn begin(&mut self, dir: &Path, session: &Session, number: u32, generation: u32) -> Result<(), WriteError> {
+    fn begin(&mut self, dir: &Path, manifest: &Manifest, number: u32, generation: u32) -> Result<(), WriteError> {
         // A guest kernel that reuses a slot without waiting for the host spoils that process's records, nothing else.
         self.ended.extend(self.slots[number as usize].layer.take().map(|layer| layer.layer()));
         self.slots[number as usize].generation = generation;
@@ -103,10 +103,10 @@ impl GuestProcesses {
             self.table.acknowledge(number, generation);
             return Ok(());
         }
-        let writer = LayerWriter::create(dir, session, self.table.layer(number))?;
+        let writer = LayerWriter::create(dir, manifest, self.table.layer(number))?;
         let registry = self.table.registry(number);
         let rings = self.table.rings(number);
-        self.slots[number as usize].layer = Some(RingLayer::new(writer, Some(registry), rings));
+        self.slots[number as usize].layer = Some(RingLayer::new(writer, registry, rings));
         Ok(())
     }
 }

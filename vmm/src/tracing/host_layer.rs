@@ -1,13 +1,12 @@
 //! The host kernel's layer: records, not rings. Written as they come ([`HostLayer`]), or kept in memory up to a limit, the
 //! oldest giving way ([`HostWindow`]), to be written when a flight recorder is.
 
-use crate::host_kernel::reader::{HostItem, ReaderError};
-use crate::host_kernel::{HostTracer, Schemas};
+use crate::host_kernel::{EventSchemas, HostItem, HostTracer, ReaderError};
 use shared_ring::event::EventDescription;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
-use trace_merge::session::{Layer, LayerKind, Missing, Session};
+use trace_merge::manifest::{Layer, LayerKind, Manifest, Missing};
 use trace_merge::writer::{LayerWriter, NewLayer, WriteError};
 
 /// Packet size of the host-kernel layer, bytes.
@@ -26,7 +25,7 @@ enum Item<'a> {
 /// The host kernel's records, encoded as layers store them.
 struct HostSource {
     tracer: HostTracer,
-    schemas: Arc<Schemas>,
+    schemas: Arc<EventSchemas>,
     payload: Vec<u8>,
     /// Why reading stopped early, if it did.
     failed: Option<ReaderError>,
@@ -110,9 +109,9 @@ impl HostSource {
     }
 }
 
-fn create(dir: &Path, session: &Session, events: &[EventDescription]) -> Result<LayerWriter, WriteError> {
+fn create(dir: &Path, manifest: &Manifest, events: &[EventDescription]) -> Result<LayerWriter, WriteError> {
     let layer = NewLayer { kind: LayerKind::HostKernel, vm: None, process: None, packet_size: PACKET_SIZE };
-    let mut writer = LayerWriter::create(dir, session, layer)?;
+    let mut writer = LayerWriter::create(dir, manifest, layer)?;
     writer.add_events(events)?;
     Ok(writer)
 }
@@ -138,9 +137,9 @@ impl HostLayer {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn create(dir: &Path, session: &Session, tracer: HostTracer) -> Result<Self, WriteError> {
+    pub fn create(dir: &Path, manifest: &Manifest, tracer: HostTracer) -> Result<Self, WriteError> {
         let source = HostSource::new(tracer);
-        let writer = create(dir, session, &source.events())?;
+        let writer = create(dir, manifest, &source.events())?;
         Ok(Self { source, writer })
     }
 
@@ -213,8 +212,8 @@ impl HostWindow {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn write(&self, dir: &Path, session: &Session) -> Result<Layer, WriteError> {
-        let mut writer = create(dir, session, &self.source.events())?;
+    pub fn write(&self, dir: &Path, manifest: &Manifest) -> Result<Layer, WriteError> {
+        let mut writer = create(dir, manifest, &self.source.events())?;
         self.window.write(&mut writer)?;
         Ok(writer.layer())
     }

@@ -3,11 +3,24 @@
 use super::ring_layer::RingLayer;
 use shared_ring::consumer::Consumer;
 use shared_ring::host_memory::HostMemory;
+use shared_ring::layout::{MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_SIZE, MIN_SUB_BUFFERS};
 use shared_ring::region::{RegionLayout, Rings};
 use shared_ring::registry::Tail;
 use std::path::Path;
-use trace_merge::session::{LayerKind, Session};
+use trace_merge::manifest::{LayerKind, Manifest};
 use trace_merge::writer::{LayerWriter, NewLayer, WriteError};
+
+/// The sizes that a sub-buffer may have, for messages.
+#[must_use]
+pub fn sub_buffer_sizes() -> String {
+    format!("a power of two from {}K to {}M", MIN_SUB_BUFFER_SIZE >> 10, MAX_SUB_BUFFER_SIZE >> 20)
+}
+
+/// The numbers of sub-buffers that a ring may have, for messages.
+#[must_use]
+pub fn sub_buffer_counts() -> String {
+    format!("a power of two from {MIN_SUB_BUFFERS} to {MAX_SUB_BUFFERS}")
+}
 
 /// The guest kernel's rings in a session slot.
 #[derive(Clone, Debug)]
@@ -42,14 +55,14 @@ impl KernelRings {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn layer(&self, dir: &Path, session: &Session) -> Result<RingLayer, WriteError> {
+    pub fn layer(&self, dir: &Path, manifest: &Manifest) -> Result<RingLayer, WriteError> {
         let layer = NewLayer {
             kind: LayerKind::GuestKernel,
             vm: Some(self.vm.clone()),
             process: None,
             packet_size: self.rings.geometry.sub_buffer_size(),
         };
-        let writer = LayerWriter::create(dir, session, layer)?;
+        let writer = LayerWriter::create(dir, manifest, layer)?;
         let ring = |vcpu| {
             let memory = self.memory.part(self.layout.kernel_ring(self.slot, vcpu), self.rings.ring_size());
             Consumer::new(memory, self.rings.geometry, self.rings.mode, vcpu)

@@ -1,22 +1,23 @@
 //! From rings to a recording: the shared trace region, the VMM's own events, the choice of events, and the recorder
 //! that drains every layer into a trace folder while the machine runs.
 
-pub mod counter_comparison;
-pub mod facts;
+pub mod buffered_layer;
 pub mod flight_recorder;
 pub mod guest_processes;
 pub mod host_layer;
-pub mod kept_layer;
 pub mod kernel_rings;
+pub mod layers;
 pub mod mapped_file;
-pub mod poll_pause;
+pub mod polling;
 pub mod process_table;
 pub mod recorder;
+pub mod recording;
 pub mod region;
 pub mod ring_layer;
 pub mod selection;
+pub mod session;
 pub mod sessions;
 pub mod streaming;
-pub mod vcpu_clocks;
+pub mod trace_folder;
 pub mod vmm_events;
 pub mod vmm_layer;

@@ -7,16 +7,15 @@ use clock_sync::relation::Relation;
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{FallocateFlags, fallocate, fstatvfs, ftruncate};
 use shared_ring::event::{EventDescription, MAX_NAME};
+pub use shared_ring::host::EnabledEvents;
+use shared_ring::host::{HostError, Parts, Region};
 use shared_ring::host_memory::HostMemory;
-use shared_ring::layout::{MAX_EVENTS, RING_ADOPTED, SESSION_SLOTS, SessionSlot, Superblock};
 use shared_ring::region::{RegionConfig, RegionLayout, Rings};
 use std::fs::File;
-use std::mem::offset_of;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
 use uuid::Uuid;
-use zerocopy::IntoBytes;
 
 /// Why a trace region could not be made.
 #[derive(Debug, Error)]
@@ -49,28 +48,9 @@ pub enum RegionError {
         #[source]
         source: std::io::Error,
     },
-}
-
-/// The events that a session records: a bit per major class and one per event id.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EnabledEvents {
-    /// Bit *n* enables major class *n*.
-    pub class_mask: u64,
-    /// Bit `id % 64` of word `id / 64` enables event `id`.
-    pub events: [u64; MAX_EVENTS / 64],
-}
-
-impl EnabledEvents {
-    /// No event.
-    pub const NONE: Self = Self { class_mask: 0, events: [0; MAX_EVENTS / 64] };
-
-    /// Adds an event by id and class.
-    pub fn enable(&mut self, id: u16, class: u8) {
-        self.class_mask |= 1 << (class & 63);
-        if let Some(word) = self.events.get_mut(usize::from(id) / 64) {
-            *word |= 1 << (id % 64);
-        }
-    }
+    /// The region does not take what is written to it.
+    #[error(transparent)]
+    Host(#[from] HostError),
 }
 
 /// The region: its bytes, its layout and the host's writers in it.
@@ -78,11 +58,10 @@ impl EnabledEvents {
 pub struct TraceRegion {
     layout: RegionLayout,
     mapping: Arc<MmapRaw>,
-    memory: HostMemory,
+    parts: Parts,
     clocks: Vec<Mutex<Writer>>,
     file: File,
-    /// Number of the next use of a session slot.
-    next_generation: AtomicU64,
+    host: Mutex<Region>,
 }
 
 /// Name of the session that a VM is started with, in slot 0.
@@ -96,7 +75,7 @@ impl TraceRegion {
     /// When `config` is too large or there is no room for it.
     pub fn create(file: File, config: RegionConfig, clock: Uuid, clock_frequency: u64) -> Result<Self, RegionError> {
         let too_large = RegionError::TooLarge { vcpus: config.vcpus, process_slots: config.process_slots };
-        let layout = RegionLayout::new(config).ok_or(too_large)?;
+        let layout = RegionLayout::new(config).map_err(|_| too_large)?;
         let failed = |source| RegionError::Memory { size: layout.size, source };
         check_room(&file, layout.size)?;
         ftruncate(&file, layout.size as u64).map_err(|errno| failed(errno.into()))?;
@@ -106,16 +85,17 @@ impl TraceRegion {
         // SAFETY: the mapping is page-aligned, `layout.size` bytes long, lives as long as its owner, and is accessed
         // only through atomics: by this view and its parts, by the clock writers below, and by the guest.
         let memory = unsafe { HostMemory::new(base, layout.size, Arc::clone(&mapping) as _) };
-        memory.write(0, layout.superblock(*clock.as_bytes(), clock_frequency).as_bytes());
+        let host = Mutex::new(Region::create(memory.clone(), layout, *clock.as_bytes(), clock_frequency)?);
+        let parts = Parts::of(memory, &layout)?;
         let clock_writer = |vcpu| {
             // SAFETY: the entry lies inside the mapping, which this struct keeps alive beside the writers; there is
             // one writer per entry, and the guest maps the entries read-only.
             Mutex::new(unsafe { Writer::new(base.add(layout.clock_entry(vcpu))) })
         };
         let clocks = (0..config.vcpus).map(clock_writer).collect();
-        let region = Self { layout, mapping, memory, clocks, file, next_generation: AtomicU64::new(1) };
+        let region = Self { layout, mapping, parts, clocks, file, host };
         if let Some(rings) = config.sessions[0] {
-            region.open_session(0, MAIN_SESSION, rings);
+            region.open_session(0, MAIN_SESSION, rings)?;
         }
         Ok(region)
     }
@@ -129,7 +109,7 @@ impl TraceRegion {
     /// The host's view of the whole region.
     #[must_use]
     pub const fn memory(&self) -> &HostMemory {
-        &self.memory
+        self.parts.memory()
     }
 
     /// The memory slots that the guest gets: what only the host writes, read-only; then the rest.
@@ -153,71 +133,54 @@ impl TraceRegion {
         self.clocks[vcpu as usize].lock().unwrap_or_else(PoisonError::into_inner).publish(relation)
     }
 
-    /// Gives session slot `slot` out to a session called `name`, inactive, with `rings`. `false` when the slot is in use,
-    /// the guest has not let go of it yet, or it has too little room.
-    pub fn open_session(&self, slot: usize, name: &str, rings: Rings) -> bool {
-        if slot >= SESSION_SLOTS || !self.is_free(slot) {
-            return false;
-        }
-        let mut padded = [0; 32];
-        let bytes = &name.as_bytes()[..name.len().min(padded.len() - 1)];
-        padded[..bytes.len()].copy_from_slice(bytes);
-        let number = self.next_generation.fetch_add(1, Ordering::Relaxed);
-        let Some(session) = self.layout.session(slot, padded, number, rings) else { return false };
-        self.clear_rings(slot);
-        let at = self.layout.session_slot(slot);
-        // The guest believes nothing of the slot before it sees the generation, which comes last.
-        self.memory.write(at, SessionSlot { generation: 0, ..session }.as_bytes());
-        self.memory.store(at + offset_of!(SessionSlot, generation), number);
-        true
+    /// What the guest writes.
+    #[must_use]
+    pub const fn parts(&self) -> &Parts {
+        &self.parts
     }
 
-    /// Takes session slot `slot` back. The guest lets go of it within a moment: see [`is_free`](Self::is_free).
+    /// Gives session slot `slot` to a session called `name`, inactive, with `rings`.
+    ///
+    /// # Errors
+    /// When the slot is in use, the guest has not let go of it yet, or it has too little room.
+    pub fn open_session(&self, slot: usize, name: &str, rings: Rings) -> Result<(), HostError> {
+        self.host().open_session(slot, name, rings, |memory, part| self.zero(memory, part)).map(|_| ())
+    }
+
+    /// Takes session slot `slot` back, if it is in use. The guest lets go of it within a moment: see
+    /// [`is_free`](Self::is_free).
     pub fn close_session(&self, slot: usize) {
-        self.set_enabled(slot, &EnabledEvents::NONE);
-        self.memory.store(self.layout.session_slot(slot) + offset_of!(SessionSlot, generation), 0);
-        // A CPU of the guest that is adopting the session tells so first and looks at the generation again afterwards:
-        // with this barrier here and one there, one side sees the other.
-        std::sync::atomic::fence(Ordering::SeqCst);
+        // What is not open is closed.
+        let _ = self.host().close_session(slot);
     }
 
     /// Whether session slot `slot` is not in use, by the guest either.
     #[must_use]
     pub fn is_free(&self, slot: usize) -> bool {
-        let generation = self.layout.session_slot(slot) + offset_of!(SessionSlot, generation);
-        let adopted = |vcpu| self.memory.load(self.layout.kernel_ring(slot, vcpu) + RING_ADOPTED) != 0;
-        let has_rings = self.layout.session_ring_stride[slot] > 0;
-        self.memory.load(generation) == 0 && !(has_rings && (0..self.layout.config.vcpus).any(adopted))
+        self.host().is_free(slot)
     }
 
-    /// Clears the rings of `slot`, and gives their memory back where the file system can do that.
-    fn clear_rings(&self, slot: usize) {
-        let (begin, size) = (
-            self.layout.session_rings[slot],
-            self.layout.session_ring_stride[slot] * self.layout.config.vcpus as usize,
-        );
-        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        if size > 0 && fallocate(&self.file, punch, begin as u64, size as u64).is_err() {
-            self.memory.clear(begin, size);
-        }
-    }
-
-    /// Says which events the session in `slot` records from now on. The guest sees the class mask change last when events
-    /// are added, so that none is recorded by half a setting.
+    /// Says which events the session in `slot` records from now on. A slot without a session records none.
     pub fn set_enabled(&self, slot: usize, enabled: &EnabledEvents) {
-        let session = self.layout.session_slot(slot);
-        for (index, &word) in enabled.events.iter().enumerate() {
-            self.memory.store(session + offset_of!(SessionSlot, event_enable) + index * 8, word);
-        }
-        self.memory.store(session + offset_of!(SessionSlot, class_mask), enabled.class_mask);
-        let mask = |slot| self.memory.load(self.layout.session_slot(slot) + offset_of!(SessionSlot, class_mask));
-        let any = (0..SESSION_SLOTS).fold(0, |any, slot| any | mask(slot));
-        self.memory.store(offset_of!(Superblock, any_class_mask), any);
+        // A session that is gone has nothing to enable.
+        let _ = self.host().enable(slot, enabled);
     }
 
     /// Tells the guest whether anybody reads its rings.
     pub fn set_host_alive(&self, alive: bool) {
-        self.memory.store(offset_of!(Superblock, host_alive), u64::from(alive));
+        self.host().set_alive(alive);
+    }
+
+    fn host(&self) -> MutexGuard<'_, Region> {
+        self.host.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Zeroes a part of the region, and gives its memory back where the file system can do that.
+    fn zero(&self, memory: &HostMemory, part: Range<usize>) {
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if !part.is_empty() && fallocate(&self.file, punch, part.start as u64, part.len() as u64).is_err() {
+            memory.clear(part.start, part.len());
+        }
     }
 }
 
@@ -254,7 +217,7 @@ pub fn enabled_among<'a>(
 mod tests {
     use super::*;
     use clock_sync::entry::Reader;
-    use shared_ring::layout::{Geometry, MAGIC, Mode, SESSION_TABLE_OFFSET};
+    use shared_ring::layout::{Geometry, Mode, RING_ADOPTED};
 
     fn rings() -> Rings {
         Rings { geometry: Geometry::new(4096, 2).unwrap(), mode: Mode::Discard }
@@ -284,15 +247,6 @@ mod tests {
     }
 
     #[test]
-    fn fresh_region_says_what_it_is() {
-        let region = region();
-
-        assert_eq!(region.memory().load(0), MAGIC);
-        assert_eq!(region.memory().load(offset_of!(Superblock, region_size)), region.layout().size as u64);
-        assert_eq!(region.memory().load(SESSION_TABLE_OFFSET), 0);
-    }
-
-    #[test]
     fn published_clock_is_what_a_guest_reads() {
         let region = region();
         region.publish_clock(1, &Relation::from_tsc_offset(-500, 1_000));
@@ -305,48 +259,21 @@ mod tests {
     }
 
     #[test]
-    fn enabled_events_reach_the_session() {
-        let region = region();
-        let mut enabled = EnabledEvents::NONE;
-        enabled.enable(65, 3);
-
-        region.set_enabled(0, &enabled);
-
-        assert_eq!(region.memory().load(SESSION_TABLE_OFFSET), 1 << 3);
-        assert_eq!(region.memory().load(offset_of!(Superblock, any_class_mask)), 1 << 3);
-        assert_eq!(region.memory().load(SESSION_TABLE_OFFSET + offset_of!(SessionSlot, event_enable) + 8), 2);
-    }
-
-    #[test]
-    fn slot_is_given_out_once_the_guest_has_let_go_of_it() {
+    fn rings_of_a_slot_that_is_given_out_again_are_zero() {
         let region = region();
         let adopted = region.layout().kernel_ring(1, 1) + RING_ADOPTED;
 
-        assert!(region.open_session(1, "other", rings()));
-        assert!(!region.open_session(1, "third", rings()));
+        region.open_session(1, "other", rings()).unwrap();
         region.memory().store(adopted, 2);
         region.close_session(1);
-        assert!(!region.is_free(1));
+        let held = region.open_session(1, "third", rings());
         region.memory().store(adopted, 0);
         region.memory().store(adopted + 4096, 7);
+        region.open_session(1, "third", rings()).unwrap();
 
-        assert!(region.open_session(1, "third", rings()));
+        assert_eq!(held, Err(HostError::NotReleased { slot: 1 }));
         assert_eq!(region.memory().load(adopted + 4096), 0);
-        assert!(!region.open_session(2, "no room", rings()));
-    }
-
-    #[test]
-    fn closed_session_leaves_the_classes_of_the_others_on() {
-        let region = region();
-        let any = || region.memory().load(offset_of!(Superblock, any_class_mask));
-        let of = |class: u32| EnabledEvents { class_mask: 1 << class, ..EnabledEvents::NONE };
-        region.open_session(1, "other", rings());
-        region.set_enabled(0, &of(2));
-        region.set_enabled(1, &of(5));
-
-        assert_eq!(any(), 1 << 2 | 1 << 5);
-        region.close_session(1);
-        assert_eq!(any(), 1 << 2);
+        assert!(region.open_session(2, "no room", rings()).is_err());
     }
 
     #[test]

@@ -1,9 +1,8 @@
-//! A layer that comes out of rings: follows its event registry, drains its rings, writes what was accepted.
+//! A layer that is drained from rings: it reads its event registry, drains its rings, and writes what was accepted.
 
 use shared_ring::consumer::{Consumer, Poll};
-use shared_ring::packet::read_header;
 use shared_ring::registry::Tail;
-use trace_merge::session::Layer;
+use trace_merge::manifest::Layer;
 use trace_merge::writer::{LayerWriter, WriteError};
 
 /// One layer with its rings.
@@ -16,8 +15,9 @@ pub struct RingLayer {
     rings: Vec<Consumer>,
     /// The packet being moved; kept to be reused.
     packet: Vec<u8>,
-    /// Per ring: number of its first packet, that is, how many were overwritten, or read by a recorder that is gone.
-    first: Vec<Option<u64>>,
+    /// For each ring the sequence number of the first packet that was read: as many packets before it were overwritten, or
+    /// read by an earlier recorder.
+    first_sequence: Vec<Option<u64>>,
 }
 
 /// What a drain found.
@@ -38,18 +38,12 @@ pub enum Producers {
     Stopped,
 }
 
-/// How many packets of a ring there were before `packet`, which was just copied out of it.
-#[must_use]
-pub fn packets_before(packet: &[u8]) -> Option<u64> {
-    read_header(packet).map(|header| header.sequence)
-}
-
 impl RingLayer {
     /// A layer written by `writer`, of `rings` in the order of their numbers.
     #[must_use]
     pub fn new(writer: LayerWriter, registry: Option<Tail>, rings: Vec<Consumer>) -> Self {
-        let first = vec![None; rings.len()];
-        Self { writer, registry, rings, packet: Vec::new(), first }
+        let first_sequence = vec![None; rings.len()];
+        Self { writer, registry, rings, packet: Vec::new(), first_sequence }
     }
 
     /// Moves what is ready from the rings to the layer's streams: at most one lap of each ring, so that a guest that
@@ -67,7 +61,7 @@ impl RingLayer {
             }
         }
         // Event types of an agent that records nothing should be seen too.
-        drained.new_events += self.read_registry()?;
+        drained.new_events += read_registry(self.registry.as_mut(), &mut self.writer)?;
         Ok(drained)
     }
 
@@ -77,11 +71,12 @@ impl RingLayer {
     /// When the layer cannot be written.
     pub fn finish(&mut self, latest: u64) -> Result<Drained, WriteError> {
         let drained = self.drain(Producers::Stopped, latest)?;
-        for ((number, ring), first) in (0..).zip(&mut self.rings).zip(&self.first) {
+        for ((number, ring), first) in (0..).zip(&mut self.rings).zip(&self.first_sequence) {
             ring.finish();
             self.writer.set_loss(number, ring.lost(), ring.rejected_bytes(), ring.is_corrupt());
             self.writer.set_overwritten(number, first.unwrap_or(0));
         }
+        self.writer.flush()?;
         Ok(drained)
     }
 
@@ -109,34 +104,19 @@ impl RingLayer {
             Producers::Running => consumer.poll(&mut self.packet),
             Producers::Stopped => consumer.poll_stopped(&mut self.packet),
         };
-        if polled != Poll::Copied {
-            return Ok(false);
-        }
-        self.first[ring] = self.first[ring].or_else(|| packets_before(&self.packet));
+        let Poll::Ready(delivered) = polled else { return Ok(false) };
+        self.first_sequence[ring].get_or_insert(delivered.sequence());
         // An event type is published before the first record that uses it: whatever is in the packet is there by now.
-        drained.new_events += self.read_registry()?;
-        let (consumer, writer) = (&mut self.rings[ring], &self.writer);
-        let accepted = consumer.accept(&mut self.packet, writer.uuid(), latest, |id| writer.event(id));
-        if accepted.is_some() {
-            self.writer.append(consumer.cpu_id(), &mut self.packet)?;
+        drained.new_events += read_registry(self.registry.as_mut(), &mut self.writer)?;
+        let writer = &self.writer;
+        if let Some(packet) = delivered.accept(writer.uuid(), latest, |id| writer.event(id)) {
+            self.writer.append(&packet)?;
             drained.packets += 1;
         }
         Ok(true)
     }
 
-    fn read_registry(&mut self) -> Result<usize, WriteError> {
-        let events = self.registry.as_mut().map(Tail::poll).unwrap_or_default();
-        if events.is_empty() {
-            return Ok(0);
-        }
-        match self.writer.add_events(&events) {
-            // An event type that cannot be described is the guest's mistake; its records are rejected and counted.
-            Err(WriteError::Event { .. }) => Ok(events.len()),
-            other => other,
-        }
-    }
-
-    /// What `session.json` says about the layer.
+    /// The layer as the manifest describes it.
     #[must_use]
     pub fn layer(&self) -> Layer {
         self.writer.layer()
@@ -146,5 +126,18 @@ impl RingLayer {
     #[must_use]
     pub const fn writer(&self) -> &LayerWriter {
         &self.writer
+    }
+}
+
+/// Takes new event types from `registry` over into the layer; how many there were.
+fn read_registry(registry: Option<&mut Tail>, writer: &mut LayerWriter) -> Result<usize, WriteError> {
+    let events = registry.map(Tail::poll).unwrap_or_default();
+    if events.is_empty() {
+        return Ok(0);
+    }
+    match writer.add_events(&events) {
+        // An event type that cannot be described is the guest's mistake; its records are rejected and counted.
+        Err(WriteError::Event { .. }) => Ok(events.len()),
+        other => other,
     }
 }

@@ -1,13 +1,14 @@
 //! Which events are recorded: globs over `layer:group:event`.
 //!
-//! A selection is a list of terms, separated by commas: `host:kvm:*,guest:sched:sched_switch,!guest:irq:*`. Terms
-//! apply in order; one with `!` takes events away. A selection whose first term takes away starts from the default. A
-//! term without a layer (`sched:*`) means every layer, one without an event (`host:kvm`, `guest:*`) all of the group.
-//! The name of a preset stands for its terms: `default,guest:net:*`.
+//! A selection is a list of terms, separated by commas: `host-kernel:kvm:*,guest-kernel:sched:sched_switch,!guest-kernel:irq:*`.
+//! Terms apply in order; a term with `!` takes events away. A selection whose first term takes away starts from the
+//! default. A term without a layer (`sched:*`) means every layer; a term without an event (`host-kernel:kvm`,
+//! `guest-kernel:*`) means all events of the group or layer. The name of a preset stands for its terms:
+//! `default,guest-kernel:net:*`. Layers have the names of [`LayerKind`], or their short forms.
 
-use std::fmt;
-use std::str::FromStr;
 use thiserror::Error;
+use trace_merge::layer::{LayerKind, UnknownLayer};
+use trace_merge::nearest::{best, similarity};
 use wildmatch::WildMatch;
 
 /// The name of what is recorded when nobody says otherwise.
@@ -15,90 +16,55 @@ pub const DEFAULT: &str = "default";
 
 /// Named selections. Not every kernel has each of their events.
 const PRESETS: [(&str, &[&str]); 5] = [
-    ("minimal", &[HOST, "vmm:*:*", "user:*:*", SCHEDULING]),
-    ("default", &[HOST, "vmm:*:*", "user:*:*", SCHEDULING, ACTIVITY, REQUESTS]),
-    ("io", &[HOST, "vmm:*:*", "user:*:*", SCHEDULING, ACTIVITY, STORAGE]),
-    ("net", &[HOST, "vmm:*:*", "user:*:*", SCHEDULING, ACTIVITY, NETWORK]),
-    ("all", &["host:kvm:*", "host:sched:*", "vmm:*:*", "user:*:*", "guest:*:*"]),
+    ("minimal", &[HOST, "vmm:*:*", "guest-user:*:*", SCHEDULING]),
+    ("default", &[HOST, "vmm:*:*", "guest-user:*:*", SCHEDULING, ACTIVITY, REQUESTS]),
+    ("io", &[HOST, "vmm:*:*", "guest-user:*:*", SCHEDULING, ACTIVITY, STORAGE]),
+    ("net", &[HOST, "vmm:*:*", "guest-user:*:*", SCHEDULING, ACTIVITY, NETWORK]),
+    ("all", &["host-kernel:kvm:*", "host-kernel:sched:*", "vmm:*:*", "guest-user:*:*", "guest-kernel:*:*"]),
 ];
 
-/// What tells which thread of the host did what to the guest.
-const HOST: &str = "host:kvm:*,host:sched:*";
+/// The events that tell which thread of the host did what to the guest.
+const HOST: &str = "host-kernel:kvm:*,host-kernel:sched:*";
 /// Who runs, who wants to, and the life of tasks.
-const SCHEDULING: &str = "guest:sched:sched_switch,guest:sched:sched_wak*,guest:sched:sched_process_*,\
-    guest:sched:sched_migrate_task,guest:task:*";
+const SCHEDULING: &str = "guest-kernel:sched:sched_switch,guest-kernel:sched:sched_wak*,guest-kernel:sched:sched_process_*,\
+    guest-kernel:sched:sched_migrate_task,guest-kernel:task:*";
 /// What tasks and interrupts do: calls, faults, signals, waiting for locks, deferred work.
-const ACTIVITY: &str = "guest:raw_syscalls:*,guest:exceptions:*,guest:signal:*,guest:irq:*,\
-    guest:irq_vectors:local_timer_*,guest:irq_vectors:reschedule_*,guest:irq_vectors:call_function*,\
-    guest:lock:contention_*,guest:workqueue:workqueue_execute_*,guest:timer:hrtimer_expire_*,guest:timer:timer_expire_*";
+const ACTIVITY: &str = "guest-kernel:raw_syscalls:*,guest-kernel:exceptions:*,guest-kernel:signal:*,guest-kernel:irq:*,\
+    guest-kernel:irq_vectors:local_timer_*,guest-kernel:irq_vectors:reschedule_*,guest-kernel:irq_vectors:call_function*,\
+    guest-kernel:lock:contention_*,guest-kernel:workqueue:workqueue_execute_*,guest-kernel:timer:hrtimer_expire_*,guest-kernel:timer:timer_expire_*";
 /// Requests to block devices.
-const REQUESTS: &str = "guest:block:block_rq_*";
+const REQUESTS: &str = "guest-kernel:block:block_rq_*";
 /// Storage from the file system down.
-const STORAGE: &str = "guest:block:*,guest:writeback:*,guest:ext4:*,guest:jbd2:*,guest:filemap:*,guest:io_uring:*";
+const STORAGE: &str = "guest-kernel:block:*,guest-kernel:writeback:*,guest-kernel:ext4:*,guest-kernel:jbd2:*,guest-kernel:filemap:*,guest-kernel:io_uring:*";
 /// The network from the socket down.
-const NETWORK: &str = "guest:net:*,guest:napi:*,guest:skb:*,guest:sock:*,guest:tcp:*,guest:udp:*,guest:icmp:*,guest:qdisc:*,\
-    guest:neigh:*,guest:fib:*,guest:fib6:*,guest:bridge:*";
-
-/// Names suggested for a glob that matches nothing.
-const MAX_SUGGESTIONS: usize = 3;
-/// Similarity (0 to 1) below which a name is no suggestion.
-const MIN_SIMILARITY: f64 = 0.6;
-
-/// A layer of events, as selections name it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layer {
-    /// The host's kernel.
-    Host,
-    /// The VMM itself.
-    Vmm,
-    /// The guest's kernel.
-    Guest,
-    /// The guest's applications.
-    User,
-}
-
-impl Layer {
-    const ALL: [Self; 4] = [Self::Host, Self::Vmm, Self::Guest, Self::User];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Host => "host",
-            Self::Vmm => "vmm",
-            Self::Guest => "guest",
-            Self::User => "user",
-        }
-    }
-}
-
-impl FromStr for Layer {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let layer = Self::ALL.into_iter().find(|layer| layer.name() == name);
-        layer.ok_or_else(|| format!("'{name}' is no layer of events; there are host, vmm, guest and user"))
-    }
-}
-
-impl fmt::Display for Layer {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.name())
-    }
-}
+const NETWORK: &str = "guest-kernel:net:*,guest-kernel:napi:*,guest-kernel:skb:*,guest-kernel:sock:*,guest-kernel:tcp:*,guest-kernel:udp:*,guest-kernel:icmp:*,guest-kernel:qdisc:*,\
+    guest-kernel:neigh:*,guest-kernel:fib:*,guest-kernel:fib6:*,guest-kernel:bridge:*";
 
 /// Why a selection cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SelectionError {
-    /// A term that is no glob.
+    /// A term that is not a glob.
     #[error(
-        "'{term}' is no event glob; write LAYER:GROUP:EVENT with layer host, guest, vmm or user, as in 'guest:sched:*', or \
-         a preset: minimal, default, io, net or all"
+        "'{term}' is not an event glob; write LAYER:GROUP:EVENT with the layer host-kernel, vmm, guest-kernel or guest-user, \
+         as in 'guest-kernel:sched:*', or a preset: {}",
+        presets()
     )]
     Malformed {
         /// The term as given.
         term: String,
     },
+    /// A term whose layer does not exist.
+    #[error("'{term}': '{layer}' is not a layer; {unknown}")]
+    UnknownLayer {
+        /// The term as given.
+        term: String,
+        /// Its layer.
+        layer: String,
+        /// The layers that there are.
+        unknown: UnknownLayer,
+    },
     /// A term that chooses among the events of applications, which the host does not know beforehand.
-    #[error("'{term}': events of applications are chosen as a whole; write 'user:*' or '!user:*'")]
+    #[error("'{term}': events of applications are chosen as a whole; write 'guest-user:*' or '!guest-user:*'")]
     UserEvent {
         /// The term as given.
         term: String,
@@ -113,9 +79,15 @@ pub enum SelectionError {
     },
 }
 
+/// The names of all presets, for a message.
+fn presets() -> String {
+    PRESETS.map(|(name, _)| name).join(", ")
+}
+
 fn suggestion(nearest: &[String]) -> String {
     if nearest.is_empty() {
-        "write LAYER:GROUP:EVENT with * and ? as wildcards, as in 'host:kvm:*' or 'guest:sched:sched_switch'".into()
+        "write LAYER:GROUP:EVENT with * and ? as wildcards, as in 'host-kernel:kvm:*' or 'guest-kernel:sched:sched_switch'"
+            .into()
     } else {
         format!("nearest: {}", nearest.join(", "))
     }
@@ -126,14 +98,14 @@ struct Term {
     text: String,
     take_away: bool,
     /// `None` stands for every layer.
-    layer: Option<Layer>,
+    layer: Option<LayerKind>,
     pattern: WildMatch,
     /// Part of a preset, which need not match anything.
     preset: bool,
 }
 
 impl Term {
-    fn matches(&self, layer: Layer, name: &str) -> bool {
+    fn matches(&self, layer: LayerKind, name: &str) -> bool {
         self.layer.is_none_or(|own| own == layer) && self.pattern.matches(name)
     }
 }
@@ -148,7 +120,7 @@ impl Selection {
     /// Parses comma-separated terms.
     ///
     /// # Errors
-    /// A term that names no layer.
+    /// A term that is not a glob, or names a layer that does not exist.
     pub fn parse(text: &str) -> Result<Self, SelectionError> {
         let given = || text.split(',').map(str::trim).filter(|term| !term.is_empty());
         let starts_from_default = given().next().is_none_or(|term| term.starts_with('!'));
@@ -169,14 +141,14 @@ impl Selection {
 
     /// Whether `name` (`group:event`) of `layer` is recorded.
     #[must_use]
-    pub fn includes(&self, layer: Layer, name: &str) -> bool {
+    pub fn includes(&self, layer: LayerKind, name: &str) -> bool {
         self.terms.iter().rev().find(|term| term.matches(layer, name)).is_some_and(|term| !term.take_away)
     }
 
     /// Whether applications may record.
     #[must_use]
     pub fn includes_applications(&self) -> bool {
-        self.includes(Layer::User, "any:event")
+        self.includes(LayerKind::GuestUser, "any:event")
     }
 
     /// Checks that each term matches an event of `catalogues` (events as `group:event` for each layer whose events are
@@ -184,7 +156,7 @@ impl Selection {
     ///
     /// # Errors
     /// The first term that matches nothing, with the nearest names.
-    pub fn check(&self, catalogues: &[(Layer, Vec<String>)]) -> Result<(), SelectionError> {
+    pub fn check(&self, catalogues: &[(LayerKind, Vec<String>)]) -> Result<(), SelectionError> {
         for term in self.terms.iter().filter(|term| !term.preset) {
             let of_term: Vec<_> =
                 catalogues.iter().filter(|(layer, _)| term.layer.is_none_or(|own| own == *layer)).collect();
@@ -199,51 +171,59 @@ impl Selection {
 
 fn parse_term(text: &str) -> Result<Term, SelectionError> {
     let (take_away, glob) = text.strip_prefix('!').map_or((false, text), |glob| (true, glob));
-    let first = glob.split(':').next().unwrap_or_default();
-    let layer = Layer::ALL.into_iter().find(|known| known.name() == first);
+    let (first, rest) = glob.split_once(':').map_or((glob, None), |(first, rest)| (first, Some(rest)));
+    let layer = LayerKind::from_name(first);
     let pattern = match layer {
-        Some(layer) => glob[layer.name().len()..].strip_prefix(':').unwrap_or("*"),
+        Some(_) => rest.unwrap_or("*"),
         None => glob,
     };
     let pattern = match pattern.matches(':').count() {
-        // `host:kvm` and `guest:*` mean the whole group or layer.
+        // `host-kernel:kvm` and `guest-kernel:*` mean the whole group or layer.
         0 if layer.is_some() => format!("{pattern}:*"),
         1 => pattern.into(),
+        2 => {
+            return Err(match first.parse::<LayerKind>() {
+                Ok(_) => SelectionError::Malformed { term: text.into() },
+                Err(unknown) => SelectionError::UnknownLayer { term: text.into(), layer: first.into(), unknown },
+            });
+        }
         _ => return Err(SelectionError::Malformed { term: text.into() }),
     };
-    if layer == Some(Layer::User) && pattern != "*:*" {
+    if layer == Some(LayerKind::GuestUser) && pattern != "*:*" {
         return Err(SelectionError::UserEvent { term: text.into() });
     }
     Ok(Term { text: text.into(), take_away, layer, pattern: WildMatch::new(&pattern), preset: false })
 }
 
 /// The events and groups whose names resemble `term` the most.
-fn nearest(term: &Term, catalogues: &[&(Layer, Vec<String>)]) -> Vec<String> {
+fn nearest(term: &Term, catalogues: &[&(LayerKind, Vec<String>)]) -> Vec<String> {
     let wanted = term.text.trim_start_matches('!');
-    let wanted = term.layer.map_or(wanted, |layer| wanted[layer.name().len()..].trim_start_matches(':'));
-    let similarity = |candidate: &str| strsim::jaro_winkler(wanted, candidate);
-    let mut candidates: Vec<(f64, String)> = Vec::new();
+    let wanted = match term.layer {
+        Some(_) => wanted.split_once(':').map_or("", |(_, rest)| rest),
+        None => wanted,
+    };
+    let mut scored: Vec<(f64, String)> = Vec::new();
     for (layer, names) in catalogues {
         for name in names {
             let (group, event) = name.split_once(':').unwrap_or((name, name));
-            candidates.push((similarity(name).max(similarity(event)), format!("{layer}:{name}")));
+            scored.push((similarity(wanted, name).max(similarity(wanted, event)), format!("{layer}:{name}")));
             let whole = format!("{group}:*");
-            candidates.push((similarity(&whole).max(similarity(group)), format!("{layer}:{whole}")));
+            scored.push((similarity(wanted, &whole).max(similarity(wanted, group)), format!("{layer}:{whole}")));
         }
     }
-    candidates.retain(|(score, _)| *score >= MIN_SIMILARITY);
-    candidates.sort_by(|left, right| right.0.total_cmp(&left.0).then_with(|| left.1.cmp(&right.1)));
-    candidates.dedup_by(|left, right| left.1 == right.1);
-    candidates.into_iter().take(MAX_SUGGESTIONS).map(|(_, name)| name).collect()
+    best(scored)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn catalogues() -> Vec<(Layer, Vec<String>)> {
+    fn catalogues() -> Vec<(LayerKind, Vec<String>)> {
         let guest = ["sched:sched_switch", "sched:sched_wakeup", "irq:irq_handler_entry"];
-        vec![(Layer::Guest, guest.map(String::from).to_vec()), (Layer::Host, vec!["kvm:kvm_exit".into()])]
+        vec![
+            (LayerKind::GuestKernel, guest.map(String::from).to_vec()),
+            (LayerKind::HostKernel, vec!["kvm:kvm_exit".into()]),
+        ]
     }
 
     fn refusal(text: &str) -> String {
@@ -252,20 +232,20 @@ mod tests {
 
     #[test]
     fn later_terms_decide() {
-        let selection = Selection::parse("guest:sched:*,!guest:sched:sched_wakeup").unwrap();
+        let selection = Selection::parse("guest-kernel:sched:*,!guest-kernel:sched:sched_wakeup").unwrap();
 
-        assert!(selection.includes(Layer::Guest, "sched:sched_switch"));
-        assert!(!selection.includes(Layer::Guest, "sched:sched_wakeup"));
-        assert!(!selection.includes(Layer::Host, "sched:sched_switch"));
+        assert!(selection.includes(LayerKind::GuestKernel, "sched:sched_switch"));
+        assert!(!selection.includes(LayerKind::GuestKernel, "sched:sched_wakeup"));
+        assert!(!selection.includes(LayerKind::HostKernel, "sched:sched_switch"));
     }
 
     #[test]
     fn taking_away_first_starts_from_the_default() {
         let selection = Selection::parse("!guest:irq:*").unwrap();
 
-        assert!(selection.includes(Layer::Guest, "sched:sched_switch"));
-        assert!(!selection.includes(Layer::Guest, "irq:irq_handler_entry"));
-        assert!(selection.includes(Layer::Host, "kvm:kvm_exit"));
+        assert!(selection.includes(LayerKind::GuestKernel, "sched:sched_switch"));
+        assert!(!selection.includes(LayerKind::GuestKernel, "irq:irq_handler_entry"));
+        assert!(selection.includes(LayerKind::HostKernel, "kvm:kvm_exit"));
     }
 
     #[test]
@@ -273,11 +253,15 @@ mod tests {
         let net = Selection::parse("net,!guest:irq:*").unwrap();
         let all = Selection::parse("all").unwrap();
 
-        assert!(net.includes(Layer::Guest, "tcp:tcp_probe") && net.includes(Layer::Guest, "sched:sched_waking"));
         assert!(
-            !net.includes(Layer::Guest, "block:block_rq_issue") && !net.includes(Layer::Guest, "irq:softirq_entry")
+            net.includes(LayerKind::GuestKernel, "tcp:tcp_probe")
+                && net.includes(LayerKind::GuestKernel, "sched:sched_waking")
         );
-        assert!(all.includes(Layer::Guest, "kmem:kfree") && all.includes_applications());
+        assert!(
+            !net.includes(LayerKind::GuestKernel, "block:block_rq_issue")
+                && !net.includes(LayerKind::GuestKernel, "irq:softirq_entry")
+        );
+        assert!(all.includes(LayerKind::GuestKernel, "kmem:kfree") && all.includes_applications());
         assert_eq!(net.check(&catalogues()), Ok(()));
         assert!(PRESETS.iter().all(|(name, _)| Selection::parse(name).is_ok()));
     }
@@ -285,7 +269,7 @@ mod tests {
     #[test]
     fn default_leaves_out_what_dominates_the_volume() {
         let default = Selection::parse(DEFAULT).unwrap();
-        let includes = |name| default.includes(Layer::Guest, name);
+        let includes = |name| default.includes(LayerKind::GuestKernel, name);
 
         assert!(["sched:sched_waking", "raw_syscalls:sys_enter", "block:block_rq_issue"].into_iter().all(includes));
         assert!(!["kmem:kmalloc", "tlb:tlb_flush", "power:cpu_idle"].into_iter().any(includes));
@@ -295,23 +279,43 @@ mod tests {
     fn group_alone_means_all_its_events() {
         let selection = Selection::parse("host:kvm,guest:*").unwrap();
 
-        assert!(selection.includes(Layer::Host, "kvm:kvm_exit"));
-        assert!(selection.includes(Layer::Guest, "irq:irq_handler_entry"));
+        assert!(selection.includes(LayerKind::HostKernel, "kvm:kvm_exit"));
+        assert!(selection.includes(LayerKind::GuestKernel, "irq:irq_handler_entry"));
     }
 
     #[test]
     fn term_without_a_layer_means_every_layer() {
         let selection = Selection::parse("sched:sched_switch").unwrap();
 
-        assert!(selection.includes(Layer::Guest, "sched:sched_switch"));
-        assert!(selection.includes(Layer::Host, "sched:sched_switch"));
+        assert!(selection.includes(LayerKind::GuestKernel, "sched:sched_switch"));
+        assert!(selection.includes(LayerKind::HostKernel, "sched:sched_switch"));
         assert_eq!(selection.check(&catalogues()), Ok(()));
     }
 
     #[test]
-    fn term_that_is_no_glob_is_refused() {
+    fn layers_have_one_name_and_a_short_form() {
+        for text in ["guest:sched:*", "guest-kernel:sched:*"] {
+            let selection = Selection::parse(text).unwrap();
+
+            assert!(selection.includes(LayerKind::GuestKernel, "sched:sched_switch"), "{text}");
+            assert!(!selection.includes(LayerKind::HostKernel, "sched:sched_switch"), "{text}");
+            assert_eq!(selection.check(&catalogues()), Ok(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn unknown_layer_is_answered_with_those_that_there_are() {
+        let refused = refusal("gest-kernel:sched:*");
+
+        assert!(refused.contains("'gest-kernel' is not a layer; layers are host-kernel, vmm"), "{refused}");
+        assert!(refused.contains("nearest: guest-kernel"), "{refused}");
+    }
+
+    #[test]
+    fn term_that_is_not_a_glob_is_refused() {
         assert!(refusal("sched_switch").contains("LAYER:GROUP:EVENT"));
-        assert!(refusal("guest:a:b:c").contains("LAYER:GROUP:EVENT"));
+        assert!(refusal("guest-kernel:a:b:c").contains("LAYER:GROUP:EVENT"));
+        assert!(refusal("guest:a:b").contains("LAYER:GROUP:EVENT"));
     }
 
     #[test]
@@ -323,9 +327,9 @@ mod tests {
 
     #[test]
     fn misspelt_event_is_answered_with_the_nearest_names() {
-        assert!(refusal("guest:sched:sched_swich").contains("nearest: guest:sched:sched_switch"));
-        assert!(refusal("kvm:kvm_exitt").contains("nearest: host:kvm:kvm_exit"));
-        assert!(refusal("host:kmv").contains("nearest: host:kvm:*"));
+        assert!(refusal("guest:sched:sched_swich").contains("nearest: guest-kernel:sched:sched_switch"));
+        assert!(refusal("kvm:kvm_exitt").contains("nearest: host-kernel:kvm:kvm_exit"));
+        assert!(refusal("host:kmv").contains("nearest: host-kernel:kvm:*"));
     }
 
     #[test]

@@ -1,26 +1,28 @@
 //! Discard mode: every layer is drained into the trace folder while the machine runs.
 
-use super::facts::Facts;
 use super::guest_processes::GuestProcesses;
 use super::host_layer::HostLayer;
+use super::polling::{MAX_POLLS, Polled};
+use super::recording::Recording;
 use super::ring_layer::{Drained, Producers, RingLayer};
 use shared_ring::event::EventDescription;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use trace_merge::session::{Layer, LayerKind, Missing};
+use trace_merge::manifest::{Layer, LayerKind, Missing};
 use trace_merge::writer::WriteError;
 
 /// How long a flush waits for the guest's CPUs.
 const FLUSH_LIMIT: Duration = Duration::from_millis(500);
-/// Most looks in a row at layers that have something new each time.
-pub const MAX_LOOKS: usize = 256;
-/// How long it waits between two looks.
+/// Pause between two polls of a flush.
 const FLUSH_PAUSE: Duration = Duration::from_millis(5);
 
 /// The layers of a recording in discard mode.
 pub struct Streaming {
+    /// Folder of the recording.
+    pub dir: PathBuf,
     /// The host's kernel, if it is traced.
     pub host: Option<HostLayer>,
-    /// The monitor.
+    /// The VMM.
     pub vmm: Option<RingLayer>,
     /// The guest's kernel.
     pub guest_kernel: RingLayer,
@@ -28,19 +30,8 @@ pub struct Streaming {
     pub processes: Option<GuestProcesses>,
 }
 
-/// What a look at all layers found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Looked {
-    /// Something was there: look again at once.
-    pub busy: bool,
-    /// `session.json` has something new to say.
-    pub news: bool,
-    /// The guest's kernel has registered event types.
-    pub new_kernel_events: bool,
-}
-
-/// Takes what is in the rings of `layer`, whose producers are the guest's or stop with it.
-fn take(layer: &mut RingLayer, guest: Producers, latest: u64) -> Result<Drained, WriteError> {
+/// Drains `layer`, whose producers are the guest's or stop with it.
+fn drain_layer(layer: &mut RingLayer, guest: Producers, latest: u64) -> Result<Drained, WriteError> {
     match guest {
         Producers::Running => layer.drain(guest, latest),
         Producers::Stopped => layer.finish(latest),
@@ -48,60 +39,61 @@ fn take(layer: &mut RingLayer, guest: Producers, latest: u64) -> Result<Drained,
 }
 
 impl Streaming {
-    /// One look at every layer: first the guest's, then those that tell when the vCPUs were in the guest, so that a trace
-    /// that is read while it grows has the periods of its guest records.
+    /// Drains every layer once: the guest's first, then those that say when the vCPUs were in the guest. So a trace that is
+    /// read while it grows has the periods of its guest records.
     ///
     /// # Errors
     /// When a layer cannot be written.
-    pub fn drain(&mut self, facts: &Facts, guest: Producers) -> Result<Looked, WriteError> {
-        let looked = self.drain_guest(facts, guest)?;
-        let busy = self.drain_host(facts, guest)?;
-        Ok(Looked { busy: looked.busy || busy, ..looked })
+    pub fn drain(&mut self, recording: &Recording, guest: Producers) -> Result<Polled, WriteError> {
+        let polled = self.drain_guest(recording, guest)?;
+        let more = self.drain_host(recording, guest)?;
+        Ok(Polled { more: polled.more || more, ..polled })
     }
 
-    fn drain_guest(&mut self, facts: &Facts, guest: Producers) -> Result<Looked, WriteError> {
-        let latest = facts.latest();
-        let kernel = take(&mut self.guest_kernel, guest, latest)?;
+    fn drain_guest(&mut self, recording: &Recording, guest: Producers) -> Result<Polled, WriteError> {
+        let latest = recording.latest();
+        let kernel = drain_layer(&mut self.guest_kernel, guest, latest)?;
         let processes = self.processes.as_mut();
-        let (process_packets, process_news) =
-            processes.map_or(Ok((0, false)), |processes| processes.drain(&facts.dir, &facts.session, guest, latest))?;
-        Ok(Looked {
-            busy: kernel.packets + process_packets > 0,
-            news: kernel.new_events > 0 || process_news,
+        let (process_packets, processes_changed) = processes
+            .map_or(Ok((0, false)), |processes| processes.drain(&self.dir, &recording.manifest, guest, latest))?;
+        Ok(Polled {
+            more: kernel.packets + process_packets > 0,
+            manifest_changed: kernel.new_events > 0 || processes_changed,
             new_kernel_events: kernel.new_events > 0,
         })
     }
 
-    /// The monitor and the host's kernel; says whether there may be more.
-    fn drain_host(&mut self, facts: &Facts, guest: Producers) -> Result<bool, WriteError> {
-        let latest = facts.latest();
-        let vmm = self.vmm.as_mut().map_or(Ok(0), |vmm| take(vmm, guest, latest).map(|drained| drained.packets))?;
+    /// Drains the VMM and the host's kernel; says whether there may be more.
+    fn drain_host(&mut self, recording: &Recording, guest: Producers) -> Result<bool, WriteError> {
+        let latest = recording.latest();
+        let vmm =
+            self.vmm.as_mut().map_or(Ok(0), |vmm| drain_layer(vmm, guest, latest).map(|drained| drained.packets))?;
         let host = self.host.as_mut().map_or(Ok(false), HostLayer::drain)?;
         Ok(vmm > 0 || host)
     }
 
-    /// Has every ring deliver what it holds, and writes it; `flush_monitor` does so for the monitor's. `false` when a CPU of
-    /// the guest did not answer in time.
+    /// Has every ring deliver what it holds, and writes it; `flush_vmm` has the VMM's rings do so. `false` when a CPU of the
+    /// guest did not answer in time.
     ///
     /// # Errors
     /// When a layer cannot be written.
-    pub fn flush(&mut self, facts: &Facts, flush_monitor: impl FnOnce()) -> Result<bool, WriteError> {
+    pub fn flush(&mut self, recording: &Recording, flush_vmm: impl FnOnce()) -> Result<bool, WriteError> {
         let requests = self.guest_kernel.request_flush();
         for layer in self.processes.iter_mut().flat_map(GuestProcesses::running) {
-            // A process honours it with its next sub-buffer or flush, and is not waited for.
+            // A process honours the request with its next sub-buffer or flush; nobody waits for it.
             layer.request_flush();
         }
         let begun = Instant::now();
         let mut flushed = self.guest_kernel.is_flushed(&requests);
         while !flushed && begun.elapsed() < FLUSH_LIMIT {
             std::thread::sleep(FLUSH_PAUSE);
-            self.drain(facts, Producers::Running)?;
+            self.drain(recording, Producers::Running)?;
             flushed = self.guest_kernel.is_flushed(&requests);
         }
-        self.drain_guest(facts, Producers::Running)?;
-        flush_monitor();
-        for _ in 0..MAX_LOOKS {
-            if !self.drain_host(facts, Producers::Running)? {
+        self.drain_guest(recording, Producers::Running)?;
+        flush_vmm();
+        for _ in 0..MAX_POLLS {
+            if !self.drain_host(recording, Producers::Running)? {
                 break;
             }
         }
@@ -111,16 +103,16 @@ impl Streaming {
         Ok(flushed)
     }
 
-    /// Takes what stopped producers have left, and returns what is missing.
+    /// Drains what stopped producers have left, and returns what is missing.
     ///
     /// # Errors
     /// When a layer cannot be written.
-    pub fn finish(&mut self, facts: &Facts) -> Result<Vec<Missing>, WriteError> {
-        self.drain(facts, Producers::Stopped)?;
+    pub fn finish(&mut self, recording: &Recording) -> Result<Vec<Missing>, WriteError> {
+        self.drain(recording, Producers::Stopped)?;
         self.host.as_mut().map_or(Ok(Vec::new()), HostLayer::finish)
     }
 
-    /// What `session.json` says about the layers.
+    /// The layers as the manifest describes them.
     #[must_use]
     pub fn layers(&self) -> Vec<Layer> {
         let host = self.host.as_ref().map(HostLayer::layer);

@@ -1,4 +1,4 @@
-//! The monitor's layer, made of the rings of its tracer.
+//! The VMM's layer, drained from the rings of its tracer.
 
 use super::ring_layer::RingLayer;
 use super::vmm_events::{EVENTS, VmmTracer};
@@ -6,20 +6,20 @@ use shared_ring::consumer::Consumer;
 use shared_ring::event::EventDescription;
 use shared_ring::region::Rings;
 use std::path::Path;
-use trace_merge::session::{LayerKind, Session};
+use trace_merge::manifest::{LayerKind, Manifest};
 use trace_merge::writer::{LayerWriter, NewLayer, WriteError};
 
 /// The layer of `tracer`'s rings, new in the recording `dir` of the VM called `vm`.
 ///
 /// # Errors
 /// When it cannot be written.
-pub fn vmm_layer(tracer: &VmmTracer, vm: &str, dir: &Path, session: &Session) -> Result<RingLayer, WriteError> {
+pub fn vmm_layer(tracer: &VmmTracer, vm: &str, dir: &Path, manifest: &Manifest) -> Result<RingLayer, WriteError> {
     let rings = tracer.ring_set();
     let consumer = |(number, ring)| Consumer::new(ring, rings.geometry, rings.mode, number);
-    vmm_layer_of((0..).zip(tracer.rings()).map(consumer).collect(), rings, vm, dir, session)
+    vmm_layer_of((0..).zip(tracer.rings()).map(consumer).collect(), rings, vm, dir, manifest)
 }
 
-/// The same of `consumers`, whose rings are `rings`.
+/// The layer of `consumers`, whose rings have the geometry and mode `rings`.
 ///
 /// # Errors
 /// When it cannot be written.
@@ -28,11 +28,11 @@ pub fn vmm_layer_of(
     rings: Rings,
     vm: &str,
     dir: &Path,
-    session: &Session,
+    manifest: &Manifest,
 ) -> Result<RingLayer, WriteError> {
     let packet_size = rings.geometry.sub_buffer_size();
     let layer = NewLayer { kind: LayerKind::Vmm, vm: Some(vm.into()), process: None, packet_size };
-    let mut writer = LayerWriter::create(dir, session, layer)?;
+    let mut writer = LayerWriter::create(dir, manifest, layer)?;
     let events: Vec<EventDescription> = EVENTS.iter().map(EventDescription::from).collect();
     writer.add_events(&events)?;
     Ok(RingLayer::new(writer, None, consumers))

@@ -37,12 +37,11 @@ impl Memory {
     fn counted(&self, offset: usize) {
         let Some(current) = self.0.current.get() else { return };
         let mut oracle = self.0.oracle.borrow_mut();
-        let attempt = &mut oracle.attempts[current];
         let index = (offset.wrapping_sub(RING_SUB_BUFFER_TABLE)) / SUB_BUFFER_ENTRY_SIZE;
         if [RING_LOST_FULL, RING_LOST_WRAPPED, RING_LOST_TOO_LARGE].contains(&offset) {
-            attempt.lost = Some(offset);
-        } else if attempt.whole && offset == self.0.geometry.commit_count_offset(index) {
-            attempt.committed = true;
+            oracle.attempts[current].lost = Some(offset);
+        } else if oracle.attempts[current].whole && offset == self.0.geometry.commit_count_offset(index) {
+            oracle.committed(current);
         }
     }
 }

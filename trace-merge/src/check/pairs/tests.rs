@@ -1,9 +1,8 @@
 use super::*;
-use crate::guest_tasks::GuestTasks;
-use crate::merge::Merge;
+use crate::event::Decoder;
+use crate::merge::{Merge, Step};
 use crate::test_trace::Field::{Hex, Number, Text};
 use crate::test_trace::TestTrace;
-use crate::window::Window;
 
 fn enter(trace: TestTrace, time: u64, id: i64) -> TestTrace {
     trace.guest(0, time, "raw_syscalls:sys_enter", &[("id", Number(id))])
@@ -33,9 +32,20 @@ fn running() -> TestTrace {
 
 fn found(trace: TestTrace) -> (Vec<PairCount>, Vec<Alone>) {
     let (_dir, trace) = trace.open();
-    let tasks = GuestTasks::new(&trace, "vm0", Window { begin: 0, end: u64::MAX });
-    let mut pairs = Pairs::new(tasks, &[100, 101], 20, 10);
-    Merge::new(trace.layers(), 0).for_each(|merged| pairs.add(&merged));
+    let mut pairs = Pairs::new(vec![100, 101], 20, u64::MAX, 10);
+    let mut decoder = Decoder::default();
+    let mut merge = Merge::new(trace.layers(), 0);
+    let streams: Vec<_> = merge.streams().collect();
+    while let Some(step) = merge.next_step() {
+        match step {
+            Step::Record(merged) => decoder.event(&merged).into_iter().for_each(|event| pairs.record(&merged, event)),
+            Step::GapBegin { source, .. } => {
+                let (layer, stream) = streams[source];
+                pairs.begin_gap(layer.description.kind, stream.description.cpu_id);
+            }
+            Step::GapEnd { source, .. } => pairs.end_gap(streams[source].0.description.kind),
+        }
+    }
     pairs.finish()
 }
 
@@ -78,6 +88,20 @@ fn loss_explains_what_is_alone() {
     let found = found(trace);
 
     assert_eq!(counts(&found, Pair::Syscall), (2, 1, 0));
+}
+
+#[test]
+fn call_that_another_cpus_open_gap_may_have_ended_is_not_matched() {
+    let call = |trace: TestTrace, time, id| trace.guest(0, time, "raw_syscalls:sys_enter", &[("id", Number(id))]);
+    let other = |trace: TestTrace, time| trace.guest(1, time, "test:other", &[]);
+    // Task 7 begins a call on CPU 0, returns on CPU 1 while records of that are lost, and begins another one.
+    let trace = call(other(running(), 8), 10, 0).lost(LayerKind::GuestKernel, 1, 2);
+    let trace = other(call(trace, 20, 1), 30);
+
+    let found = found(exit(enter(exit(trace, 40, 1), 50, 2), 60, 2));
+
+    assert_eq!(counts(&found, Pair::Syscall).2, 0, "{found:?}");
+    assert_eq!(counts(&found, Pair::Syscall).0, 1, "{found:?}");
 }
 
 #[test]
@@ -128,6 +152,17 @@ fn nested_interrupts_are_whole_and_crossed_ones_are_not() {
 
     assert_eq!((counts(&whole, Pair::Softirq), counts(&whole, Pair::Irq)), ((2, 0, 0), (1, 0, 0)));
     assert_eq!(counts(&crossed, Pair::Irq), (1, 0, 1));
+}
+
+#[test]
+fn exit_before_the_tracepoint_of_its_entry_is_enabled_is_explained() {
+    let vector = |trace: TestTrace, time, name| trace.guest(0, time, name, &[("vector", Number(251))]);
+    let [entry, exit] = ["irq_vectors:call_function_single_entry", "irq_vectors:call_function_single_exit"];
+
+    let early = found(vector(running(), 10, exit));
+    let late = found(vector(vector(vector(running(), 10, entry), 11, exit), 12, exit));
+
+    assert_eq!((counts(&early, Pair::Vector), counts(&late, Pair::Vector)), ((0, 1, 0), (1, 0, 1)));
 }
 
 #[test]

@@ -2,63 +2,24 @@
 
 use super::{Flow, FlowStep, FlowTask, Milestone, SLOWEST, StepTimes, VmFlows};
 use crate::clock::Clock;
-use crate::event_index::EventIndex;
-use crate::guest_tasks::{GuestTasks, Tid};
-use crate::merge::MergedRecord;
-use crate::reader::StreamRecord;
+use crate::event::{self, BlockRequest, Event, FIRST_SYSTEM_VECTOR, Interrupt, Task};
 use crate::report::distribution::Durations;
-use crate::session::LayerKind;
-use std::collections::{BTreeMap, HashMap};
+use crate::timeline::guest::{Current, Guest, TaskIndex};
+use crate::timeline::{Input, Origin, Timeline};
+use foldhash::HashMap;
+use std::collections::BTreeMap;
 
 /// Offset of the queue notification register of a virtio device on MMIO, in its page (virtio 1.2, 4.2.2).
 const QUEUE_NOTIFY: u64 = 0x50;
 const PAGE: u64 = 0x1000;
-/// `type` of `kvm:kvm_mmio` for a write.
-const MMIO_WRITE: i64 = 2;
 /// Minor numbers of the guest's virtio disks count by partitions: 16 for each disk.
 const MINORS_PER_DISK: u64 = 16;
 /// The kernel's device number: major above, minor in the lower 20 bits.
 const MINOR_BITS: u32 = 20;
 /// Requests under way at once that are followed: more than any queue holds.
 const UNDER_WAY: usize = 4096;
-/// Vectors from here on are not those of devices.
-const FIRST_SYSTEM_VECTOR: i64 = 0xec;
-
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Issue,
-    Complete,
-    Exit,
-    Mmio,
-    FastMmio,
-    Notified,
-    Request,
-    Interrupt,
-    Injected,
-    HandlerEntry,
-    HandlerExit,
-    Wakeup,
-    Switch,
-}
-
-fn kind(name: &str) -> Option<Kind> {
-    Some(match name {
-        "block:block_rq_issue" => Kind::Issue,
-        "block:block_rq_complete" => Kind::Complete,
-        "kvm:kvm_exit" => Kind::Exit,
-        "kvm:kvm_mmio" => Kind::Mmio,
-        "kvm:kvm_fast_mmio" => Kind::FastMmio,
-        "vmm:disk_notified" => Kind::Notified,
-        "vmm:block_request" => Kind::Request,
-        "vmm:disk_interrupt" => Kind::Interrupt,
-        "kvm:kvm_inj_virq" => Kind::Injected,
-        "irq:irq_handler_entry" => Kind::HandlerEntry,
-        "irq:irq_handler_exit" => Kind::HandlerExit,
-        "sched:sched_waking" | "sched:sched_wakeup" => Kind::Wakeup,
-        "sched:sched_switch" => Kind::Switch,
-        _ => return None,
-    })
-}
+/// What the kernel's threads are called that run soft interrupts which came too often.
+const SOFTIRQ_THREADS: &[u8] = b"ksoftirqd/";
 
 /// What a request does, as far as both sides tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,8 +42,8 @@ struct Request {
     device: Option<u64>,
     /// The VMM's disk, once it has begun.
     disk: Option<u32>,
-    issuer: Option<Tid>,
-    woken: Option<Tid>,
+    issuer: Option<TaskIndex>,
+    woken: Option<TaskIndex>,
     host_io: Option<(u64, u64)>,
 }
 
@@ -136,19 +97,15 @@ struct Kicks {
 struct Vcpu {
     /// When it left the guest last.
     exit: u64,
-    /// When KVM last injected a device's interrupt.
+    /// When KVM injected the device's interrupt that the guest has not entered the handler of yet, for the first time.
     injected: Option<u64>,
-    /// When the guest entered the interrupt handler in which it is.
-    handler: Option<u64>,
-    /// The request that was completed last there and may wake a task: its place among the finished ones.
-    completed: Option<u64>,
+    /// The request that was completed last there and may wake a task: its number, and the interrupt it was completed in.
+    completed: Option<(u64, Option<Interrupt>)>,
 }
 
 /// Follows the requests of one VM. Takes the records of its layers and of its host's kernel in time order.
-pub(super) struct Follower<'t> {
-    tasks: GuestTasks,
-    index: EventIndex<Kind>,
-    vcpu_threads: &'t [i32],
+#[derive(Debug)]
+pub(super) struct Follower {
     guest_block_events: bool,
     interrupts_are_recorded: bool,
     vcpus: HashMap<u32, Vcpu>,
@@ -156,6 +113,8 @@ pub(super) struct Follower<'t> {
     kicks: BTreeMap<u64, Kicks>,
     /// The page of each disk, once one notification could only be its.
     pages: HashMap<u32, u64>,
+    /// The disk of each of the guest's interrupts, once one handler could only be its.
+    disks: HashMap<i32, u32>,
     /// By disk: when its queue was served last.
     picked_up: HashMap<u32, u64>,
     /// Issued by the guest, not begun by the VMM; the oldest first.
@@ -165,8 +124,10 @@ pub(super) struct Follower<'t> {
     /// Completed, and waiting for the task that they wake, by number.
     completed: HashMap<u64, Request>,
     /// The completed requests whose task was woken, by task.
-    woken: HashMap<Tid, Vec<u64>>,
+    woken: HashMap<TaskIndex, Vec<u64>>,
     next_number: u64,
+    /// Streams of which records are missing at the moment.
+    gaps: usize,
     steps: BTreeMap<(Milestone, Milestone), Durations>,
     total: Durations,
     host_io: Durations,
@@ -175,29 +136,22 @@ pub(super) struct Follower<'t> {
     across_lost_records: u64,
 }
 
-impl<'t> Follower<'t> {
-    /// Follows the requests of a guest with `tasks` whose vCPUs run in the host's threads `vcpu_threads`.
-    pub(super) fn new(
-        tasks: GuestTasks,
-        vcpu_threads: &'t [i32],
-        guest_block_events: bool,
-        interrupts_are_recorded: bool,
-    ) -> Self {
+impl Follower {
+    pub(super) fn new(guest_block_events: bool, interrupts_are_recorded: bool) -> Self {
         Self {
-            tasks,
-            index: EventIndex::new(kind),
-            vcpu_threads,
             guest_block_events,
             interrupts_are_recorded,
-            vcpus: HashMap::new(),
+            vcpus: HashMap::default(),
             kicks: BTreeMap::new(),
-            pages: HashMap::new(),
-            picked_up: HashMap::new(),
+            pages: HashMap::default(),
+            disks: HashMap::default(),
+            picked_up: HashMap::default(),
             issued: Vec::new(),
             begun: Vec::new(),
-            completed: HashMap::new(),
-            woken: HashMap::new(),
+            completed: HashMap::default(),
+            woken: HashMap::default(),
             next_number: 0,
+            gaps: 0,
             steps: BTreeMap::new(),
             total: Durations::default(),
             host_io: Durations::default(),
@@ -207,27 +161,28 @@ impl<'t> Follower<'t> {
         }
     }
 
-    pub(super) fn add(&mut self, merged: &MergedRecord<'_>) {
-        let kind = self.index.kind(merged);
-        let layer = merged.layer.description.kind;
-        let running = match layer {
-            LayerKind::GuestKernel => self.tasks.running(merged, matches!(kind, Some(Kind::Switch))),
-            _ => None,
-        };
-        if merged.record.after_gap {
-            self.forget();
-        }
-        let Some(kind) = kind else { return };
-        match layer {
-            LayerKind::GuestKernel => self.add_guest(kind, running, merged),
-            LayerKind::HostKernel => self.add_host(kind, &merged.record),
-            LayerKind::Vmm => self.add_vmm(kind, &merged.record),
-            LayerKind::GuestUser => {}
+    /// Takes in a record about the VM at `vm`.
+    pub(super) fn add(&mut self, vm: usize, input: &Input<'_>, timeline: &Timeline) {
+        let Some(event) = input.event else { return };
+        match input.origin {
+            Origin::Guest { cpu, .. } => {
+                if let Some(known) = timeline.vm(vm) {
+                    self.add_guest(cpu, input, event, &known.guest, timeline.recorder());
+                }
+            }
+            Origin::Host { host, .. } => self.add_host((host, vm), input.time(), event, timeline),
+            Origin::Vmm { .. } => self.add_vmm(input.time(), event),
+            Origin::User { .. } => {}
         }
     }
 
-    /// Records were lost: whatever is under way may have gone on unseen.
-    fn forget(&mut self) {
+    /// Takes in that records of a stream are missing from now on, or that they go on. Whatever is under way while they are
+    /// may go on unseen.
+    pub(super) fn gap(&mut self, begins: bool) {
+        self.gaps = if begins { self.gaps + 1 } else { self.gaps.saturating_sub(1) };
+        if !begins {
+            return;
+        }
         let under_way = self.issued.len() + self.begun.len() + self.completed.len();
         self.across_lost_records += under_way as u64;
         self.issued.clear();
@@ -239,48 +194,32 @@ impl<'t> Follower<'t> {
         self.vcpus.clear();
     }
 
-    fn add_guest(&mut self, kind: Kind, running: Option<Tid>, merged: &MergedRecord<'_>) {
-        let record = &merged.record;
-        let (cpu, time) = (merged.stream.description.cpu_id, record.time);
-        match kind {
-            Kind::Issue => {
-                let Some(mut request) = guest_request(record) else { return };
-                request.pass(Milestone::Issued, time);
-                request.issuer = running;
-                if self.issued.len() == UNDER_WAY {
-                    self.issued.remove(0);
-                    self.unfinished += 1;
-                }
-                self.issued.push(request);
+    fn add_guest(&mut self, cpu: u32, input: &Input<'_>, event: Event<'_>, guest: &Guest, recorder: Current) {
+        let time = input.time();
+        match event {
+            Event::BlockIssue(told) => self.issue(&told, time, recorder),
+            Event::BlockComplete(told) => {
+                let interrupt = guest.cpu(cpu).and_then(|cpu| cpu.view().0.interrupt);
+                self.complete(cpu, &told, time, interrupt);
             }
-            Kind::Complete => self.complete(cpu, record),
-            Kind::HandlerEntry => {
-                self.vcpus.entry(cpu).or_default().handler = Some(time);
-                if !self.guest_block_events && record.text("name").is_some_and(|name| name.starts_with("virtio")) {
-                    self.handle_unknown(cpu, time);
+            Event::InterruptEnter(Interrupt::Irq(number)) => {
+                let is_disk = event::handler_name(&input.record).is_none_or(|name| name.starts_with("virtio"));
+                if is_disk {
+                    self.handle(cpu, number, time);
                 }
             }
-            Kind::HandlerExit => {
+            Event::InterruptExit(interrupt) => {
                 let vcpu = self.vcpus.entry(cpu).or_default();
-                vcpu.handler = None;
-                if let Some(number) = vcpu.completed.take() {
+                if let Some((number, _)) = vcpu.completed.take_if(|(_, within)| *within == Some(interrupt)) {
                     self.end(number);
                 }
             }
-            Kind::Wakeup => {
-                let number = self.vcpus.get_mut(&cpu).and_then(|vcpu| vcpu.completed.take());
-                let (Some(number), Some(tid)) = (number, tid_of(record.number("pid"))) else { return };
-                if let Some(request) = self.completed.get_mut(&number) {
-                    request.pass(Milestone::Woken, time);
-                    request.woken = Some(tid);
-                    self.woken.entry(tid).or_default().push(number);
-                }
-            }
-            Kind::Switch => {
-                if let Some(number) = self.vcpus.get_mut(&cpu).and_then(|vcpu| vcpu.completed.take()) {
+            Event::Wakeup { task, .. } => self.wake(cpu, task, time, guest),
+            Event::Switch { next, .. } => {
+                if let Some((number, _)) = self.vcpus.get_mut(&cpu).and_then(|vcpu| vcpu.completed.take()) {
                     self.end(number);
                 }
-                let numbers = tid_of(record.number("next_pid")).and_then(|next| self.woken.remove(&next));
+                let numbers = guest.living(next.tid).and_then(|next| self.woken.remove(&next));
                 for number in numbers.unwrap_or_default() {
                     if let Some(request) = self.completed.get_mut(&number) {
                         request.pass(Milestone::Running, time);
@@ -292,76 +231,114 @@ impl<'t> Follower<'t> {
         }
     }
 
-    fn complete(&mut self, cpu: u32, record: &StreamRecord<'_>) {
-        let Some(told) = guest_request(record) else { return };
+    fn issue(&mut self, told: &BlockRequest<'_>, time: u64, recorder: Current) {
+        let Some(mut request) = guest_request(told) else { return };
+        if self.gaps > 0 {
+            self.across_lost_records += 1;
+            return;
+        }
+        request.pass(Milestone::Issued, time);
+        request.issuer = match recorder {
+            Current::Task(task) => Some(task),
+            Current::Idle | Current::Unknown => None,
+        };
+        if self.issued.len() == UNDER_WAY {
+            self.issued.remove(0);
+            self.unfinished += 1;
+        }
+        self.issued.push(request);
+    }
+
+    /// The guest's `cpu` enters the handler of the interrupt `number`, which is a virtio device's.
+    fn handle(&mut self, cpu: u32, number: i32, time: u64) {
+        let injected = self.vcpus.get_mut(&cpu).and_then(|vcpu| vcpu.injected.take());
+        // A recording of an older version has no event for the interrupt.
+        let last = if self.interrupts_are_recorded { Milestone::Raised } else { Milestone::Finished };
+        let is_answered = |request: &Request| request.at(last).is_some() && request.at(Milestone::Handled).is_none();
+        if !self.disks.contains_key(&number) {
+            let taken = |disk: &u32| self.disks.values().any(|taken| taken == disk);
+            let mut waiting: Vec<u32> =
+                self.begun.iter().filter(|request| is_answered(request)).filter_map(|request| request.disk).collect();
+            waiting.retain(|disk| !taken(disk));
+            waiting.sort_unstable();
+            waiting.dedup();
+            if let [only] = *waiting {
+                self.disks.insert(number, only);
+            }
+        }
+        let Some(&disk) = self.disks.get(&number) else { return };
+        for request in self.begun.iter_mut().filter(|request| request.disk == Some(disk) && is_answered(request)) {
+            let raised = request.at(last).unwrap_or(0);
+            // What came before the VMM raised the interrupt was another one's.
+            if let Some(injected) = injected.filter(|&injected| injected >= raised) {
+                request.pass(Milestone::Injected, injected);
+            }
+            request.pass(Milestone::Handled, time);
+        }
+        if !self.guest_block_events {
+            // A request ends with the first handler after its interrupt.
+            let handled = |request: &mut Request| request.at(Milestone::Handled).is_some();
+            let handled: Vec<_> = self.begun.extract_if(.., handled).collect();
+            handled.into_iter().for_each(|request| self.record(request));
+        }
+    }
+
+    fn complete(&mut self, cpu: u32, told: &BlockRequest<'_>, time: u64, interrupt: Option<Interrupt>) {
+        let Some(told) = guest_request(told) else { return };
         let is_it = |request: &Request| {
             let same_place = told.operation == Operation::Flush || request.sector == told.sector;
             request.device == told.device && request.operation == told.operation && same_place
         };
         let Some(at) = self.begun.iter().position(is_it) else { return };
         let mut request = self.begun.remove(at);
+        request.pass(Milestone::Completed, time);
         let vcpu = self.vcpus.entry(cpu).or_default();
-        // What came before the VMM raised the interrupt was another one's.
-        let raised = request.at(Milestone::Raised).or(request.at(Milestone::Finished)).unwrap_or(0);
-        if let Some(handler) = vcpu.handler.filter(|&handler| handler >= raised) {
-            if let Some(injected) = vcpu.injected.filter(|injected| (raised..=handler).contains(injected)) {
-                request.pass(Milestone::Injected, injected);
-            }
-            request.pass(Milestone::Handled, handler);
-        }
-        request.pass(Milestone::Completed, record.time);
-        let before = vcpu.completed.replace(self.next_number);
+        let before = vcpu.completed.replace((self.next_number, interrupt));
         self.completed.insert(self.next_number, request);
         self.next_number += 1;
-        if let Some(before) = before {
+        if let Some((before, _)) = before {
             self.end(before);
         }
     }
 
-    /// Without the guest's block events, a request ends with the first handler after its interrupt.
-    fn handle_unknown(&mut self, cpu: u32, time: u64) {
-        let injected = self.vcpus.get(&cpu).and_then(|vcpu| vcpu.injected);
-        // A recording of an older version has no event for the interrupt.
-        let last = if self.interrupts_are_recorded { Milestone::Raised } else { Milestone::Finished };
-        let answered: Vec<_> = self.begun.extract_if(.., |request| request.at(last).is_some()).collect();
-        for mut request in answered {
-            let raised = request.at(last).unwrap_or(0);
-            if let Some(injected) = injected.filter(|&injected| injected >= raised) {
-                request.pass(Milestone::Injected, injected);
-            }
-            request.pass(Milestone::Handled, time);
-            self.record(request);
+    /// Something on the guest's `cpu` wakes `task`.
+    fn wake(&mut self, cpu: u32, task: Task<'_>, time: u64, guest: &Guest) {
+        let Some(index) = guest.living(task.tid) else { return };
+        if guest.task(index).is_some_and(|task| task.comm.starts_with(SOFTIRQ_THREADS)) {
+            return;
+        }
+        let Some((number, _)) = self.vcpus.get_mut(&cpu).and_then(|vcpu| vcpu.completed.take()) else { return };
+        if let Some(request) = self.completed.get_mut(&number) {
+            request.pass(Milestone::Woken, time);
+            request.woken = Some(index);
+            self.woken.entry(index).or_default().push(number);
         }
     }
 
-    fn add_host(&mut self, kind: Kind, record: &StreamRecord<'_>) {
-        let thread = record.number("common_pid");
-        let vcpu = self.vcpu_threads.iter().position(|&known| Some(i64::from(known)) == thread);
-        let time = record.time;
-        // Completions interrupt whatever thread; a vCPU's thread issues nothing.
-        match (kind, vcpu) {
-            (Kind::Complete, _) | (Kind::Issue, None) => self.host_io(time),
-            _ => {}
-        }
-        let Some(vcpu) = vcpu.and_then(|vcpu| u32::try_from(vcpu).ok()) else { return };
-        let state = self.vcpus.entry(vcpu).or_default();
-        match kind {
-            Kind::Exit => state.exit = time,
-            Kind::Injected => {
-                let vector = record.number("vector").or_else(|| record.number("irq"));
-                if vector.is_some_and(|vector| vector < FIRST_SYSTEM_VECTOR) {
-                    state.injected = Some(time);
+    fn add_host(&mut self, (host, vm): (usize, usize), time: u64, event: Event<'_>, timeline: &Timeline) {
+        let vcpu_of = |tid| timeline.vcpu_of_thread(host, tid).filter(|&(of, _)| of == vm).map(|(_, vcpu)| vcpu);
+        match event {
+            // Completions interrupt whatever thread; a vCPU's thread issues nothing.
+            Event::BlockComplete(_) => self.host_io(time),
+            Event::BlockIssue(told) if told.thread.and_then(vcpu_of).is_none() => self.host_io(time),
+            Event::KvmExit { tid, .. } => {
+                if let Some(vcpu) = vcpu_of(tid) {
+                    self.vcpus.entry(vcpu).or_default().exit = time;
                 }
             }
-            Kind::Mmio | Kind::FastMmio => {
-                let is_write = matches!(kind, Kind::FastMmio) || record.number("type") == Some(MMIO_WRITE);
-                let Some(address) = record.unsigned("gpa").filter(|gpa| is_write && gpa % PAGE == QUEUE_NOTIFY) else {
-                    return;
-                };
-                let exit = if state.exit == 0 { time } else { state.exit };
+            Event::KvmInject { tid, vector, again, .. } if vector < FIRST_SYSTEM_VECTOR => {
+                if let Some(vcpu) = tid.and_then(vcpu_of) {
+                    let injected = &mut self.vcpus.entry(vcpu).or_default().injected;
+                    // What is injected again has been on its way since the first time.
+                    *injected = if again { *injected } else { Some(time) };
+                }
+            }
+            Event::KvmMmio { tid, address, is_write: true } if address % PAGE == QUEUE_NOTIFY => {
+                let Some(vcpu) = tid.and_then(vcpu_of) else { return };
+                let exit = self.vcpus.get(&vcpu).map_or(0, |vcpu| vcpu.exit);
                 let kicks = self.kicks.entry(address / PAGE).or_default();
                 if kicks.pending.len() < UNDER_WAY {
-                    kicks.pending.push(exit);
+                    kicks.pending.push(if exit == 0 { time } else { exit });
                 }
             }
             _ => {}
@@ -376,26 +353,26 @@ impl<'t> Follower<'t> {
         }
     }
 
-    fn add_vmm(&mut self, kind: Kind, record: &StreamRecord<'_>) {
-        let Some(disk) = record.number("disk").and_then(|disk| u32::try_from(disk).ok()) else { return };
-        let time = record.time;
-        match kind {
-            Kind::Notified => {
+    fn add_vmm(&mut self, time: u64, event: Event<'_>) {
+        match event {
+            Event::DiskNotified { disk } => {
                 self.picked_up.insert(disk, time);
                 self.learn_page(disk);
                 if let Some(kicks) = self.pages.get(&disk).and_then(|page| self.kicks.get_mut(page)) {
                     kicks.picked_up = std::mem::take(&mut kicks.pending);
                 }
             }
-            Kind::Request if record.number("done") == Some(0) => self.begin(disk, record),
-            Kind::Request => {
+            Event::DiskRequest { disk, is_done: false, kind, sector, bytes } => {
+                self.begin(disk, time, kind, (sector, bytes));
+            }
+            Event::DiskRequest { disk, is_done: true, .. } => {
                 let serving =
                     |request: &&mut Request| request.disk == Some(disk) && request.at(Milestone::Finished).is_none();
                 if let Some(request) = self.begun.iter_mut().find(serving) {
                     request.pass(Milestone::Finished, time);
                 }
             }
-            Kind::Interrupt => {
+            Event::DiskInterrupt { disk } => {
                 let answered =
                     |request: &&mut Request| request.disk == Some(disk) && request.at(Milestone::Finished).is_some();
                 self.begun.iter_mut().filter(answered).for_each(|request| request.pass(Milestone::Raised, time));
@@ -416,15 +393,13 @@ impl<'t> Follower<'t> {
         }
     }
 
-    fn begin(&mut self, disk: u32, record: &StreamRecord<'_>) {
-        let kind = record.text("kind").unwrap_or_default();
-        let operation = match &*kind {
-            "read" => Operation::Read,
-            "write" => Operation::Write,
-            "flush" => Operation::Flush,
+    fn begin(&mut self, disk: u32, time: u64, kind: &[u8], (sector, bytes): (u64, u64)) {
+        let operation = match kind {
+            b"read" => Operation::Read,
+            b"write" => Operation::Write,
+            b"flush" => Operation::Flush,
             _ => Operation::Other,
         };
-        let (sector, bytes) = (record.unsigned("sector").unwrap_or(0), record.unsigned("bytes").unwrap_or(0));
         let is_it = |request: &Request| request.is(operation, sector, bytes);
         let same_number =
             |request: &Request| request.device.is_some_and(|device| minor(device) / MINORS_PER_DISK == u64::from(disk));
@@ -434,9 +409,13 @@ impl<'t> Follower<'t> {
             Some(at) => self.issued.remove(at),
             // Not the guest's block layer's: an identification, or one that was issued before the recording.
             None if self.guest_block_events => return,
+            None if self.gaps > 0 => {
+                self.across_lost_records += 1;
+                return;
+            }
             None => Request::new(operation, sector, bytes),
         };
-        (request.disk, request.kind) = (Some(disk), kind.into_owned());
+        (request.disk, request.kind) = (Some(disk), String::from_utf8_lossy(kind).into_owned());
         let issued = request.at(Milestone::Issued).unwrap_or(u64::MAX);
         if let Some(kicks) = self.pages.get(&disk).and_then(|page| self.kicks.get(page)) {
             let kick = kicks.picked_up.iter().chain(&kicks.pending).find(|&&kick| kick >= issued);
@@ -447,7 +426,7 @@ impl<'t> Follower<'t> {
         {
             request.pass(Milestone::PickedUp, picked_up);
         }
-        request.pass(Milestone::Started, record.time);
+        request.pass(Milestone::Started, time);
         if self.begun.len() == UNDER_WAY {
             self.begun.remove(0);
             self.unfinished += 1;
@@ -481,7 +460,7 @@ impl<'t> Follower<'t> {
         }
     }
 
-    pub(super) fn finish(mut self, vm: String, clock: &Clock) -> VmFlows {
+    pub(super) fn finish(mut self, vm: String, guest: &Guest, clock: &Clock) -> VmFlows {
         // Completed without a task to be seen running: they end there.
         let mut numbers: Vec<_> = self.completed.keys().copied().collect();
         numbers.sort_unstable();
@@ -489,7 +468,10 @@ impl<'t> Follower<'t> {
         let unfinished = self.unfinished + (self.issued.len() + self.begun.len()) as u64;
         let steps = self.steps.iter();
         let steps = steps.map(|(&(from, to), times)| StepTimes { from, to, times: times.distribution(clock) });
-        let task = |tid: Tid| FlowTask { tid, comm: self.tasks.comm(tid).unwrap_or("?").into() };
+        let task = |index: TaskIndex| {
+            let (tid, comm) = guest.task_name(index);
+            FlowTask { tid, comm }
+        };
         let flow = |(ticks, request): &(u64, Request)| {
             let passed = request.passed();
             let steps = passed.windows(2).filter_map(|step| match *step {
@@ -527,28 +509,23 @@ impl<'t> Follower<'t> {
     }
 }
 
-/// The request that a `block:block_rq_*` event of the guest is about.
-fn guest_request(record: &StreamRecord<'_>) -> Option<Request> {
-    let (sector, sectors) = (record.unsigned("sector")?, record.unsigned("nr_sector")?);
-    let flags = record.text("rwbs")?;
-    let operation = match flags.bytes().next() {
+/// The request that a block event of the guest is about.
+fn guest_request(told: &BlockRequest<'_>) -> Option<Request> {
+    let (sector, sectors, flags) = (told.sector?, told.sectors?, told.flags?);
+    let operation = match flags.first() {
         Some(b'F') if sectors == 0 => Operation::Flush,
         // A flush before or after a write is marked in front of it.
-        Some(b'F') if flags.contains('W') => Operation::Write,
+        Some(b'F') if flags.contains(&b'W') => Operation::Write,
         Some(b'F') => Operation::Flush,
         Some(b'R') => Operation::Read,
         Some(b'W') => Operation::Write,
         _ => Operation::Other,
     };
     let mut request = Request::new(operation, sector, sectors.saturating_mul(512));
-    request.device = record.unsigned("dev");
+    request.device = told.device;
     Some(request)
 }
 
 const fn minor(device: u64) -> u64 {
     device & ((1 << MINOR_BITS) - 1)
-}
-
-fn tid_of(number: Option<i64>) -> Option<Tid> {
-    number.and_then(|number| Tid::try_from(number).ok())
 }

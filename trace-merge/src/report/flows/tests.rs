@@ -186,3 +186,30 @@ fn table_shows_the_steps_and_the_slowest() {
         "{text}"
     );
 }
+
+#[test]
+fn request_that_another_cpu_completes_in_a_soft_interrupt_is_followed() {
+    let place = Place(VDA, 0, 64);
+    let woken = |trace: TestTrace, time, pid, comm| {
+        trace.guest(0, time, "sched:sched_wakeup", &[("pid", Number(pid)), ("comm", Text(comm))])
+    };
+    let block_softirq = [("vec", Number(4))];
+    let trace = issue(TestTrace::new().switch(0, 9, 0, 7), 10, place);
+    let trace = interrupt(serve(notified(kick(trace, 30, 0xd0000), 50, place), 60, 160, place), 170, place);
+    let trace = trace.host(1, 200, "kvm:kvm_inj_virq", &[("common_pid", Number(101)), ("vector", Number(0x22))]);
+    let trace = trace.guest(1, 230, "irq:irq_handler_entry", &[("irq", Number(24)), ("name", Text("virtio0"))]);
+    let trace = trace.guest(1, 240, "irq:irq_handler_exit", &[("irq", Number(24))]);
+    let trace =
+        guest_block(trace.guest(0, 250, "irq:softirq_entry", &block_softirq), "block:block_rq_complete", 0, 260, place);
+    let trace = woken(woken(trace, 265, 15, "ksoftirqd/0"), 270, 7, "seven");
+    let trace = trace.guest(0, 280, "irq:softirq_exit", &block_softirq).switch(0, 300, 0, 7);
+
+    let flows = flows(trace);
+
+    let flow = &flows.slowest[0];
+    let steps: Vec<_> = flow.steps.iter().map(|step| (step.to.name(), step.ticks)).skip(4).collect();
+    let expected =
+        [("raised", 10), ("injected", 30), ("handled", 30), ("completed", 30), ("woken", 10), ("running", 30)];
+    assert_eq!(steps, expected);
+    assert_eq!((flow.ticks, flow.woken.as_ref().unwrap().tid), (290, 7));
+}

@@ -1,7 +1,8 @@
 //! What the addresses of processes mean: the files that are mapped there.
 
-use crate::guest_tasks::Tid;
-use std::collections::{BTreeMap, HashMap};
+use crate::event::Tid;
+use foldhash::HashMap;
+use std::collections::BTreeMap;
 
 /// Most mappings of a process that are kept: a guest must not make its reader grow without bound.
 const MAX_MAPPINGS: usize = 1 << 16;

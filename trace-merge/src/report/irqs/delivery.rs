@@ -1,19 +1,16 @@
 //! Interrupts that KVM injects, until the guest's handler runs.
 
-use super::{InterruptKind, Kind, vector_name};
+use crate::analysis::Gap;
 use crate::clock::Clock;
-use crate::merge::MergedRecord;
-use crate::reader::Trace;
+use crate::event::{self, Event, FIRST_SYSTEM_VECTOR, Interrupt, Tid};
 use crate::report::distribution::{Distribution, Durations};
 use crate::report::table::{Align, Table};
 use crate::report::{duration, harmless};
-use crate::session::{LayerKind, Vm};
+use crate::timeline::{Input, Origin, Timeline};
+use foldhash::HashMap;
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
-
-/// Vectors from here on are the kernel's own (timer, messages between CPUs); those below belong to devices.
-const FIRST_SYSTEM_VECTOR: i64 = 0xec;
 
 /// Interrupts injected into the vCPUs of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -31,13 +28,13 @@ pub struct VectorDelivery {
     pub vector: i64,
     /// What the guest does in its handlers, as far as it was seen; for a device the names of its handlers.
     pub handlers: Vec<String>,
-    /// Injections.
+    /// Interrupts that were injected, each counted once.
     pub injected: u64,
-    /// Of them, those that KVM injected again, because the first time failed.
+    /// How often KVM injected one of them again, because the guest left before it could handle it.
     pub reinjected: u64,
     /// From the moment the local APIC had it to its injection. Counts those of which both were seen.
     pub pending: Distribution,
-    /// From the injection to the handler's first event in the guest. Counts those of which both were seen.
+    /// From the first injection to the handler's first event in the guest, injections again included. Counts those of which both were seen.
     pub delivery: Distribution,
 }
 
@@ -54,7 +51,7 @@ struct VectorSums {
 struct VcpuState {
     /// Vectors that the local APIC has accepted and KVM not injected, and since when.
     accepted: HashMap<i64, u64>,
-    /// The last injection, when its handler was not seen yet. The guest takes an interrupt at once, with interrupts
+    /// The last interrupt and its first injection, when its handler was not seen yet. The guest takes an interrupt at once, with interrupts
     /// disabled: whatever handler is entered next is that of the last one.
     injected: Option<(i64, u64)>,
     /// Whether the guest records on this vCPU.
@@ -68,83 +65,76 @@ struct VmState {
 }
 
 /// Deliveries in the making.
-#[derive(Debug)]
-pub(super) struct Deliveries<'t> {
-    vms: Vec<(&'t Vm, VmState)>,
+#[derive(Debug, Default)]
+pub(super) struct Deliveries {
+    /// By VM.
+    vms: BTreeMap<usize, VmState>,
 }
 
-impl<'t> Deliveries<'t> {
-    pub(super) fn new(trace: &'t Trace) -> Self {
-        Self { vms: trace.session().vms.iter().map(|vm| (vm, VmState::default())).collect() }
-    }
-
-    pub(super) fn add(&mut self, merged: &MergedRecord<'_>, kind: Option<Kind>) {
-        let (layer, record) = (&merged.layer.description, &merged.record);
-        match layer.kind {
-            LayerKind::HostKernel => {
-                if record.after_gap {
-                    // Injections may be missing: what handlers are seen of now is not known.
-                    let states = self.vms.iter_mut().filter(|(vm, _)| vm.host == layer.host);
-                    for vcpu in states.flat_map(|(_, state)| state.vcpus.values_mut()) {
-                        (vcpu.injected, vcpu.accepted) = (None, HashMap::new());
-                    }
-                }
-                self.add_host(merged, kind);
-            }
-            LayerKind::GuestKernel => {
-                let vm = self.vms.iter_mut().find(|(vm, _)| layer.vm.as_ref() == Some(&vm.name));
-                let cpu = merged.stream.description.cpu_id;
-                let Some((_, state)) = vm else { return };
-                let vcpu = state.vcpus.entry(cpu).or_default();
-                vcpu.is_recorded = true;
-                if record.after_gap {
-                    vcpu.injected = None;
-                }
-                if let Some(Kind::Entry(kind)) = kind {
-                    state.handled(cpu, kind, merged);
+impl Deliveries {
+    pub(super) fn add(&mut self, input: &Input<'_>, timeline: &Timeline) {
+        match input.origin {
+            Origin::Host { host, .. } => self.add_host(host, input, timeline),
+            Origin::Guest { vm, cpu } => {
+                let state = self.vms.entry(vm).or_default();
+                state.vcpus.entry(cpu).or_default().is_recorded = true;
+                if let Some(Event::InterruptEnter(interrupt)) = input.event {
+                    state.handled(cpu, interrupt, input);
                 }
             }
-            LayerKind::Vmm | LayerKind::GuestUser => {}
+            Origin::Vmm { .. } | Origin::User { .. } => {}
         }
     }
 
-    fn add_host(&mut self, merged: &MergedRecord<'_>, kind: Option<Kind>) {
-        let record = &merged.record;
-        let host = &merged.layer.description.host;
-        let thread = record.number("common_pid");
-        let of_host = |vm: &Vm| vm.host == *host;
-        let count = self.vms.iter().filter(|(vm, _)| of_host(vm)).count();
-        let vcpu_of = |vm: &Vm| vm.vcpu_threads.iter().position(|&known| Some(i64::from(known)) == thread);
-        match kind {
-            Some(Kind::Injected) => {
-                let number = record.number("vector").or_else(|| record.number("irq"));
-                let is_soft = record.number("soft").is_some_and(|soft| soft != 0);
-                let Some(vector) = number.filter(|_| !is_soft) else { return };
-                for (vm, state) in &mut self.vms {
-                    if let Some(vcpu) = vcpu_of(vm).and_then(|vcpu| u32::try_from(vcpu).ok())
-                        && of_host(vm)
-                    {
-                        let again = record.number("reinjected").is_some_and(|again| again != 0);
-                        state.injected(vcpu, vector, record.time, again);
+    /// Injections, or the handlers that they reach, are missing from now on: what is seen next may be another one's.
+    pub(super) fn begin_gap(&mut self, gap: &Gap, timeline: &Timeline) {
+        match gap.origin {
+            Origin::Host { host, .. } => {
+                let of_host = |vm: usize| timeline.vm(vm).is_some_and(|vm| vm.host == host);
+                for (_, state) in self.vms.iter_mut().filter(|(vm, _)| of_host(**vm)) {
+                    for vcpu in state.vcpus.values_mut() {
+                        (vcpu.injected, vcpu.accepted) = (None, HashMap::default());
                     }
+                }
+            }
+            Origin::Guest { vm, cpu } => {
+                if let Some(vcpu) = self.vms.get_mut(&vm).and_then(|state| state.vcpus.get_mut(&cpu)) {
+                    vcpu.injected = None;
+                }
+            }
+            Origin::Vmm { .. } | Origin::User { .. } => {}
+        }
+    }
+
+    fn add_host(&mut self, host: usize, input: &Input<'_>, timeline: &Timeline) {
+        // While records of another CPU are missing, an injection or its end may be among them.
+        let is_complete = timeline.hosts.get(host).is_some_and(|host| !host.has_gap());
+        let vcpu_of = |tid: Option<Tid>| timeline.vcpu_of_thread(host, tid?);
+        match input.event {
+            Some(Event::KvmInject { tid, vector, again, soft: false }) => {
+                if let Some((vm, vcpu)) = vcpu_of(tid) {
+                    self.vms.entry(vm).or_default().injected(vcpu, vector, input.time(), again, is_complete);
                 }
             }
             // Any thread may be the one that gives a vCPU an interrupt: of several VMs only their own vCPUs' tell whose.
-            Some(Kind::Accepted) => {
-                let vcpu = record.number("apicid").and_then(|vcpu| u32::try_from(vcpu).ok());
-                let (Some(vcpu), Some(vector)) = (vcpu, record.number("vec")) else { return };
-                for (vm, state) in &mut self.vms {
-                    if of_host(vm) && (count == 1 || vcpu_of(vm).is_some()) {
-                        state.vcpus.entry(vcpu).or_default().accepted.entry(vector).or_insert(record.time);
-                    }
+            Some(Event::KvmAcceptIrq { tid, apic_id, vector }) if is_complete => {
+                let of_host: Vec<usize> =
+                    (0..timeline.vms.len()).filter(|&vm| timeline.vm(vm).is_some_and(|vm| vm.host == host)).collect();
+                let vm = match *of_host {
+                    [only] => Some(only),
+                    _ => vcpu_of(tid).map(|(vm, _)| vm),
+                };
+                if let Some(vm) = vm {
+                    let state = self.vms.entry(vm).or_default();
+                    state.vcpus.entry(apic_id).or_default().accepted.entry(vector).or_insert(input.time());
                 }
             }
-            Some(Kind::Entry(_) | Kind::Exit(_)) | None => {}
+            _ => {}
         }
     }
 
-    pub(super) fn finish(self, clock: &Clock) -> Vec<Delivery> {
-        let delivery = |(vm, state): (&Vm, VmState)| {
+    pub(super) fn finish(self, clock: &Clock, timeline: &Timeline) -> Vec<Delivery> {
+        let delivery = |(vm, state): (usize, VmState)| {
             let vector = |(vector, sums): (i64, VectorSums)| VectorDelivery {
                 vector,
                 handlers: sums.handlers.into_iter().collect(),
@@ -155,45 +145,50 @@ impl<'t> Deliveries<'t> {
             };
             let mut vectors: Vec<_> = state.vectors.into_iter().map(vector).collect();
             vectors.sort_by_key(|row| (std::cmp::Reverse(row.injected), row.vector));
-            Delivery { vm: vm.name.clone(), vectors }
+            let vm = timeline.vm(vm).map_or_else(String::new, |vm| vm.name.clone());
+            Delivery { vm, vectors }
         };
         self.vms.into_iter().map(delivery).filter(|delivery| !delivery.vectors.is_empty()).collect()
     }
 }
 
 impl VmState {
-    fn injected(&mut self, vcpu: u32, vector: i64, time: u64, again: bool) {
+    fn injected(&mut self, vcpu: u32, vector: i64, time: u64, again: bool, is_complete: bool) {
         let sums = self.vectors.entry(vector).or_default();
         let state = self.vcpus.entry(vcpu).or_default();
+        if again {
+            sums.reinjected += 1;
+            // The guest has waited since the first time; where that is not known, for how long is not known.
+            state.injected = state.injected.filter(|&(injected, _)| injected == vector);
+            return;
+        }
         sums.injected += 1;
-        sums.reinjected += u64::from(again);
-        if let Some(since) = state.accepted.remove(&vector) {
+        if let Some(since) = state.accepted.remove(&vector).filter(|_| is_complete) {
             sums.pending.add(time.saturating_sub(since));
         }
-        state.injected = state.is_recorded.then_some((vector, time));
+        state.injected = (state.is_recorded && is_complete).then_some((vector, time));
     }
 
     /// The guest's `cpu` has entered a handler.
-    fn handled(&mut self, cpu: u32, kind: InterruptKind, merged: &MergedRecord<'_>) {
-        let record = &merged.record;
+    fn handled(&mut self, cpu: u32, interrupt: Interrupt, input: &Input<'_>) {
         let Some(state) = self.vcpus.get_mut(&cpu) else { return };
         let Some((vector, since)) = state.injected else { return };
-        let is_its_handler = match kind {
-            InterruptKind::Vector => record.number("vector") == Some(vector),
-            InterruptKind::Irq => vector < FIRST_SYSTEM_VECTOR,
-            InterruptKind::Softirq => false,
+        let is_its_handler = match interrupt {
+            Interrupt::Vector(number) => i64::from(number) == vector,
+            Interrupt::Irq(_) => vector < FIRST_SYSTEM_VECTOR,
+            Interrupt::Softirq(_) => false,
         };
         if !is_its_handler {
             return;
         }
         state.injected = None;
-        let name = match kind {
-            InterruptKind::Irq => record.text("name").map(|name| name.into_owned()),
-            _ => vector_name(record.schema.name()).map(|(name, _)| name.to_string()),
+        let name = match interrupt {
+            Interrupt::Irq(_) => event::handler_name(&input.record).map(|name| name.into_owned()),
+            _ => event::vector_name(input.record.schema.name()).map(|(name, _)| name.to_string()),
         };
         let sums = self.vectors.entry(vector).or_default();
         sums.handlers.extend(name);
-        sums.delivery.add(record.time.saturating_sub(since));
+        sums.delivery.add(input.time().saturating_sub(since));
     }
 }
 

@@ -133,3 +133,15 @@ fn table_shows_both_halves() {
     assert!(text.contains("irq         25  ttyS0            1  1 ns     1 ns           0  0: 1\n"), "{text}");
     assert!(text.contains("0xec  local_timer         1"), "{text}");
 }
+
+#[test]
+fn interrupt_that_is_injected_again_is_delivered_from_the_first_time_on() {
+    let fields = [("common_pid", Number(100)), ("vector", Number(236)), ("soft", Number(0)), ("reinjected", Number(1))];
+    let trace = injected(recorded(), 100, 236).host(0, 140, "kvm:kvm_inj_virq", &fields);
+
+    let report = made(timer(trace, 240));
+
+    let vector = &report.injected[0].vectors[0];
+    assert_eq!((vector.injected, vector.reinjected), (1, 1));
+    assert_eq!((vector.delivery.count, vector.delivery.max_ns), (1, 70));
+}

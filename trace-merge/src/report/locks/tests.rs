@@ -1,5 +1,5 @@
 use super::*;
-use crate::session::LayerKind;
+use crate::manifest::LayerKind;
 use crate::test_trace::Field::{Arguments, Hex, Number, Stack};
 use crate::test_trace::TestTrace;
 
@@ -138,4 +138,16 @@ fn table_says_what_was_not_recorded() {
     let text = String::from_utf8(out).unwrap();
     assert!(text.contains("locks of the guest's kernel were not recorded"), "{text}");
     assert!(text.contains("0x1000  wait       7/seven      1  1.000 µs"), "{text}");
+}
+
+#[test]
+fn idle_tasks_of_two_cpus_are_told_apart() {
+    let idle = TestTrace::new().switch(0, 1, 7, 0).switch(1, 2, 8, 0);
+    let trace = begin(begin(idle, 0, 10, LOCK, flag::SPIN), 1, 20, LOCK, flag::SPIN);
+
+    let guest = guest(end(end(trace, 1, 30, LOCK), 0, 110, LOCK));
+
+    let waits: Vec<_> = guest.kernel.iter().map(|row| row.waits).collect();
+    assert_eq!(waits, [Waits { count: 2, total_ns: 55, max_ns: 50 }]);
+    assert_eq!(guest.unfinished, 0);
 }

@@ -1,6 +1,8 @@
 use super::*;
+use crate::manifest::LayerKind;
 use crate::report::scenario;
-use crate::session::LayerKind;
+use crate::test_trace::Field::{Number, Text};
+use crate::test_trace::TestTrace;
 
 fn of_scenario() -> Tasks {
     let (_dir, trace) = scenario::preempted_in_an_exit().open();
@@ -124,4 +126,30 @@ fn rows_that_are_too_many_are_one_and_nothing_is_lost() {
 
     assert_eq!((rows.len(), rows[SHOWN].tasks), (SHOWN + 1, 100 - SHOWN));
     assert_eq!(rows.iter().map(|row| row.times.running).sum::<u64>(), 1000);
+}
+
+#[test]
+fn task_that_runs_another_program_is_two_rows_whose_parts_add_up() {
+    let switch = |trace: TestTrace, time, prev: (i64, &'static str), next: (i64, &'static str)| {
+        let prev_fields = [("prev_comm", Text(prev.1)), ("prev_pid", Number(prev.0)), ("prev_state", Number(0))];
+        let next_fields = [("next_comm", Text(next.1)), ("next_pid", Number(next.0))];
+        trace.guest(0, time, "sched:sched_switch", &[&prev_fields[..], &next_fields].concat())
+    };
+    let exec = [("pid", Number(7)), ("old_pid", Number(7)), ("filename", Text("/bin/ls"))];
+    let trace = switch(TestTrace::new(), 1_000, (0, "swapper"), (7, "sh"));
+    let trace = trace.guest(0, 5_000, "sched:sched_process_exec", &exec);
+    let trace = switch(switch(trace, 11_000, (7, "ls"), (8, "other")), 12_000, (8, "other"), (0, "swapper"));
+    let (_dir, trace) = trace.open();
+
+    let report = report(&trace, Window::ALL).unwrap();
+
+    let (before, after) = (task(&report, "sh"), task(&report, "ls"));
+    assert_eq!((before.tid, before.wall_ticks, before.times.running), (7, 4_000, 4_000));
+    assert_eq!(
+        (after.tid, after.wall_ticks, after.times),
+        (7, 7_000, Times { running: 6_000, runnable: 1_000, ..Times::default() })
+    );
+    for task in [before, after] {
+        assert_eq!(task.parts.iter().map(|part| part.ticks).sum::<u64>(), task.wall_ticks);
+    }
 }

@@ -1,12 +1,10 @@
 //! Which threads are traced, several machines at once, and what is left when they end.
 
-use std::process::{Child, Output};
-use std::sync::atomic::{AtomicBool, Ordering};
-
+use super::*;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
-
-use super::*;
+use std::process::{Child, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
 fn threads_are_traced_from_when_they_are_added() {
@@ -56,7 +54,7 @@ fn adding_a_thread_after_the_end_does_nothing() {
 }
 
 #[test]
-fn the_instance_is_gone_after_the_drop() {
+fn instance_is_gone_after_the_drop() {
     let Some(_tracefs) = live_tracefs("drop") else {
         return;
     };
@@ -89,7 +87,7 @@ fn instance_of(child: Output) -> String {
 }
 
 #[test]
-fn the_instance_is_gone_after_an_abort() {
+fn instance_is_gone_after_an_abort() {
     let Some(_tracefs) = live_tracefs("abort") else {
         return;
     };
@@ -163,7 +161,7 @@ impl Drop for Disturbance {
 }
 
 #[test]
-fn a_thread_that_a_traced_thread_starts_is_traced_from_its_start() {
+fn thread_that_a_traced_thread_starts_is_traced_from_its_start() {
     let Some(_tracefs) = live_tracefs("followed thread") else {
         return;
     };
@@ -186,7 +184,7 @@ fn a_thread_that_a_traced_thread_starts_is_traced_from_its_start() {
 }
 
 #[test]
-fn the_thread_that_polls_can_be_left_out() {
+fn thread_that_polls_can_be_left_out() {
     let Some(_tracefs) = live_tracefs("left out") else {
         return;
     };
@@ -236,7 +234,7 @@ fn while_a_thread_is_preempted_every_switch_of_its_cpu_tells_who_ran_instead() {
         let config = HostTraceConfig { threads: vec![ours], ..config(&["sched:sched_switch", "sched:sched_w*"], 8192) };
         let mut tracer = HostTracer::start(&config).unwrap();
         let schema = tracer.schemas().iter().find(|schema| schema.name == switches::event()).unwrap().clone();
-        let fields = switch_filter::SwitchFields::of(&schema).unwrap();
+        let fields = SwitchFields::of(&schema).unwrap();
         let mut sink = |item: HostItem<'_>| {
             let HostItem::Record(record) = item else { panic!("{item:?}") };
             if record.cpu == 0 && record.event_id == schema.id() {

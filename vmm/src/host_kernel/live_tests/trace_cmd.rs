@@ -1,9 +1,8 @@
 //! The same pages decoded by us and by `trace-cmd report`: every event's CPU, time, thread, name and fields.
 
-use shared_ring::event::FieldType;
-
 use super::*;
 use crate::host_kernel::reader;
+use shared_ring::event::FieldType;
 
 /// Groups of the events that are compared.
 const GROUPS: [&str; 5] = ["raw_syscalls", "sched", "irq", "irq_vectors", "timer"];

@@ -66,35 +66,35 @@ fn events_with_short_lengths_add_their_deltas_to_the_page_time() {
 }
 
 #[test]
-fn the_longest_short_event_is_112_bytes() {
+fn longest_short_event_is_112_bytes() {
     let page = PageBuilder::new(5).record(28, 1).bytes(&[9; 112]).build(4080);
 
     assert_eq!(decode(&page), [Ok((6, vec![9; 112]))]);
 }
 
 #[test]
-fn an_event_with_its_length_in_a_word_excludes_that_word() {
+fn event_with_its_length_in_a_word_excludes_that_word() {
     let page = PageBuilder::new(10).record(0, 3).word(4 + 120).bytes(&[7; 120]).record(1, 1).bytes(b"next").build(4080);
 
     assert_eq!(decode(&page), [Ok((13, vec![7; 120])), Ok((14, b"next".to_vec()))]);
 }
 
 #[test]
-fn a_long_event_of_unaligned_length_is_followed_at_the_next_word() {
+fn long_event_of_unaligned_length_is_followed_at_the_next_word() {
     let page = PageBuilder::new(0).record(0, 0).word(4 + 5).bytes(b"hello\0\0\0").record(1, 2).bytes(b"next").build(64);
 
     assert_eq!(decode(&page), [Ok((0, b"hello".to_vec())), Ok((2, b"next".to_vec()))]);
 }
 
 #[test]
-fn a_time_extend_adds_its_59_bit_delta() {
+fn time_extend_adds_its_59_bit_delta() {
     let page = PageBuilder::new(100).record(TYPE_TIME_EXTEND, 5).word(3).record(1, 0).bytes(b"late").build(64);
 
     assert_eq!(decode(&page), [Ok((100 + (3 << 27) + 5, b"late".to_vec()))]);
 }
 
 #[test]
-fn an_absolute_time_stamp_replaces_the_time_and_keeps_its_upper_bits() {
+fn absolute_time_stamp_replaces_the_time_and_keeps_its_upper_bits() {
     let before = (0b10110 << 59) | 1_000_000;
     let page = PageBuilder::new(before).record(31, 4).word(1).record(1, 2).bytes(b"nest").build(64);
 
@@ -102,7 +102,7 @@ fn an_absolute_time_stamp_replaces_the_time_and_keeps_its_upper_bits() {
 }
 
 #[test]
-fn an_absolute_time_stamp_behind_a_wrap_of_its_59_bits_carries_into_the_upper_bits() {
+fn absolute_time_stamp_behind_a_wrap_of_its_59_bits_carries_into_the_upper_bits() {
     let before = (1 << 59) - 10;
     let page = PageBuilder::new(before).record(31, 20).word(0).record(1, 0).bytes(b"wrap").build(64);
 
@@ -118,7 +118,7 @@ fn padding_with_delta_zero_ends_the_page() {
 }
 
 #[test]
-fn the_pad_at_the_end_of_a_full_page_is_skipped() {
+fn pad_at_the_end_of_a_full_page_is_skipped() {
     let page =
         PageBuilder::new(0).record(1, 1).bytes(b"only").record(TYPE_PADDING, 1).word(12).bytes(&[0xaa; 8]).build(24);
 
@@ -126,7 +126,7 @@ fn the_pad_at_the_end_of_a_full_page_is_skipped() {
 }
 
 #[test]
-fn a_discarded_event_still_moves_the_time() {
+fn discarded_event_still_moves_the_time() {
     let page =
         PageBuilder::new(0).record(TYPE_PADDING, 50).word(8).bytes(b"gone").record(1, 5).bytes(b"here").build(64);
 
@@ -134,14 +134,14 @@ fn a_discarded_event_still_moves_the_time() {
 }
 
 #[test]
-fn a_discarded_event_whose_delta_was_zero_does_not_move_the_time() {
+fn discarded_event_whose_delta_was_zero_does_not_move_the_time() {
     let page = PageBuilder::new(0).record(TYPE_PADDING, 1).word(8).bytes(b"gone").record(1, 5).bytes(b"here").build(64);
 
     assert_eq!(decode(&page), [Ok((5, b"here".to_vec()))]);
 }
 
 #[test]
-fn a_count_of_missed_events_is_read_from_behind_the_data() {
+fn count_of_missed_events_is_read_from_behind_the_data() {
     let page = PageBuilder::new(0)
         .record(1, 0)
         .bytes(b"data")
@@ -164,21 +164,21 @@ fn missed_events_without_a_count_are_unknown() {
 }
 
 #[test]
-fn a_missed_count_that_lies_outside_of_the_page_is_unknown() {
+fn missed_count_that_lies_outside_of_the_page_is_unknown() {
     let page = PageBuilder::new(0).record(1, 0).bytes(b"full").flags(MISSED_EVENTS | MISSED_STORED).build(8);
 
     assert_eq!(Page::parse(&page).unwrap().missed(), Missed::Unknown);
 }
 
 #[test]
-fn a_missed_count_that_is_negative_is_unknown() {
+fn missed_count_that_is_negative_is_unknown() {
     let page = PageBuilder::new(0).flags(MISSED_EVENTS | MISSED_STORED).tail(&(-1_i64).to_le_bytes()).build(64);
 
     assert_eq!(Page::parse(&page).unwrap().missed(), Missed::Unknown);
 }
 
 #[test]
-fn an_event_dated_while_it_was_interrupted_has_the_time_of_the_event_before_it() {
+fn event_dated_while_it_was_interrupted_has_the_time_of_the_event_before_it() {
     // Three nested events: the outer one reserved its place first, was interrupted before it was dated, and so carries
     // delta 0; the inner one has an absolute time, and what follows counts from there.
     let page = PageBuilder::new(1000)
@@ -200,19 +200,19 @@ fn an_event_dated_while_it_was_interrupted_has_the_time_of_the_event_before_it()
 }
 
 #[test]
-fn a_page_without_flags_missed_nothing() {
+fn page_without_flags_missed_nothing() {
     let page = PageBuilder::new(0).build(64);
 
     assert_eq!(Page::parse(&page).unwrap().missed(), Missed::None);
 }
 
 #[test]
-fn a_page_shorter_than_its_header_is_refused() {
+fn page_shorter_than_its_header_is_refused() {
     assert_eq!(Page::parse(&[0; 15]).unwrap_err(), PageError::TooShort { len: 15 });
 }
 
 #[test]
-fn a_commit_beyond_the_page_is_refused() {
+fn commit_beyond_the_page_is_refused() {
     let mut page = PageBuilder::new(0).build(64);
     page[8..16].copy_from_slice(&65_u64.to_le_bytes());
 
@@ -220,14 +220,14 @@ fn a_commit_beyond_the_page_is_refused() {
 }
 
 #[test]
-fn an_event_that_crosses_the_commit_is_malformed_and_ends_the_page() {
+fn event_that_crosses_the_commit_is_malformed_and_ends_the_page() {
     let page = PageBuilder::new(0).record(1, 0).bytes(b"good").record(3, 0).bytes(b"cut").build(64);
 
     assert_eq!(decode(&page), [Ok((0, b"good".to_vec())), Err(Malformed { offset: 8 })]);
 }
 
 #[test]
-fn a_long_event_shorter_than_its_own_length_word_is_malformed() {
+fn long_event_shorter_than_its_own_length_word_is_malformed() {
     let page = PageBuilder::new(0).record(0, 0).word(3).build(64);
 
     assert_eq!(decode(&page), [Err(Malformed { offset: 0 })]);

@@ -40,7 +40,7 @@ fn fields(schema: &EventSchema) -> Vec<(&str, FieldType, bool)> {
 }
 
 #[test]
-fn the_number_and_the_process_come_from_the_common_fields() {
+fn number_and_the_process_come_from_the_common_fields() {
     let schema = schema_of("", "\"\"");
 
     let pid = FieldDescription { name: "common_pid".to_owned(), ty: FieldType::I32, hex: false };
@@ -92,7 +92,7 @@ fn pointers_and_fields_printed_in_base_16_are_unsigned_hex() {
 }
 
 #[test]
-fn a_char_array_keeps_its_length_and_loses_what_follows_the_nul() {
+fn char_array_keeps_its_length_and_loses_what_follows_the_nul() {
     let schema = schema_of("\tfield:char comm[8];\toffset:8;\tsize:8;\tsigned:0;\n", "\"\"");
 
     assert_eq!(fields(&schema), [("comm", FieldType::CharArray(8), false)]);
@@ -101,7 +101,7 @@ fn a_char_array_keeps_its_length_and_loses_what_follows_the_nul() {
 }
 
 #[test]
-fn a_dynamic_string_is_cut_at_its_first_nul_and_ended_by_one() {
+fn dynamic_string_is_cut_at_its_first_nul_and_ended_by_one() {
     let schema = schema_of(
         "\tfield:__data_loc char[] name;\toffset:8;\tsize:4;\tsigned:0;\n\
          \tfield:u32 after;\toffset:12;\tsize:4;\tsigned:0;\n",
@@ -117,7 +117,7 @@ fn a_dynamic_string_is_cut_at_its_first_nul_and_ended_by_one() {
 }
 
 #[test]
-fn a_relative_locator_counts_from_its_own_end() {
+fn relative_locator_counts_from_its_own_end() {
     let schema = schema_of("\tfield:__rel_loc char[] name;\toffset:8;\tsize:4;\tsigned:0;\n", "\"\"");
     let mut own = (4_u32 | (3 << 16)).to_le_bytes().to_vec();
     own.extend(b"....hi\0");
@@ -141,7 +141,7 @@ fn arrays_of_bytes_become_hexadecimal_text() {
 }
 
 #[test]
-fn a_short_array_of_integers_becomes_a_field_per_element() {
+fn short_array_of_integers_becomes_a_field_per_element() {
     let schema = schema_of("\tfield:unsigned long args[2];\toffset:8;\tsize:16;\tsigned:0;\n", "\"\"");
 
     assert_eq!(fields(&schema), [("args_0", FieldType::U64, false), ("args_1", FieldType::U64, false)]);
@@ -165,7 +165,7 @@ fn what_cannot_be_recorded_is_listed() {
 }
 
 #[test]
-fn a_field_whose_name_is_taken_or_none_is_skipped() {
+fn field_whose_name_is_taken_or_none_is_skipped() {
     let schema = schema_of(
         "\tfield:u8 a;\toffset:8;\tsize:1;\tsigned:0;\n\
          \tfield:u8 a;\toffset:9;\tsize:1;\tsigned:0;\n\
@@ -188,7 +188,7 @@ fn fields_beyond_what_a_description_holds_are_skipped() {
 }
 
 #[test]
-fn a_record_too_long_for_our_own_is_refused() {
+fn record_too_long_for_our_own_is_refused() {
     let schema = schema_of("\tfield:char buf[];\toffset:8;\tsize:0;\tsigned:0;\n", "\"\"");
     let mut out = Vec::new();
 
@@ -206,7 +206,7 @@ fn text_up_to_the_end_of_the_record_is_a_string() {
 }
 
 #[test]
-fn a_record_that_is_too_short_leaves_the_output_as_it_was() {
+fn record_that_is_too_short_leaves_the_output_as_it_was() {
     let schema = schema_of("\tfield:u64 a;\toffset:8;\tsize:8;\tsigned:0;\n", "\"\"");
     let mut out = b"before".to_vec();
 
@@ -217,7 +217,7 @@ fn a_record_that_is_too_short_leaves_the_output_as_it_was() {
 }
 
 #[test]
-fn a_locator_that_points_outside_of_the_record_is_refused() {
+fn locator_that_points_outside_of_the_record_is_refused() {
     let schema = schema_of("\tfield:__data_loc char[] name;\toffset:8;\tsize:4;\tsigned:0;\n", "\"\"");
 
     let error = schema.encode(&record(&(0xffff_u32 | (2 << 16)).to_le_bytes()), &mut Vec::new()).unwrap_err();

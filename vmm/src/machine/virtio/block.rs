@@ -1,12 +1,13 @@
 //! The virtio block device (virtio 1.x, section 5.2) on a file or block device of the host.
 
+use super::{Served, VirtioDevice};
+use crate::machine::observer::{BlockRequestKind, Observer};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
-
 use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_FLUSH, VIRTIO_BLK_F_RO, VIRTIO_BLK_F_SEG_MAX, VIRTIO_BLK_ID_BYTES,
     VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_S_UNSUPP, VIRTIO_BLK_T_FLUSH, VIRTIO_BLK_T_GET_ID, VIRTIO_BLK_T_IN,
@@ -16,9 +17,6 @@ use virtio_bindings::virtio_ids::VIRTIO_ID_BLOCK;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 use virtio_queue::{DescriptorChain, Queue, QueueOwnedT, QueueT, Reader, Writer};
 use vm_memory::GuestMemoryMmap;
-
-use super::{Served, VirtioDevice};
-use crate::machine::observer::{BlockRequestKind, Observer};
 
 /// Bytes of a sector: the unit of addresses and sizes.
 pub const SECTOR_SIZE: u64 = 512;
@@ -30,14 +28,14 @@ const REQUESTS_PER_CALL: usize = QUEUE_SIZE as usize;
 /// Bytes copied at once between file and guest memory.
 const CHUNK: usize = 128 << 10;
 
-/// The header of every request, as the guest wrote it.
+/// The header of a request, as the guest wrote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Request {
+struct RequestHeader {
     kind: u32,
     sector: u64,
 }
 
-impl Request {
+impl RequestHeader {
     fn read(reader: &mut Reader<'_>) -> io::Result<Self> {
         let mut header = [0u8; 16];
         reader.read_exact(&mut header)?;
@@ -128,7 +126,7 @@ impl Block {
     }
 
     fn execute(&mut self, reader: &mut Reader<'_>, writer: &mut Writer<'_>) -> Result<u32, RequestError> {
-        let request = Request::read(reader)?;
+        let request = RequestHeader::read(reader)?;
         let length = match request.kind {
             VIRTIO_BLK_T_OUT => reader.available_bytes(),
             _ => writer.available_bytes(),
@@ -326,7 +324,7 @@ mod tests {
     const STATUS_BYTE: (u64, u32, bool) = (STATUS, 1, true);
 
     #[test]
-    fn a_read_copies_the_sectors() {
+    fn read_copies_the_sectors() {
         let (memory, mut disk) = (memory(), disk(false));
         let header = header(&memory, VIRTIO_BLK_T_IN, 5);
         let status = serve(&mut disk, &memory, &[header, (DATA, 1024, true), STATUS_BYTE]);
@@ -335,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delayed_disk_takes_its_time_for_content_and_only_for_that() {
+    fn delayed_disk_takes_its_time_for_content_and_only_for_that() {
         const DELAY: Duration = Duration::from_millis(200);
         let (memory, mut disk) = (memory(), disk(false).delayed(DELAY));
         let read = header(&memory, VIRTIO_BLK_T_IN, 5);
@@ -351,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_reaches_the_file() {
+    fn write_reaches_the_file() {
         let (memory, mut disk) = (memory(), disk(false));
         memory.write_slice(&[0xab; 512], GuestAddress(DATA)).unwrap();
         let header = header(&memory, VIRTIO_BLK_T_OUT, 9);
@@ -375,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_succeeds() {
+    fn flush_succeeds() {
         let (memory, mut disk) = (memory(), disk(false));
         let header = header(&memory, VIRTIO_BLK_T_FLUSH, 0);
         let status = serve(&mut disk, &memory, &[header, STATUS_BYTE]);
@@ -383,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn the_identification_names_the_disk() {
+    fn identification_names_the_disk() {
         let (memory, mut disk) = (memory(), disk(false));
         let header = header(&memory, VIRTIO_BLK_T_GET_ID, 0);
         serve(&mut disk, &memory, &[header, (DATA, 20, true), STATUS_BYTE]);
@@ -393,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_request_is_unsupported() {
+    fn unknown_request_is_unsupported() {
         let (memory, mut disk) = (memory(), disk(false));
         let header = header(&memory, 77, 0);
         let status = serve(&mut disk, &memory, &[header, STATUS_BYTE]);
@@ -401,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_beyond_the_end_fails() {
+    fn read_beyond_the_end_fails() {
         let (memory, mut disk) = (memory(), disk(false));
         let header = header(&memory, VIRTIO_BLK_T_IN, SECTORS - 1);
         let status = serve(&mut disk, &memory, &[header, (DATA, 1024, true), STATUS_BYTE]);
@@ -409,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sector_number_that_overflows_fails() {
+    fn sector_number_that_overflows_fails() {
         let (memory, mut disk) = (memory(), disk(false));
         let header = header(&memory, VIRTIO_BLK_T_IN, u64::MAX);
         let status = serve(&mut disk, &memory, &[header, (DATA, 512, true), STATUS_BYTE]);
@@ -425,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_to_a_read_only_disk_fails() {
+    fn write_to_a_read_only_disk_fails() {
         let (memory, mut disk) = (memory(), disk(true));
         let header = header(&memory, VIRTIO_BLK_T_OUT, 0);
         let status = serve(&mut disk, &memory, &[header, (DATA, 512, false), STATUS_BYTE]);
@@ -433,14 +431,14 @@ mod tests {
     }
 
     #[test]
-    fn a_short_header_fails() {
+    fn short_header_fails() {
         let (memory, mut disk) = (memory(), disk(false));
         let status = serve(&mut disk, &memory, &[(HEADER, 8, false), STATUS_BYTE]);
         assert_eq!(u32::from(status), VIRTIO_BLK_S_IOERR);
     }
 
     #[test]
-    fn a_chain_outside_memory_is_given_back_unanswered() {
+    fn chain_outside_memory_is_given_back_unanswered() {
         let (memory, mut disk) = (memory(), disk(false));
         let header = header(&memory, VIRTIO_BLK_T_IN, 0);
         let outside = (MEMORY as u64 * 2, 512, true);
@@ -448,14 +446,14 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_without_status_is_given_back_unanswered() {
+    fn chain_without_status_is_given_back_unanswered() {
         let (memory, mut disk) = (memory(), disk(false));
         let header = header(&memory, VIRTIO_BLK_T_FLUSH, 0);
         assert_eq!(serve(&mut disk, &memory, &[header]), 0xff);
     }
 
     #[test]
-    fn an_available_index_that_runs_ahead_stops_the_device() {
+    fn available_index_that_runs_ahead_stops_the_device() {
         let (memory, mut disk) = (memory(), disk(false));
         let queue = MockSplitQueue::new(&memory, 16);
         queue.build_desc_chain(&[RawDescriptor::from(Descriptor::new(HEADER, 16, 0, 0))]).unwrap();
@@ -465,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_gives_the_capacity_in_sectors() {
+    fn configuration_gives_the_capacity_in_sectors() {
         let mut capacity = [0u8; 8];
         disk(false).read_config(0, &mut capacity);
         assert_eq!(u64::from_le_bytes(capacity), SECTORS);

@@ -1,10 +1,10 @@
 //! The virtio-mmio transport, version 2 of its register layout (virtio 1.x, section 4.2).
 
+use super::VirtioDevice;
+use event_manager::{EventOps, Events, MutEventSubscriber};
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use event_manager::{EventOps, Events, MutEventSubscriber};
 use virtio_bindings::virtio_config::{
     VIRTIO_CONFIG_S_DRIVER_OK, VIRTIO_CONFIG_S_FEATURES_OK, VIRTIO_CONFIG_S_NEEDS_RESET, VIRTIO_F_VERSION_1,
 };
@@ -23,15 +23,14 @@ use vm_memory::GuestMemoryMmap;
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use super::VirtioDevice;
-
 /// "virt".
 const MAGIC: u32 = 0x7472_6976;
 const VERSION: u32 = 2;
 /// Vendor identifier: "STRA".
 const VENDOR: u32 = u32::from_le_bytes(*b"STRA");
 
-struct State {
+/// The device and what its driver has set through the registers.
+struct DeviceState {
     device: Box<dyn VirtioDevice>,
     queues: Vec<Queue>,
     status: u32,
@@ -43,7 +42,7 @@ struct State {
 
 /// A virtio device with its registers, shared by the vCPU threads (registers) and the event loop (queues).
 pub struct MmioTransport {
-    state: Mutex<State>,
+    state: Mutex<DeviceState>,
     memory: GuestMemoryMmap,
     /// Apart from `state`, so that a vCPU that acknowledges an interrupt never waits for a request in service.
     interrupt_status: AtomicU32,
@@ -64,7 +63,7 @@ impl MmioTransport {
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?;
         let notify = sizes.iter().map(|_| EventFd::new(EFD_NONBLOCK)).collect::<Result<Vec<_>, _>>()?;
-        let state = State {
+        let state = DeviceState {
             device,
             queues,
             status: 0,
@@ -82,13 +81,7 @@ impl MmioTransport {
         &self.notify
     }
 
-    /// What the device signals to raise its interrupt.
-    #[must_use]
-    pub fn interrupt_event(&self) -> &EventFd {
-        &self.interrupt
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DeviceState> {
         // Another thread's panic leaves no half-done register access behind.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -166,7 +159,7 @@ impl MmioTransport {
         if !active {
             return;
         }
-        let State { device, queues, .. } = &mut *state;
+        let DeviceState { device, queues, .. } = &mut *state;
         let Some(queue) = queues.get_mut(index) else {
             return;
         };
@@ -192,7 +185,7 @@ impl MmioTransport {
     }
 }
 
-impl State {
+impl DeviceState {
     fn needs_reset(&self) -> bool {
         self.status & VIRTIO_CONFIG_S_NEEDS_RESET != 0
     }
@@ -266,7 +259,7 @@ impl State {
             return;
         }
         match register {
-            // Zero is no power of two either; both are ignored by the queue.
+            // Zero is not a power of two either; the queue ignores both.
             VIRTIO_MMIO_QUEUE_NUM => queue.set_size(u16::try_from(value).unwrap_or(0)),
             VIRTIO_MMIO_QUEUE_DESC_LOW => queue.set_desc_table_address(Some(value), None),
             VIRTIO_MMIO_QUEUE_DESC_HIGH => queue.set_desc_table_address(None, Some(value)),
@@ -417,12 +410,12 @@ mod tests {
     }
 
     #[test]
-    fn a_legacy_driver_is_refused() {
+    fn legacy_driver_is_refused() {
         assert_eq!(negotiate(&transport(), 1 << 9, 0) & FEATURES_OK, 0);
     }
 
     #[test]
-    fn a_valid_queue_is_activated_and_served() {
+    fn valid_queue_is_activated_and_served() {
         let transport = transport();
         let status = activate(&transport, 0x1000);
         transport.serve(0);
@@ -431,13 +424,13 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_outside_memory_asks_for_a_reset() {
+    fn queue_outside_memory_asks_for_a_reset() {
         let status = activate(&transport(), 0x10_0000);
         assert_eq!(status & NEEDS_RESET, NEEDS_RESET);
     }
 
     #[test]
-    fn a_queue_is_not_moved_while_it_is_in_use() {
+    fn queue_is_not_moved_while_it_is_in_use() {
         let transport = transport();
         activate(&transport, 0x1000);
         write(&transport, VIRTIO_MMIO_QUEUE_READY, 0);
@@ -454,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledged_interrupt_is_gone() {
+    fn acknowledged_interrupt_is_gone() {
         let transport = transport();
         transport.raise(VIRTIO_MMIO_INT_VRING);
         write(&transport, VIRTIO_MMIO_INTERRUPT_ACK, VIRTIO_MMIO_INT_VRING);
@@ -462,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_forgets_everything() {
+    fn reset_forgets_everything() {
         let transport = transport();
         activate(&transport, 0x1000);
         write(&transport, VIRTIO_MMIO_STATUS, 0);
@@ -471,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_does_not_exist_has_no_size() {
+    fn queue_that_does_not_exist_has_no_size() {
         let transport = transport();
         write(&transport, VIRTIO_MMIO_QUEUE_SEL, u32::MAX);
         assert_eq!(read(&transport, VIRTIO_MMIO_QUEUE_NUM_MAX), 0);
@@ -485,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn a_register_read_in_part_is_zero() {
+    fn register_read_in_part_is_zero() {
         let mut data = [0xff; 2];
         transport().read(0, &mut data);
         assert_eq!(data, [0, 0]);

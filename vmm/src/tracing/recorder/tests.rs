@@ -1,26 +1,28 @@
 #![allow(unsafe_code)] // The test is the guest: it records through raw addresses.
 
 use super::*;
+use crate::clock::{ClockParameters, HostTime, VcpuClocks};
 use crate::control::protocol;
-use crate::host_time::HostTime;
 use crate::machine::Observer;
-use crate::tracing::region::TraceRegion;
+use crate::tracing::recording::Recording;
+use crate::tracing::region::{MAIN_SESSION, TraceRegion};
 use crate::tracing::selection::Selection;
-use crate::tracing::vcpu_clocks::{HostFacts, VcpuClocks};
+use crate::tracing::vmm_events::VmmTracer;
 use clock_sync::tsc;
 use shared_ring::event::{Event, EventDescription, Field, FieldType};
 use shared_ring::host_memory::HostMemory;
-use shared_ring::layout::Geometry;
+use shared_ring::layout::{Geometry, Mode};
 use shared_ring::producer::Producer;
-use shared_ring::region::RegionConfig;
+use shared_ring::region::{RegionConfig, Rings};
 use shared_ring::registry::Registry;
 use shared_ring::storage::Smp;
 use std::fs;
-use std::sync::Mutex;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 use trace_merge::clock::{Clock, UtcAnchor};
+use trace_merge::manifest::{FORMAT_VERSION, Host, LayerKind, Started, Vm};
 use trace_merge::reader::Trace;
-use trace_merge::session::{FORMAT_VERSION, Host, LayerKind, Started, Vm};
 use uuid::Uuid;
 
 const EVENT: Event = Event { id: 1, class: 0, name: "sched:test", fields: &[Field::new("number", FieldType::U64)] };
@@ -37,8 +39,8 @@ fn rings(mode: Mode) -> Rings {
     Rings { geometry: Geometry::new(4096, 4).unwrap(), mode }
 }
 
-fn session() -> Session {
-    Session {
+fn manifest() -> Manifest {
+    Manifest {
         format: FORMAT_VERSION,
         strata: "test".into(),
         started: Started::at(0),
@@ -83,7 +85,7 @@ impl Bench {
         // SAFETY: the storage covers the registry, which the region keeps mapped; nobody else writes there.
         let registry = unsafe { Registry::new(Smp::new(registry.base()), layout.registry_size) };
         assert!(registry.append(&EVENT));
-        let host = HostFacts {
+        let parameters = ClockParameters {
             time: HostTime::Tsc,
             frequency: 2_000_000_000,
             bound_ns: 10,
@@ -91,12 +93,12 @@ impl Bench {
             offset_honoured: true,
             first_offsets: Vec::new(),
         };
-        let clocks = Arc::new(VcpuClocks::new("vm0", host, Arc::clone(&region), Arc::clone(&vmm)));
-        let facts = Facts {
+        let clocks = Arc::new(VcpuClocks::new("vm0", 1, parameters, Box::new(|_, _, _| ())));
+        let recording = Recording {
             guest_events: Vec::new().into(),
             clocks,
-            dir: trace,
-            session: session(),
+            dir: Some(trace),
+            manifest: manifest(),
             vm: "vm0".into(),
             region: Arc::clone(&region),
             selection: Selection::parse("guest:*,vmm:*").unwrap(),
@@ -104,8 +106,8 @@ impl Bench {
             agent: true,
             beside_region: None,
         };
-        let (events, region_file) = ("guest:*,vmm:*".into(), "/nonexistent".into());
-        let sources = Sources { facts, vmm: Arc::clone(&vmm), host: None, rings: rings(mode), events, region_file };
+        let events = "guest:*,vmm:*".into();
+        let sources = Sources { recording, vmm: Arc::clone(&vmm), host: None, rings: rings(mode), events };
         let recorder = Recorder::start(sources).unwrap();
         Self { dir, region, vmm, recorder }
     }
@@ -125,6 +127,17 @@ impl Bench {
 
     fn ask(&self, request: Request) -> Answer {
         self.recorder.control().ask(request)
+    }
+
+    /// Asks for a flush while the guest records into the rings of session slot `slot`, which are in discard mode.
+    fn flush(&self, slot: usize) -> Answer {
+        let control = self.recorder.control();
+        let flush = std::thread::spawn(move || control.ask(Request::Flush));
+        while !flush.is_finished() {
+            self.record(slot, Mode::Discard, 1);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        flush.join().unwrap()
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -184,12 +197,12 @@ fn flight_recorder_is_written_at_the_end_with_its_last_records() {
     bench.record(0, Mode::FlightRecorder, 3000);
     let trace = bench.path("trace");
 
-    let session = bench.recorder.finish("the test ended".into()).unwrap();
+    let manifest = bench.recorder.finish("the test ended".into()).unwrap();
 
-    let layer = session.layers.iter().find(|layer| layer.kind == LayerKind::GuestKernel).unwrap();
+    let layer = manifest.layers.iter().find(|layer| layer.kind == LayerKind::GuestKernel).unwrap();
     assert!(layer.streams[0].records > 300 && layer.streams[0].overwritten > 0, "{layer:?}");
-    assert_eq!(Session::load(&trace).unwrap(), session);
-    assert_eq!(session.outcome.as_deref(), Some("the test ended"));
+    assert_eq!(Manifest::load(&trace).unwrap(), manifest);
+    assert_eq!(manifest.outcome.as_deref(), Some("the test ended"));
 }
 
 #[test]
@@ -198,17 +211,27 @@ fn discard_mode_refuses_snapshots_and_flushes_on_demand() {
     bench.record(0, Mode::Discard, 7);
 
     let snapshot = message(bench.snapshot("snapshot"));
-    let control = bench.recorder.control();
-    let flush = std::thread::spawn(move || control.ask(Request::Flush));
-    while !flush.is_finished() {
-        bench.record(0, Mode::Discard, 1);
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let flushed = bench.flush(0);
 
     assert!(snapshot.contains("ctl VM flush"), "{snapshot}");
     assert!(!bench.path("snapshot").exists());
-    assert_eq!(flush.join().unwrap(), Answer::done("flushed"));
+    assert_eq!(flushed, Answer::done("flushed"));
     assert!(bench.records("trace", LayerKind::GuestKernel) >= 7);
+}
+
+#[test]
+fn flush_writes_the_sessions_in_discard_mode_beside_a_flight_recorder() {
+    let bench = Bench::new(Mode::FlightRecorder);
+    let refused = message(bench.ask(Request::Flush));
+
+    bench.ask(create("extra", protocol::Mode::Discard, Some(bench.path("extra"))));
+    bench.ask(Request::SessionStart { name: "extra".into() });
+    bench.record(1, Mode::Discard, 3);
+    let flushed = bench.flush(1);
+
+    assert!(refused.contains("ctl VM snapshot"), "{refused}");
+    assert_eq!(flushed, Answer::done("flushed"));
+    assert!(bench.records("extra", LayerKind::GuestKernel) >= 3);
 }
 
 #[test]
@@ -278,11 +301,12 @@ fn session_that_cannot_be_is_refused_and_takes_no_slot() {
 
     let refusals = [
         (create("main", flight, None), "already"),
-        (create("../x", flight, None), "no session name"),
+        (create("../x", flight, None), "not a session name"),
         (create("a", protocol::Mode::Discard, None), "--trace DIR"),
         (create("a", flight, Some("relative".into())), "absolute"),
         (large, "too large"),
-        (Request::SessionStart { name: "none".into() }, "no session is called"),
+        (Request::SessionStart { name: "none".into() }, "no session is called 'none'; there are main"),
+        (Request::Pause, "does not serve"),
     ];
 
     for (request, expected) in refusals {

@@ -1,0 +1,252 @@
+//! Which sessions a vCPU records for: adopting their rings, and letting go of them.
+
+use super::{GuestMemory, HostArea};
+use crate::layout::{RING_ADOPTED, SESSION_SLOTS};
+use crate::producer::Producer;
+use crate::storage::Storage;
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+
+/// One vCPU's rings, one per session slot at most.
+/// For an example see [`host::Region`](crate::host::Region).
+#[derive(Debug)]
+pub struct SessionRings<S> {
+    rings: [SessionRing<S>; SESSION_SLOTS],
+}
+
+/// The vCPU's ring of the session in one slot.
+#[derive(Debug)]
+struct SessionRing<S> {
+    /// Generation of the session that is recorded into; 0 while there is none.
+    generation: AtomicU64,
+    /// Initialised while `generation` is not 0, and changed only while it is.
+    producer: UnsafeCell<MaybeUninit<Producer<S>>>,
+}
+
+impl<S: Storage> SessionRing<S> {
+    const fn unused() -> Self {
+        Self { generation: AtomicU64::new(0), producer: UnsafeCell::new(MaybeUninit::uninit()) }
+    }
+
+    #[inline(always)]
+    fn producer(&self) -> Option<&Producer<S>> {
+        if self.generation.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        // SAFETY: initialised, since the generation is not 0; only `follow` and `release` change it, which no record of
+        // this vCPU is interrupted by (their contract).
+        Some(unsafe { (*self.producer.get()).assume_init_ref() })
+    }
+
+    /// Stops recording, then tells the host. The release store pairs with the host's acquire load before it gives the ring
+    /// to another session.
+    fn let_go(&self) {
+        let Some(producer) = self.producer() else { return };
+        // SAFETY: a control word of the ring, which lies inside the region.
+        let tell = || unsafe { producer.storage().store_release(RING_ADOPTED, 0) };
+        if mutated!(LetGoBeforeStop) {
+            tell();
+        }
+        self.generation.store(0, Ordering::Relaxed);
+        // This vCPU's interrupts see its stores in order.
+        compiler_fence(Ordering::SeqCst);
+        tell();
+    }
+
+    /// Tells the host, then begins to record, if `is_current` says that the session is still there.
+    ///
+    /// The host looks in the opposite order before it gives the rings to another session: it stores generation 0, has a
+    /// full fence, and loads the ring's word. `fence_full` pairs with that fence: at least one of both sees the other.
+    fn adopt(
+        &self,
+        producer: Producer<S>,
+        generation: u64,
+        fence_full: impl FnOnce(),
+        is_current: impl FnOnce() -> bool,
+    ) {
+        // SAFETY: a control word of the ring, inside the region. This vCPU is the only one that writes it while the host has
+        // a session in the slot; it is 0, or left over from a system that ended without letting go.
+        unsafe { producer.storage().store(RING_ADOPTED, generation) };
+        if !mutated!(AdoptWithoutFence) {
+            fence_full();
+        }
+        if !is_current() && !mutated!(AdoptUnchecked) {
+            // SAFETY: as above.
+            unsafe { producer.storage().store_release(RING_ADOPTED, 0) };
+            return;
+        }
+        // SAFETY: nobody looks at `producer` while the generation is 0.
+        unsafe { self.producer.get().write(MaybeUninit::new(producer)) };
+        self.generation.store(generation, Ordering::Release);
+    }
+}
+
+impl<S: Storage> SessionRings<S> {
+    /// Rings of no session: nothing is recorded before [`follow`](Self::follow).
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { rings: [const { SessionRing::unused() }; SESSION_SLOTS] }
+    }
+
+    /// Begins to record for sessions that are new, and stops for those that are gone. `ring` makes the storage of the ring
+    /// at an offset in the region.
+    ///
+    /// # Safety
+    /// Called on vCPU `vcpu`, not within a record and with no producer of [`producer`](Self::producer) in use: its
+    /// interrupts may record meanwhile, and finish before it goes on. No other rings of that vCPU are in use. What `ring`
+    /// returns covers the bytes of the region from the offset on, and lives as long as it is used.
+    pub unsafe fn follow<H: GuestMemory>(&self, area: &HostArea<H>, vcpu: u32, ring: impl Fn(usize) -> S) {
+        for (slot, own) in self.rings.iter().enumerate() {
+            let session = area.session(slot);
+            let generation = session.as_ref().map_or(0, |session| session.generation);
+            if own.generation.load(Ordering::Relaxed) == generation {
+                continue;
+            }
+            own.let_go();
+            let Some(session) = session else { continue };
+            let Some(at) = session.ring(vcpu) else { continue };
+            // SAFETY: `HostArea::session` found a whole ring of this geometry there, page-aligned; the host hands it out
+            // zeroed, and changes it only after `let_go`.
+            let producer = unsafe { Producer::new(ring(at), session.rings.geometry, session.rings.mode) };
+            own.adopt(producer, generation, || area.storage.fence_full(), || area.is_current(slot, generation));
+        }
+    }
+
+    /// The session slots that are recorded into, a bit each.
+    #[must_use]
+    pub fn in_use(&self) -> u64 {
+        let bits = self.rings.iter().enumerate().map(|(slot, ring)| u64::from(ring.producer().is_some()) << slot);
+        bits.fold(0, |slots, bit| slots | bit)
+    }
+
+    /// The producer of the ring of session slot `slot`; `None` when there is no such session on this vCPU. Any context,
+    /// NMI included.
+    #[must_use]
+    #[inline(always)]
+    pub fn producer(&self, slot: usize) -> Option<&Producer<S>> {
+        self.rings.get(slot)?.producer()
+    }
+
+    /// Generation of the session in slot `slot` that is recorded into; `None` when there is none on this vCPU.
+    #[must_use]
+    pub fn generation(&self, slot: usize) -> Option<u64> {
+        let generation = self.rings.get(slot)?.generation.load(Ordering::Relaxed);
+        (generation != 0).then_some(generation)
+    }
+
+    /// Stops recording for all sessions.
+    ///
+    /// # Safety
+    /// As for [`follow`](Self::follow).
+    pub unsafe fn release(&self) {
+        self.rings.iter().for_each(SessionRing::let_go);
+    }
+
+    /// Closes the current sub-buffers of those rings whose consumer has asked for it. `now` reads the trace clock, ticks.
+    pub fn poll_flush_requests(&self, now: impl Fn() -> u64) {
+        for producer in self.rings.iter().filter_map(SessionRing::producer) {
+            producer.poll_flush_request(&now);
+        }
+    }
+}
+
+impl<S: Storage> Default for SessionRings<S> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::consumer::Consumer;
+    use crate::guest::tests::{Sides, rings, sides};
+    use crate::layout::Mode;
+    use crate::storage::Smp;
+
+    const VCPU: u32 = 1;
+
+    fn follow(own: &SessionRings<Smp>, sides: &Sides) {
+        // SAFETY: this thread is the vCPU and is not within a record; the rings lie inside the memory, which lives.
+        unsafe { own.follow(sides.guest.area(), VCPU, |at| Smp::new(sides.memory.base().add(at))) };
+    }
+
+    fn record(own: &SessionRings<Smp>, slot: usize) -> bool {
+        own.producer(slot).is_some_and(|producer| producer.record(|| 1, 1, &[0; 8]))
+    }
+
+    fn adopted(sides: &Sides, slot: usize) -> u64 {
+        sides.memory.load(sides.host.layout().kernel_ring(slot, VCPU) + RING_ADOPTED)
+    }
+
+    #[test]
+    fn sessions_that_begin_and_end_are_followed() {
+        let (own, mut sides) = (SessionRings::new(), sides());
+        let before = record(&own, 0);
+        follow(&own, &sides);
+        let late = sides.host.open_session(2, "late", rings(Mode::FlightRecorder), |_, _| ()).unwrap();
+
+        let unfollowed = record(&own, 2);
+        follow(&own, &sides);
+        let (both, words) = (own.in_use(), (adopted(&sides, 0), adopted(&sides, 2)));
+        sides.host.close_session(0).unwrap();
+        follow(&own, &sides);
+
+        assert_eq!((before, unfollowed, both, words), (false, false, 0b101, (1, late)));
+        assert_eq!((record(&own, 0), record(&own, 2), record(&own, 9), own.in_use()), (false, true, false, 0b100));
+        assert_eq!(adopted(&sides, 0), 0);
+    }
+
+    #[test]
+    fn slot_is_free_once_the_guest_has_let_go_of_it() {
+        let (own, mut sides) = (SessionRings::new(), sides());
+        follow(&own, &sides);
+
+        sides.host.close_session(0).unwrap();
+        let held = sides.host.is_free(0);
+        follow(&own, &sides);
+
+        assert_eq!((held, sides.host.is_free(0)), (false, true));
+    }
+
+    #[test]
+    fn session_that_ends_while_it_is_adopted_is_not_recorded() {
+        let (own, sides) = (SessionRing::unused(), sides());
+        let ring = sides.memory.part(sides.host.layout().kernel_ring(0, VCPU), rings(Mode::Discard).ring_size());
+        // SAFETY: a whole ring lies there, zeroed; this thread is its only user.
+        let producer = unsafe { Producer::new(Smp::new(ring.base()), rings(Mode::Discard).geometry, Mode::Discard) };
+
+        own.adopt(producer, 1, || (), || false);
+
+        assert!(own.producer().is_none());
+        assert_eq!(adopted(&sides, 0), 0);
+    }
+
+    #[test]
+    fn released_rings_record_nothing() {
+        let (own, sides) = (SessionRings::new(), sides());
+        follow(&own, &sides);
+
+        // SAFETY: this thread is the vCPU, and is not within a record.
+        unsafe { own.release() };
+
+        assert_eq!((record(&own, 0), adopted(&sides, 0)), (false, 0));
+    }
+
+    #[test]
+    fn flush_closes_the_sub_buffer_that_the_host_asks_for() {
+        let (own, sides) = (SessionRings::new(), sides());
+        follow(&own, &sides);
+        let used = rings(Mode::Discard);
+        let ring = sides.memory.part(sides.host.layout().kernel_ring(0, VCPU), used.ring_size());
+        let mut consumer = Consumer::new(ring, used.geometry, used.mode, VCPU);
+        assert!(record(&own, 0));
+
+        let request = consumer.request_flush();
+        let before = consumer.is_flushed(request);
+        own.poll_flush_requests(|| 2);
+
+        assert_eq!((before, consumer.is_flushed(request)), (false, true));
+    }
+}

@@ -1,0 +1,119 @@
+//! A root file system of another Debian release, to run compilers in that this machine's release does not have.
+
+use crate::fetch::apt::{self, PackageError};
+use crate::fetch::tools::{self, Tool};
+use crate::paths::Paths;
+use crate::process;
+use crate::progress;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+use std::process::Command;
+
+/// What makes and enters roots.
+const TOOLS: [Tool; 2] =
+    [Tool { program: "mmdebstrap", package: "mmdebstrap" }, Tool { program: "bwrap", package: "bubblewrap" }];
+
+/// A root file system with a compiler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CompilerRoot {
+    folder: PathBuf,
+}
+
+impl CompilerRoot {
+    /// Debian 13 with what the modules of its kernels are built with. Made once and kept.
+    ///
+    /// # Errors
+    ///
+    /// When packages cannot be had; that takes root.
+    pub fn trixie(paths: &Paths) -> Result<Self, PackageError> {
+        Self::make(paths, "trixie", "making a root with Debian 13's compiler", |command| {
+            command.args(["--variant=apt", "--include=make,gcc-14,binutils,pahole"]);
+        })
+    }
+
+    /// The Rust of Debian 13, the oldest one that the library crates promise to build with, and the linker that it
+    /// uses. Unpacked, not installed: no script of a package has run. Made once and kept.
+    ///
+    /// # Errors
+    ///
+    /// When packages cannot be had; that takes root.
+    pub fn oldest_rust(paths: &Paths) -> Result<Self, PackageError> {
+        Self::make(paths, "trixie-rust", "making a root with Debian 13's Rust", |command| {
+            command.args(["--variant=extract", "--include=rustc,cargo"]);
+            // scripts would make these
+            command.arg("--extract-hook=cd \"$1\" && ln -s usr/bin bin && ln -s usr/lib lib && ln -s usr/lib64 lib64 && mkdir -p proc");
+        })
+    }
+
+    /// The root `name` as `mmdebstrap` makes it with the options that `choose` adds.
+    fn make(paths: &Paths, name: &str, step: &str, choose: impl FnOnce(&mut Command)) -> Result<Self, PackageError> {
+        let folder = paths.roots().join(name);
+        if folder.is_dir() {
+            return Ok(Self { folder });
+        }
+        tools::install(paths, &TOOLS)?;
+        progress::step(step, || {
+            // renamed last, so that an interrupted call is repeated
+            let partial = folder.with_extension("partial");
+            apt::recreate(&partial)?;
+            let mut command = Command::new("mmdebstrap");
+            command.arg("--quiet").args(["--aptopt=APT::Sandbox::User \"root\"", "--aptopt=Acquire::Retries \"3\""]);
+            choose(&mut command);
+            command.arg("trixie").arg(&partial).arg(apt::MIRROR);
+            process::run_logged(&mut command, &paths.logs().join(format!("root-{name}.log")))?;
+            fs::rename(&partial, &folder).map_err(|source| PackageError::File { path: folder.clone(), source })
+        })?;
+        Ok(Self { folder })
+    }
+
+    /// A command that runs `program` in the root, where the folders `shared` are under the names that they have here.
+    /// Of environment variables it gets a `PATH` and those in `environment`.
+    #[must_use]
+    pub fn command(&self, program: &Path, shared: &[&Path], environment: &[(&str, OsString)]) -> Command {
+        let mut command = Command::new("bwrap");
+        command
+            .arg("--die-with-parent")
+            .arg("--bind")
+            .arg(&self.folder)
+            .args(["/", "--dev", "/dev", "--proc", "/proc"]);
+        for top in top_folders(shared) {
+            command.arg("--bind").arg(&top).arg(&top);
+        }
+        // what this machine's environment says is not true there
+        command.args(["--clearenv", "--setenv", "PATH", "/usr/bin:/usr/sbin"]);
+        for (name, value) in environment {
+            command.args(["--setenv", name]).arg(value);
+        }
+        command.args(["--chdir", "/"]).arg(program);
+        command
+    }
+}
+
+/// The folders just below `/` that hold these absolute paths: a source tree refers to its neighbours.
+fn top_folders(paths: &[&Path]) -> Vec<PathBuf> {
+    let mut tops: Vec<PathBuf> = paths
+        .iter()
+        .filter_map(|path| path.components().find(|component| matches!(component, Component::Normal(_))))
+        .map(|component| Path::new("/").join(component))
+        .collect();
+    tops.sort();
+    tops.dedup();
+    tops
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_folders_keep_their_names() {
+        let root = CompilerRoot { folder: "/lab/root".into() };
+
+        let command = root.command(Path::new("/build"), &[Path::new("/sources/a"), Path::new("/sources/b")], &[]);
+
+        let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect();
+        assert_eq!(arguments.iter().filter(|argument| *argument == "/sources").count(), 2);
+        assert_eq!(arguments.last().unwrap(), "/build");
+    }
+}

@@ -1,0 +1,9 @@
+//! What is built for a run: programs, the guest kernel module, guest images.
+
+pub mod binaries;
+pub mod compiler_root;
+pub mod guest_image;
+pub mod initramfs;
+pub mod kmod;
+pub mod lttng_modules;
+pub mod object_gates;

@@ -1,0 +1,342 @@
+//! The nested lab: a software-emulated AMD machine with SVM, whose stock Debian kernel is the host.
+//!
+//! QEMU boots the kernel with an initramfs that holds busybox, KVM's modules, the run's files and its script. The
+//! host's console goes to one log, the script's output to another as it comes, and the script's results come back as a
+//! tar stream on a raw disk. On its console the host says every few seconds that it lives.
+
+use crate::build::initramfs::{Initramfs, InitramfsError};
+use crate::machine::disk_space::{self, DiskSpaceError};
+use crate::machine::host::{HostResult, HostRun, fresh_run_folder, last_line};
+use crate::process::{self, ProcessError};
+use crate::progress;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// The modules of the emulated host, besides what they depend on.
+pub const MODULES: [&str; 3] = ["kvm-amd", "virtio_pci", "virtio_blk"];
+
+/// Room for a run's results; the file is sparse.
+const RESULT_DISK_BYTES: u64 = 4 << 30;
+/// Room that a run may take on the disk besides its files, most of it for its results.
+const RUN_BYTES: u64 = 512 << 20;
+/// What makes the host end rather than go on without one of its CPUs.
+const PANICS: &str = "panic=-1 oops=panic softlockup_panic=1 watchdog_thresh=30 \
+                      rcupdate.rcu_cpu_stall_timeout=60 sysctl.kernel.panic_on_rcu_stall=1";
+/// Leaves CPU 0 to the host's kernel. No guest may run there: QEMU's `cpu_clear_ignne()`, of whichever CPU restores the
+/// state of its FPU, reads, changes and writes the flags of the first CPU without a lock, among them those that say
+/// whether a guest is running and whether its memory is nested (docs/verification.md, "The nested lab").
+const HOUSEKEEPING: &str = "isolcpus=0";
+/// How the lines begin with which the host says that it lives.
+const HEARTBEAT: &str = "lab: up for ";
+/// A host that has not written to its console for so long is dead: alive, it writes every five seconds.
+const SILENCE: Duration = Duration::from_secs(90);
+/// What second chances were given for, in the folder of all runs.
+const SECOND_CHANCES: &str = "second-chances.log";
+/// The script's exit status, beside its results.
+const STATUS_FILE: &str = ".lab-status";
+
+const INIT: &str = r#"#!/bin/busybox sh
+# The emulated host: set up what a Linux host has, run the script, hand back its results.
+/bin/busybox mkdir -p /proc /sys /dev /tmp /out /root
+/bin/busybox mount -t proc proc /proc
+/bin/busybox --install -s /bin
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+mount -t tracefs tracefs /sys/kernel/tracing
+mount -t debugfs debugfs /sys/kernel/debug
+mkdir -p /dev/shm
+mount -t tmpfs tmpfs /dev/shm
+while read -r module; do
+    insmod "/lib/strata-lab/$module" || echo "lab: cannot load $module"
+done < /lib/strata-lab/order
+stty -F /dev/ttyS1 raw
+(while sleep 5; do read -r up idle < /proc/uptime && echo "lab: up for $up s"; done) &
+export LAB=/lab LAB_OUT=/out HOME=/root PATH=/lab:/bin
+cd /lab
+setsid sh /lab/.script < /dev/null > /dev/ttyS1 2>&1
+echo $? > /out/.lab-status
+echo "lab: the script ended with status $(cat /out/.lab-status)"
+tar cf - -C /out . | dd of=/dev/vda bs=1M conv=notrunc
+sync
+poweroff -f
+"#;
+
+/// Why the emulated host gave no result.
+#[derive(Debug, thiserror::Error)]
+pub enum NestedError {
+    /// A file of the run could not be made.
+    #[error("cannot use {}", path.display())]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// There is no room for the results.
+    #[error(transparent)]
+    DiskSpace(#[from] DiskSpaceError),
+    /// The host's initramfs could not be made.
+    #[error(transparent)]
+    Initramfs(#[from] InitramfsError),
+    /// QEMU could not be started, failed, or took too long.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// The host stopped or fell silent before the script ended.
+    #[error(
+        "the emulated host died before the script of run {name} ended, after \"{last_line}\"; see {} and {}",
+        console.display(), script.display()
+    )]
+    Died {
+        /// Name of the run.
+        name: String,
+        /// The last line on the host's console.
+        last_line: String,
+        /// The host's console.
+        console: PathBuf,
+        /// The script's output.
+        script: PathBuf,
+    },
+    /// The script did not end in its time.
+    #[error("the script of run {name} was stopped after {seconds} s, after \"{last_line}\"; see {}", script.display())]
+    Late {
+        /// Name of the run.
+        name: String,
+        /// The time that it was given.
+        seconds: u64,
+        /// The last line that it wrote.
+        last_line: String,
+        /// The script's output.
+        script: PathBuf,
+    },
+}
+
+/// What an emulated host is made of.
+#[derive(Debug, Clone)]
+pub struct NestedHost {
+    /// The ELF kernel.
+    pub kernel: PathBuf,
+    /// The module files that it loads, in this order.
+    pub modules: Vec<PathBuf>,
+    /// A static busybox.
+    pub busybox: PathBuf,
+}
+
+/// Boots the host, runs the script and fetches its results into `runs/NAME/out`.
+///
+/// A host that dies, falls silent, or does not end its script in time gets a second chance, which is reported, and no
+/// third one (docs/verification.md, "The nested lab"): its kernel is a stock one, and so no part of what is tested.
+/// What becomes of a guest is for the caller to judge.
+///
+/// # Errors
+///
+/// When a file cannot be made, QEMU fails, or the host fails twice.
+pub fn run(host: &NestedHost, runs: &Path, request: &HostRun) -> Result<HostResult, NestedError> {
+    let result = run_once(host, runs, request);
+    let Err(mishap @ (NestedError::Died { .. } | NestedError::Late { .. })) = &result else { return result };
+    let first = format!("{}-first", request.name);
+    let _ = fs::remove_dir_all(runs.join(&first));
+    let _ = fs::rename(runs.join(&request.name), runs.join(&first));
+    let note = format!("run {}: {mishap}; kept as {first}, tried once more", request.name);
+    progress::note(&note);
+    log_second_chance(runs, &note);
+    run_once(host, runs, request)
+}
+
+/// Writes down what happened: test runners keep what a test says to themselves when it passes.
+fn log_second_chance(runs: &Path, note: &str) {
+    let log = fs::File::options().create(true).append(true).open(runs.join(SECOND_CHANCES));
+    let _ = log.and_then(|mut log| writeln!(log, "{note}"));
+}
+
+/// The second chances that runs in the folder `runs` were given since the last call, a line each.
+#[must_use]
+pub fn take_second_chances(runs: &Path) -> Vec<String> {
+    let log = runs.join(SECOND_CHANCES);
+    let text = fs::read_to_string(&log).unwrap_or_default();
+    let _ = fs::remove_file(&log);
+    text.lines().map(str::to_owned).collect()
+}
+
+fn run_once(host: &NestedHost, runs: &Path, run: &HostRun) -> Result<HostResult, NestedError> {
+    let file_error = |path: &Path| {
+        let path = path.to_path_buf();
+        move |source| NestedError::File { path, source }
+    };
+    let folder = fresh_run_folder(runs, &run.name).map_err(file_error(runs))?;
+    let output = folder.join("out");
+    let console_log = folder.join("console.log");
+    let script_log = folder.join("script.log");
+    let initramfs = folder.join("host.cpio");
+    let disk = folder.join("result.img");
+
+    let files = run.files.iter().filter_map(|(_, path)| fs::metadata(path).ok()).map(|file| file.len());
+    disk_space::require(&folder, RUN_BYTES + files.sum::<u64>())?;
+    host_initramfs(host, run).write_file(&initramfs)?;
+    fs::File::create(&disk).and_then(|file| file.set_len(RESULT_DISK_BYTES)).map_err(file_error(&disk))?;
+    let qemu_log_path = folder.join("qemu.log");
+    let qemu_log = fs::File::create(&qemu_log_path).map_err(file_error(&qemu_log_path))?;
+    let errors = qemu_log.try_clone().map_err(file_error(&qemu_log_path))?;
+    let mut qemu = Command::new("qemu-system-x86_64");
+    qemu.args(arguments(host, run, &folder)).stdin(Stdio::null()).stdout(qemu_log).stderr(errors);
+    let ended = process::wait_with_heartbeat(&mut qemu, run.timeout, &script_log, &console_log, SILENCE);
+    let _ = fs::remove_file(&initramfs);
+    if ended.is_err() {
+        let _ = fs::remove_file(&disk);
+    }
+    let died = || NestedError::Died {
+        name: run.name.clone(),
+        last_line: last_line(&console_log, |line| line.contains("Kernel panic"))
+            .or_else(|| last_line(&console_log, |line| !line.starts_with(HEARTBEAT)))
+            .unwrap_or_default(),
+        console: console_log.clone(),
+        script: script_log.clone(),
+    };
+    let status = ended.map_err(|error| match error {
+        ProcessError::Silent { .. } => died(),
+        ProcessError::Timeout { seconds, .. } => NestedError::Late {
+            name: run.name.clone(),
+            seconds,
+            last_line: last_line(&script_log, |_| true).unwrap_or_default(),
+            script: script_log.clone(),
+        },
+        error => error.into(),
+    })?;
+    // killed by a signal, QEMU has failed at its job, not at its arguments
+    if status.code().is_none() {
+        return Err(died());
+    }
+    if !status.success() {
+        return Err(
+            ProcessError::Logged { program: "qemu-system-x86_64".to_owned(), status, log: qemu_log_path }.into()
+        );
+    }
+
+    let mut tar = Command::new("tar");
+    tar.arg("xf").arg(&disk).arg("-C").arg(&output).arg("--no-same-owner");
+    let unpacked = process::run_logged(&mut tar, &folder.join("tar.log"));
+    let _ = fs::remove_file(&disk);
+    unpacked.map_err(|_| died())?;
+    let status_file = output.join(STATUS_FILE);
+    let status = fs::read_to_string(&status_file).ok().and_then(|text| text.trim().parse().ok()).ok_or_else(died)?;
+    let _ = fs::remove_file(&status_file);
+    Ok(HostResult { status, output, script_log, console_log: Some(console_log) })
+}
+
+fn host_initramfs(host: &NestedHost, run: &HostRun) -> Initramfs {
+    let mut image = Initramfs::new().busybox(&host.busybox).modules(&host.modules).bytes("init", 0o755, INIT).bytes(
+        "lab/.script",
+        0o755,
+        run.script.as_str(),
+    );
+    for (name, path) in &run.files {
+        image = image.file(&format!("lab/{name}"), 0o755, path);
+    }
+    image
+}
+
+/// QEMU's arguments. The emulation must stay multi-threaded: with one thread a guest of this host does not boot in a
+/// minute.
+fn arguments(host: &NestedHost, run: &HostRun, folder: &Path) -> Vec<String> {
+    let in_folder = |name: &str| folder.join(name).display().to_string();
+    [
+        "-accel",
+        "tcg,thread=multi",
+        "-machine",
+        "q35",
+        "-cpu",
+        "EPYC,+svm,+npt",
+        "-smp",
+        // two for the script and its guests: see HOUSEKEEPING
+        "3",
+        "-m",
+        &run.memory_mib.to_string(),
+        "-display",
+        "none",
+        "-monitor",
+        "none",
+        "-nic",
+        "none",
+        "-no-reboot",
+        "-serial",
+        &format!("file:{}", in_folder("console.log")),
+        "-serial",
+        &format!("file:{}", in_folder("script.log")),
+        "-drive",
+        // by default a machine whose disk's file cannot grow any more is stopped, and stands still for ever
+        &format!("file={},format=raw,if=virtio,werror=report", in_folder("result.img")),
+        "-kernel",
+        &host.kernel.display().to_string(),
+        "-initrd",
+        &in_folder("host.cpio"),
+        "-append",
+        &format!("console=ttyS0 {PANICS} {HOUSEKEEPING} {}{}", tsc_rate(), run.kernel_arguments),
+    ]
+    .map(str::to_owned)
+    .to_vec()
+}
+
+/// The emulated TSC is this machine's. Its rate is told to the kernel, which would measure it against an emulated
+/// timer: on a busy machine that came out a tenth of what it is, and all of the host's time ran ten times too fast.
+fn tsc_rate() -> String {
+    let measured =
+        clock_sync::calibration::measure_frequency(clock_sync::tsc::read_ordered, Duration::from_millis(200));
+    measured.map_or_else(String::new, |hz| format!("tsc_early_khz={} ", hz / 1000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host() -> NestedHost {
+        NestedHost { kernel: "vmlinux".into(), modules: Vec::new(), busybox: "busybox".into() }
+    }
+
+    #[test]
+    fn arguments_hold_what_the_run_asks_for() {
+        let mut request = HostRun::new("x", "true");
+        request.memory_mib = 1234;
+        request.kernel_arguments = "clocksource=hpet".to_owned();
+
+        let arguments = arguments(&host(), &request, Path::new("/runs/x"));
+
+        assert!(arguments.windows(2).any(|pair| pair == ["-m", "1234"]));
+        let kernel = arguments.last().unwrap();
+        assert!(kernel.contains(" tsc_early_khz=") && kernel.ends_with(" clocksource=hpet"), "{kernel}");
+        // a CPU that no guest runs on, and two for guests
+        assert!(kernel.contains(" isolcpus=0 ") && arguments.windows(2).any(|pair| pair == ["-smp", "3"]));
+        assert!(arguments.contains(&"file:/runs/x/script.log".to_owned()));
+    }
+
+    #[test]
+    fn second_chances_are_told_once() {
+        let runs = tempfile::tempdir().unwrap();
+        log_second_chance(runs.path(), "run a: died");
+        log_second_chance(runs.path(), "run b: died");
+
+        let told = [(); 2].map(|()| take_second_chances(runs.path()));
+
+        assert_eq!(told, [vec!["run a: died".to_owned(), "run b: died".to_owned()], Vec::new()]);
+    }
+
+    #[test]
+    fn host_says_that_it_lives_as_the_lab_listens_for_it() {
+        assert!(INIT.contains(&format!("echo \"{HEARTBEAT}")));
+    }
+
+    #[test]
+    fn run_with_a_missing_file_names_it_and_starts_nothing() {
+        let runs = tempfile::tempdir().unwrap();
+        let request = HostRun::new("x", "true").file("strata", Path::new("/nonexistent/strata"));
+        let mut host = host();
+        host.busybox = "/proc/self/exe".into();
+
+        let error = run(&host, runs.path(), &request).unwrap_err();
+
+        assert!(error.to_string().contains("/nonexistent/strata"));
+        assert!(!runs.path().join("x/console.log").exists());
+    }
+}

@@ -1,0 +1,335 @@
+//! What Strata's Debian packages hold.
+//!
+//! Programs are linked statically, so that the packages fit every Debian and its derivatives; only the shared library
+//! for applications is not. The module comes as source for DKMS, its Rust half ready-made.
+
+use crate::build::binaries;
+use crate::build::kmod::{self, KmodError};
+use crate::fetch::apt::PackageError;
+use crate::fetch::tools::{self, Tool};
+use crate::packaging::deb::{self, Control, Package};
+use crate::paths::Paths;
+use crate::process::{self, ProcessError};
+use crate::progress;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{fs, io};
+
+/// The packages' version.
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-1");
+/// The module's version, for DKMS.
+pub const MODULE_VERSION: &str = env!("CARGO_PKG_VERSION");
+
+const TOOLS: [Tool; 2] = [Tool { program: "dpkg-deb", package: "dpkg" }, Tool { program: "gzip", package: "gzip" }];
+/// Shells, and where each looks for what completes the command lines of strata.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "/usr/share/bash-completion/completions/strata"),
+    ("fish", "/usr/share/fish/vendor_completions.d/strata.fish"),
+    ("zsh", "/usr/share/zsh/vendor-completions/_strata"),
+];
+/// In a place for programs that are not for users.
+const MODULE_BUILDER: &str = "/usr/libexec/strata/strata-kmod-build";
+const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
+/// As the library's build script names it.
+const SONAME: &str = "libstrata.so.1";
+const HOMEPAGE: (&str, &str) = ("Homepage", "https://strata.invalid/");
+
+/// Why the packages could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum PackagingError {
+    /// A tool is missing, or a package could not be written.
+    #[error(transparent)]
+    Package(#[from] PackageError),
+    /// A program could not be built.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// The module's sources could not be made.
+    #[error(transparent)]
+    Kmod(#[from] KmodError),
+    /// A file of the source tree could not be read.
+    #[error("cannot read {}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Builds everything that the packages hold, and the packages, into the folder `out`. Returns their files.
+///
+/// # Errors
+///
+/// When something cannot be built or written; the error names the log or the file.
+pub fn build(paths: &Paths, out: &Path) -> Result<Vec<PathBuf>, PackagingError> {
+    tools::install(paths, &TOOLS)?;
+    let contents = progress::step("building what the packages hold", || Contents::build(paths))?;
+    let staging = paths.builds().join("packages");
+    progress::step("writing the packages", || {
+        let texts = Texts::read(paths)?;
+        let c_api = paths.workspace().join("guest-agent/c-api");
+        [
+            host(&contents, &texts, paths, &staging)?,
+            agent(&contents, &texts, paths, &staging)?,
+            module(&contents, &texts, &staging)?,
+            library(&contents, &staging)?,
+            development(&contents, &c_api, &staging)?,
+        ]
+        .into_iter()
+        .map(|mut package| {
+            let changelog = texts.changelog(package.name());
+            package.documentation(&texts.copyright, &changelog)?;
+            Ok(package.finish(out)?)
+        })
+        .collect()
+    })
+}
+
+/// What is built for the packages.
+struct Contents {
+    strata: PathBuf,
+    /// Names and texts of the manual pages of `strata` and its commands.
+    manual: Vec<(String, Vec<u8>)>,
+    strata_agent: PathBuf,
+    module_builder: PathBuf,
+    sources: PathBuf,
+    shared_library: PathBuf,
+    static_library: PathBuf,
+}
+
+impl Contents {
+    fn build(paths: &Paths) -> Result<Self, PackagingError> {
+        let [shared_library, static_library] = binaries::build_c_library(paths)?;
+        let strata = binaries::build(paths)?.strata;
+        Ok(Self {
+            shared_library,
+            static_library,
+            manual: manual(&strata, &paths.builds().join("manual"))?,
+            strata,
+            strata_agent: binaries::build_agent(paths)?,
+            module_builder: binaries::build_module_builder(paths)?,
+            sources: kmod::sources(paths)?,
+        })
+    }
+}
+
+/// The manual pages that `strata` writes, by way of the folder `scratch`.
+fn manual(strata: &Path, scratch: &Path) -> Result<Vec<(String, Vec<u8>)>, PackagingError> {
+    let error = |path: &Path| {
+        let path = path.to_path_buf();
+        |source| PackagingError::File { path, source }
+    };
+    let _ = fs::remove_dir_all(scratch);
+    fs::create_dir_all(scratch).map_err(error(scratch))?;
+    process::capture(Command::new(strata).arg("manual").arg(scratch))?;
+    let pages = fs::read_dir(scratch).map_err(error(scratch))?;
+    pages
+        .map(|page| {
+            let path = page.map_err(error(scratch))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            Ok((name, fs::read(&path).map_err(error(&path))?))
+        })
+        .collect()
+}
+
+/// Files of the source tree that are filled in.
+struct Texts {
+    packaging: PathBuf,
+    copyright: String,
+}
+
+impl Texts {
+    fn read(paths: &Paths) -> Result<Self, PackagingError> {
+        let packaging = paths.workspace().join("guest-agent/packaging");
+        let copyright = read(&packaging.join("copyright"))?;
+        Ok(Self { packaging, copyright })
+    }
+
+    /// A file of the packaging folder, with the version filled in.
+    fn filled(&self, name: &str) -> Result<String, PackagingError> {
+        Ok(read(&self.packaging.join(name))?.replace("@VERSION@", MODULE_VERSION))
+    }
+
+    fn changelog(&self, package: &str) -> String {
+        format!(
+            "{package} ({VERSION}) unstable; urgency=medium\n\n  * See the history of the source.\n\n \
+             -- {}  Fri, 20 Nov 2026 12:00:00 +0000\n",
+            deb::maintainer()
+        )
+    }
+}
+
+fn read(path: &Path) -> Result<String, PackagingError> {
+    fs::read_to_string(path).map_err(|source| PackagingError::File { path: path.to_path_buf(), source })
+}
+
+/// For whoever runs virtual machines and reads traces.
+fn host<'a>(contents: &Contents, texts: &Texts, paths: &Paths, staging: &Path) -> Result<Package<'a>, PackagingError> {
+    let control = Control {
+        name: "strata",
+        architecture: "amd64",
+        section: "utils",
+        relations: &[("Suggests", "babeltrace2, linux-headers-amd64, make, gcc, binutils, pahole"), HOMEPAGE],
+        summary: "traces every layer of a virtual machine on one clock",
+        description: "A KVM virtual machine monitor that records the host's kernel, itself, the guest's kernel and the \
+                      guest's applications, shares lockless rings with the guest through memory, and merges everything \
+                      into one timeline in the Common Trace Format. This package holds the command strata and the \
+                      sources of the guest's kernel module, for `strata agent build`.",
+    };
+    let mut package = Package::begin(staging, control, VERSION)?;
+    package.stripped("/usr/bin/strata", 0o755, &contents.strata)?;
+    for (name, page) in &contents.manual {
+        package.manual_page(name, page)?;
+    }
+    for (shell, path) in COMPLETIONS {
+        let text = process::capture(Command::new(&contents.strata).args(["completions", shell]))?;
+        package.bytes(path, 0o644, text.as_bytes())?;
+    }
+    package.folder(strata_kmod_build::INSTALLED, &contents.sources)?;
+    package.folder("/usr/share/doc/strata/docs", &paths.workspace().join("docs"))?;
+    package.file("/usr/share/doc/strata/README.md", 0o644, &paths.workspace().join("README.md"))?;
+    package.bytes(
+        "/usr/share/lintian/overrides/strata",
+        0o644,
+        texts.filled("strata.lintian-overrides")?.as_bytes(),
+    )?;
+    Ok(package)
+}
+
+/// For guests: the agent's user-level part.
+fn agent<'a>(contents: &Contents, texts: &Texts, paths: &Paths, staging: &Path) -> Result<Package<'a>, PackagingError> {
+    let control = Control {
+        name: "strata-agent",
+        architecture: "amd64",
+        section: "utils",
+        relations: &[
+            ("Depends", "systemd | systemd-standalone-sysusers | systemd-sysusers, kmod"),
+            ("Recommends", concat!("strata-dkms (= ", env!("CARGO_PKG_VERSION"), "-1)")),
+            HOMEPAGE,
+        ],
+        summary: "lets the host's strata trace this virtual machine",
+        description: "For guests of strata, the virtual machine monitor that traces every layer of a virtual machine. This \
+                      package loads the kernel module when the machine starts, opens its device to the members of the \
+                      group strata, and holds the command strata-agent, which says what this machine is connected to. \
+                      On other hypervisors it has no effect.",
+    };
+    let mut package = Package::begin(staging, control, VERSION)?;
+    package.stripped("/usr/bin/strata-agent", 0o755, &contents.strata_agent)?;
+    for (path, name) in [
+        ("/usr/lib/systemd/system/strata-agent.service", "strata-agent.service"),
+        ("/usr/lib/sysusers.d/strata.conf", "strata.sysusers"),
+        ("/usr/lib/udev/rules.d/99-strata.rules", "99-strata.rules"),
+        ("/usr/share/lintian/overrides/strata-agent", "strata-agent.lintian-overrides"),
+    ] {
+        package.bytes(path, 0o644, texts.filled(name)?.as_bytes())?;
+    }
+    package.manual_page("strata-agent.8", texts.filled("strata-agent.8")?.as_bytes())?;
+    for script in ["postinst", "prerm", "postrm"] {
+        package.script(script, 0o755, &texts.filled(&format!("strata-agent.{script}"))?)?;
+    }
+    package.file("/usr/share/doc/strata-agent/install.md", 0o644, &paths.workspace().join("docs/install.md"))?;
+    Ok(package)
+}
+
+/// For guests: the kernel module, built where it is installed.
+fn module<'a>(contents: &Contents, texts: &Texts, staging: &Path) -> Result<Package<'a>, PackagingError> {
+    let control = Control {
+        name: "strata-dkms",
+        architecture: "amd64",
+        section: "kernel",
+        relations: &[
+            ("Depends", "dkms (>= 3), make, binutils"),
+            ("Recommends", "linux-headers-amd64 | linux-headers-cloud-amd64 | linux-headers-generic, pahole"),
+            HOMEPAGE,
+        ],
+        summary: "kernel module of the strata agent (DKMS)",
+        description: "For guests of strata, the virtual machine monitor that traces every layer of a virtual machine: the \
+                      kernel module that records the kernel's events into the memory that the host shares. It is built \
+                      for each kernel that is installed, by DKMS, from C sources and a ready-made object.",
+    };
+    let mut package = Package::begin(staging, control, VERSION)?;
+    let folder = format!("/usr/src/strata-{MODULE_VERSION}");
+    package.folder(&folder, &contents.sources)?;
+    package.bytes(&format!("{folder}/dkms.conf"), 0o644, texts.filled("dkms.conf")?.as_bytes())?;
+    package.stripped(MODULE_BUILDER, 0o755, &contents.module_builder)?;
+    package.bytes(
+        "/usr/share/lintian/overrides/strata-dkms",
+        0o644,
+        texts.filled("strata-dkms.lintian-overrides")?.as_bytes(),
+    )?;
+    for script in ["postinst", "prerm"] {
+        package.script(script, 0o755, &texts.filled(&format!("strata-dkms.{script}"))?)?;
+    }
+    Ok(package)
+}
+
+/// For applications in guests: the shared library.
+fn library<'a>(contents: &Contents, staging: &Path) -> Result<Package<'a>, PackagingError> {
+    let control = Control {
+        name: "libstrata1",
+        architecture: "amd64",
+        section: "libs",
+        relations: &[("Depends", "libc6 (>= 2.36), libgcc-s1"), ("Multi-Arch", "same"), HOMEPAGE],
+        summary: "recording events from applications that strata traces",
+        description: "For guests of strata, the virtual machine monitor that traces every layer of a virtual machine: the \
+                      library by which applications record events of their own, at nanoseconds each. Elsewhere, recording \
+                      does nothing.",
+    };
+    let mut package = Package::begin(staging, control, VERSION)?;
+    package.stripped(&format!("{LIBRARIES}/{SONAME}"), 0o644, &contents.shared_library)?;
+    package.script("triggers", 0o644, "activate-noawait ldconfig\n")?;
+    package.script("shlibs", 0o644, "libstrata 1 libstrata1\n")?;
+    Ok(package)
+}
+
+/// For those who write such applications.
+fn development<'a>(contents: &Contents, c_api: &Path, staging: &Path) -> Result<Package<'a>, PackagingError> {
+    let control = Control {
+        name: "libstrata-dev",
+        architecture: "amd64",
+        section: "libdevel",
+        relations: &[
+            ("Depends", concat!("libstrata1 (= ", env!("CARGO_PKG_VERSION"), "-1)")),
+            ("Multi-Arch", "same"),
+            HOMEPAGE,
+        ],
+        summary: "recording events from applications that strata traces (development files)",
+        description: "For guests of strata, the virtual machine monitor that traces every layer of a virtual machine: the \
+                      header for C and C++, the static library, and what pkg-config needs.",
+    };
+    let mut package = Package::begin(staging, control, VERSION)?;
+    package.file("/usr/include/strata.h", 0o644, &c_api.join("include/strata.h"))?;
+    package.file(&format!("{LIBRARIES}/pkgconfig/strata.pc"), 0o644, &c_api.join("strata.pc"))?;
+    package.stripped(&format!("{LIBRARIES}/libstrata.a"), 0o644, &contents.static_library)?;
+    package.link(&format!("{LIBRARIES}/libstrata.so"), SONAME)?;
+    Ok(package)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dkms_is_told_the_version_and_the_program_that_the_package_holds() {
+        let texts = Texts::read(&Paths::of_workspace()).unwrap();
+
+        let configuration = texts.filled("dkms.conf").unwrap();
+
+        assert!(configuration.contains(&format!("PACKAGE_VERSION=\"{MODULE_VERSION}\"")), "{configuration}");
+        assert!(configuration.contains(MODULE_BUILDER) && !configuration.contains('@'), "{configuration}");
+    }
+
+    #[test]
+    fn scripts_name_the_version_and_are_shell() {
+        let texts = Texts::read(&Paths::of_workspace()).unwrap();
+        let names = ["strata-agent.postinst", "strata-agent.prerm", "strata-agent.postrm", "strata-dkms.postinst"];
+
+        for name in names.into_iter().chain(["strata-dkms.prerm"]) {
+            let script = texts.filled(name).unwrap();
+            assert!(!script.contains('@'), "{name}");
+            let mut shell = std::process::Command::new("sh");
+            crate::process::capture(shell.args(["-n", "-c", &script])).unwrap();
+        }
+    }
+}

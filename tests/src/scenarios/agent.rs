@@ -1,0 +1,185 @@
+//! The agent on every kernel of the lab, under load, and where it cannot be loaded: one boot of the host.
+//!
+//! Each scenario leaves `NAME.log` (what `strata run` and the guest's console wrote), `NAME.status` and, with a trace,
+//! `NAME.trace`. Those named after a kernel load and unload the module under load and take a CPU away and back.
+
+use crate::fetch::kernel_packages::KernelChoice;
+use crate::machine::host::{HostResult, HostRun};
+use crate::provision::{self, Kernels, Lab, ProvisionError};
+use crate::scenarios::ScenarioError;
+use shared_ring::layout::{ABI_VERSION, SUPERBLOCK};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A guest prints this when all went well and its kernel's log holds no warning.
+pub const CLEAN: &str = "guest kernel log is clean";
+/// Times that the module is unloaded and loaded again.
+pub const RELOADS: u32 = 3;
+
+/// What the module has to pass on every kernel. It lies where the boot overlay put it.
+const HARDSHIP: &str = "\
+workload --events 500 && echo 'workload done'
+(while :; do cat /proc/interrupts; done > /dev/null) &
+kernel_load=$!
+(while :; do workload --events 20; sleep 0.2; done > /dev/null 2>&1) &
+user_load=$!
+i=0
+while [ $i -lt 3 ]; do
+    # a process that is just recording keeps the module
+    until rmmod strata 2> /dev/null; do sleep 0.1; done
+    cat /proc/interrupts > /dev/null
+    insmod /strata/strata.ko || echo 'cannot load again'
+    i=$((i + 1))
+done
+echo \"reloaded $i times\"
+for state in 0 1 0 1; do
+    echo $state > /sys/devices/system/cpu/cpu1/online && echo \"CPUs online: $(cat /sys/devices/system/cpu/online)\"
+    cat /proc/interrupts > /dev/null
+done
+kill $kernel_load $user_load
+wait
+workload --events 500 && echo 'workload done again'
+dmesg | grep 'strata: '
+if dmesg | grep -v hw-vuln | grep -E 'BUG|WARNING|Oops|Call Trace|stall|general protection'; then
+    echo 'guest kernel log has warnings'
+else
+    echo 'guest kernel log is clean'
+fi
+";
+
+/// A guest without an agent that works still does its work.
+const WITHOUT: &str = "\
+dmesg | grep 'strata: '
+[ -e /dev/strata ] && echo 'there is a device'
+workload --events 100 && echo 'workload done'
+";
+
+/// Loads the module once the host has changed what the region says.
+const LATER: &str = "\
+echo 'guest is up'
+read -r line < /dev/ttyS0
+insmod /bin/strata.ko
+echo \"insmod ended with status $?\"
+dmesg | grep 'strata: '
+workload --events 100 && echo 'workload done'
+";
+
+/// `@KERNELS@`, `@VERSION@` and `@OFFSET@` are filled in.
+const HOST_SCRIPT: &str = r#"
+guest() {
+    name=$1 kernel=$2
+    shift 2
+    echo "== $name, host up for $(cut -d ' ' -f 1 /proc/uptime) s"
+    timeout -s KILL 200 strata run --kernel "$LAB/vmlinux-$kernel" --memory 512M --cpus 2 "$@" > "$LAB_OUT/$name.log" 2>&1
+    echo $? > "$LAB_OUT/$name.status"
+    tail -n 3 "$LAB_OUT/$name.log"
+}
+cmdline="console=ttyS0 quiet panic=-1 lab.script"
+export STRATA_RUNTIME_DIR=$(mktemp -d)
+
+for kernel in @KERNELS@; do
+    guest $kernel $kernel --initrd "$LAB/guest-$kernel.cpio" --agent "$LAB/strata-$kernel.ko" \
+        --trace "$LAB_OUT/$kernel.trace" --cmdline "$cmdline=hardship" < /dev/null
+done
+
+guest unsigned bookworm --initrd "$LAB/guest-bookworm.cpio" --agent "$LAB/strata-bookworm.ko" \
+    --trace "$LAB_OUT/unsigned.trace" --cmdline "$cmdline=without module.sig_enforce=1" < /dev/null
+
+# no region, as on a hypervisor that is not strata
+strata agent inject --initrd "$LAB/guest-bookworm.cpio" --module "$LAB/strata-bookworm.ko" --kernel "$LAB/vmlinux-bookworm" \
+    --out "$LAB/injected.cpio" > "$LAB_OUT/inject.log" 2>&1
+guest absent bookworm --initrd "$LAB/injected.cpio" --no-agent --cmdline "$cmdline=without rdinit=/strata-init" < /dev/null
+
+mkfifo /tmp/console
+guest newer bookworm --initrd "$LAB/guest-bookworm.cpio" --no-agent --name newer --trace "$LAB_OUT/newer.trace" \
+    --cmdline "$cmdline=later" < /tmp/console &
+exec 3> /tmp/console
+waited=0
+until grep -q 'guest is up' "$LAB_OUT/newer.log" 2> /dev/null || [ $waited -ge 100 ]; do
+    sleep 1
+    waited=$((waited + 1))
+done
+printf '@VERSION@' | dd of="$(echo "$STRATA_RUNTIME_DIR"/newer-*/region)" bs=1 seek=@OFFSET@ conv=notrunc
+echo >&3
+wait
+exec 3>&-
+exit 0
+"#;
+
+/// Why the scenarios could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentScenarioError {
+    /// A kernel or its module could not be had.
+    #[error(transparent)]
+    Provision(#[from] ProvisionError),
+    /// The host or an image failed.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+}
+
+/// Runs all scenarios in the run folder `name`.
+///
+/// # Errors
+///
+/// When a kernel cannot be had, its module not be built, or the host fails; what a guest does is for the caller to
+/// judge.
+pub fn run(lab: &Lab, name: &str) -> Result<HostResult, AgentScenarioError> {
+    let mut request = HostRun::new(name, &host_script());
+    request = request.file("strata", &lab.binaries.strata);
+    for choice in KernelChoice::all() {
+        let (kernels, agent) = if choice == KernelChoice::DEFAULT {
+            (lab.kernels.clone(), lab.agent.clone())
+        } else {
+            let kernels = provision::kernel(&lab.paths, choice)?;
+            let agent = provision::agent_for(&lab.paths, &kernels)?;
+            (kernels, agent)
+        };
+        let image = guest_image(lab, &kernels, &agent, choice)?;
+        request = request
+            .file(&format!("vmlinux-{choice}"), &kernels.vmlinux)
+            .file(&format!("guest-{choice}.cpio"), &image)
+            .file(&format!("strata-{choice}.ko"), &agent);
+    }
+    request.timeout = Duration::from_secs(800);
+    request.memory_mib = 6144;
+    let result = lab.host.run(&lab.paths.runs(), &request).map_err(ScenarioError::from)?;
+    Ok(result.success(name).map_err(ScenarioError::from)?)
+}
+
+fn guest_image(lab: &Lab, kernels: &Kernels, agent: &Path, kernel: KernelChoice) -> Result<PathBuf, ScenarioError> {
+    let image = lab.paths.images().join(format!("agent-{kernel}.cpio"));
+    kernels
+        .guest_image()?
+        .script("hardship", HARDSHIP)
+        .script("without", WITHOUT)
+        .script("later", LATER)
+        .program("workload", &lab.binaries.workload)
+        .program("strata.ko", agent)
+        .write_file(&image)?;
+    Ok(image)
+}
+
+fn host_script() -> String {
+    // a layout that is one major version ahead, as printf's octal escapes
+    let newer = ABI_VERSION + (1 << 16);
+    let bytes: String = newer.to_le_bytes().iter().map(|byte| format!("\\{byte:03o}")).collect();
+    let offset = SUPERBLOCK.fields.iter().find(|(name, _)| *name == "abi_version").map_or(0, |(_, offset)| *offset);
+    HOST_SCRIPT
+        .replace("@KERNELS@", &KernelChoice::all().map(|kernel| kernel.to_string()).collect::<Vec<_>>().join(" "))
+        .replace("@VERSION@", &bytes)
+        .replace("@OFFSET@", &offset.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn region_is_given_the_next_major_version() {
+        let script = host_script();
+
+        let (minor, major) = (ABI_VERSION & 0xffff, (ABI_VERSION >> 16) + 1);
+        assert!(script.contains(&format!("\\{minor:03o}\\000\\{major:03o}\\000' | dd")), "{script}");
+        assert!(script.contains("seek=8 ") && !script.contains("@OFFSET@") && !script.contains("@KERNELS@"));
+    }
+}

@@ -1,0 +1,239 @@
+//! What the traces of a [flight recorder's run](crate::scenarios::flight_recorder) have to show, and what they showed.
+
+use crate::process::{self, ProcessError};
+use serde::Deserialize;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// All layers of a trace.
+const ALL: [&str; 4] = ["host-kernel", "vmm", "guest-kernel", "guest-user"];
+
+/// Why the run did not show what it has to.
+#[derive(Debug, thiserror::Error)]
+pub enum FlightCheckError {
+    /// A program that judges a trace failed.
+    #[error("{} cannot be judged", trace.display())]
+    Program {
+        /// The trace.
+        trace: PathBuf,
+        /// What failed.
+        #[source]
+        source: ProcessError,
+    },
+    /// What a program says of a trace cannot be understood.
+    #[error("{} cannot be understood", path.display())]
+    Json {
+        /// The trace.
+        path: PathBuf,
+        /// Where it goes wrong.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// Something that has to hold does not.
+    #[error("{what}: {found}")]
+    Unmet {
+        /// What has to hold.
+        what: &'static str,
+        /// What was found.
+        found: String,
+    },
+}
+
+/// One trace of the run.
+#[derive(Debug, Clone)]
+pub struct Finding {
+    /// Its folder's name.
+    pub trace: &'static str,
+    /// Records in it.
+    pub records: usize,
+    /// From its first to its last record, seconds.
+    pub seconds: f64,
+    /// From the guest kernel's last record to the trace's last one, milliseconds.
+    pub guest_ends_before_ms: f64,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:<18} {:>8} records over {:>7.1} s; the guest's kernel is silent in the last {:.1} ms",
+            self.trace, self.records, self.seconds, self.guest_ends_before_ms
+        )
+    }
+}
+
+/// One event of `strata events --json`.
+#[derive(Debug, Clone, Deserialize)]
+struct Event {
+    /// The trace clock.
+    ticks: u64,
+    layer: String,
+    event: String,
+}
+
+#[derive(Deserialize)]
+struct Session {
+    clock: Clock,
+}
+
+#[derive(Deserialize)]
+struct Clock {
+    frequency_hz: u64,
+}
+
+struct Results<'a> {
+    folder: &'a Path,
+    strata: &'a Path,
+}
+
+/// A trace, read.
+struct Read {
+    name: &'static str,
+    events: Vec<Event>,
+    frequency: u64,
+}
+
+impl Read {
+    fn last(&self, layer: &str) -> u64 {
+        self.events.iter().rev().find(|event| event.layer == layer).map_or(0, |event| event.ticks)
+    }
+
+    fn has_layers(&self, layers: &[&str]) -> bool {
+        layers.iter().all(|layer| self.events.iter().any(|event| event.layer == *layer))
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "shown with a few digits")]
+    fn seconds(&self, ticks: u64) -> f64 {
+        ticks as f64 / self.frequency.max(1) as f64
+    }
+
+    fn finding(&self) -> Finding {
+        let (first, last) = (self.events.first(), self.events.last());
+        let end = last.map_or(0, |event| event.ticks);
+        let begin = first.map_or(0, |event| event.ticks);
+        Finding {
+            trace: self.name,
+            records: self.events.len(),
+            seconds: self.seconds(end.saturating_sub(begin)),
+            guest_ends_before_ms: self.seconds(end.saturating_sub(self.last("guest-kernel"))) * 1e3,
+        }
+    }
+}
+
+impl Results<'_> {
+    fn text(&self, name: &str) -> String {
+        String::from_utf8_lossy(&fs::read(self.folder.join(name)).unwrap_or_default()).into_owned()
+    }
+
+    fn ask(&self, name: &str, command: &mut Command) -> Result<String, FlightCheckError> {
+        let trace = self.folder.join(name);
+        process::capture(command).map_err(|source| FlightCheckError::Program { trace, source })
+    }
+
+    fn read(&self, name: &'static str) -> Result<Read, FlightCheckError> {
+        let path = self.folder.join(name);
+        let json = |source| FlightCheckError::Json { path: path.clone(), source };
+        let text = self.ask(name, Command::new(self.strata).arg("events").arg(&path).arg("--json"))?;
+        let events: Vec<Event> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>().map_err(json)?;
+        let session: Session = serde_json::from_str(&self.text(&format!("{name}/session.json"))).map_err(json)?;
+        Ok(Read { name, events, frequency: session.clock.frequency_hz })
+    }
+
+    /// Reads a trace that babeltrace2 has to read as well, and of which `strata check` has to say `expected`.
+    fn clean(&self, name: &'static str, expected: &[&str]) -> Result<Read, FlightCheckError> {
+        let read = self.read(name)?;
+        let path = self.folder.join(name);
+        let mut babeltrace = Command::new("babeltrace2");
+        let output = babeltrace.args(["--clock-cycles", "--names=none"]).arg(&path).output();
+        let (lines, complaints) = output.map_or((0, "babeltrace2 cannot be started".into()), |output| {
+            let lines = output.stdout.iter().filter(|byte| **byte == b'\n').count();
+            (lines, String::from_utf8_lossy(&output.stderr).into_owned())
+        });
+        require("babeltrace2 reads the trace without a complaint", complaints.is_empty(), || {
+            format!("{name}: {complaints}")
+        })?;
+        require("babeltrace2 reads every record", lines == read.events.len(), || {
+            format!("{name}: {lines} of {}", read.events.len())
+        })?;
+        let said = self.ask(name, Command::new(self.strata).arg("check").arg(&path))?;
+        let as_expected = expected.iter().all(|part| said.contains(part));
+        require("strata check finds nothing wrong", as_expected, || format!("{name}: {said}"))?;
+        Ok(read)
+    }
+}
+
+fn require(what: &'static str, holds: bool, found: impl FnOnce() -> String) -> Result<(), FlightCheckError> {
+    if holds { Ok(()) } else { Err(FlightCheckError::Unmet { what, found: found() }) }
+}
+
+/// Judges the results in `folder` by `strata` and babeltrace2.
+///
+/// # Errors
+///
+/// When a trace is missing, damaged, inconsistent, or does not reach the moment that it has to.
+pub fn check(folder: &Path, strata: &Path) -> Result<Vec<Finding>, FlightCheckError> {
+    let results = Results { folder, strata };
+    let said = || results.text("control.log");
+
+    // While it runs: two snapshots, and a session that was made meanwhile.
+    let first = results.clean("snapshot1.trace", &["0 violations"])?;
+    let second = results.clean("snapshot2.trace", &["0 violations"])?;
+    require("snapshots hold every layer", first.has_layers(&ALL) && second.has_layers(&ALL), said)?;
+    require("the second snapshot is younger", second.last("guest-kernel") > first.last("guest-kernel"), said)?;
+    let during = results.text("during.ps");
+    require("the VM is listed while it runs", during.contains("running"), || during.clone())?;
+    let calls = results.clean("calls.trace", &["CAUSALITY WAS NOT CHECKED"])?;
+    let only_calls = calls.events.iter().all(|event| event.event.starts_with("raw_syscalls:"));
+    require("a session records what it was asked for", only_calls && !calls.events.is_empty(), said)?;
+
+    // After the panic: the guest's last record is at its death, which the VMM has seen too.
+    let status = results.text("flight.status");
+    require("a panic ends the run with status 1", status.trim() == "1", || results.text("flight.log"))?;
+    let panicked = results.clean("flight.trace", &["0 violations"])?;
+    require("the trace of the panic holds every layer", panicked.has_layers(&ALL), said)?;
+    let (guest, vmm) = (panicked.last("guest-kernel"), panicked.last("vmm"));
+    let at_death = guest > second.last("guest-kernel") && vmm.abs_diff(guest) < panicked.frequency;
+    require("the last record lies at the panic", at_death, || format!("guest {guest}, VMM {vmm}"))?;
+
+    // After the kill: what the guest and the VMM had recorded is left, beyond the snapshot taken just before.
+    let before = results.clean("before.trace", &["0 violations"])?;
+    let recovered = results.clean("recovered.trace", &["from the vmm layer", "0 violations"])?;
+    require("memory that was left holds both layers", recovered.has_layers(&["vmm", "guest-kernel"]), said)?;
+    let (last, known) = (recovered.last("guest-kernel"), before.last("guest-kernel"));
+    require("the last record lies at the kill", last > known, || format!("last {last}, snapshot before {known}"))?;
+    let after = results.text("after.ps");
+    let listed = after.contains("recoverable") && !after.contains("running");
+    require("a killed VM is listed as recoverable", listed, || after.clone())?;
+
+    Ok([first, second, calls, panicked, before, recovered].iter().map(Read::finding).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(ticks: u64, layer: &str) -> Event {
+        Event { ticks, layer: layer.into(), event: "x".into() }
+    }
+
+    #[test]
+    fn finding_tells_how_long_the_guest_was_silent() {
+        let events = vec![event(1_000, "vmm"), event(3_000, "guest-kernel"), event(4_000, "vmm")];
+        let read = Read { name: "t", events, frequency: 1_000 };
+
+        let finding = read.finding();
+
+        assert_eq!((finding.records, finding.seconds, finding.guest_ends_before_ms), (3, 3.0, 1_000.0));
+    }
+
+    #[test]
+    fn missing_results_are_not_taken_for_good_ones() {
+        let folder = tempfile::tempdir().unwrap();
+
+        let result = check(folder.path(), Path::new("/bin/false"));
+
+        assert!(matches!(result, Err(FlightCheckError::Program { .. })), "{result:?}");
+    }
+}

@@ -1,0 +1,9 @@
+//! What `cargo xtask` does besides tests of its own: the suite, the demonstration, fuzzing, benchmarks.
+
+pub mod bench;
+pub mod demo;
+pub mod documents;
+pub mod fuzz;
+pub mod library_crates;
+pub mod sources;
+pub mod suite;

@@ -1,0 +1,145 @@
+//! Checks of the project's Rust sources that neither the compiler nor its lints make: the imports of a module are one
+//! block, which rustfmt then sorts, and no function's name begins with an article.
+
+use crate::paths::Paths;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Folders with sources of the project.
+const FOLDERS: [&str; 7] = ["clock-sync", "fuzz", "guest-agent", "shared-ring", "tests", "trace-merge", "vmm"];
+/// Folders below these that hold what was built or found.
+const SKIPPED: [&str; 3] = ["target", "corpus", "artifacts"];
+/// How a name that begins with an article begins.
+const ARTICLES: [&str; 3] = ["a_", "an_", "the_"];
+
+/// Why the sources are not as they should be.
+#[derive(Debug, thiserror::Error)]
+pub enum SourcesError {
+    /// A source could not be read.
+    #[error("cannot read {}", path.display())]
+    File {
+        /// The source or folder.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// What has to be mended, one finding a line.
+    #[error("{}", .0.join("\n"))]
+    Findings(Vec<String>),
+}
+
+/// Checks every Rust source of the workspace and of the fuzz targets.
+///
+/// # Errors
+///
+/// All findings, or the first file that cannot be read.
+pub fn check(paths: &Paths) -> Result<(), SourcesError> {
+    let workspace = paths.workspace();
+    let mut sources = Vec::new();
+    for folder in FOLDERS {
+        collect(&workspace.join(folder), &mut sources)?;
+    }
+    sources.sort();
+    let mut findings = Vec::new();
+    for path in sources {
+        let text = fs::read_to_string(&path).map_err(|source| SourcesError::File { path: path.clone(), source })?;
+        let name = path.strip_prefix(workspace).unwrap_or(&path).display().to_string();
+        let found = split_imports(&text).into_iter().chain(articles(&text));
+        findings.extend(found.map(|(line, what)| format!("{name}:{line}: {what}")));
+    }
+    if findings.is_empty() { Ok(()) } else { Err(SourcesError::Findings(findings)) }
+}
+
+fn collect(folder: &Path, sources: &mut Vec<PathBuf>) -> Result<(), SourcesError> {
+    let error = |source| SourcesError::File { path: folder.into(), source };
+    for entry in fs::read_dir(folder).map_err(error)? {
+        let path = entry.map_err(error)?.path();
+        let is_skipped = SKIPPED.iter().any(|name| path.ends_with(name));
+        if path.is_dir() && !is_skipped {
+            collect(&path, sources)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            sources.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// Imports that only blank lines separate from imports of the same indentation and visibility, by line.
+fn split_imports(text: &str) -> Vec<(usize, String)> {
+    let mut findings = Vec::new();
+    // the import above, and whether a blank line came since
+    let mut above: Option<(&str, bool)> = None;
+    let mut inside: Option<&str> = None;
+    for (number, line) in (1..).zip(text.lines()) {
+        let kind = import(line);
+        if let Some(kind) = kind.or(inside) {
+            if inside.is_none() && above == Some((kind, true)) {
+                findings.push((number, "join this import to those above; rustfmt sorts them".into()));
+            }
+            inside = (!line.trim_end().ends_with(';')).then_some(kind);
+            above = Some((kind, false));
+        } else if line.trim().is_empty() {
+            above = above.map(|(kind, _)| (kind, true));
+        } else {
+            above = None;
+        }
+    }
+    findings
+}
+
+/// What stands before the word `use` in an import: its indentation and visibility.
+fn import(line: &str) -> Option<&str> {
+    let (before, _) = line.split_once("use ")?;
+    let visibility = before.trim();
+    (visibility.is_empty() || visibility == "pub" || visibility.starts_with("pub(")).then_some(before)
+}
+
+/// Functions whose names begin with an article, by line.
+fn articles(text: &str) -> Vec<(usize, String)> {
+    let name = |line: &str| {
+        let code = line.trim_start();
+        let (before, name) = code.split_once("fn ")?;
+        let is_definition = before.chars().all(|c| c.is_ascii_alphabetic() || "() ".contains(c));
+        let name = name.split(['(', '<']).next()?;
+        (is_definition && ARTICLES.iter().any(|article| name.starts_with(article))).then(|| name.to_owned())
+    };
+    let found = (1..).zip(text.lines()).filter_map(|(number, line)| Some((number, name(line)?)));
+    found.map(|(number, name)| (number, format!("'{name}' begins with an article; leave it out"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(findings: Vec<(usize, String)>) -> Vec<usize> {
+        findings.into_iter().map(|(line, _)| line).collect()
+    }
+
+    #[test]
+    fn imports_in_groups_are_found() {
+        let text = "use std::fs;\n\nuse a::{\n    b,\n};\nuse c;\n\n\nuse d;\n";
+
+        assert_eq!(lines(split_imports(text)), [3, 9]);
+    }
+
+    #[test]
+    fn imports_of_other_visibility_or_place_are_blocks_of_their_own() {
+        let text = "pub use a;\n\nuse b;\n\nmod c;\n\nuse d;\n\nmod e {\n    use f;\n}\n";
+
+        assert_eq!(lines(split_imports(text)), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn names_that_begin_with_an_article_are_found_and_other_words_are_not() {
+        let text = ["fn a", "_small() {}\npub(crate) const fn the", "_one<T>() {}\nfn another() {}\nfn thereby() {}\n"];
+
+        assert_eq!(lines(articles(&text.concat())), [1, 2]);
+    }
+
+    #[test]
+    fn text_about_functions_is_not_a_definition() {
+        assert_eq!(lines(articles("/// Calls `fn a_b()`.\nlet text = \"fn a_b()\";\n")), Vec::<usize>::new());
+    }
+}

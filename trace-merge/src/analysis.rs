@@ -1,0 +1,403 @@
+//! One pass over a recording for any number of analyses.
+//!
+//! An [`Analysis`] is fed event by event and state by state and keeps what its result needs, no more: memory does not grow
+//! with the recording. One thread merges and decodes, another one takes in: neither waits for the other but at the ends
+//! of batches.
+
+use crate::completeness::{Completeness, GapTotals};
+use crate::event::{Decoder, Event, Task};
+use crate::kernel_symbols::KernelSymbols;
+use crate::manifest::LayerKind;
+use crate::merge::{Merge, MergedRecord, Step};
+use crate::reader::{Stream, Trace, TraceLayer};
+use crate::timeline::{Change, ChangeKind, Input, Origin, Timeline};
+use crate::totals::Totals;
+use crate::window::Window;
+use shared_ring::layout::{RECORD_HEADER_SIZE, padded};
+use std::sync::{OnceLock, mpsc};
+
+/// Something that is computed from a recording in one pass.
+///
+/// What comes before the window is not told, but the timeline knows it: a state is that which the last record before told.
+pub trait Analysis {
+    /// The kinds of layers whose records it asks for. The timeline needs kernels and VMMs.
+    fn layers(&self) -> &'static [LayerKind] {
+        &[LayerKind::HostKernel, LayerKind::Vmm, LayerKind::GuestKernel]
+    }
+
+    /// Whether it takes in records of its layers.
+    fn takes_records(&self) -> bool {
+        true
+    }
+
+    /// Whether it takes in changes like `change`: asked once for each kind of change.
+    fn takes_change(&self, _kind: ChangeKind) -> bool {
+        true
+    }
+
+    /// What it is made of, for one that is nothing but several others: they are fed in its place.
+    fn parts(&mut self) -> Option<Vec<&mut dyn Analysis>> {
+        None
+    }
+
+    /// Takes in a record from before the window: for what is told once and holds from then on.
+    fn before(&mut self, _input: &Input<'_>, _timeline: &Timeline) {}
+
+    /// Takes in a record of the window, in time order. The timeline has taken it in already.
+    fn record(&mut self, _input: &Input<'_>, _timeline: &Timeline) {}
+
+    /// Takes in a state that has ended, cut to the window: the part of it in which anything was recorded.
+    fn change(&mut self, _change: &Change, _timeline: &Timeline) {}
+
+    /// Takes in that records of a stream are missing from `time` on, ticks, or that they go on. Told for the time before
+    /// the window, too.
+    fn gap(&mut self, _gap: &Gap, _timeline: &Timeline) {}
+
+    /// Whether it asks for records behind the window, too: something that began in it is not over.
+    fn is_unfinished(&self) -> bool {
+        false
+    }
+}
+
+/// An edge of a period in which records of a stream are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// Trace clock, ticks.
+    pub time: u64,
+    /// The stream.
+    pub origin: Origin,
+    /// Number of the stream in the merge.
+    pub source: usize,
+    /// Whether the period begins, and does not end.
+    pub begins: bool,
+}
+
+/// What a pass found.
+#[derive(Debug)]
+pub struct Passed {
+    /// The timeline at the end of the pass.
+    pub timeline: Timeline,
+    /// The part of the recording that was looked at; `None` when it holds no record of kernels and VMMs.
+    pub window: Option<Window>,
+    /// What was damaged, lost or is unknown in the layers that were read.
+    pub completeness: Completeness,
+    /// What each layer that was read holds in the window, in the order of [`Trace::layers`].
+    pub totals: Vec<Totals>,
+    /// By VM: the symbols of its guest's kernel, once they were asked for.
+    symbols: OnceLock<Vec<KernelSymbols>>,
+}
+
+impl Passed {
+    /// The symbols of the kernel of the guest `vm`. They may be recorded after what they name, so that the whole recording
+    /// is looked through for them when they are asked for first.
+    pub fn kernel_symbols(&self, trace: &Trace, vm: usize) -> Option<&KernelSymbols> {
+        let of = |vm: &crate::timeline::Vm| KernelSymbols::of(trace.kernel_layers(&vm.name));
+        self.symbols.get_or_init(|| self.timeline.vms.iter().map(of).collect()).get(vm)
+    }
+}
+
+/// What goes from the thread that reads to the one that takes in.
+#[derive(Clone, Copy, Debug)]
+enum Item<'t> {
+    Record(Input<'t>),
+    Gap(Gap),
+    /// Whose turn it is on a guest's CPU, as the switch to come tells.
+    Foretold(Origin, Task<'t>),
+}
+
+/// Items that are handed on at once: enough that handing on costs nothing, few enough that they stay in the cache.
+const BATCH: usize = 1024;
+/// Batches on their way.
+const BATCHES: usize = 4;
+
+/// Reads `trace` once, and feeds `analyses` with what lies in `window`.
+#[must_use]
+pub fn pass(trace: &Trace, window: Window, analyses: &mut [&mut dyn Analysis]) -> Passed {
+    let wanted =
+        |layer: &&TraceLayer| analyses.iter().any(|analysis| analysis.layers().contains(&layer.description.kind));
+    let layers: Vec<&TraceLayer> = trace.layers().iter().filter(wanted).collect();
+    let mut fed: Vec<Fed<'_>> = Vec::new();
+    for analysis in analyses.iter_mut() {
+        // Asked twice, since what is borrowed for the parts is not given back if there are none.
+        if analysis.parts().is_some() {
+            fed.extend(analysis.parts().into_iter().flatten().map(Fed::new));
+        } else {
+            fed.push(Fed::new(&mut **analysis));
+        }
+    }
+    let mut timeline = Timeline::new(trace);
+    // What was recorded lasts from the first record to the last one.
+    let part = timeline.span.and_then(|span| span.intersection(&window));
+    // The moment of the last record is in it.
+    let moments =
+        timeline.span.and_then(|span| Window { end: span.end.saturating_add(1), ..span }.intersection(&window));
+    let none = Window { begin: window.begin, end: window.begin };
+    let told = Told { states: part.unwrap_or(none), moments: moments.unwrap_or(none) };
+    let reader = Reader::new(trace, layers, window, &timeline);
+    let (completeness, totals) = std::thread::scope(|scope| {
+        let (full, to_take) = mpsc::sync_channel(BATCHES);
+        let (empty, to_fill) = mpsc::channel();
+        let reading = scope.spawn(move || reader.read(&full, &to_fill));
+        'all: for mut batch in to_take {
+            for item in &batch {
+                if !take(item, &mut timeline, window, told, &mut fed) {
+                    break 'all;
+                }
+            }
+            batch.clear();
+            // A reader that is done takes none back.
+            let _ = empty.send(batch);
+        }
+        reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    if let Some(span) = timeline.span {
+        timeline.finish(span.end.min(window.end));
+        tell(&timeline, told, &mut fed);
+    }
+    Passed { timeline, window: part, completeness, totals, symbols: OnceLock::new() }
+}
+
+/// Takes in `item`; whether more is wanted.
+fn take(item: &Item<'_>, timeline: &mut Timeline, window: Window, told: Told, analyses: &mut [Fed<'_>]) -> bool {
+    match item {
+        Item::Record(input) => {
+            let time = input.time();
+            if time > window.end && !analyses.iter().any(|fed| fed.analysis.is_unfinished()) {
+                return false;
+            }
+            timeline.apply(input);
+            tell(timeline, told, analyses);
+            if time < window.begin {
+                let takers = analyses.iter_mut().filter(|fed| fed.takes(input.origin));
+                takers.for_each(|fed| fed.analysis.before(input, timeline));
+            } else {
+                let is_behind = time >= window.end;
+                for fed in analyses.iter_mut().filter(|fed| fed.takes(input.origin)) {
+                    if !is_behind || fed.analysis.is_unfinished() {
+                        fed.analysis.record(input, timeline);
+                    }
+                }
+            }
+        }
+        Item::Gap(gap) => {
+            match gap.begins {
+                true => timeline.begin_gap(gap.time, gap.origin),
+                false => timeline.end_gap(gap.time, gap.origin),
+            }
+            tell(timeline, told, analyses);
+            analyses.iter_mut().for_each(|fed| fed.analysis.gap(gap, timeline));
+        }
+        Item::Foretold(origin, task) => timeline.foretell(*origin, *task),
+    }
+    true
+}
+
+/// What of the timeline is told.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    /// When states last.
+    states: Window,
+    /// When they change.
+    moments: Window,
+}
+
+/// Tells `analyses` the changes: what of them is to be told, and what lies behind it to those that are unfinished.
+fn tell(timeline: &Timeline, told: Told, analyses: &mut [Fed<'_>]) {
+    for change in timeline.changes() {
+        let window = match change {
+            Change::Vcpu { .. } | Change::Cpu { .. } | Change::Task { .. } => told.states,
+            Change::TaskName { .. } | Change::TaskState { .. } => told.moments,
+        };
+        let inside = change.within(&window);
+        let goes_on = change.window().end > window.end;
+        let kind = change.kind();
+        for fed in analyses.iter_mut().filter(|fed| fed.takes_changes[kind as usize]) {
+            let part = match goes_on && fed.analysis.is_unfinished() {
+                true => change.within(&Window { end: u64::MAX, ..window }),
+                false => inside,
+            };
+            if let Some(part) = part {
+                fed.analysis.change(&part, timeline);
+            }
+        }
+    }
+}
+
+/// An analysis that is fed, and what it takes in.
+struct Fed<'a> {
+    analysis: &'a mut dyn Analysis,
+    takes_records: bool,
+    layers: &'static [LayerKind],
+    /// By kind of change.
+    takes_changes: [bool; ChangeKind::ALL.len()],
+}
+
+impl<'a> Fed<'a> {
+    fn new(analysis: &'a mut dyn Analysis) -> Self {
+        let takes_changes = ChangeKind::ALL.map(|kind| analysis.takes_change(kind));
+        let (takes_records, layers) = (analysis.takes_records(), analysis.layers());
+        Self { analysis, takes_records, layers, takes_changes }
+    }
+
+    fn takes(&self, origin: Origin) -> bool {
+        self.takes_records && self.layers.contains(&origin.layer())
+    }
+}
+
+/// Merges and decodes.
+struct Reader<'t> {
+    trace: &'t Trace,
+    window: Window,
+    merge: Merge<'t>,
+    streams: Vec<(&'t TraceLayer, &'t Stream)>,
+    /// By source of the merge; `None` for a VM that the manifest does not name.
+    origins: Vec<Option<Origin>>,
+    decoder: Decoder,
+    /// By source of the merge: whether its first record, or its first one after a gap, was met.
+    met: Vec<bool>,
+    gaps: GapTotals,
+    /// By source of the merge: records in the window, their bytes, and the first and last time.
+    counts: Vec<Totals>,
+}
+
+impl<'t> Reader<'t> {
+    fn new(trace: &'t Trace, layers: Vec<&'t TraceLayer>, window: Window, timeline: &Timeline) -> Self {
+        let merge = Merge::new(layers, 0);
+        let streams: Vec<(&TraceLayer, &Stream)> = merge.streams().collect();
+        let origins = streams.iter().map(|(layer, stream)| timeline.origin(layer, stream.description.cpu_id)).collect();
+        let sources = streams.len();
+        Self {
+            trace,
+            window,
+            merge,
+            streams,
+            origins,
+            decoder: Decoder::default(),
+            met: vec![false; sources],
+            gaps: GapTotals::new(sources, window),
+            counts: vec![Totals::default(); sources],
+        }
+    }
+
+    /// Fills batches until the recording is at its end or nobody takes them.
+    fn read(
+        mut self,
+        full: &mpsc::SyncSender<Vec<Item<'t>>>,
+        to_fill: &mpsc::Receiver<Vec<Item<'t>>>,
+    ) -> (Completeness, Vec<Totals>) {
+        let mut made = 0;
+        let mut is_at_end = false;
+        while !is_at_end {
+            let mut batch = match to_fill.try_recv() {
+                Ok(batch) => batch,
+                Err(_) if made <= BATCHES => {
+                    made += 1;
+                    Vec::with_capacity(BATCH + 2)
+                }
+                Err(_) => match to_fill.recv() {
+                    Ok(batch) => batch,
+                    Err(_) => break,
+                },
+            };
+            while batch.len() < BATCH {
+                let Some(step) = self.merge.next_step() else {
+                    is_at_end = true;
+                    break;
+                };
+                self.gaps.step(&step);
+                self.add(step, &mut batch);
+            }
+            if full.send(batch).is_err() {
+                break;
+            }
+        }
+        let totals = self.totals();
+        (self.gaps.finish(&self.merge, self.trace.manifest()), totals)
+    }
+
+    /// What the layers hold.
+    fn totals(&self) -> Vec<Totals> {
+        let is_whole = self.window.begin == self.trace.start().unwrap_or(0) && self.window.end == u64::MAX;
+        let mut totals = vec![Totals::default(); self.trace.layers().len()];
+        for ((layer, stream, records), counted) in self.merge.sources().zip(&self.counts) {
+            let place = self.trace.layers().iter().position(|known| std::ptr::eq(known, layer));
+            let Some(sum) = place.and_then(|place| totals.get_mut(place)) else { continue };
+            let bytes =
+                if is_whole || self.window == Window::ALL { records.tail().content_bytes } else { counted.bytes };
+            *sum = sum.plus(&Totals {
+                bytes,
+                packets: records.tail().packets,
+                lost: records.lost(),
+                rejected_bytes: records.rejected_bytes(),
+                corrupt_streams: u64::from(stream.description.corrupt),
+                absent_streams: u64::from(stream.absent),
+                damage: records.damage(),
+                ..*counted
+            });
+        }
+        totals
+    }
+
+    fn count(&mut self, merged: &MergedRecord<'t>) {
+        let time = merged.record.time;
+        if let Some(counts) = self.counts.get_mut(merged.source)
+            && (self.window.begin..=self.window.end).contains(&time)
+        {
+            counts.events += 1;
+            counts.bytes += (RECORD_HEADER_SIZE + padded(merged.record.payload.len())) as u64;
+            counts.first.get_or_insert(time);
+            counts.last = counts.last.max(Some(time));
+        }
+    }
+
+    #[inline]
+    fn add(&mut self, step: Step<'t>, batch: &mut Vec<Item<'t>>) {
+        match step {
+            Step::Record(merged) => {
+                self.count(&merged);
+                let Some(&Some(origin)) = self.origins.get(merged.source) else { return };
+                if let Origin::Guest { .. } = origin
+                    && let Some(met) = self.met.get_mut(merged.source)
+                    && !std::mem::replace(met, true)
+                    && let Some(task) = self.next_switch(&merged)
+                {
+                    batch.push(Item::Foretold(origin, task));
+                }
+                let event = self.decoder.event(&merged);
+                batch.push(Item::Record(Input { origin, source: merged.source, event, record: merged.record }));
+            }
+            Step::GapBegin { source, time } => self.gap(source, time, true, batch),
+            Step::GapEnd { source, time } => self.gap(source, time, false, batch),
+        }
+    }
+
+    fn gap(&mut self, source: usize, time: u64, begins: bool, batch: &mut Vec<Item<'t>>) {
+        let Some(&Some(origin)) = self.origins.get(source) else { return };
+        if let Some(met) = self.met.get_mut(source) {
+            *met = false;
+        }
+        batch.push(Item::Gap(Gap { time, origin, source, begins }));
+    }
+
+    /// Whom the first switch from `merged` on takes the CPU from, if no records are missing before it. The stream is read
+    /// ahead for that: the switch may be far away.
+    fn next_switch(&mut self, merged: &MergedRecord<'t>) -> Option<Task<'t>> {
+        let &(layer, stream) = self.streams.get(merged.source)?;
+        if !crate::event::is_recorded(layer, "sched:sched_switch") {
+            return None;
+        }
+        for (place, record) in layer.records(stream).starting_at(merged.record.time).enumerate() {
+            if record.after_gap && place > 0 {
+                return None;
+            }
+            if let Some(Event::Switch { prev, .. }) = self.decoder.read(merged.source, LayerKind::GuestKernel, &record)
+            {
+                return Some(prev);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests;

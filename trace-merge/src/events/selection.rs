@@ -1,0 +1,179 @@
+//! Which records of a recording are listed.
+
+use super::current_task::{CurrentTask, Task};
+use super::{EventsError, EventsOptions};
+use crate::manifest::LayerKind;
+use crate::nearest::{best, nearest, similarity};
+use crate::reader::{Stream, StreamRecord, Trace, TraceLayer};
+use crate::schema::Schema;
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::str::FromStr;
+use wildmatch::WildMatch;
+
+/// Most numbers of CPUs that an error names.
+const MAX_CPUS: usize = 3;
+
+/// Tasks whose records are wanted.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TaskPattern {
+    /// The one with this thread id, or the process with this id.
+    Tid(i32),
+    /// Those whose names match.
+    Comm(WildMatch),
+}
+
+impl FromStr for TaskPattern {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(text.parse().map_or_else(|_| Self::Comm(WildMatch::new(text)), Self::Tid))
+    }
+}
+
+impl TaskPattern {
+    fn matches(&self, task: &Task<'_>) -> bool {
+        match self {
+            Self::Tid(tid) => *tid == task.tid,
+            Self::Comm(glob) => task.comm.is_some_and(|comm| glob.matches(&String::from_utf8_lossy(comm))),
+        }
+    }
+}
+
+/// The records that `options` ask for.
+#[derive(Debug)]
+pub(super) struct Selection<'t> {
+    /// The streams that may hold such, in the order of layers and streams.
+    pub(super) streams: Vec<(&'t TraceLayer, &'t Stream)>,
+    events: Vec<WildMatch>,
+    tasks: &'t [TaskPattern],
+    /// Whether tasks are shown, or decide.
+    pub(super) needs_tasks: bool,
+}
+
+impl<'t> Selection<'t> {
+    /// What `options` ask for of `trace`.
+    ///
+    /// # Errors
+    /// When `trace` has no layer, VM, CPU or event type of what is asked for.
+    pub(super) fn new(trace: &'t Trace, options: &'t EventsOptions) -> Result<Self, EventsError> {
+        let mut layers: Vec<&TraceLayer> = trace.layers().iter().collect();
+        for &wanted in &options.layers {
+            if trace.layers_of(wanted).next().is_none() {
+                return Err(no_layer(trace, wanted));
+            }
+        }
+        layers.retain(|layer| options.layers.is_empty() || options.layers.contains(&layer.description.kind));
+        let vm_of = |layer: &TraceLayer| layer.description.vm.clone().unwrap_or_default();
+        for wanted in &options.vms {
+            if !trace.layers().iter().any(|layer| layer.description.vm.as_ref() == Some(wanted)) {
+                return Err(no_vm(trace, wanted));
+            }
+        }
+        layers.retain(|layer| options.vms.is_empty() || options.vms.contains(&vm_of(layer)));
+        let events: Vec<_> = options.events.iter().map(|glob| WildMatch::new(glob)).collect();
+        for (glob, text) in events.iter().zip(&options.events) {
+            if !layers.iter().any(|layer| layer.schemas.iter().any(|schema| glob.matches(schema.name()))) {
+                return Err(no_event(&layers, text));
+            }
+        }
+        let has_event = |layer: &TraceLayer| {
+            layer.schemas.iter().any(|schema| events.iter().any(|glob| glob.matches(schema.name())))
+        };
+        layers.retain(|layer| events.is_empty() || has_event(layer));
+        let all = || layers.iter().flat_map(|&layer| layer.streams.iter().map(move |stream| (layer, stream)));
+        for &wanted in &options.cpus {
+            if !all().any(|(_, stream)| stream.description.cpu_id == wanted) {
+                return Err(no_cpu(all().map(|(_, stream)| stream.description.cpu_id), wanted));
+            }
+        }
+        let of_cpu = |stream: &Stream| options.cpus.is_empty() || options.cpus.contains(&stream.description.cpu_id);
+        let streams = all().filter(|(_, stream)| of_cpu(stream)).collect();
+        let needs_tasks = !options.count || !options.tasks.is_empty();
+        Ok(Self { streams, events, tasks: &options.tasks, needs_tasks })
+    }
+
+    /// Whether some records of the streams are not wanted, whenever they are.
+    pub(super) const fn is_partial(&self) -> bool {
+        !self.events.is_empty() || !self.tasks.is_empty()
+    }
+
+    /// Tells the records of `stream`, one of the selected streams of `layer`, that are wanted.
+    pub(super) fn filter(&self, layer: &'t TraceLayer, stream: &'t Stream) -> StreamFilter<'t> {
+        let events = &self.events;
+        let is_wanted = |name: &str| events.is_empty() || events.iter().any(|glob| glob.matches(name));
+        let process = layer.description.process.as_ref().and_then(|process| {
+            Some(Task { tid: i32::try_from(process.pid).ok()?, comm: Some(process.comm.as_bytes()) })
+        });
+        StreamFilter {
+            events: layer.schemas.iter().map(|schema| is_wanted(schema.name())).collect(),
+            tasks: self.tasks,
+            current: self.needs_tasks.then(|| CurrentTask::new(layer, stream)).flatten(),
+            is_of_process: process.is_some_and(|process| self.tasks.iter().any(|wanted| wanted.matches(&process))),
+        }
+    }
+}
+
+/// Tells the records of a stream that are wanted, and the task of each.
+#[derive(Debug)]
+pub(super) struct StreamFilter<'t> {
+    /// By the event type's position in its layer: whether it is wanted.
+    events: Vec<bool>,
+    /// The tasks that are wanted; empty for all, and for records without a task.
+    tasks: &'t [TaskPattern],
+    /// In the streams of kernels, when tasks are needed: who runs.
+    current: Option<CurrentTask<'t>>,
+    /// Whether the stream is that of a process that is wanted.
+    is_of_process: bool,
+}
+
+impl<'t> StreamFilter<'t> {
+    /// Whether `record` is wanted; if so, its task where one is known. The records must be given in their order, from
+    /// any one on and with none left out.
+    #[inline]
+    pub(super) fn take(&mut self, record: &StreamRecord<'t>) -> Result<Option<Task<'t>>, NotWanted> {
+        let task = self.current.as_mut().and_then(|current| current.of(record));
+        let is_wanted_event = self.events.get(record.schema.position()).is_some_and(|&wanted| wanted);
+        let is_wanted_task = || {
+            let matches = |task: &Task<'_>| self.tasks.iter().any(|wanted| wanted.matches(task));
+            self.tasks.is_empty() || self.is_of_process || task.as_ref().is_some_and(matches)
+        };
+        if is_wanted_event && is_wanted_task() { Ok(task) } else { Err(NotWanted) }
+    }
+}
+
+/// The record was not asked for.
+pub(super) struct NotWanted;
+
+fn no_layer(trace: &Trace, wanted: LayerKind) -> EventsError {
+    let mut present: Vec<_> = trace.layers().iter().map(|layer| layer.description.kind.name()).collect();
+    present.dedup();
+    let present = if present.is_empty() { "none".into() } else { present.join(", ") };
+    EventsError::NoLayer { wanted, present }
+}
+
+fn no_vm(trace: &Trace, wanted: &str) -> EventsError {
+    let names: BTreeSet<&str> = trace.layers().iter().filter_map(|layer| layer.description.vm.as_deref()).collect();
+    let near = nearest(wanted, names.iter().copied());
+    let present = if near.is_empty() { names.into_iter().collect::<Vec<_>>().join(", ") } else { near.join(", ") };
+    EventsError::NoVm { wanted: wanted.into(), present }
+}
+
+fn no_event(layers: &[&TraceLayer], wanted: &str) -> EventsError {
+    let name = wanted.replace(['*', '?'], "");
+    let names = layers.iter().flat_map(|layer| layer.schemas.iter().map(Schema::name));
+    let scored = names.map(|known| {
+        let event = known.split_once(':').map_or(known, |(_, event)| event);
+        (similarity(&name, known).max(similarity(&name, event)), known.to_string())
+    });
+    let near = best(scored.collect());
+    let nearest = if near.is_empty() { String::new() } else { format!("; the nearest are {}", near.join(", ")) };
+    EventsError::NoEvent { wanted: wanted.into(), nearest }
+}
+
+fn no_cpu(cpus: impl Iterator<Item = u32>, wanted: u32) -> EventsError {
+    let mut cpus: Vec<u32> = cpus.collect::<BTreeSet<_>>().into_iter().collect();
+    cpus.sort_by_key(|cpu| cpu.abs_diff(wanted));
+    let near: Vec<_> = cpus.iter().take(MAX_CPUS).map(u32::to_string).collect();
+    EventsError::NoCpu { wanted, nearest: near.join(", ") }
+}

@@ -1,0 +1,643 @@
+//! The manifest, `session.json`: what a recording holds. It is the truth that the reading side goes by, event types included, so that
+//! nothing but this file and the streams is needed to decode a recording.
+
+use crate::clock::{Clock, MAX_FREQUENCY, rfc3339};
+pub use crate::layer::LayerKind;
+use serde::{Deserialize, Serialize};
+use shared_ring::consumer::Lost;
+use shared_ring::event::EventDescription;
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Component, Path, PathBuf};
+use thiserror::Error;
+use uuid::Uuid;
+
+/// Version of the recording format that this crate writes, and the newest that it reads.
+pub const FORMAT_VERSION: u32 = 1;
+/// Name of the file in a recording's folder.
+pub const MANIFEST_FILE: &str = "session.json";
+/// Largest `session.json` that is read, bytes.
+const MAX_MANIFEST_BYTES: u64 = 256 << 20;
+/// Smallest packet of a stream, bytes: a packet header and something in it.
+pub const MIN_PACKET_SIZE: u64 = 256;
+/// Largest packet of a stream, bytes.
+pub const MAX_PACKET_SIZE: u64 = 64 << 20;
+
+/// Why a manifest cannot be read or written.
+#[derive(Debug, Error)]
+pub enum ManifestError {
+    /// There is no such folder.
+    #[error("{}: no such trace folder; give the folder that `strata run --trace` wrote", .path.display())]
+    NoFolder {
+        /// What was given.
+        path: PathBuf,
+    },
+    /// The folder has no `session.json`.
+    #[error("{}: not a trace folder (no {MANIFEST_FILE}); give the folder that `strata run --trace` wrote", .path.display())]
+    NotATrace {
+        /// What was given.
+        path: PathBuf,
+    },
+    /// `session.json` cannot be read.
+    #[error("{}: cannot be read", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// `session.json` is truncated or not what it should be.
+    #[error("{}: damaged or truncated; the streams beside it can still be read with babeltrace2", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// `session.json` says something that no recording says.
+    #[error("{}: {problem}; the file was damaged or edited", .path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What it says.
+        problem: String,
+    },
+    /// The recording was made by a later version.
+    #[error("{}: format {found} is newer than this strata reads ({FORMAT_VERSION}); use the strata that recorded it", .path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format version.
+        found: u32,
+    },
+    /// `session.json` cannot be written.
+    #[error("{}: cannot be written; check the space and the permissions of its folder", .path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// What a recording holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Format version: [`FORMAT_VERSION`].
+    pub format: u32,
+    /// Version of Strata that recorded.
+    pub strata: String,
+    /// When the recording began.
+    pub started: Started,
+    /// The clock that all layers share.
+    pub clock: Clock,
+    /// The machine that recorded.
+    pub host: Host,
+    /// The virtual machines that were recorded.
+    pub vms: Vec<Vm>,
+    /// The layers that were recorded.
+    pub layers: Vec<Layer>,
+    /// The layers that were not, or not completely, and why.
+    #[serde(default)]
+    pub missing: Vec<Missing>,
+    /// How the recording ended; `None` while it runs, or when its recorder was killed.
+    #[serde(default)]
+    pub outcome: Option<String>,
+}
+
+/// When a recording began.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Started {
+    /// RFC 3339, UTC.
+    pub utc: String,
+    /// Nanoseconds since 1970-01-01T00:00:00Z.
+    pub utc_ns: u64,
+}
+
+impl Started {
+    /// The moment `utc_ns` nanoseconds after 1970-01-01T00:00:00Z.
+    #[must_use]
+    pub fn at(utc_ns: u64) -> Self {
+        Self { utc: rfc3339(i128::from(utc_ns)), utc_ns }
+    }
+}
+
+/// The machine that recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// Name of the machine.
+    pub hostname: String,
+    /// Release of its kernel.
+    pub kernel: String,
+    /// Model of its CPUs.
+    pub cpu: String,
+    /// Kind of its KVM: hardware or emulating.
+    pub kvm: String,
+    /// The kernel's identity of the boot in which it recorded; empty when that is not known. Since one boot, counters of
+    /// one kind are one clock, whatever process reads them.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub boot_id: String,
+}
+
+/// A virtual machine that was recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vm {
+    /// Name, also of its folder.
+    pub name: String,
+    /// Number of vCPUs.
+    pub vcpus: u32,
+    /// Host thread id of each vCPU, in vCPU order: host-kernel events are told apart by it.
+    #[serde(default)]
+    pub vcpu_threads: Vec<i32>,
+    /// What runs in it, once its agent said so.
+    #[serde(default)]
+    pub guest: Option<Guest>,
+    /// In a recording merged from those of several hosts: the host it ran on, when that is not the first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// In a recording merged from those of several runs on one host: whether its own run had no host-kernel layer, so
+    /// that the layer of the others holds nothing of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub outside_host_kernel: bool,
+    /// File of its trace region, which outlives a recorder that is killed.
+    #[serde(default)]
+    pub region: Option<PathBuf>,
+}
+
+/// What runs in a virtual machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Guest {
+    /// Release of the guest kernel.
+    pub kernel: String,
+    /// ABI version of the agent.
+    pub agent_abi: u64,
+    /// Processes that found no free slot to record into: what they did is missing, or begins late.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub processes_refused: u64,
+    /// Processes whose user had as many slots as one user gets.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub processes_over_quota: u64,
+}
+
+impl Guest {
+    /// What applications' layers lack because not every process had a slot to record into.
+    #[must_use]
+    pub fn missing_processes(&self) -> Option<Missing> {
+        let counts = [
+            (self.processes_refused, "found no free process slot"),
+            (self.processes_over_quota, "had a user whose other processes had as many slots as one user gets"),
+        ];
+        let parts: Vec<String> = counts
+            .iter()
+            .filter(|(processes, _)| *processes > 0)
+            .map(|(processes, what)| format!("{processes} processes {what}"))
+            .collect();
+        (!parts.is_empty()).then(|| Missing {
+            layer: LayerKind::GuestUser,
+            reason: format!(
+                "{}: their events are missing, or counted as lost up to when they got one",
+                parts.join("; ")
+            ),
+            fix: "give `strata run` more --process-slots, or the guest's module a larger slots_per_user".into(),
+        })
+    }
+}
+
+/// A process of a guest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Process id in the guest's initial namespace.
+    pub pid: u32,
+    /// Its name when it began to record.
+    pub comm: String,
+}
+
+/// A layer that was recorded: one CTF trace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layer {
+    /// Kind.
+    pub kind: LayerKind,
+    /// Name of the VM; `None` for the host's kernel.
+    #[serde(default)]
+    pub vm: Option<String>,
+    /// In a recording merged from those of several hosts: the host, when that is not the first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// Folder, relative to the recording's.
+    pub path: String,
+    /// UUID of the CTF trace, repeated in each packet.
+    pub uuid: Uuid,
+    /// Bytes of each packet.
+    pub packet_size: u64,
+    /// The process, for [`LayerKind::GuestUser`].
+    #[serde(default)]
+    pub process: Option<Process>,
+    /// Event types.
+    pub events: Vec<EventDescription>,
+    /// Streams.
+    pub streams: Vec<StreamDescription>,
+}
+
+/// A stream of a layer: the packets of one CPU, vCPU or thread.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamDescription {
+    /// File in the layer's folder.
+    pub file: String,
+    /// The CPU, vCPU or thread.
+    pub cpu_id: u32,
+    /// Packets written; 0 also where a recorder did not count them.
+    #[serde(default)]
+    pub packets: u64,
+    /// Records written.
+    pub records: u64,
+    /// Records lost, by reason, also those after the last packet.
+    #[serde(default)]
+    pub lost: Lost,
+    /// Bytes that the recorder could not accept: corrupt or never committed.
+    #[serde(default)]
+    pub rejected_bytes: u64,
+    /// Whether the ring was found corrupt and given up.
+    #[serde(default)]
+    pub corrupt: bool,
+    /// How much a flight recorder overwrote of the stream's beginning before this was written: sub-buffers of a ring,
+    /// records of the host's kernel. In a recovered trace also the sub-buffers that had been written elsewhere. When it is
+    /// not 0, the stream begins later than what it records did.
+    #[serde(default)]
+    pub overwritten: u64,
+}
+
+/// A layer that was not, or not completely, recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// Which.
+    pub layer: LayerKind,
+    /// Why, one line.
+    pub reason: String,
+    /// What to do about it, one line.
+    pub fix: String,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
+/// The part of `session.json` that every version has.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
+}
+
+impl Manifest {
+    /// Reads and validates `session.json` of the recording in `dir`.
+    ///
+    /// # Errors
+    /// One line that names the file and what to do.
+    pub fn load(dir: &Path) -> Result<Self, ManifestError> {
+        let path = dir.join(MANIFEST_FILE);
+        if !dir.is_dir() {
+            return Err(ManifestError::NoFolder { path: dir.into() });
+        }
+        let text = match read_bounded(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(ManifestError::NotATrace { path: dir.into() });
+            }
+            Err(source) => return Err(ManifestError::Read { path, source }),
+        };
+        let damaged = |source| ManifestError::Damaged { path: path.clone(), source };
+        let Format { format } = serde_json::from_slice(&text).map_err(damaged)?;
+        if format > FORMAT_VERSION {
+            return Err(ManifestError::Newer { path, found: format });
+        }
+        let manifest: Self = serde_json::from_slice(&text).map_err(damaged)?;
+        match manifest.problem() {
+            Some(problem) => Err(ManifestError::Invalid { path, problem }),
+            None => Ok(manifest),
+        }
+    }
+
+    /// Writes `session.json` into `dir`, replacing an older one in one step: a reader sees the one or the other.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn save(&self, dir: &Path) -> Result<(), ManifestError> {
+        let path = dir.join(MANIFEST_FILE);
+        let mut text = serde_json::to_vec_pretty(self)
+            .map_err(|source| ManifestError::Write { path: path.clone(), source: source.into() })?;
+        text.push(b'\n');
+        write_atomically(&path, &text).map_err(|source| ManifestError::Write { path, source })
+    }
+
+    /// The VM of that name.
+    #[must_use]
+    pub fn vm(&self, name: &str) -> Option<&Vm> {
+        self.vms.iter().find(|vm| vm.name == name)
+    }
+
+    /// Whether the times of both recordings can be compared tick by tick: they have one clock, or their clocks are the
+    /// same counter since the same boot of the same host.
+    #[must_use]
+    pub fn shares_clock_with(&self, other: &Self) -> bool {
+        let one_boot = !self.host.boot_id.is_empty() && self.host.boot_id == other.host.boot_id;
+        self.clock.uuid == other.clock.uuid || (one_boot && self.clock.source == other.clock.source)
+    }
+
+    /// How the recording ended, in words.
+    #[must_use]
+    pub fn outcome_text(&self) -> &str {
+        self.outcome.as_deref().unwrap_or("still running, or its recorder was killed")
+    }
+
+    /// What no recording says, if this one does.
+    fn problem(&self) -> Option<String> {
+        let frequency = self.clock.frequency_hz;
+        if frequency == 0 || frequency > MAX_FREQUENCY {
+            return Some(format!("its clock has an impossible frequency of {frequency} Hz"));
+        }
+        self.layers.iter().find_map(Layer::problem).or_else(|| self.contradiction())
+    }
+
+    /// Two statements that cannot both be true, if there are such.
+    fn contradiction(&self) -> Option<String> {
+        let mut names = HashSet::new();
+        if let Some(vm) = self.vms.iter().find(|vm| !names.insert(&vm.name)) {
+            return Some(format!("VM {:?} is listed twice", vm.name));
+        }
+        let mut paths: Vec<&Path> = self.layers.iter().map(|layer| Path::new(&layer.path)).collect();
+        // By components: what lies in a folder follows right after it.
+        paths.sort_unstable();
+        paths.windows(2).find_map(|pair| match pair {
+            [one, other] if one == other => Some(format!("layer {one:?} is listed twice")),
+            [one, other] if other.starts_with(one) => Some(format!("layer {other:?} lies inside layer {one:?}")),
+            _ => None,
+        })
+    }
+}
+
+impl Layer {
+    fn problem(&self) -> Option<String> {
+        let path = &self.path;
+        if !is_relative_path(path) {
+            return Some(format!("layer path {path:?} leads out of the trace folder"));
+        }
+        if let Some(stream) = self.streams.iter().find(|stream| !is_file_name(&stream.file)) {
+            return Some(format!("stream file {:?} of layer {path:?} leads out of its folder", stream.file));
+        }
+        let (mut files, mut cpus) = (HashSet::new(), HashSet::new());
+        if let Some(stream) = self.streams.iter().find(|stream| !files.insert(&stream.file)) {
+            return Some(format!("stream file {:?} of layer {path:?} is listed twice", stream.file));
+        }
+        if let Some(stream) = self.streams.iter().find(|stream| !cpus.insert(stream.cpu_id)) {
+            return Some(format!("layer {path:?} has two streams of {} {}", self.kind.stream_of(), stream.cpu_id));
+        }
+        if (self.kind == LayerKind::HostKernel) != self.vm.is_none() {
+            return Some(match &self.vm {
+                Some(vm) => format!("layer {path:?} is the host kernel's, but belongs to VM {vm:?}"),
+                None => format!("layer {path:?} belongs to no VM, but is a {} layer", self.kind),
+            });
+        }
+        let size = self.packet_size;
+        let possible = (MIN_PACKET_SIZE..=MAX_PACKET_SIZE).contains(&size) && size.is_multiple_of(8);
+        (!possible).then(|| format!("layer {path:?} has an impossible packet size of {size} bytes"))
+    }
+}
+
+/// Whether `name` can be a VM's name: a plain file name of letters, digits, `.`, `_` and `-`.
+#[must_use]
+pub fn is_vm_name(name: &str) -> bool {
+    is_file_name(name)
+        && !name.starts_with('.')
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+}
+
+fn is_relative_path(path: &str) -> bool {
+    !path.is_empty() && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
+}
+
+fn is_file_name(name: &str) -> bool {
+    is_relative_path(name) && !name.contains('/')
+}
+
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    use io::Read;
+    let mut text = Vec::new();
+    let file = open_regular(path)?;
+    if file.metadata()?.len() > MAX_MANIFEST_BYTES {
+        return Err(io::Error::other(format!("larger than {MAX_MANIFEST_BYTES} bytes")));
+    }
+    file.take(MAX_MANIFEST_BYTES).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+/// Opens a file for reading. Anything but a regular file is refused: opening a FIFO would wait for a writer.
+///
+/// # Errors
+/// When it cannot be opened, or is not a regular file.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = i32::from_ne_bytes(rustix::fs::OFlags::NONBLOCK.bits().to_ne_bytes());
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("is not a regular file"));
+    }
+    Ok(file)
+}
+
+/// Writes a file beside `path` and renames it to `path`, so that no reader ever sees half of it.
+pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(".new");
+    let temporary = path.with_file_name(name);
+    let written =
+        File::create(&temporary).and_then(|mut file| file.write_all(bytes)).and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        // The first error is the one to report; a half-written file must not stay.
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::clock::tests::clock;
+    use tempfile::TempDir;
+
+    /// A recording of one VM, without layers.
+    pub(crate) fn manifest() -> Manifest {
+        Manifest {
+            format: FORMAT_VERSION,
+            strata: "0.1.0".into(),
+            started: Started::at(1_700_000_000_000_000_000),
+            clock: clock(),
+            host: Host::default(),
+            vms: vec![Vm { name: "vm0".into(), vcpus: 2, ..Vm::default() }],
+            layers: Vec::new(),
+            missing: Vec::new(),
+            outcome: None,
+        }
+    }
+
+    fn layer(path: &str) -> Layer {
+        Layer {
+            kind: LayerKind::Vmm,
+            vm: Some("vm0".into()),
+            host: None,
+            path: path.into(),
+            uuid: Uuid::from_bytes([2; 16]),
+            packet_size: 4096,
+            process: None,
+            events: Vec::new(),
+            streams: Vec::new(),
+        }
+    }
+
+    fn load_error(text: &str) -> String {
+        let dir = TempDir::new().unwrap();
+        fs::write(dir.path().join(MANIFEST_FILE), text).unwrap();
+        Manifest::load(dir.path()).unwrap_err().to_string()
+    }
+
+    fn load_error_of(manifest: &Manifest) -> String {
+        load_error(&serde_json::to_string(manifest).unwrap())
+    }
+
+    #[test]
+    fn saved_manifest_is_loaded_unchanged_and_alone() {
+        let dir = TempDir::new().unwrap();
+        let saved = Manifest { layers: vec![layer("vm0/vmm")], outcome: Some("power-off".into()), ..manifest() };
+
+        manifest().save(dir.path()).unwrap();
+        saved.save(dir.path()).unwrap();
+
+        assert_eq!(Manifest::load(dir.path()).unwrap(), saved);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn folder_that_is_no_recording_is_named() {
+        let dir = TempDir::new().unwrap();
+
+        let absent = Manifest::load(&dir.path().join("absent")).unwrap_err().to_string();
+        let empty = Manifest::load(dir.path()).unwrap_err().to_string();
+
+        assert!(absent.contains("absent: no such trace folder"), "{absent}");
+        assert!(empty.contains("not a trace folder (no session.json)"), "{empty}");
+    }
+
+    #[test]
+    fn truncated_manifest_is_called_damaged() {
+        let text = serde_json::to_string(&manifest()).unwrap();
+
+        assert!(load_error(&text[..text.len() / 2]).contains("session.json: damaged or truncated"));
+        assert!(load_error("").contains("session.json: damaged or truncated"));
+    }
+
+    #[test]
+    fn newer_format_is_refused_whatever_else_it_holds() {
+        let error = load_error(r#"{"format": 2, "layers": "elsewhere"}"#);
+
+        assert!(error.contains("format 2 is newer than this strata reads (1)"), "{error}");
+    }
+
+    #[test]
+    fn path_that_leaves_the_folder_is_refused() {
+        for path in ["../other", "/etc", "vm0/../..", ""] {
+            let error = load_error_of(&Manifest { layers: vec![layer(path)], ..manifest() });
+            assert!(error.contains("leads out of the trace folder"), "{path}: {error}");
+        }
+    }
+
+    #[test]
+    fn stream_file_that_leaves_its_layer_is_refused() {
+        let layer = Layer { streams: vec![stream("a/b", 0)], ..layer("vm0/vmm") };
+
+        assert!(load_error_of(&Manifest { layers: vec![layer], ..manifest() }).contains("leads out of its folder"));
+    }
+
+    fn stream(file: &str, cpu_id: u32) -> StreamDescription {
+        StreamDescription {
+            file: file.into(),
+            cpu_id,
+            packets: 0,
+            records: 0,
+            lost: Lost::default(),
+            rejected_bytes: 0,
+            corrupt: false,
+            overwritten: 0,
+        }
+    }
+
+    #[test]
+    fn manifest_that_contradicts_itself_is_refused() {
+        let error = |layers: Vec<Layer>| load_error_of(&Manifest { layers, ..manifest() });
+        let streams = |streams: [StreamDescription; 2]| Layer { streams: streams.into(), ..layer("vm0/vmm") };
+        let vm = manifest().vms[0].clone();
+        let twice = load_error_of(&Manifest { vms: vec![vm.clone(), vm], ..manifest() });
+
+        assert!(twice.contains("VM \"vm0\" is listed twice"), "{twice}");
+        let same_path = error(vec![layer("vm0/vmm"), layer("a"), layer("vm0/vmm")]);
+        assert!(same_path.contains("layer \"vm0/vmm\" is listed twice"), "{same_path}");
+        let inside = error(vec![layer("vm0/vmm/guest"), layer("vm0/vmm-2"), layer("vm0/vmm")]);
+        assert!(inside.contains("layer \"vm0/vmm/guest\" lies inside layer \"vm0/vmm\""), "{inside}");
+        let same_file = error(vec![streams([stream("stream_0", 0), stream("stream_0", 1)])]);
+        assert!(same_file.contains("stream file \"stream_0\" of layer \"vm0/vmm\" is listed twice"), "{same_file}");
+        let same_cpu = error(vec![streams([stream("stream_0", 0), stream("stream_1", 0)])]);
+        assert!(same_cpu.contains("layer \"vm0/vmm\" has two streams of thread 0"), "{same_cpu}");
+        let nobodys = error(vec![Layer { vm: None, ..layer("vm0/vmm") }]);
+        assert!(nobodys.contains("layer \"vm0/vmm\" belongs to no VM, but is a vmm layer"), "{nobodys}");
+    }
+
+    #[test]
+    fn manifest_that_is_not_a_regular_file_is_refused() {
+        let dir = TempDir::new().unwrap();
+        fs::create_dir(dir.path().join(MANIFEST_FILE)).unwrap();
+
+        let error = Manifest::load(dir.path()).unwrap_err();
+
+        assert!(error.to_string().contains("session.json: cannot be read"), "{error}");
+        assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "is not a regular file");
+    }
+
+    #[test]
+    fn impossible_numbers_are_refused() {
+        let stopped = Manifest { clock: Clock { frequency_hz: 0, ..clock() }, ..manifest() };
+        let tiny = Manifest { layers: vec![Layer { packet_size: 100, ..layer("vm0/vmm") }], ..manifest() };
+
+        assert!(load_error_of(&stopped).contains("impossible frequency of 0 Hz"));
+        assert!(load_error_of(&tiny).contains("impossible packet size of 100 bytes"));
+    }
+
+    #[test]
+    fn unwritable_folder_is_named() {
+        let error = manifest().save(Path::new("/proc/self")).unwrap_err().to_string();
+
+        assert!(error.contains("/proc/self/session.json: cannot be written"), "{error}");
+    }
+
+    #[test]
+    fn vm_names_are_plain_file_names() {
+        assert!(is_vm_name("vm0") && is_vm_name("db-1.test"));
+        assert!(!is_vm_name("") && !is_vm_name("..") && !is_vm_name("a/b") && !is_vm_name("a b"));
+    }
+
+    #[test]
+    fn processes_without_a_slot_are_missing_with_their_number() {
+        let guest = |refused, over_quota| Guest {
+            kernel: "6.1".into(),
+            agent_abi: 1,
+            processes_refused: refused,
+            processes_over_quota: over_quota,
+        };
+
+        let missing = guest(3, 2).missing_processes().unwrap();
+
+        assert_eq!(guest(0, 0).missing_processes(), None);
+        assert!(missing.reason.contains("3 processes found no free process slot; 2 processes had a user"));
+    }
+}

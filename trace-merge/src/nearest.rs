@@ -1,0 +1,47 @@
+//! The nearest names to one that does not exist.
+
+/// Most names that are suggested.
+const MAX_SUGGESTIONS: usize = 3;
+/// Similarity (0 to 1) below which a name is not suggested.
+const MIN_SIMILARITY: f64 = 0.6;
+
+/// How similar `candidate` is to `wanted`: from 0 to 1, which means equal (Jaro-Winkler, which favours a common beginning).
+#[must_use]
+pub fn similarity(wanted: &str, candidate: &str) -> f64 {
+    strsim::jaro_winkler(wanted, candidate)
+}
+
+/// The best of `scored` names (similarity, name), best first: three at most, none that is not similar.
+#[must_use]
+pub fn best(mut scored: Vec<(f64, String)>) -> Vec<String> {
+    scored.retain(|(score, _)| *score >= MIN_SIMILARITY);
+    scored.sort_by(|left, right| right.0.total_cmp(&left.0).then_with(|| left.1.cmp(&right.1)));
+    scored.dedup_by(|left, right| left.1 == right.1);
+    scored.into_iter().take(MAX_SUGGESTIONS).map(|(_, name)| name).collect()
+}
+
+/// The names among `candidates` that are nearest to `wanted`, best first; may be empty.
+#[must_use]
+pub fn nearest<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    best(candidates.into_iter().map(|name| (similarity(wanted, name), name.to_owned())).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn similar_names_come_best_first() {
+        assert_eq!(nearest("taks", ["vcpus", "tasks", "task"]), ["task", "tasks"]);
+    }
+
+    #[test]
+    fn nothing_is_suggested_for_a_name_like_no_other() {
+        assert_eq!(nearest("qqq", ["vcpus", "tasks"]), [""; 0]);
+    }
+
+    #[test]
+    fn three_names_at_most_are_suggested() {
+        assert_eq!(nearest("vm", ["vm1", "vm2", "vm3", "vm4"]), ["vm1", "vm2", "vm3"]);
+    }
+}

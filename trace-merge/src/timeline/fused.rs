@@ -1,0 +1,73 @@
+//! What a guest's task really does: what its kernel says, and where that says "running", what its vCPU does meanwhile.
+
+use super::guest::{BlockedOn, CpuView, TaskState};
+use super::vcpu::{Preemptor, VcpuState};
+use crate::event::Interrupt;
+use crate::exit_reason::ExitReason;
+
+/// What a task's time is spent on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fused {
+    /// It runs for real.
+    Running(Running),
+    /// It runs as far as the guest and the VMM can tell: without a host-kernel layer, KVM's exits and what the host runs
+    /// instead are in here too; without the VMM's, its exits as well.
+    RunningOrStolen(Running),
+    /// The guest's kernel has it running; KVM handles an exit.
+    Kvm(Option<ExitReason>),
+    /// The guest's kernel has it running; the VMM handles an exit.
+    Vmm(Option<ExitReason>),
+    /// The guest's kernel has it running; the host runs something else.
+    Stolen(Preemptor),
+    /// The guest's kernel has it running; its vCPU is halted, as after a `hlt` of its own.
+    Halted,
+    /// The guest's kernel has it running; what its vCPU does is not known.
+    VcpuUnknown,
+    /// It is ready to run, and its vCPU runs something else of the guest or does not get to it.
+    Runnable,
+    /// It is ready to run, and the host runs something else in place of the vCPU that it waits for.
+    RunnableStolen(Preemptor),
+    /// It waits.
+    Blocked(BlockedOn),
+    /// Not known.
+    Unknown,
+}
+
+/// In what a task runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Running {
+    /// In its own code.
+    Task,
+    /// In a system call, by its number.
+    Syscall(i16),
+    /// In an interrupt that came while it ran.
+    Interrupt(Interrupt),
+}
+
+/// What a task in `state` really does. `view` is what the CPU does that it runs on or waits for; `vcpus_are_told` says
+/// whether any layer tells of vCPUs: a trace that was recovered from the guest's rings alone has none.
+pub(super) fn fuse(state: TaskState, view: Option<&CpuView>, vcpus_are_told: bool) -> Fused {
+    match state {
+        TaskState::Unknown | TaskState::Absent => Fused::Unknown,
+        TaskState::Blocked { on, .. } => Fused::Blocked(on),
+        TaskState::Runnable { .. } => match view.map(|view| view.vcpu) {
+            Some(VcpuState::Stolen { by, .. }) => Fused::RunnableStolen(by),
+            _ => Fused::Runnable,
+        },
+        TaskState::Running { syscall, .. } => {
+            let Some(view) = view else { return Fused::VcpuUnknown };
+            let of_task = syscall.map_or(Running::Task, Running::Syscall);
+            let running = view.interrupt.map_or(of_task, Running::Interrupt);
+            match view.vcpu {
+                VcpuState::Unknown if !vcpus_are_told => Fused::RunningOrStolen(running),
+                VcpuState::Guest => Fused::Running(running),
+                VcpuState::KvmRun => Fused::RunningOrStolen(running),
+                VcpuState::Unknown | VcpuState::Ended => Fused::VcpuUnknown,
+                VcpuState::Kvm(reason) | VcpuState::BlockedInKvm(reason) => Fused::Kvm(reason),
+                VcpuState::Vmm(reason) | VcpuState::BlockedInVmm(reason) => Fused::Vmm(reason),
+                VcpuState::Stolen { by, .. } => Fused::Stolen(by),
+                VcpuState::Halted => Fused::Halted,
+            }
+        }
+    }
+}

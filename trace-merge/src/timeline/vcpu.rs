@@ -1,0 +1,354 @@
+//! What a vCPU does now: where its thread is by KVM's and the VMM's events, and whether the host runs it.
+
+use super::host::{HostCpuState, HostThread, ThreadState};
+use crate::event::{Event, Tid};
+use crate::exit_reason::{ExitNumbering, ExitReason};
+
+/// Where a vCPU's thread is, whether or not the host runs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Location {
+    /// Not known.
+    Unknown,
+    /// In the guest.
+    Guest,
+    /// In KVM.
+    Kvm {
+        /// Why the guest was left; `None` before it was entered for the first time.
+        reason: Option<ExitReason>,
+    },
+    /// In KVM; the record that told why the guest was left is missing. The VMM's own reason does not say whether the vCPU is
+    /// halted.
+    KvmAfterLoss,
+    /// In the VMM.
+    Vmm {
+        /// Why the guest was left; `None` before it was entered for the first time.
+        reason: Option<ExitReason>,
+    },
+    /// In the guest or in KVM: only the VMM's events are there to tell.
+    KvmRun,
+}
+
+/// What runs in place of a vCPU's thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Preemptor {
+    /// A thread of the host.
+    Thread(HostThread),
+    /// Nothing: the CPU was idle and had yet to begin.
+    Idle,
+    /// Not known.
+    Unknown,
+}
+
+/// What a vCPU does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum VcpuState {
+    /// Not known.
+    Unknown,
+    /// It is in the guest.
+    Guest,
+    /// In the guest, in KVM or preempted: there is no host-kernel layer to tell.
+    KvmRun,
+    /// KVM handles an exit.
+    Kvm(Option<ExitReason>),
+    /// The VMM handles an exit.
+    Vmm(Option<ExitReason>),
+    /// Its thread is ready to run, but the host does not run it.
+    Stolen {
+        /// What runs on its CPU.
+        by: Preemptor,
+        /// Whether it had been woken, and not preempted.
+        woken: bool,
+    },
+    /// The guest has nothing to do for it.
+    Halted,
+    /// Its thread waits for something in KVM, other than for the end of a halt.
+    BlockedInKvm(Option<ExitReason>),
+    /// Its thread waits for something in the VMM.
+    BlockedInVmm(Option<ExitReason>),
+    /// Its thread has ended.
+    Ended,
+}
+
+/// A vCPU at the moment that the timeline has come to.
+#[derive(Clone, Debug)]
+pub struct Vcpu {
+    /// Its host thread, once that is known.
+    pub tid: Option<Tid>,
+    /// Where its thread is.
+    pub location: Location,
+    /// How often that was lost, as records were missing.
+    pub lost: u64,
+    /// What its thread does, as the host's scheduler tells.
+    pub(super) thread: ThreadState,
+    /// Whether the VMM's records about it are missing at the moment.
+    vmm_gap: bool,
+    /// What it does.
+    pub state: VcpuState,
+    /// Since when, ticks; 0 from the beginning on.
+    pub since: u64,
+}
+
+impl Vcpu {
+    /// A vCPU of which nothing is known but its host thread.
+    pub(super) const fn new(tid: Option<Tid>) -> Self {
+        Self {
+            tid,
+            location: Location::Unknown,
+            lost: 0,
+            thread: ThreadState::Unknown,
+            vmm_gap: false,
+            state: VcpuState::Unknown,
+            since: 0,
+        }
+    }
+
+    /// Takes in an event that is about this vCPU. `kvm_tells` says whether KVM's events are recorded: then the VMM's do not
+    /// have to stand for them. `returns_are_told` says whether KVM's returns to the VMM are among them.
+    pub(super) fn apply(&mut self, event: &Event<'_>, kvm_tells: bool, returns_are_told: bool) {
+        let left_for = match self.location {
+            Location::Kvm { reason } | Location::Vmm { reason } => reason,
+            Location::Unknown | Location::Guest | Location::KvmAfterLoss | Location::KvmRun => None,
+        };
+        self.location = match *event {
+            Event::KvmEntry { .. } => Location::Guest,
+            // Without the VMM's records it is not known when KVM is done, unless KVM tells that it returns to the VMM.
+            Event::KvmExit { .. } if self.vmm_gap && !returns_are_told => {
+                self.lost += 1;
+                Location::Unknown
+            }
+            Event::KvmExit { reason, .. } => Location::Kvm { reason: Some(reason) },
+            // Without the VMM's records it is not known when the VMM is done.
+            Event::KvmUserspaceExit { .. } if self.vmm_gap => {
+                self.lost += 1;
+                Location::Unknown
+            }
+            Event::KvmUserspaceExit { .. } => Location::Vmm { reason: left_for },
+            Event::VmmEnter { .. }
+                if kvm_tells
+                    && self.lost > 0
+                    && left_for.is_none_or(|reason| reason.numbering == ExitNumbering::Kvm) =>
+            {
+                Location::KvmAfterLoss
+            }
+            Event::VmmEnter { .. } if kvm_tells => Location::Kvm { reason: left_for },
+            Event::VmmEnter { .. } => Location::KvmRun,
+            Event::VmmExit { reason, .. } => {
+                Location::Vmm { reason: if kvm_tells { left_for.or(Some(reason)) } else { Some(reason) } }
+            }
+            Event::VcpuThread { tid, .. } => {
+                self.tid = Some(tid);
+                Location::Vmm { reason: None }
+            }
+            _ => return,
+        };
+    }
+
+    /// Records that could have moved it are missing from now on.
+    pub(super) const fn lose_location(&mut self) {
+        self.location = Location::Unknown;
+        self.lost += 1;
+    }
+
+    /// Records of the VMM about it are missing from now on.
+    pub(super) fn begin_vmm_gap(&mut self) {
+        self.vmm_gap = true;
+        if self.location != Location::Guest {
+            self.lose_location();
+        }
+    }
+
+    /// The VMM's records about it go on.
+    pub(super) const fn end_vmm_gap(&mut self) {
+        self.vmm_gap = false;
+    }
+
+    /// What it does now. `runs` says what a host CPU runs; `None` where no scheduler tells.
+    pub(super) fn current_state(&self, scheduled: bool, runs: impl Fn(u32) -> HostCpuState) -> VcpuState {
+        if !scheduled {
+            return running(self.location);
+        }
+        match self.thread {
+            ThreadState::Running { .. } => running(self.location),
+            ThreadState::Unknown => VcpuState::Unknown,
+            ThreadState::Blocked => blocked(self.location),
+            ThreadState::Ended => VcpuState::Ended,
+            ThreadState::Waiting { cpu, woken } => {
+                let by = match cpu.map_or(HostCpuState::Unknown, runs) {
+                    HostCpuState::Unknown => Preemptor::Unknown,
+                    HostCpuState::Idle => Preemptor::Idle,
+                    HostCpuState::Running(thread) => Preemptor::Thread(thread),
+                };
+                VcpuState::Stolen { by, woken }
+            }
+        }
+    }
+}
+
+/// What a vCPU does whose thread runs.
+const fn running(location: Location) -> VcpuState {
+    match location {
+        Location::Unknown => VcpuState::Unknown,
+        Location::Guest => VcpuState::Guest,
+        Location::Kvm { reason } => VcpuState::Kvm(reason),
+        Location::KvmAfterLoss => VcpuState::Kvm(None),
+        Location::Vmm { reason } => VcpuState::Vmm(reason),
+        Location::KvmRun => VcpuState::KvmRun,
+    }
+}
+
+/// What a vCPU does whose thread waits for something.
+const fn blocked(location: Location) -> VcpuState {
+    match location {
+        Location::Kvm { reason: Some(reason) } if reason.is_halt() => VcpuState::Halted,
+        Location::Kvm { reason } => VcpuState::BlockedInKvm(reason),
+        Location::Vmm { reason } => VcpuState::BlockedInVmm(reason),
+        // A thread cannot wait in the guest: how it left is not recorded.
+        Location::Unknown | Location::Guest | Location::KvmAfterLoss => VcpuState::Unknown,
+        Location::KvmRun => VcpuState::KvmRun,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{
+        HLT, HOG, IDLE, IO, Item, KVM_IO, OTHER, Step, Told, entry, exit, host, on_host, switch, thread, vmm, wakeup,
+    };
+    use super::*;
+
+    /// The states of vCPU 0 after `steps`, with their begins; `Unknown` from 0 on left out.
+    fn told(steps: &[Step<'_>]) -> (Told, Vec<(u64, VcpuState)>) {
+        let told = Told::new().over(steps, 1000);
+        let mut states = told.vcpu(0);
+        assert_eq!(states.remove(0), (0, VcpuState::Unknown));
+        (told, states)
+    }
+
+    #[test]
+    fn exit_passes_through_kvm_and_the_vmm() {
+        let (_, states) = told(&[
+            host(10, 0, entry(0)),
+            host(20, 0, exit(0, IO)),
+            vmm(22, 0, Event::VmmExit { vcpu: 0, reason: KVM_IO }),
+            vmm(28, 0, Event::VmmEnter { vcpu: 0 }),
+            host(30, 0, entry(0)),
+        ]);
+
+        assert_eq!(
+            states,
+            [
+                (10, VcpuState::Guest),
+                (20, VcpuState::Kvm(Some(IO))),
+                (22, VcpuState::Vmm(Some(IO))),
+                (28, VcpuState::Kvm(Some(IO))),
+                (30, VcpuState::Guest),
+            ]
+        );
+    }
+
+    #[test]
+    fn time_is_stolen_by_whoever_runs_and_by_each_of_several() {
+        let (told, states) = told(&[
+            host(10, 0, entry(0)),
+            host(20, 0, exit(0, IO)),
+            host(21, 0, switch(thread(0), 0x100, HOG)),
+            host(30, 0, switch(HOG, 0x100, OTHER)),
+            host(40, 0, switch(OTHER, 1, thread(0))),
+            host(41, 0, entry(0)),
+        ]);
+
+        let stolen = |task| VcpuState::Stolen { by: told.preemptor(task), woken: false };
+        assert_eq!(
+            states[1..],
+            [
+                (20, VcpuState::Kvm(Some(IO))),
+                (21, stolen(HOG)),
+                (30, stolen(OTHER)),
+                (40, VcpuState::Kvm(Some(IO))),
+                (41, VcpuState::Guest),
+            ]
+        );
+    }
+
+    #[test]
+    fn halt_ends_with_the_wakeup_and_the_cpus_beginning_is_waited_for() {
+        let (_, states) = told(&[
+            host(10, 0, entry(0)),
+            host(20, 0, exit(0, HLT)),
+            host(25, 0, switch(thread(0), 1, IDLE)),
+            host(50, 0, wakeup(thread(0), Some(0))),
+            host(55, 0, switch(IDLE, 0, thread(0))),
+            host(60, 0, entry(0)),
+        ]);
+
+        assert_eq!(
+            states[1..],
+            [
+                (20, VcpuState::Kvm(Some(HLT))),
+                (25, VcpuState::Halted),
+                (50, VcpuState::Stolen { by: Preemptor::Idle, woken: true }),
+                (55, VcpuState::Kvm(Some(HLT))),
+                (60, VcpuState::Guest),
+            ]
+        );
+    }
+
+    #[test]
+    fn waiting_thread_that_is_moved_is_kept_from_running_by_what_runs_there() {
+        let (told, states) = told(&[
+            host(5, 1, switch(IDLE, 0, OTHER)),
+            host(10, 0, entry(0)),
+            host(20, 0, switch(thread(0), 0, HOG)),
+            host(30, 0, Event::Migrate { tid: 100, cpu: 1 }),
+            host(40, 1, switch(OTHER, 1, IDLE)),
+        ]);
+
+        let stolen = |by| VcpuState::Stolen { by, woken: false };
+        let (hog, other) = (told.preemptor(HOG), told.preemptor(OTHER));
+        assert_eq!(states[1..], [(20, stolen(hog)), (30, stolen(other)), (40, stolen(Preemptor::Idle))]);
+    }
+
+    #[test]
+    fn without_kvms_events_the_guest_and_kvm_are_not_told_apart() {
+        let mut vcpu = Vcpu::new(None);
+        let events = [Event::VmmEnter { vcpu: 0 }, Event::VmmExit { vcpu: 0, reason: KVM_IO }];
+
+        let states = events.map(|event| {
+            vcpu.apply(&event, false, true);
+            vcpu.current_state(false, |_| HostCpuState::Unknown)
+        });
+
+        assert_eq!(states, [VcpuState::KvmRun, VcpuState::Vmm(Some(KVM_IO))]);
+    }
+
+    #[test]
+    fn vcpu_can_wait_in_the_vmm_and_end() {
+        let (_, states) = told(&[
+            vmm(10, 0, Event::VcpuThread { vcpu: 0, tid: 100 }),
+            // Before the host's first record of the thread it is not known whether it runs.
+            host(12, 0, switch(thread(0), 1, IDLE)),
+            host(20, 0, switch(IDLE, 0, thread(0))),
+            host(30, 0, switch(thread(0), 0x10, IDLE)),
+        ]);
+
+        assert_eq!(states, [(12, VcpuState::BlockedInVmm(None)), (20, VcpuState::Vmm(None)), (30, VcpuState::Ended)]);
+    }
+
+    #[test]
+    fn missing_records_make_it_unknown_until_the_next_that_tells() {
+        let (_, states) = told(&[
+            host(10, 0, entry(0)),
+            on_host(20, 0, Item::GapBegin),
+            on_host(30, 0, Item::GapEnd),
+            host(40, 0, entry(0)),
+        ]);
+
+        assert_eq!(states, [(10, VcpuState::Guest), (20, VcpuState::Unknown), (40, VcpuState::Guest)]);
+    }
+
+    #[test]
+    fn thread_that_is_replaced_without_being_switched_out_is_unknown() {
+        let (_, states) = told(&[host(10, 0, entry(0)), host(20, 0, switch(OTHER, 0, HOG))]);
+
+        assert_eq!(states, [(10, VcpuState::Guest), (20, VcpuState::Unknown)]);
+    }
+}

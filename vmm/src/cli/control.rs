@@ -1,0 +1,156 @@
+//! `strata ps`, `strata ctl` and `strata recover`: VMs that run, and those whose process died.
+
+use super::values;
+use crate::control::protocol::{Mode, Request};
+use crate::tracing::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
+use clap::{Args, Subcommand};
+use std::io;
+use std::path::PathBuf;
+
+/// Arguments of `strata ps`.
+#[derive(Debug, Args)]
+pub struct PsArgs {
+    /// JSON in place of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `strata ctl`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    strata ctl vm0 status\n  \
+    strata ctl vm0 snapshot before-the-crash\n  \
+    strata ctl vm0 session create io --events 'guest-kernel:block:*' --trace io-trace\n  \
+    strata ctl vm0 session start io\n  \
+    strata ctl vm0 session events main 'default,guest-kernel:net:*'")]
+pub struct CtlArgs {
+    /// Name of the VM, or process id as `strata ps` shows it
+    pub vm: String,
+    /// What to do
+    #[command(subcommand)]
+    pub command: CtlCommand,
+    /// JSON in place of text
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// What `strata ctl` asks a VM for.
+#[derive(Debug, Subcommand)]
+pub enum CtlCommand {
+    /// Say how the VM and its recording are
+    Status,
+    /// Write what the flight recorder holds into a new folder; tracing goes on
+    Snapshot {
+        /// The folder
+        dir: PathBuf,
+        /// The session [default: the one that the VM was started with]
+        #[arg(long, value_name = "NAME")]
+        session: Option<String>,
+    },
+    /// Stop the guest where it is; it goes on with resume
+    Pause,
+    /// Let a paused guest go on
+    Resume,
+    /// Write out what the rings hold at this moment
+    Flush,
+    /// Make, start, stop or end a tracing session of the guest's kernel
+    #[command(subcommand)]
+    Session(SessionCommand),
+}
+
+/// What `strata ctl VM session` asks for.
+#[derive(Debug, Subcommand)]
+pub enum SessionCommand {
+    /// Make a session; it records once it is started
+    Create {
+        /// Its name
+        name: String,
+        /// What happens when a ring is full: discard (needs --trace) or flight-recorder
+        #[arg(long, value_name = "MODE", default_value = "discard", value_parser = values::mode())]
+        mode: Mode,
+        /// Size of a sub-buffer, bytes.
+        #[arg(long, help = format!("Size of a sub-buffer: {}", sub_buffer_sizes()))]
+        #[arg(value_name = "SIZE", value_parser = values::sub_buffer_size)]
+        sub_buffer_size: Option<u64>,
+        /// Number of sub-buffers of each ring.
+        #[arg(long, help = format!("Sub-buffers of each ring: {}", sub_buffer_counts()))]
+        #[arg(value_name = "N", value_parser = values::sub_buffers)]
+        sub_buffers: Option<u32>,
+        /// Events to record [default: those that the VM was started with]
+        #[arg(long, value_name = "GLOBS")]
+        events: Option<String>,
+        /// Record into this new folder; in flight-recorder mode when the session ends
+        #[arg(long, value_name = "DIR")]
+        trace: Option<PathBuf>,
+    },
+    /// Begin to record, or go on
+    Start {
+        /// Name of the session
+        name: String,
+    },
+    /// Record no more; what was recorded stays
+    Stop {
+        /// Name of the session
+        name: String,
+    },
+    /// Record other events of the guest from now on; takes effect at once, without leaving the guest
+    Events {
+        /// Name of the session; 'main' is the one that the VM was started with
+        name: String,
+        /// Globs or presets, as for `strata run --events`; terms of other layers have no effect
+        events: String,
+    },
+    /// End a session and complete its recording
+    Destroy {
+        /// Name of the session
+        name: String,
+    },
+}
+
+impl CtlCommand {
+    /// The request to send, with absolute paths: the VM's process has another working directory.
+    ///
+    /// # Errors
+    /// When a path is empty or there is no working directory.
+    pub fn request(self) -> io::Result<Request> {
+        Ok(match self {
+            Self::Status => Request::Status,
+            Self::Snapshot { dir, session } => Request::Snapshot { dir: std::path::absolute(dir)?, session },
+            Self::Pause => Request::Pause,
+            Self::Resume => Request::Resume,
+            Self::Flush => Request::Flush,
+            Self::Session(SessionCommand::Create { name, mode, sub_buffer_size, sub_buffers, events, trace }) => {
+                let trace = trace.map(std::path::absolute).transpose()?;
+                Request::SessionCreate { name, mode, sub_buffer_size, sub_buffers, events, trace }
+            }
+            Self::Session(SessionCommand::Start { name }) => Request::SessionStart { name },
+            Self::Session(SessionCommand::Stop { name }) => Request::SessionStop { name },
+            Self::Session(SessionCommand::Events { name, events }) => Request::SessionEvents { name, events },
+            Self::Session(SessionCommand::Destroy { name }) => Request::SessionDestroy { name },
+        })
+    }
+}
+
+/// Arguments of `strata recover`.
+#[derive(Debug, Args)]
+#[command(after_help = "`strata ps` names the region files of VMs whose process died.\n\nExample:\n  \
+    strata recover /run/strata/vm0-4242/region -o recovered")]
+pub struct RecoverArgs {
+    /// File of the trace region, or the folder that it lies in
+    pub region: PathBuf,
+    /// New folder for the trace
+    #[arg(short = 'o', long = "out", value_name = "DIR")]
+    pub out: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_requests_are_absolute() {
+        let request = CtlCommand::Snapshot { dir: "snap".into(), session: None }.request().unwrap();
+
+        assert!(matches!(request, Request::Snapshot { dir, .. } if dir.is_absolute() && dir.ends_with("snap")));
+    }
+}

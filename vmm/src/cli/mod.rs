@@ -1,0 +1,115 @@
+//! The command line.
+
+mod control;
+mod run;
+mod trace;
+mod values;
+
+pub use control::{CtlArgs, CtlCommand, PsArgs, RecoverArgs, SessionCommand};
+pub use run::RunArgs;
+pub use trace::{EventsArgs, FunctionsArgs, MergeArgs, ReadArgs, ReportArgs, ReportCommand, WindowArgs};
+
+use crate::agent_command::AgentArgs;
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+use std::path::PathBuf;
+
+/// Runs virtual machines and traces every layer of them on one clock.
+#[derive(Debug, Parser)]
+#[command(
+    name = "strata",
+    version,
+    max_term_width = 110,
+    after_help = "Examples:\n  \
+        strata doctor\n  \
+        strata run --kernel vmlinuz --initrd initrd.img --cpus 2 --memory 1G --agent strata.ko --trace trace\n  \
+        strata report trace\n  \
+        strata events trace --layer guest-kernel --from 1.5 --to 1.6\n  \
+        strata check trace"
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a guest; with --trace, record every layer of it
+    Run(RunArgs),
+    /// List the records of a trace, all layers in time order
+    Events(EventsArgs),
+    /// Report on a trace: a summary, where time went, or what tasks, locks, interrupts and disks did
+    Report(ReportArgs),
+    /// Check a trace: causality between its layers, order, pairs of events, counts of losses
+    Check(ReadArgs),
+    /// Make one trace of several: of VMs on one host, or of two hosts by matched events
+    Merge(MergeArgs),
+    /// List the VMs that are running, and those whose process died with a trace to recover
+    Ps(PsArgs),
+    /// Ask a running VM for its status, a snapshot, or another session
+    Ctl(CtlArgs),
+    /// Make a trace of the trace region of a VM whose process was killed
+    Recover(RecoverArgs),
+    /// Build the guest's kernel module, or put it into an initrd
+    Agent(AgentArgs),
+    /// Say what this machine can do, what it cannot, and what to do about it
+    Doctor(DoctorArgs),
+    /// Print the file with which a shell completes command lines of strata
+    Completions(CompletionsArgs),
+    /// Write the manual pages into a folder
+    #[command(hide = true)]
+    Manual(ManualArgs),
+}
+
+/// Arguments of `strata doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// JSON in place of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `strata completions`.
+#[derive(Debug, Args)]
+#[command(after_help = "The Debian package installs them. Without it, for one user's bash:\n  \
+    mkdir -p ~/.local/share/bash-completion/completions\n  \
+    strata completions bash > ~/.local/share/bash-completion/completions/strata")]
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: Shell,
+}
+
+/// Arguments of `strata manual`.
+#[derive(Debug, Args)]
+pub struct ManualArgs {
+    /// The folder, which must exist
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_a_manual_page() {
+        let folder = tempfile::tempdir().unwrap();
+
+        clap_mangen::generate_to(Cli::command(), folder.path()).unwrap();
+
+        let visible = Cli::command();
+        let visible = visible.get_subcommands().filter(|command| !command.is_hide_set());
+        for command in visible {
+            let page = std::fs::read_to_string(folder.path().join(format!("strata-{}.1", command.get_name()))).unwrap();
+            assert!(page.contains(".SH DESCRIPTION"), "{page}");
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! `strata run`.
+
+use super::values;
+use crate::control::protocol::Mode;
+use crate::machine::DiskConfig;
+use crate::run::{Agent, KERNEL_RINGS, PROCESS_SLOTS, RunRequest};
+use crate::tracing::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
+use crate::tracing::selection;
+use clap::Args;
+use shared_ring::layout::{Geometry, MAX_PROCESS_SLOTS};
+use std::path::PathBuf;
+
+/// Arguments of `strata run`.
+#[derive(Debug, Args)]
+#[command(after_help = "The guest's console is standard input and output; Ctrl-C stops the guest and completes the \
+    trace. Exit status: 0 when the guest powered off, rebooted or was stopped; 1 when it panicked, crashed or could \
+    not be run.\n\nExamples:\n  \
+    strata run --kernel vmlinuz --initrd initrd.img --cmdline 'console=ttyS0'\n  \
+    strata run --kernel vmlinux --disk root.img --cmdline 'console=ttyS0 root=/dev/vda' --agent strata.ko --trace trace\n  \
+    strata run --kernel vmlinuz --initrd initrd.img --agent strata.ko --trace trace --events 'host-kernel:kvm:*,guest-kernel:sched:*,guest-user:*'")]
+pub struct RunArgs {
+    /// Guest kernel: bzImage or ELF vmlinux
+    #[arg(long, value_name = "FILE")]
+    pub kernel: PathBuf,
+    /// Guest initrd
+    #[arg(long, value_name = "FILE")]
+    pub initrd: Option<PathBuf>,
+    /// Number of vCPUs
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub cpus: u32,
+    /// Guest memory in bytes, or with K, M, G
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = values::size)]
+    pub memory: u64,
+    /// Raw disk image for a virtio block device; ',ro' makes it read-only. May be repeated
+    #[arg(long = "disk", value_name = "FILE[,ro]", value_parser = values::disk)]
+    pub disks: Vec<DiskConfig>,
+    /// Guest kernel command line
+    #[arg(long, value_name = "STR", default_value = "console=ttyS0 panic=-1")]
+    pub cmdline: String,
+    /// Record a trace into this new folder
+    #[arg(long, value_name = "DIR")]
+    pub trace: Option<PathBuf>,
+    /// Kernel module that records in the guest; strata adds it to the initrd in memory and changes nothing of the guest's
+    #[arg(long, value_name = "FILE", requires = "trace")]
+    pub agent: Option<PathBuf>,
+    /// Put nothing into the guest
+    #[arg(long, conflicts_with = "agent")]
+    pub no_agent: bool,
+    /// Events to record: globs LAYER:GROUP:EVENT, '!' takes away; or presets: minimal, default, io, net, all. Layers are
+    /// host-kernel, vmm, guest-kernel and guest-user, or short host, guest and user; `strata events --list LAYER` lists their
+    /// events
+    #[arg(long, value_name = "GLOBS", default_value = selection::DEFAULT, requires = "trace")]
+    pub events: String,
+    /// Samples of each vCPU per second while guest-kernel:strata:sample is recorded: what it executes, with its stack if
+    /// guest-kernel:strata:stack is recorded too
+    #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=20_000), requires = "agent")]
+    pub sample_frequency: Option<u32>,
+    /// What happens when a ring is full: discard drops new records and counts them, flight-recorder overwrites the
+    /// oldest and writes the trace at the end (and by `strata ctl VM snapshot DIR`)
+    #[arg(long, value_name = "MODE", default_value = "discard", value_parser = values::mode(), requires = "trace")]
+    pub mode: Mode,
+    /// Size of a sub-buffer, bytes.
+    #[arg(long, help = format!("Size of a sub-buffer of the guest kernel's rings: {}", sub_buffer_sizes()))]
+    #[arg(value_name = "SIZE", default_value_t = KERNEL_RINGS.0, value_parser = values::sub_buffer_size, requires = "trace")]
+    pub sub_buffer_size: u64,
+    /// Number of sub-buffers of each ring.
+    #[arg(long, help = format!("Sub-buffers of each of the guest kernel's rings: {}", sub_buffer_counts()))]
+    #[arg(value_name = "N", default_value_t = KERNEL_RINGS.1, value_parser = values::sub_buffers, requires = "trace")]
+    pub sub_buffers: u32,
+    /// Processes of the guest that can record at the same time.
+    #[arg(long, help = format!("Processes of the guest that can record at the same time, up to {MAX_PROCESS_SLOTS}; while it \
+        records, each takes 1 MiB for each vCPU"))]
+    #[arg(value_name = "N", default_value_t = PROCESS_SLOTS, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_PROCESS_SLOTS)), requires = "trace")]
+    pub process_slots: u32,
+    /// Name of the VM in the trace
+    #[arg(long, value_name = "NAME", default_value = "vm0", value_parser = values::vm_name)]
+    pub name: String,
+}
+
+impl From<RunArgs> for RunRequest {
+    fn from(args: RunArgs) -> Self {
+        let agent = match (args.agent, args.no_agent) {
+            (Some(module), _) => Agent::Module(module),
+            (None, true) => Agent::None,
+            (None, false) => Agent::Unspecified,
+        };
+        #[allow(clippy::expect_used, reason = "the parsers of both arguments accept only what makes a geometry")]
+        let geometry = Geometry::new(args.sub_buffer_size, args.sub_buffers).expect("arguments make a geometry");
+        Self {
+            geometry,
+            process_slots: args.process_slots,
+            sample_frequency: args.sample_frequency,
+            mode: args.mode.into(),
+            name: args.name,
+            kernel: args.kernel,
+            initrd: args.initrd,
+            cpus: args.cpus,
+            memory: args.memory,
+            disks: args.disks,
+            cmdline: args.cmdline,
+            trace: args.trace,
+            agent,
+            events: args.events,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cli::Cli;
+    use clap::Parser;
+
+    #[test]
+    fn agent_needs_a_trace() {
+        assert!(Cli::try_parse_from(["strata", "run", "--kernel", "k", "--agent", "a.ko"]).is_err());
+        assert!(Cli::try_parse_from(["strata", "run", "--kernel", "k", "--agent", "a.ko", "--trace", "t"]).is_ok());
+    }
+
+    #[test]
+    fn mode_needs_a_trace_and_a_name_that_exists() {
+        let run = ["strata", "run", "--kernel", "k", "--mode"];
+
+        assert!(Cli::try_parse_from(run.into_iter().chain(["flight-recorder"])).is_err());
+        assert!(Cli::try_parse_from(run.into_iter().chain(["flight", "--trace", "t"])).is_err());
+        assert!(Cli::try_parse_from(run.into_iter().chain(["flight-recorder", "--trace", "t"])).is_ok());
+    }
+}

@@ -1,0 +1,260 @@
+//! `strata events`, `strata report`, `strata check` and `strata merge`: reading recordings.
+
+use super::values;
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+use std::time::Duration;
+use trace_merge::events::{TaskPattern, parse_seconds};
+use trace_merge::layer::LayerKind;
+use trace_merge::match_rule::MatchRule;
+use trace_merge::nearest::nearest;
+use trace_merge::report::ReportOptions;
+
+/// Arguments of `strata events`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    strata events trace | less\n  \
+    strata events trace --layer guest-kernel --layer host-kernel --from 0.2 --to 0.25\n  \
+    strata events trace --json | jq 'select(.event == \"kvm:kvm_exit\")'\n  \
+    strata events trace --event 'sched:*' --event irq:irq_handler_entry --cpu 1\n  \
+    strata events trace --task dd --layer guest-kernel\n  \
+    strata events trace --task 'kworker/*' --vm web\n  \
+    strata events trace --layer guest-kernel --count\n  \
+    strata events --list guest-kernel --agent strata.ko")]
+pub struct EventsArgs {
+    /// Trace folder
+    #[arg(required_unless_present = "list")]
+    pub trace: Option<PathBuf>,
+    /// List the events of a layer that can be recorded, in place of a trace's records; guest-kernel needs --agent
+    #[arg(long, value_name = "LAYER", value_parser = values::layer(), conflicts_with_all = [
+        "trace", "layers", "events", "tasks", "cpus", "vms", "from", "to", "utc"
+    ])]
+    pub list: Option<LayerKind>,
+    /// Kernel module whose events are listed
+    #[arg(long, value_name = "FILE", requires = "list")]
+    pub agent: Option<PathBuf>,
+    /// Only this layer; host, guest and user are understood too. May be repeated
+    #[arg(long = "layer", value_name = "LAYER", value_parser = values::layer())]
+    pub layers: Vec<LayerKind>,
+    /// Only events whose names match, as 'sched:*' does. May be repeated
+    #[arg(long = "event", value_name = "GLOB")]
+    pub events: Vec<String>,
+    /// Only records of tasks with this thread id, or with names that match, and of such guest processes. May be repeated
+    #[arg(long = "task", value_name = "TID|COMM")]
+    pub tasks: Vec<TaskPattern>,
+    /// Only records of the vCPU, host CPU or thread of the VMM of this number. May be repeated
+    #[arg(long = "cpu", value_name = "N")]
+    pub cpus: Vec<u32>,
+    /// Only records of this VM, in place of those of all VMs and the host. May be repeated
+    #[arg(long = "vm", value_name = "NAME")]
+    pub vms: Vec<String>,
+    /// Only records from this many seconds after the first one on
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub from: Option<Duration>,
+    /// Only records up to this many seconds after the first one
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub to: Option<Duration>,
+    /// Show UTC in place of seconds since the first record
+    #[arg(long)]
+    pub utc: bool,
+    /// One JSON object per line
+    #[arg(long)]
+    pub json: bool,
+    /// Only say how many records there are
+    #[arg(long, conflicts_with = "utc")]
+    pub count: bool,
+}
+
+/// Arguments of `strata report`.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    override_usage = "strata report [--json] TRACE\n       strata report COMMAND [OPTIONS] TRACE",
+    after_help = "Without a command it is the summary. A trace whose folder is named like a command is written ./NAME.\n\n\
+    Examples:\n  \
+    strata report trace\n  \
+    strata report tasks trace --from 1.5 --to 2.5\n  \
+    strata report exits trace --json\n  \
+    strata report flows trace"
+)]
+pub struct ReportArgs {
+    /// What is reported
+    #[command(subcommand)]
+    pub command: Option<ReportCommand>,
+    /// Trace folder
+    // Takes two, so that a command that does not exist is told apart from a trace.
+    #[arg(value_name = "TRACE", required = true, num_args = 1..=2)]
+    pub trace: Vec<PathBuf>,
+    /// JSON in place of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl ReportArgs {
+    /// What is asked for; without a command the summary.
+    ///
+    /// # Errors
+    /// What is wrong, in words, when the first word is neither a command nor all there is.
+    pub fn into_command(self) -> Result<ReportCommand, String> {
+        let mut words = self.trace.into_iter();
+        match (self.command, words.next(), words.next()) {
+            (Some(command), ..) => Ok(command),
+            (None, Some(trace), None) => {
+                Ok(ReportCommand::Summary(WindowArgs { trace, from: None, to: None, json: self.json }))
+            }
+            (None, first, _) => {
+                let known = <ReportCommand as Subcommand>::augment_subcommands(clap::Command::new("report"));
+                let names: Vec<_> = known.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+                let first = first.unwrap_or_default();
+                let nearest = nearest(&first.to_string_lossy(), names.iter().map(String::as_str));
+                let suggestion =
+                    if nearest.is_empty() { String::new() } else { format!("nearest: {}; ", nearest.join(", ")) };
+                Err(format!("no report is called '{}'; {suggestion}there are {}", first.display(), names.join(", ")))
+            }
+        }
+    }
+}
+
+/// What `strata report` reports.
+#[derive(Debug, Subcommand)]
+pub enum ReportCommand {
+    /// Layers, losses, exits by reason, the clock and its error bound
+    Summary(WindowArgs),
+    /// All reports, in one pass over the trace
+    #[command(after_help = "Example:\n  strata report all trace --json --from 1.5 --to 2.5")]
+    All(FunctionsArgs),
+    /// Where the time of each guest task went: running for real, stolen by the host and by whom, in exits, waiting
+    Tasks(WindowArgs),
+    /// Where the time of each vCPU went: in the guest, in KVM, in the VMM, preempted and by whom, halted
+    Vcpus(WindowArgs),
+    /// Why vCPUs left the guest, how long each reason took, in KVM and in the VMM
+    Exits(WindowArgs),
+    /// How long guest tasks took from being woken until they ran, and what happened meanwhile in the ten worst cases
+    Wakeups(WindowArgs),
+    /// System calls of each guest process: count, time, errors, page faults inside
+    Syscalls(WindowArgs),
+    /// Requests of virtio disks through every layer, and the time of each step
+    Flows(WindowArgs),
+    /// Where processor time went, by function, from samples
+    Functions(FunctionsArgs),
+    /// Interrupts handled, by CPU, and the delivery of those that KVM injects
+    Irqs(WindowArgs),
+    /// Requests to block devices, as the kernels of host and guests see them: count, bytes and time by operation
+    Blocks(WindowArgs),
+    /// Waiting for locks of the guest's kernel, by lock and call site, and for futexes
+    Locks(WindowArgs),
+}
+
+/// Arguments of `strata report functions` and `strata report all`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strata report functions trace --symbols /srv/guest-root")]
+pub struct FunctionsArgs {
+    /// What every report on a part of a trace takes.
+    #[command(flatten)]
+    pub window: WindowArgs,
+    /// Folder that holds the guest's root folder: its programs and libraries give their functions' names
+    #[arg(long, value_name = "DIR")]
+    pub symbols: Option<PathBuf>,
+}
+
+/// Arguments of a report on a part of a trace.
+#[derive(Debug, Args)]
+pub struct WindowArgs {
+    /// Trace folder
+    pub trace: PathBuf,
+    /// Only what is this many seconds after the first record, or later
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub from: Option<Duration>,
+    /// Only what is this many seconds after the first record, or earlier
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub to: Option<Duration>,
+    /// JSON in place of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl WindowArgs {
+    /// What they mean for a report.
+    #[must_use]
+    pub const fn options(&self) -> ReportOptions {
+        ReportOptions { json: self.json, from: self.from, to: self.to }
+    }
+}
+
+/// Arguments of `strata check`.
+#[derive(Debug, Args)]
+pub struct ReadArgs {
+    /// Trace folder
+    pub trace: PathBuf,
+    /// JSON in place of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `strata merge`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Traces of VMs that ran on one host since one boot are on one clock: their VMs are put side by side \
+    (of two with one name the later is called NAME-2), and what their host-kernel layers both have is kept once.\n\n\
+    Two traces of different hosts need rules. A rule says that each such event of the first trace happened before \
+    (after) its counterpart in the second. There have to be rules for both directions, as for messages and their \
+    answers. The result is on the clock of the first trace; its error bound and how it was found are in its \
+    session.json.\n\nExamples:\n  \
+    strata merge web db cache -o all\n  \
+    strata merge a b -o both --match 'net:send before net:receive by seq' --match 'net:receive after net:send by seq'"
+)]
+pub struct MergeArgs {
+    /// Trace whose clock the result has
+    pub first: PathBuf,
+    /// The other traces
+    #[arg(required = true)]
+    pub others: Vec<PathBuf>,
+    /// Which events belong together: 'EVENT before|after EVENT [by FIELD[=FIELD],...]'. May be repeated
+    #[arg(long = "match", value_name = "RULE")]
+    pub rules: Vec<MatchRule>,
+    /// New folder for the result
+    #[arg(short, long, value_name = "DIR", default_value = "merged")]
+    pub output: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::Parser;
+
+    #[test]
+    fn report_without_a_command_is_the_summary() {
+        let report = |args: &[&str]| {
+            let parsed = Cli::try_parse_from(["strata", "report"].iter().chain(args)).ok()?;
+            if let Command::Report(report) = parsed.command { Some(report.into_command()) } else { None }
+        };
+
+        let plain = report(&["trace", "--json"]).unwrap().unwrap();
+        let named = report(&["summary", "trace"]).unwrap().unwrap();
+
+        assert!(matches!(plain, ReportCommand::Summary(args) if args.json && args.trace == *"trace"));
+        assert!(matches!(named, ReportCommand::Summary(args) if args.trace == *"trace"));
+        assert!(report(&[]).is_none() && report(&["summary"]).is_none());
+    }
+
+    #[test]
+    fn report_that_does_not_exist_is_refused_with_those_that_do() {
+        let parsed = Cli::try_parse_from(["strata", "report", "taks", "trace"]).unwrap();
+        let Command::Report(report) = parsed.command else { panic!("another command") };
+
+        let error = report.into_command().unwrap_err();
+
+        assert!(error.starts_with("no report is called 'taks'; nearest: tasks"), "{error}");
+        assert!(error.contains("there are summary, ") && error.contains("tasks, vcpus, exits"), "{error}");
+    }
+
+    #[test]
+    fn match_rule_is_read_and_refused_by_the_command_line() {
+        assert!(Cli::try_parse_from(["strata", "merge", "a", "b", "--match", "x before y by z"]).is_ok());
+        let error = Cli::try_parse_from(["strata", "merge", "a", "b", "--match", "x y"]).unwrap_err().to_string();
+        assert!(error.contains("write EVENT before EVENT"), "{error}");
+        assert_eq!(error.matches("'x y'").count(), 1, "{error}");
+    }
+}

@@ -1,0 +1,144 @@
+//! Values of options: sizes, disks, names. The command line's error message repeats the value that cannot be used, so
+//! these errors only say what to write.
+
+use crate::control::protocol::Mode;
+use crate::machine::DiskConfig;
+use crate::tracing::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use shared_ring::layout::{MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_SIZE, MIN_SUB_BUFFERS};
+use std::time::Duration;
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::is_vm_name;
+
+/// Longest delay of a slow disk, ms: a guest gives up a request after 30 s.
+const MAX_DELAY_MS: u64 = 10_000;
+
+/// A layer, by its name or short form.
+pub fn layer() -> impl TypedValueParser<Value = LayerKind> {
+    let value = |kind: LayerKind| {
+        let short = Some(kind.short_name()).filter(|short| *short != kind.name());
+        PossibleValue::new(kind.name()).aliases(short)
+    };
+    PossibleValuesParser::new(LayerKind::ALL.map(value)).try_map(|name| name.parse::<LayerKind>())
+}
+
+/// What rings do when they are full.
+pub fn mode() -> impl TypedValueParser<Value = Mode> {
+    PossibleValuesParser::new(Mode::ALL.map(Mode::name)).try_map(|name| name.parse::<Mode>())
+}
+
+/// A number of bytes: plain, or with a suffix K, M, G or T (powers of 1024).
+pub fn size(text: &str) -> Result<u64, String> {
+    let refuse = || "write a number of bytes, or one with K, M, G or T, as in 512M".to_owned();
+    let digits = text.trim_end_matches(|last: char| last.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" => 0,
+        "K" | "KIB" => 10,
+        "M" | "MIB" => 20,
+        "G" | "GIB" => 30,
+        "T" | "TIB" => 40,
+        _ => return Err(refuse()),
+    };
+    let number: u64 = digits.parse().map_err(|_| refuse())?;
+    number.checked_mul(1 << shift).ok_or_else(refuse)
+}
+
+/// The size of a sub-buffer, bytes.
+pub fn sub_buffer_size(text: &str) -> Result<u64, String> {
+    let limits = MIN_SUB_BUFFER_SIZE..=MAX_SUB_BUFFER_SIZE;
+    let size = size(text).ok().filter(|size| size.is_power_of_two() && limits.contains(size));
+    size.ok_or_else(|| format!("write {}", sub_buffer_sizes()))
+}
+
+/// The number of sub-buffers of a ring.
+pub fn sub_buffers(text: &str) -> Result<u32, String> {
+    let count = text.parse().ok().filter(|count: &u32| count.is_power_of_two());
+    let count = count.filter(|count| (MIN_SUB_BUFFERS..=MAX_SUB_BUFFERS).contains(count));
+    count.ok_or_else(|| format!("write {}", sub_buffer_counts()))
+}
+
+/// A disk: a file, and options after commas.
+pub fn disk(text: &str) -> Result<DiskConfig, String> {
+    let mut disk = DiskConfig { path: text.into(), read_only: false, delay: Duration::ZERO };
+    let mut rest = text;
+    // Options are read from the end: a comma in the name of a file does not begin one.
+    while let Some((path, option)) = rest.rsplit_once(',') {
+        match option.split_once('=') {
+            None if option == "ro" => disk.read_only = true,
+            Some(("delay", delay)) => disk.delay = self::delay(delay)?,
+            _ => break,
+        }
+        rest = path;
+    }
+    if rest.is_empty() {
+        return Err("a disk needs a file: --disk FILE or --disk FILE,ro".into());
+    }
+    disk.path = rest.into();
+    Ok(disk)
+}
+
+/// The delay of a slow disk: a number of milliseconds, such as `5ms`.
+fn delay(text: &str) -> Result<Duration, String> {
+    let ms = text.strip_suffix("ms").and_then(|number| number.parse().ok()).filter(|ms| *ms <= MAX_DELAY_MS);
+    ms.map(Duration::from_millis)
+        .ok_or_else(|| format!("write the delay in milliseconds, up to {MAX_DELAY_MS}, as in 'delay=5ms'"))
+}
+
+/// The name of a VM.
+pub fn vm_name(text: &str) -> Result<String, String> {
+    if is_vm_name(text) { Ok(text.into()) } else { Err("write letters, digits, '.', '_' and '-'".into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_take_suffixes() {
+        assert_eq!(size("4096"), Ok(4096));
+        assert_eq!(size("512M"), Ok(512 << 20));
+        assert_eq!(size("2g"), Ok(2 << 30));
+        assert!(size("12Q").is_err() && size("M").is_err() && size("99999999999T").is_err());
+    }
+
+    #[test]
+    fn disk_may_be_read_only_and_slow() {
+        let disk = |path: &str, read_only, ms| {
+            Ok(DiskConfig { path: path.into(), read_only, delay: Duration::from_millis(ms) })
+        };
+
+        assert_eq!(super::disk("a.img"), disk("a.img", false, 0));
+        assert_eq!(super::disk("a.img,ro"), disk("a.img", true, 0));
+        assert_eq!(super::disk("a.img,delay=5ms"), disk("a.img", false, 5));
+        assert_eq!(super::disk("a,b.img,delay=20ms,ro"), disk("a,b.img", true, 20));
+        assert_eq!(super::disk("a,b"), disk("a,b", false, 0));
+        assert!(super::disk(",ro").is_err());
+        assert!(super::disk("a.img,delay=5").unwrap_err().contains("'delay=5ms'"));
+        assert!(super::disk("a.img,delay=99999999ms").is_err());
+    }
+
+    #[test]
+    fn geometry_is_checked_before_anything_runs() {
+        assert_eq!(sub_buffer_size("64K"), Ok(65536));
+        assert!(sub_buffer_size("100K").unwrap_err().contains("4K to 4M"));
+        assert!(sub_buffer_size("8M").is_err() && sub_buffer_size("2K").is_err());
+        assert_eq!(sub_buffers("256"), Ok(256));
+        assert!(sub_buffers("3").unwrap_err().contains("2 to 256"));
+        assert!(sub_buffers("1").is_err() && sub_buffers("512").is_err() && sub_buffers("x").is_err());
+    }
+
+    #[test]
+    fn layer_is_read_by_name_and_short_form() {
+        let read = |name: &str| {
+            let command = clap::Command::new("x").arg(clap::Arg::new("layer").value_parser(layer()));
+            command.try_get_matches_from(["x", name]).map(|matches| *matches.get_one::<LayerKind>("layer").unwrap())
+        };
+
+        let error = read("guest-kernle").unwrap_err().to_string();
+
+        assert_eq!(LayerKind::ALL.map(|kind| read(kind.name()).unwrap()), LayerKind::ALL);
+        assert_eq!(LayerKind::ALL.map(|kind| read(kind.short_name()).unwrap()), LayerKind::ALL);
+        assert!(error.contains("host-kernel, vmm, guest-kernel, guest-user"), "{error}");
+        assert!(error.contains("similar") && error.contains("'guest-kernel'"), "{error}");
+    }
+}

@@ -1,0 +1,169 @@
+//! What a recording says about its clock: rate, relation to UTC, relation of each vCPU, and how wrong all that can be.
+
+use super::host_time::HostTime;
+use clock_sync::calibration::{self, Reading};
+use clock_sync::{tsc, warp};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::time::Duration;
+use trace_merge::clock::{Clock, VcpuRelation};
+use uuid::Uuid;
+
+/// How long the CPUs' TSCs are compared.
+const WARP_OBSERVATION: Duration = Duration::from_millis(20);
+/// How long the TSC's rate is measured where KVM does not tell it.
+const RATE_MEASUREMENT: Duration = Duration::from_millis(100);
+/// Largest number of CPUs that are compared with one another; comparing more would delay the start.
+const MAX_COMPARED_CPUS: usize = 64;
+
+/// What is known about the host's TSC.
+#[derive(Clone, Debug)]
+pub struct HostClock {
+    /// Rate, Hz.
+    pub frequency: u64,
+    /// Where the rate comes from.
+    pub rate_source: &'static str,
+    /// What comparing the CPUs showed.
+    pub warp: warp::Warp,
+    /// Clock source that the host's kernel uses, `tsc` where it trusts the TSC; empty where it does not say.
+    pub clocksource: String,
+    /// What a trace clock counts here.
+    pub time: HostTime,
+}
+
+impl HostClock {
+    /// Looks at the host's TSC; `khz` is its rate as KVM has it. Takes a few hundredths of a second.
+    #[must_use]
+    pub fn observe(khz: Option<u32>) -> Self {
+        let (frequency, rate_source) = match khz.filter(|&khz| khz > 0) {
+            Some(khz) => (u64::from(khz) * 1000, "KVM"),
+            None => (measured_rate(), "measured against the system clock"),
+        };
+        let clocksource = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+        let clocksource = clocksource.unwrap_or_default().trim().into();
+        Self { frequency, rate_source, warp: compare_cpus(), clocksource, time: HostTime::of_this_host() }
+    }
+
+    /// Whether the host's kernel trusts the TSC.
+    #[must_use]
+    pub fn is_trusted(&self) -> bool {
+        self.clocksource == "tsc"
+    }
+
+    /// Rate of the trace clock, Hz.
+    #[must_use]
+    pub const fn trace_frequency(&self) -> u64 {
+        self.time.frequency(self.frequency)
+    }
+
+    /// How far two records' times can be wrong against each other, ns.
+    #[must_use]
+    pub fn error_bound_ns(&self) -> u64 {
+        if self.time == HostTime::MonotonicRaw {
+            return self.time.resolution().saturating_add(1);
+        }
+        let ticks = self.warp.largest_step_back.saturating_add(self.warp.shortest_reading);
+        calibration::ticks_to_ns(ticks, self.frequency).saturating_add(1)
+    }
+
+    /// Where the bound comes from.
+    #[must_use]
+    pub fn bound_derivation(&self) -> String {
+        if self.time == HostTime::MonotonicRaw {
+            return format!(
+                "the host's kernel has given up the TSC as a clock source (it uses '{}'), so times are those of \
+                 CLOCK_MONOTONIC_RAW, the same on all CPUs; shortest time between two readings, rounded up; the guest's \
+                 counter is compared with it again and again: see the epochs",
+                self.clocksource
+            );
+        }
+        let trust = if self.is_trusted() {
+            "the host's kernel uses the TSC as its clock source".into()
+        } else {
+            format!("the host's kernel uses '{}' as its clock source, not the TSC", self.clocksource)
+        };
+        format!(
+            "largest step back in {} readings of the TSC by all CPUs in turn: {} ticks; shortest time between two \
+             readings: {} ticks; rounded up to whole nanoseconds at {} Hz ({}); {trust}; KVM applies TSC offsets exactly",
+            self.warp.readings,
+            self.warp.largest_step_back,
+            self.warp.shortest_reading,
+            self.frequency,
+            self.rate_source,
+        )
+    }
+
+    /// The clock as `session.json` states it.
+    #[must_use]
+    pub fn statement(&self, uuid: Uuid, utc: Reading, vcpus: Vec<VcpuRelation>) -> Clock {
+        Clock {
+            uuid,
+            frequency_hz: self.trace_frequency(),
+            utc: utc.into(),
+            source: self.time.trace_clock().into(),
+            vcpus,
+            error_bound_ns: self.error_bound_ns(),
+            bound_derivation: self.bound_derivation(),
+            epochs: Vec::new(),
+            utc_readings: vec![utc.into()],
+        }
+    }
+}
+
+fn measured_rate() -> u64 {
+    calibration::measure_frequency(tsc::read_ordered, RATE_MEASUREMENT).unwrap_or(1_000_000_000)
+}
+
+/// Compares the TSCs of the CPUs that this process may use.
+fn compare_cpus() -> warp::Warp {
+    let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).take(MAX_COMPARED_CPUS).collect();
+    warp::observe(cpus.len().max(1), WARP_OBSERVATION, |thread| {
+        let mut only = CpuSet::new();
+        if let Some(&cpu) = cpus.get(thread) {
+            only.set(cpu);
+            // A thread that cannot be bound compares whatever CPU it is on.
+            let _ = sched_setaffinity(None, &only);
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clock() -> HostClock {
+        HostClock {
+            frequency: 2_000_000_000,
+            rate_source: "KVM",
+            warp: warp::Warp { largest_step_back: 100, shortest_reading: 20, readings: 5 },
+            clocksource: "hpet".into(),
+            time: HostTime::Tsc,
+        }
+    }
+
+    #[test]
+    fn bound_covers_what_was_observed() {
+        assert_eq!(clock().error_bound_ns(), 61);
+    }
+
+    #[test]
+    fn derivation_says_that_the_host_does_not_trust_its_tsc() {
+        assert!(clock().bound_derivation().contains("uses 'hpet' as its clock source, not the TSC"));
+    }
+
+    #[test]
+    fn host_without_a_usable_tsc_counts_monotonic_time() {
+        let clock = HostClock { time: HostTime::MonotonicRaw, ..clock() };
+
+        assert_eq!((clock.time, clock.trace_frequency()), (HostTime::MonotonicRaw, 1_000_000_000));
+        assert!(clock.bound_derivation().contains("given up the TSC"));
+    }
+
+    #[test]
+    fn this_hosts_clock_can_be_observed() {
+        let observed = HostClock::observe(None);
+
+        assert!(observed.frequency > 100_000_000, "{observed:?}");
+        assert!(observed.warp.readings > 0);
+    }
+}

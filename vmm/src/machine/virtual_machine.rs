@@ -1,0 +1,264 @@
+//! A virtual machine: built, then run until its guest ends.
+
+use super::config::MachineConfig;
+use super::control::MachineControl;
+use super::error::MachineError;
+use super::hypervisor::refused;
+use super::observer::{ControlEvent, Observer};
+use super::outcome::{Outcome, RunError};
+use super::peripherals::Peripherals;
+use super::power::PowerPorts;
+use super::serial::{ConsoleOutput, SerialPort};
+use super::vcpu::{self, VcpuContext, VcpuHandle};
+use super::virtio::block::Block;
+use super::virtio::mmio::MmioTransport;
+use super::{acpi, boot_state, event_loop, hypervisor, layout, loader, memory};
+use crate::clock::{VcpuClocks, guest_tsc};
+use clock_sync::calibration::Reading;
+use kvm_ioctls::{IoEventAddress, VcpuFd, VmFd};
+use std::fs::File;
+use std::sync::{Arc, mpsc};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+/// Offset of the register by which a virtio driver notifies its device.
+const QUEUE_NOTIFY: u64 = virtio_bindings::virtio_mmio::VIRTIO_MMIO_QUEUE_NOTIFY as u64;
+
+/// What a run needs beside the machine.
+pub struct RunOptions {
+    /// Receives the machine's events.
+    pub observer: Arc<dyn Observer>,
+    /// Where the guest's console goes.
+    pub console_output: ConsoleOutput,
+    /// Where its input comes from: a terminal or pipe; a file that cannot be polled gives none.
+    pub console_input: Option<File>,
+    /// Keeps the vCPUs' clock entries, if the guest has any.
+    pub clock: Option<Arc<VcpuClocks>>,
+}
+
+/// Stops a run, from any thread; usable in a signal handler, since it only writes to a file descriptor.
+#[derive(Debug)]
+pub struct StopHandle(Arc<EventFd>);
+
+impl StopHandle {
+    /// Asks the machine to stop; its run ends with [`Outcome::Stopped`] if nothing else ended it before.
+    pub fn stop(&self) {
+        // Fails only when the counter is full, that is when stopping was asked for already.
+        let _ = self.0.write(1);
+    }
+}
+
+impl Clone for StopHandle {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+/// A virtual machine, ready to run.
+pub struct Machine {
+    // Declared in the order in which they are to be dropped: vCPUs, then the VM, then the memory it uses.
+    vcpus: Vec<VcpuFd>,
+    vm: VmFd,
+    memory: GuestMemoryMmap,
+    config: MachineConfig,
+    disks: Vec<(File, u64)>,
+    tsc_offsets: Option<Vec<i64>>,
+    tsc_khz: Option<u32>,
+    stop: Arc<EventFd>,
+    control: MachineControl,
+}
+
+impl Machine {
+    /// Builds a machine: checks `config`, opens its files, creates memory and vCPUs, loads the kernel.
+    ///
+    /// # Errors
+    /// The configuration cannot be run, or KVM refuses; nothing is left behind.
+    pub fn new(config: MachineConfig) -> Result<Self, MachineError> {
+        let kvm = hypervisor::open()?;
+        let supported = hypervisor::supported_cpuid(&kvm)?;
+        config.check(&hypervisor::limits(&kvm, &supported))?;
+        let inputs = config.open()?;
+        let vm = hypervisor::create_vm(&kvm)?;
+        let memory = memory::create(config.memory)?;
+        memory::register(&vm, &memory, &config.shared_slots, config.trace_region())?;
+        let entry = load(&config, inputs.kernel, inputs.kernel_format, inputs.initrd, &memory)?;
+        let vcpus = hypervisor::create_vcpus(&kvm, &vm, &supported, &config)?;
+        boot_state::set_boot_registers(&vcpus[0], entry)?;
+        let tsc_offsets = hypervisor::set_tsc_offsets(&vcpus, config.tsc_offset)?;
+        let stop = EventFd::new(EFD_NONBLOCK).map_err(MachineError::Device)?;
+        Ok(Self {
+            tsc_khz: vcpus[0].get_tsc_khz().ok(),
+            vcpus,
+            vm,
+            memory,
+            config,
+            disks: inputs.disks,
+            tsc_offsets,
+            stop: Arc::new(stop),
+            control: MachineControl::default(),
+        })
+    }
+
+    /// Guest TSC minus host TSC of each vCPU, ticks; `None` if this host's KVM cannot say (before Linux 5.16).
+    #[must_use]
+    pub fn tsc_offsets(&self) -> Option<&[i64]> {
+        self.tsc_offsets.as_deref()
+    }
+
+    /// Frequency of the guest's TSC, kHz, as KVM has it.
+    #[must_use]
+    pub fn tsc_khz(&self) -> Option<u32> {
+        self.tsc_khz
+    }
+
+    /// Reads the host's TSC, of `frequency` Hz, and the wall clock together.
+    #[must_use]
+    pub fn clock_reading(&self, frequency: u64) -> Reading {
+        guest_tsc::clock_reading(&self.vm, frequency)
+    }
+
+    /// Where the shared slots lie in the guest, if there are any.
+    #[must_use]
+    pub fn trace_region(&self) -> Option<layout::Range> {
+        self.config.trace_region()
+    }
+
+    /// A handle by which the run can be stopped.
+    #[must_use]
+    pub fn stop_handle(&self) -> StopHandle {
+        StopHandle(Arc::clone(&self.stop))
+    }
+
+    /// Controls the machine while it runs.
+    #[must_use]
+    pub fn control(&self) -> MachineControl {
+        self.control.clone()
+    }
+
+    /// Runs the guest until it ends; drives the devices on this thread. All vCPU threads have ended on return.
+    ///
+    /// # Errors
+    /// The run could not be started. What happens later is the [`Outcome`].
+    pub fn run(self, options: RunOptions) -> Result<Outcome, MachineError> {
+        let Self { vcpus, vm, memory, config, disks, stop, control, .. } = self;
+        let observer = options.observer;
+        let virtio = virtio_devices(&vm, &memory, &config, disks, &observer)?;
+        let interrupt = interrupt_line(&vm, layout::SERIAL_GSI)?;
+        let port =
+            SerialPort::new(interrupt, options.console_output, Arc::clone(&observer)).map_err(MachineError::Device)?;
+        let peripherals = Arc::new(Peripherals { serial: Arc::new(port), power: PowerPorts::default(), virtio });
+        let (outcomes, received) = mpsc::channel();
+        let ended = Arc::new(EventFd::new(EFD_NONBLOCK).map_err(MachineError::Device)?);
+        let mut manager = event_loop::create(&peripherals, options.console_input)?;
+        let stopped = event_loop::add_wake(&mut manager, &stop);
+        event_loop::add_wake(&mut manager, &ended);
+        let context = VcpuContext {
+            peripherals: Arc::clone(&peripherals),
+            observer: Arc::clone(&observer),
+            clock: options.clock,
+            outcomes,
+            ended,
+        };
+        let handles = spawn_all(vcpus, &context)?;
+        observer.control(ControlEvent::Started);
+        handles.iter().for_each(VcpuHandle::run);
+        control.attach(&handles, &observer);
+        let outcome = event_loop::drive(&mut manager, &received, &stopped, &peripherals.power);
+        if matches!(outcome, Outcome::Stopped) {
+            observer.control(ControlEvent::StopRequested);
+        }
+        control.detach();
+        let joined = stop_all(handles);
+        let outcome = match joined {
+            Ok(()) if peripherals.power.panicked() => outcome.after_panic(),
+            Ok(()) => outcome,
+            Err(error) => Outcome::Failed(error),
+        };
+        observer.control(outcome.control_event());
+        // The vCPU threads have dropped their descriptors; guest memory may go only now.
+        drop((vm, memory, config));
+        Ok(outcome)
+    }
+}
+
+/// Puts everything into guest memory that the kernel finds at its start; returns its entry point.
+fn load(
+    config: &MachineConfig,
+    mut kernel: File,
+    format: loader::KernelFormat,
+    initrd: Option<(File, u64)>,
+    memory: &GuestMemoryMmap,
+) -> Result<u64, MachineError> {
+    let size = config.memory;
+    let kernel = loader::load_kernel(memory, size, &mut kernel, format)?;
+    let initrd = loader::load_initrd(memory, size, &kernel, initrd, &config.initrd_overlay)?;
+    let map = layout::e820(size, config.trace_region());
+    loader::write_boot_params(memory, &kernel, &config.cmdline, initrd, &map)?;
+    let devices: Vec<_> = (0..config.disks.len()).map(mmio_device).collect();
+    let cpus = u8::try_from(config.cpus).map_err(|_| MachineError::AcpiTables)?;
+    let tables = acpi::tables(cpus, &devices).ok_or(MachineError::AcpiTables)?;
+    memory.write_slice(&tables, GuestAddress(layout::ACPI_START)).map_err(loader::LoadError::BootData)?;
+    boot_state::write_reset_vector(memory)?;
+    boot_state::write_tables(memory)?;
+    Ok(kernel.entry)
+}
+
+/// The registers and the interrupt of virtio device `index`.
+#[allow(clippy::cast_possible_truncation, reason = "there are at most 19 devices")]
+fn mmio_device(index: usize) -> acpi::MmioDevice {
+    acpi::MmioDevice {
+        address: layout::VIRTIO_MMIO + index as u64 * layout::VIRTIO_MMIO_SIZE,
+        gsi: layout::VIRTIO_GSI + index as u32,
+    }
+}
+
+/// An event that raises interrupt `gsi` (edge-triggered) in the guest.
+fn interrupt_line(vm: &VmFd, gsi: u32) -> Result<EventFd, MachineError> {
+    let event = EventFd::new(EFD_NONBLOCK).map_err(MachineError::Device)?;
+    vm.register_irqfd(&event, gsi).map_err(refused("connect an interrupt"))?;
+    Ok(event)
+}
+
+fn virtio_devices(
+    vm: &VmFd,
+    memory: &GuestMemoryMmap,
+    config: &MachineConfig,
+    disks: Vec<(File, u64)>,
+    observer: &Arc<dyn Observer>,
+) -> Result<Vec<Arc<MmioTransport>>, MachineError> {
+    let mut devices = Vec::new();
+    for (index, ((file, size), disk)) in (0u32..).zip(disks.into_iter().zip(&config.disks)) {
+        let place = mmio_device(index as usize);
+        let block = Block::new(file, size, disk.read_only, index, Arc::clone(observer)).delayed(disk.delay);
+        let interrupt = interrupt_line(vm, place.gsi)?;
+        let device = MmioTransport::new(Box::new(block), memory.clone(), interrupt).map_err(MachineError::Device)?;
+        let address = IoEventAddress::Mmio(place.address + QUEUE_NOTIFY);
+        for (queue, event) in (0u32..).zip(device.notify_events()) {
+            vm.register_ioevent(event, &address, queue).map_err(refused("connect a notification"))?;
+        }
+        devices.push(Arc::new(device));
+    }
+    Ok(devices)
+}
+
+/// Creates all vCPU threads; they wait for the command to run.
+fn spawn_all(vcpus: Vec<VcpuFd>, context: &VcpuContext) -> Result<Vec<VcpuHandle>, MachineError> {
+    let mut handles = Vec::new();
+    for (index, fd) in (0u32..).zip(vcpus) {
+        match vcpu::spawn(index, fd, context.clone()) {
+            Ok(handle) => handles.push(handle),
+            Err(error) => {
+                // The threads that exist have not run the guest: nothing to report of them.
+                let _ = stop_all(handles);
+                return Err(MachineError::Thread(error));
+            }
+        }
+    }
+    Ok(handles)
+}
+
+/// Stops all vCPUs, then waits for their threads.
+fn stop_all(handles: Vec<VcpuHandle>) -> Result<(), RunError> {
+    handles.iter().for_each(VcpuHandle::stop);
+    handles.into_iter().map(VcpuHandle::join).fold(Ok(()), Result::and)
+}

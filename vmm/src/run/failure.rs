@@ -1,0 +1,66 @@
+//! Why a guest was not run, or its recording is not complete.
+
+use crate::agent::AgentError;
+use crate::control::directory::DirectoryError;
+use crate::control::server::ServerError;
+use crate::machine::MachineError;
+use crate::tracing::recorder::RecorderError;
+use crate::tracing::region::RegionError;
+use crate::tracing::selection::SelectionError;
+use crate::tracing::trace_folder::TraceFolderError;
+use std::io;
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// Why a guest was not run, or its recording is not complete.
+#[derive(Debug, Error)]
+pub enum RunFailure {
+    /// The event selection cannot be used.
+    #[error(transparent)]
+    Selection(#[from] SelectionError),
+    /// The trace folder cannot be used.
+    #[error(transparent)]
+    TraceFolder(#[from] TraceFolderError),
+    /// The agent cannot be used with this guest.
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    /// A file cannot be read.
+    #[error("cannot read '{}': check the path and its permissions", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// This host's KVM does not run stock guests.
+    #[error("{0}; `strata doctor` says more")]
+    Kvm(String),
+    /// The trace region cannot be made.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// The machine cannot be built or started.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// The recording cannot be written.
+    #[error(transparent)]
+    Recorder(#[from] RecorderError),
+    /// There is no place for the VM's region and control socket.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// The VM cannot be controlled.
+    #[error(transparent)]
+    Control(#[from] ServerError),
+    /// The recording failed; what is in the region can still be had.
+    #[error("the recording is not complete; `strata recover {} -o DIR` gets what is left in the trace region", region.display())]
+    Incomplete {
+        /// File of the region.
+        region: PathBuf,
+        /// What went wrong.
+        #[source]
+        source: RecorderError,
+    },
+    /// Signals cannot be handled.
+    #[error("cannot handle signals")]
+    Signals(#[source] io::Error),
+}

@@ -1,0 +1,97 @@
+//! What a recording says of its VM and host before anything is recorded, and what it will lack.
+
+use super::request::{Agent, RunRequest};
+use crate::clock::HostTime;
+use crate::machine::{KvmKind, KvmProbe, Machine};
+use crate::tracing::recording::NO_AGENT;
+use std::fs;
+use std::path::PathBuf;
+use trace_merge::clock::{Clock, VcpuRelation};
+use trace_merge::manifest::{FORMAT_VERSION, Host, LayerKind, Manifest, Missing, Started, Vm};
+
+/// The manifest of a recording whose VM is about to start: its `clock`, the region's file, and what is `missing`.
+pub(super) fn manifest(
+    request: &RunRequest,
+    probed: &KvmProbe,
+    clock: Clock,
+    region: PathBuf,
+    missing: Vec<Missing>,
+) -> Manifest {
+    Manifest {
+        format: FORMAT_VERSION,
+        strata: env!("CARGO_PKG_VERSION").into(),
+        started: Started::at(clock.utc.utc_ns),
+        clock,
+        host: describe_host(probed),
+        vms: vec![Vm { name: request.name.clone(), vcpus: request.cpus, region: Some(region), ..Vm::default() }],
+        layers: Vec::new(),
+        missing,
+        outcome: None,
+    }
+}
+
+/// How each vCPU's counter begins. None when KVM does not tell the TSC offsets.
+pub(super) fn vcpu_relations(
+    machine: &Machine,
+    probed: &KvmProbe,
+    vm: &str,
+    missing: &mut Vec<Missing>,
+) -> Vec<VcpuRelation> {
+    let Some(offsets) = machine.tsc_offsets() else {
+        for layer in [LayerKind::GuestKernel, LayerKind::GuestUser] {
+            missing.push(Missing {
+                layer,
+                reason: "this host's KVM does not tell the guest's TSC offset".into(),
+                fix: "use Linux 5.16 or later on the host".into(),
+            });
+        }
+        return Vec::new();
+    };
+    let (how, honoured) = match probed.tsc_offset_honoured {
+        _ if HostTime::of_this_host() == HostTime::MonotonicRaw => {
+            ("as KVM began; it moves the offset on this host, see the epochs", true)
+        }
+        Some(true) => ("set, read back, and seen to work in a probe guest", true),
+        Some(false) => {
+            ("KVM accepts an offset but ignores it (seen in a probe guest): the counters are the same", false)
+        }
+        None => ("set and read back", true),
+    };
+    let relations = (0..).zip(offsets).map(|(vcpu, &offset)| {
+        let tsc_offset = if honoured { offset } else { 0 };
+        VcpuRelation { vm: vm.into(), vcpu, tsc_offset, how: how.into() }
+    });
+    relations.collect()
+}
+
+/// Notes what is missing unless the guest brings an agent of its own.
+pub(super) fn note_no_agent(agent: &Agent, missing: &mut Vec<Missing>) {
+    let fix = match agent {
+        Agent::Unspecified => {
+            "give --agent strata.ko, built for the guest's kernel, or install strata-agent in the guest"
+        }
+        Agent::None => "give --agent strata.ko instead of --no-agent, or install strata-agent in the guest",
+        // Why the module is not used is noted already.
+        Agent::Module(_) => return,
+    };
+    for layer in [LayerKind::GuestKernel, LayerKind::GuestUser] {
+        missing.push(Missing { layer, reason: NO_AGENT.into(), fix: fix.into() });
+    }
+}
+
+fn describe_host(probed: &KvmProbe) -> Host {
+    let system = rustix::system::uname();
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    Host {
+        hostname: system.nodename().to_string_lossy().into(),
+        kernel: system.release().to_string_lossy().into(),
+        cpu: model.map(|(_, model)| model.into()).unwrap_or_default(),
+        kvm: match probed.kind {
+            KvmKind::Hardware => "hardware",
+            _ => "emulating",
+        }
+        .into(),
+        boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().into(),
+    }
+}

@@ -1,0 +1,57 @@
+//! What to run, as the command line gives it.
+
+use crate::machine::DiskConfig;
+use shared_ring::layout::{Geometry, Mode};
+use std::path::PathBuf;
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct RunRequest {
+    /// Name of the VM; a folder of the recording bears it.
+    pub name: String,
+    /// Kernel image, ELF or bzImage.
+    pub kernel: PathBuf,
+    /// Initial RAM file system.
+    pub initrd: Option<PathBuf>,
+    /// Number of vCPUs.
+    pub cpus: u32,
+    /// RAM, bytes.
+    pub memory: u64,
+    /// Disk images.
+    pub disks: Vec<DiskConfig>,
+    /// The guest's kernel command line.
+    pub cmdline: String,
+    /// Where the recording goes; nothing is traced without it.
+    pub trace: Option<PathBuf>,
+    /// What goes into the guest to trace it.
+    pub agent: Agent,
+    /// Which events are recorded, as [`Selection::parse`](crate::tracing::selection::Selection::parse) reads it.
+    pub events: String,
+    /// What rings do when they are full.
+    pub mode: Mode,
+    /// Geometry of the guest kernel's rings.
+    pub geometry: Geometry,
+    /// Processes of the guest that can record at the same time.
+    pub process_slots: u32,
+    /// Samples of each vCPU per second; the agent's default if there is none.
+    pub sample_frequency: Option<u32>,
+}
+
+impl RunRequest {
+    /// Where the recording goes, as other processes find it too. A path that cannot be made absolute stays as it is.
+    #[must_use]
+    pub fn absolute_trace(&self) -> Option<PathBuf> {
+        self.trace.as_ref().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()))
+    }
+}
+
+/// What goes into the guest to trace it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Agent {
+    /// This kernel module.
+    Module(PathBuf),
+    /// Nothing was said.
+    Unspecified,
+    /// Nothing, on purpose.
+    None,
+}

@@ -1,0 +1,231 @@
+//! A traced VM: prepared, started, finished.
+
+use super::answers::answers;
+use super::failure::RunFailure;
+use super::guest::run_machine;
+use super::host_layer::host_tracer;
+use super::manifest::{manifest, note_no_agent, vcpu_relations};
+use super::plan::Plan;
+use super::request::{Agent, RunRequest};
+use super::rings::{kernel_rings, region_config, vmm_rings};
+use crate::clock::{ClockParameters, EpochSink, HostClock, HostTime, RenewalThread, VcpuClocks};
+use crate::control::directory::{VmDescription, VmDirectory};
+use crate::control::server::ControlServer;
+use crate::host_kernel::HostTracer;
+use crate::machine::{DiscoveryLeaf, KvmProbe, Machine, Outcome};
+use crate::tracing::mapped_file;
+use crate::tracing::recorder::Recorder;
+use crate::tracing::recording::{Recording, enabled_guest_events};
+use crate::tracing::region::{EnabledEvents, TraceRegion};
+use crate::tracing::selection::Selection;
+use crate::tracing::session::Sources;
+use crate::tracing::trace_folder::TraceFolder;
+use crate::tracing::vmm_events::{VcpuThreadHook, VmmTracer};
+use clock_sync::calibration::{Reading, read_together};
+use shared_ring::layout::{ABI_VERSION, Mode};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::Manifest;
+use uuid::Uuid;
+
+/// Index and host thread of each vCPU, filled in as they start.
+type VcpuThreads = Arc<Mutex<Vec<(u32, u32)>>>;
+
+/// A traced VM whose parts are all made: nothing of it runs. Dropping it leaves nothing behind.
+pub(super) struct PreparedVm<'a> {
+    request: &'a RunRequest,
+    description: VmDescription,
+    machine: Machine,
+    /// The vCPUs' clocks, if the guest's counters can be related to the trace clock.
+    clocks: Option<Arc<VcpuClocks>>,
+    region: Arc<TraceRegion>,
+    sources: Sources,
+    folder: TraceFolder,
+    directory: VmDirectory,
+}
+
+impl<'a> PreparedVm<'a> {
+    /// Makes what `plan` needs: its region in `directory`, the machine, the tracers of host and VMM, and the folder
+    /// `trace`.
+    ///
+    /// # Errors
+    /// The first part that cannot be made.
+    pub(super) fn prepare(
+        plan: Plan<'a>,
+        trace: &Path,
+        description: VmDescription,
+        directory: VmDirectory,
+    ) -> Result<Self, RunFailure> {
+        let Plan { request, mut config, probed, selection, guest_events } = plan;
+        let clock_uuid = Uuid::new_v4();
+        let host_clock = HostClock::observe(probed.tsc_khz);
+        let frequency = host_clock.trace_frequency();
+        let region =
+            Arc::new(TraceRegion::create(directory.create_region()?, region_config(request), clock_uuid, frequency)?);
+        config.shared_slots = region.slots();
+        config.discovery = Some(DiscoveryLeaf { abi_version: ABI_VERSION });
+        let machine = Machine::new(config)?;
+
+        let mut missing = Vec::new();
+        let host = host_tracer(&selection, host_clock.time, &mut missing);
+        let vcpu_threads = VcpuThreads::default();
+        let on_vcpu_thread = note_vcpu_threads(Arc::clone(&vcpu_threads), host.as_ref());
+        let vmm = Arc::new(vmm_tracer(request, &selection, &directory, host_clock.time, on_vcpu_thread)?);
+
+        let relations = vcpu_relations(&machine, &probed, &request.name, &mut missing);
+        let has_clock = !relations.is_empty();
+        // Without an agent of ours, too: the guest may bring its own.
+        let enabled = if has_clock { enabled_guest_events(&guest_events, &selection) } else { EnabledEvents::NONE };
+        region.set_enabled(0, &enabled);
+        region.set_host_alive(has_clock);
+        note_no_agent(&request.agent, &mut missing);
+
+        let clock = host_clock.statement(clock_uuid, utc_reading(&host_clock, &machine), relations);
+        let manifest = manifest(request, &probed, clock, directory.region(), missing);
+        let folder = TraceFolder::create(trace)?;
+        let parameters = clock_parameters(&host_clock, &machine, &probed);
+        let sink = epoch_sink(Arc::clone(&region), Arc::clone(&vmm));
+        let clocks = Arc::new(VcpuClocks::new(&request.name, request.cpus, parameters, sink));
+        let recording = Recording {
+            dir: request.absolute_trace(),
+            manifest,
+            vm: request.name.clone(),
+            region: Arc::clone(&region),
+            selection,
+            guest_events: guest_events.into(),
+            vcpu_threads,
+            clocks: Arc::clone(&clocks),
+            agent: matches!(request.agent, Agent::Module(_)) && has_clock,
+            beside_region: Some(directory.path().into()),
+        };
+        let sources = Sources { recording, vmm, host, rings: kernel_rings(request), events: request.events.clone() };
+        let clocks = has_clock.then_some(clocks);
+        Ok(Self { request, description, machine, clocks, region, sources, folder, directory })
+    }
+
+    /// Begins to record and to answer what the control socket asks for. `say` is told what the recording will lack, and
+    /// where it goes.
+    ///
+    /// # Errors
+    /// The recording or the control socket cannot be made.
+    pub(super) fn start(self, say: &mut dyn FnMut(&str)) -> Result<StartedVm, RunFailure> {
+        let Self { request, description, machine, clocks, region, sources, folder, directory } = self;
+        for layer in &sources.recording.manifest.missing {
+            say(&format!("{} is missing: {} ({})", layer.layer, layer.reason, layer.fix));
+        }
+        let vmm = Arc::clone(&sources.vmm);
+        let recorder = Recorder::start(sources)?;
+        let answers = answers(description, Some(recorder.control()), machine.control());
+        let control = ControlServer::start(&directory.socket(), answers)?;
+        let trace = folder.path().display();
+        match request.mode {
+            Mode::Discard => say(&format!("tracing into {trace}")),
+            Mode::FlightRecorder => say(&format!(
+                "flight recorder on, written into {trace} at the end; strata ctl {} snapshot DIR writes it meanwhile",
+                request.name
+            )),
+        }
+        Ok(StartedVm { machine, clocks, region, vmm, control, recorder, folder, directory })
+    }
+}
+
+/// A VM whose recorder and control socket run; its guest enters with [`finish`](Self::finish).
+pub(super) struct StartedVm {
+    machine: Machine,
+    clocks: Option<Arc<VcpuClocks>>,
+    region: Arc<TraceRegion>,
+    vmm: Arc<VmmTracer>,
+    control: ControlServer,
+    recorder: Recorder,
+    folder: TraceFolder,
+    directory: VmDirectory,
+}
+
+impl StartedVm {
+    /// Runs the guest until it ends, then completes the recording.
+    ///
+    /// # Errors
+    /// The machine cannot be started, and nothing is left behind; or the recording is not complete, and its region is
+    /// kept.
+    pub(super) fn finish(self) -> Result<(Outcome, Manifest), RunFailure> {
+        let Self { machine, clocks, region, vmm, control, recorder, mut folder, mut directory } = self;
+        let ran = {
+            let machine_control = machine.control();
+            let renew = move || machine_control.renew_clocks();
+            let _renewals = clocks.as_ref().map(|clocks| RenewalThread::start(clocks.interval_ns(), renew));
+            run_machine(machine, vmm, clocks)
+        };
+        region.set_host_alive(false);
+        // From here on nobody asks any more: the recorder is to come to its end.
+        drop(control);
+        let outcome = match ran {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                // Nothing ran: the first error is the one to report, and the folder goes.
+                let _ = recorder.finish("not started".into());
+                return Err(error);
+            }
+        };
+        folder.keep();
+        match recorder.finish(outcome.to_string()) {
+            Ok(manifest) => Ok((outcome, manifest)),
+            Err(source) => {
+                directory.keep();
+                Err(RunFailure::Incomplete { region: directory.region(), source })
+            }
+        }
+    }
+}
+
+/// Notes each vCPU's host thread when it starts, and has `host` trace it.
+fn note_vcpu_threads(threads: VcpuThreads, host: Option<&HostTracer>) -> VcpuThreadHook {
+    let filter = host.map(HostTracer::thread_filter);
+    Box::new(move |vcpu, tid| {
+        threads.lock().unwrap_or_else(PoisonError::into_inner).push((vcpu, tid));
+        // Without the filter the thread's events are missing; what there is says so by its absence.
+        let _ = filter.as_ref().map(|filter| filter.add(tid));
+    })
+}
+
+/// The VMM's own events, in rings that outlive this process in `directory`.
+fn vmm_tracer(
+    request: &RunRequest,
+    selection: &Selection,
+    directory: &VmDirectory,
+    time: HostTime,
+    on_vcpu_thread: VcpuThreadHook,
+) -> Result<VmmTracer, RunFailure> {
+    let rings = vmm_rings(request);
+    let memory = mapped_file::map(&directory.create_vmm_rings()?, VmmTracer::memory_size(request.cpus, rings))?;
+    let chosen = |name: &str| selection.includes(LayerKind::Vmm, name);
+    Ok(VmmTracer::new(request.cpus, rings, memory, time, chosen, on_vcpu_thread))
+}
+
+/// The trace clock and UTC, read together.
+fn utc_reading(clock: &HostClock, machine: &Machine) -> Reading {
+    let frequency = clock.trace_frequency();
+    match clock.time {
+        HostTime::Tsc => machine.clock_reading(frequency),
+        HostTime::MonotonicRaw => read_together(|| HostTime::MonotonicRaw.now(), frequency),
+    }
+}
+
+fn clock_parameters(clock: &HostClock, machine: &Machine, probed: &KvmProbe) -> ClockParameters {
+    ClockParameters {
+        time: clock.time,
+        frequency: clock.trace_frequency(),
+        bound_ns: clock.error_bound_ns(),
+        guest_tsc_hz: machine.tsc_khz().map_or(clock.frequency, |khz| u64::from(khz) * 1000),
+        first_offsets: machine.tsc_offsets().unwrap_or_default().to_vec(),
+        offset_honoured: probed.tsc_offset_honoured != Some(false),
+    }
+}
+
+/// Where new epochs of a vCPU's clock go: to the guest, which reads them from `region`, and to the VMM layer.
+fn epoch_sink(region: Arc<TraceRegion>, vmm: Arc<VmmTracer>) -> EpochSink {
+    Box::new(move |vcpu, epoch, bound_ns| {
+        region.publish_clock(vcpu, &epoch.relation);
+        vmm.clock_update(vcpu, epoch.number, &epoch.relation, epoch.cause, bound_ns);
+    })
+}

@@ -1,0 +1,111 @@
+//! A layer that is buffered in memory: the packets that a process left in its rings, so that its slot can be given back.
+
+use shared_ring::consumer::{Consumer, Lost, Poll};
+use shared_ring::event::EventDescription;
+use shared_ring::layout::{PacketHeader, padded};
+use shared_ring::packet::Packet;
+use shared_ring::registry::Tail;
+use std::collections::HashMap;
+use std::path::Path;
+use trace_merge::manifest::{Layer, Manifest};
+use trace_merge::writer::{LayerWriter, NewLayer, WriteError};
+
+/// Uuid of packets that belong to no trace yet.
+const NO_TRACE: [u8; 16] = [0; 16];
+
+/// A layer in memory.
+#[derive(Debug)]
+pub struct BufferedLayer {
+    layer: NewLayer,
+    events: Vec<EventDescription>,
+    streams: Vec<BufferedStream>,
+}
+
+#[derive(Debug)]
+struct BufferedStream {
+    cpu_id: u32,
+    packets: Vec<BufferedPacket>,
+    lost: Lost,
+    rejected_bytes: u64,
+    corrupt: bool,
+    overwritten: u64,
+}
+
+/// A packet that belongs to no trace yet.
+#[derive(Debug)]
+struct BufferedPacket {
+    /// The bytes in use.
+    content: Vec<u8>,
+    header: PacketHeader,
+    records: u64,
+}
+
+impl BufferedLayer {
+    /// Drains `rings`, whose producers have stopped. `latest` is the youngest time that a record may have, ticks.
+    #[must_use]
+    pub fn drain(layer: NewLayer, mut registry: Tail, rings: Vec<Consumer>, latest: u64) -> Self {
+        let events = registry.poll();
+        let by_id: HashMap<u16, &EventDescription> = events.iter().rev().map(|event| (event.id, event)).collect();
+        let streams = rings.into_iter().map(|ring| BufferedStream::drain(ring, &by_id, latest)).collect();
+        Self { layer, streams, events }
+    }
+
+    /// Bytes that the packets take.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.streams.iter().flat_map(|stream| &stream.packets).map(|packet| packet.content.len()).sum()
+    }
+
+    /// Writes the layer into the recording `dir`.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self, dir: &Path, manifest: &Manifest) -> Result<Layer, WriteError> {
+        let mut writer = LayerWriter::create(dir, manifest, self.layer.clone())?;
+        match writer.add_events(&self.events) {
+            // An event type that cannot be described is the guest's mistake.
+            Ok(_) | Err(WriteError::Event { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let mut bytes = Vec::new();
+        for stream in &self.streams {
+            for BufferedPacket { content, header, records } in &stream.packets {
+                bytes.clone_from(content);
+                bytes.resize(padded(content.len()), 0);
+                let header = PacketHeader { uuid: writer.uuid(), ..*header };
+                let Some(packet) = Packet::new(&mut bytes, header, *records) else { continue };
+                writer.append(&packet)?;
+            }
+            writer.set_loss(stream.cpu_id, stream.lost, stream.rejected_bytes, stream.corrupt);
+            writer.set_overwritten(stream.cpu_id, stream.overwritten);
+        }
+        writer.flush()?;
+        Ok(writer.layer())
+    }
+}
+
+impl BufferedStream {
+    fn drain(mut ring: Consumer, events: &HashMap<u16, &EventDescription>, latest: u64) -> Self {
+        let mut packets = Vec::new();
+        let mut buffer = Vec::new();
+        let mut overwritten = None;
+        // One lap and no more, whatever the ring says.
+        for _ in 0..ring.sub_buffers() {
+            let Poll::Ready(delivered) = ring.poll_stopped(&mut buffer) else { break };
+            overwritten.get_or_insert(delivered.sequence());
+            if let Some(packet) = delivered.accept(NO_TRACE, latest, |id| events.get(&id).copied()) {
+                let (content, header) = (packet.content().to_vec(), *packet.header());
+                packets.push(BufferedPacket { content, header, records: packet.record_count() });
+            }
+        }
+        ring.finish();
+        Self {
+            cpu_id: ring.cpu_id(),
+            packets,
+            lost: ring.lost(),
+            rejected_bytes: ring.rejected_bytes(),
+            corrupt: ring.is_corrupt(),
+            overwritten: overwritten.unwrap_or(0),
+        }
+    }
+}

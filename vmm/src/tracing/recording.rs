@@ -1,0 +1,273 @@
+//! A recording in the making: its folder and its manifest, which is kept up to date with what the guest's agent and the
+//! VMM say.
+
+use super::region::{EnabledEvents, MAIN_SESSION, TraceRegion, enabled_among, guest_text};
+use super::selection::{Selection, SelectionError};
+use crate::clock::VcpuClocks;
+use clock_sync::calibration::read_together;
+use shared_ring::event::EventDescription;
+use shared_ring::layout::AGENT_ABSENT;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use strata_abi::class;
+use thiserror::Error;
+use trace_merge::manifest::{Guest, Layer, LayerKind, Manifest, ManifestError, Missing};
+use trace_merge::writer::WriteError;
+
+/// Most readings of UTC that are kept.
+const MAX_UTC_READINGS: usize = 128;
+
+/// Why a recording cannot go on.
+#[derive(Debug, Error)]
+pub enum RecordingError {
+    /// A layer cannot be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// The manifest cannot be written.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+}
+
+/// A recording in the making, besides its records.
+pub struct Recording {
+    /// Its folder, absolute; `None` for a flight recorder of which nothing but snapshots is written.
+    pub dir: Option<PathBuf>,
+    /// Its manifest, as of the last update.
+    pub manifest: Manifest,
+    /// Name of the VM.
+    pub vm: String,
+    /// The region shared with the guest.
+    pub region: Arc<TraceRegion>,
+    /// Which events are wanted.
+    pub selection: Selection,
+    /// The events that the file of the guest's module declares; empty when the host does not have that file.
+    pub guest_events: Arc<[EventDescription]>,
+    /// Host threads of the vCPUs, filled in as they start.
+    pub vcpu_threads: Arc<Mutex<Vec<(u32, u32)>>>,
+    /// The vCPUs' clocks.
+    pub clocks: Arc<VcpuClocks>,
+    /// Whether the guest was given an agent; without one its layers are expected to stay empty.
+    pub agent: bool,
+    /// Folder beside the region for a copy of the manifest, which `strata recover` reads.
+    pub beside_region: Option<PathBuf>,
+}
+
+/// Why the guest's layers are missing when strata gave it no agent; true until the guest's own says hello.
+pub const NO_AGENT: &str = "no agent was given to the guest, and it has not brought one";
+
+impl Recording {
+    /// The recording, in the folder `dir`, of a session called `name` that is made while the VM of this one runs and records
+    /// `selection` of the guest's kernel.
+    #[must_use]
+    pub fn of_guest_kernel(&self, name: &str, selection: Selection, dir: Option<PathBuf>) -> Self {
+        let missing = [LayerKind::HostKernel, LayerKind::Vmm, LayerKind::GuestUser].map(|layer| Missing {
+            layer,
+            reason: format!(
+                "session '{name}' was made while the VM ran, and such a session records the guest's kernel only"
+            ),
+            fix: format!("see the trace of session {MAIN_SESSION}"),
+        });
+        Self {
+            dir,
+            manifest: Manifest { layers: Vec::new(), missing: missing.into(), ..self.manifest.clone() },
+            vm: self.vm.clone(),
+            region: Arc::clone(&self.region),
+            selection,
+            guest_events: Arc::clone(&self.guest_events),
+            vcpu_threads: Arc::clone(&self.vcpu_threads),
+            clocks: Arc::clone(&self.clocks),
+            agent: self.agent,
+            beside_region: None,
+        }
+    }
+
+    /// The youngest time that a record may carry. One second of slack leaves it to `strata check` to judge a clock that
+    /// is a little wrong; what lies further ahead would spoil the order of everything after it.
+    #[must_use]
+    pub fn latest(&self) -> u64 {
+        self.clocks.time().now().saturating_add(self.manifest.clock.frequency_hz)
+    }
+
+    /// The enable bits of the session for the wanted ones of `registered`, the events of the agent's registry, and of the
+    /// events that the module's file declares and the registry does not have yet. The registry is right about its ids.
+    /// It is read while the agent writes it: without the declared events, wanted ones would be off for that time.
+    #[must_use]
+    pub fn enabled(&self, registered: &[EventDescription]) -> EnabledEvents {
+        enabled_guest_events(registered_or_declared(registered, &self.guest_events), &self.selection)
+    }
+
+    /// The selection that `events` stands for, checked against the guest's events: those that its agent has registered,
+    /// else those that its module's file declares. Nothing is checked while neither is known.
+    ///
+    /// # Errors
+    /// When a term is not a glob, or matches none of the guest's events.
+    pub fn select(&self, events: &str) -> Result<Selection, SelectionError> {
+        let selection = Selection::parse(events)?;
+        let registered = self.region.parts().kernel_registry().poll();
+        let known = if registered.is_empty() { &*self.guest_events } else { &registered };
+        if !known.is_empty() {
+            let names = known.iter().map(|event| event.name.clone()).collect();
+            selection.check(&[(LayerKind::GuestKernel, names)])?;
+        }
+        Ok(selection)
+    }
+
+    /// Updates the manifest with what the agent says about the guest and with the threads of the vCPUs; says whether it
+    /// changed.
+    pub fn update(&mut self) -> bool {
+        let guest_changed = self.update_guest();
+        self.update_threads() || guest_changed
+    }
+
+    /// Updates the vCPUs' epochs in the manifest, and relates the clock to UTC again.
+    fn update_clock(&mut self) {
+        let clock = &mut self.manifest.clock;
+        clock.epochs = self.clocks.epochs();
+        let worst = clock.epochs.iter().map(|epoch| epoch.bound_ns).max().unwrap_or(0);
+        clock.error_bound_ns = clock.error_bound_ns.max(worst);
+        let time = self.clocks.time();
+        let reading = read_together(|| time.now(), clock.frequency_hz);
+        if clock.utc_readings.len() >= MAX_UTC_READINGS {
+            // Every other reading is dropped: the rest covers the same time.
+            let mut index = 0;
+            clock.utc_readings.retain(|_| {
+                index += 1;
+                index % 2 == 1
+            });
+        }
+        clock.utc_readings.push(reading.into());
+    }
+
+    fn update_guest(&mut self) -> bool {
+        let agent = self.region.parts().agent();
+        let Some(vm) = self.manifest.vms.iter_mut().find(|vm| vm.name == self.vm) else { return false };
+        let counts = (agent.processes_refused, agent.processes_over_quota);
+        if let Some(guest) = &mut vm.guest {
+            let new = counts != (guest.processes_refused, guest.processes_over_quota);
+            (guest.processes_refused, guest.processes_over_quota) = counts;
+            return new;
+        }
+        if agent.state == AGENT_ABSENT {
+            return false;
+        }
+        let kernel = guest_text(&agent.kernel_release);
+        vm.guest = Some(Guest { kernel, agent_abi: agent.abi_version, processes_refused: 0, processes_over_quota: 0 });
+        // The agent has come up after all: the guest has brought its own.
+        self.manifest.missing.retain(|missing| missing.reason != NO_AGENT);
+        true
+    }
+
+    fn update_threads(&mut self) -> bool {
+        let Some(vm) = self.manifest.vms.iter_mut().find(|vm| vm.name == self.vm) else { return false };
+        let mut threads = self.vcpu_threads.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        threads.sort_unstable();
+        let threads: Vec<i32> = threads.into_iter().map(|(_, tid)| tid.cast_signed()).collect();
+        let new = vm.vcpu_threads != threads;
+        vm.vcpu_threads = threads;
+        new
+    }
+
+    /// The part of applications' layers that is missing so far because processes had no slot to record into.
+    #[must_use]
+    pub fn missing_processes(&self) -> Option<Missing> {
+        self.manifest.vm(&self.vm)?.guest.as_ref()?.missing_processes()
+    }
+
+    /// The layers that are missing at the end of the guest; `refused` of its processes were more than a recording keeps.
+    #[must_use]
+    pub fn missing_at_end(&self, refused: u64) -> Vec<Missing> {
+        let mut missing = Vec::new();
+        let guest_said_hello = self.manifest.vms.iter().any(|vm| vm.name == self.vm && vm.guest.is_some());
+        if self.agent && !guest_said_hello {
+            missing.extend([LayerKind::GuestKernel, LayerKind::GuestUser].map(|layer| Missing {
+                layer,
+                reason: "the agent was given to the guest, but did not come up".into(),
+                fix: "look for 'strata' in the guest's console output".into(),
+            }));
+        }
+        if refused > 0 {
+            missing.push(Missing {
+                layer: LayerKind::GuestUser,
+                reason: format!("{refused} processes more than a recording keeps apart"),
+                fix: "trace fewer short-lived processes".into(),
+            });
+        }
+        missing.extend(self.missing_processes());
+        missing
+    }
+
+    /// Writes the manifest with `layers` into the recording's folder, if it has one.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn save(&mut self, layers: Vec<Layer>) -> Result<(), ManifestError> {
+        self.manifest.layers = layers;
+        if self.dir.is_some() {
+            self.update_clock();
+        }
+        self.dir.as_ref().map_or(Ok(()), |dir| self.manifest.save(dir))
+    }
+
+    /// Writes the manifest without layers beside the region, if this recording does so.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn save_beside_region(&self) -> Result<(), ManifestError> {
+        let Some(folder) = &self.beside_region else { return Ok(()) };
+        Manifest { layers: Vec::new(), ..self.manifest.clone() }.save(folder)
+    }
+}
+
+/// The `registered` events, and the `declared` ones whose ids are not among them.
+fn registered_or_declared<'a>(
+    registered: &'a [EventDescription],
+    declared: &'a [EventDescription],
+) -> impl Iterator<Item = &'a EventDescription> {
+    let ids: BTreeSet<u16> = registered.iter().map(|event| event.id).collect();
+    registered.iter().chain(declared.iter().filter(move |event| !ids.contains(&event.id)))
+}
+
+/// The enable bits of those `events` of the guest's kernel that `selection` includes, and of applications if it includes
+/// them.
+#[must_use]
+pub fn enabled_guest_events<'a>(
+    events: impl IntoIterator<Item = &'a EventDescription>,
+    selection: &Selection,
+) -> EnabledEvents {
+    let mut enabled = enabled_among(events, |name| selection.includes(LayerKind::GuestKernel, name));
+    if selection.includes_applications() {
+        enabled.class_mask |= 1 << class::USER;
+    }
+    enabled
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(id: u16, name: &str) -> EventDescription {
+        EventDescription { id, class: class::SCHED, name: name.into(), fields: Vec::new() }
+    }
+
+    #[test]
+    fn declared_events_stay_enabled_while_the_registry_is_half_read() {
+        let declared = [event(64, "a:first"), event(65, "a:second")];
+
+        let bits = enabled_guest_events(
+            registered_or_declared(&declared[..1], &declared),
+            &Selection::parse("guest-kernel:a:second").unwrap(),
+        );
+
+        assert_eq!(bits.events[1], 1 << 1);
+    }
+
+    #[test]
+    fn registry_wins_over_the_module_file() {
+        let (registered, declared) = ([event(64, "a:registered")], [event(64, "a:declared")]);
+
+        let names: Vec<_> = registered_or_declared(&registered, &declared).map(|event| event.name.as_str()).collect();
+
+        assert_eq!(names, ["a:registered"]);
+    }
+}

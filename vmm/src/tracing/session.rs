@@ -1,0 +1,529 @@
+//! A session: rings of the guest's kernel in a slot of the region, a choice of events, and the recording of both.
+//!
+//! The session that a VM is started with records every layer. One that is made while the VM runs records the guest's
+//! kernel only, with mode, ring sizes and events of its own.
+
+use super::flight_recorder::FlightRecorder;
+use super::guest_processes::GuestProcesses;
+use super::host_layer::{HostLayer, HostWindow};
+use super::kernel_rings::{KernelRings, sub_buffer_counts, sub_buffer_sizes};
+use super::layers::Layers;
+use super::process_table::ProcessTable;
+use super::recording::{Recording, RecordingError};
+use super::region::{EnabledEvents, MAIN_SESSION};
+use super::selection::SelectionError;
+use super::streaming::Streaming;
+use super::trace_folder::{TraceFolder, TraceFolderError};
+use super::vmm_events::{GuestEvents, VmmTracer};
+use super::vmm_layer::vmm_layer;
+use crate::control::protocol::{LayerStatus, SessionStatus, TraceStatus};
+use crate::host_kernel::HostTracer;
+use shared_ring::host::HostError;
+use shared_ring::layout::Mode;
+use shared_ring::region::Rings;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use strata_abi::class;
+use thiserror::Error;
+use trace_merge::manifest::{Layer, Manifest, StreamDescription, is_vm_name};
+
+/// Longest name of a session, bytes: what a session slot holds.
+pub const MAX_NAME: usize = 31;
+/// Least time between two rewritings of the manifest for counts alone.
+const SAVE_INTERVAL: Duration = Duration::from_secs(1);
+/// The host kernel's records that a flight recorder holds, bytes.
+const HOST_WINDOW: usize = 64 << 20;
+/// How long the guest's CPUs may take to let go of a session's rings.
+const RELEASE_LIMIT: Duration = Duration::from_secs(1);
+/// Pause between two checks whether they have.
+const RELEASE_PAUSE: Duration = Duration::from_millis(5);
+
+/// Why a request to a session is refused, or fails.
+#[derive(Debug, Error)]
+pub enum SessionError {
+    /// The name cannot be a session's.
+    #[error("'{0}' is not a session name: use up to {MAX_NAME} letters, digits, '.', '_' and '-'")]
+    Name(String),
+    /// The name is taken.
+    #[error("there is a session '{0}' already")]
+    Exists(String),
+    /// No session has the name.
+    #[error("no session is called '{name}'; there are {}", known.join(", "))]
+    Unknown {
+        /// The name that was given.
+        name: String,
+        /// The names that there are.
+        known: Vec<String>,
+    },
+    /// The rings have an impossible geometry.
+    #[error("the size of a sub-buffer must be {}, and their number {}", sub_buffer_sizes(), sub_buffer_counts())]
+    Geometry,
+    /// A session in discard mode has no folder.
+    #[error("a session in discard mode needs a folder to be written to: give --trace DIR")]
+    NoFolder,
+    /// A path would mean another place for the VM's process.
+    #[error("'{}' is not an absolute path", .0.display())]
+    RelativePath(PathBuf),
+    /// All slots are in use.
+    #[error("all session slots are in use: destroy a session first")]
+    NoSlot,
+    /// The rings do not fit a slot.
+    #[error(
+        "rings of {size} bytes are too large for a session made while the VM runs: {room} bytes are reserved for each"
+    )]
+    TooLarge {
+        /// Size of one ring, bytes.
+        size: usize,
+        /// Bytes reserved for one ring.
+        room: usize,
+    },
+    /// The slot cannot be had.
+    #[error(transparent)]
+    Slot(#[from] HostError),
+    /// The first session cannot be destroyed.
+    #[error("session {0} ends with the VM; `session stop {0}` stops it")]
+    EndsWithVm(String),
+    /// There is nothing to take a snapshot of.
+    #[error(
+        "session {name} is written to {} all the time: read that, after `strata ctl VM flush`; snapshots are for sessions \
+         in flight-recorder mode",
+        dir.display()
+    )]
+    NotFlightRecorder {
+        /// The session.
+        name: String,
+        /// Folder of its recording.
+        dir: PathBuf,
+    },
+    /// No session is written while the guest runs.
+    #[error("a flight recorder is written by a snapshot: use `strata ctl VM snapshot DIR`")]
+    NothingToFlush,
+    /// The request is not about the recording.
+    #[error("the recorder does not serve this request")]
+    NotServed,
+    /// The choice of events cannot be used.
+    #[error(transparent)]
+    Selection(#[from] SelectionError),
+    /// The folder cannot take a recording.
+    #[error(transparent)]
+    Folder(#[from] TraceFolderError),
+    /// A snapshot, or the beginning of a session's recording, cannot be written.
+    #[error(transparent)]
+    NotWritten(RecordingError),
+    /// A recording in progress cannot go on: the recorder ends with this error.
+    #[error(transparent)]
+    Failed(RecordingError),
+}
+
+/// What the session that a VM is started with is made of.
+pub struct Sources {
+    /// The recording, without layers.
+    pub recording: Recording,
+    /// The VMM's own events.
+    pub vmm: Arc<VmmTracer>,
+    /// The host's kernel, if it can be traced.
+    pub host: Option<HostTracer>,
+    /// The guest kernel's rings in the first slot.
+    pub rings: Rings,
+    /// The choice of events as the user gave it.
+    pub events: String,
+}
+
+/// A session that is to be made while the VM runs.
+#[derive(Clone, Debug)]
+pub struct NewSession {
+    /// Its name.
+    pub name: String,
+    /// Geometry and mode of its rings.
+    pub rings: Rings,
+    /// Its choice of events.
+    pub events: String,
+    /// Folder of its recording, absolute.
+    pub trace: Option<PathBuf>,
+}
+
+impl NewSession {
+    /// Checks everything that can be checked without the region, beside sessions that are called `taken`.
+    ///
+    /// # Errors
+    /// When the name cannot be used, or the folder is missing or relative.
+    pub fn check<'a>(&self, mut taken: impl Iterator<Item = &'a str>) -> Result<(), SessionError> {
+        if !is_vm_name(&self.name) || self.name.len() > MAX_NAME {
+            return Err(SessionError::Name(self.name.clone()));
+        }
+        if taken.any(|name| name == self.name) {
+            return Err(SessionError::Exists(self.name.clone()));
+        }
+        match &self.trace {
+            None if self.rings.mode == Mode::Discard => Err(SessionError::NoFolder),
+            Some(path) if !path.is_absolute() => Err(SessionError::RelativePath(path.clone())),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The first of `free` slots (number, bytes reserved for a ring) that has room for rings of `size` bytes.
+fn choose_slot(size: usize, free: impl Iterator<Item = (usize, usize)>) -> Result<usize, SessionError> {
+    let mut largest = None;
+    for (slot, room) in free.filter(|&(_, room)| room > 0) {
+        if size <= room {
+            return Ok(slot);
+        }
+        largest = largest.max(Some(room));
+    }
+    Err(largest.map_or(SessionError::NoSlot, |room| SessionError::TooLarge { size, room }))
+}
+
+/// A session.
+pub struct Session {
+    name: String,
+    slot: usize,
+    rings: Rings,
+    events: String,
+    /// Whether the guest's layers record.
+    active: bool,
+    layers: Layers,
+    recording: Recording,
+    /// Records in the VMM's layer when the guest's events stop, start or change; only a session with that layer has it.
+    vmm: Option<Arc<VmmTracer>>,
+    /// When the manifest was last written.
+    saved: Instant,
+}
+
+impl Session {
+    /// The session that a VM is started with: every layer of `sources`, recording.
+    ///
+    /// # Errors
+    /// When its recording cannot be written.
+    pub fn main(sources: Sources) -> Result<Self, RecordingError> {
+        let Sources { recording, vmm, host, rings, events } = sources;
+        let (memory, layout) = (recording.region.memory().clone(), *recording.region.layout());
+        let kernel = KernelRings::new(memory, layout, 0, rings, recording.vm.clone());
+        let processes = ProcessTable::new(recording.region.parts().clone(), recording.vm.clone());
+        let layers = match &recording.dir {
+            Some(dir) if rings.mode == Mode::Discard => Layers::Streaming(Box::new(Streaming {
+                dir: dir.clone(),
+                host: host.map(|tracer| HostLayer::create(dir, &recording.manifest, tracer)).transpose()?,
+                vmm: Some(vmm_layer(&vmm, &recording.vm, dir, &recording.manifest)?),
+                guest_kernel: kernel.layer(dir, &recording.manifest)?,
+                processes: Some(GuestProcesses::new(processes)),
+            })),
+            _ => {
+                let host = host.map(|tracer| HostWindow::new(tracer, HOST_WINDOW));
+                let vmm = Some(Arc::clone(&vmm));
+                Layers::FlightRecorder(Box::new(FlightRecorder::new(host, vmm, kernel, Some(processes))))
+            }
+        };
+        let (name, vmm) = (MAIN_SESSION.into(), Some(vmm));
+        let mut session =
+            Self { name, slot: 0, rings, events, active: true, layers, recording, vmm, saved: Instant::now() };
+        session.save(true)?;
+        Ok(session)
+    }
+
+    /// A session of the guest's kernel in the VM of `main`, stopped.
+    ///
+    /// # Errors
+    /// When its events, its rings or its folder cannot be used, or no slot is free.
+    pub fn of_guest_kernel(new: NewSession, main: &Self) -> Result<Self, SessionError> {
+        let NewSession { name, rings, events, trace } = new;
+        let selection = main.recording.select(&events)?;
+        let region = &main.recording.region;
+        let rooms = region.layout().session_ring_stride;
+        let free = (1..rooms.len()).filter(|&slot| region.is_free(slot)).map(|slot| (slot, rooms[slot]));
+        let slot = choose_slot(rings.ring_size(), free)?;
+        let mut folder = trace.as_deref().map(TraceFolder::create).transpose()?;
+        let recording = main.recording.of_guest_kernel(&name, selection, trace);
+        region.open_session(slot, &name, rings)?;
+        let started = Self::with_kernel_rings(name, slot, rings, events, recording);
+        match started {
+            Ok(session) => {
+                folder.iter_mut().for_each(TraceFolder::keep);
+                Ok(session)
+            }
+            Err(error) => {
+                region.close_session(slot);
+                Err(SessionError::NotWritten(error))
+            }
+        }
+    }
+
+    fn with_kernel_rings(
+        name: String,
+        slot: usize,
+        rings: Rings,
+        events: String,
+        recording: Recording,
+    ) -> Result<Self, RecordingError> {
+        let (memory, layout) = (recording.region.memory().clone(), *recording.region.layout());
+        let kernel = KernelRings::new(memory, layout, slot, rings, recording.vm.clone());
+        let layers = match &recording.dir {
+            Some(dir) if rings.mode == Mode::Discard => {
+                let guest_kernel = kernel.layer(dir, &recording.manifest)?;
+                Layers::Streaming(Box::new(Streaming {
+                    dir: dir.clone(),
+                    host: None,
+                    vmm: None,
+                    guest_kernel,
+                    processes: None,
+                }))
+            }
+            _ => Layers::FlightRecorder(Box::new(FlightRecorder::new(None, None, kernel, None))),
+        };
+        let mut session =
+            Self { name, slot, rings, events, active: false, layers, recording, vmm: None, saved: Instant::now() };
+        session.save(false)?;
+        Ok(session)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its choice of events, as the user gave it.
+    #[must_use]
+    pub fn events(&self) -> &str {
+        &self.events
+    }
+
+    /// Whether it is written while the guest runs.
+    #[must_use]
+    pub const fn is_streaming(&self) -> bool {
+        matches!(self.layers, Layers::Streaming(_))
+    }
+
+    /// Polls every layer once, and keeps enable bits and manifest up to date; says whether to poll again at once.
+    ///
+    /// # Errors
+    /// When the recording cannot be written.
+    pub fn poll(&mut self) -> Result<bool, RecordingError> {
+        let polled = self.layers.poll(&self.recording)?;
+        if polled.new_kernel_events && self.active {
+            self.enable();
+        }
+        let guest_changed = self.recording.update();
+        if polled.manifest_changed || guest_changed || self.saved.elapsed() >= SAVE_INTERVAL {
+            self.save(guest_changed)?;
+        }
+        Ok(polled.more)
+    }
+
+    /// Records the guest's events from now on.
+    pub fn start(&mut self) {
+        self.active = true;
+        self.mark(GuestEvents::On);
+        self.enable();
+    }
+
+    /// Records no event of the guest from now on. What was recorded stays.
+    pub fn stop(&mut self) {
+        self.active = false;
+        self.recording.region.set_enabled(self.slot, &EnabledEvents::NONE);
+        self.mark(GuestEvents::Off);
+    }
+
+    /// Records `events` of the guest from now on. Events of other layers stay as they were chosen at the start.
+    ///
+    /// # Errors
+    /// When `events` cannot be used; then everything stays as it is.
+    pub fn choose(&mut self, events: String) -> Result<(), SessionError> {
+        self.recording.selection = self.recording.select(&events)?;
+        self.events = events;
+        if self.active {
+            // Marked on both sides: pairs of events that the change separates lie around it.
+            self.mark(GuestEvents::Changed);
+            self.enable();
+            self.mark(GuestEvents::Changed);
+        }
+        Ok(())
+    }
+
+    /// Has the rings deliver what they hold, and writes it; `Some(false)` when a CPU of the guest did not answer in time,
+    /// `None` for a flight recorder, which is not written now.
+    ///
+    /// # Errors
+    /// When the recording cannot be written.
+    pub fn flush(&mut self) -> Result<Option<bool>, RecordingError> {
+        let Layers::Streaming(layers) = &mut self.layers else { return Ok(None) };
+        let vmm = self.vmm.as_deref();
+        let answered = layers.flush(&self.recording, || vmm.into_iter().for_each(VmmTracer::flush))?;
+        self.save(false)?;
+        Ok(Some(answered))
+    }
+
+    /// Writes what a flight recorder holds to the new folder `dir`; tracing goes on. Returns the number of records.
+    ///
+    /// # Errors
+    /// When the session is not a flight recorder, or `dir` cannot take a recording.
+    pub fn snapshot(&mut self, dir: &Path) -> Result<u64, SessionError> {
+        let Layers::FlightRecorder(recorder) = &mut self.layers else {
+            let dir = self.recording.dir.clone().unwrap_or_default();
+            return Err(SessionError::NotFlightRecorder { name: self.name.clone(), dir });
+        };
+        if !dir.is_absolute() {
+            return Err(SessionError::RelativePath(dir.into()));
+        }
+        let mut folder = TraceFolder::create(dir)?;
+        recorder.poll(&self.recording);
+        let manifest = write_snapshot(recorder, &self.recording, dir).map_err(SessionError::NotWritten)?;
+        folder.keep();
+        let streams = manifest.layers.iter().flat_map(|layer| &layer.streams);
+        Ok(streams.map(|stream| stream.records).fold(0, u64::saturating_add))
+    }
+
+    /// Gives the slot back, and waits a moment for the guest to let go of it.
+    pub fn release(&self) {
+        let region = &self.recording.region;
+        region.close_session(self.slot);
+        let begun = Instant::now();
+        // A guest that does not answer keeps the slot; what is in its rings is read all the same.
+        while !region.is_free(self.slot) && begun.elapsed() < RELEASE_LIMIT {
+            std::thread::sleep(RELEASE_PAUSE);
+        }
+    }
+
+    /// Writes what stopped producers have left and how the session ended, if it has a folder; returns the manifest.
+    ///
+    /// # Errors
+    /// When the recording cannot be written.
+    pub fn complete(mut self, outcome: &str) -> Result<Manifest, RecordingError> {
+        self.recording.update();
+        let layers = self.layers.finish(&mut self.recording)?;
+        self.recording.manifest.outcome = Some(outcome.into());
+        self.recording.save(layers)?;
+        Ok(self.recording.manifest)
+    }
+
+    /// What `strata ctl VM status` says about it.
+    #[must_use]
+    pub fn status(&self) -> SessionStatus {
+        SessionStatus {
+            name: self.name.clone(),
+            mode: self.rings.mode.into(),
+            active: self.active,
+            sub_buffer_size: self.rings.geometry.sub_buffer_size(),
+            sub_buffers: self.rings.geometry.sub_buffers(),
+            events: self.events.clone(),
+            trace: self.recording.dir.clone(),
+        }
+    }
+
+    /// What `strata ctl VM status` says about its recording, beside `sessions`.
+    #[must_use]
+    pub fn trace_status(&self, sessions: Vec<SessionStatus>) -> TraceStatus {
+        let Recording { dir, manifest, region, vm, .. } = &self.recording;
+        let vm = manifest.vm(vm);
+        let missing_processes = self.recording.missing_processes();
+        let missing = manifest.missing.iter().chain(&missing_processes);
+        TraceStatus {
+            dir: dir.clone().unwrap_or_default(),
+            region: vm.and_then(|vm| vm.region.clone()).unwrap_or_default(),
+            region_size: region.layout().size as u64,
+            guest_kernel: vm.and_then(|vm| vm.guest.as_ref()).map(|guest| guest.kernel.clone()),
+            sessions,
+            layers: self.layers.written().iter().map(layer_status).collect(),
+            missing: missing
+                .map(|missing| format!("{}: {} ({})", missing.layer, missing.reason, missing.fix))
+                .collect(),
+        }
+    }
+
+    /// Sets the session's enable bits by the events that are registered so far.
+    fn enable(&self) {
+        let mut enabled = self.layers.enabled(&self.recording);
+        if !self.layers.has_processes() {
+            // Applications record into rings of their own, which belong to the session that has them as layers.
+            enabled.class_mask &= !(1 << class::USER);
+        }
+        self.recording.region.set_enabled(self.slot, &enabled);
+    }
+
+    fn mark(&self, change: GuestEvents) {
+        self.vmm.iter().for_each(|vmm| vmm.guest_events(change));
+    }
+
+    fn save(&mut self, beside_region: bool) -> Result<(), RecordingError> {
+        self.recording.save(self.layers.written())?;
+        if beside_region {
+            self.recording.save_beside_region()?;
+        }
+        self.saved = Instant::now();
+        Ok(())
+    }
+}
+
+fn write_snapshot(
+    recorder: &mut FlightRecorder,
+    recording: &Recording,
+    dir: &Path,
+) -> Result<Manifest, RecordingError> {
+    let mut manifest = recording.manifest.clone();
+    manifest.outcome = Some("snapshot of a running VM".into());
+    manifest.missing.extend(recording.missing_processes());
+    manifest.layers = recorder.write(recording, dir, &manifest)?;
+    manifest.save(dir)?;
+    Ok(manifest)
+}
+
+fn layer_status(layer: &Layer) -> LayerStatus {
+    // The guest has a say in what it lost: no sum of it may overflow.
+    let sum = |count: fn(&StreamDescription) -> u64| layer.streams.iter().map(count).fold(0, u64::saturating_add);
+    LayerStatus {
+        path: layer.path.clone(),
+        records: sum(|stream| stream.records),
+        lost: sum(|stream| stream.lost.total()),
+        overwritten: sum(|stream| stream.overwritten),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shared_ring::layout::Geometry;
+
+    fn new(name: &str, mode: Mode, trace: Option<&str>) -> NewSession {
+        let rings = Rings { geometry: Geometry::new(4096, 2).unwrap(), mode };
+        NewSession { name: name.into(), rings, events: "guest:*".into(), trace: trace.map(PathBuf::from) }
+    }
+
+    fn refusal(session: &NewSession) -> String {
+        session.check(["main", "io"].into_iter()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn session_needs_a_name_of_its_own() {
+        let long = "a".repeat(MAX_NAME + 1);
+
+        assert!(refusal(&new("io", Mode::FlightRecorder, None)).contains("'io' already"));
+        assert!(refusal(&new("../x", Mode::FlightRecorder, None)).contains("not a session name"));
+        assert!(refusal(&new(&long, Mode::FlightRecorder, None)).contains("up to 31 letters"));
+        assert!(new("net", Mode::FlightRecorder, None).check(["main"].into_iter()).is_ok());
+    }
+
+    #[test]
+    fn session_in_discard_mode_needs_an_absolute_folder() {
+        assert!(refusal(&new("net", Mode::Discard, None)).contains("--trace DIR"));
+        assert!(refusal(&new("net", Mode::Discard, Some("here"))).contains("'here' is not an absolute path"));
+        assert!(new("net", Mode::Discard, Some("/tmp/net")).check(["main"].into_iter()).is_ok());
+    }
+
+    #[test]
+    fn first_slot_with_room_is_chosen() {
+        assert_eq!(choose_slot(100, [(1, 0), (2, 50), (3, 100)].into_iter()).unwrap(), 3);
+    }
+
+    #[test]
+    fn rings_that_fit_no_free_slot_are_refused_with_the_room_that_there_is() {
+        let error = choose_slot(100, [(1, 50), (2, 80)].into_iter()).unwrap_err();
+
+        assert!(matches!(error, SessionError::TooLarge { size: 100, room: 80 }), "{error}");
+    }
+
+    #[test]
+    fn session_without_a_free_slot_is_refused() {
+        assert!(matches!(choose_slot(1, [(3, 0)].into_iter()), Err(SessionError::NoSlot)));
+    }
+}
