@@ -6,7 +6,7 @@ use lab::fetch::kernel_packages::KernelChoice;
 use lab::machine::{host, nested};
 use lab::paths::Paths;
 use lab::scenarios::{flight_check, flight_recorder, guests};
-use lab::tasks::{bench, demo, documents, fuzz, library_crates, sources, suite};
+use lab::tasks::{bench, demo, dependencies, documents, fuzz, library_crates, sources, suite};
 use lab::{packaging, progress, provision};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -37,6 +37,8 @@ enum Task {
     Documents,
     /// Check the sources for what no lint finds: imports in one block, names without articles.
     Sources,
+    /// Check the crates that the workspace is built from: reasons in docs/dependencies.md, registry, licences, versions.
+    Dependencies,
     /// Package the crates that other projects can use, and check them with the oldest Rust that they promise.
     Crates,
     /// Fuzz the readers of guest bytes and of recordings.
@@ -169,6 +171,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Task::Test => suite::run(&paths)?,
         Task::Documents => documents::check(&paths)?,
         Task::Sources => sources::check(&paths)?,
+        Task::Dependencies => dependencies::check(&paths)?,
         Task::Crates => library_crates::check(&paths)?,
         Task::Fuzz { target, seconds } => fuzz::run(&paths, seconds, target.as_deref())?,
         Task::Kmod { kernel_headers, btf, out } => {

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod demo;
+pub mod dependencies;
 pub mod documents;
 pub mod fuzz;
 pub mod library_crates;

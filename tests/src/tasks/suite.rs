@@ -1,20 +1,16 @@
 //! The whole test suite, as CI runs it.
 
-use crate::build::binaries;
 use crate::machine::nested;
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
 use crate::progress;
 use crate::provision::{self, ProvisionError};
+use crate::tasks::dependencies::{self, DependenciesError};
 use crate::tasks::documents::{self, DocumentsError};
 use crate::tasks::fuzz::{self, FuzzError};
 use crate::tasks::library_crates::{self, LibraryCrateError};
 use crate::tasks::sources::{self, SourcesError};
-use std::path::Path;
 use std::process::Command;
-
-/// Crates of which two versions in one program mean two incompatible sets of types.
-const SINGLE_VERSION: [&str; 2] = ["vm-memory", "vmm-sys-util"];
 
 /// Why the suite failed.
 #[derive(Debug, thiserror::Error)]
@@ -37,16 +33,16 @@ pub enum SuiteError {
     /// The lab could not be made ready.
     #[error(transparent)]
     Provision(#[from] ProvisionError),
-    /// A crate that must be there once is there in several versions.
-    #[error("several versions of {}: align the rust-vmm crates' minors (cargo tree -d)", .0.join(", "))]
-    Duplicates(Vec<String>),
+    /// A crate lacks its reason, its licence is not allowed, or there are two versions of it.
+    #[error(transparent)]
+    Dependencies(#[from] DependenciesError),
 }
 
 /// The crates with model checkers' tests, which need their own features and an optimised build.
 const VERIFIED: [&str; 6] =
     ["-p", "shared-ring", "-p", "clock-sync", "--features", "shared-ring/verification,clock-sync/verification"];
 
-/// Runs format check, checks of sources and documents, duplicate check, lints, the checks of the library crates, doc tests, the
+/// Runs format check, checks of sources, documents and dependencies, lints, the checks of the library crates, doc tests, the
 /// model checkers, all unit, integration and end-to-end tests, then each fuzz target for a minute.
 ///
 /// # Errors
@@ -59,7 +55,7 @@ pub fn run(paths: &Paths) -> Result<(), SuiteError> {
     })?;
     progress::step("sources", || sources::check(paths))?;
     progress::step("documents", || documents::check(paths))?;
-    progress::step("duplicate crates", || duplicates(paths))?;
+    progress::step("dependencies", || dependencies::check(paths))?;
     progress::step("lints", || {
         cargo_visible(paths, &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])
     })?;
@@ -94,39 +90,4 @@ fn cargo_visible(paths: &Paths, arguments: &[&str]) -> Result<(), ProcessError> 
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(paths.workspace()).args(arguments);
     process::run_visible(&mut command)
-}
-
-fn duplicates(paths: &Paths) -> Result<(), SuiteError> {
-    let target = paths.builds().join("tree");
-    let tree = process::capture(binaries::cargo(paths, Path::new(&target)).args([
-        "tree",
-        "--workspace",
-        "--duplicates",
-        "--depth",
-        "0",
-    ]))?;
-    let found = duplicated(&tree);
-    if found.is_empty() { Ok(()) } else { Err(SuiteError::Duplicates(found)) }
-}
-
-/// The crates of [`SINGLE_VERSION`] that `cargo tree --duplicates` names.
-fn duplicated(tree: &str) -> Vec<String> {
-    SINGLE_VERSION
-        .iter()
-        .filter(|name| tree.lines().any(|line| line.split_whitespace().next() == Some(name)))
-        .map(|name| (*name).to_owned())
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn duplicated_finds_only_the_crates_that_must_be_single() {
-        let tree = "vm-memory v0.16.0\n\nvm-memory v0.18.0\n\nthiserror v1.0.0\n";
-
-        assert_eq!(duplicated(tree), ["vm-memory"]);
-        assert!(duplicated("vm-memory-extra v1.0.0\n").is_empty());
-    }
 }
