@@ -14,9 +14,9 @@ use kvm_ioctls::{Kvm, VcpuExit};
 use shared_ring::event::FieldDescription;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
@@ -60,30 +60,30 @@ fn stop_and_read_text(tracer: &HostTracer) -> Vec<String> {
     readers.iter().map(|reader| fs::read_to_string(reader.instance().path("trace")).unwrap()).collect()
 }
 
-/// Makes this thread wait for another one and back, `times` times.
+/// Makes this thread wait for another one and back, `times` times. Through pipes: a channel's receiver spins before it
+/// sleeps, and may see the answer without a switch.
 fn switch_to_and_fro(times: usize) {
-    let (ping, pong_in) = mpsc::sync_channel::<()>(0);
-    let (pong, ping_in) = mpsc::sync_channel::<()>(0);
+    let (mut ping_in, mut ping) = io::pipe().unwrap();
+    let (mut pong_in, mut pong) = io::pipe().unwrap();
+    let mut byte = [0];
     let other = thread::spawn(move || {
-        while pong_in.recv().is_ok() {
-            pong.send(()).unwrap();
+        let mut byte = [0];
+        while ping_in.read(&mut byte).unwrap() > 0 {
+            pong.write_all(&byte).unwrap();
         }
     });
     for _ in 0..times {
-        ping.send(()).unwrap();
-        ping_in.recv().unwrap();
+        ping.write_all(&byte).unwrap();
+        pong_in.read_exact(&mut byte).unwrap();
     }
     drop(ping);
     other.join().unwrap();
 }
 
-/// Makes system calls for about this long, so that interrupts arrive in them.
-fn make_system_calls(duration: Duration) {
-    let end = Instant::now() + duration;
-    while Instant::now() < end {
-        for _ in 0..100 {
-            let _ = rustix::process::getppid();
-        }
+/// Makes this many system calls. A number of them, not a time: in a time, a busy machine makes none.
+fn make_system_calls(calls: u32) {
+    for _ in 0..calls {
+        let _ = rustix::process::getppid();
     }
 }
 
@@ -155,7 +155,7 @@ fn packed_integer(schema: &EventSchema, packed: &[u8], name: &str) -> u64 {
 }
 
 fn wait_until_gone(path: &Path) -> bool {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(60);
     while path.exists() && Instant::now() < end {
         thread::sleep(Duration::from_millis(20));
     }
@@ -227,13 +227,13 @@ fn nested_events_have_the_times_of_the_kernels_own_text() {
     };
     let events = ["raw_syscalls:*", "irq:*", "irq_vectors:*", "timer:*", "sched:sched_w*", "rcu:*"];
     let mut tracer = HostTracer::start(&config(&events, 65536)).unwrap();
-    make_system_calls(Duration::from_millis(100));
+    make_system_calls(100_000);
     let text = stop_and_read_text(&tracer).concat();
 
     let (from_pages, summary) = drain(&mut tracer);
 
     let from_text = events_of_text(&text);
-    assert!(summary.read.records > 10_000, "{summary:?}");
+    assert!(summary.read.records >= 200_000, "{summary:?}");
     assert_eq!(summary.lost(), 0, "{summary:?}");
     assert_eq!(first_difference(&from_pages, &from_text), None);
     assert_eq!(summary.read.times_raised, 0);
@@ -246,12 +246,12 @@ fn every_overwritten_event_is_reported_as_lost() {
         return;
     };
     let mut tracer = HostTracer::start(&config(&["raw_syscalls:*"], 16)).unwrap();
-    make_system_calls(Duration::from_millis(100));
+    make_system_calls(20_000);
 
     let (_, summary) = drain(&mut tracer);
 
     let overrun: u64 = summary.cpus.iter().map(|cpu| cpu.stats.overrun).sum();
-    assert!(overrun > 1000, "{summary:?}");
+    assert!(overrun > 0, "{summary:?}");
     assert_eq!(summary.read.lost, overrun);
     assert_eq!(summary.read.lost_unknown, 0);
     assert_eq!(summary.lost(), overrun);

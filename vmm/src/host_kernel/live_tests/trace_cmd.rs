@@ -8,6 +8,10 @@ use shared_ring::event::FieldType;
 const GROUPS: [&str; 5] = ["raw_syscalls", "sched", "irq", "irq_vectors", "timer"];
 /// How often a timer interrupts what is traced.
 const TICK: Duration = Duration::from_micros(100);
+/// System calls in a capture, each of which is two events.
+const CALLS: u32 = 50_000;
+/// Captures at the most, until one has an event that interrupted the dating of another one.
+const CAPTURES: u32 = 100;
 /// Option of a trace.dat file: the clocks, the one used in brackets.
 const OPTION_CLOCK: u16 = 4;
 
@@ -177,7 +181,6 @@ fn append_sized(file: &mut Vec<u8>, content: &[u8]) {
 }
 
 fn read_pages(instance: &Instance, cpu: u32) -> Vec<Vec<u8>> {
-    use std::io::Read;
     use std::os::unix::fs::OpenOptionsExt;
     let path = instance.path(&format!("per_cpu/cpu{cpu}/trace_pipe_raw"));
     let mut file = fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).unwrap();
@@ -303,13 +306,26 @@ fn has_trace_cmd(test: &str) -> bool {
 }
 
 /// Makes system calls while a timer interrupts them.
-fn interrupted_system_calls(duration: Duration) {
+fn interrupted_system_calls(calls: u32) {
     use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
     let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::empty()).unwrap();
     let tick = Timespec { tv_sec: 0, tv_nsec: i64::from(TICK.subsec_nanos()) };
     let setting = Itimerspec { it_interval: tick, it_value: tick };
     rustix::time::timerfd_settime(&timer, TimerfdTimerFlags::empty(), &setting).unwrap();
-    make_system_calls(duration);
+    make_system_calls(calls);
+}
+
+/// The first event of which the two do not tell the same, with its CPU and index: the lists are too long to show.
+fn first_untold<'a>(
+    ours: &'a BTreeMap<u32, Vec<Told>>,
+    theirs: &'a BTreeMap<u32, Vec<Told>>,
+) -> Option<(u32, usize, Option<&'a Told>, Option<&'a Told>)> {
+    ours.keys().chain(theirs.keys()).find_map(|cpu| {
+        let [ours, theirs] = [ours, theirs].map(|events| events.get(cpu).map_or(&[][..], Vec::as_slice));
+        (0..ours.len().max(theirs.len()))
+            .map(|index| (*cpu, index, ours.get(index), theirs.get(index)))
+            .find(|(_, _, ours, theirs)| ours != theirs)
+    })
 }
 
 #[test]
@@ -317,26 +333,25 @@ fn trace_cmd_reports_the_same_events_nested_ones_included() {
     let Some(tracefs) = live_tracefs("trace-cmd").filter(|_| has_trace_cmd("trace-cmd")) else {
         return;
     };
-    let capture = Capture::make(&tracefs, &GROUPS, 65536, || interrupted_system_calls(Duration::from_millis(150)));
 
-    let (ours, lost) = capture.decoded();
-    let (theirs, dropped) = told_by_report(&capture.report(), &capture.schemas);
+    // Whether an event interrupts the dating of another one is chance: about one capture in two has such an event.
+    let interrupted = (0..CAPTURES).any(|_| {
+        let capture = Capture::make(&tracefs, &GROUPS, 65536, || interrupted_system_calls(CALLS));
+        let (ours, lost) = capture.decoded();
+        let (theirs, dropped) = told_by_report(&capture.report(), &capture.schemas);
 
-    let count: usize = ours.values().map(Vec::len).sum();
-    let names: BTreeSet<&str> = ours.values().flatten().map(|told| told.name.as_str()).collect();
-    let kinds = [("absolute time stamps", Some(31)), ("time extends", Some(30)), ("events without a delta", None)];
-    let kinds = kinds.map(|(name, type_len)| format!("{} {name}", capture.count(type_len)));
-    eprintln!("{count} events of {} kinds; {}", names.len(), kinds.join(", "));
-    let difference = ours.iter().find_map(|(cpu, ours)| {
-        let theirs = theirs.get(cpu).map_or(&[][..], Vec::as_slice);
-        (0..ours.len().max(theirs.len()))
-            .map(|index| (*cpu, index, ours.get(index), theirs.get(index)))
-            .find(|(_, _, ours, theirs)| ours != theirs)
+        let kinds = [("absolute time stamps", Some(31)), ("time extends", Some(30)), ("events without a delta", None)];
+        let kinds = kinds.map(|(name, type_len)| format!("{} {name}", capture.count(type_len)));
+        let names: BTreeSet<&str> = ours.values().flatten().map(|told| told.name.as_str()).collect();
+        let count: usize = ours.values().map(Vec::len).sum();
+        eprintln!("{count} events of {} kinds; {}", names.len(), kinds.join(", "));
+        assert_eq!(first_untold(&ours, &theirs), None);
+        assert!(count >= 2 * CALLS as usize, "{count} events of {names:?}");
+        assert_eq!((lost, dropped), (0, 0));
+        capture.count(Some(31)) > 0
     });
-    assert_eq!(difference, None);
-    assert!(count > 10_000 && names.len() >= 6, "{count} events of {names:?}");
-    assert!(capture.count(Some(31)) > 0, "no event interrupted the dating of another one");
-    assert_eq!((lost, dropped), (0, 0));
+
+    assert!(interrupted, "in {CAPTURES} captures no event interrupted the dating of another one");
 }
 
 #[test]
@@ -344,12 +359,12 @@ fn trace_cmd_reports_as_many_events_lost() {
     let Some(tracefs) = live_tracefs("trace-cmd losses").filter(|_| has_trace_cmd("trace-cmd losses")) else {
         return;
     };
-    let capture = Capture::make(&tracefs, &["raw_syscalls"], 16, || make_system_calls(Duration::from_millis(50)));
+    let capture = Capture::make(&tracefs, &["raw_syscalls"], 16, || make_system_calls(CALLS));
 
     let (ours, lost) = capture.decoded();
     let (theirs, dropped) = told_by_report(&capture.report(), &capture.schemas);
 
     assert_eq!(ours, theirs);
-    assert!(lost > 1000, "{lost}");
+    assert!(lost > 0, "{lost}");
     assert_eq!(lost, dropped);
 }
