@@ -16,6 +16,7 @@ use shared_ring::region::{RegionConfig, RegionLayout};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
+use trace_merge::access::Readers;
 use trace_merge::manifest::{Layer, Manifest};
 use trace_merge::reader::{Damage, Trace};
 use uuid::Uuid;
@@ -184,6 +185,7 @@ fn recording(manifest: Manifest) -> Recording {
     Recording {
         clocks: CLOCKS.with(Arc::clone),
         dir: None,
+        readers: Readers::Owner,
         manifest,
         vm: VM.into(),
         region: REGION.with(Arc::clone),

@@ -6,16 +6,16 @@
 //! - Parts of one recording, which have the same clock and no layer in common, are put together.
 //! - All others are of different hosts: the later ones' layers go into folders of their own.
 
+use crate::access::Readers;
 use crate::clock::{Clock, ClockEpoch, NS_PER_SECOND};
 use crate::manifest::{Layer, LayerKind, Manifest, ManifestError, Missing, Vm};
 use crate::match_rule::{MatchError, MatchRule};
 use crate::reader::{Damage, ReadError, Stream, StreamRecords, Trace, TraceLayer};
+use crate::trace_folder::{TraceFolder, TraceFolderError};
 use crate::writer::{LayerWriter, NewLayer, WriteError};
 use clock_sync::convex_hull::{ClockRelation, HullError};
 use shared_ring::consumer::Lost;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 use uuid::Uuid;
@@ -49,18 +49,9 @@ pub enum JoinError {
              over a longer time"
     )]
     Backwards,
-    /// There is something where the result is to go.
-    #[error("'{}' exists and is not an empty folder: give -o a new one, or remove it", .0.display())]
-    Exists(PathBuf),
-    /// The result's folder cannot be made.
-    #[error("cannot create '{}': check that its parent exists and may be written", .path.display())]
-    Create {
-        /// The folder.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
+    /// The folder cannot take the result.
+    #[error(transparent)]
+    Folder(#[from] TraceFolderError),
     /// A layer cannot be written.
     #[error(transparent)]
     Write(#[from] WriteError),
@@ -105,7 +96,7 @@ pub fn join(first: &Path, others: &[PathBuf], rules: &[MatchRule], out: &Path) -
         }
         _ => 0,
     };
-    create(out)?;
+    let mut folder = TraceFolder::create(out, Readers::Owner)?;
     let mut manifest = Manifest { layers: Vec::new(), ..first.manifest().clone() };
     let mut taken = paths(&first);
     let mut placed = vec![(&first, Place::default())];
@@ -115,7 +106,9 @@ pub fn join(first: &Path, others: &[PathBuf], rules: &[MatchRule], out: &Path) -
         taken.extend(paths(other));
         placed.push((other, place));
     }
-    copy_all(&placed, manifest, relation, relation_bound_ns, out)
+    let joined = copy_all(&placed, manifest, relation, relation_bound_ns, out)?;
+    folder.keep();
+    Ok(joined)
 }
 
 /// Copies the layers of all recordings to their places and describes the result.
@@ -174,17 +167,6 @@ fn span(trace: &Trace) -> (u64, u64) {
     let streams = trace.layers().iter().flat_map(|layer| layer.streams.iter().map(move |stream| layer.records(stream)));
     let times = streams.flat_map(|records| records.map(|record| record.time));
     times.fold((u64::MAX, 0), |(least, most), time| (least.min(time), most.max(time)))
-}
-
-fn create(out: &Path) -> Result<(), JoinError> {
-    match fs::read_dir(out) {
-        Ok(mut entries) => match entries.next() {
-            None => Ok(()),
-            Some(_) => Err(JoinError::Exists(out.into())),
-        },
-        Err(_) if out.symlink_metadata().is_ok() => Err(JoinError::Exists(out.into())),
-        Err(_) => fs::create_dir(out).map_err(|source| JoinError::Create { path: out.into(), source }),
-    }
 }
 
 /// Where the layers of a recording go, and what its VMs are called in the result.
@@ -356,7 +338,9 @@ fn copy(
     };
     let folder = [place.folder.as_str(), folder_of(description)];
     let folder = folder.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/");
-    let mut writer = LayerWriter::create(&out.join(&folder), manifest, new)?;
+    let made = Readers::of(out).and_then(|readers| readers.create_folders(out, Path::new(&folder)));
+    let dir = made.map_err(|source| WriteError::Create { path: out.join(&folder), source })?;
+    let mut writer = LayerWriter::create(&dir, manifest, new)?;
     writer.add_events(&description.events)?;
     let mut damage = Damage::default();
     for stream in &layer.streams {

@@ -8,6 +8,7 @@
 //! believed, [`join`] makes one recording of several (clocks of two hosts related by a [`match_rule`]), [`merge`] puts them in one order, and [`events`], [`report`] and [`check`] show, summarise and verify
 //! them. What was damaged is skipped, counted and said.
 
+pub mod access;
 pub mod analysis;
 pub mod check;
 pub mod clock;
@@ -32,6 +33,7 @@ pub mod syscall_names;
 mod test_trace;
 pub mod timeline;
 pub mod totals;
+pub mod trace_folder;
 pub mod user_symbols;
 pub mod vcpu;
 pub mod window;

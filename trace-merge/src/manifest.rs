@@ -1,14 +1,15 @@
 //! The manifest, `session.json`: what a recording holds. It is the truth that the reading side goes by, event types included, so that
 //! nothing but this file and the streams is needed to decode a recording.
 
+use crate::access::Readers;
 use crate::clock::{Clock, MAX_FREQUENCY, rfc3339};
 pub use crate::layer::LayerKind;
 use serde::{Deserialize, Serialize};
 use shared_ring::consumer::Lost;
 use shared_ring::event::EventDescription;
 use std::collections::HashSet;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs::File;
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 use thiserror::Error;
@@ -331,7 +332,8 @@ impl Manifest {
         let mut text = serde_json::to_vec_pretty(self)
             .map_err(|source| ManifestError::Write { path: path.clone(), source: source.into() })?;
         text.push(b'\n');
-        write_atomically(&path, &text).map_err(|source| ManifestError::Write { path, source })
+        let written = Readers::of(dir).and_then(|readers| readers.write_atomically(&path, &text));
+        written.map_err(|source| ManifestError::Write { path, source })
     }
 
     /// The VM of that name.
@@ -448,24 +450,11 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes a file beside `path` and renames it to `path`, so that no reader ever sees half of it.
-pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(".new");
-    let temporary = path.with_file_name(name);
-    let written =
-        File::create(&temporary).and_then(|mut file| file.write_all(bytes)).and_then(|()| fs::rename(&temporary, path));
-    if written.is_err() {
-        // The first error is the one to report; a half-written file must not stay.
-        let _ = fs::remove_file(&temporary);
-    }
-    written
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
     use crate::clock::tests::clock;
+    use std::fs;
     use tempfile::TempDir;
 
     /// A recording of one VM, without layers.

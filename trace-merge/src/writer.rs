@@ -10,10 +10,10 @@ mod stream;
 pub use packet::{PacketBuilder, Push};
 pub use stream::StreamWriter;
 
+use crate::access::Readers;
 use crate::clock::Clock;
 use crate::manifest::{
     Layer, LayerKind, MAX_PACKET_SIZE, MIN_PACKET_SIZE, Manifest, Process, StreamDescription, is_vm_name,
-    write_atomically,
 };
 use crate::metadata::{TraceDescription, tsdl};
 use shared_ring::consumer::Lost;
@@ -21,7 +21,6 @@ use shared_ring::event::{EventDescription, MAX_FIELDS, MAX_NAME};
 use shared_ring::layout::{EXTENDED_ID, HOLE_ID, PacketHeader};
 use shared_ring::packet::Packet;
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -153,7 +152,8 @@ impl LayerWriter {
     /// # Errors
     /// When the layer is not possible, exists already, or cannot be written.
     pub fn create(dir: &Path, manifest: &Manifest, layer: NewLayer) -> Result<Self, WriteError> {
-        let path = create_folder(dir, layer.path()?, layer.kind)?;
+        let readers = Readers::of(dir).map_err(|source| WriteError::Create { path: dir.into(), source })?;
+        let path = create_folder(dir, layer.path()?, layer.kind, readers)?;
         let trace = TraceDescription {
             uuid: Uuid::new_v4(),
             kind: layer.kind,
@@ -370,8 +370,9 @@ impl LayerWriter {
 
     fn write_metadata(&self) -> Result<(), WriteError> {
         let path = self.folder.join("metadata");
-        write_atomically(&path, tsdl(&self.trace, &self.events).as_bytes())
-            .map_err(|source| WriteError::Write { path, source })
+        let text = tsdl(&self.trace, &self.events);
+        let written = Readers::of(&self.folder).and_then(|readers| readers.write_atomically(&path, text.as_bytes()));
+        written.map_err(|source| WriteError::Write { path, source })
     }
 }
 
@@ -414,15 +415,15 @@ fn stream_file(cpu_id: u32) -> String {
 }
 
 /// Creates the folder `path` in `dir`; it must not exist, except that a user layer then gets the next free number.
-fn create_folder(dir: &Path, path: String, kind: LayerKind) -> Result<String, WriteError> {
-    let whole = dir.join(&path);
-    if let Some(parent) = whole.parent() {
-        fs::create_dir_all(parent).map_err(|source| WriteError::Create { path: parent.into(), source })?;
+fn create_folder(dir: &Path, path: String, kind: LayerKind, readers: Readers) -> Result<String, WriteError> {
+    if let Some(above) = Path::new(&path).parent() {
+        let created = readers.create_folders(dir, above);
+        created.map_err(|source| WriteError::Create { path: dir.join(above), source })?;
     }
     let mut candidate = path.clone();
     let mut number = 1_u32;
     loop {
-        match fs::create_dir(dir.join(&candidate)) {
+        match readers.create_folder(&dir.join(&candidate)) {
             Ok(()) => return Ok(candidate),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && kind == LayerKind::GuestUser => {
                 number += 1;
@@ -472,6 +473,8 @@ mod tests {
     use crate::manifest::tests::manifest;
     use shared_ring::event::{FieldDescription, FieldType};
     use shared_ring::packet::{Records, read_header};
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
     use tempfile::TempDir;
 
     fn event(id: u16, fields: &[&str]) -> EventDescription {
@@ -618,5 +621,34 @@ mod tests {
 
         let stream = &layer.layer().streams[0];
         assert_eq!((stream.records, stream.rejected_bytes, stream.lost.too_large), (1, 8, 1));
+    }
+
+    /// Permissions of everything in `dir`.
+    fn modes(dir: &Path) -> BTreeMap<PathBuf, u32> {
+        let mut modes = BTreeMap::new();
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            modes.insert(path.clone(), fs::metadata(&path).unwrap().permissions().mode() & 0o777);
+            modes.extend(Some(path).filter(|path| path.is_dir()).iter().flat_map(|path| self::modes(path)));
+        }
+        modes
+    }
+
+    #[test]
+    fn recording_is_as_readable_as_its_folder() {
+        let [private, shared] = [0o700, 0o755].map(|mode| {
+            let dir = TempDir::new().unwrap();
+            fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
+            let mut layer = LayerWriter::create(dir.path(), &manifest(), new_layer(LayerKind::Vmm)).unwrap();
+            layer.add_events(&[event(1, &[])]).unwrap();
+            layer.record(0, 1, 1, &[]).unwrap();
+            layer.flush().unwrap();
+            manifest().save(dir.path()).unwrap();
+            modes(dir.path()).into_values().collect::<Vec<_>>()
+        });
+
+        // session.json, vm0, vm0/vmm, and in it metadata and a stream.
+        assert_eq!(private, [0o600, 0o700, 0o700, 0o600, 0o600]);
+        assert_eq!(shared, [0o644, 0o755, 0o755, 0o644, 0o644]);
     }
 }

@@ -7,7 +7,6 @@
 use crate::control::directory::{self, FoundVm, REGION_FILE, VMM_RINGS_FILE, VmmRings};
 use crate::tracing::region::guest_text;
 use crate::tracing::ring_layer::RingLayer;
-use crate::tracing::trace_folder::{TraceFolder, TraceFolderError};
 use crate::tracing::vmm_layer::vmm_layer_of;
 use memmap2::MmapOptions;
 use shared_ring::consumer::{Consumer, Lost};
@@ -22,10 +21,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
+use trace_merge::access::Readers;
 use trace_merge::clock::{Clock, MAX_FREQUENCY, UtcAnchor};
 use trace_merge::manifest::{
     FORMAT_VERSION, Guest, Host, Layer, LayerKind, Manifest, ManifestError, Missing, Process, Started, Vm, is_vm_name,
 };
+use trace_merge::trace_folder::{TraceFolder, TraceFolderError};
 use trace_merge::writer::{LayerWriter, NewLayer, WriteError};
 use uuid::Uuid;
 
@@ -114,7 +115,7 @@ pub fn recover(path: &Path, out: &Path) -> Result<Recovered, RecoverError> {
             recovered.written_before = found.as_ref().and_then(|found| found.vm.trace.clone());
         }
         let dir = if slot == 0 { out.to_path_buf() } else { beside(out, &session_name(&crashed)) };
-        let folder = TraceFolder::create(&dir)?;
+        let folder = TraceFolder::create(&dir, Readers::Owner)?;
         let described = found.as_ref().filter(|_| slot == 0);
         let trace = write(&region, &crashed, described, folder.path(), manifest.clone())?;
         folders.push(folder);

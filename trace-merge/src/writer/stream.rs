@@ -1,8 +1,9 @@
 //! A stream's file: whole packets, one after another.
 
 use super::WriteError;
+use crate::access::Readers;
 use shared_ring::packet::Packet;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -20,15 +21,14 @@ pub struct StreamWriter {
 }
 
 impl StreamWriter {
-    /// Creates the file `path`, which must not exist, for packets of `packet_size` bytes of the trace `uuid`.
+    /// Creates the file `path`, which must not exist, for the readers of its folder and packets of `packet_size` bytes of the trace `uuid`.
     ///
     /// # Errors
     /// When it cannot be created.
     pub fn create(path: &Path, packet_size: u64, uuid: [u8; 16]) -> Result<Self, WriteError> {
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(path)
+        let folder = path.parent().unwrap_or(path);
+        let file = Readers::of(folder)
+            .and_then(|readers| readers.create_file(path))
             .map_err(|source| WriteError::Create { path: path.into(), source })?;
         Ok(Self { file, path: path.into(), uuid, packet_size, packets: 0, records: 0, content_bytes: 0 })
     }

@@ -9,6 +9,7 @@ use crate::tracing::selection;
 use clap::Args;
 use shared_ring::layout::{Geometry, MAX_PROCESS_SLOTS};
 use std::path::PathBuf;
+use trace_merge::access::Readers;
 
 /// Arguments of `strata run`.
 #[derive(Debug, Args)]
@@ -37,9 +38,13 @@ pub struct RunArgs {
     /// Guest kernel command line
     #[arg(long, value_name = "STR", default_value = "console=ttyS0 panic=-1")]
     pub cmdline: String,
-    /// Record a trace into this new folder
+    /// Record a trace into this folder: a new one, or an empty one of yours
     #[arg(long, value_name = "DIR")]
     pub trace: Option<PathBuf>,
+    /// Who may read the trace and its snapshots. It holds names, paths, addresses and arguments of system calls, of the
+    /// guest and of the host
+    #[arg(long, value_name = "WHO", default_value = "owner", value_parser = values::readers(), requires = "trace")]
+    pub readable_by: Readers,
     /// Kernel module that records in the guest; strata adds it to the initrd in memory and changes nothing of the guest's
     #[arg(long, value_name = "FILE", requires = "trace")]
     pub agent: Option<PathBuf>,
@@ -99,6 +104,7 @@ impl From<RunArgs> for RunRequest {
             disks: args.disks,
             cmdline: args.cmdline,
             trace: args.trace,
+            readers: args.readable_by,
             agent,
             events: args.events,
         }
@@ -107,13 +113,27 @@ impl From<RunArgs> for RunRequest {
 
 #[cfg(test)]
 mod tests {
-    use crate::cli::Cli;
+    use super::Readers;
+    use crate::cli::{Cli, Command};
     use clap::Parser;
 
     #[test]
     fn agent_needs_a_trace() {
         assert!(Cli::try_parse_from(["strata", "run", "--kernel", "k", "--agent", "a.ko"]).is_err());
         assert!(Cli::try_parse_from(["strata", "run", "--kernel", "k", "--agent", "a.ko", "--trace", "t"]).is_ok());
+    }
+
+    #[test]
+    fn trace_is_private_unless_readers_are_named() {
+        let readers = |args: &[&str]| {
+            let run = ["strata", "run", "--kernel", "k", "--trace", "t"].iter().chain(args);
+            let Command::Run(args) = Cli::try_parse_from(run).ok()?.command else { return None };
+            Some(args.readable_by)
+        };
+
+        assert_eq!(readers(&[]), Some(Readers::Owner));
+        assert_eq!(readers(&["--readable-by", "group"]), Some(Readers::Group));
+        assert_eq!(readers(&["--readable-by", "world"]), None);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::tracing::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use shared_ring::layout::{MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_SIZE, MIN_SUB_BUFFERS};
 use std::time::Duration;
+use trace_merge::access::Readers;
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::is_vm_name;
 
@@ -25,6 +26,11 @@ pub fn layer() -> impl TypedValueParser<Value = LayerKind> {
 /// What rings do when they are full.
 pub fn mode() -> impl TypedValueParser<Value = Mode> {
     PossibleValuesParser::new(Mode::ALL.map(Mode::name)).try_map(|name| name.parse::<Mode>())
+}
+
+/// Who may read a recording.
+pub fn readers() -> impl TypedValueParser<Value = Readers> {
+    PossibleValuesParser::new(Readers::ALL.map(Readers::name)).try_map(|name| name.parse::<Readers>())
 }
 
 /// A number of bytes: plain, or with a suffix K, M, G or T (powers of 1024).

@@ -7,10 +7,10 @@ use crate::machine::MachineError;
 use crate::tracing::recorder::RecorderError;
 use crate::tracing::region::RegionError;
 use crate::tracing::selection::SelectionError;
-use crate::tracing::trace_folder::TraceFolderError;
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
+use trace_merge::trace_folder::TraceFolderError;
 
 /// Why a guest was not run, or its recording is not complete.
 #[derive(Debug, Error)]

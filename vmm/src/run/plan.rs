@@ -6,12 +6,12 @@ use crate::agent;
 use crate::host_kernel::{EventName, Tracefs};
 use crate::machine::{KvmProbe, Limits, MachineConfig, MachineError, probe_kvm};
 use crate::tracing::selection::{Selection, SelectionError};
-use crate::tracing::trace_folder::TraceFolder;
 use crate::tracing::vmm_events::EVENTS;
 use shared_ring::event::EventDescription;
 use std::fs;
 use std::path::Path;
 use trace_merge::layer::LayerKind;
+use trace_merge::trace_folder::TraceFolder;
 
 /// A checked request: its files can be read, its numbers run on this host, and its choice of events exists.
 pub(super) struct Plan<'a> {
@@ -47,7 +47,7 @@ impl<'a> Plan<'a> {
         check_selection(&selection, host_events.as_deref().ok(), &guest_events)?;
         if let Some(trace) = &request.trace {
             // Tried and removed again: a run that is refused below leaves no folder.
-            drop(TraceFolder::create(trace)?);
+            drop(TraceFolder::create(trace, request.readers)?);
         }
         let mut config = MachineConfig {
             kernel: request.kernel.clone(),

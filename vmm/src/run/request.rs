@@ -3,6 +3,7 @@
 use crate::machine::DiskConfig;
 use shared_ring::layout::{Geometry, Mode};
 use std::path::PathBuf;
+use trace_merge::access::Readers;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -23,6 +24,8 @@ pub struct RunRequest {
     pub cmdline: String,
     /// Where the recording goes; nothing is traced without it.
     pub trace: Option<PathBuf>,
+    /// Who may read the recording.
+    pub readers: Readers,
     /// What goes into the guest to trace it.
     pub agent: Agent,
     /// Which events are recorded, as [`Selection::parse`](crate::tracing::selection::Selection::parse) reads it.

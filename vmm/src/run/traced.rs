@@ -19,7 +19,6 @@ use crate::tracing::recording::{Recording, enabled_guest_events};
 use crate::tracing::region::{EnabledEvents, TraceRegion};
 use crate::tracing::selection::Selection;
 use crate::tracing::session::Sources;
-use crate::tracing::trace_folder::TraceFolder;
 use crate::tracing::vmm_events::{VcpuThreadHook, VmmTracer};
 use clock_sync::calibration::{Reading, read_together};
 use shared_ring::layout::{ABI_VERSION, Mode};
@@ -27,6 +26,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::Manifest;
+use trace_merge::trace_folder::TraceFolder;
 use uuid::Uuid;
 
 /// Index and host thread of each vCPU, filled in as they start.
@@ -83,12 +83,13 @@ impl<'a> PreparedVm<'a> {
 
         let clock = host_clock.statement(clock_uuid, utc_reading(&host_clock, &machine), relations);
         let manifest = manifest(request, &probed, clock, directory.region(), missing);
-        let folder = TraceFolder::create(trace)?;
+        let folder = TraceFolder::create(trace, request.readers)?;
         let parameters = clock_parameters(&host_clock, &machine, &probed);
         let sink = epoch_sink(Arc::clone(&region), Arc::clone(&vmm));
         let clocks = Arc::new(VcpuClocks::new(&request.name, request.cpus, parameters, sink));
         let recording = Recording {
             dir: request.absolute_trace(),
+            readers: request.readers,
             manifest,
             vm: request.name.clone(),
             region: Arc::clone(&region),

@@ -18,6 +18,5 @@ pub mod selection;
 pub mod session;
 pub mod sessions;
 pub mod streaming;
-pub mod trace_folder;
 pub mod vmm_events;
 pub mod vmm_layer;

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use strata_abi::class;
 use thiserror::Error;
+use trace_merge::access::Readers;
 use trace_merge::manifest::{Guest, Layer, LayerKind, Manifest, ManifestError, Missing};
 use trace_merge::writer::WriteError;
 
@@ -33,6 +34,8 @@ pub enum RecordingError {
 pub struct Recording {
     /// Its folder, absolute; `None` for a flight recorder of which nothing but snapshots is written.
     pub dir: Option<PathBuf>,
+    /// Who may read it, and snapshots of it.
+    pub readers: Readers,
     /// Its manifest, as of the last update.
     pub manifest: Manifest,
     /// Name of the VM.
@@ -70,6 +73,7 @@ impl Recording {
         });
         Self {
             dir,
+            readers: self.readers,
             manifest: Manifest { layers: Vec::new(), missing: missing.into(), ..self.manifest.clone() },
             vm: self.vm.clone(),
             region: Arc::clone(&self.region),

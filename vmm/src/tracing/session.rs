@@ -13,7 +13,6 @@ use super::recording::{Recording, RecordingError};
 use super::region::{EnabledEvents, MAIN_SESSION};
 use super::selection::SelectionError;
 use super::streaming::Streaming;
-use super::trace_folder::{TraceFolder, TraceFolderError};
 use super::vmm_events::{GuestEvents, VmmTracer};
 use super::vmm_layer::vmm_layer;
 use crate::control::protocol::{LayerStatus, SessionStatus, TraceStatus};
@@ -27,6 +26,7 @@ use std::time::{Duration, Instant};
 use strata_abi::class;
 use thiserror::Error;
 use trace_merge::manifest::{Layer, Manifest, StreamDescription, is_vm_name};
+use trace_merge::trace_folder::{TraceFolder, TraceFolderError};
 
 /// Longest name of a session, bytes: what a session slot holds.
 pub const MAX_NAME: usize = 31;
@@ -233,7 +233,7 @@ impl Session {
         let rooms = region.layout().session_ring_stride;
         let free = (1..rooms.len()).filter(|&slot| region.is_free(slot)).map(|slot| (slot, rooms[slot]));
         let slot = choose_slot(rings.ring_size(), free)?;
-        let mut folder = trace.as_deref().map(TraceFolder::create).transpose()?;
+        let mut folder = trace.as_deref().map(|dir| TraceFolder::create(dir, main.recording.readers)).transpose()?;
         let recording = main.recording.of_guest_kernel(&name, selection, trace);
         region.open_session(slot, &name, rings)?;
         let started = Self::with_kernel_rings(name, slot, rings, events, recording);
@@ -366,7 +366,7 @@ impl Session {
         if !dir.is_absolute() {
             return Err(SessionError::RelativePath(dir.into()));
         }
-        let mut folder = TraceFolder::create(dir)?;
+        let mut folder = TraceFolder::create(dir, self.recording.readers)?;
         recorder.poll(&self.recording);
         let manifest = write_snapshot(recorder, &self.recording, dir).map_err(SessionError::NotWritten)?;
         folder.keep();

@@ -20,6 +20,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
+use trace_merge::access::Readers;
 use trace_merge::clock::{Clock, UtcAnchor};
 use trace_merge::manifest::{FORMAT_VERSION, Host, LayerKind, Started, Vm};
 use trace_merge::reader::Trace;
@@ -98,6 +99,7 @@ impl Bench {
             guest_events: Vec::new().into(),
             clocks,
             dir: Some(trace),
+            readers: Readers::Owner,
             manifest: manifest(),
             vm: "vm0".into(),
             region: Arc::clone(&region),

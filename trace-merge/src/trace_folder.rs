@@ -1,0 +1,242 @@
+//! The folder that a recording goes into: the user's own, new or empty, and nobody else's to write.
+
+use crate::access::Readers;
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, fchmod, fstat, open, openat, unlinkat};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+use uuid::Uuid;
+
+/// Why a folder cannot take a recording.
+#[derive(Debug, Error)]
+pub enum TraceFolderError {
+    /// Something is there already.
+    #[error("'{}' exists and is not an empty folder: give a new one, or remove it", .0.display())]
+    Exists(PathBuf),
+    /// An empty folder is there, of another user: whoever owns it may put links in place of the recording's files.
+    #[error("'{}' belongs to another user (uid {owner}): give a new folder, or one of your own", path.display())]
+    NotYours {
+        /// The folder.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+    },
+    /// It cannot be made.
+    #[error("cannot create the trace folder '{}': check that its parent exists and may be written", path.display())]
+    Create {
+        /// The folder.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// Its files cannot be made.
+    #[error("cannot write into the trace folder '{}': check its permissions", path.display())]
+    NotWritable {
+        /// The folder.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A folder for a recording. Until [`keep`](Self::keep) is called, dropping it removes what was made.
+#[derive(Debug)]
+pub struct TraceFolder {
+    path: PathBuf,
+    created: bool,
+    keep: bool,
+}
+
+impl TraceFolder {
+    /// Makes the folder, or takes an empty one of this user that is there, and closes it to all but `readers`. A link is
+    /// not followed.
+    ///
+    /// # Errors
+    /// When something is there already, or the folder cannot be made or written.
+    pub fn create(path: &Path, readers: Readers) -> Result<Self, TraceFolderError> {
+        let created = match Readers::Owner.create_folder(path) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+            Err(source) => return Err(TraceFolderError::Create { path: path.into(), source }),
+        };
+        // From here on dropping it removes a folder that was made.
+        let mut folder = Self { path: path.into(), created, keep: !created };
+        let not_writable = |errno: Errno| TraceFolderError::NotWritable { path: path.into(), source: errno.into() };
+        let descriptor = match open(path, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(descriptor) => descriptor,
+            Err(Errno::NOTDIR | Errno::LOOP) => return Err(TraceFolderError::Exists(path.into())),
+            Err(errno) => return Err(not_writable(errno)),
+        };
+        check_owner(path, fstat(&descriptor).map_err(not_writable)?.st_uid, geteuid().as_raw())?;
+        if !is_empty(&descriptor).map_err(not_writable)? {
+            return Err(TraceFolderError::Exists(path.into()));
+        }
+        fchmod(&descriptor, readers.folder_mode()).and_then(|()| try_to_write(&descriptor)).map_err(not_writable)?;
+        folder.keep = false;
+        Ok(folder)
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// From now on the folder stays: there is something in it worth keeping.
+    pub const fn keep(&mut self) {
+        self.keep = true;
+    }
+}
+
+fn check_owner(path: &Path, owner: u32, user: u32) -> Result<(), TraceFolderError> {
+    if owner == user { Ok(()) } else { Err(TraceFolderError::NotYours { path: path.into(), owner }) }
+}
+
+fn is_empty(folder: &OwnedFd) -> Result<bool, Errno> {
+    for entry in Dir::read_from(folder)? {
+        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Makes a file in `folder` and removes it again: better now than when there is something to record.
+fn try_to_write(folder: &OwnedFd) -> Result<(), Errno> {
+    let name = format!(".strata-{}", Uuid::new_v4().simple());
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(folder, &name, flags, Mode::RUSR | Mode::WUSR)?;
+    unlinkat(folder, &name, AtFlags::empty())
+}
+
+impl Drop for TraceFolder {
+    fn drop(&mut self) {
+        if self.keep {
+            return;
+        }
+        // What cannot be removed is harmless: files of a recording that holds nothing.
+        if self.created {
+            let _ = fs::remove_dir_all(&self.path);
+        } else if let Ok(entries) = fs::read_dir(&self.path) {
+            for entry in entries.flatten() {
+                let path = entry.path();
+                let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use tempfile::TempDir;
+
+    #[test]
+    fn folder_that_is_not_kept_leaves_nothing_behind() {
+        let dir = TempDir::new().unwrap();
+        let path = dir.path().join("trace");
+
+        let folder = TraceFolder::create(&path, Readers::Owner).unwrap();
+        fs::write(folder.path().join("half"), b"written").unwrap();
+        drop(folder);
+
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn empty_folder_of_the_user_is_emptied_but_stays() {
+        let dir = TempDir::new().unwrap();
+
+        let folder = TraceFolder::create(dir.path(), Readers::Owner).unwrap();
+        fs::create_dir(folder.path().join("half")).unwrap();
+        drop(folder);
+
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn kept_folder_stays() {
+        let dir = TempDir::new().unwrap();
+        let path = dir.path().join("trace");
+
+        TraceFolder::create(&path, Readers::Owner).unwrap().keep();
+
+        assert!(path.is_dir());
+    }
+
+    #[test]
+    fn folder_with_something_in_it_is_refused() {
+        let dir = TempDir::new().unwrap();
+        fs::write(dir.path().join("mine"), []).unwrap();
+
+        let error = TraceFolder::create(dir.path(), Readers::Owner).unwrap_err();
+
+        assert!(error.to_string().contains("not an empty folder"), "{error}");
+        assert!(dir.path().join("mine").exists());
+    }
+
+    #[test]
+    fn folder_without_a_parent_is_refused() {
+        let dir = TempDir::new().unwrap();
+
+        let error = TraceFolder::create(&dir.path().join("no/such"), Readers::Owner).unwrap_err();
+
+        assert!(error.to_string().contains("check that its parent exists"), "{error}");
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn folder_is_its_owners_alone_unless_others_are_named() {
+        let dir = TempDir::new().unwrap();
+
+        let modes = Readers::ALL.map(|readers| {
+            let path = dir.path().join(readers.name());
+            TraceFolder::create(&path, readers).unwrap().keep();
+            mode(&path)
+        });
+
+        assert_eq!(modes, [0o700, 0o750, 0o755]);
+    }
+
+    #[test]
+    fn folder_that_was_there_and_open_to_others_is_closed() {
+        let dir = TempDir::new().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+
+        let _folder = TraceFolder::create(dir.path(), Readers::Owner).unwrap();
+
+        assert_eq!(mode(dir.path()), 0o700);
+    }
+
+    #[test]
+    fn link_to_an_empty_folder_is_refused_and_left() {
+        let dir = TempDir::new().unwrap();
+        let (target, link) = (dir.path().join("target"), dir.path().join("link"));
+        fs::create_dir(&target).unwrap();
+        fs::set_permissions(&target, fs::Permissions::from_mode(0o755)).unwrap();
+        symlink(&target, &link).unwrap();
+
+        let error = TraceFolder::create(&link, Readers::Owner).unwrap_err();
+
+        assert!(matches!(error, TraceFolderError::Exists(_)), "{error}");
+        assert_eq!(mode(&target), 0o755);
+    }
+
+    #[test]
+    fn folder_of_another_user_is_refused_by_name() {
+        let error = check_owner(Path::new("trace"), 1000, 0).unwrap_err().to_string();
+
+        assert!(error.contains("'trace' belongs to another user (uid 1000)"), "{error}");
+        assert!(check_owner(Path::new("trace"), 1000, 1000).is_ok());
+    }
+}
