@@ -73,8 +73,8 @@ pub struct RunArgs {
     #[arg(value_name = "N", default_value_t = KERNEL_RINGS.1, value_parser = values::sub_buffers, requires = "trace")]
     pub sub_buffers: u32,
     /// Processes of the guest that can record at the same time.
-    #[arg(long, help = format!("Processes of the guest that can record at the same time, up to {MAX_PROCESS_SLOTS}; while it \
-        records, each takes 1 MiB for each vCPU"))]
+    #[arg(long, help = format!("Processes of the guest that can record at the same time, up to {MAX_PROCESS_SLOTS}; each \
+        takes 1 MiB of memory for each vCPU"))]
     #[arg(value_name = "N", default_value_t = PROCESS_SLOTS, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_PROCESS_SLOTS)), requires = "trace")]
     pub process_slots: u32,
     /// Name of the VM in the trace

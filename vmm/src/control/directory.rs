@@ -10,8 +10,8 @@
 //! | `control` | the socket |
 //!
 //! `RUNTIME` is `/run/strata` for root, else `$XDG_RUNTIME_DIR/strata`, or what `$STRATA_RUNTIME_DIR` says. It should
-//! lie in memory (tmpfs): the region takes as much of it as has been recorded into. The folder goes with the VM, unless
-//! the VM's process died: then it stays, and `strata recover` makes a trace of the region.
+//! lie in memory (tmpfs), of which the region's size is reserved. The folder goes with the VM, unless the VM's process died:
+//! then it stays, and `strata recover` makes a trace of the region.
 
 use super::protocol::Mode;
 use rustix::fs::{FlockOperation, flock};

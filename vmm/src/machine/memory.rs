@@ -89,6 +89,8 @@ fn aligned(bytes: usize) -> Result<MmapRegion, MmapRegionError> {
     // SAFETY: the range is the mapping just made; the advice changes how its pages are found, not what they hold. A
     // kernel without huge pages refuses, and nothing is lost.
     let _ = unsafe { rustix::mm::madvise(mapping.as_ptr().cast(), bytes, rustix::mm::Advice::LinuxHugepage) };
+    // SAFETY: as above. What a guest holds in its memory does not go into a core dump of its VMM.
+    let _ = unsafe { rustix::mm::madvise(mapping.as_ptr().cast(), bytes, rustix::mm::Advice::LinuxDontDump) };
     Ok(mapping)
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use clock_sync::tsc::read_ordered as host_tsc;
 use memmap2::{MmapMut, MmapRaw};
+use rustix::mm::{MprotectFlags, mprotect};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -408,4 +409,30 @@ fn bad_configuration_is_refused_before_anything_is_created() {
     let folder = TempDir::new().unwrap();
     let result = Machine::new(MachineConfig { cpus: 0, ..config(&folder, HELLO) });
     assert!(matches!(result.err(), Some(MachineError::Config(ConfigError::NoCpus))));
+}
+
+/// Says what this process, and so its guest, may do with a page of shared memory.
+#[allow(unsafe_code)]
+fn protect(mapping: &MmapRaw, page: usize, access: MprotectFlags) {
+    assert!((page + 1) * 4096 <= mapping.len());
+    // SAFETY: the page lies in the mapping, as just checked, and nobody in this process reads or writes it while it is
+    // closed.
+    unsafe { mprotect(mapping.as_mut_ptr().add(page * 4096).cast(), 4096, access) }.unwrap();
+}
+
+#[test]
+fn guest_cannot_write_shared_memory_that_is_closed() {
+    let folder = TempDir::new().unwrap();
+    let mapping = shared_pages(2);
+    protect(&mapping, 1, MprotectFlags::empty());
+    let shared_slots = vec![slot(&mapping, 0, false), slot(&mapping, 1, false)];
+    let discovery = Some(DiscoveryLeaf { abi_version: 9 });
+
+    let config = MachineConfig { shared_slots, discovery, ..config(&folder, DISCOVER) };
+    let (outcome, ..) = run(Machine::new(config).unwrap(), None);
+    protect(&mapping, 1, MprotectFlags::READ);
+
+    // KVM ends the run; one that emulates takes the page for a device that is not there.
+    assert!(matches!(outcome, Outcome::Failed(RunError::Kvm { .. }) | Outcome::PowerOff), "{outcome:?}");
+    assert_eq!((peek(&mapping, 0), peek(&mapping, 4096)), (0x4000_0101, 0));
 }

@@ -7,7 +7,7 @@ use shared_ring::region::{RegionConfig, Rings};
 /// The kernel's rings unless the user says otherwise: 16 sub-buffers of 128 KiB for each vCPU.
 pub const KERNEL_RINGS: (u64, u32) = (128 << 10, 16);
 /// Room for the kernel's rings of each session that is made while the VM runs: 16 MiB for each vCPU. It takes memory
-/// only as far as it is used.
+/// only while there is a session, as much as that has asked for.
 const EXTRA_RINGS: (u64, u32) = (128 << 10, 128);
 /// A process's rings: 16 sub-buffers of 64 KiB for each vCPU.
 const PROCESS_RINGS: (u64, u32) = (64 << 10, 16);

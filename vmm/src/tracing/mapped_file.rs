@@ -1,24 +1,81 @@
-//! Memory of this process that outlives it: a file, mapped.
+//! Memory that outlives this process: a file, mapped. Every page that is used is reserved first: a page that cannot be had
+//! when it is touched ends the process (SIGBUS), and a guest touches them when it likes.
 #![allow(unsafe_code)] // The memory is the mapping's raw address.
 
-use super::region::{RegionError, check_room};
-use memmap2::MmapOptions;
-use rustix::fs::ftruncate;
+use super::region::RegionError;
+use memmap2::{MmapOptions, MmapRaw};
+use rustix::fs::{FallocateFlags, fallocate, fstatvfs, ftruncate};
+use rustix::io::Errno;
+use rustix::mm::{Advice, madvise};
 use shared_ring::host_memory::HostMemory;
 use std::fs::File;
+use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
-/// `size` bytes of memory, zeroed, that lie in the empty file `file`. Only what is used takes space.
+/// `size` bytes of memory, zeroed and reserved, that lie in the empty file `file`.
 ///
 /// # Errors
 /// When there is no room for them.
 pub fn map(file: &File, size: usize) -> Result<HostMemory, RegionError> {
     let failed = |source| RegionError::Memory { size, source };
     check_room(file, size)?;
-    ftruncate(file, size as u64).map_err(|errno| failed(errno.into()))?;
-    let mapping = Arc::new(MmapOptions::new().len(size).map_raw(file).map_err(failed)?);
+    let mapping = Arc::new(map_all(file, size).map_err(failed)?);
+    reserve(file, 0..size).map_err(|source| no_room(file, size, source))?;
     let base = mapping.as_mut_ptr();
     // SAFETY: the mapping is page-aligned, `size` bytes long, lives as long as its owner, and is accessed only through
     // this view and its parts.
     Ok(unsafe { HostMemory::new(base, size, mapping) })
+}
+
+/// The empty file `file`, made `size` bytes long and mapped. Nothing of it is reserved yet. It does not go into core dumps:
+/// they would hold what the guest recorded.
+pub(super) fn map_all(file: &File, size: usize) -> io::Result<MmapRaw> {
+    ftruncate(file, size as u64)?;
+    let mapping = MmapOptions::new().len(size).map_raw(file)?;
+    // SAFETY: the range is the mapping just made; the advice changes what is dumped, not what it holds.
+    unsafe { madvise(mapping.as_mut_ptr().cast(), size, Advice::LinuxDontDump) }?;
+    Ok(mapping)
+}
+
+/// Has the file system set aside the bytes `part` of `file`. A file system that cannot say so in advance (not tmpfs) is
+/// taken at its word for the room that it has.
+///
+/// # Errors
+/// When they do not fit.
+pub(super) fn reserve(file: &File, part: Range<usize>) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::empty(), part.start as u64, part.len() as u64) {
+        Err(Errno::OPNOTSUPP) | Ok(()) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Gives the bytes `part` of `file` back to the file system; they read as zero from then on. Where it cannot do that, they
+/// stay reserved.
+pub(super) fn give_back(file: &File, part: Range<usize>) {
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let _ = fallocate(file, punch, part.start as u64, part.len() as u64);
+}
+
+/// Why `size` bytes of `file` cannot be had: there is less room, or what the system said.
+pub(super) fn no_room(file: &File, size: usize, source: io::Error) -> RegionError {
+    if source.kind() == io::ErrorKind::StorageFull {
+        RegionError::NoRoom { size, free: free(file).unwrap_or(0) }
+    } else {
+        RegionError::Memory { size, source }
+    }
+}
+
+/// Checks that `size` bytes fit the file system of `file`, if that knows a limit.
+pub(super) fn check_room(file: &File, size: usize) -> Result<(), RegionError> {
+    match free(file) {
+        Some(free) if free < size as u64 => Err(RegionError::NoRoom { size, free }),
+        _ => Ok(()),
+    }
+}
+
+/// Bytes left in the file system of `file`; `None` when it has no limit, or does not tell.
+fn free(file: &File) -> Option<u64> {
+    let space = fstatvfs(file).ok().filter(|space| space.f_blocks > 0)?;
+    Some(space.f_bavail.saturating_mul(space.f_frsize))
 }

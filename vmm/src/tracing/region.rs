@@ -1,17 +1,20 @@
 //! The trace region of a running machine: one memory object that the guest sees too.
-#![allow(unsafe_code)] // Clock entries and host views are made from the mapping's raw address.
+#![allow(unsafe_code)] // Clock entries and host views are made from the mapping's raw address, which parts are closed by.
 
+use super::mapped_file::{check_room, give_back, map_all, no_room, reserve};
 use crate::machine::SharedSlot;
 use clock_sync::entry::Writer;
 use clock_sync::relation::Relation;
-use memmap2::{MmapOptions, MmapRaw};
-use rustix::fs::{FallocateFlags, fallocate, fstatvfs, ftruncate};
+use memmap2::MmapRaw;
+use rustix::mm::{MprotectFlags, mprotect};
 use shared_ring::event::{EventDescription, MAX_NAME};
 pub use shared_ring::host::EnabledEvents;
 use shared_ring::host::{HostError, Parts, Region};
 use shared_ring::host_memory::HostMemory;
+use shared_ring::layout::{PAGE_SIZE, SESSION_SLOTS};
 use shared_ring::region::{RegionConfig, RegionLayout, Rings};
 use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
@@ -30,19 +33,20 @@ pub enum RegionError {
     },
     /// The file system has no room for it.
     #[error(
-        "a trace region of {size} bytes does not fit the {free} bytes left where it lies: use smaller rings \
-         (--sub-buffer-size, --sub-buffers), or set STRATA_RUNTIME_DIR to a private folder with more room"
+        "{size} bytes for rings do not fit the {free} bytes left where the trace region lies: use smaller rings \
+         (--sub-buffer-size, --sub-buffers) or fewer --process-slots, or set STRATA_RUNTIME_DIR to a private folder with \
+         more room"
     )]
     NoRoom {
-        /// Size of the region, bytes.
+        /// Bytes that are needed.
         size: usize,
         /// Bytes left.
         free: u64,
     },
     /// The kernel refused the memory.
-    #[error("cannot allocate a trace region of {size} bytes")]
+    #[error("cannot allocate {size} bytes for rings")]
     Memory {
-        /// Size of the region, bytes.
+        /// Bytes that are needed.
         size: usize,
         /// What the kernel said.
         #[source]
@@ -54,6 +58,10 @@ pub enum RegionError {
 }
 
 /// The region: its bytes, its layout and the host's writers in it.
+///
+/// All of its memory that the guest can touch is reserved: nothing that a guest does takes more of the host's. The rings of
+/// a session slot are when a session is opened in it; until then they are closed to the guest, whose VM KVM ends if it
+/// tries (KVM that only emulates takes them for nothing).
 #[derive(Debug)]
 pub struct TraceRegion {
     layout: RegionLayout,
@@ -69,7 +77,7 @@ pub const MAIN_SESSION: &str = "main";
 
 impl TraceRegion {
     /// A fresh region in `file`, which is empty: initialised, with its first session inactive and no clock entry valid.
-    /// Only what is used of it takes memory.
+    /// All of it is reserved but for the rings of the other sessions.
     ///
     /// # Errors
     /// When `config` is too large or there is no room for it.
@@ -77,10 +85,16 @@ impl TraceRegion {
         let too_large = RegionError::TooLarge { vcpus: config.vcpus, process_slots: config.process_slots };
         let layout = RegionLayout::new(config).map_err(|_| too_large)?;
         let failed = |source| RegionError::Memory { size: layout.size, source };
-        check_room(&file, layout.size)?;
-        ftruncate(&file, layout.size as u64).map_err(|errno| failed(errno.into()))?;
-        let mapping = MmapOptions::new().len(layout.size).map_raw(&file).map_err(failed)?;
-        let mapping = Arc::new(mapping);
+        let (always, on_demand) = parts_to_reserve(&layout);
+        let needed = always.iter().map(Range::len).sum();
+        check_room(&file, needed)?;
+        let mapping = Arc::new(map_all(&file, layout.size).map_err(failed)?);
+        for part in always {
+            reserve(&file, part).map_err(|source| no_room(&file, needed, source))?;
+        }
+        for part in on_demand {
+            protect(&mapping, part, MprotectFlags::empty()).map_err(failed)?;
+        }
         let base = mapping.as_mut_ptr();
         // SAFETY: the mapping is page-aligned, `layout.size` bytes long, lives as long as its owner, and is accessed
         // only through atomics: by this view and its parts, by the clock writers below, and by the guest.
@@ -139,12 +153,46 @@ impl TraceRegion {
         &self.parts
     }
 
-    /// Gives session slot `slot` to a session called `name`, inactive, with `rings`.
+    /// Gives session slot `slot` to a session called `name`, inactive, with `rings`, whose memory is reserved.
     ///
     /// # Errors
-    /// When the slot is in use, the guest has not let go of it yet, or it has too little room.
-    pub fn open_session(&self, slot: usize, name: &str, rings: Rings) -> Result<(), HostError> {
-        self.host().open_session(slot, name, rings, |memory, part| self.zero(memory, part)).map(|_| ())
+    /// When the slot is in use, the guest has not let go of it yet, it has too little room, or there is too little memory.
+    pub fn open_session(&self, slot: usize, name: &str, rings: Rings) -> Result<(), RegionError> {
+        let parts = self.ring_parts(slot, rings.ring_size());
+        let size = parts.iter().map(Range::len).sum();
+        let reserved = parts.iter().try_for_each(|part| {
+            reserve(&self.file, part.clone())?;
+            protect(&self.mapping, part.clone(), MprotectFlags::READ | MprotectFlags::WRITE)
+        });
+        let zero = |memory: &HostMemory, _| parts.iter().for_each(|part| memory.clear(part.start, part.len()));
+        let opened = reserved
+            .map_err(|source| no_room(&self.file, size, source))
+            .and_then(|()| Ok(self.host().open_session(slot, name, rings, zero).map(|_| ())?));
+        if opened.is_err() {
+            self.vacate(slot);
+        }
+        opened
+    }
+
+    /// Gives the memory of session slot `slot`'s rings back, if nobody uses them. The caller has read what it wants of them.
+    pub fn vacate(&self, slot: usize) {
+        let host = self.host();
+        if slot == 0 || !host.is_free(slot) {
+            return;
+        }
+        for part in self.ring_parts(slot, usize::MAX).into_iter().map(without_first_page) {
+            // Whoever can touch it keeps it.
+            if protect(&self.mapping, part.clone(), MprotectFlags::empty()).is_ok() {
+                give_back(&self.file, part);
+            }
+        }
+    }
+
+    /// The first `size` bytes of each vCPU's ring in session slot `slot`, or as many as there are.
+    fn ring_parts(&self, slot: usize, size: usize) -> Vec<Range<usize>> {
+        let room = self.layout.session_ring_stride.get(slot).map_or(0, |&room| size.min(room));
+        let ring = |vcpu| self.layout.kernel_ring(slot, vcpu)..self.layout.kernel_ring(slot, vcpu) + room;
+        if room == 0 { Vec::new() } else { (0..self.layout.config.vcpus).map(ring).collect() }
     }
 
     /// Takes session slot `slot` back, if it is in use. The guest lets go of it within a moment: see
@@ -174,22 +222,34 @@ impl TraceRegion {
     fn host(&self) -> MutexGuard<'_, Region> {
         self.host.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Zeroes a part of the region, and gives its memory back where the file system can do that.
-    fn zero(&self, memory: &HostMemory, part: Range<usize>) {
-        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        if !part.is_empty() && fallocate(&self.file, punch, part.start as u64, part.len() as u64).is_err() {
-            memory.clear(part.start, part.len());
-        }
-    }
 }
 
-/// Checks that `size` bytes fit the file system of `file`, if that knows a limit: a page that cannot be had later would end
-/// the machine.
-pub(super) fn check_room(file: &File, size: usize) -> Result<(), RegionError> {
-    let Ok(space) = fstatvfs(file) else { return Ok(()) };
-    let free = space.f_bavail.saturating_mul(space.f_frsize);
-    if space.f_blocks > 0 && free < size as u64 { Err(RegionError::NoRoom { size, free }) } else { Ok(()) }
+/// What of a region is always reserved, and what only while a session has it: the rings in the slots after the first but for
+/// their first pages, where the host looks whether the guest has let go.
+fn parts_to_reserve(layout: &RegionLayout) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
+    let mut always = vec![0..layout.session_rings[1], layout.process_pool..layout.size];
+    let mut on_demand = Vec::new();
+    for slot in (1..SESSION_SLOTS).filter(|&slot| layout.session_ring_stride[slot] > 0) {
+        for begin in (0..layout.config.vcpus).map(|vcpu| layout.kernel_ring(slot, vcpu)) {
+            always.push(begin..begin + PAGE_SIZE);
+            on_demand.push(without_first_page(begin..begin + layout.session_ring_stride[slot]));
+        }
+    }
+    always.retain(|part| !part.is_empty());
+    (always, on_demand)
+}
+
+const fn without_first_page(ring: Range<usize>) -> Range<usize> {
+    ring.start + PAGE_SIZE..ring.end
+}
+
+/// Says what may be done with `part`, whole pages, of `mapping`: by this process, and through it by the guest.
+fn protect(mapping: &MmapRaw, part: Range<usize>, access: MprotectFlags) -> io::Result<()> {
+    assert!(part.start <= part.end && part.end <= mapping.len(), "the layout lies inside its mapping");
+    // SAFETY: the range lies inside the mapping, as was just checked. Nobody holds a reference into it, only addresses;
+    // memory that is closed is not accessed: rings of a slot without a session are looked at in their first pages alone.
+    unsafe { mprotect(mapping.as_mut_ptr().add(part.start).cast(), part.len(), access) }?;
+    Ok(())
 }
 
 /// `text` from NUL-padded bytes that a guest wrote: up to the first NUL, printable ASCII only, everything else as `?`.
@@ -217,7 +277,8 @@ pub fn enabled_among<'a>(
 mod tests {
     use super::*;
     use clock_sync::entry::Reader;
-    use shared_ring::layout::{Geometry, Mode, RING_ADOPTED};
+    use shared_ring::layout::{Geometry, MAX_PROCESS_SLOTS, MAX_VCPUS, Mode, RING_ADOPTED};
+    use std::os::unix::fs::MetadataExt;
 
     fn rings() -> Rings {
         Rings { geometry: Geometry::new(4096, 2).unwrap(), mode: Mode::Discard }
@@ -271,7 +332,7 @@ mod tests {
         region.memory().store(adopted + 4096, 7);
         region.open_session(1, "third", rings()).unwrap();
 
-        assert_eq!(held, Err(HostError::NotReleased { slot: 1 }));
+        assert!(matches!(held, Err(RegionError::Host(HostError::NotReleased { slot: 1 }))), "{held:?}");
         assert_eq!(region.memory().load(adopted + 4096), 0);
         assert!(region.open_session(2, "no room", rings()).is_err());
     }
@@ -279,5 +340,78 @@ mod tests {
     #[test]
     fn text_of_a_guest_is_made_harmless() {
         assert_eq!(guest_text(b"6.1.0\x1b[2J\0junk"), "6.1.0?[2J");
+    }
+
+    /// Pages of `file` that take memory.
+    fn pages(file: &File) -> u64 {
+        file.metadata().unwrap().blocks() * 512 / 4096
+    }
+
+    /// A region whose sessions after the first have rings of 64 pages, and the memory that lies in a file beside it.
+    fn region_in_memory() -> (TraceRegion, File) {
+        let large = Rings { geometry: Geometry::new(32 << 10, 8).unwrap(), mode: Mode::Discard };
+        let config = RegionConfig {
+            vcpus: 2,
+            sessions: [Some(rings()), Some(large), Some(large), None],
+            process_rings: rings(),
+            process_slots: 2,
+            registry_size: 4096,
+            process_registry_size: 4096,
+        };
+        let file = tempfile::tempfile_in("/dev/shm").unwrap();
+        let region = TraceRegion::create(file.try_clone().unwrap(), config, Uuid::nil(), 1_000_000_000).unwrap();
+        (region, file)
+    }
+
+    #[test]
+    fn all_that_the_guest_can_touch_is_reserved() {
+        let (region, file) = region_in_memory();
+        let layout = region.layout();
+        let closed = (1..3).map(|slot| 2 * (layout.session_ring_stride[slot] - PAGE_SIZE)).sum::<usize>();
+        let open = (layout.size - closed).div_ceil(PAGE_SIZE) as u64;
+        let before = pages(&file);
+
+        (0..layout.session_rings[1]).step_by(PAGE_SIZE).for_each(|at| region.memory().store(at, 1));
+        (layout.process_pool..layout.size).step_by(PAGE_SIZE).for_each(|at| region.memory().store(at, 1));
+
+        assert_eq!((before, pages(&file)), (open, open));
+    }
+
+    #[test]
+    fn rings_of_a_session_are_reserved_while_it_has_them() {
+        let (region, file) = region_in_memory();
+        let before = pages(&file);
+
+        region.open_session(1, "extra", rings()).unwrap();
+        let opened = pages(&file);
+        region.vacate(1);
+        let in_use = pages(&file);
+        region.close_session(1);
+        region.vacate(1);
+        let vacated = pages(&file);
+        region.open_session(1, "again", rings()).unwrap();
+
+        let more = 2 * (rings().ring_size() / PAGE_SIZE - 1) as u64;
+        assert_eq!([opened, in_use, vacated, pages(&file)], [before + more, before + more, before, before + more]);
+        assert_eq!(region.memory().load(region.layout().kernel_ring(1, 1) + 4096), 0);
+    }
+
+    #[test]
+    fn region_that_does_not_fit_is_refused_with_the_bytes_that_it_needs() {
+        let rings = Rings { geometry: Geometry::new(4 << 20, 256).unwrap(), mode: Mode::Discard };
+        let config = RegionConfig {
+            vcpus: MAX_VCPUS,
+            sessions: [Some(rings), None, None, None],
+            process_rings: rings,
+            process_slots: MAX_PROCESS_SLOTS,
+            registry_size: 4096,
+            process_registry_size: 4096,
+        };
+
+        let file = tempfile::tempfile_in("/dev/shm").unwrap();
+        let error = TraceRegion::create(file, config, Uuid::nil(), 1_000_000_000).unwrap_err();
+
+        assert!(matches!(error, RegionError::NoRoom { size, .. } if size > 4 << 40), "{error}");
+        assert!(error.to_string().contains("fewer --process-slots"), "{error}");
     }
 }

@@ -10,14 +10,13 @@ use super::kernel_rings::{KernelRings, sub_buffer_counts, sub_buffer_sizes};
 use super::layers::Layers;
 use super::process_table::ProcessTable;
 use super::recording::{Recording, RecordingError};
-use super::region::{EnabledEvents, MAIN_SESSION};
+use super::region::{EnabledEvents, MAIN_SESSION, RegionError};
 use super::selection::SelectionError;
 use super::streaming::Streaming;
 use super::vmm_events::{GuestEvents, VmmTracer};
 use super::vmm_layer::vmm_layer;
 use crate::control::protocol::{LayerStatus, SessionStatus, TraceStatus};
 use crate::host_kernel::HostTracer;
-use shared_ring::host::HostError;
 use shared_ring::layout::Mode;
 use shared_ring::region::Rings;
 use std::path::{Path, PathBuf};
@@ -78,9 +77,9 @@ pub enum SessionError {
         /// Bytes reserved for one ring.
         room: usize,
     },
-    /// The slot cannot be had.
+    /// The slot cannot be had, or there is no memory for the rings.
     #[error(transparent)]
-    Slot(#[from] HostError),
+    Slot(#[from] RegionError),
     /// The first session cannot be destroyed.
     #[error("session {0} ends with the VM; `session stop {0}` stops it")]
     EndsWithVm(String),
@@ -244,6 +243,7 @@ impl Session {
             }
             Err(error) => {
                 region.close_session(slot);
+                region.vacate(slot);
                 Err(SessionError::NotWritten(error))
             }
         }
@@ -375,7 +375,7 @@ impl Session {
     }
 
     /// Gives the slot back, and waits a moment for the guest to let go of it.
-    pub fn release(&self) {
+    fn release(&self) {
         let region = &self.recording.region;
         region.close_session(self.slot);
         let begun = Instant::now();
@@ -383,6 +383,18 @@ impl Session {
         while !region.is_free(self.slot) && begun.elapsed() < RELEASE_LIMIT {
             std::thread::sleep(RELEASE_PAUSE);
         }
+    }
+
+    /// Ends it while the VM runs: completes its recording, then gives the memory of its rings back.
+    ///
+    /// # Errors
+    /// When the recording cannot be written.
+    pub fn destroy(self) -> Result<(), RecordingError> {
+        self.release();
+        let (region, slot) = (Arc::clone(&self.recording.region), self.slot);
+        let completed = self.complete("session destroyed");
+        region.vacate(slot);
+        completed.map(drop)
     }
 
     /// Writes what stopped producers have left and how the session ended, if it has a folder; returns the manifest.

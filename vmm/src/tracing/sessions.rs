@@ -130,9 +130,7 @@ impl Sessions {
         match self.position(name)? {
             0 => Err(SessionError::EndsWithVm(name.into())),
             index => {
-                let session = self.sessions.remove(index);
-                session.release();
-                session.complete("session destroyed").map_err(SessionError::Failed)?;
+                self.sessions.remove(index).destroy().map_err(SessionError::Failed)?;
                 Ok(Answer::done(format!("session {name} is gone")))
             }
         }
