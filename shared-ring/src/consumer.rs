@@ -15,7 +15,7 @@ use crate::exchange::{self, ExchangeWord, Take};
 use crate::host_memory::{HostMemory, RingMemory};
 use crate::layout::{
     CTF_MAGIC, Geometry, Mode, PACKET_HEADER_SIZE, PacketHeader, RING_FLUSH_DONE, RING_FLUSH_REQUEST, RING_LOST_FULL,
-    RING_LOST_TOO_LARGE, RING_LOST_WRAPPED, RING_OVERWRITTEN, RING_READ_COUNT, RING_WRITE_COUNT,
+    RING_LOST_TOO_LARGE, RING_LOST_WRAPPED, RING_READ_COUNT, RING_WRITE_COUNT,
 };
 use crate::packet::{Contents, Packet, read_header, validate};
 use std::vec::Vec;
@@ -172,9 +172,21 @@ struct Copied {
     is_last: bool,
 }
 
+/// What a look at a flight recorder's sub-buffer that is not complete found.
+enum Unfinished {
+    /// It was copied; and what was lost before it, as in [`Found::Copied`].
+    Copied(Copied, Option<Lost>),
+    /// There is no record in it that can be read.
+    Empty,
+    /// The writer has begun the next lap here.
+    Overwritten,
+}
+
 /// What a look into a ring found.
 enum Found {
-    Copied(Copied),
+    /// A sub-buffer was copied; and what was lost before it was opened, where that is not in its header yet because it is
+    /// open: loss is counted while no sub-buffer is.
+    Copied(Copied, Option<Lost>),
     Empty,
     Corrupt,
 }
@@ -245,7 +257,7 @@ pub struct Consumer<M = HostMemory> {
     exhausted: bool,
     /// Flight recorder: the physical sub-buffer that is the consumer's own.
     spare: usize,
-    /// Flight recorder: sub-buffers that were overwritten before anybody had read them.
+    /// Flight recorder: sub-buffers that this consumer did not get, since the producer had overwritten them.
     overwritten: u64,
 }
 
@@ -340,8 +352,8 @@ impl<M: RingMemory> Consumer<M> {
         self.rejected_bytes
     }
 
-    /// Flight recorder: sub-buffers that were overwritten before a consumer had read them, as far as packets and
-    /// [`finish`](Self::finish) have shown.
+    /// Flight recorder: sub-buffers that were overwritten before this consumer could read them, those before its first
+    /// packet included. The consumer counts them itself, when it passes over them: a packet counts those before it.
     #[must_use]
     pub const fn overwritten(&self) -> u64 {
         self.overwritten
@@ -378,8 +390,13 @@ impl<M: RingMemory> Consumer<M> {
 
     fn delivered<'c>(&'c mut self, found: Found, buffer: &'c mut Vec<u8>) -> Poll<'c, M> {
         match found {
-            Found::Copied(copied) => match read_header(buffer) {
-                Some(header) => Poll::Ready(Delivered { consumer: self, packet: buffer, header, copied }),
+            Found::Copied(copied, lost) => match read_header(buffer) {
+                Some(mut header) => {
+                    if let Some(Lost { full, wrapped, too_large }) = lost {
+                        (header.lost_full, header.lost_wrapped, header.lost_too_large) = (full, wrapped, too_large);
+                    }
+                    Poll::Ready(Delivered { consumer: self, packet: buffer, header, copied })
+                }
                 // A sub-buffer has room for a header.
                 None => Poll::Corrupt,
             },
@@ -407,7 +424,7 @@ impl<M: RingMemory> Consumer<M> {
             0 => Found::Empty,
             ahead if ahead == self.geometry.sub_buffer_size() => {
                 self.copy(buffer, self.geometry.data_offset(self.read_count));
-                Found::Copied(Copied::complete(buffer))
+                Found::Copied(Copied::complete(buffer), None)
             }
             _ => Found::Corrupt,
         }
@@ -429,13 +446,15 @@ impl<M: RingMemory> Consumer<M> {
             return Found::Corrupt;
         }
         self.copy(buffer, self.geometry.data_offset(self.read_count));
-        Found::Copied(Copied {
+        let is_open = reserved < self.geometry.sub_buffer_size();
+        let copied = Copied {
             claimed: usize::try_from(reserved).unwrap_or(usize::MAX).min(buffer.len()),
             uncommitted: 0,
             is_complete: false,
             // It is consumed whole though it was not written whole: the counts no longer compare after it.
-            is_last: reserved < self.geometry.sub_buffer_size(),
-        })
+            is_last: is_open,
+        };
+        Found::Copied(copied, is_open.then(|| self.live_lost()))
     }
 
     /// One look at a flight recorder, from `self.read_count` on: at most one lap. `unfinished` says whether sub-buffers
@@ -453,41 +472,53 @@ impl<M: RingMemory> Consumer<M> {
             return Found::Corrupt;
         }
         let end = if used == 0 { write } else { current + geometry.sub_buffer_size() };
-        self.read_count = self.read_count.max(end.saturating_sub(geometry.data_size()));
+        let oldest = end.saturating_sub(geometry.data_size());
+        if self.read_count < oldest {
+            self.pass_over_overwritten(geometry.sequence(oldest - self.read_count));
+        }
         while self.read_count < end {
             match exchange::take(&self.memory, geometry, self.read_count, self.spare) {
                 Take::Taken(physical) => {
                     self.copy(buffer, geometry.physical_offset(physical));
                     self.spare = exchange::give_back(&self.memory, geometry, self.read_count, physical, self.spare);
-                    return Found::Copied(self.unless_another_packet(buffer, Copied::complete(buffer)));
+                    return Found::Copied(self.unless_another_packet(buffer, Copied::complete(buffer)), None);
                 }
                 Take::Unfinished(_) if !unfinished => return Found::Empty,
                 Take::Unfinished(physical) => {
                     let is_last = self.read_count == current;
                     let reserved = if is_last { used } else { geometry.sub_buffer_size() };
-                    match self.copy_unfinished(buffer, physical, reserved) {
-                        Ok(copied) => return Found::Copied(Copied { is_last, ..copied }),
-                        Err(uncommitted) => self.reject(uncommitted),
+                    match self.copy_unfinished(buffer, physical) {
+                        Unfinished::Copied(copied, lost) => {
+                            let uncommitted = reserved.saturating_sub(copied.claimed as u64);
+                            let copied = Copied { is_last, uncommitted, ..copied };
+                            return Found::Copied(self.unless_another_packet(buffer, copied), lost);
+                        }
+                        Unfinished::Empty => {
+                            self.reject(reserved);
+                            self.read_count += geometry.sub_buffer_size();
+                        }
+                        Unfinished::Overwritten => self.pass_over_overwritten(1),
                     }
                     self.exhausted = is_last;
                 }
-                Take::Overwritten => {}
+                Take::Overwritten => self.pass_over_overwritten(1),
                 Take::Corrupt => return Found::Corrupt,
             }
-            self.read_count += geometry.sub_buffer_size();
         }
         Found::Empty
     }
 
-    /// Copies what is committed without a hole of the sub-buffer at `self.read_count`, which is behind `physical` and of
-    /// which `reserved` bytes were reserved.
+    /// The producer has begun the next lap in the next `sub_buffers` sub-buffers.
+    const fn pass_over_overwritten(&mut self, sub_buffers: u64) {
+        self.overwritten = self.overwritten.saturating_add(sub_buffers);
+        self.read_count += sub_buffers * self.geometry.sub_buffer_size();
+    }
+
+    /// Copies what is committed without a hole of the sub-buffer at `self.read_count`, which is behind `physical`.
     ///
     /// The producer may be at work: bytes below `commit_prefix` are written once per lap, and the exchange word says after
     /// the copy whether the lap was still the same.
-    ///
-    /// # Errors
-    /// When there is no record in it, or no longer: the bytes that were reserved and not committed.
-    fn copy_unfinished(&self, buffer: &mut Vec<u8>, physical: usize, reserved: u64) -> Result<Copied, u64> {
+    fn copy_unfinished(&self, buffer: &mut Vec<u8>, physical: usize) -> Unfinished {
         let geometry = self.geometry;
         let index = geometry.index(self.read_count);
         let of_lap = |committed: u64| {
@@ -496,28 +527,30 @@ impl<M: RingMemory> Consumer<M> {
         };
         let prefix = of_lap(self.memory.load(geometry.commit_prefix_offset(index)));
         // A context that died just after its commit left nothing out. The write count is read after the commit count:
-        // then it counts every record that is counted there.
+        // then it counts every record that is counted there. It is read after the loss counts, too: if the sub-buffer is
+        // still open then, nothing of what they count was lost behind it.
         let committed = of_lap(self.memory.load(geometry.commit_count_offset(index)));
+        let lost = self.live_lost();
         let reached = self.memory.load(RING_WRITE_COUNT).wrapping_sub(self.read_count);
         let is_whole = committed == reached.min(geometry.sub_buffer_size());
         let content = if is_whole { committed } else { prefix };
         if content <= PACKET_HEADER_SIZE as u64 {
-            return Err(reserved);
+            return Unfinished::Empty;
         }
         self.copy(buffer, geometry.physical_offset(physical));
         self.memory.fence_acquire();
         let word = ExchangeWord::from_word(self.memory.load(geometry.exchange_offset(index)));
         let wanted = exchange::tag_of(geometry, self.read_count);
         if word.tag() > wanted || word.tag() == wanted && word.is_referenced() {
-            return Err(0);
+            return Unfinished::Overwritten;
         }
         let copied = Copied {
             claimed: usize::try_from(content).unwrap_or(usize::MAX).min(buffer.len()),
-            uncommitted: reserved.saturating_sub(content),
+            uncommitted: 0,
             is_complete: false,
             is_last: false,
         };
-        Ok(self.unless_another_packet(buffer, copied))
+        Unfinished::Copied(copied, (reached < geometry.sub_buffer_size()).then_some(lost))
     }
 
     /// A sub-buffer that does not hold the packet that belongs here is taken for empty.
@@ -536,14 +569,6 @@ impl<M: RingMemory> Consumer<M> {
     /// Takes over the ring's final loss counts, once its producers have stopped.
     pub fn finish(&mut self) {
         self.lost = self.lost.raised_to(&self.live_lost());
-        self.overwritten = self.overwritten.max(self.live_overwritten());
-    }
-
-    fn live_overwritten(&self) -> u64 {
-        match self.mode {
-            Mode::Discard => 0,
-            Mode::FlightRecorder => self.memory.load(RING_OVERWRITTEN),
-        }
     }
 
     fn live_lost(&self) -> Lost {
@@ -646,7 +671,6 @@ impl<'c, M: RingMemory> Delivered<'c, M> {
         if claimed_loss.total() <= consumer.live_lost().total() {
             consumer.lost = consumer.lost.raised_to(&claimed_loss);
         }
-        consumer.overwritten = consumer.overwritten.max(consumer.live_overwritten());
         consumer.reject((contents.rejected as u64).saturating_add(copied.uncommitted));
         consumer.exhausted |= copied.is_last;
         consumer.give_back(copied.is_complete, contents.rejected > 0, contents.read);

@@ -75,6 +75,10 @@ mod switch {
         CommitCountNotAtomic,
         /// A loss is counted by a load and a store, so that one counted by a nesting context in between disappears.
         LossNotAtomic,
+        /// A record is counted as lost while the sub-buffer that it does not fit into stays open.
+        LossLeavesOpen,
+        /// The loss counts of a packet are read after the sub-buffer was left.
+        CountLossAfterSwitch,
         /// A record exactly 2^32 ticks after its packet's beginning gets a short header.
         ExtendedThresholdOffByOne,
         /// A record is reserved by a store where another context may have reserved since.

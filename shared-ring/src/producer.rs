@@ -24,6 +24,9 @@
 //!   said *before* the record was reserved. Nothing can have changed since: the compare-and-swap shows that `write_count`,
 //!   which never goes back, was the same all the while, so the lap is not complete, and no consumer exchanges what is held.
 //! - A forced switch leaves the sub-buffer and opens no other: the next record does. An idle ring holds no empty packets.
+//! - A record is counted as lost, full or wrapped, only while no sub-buffer is open: whoever finds no room for it closes the
+//!   open one and looks again. So a smaller record cannot follow it into the same packet, and the loss lies between two
+//!   packets.
 //! - A record whose time is 2³² ticks or more after the beginning of its packet carries the full time. A context that
 //!   interrupts another one between the reservation of a new sub-buffer and the writing of its begin time reads an
 //!   older begin time there (the last lap's, or zero). It can then only see a *larger* distance than the true one, and
@@ -222,6 +225,7 @@ impl<S: Storage> Producer<S> {
         if used + size > geometry.sub_buffer_size() {
             return self.try_open(write, write - used + geometry.sub_buffer_size(), time, payload);
         }
+        let lost = self.lost();
         if mutated!(ReserveNotAtomic) {
             // SAFETY: a ring's control word.
             unsafe { self.storage.store(RING_WRITE_COUNT, write) };
@@ -232,7 +236,7 @@ impl<S: Storage> Producer<S> {
         }
         let at = self.enter(write);
         if used + size == geometry.sub_buffer_size() {
-            self.close(at - in_sub_buffer(geometry, write), time, geometry.sub_buffer_size());
+            self.close(at - in_sub_buffer(geometry, write), time, geometry.sub_buffer_size(), &lost);
         }
         Attempt::Done { position: write, at, extended }
     }
@@ -258,18 +262,15 @@ impl<S: Storage> Producer<S> {
         };
         if committed != geometry.committed_before(target) && !mutated!(NoFullyCommittedTest) {
             // Not fully committed (3): either the reader is a whole lap behind, or contexts that nest between another
-            // one's reserve and commit have written a whole lap. A stale `write` shows up here too: look again.
-            // SAFETY: a ring's control word.
-            if unsafe { self.storage.load(RING_WRITE_COUNT) } != write {
-                return Attempt::Retry;
-            }
-            return Attempt::Lost(RING_LOST_WRAPPED);
+            // one's reserve and commit have written a whole lap. A stale `write` shows up here too.
+            return self.find_no_room(write, target, time, RING_LOST_WRAPPED);
         }
         let is_full = target.wrapping_sub(read) >= geometry.data_size() && !mutated!(NoFullTest);
         if self.mode == Mode::Discard && is_full {
             // Buffer full (1).
-            return Attempt::Lost(RING_LOST_FULL);
+            return self.find_no_room(write, target, time, RING_LOST_FULL);
         }
+        let lost = self.lost();
         let first = target + PACKET_HEADER_SIZE as u64;
         let size = record_bytes(payload, false);
         // SAFETY: a ring's control word.
@@ -281,7 +282,7 @@ impl<S: Storage> Producer<S> {
         }
         if write != target {
             // SWITCHOLDSUBBUF.
-            self.leave(write, time);
+            self.leave(write, time, &lost);
         }
         // Whatever was asked for before the old sub-buffer was left is done.
         // SAFETY: a control word of the ring.
@@ -295,9 +296,27 @@ impl<S: Storage> Producer<S> {
         }
         self.add_committed(index, PACKET_HEADER_SIZE as u64);
         if geometry.within(first + size) == 0 {
-            self.close(packet, time, geometry.sub_buffer_size());
+            self.close(packet, time, geometry.sub_buffer_size(), &lost);
         }
         Attempt::Done { position: first, at: packet + PACKET_HEADER_SIZE, extended: false }
+    }
+
+    /// The sub-buffer at `target` is not free, and the record does not fit where `write` lies: it is lost, which `counter`
+    /// is to show. First the sub-buffer that is open is closed: a smaller record might still fit, and the loss would lie
+    /// between two records of one packet.
+    #[cold]
+    #[inline(never)]
+    fn find_no_room(&self, write: u64, target: u64, time: u64, counter: usize) -> Attempt {
+        if write != target && !mutated!(LossLeavesOpen) {
+            // Whether this context closed it or another one was faster: there may be room by now.
+            self.try_switch(write, time);
+            return Attempt::Retry;
+        }
+        // SAFETY: a ring's control word.
+        if unsafe { self.storage.load(RING_WRITE_COUNT) } != write {
+            return Attempt::Retry;
+        }
+        Attempt::Lost(counter)
     }
 
     /// FORCESWITCH (algorithm 4): closes the current sub-buffer if it holds data, so that the consumer can have it.
@@ -308,20 +327,30 @@ impl<S: Storage> Producer<S> {
             // SAFETY: a ring's control word.
             let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
             let time = now();
-            let used = geometry.within(write);
-            if used == 0 {
+            if geometry.within(write) == 0 {
                 return false;
             }
-            let next = write - used + geometry.sub_buffer_size();
-            // SAFETY: a ring's control word.
-            if unsafe { self.storage.compare_exchange(RING_WRITE_COUNT, write, next) } {
-                self.leave(write, time);
+            if self.try_switch(write, time) {
                 return true;
             }
             if mutated!(ForceSwitchGivesUp) {
                 return false;
             }
         }
+    }
+
+    /// Reserves the rest of the sub-buffer in whose middle `write` lies, and closes it. `false` when another context was
+    /// faster.
+    fn try_switch(&self, write: u64, time: u64) -> bool {
+        let geometry = self.geometry;
+        let next = write - geometry.within(write) + geometry.sub_buffer_size();
+        let lost = self.lost();
+        // SAFETY: a ring's control word.
+        let is_switched = unsafe { self.storage.compare_exchange(RING_WRITE_COUNT, write, next) };
+        if is_switched {
+            self.leave(write, time, &lost);
+        }
+        is_switched
     }
 
     /// Closes the current sub-buffer if the consumer has asked for that since the last time. Returns whether there was a
@@ -365,11 +394,11 @@ impl<S: Storage> Producer<S> {
     }
 
     /// SWITCHOLDSUBBUF: the rest of `position`'s sub-buffer, which this context has reserved, is padding.
-    fn leave(&self, position: u64, time: u64) {
+    fn leave(&self, position: u64, time: u64, lost: &LossCounts) {
         let geometry = self.geometry;
         let used = geometry.within(position);
         let at = self.enter(position);
-        self.close(at - in_sub_buffer(geometry, position), time, used);
+        self.close(at - in_sub_buffer(geometry, position), time, used, lost);
         if !mutated!(PaddingNotCommitted) {
             self.add_committed(geometry.index(position), geometry.sub_buffer_size() - used);
         }
@@ -379,20 +408,34 @@ impl<S: Storage> Producer<S> {
     }
 
     /// ENDSWITCHCURRENT: completes the packet header at offset `packet` of the ring; `used` bytes of the packet hold data.
-    /// Whoever reserved the sub-buffer's last byte calls this before committing it.
+    /// Whoever reserved the sub-buffer's last byte calls this before committing it, with what [`lost`](Self::lost) gave
+    /// before the reservation.
     #[inline(never)]
-    fn close(&self, packet: usize, time: u64, used: u64) {
-        // SAFETY: control words and a packet header of the ring; only the context that reserved the sub-buffer's last
-        // byte writes these fields.
+    fn close(&self, packet: usize, time: u64, used: u64, lost: &LossCounts) {
+        let lost = if mutated!(CountLossAfterSwitch) { &self.lost() } else { lost };
+        // SAFETY: a packet header of the ring; only the context that reserved the sub-buffer's last byte writes these
+        // fields.
         unsafe {
-            let full = self.storage.load(RING_LOST_FULL);
-            let wrapped = self.storage.load(RING_LOST_WRAPPED);
-            let too_large = self.storage.load(RING_LOST_TOO_LARGE);
             self.storage.store(packet + offset_of!(PacketHeader, time_end), time);
             self.storage.store(packet + offset_of!(PacketHeader, content_size), used * 8);
-            self.storage.store(packet + offset_of!(PacketHeader, lost_full), full);
-            self.storage.store(packet + offset_of!(PacketHeader, lost_wrapped), wrapped);
-            self.storage.store(packet + offset_of!(PacketHeader, lost_too_large), too_large);
+            self.storage.store(packet + offset_of!(PacketHeader, lost_full), lost.full);
+            self.storage.store(packet + offset_of!(PacketHeader, lost_wrapped), lost.wrapped);
+            self.storage.store(packet + offset_of!(PacketHeader, lost_too_large), lost.too_large);
+        }
+    }
+
+    /// What was lost so far. A sub-buffer's packet counts what was lost up to its last byte's reservation: read before the
+    /// compare-and-swap, which fails when `write_count` has changed since. Read after it, the counts would hold what
+    /// nested contexts lost behind later packets.
+    #[inline(always)]
+    fn lost(&self) -> LossCounts {
+        // SAFETY: control words of the ring.
+        unsafe {
+            LossCounts {
+                full: self.storage.load(RING_LOST_FULL),
+                wrapped: self.storage.load(RING_LOST_WRAPPED),
+                too_large: self.storage.load(RING_LOST_TOO_LARGE),
+            }
         }
     }
 
@@ -568,6 +611,13 @@ struct Packet {
     start: usize,
     /// Whether the sub-buffer is the writer's until all of the packet is committed.
     is_held: bool,
+}
+
+/// Totals of lost records, by reason.
+struct LossCounts {
+    full: u64,
+    wrapped: u64,
+    too_large: u64,
 }
 
 enum Attempt {

@@ -75,6 +75,46 @@ fn oldest_sub_buffers_are_overwritten_and_counted() {
 }
 
 #[test]
+fn packet_behind_overwritten_sub_buffers_counts_them() {
+    let (memory, producer) = recorder();
+    let mut consumer = Consumer::new(memory.clone(), geometry(), Mode::FlightRecorder, 1);
+    let mut buffer = Vec::new();
+    let event = event();
+    let mut next = || {
+        let packet = consumer.poll(&mut buffer).ready().unwrap().accept(UUID, u64::MAX, |_| Some(&event)).unwrap();
+        packet.header().overwritten
+    };
+
+    record(&producer, 0..2 * PER_SUB_BUFFER);
+    let first = next();
+    record(&producer, 2 * PER_SUB_BUFFER..8 * PER_SUB_BUFFER);
+    // A producer that was interrupted before it counted them.
+    memory.store(RING_OVERWRITTEN, 0);
+    let counted = [first, next(), next()];
+
+    assert_eq!(counted, [0, 3, 3]);
+}
+
+#[test]
+fn unfinished_packet_of_a_snapshot_counts_what_was_lost_before_it() {
+    let (memory, producer) = recorder();
+    let clock = ticking(0);
+    let unfinished = producer.reserve(&clock, 5, 8).unwrap();
+    let lost = (0..2000).filter(|_| !producer.record(&clock, 5, &[1; 8])).count() as u64;
+    unfinished.commit();
+    assert!(producer.record(&clock, 5, &[1; 8]));
+
+    let mut consumer = Consumer::new(memory, geometry(), Mode::FlightRecorder, 1);
+    let (mut buffer, mut counted) = (Vec::new(), Vec::new());
+    let event = event();
+    while let Some(delivered) = consumer.poll_stopped(&mut buffer).ready() {
+        counted.push(delivered.accept(UUID, u64::MAX, |_| Some(&event)).unwrap().header().lost_wrapped);
+    }
+
+    assert_eq!(counted, [0, 0, 0, lost]);
+}
+
+#[test]
 fn full_flight_recorder_holds_as_many_packets_as_it_has_sub_buffers() {
     let (memory, producer) = recorder();
 

@@ -193,6 +193,24 @@ fn record_that_would_wrap_over_an_unfinished_one_is_counted_as_wrapped() {
 }
 
 #[test]
+fn smaller_record_does_not_follow_a_lost_one_into_its_packet() {
+    let (memory, producer, mut consumer) = ring();
+    let clock = ticking(0);
+    let mut buffer = Vec::new();
+    let event = event();
+    // A sub-buffer holds 248 such records: in the second one there is room for one more.
+    (0..2 * 248 - 1).for_each(|_| assert!(producer.record(&clock, 5, &[0; 8])));
+
+    let lost = [producer.record(&clock, 5, &[0; 16]), producer.record(&clock, 5, &[0; 8])];
+    let closed = memory.load(RING_WRITE_COUNT);
+    let counts = [(); 2].map(|()| next(&mut consumer, &mut buffer, &event).header().lost_full);
+    assert!(producer.record(&clock, 5, &[0; 8]));
+    let open = consumer.poll_stopped(&mut buffer).ready().unwrap().accept(UUID, u64::MAX, |_| Some(&event)).unwrap();
+
+    assert_eq!((lost, closed, counts, open.header().lost_full), ([false; 2], 2 * 4096, [0; 2], 2));
+}
+
+#[test]
 fn stopped_ring_is_read_up_to_its_first_hole() {
     let (_memory, producer, mut consumer) = ring();
     let clock = ticking(0);

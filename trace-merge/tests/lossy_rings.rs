@@ -77,9 +77,9 @@ fn drain(consumer: &mut Consumer, layer: &mut LayerWriter, most: usize, is_stopp
 }
 
 /// Does `actions` to a ring of `sub_buffers` of 4 KiB, and writes what comes out of it to `dir`. The record made at tick
-/// *n* holds *n* and `words` times 8 bytes. All have one size: a record that is smaller than a lost one may still fit into
-/// the sub-buffer that is open. Returns how many were made.
-fn record(dir: &Path, sub_buffers: u32, words: usize, actions: &[Action]) -> u64 {
+/// *n* holds *n* and 8 bytes for each of the `words` whose turn it is, one after another: where a large record is lost, a
+/// smaller one may follow. Returns how many were made.
+fn record(dir: &Path, sub_buffers: u32, words: &[usize], actions: &[Action]) -> u64 {
     let mut manifest = manifest();
     let geometry = Geometry::new(4096, sub_buffers).unwrap();
     let new = NewLayer { kind: LayerKind::GuestKernel, vm: Some("vm0".into()), process: None, packet_size: 4096 };
@@ -93,10 +93,11 @@ fn record(dir: &Path, sub_buffers: u32, words: usize, actions: &[Action]) -> u64
     let producer = unsafe { Producer::new(Smp::new(memory.base()), geometry, Mode::Discard) };
     let mut consumer = Consumer::new(memory.clone(), geometry, Mode::Discard, 0);
     let time = Cell::new(0_u64);
+    let mut words = words.iter().cycle();
     for &action in actions {
         match action {
             Action::Record(count) => {
-                for _ in 0..count {
+                for words in words.by_ref().take(count) {
                     time.set(time.get() + 1);
                     let payload = [&time.get().to_le_bytes()[..], &vec![b'x'; words * 8 - 1], &[0]].concat();
                     producer.record(|| time.get(), NUMBER, &payload);
@@ -163,7 +164,7 @@ fn allowed(dir: &Path) -> Vec<(u64, u64)> {
     allowed
 }
 
-fn check(sub_buffers: u32, words: usize, actions: &[Action]) -> Result<(), TestCaseError> {
+fn check(sub_buffers: u32, words: &[usize], actions: &[Action]) -> Result<(), TestCaseError> {
     let dir = TempDir::new().unwrap();
     let made = record(dir.path(), sub_buffers, words, actions);
     let (numbers, gaps) = read(dir.path());
@@ -186,8 +187,15 @@ fn loss_before_and_behind_the_packet_that_counts_it_lies_in_gaps() {
     let behind = [Record(400), Drain(4), Record(50)];
     let before = [Record(30), Switch, Record(30), Switch, Record(100), Drain(1), Record(30), Drain(9)];
 
-    check(2, 10, &behind).unwrap();
-    check(2, 10, &before).unwrap();
+    check(2, &[10], &behind).unwrap();
+    check(2, &[10], &before).unwrap();
+}
+
+#[test]
+fn record_that_is_smaller_than_a_lost_one_does_not_follow_it_into_its_packet() {
+    use Action::{Drain, Record};
+
+    check(2, &[39, 1, 1], &[Record(400), Drain(2), Record(30), Drain(1), Record(30)]).unwrap();
 }
 
 proptest! {
@@ -195,8 +203,10 @@ proptest! {
 
     #[test]
     fn missing_records_lie_in_gaps_that_the_rule_allows(
-        sub_buffers in prop_oneof![Just(2_u32), Just(4)], words in 1..40_usize, actions in proptest::collection::vec(action(), 1..40),
+        sub_buffers in prop_oneof![Just(2_u32), Just(4)],
+        words in proptest::collection::vec(1..40_usize, 1..6),
+        actions in proptest::collection::vec(action(), 1..40),
     ) {
-        check(sub_buffers, words, &actions)?;
+        check(sub_buffers, &words, &actions)?;
     }
 }

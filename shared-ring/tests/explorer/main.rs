@@ -46,6 +46,11 @@ fn records_nest_where_the_ring_is_full() {
 }
 
 #[test]
+fn records_are_lost_behind_what_a_context_is_closing() {
+    verify("loss behind", &scenarios::loss_behind(), 10_000);
+}
+
+#[test]
 fn records_nest_until_they_would_wrap_over_the_interrupted_one() {
     verify("wrap", &scenarios::wrap(), 10_000);
 }

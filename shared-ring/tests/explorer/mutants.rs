@@ -23,6 +23,8 @@ fn killer(mutant: Mutant) -> Option<(&'static str, Scenario)> {
         Mutant::NoFullTest => ("full", scenarios::full()),
         Mutant::CommitCountNotAtomic => ("switch", scenarios::switch()),
         Mutant::LossNotAtomic => ("full", scenarios::full()),
+        Mutant::LossLeavesOpen => ("full", scenarios::full()),
+        Mutant::CountLossAfterSwitch => ("loss behind", scenarios::loss_behind()),
         Mutant::ExtendedThresholdOffByOne => ("far apart", scenarios::far_apart()),
         Mutant::ReserveNotAtomic => ("first", scenarios::first()),
         Mutant::TrustContentSize => ("hostile", scenarios::hostile()),

@@ -1,7 +1,9 @@
 //! What must be true, kept beside the run: who reserved which bytes, what was committed, lost and delivered.
 
 use core::ops::Range;
-use shared_ring::layout::{Geometry, Mode, PACKET_HEADER_SIZE, RING_HEADER_SIZE};
+use shared_ring::layout::{
+    Geometry, Mode, PACKET_HEADER_SIZE, RECORD_HEADER_SIZE, RING_HEADER_SIZE, RING_LOST_TOO_LARGE, padded,
+};
 
 /// A record that some context tries to write.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +24,10 @@ pub struct Attempt {
     pub discarded: bool,
     /// The loss counter that counts it.
     pub lost: Option<usize>,
+    /// `write_count` when it was counted as lost.
+    pub lost_at: u64,
+    /// `write_count` as its context saw it last.
+    pub seen: u64,
     /// The record was read by the consumer.
     pub delivered: bool,
     /// The context that recorded it went on.
@@ -85,8 +91,12 @@ impl Oracle {
         self.attempts.len() - 1
     }
 
-    /// `write_count` was moved from `old` to `new` by `attempt`.
+    /// `write_count` was moved from `old` to `new` by `attempt`: by less than the record takes if it only closed the
+    /// sub-buffer, before it is lost or looks again.
     pub fn reserved(&mut self, attempt: usize, old: u64, new: u64) {
+        if new - old < (RECORD_HEADER_SIZE + padded(self.attempts[attempt].payload)) as u64 {
+            return;
+        }
         if self.attempts[attempt].reserved.is_some() {
             self.violate(|| format!("attempt {attempt} reserved twice"));
         }
@@ -101,6 +111,31 @@ impl Oracle {
         }
         self.attempts[attempt].reserved = Some((old, new));
         self.order.push(attempt);
+    }
+
+    /// `counter` counts `attempt` as lost, while `write_count` is `write`. Where the attempt looked last no sub-buffer was
+    /// open, unless the record is too large for any.
+    pub fn lost(&mut self, attempt: usize, counter: usize, write: u64) {
+        let is_open = self.geometry.within(write) != 0;
+        if is_open && counter != RING_LOST_TOO_LARGE && self.attempts[attempt].seen == write {
+            self.violate(|| format!("attempt {attempt} is lost while the sub-buffer before it is open"));
+        }
+        self.attempts[attempt].lost = Some(counter);
+        self.attempts[attempt].lost_at = write;
+    }
+
+    /// The packet that the producer numbered `sequence` counts `lost` records as lost for want of room: all that were lost
+    /// before its sub-buffer's last byte was reserved, and no others. One that was read before it was closed (`is_open`) may
+    /// not count all of them yet.
+    pub fn counts(&mut self, sequence: u64, lost: u64, is_open: bool) {
+        let before = self.attempts.iter().filter(|attempt| {
+            let for_want_of_room = attempt.lost.is_some_and(|counter| counter != RING_LOST_TOO_LARGE);
+            for_want_of_room && self.geometry.sequence(attempt.lost_at) <= sequence
+        });
+        let before = before.count() as u64;
+        if lost > before || lost < before && !is_open {
+            self.violate(|| format!("packet {sequence} counts {lost} lost records, {before} were lost before its end"));
+        }
     }
 
     /// The commit count includes `attempt` now.

@@ -49,6 +49,16 @@ pub fn full() -> Scenario {
     }
 }
 
+/// While the task closes its sub-buffer and opens the last free one, interrupts fill that and lose records behind it.
+pub fn loss_behind() -> Scenario {
+    Scenario {
+        before: vec![Record(40), Record(8)],
+        task: vec![Record(72), Record(24)],
+        interrupts: vec![Record(64), Consume],
+        ..Scenario::default()
+    }
+}
+
 /// Interrupts fill whole sub-buffers: two of them lap a record that is reserved and not committed.
 pub fn wrap() -> Scenario {
     Scenario { task: vec![Record(40), Record(40)], interrupts: vec![Record(96), Consume], ..Scenario::default() }

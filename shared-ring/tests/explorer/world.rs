@@ -344,7 +344,7 @@ impl World {
         let mut packet = Vec::new();
         let mut packets = Vec::new();
         while let Some(found) = consumer.poll_stopped(&mut packet).ready() {
-            packets.push(self.accept(found));
+            packets.push(self.accept(found, true));
         }
         if consumer.is_corrupt() {
             self.oracle.borrow_mut().violate(|| "a consumer of all found the ring corrupt".to_owned());
@@ -368,7 +368,7 @@ impl World {
         let mut packet = Vec::new();
         match consumer.poll(&mut packet) {
             Poll::Ready(found) => {
-                let records = self.accept(found);
+                let records = self.accept(found, false);
                 self.oracle.borrow_mut().delivered(&records, true);
             }
             Poll::Empty => {}
@@ -377,9 +377,13 @@ impl World {
         *self.consumer.borrow_mut() = Some(consumer);
     }
 
-    fn accept<M: RingMemory>(&self, found: consumer::Delivered<'_, M>) -> Vec<Delivered> {
+    /// Accepts what was copied, maybe before the sub-buffer was closed or while it was being closed (`is_open`).
+    fn accept<M: RingMemory>(&self, found: consumer::Delivered<'_, M>, is_open: bool) -> Vec<Delivered> {
         let known = |id| self.events.iter().find(|event| event.id == id);
+        let sequence = found.sequence();
         let Some(packet) = found.accept([7; 16], u64::MAX, known) else { return Vec::new() };
+        let header = packet.header();
+        self.oracle.borrow_mut().counts(sequence, header.lost_full + header.lost_wrapped, is_open);
         let content = padded(packet.content().len());
         let mut records = packet.records();
         let delivered: Vec<_> =
@@ -475,7 +479,7 @@ impl World {
             return self.end_flight_recorder(write_count);
         }
         while let Some(found) = consumer.poll_stopped(&mut packet).ready() {
-            let records = self.accept(found);
+            let records = self.accept(found, false);
             self.oracle.borrow_mut().delivered(&records, false);
         }
         consumer.finish();

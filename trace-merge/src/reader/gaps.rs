@@ -1,16 +1,16 @@
 //! Where records of a stream may be missing, as the headers of its packets and the manifest say: each packet counts what
 //! was lost up to the moment at which it was closed.
 //!
-//! A producer that finds its ring full counts the record as lost. Either its current sub-buffer is still open: then the
-//! packet of that sub-buffer counts the loss, which lies behind it. Or the sub-buffer is closed already (a record filled
-//! it exactly, or a forced switch closed it): then the next packet counts the loss, which lies before it. The same holds
-//! for a nested context that writes a whole lap, for bytes that the recorder rejected, for sub-buffers that were
-//! overwritten, and for records that the host's kernel dropped. So what a packet counts lies *around* it: between the
-//! last record before it and its first one, or between its last record and the first one after it. A record that is too
-//! large for any sub-buffer is counted at once, while the packet is open: it lies around the packet or inside it.
+//! A producer that finds its ring full closes its sub-buffer, and then counts the record as lost: the next packet counts
+//! the loss, which lies before it. The writer of the host kernel's records counts first: the packet that it closes then
+//! counts the loss, which lies behind it. Bytes that the recorder rejected may have
+//! been on either side. So what a packet counts lies *around* it: between the last record before it and its first one, or
+//! between its last record and the first one after it. A record that is too large for any sub-buffer is counted at once,
+//! while the packet is open: it lies around the packet or inside it. Sub-buffers that a flight recorder overwrote are
+//! counted by who reads it, when it passes over them: they lie before the packet.
 //!
-//! A producer that stops leaves its last sub-buffer open. Its packet does not count what was lost before it: that is
-//! counted after it, by the manifest or by a packet without records.
+//! A producer that stops leaves its last sub-buffer open, maybe in the middle of closing it. Its packet may not count what
+//! was lost before it: that is counted after it, by the manifest or by a packet without records.
 
 use crate::manifest::StreamDescription;
 use shared_ring::layout::{PACKET_HEADER_SIZE, PacketHeader};
@@ -49,13 +49,12 @@ impl LossCounts {
         }
     }
 
-    /// Whether any count is larger than in `before`.
+    /// Whether any count of what may lie on either side of a packet is larger than in `before`.
     const fn grew_since(&self, before: &Self) -> bool {
         self.full > before.full
             || self.wrapped > before.wrapped
             || self.too_large > before.too_large
             || self.rejected_bytes > before.rejected_bytes
-            || self.overwritten > before.overwritten
     }
 }
 
@@ -86,7 +85,8 @@ impl PacketGaps {
     pub(super) const fn enter(&mut self, header: &PacketHeader, packets_are_missing: bool) -> bool {
         let counts = LossCounts::of_packet(header);
         let is_around = counts.grew_since(&self.counts);
-        let is_before = packets_are_missing || self.is_behind || is_around;
+        let is_overwritten = counts.overwritten > self.counts.overwritten;
+        let is_before = packets_are_missing || self.is_behind || is_around || is_overwritten;
         *self = Self { counts, is_behind: is_around, is_inside: counts.too_large > self.counts.too_large };
         is_before
     }

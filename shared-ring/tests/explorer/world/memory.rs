@@ -39,7 +39,7 @@ impl Memory {
         let mut oracle = self.0.oracle.borrow_mut();
         let index = (offset.wrapping_sub(RING_SUB_BUFFER_TABLE)) / SUB_BUFFER_ENTRY_SIZE;
         if [RING_LOST_FULL, RING_LOST_WRAPPED, RING_LOST_TOO_LARGE].contains(&offset) {
-            oracle.attempts[current].lost = Some(offset);
+            oracle.lost(current, offset, self.cell(RING_WRITE_COUNT).get());
         } else if oracle.attempts[current].whole && offset == self.0.geometry.commit_count_offset(index) {
             oracle.committed(current);
         }
@@ -49,7 +49,11 @@ impl Memory {
 impl Storage for Memory {
     unsafe fn load(&self, offset: usize) -> u64 {
         self.0.step();
-        self.cell(offset).get()
+        let value = self.cell(offset).get();
+        if let (Some(current), RING_WRITE_COUNT) = (self.0.current.get(), offset) {
+            self.0.oracle.borrow_mut().attempts[current].seen = value;
+        }
+        value
     }
 
     unsafe fn load_acquire(&self, offset: usize) -> u64 {
