@@ -40,7 +40,8 @@ struct strata_event;
 int strata_attach(void *base, u64 size, const char *release, const struct strata_event *events, u32 count);
 void strata_detach(void *base, u64 size);
 int strata_cpu_init(struct strata_cpu *cpu, void *base, u64 size, u32 vcpu);
-void strata_flush(const struct strata_cpu *cpu, void *base, u64 size);
+void strata_cpu_follow(struct strata_cpu *cpu, void *base, u64 size);
+void strata_cpu_flush(const struct strata_cpu *cpu);
 void strata_cpu_release(const struct strata_cpu *cpu);
 void *strata_reserve(const struct strata_cpu *cpu, u32 session, u16 id, u32 size, struct strata_slot *slot);
 void strata_commit(const struct strata_slot *slot);
@@ -68,14 +69,25 @@ extern u16 strata_vcpu_of_cpu[STRATA_MAX_VCPUS];
 
 int strata_region_map(void);
 void strata_region_unmap(void);
+/* Lets the CPUs record, those that come online later too. */
+int strata_cpus_start(void);
+void strata_cpus_stop(void);
+/* Whether the host has a session, wanted events or not. Any context. */
+bool strata_has_session(void);
+/* Starts the timers of CPUs that stopped them when there was no session. In a task. */
+void strata_cpus_arm(void);
+/* How often the CPU came and went: odd while it is there. Any context. */
+unsigned int strata_cpu_turn(unsigned int cpu);
+/* The work that calls the _follow() functions. */
+int strata_control_start(void);
+void strata_control_stop(void);
 int strata_probes_register(void);
-/* Attaches the probes that a session wants by now, and detaches those that none wants. In a task. */
+/* Attaches the probes that a session wants by now, and detaches those that none wants. May sleep. */
 void strata_probes_follow(void);
 void strata_probes_unregister(void);
 int strata_sample_init(void);
-/* Samples the CPU, or does not, as sessions want it, and records the names of what was sampled. In a task on the CPU. */
-void strata_sample_follow(unsigned int cpu);
-void strata_sample_stop(unsigned int cpu);
+/* Samples the CPUs, or does not, as sessions want it, and records the names of what was sampled. May sleep. */
+void strata_sample_follow(void);
 void strata_sample_exit(void);
 int strata_device_register(void);
 void strata_device_unregister(void);

@@ -63,9 +63,7 @@ void strata_probes_follow(void)
 {
 	size_t index;
 
-	/* Every CPU's timer calls this, and loading modules takes the lock too: whoever holds it does the work. */
-	if (!mutex_trylock(&strata_probes_lock))
-		return;
+	mutex_lock(&strata_probes_lock);
 	for (index = 0; strata_probes && index < strata_event_count(); index++)
 		strata_follow_one(index);
 	mutex_unlock(&strata_probes_lock);

@@ -4,14 +4,17 @@
  *
  * A CPU's samples are the overflows of a perf counter: of the processor's cycles where the guest has such a counter, which
  * comes by NMI and so sees code that runs with interrupts disabled, else of the kernel's CPU clock, a timer. The handler
- * records the instruction pointer, and notes addresses and processes for later: the CPU's work (ten times a second, in a
- * task) looks up which function each address belongs to and what the processes have mapped, and records that, once in
- * every STRATA_FORGET, since a flight recorder may have overwritten it. What a note's successor overwrites before the work
+ * records the instruction pointer, and notes addresses and processes for later: one work for all CPUs (strata_control.c, ten
+ * times a second) looks up which function each address belongs to and what the processes have mapped, and records that, once
+ * in every STRATA_FORGET, since a flight recorder may have overwritten it. What a note's successor overwrites before the work
  * comes is shown without a name.
+ *
+ * The same work makes and releases the counters, never a hotplug callback: both take the hotplug lock.
  */
 
 #include "strata_unit.h"
 
+#include <linux/cpumask.h>
 #include <linux/dcache.h>
 #include <linux/jiffies.h>
 #include <linux/mmap_lock.h>
@@ -37,21 +40,25 @@
 #define STRATA_PROCESSES 64
 #define STRATA_KNOWN 1024
 #define STRATA_FORGET (5 * HZ)
+/* How often the mappings of a process are tried to be read while somebody changes them. */
+#define STRATA_TRIES 10
 
 static unsigned int sample_frequency = 499;
 module_param(sample_frequency, uint, 0444);
 MODULE_PARM_DESC(sample_frequency, "samples per second and CPU, 1 to 20000, while a session wants strata:sample");
 
-/* Of one CPU; written by its interrupts and read by its work. */
+/* Of one CPU; its interrupts make the notes, the rest is the work's. */
 struct strata_sampler {
 	struct perf_event *counter;
+	/* The CPU's turn (strata_cpu_turn()) in which the counter was made, and one in which it could not be. */
+	unsigned int turn;
+	unsigned int failed_turn;
 	/* Notes made; the last ones are in the arrays, each at its number modulo the size. */
 	atomic_t addresses;
 	atomic_t processes;
 	u32 addresses_done;
 	u32 processes_done;
 	unsigned long forget_at;
-	bool failed;
 	/* By context: an interrupt's stack must not overwrite that of the task it came into. */
 	unsigned long calls[4][STRATA_LOOKED_AT];
 	unsigned long address[STRATA_ADDRESSES];
@@ -60,6 +67,8 @@ struct strata_sampler {
 	unsigned long known_address[STRATA_KNOWN];
 	unsigned long known_function[STRATA_KNOWN];
 	pid_t known_process[STRATA_PROCESSES];
+	/* Times that the mappings of a process with this place could not be read. */
+	u8 tries[STRATA_PROCESSES];
 	char name[KSYM_SYMBOL_LEN];
 	char path[PATH_MAX];
 };
@@ -68,7 +77,6 @@ struct strata_sampler {
 static struct strata_sampler **strata_samplers;
 static struct tracepoint *strata_contention;
 static bool strata_contention_attached;
-static DEFINE_MUTEX(strata_contention_lock);
 
 static unsigned long strata_id(const struct strata_event *event)
 {
@@ -172,15 +180,13 @@ static void strata_follow_contention(bool wanted)
 {
 	int error;
 
-	mutex_lock(&strata_contention_lock);
-	if (strata_contention && wanted != strata_contention_attached) {
-		error = wanted ? tracepoint_probe_register_prio(strata_contention, strata_contention_begin, NULL,
-								TRACEPOINT_DEFAULT_PRIO - 1) :
-				 tracepoint_probe_unregister(strata_contention, strata_contention_begin, NULL);
-		if (!error)
-			strata_contention_attached = wanted;
-	}
-	mutex_unlock(&strata_contention_lock);
+	if (!strata_contention || wanted == strata_contention_attached)
+		return;
+	error = wanted ? tracepoint_probe_register_prio(strata_contention, strata_contention_begin, NULL,
+							TRACEPOINT_DEFAULT_PRIO - 1) :
+			 tracepoint_probe_unregister(strata_contention, strata_contention_begin, NULL);
+	if (!error)
+		strata_contention_attached = wanted;
 }
 
 static struct perf_event *strata_counter(unsigned int cpu, u32 type, u64 config)
@@ -197,28 +203,32 @@ static struct perf_event *strata_counter(unsigned int cpu, u32 type, u64 config)
 	return perf_event_create_kernel_counter(&attribute, cpu, NULL, strata_overflow, NULL);
 }
 
-/* Starts or stops the CPU's counter as sessions want it. */
+/* Starts or stops the CPU's counter as sessions want it. A counter does not outlive its CPU's going offline. */
 static void strata_follow_counter(struct strata_sampler *sampler, unsigned int cpu, bool wanted)
 {
+	unsigned int turn = strata_cpu_turn(cpu);
 	struct perf_event *counter;
 
-	if (wanted == !!sampler->counter || (wanted && sampler->failed))
-		return;
-	if (!wanted) {
+	wanted = wanted && turn % 2;
+	if (sampler->counter && (!wanted || sampler->turn != turn)) {
 		perf_event_release_kernel(sampler->counter);
 		sampler->counter = NULL;
-		return;
 	}
+	if (!wanted || sampler->counter || sampler->failed_turn == turn)
+		return;
 	counter = strata_counter(cpu, PERF_TYPE_HARDWARE, PERF_COUNT_HW_CPU_CYCLES);
 	if (IS_ERR(counter))
 		counter = strata_counter(cpu, PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK);
 	else if (cpu == 0)
 		pr_info("samples come from the cycle counter, by NMI\n");
 	if (IS_ERR(counter)) {
-		pr_warn("CPU %u cannot be sampled (error %ld)\n", cpu, PTR_ERR(counter));
-		sampler->failed = true;
+		/* It may have gone offline meanwhile, which is no failure. */
+		if (strata_cpu_turn(cpu) == turn)
+			pr_warn("CPU %u cannot be sampled (error %ld)\n", cpu, PTR_ERR(counter));
+		sampler->failed_turn = turn;
 		return;
 	}
+	sampler->turn = turn;
 	sampler->counter = counter;
 }
 
@@ -256,31 +266,57 @@ static const char *strata_mapped(struct strata_sampler *sampler, const struct vm
 	return IS_ERR(path) ? "[unknown]" : path;
 }
 
-/* Records what the process has mapped to execute. */
-static void strata_record_mappings(struct strata_sampler *sampler, pid_t process)
+static void strata_record_areas(struct strata_sampler *sampler, pid_t process, struct mm_struct *mm)
+{
+	struct vm_area_struct *area;
+	VMA_ITERATOR(iterator, mm, 0);
+
+	for_each_vma(iterator, area) {
+		if (area->vm_flags & VM_EXEC)
+			strata_probe_mapping((void *)strata_id(&strata_event_mapping), process, area->vm_start, area->vm_end,
+					     (u64)area->vm_pgoff << PAGE_SHIFT, strata_mapped(sampler, area));
+	}
+}
+
+/*
+ * Records what the process has mapped to execute; false when somebody is changing it. Never waits for the process: neither
+ * for who holds its lock, which may sleep in a user's file system, nor for its memory to be taken down, where this holds the
+ * last reference to it.
+ */
+static bool strata_record_mappings(struct strata_sampler *sampler, pid_t process)
 {
 	struct pid *pid = find_get_pid(process);
 	struct task_struct *task = get_pid_task(pid, PIDTYPE_PID);
 	struct mm_struct *mm = task ? get_task_mm(task) : NULL;
-	struct vm_area_struct *area;
+	bool recorded = true;
 
-	WRITE_ONCE(sampler->known_process[process % STRATA_PROCESSES], process);
 	if (mm) {
-		VMA_ITERATOR(iterator, mm, 0);
-
-		mmap_read_lock(mm);
-		for_each_vma(iterator, area) {
-			if (area->vm_flags & VM_EXEC)
-				strata_probe_mapping((void *)strata_id(&strata_event_mapping), process, area->vm_start,
-						     area->vm_end, (u64)area->vm_pgoff << PAGE_SHIFT,
-						     strata_mapped(sampler, area));
+		recorded = mmap_read_trylock(mm);
+		if (recorded) {
+			strata_record_areas(sampler, process, mm);
+			mmap_read_unlock(mm);
 		}
-		mmap_read_unlock(mm);
-		mmput(mm);
+		mmput_async(mm);
 	}
 	if (task)
 		put_task_struct(task);
 	put_pid(pid);
+	return recorded;
+}
+
+static void strata_name_process(struct strata_sampler *sampler, pid_t process)
+{
+	u32 place = process % STRATA_PROCESSES;
+
+	if (sampler->known_process[place] == process)
+		return;
+	if (!strata_record_mappings(sampler, process) && ++sampler->tries[place] < STRATA_TRIES) {
+		/* For the next time. */
+		strata_note_process(sampler, process);
+		return;
+	}
+	sampler->tries[place] = 0;
+	WRITE_ONCE(sampler->known_process[place], process);
 }
 
 static void strata_record_names(struct strata_sampler *sampler)
@@ -301,6 +337,7 @@ static void strata_record_names(struct strata_sampler *sampler)
 
 		if (sampler->known_address[strata_hash(address)] != address)
 			strata_record_function(sampler, address);
+		cond_resched();
 	}
 	end = atomic_read(&sampler->processes);
 	if (end - sampler->processes_done > STRATA_PROCESSES)
@@ -308,18 +345,15 @@ static void strata_record_names(struct strata_sampler *sampler)
 	for (; sampler->processes_done != end; sampler->processes_done++) {
 		pid_t process = READ_ONCE(sampler->process[sampler->processes_done % STRATA_PROCESSES]);
 
-		if (sampler->known_process[process % STRATA_PROCESSES] != process)
-			strata_record_mappings(sampler, process);
+		strata_name_process(sampler, process);
 	}
 }
 
-void strata_sample_follow(unsigned int cpu)
+static void strata_sample_follow_cpu(unsigned int cpu, bool sample, bool stack)
 {
-	bool sample = strata_wants(&strata_event_sample), stack = strata_wants(&strata_event_stack);
 	struct strata_sampler *sampler = strata_samplers[cpu];
 
-	strata_follow_contention(stack);
-	if (!sampler && (sample || stack)) {
+	if (!sampler && (sample || stack) && strata_cpu_turn(cpu) % 2) {
 		sampler = kvzalloc(sizeof(*sampler), GFP_KERNEL);
 		if (!sampler)
 			return;
@@ -331,10 +365,14 @@ void strata_sample_follow(unsigned int cpu)
 	strata_record_names(sampler);
 }
 
-void strata_sample_stop(unsigned int cpu)
+void strata_sample_follow(void)
 {
-	if (strata_samplers[cpu])
-		strata_follow_counter(strata_samplers[cpu], cpu, false);
+	bool sample = strata_wants(&strata_event_sample), stack = strata_wants(&strata_event_stack);
+	unsigned int cpu;
+
+	strata_follow_contention(stack);
+	for_each_possible_cpu(cpu)
+		strata_sample_follow_cpu(cpu, sample, stack);
 }
 
 int strata_sample_init(void)
@@ -350,6 +388,9 @@ void strata_sample_exit(void)
 {
 	unsigned int cpu;
 
+	for_each_possible_cpu(cpu)
+		if (strata_samplers[cpu] && strata_samplers[cpu]->counter)
+			perf_event_release_kernel(strata_samplers[cpu]->counter);
 	strata_follow_contention(false);
 	tracepoint_synchronize_unregister();
 	for (cpu = 0; cpu < nr_cpu_ids; cpu++)

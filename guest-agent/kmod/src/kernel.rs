@@ -1,7 +1,8 @@
 //! The entry points that the C shim calls, and the panic handler. `strata.h` declares the same functions for C.
 //!
 //! Functions that can fail return a negative error number. Nothing here panics, allocates, waits, or calls through a
-//! pointer; all but [`strata_reserve`] and [`strata_commit`] run in process context only.
+//! pointer; all but [`strata_reserve`], [`strata_commit`], [`strata_cpu_follow`] and [`strata_cpu_flush`] run in process
+//! context only.
 #![allow(unsafe_code)] // Entry points for C: raw pointers throughout.
 
 use crate::catalog::{Descriptors, RawEvent};
@@ -133,19 +134,31 @@ pub unsafe extern "C" fn strata_cpu_init(cpu: *mut Cpu, base: *mut u8, size: u64
     0
 }
 
-/// The calling CPU's timer: follows sessions that begin and end, and hands the host what it asks for.
+/// Follows sessions that begin and end. In the calling CPU's timer, a hard interrupt.
 ///
 /// # Safety
-/// As for [`strata_cpu_init`].
+/// As for [`Region::open`]; `cpu` is the calling CPU's, no record of it is unfinished, and nothing on the CPU but an NMI
+/// interrupts this.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn strata_flush(cpu: *const Cpu, base: *mut u8, size: u64) {
+pub unsafe extern "C" fn strata_cpu_follow(cpu: *const Cpu, base: *mut u8, size: u64) {
     // SAFETY: passed on from the caller.
     unsafe {
         if let (Some(recorder), Ok(region)) = (recorder(cpu), Region::open(base, size)) {
             recorder.follow_sessions(&region);
             (*cpu).sessions.store(recorder.sessions(), Ordering::Relaxed);
-            recorder.flush();
         }
+    }
+}
+
+/// Hands the host what it asks the calling CPU for. Any context, also within a record.
+///
+/// # Safety
+/// `cpu` is the calling CPU's, which the caller stays on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strata_cpu_flush(cpu: *const Cpu) {
+    // SAFETY: passed on from the caller.
+    if let Some(recorder) = unsafe { recorder(cpu) } {
+        recorder.flush();
     }
 }
 

@@ -38,8 +38,8 @@ impl Recorder {
     /// Begins to record for sessions that are new, and stops for those that are gone.
     ///
     /// # Safety
-    /// Called in a task on the recorder's vCPU, not within a record: its interrupts may record meanwhile, and finish
-    /// before it goes on.
+    /// Called on the recorder's vCPU, in a task or a hard interrupt, with none of the vCPU's records unfinished, and not
+    /// within itself: what interrupts it may record meanwhile, and finishes before it goes on.
     pub unsafe fn follow_sessions(&self, region: &Region) {
         // SAFETY: passed on from the caller; the offset is that of a ring, and only this vCPU uses its storage.
         unsafe { self.rings.follow(region.area(), self.vcpu, |ring| CpuLocal::new(region.pointer(ring))) };
