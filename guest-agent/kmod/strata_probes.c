@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Which probes are attached. Tracepoints are not exported to modules: they are found by name, those of modules when the
- * module comes. A probe is attached while a session wants its event, so that an event that nobody wants costs nothing; the
- * probe looks itself whether it is still wanted, so that taking events away takes effect at once.
+ * Which probes are attached. Tracepoints are not exported to modules: they are found by name, in the kernel and in the module
+ * that has the name of the event's system (ext4, jbd2, kvm), when that comes. A probe is attached while a session wants its
+ * event, so that an event that nobody wants costs nothing; the probe looks itself whether it is still wanted, so that taking
+ * events away takes effect at once.
  */
 
 #include <linux/kernel.h>
@@ -15,6 +16,9 @@
 
 #include "strata.h"
 #include "strata_event.h"
+
+/* The system of the module's own events (strata_sample_events.h). */
+#define STRATA_OWN_SYSTEM "strata"
 
 /* What has become of an event of the catalogue. */
 struct strata_probe {
@@ -69,13 +73,27 @@ void strata_probes_follow(void)
 	mutex_unlock(&strata_probes_lock);
 }
 
+/*
+ * Whether a tracepoint with the event's name is the event's, in `module` or, where that is NULL, in the kernel itself. A name
+ * says that only there: other modules may have tracepoints of the same name, with other arguments, and the events of this
+ * one (system strata) are no tracepoints at all.
+ */
+static bool strata_is_in(const struct strata_event *event, const struct module *module)
+{
+	if (!strcmp(event->system, STRATA_OWN_SYSTEM))
+		return false;
+	return !module || !strcmp(event->system, module->name);
+}
+
 /* The events of a tracepoint: one, where groups do not use the same name. */
-static void strata_found(struct tracepoint *tracepoint, void *unused)
+static void strata_found(struct tracepoint *tracepoint, void *module)
 {
 	size_t index;
 
 	for (index = 0; index < strata_event_count(); index++) {
-		if (!strata_probes[index].tracepoint && !strcmp(strata_events_begin[index].name, tracepoint->name)) {
+		const struct strata_event *event = strata_events_begin + index;
+
+		if (!strata_probes[index].tracepoint && !strcmp(event->name, tracepoint->name) && strata_is_in(event, module)) {
 			strata_probes[index].tracepoint = tracepoint;
 			strata_follow_one(index);
 		}
@@ -109,7 +127,7 @@ static int strata_module(struct notifier_block *block, unsigned long action, voi
 		struct tracepoint *tracepoint = tracepoint_ptr_deref(module->tracepoints_ptrs + index);
 
 		if (action == MODULE_STATE_COMING)
-			strata_found(tracepoint, NULL);
+			strata_found(tracepoint, module);
 		else if (action == MODULE_STATE_GOING)
 			strata_lost(tracepoint);
 	}
