@@ -6,8 +6,10 @@
 #include <linux/module.h>
 #include <linux/panic_notifier.h>
 #include <linux/slab.h>
+#include <linux/string.h>
 #include <linux/utsname.h>
 #include <asm/io.h>
+#include <generated/utsrelease.h>
 
 #include "strata.h"
 #include "strata_event.h"
@@ -52,10 +54,24 @@ static struct notifier_block strata_panic_block = {
 	.notifier_call = strata_on_panic,
 };
 
+/*
+ * Whether the module was built with this kernel's headers. The kernel asks for less: where it compares the symbols' versions,
+ * a module of another release is loaded, and what trace headers say of arguments and structures is in no symbol's version.
+ */
+static bool __init strata_is_for_this_kernel(void)
+{
+	if (!strcmp(init_utsname()->release, UTS_RELEASE))
+		return true;
+	pr_err("this module was built for kernel %s, and this is %s; not loaded\n", UTS_RELEASE, init_utsname()->release);
+	return false;
+}
+
 static int __init strata_init(void)
 {
 	int error, cpu;
 
+	if (!strata_is_for_this_kernel())
+		return -ENOEXEC;
 	for (cpu = 0; cpu < STRATA_MAX_VCPUS; cpu++)
 		strata_vcpu_of_cpu[cpu] = STRATA_NO_VCPU;
 

@@ -13,6 +13,17 @@ use std::process::Command;
 /// Public structures that may stand as members, since trace headers look into them.
 const PUBLIC: [&str; 5] = ["inode", "list_head", "rb_node", "backing_dev_info", "timerqueue_node"];
 
+/// Public structures by whose sizes headers are compared with BTF, and the headers that define them.
+const COMPARED: [(&str, &str); 7] = [
+    ("task_struct", "linux/sched.h"),
+    ("mm_struct", "linux/mm_types.h"),
+    ("inode", "linux/fs.h"),
+    ("super_block", "linux/fs.h"),
+    ("sk_buff", "linux/skbuff.h"),
+    ("net_device", "linux/netdevice.h"),
+    ("module", "linux/module.h"),
+];
+
 /// Why BTF cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BtfError {
@@ -42,6 +53,8 @@ pub struct Btf {
     file: PathBuf,
     tracepoints: BTreeSet<String>,
     enumerators: BTreeMap<String, i32>,
+    /// Sizes of structures, bytes.
+    sizes: BTreeMap<String, u32>,
 }
 
 /// First two bytes of BTF.
@@ -77,6 +90,21 @@ impl Btf {
         &self.tracepoints
     }
 
+    /// A C file that compiles where the headers have structures of the same sizes, so that both are one kernel's.
+    #[must_use]
+    pub fn comparison(&self) -> String {
+        let mut text = String::from("/* Generated: whether headers and BTF are those of one kernel. */\n");
+        for (_, header) in COMPARED {
+            text.push_str(&format!("#include <{header}>\n"));
+        }
+        for (name, size) in COMPARED.iter().filter_map(|(name, _)| Some((name, self.sizes.get(*name)?))) {
+            text.push_str(&format!(
+                "_Static_assert(sizeof(struct {name}) == {size}, \"the BTF is not that of the headers' kernel\");\n"
+            ));
+        }
+        text
+    }
+
     /// C that defines `structures`; those that the kernel has not are left out.
     ///
     /// # Errors
@@ -96,8 +124,9 @@ fn section(file: &[u8]) -> Option<&[u8]> {
     object::File::parse(file).ok()?.section_by_name(".BTF")?.data().ok()
 }
 
-/// The tracepoints and enumerators of `btf`; the kernel declares a type `btf_trace_NAME` for each tracepoint.
+/// The tracepoints, enumerators and sizes of structures of `btf`; the kernel declares a type `btf_trace_NAME` for each tracepoint.
 fn names(btf: &[u8]) -> Option<Btf> {
+    const STRUCTURE: u32 = 4;
     const ENUMERATION: u32 = 6;
     const TYPEDEF: u32 = 8;
     const PREFIX: &[u8] = b"btf_trace_";
@@ -107,13 +136,21 @@ fn names(btf: &[u8]) -> Option<Btf> {
     let (mut at, strings) = (base + number(8)?, base + number(16)?);
     let text = |name: usize| btf.get(strings + name..)?.split(|&byte| byte == 0).next();
     let end = at + number(12)?;
-    let mut names = Btf { file: PathBuf::new(), tracepoints: BTreeSet::new(), enumerators: BTreeMap::new() };
+    let mut names = Btf {
+        file: PathBuf::new(),
+        tracepoints: BTreeSet::new(),
+        enumerators: BTreeMap::new(),
+        sizes: BTreeMap::new(),
+    };
     while at < end {
         let (name, info) = (number(at)?, word(at + 4)?);
         let (kind, members) = (info >> 24 & 0x1f, (info & 0xffff) as usize);
         if kind == TYPEDEF {
             let name = text(name)?.strip_prefix(PREFIX);
             names.tracepoints.extend(name.map(|name| String::from_utf8_lossy(name).into_owned()));
+        }
+        if kind == STRUCTURE && name != 0 {
+            names.sizes.insert(String::from_utf8_lossy(text(name)?).into_owned(), word(at + 8)?);
         }
         if kind == ENUMERATION {
             for member in 0..members {
@@ -280,8 +317,8 @@ struct example {
     }
 
     #[test]
-    fn tracepoints_and_enumerators_are_found_by_name() {
-        let types = [1_u32, 8 << 24, 0, 11, 8 << 24, 0, 0, 6 << 24 | 1, 4, 1, u32::MAX];
+    fn tracepoints_enumerators_and_sizes_are_found_by_name() {
+        let types = [1_u32, 8 << 24, 0, 11, 8 << 24, 0, 0, 6 << 24 | 1, 4, 1, u32::MAX, 11, 4 << 24 | 1, 96, 0, 1, 0];
         let strings = b"\0x_trace_a\0btf_trace_sched_switch\0";
         let mut btf = vec![0x9f, 0xeb, 1, 0];
         let length = u32::try_from(types.len() * 4).unwrap();
@@ -294,7 +331,19 @@ struct example {
         let names = names(&btf).unwrap();
         assert_eq!(names.tracepoints().iter().collect::<Vec<_>>(), ["sched_switch"]);
         assert_eq!((names.enumerator("x_trace_a"), names.enumerator("none")), (Some(-1), None));
+        assert_eq!(names.sizes.get("btf_trace_sched_switch"), Some(&96));
         assert!(super::names(&btf[..20]).is_none());
+    }
+
+    #[test]
+    fn comparison_asserts_the_sizes_that_the_btf_has() {
+        let sizes = BTreeMap::from([("task_struct".to_owned(), 9792), ("other".to_owned(), 8)]);
+        let btf = Btf { file: PathBuf::new(), tracepoints: BTreeSet::new(), enumerators: BTreeMap::new(), sizes };
+
+        let text = btf.comparison();
+
+        assert!(text.contains("_Static_assert(sizeof(struct task_struct) == 9792,"), "{text}");
+        assert_eq!(text.matches("_Static_assert").count(), 1);
     }
 
     #[test]

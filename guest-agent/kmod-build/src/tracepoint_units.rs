@@ -19,6 +19,8 @@ use std::process::{Command, Stdio};
 const DESCRIPTOR: &str = "strata_event_";
 /// The generated list of what the module lacks.
 const MISSING_SOURCE: &str = "strata_missing.c";
+/// The generated comparison of headers and BTF.
+const SIZES_SOURCE: &str = "strata_sizes.c";
 /// What the names of the units' files begin with.
 const PREFIX: &str = "tp_";
 /// Where kernels keep trace headers, below the top of their sources, and how these are included.
@@ -109,6 +111,8 @@ pub fn make(tree: &Path, folder: &Path, btf: Option<&Btf>, log: &Path) -> Result
     for unit in &units {
         write_unit(unit, tree, folder, btf, &unexported)?;
     }
+    let comparison = btf.map_or_else(|| "/* Generated: there is no BTF. */\n".to_owned(), Btf::comparison);
+    write_if_changed(&folder.join(SIZES_SOURCE), &comparison)?;
     write_list(&units, folder)?;
     compile(tree, folder, &units, log)?;
     let text = fs::read_to_string(log).map_err(file_error(log))?;
