@@ -5,7 +5,7 @@ use lab::build::{binaries, kmod};
 use lab::fetch::kernel_packages::KernelChoice;
 use lab::machine::{host, nested};
 use lab::paths::Paths;
-use lab::scenarios::{flight_check, flight_recorder, guests};
+use lab::scenarios::{flight_check, flight_recorder, guests, hotplug};
 use lab::tasks::{bench, demo, dependencies, documents, fuzz, library_crates, sources, suite};
 use lab::{packaging, progress, provision};
 use std::path::PathBuf;
@@ -145,6 +145,14 @@ enum LabTask {
         #[arg(long, value_name = "N", default_value_t = flight_recorder::SECONDS, value_parser = clap::value_parser!(u64).range(2..=86_400))]
         seconds: u64,
     },
+    /// Let a guest's CPU go and come while its modules and the events that are wanted change.
+    ///
+    /// Example: cargo xtask lab hotplug --cycles 200
+    Hotplug {
+        /// How often the CPU goes and comes.
+        #[arg(long, value_name = "N", default_value_t = hotplug::CYCLES, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+        cycles: u64,
+    },
     /// Run a shell script on an emulated host: a stock kernel with KVM.
     Run {
         /// The script; it finds the files in $LAB and leaves results in $LAB_OUT.
@@ -214,6 +222,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             println!("{}", lab.agent.display());
         }
         Task::Lab(LabTask::Flight { seconds }) => run_flight(&paths, seconds)?,
+        Task::Lab(LabTask::Hotplug { cycles }) => run_hotplug(&paths, cycles)?,
         Task::Lab(LabTask::Run { script, files }) => run_script(&paths, &script, &files)?,
     }
     Ok(())
@@ -228,6 +237,18 @@ fn run_flight(paths: &Paths, seconds: u64) -> anyhow::Result<()> {
     let findings = progress::step("judging the traces", || flight_check::check(&result.output, &strata))?;
     findings.iter().for_each(|finding| println!("{finding}"));
     progress::note(&format!("results in {}", result.output.display()));
+    Ok(())
+}
+
+fn run_hotplug(paths: &Paths, cycles: u64) -> anyhow::Result<()> {
+    let lab = provision::lab(paths)?;
+    let result =
+        progress::step("running CPU hotplug beside other changes", || hotplug::run(&lab, "hotplug-long", cycles))?;
+    let console = std::fs::read(result.output.join("hotplug.log"))?;
+    let console = String::from_utf8_lossy(&console);
+    let done = console.lines().filter(|line| line.starts_with("cycle ")).count();
+    progress::note(&format!("{done} of {cycles} cycles; results in {}", result.output.display()));
+    anyhow::ensure!(console.contains(hotplug::CLEAN), "the guest's kernel complained, or did not come to its end");
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! What is built for a run: programs, the guest kernel module, guest images.
 
 pub mod binaries;
+pub mod colliding_module;
 pub mod compiler_root;
 pub mod guest_image;
 pub mod initramfs;

@@ -11,6 +11,7 @@ pub mod flight_check;
 pub mod flight_recorder;
 pub mod format_file;
 pub mod guests;
+pub mod hotplug;
 pub mod tracepoints;
 
 use crate::build::initramfs::InitramfsError;
