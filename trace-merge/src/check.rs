@@ -25,7 +25,7 @@ mod text;
 use crate::clock::{Clock, Tolerances};
 use crate::completeness::{Completeness, GapTotals};
 use crate::event::Decoder;
-use crate::manifest::{LayerKind, Vm};
+use crate::manifest::{Guest, LayerKind, Vm};
 use crate::merge::{Merge, MergedRecord, Step};
 use crate::reader::{Damage, ReadError, Stream, StreamRecords, Trace, TraceLayer};
 use crate::vcpu::{self, Period, SwitchSource};
@@ -631,7 +631,10 @@ impl<'t> VmCheck<'t> {
             "without vmm:control it is not known whether the events were changed or stopped in between".to_string()
         });
         let until = last_common_moment(trace, &vm.name);
-        let pairs = Pairs::new(vm.vcpu_threads.clone(), largest.saturating_mul(2), until, shown);
+        let mut pairs = Pairs::new(vm.vcpu_threads.clone(), largest.saturating_mul(2), until, shown);
+        if vm.guest.as_ref().is_some_and(Guest::is_preemptible_rt) {
+            pairs = pairs.with_preemptible_soft_interrupts();
+        }
         let [host_kernel, vmm, runs] = periods;
         Self { vm, host_kernel, vmm, runs, tolerances, pairs, lenient }
     }

@@ -186,6 +186,16 @@ pub struct Guest {
 }
 
 impl Guest {
+    /// Whether the kernel's release says that it is a preemptible-RT one, as distributions' do (`6.1.0-56-rt-amd64`,
+    /// `6.8.1-1015-realtime`).
+    #[must_use]
+    pub fn is_preemptible_rt(&self) -> bool {
+        self.kernel.split(['-', '+', '.', '_']).any(|part| {
+            let number = part.strip_prefix("rt").is_some_and(|rest| rest.chars().all(|digit| digit.is_ascii_digit()));
+            number || part == "realtime"
+        })
+    }
+
     /// What applications' layers lack because not every process had a slot to record into.
     #[must_use]
     pub fn missing_processes(&self) -> Option<Missing> {
@@ -613,6 +623,18 @@ pub(crate) mod tests {
     fn vm_names_are_plain_file_names() {
         assert!(is_vm_name("vm0") && is_vm_name("db-1.test"));
         assert!(!is_vm_name("") && !is_vm_name("..") && !is_vm_name("a/b") && !is_vm_name("a b"));
+    }
+
+    #[test]
+    fn preemptible_rt_kernel_is_known_by_its_release() {
+        let rt = |kernel: &str| {
+            let guest = Guest { kernel: kernel.into(), agent_abi: 1, processes_refused: 0, processes_over_quota: 0 };
+            guest.is_preemptible_rt()
+        };
+
+        let kernels = ["6.1.0-56-rt-amd64", "6.8.1-1015-realtime", "6.6.30-rt30", "6.1.0-56-cloud-amd64", "6.1-start"];
+
+        assert_eq!(kernels.map(rt), [true, true, true, false, false]);
     }
 
     #[test]

@@ -5,8 +5,8 @@
 //! What is known to happen: `exit` never returns; a new task begins with a return; a call that a seccomp filter refuses
 //! has a return only; a task that dies inside a call does not return; `exec` in a thread gives it its process's first
 //! thread's id; the return from a signal handler shows the registers of another call; KVM may enter a guest again without
-//! telling of an exit. Once the guest removes a kernel module its pairs are not followed any more: it may have been the
-//! agent.
+//! telling of an exit. While the guest removes a kernel module its pairs are not followed, and not any more if no return
+//! from that is recorded: it was the agent. On a preemptible-RT kernel tasks handle soft interrupts, and are switched then.
 //!
 //! A task that slept without being interruptible runs again only after it was woken: the guest's own causality across
 //! its CPUs.
@@ -153,9 +153,11 @@ pub struct Pairs {
     shown: usize,
     /// Tasks that ran without having been woken. One that is being killed does so, and then dies.
     unwoken: Vec<(Tid, Alone)>,
-    /// Whether a module was removed from the guest's kernel: it may have been the agent, whose probes go one by one, and
-    /// come back so.
-    is_over: bool,
+    /// Tasks that remove a module from the guest's kernel: it may be the agent, whose probes go one by one, and come back so.
+    /// One that removes the agent is never seen to return.
+    removers: HashSet<Tid>,
+    /// On a preemptible-RT kernel: the soft interrupts that each task handles, the innermost last.
+    soft_interrupts_of: Option<HashMap<Tid, Vec<i64>>>,
 }
 
 impl Pairs {
@@ -184,8 +186,16 @@ impl Pairs {
             alone: Vec::new(),
             shown,
             unwoken: Vec::new(),
-            is_over: false,
+            removers: HashSet::default(),
+            soft_interrupts_of: None,
         }
+    }
+
+    /// The guest's kernel is a preemptible-RT one: its tasks handle soft interrupts, and may be preempted meanwhile.
+    #[must_use]
+    pub fn with_preemptible_soft_interrupts(mut self) -> Self {
+        self.soft_interrupts_of = Some(HashMap::default());
+        self
     }
 
     /// A gap of the stream `cpu` of a layer of `kind` begins.
@@ -275,6 +285,8 @@ impl Pairs {
     fn forget_tasks(&mut self) {
         let calls = std::mem::take(&mut self.calls).len();
         self.explained(Pair::Syscall, calls);
+        let soft = self.soft_interrupts_of.as_mut().map_or(0, |of| of.drain().map(|(_, open)| open.len()).sum());
+        self.explained(Pair::Softirq, soft);
         self.sleepers.clear();
         self.unwoken.clear();
         self.second_half.clear();
@@ -292,12 +304,13 @@ impl Pairs {
     }
 
     fn add_guest(&mut self, merged: &MergedRecord<'_>, event: Event<'_>) {
-        if self.is_over {
-            return;
-        }
         let record = &merged.record;
         let cpu = merged.stream.description.cpu_id;
         let tid = self.running.get(&cpu).copied();
+        if !self.removers.is_empty() {
+            self.await_removal(cpu, event, tid);
+            return;
+        }
         // Where records of the VMM are missing, the recorded events may have been changed.
         let is_whole = self.vmm_gaps == 0;
         // A task may have gone on where records of another CPU are missing.
@@ -311,6 +324,14 @@ impl Pairs {
                 }
             }
             _ if !is_whole => {}
+            (Event::InterruptEnter(Interrupt::Softirq(number)), tid) if self.soft_interrupts_of.is_some() => {
+                if let (Some(tid), Some(of)) = (tid, &mut self.soft_interrupts_of) {
+                    of.entry(tid).or_default().push(number.into());
+                }
+            }
+            (Event::InterruptExit(Interrupt::Softirq(number)), tid) if self.soft_interrupts_of.is_some() => {
+                self.soft_interrupt_exit(tid, number.into(), merged);
+            }
             (Event::InterruptEnter(interrupt), _) => {
                 let (pair, number) = numbered(interrupt);
                 self.entered.insert(tracepoint(pair, number));
@@ -433,10 +454,41 @@ impl Pairs {
         }
     }
 
+    /// On a preemptible-RT kernel task `tid`, where it is known, has handled a soft interrupt.
+    fn soft_interrupt_exit(&mut self, tid: Option<Tid>, number: i64, merged: &MergedRecord<'_>) {
+        let Some(tid) = tid else { return };
+        let open = self.soft_interrupts_of.as_mut().and_then(|of| of.get_mut(&tid)).and_then(Vec::pop);
+        match open {
+            Some(open) if open == number => self.balanced(Pair::Softirq),
+            // It began before the task was known to run.
+            None => self.explained(Pair::Softirq, 1),
+            Some(open) => {
+                let what = || format!("it ends, but soft interrupt {open} of task {tid} has not");
+                self.unbalanced(Pair::Softirq, merged, what);
+            }
+        }
+    }
+
+    /// Tasks remove modules: looks for their returns only.
+    fn await_removal(&mut self, cpu: u32, event: Event<'_>, tid: Option<Tid>) {
+        match (event, tid) {
+            (Event::Switch { next, .. }, _) => {
+                self.running.insert(cpu, next.tid);
+            }
+            (Event::SyscallEnter { number, .. }, Some(tid)) if is_removal(number) => {
+                self.removers.insert(tid);
+            }
+            (Event::SyscallEnter { .. } | Event::SyscallExit { .. } | Event::ProcessExit, Some(tid)) => {
+                self.removers.remove(&tid);
+            }
+            _ => {}
+        }
+    }
+
     fn syscall_enter(&mut self, tid: Tid, number: i64, merged: &MergedRecord<'_>) {
-        if syscall_names::name(number) == Some("delete_module") {
+        if is_removal(number) {
             self.forget_guest();
-            self.is_over = true;
+            self.removers.insert(tid);
             return;
         }
         let never_returns = matches!(syscall_names::name(number), Some("exit" | "exit_group"));
@@ -528,6 +580,10 @@ fn alone(merged: &MergedRecord<'_>, what: String) -> Alone {
         event: merged.record.schema.name().into(),
         what,
     }
+}
+
+fn is_removal(number: i64) -> bool {
+    syscall_names::name(number) == Some("delete_module")
 }
 
 fn call_name(number: i64) -> String {

@@ -31,8 +31,11 @@ fn running() -> TestTrace {
 }
 
 fn found(trace: TestTrace) -> (Vec<PairCount>, Vec<Alone>) {
+    found_by(Pairs::new(vec![100, 101], 20, u64::MAX, 10), trace)
+}
+
+fn found_by(mut pairs: Pairs, trace: TestTrace) -> (Vec<PairCount>, Vec<Alone>) {
     let (_dir, trace) = trace.open();
-    let mut pairs = Pairs::new(vec![100, 101], 20, u64::MAX, 10);
     let mut decoder = Decoder::default();
     let mut merge = Merge::new(trace.layers(), 0);
     let streams: Vec<_> = merge.streams().collect();
@@ -126,10 +129,36 @@ fn calls_that_do_not_return_as_they_began_are_known() {
 }
 
 #[test]
-fn pairs_are_not_followed_once_a_module_was_removed() {
-    let trace = enter(enter(running(), 10, 176), 20, 0);
+fn pairs_are_not_followed_while_a_module_is_removed() {
+    // The removal does not return: it was the agent.
+    let removing = enter(running(), 10, 176).switch(0, 11, 7, 8);
+    let trace = exit(enter(enter(removing, 20, 0), 30, 1), 40, 1);
 
-    assert_eq!(counts(&found(exit(trace, 30, 1)), Pair::Syscall), (1, 0, 0));
+    assert_eq!(counts(&found(trace), Pair::Syscall), (1, 0, 0));
+}
+
+#[test]
+fn pairs_are_followed_again_once_the_removal_has_returned() {
+    let removed = exit(enter(running(), 10, 176), 20, 176);
+
+    let found = found(exit(enter(exit(enter(removed, 30, 0), 40, 0), 50, 0), 60, 1));
+
+    assert_eq!(counts(&found, Pair::Syscall), (2, 0, 1));
+}
+
+#[test]
+fn task_of_a_preemptible_rt_kernel_is_switched_while_it_handles_a_soft_interrupt() {
+    let trace = || {
+        let begun = softirq(running(), 10, SOFTIRQ[0]).switch(0, 20, 7, 8);
+        let other = softirq(softirq(begun, 21, SOFTIRQ[0]), 22, SOFTIRQ[1]).switch(0, 30, 8, 7);
+        softirq(other, 31, SOFTIRQ[1])
+    };
+    let pairs = Pairs::new(vec![100, 101], 20, u64::MAX, 10);
+
+    let preemptible = found_by(pairs.with_preemptible_soft_interrupts(), trace());
+
+    assert_eq!(counts(&preemptible, Pair::Softirq), (3, 0, 0));
+    assert_ne!(counts(&found(trace()), Pair::Softirq).2, 0);
 }
 
 #[test]
