@@ -150,6 +150,11 @@ impl TestTrace {
                 let new = NewLayer { kind, vm, process, packet_size: 4096 };
                 (LayerWriter::create(dir.path(), &self.manifest, new).unwrap(), Vec::new())
             });
+            if events.is_empty() {
+                for &(_, _, cpu, count) in self.losses.iter().filter(|loss| loss.0 == 0 && loss.1 == kind) {
+                    layer.add_lost(cpu, count);
+                }
+            }
             let known = events.iter().find(|event| event.name == record.name).map(|event| event.id);
             let id = known.unwrap_or_else(|| {
                 let field = |&(name, value): &(&str, Field)| FieldDescription {

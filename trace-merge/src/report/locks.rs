@@ -9,6 +9,7 @@
 //! A wait for a futex is a `futex` system call that waits, from call to return. Waits that were not needed (the value had
 //! changed) are counted apart.
 
+use super::by_guest::ByGuest;
 use super::table::{Align, Table};
 use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
 use crate::analysis::{Analysis, Gap, Passed};
@@ -19,7 +20,7 @@ use crate::manifest::LayerKind;
 use crate::reader::{StreamRecord, Trace};
 use crate::syscall_names;
 use crate::timeline::guest::{Guest, Runner, TaskIndex};
-use crate::timeline::{ChangeKind, Input, Origin, Timeline};
+use crate::timeline::{ChangeKind, Input, Timeline};
 use foldhash::{HashMap, HashSet};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -93,7 +94,7 @@ pub struct KernelLock {
     pub name: Option<String>,
     /// What it is.
     pub kind: String,
-    /// What waited: a system call, `interrupt`, or `-`.
+    /// What waited: a system call, `interrupt`, `-` for neither, or `unknown` where records that could tell are missing.
     pub context: String,
     /// The calls that led there, innermost first: symbols, else addresses. Empty without a recorded stack.
     pub calls: Vec<String>,
@@ -149,8 +150,7 @@ pub fn report(trace: &Trace, window: Window) -> Result<LocksReport, ReportError>
 /// The report in the making. Takes memory for each lock, call site and task that waits.
 #[derive(Debug, Default)]
 pub struct LockTimes {
-    /// By VM.
-    guests: BTreeMap<usize, Collector>,
+    guests: ByGuest<Collector>,
 }
 
 impl Analysis for LockTimes {
@@ -163,17 +163,16 @@ impl Analysis for LockTimes {
     }
 
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
-        let Origin::Guest { vm, cpu } = input.origin else { return };
-        let Some(known) = timeline.vm(vm) else { return };
-        self.guests.entry(vm).or_default().add(cpu, input, &known.guest, timeline.recorder().runner(cpu));
+        if let Some((collector, guest, cpu)) = self.guests.at(input.origin, timeline) {
+            collector.add(cpu, input, guest, timeline.recorder().runner(cpu));
+        }
     }
 
     fn gap(&mut self, gap: &Gap, timeline: &Timeline) {
-        let Origin::Guest { vm, cpu } = gap.origin else { return };
-        if let (Some(collector), Some(known)) = (self.guests.get_mut(&vm), timeline.vm(vm))
-            && gap.begins
+        if gap.begins
+            && let Some((collector, guest, cpu)) = self.guests.at(gap.origin, timeline)
         {
-            collector.begin_gap(cpu, &known.guest);
+            collector.begin_gap(cpu, guest);
         }
     }
 }
@@ -189,7 +188,7 @@ impl ReportBuilder for LockTimes {
             if !kernel_locks_recorded && !is_recorded("raw_syscalls:sys_enter") {
                 continue;
             }
-            let collector = self.guests.remove(&index).unwrap_or_default();
+            let collector = self.guests.take(index);
             let Some(symbols) = passed.kernel_symbols(trace, index) else { continue };
             let guest = collector.finish(vm.name.clone(), &vm.guest, trace.clock(), symbols);
             guests.push(GuestLocks { kernel_locks_recorded, ..guest });
@@ -245,6 +244,8 @@ enum Context {
     Interrupt,
     Syscall(i64),
     Other,
+    /// Records that could tell are missing.
+    Unknown,
 }
 
 impl Context {
@@ -255,6 +256,7 @@ impl Context {
                 syscall_names::name(number).map_or_else(|| format!("syscall_{number}"), Into::into)
             }
             Self::Other => "-".into(),
+            Self::Unknown => "unknown".into(),
         }
     }
 }
@@ -264,7 +266,7 @@ impl Context {
 struct Waiting {
     place: Place,
     begin: u64,
-    /// Whether records are missing in which it may have ended, or by which it would be another row's.
+    /// Whether records are missing in which it may have ended.
     across_gap: bool,
 }
 
@@ -390,16 +392,16 @@ impl Collector {
             Runner::Task(task) => self.calls.get(&task),
             Runner::Idle(_) => None,
         };
-        let context = match call {
-            _ if interrupted => Context::Interrupt,
-            Some(call) => Context::Syscall(call.number),
-            None => Context::Other,
-        };
-        // What it did is not known when records are missing that could tell: it could be in any row then.
         let is_known = match runner {
             _ if self.lost_cpus.contains(&cpu) => false,
             Runner::Task(task) => interrupted || !self.had_gap || self.known.contains(&task),
             Runner::Idle(_) => true,
+        };
+        let context = match call {
+            _ if !is_known => Context::Unknown,
+            _ if interrupted => Context::Interrupt,
+            Some(call) => Context::Syscall(call.number),
+            None => Context::Other,
         };
         let waiting = self.waiting.entry(runner).or_default();
         if waiting.last().is_some_and(|waiting| waiting.place.address == address) {
@@ -413,7 +415,7 @@ impl Collector {
         // Whether a mutex spins or sleeps changes while it is waited for.
         let flags = if flags & flag::MUTEX == 0 { flags } else { flags & !flag::SPIN };
         let place = Place { address, flags, context, stack: event::stack(record) };
-        waiting.push(Waiting { place, begin: record.time, across_gap: !is_known });
+        waiting.push(Waiting { place, begin: record.time, across_gap: false });
         self.begun.insert(cpu, runner);
     }
 

@@ -8,6 +8,7 @@
 //! Counted apart, and never timed: calls that were interrupted by a signal (the kernel restarts them or fails them with
 //! `EINTR`), calls whose return is not in the trace, returns whose call is not, and calls during which records were lost.
 
+use super::by_guest::ByGuest;
 use super::table::{Align, Table};
 use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
 use crate::analysis::{Analysis, Gap, Passed};
@@ -17,7 +18,7 @@ use crate::manifest::LayerKind;
 use crate::reader::Trace;
 use crate::syscall_names;
 use crate::timeline::guest::{Guest, Runner, TaskIndex};
-use crate::timeline::{ChangeKind, Input, Origin, Timeline};
+use crate::timeline::{ChangeKind, Input, Timeline};
 use foldhash::{HashMap, HashSet};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -117,8 +118,7 @@ pub fn report(trace: &Trace, window: Window) -> Result<SyscallsReport, ReportErr
 /// The report in the making. Takes memory for each task and each call that it makes.
 #[derive(Debug, Default)]
 pub struct SyscallTimes {
-    /// By VM.
-    guests: BTreeMap<usize, Collector>,
+    guests: ByGuest<Collector>,
 }
 
 impl Analysis for SyscallTimes {
@@ -131,17 +131,16 @@ impl Analysis for SyscallTimes {
     }
 
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
-        let Origin::Guest { vm, cpu } = input.origin else { return };
-        let Some(known) = timeline.vm(vm) else { return };
-        self.guests.entry(vm).or_default().add(cpu, input, &known.guest, timeline.recorder().runner(cpu));
+        if let Some((collector, guest, cpu)) = self.guests.at(input.origin, timeline) {
+            collector.add(cpu, input, guest, timeline.recorder().runner(cpu));
+        }
     }
 
     fn gap(&mut self, gap: &Gap, timeline: &Timeline) {
-        let Origin::Guest { vm, cpu } = gap.origin else { return };
-        if let (Some(collector), Some(known)) = (self.guests.get_mut(&vm), timeline.vm(vm))
-            && gap.begins
+        if gap.begins
+            && let Some((collector, guest, cpu)) = self.guests.at(gap.origin, timeline)
         {
-            collector.begin_gap(cpu, &known.guest);
+            collector.begin_gap(cpu, guest);
         }
     }
 }
@@ -149,12 +148,9 @@ impl Analysis for SyscallTimes {
 impl ReportBuilder for SyscallTimes {
     type Report = SyscallsReport;
 
-    fn finish(self, trace: &Trace, passed: &Passed) -> Result<SyscallsReport, ReportError> {
-        let guests = self.guests.into_iter();
-        let guests = guests.filter_map(|(index, collector)| {
-            let vm = passed.timeline.vm(index)?;
-            Some(collector.finish(vm.name.clone(), &vm.guest, trace.clock()))
-        });
+    fn finish(mut self, trace: &Trace, passed: &Passed) -> Result<SyscallsReport, ReportError> {
+        let vms = passed.timeline.vms.iter().enumerate();
+        let guests = vms.map(|(index, vm)| self.guests.take(index).finish(vm.name.clone(), &vm.guest, trace.clock()));
         let guests: Vec<_> = guests.filter(|guest| !guest.total.syscalls.is_empty()).collect();
         if guests.is_empty() {
             let missing = "no guest recorded raw_syscalls:sys_enter and sys_exit; record with --agent and \

@@ -81,6 +81,18 @@ fn waits_without_an_end_or_across_lost_records_are_counted_apart() {
 }
 
 #[test]
+fn context_is_unknown_until_something_tells_it_where_the_beginning_was_overwritten() {
+    let overwritten = TestTrace::new().lost(LayerKind::GuestKernel, 0, 9).lost(LayerKind::GuestKernel, 1, 9);
+    let trace = end(begin(overwritten.switch(0, 1, 0, 7), 0, 10, LOCK, 0), 0, 30, LOCK);
+    let trace = exit(trace, 40, 1, 0);
+
+    let guest = guest(end(begin(trace, 0, 50, LOCK, 0), 0, 60, LOCK));
+
+    let rows: Vec<_> = guest.kernel.iter().map(|row| (&*row.context, row.waits.total_ns)).collect();
+    assert_eq!((rows, guest.unfinished), (vec![("unknown", 10), ("-", 5)], 0));
+}
+
+#[test]
 fn lock_that_is_a_variable_has_its_name() {
     let trace = end(begin(running(), 0, 10, LOCK + 4, 0), 0, 20, LOCK + 4);
     let (_dir, trace) = trace.symbol(30, LOCK, "tasklist_lock").open();
