@@ -15,7 +15,8 @@ use trace_merge::clock::{Clock, UtcAnchor};
 use trace_merge::manifest::{FORMAT_VERSION, Host, LayerKind, Manifest, Started, Vm};
 use trace_merge::reader::Trace;
 use trace_merge::report::{
-    Report, ReportError, ReportOptions, Window, blocks, exits, flows, irqs, locks, syscalls, tasks, vcpus, wakeups,
+    Report, ReportError, ReportOptions, Window, blocks, exits, flows, functions, irqs, locks, summary, syscalls, tasks,
+    vcpus, wakeups,
 };
 use trace_merge::writer::{LayerWriter, NewLayer};
 use uuid::Uuid;
@@ -23,6 +24,8 @@ use uuid::Uuid;
 const PACKET: usize = 512;
 const IO: i64 = 0x7b;
 const HALT: i64 = 0x78;
+/// Address of a function of the guest's kernel.
+const KERNEL_ADDRESS: i64 = i64::MIN + 0x4200;
 const LAYERS: [LayerKind; 3] = [LayerKind::HostKernel, LayerKind::Vmm, LayerKind::GuestKernel];
 
 #[derive(Clone, Copy)]
@@ -87,6 +90,47 @@ impl Events {
         self.put(LayerKind::GuestKernel, cpu, time, name, &[(field, Number(value)), ("ret", Number(0))]);
     }
 
+    /// A process's file is mapped, in the place of another one.
+    fn mapping(&mut self, cpu: u32, time: u64, process: i64, path: &'static str) {
+        let fields =
+            [("pid", Number(process)), ("begin", Number(0x1000)), ("end", Number(0x9000)), ("path", Text(path))];
+        self.put(LayerKind::GuestKernel, cpu, time, "strata:mapping", &fields);
+    }
+
+    fn exec(&mut self, cpu: u32, time: u64, process: i64) {
+        let fields = [("pid", Number(process)), ("old_pid", Number(process)), ("filename", Text("/bin/task"))];
+        self.put(LayerKind::GuestKernel, cpu, time, "sched:sched_process_exec", &fields);
+    }
+
+    fn sample(&mut self, cpu: u32, time: u64, process: i64, address: i64) {
+        let fields = [
+            ("ip", Number(address)),
+            ("pid", Number(process)),
+            ("tid", Number(process)),
+            ("user", Number(i64::from(address > 0))),
+        ];
+        self.put(LayerKind::GuestKernel, cpu, time, "strata:sample", &fields);
+    }
+
+    fn symbol(&mut self, cpu: u32, time: u64) {
+        let fields = [("begin", Number(KERNEL_ADDRESS)), ("size", Number(64)), ("name", Text("schedule"))];
+        self.put(LayerKind::GuestKernel, cpu, time, "strata:symbol", &fields);
+    }
+
+    /// What a process does to its memory, or what it is found at.
+    fn memory(&mut self, cpu: u32, time: u64, process: i64) {
+        match self.draw(16) {
+            0 => self.exec(cpu, time, process),
+            1 => self.mapping(cpu, time, process, "/bin/one"),
+            2 => self.mapping(cpu, time, process, "/bin/two"),
+            3 => self.mapping(cpu, time, process, "/bin/three"),
+            4 => self.mapping(cpu, time, process, "/bin/four"),
+            5 => self.symbol(cpu, time),
+            6 => self.sample(cpu, time, process, KERNEL_ADDRESS),
+            _ => self.sample(cpu, time, process, 0x2345),
+        }
+    }
+
     fn enter(&mut self, vcpu: u32, time: u64) {
         let fields = [("common_pid", Number(100 + i64::from(vcpu))), ("vcpu_id", Number(vcpu.into()))];
         self.put(LayerKind::HostKernel, vcpu, time, "kvm:kvm_entry", &fields);
@@ -124,6 +168,8 @@ impl Events {
         self.switch(guest, vcpu, now, 0, 0, one);
         let calls = 1 + self.draw(3);
         for _ in 0..calls {
+            let now = self.later(time);
+            self.memory(vcpu, now, one);
             let call = i64::try_from(self.draw(3)).unwrap();
             let now = self.later(time);
             self.guest(vcpu, now, "raw_syscalls:sys_enter", "id", call);
@@ -299,7 +345,7 @@ fn apply(dir: &Path, number: usize, change: Change) {
 type Figures = BTreeMap<String, u64>;
 
 /// Figures that say what is not known, that are not sums or maxima, or that are moments.
-const NOT_COMPARED: [&str; 22] = [
+const NOT_COMPARED: [&str; 34] = [
     "unknown",
     "wall_ticks",
     "wall_ns",
@@ -322,6 +368,19 @@ const NOT_COMPARED: [&str; 22] = [
     "slowest",
     "completeness",
     "unattributed",
+    "unnamed",
+    // Of layers, in the summary.
+    "lost",
+    "rejected_bytes",
+    "corrupt_streams",
+    "absent_streams",
+    "damage",
+    "first",
+    "last",
+    "incomplete",
+    "missing",
+    "clock",
+    "host",
 ];
 
 /// Adds the numbers in `value` to `figures`, under the names of what they belong to.
@@ -330,16 +389,19 @@ fn collect(value: &Value, at: &str, figures: &mut Figures) {
         Value::Number(number) => *figures.entry(at.into()).or_default() += number.as_u64().unwrap_or(0),
         Value::Array(items) => items.iter().for_each(|item| collect(item, at, figures)),
         Value::Object(fields) => {
-            let ids = ["tid", "pid", "vcpu", "cpu", "number", "address"];
+            let ids = ["tid", "pid", "vcpu", "cpu", "number", "address", "context"];
             let id = ids.iter().filter_map(|name| Some(format!("{name} {}", fields.get(*name)?)));
             let id: Vec<String> = id.collect();
-            let texts = fields.values().filter_map(|field| Some(field.as_str()?.to_string()));
-            let name = if id.is_empty() { texts.collect::<Vec<_>>() } else { id };
-            if name.iter().any(|name| name.contains("unknown")) {
+            let compared = |name: &str| !ids.contains(&name) && !NOT_COMPARED.contains(&name);
+            let texts = fields.iter().filter(|(name, _)| compared(name)).map(|(_, field)| field.as_str());
+            let texts: Vec<&str> = texts.flatten().collect();
+            let is_not = |name: &str| fields.get(name) == Some(&Value::Bool(false));
+            let is_unnamed = is_not("is_certain") || texts.contains(&"[kernel]") && is_not("is_named");
+            let name = if id.is_empty() { texts.iter().map(ToString::to_string).collect() } else { id };
+            if is_unnamed || name.iter().any(|name| name.contains("unknown") || name.contains('?')) {
                 return;
             }
             let at = format!("{at}[{}]", name.join(", "));
-            let compared = |name: &str| !ids.contains(&name) && !NOT_COMPARED.contains(&name);
             for (name, field) in fields.iter().filter(|(name, _)| compared(name)) {
                 collect(field, &format!("{at}.{name}"), figures);
             }
@@ -370,6 +432,8 @@ fn reports(dir: &Path) -> Vec<(&'static str, Figures)> {
         ("syscalls", figures_of(dir, syscalls::report)),
         ("locks", figures_of(dir, locks::report)),
         ("irqs", figures_of(dir, irqs::report)),
+        ("functions", figures_of(dir, functions_without_symbols)),
+        ("summary", figures_of(dir, summary::report)),
     ]
 }
 
@@ -388,6 +452,10 @@ fn complete_recording_passes_and_has_figures_in_every_report() {
     assert!(checked.passed() && checked.completeness.complete, "{checked:?}");
     let empty: Vec<_> = reports(dir.path()).into_iter().filter(|(_, figures)| figures.is_empty()).collect();
     assert!(empty.is_empty(), "{empty:?}");
+}
+
+fn functions_without_symbols(trace: &Trace, window: Window) -> Result<functions::FunctionsReport, ReportError> {
+    functions::report(trace, window, None)
 }
 
 /// The report on tasks without the details of states: without the host's records an exit has the VMM's reason in place of the
@@ -523,5 +591,23 @@ proptest! {
     #[test]
     fn figures_of_flows_do_not_become_larger(seed in any::<u64>(), changes in proptest::collection::vec(change(), 1..4)) {
         check_figures(|dir| figures_of(dir, flows::report), seed, &changes)?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+
+    #[test]
+    fn figures_of_functions_do_not_become_larger(seed in any::<u64>(), changes in proptest::collection::vec(change(), 1..4)) {
+        check_figures(|dir| figures_of(dir, functions_without_symbols), seed, &changes)?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+
+    #[test]
+    fn figures_of_the_summary_do_not_become_larger(seed in any::<u64>(), changes in proptest::collection::vec(change(), 1..4)) {
+        check_figures(|dir| figures_of(dir, summary::report), seed, &changes)?;
     }
 }

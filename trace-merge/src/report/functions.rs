@@ -10,7 +10,7 @@ mod mappings;
 
 use super::table::{Align, Table};
 use super::{Report, ReportBuilder, ReportError, Window, harmless, percent};
-use crate::analysis::{Analysis, Passed};
+use crate::analysis::{Analysis, Gap, Passed};
 use crate::event::{self, Event, Mapping, Tid};
 use crate::kernel_symbols::KernelSymbols;
 use crate::manifest::LayerKind;
@@ -81,6 +81,8 @@ pub struct FunctionSamples {
     pub module: String,
     /// Whether `function` is a symbol.
     pub is_named: bool,
+    /// Whether `module` is certain: a process's file is not where records are missing since its mapping was told.
+    pub is_certain: bool,
     /// Samples in it.
     #[serde(rename = "self")]
     pub own: u64,
@@ -156,6 +158,14 @@ impl Analysis for FunctionSampling {
         }
         self.follow(input, timeline);
     }
+
+    fn gap(&mut self, gap: &Gap, _timeline: &Timeline) {
+        if let Gap { origin: Origin::Guest { vm, .. }, begins: true, .. } = *gap
+            && let Some(Some(collector)) = self.guests.get_mut(vm)
+        {
+            collector.mappings.begin_gap();
+        }
+    }
 }
 
 impl ReportBuilder for FunctionSampling {
@@ -178,12 +188,13 @@ impl ReportBuilder for FunctionSampling {
     }
 }
 
-/// A function that was met: name, module, whether it is a symbol.
+/// A function that was met: name, module, whether it is a symbol, whether it lies in that module for certain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Function {
     name: String,
     module: String,
     is_named: bool,
+    is_certain: bool,
 }
 
 /// Number of a function in the order in which they were met.
@@ -243,8 +254,8 @@ impl Collector {
     fn follow(&mut self, input: &Input<'_>, guest: &Guest) {
         match input.event {
             Some(Event::Mapping) => {
-                if let Some(Mapping { process, begin, end, offset, file }) = Mapping::of(&input.record) {
-                    self.mappings.map(process, begin, end, offset, &file);
+                if let Some(mapping) = Mapping::of(&input.record) {
+                    self.mappings.map(&mapping, guest.has_gap());
                 }
             }
             Some(Event::Exec { tid: Some(tid), .. }) => self.mappings.exec(tid),
@@ -324,8 +335,8 @@ impl Collector {
 /// The functions of `counts`, the one with the most samples of its own first; `names` are those of all functions.
 fn rows(counts: &Counts, names: &[Function]) -> Vec<FunctionSamples> {
     let row = |(&id, &(own, total)): (&FunctionId, &(u64, u64))| {
-        let Function { name, module, is_named } = names.get(id)?.clone();
-        Some(FunctionSamples { function: name, module, is_named, own, total })
+        let Function { name, module, is_named, is_certain } = names.get(id)?.clone();
+        Some(FunctionSamples { function: name, module, is_named, is_certain, own, total })
     };
     let mut rows: Vec<_> = counts.functions.iter().filter_map(row).collect();
     rows.sort_by(|left, right| {
@@ -341,20 +352,23 @@ fn function(place: &Place, shown: u64, kernel: &KernelSymbols, user: Option<&mut
         Place::Address(address) if *address >= KERNEL_HALF => match kernel.find(*address) {
             Some((symbol, _)) => {
                 let module = symbol.module.as_ref().map_or_else(|| "[kernel]".into(), |module| format!("[{module}]"));
-                Function { name: symbol.name.clone(), module, is_named: true }
+                Function { name: symbol.name.clone(), module, is_named: true, is_certain: true }
             }
             None => unnamed(format!("{:#x}", shown / PAGE * PAGE), "[kernel]"),
         },
         Place::Address(_) => unnamed(format!("{:#x}", shown / PAGE * PAGE), "?"),
-        Place::File { path, offset } => match user.and_then(|user| user.function(path, *offset)) {
-            Some(name) => Function { name, module: path.clone(), is_named: true },
-            None => unnamed(format!("+{:#x}", offset / PAGE * PAGE), path),
-        },
+        Place::File { path, offset, is_certain } => {
+            let function = match user.and_then(|user| user.function(path, *offset)) {
+                Some(name) => Function { name, module: path.clone(), is_named: true, is_certain: true },
+                None => unnamed(format!("+{:#x}", offset / PAGE * PAGE), path),
+            };
+            Function { is_certain: *is_certain, ..function }
+        }
     }
 }
 
 fn unnamed(name: String, module: &str) -> Function {
-    Function { name, module: module.into(), is_named: false }
+    Function { name, module: module.into(), is_named: false, is_certain: true }
 }
 
 impl Report for FunctionsReport {
@@ -397,7 +411,7 @@ fn write_functions(rows: &[FunctionSamples], samples: u64, shown: usize, out: &m
             row.total.to_string(),
             percent(row.total, samples),
             harmless(&row.function),
-            harmless(&row.module),
+            format!("{}{}", harmless(&row.module), if row.is_certain { "" } else { "?" }),
         ]);
     }
     table.write(out)?;

@@ -1,6 +1,6 @@
 //! What the addresses of processes mean: the files that are mapped there.
 
-use crate::event::Tid;
+use crate::event::{self, Tid};
 use foldhash::HashMap;
 use std::collections::BTreeMap;
 
@@ -18,6 +18,8 @@ pub(super) enum Place {
         path: String,
         /// Where in it, bytes.
         offset: u64,
+        /// Whether no records are missing since that was told: in those, something else may have come to lie there.
+        is_certain: bool,
     },
 }
 
@@ -26,6 +28,8 @@ struct Mapping {
     end: u64,
     offset: u64,
     path: String,
+    /// How many gaps had begun when it was told; `None` when one was open.
+    told: Option<u64>,
 }
 
 /// The mappings of processes, as they are told.
@@ -33,11 +37,21 @@ struct Mapping {
 pub(super) struct Mappings {
     /// By process, then first address; they do not overlap.
     processes: HashMap<Tid, BTreeMap<u64, Mapping>>,
+    /// How many gaps have begun.
+    gaps: u64,
 }
 
 impl Mappings {
-    /// From `begin` up to `end` process `pid` has `path` from `offset` on. What it had there before is gone.
-    pub(super) fn map(&mut self, pid: Tid, begin: u64, end: u64, offset: u64, path: &str) {
+    /// Records are missing from now on: what was told before is certain no more.
+    pub(super) const fn begin_gap(&mut self) {
+        self.gaps += 1;
+    }
+
+    /// What `told` tells. What its process had there before is gone. It is not certain while records of a CPU are missing
+    /// (`has_gap`).
+    pub(super) fn map(&mut self, told: &event::Mapping<'_>, has_gap: bool) {
+        let &event::Mapping { process: pid, begin, end, offset, ref file } = told;
+        let told = (!has_gap).then_some(self.gaps);
         let mappings = self.processes.entry(pid).or_default();
         if begin >= end || mappings.len() >= MAX_MAPPINGS {
             return;
@@ -56,7 +70,7 @@ impl Mappings {
                 mappings.insert(end, Mapping { offset: old.offset.wrapping_add(end - at), ..old });
             }
         }
-        mappings.insert(begin, Mapping { end, offset, path: path.into() });
+        mappings.insert(begin, Mapping { end, offset, path: file.clone().into_owned(), told });
     }
 
     /// Process `pid` runs another program: it has no mappings any more.
@@ -76,9 +90,11 @@ impl Mappings {
     pub(super) fn place(&self, pid: Tid, address: u64) -> Place {
         let mapping = self.processes.get(&pid).and_then(|mappings| mappings.range(..=address).next_back());
         match mapping.filter(|(_, mapping)| address < mapping.end) {
-            Some((begin, mapping)) => {
-                Place::File { path: mapping.path.clone(), offset: mapping.offset.wrapping_add(address - begin) }
-            }
+            Some((begin, mapping)) => Place::File {
+                path: mapping.path.clone(),
+                offset: mapping.offset.wrapping_add(address - begin),
+                is_certain: mapping.told == Some(self.gaps),
+            },
             None => Place::Address(address),
         }
     }
@@ -89,14 +105,18 @@ mod tests {
     use super::*;
 
     fn file(path: &str, offset: u64) -> Place {
-        Place::File { path: path.into(), offset }
+        Place::File { path: path.into(), offset, is_certain: true }
+    }
+
+    fn map(mappings: &mut Mappings, process: Tid, begin: u64, end: u64, offset: u64, file: &str) {
+        mappings.map(&event::Mapping { process, begin, end, offset, file: file.into() }, false);
     }
 
     #[test]
     fn later_mapping_hides_what_it_overlaps_and_no_more() {
         let mut mappings = Mappings::default();
-        mappings.map(1, 0x1000, 0x5000, 0x100, "/old");
-        mappings.map(1, 0x2000, 0x3000, 0, "/new");
+        map(&mut mappings, 1, 0x1000, 0x5000, 0x100, "/old");
+        map(&mut mappings, 1, 0x2000, 0x3000, 0, "/new");
 
         let places = [0x1fff, 0x2000, 0x2fff, 0x3000, 0x5000].map(|address| mappings.place(1, address));
 
@@ -108,9 +128,9 @@ mod tests {
     #[test]
     fn mapping_over_several_replaces_them_and_leaves_the_rest_of_the_last() {
         let mut mappings = Mappings::default();
-        mappings.map(1, 0x1000, 0x2000, 0, "/a");
-        mappings.map(1, 0x2000, 0x4000, 0, "/b");
-        mappings.map(1, 0x800, 0x3000, 0, "/c");
+        map(&mut mappings, 1, 0x1000, 0x2000, 0, "/a");
+        map(&mut mappings, 1, 0x2000, 0x4000, 0, "/b");
+        map(&mut mappings, 1, 0x800, 0x3000, 0, "/c");
 
         assert_eq!(mappings.place(1, 0x1000), file("/c", 0x800));
         assert_eq!(mappings.place(1, 0x3000), file("/b", 0x1000));
@@ -119,12 +139,29 @@ mod tests {
     #[test]
     fn children_have_their_parents_mappings_until_they_run_another_program() {
         let mut mappings = Mappings::default();
-        mappings.map(1, 0x1000, 0x2000, 0, "/a");
+        map(&mut mappings, 1, 0x1000, 0x2000, 0, "/a");
         mappings.fork(1, 2);
         let forked = mappings.place(2, 0x1000);
         mappings.exec(2);
 
         assert_eq!((forked, mappings.place(2, 0x1000)), (file("/a", 0), Place::Address(0x1000)));
         assert_eq!(mappings.place(1, 0x1000), file("/a", 0));
+    }
+
+    #[test]
+    fn mapping_is_certain_until_records_are_missing() {
+        let told = |file| event::Mapping { process: 1, begin: 0x1000, end: 0x2000, offset: 0, file };
+        let is_certain =
+            |mappings: &Mappings| matches!(mappings.place(1, 0x1000), Place::File { is_certain: true, .. });
+        let mut mappings = Mappings::default();
+        mappings.map(&told("/a".into()), false);
+        let before = is_certain(&mappings);
+        mappings.begin_gap();
+        let behind = is_certain(&mappings);
+        mappings.map(&told("/b".into()), true);
+        let inside = is_certain(&mappings);
+        mappings.map(&told("/c".into()), false);
+
+        assert_eq!([before, behind, inside, is_certain(&mappings)], [true, false, false, true]);
     }
 }

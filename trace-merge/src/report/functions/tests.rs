@@ -129,3 +129,19 @@ fn trace_without_samples_says_so() {
 
     assert!(report(&trace, ALL, None).unwrap_err().to_string().contains("strata:sample"));
 }
+
+#[test]
+fn file_of_a_process_is_not_certain_behind_missing_records() {
+    let trace = sample(mapping(TestTrace::new(), 1, 7, 0x40_0000, 0, "/bin/app"), 2, 7, 0x40_0000);
+    let trace = sample(trace.lost(LayerKind::GuestKernel, 0, 1), 3, 7, 0x40_0000);
+    let (_dir, trace) = trace.open();
+
+    let report = report(&trace, ALL, None).unwrap();
+
+    let mut text = Vec::new();
+    report.write_text(&mut text).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    let certain: Vec<_> = report.kernels[0].functions.iter().map(|row| (row.is_certain, row.own)).collect();
+    assert_eq!(certain, [(true, 1), (false, 1)]);
+    assert!(text.contains("  /bin/app\n") && text.contains("  /bin/app?\n"), "{text}");
+}
