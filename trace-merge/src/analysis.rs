@@ -148,6 +148,8 @@ pub fn pass(trace: &Trace, window: Window, analyses: &mut [&mut dyn Analysis]) -
             // A reader that is done takes none back.
             let _ = empty.send(batch);
         }
+        // A reader that waits for a batch would wait for ever if none could tell it that there will be no more.
+        drop(empty);
         reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
     if let Some(span) = timeline.span {

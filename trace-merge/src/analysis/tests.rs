@@ -97,6 +97,25 @@ fn unfinished_analysis_hears_what_comes_behind_the_window_and_a_finished_one_doe
 }
 
 #[test]
+fn reader_that_is_ahead_ends_when_no_more_is_wanted() {
+    /// So slow that the reader has filled all batches before the window is at its end.
+    struct Slow(u64);
+    impl Analysis for Slow {
+        fn record(&mut self, _input: &Input<'_>, _timeline: &Timeline) {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            self.0 += 1;
+        }
+    }
+    let records = u64::try_from(BATCH * (BATCHES + 4)).unwrap();
+    let (_dir, trace) = (1..=records).map(|number| number * 10).fold(TestTrace::new(), tick).open();
+    let mut slow = Slow(0);
+
+    let _ = pass(&trace, Window { begin: 20, end: 40 }, &mut [&mut slow]);
+
+    assert_eq!(slow.0, 2);
+}
+
+#[test]
 fn states_are_cut_to_the_window_and_those_from_before_it_are_known() {
     let trace = TestTrace::new().switch(0, 10, 0, 7).switch(0, 30, 7, 0);
 
