@@ -25,8 +25,9 @@ pub trait Analysis {
         &[LayerKind::HostKernel, LayerKind::Vmm, LayerKind::GuestKernel]
     }
 
-    /// Whether it takes in records of its layers.
-    fn takes_records(&self) -> bool {
+    /// Whether it takes in records like `input`, of one of its layers: asked once for each event type of a stream, so that
+    /// the answer may only go by where the record comes from and which [`Event`] it is, or that it is none.
+    fn takes_record(&self, _input: &Input<'_>) -> bool {
         true
     }
 
@@ -116,15 +117,7 @@ pub fn pass(trace: &Trace, window: Window, analyses: &mut [&mut dyn Analysis]) -
     let wanted =
         |layer: &&TraceLayer| analyses.iter().any(|analysis| analysis.layers().contains(&layer.description.kind));
     let layers: Vec<&TraceLayer> = trace.layers().iter().filter(wanted).collect();
-    let mut fed: Vec<Fed<'_>> = Vec::new();
-    for analysis in analyses.iter_mut() {
-        // Asked twice, since what is borrowed for the parts is not given back if there are none.
-        if analysis.parts().is_some() {
-            fed.extend(analysis.parts().into_iter().flatten().map(Fed::new));
-        } else {
-            fed.push(Fed::new(&mut **analysis));
-        }
-    }
+    let mut feed = Feed::new(analyses);
     let mut timeline = Timeline::new(trace);
     // What was recorded lasts from the first record to the last one.
     let part = timeline.span.and_then(|span| span.intersection(&window));
@@ -132,7 +125,7 @@ pub fn pass(trace: &Trace, window: Window, analyses: &mut [&mut dyn Analysis]) -
     let moments =
         timeline.span.and_then(|span| Window { end: span.end.saturating_add(1), ..span }.intersection(&window));
     let none = Window { begin: window.begin, end: window.begin };
-    let told = Told { states: part.unwrap_or(none), moments: moments.unwrap_or(none) };
+    let told = Told { window, states: part.unwrap_or(none), moments: moments.unwrap_or(none) };
     let reader = Reader::new(trace, layers, window, &timeline);
     let (completeness, totals) = std::thread::scope(|scope| {
         let (full, to_take) = mpsc::sync_channel(BATCHES);
@@ -140,7 +133,7 @@ pub fn pass(trace: &Trace, window: Window, analyses: &mut [&mut dyn Analysis]) -
         let reading = scope.spawn(move || reader.read(&full, &to_fill));
         'all: for mut batch in to_take {
             for item in &batch {
-                if !take(item, &mut timeline, window, told, &mut fed) {
+                if !feed.take(item, &mut timeline, told) {
                     break 'all;
                 }
             }
@@ -154,96 +147,129 @@ pub fn pass(trace: &Trace, window: Window, analyses: &mut [&mut dyn Analysis]) -
     });
     if let Some(span) = timeline.span {
         timeline.finish(span.end.min(window.end));
-        tell(&timeline, told, &mut fed);
+        feed.tell(&timeline, told);
     }
     Passed { timeline, window: part, completeness, totals, symbols: OnceLock::new() }
 }
 
-/// Takes in `item`; whether more is wanted.
-fn take(item: &Item<'_>, timeline: &mut Timeline, window: Window, told: Told, analyses: &mut [Fed<'_>]) -> bool {
-    match item {
-        Item::Record(input) => {
-            let time = input.time();
-            if time > window.end && !analyses.iter().any(|fed| fed.analysis.is_unfinished()) {
-                return false;
-            }
-            timeline.apply(input);
-            tell(timeline, told, analyses);
-            if time < window.begin {
-                let takers = analyses.iter_mut().filter(|fed| fed.takes(input.origin));
-                takers.for_each(|fed| fed.analysis.before(input, timeline));
-            } else {
-                let is_behind = time >= window.end;
-                for fed in analyses.iter_mut().filter(|fed| fed.takes(input.origin)) {
-                    if !is_behind || fed.analysis.is_unfinished() {
-                        fed.analysis.record(input, timeline);
-                    }
-                }
-            }
-        }
-        Item::Gap(gap) => {
-            match gap.begins {
-                true => timeline.begin_gap(gap.time, gap.origin),
-                false => timeline.end_gap(gap.time, gap.origin),
-            }
-            tell(timeline, told, analyses);
-            analyses.iter_mut().for_each(|fed| fed.analysis.gap(gap, timeline));
-        }
-        Item::Foretold(origin, task) => timeline.foretell(*origin, *task),
-    }
-    true
-}
-
-/// What of the timeline is told.
+/// What of the recording is told.
 #[derive(Clone, Copy, Debug)]
 struct Told {
+    /// Which records.
+    window: Window,
     /// When states last.
     states: Window,
     /// When they change.
     moments: Window,
 }
 
-/// Tells `analyses` the changes: what of them is to be told, and what lies behind it to those that are unfinished.
-fn tell(timeline: &Timeline, told: Told, analyses: &mut [Fed<'_>]) {
-    for change in timeline.changes() {
-        let window = match change {
-            Change::Vcpu { .. } | Change::Cpu { .. } | Change::Task { .. } => told.states,
-            Change::TaskName { .. } | Change::TaskState { .. } => told.moments,
-        };
-        let inside = change.within(&window);
-        let goes_on = change.window().end > window.end;
-        let kind = change.kind();
-        for fed in analyses.iter_mut().filter(|fed| fed.takes_changes[kind as usize]) {
-            let part = match goes_on && fed.analysis.is_unfinished() {
-                true => change.within(&Window { end: u64::MAX, ..window }),
-                false => inside,
+/// Places in [`Feed::analyses`], in order.
+type Takers = Vec<usize>;
+
+/// The analyses that are fed, and which of them takes in what.
+struct Feed<'a> {
+    analyses: Vec<&'a mut dyn Analysis>,
+    /// By kind of change.
+    of_changes: [Takers; ChangeKind::ALL.len()],
+    /// By source of the merge, and number of the event type: twice that, and one more for records that are no [`Event`].
+    of_records: Vec<Vec<Option<Takers>>>,
+}
+
+impl<'a> Feed<'a> {
+    fn new(analyses: &'a mut [&mut dyn Analysis]) -> Self {
+        let mut fed: Vec<&mut dyn Analysis> = Vec::new();
+        for analysis in analyses.iter_mut() {
+            // Asked twice, since what is borrowed for the parts is not given back if there are none.
+            if analysis.parts().is_some() {
+                fed.extend(analysis.parts().into_iter().flatten());
+            } else {
+                fed.push(&mut **analysis);
+            }
+        }
+        let of_changes = ChangeKind::ALL.map(|kind| places(&fed, |analysis| analysis.takes_change(kind)));
+        Self { analyses: fed, of_changes, of_records: Vec::new() }
+    }
+
+    /// Takes in `item`; whether more is wanted.
+    fn take(&mut self, item: &Item<'_>, timeline: &mut Timeline, told: Told) -> bool {
+        match item {
+            Item::Record(input) => {
+                if input.time() > told.window.end && !self.analyses.iter().any(|analysis| analysis.is_unfinished()) {
+                    return false;
+                }
+                timeline.apply(input);
+                self.tell(timeline, told);
+                self.record(input, timeline, told.window);
+            }
+            Item::Gap(gap) => {
+                match gap.begins {
+                    true => timeline.begin_gap(gap.time, gap.origin),
+                    false => timeline.end_gap(gap.time, gap.origin),
+                }
+                self.tell(timeline, told);
+                self.analyses.iter_mut().for_each(|analysis| analysis.gap(gap, timeline));
+            }
+            Item::Foretold(origin, task) => timeline.foretell(*origin, *task),
+        }
+        true
+    }
+
+    /// Hands a record to those that take it.
+    fn record(&mut self, input: &Input<'_>, timeline: &Timeline, window: Window) {
+        let number = 2 * usize::from(input.record.schema.description().id) + usize::from(input.event.is_none());
+        if self.of_records.len() <= input.source {
+            self.of_records.resize(input.source + 1, Vec::new());
+        }
+        let Some(of_source) = self.of_records.get_mut(input.source) else { return };
+        if of_source.len() <= number {
+            of_source.resize(number + 1, None);
+        }
+        let Some(known) = of_source.get_mut(number) else { return };
+        let takers = known.get_or_insert_with(|| {
+            let layer = input.origin.layer();
+            places(&self.analyses, |analysis| analysis.layers().contains(&layer) && analysis.takes_record(input))
+        });
+        let (is_before, is_behind) = (input.time() < window.begin, input.time() >= window.end);
+        for &mut place in takers {
+            let Some(analysis) = self.analyses.get_mut(place) else { continue };
+            if is_before {
+                analysis.before(input, timeline);
+            } else if !is_behind || analysis.is_unfinished() {
+                analysis.record(input, timeline);
+            }
+        }
+    }
+
+    /// Tells the changes: what of them is to be told, and what lies behind it to those that are unfinished.
+    fn tell(&mut self, timeline: &Timeline, told: Told) {
+        for change in timeline.changes() {
+            let kind = change.kind();
+            let window = match kind {
+                ChangeKind::Vcpu | ChangeKind::Cpu | ChangeKind::Task => told.states,
+                ChangeKind::TaskName | ChangeKind::TaskState => told.moments,
             };
-            if let Some(part) = part {
-                fed.analysis.change(&part, timeline);
+            let Window { begin, end } = change.window();
+            // All of it, mostly: it is not copied then.
+            let is_inside = begin >= window.begin && (end < window.end || (end == window.end && begin < end));
+            let goes_on = end > window.end;
+            for &place in self.of_changes.get(kind as usize).into_iter().flatten() {
+                let Some(analysis) = self.analyses.get_mut(place) else { continue };
+                if is_inside {
+                    analysis.change(change, timeline);
+                    continue;
+                }
+                let end = if goes_on && analysis.is_unfinished() { u64::MAX } else { window.end };
+                if let Some(part) = change.within(&Window { end, ..window }) {
+                    analysis.change(&part, timeline);
+                }
             }
         }
     }
 }
 
-/// An analysis that is fed, and what it takes in.
-struct Fed<'a> {
-    analysis: &'a mut dyn Analysis,
-    takes_records: bool,
-    layers: &'static [LayerKind],
-    /// By kind of change.
-    takes_changes: [bool; ChangeKind::ALL.len()],
-}
-
-impl<'a> Fed<'a> {
-    fn new(analysis: &'a mut dyn Analysis) -> Self {
-        let takes_changes = ChangeKind::ALL.map(|kind| analysis.takes_change(kind));
-        let (takes_records, layers) = (analysis.takes_records(), analysis.layers());
-        Self { analysis, takes_records, layers, takes_changes }
-    }
-
-    fn takes(&self, origin: Origin) -> bool {
-        self.takes_records && self.layers.contains(&origin.layer())
-    }
+/// Where those of `analyses` are that take something.
+fn places(analyses: &[&mut dyn Analysis], takes: impl Fn(&dyn Analysis) -> bool) -> Takers {
+    analyses.iter().enumerate().filter(|(_, analysis)| takes(&***analysis)).map(|(place, _)| place).collect()
 }
 
 /// Merges and decodes.

@@ -120,6 +120,10 @@ impl Analysis for BlockTimes {
         &[LayerKind::HostKernel, LayerKind::GuestKernel]
     }
 
+    fn takes_record(&self, input: &Input<'_>) -> bool {
+        matches!(input.event, Some(Event::BlockIssue(_) | Event::BlockComplete(_)))
+    }
+
     fn record(&mut self, input: &Input<'_>, _timeline: &Timeline) {
         let (request, is_issue) = match &input.event {
             Some(Event::BlockIssue(request)) => (request, true),

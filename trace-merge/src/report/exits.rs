@@ -169,19 +169,6 @@ impl ExitTimes {
         Self { window, vms: BTreeMap::new(), open: BTreeMap::new() }
     }
 
-    /// How often the vCPUs of `vm` left the guest for each reason, and the times until they were in it again: call it when
-    /// all of the window was taken in.
-    pub(super) fn reasons(&self, vm: usize) -> BTreeMap<ExitReason, (u64, Durations)> {
-        let mut reasons: BTreeMap<ExitReason, (u64, Durations)> = BTreeMap::new();
-        for (&reason, sums) in self.vms.get(&vm).into_iter().flat_map(|sums| &sums.reasons) {
-            reasons.insert(reason, (sums.count, sums.times.clone()));
-        }
-        for (_, exit) in self.open.iter().filter(|((of, _), _)| *of == vm) {
-            reasons.entry(exit.reason).or_default().0 += 1;
-        }
-        reasons
-    }
-
     /// The vCPU's exit is over at `time`.
     fn end(&mut self, key: (usize, u32), time: u64, vcpu: &Vcpu) {
         let Some(mut exit) = self.open.remove(&key) else { return };
@@ -210,23 +197,21 @@ impl Analysis for ExitTimes {
         kind == ChangeKind::Vcpu
     }
 
+    fn takes_record(&self, input: &Input<'_>) -> bool {
+        is_crossing(input) || matches!(input.event, Some(Event::Access { .. }))
+    }
+
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
-        let Some((vm, vcpu)) = vcpu_of(input, timeline) else { return };
-        let Some((known, state)) = timeline.vm(vm).and_then(|known| Some((known, known.vcpus.get(&vcpu)?))) else {
-            return;
-        };
-        let (key, time) = ((vm, vcpu), input.time());
-        match input.event {
-            Some(Event::KvmEntry { .. }) => self.end(key, time, state),
-            Some(Event::VmmEnter { .. }) if !known.kvm_tells => self.end(key, time, state),
-            Some(Event::KvmExit { reason, .. }) => self.begin(key, time, reason, state),
-            Some(Event::VmmExit { reason, .. }) if !known.kvm_tells => self.begin(key, time, reason, state),
-            Some(Event::Access { access, .. }) => {
-                if let Some(exit) = self.open.get_mut(&key) {
-                    exit.access.get_or_insert(access);
-                }
+        if let (Origin::Vmm { vm, .. }, Some(Event::Access { vcpu, access })) = (input.origin, input.event) {
+            if let Some(exit) = self.open.get_mut(&(vm, vcpu)) {
+                exit.access.get_or_insert(access);
             }
-            _ => {}
+            return;
+        }
+        let Some(Crossing { key, vcpu, exit }) = Crossing::of(input, timeline) else { return };
+        match exit {
+            Some(reason) => self.begin(key, input.time(), reason, vcpu),
+            None => self.end(key, input.time(), vcpu),
         }
     }
 
@@ -256,17 +241,40 @@ impl ExitTimes {
     }
 }
 
-/// The VM and vCPU that a record of KVM or of the VMM is about.
-fn vcpu_of(input: &Input<'_>, timeline: &Timeline) -> Option<(usize, u32)> {
-    match (input.origin, input.event?) {
-        (Origin::Host { host, .. }, Event::KvmEntry { tid, vcpu } | Event::KvmExit { tid, vcpu, .. }) => {
-            timeline.vcpu_of_event(host, tid, vcpu)
-        }
-        (
-            Origin::Vmm { vm, .. },
-            Event::VmmEnter { vcpu } | Event::VmmExit { vcpu, .. } | Event::Access { vcpu, .. },
-        ) => Some((vm, vcpu)),
-        _ => None,
+/// A vCPU that enters or leaves the guest.
+pub(super) struct Crossing<'t> {
+    /// VM and vCPU.
+    pub(super) key: (usize, u32),
+    pub(super) vcpu: &'t Vcpu,
+    /// Why it leaves; `None` when it enters.
+    pub(super) exit: Option<ExitReason>,
+}
+
+/// Whether records like `input` may tell of a [`Crossing`].
+pub(super) const fn is_crossing(input: &Input<'_>) -> bool {
+    matches!(
+        input.event,
+        Some(Event::KvmEntry { .. } | Event::KvmExit { .. } | Event::VmmEnter { .. } | Event::VmmExit { .. })
+    )
+}
+
+impl<'t> Crossing<'t> {
+    /// What `input` tells of one. The VMM tells only where KVM does not.
+    pub(super) fn of(input: &Input<'_>, timeline: &'t Timeline) -> Option<Self> {
+        let (key, exit) = match (input.origin, input.event?) {
+            (Origin::Host { host, .. }, Event::KvmEntry { tid, vcpu }) => {
+                (timeline.vcpu_of_event(host, tid, vcpu)?, None)
+            }
+            (Origin::Host { host, .. }, Event::KvmExit { tid, vcpu, reason }) => {
+                (timeline.vcpu_of_event(host, tid, vcpu)?, Some(reason))
+            }
+            (Origin::Vmm { vm, .. }, Event::VmmEnter { vcpu }) if !timeline.vm(vm)?.kvm_tells => ((vm, vcpu), None),
+            (Origin::Vmm { vm, .. }, Event::VmmExit { vcpu, reason }) if !timeline.vm(vm)?.kvm_tells => {
+                ((vm, vcpu), Some(reason))
+            }
+            _ => return None,
+        };
+        Some(Self { key, vcpu: timeline.vm(key.0)?.vcpus.get(&key.1)?, exit })
     }
 }
 

@@ -259,6 +259,10 @@ impl Analysis for FlowTimes {
         false
     }
 
+    fn takes_record(&self, input: &Input<'_>) -> bool {
+        Follower::takes(input)
+    }
+
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
         if input.event.is_some() {
             self.concerned(input.origin, timeline).for_each(|(vm, follower)| follower.add(vm, input, timeline));

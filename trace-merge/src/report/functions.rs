@@ -142,6 +142,11 @@ impl Analysis for FunctionSampling {
         &[LayerKind::GuestKernel]
     }
 
+    fn takes_record(&self, input: &Input<'_>) -> bool {
+        let event = input.event;
+        matches!(event, Some(Event::Sample { .. } | Event::Mapping | Event::Exec { .. } | Event::Fork { .. }))
+    }
+
     /// Mappings are told once: those from before the window hold in it.
     fn before(&mut self, input: &Input<'_>, timeline: &Timeline) {
         self.follow(input, timeline);

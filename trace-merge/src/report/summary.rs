@@ -1,15 +1,14 @@
 //! The summary of a recording: what each layer holds and lost, why and for how long vCPUs were out of the guest, what
 //! the clock is worth, and what is missing.
 
-use super::exits::ExitTimes;
+use super::exits::{Crossing, is_crossing};
 use super::{Report, ReportBuilder, ReportError, Window, harmless, seconds};
-use crate::analysis::{Analysis, Gap, Passed};
+use crate::analysis::{Analysis, Passed};
 use crate::clock::Clock;
 use crate::exit_reason::{ExitNumbering, ExitReason};
 use crate::manifest::{LayerKind, Missing, Process, Vm};
 use crate::reader::Trace;
-use crate::report::distribution::Durations;
-use crate::timeline::{Change, ChangeKind, Input, Timeline};
+use crate::timeline::{ChangeKind, Input, Timeline};
 use crate::totals::Totals;
 use crate::vcpu::SwitchSource;
 use serde::Serialize;
@@ -104,65 +103,101 @@ pub fn report(trace: &Trace, window: Window) -> Result<Summary, ReportError> {
 /// The summary in the making. Takes memory for each layer and each reason of exits.
 #[derive(Debug)]
 pub struct SummaryBuilder {
-    exits: ExitTimes,
+    window: Window,
+    /// By VM.
+    exits: BTreeMap<usize, BTreeMap<ExitReason, ExitSums>>,
+    /// By VM and vCPU: the exit that is not over.
+    open: BTreeMap<(usize, u32), OpenExit>,
+}
+
+/// Exits for one reason; times in ticks.
+#[derive(Clone, Copy, Debug, Default)]
+struct ExitSums {
+    count: u64,
+    total: u64,
+    max: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct OpenExit {
+    reason: ExitReason,
+    begin: u64,
+    /// How often its vCPU's location had been lost when it began.
+    lost: u64,
 }
 
 impl SummaryBuilder {
     /// A summary of `window` of a recording, of which nothing is known yet.
     #[must_use]
     pub const fn new(window: Window) -> Self {
-        Self { exits: ExitTimes::new(window) }
+        Self { window, exits: BTreeMap::new(), open: BTreeMap::new() }
+    }
+
+    /// The vCPU's exit is over at `time`; it has no time where that is `None`.
+    fn end(&mut self, key: (usize, u32), exit: OpenExit, time: Option<u64>) {
+        let sums = self.exits.entry(key.0).or_default().entry(exit.reason).or_default();
+        let ticks = time.map_or(0, |time| time.saturating_sub(exit.begin));
+        sums.count += 1;
+        (sums.total, sums.max) = (sums.total.saturating_add(ticks), sums.max.max(ticks));
     }
 
     /// The exits of the VM at `index`.
     fn exits_of(&self, index: usize, trace: &Trace, passed: &Passed) -> Option<ExitReport> {
         let (vm, clock) = (passed.timeline.vm(index)?, trace.clock());
         let source = if vm.kvm_tells { SwitchSource::HostKernel } else { SwitchSource::Vmm };
-        let reason = |(reason, (count, times)): (ExitReason, (u64, Durations))| ReasonReport {
+        let reason = |(reason, sums): (&ExitReason, &ExitSums)| ReasonReport {
             reason: reason.name().into_owned(),
             number: reason.number,
             numbering: reason.numbering,
-            count,
-            total_ns: clock.ticks_to_ns(times.total()),
-            max_ns: clock.ticks_to_ns(times.max()),
+            count: sums.count,
+            total_ns: clock.ticks_to_ns(sums.total),
+            max_ns: clock.ticks_to_ns(sums.max),
         };
-        let mut reasons: Vec<_> = self.exits.reasons(index).into_iter().map(reason).collect();
+        let mut reasons: Vec<_> = self.exits.get(&index)?.iter().map(reason).collect();
         reasons.sort_by_key(|reason| std::cmp::Reverse((reason.total_ns, reason.count)));
         let count = reasons.iter().map(|reason| reason.count).sum();
-        (count > 0).then(|| ExitReport { vm: vm.name.clone(), source, count, reasons })
+        Some(ExitReport { vm: vm.name.clone(), source, count, reasons })
     }
 }
 
 impl Analysis for SummaryBuilder {
-    fn takes_change(&self, kind: ChangeKind) -> bool {
-        self.exits.takes_change(kind)
-    }
-
     fn layers(&self) -> &'static [LayerKind] {
         &LayerKind::ALL
     }
 
+    fn takes_change(&self, _kind: ChangeKind) -> bool {
+        false
+    }
+
+    fn takes_record(&self, input: &Input<'_>) -> bool {
+        is_crossing(input)
+    }
+
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
-        self.exits.record(input, timeline);
+        let Some(Crossing { key, vcpu, exit }) = Crossing::of(input, timeline) else { return };
+        if let Some(open) = self.open.remove(&key) {
+            self.end(key, open, (open.lost == vcpu.lost).then_some(input.time()));
+        }
+        if let Some(reason) = exit
+            && input.time() < self.window.end
+        {
+            self.open.insert(key, OpenExit { reason, begin: input.time(), lost: vcpu.lost });
+        }
     }
 
-    fn change(&mut self, change: &Change, timeline: &Timeline) {
-        self.exits.change(change, timeline);
-    }
-
-    fn gap(&mut self, gap: &Gap, timeline: &Timeline) {
-        self.exits.gap(gap, timeline);
-    }
-
+    /// Exits that begin in the window may be over after it.
     fn is_unfinished(&self) -> bool {
-        self.exits.is_unfinished()
+        !self.open.is_empty()
     }
 }
 
 impl ReportBuilder for SummaryBuilder {
     type Report = Summary;
 
-    fn finish(self, trace: &Trace, passed: &Passed) -> Result<Summary, ReportError> {
+    fn finish(mut self, trace: &Trace, passed: &Passed) -> Result<Summary, ReportError> {
+        for (key, open) in std::mem::take(&mut self.open) {
+            self.end(key, open, None);
+        }
         let manifest = trace.manifest();
         let layers = trace.layers().iter().zip(&passed.totals).map(|(layer, &totals)| LayerReport {
             layer: layer.description.kind,

@@ -9,7 +9,7 @@ use crate::reader::Trace;
 use crate::timeline::fused::{self, Fused};
 use crate::timeline::guest::{BlockedOn, GuestTask, TaskIndex};
 use crate::timeline::host::Host;
-use crate::timeline::{Change, ChangeKind, Timeline, Vm};
+use crate::timeline::{Change, ChangeKind, Input, Timeline, Vm};
 use foldhash::HashMap;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -273,7 +273,7 @@ impl Analysis for TaskTimes {
         matches!(kind, ChangeKind::Task | ChangeKind::TaskName)
     }
 
-    fn takes_records(&self) -> bool {
+    fn takes_record(&self, _input: &Input<'_>) -> bool {
         false
     }
 

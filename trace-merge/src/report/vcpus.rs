@@ -9,7 +9,7 @@ use crate::manifest::LayerKind;
 use crate::reader::Trace;
 use crate::timeline::host::Host;
 use crate::timeline::vcpu::VcpuState;
-use crate::timeline::{Change, ChangeKind, Timeline};
+use crate::timeline::{Change, ChangeKind, Input, Timeline};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -102,7 +102,7 @@ impl Analysis for VcpuTimes {
         kind == ChangeKind::Vcpu
     }
 
-    fn takes_records(&self) -> bool {
+    fn takes_record(&self, _input: &Input<'_>) -> bool {
         false
     }
 

@@ -10,7 +10,7 @@ use crate::event::Interrupt;
 use crate::reader::Trace;
 use crate::timeline::guest::{CpuView, Current, TaskIndex, TaskState};
 use crate::timeline::vcpu::VcpuState;
-use crate::timeline::{Change, ChangeKind, Timeline};
+use crate::timeline::{Change, ChangeKind, Input, Timeline};
 use foldhash::HashMap;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -248,7 +248,7 @@ impl Analysis for WakeupTimes {
         matches!(kind, ChangeKind::Cpu | ChangeKind::TaskState)
     }
 
-    fn takes_records(&self) -> bool {
+    fn takes_record(&self, _input: &Input<'_>) -> bool {
         false
     }
 

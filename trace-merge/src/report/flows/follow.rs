@@ -161,6 +161,28 @@ impl Follower {
         }
     }
 
+    /// Whether it takes in records like `input`.
+    pub(super) const fn takes(input: &Input<'_>) -> bool {
+        match input.event {
+            Some(Event::BlockIssue(_) | Event::BlockComplete(_)) => true,
+            Some(
+                Event::InterruptEnter(Interrupt::Irq(_))
+                | Event::InterruptExit(_)
+                | Event::Wakeup { .. }
+                | Event::Switch { .. },
+            ) => matches!(input.origin, Origin::Guest { .. }),
+            Some(
+                Event::KvmExit { .. }
+                | Event::KvmInject { .. }
+                | Event::KvmMmio { .. }
+                | Event::DiskNotified { .. }
+                | Event::DiskRequest { .. }
+                | Event::DiskInterrupt { .. },
+            ) => true,
+            _ => false,
+        }
+    }
+
     /// Takes in a record about the VM at `vm`.
     pub(super) fn add(&mut self, vm: usize, input: &Input<'_>, timeline: &Timeline) {
         let Some(event) = input.event else { return };
