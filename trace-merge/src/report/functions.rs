@@ -21,7 +21,6 @@ use crate::user_symbols::UserSymbols;
 use foldhash::HashMap;
 use mappings::{Mappings, Place};
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -211,18 +210,28 @@ const REMEMBERED: usize = 1 << 16;
 #[derive(Clone, Debug, Default)]
 struct Counts {
     samples: u64,
-    /// Samples in the function, and in it or what it called.
-    functions: BTreeMap<FunctionId, (u64, u64)>,
+    functions: HashMap<FunctionId, FunctionCounts>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct FunctionCounts {
+    /// Samples in the function.
+    own: u64,
+    /// Samples in it or in what it called.
+    total: u64,
+    /// Number of the last of them.
+    last: u64,
 }
 
 impl Counts {
     fn add(&mut self, functions: &[FunctionId]) {
         self.samples += 1;
         for (place, &function) in functions.iter().enumerate() {
-            let (own, total) = self.functions.entry(function).or_default();
-            *own += u64::from(place == 0);
+            let counts = self.functions.entry(function).or_default();
+            counts.own += u64::from(place == 0);
             // A function that calls itself counts once.
-            *total += u64::from(!functions.get(..place).is_some_and(|before| before.contains(&function)));
+            counts.total += u64::from(counts.last != self.samples);
+            counts.last = self.samples;
         }
     }
 }
@@ -238,7 +247,7 @@ struct Collector {
     found: HashMap<Place, FunctionId>,
     all: Counts,
     idle: u64,
-    processes: BTreeMap<Tid, Counts>,
+    processes: HashMap<Tid, Counts>,
 }
 
 impl Collector {
@@ -251,7 +260,7 @@ impl Collector {
             found: HashMap::default(),
             all: Counts::default(),
             idle: 0,
-            processes: BTreeMap::new(),
+            processes: HashMap::default(),
         }
     }
 
@@ -339,11 +348,13 @@ impl Collector {
 
 /// The functions of `counts`, the one with the most samples of its own first; `names` are those of all functions.
 fn rows(counts: &Counts, names: &[Function]) -> Vec<FunctionSamples> {
-    let row = |(&id, &(own, total)): (&FunctionId, &(u64, u64))| {
+    let row = |(&id, counts): (&FunctionId, &FunctionCounts)| {
         let Function { name, module, is_named, is_certain } = names.get(id)?.clone();
-        Some(FunctionSamples { function: name, module, is_named, is_certain, own, total })
+        Some(FunctionSamples { function: name, module, is_named, is_certain, own: counts.own, total: counts.total })
     };
-    let mut rows: Vec<_> = counts.functions.iter().filter_map(row).collect();
+    let mut functions: Vec<_> = counts.functions.iter().collect();
+    functions.sort_unstable_by_key(|&(&id, _)| id);
+    let mut rows: Vec<_> = functions.into_iter().filter_map(row).collect();
     rows.sort_by(|left, right| {
         let key = |row: &FunctionSamples| std::cmp::Reverse((row.own, row.total));
         key(left).cmp(&key(right)).then_with(|| (&left.function, &left.module).cmp(&(&right.function, &right.module)))
@@ -364,7 +375,7 @@ fn function(place: &Place, shown: u64, kernel: &KernelSymbols, user: Option<&mut
         Place::Address(_) => unnamed(format!("{:#x}", shown / PAGE * PAGE), "?"),
         Place::File { path, offset, is_certain } => {
             let function = match user.and_then(|user| user.function(path, *offset)) {
-                Some(name) => Function { name, module: path.clone(), is_named: true, is_certain: true },
+                Some(name) => Function { name, module: path.to_string(), is_named: true, is_certain: true },
                 None => unnamed(format!("+{:#x}", offset / PAGE * PAGE), path),
             };
             Function { is_certain: *is_certain, ..function }

@@ -284,7 +284,8 @@ struct Collector {
     open: HashMap<TaskIndex, Open>,
     /// Threads of which a call or a return was met.
     met: HashSet<TaskIndex>,
-    tasks: BTreeMap<TaskIndex, Process>,
+    /// By task.
+    tasks: Vec<Process>,
     cpus: HashMap<u32, Cpu>,
     unattributed: u64,
 }
@@ -295,8 +296,8 @@ impl Collector {
             self.sums(task, open.number).unfinished += 1;
         }
         let mut processes: BTreeMap<TaskIndex, Process> = BTreeMap::new();
-        for (task, calls) in &self.tasks {
-            let process = processes.entry(guest.process(*task)).or_default();
+        for (task, calls) in self.tasks.iter().enumerate() {
+            let process = processes.entry(guest.process(task)).or_default();
             *process = std::mem::take(process).plus(calls);
         }
         let total = processes.values().fold(Process::default(), Process::plus).calls(clock);
@@ -359,7 +360,10 @@ impl Collector {
     }
 
     fn task(&mut self, task: TaskIndex) -> &mut Process {
-        self.tasks.entry(task).or_default()
+        if self.tasks.len() <= task {
+            self.tasks.resize_with(task + 1, Process::default);
+        }
+        &mut self.tasks[task]
     }
 
     fn sums(&mut self, task: TaskIndex, number: i64) -> &mut Sums {

@@ -203,7 +203,7 @@ pub fn report(trace: &Trace, window: Window) -> Result<Tasks, ReportError> {
 pub struct TaskTimes {
     window: Window,
     /// By VM and task: its stretches under one name.
-    stretches: HashMap<(usize, TaskIndex), Vec<Stretch>>,
+    stretches: Vec<Vec<Vec<Stretch>>>,
 }
 
 /// The time in which a task had one name: a program that runs another one goes on under the other's.
@@ -212,14 +212,20 @@ struct Stretch {
     comm: Vec<u8>,
     begin: u64,
     end: u64,
-    times: BTreeMap<Fused, u64>,
+    times: HashMap<Fused, u64>,
 }
 
 impl TaskTimes {
     /// A report on `window`, of which nothing is known yet.
     #[must_use]
-    pub fn new(window: Window) -> Self {
-        Self { window, stretches: HashMap::default() }
+    pub const fn new(window: Window) -> Self {
+        Self { window, stretches: Vec::new() }
+    }
+
+    /// The stretches of a task.
+    fn of(&mut self, (vm, task): (usize, TaskIndex)) -> &mut Vec<Stretch> {
+        let of_vm = place(&mut self.stretches, vm);
+        place(of_vm, task)
     }
 
     /// Adds that the task did `state` in `window`, as far as it existed and that was not added already.
@@ -227,14 +233,14 @@ impl TaskTimes {
         let (Some(task), Some(span)) = (vm.guest.task(key.1), vm.kernel_span) else { return };
         let reported = span.intersection(&self.window).and_then(|span| task.life(&span));
         let Some(mut part) = reported.and_then(|reported| window.intersection(&reported)) else { return };
-        let stretches = self.stretches.entry(key).or_default();
+        let stretches = self.of(key);
         if stretches.is_empty() {
             stretches.push(Stretch::new(part.begin));
         }
         let Some(stretch) = stretches.last_mut() else { return };
         part.begin = part.begin.max(stretch.end);
         if part.begin < part.end {
-            *stretch.times.entry(state).or_insert(0) += part.length();
+            *stretch.times.entry(state).or_default() += part.length();
             stretch.end = part.end;
         }
     }
@@ -242,29 +248,40 @@ impl TaskTimes {
     /// Notes the name that the task has from `time` on.
     fn name(&mut self, vm: &Vm, key: (usize, TaskIndex), time: u64) {
         let Some(task) = vm.guest.task(key.1) else { return };
-        let last = self.stretches.get(&key).and_then(|stretches| stretches.last());
+        let last = self.of(key).last();
         if last.is_some_and(|stretch| stretch.comm == task.comm) {
             return;
         }
         if last.is_some_and(|stretch| !stretch.comm.is_empty()) {
             // What it does lasts, and is another stretch's from now on.
             self.add(vm, key, Window { begin: task.since, end: time }, task.fused);
-            let stretches = self.stretches.entry(key).or_default();
+            let stretches = self.of(key);
             if let Some(begin) = stretches.last().map(|stretch| stretch.end) {
                 stretches.push(Stretch::new(begin));
             }
         }
         let begin = time.max(self.window.begin);
-        let stretches = self.stretches.entry(key).or_insert_with(|| vec![Stretch::new(begin)]);
+        let stretches = self.of(key);
+        if stretches.is_empty() {
+            stretches.push(Stretch::new(begin));
+        }
         if let Some(stretch) = stretches.last_mut() {
             stretch.comm.clone_from(&task.comm);
         }
     }
 }
 
+/// The element of `all` at `index`, made when there is none.
+fn place<T: Default>(all: &mut Vec<T>, index: usize) -> &mut T {
+    if all.len() <= index {
+        all.resize_with(index + 1, T::default);
+    }
+    &mut all[index]
+}
+
 impl Stretch {
-    const fn new(begin: u64) -> Self {
-        Self { comm: Vec::new(), begin, end: begin, times: BTreeMap::new() }
+    fn new(begin: u64) -> Self {
+        Self { comm: Vec::new(), begin, end: begin, times: HashMap::default() }
     }
 }
 
@@ -304,7 +321,7 @@ impl ReportBuilder for TaskTimes {
             let host = passed.timeline.host_of(index);
             let mut tasks = Vec::new();
             for (place, task) in vm.guest.tasks.iter().enumerate() {
-                let mut stretches = self.stretches.remove(&(index, place)).unwrap_or_default();
+                let mut stretches = std::mem::take(self.of((index, place)));
                 stretches.retain(|stretch| stretch.begin < stretch.end);
                 let last = stretches.len().saturating_sub(1);
                 for (number, mut stretch) in stretches.into_iter().enumerate() {
@@ -350,7 +367,9 @@ fn of_stretch(
 ) -> Result<TaskReport, ReportError> {
     let mut sums = Times::default();
     let mut parts = Vec::with_capacity(stretch.times.len());
-    for (&state, &ticks) in &stretch.times {
+    let mut times: Vec<_> = stretch.times.iter().collect();
+    times.sort_unstable_by_key(|&(&state, _)| state);
+    for (&state, &ticks) in times {
         sums.add(state, ticks);
         let (state, detail) = name(state, host);
         parts.push(Part { state, detail, ticks, ns: clock.ticks_to_ns(ticks) });

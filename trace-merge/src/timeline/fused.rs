@@ -6,7 +6,7 @@ use crate::event::Interrupt;
 use crate::exit_reason::ExitReason;
 
 /// What a task's time is spent on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fused {
     /// It runs for real.
     Running(Running),
@@ -34,7 +34,7 @@ pub enum Fused {
 }
 
 /// In what a task runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Running {
     /// In its own code.
     Task,

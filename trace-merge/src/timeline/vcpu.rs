@@ -29,7 +29,7 @@ pub enum Location {
 }
 
 /// What runs in place of a vCPU's thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Preemptor {
     /// A thread of the host.
     Thread(HostThread),
@@ -40,7 +40,7 @@ pub enum Preemptor {
 }
 
 /// What a vCPU does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum VcpuState {
     /// Not known.
     Unknown,

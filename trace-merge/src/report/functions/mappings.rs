@@ -3,6 +3,7 @@
 use crate::event::{self, Tid};
 use foldhash::HashMap;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Most mappings of a process that are kept: a guest must not make its reader grow without bound.
 const MAX_MAPPINGS: usize = 1 << 16;
@@ -15,7 +16,7 @@ pub(super) enum Place {
     /// In a file.
     File {
         /// Its path in the guest.
-        path: String,
+        path: Arc<str>,
         /// Where in it, bytes.
         offset: u64,
         /// Whether no records are missing since that was told: in those, something else may have come to lie there.
@@ -27,7 +28,7 @@ pub(super) enum Place {
 struct Mapping {
     end: u64,
     offset: u64,
-    path: String,
+    path: Arc<str>,
     /// How many gaps had begun when it was told; `None` when one was open.
     told: Option<u64>,
 }
@@ -70,7 +71,7 @@ impl Mappings {
                 mappings.insert(end, Mapping { offset: old.offset.wrapping_add(end - at), ..old });
             }
         }
-        mappings.insert(begin, Mapping { end, offset, path: file.clone().into_owned(), told });
+        mappings.insert(begin, Mapping { end, offset, path: Arc::from(&**file), told });
     }
 
     /// Process `pid` runs another program: it has no mappings any more.
@@ -91,7 +92,7 @@ impl Mappings {
         let mapping = self.processes.get(&pid).and_then(|mappings| mappings.range(..=address).next_back());
         match mapping.filter(|(_, mapping)| address < mapping.end) {
             Some((begin, mapping)) => Place::File {
-                path: mapping.path.clone(),
+                path: Arc::clone(&mapping.path),
                 offset: mapping.offset.wrapping_add(address - begin),
                 is_certain: mapping.told == Some(self.gaps),
             },
