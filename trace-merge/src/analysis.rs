@@ -411,7 +411,7 @@ impl<'t> Reader<'t> {
     /// ahead for that: the switch may be far away.
     fn next_switch(&mut self, merged: &MergedRecord<'t>) -> Option<Task<'t>> {
         let &(layer, stream) = self.streams.get(merged.source)?;
-        if !crate::event::is_recorded(layer, "sched:sched_switch") {
+        if !crate::event::is_recorded(layer, crate::event::name::SWITCH) {
             return None;
         }
         for (place, record) in layer.records(stream).starting_at(merged.record.time).enumerate() {

@@ -24,7 +24,7 @@ mod text;
 
 use crate::clock::{Clock, Tolerances};
 use crate::completeness::{Completeness, GapTotals};
-use crate::event::Decoder;
+use crate::event::{self, Decoder};
 use crate::manifest::{Guest, LayerKind, Vm};
 use crate::merge::{Merge, MergedRecord, Step};
 use crate::reader::{Damage, ReadError, Stream, StreamRecords, Trace, TraceLayer};
@@ -626,7 +626,7 @@ impl<'t> VmCheck<'t> {
         let of_vm = |layer: &&TraceLayer| layer.description.vm.as_ref() == Some(&vm.name);
         let mut vmm = trace.layers_of(LayerKind::Vmm).filter(of_vm);
         // What stopped and started a session is in the VMM's layer.
-        let knows_changes = vmm.any(|layer| layer.schemas.iter().any(|schema| schema.name() == "vmm:control"));
+        let knows_changes = vmm.any(|layer| event::is_recorded(layer, event::name::CONTROL));
         let lenient = (!knows_changes).then(|| {
             "without vmm:control it is not known whether the events were changed or stopped in between".to_string()
         });

@@ -4,7 +4,6 @@ mod count;
 mod current_task;
 mod json;
 mod line;
-mod named;
 mod pipeline;
 mod plan;
 mod selection;

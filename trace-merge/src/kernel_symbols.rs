@@ -1,10 +1,9 @@
 //! The symbols of a guest's kernel: the functions and variables in which samples, calls and locks lie, as the guest's module
 //! records them (`strata:symbol`). They come from a guest: names that would act on a terminal are left out.
 
-use crate::reader::{StreamRecord, TraceLayer};
+use crate::event::{self, Symbol};
+use crate::reader::TraceLayer;
 
-/// The event that tells a symbol.
-const RECORD: &str = "strata:symbol";
 /// Kernel addresses are in the upper half of the address space.
 const KERNEL_HALF: u64 = 1 << 63;
 
@@ -50,12 +49,11 @@ impl KernelSymbol {
 impl KernelSymbols {
     /// The symbols that the records of `layers` tell, whenever they do: a symbol is recorded after what it names.
     pub fn of<'t>(layers: impl Iterator<Item = &'t TraceLayer>) -> Self {
-        let told = |layer: &&TraceLayer| layer.schemas.iter().any(|schema| schema.name() == RECORD);
         let records = layers
-            .filter(told)
-            .flat_map(|layer| layer.streams.iter().flat_map(|stream| layer.records(stream)))
-            .filter(|record| record.schema.name() == RECORD);
-        Self::new(records.filter_map(|record| recorded(&record)).collect())
+            .filter(|layer| event::is_recorded(layer, event::name::SYMBOL))
+            .flat_map(|layer| layer.streams.iter().flat_map(|stream| layer.records(stream)));
+        let told = records.filter_map(|record| Symbol::of(&record));
+        Self::new(told.filter_map(|told| KernelSymbol::new(told.address, told.size, &told.label)).collect())
     }
 
     fn new(mut symbols: Vec<KernelSymbol>) -> Self {
@@ -78,10 +76,6 @@ impl KernelSymbols {
     pub const fn is_empty(&self) -> bool {
         self.symbols.is_empty()
     }
-}
-
-fn recorded(record: &StreamRecord<'_>) -> Option<KernelSymbol> {
-    KernelSymbol::new(record.unsigned("begin")?, record.unsigned("size")?, &record.text("name")?)
 }
 
 fn is_plain(name: &str) -> bool {

@@ -11,7 +11,7 @@ pub mod host;
 pub mod vcpu;
 
 use crate::clock::Clock;
-use crate::event::{Event, Task, Tid};
+use crate::event::{self, Event, Task, Tid};
 use crate::manifest::{LayerKind, Vm as VmDescription};
 use crate::reader::{StreamRecord, Trace, TraceLayer};
 use crate::vcpu::SwitchSource;
@@ -324,8 +324,8 @@ impl Timeline {
             vcpus,
             guest: Guest::default(),
             kvm_tells: source(SwitchSource::HostKernel),
-            scheduler_tells: host_layers().any(|layer| crate::event::is_recorded(layer, "sched:sched_switch")),
-            returns_are_told: host_layers().any(|layer| crate::event::is_recorded(layer, "kvm:kvm_userspace_exit")),
+            scheduler_tells: host_layers().any(|layer| event::is_recorded(layer, event::name::SWITCH)),
+            returns_are_told: host_layers().any(|layer| event::is_recorded(layer, event::name::KVM_USERSPACE_EXIT)),
             kernel_span: kernel_layers.map(span).fold(None, union),
             vcpus_are_told: source(SwitchSource::HostKernel) || source(SwitchSource::Vmm),
         });

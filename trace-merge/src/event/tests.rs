@@ -1,4 +1,5 @@
 use super::*;
+use crate::schema::Schema;
 use crate::test_trace::Field::{self, Hex, Text};
 use crate::test_trace::TestTrace;
 use shared_ring::event::EventDescription;

@@ -6,9 +6,10 @@
 //! and nothing is kept but the task that runs now. A record of the host's kernel names the thread itself; switches tell
 //! its name.
 
-use crate::manifest::LayerKind;
+use crate::event;
+use crate::event::runner::{RunnerEvents, Says};
+use crate::layer::LayerKind;
 use crate::reader::{Stream, StreamRecord, StreamRecords, TraceLayer};
-use crate::schema::{IntegerField, Schema, Value};
 
 /// A task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,82 +20,9 @@ pub(super) struct Task<'t> {
     pub(super) comm: Option<&'t [u8]>,
 }
 
-/// A task as two fields of an event type name it, by their positions.
-#[derive(Clone, Copy, Debug)]
-struct TaskFields {
-    tid: usize,
-    comm: usize,
-}
-
-impl TaskFields {
-    fn new(schema: &Schema, tid: &str, comm: &str) -> Option<Self> {
-        let position = |name| schema.description().fields.iter().position(|field| field.name == name);
-        Some(Self { tid: position(tid)?, comm: position(comm)? })
-    }
-
-    fn read<'t>(&self, record: &StreamRecord<'t>) -> Option<Task<'t>> {
-        let value = |position| record.schema.fields(record.payload).nth(position).map(|(_, value)| value);
-        let tid = match value(self.tid)? {
-            Value::Signed(tid) => i32::try_from(tid).ok()?,
-            Value::Unsigned(tid) => i32::try_from(tid).ok()?,
-            Value::Text(_) | Value::Array(_) => return None,
-        };
-        match value(self.comm)? {
-            Value::Text(comm) => Some(Task { tid, comm: Some(comm) }),
-            _ => None,
-        }
-    }
-}
-
-/// What an event type says about the task that runs.
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    /// `sched:sched_switch`: who ran, and who runs now.
-    Switch(TaskFields, TaskFields),
-    /// `task:task_rename`: the task with its name before and after.
-    Rename(TaskFields, TaskFields),
-}
-
-/// What a record says about the task that runs.
-enum Says<'t> {
-    Switch { prev: Task<'t>, next: Task<'t> },
-    Rename { before: Task<'t>, after: Task<'t> },
-}
-
-/// How the event types of a kernel's layer tell who runs.
-#[derive(Debug)]
-struct TaskEvents {
-    /// By the event type's position in its layer; few of them say anything.
-    kinds: Vec<Option<Kind>>,
-    /// By the event type's position: the thread that made the record, where it says so.
-    recorded_by: Vec<Option<IntegerField>>,
-}
-
-impl TaskEvents {
-    fn new(layer: &TraceLayer) -> Self {
-        let kind = |schema: &Schema| {
-            let task = |tid, comm| TaskFields::new(schema, tid, comm);
-            match schema.name() {
-                "sched:sched_switch" => {
-                    Some(Kind::Switch(task("prev_pid", "prev_comm")?, task("next_pid", "next_comm")?))
-                }
-                "task:task_rename" => Some(Kind::Rename(task("pid", "oldcomm")?, task("pid", "newcomm")?)),
-                _ => None,
-            }
-        };
-        let schemas = || layer.schemas.iter();
-        Self {
-            kinds: schemas().map(kind).collect(),
-            recorded_by: schemas().map(|schema| schema.integer("common_pid")).collect(),
-        }
-    }
-
-    #[inline]
-    fn read<'t>(&self, record: &StreamRecord<'t>) -> Option<Says<'t>> {
-        Some(match self.kinds.get(record.schema.position())?.as_ref()? {
-            Kind::Switch(prev, next) => Says::Switch { prev: prev.read(record)?, next: next.read(record)? },
-            Kind::Rename(before, after) => Says::Rename { before: before.read(record)?, after: after.read(record)? },
-        })
+impl<'t> From<event::Task<'t>> for Task<'t> {
+    fn from(task: event::Task<'t>) -> Self {
+        Self { tid: task.tid, comm: (!task.comm.is_empty()).then_some(task.comm) }
     }
 }
 
@@ -115,7 +43,7 @@ enum Now<'t> {
 pub(super) struct CurrentTask<'t> {
     layer: &'t TraceLayer,
     stream: &'t Stream,
-    events: TaskEvents,
+    events: RunnerEvents,
     now: Now<'t>,
     /// Stands behind the record from which was looked ahead last, so that a packet is walked once for all of its
     /// records from which one looks ahead.
@@ -126,7 +54,7 @@ impl<'t> CurrentTask<'t> {
     /// For the records of `stream`, which is one of `layer`'s; `None` when its layer is not that of a kernel.
     pub(super) fn new(layer: &'t TraceLayer, stream: &'t Stream) -> Option<Self> {
         let is_kernel = matches!(layer.description.kind, LayerKind::HostKernel | LayerKind::GuestKernel);
-        is_kernel.then(|| Self { layer, stream, events: TaskEvents::new(layer), now: Now::Begin, walked: None })
+        is_kernel.then(|| Self { layer, stream, events: RunnerEvents::new(layer), now: Now::Begin, walked: None })
     }
 
     /// The task that `record` belongs to (for a switch: the one that loses the CPU); `None` when nothing tells. The
@@ -138,24 +66,24 @@ impl<'t> CurrentTask<'t> {
         }
         let task = match self.events.read(record) {
             Some(Says::Switch { prev, next }) => {
-                self.now = Now::Known(next);
-                Some(prev)
+                self.now = Now::Known(next.into());
+                Some(prev.into())
             }
             Some(Says::Rename { before, after }) => {
                 let task = self.find(record);
                 if task.is_some_and(|task| task.tid == before.tid) {
-                    self.now = Now::Known(after);
+                    self.now = Now::Known(after.into());
                 }
                 task
             }
             None => self.find(record),
         };
-        match self.events.recorded_by.get(record.schema.position()) {
-            Some(Some(field)) => {
-                let tid = field.read(record.payload).and_then(|tid| i32::try_from(tid).ok())?;
+        match self.events.recorded_by(record) {
+            Some(tid) => {
+                let tid = tid?;
                 Some(task.filter(|task| task.tid == tid).unwrap_or(Task { tid, comm: None }))
             }
-            _ => task,
+            None => task,
         }
     }
 
@@ -196,9 +124,9 @@ impl<'t> CurrentTask<'t> {
                     break;
                 }
                 match self.events.read(&earlier) {
-                    Some(Says::Switch { next, .. }) => task = Some(next),
+                    Some(Says::Switch { next, .. }) => task = Some(next.into()),
                     Some(Says::Rename { after, .. }) if task.is_some_and(|task| task.tid == after.tid) => {
-                        task = Some(after);
+                        task = Some(after.into());
                     }
                     _ => {}
                 }
@@ -220,10 +148,11 @@ impl<'t> CurrentTask<'t> {
             Says::Rename { .. } => None,
         })?;
         // It may have got its name on the way.
-        { std::iter::once(*record).chain(behind).filter_map(says) }.find_map(|says| match says {
+        let task = { std::iter::once(*record).chain(behind).filter_map(says) }.find_map(|says| match says {
             Says::Switch { .. } => Some(prev),
             Says::Rename { before, .. } => (before.tid == prev.tid).then_some(before),
-        })
+        });
+        task.map(Into::into)
     }
 
     /// The records behind `record`.

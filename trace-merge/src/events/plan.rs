@@ -3,8 +3,8 @@
 
 use super::current_task::Task;
 use super::line::{Lines, Literal};
-use super::named::Named;
 use super::time::Times;
+use crate::event::named::Named;
 use crate::manifest::LayerKind;
 use crate::merge::MergedRecord;
 use crate::reader::{Stream, TraceLayer};

@@ -224,14 +224,15 @@ impl FlowTimes {
         let follower = |vm: &crate::manifest::Vm| {
             let of_vm = |layer: &&TraceLayer| layer.description.vm.as_ref() == Some(&vm.name);
             let vmm: Vec<_> = trace.layers_of(LayerKind::Vmm).filter(of_vm).collect();
-            if !vmm.iter().any(|layer| event::is_recorded(layer, "vmm:block_request")) {
+            if !vmm.iter().any(|layer| event::is_recorded(layer, event::name::DISK_REQUEST)) {
                 return None;
             }
             let guest_block_events = trace.kernel_layers(&vm.name).any(|layer| {
-                event::is_recorded(layer, "block:block_rq_issue")
-                    && event::is_recorded(layer, "block:block_rq_complete")
+                event::is_recorded(layer, event::name::BLOCK_ISSUE)
+                    && event::is_recorded(layer, event::name::BLOCK_COMPLETE)
             });
-            let interrupts_are_recorded = vmm.iter().any(|layer| event::is_recorded(layer, "vmm:disk_interrupt"));
+            let interrupts_are_recorded =
+                vmm.iter().any(|layer| event::is_recorded(layer, event::name::DISK_INTERRUPT));
             Some(Follower::new(guest_block_events, interrupts_are_recorded))
         };
         Self { vms: trace.manifest().vms.iter().map(follower).collect() }

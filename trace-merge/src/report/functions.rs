@@ -117,7 +117,7 @@ impl FunctionSampling {
             .transpose()
             .map_err(|source| ReportError::SymbolFolder { path: symbols.unwrap_or(Path::new("")).into(), source })?;
         let guests = trace.manifest().vms.iter().map(|vm| {
-            let is_sampled = trace.kernel_layers(&vm.name).any(|layer| event::is_recorded(layer, "strata:sample"));
+            let is_sampled = trace.kernel_layers(&vm.name).any(|layer| event::is_recorded(layer, event::name::SAMPLE));
             is_sampled.then(|| Collector::new(KernelSymbols::of(trace.kernel_layers(&vm.name))))
         });
         Ok(Self { guests: guests.collect(), user })

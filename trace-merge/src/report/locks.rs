@@ -184,8 +184,8 @@ impl ReportBuilder for LockTimes {
         let mut guests = Vec::new();
         for (index, vm) in passed.timeline.vms.iter().enumerate() {
             let is_recorded = |name| trace.kernel_layers(&vm.name).any(|layer| event::is_recorded(layer, name));
-            let kernel_locks_recorded = is_recorded("lock:contention_begin");
-            if !kernel_locks_recorded && !is_recorded("raw_syscalls:sys_enter") {
+            let kernel_locks_recorded = is_recorded(event::name::CONTENTION_BEGIN);
+            if !kernel_locks_recorded && !is_recorded(event::name::SYSCALL_ENTER) {
                 continue;
             }
             let collector = self.guests.take(index);

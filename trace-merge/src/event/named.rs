@@ -7,9 +7,9 @@ use std::borrow::Cow;
 
 /// Such a field of an event type.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Named {
+pub(crate) struct Named {
     /// The field's position among the event's fields.
-    pub(super) position: usize,
+    pub(crate) position: usize,
     number: IntegerField,
     kind: Kind,
 }
@@ -27,7 +27,7 @@ enum Kind {
 
 impl Named {
     /// The field of the events of `schema`; `None` when they have none.
-    pub(super) fn of(schema: &Schema) -> Option<Self> {
+    pub(crate) fn of(schema: &Schema) -> Option<Self> {
         let (field, kind) = match schema.name() {
             "irq:softirq_entry" | "irq:softirq_exit" | "irq:softirq_raise" => ("vec", Kind::Softirq),
             "kvm:kvm_exit" => ("exit_reason", Kind::ProcessorExit(schema.integer("isa")?)),
@@ -40,12 +40,12 @@ impl Named {
     }
 
     /// The number in a record's `payload`; `None` when the payload ends before it.
-    pub(super) fn number(&self, payload: &[u8]) -> Option<i64> {
+    pub(crate) fn number(&self, payload: &[u8]) -> Option<i64> {
         i64::try_from(self.number.read(payload)?).ok()
     }
 
     /// What `number` of that record stands for, and the name of that; `None` for numbers without a name.
-    pub(super) fn name(&self, number: i64, payload: &[u8]) -> Option<(&'static str, Cow<'static, str>)> {
+    pub(crate) fn name(&self, number: i64, payload: &[u8]) -> Option<(&'static str, Cow<'static, str>)> {
         let exit = |numbering| {
             let number = u32::try_from(number).ok()?;
             Some(("exit", ExitReason { numbering, number }.known_name()?))
@@ -59,7 +59,7 @@ impl Named {
     }
 
     /// The names of a system call's arguments, when `number` is one's.
-    pub(super) fn arguments(&self, number: i64) -> Option<&'static [&'static str]> {
+    pub(crate) fn arguments(&self, number: i64) -> Option<&'static [&'static str]> {
         matches!(self.kind, Kind::Call).then(|| syscall_names::arguments(number)).flatten()
     }
 }

@@ -1,0 +1,461 @@
+//! How event types are read: where the fields of each lie is found out once.
+
+use super::{Access, Arguments, BlockRequest, Event, Interrupt, Task, WakeupStage, name, vector_name};
+use crate::exit_reason::{ExitNumbering, ExitReason};
+use crate::layer::LayerKind;
+use crate::merge::MergedRecord;
+use crate::reader::StreamRecord;
+use crate::schema::{IntegerField, Schema, Value};
+
+/// A field that is found at once where it can be, and by walking where a field before it varies.
+#[derive(Clone, Copy, Debug)]
+struct Number {
+    index: usize,
+    fixed: Option<IntegerField>,
+}
+
+impl Number {
+    fn new(schema: &Schema, names: &[&str]) -> Option<Self> {
+        let fields = &schema.description().fields;
+        let name = names.iter().find(|&name| fields.iter().any(|field| field.name == *name))?;
+        let index = fields.iter().position(|field| field.name == *name)?;
+        Some(Self { index, fixed: schema.integer(name) })
+    }
+
+    #[inline]
+    fn read(&self, record: &StreamRecord<'_>) -> Option<i128> {
+        if let Some(fixed) = self.fixed {
+            return fixed.read(record.payload);
+        }
+        match record.schema.fields(record.payload).nth(self.index)?.1 {
+            Value::Unsigned(number) => Some(number.into()),
+            Value::Signed(number) => Some(number.into()),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn as_i32(&self, record: &StreamRecord<'_>) -> Option<i32> {
+        i32::try_from(self.read(record)?).ok()
+    }
+
+    #[inline]
+    fn as_u32(&self, record: &StreamRecord<'_>) -> Option<u32> {
+        u32::try_from(self.read(record)?).ok()
+    }
+
+    /// The number's bits.
+    #[inline]
+    #[allow(clippy::cast_possible_truncation, reason = "fields have at most 64 bits: those of a negative number stay")]
+    fn as_bits(&self, record: &StreamRecord<'_>) -> Option<u64> {
+        Some(self.read(record)? as u64)
+    }
+
+    #[inline]
+    fn as_i64(&self, record: &StreamRecord<'_>) -> Option<i64> {
+        Some(self.as_bits(record)?.cast_signed())
+    }
+}
+
+/// A text field: in its place where no field before it varies.
+#[derive(Clone, Copy, Debug)]
+struct TextField {
+    index: usize,
+    /// Offset and size, bytes.
+    fixed: Option<(usize, usize)>,
+}
+
+impl TextField {
+    fn new(schema: &Schema, name: &str) -> Option<Self> {
+        let fields = &schema.description().fields;
+        let index = fields.iter().position(|field| field.name == name)?;
+        let size = fields.get(index)?.ty.fixed_size();
+        let offset = fields.get(..index)?.iter().map(|field| field.ty.size_in_place()).sum::<Option<usize>>();
+        Some(Self { index, fixed: offset.zip(size) })
+    }
+
+    #[inline]
+    fn read<'t>(&self, record: &StreamRecord<'t>) -> Option<&'t [u8]> {
+        if let Some((offset, size)) = self.fixed {
+            let bytes = record.payload.get(offset..offset + size)?;
+            return Some(bytes.split(|&byte| byte == 0).next().unwrap_or(bytes));
+        }
+        match record.schema.fields(record.payload).nth(self.index)?.1 {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+}
+
+/// Where a task's id and name lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TaskFields {
+    tid: Number,
+    comm: Option<TextField>,
+}
+
+impl TaskFields {
+    pub(super) fn new(schema: &Schema, tid: &str, comm: &str) -> Option<Self> {
+        Some(Self { tid: Number::new(schema, &[tid])?, comm: TextField::new(schema, comm) })
+    }
+
+    #[inline]
+    pub(super) fn read<'t>(&self, record: &StreamRecord<'t>) -> Option<Task<'t>> {
+        let comm = self.comm.and_then(|comm| comm.read(record)).unwrap_or_default();
+        Some(Task { tid: self.tid.as_i32(record)?, comm })
+    }
+}
+
+/// Where the fields of `block:block_rq_*` lie.
+#[derive(Clone, Copy, Debug)]
+struct BlockFields {
+    thread: Option<Number>,
+    device: Option<Number>,
+    sector: Option<Number>,
+    sectors: Option<Number>,
+    flags: Option<TextField>,
+}
+
+impl BlockFields {
+    fn new(schema: &Schema) -> Self {
+        let number = |name| Number::new(schema, &[name]);
+        Self {
+            thread: number(THREAD),
+            device: number("dev"),
+            sector: number("sector"),
+            sectors: number("nr_sector"),
+            flags: TextField::new(schema, "rwbs"),
+        }
+    }
+
+    fn read<'t>(&self, record: &StreamRecord<'t>) -> BlockRequest<'t> {
+        let bits = |field: Option<Number>| field?.as_bits(record);
+        BlockRequest {
+            thread: self.thread.and_then(|thread| thread.as_i32(record)),
+            device: bits(self.device),
+            sector: bits(self.sector),
+            sectors: bits(self.sectors),
+            flags: self.flags.and_then(|flags| flags.read(record)),
+        }
+    }
+}
+
+/// The field of the host's events that names the thread which records them.
+pub(super) const THREAD: &str = "common_pid";
+/// `type` of `kvm:kvm_mmio` for a write.
+const MMIO_WRITE: i64 = 2;
+
+/// Bytes of a page of device memory.
+const PAGE: u64 = 4096;
+
+/// How to read an event type.
+#[derive(Clone, Copy, Debug)]
+enum Shape {
+    Switch { prev: TaskFields, prev_state: Number, next: TaskFields },
+    Wakeup { task: TaskFields, cpu: Option<Number>, stage: WakeupStage },
+    Migrate { tid: Number, cpu: Number },
+    Fork { parent: Option<Number>, child: TaskFields },
+    NewTask { tid: Number, flags: Number },
+    Exec { tid: Option<Number>, old_tid: Option<Number>, file: Option<TextField> },
+    ProcessExit,
+    KvmEntry { tid: Option<Number>, vcpu: Option<Number> },
+    KvmExit { tid: Option<Number>, vcpu: Option<Number>, reason: Option<Number>, isa: Option<Number> },
+    KvmUserspaceExit { tid: Number },
+    KvmAcceptIrq { tid: Option<Number>, apic_id: Number, vector: Number },
+    KvmInject { tid: Option<Number>, vector: Number, again: Option<Number>, soft: Option<Number> },
+    KvmMmio { tid: Option<Number>, address: Number, kind: Option<Number> },
+    VcpuThread { vcpu: Number, tid: Number },
+    VmmEnter { vcpu: Number },
+    VmmExit { vcpu: Number, reason: Option<Number> },
+    Port { vcpu: Number, port: Number },
+    Mmio { vcpu: Number, address: Number },
+    DiskNotified { disk: Number },
+    DiskRequest { disk: Number, done: Number, kind: Option<TextField>, sector: Option<Number>, bytes: Option<Number> },
+    DiskInterrupt { disk: Number },
+    Control { what: Option<TextField> },
+    SyscallEnter { number: Number },
+    SyscallExit { number: Option<Number>, result: Option<Number> },
+    PageFault { is_user: bool },
+    Interrupt { kind: InterruptKind, enter: bool, number: Number },
+    ContentionBegin { lock: Option<Number>, flags: Option<Number> },
+    ContentionEnd { lock: Option<Number> },
+    Stack,
+    Sample { process: Option<Number>, thread: Option<Number>, address: Option<Number>, user: Option<Number> },
+    Mapping,
+    BlockIssue(BlockFields),
+    BlockComplete(BlockFields),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum InterruptKind {
+    Irq,
+    Softirq,
+    Vector,
+}
+
+impl Shape {
+    /// How to read `schema` of a layer of `kind`; `None` when no analysis asks for it.
+    fn new(kind: LayerKind, schema: &Schema) -> Option<Self> {
+        match kind {
+            LayerKind::HostKernel => Self::of_kernel(schema).or_else(|| Self::of_kvm(schema)),
+            LayerKind::Vmm => Self::of_vmm(schema),
+            LayerKind::GuestKernel => Self::of_kernel(schema).or_else(|| Self::of_guest(schema)),
+            LayerKind::GuestUser => None,
+        }
+    }
+
+    /// Events of any kernel.
+    fn of_kernel(schema: &Schema) -> Option<Self> {
+        Self::of_scheduler(schema).or_else(|| Self::of_block(schema)).or_else(|| Self::of_interrupt(schema))
+    }
+
+    fn of_scheduler(schema: &Schema) -> Option<Self> {
+        let number = |name| Number::new(schema, &[name]);
+        let wakeup = |stage| {
+            Some(Self::Wakeup { task: TaskFields::new(schema, "pid", "comm")?, cpu: number("target_cpu"), stage })
+        };
+        Some(match schema.name() {
+            name::SWITCH => Self::Switch {
+                prev: TaskFields::new(schema, "prev_pid", "prev_comm")?,
+                prev_state: number("prev_state")?,
+                next: TaskFields::new(schema, "next_pid", "next_comm")?,
+            },
+            "sched:sched_waking" => wakeup(WakeupStage::Waking)?,
+            "sched:sched_wakeup" => wakeup(WakeupStage::Wakeup)?,
+            "sched:sched_wakeup_new" => wakeup(WakeupStage::New)?,
+            "sched:sched_migrate_task" => Self::Migrate { tid: number("pid")?, cpu: number("dest_cpu")? },
+            "sched:sched_process_fork" => {
+                let child = TaskFields::new(schema, "child_pid", "child_comm")?;
+                Self::Fork { parent: number("parent_pid"), child }
+            }
+            "sched:sched_process_exec" => {
+                let file = TextField::new(schema, "filename");
+                Self::Exec { tid: number("pid"), old_tid: number("old_pid"), file }
+            }
+            "sched:sched_process_exit" => Self::ProcessExit,
+            "task:task_newtask" => Self::NewTask { tid: number("pid")?, flags: number("clone_flags")? },
+            _ => return None,
+        })
+    }
+
+    fn of_block(schema: &Schema) -> Option<Self> {
+        match schema.name() {
+            name::BLOCK_ISSUE => Some(Self::BlockIssue(BlockFields::new(schema))),
+            name::BLOCK_COMPLETE => Some(Self::BlockComplete(BlockFields::new(schema))),
+            _ => None,
+        }
+    }
+
+    fn of_kvm(schema: &Schema) -> Option<Self> {
+        let number = |name| Number::new(schema, &[name]);
+        let (tid, vcpu) = (number(THREAD), Number::new(schema, &["vcpu_id", "vcpu"]));
+        Some(match schema.name() {
+            "kvm:kvm_entry" => Self::KvmEntry { tid, vcpu },
+            "kvm:kvm_exit" => Self::KvmExit { tid, vcpu, reason: number("exit_reason"), isa: number("isa") },
+            name::KVM_USERSPACE_EXIT => Self::KvmUserspaceExit { tid: tid? },
+            "kvm:kvm_apic_accept_irq" => Self::KvmAcceptIrq { tid, apic_id: number("apicid")?, vector: number("vec")? },
+            "kvm:kvm_inj_virq" => Self::KvmInject {
+                tid,
+                vector: Number::new(schema, &["vector", "irq"])?,
+                again: number("reinjected"),
+                soft: number("soft"),
+            },
+            "kvm:kvm_mmio" => Self::KvmMmio { tid, address: number("gpa")?, kind: Some(number("type")?) },
+            "kvm:kvm_fast_mmio" => Self::KvmMmio { tid, address: number("gpa")?, kind: None },
+            _ => return None,
+        })
+    }
+
+    fn of_vmm(schema: &Schema) -> Option<Self> {
+        let number = |name| Number::new(schema, &[name]);
+        Some(match schema.name() {
+            "vmm:vcpu_thread" => Self::VcpuThread { vcpu: number("vcpu")?, tid: number("tid")? },
+            "vmm:vcpu_enter" => Self::VmmEnter { vcpu: number("vcpu")? },
+            "vmm:vcpu_exit" => Self::VmmExit { vcpu: number("vcpu")?, reason: number("reason") },
+            "vmm:port_access" => Self::Port { vcpu: number("vcpu")?, port: number("port")? },
+            "vmm:mmio_access" => Self::Mmio { vcpu: number("vcpu")?, address: number("address")? },
+            "vmm:disk_notified" => Self::DiskNotified { disk: number("disk")? },
+            name::DISK_REQUEST => Self::DiskRequest {
+                disk: number("disk")?,
+                done: number("done")?,
+                kind: TextField::new(schema, "kind"),
+                sector: number("sector"),
+                bytes: number("bytes"),
+            },
+            name::DISK_INTERRUPT => Self::DiskInterrupt { disk: number("disk")? },
+            name::CONTROL => Self::Control { what: TextField::new(schema, "what") },
+            _ => return None,
+        })
+    }
+
+    fn of_guest(schema: &Schema) -> Option<Self> {
+        let number = |name| Number::new(schema, &[name]);
+        match schema.name() {
+            name::SYSCALL_ENTER => Some(Self::SyscallEnter { number: number("id")? }),
+            "raw_syscalls:sys_exit" => Some(Self::SyscallExit { number: number("id"), result: number("ret") }),
+            "exceptions:page_fault_user" => Some(Self::PageFault { is_user: true }),
+            "exceptions:page_fault_kernel" => Some(Self::PageFault { is_user: false }),
+            name::CONTENTION_BEGIN => Some(Self::ContentionBegin { lock: number("lock_addr"), flags: number("flags") }),
+            "lock:contention_end" => Some(Self::ContentionEnd { lock: number("lock_addr") }),
+            "strata:stack" => Some(Self::Stack),
+            name::SAMPLE => {
+                let (address, user) = (number("ip"), number("user"));
+                Some(Self::Sample { process: number("pid"), thread: number("tid"), address, user })
+            }
+            "strata:mapping" => Some(Self::Mapping),
+            _ => None,
+        }
+    }
+
+    fn of_interrupt(schema: &Schema) -> Option<Self> {
+        let interrupt =
+            |kind, enter, field| Some(Self::Interrupt { kind, enter, number: Number::new(schema, &[field])? });
+        match schema.name() {
+            "irq:irq_handler_entry" => interrupt(InterruptKind::Irq, true, "irq"),
+            "irq:irq_handler_exit" => interrupt(InterruptKind::Irq, false, "irq"),
+            "irq:softirq_entry" => interrupt(InterruptKind::Softirq, true, "vec"),
+            "irq:softirq_exit" => interrupt(InterruptKind::Softirq, false, "vec"),
+            other => interrupt(InterruptKind::Vector, vector_name(other)?.1, "vector"),
+        }
+    }
+
+    fn read<'t>(&self, record: &StreamRecord<'t>) -> Option<Event<'t>> {
+        let optional = |number: &Option<Number>| number.and_then(|number| number.as_u32(record));
+        let thread = |number: &Option<Number>| number.and_then(|number| number.as_i32(record));
+        let bits = |number: &Option<Number>| number.and_then(|number| number.as_bits(record));
+        let flag = |number: &Option<Number>| bits(number).is_some_and(|bits| bits != 0);
+        let text = |text: &Option<TextField>| text.and_then(|text| text.read(record)).unwrap_or_default();
+        Some(match self {
+            Self::Switch { prev, prev_state, next } => Event::Switch {
+                prev: prev.read(record)?,
+                prev_state: prev_state.as_bits(record)?,
+                next: next.read(record)?,
+            },
+            Self::Wakeup { task, cpu, stage } => {
+                Event::Wakeup { task: task.read(record)?, cpu: optional(cpu), stage: *stage }
+            }
+            Self::Migrate { tid, cpu } => Event::Migrate { tid: tid.as_i32(record)?, cpu: cpu.as_u32(record)? },
+            Self::Fork { parent, child } => Event::Fork { parent: thread(parent), child: child.read(record)? },
+            Self::NewTask { tid, flags } => {
+                Event::NewTask { tid: tid.as_i32(record)?, clone_flags: flags.as_bits(record)? }
+            }
+            Self::Exec { tid, old_tid, file } => {
+                Event::Exec { tid: thread(tid), old_tid: thread(old_tid), file: text(file) }
+            }
+            Self::ProcessExit => Event::ProcessExit,
+            Self::KvmEntry { tid, vcpu } => Event::KvmEntry { tid: thread(tid).unwrap_or(-1), vcpu: optional(vcpu) },
+            Self::KvmExit { tid, vcpu, reason, isa } => {
+                let isa = isa.and_then(|isa| isa.read(record));
+                let numbering = isa.map_or(ExitNumbering::Unknown, ExitReason::numbering_of_isa);
+                let reason = ExitReason { numbering, number: optional(reason).unwrap_or(u32::MAX) };
+                Event::KvmExit { tid: thread(tid).unwrap_or(-1), vcpu: optional(vcpu), reason }
+            }
+            Self::KvmUserspaceExit { tid } => Event::KvmUserspaceExit { tid: tid.as_i32(record)? },
+            Self::KvmAcceptIrq { tid, apic_id, vector } => Event::KvmAcceptIrq {
+                tid: thread(tid),
+                apic_id: apic_id.as_u32(record)?,
+                vector: vector.as_i64(record)?,
+            },
+            Self::KvmInject { tid, vector, again, soft } => Event::KvmInject {
+                tid: thread(tid),
+                vector: vector.as_i64(record)?,
+                again: flag(again),
+                soft: flag(soft),
+            },
+            Self::KvmMmio { tid, address, kind } => Event::KvmMmio {
+                tid: thread(tid),
+                address: address.as_bits(record)?,
+                is_write: kind.is_none_or(|kind| kind.as_i64(record) == Some(MMIO_WRITE)),
+            },
+            Self::VcpuThread { vcpu, tid } => {
+                Event::VcpuThread { vcpu: vcpu.as_u32(record)?, tid: tid.as_i32(record)? }
+            }
+            Self::VmmEnter { vcpu } => Event::VmmEnter { vcpu: vcpu.as_u32(record)? },
+            Self::VmmExit { vcpu, reason } => {
+                let number = optional(reason).unwrap_or(u32::MAX);
+                let reason = ExitReason { numbering: ExitNumbering::Kvm, number };
+                Event::VmmExit { vcpu: vcpu.as_u32(record)?, reason }
+            }
+            Self::Port { vcpu, port } => {
+                let access = Access::Port(u16::try_from(port.read(record)?).ok()?);
+                Event::Access { vcpu: vcpu.as_u32(record)?, access }
+            }
+            Self::Mmio { vcpu, address } => {
+                let address = address.as_bits(record)?;
+                Event::Access { vcpu: vcpu.as_u32(record)?, access: Access::Page(address - address % PAGE) }
+            }
+            Self::DiskNotified { disk } => Event::DiskNotified { disk: disk.as_u32(record)? },
+            Self::DiskRequest { disk, done, kind, sector, bytes } => Event::DiskRequest {
+                disk: disk.as_u32(record)?,
+                is_done: done.as_bits(record)? != 0,
+                kind: text(kind),
+                sector: bits(sector).unwrap_or(0),
+                bytes: bits(bytes).unwrap_or(0),
+            },
+            Self::DiskInterrupt { disk } => Event::DiskInterrupt { disk: disk.as_u32(record)? },
+            Self::Control { what } => Event::Control { what: text(what) },
+            Self::SyscallEnter { number } => {
+                Event::SyscallEnter { number: number.as_i64(record)?, arguments: Arguments(*record) }
+            }
+            Self::SyscallExit { number, result } => Event::SyscallExit {
+                number: bits(number).map_or(-1, u64::cast_signed),
+                result: bits(result).map_or(0, u64::cast_signed),
+            },
+            Self::PageFault { is_user } => Event::PageFault { is_user: *is_user },
+            Self::Interrupt { kind, enter, number } => {
+                let number = number.as_i32(record)?;
+                let interrupt = match kind {
+                    InterruptKind::Irq => Interrupt::Irq(number),
+                    InterruptKind::Softirq => Interrupt::Softirq(number),
+                    InterruptKind::Vector => Interrupt::Vector(number),
+                };
+                if *enter { Event::InterruptEnter(interrupt) } else { Event::InterruptExit(interrupt) }
+            }
+            Self::ContentionBegin { lock, flags } => {
+                Event::ContentionBegin { lock: bits(lock), flags: bits(flags).unwrap_or(0) }
+            }
+            Self::ContentionEnd { lock } => Event::ContentionEnd { lock: bits(lock) },
+            Self::Stack => Event::Stack,
+            Self::Sample { process, thread: tid, address, user } => Event::Sample {
+                process: thread(process),
+                thread: thread(tid),
+                address: bits(address),
+                is_user: flag(user),
+            },
+            Self::Mapping => Event::Mapping,
+            Self::BlockIssue(fields) => Event::BlockIssue(fields.read(record)),
+            Self::BlockComplete(fields) => Event::BlockComplete(fields.read(record)),
+        })
+    }
+}
+
+/// Reads the events of merged records. How an event type is read is found out once for each source of the merge.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    /// By source of the merge and id of the event type; the outer `None` stands for what is not found out yet.
+    shapes: Vec<Vec<Option<Option<Shape>>>>,
+}
+
+impl Decoder {
+    /// What `record` says; `None` when no analysis asks for such records.
+    pub fn event<'t>(&mut self, record: &MergedRecord<'t>) -> Option<Event<'t>> {
+        self.read(record.source, record.layer.description.kind, &record.record)
+    }
+
+    /// What `record`, of the source `source` in a layer of `kind`, says.
+    pub fn read<'t>(&mut self, source: usize, kind: LayerKind, record: &StreamRecord<'t>) -> Option<Event<'t>> {
+        let id = usize::from(record.schema.description().id);
+        if let Some(Some(shape)) = self.shapes.get(source).and_then(|shapes| shapes.get(id)) {
+            return shape.as_ref()?.read(record);
+        }
+        if self.shapes.len() <= source {
+            self.shapes.resize(source + 1, Vec::new());
+        }
+        let shapes = self.shapes.get_mut(source)?;
+        if shapes.len() <= id {
+            shapes.resize(id + 1, None);
+        }
+        let shape = shapes.get_mut(id)?.insert(Shape::new(kind, record.schema));
+        shape.as_ref()?.read(record)
+    }
+}
