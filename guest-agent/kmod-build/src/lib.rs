@@ -7,6 +7,7 @@
 //! It is made in the source tree and installed with the packages, so that a module can be built where there is neither
 //! cargo nor the Rust sources: on a user's machine, or by DKMS in a guest.
 
+mod build_log;
 pub mod headers;
 mod module;
 mod private_types;

@@ -4,7 +4,7 @@
 //! `shadow/trace/define_trace.h` makes probes and descriptors. Headers that do not compile outside the kernel's sources
 //! are left out of the module; what they would have declared is written down in it, with the reason.
 
-use crate::module::telling_lines;
+use crate::build_log::telling_lines;
 use crate::private_types::{Btf, BtfError};
 use crate::trace_header::{self, TraceHeader};
 use crate::tracepoint_preludes::{UNEXPORTED, prelude};
