@@ -1,6 +1,8 @@
 //! Whatever happened to a recording's files, every tool ends, and says that something is wrong instead of panicking.
 #![allow(missing_docs, clippy::unwrap_used)] // A test binary: nothing to document, may panic.
 
+mod recording;
+
 use proptest::prelude::*;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
 use shared_ring::layout::{PACKET_HEADER_SIZE, PacketHeader};
@@ -9,13 +11,11 @@ use std::mem::offset_of;
 use std::path::Path;
 use tempfile::TempDir;
 use trace_merge::check::{self, CheckOptions};
-use trace_merge::clock::{Clock, UtcAnchor};
 use trace_merge::events::{self, EventsOptions};
-use trace_merge::manifest::{FORMAT_VERSION, Host, LayerKind, MANIFEST_FILE, Manifest, Started, Vm};
+use trace_merge::manifest::{LayerKind, MANIFEST_FILE, Manifest, Vm};
 use trace_merge::report::all::AllReports;
 use trace_merge::report::{self, ReportError, ReportOptions};
 use trace_merge::writer::{LayerWriter, NewLayer};
-use uuid::Uuid;
 
 const SIZE: usize = 4096;
 const STREAMS: [&str; 2] = ["host-kernel/stream_0", "vm0/guest-kernel/stream_0"];
@@ -55,28 +55,8 @@ fn behaviour() -> Vec<EventDescription> {
 
 /// A recording that passes its check: vCPU 0 in the guest half of the time, a record with text in each period.
 fn record(dir: &Path) {
-    let clock = Clock {
-        uuid: Uuid::from_bytes([1; 16]),
-        frequency_hz: 1_000_000_000,
-        utc: UtcAnchor { ticks: 0, utc_ns: 1_700_000_000_000_000_000, uncertainty_ns: 0 },
-        source: "x86-tsc".into(),
-        vcpus: Vec::new(),
-        error_bound_ns: 0,
-        bound_derivation: "one counter".into(),
-        epochs: Vec::new(),
-        utc_readings: Vec::new(),
-    };
-    let mut manifest = Manifest {
-        format: FORMAT_VERSION,
-        strata: "0.1.0".into(),
-        started: Started::at(1_700_000_000_000_000_000),
-        clock,
-        host: Host::default(),
-        vms: vec![Vm { name: "vm0".into(), vcpus: 1, ..Vm::default() }],
-        layers: Vec::new(),
-        missing: Vec::new(),
-        outcome: None,
-    };
+    let vm = Vm { name: "vm0".into(), vcpus: 1, ..Vm::default() };
+    let mut manifest = Manifest { outcome: None, ..recording::manifest(vec![vm]) };
     let new =
         |kind, vm: Option<&str>| NewLayer { kind, vm: vm.map(Into::into), process: None, packet_size: SIZE as u64 };
     let mut host = LayerWriter::create(dir, &manifest, new(LayerKind::HostKernel, None)).unwrap();

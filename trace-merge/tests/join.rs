@@ -2,14 +2,16 @@
 //! reported bound.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)] // A test binary: nothing to document, may panic.
 
+mod recording;
+
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
 use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
 use trace_merge::check;
-use trace_merge::clock::{Clock, UtcAnchor};
+use trace_merge::clock::Clock;
 use trace_merge::join::{JoinError, Joined, join};
-use trace_merge::manifest::{FORMAT_VERSION, Host, LayerKind, Manifest, Started, Vm};
+use trace_merge::manifest::{LayerKind, Manifest, Vm};
 use trace_merge::match_rule::MatchRule;
 use trace_merge::reader::Trace;
 use trace_merge::writer::{LayerWriter, NewLayer};
@@ -47,27 +49,8 @@ impl OtherClock {
 }
 
 fn manifest(uuid: Uuid) -> Manifest {
-    Manifest {
-        format: FORMAT_VERSION,
-        strata: "0.1.0".into(),
-        started: Started::at(1_795_169_710_000_000_000),
-        clock: Clock {
-            uuid,
-            frequency_hz: 1_000_000_000,
-            utc: UtcAnchor { ticks: 0, utc_ns: 1_795_169_710_000_000_000, uncertainty_ns: 0 },
-            source: "x86-tsc".into(),
-            error_bound_ns: HALF_BOUND,
-            bound_derivation: "one counter".into(),
-            vcpus: Vec::new(),
-            epochs: Vec::new(),
-            utc_readings: Vec::new(),
-        },
-        host: Host::default(),
-        vms: vec![Vm { name: "vm0".into(), vcpus: 1, ..Vm::default() }],
-        layers: Vec::new(),
-        missing: Vec::new(),
-        outcome: Some("power-off".into()),
-    }
+    let whole = recording::manifest(vec![Vm { name: "vm0".into(), vcpus: 1, ..Vm::default() }]);
+    Manifest { clock: Clock { uuid, error_bound_ns: HALF_BOUND, ..whole.clock.clone() }, ..whole }
 }
 
 fn event(id: u16, name: &str, fields: &[&str]) -> EventDescription {

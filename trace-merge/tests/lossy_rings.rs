@@ -3,6 +3,8 @@
 #![allow(unsafe_code)] // Producers are made from raw memory.
 #![allow(missing_docs, clippy::unwrap_used)] // A test binary: nothing to document, may panic.
 
+mod recording;
+
 use proptest::prelude::*;
 use shared_ring::consumer::Consumer;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
@@ -13,38 +15,12 @@ use shared_ring::storage::Smp;
 use std::cell::Cell;
 use std::path::Path;
 use tempfile::TempDir;
-use trace_merge::clock::{Clock, UtcAnchor};
-use trace_merge::manifest::{FORMAT_VERSION, Host, LayerKind, Manifest, Started, Vm};
+use trace_merge::manifest::{LayerKind, Vm};
 use trace_merge::merge::{Merge, Step};
 use trace_merge::reader::Trace;
 use trace_merge::writer::{LayerWriter, NewLayer};
-use uuid::Uuid;
 
 const NUMBER: u16 = 7;
-
-fn manifest() -> Manifest {
-    Manifest {
-        format: FORMAT_VERSION,
-        strata: "0.1.0".into(),
-        started: Started::at(1_700_000_000_000_000_000),
-        clock: Clock {
-            uuid: Uuid::from_bytes([1; 16]),
-            frequency_hz: 1_000_000_000,
-            utc: UtcAnchor { ticks: 0, utc_ns: 1_700_000_000_000_000_000, uncertainty_ns: 0 },
-            source: "x86-tsc".into(),
-            vcpus: Vec::new(),
-            error_bound_ns: 0,
-            bound_derivation: "one counter".into(),
-            epochs: Vec::new(),
-            utc_readings: Vec::new(),
-        },
-        host: Host::default(),
-        vms: vec![Vm { name: "vm0".into(), vcpus: 1, ..Vm::default() }],
-        layers: Vec::new(),
-        missing: Vec::new(),
-        outcome: Some("power-off".into()),
-    }
-}
 
 /// What happens to a ring.
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +56,7 @@ fn drain(consumer: &mut Consumer, layer: &mut LayerWriter, most: usize, is_stopp
 /// *n* holds *n* and 8 bytes for each of the `words` whose turn it is, one after another: where a large record is lost, a
 /// smaller one may follow. Returns how many were made.
 fn record(dir: &Path, sub_buffers: u32, words: &[usize], actions: &[Action]) -> u64 {
-    let mut manifest = manifest();
+    let mut manifest = recording::manifest(vec![Vm { name: "vm0".into(), vcpus: 1, ..Vm::default() }]);
     let geometry = Geometry::new(4096, sub_buffers).unwrap();
     let new = NewLayer { kind: LayerKind::GuestKernel, vm: Some("vm0".into()), process: None, packet_size: 4096 };
     let mut layer = LayerWriter::create(dir, &manifest, new).unwrap();

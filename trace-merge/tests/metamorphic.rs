@@ -2,6 +2,8 @@
 //! check finds nothing but what was damaged; nothing at all when the loss is counted.
 #![allow(missing_docs, clippy::unwrap_used)] // A test binary: nothing to document, may panic.
 
+mod recording;
+
 use proptest::prelude::*;
 use serde_json::Value;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
@@ -11,15 +13,13 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 use trace_merge::check;
-use trace_merge::clock::{Clock, UtcAnchor};
-use trace_merge::manifest::{FORMAT_VERSION, Host, LayerKind, Manifest, Started, Vm};
+use trace_merge::manifest::{LayerKind, Manifest, Vm};
 use trace_merge::reader::Trace;
 use trace_merge::report::{
     Report, ReportError, ReportOptions, Window, blocks, exits, flows, functions, irqs, locks, summary, syscalls, tasks,
     vcpus, wakeups,
 };
 use trace_merge::writer::{LayerWriter, NewLayer};
-use uuid::Uuid;
 
 const PACKET: usize = 512;
 const IO: i64 = 0x7b;
@@ -213,30 +213,6 @@ impl Events {
     }
 }
 
-fn manifest() -> Manifest {
-    Manifest {
-        format: FORMAT_VERSION,
-        strata: "0.1.0".into(),
-        started: Started::at(1_700_000_000_000_000_000),
-        clock: Clock {
-            uuid: Uuid::from_bytes([1; 16]),
-            frequency_hz: 1_000_000_000,
-            utc: UtcAnchor { ticks: 0, utc_ns: 1_700_000_000_000_000_000, uncertainty_ns: 0 },
-            source: "x86-tsc".into(),
-            vcpus: Vec::new(),
-            error_bound_ns: 0,
-            bound_derivation: "one counter".into(),
-            epochs: Vec::new(),
-            utc_readings: Vec::new(),
-        },
-        host: Host::default(),
-        vms: vec![Vm { name: "vm0".into(), vcpus: 2, vcpu_threads: vec![100, 101], ..Vm::default() }],
-        layers: Vec::new(),
-        missing: Vec::new(),
-        outcome: Some("power-off".into()),
-    }
-}
-
 /// Writes a complete recording of two vCPUs to `dir`.
 fn record(dir: &Path, seed: u64) {
     let mut made = Events { draws: seed, ..Events::default() };
@@ -247,7 +223,8 @@ fn record(dir: &Path, seed: u64) {
         (0..12).for_each(|_| made.turn(vcpu, &mut time));
     }
     made.events.sort_by_key(|event| event.0);
-    let mut manifest = manifest();
+    let vm = Vm { name: "vm0".into(), vcpus: 2, vcpu_threads: vec![100, 101], ..Vm::default() };
+    let mut manifest = recording::manifest(vec![vm]);
     for kind in LAYERS {
         let vm = (kind != LayerKind::HostKernel).then(|| "vm0".to_string());
         let new = NewLayer { kind, vm, process: None, packet_size: PACKET as u64 };
