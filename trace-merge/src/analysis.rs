@@ -351,10 +351,10 @@ impl<'t> Reader<'t> {
             let place = self.trace.layers().iter().position(|known| std::ptr::eq(known, layer));
             let Some(sum) = place.and_then(|place| totals.get_mut(place)) else { continue };
             let bytes =
-                if is_whole || self.window == Window::ALL { records.tail().content_bytes } else { counted.bytes };
+                if is_whole || self.window == Window::ALL { records.counts().content_bytes } else { counted.bytes };
             *sum = sum.plus(&Totals {
                 bytes,
-                packets: records.tail().packets,
+                packets: records.counts().packets,
                 lost: records.lost(),
                 rejected_bytes: records.rejected_bytes(),
                 corrupt_streams: u64::from(stream.description.corrupt),

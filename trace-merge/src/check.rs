@@ -516,7 +516,7 @@ impl<'t> Check<'t> {
 
     /// Counts of lost records agree with each other.
     fn check_loss(&mut self, is_complete: bool, layer: &TraceLayer, stream: &Stream, records: &StreamRecords<'_>) {
-        let read = records.tail();
+        let read = records.counts();
         let (in_manifest, in_stream) = (stream.description.lost.total(), read.lost.total());
         let what = if read.counts_went_back {
             "its packets' counts of lost records went back".to_string()

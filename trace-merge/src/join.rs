@@ -346,10 +346,10 @@ fn copy(
     for stream in &layer.streams {
         let cpu = stream.description.cpu_id;
         let mut records = layer.records(stream);
-        let (mut packet, mut counts, mut before) = (None, records.tail(), records.tail());
+        let (mut packet, mut counts, mut before) = (None, records.counts(), records.counts());
         while let Some(record) = records.next() {
             if packet != Some(record.packet) {
-                (packet, before, counts) = (Some(record.packet), counts, records.tail());
+                (packet, before, counts) = (Some(record.packet), counts, records.counts());
             }
             if record.after_gap {
                 // What was lost stays where it was: see `StreamRecord::after_gap`.
@@ -388,7 +388,7 @@ fn folder_of(layer: &Layer) -> &str {
 /// What `stream` lost and rejected in all, its `records` having been read. What is damaged in it counts as rejected: there is
 /// nothing else in a copy that could tell of it.
 fn losses(stream: &Stream, records: &StreamRecords<'_>) -> (Lost, u64) {
-    let (of_manifest, tail) = (stream.description.lost, records.tail());
-    let lost = if of_manifest.total() > tail.lost.total() { of_manifest } else { tail.lost };
-    (lost, stream.description.rejected_bytes.max(tail.rejected_bytes).saturating_add(records.unread_bytes()))
+    let (of_manifest, counts) = (stream.description.lost, records.counts());
+    let lost = if of_manifest.total() > counts.lost.total() { of_manifest } else { counts.lost };
+    (lost, stream.description.rejected_bytes.max(counts.rejected_bytes).saturating_add(records.unread_bytes()))
 }

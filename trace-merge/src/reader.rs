@@ -5,7 +5,7 @@
 use self::gaps::PacketGaps;
 use crate::clock::Clock;
 use crate::manifest::{Layer, LayerKind, Manifest, ManifestError, StreamDescription, open_regular};
-use crate::schema::Schemas;
+use crate::schema::SchemaTable;
 use memmap2::{Mmap, UncheckedAdvice};
 use shared_ring::consumer::Lost;
 use shared_ring::layout::{CTF_MAGIC, PACKET_HEADER_SIZE, PacketHeader, padded};
@@ -19,7 +19,7 @@ use thiserror::Error;
 mod gaps;
 mod records;
 
-pub use records::{StreamRecord, StreamRecords, Tail};
+pub use records::{StreamCounts, StreamRecord, StreamRecords};
 
 /// Why a recording cannot be read.
 #[derive(Debug, Error)]
@@ -113,7 +113,7 @@ pub struct TraceLayer {
     /// What `session.json` says about it.
     pub description: Layer,
     /// Its event types.
-    pub schemas: Schemas,
+    pub schemas: SchemaTable,
     /// Its streams, in the order of their CPUs.
     pub streams: Vec<Stream>,
 }
@@ -198,7 +198,7 @@ impl TraceLayer {
         let streams = descriptions.into_iter().map(|stream| Stream::open(&folder, layer, stream));
         Ok(Self {
             description: layer.clone(),
-            schemas: Schemas::new(&layer.events),
+            schemas: SchemaTable::new(&layer.events),
             streams: streams.collect::<Result<_, _>>()?,
         })
     }
@@ -572,7 +572,7 @@ pub(crate) mod tests {
         let mut records = layer.records(&layer.streams[0]).within(31 * 248, 31 * 248 + 9);
 
         assert_eq!(records.by_ref().map(|record| record.time).collect::<Vec<_>>(), (7688..7698).collect::<Vec<_>>());
-        assert_eq!((records.damage(), records.tail().packets), (Damage::default(), 1));
+        assert_eq!((records.damage(), records.counts().packets), (Damage::default(), 1));
     }
 
     #[test]

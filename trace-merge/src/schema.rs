@@ -98,7 +98,7 @@ impl Schema {
         &self.description
     }
 
-    /// Its place among the event types of its layer, in the order of [`Schemas::iter`].
+    /// Its place among the event types of its layer, in the order of [`SchemaTable::iter`].
     #[must_use]
     pub const fn position(&self) -> usize {
         self.position
@@ -202,13 +202,13 @@ fn signed(bytes: &[u8]) -> i64 {
 
 /// The event types of a layer, by id.
 #[derive(Clone, Debug, Default)]
-pub struct Schemas {
+pub struct SchemaTable {
     schemas: Vec<Schema>,
     /// Index in `schemas` plus one, by id; 0 for ids without an event type.
     by_id: Vec<u16>,
 }
 
-impl Schemas {
+impl SchemaTable {
     /// The event types `events`; of several with one id the first counts.
     #[must_use]
     pub fn new(events: &[EventDescription]) -> Self {
@@ -324,7 +324,7 @@ mod tests {
         let first = schema(&[("a", FieldType::U8, false)]).description;
         let second = EventDescription { name: "test:other".into(), ..first.clone() };
 
-        let schemas = Schemas::new(&[first, second]);
+        let schemas = SchemaTable::new(&[first, second]);
 
         assert_eq!(schemas.get(3).map(Schema::name), Some("test:event"));
         assert!(schemas.get(2).is_none() && schemas.get(0xffff).is_none());

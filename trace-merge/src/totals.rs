@@ -40,11 +40,11 @@ impl Totals {
             first = Some(first.map_or(record.time, |first: u64| first.min(record.time)));
             last = last.max(Some(record.time));
         }
-        let tail = records.tail();
+        let counts = records.counts();
         Self {
             events,
-            bytes: tail.content_bytes,
-            packets: tail.packets,
+            bytes: counts.content_bytes,
+            packets: counts.packets,
             lost: records.lost(),
             rejected_bytes: records.rejected_bytes(),
             corrupt_streams: u64::from(stream.description.corrupt),

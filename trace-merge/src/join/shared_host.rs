@@ -128,10 +128,10 @@ impl<'t> Streams<'t> {
 
     /// What was lost and rejected up to the packets that are being read.
     fn counts(&self) -> (Lost, u64) {
-        let tails = self.streams.iter().map(|stream| (stream.records.tail(), stream.records.unread_bytes()));
-        tails.fold((Lost::default(), 0), |(lost, rejected), (tail, unread)| {
-            let rejected = [rejected, tail.rejected_bytes, unread].into_iter().fold(0, u64::saturating_add);
-            ([lost, tail.lost].into_iter().sum(), rejected)
+        let counts = self.streams.iter().map(|stream| (stream.records.counts(), stream.records.unread_bytes()));
+        counts.fold((Lost::default(), 0), |(lost, rejected), (counted, unread)| {
+            let rejected = [rejected, counted.rejected_bytes, unread].into_iter().fold(0, u64::saturating_add);
+            ([lost, counted.lost].into_iter().sum(), rejected)
         })
     }
 

@@ -2,7 +2,7 @@
 
 use super::gaps::PacketGaps;
 use super::{Damage, NO_DAMAGE, Stream};
-use crate::schema::{Schema, Schemas, Value};
+use crate::schema::{Schema, SchemaTable, Value};
 use shared_ring::consumer::Lost;
 use shared_ring::layout::{PacketHeader, RECORD_HEADER_SIZE, padded};
 use shared_ring::packet::Records;
@@ -83,7 +83,7 @@ impl<'t> StreamRecord<'t> {
 
 /// What the header of the last packet that was read says about the stream up to there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tail {
+pub struct StreamCounts {
     /// Records lost, by reason.
     pub lost: Lost,
     /// Bytes that the recorder could not accept.
@@ -96,7 +96,7 @@ pub struct Tail {
     pub counts_went_back: bool,
 }
 
-impl Tail {
+impl StreamCounts {
     const EMPTY: Self = Self {
         lost: Lost { full: 0, wrapped: 0, too_large: 0 },
         rejected_bytes: 0,
@@ -110,7 +110,7 @@ impl Tail {
 #[derive(Clone, Debug)]
 pub struct StreamRecords<'t> {
     stream: &'t Stream,
-    schemas: &'t Schemas,
+    schemas: &'t SchemaTable,
     /// The packets that are read.
     packets: Range<usize>,
     next_packet: usize,
@@ -130,7 +130,7 @@ pub struct StreamRecords<'t> {
     packet_gaps: PacketGaps,
     /// Offset in the file up to which its memory was given back.
     released: usize,
-    tail: Tail,
+    counts: StreamCounts,
     /// Records read.
     read: u64,
     damage: Damage,
@@ -147,7 +147,7 @@ struct CurrentPacket<'t> {
 }
 
 impl<'t> StreamRecords<'t> {
-    pub(super) fn new(stream: &'t Stream, schemas: &'t Schemas) -> Self {
+    pub(super) fn new(stream: &'t Stream, schemas: &'t SchemaTable) -> Self {
         Self {
             stream,
             schemas,
@@ -162,7 +162,7 @@ impl<'t> StreamRecords<'t> {
             gap_at_end: None,
             packet_gaps: PacketGaps::new(),
             released: 0,
-            tail: Tail::EMPTY,
+            counts: StreamCounts::EMPTY,
             read: 0,
             damage: NO_DAMAGE,
         }
@@ -237,15 +237,15 @@ impl<'t> StreamRecords<'t> {
 
     /// What the packets read so far say.
     #[must_use]
-    pub const fn tail(&self) -> Tail {
-        self.tail
+    pub const fn counts(&self) -> StreamCounts {
+        self.counts
     }
 
     /// Records of the whole stream that were lost, by reason, as the packets read so far and the manifest say. Counts only
     /// grow, so that the larger is the later: a running recorder's are in its packets, a finished one's in the manifest.
     #[must_use]
     pub fn lost(&self) -> Lost {
-        let (described, read) = (self.stream.description.lost, self.tail.lost);
+        let (described, read) = (self.stream.description.lost, self.counts.lost);
         Lost {
             full: described.full.max(read.full),
             wrapped: described.wrapped.max(read.wrapped),
@@ -256,7 +256,7 @@ impl<'t> StreamRecords<'t> {
     /// Bytes of the whole stream that the recorder could not accept, as the packets read so far and the manifest say.
     #[must_use]
     pub fn rejected_bytes(&self) -> u64 {
-        self.stream.description.rejected_bytes.max(self.tail.rejected_bytes)
+        self.stream.description.rejected_bytes.max(self.counts.rejected_bytes)
     }
 
     /// Number of records read so far, those that do not fit their event type or were left out included.
@@ -286,7 +286,7 @@ impl<'t> StreamRecords<'t> {
             self.next_packet += 1;
             if index == self.packets.start && index > 0 {
                 // What lies before the packets that are read was looked at for its gaps only.
-                (self.read, self.damage, self.tail) = (0, NO_DAMAGE, Tail::EMPTY);
+                (self.read, self.damage, self.counts) = (0, NO_DAMAGE, StreamCounts::EMPTY);
             }
             let Some((packet, header)) = self.stream.packet(index) else {
                 self.damage.packets += 1;
@@ -348,13 +348,13 @@ impl<'t> StreamRecords<'t> {
         self.damage.missing_packets = self.damage.missing_packets.saturating_add(gap);
         self.gap |= self.packet_gaps.enter(header, gap > 0 || self.skipped);
         (self.sequence, self.skipped) = (Some(header.sequence.saturating_add(1)), false);
-        let (now, before) = (header, self.tail.lost);
-        self.tail.counts_went_back |=
+        let (now, before) = (header, self.counts.lost);
+        self.counts.counts_went_back |=
             now.lost_full < before.full || now.lost_wrapped < before.wrapped || now.lost_too_large < before.too_large;
-        self.tail.packets += 1;
-        self.tail.content_bytes += header.content_size.div_ceil(8);
-        self.tail.rejected_bytes = header.rejected_bytes;
-        self.tail.lost =
+        self.counts.packets += 1;
+        self.counts.content_bytes += header.content_size.div_ceil(8);
+        self.counts.rejected_bytes = header.rejected_bytes;
+        self.counts.lost =
             Lost { full: header.lost_full, wrapped: header.lost_wrapped, too_large: header.lost_too_large };
     }
 
