@@ -88,6 +88,15 @@ impl Readers {
         }
     }
 
+    /// Those who may list the folder `dir`, which is made for its owner, with what is above it, if it is not there.
+    ///
+    /// # Errors
+    /// When it cannot be made or looked at.
+    pub fn of_made(dir: &Path) -> io::Result<Self> {
+        DirBuilder::new().recursive(true).mode(PRIVATE_FOLDER).create(dir)?;
+        Self::of(dir)
+    }
+
     /// Makes the folder `path` below `dir` and those above it, as far as they are not there; returns where it lies.
     ///
     /// # Errors

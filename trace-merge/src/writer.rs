@@ -152,7 +152,7 @@ impl LayerWriter {
     /// # Errors
     /// When the layer is not possible, exists already, or cannot be written.
     pub fn create(dir: &Path, manifest: &Manifest, layer: NewLayer) -> Result<Self, WriteError> {
-        let readers = Readers::of(dir).map_err(|source| WriteError::Create { path: dir.into(), source })?;
+        let readers = Readers::of_made(dir).map_err(|source| WriteError::Create { path: dir.into(), source })?;
         let path = create_folder(dir, layer.path()?, layer.kind, readers)?;
         let trace = TraceDescription {
             uuid: Uuid::new_v4(),
