@@ -57,6 +57,12 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
 fn run_guest(args: RunArgs) -> anyhow::Result<ExitCode> {
     let request = RunRequest::from(args);
     let report = run::run(&request, &mut |line| say(line))?;
+    if report.console_dropped > 0 {
+        say(format_args!(
+            "{} bytes of the guest's console were dropped: nobody read standard output",
+            report.console_dropped
+        ));
+    }
     say(&report.outcome);
     if let (Some(manifest), Some(trace)) = (&report.manifest, &request.trace) {
         summarise(manifest, trace);

@@ -13,8 +13,8 @@ use trace_merge::access::Readers;
 
 /// Arguments of `strata run`.
 #[derive(Debug, Args)]
-#[command(after_help = "The guest's console is standard input and output; Ctrl-C stops the guest and completes the \
-    trace. Exit status: 0 when the guest powered off, rebooted or was stopped; 1 when it panicked, crashed or could \
+#[command(after_help = "The guest's console is standard input and output; what nobody reads of it is dropped and \
+    counted. Ctrl-C stops the guest and completes the trace. Exit status: 0 when the guest powered off, rebooted or was stopped; 1 when it panicked, crashed or could \
     not be run.\n\nExamples:\n  \
     strata run --kernel vmlinuz --initrd initrd.img --cmdline 'console=ttyS0'\n  \
     strata run --kernel vmlinux --disk root.img --cmdline 'console=ttyS0 root=/dev/vda' --agent strata.ko --trace trace\n  \

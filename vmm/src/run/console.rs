@@ -1,8 +1,9 @@
 //! The terminal as the guest's console.
 
+use super::console_output::{ConsoleOutput, Pace};
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, isatty, tcgetattr, tcsetattr};
 use std::fs::File;
-use std::io::{self, IsTerminal, LineWriter, Stdout, Write, stdin, stdout};
+use std::io::{self, IsTerminal, stdin, stdout};
 use std::os::fd::AsFd;
 
 /// Standard input as the guest's keyboard. A terminal passes keys on one by one and unechoed as long as this lives;
@@ -38,29 +39,11 @@ impl Drop for Keyboard {
     }
 }
 
-/// Standard output as the guest's screen. A terminal shows each byte at once; anything else gets whole lines, since a
-/// system call for each of a boot's thousands of bytes would slow the guest down.
-#[must_use]
-pub fn screen() -> Box<dyn Write + Send> {
-    if stdout().is_terminal() { Box::new(stdout()) } else { Box::new(Lines(LineWriter::new(stdout()))) }
-}
-
-/// Passes whole lines on; a flush in mid-line is ignored, and what is left is written at the end.
-struct Lines(LineWriter<Stdout>);
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Drop for Lines {
-    fn drop(&mut self) {
-        // There is nobody left to tell.
-        let _ = self.0.flush();
-    }
+/// Standard output as the guest's screen.
+///
+/// # Errors
+/// When it is closed, or its thread cannot be started.
+pub(super) fn screen() -> io::Result<ConsoleOutput> {
+    let pace = if stdout().is_terminal() { Pace::Bytes } else { Pace::Lines };
+    ConsoleOutput::start(File::from(stdout().as_fd().try_clone_to_owned()?), pace)
 }

@@ -60,6 +60,9 @@ pub enum RunFailure {
         #[source]
         source: RecorderError,
     },
+    /// Standard output cannot be the guest's console.
+    #[error("cannot write the guest's console to standard output: redirect it to a file, or to /dev/null")]
+    Console(#[source] io::Error),
     /// Signals cannot be handled.
     #[error("cannot handle signals")]
     Signals(#[source] io::Error),

@@ -8,16 +8,26 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
 
+/// How a machine ran.
+pub(super) struct Ran {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Bytes of its console that were dropped because nobody read standard output.
+    pub console_dropped: u64,
+}
+
 /// Runs `machine` until it ends or a signal asks to stop.
 pub(super) fn run_machine(
     machine: Machine,
     observer: Arc<dyn Observer>,
     clock: Option<Arc<VcpuClocks>>,
-) -> Result<Outcome, RunFailure> {
+) -> Result<Ran, RunFailure> {
     stop_on_signals(machine.stop_handle())?;
     let (_keyboard, console_input) = Keyboard::take();
-    let options = RunOptions { observer, console_output: console::screen(), console_input, clock };
-    Ok(machine.run(options)?)
+    let screen = console::screen().map_err(RunFailure::Console)?;
+    let options = RunOptions { observer, console_output: screen.screen(), console_input, clock };
+    let outcome = machine.run(options)?;
+    Ok(Ran { outcome, console_dropped: screen.finish() })
 }
 
 /// From now on the usual signals stop the run in good order instead of killing it.

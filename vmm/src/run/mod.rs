@@ -6,6 +6,7 @@
 
 mod answers;
 mod console;
+mod console_output;
 mod failure;
 mod guest;
 mod host_layer;
@@ -22,6 +23,7 @@ pub use rings::{KERNEL_RINGS, PROCESS_SLOTS};
 use crate::control::directory::{self, VmDescription, VmDirectory};
 use crate::control::server::ControlServer;
 use crate::machine::{Machine, NoObserver, Outcome};
+use guest::Ran;
 use plan::Plan;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -35,6 +37,8 @@ pub struct RunReport {
     pub outcome: Outcome,
     /// The recording, if there is one.
     pub manifest: Option<Manifest>,
+    /// Bytes of the guest's console that were dropped because nobody read standard output.
+    pub console_dropped: u64,
 }
 
 /// Runs a guest as `request` says, with this process's standard input and output as its console, until it ends or a
@@ -49,15 +53,18 @@ pub fn run(request: &RunRequest, say: &mut dyn FnMut(&str)) -> Result<RunReport,
     let directory = VmDirectory::create(&directory::runtime_folder()?, &description)?;
     match &request.trace {
         Some(trace) => {
-            let (outcome, manifest) = PreparedVm::prepare(plan, trace, description, directory)?.start(say)?.finish()?;
-            Ok(RunReport { outcome, manifest: Some(manifest) })
+            let (ran, manifest) = PreparedVm::prepare(plan, trace, description, directory)?.start(say)?.finish()?;
+            Ok(RunReport { outcome: ran.outcome, manifest: Some(manifest), console_dropped: ran.console_dropped })
         }
-        None => Ok(RunReport { outcome: run_untraced(plan, description, &directory)?, manifest: None }),
+        None => {
+            let Ran { outcome, console_dropped } = run_untraced(plan, description, &directory)?;
+            Ok(RunReport { outcome, manifest: None, console_dropped })
+        }
     }
 }
 
 /// Runs a guest that can be controlled and is not traced.
-fn run_untraced(plan: Plan<'_>, description: VmDescription, directory: &VmDirectory) -> Result<Outcome, RunFailure> {
+fn run_untraced(plan: Plan<'_>, description: VmDescription, directory: &VmDirectory) -> Result<Ran, RunFailure> {
     let machine = Machine::new(plan.config)?;
     let answers = answers::answers(description, None, machine.control());
     let _control = ControlServer::start(&directory.socket(), answers)?;

@@ -2,7 +2,7 @@
 
 use super::answers::answers;
 use super::failure::RunFailure;
-use super::guest::run_machine;
+use super::guest::{Ran, run_machine};
 use super::host_layer::host_tracer;
 use super::manifest::{manifest, note_no_agent, vcpu_relations};
 use super::plan::Plan;
@@ -12,7 +12,7 @@ use crate::clock::{ClockParameters, EpochSink, HostClock, HostTime, RenewalThrea
 use crate::control::directory::{VmDescription, VmDirectory};
 use crate::control::server::ControlServer;
 use crate::host_kernel::HostTracer;
-use crate::machine::{DiscoveryLeaf, KvmProbe, Machine, Outcome};
+use crate::machine::{DiscoveryLeaf, KvmProbe, Machine};
 use crate::tracing::mapped_file;
 use crate::tracing::recorder::Recorder;
 use crate::tracing::recording::{Recording, enabled_guest_events};
@@ -149,7 +149,7 @@ impl StartedVm {
     /// # Errors
     /// The machine cannot be started, and nothing is left behind; or the recording is not complete, and its region is
     /// kept.
-    pub(super) fn finish(self) -> Result<(Outcome, Manifest), RunFailure> {
+    pub(super) fn finish(self) -> Result<(Ran, Manifest), RunFailure> {
         let Self { machine, clocks, region, vmm, control, recorder, mut folder, mut directory } = self;
         let ran = {
             let machine_control = machine.control();
@@ -160,8 +160,8 @@ impl StartedVm {
         region.set_host_alive(false);
         // From here on nobody asks any more: the recorder is to come to its end.
         drop(control);
-        let outcome = match ran {
-            Ok(outcome) => outcome,
+        let ran = match ran {
+            Ok(ran) => ran,
             Err(error) => {
                 // Nothing ran: the first error is the one to report, and the folder goes.
                 let _ = recorder.finish("not started".into());
@@ -169,8 +169,8 @@ impl StartedVm {
             }
         };
         folder.keep();
-        match recorder.finish(outcome.to_string()) {
-            Ok(manifest) => Ok((outcome, manifest)),
+        match recorder.finish(ran.outcome.to_string()) {
+            Ok(manifest) => Ok((ran, manifest)),
             Err(source) => {
                 directory.keep();
                 Err(RunFailure::Incomplete { region: directory.region(), source })

@@ -1,0 +1,254 @@
+//! Standard output as the guest's screen, behind a bounded buffer: a reader that stalls stops neither the guest nor its end.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Bytes that wait for a reader at most: more than a boot prints.
+const CAPACITY: usize = 1 << 20;
+/// How long a byte waits for room before it is dropped. Those after it are dropped at once until there is room again: a
+/// slow reader slows the guest down, one that has stalled costs it this time once.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// How long the end waits for a reader that takes nothing.
+const STALL_LIMIT: Duration = Duration::from_secs(1);
+/// How long the end waits for a reader that takes little.
+const END_LIMIT: Duration = Duration::from_secs(5);
+/// Bytes that are written at once, at most; and after which a line is not waited for.
+const CHUNK: usize = 4096;
+
+/// When a waiting byte is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// At once: somebody is looking.
+    Bytes,
+    /// With its line: waking the writer for each of a boot's thousands of bytes would slow the guest down.
+    Lines,
+}
+
+/// The guest's screen. Its writer is a thread of its own: making standard output non-blocking instead would make it so for
+/// every process that shares it.
+#[derive(Debug)]
+pub(super) struct ConsoleOutput {
+    shared: Arc<Shared>,
+}
+
+/// The end of it that the serial port writes to.
+#[derive(Debug)]
+struct Screen {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// There is something to write, or the end has come.
+    filled: Condvar,
+    /// Something was written, or the writer has ended.
+    drained: Condvar,
+    pace: Pace,
+    capacity: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: VecDeque<u8>,
+    /// The last byte that came found no room in time.
+    is_stalled: bool,
+    is_ending: bool,
+    /// The writer has ended: all is written, or nobody reads any more.
+    has_ended: bool,
+    written: u64,
+    dropped: u64,
+}
+
+impl ConsoleOutput {
+    /// A screen that writes to `output`.
+    ///
+    /// # Errors
+    /// When its thread cannot be started.
+    pub(super) fn start(output: impl Write + Send + 'static, pace: Pace) -> io::Result<Self> {
+        Self::with_capacity(output, pace, CAPACITY)
+    }
+
+    fn with_capacity(output: impl Write + Send + 'static, pace: Pace, capacity: usize) -> io::Result<Self> {
+        let (state, filled, drained) = Default::default();
+        let shared = Arc::new(Shared { state, filled, drained, pace, capacity });
+        let writer = Arc::clone(&shared);
+        std::thread::Builder::new().name("strata-console".into()).spawn(move || writer.write_to(output))?;
+        Ok(Self { shared })
+    }
+
+    /// What the serial port writes to.
+    pub(super) fn screen(&self) -> Box<dyn Write + Send> {
+        Box::new(Screen { shared: Arc::clone(&self.shared) })
+    }
+
+    /// Writes what is waiting, as long as the reader takes it; returns the bytes that were dropped from the beginning on. A
+    /// thread that is stuck in a write is left to the process's end.
+    pub(super) fn finish(self) -> u64 {
+        let mut state = self.shared.lock();
+        state.is_ending = true;
+        self.shared.filled.notify_one();
+        let end = Instant::now() + END_LIMIT;
+        while !state.has_ended && Instant::now() < end {
+            let before = state.written;
+            let (after, timeout) =
+                self.shared.drained.wait_timeout(state, STALL_LIMIT).unwrap_or_else(PoisonError::into_inner);
+            state = after;
+            if timeout.timed_out() && state.written == before {
+                break;
+            }
+        }
+        state.dropped + if state.has_ended { 0 } else { state.waiting.len() as u64 }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A poisoned lock means a panic in another thread; every change of the state is whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts `byte` behind those that wait, or drops and counts it.
+    fn push(&self, byte: u8) {
+        let mut state = self.lock();
+        if state.has_ended {
+            return;
+        }
+        if state.waiting.len() >= self.capacity && !state.is_stalled {
+            let full = |state: &mut State| state.waiting.len() >= self.capacity && !state.has_ended;
+            self.filled.notify_one();
+            (state, _) = self.drained.wait_timeout_while(state, PATIENCE, full).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.is_stalled = state.waiting.len() >= self.capacity;
+        if state.is_stalled {
+            state.dropped += 1;
+            return;
+        }
+        state.waiting.push_back(byte);
+        if self.pace == Pace::Bytes || byte == b'\n' || state.waiting.len() >= CHUNK {
+            self.filled.notify_one();
+        }
+    }
+
+    /// Writes to `output` what comes, until the end or until nobody reads any more.
+    fn write_to(&self, mut output: impl Write) {
+        let mut chunk = Vec::with_capacity(CHUNK);
+        loop {
+            let mut state = self.lock();
+            let is_idle = |state: &State| !state.is_ending && !self.is_due(state);
+            state = self.filled.wait_while(state, |state| is_idle(state)).unwrap_or_else(PoisonError::into_inner);
+            chunk.clear();
+            let count = state.waiting.len().min(CHUNK);
+            chunk.extend(state.waiting.iter().take(count));
+            drop(state);
+            let written = match output.write(&chunk).and_then(|written| output.flush().map(|()| written)) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Ok(0) | Err(_) => None,
+                Ok(written) => Some(written),
+            };
+            let mut state = self.lock();
+            // Only what is written is taken out: the rest is counted if the end finds it here.
+            state.waiting.drain(..written.unwrap_or(0));
+            state.written += written.unwrap_or(0) as u64;
+            state.has_ended = written.is_none() || (state.is_ending && state.waiting.is_empty());
+            self.drained.notify_all();
+            if state.has_ended {
+                return;
+            }
+        }
+    }
+
+    /// Whether what is waiting is to be written now.
+    fn is_due(&self, state: &State) -> bool {
+        match self.pace {
+            Pace::Bytes => !state.waiting.is_empty(),
+            Pace::Lines => state.waiting.len() >= CHUNK || state.waiting.contains(&b'\n'),
+        }
+    }
+}
+
+impl Write for Screen {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        bytes.iter().for_each(|&byte| self.shared.push(byte));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, pipe};
+
+    #[test]
+    fn everything_comes_out_in_order() {
+        let (mut reader, writer) = pipe().unwrap();
+        let text: Vec<u8> = (0..100_000_u32).map(|number| number.to_le_bytes()[0]).collect();
+        let read = std::thread::spawn(move || {
+            let mut read = Vec::new();
+            reader.read_to_end(&mut read).map(|_| read).unwrap()
+        });
+
+        let console = ConsoleOutput::with_capacity(writer, Pace::Lines, 1 << 20).unwrap();
+        console.screen().write_all(&text).unwrap();
+
+        assert_eq!(console.finish(), 0);
+        assert_eq!(read.join().unwrap(), text);
+    }
+
+    #[test]
+    fn bytes_of_no_whole_line_are_written_at_the_end() {
+        let (mut reader, writer) = pipe().unwrap();
+
+        let console = ConsoleOutput::start(writer, Pace::Lines).unwrap();
+        console.screen().write_all(b"login: ").unwrap();
+
+        assert_eq!(console.finish(), 0);
+        let mut read = [0; 7];
+        reader.read_exact(&mut read).unwrap();
+        assert_eq!(&read, b"login: ");
+    }
+
+    #[test]
+    fn terminal_gets_each_byte_without_a_line() {
+        let (mut reader, writer) = pipe().unwrap();
+
+        let console = ConsoleOutput::start(writer, Pace::Bytes).unwrap();
+        console.screen().write_all(b"#").unwrap();
+        let mut read = [0];
+        reader.read_exact(&mut read).unwrap();
+
+        assert_eq!((read, console.finish()), ([b'#'], 0));
+    }
+
+    #[test]
+    fn pipe_that_nobody_reads_stops_neither_the_guest_nor_its_end() {
+        // As much as a pipe holds, and then some.
+        let sent = 300_000;
+        let (reader, writer) = pipe().unwrap();
+
+        let console = ConsoleOutput::with_capacity(writer, Pace::Lines, 1000).unwrap();
+        console.screen().write_all(&vec![b'x'; sent]).unwrap();
+        let dropped = console.finish();
+        let held = rustix::io::ioctl_fionread(&reader).unwrap();
+
+        assert!(held > 0 && dropped > 0, "{held} {dropped}");
+        assert_eq!(held + dropped, sent as u64);
+    }
+
+    #[test]
+    fn closed_pipe_loses_what_is_written_and_nothing_else() {
+        let (reader, writer) = pipe().unwrap();
+        drop(reader);
+
+        let console = ConsoleOutput::start(writer, Pace::Bytes).unwrap();
+        console.screen().write_all(&[b'x'; 100]).unwrap();
+
+        assert_eq!(console.finish(), 0);
+    }
+}
