@@ -56,7 +56,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
 
 fn run_guest(args: RunArgs) -> anyhow::Result<ExitCode> {
     let request = RunRequest::from(args);
-    let report = run::run(&request, &mut |line| say(line))?;
+    let report = run::run(&request, |line| say(line))?;
     if report.console_dropped > 0 {
         say(format_args!(
             "{} bytes of the guest's console were dropped: nobody read standard output",

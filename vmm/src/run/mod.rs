@@ -7,6 +7,7 @@
 mod answers;
 mod console;
 mod console_output;
+mod descriptors;
 mod failure;
 mod guest;
 mod host_layer;
@@ -23,6 +24,7 @@ pub use rings::{KERNEL_RINGS, PROCESS_SLOTS};
 use crate::control::directory::{self, VmDescription, VmDirectory};
 use crate::control::server::ControlServer;
 use crate::machine::{Machine, NoObserver, Outcome};
+use crate::tracing::session::Say;
 use guest::Ran;
 use plan::Plan;
 use std::sync::Arc;
@@ -42,18 +44,19 @@ pub struct RunReport {
 }
 
 /// Runs a guest as `request` says, with this process's standard input and output as its console, until it ends or a
-/// signal asks to stop. `say` is told what the user should know meanwhile, a line each.
+/// signal asks to stop. `say` is told what the user should know meanwhile, a line each, on any thread.
 ///
 /// # Errors
 /// Nothing was run, or the recording is not complete. Input is checked before anything is made, and a recording that
 /// never began leaves nothing behind.
-pub fn run(request: &RunRequest, say: &mut dyn FnMut(&str)) -> Result<RunReport, RunFailure> {
+pub fn run(request: &RunRequest, say: Say) -> Result<RunReport, RunFailure> {
+    descriptors::raise_limit();
     let plan = Plan::check(request)?;
     let description = describe_vm(request);
     let directory = VmDirectory::create(&directory::runtime_folder()?, &description)?;
     match &request.trace {
         Some(trace) => {
-            let (ran, manifest) = PreparedVm::prepare(plan, trace, description, directory)?.start(say)?.finish()?;
+            let (ran, manifest) = PreparedVm::prepare(plan, trace, description, directory, say)?.start()?.finish()?;
             Ok(RunReport { outcome: ran.outcome, manifest: Some(manifest), console_dropped: ran.console_dropped })
         }
         None => {

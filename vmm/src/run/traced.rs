@@ -1,6 +1,7 @@
 //! A traced VM: prepared, started, finished.
 
 use super::answers::answers;
+use super::descriptors;
 use super::failure::RunFailure;
 use super::guest::{Ran, run_machine};
 use super::host_layer::host_tracer;
@@ -18,7 +19,7 @@ use crate::tracing::recorder::Recorder;
 use crate::tracing::recording::{Recording, enabled_guest_events};
 use crate::tracing::region::{EnabledEvents, TraceRegion};
 use crate::tracing::selection::Selection;
-use crate::tracing::session::Sources;
+use crate::tracing::session::{Say, Sources};
 use crate::tracing::vmm_events::{VcpuThreadHook, VmmTracer};
 use clock_sync::calibration::{Reading, read_together};
 use shared_ring::layout::{ABI_VERSION, Mode};
@@ -47,7 +48,7 @@ pub(super) struct PreparedVm<'a> {
 
 impl<'a> PreparedVm<'a> {
     /// Makes what `plan` needs: its region in `directory`, the machine, the tracers of host and VMM, and the folder
-    /// `trace`.
+    /// `trace`. `say` is told what the user should know.
     ///
     /// # Errors
     /// The first part that cannot be made.
@@ -56,6 +57,7 @@ impl<'a> PreparedVm<'a> {
         trace: &Path,
         description: VmDescription,
         directory: VmDirectory,
+        say: Say,
     ) -> Result<Self, RunFailure> {
         let Plan { request, mut config, probed, selection, guest_events } = plan;
         let clock_uuid = Uuid::new_v4();
@@ -100,18 +102,27 @@ impl<'a> PreparedVm<'a> {
             agent: matches!(request.agent, Agent::Module(_)) && has_clock,
             beside_region: Some(directory.path().into()),
         };
-        let sources = Sources { recording, vmm, host, rings: kernel_rings(request), events: request.events.clone() };
+        let sources = Sources {
+            recording,
+            vmm,
+            host,
+            rings: kernel_rings(request),
+            events: request.events.clone(),
+            process_descriptors: descriptors::for_processes(request.cpus),
+            say,
+        };
         let clocks = has_clock.then_some(clocks);
         Ok(Self { request, description, machine, clocks, region, sources, folder, directory })
     }
 
-    /// Begins to record and to answer what the control socket asks for. `say` is told what the recording will lack, and
-    /// where it goes.
+    /// Begins to record and to answer what the control socket asks for. The user is told what the recording will lack,
+    /// and where it goes.
     ///
     /// # Errors
     /// The recording or the control socket cannot be made.
-    pub(super) fn start(self, say: &mut dyn FnMut(&str)) -> Result<StartedVm, RunFailure> {
+    pub(super) fn start(self) -> Result<StartedVm, RunFailure> {
         let Self { request, description, machine, clocks, region, sources, folder, directory } = self;
+        let say = sources.say;
         for layer in &sources.recording.manifest.missing {
             say(&format!("{} is missing: {} ({})", layer.layer, layer.reason, layer.fix));
         }

@@ -15,13 +15,31 @@ use shared_ring::registry::Tail;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
-use trace_merge::manifest::{Layer, Manifest, Missing};
+use trace_merge::manifest::{Layer, LayerKind, Manifest, Missing};
 use trace_merge::writer::{LayerWriter, WriteError};
 
 /// Most bytes of packets of processes that have ended.
 const MAX_BUFFERED_BYTES: usize = 64 << 20;
 /// Most processes that have ended and whose packets are buffered.
 const MAX_BUFFERED_PROCESSES: usize = 256;
+
+/// What of a flight recorder could be written.
+#[derive(Debug, Default)]
+pub struct WrittenLayers {
+    /// The layers that are whole.
+    pub layers: Vec<Layer>,
+    /// Those that are not, in their order, and why.
+    pub failures: Vec<(LayerKind, WriteError)>,
+}
+
+impl WrittenLayers {
+    fn add(&mut self, kind: LayerKind, written: Result<Layer, WriteError>) {
+        match written {
+            Ok(layer) => self.layers.push(layer),
+            Err(error) => self.failures.push((kind, error)),
+        }
+    }
+}
 
 /// The layers of a recording in flight-recorder mode.
 pub struct FlightRecorder {
@@ -60,36 +78,44 @@ impl FlightRecorder {
 
     /// Writes everything that is there as layers of the recording in `dir`, and leaves it where it is. The producers may be
     /// running: guest layers come first and the host's last, so that the periods of the vCPUs cover the guests' records.
-    ///
-    /// # Errors
-    /// When a layer cannot be written.
-    pub fn write(&mut self, recording: &Recording, dir: &Path, manifest: &Manifest) -> Result<Vec<Layer>, WriteError> {
+    /// What cannot be written is left out.
+    pub fn write(&mut self, recording: &Recording, dir: &Path, manifest: &Manifest) -> WrittenLayers {
         let finish = |mut layer: RingLayer| layer.finish(recording.latest()).map(|_| layer.layer());
-        let mut layers = vec![finish(self.kernel.layer(dir, manifest)?)?];
+        let mut written = WrittenLayers::default();
+        written.add(LayerKind::GuestKernel, self.kernel.layer(dir, manifest).and_then(finish));
         if let Some(processes) = &self.processes {
             for buffered in &processes.ended {
-                layers.push(buffered.write(dir, manifest)?);
+                written.add(LayerKind::GuestUser, buffered.write(dir, manifest));
             }
             for number in processes.active() {
-                let writer = LayerWriter::create(dir, manifest, processes.table.layer(number))?;
+                let writer = LayerWriter::create(dir, manifest, processes.table.layer(number));
                 let (registry, rings) = (processes.table.registry(number), processes.table.rings(number));
-                layers.push(finish(RingLayer::new(writer, registry, rings))?);
+                let layer = writer.map(|writer| RingLayer::new(writer, registry, rings));
+                written.add(LayerKind::GuestUser, layer.and_then(finish));
             }
         }
         if let Some(vmm) = &self.vmm {
-            layers.push(finish(vmm_layer(vmm, &recording.vm, dir, manifest)?)?);
+            written.add(LayerKind::Vmm, vmm_layer(vmm, &recording.vm, dir, manifest).and_then(finish));
         }
         if let Some(host) = &mut self.host {
             let _ = (0..MAX_POLLS).find(|_| !host.poll());
-            layers.push(host.write(dir, manifest)?);
+            written.add(LayerKind::HostKernel, host.write(dir, manifest));
         }
-        Ok(layers)
+        written
     }
 
-    /// Stops the host's layer, and returns what is missing.
+    /// Stops the host's layer, and returns what is missing that was not told yet.
     pub fn finish(&mut self, recording: &Recording) -> Vec<Missing> {
         self.poll(recording);
-        self.host.as_mut().map(HostWindow::finish).unwrap_or_default()
+        let Some(host) = &mut self.host else { return Vec::new() };
+        let mut missing = host.finish();
+        missing.extend(host.tell_end());
+        missing
+    }
+
+    /// What is missing of the host's layer since it ended early; once.
+    pub fn ends(&mut self) -> Vec<Missing> {
+        self.host.iter_mut().filter_map(HostWindow::tell_end).collect()
     }
 
     /// Whether the guest's processes are among the layers.
@@ -104,10 +130,15 @@ impl FlightRecorder {
         &self.kernel_events
     }
 
-    /// Processes whose buffered packets were dropped to make room for those of later ones.
+    /// What is missing because buffered packets of processes were dropped to make room for those of later ones.
     #[must_use]
-    pub fn dropped_processes(&self) -> u64 {
-        self.processes.as_ref().map_or(0, |processes| processes.dropped)
+    pub fn missing_processes(&self) -> Option<Missing> {
+        let dropped = self.processes.as_ref().map_or(0, |processes| processes.dropped);
+        (dropped > 0).then(|| Missing {
+            layer: LayerKind::GuestUser,
+            reason: format!("{dropped} processes that had ended gave way to later ones"),
+            fix: "take a snapshot earlier, or trace fewer short-lived processes".into(),
+        })
     }
 }
 

@@ -1,10 +1,11 @@
 //! Guest processes that record, written out as they do: drains each process's rings into a layer of its own, and gives
-//! slots back.
+//! slots back. Processes are not trusted: what one of them can take of the host is bounded, and what is refused is counted.
 
 use super::process_table::ProcessTable;
 use super::ring_layer::{Producers, RingLayer};
+use super::written_layer::{WrittenLayer, ends_early};
 use std::path::Path;
-use trace_merge::manifest::{Layer, Manifest};
+use trace_merge::manifest::{Layer, LayerKind, Manifest, Missing};
 use trace_merge::writer::{LayerWriter, WriteError};
 
 /// Most processes that one recording keeps apart: a guest that opens and closes slots without end must not fill the
@@ -16,10 +17,13 @@ pub const MAX_PROCESSES: usize = 4096;
 pub struct GuestProcesses {
     table: ProcessTable,
     slots: Vec<Slot>,
+    /// File descriptors that the streams of running processes may take.
+    descriptors: usize,
     /// Layers of processes that have ended.
     ended: Vec<Layer>,
-    /// Processes that were not recorded because there were too many.
-    refused: u64,
+    refused: Refused,
+    /// What to tell of the first layer that ended early.
+    first_end: Option<Missing>,
 }
 
 /// What the host knows of a slot.
@@ -28,85 +32,155 @@ struct Slot {
     /// Last generation that was seen.
     generation: u32,
     /// The process that owns the slot, while it is drained.
-    layer: Option<RingLayer>,
+    layer: Option<WrittenLayer>,
+}
+
+/// How much of the processes is not in the recording.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refused {
+    /// Processes that were more than a recording keeps apart.
+    pub too_many: u64,
+    /// Processes for whose streams no file descriptors were left.
+    pub without_descriptors: u64,
+    /// Processes whose layers could not be written, or not to their end.
+    pub not_written: u64,
 }
 
 impl GuestProcesses {
-    /// The processes of `table`.
+    /// The processes of `table`, whose streams may take `descriptors` file descriptors at a time.
     #[must_use]
-    pub fn new(table: ProcessTable) -> Self {
+    pub fn new(table: ProcessTable, descriptors: usize) -> Self {
         let slots = (0..table.slots()).map(|_| Slot::default()).collect();
-        Self { table, slots, ended: Vec::new(), refused: 0 }
+        Self { table, slots, descriptors, ended: Vec::new(), refused: Refused::default(), first_end: None }
     }
 
     /// Polls every slot: begins layers of new processes, drains, and gives back the slots of processes that are gone.
     /// `guest` says whether the guest itself has stopped. Returns the packets written and whether the manifest
-    /// has changed.
-    ///
-    /// # Errors
-    /// When a layer cannot be written.
-    pub fn drain(
-        &mut self,
-        dir: &Path,
-        manifest: &Manifest,
-        guest: Producers,
-        latest: u64,
-    ) -> Result<(u64, bool), WriteError> {
+    /// has changed. A layer that cannot be written ends; the others go on.
+    pub fn drain(&mut self, dir: &Path, manifest: &Manifest, guest: Producers, latest: u64) -> (u64, bool) {
         let mut packets = 0;
         let mut changed = false;
         for number in 0..self.table.slots() {
             let state = self.table.state(number);
             if state.is_in_use() && state.generation != self.slots[number as usize].generation {
-                self.begin(dir, manifest, number, state.generation)?;
+                self.begin(dir, manifest, number, state.generation);
                 changed = true;
             }
             let slot = &mut self.slots[number as usize];
             let Some(layer) = &mut slot.layer else { continue };
             let closed = !state.is_active() || state.generation != slot.generation;
-            if closed || guest == Producers::Stopped {
-                packets += layer.finish(latest)?.packets;
+            let producers = if closed { Producers::Stopped } else { guest };
+            let drained = layer.drain(producers, latest);
+            packets += drained.packets;
+            changed |= drained.new_events > 0;
+            if let Some(end) = layer.tell_end() {
+                self.refused.not_written += 1;
+                self.first_end.get_or_insert(end);
+            }
+            if producers == Producers::Stopped {
                 self.ended.extend(slot.layer.take().map(|layer| layer.layer()));
                 self.table.acknowledge(number, slot.generation);
                 changed = true;
-            } else {
-                let drained = layer.drain(Producers::Running, latest)?;
-                packets += drained.packets;
-                changed |= drained.new_events > 0;
             }
         }
-        Ok((packets, changed))
+        (packets, changed)
     }
 
     /// The layers of all processes so far, as the manifest describes them.
     pub fn layers(&self) -> impl Iterator<Item = Layer> + '_ {
-        let running = self.slots.iter().filter_map(|slot| slot.layer.as_ref()).map(RingLayer::layer);
+        let running = self.slots.iter().filter_map(|slot| slot.layer.as_ref()).map(WrittenLayer::layer);
         self.ended.iter().cloned().chain(running)
     }
 
     /// The layers of processes that are running.
-    pub fn running(&mut self) -> impl Iterator<Item = &mut RingLayer> {
+    pub fn running(&mut self) -> impl Iterator<Item = &mut WrittenLayer> {
         self.slots.iter_mut().filter_map(|slot| slot.layer.as_mut())
     }
 
-    /// Processes that were not recorded because there were too many.
+    /// How much of the processes is not in the recording.
     #[must_use]
-    pub const fn refused(&self) -> u64 {
+    pub const fn refused(&self) -> Refused {
         self.refused
     }
 
-    fn begin(&mut self, dir: &Path, manifest: &Manifest, number: u32, generation: u32) -> Result<(), WriteError> {
+    /// What is missing since the first process's layer ended early; once, however many follow.
+    pub fn tell_end(&mut self) -> Option<Missing> {
+        self.first_end.take().filter(|_| self.refused.not_written > 0)
+    }
+
+    /// What is missing of the processes.
+    pub fn missing(&self) -> impl Iterator<Item = Missing> {
+        self.refused.missing()
+    }
+
+    fn begin(&mut self, dir: &Path, manifest: &Manifest, number: u32, generation: u32) {
+        let slot = &mut self.slots[number as usize];
         // A guest kernel that reuses a slot without waiting for the host spoils that process's records, nothing else.
-        self.ended.extend(self.slots[number as usize].layer.take().map(|layer| layer.layer()));
-        self.slots[number as usize].generation = generation;
-        if self.ended.len() >= MAX_PROCESSES {
-            self.refused += 1;
-            self.table.acknowledge(number, generation);
-            return Ok(());
+        self.ended.extend(slot.layer.take().map(|layer| layer.layer()));
+        slot.generation = generation;
+        let begun = self.admit().and_then(|()| {
+            let writer = LayerWriter::create(dir, manifest, self.table.layer(number));
+            writer.map_err(|error| self.refuse_unwritten(&error))
+        });
+        match begun {
+            Ok(writer) => {
+                let layer = RingLayer::new(writer, self.table.registry(number), self.table.rings(number));
+                self.slots[number as usize].layer = Some(WrittenLayer::new(layer));
+            }
+            // Counted; its slot is for the next one.
+            Err(()) => self.table.acknowledge(number, generation),
         }
-        let writer = LayerWriter::create(dir, manifest, self.table.layer(number))?;
-        let registry = self.table.registry(number);
-        let rings = self.table.rings(number);
-        self.slots[number as usize].layer = Some(RingLayer::new(writer, registry, rings));
+    }
+
+    /// Whether there is room for another process; counts it if not.
+    fn admit(&mut self) -> Result<(), ()> {
+        let running = self.slots.iter().filter(|slot| slot.layer.is_some()).count();
+        if self.ended.len() + running >= MAX_PROCESSES {
+            self.refused.too_many += 1;
+            return Err(());
+        }
+        if (running + 1) * self.table.vcpus() as usize > self.descriptors {
+            self.refused.without_descriptors += 1;
+            return Err(());
+        }
         Ok(())
     }
+
+    fn refuse_unwritten(&mut self, error: &WriteError) {
+        if self.refused.not_written == 0 {
+            self.first_end = Some(ends_early(LayerKind::GuestUser, error));
+        }
+        self.refused.not_written += 1;
+    }
 }
+
+impl Refused {
+    /// A line for each count that is not 0.
+    fn missing(self) -> impl Iterator<Item = Missing> {
+        let counts = [
+            (
+                self.too_many,
+                "processes more than a recording keeps apart",
+                "trace fewer short-lived processes".to_owned(),
+            ),
+            (
+                self.without_descriptors,
+                "processes for whose streams no file descriptors were left",
+                "raise the limit of open files (ulimit -Hn), or use fewer --process-slots".to_owned(),
+            ),
+            (
+                self.not_written,
+                "processes whose layers could not be written, or not to their end",
+                "see the first of them".to_owned(),
+            ),
+        ];
+        counts.into_iter().filter(|(count, ..)| *count > 0).map(|(count, what, fix)| Missing {
+            layer: LayerKind::GuestUser,
+            reason: format!("{count} {what}"),
+            fix,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! The host kernel's layer: records, not rings. Written as they come ([`HostLayer`]), or kept in memory up to a limit, the
 //! oldest giving way ([`HostWindow`]), to be written when a flight recorder is.
 
+use super::written_layer::LayerEnd;
 use crate::host_kernel::{EventSchemas, HostItem, HostTracer, ReaderError};
 use shared_ring::event::EventDescription;
 use std::collections::{BTreeMap, VecDeque};
@@ -31,6 +32,8 @@ struct HostSource {
     failed: Option<ReaderError>,
     /// Whether the rest was taken: there is nothing more to come.
     finished: bool,
+    /// Whether that was told.
+    is_told: bool,
     /// Whether the recorder's own thread was left out of what is traced.
     left_out: bool,
 }
@@ -38,7 +41,7 @@ struct HostSource {
 impl HostSource {
     fn new(tracer: HostTracer) -> Self {
         let schemas = Arc::clone(tracer.schemas());
-        Self { schemas, tracer, payload: Vec::new(), failed: None, finished: false, left_out: false }
+        Self { schemas, tracer, payload: Vec::new(), failed: None, is_told: false, finished: false, left_out: false }
     }
 
     fn events(&self) -> Vec<EventDescription> {
@@ -93,19 +96,25 @@ impl HostSource {
         }
     }
 
-    /// What the layer does not have although it was asked for.
+    /// What the layer does not have although it was asked for, but for its end.
     fn missing(&self) -> Vec<Missing> {
         let not_enabled = self.tracer.not_enabled().iter().map(|event| Missing {
             layer: LayerKind::HostKernel,
             reason: format!("{} could not be enabled: {}", event.event, event.error),
             fix: "leave it out of --events".into(),
         });
-        let failed = self.failed.iter().map(|error| Missing {
+        not_enabled.collect()
+    }
+
+    /// What is missing since reading stopped early; once.
+    fn tell_end(&mut self) -> Option<Missing> {
+        let error = self.failed.as_ref().filter(|_| !self.is_told)?;
+        self.is_told = true;
+        Some(Missing {
             layer: LayerKind::HostKernel,
             reason: format!("the layer ends early: {error}"),
             fix: "see the host's kernel log; trace again".into(),
-        });
-        not_enabled.chain(failed).collect()
+        })
     }
 }
 
@@ -130,6 +139,7 @@ fn write(writer: &mut LayerWriter, written: &mut Result<(), WriteError>, item: I
 pub struct HostLayer {
     source: HostSource,
     writer: LayerWriter,
+    end: LayerEnd,
 }
 
 impl HostLayer {
@@ -140,39 +150,47 @@ impl HostLayer {
     pub fn create(dir: &Path, manifest: &Manifest, tracer: HostTracer) -> Result<Self, WriteError> {
         let source = HostSource::new(tracer);
         let writer = create(dir, manifest, &source.events())?;
-        Ok(Self { source, writer })
+        Ok(Self { source, writer, end: LayerEnd::default() })
     }
 
-    /// Takes what the kernel has recorded since; `true` if there may be more.
-    ///
-    /// # Errors
-    /// When the layer cannot be written.
-    pub fn drain(&mut self) -> Result<bool, WriteError> {
+    /// Takes what the kernel has recorded since; `true` if there may be more. A layer that cannot be written ends.
+    pub fn drain(&mut self) -> bool {
+        if self.end.has_come() {
+            return false;
+        }
         let mut written = Ok(());
         let writer = &mut self.writer;
         let more = self.source.poll(&mut |item| write(writer, &mut written, item));
-        written.map(|()| more)
+        self.end.take(written);
+        more
     }
 
     /// Makes what was taken readable.
-    ///
-    /// # Errors
-    /// When the layer cannot be written.
-    pub fn flush(&mut self) -> Result<(), WriteError> {
-        self.writer.flush()
+    pub fn flush(&mut self) {
+        if !self.end.has_come() {
+            self.end.take(self.writer.flush());
+        }
     }
 
-    /// Takes the rest and stops tracing; returns what the layer does not have.
-    ///
-    /// # Errors
-    /// When the layer cannot be written.
-    pub fn finish(&mut self) -> Result<Vec<Missing>, WriteError> {
+    /// Takes the rest and stops tracing; returns what the layer does not have, but for what [`tell_end`](Self::tell_end)
+    /// tells.
+    pub fn finish(&mut self) -> Vec<Missing> {
         let mut written = Ok(());
         let writer = &mut self.writer;
-        self.source.finish(&mut |item| write(writer, &mut written, item));
-        written?;
-        self.writer.flush()?;
-        Ok(self.source.missing())
+        let has_ended = self.end.has_come();
+        self.source.finish(&mut |item| {
+            if !has_ended {
+                write(writer, &mut written, item);
+            }
+        });
+        self.end.take(written);
+        self.flush();
+        self.source.missing()
+    }
+
+    /// What is missing since the layer ended early, because it could not be read or written; once.
+    pub fn tell_end(&mut self) -> Option<Missing> {
+        self.end.tell(LayerKind::HostKernel).or_else(|| self.source.tell_end())
     }
 
     /// What `session.json` says about the layer.
@@ -206,6 +224,11 @@ impl HostWindow {
         let window = &mut self.window;
         self.source.finish(&mut |item| window.push(item));
         self.source.missing()
+    }
+
+    /// What is missing since reading stopped early; once.
+    pub fn tell_end(&mut self) -> Option<Missing> {
+        self.source.tell_end()
     }
 
     /// Writes what the window holds as the layer of the recording `dir`; it stays in the window.

@@ -1,13 +1,13 @@
 //! The layers of a session, by the mode of its rings.
 
-use super::flight_recorder::FlightRecorder;
+use super::flight_recorder::{FlightRecorder, WrittenLayers};
 use super::polling::Polled;
-use super::recording::{Recording, RecordingError};
+use super::recording::Recording;
 use super::region::EnabledEvents;
 use super::ring_layer::Producers;
 use super::streaming::Streaming;
-use trace_merge::manifest::Layer;
-use trace_merge::writer::WriteError;
+use super::written_layer::ends_early;
+use trace_merge::manifest::{Layer, Missing};
 
 /// The layers of a session.
 pub enum Layers {
@@ -19,13 +19,18 @@ pub enum Layers {
 
 impl Layers {
     /// Polls every layer once.
-    ///
-    /// # Errors
-    /// When a layer cannot be written.
-    pub fn poll(&mut self, recording: &Recording) -> Result<Polled, WriteError> {
+    pub fn poll(&mut self, recording: &Recording) -> Polled {
         match self {
             Self::Streaming(layers) => layers.drain(recording, Producers::Running),
-            Self::FlightRecorder(layers) => Ok(layers.poll(recording)),
+            Self::FlightRecorder(layers) => layers.poll(recording),
+        }
+    }
+
+    /// What is missing of layers that ended early since the last call; the others go on.
+    pub fn ends(&mut self) -> Vec<Missing> {
+        match self {
+            Self::Streaming(layers) => layers.ends(),
+            Self::FlightRecorder(layers) => layers.ends(),
         }
     }
 
@@ -58,26 +63,20 @@ impl Layers {
 
     /// Writes everything that stopped producers have left into the recording's folder, if it has one, and adds what is
     /// missing to the manifest.
-    ///
-    /// # Errors
-    /// When a layer cannot be written.
-    pub fn finish(&mut self, recording: &mut Recording) -> Result<Vec<Layer>, RecordingError> {
-        let (missing, layers, dropped) = match self {
-            Self::Streaming(streaming) => {
-                let missing = streaming.finish(recording)?;
-                (missing, streaming.layers(), streaming.refused_processes())
-            }
+    pub fn finish(&mut self, recording: &mut Recording) -> Vec<Layer> {
+        let (missing, layers) = match self {
+            Self::Streaming(streaming) => (streaming.finish(recording), streaming.layers()),
             Self::FlightRecorder(recorder) => {
-                let missing = recorder.finish(recording);
-                let layers = match &recording.dir {
-                    Some(dir) => recorder.write(recording, dir, &recording.manifest)?,
-                    None => Vec::new(),
-                };
-                (missing, layers, recorder.dropped_processes())
+                let mut missing = recorder.finish(recording);
+                let written = recording.dir.as_ref().map(|dir| recorder.write(recording, dir, &recording.manifest));
+                let WrittenLayers { layers, failures } = written.unwrap_or_default();
+                missing.extend(failures.iter().map(|(kind, error)| ends_early(*kind, error)));
+                missing.extend(recorder.missing_processes());
+                (missing, layers)
             }
         };
         recording.manifest.missing.extend(missing);
-        recording.manifest.missing.extend(recording.missing_at_end(dropped));
-        Ok(layers)
+        recording.manifest.missing.extend(recording.missing_at_end());
+        layers
     }
 }

@@ -20,3 +20,4 @@ pub mod sessions;
 pub mod streaming;
 pub mod vmm_events;
 pub mod vmm_layer;
+pub mod written_layer;

@@ -29,6 +29,12 @@ impl ProcessTable {
         self.parts.view().process_slots()
     }
 
+    /// Number of vCPUs: of rings of each slot.
+    #[must_use]
+    pub const fn vcpus(&self) -> u32 {
+        self.parts.view().vcpus()
+    }
+
     /// What the guest says about slot `number`; one that was never used when there is no such slot.
     #[must_use]
     pub fn state(&self, number: u32) -> ProcessState {
@@ -63,6 +69,6 @@ impl ProcessTable {
     pub fn rings(&self, number: u32) -> Vec<Consumer> {
         let Rings { geometry, mode } = self.parts.view().process_rings();
         let ring = |vcpu| Some(Consumer::new(self.parts.process_ring(number, vcpu)?, geometry, mode, vcpu));
-        (0..self.parts.view().vcpus()).filter_map(ring).collect()
+        (0..self.vcpus()).filter_map(ring).collect()
     }
 }

@@ -178,9 +178,9 @@ impl Recording {
         self.manifest.vm(&self.vm)?.guest.as_ref()?.missing_processes()
     }
 
-    /// The layers that are missing at the end of the guest; `refused` of its processes were more than a recording keeps.
+    /// The layers that are missing at the end of the guest because of the guest.
     #[must_use]
-    pub fn missing_at_end(&self, refused: u64) -> Vec<Missing> {
+    pub fn missing_at_end(&self) -> Vec<Missing> {
         let mut missing = Vec::new();
         let guest_said_hello = self.manifest.vms.iter().any(|vm| vm.name == self.vm && vm.guest.is_some());
         if self.agent && !guest_said_hello {
@@ -189,13 +189,6 @@ impl Recording {
                 reason: "the agent was given to the guest, but did not come up".into(),
                 fix: "look for 'strata' in the guest's console output".into(),
             }));
-        }
-        if refused > 0 {
-            missing.push(Missing {
-                layer: LayerKind::GuestUser,
-                reason: format!("{refused} processes more than a recording keeps apart"),
-                fix: "trace fewer short-lived processes".into(),
-            });
         }
         missing.extend(self.missing_processes());
         missing

@@ -3,7 +3,7 @@
 //! The session that a VM is started with records every layer. One that is made while the VM runs records the guest's
 //! kernel only, with mode, ring sizes and events of its own.
 
-use super::flight_recorder::FlightRecorder;
+use super::flight_recorder::{FlightRecorder, WrittenLayers};
 use super::guest_processes::GuestProcesses;
 use super::host_layer::{HostLayer, HostWindow};
 use super::kernel_rings::{KernelRings, sub_buffer_counts, sub_buffer_sizes};
@@ -15,10 +15,12 @@ use super::selection::SelectionError;
 use super::streaming::Streaming;
 use super::vmm_events::{GuestEvents, VmmTracer};
 use super::vmm_layer::vmm_layer;
+use super::written_layer::WrittenLayer;
 use crate::control::protocol::{LayerStatus, SessionStatus, TraceStatus};
 use crate::host_kernel::HostTracer;
 use shared_ring::layout::Mode;
 use shared_ring::region::Rings;
+use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -107,12 +109,9 @@ pub enum SessionError {
     /// The folder cannot take a recording.
     #[error(transparent)]
     Folder(#[from] TraceFolderError),
-    /// A snapshot, or the beginning of a session's recording, cannot be written.
+    /// A snapshot, or the beginning or end of a session's recording, cannot be written.
     #[error(transparent)]
     NotWritten(RecordingError),
-    /// A recording in progress cannot go on: the recorder ends with this error.
-    #[error(transparent)]
-    Failed(RecordingError),
 }
 
 /// What the session that a VM is started with is made of.
@@ -127,7 +126,14 @@ pub struct Sources {
     pub rings: Rings,
     /// The choice of events as the user gave it.
     pub events: String,
+    /// File descriptors that the streams of guest processes may take.
+    pub process_descriptors: usize,
+    /// Told what the user should know at once, a line each.
+    pub say: Say,
 }
+
+/// Tells the user a line. It is called on the recorder's thread.
+pub type Say = fn(&str);
 
 /// A session that is to be made while the VM runs.
 #[derive(Clone, Debug)]
@@ -188,6 +194,9 @@ pub struct Session {
     vmm: Option<Arc<VmmTracer>>,
     /// When the manifest was last written.
     saved: Instant,
+    /// Whether it was told that the manifest cannot be written.
+    is_save_failure_told: bool,
+    say: Say,
 }
 
 impl Session {
@@ -196,7 +205,7 @@ impl Session {
     /// # Errors
     /// When its recording cannot be written.
     pub fn main(sources: Sources) -> Result<Self, RecordingError> {
-        let Sources { recording, vmm, host, rings, events } = sources;
+        let Sources { recording, vmm, host, rings, events, process_descriptors, say } = sources;
         let (memory, layout) = (recording.region.memory().clone(), *recording.region.layout());
         let kernel = KernelRings::new(memory, layout, 0, rings, recording.vm.clone());
         let processes = ProcessTable::new(recording.region.parts().clone(), recording.vm.clone());
@@ -204,9 +213,9 @@ impl Session {
             Some(dir) if rings.mode == Mode::Discard => Layers::Streaming(Box::new(Streaming {
                 dir: dir.clone(),
                 host: host.map(|tracer| HostLayer::create(dir, &recording.manifest, tracer)).transpose()?,
-                vmm: Some(vmm_layer(&vmm, &recording.vm, dir, &recording.manifest)?),
-                guest_kernel: kernel.layer(dir, &recording.manifest)?,
-                processes: Some(GuestProcesses::new(processes)),
+                vmm: Some(WrittenLayer::new(vmm_layer(&vmm, &recording.vm, dir, &recording.manifest)?)),
+                guest_kernel: WrittenLayer::new(kernel.layer(dir, &recording.manifest)?),
+                processes: Some(GuestProcesses::new(processes, process_descriptors)),
             })),
             _ => {
                 let host = host.map(|tracer| HostWindow::new(tracer, HOST_WINDOW));
@@ -215,8 +224,19 @@ impl Session {
             }
         };
         let (name, vmm) = (MAIN_SESSION.into(), Some(vmm));
-        let mut session =
-            Self { name, slot: 0, rings, events, active: true, layers, recording, vmm, saved: Instant::now() };
+        let mut session = Self {
+            name,
+            slot: 0,
+            rings,
+            events,
+            active: true,
+            layers,
+            recording,
+            vmm,
+            saved: Instant::now(),
+            is_save_failure_told: false,
+            say,
+        };
         session.save(true)?;
         Ok(session)
     }
@@ -235,7 +255,7 @@ impl Session {
         let mut folder = trace.as_deref().map(|dir| TraceFolder::create(dir, main.recording.readers)).transpose()?;
         let recording = main.recording.of_guest_kernel(&name, selection, trace);
         region.open_session(slot, &name, rings)?;
-        let started = Self::with_kernel_rings(name, slot, rings, events, recording);
+        let started = Self::with_kernel_rings(name, slot, rings, events, recording, main.say);
         match started {
             Ok(session) => {
                 folder.iter_mut().for_each(TraceFolder::keep);
@@ -255,12 +275,13 @@ impl Session {
         rings: Rings,
         events: String,
         recording: Recording,
+        say: Say,
     ) -> Result<Self, RecordingError> {
         let (memory, layout) = (recording.region.memory().clone(), *recording.region.layout());
         let kernel = KernelRings::new(memory, layout, slot, rings, recording.vm.clone());
         let layers = match &recording.dir {
             Some(dir) if rings.mode == Mode::Discard => {
-                let guest_kernel = kernel.layer(dir, &recording.manifest)?;
+                let guest_kernel = WrittenLayer::new(kernel.layer(dir, &recording.manifest)?);
                 Layers::Streaming(Box::new(Streaming {
                     dir: dir.clone(),
                     host: None,
@@ -271,8 +292,19 @@ impl Session {
             }
             _ => Layers::FlightRecorder(Box::new(FlightRecorder::new(None, None, kernel, None))),
         };
-        let mut session =
-            Self { name, slot, rings, events, active: false, layers, recording, vmm: None, saved: Instant::now() };
+        let mut session = Self {
+            name,
+            slot,
+            rings,
+            events,
+            active: false,
+            layers,
+            recording,
+            vmm: None,
+            saved: Instant::now(),
+            is_save_failure_told: false,
+            say,
+        };
         session.save(false)?;
         Ok(session)
     }
@@ -295,20 +327,46 @@ impl Session {
         matches!(self.layers, Layers::Streaming(_))
     }
 
-    /// Polls every layer once, and keeps enable bits and manifest up to date; says whether to poll again at once.
-    ///
-    /// # Errors
-    /// When the recording cannot be written.
-    pub fn poll(&mut self) -> Result<bool, RecordingError> {
-        let polled = self.layers.poll(&self.recording)?;
+    /// Polls every layer once, and keeps enable bits and manifest up to date; says whether to poll again at once. A layer that
+    /// cannot be written ends, which is told and noted; the others go on.
+    pub fn poll(&mut self) -> bool {
+        let polled = self.layers.poll(&self.recording);
         if polled.new_kernel_events && self.active {
             self.enable();
         }
         let guest_changed = self.recording.update();
-        if polled.manifest_changed || guest_changed || self.saved.elapsed() >= SAVE_INTERVAL {
-            self.save(guest_changed)?;
+        let ended = self.note_ends();
+        if polled.manifest_changed || guest_changed || ended || self.saved.elapsed() >= SAVE_INTERVAL {
+            self.save_or_tell(guest_changed);
         }
-        Ok(polled.more)
+        polled.more
+    }
+
+    /// Tells and notes which layers have ended early; whether there are such.
+    fn note_ends(&mut self) -> bool {
+        let ends = self.layers.ends();
+        for end in &ends {
+            (self.say)(&format!("session {}: {}: {} ({})", self.name, end.layer, end.reason, end.fix));
+        }
+        let any = !ends.is_empty();
+        self.recording.manifest.missing.extend(ends);
+        any
+    }
+
+    /// Saves the manifest. Where that fails, the records go on, and the next save may do better: told once.
+    fn save_or_tell(&mut self, beside_region: bool) {
+        match self.save(beside_region) {
+            Ok(()) => self.is_save_failure_told = false,
+            Err(error) if !self.is_save_failure_told => {
+                self.is_save_failure_told = true;
+                (self.say)(&format!(
+                    "session {}: {}; recording goes on, and it is tried again",
+                    self.name,
+                    chain(&error)
+                ));
+            }
+            Err(_) => {}
+        }
     }
 
     /// Records the guest's events from now on.
@@ -345,12 +403,13 @@ impl Session {
     /// `None` for a flight recorder, which is not written now.
     ///
     /// # Errors
-    /// When the recording cannot be written.
-    pub fn flush(&mut self) -> Result<Option<bool>, RecordingError> {
+    /// When the manifest cannot be written.
+    pub fn flush(&mut self) -> Result<Option<bool>, SessionError> {
         let Layers::Streaming(layers) = &mut self.layers else { return Ok(None) };
         let vmm = self.vmm.as_deref();
-        let answered = layers.flush(&self.recording, || vmm.into_iter().for_each(VmmTracer::flush))?;
-        self.save(false)?;
+        let answered = layers.flush(&self.recording, || vmm.into_iter().for_each(VmmTracer::flush));
+        self.note_ends();
+        self.save(false).map_err(SessionError::NotWritten)?;
         Ok(Some(answered))
     }
 
@@ -403,7 +462,7 @@ impl Session {
     /// When the recording cannot be written.
     pub fn complete(mut self, outcome: &str) -> Result<Manifest, RecordingError> {
         self.recording.update();
-        let layers = self.layers.finish(&mut self.recording)?;
+        let layers = self.layers.finish(&mut self.recording);
         self.recording.manifest.outcome = Some(outcome.into());
         self.recording.save(layers)?;
         Ok(self.recording.manifest)
@@ -458,11 +517,11 @@ impl Session {
     }
 
     fn save(&mut self, beside_region: bool) -> Result<(), RecordingError> {
+        self.saved = Instant::now();
         self.recording.save(self.layers.written())?;
         if beside_region {
             self.recording.save_beside_region()?;
         }
-        self.saved = Instant::now();
         Ok(())
     }
 }
@@ -475,9 +534,19 @@ fn write_snapshot(
     let mut manifest = recording.manifest.clone();
     manifest.outcome = Some("snapshot of a running VM".into());
     manifest.missing.extend(recording.missing_processes());
-    manifest.layers = recorder.write(recording, dir, &manifest)?;
+    let WrittenLayers { layers, failures } = recorder.write(recording, dir, &manifest);
+    if let Some((_, error)) = failures.into_iter().next() {
+        return Err(error.into());
+    }
+    manifest.layers = layers;
     manifest.save(dir)?;
     Ok(manifest)
+}
+
+/// The error and its sources on one line.
+fn chain(error: &dyn Error) -> String {
+    let sources = std::iter::successors(error.source(), |error| (*error).source());
+    sources.fold(error.to_string(), |text, source| format!("{text}: {source}"))
 }
 
 fn layer_status(layer: &Layer) -> LayerStatus {

@@ -27,15 +27,8 @@ impl Sessions {
     }
 
     /// Polls every session once; says whether to poll again at once.
-    ///
-    /// # Errors
-    /// When a recording cannot be written.
-    pub fn poll(&mut self) -> Result<bool, RecordingError> {
-        let mut more = false;
-        for session in &mut self.sessions {
-            more |= session.poll()?;
-        }
-        Ok(more)
+    pub fn poll(&mut self) -> bool {
+        self.sessions.iter_mut().fold(false, |more, session| session.poll() | more)
     }
 
     /// Whether any session is written while the guest runs.
@@ -45,15 +38,8 @@ impl Sessions {
     }
 
     /// Does what `request` asks for. The answer says what is wrong with a request.
-    ///
-    /// # Errors
-    /// When a recording in progress cannot go on.
-    pub fn answer(&mut self, request: Request) -> Result<Answer, RecordingError> {
-        match self.execute(request) {
-            Ok(answer) => Ok(answer),
-            Err(SessionError::Failed(error)) => Err(error),
-            Err(refusal) => Ok(Answer::refusal(&refusal)),
-        }
+    pub fn answer(&mut self, request: Request) -> Answer {
+        self.execute(request).unwrap_or_else(|refusal| Answer::refusal(&refusal))
     }
 
     /// Completes all recordings, whose producers have stopped; returns the manifest of the first session.
@@ -105,7 +91,7 @@ impl Sessions {
     fn flush(&mut self) -> Result<Answer, SessionError> {
         let mut all_answered = None;
         for session in &mut self.sessions {
-            if let Some(answered) = session.flush().map_err(SessionError::Failed)? {
+            if let Some(answered) = session.flush()? {
                 all_answered = Some(answered && all_answered.unwrap_or(true));
             }
         }
@@ -130,7 +116,7 @@ impl Sessions {
         match self.position(name)? {
             0 => Err(SessionError::EndsWithVm(name.into())),
             index => {
-                self.sessions.remove(index).destroy().map_err(SessionError::Failed)?;
+                self.sessions.remove(index).destroy().map_err(SessionError::NotWritten)?;
                 Ok(Answer::done(format!("session {name} is gone")))
             }
         }

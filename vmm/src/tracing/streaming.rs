@@ -4,12 +4,12 @@ use super::guest_processes::GuestProcesses;
 use super::host_layer::HostLayer;
 use super::polling::{MAX_POLLS, Polled};
 use super::recording::Recording;
-use super::ring_layer::{Drained, Producers, RingLayer};
+use super::ring_layer::Producers;
+use super::written_layer::WrittenLayer;
 use shared_ring::event::EventDescription;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use trace_merge::manifest::{Layer, LayerKind, Missing};
-use trace_merge::writer::WriteError;
 
 /// How long a flush waits for the guest's CPUs.
 const FLUSH_LIMIT: Duration = Duration::from_millis(500);
@@ -23,61 +23,55 @@ pub struct Streaming {
     /// The host's kernel, if it is traced.
     pub host: Option<HostLayer>,
     /// The VMM.
-    pub vmm: Option<RingLayer>,
+    pub vmm: Option<WrittenLayer>,
     /// The guest's kernel.
-    pub guest_kernel: RingLayer,
+    pub guest_kernel: WrittenLayer,
     /// The guest's processes, if this recording has them.
     pub processes: Option<GuestProcesses>,
 }
 
-/// Drains `layer`, whose producers are the guest's or stop with it.
-fn drain_layer(layer: &mut RingLayer, guest: Producers, latest: u64) -> Result<Drained, WriteError> {
-    match guest {
-        Producers::Running => layer.drain(guest, latest),
-        Producers::Stopped => layer.finish(latest),
-    }
-}
-
 impl Streaming {
     /// Drains every layer once: the guest's first, then those that say when the vCPUs were in the guest. So a trace that is
-    /// read while it grows has the periods of its guest records.
-    ///
-    /// # Errors
-    /// When a layer cannot be written.
-    pub fn drain(&mut self, recording: &Recording, guest: Producers) -> Result<Polled, WriteError> {
-        let polled = self.drain_guest(recording, guest)?;
-        let more = self.drain_host(recording, guest)?;
-        Ok(Polled { more: polled.more || more, ..polled })
+    /// read while it grows has the periods of its guest records. A layer that cannot be written ends: see
+    /// [`ends`](Self::ends).
+    pub fn drain(&mut self, recording: &Recording, guest: Producers) -> Polled {
+        let polled = self.drain_guest(recording, guest);
+        let more = self.drain_host(recording, guest);
+        Polled { more: polled.more || more, ..polled }
     }
 
-    fn drain_guest(&mut self, recording: &Recording, guest: Producers) -> Result<Polled, WriteError> {
+    fn drain_guest(&mut self, recording: &Recording, guest: Producers) -> Polled {
         let latest = recording.latest();
-        let kernel = drain_layer(&mut self.guest_kernel, guest, latest)?;
+        let kernel = self.guest_kernel.drain(guest, latest);
         let processes = self.processes.as_mut();
-        let (process_packets, processes_changed) = processes
-            .map_or(Ok((0, false)), |processes| processes.drain(&self.dir, &recording.manifest, guest, latest))?;
-        Ok(Polled {
+        let (process_packets, processes_changed) =
+            processes.map_or((0, false), |processes| processes.drain(&self.dir, &recording.manifest, guest, latest));
+        Polled {
             more: kernel.packets + process_packets > 0,
             manifest_changed: kernel.new_events > 0 || processes_changed,
             new_kernel_events: kernel.new_events > 0,
-        })
+        }
     }
 
     /// Drains the VMM and the host's kernel; says whether there may be more.
-    fn drain_host(&mut self, recording: &Recording, guest: Producers) -> Result<bool, WriteError> {
+    fn drain_host(&mut self, recording: &Recording, guest: Producers) -> bool {
         let latest = recording.latest();
-        let vmm =
-            self.vmm.as_mut().map_or(Ok(0), |vmm| drain_layer(vmm, guest, latest).map(|drained| drained.packets))?;
-        let host = self.host.as_mut().map_or(Ok(false), HostLayer::drain)?;
-        Ok(vmm > 0 || host)
+        let vmm = self.vmm.as_mut().map_or(0, |vmm| vmm.drain(guest, latest).packets);
+        let host = self.host.as_mut().is_some_and(HostLayer::drain);
+        vmm > 0 || host
+    }
+
+    /// What is missing of layers that ended early since the last call.
+    pub fn ends(&mut self) -> Vec<Missing> {
+        let rings = self.vmm.iter_mut().chain([&mut self.guest_kernel]).filter_map(WrittenLayer::tell_end);
+        let ends: Vec<_> = rings.collect();
+        let processes = self.processes.iter_mut().filter_map(GuestProcesses::tell_end);
+        ends.into_iter().chain(processes).chain(self.host.iter_mut().filter_map(HostLayer::tell_end)).collect()
     }
 
     /// Has every ring deliver what it holds, and writes it; `flush_vmm` has the VMM's rings do so. `false` when a CPU of the
     /// guest did not answer in time.
-    ///
-    /// # Errors
-    /// When a layer cannot be written.
-    pub fn flush(&mut self, recording: &Recording, flush_vmm: impl FnOnce()) -> Result<bool, WriteError> {
+    pub fn flush(&mut self, recording: &Recording, flush_vmm: impl FnOnce()) -> bool {
         let requests = self.guest_kernel.request_flush();
         for layer in self.processes.iter_mut().flat_map(GuestProcesses::running) {
             // A process honours the request with its next sub-buffer or flush; nobody waits for it.
@@ -87,36 +81,36 @@ impl Streaming {
         let mut flushed = self.guest_kernel.is_flushed(&requests);
         while !flushed && begun.elapsed() < FLUSH_LIMIT {
             std::thread::sleep(FLUSH_PAUSE);
-            self.drain(recording, Producers::Running)?;
+            self.drain(recording, Producers::Running);
             flushed = self.guest_kernel.is_flushed(&requests);
         }
-        self.drain_guest(recording, Producers::Running)?;
+        self.drain_guest(recording, Producers::Running);
         flush_vmm();
         for _ in 0..MAX_POLLS {
-            if !self.drain_host(recording, Producers::Running)? {
+            if !self.drain_host(recording, Producers::Running) {
                 break;
             }
         }
         if let Some(host) = &mut self.host {
-            host.flush()?;
+            host.flush();
         }
-        Ok(flushed)
+        flushed
     }
 
-    /// Drains what stopped producers have left, and returns what is missing.
-    ///
-    /// # Errors
-    /// When a layer cannot be written.
-    pub fn finish(&mut self, recording: &Recording) -> Result<Vec<Missing>, WriteError> {
-        self.drain(recording, Producers::Stopped)?;
-        self.host.as_mut().map_or(Ok(Vec::new()), HostLayer::finish)
+    /// Drains what stopped producers have left, and returns what is missing that was not told yet.
+    pub fn finish(&mut self, recording: &Recording) -> Vec<Missing> {
+        self.drain(recording, Producers::Stopped);
+        let mut missing = self.host.as_mut().map(HostLayer::finish).unwrap_or_default();
+        missing.extend(self.ends());
+        missing.extend(self.processes.iter().flat_map(GuestProcesses::missing));
+        missing
     }
 
     /// The layers as the manifest describes them.
     #[must_use]
     pub fn layers(&self) -> Vec<Layer> {
         let host = self.host.as_ref().map(HostLayer::layer);
-        let vmm = self.vmm.as_ref().map(RingLayer::layer);
+        let vmm = self.vmm.as_ref().map(WrittenLayer::layer);
         let processes = self.processes.iter().flat_map(GuestProcesses::layers);
         host.into_iter().chain(vmm).chain([self.guest_kernel.layer()]).chain(processes).collect()
     }
@@ -124,13 +118,7 @@ impl Streaming {
     /// Event types of the guest's kernel.
     #[must_use]
     pub fn kernel_events(&self) -> Vec<EventDescription> {
-        debug_assert_eq!(self.guest_kernel.writer().kind(), LayerKind::GuestKernel);
+        debug_assert_eq!(self.guest_kernel.rings().writer().kind(), LayerKind::GuestKernel);
         self.guest_kernel.layer().events
-    }
-
-    /// Processes that were not recorded because there were too many.
-    #[must_use]
-    pub fn refused_processes(&self) -> u64 {
-        self.processes.as_ref().map_or(0, GuestProcesses::refused)
     }
 }

@@ -109,7 +109,15 @@ impl Bench {
             beside_region: None,
         };
         let events = "guest:*,vmm:*".into();
-        let sources = Sources { recording, vmm: Arc::clone(&vmm), host: None, rings: rings(mode), events };
+        let sources = Sources {
+            recording,
+            vmm: Arc::clone(&vmm),
+            host: None,
+            rings: rings(mode),
+            events,
+            process_descriptors: 64,
+            say,
+        };
         let recorder = Recorder::start(sources).unwrap();
         Self { dir, region, vmm, recorder }
     }
@@ -242,6 +250,31 @@ fn snapshot_into_a_folder_that_holds_something_is_refused() {
 
     assert!(message(bench.snapshot("trace")).contains("not an empty folder"));
     assert!(message(bench.ask(Request::Snapshot { dir: "relative".into(), session: None })).contains("absolute"));
+}
+
+/// What recorders of these tests said.
+static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn say(line: &str) {
+    SAID.lock().unwrap().push(line.into());
+}
+
+#[test]
+fn layer_that_cannot_be_written_ends_alone_and_is_told() {
+    let bench = Bench::new(Mode::Discard);
+    fs::remove_dir_all(bench.path("trace/vm0/guest-kernel")).unwrap();
+
+    let flushed = bench.flush(0);
+    let status = bench.ask(Request::Status);
+    let manifest = bench.recorder.finish("the test ended".into()).unwrap();
+
+    let end = &manifest.missing.iter().find(|missing| missing.layer == LayerKind::GuestKernel).unwrap().reason;
+    let vmm = manifest.layers.iter().find(|layer| layer.kind == LayerKind::Vmm).unwrap();
+    assert_eq!(flushed, Answer::done("flushed"));
+    assert!(end.contains("the layer ends early") && end.contains("No such file"), "{end}");
+    assert!(format!("{status:?}").contains("the layer ends early"), "{status:?}");
+    assert!(SAID.lock().unwrap().iter().any(|line| line.contains("session main: guest-kernel: the layer ends early")));
+    assert!(vmm.streams.iter().any(|stream| stream.records > 0), "{vmm:?}");
 }
 
 #[test]

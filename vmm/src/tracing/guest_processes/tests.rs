@@ -1,0 +1,116 @@
+//! The test is the guest: it writes the process table itself.
+
+use super::*;
+use shared_ring::host::Parts;
+use shared_ring::host_memory::HostMemory;
+use shared_ring::layout::{Geometry, Mode, PROCESS_ACTIVE, PROCESS_CLOSED, ProcessEntry};
+use shared_ring::region::{RegionConfig, RegionLayout, Rings};
+use shared_ring::view::ProcessState;
+use std::fs;
+use std::mem::offset_of;
+use tempfile::TempDir;
+
+const SLOTS: u32 = 3;
+const VCPUS: u32 = 2;
+
+/// A guest's memory, and the recorder's side of its processes.
+struct Bench {
+    dir: TempDir,
+    memory: HostMemory,
+    layout: RegionLayout,
+    processes: GuestProcesses,
+}
+
+impl Bench {
+    fn new(descriptors: usize) -> Self {
+        let rings = Rings { geometry: Geometry::new(4096, 2).unwrap(), mode: Mode::Discard };
+        let layout = RegionLayout::new(RegionConfig {
+            vcpus: VCPUS,
+            sessions: [Some(rings), None, None, None],
+            process_rings: rings,
+            process_slots: SLOTS,
+            registry_size: 4096,
+            process_registry_size: 128 << 10,
+        })
+        .unwrap();
+        let memory = HostMemory::private(layout.size);
+        let table = ProcessTable::new(Parts::of(memory.clone(), &layout).unwrap(), "vm0".into());
+        Self { dir: TempDir::new().unwrap(), memory, layout, processes: GuestProcesses::new(table, descriptors) }
+    }
+
+    /// Says that slot `slot` is in use `generation` of it, as `status`.
+    fn set(&self, slot: u32, generation: u32, status: u32) {
+        let entry = self.layout.process_table + slot as usize * size_of::<ProcessEntry>();
+        self.memory.store(entry + offset_of!(ProcessEntry, pid), u64::from(100 + slot));
+        let state = ProcessState { generation, status };
+        self.memory.store(entry + offset_of!(ProcessEntry, state), state.to_word());
+    }
+
+    fn look(&mut self) {
+        self.processes.drain(self.dir.path(), &manifest(), Producers::Running, u64::MAX);
+    }
+
+    fn acknowledged(&self, slot: u32) -> u64 {
+        self.memory.load(self.layout.process_ack + slot as usize * 8)
+    }
+}
+
+fn manifest() -> Manifest {
+    serde_json::from_value(serde_json::json!({
+        "format": 1, "strata": "test", "started": {"utc": "", "utc_ns": 0},
+        "clock": {
+            "uuid": "00000000-0000-0000-0000-000000000001", "frequency_hz": 1_000_000_000,
+            "utc": {"ticks": 0, "utc_ns": 0, "uncertainty_ns": 0}, "source": "x86-tsc", "vcpus": [],
+            "error_bound_ns": 1, "bound_derivation": "none"
+        },
+        "host": {"hostname": "", "kernel": "", "cpu": "", "kvm": ""}, "vms": [], "layers": []
+    }))
+    .unwrap()
+}
+
+#[test]
+fn processes_without_descriptors_are_refused_and_their_slots_given_back() {
+    let mut bench = Bench::new(2 * VCPUS as usize);
+
+    (0..SLOTS).for_each(|slot| bench.set(slot, 1, PROCESS_ACTIVE));
+    bench.look();
+
+    assert_eq!(bench.processes.layers().count(), 2);
+    assert_eq!(bench.processes.refused(), Refused { without_descriptors: 1, ..Refused::default() });
+    assert_eq!((bench.acknowledged(0), bench.acknowledged(2)), (0, 1));
+    assert!(bench.processes.missing().next().unwrap().fix.contains("ulimit -Hn"));
+}
+
+#[test]
+fn descriptors_of_a_process_that_is_gone_are_for_the_next() {
+    let mut bench = Bench::new(VCPUS as usize);
+
+    bench.set(0, 1, PROCESS_ACTIVE);
+    bench.look();
+    bench.set(0, 1, PROCESS_CLOSED);
+    bench.look();
+    bench.set(1, 1, PROCESS_ACTIVE);
+    bench.look();
+
+    assert_eq!((bench.processes.layers().count(), bench.processes.refused()), (2, Refused::default()));
+}
+
+#[test]
+fn process_whose_layer_cannot_be_made_is_counted_and_the_next_one_goes_on() {
+    let mut bench = Bench::new(usize::MAX);
+    let vm = bench.dir.path().join("vm0");
+
+    fs::write(&vm, b"in the way").unwrap();
+    bench.set(0, 1, PROCESS_ACTIVE);
+    bench.set(1, 1, PROCESS_ACTIVE);
+    bench.look();
+    fs::remove_file(&vm).unwrap();
+    bench.set(2, 1, PROCESS_ACTIVE);
+    bench.look();
+    let told = [bench.processes.tell_end(), bench.processes.tell_end()];
+
+    assert_eq!(bench.processes.refused(), Refused { not_written: 2, ..Refused::default() });
+    assert!(told[0].as_ref().unwrap().reason.contains("ends early") && told[1].is_none(), "{told:?}");
+    assert_eq!((bench.acknowledged(0), bench.acknowledged(1)), (1, 1));
+    assert_eq!(bench.processes.layers().count(), 1);
+}

@@ -1,0 +1,137 @@
+//! A layer of rings that is written while its producers run. When it cannot be written any more, it ends there, and the
+//! others go on.
+
+use super::ring_layer::{Drained, Producers, RingLayer};
+use rustix::io::Errno;
+use std::error::Error;
+use std::io;
+use trace_merge::manifest::{Layer, LayerKind, Missing};
+use trace_merge::writer::WriteError;
+
+/// A layer of rings, until it cannot be written.
+#[derive(Debug)]
+pub struct WrittenLayer {
+    layer: RingLayer,
+    end: LayerEnd,
+}
+
+/// Whether and why a layer ended before its producers did, and whether that was told.
+#[derive(Debug, Default)]
+pub struct LayerEnd {
+    failure: Option<WriteError>,
+    is_told: bool,
+}
+
+impl LayerEnd {
+    /// The value of `result`; with an error the layer has ended.
+    pub fn take<T: Default>(&mut self, result: Result<T, WriteError>) -> T {
+        result.unwrap_or_else(|error| {
+            self.failure.get_or_insert(error);
+            T::default()
+        })
+    }
+
+    /// Whether the layer has ended.
+    #[must_use]
+    pub const fn has_come(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    /// What is missing of the layer of kind `layer` since it ended; once.
+    pub fn tell(&mut self, layer: LayerKind) -> Option<Missing> {
+        let failure = self.failure.as_ref().filter(|_| !self.is_told)?;
+        self.is_told = true;
+        Some(ends_early(layer, failure))
+    }
+}
+
+impl WrittenLayer {
+    /// `layer`, nothing of which has been written yet.
+    #[must_use]
+    pub fn new(layer: RingLayer) -> Self {
+        Self { layer, end: LayerEnd::default() }
+    }
+
+    /// Moves what is ready from the rings to the layer; all that is left, when the producers have stopped.
+    pub fn drain(&mut self, producers: Producers, latest: u64) -> Drained {
+        if self.end.has_come() {
+            return Drained::default();
+        }
+        self.end.take(match producers {
+            Producers::Running => self.layer.drain(producers, latest),
+            Producers::Stopped => self.layer.finish(latest),
+        })
+    }
+
+    /// What is missing since the layer ended early; once.
+    pub fn tell_end(&mut self) -> Option<Missing> {
+        self.end.tell(self.layer.writer().kind())
+    }
+
+    /// Asks the producers of all rings to deliver what they have; returns the requests' numbers.
+    pub fn request_flush(&mut self) -> Vec<u64> {
+        self.layer.request_flush()
+    }
+
+    /// Whether all producers say that they have honoured `requests`. A layer that has ended waits for nobody.
+    #[must_use]
+    pub fn is_flushed(&self, requests: &[u64]) -> bool {
+        self.end.has_come() || self.layer.is_flushed(requests)
+    }
+
+    /// The layer and its rings.
+    #[must_use]
+    pub const fn rings(&self) -> &RingLayer {
+        &self.layer
+    }
+
+    /// The layer as the manifest describes it.
+    #[must_use]
+    pub fn layer(&self) -> Layer {
+        self.layer.layer()
+    }
+}
+
+/// What is missing of `layer` because of `error`, and what to do about it.
+#[must_use]
+pub fn ends_early(layer: LayerKind, error: &WriteError) -> Missing {
+    let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    let errno = source.and_then(Errno::from_io_error);
+    let fix = match errno {
+        Some(Errno::MFILE | Errno::NFILE) => "raise the limit of open files (ulimit -Hn)",
+        Some(Errno::NOSPC | Errno::DQUOT) => {
+            "make room on the disk of the trace, or give --trace a folder on a larger one"
+        }
+        _ => "look after the disk of the trace, and trace again",
+    };
+    let why = source.map_or_else(String::new, |source| format!(": {source}"));
+    Missing { layer, reason: format!("the layer ends early: {error}{why}"), fix: fix.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(errno: Errno) -> WriteError {
+        WriteError::Write { path: "trace/vm0/vmm/stream_0".into(), source: errno.into() }
+    }
+
+    #[test]
+    fn end_is_told_once_with_its_reason_and_what_to_do() {
+        let mut end = LayerEnd::default();
+
+        let before = end.tell(LayerKind::Vmm);
+        let taken = end.take(Err::<u64, _>(failure(Errno::NOSPC)));
+        end.take(Err::<u64, _>(failure(Errno::IO)));
+        let told = end.tell(LayerKind::Vmm).unwrap();
+
+        assert_eq!((before, taken, end.tell(LayerKind::Vmm)), (None, 0, None));
+        assert!(told.reason.contains("stream_0") && told.reason.contains("No space left"), "{}", told.reason);
+        assert!(told.fix.contains("make room"), "{}", told.fix);
+    }
+
+    #[test]
+    fn lack_of_descriptors_names_the_limit() {
+        assert!(ends_early(LayerKind::GuestUser, &failure(Errno::MFILE)).fix.contains("ulimit -Hn"));
+    }
+}
