@@ -7,6 +7,7 @@ pub use crate::layer::LayerKind;
 use serde::{Deserialize, Serialize};
 use shared_ring::consumer::Lost;
 use shared_ring::event::EventDescription;
+pub use size::{event_bytes, layer_bytes};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
@@ -15,12 +16,14 @@ use std::path::{Component, Path, PathBuf};
 use thiserror::Error;
 use uuid::Uuid;
 
+mod size;
+
 /// Version of the recording format that this crate writes, and the newest that it reads.
 pub const FORMAT_VERSION: u32 = 1;
 /// Name of the file in a recording's folder.
 pub const MANIFEST_FILE: &str = "session.json";
-/// Largest `session.json` that is read, bytes.
-const MAX_MANIFEST_BYTES: u64 = 256 << 20;
+/// Largest `session.json` that is read or written, bytes.
+pub const MAX_MANIFEST_BYTES: u64 = 256 << 20;
 /// Smallest packet of a stream, bytes: a packet header and something in it.
 pub const MIN_PACKET_SIZE: u64 = 256;
 /// Largest packet of a stream, bytes.
@@ -74,6 +77,14 @@ pub enum ManifestError {
         path: PathBuf,
         /// Its format version.
         found: u32,
+    },
+    /// `session.json` would be larger than what is read.
+    #[error("{}: would be {bytes} bytes, more than are read ({MAX_MANIFEST_BYTES}): record fewer processes, or fewer types of events", .path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// How large it would be.
+        bytes: usize,
     },
     /// `session.json` cannot be written.
     #[error("{}: cannot be written; check the space and the permissions of its folder", .path.display())]
@@ -336,12 +347,19 @@ impl Manifest {
     /// Writes `session.json` into `dir`, replacing an older one in one step: a reader sees the one or the other.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// When the file cannot be written, or would be larger than [`MAX_MANIFEST_BYTES`].
     pub fn save(&self, dir: &Path) -> Result<(), ManifestError> {
+        self.save_within(dir, MAX_MANIFEST_BYTES)
+    }
+
+    fn save_within(&self, dir: &Path, limit: u64) -> Result<(), ManifestError> {
         let path = dir.join(MANIFEST_FILE);
         let mut text = serde_json::to_vec_pretty(self)
             .map_err(|source| ManifestError::Write { path: path.clone(), source: source.into() })?;
         text.push(b'\n');
+        if text.len() as u64 > limit {
+            return Err(ManifestError::TooLarge { path, bytes: text.len() });
+        }
         let written = Readers::of(dir).and_then(|readers| readers.write_atomically(&path, &text));
         written.map_err(|source| ManifestError::Write { path, source })
     }
@@ -516,6 +534,19 @@ pub(crate) mod tests {
 
         assert_eq!(Manifest::load(dir.path()).unwrap(), saved);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn manifest_that_nobody_would_read_is_not_written() {
+        let dir = TempDir::new().unwrap();
+        let missing = Missing { layer: LayerKind::Vmm, reason: "x".repeat(4000), fix: String::new() };
+        let large = Manifest { missing: vec![missing], ..manifest() };
+
+        manifest().save(dir.path()).unwrap();
+        let error = large.save_within(dir.path(), 4000).unwrap_err();
+
+        assert!(error.to_string().contains("more than are read"), "{error}");
+        assert_eq!(Manifest::load(dir.path()).unwrap(), manifest());
     }
 
     #[test]

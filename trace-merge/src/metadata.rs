@@ -43,6 +43,14 @@ pub fn tsdl(trace: &TraceDescription, events: &[EventDescription]) -> String {
     write_environment(&mut text, trace);
     write_clock(&mut text, &trace.clock);
     write_stream(&mut text);
+    text.push_str(&event_types(events));
+    text
+}
+
+/// What `events` add at the end of [`tsdl`]'s text.
+#[must_use]
+pub fn event_types(events: &[EventDescription]) -> String {
+    let mut text = String::new();
     for event in events {
         write_event(&mut text, event);
     }

@@ -2,7 +2,7 @@
 //!
 //! The order of writes is what keeps a recording readable at every moment, its recorder's sudden death included: event
 //! types reach `metadata` before the first record that uses them reaches a stream, and streams grow by whole packets.
-//! (`session.json` is the recorder's to save, from [`LayerWriter::layer`], likewise before the records.)
+//! (`session.json` is the recorder's to save, from [`LayerWriter::layer`].)
 
 mod packet;
 mod stream;
@@ -15,13 +15,16 @@ use crate::clock::Clock;
 use crate::manifest::{
     Layer, LayerKind, MAX_PACKET_SIZE, MIN_PACKET_SIZE, Manifest, Process, StreamDescription, is_vm_name,
 };
-use crate::metadata::{TraceDescription, tsdl};
+use crate::metadata::{TraceDescription, event_types, tsdl};
+use rustix::fs::OFlags;
 use shared_ring::consumer::Lost;
 use shared_ring::event::{EventDescription, MAX_FIELDS, MAX_NAME};
 use shared_ring::layout::{EXTENDED_ID, HOLE_ID, PacketHeader};
 use shared_ring::packet::Packet;
 use std::collections::BTreeMap;
-use std::io;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 use uuid::Uuid;
@@ -201,14 +204,14 @@ impl LayerWriter {
         self.events.get(number.checked_sub(1)?)
     }
 
-    /// Adds event types and rewrites `metadata`. Those that the layer has already are passed over; those that are not
+    /// Adds event types, to the end of `metadata` too. Those that the layer has already are passed over; those that are not
     /// possible are not added, while the others are. Returns how many were added.
     ///
     /// # Errors
     /// When `metadata` cannot be written; otherwise the first event type that was refused.
     pub fn add_events(&mut self, events: &[EventDescription]) -> Result<usize, WriteError> {
         let mut refused = None;
-        let mut added = 0;
+        let known = self.events.len();
         for event in events {
             match (self.event(event.id), event_problem(event)) {
                 (Some(known), _) if known == event => {}
@@ -220,14 +223,15 @@ impl LayerWriter {
                 }
                 (None, None) => {
                     self.insert(event);
-                    added += 1;
                 }
             }
         }
-        if added > 0 {
-            self.write_metadata()?;
+        let added = &self.events[known..];
+        if !added.is_empty() {
+            // Not the whole text once more: a process may add one event type at a time.
+            self.append_metadata(&event_types(added))?;
         }
-        refused.map_or(Ok(added), Err)
+        refused.map_or(Ok(added.len()), Err)
     }
 
     fn insert(&mut self, event: &EventDescription) {
@@ -366,6 +370,14 @@ impl LayerWriter {
             events: self.events.clone(),
             streams: streams.collect(),
         }
+    }
+
+    fn append_metadata(&self, text: &str) -> Result<(), WriteError> {
+        let path = self.folder.join("metadata");
+        let flags = i32::from_ne_bytes(OFlags::NOFOLLOW.bits().to_ne_bytes());
+        let file = OpenOptions::new().append(true).custom_flags(flags).open(&path);
+        let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+        written.map_err(|source| WriteError::Write { path, source })
     }
 
     fn write_metadata(&self) -> Result<(), WriteError> {
@@ -650,5 +662,25 @@ mod tests {
         // session.json, vm0, vm0/vmm, and in it metadata and a stream.
         assert_eq!(private, [0o600, 0o700, 0o700, 0o600, 0o600]);
         assert_eq!(shared, [0o644, 0o755, 0o755, 0o644, 0o644]);
+    }
+
+    #[test]
+    fn event_types_that_come_one_by_one_make_the_same_metadata() {
+        let metadata = |batches: &[&[EventDescription]]| {
+            let dir = TempDir::new().unwrap();
+            let mut layer = LayerWriter::create(dir.path(), &manifest(), new_layer(LayerKind::Vmm)).unwrap();
+            let added: usize = batches.iter().map(|events| layer.add_events(events).unwrap()).sum();
+            assert_eq!(added, 2);
+            let text = fs::read_to_string(dir.path().join("vm0/vmm/metadata")).unwrap();
+            let uuid = Uuid::from_bytes(layer.uuid()).to_string();
+            text.replace(&uuid, "uuid")
+        };
+        let (one, other) = (event(1, &["a"]), event(2, &["b", "c"]));
+
+        let together = metadata(&[&[one.clone(), other.clone()]]);
+        let apart = metadata(&[&[], &[one], &[other]]);
+
+        assert!(apart.contains("test:event2"), "{apart}");
+        assert_eq!(apart, together);
     }
 }

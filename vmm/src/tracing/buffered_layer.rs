@@ -1,5 +1,7 @@
 //! A layer that is buffered in memory: the packets that a process left in its rings, so that its slot can be given back.
 
+use super::guest_processes::MAX_PROCESS_DESCRIPTION;
+use super::ring_layer::fitting;
 use shared_ring::consumer::{Consumer, Lost, Poll};
 use shared_ring::event::EventDescription;
 use shared_ring::layout::{PacketHeader, padded};
@@ -18,6 +20,8 @@ const NO_TRACE: [u8; 16] = [0; 16];
 pub struct BufferedLayer {
     layer: NewLayer,
     events: Vec<EventDescription>,
+    /// Bytes of the manifest that these take.
+    described: u64,
     streams: Vec<BufferedStream>,
 }
 
@@ -44,16 +48,22 @@ impl BufferedLayer {
     /// Drains `rings`, whose producers have stopped. `latest` is the youngest time that a record may have, ticks.
     #[must_use]
     pub fn drain(layer: NewLayer, mut registry: Tail, rings: Vec<Consumer>, latest: u64) -> Self {
-        let events = registry.poll();
+        let mut events = registry.poll();
+        let mut described = 0;
+        // Records of the others are rejected and counted.
+        events.truncate(fitting(&events, &mut described, MAX_PROCESS_DESCRIPTION));
         let by_id: HashMap<u16, &EventDescription> = events.iter().rev().map(|event| (event.id, event)).collect();
         let streams = rings.into_iter().map(|ring| BufferedStream::drain(ring, &by_id, latest)).collect();
-        Self { layer, streams, events }
+        Self { layer, events, described, streams }
     }
 
-    /// Bytes that the packets take.
+    /// Bytes that packets and event types take. An event type takes about twice as much memory as text: each name is an
+    /// allocation.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.streams.iter().flat_map(|stream| &stream.packets).map(|packet| packet.content.len()).sum()
+        let packets = self.streams.iter().flat_map(|stream| &stream.packets);
+        let described = usize::try_from(2 * self.described).unwrap_or(usize::MAX);
+        packets.fold(described, |sum, packet| sum.saturating_add(packet.content.len()))
     }
 
     /// Writes the layer into the recording `dir`.

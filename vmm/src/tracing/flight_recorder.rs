@@ -2,6 +2,7 @@
 //! The rings of processes that have ended and the host kernel's records are buffered in memory, up to a limit.
 
 use super::buffered_layer::BufferedLayer;
+use super::guest_processes::{MAX_DESCRIPTIONS, MAX_PROCESS_DESCRIPTION};
 use super::host_layer::HostWindow;
 use super::kernel_rings::KernelRings;
 use super::polling::{MAX_POLLS, Polled};
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use trace_merge::manifest::{Layer, LayerKind, Manifest, Missing};
 use trace_merge::writer::{LayerWriter, WriteError};
 
-/// Most bytes of packets of processes that have ended.
+/// Most bytes of packets and event types of processes that have ended.
 const MAX_BUFFERED_BYTES: usize = 64 << 20;
 /// Most processes that have ended and whose packets are buffered.
 const MAX_BUFFERED_PROCESSES: usize = 256;
@@ -73,7 +74,7 @@ impl FlightRecorder {
             processes.poll(recording.latest());
         }
         let more = self.host.as_mut().is_some_and(HostWindow::poll);
-        Polled { more, manifest_changed: new_kernel_events, new_kernel_events }
+        Polled { more, new_kernel_events }
     }
 
     /// Writes everything that is there as layers of the recording in `dir`, and leaves it where it is. The producers may be
@@ -87,11 +88,18 @@ impl FlightRecorder {
             for buffered in &processes.ended {
                 written.add(LayerKind::GuestUser, buffered.write(dir, manifest));
             }
+            let mut left = MAX_DESCRIPTIONS;
             for number in processes.active() {
                 let writer = LayerWriter::create(dir, manifest, processes.table.layer(number));
                 let (registry, rings) = (processes.table.registry(number), processes.table.rings(number));
-                let layer = writer.map(|writer| RingLayer::new(writer, registry, rings));
-                written.add(LayerKind::GuestUser, layer.and_then(finish));
+                let finished = writer.and_then(|writer| {
+                    let mut layer = RingLayer::new(writer, registry, rings);
+                    layer.limit_descriptions(MAX_PROCESS_DESCRIPTION.min(left));
+                    layer.finish(recording.latest())?;
+                    left -= layer.described_bytes();
+                    Ok(layer.layer())
+                });
+                written.add(LayerKind::GuestUser, finished);
             }
         }
         if let Some(vmm) = &self.vmm {

@@ -5,12 +5,17 @@ use super::process_table::ProcessTable;
 use super::ring_layer::{Producers, RingLayer};
 use super::written_layer::{WrittenLayer, ends_early};
 use std::path::Path;
-use trace_merge::manifest::{Layer, LayerKind, Manifest, Missing};
+use trace_merge::manifest::{Layer, LayerKind, Manifest, Missing, layer_bytes};
 use trace_merge::writer::{LayerWriter, WriteError};
 
 /// Most processes that one recording keeps apart: a guest that opens and closes slots without end must not fill the
 /// trace folder with folders.
 pub const MAX_PROCESSES: usize = 4096;
+/// Bytes of the manifest for the event types of one process: some thousand of them.
+pub const MAX_PROCESS_DESCRIPTION: u64 = 1 << 20;
+/// Bytes of the manifest for all processes of a recording, their streams included. The manifest is written as one text, held
+/// in memory, and read by every tool: this much takes a tenth of a second, and an eighth of what may be read.
+pub const MAX_DESCRIPTIONS: u64 = 32 << 20;
 
 /// Follows the process table of one region.
 #[derive(Debug)]
@@ -21,6 +26,8 @@ pub struct GuestProcesses {
     descriptors: usize,
     /// Layers of processes that have ended.
     ended: Vec<Layer>,
+    /// Bytes of the manifest that their descriptions take, and the streams of all processes.
+    described: u64,
     refused: Refused,
     /// What to tell of the first layer that ended early.
     first_end: Option<Missing>,
@@ -38,12 +45,14 @@ struct Slot {
 /// How much of the processes is not in the recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refused {
-    /// Processes that were more than a recording keeps apart.
+    /// Processes that were more than a recording keeps apart or describes.
     pub too_many: u64,
     /// Processes for whose streams no file descriptors were left.
     pub without_descriptors: u64,
     /// Processes whose layers could not be written, or not to their end.
     pub not_written: u64,
+    /// Event types that were more than a recording describes.
+    pub event_types: u64,
 }
 
 impl GuestProcesses {
@@ -51,39 +60,46 @@ impl GuestProcesses {
     #[must_use]
     pub fn new(table: ProcessTable, descriptors: usize) -> Self {
         let slots = (0..table.slots()).map(|_| Slot::default()).collect();
-        Self { table, slots, descriptors, ended: Vec::new(), refused: Refused::default(), first_end: None }
+        Self {
+            table,
+            slots,
+            descriptors,
+            ended: Vec::new(),
+            described: 0,
+            refused: Refused::default(),
+            first_end: None,
+        }
     }
 
     /// Polls every slot: begins layers of new processes, drains, and gives back the slots of processes that are gone.
-    /// `guest` says whether the guest itself has stopped. Returns the packets written and whether the manifest
-    /// has changed. A layer that cannot be written ends; the others go on.
-    pub fn drain(&mut self, dir: &Path, manifest: &Manifest, guest: Producers, latest: u64) -> (u64, bool) {
+    /// `guest` says whether the guest itself has stopped. Returns the packets written. A layer that cannot be written
+    /// ends; the others go on.
+    pub fn drain(&mut self, dir: &Path, manifest: &Manifest, guest: Producers, latest: u64) -> u64 {
         let mut packets = 0;
-        let mut changed = false;
+        let mut left = MAX_DESCRIPTIONS.saturating_sub(self.described());
         for number in 0..self.table.slots() {
             let state = self.table.state(number);
             if state.is_in_use() && state.generation != self.slots[number as usize].generation {
                 self.begin(dir, manifest, number, state.generation);
-                changed = true;
             }
             let slot = &mut self.slots[number as usize];
             let Some(layer) = &mut slot.layer else { continue };
             let closed = !state.is_active() || state.generation != slot.generation;
             let producers = if closed { Producers::Stopped } else { guest };
+            let described = layer.rings().described_bytes();
+            layer.limit_descriptions(MAX_PROCESS_DESCRIPTION.min(described + left));
             let drained = layer.drain(producers, latest);
+            left = left.saturating_sub(layer.rings().described_bytes() - described);
             packets += drained.packets;
-            changed |= drained.new_events > 0;
             if let Some(end) = layer.tell_end() {
                 self.refused.not_written += 1;
                 self.first_end.get_or_insert(end);
             }
             if producers == Producers::Stopped {
-                self.ended.extend(slot.layer.take().map(|layer| layer.layer()));
-                self.table.acknowledge(number, slot.generation);
-                changed = true;
+                self.end(number);
             }
         }
-        (packets, changed)
+        packets
     }
 
     /// The layers of all processes so far, as the manifest describes them.
@@ -114,10 +130,9 @@ impl GuestProcesses {
     }
 
     fn begin(&mut self, dir: &Path, manifest: &Manifest, number: u32, generation: u32) {
-        let slot = &mut self.slots[number as usize];
         // A guest kernel that reuses a slot without waiting for the host spoils that process's records, nothing else.
-        self.ended.extend(slot.layer.take().map(|layer| layer.layer()));
-        slot.generation = generation;
+        self.end(number);
+        self.slots[number as usize].generation = generation;
         let begun = self.admit().and_then(|()| {
             let writer = LayerWriter::create(dir, manifest, self.table.layer(number));
             writer.map_err(|error| self.refuse_unwritten(&error))
@@ -126,16 +141,34 @@ impl GuestProcesses {
             Ok(writer) => {
                 let layer = RingLayer::new(writer, self.table.registry(number), self.table.rings(number));
                 self.slots[number as usize].layer = Some(WrittenLayer::new(layer));
+                self.described += layer_bytes(self.table.vcpus());
             }
             // Counted; its slot is for the next one.
             Err(()) => self.table.acknowledge(number, generation),
         }
     }
 
+    /// Ends the layer of slot `number`, if it has one, and gives the slot back.
+    fn end(&mut self, number: u32) {
+        let slot = &mut self.slots[number as usize];
+        let Some(layer) = slot.layer.take() else { return };
+        self.described += layer.rings().described_bytes();
+        self.refused.event_types += layer.rings().refused_events();
+        self.ended.push(layer.layer());
+        self.table.acknowledge(number, slot.generation);
+    }
+
+    /// Bytes of the manifest that all processes take.
+    fn described(&self) -> u64 {
+        let running = self.slots.iter().filter_map(|slot| slot.layer.as_ref());
+        running.fold(self.described, |sum, layer| sum + layer.rings().described_bytes())
+    }
+
     /// Whether there is room for another process; counts it if not.
     fn admit(&mut self) -> Result<(), ()> {
         let running = self.slots.iter().filter(|slot| slot.layer.is_some()).count();
-        if self.ended.len() + running >= MAX_PROCESSES {
+        let described = self.described() + layer_bytes(self.table.vcpus());
+        if self.ended.len() + running >= MAX_PROCESSES || described > MAX_DESCRIPTIONS {
             self.refused.too_many += 1;
             return Err(());
         }
@@ -160,7 +193,7 @@ impl Refused {
         let counts = [
             (
                 self.too_many,
-                "processes more than a recording keeps apart",
+                "processes more than a recording keeps apart or describes",
                 "trace fewer short-lived processes".to_owned(),
             ),
             (
@@ -172,6 +205,11 @@ impl Refused {
                 self.not_written,
                 "processes whose layers could not be written, or not to their end",
                 "see the first of them".to_owned(),
+            ),
+            (
+                self.event_types,
+                "types of events of processes more than a recording describes, whose records are left out",
+                "register fewer types of events in each process, or trace fewer processes".to_owned(),
             ),
         ];
         counts.into_iter().filter(|(count, ..)| *count > 0).map(|(count, what, fix)| Missing {

@@ -14,6 +14,7 @@ pub mod recorder;
 pub mod recording;
 pub mod region;
 pub mod ring_layer;
+pub mod save_pace;
 pub mod selection;
 pub mod session;
 pub mod sessions;

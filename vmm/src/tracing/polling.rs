@@ -15,8 +15,6 @@ pub const MAX_POLLS: usize = 256;
 pub struct Polled {
     /// There were packets: poll again at once.
     pub more: bool,
-    /// The manifest's layers or event types have changed.
-    pub manifest_changed: bool,
     /// The guest's kernel has registered event types.
     pub new_kernel_events: bool,
 }

@@ -1,8 +1,9 @@
 //! A layer that is drained from rings: it reads its event registry, drains its rings, and writes what was accepted.
 
 use shared_ring::consumer::{Consumer, Poll};
+use shared_ring::event::EventDescription;
 use shared_ring::registry::Tail;
-use trace_merge::manifest::Layer;
+use trace_merge::manifest::{Layer, event_bytes};
 use trace_merge::writer::{LayerWriter, WriteError};
 
 /// One layer with its rings.
@@ -18,6 +19,18 @@ pub struct RingLayer {
     /// For each ring the sequence number of the first packet that was read: as many packets before it were overwritten, or
     /// read by an earlier recorder.
     first_sequence: Vec<Option<u64>>,
+    descriptions: Descriptions,
+}
+
+/// The event types of a layer, as far as they may grow.
+#[derive(Clone, Copy, Debug)]
+struct Descriptions {
+    /// Bytes of the manifest that they take.
+    bytes: u64,
+    /// Bytes that they may take.
+    limit: u64,
+    /// Event types that were too many.
+    refused: u64,
 }
 
 /// What a drain found.
@@ -43,7 +56,26 @@ impl RingLayer {
     #[must_use]
     pub fn new(writer: LayerWriter, registry: Option<Tail>, rings: Vec<Consumer>) -> Self {
         let first_sequence = vec![None; rings.len()];
-        Self { writer, registry, rings, packet: Vec::new(), first_sequence }
+        let descriptions = Descriptions { bytes: 0, limit: u64::MAX, refused: 0 };
+        Self { writer, registry, rings, packet: Vec::new(), first_sequence, descriptions }
+    }
+
+    /// From now on event types are taken up to `bytes` of the manifest altogether. Records of others are rejected and
+    /// counted.
+    pub const fn limit_descriptions(&mut self, bytes: u64) {
+        self.descriptions.limit = bytes;
+    }
+
+    /// Bytes of the manifest that the event types take, at most.
+    #[must_use]
+    pub const fn described_bytes(&self) -> u64 {
+        self.descriptions.bytes
+    }
+
+    /// Event types that did not fit the limit.
+    #[must_use]
+    pub const fn refused_events(&self) -> u64 {
+        self.descriptions.refused
     }
 
     /// Moves what is ready from the rings to the layer's streams: at most one lap of each ring, so that a guest that
@@ -61,7 +93,7 @@ impl RingLayer {
             }
         }
         // Event types of an agent that records nothing should be seen too.
-        drained.new_events += read_registry(self.registry.as_mut(), &mut self.writer)?;
+        drained.new_events += read_registry(self.registry.as_mut(), &mut self.descriptions, &mut self.writer)?;
         Ok(drained)
     }
 
@@ -107,7 +139,7 @@ impl RingLayer {
         let Poll::Ready(delivered) = polled else { return Ok(false) };
         self.first_sequence[ring].get_or_insert(delivered.sequence());
         // An event type is published before the first record that uses it: whatever is in the packet is there by now.
-        drained.new_events += read_registry(self.registry.as_mut(), &mut self.writer)?;
+        drained.new_events += read_registry(self.registry.as_mut(), &mut self.descriptions, &mut self.writer)?;
         let writer = &self.writer;
         if let Some(packet) = delivered.accept(writer.uuid(), latest, |id| writer.event(id)) {
             self.writer.append(&packet)?;
@@ -129,15 +161,29 @@ impl RingLayer {
     }
 }
 
-/// Takes new event types from `registry` over into the layer; how many there were.
-fn read_registry(registry: Option<&mut Tail>, writer: &mut LayerWriter) -> Result<usize, WriteError> {
+/// Takes new event types from `registry` over into the layer, as far as they fit; how many there were.
+fn read_registry(
+    registry: Option<&mut Tail>,
+    descriptions: &mut Descriptions,
+    writer: &mut LayerWriter,
+) -> Result<usize, WriteError> {
     let events = registry.map(Tail::poll).unwrap_or_default();
-    if events.is_empty() {
-        return Ok(0);
-    }
-    match writer.add_events(&events) {
+    let fitting = fitting(&events, &mut descriptions.bytes, descriptions.limit);
+    descriptions.refused += (events.len() - fitting) as u64;
+    match writer.add_events(&events[..fitting]) {
         // An event type that cannot be described is the guest's mistake; its records are rejected and counted.
-        Err(WriteError::Event { .. }) => Ok(events.len()),
+        Err(WriteError::Event { .. }) => Ok(fitting),
         other => other,
     }
+}
+
+/// How many of `events`, from the first, fit `limit` bytes of the manifest beside those that take `bytes` of it already, which
+/// grow.
+pub(super) fn fitting(events: &[EventDescription], bytes: &mut u64, limit: u64) -> usize {
+    let fits = |event: &&EventDescription| {
+        let sum = bytes.saturating_add(event_bytes(event));
+        *bytes = if sum <= limit { sum } else { *bytes };
+        sum <= limit
+    };
+    events.iter().take_while(fits).count()
 }

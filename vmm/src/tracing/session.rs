@@ -11,6 +11,7 @@ use super::layers::Layers;
 use super::process_table::ProcessTable;
 use super::recording::{Recording, RecordingError};
 use super::region::{EnabledEvents, MAIN_SESSION, RegionError};
+use super::save_pace::SavePace;
 use super::selection::SelectionError;
 use super::streaming::Streaming;
 use super::vmm_events::{GuestEvents, VmmTracer};
@@ -31,8 +32,6 @@ use trace_merge::trace_folder::{TraceFolder, TraceFolderError};
 
 /// Longest name of a session, bytes: what a session slot holds.
 pub const MAX_NAME: usize = 31;
-/// Least time between two rewritings of the manifest for counts alone.
-const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 /// The host kernel's records that a flight recorder holds, bytes.
 const HOST_WINDOW: usize = 64 << 20;
 /// How long the guest's CPUs may take to let go of a session's rings.
@@ -192,8 +191,10 @@ pub struct Session {
     recording: Recording,
     /// Records in the VMM's layer when the guest's events stop, start or change; only a session with that layer has it.
     vmm: Option<Arc<VmmTracer>>,
-    /// When the manifest was last written.
-    saved: Instant,
+    /// When the manifest is written again.
+    pace: SavePace,
+    /// The copy of the manifest beside the region lacks something of the guest.
+    is_copy_old: bool,
     /// Whether it was told that the manifest cannot be written.
     is_save_failure_told: bool,
     say: Say,
@@ -233,7 +234,8 @@ impl Session {
             layers,
             recording,
             vmm,
-            saved: Instant::now(),
+            pace: SavePace::new(Instant::now()),
+            is_copy_old: false,
             is_save_failure_told: false,
             say,
         };
@@ -301,7 +303,8 @@ impl Session {
             layers,
             recording,
             vmm: None,
-            saved: Instant::now(),
+            pace: SavePace::new(Instant::now()),
+            is_copy_old: false,
             is_save_failure_told: false,
             say,
         };
@@ -334,23 +337,21 @@ impl Session {
         if polled.new_kernel_events && self.active {
             self.enable();
         }
-        let guest_changed = self.recording.update();
-        let ended = self.note_ends();
-        if polled.manifest_changed || guest_changed || ended || self.saved.elapsed() >= SAVE_INTERVAL {
-            self.save_or_tell(guest_changed);
+        self.is_copy_old |= self.recording.update();
+        self.note_ends();
+        if self.pace.is_due(Instant::now()) {
+            self.save_or_tell(self.is_copy_old);
         }
         polled.more
     }
 
-    /// Tells and notes which layers have ended early; whether there are such.
-    fn note_ends(&mut self) -> bool {
+    /// Tells and notes which layers have ended early.
+    fn note_ends(&mut self) {
         let ends = self.layers.ends();
         for end in &ends {
             (self.say)(&format!("session {}: {}: {} ({})", self.name, end.layer, end.reason, end.fix));
         }
-        let any = !ends.is_empty();
         self.recording.manifest.missing.extend(ends);
-        any
     }
 
     /// Saves the manifest. Where that fails, the records go on, and the next save may do better: told once.
@@ -517,12 +518,12 @@ impl Session {
     }
 
     fn save(&mut self, beside_region: bool) -> Result<(), RecordingError> {
-        self.saved = Instant::now();
-        self.recording.save(self.layers.written())?;
-        if beside_region {
-            self.recording.save_beside_region()?;
-        }
-        Ok(())
+        let begin = Instant::now();
+        let saved = self.recording.save(self.layers.written());
+        let saved = saved.and_then(|()| if beside_region { self.recording.save_beside_region() } else { Ok(()) });
+        self.pace.saved(begin, Instant::now());
+        self.is_copy_old &= !(beside_region && saved.is_ok());
+        Ok(saved?)
     }
 }
 

@@ -44,13 +44,9 @@ impl Streaming {
         let latest = recording.latest();
         let kernel = self.guest_kernel.drain(guest, latest);
         let processes = self.processes.as_mut();
-        let (process_packets, processes_changed) =
-            processes.map_or((0, false), |processes| processes.drain(&self.dir, &recording.manifest, guest, latest));
-        Polled {
-            more: kernel.packets + process_packets > 0,
-            manifest_changed: kernel.new_events > 0 || processes_changed,
-            new_kernel_events: kernel.new_events > 0,
-        }
+        let process_packets =
+            processes.map_or(0, |processes| processes.drain(&self.dir, &recording.manifest, guest, latest));
+        Polled { more: kernel.packets + process_packets > 0, new_kernel_events: kernel.new_events > 0 }
     }
 
     /// Drains the VMM and the host's kernel; says whether there may be more.

@@ -79,6 +79,11 @@ impl WrittenLayer {
         self.end.has_come() || self.layer.is_flushed(requests)
     }
 
+    /// From now on event types are taken up to `bytes` of the manifest altogether.
+    pub const fn limit_descriptions(&mut self, bytes: u64) {
+        self.layer.limit_descriptions(bytes);
+    }
+
     /// The layer and its rings.
     #[must_use]
     pub const fn rings(&self) -> &RingLayer {

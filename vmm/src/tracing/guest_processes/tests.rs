@@ -1,14 +1,20 @@
 //! The test is the guest: it writes the process table itself.
+#![allow(unsafe_code)] // It writes event registries through raw addresses.
 
 use super::*;
+use shared_ring::event::{Event, Field, FieldType};
 use shared_ring::host::Parts;
 use shared_ring::host_memory::HostMemory;
+use shared_ring::layout::PAGE_SIZE;
 use shared_ring::layout::{Geometry, Mode, PROCESS_ACTIVE, PROCESS_CLOSED, ProcessEntry};
 use shared_ring::region::{RegionConfig, RegionLayout, Rings};
+use shared_ring::registry::Registry;
+use shared_ring::storage::Smp;
 use shared_ring::view::ProcessState;
 use std::fs;
 use std::mem::offset_of;
 use tempfile::TempDir;
+use trace_merge::manifest::{MANIFEST_FILE, event_bytes};
 
 const SLOTS: u32 = 3;
 const VCPUS: u32 = 2;
@@ -44,6 +50,18 @@ impl Bench {
         self.memory.store(entry + offset_of!(ProcessEntry, pid), u64::from(100 + slot));
         let state = ProcessState { generation, status };
         self.memory.store(entry + offset_of!(ProcessEntry, state), state.to_word());
+    }
+
+    /// Fills the event registry of slot `slot`; returns how many event types it took.
+    fn fill_registry(&self, slot: u32) -> u64 {
+        const FIELDS: &[Field] = &[Field::new("a", FieldType::U64), Field::new("b", FieldType::U64)];
+        let size = self.layout.process_registry_size;
+        let registry = self.memory.part(self.layout.process_slot(slot) + PAGE_SIZE, size);
+        registry.clear(0, size);
+        // SAFETY: the storage covers the registry, which the bench keeps; nobody else writes there.
+        let registry = unsafe { Registry::new(Smp::new(registry.base()), size) };
+        let event = |id| Event { id, class: 0, name: "a:b", fields: FIELDS };
+        (1..u16::MAX).take_while(|&id| registry.append(&event(id))).count() as u64
     }
 
     fn look(&mut self) {
@@ -113,4 +131,42 @@ fn process_whose_layer_cannot_be_made_is_counted_and_the_next_one_goes_on() {
     assert!(told[0].as_ref().unwrap().reason.contains("ends early") && told[1].is_none(), "{told:?}");
     assert_eq!((bench.acknowledged(0), bench.acknowledged(1)), (1, 1));
     assert_eq!(bench.processes.layers().count(), 1);
+}
+
+#[test]
+fn event_types_of_a_process_are_described_up_to_a_limit_and_the_rest_is_counted() {
+    let mut bench = Bench::new(usize::MAX);
+
+    let registered = bench.fill_registry(0);
+    bench.set(0, 1, PROCESS_ACTIVE);
+    bench.look();
+    bench.set(0, 1, PROCESS_CLOSED);
+    bench.look();
+
+    let described = bench.processes.layers().next().unwrap().events;
+    let refused = bench.processes.refused().event_types;
+    assert!(described.iter().map(event_bytes).sum::<u64>() <= MAX_PROCESS_DESCRIPTION);
+    assert!(refused > 0 && described.len() as u64 + refused == registered, "{} {refused}", described.len());
+    assert!(bench.processes.missing().any(|missing| missing.reason.contains("types of events")));
+}
+
+#[test]
+fn processes_that_only_describe_themselves_cannot_fill_the_manifest() {
+    let mut bench = Bench::new(usize::MAX);
+    bench.fill_registry(0);
+
+    for generation in 1..=60 {
+        bench.set(0, generation, PROCESS_ACTIVE);
+        bench.look();
+        bench.set(0, generation, PROCESS_CLOSED);
+        bench.look();
+    }
+    let manifest = Manifest { layers: bench.processes.layers().collect(), ..manifest() };
+    manifest.save(bench.dir.path()).unwrap();
+
+    let refused = bench.processes.refused();
+    let bytes = fs::metadata(bench.dir.path().join(MANIFEST_FILE)).unwrap().len();
+    assert!(bytes <= MAX_DESCRIPTIONS + (4 << 10), "{bytes}");
+    assert!(refused.too_many > 0 && refused.event_types > 0, "{refused:?}");
+    assert_eq!(bench.acknowledged(0), 60);
 }
