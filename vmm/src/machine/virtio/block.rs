@@ -7,11 +7,11 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use virtio_bindings::virtio_blk::{
-    VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_FLUSH, VIRTIO_BLK_F_RO, VIRTIO_BLK_F_SEG_MAX, VIRTIO_BLK_ID_BYTES,
-    VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_S_UNSUPP, VIRTIO_BLK_T_FLUSH, VIRTIO_BLK_T_GET_ID, VIRTIO_BLK_T_IN,
-    VIRTIO_BLK_T_OUT,
+    VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_FLUSH, VIRTIO_BLK_F_RO, VIRTIO_BLK_F_SEG_MAX, VIRTIO_BLK_F_SIZE_MAX,
+    VIRTIO_BLK_ID_BYTES, VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_S_UNSUPP, VIRTIO_BLK_T_FLUSH,
+    VIRTIO_BLK_T_GET_ID, VIRTIO_BLK_T_IN, VIRTIO_BLK_T_OUT,
 };
 use virtio_bindings::virtio_ids::VIRTIO_ID_BLOCK;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
@@ -23,8 +23,19 @@ pub const SECTOR_SIZE: u64 = 512;
 const QUEUE_SIZE: u16 = 256;
 /// Most data descriptors of a request: the queue less header and status.
 const SEGMENTS_MAX: u32 = QUEUE_SIZE as u32 - 2;
-/// Requests served in one call, so that one busy disk cannot keep the event loop from everything else.
+/// Largest data descriptor that a driver is asked to use, bytes.
+const SEGMENT_MAX: u32 = 16 << 10;
+/// Largest request, bytes: what a driver makes of the limits above, rounded up. A chain of descriptors can name the same
+/// page over and over, so that its length says nothing about the guest's memory.
+const REQUEST_MAX: usize = 4 << 20;
+const _: () = assert!(SEGMENTS_MAX as usize * SEGMENT_MAX as usize <= REQUEST_MAX);
+/// Requests served in one call, so that one busy disk cannot keep the event loop, and with it the end of the run, from
+/// everything else.
 const REQUESTS_PER_CALL: usize = QUEUE_SIZE as usize;
+/// Bytes moved in one call, but for the rest of the last request.
+const BYTES_PER_CALL: usize = 8 << 20;
+/// Time after which a call begins no other request: the host's disk may be slow.
+const TIME_PER_CALL: Duration = Duration::from_millis(50);
 /// Bytes copied at once between file and guest memory.
 const CHUNK: usize = 128 << 10;
 
@@ -80,6 +91,8 @@ pub struct Block {
     index: u32,
     delay: Duration,
     buffer: Vec<u8>,
+    /// Bytes moved in this call.
+    moved: usize,
     observer: Arc<dyn Observer>,
 }
 
@@ -88,7 +101,7 @@ impl Block {
     #[must_use]
     pub fn new(file: File, size: u64, read_only: bool, index: u32, observer: Arc<dyn Observer>) -> Self {
         let (sectors, buffer) = (size / SECTOR_SIZE, vec![0; CHUNK]);
-        Self { file, sectors, read_only, index, delay: Duration::ZERO, buffer, observer }
+        Self { file, sectors, read_only, index, delay: Duration::ZERO, buffer, moved: 0, observer }
     }
 
     /// The same disk, but each request to its content takes this much longer. Nothing else is served meanwhile, as with
@@ -133,6 +146,10 @@ impl Block {
         };
         let bytes = u32::try_from(length).map_err(|_| RequestError::Failed)?;
         let kind = request.observed_kind();
+        if length > REQUEST_MAX {
+            return Err(RequestError::Failed);
+        }
+        self.moved += length;
         self.observer.block_request(self.index, kind, request.sector, bytes, false);
         if !self.delay.is_zero()
             && matches!(kind, BlockRequestKind::Read | BlockRequestKind::Write | BlockRequestKind::Flush)
@@ -204,6 +221,7 @@ impl Block {
     fn config(&self) -> [u8; 24] {
         let mut config = [0u8; 24];
         config[..8].copy_from_slice(&self.sectors.to_le_bytes());
+        config[8..12].copy_from_slice(&SEGMENT_MAX.to_le_bytes());
         config[12..16].copy_from_slice(&SEGMENTS_MAX.to_le_bytes());
         config[20..22].copy_from_slice(&512u16.to_le_bytes());
         config
@@ -218,6 +236,7 @@ impl VirtioDevice for Block {
     fn features(&self) -> u64 {
         let read_only = if self.read_only { 1 << VIRTIO_BLK_F_RO } else { 0 };
         read_only
+            | 1 << VIRTIO_BLK_F_SIZE_MAX
             | 1 << VIRTIO_BLK_F_SEG_MAX
             | 1 << VIRTIO_BLK_F_BLK_SIZE
             | 1 << VIRTIO_BLK_F_FLUSH
@@ -239,24 +258,27 @@ impl VirtioDevice for Block {
 
     fn serve(&mut self, _: usize, queue: &mut Queue, memory: &GuestMemoryMmap) -> Result<Served, virtio_queue::Error> {
         self.observer.disk_notified(self.index);
-        let mut budget = REQUESTS_PER_CALL;
-        let mut answered = false;
+        let begun = Instant::now();
+        let mut requests = 0;
+        let mut is_spent = false;
+        self.moved = 0;
         loop {
             queue.disable_notification(memory)?;
-            while budget > 0 {
+            while !is_spent {
                 let Some(chain) = queue.iter(memory)?.next() else {
                     break;
                 };
                 let head = chain.head_index();
                 let written = self.answer(chain, memory);
                 queue.add_used(memory, head, written)?;
-                answered = true;
-                budget -= 1;
+                requests += 1;
+                is_spent =
+                    requests >= REQUESTS_PER_CALL || self.moved >= BYTES_PER_CALL || begun.elapsed() >= TIME_PER_CALL;
             }
             // True if the guest added a request while notifications were off.
             let more = queue.enable_notification(memory)?;
-            if !more || budget == 0 {
-                let interrupt = answered && queue.needs_notification(memory)?;
+            if !more || is_spent {
+                let interrupt = requests > 0 && queue.needs_notification(memory)?;
                 if interrupt {
                     self.observer.disk_interrupt(self.index);
                 }
@@ -270,7 +292,6 @@ impl VirtioDevice for Block {
 mod tests {
     use super::*;
     use crate::machine::observer::NoObserver;
-    use std::time::Instant;
     use virtio_queue::desc::RawDescriptor;
     use virtio_queue::desc::split::Descriptor;
     use virtio_queue::mock::MockSplitQueue;
@@ -296,18 +317,20 @@ mod tests {
     const NEXT: u16 = 1;
     const DEVICE_WRITES: u16 = 2;
 
-    /// Chains `descriptors` (address, length, written by the device), serves them, and returns the status byte.
+    /// A chain of `parts` (address, length, written by the device).
+    fn chain(parts: &[(u64, u32, bool)]) -> Vec<RawDescriptor> {
+        let descriptor = |(next, &(address, length, device_writes)): (u16, &(u64, u32, bool))| {
+            let last = usize::from(next) == parts.len();
+            let flags = u16::from(!last) * NEXT + u16::from(device_writes) * DEVICE_WRITES;
+            RawDescriptor::from(Descriptor::new(address, length, flags, next))
+        };
+        (1u16..).zip(parts).map(descriptor).collect()
+    }
+
+    /// Chains `parts` (address, length, written by the device), serves them, and returns the status byte.
     fn serve(disk: &mut Block, memory: &GuestMemoryMmap, parts: &[(u64, u32, bool)]) -> u8 {
         let queue = MockSplitQueue::new(memory, 16);
-        let descriptors: Vec<_> = (1u16..)
-            .zip(parts)
-            .map(|(next, (address, length, device_writes))| {
-                let last = usize::from(next) == parts.len();
-                let flags = u16::from(!last) * NEXT + u16::from(*device_writes) * DEVICE_WRITES;
-                RawDescriptor::from(Descriptor::new(*address, *length, flags, next))
-            })
-            .collect();
-        queue.build_desc_chain(&descriptors).unwrap();
+        queue.build_desc_chain(&chain(parts)).unwrap();
         let mut ring: Queue = queue.create_queue().unwrap();
         memory.write_obj(0xffu8, GuestAddress(STATUS)).unwrap();
         let served = disk.serve(0, &mut ring, memory).unwrap();
@@ -428,6 +451,45 @@ mod tests {
         let header = header(&memory, VIRTIO_BLK_T_OUT, 0);
         let status = serve(&mut disk, &memory, &[header, (DATA, 512, false), STATUS_BYTE]);
         assert_eq!(u32::from(status), VIRTIO_BLK_S_IOERR);
+    }
+
+    /// A disk of 64 MiB, and parts of a request that reads `pieces` times half a MiB from it, all to the same place.
+    fn large(memory: &GuestMemoryMmap, pieces: usize) -> (Block, Vec<(u64, u32, bool)>) {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(64 << 20).unwrap();
+        let mut parts = vec![header(memory, VIRTIO_BLK_T_IN, 0)];
+        parts.extend(std::iter::repeat_n((DATA, 512 << 10, true), pieces));
+        parts.push((DATA - 1, 1, true));
+        (Block::new(file, 64 << 20, false, 0, Arc::new(NoObserver)), parts)
+    }
+
+    #[test]
+    fn request_that_names_its_memory_over_and_over_has_a_largest_size() {
+        let memory = memory();
+
+        let statuses = [8, 9].map(|pieces| {
+            let (mut disk, parts) = large(&memory, pieces);
+            serve(&mut disk, &memory, &parts);
+            u32::from(memory.read_obj::<u8>(GuestAddress(DATA - 1)).unwrap())
+        });
+
+        assert_eq!(statuses, [VIRTIO_BLK_S_OK, VIRTIO_BLK_S_IOERR]);
+    }
+
+    #[test]
+    fn call_ends_when_it_has_moved_enough_and_asks_for_another() {
+        let memory = memory();
+        let (mut disk, parts) = large(&memory, 8);
+        let queue = MockSplitQueue::new(&memory, 16);
+        queue.build_desc_chain(&chain(&parts)).unwrap();
+        (0..6).for_each(|place| queue.avail().ring().ref_at(place).unwrap().store(0));
+        queue.avail().idx().store(6);
+        let mut ring: Queue = queue.create_queue().unwrap();
+
+        let served = disk.serve(0, &mut ring, &memory).unwrap();
+
+        // On a slow machine the time of a call may be over before.
+        assert!(served.more && (1..=2).contains(&ring.next_used()), "{} served", ring.next_used());
     }
 
     #[test]
