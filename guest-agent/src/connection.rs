@@ -1,6 +1,7 @@
 //! A process's connection to the trace: its rings, and which of its event types the host knows.
 
-use crate::event_type::{Describe, Payload};
+use crate::describe::Describe;
+use crate::fields::Payload;
 use crate::process_rings::{ProcessRings, Rdtscp, Recorded};
 use shared_ring::layout::MAX_EVENTS;
 use std::sync::atomic::{AtomicU64, Ordering};

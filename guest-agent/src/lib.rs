@@ -22,8 +22,10 @@
 //! cannot be recorded for want of a process slot is counted and shows up as lost in the trace.
 
 mod connection;
+mod describe;
 mod device;
 mod event_type;
+mod fields;
 mod process_rings;
 mod process_state;
 mod rseq_area;
@@ -32,7 +34,8 @@ pub mod status;
 mod tracer;
 
 pub use device::{DEVICE, DeviceError};
-pub use event_type::{EventType, Fields, Hex, Kind, MAX_STATIC_FIELDS, MAX_TEXT, Payload, Text};
+pub use event_type::{EventType, MAX_STATIC_FIELDS};
+pub use fields::{Fields, Hex, Kind, MAX_TEXT, Payload, Text};
 pub use runtime_event::{RuntimeEventType, put_text};
 pub use shared_ring::event::{FieldType, MAX_FIELDS, MAX_NAME};
 pub use shared_ring::view::ViewError;

@@ -1,7 +1,7 @@
 //! A process's slot of the trace region: its event registry and one ring per vCPU, next to the host's area.
 #![allow(unsafe_code)] // Rings and clock entries are memory shared with the host: raw pointers.
 
-use crate::event_type::Payload;
+use crate::fields::Payload;
 use crate::rseq_area;
 use clock_sync::entry::Reader;
 use shared_ring::event::Event;

@@ -1,6 +1,7 @@
 //! Event types that become known while the program runs: those of other languages, and of other tracing interfaces.
 
-use crate::event_type::{Describe, MAX_TEXT, Payload, is_name, next_id};
+use crate::describe::{Describe, is_name, next_id};
+use crate::fields::{MAX_TEXT, Payload};
 use crate::tracer::Tracer;
 use shared_ring::event::{Event, Field, FieldType, MAX_FIELDS, MAX_NAME};
 use shared_ring::registry::{MAX_ENTRY, encode};

@@ -3,8 +3,9 @@
 #![allow(unsafe_code)] // Hands mappings to the rings; reads words and states through pointers that are never freed.
 
 use crate::connection::Connection;
+use crate::describe::Describe;
 use crate::device::{self, DeviceError, MappedHostArea};
-use crate::event_type::{Describe, Payload};
+use crate::fields::Payload;
 use crate::process_rings::{ProcessRings, Rdtscp};
 use crate::process_state::{APART, ProcessState, SETTLED};
 use shared_ring::layout::SESSION_TABLE_OFFSET;
@@ -341,7 +342,8 @@ impl Tracer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event_type::{EventType, Hex, Text};
+    use crate::event_type::EventType;
+    use crate::fields::{Hex, Text};
     use crate::process_rings::tests::Region;
     use shared_ring::layout::MAX_VCPUS;
     use shared_ring::layout::ProcessHeader;
