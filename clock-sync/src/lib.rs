@@ -5,6 +5,7 @@
 pub mod calibration;
 #[cfg(feature = "std")]
 pub mod convex_hull;
+pub mod counter;
 pub mod entry;
 pub mod relation;
 #[cfg(target_arch = "x86_64")]

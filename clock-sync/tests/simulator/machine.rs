@@ -2,8 +2,9 @@
 
 use crate::counter::{Chance, Counter, UNITS_PER_TICK};
 use crate::scenario::Scenario;
+use clock_sync::counter::Rate;
 use clock_sync::relation::Relation;
-use clock_sync::updater::{Cause, Epoch, Rate, Sample, Updater};
+use clock_sync::updater::{Cause, Epoch, Sample, Updater};
 
 /// What readers and writers of an entry agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! What happens to counters: the scenarios. True time counts nanoseconds.
 
-use clock_sync::updater::{CounterModel, LateNotice, Rate};
+use clock_sync::counter::{CounterModel, LateNotice, Rate};
 
 /// One kind of world.
 #[derive(Clone, Debug)]
