@@ -6,6 +6,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// Where header packages are installed.
+const INSTALLED: &str = "/usr/src";
+
 /// Why a header tree cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum HeadersError {
@@ -23,20 +26,31 @@ pub enum HeadersError {
     NoRelease(PathBuf),
 }
 
-/// Rewrites the absolute paths in the tree's `Makefile` to relative ones, when they name `/usr/src`.
+/// Rewrites the absolute paths in the tree's `Makefile` to relative ones, when the tree was unpacked elsewhere: they name
+/// what is not there, and it lies beside the tree. A tree without a `Makefile` is left to what comes next.
 ///
 /// # Errors
 ///
 /// When the Makefile cannot be read or written.
 pub fn relocate(tree: &Path) -> Result<(), HeadersError> {
     let makefile = tree.join("Makefile");
+    if !makefile.exists() {
+        return Ok(());
+    }
     let error = |source| HeadersError::File { path: makefile.clone(), source };
     let text = fs::read_to_string(&makefile).map_err(error)?;
     let relocated = relative_paths(&text);
-    if relocated != text {
+    let is_beside = |folder: &str| tree.join("..").join(folder).exists() && !Path::new(INSTALLED).join(folder).exists();
+    if relocated != text && included(&text).is_some_and(is_beside) {
         fs::write(&makefile, relocated).map_err(error)?;
     }
     Ok(())
+}
+
+/// The folder below [`INSTALLED`] whose Makefile the tree's own includes.
+fn included(makefile: &str) -> Option<&str> {
+    let line = makefile.lines().find_map(|line| line.strip_prefix("include /usr/src/"))?;
+    line.split('/').next()
 }
 
 fn relative_paths(makefile: &str) -> String {
@@ -95,6 +109,23 @@ mod tests {
              include $(dir $(lastword $(MAKEFILE_LIST)))../linux-headers-common/Makefile\n"
         );
         assert_eq!(relative_paths(&relocated), relocated);
+    }
+
+    #[test]
+    fn unpacked_tree_is_relocated_and_an_incomplete_one_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let tree = folder.path().join("linux-headers-0.0-x");
+        let text = "include /usr/src/linux-headers-0.0-common/Makefile\n";
+        fs::create_dir_all(&tree).unwrap();
+        fs::write(tree.join("Makefile"), text).unwrap();
+
+        relocate(&tree).unwrap();
+        let incomplete = fs::read_to_string(tree.join("Makefile")).unwrap();
+        fs::create_dir_all(folder.path().join("linux-headers-0.0-common")).unwrap();
+        relocate(&tree).unwrap();
+
+        assert_eq!(incomplete, text);
+        assert_eq!(fs::read_to_string(tree.join("Makefile")).unwrap(), relative_paths(text));
     }
 
     #[test]

@@ -164,6 +164,7 @@ pub fn build(request: &Request<'_>) -> Result<Built, KmodBuildError> {
     {
         return Err(KmodBuildError::NoCompiler { release, compiler });
     }
+    headers::relocate(&kernel_headers)?;
     sources::mirror(request.sources, request.work, |_| true)?;
     let work = fs::canonicalize(request.work).map_err(file_error(request.work))?;
     // without pahole a build has fewer events, unless it was asked for these
