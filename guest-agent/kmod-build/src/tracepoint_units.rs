@@ -32,6 +32,8 @@ const FOLDERS: [(&str, &str); 4] = [
 ];
 /// Trace headers of modules that are worth having although the kernel itself lacks their tracepoints.
 const OF_MODULES: [&str; 3] = ["ext4", "jbd2", "kvm"];
+/// The groups without which a module is of no use, since all reports build on them: a module that lacks one is not built.
+const MANDATORY: [&str; 8] = ["sched", "irq", "irq_vectors", "raw_syscalls", "signal", "task", "block", "exceptions"];
 /// Symbols that objects may need although `Module.symvers` does not list them: the kernel's build adds them.
 const ADDED_BY_THE_BUILD: [&str; 1] = ["__fentry__"];
 
@@ -56,6 +58,16 @@ pub enum UnitsError {
     /// `make` could not be started.
     #[error("cannot start make: install the package make")]
     Make(#[source] io::Error),
+    /// A header that the kernel has does not compile, and what it declares cannot be done without.
+    #[error("the events of '{system}' cannot be left out: {header} {reason}")]
+    MandatoryLeftOut {
+        /// The group of events.
+        system: String,
+        /// The header, as it is included.
+        header: String,
+        /// Why it would be left out.
+        reason: String,
+    },
     /// Nothing compiles: something else is wrong.
     #[error("no trace header compiles: {message}")]
     NothingCompiles {
@@ -135,9 +147,19 @@ pub fn make(tree: &Path, folder: &Path, btf: Option<&Btf>, log: &Path) -> Result
     if result.compiled.is_empty() {
         return Err(UnitsError::NothingCompiles { message: telling_lines(&text) });
     }
+    if let Some(error) = mandatory_left_out(&result.left_out) {
+        return Err(error);
+    }
     write_list(&result.compiled, folder)?;
     write_if_changed(&folder.join(MISSING_SOURCE), &missing_source(&result.missing()))?;
     Ok(result)
+}
+
+/// The first header of a [`MANDATORY`] group among those that are left out, as an error.
+fn mandatory_left_out(left_out: &[(Unit, String)]) -> Option<UnitsError> {
+    let (unit, reason) = left_out.iter().find(|(unit, _)| MANDATORY.contains(&unit.header.system.as_str()))?;
+    let (system, header) = (unit.header.system.clone(), unit.header.include.clone());
+    Some(UnitsError::MandatoryLeftOut { system, header, reason: reason.clone() })
 }
 
 /// A C file that keeps the lines `missing` in the module, in memory that is freed once it is initialised.
@@ -429,6 +451,23 @@ mod tests {
         fs::write(folder.path().join("Makefile"), makefile).unwrap();
 
         assert!(roots(folder.path()).contains(&folder.path().join("../common")));
+    }
+
+    #[test]
+    fn header_without_which_the_module_is_of_no_use_is_not_left_out() {
+        let left_out = |system: &str| {
+            let text = format!("#define TRACE_SYSTEM {system}\n#include <trace/define_trace.h>\n");
+            let header = trace_header::parse(&text, format!("trace/events/{system}.h"), "/k/x.h".into()).unwrap();
+            (Unit { name: format!("tp_{system}"), header, recorded: BTreeSet::new() }, "does not compile".to_owned())
+        };
+
+        let error = mandatory_left_out(&[left_out("xen"), left_out("sched")]).unwrap();
+
+        assert!(
+            error.to_string().contains("'sched' cannot be left out: trace/events/sched.h does not compile"),
+            "{error}"
+        );
+        assert!(mandatory_left_out(&[left_out("xen")]).is_none());
     }
 
     #[test]
