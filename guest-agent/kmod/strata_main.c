@@ -157,4 +157,5 @@ module_exit(strata_exit);
 
 MODULE_DESCRIPTION("Records kernel events into the trace region that the strata hypervisor shares with this guest");
 MODULE_AUTHOR("The Strata authors");
-MODULE_LICENSE("Dual MIT/GPL");
+/* Of the whole: the Rust half alone is Apache-2.0 or MIT. */
+MODULE_LICENSE("GPL");
