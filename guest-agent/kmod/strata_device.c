@@ -170,6 +170,9 @@ static int strata_mmap_slot(struct vm_area_struct *vma, bool counted)
 	u64 stride = strata_superblock_u64(STRATA_SUPERBLOCK_PROCESS_STRIDE);
 	int slot, error;
 
+	/* Which takes a file that was opened for writing. */
+	if (!(vma->vm_flags & VM_SHARED))
+		return -EACCES;
 	if (vma->vm_end - vma->vm_start > stride)
 		return -EINVAL;
 	mutex_lock(&strata_slots);
@@ -190,7 +193,8 @@ static int strata_mmap_slot(struct vm_area_struct *vma, bool counted)
 
 static int strata_mmap(struct file *file, struct vm_area_struct *vma)
 {
-	if (!(vma->vm_flags & VM_SHARED) || vma->vm_flags & VM_EXEC)
+	/* A shared mapping of a file that was opened for reading only is VM_MAYSHARE, and not VM_SHARED. */
+	if (!(vma->vm_flags & VM_MAYSHARE) || vma->vm_flags & VM_EXEC)
 		return -EINVAL;
 	switch (vma->vm_pgoff) {
 	case 0:
