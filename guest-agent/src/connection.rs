@@ -4,8 +4,12 @@ use crate::describe::Describe;
 use crate::fields::Payload;
 use crate::process_rings::{ProcessRings, Rdtscp, Recorded};
 use shared_ring::layout::MAX_EVENTS;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Pause of a thread that finds another one registering an event type.
+const REGISTERING_PAUSE: Duration = Duration::from_micros(20);
 
 /// Made once per process, and never taken apart.
 #[derive(Debug)]
@@ -13,8 +17,9 @@ pub(crate) struct Connection {
     rings: ProcessRings,
     /// Bit *n* is set once the host knows the event type of id *n*.
     registered: [AtomicU64; MAX_EVENTS / 64],
-    /// Serialises the registry's writers.
-    registering: Mutex<()>,
+    /// Id of the thread that writes the registry, 0 while none does. Not a mutex: a signal handler has to know whether it
+    /// has interrupted that thread.
+    registering: AtomicU32,
     /// Records that no ring took, counted in the first ring too.
     lost: AtomicU64,
 }
@@ -24,7 +29,7 @@ impl Connection {
         Self {
             rings,
             registered: [const { AtomicU64::new(0) }; MAX_EVENTS / 64],
-            registering: Mutex::new(()),
+            registering: AtomicU32::new(0),
             lost: AtomicU64::new(0),
         }
     }
@@ -68,10 +73,25 @@ impl Connection {
         }
     }
 
-    /// Describes an event type to the host, once. `false` when the registry is full.
+    /// Describes an event type to the host, once. `false` when the registry is full, and in a signal handler that has
+    /// interrupted its thread while that describes one.
     #[cold]
     pub(crate) fn register(&self, described: &'static impl Describe) -> bool {
-        let _only_writer = self.registering.lock().unwrap_or_else(PoisonError::into_inner);
+        let this_thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+        // Acquire and release: what one writer has left is what the next one finds.
+        while let Err(owner) = self.registering.compare_exchange(0, this_thread, Ordering::Acquire, Ordering::Relaxed) {
+            if owner == this_thread {
+                return false;
+            }
+            thread::sleep(REGISTERING_PAUSE);
+        }
+        let registered = self.register_alone(described);
+        self.registering.store(0, Ordering::Release);
+        registered
+    }
+
+    /// With `registering` taken.
+    fn register_alone(&self, described: &'static impl Describe) -> bool {
         let event = described.event();
         if self.is_registered(event.id) {
             return true;
@@ -91,5 +111,43 @@ impl Connection {
     #[inline]
     fn is_registered(&self, id: u16) -> bool {
         self.registered.get(usize::from(id) / 64).is_some_and(|word| word.load(Ordering::Acquire) >> (id % 64) & 1 == 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event_type::EventType;
+    use crate::process_rings::tests::Region;
+
+    static FIRST: EventType<(u32,)> = EventType::new("test:first", &["number"]);
+
+    #[test]
+    fn handler_that_interrupts_the_registering_loses_its_record_and_does_not_wait() {
+        let region = Region::new();
+        let connection = Connection::new(region.rings().unwrap());
+        let this_thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+        connection.registering.store(this_thread, Ordering::Relaxed);
+
+        let registered = connection.register(&FIRST);
+        let recorded = connection.record(&FIRST, 4, |_| ());
+
+        assert_eq!((registered, recorded, connection.lost()), (false, false, 1));
+    }
+
+    #[test]
+    fn thread_waits_for_another_one_that_is_registering() {
+        let region = Region::new();
+        let connection = Connection::new(region.rings().unwrap());
+        connection.registering.store(u32::MAX, Ordering::Relaxed);
+
+        let registered = thread::scope(|scope| {
+            let waiting = scope.spawn(|| connection.register(&FIRST));
+            thread::sleep(Duration::from_millis(5));
+            connection.registering.store(0, Ordering::Release);
+            waiting.join().unwrap()
+        });
+
+        assert!(registered);
     }
 }

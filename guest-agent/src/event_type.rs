@@ -74,7 +74,8 @@ impl<F: Fields> EventType<F> {
     }
 
     /// Describes the type to the host now rather than with its first event. An event type that signal handlers record
-    /// must have been registered outside of them.
+    /// should have been registered outside of them: a handler that interrupts its thread while that registers one loses
+    /// the record, which is counted.
     pub fn register(&'static self, tracer: &Tracer) -> bool {
         tracer.register(self)
     }
