@@ -2,7 +2,7 @@
 
 use super::values;
 use crate::control::protocol::Mode;
-use crate::machine::DiskConfig;
+use crate::machine::{CpuExtras, DiskConfig};
 use crate::run::{Agent, KERNEL_RINGS, PROCESS_SLOTS, RunRequest};
 use crate::tracing::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
 use crate::tracing::selection;
@@ -32,6 +32,13 @@ pub struct RunArgs {
     /// Guest memory in bytes, or with K, M, G
     #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = values::size)]
     pub memory: u64,
+    /// Let the guest run guests of its own (VMX, SVM). KVM's nested virtualisation is much code that a hostile guest can
+    /// then reach
+    #[arg(long)]
+    pub nested: bool,
+    /// Give the guest the CPU's performance counters, for perf in the guest
+    #[arg(long)]
+    pub pmu: bool,
     /// Raw disk image for a virtio block device; ',ro' makes it read-only. May be repeated
     #[arg(long = "disk", value_name = "FILE[,ro]", value_parser = values::disk)]
     pub disks: Vec<DiskConfig>,
@@ -101,6 +108,7 @@ impl From<RunArgs> for RunRequest {
             initrd: args.initrd,
             cpus: args.cpus,
             memory: args.memory,
+            cpu_extras: CpuExtras { nested: args.nested, pmu: args.pmu },
             disks: args.disks,
             cmdline: args.cmdline,
             trace: args.trace,

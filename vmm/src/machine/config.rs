@@ -1,5 +1,6 @@
 //! What a machine is made of, and the checks that need neither KVM nor a guest.
 
+use super::cpuid::CpuExtras;
 use super::layout;
 use super::loader::{CMDLINE_MAX, KernelFormat, KernelFormatError, kernel_format};
 use super::virtio::block::SECTOR_SIZE;
@@ -74,6 +75,8 @@ pub struct MachineConfig {
     pub discovery: Option<DiscoveryLeaf>,
     /// Guest TSC minus host TSC, ticks, for every vCPU; KVM's own choice (guest starts near 0) when absent.
     pub tsc_offset: Option<i64>,
+    /// What the guest is given of the host's CPU beside the usual.
+    pub cpu_extras: CpuExtras,
 }
 
 /// What the host can give to one guest.
@@ -423,6 +426,7 @@ mod tests {
             shared_slots: Vec::new(),
             discovery: None,
             tsc_offset: None,
+            cpu_extras: CpuExtras::default(),
         }
     }
 

@@ -18,6 +18,19 @@ const HTT: u32 = 1 << 28;
 /// Leaf 1 EBX: CLFLUSH line size in units of eight bytes.
 const CLFLUSH_LINE: u32 = 8 << 8;
 
+/// Leaf 1 ECX: VMX. What a guest cannot use well, or should not without being given it, is not announced.
+const VMX: u32 = 1 << 5;
+/// Leaf 0x8000_0001 ECX: SVM.
+const SVM: u32 = 1 << 2;
+/// Leaf 1 ECX: capabilities of the performance counters.
+const PDCM: u32 = 1 << 15;
+/// Leaf 0x8000_0001 ECX: AMD's further performance counters, of cores, northbridge, time and caches.
+const AMD_COUNTERS: u32 = 1 << 23 | 1 << 24 | 1 << 27 | 1 << 28;
+/// Leaf 7 EBX: Intel's processor trace.
+const PROCESSOR_TRACE: u32 = 1 << 25;
+/// Leaf 7 EDX: architectural records of last branches.
+const LAST_BRANCHES: u32 = 1 << 19;
+
 /// The trace region as the discovery leaf gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Discovery {
@@ -38,6 +51,17 @@ pub struct CpuidConfig {
     pub tsc_deadline: bool,
     /// The trace region, if the guest is to find it.
     pub discovery: Option<Discovery>,
+    /// What else the guest is given.
+    pub extras: CpuExtras,
+}
+
+/// What a guest is given of the host's CPU when it is asked for: KVM's largest and least tried parts stand behind it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CpuExtras {
+    /// Virtualisation: the guest may run guests of its own.
+    pub nested: bool,
+    /// Performance counters.
+    pub pmu: bool,
 }
 
 /// The entries for vCPU `index`, from those that KVM supports.
@@ -46,6 +70,7 @@ pub fn entries(supported: &[kvm_cpuid_entry2], index: u32, config: &CpuidConfig)
     let mut entries: Vec<_> = supported.iter().filter(|entry| entry.function != 0xb).copied().collect();
     for entry in &mut entries {
         adapt(entry, index, config);
+        withhold(entry, config.extras);
     }
     if supported.iter().any(|entry| entry.function == 0 && entry.eax >= 0xb) {
         entries.extend(topology(index, config.cpus));
@@ -96,6 +121,36 @@ fn adapt(entry: &mut kvm_cpuid_entry2, index: u32, config: &CpuidConfig) {
         }
         _ => {}
     }
+}
+
+/// Takes out of `entry` what the guest is not given.
+fn withhold(entry: &mut kvm_cpuid_entry2, extras: CpuExtras) {
+    if !extras.nested {
+        match entry.function {
+            1 => entry.ecx &= !VMX,
+            0x8000_0001 => entry.ecx &= !SVM,
+            // SVM's features.
+            0x8000_000a => clear(entry),
+            _ => {}
+        }
+    }
+    if !extras.pmu {
+        match entry.function {
+            1 => entry.ecx &= !PDCM,
+            7 if entry.index == 0 => {
+                entry.ebx &= !PROCESSOR_TRACE;
+                entry.edx &= !LAST_BRANCHES;
+            }
+            0x8000_0001 => entry.ecx &= !AMD_COUNTERS,
+            // Intel's counters, processor trace and last branches; AMD's counters, version 2.
+            0xa | 0x14 | 0x1c | 0x8000_0022 => clear(entry),
+            _ => {}
+        }
+    }
+}
+
+const fn clear(entry: &mut kvm_cpuid_entry2) {
+    (entry.eax, entry.ebx, entry.ecx, entry.edx) = (0, 0, 0, 0);
 }
 
 /// The extended topology leaf: one thread per core, all cores in one package.
@@ -157,7 +212,7 @@ mod tests {
     }
 
     fn config(cpus: u32) -> CpuidConfig {
-        CpuidConfig { cpus, tsc_deadline: true, discovery: None }
+        CpuidConfig { cpus, tsc_deadline: true, discovery: None, extras: CpuExtras::default() }
     }
 
     fn find(entries: &[kvm_cpuid_entry2], function: u32, index: u32) -> kvm_cpuid_entry2 {
@@ -220,6 +275,34 @@ mod tests {
         let region = find(&found, DISCOVERY_REGION, 0);
         assert_eq!((base.eax, signature.as_slice()), (DISCOVERY_REGION, &b"STRATATRACE\0"[..]));
         assert_eq!((region.eax, region.ebx, region.ecx, region.edx), (7, 0x4000_0000, 1, 3));
+    }
+
+    /// The leaves that tell of virtualisation and performance counters, with every bit set.
+    fn full() -> Vec<kvm_cpuid_entry2> {
+        let all = u32::MAX;
+        let full = |function| kvm_cpuid_entry2 { eax: all, ebx: all, ecx: all, edx: all, ..leaf(function, 0) };
+        [1, 7, 0xa, 0x14, 0x1c, 0x8000_0001, 0x8000_000a, 0x8000_0022].map(full).into()
+    }
+
+    #[test]
+    fn virtualisation_and_counters_are_withheld() {
+        let found = entries(&full(), 0, &config(1));
+
+        let gone = [0xa, 0x14, 0x1c, 0x8000_000a, 0x8000_0022].map(|function| find(&found, function, 0));
+        assert!(gone.iter().all(|entry| (entry.eax, entry.ebx, entry.ecx, entry.edx) == (0, 0, 0, 0)));
+        assert_eq!(find(&found, 1, 0).ecx, !(VMX | PDCM));
+        assert_eq!(find(&found, 0x8000_0001, 0).ecx, !(SVM | AMD_COUNTERS));
+        assert_eq!((find(&found, 7, 0).ebx, find(&found, 7, 0).edx), (!PROCESSOR_TRACE, !LAST_BRANCHES));
+    }
+
+    #[test]
+    fn virtualisation_and_counters_are_given_when_asked_for() {
+        let given = |extras| entries(&full(), 0, &CpuidConfig { extras, ..config(1) });
+        let nested = given(CpuExtras { nested: true, pmu: false });
+        let pmu = given(CpuExtras { nested: false, pmu: true });
+
+        assert_eq!((find(&nested, 1, 0).ecx, find(&nested, 0x8000_000a, 0).eax), (!PDCM, u32::MAX));
+        assert_eq!((find(&pmu, 1, 0).ecx, find(&pmu, 0xa, 0).eax), (!VMX, u32::MAX));
     }
 
     #[test]

@@ -107,8 +107,8 @@ pub fn create_vcpus(
         address: region.start,
         size: region.size,
     });
-    let cpuid_config =
-        cpuid::CpuidConfig { cpus: config.cpus, tsc_deadline: kvm.check_extension(Cap::TscDeadlineTimer), discovery };
+    let tsc_deadline = kvm.check_extension(Cap::TscDeadlineTimer);
+    let cpuid_config = cpuid::CpuidConfig { cpus: config.cpus, tsc_deadline, discovery, extras: config.cpu_extras };
     (0..config.cpus)
         .map(|index| {
             let vcpu = vm.create_vcpu(u64::from(index)).map_err(refused("create a vCPU"))?;

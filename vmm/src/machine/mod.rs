@@ -35,6 +35,7 @@ mod virtual_machine;
 pub use boot_state::BootStateError;
 pub use config::{ConfigError, DiscoveryLeaf, DiskConfig, Inputs, Limits, MachineConfig, SharedSlot};
 pub use control::{ControlError, MachineControl};
+pub use cpuid::CpuExtras;
 pub use error::MachineError;
 pub use fault_state::FaultState;
 pub use layout::Range;

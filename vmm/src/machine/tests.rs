@@ -155,6 +155,7 @@ fn config(folder: &TempDir, code: &[u8]) -> MachineConfig {
         shared_slots: Vec::new(),
         discovery: None,
         tsc_offset: None,
+        cpu_extras: CpuExtras::default(),
     }
 }
 

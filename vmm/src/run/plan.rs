@@ -60,6 +60,7 @@ impl<'a> Plan<'a> {
             shared_slots: Vec::new(),
             discovery: None,
             tsc_offset: None,
+            cpu_extras: request.cpu_extras,
         };
         config.check(&Limits::without_kvm()).and_then(|()| config.open().map(drop)).map_err(MachineError::from)?;
         if let Some((module, module_bytes)) = module {

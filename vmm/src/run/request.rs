@@ -1,6 +1,6 @@
 //! What to run, as the command line gives it.
 
-use crate::machine::DiskConfig;
+use crate::machine::{CpuExtras, DiskConfig};
 use shared_ring::layout::{Geometry, Mode};
 use std::path::PathBuf;
 use trace_merge::access::Readers;
@@ -18,6 +18,8 @@ pub struct RunRequest {
     pub cpus: u32,
     /// RAM, bytes.
     pub memory: u64,
+    /// What the guest is given of the host's CPU beside the usual.
+    pub cpu_extras: CpuExtras,
     /// Disk images.
     pub disks: Vec<DiskConfig>,
     /// The guest's kernel command line.
