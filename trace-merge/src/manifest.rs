@@ -469,7 +469,7 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 /// When it cannot be opened, or is not a regular file.
-pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+pub fn open_regular(path: &Path) -> io::Result<File> {
     let flags = i32::from_ne_bytes(rustix::fs::OFlags::NONBLOCK.bits().to_ne_bytes());
     let file = File::options().read(true).custom_flags(flags).open(path)?;
     if !file.metadata()?.is_file() {

@@ -16,7 +16,6 @@ use shared_ring::host_memory::HostMemory;
 use shared_ring::layout::{AGENT_ABSENT, Mode, SESSION_SLOTS};
 use shared_ring::view::{Session, ViewError};
 use std::fmt::Write as _;
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,6 +24,7 @@ use trace_merge::access::Readers;
 use trace_merge::clock::{Clock, MAX_FREQUENCY, UtcAnchor};
 use trace_merge::manifest::{
     FORMAT_VERSION, Guest, Host, Layer, LayerKind, Manifest, ManifestError, Missing, Process, Started, Vm, is_vm_name,
+    open_regular,
 };
 use trace_merge::trace_folder::{TraceFolder, TraceFolderError};
 use trace_merge::writer::{LayerWriter, NewLayer, WriteError};
@@ -93,14 +93,21 @@ pub struct Recovered {
 /// When `path` is not a trace region, its VM is running, or a folder cannot be written. What was made is removed then.
 pub fn recover(path: &Path, out: &Path) -> Result<Recovered, RecoverError> {
     let path = if path.is_dir() { path.join(REGION_FILE) } else { path.to_path_buf() };
-    let found = path.parent().map(Path::to_path_buf).and_then(directory::look_at);
+    // What somebody else may have laid there is not believed.
+    let folder = path.parent().filter(|folder| directory::is_private(folder).unwrap_or(false));
+    let found = folder.map(Path::to_path_buf).and_then(directory::look_at);
     if let Some(vm) = found.as_ref().filter(|found| found.alive).map(|found| &found.vm) {
         return Err(RecoverError::Running { name: vm.name.clone(), pid: vm.pid });
     }
     let memory = map(&path).map_err(|source| RecoverError::Read { path: path.clone(), source })?;
     let region = CrashRegion::open(memory).map_err(|source| RecoverError::NotARegion { path: path.clone(), source })?;
-    let manifest = describe(&region, &path);
+    let manifest = describe(&region, &path, folder);
     let mut recovered = Recovered { traces: Vec::new(), damage: Vec::new(), written_before: None };
+    if folder.is_none() {
+        recovered
+            .damage
+            .push("what lies beside the region is not used: its folder is not yours alone (chmod 700)".into());
+    }
     let mut folders = Vec::new();
     for slot in 0..SESSION_SLOTS {
         let crashed = match region.session(slot) {
@@ -153,10 +160,7 @@ pub fn text(recovered: &Recovered) -> String {
 
 /// The bytes of the file, privately.
 fn map(path: &Path) -> io::Result<HostMemory> {
-    let file = File::open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("not a regular file"));
-    }
+    let file = open_regular(path)?;
     // An empty file cannot be mapped.
     if file.metadata()?.len() < 8 {
         return Ok(HostMemory::private(0));
@@ -170,11 +174,11 @@ fn map(path: &Path) -> io::Result<HostMemory> {
     Ok(unsafe { HostMemory::new(base, size, Arc::new(mapping)) })
 }
 
-/// What is known of the recording: what lies beside the region and belongs to it, else what the region says.
-fn describe(region: &CrashRegion, path: &Path) -> Manifest {
+/// What is known of the recording: what lies beside the region in its `folder` and belongs to it, else what the region says.
+fn describe(region: &CrashRegion, path: &Path, folder: Option<&Path>) -> Manifest {
     let superblock = region.superblock();
     let uuid = Uuid::from_bytes(superblock.clock_uuid);
-    let beside = path.parent().and_then(|folder| Manifest::load(folder).ok());
+    let beside = folder.and_then(|folder| Manifest::load(folder).ok());
     let mut manifest = beside.filter(|manifest| manifest.clock.uuid == uuid).unwrap_or_else(|| Manifest {
         format: FORMAT_VERSION,
         strata: env!("CARGO_PKG_VERSION").into(),

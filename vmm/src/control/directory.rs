@@ -21,11 +21,11 @@ use serde::{Deserialize, Serialize};
 use shared_ring::layout::Geometry;
 use shared_ring::region::Rings;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
-use trace_merge::manifest::Started;
+use trace_merge::manifest::{Started, open_regular};
 
 /// Overrides where the folders of VMs lie.
 pub const RUNTIME_VARIABLE: &str = "STRATA_RUNTIME_DIR";
@@ -265,18 +265,19 @@ pub fn list(runtime: &Path) -> Result<Vec<FoundVm>, DirectoryError> {
 /// What the folder `path` says; `None` when it is not a VM's, or has just gone.
 #[must_use]
 pub fn look_at(path: PathBuf) -> Option<FoundVm> {
-    let file = path.join(VM_FILE);
-    if fs::metadata(&file).ok()?.len() > MAX_VM_BYTES {
+    let mut text = Vec::new();
+    let read = open_regular(&path.join(VM_FILE)).ok()?.take(MAX_VM_BYTES + 1).read_to_end(&mut text).ok()?;
+    if read as u64 > MAX_VM_BYTES {
         return None;
     }
-    let vm = serde_json::from_slice(&fs::read(&file).ok()?).ok()?;
+    let vm = serde_json::from_slice(&text).ok()?;
     let alive = is_locked(&path.join(LOCK_FILE));
     Some(FoundVm { path, vm, alive })
 }
 
 /// Whether a process holds the lock.
 fn is_locked(path: &Path) -> bool {
-    let Ok(file) = File::open(path) else { return false };
+    let Ok(file) = open_regular(path) else { return false };
     // A shared lock, given back at once: two who look at the same time do not take each other for the VM.
     matches!(flock(&file, FlockOperation::NonBlockingLockShared), Err(Errno::WOULDBLOCK))
 }
@@ -289,9 +290,16 @@ fn private_file(path: &Path) -> io::Result<File> {
 fn make_private(runtime: &Path) -> Result<(), DirectoryError> {
     let failed = |source| DirectoryError::Io { path: runtime.into(), source };
     DirBuilder::new().recursive(true).mode(0o700).create(runtime).map_err(failed)?;
-    let metadata = fs::metadata(runtime).map_err(failed)?;
-    let is_private = metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o077 == 0;
-    if is_private { Ok(()) } else { Err(DirectoryError::NotPrivate(runtime.into())) }
+    if is_private(runtime).map_err(failed)? { Ok(()) } else { Err(DirectoryError::NotPrivate(runtime.into())) }
+}
+
+/// Whether the folder `path` belongs to this user and nobody else can get into it: what lies in it is this user's.
+///
+/// # Errors
+/// When it cannot be looked at.
+pub fn is_private(path: &Path) -> io::Result<bool> {
+    let metadata = fs::metadata(path)?;
+    Ok(metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o077 == 0)
 }
 
 #[cfg(test)]

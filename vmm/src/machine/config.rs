@@ -7,7 +7,7 @@ use super::virtio::block::SECTOR_SIZE;
 use memmap2::MmapRaw;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -349,9 +349,15 @@ fn check_slot(index: usize, slot: &SharedSlot) -> Result<(), ConfigError> {
     if whole && inside { Ok(()) } else { Err(ConfigError::SharedSlot { index, offset, size }) }
 }
 
+/// Opens `path` as `options` say, without waiting: a FIFO would have it wait for somebody at its other end.
+fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let flags = i32::from_ne_bytes(rustix::fs::OFlags::NONBLOCK.bits().to_ne_bytes());
+    options.custom_flags(flags).open(path)
+}
+
 fn open_kernel(path: &Path) -> Result<(File, KernelFormat), ConfigError> {
     let failed = |source| ConfigError::Kernel { path: path.to_owned(), source };
-    let mut file = File::open(path).map_err(failed)?;
+    let mut file = open(path, OpenOptions::new().read(true)).map_err(failed)?;
     let mut head = Vec::new();
     file.by_ref().take(1024).read_to_end(&mut head).map_err(failed)?;
     file.rewind().map_err(failed)?;
@@ -361,7 +367,7 @@ fn open_kernel(path: &Path) -> Result<(File, KernelFormat), ConfigError> {
 
 fn open_initrd(path: &Path) -> Result<(File, u64), ConfigError> {
     let failed = |source| ConfigError::Initrd { path: path.to_owned(), source };
-    let file = File::open(path).map_err(failed)?;
+    let file = open(path, OpenOptions::new().read(true)).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
         return Err(ConfigError::InitrdNotAFile { path: path.to_owned() });
@@ -381,7 +387,7 @@ fn open_disk(disk: &DiskConfig) -> Result<(File, u64), ConfigError> {
         };
         ConfigError::Disk { path: path(), hint, source }
     };
-    let mut file = OpenOptions::new().read(true).write(!disk.read_only).open(&disk.path).map_err(failed)?;
+    let mut file = open(&disk.path, OpenOptions::new().read(true).write(!disk.read_only)).map_err(failed)?;
     let kind = file.metadata().map_err(failed)?.file_type();
     if !kind.is_file() && !kind.is_block_device() {
         return Err(ConfigError::DiskNotAFile { path: path() });
@@ -605,5 +611,22 @@ mod tests {
         let disk = DiskConfig { read_only: true, ..disk(&folder, 512) };
         let config = MachineConfig { disks: vec![disk.clone(), disk], ..config(&folder) };
         assert_eq!(config.open().unwrap().disks.len(), 2);
+    }
+
+    #[test]
+    fn fifo_in_place_of_a_file_is_not_waited_for() {
+        let folder = TempDir::new().unwrap();
+        let fifo = folder.path().join("fifo");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let disk = DiskConfig { path: fifo.clone(), read_only: true, delay: Duration::ZERO };
+
+        let kernel = MachineConfig { kernel: fifo.clone(), ..config(&folder) }.open();
+        let initrd = MachineConfig { initrd: Some(fifo), ..config(&folder) }.open();
+        let disk = MachineConfig { disks: vec![disk], ..config(&folder) }.open();
+
+        assert!(matches!(kernel, Err(ConfigError::KernelFormat { .. } | ConfigError::Kernel { .. })), "{kernel:?}");
+        assert!(matches!(initrd, Err(ConfigError::InitrdNotAFile { .. })), "{initrd:?}");
+        assert!(matches!(disk, Err(ConfigError::DiskNotAFile { .. })), "{disk:?}");
     }
 }

@@ -6,6 +6,7 @@ use crate::machine::Observer;
 use crate::tracing::mapped_file;
 use crate::tracing::region::TraceRegion;
 use crate::tracing::vmm_events::VmmTracer;
+use rustix::fs::{CWD, FileType, mknodat};
 use shared_ring::event::{Event, Field, FieldType};
 use shared_ring::layout::Geometry;
 use shared_ring::producer::Producer;
@@ -13,6 +14,7 @@ use shared_ring::region::{RegionConfig, Rings};
 use shared_ring::registry::Registry;
 use shared_ring::storage::Smp;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use tempfile::TempDir;
 use trace_merge::check;
 
@@ -152,4 +154,33 @@ fn vmm_records_are_recovered_beside_the_guests() {
     let records: Vec<(u32, u64)> = layer.streams.iter().map(|stream| (stream.cpu_id, stream.records)).collect();
     assert_eq!(records, [(0, 2), (1, 1), (2, 0)]);
     assert!(manifest.missing.iter().all(|missing| missing.layer != LayerKind::Vmm));
+}
+
+#[test]
+fn what_lies_beside_a_region_in_a_folder_open_to_others_is_not_believed() {
+    let (_runtime, region) = dead(Mode::FlightRecorder, 10);
+    let open = TempDir::new().unwrap();
+    for name in ["region", "vm.json"] {
+        fs::copy(region.with_file_name(name), open.path().join(name)).unwrap();
+    }
+    fs::set_permissions(open.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let out = TempDir::new().unwrap();
+
+    let recovered = recover(&open.path().join("region"), &out.path().join("trace")).unwrap();
+
+    assert_eq!(records(&recovered.traces[0].1), 10);
+    assert!(recovered.damage.iter().any(|line| line.contains("not yours alone")), "{:?}", recovered.damage);
+}
+
+#[test]
+fn fifo_in_place_of_a_file_is_not_waited_for() {
+    let folder = TempDir::new().unwrap();
+    for name in ["region", "vm.json", "lock"] {
+        let path = folder.path().join(name);
+        mknodat(CWD, &path, FileType::Fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR, 0).unwrap();
+    }
+
+    let recovered = recover(&folder.path().join("region"), &folder.path().join("trace"));
+
+    assert!(matches!(recovered, Err(RecoverError::Read { .. })), "{recovered:?}");
 }
