@@ -36,7 +36,8 @@ const DRIFT_PPB: u32 = 10_000;
 const SLEW_PPB: u32 = 1_000_000;
 /// The first reading is the narrowest of so many.
 const FIRST_READINGS: u32 = 16;
-/// Most epochs that are kept one by one; beyond that, periodic ones are put together.
+/// Most epochs that are kept: when there are as many, successive ones are put together, periodic ones first. Their numbers
+/// tell how many there were.
 const MAX_EPOCHS: usize = 4096;
 
 /// What a machine's clocks begin with.
@@ -316,7 +317,7 @@ impl VcpuClocks {
         (self.sink)(vcpu, epoch, bound_ns);
         let mut epochs = self.known();
         if epochs.len() >= MAX_EPOCHS {
-            thin(&mut epochs);
+            fold(&mut epochs);
         }
         epochs.push(ClockEpoch {
             vm: self.vm.clone(),
@@ -355,16 +356,28 @@ const fn stay_ticks(parameters: &ClockParameters) -> u64 {
     parameters.guest_tsc_hz / (1_000_000_000 / MEASURED_INTERVAL_NS)
 }
 
-/// Puts each two successive periodic epochs of a vCPU together; the bound is the worse of the two.
-fn thin(epochs: &mut Vec<ClockEpoch>) {
+/// Makes room among `epochs`: a quarter at least.
+fn fold(epochs: &mut Vec<ClockEpoch>) {
     let periodic = Cause::Periodic.name();
+    let enough = epochs.len() / 4 * 3;
+    thin(epochs, |epoch| epoch.cause == periodic);
+    // A guest causes others, by writing its TSC for instance, and each is no reason to keep more.
+    let mut before = usize::MAX;
+    while epochs.len() > enough && epochs.len() < before {
+        before = epochs.len();
+        thin(epochs, |_| true);
+    }
+}
+
+/// Puts each two successive epochs of a vCPU together whose second one `may_go`; the bound is the worse of the two.
+fn thin(epochs: &mut Vec<ClockEpoch>, may_go: impl Fn(&ClockEpoch) -> bool) {
     let mut kept: Vec<ClockEpoch> = Vec::with_capacity(epochs.len());
     let mut merged = std::collections::BTreeMap::new();
     for epoch in epochs.drain(..) {
         let last = kept.iter_mut().rev().find(|last| last.vcpu == epoch.vcpu);
         let once = merged.get(&epoch.vcpu).copied().unwrap_or(false);
         match last {
-            Some(last) if epoch.cause == periodic && !once => {
+            Some(last) if may_go(&epoch) && !once => {
                 last.bound_ns = last.bound_ns.max(epoch.bound_ns);
                 merged.insert(epoch.vcpu, true);
             }
@@ -397,10 +410,22 @@ mod tests {
             epoch(1, 2, Cause::Periodic, 1),
         ];
 
-        thin(&mut epochs);
+        thin(&mut epochs, |epoch| epoch.cause == Cause::Periodic.name());
 
         let left: Vec<_> = epochs.iter().map(|epoch| (epoch.vcpu, epoch.number, epoch.bound_ns)).collect();
         assert_eq!(left, [(0, 1, 9), (1, 1, 5), (0, 3, 4), (0, 4, 3)]);
+    }
+
+    #[test]
+    fn epochs_that_a_guest_causes_are_put_together_too() {
+        let number = MAX_EPOCHS as u64;
+        let mut epochs: Vec<_> = (1..=number).map(|number| epoch(0, number, Cause::Resume, number)).collect();
+
+        fold(&mut epochs);
+
+        assert_eq!(epochs.len(), MAX_EPOCHS / 2);
+        assert_eq!((epochs[0].number, epochs[0].bound_ns), (1, 2));
+        assert_eq!(epochs.iter().map(|epoch| epoch.bound_ns).max(), Some(number));
     }
 
     #[test]
