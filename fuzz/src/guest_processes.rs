@@ -80,8 +80,9 @@ pub fn run(data: &[u8]) {
         table: ProcessTable::new(
             Parts::of(memory.clone(), &layout).expect("the memory has the region's size"),
             VM.into(),
+            0,
         ),
-        kernel: KernelRings::new(memory.clone(), layout, 0, rings, VM.into()),
+        kernel: KernelRings::new(memory.clone(), layout, 0, rings, VM.into(), 0),
         dir: TempDir::new().expect("the folder for temporary files is writable"),
         manifest: Manifest { layers: Vec::new(), ..trace_folder::manifest() },
     };

@@ -292,6 +292,13 @@ impl<M: RingMemory> Consumer<M> {
         }
     }
 
+    /// The consumer, which takes no record that is older than `earliest`, ticks: when the ring was made, or given to its
+    /// producer. Such a record is damage like any other.
+    #[must_use]
+    pub fn since(self, earliest: u64) -> Self {
+        Self { time_end: self.time_end.max(earliest), ..self }
+    }
+
     /// Like [`new`](Self::new), for a ring whose earlier consumer is gone: begins where the ring says that it stopped.
     ///
     /// # Panics

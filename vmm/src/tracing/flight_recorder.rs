@@ -71,7 +71,7 @@ impl FlightRecorder {
         let new_kernel_events = !new.is_empty();
         self.kernel_events.extend(new);
         if let Some(processes) = &mut self.processes {
-            processes.poll(recording.latest());
+            processes.poll(recording.earliest(), recording.latest());
         }
         let more = self.host.as_mut().is_some_and(HostWindow::poll);
         Polled { more, new_kernel_events }
@@ -168,8 +168,10 @@ impl FlightProcesses {
         Self { table, given_back, ended: VecDeque::new(), ended_bytes: 0, dropped: 0 }
     }
 
-    /// Buffers what processes that have ended left in their slots, and gives the slots back.
-    fn poll(&mut self, latest: u64) {
+    /// Buffers what processes that have ended left in their slots, and gives the slots back. A process that is new cannot have
+    /// recorded before `earliest` of the last poll, nor after `latest`.
+    fn poll(&mut self, earliest: u64, latest: u64) {
+        self.table.look(earliest);
         for (number, given_back) in (0..).zip(&mut self.given_back) {
             let state = self.table.state(number);
             if !state.is_in_use() || state.is_active() || state.generation == *given_back {

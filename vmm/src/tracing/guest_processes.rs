@@ -76,6 +76,8 @@ impl GuestProcesses {
     /// ends; the others go on.
     pub fn drain(&mut self, dir: &Path, manifest: &Manifest, guest: Producers, latest: u64) -> u64 {
         let mut packets = 0;
+        // `latest` is a second from now: processes have one on the other side too.
+        self.table.look(latest.saturating_sub(2 * manifest.clock.frequency_hz));
         let mut left = MAX_DESCRIPTIONS.saturating_sub(self.described());
         for number in 0..self.table.slots() {
             let state = self.table.state(number);

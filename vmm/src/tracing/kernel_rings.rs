@@ -30,13 +30,28 @@ pub struct KernelRings {
     slot: usize,
     rings: Rings,
     vm: String,
+    earliest: u64,
 }
 
 impl KernelRings {
-    /// The rings of session slot `slot`, used as `rings`, in the region `memory` of the VM called `vm`.
+    /// The rings of session slot `slot`, used as `rings`, in the region `memory` of the VM called `vm`. A record cannot be older
+    /// than `earliest`, ticks: when the slot was given to the session.
     #[must_use]
-    pub const fn new(memory: HostMemory, layout: RegionLayout, slot: usize, rings: Rings, vm: String) -> Self {
-        Self { memory, layout, slot, rings, vm }
+    pub const fn new(
+        memory: HostMemory,
+        layout: RegionLayout,
+        slot: usize,
+        rings: Rings,
+        vm: String,
+        earliest: u64,
+    ) -> Self {
+        Self { memory, layout, slot, rings, vm, earliest }
+    }
+
+    /// When the slot was given to the session, ticks.
+    #[must_use]
+    pub const fn earliest(&self) -> u64 {
+        self.earliest
     }
 
     /// Geometry and mode.
@@ -65,7 +80,7 @@ impl KernelRings {
         let writer = LayerWriter::create(dir, manifest, layer)?;
         let ring = |vcpu| {
             let memory = self.memory.part(self.layout.kernel_ring(self.slot, vcpu), self.rings.ring_size());
-            Consumer::new(memory, self.rings.geometry, self.rings.mode, vcpu)
+            Consumer::new(memory, self.rings.geometry, self.rings.mode, vcpu).since(self.earliest)
         };
         Ok(RingLayer::new(writer, Some(self.registry()), (0..self.layout.config.vcpus).map(ring).collect()))
     }

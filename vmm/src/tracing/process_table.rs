@@ -14,13 +14,36 @@ use trace_merge::writer::NewLayer;
 pub struct ProcessTable {
     parts: Parts,
     vm: String,
+    claims: Vec<Claim>,
+    /// When the table was last looked at, ticks: what is new then was not there before.
+    looked: u64,
+}
+
+/// Who has had a slot last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Claim {
+    generation: u32,
+    /// When the process cannot have had the slot yet, ticks.
+    before: u64,
 }
 
 impl ProcessTable {
-    /// The table of the VM called `vm`, which writes `parts`.
+    /// The table of the VM called `vm`, which writes `parts` from `begin` ticks on.
     #[must_use]
-    pub const fn new(parts: Parts, vm: String) -> Self {
-        Self { parts, vm }
+    pub fn new(parts: Parts, vm: String, begin: u64) -> Self {
+        let claims = vec![Claim::default(); parts.view().process_slots() as usize];
+        Self { parts, vm, claims, looked: begin }
+    }
+
+    /// Notes which slots have new owners, at `now` ticks: no record of theirs is older than the look before this one.
+    pub fn look(&mut self, now: u64) {
+        for (number, claim) in (0..).zip(&mut self.claims) {
+            let generation = self.parts.process_state(number).map_or(0, |state| state.generation);
+            if claim.generation != generation {
+                *claim = Claim { generation, before: self.looked };
+            }
+        }
+        self.looked = self.looked.max(now);
     }
 
     /// Number of slots.
@@ -64,11 +87,15 @@ impl ProcessTable {
         self.parts.process_registry(number)
     }
 
-    /// Consumers of the rings of slot `number`, from their beginning, by vCPU.
+    /// Consumers of the rings of slot `number`, from their beginning, by vCPU. They take no record from before its owner had it.
     #[must_use]
     pub fn rings(&self, number: u32) -> Vec<Consumer> {
         let Rings { geometry, mode } = self.parts.view().process_rings();
-        let ring = |vcpu| Some(Consumer::new(self.parts.process_ring(number, vcpu)?, geometry, mode, vcpu));
+        let since = self.claims.get(number as usize).map_or(0, |claim| claim.before);
+        let ring = |vcpu| {
+            let memory = self.parts.process_ring(number, vcpu)?;
+            Some(Consumer::new(memory, geometry, mode, vcpu).since(since))
+        };
         (0..self.vcpus()).filter_map(ring).collect()
     }
 }

@@ -93,6 +93,12 @@ impl Recording {
         self.clocks.time().now().saturating_add(self.manifest.clock.frequency_hz)
     }
 
+    /// The oldest time that a record may carry whose ring is made now, with as much slack.
+    #[must_use]
+    pub fn earliest(&self) -> u64 {
+        self.clocks.time().now().saturating_sub(self.manifest.clock.frequency_hz)
+    }
+
     /// The enable bits of the session for the wanted ones of `registered`, the events of the agent's registry, and of the
     /// events that the module's file declares and the registry does not have yet. The registry is right about its ids.
     /// It is read while the agent writes it: without the declared events, wanted ones would be off for that time.

@@ -208,8 +208,8 @@ impl Session {
     pub fn main(sources: Sources) -> Result<Self, RecordingError> {
         let Sources { recording, vmm, host, rings, events, process_descriptors, say } = sources;
         let (memory, layout) = (recording.region.memory().clone(), *recording.region.layout());
-        let kernel = KernelRings::new(memory, layout, 0, rings, recording.vm.clone());
-        let processes = ProcessTable::new(recording.region.parts().clone(), recording.vm.clone());
+        let kernel = KernelRings::new(memory, layout, 0, rings, recording.vm.clone(), recording.earliest());
+        let processes = ProcessTable::new(recording.region.parts().clone(), recording.vm.clone(), recording.earliest());
         let layers = match &recording.dir {
             Some(dir) if rings.mode == Mode::Discard => Layers::Streaming(Box::new(Streaming {
                 dir: dir.clone(),
@@ -280,7 +280,7 @@ impl Session {
         say: Say,
     ) -> Result<Self, RecordingError> {
         let (memory, layout) = (recording.region.memory().clone(), *recording.region.layout());
-        let kernel = KernelRings::new(memory, layout, slot, rings, recording.vm.clone());
+        let kernel = KernelRings::new(memory, layout, slot, rings, recording.vm.clone(), recording.earliest());
         let layers = match &recording.dir {
             Some(dir) if rings.mode == Mode::Discard => {
                 let guest_kernel = WrittenLayer::new(kernel.layer(dir, &recording.manifest)?);

@@ -7,6 +7,7 @@ use shared_ring::host::Parts;
 use shared_ring::host_memory::HostMemory;
 use shared_ring::layout::PAGE_SIZE;
 use shared_ring::layout::{Geometry, Mode, PROCESS_ACTIVE, PROCESS_CLOSED, ProcessEntry};
+use shared_ring::producer::Producer;
 use shared_ring::region::{RegionConfig, RegionLayout, Rings};
 use shared_ring::registry::Registry;
 use shared_ring::storage::Smp;
@@ -18,6 +19,8 @@ use trace_merge::manifest::{MANIFEST_FILE, event_bytes};
 
 const SLOTS: u32 = 3;
 const VCPUS: u32 = 2;
+/// Ticks.
+const SECOND: u64 = 1_000_000_000;
 
 /// A guest's memory, and the recorder's side of its processes.
 struct Bench {
@@ -40,7 +43,7 @@ impl Bench {
         })
         .unwrap();
         let memory = HostMemory::private(layout.size);
-        let table = ProcessTable::new(Parts::of(memory.clone(), &layout).unwrap(), "vm0".into());
+        let table = ProcessTable::new(Parts::of(memory.clone(), &layout).unwrap(), "vm0".into(), 0);
         Self { dir: TempDir::new().unwrap(), memory, layout, processes: GuestProcesses::new(table, descriptors) }
     }
 
@@ -65,7 +68,27 @@ impl Bench {
     }
 
     fn look(&mut self) {
-        self.processes.drain(self.dir.path(), &manifest(), Producers::Running, u64::MAX);
+        self.look_at(0);
+    }
+
+    /// Looks at `now`, ticks.
+    fn look_at(&mut self, now: u64) {
+        // A second of slack.
+        self.processes.drain(self.dir.path(), &manifest(), Producers::Running, now + SECOND);
+    }
+
+    /// Registers an event type and records it in slot `slot` on vCPU 0 at `time`, ticks.
+    fn record(&self, slot: u32, time: u64) {
+        let size = self.layout.process_registry_size;
+        let registry = self.memory.part(self.layout.process_slot(slot) + PAGE_SIZE, size);
+        let Rings { geometry, mode } = self.layout.config.process_rings;
+        let ring = self.memory.part(self.layout.process_ring(slot, 0), self.layout.process_ring_stride);
+        // SAFETY: the storages cover their parts, which the bench keeps; nobody else writes there.
+        let (registry, producer) = unsafe {
+            (Registry::new(Smp::new(registry.base()), size), Producer::new(Smp::new(ring.base()), geometry, mode))
+        };
+        assert!(registry.append(&Event { id: 1, class: 0, name: "a:b", fields: &[] }));
+        producer.record(|| time, 1, &[]);
     }
 
     fn acknowledged(&self, slot: u32) -> u64 {
@@ -169,4 +192,23 @@ fn processes_that_only_describe_themselves_cannot_fill_the_manifest() {
     assert!(bytes <= MAX_DESCRIPTIONS + (4 << 10), "{bytes}");
     assert!(refused.too_many > 0 && refused.event_types > 0, "{refused:?}");
     assert_eq!(bench.acknowledged(0), 60);
+}
+
+#[test]
+fn record_from_before_its_process_had_the_slot_is_damage_and_counted() {
+    let mut bench = Bench::new(usize::MAX);
+    let now = 100 * SECOND;
+
+    bench.look_at(now);
+    [(0, now + 1), (1, 1)].into_iter().for_each(|(slot, time)| {
+        bench.record(slot, time);
+        bench.set(slot, 1, PROCESS_ACTIVE);
+    });
+    bench.look_at(now + SECOND);
+    (0..2).for_each(|slot| bench.set(slot, 1, PROCESS_CLOSED));
+    bench.look_at(now + 2 * SECOND);
+
+    let counts: Vec<_> =
+        bench.processes.layers().map(|layer| (layer.streams[0].records, layer.streams[0].rejected_bytes > 0)).collect();
+    assert_eq!(counts, [(1, false), (0, true)]);
 }
