@@ -2,9 +2,10 @@
 //! slots back. Processes are not trusted: what one of them can take of the host is bounded, and what is refused is counted.
 
 use super::process_table::ProcessTable;
-use super::ring_layer::{Producers, RingLayer};
+use super::ring_layer::{Drained, Producers, RingLayer};
 use super::written_layer::{WrittenLayer, ends_early};
 use std::path::Path;
+use std::time::{Duration, Instant};
 use trace_merge::manifest::{Layer, LayerKind, Manifest, Missing, layer_bytes};
 use trace_merge::writer::{LayerWriter, WriteError};
 
@@ -16,6 +17,10 @@ pub const MAX_PROCESS_DESCRIPTION: u64 = 1 << 20;
 /// Bytes of the manifest for all processes of a recording, their streams included. The manifest is written as one text, held
 /// in memory, and read by every tool: this much takes a tenth of a second, and an eighth of what may be read.
 pub const MAX_DESCRIPTIONS: u64 = 32 << 20;
+
+/// How long one look at all processes may take while the guest runs: the guest's kernel, the VMM and the host's kernel are
+/// drained between two looks, and their rings fill in milliseconds.
+const LOOK_TIME: Duration = Duration::from_millis(5);
 
 /// Follows the process table of one region.
 #[derive(Debug)]
@@ -31,6 +36,9 @@ pub struct GuestProcesses {
     refused: Refused,
     /// What to tell of the first layer that ended early.
     first_end: Option<Missing>,
+    /// The slot that the next look begins with.
+    next_slot: u32,
+    look_time: Duration,
 }
 
 /// What the host knows of a slot.
@@ -68,40 +76,68 @@ impl GuestProcesses {
             described: 0,
             refused: Refused::default(),
             first_end: None,
+            next_slot: 0,
+            look_time: LOOK_TIME,
         }
     }
 
-    /// Polls every slot: begins layers of new processes, drains, and gives back the slots of processes that are gone.
-    /// `guest` says whether the guest itself has stopped. Returns the packets written. A layer that cannot be written
-    /// ends; the others go on.
+    /// Polls the slots: begins layers of new processes, drains, and gives back the slots of processes that are gone.
+    /// `guest` says whether the guest itself has stopped; while it runs, a look ends after a few milliseconds, and the next
+    /// one goes on where it ended. Returns the packets written. A layer that cannot be written ends; the others go on.
     pub fn drain(&mut self, dir: &Path, manifest: &Manifest, guest: Producers, latest: u64) -> u64 {
-        let mut packets = 0;
         // `latest` is a second from now: processes have one on the other side too.
         self.table.look(latest.saturating_sub(2 * manifest.clock.frequency_hz));
-        let mut left = MAX_DESCRIPTIONS.saturating_sub(self.described());
-        for number in 0..self.table.slots() {
-            let state = self.table.state(number);
-            if state.is_in_use() && state.generation != self.slots[number as usize].generation {
-                self.begin(dir, manifest, number, state.generation);
+        let deadline = Instant::now() + self.look_time;
+        let slots = self.table.slots();
+        let mut packets = 0;
+        for _ in 0..slots {
+            let number = self.next_slot % slots;
+            let (moved, is_done) = self.drain_slot(number, dir, manifest, guest, latest, deadline);
+            packets += moved;
+            if !is_done {
+                break;
             }
-            let slot = &mut self.slots[number as usize];
-            let Some(layer) = &mut slot.layer else { continue };
-            let closed = !state.is_active() || state.generation != slot.generation;
-            let producers = if closed { Producers::Stopped } else { guest };
-            let described = layer.rings().described_bytes();
-            layer.limit_descriptions(MAX_PROCESS_DESCRIPTION.min(described + left));
-            let drained = layer.drain(producers, latest);
-            left = left.saturating_sub(layer.rings().described_bytes() - described);
-            packets += drained.packets;
-            if let Some(end) = layer.tell_end() {
-                self.refused.not_written += 1;
-                self.first_end.get_or_insert(end);
-            }
-            if producers == Producers::Stopped {
-                self.end(number);
-            }
+            self.next_slot = (number + 1) % slots;
         }
         packets
+    }
+
+    /// Drains slot `number`: packets written, and whether that was all in time.
+    fn drain_slot(
+        &mut self,
+        number: u32,
+        dir: &Path,
+        manifest: &Manifest,
+        guest: Producers,
+        latest: u64,
+        deadline: Instant,
+    ) -> (u64, bool) {
+        let state = self.table.state(number);
+        if state.is_in_use() && state.generation != self.slots[number as usize].generation {
+            self.begin(dir, manifest, number, state.generation);
+        }
+        let left = MAX_DESCRIPTIONS.saturating_sub(self.described());
+        let slot = &mut self.slots[number as usize];
+        let Some(layer) = &mut slot.layer else { return (0, true) };
+        let closed = !state.is_active() || state.generation != slot.generation;
+        let producers = if closed { Producers::Stopped } else { guest };
+        layer.limit_descriptions(MAX_PROCESS_DESCRIPTION.min(layer.rings().described_bytes() + left));
+        let (mut drained, is_done) = match guest {
+            Producers::Running => layer.drain_until(producers, latest, deadline),
+            Producers::Stopped => (Drained::default(), true),
+        };
+        if is_done && producers == Producers::Stopped {
+            let rest = layer.drain(Producers::Stopped, latest);
+            drained.packets += rest.packets;
+        }
+        if let Some(end) = layer.tell_end() {
+            self.refused.not_written += 1;
+            self.first_end.get_or_insert(end);
+        }
+        if is_done && producers == Producers::Stopped {
+            self.end(number);
+        }
+        (drained.packets, is_done)
     }
 
     /// The layers of all processes so far, as the manifest describes them.

@@ -3,6 +3,7 @@
 use shared_ring::consumer::{Consumer, Poll};
 use shared_ring::event::EventDescription;
 use shared_ring::registry::Tail;
+use std::time::Instant;
 use trace_merge::manifest::{Layer, event_bytes};
 use trace_merge::writer::{LayerWriter, WriteError};
 
@@ -20,6 +21,8 @@ pub struct RingLayer {
     /// read by an earlier recorder.
     first_sequence: Vec<Option<u64>>,
     descriptions: Descriptions,
+    /// Where the next drain that has little time begins.
+    next_ring: usize,
 }
 
 /// The event types of a layer, as far as they may grow.
@@ -57,7 +60,7 @@ impl RingLayer {
     pub fn new(writer: LayerWriter, registry: Option<Tail>, rings: Vec<Consumer>) -> Self {
         let first_sequence = vec![None; rings.len()];
         let descriptions = Descriptions { bytes: 0, limit: u64::MAX, refused: 0 };
-        Self { writer, registry, rings, packet: Vec::new(), first_sequence, descriptions }
+        Self { writer, registry, rings, packet: Vec::new(), first_sequence, descriptions, next_ring: 0 }
     }
 
     /// From now on event types are taken up to `bytes` of the manifest altogether. Records of others are rejected and
@@ -95,6 +98,34 @@ impl RingLayer {
         // Event types of an agent that records nothing should be seen too.
         drained.new_events += read_registry(self.registry.as_mut(), &mut self.descriptions, &mut self.writer)?;
         Ok(drained)
+    }
+
+    /// Like [`drain`](Self::drain), until `deadline` at most; the next one goes on with the ring where this one stopped. Also
+    /// says whether all rings were looked at before.
+    ///
+    /// # Errors
+    /// When the layer cannot be written.
+    pub fn drain_until(
+        &mut self,
+        producers: Producers,
+        latest: u64,
+        deadline: Instant,
+    ) -> Result<(Drained, bool), WriteError> {
+        let mut drained = Drained::default();
+        for _ in 0..self.rings.len() {
+            let ring = self.next_ring % self.rings.len();
+            for _ in 0..self.rings[ring].sub_buffers() {
+                if Instant::now() >= deadline {
+                    return Ok((drained, false));
+                }
+                if !self.move_packet(ring, producers, latest, &mut drained)? {
+                    break;
+                }
+            }
+            self.next_ring = (ring + 1) % self.rings.len();
+        }
+        drained.new_events += read_registry(self.registry.as_mut(), &mut self.descriptions, &mut self.writer)?;
+        Ok((drained, true))
     }
 
     /// Drains all that is left of stopped producers and takes over the final loss counts.

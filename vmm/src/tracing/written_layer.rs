@@ -5,6 +5,7 @@ use super::ring_layer::{Drained, Producers, RingLayer};
 use rustix::io::Errno;
 use std::error::Error;
 use std::io;
+use std::time::Instant;
 use trace_merge::manifest::{Layer, LayerKind, Missing};
 use trace_merge::writer::WriteError;
 
@@ -61,6 +62,15 @@ impl WrittenLayer {
             Producers::Running => self.layer.drain(producers, latest),
             Producers::Stopped => self.layer.finish(latest),
         })
+    }
+
+    /// Moves what is ready until `deadline` at most; says whether that was all.
+    pub fn drain_until(&mut self, producers: Producers, latest: u64, deadline: Instant) -> (Drained, bool) {
+        if self.end.has_come() {
+            return (Drained::default(), true);
+        }
+        let drained = self.end.take(self.layer.drain_until(producers, latest, deadline));
+        (drained.0, drained.1 || self.end.has_come())
     }
 
     /// What is missing since the layer ended early; once.

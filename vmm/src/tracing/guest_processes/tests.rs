@@ -45,6 +45,13 @@ impl Bench {
         let memory = HostMemory::private(layout.size);
         let table = ProcessTable::new(Parts::of(memory.clone(), &layout).unwrap(), "vm0".into(), 0);
         Self { dir: TempDir::new().unwrap(), memory, layout, processes: GuestProcesses::new(table, descriptors) }
+            .patient()
+    }
+
+    /// Looks take as long as they take: the machine of a test may be busy.
+    fn patient(mut self) -> Self {
+        self.processes.look_time = Duration::from_secs(3600);
+        self
     }
 
     /// Says that slot `slot` is in use `generation` of it, as `status`.
@@ -211,4 +218,22 @@ fn record_from_before_its_process_had_the_slot_is_damage_and_counted() {
     let counts: Vec<_> =
         bench.processes.layers().map(|layer| (layer.streams[0].records, layer.streams[0].rejected_bytes > 0)).collect();
     assert_eq!(counts, [(1, false), (0, true)]);
+}
+
+#[test]
+fn look_without_time_goes_on_where_the_last_one_ended() {
+    let mut bench = Bench::new(usize::MAX);
+    (0..SLOTS).for_each(|slot| {
+        bench.record(slot, 1);
+        bench.set(slot, 1, PROCESS_ACTIVE);
+    });
+    bench.look();
+    (0..SLOTS).for_each(|slot| bench.set(slot, 1, PROCESS_CLOSED));
+
+    bench.processes.look_time = Duration::ZERO;
+    let hurried = bench.processes.drain(bench.dir.path(), &manifest(), Producers::Running, SECOND);
+    let acknowledged = (0..SLOTS).map(|slot| bench.acknowledged(slot)).collect::<Vec<_>>();
+    let rest = bench.processes.drain(bench.dir.path(), &manifest(), Producers::Stopped, SECOND);
+
+    assert_eq!((hurried, acknowledged, rest), (0, vec![0; SLOTS as usize], u64::from(SLOTS)));
 }
