@@ -8,6 +8,7 @@
 pub mod fused;
 pub mod guest;
 pub mod host;
+pub mod states;
 pub mod vcpu;
 
 use crate::clock::Clock;
@@ -18,8 +19,9 @@ use crate::vcpu::SwitchSource;
 use crate::window::Window;
 use foldhash::HashMap;
 use fused::Fused;
-use guest::{CpuView, Current, Guest, TaskIndex, TaskState};
+use guest::Guest;
 use host::{Host, ThreadState};
+use states::{CpuView, Current, TaskIndex, TaskState};
 use std::collections::BTreeMap;
 use vcpu::{Vcpu, VcpuState};
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::event::Tid;
 use crate::test_trace::TestTrace;
-use crate::timeline::guest::Current;
+use crate::timeline::states::Current;
 
 /// Keeps all that it is told.
 #[derive(Default)]

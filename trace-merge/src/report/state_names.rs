@@ -6,8 +6,9 @@ use crate::exit_reason::ExitReason;
 use crate::softirq_names;
 use crate::syscall_names;
 use crate::timeline::fused::Running;
-use crate::timeline::guest::{BlockedOn, GuestTask};
+use crate::timeline::guest::GuestTask;
 use crate::timeline::host::Host;
+use crate::timeline::states::BlockedOn;
 use crate::timeline::vcpu::Preemptor;
 
 /// Why a vCPU left the guest.

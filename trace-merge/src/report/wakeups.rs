@@ -8,7 +8,7 @@ use crate::analysis::{Analysis, Passed};
 use crate::clock::{Clock, NS_PER_SECOND};
 use crate::event::Interrupt;
 use crate::reader::Trace;
-use crate::timeline::guest::{CpuView, Current, TaskIndex, TaskState};
+use crate::timeline::states::{CpuView, Current, TaskIndex, TaskState};
 use crate::timeline::vcpu::VcpuState;
 use crate::timeline::{Change, ChangeKind, Input, Timeline};
 use foldhash::HashMap;

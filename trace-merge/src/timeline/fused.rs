@@ -1,6 +1,6 @@
 //! What a guest's task really does: what its kernel says, and where that says "running", what its vCPU does meanwhile.
 
-use super::guest::{BlockedOn, CpuView, TaskState};
+use super::states::{BlockedOn, CpuView, TaskState};
 use super::vcpu::{Preemptor, VcpuState};
 use crate::event::Interrupt;
 use crate::exit_reason::ExitReason;

@@ -1,5 +1,5 @@
-use super::guest::BlockedOn;
 use super::host::HostCpuState;
+use super::states::BlockedOn;
 use super::vcpu::Preemptor;
 use super::*;
 use crate::event::tests::{record, syscall};
