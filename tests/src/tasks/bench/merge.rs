@@ -1,6 +1,7 @@
 //! `cargo xtask bench merge`: how fast recordings are read, merged and shown, beside babeltrace2 on the same bytes and
 //! trace-cmd on as many records of its own form; and how fast reports are made of all four layers.
 
+mod figures;
 mod ftrace_data;
 mod report;
 mod reports;

@@ -1,7 +1,6 @@
 //! The results: for machines as JSON, for readers as Markdown tables.
 
-use super::super::quantile;
-use super::super::usage::Usage;
+use super::figures::{Goal, Taken};
 use super::reports::{self, ReportRow};
 use super::{Case, Form, LARGER, MEMORY_STREAMS, Options, Program, STREAMS};
 use anyhow::Context;
@@ -29,40 +28,6 @@ pub(super) struct Report {
     goals: Vec<Goal>,
 }
 
-/// What a program took for some records, over all samples.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(super) struct Taken {
-    /// Records a second: median and quartiles.
-    pub(super) events_per_second: f64,
-    pub(super) quartiles: [f64; 2],
-    /// Processor time for a record, ns: median.
-    pub(super) cpu_ns: f64,
-    /// Most memory, KiB, of all samples.
-    pub(super) peak_kib: u64,
-}
-
-impl Taken {
-    #[allow(clippy::cast_precision_loss, reason = "far fewer records than a double counts exactly")]
-    pub(super) fn new(events: u64, samples: &[Usage]) -> Self {
-        let events = events as f64;
-        let mut rates: Vec<f64> = samples.iter().map(|usage| events / usage.wall).collect();
-        let mut cpu: Vec<f64> = samples.iter().map(|usage| usage.cpu * 1e9 / events).collect();
-        Self {
-            events_per_second: quantile(&mut rates, 2),
-            quartiles: [quantile(&mut rates, 1), quantile(&mut rates, 3)],
-            cpu_ns: quantile(&mut cpu, 2),
-            peak_kib: samples.iter().map(|usage| usage.peak_kib).max().unwrap_or(0),
-        }
-    }
-
-    /// The columns of a table: rate, quartiles, processor time, memory.
-    pub(super) fn columns(&self) -> String {
-        let [low, high] = self.quartiles.map(|rate| rate / 1e6);
-        let (rate, memory) = (self.events_per_second / 1e6, self.peak_kib.div_ceil(1024));
-        format!("{rate:.2} | {low:.2}–{high:.2} | {:.0} | {memory}", self.cpu_ns)
-    }
-}
-
 /// A case's results.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Row {
@@ -79,31 +44,6 @@ pub(super) struct MemoryRow {
     pub(super) form: Form,
     pub(super) smaller_kib: u64,
     pub(super) larger_kib: u64,
-}
-
-/// One thing that is to be reached.
-#[derive(Debug, PartialEq, Serialize)]
-pub(super) struct Goal {
-    goal: String,
-    limit: f64,
-    value: f64,
-    met: bool,
-}
-
-impl Goal {
-    pub(super) fn at_least(goal: String, limit: f64, value: f64) -> Self {
-        Self { goal, limit, value, met: value >= limit }
-    }
-
-    pub(super) fn at_most(goal: String, limit: f64, value: f64) -> Self {
-        Self { goal, limit, value, met: value <= limit }
-    }
-
-    /// What was measured, and whether that is enough.
-    #[cfg(test)]
-    pub(super) const fn outcome(&self) -> (f64, bool) {
-        (self.value, self.met)
-    }
 }
 
 impl Row {

@@ -1,7 +1,7 @@
 //! Reports on a recording of all four layers: how fast each is made, and in how much memory.
 
 use super::super::usage::{self, Usage};
-use super::report::{Goal, Taken};
+use super::figures::{Goal, Taken};
 use super::{LARGER, Options, Programs};
 use crate::process;
 use crate::progress;
@@ -14,8 +14,8 @@ use std::process::{Command, Stdio};
 /// All of them in one pass, which has a goal.
 const ALL: &str = "all";
 /// The reports that are made of both recordings.
-const REPORTS: [&str; 11] =
-    [ALL, "summary", "tasks", "vcpus", "exits", "wakeups", "syscalls", "flows", "functions", "irqs", "locks"];
+const REPORTS: [&str; 12] =
+    [ALL, "summary", "tasks", "vcpus", "exits", "wakeups", "syscalls", "flows", "functions", "irqs", "blocks", "locks"];
 /// Records a second, millions, that all reports in one pass have to reach.
 const RATE: f64 = 4.0;
 /// How much more memory [`LARGER`] times the records may take.
