@@ -627,7 +627,7 @@ impl<M: RingMemory> Consumer<M> {
             lost_wrapped: self.lost.wrapped,
             lost_too_large: self.lost.too_large,
             cpu_id: self.cpu_id,
-            reserved: 0,
+            flags: 0,
             rejected_bytes: self.rejected_bytes,
             overwritten: self.overwritten,
             reserved2: 0,

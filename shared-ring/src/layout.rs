@@ -324,17 +324,19 @@ pub struct PacketHeader {
     pub lost_too_large: u64,
     /// The vCPU (guest layers), thread (VMM) or host CPU (host-kernel) that recorded the stream.
     pub cpu_id: u32,
-    /// Reserved, zero.
-    pub reserved: u32,
+    /// [`PACKET_IN_GAP`] or 0.
+    pub flags: u32,
     /// Bytes of this stream that the host could not accept, up to the end of this packet: corrupt or never committed.
     pub rejected_bytes: u64,
-    /// Sub-buffers that were overwritten in the ring before a consumer had read them, up to the time of this packet's
-    /// reading. Flight recorder only.
+    /// Sub-buffers before this packet that were overwritten before its consumer had read them. Flight recorder only.
     pub overwritten: u64,
     /// Reserved, zero.
     pub reserved2: u64,
 }
 
+/// [`PacketHeader::flags`]: records may be missing before, between and behind the packet's records, if it holds any. In
+/// recordings that were made of others, where what one of them lacks lies beside what another one has.
+pub const PACKET_IN_GAP: u32 = 1;
 /// Size of a [`PacketHeader`], bytes.
 pub const PACKET_HEADER_SIZE: usize = 128;
 /// First four bytes of a CTF 1.8 packet.
@@ -685,7 +687,7 @@ assert_layout!(PROCESS_HEADER: ProcessHeader, size 584,
 assert_layout!(PACKET: PacketHeader, size PACKET_HEADER_SIZE,
     magic @ 0, uuid @ 4, stream_id @ 20, time_begin @ 24, time_end @ 32, content_size @ 40, packet_size @ 48,
     sequence @ 56, events_discarded @ 64, lost_full @ 72, lost_wrapped @ 80, lost_too_large @ 88, cpu_id @ 96,
-    reserved @ 100, rejected_bytes @ 104, overwritten @ 112, reserved2 @ 120);
+    flags @ 100, rejected_bytes @ 104, overwritten @ 112, reserved2 @ 120);
 
 #[cfg(test)]
 mod tests {

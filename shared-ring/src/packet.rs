@@ -334,7 +334,7 @@ pub fn read_header(packet: &[u8]) -> Option<PacketHeader> {
         lost_wrapped: word(offset_of!(PacketHeader, lost_wrapped))?,
         lost_too_large: word(offset_of!(PacketHeader, lost_too_large))?,
         cpu_id: low(word(offset_of!(PacketHeader, cpu_id))?),
-        reserved: 0,
+        flags: low(word(offset_of!(PacketHeader, cpu_id))? >> 32),
         rejected_bytes: word(offset_of!(PacketHeader, rejected_bytes))?,
         overwritten: word(offset_of!(PacketHeader, overwritten))?,
         reserved2: 0,
@@ -365,7 +365,7 @@ pub fn write_header(packet: &mut [u8], header: &PacketHeader) {
         put(offset_of!(PacketHeader, time_begin) + index * 8, &word.to_le_bytes());
     }
     put(offset_of!(PacketHeader, cpu_id), &header.cpu_id.to_le_bytes());
-    put(offset_of!(PacketHeader, reserved), &[0; 4]);
+    put(offset_of!(PacketHeader, flags), &header.flags.to_le_bytes());
     put(offset_of!(PacketHeader, rejected_bytes), &header.rejected_bytes.to_le_bytes());
     put(offset_of!(PacketHeader, overwritten), &header.overwritten.to_le_bytes());
     put(offset_of!(PacketHeader, reserved2), &[0; 8]);

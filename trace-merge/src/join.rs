@@ -5,12 +5,15 @@
 //!   host: their host-kernel layers become one, see [`shared_host`].
 //! - Parts of one recording, which have the same clock and no layer in common, are put together.
 //! - All others are of different hosts: the later ones' layers go into folders of their own.
+//!
+//! A stream of the result has a gap where one of the streams that it comes from had one, and nowhere else.
 
 use crate::access::Readers;
 use crate::clock::{Clock, ClockEpoch, NS_PER_SECOND};
-use crate::manifest::{Layer, LayerKind, Manifest, ManifestError, Missing, Vm};
+use crate::manifest::{Layer, LayerKind, Manifest, ManifestError, Missing, StreamDescription, Vm};
 use crate::match_rule::{MatchError, MatchRule};
-use crate::reader::{Damage, ReadError, Stream, StreamRecords, Trace, TraceLayer};
+use crate::merge::{Merge, MergedRecord, Step};
+use crate::reader::{Damage, ReadError, Trace, TraceLayer};
 use crate::trace_folder::{TraceFolder, TraceFolderError};
 use crate::writer::{LayerWriter, NewLayer, WriteError};
 use clock_sync::convex_hull::{ClockRelation, HullError};
@@ -345,24 +348,20 @@ fn copy(
     let mut damage = Damage::default();
     for stream in &layer.streams {
         let cpu = stream.description.cpu_id;
-        let mut records = layer.records(stream);
-        let (mut packet, mut counts, mut before) = (None, records.counts(), records.counts());
-        while let Some(record) = records.next() {
-            if packet != Some(record.packet) {
-                (packet, before, counts) = (Some(record.packet), counts, records.counts());
+        let mut merge = Merge::of_streams([layer], |other| std::ptr::eq(other, stream), 0, u64::MAX);
+        let mut gaps = Gaps::new(cpu);
+        while let Some(step) = merge.next_step() {
+            match step {
+                Step::Record(MergedRecord { record, .. }) => {
+                    gaps.has_records = true;
+                    writer.record(cpu, map(record.time), record.schema.description().id, record.payload)?;
+                }
+                Step::GapBegin { .. } => gaps.begin(&mut writer)?,
+                Step::GapEnd { time, .. } => gaps.end(&mut writer, &merge, map(time))?,
             }
-            if record.after_gap {
-                // What was lost stays where it was: see `StreamRecord::after_gap`.
-                let known = if description.kind == LayerKind::HostKernel { counts } else { before };
-                let rejected = known.rejected_bytes.saturating_add(records.unread_bytes());
-                writer.set_loss(cpu, known.lost, rejected, stream.description.corrupt);
-                writer.add_lost(cpu, 0);
-            }
-            writer.record(cpu, map(record.time), record.schema.description().id, record.payload)?;
         }
-        damage = damage.plus(&records.damage());
-        let (lost, rejected) = losses(stream, &records);
-        writer.set_loss(cpu, lost, rejected, stream.description.corrupt);
+        damage = damage.plus(&merge.damage());
+        gaps.finish(&mut writer, &merge)?;
         writer.set_overwritten(cpu, stream.description.overwritten);
     }
     writer.flush()?;
@@ -385,10 +384,61 @@ fn folder_of(layer: &Layer) -> &str {
     slashes.nth(own - 1).map_or("", |at| &layer.path[..at])
 }
 
-/// What `stream` lost and rejected in all, its `records` having been read. What is damaged in it counts as rejected: there is
-/// nothing else in a copy that could tell of it.
-fn losses(stream: &Stream, records: &StreamRecords<'_>) -> (Lost, u64) {
-    let (of_manifest, counts) = (stream.description.lost, records.counts());
-    let lost = if of_manifest.total() > counts.lost.total() { of_manifest } else { counts.lost };
-    (lost, stream.description.rejected_bytes.max(counts.rejected_bytes).saturating_add(records.unread_bytes()))
+/// The gaps of a stream that is written from a merge of others: it is in one while any of them is.
+struct Gaps {
+    cpu: u32,
+    /// Sources that are in a gap.
+    open: usize,
+    /// Whether a record was written.
+    has_records: bool,
+}
+
+impl Gaps {
+    const fn new(cpu: u32) -> Self {
+        Self { cpu, open: 0, has_records: false }
+    }
+
+    fn begin(&mut self, writer: &mut LayerWriter) -> Result<(), WriteError> {
+        self.open += 1;
+        if self.open == 1 { writer.begin_gap(self.cpu) } else { Ok(()) }
+    }
+
+    /// Ends the gap of one source at `time`. If that was the last one, what was lost and rejected up to here stands in the
+    /// packets of the gap.
+    fn end(&mut self, writer: &mut LayerWriter, merge: &Merge<'_>, time: u64) -> Result<(), WriteError> {
+        self.open = self.open.saturating_sub(1);
+        if self.open > 0 {
+            return Ok(());
+        }
+        let so_far = merge.sources().map(|(_, _, records)| {
+            let counts = records.counts();
+            (counts.lost, counts.rejected_bytes.saturating_add(records.unread_bytes()))
+        });
+        let (lost, rejected) = sum(so_far);
+        writer.set_loss(self.cpu, lost, rejected, false);
+        writer.end_gap(self.cpu, time)
+    }
+
+    /// Takes over the totals of a merge that is at its end. What is damaged counts as rejected: there is nothing else in
+    /// a copy that could tell of it.
+    fn finish(&mut self, writer: &mut LayerWriter, merge: &Merge<'_>) -> Result<(), WriteError> {
+        let totals = merge
+            .sources()
+            .map(|(_, _, records)| (records.lost(), records.rejected_bytes().saturating_add(records.unread_bytes())));
+        let (lost, rejected) = sum(totals);
+        let any = |is: fn(&StreamDescription) -> bool| merge.streams().any(|(_, stream)| is(&stream.description));
+        // Of a stream that lost everything the counts tell, and there is no packet. All that is known of one whose packets
+        // are all gone is that it ended early.
+        let is_told = self.has_records || lost.total() > 0 || rejected > 0 || any(|stream| stream.overwritten > 0);
+        let is_corrupt = any(|stream| stream.corrupt) || self.open > 0 && !is_told;
+        writer.set_loss(self.cpu, lost, rejected, is_corrupt);
+        if self.open > 0 && self.has_records { writer.end_gap(self.cpu, 0) } else { Ok(()) }
+    }
+}
+
+/// Sums of records lost and of bytes rejected.
+fn sum(counts: impl Iterator<Item = (Lost, u64)>) -> (Lost, u64) {
+    counts.fold((Lost::default(), 0), |(lost, rejected), (more, bytes)| {
+        (lost.plus(&more), rejected.saturating_add(bytes))
+    })
 }

@@ -127,7 +127,7 @@ fn write_stream(text: &mut String) {
         "\nstream {\n\tid = 0;\n\tpacket.context := struct {\n\t\ttime64 timestamp_begin;\n\t\ttime64 timestamp_end;\n\
          \t\tu64 content_size;\n\t\tu64 packet_size;\n\t\tu64 packet_seq_num;\n\t\tu64 events_discarded;\n\
          \t\tu64 lost_full;\n\t\tu64 lost_wrapped;\n\t\tu64 lost_too_large;\n\t\tu32 cpu_id;\n\
-         \t\t/* 4 reserved bytes before it, skipped by its alignment */\n\
+         \t\t/* 4 bytes of flags before it, skipped by its alignment */\n\
          \t\tinteger { size = 64; align = 64; signed = false; } rejected_bytes;\n\t\tu64 overwritten;\n\t\ttext8 reserved[8];\n\t};\n",
     );
     let (last, extended) = (EXTENDED_ID - 1, EXTENDED_ID);

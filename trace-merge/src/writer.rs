@@ -144,6 +144,17 @@ struct LayerStream {
     overwritten: u64,
     /// Whether the next record is to begin a packet, because something was lost before it.
     cut: bool,
+    gap: Gap,
+}
+
+/// Whether a stream is in a gap, see [`LayerWriter::begin_gap`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Gap {
+    #[default]
+    None,
+    /// No packet says so yet.
+    Untold,
+    Told,
 }
 
 impl LayerWriter {
@@ -310,6 +321,38 @@ impl LayerWriter {
         stream.rejected_bytes = stream.rejected_bytes.saturating_add(bytes);
     }
 
+    /// Begins a gap of the stream of `cpu_id` behind the last record: until [`end_gap`](Self::end_gap), records may be
+    /// missing between any two records, and the packets say so.
+    ///
+    /// # Errors
+    /// When a packet cannot be written.
+    pub fn begin_gap(&mut self, cpu_id: u32) -> Result<(), WriteError> {
+        let (uuid, packet_size) = (self.uuid(), self.packet_size);
+        let stream = self.streams.entry(cpu_id).or_default();
+        if stream.gap == Gap::None {
+            stream.flush_at(0, &self.folder, packet_size, uuid)?;
+            stream.gap = Gap::Untold;
+        }
+        Ok(())
+    }
+
+    /// Ends the gap of the stream of `cpu_id` at `time` (ticks), before the next record. A gap in which nothing was recorded
+    /// is told by a packet without records.
+    ///
+    /// # Errors
+    /// When a packet cannot be written.
+    pub fn end_gap(&mut self, cpu_id: u32, time: u64) -> Result<(), WriteError> {
+        let (uuid, packet_size) = (self.uuid(), self.packet_size);
+        let stream = self.streams.entry(cpu_id).or_default();
+        if stream.gap == Gap::Untold && stream.builder.is_none() {
+            let builder = stream.last.as_ref().map(PacketBuilder::following);
+            stream.builder = Some(builder.unwrap_or_else(|| PacketBuilder::new(uuid, cpu_id, packet_size)));
+        }
+        let ended = stream.flush_at(time, &self.folder, packet_size, uuid);
+        stream.gap = Gap::None;
+        ended
+    }
+
     /// Takes over a ring's final counts for the stream of `cpu_id`: loss after the last packet included.
     pub fn set_loss(&mut self, cpu_id: u32, lost: Lost, rejected_bytes: u64, corrupt: bool) {
         let stream = self.streams.entry(cpu_id).or_default();
@@ -412,7 +455,16 @@ impl LayerStream {
     fn flush_at(&mut self, time: u64, folder: &Path, packet_size: u64, uuid: [u8; 16]) -> Result<(), WriteError> {
         let following = || self.last.as_ref().map(PacketBuilder::following);
         let Some(mut builder) = self.builder.take().or_else(following) else { return Ok(()) };
-        let written = match builder.finish_at(time, self.lost, self.rejected_bytes) {
+        let (lost, rejected) = (self.lost, self.rejected_bytes);
+        let finished = match self.gap {
+            Gap::None => builder.finish_at(time, lost, rejected),
+            Gap::Told if builder.is_empty() => None,
+            Gap::Told | Gap::Untold => {
+                self.gap = Gap::Told;
+                builder.finish_in_gap(time, lost, rejected)
+            }
+        };
+        let written = match finished {
             Some(packet) => self.append(folder, &packet, packet_size, uuid),
             None => Ok(()),
         };

@@ -6,11 +6,11 @@
 //! record is the same event as the one before it of its type on its CPU when the two come from different recordings, hold
 //! the same, and are a moment apart at most. Such an event is kept once, with the earliest time; nothing else is left out.
 
-use super::{JoinError, losses};
+use super::{Gaps, JoinError};
 use crate::manifest::{Layer, LayerKind, Manifest};
-use crate::reader::{Damage, StreamRecord, StreamRecords, TraceLayer};
+use crate::merge::{Merge, MergedRecord, Step};
+use crate::reader::{Damage, Stream, StreamRecord, TraceLayer};
 use crate::writer::{LayerWriter, NewLayer};
-use shared_ring::consumer::Lost;
 use shared_ring::event::EventDescription;
 use shared_ring::layout::EXTENDED_ID;
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,24 +42,29 @@ pub(super) fn copy(layers: &[&TraceLayer], out: &Path, manifest: &Manifest) -> R
     let apart = manifest.clock.ns_to_ticks(APART_NS);
     let (mut duplicates, mut damage) = (0, Damage::default());
     for cpu in cpus {
-        let mut streams = Streams::of_cpu(layers, &ids, cpu);
-        let mut kept = Kept::new(apart);
-        while let Some((number, record, id)) = streams.next() {
-            if kept.has(number, &record, id) {
-                duplicates += 1;
-                continue;
+        let is_of_cpu = |stream: &Stream| stream.description.cpu_id == cpu;
+        let mut merge = Merge::of_streams(layers.iter().copied(), is_of_cpu, 0, u64::MAX);
+        let numbers: Vec<usize> = merge.streams().map(|(layer, _)| number_of(layers, layer)).collect();
+        let (mut kept, mut gaps) = (Kept::new(apart), Gaps::new(cpu));
+        while let Some(step) = merge.next_step() {
+            match step {
+                Step::Record(MergedRecord { record, source, .. }) => {
+                    let number = numbers[source];
+                    let Some(&id) = ids[number].get(&record.schema.description().id) else { continue };
+                    if kept.has(number, &record, id) {
+                        duplicates += 1;
+                        continue;
+                    }
+                    gaps.has_records = true;
+                    writer.record(cpu, record.time, id, record.payload)?;
+                }
+                Step::GapBegin { .. } => gaps.begin(&mut writer)?,
+                Step::GapEnd { time, .. } => gaps.end(&mut writer, &merge, time)?,
             }
-            if record.after_gap {
-                let (lost, rejected) = streams.counts();
-                writer.set_loss(cpu, lost, rejected, false);
-                writer.add_lost(cpu, 0);
-            }
-            writer.record(cpu, record.time, id, record.payload)?;
         }
-        let (lost, rejected) = streams.totals();
-        writer.set_loss(cpu, lost, rejected, streams.any_corrupt());
-        writer.set_overwritten(cpu, streams.overwritten());
-        damage = damage.plus(&streams.damage());
+        gaps.finish(&mut writer, &merge)?;
+        writer.set_overwritten(cpu, merge.streams().map(|(_, stream)| stream.description.overwritten).sum());
+        damage = damage.plus(&merge.damage());
     }
     writer.flush()?;
     Ok(SharedLayer { layer: writer.layer(), duplicates, damage })
@@ -86,74 +91,9 @@ fn union(layers: &[&TraceLayer]) -> (Vec<EventDescription>, Vec<BTreeMap<u16, u1
     (events.into_values().collect(), ids)
 }
 
-/// The records of one CPU in several layers, in the order of their times.
-struct Streams<'t> {
-    streams: Vec<OneStream<'t>>,
-}
-
-struct OneStream<'t> {
-    /// Index of the layer.
-    number: usize,
-    stream: &'t crate::reader::Stream,
-    ids: &'t BTreeMap<u16, u16>,
-    records: StreamRecords<'t>,
-    next: Option<StreamRecord<'t>>,
-}
-
-impl<'t> Streams<'t> {
-    fn of_cpu(layers: &[&'t TraceLayer], ids: &'t [BTreeMap<u16, u16>], cpu: u32) -> Self {
-        let of_layer = layers.iter().zip(ids).enumerate().flat_map(|(number, (layer, ids))| {
-            let of_cpu = layer.streams.iter().filter(move |stream| stream.description.cpu_id == cpu);
-            of_cpu.map(move |stream| {
-                let mut records = layer.records(stream);
-                let next = records.next();
-                OneStream { number, stream, ids, records, next }
-            })
-        });
-        Self { streams: of_layer.collect() }
-    }
-
-    /// The next record, with its layer's number and the id that its event type has in the result.
-    fn next(&mut self) -> Option<(usize, StreamRecord<'t>, u16)> {
-        loop {
-            let waiting = self.streams.iter_mut().filter(|stream| stream.next.is_some());
-            let stream = waiting.min_by_key(|stream| stream.next.map(|record| record.time))?;
-            let record = stream.next.take()?;
-            stream.next = stream.records.next();
-            if let Some(&id) = stream.ids.get(&record.schema.description().id) {
-                return Some((stream.number, record, id));
-            }
-        }
-    }
-
-    /// What was lost and rejected up to the packets that are being read.
-    fn counts(&self) -> (Lost, u64) {
-        let counts = self.streams.iter().map(|stream| (stream.records.counts(), stream.records.unread_bytes()));
-        counts.fold((Lost::default(), 0), |(lost, rejected), (counted, unread)| {
-            let rejected = [rejected, counted.rejected_bytes, unread].into_iter().fold(0, u64::saturating_add);
-            ([lost, counted.lost].into_iter().sum(), rejected)
-        })
-    }
-
-    /// What was lost and rejected in all.
-    fn totals(&self) -> (Lost, u64) {
-        let all = self.streams.iter().map(|stream| losses(stream.stream, &stream.records));
-        all.fold((Lost::default(), 0), |(lost, rejected), (of_stream, bytes)| {
-            ([lost, of_stream].into_iter().sum(), u64::saturating_add(rejected, bytes))
-        })
-    }
-
-    fn any_corrupt(&self) -> bool {
-        self.streams.iter().any(|stream| stream.stream.description.corrupt)
-    }
-
-    fn overwritten(&self) -> u64 {
-        self.streams.iter().map(|stream| stream.stream.description.overwritten).sum()
-    }
-
-    fn damage(&self) -> Damage {
-        self.streams.iter().fold(Damage::default(), |sum, stream| sum.plus(&stream.records.damage()))
-    }
+/// Number of `layer` among `layers`, of which it is one.
+fn number_of(layers: &[&TraceLayer], layer: &TraceLayer) -> usize {
+    layers.iter().position(|other| std::ptr::eq(*other, layer)).unwrap_or(0)
 }
 
 /// The records of one CPU that were kept last, one of each event type.

@@ -9,11 +9,13 @@
 //! while the packet is open: it lies around the packet or inside it. Sub-buffers that a flight recorder overwrote are
 //! counted by who reads it, when it passes over them: they lie before the packet.
 //!
+//! A recording that was made of others has these gaps where they had them, and marks the packets that lie in one.
+//!
 //! A producer that stops leaves its last sub-buffer open, maybe in the middle of closing it. Its packet may not count what
 //! was lost before it: that is counted after it, by the manifest or by a packet without records.
 
 use crate::manifest::StreamDescription;
-use shared_ring::layout::{PACKET_HEADER_SIZE, PacketHeader};
+use shared_ring::layout::{PACKET_HEADER_SIZE, PACKET_IN_GAP, PacketHeader};
 
 /// Totals of what a stream lost, up to the moment at which a packet was closed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -84,10 +86,12 @@ impl PacketGaps {
     /// and its first one; `packets_are_missing` says whether whole packets are.
     pub(super) const fn enter(&mut self, header: &PacketHeader, packets_are_missing: bool) -> bool {
         let counts = LossCounts::of_packet(header);
-        let is_around = counts.grew_since(&self.counts);
+        let is_marked = header.flags & PACKET_IN_GAP != 0;
+        let is_around = is_marked || counts.grew_since(&self.counts);
         let is_overwritten = counts.overwritten > self.counts.overwritten;
         let is_before = packets_are_missing || self.is_behind || is_around || is_overwritten;
-        *self = Self { counts, is_behind: is_around, is_inside: counts.too_large > self.counts.too_large };
+        let is_inside = is_marked || counts.too_large > self.counts.too_large;
+        *self = Self { counts, is_behind: is_around, is_inside };
         is_before
     }
 
@@ -112,8 +116,10 @@ impl PacketGaps {
         LossCounts::of_manifest(described).grew_since(&self.counts)
     }
 
-    /// Whether the packet that `header` begins holds no records and counts more loss than the last packet.
+    /// Whether the packet that `header` begins holds no records and counts more loss than the last packet, without a mark
+    /// that says where.
     pub(super) const fn is_more_in_empty(&self, header: &PacketHeader) -> bool {
-        header.content_size <= PACKET_HEADER_SIZE as u64 * 8 && LossCounts::of_packet(header).grew_since(&self.counts)
+        let is_empty = header.content_size <= PACKET_HEADER_SIZE as u64 * 8 && header.flags & PACKET_IN_GAP == 0;
+        is_empty && LossCounts::of_packet(header).grew_since(&self.counts)
     }
 }

@@ -2,8 +2,8 @@
 
 use shared_ring::consumer::Lost;
 use shared_ring::layout::{
-    CTF_MAGIC, EXTENDED_HEADER_SIZE, EXTENDED_ID, HOLE_ID, PACKET_HEADER_SIZE, PacketHeader, RECORD_HEADER_SIZE,
-    RecordHeader, padded,
+    CTF_MAGIC, EXTENDED_HEADER_SIZE, EXTENDED_ID, HOLE_ID, PACKET_HEADER_SIZE, PACKET_IN_GAP, PacketHeader,
+    RECORD_HEADER_SIZE, RecordHeader, padded,
 };
 use shared_ring::packet::Packet;
 
@@ -129,6 +129,25 @@ impl PacketBuilder {
             self.counted.filter(|&counted| counted != (lost, rejected_bytes))?;
             (self.begin, self.used) = (self.last, PACKET_HEADER_SIZE);
         }
+        self.complete(time, lost, rejected_bytes, 0)
+    }
+
+    /// As [`finish_at`](Self::finish_at), for a packet that lies in a gap, which it says ([`PACKET_IN_GAP`]). One without
+    /// records lies at `time`, and is always handed out.
+    pub fn finish_in_gap(&mut self, time: u64, lost: Lost, rejected_bytes: u64) -> Option<Packet<'_>> {
+        if self.used == 0 {
+            (self.begin, self.used) = (self.last.max(time), PACKET_HEADER_SIZE);
+        }
+        self.complete(time, lost, rejected_bytes, PACKET_IN_GAP)
+    }
+
+    /// Whether the next record begins a packet.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    fn complete(&mut self, time: u64, lost: Lost, rejected_bytes: u64, flags: u32) -> Option<Packet<'_>> {
         self.last = self.last.max(time);
         self.counted = Some((lost, rejected_bytes));
         let header = PacketHeader {
@@ -145,7 +164,7 @@ impl PacketBuilder {
             lost_wrapped: lost.wrapped,
             lost_too_large: lost.too_large,
             cpu_id: self.cpu_id,
-            reserved: 0,
+            flags,
             rejected_bytes,
             overwritten: self.overwritten,
             reserved2: 0,
