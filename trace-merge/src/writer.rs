@@ -359,6 +359,11 @@ impl LayerWriter {
         (stream.lost, stream.rejected_bytes, stream.corrupt) = (lost, rejected_bytes, corrupt);
     }
 
+    /// Says of all streams that records may be missing behind their last: what they were read from failed.
+    pub fn set_corrupt(&mut self) {
+        self.streams.values_mut().for_each(|stream| stream.corrupt = true);
+    }
+
     /// Takes over how often a flight recorder overwrote the oldest content of `cpu_id` before it was written.
     pub fn set_overwritten(&mut self, cpu_id: u32, overwritten: u64) {
         self.streams.entry(cpu_id).or_default().overwritten = overwritten;

@@ -185,6 +185,9 @@ impl HostLayer {
         });
         self.end.take(written);
         self.flush();
+        if self.source.failed.is_some() || self.end.has_come() {
+            self.writer.set_corrupt();
+        }
         self.source.missing()
     }
 
@@ -238,6 +241,9 @@ impl HostWindow {
     pub fn write(&self, dir: &Path, manifest: &Manifest) -> Result<Layer, WriteError> {
         let mut writer = create(dir, manifest, &self.source.events())?;
         self.window.write(&mut writer)?;
+        if self.source.failed.is_some() {
+            writer.set_corrupt();
+        }
         Ok(writer.layer())
     }
 }
@@ -250,14 +256,36 @@ struct Window {
     chunks: VecDeque<Chunk>,
     /// Records that gave way, by CPU.
     overwritten: BTreeMap<u32, u64>,
-    lost: BTreeMap<u32, u64>,
-    rejected: BTreeMap<u32, u64>,
+    /// What was lost and rejected before all that is left, by CPU.
+    unrecorded: BTreeMap<u32, Unrecorded>,
 }
 
 #[derive(Debug, Default)]
 struct Chunk {
     entries: Vec<Entry>,
     payloads: Vec<u8>,
+    /// What is not among the entries, each with the number of entries of the chunk before it and its CPU.
+    unrecorded: Vec<(usize, u32, Unrecorded)>,
+}
+
+/// What came from a CPU and could not be kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Unrecorded {
+    /// Records.
+    lost: u64,
+    /// Bytes.
+    rejected: u64,
+}
+
+impl Unrecorded {
+    fn tell(self, cpu: u32, writer: &mut LayerWriter) {
+        if self.lost > 0 {
+            writer.add_lost(cpu, self.lost);
+        }
+        if self.rejected > 0 {
+            writer.add_rejected(cpu, self.rejected);
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -271,39 +299,41 @@ struct Entry {
 
 impl Chunk {
     const fn bytes(&self) -> usize {
-        self.payloads.len() + self.entries.len() * size_of::<Entry>()
+        self.payloads.len() + self.entries.len() * size_of::<Entry>() + size_of_val(self.unrecorded.as_slice())
     }
 }
 
 impl Window {
-    fn new(limit: usize) -> Self {
-        let none = BTreeMap::new;
-        Self { limit, bytes: 0, chunks: VecDeque::new(), overwritten: none(), lost: none(), rejected: none() }
+    const fn new(limit: usize) -> Self {
+        Self { limit, bytes: 0, chunks: VecDeque::new(), overwritten: BTreeMap::new(), unrecorded: BTreeMap::new() }
     }
 
     fn push(&mut self, item: Item<'_>) {
-        let add = |counts: &mut BTreeMap<u32, u64>, cpu, count| {
-            let total: &mut u64 = counts.entry(cpu).or_default();
-            *total = total.saturating_add(count);
-        };
         match item {
-            Item::Lost { cpu, records } => add(&mut self.lost, cpu, records),
-            Item::Rejected { cpu, bytes } => add(&mut self.rejected, cpu, bytes),
+            Item::Lost { cpu, records } => self.note(cpu, Unrecorded { lost: records, rejected: 0 }),
+            Item::Rejected { cpu, bytes } => self.note(cpu, Unrecorded { lost: 0, rejected: bytes }),
             Item::Record { cpu, payload, time, id } => match u16::try_from(payload.len()) {
-                Ok(size) => self.keep(Entry { time, cpu, id, size }, payload),
-                Err(_) => add(&mut self.rejected, cpu, payload.len() as u64),
+                Ok(size) => self.add(|chunk| {
+                    chunk.entries.push(Entry { time, cpu, id, size });
+                    chunk.payloads.extend_from_slice(payload);
+                }),
+                Err(_) => self.note(cpu, Unrecorded { lost: 0, rejected: payload.len() as u64 }),
             },
         }
     }
 
-    fn keep(&mut self, entry: Entry, payload: &[u8]) {
+    /// Keeps in mind that something is missing here.
+    fn note(&mut self, cpu: u32, unrecorded: Unrecorded) {
+        self.add(|chunk| chunk.unrecorded.push((chunk.entries.len(), cpu, unrecorded)));
+    }
+
+    fn add(&mut self, add: impl FnOnce(&mut Chunk)) {
         if self.chunks.back().is_none_or(|chunk| chunk.bytes() >= CHUNK.min(self.limit / 4)) {
             self.chunks.push_back(Chunk::default());
         }
         let Some(chunk) = self.chunks.back_mut() else { return };
         let before = chunk.bytes();
-        chunk.entries.push(entry);
-        chunk.payloads.extend_from_slice(payload);
+        add(chunk);
         self.bytes += chunk.bytes() - before;
         while self.bytes > self.limit && self.chunks.len() > 1 {
             let Some(oldest) = self.chunks.pop_front() else { break };
@@ -311,23 +341,30 @@ impl Window {
             for entry in &oldest.entries {
                 *self.overwritten.entry(entry.cpu).or_default() += 1;
             }
+            for &(_, cpu, Unrecorded { lost, rejected }) in &oldest.unrecorded {
+                let total = self.unrecorded.entry(cpu).or_default();
+                total.lost = total.lost.saturating_add(lost);
+                total.rejected = total.rejected.saturating_add(rejected);
+            }
         }
     }
 
     fn write(&self, writer: &mut LayerWriter) -> Result<(), WriteError> {
-        for (&cpu, &records) in &self.lost {
-            writer.add_lost(cpu, records);
-        }
-        for (&cpu, &bytes) in &self.rejected {
-            writer.add_rejected(cpu, bytes);
+        for (&cpu, unrecorded) in &self.unrecorded {
+            unrecorded.tell(cpu, writer);
         }
         for chunk in &self.chunks {
             let mut payloads = chunk.payloads.as_slice();
-            for entry in &chunk.entries {
+            let mut unrecorded = chunk.unrecorded.iter().peekable();
+            for (index, entry) in chunk.entries.iter().enumerate() {
+                while let Some(&(_, cpu, unrecorded)) = unrecorded.next_if(|&&(before, ..)| before <= index) {
+                    unrecorded.tell(cpu, writer);
+                }
                 let (payload, rest) = payloads.split_at(usize::from(entry.size));
                 payloads = rest;
                 writer.record(entry.cpu, entry.time, entry.id, payload)?;
             }
+            unrecorded.for_each(|&(_, cpu, unrecorded)| unrecorded.tell(cpu, writer));
         }
         for (&cpu, &records) in &self.overwritten {
             writer.set_overwritten(cpu, records);
@@ -339,6 +376,9 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tracing::recorder::tests::manifest;
+    use shared_ring::event::{FieldDescription, FieldType};
+    use shared_ring::packet::read_header;
 
     fn record(time: u64) -> Item<'static> {
         Item::Record { cpu: 3, time, id: 1, payload: &[7; 100] }
@@ -371,14 +411,41 @@ mod tests {
         assert!(kept.len() >= 40, "{} records", kept.len());
     }
 
+    /// What the window writes of CPU 3: the packets' first times and what they count.
+    fn written(window: &Window) -> Vec<(u64, u64, u64)> {
+        let dir = tempfile::TempDir::new().unwrap();
+        let field = FieldDescription { name: "bytes".into(), ty: FieldType::CharArray(100), hex: false };
+        let event = EventDescription { id: 1, class: 0, name: "test:event".into(), fields: vec![field] };
+        let mut writer = create(dir.path(), &manifest(), &[event]).unwrap();
+        window.write(&mut writer).unwrap();
+        let bytes = std::fs::read(dir.path().join("host-kernel/stream_3")).unwrap();
+        let headers = bytes.chunks(usize::try_from(PACKET_SIZE).unwrap()).map(|packet| read_header(packet).unwrap());
+        headers.map(|header| (header.time_begin, header.lost_full, header.rejected_bytes)).collect()
+    }
+
     #[test]
-    fn losses_are_totals() {
+    fn loss_is_written_where_it_happened() {
+        let mut window = Window::new(1 << 20);
+
+        (10..15).for_each(|time| window.push(record(time)));
+        window.push(Item::Lost { cpu: 3, records: 2 });
+        (20..25).for_each(|time| window.push(record(time)));
+        window.push(Item::Rejected { cpu: 3, bytes: 8 });
+        window.push(record(30));
+
+        assert_eq!(written(&window), [(10, 2, 0), (20, 2, 8), (30, 2, 8)]);
+    }
+
+    #[test]
+    fn loss_that_gave_way_with_its_records_is_written_at_the_beginning() {
         let mut window = Window::new(10_000);
 
-        window.push(Item::Lost { cpu: 0, records: 2 });
-        window.push(Item::Lost { cpu: 0, records: 3 });
-        window.push(Item::Rejected { cpu: 1, bytes: 8 });
+        window.push(record(1));
+        window.push(Item::Lost { cpu: 3, records: 2 });
+        (2..1000).for_each(|time| window.push(record(time)));
 
-        assert_eq!((window.lost[&0], window.rejected[&1]), (5, 8));
+        let written = written(&window);
+        assert_eq!((written.len(), written[0].1), (1, 2));
+        assert!(written[0].0 > 900, "{written:?}");
     }
 }

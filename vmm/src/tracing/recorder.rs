@@ -116,4 +116,4 @@ fn run(mut sessions: Sessions, commands: &Receiver<Command>) -> Result<Manifest,
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::tracing) mod tests;

@@ -40,7 +40,7 @@ fn rings(mode: Mode) -> Rings {
     Rings { geometry: Geometry::new(4096, 4).unwrap(), mode }
 }
 
-fn manifest() -> Manifest {
+pub(in crate::tracing) fn manifest() -> Manifest {
     Manifest {
         format: FORMAT_VERSION,
         strata: "test".into(),
