@@ -5,6 +5,7 @@ use crate::events::{self, LARGE, NUMBER, TEXT};
 use crate::script::{Op, Transcript};
 use crate::{consumer, crash_reader, guest_processes, registry, trace_folder};
 use shared_ring::consumer::{Consumer, Lost};
+use shared_ring::host::{self, MAX_SESSION_NAME};
 use shared_ring::host_memory::HostMemory;
 use shared_ring::layout::{AGENT_ALIVE, PAGE_SIZE, PROCESS_ACTIVE, PROCESS_CLOSED, ProcessEntry};
 use shared_ring::producer::Producer;
@@ -15,7 +16,6 @@ use std::cell::Cell;
 use trace_merge::manifest::Manifest;
 use trace_merge::writer::PacketBuilder;
 use uuid::Uuid;
-use zerocopy::IntoBytes;
 
 /// An input that is committed.
 #[derive(Debug)]
@@ -382,14 +382,14 @@ fn crashed_region() -> Vec<u8> {
     let guest = Guest::new(crash_reader::layout());
     let layout = guest.layout;
     let transcript = Transcript::new(guest.memory.clone(), &[0, 0]);
-    guest.memory.write(0, layout.superblock([9; 16], 1_000_000_000).as_bytes());
+    let mut host = host::Region::create(guest.memory.clone(), layout, [9; 16], 1_000_000_000).expect("the layout fits");
+    host.set_alive(true);
     guest.memory.store(layout.agent, AGENT_ALIVE);
     guest.append_events(layout.registry);
     let clock = ticking(10, 3);
     for (slot, rings) in layout.config.sessions.iter().enumerate() {
         let Some(rings) = *rings else { continue };
-        let session = layout.session(slot, [b's'; 32], 1, rings).expect("the slot has room for its own rings");
-        guest.memory.write(layout.session_slot(slot), session.as_bytes());
+        host.open_session(slot, &"s".repeat(MAX_SESSION_NAME), rings, |_, _| ()).expect("the slot has room");
         let kernel = guest.producer(layout.kernel_ring(slot, 0), rings);
         for value in 0..9 {
             kernel.record(&clock, LARGE.id, &LARGE_PAYLOAD);
