@@ -4,6 +4,7 @@ use crate::agent::AgentError;
 use crate::control::directory::DirectoryError;
 use crate::control::server::ServerError;
 use crate::machine::MachineError;
+use crate::tracing::mapped_file::MappedFileError;
 use crate::tracing::recorder::RecorderError;
 use crate::tracing::region::RegionError;
 use crate::tracing::selection::SelectionError;
@@ -39,6 +40,9 @@ pub enum RunFailure {
     /// The trace region cannot be made.
     #[error(transparent)]
     Region(#[from] RegionError),
+    /// The VMM's own rings cannot be made.
+    #[error(transparent)]
+    Rings(#[from] MappedFileError),
     /// The machine cannot be built or started.
     #[error(transparent)]
     Machine(#[from] MachineError),

@@ -2,7 +2,6 @@
 //! when it is touched ends the process (SIGBUS), and a guest touches them when it likes.
 #![allow(unsafe_code)] // The memory is the mapping's raw address.
 
-use super::region::RegionError;
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{FallocateFlags, fallocate, fstatvfs, ftruncate};
 use rustix::io::Errno;
@@ -12,13 +11,40 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use thiserror::Error;
+
+/// Why memory that outlives this process cannot be had.
+#[derive(Debug, Error)]
+pub enum MappedFileError {
+    /// The file system has no room for it.
+    #[error(
+        "{size} bytes for rings do not fit the {free} bytes left where the trace region lies: use smaller rings \
+         (--sub-buffer-size, --sub-buffers) or fewer --process-slots, or set STRATA_RUNTIME_DIR to a private folder with \
+         more room"
+    )]
+    NoRoom {
+        /// Bytes that are needed.
+        size: usize,
+        /// Bytes left.
+        free: u64,
+    },
+    /// The kernel refused the memory.
+    #[error("cannot allocate {size} bytes for rings")]
+    Refused {
+        /// Bytes that are needed.
+        size: usize,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+}
 
 /// `size` bytes of memory, zeroed and reserved, that lie in the empty file `file`.
 ///
 /// # Errors
 /// When there is no room for them.
-pub fn map(file: &File, size: usize) -> Result<HostMemory, RegionError> {
-    let failed = |source| RegionError::Memory { size, source };
+pub fn map(file: &File, size: usize) -> Result<HostMemory, MappedFileError> {
+    let failed = |source| MappedFileError::Refused { size, source };
     check_room(file, size)?;
     let mapping = Arc::new(map_all(file, size).map_err(failed)?);
     reserve(file, 0..size).map_err(|source| no_room(file, size, source))?;
@@ -58,18 +84,18 @@ pub(super) fn give_back(file: &File, part: Range<usize>) {
 }
 
 /// Why `size` bytes of `file` cannot be had: there is less room, or what the system said.
-pub(super) fn no_room(file: &File, size: usize, source: io::Error) -> RegionError {
+pub(super) fn no_room(file: &File, size: usize, source: io::Error) -> MappedFileError {
     if source.kind() == io::ErrorKind::StorageFull {
-        RegionError::NoRoom { size, free: free(file).unwrap_or(0) }
+        MappedFileError::NoRoom { size, free: free(file).unwrap_or(0) }
     } else {
-        RegionError::Memory { size, source }
+        MappedFileError::Refused { size, source }
     }
 }
 
 /// Checks that `size` bytes fit the file system of `file`, if that knows a limit.
-pub(super) fn check_room(file: &File, size: usize) -> Result<(), RegionError> {
+pub(super) fn check_room(file: &File, size: usize) -> Result<(), MappedFileError> {
     match free(file) {
-        Some(free) if free < size as u64 => Err(RegionError::NoRoom { size, free }),
+        Some(free) if free < size as u64 => Err(MappedFileError::NoRoom { size, free }),
         _ => Ok(()),
     }
 }

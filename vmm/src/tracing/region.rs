@@ -1,7 +1,7 @@
 //! The trace region of a running machine: one memory object that the guest sees too.
 #![allow(unsafe_code)] // Clock entries and host views are made from the mapping's raw address, which parts are closed by.
 
-use super::mapped_file::{check_room, give_back, map_all, no_room, reserve};
+use super::mapped_file::{MappedFileError, check_room, give_back, map_all, no_room, reserve};
 use crate::machine::SharedSlot;
 use clock_sync::entry::Writer;
 use clock_sync::relation::Relation;
@@ -31,27 +31,9 @@ pub enum RegionError {
         /// Process slots asked for.
         process_slots: u32,
     },
-    /// The file system has no room for it.
-    #[error(
-        "{size} bytes for rings do not fit the {free} bytes left where the trace region lies: use smaller rings \
-         (--sub-buffer-size, --sub-buffers) or fewer --process-slots, or set STRATA_RUNTIME_DIR to a private folder with \
-         more room"
-    )]
-    NoRoom {
-        /// Bytes that are needed.
-        size: usize,
-        /// Bytes left.
-        free: u64,
-    },
-    /// The kernel refused the memory.
-    #[error("cannot allocate {size} bytes for rings")]
-    Memory {
-        /// Bytes that are needed.
-        size: usize,
-        /// What the kernel said.
-        #[source]
-        source: std::io::Error,
-    },
+    /// Its memory cannot be had.
+    #[error(transparent)]
+    Memory(#[from] MappedFileError),
     /// The region does not take what is written to it.
     #[error(transparent)]
     Host(#[from] HostError),
@@ -84,7 +66,7 @@ impl TraceRegion {
     pub fn create(file: File, config: RegionConfig, clock: Uuid, clock_frequency: u64) -> Result<Self, RegionError> {
         let too_large = RegionError::TooLarge { vcpus: config.vcpus, process_slots: config.process_slots };
         let layout = RegionLayout::new(config).map_err(|_| too_large)?;
-        let failed = |source| RegionError::Memory { size: layout.size, source };
+        let failed = |source| MappedFileError::Refused { size: layout.size, source };
         let (always, on_demand) = parts_to_reserve(&layout);
         let needed = always.iter().map(Range::len).sum();
         check_room(&file, needed)?;
@@ -166,7 +148,7 @@ impl TraceRegion {
         });
         let zero = |memory: &HostMemory, _| parts.iter().for_each(|part| memory.clear(part.start, part.len()));
         let opened = reserved
-            .map_err(|source| no_room(&self.file, size, source))
+            .map_err(|source| no_room(&self.file, size, source).into())
             .and_then(|()| Ok(self.host().open_session(slot, name, rings, zero).map(|_| ())?));
         if opened.is_err() {
             self.vacate(slot);
@@ -411,7 +393,10 @@ mod tests {
         let file = tempfile::tempfile_in("/dev/shm").unwrap();
         let error = TraceRegion::create(file, config, Uuid::nil(), 1_000_000_000).unwrap_err();
 
-        assert!(matches!(error, RegionError::NoRoom { size, .. } if size > 4 << 40), "{error}");
+        assert!(
+            matches!(error, RegionError::Memory(MappedFileError::NoRoom { size, .. }) if size > 4 << 40),
+            "{error}"
+        );
         assert!(error.to_string().contains("fewer --process-slots"), "{error}");
     }
 }
