@@ -21,7 +21,7 @@ pub enum Suite {
     Bookworm,
     /// What Debian 12's backports have: 6.12.
     BookwormBackports,
-    /// What Debian 13's backports have: 7.2 at the time of writing. Its modules need Debian 13's compiler.
+    /// What Debian 13's backports have: 7.3 at the time of writing. Its modules need Debian 13's compiler.
     TrixieBackports,
 }
 
