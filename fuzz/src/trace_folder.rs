@@ -14,8 +14,9 @@ use tempfile::TempDir;
 use trace_merge::check::{self, CheckOptions};
 use trace_merge::clock::{Clock, UtcAnchor};
 use trace_merge::events::EventsOptions;
+use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{
-    FORMAT_VERSION, Host, Layer, LayerKind, MANIFEST_FILE, Manifest, Process, Started, StreamDescription, Vm,
+    FORMAT_VERSION, Host, Layer, MANIFEST_FILE, Manifest, Process, Started, StreamDescription, Vm,
 };
 use trace_merge::reader::Trace;
 use trace_merge::report::all::AllReports;

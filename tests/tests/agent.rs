@@ -9,7 +9,8 @@ use lab::{process, provision};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
-use trace_merge::manifest::{LayerKind, Manifest};
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::Manifest;
 
 struct Results {
     folder: PathBuf,

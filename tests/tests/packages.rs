@@ -7,7 +7,8 @@ use lab::scenarios::debian_guest;
 use lab::{packaging, process, provision};
 use std::fs;
 use std::process::Command;
-use trace_merge::manifest::{LayerKind, Manifest};
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::Manifest;
 
 #[test]
 fn packages_install_and_connect_a_debian_guest() {

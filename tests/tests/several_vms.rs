@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 use trace_merge::check;
 use trace_merge::join::join;
-use trace_merge::manifest::LayerKind;
+use trace_merge::layer::LayerKind;
 use trace_merge::merge::Merge;
 use trace_merge::reader::Trace;
 use trace_merge::vcpu::{SwitchSource, Switches};

@@ -7,7 +7,8 @@ use shared_ring::event::{EventDescription, FieldDescription, FieldType};
 use std::error::Error;
 use std::path::Path;
 use trace_merge::clock::{Clock, UtcAnchor};
-use trace_merge::manifest::{FORMAT_VERSION, Host, LayerKind, Manifest, Started, Vm};
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::{FORMAT_VERSION, Host, Manifest, Started, Vm};
 use trace_merge::writer::{LayerWriter, NewLayer};
 use uuid::Uuid;
 

@@ -7,7 +7,7 @@
 use crate::completeness::{Completeness, GapTotals};
 use crate::event::{Decoder, Event, Task};
 use crate::kernel_symbols::KernelSymbols;
-use crate::manifest::LayerKind;
+use crate::layer::LayerKind;
 use crate::merge::{Merge, MergedRecord, Step};
 use crate::reader::{Stream, Trace, TraceLayer};
 use crate::timeline::{Change, ChangeKind, Input, Origin, Timeline};

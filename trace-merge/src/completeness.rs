@@ -2,7 +2,8 @@
 //! figure stands without what it does not include.
 
 use crate::clock::Clock;
-use crate::manifest::{LayerKind, Manifest, Missing};
+use crate::layer::LayerKind;
+use crate::manifest::{Manifest, Missing};
 use crate::merge::{Merge, Step};
 use crate::reader::{Damage, Stream, TraceLayer};
 use crate::window::Window;

@@ -10,7 +10,7 @@ mod selection;
 mod text;
 mod time;
 
-use crate::manifest::LayerKind;
+use crate::layer::LayerKind;
 use crate::reader::{Damage, ReadError, Trace};
 pub use selection::TaskPattern;
 

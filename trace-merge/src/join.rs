@@ -10,7 +10,8 @@
 
 use crate::access::Readers;
 use crate::clock::{Clock, ClockEpoch, NS_PER_SECOND};
-use crate::manifest::{Layer, LayerKind, Manifest, ManifestError, Missing, StreamDescription, Vm};
+use crate::layer::LayerKind;
+use crate::manifest::{Layer, Manifest, ManifestError, Missing, StreamDescription, Vm};
 use crate::match_rule::{MatchError, MatchRule};
 use crate::merge::{Merge, MergedRecord, Step};
 use crate::reader::{Damage, ReadError, Trace, TraceLayer};

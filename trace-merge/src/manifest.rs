@@ -3,7 +3,7 @@
 
 use crate::access::Readers;
 use crate::clock::{Clock, MAX_FREQUENCY, rfc3339};
-pub use crate::layer::LayerKind;
+use crate::layer::LayerKind;
 use serde::{Deserialize, Serialize};
 use shared_ring::consumer::Lost;
 use shared_ring::event::EventDescription;

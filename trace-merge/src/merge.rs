@@ -254,8 +254,9 @@ const fn source_of(entry: Entry) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layer::LayerKind;
     use crate::manifest::tests::manifest;
-    use crate::manifest::{LayerKind, Manifest, StreamDescription};
+    use crate::manifest::{Manifest, StreamDescription};
     use crate::reader::Trace;
     use crate::reader::tests::event;
     use crate::writer::{LayerWriter, NewLayer};

@@ -9,7 +9,8 @@
 //!   brings it to 8 bytes; [`crate::writer`] states it so.
 
 use crate::clock::Clock;
-use crate::manifest::{Host, LayerKind, Process};
+use crate::layer::LayerKind;
+use crate::manifest::{Host, Process};
 use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer};
 use shared_ring::layout::{CTF_MAGIC, EXTENDED_ID};
 use std::fmt::Write;

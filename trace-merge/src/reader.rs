@@ -4,7 +4,8 @@
 
 use self::gaps::PacketGaps;
 use crate::clock::Clock;
-use crate::manifest::{Layer, LayerKind, Manifest, ManifestError, StreamDescription, open_regular};
+use crate::layer::LayerKind;
+use crate::manifest::{Layer, Manifest, ManifestError, StreamDescription, open_regular};
 use crate::schema::SchemaTable;
 use memmap2::{Mmap, UncheckedAdvice};
 use shared_ring::consumer::Lost;

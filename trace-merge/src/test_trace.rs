@@ -1,7 +1,8 @@
 //! Recordings for tests, made record by record.
 
+use crate::layer::LayerKind;
 use crate::manifest::tests::manifest;
-use crate::manifest::{LayerKind, Manifest, Process, Vm};
+use crate::manifest::{Manifest, Process, Vm};
 use crate::reader::Trace;
 use crate::writer::{LayerWriter, NewLayer};
 use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer};

@@ -13,7 +13,8 @@ pub mod vcpu;
 
 use crate::clock::Clock;
 use crate::event::{self, Event, Task, Tid};
-use crate::manifest::{LayerKind, Vm as VmDescription};
+use crate::layer::LayerKind;
+use crate::manifest::Vm as VmDescription;
 use crate::reader::{StreamRecord, Trace, TraceLayer};
 use crate::vcpu::SwitchSource;
 use crate::window::Window;

@@ -2,7 +2,8 @@
 
 use crate::event::{self, Decoder, Event};
 use crate::exit_reason::ExitReason;
-use crate::manifest::{LayerKind, Vm};
+use crate::layer::LayerKind;
+use crate::manifest::Vm;
 use crate::merge::Merge;
 use crate::reader::{Trace, TraceLayer};
 use serde::Serialize;

@@ -12,9 +12,8 @@ pub use stream::StreamWriter;
 
 use crate::access::Readers;
 use crate::clock::Clock;
-use crate::manifest::{
-    Layer, LayerKind, MAX_PACKET_SIZE, MIN_PACKET_SIZE, Manifest, Process, StreamDescription, is_vm_name,
-};
+use crate::layer::LayerKind;
+use crate::manifest::{Layer, MAX_PACKET_SIZE, MIN_PACKET_SIZE, Manifest, Process, StreamDescription, is_vm_name};
 use crate::metadata::{TraceDescription, event_types, tsdl};
 use rustix::fs::OFlags;
 use shared_ring::consumer::Lost;

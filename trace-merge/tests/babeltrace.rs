@@ -16,7 +16,8 @@ use std::process::Command;
 use tempfile::TempDir;
 use trace_merge::clock::{Clock, UtcAnchor};
 use trace_merge::events::{self, EventsOptions};
-use trace_merge::manifest::{FORMAT_VERSION, Host, LayerKind, Manifest, Process, Started, Vm};
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::{FORMAT_VERSION, Host, Manifest, Process, Started, Vm};
 use trace_merge::writer::{LayerWriter, NewLayer};
 use uuid::Uuid;
 

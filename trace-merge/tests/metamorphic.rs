@@ -13,7 +13,8 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 use trace_merge::check;
-use trace_merge::manifest::{LayerKind, Manifest, Vm};
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::{Manifest, Vm};
 use trace_merge::reader::Trace;
 use trace_merge::report::{
     Report, ReportError, ReportOptions, Window, blocks, exits, flows, functions, irqs, locks, summary, syscalls, tasks,

@@ -22,8 +22,9 @@ use std::sync::Arc;
 use thiserror::Error;
 use trace_merge::access::Readers;
 use trace_merge::clock::{Clock, MAX_FREQUENCY, UtcAnchor};
+use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{
-    FORMAT_VERSION, Guest, Host, Layer, LayerKind, Manifest, ManifestError, Missing, Process, Started, Vm, is_vm_name,
+    FORMAT_VERSION, Guest, Host, Layer, Manifest, ManifestError, Missing, Process, Started, Vm, is_vm_name,
     open_regular,
 };
 use trace_merge::trace_folder::{TraceFolder, TraceFolderError};

@@ -2,7 +2,7 @@
 
 use FieldType::{I16, I32, I64, String, Text, U8, U16, U32, U64};
 use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer};
-use trace_merge::manifest::LayerKind;
+use trace_merge::layer::LayerKind;
 
 const COMM: FieldType = FieldType::CharArray(16);
 const WORD: FieldType = FieldType::CharArray(8);

@@ -4,7 +4,8 @@ use crate::event_types::{self, EventType};
 use shared_ring::event::FieldType;
 use std::error::Error;
 use std::path::Path;
-use trace_merge::manifest::{LayerKind, Manifest, Process};
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::{Manifest, Process};
 use trace_merge::writer::{LayerWriter, NewLayer};
 
 /// Value of a field.

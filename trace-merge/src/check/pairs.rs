@@ -12,7 +12,7 @@
 //! its CPUs.
 
 use crate::event::{Event, Interrupt, Task, Tid, WakeupStage};
-use crate::manifest::LayerKind;
+use crate::layer::LayerKind;
 use crate::merge::MergedRecord;
 use crate::syscall_names;
 use foldhash::{HashMap, HashSet};

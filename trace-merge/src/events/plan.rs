@@ -5,7 +5,7 @@ use super::current_task::Task;
 use super::line::{Lines, Literal};
 use super::time::Times;
 use crate::event::named::Named;
-use crate::manifest::LayerKind;
+use crate::layer::LayerKind;
 use crate::merge::MergedRecord;
 use crate::reader::{Stream, TraceLayer};
 use crate::schema::{Elements, Schema, Value};

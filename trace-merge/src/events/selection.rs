@@ -2,7 +2,7 @@
 
 use super::current_task::{CurrentTask, Task};
 use super::{EventsError, EventsOptions};
-use crate::manifest::LayerKind;
+use crate::layer::LayerKind;
 use crate::nearest::{best, nearest, similarity};
 use crate::reader::{Stream, StreamRecord, Trace, TraceLayer};
 use crate::schema::Schema;

@@ -4,7 +4,7 @@ use super::current_task::Task;
 use super::line::{Lines, Literal};
 use super::plan::Form;
 use super::time::Times;
-use crate::manifest::LayerKind;
+use crate::layer::LayerKind;
 use crate::reader::{Stream, TraceLayer};
 use crate::schema::{Elements, Schema, Value};
 use shared_ring::event::FieldDescription;

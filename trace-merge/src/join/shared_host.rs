@@ -7,7 +7,8 @@
 //! the same, and are a moment apart at most. Such an event is kept once, with the earliest time; nothing else is left out.
 
 use super::{Gaps, JoinError};
-use crate::manifest::{Layer, LayerKind, Manifest};
+use crate::layer::LayerKind;
+use crate::manifest::{Layer, Manifest};
 use crate::merge::{Merge, MergedRecord, Step};
 use crate::reader::{Damage, Stream, StreamRecord, TraceLayer};
 use crate::writer::{LayerWriter, NewLayer};

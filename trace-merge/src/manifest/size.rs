@@ -26,8 +26,9 @@ pub fn layer_bytes(streams: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layer::LayerKind;
     use crate::manifest::tests::manifest;
-    use crate::manifest::{Layer, LayerKind, MANIFEST_FILE, Process, StreamDescription};
+    use crate::manifest::{Layer, MANIFEST_FILE, Process, StreamDescription};
     use shared_ring::consumer::Lost;
     use shared_ring::event::{FieldDescription, FieldType, Integer, MAX_FIELDS, MAX_NAME};
     use tempfile::TempDir;

@@ -2,7 +2,7 @@
 
 use super::{Report, ReportBuilder, ReportError, Window};
 use crate::analysis::{self, Analysis, Passed};
-use crate::manifest::LayerKind;
+use crate::layer::LayerKind;
 use crate::reader::Trace;
 use serde::{Serialize, Serializer};
 use std::io::{self, Write};

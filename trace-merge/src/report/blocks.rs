@@ -8,7 +8,7 @@ use super::table::{Align, Table};
 use super::{Report, ReportBuilder, ReportError, Window, duration};
 use crate::analysis::{Analysis, Gap, Passed};
 use crate::event::{BlockRequest, Event};
-use crate::manifest::LayerKind;
+use crate::layer::LayerKind;
 use crate::reader::Trace;
 use crate::timeline::{ChangeKind, Input, Kernel, Timeline};
 use foldhash::HashMap;

@@ -8,7 +8,7 @@ use crate::analysis::{Analysis, Passed};
 use crate::clock::Clock;
 use crate::event::{Access, Event};
 use crate::exit_reason::ExitReason;
-use crate::manifest::LayerKind;
+use crate::layer::LayerKind;
 use crate::reader::Trace;
 use crate::timeline::vcpu::{Vcpu, VcpuState};
 use crate::timeline::{Change, ChangeKind, Input, Origin, Timeline, Vm};

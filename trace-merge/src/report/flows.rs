@@ -15,7 +15,7 @@ use super::table::{Align, Table};
 use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
 use crate::analysis::{Analysis, Gap, Passed};
 use crate::event::{self, Tid};
-use crate::manifest::LayerKind;
+use crate::layer::LayerKind;
 use crate::reader::{Trace, TraceLayer};
 use crate::timeline::{ChangeKind, Input, Origin, Timeline};
 use follow::Follower;

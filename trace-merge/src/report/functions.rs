@@ -13,7 +13,7 @@ use super::{Report, ReportBuilder, ReportError, Window, harmless, percent};
 use crate::analysis::{Analysis, Gap, Passed};
 use crate::event::{self, Event, Mapping, Tid};
 use crate::kernel_symbols::KernelSymbols;
-use crate::manifest::LayerKind;
+use crate::layer::LayerKind;
 use crate::reader::Trace;
 use crate::timeline::guest::Guest;
 use crate::timeline::{ChangeKind, Input, Origin, Timeline};

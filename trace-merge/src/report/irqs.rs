@@ -13,7 +13,7 @@ use super::table::{Align, Table};
 use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
 use crate::analysis::{Analysis, Gap, Passed};
 use crate::event::{self, Event};
-use crate::manifest::LayerKind;
+use crate::layer::LayerKind;
 use crate::reader::Trace;
 use crate::softirq_names;
 use crate::timeline::{ChangeKind, Input, Kernel, Timeline};

@@ -16,7 +16,7 @@ use crate::analysis::{Analysis, Gap, Passed};
 use crate::clock::Clock;
 use crate::event::{self, Arguments, Event, Tid};
 use crate::kernel_symbols::KernelSymbols;
-use crate::manifest::LayerKind;
+use crate::layer::LayerKind;
 use crate::reader::{StreamRecord, Trace};
 use crate::syscall_names;
 use crate::timeline::guest::Guest;

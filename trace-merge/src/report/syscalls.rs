@@ -14,7 +14,7 @@ use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
 use crate::analysis::{Analysis, Gap, Passed};
 use crate::clock::Clock;
 use crate::event::{Event, Tid};
-use crate::manifest::LayerKind;
+use crate::layer::LayerKind;
 use crate::reader::Trace;
 use crate::syscall_names;
 use crate::timeline::guest::Guest;
@@ -520,7 +520,6 @@ fn write_calls(calls: &Calls, out: &mut dyn Write) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::LayerKind;
     use crate::test_trace::Field::{Arguments, Hex, Number};
     use crate::test_trace::TestTrace;
 

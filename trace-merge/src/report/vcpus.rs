@@ -5,7 +5,7 @@ use super::table::{Align, Table};
 use super::tasks::warnings;
 use super::{Report, ReportBuilder, ReportError, Window, duration, harmless, percent, state_names};
 use crate::analysis::{Analysis, Passed};
-use crate::manifest::LayerKind;
+use crate::layer::LayerKind;
 use crate::reader::Trace;
 use crate::timeline::host::Host;
 use crate::timeline::vcpu::VcpuState;

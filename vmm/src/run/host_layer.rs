@@ -4,7 +4,8 @@ use crate::clock::HostTime;
 use crate::host_kernel::{EventName, HostTraceConfig, HostTraceError, HostTracer, Tracefs};
 use crate::tracing::selection::Selection;
 use std::error::Error;
-use trace_merge::manifest::{LayerKind, Missing};
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::Missing;
 
 /// The host kernel's buffer per CPU, KiB.
 const HOST_BUFFER_KIB: u32 = 8 << 10;

@@ -7,7 +7,8 @@ use crate::tracing::recording::NO_AGENT;
 use std::fs;
 use std::path::PathBuf;
 use trace_merge::clock::{Clock, VcpuRelation};
-use trace_merge::manifest::{FORMAT_VERSION, Host, LayerKind, Manifest, Missing, Started, Vm};
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::{FORMAT_VERSION, Host, Manifest, Missing, Started, Vm};
 
 /// The manifest of a recording whose VM is about to start: its `clock`, the region's file, and what is `missing`.
 pub(super) fn manifest(

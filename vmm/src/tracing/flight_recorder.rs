@@ -16,7 +16,8 @@ use shared_ring::registry::Tail;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
-use trace_merge::manifest::{Layer, LayerKind, Manifest, Missing};
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::{Layer, Manifest, Missing};
 use trace_merge::writer::{LayerWriter, WriteError};
 
 /// Most bytes of packets and event types of processes that have ended.

@@ -6,7 +6,8 @@ use super::ring_layer::{Drained, Producers, RingLayer};
 use super::written_layer::{WrittenLayer, ends_early};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use trace_merge::manifest::{Layer, LayerKind, Manifest, Missing, layer_bytes};
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::{Layer, Manifest, Missing, layer_bytes};
 use trace_merge::writer::{LayerWriter, WriteError};
 
 /// Most processes that one recording keeps apart: a guest that opens and closes slots without end must not fill the

@@ -7,7 +7,8 @@ use shared_ring::event::EventDescription;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
-use trace_merge::manifest::{Layer, LayerKind, Manifest, Missing};
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::{Layer, Manifest, Missing};
 use trace_merge::writer::{LayerWriter, NewLayer, WriteError};
 
 /// Packet size of the host-kernel layer, bytes.

@@ -7,7 +7,8 @@ use shared_ring::layout::{MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_S
 use shared_ring::region::{RegionLayout, Rings};
 use shared_ring::registry::Tail;
 use std::path::Path;
-use trace_merge::manifest::{LayerKind, Manifest};
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::Manifest;
 use trace_merge::writer::{LayerWriter, NewLayer, WriteError};
 
 /// The sizes that a sub-buffer may have, for messages.

@@ -6,7 +6,8 @@ use shared_ring::host::{Parts, ProcessOwner};
 use shared_ring::region::Rings;
 use shared_ring::registry::Tail;
 use shared_ring::view::ProcessState;
-use trace_merge::manifest::{LayerKind, Process};
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::Process;
 use trace_merge::writer::NewLayer;
 
 /// The process table of one region. What it says comes from a guest.

@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use strata_abi::class;
 use thiserror::Error;
 use trace_merge::access::Readers;
-use trace_merge::manifest::{Guest, Layer, LayerKind, Manifest, ManifestError, Missing};
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::{Guest, Layer, Manifest, ManifestError, Missing};
 use trace_merge::writer::WriteError;
 
 /// Most readings of UTC that are kept.

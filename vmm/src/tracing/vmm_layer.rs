@@ -6,7 +6,8 @@ use shared_ring::consumer::Consumer;
 use shared_ring::event::EventDescription;
 use shared_ring::region::Rings;
 use std::path::Path;
-use trace_merge::manifest::{LayerKind, Manifest};
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::Manifest;
 use trace_merge::writer::{LayerWriter, NewLayer, WriteError};
 
 /// The layer of `tracer`'s rings, new in the recording `dir` of the VM called `vm`.

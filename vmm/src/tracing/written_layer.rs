@@ -6,7 +6,8 @@ use rustix::io::Errno;
 use std::error::Error;
 use std::io;
 use std::time::Instant;
-use trace_merge::manifest::{Layer, LayerKind, Missing};
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::{Layer, Missing};
 use trace_merge::writer::WriteError;
 
 /// A layer of rings, until it cannot be written.

@@ -18,7 +18,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use trace_merge::manifest::LayerKind;
+use trace_merge::layer::LayerKind;
 use trace_merge::reader::Trace;
 
 /// What Strata records in the guest; the scripts below name the same events to the others.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::manifest::LayerKind;
+use crate::layer::LayerKind;
 use crate::test_trace::Field::{Arguments, Hex, Number, Stack};
 use crate::test_trace::TestTrace;
 

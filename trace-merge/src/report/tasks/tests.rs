@@ -1,5 +1,5 @@
 use super::*;
-use crate::manifest::LayerKind;
+use crate::layer::LayerKind;
 use crate::report::scenario;
 use crate::test_trace::Field::{Number, Text};
 use crate::test_trace::TestTrace;

@@ -22,7 +22,8 @@ use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 use trace_merge::access::Readers;
 use trace_merge::clock::{Clock, UtcAnchor};
-use trace_merge::manifest::{FORMAT_VERSION, Host, LayerKind, Started, Vm};
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::{FORMAT_VERSION, Host, Started, Vm};
 use trace_merge::reader::Trace;
 use uuid::Uuid;
 
