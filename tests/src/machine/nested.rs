@@ -33,6 +33,8 @@ const HOUSEKEEPING: &str = "isolcpus=0";
 const HEARTBEAT: &str = "lab: up for ";
 /// A host that has not written to its console for so long is dead: alive, it writes every five seconds.
 const SILENCE: Duration = Duration::from_secs(90);
+/// How often a host is booted that does not come up.
+const BOOTS: u32 = 4;
 /// What second chances were given for, in the folder of all runs.
 const SECOND_CHANCES: &str = "second-chances.log";
 /// The script's exit status, beside its results.
@@ -53,7 +55,7 @@ while read -r module; do
     insmod "/lib/strata-lab/$module" || echo "lab: cannot load $module"
 done < /lib/strata-lab/order
 stty -F /dev/ttyS1 raw
-(while sleep 5; do read -r up idle < /proc/uptime && echo "lab: up for $up s"; done) &
+(while read -r up idle < /proc/uptime && echo "lab: up for $up s"; do sleep 5; done) &
 export LAB=/lab LAB_OUT=/out HOME=/root PATH=/lab:/bin
 cd /lab
 setsid sh /lab/.script < /dev/null > /dev/ttyS1 2>&1
@@ -85,6 +87,16 @@ pub enum NestedError {
     /// QEMU could not be started, failed, or took too long.
     #[error(transparent)]
     Process(#[from] ProcessError),
+    /// The host stopped or fell silent before it could begin with the script.
+    #[error("the emulated host did not come up for run {name}: it ended after \"{last_line}\"; see {}", console.display())]
+    NotBooted {
+        /// Name of the run.
+        name: String,
+        /// The last line on the host's console.
+        last_line: String,
+        /// The host's console.
+        console: PathBuf,
+    },
     /// The host stopped or fell silent before the script ended.
     #[error(
         "the emulated host died before the script of run {name} ended, after \"{last_line}\"; see {} and {}",
@@ -127,23 +139,35 @@ pub struct NestedHost {
 
 /// Boots the host, runs the script and fetches its results into `runs/NAME/out`.
 ///
-/// A host that dies, falls silent, or does not end its script in time gets a second chance, which is reported, and no
-/// third one (docs/verification.md, "The nested lab"): its kernel is a stock one, and so no part of what is tested.
-/// What becomes of a guest is for the caller to judge.
+/// A host that does not come up as far as its script is booted again, [`BOOTS`] times in all: nothing that is tested has
+/// run. One that dies, falls silent, or does not end its script in time gets a second chance, and no third one. All of
+/// this is reported (docs/verification.md, "The nested lab"): the host's kernel is a stock one, and so no part of what is
+/// tested. What becomes of a guest is for the caller to judge.
 ///
 /// # Errors
 ///
-/// When a file cannot be made, QEMU fails, or the host fails twice.
+/// When a file cannot be made, QEMU fails, or the host fails too often.
 pub fn run(host: &NestedHost, runs: &Path, request: &HostRun) -> Result<HostResult, NestedError> {
-    let result = run_once(host, runs, request);
-    let Err(mishap @ (NestedError::Died { .. } | NestedError::Late { .. })) = &result else { return result };
-    let first = format!("{}-first", request.name);
-    let _ = fs::remove_dir_all(runs.join(&first));
-    let _ = fs::rename(runs.join(&request.name), runs.join(&first));
-    let note = format!("run {}: {mishap}; kept as {first}, tried once more", request.name);
-    progress::note(&note);
-    log_second_chance(runs, &note);
-    run_once(host, runs, request)
+    let (mut boots, mut scripts) = (0, 0);
+    loop {
+        let mishap = match run_once(host, runs, request) {
+            Err(mishap @ NestedError::NotBooted { .. }) if boots + 1 < BOOTS => {
+                boots += 1;
+                mishap
+            }
+            Err(mishap @ (NestedError::Died { .. } | NestedError::Late { .. })) if scripts == 0 => {
+                scripts += 1;
+                mishap
+            }
+            result => return result,
+        };
+        let kept = format!("{}-failed-{}", request.name, boots + scripts);
+        let _ = fs::remove_dir_all(runs.join(&kept));
+        let _ = fs::rename(runs.join(&request.name), runs.join(&kept));
+        let note = format!("run {}: {mishap}; kept as {kept}, tried once more", request.name);
+        progress::note(&note);
+        log_second_chance(runs, &note);
+    }
 }
 
 /// Writes down what happened: test runners keep what a test says to themselves when it passes.
@@ -187,13 +211,17 @@ fn run_once(host: &NestedHost, runs: &Path, run: &HostRun) -> Result<HostResult,
     if ended.is_err() {
         let _ = fs::remove_file(&disk);
     }
-    let died = || NestedError::Died {
-        name: run.name.clone(),
-        last_line: last_line(&console_log, |line| line.contains("Kernel panic"))
+    let died = || {
+        let name = run.name.clone();
+        let console = console_log.clone();
+        let last_line = last_line(&console_log, |line| line.contains("Kernel panic"))
             .or_else(|| last_line(&console_log, |line| !line.starts_with(HEARTBEAT)))
-            .unwrap_or_default(),
-        console: console_log.clone(),
-        script: script_log.clone(),
+            .unwrap_or_default();
+        if has_booted(&console_log) {
+            NestedError::Died { name, last_line, console, script: script_log.clone() }
+        } else {
+            NestedError::NotBooted { name, last_line, console }
+        }
     };
     let status = ended.map_err(|error| match error {
         ProcessError::Silent { .. } => died(),
@@ -224,6 +252,11 @@ fn run_once(host: &NestedHost, runs: &Path, run: &HostRun) -> Result<HostResult,
     let status = fs::read_to_string(&status_file).ok().and_then(|text| text.trim().parse().ok()).ok_or_else(died)?;
     let _ = fs::remove_file(&status_file);
     Ok(HostResult { status, output, script_log, console_log: Some(console_log) })
+}
+
+/// Whether the host whose console went to `log` came as far as its script: it said that it lives.
+fn has_booted(log: &Path) -> bool {
+    last_line(log, |line| line.starts_with(HEARTBEAT)).is_some()
 }
 
 fn host_initramfs(host: &NestedHost, run: &HostRun) -> Initramfs {
@@ -320,6 +353,16 @@ mod tests {
         let told = [(); 2].map(|()| take_second_chances(runs.path()));
 
         assert_eq!(told, [vec!["run a: died".to_owned(), "run b: died".to_owned()], Vec::new()]);
+    }
+
+    #[test]
+    fn host_has_booted_when_it_has_said_that_it_lives() {
+        let folder = tempfile::tempdir().unwrap();
+        let [hung, alive] = ["hung", "alive"].map(|name| folder.path().join(name));
+        fs::write(&hung, "[    3.5] clocksource: Switched to clocksource tsc\n").unwrap();
+        fs::write(&alive, "[    3.5] Run /init\nlab: up for 4.02 s\n[   9.1] Kernel panic\n").unwrap();
+
+        assert_eq!([hung, alive].map(|log| has_booted(&log)), [false, true]);
     }
 
     #[test]
