@@ -9,7 +9,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
-use uuid::Uuid;
+
+/// The file that is made to see whether a folder can be written.
+const TRIAL: &str = ".strata-trial";
 
 /// Why a folder cannot take a recording.
 #[derive(Debug, Error)]
@@ -109,10 +111,9 @@ fn is_empty(folder: &OwnedFd) -> Result<bool, Errno> {
 
 /// Makes a file in `folder` and removes it again: better now than when there is something to record.
 fn try_to_write(folder: &OwnedFd) -> Result<(), Errno> {
-    let name = format!(".strata-{}", Uuid::new_v4().simple());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    openat(folder, &name, flags, Mode::RUSR | Mode::WUSR)?;
-    unlinkat(folder, &name, AtFlags::empty())
+    openat(folder, TRIAL, flags, Mode::RUSR | Mode::WUSR)?;
+    unlinkat(folder, TRIAL, AtFlags::empty())
 }
 
 impl Drop for TraceFolder {
