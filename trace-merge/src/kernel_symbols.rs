@@ -2,7 +2,10 @@
 //! records them (`strata:symbol`). They come from a guest: names that would act on a terminal are left out.
 
 use crate::event::{self, Symbol};
-use crate::reader::TraceLayer;
+use crate::reader::{Stream, TraceLayer};
+use std::num::NonZero;
+use std::panic::resume_unwind;
+use std::thread;
 
 /// Kernel addresses are in the upper half of the address space.
 const KERNEL_HALF: u64 = 1 << 63;
@@ -47,13 +50,24 @@ impl KernelSymbol {
 }
 
 impl KernelSymbols {
-    /// The symbols that the records of `layers` tell, whenever they do: a symbol is recorded after what it names.
+    /// The symbols that the records of `layers` tell, whenever they do: a symbol is recorded after what it names. As many
+    /// streams are looked through at the same time as there are processors.
     pub fn of<'t>(layers: impl Iterator<Item = &'t TraceLayer>) -> Self {
-        let records = layers
-            .filter(|layer| event::is_recorded(layer, event::name::SYMBOL))
-            .flat_map(|layer| layer.streams.iter().flat_map(|stream| layer.records(stream)));
-        let told = records.filter_map(|record| Symbol::of(&record));
-        Self::new(told.filter_map(|told| KernelSymbol::new(told.address, told.size, &told.label)).collect())
+        let layers = layers.filter(|layer| event::is_recorded(layer, event::name::SYMBOL));
+        let streams: Vec<_> =
+            layers.flat_map(|layer| layer.streams.iter().map(move |stream| (layer, stream))).collect();
+        let told_by = |streams: &[(&TraceLayer, &Stream)]| {
+            let records = streams.iter().flat_map(|(layer, stream)| layer.records(stream));
+            let told = records.filter_map(|record| Symbol::of(&record));
+            told.filter_map(|told| KernelSymbol::new(told.address, told.size, &told.label)).collect::<Vec<_>>()
+        };
+        let workers = thread::available_parallelism().map_or(1, NonZero::get);
+        let shares = streams.chunks(streams.len().div_ceil(workers).max(1));
+        Self::new(thread::scope(|scope| {
+            let workers: Vec<_> = shares.map(|share| scope.spawn(|| told_by(share))).collect();
+            // A worker that panics has found a fault of ours: it goes on here.
+            workers.into_iter().flat_map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+        }))
     }
 
     fn new(mut symbols: Vec<KernelSymbol>) -> Self {
