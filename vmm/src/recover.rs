@@ -109,7 +109,7 @@ pub fn recover(path: &Path, out: &Path) -> Result<Recovered, RecoverError> {
             .damage
             .push("what lies beside the region is not used: its folder is not yours alone (chmod 700)".into());
     }
-    let mut folders = Vec::new();
+    let (mut folders, mut names) = (Vec::new(), Vec::new());
     for slot in 0..SESSION_SLOTS {
         let crashed = match region.session(slot) {
             Ok(Some(crashed)) => crashed,
@@ -122,7 +122,15 @@ pub fn recover(path: &Path, out: &Path) -> Result<Recovered, RecoverError> {
         if slot == 0 && crashed.rings.mode == Mode::Discard {
             recovered.written_before = found.as_ref().and_then(|found| found.vm.trace.clone());
         }
-        let dir = if slot == 0 { out.to_path_buf() } else { beside(out, &session_name(&crashed)) };
+        let mut name = session_name(&crashed);
+        if names.contains(&name) {
+            recovered.damage.push(format!("session slot {slot}: an earlier session has its name, \"{name}\""));
+        }
+        while names.contains(&name) {
+            name.push_str(&format!("-{slot}"));
+        }
+        let dir = if slot == 0 { out.to_path_buf() } else { beside(out, &name) };
+        names.push(name);
         let folder = TraceFolder::create(&dir, Readers::Owner)?;
         let described = found.as_ref().filter(|_| slot == 0);
         let trace = write(&region, &crashed, described, folder.path(), manifest.clone())?;

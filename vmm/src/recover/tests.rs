@@ -20,12 +20,13 @@ use trace_merge::check;
 
 const EVENT: Event = Event { id: 1, class: 0, name: "test:event", fields: &[Field::new("number", FieldType::U64)] };
 
-/// Leaves a region behind in which vCPU 0 recorded events at the times 1 to `count`.
-fn leave_region(directory: &VmDirectory, mode: Mode, count: u64) {
+/// Leaves a region behind in which vCPU 0 recorded events at the times 1 to `count`, with sessions called `others` beside
+/// the one that recorded.
+fn leave_region(directory: &VmDirectory, mode: Mode, count: u64, others: &[&str]) {
     let rings = Rings { geometry: Geometry::new(4096, 4).unwrap(), mode };
     let config = RegionConfig {
         vcpus: 2,
-        sessions: [Some(rings), None, None, None],
+        sessions: [Some(rings); SESSION_SLOTS],
         process_rings: rings,
         process_slots: 1,
         registry_size: 4096,
@@ -47,13 +48,16 @@ fn leave_region(directory: &VmDirectory, mode: Mode, count: u64) {
     for time in 1..=count {
         producer.record(|| time, EVENT.id, &time.to_le_bytes());
     }
+    for (slot, name) in (1..).zip(others) {
+        region.open_session(slot, name, rings).unwrap();
+    }
 }
 
 /// A VM's folder whose process is dead, with such a region.
 fn dead(mode: Mode, count: u64) -> (TempDir, PathBuf) {
     let runtime = runtime();
     let mut directory = VmDirectory::create(runtime.path(), &description("a")).unwrap();
-    leave_region(&directory, mode, count);
+    leave_region(&directory, mode, count, &[]);
     directory.keep();
     let region = directory.region();
     (runtime, region)
@@ -105,10 +109,26 @@ fn recovered_trace_passes_the_check_which_says_what_it_could_not() {
 }
 
 #[test]
+fn sessions_that_a_damaged_region_calls_the_same_are_recovered_side_by_side() {
+    let runtime = runtime();
+    let mut directory = VmDirectory::create(runtime.path(), &description("a")).unwrap();
+    leave_region(&directory, Mode::Discard, 10, &["disk-3", "disk", "disk"]);
+    directory.keep();
+    let region = directory.region();
+    drop(directory);
+
+    let recovered = recover(&region, &runtime.path().join("out")).unwrap();
+
+    let names = recovered.traces.iter().map(|(dir, _)| dir.file_name().unwrap().to_str().unwrap());
+    assert_eq!(names.collect::<Vec<_>>(), ["out", "out-disk-3", "out-disk", "out-disk-3-3"]);
+    assert_eq!(recovered.damage, ["session slot 3: an earlier session has its name, \"disk\""]);
+}
+
+#[test]
 fn region_of_a_running_vm_is_refused() {
     let runtime = runtime();
     let directory = VmDirectory::create(runtime.path(), &description("a")).unwrap();
-    leave_region(&directory, Mode::Discard, 1);
+    leave_region(&directory, Mode::Discard, 1, &[]);
 
     let error = recover(&directory.region(), &runtime.path().join("out")).unwrap_err();
 
@@ -137,7 +157,7 @@ fn vmm_records_are_recovered_beside_the_guests() {
     let rings = Rings { geometry: Geometry::new(4096, 4).unwrap(), mode: Mode::FlightRecorder };
     let vm = VmDescription { vmm_rings: Some(rings.into()), ..description("a") };
     let mut directory = VmDirectory::create(runtime.path(), &vm).unwrap();
-    leave_region(&directory, Mode::FlightRecorder, 10);
+    leave_region(&directory, Mode::FlightRecorder, 10, &[]);
     let memory = mapped_file::map(&directory.create_vmm_rings().unwrap(), VmmTracer::memory_size(2, rings)).unwrap();
     let tracer = VmmTracer::new(2, rings, memory, HostTime::Tsc, |_| true, Box::new(|_, _| ()));
     tracer.vcpu_enter(0);
