@@ -3,7 +3,7 @@
 
 pub mod all;
 pub mod blocks;
-mod by_guest;
+pub mod by_guest;
 pub mod distribution;
 pub mod exits;
 pub mod flows;

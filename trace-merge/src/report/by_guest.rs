@@ -1,20 +1,33 @@
-//! What a report keeps for each guest.
+//! An analysis that keeps something for each guest, and takes in what the guests' kernels recorded.
 
+use crate::analysis::{Analysis, Gap};
+use crate::layer::LayerKind;
 use crate::timeline::guest::Guest;
-use crate::timeline::{Origin, Timeline};
+use crate::timeline::states::Runner;
+use crate::timeline::{ChangeKind, Input, Origin, Timeline};
 use std::collections::BTreeMap;
+
+/// What is kept for one guest.
+pub trait GuestCollector: Default {
+    /// Takes in a record of the guest's kernel from `cpu`, in time order; `runner` is what ran there then, where that is
+    /// known.
+    fn add(&mut self, cpu: u32, input: &Input<'_>, guest: &Guest, runner: Option<Runner>);
+
+    /// Records of `cpu` are missing from now on.
+    fn begin_gap(&mut self, cpu: u32, guest: &Guest);
+}
 
 /// A `C` for each guest of which its kernel's stream has told anything, a gap included: a recording whose beginning was
 /// overwritten begins with one.
 #[derive(Debug, Default)]
-pub(super) struct ByGuest<C> {
+pub struct ByGuest<C> {
     /// By VM.
     guests: BTreeMap<usize, C>,
 }
 
-impl<C: Default> ByGuest<C> {
+impl<C: GuestCollector> ByGuest<C> {
     /// What is kept for the guest whose kernel recorded at `origin`, the guest itself, and its CPU; `None` for other layers.
-    pub(super) fn at<'t>(&mut self, origin: Origin, timeline: &'t Timeline) -> Option<(&mut C, &'t Guest, u32)> {
+    fn at<'t>(&mut self, origin: Origin, timeline: &'t Timeline) -> Option<(&mut C, &'t Guest, u32)> {
         let Origin::Guest { vm, cpu } = origin else { return None };
         let guest = &timeline.vm(vm)?.guest;
         Some((self.guests.entry(vm).or_default(), guest, cpu))
@@ -23,5 +36,29 @@ impl<C: Default> ByGuest<C> {
     /// What was kept for the guest of `vm`.
     pub(super) fn take(&mut self, vm: usize) -> C {
         self.guests.remove(&vm).unwrap_or_default()
+    }
+}
+
+impl<C: GuestCollector> Analysis for ByGuest<C> {
+    fn takes_change(&self, _kind: ChangeKind) -> bool {
+        false
+    }
+
+    fn layers(&self) -> &'static [LayerKind] {
+        &[LayerKind::GuestKernel]
+    }
+
+    fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
+        if let Some((collector, guest, cpu)) = self.at(input.origin, timeline) {
+            collector.add(cpu, input, guest, timeline.recorder().runner(cpu));
+        }
+    }
+
+    fn gap(&mut self, gap: &Gap, timeline: &Timeline) {
+        if gap.begins
+            && let Some((collector, guest, cpu)) = self.at(gap.origin, timeline)
+        {
+            collector.begin_gap(cpu, guest);
+        }
     }
 }

@@ -9,19 +9,18 @@
 //! A wait for a futex is a `futex` system call that waits, from call to return. Waits that were not needed (the value had
 //! changed) are counted apart.
 
-use super::by_guest::ByGuest;
+use super::by_guest::{ByGuest, GuestCollector};
 use super::table::{Align, Table};
 use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
-use crate::analysis::{Analysis, Gap, Passed};
+use crate::analysis::Passed;
 use crate::clock::Clock;
 use crate::event::{self, Arguments, Event, Tid};
 use crate::kernel_symbols::KernelSymbols;
-use crate::layer::LayerKind;
 use crate::reader::{StreamRecord, Trace};
 use crate::syscall_names;
+use crate::timeline::Input;
 use crate::timeline::guest::Guest;
 use crate::timeline::states::{Runner, TaskIndex};
-use crate::timeline::{ChangeKind, Input, Timeline};
 use foldhash::{HashMap, HashSet};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -149,34 +148,7 @@ pub fn report(trace: &Trace, window: Window) -> Result<LocksReport, ReportError>
 }
 
 /// The report in the making. Takes memory for each lock, call site and task that waits.
-#[derive(Debug, Default)]
-pub struct LockTimes {
-    guests: ByGuest<Collector>,
-}
-
-impl Analysis for LockTimes {
-    fn takes_change(&self, _kind: ChangeKind) -> bool {
-        false
-    }
-
-    fn layers(&self) -> &'static [LayerKind] {
-        &[LayerKind::GuestKernel]
-    }
-
-    fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
-        if let Some((collector, guest, cpu)) = self.guests.at(input.origin, timeline) {
-            collector.add(cpu, input, guest, timeline.recorder().runner(cpu));
-        }
-    }
-
-    fn gap(&mut self, gap: &Gap, timeline: &Timeline) {
-        if gap.begins
-            && let Some((collector, guest, cpu)) = self.guests.at(gap.origin, timeline)
-        {
-            collector.begin_gap(cpu, guest);
-        }
-    }
-}
+pub type LockTimes = ByGuest<Collector>;
 
 impl ReportBuilder for LockTimes {
     type Report = LocksReport;
@@ -189,7 +161,7 @@ impl ReportBuilder for LockTimes {
             if !kernel_locks_recorded && !is_recorded(event::name::SYSCALL_ENTER) {
                 continue;
             }
-            let collector = self.guests.take(index);
+            let collector = self.take(index);
             let Some(symbols) = passed.kernel_symbols(trace, index) else { continue };
             let guest = collector.finish(vm.name.clone(), &vm.guest, trace.clock(), symbols);
             guests.push(GuestLocks { kernel_locks_recorded, ..guest });
@@ -302,7 +274,7 @@ impl FutexSums {
 
 /// The waits in one guest.
 #[derive(Debug, Default)]
-struct Collector {
+pub struct Collector {
     waiting: HashMap<Runner, Vec<Waiting>>,
     calls: HashMap<TaskIndex, Call>,
     /// Whether records were missing at any time.
@@ -318,7 +290,7 @@ struct Collector {
     unfinished: u64,
 }
 
-impl Collector {
+impl GuestCollector for Collector {
     fn add(&mut self, cpu: u32, input: &Input<'_>, guest: &Guest, runner: Option<Runner>) {
         let begun = self.begun.remove(&cpu);
         if self.had_gap && matches!(input.event, Some(Event::Switch { .. })) {
@@ -356,7 +328,7 @@ impl Collector {
         }
     }
 
-    /// Records of `cpu` are missing from now on: what is waited for may be had, and waited for again, unseen.
+    /// What is waited for may be had, and waited for again, unseen.
     fn begin_gap(&mut self, cpu: u32, guest: &Guest) {
         let lost = |runner| guest.is_lost_with(runner, cpu);
         let waiting = self.waiting.iter_mut().filter(|&(&runner, _)| lost(runner));
@@ -368,7 +340,9 @@ impl Collector {
         self.lost_cpus.insert(cpu);
         self.had_gap = true;
     }
+}
 
+impl Collector {
     /// What `runner` does from now on may be missing.
     fn lose(&mut self, runner: Runner, task: Option<TaskIndex>) {
         self.waiting.get_mut(&runner).into_iter().flatten().for_each(|waiting| waiting.across_gap = true);

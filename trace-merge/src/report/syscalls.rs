@@ -8,18 +8,17 @@
 //! Counted apart, and never timed: calls that were interrupted by a signal (the kernel restarts them or fails them with
 //! `EINTR`), calls whose return is not in the trace, returns whose call is not, and calls during which records were lost.
 
-use super::by_guest::ByGuest;
+use super::by_guest::{ByGuest, GuestCollector};
 use super::table::{Align, Table};
 use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
-use crate::analysis::{Analysis, Gap, Passed};
+use crate::analysis::Passed;
 use crate::clock::Clock;
 use crate::event::{Event, Tid};
-use crate::layer::LayerKind;
 use crate::reader::Trace;
 use crate::syscall_names;
+use crate::timeline::Input;
 use crate::timeline::guest::Guest;
 use crate::timeline::states::{Runner, TaskIndex};
-use crate::timeline::{ChangeKind, Input, Timeline};
 use foldhash::{HashMap, HashSet};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -117,41 +116,14 @@ pub fn report(trace: &Trace, window: Window) -> Result<SyscallsReport, ReportErr
 }
 
 /// The report in the making. Takes memory for each task and each call that it makes.
-#[derive(Debug, Default)]
-pub struct SyscallTimes {
-    guests: ByGuest<Collector>,
-}
-
-impl Analysis for SyscallTimes {
-    fn takes_change(&self, _kind: ChangeKind) -> bool {
-        false
-    }
-
-    fn layers(&self) -> &'static [LayerKind] {
-        &[LayerKind::GuestKernel]
-    }
-
-    fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
-        if let Some((collector, guest, cpu)) = self.guests.at(input.origin, timeline) {
-            collector.add(cpu, input, guest, timeline.recorder().runner(cpu));
-        }
-    }
-
-    fn gap(&mut self, gap: &Gap, timeline: &Timeline) {
-        if gap.begins
-            && let Some((collector, guest, cpu)) = self.guests.at(gap.origin, timeline)
-        {
-            collector.begin_gap(cpu, guest);
-        }
-    }
-}
+pub type SyscallTimes = ByGuest<Collector>;
 
 impl ReportBuilder for SyscallTimes {
     type Report = SyscallsReport;
 
     fn finish(mut self, trace: &Trace, passed: &Passed) -> Result<SyscallsReport, ReportError> {
         let vms = passed.timeline.vms.iter().enumerate();
-        let guests = vms.map(|(index, vm)| self.guests.take(index).finish(vm.name.clone(), &vm.guest, trace.clock()));
+        let guests = vms.map(|(index, vm)| self.take(index).finish(vm.name.clone(), &vm.guest, trace.clock()));
         let guests: Vec<_> = guests.filter(|guest| !guest.total.syscalls.is_empty()).collect();
         if guests.is_empty() {
             let missing = "no guest recorded raw_syscalls:sys_enter and sys_exit; record with --agent and \
@@ -281,7 +253,7 @@ struct Cpu {
 
 /// The calls of one guest.
 #[derive(Debug, Default)]
-struct Collector {
+pub struct Collector {
     open: HashMap<TaskIndex, Open>,
     /// Threads of which a call or a return was met.
     met: HashSet<TaskIndex>,
@@ -291,27 +263,7 @@ struct Collector {
     unattributed: u64,
 }
 
-impl Collector {
-    fn finish(mut self, vm: String, guest: &Guest, clock: &Clock) -> GuestSyscalls {
-        for (task, open) in std::mem::take(&mut self.open) {
-            self.sums(task, open.number).unfinished += 1;
-        }
-        let mut processes: BTreeMap<TaskIndex, Process> = BTreeMap::new();
-        for (task, calls) in self.tasks.iter().enumerate() {
-            let process = processes.entry(guest.process(task)).or_default();
-            *process = std::mem::take(process).plus(calls);
-        }
-        let total = processes.values().fold(Process::default(), Process::plus).calls(clock);
-        let mut by_time: Vec<_> = processes.iter().collect();
-        by_time.sort_by_key(|&(&task, process)| (std::cmp::Reverse(process.time()), guest.task_name(task).0));
-        let process = |(&task, process): (&TaskIndex, &Process)| {
-            let (pid, comm) = guest.task_name(task);
-            ProcessSyscalls { pid, comm, calls: process.calls(clock) }
-        };
-        let processes = by_time.into_iter().map(process).filter(|process| !process.calls.syscalls.is_empty());
-        GuestSyscalls { vm, total, processes: processes.collect(), unattributed: self.unattributed }
-    }
-
+impl GuestCollector for Collector {
     fn add(&mut self, cpu: u32, input: &Input<'_>, guest: &Guest, runner: Option<Runner>) {
         let time = input.time();
         self.end_fault(cpu, time);
@@ -353,11 +305,33 @@ impl Collector {
         }
     }
 
-    /// Records of `cpu` are missing from now on: what is open may end and begin again unseen.
+    /// What is open may end and begin again unseen.
     fn begin_gap(&mut self, cpu: u32, guest: &Guest) {
         let open = self.open.iter_mut().filter(|&(&task, _)| guest.is_lost_with(Runner::Task(task), cpu));
         open.for_each(|(_, open)| open.across_gap = true);
         self.cpus.remove(&cpu);
+    }
+}
+
+impl Collector {
+    fn finish(mut self, vm: String, guest: &Guest, clock: &Clock) -> GuestSyscalls {
+        for (task, open) in std::mem::take(&mut self.open) {
+            self.sums(task, open.number).unfinished += 1;
+        }
+        let mut processes: BTreeMap<TaskIndex, Process> = BTreeMap::new();
+        for (task, calls) in self.tasks.iter().enumerate() {
+            let process = processes.entry(guest.process(task)).or_default();
+            *process = std::mem::take(process).plus(calls);
+        }
+        let total = processes.values().fold(Process::default(), Process::plus).calls(clock);
+        let mut by_time: Vec<_> = processes.iter().collect();
+        by_time.sort_by_key(|&(&task, process)| (std::cmp::Reverse(process.time()), guest.task_name(task).0));
+        let process = |(&task, process): (&TaskIndex, &Process)| {
+            let (pid, comm) = guest.task_name(task);
+            ProcessSyscalls { pid, comm, calls: process.calls(clock) }
+        };
+        let processes = by_time.into_iter().map(process).filter(|process| !process.calls.syscalls.is_empty());
+        GuestSyscalls { vm, total, processes: processes.collect(), unattributed: self.unattributed }
     }
 
     fn task(&mut self, task: TaskIndex) -> &mut Process {
@@ -520,6 +494,7 @@ fn write_calls(calls: &Calls, out: &mut dyn Write) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layer::LayerKind;
     use crate::test_trace::Field::{Arguments, Hex, Number};
     use crate::test_trace::TestTrace;
 
