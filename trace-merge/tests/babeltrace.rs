@@ -3,6 +3,8 @@
 #![allow(unsafe_code)] // Producers are made from raw memory.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)] // A test binary: nothing to document, may panic.
 
+mod recording;
+
 use serde_json::Value;
 use shared_ring::consumer::{Consumer, Poll};
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
@@ -17,9 +19,8 @@ use tempfile::TempDir;
 use trace_merge::clock::{Clock, UtcAnchor};
 use trace_merge::events::{self, EventsOptions};
 use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{FORMAT_VERSION, Host, Manifest, Process, Started, Vm};
+use trace_merge::manifest::{Host, Manifest, Process, Started, Vm};
 use trace_merge::writer::{LayerWriter, NewLayer};
-use uuid::Uuid;
 
 const EVERY_TYPE: u16 = 1;
 const EMPTY: u16 = 2;
@@ -31,27 +32,15 @@ const ORIGIN: u64 = 30 * 86_400 * 2_445_406_000;
 
 fn manifest() -> Manifest {
     let utc_ns = 1_795_169_710_123_456_789;
-    Manifest {
-        format: FORMAT_VERSION,
-        strata: "0.1.0".into(),
-        started: Started::at(utc_ns),
-        clock: Clock {
-            uuid: Uuid::new_v4(),
-            frequency_hz: 2_445_406_000,
-            utc: UtcAnchor { ticks: ORIGIN, utc_ns, uncertainty_ns: 100 },
-            source: "x86-tsc".into(),
-            vcpus: Vec::new(),
-            error_bound_ns: 100,
-            bound_derivation: "one counter".into(),
-            epochs: Vec::new(),
-            utc_readings: Vec::new(),
-        },
-        host: Host { hostname: "test \"machine\"".into(), ..Host::default() },
-        vms: vec![Vm { name: "vm0".into(), vcpus: 2, ..Vm::default() }],
-        layers: Vec::new(),
-        missing: Vec::new(),
-        outcome: Some("power-off".into()),
-    }
+    let whole = recording::manifest(vec![Vm { name: "vm0".into(), vcpus: 2, ..Vm::default() }]);
+    let clock = Clock {
+        frequency_hz: 2_445_406_000,
+        utc: UtcAnchor { ticks: ORIGIN, utc_ns, uncertainty_ns: 100 },
+        error_bound_ns: 100,
+        ..whole.clock
+    };
+    let host = Host { hostname: "test \"machine\"".into(), ..whole.host };
+    Manifest { started: Started::at(utc_ns), clock, host, ..whole }
 }
 
 fn event_types() -> Vec<EventDescription> {

@@ -1,15 +1,17 @@
 //! Recordings that lost records and were damaged are merged: the result has their gaps where they have them, and no others.
 #![allow(missing_docs, clippy::unwrap_used)] // A test binary: nothing to document, may panic.
 
+mod recording;
+
 use proptest::prelude::*;
 use shared_ring::consumer::Lost;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
-use trace_merge::clock::{Clock, UtcAnchor};
+use trace_merge::clock::Clock;
 use trace_merge::join::join;
 use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{FORMAT_VERSION, Host, Manifest, Started, Vm};
+use trace_merge::manifest::{Host, Manifest, Vm};
 use trace_merge::merge::{Merge, Step};
 use trace_merge::reader::{Trace, TraceLayer};
 use trace_merge::writer::{LayerWriter, NewLayer};
@@ -39,27 +41,9 @@ struct Written {
 }
 
 fn manifest() -> Manifest {
-    Manifest {
-        format: FORMAT_VERSION,
-        strata: "0.1.0".into(),
-        started: Started::at(1_700_000_000_000_000_000),
-        clock: Clock {
-            uuid: Uuid::new_v4(),
-            frequency_hz: 1_000_000_000,
-            utc: UtcAnchor { ticks: 0, utc_ns: 1_700_000_000_000_000_000, uncertainty_ns: 0 },
-            source: "x86-tsc".into(),
-            vcpus: Vec::new(),
-            error_bound_ns: 0,
-            bound_derivation: "one counter".into(),
-            epochs: Vec::new(),
-            utc_readings: Vec::new(),
-        },
-        host: Host { boot_id: "boot".into(), ..Host::default() },
-        vms: vec![Vm { name: "vm0".into(), vcpus: 1, ..Vm::default() }],
-        layers: Vec::new(),
-        missing: Vec::new(),
-        outcome: Some("power-off".into()),
-    }
+    let whole = recording::manifest(vec![Vm { name: "vm0".into(), vcpus: 1, ..Vm::default() }]);
+    let clock = Clock { uuid: Uuid::new_v4(), ..whole.clock };
+    Manifest { clock, host: Host { boot_id: "boot".into(), ..whole.host }, ..whole }
 }
 
 /// Writes a run of one host to the folder `name` of `dir`: the host's kernel, whose records hold `run`, and a guest's.

@@ -1,14 +1,16 @@
 //! Recordings of VMs that ran on one host are put side by side: no clock is estimated, no event of the host is there twice.
 #![allow(missing_docs, clippy::unwrap_used)] // A test binary: nothing to document, may panic.
 
+mod recording;
+
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
 use std::path::PathBuf;
 use tempfile::TempDir;
 use trace_merge::check;
-use trace_merge::clock::{Clock, ClockEpoch, UtcAnchor};
+use trace_merge::clock::{Clock, ClockEpoch};
 use trace_merge::join::{JoinError, Joined, join};
 use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{FORMAT_VERSION, Host, Manifest, Missing, Started, Vm};
+use trace_merge::manifest::{Host, Manifest, Missing, Vm};
 use trace_merge::reader::Trace;
 use trace_merge::vcpu::{SwitchSource, Switches};
 use trace_merge::writer::{LayerWriter, NewLayer};
@@ -55,29 +57,16 @@ impl Run {
             bound_ns: 7,
             derivation: "made up".into(),
         };
+        let vm = Vm { name: self.name.into(), vcpus: 1, vcpu_threads: vec![self.thread], ..Vm::default() };
+        let whole = recording::manifest(vec![vm]);
         let clock = Clock {
             uuid: Uuid::new_v4(),
-            frequency_hz: 1_000_000_000,
-            utc: UtcAnchor { ticks: 0, utc_ns: 1_795_169_710_000_000_000, uncertainty_ns: 0 },
             source: self.source.into(),
             error_bound_ns: 20,
-            bound_derivation: "one counter".into(),
-            vcpus: Vec::new(),
             epochs: vec![epoch],
-            utc_readings: Vec::new(),
+            ..whole.clock
         };
-        let vm = Vm { name: self.name.into(), vcpus: 1, vcpu_threads: vec![self.thread], ..Vm::default() };
-        Manifest {
-            format: FORMAT_VERSION,
-            strata: "0.1.0".into(),
-            started: Started::at(1_795_169_710_000_000_000),
-            clock,
-            host: Host { boot_id: self.boot.into(), ..Host::default() },
-            vms: vec![vm],
-            layers: Vec::new(),
-            missing: Vec::new(),
-            outcome: Some("power-off".into()),
-        }
+        Manifest { clock, host: Host { boot_id: self.boot.into(), ..whole.host }, ..whole }
     }
 
     /// Writes the run into the folder `name` of `dir`.
