@@ -411,6 +411,7 @@ fn open_disk(disk: &DiskConfig) -> Result<(File, u64), ConfigError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::test_guest;
     use super::*;
     use std::error::Error as _;
     use std::fs;
@@ -419,21 +420,7 @@ mod tests {
     const LIMITS: Limits = Limits { max_cpus: 64, physical_bits: 40, host_memory: 8 << 30 };
 
     fn config(folder: &TempDir) -> MachineConfig {
-        let kernel = folder.path().join("vmlinux");
-        fs::write(&kernel, super::super::test_guest::elf(&[0xf4])).unwrap();
-        MachineConfig {
-            kernel,
-            initrd: None,
-            initrd_overlay: Vec::new(),
-            cpus: 1,
-            memory: 64 << 20,
-            disks: Vec::new(),
-            cmdline: String::new(),
-            shared_slots: Vec::new(),
-            discovery: None,
-            tsc_offset: None,
-            cpu_extras: CpuExtras::default(),
-        }
+        test_guest::config(folder, &[0xf4])
     }
 
     fn disk(folder: &TempDir, bytes: u64) -> DiskConfig {

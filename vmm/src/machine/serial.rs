@@ -173,25 +173,13 @@ impl MutEventSubscriber for ConsoleInput {
 #[cfg(test)]
 mod tests {
     use super::super::observer::NoObserver;
+    use super::super::test_guest::Console;
     use super::*;
     use event_manager::{EventManager, SubscriberOps};
     use std::os::fd::OwnedFd;
 
     const DATA: u8 = 0;
     const LINE_STATUS: u8 = 5;
-
-    #[derive(Clone, Default)]
-    struct Sink(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Sink {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
 
     fn port(output: ConsoleOutput) -> Arc<SerialPort> {
         let interrupt = EventFd::new(EFD_NONBLOCK).unwrap();
@@ -208,11 +196,11 @@ mod tests {
 
     #[test]
     fn what_the_guest_writes_comes_out() {
-        let sink = Sink::default();
-        let port = port(Box::new(sink.clone()));
+        let console = Console::default();
+        let port = port(Box::new(console.clone()));
         port.write(DATA, b'o');
         port.write(DATA, b'k');
-        assert_eq!(*sink.0.lock().unwrap(), b"ok");
+        assert_eq!(console.written(), b"ok");
     }
 
     #[test]

@@ -1,4 +1,10 @@
-//! Hand-written guests for tests: a few instructions in an ELF executable.
+//! Hand-written guests for tests: a few instructions in an ELF executable, a machine for them, and its console.
+
+use super::config::MachineConfig;
+use super::cpuid::CpuExtras;
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+use tempfile::TempDir;
 
 /// Where the code of a test guest is loaded and entered.
 pub const LOAD_ADDRESS: u64 = 0x20_0000;
@@ -25,4 +31,44 @@ pub fn elf(code: &[u8]) -> Vec<u8> {
     }
     image.extend_from_slice(code);
     image
+}
+
+/// A machine with one vCPU that runs `code`, which is written to `folder`.
+pub fn config(folder: &TempDir, code: &[u8]) -> MachineConfig {
+    let kernel = folder.path().join("guest");
+    std::fs::write(&kernel, elf(code)).unwrap();
+    MachineConfig {
+        kernel,
+        initrd: None,
+        initrd_overlay: Vec::new(),
+        cpus: 1,
+        memory: 64 << 20,
+        disks: Vec::new(),
+        cmdline: String::new(),
+        shared_slots: Vec::new(),
+        discovery: None,
+        tsc_offset: None,
+        cpu_extras: CpuExtras::default(),
+    }
+}
+
+/// Keeps what a console shows.
+#[derive(Clone, Default)]
+pub struct Console(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Console {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Console {
+    /// What it showed so far.
+    pub fn written(&self) -> Vec<u8> {
+        self.0.lock().unwrap().clone()
+    }
 }

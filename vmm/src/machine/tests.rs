@@ -1,5 +1,6 @@
 //! The whole machine under KVM, with hand-written guests. These tests need `/dev/kvm`, of any kind.
 
+use super::test_guest::{Console, config};
 use super::*;
 use clock_sync::tsc::read_ordered as host_tsc;
 use memmap2::{MmapMut, MmapRaw};
@@ -7,7 +8,6 @@ use rustix::mm::{MprotectFlags, mprotect};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -128,37 +128,6 @@ impl Observer for Log {
     }
 }
 
-#[derive(Clone, Default)]
-struct Console(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Console {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-fn config(folder: &TempDir, code: &[u8]) -> MachineConfig {
-    let kernel: PathBuf = folder.path().join("guest");
-    std::fs::write(&kernel, test_guest::elf(code)).unwrap();
-    MachineConfig {
-        kernel,
-        initrd: None,
-        initrd_overlay: Vec::new(),
-        cpus: 1,
-        memory: 64 << 20,
-        disks: Vec::new(),
-        cmdline: String::new(),
-        shared_slots: Vec::new(),
-        discovery: None,
-        tsc_offset: None,
-        cpu_extras: CpuExtras::default(),
-    }
-}
-
 /// Runs `machine`; returns its outcome, its console output and what its observer was told.
 fn run(machine: Machine, input: Option<File>) -> (Outcome, Vec<u8>, Arc<Log>) {
     let console = Console::default();
@@ -170,7 +139,7 @@ fn run(machine: Machine, input: Option<File>) -> (Outcome, Vec<u8>, Arc<Log>) {
         clock: None,
     };
     let outcome = machine.run(options).unwrap();
-    let output = console.0.lock().unwrap().clone();
+    let output = console.written();
     (outcome, output, log)
 }
 
