@@ -6,7 +6,7 @@
 //! form is left out and listed in [`EventSchema::skipped`].
 
 use super::print_format::hex_fields;
-use shared_ring::event::{EventDescription, FieldDescription, FieldType, MAX_FIELDS, MAX_NAME};
+use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer, MAX_FIELDS, MAX_NAME};
 use shared_ring::layout::{EXTENDED_ID, HOLE_ID};
 use std::fmt;
 use std::ops::Range;
@@ -341,17 +341,7 @@ impl FieldSource {
 
 /// The type of an integer of this many bytes, if there is one.
 fn integer(bytes: u16, signed: bool) -> Option<FieldType> {
-    Some(match (bytes, signed) {
-        (1, false) => FieldType::U8,
-        (2, false) => FieldType::U16,
-        (4, false) => FieldType::U32,
-        (8, false) => FieldType::U64,
-        (1, true) => FieldType::I8,
-        (2, true) => FieldType::I16,
-        (4, true) => FieldType::I32,
-        (8, true) => FieldType::I64,
-        _ => return None,
-    })
+    Integer::of(usize::from(bytes), signed).map(FieldType::of_integer)
 }
 
 fn is_identifier(name: &str) -> bool {
