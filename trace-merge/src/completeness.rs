@@ -5,7 +5,7 @@ use crate::clock::Clock;
 use crate::layer::LayerKind;
 use crate::manifest::{Manifest, Missing};
 use crate::merge::{Merge, Step};
-use crate::reader::{Damage, Stream, TraceLayer};
+use crate::reader::{Damage, Stream, TraceLayer, write_counts};
 use crate::window::Window;
 use serde::Serialize;
 use shared_ring::consumer::Lost;
@@ -184,11 +184,7 @@ impl fmt::Display for LayerCompleteness {
             (self.absent, "stream files empty or gone"),
             (self.corrupt, "corrupt rings"),
         ];
-        let mut separator = "";
-        for (count, what) in counts.into_iter().filter(|&(count, _)| count > 0) {
-            write!(formatter, "{separator}{count} {what}")?;
-            separator = ", ";
-        }
+        let mut separator = write_counts(formatter, &counts)?;
         if self.damage.any() {
             write!(formatter, "{separator}{}", self.damage)?;
             separator = ", ";

@@ -1,7 +1,7 @@
 //! The records of a stream, packet by packet.
 
 use super::gaps::PacketGaps;
-use super::{Damage, NO_DAMAGE, Stream};
+use super::{Damage, Stream};
 use crate::schema::{Schema, SchemaTable, Value};
 use shared_ring::consumer::Lost;
 use shared_ring::layout::{PacketHeader, RECORD_HEADER_SIZE, padded};
@@ -164,7 +164,7 @@ impl<'t> StreamRecords<'t> {
             released: 0,
             counts: StreamCounts::EMPTY,
             read: 0,
-            damage: NO_DAMAGE,
+            damage: Damage::NONE,
         }
     }
 
@@ -286,7 +286,7 @@ impl<'t> StreamRecords<'t> {
             self.next_packet += 1;
             if index == self.packets.start && index > 0 {
                 // What lies before the packets that are read was looked at for its gaps only.
-                (self.read, self.damage, self.counts) = (0, NO_DAMAGE, StreamCounts::EMPTY);
+                (self.read, self.damage, self.counts) = (0, Damage::NONE, StreamCounts::EMPTY);
             }
             let Some((packet, header)) = self.stream.packet(index) else {
                 self.damage.packets += 1;
