@@ -1,5 +1,6 @@
 //! How times are distributed.
 
+use super::duration;
 use crate::clock::Clock;
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -19,6 +20,37 @@ pub struct Distribution {
     pub max_ns: u64,
 }
 
+impl Distribution {
+    /// Their number, their sum, the quantiles and the longest, as a table shows them.
+    #[must_use]
+    pub fn cells(&self) -> [String; 5] {
+        let [total, p50, p99, max] = [self.total_ns, self.p50_ns, self.p99_ns, self.max_ns].map(duration);
+        [self.count.to_string(), total, p50, p99, max]
+    }
+}
+
+/// Number, sum and longest of times, in ticks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct DurationSum {
+    pub(super) count: u64,
+    pub(super) total: u64,
+    pub(super) max: u64,
+}
+
+impl DurationSum {
+    pub(super) fn add(&mut self, ticks: u64) {
+        *self = self.plus(&Self { count: 1, total: ticks, max: ticks });
+    }
+
+    pub(super) fn plus(&self, other: &Self) -> Self {
+        Self {
+            count: self.count + other.count,
+            total: self.total.saturating_add(other.total),
+            max: self.max.max(other.max),
+        }
+    }
+}
+
 /// Up to this many times are kept as they are.
 const EXACT: usize = 4096;
 /// Digits to which the quantiles of more times are right: to a thousandth.
@@ -28,9 +60,7 @@ const DIGITS: u8 = 3;
 /// times too, and those of more to a thousandth of their value.
 #[derive(Clone, Debug, Default)]
 pub struct Durations {
-    count: u64,
-    total: u64,
-    max: u64,
+    sum: DurationSum,
     /// The times themselves, as long as they are few.
     few: Vec<u64>,
     many: Option<Histogram<u32>>,
@@ -39,9 +69,7 @@ pub struct Durations {
 impl Durations {
     /// Adds one, in ticks.
     pub fn add(&mut self, ticks: u64) {
-        self.count += 1;
-        self.total = self.total.saturating_add(ticks);
-        self.max = self.max.max(ticks);
+        self.sum.add(ticks);
         if self.many.is_none() && self.few.len() < EXACT {
             self.few.push(ticks);
             return;
@@ -63,19 +91,19 @@ impl Durations {
     /// Their number.
     #[must_use]
     pub const fn count(&self) -> u64 {
-        self.count
+        self.sum.count
     }
 
     /// All together, ticks.
     #[must_use]
     pub const fn total(&self) -> u64 {
-        self.total
+        self.sum.total
     }
 
     /// The longest, ticks; 0 of none.
     #[must_use]
     pub const fn max(&self) -> u64 {
-        self.max
+        self.sum.max
     }
 
     /// How they are distributed: quantiles by nearest rank.
@@ -84,18 +112,18 @@ impl Durations {
         let mut few = self.few.clone();
         few.sort_unstable();
         let rank = |percent: u8| match &self.many {
-            Some(many) => many.value_at_quantile(f64::from(percent) / 100.0).min(self.max),
+            Some(many) => many.value_at_quantile(f64::from(percent) / 100.0).min(self.sum.max),
             None => {
                 let index = (few.len() * usize::from(percent)).div_ceil(100).saturating_sub(1);
                 few.get(index).copied().unwrap_or(0)
             }
         };
         Distribution {
-            count: self.count,
-            total_ns: clock.ticks_to_ns(self.total),
+            count: self.sum.count,
+            total_ns: clock.ticks_to_ns(self.sum.total),
             p50_ns: clock.ticks_to_ns(rank(50)),
             p99_ns: clock.ticks_to_ns(rank(99)),
-            max_ns: clock.ticks_to_ns(self.max),
+            max_ns: clock.ticks_to_ns(self.sum.max),
         }
     }
 }

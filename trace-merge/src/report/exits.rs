@@ -346,12 +346,11 @@ impl VmExits {
         columns.extend(headings.map(|heading| (heading, right)));
         let mut table = Table::new(&columns);
         for reason in &self.reasons {
-            let Distribution { total_ns, p50_ns, p99_ns, max_ns, .. } = reason.time;
-            let distribution = [total_ns, p50_ns, p99_ns, max_ns].map(duration);
             let parts = [reason.kvm_ns, reason.vmm_ns, reason.stolen_ns, reason.halted_ns, reason.blocked_ns];
             let parts = parts.map(|ns| if ns == 0 { "-".into() } else { duration(ns) });
+            let [_, times @ ..] = reason.time.cells();
             let first = [reason.reason.clone(), reason.count.to_string()];
-            table.row(first.into_iter().chain(distribution).chain(parts));
+            table.row(first.into_iter().chain(times).chain(parts));
         }
         table.write(out)
     }
@@ -371,9 +370,7 @@ impl VmExits {
             ("longest", right),
         ]);
         for access in &self.accesses {
-            let Distribution { count, total_ns, p50_ns, p99_ns, max_ns } = access.time;
-            let times = [total_ns, p50_ns, p99_ns, max_ns].map(duration);
-            table.row([access.place.clone(), count.to_string()].into_iter().chain(times));
+            table.row([access.place.clone()].into_iter().chain(access.time.cells()));
         }
         table.write(out)
     }

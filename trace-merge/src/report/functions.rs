@@ -8,7 +8,7 @@
 
 mod mappings;
 
-use super::table::{Align, Table};
+use super::table::{Align, Table, write_more};
 use super::{Report, ReportBuilder, ReportError, Window, harmless, percent};
 use crate::analysis::{Analysis, Gap, Passed};
 use crate::event::{self, Event, Mapping, Tid};
@@ -402,10 +402,10 @@ impl Report for FunctionsReport {
                 writeln!(out, "\npid {pid}: {comm}, {} samples", process.samples)?;
                 write_functions(&process.functions, process.samples, OF_A_PROCESS_SHOWN, out)?;
             }
-            let more = kernel.processes.len().saturating_sub(PROCESSES_SHOWN);
-            if more > 0 {
-                writeln!(out, "\n… and {more} processes more, which --json shows")?;
+            if kernel.processes.len() > PROCESSES_SHOWN {
+                writeln!(out)?;
             }
+            write_more(kernel.processes.len(), PROCESSES_SHOWN, "processes", out)?;
         }
         Ok(())
     }
@@ -431,10 +431,7 @@ fn write_functions(rows: &[FunctionSamples], samples: u64, shown: usize, out: &m
         ]);
     }
     table.write(out)?;
-    match rows.len().saturating_sub(shown) {
-        0 => Ok(()),
-        more => writeln!(out, "… and {more} functions more, which --json shows"),
-    }
+    write_more(rows.len(), shown, "functions", out)
 }
 
 #[cfg(test)]

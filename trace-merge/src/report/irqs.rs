@@ -9,6 +9,7 @@
 
 mod delivery;
 
+use super::distribution::DurationSum;
 use super::table::{Align, Table};
 use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
 use crate::analysis::{Analysis, Gap, Passed};
@@ -164,20 +165,13 @@ impl ReportBuilder for InterruptTimes {
 /// Times in the making, ticks.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
-    count: u64,
-    total: u64,
-    max: u64,
+    handled: DurationSum,
     unfinished: u64,
 }
 
 impl Sums {
     fn plus(&self, other: &Self) -> Self {
-        Self {
-            count: self.count + other.count,
-            total: self.total.saturating_add(other.total),
-            max: self.max.max(other.max),
-            unfinished: self.unfinished + other.unfinished,
-        }
+        Self { handled: self.handled.plus(&other.handled), unfinished: self.unfinished + other.unfinished }
     }
 }
 
@@ -243,8 +237,7 @@ impl Handled {
             open.pop();
         }
         let ticks = time.saturating_sub(begin);
-        let sums = kernel.sums(key, cpu);
-        *sums = sums.plus(&Sums { count: 1, total: ticks, max: ticks, unfinished: 0 });
+        kernel.sums(key, cpu).handled.add(ticks);
     }
 
     /// Exits are missing from now on.
@@ -259,9 +252,9 @@ impl Handled {
     fn finish(mut self, trace: &Trace, timeline: &Timeline) -> Vec<LayerInterrupts> {
         let clock = trace.clock();
         let times = |sums: &Sums| Times {
-            count: sums.count,
-            total_ns: clock.ticks_to_ns(sums.total),
-            max_ns: clock.ticks_to_ns(sums.max),
+            count: sums.handled.count,
+            total_ns: clock.ticks_to_ns(sums.handled.total),
+            max_ns: clock.ticks_to_ns(sums.handled.max),
             unfinished: sums.unfinished,
         };
         let mut all = Vec::new();

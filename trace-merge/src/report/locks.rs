@@ -10,7 +10,8 @@
 //! changed) are counted apart.
 
 use super::by_guest::{ByGuest, GuestCollector};
-use super::table::{Align, Table};
+use super::distribution::DurationSum;
+use super::table::{Align, Table, write_more};
 use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
 use crate::analysis::Passed;
 use crate::clock::Clock;
@@ -83,6 +84,12 @@ pub struct Waits {
     pub total_ns: u64,
     /// The longest, ns.
     pub max_ns: u64,
+}
+
+impl Waits {
+    const fn of(sum: &DurationSum, clock: &Clock) -> Self {
+        Self { count: sum.count, total_ns: clock.ticks_to_ns(sum.total), max_ns: clock.ticks_to_ns(sum.max) }
+    }
 }
 
 /// Waiting for a kernel lock at one place.
@@ -175,34 +182,6 @@ impl ReportBuilder for LockTimes {
     }
 }
 
-/// Waits in the making, ticks.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sums {
-    count: u64,
-    total: u64,
-    max: u64,
-}
-
-impl Sums {
-    fn add(&mut self, ticks: u64) {
-        self.count += 1;
-        self.total = self.total.saturating_add(ticks);
-        self.max = self.max.max(ticks);
-    }
-
-    fn plus(&self, other: &Self) -> Self {
-        Self {
-            count: self.count + other.count,
-            total: self.total.saturating_add(other.total),
-            max: self.max.max(other.max),
-        }
-    }
-
-    const fn waits(&self, clock: &Clock) -> Waits {
-        Waits { count: self.count, total_ns: clock.ticks_to_ns(self.total), max_ns: clock.ticks_to_ns(self.max) }
-    }
-}
-
 /// Where a task waits.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
@@ -255,7 +234,7 @@ struct Call {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct FutexSums {
-    waits: Sums,
+    waits: DurationSum,
     timed_out: u64,
     not_needed: u64,
     unfinished: u64,
@@ -285,7 +264,7 @@ pub struct Collector {
     lost_cpus: HashSet<u32>,
     /// By CPU: whose wait began with the record before this one.
     begun: HashMap<u32, Runner>,
-    kernel: BTreeMap<Place, BTreeMap<Runner, Sums>>,
+    kernel: BTreeMap<Place, BTreeMap<Runner, DurationSum>>,
     futexes: BTreeMap<(TaskIndex, u64, &'static str), FutexSums>,
     unfinished: u64,
 }
@@ -446,15 +425,15 @@ impl Collector {
             }
         }
         let kernel = self.kernel.iter().map(|(place, waiters)| {
-            let mut processes: BTreeMap<Waited, Sums> = BTreeMap::new();
+            let mut processes: BTreeMap<Waited, DurationSum> = BTreeMap::new();
             for (&runner, waits) in waiters {
                 let sums = processes.entry(Waited::of(runner, guest)).or_default();
                 *sums = sums.plus(waits);
             }
-            let sum = processes.values().fold(Sums::default(), |sum, waits| sum.plus(waits));
-            let waiter = |(process, sums): (&Waited, &Sums)| {
+            let sum = processes.values().fold(DurationSum::default(), |sum, waits| sum.plus(waits));
+            let waiter = |(process, sums): (&Waited, &DurationSum)| {
                 let (pid, comm) = process.name(guest);
-                Waiter { pid, comm, waits: sums.waits(clock) }
+                Waiter { pid, comm, waits: Waits::of(sums, clock) }
             };
             let mut waiters: Vec<_> = processes.iter().map(waiter).collect();
             waiters.sort_by_key(|waiter| (std::cmp::Reverse(waiter.waits.total_ns), waiter.pid));
@@ -464,7 +443,7 @@ impl Collector {
                 kind: kind_of_lock(place.flags).into(),
                 context: place.context.name(),
                 calls: calls(symbols, &place.stack),
-                waits: sum.waits(clock),
+                waits: Waits::of(&sum, clock),
                 waiters,
             }
         });
@@ -482,7 +461,7 @@ impl Collector {
                 comm,
                 address,
                 operation: operation.into(),
-                waits: sums.waits.waits(clock),
+                waits: Waits::of(&sums.waits, clock),
                 timed_out: sums.timed_out,
                 not_needed: sums.not_needed,
                 unfinished: sums.unfinished,
@@ -618,7 +597,7 @@ impl GuestLocks {
         if !table.is_empty() {
             table.write(out)?;
         }
-        write_more(self.kernel.len(), out)
+        write_more(self.kernel.len(), ROWS_SHOWN, "rows", out)
     }
 
     fn write_futexes(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -649,15 +628,7 @@ impl GuestLocks {
         if !table.is_empty() {
             table.write(out)?;
         }
-        write_more(self.futexes.len(), out)
-    }
-}
-
-/// Says how many of `rows` rows are not shown.
-fn write_more(rows: usize, out: &mut dyn Write) -> io::Result<()> {
-    match rows.saturating_sub(ROWS_SHOWN) {
-        0 => Ok(()),
-        more => writeln!(out, "… and {more} rows more, which --json shows"),
+        write_more(self.futexes.len(), ROWS_SHOWN, "rows", out)
     }
 }
 

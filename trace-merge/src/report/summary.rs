@@ -1,6 +1,7 @@
 //! The summary of a recording: what each layer holds and lost, why and for how long vCPUs were out of the guest, what
 //! the clock is worth, and what is missing.
 
+use super::distribution::DurationSum;
 use super::exits::{Crossing, is_crossing};
 use super::{Report, ReportBuilder, ReportError, Window, harmless, seconds};
 use crate::analysis::{Analysis, Passed};
@@ -106,17 +107,9 @@ pub fn report(trace: &Trace, window: Window) -> Result<Summary, ReportError> {
 pub struct SummaryBuilder {
     window: Window,
     /// By VM.
-    exits: BTreeMap<usize, BTreeMap<ExitReason, ExitSums>>,
+    exits: BTreeMap<usize, BTreeMap<ExitReason, DurationSum>>,
     /// By VM and vCPU: the exit that is not over.
     open: BTreeMap<(usize, u32), OpenExit>,
-}
-
-/// Exits for one reason; times in ticks.
-#[derive(Clone, Copy, Debug, Default)]
-struct ExitSums {
-    count: u64,
-    total: u64,
-    max: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -137,16 +130,14 @@ impl SummaryBuilder {
     /// The vCPU's exit is over at `time`; it has no time where that is `None`.
     fn end(&mut self, key: (usize, u32), exit: OpenExit, time: Option<u64>) {
         let sums = self.exits.entry(key.0).or_default().entry(exit.reason).or_default();
-        let ticks = time.map_or(0, |time| time.saturating_sub(exit.begin));
-        sums.count += 1;
-        (sums.total, sums.max) = (sums.total.saturating_add(ticks), sums.max.max(ticks));
+        sums.add(time.map_or(0, |time| time.saturating_sub(exit.begin)));
     }
 
     /// The exits of the VM at `index`.
     fn exits_of(&self, index: usize, trace: &Trace, passed: &Passed) -> Option<ExitReport> {
         let (vm, clock) = (passed.timeline.vm(index)?, trace.clock());
         let source = if vm.kvm_tells { SwitchSource::HostKernel } else { SwitchSource::Vmm };
-        let reason = |(reason, sums): (&ExitReason, &ExitSums)| ReasonReport {
+        let reason = |(reason, sums): (&ExitReason, &DurationSum)| ReasonReport {
             reason: reason.name().into_owned(),
             number: reason.number,
             numbering: reason.numbering,

@@ -9,7 +9,7 @@
 //! `EINTR`), calls whose return is not in the trace, returns whose call is not, and calls during which records were lost.
 
 use super::by_guest::{ByGuest, GuestCollector};
-use super::table::{Align, Table};
+use super::table::{Align, Table, write_more};
 use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
 use crate::analysis::Passed;
 use crate::clock::Clock;
@@ -432,10 +432,10 @@ impl Report for SyscallsReport {
                 writeln!(out, "\npid {}: {}", process.pid, harmless(&process.comm))?;
                 write_calls(&process.calls, out)?;
             }
-            let more = guest.processes.len().saturating_sub(PROCESSES_SHOWN);
-            if more > 0 {
-                writeln!(out, "\n… and {more} processes more, which --json shows")?;
+            if guest.processes.len() > PROCESSES_SHOWN {
+                writeln!(out)?;
             }
+            write_more(guest.processes.len(), PROCESSES_SHOWN, "processes", out)?;
             if guest.unattributed > 0 {
                 let unattributed = guest.unattributed;
                 writeln!(out, "NOTE: of {unattributed} calls and returns no context switch tells whose they are")?;

@@ -61,6 +61,14 @@ impl Table {
     }
 }
 
+/// Says how many of `all` there are beyond the `shown` first.
+pub(super) fn write_more(all: usize, shown: usize, what: &str, out: &mut dyn Write) -> io::Result<()> {
+    match all.saturating_sub(shown) {
+        0 => Ok(()),
+        more => writeln!(out, "… and {more} {what} more, which --json shows"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

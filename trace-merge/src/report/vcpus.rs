@@ -267,9 +267,7 @@ impl VmVcpus {
         let headings = ["vCPU", "times", "total", "p50", "p99", "longest"].map(|heading| (heading, Align::Right));
         let mut table = Table::new(&headings);
         for vcpu in &self.vcpus {
-            let Distribution { count, total_ns, p50_ns, p99_ns, max_ns } = vcpu.wakeups;
-            let times = [total_ns, p50_ns, p99_ns, max_ns].map(duration);
-            table.row([vcpu.vcpu.to_string(), count.to_string()].into_iter().chain(times));
+            table.row([vcpu.vcpu.to_string()].into_iter().chain(vcpu.wakeups.cells()));
         }
         table.write(out)
     }
