@@ -1,18 +1,18 @@
-//! Relating the trace clock to UTC from readings of both.
+//! Relating the trace clock to UTC by cross timestamps.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// One reading of the trace clock and of UTC that belong together.
+/// The trace clock and UTC, read together.
 ///
 /// ```
-/// use clock_sync::calibration::{Reading, frequency};
+/// use clock_sync::calibration::{CrossTimestamp, frequency};
 ///
-/// let first = Reading { ticks: 1_000, utc_ns: 5_000_000_000, uncertainty_ns: 0 };
-/// let last = Reading { ticks: 2_300_001_000, utc_ns: 6_000_000_000, uncertainty_ns: 0 };
+/// let first = CrossTimestamp { ticks: 1_000, utc_ns: 5_000_000_000, uncertainty_ns: 0 };
+/// let last = CrossTimestamp { ticks: 2_300_001_000, utc_ns: 6_000_000_000, uncertainty_ns: 0 };
 /// assert_eq!(frequency(&first, &last), Some(2_300_000_000));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reading {
+pub struct CrossTimestamp {
     /// Trace clock, ticks.
     pub ticks: u64,
     /// UTC, ns since 1970.
@@ -24,7 +24,7 @@ pub struct Reading {
 /// Reads `clock` (the trace clock, ticks) and UTC together: the tightest of several brackets clock–UTC–clock. The
 /// uncertainty is half the tightest bracket, converted with `frequency` (Hz).
 #[must_use]
-pub fn read_together(clock: impl Fn() -> u64, frequency: u64) -> Reading {
+pub fn read_together(clock: impl Fn() -> u64, frequency: u64) -> CrossTimestamp {
     const BRACKETS: usize = 16;
     let bracket = || {
         let before = clock();
@@ -40,7 +40,7 @@ pub fn read_together(clock: impl Fn() -> u64, frequency: u64) -> Reading {
         }
     }
     let (width, before, utc) = best;
-    Reading {
+    CrossTimestamp {
         ticks: before.wrapping_add(width / 2),
         utc_ns: u64::try_from(utc.as_nanos()).unwrap_or(u64::MAX),
         uncertainty_ns: ticks_to_ns(width.div_ceil(2), frequency),
@@ -54,9 +54,9 @@ pub fn ticks_to_ns(ticks: u64, frequency: u64) -> u64 {
     u64::try_from(ns).unwrap_or(u64::MAX)
 }
 
-/// Rate of a clock from two readings, Hz; `None` when they are less than a millisecond apart or out of order.
+/// Rate of a clock from two cross timestamps, Hz; `None` when they are less than a millisecond apart or out of order.
 #[must_use]
-pub fn frequency(first: &Reading, last: &Reading) -> Option<u64> {
+pub fn frequency(first: &CrossTimestamp, last: &CrossTimestamp) -> Option<u64> {
     let ns = last.utc_ns.checked_sub(first.utc_ns).filter(|&ns| ns >= 1_000_000)?;
     let ticks = last.ticks.checked_sub(first.ticks)?;
     u64::try_from(u128::from(ticks) * 1_000_000_000 / u128::from(ns)).ok()
@@ -79,8 +79,8 @@ mod tests {
 
     #[test]
     fn frequency_comes_from_two_readings() {
-        let first = Reading { ticks: 1_000, utc_ns: 5_000_000_000, uncertainty_ns: 0 };
-        let last = Reading { ticks: 1_000 + 2_300_000_000, utc_ns: 6_000_000_000, uncertainty_ns: 0 };
+        let first = CrossTimestamp { ticks: 1_000, utc_ns: 5_000_000_000, uncertainty_ns: 0 };
+        let last = CrossTimestamp { ticks: 1_000 + 2_300_000_000, utc_ns: 6_000_000_000, uncertainty_ns: 0 };
 
         assert_eq!(frequency(&first, &last), Some(2_300_000_000));
         assert_eq!(frequency(&last, &first), None);

@@ -11,7 +11,7 @@ use shared_ring::event::EventDescription;
 use shared_ring::host_memory::HostMemory;
 use shared_ring::layout::SESSION_SLOTS;
 use shared_ring::region::{RegionConfig, RegionLayout};
-use shared_ring::registry::Tail;
+use shared_ring::registry::RegistryReader;
 
 /// Youngest time that is believed, ticks.
 const LATEST: u64 = 1 << 60;
@@ -88,7 +88,7 @@ fn read(region: &CrashRegion, size: usize) {
     }
 }
 
-fn all_of(mut registry: Tail, size: usize) -> Vec<EventDescription> {
+fn all_of(mut registry: RegistryReader, size: usize) -> Vec<EventDescription> {
     let events = registry.poll();
     assert!(events.len() <= size / 16);
     assert!(registry.poll().is_empty(), "nothing is added to a registry that stands still");

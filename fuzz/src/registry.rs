@@ -7,7 +7,7 @@ use crate::script::{Op, Script};
 use shared_ring::event::{EventDescription, MAX_FIELDS, MAX_NAME};
 use shared_ring::host_memory::HostMemory;
 use shared_ring::layout::{EXTENDED_ID, HOLE_ID, REGISTRY_HEADER_SIZE};
-use shared_ring::registry::{Tail, parse};
+use shared_ring::registry::{RegistryReader, parse};
 
 /// Step: look for new event types.
 pub const POLL: u8 = 0;
@@ -30,13 +30,13 @@ pub fn run(data: &[u8]) {
     events.iter().for_each(check);
 
     let memory = HostMemory::private(SIZE);
-    let mut tail = Tail::new(memory.clone());
+    let mut reader = RegistryReader::new(memory.clone());
     let mut total = 0;
     for op in Script::new(data, STEPS) {
         op.apply(&memory);
         if let Op::Step { .. } = op {
-            let failed = tail.error().is_some();
-            let events = tail.poll();
+            let failed = reader.error().is_some();
+            let events = reader.poll();
             assert!(!failed || events.is_empty(), "nothing comes after an error");
             events.iter().for_each(check);
             total += events.len();

@@ -10,7 +10,7 @@ use crate::host::{Agent, Parts, ProcessOwner};
 use crate::host_memory::HostMemory;
 use crate::layout::{SessionSlot, Superblock};
 use crate::region::Rings;
-use crate::registry::Tail;
+use crate::registry::RegistryReader;
 use crate::view::{RegionView, Session, SessionSettings, ViewError, session_slot};
 use core::mem::offset_of;
 use std::vec::Vec;
@@ -93,7 +93,7 @@ impl CrashRegion {
 
     /// The kernel's event registry.
     #[must_use]
-    pub fn kernel_registry(&self) -> Tail {
+    pub fn kernel_registry(&self) -> RegistryReader {
         self.parts.kernel_registry()
     }
 
@@ -119,7 +119,7 @@ impl CrashRegion {
 
     /// The event registry of the process in `slot`; `None` when there is no such slot.
     #[must_use]
-    pub fn process_registry(&self, slot: u32) -> Option<Tail> {
+    pub fn process_registry(&self, slot: u32) -> Option<RegistryReader> {
         self.parts.process_registry(slot)
     }
 

@@ -23,7 +23,7 @@ use crate::layout::{
     AgentState, CLOCK_ENTRY_SIZE, MAX_EVENTS, ProcessEntry, RING_ADOPTED, SESSION_SLOTS, SessionSlot, Superblock,
 };
 use crate::region::{RegionLayout, Rings};
-use crate::registry::Tail;
+use crate::registry::RegistryReader;
 use crate::view::{ProcessState, RegionView, Session};
 use core::mem::offset_of;
 use core::ops::Range;
@@ -390,9 +390,9 @@ impl Parts {
 
     /// The kernel's event registry, from its beginning.
     #[must_use]
-    pub fn kernel_registry(&self) -> Tail {
+    pub fn kernel_registry(&self) -> RegistryReader {
         let (at, size) = self.view.registry();
-        Tail::new(self.memory.part(at, size))
+        RegistryReader::new(self.memory.part(at, size))
     }
 
     /// The memory of `vcpu`'s kernel ring of `session`; `None` when there is no such vCPU, or the session is another
@@ -439,9 +439,9 @@ impl Parts {
 
     /// The event registry of process slot `slot`, from its beginning; `None` when there is no such slot.
     #[must_use]
-    pub fn process_registry(&self, slot: u32) -> Option<Tail> {
+    pub fn process_registry(&self, slot: u32) -> Option<RegistryReader> {
         let (at, size) = self.view.process_registry(slot)?;
-        Some(Tail::new(self.memory.part(at, size)))
+        Some(RegistryReader::new(self.memory.part(at, size)))
     }
 
     /// The memory of `vcpu`'s ring in process slot `slot`; `None` when there is no such slot or vCPU.

@@ -28,7 +28,7 @@ pub const MAX_ENTRY: usize = 2048;
 ///
 /// ```
 /// use shared_ring::event::{Event, Field, FieldType};
-/// use shared_ring::{host_memory::HostMemory, registry::{Registry, Tail}, storage::Smp};
+/// use shared_ring::{host_memory::HostMemory, registry::{Registry, RegistryReader}, storage::Smp};
 ///
 /// const TICK: Event = Event { id: 1, class: 0, name: "a:tick", fields: &[Field::new("number", FieldType::U64)] };
 /// let memory = HostMemory::private(4096);
@@ -37,7 +37,7 @@ pub const MAX_ENTRY: usize = 2048;
 /// assert!(registry.append(&TICK));
 ///
 /// // The host.
-/// let events = Tail::new(memory.clone()).poll();
+/// let events = RegistryReader::new(memory.clone()).poll();
 /// assert_eq!((events.len(), events[0].name.as_str()), (1, "a:tick"));
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -148,7 +148,7 @@ fn name_length(length: usize) -> Option<u8> {
 }
 
 #[cfg(feature = "std")]
-pub use read::{ParseError, Tail, parse};
+pub use read::{ParseError, RegistryReader, parse};
 
 #[cfg(feature = "std")]
 mod read {
@@ -207,16 +207,16 @@ mod read {
         Ok(offset)
     }
 
-    /// Follows a registry while its writer appends to it.
+    /// The reading side of a registry: follows it while its writer appends to it.
     /// For an example see [`Registry`](super::Registry).
     #[derive(Debug)]
-    pub struct Tail {
+    pub struct RegistryReader {
         memory: HostMemory,
         read: usize,
         error: Option<ParseError>,
     }
 
-    impl Tail {
+    impl RegistryReader {
         /// A reader of the registry that fills `memory`.
         #[must_use]
         pub const fn new(memory: HostMemory) -> Self {
@@ -335,15 +335,15 @@ mod tests {
         let memory = HostMemory::private(1024);
         // SAFETY: the memory outlives the registry, which is its only writer.
         let registry = unsafe { Registry::new(Smp::new(memory.base()), 1024) };
-        let mut tail = Tail::new(memory);
+        let mut reader = RegistryReader::new(memory);
 
-        let before = tail.poll().len();
+        let before = reader.poll().len();
         registry.append(&EVENT);
-        let first = tail.poll();
+        let first = reader.poll();
         registry.append(&Event { id: 8, ..EVENT });
-        let second = tail.poll();
+        let second = reader.poll();
 
-        assert_eq!((before, first.len(), second.len(), tail.poll().len()), (0, 1, 1, 0));
+        assert_eq!((before, first.len(), second.len(), reader.poll().len()), (0, 1, 1, 0));
         assert_eq!((first[0].id, second[0].id), (7, 8));
     }
 
@@ -351,10 +351,10 @@ mod tests {
     fn tail_of_a_count_that_ran_away_stays_inside_the_registry() {
         let memory = HostMemory::private(256);
         memory.store(REGISTRY_USED, u64::MAX);
-        let mut tail = Tail::new(memory);
+        let mut reader = RegistryReader::new(memory);
 
-        assert_eq!(tail.poll(), []);
-        assert!(tail.error().is_some());
+        assert_eq!(reader.poll(), []);
+        assert!(reader.error().is_some());
     }
 
     #[test]

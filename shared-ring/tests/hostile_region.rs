@@ -13,7 +13,7 @@ use shared_ring::layout::{
 };
 use shared_ring::packet::{Packet, Records, read_header, validate, write_header};
 use shared_ring::producer::Producer;
-use shared_ring::registry::{Registry, Tail};
+use shared_ring::registry::{Registry, RegistryReader};
 use shared_ring::storage::CpuLocal;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -196,13 +196,13 @@ proptest! {
         let memory = HostMemory::private(SIZE);
         // SAFETY: the memory outlives the registry, which is its only writer.
         let registry = unsafe { Registry::new(CpuLocal::new(memory.base()), SIZE) };
-        let mut tail = Tail::new(memory.clone());
+        let mut reader = RegistryReader::new(memory.clone());
         registry.append(&NUMBER);
         registry.append(&TEXT);
-        let mut events = tail.poll().len();
+        let mut events = reader.poll().len();
         for (word, value) in changes {
             memory.store(word * 8, value);
-            events += tail.poll().len();
+            events += reader.poll().len();
         }
         prop_assert!((2..=(SIZE - REGISTRY_HEADER_SIZE) / 16).contains(&events));
     }

@@ -67,9 +67,9 @@ pub struct UtcAnchor {
     pub uncertainty_ns: u64,
 }
 
-impl From<clock_sync::calibration::Reading> for UtcAnchor {
-    fn from(reading: clock_sync::calibration::Reading) -> Self {
-        Self { ticks: reading.ticks, utc_ns: reading.utc_ns, uncertainty_ns: reading.uncertainty_ns }
+impl From<clock_sync::calibration::CrossTimestamp> for UtcAnchor {
+    fn from(both: clock_sync::calibration::CrossTimestamp) -> Self {
+        Self { ticks: both.ticks, utc_ns: both.utc_ns, uncertainty_ns: both.uncertainty_ns }
     }
 }
 

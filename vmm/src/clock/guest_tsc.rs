@@ -1,7 +1,7 @@
 //! The guest's time stamp counter as KVM sets and shows it, and KVM's reading of the host's clocks at one instant.
 #![allow(unsafe_code)] // kvm-ioctls wraps no vCPU device attributes on x86
 
-use clock_sync::calibration::{Reading, read_together};
+use clock_sync::calibration::{CrossTimestamp, read_together};
 use kvm_bindings::{
     KVM_CLOCK_HOST_TSC, KVM_CLOCK_REALTIME, KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET, Msrs, kvm_clock_data,
     kvm_device_attr, kvm_msr_entry,
@@ -83,16 +83,20 @@ pub fn read_counter(vcpu: &VcpuFd) -> Result<u64, errno::Error> {
 /// Reads TSC and wall clock together: at one instant by KVM where it can (flags of `KVM_GET_CLOCK`), else bracketed.
 /// `frequency` is the TSC's rate, Hz.
 #[must_use]
-pub fn clock_reading(vm: &VmFd, frequency: u64) -> Reading {
+pub fn cross_timestamp(vm: &VmFd, frequency: u64) -> CrossTimestamp {
     vm.get_clock()
         .ok()
         .and_then(|clock| from_kvm(&clock))
         .unwrap_or_else(|| read_together(clock_sync::tsc::read_ordered, frequency))
 }
 
-fn from_kvm(clock: &kvm_clock_data) -> Option<Reading> {
+fn from_kvm(clock: &kvm_clock_data) -> Option<CrossTimestamp> {
     let both = KVM_CLOCK_REALTIME | KVM_CLOCK_HOST_TSC;
-    (clock.flags & both == both).then_some(Reading { ticks: clock.host_tsc, utc_ns: clock.realtime, uncertainty_ns: 0 })
+    (clock.flags & both == both).then_some(CrossTimestamp {
+        ticks: clock.host_tsc,
+        utc_ns: clock.realtime,
+        uncertainty_ns: 0,
+    })
 }
 
 #[cfg(test)]
@@ -102,7 +106,7 @@ mod tests {
     #[test]
     fn kvms_reading_is_used_when_it_has_both_clocks() {
         let clock = kvm_clock_data { flags: 0xe, realtime: 5, host_tsc: 7, ..Default::default() };
-        assert_eq!(from_kvm(&clock), Some(Reading { ticks: 7, utc_ns: 5, uncertainty_ns: 0 }));
+        assert_eq!(from_kvm(&clock), Some(CrossTimestamp { ticks: 7, utc_ns: 5, uncertainty_ns: 0 }));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What a recording says about its clock: rate, relation to UTC, relation of each vCPU, and how wrong all that can be.
 
 use super::host_time::HostTime;
-use clock_sync::calibration::{self, Reading};
+use clock_sync::calibration::{self, CrossTimestamp};
 use clock_sync::{tsc, warp};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::time::Duration;
@@ -94,7 +94,7 @@ impl HostClock {
 
     /// The clock as `session.json` states it.
     #[must_use]
-    pub fn statement(&self, uuid: Uuid, utc: Reading, vcpus: Vec<VcpuRelation>) -> Clock {
+    pub fn statement(&self, uuid: Uuid, utc: CrossTimestamp, vcpus: Vec<VcpuRelation>) -> Clock {
         Clock {
             uuid,
             frequency_hz: self.trace_frequency(),

@@ -370,7 +370,7 @@ fn clock_reading_lies_between_readings_around_it() {
     let folder = TempDir::new().unwrap();
     let machine = Machine::new(config(&folder, HELLO)).unwrap();
     let before = host_tsc();
-    let reading = machine.clock_reading(1_000_000_000);
+    let reading = machine.cross_timestamp(1_000_000_000);
     assert!((before..=host_tsc()).contains(&reading.ticks));
 }
 

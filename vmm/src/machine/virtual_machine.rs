@@ -14,7 +14,7 @@ use super::virtio::block::Block;
 use super::virtio::mmio::MmioTransport;
 use super::{acpi, boot_state, event_loop, hypervisor, layout, loader, memory};
 use crate::clock::{VcpuClocks, guest_tsc};
-use clock_sync::calibration::Reading;
+use clock_sync::calibration::CrossTimestamp;
 use kvm_ioctls::{IoEventAddress, VcpuFd, VmFd};
 use std::fs::File;
 use std::sync::{Arc, mpsc};
@@ -113,8 +113,8 @@ impl Machine {
 
     /// Reads the host's TSC, of `frequency` Hz, and the wall clock together.
     #[must_use]
-    pub fn clock_reading(&self, frequency: u64) -> Reading {
-        guest_tsc::clock_reading(&self.vm, frequency)
+    pub fn cross_timestamp(&self, frequency: u64) -> CrossTimestamp {
+        guest_tsc::cross_timestamp(&self.vm, frequency)
     }
 
     /// Where the shared slots lie in the guest, if there are any.

@@ -21,7 +21,7 @@ use crate::tracing::region::{EnabledEvents, TraceRegion};
 use crate::tracing::selection::Selection;
 use crate::tracing::session::{Say, Sources};
 use crate::tracing::vmm_events::{VcpuThreadHook, VmmTracer};
-use clock_sync::calibration::{Reading, read_together};
+use clock_sync::calibration::{CrossTimestamp, read_together};
 use shared_ring::layout::{ABI_VERSION, Mode};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -215,10 +215,10 @@ fn vmm_tracer(
 }
 
 /// The trace clock and UTC, read together.
-fn utc_reading(clock: &HostClock, machine: &Machine) -> Reading {
+fn utc_reading(clock: &HostClock, machine: &Machine) -> CrossTimestamp {
     let frequency = clock.trace_frequency();
     match clock.time {
-        HostTime::Tsc => machine.clock_reading(frequency),
+        HostTime::Tsc => machine.cross_timestamp(frequency),
         HostTime::MonotonicRaw => read_together(|| HostTime::MonotonicRaw.now(), frequency),
     }
 }

@@ -6,7 +6,7 @@ use shared_ring::consumer::{Consumer, Lost, Poll};
 use shared_ring::event::EventDescription;
 use shared_ring::layout::{PacketHeader, padded};
 use shared_ring::packet::Packet;
-use shared_ring::registry::Tail;
+use shared_ring::registry::RegistryReader;
 use std::collections::HashMap;
 use std::path::Path;
 use trace_merge::manifest::{Layer, Manifest};
@@ -47,7 +47,7 @@ struct BufferedPacket {
 impl BufferedLayer {
     /// Drains `rings`, whose producers have stopped. `latest` is the youngest time that a record may have, ticks.
     #[must_use]
-    pub fn drain(layer: NewLayer, mut registry: Tail, rings: Vec<Consumer>, latest: u64) -> Self {
+    pub fn drain(layer: NewLayer, mut registry: RegistryReader, rings: Vec<Consumer>, latest: u64) -> Self {
         let mut events = registry.poll();
         let mut described = 0;
         // Records of the others are rejected and counted.

@@ -12,7 +12,7 @@ use super::ring_layer::RingLayer;
 use super::vmm_events::VmmTracer;
 use super::vmm_layer::vmm_layer;
 use shared_ring::event::EventDescription;
-use shared_ring::registry::Tail;
+use shared_ring::registry::RegistryReader;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub struct FlightRecorder {
     host: Option<HostWindow>,
     vmm: Option<Arc<VmmTracer>>,
     kernel: KernelRings,
-    registry: Tail,
+    registry: RegistryReader,
     kernel_events: Vec<EventDescription>,
     processes: Option<FlightProcesses>,
 }

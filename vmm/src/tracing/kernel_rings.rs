@@ -5,7 +5,7 @@ use shared_ring::consumer::Consumer;
 use shared_ring::host_memory::HostMemory;
 use shared_ring::layout::{MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_SIZE, MIN_SUB_BUFFERS};
 use shared_ring::region::{RegionLayout, Rings};
-use shared_ring::registry::Tail;
+use shared_ring::registry::RegistryReader;
 use std::path::Path;
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::Manifest;
@@ -63,8 +63,8 @@ impl KernelRings {
 
     /// The kernel's event registry, from its beginning.
     #[must_use]
-    pub fn registry(&self) -> Tail {
-        Tail::new(self.memory.part(self.layout.registry, self.layout.registry_size))
+    pub fn registry(&self) -> RegistryReader {
+        RegistryReader::new(self.memory.part(self.layout.registry, self.layout.registry_size))
     }
 
     /// A layer of these rings, new in the recording `dir`.

@@ -4,7 +4,7 @@ use super::region::guest_text;
 use shared_ring::consumer::Consumer;
 use shared_ring::host::{Parts, ProcessOwner};
 use shared_ring::region::Rings;
-use shared_ring::registry::Tail;
+use shared_ring::registry::RegistryReader;
 use shared_ring::view::ProcessState;
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::Process;
@@ -84,7 +84,7 @@ impl ProcessTable {
 
     /// The event registry of slot `number`, from its beginning; `None` when there is no such slot.
     #[must_use]
-    pub fn registry(&self, number: u32) -> Option<Tail> {
+    pub fn registry(&self, number: u32) -> Option<RegistryReader> {
         self.parts.process_registry(number)
     }
 

@@ -2,7 +2,7 @@
 
 use shared_ring::consumer::{Consumer, Poll};
 use shared_ring::event::EventDescription;
-use shared_ring::registry::Tail;
+use shared_ring::registry::RegistryReader;
 use std::time::Instant;
 use trace_merge::manifest::{Layer, event_bytes};
 use trace_merge::writer::{LayerWriter, WriteError};
@@ -12,7 +12,7 @@ use trace_merge::writer::{LayerWriter, WriteError};
 pub struct RingLayer {
     writer: LayerWriter,
     /// Where event types come from, if they are not all known from the start.
-    registry: Option<Tail>,
+    registry: Option<RegistryReader>,
     /// The rings; the index is the stream's number.
     rings: Vec<Consumer>,
     /// The packet being moved; kept to be reused.
@@ -57,7 +57,7 @@ pub enum Producers {
 impl RingLayer {
     /// A layer written by `writer`, of `rings` in the order of their numbers.
     #[must_use]
-    pub fn new(writer: LayerWriter, registry: Option<Tail>, rings: Vec<Consumer>) -> Self {
+    pub fn new(writer: LayerWriter, registry: Option<RegistryReader>, rings: Vec<Consumer>) -> Self {
         let first_sequence = vec![None; rings.len()];
         let descriptions = Descriptions { bytes: 0, limit: u64::MAX, refused: 0 };
         Self { writer, registry, rings, packet: Vec::new(), first_sequence, descriptions, next_ring: 0 }
@@ -194,11 +194,11 @@ impl RingLayer {
 
 /// Takes new event types from `registry` over into the layer, as far as they fit; how many there were.
 fn read_registry(
-    registry: Option<&mut Tail>,
+    registry: Option<&mut RegistryReader>,
     descriptions: &mut Descriptions,
     writer: &mut LayerWriter,
 ) -> Result<usize, WriteError> {
-    let events = registry.map(Tail::poll).unwrap_or_default();
+    let events = registry.map(RegistryReader::poll).unwrap_or_default();
     let fitting = fitting(&events, &mut descriptions.bytes, descriptions.limit);
     descriptions.refused += (events.len() - fitting) as u64;
     match writer.add_events(&events[..fitting]) {
