@@ -5,242 +5,30 @@
 //! [`Change`], which analyses take in. What the records do not tell is *unknown*, never guessed: before the first record
 //! about a subject, and from where records are missing that could have changed it.
 
+mod change;
 pub mod fused;
 pub mod guest;
 pub mod host;
+mod input;
 pub mod states;
 pub mod vcpu;
+
+pub use change::{Change, ChangeKind};
+pub use input::{Input, Kernel, Origin};
 
 use crate::clock::Clock;
 use crate::event::{self, Event, Task, Tid};
 use crate::layer::LayerKind;
 use crate::manifest::Vm as VmDescription;
-use crate::reader::{StreamRecord, Trace, TraceLayer};
+use crate::reader::{Trace, TraceLayer};
 use crate::vcpu::SwitchSource;
 use crate::window::Window;
 use foldhash::HashMap;
-use fused::Fused;
 use guest::Guest;
 use host::{Host, ThreadState};
 use states::{CpuView, Current, TaskIndex, TaskState};
 use std::collections::BTreeMap;
 use vcpu::{Vcpu, VcpuState};
-
-/// Where a record comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// A CPU of a host.
-    Host {
-        /// Index of the host.
-        host: usize,
-        /// The CPU.
-        cpu: u32,
-    },
-    /// A thread of a VMM.
-    Vmm {
-        /// Index of the VM.
-        vm: usize,
-        /// Number of the thread's stream: its vCPU's, or the number of vCPUs for all other threads.
-        thread: u32,
-    },
-    /// A CPU of a guest's kernel.
-    Guest {
-        /// Index of the VM.
-        vm: usize,
-        /// The vCPU.
-        cpu: u32,
-    },
-    /// Applications of a guest.
-    User {
-        /// Index of the VM.
-        vm: usize,
-        /// The vCPU.
-        cpu: u32,
-    },
-}
-
-impl Origin {
-    /// The kind of layer that its records are in.
-    #[must_use]
-    pub const fn layer(self) -> LayerKind {
-        match self {
-            Self::Host { .. } => LayerKind::HostKernel,
-            Self::Vmm { .. } => LayerKind::Vmm,
-            Self::Guest { .. } => LayerKind::GuestKernel,
-            Self::User { .. } => LayerKind::GuestUser,
-        }
-    }
-}
-
-/// A kernel: of a host or of a VM, by index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kernel {
-    /// A host's.
-    Host(usize),
-    /// A guest's.
-    Guest(usize),
-}
-
-impl Kernel {
-    /// The kernel whose records come from `origin`, and the CPU.
-    #[must_use]
-    pub const fn of(origin: Origin) -> Option<(Self, u32)> {
-        match origin {
-            Origin::Host { host, cpu } => Some((Self::Host(host), cpu)),
-            Origin::Guest { vm, cpu } => Some((Self::Guest(vm), cpu)),
-            Origin::Vmm { .. } | Origin::User { .. } => None,
-        }
-    }
-
-    /// Name of the VM; `None` for a host.
-    #[must_use]
-    pub fn vm_name(self, timeline: &Timeline) -> Option<String> {
-        match self {
-            Self::Host(_) => None,
-            Self::Guest(vm) => timeline.vm(vm).map(|vm| vm.name.clone()),
-        }
-    }
-}
-
-/// A record, and what it says.
-#[derive(Clone, Copy, Debug)]
-pub struct Input<'t> {
-    /// Where it comes from.
-    pub origin: Origin,
-    /// Number of its stream in the merge.
-    pub source: usize,
-    /// What it says; `None` where no analysis asks for such records.
-    pub event: Option<Event<'t>>,
-    /// The record itself.
-    pub record: StreamRecord<'t>,
-}
-
-impl Input<'_> {
-    /// Trace clock, ticks.
-    #[must_use]
-    pub const fn time(&self) -> u64 {
-        self.record.time
-    }
-}
-
-/// A state that has ended: it lasted from `begin` up to `end`, ticks, and longer than no time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// What a vCPU did.
-    Vcpu {
-        /// Index of the VM.
-        vm: usize,
-        /// The vCPU.
-        vcpu: u32,
-        /// When.
-        window: Window,
-        /// What.
-        state: VcpuState,
-    },
-    /// What a CPU of a guest did, from all layers.
-    Cpu {
-        /// Index of the VM.
-        vm: usize,
-        /// The CPU.
-        cpu: u32,
-        /// When.
-        window: Window,
-        /// What.
-        view: CpuView,
-    },
-    /// What a task really did.
-    Task {
-        /// Index of the VM.
-        vm: usize,
-        /// The task.
-        task: TaskIndex,
-        /// When.
-        window: Window,
-        /// What.
-        state: Fused,
-    },
-    /// A task of a guest has another name from now on.
-    TaskName {
-        /// Index of the VM.
-        vm: usize,
-        /// The task.
-        task: TaskIndex,
-        /// When.
-        time: u64,
-    },
-    /// A task of a guest is in another state from now on, as the guest's kernel sees it. Told after the times before have
-    /// been.
-    TaskState {
-        /// Index of the VM.
-        vm: usize,
-        /// The task.
-        task: TaskIndex,
-        /// When.
-        time: u64,
-        /// Its state from now on.
-        state: TaskState,
-    },
-}
-
-/// Kind of a [`Change`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChangeKind {
-    /// [`Change::Vcpu`].
-    Vcpu,
-    /// [`Change::Cpu`].
-    Cpu,
-    /// [`Change::Task`].
-    Task,
-    /// [`Change::TaskName`].
-    TaskName,
-    /// [`Change::TaskState`].
-    TaskState,
-}
-
-impl ChangeKind {
-    /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 5] = [Self::Vcpu, Self::Cpu, Self::Task, Self::TaskName, Self::TaskState];
-}
-
-impl Change {
-    /// Which it is.
-    #[must_use]
-    pub const fn kind(&self) -> ChangeKind {
-        match self {
-            Self::Vcpu { .. } => ChangeKind::Vcpu,
-            Self::Cpu { .. } => ChangeKind::Cpu,
-            Self::Task { .. } => ChangeKind::Task,
-            Self::TaskName { .. } => ChangeKind::TaskName,
-            Self::TaskState { .. } => ChangeKind::TaskState,
-        }
-    }
-
-    /// When the state was, or the moment of the change.
-    #[must_use]
-    pub const fn window(&self) -> Window {
-        match *self {
-            Self::Vcpu { window, .. } | Self::Cpu { window, .. } | Self::Task { window, .. } => window,
-            Self::TaskName { time, .. } | Self::TaskState { time, .. } => Window { begin: time, end: time },
-        }
-    }
-
-    /// The part of it that lies in `within`; `None` when none does.
-    #[must_use]
-    pub fn within(self, within: &Window) -> Option<Self> {
-        let mut part = self;
-        match &mut part {
-            Self::Vcpu { window, .. } | Self::Cpu { window, .. } | Self::Task { window, .. } => {
-                *window = window.intersection(within)?;
-            }
-            Self::TaskName { time, .. } | Self::TaskState { time, .. } => {
-                if !(within.begin..within.end).contains(time) {
-                    return None;
-                }
-            }
-        }
-        Some(part)
-    }
-}
 
 /// A virtual machine at the moment that the timeline has come to.
 #[derive(Clone, Debug)]

@@ -3,6 +3,7 @@ use crate::clock::ClockEpoch;
 use crate::manifest::Process;
 use crate::manifest::tests::manifest;
 use crate::reader::tests::event;
+use crate::vcpu::Period;
 use crate::writer::{LayerWriter, NewLayer};
 use shared_ring::event::{EventDescription, FieldType};
 use std::fs;

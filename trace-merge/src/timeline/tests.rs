@@ -6,7 +6,7 @@ use crate::event::tests::{record, syscall};
 use crate::event::{Interrupt, WakeupStage};
 use crate::exit_reason::{ExitNumbering, ExitReason};
 use crate::manifest::tests::manifest;
-use fused::Running;
+use fused::{Fused, Running};
 use proptest::prelude::*;
 
 pub(super) const HLT: ExitReason = ExitReason { numbering: ExitNumbering::Svm, number: 0x78 };

@@ -1,0 +1,103 @@
+//! What a timeline takes in: records, each with where it comes from.
+
+use super::Timeline;
+use crate::event::Event;
+use crate::layer::LayerKind;
+use crate::reader::StreamRecord;
+
+/// Where a record comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A CPU of a host.
+    Host {
+        /// Index of the host.
+        host: usize,
+        /// The CPU.
+        cpu: u32,
+    },
+    /// A thread of a VMM.
+    Vmm {
+        /// Index of the VM.
+        vm: usize,
+        /// Number of the thread's stream: its vCPU's, or the number of vCPUs for all other threads.
+        thread: u32,
+    },
+    /// A CPU of a guest's kernel.
+    Guest {
+        /// Index of the VM.
+        vm: usize,
+        /// The vCPU.
+        cpu: u32,
+    },
+    /// Applications of a guest.
+    User {
+        /// Index of the VM.
+        vm: usize,
+        /// The vCPU.
+        cpu: u32,
+    },
+}
+
+impl Origin {
+    /// The kind of layer that its records are in.
+    #[must_use]
+    pub const fn layer(self) -> LayerKind {
+        match self {
+            Self::Host { .. } => LayerKind::HostKernel,
+            Self::Vmm { .. } => LayerKind::Vmm,
+            Self::Guest { .. } => LayerKind::GuestKernel,
+            Self::User { .. } => LayerKind::GuestUser,
+        }
+    }
+}
+
+/// A kernel: of a host or of a VM, by index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kernel {
+    /// A host's.
+    Host(usize),
+    /// A guest's.
+    Guest(usize),
+}
+
+impl Kernel {
+    /// The kernel whose records come from `origin`, and the CPU.
+    #[must_use]
+    pub const fn of(origin: Origin) -> Option<(Self, u32)> {
+        match origin {
+            Origin::Host { host, cpu } => Some((Self::Host(host), cpu)),
+            Origin::Guest { vm, cpu } => Some((Self::Guest(vm), cpu)),
+            Origin::Vmm { .. } | Origin::User { .. } => None,
+        }
+    }
+
+    /// Name of the VM; `None` for a host.
+    #[must_use]
+    pub fn vm_name(self, timeline: &Timeline) -> Option<String> {
+        match self {
+            Self::Host(_) => None,
+            Self::Guest(vm) => timeline.vm(vm).map(|vm| vm.name.clone()),
+        }
+    }
+}
+
+/// A record, and what it says.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'t> {
+    /// Where it comes from.
+    pub origin: Origin,
+    /// Number of its stream in the merge.
+    pub source: usize,
+    /// What it says; `None` where no analysis asks for such records.
+    pub event: Option<Event<'t>>,
+    /// The record itself.
+    pub record: StreamRecord<'t>,
+}
+
+impl Input<'_> {
+    /// Trace clock, ticks.
+    #[must_use]
+    pub const fn time(&self) -> u64 {
+        self.record.time
+    }
+}
