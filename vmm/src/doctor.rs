@@ -2,6 +2,7 @@
 
 use crate::clock::{HostClock, HostTime};
 use crate::host_kernel::{Tracefs, TracefsError};
+use crate::jail;
 use crate::machine::{KvmKind, KvmProbe, probe_kvm};
 use serde::Serialize;
 use std::fmt::{self, Write};
@@ -81,6 +82,7 @@ pub fn diagnose() -> Diagnosis {
         offset_finding(&probed),
         clock_finding(&clock),
         tracefs_finding(tracing_clocks()),
+        jail_finding(jail::files::version(), jail::filter::is_available()),
         permission_finding(rustix::process::geteuid().is_root(), &probed.kind),
         headers_finding(&installed_headers(Path::new("/lib/modules"))),
     ];
@@ -171,6 +173,22 @@ fn tracefs_finding(clocks: Result<String, TracefsError>) -> Finding {
     }
 }
 
+/// What a running VM can give up, by the version of landlock and whether there is seccomp.
+fn jail_finding(landlock: Option<u32>, seccomp: bool) -> Finding {
+    let fix =
+        "use a kernel with CONFIG_SECCOMP_FILTER and landlock (5.13, enabled by lsm=landlock,...); VMs run without";
+    match (landlock, seccomp) {
+        (Some(version), true) => {
+            Finding::works("jail", format!("VMs give up files (landlock {version}) and system calls (seccomp)"))
+        }
+        (None, true) => Finding::limited("jail", "VMs give up system calls (seccomp); there is no landlock", fix),
+        (Some(version), false) => {
+            Finding::limited("jail", format!("VMs give up files (landlock {version}); there is no seccomp"), fix)
+        }
+        (None, false) => Finding::limited("jail", "neither landlock nor seccomp: VMs keep all of the kernel", fix),
+    }
+}
+
 fn permission_finding(root: bool, kvm: &KvmKind) -> Finding {
     match (root, kvm) {
         (true, _) => Finding::works("permissions", "root: every layer can be traced"),
@@ -244,8 +262,19 @@ mod tests {
     fn every_finding_that_is_not_well_says_what_to_do() {
         let diagnosis = diagnose();
 
-        assert_eq!(diagnosis.findings.len(), 6);
+        assert_eq!(diagnosis.findings.len(), 7);
         assert!(diagnosis.findings.iter().all(|finding| (finding.verdict == Verdict::Works) == finding.fix.is_empty()));
+    }
+
+    #[test]
+    fn kernel_that_lacks_a_part_of_the_jail_is_limited() {
+        let verdicts = [(Some(4), true), (None, true), (Some(4), false), (None, false)].map(|(landlock, seccomp)| {
+            let finding = jail_finding(landlock, seccomp);
+            (finding.verdict, finding.seen.contains("landlock 4"))
+        });
+
+        let limited = Verdict::Limited;
+        assert_eq!(verdicts, [(Verdict::Works, true), (limited, false), (limited, true), (limited, false)]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! - [`control`]: the folder and control socket of a running VM, `strata ctl` and `strata ps`.
 //! - [`machine`]: boot, vCPUs, devices, and what kind of KVM a host has.
 //! - [`host_kernel`]: the host kernel's tracepoints.
+//! - [`jail`]: what the process of a running VM may still do.
 //! - [`recover`]: a trace of a region whose process died.
 //! - [`tracing`]: the trace region, the VMM's own events, and the recorder that drains every layer into a trace folder.
 
@@ -16,6 +17,7 @@ pub mod control;
 pub mod doctor;
 pub mod event_list;
 pub mod host_kernel;
+pub mod jail;
 pub mod machine;
 pub mod recover;
 pub mod run;

@@ -177,7 +177,7 @@ fn merge_traces(args: &MergeArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn list_vms(args: &PsArgs) -> anyhow::Result<ExitCode> {
-    let found = directory::list(&directory::runtime_folder()?)?;
+    let found = directory::list_all(&directory::runtime_folders()?)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let vms = list::listed(found, u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
     print_text_or_json(args.json, &vms, |vms| list::text(vms))?;
@@ -186,7 +186,7 @@ fn list_vms(args: &PsArgs) -> anyhow::Result<ExitCode> {
 
 fn control_vm(args: CtlArgs) -> anyhow::Result<ExitCode> {
     let request = args.command.request().context("cannot make the path absolute")?;
-    let found = client::find(&directory::runtime_folder()?, &args.vm)?;
+    let found = client::find(&directory::runtime_folders()?, &args.vm)?;
     let answer = client::call(&found.socket(), &request)?;
     print_text_or_json(args.json, &answer, client::text)?;
     Ok(ExitCode::SUCCESS)

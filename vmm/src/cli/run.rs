@@ -2,6 +2,7 @@
 
 use super::values;
 use crate::control::protocol::Mode;
+use crate::jail::{self, JailRequest};
 use crate::machine::{CpuExtras, DiskConfig};
 use crate::run::{Agent, KERNEL_RINGS, PROCESS_SLOTS, RunRequest};
 use crate::tracing::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
@@ -84,6 +85,20 @@ pub struct RunArgs {
         takes 1 MiB of memory for each vCPU"))]
     #[arg(value_name = "N", default_value_t = PROCESS_SLOTS, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_PROCESS_SLOTS)), requires = "trace")]
     pub process_slots: u32,
+    /// Run as this user once everything that needs root is open, with --jail on: a name, UID or UID:GID. Without it, strata
+    /// that was started with sudo runs as the user who called sudo, and any other keeps its user; root without sudo stays
+    /// root, without its capabilities. The recording belongs to that user
+    #[arg(long, value_name = "USER")]
+    pub user: Option<String>,
+    /// What the process gives up before the guest runs: its user (see --user), capabilities, files that are not beside the
+    /// trace's folder, system calls. With 'log' forbidden system calls are named in the kernel's log and done; with 'off'
+    /// everything is kept
+    #[arg(long, value_name = "MODE", default_value = jail::Mode::default().name(), value_parser = values::jail())]
+    pub jail: jail::Mode,
+    /// Folder in which snapshots and recordings of other sessions may be made, beside the one that the trace's folder
+    /// lies in. May be repeated
+    #[arg(long = "writable", value_name = "DIR", requires = "trace")]
+    pub writable: Vec<PathBuf>,
     /// Name of the VM in the trace
     #[arg(long, value_name = "NAME", default_value = "vm0", value_parser = values::vm_name)]
     pub name: String,
@@ -113,6 +128,7 @@ impl From<RunArgs> for RunRequest {
             cmdline: args.cmdline,
             trace: args.trace,
             readers: args.readable_by,
+            jail: JailRequest { mode: args.jail, user: args.user, writable: args.writable },
             agent,
             events: args.events,
         }

@@ -2,6 +2,7 @@
 //! these errors only say what to write.
 
 use crate::control::protocol::Mode;
+use crate::jail;
 use crate::machine::DiskConfig;
 use crate::tracing::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -31,6 +32,12 @@ pub fn mode() -> impl TypedValueParser<Value = Mode> {
 /// Who may read a recording.
 pub fn readers() -> impl TypedValueParser<Value = Readers> {
     PossibleValuesParser::new(Readers::ALL.map(Readers::name)).try_map(|name| name.parse::<Readers>())
+}
+
+/// How a VM's process is confined.
+pub fn jail() -> impl TypedValueParser<Value = jail::Mode> {
+    let named = |name: String| jail::Mode::ALL.into_iter().find(|mode| mode.name() == name).ok_or("on, log or off");
+    PossibleValuesParser::new(jail::Mode::ALL.map(jail::Mode::name)).try_map(named)
 }
 
 /// A number of bytes: plain, or with a suffix K, M, G or T (powers of 1024).

@@ -1,5 +1,7 @@
 //! Renews the vCPUs' clocks at a fixed interval.
 
+use crate::jail;
+use crate::jail::policy::Thread;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -18,6 +20,7 @@ impl RenewalThread {
         let (stop, stopped) = channel();
         let interval = Duration::from_nanos(interval_ns);
         let run = move || {
+            jail::enter(Thread::Clock);
             while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
                 renew();
             }

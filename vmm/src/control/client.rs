@@ -55,12 +55,12 @@ fn numbers(pids: &[u32]) -> String {
     pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// The VM that `wanted` names, by name or process id, among those in `runtime`.
+/// The VM that `wanted` names, by name or process id, among those in the folders `runtimes`.
 ///
 /// # Errors
 /// When there is none, or more than one.
-pub fn find(runtime: &Path, wanted: &str) -> Result<FoundVm, ClientError> {
-    choose(directory::list(runtime)?, wanted)
+pub fn find(runtimes: &[PathBuf], wanted: &str) -> Result<FoundVm, ClientError> {
+    choose(directory::list_all(runtimes)?, wanted)
 }
 
 fn choose(found: Vec<FoundVm>, wanted: &str) -> Result<FoundVm, ClientError> {
@@ -110,10 +110,11 @@ pub fn text(answer: &Answer) -> String {
 }
 
 fn status_text(status: &Status) -> String {
-    let Status { name, pid, uptime_s, vcpus, memory, trace } = status;
+    let Status { name, pid, uptime_s, vcpus, memory, jail, trace } = status;
     let mut out = String::new();
     // Writing to a string does not fail.
     let _ = writeln!(out, "{name}: process {pid}, up {uptime_s} s, {vcpus} vCPUs, {} MiB of memory", memory >> 20);
+    let _ = jail.iter().try_for_each(|jail| writeln!(out, "jail    {jail}"));
     let _ = match trace {
         Some(trace) => write_trace(&mut out, trace),
         None => writeln!(out, "not traced"),
@@ -191,7 +192,7 @@ mod tests {
         directory.keep();
         drop(directory);
 
-        let error = find(runtime.path(), "a").unwrap_err();
+        let error = find(&[runtime.path().into()], "a").unwrap_err();
 
         assert!(error.to_string().contains("strata recover"), "{error}");
     }

@@ -9,11 +9,13 @@
 //! | `session.json` | what is known of the recording: clock, host, vCPUs |
 //! | `control` | the socket |
 //!
-//! `RUNTIME` is `/run/strata` for root, else `$XDG_RUNTIME_DIR/strata`, or what `$STRATA_RUNTIME_DIR` says. It should
+//! `RUNTIME` is `/run/strata` for root, else `$XDG_RUNTIME_DIR/strata`, or what `$STRATA_RUNTIME_DIR` says. For a user whom
+//! root runs a VM as it is `/run/user/UID/strata`, or `/run/strata-UID` where the former is missing. It should
 //! lie in memory (tmpfs), of which the region's size is reserved. The folder goes with the VM, unless the VM's process died:
 //! then it stays, and `strata recover` makes a trace of the region.
 
 use super::protocol::Mode;
+use crate::jail::user::User;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -22,10 +24,10 @@ use shared_ring::layout::Geometry;
 use shared_ring::region::Rings;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, lchown};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
-use trace_merge::manifest::{Started, open_regular};
+use trace_merge::manifest::{Started, is_vm_name, open_regular};
 
 /// Overrides where the folders of VMs lie.
 pub const RUNTIME_VARIABLE: &str = "STRATA_RUNTIME_DIR";
@@ -35,6 +37,12 @@ pub const REGION_FILE: &str = "region";
 pub const VMM_RINGS_FILE: &str = "monitor";
 /// Name of the control socket in a VM's folder.
 pub const SOCKET_FILE: &str = "control";
+/// Where the system keeps what goes with a boot.
+const SYSTEM_RUNTIME: &str = "/run";
+/// In it: a folder for each user who is logged in.
+const USER_SESSIONS: &str = "user";
+/// In it: what begins the name of the folder of a user who is not, before the user's number.
+const USER_PREFIX: &str = "strata-";
 const LOCK_FILE: &str = "lock";
 const VM_FILE: &str = "vm.json";
 /// Largest `vm.json` that is read, bytes.
@@ -246,6 +254,79 @@ pub fn runtime_folder() -> Result<PathBuf, DirectoryError> {
     }
 }
 
+/// Where the folder of a VM lies that root runs as `user`.
+///
+/// # Errors
+/// It cannot be made, or somebody else made it.
+pub fn runtime_folder_of(user: User) -> Result<PathBuf, DirectoryError> {
+    match std::env::var_os(RUNTIME_VARIABLE).filter(|value| !value.is_empty()) {
+        Some(folder) => Ok(folder.into()),
+        None => runtime_folder_below(Path::new(SYSTEM_RUNTIME), user),
+    }
+}
+
+/// The same with `system` for `/run`.
+fn runtime_folder_below(system: &Path, user: User) -> Result<PathBuf, DirectoryError> {
+    let session = system.join(USER_SESSIONS).join(user.uid.to_string());
+    if belongs_to(&session, user.uid) {
+        return Ok(session.join("strata"));
+    }
+    let folder = system.join(format!("{USER_PREFIX}{}", user.uid));
+    let failed = |source| DirectoryError::Io { path: folder.clone(), source };
+    match DirBuilder::new().mode(0o700).create(&folder) {
+        Ok(()) => lchown(&folder, Some(user.uid), Some(user.gid)).map_err(failed)?,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(source) => return Err(failed(source)),
+    }
+    if belongs_to(&folder, user.uid) { Ok(folder) } else { Err(DirectoryError::NotPrivate(folder)) }
+}
+
+/// Whether `path` is a folder, no link, of the user `uid`.
+fn belongs_to(path: &Path, uid: u32) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == uid)
+}
+
+/// Where VMs that concern this user lie: its own, and what root ran as this user; root's are those of all users.
+///
+/// # Errors
+/// When there is no such place.
+pub fn runtime_folders() -> Result<Vec<PathBuf>, DirectoryError> {
+    if std::env::var_os(RUNTIME_VARIABLE).is_some_and(|value| !value.is_empty()) {
+        return Ok(vec![runtime_folder()?]);
+    }
+    let of_root = runtime_folders_below(Path::new(SYSTEM_RUNTIME), geteuid().as_raw());
+    match runtime_folder() {
+        Err(_) if !of_root.is_empty() => Ok(of_root),
+        own => Ok(std::iter::once(own?).chain(of_root).collect()),
+    }
+}
+
+/// The folders in `system` (`/run`) of VMs that root runs as the user `uid`, or as any user if that is root.
+fn runtime_folders_below(system: &Path, uid: u32) -> Vec<PathBuf> {
+    let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let owner = |text: &str| text.parse::<u32>().ok().filter(|&owner| owner == uid || uid == 0);
+    let direct = entries(system).filter(|path| {
+        name(path).strip_prefix(USER_PREFIX).and_then(owner).is_some_and(|owner| belongs_to(path, owner))
+    });
+    let sessions = entries(&system.join(USER_SESSIONS)).filter(|_| uid == 0).filter_map(|path| {
+        let owner = owner(&name(&path))?;
+        Some(path.join("strata")).filter(|folder| belongs_to(folder, owner))
+    });
+    let mut folders: Vec<PathBuf> = direct.chain(sessions).collect();
+    folders.sort();
+    folders
+}
+
+/// The VMs in each of `runtimes`, as [`list`] finds them.
+///
+/// # Errors
+/// When one of them is there but cannot be read.
+pub fn list_all(runtimes: &[PathBuf]) -> Result<Vec<FoundVm>, DirectoryError> {
+    let lists = runtimes.iter().map(|runtime| list(runtime)).collect::<Result<Vec<_>, _>>()?;
+    Ok(lists.into_iter().flatten().collect())
+}
+
 /// The VMs in `runtime`, running ones and those whose process died, by name and process. A folder that is not a VM's is
 /// passed over.
 ///
@@ -270,7 +351,10 @@ pub fn look_at(path: PathBuf) -> Option<FoundVm> {
     if read as u64 > MAX_VM_BYTES {
         return None;
     }
-    let vm = serde_json::from_slice(&text).ok()?;
+    let vm: VmDescription = serde_json::from_slice(&text).ok()?;
+    if !is_vm_name(&vm.name) {
+        return None;
+    }
     let alive = is_locked(&path.join(LOCK_FILE));
     Some(FoundVm { path, vm, alive })
 }
@@ -386,6 +470,37 @@ pub(crate) mod tests {
         let error = VmDirectory::create(runtime.path(), &description("a")).unwrap_err();
 
         assert!(error.to_string().contains("is not private"), "{error}");
+    }
+
+    #[test]
+    fn vms_that_root_runs_as_a_user_lie_where_user_and_root_find_them() {
+        let system = runtime();
+        let user = User { uid: geteuid().as_raw(), gid: rustix::process::getegid().as_raw() };
+        let below = |name: String| system.path().join(name);
+
+        let without_session = runtime_folder_below(system.path(), user).unwrap();
+        let again = runtime_folder_below(system.path(), user).unwrap();
+        let found = runtime_folders_below(system.path(), user.uid);
+        fs::create_dir_all(below(format!("user/{}", user.uid))).unwrap();
+        let in_session = runtime_folder_below(system.path(), user).unwrap();
+
+        assert_eq!(without_session, below(format!("strata-{}", user.uid)));
+        assert!(is_private(&without_session).unwrap() && again == without_session);
+        assert_eq!(found, [without_session]);
+        assert_eq!(in_session, below(format!("user/{}/strata", user.uid)));
+    }
+
+    #[test]
+    fn folder_of_a_user_that_is_a_link_is_refused() {
+        let (system, elsewhere) = (runtime(), runtime());
+        let user = User { uid: geteuid().as_raw(), gid: rustix::process::getegid().as_raw() };
+        let link = system.path().join(format!("strata-{}", user.uid));
+        std::os::unix::fs::symlink(elsewhere.path(), &link).unwrap();
+
+        assert!(
+            matches!(runtime_folder_below(system.path(), user), Err(DirectoryError::NotPrivate(path)) if path == link)
+        );
+        assert_eq!(runtime_folders_below(system.path(), user.uid), Vec::<PathBuf>::new());
     }
 
     #[test]

@@ -181,6 +181,9 @@ pub struct Status {
     pub vcpus: u32,
     /// RAM, bytes.
     pub memory: u64,
+    /// What its process has given up; not said by older ones.
+    #[serde(default)]
+    pub jail: Option<String>,
     /// Its recording; `None` when it is not traced.
     pub trace: Option<TraceStatus>,
 }

@@ -4,6 +4,8 @@
 //! can hold the thread for long: requests have a longest length, and a client that says nothing is hung up on.
 
 use super::protocol::{Answer, MAX_LINE, Request};
+use crate::jail;
+use crate::jail::policy::Thread;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -67,7 +69,10 @@ impl ControlServer {
         let server_stop = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
             .name("strata-control".into())
-            .spawn(move || serve(&listener, &server_stop, answer))
+            .spawn(move || {
+                jail::enter(Thread::Control);
+                serve(&listener, &server_stop, answer);
+            })
             .map_err(ServerError::Thread)?;
         Ok(Self { stop, thread: Some(thread) })
     }

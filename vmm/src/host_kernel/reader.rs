@@ -3,7 +3,7 @@
 use super::page::{HEADER_BYTES, Missed, Page};
 use super::page_format;
 use super::stats::CpuStats;
-use super::tracefs::{self, Instance, TracefsError};
+use super::tracefs::{self, Counts, Instance, TracefsError};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::ops::Add;
@@ -114,6 +114,7 @@ struct CpuBuffer {
     cpu: u32,
     path: PathBuf,
     pages: File,
+    counts: Counts,
     /// Time of the record handed on last.
     last_time: u64,
     /// Whether the last poll came to the end of what was there.
@@ -126,12 +127,14 @@ pub struct Reader {
     // Closed before the instance can be removed: fields are dropped in this order.
     buffers: Vec<CpuBuffer>,
     instance: Arc<Instance>,
+    /// Buffer of each CPU, KiB.
+    buffer_kib: usize,
     page: Vec<u8>,
     stats: ReaderStats,
 }
 
 impl Reader {
-    /// Opens the buffers of all CPUs, after checking that their pages have the form that we decode.
+    /// Opens the buffers of all CPUs, and whatever else is read later (by a process that is no longer root), after checking that their pages have the form that we decode.
     ///
     /// # Errors
     /// A buffer cannot be opened, or this kernel's pages have another form.
@@ -148,9 +151,11 @@ impl Reader {
                 .custom_flags(libc::O_NONBLOCK)
                 .open(&path)
                 .map_err(|source| ReaderError::Read { cpu, path: path.clone(), source })?;
-            buffers.push(CpuBuffer { cpu, path, pages, last_time: 0, drained: false });
+            let counts = instance.open_counts(cpu).map_err(ReaderError::Instance)?;
+            buffers.push(CpuBuffer { cpu, path, pages, counts, last_time: 0, drained: false });
         }
-        Ok(Self { buffers, instance, page: vec![0; page_bytes], stats: ReaderStats::default() })
+        let buffer_kib = instance.buffer_kib().map_err(ReaderError::Instance)?;
+        Ok(Self { buffers, instance, buffer_kib, page: vec![0; page_bytes], stats: ReaderStats::default() })
     }
 
     /// Reads what is there, up to a bound per CPU, and hands it to `sink`: the records of one CPU in order, one CPU
@@ -177,8 +182,7 @@ impl Reader {
     /// Recording cannot be stopped, or a buffer or its counts cannot be read.
     pub fn finish(&mut self, sink: &mut dyn FnMut(HostItem<'_>)) -> Result<Vec<CpuSummary>, ReaderError> {
         self.stop()?;
-        let buffer_kib = self.instance.buffer_kib().map_err(ReaderError::Instance)?;
-        for _ in 0..polls_to_drain(buffer_kib, self.page.len() - HEADER_BYTES) {
+        for _ in 0..polls_to_drain(self.buffer_kib, self.page.len() - HEADER_BYTES) {
             if !self.poll(sink)? {
                 break;
             }
@@ -194,7 +198,7 @@ impl Reader {
         self.buffers
             .iter()
             .map(|buffer| {
-                let stats = self.instance.stats(buffer.cpu).map_err(ReaderError::Instance)?;
+                let stats = buffer.counts.read().map_err(ReaderError::Instance)?;
                 Ok(CpuSummary { cpu: buffer.cpu, stats })
             })
             .collect()

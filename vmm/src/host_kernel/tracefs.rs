@@ -190,8 +190,8 @@ fn start_in_stat(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// A private tracing instance, off until [`Instance::start`]. Removed when dropped, and by a small helper process if
-/// this process ends without dropping it.
+/// A private tracing instance, off until [`Instance::start`]. A small process removes it when this is dropped, or when
+/// this process ends without doing so.
 ///
 /// The kernel keeps an instance while a file in it is open: files opened through [`Instance::path`] have to be closed
 /// before the drop.
@@ -205,7 +205,8 @@ pub struct Instance {
     left_out: Option<File>,
     /// `tracing_on`, for the same reason.
     switch: Option<File>,
-    _guard: Option<RemovalGuard>,
+    /// Removes the folder. `None` where no process could be made for it, and inside of `drop`.
+    guard: Option<RemovalGuard>,
 }
 
 impl Instance {
@@ -242,7 +243,7 @@ impl Instance {
         let path = make_folder(&tracefs.root.join("instances"))?;
         let guard = RemovalGuard::spawn(&path).ok();
         // From here on dropping it removes the folder.
-        let mut instance = Self { path, threads: None, left_out: None, switch: None, _guard: guard };
+        let mut instance = Self { path, threads: None, left_out: None, switch: None, guard };
         let switch = open_for_writing(&instance.path("tracing_on"))?;
         instance.switch = Some(switch);
         instance.stop()?;
@@ -382,12 +383,14 @@ impl Instance {
         })
     }
 
-    /// The kernel's counts for one CPU's buffer.
+    /// Opens the kernel's counts for one CPU's buffer.
     ///
     /// # Errors
-    /// They cannot be read.
-    pub fn stats(&self, cpu: u32) -> Result<CpuStats> {
-        Ok(parse_stats(&read(&self.path(&format!("per_cpu/cpu{cpu}/stats")))?))
+    /// They cannot be opened.
+    pub fn open_counts(&self, cpu: u32) -> Result<Counts> {
+        let path = self.path(&format!("per_cpu/cpu{cpu}/stats"));
+        let failed = |source| TracefsError::File { action: "opening".to_owned(), path: path.clone(), source };
+        Ok(Counts { file: File::open(&path).map_err(failed)?, path })
     }
 
     /// A handle that adds threads as long as `instance` exists.
@@ -396,13 +399,33 @@ impl Instance {
     }
 }
 
+/// The kernel's counts for one CPU's buffer: open, so that they can be read when privileges were dropped.
+#[derive(Debug)]
+pub struct Counts {
+    file: File,
+    path: PathBuf,
+}
+
+impl Counts {
+    /// What they are now.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn read(&self) -> Result<CpuStats> {
+        let text = read_from(|piece, at| self.file.read_at(piece, at as u64), &self.path)?;
+        Ok(parse_stats(&text))
+    }
+}
+
 impl Drop for Instance {
     fn drop(&mut self) {
-        // Best effort: what cannot be removed now is removed by the guard, or when strata starts the next time.
+        // Best effort: what cannot be removed is removed when strata starts the next time.
         let _ = self.stop();
         self.threads = None;
         self.left_out = None;
         self.switch = None;
+        // It waits for the removal. What it has not done is tried here, which needs root.
+        self.guard = None;
         for _ in 0..REMOVAL_RETRIES {
             match fs::remove_dir(&self.path) {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {

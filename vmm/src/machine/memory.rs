@@ -91,6 +91,8 @@ fn aligned(bytes: usize) -> Result<MmapRegion, MmapRegionError> {
     let _ = unsafe { rustix::mm::madvise(mapping.as_ptr().cast(), bytes, rustix::mm::Advice::LinuxHugepage) };
     // SAFETY: as above. What a guest holds in its memory does not go into a core dump of its VMM.
     let _ = unsafe { rustix::mm::madvise(mapping.as_ptr().cast(), bytes, rustix::mm::Advice::LinuxDontDump) };
+    // SAFETY: as above. A child process (one guards the tracing instances) has no part in it.
+    let _ = unsafe { rustix::mm::madvise(mapping.as_ptr().cast(), bytes, rustix::mm::Advice::LinuxDontFork) };
     Ok(mapping)
 }
 

@@ -7,6 +7,8 @@ use super::observer::{ControlEvent, Observer};
 use super::outcome::{Outcome, RunError};
 use super::peripherals::Peripherals;
 use crate::clock::{KickTimer, VcpuClocks};
+use crate::jail;
+use crate::jail::policy::Thread;
 use clock_sync::updater::Cause;
 use kvm_bindings::{
     KVM_EXIT_INTERNAL_ERROR, KVM_EXIT_INTR, KVM_INTERNAL_ERROR_EMULATION,
@@ -189,6 +191,7 @@ impl Vcpu {
         RUN_PAGE.set(ptr::from_mut(self.fd.get_kvm_run()));
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
         context.observer.vcpu_thread_started(self.index, tid.unsigned_abs());
+        jail::enter(Thread::Vcpu);
         if let Ok(VcpuCommand::Run) = self.commands.recv() {
             self.publish_clock(Cause::Start);
             if let Some(outcome) = self.run_guest() {

@@ -14,6 +14,8 @@ use super::virtio::block::Block;
 use super::virtio::mmio::MmioTransport;
 use super::{acpi, boot_state, event_loop, hypervisor, layout, loader, memory};
 use crate::clock::{VcpuClocks, guest_tsc};
+use crate::jail;
+use crate::jail::policy::Thread;
 use clock_sync::calibration::CrossTimestamp;
 use kvm_ioctls::{IoEventAddress, VcpuFd, VmFd};
 use std::fs::File;
@@ -160,6 +162,7 @@ impl Machine {
             ended,
         };
         let handles = spawn_all(vcpus, &context)?;
+        jail::enter(Thread::EventLoop);
         observer.control(ControlEvent::Started);
         handles.iter().for_each(VcpuHandle::run);
         control.attach(&handles, &observer);

@@ -2,8 +2,10 @@
 
 use crate::control::directory::VmDescription;
 use crate::control::protocol::{Answer, Request, Status};
+use crate::jail::Closed;
 use crate::machine::MachineControl;
 use crate::tracing::recorder::RecorderControl;
+use std::path::Path;
 use std::time::Instant;
 
 /// What the control socket answers for the VM of `description`, with `recorder` if it is traced.
@@ -11,13 +13,19 @@ pub(super) fn answers(
     description: VmDescription,
     recorder: Option<RecorderControl>,
     machine: MachineControl,
+    jail: Closed,
 ) -> impl FnMut(Request) -> Answer + Send + 'static {
     let begun = Instant::now();
     move |request| {
         let is_status = request == Request::Status;
-        match request {
+        match &request {
             Request::Pause => return paused(&machine),
             Request::Resume => return resumed(&machine),
+            Request::Snapshot { dir: path, .. } | Request::SessionCreate { trace: Some(path), .. }
+                if jail.places.as_ref().is_some_and(|places| !places.hold(path)) =>
+            {
+                return Answer::refused(out_of_reach(path, &jail));
+            }
             _ => {}
         }
         let answer = match &recorder {
@@ -29,11 +37,23 @@ pub(super) fn answers(
             Answer::Status(status) => {
                 let VmDescription { name, pid, vcpus, memory, .. } = description.clone();
                 let uptime_s = begun.elapsed().as_secs();
-                Answer::Status(Box::new(Status { name, pid, uptime_s, vcpus, memory, trace: status.trace }))
+                let jail = Some(jail.summary.clone());
+                Answer::Status(Box::new(Status { name, pid, uptime_s, vcpus, memory, jail, trace: status.trace }))
             }
             other => other,
         }
     }
+}
+
+/// Why nothing can be written to `path`. The first of the folders is the VM's own.
+fn out_of_reach(path: &Path, jail: &Closed) -> String {
+    let places = jail.places.iter().flat_map(|places| places.written.iter().skip(1));
+    let places: Vec<_> = places.map(|place| format!("'{}'", place.display())).collect();
+    format!(
+        "'{}' is out of the VM's reach: give a folder in {}, or run the VM with --writable DIR",
+        path.display(),
+        places.join(" or ")
+    )
 }
 
 fn paused(machine: &MachineControl) -> Answer {

@@ -1,5 +1,7 @@
 //! Standard output as the guest's screen, behind a bounded buffer: a reader that stalls stops neither the guest nor its end.
 
+use crate::jail;
+use crate::jail::policy::Thread;
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -75,7 +77,10 @@ impl ConsoleOutput {
         let (state, filled, drained) = Default::default();
         let shared = Arc::new(Shared { state, filled, drained, pace, capacity });
         let writer = Arc::clone(&shared);
-        std::thread::Builder::new().name("strata-console".into()).spawn(move || writer.write_to(output))?;
+        std::thread::Builder::new().name("strata-console".into()).spawn(move || {
+            jail::enter(Thread::Console);
+            writer.write_to(output);
+        })?;
         Ok(Self { shared })
     }
 

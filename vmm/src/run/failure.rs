@@ -3,6 +3,7 @@
 use crate::agent::AgentError;
 use crate::control::directory::DirectoryError;
 use crate::control::server::ServerError;
+use crate::jail::JailError;
 use crate::machine::MachineError;
 use crate::tracing::mapped_file::MappedFileError;
 use crate::tracing::recorder::RecorderError;
@@ -52,6 +53,9 @@ pub enum RunFailure {
     /// There is no place for the VM's region and control socket.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
+    /// The process cannot be confined.
+    #[error(transparent)]
+    Jail(#[from] JailError),
     /// The VM cannot be controlled.
     #[error(transparent)]
     Control(#[from] ServerError),

@@ -3,6 +3,8 @@
 use super::console::{self, Keyboard};
 use super::failure::RunFailure;
 use crate::clock::VcpuClocks;
+use crate::jail;
+use crate::jail::policy::Thread;
 use crate::machine::{Machine, Observer, Outcome, RunOptions, StopHandle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -33,7 +35,10 @@ pub(super) fn run_machine(
 /// From now on the usual signals stop the run in good order instead of killing it.
 fn stop_on_signals(stop: StopHandle) -> Result<(), RunFailure> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(RunFailure::Signals)?;
-    let wait = move || signals.forever().for_each(|_| stop.stop());
+    let wait = move || {
+        jail::enter(Thread::Signals);
+        signals.forever().for_each(|_| stop.stop());
+    };
     std::thread::Builder::new().name("strata-signals".into()).spawn(wait).map_err(RunFailure::Signals)?;
     Ok(())
 }

@@ -23,10 +23,13 @@ pub use rings::{KERNEL_RINGS, PROCESS_SLOTS};
 
 use crate::control::directory::{self, VmDescription, VmDirectory};
 use crate::control::server::ControlServer;
+use crate::jail::files::Places;
+use crate::jail::{Closed, Jail, JailError};
 use crate::machine::{Machine, NoObserver, Outcome};
 use crate::tracing::session::Say;
 use guest::Ran;
 use plan::Plan;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use trace_merge::manifest::{Manifest, Started};
@@ -51,27 +54,59 @@ pub struct RunReport {
 /// never began leaves nothing behind.
 pub fn run(request: &RunRequest, say: Say) -> Result<RunReport, RunFailure> {
     descriptors::raise_limit();
-    let plan = Plan::check(request)?;
+    let jail = Jail::choose(&request.jail)?;
+    let plan = Plan::check(request, &jail)?;
+    if let Some(refusal) = plan.probed.refusal() {
+        return Err(RunFailure::Kvm(refusal));
+    }
+    run_plan(plan, jail, say)
+}
+
+/// Runs what was checked.
+fn run_plan(plan: Plan<'_>, jail: Jail, say: Say) -> Result<RunReport, RunFailure> {
+    let request = plan.request;
     let description = describe_vm(request);
-    let directory = VmDirectory::create(&directory::runtime_folder()?, &description)?;
+    let runtime = match jail.user() {
+        Some(user) => directory::runtime_folder_of(user)?,
+        None => directory::runtime_folder()?,
+    };
+    let directory = jail.act(|| VmDirectory::create(&runtime, &description))??;
     match &request.trace {
         Some(trace) => {
-            let (ran, manifest) = PreparedVm::prepare(plan, trace, description, directory, say)?.start()?.finish()?;
+            let (ran, manifest) =
+                PreparedVm::prepare(plan, trace, description, directory, jail, say)?.start()?.finish()?;
             Ok(RunReport { outcome: ran.outcome, manifest: Some(manifest), console_dropped: ran.console_dropped })
         }
         None => {
-            let Ran { outcome, console_dropped } = run_untraced(plan, description, &directory)?;
+            let Ran { outcome, console_dropped } = run_untraced(plan, description, &directory, jail, say)?;
             Ok(RunReport { outcome, manifest: None, console_dropped })
         }
     }
 }
 
 /// Runs a guest that can be controlled and is not traced.
-fn run_untraced(plan: Plan<'_>, description: VmDescription, directory: &VmDirectory) -> Result<Ran, RunFailure> {
+fn run_untraced(
+    plan: Plan<'_>,
+    description: VmDescription,
+    directory: &VmDirectory,
+    jail: Jail,
+    say: Say,
+) -> Result<Ran, RunFailure> {
     let machine = Machine::new(plan.config)?;
-    let answers = answers::answers(description, None, machine.control());
+    let closed = close(jail, directory, None, say)?;
+    let answers = answers::answers(description, None, machine.control(), closed);
     let _control = ControlServer::start(&directory.socket(), answers)?;
     guest::run_machine(machine, Arc::new(NoObserver), None)
+}
+
+/// Closes the jail of the VM in `directory` whose recording goes into `trace`, and tells what this kernel lacks for it.
+fn close(jail: Jail, directory: &VmDirectory, trace: Option<&Path>, say: Say) -> Result<Closed, JailError> {
+    let above = |path: &Path| std::path::absolute(path).ok()?.parent()?.canonicalize().ok();
+    let written = std::iter::once(directory.path().to_path_buf()).chain(trace.and_then(above)).collect();
+    let emptied = above(directory.path()).into_iter().collect();
+    let closed = jail.close(Places { written, emptied })?;
+    closed.missing.iter().for_each(|line| say(line));
+    Ok(closed)
 }
 
 fn describe_vm(request: &RunRequest) -> VmDescription {
@@ -86,3 +121,6 @@ fn describe_vm(request: &RunRequest) -> VmDescription {
         vmm_rings: request.trace.is_some().then(|| rings::vmm_rings(request).into()),
     }
 }
+
+#[cfg(test)]
+mod jail_tests;

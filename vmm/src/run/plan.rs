@@ -4,6 +4,7 @@ use super::failure::RunFailure;
 use super::request::{Agent, RunRequest};
 use crate::agent;
 use crate::host_kernel::{EventName, Tracefs};
+use crate::jail::Jail;
 use crate::machine::{KvmProbe, Limits, MachineConfig, MachineError, probe_kvm};
 use crate::tracing::selection::{Selection, SelectionError};
 use crate::tracing::vmm_events::EVENTS;
@@ -19,7 +20,7 @@ pub(super) struct Plan<'a> {
     pub request: &'a RunRequest,
     /// The machine to be built, still without a trace region.
     pub config: MachineConfig,
-    /// What kind of KVM the host has: one that runs stock guests.
+    /// What kind of KVM the host has.
     pub probed: KvmProbe,
     /// Which events are recorded.
     pub selection: Selection,
@@ -28,11 +29,13 @@ pub(super) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// Checks `request`. Nothing is left behind.
+    /// Checks `request`, whose recording is made by the user of `jail`. Nothing is left behind.
+    ///
+    /// What kind of KVM the host has is for the caller to judge.
     ///
     /// # Errors
     /// The first part of the request that cannot be had.
-    pub(super) fn check(request: &'a RunRequest) -> Result<Self, RunFailure> {
+    pub(super) fn check(request: &'a RunRequest, jail: &Jail) -> Result<Self, RunFailure> {
         let selection = Selection::parse(&request.events)?;
         let host_events = Tracefs::find().and_then(|tracefs| tracefs.available_events());
         let module = match &request.agent {
@@ -47,7 +50,7 @@ impl<'a> Plan<'a> {
         check_selection(&selection, host_events.as_deref().ok(), &guest_events)?;
         if let Some(trace) = &request.trace {
             // Tried and removed again: a run that is refused below leaves no folder.
-            drop(TraceFolder::create(trace, request.readers)?);
+            drop(jail.act(|| TraceFolder::create(trace, request.readers))??);
         }
         let mut config = MachineConfig {
             kernel: request.kernel.clone(),
@@ -70,9 +73,6 @@ impl<'a> Plan<'a> {
             config.cmdline = agent::append_cmdline(&config.cmdline, request.sample_frequency);
         }
         let probed = probe_kvm();
-        if let Some(refusal) = probed.refusal() {
-            return Err(RunFailure::Kvm(refusal));
-        }
         Ok(Self { request, config, probed, selection, guest_events })
     }
 }

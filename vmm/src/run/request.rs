@@ -1,5 +1,6 @@
 //! What to run, as the command line gives it.
 
+use crate::jail::JailRequest;
 use crate::machine::{CpuExtras, DiskConfig};
 use shared_ring::layout::{Geometry, Mode};
 use std::path::PathBuf;
@@ -26,6 +27,8 @@ pub struct RunRequest {
     pub cmdline: String,
     /// Where the recording goes; nothing is traced without it.
     pub trace: Option<PathBuf>,
+    /// What the VM's process gives up before the guest runs.
+    pub jail: JailRequest,
     /// Who may read the recording.
     pub readers: Readers,
     /// What goes into the guest to trace it.

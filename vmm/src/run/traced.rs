@@ -1,6 +1,7 @@
 //! A traced VM: prepared, started, finished.
 
 use super::answers::answers;
+use super::close;
 use super::descriptors;
 use super::failure::RunFailure;
 use super::guest::{Ran, run_machine};
@@ -13,6 +14,7 @@ use crate::clock::{ClockParameters, EpochSink, HostClock, HostTime, RenewalThrea
 use crate::control::directory::{VmDescription, VmDirectory};
 use crate::control::server::ControlServer;
 use crate::host_kernel::HostTracer;
+use crate::jail::Jail;
 use crate::machine::{DiscoveryLeaf, KvmProbe, Machine};
 use crate::tracing::mapped_file;
 use crate::tracing::recorder::Recorder;
@@ -23,6 +25,7 @@ use crate::tracing::session::{Say, Sources};
 use crate::tracing::vmm_events::{VcpuThreadHook, VmmTracer};
 use clock_sync::calibration::{CrossTimestamp, read_together};
 use shared_ring::layout::{ABI_VERSION, Mode};
+use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use trace_merge::layer::LayerKind;
@@ -44,6 +47,7 @@ pub(super) struct PreparedVm<'a> {
     sources: Sources,
     folder: TraceFolder,
     directory: VmDirectory,
+    jail: Jail,
 }
 
 impl<'a> PreparedVm<'a> {
@@ -57,14 +61,15 @@ impl<'a> PreparedVm<'a> {
         trace: &Path,
         description: VmDescription,
         directory: VmDirectory,
+        jail: Jail,
         say: Say,
     ) -> Result<Self, RunFailure> {
         let Plan { request, mut config, probed, selection, guest_events } = plan;
         let clock_uuid = Uuid::new_v4();
         let host_clock = HostClock::observe(probed.tsc_khz);
         let frequency = host_clock.trace_frequency();
-        let region =
-            Arc::new(TraceRegion::create(directory.create_region()?, region_config(request), clock_uuid, frequency)?);
+        let region_file = jail.act(|| directory.create_region())??;
+        let region = Arc::new(TraceRegion::create(region_file, region_config(request), clock_uuid, frequency)?);
         config.shared_slots = region.slots();
         config.discovery = Some(DiscoveryLeaf { abi_version: ABI_VERSION });
         let machine = Machine::new(config)?;
@@ -73,7 +78,13 @@ impl<'a> PreparedVm<'a> {
         let host = host_tracer(&selection, host_clock.time, &mut missing);
         let vcpu_threads = VcpuThreads::default();
         let on_vcpu_thread = note_vcpu_threads(Arc::clone(&vcpu_threads), host.as_ref());
-        let vmm = Arc::new(vmm_tracer(request, &selection, &directory, host_clock.time, on_vcpu_thread)?);
+        let vmm = Arc::new(vmm_tracer(
+            request,
+            &selection,
+            &jail.act(|| directory.create_vmm_rings())??,
+            host_clock.time,
+            on_vcpu_thread,
+        )?);
 
         let relations = vcpu_relations(&machine, &probed, &request.name, &mut missing);
         let has_clock = !relations.is_empty();
@@ -85,7 +96,7 @@ impl<'a> PreparedVm<'a> {
 
         let clock = host_clock.statement(clock_uuid, utc_reading(&host_clock, &machine), relations);
         let manifest = manifest(request, &probed, clock, directory.region(), missing);
-        let folder = TraceFolder::create(trace, request.readers)?;
+        let folder = jail.act(|| TraceFolder::create(trace, request.readers))??;
         let parameters = clock_parameters(&host_clock, &machine, &probed);
         let sink = epoch_sink(Arc::clone(&region), Arc::clone(&vmm));
         let clocks = Arc::new(VcpuClocks::new(&request.name, request.cpus, parameters, sink));
@@ -112,23 +123,24 @@ impl<'a> PreparedVm<'a> {
             say,
         };
         let clocks = has_clock.then_some(clocks);
-        Ok(Self { request, description, machine, clocks, region, sources, folder, directory })
+        Ok(Self { request, description, machine, clocks, region, sources, folder, directory, jail })
     }
 
-    /// Begins to record and to answer what the control socket asks for. The user is told what the recording will lack,
+    /// Gives up what needs no longer be had, then begins to record and to answer what the control socket asks for. The user is told what the recording will lack,
     /// and where it goes.
     ///
     /// # Errors
-    /// The recording or the control socket cannot be made.
+    /// The process cannot be confined, or the recording or the control socket cannot be made.
     pub(super) fn start(self) -> Result<StartedVm, RunFailure> {
-        let Self { request, description, machine, clocks, region, sources, folder, directory } = self;
+        let Self { request, description, machine, clocks, region, sources, folder, directory, jail } = self;
         let say = sources.say;
         for layer in &sources.recording.manifest.missing {
             say(&format!("{} is missing: {} ({})", layer.layer, layer.reason, layer.fix));
         }
+        let closed = close(jail, &directory, Some(folder.path()), say)?;
         let vmm = Arc::clone(&sources.vmm);
         let recorder = Recorder::start(sources)?;
-        let answers = answers(description, Some(recorder.control()), machine.control());
+        let answers = answers(description, Some(recorder.control()), machine.control(), closed);
         let control = ControlServer::start(&directory.socket(), answers)?;
         let trace = folder.path().display();
         match request.mode {
@@ -200,16 +212,16 @@ fn note_vcpu_threads(threads: VcpuThreads, host: Option<&HostTracer>) -> VcpuThr
     })
 }
 
-/// The VMM's own events, in rings that outlive this process in `directory`.
+/// The VMM's own events, in rings that outlive this process in `file`.
 fn vmm_tracer(
     request: &RunRequest,
     selection: &Selection,
-    directory: &VmDirectory,
+    file: &File,
     time: HostTime,
     on_vcpu_thread: VcpuThreadHook,
 ) -> Result<VmmTracer, RunFailure> {
     let rings = vmm_rings(request);
-    let memory = mapped_file::map(&directory.create_vmm_rings()?, VmmTracer::memory_size(request.cpus, rings))?;
+    let memory = mapped_file::map(file, VmmTracer::memory_size(request.cpus, rings))?;
     let chosen = |name: &str| selection.includes(LayerKind::Vmm, name);
     Ok(VmmTracer::new(request.cpus, rings, memory, time, chosen, on_vcpu_thread))
 }

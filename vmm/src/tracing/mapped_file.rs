@@ -61,6 +61,8 @@ pub(super) fn map_all(file: &File, size: usize) -> io::Result<MmapRaw> {
     let mapping = MmapOptions::new().len(size).map_raw(file)?;
     // SAFETY: the range is the mapping just made; the advice changes what is dumped, not what it holds.
     unsafe { madvise(mapping.as_mut_ptr().cast(), size, Advice::LinuxDontDump) }?;
+    // SAFETY: as above; the advice changes what a child process gets.
+    unsafe { madvise(mapping.as_mut_ptr().cast(), size, Advice::LinuxDontFork) }?;
     Ok(mapping)
 }
 

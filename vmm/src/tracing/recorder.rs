@@ -6,6 +6,8 @@ use super::recording::RecordingError;
 use super::session::Sources;
 use super::sessions::Sessions;
 use crate::control::protocol::{Answer, Request};
+use crate::jail;
+use crate::jail::policy::Thread;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -74,7 +76,10 @@ impl Recorder {
         let (commands, received) = channel();
         let thread = std::thread::Builder::new()
             .name("strata-recorder".into())
-            .spawn(move || run(sessions, &received))
+            .spawn(move || {
+                jail::enter(Thread::Recorder);
+                run(sessions, &received)
+            })
             .map_err(RecorderError::Thread)?;
         Ok(Self { commands, thread })
     }

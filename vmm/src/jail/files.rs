@@ -1,0 +1,141 @@
+//! Landlock: what of the file system a VM's process can still open, whatever its user may.
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetError, RulesetStatus,
+};
+use std::path::{Path, PathBuf};
+
+/// What is read while a VM runs: threads that work for it, the clock source, the limits of its control group.
+const READ: [&str; 2] = ["/proc", "/sys"];
+/// The newest form of landlock whose rights are known here. Older kernels enforce what they know.
+const NEWEST: ABI = ABI::V5;
+
+/// The places where a VM's process may make and write files.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    /// Folders in which it may make, write and remove everything.
+    pub written: Vec<PathBuf>,
+    /// Folders in which it may remove empty folders.
+    pub emptied: Vec<PathBuf>,
+}
+
+impl Places {
+    /// Whether what is made at `path` lies in a folder that is written.
+    #[must_use]
+    pub fn hold(&self, path: &Path) -> bool {
+        let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
+        folder.is_some_and(|folder| self.written.iter().any(|written| folder.starts_with(written)))
+    }
+
+    /// Confines the calling thread, and those that it starts from now on, to these places; says whether this kernel
+    /// does. Reaching TCP is forbidden, too, where the kernel can.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn confine(&self) -> Result<bool, RulesetError> {
+        let handled = AccessFs::from_all(NEWEST);
+        let read = AccessFs::ReadFile | AccessFs::ReadDir;
+        let written = handled & !(AccessFs::Execute | AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
+        let mut rules = Ruleset::default()
+            .set_compatibility(CompatLevel::BestEffort)
+            .handle_access(handled)?
+            .handle_access(AccessNet::from_all(NEWEST))?
+            .create()?;
+        let program = std::env::current_exe().ok();
+        let named = |paths: &[PathBuf], access: BitFlags<AccessFs>| {
+            paths.iter().map(move |path| (path.clone(), access)).collect::<Vec<_>>()
+        };
+        let places = named(&self.written, written).into_iter().chain(named(&self.emptied, AccessFs::RemoveDir.into()));
+        let places = places.chain(READ.map(|path| (path.into(), read)));
+        // A panic looks for its symbols in the program.
+        for (path, access) in places.chain(program.map(|path| (path, AccessFs::ReadFile.into()))) {
+            // What is not there needs no rule.
+            if let Ok(folder) = PathFd::new(&path) {
+                rules = rules.add_rule(PathBeneath::new(folder, access))?;
+            }
+        }
+        Ok(rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
+    }
+}
+
+/// The version of landlock that this kernel has; `None` without.
+#[must_use]
+#[allow(unsafe_code)] // no crate in use here asks for the number
+pub fn version() -> Option<u32> {
+    const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
+    // SAFETY: asks for a number, with no memory to read.
+    let version = unsafe {
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            std::ptr::null::<u8>(),
+            0_usize,
+            LANDLOCK_CREATE_RULESET_VERSION,
+        )
+    };
+    u32::try_from(version).ok().filter(|&version| version > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, File};
+    use std::io::ErrorKind;
+    use tempfile::TempDir;
+
+    #[test]
+    fn what_lies_in_written_folders_is_held_and_nothing_else() {
+        let folder = TempDir::new().unwrap();
+        let path = |name: &str| folder.path().canonicalize().unwrap().join(name);
+        fs::create_dir_all(path("written/below")).unwrap();
+        fs::create_dir_all(path("emptied")).unwrap();
+        std::os::unix::fs::symlink(path("written"), path("link")).unwrap();
+        let places = Places { written: vec![path("written")], emptied: vec![path("emptied")] };
+
+        let inside = ["written/new", "written/below/new", "link/new"].map(|name| places.hold(&path(name)));
+        let outside = ["new", "emptied/new", "written/../new", "written/none/new"].map(|name| places.hold(&path(name)));
+
+        assert_eq!((inside, outside), ([true; 3], [false; 4]));
+    }
+
+    /// Does `deed` on a thread that is confined to `places`; `None` where the kernel has no landlock.
+    fn confined<T: Send>(places: &Places, deed: impl FnOnce() -> T + Send) -> Option<T> {
+        std::thread::scope(|scope| scope.spawn(|| places.confine().unwrap().then(deed)).join().unwrap())
+    }
+
+    #[test]
+    fn confined_thread_writes_in_its_places_and_reads_no_secrets() {
+        let (inside, outside) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        let places = Places { written: vec![inside.path().into()], ..Places::default() };
+        let open = File::options().append(true).create(true).open(outside.path().join("open")).unwrap();
+
+        let seen = confined(&places, || {
+            fs::create_dir(inside.path().join("folder")).unwrap();
+            fs::write(inside.path().join("folder/file"), b"text").unwrap();
+            fs::rename(inside.path().join("folder/file"), inside.path().join("folder/other")).unwrap();
+            fs::remove_dir_all(inside.path().join("folder")).unwrap();
+            fs::read_to_string("/proc/self/comm").unwrap();
+            open.set_len(1).unwrap();
+            let secret = File::open("/etc/shadow").map_err(|error| error.kind());
+            let written = fs::write(outside.path().join("file"), b"text").map_err(|error| error.kind());
+            (secret.err(), written.err())
+        });
+
+        let denied = Some(ErrorKind::PermissionDenied);
+        assert_eq!(seen, version().map(|_| (denied, denied)));
+    }
+
+    #[test]
+    fn folder_that_may_be_emptied_takes_no_files() {
+        let folder = TempDir::new().unwrap();
+        fs::create_dir(folder.path().join("vm")).unwrap();
+        let places = Places { emptied: vec![folder.path().into()], ..Places::default() };
+
+        let seen = confined(&places, || {
+            let made = fs::write(folder.path().join("file"), b"text").map_err(|error| error.kind());
+            (fs::remove_dir(folder.path().join("vm")).is_ok(), made.err())
+        });
+
+        assert_eq!(seen, version().map(|_| (true, Some(ErrorKind::PermissionDenied))));
+    }
+}

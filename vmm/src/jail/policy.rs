@@ -1,0 +1,464 @@
+//! What each kind of thread may ask of the kernel: a table of groups of system calls, as `docs/jail.md` shows it.
+//!
+//! The lists are those of real runs, with what the C library, a panic and a full disk add. A group is as wide as its
+//! purpose; what no group names, such as `execve`, `ptrace` or `bpf`, no thread can ask for.
+
+/// A kind of thread of a running VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Thread {
+    /// The main thread while it starts the others.
+    Start,
+    /// The main thread afterwards: the event loop, which serves the devices, and the end of the run.
+    EventLoop,
+    /// A virtual processor.
+    Vcpu,
+    /// Drains every layer into files.
+    Recorder,
+    /// Answers clients of the control socket.
+    Control,
+    /// Has the clocks of the vCPUs renewed.
+    Clock,
+    /// Waits for signals.
+    Signals,
+    /// Writes the guest's console to standard output.
+    Console,
+    /// A process of its own: removes a tracing instance of the kernel when the VM's process has ended.
+    Guard,
+}
+
+/// System calls that belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// What every thread does, beginning, end and panic included.
+    Runtime,
+    /// Confining itself further.
+    Confine,
+    /// Making threads, signal handlers and pipes.
+    Threads,
+    /// KVM.
+    Kvm,
+    /// The state of a terminal.
+    Terminal,
+    /// POSIX timers.
+    Timers,
+    /// Waiting for many descriptors.
+    Events,
+    /// Reading and writing open files at a position.
+    Disks,
+    /// Opening files for reading, and asking about them.
+    Look,
+    /// Making, writing and renaming files and folders.
+    Files,
+    /// Removing files and folders.
+    Remove,
+    /// Making a socket of this host.
+    LocalSockets,
+    /// Clients of a socket that is there.
+    Clients,
+    /// Waiting for the guard.
+    Children,
+    /// Switching a tracing instance off.
+    Instance,
+}
+
+/// What an argument of a call must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Only {
+    /// The argument of this number, masked with the first value, is the second.
+    Masked(u8, u32, u32),
+    /// The argument of this number is one of these.
+    OneOf(u8, &'static [u32]),
+    /// The argument of this number is the process that asks.
+    ThisProcess(u8),
+}
+
+/// A system call that is allowed, if its argument is as it must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    name: &'static str,
+    /// Its number.
+    pub number: libc::c_long,
+    /// What must hold of an argument.
+    pub only: Option<Only>,
+}
+
+impl Call {
+    /// Its name, as in the manual.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name.trim_start_matches("SYS_")
+    }
+}
+
+macro_rules! calls {
+    ($($name:ident $(: $only:expr)?),* $(,)?) => {
+        const { &[$(Call { name: stringify!($name), number: libc::$name, only: only!($($only)?) }),*] }
+    };
+}
+macro_rules! only {
+    () => {
+        None
+    };
+    ($only:expr) => {
+        Some($only)
+    };
+}
+
+/// Memory that is mapped or changed never becomes executable.
+const NOT_EXECUTABLE: Only = Only::Masked(2, libc::PROT_EXEC.cast_unsigned(), 0);
+/// A file that is opened, by the flags in argument 1 or 2, is neither written nor made.
+const READ_ONLY: u32 = (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC).cast_unsigned();
+/// What `prctl` does for names of threads and of memory (`PR_SET_VMA`, the C library's).
+const NAMING: &[u32] = &[libc::PR_SET_NAME.cast_unsigned(), libc::PR_GET_NAME.cast_unsigned(), 0x5356_4d41];
+/// What it does for a thread that confines itself.
+const CONFINING: &[u32] = &[libc::PR_SET_NO_NEW_PRIVS.cast_unsigned()];
+/// Sockets of this host only.
+const LOCAL: &[u32] = &[libc::AF_UNIX.cast_unsigned()];
+/// KVM's calls have this letter in their second byte.
+const KVM_LETTER: (u32, u32) = (0xff00, 0xae00);
+/// Calls of terminals that ask for or set their modes or size. `TIOCSTI`, which types, is not among them.
+const TERMINAL: &[u32] = &[0x5401, 0x5402, 0x5403, 0x5404, 0x5413, 0x802c_542a, 0x402c_542b, 0x402c_542c, 0x402c_542d];
+/// `FIONREAD`, `FIONBIO`, `FIONCLEX`, `FIOCLEX`.
+const DESCRIPTOR: &[u32] = &[0x541b, 0x5421, 0x5450, 0x5451];
+
+impl Group {
+    /// All groups.
+    pub const ALL: [Self; 15] = [
+        Self::Runtime,
+        Self::Confine,
+        Self::Threads,
+        Self::Kvm,
+        Self::Terminal,
+        Self::Timers,
+        Self::Events,
+        Self::Disks,
+        Self::Look,
+        Self::Files,
+        Self::Remove,
+        Self::LocalSockets,
+        Self::Clients,
+        Self::Children,
+        Self::Instance,
+    ];
+
+    /// Its name in the document.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Runtime => "runtime",
+            Self::Confine => "confine",
+            Self::Threads => "threads",
+            Self::Kvm => "kvm",
+            Self::Terminal => "terminal",
+            Self::Timers => "timers",
+            Self::Events => "events",
+            Self::Disks => "disks",
+            Self::Look => "look",
+            Self::Files => "files",
+            Self::Remove => "remove",
+            Self::LocalSockets => "local sockets",
+            Self::Clients => "clients",
+            Self::Children => "children",
+            Self::Instance => "instance",
+        }
+    }
+
+    /// The calls in it.
+    #[must_use]
+    pub const fn calls(self) -> &'static [Call] {
+        match self {
+            Self::Runtime => calls![
+                SYS_read,
+                SYS_write,
+                SYS_readv,
+                SYS_writev,
+                SYS_close,
+                SYS_fcntl,
+                SYS_dup,
+                SYS_fstat,
+                SYS_lseek,
+                SYS_ioctl: Only::OneOf(1, DESCRIPTOR),
+                SYS_poll,
+                SYS_ppoll,
+                SYS_sendto,
+                SYS_recvfrom,
+                SYS_sendmsg,
+                SYS_recvmsg,
+                SYS_mmap: NOT_EXECUTABLE,
+                SYS_mprotect: NOT_EXECUTABLE,
+                SYS_munmap,
+                SYS_mremap,
+                SYS_madvise,
+                SYS_msync,
+                SYS_brk,
+                SYS_futex,
+                SYS_futex_waitv,
+                SYS_set_robust_list,
+                SYS_get_robust_list,
+                SYS_set_tid_address,
+                SYS_rseq,
+                SYS_membarrier,
+                SYS_sched_yield,
+                SYS_sched_getaffinity,
+                SYS_getcpu,
+                SYS_getpid,
+                SYS_gettid,
+                SYS_getuid,
+                SYS_geteuid,
+                SYS_getgid,
+                SYS_getegid,
+                SYS_getrandom,
+                SYS_uname,
+                SYS_sysinfo,
+                SYS_getrlimit,
+                SYS_prlimit64: Only::OneOf(0, &[0]),
+                SYS_getrusage,
+                SYS_clock_gettime,
+                SYS_clock_getres,
+                SYS_clock_nanosleep,
+                SYS_nanosleep,
+                SYS_gettimeofday,
+                SYS_time,
+                SYS_rt_sigaction,
+                SYS_rt_sigprocmask,
+                SYS_rt_sigreturn,
+                SYS_rt_sigpending,
+                SYS_sigaltstack,
+                SYS_restart_syscall,
+                SYS_tgkill: Only::ThisProcess(0),
+                SYS_prctl: Only::OneOf(0, NAMING),
+                SYS_arch_prctl,
+                SYS_exit,
+                SYS_exit_group,
+            ],
+            Self::Confine => calls![
+                SYS_seccomp,
+                SYS_prctl: Only::OneOf(0, CONFINING),
+            ],
+            Self::Threads => {
+                calls![SYS_clone, SYS_clone3, SYS_pipe2, SYS_eventfd2, SYS_dup2, SYS_dup3, SYS_sched_setaffinity,]
+            }
+            Self::Kvm => calls![SYS_ioctl: Only::Masked(1, KVM_LETTER.0, KVM_LETTER.1)],
+            Self::Terminal => calls![SYS_ioctl: Only::OneOf(1, TERMINAL)],
+            Self::Timers => {
+                calls![SYS_timer_create, SYS_timer_settime, SYS_timer_gettime, SYS_timer_getoverrun, SYS_timer_delete,]
+            }
+            Self::Events => calls![
+                SYS_epoll_create1,
+                SYS_epoll_ctl,
+                SYS_epoll_wait,
+                SYS_epoll_pwait,
+                SYS_epoll_pwait2,
+                SYS_timerfd_create,
+                SYS_timerfd_settime,
+                SYS_timerfd_gettime,
+                SYS_select,
+                SYS_pselect6,
+            ],
+            Self::Disks => calls![
+                SYS_pread64,
+                SYS_pwrite64,
+                SYS_preadv,
+                SYS_pwritev,
+                SYS_preadv2,
+                SYS_pwritev2,
+                SYS_fsync,
+                SYS_fdatasync,
+                SYS_sync_file_range,
+                SYS_fallocate,
+                SYS_fadvise64,
+            ],
+            Self::Look => calls![
+                SYS_openat: Only::Masked(2, READ_ONLY, 0),
+                SYS_open: Only::Masked(1, READ_ONLY, 0),
+                SYS_stat,
+                SYS_lstat,
+                SYS_newfstatat,
+                SYS_statx,
+                SYS_access,
+                SYS_faccessat,
+                SYS_faccessat2,
+                SYS_readlink,
+                SYS_readlinkat,
+                SYS_getcwd,
+                SYS_getdents64,
+                SYS_statfs,
+                SYS_fstatfs,
+            ],
+            Self::Files => calls![
+                SYS_openat,
+                SYS_open,
+                SYS_creat,
+                SYS_mkdir,
+                SYS_mkdirat,
+                SYS_rename,
+                SYS_renameat,
+                SYS_renameat2,
+                SYS_link,
+                SYS_linkat,
+                SYS_ftruncate,
+                SYS_truncate,
+                SYS_chmod,
+                SYS_fchmod,
+                SYS_fchmodat,
+                SYS_flock,
+                SYS_umask,
+                SYS_utimensat,
+                SYS_copy_file_range,
+                SYS_sendfile,
+                SYS_syncfs,
+            ],
+            Self::Remove => calls![SYS_unlink, SYS_unlinkat, SYS_rmdir],
+            Self::LocalSockets => calls![
+                SYS_socket: Only::OneOf(0, LOCAL),
+                SYS_socketpair: Only::OneOf(0, LOCAL),
+                SYS_bind,
+                SYS_listen,
+            ],
+            Self::Clients => calls![
+                SYS_accept,
+                SYS_accept4,
+                SYS_getsockopt,
+                SYS_setsockopt,
+                SYS_getsockname,
+                SYS_getpeername,
+                SYS_shutdown,
+            ],
+            Self::Children => calls![SYS_wait4, SYS_waitid],
+            Self::Instance => calls![SYS_openat, SYS_open],
+        }
+    }
+}
+
+impl Thread {
+    /// All kinds.
+    pub const ALL: [Self; 9] = [
+        Self::Start,
+        Self::EventLoop,
+        Self::Vcpu,
+        Self::Recorder,
+        Self::Control,
+        Self::Clock,
+        Self::Signals,
+        Self::Console,
+        Self::Guard,
+    ];
+
+    /// Its name in the document.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Start => "main, starting",
+            Self::EventLoop => "main, event loop",
+            Self::Vcpu => "vCPU",
+            Self::Recorder => "recorder",
+            Self::Control => "control",
+            Self::Clock => "clock",
+            Self::Signals => "signals",
+            Self::Console => "console",
+            Self::Guard => "guard",
+        }
+    }
+
+    /// What it may do. Filters add up: each thread is also under that of [`Thread::Start`], which made it. The guard is
+    /// not, since it is made before.
+    #[must_use]
+    pub const fn groups(self) -> &'static [Group] {
+        match self {
+            Self::Start => &[
+                Group::Runtime,
+                Group::Confine,
+                Group::Threads,
+                Group::Kvm,
+                Group::Terminal,
+                Group::Timers,
+                Group::Events,
+                Group::Disks,
+                Group::Look,
+                Group::Files,
+                Group::Remove,
+                Group::LocalSockets,
+                Group::Clients,
+                Group::Children,
+            ],
+            Self::EventLoop => &[
+                Group::Runtime,
+                Group::Kvm,
+                Group::Terminal,
+                Group::Events,
+                Group::Disks,
+                Group::Look,
+                Group::Remove,
+                Group::Children,
+            ],
+            Self::Vcpu => &[Group::Runtime, Group::Kvm, Group::Timers],
+            Self::Recorder => {
+                &[Group::Runtime, Group::Disks, Group::Look, Group::Files, Group::Remove, Group::Children]
+            }
+            Self::Control => &[Group::Runtime, Group::Look, Group::Clients],
+            Self::Clock | Self::Signals | Self::Console => &[Group::Runtime],
+            Self::Guard => &[Group::Runtime, Group::Remove, Group::Instance],
+        }
+    }
+
+    /// Whether it may open files. To one that may not the kernel says that it has no permission, which is not an
+    /// offence: a panic looks for the program's symbols.
+    #[must_use]
+    pub fn looks(self) -> bool {
+        self.groups().iter().any(|group| matches!(group, Group::Look | Group::Instance))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn document_shows_the_table() {
+        let document = include_str!("../../../docs/jail.md");
+        let rows: BTreeSet<&str> = document.lines().map(str::trim).collect();
+
+        for thread in Thread::ALL {
+            let groups: Vec<_> = thread.groups().iter().map(|group| group.name()).collect();
+            let row = format!("| {} | {} |", thread.name(), groups.join(", "));
+            assert!(rows.contains(row.as_str()), "docs/jail.md lacks the row: {row}");
+        }
+        for group in Group::ALL {
+            let calls: Vec<_> = group.calls().iter().map(|call| format!("`{}`", call.name())).collect();
+            let row = format!("| {} | {} |", group.name(), calls.join(" "));
+            assert!(rows.contains(row.as_str()), "docs/jail.md lacks the row: {row}");
+        }
+    }
+
+    #[test]
+    fn no_thread_runs_programs_looks_into_processes_or_reaches_a_network() {
+        let named = |name: &str| Group::ALL.iter().flat_map(|group| group.calls()).any(|call| call.name() == name);
+
+        let forbidden = [
+            "execve",
+            "execveat",
+            "ptrace",
+            "process_vm_readv",
+            "connect",
+            "bpf",
+            "mount",
+            "setuid",
+            "kill",
+            "open_by_handle_at",
+        ];
+
+        assert_eq!(forbidden.into_iter().filter(|name| named(name)).collect::<Vec<_>>(), Vec::<&str>::new());
+        assert!(named("read"));
+    }
+
+    #[test]
+    fn what_a_thread_may_do_the_one_that_made_it_may() {
+        let missing = Thread::ALL.into_iter().filter(|thread| *thread != Thread::Guard).flat_map(|thread| {
+            let groups = thread.groups().iter();
+            groups.filter(|group| !Thread::Start.groups().contains(group)).map(move |group| (thread, group))
+        });
+
+        assert_eq!(missing.collect::<Vec<_>>(), []);
+    }
+}

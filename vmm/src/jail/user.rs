@@ -1,0 +1,161 @@
+//! The user that a VM runs as once everything that needs root is open.
+
+use rustix::io::Errno;
+use rustix::process::{Gid, Uid, geteuid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use std::fs;
+use thiserror::Error;
+
+/// The users of this host.
+const USERS: &str = "/etc/passwd";
+
+/// Why no user can be had.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum UserError {
+    /// The name is not in the list of users.
+    #[error("--user {0}: {USERS} has no such user; write UID:GID for one that it does not list")]
+    Unknown(String),
+    /// A number whose group is not known.
+    #[error("--user {0}: {USERS} does not say this user's group; write UID:GID")]
+    NoGroup(String),
+    /// Only root can become another user.
+    #[error("--user {0}: only root can run a VM as another user; start strata with sudo")]
+    NotRoot(String),
+}
+
+/// A user and a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct User {
+    /// The user's number.
+    pub uid: u32,
+    /// The number of the user's group.
+    pub gid: u32,
+}
+
+impl User {
+    /// Whom to run as: `wanted` (a name, a number or `UID:GID`), else the one who called sudo; `None` to stay who we
+    /// are.
+    ///
+    /// # Errors
+    /// `wanted` is nobody, or we are not root.
+    pub fn choose(wanted: Option<&str>) -> Result<Option<Self>, UserError> {
+        let variable = |name| std::env::var(name).ok();
+        let sudo = variable("SUDO_UID").zip(variable("SUDO_GID"));
+        let users = fs::read_to_string(USERS).unwrap_or_default();
+        Self::of(wanted, geteuid().as_raw(), sudo, &users)
+    }
+
+    fn of(
+        wanted: Option<&str>,
+        own: u32,
+        sudo: Option<(String, String)>,
+        users: &str,
+    ) -> Result<Option<Self>, UserError> {
+        let sudo = sudo.and_then(|(uid, gid)| Some(Self { uid: uid.parse().ok()?, gid: gid.parse().ok()? }));
+        let Some(wanted) = wanted else {
+            return Ok(sudo.filter(|user| own == 0 && user.uid != 0));
+        };
+        let user = Self::named(wanted, users)?;
+        match (own, user.uid) {
+            (own, uid) if own == uid => Ok(None),
+            (0, _) => Ok(Some(user)),
+            _ => Err(UserError::NotRoot(wanted.into())),
+        }
+    }
+
+    /// The user `wanted` by `users`, the contents of `/etc/passwd`.
+    fn named(wanted: &str, users: &str) -> Result<Self, UserError> {
+        let both = wanted.split_once(':').and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
+        if let Some((uid, gid)) = both {
+            return Ok(Self { uid, gid });
+        }
+        let number: Option<u32> = wanted.parse().ok();
+        let listed = users.lines().find_map(|line| {
+            let mut fields = line.split(':');
+            let (name, _, uid, gid) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
+            let user = Self { uid: uid.parse().ok()?, gid: gid.parse().ok()? };
+            (name == wanted || Some(user.uid) == number).then_some(user)
+        });
+        listed.ok_or_else(|| match number {
+            Some(_) => UserError::NoGroup(wanted.into()),
+            None => UserError::Unknown(wanted.into()),
+        })
+    }
+
+    /// Does `deed` with this user's permissions on files: what it makes is this user's, and it reaches no more than this
+    /// user does. For root, before threads are started.
+    ///
+    /// # Errors
+    /// We are not root.
+    pub fn act<T>(self, deed: impl FnOnce() -> T) -> Result<T, Errno> {
+        set_thread_groups(&[])?;
+        set_thread_res_gid(None, Gid::from_raw(self.gid), None)?;
+        let _back = Back;
+        set_thread_res_uid(None, Uid::from_raw(self.uid), None)?;
+        Ok(deed())
+    }
+
+    /// Becomes this user for good, in the calling thread and those that it starts.
+    ///
+    /// # Errors
+    /// We are not root.
+    pub fn become_for_good(self) -> Result<(), Errno> {
+        let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
+        set_thread_groups(&[])?;
+        set_thread_res_gid(gid, gid, gid)?;
+        set_thread_res_uid(uid, uid, uid)
+    }
+}
+
+/// Root again, when this is dropped: also when a deed panics.
+struct Back;
+
+impl Drop for Back {
+    fn drop(&mut self) {
+        // The saved numbers are root's, so neither can be refused.
+        let _ = set_thread_res_uid(None, Uid::ROOT, None);
+        let _ = set_thread_res_gid(None, Gid::ROOT, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIST: &str = "root:x:0:0:root:/root:/bin/sh\nbroken\nann:x:1000:1001:Ann:/home/ann:/bin/sh\n";
+    const ANN: User = User { uid: 1000, gid: 1001 };
+
+    fn sudo(uid: &str, gid: &str) -> Option<(String, String)> {
+        Some((uid.into(), gid.into()))
+    }
+
+    #[test]
+    fn root_becomes_who_called_sudo_and_nobody_else_becomes_another() {
+        let of = |own, sudo| User::of(None, own, sudo, LIST).unwrap();
+
+        assert_eq!(of(0, sudo("1000", "1001")), Some(ANN));
+        assert_eq!(of(0, None), None);
+        assert_eq!(of(0, sudo("0", "0")), None);
+        assert_eq!(of(0, sudo("ann", "1001")), None);
+        assert_eq!(of(1000, sudo("1000", "1001")), None);
+    }
+
+    #[test]
+    fn user_is_named_by_name_by_number_or_by_both_numbers() {
+        let of = |wanted| User::of(Some(wanted), 0, None, LIST);
+
+        assert_eq!(of("ann"), Ok(Some(ANN)));
+        assert_eq!(of("1000"), Ok(Some(ANN)));
+        assert_eq!(of("77:78"), Ok(Some(User { uid: 77, gid: 78 })));
+        assert_eq!(of("root"), Ok(None));
+        assert_eq!(of("bob"), Err(UserError::Unknown("bob".into())));
+        assert_eq!(of("77"), Err(UserError::NoGroup("77".into())));
+    }
+
+    #[test]
+    fn named_user_goes_before_sudo_and_needs_root() {
+        assert_eq!(User::of(Some("root"), 0, sudo("1000", "1001"), LIST), Ok(None));
+        assert_eq!(User::of(Some("root"), 1000, None, LIST), Err(UserError::NotRoot("root".into())));
+        assert_eq!(User::of(Some("ann"), 1000, None, LIST), Ok(None));
+    }
+}

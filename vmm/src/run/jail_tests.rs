@@ -1,0 +1,326 @@
+//! Whole runs in a closed jail, each in a process of its own, with a hand-written guest. They need `/dev/kvm`, of any
+//! kind, and root.
+
+use super::*;
+use crate::cli::{Cli, Command};
+use crate::control::client;
+use crate::control::protocol::{Answer, Mode, Request, Status};
+use crate::machine::test_guest;
+use clap::Parser;
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::PathBuf;
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use trace_merge::layer::LayerKind;
+
+/// Arguments of `strata run` for the child process, a line each.
+const ARGUMENTS_VARIABLE: &str = "STRATA_TEST_RUN";
+/// Sleeps for ever.
+const SLEEP: &[u8] = &[
+    0xf4, // hlt
+    0xeb, 0xfd, // jmp -3
+];
+/// Raises an exception for which there is no handler.
+const TRIPLE_FAULT: &[u8] = &[0x0f, 0x0b]; // ud2
+/// A user who owns nothing.
+const NOBODY: u32 = 65534;
+/// Longest wait for a child to do what it should.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Does nothing unless a test below runs it: then what `strata run` does, with any kind of KVM.
+#[test]
+fn child_that_runs_a_guest() {
+    let Ok(arguments) = std::env::var(ARGUMENTS_VARIABLE) else { return };
+    let Command::Run(args) = Cli::parse_from(["strata", "run"].into_iter().chain(arguments.lines())).command else {
+        return;
+    };
+    let request = RunRequest::from(args);
+    let jail = Jail::choose(&request.jail).unwrap();
+    let plan = Plan::check(&request, &jail).unwrap();
+    let report = run_plan(plan, jail, |line| eprintln!("{line}")).unwrap();
+    eprintln!("OUTCOME {}", report.outcome);
+}
+
+/// A VM in a process of its own.
+struct Vm {
+    folder: TempDir,
+    process: Child,
+}
+
+impl Vm {
+    /// Runs `code` as the user `uid`, with further arguments.
+    fn start(code: &[u8], uid: u32, arguments: &[&str]) -> Self {
+        let folder = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("guest"), test_guest::elf(code)).unwrap();
+        fs::write(path("disk"), [0; 4096]).unwrap();
+        for name in ["runtime", "traces"] {
+            fs::create_dir(path(name)).unwrap();
+            fs::set_permissions(path(name), fs::Permissions::from_mode(0o700)).unwrap();
+            chown(path(name), Some(uid), Some(uid)).unwrap();
+        }
+        let (kernel, disk, trace) = (path("guest"), path("disk"), path("traces/trace"));
+        let [kernel, disk, trace] = [kernel, disk, trace].map(|path| path.display().to_string());
+        let usual = ["--kernel", &kernel, "--disk", &disk, "--memory", "64M"];
+        let traced = ["--trace", &trace, "--process-slots", "1"].into_iter().filter(|_| !arguments.contains(&"--cpus"));
+        let jailed = ["--jail", "on"].into_iter().filter(|_| !arguments.contains(&"--jail"));
+        let all: Vec<&str> = usual.into_iter().chain(jailed).chain(traced).chain(arguments.iter().copied()).collect();
+        let process = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "run::jail_tests::child_that_runs_a_guest", "--nocapture"])
+            .env(ARGUMENTS_VARIABLE, all.join("\n"))
+            .env(directory::RUNTIME_VARIABLE, path("runtime"))
+            .env_remove("SUDO_UID")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(path("said")).unwrap())
+            .spawn()
+            .unwrap();
+        Self { folder, process }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(self.path("said")).unwrap()
+    }
+
+    /// Asks until the VM answers and its guest runs: it may not have come up yet.
+    fn status(&mut self) -> Box<Status> {
+        self.insist(&Request::Pause);
+        self.insist(&Request::Resume);
+        match self.insist(&Request::Status) {
+            Answer::Status(status) => status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn insist(&mut self, request: &Request) -> Answer {
+        let end = Instant::now() + LIMIT;
+        loop {
+            let vm = client::find(&[self.path("runtime")], "vm0");
+            match vm.and_then(|vm| client::call(&vm.socket(), request)) {
+                Ok(answer) => return answer,
+                Err(error) => {
+                    let has_ended = self.process.try_wait().unwrap().is_some();
+                    assert!(Instant::now() < end && !has_ended, "{error}: {}", self.said());
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            }
+        }
+    }
+
+    fn ask(&self, request: &Request) -> Result<Answer, client::ClientError> {
+        let vm = client::find(&[self.path("runtime")], "vm0").unwrap();
+        client::call(&vm.socket(), request)
+    }
+
+    /// What `/proc` says of each thread under the jail, by name: all but that of the test harness.
+    fn threads(&self) -> BTreeMap<String, BTreeMap<String, String>> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.process.id())).unwrap().flatten();
+        let tasks = tasks.filter(|task| task.file_name().to_str() != Some(&self.process.id().to_string()));
+        let read = |task: fs::DirEntry| {
+            let status = fs::read_to_string(task.path().join("status")).unwrap();
+            let fields = status.lines().filter_map(|line| line.split_once(":\t"));
+            let fields: BTreeMap<_, _> = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+            (fields["Name"].clone(), fields)
+        };
+        tasks.map(read).collect()
+    }
+
+    /// Stops it as Ctrl-C does, and waits for its end.
+    fn stop(&mut self) -> ExitStatus {
+        kill_process(Pid::from_child(&self.process), Signal::TERM).unwrap();
+        self.end()
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        let end = Instant::now() + LIMIT;
+        loop {
+            assert!(Instant::now() < end, "it does not end: {}", self.said());
+            match self.process.try_wait().unwrap() {
+                Some(status) => return status,
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+    }
+
+    fn manifest(&self) -> Manifest {
+        trace_merge::reader::Trace::open(&self.path("traces/trace")).unwrap().manifest().clone()
+    }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Every kind of request; sessions and snapshots go to `traces`.
+fn requests(traces: &Path, snapshot: bool) -> Vec<Request> {
+    let name = || "calls".to_owned();
+    let create = |mode, trace| Request::SessionCreate {
+        name: name(),
+        mode,
+        sub_buffer_size: None,
+        sub_buffers: None,
+        events: Some("guest:*".into()),
+        trace,
+    };
+    let mut requests = vec![
+        Request::Pause,
+        Request::Resume,
+        create(Mode::Discard, Some(traces.join("discard"))),
+        Request::SessionStart { name: name() },
+        Request::SessionEvents { name: name(), events: "guest:sched:*".into() },
+        Request::SessionStop { name: name() },
+        Request::SessionDestroy { name: name() },
+        create(Mode::FlightRecorder, Some(traces.join("flight"))),
+        Request::SessionStart { name: name() },
+        Request::Snapshot { dir: traces.join("snapshot"), session: Some(name()) },
+        Request::SessionDestroy { name: name() },
+    ];
+    requests.push(match snapshot {
+        true => Request::Snapshot { dir: traces.join("whole"), session: None },
+        false => Request::Flush,
+    });
+    requests.push(Request::Status);
+    requests
+}
+
+/// Runs a guest as `uid` and asks everything of it; returns what was recorded.
+fn whole_run(uid: u32, arguments: &[&str], snapshot: bool) -> (Vm, Manifest) {
+    let mut vm = Vm::start(SLEEP, uid, arguments);
+    let status = vm.status();
+    let threads = vm.threads();
+    let refused: Vec<_> = requests(&vm.path("traces"), snapshot)
+        .iter()
+        .filter_map(|request| vm.ask(request).err().map(|error| format!("{request:?}: {error}")))
+        .collect();
+    let outside = vm.ask(&Request::Snapshot { dir: vm.path("elsewhere"), session: Some("main".into()) });
+    let ended = vm.stop();
+
+    assert!(ended.success() && vm.said().contains("OUTCOME"), "{ended}: {}", vm.said());
+    assert_eq!(refused, Vec::<String>::new());
+    assert!(outside.unwrap_err().to_string().contains("out of the VM's reach"));
+    assert!(status.jail.as_ref().unwrap().contains(&format!("user {uid}, no capabilities")), "{status:?}");
+    for (name, thread) in &threads {
+        let of = |field: &str| thread[field].as_str();
+        assert_eq!(of("Uid"), format!("{uid}\t{uid}\t{uid}\t{uid}"), "{name}");
+        assert_eq!((of("CapEff"), of("CapPrm")), ("0000000000000000", "0000000000000000"), "{name}");
+        assert_eq!((of("NoNewPrivs"), of("Seccomp")), ("1", "2"), "{name}");
+    }
+    for name in ["vcpu0", "strata-recorder", "strata-control", "strata-clock", "strata-console"] {
+        assert!(threads.keys().any(|thread| name.starts_with(thread.as_str())), "{name} is not in {threads:?}");
+    }
+    assert_eq!(fs::read_dir(vm.path("runtime")).unwrap().count(), 0);
+    let manifest = vm.manifest();
+    (vm, manifest)
+}
+
+fn owners(folder: &Path) -> Vec<u32> {
+    let entries = fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
+    let below =
+        entries.flat_map(|path| if path.is_dir() { owners(&path) } else { vec![path.metadata().unwrap().uid()] });
+    below.chain([folder.metadata().unwrap().uid()]).collect()
+}
+
+fn instances_of(process: u32) -> usize {
+    let instances = fs::read_dir("/sys/kernel/tracing/instances").into_iter().flatten().flatten();
+    let prefix = format!("strata-{process}-");
+    instances.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)).count()
+}
+
+#[test]
+fn run_as_another_user_records_every_layer_it_can_and_leaves_that_users_files() {
+    let (vm, manifest) = whole_run(NOBODY, &["--user", "65534:65534"], false);
+
+    let records = |kind| -> u64 {
+        manifest
+            .layers
+            .iter()
+            .filter(|layer| layer.kind == kind)
+            .flat_map(|layer| &layer.streams)
+            .map(|stream| stream.records)
+            .sum()
+    };
+    let has_tracefs = crate::host_kernel::Tracefs::find().and_then(|tracefs| tracefs.available_events()).is_ok();
+    assert!(records(LayerKind::Vmm) > 0);
+    assert_eq!(records(LayerKind::HostKernel) > 0, has_tracefs, "{:?} {}", manifest.missing, vm.said());
+    assert!(owners(&vm.path("traces")).iter().all(|&owner| owner == NOBODY));
+    assert_eq!(instances_of(vm.process.id()), 0);
+}
+
+#[test]
+fn root_stays_root_without_its_capabilities() {
+    let (vm, manifest) = whole_run(0, &[], false);
+
+    assert!(manifest.outcome.is_some());
+    assert_eq!(instances_of(vm.process.id()), 0);
+}
+
+#[test]
+fn flight_recorder_takes_snapshots_under_the_jail() {
+    let (vm, _) = whole_run(NOBODY, &["--user", "65534:65534", "--mode", "flight-recorder"], true);
+
+    assert!(trace_merge::reader::Trace::open(&vm.path("traces/whole")).is_ok());
+}
+
+#[test]
+fn guest_that_fails_ends_the_run_under_the_jail() {
+    let mut vm = Vm::start(TRIPLE_FAULT, NOBODY, &["--user", "65534:65534"]);
+
+    let ended = vm.end();
+
+    assert!(ended.success() && vm.said().contains("OUTCOME"), "{ended}: {}", vm.said());
+    assert!(vm.manifest().outcome.is_some());
+}
+
+#[test]
+fn killed_vm_leaves_its_region_to_its_user_and_no_instance() {
+    let mut vm = Vm::start(SLEEP, NOBODY, &["--user", "65534:65534"]);
+    vm.status();
+
+    vm.process.kill().unwrap();
+    vm.process.wait().unwrap();
+    let found = client::find(&[vm.path("runtime")], "vm0");
+
+    let end = Instant::now() + LIMIT;
+    while instances_of(vm.process.id()) > 0 && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(instances_of(vm.process.id()), 0);
+    let Err(client::ClientError::Dead { region, .. }) = found else { panic!("{found:?}") };
+    assert_eq!(region.metadata().unwrap().uid(), NOBODY);
+}
+
+#[test]
+fn jail_that_is_off_gives_up_nothing() {
+    let mut vm = Vm::start(SLEEP, 0, &["--jail", "off"]);
+
+    let status = vm.status();
+    let threads = vm.threads();
+    let ended = vm.stop();
+
+    assert!(ended.success());
+    assert_eq!(status.jail.as_deref(), Some("off"));
+    assert!(threads.values().all(|thread| thread["Seccomp"] == "0" && thread["Uid"].starts_with("0\t")));
+}
+
+#[test]
+fn untraced_vm_is_in_its_jail_too() {
+    let mut vm = Vm::start(SLEEP, NOBODY, &["--user", "65534:65534", "--cpus", "1"]);
+
+    let status = vm.status();
+    let paused = vm.ask(&Request::Pause);
+    let ended = vm.stop();
+
+    assert!(paused.is_ok() && ended.success(), "{}", vm.said());
+    assert!(status.trace.is_none() && status.jail.unwrap().contains("seccomp"));
+}
