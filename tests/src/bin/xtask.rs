@@ -48,6 +48,9 @@ enum Task {
         /// Seconds for each target.
         #[arg(long, value_name = "N", default_value_t = fuzz::SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
         seconds: u64,
+        /// Where the inputs start from: the same ones from the same number, others each time from 0.
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        seed: u32,
     },
     /// Build the guest kernel module for one kernel and check its object code.
     Kmod {
@@ -181,7 +184,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Task::Sources => sources::check(&paths)?,
         Task::Dependencies => dependencies::check(&paths)?,
         Task::Crates => library_crates::check(&paths)?,
-        Task::Fuzz { target, seconds } => fuzz::run(&paths, seconds, target.as_deref())?,
+        Task::Fuzz { target, seconds, seed } => fuzz::run(&paths, seconds, target.as_deref(), seed)?,
         Task::Kmod { kernel_headers, btf, out } => {
             let build = || kmod::build(&paths, &kernel_headers, btf.as_deref(), &out);
             progress::step("building the guest kernel module", build)?;

@@ -23,6 +23,10 @@ use std::time::Duration;
 /// Seconds that each target gets if nothing else is asked for.
 pub const SECONDS: u64 = 60;
 
+/// Where the gate's inputs start from. A change is judged by what it changes, not by luck; who looks for more begins
+/// elsewhere each time.
+pub const GATE_SEED: u32 = 1;
+
 /// Named explicitly, so that the flags of the build do not reach build scripts and procedural macros.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
@@ -118,12 +122,13 @@ fn build_folder(paths: &Paths) -> PathBuf {
     paths.builds().join("fuzz")
 }
 
-/// Builds the targets and runs all of them, or only `target`, for `seconds` each.
+/// Builds the targets and runs all of them, or only `target`, for `seconds` each. The same `seed` makes the same inputs
+/// where a target has one thread; 0 stands for another seed each time.
 ///
 /// # Errors
 ///
 /// When there is no such target, the build fails, or an input that breaks something is found.
-pub fn run(paths: &Paths, seconds: u64, target: Option<&str>) -> Result<(), FuzzError> {
+pub fn run(paths: &Paths, seconds: u64, target: Option<&str>, seed: u32) -> Result<(), FuzzError> {
     let folders = Folders::of(paths);
     let mut targets = folders.targets()?;
     if let Some(name) = target {
@@ -135,7 +140,7 @@ pub fn run(paths: &Paths, seconds: u64, target: Option<&str>) -> Result<(), Fuzz
     tools::install(paths, &COMPILER)?;
     progress::step("building the fuzz targets", || build(paths, &folders))?;
     let title = format!("fuzzing {} for {seconds} s each", targets.join(", "));
-    let findings = progress::step(&title, || fuzz_all(&folders, targets, seconds))?;
+    let findings = progress::step(&title, || fuzz_all(&folders, targets, seconds, seed))?;
     if findings.is_empty() { Ok(()) } else { Err(FuzzError::Findings(findings)) }
 }
 
@@ -151,14 +156,14 @@ fn build(paths: &Paths, folders: &Folders) -> Result<(), ProcessError> {
 }
 
 /// Runs all targets, a few at a time; returns a line for each that failed.
-fn fuzz_all(folders: &Folders, targets: Vec<String>, seconds: u64) -> Result<Vec<String>, FuzzError> {
+fn fuzz_all(folders: &Folders, targets: Vec<String>, seconds: u64, seed: u32) -> Result<Vec<String>, FuzzError> {
     let workers = thread::available_parallelism().map_or(1, NonZero::get).min(targets.len());
     let queue = Mutex::new(VecDeque::from(targets));
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
     let worker = || {
         let mut findings = Vec::new();
         while let Some(target) = next() {
-            findings.extend(fuzz(folders, &target, seconds)?);
+            findings.extend(fuzz(folders, &target, seconds, seed)?);
         }
         Ok(findings)
     };
@@ -177,7 +182,7 @@ fn fuzz_all(folders: &Folders, targets: Vec<String>, seconds: u64) -> Result<Vec
 }
 
 /// Runs one target; returns what to say when it failed.
-fn fuzz(folders: &Folders, target: &str, seconds: u64) -> Result<Option<String>, FuzzError> {
+fn fuzz(folders: &Folders, target: &str, seconds: u64, seed: u32) -> Result<Option<String>, FuzzError> {
     let work = folders.work.join(target);
     let (grown, findings) = (work.join("corpus"), work.join("findings"));
     for path in [&grown, &findings] {
@@ -192,7 +197,7 @@ fn fuzz(folders: &Folders, target: &str, seconds: u64) -> Result<Option<String>,
     let program = folders.programs.join(target);
     let mut command = Command::new(&program);
     command
-        .arg(format!("-max_total_time={seconds}"))
+        .args([format!("-max_total_time={seconds}"), format!("-seed={seed}")])
         .args(LIMITS)
         .arg("-print_final_stats=1")
         .arg(format!("-artifact_prefix={}/", findings.display()))
@@ -274,7 +279,7 @@ mod tests {
 
     #[test]
     fn unknown_target_is_named_with_those_that_there_are() {
-        let error = run(&Paths::of_workspace(), 1, Some("consumers")).unwrap_err().to_string();
+        let error = run(&Paths::of_workspace(), 1, Some("consumers"), GATE_SEED).unwrap_err().to_string();
 
         assert!(error.starts_with("there is no fuzz target \"consumers\"; there are consumer,"), "{error}");
     }

@@ -81,7 +81,7 @@ pub fn run(paths: &Paths) -> Result<(), SuiteError> {
     let tested = progress::step("unit, integration and end-to-end tests", || cargo_visible(paths, tests));
     nested::take_second_chances(&paths.runs()).iter().for_each(|note| progress::note(note));
     tested?;
-    fuzz::run(paths, fuzz::SECONDS, None)?;
+    fuzz::run(paths, fuzz::SECONDS, None, fuzz::GATE_SEED)?;
     Ok(())
 }
 
