@@ -11,6 +11,7 @@ use crate::reader::{Damage, Stream};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::num::NonZero;
+use std::panic::resume_unwind;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -79,7 +80,7 @@ pub(super) fn write_with<F: Form>(
     let turn = Mutex::new(Turn { records, batches: 0, taken: 0 });
     thread::scope(|scope| {
         let (filled, received) = channel();
-        let mut returns = Vec::new();
+        let (mut returns, mut working) = (Vec::new(), Vec::new());
         for worker in 0..workers {
             let (give_back, empty) = channel();
             for _ in 0..BUFFERS {
@@ -88,11 +89,14 @@ pub(super) fn write_with<F: Form>(
             }
             returns.push(give_back);
             let (turn, filled, times) = (&turn, filled.clone(), times.clone());
-            scope.spawn(move || format(turn, plan, times, worker, &empty, &filled));
+            working.push(scope.spawn(move || format(turn, plan, times, worker, &empty, &filled)));
         }
         drop(filled);
-        // Returning early drops `received` and `returns`, at which the workers end.
-        write_in_order(&received, &returns, out)
+        let written = write_in_order(&received, &returns, out);
+        // The workers end when nobody takes what they make.
+        drop((received, returns));
+        working.into_iter().for_each(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        written
     })?;
     let turn = turn.into_inner().unwrap_or_else(PoisonError::into_inner);
     Ok((turn.taken, turn.records.merge.damage()))
