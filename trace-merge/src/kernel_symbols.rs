@@ -76,13 +76,19 @@ impl KernelSymbols {
         Self { symbols }
     }
 
+    /// Number of the symbol that `address` lies in, by address.
+    #[must_use]
+    pub fn position(&self, address: u64) -> Option<usize> {
+        let position = self.symbols.partition_point(|symbol| symbol.address <= address).checked_sub(1)?;
+        let symbol = self.symbols.get(position)?;
+        (address - symbol.address < symbol.size).then_some(position)
+    }
+
     /// The symbol that `address` lies in, and how far from its beginning, bytes.
     #[must_use]
     pub fn find(&self, address: u64) -> Option<(&KernelSymbol, u64)> {
-        let at = self.symbols.partition_point(|symbol| symbol.address <= address);
-        let symbol = self.symbols.get(at.checked_sub(1)?)?;
-        let offset = address - symbol.address;
-        (offset < symbol.size).then_some((symbol, offset))
+        let symbol = self.symbols.get(self.position(address)?)?;
+        Some((symbol, address - symbol.address))
     }
 
     /// Whether there is none.

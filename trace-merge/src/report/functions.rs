@@ -204,6 +204,26 @@ struct Function {
 /// Number of a function in the order in which they were met.
 type FunctionId = usize;
 
+/// What is remembered of a place, quick to compare: addresses of one symbol of the kernel are the same, and a file is the
+/// address of its path, which stays the same while the place is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Found {
+    Symbol(usize),
+    Address(u64),
+    File { path: usize, offset: u64, is_certain: bool },
+}
+
+impl Found {
+    fn of(place: &Place, kernel: &KernelSymbols) -> Self {
+        match *place {
+            Place::Address(address) => kernel.position(address).map_or(Self::Address(address), Self::Symbol),
+            Place::File { ref path, offset, is_certain } => {
+                Self::File { path: path.as_ptr().addr(), offset, is_certain }
+            }
+        }
+    }
+}
+
 /// Addresses whose functions are remembered: enough for the code that runs, and a guest cannot make its reader grow.
 const REMEMBERED: usize = 1 << 16;
 
@@ -243,8 +263,8 @@ struct Collector {
     mappings: Mappings,
     functions: Vec<Function>,
     numbers: HashMap<Function, FunctionId>,
-    /// What was looked up already.
-    found: HashMap<Place, FunctionId>,
+    /// What was looked up already, with what its key speaks of.
+    found: HashMap<Found, (FunctionId, Place)>,
     all: Counts,
     idle: u64,
     processes: HashMap<Tid, Counts>,
@@ -303,7 +323,8 @@ impl Collector {
             KERNEL_HALF.. => Place::Address(address),
             _ => self.mappings.place(pid, address),
         };
-        if let Some(&known) = self.found.get(&place) {
+        let found = Found::of(&place, &self.kernel);
+        if let Some(&(known, _)) = self.found.get(&found) {
             return known;
         }
         let function = function(&place, shown, &self.kernel, user);
@@ -315,7 +336,7 @@ impl Collector {
         if self.found.len() >= REMEMBERED {
             self.found.clear();
         }
-        self.found.insert(place, id);
+        self.found.insert(found, (id, place));
         id
     }
 
