@@ -1,8 +1,8 @@
 //! One pass over a recording for any number of analyses.
 //!
 //! An [`Analysis`] is fed event by event and state by state and keeps what its result needs, no more: memory does not grow
-//! with the recording. One thread merges and decodes, another one takes in: neither waits for the other but at the ends
-//! of batches.
+//! with the recording. One thread merges and decodes. The analyses are shared out among others, each of which keeps the
+//! timeline for itself: nobody waits for anybody but at the ends of batches.
 
 use crate::completeness::{Completeness, GapTotals};
 use crate::event::{Decoder, Event, Task};
@@ -14,12 +14,14 @@ use crate::timeline::{Change, ChangeKind, Input, Origin, Timeline};
 use crate::totals::Totals;
 use crate::window::Window;
 use shared_ring::layout::{RECORD_HEADER_SIZE, padded};
-use std::sync::{OnceLock, mpsc};
+use std::num::NonZero;
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread;
 
 /// Something that is computed from a recording in one pass.
 ///
 /// What comes before the window is not told, but the timeline knows it: a state is that which the last record before told.
-pub trait Analysis {
+pub trait Analysis: Send {
     /// The kinds of layers whose records it asks for. The timeline needs kernels and VMMs.
     fn layers(&self) -> &'static [LayerKind] {
         &[LayerKind::HostKernel, LayerKind::Vmm, LayerKind::GuestKernel]
@@ -50,8 +52,8 @@ pub trait Analysis {
     /// Takes in a state that has ended, cut to the window: the part of it in which anything was recorded.
     fn change(&mut self, _change: &Change, _timeline: &Timeline) {}
 
-    /// Takes in that records of a stream are missing from `time` on, ticks, or that they go on. Told for the time before
-    /// the window, too.
+    /// Takes in that records of a stream are missing from a time on, or that they go on. Told for the time before the
+    /// window, too.
     fn gap(&mut self, _gap: &Gap, _timeline: &Timeline) {}
 
     /// Whether it asks for records behind the window, too: something that began in it is not over.
@@ -108,17 +110,29 @@ enum Item<'t> {
 
 /// Items that are handed on at once: enough that handing on costs nothing, few enough that they stay in the cache.
 const BATCH: usize = 1024;
-/// Batches on their way.
+/// Bytes of records that are handed on at once. What is on its way is looked at once more, so that its pages have to stay.
+const BATCH_BYTES: usize = 1 << 16;
+/// Batches on their way to each that takes them in.
 const BATCHES: usize = 4;
+/// Threads among which analyses are shared out, at most: each keeps a timeline, and more would wait for the one that reads.
+const FEEDS: usize = 4;
+
+/// A batch on its way to all that take it in; the last of them gives it back.
+type Batch<'t> = Arc<Vec<Item<'t>>>;
 
 /// Reads `trace` once, and feeds `analyses` with what lies in `window`.
 #[must_use]
 pub fn pass(trace: &Trace, window: Window, analyses: &mut [&mut dyn Analysis]) -> Passed {
+    let threads = thread::available_parallelism().map_or(1, NonZero::get);
+    pass_on(threads.min(FEEDS), trace, window, analyses)
+}
+
+/// [`pass`] with the analyses shared out among `feeds` threads. What they find does not depend on it.
+fn pass_on(feeds: usize, trace: &Trace, window: Window, analyses: &mut [&mut dyn Analysis]) -> Passed {
     let wanted =
         |layer: &&TraceLayer| analyses.iter().any(|analysis| analysis.layers().contains(&layer.description.kind));
     let layers: Vec<&TraceLayer> = trace.layers().iter().filter(wanted).collect();
-    let mut feed = Feed::new(analyses);
-    let mut timeline = Timeline::new(trace);
+    let timeline = Timeline::new(trace);
     // What was recorded lasts from the first record to the last one.
     let part = timeline.span.and_then(|span| span.intersection(&window));
     // The moment of the last record is in it.
@@ -127,29 +141,45 @@ pub fn pass(trace: &Trace, window: Window, analyses: &mut [&mut dyn Analysis]) -
     let none = Window { begin: window.begin, end: window.begin };
     let told = Told { window, states: part.unwrap_or(none), moments: moments.unwrap_or(none) };
     let reader = Reader::new(trace, layers, window, &timeline);
-    let (completeness, totals) = std::thread::scope(|scope| {
-        let (full, to_take) = mpsc::sync_channel(BATCHES);
+    let (timeline, completeness, totals) = thread::scope(|scope| {
         let (empty, to_fill) = mpsc::channel();
-        let reading = scope.spawn(move || reader.read(&full, &to_fill));
-        'all: for mut batch in to_take {
-            for item in &batch {
-                if !feed.take(item, &mut timeline, told) {
-                    break 'all;
-                }
-            }
-            batch.clear();
-            // A reader that is done takes none back.
-            let _ = empty.send(batch);
-        }
-        // A reader that waits for a batch would wait for ever if none could tell it that there will be no more.
-        drop(empty);
-        reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let (full, taking): (Vec<_>, Vec<_>) = shared_out(analyses, feeds)
+            .into_iter()
+            .map(|fed| {
+                let (full, to_take) = mpsc::sync_channel(BATCHES);
+                let (feed, empty) = (Feed::new(fed, timeline.clone(), told), empty.clone());
+                (full, scope.spawn(move || feed.take_all(&to_take, &empty)))
+            })
+            .unzip();
+        let (completeness, totals) = reader.read(full, &to_fill);
+        let taken = taking.into_iter().map(|feed| feed.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        // That of whoever went on for longest behind the window, as if one had taken in everything.
+        let (_, last) = taken.max_by_key(|&(items, _)| items).unwrap_or((0, timeline));
+        (last, completeness, totals)
     });
-    if let Some(span) = timeline.span {
-        timeline.finish(span.end.min(window.end));
-        feed.tell(&timeline, told);
-    }
     Passed { timeline, window: part, completeness, totals, symbols: OnceLock::new() }
+}
+
+/// The analyses, with the parts of those that have some in their place, in at most `feeds` groups.
+fn shared_out<'a>(analyses: &'a mut [&mut dyn Analysis], feeds: usize) -> Vec<Vec<&'a mut dyn Analysis>> {
+    let mut groups: Vec<Vec<&mut dyn Analysis>> = Vec::new();
+    let mut turn = 0;
+    let mut add = |analysis: &'a mut dyn Analysis| {
+        match groups.get_mut(turn % feeds.max(1)) {
+            Some(group) => group.push(analysis),
+            None => groups.push(vec![analysis]),
+        }
+        turn += 1;
+    };
+    for analysis in analyses {
+        // Asked twice, since what is borrowed for the parts is not given back if there are none.
+        if analysis.parts().is_some() {
+            analysis.parts().into_iter().flatten().for_each(&mut add);
+        } else {
+            add(&mut **analysis);
+        }
+    }
+    groups
 }
 
 /// What of the recording is told.
@@ -166,9 +196,11 @@ struct Told {
 /// Places in [`Feed::analyses`], in order.
 type Takers = Vec<usize>;
 
-/// The analyses that are fed, and which of them takes in what.
+/// Analyses that are fed, which of them takes in what, and the timeline that they look at.
 struct Feed<'a> {
     analyses: Vec<&'a mut dyn Analysis>,
+    timeline: Timeline,
+    told: Told,
     /// By kind of change.
     of_changes: [Takers; ChangeKind::ALL.len()],
     /// By source of the merge, and number of the event type: twice that, and one more for records that are no [`Event`].
@@ -176,46 +208,70 @@ struct Feed<'a> {
 }
 
 impl<'a> Feed<'a> {
-    fn new(analyses: &'a mut [&mut dyn Analysis]) -> Self {
-        let mut fed: Vec<&mut dyn Analysis> = Vec::new();
-        for analysis in analyses.iter_mut() {
-            // Asked twice, since what is borrowed for the parts is not given back if there are none.
-            if analysis.parts().is_some() {
-                fed.extend(analysis.parts().into_iter().flatten());
-            } else {
-                fed.push(&mut **analysis);
+    fn new(analyses: Vec<&'a mut dyn Analysis>, timeline: Timeline, told: Told) -> Self {
+        let of_changes = ChangeKind::ALL.map(|kind| places(&analyses, |analysis| analysis.takes_change(kind)));
+        Self { analyses, timeline, told, of_changes, of_records: Vec::new() }
+    }
+
+    /// Takes in batches until there are no more or none is wanted, and gives back those that nobody else has: how many
+    /// items it took in, and the timeline at the end.
+    fn take_all<'t>(
+        mut self,
+        batches: &mpsc::Receiver<Batch<'t>>,
+        empty: &mpsc::Sender<Vec<Item<'t>>>,
+    ) -> (u64, Timeline) {
+        let mut items = 0;
+        'all: for batch in batches {
+            for item in batch.iter() {
+                if !self.take(item) {
+                    break 'all;
+                }
+                items += 1;
+            }
+            if let Some(mut batch) = Arc::into_inner(batch) {
+                batch.clear();
+                // A reader that is done takes none back.
+                let _ = empty.send(batch);
             }
         }
-        let of_changes = ChangeKind::ALL.map(|kind| places(&fed, |analysis| analysis.takes_change(kind)));
-        Self { analyses: fed, of_changes, of_records: Vec::new() }
+        if let Some(span) = self.timeline.span {
+            self.timeline.finish(span.end.min(self.told.window.end));
+            self.tell();
+        }
+        (items, self.timeline)
     }
 
     /// Takes in `item`; whether more is wanted.
-    fn take(&mut self, item: &Item<'_>, timeline: &mut Timeline, told: Told) -> bool {
+    fn take(&mut self, item: &Item<'_>) -> bool {
         match item {
             Item::Record(input) => {
-                if input.time() > told.window.end && !self.analyses.iter().any(|analysis| analysis.is_unfinished()) {
+                if input.time() > self.told.window.end && !self.analyses.iter().any(|analysis| analysis.is_unfinished())
+                {
                     return false;
                 }
-                timeline.apply(input);
-                self.tell(timeline, told);
-                self.record(input, timeline, told.window);
+                self.timeline.apply(input);
+                self.tell();
+                self.record(input);
             }
             Item::Gap(gap) => {
                 match gap.begins {
-                    true => timeline.begin_gap(gap.time, gap.origin),
-                    false => timeline.end_gap(gap.time, gap.origin),
+                    true => self.timeline.begin_gap(gap.time, gap.origin),
+                    false => self.timeline.end_gap(gap.time, gap.origin),
                 }
-                self.tell(timeline, told);
-                self.analyses.iter_mut().for_each(|analysis| analysis.gap(gap, timeline));
+                self.tell();
+                for analysis in &mut self.analyses {
+                    if gap.time <= self.told.window.end || analysis.is_unfinished() {
+                        analysis.gap(gap, &self.timeline);
+                    }
+                }
             }
-            Item::Foretold(origin, task) => timeline.foretell(*origin, *task),
+            Item::Foretold(origin, task) => self.timeline.foretell(*origin, *task),
         }
         true
     }
 
     /// Hands a record to those that take it.
-    fn record(&mut self, input: &Input<'_>, timeline: &Timeline, window: Window) {
+    fn record(&mut self, input: &Input<'_>) {
         let number = 2 * usize::from(input.record.schema.description().id) + usize::from(input.event.is_none());
         if self.of_records.len() <= input.source {
             self.of_records.resize(input.source + 1, Vec::new());
@@ -229,24 +285,25 @@ impl<'a> Feed<'a> {
             let layer = input.origin.layer();
             places(&self.analyses, |analysis| analysis.layers().contains(&layer) && analysis.takes_record(input))
         });
-        let (is_before, is_behind) = (input.time() < window.begin, input.time() >= window.end);
+        let Window { begin, end } = self.told.window;
+        let (is_before, is_behind) = (input.time() < begin, input.time() >= end);
         for &mut place in takers {
             let Some(analysis) = self.analyses.get_mut(place) else { continue };
             if is_before {
-                analysis.before(input, timeline);
+                analysis.before(input, &self.timeline);
             } else if !is_behind || analysis.is_unfinished() {
-                analysis.record(input, timeline);
+                analysis.record(input, &self.timeline);
             }
         }
     }
 
     /// Tells the changes: what of them is to be told, and what lies behind it to those that are unfinished.
-    fn tell(&mut self, timeline: &Timeline, told: Told) {
-        for change in timeline.changes() {
+    fn tell(&mut self) {
+        for change in self.timeline.changes() {
             let kind = change.kind();
             let window = match kind {
-                ChangeKind::Vcpu | ChangeKind::Cpu | ChangeKind::Task => told.states,
-                ChangeKind::TaskName | ChangeKind::TaskState => told.moments,
+                ChangeKind::Vcpu | ChangeKind::Cpu | ChangeKind::Task => self.told.states,
+                ChangeKind::TaskName | ChangeKind::TaskState => self.told.moments,
             };
             let Window { begin, end } = change.window();
             // All of it, mostly: it is not copied then.
@@ -255,12 +312,12 @@ impl<'a> Feed<'a> {
             for &place in self.of_changes.get(kind as usize).into_iter().flatten() {
                 let Some(analysis) = self.analyses.get_mut(place) else { continue };
                 if is_inside {
-                    analysis.change(change, timeline);
+                    analysis.change(change, &self.timeline);
                     continue;
                 }
                 let end = if goes_on && analysis.is_unfinished() { u64::MAX } else { window.end };
                 if let Some(part) = change.within(&Window { end, ..window }) {
-                    analysis.change(&part, timeline);
+                    analysis.change(&part, &self.timeline);
                 }
             }
         }
@@ -307,38 +364,33 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Fills batches until the recording is at its end or nobody takes them.
+    /// Fills batches, of `empty` ones where there are some, until the recording is at its end or nobody takes them.
     fn read(
         mut self,
-        full: &mpsc::SyncSender<Vec<Item<'t>>>,
-        to_fill: &mpsc::Receiver<Vec<Item<'t>>>,
+        mut full: Vec<mpsc::SyncSender<Batch<'t>>>,
+        empty: &mpsc::Receiver<Vec<Item<'t>>>,
     ) -> (Completeness, Vec<Totals>) {
-        let mut made = 0;
         let mut is_at_end = false;
-        while !is_at_end {
-            let mut batch = match to_fill.try_recv() {
-                Ok(batch) => batch,
-                Err(_) if made <= BATCHES => {
-                    made += 1;
-                    Vec::with_capacity(BATCH + 2)
-                }
-                Err(_) => match to_fill.recv() {
-                    Ok(batch) => batch,
-                    Err(_) => break,
-                },
-            };
-            while batch.len() < BATCH {
+        while !is_at_end && !full.is_empty() {
+            let mut batch = empty.try_recv().unwrap_or_else(|_| Vec::with_capacity(BATCH + 2));
+            let mut bytes = 0;
+            while batch.len() < BATCH && bytes < BATCH_BYTES {
                 let Some(step) = self.merge.next_step() else {
                     is_at_end = true;
                     break;
                 };
+                if let Step::Record(merged) = &step {
+                    bytes += RECORD_HEADER_SIZE + merged.record.payload.len();
+                }
                 self.gaps.step(&step);
                 self.add(step, &mut batch);
             }
-            if full.send(batch).is_err() {
-                break;
-            }
+            let batch = Arc::new(batch);
+            // Who has enough takes no more.
+            full.retain(|full| full.send(Arc::clone(&batch)).is_ok());
         }
+        // They wait for more until there is nobody who could send it.
+        drop(full);
         let totals = self.totals();
         (self.gaps.finish(&self.merge, self.trace.manifest()), totals)
     }

@@ -10,15 +10,53 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
 
 /// Most files that are kept open; the others have no symbols.
 const MAX_FILES: usize = 256;
 
-/// Finds symbols in the files of one guest.
+/// Finds symbols in the files of one guest. A thread of its own does the work: what `blazesym` keeps cannot go from one
+/// thread to another.
+#[derive(Debug)]
 pub struct UserSymbols {
+    questions: mpsc::Sender<(String, u64)>,
+    answers: mpsc::Receiver<Option<String>>,
+}
+
+impl UserSymbols {
+    /// Symbols of the files under `root`, which holds the guest's root folder or what matters of it.
+    ///
+    /// # Errors
+    /// When there is no such folder, or no thread can be had.
+    pub fn new(root: &Path) -> io::Result<Self> {
+        let root = open(root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let (questions, to_answer) = mpsc::channel::<(String, u64)>();
+        let (answer, answers) = mpsc::channel();
+        thread::Builder::new().name("strata-symbols".into()).spawn(move || {
+            let mut files = Files::new(root);
+            for (path, offset) in to_answer {
+                if answer.send(files.function(&path, offset)).is_err() {
+                    break;
+                }
+            }
+        })?;
+        Ok(Self { questions, answers })
+    }
+
+    /// The function at `offset`, bytes, of the file `path` of the guest, demangled; `None` when the file is not there or
+    /// has no symbol for it.
+    pub fn function(&mut self, path: &str, offset: u64) -> Option<String> {
+        self.questions.send((path.into(), offset)).ok()?;
+        self.answers.recv().ok()?
+    }
+}
+
+/// The files that symbols were asked for.
+struct Files {
     root: OwnedFd,
     symbolizer: Symbolizer,
-    files: HashMap<String, Option<File>>,
+    open: HashMap<String, Option<File>>,
 }
 
 /// A file of the guest, kept open because `blazesym` reads it again by its path.
@@ -27,31 +65,18 @@ struct File {
     path: PathBuf,
 }
 
-impl std::fmt::Debug for UserSymbols {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("UserSymbols").field("files", &self.files.len()).finish_non_exhaustive()
-    }
-}
-
-impl UserSymbols {
-    /// Symbols of the files under `root`, which holds the guest's root folder or what matters of it.
-    ///
-    /// # Errors
-    /// When there is no such folder.
-    pub fn new(root: &Path) -> io::Result<Self> {
-        let root = open(root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+impl Files {
+    fn new(root: OwnedFd) -> Self {
         let symbolizer = Symbolizer::builder().enable_code_info(false).enable_inlined_fns(false).build();
-        Ok(Self { root, symbolizer, files: HashMap::new() })
+        Self { root, symbolizer, open: HashMap::new() }
     }
 
-    /// The function at `offset`, bytes, of the file `path` of the guest, demangled; `None` when the file is not there or
-    /// has no symbol for it.
-    pub fn function(&mut self, path: &str, offset: u64) -> Option<String> {
-        if !self.files.contains_key(path) {
-            let file = if self.files.len() < MAX_FILES { self.open(path) } else { None };
-            self.files.insert(path.into(), file);
+    fn function(&mut self, path: &str, offset: u64) -> Option<String> {
+        if !self.open.contains_key(path) {
+            let file = if self.open.len() < MAX_FILES { self.open(path) } else { None };
+            self.open.insert(path.into(), file);
         }
-        let file = self.files.get(path)?.as_ref()?;
+        let file = self.open.get(path)?.as_ref()?;
         let source = Source::Elf(Elf::new(&file.path));
         let found = self.symbolizer.symbolize_single(&source, Input::FileOffset(offset)).ok()?;
         let name = found.as_sym()?.name.to_string();

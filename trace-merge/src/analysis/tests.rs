@@ -4,7 +4,7 @@ use crate::test_trace::TestTrace;
 use crate::timeline::states::Current;
 
 /// Keeps all that it is told.
-#[derive(Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Heard {
     /// It is unfinished until it has heard a record at this time.
     until: u64,
@@ -94,6 +94,31 @@ fn unfinished_analysis_hears_what_comes_behind_the_window_and_a_finished_one_doe
     let _ = pass(&trace, Window { begin: 20, end: 30 }, &mut [&mut unfinished, &mut finished]);
 
     assert_eq!((unfinished.records, finished.records), (vec![20, 30, 40, 50], vec![20]));
+}
+
+#[test]
+fn what_is_heard_does_not_depend_on_the_number_of_threads() {
+    let records = u64::try_from(BATCH * (BATCHES + 4)).unwrap();
+    let trace = (1..=records).map(|number| number * 10).fold(TestTrace::new(), |trace, time| {
+        let (prev, next) = (i64::from(time % 20 == 0), i64::from(time % 20 != 0));
+        trace.switch(0, time, prev, next)
+    });
+    let (_dir, trace) = trace.lost(LayerKind::GuestKernel, 0, 3).open();
+    let window = Window { begin: 5_000, end: 9_000 };
+    let all: Vec<Heard> = [0, 70_000, 0, 20_000, 9_010].map(Heard::until).into();
+    let on = |feeds| {
+        let mut heard = all.clone();
+        let mut analyses: Vec<&mut dyn Analysis> = heard.iter_mut().map(|heard| heard as &mut dyn Analysis).collect();
+        let passed = pass_on(feeds, &trace, window, &mut analyses);
+        (heard, passed.totals, format!("{:?}", passed.timeline.changes()))
+    };
+
+    let alone = on(1);
+
+    assert_eq!(alone.0.iter().map(|heard| heard.records.len()).collect::<Vec<_>>(), [400, 6_501, 400, 1_501, 402]);
+    assert_eq!(alone, on(2));
+    assert_eq!(alone, on(3));
+    assert_eq!(alone, on(8));
 }
 
 #[test]

@@ -27,7 +27,7 @@ const REPORTS: [(&str, Begin); 11] = [
 ];
 
 /// A report in the making whose type does not matter here.
-trait Part {
+trait Part: Send {
     fn analysis(&mut self) -> &mut dyn Analysis;
 
     fn finish(self: Box<Self>, trace: &Trace, passed: &Passed) -> Result<Box<dyn Shown>, ReportError>;

@@ -8,7 +8,7 @@ use crate::timeline::{ChangeKind, Input, Origin, Timeline};
 use std::collections::BTreeMap;
 
 /// What is kept for one guest.
-pub trait GuestCollector: Default {
+pub trait GuestCollector: Send + Default {
     /// Takes in a record of the guest's kernel from `cpu`, in time order; `runner` is what ran there then, where that is
     /// known.
     fn add(&mut self, cpu: u32, input: &Input<'_>, guest: &Guest, runner: Option<Runner>);
