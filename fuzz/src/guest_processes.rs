@@ -188,6 +188,7 @@ fn recording(manifest: Manifest) -> Recording {
         clocks: CLOCKS.with(Arc::clone),
         dir: None,
         readers: Readers::Owner,
+        rotation: None,
         manifest,
         vm: VM.into(),
         region: REGION.with(Arc::clone),

@@ -62,6 +62,7 @@ pub fn manifest() -> Manifest {
             rejected_bytes: 0,
             corrupt: false,
             overwritten: 0,
+            dropped: None,
         }],
     };
     let process = Process { pid: 42, comm: "work\u{1b}load".into() };
@@ -78,6 +79,7 @@ pub fn manifest() -> Manifest {
             layer(2, LayerKind::GuestUser, Some("vm0"), Some(process), events::described()),
         ],
         missing: Vec::new(),
+        max_size: None,
         outcome: Some("power-off".into()),
     }
 }

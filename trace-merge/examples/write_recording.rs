@@ -146,6 +146,7 @@ fn manifest(vcpus: u32) -> Manifest {
         vms: vec![Vm { name: "vm0".into(), vcpus, ..Vm::default() }],
         layers: Vec::new(),
         missing: Vec::new(),
+        max_size: None,
         outcome: Some("made up".into()),
     }
 }

@@ -40,6 +40,8 @@ pub struct LayerCompleteness {
     pub damage: Damage,
     /// Streams whose beginning a flight recorder overwrote.
     pub begin_late: u64,
+    /// Streams whose beginning was dropped to keep the recording within its size.
+    pub dropped: u64,
     /// Streams whose last records are missing.
     pub end_early: u64,
     /// Streams whose files are empty or gone.
@@ -147,6 +149,7 @@ impl LayerCompleteness {
             rejected_bytes: 0,
             damage: Damage::default(),
             begin_late: 0,
+            dropped: 0,
             end_early: 0,
             absent: 0,
             corrupt: 0,
@@ -158,6 +161,7 @@ impl LayerCompleteness {
     fn add(&mut self, stream: &Stream, gaps: &SourceGaps, clock: &Clock) {
         let described = &stream.description;
         self.begin_late += u64::from(described.overwritten > 0);
+        self.dropped += u64::from(stream.dropped_until().is_some());
         self.end_early += u64::from(gaps.at_end && !stream.absent && !described.corrupt);
         self.absent += u64::from(stream.absent);
         self.corrupt += u64::from(described.corrupt);
@@ -180,6 +184,7 @@ impl fmt::Display for LayerCompleteness {
             (self.lost.total(), "records lost"),
             (self.rejected_bytes, "bytes rejected by the recorder"),
             (self.begin_late, "streams whose beginning was overwritten"),
+            (self.dropped, "streams whose beginning was dropped to keep within the size of the recording"),
             (self.end_early, "streams whose end is missing"),
             (self.absent, "stream files empty or gone"),
             (self.corrupt, "corrupt rings"),

@@ -11,10 +11,10 @@
 use crate::access::Readers;
 use crate::clock::{Clock, ClockEpoch, NS_PER_SECOND};
 use crate::layer::LayerKind;
-use crate::manifest::{Layer, Manifest, ManifestError, Missing, StreamDescription, Vm};
+use crate::manifest::{Layer, Manifest, ManifestError, Missing, Vm};
 use crate::match_rule::{MatchError, MatchRule};
 use crate::merge::{Merge, MergedRecord, Step};
-use crate::reader::{Damage, ReadError, Trace, TraceLayer};
+use crate::reader::{Damage, ReadError, Stream, Trace, TraceLayer};
 use crate::trace_folder::{TraceFolder, TraceFolderError};
 use crate::writer::{LayerWriter, NewLayer, WriteError};
 use clock_sync::convex_hull::{ClockRelation, HullError};
@@ -101,7 +101,7 @@ pub fn join(first: &Path, others: &[PathBuf], rules: &[MatchRule], out: &Path) -
         _ => 0,
     };
     let mut folder = TraceFolder::create(out, Readers::Owner)?;
-    let mut manifest = Manifest { layers: Vec::new(), ..first.manifest().clone() };
+    let mut manifest = Manifest { layers: Vec::new(), max_size: None, ..first.manifest().clone() };
     let mut taken = paths(&first);
     let mut placed = vec![(&first, Place::default())];
     for other in &others {
@@ -363,7 +363,7 @@ fn copy(
         }
         damage = damage.plus(&merge.damage());
         gaps.finish(&mut writer, &merge)?;
-        writer.set_overwritten(cpu, stream.description.overwritten);
+        writer.set_overwritten(cpu, stream.begins_late_by());
     }
     writer.flush()?;
     let mut copied = writer.layer();
@@ -427,11 +427,11 @@ impl Gaps {
             .sources()
             .map(|(_, _, records)| (records.lost(), records.rejected_bytes().saturating_add(records.unread_bytes())));
         let (lost, rejected) = sum(totals);
-        let any = |is: fn(&StreamDescription) -> bool| merge.streams().any(|(_, stream)| is(&stream.description));
+        let any = |is: fn(&Stream) -> bool| merge.streams().any(|(_, stream)| is(stream));
         // Of a stream that lost everything the counts tell, and there is no packet. All that is known of one whose packets
         // are all gone is that it ended early.
-        let is_told = self.has_records || lost.total() > 0 || rejected > 0 || any(|stream| stream.overwritten > 0);
-        let is_corrupt = any(|stream| stream.corrupt) || self.open > 0 && !is_told;
+        let is_told = self.has_records || lost.total() > 0 || rejected > 0 || any(Stream::begins_late);
+        let is_corrupt = any(|stream| stream.description.corrupt) || self.open > 0 && !is_told;
         writer.set_loss(self.cpu, lost, rejected, is_corrupt);
         if self.open > 0 && self.has_records { writer.end_gap(self.cpu, 0) } else { Ok(()) }
     }

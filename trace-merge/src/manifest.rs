@@ -117,6 +117,9 @@ pub struct Manifest {
     /// The layers that were not, or not completely, and why.
     #[serde(default)]
     pub missing: Vec<Missing>,
+    /// The size that the recording keeps within, bytes: of all layers, the oldest packets give way to new ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_size: Option<u64>,
     /// How the recording ended; `None` while it runs, or when its recorder was killed.
     #[serde(default)]
     pub outcome: Option<String>,
@@ -291,6 +294,29 @@ pub struct StreamDescription {
     /// not 0, the stream begins later than what it records did.
     #[serde(default)]
     pub overwritten: u64,
+    /// In a recording that keeps within a size: what was dropped of the stream's beginning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropped: Option<Dropped>,
+}
+
+/// What was dropped of a stream's beginning, so that its recording keeps within its size. `packets`, `records` and the other
+/// counts of the stream include it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dropped {
+    /// Packets.
+    pub packets: u64,
+    /// Records.
+    pub records: u64,
+    /// Bytes of the disk.
+    pub bytes: u64,
+    /// From when on the stream is there, ticks: the end of what was dropped.
+    pub until: u64,
+    /// Number of the first packet that is there, or will be.
+    pub next: u64,
+    /// Records that were lost up to there.
+    pub lost: Lost,
+    /// Bytes that were rejected up to there.
+    pub rejected_bytes: u64,
 }
 
 /// A layer that was not, or not completely, recorded.
@@ -354,14 +380,18 @@ impl Manifest {
 
     fn save_within(&self, dir: &Path, limit: u64) -> Result<(), ManifestError> {
         let path = dir.join(MANIFEST_FILE);
+        write_text(&path, &self.text(&path, limit)?)
+    }
+
+    /// The text of `session.json`, `path`, of `limit` bytes at most.
+    pub(crate) fn text(&self, path: &Path, limit: u64) -> Result<Vec<u8>, ManifestError> {
         let mut text = serde_json::to_vec_pretty(self)
-            .map_err(|source| ManifestError::Write { path: path.clone(), source: source.into() })?;
+            .map_err(|source| ManifestError::Write { path: path.into(), source: source.into() })?;
         text.push(b'\n');
         if text.len() as u64 > limit {
-            return Err(ManifestError::TooLarge { path, bytes: text.len() });
+            return Err(ManifestError::TooLarge { path: path.into(), bytes: text.len() });
         }
-        let written = Readers::of(dir).and_then(|readers| readers.write_atomically(&path, &text));
-        written.map_err(|source| ManifestError::Write { path, source })
+        Ok(text)
     }
 
     /// The VM of that name.
@@ -454,6 +484,12 @@ fn is_file_name(name: &str) -> bool {
     is_relative_path(name) && !name.contains('/')
 }
 
+/// Replaces `session.json`, `path`, by `text` in one step.
+pub(crate) fn write_text(path: &Path, text: &[u8]) -> Result<(), ManifestError> {
+    let written = Readers::of(path.parent().unwrap_or(path)).and_then(|readers| readers.write_atomically(path, text));
+    written.map_err(|source| ManifestError::Write { path: path.into(), source })
+}
+
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     use io::Read;
     let mut text = Vec::new();
@@ -496,6 +532,7 @@ pub(crate) mod tests {
             vms: vec![Vm { name: "vm0".into(), vcpus: 2, ..Vm::default() }],
             layers: Vec::new(),
             missing: Vec::new(),
+            max_size: None,
             outcome: None,
         }
     }
@@ -600,6 +637,7 @@ pub(crate) mod tests {
             rejected_bytes: 0,
             corrupt: false,
             overwritten: 0,
+            dropped: None,
         }
     }
 

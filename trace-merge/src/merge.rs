@@ -127,7 +127,9 @@ impl<'t> Merge<'t> {
             let first =
                 sources[of_layer.clone()].iter().filter_map(|source: &Source<'_>| Some(source.next?.time)).min();
             for source in &mut sources[of_layer] {
-                source.end_without_record = first.filter(|_| source.stream.is_overwritten_whole());
+                let overwritten = first.filter(|_| source.stream.is_overwritten_whole());
+                source.end_without_record =
+                    source.stream.dropped_whole_until().map(|until| until.max(from)).or(overwritten);
             }
         }
         Self { sources, heap }

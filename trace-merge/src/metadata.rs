@@ -33,6 +33,8 @@ pub struct TraceDescription {
     pub host: Host,
     /// Version of Strata that recorded.
     pub strata: String,
+    /// Whether a stream may lie in several files, whose packets all carry its number in the layer.
+    pub has_numbered_streams: bool,
 }
 
 /// The whole text of a layer's `metadata` file.
@@ -40,7 +42,7 @@ pub struct TraceDescription {
 pub fn tsdl(trace: &TraceDescription, events: &[EventDescription]) -> String {
     let mut text = String::from("/* CTF 1.8 */\n\n");
     text.push_str(TYPES);
-    write_trace(&mut text, trace.uuid);
+    write_trace(&mut text, trace);
     write_environment(&mut text, trace);
     write_clock(&mut text, &trace.clock);
     write_stream(&mut text);
@@ -82,10 +84,13 @@ macro_rules! put {
     }};
 }
 
-fn write_trace(text: &mut String, uuid: Uuid) {
+fn write_trace(text: &mut String, trace: &TraceDescription) {
+    let uuid = trace.uuid;
+    let stream =
+        if trace.has_numbered_streams { "u16 stream_id;\n\t\tu16 stream_instance_id;" } else { "u32 stream_id;" };
     put!(text, "\ntrace {{\n\tmajor = 1;\n\tminor = 8;\n\tuuid = \"{uuid}\";\n\tbyte_order = le;");
     put!(text, "\tpacket.header := struct {{\n\t\tu32 magic; /* {CTF_MAGIC:#x} */\n\t\tu8 uuid[16];");
-    put!(text, "\t\tu32 stream_id;\n\t}};\n}};");
+    put!(text, "\t\t{stream}\n\t}};\n}};");
 }
 
 fn write_environment(text: &mut String, trace: &TraceDescription) {
@@ -227,6 +232,7 @@ mod tests {
             clock: clock(),
             host: Host { hostname: "machine".into(), ..Host::default() },
             strata: "0.1.0".into(),
+            has_numbered_streams: false,
         }
     }
 

@@ -1,22 +1,20 @@
 //! Opening a recording and reading its streams. Every packet and record is checked before it is handed on; what cannot
 //! be believed is skipped and counted as [`Damage`].
-#![allow(unsafe_code)] // Streams are memory-mapped files.
 
+use self::chunks::{Beginning, Chunk, StreamFiles};
 use self::gaps::PacketGaps;
 use crate::clock::Clock;
 use crate::layer::LayerKind;
-use crate::manifest::{Layer, Manifest, ManifestError, StreamDescription, open_regular};
+use crate::manifest::{Layer, Manifest, ManifestError, StreamDescription};
 use crate::schema::SchemaTable;
-use memmap2::{Mmap, UncheckedAdvice};
-use shared_ring::consumer::Lost;
 use shared_ring::layout::{CTF_MAGIC, PACKET_HEADER_SIZE, PacketHeader, padded};
 use shared_ring::packet::{Records, read_header};
-use std::fs;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
+mod chunks;
 mod damage;
 mod gaps;
 mod records;
@@ -68,8 +66,10 @@ pub struct Stream {
     pub description: StreamDescription,
     /// Whether `session.json` says that the stream holds records, but its file is empty or not there.
     pub absent: bool,
-    /// `None` for an empty or absent file, which cannot be mapped.
-    map: Option<Mmap>,
+    /// What is there of it, in its order. An empty file cannot be mapped, and is none.
+    chunks: Vec<Chunk>,
+    /// What was dropped of its beginning.
+    beginning: Beginning,
     packet_size: usize,
     uuid: [u8; 16],
 }
@@ -84,7 +84,7 @@ impl Trace {
         let manifest = Manifest::load(dir)?;
         let mut layers = Vec::with_capacity(manifest.layers.len());
         for layer in &manifest.layers {
-            layers.push(TraceLayer::open(dir, layer)?);
+            layers.push(TraceLayer::open(dir, layer, manifest.outcome.is_some())?);
         }
         layers.sort_by(|left, right| {
             let key = |layer: &TraceLayer| (layer.description.kind, layer.description.path.clone());
@@ -130,14 +130,13 @@ impl Trace {
 }
 
 impl TraceLayer {
-    fn open(dir: &Path, layer: &Layer) -> Result<Self, ReadError> {
+    fn open(dir: &Path, layer: &Layer, is_finished: bool) -> Result<Self, ReadError> {
         let folder = dir.join(&layer.path);
+        let files = StreamFiles::of(&folder);
         let mut descriptions = layer.streams.clone();
-        for found in unlisted_streams(&folder, &layer.streams) {
-            descriptions.push(found);
-        }
+        descriptions.extend(files.unlisted(&layer.streams));
         descriptions.sort_by_key(|stream| stream.cpu_id);
-        let streams = descriptions.into_iter().map(|stream| Stream::open(&folder, layer, stream));
+        let streams = descriptions.into_iter().map(|stream| Stream::open(&folder, layer, stream, &files, is_finished));
         Ok(Self {
             description: layer.clone(),
             schemas: SchemaTable::new(&layer.events),
@@ -152,50 +151,51 @@ impl TraceLayer {
     }
 }
 
-/// Stream files in `folder` that `listed` does not name.
-fn unlisted_streams(folder: &Path, listed: &[StreamDescription]) -> Vec<StreamDescription> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    entries
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|file| !listed.iter().any(|stream| stream.file == *file))
-        .filter_map(|file| {
-            let cpu_id = file.strip_prefix("stream_")?.parse().ok()?;
-            let lost = Lost::default();
-            Some(StreamDescription {
-                file,
-                cpu_id,
-                packets: 0,
-                records: 0,
-                lost,
-                rejected_bytes: 0,
-                corrupt: false,
-                overwritten: 0,
-            })
-        })
-        .collect()
-}
-
 impl Stream {
-    fn open(folder: &Path, layer: &Layer, description: StreamDescription) -> Result<Self, ReadError> {
-        let path = folder.join(&description.file);
-        let map = match map_file(&path) {
-            Ok(map) => map,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(source) => return Err(ReadError::Stream { path, source }),
-        };
-        let absent = map.is_none() && description.records > 0;
+    fn open(
+        folder: &Path,
+        layer: &Layer,
+        description: StreamDescription,
+        files: &StreamFiles,
+        is_finished: bool,
+    ) -> Result<Self, ReadError> {
         let packet_size = usize::try_from(layer.packet_size).unwrap_or(usize::MAX);
-        Ok(Self { description, absent, map, packet_size, uuid: layer.uuid.into_bytes() })
+        let (chunks, found) = chunks::map(folder, files, &description.file, packet_size)?;
+        let beginning = Beginning::of(&description, found, is_finished);
+        let absent = chunks.is_empty() && description.records > beginning.dropped_records(&description);
+        Ok(Self { description, absent, chunks, beginning, packet_size, uuid: layer.uuid.into_bytes() })
     }
 
-    fn bytes(&self) -> &[u8] {
-        self.map.as_deref().unwrap_or_default()
+    /// Whether the stream begins later than what it records did: a flight recorder overwrote its beginning, or it was
+    /// dropped to keep within a size.
+    #[must_use]
+    pub const fn begins_late(&self) -> bool {
+        self.description.overwritten > 0 || self.beginning.is_dropped()
+    }
+
+    /// How much of its beginning is not there: what a flight recorder overwrote, and packets that were dropped.
+    #[must_use]
+    pub const fn begins_late_by(&self) -> u64 {
+        self.description.overwritten.saturating_add(self.beginning.next)
+    }
+
+    /// From when on the stream is there, ticks, if its beginning was dropped to keep within a size.
+    #[must_use]
+    pub fn dropped_until(&self) -> Option<u64> {
+        let until = self.description.dropped.filter(|_| self.beginning.is_described()).map(|dropped| dropped.until);
+        let first = || self.headers().next().map(|(_, header)| header.time_begin);
+        until.filter(|_| self.beginning.is_dropped()).or_else(|| first().filter(|_| self.beginning.is_dropped()))
     }
 
     /// Number of whole packets in the file, readable or not.
     #[must_use]
     pub fn packets(&self) -> usize {
-        self.bytes().len() / self.packet_size
+        self.chunks.last().map_or(0, |chunk| chunk.first + chunk.packets(self.packet_size))
+    }
+
+    /// Bytes behind the whole packets of its files.
+    fn truncated_bytes(&self) -> u64 {
+        self.chunks.iter().map(|chunk| (chunk.bytes().len() % self.packet_size) as u64).sum()
     }
 
     /// The packets that may hold records of the times `from..=to`, ticks. Looks at the headers of a few packets, as
@@ -233,21 +233,23 @@ impl Stream {
     pub(crate) fn with_missing(&self, damage: Damage, packets: &Range<usize>, read: u64) -> Damage {
         let (whole, to_the_end) = (*packets == (0..self.packets()), packets.end == self.packets());
         // A running recorder's description lags behind, never ahead.
-        let missing_records = if whole { self.description.records.saturating_sub(read) } else { 0 };
-        let truncated_bytes = if to_the_end { (self.bytes().len() % self.packet_size) as u64 } else { 0 };
+        let dropped = self.beginning.dropped_records(&self.description);
+        let there = self.description.records.saturating_sub(dropped);
+        let missing_records = if whole { there.saturating_sub(read) } else { 0 };
+        let truncated_bytes = if to_the_end { self.truncated_bytes() } else { 0 };
         Damage { truncated_bytes, missing_records, ..damage }
     }
 
-    /// Lets go of the memory that the bytes `range` of the file take in this process. They stay readable.
+    /// Lets go of the memory that the bytes `range` of the packets take in this process. They stay readable.
     fn release(&self, range: Range<usize>) {
-        let Some(map) = &self.map else { return };
-        // SAFETY: the mapping is shared and read-only, so that its pages hold nothing but what the file holds: whoever
-        // reads them after this gets the same bytes from the file again.
-        let released = unsafe {
-            map.unchecked_advise_range(UncheckedAdvice::DontNeed, range.start, range.end.saturating_sub(range.start))
-        };
-        // A kernel that refuses leaves the memory taken, which harms nothing.
-        let _ = released;
+        for chunk in &self.chunks {
+            let begin = chunk.first.saturating_mul(self.packet_size);
+            let length = chunk.packets(self.packet_size) * self.packet_size;
+            let (from, to) = (range.start.max(begin), range.end.min(begin + length));
+            if from < to {
+                chunk.release(from - begin..to - begin);
+            }
+        }
     }
 
     /// Whether the file lacks packets or records at its end that the manifest counts: `next_sequence` is the sequence
@@ -260,7 +262,7 @@ impl Stream {
             0 => described.records > records(),
             packets => next_sequence < packets,
         };
-        is_cut || self.absent || !self.bytes().len().is_multiple_of(self.packet_size)
+        is_cut || self.absent || self.truncated_bytes() > 0
     }
 
     /// Number of records, of known types or not, in the packets `packets` that can be read.
@@ -282,8 +284,15 @@ impl Stream {
     /// it since.
     pub(crate) fn is_overwritten_whole(&self) -> bool {
         let described = &self.description;
-        let is_empty = self.bytes().is_empty() && described.records == 0 && described.packets == 0;
+        let is_empty = self.chunks.is_empty() && described.records == 0 && described.packets == 0;
         is_empty && described.overwritten > 0 && !PacketGaps::new().is_behind_last(described)
+    }
+
+    /// Until when nothing is known of a stream that was dropped whole, ticks: nothing was recorded in it since.
+    pub(crate) fn dropped_whole_until(&self) -> Option<u64> {
+        let is_whole = self.chunks.is_empty() && self.beginning.is_dropped() && !self.absent;
+        let ends_there = is_whole && !self.beginning.gaps(&self.description).is_behind_last(&self.description);
+        self.description.dropped.filter(|_| ends_there).map(|dropped| dropped.until)
     }
 
     /// The header of the last packet that can be believed.
@@ -293,8 +302,12 @@ impl Stream {
 
     /// The `index`th packet of the file and its header; `None` when it is no packet of this stream.
     fn packet(&self, index: usize) -> Option<(&[u8], PacketHeader)> {
-        let begin = index.checked_mul(self.packet_size)?;
-        let packet = self.bytes().get(begin..begin.checked_add(self.packet_size)?)?;
+        let chunk = match self.chunks.as_slice() {
+            [only] => only,
+            chunks => chunks.get(chunks.partition_point(|chunk| chunk.first <= index).checked_sub(1)?)?,
+        };
+        let begin = (index - chunk.first).checked_mul(self.packet_size)?;
+        let packet = chunk.bytes().get(begin..begin.checked_add(self.packet_size)?)?;
         let header = read_header(packet)?;
         let content = usize::try_from(header.content_size.div_ceil(8)).ok()?;
         let believable = header.magic == CTF_MAGIC
@@ -307,17 +320,6 @@ impl Stream {
     }
 }
 
-/// Maps a file for reading; `None` when it is empty.
-fn map_file(path: &Path) -> io::Result<Option<Mmap>> {
-    let file = open_regular(path)?;
-    if file.metadata()?.len() == 0 {
-        return Ok(None);
-    }
-    // SAFETY: the mapping is read-only, and a recorder only ever appends to a stream: bytes that are mapped do not
-    // change. (Someone who truncates a recording that is being read ends the reader with SIGBUS; nothing else.)
-    unsafe { Mmap::map(&file) }.map(Some)
-}
-
 #[cfg(test)]
 mod gap_tests;
 #[cfg(test)]
@@ -327,6 +329,7 @@ pub(crate) mod tests {
     use crate::writer::{LayerWriter, NewLayer};
     use proptest::prelude::*;
     use shared_ring::event::{EventDescription, FieldDescription, FieldType};
+    use std::fs;
     use tempfile::TempDir;
 
     const SIZE: usize = 4096;

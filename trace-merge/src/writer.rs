@@ -4,10 +4,13 @@
 //! types reach `metadata` before the first record that uses them reaches a stream, and streams grow by whole packets.
 //! (`session.json` is the recorder's to save, from [`LayerWriter::layer`].)
 
+mod chunks;
 mod packet;
+mod rotation;
 mod stream;
 
 pub use packet::{PacketBuilder, Push};
+pub use rotation::{MIN_ROTATED_SIZE, Rotation};
 pub use stream::StreamWriter;
 
 use crate::access::Readers;
@@ -25,6 +28,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use stream::stream_file;
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -48,6 +52,14 @@ pub enum WriteError {
         /// What the system said.
         #[source]
         source: io::Error,
+    },
+    /// What does not go leaves no room in a recording that keeps within a size.
+    #[error("{}: does not fit the recording's {limit} bytes beside what describes it; give it a larger --max-size", .path.display())]
+    NoRoom {
+        /// The file.
+        path: PathBuf,
+        /// The recording's size, bytes.
+        limit: u64,
     },
     /// What was to be appended is not a packet of this layer.
     #[error("{}: refused {bytes} bytes that are not a packet of {packet_size} bytes of this layer", .path.display())]
@@ -120,14 +132,25 @@ impl NewLayer {
 /// Writes one layer: its folder, `metadata`, and a stream per CPU, vCPU or thread, opened by its first packet.
 #[derive(Debug)]
 pub struct LayerWriter {
-    folder: PathBuf,
     path: String,
     trace: TraceDescription,
-    packet_size: u64,
     events: Vec<EventDescription>,
     /// Index in `events` plus one, by id; 0 for ids without an event type. Looked at for every record.
     by_id: Vec<u16>,
     streams: BTreeMap<u32, LayerStream>,
+    place: Place,
+    /// Bytes of `metadata`.
+    metadata_bytes: u64,
+}
+
+/// Where the streams of a layer are written to.
+#[derive(Debug)]
+struct Place {
+    folder: PathBuf,
+    packet_size: u64,
+    uuid: [u8; 16],
+    /// The recording's size, if it keeps within one.
+    rotation: Option<Rotation>,
 }
 
 /// A stream of a layer, and what `session.json` will say about it.
@@ -165,6 +188,19 @@ impl LayerWriter {
     /// # Errors
     /// When the layer is not possible, exists already, or cannot be written.
     pub fn create(dir: &Path, manifest: &Manifest, layer: NewLayer) -> Result<Self, WriteError> {
+        Self::create_within(None, dir, manifest, layer)
+    }
+
+    /// As [`create`](Self::create), in a recording that keeps within the size of `rotation`, if there is one.
+    ///
+    /// # Errors
+    /// As those of [`create`](Self::create), and when the layer's description does not fit.
+    pub fn create_within(
+        rotation: Option<&Rotation>,
+        dir: &Path,
+        manifest: &Manifest,
+        layer: NewLayer,
+    ) -> Result<Self, WriteError> {
         let readers = Readers::of_made(dir).map_err(|source| WriteError::Create { path: dir.into(), source })?;
         let path = create_folder(dir, layer.path()?, layer.kind, readers)?;
         let trace = TraceDescription {
@@ -175,15 +211,22 @@ impl LayerWriter {
             clock: manifest.clock.clone(),
             host: manifest.host.clone(),
             strata: manifest.strata.clone(),
+            has_numbered_streams: rotation.is_some(),
         };
-        let writer = Self {
+        let place = Place {
             folder: dir.join(&path),
+            packet_size: layer.packet_size,
+            uuid: trace.uuid.into_bytes(),
+            rotation: rotation.cloned(),
+        };
+        let mut writer = Self {
             path,
             trace,
-            packet_size: layer.packet_size,
             events: Vec::new(),
             by_id: Vec::new(),
             streams: BTreeMap::new(),
+            place,
+            metadata_bytes: 0,
         };
         writer.write_metadata()?;
         Ok(writer)
@@ -198,7 +241,7 @@ impl LayerWriter {
     /// Bytes of each packet.
     #[must_use]
     pub const fn packet_size(&self) -> u64 {
-        self.packet_size
+        self.place.packet_size
     }
 
     /// Kind of the layer.
@@ -236,12 +279,13 @@ impl LayerWriter {
                 }
             }
         }
-        let added = &self.events[known..];
-        if !added.is_empty() {
+        let added = self.events.len() - known;
+        if added > 0 {
             // Not the whole text once more: a process may add one event type at a time.
-            self.append_metadata(&event_types(added))?;
+            let text = event_types(&self.events[known..]);
+            self.append_metadata(&text)?;
         }
-        refused.map_or(Ok(added.len()), Err)
+        refused.map_or(Ok(added), Err)
     }
 
     fn insert(&mut self, event: &EventDescription) {
@@ -274,7 +318,7 @@ impl LayerWriter {
     /// When it is not a packet of this layer or cannot be written; the stream then ends with the packet before it.
     pub fn append(&mut self, packet: &Packet<'_>) -> Result<(), WriteError> {
         let stream = self.streams.entry(packet.header().cpu_id).or_default();
-        stream.append(&self.folder, packet, self.packet_size, *self.trace.uuid.as_bytes())
+        stream.append(&self.place, packet)
     }
 
     /// Records an event of this layer at `time` (ticks) in the stream of `cpu_id`, for layers that do not come out of a
@@ -284,16 +328,16 @@ impl LayerWriter {
     /// # Errors
     /// When a full packet cannot be written.
     pub fn record(&mut self, cpu_id: u32, time: u64, id: u16, payload: &[u8]) -> Result<(), WriteError> {
-        let (uuid, packet_size) = (self.uuid(), self.packet_size);
         let stream = self.streams.entry(cpu_id).or_default();
         if std::mem::take(&mut stream.cut) {
             // What was lost lies between the last record and this one.
-            stream.flush_at(time, &self.folder, packet_size, uuid)?;
+            stream.flush_at(time, &self.place)?;
         }
-        let builder = stream.builder.get_or_insert_with(|| PacketBuilder::new(uuid, cpu_id, packet_size));
+        let builder =
+            stream.builder.get_or_insert_with(|| PacketBuilder::new(self.place.uuid, cpu_id, self.place.packet_size));
         let mut pushed = builder.push(time, id, payload);
         if pushed == Push::Full {
-            stream.flush_at(0, &self.folder, packet_size, uuid)?;
+            stream.flush_at(0, &self.place)?;
             pushed = stream.builder.as_mut().map_or(Push::Refused, |builder| builder.push(time, id, payload));
         }
         stream.cut = !matches!(pushed, Push::Stored);
@@ -326,10 +370,9 @@ impl LayerWriter {
     /// # Errors
     /// When a packet cannot be written.
     pub fn begin_gap(&mut self, cpu_id: u32) -> Result<(), WriteError> {
-        let (uuid, packet_size) = (self.uuid(), self.packet_size);
         let stream = self.streams.entry(cpu_id).or_default();
         if stream.gap == Gap::None {
-            stream.flush_at(0, &self.folder, packet_size, uuid)?;
+            stream.flush_at(0, &self.place)?;
             stream.gap = Gap::Untold;
         }
         Ok(())
@@ -341,13 +384,13 @@ impl LayerWriter {
     /// # Errors
     /// When a packet cannot be written.
     pub fn end_gap(&mut self, cpu_id: u32, time: u64) -> Result<(), WriteError> {
-        let (uuid, packet_size) = (self.uuid(), self.packet_size);
         let stream = self.streams.entry(cpu_id).or_default();
         if stream.gap == Gap::Untold && stream.builder.is_none() {
             let builder = stream.last.as_ref().map(PacketBuilder::following);
-            stream.builder = Some(builder.unwrap_or_else(|| PacketBuilder::new(uuid, cpu_id, packet_size)));
+            stream.builder =
+                Some(builder.unwrap_or_else(|| PacketBuilder::new(self.place.uuid, cpu_id, self.place.packet_size)));
         }
-        let ended = stream.flush_at(time, &self.folder, packet_size, uuid);
+        let ended = stream.flush_at(time, &self.place);
         stream.gap = Gap::None;
         ended
     }
@@ -374,9 +417,8 @@ impl LayerWriter {
     /// # Errors
     /// When a packet cannot be written.
     pub fn flush(&mut self) -> Result<(), WriteError> {
-        let (uuid, packet_size) = (self.uuid(), self.packet_size);
         for stream in self.streams.values_mut() {
-            stream.flush_at(0, &self.folder, packet_size, uuid)?;
+            stream.flush_at(0, &self.place)?;
         }
         Ok(())
     }
@@ -405,6 +447,7 @@ impl LayerWriter {
             rejected_bytes: stream.rejected_bytes,
             corrupt: stream.corrupt,
             overwritten: stream.overwritten,
+            dropped: None,
         });
         Layer {
             kind: self.trace.kind,
@@ -412,41 +455,61 @@ impl LayerWriter {
             host: None,
             path: self.path.clone(),
             uuid: self.trace.uuid,
-            packet_size: self.packet_size,
+            packet_size: self.place.packet_size,
             process: self.trace.process.clone(),
             events: self.events.clone(),
             streams: streams.collect(),
         }
     }
 
-    fn append_metadata(&self, text: &str) -> Result<(), WriteError> {
-        let path = self.folder.join("metadata");
+    fn append_metadata(&mut self, text: &str) -> Result<(), WriteError> {
+        let path = self.place.folder.join("metadata");
+        self.reserve_metadata(&path, self.metadata_bytes + text.len() as u64)?;
         let flags = i32::from_ne_bytes(OFlags::NOFOLLOW.bits().to_ne_bytes());
         let file = OpenOptions::new().append(true).custom_flags(flags).open(&path);
         let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
         written.map_err(|source| WriteError::Write { path, source })
     }
 
-    fn write_metadata(&self) -> Result<(), WriteError> {
-        let path = self.folder.join("metadata");
+    fn write_metadata(&mut self) -> Result<(), WriteError> {
+        let path = self.place.folder.join("metadata");
         let text = tsdl(&self.trace, &self.events);
-        let written = Readers::of(&self.folder).and_then(|readers| readers.write_atomically(&path, text.as_bytes()));
+        self.reserve_metadata(&path, text.len() as u64)?;
+        let readers = Readers::of(&self.place.folder);
+        let written = readers.and_then(|readers| readers.write_atomically(&path, text.as_bytes()));
         written.map_err(|source| WriteError::Write { path, source })
+    }
+
+    /// Makes room for `metadata`, `path`, which becomes `bytes` long.
+    fn reserve_metadata(&mut self, path: &Path, bytes: u64) -> Result<(), WriteError> {
+        if let Some(rotation) = &self.place.rotation {
+            rotation.reserve_description(path, self.metadata_bytes, bytes)?;
+        }
+        self.metadata_bytes = bytes;
+        Ok(())
+    }
+}
+
+impl Place {
+    /// The stream of `cpu_id`, which is new.
+    fn stream(&self, cpu_id: u32) -> Result<StreamWriter, WriteError> {
+        let path = self.folder.join(stream_file(cpu_id));
+        match &self.rotation {
+            None => StreamWriter::create(&path, self.packet_size, self.uuid),
+            Some(rotation) => {
+                let stream = rotation.stream(&self.folder, cpu_id)?;
+                Ok(StreamWriter::rotated(stream, &path, self.packet_size, self.uuid))
+            }
+        }
     }
 }
 
 impl LayerStream {
-    fn append(
-        &mut self,
-        folder: &Path,
-        packet: &Packet<'_>,
-        packet_size: u64,
-        uuid: [u8; 16],
-    ) -> Result<(), WriteError> {
+    fn append(&mut self, place: &Place, packet: &Packet<'_>) -> Result<(), WriteError> {
         let header = *packet.header();
         let writer = match &mut self.writer {
             Some(writer) => writer,
-            none => none.insert(StreamWriter::create(&folder.join(stream_file(header.cpu_id)), packet_size, uuid)?),
+            none => none.insert(place.stream(header.cpu_id)?),
         };
         writer.append(packet)?;
         self.lost = Lost { full: header.lost_full, wrapped: header.lost_wrapped, too_large: header.lost_too_large };
@@ -456,7 +519,7 @@ impl LayerStream {
     }
 
     /// Writes the records that are in no packet yet, or an empty packet if only counts are not, and ends it at `time`.
-    fn flush_at(&mut self, time: u64, folder: &Path, packet_size: u64, uuid: [u8; 16]) -> Result<(), WriteError> {
+    fn flush_at(&mut self, time: u64, place: &Place) -> Result<(), WriteError> {
         let following = || self.last.as_ref().map(PacketBuilder::following);
         let Some(mut builder) = self.builder.take().or_else(following) else { return Ok(()) };
         let (lost, rejected) = (self.lost, self.rejected_bytes);
@@ -469,17 +532,12 @@ impl LayerStream {
             }
         };
         let written = match finished {
-            Some(packet) => self.append(folder, &packet, packet_size, uuid),
+            Some(packet) => self.append(place, &packet),
             None => Ok(()),
         };
         self.builder = Some(builder);
         written
     }
-}
-
-/// Name of a stream's file.
-fn stream_file(cpu_id: u32) -> String {
-    format!("stream_{cpu_id}")
 }
 
 /// Creates the folder `path` in `dir`; it must not exist, except that a user layer then gets the next free number.

@@ -207,6 +207,7 @@ fn describe(region: &CrashRegion, path: &Path, folder: Option<&Path>) -> Manifes
         vms: Vec::new(),
         layers: Vec::new(),
         missing: Vec::new(),
+        max_size: None,
         outcome: None,
     });
     if manifest.vms.is_empty() {
@@ -256,7 +257,7 @@ fn write_vmm(
     let parts = (0..=vcpus).zip(0..memory.size() / size);
     let consumer =
         |(number, index)| Consumer::resume(memory.part(index * size, size), rings.geometry, rings.mode, number);
-    let layer = finish(vmm_layer_of(parts.map(consumer).collect(), rings, vm, dir, manifest)?)?;
+    let layer = finish(vmm_layer_of(parts.map(consumer).collect(), rings, vm, None, dir, manifest)?)?;
     Ok(Some(layer).filter(|layer| layer.streams.iter().any(|stream| stream.records > 0)))
 }
 

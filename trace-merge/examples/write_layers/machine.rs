@@ -1,8 +1,8 @@
 //! A host with a VM of a few vCPUs, each of them on a CPU of its own. Time is moved on for each vCPU by itself; whatever
 //! happens is recorded by every layer that would have seen it.
 
-use crate::event_types::*;
-use crate::recorder::{Recorder, Value};
+use super::event_types::*;
+use super::recorder::{Recorder, Value};
 use Value::{Number, Numbers, Text};
 use std::collections::VecDeque;
 use std::error::Error;

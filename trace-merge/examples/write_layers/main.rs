@@ -2,7 +2,8 @@
 //! wait for locks and for the disk, fork, and lose the CPU to a task of the host. It is the same in every run, but for
 //! its UUIDs, and `strata check` finds nothing wrong with it.
 //!
-//! `cargo run --release -p trace-merge --example write_layers -- DIR EVENTS`
+//! `cargo run --release -p trace-merge --example write_layers -- DIR EVENTS [MAX_SIZE]`, of which the newest are kept that
+//! fit MAX_SIZE bytes
 
 mod event_types;
 mod machine;
@@ -15,21 +16,26 @@ use std::error::Error;
 use std::path::Path;
 use trace_merge::clock::{Clock, UtcAnchor};
 use trace_merge::manifest::{FORMAT_VERSION, Host, Manifest, Started, Vm};
+use trace_merge::writer::Rotation;
 use uuid::Uuid;
 
 const BEGIN_NS: u64 = 1_795_169_710_000_000_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [dir, events] = &arguments[..] else { return Err("give DIR EVENTS".into()) };
-    write(Path::new(dir), events.parse()?)
+    let (dir, events, max_size) = match &arguments[..] {
+        [dir, events] => (dir, events, None),
+        [dir, events, max_size] => (dir, events, Some(max_size.parse()?)),
+        _ => return Err("give DIR EVENTS [MAX_SIZE]".into()),
+    };
+    write(Path::new(dir), events.parse()?, max_size)
 }
 
-/// Writes `events` records, or a few more: whatever begins also ends.
-fn write(dir: &Path, events: u64) -> Result<(), Box<dyn Error>> {
+/// Writes `events` records, or a few more: whatever begins also ends. Keeps within `max_size` bytes, if that is given.
+pub(crate) fn write(dir: &Path, events: u64, max_size: Option<u64>) -> Result<(), Box<dyn Error>> {
     std::fs::create_dir(dir)?;
     let manifest = manifest();
-    let recorder = Recorder::new(dir, &manifest, &machine::processes())?;
+    let recorder = Recorder::new(dir, &manifest, &machine::processes(), max_size.map(Rotation::new))?;
     let mut machine = Machine::boot(recorder, 1_000_000)?;
     for round in 0_u32.. {
         if machine.recorder.records() >= events {
@@ -64,6 +70,7 @@ fn manifest() -> Manifest {
         vms: vec![Vm { name: "vm0".into(), vcpus: VCPUS, vcpu_threads: threads.collect(), ..Vm::default() }],
         layers: Vec::new(),
         missing: Vec::new(),
+        max_size: None,
         outcome: Some("made up".into()),
     }
 }

@@ -1,12 +1,12 @@
 //! The writers of all layers, and records as lists of values.
 
-use crate::event_types::{self, EventType};
+use super::event_types::{self, EventType};
 use shared_ring::event::FieldType;
 use std::error::Error;
 use std::path::Path;
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{Manifest, Process};
-use trace_merge::writer::{LayerWriter, NewLayer};
+use trace_merge::writer::{LayerWriter, NewLayer, Rotation};
 
 /// Value of a field.
 pub(super) enum Value<'v> {
@@ -18,6 +18,7 @@ pub(super) enum Value<'v> {
 /// The layers of a recording in the making: the kernels', the VMM's, and one for each process of the guest.
 pub(super) struct Recorder {
     layers: Vec<(LayerKind, Option<u32>, LayerWriter)>,
+    rotation: Option<Rotation>,
     records: u64,
     payload: Vec<u8>,
     /// What follows the last field.
@@ -25,7 +26,12 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    pub(super) fn new(dir: &Path, manifest: &Manifest, processes: &[(u32, String)]) -> Result<Self, Box<dyn Error>> {
+    pub(super) fn new(
+        dir: &Path,
+        manifest: &Manifest,
+        processes: &[(u32, String)],
+        rotation: Option<Rotation>,
+    ) -> Result<Self, Box<dyn Error>> {
         let kernels = [LayerKind::HostKernel, LayerKind::Vmm, LayerKind::GuestKernel].map(|kind| (kind, None));
         let user =
             processes.iter().map(|(pid, comm)| (LayerKind::GuestUser, Some(Process { pid: *pid, comm: comm.clone() })));
@@ -34,11 +40,16 @@ impl Recorder {
             let packet_size = if kind == LayerKind::GuestKernel { 128 << 10 } else { 64 << 10 };
             let pid = process.as_ref().map(|process| process.pid);
             let vm = (kind != LayerKind::HostKernel).then(|| "vm0".into());
-            let mut layer = LayerWriter::create(dir, manifest, NewLayer { kind, vm, process, packet_size })?;
+            let mut layer = LayerWriter::create_within(
+                rotation.as_ref(),
+                dir,
+                manifest,
+                NewLayer { kind, vm, process, packet_size },
+            )?;
             layer.add_events(&event_types::of_layer(kind))?;
             layers.push((kind, pid, layer));
         }
-        Ok(Self { layers, records: 0, payload: Vec::new(), behind: Vec::new() })
+        Ok(Self { layers, rotation, records: 0, payload: Vec::new(), behind: Vec::new() })
     }
 
     /// Number of records so far.
@@ -107,6 +118,9 @@ impl Recorder {
             layer.flush()?;
             manifest.layers.push(layer.layer());
         }
-        Ok(manifest.save(dir)?)
+        match self.rotation {
+            Some(rotation) => Ok(rotation.save(dir, &mut manifest)?),
+            None => Ok(manifest.save(dir)?),
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! What happens on a vCPU between two moments at which a task runs on it.
 
-use crate::event_types::*;
-use crate::machine::*;
-use crate::recorder::Value::{Number, Numbers, Text};
+use super::event_types::*;
+use super::machine::*;
+use super::recorder::Value::{Number, Numbers, Text};
 
 const CALL_READ: i64 = 0;
 const CALL_CLONE: i64 = 56;

@@ -64,7 +64,7 @@ pub(super) fn copy(layers: &[&TraceLayer], out: &Path, manifest: &Manifest) -> R
             }
         }
         gaps.finish(&mut writer, &merge)?;
-        writer.set_overwritten(cpu, merge.streams().map(|(_, stream)| stream.description.overwritten).sum());
+        writer.set_overwritten(cpu, merge.streams().map(|(_, stream)| stream.begins_late_by()).sum());
         damage = damage.plus(&merge.damage());
     }
     writer.flush()?;

@@ -7,7 +7,7 @@ const INDENTATION: usize = 16;
 /// Bytes of a layer without its streams and event types: names and paths are short.
 const LAYER: u64 = 1024;
 /// Bytes of a stream.
-const STREAM: u64 = 640;
+const STREAM: u64 = 1120;
 
 /// Bytes that `event` takes in `session.json`, at most.
 #[must_use]
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
     use crate::layer::LayerKind;
     use crate::manifest::tests::manifest;
-    use crate::manifest::{Layer, MANIFEST_FILE, Process, StreamDescription};
+    use crate::manifest::{Dropped, Layer, MANIFEST_FILE, Process, StreamDescription};
     use shared_ring::consumer::Lost;
     use shared_ring::event::{FieldDescription, FieldType, Integer, MAX_FIELDS, MAX_NAME};
     use tempfile::TempDir;
@@ -45,6 +45,15 @@ mod tests {
             rejected_bytes: most,
             corrupt: false,
             overwritten: most,
+            dropped: Some(Dropped {
+                packets: most,
+                records: most,
+                bytes: most,
+                until: most,
+                next: most,
+                lost: Lost { full: most, wrapped: most, too_large: most },
+                rejected_bytes: most,
+            }),
         }
     }
 

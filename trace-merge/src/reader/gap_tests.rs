@@ -5,8 +5,10 @@ use crate::manifest::StreamDescription;
 use crate::manifest::tests::manifest;
 use crate::test_trace::TestTrace;
 use crate::writer::{LayerWriter, NewLayer, PacketBuilder};
+use shared_ring::consumer::Lost;
 use shared_ring::layout::padded;
 use shared_ring::packet::{Packet, write_header};
+use std::fs;
 use tempfile::TempDir;
 
 /// Times of the records that come after a gap.

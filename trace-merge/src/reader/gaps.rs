@@ -15,6 +15,7 @@
 //! was lost before it: that is counted after it, by the manifest or by a packet without records.
 
 use crate::manifest::StreamDescription;
+use shared_ring::consumer::Lost;
 use shared_ring::layout::{PACKET_HEADER_SIZE, PACKET_IN_GAP, PacketHeader};
 
 /// Totals of what a stream lost, up to the moment at which a packet was closed.
@@ -75,6 +76,13 @@ impl PacketGaps {
     /// Before the first packet of a stream.
     pub(super) const fn new() -> Self {
         Self { counts: LossCounts::NONE, is_behind: false, is_inside: false }
+    }
+
+    /// Behind packets that are not there, which counted `lost` records and `rejected_bytes`.
+    pub(super) const fn counting(lost: Lost, rejected_bytes: u64) -> Self {
+        let Lost { full, wrapped, too_large } = lost;
+        let counts = LossCounts { full, wrapped, too_large, rejected_bytes, overwritten: 0 };
+        Self { counts, is_behind: false, is_inside: false }
     }
 
     /// Behind the packet that `header` begins, of which nothing is known but its header.

@@ -159,11 +159,11 @@ impl<'t> StreamRecords<'t> {
             current: None,
             from: 0,
             to: u64::MAX,
-            sequence: Some(0),
+            sequence: Some(stream.beginning.next),
             skipped: false,
-            gap: stream.description.overwritten > 0,
+            gap: stream.begins_late(),
             gap_at_end: None,
-            packet_gaps: PacketGaps::new(),
+            packet_gaps: stream.beginning.gaps(&stream.description),
             released: 0,
             counts: StreamCounts::EMPTY,
             read: 0,
@@ -204,7 +204,7 @@ impl<'t> StreamRecords<'t> {
         // Damaged packets in between have had their numbers.
         let sequence = match &before {
             Some((index, header)) => Some(header.sequence.saturating_add((packets.start - index) as u64)),
-            None if first == 0 => Some(packets.start as u64),
+            None if first == 0 => Some(self.stream.beginning.next.saturating_add(packets.start as u64)),
             None => None,
         };
         if let Some((_, header)) = &before {

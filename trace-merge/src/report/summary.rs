@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::exit_reason::{ExitNumbering, ExitReason};
 use crate::layer::LayerKind;
 use crate::manifest::{Missing, Process, Vm};
-use crate::reader::Trace;
+use crate::reader::{Stream, Trace};
 use crate::timeline::{ChangeKind, Input, Timeline};
 use crate::totals::Totals;
 use crate::vcpu::SwitchSource;
@@ -37,6 +37,9 @@ pub struct Summary {
     pub clock: Clock,
     /// The layers.
     pub layers: Vec<LayerReport>,
+    /// The size that the recording keeps within, bytes, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_size: Option<u64>,
     /// For each VM of which it is known, its exits.
     pub exits: Vec<ExitReport>,
     /// The layers that are missing, and why.
@@ -62,6 +65,10 @@ pub struct LayerReport {
     /// Whether a stream begins later than what it records did: its beginning was overwritten in flight-recorder mode,
     /// or written elsewhere before this was recovered.
     pub begins_late: bool,
+    /// Where the beginning was dropped to keep the recording within its size: from when on all streams are there, ns after
+    /// the first record of the recording.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dropped_until_ns: Option<u64>,
 }
 
 /// Why and for how long the vCPUs of a VM were out of the guest.
@@ -191,6 +198,7 @@ impl ReportBuilder for SummaryBuilder {
             self.end(key, open, None);
         }
         let manifest = trace.manifest();
+        let first = passed.totals.iter().filter_map(|totals| totals.first).min().unwrap_or(0);
         let layers = trace.layers().iter().zip(&passed.totals).map(|(layer, &totals)| LayerReport {
             layer: layer.description.kind,
             path: layer.description.path.clone(),
@@ -199,9 +207,14 @@ impl ReportBuilder for SummaryBuilder {
             totals,
             incomplete: totals.incomplete(),
             begins_late: layer.streams.iter().any(|stream| stream.description.overwritten > 0),
+            dropped_until_ns: layer
+                .streams
+                .iter()
+                .filter_map(Stream::dropped_until)
+                .max()
+                .map(|until| manifest.clock.ticks_to_ns(until.saturating_sub(first))),
         });
         let layers: Vec<_> = layers.collect();
-        let first = layers.iter().filter_map(|layer| layer.totals.first).min().unwrap_or(0);
         let last = layers.iter().filter_map(|layer| layer.totals.last).max().unwrap_or(first);
         let vms = 0..passed.timeline.vms.len();
         Ok(Summary {
@@ -213,6 +226,7 @@ impl ReportBuilder for SummaryBuilder {
             vms: manifest.vms.clone(),
             clock: manifest.clock.clone(),
             layers,
+            max_size: manifest.max_size,
             exits: vms.filter_map(|vm| self.exits_of(vm, trace, passed)).collect(),
             missing: manifest.missing.clone(),
         })
@@ -241,7 +255,7 @@ fn write_summary(report: &Summary, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "VM:      {}, {} vCPUs, guest kernel: {guest}", vm.name, vm.vcpus)?;
     }
     write_clock(&report.clock, out)?;
-    write_layers(&report.layers, out)?;
+    write_layers(&report.layers, report.max_size, out)?;
     for exits in &report.exits {
         write_exits(exits, out)?;
     }
@@ -299,7 +313,7 @@ fn rows(layers: &[LayerReport]) -> Vec<Row> {
     rows
 }
 
-fn write_layers(layers: &[LayerReport], out: &mut dyn Write) -> io::Result<()> {
+fn write_layers(layers: &[LayerReport], max_size: Option<u64>, out: &mut dyn Write) -> io::Result<()> {
     let rows = rows(layers);
     let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0).max(5);
     writeln!(out, "\n{:width$}  {:>10}  {:>12}  {:>7}  {:>10}", "layer", "events", "bytes", "streams", "lost")?;
@@ -329,6 +343,31 @@ fn write_layers(layers: &[LayerReport], out: &mut dyn Write) -> io::Result<()> {
                 layer.path
             )?;
         }
+    }
+    if let Some(size) = max_size {
+        write_dropped(layers, size, out)?;
+    }
+    Ok(())
+}
+
+/// Says from when on layers are there of a recording that keeps within `size` bytes. Processes are one.
+fn write_dropped(layers: &[LayerReport], size: u64, out: &mut dyn Write) -> io::Result<()> {
+    let mut from: BTreeMap<&str, u64> = BTreeMap::new();
+    for (layer, until) in layers.iter().filter_map(|layer| Some((layer, layer.dropped_until_ns?))) {
+        let name = match layer.process {
+            Some(_) => layer.layer.name(),
+            None => &layer.path,
+        };
+        let latest = from.entry(name).or_default();
+        *latest = until.max(*latest);
+    }
+    let mib = size >> 20;
+    if from.is_empty() {
+        return writeln!(out, "KEPT: the recording keeps the last {mib} MiB; nothing was dropped");
+    }
+    writeln!(out, "KEPT: the recording keeps the last {mib} MiB; what is older was dropped")?;
+    for (name, until) in from {
+        writeln!(out, "KEPT: {name}: complete from {} on", seconds(until))?;
     }
     Ok(())
 }
@@ -460,6 +499,7 @@ mod tests {
             totals: Totals { events, ..Totals::default() },
             incomplete: None,
             begins_late: false,
+            dropped_until_ns: None,
         };
 
         let rows = rows(&[layer(7, "sh", 1), layer(8, "ls", 2), layer(9, "sh", 4)]);

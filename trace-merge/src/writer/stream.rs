@@ -1,17 +1,22 @@
-//! A stream's file: whole packets, one after another.
+//! A stream's files: whole packets, one after another.
 
 use super::WriteError;
+use super::rotation::RotatedStream;
 use crate::access::Readers;
 use shared_ring::packet::Packet;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Appends packets to a stream's file. Of each packet only the content is written; the rest is a hole, so that the file
-/// takes no more space than its records.
+/// Offset in a packet of the high half of its header's stream id, which is otherwise 0.
+const NUMBER_OFFSET: u64 = 22;
+
+/// Appends packets to a stream's file, or to its files where the recording keeps within a size. Of each packet only the
+/// content is written; the rest is a hole, so that the file takes no more space than its records.
 #[derive(Debug)]
 pub struct StreamWriter {
-    file: File,
+    files: Files,
     path: PathBuf,
     uuid: [u8; 16],
     packet_size: u64,
@@ -20,35 +25,86 @@ pub struct StreamWriter {
     content_bytes: u64,
 }
 
-impl StreamWriter {
-    /// Creates the file `path`, which must not exist, for the readers of its folder and packets of `packet_size` bytes of the trace `uuid`.
-    ///
-    /// # Errors
-    /// When it cannot be created.
-    pub fn create(path: &Path, packet_size: u64, uuid: [u8; 16]) -> Result<Self, WriteError> {
+#[derive(Debug)]
+enum Files {
+    One(PacketFile),
+    Rotated(RotatedStream),
+}
+
+/// A file of whole packets.
+#[derive(Debug)]
+pub(super) struct PacketFile {
+    file: File,
+    path: PathBuf,
+    packet_size: u64,
+    packets: u64,
+}
+
+impl PacketFile {
+    /// Creates the file `path`, which must not exist, for the readers of its folder and packets of `packet_size` bytes.
+    pub(super) fn create(path: &Path, packet_size: u64) -> Result<Self, WriteError> {
         let folder = path.parent().unwrap_or(path);
         let file = Readers::of(folder)
             .and_then(|readers| readers.create_file(path))
             .map_err(|source| WriteError::Create { path: path.into(), source })?;
-        Ok(Self { file, path: path.into(), uuid, packet_size, packets: 0, records: 0, content_bytes: 0 })
+        Ok(Self { file, path: path.into(), packet_size, packets: 0 })
+    }
+
+    /// Appends a packet of `content`, with its stream's `number` in its header. If it cannot be written whole, the file ends
+    /// with the packet before it.
+    pub(super) fn append(&mut self, content: &[u8], number: Option<u16>) -> Result<(), WriteError> {
+        let begin = self.packets * self.packet_size;
+        if let Err(source) = self.write(begin, content, number) {
+            // A partial packet would end the reading of the stream; the first error is the one to report.
+            let _ = self.file.set_len(begin);
+            return Err(WriteError::Write { path: self.path.clone(), source });
+        }
+        self.packets += 1;
+        Ok(())
+    }
+
+    fn write(&self, begin: u64, content: &[u8], number: Option<u16>) -> io::Result<()> {
+        self.file.write_all_at(content, begin)?;
+        if let Some(number) = number {
+            self.file.write_all_at(&number.to_le_bytes(), begin + NUMBER_OFFSET)?;
+        }
+        self.file.set_len(begin + self.packet_size)
+    }
+}
+
+impl StreamWriter {
+    /// Creates the file `path`, which must not exist, for the readers of its folder and packets of `packet_size` bytes of
+    /// the trace `uuid`.
+    ///
+    /// # Errors
+    /// When it cannot be created.
+    pub fn create(path: &Path, packet_size: u64, uuid: [u8; 16]) -> Result<Self, WriteError> {
+        let file = PacketFile::create(path, packet_size)?;
+        Ok(Self::of(Files::One(file), path, packet_size, uuid))
+    }
+
+    /// A stream whose first file is `path`, in a recording that keeps within a size.
+    pub(super) fn rotated(stream: RotatedStream, path: &Path, packet_size: u64, uuid: [u8; 16]) -> Self {
+        Self::of(Files::Rotated(stream), path, packet_size, uuid)
+    }
+
+    fn of(files: Files, path: &Path, packet_size: u64, uuid: [u8; 16]) -> Self {
+        Self { files, path: path.into(), uuid, packet_size, packets: 0, records: 0, content_bytes: 0 }
     }
 
     /// Appends `packet`.
     ///
     /// # Errors
-    /// When it is not a packet of this stream, or cannot be written whole; the file then ends with the packet before it.
+    /// When it is not a packet of this stream, or cannot be written whole; the stream then ends with the packet before it.
     pub fn append(&mut self, packet: &Packet<'_>) -> Result<(), WriteError> {
         let (header, content) = (packet.header(), packet.content());
         if header.uuid != self.uuid || header.packet_size != self.packet_size * 8 {
             let (path, packet_size) = (self.path.clone(), self.packet_size);
             return Err(WriteError::NotAPacket { path, bytes: content.len(), packet_size });
         }
-        let begin = self.packets * self.packet_size;
-        let written = self.file.write_all_at(content, begin).and_then(|()| self.file.set_len(begin + self.packet_size));
-        if let Err(source) = written {
-            // A partial packet would end the reading of the stream; the first error is the one to report.
-            let _ = self.file.set_len(begin);
-            return Err(WriteError::Write { path: self.path.clone(), source });
+        match &mut self.files {
+            Files::One(file) => file.append(content, None)?,
+            Files::Rotated(stream) => stream.append(packet, self.packet_size)?,
         }
         self.packets += 1;
         self.records += packet.record_count();
@@ -73,6 +129,11 @@ impl StreamWriter {
     pub const fn content_bytes(&self) -> u64 {
         self.content_bytes
     }
+}
+
+/// Name of a stream's file, or of the first of its files.
+pub(super) fn stream_file(cpu_id: u32) -> String {
+    format!("stream_{cpu_id}")
 }
 
 #[cfg(test)]

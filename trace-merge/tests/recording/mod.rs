@@ -28,6 +28,7 @@ pub fn manifest(vms: Vec<Vm>) -> Manifest {
         vms,
         layers: Vec::new(),
         missing: Vec::new(),
+        max_size: None,
         outcome: Some("power-off".into()),
     }
 }

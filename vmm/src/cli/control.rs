@@ -82,6 +82,9 @@ pub enum SessionCommand {
         /// Record into this new folder; in flight-recorder mode when the session ends
         #[arg(long, value_name = "DIR")]
         trace: Option<PathBuf>,
+        /// Keep the newest records that fit this size on the disk, and drop older ones; 16M or more
+        #[arg(long, value_name = "SIZE", value_parser = values::max_size, requires = "trace")]
+        max_size: Option<u64>,
     },
     /// Begin to record, or go on
     Start {
@@ -119,9 +122,17 @@ impl CtlCommand {
             Self::Pause => Request::Pause,
             Self::Resume => Request::Resume,
             Self::Flush => Request::Flush,
-            Self::Session(SessionCommand::Create { name, mode, sub_buffer_size, sub_buffers, events, trace }) => {
+            Self::Session(SessionCommand::Create {
+                name,
+                mode,
+                sub_buffer_size,
+                sub_buffers,
+                events,
+                trace,
+                max_size,
+            }) => {
                 let trace = trace.map(std::path::absolute).transpose()?;
-                Request::SessionCreate { name, mode, sub_buffer_size, sub_buffers, events, trace }
+                Request::SessionCreate { name, mode, sub_buffer_size, sub_buffers, events, trace, max_size }
             }
             Self::Session(SessionCommand::Start { name }) => Request::SessionStart { name },
             Self::Session(SessionCommand::Stop { name }) => Request::SessionStop { name },

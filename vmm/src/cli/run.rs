@@ -19,6 +19,7 @@ use trace_merge::access::Readers;
     not be run.\n\nExamples:\n  \
     strata run --kernel vmlinuz --initrd initrd.img --cmdline 'console=ttyS0'\n  \
     strata run --kernel vmlinux --disk root.img --cmdline 'console=ttyS0 root=/dev/vda' --agent strata.ko --trace trace\n  \
+    strata run --kernel vmlinuz --initrd initrd.img --agent strata.ko --trace trace --max-size 2G\n  \
     strata run --kernel vmlinuz --initrd initrd.img --agent strata.ko --trace trace --events 'host-kernel:kvm:*,guest-kernel:sched:*,guest-user:*'")]
 pub struct RunArgs {
     /// Guest kernel: bzImage or ELF vmlinux
@@ -49,6 +50,9 @@ pub struct RunArgs {
     /// Record a trace into this folder: a new one, or an empty one of yours
     #[arg(long, value_name = "DIR")]
     pub trace: Option<PathBuf>,
+    /// Keep the newest records that fit this size on the disk, and drop older ones; 16M or more. Without it the trace grows
+    #[arg(long, value_name = "SIZE", value_parser = values::max_size, requires = "trace")]
+    pub max_size: Option<u64>,
     /// Who may read the trace and its snapshots. It holds names, paths, addresses and arguments of system calls, of the
     /// guest and of the host
     #[arg(long, value_name = "WHO", default_value = "owner", value_parser = values::readers(), requires = "trace")]
@@ -127,6 +131,7 @@ impl From<RunArgs> for RunRequest {
             disks: args.disks,
             cmdline: args.cmdline,
             trace: args.trace,
+            max_size: args.max_size,
             readers: args.readable_by,
             jail: JailRequest { mode: args.jail, user: args.user, writable: args.writable },
             agent,
@@ -158,6 +163,19 @@ mod tests {
         assert_eq!(readers(&[]), Some(Readers::Owner));
         assert_eq!(readers(&["--readable-by", "group"]), Some(Readers::Group));
         assert_eq!(readers(&["--readable-by", "world"]), None);
+    }
+
+    #[test]
+    fn recording_that_is_to_keep_within_a_size_needs_a_trace_and_room() {
+        let size = |args: &[&str]| {
+            let run = ["strata", "run", "--kernel", "k"].iter().chain(args);
+            let Command::Run(args) = Cli::try_parse_from(run).ok()?.command else { return None };
+            args.max_size
+        };
+
+        assert_eq!(size(&["--trace", "t", "--max-size", "2G"]), Some(2 << 30));
+        assert_eq!(size(&["--trace", "t", "--max-size", "15M"]), None);
+        assert_eq!(size(&["--max-size", "2G"]), None);
     }
 
     #[test]

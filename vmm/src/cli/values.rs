@@ -11,6 +11,7 @@ use std::time::Duration;
 use trace_merge::access::Readers;
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::is_vm_name;
+use trace_merge::writer::MIN_ROTATED_SIZE;
 
 /// Longest delay of a slow disk, ms: a guest gives up a request after 30 s.
 const MAX_DELAY_MS: u64 = 10_000;
@@ -54,6 +55,13 @@ pub fn size(text: &str) -> Result<u64, String> {
     };
     let number: u64 = digits.parse().map_err(|_| refuse())?;
     number.checked_mul(1 << shift).ok_or_else(refuse)
+}
+
+/// A size that a recording can keep within, bytes.
+pub fn max_size(text: &str) -> Result<u64, String> {
+    let size = size(text)?;
+    let too_small = || format!("write {}M or more", MIN_ROTATED_SIZE >> 20);
+    Some(size).filter(|size| *size >= MIN_ROTATED_SIZE).ok_or_else(too_small)
 }
 
 /// The size of a sub-buffer, bytes.

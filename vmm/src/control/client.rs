@@ -144,10 +144,12 @@ fn write_trace(out: &mut String, trace: &TraceStatus) -> std::fmt::Result {
     }
     for layer in &trace.layers {
         write!(out, "written {}: {} records, {} lost", layer.path, layer.records, layer.lost)?;
-        match layer.overwritten {
-            0 => writeln!(out)?,
-            count => writeln!(out, ", {count} overwritten")?,
+        for (count, what) in [(layer.overwritten, "overwritten"), (layer.dropped, "dropped to keep within the size")] {
+            if count > 0 {
+                write!(out, ", {count} {what}")?;
+            }
         }
+        writeln!(out)?;
     }
     trace.missing.iter().try_for_each(|line| writeln!(out, "missing {line}"))
 }

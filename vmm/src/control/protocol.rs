@@ -106,6 +106,9 @@ pub enum Request {
         /// written there when it is destroyed or the VM ends.
         #[serde(default)]
         trace: Option<PathBuf>,
+        /// Bytes that the recording keeps within: the oldest records give way. Without it, it grows.
+        #[serde(default)]
+        max_size: Option<u64>,
     },
     /// Begin to record, or go on.
     SessionStart {
@@ -237,6 +240,9 @@ pub struct LayerStatus {
     pub lost: u64,
     /// Records or sub-buffers overwritten in flight-recorder mode.
     pub overwritten: u64,
+    /// Records written that were dropped again, to keep within the recording's size.
+    #[serde(default)]
+    pub dropped: u64,
 }
 
 #[cfg(test)]

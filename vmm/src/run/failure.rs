@@ -17,6 +17,9 @@ use trace_merge::trace_folder::TraceFolderError;
 /// Why a guest was not run, or its recording is not complete.
 #[derive(Debug, Error)]
 pub enum RunFailure {
+    /// A flight recorder keeps within its rings.
+    #[error("--max-size is for --mode discard: what a flight recorder holds depends on its rings")]
+    BoundedBySize,
     /// The event selection cannot be used.
     #[error(transparent)]
     Selection(#[from] SelectionError),

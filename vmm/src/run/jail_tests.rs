@@ -172,6 +172,7 @@ fn requests(traces: &Path, snapshot: bool) -> Vec<Request> {
         sub_buffers: None,
         events: Some("guest:*".into()),
         trace,
+        max_size: None,
     };
     let mut requests = vec![
         Request::Pause,

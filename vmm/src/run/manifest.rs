@@ -27,6 +27,7 @@ pub(super) fn manifest(
         vms: vec![Vm { name: request.name.clone(), vcpus: request.cpus, region: Some(region), ..Vm::default() }],
         layers: Vec::new(),
         missing,
+        max_size: None,
         outcome: None,
     }
 }

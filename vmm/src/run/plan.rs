@@ -9,6 +9,7 @@ use crate::machine::{KvmProbe, Limits, MachineConfig, MachineError, probe_kvm};
 use crate::tracing::selection::{Selection, SelectionError};
 use crate::tracing::vmm_events::EVENTS;
 use shared_ring::event::EventDescription;
+use shared_ring::layout::Mode;
 use std::fs;
 use std::path::Path;
 use trace_merge::layer::LayerKind;
@@ -36,6 +37,9 @@ impl<'a> Plan<'a> {
     /// # Errors
     /// The first part of the request that cannot be had.
     pub(super) fn check(request: &'a RunRequest, jail: &Jail) -> Result<Self, RunFailure> {
+        if request.max_size.is_some() && request.mode == Mode::FlightRecorder {
+            return Err(RunFailure::BoundedBySize);
+        }
         let selection = Selection::parse(&request.events)?;
         let host_events = Tracefs::find().and_then(|tracefs| tracefs.available_events());
         let module = match &request.agent {

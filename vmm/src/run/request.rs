@@ -29,6 +29,8 @@ pub struct RunRequest {
     pub trace: Option<PathBuf>,
     /// What the VM's process gives up before the guest runs.
     pub jail: JailRequest,
+    /// Bytes that the recording keeps within; without it, it grows.
+    pub max_size: Option<u64>,
     /// Who may read the recording.
     pub readers: Readers,
     /// What goes into the guest to trace it.

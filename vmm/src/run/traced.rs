@@ -31,6 +31,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::Manifest;
 use trace_merge::trace_folder::TraceFolder;
+use trace_merge::writer::Rotation;
 use uuid::Uuid;
 
 /// Index and host thread of each vCPU, filled in as they start.
@@ -103,6 +104,7 @@ impl<'a> PreparedVm<'a> {
         let recording = Recording {
             dir: request.absolute_trace(),
             readers: request.readers,
+            rotation: request.max_size.map(Rotation::new),
             manifest,
             vm: request.name.clone(),
             region: Arc::clone(&region),

@@ -104,7 +104,7 @@ impl FlightRecorder {
             }
         }
         if let Some(vmm) = &self.vmm {
-            written.add(LayerKind::Vmm, vmm_layer(vmm, &recording.vm, dir, manifest).and_then(finish));
+            written.add(LayerKind::Vmm, vmm_layer(vmm, &recording.vm, None, dir, manifest).and_then(finish));
         }
         if let Some(host) = &mut self.host {
             let _ = (0..MAX_POLLS).find(|_| !host.poll());

@@ -7,8 +7,8 @@ use super::written_layer::{WrittenLayer, ends_early};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{Layer, Manifest, Missing, layer_bytes};
-use trace_merge::writer::{LayerWriter, WriteError};
+use trace_merge::manifest::{Layer, Manifest, Missing, event_bytes, layer_bytes};
+use trace_merge::writer::{LayerWriter, Rotation, WriteError};
 
 /// Most processes that one recording keeps apart: a guest that opens and closes slots without end must not fill the
 /// trace folder with folders.
@@ -18,6 +18,12 @@ pub const MAX_PROCESS_DESCRIPTION: u64 = 1 << 20;
 /// Bytes of the manifest for all processes of a recording, their streams included. The manifest is written as one text, held
 /// in memory, and read by every tool: this much takes a tenth of a second, and an eighth of what may be read.
 pub const MAX_DESCRIPTIONS: u64 = 32 << 20;
+
+/// The same, one part in so many of the size that a recording keeps within: beside its text twice in `session.json`, there
+/// is one as large in each layer's `metadata`.
+const DESCRIBED_SHARE: u64 = 16;
+/// How often it is looked for processes of which nothing is left.
+const FORGETTING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long one look at all processes may take while the guest runs: the guest's kernel, the VMM and the host's kernel are
 /// drained between two looks, and their rings fill in milliseconds.
@@ -40,6 +46,14 @@ pub struct GuestProcesses {
     /// The slot that the next look begins with.
     next_slot: u32,
     look_time: Duration,
+    /// The size that the recording keeps within, if it does.
+    rotation: Option<Rotation>,
+    /// Bytes of the manifest for all processes.
+    max_descriptions: u64,
+    /// Layers of processes that have ended and whose packets have all been dropped.
+    forgotten: u64,
+    /// When it was last looked for such layers.
+    last_forgetting: Instant,
 }
 
 /// What the host knows of a slot.
@@ -79,7 +93,18 @@ impl GuestProcesses {
             first_end: None,
             next_slot: 0,
             look_time: LOOK_TIME,
+            rotation: None,
+            max_descriptions: MAX_DESCRIPTIONS,
+            forgotten: 0,
+            last_forgetting: Instant::now(),
         }
+    }
+
+    /// The layers keep within the size of `rotation`, if there is one, and what describes them within a small part of it.
+    #[must_use]
+    pub fn within(self, rotation: Option<&Rotation>) -> Self {
+        let max_descriptions = rotation.map_or(MAX_DESCRIPTIONS, |rotation| rotation.limit() / DESCRIBED_SHARE);
+        Self { rotation: rotation.cloned(), max_descriptions: max_descriptions.min(MAX_DESCRIPTIONS), ..self }
     }
 
     /// Polls the slots: begins layers of new processes, drains, and gives back the slots of processes that are gone.
@@ -88,6 +113,11 @@ impl GuestProcesses {
     pub fn drain(&mut self, dir: &Path, manifest: &Manifest, guest: Producers, latest: u64) -> u64 {
         // `latest` is a second from now: processes have one on the other side too.
         self.table.look(latest.saturating_sub(2 * manifest.clock.frequency_hz));
+        let now = Instant::now();
+        if now >= self.last_forgetting + FORGETTING_INTERVAL {
+            self.last_forgetting = now;
+            self.forget_dropped(dir);
+        }
         let deadline = Instant::now() + self.look_time;
         let slots = self.table.slots();
         let mut packets = 0;
@@ -117,7 +147,7 @@ impl GuestProcesses {
         if state.is_in_use() && state.generation != self.slots[number as usize].generation {
             self.begin(dir, manifest, number, state.generation);
         }
-        let left = MAX_DESCRIPTIONS.saturating_sub(self.described());
+        let left = self.max_descriptions.saturating_sub(self.described());
         let slot = &mut self.slots[number as usize];
         let Some(layer) = &mut slot.layer else { return (0, true) };
         let closed = !state.is_active() || state.generation != slot.generation;
@@ -139,6 +169,23 @@ impl GuestProcesses {
             self.end(number);
         }
         (drained.packets, is_done)
+    }
+
+    /// Forgets the layers of processes that have ended and of which nothing is left in a recording that keeps within a size:
+    /// others take their places.
+    fn forget_dropped(&mut self, dir: &Path) {
+        let Some(rotation) = &self.rotation else { return };
+        let before = self.ended.len();
+        let vcpus = self.table.vcpus();
+        let described = &mut self.described;
+        self.ended.retain(|layer| {
+            // A folder that cannot be deleted stays described.
+            let is_gone = rotation.forget_if_dropped(dir, layer).unwrap_or(false);
+            let bytes = layer.events.iter().map(event_bytes).sum::<u64>() + layer_bytes(vcpus);
+            *described = described.saturating_sub(if is_gone { bytes } else { 0 });
+            !is_gone
+        });
+        self.forgotten += (before - self.ended.len()) as u64;
     }
 
     /// The layers of all processes so far, as the manifest describes them.
@@ -165,7 +212,15 @@ impl GuestProcesses {
 
     /// What is missing of the processes.
     pub fn missing(&self) -> impl Iterator<Item = Missing> {
-        self.refused.missing()
+        let forgotten = (self.forgotten > 0).then(|| Missing {
+            layer: LayerKind::GuestUser,
+            reason: format!(
+                "{} processes that ended so long ago that all they recorded was dropped to keep within the recording's size",
+                self.forgotten
+            ),
+            fix: "give `strata run` a larger --max-size".into(),
+        });
+        self.refused.missing().chain(forgotten)
     }
 
     fn begin(&mut self, dir: &Path, manifest: &Manifest, number: u32, generation: u32) {
@@ -173,7 +228,8 @@ impl GuestProcesses {
         self.end(number);
         self.slots[number as usize].generation = generation;
         let begun = self.admit().and_then(|()| {
-            let writer = LayerWriter::create(dir, manifest, self.table.layer(number));
+            let layer = self.table.layer(number);
+            let writer = LayerWriter::create_within(self.rotation.as_ref(), dir, manifest, layer);
             writer.map_err(|error| self.refuse_unwritten(&error))
         });
         match begun {
@@ -207,7 +263,7 @@ impl GuestProcesses {
     fn admit(&mut self) -> Result<(), ()> {
         let running = self.slots.iter().filter(|slot| slot.layer.is_some()).count();
         let described = self.described() + layer_bytes(self.table.vcpus());
-        if self.ended.len() + running >= MAX_PROCESSES || described > MAX_DESCRIPTIONS {
+        if self.ended.len() + running >= MAX_PROCESSES || described > self.max_descriptions {
             self.refused.too_many += 1;
             return Err(());
         }

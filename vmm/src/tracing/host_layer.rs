@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{Layer, Manifest, Missing};
-use trace_merge::writer::{LayerWriter, NewLayer, WriteError};
+use trace_merge::writer::{LayerWriter, NewLayer, Rotation, WriteError};
 
 /// Packet size of the host-kernel layer, bytes.
 const PACKET_SIZE: u64 = 64 << 10;
@@ -119,9 +119,14 @@ impl HostSource {
     }
 }
 
-fn create(dir: &Path, manifest: &Manifest, events: &[EventDescription]) -> Result<LayerWriter, WriteError> {
+fn create(
+    rotation: Option<&Rotation>,
+    dir: &Path,
+    manifest: &Manifest,
+    events: &[EventDescription],
+) -> Result<LayerWriter, WriteError> {
     let layer = NewLayer { kind: LayerKind::HostKernel, vm: None, process: None, packet_size: PACKET_SIZE };
-    let mut writer = LayerWriter::create(dir, manifest, layer)?;
+    let mut writer = LayerWriter::create_within(rotation, dir, manifest, layer)?;
     writer.add_events(events)?;
     Ok(writer)
 }
@@ -144,13 +149,18 @@ pub struct HostLayer {
 }
 
 impl HostLayer {
-    /// The layer of what `tracer` records, in the recording `dir`.
+    /// The layer of what `tracer` records, in the recording `dir`; it keeps within the size of `rotation`, if there is one.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn create(dir: &Path, manifest: &Manifest, tracer: HostTracer) -> Result<Self, WriteError> {
+    pub fn create(
+        rotation: Option<&Rotation>,
+        dir: &Path,
+        manifest: &Manifest,
+        tracer: HostTracer,
+    ) -> Result<Self, WriteError> {
         let source = HostSource::new(tracer);
-        let writer = create(dir, manifest, &source.events())?;
+        let writer = create(rotation, dir, manifest, &source.events())?;
         Ok(Self { source, writer, end: LayerEnd::default() })
     }
 
@@ -240,7 +250,7 @@ impl HostWindow {
     /// # Errors
     /// When it cannot be written.
     pub fn write(&self, dir: &Path, manifest: &Manifest) -> Result<Layer, WriteError> {
-        let mut writer = create(dir, manifest, &self.source.events())?;
+        let mut writer = create(None, dir, manifest, &self.source.events())?;
         self.window.write(&mut writer)?;
         if self.source.failed.is_some() {
             writer.set_corrupt();
@@ -417,7 +427,7 @@ mod tests {
         let dir = tempfile::TempDir::new().unwrap();
         let field = FieldDescription { name: "bytes".into(), ty: FieldType::CharArray(100), hex: false };
         let event = EventDescription { id: 1, class: 0, name: "test:event".into(), fields: vec![field] };
-        let mut writer = create(dir.path(), &manifest(), &[event]).unwrap();
+        let mut writer = create(None, dir.path(), &manifest(), &[event]).unwrap();
         window.write(&mut writer).unwrap();
         let bytes = std::fs::read(dir.path().join("host-kernel/stream_3")).unwrap();
         let headers = bytes.chunks(usize::try_from(PACKET_SIZE).unwrap()).map(|packet| read_header(packet).unwrap());

@@ -9,7 +9,7 @@ use shared_ring::registry::RegistryReader;
 use std::path::Path;
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::Manifest;
-use trace_merge::writer::{LayerWriter, NewLayer, WriteError};
+use trace_merge::writer::{LayerWriter, NewLayer, Rotation, WriteError};
 
 /// The sizes that a sub-buffer may have, for messages.
 #[must_use]
@@ -32,6 +32,7 @@ pub struct KernelRings {
     rings: Rings,
     vm: String,
     earliest: u64,
+    rotation: Option<Rotation>,
 }
 
 impl KernelRings {
@@ -46,7 +47,13 @@ impl KernelRings {
         vm: String,
         earliest: u64,
     ) -> Self {
-        Self { memory, layout, slot, rings, vm, earliest }
+        Self { memory, layout, slot, rings, vm, earliest, rotation: None }
+    }
+
+    /// Their layer keeps within the size of `rotation`, if there is one.
+    #[must_use]
+    pub fn within(self, rotation: Option<&Rotation>) -> Self {
+        Self { rotation: rotation.cloned(), ..self }
     }
 
     /// When the slot was given to the session, ticks.
@@ -78,7 +85,7 @@ impl KernelRings {
             process: None,
             packet_size: self.rings.geometry.sub_buffer_size(),
         };
-        let writer = LayerWriter::create(dir, manifest, layer)?;
+        let writer = LayerWriter::create_within(self.rotation.as_ref(), dir, manifest, layer)?;
         let ring = |vcpu| {
             let memory = self.memory.part(self.layout.kernel_ring(self.slot, vcpu), self.rings.ring_size());
             Consumer::new(memory, self.rings.geometry, self.rings.mode, vcpu).since(self.earliest)

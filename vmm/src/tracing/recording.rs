@@ -15,7 +15,7 @@ use thiserror::Error;
 use trace_merge::access::Readers;
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{Guest, Layer, Manifest, ManifestError, Missing};
-use trace_merge::writer::WriteError;
+use trace_merge::writer::{Rotation, WriteError};
 
 /// Most readings of UTC that are kept.
 const MAX_UTC_READINGS: usize = 128;
@@ -39,6 +39,8 @@ pub struct Recording {
     pub readers: Readers,
     /// Its manifest, as of the last update.
     pub manifest: Manifest,
+    /// The size that it keeps within, if it does.
+    pub rotation: Option<Rotation>,
     /// Name of the VM.
     pub vm: String,
     /// The region shared with the guest.
@@ -61,10 +63,16 @@ pub struct Recording {
 pub const NO_AGENT: &str = "no agent was given to the guest, and it has not brought one";
 
 impl Recording {
-    /// The recording, in the folder `dir`, of a session called `name` that is made while the VM of this one runs and records
+    /// The recording, in the folder `dir` and within the size of `rotation`, of a session called `name` that is made while the VM of this one runs and records
     /// `selection` of the guest's kernel.
     #[must_use]
-    pub fn of_guest_kernel(&self, name: &str, selection: Selection, dir: Option<PathBuf>) -> Self {
+    pub fn of_guest_kernel(
+        &self,
+        name: &str,
+        selection: Selection,
+        dir: Option<PathBuf>,
+        rotation: Option<Rotation>,
+    ) -> Self {
         let missing = [LayerKind::HostKernel, LayerKind::Vmm, LayerKind::GuestUser].map(|layer| Missing {
             layer,
             reason: format!(
@@ -74,6 +82,7 @@ impl Recording {
         });
         Self {
             dir,
+            rotation,
             readers: self.readers,
             manifest: Manifest { layers: Vec::new(), missing: missing.into(), ..self.manifest.clone() },
             vm: self.vm.clone(),
@@ -210,7 +219,11 @@ impl Recording {
         if self.dir.is_some() {
             self.update_clock();
         }
-        self.dir.as_ref().map_or(Ok(()), |dir| self.manifest.save(dir))
+        match (&self.dir, &self.rotation) {
+            (Some(dir), Some(rotation)) => rotation.save(dir, &mut self.manifest),
+            (Some(dir), None) => self.manifest.save(dir),
+            (None, _) => Ok(()),
+        }
     }
 
     /// Writes the manifest without layers beside the region, if this recording does so.

@@ -29,6 +29,7 @@ use strata_abi::class;
 use thiserror::Error;
 use trace_merge::manifest::{Layer, Manifest, StreamDescription, is_vm_name};
 use trace_merge::trace_folder::{TraceFolder, TraceFolderError};
+use trace_merge::writer::{MIN_ROTATED_SIZE, Rotation};
 
 /// Longest name of a session, bytes: what a session slot holds.
 pub const MAX_NAME: usize = 31;
@@ -62,6 +63,12 @@ pub enum SessionError {
     /// A session in discard mode has no folder.
     #[error("a session in discard mode needs a folder to be written to: give --trace DIR")]
     NoFolder,
+    /// A flight recorder keeps within its rings.
+    #[error("--max-size is for sessions in discard mode: what a flight recorder holds depends on its rings")]
+    BoundedBySize,
+    /// The size that the recording is to keep within leaves no room.
+    #[error("a recording can keep within {} MiB or more", MIN_ROTATED_SIZE >> 20)]
+    TooSmall,
     /// A path would mean another place for the VM's process.
     #[error("'{}' is not an absolute path", .0.display())]
     RelativePath(PathBuf),
@@ -145,6 +152,8 @@ pub struct NewSession {
     pub events: String,
     /// Folder of its recording, absolute.
     pub trace: Option<PathBuf>,
+    /// Size that the recording keeps within, bytes.
+    pub max_size: Option<u64>,
 }
 
 impl NewSession {
@@ -161,6 +170,8 @@ impl NewSession {
         }
         match &self.trace {
             None if self.rings.mode == Mode::Discard => Err(SessionError::NoFolder),
+            _ if self.max_size.is_some() && self.rings.mode == Mode::FlightRecorder => Err(SessionError::BoundedBySize),
+            _ if self.max_size.is_some_and(|size| size < MIN_ROTATED_SIZE) => Err(SessionError::TooSmall),
             Some(path) if !path.is_absolute() => Err(SessionError::RelativePath(path.clone())),
             _ => Ok(()),
         }
@@ -209,14 +220,17 @@ impl Session {
         let Sources { recording, vmm, host, rings, events, process_descriptors, say } = sources;
         let (memory, layout) = (recording.region.memory().clone(), *recording.region.layout());
         let kernel = KernelRings::new(memory, layout, 0, rings, recording.vm.clone(), recording.earliest());
+        let rotation = recording.rotation.as_ref();
+        let kernel = kernel.within(rotation);
         let processes = ProcessTable::new(recording.region.parts().clone(), recording.vm.clone(), recording.earliest());
+        let kernel = kernel.within(recording.rotation.as_ref());
         let layers = match &recording.dir {
             Some(dir) if rings.mode == Mode::Discard => Layers::Streaming(Box::new(Streaming {
                 dir: dir.clone(),
-                host: host.map(|tracer| HostLayer::create(dir, &recording.manifest, tracer)).transpose()?,
-                vmm: Some(WrittenLayer::new(vmm_layer(&vmm, &recording.vm, dir, &recording.manifest)?)),
+                host: host.map(|tracer| HostLayer::create(rotation, dir, &recording.manifest, tracer)).transpose()?,
+                vmm: Some(WrittenLayer::new(vmm_layer(&vmm, &recording.vm, rotation, dir, &recording.manifest)?)),
                 guest_kernel: WrittenLayer::new(kernel.layer(dir, &recording.manifest)?),
-                processes: Some(GuestProcesses::new(processes, process_descriptors)),
+                processes: Some(GuestProcesses::new(processes, process_descriptors).within(rotation)),
             })),
             _ => {
                 let host = host.map(|tracer| HostWindow::new(tracer, HOST_WINDOW));
@@ -248,14 +262,14 @@ impl Session {
     /// # Errors
     /// When its events, its rings or its folder cannot be used, or no slot is free.
     pub fn of_guest_kernel(new: NewSession, main: &Self) -> Result<Self, SessionError> {
-        let NewSession { name, rings, events, trace } = new;
+        let NewSession { name, rings, events, trace, max_size } = new;
         let selection = main.recording.select(&events)?;
         let region = &main.recording.region;
         let rooms = region.layout().session_ring_stride;
         let free = (1..rooms.len()).filter(|&slot| region.is_free(slot)).map(|slot| (slot, rooms[slot]));
         let slot = choose_slot(rings.ring_size(), free)?;
         let mut folder = trace.as_deref().map(|dir| TraceFolder::create(dir, main.recording.readers)).transpose()?;
-        let recording = main.recording.of_guest_kernel(&name, selection, trace);
+        let recording = main.recording.of_guest_kernel(&name, selection, trace, max_size.map(Rotation::new));
         region.open_session(slot, &name, rings)?;
         let started = Self::with_kernel_rings(name, slot, rings, events, recording, main.say);
         match started {
@@ -281,6 +295,7 @@ impl Session {
     ) -> Result<Self, RecordingError> {
         let (memory, layout) = (recording.region.memory().clone(), *recording.region.layout());
         let kernel = KernelRings::new(memory, layout, slot, rings, recording.vm.clone(), recording.earliest());
+        let kernel = kernel.within(recording.rotation.as_ref());
         let layers = match &recording.dir {
             Some(dir) if rings.mode == Mode::Discard => {
                 let guest_kernel = WrittenLayer::new(kernel.layer(dir, &recording.manifest)?);
@@ -486,7 +501,11 @@ impl Session {
     /// What `strata ctl VM status` says about its recording, beside `sessions`.
     #[must_use]
     pub fn trace_status(&self, sessions: Vec<SessionStatus>) -> TraceStatus {
-        let Recording { dir, manifest, region, vm, .. } = &self.recording;
+        let Recording { dir, manifest, region, vm, rotation, .. } = &self.recording;
+        let mut layers = self.layers.written();
+        if let (Some(dir), Some(rotation)) = (dir, rotation) {
+            rotation.describe(dir, &mut layers);
+        }
         let vm = manifest.vm(vm);
         let missing_processes = self.recording.missing_processes();
         let missing = manifest.missing.iter().chain(&missing_processes);
@@ -496,7 +515,7 @@ impl Session {
             region_size: region.layout().size as u64,
             guest_kernel: vm.and_then(|vm| vm.guest.as_ref()).map(|guest| guest.kernel.clone()),
             sessions,
-            layers: self.layers.written().iter().map(layer_status).collect(),
+            layers: layers.iter().map(layer_status).collect(),
             missing: missing
                 .map(|missing| format!("{}: {} ({})", missing.layer, missing.reason, missing.fix))
                 .collect(),
@@ -558,6 +577,7 @@ fn layer_status(layer: &Layer) -> LayerStatus {
         records: sum(|stream| stream.records),
         lost: sum(|stream| stream.lost.total()),
         overwritten: sum(|stream| stream.overwritten),
+        dropped: sum(|stream| stream.dropped.map_or(0, |dropped| dropped.records)),
     }
 }
 
@@ -568,7 +588,13 @@ mod tests {
 
     fn new(name: &str, mode: Mode, trace: Option<&str>) -> NewSession {
         let rings = Rings { geometry: Geometry::new(4096, 2).unwrap(), mode };
-        NewSession { name: name.into(), rings, events: "guest:*".into(), trace: trace.map(PathBuf::from) }
+        NewSession {
+            name: name.into(),
+            rings,
+            events: "guest:*".into(),
+            trace: trace.map(PathBuf::from),
+            max_size: None,
+        }
     }
 
     fn refusal(session: &NewSession) -> String {

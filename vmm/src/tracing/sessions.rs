@@ -65,10 +65,10 @@ impl Sessions {
                 Ok(Answer::done(format!("{records} records in {}", dir.display())))
             }
             Request::Flush => self.flush(),
-            Request::SessionCreate { name, mode, sub_buffer_size, sub_buffers, events, trace } => {
+            Request::SessionCreate { name, mode, sub_buffer_size, sub_buffers, events, trace, max_size } => {
                 let rings = Rings { geometry: geometry(sub_buffer_size, sub_buffers)?, mode: mode.into() };
                 let events = events.unwrap_or_else(|| self.main().events().into());
-                self.create(NewSession { name, rings, events, trace })
+                self.create(NewSession { name, rings, events, trace, max_size })
             }
             Request::SessionStart { name } => {
                 self.find(&name)?.start();

@@ -8,16 +8,23 @@ use shared_ring::region::Rings;
 use std::path::Path;
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::Manifest;
-use trace_merge::writer::{LayerWriter, NewLayer, WriteError};
+use trace_merge::writer::{LayerWriter, NewLayer, Rotation, WriteError};
 
-/// The layer of `tracer`'s rings, new in the recording `dir` of the VM called `vm`.
+/// The layer of `tracer`'s rings, new in the recording `dir` of the VM called `vm`; it keeps within the size of `rotation`, if
+/// there is one.
 ///
 /// # Errors
 /// When it cannot be written.
-pub fn vmm_layer(tracer: &VmmTracer, vm: &str, dir: &Path, manifest: &Manifest) -> Result<RingLayer, WriteError> {
+pub fn vmm_layer(
+    tracer: &VmmTracer,
+    vm: &str,
+    rotation: Option<&Rotation>,
+    dir: &Path,
+    manifest: &Manifest,
+) -> Result<RingLayer, WriteError> {
     let rings = tracer.ring_set();
     let consumer = |(number, ring)| Consumer::new(ring, rings.geometry, rings.mode, number);
-    vmm_layer_of((0..).zip(tracer.rings()).map(consumer).collect(), rings, vm, dir, manifest)
+    vmm_layer_of((0..).zip(tracer.rings()).map(consumer).collect(), rings, vm, rotation, dir, manifest)
 }
 
 /// The layer of `consumers`, whose rings have the geometry and mode `rings`.
@@ -28,12 +35,13 @@ pub fn vmm_layer_of(
     consumers: Vec<Consumer>,
     rings: Rings,
     vm: &str,
+    rotation: Option<&Rotation>,
     dir: &Path,
     manifest: &Manifest,
 ) -> Result<RingLayer, WriteError> {
     let packet_size = rings.geometry.sub_buffer_size();
     let layer = NewLayer { kind: LayerKind::Vmm, vm: Some(vm.into()), process: None, packet_size };
-    let mut writer = LayerWriter::create(dir, manifest, layer)?;
+    let mut writer = LayerWriter::create_within(rotation, dir, manifest, layer)?;
     let events: Vec<EventDescription> = EVENTS.iter().map(EventDescription::from).collect();
     writer.add_events(&events)?;
     Ok(RingLayer::new(writer, None, consumers))

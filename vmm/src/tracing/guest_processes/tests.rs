@@ -16,6 +16,7 @@ use std::fs;
 use std::mem::offset_of;
 use tempfile::TempDir;
 use trace_merge::manifest::{MANIFEST_FILE, event_bytes};
+use trace_merge::writer::NewLayer;
 
 const SLOTS: u32 = 3;
 const VCPUS: u32 = 2;
@@ -236,4 +237,29 @@ fn look_without_time_goes_on_where_the_last_one_ended() {
     let rest = bench.processes.drain(bench.dir.path(), &manifest(), Producers::Stopped, SECOND);
 
     assert_eq!((hurried, acknowledged, rest), (0, vec![0; SLOTS as usize], u64::from(SLOTS)));
+}
+
+#[test]
+fn process_of_which_nothing_is_left_in_a_recording_of_a_limited_size_is_forgotten_and_counted() {
+    let rotation = Rotation::new(80 << 10);
+    let mut bench = Bench::new(usize::MAX);
+    bench.processes = bench.processes.within(Some(&rotation));
+    bench.record(0, 1);
+    bench.set(0, 1, PROCESS_ACTIVE);
+    bench.look();
+    bench.set(0, 1, PROCESS_CLOSED);
+    bench.look();
+    let described = bench.processes.described();
+
+    bench.processes.forget_dropped(bench.dir.path());
+    let before = bench.processes.layers().count();
+    let host = NewLayer { kind: LayerKind::HostKernel, vm: None, process: None, packet_size: 4096 };
+    let mut host = LayerWriter::create_within(Some(&rotation), bench.dir.path(), &manifest(), host).unwrap();
+    (0..2000).for_each(|number| host.record(0, SECOND + number, 1, &[0; 40]).unwrap());
+    bench.processes.forget_dropped(bench.dir.path());
+
+    assert_eq!((before, bench.processes.layers().count()), (1, 0));
+    assert!(described > 0 && bench.processes.described() == 0, "{described} {}", bench.processes.described());
+    assert!(bench.processes.missing().any(|missing| missing.reason.starts_with("1 processes that ended")));
+    assert!(!bench.dir.path().join("vm0/guest-user/100").exists());
 }

@@ -17,7 +17,8 @@ use shared_ring::region::{RegionConfig, Rings};
 use shared_ring::registry::Registry;
 use shared_ring::storage::Smp;
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 use trace_merge::access::Readers;
@@ -25,6 +26,7 @@ use trace_merge::clock::{Clock, UtcAnchor};
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{FORMAT_VERSION, Host, Started, Vm};
 use trace_merge::reader::Trace;
+use trace_merge::writer::Rotation;
 use uuid::Uuid;
 
 const EVENT: Event = Event { id: 1, class: 0, name: "sched:test", fields: &[Field::new("number", FieldType::U64)] };
@@ -61,12 +63,18 @@ pub(in crate::tracing) fn manifest() -> Manifest {
         vms: vec![Vm { name: "vm0".into(), vcpus: 1, ..Vm::default() }],
         layers: Vec::new(),
         missing: Vec::new(),
+        max_size: None,
         outcome: None,
     }
 }
 
 impl Bench {
     fn new(mode: Mode) -> Self {
+        Self::within(mode, None)
+    }
+
+    /// Its recording keeps within the size of `rotation`, if there is one.
+    fn within(mode: Mode, rotation: Option<Rotation>) -> Self {
         let dir = TempDir::new().unwrap();
         let trace = dir.path().join("trace");
         fs::create_dir(&trace).unwrap();
@@ -101,6 +109,7 @@ impl Bench {
             clocks,
             dir: Some(trace),
             readers: Readers::Owner,
+            rotation,
             manifest: manifest(),
             vm: "vm0".into(),
             region: Arc::clone(&region),
@@ -180,7 +189,24 @@ fn message(answer: Answer) -> String {
 
 fn create(name: &str, mode: protocol::Mode, trace: Option<PathBuf>) -> Request {
     let (sub_buffer_size, sub_buffers) = (Some(4096), Some(4));
-    Request::SessionCreate { name: name.into(), mode, sub_buffer_size, sub_buffers, events: None, trace }
+    Request::SessionCreate {
+        name: name.into(),
+        mode,
+        sub_buffer_size,
+        sub_buffers,
+        events: None,
+        trace,
+        max_size: None,
+    }
+}
+
+fn create_within(size: u64, mode: protocol::Mode) -> Request {
+    let Request::SessionCreate { name, mode, sub_buffer_size, sub_buffers, events, trace, .. } =
+        create("a", mode, Some("/nowhere".into()))
+    else {
+        unreachable!("it creates a session")
+    };
+    Request::SessionCreate { name, mode, sub_buffer_size, sub_buffers, events, trace, max_size: Some(size) }
 }
 
 #[test]
@@ -228,6 +254,47 @@ fn discard_mode_refuses_snapshots_and_flushes_on_demand() {
     assert!(!bench.path("snapshot").exists());
     assert_eq!(flushed, Answer::done("flushed"));
     assert!(bench.records("trace", LayerKind::GuestKernel) >= 7);
+}
+
+/// Bytes that the files below `dir` take on the disk.
+fn disk_usage(dir: &Path) -> u64 {
+    let below = fs::read_dir(dir).unwrap().map(|entry| {
+        let path = entry.unwrap().path();
+        // What is replaced may be gone.
+        let Ok(metadata) = fs::symlink_metadata(&path) else { return 0 };
+        if metadata.is_dir() { disk_usage(&path) } else { metadata.blocks() * 512 }
+    });
+    below.sum()
+}
+
+#[test]
+fn recording_within_a_size_keeps_the_newest_records_while_it_runs() {
+    const LIMIT: u64 = 256 << 10;
+    let bench = Bench::within(Mode::Discard, Some(Rotation::new(LIMIT)));
+    bench.ask(Request::SessionStart { name: MAIN_SESSION.into() });
+
+    let used = (0..40).map(|_| {
+        bench.record(0, Mode::Discard, 600);
+        bench.flush(0);
+        disk_usage(&bench.path("trace"))
+    });
+    let most = used.max().unwrap();
+    let Answer::Status(status) = bench.ask(Request::Status) else { panic!("status is answered") };
+    let (meanwhile, trace) = (bench.records("trace", LayerKind::GuestKernel), bench.path("trace"));
+    let manifest = bench.recorder.finish("the test ended".into()).unwrap();
+
+    let layer = manifest.layers.iter().find(|layer| layer.kind == LayerKind::GuestKernel).unwrap();
+    let (records, dropped) = (layer.streams[0].records, layer.streams[0].dropped.unwrap());
+    let read = Trace::open(&trace).unwrap();
+    let kept: usize = read
+        .layers_of(LayerKind::GuestKernel)
+        .flat_map(|layer| layer.streams.iter().map(|stream| layer.records(stream).count()))
+        .sum();
+    assert!(most <= LIMIT && most > LIMIT / 2, "{most}");
+    assert!(meanwhile > 0 && dropped.records > 0);
+    assert_eq!(kept as u64 + dropped.records, records);
+    assert!(status.trace.unwrap().layers.iter().any(|layer| layer.dropped > 0));
+    assert_eq!((manifest.max_size, Manifest::load(&trace).unwrap().max_size), (Some(LIMIT), Some(LIMIT)));
 }
 
 #[test]
@@ -305,6 +372,7 @@ fn session_made_while_the_vm_runs_has_rings_and_a_trace_of_its_own() {
         sub_buffers: Some(4),
         events: Some(events),
         trace: Some(bench.path("extra")),
+        max_size: None,
     };
     let name = || "extra".to_owned();
 
@@ -333,6 +401,7 @@ fn session_that_cannot_be_is_refused_and_takes_no_slot() {
         sub_buffers: Some(4),
         events: None,
         trace: None,
+        max_size: None,
     };
 
     let refusals = [
@@ -341,6 +410,8 @@ fn session_that_cannot_be_is_refused_and_takes_no_slot() {
         (create("a", protocol::Mode::Discard, None), "--trace DIR"),
         (create("a", flight, Some("relative".into())), "absolute"),
         (large, "too large"),
+        (create_within(1 << 20, protocol::Mode::Discard), "16 MiB or more"),
+        (create_within(1 << 30, flight), "discard mode"),
         (Request::SessionStart { name: "none".into() }, "no session is called 'none'; there are main"),
         (Request::Pause, "does not serve"),
     ];

@@ -1,0 +1,177 @@
+//! The files of a stream: one, or chunks whose oldest were dropped to keep the recording within its size.
+#![allow(unsafe_code)] // Streams are memory-mapped files.
+
+use super::ReadError;
+use super::gaps::PacketGaps;
+use crate::manifest::{StreamDescription, open_regular};
+use memmap2::{Mmap, UncheckedAdvice};
+use shared_ring::consumer::Lost;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+
+/// A file of a stream, mapped.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    map: Mmap,
+    /// Index of its first packet among those of the stream that are there.
+    pub(super) first: usize,
+}
+
+impl Chunk {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.map
+    }
+
+    /// Whole packets in it.
+    pub(super) fn packets(&self, packet_size: usize) -> usize {
+        self.map.len() / packet_size
+    }
+
+    /// Lets go of the memory that its bytes `range` take in this process. They stay readable.
+    pub(super) fn release(&self, range: Range<usize>) {
+        // SAFETY: the mapping is shared and read-only, so that its pages hold nothing but what the file holds: whoever
+        // reads them after this gets the same bytes from the file again.
+        let released = unsafe {
+            self.map.unchecked_advise_range(
+                UncheckedAdvice::DontNeed,
+                range.start,
+                range.end.saturating_sub(range.start),
+            )
+        };
+        // A kernel that refuses leaves the memory taken, which harms nothing.
+        let _ = released;
+    }
+}
+
+/// The files of the streams of a layer, by the streams' files and the numbers of the files' first packets.
+#[derive(Debug, Default)]
+pub(super) struct StreamFiles {
+    chunks: BTreeMap<String, BTreeMap<u64, String>>,
+}
+
+impl StreamFiles {
+    /// Those in `folder`.
+    pub(super) fn of(folder: &Path) -> Self {
+        let mut files = Self::default();
+        let Ok(entries) = fs::read_dir(folder) else { return files };
+        for file in entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()) {
+            let Some(rest) = file.strip_prefix("stream_") else { continue };
+            let (cpu, number) =
+                rest.split_once('_').map_or((rest, Some(0)), |(cpu, number)| (cpu, number.parse().ok()));
+            if let (Ok(_), Some(number)) = (cpu.parse::<u32>(), number) {
+                files.chunks.entry(format!("stream_{cpu}")).or_default().insert(number, file);
+            }
+        }
+        files
+    }
+
+    /// Descriptions of streams that `listed` does not name.
+    pub(super) fn unlisted(&self, listed: &[StreamDescription]) -> impl Iterator<Item = StreamDescription> {
+        let unlisted = self.chunks.keys().filter(|&file| !listed.iter().any(|stream| stream.file == *file));
+        unlisted.filter_map(|file| {
+            let cpu_id = file.strip_prefix("stream_")?.parse().ok()?;
+            let lost = Lost::default();
+            Some(StreamDescription {
+                file: file.clone(),
+                cpu_id,
+                packets: 0,
+                records: 0,
+                lost,
+                rejected_bytes: 0,
+                corrupt: false,
+                overwritten: 0,
+                dropped: None,
+            })
+        })
+    }
+}
+
+/// Maps what is there of the stream whose first file is `file`; also gives the number of its first packet, if anything is
+/// there.
+pub(super) fn map(
+    folder: &Path,
+    files: &StreamFiles,
+    file: &str,
+    packet_size: usize,
+) -> Result<(Vec<Chunk>, Option<u64>), ReadError> {
+    let (mut chunks, mut found): (Vec<Chunk>, _) = (Vec::new(), None);
+    let rotated = files.chunks.get(file).into_iter().flatten().filter(|(_, name)| *name != file);
+    for (&number, name) in std::iter::once((&0, &file.to_owned())).chain(rotated) {
+        let path = folder.join(name);
+        let map = match map_file(&path) {
+            Ok(map) => map,
+            // Its recorder still runs, and may have dropped it meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(source) => return Err(ReadError::Stream { path, source }),
+        };
+        if let Some(map) = map {
+            found.get_or_insert(number);
+            let first = chunks.last().map_or(0, |chunk| chunk.first + chunk.packets(packet_size));
+            chunks.push(Chunk { map, first });
+        }
+    }
+    Ok((chunks, found))
+}
+
+/// Maps a file for reading; `None` when it is empty.
+fn map_file(path: &Path) -> io::Result<Option<Mmap>> {
+    let file = open_regular(path)?;
+    if file.metadata()?.len() == 0 {
+        return Ok(None);
+    }
+    // SAFETY: the mapping is read-only, and a recorder only ever appends to a stream's files or deletes them whole: bytes
+    // that are mapped do not change. (Someone who truncates a recording that is being read ends the reader with SIGBUS;
+    // nothing else.)
+    unsafe { Mmap::map(&file) }.map(Some)
+}
+
+/// How a stream begins.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Beginning {
+    /// Number of the first packet that is there; if none is, of the next one.
+    pub(super) next: u64,
+    /// Whether the manifest speaks of just what was dropped. That of a recorder that runs, or was killed, lags behind.
+    is_described: bool,
+}
+
+impl Beginning {
+    /// Of the stream that `description` describes, whose first packet that is there has the number `found`; `is_finished`
+    /// says whether its recorder came to its end.
+    pub(super) fn of(description: &StreamDescription, found: Option<u64>, is_finished: bool) -> Self {
+        let described = description.dropped.unwrap_or_default();
+        let next = match found {
+            Some(number) => number,
+            // What is not there of a recording that drops, was dropped, unless the last word on it says otherwise.
+            None if description.dropped.is_some() && !is_finished => description.packets.max(described.next),
+            None => described.next,
+        };
+        Self { next, is_described: next == described.next }
+    }
+
+    /// Whether the manifest speaks of just what was dropped.
+    pub(super) const fn is_described(&self) -> bool {
+        self.is_described
+    }
+
+    /// Whether anything was dropped.
+    pub(super) const fn is_dropped(&self) -> bool {
+        self.next > 0
+    }
+
+    /// Records that were dropped; all, where that is not known.
+    pub(super) fn dropped_records(&self, description: &StreamDescription) -> u64 {
+        let described = description.dropped.unwrap_or_default();
+        if self.is_described { described.records } else { description.records }
+    }
+
+    /// What the packets that were dropped counted of lost records, as far as it is known.
+    pub(super) fn gaps(&self, description: &StreamDescription) -> PacketGaps {
+        match description.dropped {
+            Some(dropped) if self.is_described => PacketGaps::counting(dropped.lost, dropped.rejected_bytes),
+            _ => PacketGaps::new(),
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! A recording that keeps within a size: before a packet is written that would exceed it, the oldest chunks of all streams
+//! are deleted.
+//!
+//! A stream's first chunk is the file `stream_CPU`, each further one `stream_CPU_NUMBER`, after the number of its first
+//! packet. Packets carry their stream's number in the high half of the header's stream id, so that readers of CTF know
+//! which files are one stream.
+
+use super::WriteError;
+use super::chunks::{ChunkLedger, StreamIndex, WrittenPacket};
+use super::stream::{PacketFile, stream_file};
+use crate::manifest::{Dropped, Layer, MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, ManifestError, write_text};
+use shared_ring::consumer::Lost;
+use shared_ring::packet::Packet;
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Smallest size that a recording can keep within, bytes: descriptions of a kernel's events, and chunks of packets of a
+/// sensible size.
+pub const MIN_ROTATED_SIZE: u64 = 16 << 20;
+/// What file systems allocate at once, bytes.
+const BLOCK: u64 = 4096;
+
+/// The size that the layers of one recording share. Copies are the same.
+#[derive(Clone, Debug)]
+pub struct Rotation {
+    files: Arc<Mutex<RotatedFiles>>,
+}
+
+/// A stream of a recording that keeps within a size. Its file is closed with it; its packets stay until they are the oldest.
+#[derive(Debug)]
+pub(super) struct RotatedStream {
+    rotation: Rotation,
+    index: StreamIndex,
+}
+
+#[derive(Debug)]
+struct RotatedFiles {
+    ledger: ChunkLedger,
+    /// By [`StreamIndex`].
+    streams: Vec<StreamFiles>,
+    /// The streams of the layers, by folder and CPU.
+    numbers: HashMap<PathBuf, Vec<(u32, StreamIndex)>>,
+    /// Places of streams whose layers are forgotten.
+    free: Vec<StreamIndex>,
+    /// Bytes that `session.json` took at most.
+    manifest: u64,
+}
+
+#[derive(Debug)]
+struct StreamFiles {
+    folder: PathBuf,
+    cpu_id: u32,
+    /// The stream's number in its layer.
+    number: u16,
+    /// The file of the current chunk, with the number of the chunk's first packet.
+    open: Option<(u64, PacketFile)>,
+    /// Number of the first packet of the first chunk of all.
+    begin: Option<u64>,
+}
+
+impl Rotation {
+    /// A recording that is to take `limit` bytes at most.
+    #[must_use]
+    pub fn new(limit: u64) -> Self {
+        let ledger = ChunkLedger::new(limit);
+        let files =
+            RotatedFiles { ledger, streams: Vec::new(), numbers: HashMap::new(), free: Vec::new(), manifest: 0 };
+        Self { files: Arc::new(Mutex::new(files)) }
+    }
+
+    /// The size, bytes.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.lock().ledger.limit()
+    }
+
+    /// A new stream of `cpu_id` in the layer whose folder is `layer`.
+    pub(super) fn stream(&self, layer: &Path, cpu_id: u32) -> Result<RotatedStream, WriteError> {
+        let mut files = self.lock();
+        let Ok(number) = u16::try_from(files.numbers.get(layer).map_or(0, Vec::len)) else {
+            let source = io::Error::other("a layer of a recording of a limited size has 65536 streams at most");
+            return Err(WriteError::Create { path: layer.join(stream_file(cpu_id)), source });
+        };
+        let stream = StreamFiles { folder: layer.into(), cpu_id, number, open: None, begin: None };
+        let index = match files.free.pop() {
+            Some(index) => index,
+            None => files.ledger.add_stream(),
+        };
+        match files.streams.get_mut(index) {
+            Some(place) => *place = stream,
+            None => files.streams.push(stream),
+        }
+        files.numbers.entry(layer.into()).or_default().push((cpu_id, index));
+        drop(files);
+        Ok(RotatedStream { rotation: self.clone(), index })
+    }
+
+    /// Writes `manifest`, to which it adds what was dropped of each stream, as `session.json` of the recording `dir`.
+    ///
+    /// # Errors
+    /// When it does not fit or cannot be written, or what is old cannot be deleted.
+    pub fn save(&self, dir: &Path, manifest: &mut Manifest) -> Result<(), ManifestError> {
+        let path = dir.join(MANIFEST_FILE);
+        manifest.max_size = Some(self.limit());
+        self.describe(dir, &mut manifest.layers);
+        let text = manifest.text(&path, MAX_MANIFEST_BYTES)?;
+        let reserved = self.lock().reserve_manifest(&path, text.len() as u64);
+        if reserved.map_err(|error| ManifestError::Write { path: path.clone(), source: io::Error::other(error) })? {
+            // Something may have been dropped for it.
+            self.describe(dir, &mut manifest.layers);
+            return write_text(&path, &manifest.text(&path, MAX_MANIFEST_BYTES)?);
+        }
+        write_text(&path, &text)
+    }
+
+    /// Makes room for the folder of a layer and the description in it, `path`, which grows from `before` to `after` bytes.
+    pub(super) fn reserve_description(&self, path: &Path, before: u64, after: u64) -> Result<(), WriteError> {
+        self.lock().replace_fixed(path, folder_bytes(before), folder_bytes(after))
+    }
+
+    /// Says of the streams of `layers`, which lie in the recording `dir`, what was dropped of them.
+    pub fn describe(&self, dir: &Path, layers: &mut [Layer]) {
+        let files = self.lock();
+        for layer in layers {
+            let Some(numbers) = files.numbers.get(&dir.join(&layer.path)) else { continue };
+            for stream in &mut layer.streams {
+                let found = numbers.iter().find(|(cpu_id, _)| *cpu_id == stream.cpu_id);
+                let dropped = found.map_or_else(Dropped::default, |&(_, index)| files.ledger.dropped(index));
+                stream.dropped = Some(dropped);
+            }
+        }
+    }
+
+    /// Deletes the folder of `layer` in the recording `dir`, whose writer is gone, if its packets have all been dropped, or
+    /// it never had any while others' were dropped. Says whether it did.
+    ///
+    /// # Errors
+    /// When it cannot be deleted.
+    pub fn forget_if_dropped(&self, dir: &Path, layer: &Layer) -> io::Result<bool> {
+        let folder = dir.join(&layer.path);
+        let mut files = self.lock();
+        let numbers = files.numbers.get(&folder).map(Vec::as_slice).unwrap_or_default();
+        let has_loss = layer.streams.iter().any(|stream| stream.packets == 0 && stream.lost.total() > 0);
+        if has_loss || !files.ledger.has_dropped() || !numbers.iter().all(|&(_, index)| files.ledger.is_empty(index)) {
+            return Ok(false);
+        }
+        let metadata = folder.join("metadata");
+        let bytes = fs::metadata(&metadata)?.len();
+        fs::remove_file(metadata)?;
+        fs::remove_dir(&folder)?;
+        files.ledger.remove_fixed(folder_bytes(bytes));
+        for (_, index) in files.numbers.remove(&folder).unwrap_or_default() {
+            files.ledger.clear(index);
+            files.free.push(index);
+        }
+        Ok(true)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, RotatedFiles> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RotatedStream {
+    /// Appends `packet`, of `packet_size` bytes, after it has made room for it.
+    pub(super) fn append(&self, packet: &Packet<'_>, packet_size: u64) -> Result<(), WriteError> {
+        self.rotation.lock().append(self.index, packet, packet_size)
+    }
+}
+
+impl Drop for RotatedStream {
+    fn drop(&mut self) {
+        if let Some(stream) = self.rotation.lock().streams.get_mut(self.index) {
+            stream.open = None;
+        }
+    }
+}
+
+impl RotatedFiles {
+    fn append(&mut self, index: StreamIndex, packet: &Packet<'_>, packet_size: u64) -> Result<(), WriteError> {
+        let header = packet.header();
+        let bytes = blocks(packet.content().len() as u64).min(packet_size.max(1));
+        let path = self.streams[index].folder.join(stream_file(header.cpu_id));
+        self.make_room(&path, bytes)?;
+        let current = self.ledger.current(index).map(|chunk| chunk.first);
+        let stream = &mut self.streams[index];
+        let number = stream.number;
+        stream.file_of(current, header.sequence, packet_size)?.append(packet.content(), Some(number))?;
+        let lost = Lost { full: header.lost_full, wrapped: header.lost_wrapped, too_large: header.lost_too_large };
+        self.ledger.add(
+            index,
+            WrittenPacket {
+                sequence: header.sequence,
+                time_end: header.time_end,
+                records: packet.record_count(),
+                bytes,
+                lost,
+                rejected_bytes: header.rejected_bytes,
+            },
+        );
+        Ok(())
+    }
+
+    /// Makes room for `session.json`, `path`, which becomes `bytes` long; while it is replaced, both the old and the new one
+    /// are there. Says whether it takes more than before.
+    fn reserve_manifest(&mut self, path: &Path, bytes: u64) -> Result<bool, WriteError> {
+        if blocks(bytes) <= self.manifest {
+            return Ok(false);
+        }
+        // With a slack: counts get more digits, and every byte more would make room again.
+        let after = blocks(bytes + bytes / 8);
+        self.replace_fixed(path, 2 * self.manifest, 2 * after)?;
+        self.manifest = after;
+        Ok(true)
+    }
+
+    /// What does not go takes `after` bytes where it took `before`; there is room for it, for `path`.
+    fn replace_fixed(&mut self, path: &Path, before: u64, after: u64) -> Result<(), WriteError> {
+        self.make_room(path, after.saturating_sub(before))?;
+        self.ledger.remove_fixed(before);
+        self.ledger.add_fixed(after);
+        Ok(())
+    }
+
+    /// Deletes the oldest chunks until `bytes` more fit, which are for `path`.
+    fn make_room(&mut self, path: &Path, bytes: u64) -> Result<(), WriteError> {
+        while !self.ledger.fits(bytes) {
+            let Some((index, chunk)) = self.ledger.oldest() else {
+                return Err(WriteError::NoRoom { path: path.into(), limit: self.ledger.limit() });
+            };
+            self.streams[index].delete(chunk.first)?;
+            self.ledger.drop_oldest();
+        }
+        Ok(())
+    }
+}
+
+impl StreamFiles {
+    /// The file of the chunk that begins with the packet `current`, or of the one that begins with `next`.
+    fn file_of(&mut self, current: Option<u64>, next: u64, packet_size: u64) -> Result<&mut PacketFile, WriteError> {
+        let (first, file) = match self.open.take() {
+            Some((first, file)) if current == Some(first) => (first, file),
+            _ => {
+                self.begin.get_or_insert(next);
+                (next, PacketFile::create(&self.path(next), packet_size)?)
+            }
+        };
+        Ok(&mut self.open.insert((first, file)).1)
+    }
+
+    /// The file of the chunk that begins with the packet `first`.
+    fn path(&self, first: u64) -> PathBuf {
+        let name = stream_file(self.cpu_id);
+        self.folder.join(if self.begin == Some(first) { name } else { format!("{name}_{first}") })
+    }
+
+    /// Deletes the chunk that begins with the packet `first`.
+    fn delete(&mut self, first: u64) -> Result<(), WriteError> {
+        // The file takes its space until it is closed.
+        self.open = self.open.take().filter(|(open, _)| *open != first);
+        let path = self.path(first);
+        fs::remove_file(&path).map_err(|source| WriteError::Write { path, source })
+    }
+}
+
+/// Bytes of the disk that a file of `bytes` takes.
+const fn blocks(bytes: u64) -> u64 {
+    bytes.div_ceil(BLOCK).saturating_mul(BLOCK)
+}
+
+/// Bytes of the disk that the folder of a layer and its description of `metadata` bytes take; without description nothing.
+const fn folder_bytes(metadata: u64) -> u64 {
+    if metadata == 0 { 0 } else { BLOCK + blocks(metadata) }
+}
