@@ -65,11 +65,14 @@ fn run_guest(args: RunArgs) -> anyhow::Result<ExitCode> {
         ));
     }
     say(&report.outcome);
+    if report.trace_failed {
+        say("the VM was stopped because its trace failed, as --on-trace-failure stop asks for; see what is missing");
+    }
     if let (Some(manifest), Some(trace)) = (&report.manifest, &request.trace) {
         summarise(manifest, trace);
     }
     let is_well = matches!(report.outcome, Outcome::PowerOff | Outcome::Reboot | Outcome::Stopped);
-    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if is_well && !report.trace_failed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// What was recorded, in a few lines on standard error.

@@ -4,7 +4,7 @@ use super::values;
 use crate::control::protocol::Mode;
 use crate::jail::{self, JailRequest};
 use crate::machine::{CpuExtras, DiskConfig};
-use crate::run::{Agent, KERNEL_RINGS, PROCESS_SLOTS, RunRequest};
+use crate::run::{Agent, KERNEL_RINGS, OnTraceFailure, PROCESS_SLOTS, RunRequest};
 use crate::tracing::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
 use crate::tracing::selection;
 use clap::Args;
@@ -53,6 +53,10 @@ pub struct RunArgs {
     /// Keep the newest records that fit this size on the disk, and drop older ones; 16M or more. Without it the trace grows
     #[arg(long, value_name = "SIZE", value_parser = values::max_size, requires = "trace")]
     pub max_size: Option<u64>,
+    /// What happens to the VM when a layer of the trace ends early, because the disk is full for instance: continue, pause
+    /// (until `strata ctl VM resume`), or stop with exit status 1
+    #[arg(long, value_name = "WHAT", default_value = "continue", value_parser = values::on_trace_failure(), requires = "trace")]
+    pub on_trace_failure: OnTraceFailure,
     /// Who may read the trace and its snapshots. It holds names, paths, addresses and arguments of system calls, of the
     /// guest and of the host
     #[arg(long, value_name = "WHO", default_value = "owner", value_parser = values::readers(), requires = "trace")]
@@ -132,6 +136,7 @@ impl From<RunArgs> for RunRequest {
             cmdline: args.cmdline,
             trace: args.trace,
             max_size: args.max_size,
+            on_trace_failure: args.on_trace_failure,
             readers: args.readable_by,
             jail: JailRequest { mode: args.jail, user: args.user, writable: args.writable },
             agent,
@@ -142,7 +147,7 @@ impl From<RunArgs> for RunRequest {
 
 #[cfg(test)]
 mod tests {
-    use super::Readers;
+    use super::{OnTraceFailure, Readers};
     use crate::cli::{Cli, Command};
     use clap::Parser;
 
@@ -176,6 +181,19 @@ mod tests {
         assert_eq!(size(&["--trace", "t", "--max-size", "2G"]), Some(2 << 30));
         assert_eq!(size(&["--trace", "t", "--max-size", "15M"]), None);
         assert_eq!(size(&["--max-size", "2G"]), None);
+    }
+
+    #[test]
+    fn vm_goes_on_without_its_trace_unless_it_is_said_otherwise() {
+        let reaction = |args: &[&str]| {
+            let run = ["strata", "run", "--kernel", "k", "--trace", "t"].iter().chain(args);
+            let Command::Run(args) = Cli::try_parse_from(run).ok()?.command else { return None };
+            Some(args.on_trace_failure)
+        };
+
+        assert_eq!(reaction(&[]), Some(OnTraceFailure::Continue));
+        assert_eq!(reaction(&["--on-trace-failure", "pause"]), Some(OnTraceFailure::Pause));
+        assert_eq!(reaction(&["--on-trace-failure", "halt"]), None);
     }
 
     #[test]

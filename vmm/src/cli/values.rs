@@ -4,6 +4,7 @@
 use crate::control::protocol::Mode;
 use crate::jail;
 use crate::machine::DiskConfig;
+use crate::run::OnTraceFailure;
 use crate::tracing::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use shared_ring::layout::{MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_SIZE, MIN_SUB_BUFFERS};
@@ -39,6 +40,12 @@ pub fn readers() -> impl TypedValueParser<Value = Readers> {
 pub fn jail() -> impl TypedValueParser<Value = jail::Mode> {
     let named = |name: String| jail::Mode::ALL.into_iter().find(|mode| mode.name() == name).ok_or("on, log or off");
     PossibleValuesParser::new(jail::Mode::ALL.map(jail::Mode::name)).try_map(named)
+}
+
+/// What happens to a VM whose trace fails.
+pub fn on_trace_failure() -> impl TypedValueParser<Value = OnTraceFailure> {
+    PossibleValuesParser::new(OnTraceFailure::ALL.map(OnTraceFailure::name))
+        .try_map(|name| name.parse::<OnTraceFailure>())
 }
 
 /// A number of bytes: plain, or with a suffix K, M, G or T (powers of 1024).

@@ -110,10 +110,12 @@ pub fn text(answer: &Answer) -> String {
 }
 
 fn status_text(status: &Status) -> String {
-    let Status { name, pid, uptime_s, vcpus, memory, jail, trace } = status;
+    let Status { name, pid, uptime_s, vcpus, memory, paused, jail, trace } = status;
+    let paused = if *paused { ", paused" } else { "" };
     let mut out = String::new();
     // Writing to a string does not fail.
-    let _ = writeln!(out, "{name}: process {pid}, up {uptime_s} s, {vcpus} vCPUs, {} MiB of memory", memory >> 20);
+    let _ =
+        writeln!(out, "{name}: process {pid}, up {uptime_s} s, {vcpus} vCPUs, {} MiB of memory{paused}", memory >> 20);
     let _ = jail.iter().try_for_each(|jail| writeln!(out, "jail    {jail}"));
     let _ = match trace {
         Some(trace) => write_trace(&mut out, trace),

@@ -187,6 +187,9 @@ pub struct Status {
     /// What its process has given up; not said by older ones.
     #[serde(default)]
     pub jail: Option<String>,
+    /// Whether it is paused.
+    #[serde(default)]
+    pub paused: bool,
     /// Its recording; `None` when it is not traced.
     pub trace: Option<TraceStatus>,
 }

@@ -97,6 +97,12 @@ impl MachineControl {
         Ok(since.elapsed())
     }
 
+    /// Whether the machine is paused.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.state().paused.is_some()
+    }
+
     /// Has every vCPU leave the guest for a moment and renew its clock. Without effect while the machine is paused
     /// or does not run.
     pub fn renew_clocks(&self) {

@@ -38,7 +38,17 @@ pub(super) fn answers(
                 let VmDescription { name, pid, vcpus, memory, .. } = description.clone();
                 let uptime_s = begun.elapsed().as_secs();
                 let jail = Some(jail.summary.clone());
-                Answer::Status(Box::new(Status { name, pid, uptime_s, vcpus, memory, jail, trace: status.trace }))
+                let paused = machine.is_paused();
+                Answer::Status(Box::new(Status {
+                    name,
+                    pid,
+                    uptime_s,
+                    vcpus,
+                    memory,
+                    paused,
+                    jail,
+                    trace: status.trace,
+                }))
             }
             other => other,
         }

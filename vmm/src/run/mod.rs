@@ -15,11 +15,13 @@ mod manifest;
 mod plan;
 mod request;
 mod rings;
+mod trace_failure;
 mod traced;
 
 pub use failure::RunFailure;
 pub use request::{Agent, RunRequest};
 pub use rings::{KERNEL_RINGS, PROCESS_SLOTS};
+pub use trace_failure::OnTraceFailure;
 
 use crate::control::directory::{self, VmDescription, VmDirectory};
 use crate::control::server::ControlServer;
@@ -31,6 +33,7 @@ use guest::Ran;
 use plan::Plan;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 use trace_merge::manifest::{Manifest, Started};
 use traced::PreparedVm;
@@ -44,6 +47,8 @@ pub struct RunReport {
     pub manifest: Option<Manifest>,
     /// Bytes of the guest's console that were dropped because nobody read standard output.
     pub console_dropped: u64,
+    /// Whether it was stopped because a layer of its trace ended early.
+    pub trace_failed: bool,
 }
 
 /// Runs a guest as `request` says, with this process's standard input and output as its console, until it ends or a
@@ -73,13 +78,19 @@ fn run_plan(plan: Plan<'_>, jail: Jail, say: Say) -> Result<RunReport, RunFailur
     let directory = jail.act(|| VmDirectory::create(&runtime, &description))??;
     match &request.trace {
         Some(trace) => {
-            let (ran, manifest) =
-                PreparedVm::prepare(plan, trace, description, directory, jail, say)?.start()?.finish()?;
-            Ok(RunReport { outcome: ran.outcome, manifest: Some(manifest), console_dropped: ran.console_dropped })
+            let started = PreparedVm::prepare(plan, trace, description, directory, jail, say)?.start()?;
+            let has_stopped = started.trace_has_stopped_it();
+            let (ran, manifest) = started.finish()?;
+            Ok(RunReport {
+                outcome: ran.outcome,
+                manifest: Some(manifest),
+                console_dropped: ran.console_dropped,
+                trace_failed: has_stopped.load(Ordering::Relaxed),
+            })
         }
         None => {
             let Ran { outcome, console_dropped } = run_untraced(plan, description, &directory, jail, say)?;
-            Ok(RunReport { outcome, manifest: None, console_dropped })
+            Ok(RunReport { outcome, manifest: None, console_dropped, trace_failed: false })
         }
     }
 }

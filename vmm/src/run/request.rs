@@ -1,5 +1,6 @@
 //! What to run, as the command line gives it.
 
+use super::trace_failure::OnTraceFailure;
 use crate::jail::JailRequest;
 use crate::machine::{CpuExtras, DiskConfig};
 use shared_ring::layout::{Geometry, Mode};
@@ -31,6 +32,8 @@ pub struct RunRequest {
     pub jail: JailRequest,
     /// Bytes that the recording keeps within; without it, it grows.
     pub max_size: Option<u64>,
+    /// What happens to the VM when a layer of the recording ends early.
+    pub on_trace_failure: OnTraceFailure,
     /// Who may read the recording.
     pub readers: Readers,
     /// What goes into the guest to trace it.

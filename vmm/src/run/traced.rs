@@ -10,6 +10,7 @@ use super::manifest::{manifest, note_no_agent, vcpu_relations};
 use super::plan::Plan;
 use super::request::{Agent, RunRequest};
 use super::rings::{kernel_rings, region_config, vmm_rings};
+use super::trace_failure::on_failure;
 use crate::clock::{ClockParameters, EpochSink, HostClock, HostTime, RenewalThread, VcpuClocks};
 use crate::control::directory::{VmDescription, VmDirectory};
 use crate::control::server::ControlServer;
@@ -27,6 +28,7 @@ use clock_sync::calibration::{CrossTimestamp, read_together};
 use shared_ring::layout::{ABI_VERSION, Mode};
 use std::fs::File;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::Manifest;
@@ -49,6 +51,8 @@ pub(super) struct PreparedVm<'a> {
     folder: TraceFolder,
     directory: VmDirectory,
     jail: Jail,
+    /// Whether the machine was stopped because a layer of the trace ended early.
+    has_stopped: Arc<AtomicBool>,
 }
 
 impl<'a> PreparedVm<'a> {
@@ -95,6 +99,7 @@ impl<'a> PreparedVm<'a> {
         region.set_host_alive(has_clock);
         note_no_agent(&request.agent, &mut missing);
 
+        let has_stopped = Arc::new(AtomicBool::new(false));
         let clock = host_clock.statement(clock_uuid, utc_reading(&host_clock, &machine), relations);
         let manifest = manifest(request, &probed, clock, directory.region(), missing);
         let folder = jail.act(|| TraceFolder::create(trace, request.readers))??;
@@ -123,9 +128,17 @@ impl<'a> PreparedVm<'a> {
             events: request.events.clone(),
             process_descriptors: descriptors::for_processes(request.cpus),
             say,
+            on_failure: on_failure(
+                request.on_trace_failure,
+                request.name.clone(),
+                machine.control(),
+                machine.stop_handle(),
+                Arc::clone(&has_stopped),
+                say,
+            ),
         };
         let clocks = has_clock.then_some(clocks);
-        Ok(Self { request, description, machine, clocks, region, sources, folder, directory, jail })
+        Ok(Self { request, description, machine, clocks, region, sources, folder, directory, has_stopped, jail })
     }
 
     /// Gives up what needs no longer be had, then begins to record and to answer what the control socket asks for. The user is told what the recording will lack,
@@ -134,7 +147,8 @@ impl<'a> PreparedVm<'a> {
     /// # Errors
     /// The process cannot be confined, or the recording or the control socket cannot be made.
     pub(super) fn start(self) -> Result<StartedVm, RunFailure> {
-        let Self { request, description, machine, clocks, region, sources, folder, directory, jail } = self;
+        let Self { request, description, machine, clocks, region, sources, folder, directory, has_stopped, jail } =
+            self;
         let say = sources.say;
         for layer in &sources.recording.manifest.missing {
             say(&format!("{} is missing: {} ({})", layer.layer, layer.reason, layer.fix));
@@ -152,7 +166,7 @@ impl<'a> PreparedVm<'a> {
                 request.name
             )),
         }
-        Ok(StartedVm { machine, clocks, region, vmm, control, recorder, folder, directory })
+        Ok(StartedVm { machine, clocks, region, vmm, control, recorder, folder, directory, has_stopped })
     }
 }
 
@@ -166,16 +180,22 @@ pub(super) struct StartedVm {
     recorder: Recorder,
     folder: TraceFolder,
     directory: VmDirectory,
+    has_stopped: Arc<AtomicBool>,
 }
 
 impl StartedVm {
+    /// Says whether the machine was stopped because a layer of the trace ended early, once it has.
+    pub(super) fn trace_has_stopped_it(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.has_stopped)
+    }
+
     /// Runs the guest until it ends, then completes the recording.
     ///
     /// # Errors
     /// The machine cannot be started, and nothing is left behind; or the recording is not complete, and its region is
     /// kept.
     pub(super) fn finish(self) -> Result<(Ran, Manifest), RunFailure> {
-        let Self { machine, clocks, region, vmm, control, recorder, mut folder, mut directory } = self;
+        let Self { machine, clocks, region, vmm, control, recorder, mut folder, mut directory, has_stopped } = self;
         let ran = {
             let machine_control = machine.control();
             let renew = move || machine_control.renew_clocks();
@@ -194,7 +214,11 @@ impl StartedVm {
             }
         };
         folder.keep();
-        match recorder.finish(ran.outcome.to_string()) {
+        let outcome = match has_stopped.load(Ordering::Relaxed) {
+            true => format!("{}, because a layer of the trace ended early", ran.outcome),
+            false => ran.outcome.to_string(),
+        };
+        match recorder.finish(outcome) {
             Ok(manifest) => Ok((ran, manifest)),
             Err(source) => {
                 directory.keep();

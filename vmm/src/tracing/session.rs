@@ -136,7 +136,13 @@ pub struct Sources {
     pub process_descriptors: usize,
     /// Told what the user should know at once, a line each.
     pub say: Say,
+    /// Called when a layer has ended early.
+    pub on_failure: Option<OnFailure>,
 }
+
+/// What happens when a layer ends early; called again with the next poll while it returns `false`. It is called on the
+/// recorder's thread.
+pub type OnFailure = Box<dyn FnMut() -> bool + Send>;
 
 /// Tells the user a line. It is called on the recorder's thread.
 pub type Say = fn(&str);
@@ -209,6 +215,9 @@ pub struct Session {
     /// Whether it was told that the manifest cannot be written.
     is_save_failure_told: bool,
     say: Say,
+    on_failure: Option<OnFailure>,
+    /// Whether a layer has ended early, and what is to happen then has not happened yet.
+    is_failure_new: bool,
 }
 
 impl Session {
@@ -217,7 +226,7 @@ impl Session {
     /// # Errors
     /// When its recording cannot be written.
     pub fn main(sources: Sources) -> Result<Self, RecordingError> {
-        let Sources { recording, vmm, host, rings, events, process_descriptors, say } = sources;
+        let Sources { recording, vmm, host, rings, events, process_descriptors, say, on_failure } = sources;
         let (memory, layout) = (recording.region.memory().clone(), *recording.region.layout());
         let kernel = KernelRings::new(memory, layout, 0, rings, recording.vm.clone(), recording.earliest());
         let rotation = recording.rotation.as_ref();
@@ -252,6 +261,8 @@ impl Session {
             is_copy_old: false,
             is_save_failure_told: false,
             say,
+            on_failure,
+            is_failure_new: false,
         };
         session.save(true)?;
         Ok(session)
@@ -322,6 +333,8 @@ impl Session {
             is_copy_old: false,
             is_save_failure_told: false,
             say,
+            on_failure: None,
+            is_failure_new: false,
         };
         session.save(false)?;
         Ok(session)
@@ -354,6 +367,9 @@ impl Session {
         }
         self.is_copy_old |= self.recording.update();
         self.note_ends();
+        if self.is_failure_new {
+            self.is_failure_new = self.on_failure.as_mut().is_some_and(|on_failure| !on_failure());
+        }
         if self.pace.is_due(Instant::now()) {
             self.save_or_tell(self.is_copy_old);
         }
@@ -366,6 +382,7 @@ impl Session {
         for end in &ends {
             (self.say)(&format!("session {}: {}: {} ({})", self.name, end.layer, end.reason, end.fix));
         }
+        self.is_failure_new |= !ends.is_empty();
         self.recording.manifest.missing.extend(ends);
     }
 

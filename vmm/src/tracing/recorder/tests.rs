@@ -19,6 +19,7 @@ use shared_ring::storage::Smp;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 use trace_merge::access::Readers;
@@ -127,6 +128,7 @@ impl Bench {
             events,
             process_descriptors: 64,
             say,
+            on_failure: Some(Box::new(|| FAILURES.fetch_add(1, Ordering::Relaxed) > 0)),
         };
         let recorder = Recorder::start(sources).unwrap();
         Self { dir, region, vmm, recorder }
@@ -327,6 +329,9 @@ fn say(line: &str) {
     SAID.lock().unwrap().push(line.into());
 }
 
+/// How often a recorder of these tests did what is to happen when a layer ends early: it succeeds the second time.
+static FAILURES: AtomicUsize = AtomicUsize::new(0);
+
 #[test]
 fn layer_that_cannot_be_written_ends_alone_and_is_told() {
     let bench = Bench::new(Mode::Discard);
@@ -343,6 +348,7 @@ fn layer_that_cannot_be_written_ends_alone_and_is_told() {
     assert!(format!("{status:?}").contains("the layer ends early"), "{status:?}");
     assert!(SAID.lock().unwrap().iter().any(|line| line.contains("session main: guest-kernel: the layer ends early")));
     assert!(vmm.streams.iter().any(|stream| stream.records > 0), "{vmm:?}");
+    assert_eq!(FAILURES.load(Ordering::Relaxed), 2);
 }
 
 #[test]
