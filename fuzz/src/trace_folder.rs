@@ -61,6 +61,8 @@ pub fn manifest() -> Manifest {
             lost: Lost::default(),
             rejected_bytes: 0,
             corrupt: false,
+            nested: None,
+            never_joined: false,
             overwritten: 0,
             dropped: None,
         }],

@@ -45,6 +45,7 @@ void strata_cpu_flush(const struct strata_cpu *cpu);
 void strata_cpu_release(const struct strata_cpu *cpu);
 void *strata_reserve(const struct strata_cpu *cpu, u32 session, u16 id, u32 size, struct strata_slot *slot);
 void strata_commit(const struct strata_slot *slot);
+void strata_lose_nested(const struct strata_cpu *cpu, u32 session);
 int strata_process_claim(void *base, u64 size, u32 pid, const char *comm, const u16 *vcpu_of_cpu);
 void strata_process_close(void *base, u64 size, u32 slot);
 bool strata_process_is_free(void *base, u64 size, u32 slot);
@@ -164,6 +165,12 @@ static inline bool strata_wanted(unsigned long id)
 			return true;
 	return false;
 }
+
+/*
+ * Counts a record of event `id` that is not made in any of `sessions` that wants it: what making another one calls is traced
+ * itself.
+ */
+void strata_nested(const struct strata_cpu *cpu, u64 sessions, unsigned long id);
 
 /*
  * Enters the CPU's context; false when a record is being made in it already. `outer` is for strata_leave(). Contexts nest:

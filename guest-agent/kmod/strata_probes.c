@@ -37,6 +37,13 @@ notrace void strata_preempt_check(void)
 	preempt_enable_notrace();
 }
 
+notrace void strata_nested(const struct strata_cpu *cpu, u64 sessions, unsigned long id)
+{
+	for (; sessions; sessions &= sessions - 1)
+		if (strata_session_wants(__ffs(sessions), id))
+			strata_lose_nested(cpu, __ffs(sessions));
+}
+
 static size_t strata_event_count(void)
 {
 	return strata_events_end - strata_events_begin;

@@ -14,8 +14,8 @@ use crate::event::EventDescription;
 use crate::exchange::{self, ExchangeWord, Take};
 use crate::host_memory::{HostMemory, RingMemory};
 use crate::layout::{
-    CTF_MAGIC, Geometry, Mode, PACKET_HEADER_SIZE, PacketHeader, RING_FLUSH_DONE, RING_FLUSH_REQUEST, RING_LOST_FULL,
-    RING_LOST_TOO_LARGE, RING_LOST_WRAPPED, RING_READ_COUNT, RING_WRITE_COUNT,
+    CTF_MAGIC, Geometry, Mode, PACKET_HEADER_SIZE, PacketHeader, RING_ADOPTED, RING_FLUSH_DONE, RING_FLUSH_REQUEST,
+    RING_LOST_FULL, RING_LOST_TOO_LARGE, RING_LOST_WRAPPED, RING_NESTED, RING_READ_COUNT, RING_WRITE_COUNT,
 };
 use crate::packet::{Contents, Packet, read_header, validate};
 use std::vec::Vec;
@@ -74,6 +74,19 @@ impl std::iter::Sum for Lost {
     fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
         counts.fold(Self::default(), |sum, lost| sum.plus(&lost))
     }
+}
+
+/// Whether the guest's kernel has recorded into the ring at the beginning of `ring`, or was ready to, since the host gave
+/// the ring to a session. A guest may say anything.
+pub fn has_joined<M: RingMemory>(ring: &M) -> bool {
+    [RING_NESTED, RING_ADOPTED, RING_WRITE_COUNT].into_iter().any(|word| ring.load(word) != 0)
+}
+
+/// Records of the guest's kernel that are not in the ring at the beginning of `ring` because its CPU was making another one
+/// in the same context; `None` when no producer of the ring has counted them (agents before ABI 2.3 do not). A guest may
+/// say anything.
+pub fn nested<M: RingMemory>(ring: &M) -> Option<u64> {
+    ring.load(RING_NESTED).checked_sub(1)
 }
 
 /// What a consumer found when it looked for a packet.
@@ -351,6 +364,18 @@ impl<M: RingMemory> Consumer<M> {
     #[must_use]
     pub const fn lost(&self) -> Lost {
         self.lost
+    }
+
+    /// The ring's [`nested`] records.
+    #[must_use]
+    pub fn nested(&self) -> Option<u64> {
+        nested(&self.memory)
+    }
+
+    /// Whether the ring [`has_joined`] its session.
+    #[must_use]
+    pub fn has_joined(&self) -> bool {
+        has_joined(&self.memory)
     }
 
     /// Bytes that were reserved by the producer but could not be accepted: never committed, or not valid.

@@ -11,7 +11,7 @@ pub use geometry::{Geometry, GeometryError};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"STRATA\0\x01");
 
 /// Version of this layout: `major << 16 | minor`. A reader refuses another major version.
-pub const ABI_VERSION: u32 = 2 << 16 | 2;
+pub const ABI_VERSION: u32 = 2 << 16 | 3;
 
 /// Granularity of everything that is mapped on its own, in bytes.
 pub const PAGE_SIZE: usize = 4096;
@@ -276,6 +276,9 @@ pub const RING_FLUSH_DONE: usize = 160;
 /// Offset in a ring of the [`SessionSlot::generation`] that the guest's producer of this ring works for; zero while
 /// nothing is recorded into it.
 pub const RING_ADOPTED: usize = 168;
+/// Offset in a ring of 1 + the count of records that were not made because the CPU was making another one in the same
+/// context; zero while the ring has had no producer that counts them.
+pub const RING_NESTED: usize = 176;
 /// Offset in a ring of the number of the host's last request to close the current sub-buffer.
 pub const RING_FLUSH_REQUEST: usize = 192;
 /// Offset in a ring of the sub-buffer table: [`SUB_BUFFER_ENTRY_SIZE`] bytes per sub-buffer.

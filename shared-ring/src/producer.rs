@@ -41,8 +41,8 @@ pub use reservation::{OutsidePayload, RawReservation, Reservation};
 use crate::exchange;
 use crate::layout::{
     EXTENDED_HEADER_SIZE, EXTENDED_ID, Geometry, Mode, PACKET_HEADER_SIZE, PacketHeader, RECORD_HEADER_SIZE,
-    RING_FLUSH_DONE, RING_FLUSH_REQUEST, RING_LOST_FULL, RING_LOST_TOO_LARGE, RING_LOST_WRAPPED, RING_OVERWRITTEN,
-    RING_READ_COUNT, RING_WRITE_COUNT, RecordHeader, padded,
+    RING_FLUSH_DONE, RING_FLUSH_REQUEST, RING_LOST_FULL, RING_LOST_TOO_LARGE, RING_LOST_WRAPPED, RING_NESTED,
+    RING_OVERWRITTEN, RING_READ_COUNT, RING_WRITE_COUNT, RecordHeader, padded,
 };
 use crate::storage::Storage;
 use core::mem::offset_of;
@@ -498,6 +498,25 @@ impl<S: Storage> Producer<S> {
                 return;
             }
         }
+    }
+
+    /// Tells the consumer that this producer counts what [`lose_nested`](Self::lose_nested) is called for. What is counted
+    /// already stays. Not while another context records here.
+    pub fn count_nested(&self) {
+        // SAFETY: a control word of the ring.
+        unsafe {
+            if self.storage.load(RING_NESTED) == 0 {
+                self.storage.store(RING_NESTED, 1);
+            }
+        }
+    }
+
+    /// Counts a record that is not made because making another one, in the same context, led to it.
+    #[cold]
+    #[inline(never)]
+    pub fn lose_nested(&self) {
+        // SAFETY: a control word of the ring.
+        unsafe { self.storage.fetch_add(RING_NESTED, 1) };
     }
 
     #[cold]

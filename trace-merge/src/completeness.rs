@@ -48,6 +48,11 @@ pub struct LayerCompleteness {
     pub absent: u64,
     /// Streams whose rings were found corrupt and given up.
     pub corrupt: u64,
+    /// Of a guest's kernel: records that were not made because the CPU was making another one in the same context, in the
+    /// whole recording. `None` where nobody counted them.
+    pub nested: Option<u64>,
+    /// Of a guest's kernel: the vCPUs that never began to record.
+    pub never_joined: Vec<u32>,
     /// Gaps of all streams that touch the window: periods in which records may be missing.
     pub gaps: u64,
     /// Length of those gaps inside the window, those of all streams together, ns.
@@ -153,6 +158,8 @@ impl LayerCompleteness {
             end_early: 0,
             absent: 0,
             corrupt: 0,
+            nested: (layer == LayerKind::GuestKernel).then_some(0),
+            never_joined: Vec::new(),
             gaps: 0,
             gap_ns: 0,
         }
@@ -162,9 +169,16 @@ impl LayerCompleteness {
         let described = &stream.description;
         self.begin_late += u64::from(described.overwritten > 0);
         self.dropped += u64::from(stream.dropped_until().is_some());
-        self.end_early += u64::from(gaps.at_end && !stream.absent && !described.corrupt);
+        let is_told_otherwise = stream.absent || described.corrupt || described.never_joined;
+        self.end_early += u64::from(gaps.at_end && !is_told_otherwise);
         self.absent += u64::from(stream.absent);
         self.corrupt += u64::from(described.corrupt);
+        if described.never_joined {
+            self.never_joined.push(described.cpu_id);
+        } else {
+            let counted = self.nested.zip(described.nested);
+            self.nested = counted.map(|(sum, nested)| sum.saturating_add(nested));
+        }
         self.gaps += gaps.count;
         self.gap_ns = self.gap_ns.saturating_add(clock.ticks_to_ns(gaps.ticks));
     }
@@ -172,7 +186,9 @@ impl LayerCompleteness {
     /// Whether nothing is missing.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        *self == Self::none(self.layer, self.vm.clone())
+        let none = Self::none(self.layer, self.vm.clone());
+        // What nobody counted is not known to be missing.
+        *self == Self { nested: self.nested.and(none.nested), ..none }
     }
 }
 
@@ -188,8 +204,14 @@ impl fmt::Display for LayerCompleteness {
             (self.end_early, "streams whose end is missing"),
             (self.absent, "stream files empty or gone"),
             (self.corrupt, "corrupt rings"),
+            (self.nested.unwrap_or(0), "records not made inside others"),
         ];
         let mut separator = write_counts(formatter, &counts)?;
+        if !self.never_joined.is_empty() {
+            let vcpus: Vec<String> = self.never_joined.iter().map(ToString::to_string).collect();
+            write!(formatter, "{separator}vCPU {} never began to record", vcpus.join(", "))?;
+            separator = ", ";
+        }
         if self.damage.any() {
             write!(formatter, "{separator}{}", self.damage)?;
             separator = ", ";
@@ -242,6 +264,7 @@ impl Completeness {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest::StreamDescription;
     use crate::reader::Trace;
     use crate::test_trace::TestTrace;
 
@@ -292,6 +315,41 @@ mod tests {
 
         assert_eq!(gaps(3_000, 7_000), (1, 1_500));
         assert_eq!(gaps(7_000, 9_500), (0, 0));
+    }
+
+    #[test]
+    fn nested_records_and_vcpus_that_never_joined_are_said() {
+        let (dir, trace) = event(event(TestTrace::new(), 0, 1), 1, 9).open();
+        let mut manifest = trace.manifest().clone();
+        let layer = &mut manifest.layers[0];
+        (layer.streams[0].nested, layer.streams[1].nested) = (Some(3), Some(u64::MAX));
+        let idle =
+            StreamDescription { file: "stream_2".into(), cpu_id: 2, never_joined: true, ..empty(&layer.streams) };
+        layer.streams.push(idle);
+        manifest.save(dir.path()).unwrap();
+        let trace = Trace::open(dir.path()).unwrap();
+
+        let completeness = of(&trace, 0, u64::MAX);
+
+        let layer = &completeness.layers[0];
+        assert_eq!((layer.nested, &*layer.never_joined, layer.end_early), (Some(u64::MAX), &[2][..], 0));
+        assert!(completeness.line().unwrap().contains(" records not made inside others, vCPU 2 never began to record"));
+    }
+
+    #[test]
+    fn nested_records_that_nobody_counted_are_not_known() {
+        let (dir, trace) = event(event(TestTrace::new(), 0, 1), 1, 9).open();
+        let mut manifest = trace.manifest().clone();
+        manifest.layers[0].streams[0].nested = Some(0);
+        manifest.save(dir.path()).unwrap();
+
+        let completeness = of(&Trace::open(dir.path()).unwrap(), 0, u64::MAX);
+
+        assert_eq!((completeness.layers[0].nested, completeness.complete), (None, true));
+    }
+
+    fn empty(streams: &[StreamDescription]) -> StreamDescription {
+        StreamDescription { packets: 0, records: 0, nested: None, ..streams[0].clone() }
     }
 
     #[test]

@@ -364,6 +364,10 @@ fn copy(
         damage = damage.plus(&merge.damage());
         gaps.finish(&mut writer, &merge)?;
         writer.set_overwritten(cpu, stream.begins_late_by());
+        writer.set_nested(cpu, stream.description.nested);
+        if stream.description.never_joined {
+            writer.set_never_joined(cpu);
+        }
     }
     writer.flush()?;
     let mut copied = writer.layer();
@@ -430,7 +434,8 @@ impl Gaps {
         let any = |is: fn(&Stream) -> bool| merge.streams().any(|(_, stream)| is(stream));
         // Of a stream that lost everything the counts tell, and there is no packet. All that is known of one whose packets
         // are all gone is that it ended early.
-        let is_told = self.has_records || lost.total() > 0 || rejected > 0 || any(Stream::begins_late);
+        let is_empty_for_a_reason = any(|stream| stream.begins_late() || stream.description.never_joined);
+        let is_told = self.has_records || lost.total() > 0 || rejected > 0 || is_empty_for_a_reason;
         let is_corrupt = any(|stream| stream.description.corrupt) || self.open > 0 && !is_told;
         writer.set_loss(self.cpu, lost, rejected, is_corrupt);
         if self.open > 0 && self.has_records { writer.end_gap(self.cpu, 0) } else { Ok(()) }

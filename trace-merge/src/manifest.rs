@@ -289,6 +289,13 @@ pub struct StreamDescription {
     /// Whether the ring was found corrupt and given up.
     #[serde(default)]
     pub corrupt: bool,
+    /// Of a guest's kernel: records that were not made because the CPU was making another one in the same context. `None`
+    /// where nobody counted them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nested: Option<u64>,
+    /// Of a guest's kernel: whether the vCPU never began to record, though the agent was there. What it did is not known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub never_joined: bool,
     /// How much a flight recorder overwrote of the stream's beginning before this was written: sub-buffers of a ring,
     /// records of the host's kernel. In a recovered trace also the sub-buffers that had been written elsewhere. When it is
     /// not 0, the stream begins later than what it records did.
@@ -636,6 +643,8 @@ pub(crate) mod tests {
             lost: Lost::default(),
             rejected_bytes: 0,
             corrupt: false,
+            nested: None,
+            never_joined: false,
             overwritten: 0,
             dropped: None,
         }

@@ -163,6 +163,8 @@ struct LayerStream {
     lost: Lost,
     rejected_bytes: u64,
     corrupt: bool,
+    nested: Option<u64>,
+    never_joined: bool,
     overwritten: u64,
     /// Whether the next record is to begin a packet, because something was lost before it.
     cut: bool,
@@ -255,6 +257,12 @@ impl LayerWriter {
     pub fn event(&self, id: u16) -> Option<&EventDescription> {
         let number = usize::from(*self.by_id.get(usize::from(id))?);
         self.events.get(number.checked_sub(1)?)
+    }
+
+    /// Whether the layer has any event type.
+    #[must_use]
+    pub const fn has_events(&self) -> bool {
+        !self.events.is_empty()
     }
 
     /// Adds event types, to the end of `metadata` too. Those that the layer has already are passed over; those that are not
@@ -406,6 +414,16 @@ impl LayerWriter {
         self.streams.values_mut().for_each(|stream| stream.corrupt = true);
     }
 
+    /// Takes over how many records of `cpu_id` were not made inside others, where somebody counted them.
+    pub fn set_nested(&mut self, cpu_id: u32, nested: Option<u64>) {
+        self.streams.entry(cpu_id).or_default().nested = nested;
+    }
+
+    /// Takes over that `cpu_id`, a vCPU, never began to record.
+    pub fn set_never_joined(&mut self, cpu_id: u32) {
+        self.streams.entry(cpu_id).or_default().never_joined = true;
+    }
+
     /// Takes over how often a flight recorder overwrote the oldest content of `cpu_id` before it was written.
     pub fn set_overwritten(&mut self, cpu_id: u32, overwritten: u64) {
         self.streams.entry(cpu_id).or_default().overwritten = overwritten;
@@ -446,6 +464,8 @@ impl LayerWriter {
             lost: stream.lost,
             rejected_bytes: stream.rejected_bytes,
             corrupt: stream.corrupt,
+            nested: stream.nested,
+            never_joined: stream.never_joined,
             overwritten: stream.overwritten,
             dropped: None,
         });

@@ -1,8 +1,8 @@
 //! The entry points that the C shim calls, and the panic handler. `strata.h` declares the same functions for C.
 //!
 //! Functions that can fail return a negative error number. Nothing here panics, allocates, waits, or calls through a
-//! pointer; all but [`strata_reserve`], [`strata_commit`], [`strata_cpu_follow`] and [`strata_cpu_flush`] run in process
-//! context only.
+//! pointer; all but [`strata_reserve`], [`strata_commit`], [`strata_lose_nested`], [`strata_cpu_follow`] and
+//! [`strata_cpu_flush`] run in process context only.
 #![allow(unsafe_code)] // Entry points for C: raw pointers throughout.
 
 use crate::catalog::{Descriptors, RawEvent};
@@ -203,6 +203,19 @@ pub unsafe extern "C" fn strata_commit(slot: *const Slot) {
     // SAFETY: initialised by `strata_reserve` on this CPU and used once (contract); the recorder, and the producer in it,
     // outlives all recording.
     unsafe { Reservation::from_raw((*slot).record.assume_init_read()) }.commit();
+}
+
+/// Counts a record that the CPU does not make for session slot `session`, because it is making another one in the same
+/// context. Any context; the caller stays on this CPU.
+///
+/// # Safety
+/// `cpu` is the calling CPU's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strata_lose_nested(cpu: *const Cpu, session: u32) {
+    // SAFETY: passed on from the caller.
+    if let Some(recorder) = unsafe { recorder(cpu) } {
+        recorder.lose_nested(session as usize);
+    }
 }
 
 /// Gives a process slot to a process. Returns its index or a negative error number. One caller at a time.

@@ -65,6 +65,14 @@ impl Recorder {
         self.rings.poll_flush_requests(|| self.clock.now(tsc::read));
     }
 
+    /// Counts a record that is not made in the ring of session slot `session`, because the CPU is making another one in the
+    /// same context. Any context, NMI included.
+    pub fn lose_nested(&self, session: usize) {
+        if let Some(producer) = self.rings.producer(session) {
+            producer.lose_nested();
+        }
+    }
+
     /// A slot for event `id` with `payload` bytes in the ring of session slot `session`; `None` when there is no such
     /// session on this CPU, or the record was lost (and counted). Any context, NMI included.
     #[inline(always)]
@@ -178,6 +186,23 @@ mod tests {
         host.close_session(0).unwrap();
 
         assert_eq!((record(&recorder, 0, 0..1), host.is_free(0)), (0, true));
+    }
+
+    #[test]
+    fn nested_record_is_counted_for_its_session_only() {
+        let (memory, mut host) = host_region();
+        let recorder = recorder(&memory);
+        begin_session(&mut host, 2);
+        follow(&recorder, &memory);
+        let nested = |slot: usize| {
+            let rings = host.layout().config.sessions[slot].unwrap();
+            shared_ring::consumer::nested(&memory.part(host.layout().kernel_ring(slot, VCPU), rings.ring_size()))
+        };
+
+        recorder.lose_nested(2);
+        recorder.lose_nested(7);
+
+        assert_eq!((nested(0), nested(2)), (Some(0), Some(1)));
     }
 
     #[test]

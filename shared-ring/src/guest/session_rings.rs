@@ -76,6 +76,7 @@ impl<S: Storage> SessionRing<S> {
             unsafe { producer.storage().store_release(RING_ADOPTED, 0) };
             return;
         }
+        producer.count_nested();
         // SAFETY: nobody looks at `producer` while the generation is 0.
         unsafe { self.producer.get().write(MaybeUninit::new(producer)) };
         self.generation.store(generation, Ordering::Release);
@@ -221,6 +222,25 @@ mod tests {
 
         assert!(own.producer().is_none());
         assert_eq!(adopted(&sides, 0), 0);
+    }
+
+    #[test]
+    fn ring_counts_nested_records_from_its_adoption_on() {
+        let (own, sides) = (SessionRings::new(), sides());
+        let used = rings(Mode::Discard);
+        let ring = sides.memory.part(sides.host.layout().kernel_ring(0, VCPU), used.ring_size());
+        let consumer = Consumer::new(ring, used.geometry, used.mode, VCPU);
+        let seen = || (consumer.has_joined(), consumer.nested());
+
+        let before = seen();
+        follow(&own, &sides);
+        let adopted = seen();
+        own.producer(0).unwrap().lose_nested();
+        // SAFETY: this thread is the vCPU, and is not within a record.
+        unsafe { own.release() };
+        follow(&own, &sides);
+
+        assert_eq!((before, adopted, seen()), ((false, None), (true, Some(0)), (true, Some(1))));
     }
 
     #[test]

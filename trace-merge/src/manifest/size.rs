@@ -44,6 +44,8 @@ mod tests {
             lost: Lost { full: most, wrapped: most, too_large: most },
             rejected_bytes: most,
             corrupt: false,
+            nested: Some(most),
+            never_joined: true,
             overwritten: most,
             dropped: Some(Dropped {
                 packets: most,

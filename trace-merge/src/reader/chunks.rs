@@ -82,6 +82,8 @@ impl StreamFiles {
                 lost,
                 rejected_bytes: 0,
                 corrupt: false,
+                nested: None,
+                never_joined: false,
                 overwritten: 0,
                 dropped: None,
             })

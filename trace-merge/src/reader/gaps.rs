@@ -11,6 +11,9 @@
 //!
 //! A recording that was made of others has these gaps where they had them, and marks the packets that lie in one.
 //!
+//! A guest's kernel says itself when a CPU stops to record (`strata:recording_stops`): the gap lasts from there up to the CPU's
+//! next record. Of a vCPU that never began to record everything is missing: its stream is one gap.
+//!
 //! A producer that stops leaves its last sub-buffer open, maybe in the middle of closing it. Its packet may not count what
 //! was lost before it: that is counted after it, by the manifest or by a packet without records.
 
@@ -116,7 +119,7 @@ impl PacketGaps {
     /// Whether records may be missing behind the last packet of the stream that `described` describes: the manifest's
     /// totals include what was lost after it.
     pub(super) const fn is_behind_last(&self, described: &StreamDescription) -> bool {
-        self.is_behind || described.corrupt || self.is_more_in_manifest(described)
+        self.is_behind || described.corrupt || described.never_joined || self.is_more_in_manifest(described)
     }
 
     /// Whether the manifest counts more loss than the last packet.

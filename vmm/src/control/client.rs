@@ -143,6 +143,13 @@ fn write_trace(out: &mut String, trace: &TraceStatus) -> std::fmt::Result {
             Some(dir) => writeln!(out, ", into {}", dir.display())?,
             None => writeln!(out)?,
         }
+        if !session.not_joined.is_empty() {
+            let vcpus = numbers(&session.not_joined);
+            writeln!(out, "session {}: vCPU {vcpus} has not begun to record", session.name)?;
+        }
+        if let Some(nested @ 1..) = session.nested {
+            writeln!(out, "session {}: {nested} records not made inside others", session.name)?;
+        }
     }
     for layer in &trace.layers {
         write!(out, "written {}: {} records, {} lost", layer.path, layer.records, layer.lost)?;
@@ -203,8 +210,14 @@ mod tests {
 
     #[test]
     fn status_says_what_is_recorded_and_where() {
-        let session =
-            SessionStatus { name: "main".into(), mode: Mode::FlightRecorder, active: true, ..SessionStatus::default() };
+        let session = SessionStatus {
+            name: "main".into(),
+            mode: Mode::FlightRecorder,
+            active: true,
+            not_joined: vec![1, 3],
+            nested: Some(7),
+            ..SessionStatus::default()
+        };
         let trace = TraceStatus {
             dir: "/tmp/t".into(),
             region: "/run/strata/vm0-1/region".into(),
@@ -215,7 +228,8 @@ mod tests {
 
         let text = status_text(&Status { name: "vm0".into(), pid: 1, trace: Some(trace), ..Status::default() });
 
-        for part in ["vm0", "/run/strata/vm0-1/region", "main: recording, flight-recorder", "no root"] {
+        let session = ["main: recording, flight-recorder", "vCPU 1, 3 has not begun", "7 records not made inside"];
+        for part in ["vm0", "/run/strata/vm0-1/region", "no root"].into_iter().chain(session) {
             assert!(text.contains(part), "{part} is not in {text}");
         }
     }

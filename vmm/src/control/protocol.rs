@@ -230,6 +230,13 @@ pub struct SessionStatus {
     pub events: String,
     /// Where its recording goes.
     pub trace: Option<PathBuf>,
+    /// The vCPUs that have not begun to record for it, once the guest has an agent.
+    #[serde(default)]
+    pub not_joined: Vec<u32>,
+    /// Records of the guest's kernel that were not made because the CPU was making another one in the same context;
+    /// `None` where the agent does not count them.
+    #[serde(default)]
+    pub nested: Option<u64>,
 }
 
 /// What has been written of a layer.

@@ -1,7 +1,7 @@
 //! The guest kernel's rings of one session: everything that a layer of it is made of.
 
 use super::ring_layer::RingLayer;
-use shared_ring::consumer::Consumer;
+use shared_ring::consumer::{self, Consumer};
 use shared_ring::host_memory::HostMemory;
 use shared_ring::layout::{MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_SIZE, MIN_SUB_BUFFERS};
 use shared_ring::region::{RegionLayout, Rings};
@@ -68,6 +68,24 @@ impl KernelRings {
         self.rings
     }
 
+    /// The vCPUs that have not begun to record for the session, or to be ready to.
+    #[must_use]
+    pub fn not_joined(&self) -> Vec<u32> {
+        (0..self.layout.config.vcpus).filter(|&vcpu| !consumer::has_joined(&self.ring(vcpu))).collect()
+    }
+
+    /// Records that were not made inside others; `None` where no agent has counted them.
+    #[must_use]
+    pub fn nested(&self) -> Option<u64> {
+        let rings = (0..self.layout.config.vcpus).map(|vcpu| self.ring(vcpu)).filter(consumer::has_joined);
+        let counts = rings.map(|ring| consumer::nested(&ring));
+        counts.reduce(|sum, count| Some(sum?.saturating_add(count?)))?
+    }
+
+    fn ring(&self, vcpu: u32) -> HostMemory {
+        self.memory.part(self.layout.kernel_ring(self.slot, vcpu), self.rings.ring_size())
+    }
+
     /// The kernel's event registry, from its beginning.
     #[must_use]
     pub fn registry(&self) -> RegistryReader {
@@ -86,10 +104,8 @@ impl KernelRings {
             packet_size: self.rings.geometry.sub_buffer_size(),
         };
         let writer = LayerWriter::create_within(self.rotation.as_ref(), dir, manifest, layer)?;
-        let ring = |vcpu| {
-            let memory = self.memory.part(self.layout.kernel_ring(self.slot, vcpu), self.rings.ring_size());
-            Consumer::new(memory, self.rings.geometry, self.rings.mode, vcpu).since(self.earliest)
-        };
+        let ring =
+            |vcpu| Consumer::new(self.ring(vcpu), self.rings.geometry, self.rings.mode, vcpu).since(self.earliest);
         Ok(RingLayer::new(writer, Some(self.registry()), (0..self.layout.config.vcpus).map(ring).collect()))
     }
 }

@@ -4,6 +4,7 @@ use shared_ring::consumer::{Consumer, Poll};
 use shared_ring::event::EventDescription;
 use shared_ring::registry::RegistryReader;
 use std::time::Instant;
+use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{Layer, event_bytes};
 use trace_merge::writer::{LayerWriter, WriteError};
 
@@ -20,6 +21,8 @@ pub struct RingLayer {
     /// For each ring the sequence number of the first packet that was read: as many packets before it were overwritten, or
     /// read by an earlier recorder.
     first_sequence: Vec<Option<u64>>,
+    /// For each ring whether its producer has joined the session, when it is the guest kernel's.
+    joined: Vec<bool>,
     descriptions: Descriptions,
     /// Where the next drain that has little time begins.
     next_ring: usize,
@@ -58,9 +61,9 @@ impl RingLayer {
     /// A layer written by `writer`, of `rings` in the order of their numbers.
     #[must_use]
     pub fn new(writer: LayerWriter, registry: Option<RegistryReader>, rings: Vec<Consumer>) -> Self {
-        let first_sequence = vec![None; rings.len()];
+        let (first_sequence, joined) = (vec![None; rings.len()], vec![false; rings.len()]);
         let descriptions = Descriptions { bytes: 0, limit: u64::MAX, refused: 0 };
-        Self { writer, registry, rings, packet: Vec::new(), first_sequence, descriptions, next_ring: 0 }
+        Self { writer, registry, rings, packet: Vec::new(), first_sequence, joined, descriptions, next_ring: 0 }
     }
 
     /// From now on event types are taken up to `bytes` of the manifest altogether. Records of others are rejected and
@@ -97,7 +100,21 @@ impl RingLayer {
         }
         // Event types of an agent that records nothing should be seen too.
         drained.new_events += read_registry(self.registry.as_mut(), &mut self.descriptions, &mut self.writer)?;
+        self.look_at_producers();
         Ok(drained)
+    }
+
+    /// Takes over which of the guest kernel's producers have joined the session, and what they count.
+    fn look_at_producers(&mut self) {
+        if self.writer.kind() != LayerKind::GuestKernel {
+            return;
+        }
+        for ((number, ring), joined) in (0..).zip(&self.rings).zip(&mut self.joined) {
+            *joined |= ring.has_joined();
+            if *joined {
+                self.writer.set_nested(number, ring.nested());
+            }
+        }
     }
 
     /// Like [`drain`](Self::drain), until `deadline` at most; the next one goes on with the ring where this one stopped. Also
@@ -138,6 +155,11 @@ impl RingLayer {
             ring.finish();
             self.writer.set_loss(number, ring.lost(), ring.rejected_bytes(), ring.is_corrupt());
             self.writer.set_overwritten(number, first.unwrap_or(0));
+        }
+        // Without event types there was no agent, which is told elsewhere.
+        let is_agent_there = self.writer.kind() == LayerKind::GuestKernel && self.writer.has_events();
+        for (number, _) in (0..).zip(&self.joined).filter(|&(_, joined)| is_agent_there && !joined) {
+            self.writer.set_never_joined(number);
         }
         self.writer.flush()?;
         Ok(drained)

@@ -19,7 +19,7 @@ use super::vmm_layer::vmm_layer;
 use super::written_layer::WrittenLayer;
 use crate::control::protocol::{LayerStatus, SessionStatus, TraceStatus};
 use crate::host_kernel::HostTracer;
-use shared_ring::layout::Mode;
+use shared_ring::layout::{AGENT_ABSENT, Mode};
 use shared_ring::region::Rings;
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -204,6 +204,8 @@ pub struct Session {
     events: String,
     /// Whether the guest's layers record.
     active: bool,
+    /// The guest kernel's rings, which are among the layers.
+    kernel: KernelRings,
     layers: Layers,
     recording: Recording,
     /// Records in the VMM's layer when the guest's events stop, start or change; only a session with that layer has it.
@@ -244,7 +246,7 @@ impl Session {
             _ => {
                 let host = host.map(|tracer| HostWindow::new(tracer, HOST_WINDOW));
                 let vmm = Some(Arc::clone(&vmm));
-                Layers::FlightRecorder(Box::new(FlightRecorder::new(host, vmm, kernel, Some(processes))))
+                Layers::FlightRecorder(Box::new(FlightRecorder::new(host, vmm, kernel.clone(), Some(processes))))
             }
         };
         let (name, vmm) = (MAIN_SESSION.into(), Some(vmm));
@@ -254,6 +256,7 @@ impl Session {
             rings,
             events,
             active: true,
+            kernel,
             layers,
             recording,
             vmm,
@@ -318,7 +321,7 @@ impl Session {
                     processes: None,
                 }))
             }
-            _ => Layers::FlightRecorder(Box::new(FlightRecorder::new(None, None, kernel, None))),
+            _ => Layers::FlightRecorder(Box::new(FlightRecorder::new(None, None, kernel.clone(), None))),
         };
         let mut session = Self {
             name,
@@ -326,6 +329,7 @@ impl Session {
             rings,
             events,
             active: false,
+            kernel,
             layers,
             recording,
             vmm: None,
@@ -504,6 +508,7 @@ impl Session {
     /// What `strata ctl VM status` says about it.
     #[must_use]
     pub fn status(&self) -> SessionStatus {
+        let has_agent = self.recording.region.parts().agent().state != AGENT_ABSENT;
         SessionStatus {
             name: self.name.clone(),
             mode: self.rings.mode.into(),
@@ -512,6 +517,8 @@ impl Session {
             sub_buffers: self.rings.geometry.sub_buffers(),
             events: self.events.clone(),
             trace: self.recording.dir.clone(),
+            not_joined: if has_agent { self.kernel.not_joined() } else { Vec::new() },
+            nested: self.kernel.nested(),
         }
     }
 

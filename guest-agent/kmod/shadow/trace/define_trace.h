@@ -274,8 +274,12 @@
 		preempt_disable_notrace();							\
 		__cpu = &strata_cpus[raw_smp_processor_id()];					\
 		__sessions = READ_ONCE(__cpu->sessions);					\
-		if (!__sessions || !strata_enter(__cpu, &__outer))				\
+		if (!__sessions)								\
 			goto __out;								\
+		if (!strata_enter(__cpu, &__outer)) {						\
+			strata_nested(__cpu, __sessions, __id);					\
+			goto __out;								\
+		}										\
 		__size = sizeof(*entry) + strata_sizes_##call(&__data_offsets, args);		\
 		for (; __sessions; __sessions &= __sessions - 1) {				\
 			if (!strata_session_wants(__ffs(__sessions), __id))			\

@@ -11,7 +11,7 @@ use crate::tracing::vmm_events::VmmTracer;
 use clock_sync::tsc;
 use shared_ring::event::{Event, EventDescription, Field, FieldType};
 use shared_ring::host_memory::HostMemory;
-use shared_ring::layout::{Geometry, Mode};
+use shared_ring::layout::{AGENT_ALIVE, Geometry, Mode};
 use shared_ring::producer::Producer;
 use shared_ring::region::{RegionConfig, Rings};
 use shared_ring::registry::Registry;
@@ -147,6 +147,14 @@ impl Bench {
         self.vmm.vcpu_exit(0, 0);
     }
 
+    /// The guest's agent announces itself.
+    fn say_hello(&self) {
+        let memory = self.region.memory();
+        // SAFETY: the region stays mapped for as long as the bench lives.
+        let guest = unsafe { shared_ring::guest::Region::open(memory.base(), memory.size() as u64) }.unwrap();
+        guest.announce(b"6.1.0-test", AGENT_ALIVE);
+    }
+
     fn ask(&self, request: Request) -> Answer {
         self.recorder.control().ask(request)
     }
@@ -228,6 +236,30 @@ fn snapshots_of_a_running_flight_recorder_hold_the_same_records_and_then_more() 
 
     let of = |name| (bench.records(name, LayerKind::GuestKernel), bench.records(name, LayerKind::Vmm));
     assert_eq!([of("first"), of("second"), of("third")], [(20, 2), (20, 2), (25, 4)]);
+}
+
+#[test]
+fn vcpu_that_has_not_joined_is_told_until_it_has() {
+    let bench = Bench::new(Mode::FlightRecorder);
+    let told = || match bench.ask(Request::Status) {
+        Answer::Status(status) => status.trace.unwrap().sessions.remove(0).not_joined,
+        other => panic!("{other:?}"),
+    };
+    let written = |name| {
+        bench.snapshot(name);
+        let trace = Trace::open(&bench.path(name)).unwrap();
+        let stream = trace.layers_of(LayerKind::GuestKernel).next().unwrap().description.streams[0].clone();
+        (stream.never_joined, stream.nested)
+    };
+
+    let without_agent = told();
+    bench.say_hello();
+    let (told_before, before) = (told(), written("before"));
+    bench.record(0, Mode::FlightRecorder, 1);
+
+    assert_eq!((without_agent, told_before, told()), (vec![], vec![0], vec![]));
+    // This guest counts no nested records.
+    assert_eq!((before, written("after")), ((true, None), (false, None)));
 }
 
 #[test]
