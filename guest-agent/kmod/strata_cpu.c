@@ -9,14 +9,18 @@
  * lock, which they run under.
  */
 
+#include "strata_unit.h"
+
 #include <linux/cpu.h>
 #include <linux/cpuhotplug.h>
+#include <linux/cpumask.h>
 #include <linux/hrtimer.h>
 #include <linux/irqflags.h>
 #include <linux/kernel.h>
 #include <linux/ktime.h>
 #include <linux/percpu.h>
 #include <linux/preempt.h>
+#include <linux/sched.h>
 #include <linux/smp.h>
 #include <linux/version.h>
 #include <asm/irq_regs.h>
@@ -26,7 +30,10 @@
 #include <asm/cpuid/api.h>
 #endif
 
-#include "strata.h"
+#define STRATA_UNIT_CLASS STRATA_CLASS_OTHER
+#define STRATA_UNIT_HEADER "strata_cpu_events.h"
+#define CREATE_TRACE_POINTS
+#include "strata_cpu_events.h"
 
 /* How long the host waits for what it has asked a CPU for, and how soon a CPU looks again that was making a record. */
 #define STRATA_TIMER_PERIOD (NSEC_PER_SEC / 10)
@@ -75,12 +82,12 @@ bool strata_has_session(void)
 
 /*
  * Whether no record of the CPU can be unfinished, whatever its context says: this hard interrupt came into a task that could
- * be preempted, and records are made with preemption disabled.
+ * be preempted, and records are made with preemption disabled. The idle task has it disabled once, always.
  */
 static bool strata_is_between_records(void)
 {
 #ifdef CONFIG_PREEMPT_COUNT
-	return preempt_count() == HARDIRQ_OFFSET;
+	return preempt_count() == HARDIRQ_OFFSET + (is_idle_task(current) ? PREEMPT_OFFSET : 0);
 #else
 	struct pt_regs *regs = get_irq_regs();
 
@@ -178,6 +185,33 @@ static int strata_cpu_online(unsigned int cpu)
 	return 0;
 }
 
+/*
+ * Makes the CPU's last record: what it does from here on is not known. What interrupts this finds no session, so that no
+ * record follows. On the CPU, whose timer does not come any more.
+ */
+static void strata_record_stop(struct strata_cpu *cpu, bool goes_offline)
+{
+	unsigned long id = STRATA_FIRST_TRACEPOINT + (&strata_event_recording_stops - strata_events_begin);
+	struct trace_event_raw_recording_stops *entry;
+	struct strata_slot slot;
+	u64 sessions;
+
+	preempt_disable_notrace();
+	sessions = READ_ONCE(cpu->sessions);
+	WRITE_ONCE(cpu->sessions, 0);
+	barrier();
+	for (; sessions; sessions &= sessions - 1) {
+		if (!strata_session_wants(__ffs(sessions), id))
+			continue;
+		entry = strata_reserve(cpu, __ffs(sessions), id, sizeof(*entry), &slot);
+		if (!entry)
+			continue;
+		entry->offline = goes_offline;
+		strata_commit(&slot);
+	}
+	preempt_enable_notrace();
+}
+
 /* Runs on each CPU before it goes offline, and when the module is unloaded. */
 static int strata_cpu_offline(unsigned int cpu)
 {
@@ -188,6 +222,8 @@ static int strata_cpu_offline(unsigned int cpu)
 	WRITE_ONCE(timer->joined, false);
 	hrtimer_cancel(&timer->timer);
 	WRITE_ONCE(timer->armed, false);
+	/* The scheduler has left a CPU that goes offline already. */
+	strata_record_stop(&strata_cpus[cpu], !cpu_active(cpu));
 	strata_cpu_release(&strata_cpus[cpu]);
 	return 0;
 }

@@ -7,6 +7,9 @@ use lab::paths::Paths;
 use lab::provision;
 use lab::scenarios::hotplug;
 use std::fs;
+use trace_merge::event::name::RECORDING_STOPS;
+use trace_merge::layer::LayerKind;
+use trace_merge::reader::{StreamRecord, Trace};
 
 #[test]
 fn guest_goes_on_while_cpus_modules_and_events_change() {
@@ -25,4 +28,15 @@ fn guest_goes_on_while_cpus_modules_and_events_change() {
     assert!(missing.is_empty(), "{missing:?} is missing in\n{console}");
     assert!(!console.contains("a module of another release was loaded"), "{console}");
     assert!(text("control.log").contains("session main records all"), "{}", text("control.log"));
+    let trace = Trace::open(&folder.join("hotplug.trace")).unwrap();
+    let layer = trace.layers_of(LayerKind::GuestKernel).next().unwrap();
+    // Each CPU says that it stops when the agent is unloaded, and so did the one that went offline.
+    let last = |stream| layer.records(stream).last().map(|record| (record.schema.name(), record.number("offline")));
+    let ends: Vec<_> = layer.streams.iter().map(last).collect();
+    assert_eq!(ends, [Some((RECORDING_STOPS, Some(0))); 2], "{:?}", layer.description.streams);
+    let offline = |record: &StreamRecord<'_>| record.schema.stops_recording() && record.number("offline") == Some(1);
+    let stops = layer.records(&layer.streams[1]).filter(offline).count();
+    assert!(stops > 0, "{:?}", layer.description.streams);
+    let streams = &layer.description.streams;
+    assert!(streams.iter().all(|stream| stream.nested.is_some() && !stream.never_joined), "{streams:?}");
 }

@@ -293,7 +293,7 @@ impl<'t> Check<'t> {
         let kind = source.layer.description.kind;
         for of_vm in &source.vms {
             let Some(vm) = self.vms.get_mut(of_vm.index) else { continue };
-            vm.pairs.end_gap(kind);
+            vm.pairs.end_gap(kind, source.stream.description.cpu_id);
             if of_vm.tells {
                 vm.periods_of(kind).for_each(|periods| periods.end_gap(time));
             }

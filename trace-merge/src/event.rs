@@ -31,6 +31,8 @@ pub mod name {
     pub const DISK_REQUEST: &str = "vmm:block_request";
     /// KVM returns to the VMM.
     pub const KVM_USERSPACE_EXIT: &str = "kvm:kvm_userspace_exit";
+    /// A CPU of a guest records no more for the time being.
+    pub use crate::schema::RECORDING_STOPS;
     /// A sample of what a CPU ran.
     pub const SAMPLE: &str = "strata:sample";
     /// A CPU switches tasks.
@@ -245,6 +247,11 @@ pub enum Event<'t> {
         address: Option<u64>,
         /// Whether it ran at user level.
         is_user: bool,
+    },
+    /// The CPU records no more, up to its next record (`strata:recording_stops`): a gap follows.
+    RecordingStops {
+        /// Whether it goes offline; otherwise the agent is unloaded.
+        is_offline: bool,
     },
     /// A process's mapping of a file (`strata:mapping`); see [`Mapping::of`].
     Mapping,

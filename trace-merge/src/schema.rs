@@ -2,6 +2,9 @@
 
 use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer};
 
+/// The event behind which records of a stream are missing: a CPU of a guest goes offline, or the agent is unloaded.
+pub const RECORDING_STOPS: &str = "strata:recording_stops";
+
 /// An event type, ready for decoding.
 #[derive(Clone, Debug)]
 pub struct Schema {
@@ -12,6 +15,8 @@ pub struct Schema {
     fixed_size: Option<usize>,
     /// Whether a field's elements lie behind the last field.
     has_elements_behind: bool,
+    /// Whether it is [`RECORDING_STOPS`].
+    stops_recording: bool,
 }
 
 /// The value of a field.
@@ -89,7 +94,8 @@ impl Schema {
     pub fn new(description: EventDescription) -> Self {
         let fixed_size = description.fields.iter().map(|field| field.ty.fixed_size()).sum();
         let has_elements_behind = description.fields.iter().any(|field| field.ty.element_behind().is_some());
-        Self { description, position: 0, fixed_size, has_elements_behind }
+        let stops_recording = description.name == RECORDING_STOPS;
+        Self { description, position: 0, fixed_size, has_elements_behind, stops_recording }
     }
 
     /// What the event type is.
@@ -108,6 +114,13 @@ impl Schema {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.description.name
+    }
+
+    /// Whether records are missing from this one up to the next one of the stream.
+    #[must_use]
+    #[inline]
+    pub const fn stops_recording(&self) -> bool {
+        self.stops_recording
     }
 
     /// Whether `payload` is exactly what the fields ask for.

@@ -5,8 +5,7 @@
 //! What is known to happen: `exit` never returns; a new task begins with a return; a call that a seccomp filter refuses
 //! has a return only; a task that dies inside a call does not return; `exec` in a thread gives it its process's first
 //! thread's id; the return from a signal handler shows the registers of another call; KVM may enter a guest again without
-//! telling of an exit. While the guest removes a kernel module its pairs are not followed, and not any more if no return
-//! from that is recorded: it was the agent. On a preemptible-RT kernel tasks handle soft interrupts, and are switched then.
+//! telling of an exit. On a preemptible-RT kernel tasks handle soft interrupts, and are switched then.
 //!
 //! A task that slept without being interruptible runs again only after it was woken: the guest's own causality across
 //! its CPUs.
@@ -127,10 +126,12 @@ enum Sleeper {
 pub struct Pairs {
     /// By CPU of the guest: the task that runs, where it is known.
     running: HashMap<u32, Tid>,
-    /// Streams with an open gap: of the guest's kernel, of the host's kernel, of the VMM.
+    /// Streams with an open gap: of the guest's kernel, of CPUs that may run tasks; of the host's kernel, of the VMM.
     guest_gaps: u32,
     host_gaps: u32,
     vmm_gaps: u32,
+    /// CPUs of the guest that go offline: they run no tasks until they record again.
+    offline: HashSet<u32>,
     /// Until when what tasks do is matched, ticks.
     until: u64,
     /// Host threads of the vCPUs, in their order.
@@ -153,9 +154,6 @@ pub struct Pairs {
     shown: usize,
     /// Tasks that ran without having been woken. One that is being killed does so, and then dies.
     unwoken: Vec<(Tid, Alone)>,
-    /// Tasks that remove a module from the guest's kernel: it may be the agent, whose probes go one by one, and come back so.
-    /// One that removes the agent is never seen to return.
-    removers: HashSet<Tid>,
     /// On a preemptible-RT kernel: the soft interrupts that each task handles, the innermost last.
     soft_interrupts_of: Option<HashMap<Tid, Vec<i64>>>,
 }
@@ -171,6 +169,7 @@ impl Pairs {
             guest_gaps: 0,
             host_gaps: 0,
             vmm_gaps: 0,
+            offline: HashSet::default(),
             until,
             vcpu_threads,
             tolerance,
@@ -186,7 +185,6 @@ impl Pairs {
             alone: Vec::new(),
             shown,
             unwoken: Vec::new(),
-            removers: HashSet::default(),
             soft_interrupts_of: None,
         }
     }
@@ -202,7 +200,7 @@ impl Pairs {
     pub fn begin_gap(&mut self, kind: LayerKind, cpu: u32) {
         match kind {
             LayerKind::GuestKernel => {
-                self.guest_gaps += 1;
+                self.guest_gaps += u32::from(!self.offline.contains(&cpu));
                 self.running.remove(&cpu);
                 let interrupts = self.cpus.remove(&cpu).unwrap_or_default().interrupts;
                 interrupts.into_iter().for_each(|(pair, ..)| self.explained(pair, 1));
@@ -222,9 +220,10 @@ impl Pairs {
         }
     }
 
-    /// The gap of a stream of a layer of `kind` ends.
-    pub fn end_gap(&mut self, kind: LayerKind) {
+    /// The gap of the stream `cpu` of a layer of `kind` ends.
+    pub fn end_gap(&mut self, kind: LayerKind, cpu: u32) {
         let gaps = match kind {
+            LayerKind::GuestKernel if self.offline.remove(&cpu) => return,
             LayerKind::GuestKernel => &mut self.guest_gaps,
             LayerKind::HostKernel => &mut self.host_gaps,
             LayerKind::Vmm => {
@@ -307,15 +306,14 @@ impl Pairs {
         let record = &merged.record;
         let cpu = merged.stream.description.cpu_id;
         let tid = self.running.get(&cpu).copied();
-        if !self.removers.is_empty() {
-            self.await_removal(cpu, event, tid);
-            return;
-        }
         // Where records of the VMM are missing, the recorded events may have been changed.
         let is_whole = self.vmm_gaps == 0;
         // A task may have gone on where records of another CPU are missing.
         let are_tasks_whole = is_whole && self.guest_gaps == 0 && record.time <= self.until;
         match (event, tid) {
+            (Event::RecordingStops { is_offline: true }, _) => {
+                self.offline.insert(cpu);
+            }
             (Event::Switch { prev, prev_state, next }, _) => {
                 self.leave_interrupts(cpu, merged);
                 self.running.insert(cpu, next.tid);
@@ -469,28 +467,7 @@ impl Pairs {
         }
     }
 
-    /// Tasks remove modules: looks for their returns only.
-    fn await_removal(&mut self, cpu: u32, event: Event<'_>, tid: Option<Tid>) {
-        match (event, tid) {
-            (Event::Switch { next, .. }, _) => {
-                self.running.insert(cpu, next.tid);
-            }
-            (Event::SyscallEnter { number, .. }, Some(tid)) if is_removal(number) => {
-                self.removers.insert(tid);
-            }
-            (Event::SyscallEnter { .. } | Event::SyscallExit { .. } | Event::ProcessExit, Some(tid)) => {
-                self.removers.remove(&tid);
-            }
-            _ => {}
-        }
-    }
-
     fn syscall_enter(&mut self, tid: Tid, number: i64, merged: &MergedRecord<'_>) {
-        if is_removal(number) {
-            self.forget_guest();
-            self.removers.insert(tid);
-            return;
-        }
         let never_returns = matches!(syscall_names::name(number), Some("exit" | "exit_group"));
         let call = Call { number, entered: merged.record.time };
         let before = if never_returns { self.calls.remove(&tid) } else { self.calls.insert(tid, call) };
@@ -580,10 +557,6 @@ fn alone(merged: &MergedRecord<'_>, what: String) -> Alone {
         event: merged.record.schema.name().into(),
         what,
     }
-}
-
-fn is_removal(number: i64) -> bool {
-    syscall_names::name(number) == Some("delete_module")
 }
 
 fn call_name(number: i64) -> String {

@@ -182,6 +182,7 @@ enum Shape {
     Stack,
     Sample { process: Option<Number>, thread: Option<Number>, address: Option<Number>, user: Option<Number> },
     Mapping,
+    RecordingStops { offline: Option<Number> },
     BlockIssue(BlockFields),
     BlockComplete(BlockFields),
 }
@@ -303,6 +304,7 @@ impl Shape {
                 Some(Self::Sample { process: number("pid"), thread: number("tid"), address, user })
             }
             "strata:mapping" => Some(Self::Mapping),
+            name::RECORDING_STOPS => Some(Self::RecordingStops { offline: number("offline") }),
             _ => None,
         }
     }
@@ -423,6 +425,7 @@ impl Shape {
                 is_user: flag(user),
             },
             Self::Mapping => Event::Mapping,
+            Self::RecordingStops { offline } => Event::RecordingStops { is_offline: flag(offline) },
             Self::BlockIssue(fields) => Event::BlockIssue(fields.read(record)),
             Self::BlockComplete(fields) => Event::BlockComplete(fields.read(record)),
         })

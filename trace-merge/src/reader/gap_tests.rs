@@ -1,6 +1,7 @@
 //! Where streams have gaps.
 
 use super::*;
+use crate::event::name::RECORDING_STOPS;
 use crate::manifest::StreamDescription;
 use crate::manifest::tests::manifest;
 use crate::test_trace::TestTrace;
@@ -45,6 +46,25 @@ fn whole_stream_has_no_gap() {
     let (_dir, trace) = packets(|_, _| true);
 
     assert!(after_gaps(&trace).is_empty());
+}
+
+#[test]
+fn record_after_the_mark_of_a_cpu_that_stops_comes_after_a_gap() {
+    let tick = |trace: TestTrace, time| trace.guest(0, time, "test:tick", &[]);
+    let stops = |trace: TestTrace, time| trace.guest(0, time, RECORDING_STOPS, &[]);
+    let (_dir, trace) = stops(tick(tick(stops(tick(TestTrace::new(), 10), 20), 30), 40), 50).open();
+
+    let layer = &trace.layers()[0];
+    let ends_in_gap = |to| {
+        let mut records = layer.records(&layer.streams[0]).within(0, to);
+        records.by_ref().for_each(drop);
+        records.ends_in_gap()
+    };
+
+    assert_eq!(after_gaps(&trace), [30]);
+    assert_eq!([u64::MAX, 45, 25].map(ends_in_gap), [true, false, true]);
+    let since = layer.records(&layer.streams[0]).within(25, 35).next();
+    assert_eq!(since.map(|record| (record.time, record.after_gap)), Some((30, true)));
 }
 
 #[test]

@@ -402,13 +402,13 @@ impl<'t> Iterator for StreamRecords<'t> {
             let index = packet.index;
             self.read += 1;
             match self.schemas.get(record.id).filter(|schema| schema.accepts(record.payload)) {
-                Some(_) if record.time < self.from => self.gap = packet.gap_inside,
+                Some(schema) if record.time < self.from => self.gap = packet.gap_inside || schema.stops_recording(),
                 Some(_) if record.time > self.to => {
                     self.gap_at_end.get_or_insert(self.gap);
                 }
                 Some(schema) => {
                     let (time, payload) = (record.time, record.payload);
-                    let after_gap = std::mem::replace(&mut self.gap, packet.gap_inside);
+                    let after_gap = std::mem::replace(&mut self.gap, packet.gap_inside || schema.stops_recording());
                     return Some(StreamRecord { time, schema, payload, packet: index, after_gap });
                 }
                 None => {

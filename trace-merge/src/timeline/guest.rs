@@ -143,8 +143,10 @@ pub struct Guest {
     cpus: BTreeMap<u32, GuestCpu>,
     /// The living tasks by thread id.
     by_tid: HashMap<Tid, TaskIndex>,
-    /// CPUs whose records are missing at the moment.
+    /// CPUs whose records are missing at the moment, and which may run tasks.
     gaps: BTreeSet<u32>,
+    /// CPUs that go offline: they run no tasks until they record again.
+    offline: BTreeSet<u32>,
     /// The tasks of which something is known, and some that are not any more: what a gap has to go through.
     known: Vec<TaskIndex>,
     /// Flags with which tasks were made that have not forked yet, as `task:task_newtask` says.
@@ -222,7 +224,7 @@ impl Guest {
         }
     }
 
-    /// Whether records of any CPU are missing at the moment.
+    /// Whether records of any CPU that may run tasks are missing at the moment.
     #[must_use]
     pub fn has_gap(&self) -> bool {
         !self.gaps.is_empty()
@@ -269,6 +271,9 @@ impl Guest {
             }
             Event::ContentionBegin { .. } => self.set_contending(cpu, true),
             Event::ContentionEnd { .. } => self.set_contending(cpu, false),
+            Event::RecordingStops { is_offline: true } => {
+                self.offline.insert(cpu);
+            }
             _ => {}
         }
     }
@@ -348,7 +353,7 @@ impl Guest {
         if task.tid <= 0 {
             return;
         }
-        let anything_missing = !self.gaps.is_empty();
+        let may_run_unseen = self.may_run_unseen_on(cpu);
         let index = self.index_of(task);
         let Some(task) = self.tasks.get(index) else { return };
         let woken = match task.state {
@@ -357,16 +362,22 @@ impl Guest {
             TaskState::Runnable { woken, .. } => woken,
             TaskState::Unknown | TaskState::Blocked { .. } | TaskState::Absent => true,
         };
-        self.set(index, if anything_missing { TaskState::Unknown } else { TaskState::Runnable { cpu, woken } });
+        self.set(index, if may_run_unseen { TaskState::Unknown } else { TaskState::Runnable { cpu, woken } });
     }
 
     fn migrate(&mut self, tid: Tid, cpu: u32) {
-        let anything_missing = !self.gaps.is_empty();
+        let may_run_unseen = self.may_run_unseen_on(Some(cpu));
         let Some(index) = self.living(tid) else { return };
         if let Some(&GuestTask { state: TaskState::Runnable { woken, .. }, .. }) = self.tasks.get(index) {
             let state = TaskState::Runnable { cpu: Some(cpu), woken };
-            self.set(index, if anything_missing { TaskState::Unknown } else { state });
+            self.set(index, if may_run_unseen { TaskState::Unknown } else { state });
         }
+    }
+
+    /// Whether a task in the queue of `cpu` may run without a record: any CPU that runs tasks may take it, and one that goes
+    /// offline runs what is bound to it until it is gone.
+    fn may_run_unseen_on(&self, cpu: Option<u32>) -> bool {
+        !self.gaps.is_empty() || cpu.is_some_and(|cpu| self.offline.contains(&cpu))
     }
 
     fn fork(&mut self, time: u64, cpu: u32, parent: Option<Tid>, child: Task<'_>) {
@@ -429,9 +440,11 @@ impl Guest {
     }
 
     /// Records of `cpu` are missing from now on: what it runs is not known, nor what becomes of the tasks that do not run on
-    /// another CPU.
+    /// another CPU. While it is offline, what becomes of them is told by the other CPUs.
     pub(super) fn begin_gap(&mut self, cpu: u32) {
-        self.gaps.insert(cpu);
+        if !self.offline.contains(&cpu) {
+            self.gaps.insert(cpu);
+        }
         let state = self.cpu_mut(cpu);
         (state.current, state.foretold, state.clone_flags) = (Current::Unknown, Current::Unknown, None);
         state.nested.clear();
@@ -456,6 +469,7 @@ impl Guest {
     /// The records of `cpu` go on.
     pub(super) fn end_gap(&mut self, cpu: u32) {
         self.gaps.remove(&cpu);
+        self.offline.remove(&cpu);
     }
 
     /// The switch to come on `cpu` will take it from `task`.

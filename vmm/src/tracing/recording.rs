@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use strata_abi::class;
 use thiserror::Error;
 use trace_merge::access::Readers;
+use trace_merge::event::name::RECORDING_STOPS;
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{Guest, Layer, Manifest, ManifestError, Missing};
 use trace_merge::writer::{Rotation, WriteError};
@@ -246,13 +247,19 @@ fn registered_or_declared<'a>(
 }
 
 /// The enable bits of those `events` of the guest's kernel that `selection` includes, and of applications if it includes
-/// them.
+/// them. With any event of the kernel goes the one that says when a CPU stops to record: without it, what the CPU did last
+/// would seem to go on.
 #[must_use]
 pub fn enabled_guest_events<'a>(
     events: impl IntoIterator<Item = &'a EventDescription>,
     selection: &Selection,
 ) -> EnabledEvents {
-    let mut enabled = enabled_among(events, |name| selection.includes(LayerKind::GuestKernel, name));
+    let events: Vec<&EventDescription> = events.into_iter().collect();
+    let mut enabled = enabled_among(events.iter().copied(), |name| selection.includes(LayerKind::GuestKernel, name));
+    if enabled.class_mask != 0 {
+        let mark = events.iter().filter(|event| event.name == RECORDING_STOPS);
+        mark.for_each(|event| enabled.enable(event.id, event.class));
+    }
     if selection.includes_applications() {
         enabled.class_mask |= 1 << class::USER;
     }
@@ -277,6 +284,14 @@ mod tests {
         );
 
         assert_eq!(bits.events[1], 1 << 1);
+    }
+
+    #[test]
+    fn mark_of_a_cpu_that_stops_goes_with_any_event_and_not_alone() {
+        let events = [event(64, RECORDING_STOPS), event(65, "a:second")];
+        let enabled = |selection| enabled_guest_events(&events, &Selection::parse(selection).unwrap()).events[1];
+
+        assert_eq!((enabled("guest-kernel:a:second"), enabled("guest-kernel:a:other")), (0b11, 0));
     }
 
     #[test]

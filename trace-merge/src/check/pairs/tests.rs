@@ -1,5 +1,6 @@
 use super::*;
 use crate::event::Decoder;
+use crate::event::name::RECORDING_STOPS;
 use crate::merge::{Merge, Step};
 use crate::test_trace::Field::{Hex, Number, Text};
 use crate::test_trace::TestTrace;
@@ -46,7 +47,10 @@ fn found_by(mut pairs: Pairs, trace: TestTrace) -> (Vec<PairCount>, Vec<Alone>) 
                 let (layer, stream) = streams[source];
                 pairs.begin_gap(layer.description.kind, stream.description.cpu_id);
             }
-            Step::GapEnd { source, .. } => pairs.end_gap(streams[source].0.description.kind),
+            Step::GapEnd { source, .. } => {
+                let (layer, stream) = streams[source];
+                pairs.end_gap(layer.description.kind, stream.description.cpu_id);
+            }
         }
     }
     pairs.finish()
@@ -128,22 +132,38 @@ fn calls_that_do_not_return_as_they_began_are_known() {
     assert_eq!(counts(&found, Pair::Syscall), (2, 2, 0));
 }
 
-#[test]
-fn pairs_are_not_followed_while_a_module_is_removed() {
-    // The removal does not return: it was the agent.
-    let removing = enter(running(), 10, 176).switch(0, 11, 7, 8);
-    let trace = exit(enter(enter(removing, 20, 0), 30, 1), 40, 1);
-
-    assert_eq!(counts(&found(trace), Pair::Syscall), (1, 0, 0));
+fn stops(trace: TestTrace, cpu: u32, time: u64, offline: i64) -> TestTrace {
+    trace.guest(cpu, time, RECORDING_STOPS, &[("offline", Number(offline))])
 }
 
 #[test]
-fn pairs_are_followed_again_once_the_removal_has_returned() {
-    let removed = exit(enter(running(), 10, 176), 20, 176);
+fn agent_that_is_unloaded_explains_what_is_alone() {
+    // The agent goes and comes back; the call that removed it does not return.
+    let removed = stops(enter(running(), 10, 176), 0, 11, 0);
+    let trace = exit(enter(removed.switch(0, 20, 7, 7), 30, 1), 40, 1);
 
-    let found = found(exit(enter(exit(enter(removed, 30, 0), 40, 0), 50, 0), 60, 1));
+    assert_eq!(counts(&found(trace), Pair::Syscall), (2, 1, 0));
+}
 
-    assert_eq!(counts(&found, Pair::Syscall), (2, 0, 1));
+#[test]
+fn removal_of_another_module_hides_no_violation() {
+    let trace = enter(enter(running(), 10, 176), 20, 1);
+
+    let found = found(exit(trace, 30, 0));
+
+    assert_eq!(counts(&found, Pair::Syscall), (1, 0, 2));
+}
+
+#[test]
+fn tasks_are_matched_while_a_cpu_is_offline_and_not_while_its_agent_is_unloaded() {
+    let trace = |offline| {
+        let stopped = stops(running().switch(1, 6, 0, 8), 1, 10, offline).switch(0, 15, 7, 7);
+        exit(enter(stopped, 20, 0), 30, 1)
+    };
+
+    let [offline, unloaded] = [1, 0].map(|offline| counts(&found(trace(offline)), Pair::Syscall));
+
+    assert_eq!((offline, unloaded), ((1, 0, 1), (1, 0, 0)));
 }
 
 #[test]

@@ -219,6 +219,25 @@ fn missing_records_make_tasks_unknown_that_do_not_run_elsewhere() {
 }
 
 #[test]
+fn cpu_that_goes_offline_leaves_what_others_tell_known() {
+    let mut guest = after(&[(10, 0, switch(IDLE, 0, APP)), (10, 1, switch(IDLE, 0, SH))]);
+
+    guest.apply(20, 0, &Event::RecordingStops { is_offline: true });
+    guest.begin_gap(0);
+    assert_eq!((state(&guest, 10), guest.cpu(0).unwrap().current), (TaskState::Unknown, Current::Unknown));
+    guest.apply(25, 1, &switch(SH, 1, IDLE));
+    assert_eq!(state(&guest, 11), TaskState::Blocked { on: BlockedOn::Event, syscall: None });
+    // What is woken there may yet run, until the CPU is gone.
+    guest.apply(26, 1, &wakeup(APP, 0));
+    assert_eq!(state(&guest, 10), TaskState::Unknown);
+    guest.apply(27, 1, &wakeup(SH, 1));
+    assert_eq!(state(&guest, 11), TaskState::Runnable { cpu: Some(1), woken: true });
+    guest.end_gap(0);
+    guest.begin_gap(0);
+    assert!(guest.has_gap());
+}
+
+#[test]
 fn recorder_is_foretold_until_a_switch_tells_and_again_after_a_gap() {
     let mut guest = Guest::default();
     guest.foretell(0, APP);

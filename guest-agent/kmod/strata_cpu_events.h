@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What the module records of itself. */
+#undef TRACE_SYSTEM
+#define TRACE_SYSTEM strata
+
+#if !defined(STRATA_CPU_EVENTS_H) || defined(TRACE_HEADER_MULTI_READ)
+#define STRATA_CPU_EVENTS_H
+
+#include <linux/tracepoint.h>
+
+/*
+ * The CPU records no more, from here to its next record: it goes offline, or the module is unloaded. Hosts know the event by
+ * its name and want it in every session.
+ */
+TRACE_EVENT(recording_stops,
+	TP_PROTO(bool goes_offline),
+	TP_ARGS(goes_offline),
+	TP_STRUCT__entry(
+		__field(u8, offline)
+	),
+	TP_fast_assign(
+		__entry->offline = goes_offline;
+	),
+	TP_printk("offline=%u", __entry->offline)
+);
+
+#endif
+
+#include <trace/define_trace.h>
