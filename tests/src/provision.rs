@@ -7,7 +7,6 @@ use crate::fetch::apt::PackageError;
 use crate::fetch::kernel_packages::{self, KernelChoice, KernelPackages};
 use crate::fetch::module_tree::{ModuleTree, ModulesError};
 use crate::fetch::tools;
-use crate::fetch::vmlinux::{self, KernelError};
 use crate::machine::host::{Host, HostError, HostKind};
 use crate::machine::nested::{self, NestedHost};
 use crate::paths::Paths;
@@ -17,6 +16,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 use strata_kmod_build::headers::{self, HeadersError};
+use strata_kmod_build::kernel_image::{self, KernelError};
 
 /// Why the lab is not ready.
 #[derive(Debug, thiserror::Error)]
@@ -157,7 +157,7 @@ fn kernel_locked(paths: &Paths, choice: KernelChoice) -> Result<Kernels, Provisi
     headers::relocate(&headers)?;
     let bzimage = packages.bzimage(&root);
     let vmlinux = paths.kernels().join(format!("vmlinux-{}", packages.release));
-    vmlinux::extract_file(&bzimage, &vmlinux)?;
+    kernel_image::extract_file(&bzimage, &vmlinux)?;
     let busybox = process::find_program("busybox").ok_or(ProvisionError::Tool("busybox"))?;
     Ok(Kernels { modules: packages.modules(&root), packages, vmlinux, bzimage, headers, busybox })
 }

@@ -54,11 +54,11 @@ pub struct BuildArgs {
     /// The kernel's header tree: what `make -C` takes
     #[arg(long, value_name = "DIR")]
     pub kernel_headers: PathBuf,
-    /// The kernel that the headers have to be of: its release, or its image
+    /// The kernel that the headers have to be of: its release, or its image, whose BTF is used then
     #[arg(long, value_name = "RELEASE|FILE")]
     pub kernel: Option<String>,
-    /// The kernel's BTF, raw or in an ELF file [default: where the kernel keeps it]; without it, events whose headers look
-    /// into private structures are left out
+    /// The kernel's BTF, raw, in an ELF file or in an image [default: that of --kernel, else where the kernel keeps it];
+    /// without it, events whose headers look into private structures are left out
     #[arg(long, value_name = "FILE")]
     pub btf: Option<PathBuf>,
     /// Module to write
@@ -150,6 +150,7 @@ fn build(args: &BuildArgs) -> Result<String, AgentCommandError> {
         sources: &sources,
         kernel_headers: &args.kernel_headers,
         release: wanted.as_deref(),
+        kernel: args.kernel.as_deref().map(Path::new).filter(|kernel| kernel.is_file()),
         btf: args.btf.as_deref(),
         work: work.path(),
         out: &args.out,

@@ -9,6 +9,7 @@
 
 mod build_log;
 pub mod headers;
+pub mod kernel_image;
 mod module;
 mod private_types;
 mod sources;

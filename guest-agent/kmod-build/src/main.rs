@@ -18,7 +18,7 @@ struct Arguments {
     /// Refuse headers that are not those of this kernel
     #[arg(long, value_name = "RELEASE")]
     kernel: Option<String>,
-    /// The kernel's BTF, raw or in an ELF file [default: where the kernel keeps it]; without it, events whose headers
+    /// The kernel's BTF, raw, in an ELF file or in an image [default: where the kernel keeps it]; without it, events whose headers
     /// look into private structures are left out
     #[arg(long, value_name = "FILE")]
     btf: Option<PathBuf>,
@@ -50,6 +50,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         sources: &arguments.sources,
         kernel_headers: &arguments.kernel_headers,
         release: arguments.kernel.as_deref(),
+        kernel: None,
         btf: arguments.btf.as_deref(),
         work,
         out: &arguments.out,

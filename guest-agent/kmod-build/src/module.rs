@@ -118,7 +118,10 @@ pub struct Request<'a> {
     pub kernel_headers: &'a Path,
     /// The kernel release that the headers must be of; `None` takes what they are of.
     pub release: Option<&'a str>,
-    /// A file with the kernel's BTF, raw or in an ELF file; `None` looks where kernels keep it.
+    /// The kernel itself, an image or an ELF file, if it is at hand.
+    pub kernel: Option<&'a Path>,
+    /// A file with the kernel's BTF, raw, in an ELF file or in an image; `None` looks into the kernel itself, then where
+    /// kernels keep it.
     pub btf: Option<&'a Path>,
     /// A folder for intermediate files. A build in the folder of an earlier one repeats only what it must.
     pub work: &'a Path,
@@ -168,9 +171,17 @@ pub fn build(request: &Request<'_>) -> Result<Built, KmodBuildError> {
     sources::mirror(request.sources, request.work, |_| true)?;
     let work = fs::canonicalize(request.work).map_err(file_error(request.work))?;
     // without pahole a build has fewer events, unless it was asked for these
-    let found = || find_btf(&kernel_headers, &release).filter(|_| is_installed("pahole"));
-    let btf = request.btf.map(Path::to_path_buf).or_else(found);
-    let btf = btf.map(|file| Btf::open(&file, &work.join("btf"))).transpose()?;
+    let open = |file: &Path| Btf::open(file, &work.join("btf"));
+    let btf = match request.btf {
+        Some(file) => Some(open(file)?),
+        None if is_installed("pahole") => match request.kernel.map(open) {
+            Some(Err(BtfError::NoBtf(_))) | None => {
+                find_btf(&kernel_headers, &release).as_deref().map(open).transpose()?
+            }
+            Some(of_kernel) => Some(of_kernel?),
+        },
+        None => None,
+    };
     let units = tracepoint_units::make(&kernel_headers, &work, btf.as_ref(), &work.join(UNITS_LOG))?;
     let log = make(&kernel_headers, &work)?;
     if let Some(complaint) = objtool_complaint(&log) {
@@ -291,7 +302,15 @@ mod tests {
     fn build_in(sources: &Path, headers: &Path, release: Option<&str>) -> (tempfile::TempDir, KmodBuildError) {
         let work = tempfile::tempdir().unwrap();
         let out = work.path().join("out.ko");
-        let request = Request { sources, kernel_headers: headers, release, btf: None, work: work.path(), out: &out };
+        let request = Request {
+            sources,
+            kernel_headers: headers,
+            release,
+            kernel: None,
+            btf: None,
+            work: work.path(),
+            out: &out,
+        };
         let error = build(&request).unwrap_err();
         assert!(!out.exists());
         (work, error)

@@ -3,6 +3,7 @@
 //! `pahole` prints a structure with the offset of each member. What comes out here has the same members at the same
 //! offsets, but for those whose types are private in turn: they and unions are padding.
 
+use crate::kernel_image;
 use object::{Object, ObjectSection};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -37,7 +38,7 @@ pub enum BtfError {
         source: io::Error,
     },
     /// The file has no BTF.
-    #[error("{} holds no BTF: name a kernel's ELF file, or /sys/kernel/btf/vmlinux", .0.display())]
+    #[error("{} holds no BTF: name a kernel (vmlinuz or its ELF file), or /sys/kernel/btf/vmlinux", .0.display())]
     NoBtf(PathBuf),
     /// The BTF is damaged.
     #[error("the BTF in {} is damaged", .0.display())]
@@ -61,7 +62,8 @@ pub struct Btf {
 const BTF_MAGIC: [u8; 2] = [0x9f, 0xeb];
 
 impl Btf {
-    /// The BTF in `source`, a raw BTF file or an ELF file with a `.BTF` section, kept as the file `copy`.
+    /// The BTF in `source`, a raw BTF file, an ELF file with a `.BTF` section, or a kernel's image with such a file inside;
+    /// kept as the file `copy`.
     ///
     /// # Errors
     /// When there is none, it is damaged, or a file cannot be used.
@@ -71,6 +73,8 @@ impl Btf {
             move |source| BtfError::File { path, source }
         };
         let bytes = fs::read(source).map_err(error(source))?;
+        // Whatever is not an image is looked at itself.
+        let bytes = kernel_image::extract(&bytes).unwrap_or(bytes);
         let raw = if bytes.starts_with(&BTF_MAGIC) { Some(bytes.as_slice()) } else { section(&bytes) };
         let raw = raw.ok_or_else(|| BtfError::NoBtf(source.to_path_buf()))?;
         let names = names(raw).ok_or_else(|| BtfError::Damaged(source.to_path_buf()))?;
@@ -269,6 +273,8 @@ fn is_plain(member: &Member<'_>, known: &[&str]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel_image::tests::image_of;
+    use object::{Architecture, BinaryFormat, Endianness, SectionKind, write};
 
     const PRINTED: &str = "\
 struct example {
@@ -316,8 +322,8 @@ struct example {
         assert!(text.contains("\tstruct private             more_secret;\n\tchar padding_24[8];"), "{text}");
     }
 
-    #[test]
-    fn tracepoints_enumerators_and_sizes_are_found_by_name() {
+    /// BTF of a tracepoint, an enumerator and a structure.
+    fn small_btf() -> Vec<u8> {
         let types = [1_u32, 8 << 24, 0, 11, 8 << 24, 0, 0, 6 << 24 | 1, 4, 1, u32::MAX, 11, 4 << 24 | 1, 96, 0, 1, 0];
         let strings = b"\0x_trace_a\0btf_trace_sched_switch\0";
         let mut btf = vec![0x9f, 0xeb, 1, 0];
@@ -327,6 +333,12 @@ struct example {
         }
         btf.extend(types.into_iter().flat_map(u32::to_le_bytes));
         btf.extend(strings);
+        btf
+    }
+
+    #[test]
+    fn tracepoints_enumerators_and_sizes_are_found_by_name() {
+        let btf = small_btf();
 
         let names = names(&btf).unwrap();
         assert_eq!(names.tracepoints().iter().collect::<Vec<_>>(), ["sched_switch"]);
@@ -344,6 +356,21 @@ struct example {
 
         assert!(text.contains("_Static_assert(sizeof(struct task_struct) == 9792,"), "{text}");
         assert_eq!(text.matches("_Static_assert").count(), 1);
+    }
+
+    #[test]
+    fn btf_of_a_kernels_image_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let (image, copy) = (folder.path().join("vmlinuz"), folder.path().join("btf"));
+        let mut kernel = write::Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
+        let section = kernel.add_section(Vec::new(), b".BTF".to_vec(), SectionKind::Other);
+        kernel.append_section_data(section, &small_btf(), 1);
+        fs::write(&image, image_of(&kernel.write().unwrap())).unwrap();
+
+        let btf = Btf::open(&image, &copy).unwrap();
+
+        assert_eq!(btf.tracepoints().iter().collect::<Vec<_>>(), ["sched_switch"]);
+        assert_eq!(fs::read(&copy).unwrap(), small_btf());
     }
 
     #[test]

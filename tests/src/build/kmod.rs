@@ -113,6 +113,7 @@ pub fn build(paths: &Paths, kernel_headers: &Path, btf: Option<&Path>, out: &Pat
         sources: &sources,
         kernel_headers,
         release: Some(&release),
+        kernel: None,
         btf,
         work: &work,
         out,

@@ -4,4 +4,3 @@ pub mod apt;
 pub mod kernel_packages;
 pub mod module_tree;
 pub mod tools;
-pub mod vmlinux;

@@ -1,4 +1,4 @@
-//! Getting the ELF `vmlinux` out of a compressed kernel image.
+//! Getting the ELF `vmlinux` out of a compressed kernel image: its BTF is in there.
 //!
 //! The layout of the image is that of Linux' x86 boot protocol (`Documentation/arch/x86/boot.rst`): the setup header
 //! tells where the compressed payload lies.
@@ -170,11 +170,11 @@ fn decompress_zstd(frame: &[u8]) -> Result<Vec<u8>, KernelError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// A bzImage whose payload is `kernel` as one legacy block.
-    fn image_of(kernel: &[u8]) -> Vec<u8> {
+    pub(crate) fn image_of(kernel: &[u8]) -> Vec<u8> {
         let block = lz4_flex::block::compress(kernel);
         let mut payload = LZ4_LEGACY_MAGIC.to_vec();
         payload.extend(u32::try_from(block.len()).unwrap().to_le_bytes());
