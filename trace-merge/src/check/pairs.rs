@@ -389,7 +389,8 @@ impl Pairs {
                 self.sleepers.remove(&next);
                 self.balanced(Pair::Wakeup);
             }
-            Some(Sleeper::Asleep) if self.wakeups_are_recorded => {
+            // A CPU that goes offline, or comes back, may have woken it without a record.
+            Some(Sleeper::Asleep) if self.wakeups_are_recorded && self.offline.is_empty() => {
                 self.sleepers.insert(next, Sleeper::RanUnwoken(merged.record.time));
             }
             _ => {

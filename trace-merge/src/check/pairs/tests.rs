@@ -288,6 +288,15 @@ fn sleeper_that_runs_before_it_is_woken_is_a_violation_beyond_the_clocks_error()
 }
 
 #[test]
+fn sleeper_may_have_been_woken_by_a_cpu_that_goes_offline() {
+    let trace = runs(sleeps(stops(wakes(TestTrace::new(), 1), 0, 5, 1), 10, 2), 30, 0, 8);
+
+    let (_, alone) = found(runs(trace, 60, 8, 0));
+
+    assert!(alone.is_empty(), "{alone:?}");
+}
+
+#[test]
 fn sleeper_that_is_being_killed_may_run_unwoken() {
     let trace = runs(runs(sleeps(wakes(TestTrace::new(), 1), 10, 2), 30, 0, 8), 40, 8, 8);
 
