@@ -123,8 +123,9 @@ type Batch<'t> = Arc<Vec<Item<'t>>>;
 /// Reads `trace` once, and feeds `analyses` with what lies in `window`.
 #[must_use]
 pub fn pass(trace: &Trace, window: Window, analyses: &mut [&mut dyn Analysis]) -> Passed {
-    let threads = thread::available_parallelism().map_or(1, NonZero::get);
-    pass_on(threads.min(FEEDS), trace, window, analyses)
+    // One of the processors is busy with reading.
+    let others = thread::available_parallelism().map_or(1, NonZero::get).saturating_sub(1);
+    pass_on(others.clamp(1, FEEDS), trace, window, analyses)
 }
 
 /// [`pass`] with the analyses shared out among `feeds` threads. What they find does not depend on it.
