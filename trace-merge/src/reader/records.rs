@@ -11,10 +11,10 @@ use std::ops::Range;
 
 /// Memory of a stream is given back in pieces of this size, bytes, one piece behind the packet that is being read:
 /// records that were handed out a moment ago are still looked at.
-const RELEASE_BYTES: usize = 1 << 18;
+const RELEASE_BYTES: usize = 1 << 16;
 /// So much before a piece is given back once more, bytes: who looks at a record for longer than that has brought its page
 /// back, which would stay.
-const RELEASE_AGAIN_BYTES: usize = 4 * RELEASE_BYTES;
+const RELEASE_AGAIN_BYTES: usize = 16 * RELEASE_BYTES;
 
 /// A record of a stream whose type is known and whose payload fits it.
 #[derive(Clone, Copy, Debug)]
