@@ -5,7 +5,6 @@
 
 use crate::events;
 use crate::script::Input;
-use shared_ring::consumer::Lost;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -53,19 +52,7 @@ pub fn manifest() -> Manifest {
         packet_size: PACKET_SIZE,
         process,
         events,
-        streams: vec![StreamDescription {
-            file: "stream_0".into(),
-            cpu_id: 0,
-            packets: 0,
-            records: 6,
-            lost: Lost::default(),
-            rejected_bytes: 0,
-            corrupt: false,
-            nested: None,
-            never_joined: false,
-            overwritten: 0,
-            dropped: None,
-        }],
+        streams: vec![StreamDescription { file: "stream_0".into(), records: 6, ..StreamDescription::default() }],
     };
     let process = Process { pid: 42, comm: "work\u{1b}load".into() };
     Manifest {

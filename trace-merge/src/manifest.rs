@@ -269,7 +269,7 @@ pub struct Layer {
 }
 
 /// A stream of a layer: the packets of one CPU, vCPU or thread.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamDescription {
     /// File in the layer's folder.
     pub file: String,

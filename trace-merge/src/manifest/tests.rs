@@ -110,19 +110,7 @@ fn stream_file_that_leaves_its_layer_is_refused() {
 }
 
 fn stream(file: &str, cpu_id: u32) -> StreamDescription {
-    StreamDescription {
-        file: file.into(),
-        cpu_id,
-        packets: 0,
-        records: 0,
-        lost: Lost::default(),
-        rejected_bytes: 0,
-        corrupt: false,
-        nested: None,
-        never_joined: false,
-        overwritten: 0,
-        dropped: None,
-    }
+    StreamDescription { file: file.into(), cpu_id, ..StreamDescription::default() }
 }
 
 #[test]

@@ -5,7 +5,6 @@ use super::ReadError;
 use super::gaps::PacketGaps;
 use crate::manifest::{StreamDescription, open_regular};
 use memmap2::{Mmap, UncheckedAdvice};
-use shared_ring::consumer::Lost;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -73,20 +72,7 @@ impl StreamFiles {
         let unlisted = self.chunks.keys().filter(|&file| !listed.iter().any(|stream| stream.file == *file));
         unlisted.filter_map(|file| {
             let cpu_id = file.strip_prefix("stream_")?.parse().ok()?;
-            let lost = Lost::default();
-            Some(StreamDescription {
-                file: file.clone(),
-                cpu_id,
-                packets: 0,
-                records: 0,
-                lost,
-                rejected_bytes: 0,
-                corrupt: false,
-                nested: None,
-                never_joined: false,
-                overwritten: 0,
-                dropped: None,
-            })
+            Some(StreamDescription { file: file.clone(), cpu_id, ..StreamDescription::default() })
         })
     }
 }
