@@ -33,7 +33,6 @@ use guest::Ran;
 use plan::Plan;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 use trace_merge::manifest::{Manifest, Started};
 use traced::PreparedVm;
@@ -77,17 +76,7 @@ fn run_plan(plan: Plan<'_>, jail: Jail, say: Say) -> Result<RunReport, RunFailur
     };
     let directory = jail.act(|| VmDirectory::create(&runtime, &description))??;
     match &request.trace {
-        Some(trace) => {
-            let started = PreparedVm::prepare(plan, trace, description, directory, jail, say)?.start()?;
-            let has_stopped = started.trace_has_stopped_it();
-            let (ran, manifest) = started.finish()?;
-            Ok(RunReport {
-                outcome: ran.outcome,
-                manifest: Some(manifest),
-                console_dropped: ran.console_dropped,
-                trace_failed: has_stopped.load(Ordering::Relaxed),
-            })
-        }
+        Some(trace) => PreparedVm::prepare(plan, trace, description, directory, jail, say)?.start()?.finish(),
         None => {
             let Ran { outcome, console_dropped } = run_untraced(plan, description, &directory, jail, say)?;
             Ok(RunReport { outcome, manifest: None, console_dropped, trace_failed: false })

@@ -1,7 +1,6 @@
 //! A traced VM: prepared, started, finished.
 
 use super::answers::answers;
-use super::close;
 use super::descriptors;
 use super::failure::RunFailure;
 use super::guest::{Ran, run_machine};
@@ -11,6 +10,7 @@ use super::plan::Plan;
 use super::request::{Agent, RunRequest};
 use super::rings::{kernel_rings, region_config, vmm_rings};
 use super::trace_failure::on_failure;
+use super::{RunReport, close};
 use crate::clock::{ClockParameters, EpochSink, HostClock, HostTime, RenewalThread, VcpuClocks};
 use crate::control::directory::{VmDescription, VmDirectory};
 use crate::control::server::ControlServer;
@@ -31,7 +31,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use trace_merge::layer::LayerKind;
-use trace_merge::manifest::Manifest;
 use trace_merge::trace_folder::TraceFolder;
 use trace_merge::writer::Rotation;
 use uuid::Uuid;
@@ -141,8 +140,8 @@ impl<'a> PreparedVm<'a> {
         Ok(Self { request, description, machine, clocks, region, sources, folder, directory, has_stopped, jail })
     }
 
-    /// Gives up what needs no longer be had, then begins to record and to answer what the control socket asks for. The user is told what the recording will lack,
-    /// and where it goes.
+    /// Gives up what needs no longer be had, then begins to record and to answer what the control socket asks for. The
+    /// user is told what the recording will lack, and where it goes.
     ///
     /// # Errors
     /// The process cannot be confined, or the recording or the control socket cannot be made.
@@ -184,17 +183,12 @@ pub(super) struct StartedVm {
 }
 
 impl StartedVm {
-    /// Says whether the machine was stopped because a layer of the trace ended early, once it has.
-    pub(super) fn trace_has_stopped_it(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.has_stopped)
-    }
-
     /// Runs the guest until it ends, then completes the recording.
     ///
     /// # Errors
     /// The machine cannot be started, and nothing is left behind; or the recording is not complete, and its region is
     /// kept.
-    pub(super) fn finish(self) -> Result<(Ran, Manifest), RunFailure> {
+    pub(super) fn finish(self) -> Result<RunReport, RunFailure> {
         let Self { machine, clocks, region, vmm, control, recorder, mut folder, mut directory, has_stopped } = self;
         let ran = {
             let machine_control = machine.control();
@@ -214,12 +208,14 @@ impl StartedVm {
             }
         };
         folder.keep();
-        let outcome = match has_stopped.load(Ordering::Relaxed) {
-            true => format!("{}, because a layer of the trace ended early", ran.outcome),
-            false => ran.outcome.to_string(),
+        let Ran { outcome, console_dropped } = ran;
+        let trace_failed = has_stopped.load(Ordering::Relaxed);
+        let told = match trace_failed {
+            true => format!("{outcome}, because a layer of the trace ended early"),
+            false => outcome.to_string(),
         };
-        match recorder.finish(outcome) {
-            Ok(manifest) => Ok((ran, manifest)),
+        match recorder.finish(told) {
+            Ok(manifest) => Ok(RunReport { outcome, manifest: Some(manifest), console_dropped, trace_failed }),
             Err(source) => {
                 directory.keep();
                 Err(RunFailure::Incomplete { region: directory.region(), source })

@@ -64,8 +64,8 @@ pub struct Recording {
 pub const NO_AGENT: &str = "no agent was given to the guest, and it has not brought one";
 
 impl Recording {
-    /// The recording, in the folder `dir` and within the size of `rotation`, of a session called `name` that is made while the VM of this one runs and records
-    /// `selection` of the guest's kernel.
+    /// The recording, in the folder `dir` and within the size of `rotation`, of a session called `name` that is made while
+    /// the VM of this one runs and records `selection` of the guest's kernel.
     #[must_use]
     pub fn of_guest_kernel(
         &self,
