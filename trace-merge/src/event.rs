@@ -404,6 +404,12 @@ pub fn handler_name<'t>(record: &StreamRecord<'t>) -> Option<Cow<'t, str>> {
     record.text("name")
 }
 
+/// What the handler said in the record of an [`Event::InterruptExit`] of an [`Interrupt::Irq`]: `irqreturn_t`.
+#[must_use]
+pub fn handler_result(record: &StreamRecord<'_>) -> Option<i64> {
+    record.number("ret")
+}
+
 /// What `irq_vectors:NAME_entry` and `irq_vectors:NAME_exit` are about, and whether it is the entry.
 #[must_use]
 pub fn vector_name(event: &str) -> Option<(&str, bool)> {

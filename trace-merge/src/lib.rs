@@ -6,7 +6,7 @@
 //!
 //! Data flows one way through the reading side: [`reader`] maps the streams and hands on the records that can be
 //! believed, [`join`] makes one recording of several (clocks of two hosts related by a [`match_rule`]), [`merge`] puts them in one order, and [`events`], [`report`] and [`check`] show, summarise and verify
-//! them. What was damaged is skipped, counted and said.
+//! them; [`export`] writes them in other tools' forms. What was damaged is skipped, counted and said.
 
 pub mod access;
 pub mod analysis;
@@ -16,6 +16,7 @@ pub mod completeness;
 pub mod event;
 pub mod events;
 pub mod exit_reason;
+pub mod export;
 pub mod join;
 pub mod kernel_symbols;
 pub mod layer;

@@ -12,7 +12,7 @@ pub mod irqs;
 pub mod locks;
 #[cfg(test)]
 pub(crate) mod scenario;
-mod state_names;
+pub(crate) mod state_names;
 pub mod summary;
 pub mod syscalls;
 pub mod table;

@@ -108,6 +108,20 @@ impl TestTrace {
         self.record(LayerKind::Vmm, thread, time, name, fields)
     }
 
+    /// Adds a record of the guest's process `pid`.
+    pub(crate) fn user(
+        mut self,
+        pid: u32,
+        cpu: u32,
+        time: u64,
+        name: &'static str,
+        fields: &[(&'static str, Field)],
+    ) -> Self {
+        let layer = (LayerKind::GuestUser, Some(pid));
+        self.records.push(TestRecord { layer, cpu, time, name, fields: fields.to_vec() });
+        self
+    }
+
     /// Adds a switch of the guest's CPU `cpu` from task `prev` to task `next`, which are called `taskN`.
     pub(crate) fn switch(self, cpu: u32, time: u64, prev: i64, next: i64) -> Self {
         let comm = |pid| match pid {

@@ -238,6 +238,35 @@ impl FlowTimes {
         Self { vms: trace.manifest().vms.iter().map(follower).collect() }
     }
 
+    /// The same, which keeps each request that ends for [`FlowTimes::take_ended`].
+    #[must_use]
+    pub fn keeping_ended(trace: &Trace) -> Self {
+        let mut times = Self::new(trace);
+        times.vms.iter_mut().flatten().for_each(Follower::keep_ended);
+        times
+    }
+
+    /// Whether records like `input` are looked at.
+    pub(crate) const fn follows(input: &Input<'_>) -> bool {
+        Follower::takes(input)
+    }
+
+    /// The requests that have ended since this was asked last, each with the index of its VM. `at_end` says that no record
+    /// is to come.
+    pub fn take_ended(&mut self, timeline: &Timeline, at_end: bool) -> Vec<(usize, Flow)> {
+        let mut taken = Vec::new();
+        for (index, follower) in self.vms.iter_mut().enumerate() {
+            let (Some(follower), Some(vm)) = (follower, timeline.vm(index)) else { continue };
+            if at_end {
+                follower.end_completed();
+            }
+            if follower.has_ended() {
+                taken.extend(follower.take_ended(&vm.guest, timeline.clock()).into_iter().map(|flow| (index, flow)));
+            }
+        }
+        taken
+    }
+
     /// The followers of the VMs that a record of `origin` may be about, with their indices.
     fn concerned<'s>(
         &'s mut self,
@@ -378,15 +407,16 @@ impl Flow {
     }
 }
 
-fn step_name(from: Milestone, to: Milestone) -> String {
+/// What a step is called.
+pub(crate) fn step_name(from: Milestone, to: Milestone) -> String {
     format!("{} → {}", from.name(), to.name())
 }
 
 /// Whose time a step is: of all milestones in it, those whose events are missing included.
-fn whose(from: Milestone, to: Milestone) -> String {
+pub(crate) fn whose(from: Milestone, to: Milestone) -> String {
     let inside = Milestone::ALL.into_iter().filter(|&milestone| from < milestone && milestone <= to);
     inside.map(Milestone::whose).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -12,12 +12,12 @@ use crate::timeline::states::BlockedOn;
 use crate::timeline::vcpu::Preemptor;
 
 /// Why a vCPU left the guest.
-pub(super) fn reason(reason: Option<ExitReason>) -> String {
+pub(crate) fn reason(reason: Option<ExitReason>) -> String {
     reason.map_or_else(|| "before the first entry".into(), |reason| reason.name().into_owned())
 }
 
 /// What the host ran in place of a vCPU.
-pub(super) fn preemptor(host: Option<&Host>, preemptor: Preemptor) -> String {
+pub(crate) fn preemptor(host: Option<&Host>, preemptor: Preemptor) -> String {
     match preemptor {
         Preemptor::Thread(thread) => {
             let name = host.map_or_else(|| thread.tid.to_string(), |host| host.thread_name(thread));
@@ -29,12 +29,12 @@ pub(super) fn preemptor(host: Option<&Host>, preemptor: Preemptor) -> String {
 }
 
 /// A task of a guest.
-pub(super) fn task(task: &GuestTask) -> String {
+pub(crate) fn task(task: &GuestTask) -> String {
     format!("{}/{}", harmless(&task.name()), task.tid)
 }
 
 /// What a task waits for.
-pub(super) const fn blocked_on(on: BlockedOn) -> &'static str {
+pub(crate) const fn blocked_on(on: BlockedOn) -> &'static str {
     match on {
         BlockedOn::Io => "io",
         BlockedOn::Uninterruptible => "uninterruptible",
@@ -47,12 +47,12 @@ pub(super) const fn blocked_on(on: BlockedOn) -> &'static str {
 }
 
 /// A system call.
-pub(super) fn syscall(number: i16) -> String {
+pub(crate) fn syscall(number: i16) -> String {
     syscall_names::name(number.into()).map_or_else(|| format!("syscall {number}"), Into::into)
 }
 
 /// An interrupt.
-pub(super) fn interrupt(interrupt: Interrupt) -> String {
+pub(crate) fn interrupt(interrupt: Interrupt) -> String {
     match interrupt {
         Interrupt::Irq(number) => format!("irq {number}"),
         Interrupt::Softirq(vector) => match softirq_names::name(vector.into()) {
@@ -64,7 +64,7 @@ pub(super) fn interrupt(interrupt: Interrupt) -> String {
 }
 
 /// In what a task ran; `None` for its own code.
-pub(super) fn running(running: Running) -> Option<String> {
+pub(crate) fn running(running: Running) -> Option<String> {
     match running {
         Running::Task => None,
         Running::Syscall(number) => Some(syscall(number)),
@@ -73,7 +73,7 @@ pub(super) fn running(running: Running) -> Option<String> {
 }
 
 /// What was accessed in the VMM.
-pub(super) fn access(access: Access) -> String {
+pub(crate) fn access(access: Access) -> String {
     match access {
         Access::Port(port) => format!("port {port:#x}"),
         Access::Page(address) => format!("mmio {address:#x}"),

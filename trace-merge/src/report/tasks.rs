@@ -394,7 +394,8 @@ fn of_stretch(
     })
 }
 
-fn name(state: Fused, host: Option<&Host>) -> (&'static str, Option<String>) {
+/// What a state is called, and its cause where it has one.
+pub(crate) fn name(state: Fused, host: Option<&Host>) -> (&'static str, Option<String>) {
     match state {
         Fused::Running(running) => ("running", state_names::running(running)),
         Fused::RunningOrStolen(running) => ("running_or_stolen", state_names::running(running)),

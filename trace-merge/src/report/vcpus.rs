@@ -156,7 +156,8 @@ impl ReportBuilder for VcpuTimes {
     }
 }
 
-fn name(state: VcpuState, host: Option<&Host>) -> (&'static str, Option<String>) {
+/// What a state is called, and its cause where it has one.
+pub(crate) fn name(state: VcpuState, host: Option<&Host>) -> (&'static str, Option<String>) {
     match state {
         VcpuState::Unknown => ("unknown", None),
         VcpuState::Guest => ("guest", None),

@@ -82,6 +82,36 @@ impl Request {
         }
         passed
     }
+
+    /// What it was, having taken `ticks`.
+    fn flow(&self, ticks: u64, guest: &Guest, clock: &Clock) -> Flow {
+        let passed = self.passed();
+        let steps = passed.windows(2).filter_map(|step| match *step {
+            [(from, left), (to, end)] => {
+                let ticks = end - left;
+                Some(FlowStep { from, to, end, ticks, ns: clock.ticks_to_ns(ticks) })
+            }
+            _ => None,
+        });
+        let task = |index: TaskIndex| {
+            let (tid, comm) = guest.task_name(index);
+            FlowTask { tid, comm }
+        };
+        Flow {
+            disk: self.disk.unwrap_or(0),
+            device: self.device.map(|device| format!("{}:{}", device >> MINOR_BITS, minor(device))),
+            kind: self.kind.clone(),
+            sector: self.sector,
+            bytes: self.bytes,
+            issuer: self.issuer.map(task),
+            woken: self.woken.map(task),
+            begin: passed.first().map_or(0, |&(_, time)| time),
+            ticks,
+            total_ns: clock.ticks_to_ns(ticks),
+            steps: steps.collect(),
+            host_io_ns: self.host_io.map(|(begin, end)| clock.ticks_to_ns(end.saturating_sub(begin))),
+        }
+    }
 }
 
 /// The kicks of a device's page, ticks.
@@ -133,6 +163,8 @@ pub(super) struct Follower {
     total: Durations,
     host_io: Durations,
     slowest: Vec<(u64, Request)>,
+    /// The requests that have ended and were not taken yet; `None` where nobody takes them.
+    ended: Option<Vec<(u64, Request)>>,
     unfinished: u64,
     across_lost_records: u64,
 }
@@ -157,9 +189,26 @@ impl Follower {
             total: Durations::default(),
             host_io: Durations::default(),
             slowest: Vec::new(),
+            ended: None,
             unfinished: 0,
             across_lost_records: 0,
         }
+    }
+
+    /// Keeps the requests that end, to be taken one by one.
+    pub(super) fn keep_ended(&mut self) {
+        self.ended = Some(Vec::new());
+    }
+
+    /// The requests that have ended since this was asked last.
+    pub(super) fn take_ended(&mut self, guest: &Guest, clock: &Clock) -> Vec<Flow> {
+        let ended = self.ended.as_mut().map(std::mem::take).unwrap_or_default();
+        ended.iter().map(|(ticks, request)| request.flow(*ticks, guest, clock)).collect()
+    }
+
+    /// Whether requests have ended that were not taken yet.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.as_ref().is_some_and(|ended| !ended.is_empty())
     }
 
     /// Whether it takes in records like `input`.
@@ -476,6 +525,9 @@ impl Follower {
         if let Some((begin, end)) = request.host_io {
             self.host_io.add(end.saturating_sub(begin));
         }
+        if let Some(ended) = &mut self.ended {
+            ended.push((end - begin, request.clone()));
+        }
         let place = self.slowest.partition_point(|&(ticks, _)| ticks >= end - begin);
         if place < SLOWEST {
             self.slowest.insert(place, (end - begin, request));
@@ -483,48 +535,24 @@ impl Follower {
         }
     }
 
-    pub(super) fn finish(mut self, vm: String, guest: &Guest, clock: &Clock) -> VmFlows {
-        // Completed without a task to be seen running: they end there.
+    /// Ends the requests that were completed without a task that was seen to run.
+    pub(super) fn end_completed(&mut self) {
         let mut numbers: Vec<_> = self.completed.keys().copied().collect();
         numbers.sort_unstable();
         numbers.into_iter().for_each(|number| self.end(number));
+    }
+
+    pub(super) fn finish(mut self, vm: String, guest: &Guest, clock: &Clock) -> VmFlows {
+        self.end_completed();
         let unfinished = self.unfinished + (self.issued.len() + self.begun.len()) as u64;
         let steps = self.steps.iter();
         let steps = steps.map(|(&(from, to), times)| StepTimes { from, to, times: times.distribution(clock) });
-        let task = |index: TaskIndex| {
-            let (tid, comm) = guest.task_name(index);
-            FlowTask { tid, comm }
-        };
-        let flow = |(ticks, request): &(u64, Request)| {
-            let passed = request.passed();
-            let steps = passed.windows(2).filter_map(|step| match *step {
-                [(from, left), (to, end)] => {
-                    let ticks = end - left;
-                    Some(FlowStep { from, to, end, ticks, ns: clock.ticks_to_ns(ticks) })
-                }
-                _ => None,
-            });
-            Flow {
-                disk: request.disk.unwrap_or(0),
-                device: request.device.map(|device| format!("{}:{}", device >> MINOR_BITS, minor(device))),
-                kind: request.kind.clone(),
-                sector: request.sector,
-                bytes: request.bytes,
-                issuer: request.issuer.map(task),
-                woken: request.woken.map(task),
-                begin: passed.first().map_or(0, |&(_, time)| time),
-                ticks: *ticks,
-                total_ns: clock.ticks_to_ns(*ticks),
-                steps: steps.collect(),
-                host_io_ns: request.host_io.map(|(begin, end)| clock.ticks_to_ns(end.saturating_sub(begin))),
-            }
-        };
         VmFlows {
             vm,
             total: self.total.distribution(clock),
             steps: steps.collect(),
             host_io: self.host_io.distribution(clock),
-            slowest: self.slowest.iter().map(flow).collect(),
+            slowest: self.slowest.iter().map(|(ticks, request)| request.flow(*ticks, guest, clock)).collect(),
             guest_block_events: self.guest_block_events,
             unfinished,
             across_lost_records: self.across_lost_records,

@@ -3,12 +3,12 @@ use crate::test_trace::Field::{Hex, Number, Text};
 use crate::test_trace::TestTrace;
 
 const ALL: Window = Window { begin: 0, end: u64::MAX };
-const VDA: i64 = 254 << 20;
+pub(crate) const VDA: i64 = 254 << 20;
 const VDB: i64 = (254 << 20) + 16;
 
 /// A request's place: device of the guest, disk of the VMM, first sector.
 #[derive(Clone, Copy)]
-struct Place(i64, i64, i64);
+pub(crate) struct Place(pub(crate) i64, pub(crate) i64, pub(crate) i64);
 
 fn guest_block(trace: TestTrace, name: &'static str, cpu: u32, time: u64, place: Place) -> TestTrace {
     let fields = [("dev", Number(place.0)), ("sector", Number(place.2)), ("nr_sector", Number(8)), ("rwbs", Text("R"))];
@@ -60,7 +60,7 @@ fn handle(trace: TestTrace, time: u64, place: Place) -> TestTrace {
 }
 
 /// A whole request of 1000 ticks that begins at `time`, of which the VMM takes 600 to serve it.
-fn whole(trace: TestTrace, time: u64, place: Place) -> TestTrace {
+pub(crate) fn whole(trace: TestTrace, time: u64, place: Place) -> TestTrace {
     let trace = kick(issue(trace.switch(0, time - 1, 0, 7), time, place), time + 20, 0xd0000 + place.1.cast_unsigned());
     let trace = serve(notified(trace.switch(0, time + 50, 7, 0), time + 100, place), time + 110, time + 710, place);
     let trace = handle(inject(interrupt(trace, time + 720, place), time + 800), time + 850, place);

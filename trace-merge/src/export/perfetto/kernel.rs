@@ -1,0 +1,233 @@
+//! Wake-ups, interrupts and system calls of a kernel, as records of its CPUs.
+//!
+//! Perfetto ends an interrupt or a call by the record of its end. Where that was lost, one is written in its place, at the
+//! moment from which on it is not known: nothing goes on longer than records say.
+
+use super::packets::{Machine, PacketWriter};
+use super::proto::{FtraceEvent, IrqHandlerEntry, IrqHandlerExit, Softirq, SysEnter, SysExit, Wakeup};
+use crate::event::{self, Event, Interrupt, WakeupStage};
+use crate::softirq_names;
+use crate::timeline::states::{Runner, TaskIndex};
+use crate::timeline::{Input, Origin, Timeline};
+use foldhash::HashMap;
+use std::io::Write;
+
+/// Interrupts nest at most this deep; what comes on top was left without a record.
+const MAX_NESTED: usize = 16;
+/// What an interrupt's handler says that has handled it (`IRQ_HANDLED`).
+const HANDLED: i32 = 1;
+
+/// Where a record of a kernel comes from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KernelRecord {
+    pub(super) machine: Machine,
+    pub(super) cpu: u32,
+    /// ns
+    pub(super) time: u64,
+    /// Who made it.
+    pub(super) tid: i64,
+    /// Which task of a guest that is.
+    pub(super) task: Option<TaskIndex>,
+}
+
+/// Writes records of kernels, and what ends where records are missing.
+#[derive(Debug, Default)]
+pub(super) struct KernelRecords {
+    /// By CPU: the interrupts that are handled, the innermost last.
+    interrupts: HashMap<(Machine, u32), Vec<(Interrupt, String)>>,
+    /// The calls that guests' tasks are in: CPU on which they were entered, thread id, number.
+    calls: HashMap<(Machine, TaskIndex), (u32, i64, i64)>,
+}
+
+impl KernelRecords {
+    /// Writes a record; whether there is a form for it.
+    pub(super) fn record<W: Write>(
+        &mut self,
+        out: &mut PacketWriter<W>,
+        from: &KernelRecord,
+        event: &Event<'_>,
+        input: &Input<'_>,
+    ) -> bool {
+        let (place, base) = ((from.machine, from.cpu), base(from.time, from.tid));
+        match *event {
+            Event::Wakeup { task, cpu, stage } => {
+                let wakeup = Some(Wakeup {
+                    comm: Some(String::from_utf8_lossy(task.comm).into_owned()),
+                    pid: Some(task.tid),
+                    target_cpu: cpu.and_then(|cpu| i32::try_from(cpu).ok()),
+                });
+                let event = match stage {
+                    WakeupStage::Waking => FtraceEvent { sched_waking: wakeup, ..base },
+                    WakeupStage::Wakeup => FtraceEvent { sched_wakeup: wakeup, ..base },
+                    WakeupStage::New => FtraceEvent { sched_wakeup_new: wakeup, ..base },
+                };
+                out.ftrace(from.machine, from.cpu, event);
+            }
+            // One that the kernel does not have.
+            Event::InterruptEnter(Interrupt::Softirq(vector)) | Event::InterruptExit(Interrupt::Softirq(vector))
+                if softirq_names::name(vector.into()).is_none() =>
+            {
+                return false;
+            }
+            Event::InterruptEnter(interrupt) => {
+                let name = match interrupt {
+                    Interrupt::Irq(_) => event::handler_name(&input.record).unwrap_or_default().into_owned(),
+                    Interrupt::Vector(_) => event::vector_name(input.record.schema.name())
+                        .map_or_else(String::new, |(name, _)| format!("vector {name}")),
+                    Interrupt::Softirq(_) => String::new(),
+                };
+                self.enter(out, place, base, (interrupt, name));
+            }
+            Event::InterruptExit(interrupt) => {
+                let result = match interrupt {
+                    Interrupt::Irq(_) => event::handler_result(&input.record).and_then(|ret| i32::try_from(ret).ok()),
+                    Interrupt::Vector(_) | Interrupt::Softirq(_) => Some(HANDLED),
+                };
+                self.leave(out, place, base, interrupt, result);
+            }
+            Event::SyscallEnter { number, .. } => return self.call(out, from, number),
+            Event::SyscallExit { number, result } => return self.answer(out, from, number, result),
+            _ => return false,
+        }
+        true
+    }
+
+    fn enter<W: Write>(
+        &mut self,
+        out: &mut PacketWriter<W>,
+        place: (Machine, u32),
+        base: FtraceEvent,
+        interrupt: (Interrupt, String),
+    ) {
+        let nested = self.interrupts.entry(place).or_default();
+        if nested.len() < MAX_NESTED {
+            out.ftrace(place.0, place.1, entry(&interrupt, base));
+            nested.push(interrupt);
+        }
+    }
+
+    fn leave<W: Write>(
+        &mut self,
+        out: &mut PacketWriter<W>,
+        place: (Machine, u32),
+        base: FtraceEvent,
+        interrupt: Interrupt,
+        result: Option<i32>,
+    ) {
+        let nested = self.interrupts.entry(place).or_default();
+        // One whose entry was not recorded has nothing to end.
+        let Some(at) = nested.iter().rposition(|(entered, _)| *entered == interrupt) else { return };
+        // What came on top of it and is not left was left without a record.
+        for (lost, _) in nested.drain(at + 1..).rev() {
+            out.ftrace(place.0, place.1, exit(lost, None, base.clone()));
+        }
+        nested.truncate(at);
+        out.ftrace(place.0, place.1, exit(interrupt, result, base));
+    }
+
+    fn call<W: Write>(&mut self, out: &mut PacketWriter<W>, from: &KernelRecord, number: i64) -> bool {
+        // A call of nobody known would be drawn as somebody else's.
+        let Some(task) = from.task else { return false };
+        if let Some((_, _, unanswered)) = self.calls.insert((from.machine, task), (from.cpu, from.tid, number)) {
+            let sys_exit = Some(SysExit { id: Some(unanswered), ret: None });
+            out.ftrace(from.machine, from.cpu, FtraceEvent { sys_exit, ..base(from.time, from.tid) });
+        }
+        let sys_enter = Some(SysEnter { id: Some(number) });
+        out.ftrace(from.machine, from.cpu, FtraceEvent { sys_enter, ..base(from.time, from.tid) });
+        true
+    }
+
+    fn answer<W: Write>(&mut self, out: &mut PacketWriter<W>, from: &KernelRecord, number: i64, result: i64) -> bool {
+        let Some(task) = from.task else { return false };
+        // One whose begin was not recorded has nothing to end, nor has the return of a new task.
+        let Some((_, _, entered)) = self.calls.remove(&(from.machine, task)) else { return false };
+        let id = if number < 0 { entered } else { number };
+        if id != entered {
+            let sys_exit = Some(SysExit { id: Some(entered), ret: None });
+            out.ftrace(from.machine, from.cpu, FtraceEvent { sys_exit, ..base(from.time, from.tid) });
+            return false;
+        }
+        let sys_exit = Some(SysExit { id: Some(id), ret: Some(result) });
+        out.ftrace(from.machine, from.cpu, FtraceEvent { sys_exit, ..base(from.time, from.tid) });
+        true
+    }
+
+    /// `cpu` switches threads: nothing does that in an interrupt, so that what is still entered was left without a record.
+    pub(super) fn switch<W: Write>(&mut self, out: &mut PacketWriter<W>, place: (Machine, u32), time: u64) {
+        let Some(nested) = self.interrupts.get_mut(&place) else { return };
+        for (interrupt, _) in nested.drain(..).rev() {
+            out.ftrace(place.0, place.1, exit(interrupt, None, base(time, 0)));
+        }
+    }
+
+    /// A guest's task ends: so does the call that it is in.
+    pub(super) fn end_task<W: Write>(&mut self, out: &mut PacketWriter<W>, from: &KernelRecord) {
+        let call = from.task.and_then(|task| self.calls.remove(&(from.machine, task)));
+        if let Some((_, tid, number)) = call {
+            let sys_exit = Some(SysExit { id: Some(number), ret: None });
+            out.ftrace(from.machine, from.cpu, FtraceEvent { sys_exit, ..base(from.time, tid) });
+        }
+    }
+
+    /// Records of `place` are missing from `time` on: what it was in may end unseen, and so may the calls of all tasks that
+    /// do not run elsewhere.
+    pub(super) fn begin_gap<W: Write>(
+        &mut self,
+        out: &mut PacketWriter<W>,
+        place: (Machine, u32),
+        time: u64,
+        origin: Origin,
+        timeline: &Timeline,
+    ) {
+        self.switch(out, place, time);
+        let Origin::Guest { vm, cpu } = origin else { return };
+        let Some(vm) = timeline.vm(vm) else { return };
+        let (machine, _) = place;
+        let is_lost = |task: TaskIndex| vm.guest.is_lost_with(Runner::Task(task), cpu);
+        let mut lost: Vec<_> =
+            self.calls.extract_if(|&(of, task), _| of == machine && is_lost(task)).map(|(_, call)| call).collect();
+        lost.sort_unstable();
+        for (cpu, tid, number) in lost {
+            let sys_exit = Some(SysExit { id: Some(number), ret: None });
+            out.ftrace(machine, cpu, FtraceEvent { sys_exit, ..base(time, tid) });
+        }
+    }
+
+    /// Draws from `time` on what has begun before, when nothing was to be drawn.
+    pub(super) fn resume<W: Write>(&mut self, out: &mut PacketWriter<W>, time: u64) {
+        for (&(machine, cpu), nested) in &self.interrupts {
+            for interrupt in nested {
+                out.ftrace(machine, cpu, entry(interrupt, base(time, 0)));
+            }
+        }
+        for (&(machine, _), &(cpu, tid, number)) in &self.calls {
+            let sys_enter = Some(SysEnter { id: Some(number) });
+            out.ftrace(machine, cpu, FtraceEvent { sys_enter, ..base(time, tid) });
+        }
+    }
+}
+
+fn base(time: u64, tid: i64) -> FtraceEvent {
+    FtraceEvent { timestamp: Some(time), pid: Some(u32::try_from(tid).unwrap_or(0)), ..FtraceEvent::default() }
+}
+
+fn softirq(vector: i32) -> Option<Softirq> {
+    Some(Softirq { vec: u32::try_from(vector).ok() })
+}
+
+fn entry((interrupt, name): &(Interrupt, String), base: FtraceEvent) -> FtraceEvent {
+    let handler = |irq| Some(IrqHandlerEntry { irq: Some(irq), name: Some(name.clone()) });
+    match *interrupt {
+        Interrupt::Irq(irq) | Interrupt::Vector(irq) => FtraceEvent { irq_handler_entry: handler(irq), ..base },
+        Interrupt::Softirq(vector) => FtraceEvent { softirq_entry: softirq(vector), ..base },
+    }
+}
+
+fn exit(interrupt: Interrupt, ret: Option<i32>, base: FtraceEvent) -> FtraceEvent {
+    match interrupt {
+        Interrupt::Irq(irq) | Interrupt::Vector(irq) => {
+            FtraceEvent { irq_handler_exit: Some(IrqHandlerExit { irq: Some(irq), ret }), ..base }
+        }
+        Interrupt::Softirq(vector) => FtraceEvent { softirq_exit: softirq(vector), ..base },
+    }
+}

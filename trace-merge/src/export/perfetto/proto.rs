@@ -1,0 +1,303 @@
+//! The messages of Perfetto's trace format that an export consists of: of each only the fields that are written.
+//!
+//! Each is declared in a file below `protos/perfetto/` of Perfetto's sources, which is named with it, together with the
+//! numbers of its fields. They are part of the format: none of them ever changes.
+
+use prost::Message;
+
+/// `trace/trace_packet.proto`, `TracePacket`: what a trace is a sequence of, as field 1 of `trace/trace.proto`, `Trace`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct TracePacket {
+    #[prost(message, optional, tag = "1")]
+    pub(super) ftrace_events: Option<FtraceEventBundle>,
+    #[prost(message, optional, tag = "6")]
+    pub(super) clock_snapshot: Option<ClockSnapshot>,
+    /// Nanoseconds of `CLOCK_BOOTTIME`, for which the trace clock stands.
+    #[prost(uint64, optional, tag = "8")]
+    pub(super) timestamp: Option<u64>,
+    #[prost(uint32, optional, tag = "10")]
+    pub(super) trusted_packet_sequence_id: Option<u32>,
+    #[prost(message, optional, tag = "11")]
+    pub(super) track_event: Option<TrackEvent>,
+    #[prost(message, optional, tag = "12")]
+    pub(super) interned_data: Option<InternedData>,
+    #[prost(uint32, optional, tag = "13")]
+    pub(super) sequence_flags: Option<u32>,
+    #[prost(message, optional, tag = "45")]
+    pub(super) system_info: Option<SystemInfo>,
+    #[prost(message, optional, tag = "60")]
+    pub(super) track_descriptor: Option<TrackDescriptor>,
+    /// Absent for the host's machine.
+    #[prost(uint32, optional, tag = "98")]
+    pub(super) machine_id: Option<u32>,
+    #[prost(message, optional, tag = "117")]
+    pub(super) generic_kernel_task_state_event: Option<GenericKernelTaskStateEvent>,
+}
+
+/// `TracePacket.SequenceFlags`: what was interned before does not hold any more.
+pub(super) const SEQ_INCREMENTAL_STATE_CLEARED: u32 = 1;
+/// `TracePacket.SequenceFlags`: the packet refers to what was interned.
+pub(super) const SEQ_NEEDS_INCREMENTAL_STATE: u32 = 2;
+
+/// `trace/clock_snapshot.proto`, `ClockSnapshot`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ClockSnapshot {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) clocks: Vec<Clock>,
+}
+
+/// `ClockSnapshot.Clock`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Clock {
+    #[prost(uint32, optional, tag = "1")]
+    pub(super) clock_id: Option<u32>,
+    #[prost(uint64, optional, tag = "2")]
+    pub(super) timestamp: Option<u64>,
+}
+
+/// `common/builtin_clock.proto`: UTC.
+pub(super) const CLOCK_REALTIME: u32 = 1;
+/// `common/builtin_clock.proto`: the clock that packets without another one have.
+pub(super) const CLOCK_BOOTTIME: u32 = 6;
+
+/// `common/system_info.proto`, `SystemInfo`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct SystemInfo {
+    #[prost(message, optional, tag = "1")]
+    pub(super) utsname: Option<Utsname>,
+    /// Label of the machine, for versions of Perfetto that show one (from v57 on).
+    #[prost(string, optional, tag = "17")]
+    pub(super) machine_name: Option<String>,
+}
+
+/// `common/system_info.proto`, `Utsname`. Names of system calls follow from `machine`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Utsname {
+    #[prost(string, optional, tag = "1")]
+    pub(super) sysname: Option<String>,
+    #[prost(string, optional, tag = "3")]
+    pub(super) release: Option<String>,
+    #[prost(string, optional, tag = "4")]
+    pub(super) machine: Option<String>,
+}
+
+/// `trace/generic_kernel/generic_task.proto`, `GenericKernelTaskStateEvent`: a thread is in another state from now on.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct GenericKernelTaskStateEvent {
+    /// The CPU that it runs on; without a meaning in other states.
+    #[prost(int32, optional, tag = "1")]
+    pub(super) cpu: Option<i32>,
+    #[prost(string, optional, tag = "2")]
+    pub(super) comm: Option<String>,
+    #[prost(int64, optional, tag = "3")]
+    pub(super) tid: Option<i64>,
+    #[prost(enumeration = "TaskState", optional, tag = "4")]
+    pub(super) state: Option<i32>,
+}
+
+/// `GenericKernelTaskStateEvent.TaskStateEnum`, those that are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
+#[repr(i32)]
+pub(super) enum TaskState {
+    Runnable = 2,
+    Running = 3,
+    InterruptibleSleep = 4,
+    UninterruptibleSleep = 5,
+    Stopped = 6,
+    Dead = 7,
+}
+
+/// `trace/ftrace/ftrace_event_bundle.proto`, `FtraceEventBundle`: records of one CPU.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct FtraceEventBundle {
+    #[prost(uint32, optional, tag = "1")]
+    pub(super) cpu: Option<u32>,
+    #[prost(message, repeated, tag = "2")]
+    pub(super) event: Vec<FtraceEvent>,
+}
+
+/// `trace/ftrace/ftrace_event.proto`, `FtraceEvent`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct FtraceEvent {
+    #[prost(uint64, optional, tag = "1")]
+    pub(super) timestamp: Option<u64>,
+    /// The thread that recorded it.
+    #[prost(uint32, optional, tag = "2")]
+    pub(super) pid: Option<u32>,
+    #[prost(message, optional, tag = "17")]
+    pub(super) sched_wakeup: Option<Wakeup>,
+    #[prost(message, optional, tag = "20")]
+    pub(super) sched_waking: Option<Wakeup>,
+    #[prost(message, optional, tag = "24")]
+    pub(super) softirq_entry: Option<Softirq>,
+    #[prost(message, optional, tag = "25")]
+    pub(super) softirq_exit: Option<Softirq>,
+    #[prost(message, optional, tag = "36")]
+    pub(super) irq_handler_entry: Option<IrqHandlerEntry>,
+    #[prost(message, optional, tag = "37")]
+    pub(super) irq_handler_exit: Option<IrqHandlerExit>,
+    #[prost(message, optional, tag = "114")]
+    pub(super) sched_wakeup_new: Option<Wakeup>,
+    #[prost(message, optional, tag = "329")]
+    pub(super) sys_enter: Option<SysEnter>,
+    #[prost(message, optional, tag = "330")]
+    pub(super) sys_exit: Option<SysExit>,
+}
+
+/// `trace/ftrace/sched.proto`: `SchedWakingFtraceEvent`, `SchedWakeupFtraceEvent` and `SchedWakeupNewFtraceEvent`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Wakeup {
+    #[prost(string, optional, tag = "1")]
+    pub(super) comm: Option<String>,
+    #[prost(int32, optional, tag = "2")]
+    pub(super) pid: Option<i32>,
+    #[prost(int32, optional, tag = "5")]
+    pub(super) target_cpu: Option<i32>,
+}
+
+/// `trace/ftrace/irq.proto`: `SoftirqEntryFtraceEvent` and `SoftirqExitFtraceEvent`.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(super) struct Softirq {
+    #[prost(uint32, optional, tag = "1")]
+    pub(super) vec: Option<u32>,
+}
+
+/// `trace/ftrace/irq.proto`, `IrqHandlerEntryFtraceEvent`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct IrqHandlerEntry {
+    #[prost(int32, optional, tag = "1")]
+    pub(super) irq: Option<i32>,
+    #[prost(string, optional, tag = "2")]
+    pub(super) name: Option<String>,
+}
+
+/// `trace/ftrace/irq.proto`, `IrqHandlerExitFtraceEvent`.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(super) struct IrqHandlerExit {
+    #[prost(int32, optional, tag = "1")]
+    pub(super) irq: Option<i32>,
+    #[prost(int32, optional, tag = "2")]
+    pub(super) ret: Option<i32>,
+}
+
+/// `trace/ftrace/raw_syscalls.proto`, `SysEnterFtraceEvent`.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(super) struct SysEnter {
+    #[prost(int64, optional, tag = "1")]
+    pub(super) id: Option<i64>,
+}
+
+/// `trace/ftrace/raw_syscalls.proto`, `SysExitFtraceEvent`.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(super) struct SysExit {
+    #[prost(int64, optional, tag = "1")]
+    pub(super) id: Option<i64>,
+    #[prost(int64, optional, tag = "2")]
+    pub(super) ret: Option<i64>,
+}
+
+/// `trace/track_event/track_descriptor.proto`, `TrackDescriptor`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct TrackDescriptor {
+    #[prost(uint64, optional, tag = "1")]
+    pub(super) uuid: Option<u64>,
+    #[prost(string, optional, tag = "2")]
+    pub(super) name: Option<String>,
+    #[prost(message, optional, tag = "3")]
+    pub(super) process: Option<ProcessDescriptor>,
+    #[prost(message, optional, tag = "4")]
+    pub(super) thread: Option<ThreadDescriptor>,
+    #[prost(uint64, optional, tag = "5")]
+    pub(super) parent_uuid: Option<u64>,
+    #[prost(message, optional, tag = "8")]
+    pub(super) counter: Option<CounterDescriptor>,
+}
+
+/// `trace/track_event/process_descriptor.proto`, `ProcessDescriptor`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ProcessDescriptor {
+    #[prost(int32, optional, tag = "1")]
+    pub(super) pid: Option<i32>,
+    #[prost(string, optional, tag = "6")]
+    pub(super) process_name: Option<String>,
+}
+
+/// `trace/track_event/thread_descriptor.proto`, `ThreadDescriptor`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ThreadDescriptor {
+    #[prost(int32, optional, tag = "1")]
+    pub(super) pid: Option<i32>,
+    #[prost(int32, optional, tag = "2")]
+    pub(super) tid: Option<i32>,
+    #[prost(string, optional, tag = "5")]
+    pub(super) thread_name: Option<String>,
+}
+
+/// `trace/track_event/counter_descriptor.proto`, `CounterDescriptor`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct CounterDescriptor {
+    #[prost(string, optional, tag = "6")]
+    pub(super) unit_name: Option<String>,
+}
+
+/// `trace/track_event/track_event.proto`, `TrackEvent`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct TrackEvent {
+    #[prost(message, repeated, tag = "4")]
+    pub(super) debug_annotations: Vec<DebugAnnotation>,
+    #[prost(enumeration = "EventType", optional, tag = "9")]
+    pub(super) r#type: Option<i32>,
+    #[prost(uint64, optional, tag = "10")]
+    pub(super) name_iid: Option<u64>,
+    #[prost(uint64, optional, tag = "11")]
+    pub(super) track_uuid: Option<u64>,
+    #[prost(string, optional, tag = "23")]
+    pub(super) name: Option<String>,
+    #[prost(int64, optional, tag = "30")]
+    pub(super) counter_value: Option<i64>,
+    #[prost(fixed64, repeated, packed = "false", tag = "47")]
+    pub(super) flow_ids: Vec<u64>,
+    #[prost(fixed64, repeated, packed = "false", tag = "48")]
+    pub(super) terminating_flow_ids: Vec<u64>,
+}
+
+/// `TrackEvent.Type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
+#[repr(i32)]
+pub(super) enum EventType {
+    SliceBegin = 1,
+    SliceEnd = 2,
+    Instant = 3,
+    Counter = 4,
+}
+
+/// `trace/track_event/debug_annotation.proto`, `DebugAnnotation`: one of the values is there.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct DebugAnnotation {
+    #[prost(uint64, optional, tag = "3")]
+    pub(super) uint_value: Option<u64>,
+    #[prost(int64, optional, tag = "4")]
+    pub(super) int_value: Option<i64>,
+    #[prost(string, optional, tag = "6")]
+    pub(super) string_value: Option<String>,
+    #[prost(uint64, optional, tag = "7")]
+    pub(super) pointer_value: Option<u64>,
+    #[prost(string, optional, tag = "10")]
+    pub(super) name: Option<String>,
+}
+
+/// `trace/interned_data/interned_data.proto`, `InternedData`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct InternedData {
+    #[prost(message, repeated, tag = "2")]
+    pub(super) event_names: Vec<EventName>,
+}
+
+/// `trace/track_event/track_event.proto`, `EventName`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct EventName {
+    #[prost(uint64, optional, tag = "1")]
+    pub(super) iid: Option<u64>,
+    #[prost(string, optional, tag = "2")]
+    pub(super) name: Option<String>,
+}
