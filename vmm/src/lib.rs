@@ -3,6 +3,7 @@
 //! - [`agent`]: bringing the guest's agent along.
 //! - [`clock`]: the trace clock, and how the counter of each vCPU relates to it.
 //! - [`control`]: the folder and control socket of a running VM, `strata ctl` and `strata ps`.
+//! - [`export`]: recordings in the forms of other tools.
 //! - [`machine`]: boot, vCPUs, devices, and what kind of KVM a host has.
 //! - [`host_kernel`]: the host kernel's tracepoints.
 //! - [`jail`]: what the process of a running VM may still do.
@@ -16,6 +17,7 @@ pub mod clock;
 pub mod control;
 pub mod doctor;
 pub mod event_list;
+pub mod export;
 pub mod host_kernel;
 pub mod jail;
 pub mod machine;

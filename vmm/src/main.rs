@@ -23,7 +23,7 @@ use vmm::cli::{
 use vmm::control::{client, directory, list};
 use vmm::machine::Outcome;
 use vmm::run::{self, RunRequest};
-use vmm::{agent_command, doctor, event_list, recover};
+use vmm::{agent_command, doctor, event_list, export, recover};
 
 fn main() -> ExitCode {
     match dispatch(Cli::parse().command) {
@@ -41,6 +41,10 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Events(args) => list_events(args),
         Command::Report(args) => print_report(args),
         Command::Check(args) => check_trace(&args),
+        Command::Export(args) => {
+            export::run(&args, |line| say(line))?;
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Merge(args) => merge_traces(&args),
         Command::Ps(args) => list_vms(&args),
         Command::Ctl(args) => control_vm(args),

@@ -1,11 +1,13 @@
 //! The command line.
 
 mod control;
+mod export;
 mod run;
 mod trace;
 mod values;
 
 pub use control::{CtlArgs, CtlCommand, PsArgs, RecoverArgs, SessionCommand};
+pub use export::{ExportArgs, Format, To};
 pub use run::RunArgs;
 pub use trace::{EventsArgs, FunctionsArgs, MergeArgs, ReadArgs, ReportArgs, ReportCommand, WindowArgs};
 
@@ -44,6 +46,8 @@ pub enum Command {
     Report(ReportArgs),
     /// Check a trace: causality between its layers, order, pairs of events, counts of losses
     Check(ReadArgs),
+    /// Write a trace in the form of another tool
+    Export(ExportArgs),
     /// Make one trace of several: of VMs on one host, or of two hosts by matched events
     Merge(MergeArgs),
     /// List the VMs that are running, and those whose process died with a trace to recover

@@ -1,0 +1,269 @@
+//! `strata export`: writes a recording in the form of another tool.
+
+use crate::cli::{ExportArgs, Format};
+use indicatif::{ProgressBar, ProgressStyle};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
+use std::fs;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+use tempfile::NamedTempFile;
+use thiserror::Error;
+use trace_merge::export::perfetto::{self, DONE, Exported};
+use trace_merge::reader::{ReadError, Trace};
+
+/// What is written at once.
+const BUFFER: usize = 1 << 20;
+/// From when on, and how often, it is said how far an export is.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often on what is no terminal.
+const LINE_EVERY: u32 = 10;
+
+/// Why there is no export.
+#[derive(Debug, Error)]
+pub enum ExportCommandError {
+    /// The arguments say nothing that can be done.
+    #[error("{0}")]
+    Arguments(String),
+    /// The recording cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The recording cannot be exported.
+    #[error(transparent)]
+    Export(#[from] trace_merge::export::ExportError),
+    /// The file is there.
+    #[error("{}: is there already; give another name, or --force to replace it", .path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file cannot be written.
+    #[error("{}: cannot be written; check the space and the permissions of its folder", .path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Nobody reads such bytes on a terminal.
+    #[error("standard output is a terminal; give a file to -o, or a pipe")]
+    Terminal,
+}
+
+/// Does what `args` ask for; `say` takes lines for the user.
+///
+/// # Errors
+/// What is wrong, and what to do. No file is left then, and one that was there is as it was.
+pub fn run(args: &ExportArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCommandError> {
+    let (format, to) = args.format_and_end().map_err(ExportCommandError::Arguments)?;
+    let is_stdout = args.output == Path::new("-");
+    if is_stdout && io::stdout().is_terminal() {
+        return Err(ExportCommandError::Terminal);
+    }
+    if !is_stdout && !args.force && args.output.symlink_metadata().is_ok() {
+        return Err(ExportCommandError::Exists { path: args.output.clone() });
+    }
+    let trace = Trace::open(&args.trace)?;
+    let part = Part { format, from: args.from, to };
+    let exported = if is_stdout {
+        write(&trace, part, io::stdout(), &say)?
+    } else {
+        write_file(&trace, part, &args.output, args.force, &say)?
+    };
+    if let Some(incomplete) = &exported.incomplete {
+        say(incomplete);
+    }
+    let Exported { bytes, records, drawn, .. } = exported;
+    say(&format!("{drawn} of {records} records are drawn, in {bytes} bytes"));
+    Ok(())
+}
+
+/// What of a recording is written, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// The form.
+    pub format: Format,
+    /// Its begin, since the first record.
+    pub from: Option<Duration>,
+    /// Its end.
+    pub to: Option<Duration>,
+}
+
+/// Writes `part` of `trace` to the new file `path`, which appears when it is complete.
+///
+/// # Errors
+/// Those of [`run`].
+pub fn write_file(
+    trace: &Trace,
+    part: Part,
+    path: &Path,
+    force: bool,
+    say: &(impl Fn(&str) + Sync),
+) -> Result<Exported, ExportCommandError> {
+    let failed = |source| ExportCommandError::Write { path: path.into(), source };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let file = tempfile::Builder::new().prefix(".strata-export-").tempfile_in(folder).map_err(failed)?;
+    let guard = RemovedOnSignal::new(file.path()).map_err(failed)?;
+    let exported = write(trace, part, file.as_file(), say).map_err(|error| match error {
+        ExportCommandError::Export(trace_merge::export::ExportError::Write(source)) => failed(source),
+        other => other,
+    })?;
+    persist(file, path, force).map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => ExportCommandError::Exists { path: path.into() },
+        _ => failed(source),
+    })?;
+    drop(guard);
+    Ok(exported)
+}
+
+fn persist(file: NamedTempFile, path: &Path, force: bool) -> io::Result<()> {
+    let kept = if force { file.persist(path) } else { file.persist_noclobber(path) };
+    kept.map(drop).map_err(|error| error.error)
+}
+
+fn write(
+    trace: &Trace,
+    part: Part,
+    out: impl Write + Send,
+    say: &(impl Fn(&str) + Sync),
+) -> Result<Exported, ExportCommandError> {
+    let out = BufWriter::with_capacity(BUFFER, out);
+    let progress = AtomicU64::new(0);
+    thread::scope(|scope| {
+        let (done, is_done) = mpsc::channel::<()>();
+        scope.spawn(|| show_progress(&progress, is_done, say));
+        let options = perfetto::Options { from: part.from, to: part.to, progress: Some(&progress) };
+        let exported = match part.format {
+            Format::Perfetto => perfetto::export(trace, &options, out),
+        };
+        drop(done);
+        Ok(exported?)
+    })
+}
+
+/// Shows how far an export is, from a second on, until `is_done` is closed.
+fn show_progress(progress: &AtomicU64, is_done: mpsc::Receiver<()>, say: &(impl Fn(&str) + Sync)) {
+    let is_terminal = io::stderr().is_terminal();
+    let mut bar = None;
+    for second in 0.. {
+        if is_done.recv_timeout(PATIENCE) != Err(RecvTimeoutError::Timeout) {
+            break;
+        }
+        let at = progress.load(Ordering::Relaxed);
+        if is_terminal {
+            bar.get_or_insert_with(progress_bar).set_position(at);
+        } else if second % LINE_EVERY == 0 {
+            say(&format!("exporting: {} %", at * 100 / DONE));
+        }
+    }
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+}
+
+fn progress_bar() -> ProgressBar {
+    let bar = ProgressBar::new(DONE);
+    match ProgressStyle::with_template("exporting {wide_bar} {percent} %, {eta} left") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+/// Removes a file when a signal ends the process.
+pub struct RemovedOnSignal {
+    signals: Handle,
+}
+
+impl RemovedOnSignal {
+    /// From now on, until it is dropped.
+    ///
+    /// # Errors
+    /// When the signals cannot be taken.
+    pub fn new(path: &Path) -> io::Result<Self> {
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+        let handle = signals.handle();
+        let path = path.to_path_buf();
+        thread::Builder::new().name("strata-signals".into()).spawn(move || {
+            if let Some(signal) = signals.forever().next() {
+                // It is gone already when the export has just ended.
+                let _ = fs::remove_file(&path);
+                std::process::exit(128 + signal);
+            }
+        })?;
+        Ok(Self { signals: handle })
+    }
+}
+
+impl Drop for RemovedOnSignal {
+    fn drop(&mut self) {
+        self.signals.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    fn args(output: &Path, force: bool) -> ExportArgs {
+        ExportArgs {
+            trace: "/nowhere/at-all".into(),
+            to: vec![crate::cli::To::Format(Format::Perfetto)],
+            output: output.into(),
+            from: None,
+            force,
+        }
+    }
+
+    #[test]
+    fn file_that_is_there_is_left_alone_unless_forced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        fs::write(&path, "mine").unwrap();
+
+        let refused = run(&args(&path, false), |_| ()).unwrap_err();
+        let unread = run(&args(&path, true), |_| ()).unwrap_err();
+
+        assert!(matches!(refused, ExportCommandError::Exists { .. }), "{refused}");
+        assert!(matches!(unread, ExportCommandError::Read(_)), "{unread}");
+        assert_eq!(fs::read(&path).unwrap(), b"mine");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn new_file_is_not_put_over_one_that_appeared_meanwhile() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        let file = NamedTempFile::new_in(folder.path()).unwrap();
+        fs::write(&path, "mine").unwrap();
+
+        let refused = persist(file, &path, false).unwrap_err();
+
+        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read(&path).unwrap(), b"mine");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn progress_is_said_from_a_second_on() {
+        let said = Mutex::new(Vec::new());
+        let (done, is_done) = mpsc::channel::<()>();
+        let progress = AtomicU64::new(420);
+
+        thread::scope(|scope| {
+            let progress = &progress;
+            let say = |line: &str| said.lock().unwrap().push(line.to_string());
+            scope.spawn(move || show_progress(progress, is_done, &say));
+            thread::sleep(PATIENCE + PATIENCE / 2);
+            drop(done);
+        });
+
+        let said = said.into_inner().unwrap();
+        assert!(io::stderr().is_terminal() || said == ["exporting: 42 %"], "{said:?}");
+    }
+}
