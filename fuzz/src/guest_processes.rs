@@ -14,19 +14,17 @@ use shared_ring::host_memory::HostMemory;
 use shared_ring::layout::{Mode, SESSION_SLOTS};
 use shared_ring::region::{RegionConfig, RegionLayout};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use tempfile::TempDir;
 use trace_merge::access::Readers;
 use trace_merge::manifest::{Layer, Manifest};
 use trace_merge::reader::{Damage, Trace};
-use uuid::Uuid;
 use vmm::clock::{ClockParameters, HostTime, VcpuClocks};
 use vmm::tracing::flight_recorder::FlightRecorder;
 use vmm::tracing::guest_processes::{GuestProcesses, Refused};
 use vmm::tracing::kernel_rings::KernelRings;
 use vmm::tracing::process_table::ProcessTable;
-use vmm::tracing::recording::Recording;
-use vmm::tracing::region::TraceRegion;
+use vmm::tracing::recording::{Recording, VcpuThreads};
 use vmm::tracing::ring_layer::Producers;
 use vmm::tracing::selection::Selection;
 
@@ -165,13 +163,7 @@ fn snapshots(guest: Guest, script: Script<'_>, memory: &HostMemory) {
 /// The recording that a flight recorder needs besides the guest's memory: a clock, and names.
 fn recording(manifest: Manifest) -> Recording {
     thread_local! {
-        /// A region that nobody looks into.
-        static REGION: Arc<TraceRegion> = {
-            let file = tempfile::tempfile().expect("the folder for temporary files is writable");
-            let region = TraceRegion::create(file, config(0), Uuid::nil(), 1_000_000_000);
-            Arc::new(region.expect("there is room for a small region"))
-        };
-        /// Its clocks, which nobody reads.
+        /// Clocks, which nobody reads.
         static CLOCKS: Arc<VcpuClocks> = {
             let parameters = ClockParameters {
                 time: HostTime::Tsc,
@@ -191,12 +183,9 @@ fn recording(manifest: Manifest) -> Recording {
         rotation: None,
         manifest,
         vm: VM.into(),
-        region: REGION.with(Arc::clone),
         selection: Selection::parse("").expect("the events of the default can be selected"),
-        guest_events: Vec::new().into(),
-        vcpu_threads: Arc::new(Mutex::new(Vec::new())),
-        agent: true,
-        beside_region: None,
+        vcpu_threads: VcpuThreads::default(),
+        guest: None,
     }
 }
 

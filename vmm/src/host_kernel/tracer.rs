@@ -20,6 +20,8 @@ const WORKER_INTERVAL: Duration = Duration::from_secs(1);
 pub struct HostTraceConfig {
     /// Events of this kernel, from [`Tracefs::available_events`].
     pub events: Vec<EventName>,
+    /// The process that runs the machine.
+    pub process: u32,
     /// Kernel thread ids of the machine's threads so far, at least one; more can be added later.
     pub threads: Vec<u32>,
     /// What the times of the records count.
@@ -118,6 +120,7 @@ pub struct HostTracer {
     pub(super) switches: Option<Switches>,
     schemas: Arc<EventSchemas>,
     threads: ThreadFilter,
+    process: u32,
     workers: WorkerSearch,
     searched: Instant,
     not_enabled: Vec<EventNotEnabled>,
@@ -175,6 +178,7 @@ impl HostTracer {
             switches,
             schemas: Arc::new(EventSchemas::new(schemas)),
             threads,
+            process: config.process,
             workers: WorkerSearch::default(),
             searched: Instant::now(),
             not_enabled,
@@ -220,8 +224,8 @@ impl HostTracer {
     fn follow_workers(&mut self) {
         self.searched = Instant::now();
         let Ok(traced) = self.traced_threads() else { return };
-        let own: BTreeSet<u32> = traced.into_iter().chain([std::process::id()]).collect();
-        for worker in self.workers.look(Path::new("/proc"), &own) {
+        let own: BTreeSet<u32> = traced.into_iter().chain([self.process]).collect();
+        for worker in self.workers.look(Path::new("/proc"), self.process, &own) {
             let _ = self.threads.add(worker);
         }
     }

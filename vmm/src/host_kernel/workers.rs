@@ -23,11 +23,11 @@ pub struct WorkerSearch {
 }
 
 impl WorkerSearch {
-    /// Workers that have appeared since the last time and work for one of the threads `own`, or are threads of this
-    /// process. None where `/proc` cannot be read.
-    pub fn look(&mut self, proc: &Path, own: &BTreeSet<u32>) -> Vec<u32> {
+    /// Workers that have appeared since the last time and work for one of the threads `own`, or are threads of `process`.
+    /// None where `/proc` cannot be read.
+    pub fn look(&mut self, proc: &Path, process: u32, own: &BTreeSet<u32>) -> Vec<u32> {
         let kernel = kernel_threads(proc);
-        let tasks = numbers_of_folder(&proc.join("self/task"));
+        let tasks = numbers_of_folder(&proc.join(format!("{process}/task")));
         let new = |thread: &&u32| !self.known.contains(*thread);
         let for_us = |thread: &&u32| works_for(&name(proc, **thread)).is_some_and(|employer| own.contains(&employer));
         let among_us = |thread: &&u32| {
@@ -96,10 +96,10 @@ mod tests {
         add(&proc, 20, "vhost-1234");
         add(&proc, 21, "vhost-999");
 
-        let first = search.look(proc.path(), &own);
+        let first = search.look(proc.path(), 1234, &own);
         add(&proc, 22, "kvm-pit/1235");
-        let second = search.look(proc.path(), &own);
-        let third = search.look(proc.path(), &own);
+        let second = search.look(proc.path(), 1234, &own);
+        let third = search.look(proc.path(), 1234, &own);
 
         assert_eq!((first, second, third), (vec![20], vec![22], vec![]));
     }
@@ -112,18 +112,18 @@ mod tests {
         add(&proc, 20, "vhost-5");
         add(&proc, 30, "vhost-5");
 
-        assert_eq!(WorkerSearch::default().look(proc.path(), &BTreeSet::from([5])), [20]);
+        assert_eq!(WorkerSearch::default().look(proc.path(), 5, &BTreeSet::from([5])), [20]);
     }
 
     #[test]
     fn workers_among_the_processs_own_threads_are_found_by_their_shortened_names() {
         let proc = TempDir::new().unwrap();
         for (thread, name) in [(40, "kvm-nx-lpage-re"), (41, "vcpu0"), (42, "vhost-40")] {
-            fs::create_dir_all(proc.path().join(format!("self/task/{thread}"))).unwrap();
+            fs::create_dir_all(proc.path().join(format!("39/task/{thread}"))).unwrap();
             add(&proc, thread, name);
         }
 
-        let mut found = WorkerSearch::default().look(proc.path(), &BTreeSet::new());
+        let mut found = WorkerSearch::default().look(proc.path(), 39, &BTreeSet::new());
         found.sort_unstable();
 
         assert_eq!(found, [40, 42]);
@@ -131,6 +131,6 @@ mod tests {
 
     #[test]
     fn nothing_is_found_without_proc() {
-        assert!(WorkerSearch::default().look(Path::new("/nonexistent"), &BTreeSet::from([1])).is_empty());
+        assert!(WorkerSearch::default().look(Path::new("/nonexistent"), 1, &BTreeSet::from([1])).is_empty());
     }
 }

@@ -2,13 +2,13 @@
 
 use super::request::{Agent, RunRequest};
 use crate::clock::HostTime;
-use crate::machine::{KvmKind, KvmProbe, Machine};
+use crate::machine::{KvmProbe, Machine};
+use crate::tracing::host_description::describe_host;
 use crate::tracing::recording::NO_AGENT;
-use std::fs;
 use std::path::PathBuf;
 use trace_merge::clock::{Clock, VcpuRelation};
 use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{FORMAT_VERSION, Host, Manifest, Missing, Started, Vm};
+use trace_merge::manifest::{FORMAT_VERSION, Manifest, Missing, Started, Vm};
 
 /// The manifest of a recording whose VM is about to start: its `clock`, the region's file, and what is `missing`.
 pub(super) fn manifest(
@@ -78,22 +78,5 @@ pub(super) fn note_no_agent(agent: &Agent, missing: &mut Vec<Missing>) {
     };
     for layer in [LayerKind::GuestKernel, LayerKind::GuestUser] {
         missing.push(Missing { layer, reason: NO_AGENT.into(), fix: fix.into() });
-    }
-}
-
-fn describe_host(probed: &KvmProbe) -> Host {
-    let system = rustix::system::uname();
-    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    Host {
-        hostname: system.nodename().to_string_lossy().into(),
-        kernel: system.release().to_string_lossy().into(),
-        cpu: model.map(|(_, model)| model.into()).unwrap_or_default(),
-        kvm: match probed.kind {
-            KvmKind::Hardware => "hardware",
-            _ => "emulating",
-        }
-        .into(),
-        boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().into(),
     }
 }

@@ -10,7 +10,6 @@ mod console_output;
 mod descriptors;
 mod failure;
 mod guest;
-mod host_layer;
 mod manifest;
 mod plan;
 mod request;

@@ -4,7 +4,6 @@ use super::answers::answers;
 use super::descriptors;
 use super::failure::RunFailure;
 use super::guest::{Ran, run_machine};
-use super::host_layer::host_tracer;
 use super::manifest::{manifest, note_no_agent, vcpu_relations};
 use super::plan::Plan;
 use super::request::{Agent, RunRequest};
@@ -17,9 +16,10 @@ use crate::control::server::ControlServer;
 use crate::host_kernel::HostTracer;
 use crate::jail::Jail;
 use crate::machine::{DiscoveryLeaf, KvmProbe, Machine};
+use crate::tracing::host_tracer::{missing_host_layer, start_host_tracer};
 use crate::tracing::mapped_file;
 use crate::tracing::recorder::Recorder;
-use crate::tracing::recording::{Recording, enabled_guest_events};
+use crate::tracing::recording::{GuestSide, Recording, VcpuThreads, enabled_guest_events};
 use crate::tracing::region::{EnabledEvents, TraceRegion};
 use crate::tracing::selection::Selection;
 use crate::tracing::session::{Say, Sources};
@@ -29,14 +29,11 @@ use shared_ring::layout::{ABI_VERSION, Mode};
 use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use trace_merge::layer::LayerKind;
 use trace_merge::trace_folder::TraceFolder;
 use trace_merge::writer::Rotation;
 use uuid::Uuid;
-
-/// Index and host thread of each vCPU, filled in as they start.
-type VcpuThreads = Arc<Mutex<Vec<(u32, u32)>>>;
 
 /// A traced VM whose parts are all made: nothing of it runs. Dropping it leaves nothing behind.
 pub(super) struct PreparedVm<'a> {
@@ -46,6 +43,7 @@ pub(super) struct PreparedVm<'a> {
     /// The vCPUs' clocks, if the guest's counters can be related to the trace clock.
     clocks: Option<Arc<VcpuClocks>>,
     region: Arc<TraceRegion>,
+    vmm: Arc<VmmTracer>,
     sources: Sources,
     folder: TraceFolder,
     directory: VmDirectory,
@@ -79,7 +77,13 @@ impl<'a> PreparedVm<'a> {
         let machine = Machine::new(config)?;
 
         let mut missing = Vec::new();
-        let host = host_tracer(&selection, host_clock.time, &mut missing);
+        let process = std::process::id();
+        let host = start_host_tracer(&selection, host_clock.time, process, vec![process]);
+        // What keeps the layer from being had is noted, not fatal.
+        let host = host.unwrap_or_else(|error| {
+            missing.push(missing_host_layer(&error));
+            None
+        });
         let vcpu_threads = VcpuThreads::default();
         let on_vcpu_thread = note_vcpu_threads(Arc::clone(&vcpu_threads), host.as_ref());
         let vmm = Arc::new(vmm_tracer(
@@ -105,25 +109,30 @@ impl<'a> PreparedVm<'a> {
         let parameters = clock_parameters(&host_clock, &machine, &probed);
         let sink = epoch_sink(Arc::clone(&region), Arc::clone(&vmm));
         let clocks = Arc::new(VcpuClocks::new(&request.name, request.cpus, parameters, sink));
+        let guest = GuestSide {
+            region: Arc::clone(&region),
+            slot: 0,
+            rings: kernel_rings(request),
+            vmm: Some(Arc::clone(&vmm)),
+            events: guest_events.into(),
+            agent: matches!(request.agent, Agent::Module(_)) && has_clock,
+            beside_region: Some(directory.path().into()),
+        };
         let recording = Recording {
             dir: request.absolute_trace(),
             readers: request.readers,
             rotation: request.max_size.map(Rotation::new),
             manifest,
             vm: request.name.clone(),
-            region: Arc::clone(&region),
             selection,
-            guest_events: guest_events.into(),
             vcpu_threads,
             clocks: Arc::clone(&clocks),
-            agent: matches!(request.agent, Agent::Module(_)) && has_clock,
-            beside_region: Some(directory.path().into()),
+            guest: Some(guest),
         };
         let sources = Sources {
             recording,
-            vmm,
             host,
-            rings: kernel_rings(request),
+            mode: request.mode,
             events: request.events.clone(),
             process_descriptors: descriptors::for_processes(request.cpus),
             say,
@@ -137,7 +146,7 @@ impl<'a> PreparedVm<'a> {
             ),
         };
         let clocks = has_clock.then_some(clocks);
-        Ok(Self { request, description, machine, clocks, region, sources, folder, directory, has_stopped, jail })
+        Ok(Self { request, description, machine, clocks, region, vmm, sources, folder, directory, has_stopped, jail })
     }
 
     /// Gives up what needs no longer be had, then begins to record and to answer what the control socket asks for. The
@@ -146,14 +155,13 @@ impl<'a> PreparedVm<'a> {
     /// # Errors
     /// The process cannot be confined, or the recording or the control socket cannot be made.
     pub(super) fn start(self) -> Result<StartedVm, RunFailure> {
-        let Self { request, description, machine, clocks, region, sources, folder, directory, has_stopped, jail } =
+        let Self { request, description, machine, clocks, region, vmm, sources, folder, directory, has_stopped, jail } =
             self;
         let say = sources.say;
         for layer in &sources.recording.manifest.missing {
             say(&format!("{} is missing: {} ({})", layer.layer, layer.reason, layer.fix));
         }
         let closed = close(jail, &directory, Some(folder.path()), say)?;
-        let vmm = Arc::clone(&sources.vmm);
         let recorder = Recorder::start(sources)?;
         let answers = answers(description, Some(recorder.control()), machine.control(), closed);
         let control = ControlServer::start(&directory.socket(), answers)?;

@@ -47,30 +47,26 @@ impl WrittenLayers {
 pub struct FlightRecorder {
     host: Option<HostWindow>,
     vmm: Option<Arc<VmmTracer>>,
-    kernel: KernelRings,
-    registry: RegistryReader,
-    kernel_events: Vec<EventDescription>,
+    kernel: Option<FlightKernel>,
     processes: Option<FlightProcesses>,
 }
 
 impl FlightRecorder {
-    /// A flight recorder of the guest kernel's `kernel`, and of whatever else is given.
+    /// A flight recorder of what is given.
     #[must_use]
     pub fn new(
         host: Option<HostWindow>,
         vmm: Option<Arc<VmmTracer>>,
-        kernel: KernelRings,
+        kernel: Option<KernelRings>,
         processes: Option<ProcessTable>,
     ) -> Self {
-        let (registry, processes) = (kernel.registry(), processes.map(FlightProcesses::new));
-        Self { host, vmm, kernel, registry, kernel_events: Vec::new(), processes }
+        let (kernel, processes) = (kernel.map(FlightKernel::new), processes.map(FlightProcesses::new));
+        Self { host, vmm, kernel, processes }
     }
 
     /// Reads what the guest has registered, and buffers the host kernel's records and the rings of processes that have ended.
     pub fn poll(&mut self, recording: &Recording) -> Polled {
-        let new = self.registry.poll();
-        let new_kernel_events = !new.is_empty();
-        self.kernel_events.extend(new);
+        let new_kernel_events = self.kernel.as_mut().is_some_and(FlightKernel::poll);
         if let Some(processes) = &mut self.processes {
             processes.poll(recording.earliest(), recording.latest());
         }
@@ -84,7 +80,9 @@ impl FlightRecorder {
     pub fn write(&mut self, recording: &Recording, dir: &Path, manifest: &Manifest) -> WrittenLayers {
         let finish = |mut layer: RingLayer| layer.finish(recording.latest()).map(|_| layer.layer());
         let mut written = WrittenLayers::default();
-        written.add(LayerKind::GuestKernel, self.kernel.layer(dir, manifest).and_then(finish));
+        if let Some(kernel) = &self.kernel {
+            written.add(LayerKind::GuestKernel, kernel.rings.layer(dir, manifest).and_then(finish));
+        }
         if let Some(processes) = &self.processes {
             for buffered in &processes.ended {
                 written.add(LayerKind::GuestUser, buffered.write(dir, manifest));
@@ -136,7 +134,7 @@ impl FlightRecorder {
     /// Event types of the guest's kernel.
     #[must_use]
     pub fn kernel_events(&self) -> &[EventDescription] {
-        &self.kernel_events
+        self.kernel.as_ref().map_or(&[], |kernel| &kernel.events)
     }
 
     /// What is missing because buffered packets of processes were dropped to make room for those of later ones.
@@ -148,6 +146,26 @@ impl FlightRecorder {
             reason: format!("{dropped} processes that had ended gave way to later ones"),
             fix: "take a snapshot earlier, or trace fewer short-lived processes".into(),
         })
+    }
+}
+
+/// The rings of a guest's kernel, and the event types that it has registered so far.
+struct FlightKernel {
+    rings: KernelRings,
+    registry: RegistryReader,
+    events: Vec<EventDescription>,
+}
+
+impl FlightKernel {
+    fn new(rings: KernelRings) -> Self {
+        Self { registry: rings.registry(), rings, events: Vec::new() }
+    }
+
+    /// Reads what was registered since the last time; says whether that is anything.
+    fn poll(&mut self) -> bool {
+        let known = self.events.len();
+        self.events.extend(self.registry.poll());
+        self.events.len() > known
     }
 }
 

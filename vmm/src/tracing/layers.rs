@@ -3,10 +3,10 @@
 use super::flight_recorder::{FlightRecorder, WrittenLayers};
 use super::polling::Polled;
 use super::recording::Recording;
-use super::region::EnabledEvents;
 use super::ring_layer::Producers;
 use super::streaming::Streaming;
 use super::written_layer::ends_early;
+use shared_ring::event::EventDescription;
 use trace_merge::manifest::{Layer, Missing};
 
 /// The layers of a session.
@@ -34,12 +34,12 @@ impl Layers {
         }
     }
 
-    /// The enable bits of the session, by the guest's events that are registered so far.
+    /// The events of the guest's kernel that are registered so far.
     #[must_use]
-    pub fn enabled(&self, recording: &Recording) -> EnabledEvents {
+    pub fn kernel_events(&self) -> Vec<EventDescription> {
         match self {
-            Self::Streaming(layers) => recording.enabled(&layers.kernel_events()),
-            Self::FlightRecorder(layers) => recording.enabled(layers.kernel_events()),
+            Self::Streaming(layers) => layers.kernel_events(),
+            Self::FlightRecorder(layers) => layers.kernel_events().to_vec(),
         }
     }
 

@@ -4,7 +4,9 @@
 pub mod buffered_layer;
 pub mod flight_recorder;
 pub mod guest_processes;
+pub mod host_description;
 pub mod host_layer;
+pub mod host_tracer;
 pub mod kernel_rings;
 pub mod layers;
 pub mod mapped_file;

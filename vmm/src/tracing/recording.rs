@@ -3,11 +3,13 @@
 
 use super::region::{EnabledEvents, MAIN_SESSION, TraceRegion, enabled_among, guest_text};
 use super::selection::{Selection, SelectionError};
+use super::vmm_events::VmmTracer;
 use crate::clock::VcpuClocks;
 use clock_sync::calibration::read_together;
 use shared_ring::event::EventDescription;
 use shared_ring::layout::AGENT_ABSENT;
-use std::collections::BTreeSet;
+use shared_ring::region::Rings;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use strata_abi::class;
@@ -18,6 +20,8 @@ use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{Guest, Layer, Manifest, ManifestError, Missing};
 use trace_merge::writer::{Rotation, WriteError};
 
+/// Most vCPUs whose threads are named: KVM has no more on x86.
+const MAX_VCPUS: u32 = 4096;
 /// Most readings of UTC that are kept.
 const MAX_UTC_READINGS: usize = 128;
 
@@ -44,16 +48,31 @@ pub struct Recording {
     pub rotation: Option<Rotation>,
     /// Name of the VM.
     pub vm: String,
-    /// The region shared with the guest.
-    pub region: Arc<TraceRegion>,
     /// Which events are wanted.
     pub selection: Selection,
-    /// The events that the file of the guest's module declares; empty when the host does not have that file.
-    pub guest_events: Arc<[EventDescription]>,
-    /// Host threads of the vCPUs, filled in as they start.
-    pub vcpu_threads: Arc<Mutex<Vec<(u32, u32)>>>,
+    /// Index and host thread of each vCPU, filled in as they start or are found.
+    pub vcpu_threads: VcpuThreads,
     /// The vCPUs' clocks.
     pub clocks: Arc<VcpuClocks>,
+    /// What only the process that runs the VM has; `None` where that is another one.
+    pub guest: Option<GuestSide>,
+}
+
+/// Index and host thread of each vCPU, as far as they are known.
+pub type VcpuThreads = Arc<Mutex<Vec<(u32, u32)>>>;
+
+/// The guest's side of a recording: memory that is shared with the guest, and what is known of the guest's agent.
+pub struct GuestSide {
+    /// The region shared with the guest.
+    pub region: Arc<TraceRegion>,
+    /// The session slot that is recorded.
+    pub slot: usize,
+    /// Geometry and mode of the guest kernel's rings in that slot.
+    pub rings: Rings,
+    /// The VMM's own events; only the session that the VM was started with has them.
+    pub vmm: Option<Arc<VmmTracer>>,
+    /// The events that the file of the guest's module declares; empty when the host does not have that file.
+    pub events: Arc<[EventDescription]>,
     /// Whether the guest was given an agent; without one its layers are expected to stay empty.
     pub agent: bool,
     /// Folder beside the region for a copy of the manifest, which `strata recover` reads.
@@ -65,7 +84,7 @@ pub const NO_AGENT: &str = "no agent was given to the guest, and it has not brou
 
 impl Recording {
     /// The recording, in the folder `dir` and within the size of `rotation`, of a session called `name` that is made while
-    /// the VM of this one runs and records `selection` of the guest's kernel.
+    /// the VM of this one runs and records `selection` of the guest's kernel into the rings of `guest`.
     #[must_use]
     pub fn of_guest_kernel(
         &self,
@@ -73,6 +92,7 @@ impl Recording {
         selection: Selection,
         dir: Option<PathBuf>,
         rotation: Option<Rotation>,
+        guest: GuestSide,
     ) -> Self {
         let missing = [LayerKind::HostKernel, LayerKind::Vmm, LayerKind::GuestUser].map(|layer| Missing {
             layer,
@@ -87,13 +107,10 @@ impl Recording {
             readers: self.readers,
             manifest: Manifest { layers: Vec::new(), missing: missing.into(), ..self.manifest.clone() },
             vm: self.vm.clone(),
-            region: Arc::clone(&self.region),
             selection,
-            guest_events: Arc::clone(&self.guest_events),
             vcpu_threads: Arc::clone(&self.vcpu_threads),
             clocks: Arc::clone(&self.clocks),
-            agent: self.agent,
-            beside_region: None,
+            guest: Some(guest),
         }
     }
 
@@ -108,30 +125,6 @@ impl Recording {
     #[must_use]
     pub fn earliest(&self) -> u64 {
         self.clocks.time().now().saturating_sub(self.manifest.clock.frequency_hz)
-    }
-
-    /// The enable bits of the session for the wanted ones of `registered`, the events of the agent's registry, and of the
-    /// events that the module's file declares and the registry does not have yet. The registry is right about its ids.
-    /// It is read while the agent writes it: without the declared events, wanted ones would be off for that time.
-    #[must_use]
-    pub fn enabled(&self, registered: &[EventDescription]) -> EnabledEvents {
-        enabled_guest_events(registered_or_declared(registered, &self.guest_events), &self.selection)
-    }
-
-    /// The selection that `events` stands for, checked against the guest's events: those that its agent has registered,
-    /// else those that its module's file declares. Nothing is checked while neither is known.
-    ///
-    /// # Errors
-    /// When a term is not a glob, or matches none of the guest's events.
-    pub fn select(&self, events: &str) -> Result<Selection, SelectionError> {
-        let selection = Selection::parse(events)?;
-        let registered = self.region.parts().kernel_registry().poll();
-        let known = if registered.is_empty() { &*self.guest_events } else { &registered };
-        if !known.is_empty() {
-            let names = known.iter().map(|event| event.name.clone()).collect();
-            selection.check(&[(LayerKind::GuestKernel, names)])?;
-        }
-        Ok(selection)
     }
 
     /// Updates the manifest with what the agent says about the guest and with the threads of the vCPUs; says whether it
@@ -161,7 +154,8 @@ impl Recording {
     }
 
     fn update_guest(&mut self) -> bool {
-        let agent = self.region.parts().agent();
+        let Some(side) = &self.guest else { return false };
+        let agent = side.region.parts().agent();
         let Some(vm) = self.manifest.vms.iter_mut().find(|vm| vm.name == self.vm) else { return false };
         let counts = (agent.processes_refused, agent.processes_over_quota);
         if let Some(guest) = &mut vm.guest {
@@ -181,10 +175,10 @@ impl Recording {
 
     fn update_threads(&mut self) -> bool {
         let Some(vm) = self.manifest.vms.iter_mut().find(|vm| vm.name == self.vm) else { return false };
-        let mut threads = self.vcpu_threads.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        threads.sort_unstable();
-        let threads: Vec<i32> = threads.into_iter().map(|(_, tid)| tid.cast_signed()).collect();
+        let threads = in_vcpu_order(&self.vcpu_threads.lock().unwrap_or_else(PoisonError::into_inner));
         let new = vm.vcpu_threads != threads;
+        // vCPUs may be added to a VM that another process runs.
+        vm.vcpus = vm.vcpus.max(u32::try_from(threads.len()).unwrap_or(u32::MAX));
         vm.vcpu_threads = threads;
         new
     }
@@ -200,7 +194,7 @@ impl Recording {
     pub fn missing_at_end(&self) -> Vec<Missing> {
         let mut missing = Vec::new();
         let guest_said_hello = self.manifest.vms.iter().any(|vm| vm.name == self.vm && vm.guest.is_some());
-        if self.agent && !guest_said_hello {
+        if self.guest.as_ref().is_some_and(|guest| guest.agent) && !guest_said_hello {
             missing.extend([LayerKind::GuestKernel, LayerKind::GuestUser].map(|layer| Missing {
                 layer,
                 reason: "the agent was given to the guest, but did not come up".into(),
@@ -232,9 +226,43 @@ impl Recording {
     /// # Errors
     /// When the file cannot be written.
     pub fn save_beside_region(&self) -> Result<(), ManifestError> {
-        let Some(folder) = &self.beside_region else { return Ok(()) };
+        let folder = self.guest.as_ref().and_then(|guest| guest.beside_region.as_ref());
+        let Some(folder) = folder else { return Ok(()) };
         Manifest { layers: Vec::new(), ..self.manifest.clone() }.save(folder)
     }
+}
+
+impl GuestSide {
+    /// The enable bits of the session for those that `selection` wants of `registered`, the events of the agent's registry, and of the
+    /// events that the module's file declares and the registry does not have yet. The registry is right about its ids.
+    /// It is read while the agent writes it: without the declared events, wanted ones would be off for that time.
+    #[must_use]
+    pub fn enabled(&self, registered: &[EventDescription], selection: &Selection) -> EnabledEvents {
+        enabled_guest_events(registered_or_declared(registered, &self.events), selection)
+    }
+
+    /// The selection that `events` stands for, checked against the guest's events: those that its agent has registered,
+    /// else those that its module's file declares. Nothing is checked while neither is known.
+    ///
+    /// # Errors
+    /// When a term is not a glob, or matches none of the guest's events.
+    pub fn select(&self, events: &str) -> Result<Selection, SelectionError> {
+        let selection = Selection::parse(events)?;
+        let registered = self.region.parts().kernel_registry().poll();
+        let known = if registered.is_empty() { &*self.events } else { &registered };
+        if !known.is_empty() {
+            let names = known.iter().map(|event| event.name.clone()).collect();
+            selection.check(&[(LayerKind::GuestKernel, names)])?;
+        }
+        Ok(selection)
+    }
+}
+
+/// The host threads of `vcpus` by the vCPUs' indices, -1 for a vCPU whose thread is not known.
+fn in_vcpu_order(vcpus: &[(u32, u32)]) -> Vec<i32> {
+    let known: BTreeMap<u32, u32> = vcpus.iter().copied().collect();
+    let count = known.last_key_value().map_or(0, |(&last, _)| last.saturating_add(1).min(MAX_VCPUS));
+    (0..count).map(|vcpu| known.get(&vcpu).map_or(-1, |tid| tid.cast_signed())).collect()
 }
 
 /// The `registered` events, and the `declared` ones whose ids are not among them.
@@ -292,6 +320,13 @@ mod tests {
         let enabled = |selection| enabled_guest_events(&events, &Selection::parse(selection).unwrap()).events[1];
 
         assert_eq!((enabled("guest-kernel:a:second"), enabled("guest-kernel:a:other")), (0b11, 0));
+    }
+
+    #[test]
+    fn threads_are_named_by_vcpu_also_where_one_is_not_known() {
+        assert_eq!(in_vcpu_order(&[(2, 72), (0, 70)]), [70, -1, 72]);
+        assert_eq!(in_vcpu_order(&[(0, 70), (0, 71)]), [71]);
+        assert_eq!(in_vcpu_order(&[]), Vec::<i32>::new());
     }
 
     #[test]

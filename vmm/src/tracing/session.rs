@@ -1,7 +1,8 @@
 //! A session: rings of the guest's kernel in a slot of the region, a choice of events, and the recording of both.
 //!
 //! The session that a VM is started with records every layer. One that is made while the VM runs records the guest's
-//! kernel only, with mode, ring sizes and events of its own.
+//! kernel only, with mode, ring sizes and events of its own. The session of a recording that is attached to another
+//! process's VM records the host's kernel only, and has no rings.
 
 use super::flight_recorder::{FlightRecorder, WrittenLayers};
 use super::guest_processes::GuestProcesses;
@@ -9,7 +10,7 @@ use super::host_layer::{HostLayer, HostWindow};
 use super::kernel_rings::{KernelRings, sub_buffer_counts, sub_buffer_sizes};
 use super::layers::Layers;
 use super::process_table::ProcessTable;
-use super::recording::{Recording, RecordingError};
+use super::recording::{GuestSide, Recording, RecordingError};
 use super::region::{EnabledEvents, MAIN_SESSION, RegionError};
 use super::save_pace::SavePace;
 use super::selection::SelectionError;
@@ -88,6 +89,12 @@ pub enum SessionError {
     /// The slot cannot be had, or there is no memory for the rings.
     #[error(transparent)]
     Slot(#[from] RegionError),
+    /// Another process runs the VM.
+    #[error(
+        "this recording is attached to a VM that another process runs, and has no layer of its guest to choose sessions \
+         or events of; `strata ctl VM detach` ends it"
+    )]
+    Attached,
     /// The first session cannot be destroyed.
     #[error("session {0} ends with the VM; `session stop {0}` stops it")]
     EndsWithVm(String),
@@ -120,16 +127,15 @@ pub enum SessionError {
     NotWritten(RecordingError),
 }
 
-/// What the session that a VM is started with is made of.
+/// What the first session of a recorder is made of: that of a VM that this process starts, or one that is attached to
+/// another process's VM.
 pub struct Sources {
     /// The recording, without layers.
     pub recording: Recording,
-    /// The VMM's own events.
-    pub vmm: Arc<VmmTracer>,
     /// The host's kernel, if it can be traced.
     pub host: Option<HostTracer>,
-    /// The guest kernel's rings in the first slot.
-    pub rings: Rings,
+    /// Whether records are written as they come. The rings of a guest's side have the same mode.
+    pub mode: Mode,
     /// The choice of events as the user gave it.
     pub events: String,
     /// File descriptors that the streams of guest processes may take.
@@ -199,17 +205,14 @@ fn choose_slot(size: usize, free: impl Iterator<Item = (usize, usize)>) -> Resul
 /// A session.
 pub struct Session {
     name: String,
-    slot: usize,
-    rings: Rings,
+    mode: Mode,
     events: String,
     /// Whether the guest's layers record.
     active: bool,
-    /// The guest kernel's rings, which are among the layers.
-    kernel: KernelRings,
+    /// The guest kernel's rings, which are among the layers if there is a guest's side.
+    kernel: Option<KernelRings>,
     layers: Layers,
     recording: Recording,
-    /// Records in the VMM's layer when the guest's events stop, start or change; only a session with that layer has it.
-    vmm: Option<Arc<VmmTracer>>,
     /// When the manifest is written again.
     pace: SavePace,
     /// The copy of the manifest beside the region lacks something of the guest.
@@ -223,43 +226,46 @@ pub struct Session {
 }
 
 impl Session {
-    /// The session that a VM is started with: every layer of `sources`, recording.
+    /// The first session: every layer of `sources`, recording.
     ///
     /// # Errors
     /// When its recording cannot be written.
     pub fn main(sources: Sources) -> Result<Self, RecordingError> {
-        let Sources { recording, vmm, host, rings, events, process_descriptors, say, on_failure } = sources;
-        let (memory, layout) = (recording.region.memory().clone(), *recording.region.layout());
-        let kernel = KernelRings::new(memory, layout, 0, rings, recording.vm.clone(), recording.earliest());
+        let Sources { recording, host, mode, events, process_descriptors, say, on_failure } = sources;
         let rotation = recording.rotation.as_ref();
-        let kernel = kernel.within(rotation);
-        let processes = ProcessTable::new(recording.region.parts().clone(), recording.vm.clone(), recording.earliest());
-        let kernel = kernel.within(recording.rotation.as_ref());
+        let kernel = kernel_rings(&recording);
+        let vmm = recording.guest.as_ref().and_then(|guest| guest.vmm.clone());
+        let table = |guest: &GuestSide| {
+            ProcessTable::new(guest.region.parts().clone(), recording.vm.clone(), recording.earliest())
+        };
+        let processes = recording.guest.as_ref().map(table);
         let layers = match &recording.dir {
-            Some(dir) if rings.mode == Mode::Discard => Layers::Streaming(Box::new(Streaming {
-                dir: dir.clone(),
-                host: host.map(|tracer| HostLayer::create(rotation, dir, &recording.manifest, tracer)).transpose()?,
-                vmm: Some(WrittenLayer::new(vmm_layer(&vmm, &recording.vm, rotation, dir, &recording.manifest)?)),
-                guest_kernel: WrittenLayer::new(kernel.layer(dir, &recording.manifest)?),
-                processes: Some(GuestProcesses::new(processes, process_descriptors).within(rotation)),
-            })),
+            Some(dir) if mode == Mode::Discard => {
+                let manifest = &recording.manifest;
+                let vmm = vmm.map(|vmm| vmm_layer(&vmm, &recording.vm, rotation, dir, manifest)).transpose()?;
+                let guest_kernel = kernel.as_ref().map(|kernel| kernel.layer(dir, manifest)).transpose()?;
+                let written = |table| GuestProcesses::new(table, process_descriptors).within(rotation);
+                Layers::Streaming(Box::new(Streaming {
+                    dir: dir.clone(),
+                    host: host.map(|tracer| HostLayer::create(rotation, dir, manifest, tracer)).transpose()?,
+                    vmm: vmm.map(WrittenLayer::new),
+                    guest_kernel: guest_kernel.map(WrittenLayer::new),
+                    processes: processes.map(written),
+                }))
+            }
             _ => {
                 let host = host.map(|tracer| HostWindow::new(tracer, HOST_WINDOW));
-                let vmm = Some(Arc::clone(&vmm));
-                Layers::FlightRecorder(Box::new(FlightRecorder::new(host, vmm, kernel.clone(), Some(processes))))
+                Layers::FlightRecorder(Box::new(FlightRecorder::new(host, vmm, kernel.clone(), processes)))
             }
         };
-        let (name, vmm) = (MAIN_SESSION.into(), Some(vmm));
         let mut session = Self {
-            name,
-            slot: 0,
-            rings,
+            name: MAIN_SESSION.into(),
+            mode,
             events,
             active: true,
             kernel,
             layers,
             recording,
-            vmm,
             pace: SavePace::new(Instant::now()),
             is_copy_old: false,
             is_save_failure_told: false,
@@ -274,18 +280,29 @@ impl Session {
     /// A session of the guest's kernel in the VM of `main`, stopped.
     ///
     /// # Errors
-    /// When its events, its rings or its folder cannot be used, or no slot is free.
+    /// When its events, its rings or its folder cannot be used, no slot is free, or another process runs the VM.
     pub fn of_guest_kernel(new: NewSession, main: &Self) -> Result<Self, SessionError> {
         let NewSession { name, rings, events, trace, max_size } = new;
-        let selection = main.recording.select(&events)?;
-        let region = &main.recording.region;
+        let side = main.guest()?;
+        let selection = side.select(&events)?;
+        let region = &side.region;
         let rooms = region.layout().session_ring_stride;
         let free = (1..rooms.len()).filter(|&slot| region.is_free(slot)).map(|slot| (slot, rooms[slot]));
         let slot = choose_slot(rings.ring_size(), free)?;
         let mut folder = trace.as_deref().map(|dir| TraceFolder::create(dir, main.recording.readers)).transpose()?;
-        let recording = main.recording.of_guest_kernel(&name, selection, trace, max_size.map(Rotation::new));
+        let guest = GuestSide {
+            region: Arc::clone(region),
+            slot,
+            rings,
+            vmm: None,
+            events: Arc::clone(&side.events),
+            agent: side.agent,
+            beside_region: None,
+        };
+        let rotation = max_size.map(Rotation::new);
+        let recording = main.recording.of_guest_kernel(&name, selection, trace, rotation, guest);
         region.open_session(slot, &name, rings)?;
-        let started = Self::with_kernel_rings(name, slot, rings, events, recording, main.say);
+        let started = Self::with_kernel_rings(name, rings.mode, events, recording, main.say);
         match started {
             Ok(session) => {
                 folder.iter_mut().for_each(TraceFolder::keep);
@@ -301,23 +318,20 @@ impl Session {
 
     fn with_kernel_rings(
         name: String,
-        slot: usize,
-        rings: Rings,
+        mode: Mode,
         events: String,
         recording: Recording,
         say: Say,
     ) -> Result<Self, RecordingError> {
-        let (memory, layout) = (recording.region.memory().clone(), *recording.region.layout());
-        let kernel = KernelRings::new(memory, layout, slot, rings, recording.vm.clone(), recording.earliest());
-        let kernel = kernel.within(recording.rotation.as_ref());
+        let kernel = kernel_rings(&recording);
         let layers = match &recording.dir {
-            Some(dir) if rings.mode == Mode::Discard => {
-                let guest_kernel = WrittenLayer::new(kernel.layer(dir, &recording.manifest)?);
+            Some(dir) if mode == Mode::Discard => {
+                let guest_kernel = kernel.as_ref().map(|kernel| kernel.layer(dir, &recording.manifest)).transpose()?;
                 Layers::Streaming(Box::new(Streaming {
                     dir: dir.clone(),
                     host: None,
                     vmm: None,
-                    guest_kernel,
+                    guest_kernel: guest_kernel.map(WrittenLayer::new),
                     processes: None,
                 }))
             }
@@ -325,14 +339,12 @@ impl Session {
         };
         let mut session = Self {
             name,
-            slot,
-            rings,
+            mode,
             events,
             active: false,
             kernel,
             layers,
             recording,
-            vmm: None,
             pace: SavePace::new(Instant::now()),
             is_copy_old: false,
             is_save_failure_told: false,
@@ -342,6 +354,11 @@ impl Session {
         };
         session.save(false)?;
         Ok(session)
+    }
+
+    /// What only the process that runs the VM has.
+    fn guest(&self) -> Result<&GuestSide, SessionError> {
+        self.recording.guest.as_ref().ok_or(SessionError::Attached)
     }
 
     /// Its name.
@@ -407,25 +424,35 @@ impl Session {
     }
 
     /// Records the guest's events from now on.
-    pub fn start(&mut self) {
+    ///
+    /// # Errors
+    /// When another process runs the VM.
+    pub fn start(&mut self) -> Result<(), SessionError> {
+        self.guest()?;
         self.active = true;
         self.mark(GuestEvents::On);
         self.enable();
+        Ok(())
     }
 
     /// Records no event of the guest from now on. What was recorded stays.
-    pub fn stop(&mut self) {
+    ///
+    /// # Errors
+    /// When another process runs the VM.
+    pub fn stop(&mut self) -> Result<(), SessionError> {
+        let guest = self.guest()?;
+        guest.region.set_enabled(guest.slot, &EnabledEvents::NONE);
         self.active = false;
-        self.recording.region.set_enabled(self.slot, &EnabledEvents::NONE);
         self.mark(GuestEvents::Off);
+        Ok(())
     }
 
     /// Records `events` of the guest from now on. Events of other layers stay as they were chosen at the start.
     ///
     /// # Errors
-    /// When `events` cannot be used; then everything stays as it is.
+    /// When `events` cannot be used, or another process runs the VM; then everything stays as it is.
     pub fn choose(&mut self, events: String) -> Result<(), SessionError> {
-        self.recording.selection = self.recording.select(&events)?;
+        self.recording.selection = self.guest()?.select(&events)?;
         self.events = events;
         if self.active {
             // Marked on both sides: pairs of events that the change separates lie around it.
@@ -443,7 +470,7 @@ impl Session {
     /// When the manifest cannot be written.
     pub fn flush(&mut self) -> Result<Option<bool>, SessionError> {
         let Layers::Streaming(layers) = &mut self.layers else { return Ok(None) };
-        let vmm = self.vmm.as_deref();
+        let vmm = self.recording.guest.as_ref().and_then(|guest| guest.vmm.as_deref());
         let answered = layers.flush(&self.recording, || vmm.into_iter().for_each(VmmTracer::flush));
         self.note_ends();
         self.save(false).map_err(SessionError::NotWritten)?;
@@ -471,12 +498,12 @@ impl Session {
     }
 
     /// Gives the slot back, and waits a moment for the guest to let go of it.
-    fn release(&self) {
-        let region = &self.recording.region;
-        region.close_session(self.slot);
+    fn release(guest: &GuestSide) {
+        let region = &guest.region;
+        region.close_session(guest.slot);
         let begun = Instant::now();
         // A guest that does not answer keeps the slot; what is in its rings is read all the same.
-        while !region.is_free(self.slot) && begun.elapsed() < RELEASE_LIMIT {
+        while !region.is_free(guest.slot) && begun.elapsed() < RELEASE_LIMIT {
             std::thread::sleep(RELEASE_PAUSE);
         }
     }
@@ -486,10 +513,12 @@ impl Session {
     /// # Errors
     /// When the recording cannot be written.
     pub fn destroy(self) -> Result<(), RecordingError> {
-        self.release();
-        let (region, slot) = (Arc::clone(&self.recording.region), self.slot);
+        let slot = self.recording.guest.as_ref().map(|guest| {
+            Self::release(guest);
+            (Arc::clone(&guest.region), guest.slot)
+        });
         let completed = self.complete("session destroyed");
-        region.vacate(slot);
+        slot.iter().for_each(|(region, slot)| region.vacate(*slot));
         completed.map(drop)
     }
 
@@ -508,24 +537,26 @@ impl Session {
     /// What `strata ctl VM status` says about it.
     #[must_use]
     pub fn status(&self) -> SessionStatus {
-        let has_agent = self.recording.region.parts().agent().state != AGENT_ABSENT;
+        let guest = self.recording.guest.as_ref();
+        let has_agent = guest.is_some_and(|guest| guest.region.parts().agent().state != AGENT_ABSENT);
+        let geometry = guest.map(|guest| guest.rings.geometry);
         SessionStatus {
             name: self.name.clone(),
-            mode: self.rings.mode.into(),
+            mode: self.mode.into(),
             active: self.active,
-            sub_buffer_size: self.rings.geometry.sub_buffer_size(),
-            sub_buffers: self.rings.geometry.sub_buffers(),
+            sub_buffer_size: geometry.map_or(0, |geometry| geometry.sub_buffer_size()),
+            sub_buffers: geometry.map_or(0, |geometry| geometry.sub_buffers()),
             events: self.events.clone(),
             trace: self.recording.dir.clone(),
-            not_joined: if has_agent { self.kernel.not_joined() } else { Vec::new() },
-            nested: self.kernel.nested(),
+            not_joined: self.kernel.as_ref().filter(|_| has_agent).map(KernelRings::not_joined).unwrap_or_default(),
+            nested: self.kernel.as_ref().and_then(KernelRings::nested),
         }
     }
 
     /// What `strata ctl VM status` says about its recording, beside `sessions`.
     #[must_use]
     pub fn trace_status(&self, sessions: Vec<SessionStatus>) -> TraceStatus {
-        let Recording { dir, manifest, region, vm, rotation, .. } = &self.recording;
+        let Recording { dir, manifest, guest, vm, rotation, .. } = &self.recording;
         let mut layers = self.layers.written();
         if let (Some(dir), Some(rotation)) = (dir, rotation) {
             rotation.describe(dir, &mut layers);
@@ -536,7 +567,7 @@ impl Session {
         TraceStatus {
             dir: dir.clone().unwrap_or_default(),
             region: vm.and_then(|vm| vm.region.clone()).unwrap_or_default(),
-            region_size: region.layout().size as u64,
+            region_size: guest.as_ref().map_or(0, |guest| guest.region.layout().size as u64),
             guest_kernel: vm.and_then(|vm| vm.guest.as_ref()).map(|guest| guest.kernel.clone()),
             sessions,
             layers: layers.iter().map(layer_status).collect(),
@@ -548,16 +579,18 @@ impl Session {
 
     /// Sets the session's enable bits by the events that are registered so far.
     fn enable(&self) {
-        let mut enabled = self.layers.enabled(&self.recording);
+        let Some(guest) = &self.recording.guest else { return };
+        let mut enabled = guest.enabled(&self.layers.kernel_events(), &self.recording.selection);
         if !self.layers.has_processes() {
             // Applications record into rings of their own, which belong to the session that has them as layers.
             enabled.class_mask &= !(1 << class::USER);
         }
-        self.recording.region.set_enabled(self.slot, &enabled);
+        guest.region.set_enabled(guest.slot, &enabled);
     }
 
     fn mark(&self, change: GuestEvents) {
-        self.vmm.iter().for_each(|vmm| vmm.guest_events(change));
+        let guest = self.recording.guest.as_ref();
+        guest.and_then(|guest| guest.vmm.as_deref()).into_iter().for_each(|vmm| vmm.guest_events(change));
     }
 
     fn save(&mut self, beside_region: bool) -> Result<(), RecordingError> {
@@ -568,6 +601,14 @@ impl Session {
         self.is_copy_old &= !(beside_region && saved.is_ok());
         Ok(saved?)
     }
+}
+
+/// The guest kernel's rings of `recording`, if it has a guest's side.
+fn kernel_rings(recording: &Recording) -> Option<KernelRings> {
+    let GuestSide { region, slot, rings, .. } = recording.guest.as_ref()?;
+    let (memory, layout) = (region.memory().clone(), *region.layout());
+    let kernel = KernelRings::new(memory, layout, *slot, *rings, recording.vm.clone(), recording.earliest());
+    Some(kernel.within(recording.rotation.as_ref()))
 }
 
 fn write_snapshot(

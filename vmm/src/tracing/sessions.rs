@@ -71,11 +71,11 @@ impl Sessions {
                 self.create(NewSession { name, rings, events, trace, max_size })
             }
             Request::SessionStart { name } => {
-                self.find(&name)?.start();
+                self.find(&name)?.start()?;
                 Ok(Answer::done(format!("session {name} records")))
             }
             Request::SessionStop { name } => {
-                self.find(&name)?.stop();
+                self.find(&name)?.stop()?;
                 Ok(Answer::done(format!("session {name} is stopped; what it recorded stays")))
             }
             Request::SessionEvents { name, events } => {

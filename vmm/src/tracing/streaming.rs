@@ -9,7 +9,6 @@ use super::written_layer::WrittenLayer;
 use shared_ring::event::EventDescription;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{Layer, Missing};
 
 /// How long a flush waits for the guest's CPUs.
@@ -25,8 +24,8 @@ pub struct Streaming {
     pub host: Option<HostLayer>,
     /// The VMM.
     pub vmm: Option<WrittenLayer>,
-    /// The guest's kernel.
-    pub guest_kernel: WrittenLayer,
+    /// The guest's kernel, if this process runs the VM.
+    pub guest_kernel: Option<WrittenLayer>,
     /// The guest's processes, if this recording has them.
     pub processes: Option<GuestProcesses>,
 }
@@ -43,7 +42,7 @@ impl Streaming {
 
     fn drain_guest(&mut self, recording: &Recording, guest: Producers) -> Polled {
         let latest = recording.latest();
-        let kernel = self.guest_kernel.drain(guest, latest);
+        let kernel = self.guest_kernel.as_mut().map(|kernel| kernel.drain(guest, latest)).unwrap_or_default();
         let processes = self.processes.as_mut();
         let process_packets =
             processes.map_or(0, |processes| processes.drain(&self.dir, &recording.manifest, guest, latest));
@@ -60,7 +59,7 @@ impl Streaming {
 
     /// What is missing of layers that ended early since the last call.
     pub fn ends(&mut self) -> Vec<Missing> {
-        let rings = self.vmm.iter_mut().chain([&mut self.guest_kernel]).filter_map(WrittenLayer::tell_end);
+        let rings = self.vmm.iter_mut().chain(&mut self.guest_kernel).filter_map(WrittenLayer::tell_end);
         let ends: Vec<_> = rings.collect();
         let processes = self.processes.iter_mut().filter_map(GuestProcesses::tell_end);
         ends.into_iter().chain(processes).chain(self.host.iter_mut().filter_map(HostLayer::tell_end)).collect()
@@ -69,17 +68,17 @@ impl Streaming {
     /// Has every ring deliver what it holds, and writes it; `flush_vmm` has the VMM's rings do so. `false` when a CPU of the
     /// guest did not answer in time.
     pub fn flush(&mut self, recording: &Recording, flush_vmm: impl FnOnce()) -> bool {
-        let requests = self.guest_kernel.request_flush();
+        let requests = self.guest_kernel.as_mut().map(WrittenLayer::request_flush).unwrap_or_default();
         for layer in self.processes.iter_mut().flat_map(GuestProcesses::running) {
             // A process honours the request with its next sub-buffer or flush; nobody waits for it.
             layer.request_flush();
         }
         let begun = Instant::now();
-        let mut flushed = self.guest_kernel.is_flushed(&requests);
+        let mut flushed = self.is_flushed(&requests);
         while !flushed && begun.elapsed() < FLUSH_LIMIT {
             std::thread::sleep(FLUSH_PAUSE);
             self.drain(recording, Producers::Running);
-            flushed = self.guest_kernel.is_flushed(&requests);
+            flushed = self.is_flushed(&requests);
         }
         self.drain_guest(recording, Producers::Running);
         flush_vmm();
@@ -92,6 +91,11 @@ impl Streaming {
             host.flush();
         }
         flushed
+    }
+
+    /// Whether the CPUs of the guest's kernel have honoured `requests`.
+    fn is_flushed(&self, requests: &[u64]) -> bool {
+        self.guest_kernel.as_ref().is_none_or(|kernel| kernel.is_flushed(requests))
     }
 
     /// Drains what stopped producers have left, and returns what is missing that was not told yet.
@@ -109,13 +113,13 @@ impl Streaming {
         let host = self.host.as_ref().map(HostLayer::layer);
         let vmm = self.vmm.as_ref().map(WrittenLayer::layer);
         let processes = self.processes.iter().flat_map(GuestProcesses::layers);
-        host.into_iter().chain(vmm).chain([self.guest_kernel.layer()]).chain(processes).collect()
+        let kernel = self.guest_kernel.as_ref().map(WrittenLayer::layer);
+        host.into_iter().chain(vmm).chain(kernel).chain(processes).collect()
     }
 
     /// Event types of the guest's kernel.
     #[must_use]
     pub fn kernel_events(&self) -> Vec<EventDescription> {
-        debug_assert_eq!(self.guest_kernel.rings().writer().kind(), LayerKind::GuestKernel);
-        self.guest_kernel.layer().events
+        self.guest_kernel.as_ref().map(|kernel| kernel.layer().events).unwrap_or_default()
     }
 }

@@ -45,7 +45,13 @@ fn config(events: &[&str], buffer_kib: u32) -> HostTraceConfig {
     let wanted: Vec<WildMatch> = events.iter().map(|glob| WildMatch::new(glob)).collect();
     let mut available = Tracefs::find().unwrap().available_events().unwrap();
     available.retain(|event| wanted.iter().any(|glob| glob.matches(&event.to_string())));
-    HostTraceConfig { events: available, threads: vec![thread_id()], time: HostTime::Tsc, buffer_kib }
+    HostTraceConfig {
+        events: available,
+        process: std::process::id(),
+        threads: vec![thread_id()],
+        time: HostTime::Tsc,
+        buffer_kib,
+    }
 }
 
 fn instance_path(tracer: &HostTracer) -> PathBuf {

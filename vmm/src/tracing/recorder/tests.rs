@@ -4,7 +4,7 @@ use super::*;
 use crate::clock::{ClockParameters, HostTime, VcpuClocks};
 use crate::control::protocol;
 use crate::machine::Observer;
-use crate::tracing::recording::Recording;
+use crate::tracing::recording::{GuestSide, Recording, VcpuThreads};
 use crate::tracing::region::{MAIN_SESSION, TraceRegion};
 use crate::tracing::selection::Selection;
 use crate::tracing::vmm_events::VmmTracer;
@@ -107,28 +107,33 @@ impl Bench {
             first_offsets: Vec::new(),
         };
         let clocks = Arc::new(VcpuClocks::new("vm0", 1, parameters, Box::new(|_, _, _| ())));
+        let guest = GuestSide {
+            region: Arc::clone(&region),
+            slot: 0,
+            rings: rings(mode),
+            vmm: Some(Arc::clone(&vmm)),
+            events: Vec::new().into(),
+            agent: true,
+            beside_region: None,
+        };
         let recording = Recording {
-            guest_events: Vec::new().into(),
             clocks,
             dir: Some(trace),
             readers: Readers::Owner,
             rotation,
             manifest: manifest(),
             vm: "vm0".into(),
-            region: Arc::clone(&region),
             selection: Selection::parse("guest:*,vmm:*").unwrap(),
-            vcpu_threads: Arc::new(Mutex::new(Vec::new())),
-            agent: true,
-            beside_region: None,
+            vcpu_threads: VcpuThreads::default(),
+            guest: Some(guest),
         };
         let events = "guest:*,vmm:*".into();
         let failures = Arc::new(AtomicUsize::new(0));
         let failed = Arc::clone(&failures);
         let sources = Sources {
             recording,
-            vmm: Arc::clone(&vmm),
             host: None,
-            rings: rings(mode),
+            mode,
             events,
             process_descriptors: 64,
             say,
