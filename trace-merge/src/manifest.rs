@@ -166,12 +166,15 @@ pub struct Vm {
     pub name: String,
     /// Number of vCPUs.
     pub vcpus: u32,
-    /// Host thread id of each vCPU, in vCPU order: host-kernel events are told apart by it.
+    /// Host thread id of each vCPU, in vCPU order, -1 where it is not known: host-kernel events are told apart by it.
     #[serde(default)]
     pub vcpu_threads: Vec<i32>,
     /// What runs in it, once its agent said so.
     #[serde(default)]
     pub guest: Option<Guest>,
+    /// The process that runs it, where the recording was attached to that from outside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attached: Option<Attached>,
     /// In a recording merged from those of several hosts: the host it ran on, when that is not the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
@@ -182,6 +185,15 @@ pub struct Vm {
     /// File of its trace region, which outlives a recorder that is killed.
     #[serde(default)]
     pub region: Option<PathBuf>,
+}
+
+/// A process that runs a virtual machine and to which a recording was attached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attached {
+    /// Its number.
+    pub pid: u32,
+    /// Its name.
+    pub comm: String,
 }
 
 /// What runs in a virtual machine.

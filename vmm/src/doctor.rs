@@ -1,12 +1,13 @@
 //! `strata doctor`: what this machine can do, what it cannot, and what to do about it, before it hurts.
 
-use crate::clock::{HostClock, HostTime};
+use crate::clock::{HostClock, HostTime, KVM_DEBUGFS};
 use crate::host_kernel::{Tracefs, TracefsError};
 use crate::jail;
 use crate::machine::{KvmKind, KvmProbe, probe_kvm};
 use serde::Serialize;
 use std::fmt::{self, Write};
 use std::fs;
+use std::io;
 use std::path::Path;
 
 /// How well something works.
@@ -82,6 +83,7 @@ pub fn diagnose() -> Diagnosis {
         offset_finding(&probed),
         clock_finding(&clock),
         tracefs_finding(tracing_clocks()),
+        attach_finding(fs::read_dir(KVM_DEBUGFS).map(drop)),
         jail_finding(jail::files::version(), jail::filter::is_available()),
         permission_finding(rustix::process::geteuid().is_root(), &probed.kind),
         headers_finding(&installed_headers(Path::new("/lib/modules"))),
@@ -170,6 +172,21 @@ fn tracefs_finding(clocks: Result<String, TracefsError>) -> Finding {
             Finding::missing("tracefs", "its clock x86-tsc is not there", "use a host kernel for x86-64 with a TSC")
         }
         Err(error) => Finding::missing("tracefs", format!("no host-kernel layer: {error}"), error.fix()),
+    }
+}
+
+/// Whether VMs that other processes run can be recorded, by whether KVM's debugfs can be `read`.
+fn attach_finding(read: io::Result<()>) -> Finding {
+    match read.map_err(|error| error.kind()) {
+        Ok(()) => Finding::works("attach", "VMs that other processes run can be recorded from outside (strata attach)"),
+        Err(io::ErrorKind::PermissionDenied) => {
+            Finding::limited("attach", "VMs that other processes run cannot be recorded by this user", "run as root")
+        }
+        Err(_) => Finding::limited(
+            "attach",
+            format!("VMs that other processes run cannot be recorded: {KVM_DEBUGFS} is not there"),
+            "load KVM's module; mount -t debugfs debugfs /sys/kernel/debug",
+        ),
     }
 }
 
@@ -262,7 +279,7 @@ mod tests {
     fn every_finding_that_is_not_well_says_what_to_do() {
         let diagnosis = diagnose();
 
-        assert_eq!(diagnosis.findings.len(), 7);
+        assert_eq!(diagnosis.findings.len(), 8);
         assert!(diagnosis.findings.iter().all(|finding| (finding.verdict == Verdict::Works) == finding.fix.is_empty()));
     }
 

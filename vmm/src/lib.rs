@@ -1,5 +1,6 @@
 //! The strata virtual machine monitor: a KVM machine for stock Linux guests, and the tracing of every layer of it.
 //!
+//! - [`attach`]: recording VMs that other processes run.
 //! - [`agent`]: bringing the guest's agent along.
 //! - [`clock`]: the trace clock, and how the counter of each vCPU relates to it.
 //! - [`control`]: the folder and control socket of a running VM, `strata ctl` and `strata ps`.
@@ -12,6 +13,7 @@
 
 pub mod agent;
 pub mod agent_command;
+pub mod attach;
 pub mod cli;
 pub mod clock;
 pub mod control;

@@ -16,9 +16,10 @@ use trace_merge::manifest::Manifest;
 use trace_merge::reader::Trace;
 use trace_merge::report::{ReportBuilder, ReportError, Window};
 use trace_merge::{check, events, join, report};
+use vmm::attach::{self, AttachRequest, Ending};
 use vmm::cli::{
-    Cli, Command, CompletionsArgs, CtlArgs, DoctorArgs, EventsArgs, ManualArgs, MergeArgs, PsArgs, ReadArgs,
-    RecoverArgs, ReportArgs, ReportCommand, RunArgs, WindowArgs,
+    AttachArgs, Cli, Command, CompletionsArgs, CtlArgs, DoctorArgs, EventsArgs, ManualArgs, MergeArgs, PsArgs,
+    ReadArgs, RecoverArgs, ReportArgs, ReportCommand, RunArgs, WindowArgs,
 };
 use vmm::control::{client, directory, list};
 use vmm::machine::Outcome;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Run(args) => run_guest(args),
+        Command::Attach(args) => attach_to_vm(args),
         Command::Events(args) => list_events(args),
         Command::Report(args) => print_report(args),
         Command::Check(args) => check_trace(&args),
@@ -79,9 +81,19 @@ fn run_guest(args: RunArgs) -> anyhow::Result<ExitCode> {
     Ok(if is_well && !report.trace_failed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+fn attach_to_vm(args: AttachArgs) -> anyhow::Result<ExitCode> {
+    let request = AttachRequest::from(args);
+    let report = attach::attach(&request, |line| say(line))?;
+    say(report.ending);
+    summarise(&report.manifest, &request.trace);
+    Ok(if report.ending == Ending::TraceFailed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
 /// What was recorded, in a few lines on standard error.
 fn summarise(manifest: &Manifest, trace: &Path) {
-    for kind in LayerKind::ALL {
+    // From outside of a VM's process there is only one layer to record.
+    let is_attached = manifest.vms.iter().any(|vm| vm.attached.is_some());
+    for kind in LayerKind::ALL.into_iter().filter(|kind| !is_attached || *kind == LayerKind::HostKernel) {
         let streams = || manifest.layers.iter().filter(|layer| layer.kind == kind).flat_map(|layer| &layer.streams);
         let records: u64 = streams().map(|stream| stream.records).sum();
         let lost = streams().map(|stream| stream.lost).sum::<Lost>().total();

@@ -249,10 +249,15 @@ fn write_summary(report: &Summary, out: &mut dyn Write) -> io::Result<()> {
     let host = &report.host;
     writeln!(out, "host:    {}, {}, KVM: {}", host.kernel, host.cpu, host.kvm)?;
     for vm in &report.vms {
-        // The guest chose this text: nothing in it may act on a terminal.
-        let guest =
-            vm.guest.as_ref().map_or("no agent spoke".into(), |guest| guest.kernel.escape_default().to_string());
-        writeln!(out, "VM:      {}, {} vCPUs, guest kernel: {guest}", vm.name, vm.vcpus)?;
+        write!(out, "VM:      {}, {} vCPUs, ", vm.name, vm.vcpus)?;
+        match (&vm.attached, &vm.guest) {
+            (Some(attached), _) => {
+                writeln!(out, "attached from outside to process {} ({})", attached.pid, harmless(&attached.comm))?;
+            }
+            // The guest chose this text: nothing in it may act on a terminal.
+            (None, Some(guest)) => writeln!(out, "guest kernel: {}", guest.kernel.escape_default())?,
+            (None, None) => writeln!(out, "guest kernel: no agent spoke")?,
+        }
     }
     write_clock(&report.clock, out)?;
     write_layers(&report.layers, report.max_size, out)?;

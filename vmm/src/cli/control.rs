@@ -53,6 +53,8 @@ pub enum CtlCommand {
     Resume,
     /// Write out what the rings hold at this moment
     Flush,
+    /// End a recording that `strata attach` began, and complete it; the VM goes on
+    Detach,
     /// Make, start, stop or end a tracing session of the guest's kernel
     #[command(subcommand)]
     Session(SessionCommand),
@@ -122,6 +124,7 @@ impl CtlCommand {
             Self::Pause => Request::Pause,
             Self::Resume => Request::Resume,
             Self::Flush => Request::Flush,
+            Self::Detach => Request::Detach,
             Self::Session(SessionCommand::Create {
                 name,
                 mode,

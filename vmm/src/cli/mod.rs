@@ -1,11 +1,13 @@
 //! The command line.
 
+mod attach;
 mod control;
 mod export;
 mod run;
 mod trace;
 mod values;
 
+pub use attach::AttachArgs;
 pub use control::{CtlArgs, CtlCommand, PsArgs, RecoverArgs, SessionCommand};
 pub use export::{ExportArgs, Format, To};
 pub use run::RunArgs;
@@ -25,6 +27,7 @@ use std::path::PathBuf;
     after_help = "Examples:\n  \
         strata doctor\n  \
         strata run --kernel vmlinuz --initrd initrd.img --cpus 2 --memory 1G --agent strata.ko --trace trace\n  \
+        strata attach 4242 --trace trace\n  \
         strata report trace\n  \
         strata events trace --layer guest-kernel --from 1.5 --to 1.6\n  \
         strata check trace"
@@ -40,6 +43,8 @@ pub struct Cli {
 pub enum Command {
     /// Run a guest; with --trace, record every layer of it
     Run(RunArgs),
+    /// Record what the host's kernel does for a VM that runs already, of QEMU for instance, with no change to it
+    Attach(AttachArgs),
     /// List the records of a trace, all layers in time order
     Events(EventsArgs),
     /// Report on a trace: a summary, where time went, or what tasks, locks, interrupts and disks did

@@ -17,6 +17,9 @@ use trace_merge::writer::MIN_ROTATED_SIZE;
 /// Longest delay of a slow disk, ms: a guest gives up a request after 30 s.
 const MAX_DELAY_MS: u64 = 10_000;
 
+/// Longest time that a recording can be given, ms: a year.
+const MAX_DURATION_MS: u64 = 365 * 24 * 3_600_000;
+
 /// A layer, by its name or short form.
 pub fn layer() -> impl TypedValueParser<Value = LayerKind> {
     let value = |kind: LayerKind| {
@@ -71,6 +74,22 @@ pub fn max_size(text: &str) -> Result<u64, String> {
     Some(size).filter(|size| *size >= MIN_ROTATED_SIZE).ok_or_else(too_small)
 }
 
+/// A time: seconds, or a number with a suffix ms, s, m or h.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|last: char| last.is_ascii_alphabetic());
+    let unit_ms: Option<u64> = match &text[digits.len()..] {
+        "ms" => Some(1),
+        "" | "s" => Some(1000),
+        "m" => Some(60_000),
+        "h" => Some(3_600_000),
+        _ => None,
+    };
+    let ms = digits.parse::<u64>().ok().zip(unit_ms).and_then(|(number, unit)| number.checked_mul(unit));
+    let ms = ms.filter(|ms| (1..=MAX_DURATION_MS).contains(ms));
+    ms.map(Duration::from_millis)
+        .ok_or_else(|| "write a number of seconds, or one with ms, s, m or h, as in 90s".into())
+}
+
 /// The size of a sub-buffer, bytes.
 pub fn sub_buffer_size(text: &str) -> Result<u64, String> {
     let limits = MIN_SUB_BUFFER_SIZE..=MAX_SUB_BUFFER_SIZE;
@@ -120,6 +139,16 @@ pub fn vm_name(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_take_suffixes() {
+        assert_eq!(duration("90"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
+        for text in ["", "s", "0", "-1s", "1d", "1.5s", "99999999999h"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn sizes_take_suffixes() {

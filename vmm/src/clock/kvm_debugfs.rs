@@ -1,9 +1,11 @@
-//! TSC offsets and scaling of virtual machines that another process runs (QEMU, for example), from KVM's debugfs.
+//! Virtual machines that other processes run (QEMU, for example), as KVM's debugfs shows them: their vCPUs, the host
+//! threads of these, and how KVM makes their TSCs of the host's.
 //!
-//! KVM keeps a folder `PID-FD` per virtual machine in `/sys/kernel/debug/kvm`, with a folder `vcpuN` per vCPU. Reading
-//! it needs root and debugfs to be mounted.
+//! KVM keeps a folder `TID-FD` per virtual machine in `/sys/kernel/debug/kvm`, named after the thread that made it and
+//! the descriptor that it got, with a folder `vcpuN` per vCPU. Reading it needs root and debugfs to be mounted.
 
-use clock_sync::relation::Relation;
+use std::collections::BTreeSet;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// Where KVM's debugfs is mounted usually.
 pub const KVM_DEBUGFS: &str = "/sys/kernel/debug/kvm";
 
-/// Why a VM's TSC offsets cannot be read.
+/// Why KVM's debugfs cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum DebugfsError {
     /// There is nothing to read.
@@ -22,12 +24,6 @@ pub enum DebugfsError {
         /// What the system says.
         #[source]
         source: io::Error,
-    },
-    /// No VM of that process.
-    #[error("process {pid} has no virtual machine: give the process id of its VMM")]
-    NoMachine {
-        /// The process.
-        pid: u32,
     },
     /// A file does not hold a number.
     #[error("{} holds '{text}', which is not a number", path.display())]
@@ -42,8 +38,6 @@ pub enum DebugfsError {
 /// How KVM makes a vCPU's TSC of the host's: `guest = (host * ratio >> fraction_bits) + offset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VcpuTsc {
-    /// Index of the vCPU.
-    pub vcpu: u32,
     /// Ticks, modulo 2^64.
     pub offset: i64,
     /// Ratio, times 2^`fraction_bits`; 0 where the processor does not scale.
@@ -53,44 +47,104 @@ pub struct VcpuTsc {
 }
 
 impl VcpuTsc {
-    /// The relation of the vCPU's TSC to the host's, anchored at `near_host` (host TSC ticks). Undoing a scaling is
-    /// exact but for the rounding of its inverse, which adds less than a tick in 2^31.
+    /// Whether the guest's TSC runs at another rate than the host's.
     #[must_use]
-    pub fn relation(&self, near_host: u64) -> Relation {
-        let one = 1_u128 << self.fraction_bits.min(63);
-        if self.ratio == 0 || u128::from(self.ratio) == one {
-            return Relation::from_tsc_offset(self.offset, near_host);
-        }
-        let scaled = (u128::from(near_host) * u128::from(self.ratio)) >> self.fraction_bits.min(63);
-        let guest = u64::try_from(scaled & u128::from(u64::MAX)).unwrap_or(0).wrapping_add_signed(self.offset);
-        // Host ticks per guest tick, with as many fraction bits as leave room for ratios down to 1/2^32.
-        let mult = ((one << 32) + u128::from(self.ratio) / 2) / u128::from(self.ratio);
-        let mult = u64::try_from(mult).unwrap_or(u64::MAX);
-        Relation { hw_base: guest, trace_base: near_host, mult, shift: 32, hw_bits: 64 }
+    pub fn is_scaled(&self) -> bool {
+        self.ratio != 0 && 1_u64.checked_shl(self.fraction_bits) != Some(self.ratio)
     }
 }
 
-/// The TSCs of the vCPUs of process `pid`'s virtual machine, in the order of their indices. `root` is KVM's debugfs,
-/// [`KVM_DEBUGFS`].
-///
-/// # Errors
-/// The process has no VM, or debugfs cannot be read.
-pub fn read_vcpu_tscs(root: &Path, pid: u32) -> Result<Vec<VcpuTsc>, DebugfsError> {
-    let prefix = format!("{pid}-");
-    let machine = entries(root)?.into_iter().find(|(name, _)| name.starts_with(&prefix));
-    let (_, machine) = machine.ok_or(DebugfsError::NoMachine { pid })?;
-    let mut vcpus = Vec::new();
-    for (name, folder) in entries(&machine)? {
-        let Some(vcpu) = name.strip_prefix("vcpu").and_then(|number| number.parse().ok()) else { continue };
-        vcpus.push(VcpuTsc {
-            vcpu,
-            offset: number(&folder.join("tsc-offset"))?.unwrap_or(0),
-            ratio: number(&folder.join("tsc-scaling-ratio"))?.unwrap_or(0),
-            fraction_bits: number(&folder.join("tsc-scaling-ratio-frac-bits"))?.unwrap_or(0),
-        });
+impl fmt::Display for VcpuTsc {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_scaled() {
+            write!(
+                formatter,
+                "the host's TSC times {} / 2^{}, plus {} ticks",
+                self.ratio, self.fraction_bits, self.offset
+            )
+        } else {
+            write!(formatter, "the host's TSC plus {} ticks", self.offset)
+        }
     }
-    vcpus.sort_unstable_by_key(|vcpu| vcpu.vcpu);
-    Ok(vcpus)
+}
+
+/// A vCPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DebugfsVcpu {
+    /// Its index, as in KVM's events.
+    pub vcpu: u32,
+    /// The host's thread that ran it last; `None` where it has not run yet or this kernel does not tell (before 5.19).
+    pub thread: Option<u32>,
+    /// Its TSC.
+    pub tsc: VcpuTsc,
+}
+
+/// A virtual machine's folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DebugfsVm {
+    folder: PathBuf,
+    /// The thread that made it.
+    creator: u32,
+    /// The descriptor that it got.
+    pub descriptor: u32,
+}
+
+impl DebugfsVm {
+    /// The virtual machines that a process with the threads `threads` runs, by their descriptors: those that one of the
+    /// threads made or has run a vCPU of. `root` is KVM's debugfs, [`KVM_DEBUGFS`].
+    ///
+    /// # Errors
+    /// Debugfs cannot be read.
+    pub fn of_process(root: &Path, threads: &BTreeSet<u32>) -> Result<Vec<Self>, DebugfsError> {
+        let mut machines = Vec::new();
+        for (name, folder) in entries(root)? {
+            let Some((creator, descriptor)) = parse_name(&name) else { continue };
+            let machine = Self { folder, creator, descriptor };
+            // The thread that made it may have ended. A machine that ends meanwhile is nobody's.
+            let vcpus = || machine.vcpus().unwrap_or_default();
+            if threads.contains(&creator)
+                || vcpus().iter().filter_map(|vcpu| vcpu.thread).any(|tid| threads.contains(&tid))
+            {
+                machines.push(machine);
+            }
+        }
+        machines.sort_unstable_by_key(|machine| (machine.descriptor, machine.creator));
+        Ok(machines)
+    }
+
+    /// Whether KVM still has it.
+    #[must_use]
+    pub fn exists(&self) -> bool {
+        self.folder.is_dir()
+    }
+
+    /// Its vCPUs, in the order of their indices.
+    ///
+    /// # Errors
+    /// The machine has ended, or debugfs cannot be read.
+    pub fn vcpus(&self) -> Result<Vec<DebugfsVcpu>, DebugfsError> {
+        let mut vcpus = Vec::new();
+        for (name, folder) in entries(&self.folder)? {
+            let Some(vcpu) = name.strip_prefix("vcpu").and_then(|number| number.parse().ok()) else { continue };
+            vcpus.push(DebugfsVcpu {
+                vcpu,
+                thread: number(&folder.join("pid"))?.filter(|&thread| thread != 0),
+                tsc: VcpuTsc {
+                    offset: number(&folder.join("tsc-offset"))?.unwrap_or(0),
+                    ratio: number(&folder.join("tsc-scaling-ratio"))?.unwrap_or(0),
+                    fraction_bits: number(&folder.join("tsc-scaling-ratio-frac-bits"))?.unwrap_or(0),
+                },
+            });
+        }
+        vcpus.sort_unstable_by_key(|vcpu| vcpu.vcpu);
+        Ok(vcpus)
+    }
+}
+
+/// Thread and descriptor in the name of a machine's folder, `TID-FD`.
+fn parse_name(name: &str) -> Option<(u32, u32)> {
+    let (creator, descriptor) = name.split_once('-')?;
+    Some((creator.parse().ok()?, descriptor.parse().ok()?))
 }
 
 fn entries(folder: &Path) -> Result<Vec<(String, PathBuf)>, DebugfsError> {
@@ -118,7 +172,7 @@ fn number<T: std::str::FromStr>(path: &Path) -> Result<Option<T>, DebugfsError> 
 mod tests {
     use super::*;
 
-    fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
+    fn debugfs(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
             let path = root.path().join(path);
@@ -128,39 +182,77 @@ mod tests {
         root
     }
 
+    fn descriptors(root: &tempfile::TempDir, threads: &[u32]) -> Vec<u32> {
+        let found = DebugfsVm::of_process(root.path(), &threads.iter().copied().collect()).unwrap();
+        found.iter().map(|machine| machine.descriptor).collect()
+    }
+
     #[test]
-    fn offsets_and_scaling_are_read_per_vcpu() {
-        let root = machine(&[
+    fn vcpus_are_read_with_their_threads_offsets_and_scaling() {
+        let root = debugfs(&[
             ("77-12/vcpu1/tsc-offset", "-5000\n"),
+            ("77-12/vcpu1/pid", "0\n"),
             ("77-12/vcpu0/tsc-offset", "-4000\n"),
+            ("77-12/vcpu0/pid", "79\n"),
             ("77-12/vcpu0/tsc-scaling-ratio", "8589934592\n"),
             ("77-12/vcpu0/tsc-scaling-ratio-frac-bits", "32\n"),
-            ("770-3/vcpu0/tsc-offset", "1\n"),
+            ("77-12/exits", "5\n"),
+        ]);
+        let machine = DebugfsVm::of_process(root.path(), &BTreeSet::from([77])).unwrap().remove(0);
+
+        let vcpus = machine.vcpus().unwrap();
+
+        let scaled = VcpuTsc { offset: -4000, ratio: 2 << 32, fraction_bits: 32 };
+        let plain = VcpuTsc { offset: -5000, ratio: 0, fraction_bits: 0 };
+        assert_eq!(vcpus[0], DebugfsVcpu { vcpu: 0, thread: Some(79), tsc: scaled });
+        assert_eq!(vcpus[1], DebugfsVcpu { vcpu: 1, thread: None, tsc: plain });
+        assert_eq!(scaled.to_string(), "the host's TSC times 8589934592 / 2^32, plus -4000 ticks");
+        assert_eq!(plain.to_string(), "the host's TSC plus -5000 ticks");
+    }
+
+    #[test]
+    fn ratio_of_one_is_no_scaling() {
+        let tsc = VcpuTsc { offset: 0, ratio: 1 << 48, fraction_bits: 48 };
+
+        assert!(!tsc.is_scaled() && VcpuTsc { ratio: 3 << 47, ..tsc }.is_scaled());
+        assert!(VcpuTsc { fraction_bits: 99, ..tsc }.is_scaled());
+    }
+
+    #[test]
+    fn machines_are_those_that_a_thread_made_or_runs() {
+        let root = debugfs(&[
+            ("77-12/vcpu0/pid", "80"),
+            ("78-5/vcpu0/pid", "0"),
+            ("770-3/vcpu0/pid", "771"),
+            ("exits", "1"),
+            ("a-b/vcpu0/pid", "77"),
         ]);
 
-        let read = read_vcpu_tscs(root.path(), 77).unwrap();
-
-        let scaled = VcpuTsc { vcpu: 0, offset: -4000, ratio: 2 << 32, fraction_bits: 32 };
-        assert_eq!(read, [scaled, VcpuTsc { vcpu: 1, offset: -5000, ratio: 0, fraction_bits: 0 }]);
-        // The guest's counter runs twice as fast.
-        let relation = scaled.relation(1_000_000);
-        assert_eq!((relation.trace_time(1_996_000), relation.trace_time(1_996_200)), (1_000_000, 1_000_100));
+        assert_eq!(descriptors(&root, &[77, 78]), [5, 12]);
+        // The thread that made it has ended.
+        assert_eq!(descriptors(&root, &[80]), [12]);
+        assert!(descriptors(&root, &[7]).is_empty());
     }
 
     #[test]
-    fn offset_without_scaling_is_exact() {
-        let tsc = VcpuTsc { vcpu: 0, offset: -4000, ratio: 1 << 48, fraction_bits: 48 };
+    fn machine_that_ended_is_known_to_have() {
+        let root = debugfs(&[("77-12/vcpu0/pid", "80")]);
+        let machine = DebugfsVm::of_process(root.path(), &BTreeSet::from([77])).unwrap().remove(0);
 
-        assert_eq!(tsc.relation(1_000_000), Relation::from_tsc_offset(-4000, 1_000_000));
+        let before = machine.exists();
+        fs::remove_dir_all(root.path().join("77-12")).unwrap();
+
+        assert!(before && !machine.exists() && machine.vcpus().is_err());
     }
 
     #[test]
-    fn process_without_a_machine_and_damaged_files_are_named() {
-        let root = machine(&[("77-12/vcpu0/tsc-offset", "soon")]);
+    fn absent_debugfs_and_damaged_files_are_named() {
+        let root = debugfs(&[("77-12/vcpu0/tsc-offset", "soon")]);
+        let machine = DebugfsVm::of_process(root.path(), &BTreeSet::from([77])).unwrap().remove(0);
 
-        assert!(read_vcpu_tscs(root.path(), 7).unwrap_err().to_string().contains("process 7 has no virtual machine"));
-        assert!(
-            read_vcpu_tscs(root.path(), 77).unwrap_err().to_string().contains("holds 'soon', which is not a number")
-        );
+        let absent = DebugfsVm::of_process(&root.path().join("kvm"), &BTreeSet::new()).unwrap_err();
+
+        assert!(absent.to_string().contains("mount -t debugfs"), "{absent}");
+        assert!(machine.vcpus().unwrap_err().to_string().contains("holds 'soon', which is not a number"));
     }
 }

@@ -1,8 +1,8 @@
 //! The trace clock: what it counts on this host, how the counter of each vCPU relates to it, and how wrong that can be.
 //!
 //! - [`HostTime`]: the host's counter that a trace clock counts; [`HostClock`]: what comparing the host's CPUs showed.
-//! - [`guest_tsc`]: a vCPU's time stamp counter as KVM sets and shows it; [`read_vcpu_tscs`]: the same of machines that
-//!   other processes run.
+//! - [`guest_tsc`]: a vCPU's time stamp counter as KVM sets and shows it; [`DebugfsVm`]: the same of machines that
+//!   other processes run, and their threads.
 //! - [`VcpuClocks`]: the relations of a running machine's vCPUs, measured on their threads while they are out of the
 //!   guest. A new relation goes to a sink: the machine's owner decides who publishes and records it.
 //! - [`KickTimer`] and [`RenewalThread`]: what takes a vCPU out of the guest so that its counter can be compared.
@@ -22,6 +22,6 @@ mod vcpu_clocks;
 pub use host_clock::HostClock;
 pub use host_time::HostTime;
 pub use kick_timer::KickTimer;
-pub use kvm_debugfs::{DebugfsError, KVM_DEBUGFS, VcpuTsc, read_vcpu_tscs};
+pub use kvm_debugfs::{DebugfsError, DebugfsVcpu, DebugfsVm, KVM_DEBUGFS, VcpuTsc};
 pub use renewal_thread::RenewalThread;
 pub use vcpu_clocks::{ClockParameters, EpochSink, VcpuClocks};

@@ -177,7 +177,13 @@ impl VcpuClocks {
     pub fn publish(&self, vcpu: u32, fd: &VcpuFd, cause: Cause) {
         let Some(mut state) = self.state(vcpu) else { return };
         if self.parameters.time == HostTime::Tsc {
-            return self.publish_exact(vcpu, &mut state, fd, cause);
+            let Some(offset) = self.offset(fd) else { return };
+            let derivation = if self.parameters.offset_honoured {
+                format!("KVM's offset of {offset} ticks, read when the epoch began, is exact")
+            } else {
+                "guest and host read the same counter".to_owned()
+            };
+            return self.publish_exact(vcpu, &mut state, offset, cause, derivation);
         }
         state.comparison.want();
         match cause {
@@ -206,8 +212,23 @@ impl VcpuClocks {
         if self.parameters.offset_honoured { guest_tsc::read_offset(fd).ok() } else { Some(0) }
     }
 
-    fn publish_exact(&self, vcpu: u32, state: &mut VcpuClock, fd: &VcpuFd, cause: Cause) {
-        let Some(offset) = self.offset(fd) else { return };
+    /// The offset of the vCPU's counter is `offset` ticks, as it was seen from outside of the process that runs it.
+    /// Nothing follows from it on a host that has given up its TSC: KVM moves the offset there whenever it likes.
+    pub fn observe_offset(&self, vcpu: u32, offset: i64) {
+        if self.parameters.time != HostTime::Tsc {
+            return;
+        }
+        let Some(mut state) = self.state(vcpu) else { return };
+        let cause = if state.offset.is_none() { Cause::Start } else { Cause::Periodic };
+        let interval = Duration::from_nanos(self.interval_ns()).as_secs();
+        let derivation = format!(
+            "KVM's offset of {offset} ticks, seen in its debugfs when the epoch began; it can have changed {interval} s \
+             earlier. Nothing that was recorded depends on it"
+        );
+        self.publish_exact(vcpu, &mut state, offset, cause, derivation);
+    }
+
+    fn publish_exact(&self, vcpu: u32, state: &mut VcpuClock, offset: i64, cause: Cause, derivation: String) {
         let cause = match (cause, state.offset) {
             (Cause::Periodic, Some(known)) if known == offset => return,
             (Cause::Periodic | Cause::Resume, Some(known)) if known != offset => Cause::OffsetChange,
@@ -218,10 +239,6 @@ impl VcpuClocks {
         // The old relation was exact as well, so nobody has seen a time after now.
         let epoch = state.updater.resynchronise(cause, None, sample, None);
         state.offset = Some(offset);
-        let derivation = match (self.parameters.offset_honoured, cause) {
-            (false, _) => "guest and host read the same counter".to_owned(),
-            (true, _) => format!("KVM's offset of {offset} ticks, read when the epoch began, is exact"),
-        };
         self.announce(vcpu, &epoch, self.parameters.bound_ns, derivation);
     }
 
@@ -426,6 +443,31 @@ mod tests {
         assert_eq!(epochs.len(), MAX_EPOCHS / 2);
         assert_eq!((epochs[0].number, epochs[0].bound_ns), (1, 2));
         assert_eq!(epochs.iter().map(|epoch| epoch.bound_ns).max(), Some(number));
+    }
+
+    #[test]
+    fn offset_that_is_seen_to_change_begins_an_epoch_and_one_that_stays_does_not() {
+        let parameters = ClockParameters {
+            time: HostTime::Tsc,
+            frequency: 1_000_000_000,
+            bound_ns: 50,
+            guest_tsc_hz: 1_000_000_000,
+            first_offsets: Vec::new(),
+            offset_honoured: true,
+        };
+        let clocks =
+            |time| VcpuClocks::new("vm0", 1, ClockParameters { time, ..parameters.clone() }, Box::new(|_, _, _| ()));
+        let (exact, given_up) = (clocks(HostTime::Tsc), clocks(HostTime::MonotonicRaw));
+
+        for clocks in [&exact, &given_up] {
+            [-7, -7, -7, 9, 9].into_iter().for_each(|offset| clocks.observe_offset(0, offset));
+            clocks.observe_offset(1, 0);
+        }
+
+        let causes: Vec<_> = exact.epochs().into_iter().map(|epoch| (epoch.vcpu, epoch.cause)).collect();
+        assert_eq!(causes, [(0, Cause::Start.name().into()), (0, Cause::OffsetChange.name().into())]);
+        assert!(exact.epochs()[1].derivation.contains("offset of 9 ticks"));
+        assert!(given_up.epochs().is_empty());
     }
 
     #[test]

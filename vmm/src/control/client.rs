@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thiserror::Error;
+use trace_merge::manifest::Attached;
 
 /// How long a VM may take to answer: writing a snapshot takes its time.
 const ANSWER_LIMIT: Duration = Duration::from_secs(300);
@@ -110,35 +111,44 @@ pub fn text(answer: &Answer) -> String {
 }
 
 fn status_text(status: &Status) -> String {
-    let Status { name, pid, uptime_s, vcpus, memory, paused, jail, trace } = status;
+    let Status { name, pid, uptime_s, vcpus, memory, attached, paused, jail, trace } = status;
     let paused = if *paused { ", paused" } else { "" };
     let mut out = String::new();
     // Writing to a string does not fail.
-    let _ =
-        writeln!(out, "{name}: process {pid}, up {uptime_s} s, {vcpus} vCPUs, {} MiB of memory{paused}", memory >> 20);
+    let _ = match attached {
+        Some(Attached { pid: of, comm }) => {
+            writeln!(
+                out,
+                "{name}: {vcpus} vCPUs, run by process {of} ({comm}), recorded by process {pid} for {uptime_s} s"
+            )
+        }
+        None => {
+            let memory = memory >> 20;
+            writeln!(out, "{name}: process {pid}, up {uptime_s} s, {vcpus} vCPUs, {memory} MiB of memory{paused}")
+        }
+    };
     let _ = jail.iter().try_for_each(|jail| writeln!(out, "jail    {jail}"));
     let _ = match trace {
-        Some(trace) => write_trace(&mut out, trace),
+        Some(trace) => write_trace(&mut out, trace, attached.is_none()),
         None => writeln!(out, "not traced"),
     };
     out
 }
 
-fn write_trace(out: &mut String, trace: &TraceStatus) -> std::fmt::Result {
+/// A recording `with_guest` has a region that is shared with the guest, and rings in it.
+fn write_trace(out: &mut String, trace: &TraceStatus, with_guest: bool) -> std::fmt::Result {
     writeln!(out, "trace   {}", trace.dir.display())?;
-    writeln!(out, "region  {} ({} KiB)", trace.region.display(), trace.region_size >> 10)?;
-    writeln!(out, "guest   {}", trace.guest_kernel.as_deref().unwrap_or("no agent has come up"))?;
+    if with_guest {
+        writeln!(out, "region  {} ({} KiB)", trace.region.display(), trace.region_size >> 10)?;
+        writeln!(out, "guest   {}", trace.guest_kernel.as_deref().unwrap_or("no agent has come up"))?;
+    }
     for session in &trace.sessions {
         let state = if session.active { "recording" } else { "stopped" };
-        write!(
-            out,
-            "session {}: {state}, {}, {} x {} KiB per vCPU, events {}",
-            session.name,
-            session.mode,
-            session.sub_buffers,
-            session.sub_buffer_size >> 10,
-            session.events
-        )?;
+        write!(out, "session {}: {state}, {}", session.name, session.mode)?;
+        if with_guest {
+            write!(out, ", {} x {} KiB per vCPU", session.sub_buffers, session.sub_buffer_size >> 10)?;
+        }
+        write!(out, ", events {}", session.events)?;
         match &session.trace {
             Some(dir) => writeln!(out, ", into {}", dir.display())?,
             None => writeln!(out)?,
@@ -206,6 +216,17 @@ mod tests {
         let error = find(&[runtime.path().into()], "a").unwrap_err();
 
         assert!(error.to_string().contains("strata recover"), "{error}");
+    }
+
+    #[test]
+    fn status_of_a_recording_from_outside_names_both_processes_and_no_rings() {
+        let trace = TraceStatus { sessions: vec![SessionStatus::default()], ..TraceStatus::default() };
+        let attached = Some(Attached { pid: 77, comm: "qemu".into() });
+
+        let text = status_text(&Status { pid: 9, attached, trace: Some(trace), ..Status::default() });
+
+        assert!(text.contains("run by process 77 (qemu), recorded by process 9"), "{text}");
+        assert!(!text.contains("KiB") && !text.contains("agent"), "{text}");
     }
 
     #[test]

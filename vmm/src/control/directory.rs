@@ -27,7 +27,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, lchown};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
-use trace_merge::manifest::{Started, is_vm_name, open_regular};
+use trace_merge::manifest::{Attached, Started, is_vm_name, open_regular};
 
 /// Overrides where the folders of VMs lie.
 pub const RUNTIME_VARIABLE: &str = "STRATA_RUNTIME_DIR";
@@ -86,13 +86,16 @@ pub struct VmDescription {
     pub started: Started,
     /// Number of vCPUs.
     pub vcpus: u32,
-    /// RAM, bytes.
+    /// RAM, bytes; 0 where it is not known.
     pub memory: u64,
     /// Where its recording goes; `None` when it is not traced.
     pub trace: Option<PathBuf>,
     /// The rings of the VMM layer: one for each vCPU and one more. `None` when it is not traced.
     #[serde(rename = "monitor")]
     pub vmm_rings: Option<VmmRings>,
+    /// The process that runs the VM, where that is not `pid`: `pid` only records it from outside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attached: Option<Attached>,
 }
 
 /// Geometry and mode of the rings of the VMM layer.
@@ -286,6 +289,19 @@ fn belongs_to(path: &Path, uid: u32) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == uid)
 }
 
+/// Keeps everybody else who calls this out of `runtime` until the result is dropped: so that folders can be looked at and
+/// another one be made in one step. `runtime` is made if need be.
+///
+/// # Errors
+/// When `runtime` is not private or cannot be used.
+pub fn lock(runtime: &Path) -> Result<File, DirectoryError> {
+    make_private(runtime)?;
+    let failed = |source| DirectoryError::Io { path: runtime.into(), source };
+    let folder = File::open(runtime).map_err(failed)?;
+    flock(&folder, FlockOperation::LockExclusive).map_err(|errno| failed(errno.into()))?;
+    Ok(folder)
+}
+
 /// Where VMs that concern this user lie: its own, and what root ran as this user; root's are those of all users.
 ///
 /// # Errors
@@ -401,6 +417,7 @@ pub(crate) mod tests {
             memory: 512 << 20,
             trace: Some("/tmp/trace".into()),
             vmm_rings: None,
+            attached: None,
         }
     }
 

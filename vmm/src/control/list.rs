@@ -1,14 +1,15 @@
 //! `strata ps`: the VMs of this user, running or dead.
 
-use super::directory::FoundVm;
+use super::directory::{FoundVm, VmDescription};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use trace_merge::manifest::Attached;
 
 /// A VM in the list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ListedVm {
-    /// Process that runs it, or ran it.
+    /// Process that runs it or ran it, or records it from outside.
     pub pid: u32,
     /// Name.
     pub name: String,
@@ -18,6 +19,9 @@ pub struct ListedVm {
     pub trace: Option<PathBuf>,
     /// Whether it runs.
     pub state: State,
+    /// The process that runs it, where `pid` records it from outside.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attached: Option<Attached>,
     /// File of its trace region.
     pub region: Option<PathBuf>,
     /// The folder that holds what there is of it.
@@ -30,6 +34,8 @@ pub struct ListedVm {
 pub enum State {
     /// It runs.
     Running,
+    /// It runs in another process, and this one records it from outside.
+    Attached,
     /// Its process died, and its region is still there.
     Recoverable,
     /// Its process died, and there was no region.
@@ -40,6 +46,7 @@ impl State {
     const fn name(self) -> &'static str {
         match self {
             Self::Running => "running",
+            Self::Attached => "attached",
             Self::Recoverable => "recoverable",
             Self::Dead => "dead",
         }
@@ -52,13 +59,15 @@ pub fn listed(found: Vec<FoundVm>, now_ns: u64) -> Vec<ListedVm> {
     let vms = found.into_iter().map(|found| {
         let region = found.region();
         let state = match (found.alive, &region) {
+            (true, _) if found.vm.attached.is_some() => State::Attached,
             (true, _) => State::Running,
             (false, Some(_)) => State::Recoverable,
             (false, None) => State::Dead,
         };
         let uptime_s = found.alive.then(|| now_ns.saturating_sub(found.vm.started.utc_ns) / 1_000_000_000);
         let FoundVm { path: folder, vm, .. } = found;
-        ListedVm { pid: vm.pid, name: vm.name, uptime_s, trace: vm.trace, state, region, folder }
+        let VmDescription { name, pid, trace, attached, .. } = vm;
+        ListedVm { pid, name, uptime_s, trace, state, attached, region, folder }
     });
     vms.collect()
 }
@@ -126,6 +135,19 @@ mod tests {
 
         assert_eq!((vms[0].state, vms[0].uptime_s), (State::Recoverable, None));
         assert!(text(&vms).contains(&format!("strata recover {}", region.display())));
+    }
+
+    #[test]
+    fn recording_from_outside_is_listed_as_that() {
+        let runtime = runtime();
+        let attached = Some(Attached { pid: 77, comm: "qemu".into() });
+        let of_other = VmDescription { attached, ..description("a") };
+        let _directory = VmDirectory::create(runtime.path(), &of_other).unwrap();
+
+        let vms = listed(list(runtime.path()).unwrap(), 0);
+
+        assert_eq!((vms[0].state, vms[0].attached.clone()), (State::Attached, of_other.attached));
+        assert!(text(&vms).contains("attached"));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use trace_merge::manifest::Attached;
 
 /// Longest request or answer, bytes.
 pub const MAX_LINE: usize = 1 << 20;
@@ -84,6 +85,8 @@ pub enum Request {
     Pause,
     /// Let a paused guest go on.
     Resume,
+    /// End a recording that is attached to another process's VM, and complete it.
+    Detach,
     /// Make every ring deliver what it holds, and write out what is written out continuously.
     Flush,
     /// Make another session, which does not record until it is started.
@@ -182,8 +185,11 @@ pub struct Status {
     pub uptime_s: u64,
     /// Number of vCPUs.
     pub vcpus: u32,
-    /// RAM, bytes.
+    /// RAM, bytes; 0 where it is not known.
     pub memory: u64,
+    /// The process that runs it, where `pid` only records it from outside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attached: Option<Attached>,
     /// What its process has given up; not said by older ones.
     #[serde(default)]
     pub jail: Option<String>,
@@ -273,7 +279,7 @@ mod tests {
 
         let requests: Vec<Request> = block.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
 
-        assert_eq!(requests.len(), 10);
+        assert_eq!(requests.len(), 11);
     }
 
     #[test]

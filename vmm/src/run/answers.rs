@@ -21,6 +21,9 @@ pub(super) fn answers(
         match &request {
             Request::Pause => return paused(&machine),
             Request::Resume => return resumed(&machine),
+            Request::Detach => {
+                return Answer::refused("strata itself runs this VM: its recording ends with it; Ctrl-C stops both");
+            }
             Request::Snapshot { dir: path, .. } | Request::SessionCreate { trace: Some(path), .. }
                 if jail.places.as_ref().is_some_and(|places| !places.hold(path)) =>
             {
@@ -45,6 +48,7 @@ pub(super) fn answers(
                     uptime_s,
                     vcpus,
                     memory,
+                    attached: None,
                     paused,
                     jail,
                     trace: status.trace,

@@ -13,7 +13,7 @@ const PER_CPU: usize = 8;
 const NO_LIMIT: u64 = 1 << 20;
 
 /// Raises the number of descriptors that this process may have as far as it may itself: each stream of a recording takes one.
-pub(super) fn raise_limit() {
+pub(crate) fn raise_limit() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     // Where it cannot be, there are fewer streams, and what they are too few for is counted.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });

@@ -7,7 +7,7 @@
 mod answers;
 mod console;
 mod console_output;
-mod descriptors;
+pub(crate) mod descriptors;
 mod failure;
 mod guest;
 mod manifest;
@@ -118,6 +118,7 @@ fn describe_vm(request: &RunRequest) -> VmDescription {
         memory: request.memory,
         trace: request.absolute_trace(),
         vmm_rings: request.trace.is_some().then(|| rings::vmm_rings(request).into()),
+        attached: None,
     }
 }
 

@@ -1,0 +1,74 @@
+//! A VMM of a few lines that knows nothing of strata: for trying `strata attach`. `tiny_vmm SECONDS VCPUS` runs a guest
+//! that writes to a port for ever, and ends by itself with exit status 7.
+#![allow(unsafe_code)] // a memory slot is given to KVM by address
+
+use anyhow::bail;
+use kvm_bindings::kvm_userspace_memory_region;
+use kvm_ioctls::{Kvm, VcpuExit, VcpuFd};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
+
+/// Exit status of a VMM that ran its guest to the end.
+pub const STATUS: u8 = 7;
+/// Bytes of the guest's memory.
+const MEMORY_SIZE: usize = 0x1_0000;
+/// Where the guest's code lies.
+const CODE: u64 = 0x1000;
+/// In real mode: `out %al, $0x10`, again and again.
+const GUEST: [u8; 4] = [0xe6, 0x10, 0xeb, 0xfc];
+/// How long the VMM sleeps.
+const PAUSE: Duration = Duration::from_millis(4);
+/// The VMM sleeps after so many accesses to the port.
+const ACCESSES_PER_SLEEP: u64 = 10;
+
+/// Runs a guest of `vcpus` vCPUs for `time`; returns the number of accesses to its port.
+///
+/// # Errors
+/// There is no KVM that can be used, or it does something else with the guest.
+pub fn run(time: Duration, vcpus: u8) -> anyhow::Result<u64> {
+    let machine = Kvm::new()?.create_vm()?;
+    let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), MEMORY_SIZE)])?;
+    memory.write_slice(&GUEST, GuestAddress(CODE))?;
+    let address = memory.get_host_address(GuestAddress(0))? as u64;
+    let region =
+        kvm_userspace_memory_region { memory_size: MEMORY_SIZE as u64, userspace_addr: address, ..Default::default() };
+    // SAFETY: the memory is dropped at the end of this function, when no vCPU runs any more.
+    unsafe { machine.set_user_memory_region(region) }?;
+    let vcpus: Vec<VcpuFd> = (0..vcpus).map(|index| machine.create_vcpu(index.into())).collect::<Result<_, _>>()?;
+    let end = Instant::now() + time;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = vcpus.into_iter().map(|vcpu| scope.spawn(move || run_vcpu(vcpu, end))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| bail!("a vCPU's thread panicked"))).sum()
+    })
+}
+
+fn run_vcpu(mut vcpu: VcpuFd, end: Instant) -> anyhow::Result<u64> {
+    let mut system = vcpu.get_sregs()?;
+    (system.cs.base, system.cs.selector) = (0, 0);
+    vcpu.set_sregs(&system)?;
+    let mut registers = vcpu.get_regs()?;
+    (registers.rip, registers.rflags) = (CODE, 2);
+    vcpu.set_regs(&registers)?;
+    let mut accesses = 0;
+    while Instant::now() < end {
+        match vcpu.run()? {
+            VcpuExit::IoOut(..) => accesses += 1,
+            other => bail!("the guest did something else: {other:?}"),
+        }
+        if accesses % ACCESSES_PER_SLEEP == 0 {
+            std::thread::sleep(PAUSE);
+        }
+    }
+    Ok(accesses)
+}
+
+#[allow(dead_code, reason = "unused where this is a module of a test")]
+fn main() -> anyhow::Result<ExitCode> {
+    let mut numbers = std::env::args().skip(1).map(|argument| argument.parse::<u8>());
+    let (Some(Ok(seconds)), Some(Ok(vcpus)), None) = (numbers.next(), numbers.next(), numbers.next()) else {
+        bail!("usage: tiny_vmm SECONDS VCPUS");
+    };
+    println!("{} accesses", run(Duration::from_secs(seconds.into()), vcpus)?);
+    Ok(ExitCode::from(STATUS))
+}

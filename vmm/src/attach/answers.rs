@@ -1,0 +1,35 @@
+//! What the control socket of an attached recording answers.
+
+use super::Ending;
+use crate::control::directory::VmDescription;
+use crate::control::protocol::{Answer, Request, Status};
+use crate::tracing::recorder::RecorderControl;
+use std::sync::mpsc::Sender;
+use std::time::Instant;
+
+/// What the control socket answers for the recording of `description`; `ending` is told when the recording is to end.
+pub fn answers(
+    description: VmDescription,
+    recorder: RecorderControl,
+    ending: Sender<Ending>,
+) -> impl FnMut(Request) -> Answer + Send + 'static {
+    let begun = Instant::now();
+    move |request| match request {
+        Request::Pause | Request::Resume => Answer::refused(
+            "another process runs this VM: pause it there; strata only records what the host does for it",
+        ),
+        Request::Detach => match ending.send(Ending::Detached) {
+            Ok(()) => Answer::done("detached; the VM goes on, and the recording is being completed"),
+            Err(_) => Answer::refused("the recording is ending already"),
+        },
+        request => match recorder.ask(request) {
+            Answer::Status(status) => {
+                let VmDescription { name, pid, vcpus, attached, .. } = description.clone();
+                let uptime_s = begun.elapsed().as_secs();
+                let trace = status.trace;
+                Answer::Status(Box::new(Status { name, pid, uptime_s, vcpus, attached, trace, ..Status::default() }))
+            }
+            other => other,
+        },
+    }
+}

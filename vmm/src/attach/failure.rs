@@ -1,0 +1,173 @@
+//! Why a recording could not be attached to a VM, or is not complete.
+
+use crate::clock::DebugfsError;
+use crate::control::directory::DirectoryError;
+use crate::control::server::ServerError;
+use crate::host_kernel::{HostTraceError, TracefsError};
+use crate::tracing::recorder::RecorderError;
+use crate::tracing::selection::SelectionError;
+use std::io;
+use std::path::PathBuf;
+use thiserror::Error;
+use trace_merge::trace_folder::TraceFolderError;
+
+/// Why a recording could not be attached to a VM, or is not complete.
+#[derive(Debug, Error)]
+pub enum AttachError {
+    /// Only root sees what is needed.
+    #[error("attaching needs root, for KVM's debugfs and the host kernel's tracepoints: sudo strata attach {pid} …")]
+    NotRoot {
+        /// The process that was given.
+        pid: u32,
+    },
+    /// There is no such process.
+    #[error("there is no process {pid}, or it has just ended; give the process that runs the VM (pgrep -a qemu)")]
+    NoProcess {
+        /// What was given.
+        pid: u32,
+    },
+    /// The number is that of a thread.
+    #[error("{pid} is a thread of process {process}; give {process}")]
+    Thread {
+        /// What was given.
+        pid: u32,
+        /// Its process.
+        process: u32,
+    },
+    /// The process cannot be held.
+    #[error("this kernel cannot hold a process by its number: use Linux 5.3 or later")]
+    Pidfd(#[source] io::Error),
+    /// The process's descriptors cannot be seen.
+    #[error("cannot see the descriptors of process {pid}: run strata as root, outside of containers")]
+    Descriptors {
+        /// The process.
+        pid: u32,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// The process has no VM.
+    #[error(
+        "process {pid} ({comm}) runs no VM: it has no descriptor of KVM's; give the process that runs the VM (pgrep -a qemu)"
+    )]
+    NoVm {
+        /// The process.
+        pid: u32,
+        /// Its name.
+        comm: String,
+    },
+    /// KVM's debugfs knows no VM of the process.
+    #[error(
+        "KVM's debugfs shows no VM of process {pid} ({comm}): it has ended, another process runs it, or strata is in a \
+         container; give the process whose threads run the vCPUs, on the host itself"
+    )]
+    NotInDebugfs {
+        /// The process.
+        pid: u32,
+        /// Its name.
+        comm: String,
+    },
+    /// The process has several VMs.
+    #[error("process {pid} runs {} VMs; choose one by its descriptor: --vm {}", .descriptors.len(), either(.descriptors))]
+    SeveralVms {
+        /// The process.
+        pid: u32,
+        /// Descriptors of the VMs.
+        descriptors: Vec<u32>,
+    },
+    /// The process has no VM of that descriptor.
+    #[error("process {pid} has no VM of descriptor {wanted}; it has {}", either(.descriptors))]
+    NoSuchVm {
+        /// The process.
+        pid: u32,
+        /// What was asked for.
+        wanted: u32,
+        /// Descriptors of the VMs that there are.
+        descriptors: Vec<u32>,
+    },
+    /// KVM's debugfs cannot be read.
+    #[error(transparent)]
+    Debugfs(#[from] DebugfsError),
+    /// The VM ended before the recording began.
+    #[error("the VM of process {pid} ended before the recording began; nothing was recorded")]
+    Ended {
+        /// The process.
+        pid: u32,
+    },
+    /// Somebody records the VM already.
+    #[error(
+        "process {pid} is recorded already, by strata attach of process {by}{}; end that with `strata ctl {by} detach`, or \
+         read its trace",
+        trace.as_ref().map_or_else(String::new, |trace| format!(" into '{}'", trace.display()))
+    )]
+    Attached {
+        /// The process.
+        pid: u32,
+        /// Who records it.
+        by: u32,
+        /// Where to.
+        trace: Option<PathBuf>,
+    },
+    /// A flight recorder keeps within its memory.
+    #[error("--max-size is for --mode discard: a flight recorder holds the last 64 MiB")]
+    BoundedBySize,
+    /// The event selection cannot be used.
+    #[error(transparent)]
+    Selection(#[from] SelectionError),
+    /// Nothing of the host's kernel is to be recorded.
+    #[error(
+        "'{events}' chooses no event of the host's kernel, and only those can be recorded here: --events 'host-kernel:kvm:*'"
+    )]
+    NoEvents {
+        /// What was given.
+        events: String,
+    },
+    /// The host's kernel cannot be traced.
+    #[error("the host's kernel cannot be traced ({0}): {fix}", fix = .0.fix())]
+    Tracefs(#[source] TracefsError),
+    /// The host's kernel cannot be traced, after all.
+    #[error(transparent)]
+    HostTrace(#[from] HostTraceError),
+    /// The trace folder cannot be used.
+    #[error(transparent)]
+    TraceFolder(#[from] TraceFolderError),
+    /// There is no place for the control socket.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// The recording cannot be controlled.
+    #[error(transparent)]
+    Control(#[from] ServerError),
+    /// The recording cannot be written.
+    #[error(transparent)]
+    Recorder(#[from] RecorderError),
+    /// Signals cannot be handled, or a thread not be started.
+    #[error("cannot handle signals, or start a thread")]
+    Threads(#[source] io::Error),
+}
+
+fn either(numbers: &[u32]) -> String {
+    numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_vms_are_named_with_the_option_that_chooses() {
+        let error = AttachError::SeveralVms { pid: 7, descriptors: vec![5, 12] };
+
+        assert_eq!(error.to_string(), "process 7 runs 2 VMs; choose one by its descriptor: --vm 5 or 12");
+    }
+
+    #[test]
+    fn vm_that_is_recorded_already_is_named_with_who_records_it_and_where() {
+        let error = AttachError::Attached { pid: 7, by: 9, trace: Some("/tmp/t".into()) };
+
+        let text = error.to_string();
+
+        for part in ["process 7", "process 9", "'/tmp/t'", "strata ctl 9 detach"] {
+            assert!(text.contains(part), "{part} is not in {text}");
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! `strata attach`: records what the host's kernel does for a VM that another process runs, from outside and with no change
+//! to it.
+//!
+//! The recorder is that of `strata run`; its recording has no guest's side. The VM is told apart by the process's
+//! descriptors and KVM's debugfs ([`vm`]), and followed from there ([`follower`]).
+
+mod answers;
+mod failure;
+mod follower;
+mod process;
+mod threads;
+mod vm;
+
+pub use failure::AttachError;
+
+use crate::clock::{ClockParameters, HostClock, HostTime, KVM_DEBUGFS, VcpuClocks, VcpuTsc};
+use crate::control::directory::{self, VmDescription, VmDirectory};
+use crate::control::server::ControlServer;
+use crate::host_kernel::{HostTracer, Tracefs};
+use crate::machine::probe_kvm;
+use crate::run::descriptors;
+use crate::tracing::host_description::describe_host;
+use crate::tracing::host_tracer::start_host_tracer;
+use crate::tracing::recorder::Recorder;
+use crate::tracing::recording::{Recording, VcpuThreads};
+use crate::tracing::selection::Selection;
+use crate::tracing::session::{Say, Sources};
+use clock_sync::calibration::read_together;
+use follower::{Follower, Sinks};
+use rustix::process::geteuid;
+use shared_ring::layout::Mode;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use trace_merge::access::Readers;
+use trace_merge::clock::{Clock, VcpuRelation};
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::{Attached, FORMAT_VERSION, Manifest, Missing, Started, Vm};
+use trace_merge::trace_folder::TraceFolder;
+use trace_merge::writer::Rotation;
+use uuid::Uuid;
+use vm::{ForeignVm, Look};
+
+/// Most times that a process's threads are listed until no new one has come.
+const MAX_LISTINGS: u32 = 100;
+
+/// Which VM to record, and how.
+#[derive(Clone, Debug)]
+pub struct AttachRequest {
+    /// The process that runs the VM.
+    pub pid: u32,
+    /// Descriptor of the VM, where the process has several.
+    pub vm: Option<u32>,
+    /// Name of the VM in the recording; without it, that of its process and the process's number.
+    pub name: Option<String>,
+    /// Where the recording goes.
+    pub trace: PathBuf,
+    /// Bytes that the recording keeps within; without it, it grows.
+    pub max_size: Option<u64>,
+    /// Who may read the recording.
+    pub readers: Readers,
+    /// Which events are recorded, as [`Selection::parse`] reads it.
+    pub events: String,
+    /// Whether records are written as they come, or the newest are held in memory.
+    pub mode: Mode,
+    /// Time after which the recording ends by itself.
+    pub duration: Option<Duration>,
+}
+
+/// Why a recording ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The VM, or its process, ended.
+    VmEnded,
+    /// `strata ctl` asked for it.
+    Detached,
+    /// A signal asked for it.
+    Signal,
+    /// Its time was over.
+    TimeOver,
+    /// The layer could not be written or read any more.
+    TraceFailed,
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::VmEnded => "the VM ended",
+            Self::Detached => "detached by strata ctl; the VM goes on",
+            Self::Signal => "detached by a signal; the VM goes on",
+            Self::TimeOver => "detached when its time was over; the VM goes on",
+            Self::TraceFailed => "detached because the trace failed; the VM goes on",
+        })
+    }
+}
+
+/// How a recording went.
+#[derive(Debug)]
+pub struct AttachReport {
+    /// Why it ended.
+    pub ending: Ending,
+    /// The recording.
+    pub manifest: Manifest,
+}
+
+/// Records what the host's kernel does for the VM that `request` names until that ends, a signal or `strata ctl` asks to
+/// stop, or the time is over. `say` is told what the user should know meanwhile, a line each, on any thread.
+///
+/// # Errors
+/// Nothing was recorded, and nothing is left behind; or the recording is not complete.
+pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachError> {
+    let (selection, vm) = check(request)?;
+    descriptors::raise_limit();
+    let name = request.name.clone().unwrap_or_else(|| default_name(&vm.process.comm, request.pid));
+    let first = vm.look()?.ok_or(AttachError::Ended { pid: request.pid })?;
+    let description = describe(request, &vm, &name, &first);
+    let (ending, endings) = channel();
+    stop_on_signals(ending.clone())?;
+    let directory = claim(&directory::runtime_folder()?, &description, request.pid)?;
+    let probed = probe_kvm();
+    let clock = HostClock::observe(probed.tsc_khz);
+    let host = start_host_tracer(&selection, clock.time, request.pid, vm.thread_ids())?;
+    let host = host.ok_or_else(|| AttachError::NoEvents { events: request.events.clone() })?;
+    follow_all_threads(&host, &vm);
+
+    let offset_honoured = probed.tsc_offset_honoured != Some(false);
+    let statement = clock_statement(&clock, &name, &first, offset_honoured);
+    let attached = Attached { pid: request.pid, comm: vm.process.comm.clone() };
+    let manifest = Manifest {
+        format: FORMAT_VERSION,
+        strata: env!("CARGO_PKG_VERSION").into(),
+        started: Started::at(statement.utc.utc_ns),
+        clock: statement,
+        host: describe_host(&probed),
+        vms: vec![Vm { name: name.clone(), vcpus: first.vcpu_count(), attached: Some(attached), ..Vm::default() }],
+        layers: Vec::new(),
+        missing: missing_layers(),
+        max_size: None,
+        outcome: None,
+    };
+    let parameters = ClockParameters {
+        time: clock.time,
+        frequency: clock.trace_frequency(),
+        bound_ns: clock.error_bound_ns(),
+        guest_tsc_hz: clock.frequency,
+        first_offsets: Vec::new(),
+        offset_honoured,
+    };
+    let clocks = Arc::new(VcpuClocks::new(&name, first.vcpu_count(), parameters, Box::new(|_, _, _| ())));
+    let sinks = Sinks { threads: VcpuThreads::default(), clocks: Arc::clone(&clocks) };
+    sinks.take(first);
+
+    let mut folder = TraceFolder::create(&request.trace, request.readers)?;
+    let failed = ending.clone();
+    let sources = Sources {
+        recording: Recording {
+            dir: Some(absolute(&request.trace)),
+            readers: request.readers,
+            rotation: request.max_size.map(Rotation::new),
+            manifest,
+            vm: name.clone(),
+            selection,
+            vcpu_threads: Arc::clone(&sinks.threads),
+            clocks,
+            guest: None,
+        },
+        host: Some(host),
+        mode: request.mode,
+        events: request.events.clone(),
+        process_descriptors: 0,
+        say,
+        on_failure: Some(Box::new(move || {
+            // There is no other layer to go on with.
+            let _ = failed.send(Ending::TraceFailed);
+            true
+        })),
+    };
+    let recorder = Recorder::start(sources)?;
+    let control = answers::answers(description, recorder.control(), ending.clone());
+    let control = ControlServer::start(&directory.socket(), control)?;
+    let follower = Follower::start(vm, sinks, ending)?;
+    tell_begin(request, &name, say);
+
+    let ending = wait(&endings, request.duration);
+    drop((follower, control));
+    folder.keep();
+    let manifest = recorder.finish(ending.to_string())?;
+    Ok(AttachReport { ending, manifest })
+}
+
+/// The request's choice of events, and its VM, when everything about it can be had. Nothing is left behind.
+fn check(request: &AttachRequest) -> Result<(Selection, ForeignVm), AttachError> {
+    if request.max_size.is_some() && request.mode == Mode::FlightRecorder {
+        return Err(AttachError::BoundedBySize);
+    }
+    let selection = Selection::parse(&request.events)?;
+    if !geteuid().is_root() {
+        return Err(AttachError::NotRoot { pid: request.pid });
+    }
+    let vm = ForeignVm::find(request.pid, request.vm, Path::new(KVM_DEBUGFS))?;
+    let events = Tracefs::find().and_then(|tracefs| tracefs.available_events()).map_err(AttachError::Tracefs)?;
+    let events: Vec<String> = events.iter().map(ToString::to_string).collect();
+    let any = events.iter().any(|event| selection.includes(LayerKind::HostKernel, event));
+    selection.check(&[(LayerKind::HostKernel, events)])?;
+    if !any {
+        return Err(AttachError::NoEvents { events: request.events.clone() });
+    }
+    // Tried and removed again: what is refused below leaves no folder.
+    drop(TraceFolder::create(&request.trace, request.readers)?);
+    Ok((selection, vm))
+}
+
+/// The name of a VM that got none: its process's, as far as a VM's name can hold that, and the process's number.
+fn default_name(comm: &str, pid: u32) -> String {
+    let kept =
+        |character: char| if character.is_ascii_alphanumeric() || "._-".contains(character) { character } else { '-' };
+    let comm: String = comm.chars().map(kept).collect();
+    match comm.trim_start_matches(['.', '-']) {
+        "" => format!("vm-{pid}"),
+        comm => format!("{comm}-{pid}"),
+    }
+}
+
+fn describe(request: &AttachRequest, vm: &ForeignVm, name: &str, look: &Look) -> VmDescription {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    VmDescription {
+        name: name.into(),
+        pid: std::process::id(),
+        started: Started::at(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)),
+        vcpus: look.vcpu_count(),
+        memory: 0,
+        trace: Some(absolute(&request.trace)),
+        vmm_rings: None,
+        attached: Some(Attached { pid: request.pid, comm: vm.process.comm.clone() }),
+    }
+}
+
+/// Where the recording goes, as other processes find it too. A path that cannot be made absolute stays as it is.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.into())
+}
+
+/// Makes the folder of `description` in `runtime`, unless somebody records process `pid` already.
+fn claim(runtime: &Path, description: &VmDescription, pid: u32) -> Result<VmDirectory, AttachError> {
+    // Two who look at the same time would both find nobody.
+    let _alone = directory::lock(runtime)?;
+    let of_process = |attached: &Attached| attached.pid == pid;
+    let found = directory::list(runtime)?;
+    match found.into_iter().find(|found| found.alive && found.vm.attached.as_ref().is_some_and(of_process)) {
+        Some(other) => Err(AttachError::Attached { pid, by: other.vm.pid, trace: other.vm.trace }),
+        None => Ok(VmDirectory::create(runtime, description)?),
+    }
+}
+
+/// Has `host` trace the threads that came since they were listed first. From then on the kernel follows those that they
+/// start.
+fn follow_all_threads(host: &HostTracer, vm: &ForeignVm) {
+    let filter = host.thread_filter();
+    let mut known: BTreeSet<u32> = host.traced_threads().unwrap_or_default().into_iter().collect();
+    for _ in 0..MAX_LISTINGS {
+        let new: Vec<u32> = vm.thread_ids().into_iter().filter(|tid| known.insert(*tid)).collect();
+        if new.is_empty() {
+            break;
+        }
+        // One that has ended meanwhile has nothing more to show.
+        new.into_iter().for_each(|tid| drop(filter.add(tid)));
+    }
+}
+
+/// The host's clock, and how the vCPUs' counters relate to it.
+fn clock_statement(clock: &HostClock, vm: &str, look: &Look, offset_honoured: bool) -> Clock {
+    let relation = |vcpu: u32, tsc: &VcpuTsc| VcpuRelation {
+        vm: vm.into(),
+        vcpu,
+        tsc_offset: if offset_honoured { tsc.offset } else { 0 },
+        how: match clock.time {
+            _ if !offset_honoured => {
+                "KVM accepts an offset but ignores it (seen in a probe guest): the counters are the same".into()
+            }
+            HostTime::Tsc => format!("read from KVM's debugfs: {tsc}"),
+            HostTime::MonotonicRaw => {
+                format!("read from KVM's debugfs: {tsc}; KVM moves it on this host, which has given up its TSC")
+            }
+        },
+    };
+    let utc = read_together(|| clock.time.now(), clock.trace_frequency());
+    clock.statement(Uuid::new_v4(), utc, look.vcpus.iter().map(|vcpu| relation(vcpu.vcpu, &vcpu.tsc)).collect())
+}
+
+/// The layers that only the process that runs the VM can record.
+fn missing_layers() -> Vec<Missing> {
+    let missing = |layer| Missing {
+        layer,
+        reason: "recorded from outside: another process runs the VM".into(),
+        fix: "run the VM with `strata run --trace` to have every layer".into(),
+    };
+    [LayerKind::Vmm, LayerKind::GuestKernel, LayerKind::GuestUser].map(missing).into()
+}
+
+fn tell_begin(request: &AttachRequest, name: &str, say: Say) {
+    let (trace, pid) = (request.trace.display(), request.pid);
+    match request.mode {
+        Mode::Discard => say(&format!("attached to process {pid} as {name}, tracing into {trace}; Ctrl-C detaches")),
+        Mode::FlightRecorder => say(&format!(
+            "attached to process {pid} as {name}, flight recorder on; written into {trace} at the end (Ctrl-C detaches); \
+             strata ctl {name} snapshot DIR writes it meanwhile"
+        )),
+    }
+}
+
+/// Waits until the recording is to end, for `limit` at most if there is one.
+fn wait(endings: &Receiver<Ending>, limit: Option<Duration>) -> Ending {
+    let ending = match limit {
+        Some(limit) => endings.recv_timeout(limit),
+        None => endings.recv().map_err(|_| RecvTimeoutError::Disconnected),
+    };
+    match ending {
+        Ok(ending) => ending,
+        Err(RecvTimeoutError::Timeout) => Ending::TimeOver,
+        // All who could tell are gone: so is the VM's follower.
+        Err(RecvTimeoutError::Disconnected) => Ending::VmEnded,
+    }
+}
+
+/// From now on the usual signals end the recording in good order instead of killing it.
+fn stop_on_signals(ending: Sender<Ending>) -> Result<(), AttachError> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(AttachError::Threads)?;
+    // The recording may have ended already.
+    let wait = move || {
+        for _ in signals.forever() {
+            let _ = ending.send(Ending::Signal);
+        }
+    };
+    std::thread::Builder::new().name("strata-signals".into()).spawn(wait).map_err(AttachError::Threads)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::directory::tests::{description, runtime};
+    use trace_merge::manifest::is_vm_name;
+
+    #[test]
+    fn name_of_a_process_becomes_one_of_a_vm() {
+        assert_eq!(default_name("qemu-system-x86", 42), "qemu-system-x86-42");
+        assert_eq!(default_name("my vmm/1", 42), "my-vmm-1-42");
+        assert_eq!(default_name("", 42), "vm-42");
+        for comm in ["..", "a b", "\u{e9}\u{e9}", "-x", "((("] {
+            assert!(is_vm_name(&default_name(comm, 7)), "{comm}");
+        }
+    }
+
+    #[test]
+    fn vm_that_is_recorded_is_not_recorded_again_until_that_has_ended() {
+        let runtime = runtime();
+        let attached = Some(Attached { pid: 77, comm: "qemu".into() });
+        let description = VmDescription { attached, ..description("a") };
+
+        let first = claim(runtime.path(), &description, 77).unwrap();
+        let second = claim(runtime.path(), &description, 77).unwrap_err().to_string();
+        let other = claim(runtime.path(), &VmDescription { attached: None, ..description.clone() }, 78);
+        drop(first);
+
+        assert!(second.contains("process 77 is recorded already") && second.contains("/tmp/trace"), "{second}");
+        assert!(other.is_ok() && claim(runtime.path(), &description, 77).is_ok());
+    }
+
+    #[test]
+    fn first_reason_to_end_counts_and_time_is_one() {
+        let (ending, endings) = channel();
+        ending.send(Ending::Detached).unwrap();
+        ending.send(Ending::VmEnded).unwrap();
+
+        assert_eq!(wait(&endings, None), Ending::Detached);
+        assert_eq!(wait(&endings, Some(Duration::ZERO)), Ending::VmEnded);
+        assert_eq!(wait(&endings, Some(Duration::from_millis(1))), Ending::TimeOver);
+        drop(ending);
+        assert_eq!(wait(&endings, None), Ending::VmEnded);
+    }
+
+    #[test]
+    fn size_of_a_flight_recorder_is_refused_before_anything_is_looked_at() {
+        let request = AttachRequest {
+            pid: u32::MAX,
+            vm: None,
+            name: None,
+            trace: "/nonexistent/trace".into(),
+            max_size: Some(1 << 30),
+            readers: Readers::Owner,
+            events: "default".into(),
+            mode: Mode::FlightRecorder,
+            duration: None,
+        };
+
+        assert!(matches!(attach(&request, |_| ()), Err(AttachError::BoundedBySize)));
+    }
+}

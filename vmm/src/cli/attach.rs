@@ -1,0 +1,89 @@
+//! `strata attach`.
+
+use super::values;
+use crate::attach::AttachRequest;
+use crate::control::protocol::Mode;
+use crate::tracing::selection;
+use clap::Args;
+use std::path::PathBuf;
+use std::time::Duration;
+use trace_merge::access::Readers;
+
+/// Arguments of `strata attach`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Needs root. Neither the VM nor its guest is changed or stopped. The recording ends with the VM, \
+    with Ctrl-C or SIGTERM, by `strata ctl NAME detach`, or after --duration; it is completed each time. Exit status: 0, \
+    or 1 when nothing could be recorded or the trace failed.\n\nExamples:\n  \
+    strata attach $(pgrep -f guest=web) --trace trace\n  \
+    strata attach 4242 --trace trace --duration 10s\n  \
+    strata attach 4242 --trace trace --max-size 2G --events 'host-kernel:kvm:*,host-kernel:sched:*,host-kernel:irq:*'\n  \
+    strata attach 4242 --trace trace --mode flight-recorder --name web; strata ctl web snapshot now\n  \
+    strata report vcpus trace"
+)]
+pub struct AttachArgs {
+    /// Process that runs the VM
+    pub pid: u32,
+    /// Record a trace into this folder: a new one, or an empty one of yours
+    #[arg(long, value_name = "DIR")]
+    pub trace: PathBuf,
+    /// Name of the VM in the trace [default: name and number of its process]
+    #[arg(long, value_name = "NAME", value_parser = values::vm_name)]
+    pub name: Option<String>,
+    /// The VM with this file descriptor, where the process has several
+    #[arg(long, value_name = "FD")]
+    pub vm: Option<u32>,
+    /// Events to record: globs host-kernel:GROUP:EVENT, '!' takes away; or presets: minimal, default, io, net, all;
+    /// `strata events --list host-kernel` lists them
+    #[arg(long, value_name = "GLOBS", default_value = selection::DEFAULT)]
+    pub events: String,
+    /// discard writes records as they come; flight-recorder holds the newest 64 MiB of them, and writes them at the end
+    /// (and by `strata ctl NAME snapshot DIR`)
+    #[arg(long, value_name = "MODE", default_value = "discard", value_parser = values::mode())]
+    pub mode: Mode,
+    /// Keep the newest records that fit this size on the disk, and drop older ones; 16M or more. Without it the trace grows
+    #[arg(long, value_name = "SIZE", value_parser = values::max_size)]
+    pub max_size: Option<u64>,
+    /// End after this time: a number of seconds, or one with ms, s, m or h, as in 90s
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    pub duration: Option<Duration>,
+    /// Who may read the trace and its snapshots. It holds names of the host's processes and what they waited for
+    #[arg(long, value_name = "WHO", default_value = "owner", value_parser = values::readers())]
+    pub readable_by: Readers,
+}
+
+impl From<AttachArgs> for AttachRequest {
+    fn from(args: AttachArgs) -> Self {
+        let AttachArgs { pid, trace, name, vm, events, mode, max_size, duration, readable_by } = args;
+        Self { pid, vm, name, trace, max_size, readers: readable_by, events, mode: mode.into(), duration }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::Parser;
+
+    fn request(args: &[&str]) -> Option<AttachRequest> {
+        let all = ["strata", "attach"].iter().chain(args);
+        let Command::Attach(args) = Cli::try_parse_from(all).ok()?.command else { return None };
+        Some(args.into())
+    }
+
+    #[test]
+    fn process_and_trace_are_needed() {
+        assert!(request(&["42"]).is_none() && request(&["--trace", "t"]).is_none());
+        assert!(request(&["qemu", "--trace", "t"]).is_none());
+        assert_eq!(request(&["42", "--trace", "t"]).unwrap().pid, 42);
+    }
+
+    #[test]
+    fn time_after_which_it_ends_is_optional() {
+        assert_eq!(request(&["42", "--trace", "t"]).unwrap().duration, None);
+        assert_eq!(
+            request(&["42", "--trace", "t", "--duration", "2m"]).unwrap().duration,
+            Some(Duration::from_secs(120))
+        );
+    }
+}

@@ -1,0 +1,269 @@
+//! `strata attach` on this machine's KVM: to a VMM that knows nothing of strata, whose guest is a few instructions. Needs
+//! root, KVM, and a kernel with tracefs and debugfs; what is mounted for it is seen by the test alone.
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+
+#[path = "../examples/tiny_vmm.rs"]
+mod tiny_vmm;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use trace_merge::check;
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::Manifest;
+use trace_merge::reader::Trace;
+use trace_merge::report::vcpus::VcpuTimes;
+use trace_merge::report::{self, Window};
+
+/// Makes this program a VMM for so many seconds.
+const VMM_VARIABLE: &str = "STRATA_TEST_VMM_SECONDS";
+/// vCPUs of the VMM.
+const VCPUS: u8 = 2;
+/// Runs a command where debugfs and tracefs are mounted, whatever is mounted elsewhere.
+const WITH_DEBUGFS: &str = "mountpoint -q /sys/kernel/debug || mount -t debugfs debugfs /sys/kernel/debug; exec \"$@\"";
+/// Runs a command where debugfs is not.
+const WITHOUT_DEBUGFS: &str =
+    "while mountpoint -q /sys/kernel/debug; do umount -l /sys/kernel/debug; done; exec \"$@\"";
+
+/// Not a test of its own, but the VMM that the others attach to: a process of its own.
+#[test]
+fn vmm_that_is_attached_to() {
+    let Ok(seconds) = std::env::var(VMM_VARIABLE) else { return };
+    let accesses = tiny_vmm::run(Duration::from_secs(seconds.parse().unwrap()), VCPUS).unwrap();
+    println!("\n{accesses} accesses");
+    std::process::exit(tiny_vmm::STATUS.into());
+}
+
+/// A VMM to attach to; killed when it is dropped.
+struct Vmm(Child);
+
+impl Vmm {
+    /// A VMM that ends after `seconds`, once its vCPUs run.
+    fn start(seconds: u32) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "vmm_that_is_attached_to", "--nocapture"]).env(VMM_VARIABLE, seconds.to_string());
+        let vmm = Self(command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap());
+        let begun = Instant::now();
+        while vmm.descriptors() < 1 + usize::from(VCPUS) {
+            assert!(begun.elapsed() < Duration::from_secs(10), "the VMM does not come up");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        vmm
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+
+    /// Number of its descriptors that are KVM's own.
+    fn descriptors(&self) -> usize {
+        let entries = fs::read_dir(format!("/proc/{}/fd", self.0.id())).into_iter().flatten().flatten();
+        let links = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
+        links.filter(|link| link.to_string_lossy().starts_with("anon_inode:kvm-v")).count()
+    }
+
+    /// Waits for its end: its exit status, and how often its guest accessed the port.
+    fn end(mut self) -> (Option<i32>, u64) {
+        let lines = BufReader::new(self.0.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let accesses = lines.filter_map(|line| line.strip_suffix(" accesses")?.parse().ok()).last();
+        (self.0.wait().unwrap().code(), accesses.unwrap())
+    }
+}
+
+impl Drop for Vmm {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A folder for one test, in which the folders of VMs lie, too.
+struct Bench(TempDir);
+
+impl Bench {
+    fn new() -> Self {
+        Self(TempDir::new().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn command(&self, mounts: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", mounts, "sh", env!("CARGO_BIN_EXE_strata")]).args(arguments);
+        command.env("STRATA_RUNTIME_DIR", self.path("run"));
+        command
+    }
+
+    fn strata(&self, arguments: &[&str]) -> Output {
+        self.command(WITH_DEBUGFS, arguments).output().unwrap()
+    }
+
+    /// A recording of `vmm` into the folder `trace` that has begun.
+    fn attach(&self, vmm: &Vmm, arguments: &[&str]) -> Child {
+        let trace = self.path("trace").display().to_string();
+        let pid = vmm.pid();
+        let all = [&["attach", &pid, "--trace", &trace, "--name", "tiny"], arguments].concat();
+        let mut command = self.command(WITH_DEBUGFS, &all);
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut first = String::new();
+        BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut first).unwrap();
+        assert!(first.contains(&format!("attached to process {pid} as tiny")), "{first}");
+        child
+    }
+
+    /// The one line with which these arguments are refused; nothing is left behind.
+    fn refused(&self, mounts: &str, arguments: &[&str]) -> String {
+        let trace = self.path("refused").display().to_string();
+        let all = [&["attach", "--trace", &trace], arguments].concat();
+        let output = self.command(mounts, &all).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), text.lines().count()), (Some(1), 1), "{text}");
+        assert!(!Path::new(&trace).exists(), "{text}");
+        text
+    }
+}
+
+fn text(output: &Output) -> String {
+    [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes)).concat()
+}
+
+/// Asserts that the trace in `path` is whole, says what it is of, and tells what both vCPUs did; returns how often they
+/// returned to the VMM. Where KVM emulates the guest, it tells of no entries and exits, but of these.
+fn judge(path: &Path, pid: u32) -> u64 {
+    let trace = Trace::open(path).unwrap();
+    let manifest = trace.manifest();
+    let vm = &manifest.vms[0];
+    assert_eq!((vm.attached.as_ref().unwrap().pid, vm.vcpus, vm.vcpu_threads.len()), (pid, 2, 2), "{vm:?}");
+    assert_eq!(manifest.layers.iter().map(|layer| layer.kind).collect::<Vec<_>>(), [LayerKind::HostKernel]);
+    let missing = |kind| manifest.missing.iter().any(|missing| missing.layer == kind);
+    assert!([LayerKind::Vmm, LayerKind::GuestKernel, LayerKind::GuestUser].into_iter().all(missing));
+    assert_eq!(manifest.clock.vcpus.len(), 2, "{:?}", manifest.clock);
+    let checked = check::check(&trace, 10).unwrap();
+    assert!(checked.passed(), "{:?}", checked.violations);
+
+    let vcpus = report::make(&trace, Window::ALL, VcpuTimes::default()).unwrap();
+    let json = serde_json::to_value(&vcpus).unwrap();
+    for vcpu in json["vms"][0]["vcpus"].as_array().unwrap() {
+        let parts = vcpu["parts"].as_array().unwrap();
+        let ticks = |state: &str| {
+            let of_state = parts.iter().filter(|part| state.is_empty() || part["state"] == state);
+            of_state.map(|part| part["ticks"].as_u64().unwrap()).sum::<u64>()
+        };
+        assert_eq!(vcpu["wall_ticks"], ticks(""), "{vcpu}");
+        assert!(ticks("blocked_in_vmm") > 0 && ticks("vmm") > 0, "{vcpu}");
+        assert!(vm.vcpu_threads.contains(&i32::try_from(vcpu["tid"].as_i64().unwrap()).unwrap()), "{vcpu}");
+    }
+    if let Ok(read) = Command::new("babeltrace2").arg(path).output() {
+        assert_eq!(String::from_utf8_lossy(&read.stderr), "");
+    }
+    let mut count = Command::new(env!("CARGO_BIN_EXE_strata"));
+    count.args(["events", "--count", "--event", "kvm:kvm_userspace_exit"]).arg(path);
+    let returns = text(&count.output().unwrap()).trim().parse().unwrap();
+    assert!(returns > 100, "{returns}");
+    returns
+}
+
+#[test]
+fn vm_of_another_vmm_is_recorded_until_it_ends_and_is_not_disturbed() {
+    let bench = Bench::new();
+    let vmm = Vmm::start(3);
+    let pid = vmm.0.id();
+
+    let recording = bench.attach(&vmm, &[]);
+    let recorded = recording.wait_with_output().unwrap();
+    let (status, accesses) = vmm.end();
+
+    assert!(recorded.status.success() && text(&recorded).contains("the VM ended"), "{}", text(&recorded));
+    assert_eq!(status, Some(tiny_vmm::STATUS.into()));
+    let returns = judge(&bench.path("trace"), pid);
+    println!("{returns} returns to the VMM recorded, {accesses} accesses in all");
+    assert!(returns <= accesses);
+    assert_eq!(Manifest::load(&bench.path("trace")).unwrap().outcome.as_deref(), Some("the VM ended"));
+    // Neither a socket nor a folder of the VM is left.
+    assert_eq!(fs::read_dir(bench.path("run")).unwrap().count(), 0);
+}
+
+#[test]
+fn recording_from_outside_is_listed_asked_refused_to_others_and_detached() {
+    let bench = Bench::new();
+    let vmm = Vmm::start(60);
+    let recording = bench.attach(&vmm, &[]);
+
+    let listed = text(&bench.strata(&["ps"]));
+    let status = text(&bench.strata(&["ctl", "tiny", "status"]));
+    let second = bench.refused(WITH_DEBUGFS, &[&vmm.pid()]);
+    let pause = text(&bench.strata(&["ctl", "tiny", "pause"]));
+    let session = text(&bench.strata(&["ctl", "tiny", "session", "create", "x", "--mode", "flight-recorder"]));
+    let stop = text(&bench.strata(&["ctl", "tiny", "session", "stop", "main"]));
+    std::thread::sleep(Duration::from_secs(1));
+    let flushed = text(&bench.strata(&["ctl", "tiny", "flush"]));
+    let detached = text(&bench.strata(&["ctl", "tiny", "detach"]));
+    let recorded = recording.wait_with_output().unwrap();
+
+    assert!(listed.contains("tiny") && listed.contains("attached"), "{listed}");
+    assert!(status.contains(&format!("run by process {}", vmm.pid())) && !status.contains("agent"), "{status}");
+    assert!(second.contains("is recorded already") && second.contains("detach"), "{second}");
+    assert!(pause.contains("another process runs this VM"), "{pause}");
+    assert!([&session, &stop].iter().all(|said| said.contains("attached to a VM")), "{session}{stop}");
+    assert_eq!(flushed, "flushed\n");
+    assert!(detached.starts_with("detached"), "{detached}");
+    assert!(recorded.status.success() && text(&recorded).contains("the VM goes on"), "{}", text(&recorded));
+    assert_eq!(vmm.descriptors(), 3);
+    judge(&bench.path("trace"), vmm.0.id());
+}
+
+#[test]
+fn flight_recorder_of_another_vmm_is_written_when_asked_and_when_its_time_is_over() {
+    let bench = Bench::new();
+    let vmm = Vmm::start(60);
+    let recording = bench.attach(&vmm, &["--mode", "flight-recorder", "--duration", "2s"]);
+    std::thread::sleep(Duration::from_millis(500));
+
+    let snapshot = bench.path("snapshot");
+    let taken = text(&bench.strata(&["ctl", "tiny", "snapshot", snapshot.to_str().unwrap()]));
+    let recorded = recording.wait_with_output().unwrap();
+
+    assert!(taken.contains("records in"), "{taken}");
+    assert!(text(&recorded).contains("its time was over"), "{}", text(&recorded));
+    let (early, late) = (judge(&snapshot, vmm.0.id()), judge(&bench.path("trace"), vmm.0.id()));
+    assert!(early < late, "{early} {late}");
+}
+
+#[test]
+fn what_cannot_be_attached_to_is_named_with_the_way_out() {
+    let bench = Bench::new();
+    let vmm = Vmm::start(60);
+    let (pid, own) = (vmm.pid(), std::process::id().to_string());
+    fs::write(bench.path("file"), "").unwrap();
+    let file = bench.path("file").display().to_string();
+
+    let none = bench.refused(WITH_DEBUGFS, &["4194300"]);
+    let no_vm = bench.refused(WITH_DEBUGFS, &[&own]);
+    let unmounted = bench.refused(WITHOUT_DEBUGFS, &[&pid]);
+    let descriptor = bench.refused(WITH_DEBUGFS, &[&pid, "--vm", "999"]);
+    let misspelt = bench.refused(WITH_DEBUGFS, &[&pid, "--events", "host-kernel:kvm:kvm_exti"]);
+    let no_host = bench.refused(WITH_DEBUGFS, &[&pid, "--events", "guest-kernel:sched:*"]);
+    let exists = text(&bench.strata(&["attach", &pid, "--trace", &file]));
+    let user = ["--reuid", "65534", "--clear-groups", env!("CARGO_BIN_EXE_strata"), "attach", &pid, "--trace", "t"];
+    let not_root = text(&Command::new("setpriv").args(user).output().unwrap());
+
+    for (said, expected) in [
+        (none, "no process 4194300"),
+        (no_vm, "runs no VM"),
+        (unmounted, "mount -t debugfs"),
+        (descriptor, "no VM of descriptor 999"),
+        (misspelt, "kvm:kvm_exit"),
+        (no_host, "no event of the host's kernel"),
+        (exists, "exists and is not an empty folder"),
+        (not_root, "needs root"),
+    ] {
+        assert!(said.contains(expected), "{expected} is not in: {said}");
+    }
+    assert_eq!(vmm.descriptors(), 3);
+}
