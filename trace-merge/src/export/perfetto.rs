@@ -337,7 +337,12 @@ impl<W: Write + Send> Analysis for Exporter<'_, W> {
                 self.states.vcpu(&mut self.out, timeline, (*vm, *vcpu), window, *state);
             }
             Change::Task { vm, task, window, state } => {
-                let window = ns(window);
+                // As in the report on tasks: while the guest's kernel was recorded, and the task existed.
+                let known = timeline.vm(*vm);
+                let recorded = known.and_then(|vm| vm.kernel_span?.intersection(window));
+                let task_of = |vm: &'_ crate::timeline::Vm| vm.guest.task(*task)?.life(&recorded?);
+                let Some(window) = known.and_then(task_of) else { return };
+                let window = ns(&window);
                 self.states.task(&mut self.out, timeline, (*vm, *task), window, *state);
             }
             Change::Cpu { .. } | Change::TaskName { .. } | Change::TaskState { .. } => {}

@@ -106,9 +106,8 @@ impl States {
     ) {
         let Some(known) = timeline.vm(vm) else { return };
         let is_known = self.is_described(vm, task);
-        let has_ended = known.guest.task(task).is_none_or(|task| task.ended.is_some());
-        // Before a task is met, and after its end, there is nothing to be known.
-        if state == Fused::Unknown && (!is_known || has_ended) {
+        // Before a task is met there is nothing to be known.
+        if state == Fused::Unknown && !is_known {
             return;
         }
         self.describe(out, timeline, (vm, task), window.0);

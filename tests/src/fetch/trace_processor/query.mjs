@@ -1,9 +1,9 @@
 // Runs SQL on traces with Perfetto's trace_processor, as WebAssembly under Node.
 //
-//     node trace_processor.mjs FOLDER TRACE < QUERIES
+//     node query.mjs FOLDER TRACE QUERIES
 //
-// FOLDER holds trace_processor.wasm, the glue engine_bundle.node.js and engine.mjs. QUERIES is a JSON array of SQL
-// statements; standard output gets a JSON array with, for each, an array of rows, which are objects by column.
+// FOLDER holds trace_processor.wasm, the glue engine_bundle.node.js and engine.mjs. QUERIES is a file with a JSON array
+// of SQL statements; standard output gets a JSON array with, for each, an array of rows, which are objects by column.
 
 import {readFileSync} from 'node:fs';
 import {join, resolve} from 'node:path';
@@ -11,8 +11,8 @@ import {pathToFileURL} from 'node:url';
 import vm from 'node:vm';
 
 const CHUNK = 32 << 20;
-const [folder, trace] = process.argv.slice(2);
-const queries = JSON.parse(readFileSync(0, 'utf8'));
+const [folder, trace, asked] = process.argv.slice(2);
+const queries = JSON.parse(readFileSync(asked, 'utf8'));
 
 // The glue is a browser's worker. Node lacks memory64 behind a flag, fetches no files, and has no worker scope.
 function forNode(glue) {

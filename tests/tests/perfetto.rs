@@ -1,0 +1,259 @@
+//! What Perfetto's own `trace_processor` reads in an export: exactly what the recording holds, and the figures of the
+//! reports. On recordings that are made here, and on one of a real host and guest.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+
+use lab::fetch::trace_processor::{self, Row, TraceProcessor};
+use lab::paths::Paths;
+use lab::process;
+use lab::scenarios::analysis;
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use trace_merge::completeness::Completeness;
+use trace_merge::export::perfetto::{self, Options};
+use trace_merge::layer::LayerKind;
+use trace_merge::reader::{StreamRecord, Trace};
+use trace_merge::report::{Window, exits, flows, harmless, irqs, syscalls, tasks, vcpus};
+
+const QUERIES: [&str; 11] = [
+    "select name, severity, value from stats where severity in ('error', 'data_loss') and value > 0",
+    "select machine_id machine, count(*) n from sched join thread using (utid)
+     where thread.name is not 'not recorded' group by 1",
+    "select machine_id machine, name, count(*) n from ftrace_event join cpu using (ucpu) group by 1, 2",
+    "select track.name || ' ' || slice.name name, count(*) n, sum(dur) ns from slice join track on track.id = track_id
+     join track above on above.id = track.parent_id where above.name like '%: vCPUs' group by 1",
+    "select slice.name, count(*) n, sum(dur) ns from slice join track on track.id = track_id
+     where track.name = 'what it really does' group by 1",
+    "select cast(sum(value) / 10 as int) n from counter join track on track.id = track_id
+     where track.name like 'vCPU %: exits'",
+    "select count(*) n, coalesce(sum(dur), 0) ns from slice join track on track.id = track_id
+     where track.name = 'requests'",
+    "select count(*) n from flow",
+    "select name, count(*) n from slice where name glob 'sys_*' group by 1",
+    "select count(*) n, coalesce(sum(dur), 0) ns from slice join track on track.id = track_id
+     join track above on above.id = track.parent_id where above.name = 'records may be missing'",
+    "select track.name, count(*) n from slice join track on track.id = track_id
+     where slice.name glob 'IRQ (*' and dur >= 0 group by 1",
+];
+
+/// Answers to [`QUERIES`].
+struct Answers(Vec<Vec<Row>>);
+
+fn number(row: &Row, column: &str) -> u64 {
+    row[column].as_u64().unwrap_or_else(|| panic!("{column} of {row:?}"))
+}
+
+fn text(row: &Row, column: &str) -> String {
+    row[column].as_str().unwrap_or_default().to_owned()
+}
+
+impl Answers {
+    fn of(processor: &TraceProcessor, trace: &Trace, folder: &Path) -> Self {
+        let path = folder.join("trace.pftrace");
+        perfetto::export(trace, &Options::default(), fs::File::create(&path).unwrap()).unwrap();
+        Self(processor.query(&path, &QUERIES).unwrap())
+    }
+
+    /// Number and ns of the only row of the answer `index`.
+    fn one(&self, index: usize) -> (u64, u64) {
+        let [row] = &self.0[index][..] else { panic!("{:?}", self.0[index]) };
+        (number(row, "n"), if row.contains_key("ns") { number(row, "ns") } else { 0 })
+    }
+
+    /// Number and ns by name, of the answer `index`.
+    fn named(&self, index: usize) -> BTreeMap<String, (u64, u64)> {
+        let ns = |row: &Row| if row.contains_key("ns") { number(row, "ns") } else { 0 };
+        self.0[index].iter().map(|row| (text(row, "name"), (number(row, "n"), ns(row)))).collect()
+    }
+
+    /// Scheduling slices of a machine.
+    fn scheduled(&self, machine: u64) -> u64 {
+        self.0[1].iter().filter(|row| number(row, "machine") == machine).map(|row| number(row, "n")).sum()
+    }
+
+    /// Records of a machine called `name`.
+    fn ftrace(&self, machine: u64, name: &str) -> u64 {
+        let is_it = |row: &&Row| number(row, "machine") == machine && text(row, "name") == name;
+        self.0[2].iter().filter(is_it).map(|row| number(row, "n")).sum()
+    }
+}
+
+/// How many records of the layers of `kind` are wanted.
+fn count(trace: &Trace, kind: LayerKind, wanted: impl Fn(&StreamRecord<'_>) -> bool) -> u64 {
+    let streams = trace.layers_of(kind).flat_map(|layer| layer.streams.iter().map(|stream| layer.records(stream)));
+    streams.map(|records| records.filter(|record| wanted(record)).count() as u64).sum()
+}
+
+fn is(name: &str) -> impl Fn(&StreamRecord<'_>) -> bool {
+    move |record| record.schema.name() == name
+}
+
+/// Whether `found` times, of which each border was rounded down to a nanosecond, are `told`, the sum of the same rounded.
+fn agree(found: (u64, u64), told: u64) -> bool {
+    found.1.abs_diff(told) <= found.0 + 1
+}
+
+fn state_name(state: &str, detail: Option<&str>) -> String {
+    match (state, detail) {
+        ("unknown" | "vcpu_unknown", _) => "not known".into(),
+        (state, Some(detail)) => format!("{state}: {}", harmless(detail)),
+        (state, None) => state.into(),
+    }
+}
+
+/// What holds of every export.
+fn verify(trace: &Trace, answers: &Answers) {
+    assert_eq!(answers.0[0], Vec::<Row>::new(), "errors of the import");
+
+    let begins = |record: &StreamRecord<'_>| {
+        record.schema.name() == "sched:sched_switch" && record.number("next_pid").unwrap() != 0
+    };
+    for (machine, kind) in [(0, LayerKind::HostKernel), (1, LayerKind::GuestKernel)] {
+        let switches = count(trace, kind, begins);
+        assert!(switches > 100, "{switches} switches of {kind}");
+        assert_eq!(answers.scheduled(machine), switches, "scheduling slices of {kind}");
+        for name in ["sched_waking", "sched_wakeup", "sched_wakeup_new"] {
+            assert_eq!(
+                answers.ftrace(machine, name),
+                count(trace, kind, is(&format!("sched:{name}"))),
+                "{kind} {name}"
+            );
+        }
+    }
+    let is_interrupt = |record: &StreamRecord<'_>| {
+        let name = record.schema.name();
+        name == "irq:irq_handler_entry" || name.starts_with("irq_vectors:") && name.ends_with("_entry")
+    };
+    let interrupts = count(trace, LayerKind::GuestKernel, is_interrupt);
+    assert_eq!(answers.ftrace(1, "irq_handler_entry"), interrupts);
+    let softirqs = count(trace, LayerKind::GuestKernel, is("irq:softirq_entry"));
+    assert_eq!(answers.ftrace(1, "softirq_entry"), softirqs);
+
+    let report = vcpus::report(trace, Window::ALL).unwrap();
+    let mut told = BTreeMap::new();
+    for vcpu in report.vms.iter().flat_map(|vm| &vm.vcpus) {
+        for part in vcpu.parts.iter().filter(|part| part.ticks > 0) {
+            let name = format!("vCPU {} {}", vcpu.vcpu, state_name(part.state, part.detail.as_deref()));
+            told.insert(name, (part.count, part.ns));
+        }
+    }
+    let found = answers.named(3);
+    assert_eq!(found.keys().collect::<Vec<_>>(), told.keys().collect::<Vec<_>>());
+    for (name, &found) in &found {
+        assert!(found.0 == told[name].0 && agree(found, told[name].1), "{name}: {found:?}, not {:?}", told[name]);
+    }
+
+    let report = tasks::report(trace, Window::ALL).unwrap();
+    let mut told: BTreeMap<String, u64> = BTreeMap::new();
+    for part in report.vms.iter().flat_map(|vm| &vm.tasks).flat_map(|task| &task.parts) {
+        *told.entry(state_name(part.state, part.detail.as_deref())).or_default() += part.ns;
+    }
+    let found = answers.named(4);
+    assert!(found.len() > 10, "{found:?}");
+    for (name, &found) in found.iter().filter(|(name, _)| *name != "not known") {
+        // The report rounds the sum of each task.
+        let rounded = found.0 + report.vms.iter().map(|vm| vm.tasks.len() as u64).sum::<u64>();
+        assert!(found.1.abs_diff(told[name]) <= rounded, "{name}: {found:?}, not {}", told[name]);
+    }
+
+    let report = exits::report(trace, Window::ALL).unwrap();
+    assert_eq!(answers.one(5).0, report.vms.iter().map(|vm| vm.count).sum::<u64>(), "exits");
+
+    let report = flows::report(trace, Window::ALL).unwrap();
+    let [vm] = &report.vms[..] else { panic!("{} VMs with requests", report.vms.len()) };
+    assert_eq!(answers.one(6).0, vm.total.count, "disk requests");
+    assert!(agree(answers.one(6), vm.total.total_ns), "{:?}, not {:?}", answers.one(6), vm.total);
+    let steps: u64 = vm.steps.iter().map(|step| step.times.count).sum();
+    assert_eq!(answers.one(7).0, steps - vm.total.count, "arrows between steps");
+
+    let completeness =
+        Completeness::of(trace.layers(), Window { begin: trace.start().unwrap(), end: u64::MAX }, trace.manifest());
+    let gaps: u64 = completeness.layers.iter().map(|layer| layer.gap_ns).sum();
+    assert!(agree(answers.one(9), gaps), "gaps: {:?}, not {gaps} ns", answers.one(9));
+}
+
+/// What holds where no record is missing.
+fn verify_complete(trace: &Trace, answers: &Answers) {
+    assert!(answers.one(6).0 > 10, "{:?} disk requests", answers.one(6));
+
+    let report = syscalls::report(trace, Window::ALL).unwrap();
+    let rows = || report.guests[0].total.syscalls.iter();
+    let unfinished: u64 = rows().map(|row| row.unfinished).sum();
+    let slices: u64 = answers.named(8).values().map(|(n, _)| n).sum();
+    let calls: u64 = rows().map(|row| row.count).sum();
+    assert!(calls > 100 && (calls..=calls + unfinished).contains(&slices), "{slices} slices of {calls} calls");
+
+    let report = irqs::report(trace, Window::ALL).unwrap();
+    let guest = report.handled.iter().find(|layer| layer.layer == LayerKind::GuestKernel).unwrap();
+    let hard = guest.interrupts.iter().filter(|interrupt| !matches!(interrupt.kind, irqs::InterruptKind::Softirq));
+    let (handled, unfinished) =
+        hard.fold((0, 0), |sum, interrupt| (sum.0 + interrupt.times.count, sum.1 + interrupt.times.unfinished));
+    let slices: u64 = answers.named(10).values().map(|(n, _)| n).sum();
+    assert!((handled..=handled + unfinished).contains(&slices), "{slices} slices of {handled} interrupts");
+}
+
+/// A recording of `records` records that is made, complete.
+fn made(folder: &Path, records: u64) -> PathBuf {
+    let paths = Paths::of_workspace();
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let example = ["run", "--quiet", "-p", "trace-merge", "--example", "write_layers", "--"];
+    let made = folder.join("made");
+    cargo.current_dir(paths.workspace()).args(example).arg(&made).arg(records.to_string());
+    process::capture(&mut cargo).unwrap();
+    made
+}
+
+#[test]
+fn export_of_a_complete_recording_holds_it_and_the_figures_of_its_reports() {
+    let folder = tempfile::tempdir().unwrap();
+    let processor = trace_processor::fetch(&Paths::of_workspace()).unwrap();
+    let trace = Trace::open(&made(folder.path(), 60_000)).unwrap();
+
+    let answers = Answers::of(&processor, &trace, folder.path());
+
+    verify(&trace, &answers);
+    verify_complete(&trace, &answers);
+    assert_eq!(answers.one(9), (0, 0));
+    let calls = count(&trace, LayerKind::GuestKernel, is("raw_syscalls:sys_enter"));
+    assert_eq!((answers.ftrace(1, "sys_enter"), answers.ftrace(1, "sys_exit")), (calls, calls));
+}
+
+#[test]
+fn export_of_a_damaged_recording_holds_what_is_left_and_shows_what_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let processor = trace_processor::fetch(&Paths::of_workspace()).unwrap();
+    let made = made(folder.path(), 60_000);
+    for layer in Trace::open(&made).unwrap().layers() {
+        // One packet in the middle of each longer stream of the two kernels can no longer be believed.
+        if matches!(layer.description.kind, LayerKind::HostKernel | LayerKind::GuestKernel) {
+            for stream in layer.streams.iter().filter(|stream| stream.packets() > 4) {
+                let path = made.join(&layer.description.path).join(&stream.description.file);
+                let place = (stream.packets() / 2) as u64 * layer.description.packet_size;
+                OpenOptions::new().write(true).open(path).unwrap().write_all_at(&[0; 64], place).unwrap();
+            }
+        }
+    }
+    let trace = Trace::open(&made).unwrap();
+
+    let answers = Answers::of(&processor, &trace, folder.path());
+
+    verify(&trace, &answers);
+    assert!(answers.one(9).0 >= 4 && answers.one(9).1 > 0, "{:?}", answers.one(9));
+}
+
+#[test]
+fn export_of_a_real_host_and_guest_holds_what_they_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = Paths::of_workspace();
+    let processor = trace_processor::fetch(&paths).unwrap();
+    let recorded = analysis::once_per_test_run(&paths).unwrap().output.join("trace");
+    let trace = Trace::open(&recorded).unwrap();
+
+    let answers = Answers::of(&processor, &trace, folder.path());
+
+    verify(&trace, &answers);
+    verify_complete(&trace, &answers);
+}
