@@ -174,7 +174,7 @@ fn progress_bar() -> ProgressBar {
     }
 }
 
-/// Removes a file when a signal ends the process.
+/// Removes a file, or a folder with all that is in it, when a signal ends the process.
 pub struct RemovedOnSignal {
     signals: Handle,
 }
@@ -191,7 +191,7 @@ impl RemovedOnSignal {
         thread::Builder::new().name("strata-signals".into()).spawn(move || {
             if let Some(signal) = signals.forever().next() {
                 // It is gone already when the export has just ended.
-                let _ = fs::remove_file(&path);
+                let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
                 std::process::exit(128 + signal);
             }
         })?;

@@ -8,6 +8,7 @@
 //! - [`machine`]: boot, vCPUs, devices, and what kind of KVM a host has.
 //! - [`host_kernel`]: the host kernel's tracepoints.
 //! - [`jail`]: what the process of a running VM may still do.
+//! - [`open_trace`]: a recording in Perfetto's viewer.
 //! - [`recover`]: a trace of a region whose process died.
 //! - [`tracing`]: the trace region, the VMM's own events, and the recorder that drains every layer into a trace folder.
 
@@ -23,6 +24,7 @@ pub mod export;
 pub mod host_kernel;
 pub mod jail;
 pub mod machine;
+pub mod open_trace;
 pub mod recover;
 pub mod run;
 pub mod tracing;

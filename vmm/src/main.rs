@@ -24,7 +24,7 @@ use vmm::cli::{
 use vmm::control::{client, directory, list};
 use vmm::machine::Outcome;
 use vmm::run::{self, RunRequest};
-use vmm::{agent_command, doctor, event_list, export, recover};
+use vmm::{agent_command, doctor, event_list, export, open_trace, recover};
 
 fn main() -> ExitCode {
     match dispatch(Cli::parse().command) {
@@ -45,6 +45,10 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Check(args) => check_trace(&args),
         Command::Export(args) => {
             export::run(&args, |line| say(line))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Open(args) => {
+            open_trace::run(&args, |line| say(line))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Merge(args) => merge_traces(&args),

@@ -1,5 +1,6 @@
 //! `strata export` and `strata open`: recordings in the forms of other tools.
 
+use crate::open_trace::PORT;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -95,6 +96,33 @@ impl ExportArgs {
             _ => Err("give --to one format, and at most one number of seconds".into()),
         }
     }
+}
+
+/// Arguments of `strata open`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The page at ui.perfetto.dev runs in the browser and fetches the trace from this machine: nothing \
+    leaves it. Over ssh, forward the port: ssh -L 9001:127.0.0.1:9001 HOST\n\n\
+    Examples:\n  \
+    strata open trace\n  \
+    strata open trace --from 1.5 --to 2.5\n  \
+    strata open trace.pftrace --no-browser"
+)]
+pub struct OpenArgs {
+    /// Trace folder, or a file that `strata export --to perfetto` wrote
+    pub trace: PathBuf,
+    /// Only what is this many seconds after the first record, or later
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub from: Option<Duration>,
+    /// Only what is this many seconds after the first record, or earlier
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub to: Option<Duration>,
+    /// Port of 127.0.0.1 to serve on; ui.perfetto.dev fetches from 9001 only
+    #[arg(long, value_name = "PORT", default_value_t = PORT)]
+    pub port: u16,
+    /// Only print the address
+    #[arg(long)]
+    pub no_browser: bool,
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ mod values;
 
 pub use attach::AttachArgs;
 pub use control::{CtlArgs, CtlCommand, PsArgs, RecoverArgs, SessionCommand};
-pub use export::{ExportArgs, Format, To};
+pub use export::{ExportArgs, Format, OpenArgs, To};
 pub use run::RunArgs;
 pub use trace::{EventsArgs, FunctionsArgs, MergeArgs, ReadArgs, ReportArgs, ReportCommand, WindowArgs};
 
@@ -53,6 +53,8 @@ pub enum Command {
     Check(ReadArgs),
     /// Write a trace in the form of another tool
     Export(ExportArgs),
+    /// Show a trace in Perfetto's viewer, in the browser
+    Open(OpenArgs),
     /// Make one trace of several: of VMs on one host, or of two hosts by matched events
     Merge(MergeArgs),
     /// List the VMs that are running, and those whose process died with a trace to recover

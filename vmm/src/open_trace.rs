@@ -1,0 +1,275 @@
+//! `strata open`: shows a recording in Perfetto's viewer, which fetches it from here once.
+//!
+//! The viewer is a page at `https://ui.perfetto.dev` that runs in the user's browser: nothing is sent anywhere else. It may
+//! fetch from this machine's loopback address only. Other users of this machine can reach that too, so that the trace's
+//! address has a part that nobody can guess.
+
+use crate::cli::{Format, OpenArgs};
+use crate::export::{self, ExportCommandError, Part, RemovedOnSignal};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use thiserror::Error;
+use trace_merge::reader::{ReadError, Trace};
+use uuid::Uuid;
+
+/// The only port that the viewer's page may fetch from: that of `trace_processor`.
+pub const PORT: u16 = 9001;
+const VIEWER: &str = "https://ui.perfetto.dev";
+/// Longest head of a request that is read, bytes.
+const LONGEST_HEAD: u64 = 16 << 10;
+/// How long a request may take to come, or a part of the answer to go.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Why a recording is not shown.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// It cannot be exported.
+    #[error(transparent)]
+    Export(#[from] ExportCommandError),
+    /// The recording cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// A part of a file was asked for.
+    #[error("{}: is a file, of which all is shown; --from and --to are for trace folders", .path.display())]
+    Part {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file cannot be read or made.
+    #[error("{}: cannot be used", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The port is taken.
+    #[error(
+        "port {port} of 127.0.0.1 is in use, by another `strata open` or by trace_processor: end that, or write a file \
+         with `strata export` and open it in the viewer by hand; with another --port the viewer at {VIEWER} refuses to \
+         fetch, one of your own may not"
+    )]
+    InUse {
+        /// The port.
+        port: u16,
+    },
+    /// The port cannot be listened to.
+    #[error("cannot listen to port {port} of 127.0.0.1")]
+    Listen {
+        /// The port.
+        port: u16,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Shows what `args` say; `say` takes lines for the user. Returns once the viewer has it.
+///
+/// # Errors
+/// What is wrong, and what to do.
+pub fn run(args: &OpenArgs, say: impl Fn(&str) + Sync) -> Result<(), OpenError> {
+    // First of all, before work is done for nothing.
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, args.port)).map_err(|source| match source.kind() {
+        io::ErrorKind::AddrInUse => OpenError::InUse { port: args.port },
+        _ => OpenError::Listen { port: args.port, source },
+    })?;
+    let port = listener.local_addr().map_or(args.port, |address| address.port());
+    let file_error = |path: &Path| {
+        let path = path.to_path_buf();
+        move |source| OpenError::File { path, source }
+    };
+    let (path, _removed) = if args.trace.is_dir() {
+        let folder = tempfile::Builder::new().prefix("strata-open-").tempdir();
+        let folder = folder.map_err(file_error(&std::env::temp_dir()))?;
+        let path = folder.path().join("trace.pftrace");
+        let part = Part { format: Format::Perfetto, from: args.from, to: args.to };
+        export::write_file(&Trace::open(&args.trace)?, part, &path, false, &say)?;
+        let guard = RemovedOnSignal::new(folder.path()).map_err(file_error(folder.path()))?;
+        (path, Some((guard, folder)))
+    } else if args.from.is_some() || args.to.is_some() {
+        return Err(OpenError::Part { path: args.trace.clone() });
+    } else {
+        (args.trace.clone(), None)
+    };
+    // Opened once: whoever asks gets this file, whatever happens to its name.
+    let file = File::open(&path).map_err(file_error(&path))?;
+    let length = file.metadata().map_err(file_error(&path))?.len();
+    let name = format!("{}/{}.pftrace", Uuid::new_v4().simple(), file_name(&args.trace));
+    let address = format!("{VIEWER}/#!/?url=http://127.0.0.1:{port}/{name}");
+    say(&format!("open {address}"));
+    say("waiting for the browser, up to Ctrl-C");
+    if !args.no_browser {
+        open_browser(&address);
+    }
+    serve(&listener, &name, &file, length);
+    say("the viewer has the trace");
+    Ok(())
+}
+
+/// The name that the viewer shows: of letters that mean nothing in an address.
+fn file_name(path: &Path) -> String {
+    let name = path.file_stem().map_or_else(|| "trace".into(), |name| name.to_string_lossy());
+    name.chars()
+        .map(|letter| if letter.is_ascii_alphanumeric() || "-_.".contains(letter) { letter } else { '_' })
+        .collect()
+}
+
+/// Has the desktop open `address`, where there is one.
+fn open_browser(address: &str) {
+    let desktop = ["DISPLAY", "WAYLAND_DISPLAY"].into_iter().any(|name| std::env::var_os(name).is_some());
+    if desktop {
+        let mut browser = Command::new("xdg-open");
+        // The address is on the terminal, too: without xdg-open it is opened by hand.
+        let _ = browser.arg(address).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    }
+}
+
+/// Answers requests, until one got all of `file`, which is called `name` here.
+fn serve(listener: &TcpListener, name: &str, file: &File, length: u64) {
+    for stream in listener.incoming() {
+        // A connection that breaks is another one's to make again.
+        if stream.and_then(|stream| answer(&stream, name, file, length)).unwrap_or(false) {
+            return;
+        }
+    }
+}
+
+/// Answers a request; whether it was for the file and got all of it.
+fn answer(stream: &TcpStream, name: &str, file: &File, length: u64) -> io::Result<bool> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut head = BufReader::new(stream.take(LONGEST_HEAD));
+    let mut request = String::new();
+    head.read_line(&mut request)?;
+    // The rest of the head says nothing that matters, but has to be read before the connection is closed.
+    let mut line = String::new();
+    while head.read_line(&mut line)? > 2 {
+        line.clear();
+    }
+    let mut words = request.split(' ');
+    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let is_file = path.strip_prefix('/') == Some(name);
+    let allowed = format!("Access-Control-Allow-Origin: {VIEWER}\r\nCache-Control: no-store\r\nConnection: close\r\n");
+    let mut out = stream;
+    match method {
+        "GET" if is_file => {
+            write!(
+                out,
+                "HTTP/1.1 200 OK\r\n{allowed}Content-Type: application/octet-stream\r\nContent-Length: {length}\r\n\r\n"
+            )?;
+            let mut file = file;
+            io::Seek::rewind(&mut file)?;
+            let sent = io::copy(&mut file.take(length), &mut out)?;
+            out.flush()?;
+            Ok(sent == length)
+        }
+        // Browsers ask first whether a page of the net may fetch from this machine.
+        "OPTIONS" if is_file => {
+            write!(
+                out,
+                "HTTP/1.1 204 No Content\r\n{allowed}Access-Control-Allow-Methods: GET\r\n\
+                 Access-Control-Allow-Private-Network: true\r\n\r\n"
+            )?;
+            Ok(false)
+        }
+        _ => {
+            write!(out, "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")?;
+            Ok(false)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::SocketAddr;
+    use std::thread;
+
+    fn ask(address: SocketAddr, request: &str) -> String {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn args(trace: &Path, port: u16) -> OpenArgs {
+        OpenArgs { trace: trace.into(), from: None, to: None, port, no_browser: true }
+    }
+
+    #[test]
+    fn file_is_served_once_to_the_viewer_and_nothing_else_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, "a trace").unwrap();
+        let file = File::open(&path).unwrap();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+
+        let server = thread::spawn(move || serve(&listener, "secret/file.pftrace", &file, 7));
+        let refused =
+            ["GET /file.pftrace HTTP/1.1\r\n\r\n", "POST /secret/file.pftrace HTTP/1.1\r\n\r\n", "nonsense\r\n\r\n"]
+                .map(|request| ask(address, request));
+        let allowed = ask(address, "OPTIONS /secret/file.pftrace HTTP/1.1\r\nOrigin: x\r\n\r\n");
+        let served = ask(address, "GET /secret/file.pftrace HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
+        server.join().unwrap();
+
+        assert!(refused.iter().all(|answer| answer.starts_with("HTTP/1.1 404 ")), "{refused:?}");
+        assert!(allowed.starts_with("HTTP/1.1 204 "), "{allowed}");
+        for answer in [&allowed, &served] {
+            assert!(answer.contains("\r\nAccess-Control-Allow-Origin: https://ui.perfetto.dev\r\n"), "{answer}");
+        }
+        assert!(served.starts_with("HTTP/1.1 200 OK\r\n") && served.ends_with("\r\n\r\na trace"), "{served}");
+        assert!(TcpStream::connect(address).is_err());
+    }
+
+    #[test]
+    fn request_without_an_end_is_cut_off() {
+        let file = tempfile::tempfile().unwrap();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let flood = thread::spawn(move || {
+            let mut stream = TcpStream::connect(address).unwrap();
+            // The other side closes while there is more to come.
+            let _ = stream.write_all(&vec![b'x'; 1 << 20]);
+        });
+
+        let (stream, _) = listener.accept().unwrap();
+        let answered = answer(&stream, "name", &file, 0);
+        drop(stream);
+        flood.join().unwrap();
+
+        assert!(!answered.unwrap_or(false));
+    }
+
+    #[test]
+    fn port_in_use_is_said_with_the_way_out() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+
+        let error = run(&args(Path::new("/nowhere"), port), |_| ()).unwrap_err();
+
+        assert!(matches!(error, OpenError::InUse { .. }), "{error}");
+        assert!(error.to_string().contains("strata export"), "{error}");
+    }
+
+    #[test]
+    fn file_that_is_not_there_and_a_part_of_a_file_are_refused() {
+        let missing = run(&args(Path::new("/nowhere/at-all"), 0), |_| ()).unwrap_err();
+        let part = OpenArgs { from: Some(Duration::from_secs(1)), ..args(Path::new("/nowhere/at-all"), 0) };
+
+        assert!(matches!(missing, OpenError::File { .. }), "{missing}");
+        assert!(matches!(run(&part, |_| ()).unwrap_err(), OpenError::Part { .. }));
+    }
+
+    #[test]
+    fn names_hold_only_letters_that_mean_nothing_in_an_address() {
+        assert_eq!(file_name(Path::new("/a/my trace&x=1.pftrace")), "my_trace_x_1");
+    }
+}
