@@ -46,6 +46,14 @@ impl Lost {
         self.full.saturating_add(self.wrapped).saturating_add(self.too_large)
     }
 
+    /// The total as the header of a packet says it. The largest number is never said: babeltrace2 takes it for none at all, and
+    /// aborts.
+    #[must_use]
+    pub const fn events_discarded(&self) -> u64 {
+        let total = self.total();
+        if total == u64::MAX { u64::MAX - 1 } else { total }
+    }
+
     /// The sum with `other`, by reason.
     #[must_use]
     pub const fn plus(&self, other: &Self) -> Self {
@@ -647,7 +655,7 @@ impl<M: RingMemory> Consumer<M> {
             content_size: contents.unpadded as u64 * 8,
             packet_size: self.geometry.sub_buffer_size() * 8,
             sequence: self.packets,
-            events_discarded: self.lost.total(),
+            events_discarded: self.lost.events_discarded(),
             lost_full: self.lost.full,
             lost_wrapped: self.lost.wrapped,
             lost_too_large: self.lost.too_large,

@@ -8,8 +8,8 @@ use shared_ring::consumer::{Consumer, Delivered};
 use shared_ring::event::{Event, EventDescription, Field, FieldType};
 use shared_ring::host_memory::{HostMemory, RingMemory};
 use shared_ring::layout::{
-    EXTENDED_ID, Geometry, Mode, PACKET_HEADER_SIZE, PacketHeader, REGISTRY_HEADER_SIZE, RING_WRITE_COUNT,
-    RecordHeader, padded,
+    EXTENDED_ID, Geometry, Mode, PACKET_HEADER_SIZE, PacketHeader, REGISTRY_HEADER_SIZE, RING_LOST_FULL,
+    RING_WRITE_COUNT, RecordHeader, padded,
 };
 use shared_ring::packet::{Packet, Records, read_header, validate, write_header};
 use shared_ring::producer::Producer;
@@ -95,6 +95,22 @@ fn drain(consumer: &mut Consumer, between: impl Fn(u16)) -> u32 {
     }
     consumer.finish();
     copied
+}
+
+#[test]
+fn loss_beyond_counting_is_a_number_that_readers_of_ctf_take() {
+    let memory = memory();
+    // SAFETY: the memory covers the ring, is zeroed, and outlives the producer, which this thread alone uses.
+    let producer = unsafe { Producer::new(CpuLocal::new(memory.base()), geometry(), Mode::Discard) };
+    memory.store(RING_LOST_FULL, u64::MAX);
+    producer.record(|| 1000, NUMBER.id, &[0; 8]);
+    producer.force_switch(|| 1001);
+    let mut consumer = Consumer::new(memory, geometry(), Mode::Discard, 1);
+    let mut buffer = Vec::new();
+
+    let packet = accept(consumer.poll(&mut buffer).ready().unwrap(), |_| ()).unwrap();
+
+    assert_eq!((packet.header().lost_full, packet.header().events_discarded), (u64::MAX, u64::MAX - 1));
 }
 
 /// Values that a careless reader goes wrong on, beside arbitrary ones.

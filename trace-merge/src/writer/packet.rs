@@ -159,7 +159,7 @@ impl PacketBuilder {
             content_size: self.used as u64 * 8,
             packet_size: self.packet.len() as u64 * 8,
             sequence: self.sequence,
-            events_discarded: lost.total(),
+            events_discarded: lost.events_discarded(),
             lost_full: lost.full,
             lost_wrapped: lost.wrapped,
             lost_too_large: lost.too_large,
@@ -240,6 +240,16 @@ mod tests {
         assert_eq!(packet.content().len(), PACKET_HEADER_SIZE + 8);
         let header = packet.header();
         assert_eq!((header.sequence, header.events_discarded, header.rejected_bytes), (1, 3, 4));
+    }
+
+    #[test]
+    fn loss_beyond_counting_is_a_number_that_babeltrace2_takes() {
+        let mut builder = builder();
+        builder.push(1, 1, &[]);
+
+        let packet = builder.finish(Lost { full: u64::MAX, ..Lost::default() }, 0).unwrap();
+
+        assert_eq!((packet.header().lost_full, packet.header().events_discarded), (u64::MAX, u64::MAX - 1));
     }
 
     #[test]
