@@ -10,6 +10,7 @@ use crate::process_rings::{ProcessRings, Rdtscp};
 use crate::process_state::{APART, ProcessState, SETTLED};
 use shared_ring::layout::SESSION_TABLE_OFFSET;
 use shared_ring::view::ViewError;
+use std::any::Any;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -94,6 +95,28 @@ impl Tracer {
             host_area: AtomicPtr::new(ptr::null_mut()),
             error: AtomicPtr::new(ptr::null_mut()),
         }
+    }
+
+    /// A tracer of a process slot that is mapped already, for guests that are no Linux system with `/dev/strata`. Both are
+    /// addresses and sizes in bytes: the host's area, and the slot. A child made by `fork` is not connected.
+    ///
+    /// # Errors
+    /// When the slot's header does not describe rings that fit, or the processor lacks an instruction.
+    ///
+    /// # Safety
+    /// Both are aligned to 8, and stay mapped (the slot writable) as long as `owner` lives. Only this process, by this
+    /// tracer, and the host write the slot.
+    pub unsafe fn over(
+        host_area: (*mut u8, usize),
+        slot: (*mut u8, usize),
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Self, Error> {
+        if !Rdtscp::is_available() {
+            return Err(Error::NoRdtscp);
+        }
+        // SAFETY: passed on from the caller.
+        let rings = unsafe { ProcessRings::new(host_area, slot, owner) }.map_err(Error::Slot)?;
+        Self::connected(rings)
     }
 
     /// Whether an event recorded now might be kept: two loads. Before the first event, nobody knows, and it is.
@@ -321,13 +344,15 @@ impl Tracer {
     }
 
     /// A tracer that is connected to `rings`.
-    #[cfg(test)]
-    pub(crate) fn connected(rings: ProcessRings) -> Self {
+    fn connected(rings: ProcessRings) -> Result<Self, Error> {
         let tracer = Self::new();
-        let state = tracer.make_state().unwrap();
+        let page = ProcessState::map().map_err(Error::NoProcessState)?;
+        tracer.state.store(page, Ordering::Release);
+        // SAFETY: pages of process state are never unmapped once they are here; any bytes are one.
+        let state = unsafe { &*page };
         state.stage.store(SETTLED, Ordering::Release);
         tracer.settle(state, Connection::new(rings));
-        tracer
+        Ok(tracer)
     }
 
     /// A tracer that was refused.
@@ -361,7 +386,7 @@ mod tests {
     #[test]
     fn recorded_values_reach_the_host_with_their_description() {
         let region = region_of_this_machine();
-        let tracer = Tracer::connected(region.rings().unwrap());
+        let tracer = Tracer::connected(region.rings().unwrap()).unwrap();
 
         let recorded = [OPENED.record_with(&tracer, ("a", 1)), OPENED.record_with(&tracer, ("bc", 2))];
 
@@ -376,7 +401,7 @@ mod tests {
     fn masked_events_leave_no_trace() {
         let region = region_of_this_machine();
         region.memory.store(SESSION_TABLE_OFFSET, !(1 << class::USER));
-        let tracer = Tracer::connected(region.rings().unwrap());
+        let tracer = Tracer::connected(region.rings().unwrap()).unwrap();
 
         let recorded = OPENED.record_with(&tracer, ("a", 1));
 
@@ -389,7 +414,7 @@ mod tests {
     fn events_of_several_threads_all_arrive_in_time_order() {
         static COUNTED: EventType<(u32, u32)> = EventType::new("test:counted", &["thread", "number"]);
         let region = region_of_this_machine();
-        let tracer = Tracer::connected(region.rings().unwrap());
+        let tracer = Tracer::connected(region.rings().unwrap()).unwrap();
 
         std::thread::scope(|scope| {
             for thread in 0..4 {
@@ -419,7 +444,7 @@ mod tests {
     #[test]
     fn child_does_not_record_into_its_parents_rings() {
         let region = region_of_this_machine();
-        let tracer = Tracer::connected(region.rings().unwrap());
+        let tracer = Tracer::connected(region.rings().unwrap()).unwrap();
 
         // SAFETY: the child records, which takes no lock that another thread may hold, and ends.
         let child = unsafe { libc::fork() };
@@ -485,7 +510,7 @@ mod tests {
     #[test]
     fn registry_that_is_full_loses_the_event_and_counts_it() {
         let region = region_of_this_machine();
-        let tracer = Tracer::connected(region.rings().unwrap());
+        let tracer = Tracer::connected(region.rings().unwrap()).unwrap();
         region.memory.store(region.layout.process_slot(0) + shared_ring::layout::PAGE_SIZE, 4000);
 
         let recorded = OPENED.record_with(&tracer, ("a", 1));
