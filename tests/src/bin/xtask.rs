@@ -6,7 +6,7 @@ use lab::fetch::kernel_packages::KernelChoice;
 use lab::machine::{host, nested};
 use lab::paths::Paths;
 use lab::scenarios::{flight_check, flight_recorder, guests, hotplug};
-use lab::tasks::{bench, demo, dependencies, documents, fuzz, library_crates, sources, suite};
+use lab::tasks::{bench, demo, dependencies, documents, fuzz, library_crates, sources, suite, torture};
 use lab::{packaging, progress, provision};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -51,6 +51,24 @@ enum Task {
         /// Where the inputs start from: the same ones from the same number, others each time from 0.
         #[arg(long, value_name = "N", default_value_t = 0)]
         seed: u32,
+    },
+    /// Attack the recorder of VMs, let things fail beside it, and check what is promised; needs no KVM.
+    Torture {
+        /// How long, minutes; every fault has its turn in any case. Without it, under a minute.
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_080))]
+        minutes: Option<u64>,
+        /// Where chance begins; another number each time unless given.
+        #[arg(long, value_name = "N")]
+        seed: Option<u64>,
+        /// The first round.
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        first_round: u64,
+        /// This many rounds, however long they take.
+        #[arg(long, value_name = "N")]
+        rounds: Option<u64>,
+        /// Put the tables into docs/verification.md too.
+        #[arg(long)]
+        update_document: bool,
     },
     /// Build the guest kernel module for one kernel and check its object code.
     Kmod {
@@ -185,6 +203,9 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Task::Dependencies => dependencies::check(&paths)?,
         Task::Crates => library_crates::check(&paths)?,
         Task::Fuzz { target, seconds, seed } => fuzz::run(&paths, seconds, target.as_deref(), seed)?,
+        Task::Torture { minutes, seed, first_round, rounds, update_document } => {
+            torture::run(&paths, &torture::Options { minutes, seed, first_round, rounds, update_document })?;
+        }
         Task::Kmod { kernel_headers, btf, out } => {
             let build = || kmod::build(&paths, &kernel_headers, btf.as_deref(), &out);
             progress::step("building the guest kernel module", build)?;

@@ -1,4 +1,5 @@
-//! What `cargo xtask` does besides tests of its own: the suite, the demonstration, fuzzing, benchmarks.
+//! What `cargo xtask` does besides tests of its own: the suite, the demonstration, fuzzing, torture,
+//! benchmarks.
 
 pub mod bench;
 pub mod demo;
@@ -8,3 +9,4 @@ pub mod fuzz;
 pub mod library_crates;
 pub mod sources;
 pub mod suite;
+pub mod torture;

@@ -10,6 +10,7 @@ use crate::tasks::documents::{self, DocumentsError};
 use crate::tasks::fuzz::{self, FuzzError};
 use crate::tasks::library_crates::{self, LibraryCrateError};
 use crate::tasks::sources::{self, SourcesError};
+use crate::tasks::torture::{self, TortureError};
 use std::process::Command;
 
 /// Why the suite failed.
@@ -21,6 +22,9 @@ pub enum SuiteError {
     /// A reader of guest bytes can be broken.
     #[error(transparent)]
     Fuzz(#[from] FuzzError),
+    /// A promise of the recorder is broken.
+    #[error(transparent)]
+    Torture(#[from] TortureError),
     /// A document has lines that are too wide, or links that lead nowhere.
     #[error(transparent)]
     Documents(#[from] DocumentsError),
@@ -43,7 +47,8 @@ const VERIFIED: [&str; 6] =
     ["-p", "shared-ring", "-p", "clock-sync", "--features", "shared-ring/verification,clock-sync/verification"];
 
 /// Runs format check, checks of sources, documents and dependencies, lints, the checks of the library crates, doc tests, the
-/// model checkers, all unit, integration and end-to-end tests, then each fuzz target for a minute.
+/// model checkers, all unit, integration and end-to-end tests, a round of torture with each fault, then each fuzz target for
+/// a minute.
 ///
 /// # Errors
 ///
@@ -81,6 +86,7 @@ pub fn run(paths: &Paths) -> Result<(), SuiteError> {
     let tested = progress::step("unit, integration and end-to-end tests", || cargo_visible(paths, tests));
     nested::take_second_chances(&paths.runs()).iter().for_each(|note| progress::note(note));
     tested?;
+    torture::run(paths, &torture::Options { seed: Some(torture::GATE_SEED), ..torture::Options::default() })?;
     fuzz::run(paths, fuzz::SECONDS, None, fuzz::GATE_SEED)?;
     Ok(())
 }

@@ -1,0 +1,72 @@
+//! `cargo xtask torture`: builds the program that attacks the recorder of VMs, and runs it.
+
+use crate::fetch::apt::PackageError;
+use crate::fetch::tools::{self, Tool};
+use crate::paths::Paths;
+use crate::process::{self, ProcessError};
+use crate::progress;
+use std::process::{Command, Stdio};
+
+/// Seed of the round that is part of the test suite.
+pub const GATE_SEED: u64 = 1;
+/// What reads the recordings beside Strata.
+const TOOLS: [Tool; 1] = [Tool { program: "babeltrace2", package: "babeltrace2" }];
+
+/// How to run it.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// How long, minutes; one turn of all faults without it.
+    pub minutes: Option<u64>,
+    /// Where chance begins.
+    pub seed: Option<u64>,
+    /// The first round.
+    pub first_round: u64,
+    /// How many rounds, in place of how long.
+    pub rounds: Option<u64>,
+    /// Whether to put the tables into the document.
+    pub update_document: bool,
+}
+
+/// Why the torture failed.
+#[derive(Debug, thiserror::Error)]
+pub enum TortureError {
+    /// babeltrace2 is missing.
+    #[error(transparent)]
+    Tools(#[from] PackageError),
+    /// A promise was broken, or the program cannot be built or run.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+}
+
+/// Runs rounds of attacks and faults; what came of them goes to standard output.
+///
+/// # Errors
+///
+/// When a promise is broken, or a round cannot be run.
+pub fn run(paths: &Paths, options: &Options) -> Result<(), TortureError> {
+    tools::install(paths, &TOOLS)?;
+    progress::step("building the torture", || {
+        process::run_logged(&mut cargo(paths, "build"), &paths.logs().join("torture-build.log"))
+    })?;
+    let mut command = cargo(paths, "run");
+    command.args(["--", "run", "--folder"]).arg(paths.lab());
+    command.args(["--first-round", &options.first_round.to_string()]);
+    let seconds = options.minutes.map_or(0, |minutes| minutes * 60);
+    command.args(["--seconds", &seconds.to_string()]);
+    let numbers = [("--seed", options.seed), ("--rounds", options.rounds)];
+    for (name, number) in numbers {
+        command.args(number.into_iter().flat_map(|number| [name.to_owned(), number.to_string()]));
+    }
+    if options.update_document {
+        command.arg("--document").arg(paths.workspace().join("docs/verification.md"));
+    }
+    Ok(process::run_visible(command.stdin(Stdio::null()))?)
+}
+
+/// With optimisation, and every check of the language on.
+fn cargo(paths: &Paths, verb: &str) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(paths.workspace());
+    command.args([verb, "--quiet", "--profile", "verification", "--package", "torture"]);
+    command
+}

@@ -1,0 +1,231 @@
+//! The VMM of a round: all that `strata run` has but the machine. It makes the region as that does, runs the real recorder
+//! on it, records an honest layer of its own, and asks the recorder for things meanwhile.
+//!
+//! It says `ready REGION` when it records. A line on its standard input ends it; it then says what came of the recording
+//! as a line of JSON ([`Ending`]).
+
+use crate::setup::{VCPUS, VmSetup};
+use crate::tally::{Tally, VMM_PRODUCER};
+use anyhow::Context;
+use clock_sync::calibration::read_together;
+use clock_sync::relation::Relation;
+use rustix::process::{Resource, Rlimit, setrlimit};
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use trace_merge::access::Readers;
+use trace_merge::clock::VcpuRelation;
+use trace_merge::manifest::{FORMAT_VERSION, Host, Manifest, Started, Vm};
+use trace_merge::trace_folder::TraceFolder;
+use trace_merge::writer::Rotation;
+use uuid::Uuid;
+use vmm::clock::{ClockParameters, HostClock, HostTime, VcpuClocks};
+use vmm::control::directory::{VmDescription, VmDirectory};
+use vmm::control::protocol::{Mode, Request};
+use vmm::machine::{BlockRequestKind, Observer};
+use vmm::tracing::mapped_file;
+use vmm::tracing::recorder::{Recorder, RecorderControl};
+use vmm::tracing::recording::{GuestSide, Recording, VcpuThreads, enabled_guest_events};
+use vmm::tracing::region::TraceRegion;
+use vmm::tracing::selection::Selection;
+use vmm::tracing::session::Sources;
+use vmm::tracing::vmm_events::VmmTracer;
+
+/// What is recorded.
+const EVENTS: &str = "guest:*,user:*,vmm:*";
+/// Descriptors that are not for streams of processes: the region, streams of other layers, files being replaced.
+const OWN_DESCRIPTORS: u64 = 32;
+/// How often the recorder is asked how it is.
+const ASKING_INTERVAL: Duration = Duration::from_millis(50);
+/// One in so many times it is asked for something else too.
+const OTHER_REQUESTS: u32 = 8;
+
+/// What came of a recording.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Ending {
+    /// How long the end took, ms.
+    pub took_ms: u64,
+    /// Why the recording is not complete.
+    pub error: Option<String>,
+    /// What is missing, a line each.
+    pub missing: Vec<String>,
+}
+
+/// Runs the VMM of the VM that the file `setup` describes.
+///
+/// # Errors
+/// When the recording cannot be begun.
+pub fn run(setup: &Path) -> anyhow::Result<()> {
+    let setup = VmSetup::load(setup)?;
+    let tally = Tally::open(&setup.tally())?;
+    let limit = Some(setup.descriptors);
+    setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit })?;
+    let clock = HostClock::observe(None);
+    // The guest is made of processes of this host, whose counter is the TSC whatever the host's kernel thinks of it.
+    let clock = HostClock { time: HostTime::Tsc, ..clock };
+    let (uuid, frequency) = (Uuid::new_v4(), clock.trace_frequency());
+    let rings = setup.vmm()?;
+    let description = VmDescription {
+        name: setup.name.clone(),
+        pid: std::process::id(),
+        started: Started::at(0),
+        vcpus: VCPUS,
+        memory: 0,
+        trace: Some(setup.trace.clone()),
+        vmm_rings: Some(rings.into()),
+        attached: None,
+    };
+    let mut directory = VmDirectory::create(&setup.runtime, &description)?;
+    let region = Arc::new(TraceRegion::create(directory.create_region()?, setup.region()?, uuid, frequency)?);
+    let memory = mapped_file::map(&directory.create_vmm_rings()?, VmmTracer::memory_size(VCPUS, rings))?;
+    let vmm = Arc::new(VmmTracer::new(VCPUS, rings, memory, HostTime::Tsc, |_| true, Box::new(|_, _| ())));
+    for vcpu in 0..VCPUS {
+        region.publish_clock(vcpu, &Relation::from_tsc_offset(0, HostTime::Tsc.now()));
+    }
+    let selection = Selection::parse(EVENTS)?;
+    region.set_enabled(0, &enabled_guest_events(&[], &selection));
+    region.set_host_alive(true);
+
+    let relation = |vcpu| VcpuRelation { vm: setup.name.clone(), vcpu, tsc_offset: 0, how: "the same counter".into() };
+    let utc = read_together(|| HostTime::Tsc.now(), frequency);
+    let manifest = Manifest {
+        format: FORMAT_VERSION,
+        strata: env!("CARGO_PKG_VERSION").into(),
+        started: Started::at(utc.utc_ns),
+        clock: clock.statement(uuid, utc, (0..VCPUS).map(relation).collect()),
+        host: Host::default(),
+        vms: vec![Vm {
+            name: setup.name.clone(),
+            vcpus: VCPUS,
+            region: Some(directory.region()),
+            outside_host_kernel: true,
+            ..Vm::default()
+        }],
+        layers: Vec::new(),
+        missing: Vec::new(),
+        max_size: None,
+        outcome: None,
+    };
+    let mut folder = TraceFolder::create(&setup.trace, Readers::Owner)?;
+    let parameters = ClockParameters {
+        time: HostTime::Tsc,
+        frequency,
+        bound_ns: clock.error_bound_ns(),
+        guest_tsc_hz: frequency,
+        offset_honoured: true,
+        first_offsets: Vec::new(),
+    };
+    let guest = GuestSide {
+        region: Arc::clone(&region),
+        slot: 0,
+        rings: setup.kernel()?,
+        vmm: Some(Arc::clone(&vmm)),
+        events: Vec::new().into(),
+        agent: true,
+        beside_region: Some(directory.path().into()),
+    };
+    let recording = Recording {
+        dir: Some(setup.trace.clone()),
+        readers: Readers::Owner,
+        rotation: setup.max_size.map(Rotation::new),
+        manifest,
+        vm: setup.name.clone(),
+        selection,
+        vcpu_threads: VcpuThreads::default(),
+        clocks: Arc::new(VcpuClocks::new(&setup.name, VCPUS, parameters, Box::new(|_, _, _| ()))),
+        guest: Some(guest),
+    };
+    let recorder = Recorder::start(Sources {
+        recording,
+        host: None,
+        mode: setup.mode(),
+        events: EVENTS.into(),
+        process_descriptors: usize::try_from(setup.descriptors.saturating_sub(OWN_DESCRIPTORS))?,
+        say: |line| eprintln!("{line}"),
+        on_failure: None,
+    })?;
+    folder.keep();
+    (0..VCPUS).for_each(|vcpu| vmm.vcpu_enter(vcpu));
+    // A VM enters its guest so often that this is delivered within moments.
+    vmm.flush();
+    println!("ready {}", directory.region().display());
+    std::io::stdout().flush()?;
+
+    let stop = AtomicBool::new(false);
+    let control = recorder.control();
+    let asked = std::thread::scope(|scope| {
+        scope.spawn(|| record(&setup, &tally, &vmm, &stop));
+        let asking = scope.spawn(|| ask(&setup, &tally, &control, &stop));
+        let read = std::io::stdin().read_line(&mut String::new());
+        stop.store(true, Ordering::Relaxed);
+        asking.join().map_err(|_| anyhow::anyhow!("the thread that asks the recorder panicked"))?;
+        read.context("nobody says when to end")
+    });
+    asked?;
+    let begun = Instant::now();
+    (0..VCPUS).for_each(|vcpu| vmm.vcpu_exit(vcpu, 0));
+    region.set_host_alive(false);
+    let finished = recorder.finish("stopped".into());
+    let took_ms = u64::try_from(begun.elapsed().as_millis())?;
+    if finished.is_err() {
+        directory.keep();
+    }
+    let missing = finished.as_ref().map_or_else(|_| Vec::new(), |manifest| manifest.missing.clone());
+    let ending = Ending {
+        took_ms,
+        error: finished.err().map(|error| format!("{:#}", anyhow::Error::from(error))),
+        missing: missing.into_iter().map(|missing| format!("{}: {}", missing.layer, missing.reason)).collect(),
+    };
+    println!("{}", serde_json::to_string(&ending)?);
+    Ok(())
+}
+
+/// Records the VMM's layer: requests to a disk whose sectors count up.
+fn record(setup: &VmSetup, tally: &Tally, vmm: &VmmTracer, stop: &AtomicBool) {
+    let mut chance = fastrand::Rng::with_seed(setup.seed ^ 1);
+    while !stop.load(Ordering::Relaxed) {
+        for _ in 0..chance.u64(..=setup.burst / 4) {
+            let number = tally.attempt(VMM_PRODUCER);
+            vmm.block_request(VMM_PRODUCER, BlockRequestKind::Read, number, 0, true);
+        }
+        std::thread::sleep(Duration::from_micros(chance.u64(..4000)));
+    }
+}
+
+/// Asks the recorder how it is, again and again, and sometimes for sessions, snapshots and flushes.
+fn ask(setup: &VmSetup, tally: &Tally, control: &RecorderControl, stop: &AtomicBool) {
+    let mut chance = fastrand::Rng::with_seed(setup.seed ^ 2);
+    let mut snapshots = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let begun = Instant::now();
+        let _ = control.ask(Request::Status);
+        tally.answered(u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX));
+        if chance.u32(..OTHER_REQUESTS) == 0 {
+            let name = || "extra".to_owned();
+            // What is refused is refused: a session that is there, or one that is not.
+            let _ = control.ask(match chance.u8(..5) {
+                0 => Request::Flush,
+                1 => Request::SessionStart { name: name() },
+                2 => Request::SessionDestroy { name: name() },
+                3 => {
+                    snapshots += 1;
+                    let dir = setup.folder.join(format!("snapshot-{snapshots}"));
+                    Request::Snapshot { dir, session: Some(name()) }
+                }
+                _ => Request::SessionCreate {
+                    name: name(),
+                    mode: Mode::FlightRecorder,
+                    sub_buffer_size: Some(4096 << chance.u32(..4)),
+                    sub_buffers: Some(8),
+                    events: None,
+                    trace: None,
+                    max_size: None,
+                },
+            });
+        }
+        std::thread::sleep(ASKING_INTERVAL);
+    }
+}

@@ -1,0 +1,117 @@
+//! The tables of a run.
+
+use crate::promise::{Board, By};
+use anyhow::Context;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+const BEGIN: &str = "<!-- torture: begin -->";
+const END: &str = "<!-- torture: end -->";
+
+/// The run's tables, as Markdown.
+#[must_use]
+pub fn markdown(board: &Board, seed: u64, took: Duration) -> String {
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = write(board, seed, took, &mut text);
+    text
+}
+
+fn write(board: &Board, seed: u64, took: Duration, out: &mut String) -> std::fmt::Result {
+    let today = jiff::Timestamp::now().strftime("%Y-%m-%d");
+    writeln!(
+        out,
+        "{today}, {}, {} rounds in {} s, seed {seed}: {} records of honest producers whose layers are counted exactly, {} \
+         delivered and {} counted as lost. A recorder's process took {} % of a processor at most.\n",
+        machine(),
+        board.rounds,
+        took.as_secs(),
+        thousands(board.produced),
+        thousands(board.delivered),
+        thousands(board.lost),
+        board.processor
+    )?;
+    writeln!(out, "| attacker | attack | strokes | rounds | rounds with a broken promise |\n|---|---|---:|---:|---:|")?;
+    for ((by, attack), struck) in &board.attacks {
+        let by = if *by == By::Process { "process" } else { "kernel" };
+        let strokes = thousands(struck.strokes);
+        writeln!(out, "| {by} | {} | {strokes} | {} | {} |", attack.text(), struck.rounds, struck.broken)?;
+    }
+    writeln!(out, "\n| what fails beside | rounds | rounds with a broken promise |\n|---|---:|---:|")?;
+    for (fault, (rounds, broken)) in &board.faults {
+        writeln!(out, "| {fault} | {rounds} | {broken} |")?;
+    }
+    writeln!(out, "\n| promise | checked | broken | worst |\n|---|---:|---:|---:|")?;
+    for (promise, kept) in &board.promises {
+        let worst = kept.worst.map_or_else(String::new, thousands);
+        writeln!(out, "| {} | {} | {} | {worst} |", promise.text(), thousands(kept.times), kept.broken)?;
+    }
+    Ok(())
+}
+
+fn machine() -> String {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    format!("{cpus} CPUs of {}", model.map_or("an unknown kind", |(_, model)| model.trim()))
+}
+
+/// `number` with commas between thousands.
+fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Puts `report` between the markers of `document`.
+///
+/// # Errors
+/// When the document lacks them, or cannot be written.
+pub fn write_into(document: &Path, report: &str) -> anyhow::Result<()> {
+    let name = document.display();
+    let text = fs::read_to_string(document).with_context(|| format!("cannot read {name}"))?;
+    let new = between_markers(&text, report).with_context(|| format!("{name} lacks the lines {BEGIN} and {END}"))?;
+    fs::write(document, new).with_context(|| format!("cannot write {name}"))
+}
+
+fn between_markers(text: &str, content: &str) -> Option<String> {
+    let (before, rest) = text.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{BEGIN}\n\n{content}\n{END}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::promise::Promise;
+
+    #[test]
+    fn broken_promise_is_in_the_table_and_in_the_sum() {
+        let mut board = Board::default();
+        board.check(Promise::Exact, Ok(()));
+        board.check(Promise::Exact, Err("two are missing".into()));
+        board.check_limit(Promise::Stop, 1234, 2000, "vm0");
+
+        let text = markdown(&board, 7, Duration::from_secs(9));
+
+        assert!(text.contains("produced = delivered + counted as lost | 2 | 1 |  |"), "{text}");
+        assert!(text.contains("(worst, ms) | 1 | 0 | 1,234 |"), "{text}");
+        assert_eq!(board.broken(), 1);
+    }
+
+    #[test]
+    fn tables_replace_what_was_between_the_markers() {
+        let text = format!("a\n{BEGIN}\nold\n{END}\nb");
+
+        assert_eq!(between_markers(&text, "new").unwrap(), format!("a\n{BEGIN}\n\nnew\n{END}\nb"));
+        assert_eq!(between_markers("nothing", "new"), None);
+    }
+}
