@@ -139,7 +139,11 @@ pub fn finished(
         }
     };
     let all = honest(setup, tally);
-    let told = ["no file descriptors were left", "was dropped to keep within"];
+    let told = [
+        "no file descriptors were left",
+        "was dropped to keep within",
+        "more than a recording keeps apart or describes",
+    ];
     let refused = ending.missing.iter().any(|line| told.iter().any(|told| line.contains(told)));
     for honest in &all {
         let attempted: u64 = honest.producers.iter().map(|&producer| tally.attempted(producer)).sum();

@@ -21,18 +21,10 @@ pub fn markdown(board: &Board, seed: u64, took: Duration) -> String {
 
 fn write(board: &Board, seed: u64, took: Duration, out: &mut String) -> std::fmt::Result {
     let today = jiff::Timestamp::now().strftime("%Y-%m-%d");
-    writeln!(
-        out,
-        "{today}, {}, {} rounds in {} s, seed {seed}: {} records of honest producers whose layers are counted exactly, {} \
-         delivered and {} counted as lost. A recorder's process took {} % of a processor at most.\n",
-        machine(),
-        board.rounds,
-        took.as_secs(),
-        thousands(board.produced),
-        thousands(board.delivered),
-        thousands(board.lost),
-        board.processor
-    )?;
+    writeln!(out, "{today}, {}: {} rounds in {} s from seed {seed}.", machine(), board.rounds, took.as_secs())?;
+    writeln!(out, "Honest producers whose layers are counted exactly made {} records:", thousands(board.produced))?;
+    writeln!(out, "{} were delivered, {} counted as lost.", thousands(board.delivered), thousands(board.lost))?;
+    writeln!(out, "A recorder's process took {} % of a processor at most.\n", board.processor)?;
     writeln!(out, "| attacker | attack | strokes | rounds | rounds with a broken promise |\n|---|---|---:|---:|---:|")?;
     for ((by, attack), struck) in &board.attacks {
         let by = if *by == By::Process { "process" } else { "kernel" };
