@@ -1,12 +1,14 @@
 //! `cargo xtask bench merge`: how fast recordings are read, merged and shown, beside babeltrace2 on the same bytes and
-//! trace-cmd on as many records of its own form; and how fast reports are made of all four layers.
+//! trace-cmd on as many records of its own form; how fast reports are made of all four layers, and how fast these are
+//! exported.
 
+mod exports;
 mod figures;
 mod ftrace_data;
 mod report;
 mod reports;
 
-use self::report::{MemoryRow, Report, Row};
+use self::report::{Measured, MemoryRow, Report, Row};
 use super::usage::{self, Usage};
 use crate::fetch::tools::{self, Tool};
 use crate::paths::Paths;
@@ -35,6 +37,8 @@ pub enum Part {
     Records,
     /// Reports on all four layers.
     Reports,
+    /// Exports of all four layers.
+    Exports,
 }
 
 /// How to run it.
@@ -96,14 +100,19 @@ pub fn run(paths: &Paths, options: &Options) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write to {}", paths.lab().display()))?;
     let load_before = report::load_average();
     let mut missing = Vec::new();
-    let (mut rows, mut memory, mut reports) = (Vec::new(), Vec::new(), Vec::new());
-    if options.only != Some(Part::Reports) {
+    let (mut rows, mut memory, mut reports, mut exports) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let wanted = |part| options.only.is_none_or(|only| only == part);
+    if wanted(Part::Records) {
         (rows, memory) = records(paths, &programs, folder.path(), options, &mut missing)?;
     }
-    if options.only != Some(Part::Records) {
+    if wanted(Part::Reports) {
         reports = reports::measure(&programs, folder.path(), options, &mut missing)?;
     }
-    let report = Report::new(options, rows, memory, reports, missing, load_before);
+    if wanted(Part::Exports) {
+        exports = exports::measure(&programs, folder.path(), options)?;
+    }
+    let measured = Measured { rows, memory, reports, exports };
+    let report = Report::new(options, measured, missing, load_before);
     print!("{}", report.to_markdown());
     if let Some(path) = &options.json {
         fs::write(path, serde_json::to_string_pretty(&report)?)

@@ -1,5 +1,6 @@
 //! The results: for machines as JSON, for readers as Markdown tables.
 
+use super::exports::{self, ExportRow};
 use super::figures::{Goal, Taken};
 use super::reports::{self, ReportRow};
 use super::{Case, Form, LARGER, MEMORY_STREAMS, Options, Program, STREAMS};
@@ -24,8 +25,18 @@ pub(super) struct Report {
     memory: Vec<MemoryRow>,
     report_events: u64,
     reports: Vec<ReportRow>,
+    exports: Vec<ExportRow>,
     missing: Vec<String>,
     goals: Vec<Goal>,
+}
+
+/// What was measured.
+#[derive(Debug)]
+pub(super) struct Measured {
+    pub(super) rows: Vec<Row>,
+    pub(super) memory: Vec<MemoryRow>,
+    pub(super) reports: Vec<ReportRow>,
+    pub(super) exports: Vec<ExportRow>,
 }
 
 /// A case's results.
@@ -65,16 +76,11 @@ impl Row {
 }
 
 impl Report {
-    pub(super) fn new(
-        options: &Options,
-        rows: Vec<Row>,
-        memory: Vec<MemoryRow>,
-        reports: Vec<ReportRow>,
-        missing: Vec<String>,
-        load_before: f64,
-    ) -> Self {
+    pub(super) fn new(options: &Options, measured: Measured, missing: Vec<String>, load_before: f64) -> Self {
+        let Measured { rows, memory, reports, exports } = measured;
         let mut goals = goals(&rows, &memory);
         goals.extend(reports::goals(&reports));
+        goals.extend(exports::goals(&exports));
         Self {
             machine: machine(),
             repetitions: options.repetitions,
@@ -85,6 +91,7 @@ impl Report {
             memory,
             report_events: options.report_events,
             reports,
+            exports,
             missing,
         }
     }
@@ -116,6 +123,9 @@ impl Report {
         }
         if !self.reports.is_empty() {
             reports::write_table(text, self.report_events, &self.reports)?;
+        }
+        if !self.exports.is_empty() {
+            exports::write_table(text, self.report_events, &self.exports)?;
         }
         Ok(())
     }

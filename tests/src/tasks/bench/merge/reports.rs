@@ -8,7 +8,7 @@ use crate::progress;
 use anyhow::{Context, ensure};
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// All of them in one pass, which has a goal.
@@ -39,11 +39,7 @@ pub(super) fn measure(
     options: &Options,
     missing: &mut Vec<String>,
 ) -> anyhow::Result<Vec<ReportRow>> {
-    let (small, large) = (folder.join("layers"), folder.join("layers-larger"));
-    let counted = progress::step("writing two recordings of all layers", || {
-        write(programs, &small, options.report_events / LARGER)?;
-        write(programs, &large, options.report_events)
-    })?;
+    let (small, large, counted) = recordings(programs, folder, options)?;
     let mut taken: Vec<(&str, u64, Vec<Usage>)> = Vec::new();
     progress::step("making each report once", || {
         for report in REPORTS {
@@ -70,15 +66,37 @@ pub(super) fn measure(
     Ok(taken.into_iter().map(row).collect())
 }
 
-/// Writes a recording of about `events` records: how many it has. `strata check` must find nothing wrong with it.
-fn write(programs: &Programs, dir: &Path, events: u64) -> anyhow::Result<u64> {
+/// A recording of a tenth of `options.report_events` records and one of all, which are written unless that has been done,
+/// and how many records the larger one has.
+pub(super) fn recordings(
+    programs: &Programs,
+    folder: &Path,
+    options: &Options,
+) -> anyhow::Result<(PathBuf, PathBuf, u64)> {
+    let (small, large) = (folder.join("layers"), folder.join("layers-larger"));
+    if !large.exists() {
+        progress::step("writing two recordings of all layers", || {
+            write(programs, &small, options.report_events / LARGER)?;
+            write(programs, &large, options.report_events)
+        })?;
+    }
+    let counted = count(programs, &large)?;
+    Ok((small, large, counted))
+}
+
+/// Writes a recording of about `events` records. `strata check` must find nothing wrong with it.
+fn write(programs: &Programs, dir: &Path, events: u64) -> anyhow::Result<()> {
     let mut writer = Command::new(&programs.write_layers);
     process::run_visible(writer.arg(dir).arg(events.to_string()))?;
     process::capture(Command::new(&programs.strata).arg("check").arg(dir))?;
-    let counted = process::capture(Command::new(&programs.strata).arg("events").arg(dir).arg("--count"))?;
-    let counted = counted.trim().parse()?;
+    let counted = count(programs, dir)?;
     ensure!(counted >= events, "the recording has {counted} records in place of {events}");
-    Ok(counted)
+    Ok(())
+}
+
+fn count(programs: &Programs, dir: &Path) -> anyhow::Result<u64> {
+    let counted = process::capture(Command::new(&programs.strata).arg("events").arg(dir).arg("--count"))?;
+    Ok(counted.trim().parse()?)
 }
 
 fn command(programs: &Programs, report: &str, recording: &Path) -> Command {
