@@ -275,6 +275,11 @@ impl Stream {
         counts.sum()
     }
 
+    /// The header of the packet `index`; `None` when it cannot be believed.
+    pub(crate) fn header(&self, index: usize) -> Option<PacketHeader> {
+        Some(self.packet(index)?.1)
+    }
+
     /// The headers of the packets that can be believed, with their indices in the file, in its order.
     pub fn headers(&self) -> impl Iterator<Item = (usize, PacketHeader)> {
         (0..self.packets()).filter_map(|index| Some((index, self.packet(index)?.1)))

@@ -97,12 +97,12 @@ struct Source {
 }
 
 /// The export in the making.
-struct Exporter<'p, W> {
+struct Exporter<'t, W> {
     clock: Clock,
     window: Window,
     /// Whether the window has begun: what came before was followed and not drawn.
     begun: bool,
-    progress: Option<&'p AtomicU64>,
+    progress: Option<&'t AtomicU64>,
     sources: Vec<Source>,
     out: PacketWriter<W>,
     running: RunningThreads,
@@ -111,13 +111,13 @@ struct Exporter<'p, W> {
     flows: FlowTimes,
     requests: Requests,
     applications: Applications,
-    losses: Losses,
+    losses: Losses<'t>,
     drawn: u64,
     seen: u64,
 }
 
-impl<'p, W: Write + Send> Exporter<'p, W> {
-    fn new(trace: &Trace, window: Window, progress: Option<&'p AtomicU64>, out: W) -> Self {
+impl<'t, W: Write + Send> Exporter<'t, W> {
+    fn new(trace: &'t Trace, window: Window, progress: Option<&'t AtomicU64>, out: W) -> Self {
         let source = |layer: &crate::reader::TraceLayer| Source {
             recorded_by: (layer.description.kind == LayerKind::HostKernel).then(|| RunnerEvents::new(layer)),
             process: layer.description.process.as_ref().map(|process| process.pid),
@@ -137,7 +137,7 @@ impl<'p, W: Write + Send> Exporter<'p, W> {
             flows: FlowTimes::keeping_ended(trace),
             requests: Requests::default(),
             applications: Applications::default(),
-            losses: Losses::default(),
+            losses: Losses::new(trace),
             drawn: 0,
             seen: 0,
         }
@@ -169,7 +169,6 @@ impl<'p, W: Write + Send> Exporter<'p, W> {
         let begin = moment.0;
         self.states.introduce(&mut self.out, &timeline, begin);
         self.applications.introduce(&mut self.out, trace, &timeline, begin);
-        self.losses.introduce(&mut self.out, trace, &self.clock, self.window);
     }
 
     /// Draws from now on: first what has begun before the window.
@@ -204,6 +203,9 @@ impl<'p, W: Write + Send> Exporter<'p, W> {
     fn take(&mut self, input: &Input<'_>, timeline: &Timeline) {
         let time = self.ns(input.time());
         self.seen += 1;
+        let packet = (input.source, input.record.packet);
+        let end = timeline.span.map_or(self.window.end, |span| span.end.min(self.window.end));
+        self.losses.record(&mut self.out, packet, &self.clock, Window { end, ..self.window });
         let Some((machine, cpu)) = tracks::place(input.origin, timeline) else { return };
         let is_drawn = match input.origin {
             Origin::User { vm, .. } => {

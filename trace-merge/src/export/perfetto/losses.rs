@@ -14,15 +14,29 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 /// Draws gaps and losses.
-#[derive(Debug, Default)]
-pub(super) struct Losses {
-    /// By source of the merge: what the stream is called.
-    names: Vec<String>,
+#[derive(Debug)]
+pub(super) struct Losses<'t> {
+    /// By source of the merge.
+    streams: Vec<Counted<'t>>,
     /// By source: when the gap began that lasts, ns.
     open: BTreeMap<usize, u64>,
     /// Whether a gap was drawn; by source, whether its track is described.
     any: bool,
     described: Vec<bool>,
+}
+
+/// A stream, and how many of its records were lost.
+#[derive(Debug)]
+struct Counted<'t> {
+    stream: &'t Stream,
+    /// What it is called.
+    name: String,
+    /// The packet whose header was looked at last.
+    packet: Option<usize>,
+    /// Records lost up to its end.
+    lost: u64,
+    /// Whether the counter is described.
+    described: bool,
 }
 
 fn name(layer: &TraceLayer, stream: &Stream) -> String {
@@ -33,37 +47,44 @@ fn name(layer: &TraceLayer, stream: &Stream) -> String {
     format!("{vm}{kind}{process} {} {number}", kind.stream_of())
 }
 
-impl Losses {
-    /// Describes streams, and draws how many records were lost of each, as its packets say.
-    pub(super) fn introduce<W: Write>(
+impl<'t> Losses<'t> {
+    /// Of the streams of `trace`, in the order of a merge of all of its layers.
+    pub(super) fn new(trace: &'t Trace) -> Self {
+        let merge = Merge::new(trace.layers(), 0);
+        let counted =
+            |(layer, stream)| Counted { stream, name: name(layer, stream), packet: None, lost: 0, described: false };
+        Self {
+            streams: merge.streams().map(counted).collect(),
+            open: BTreeMap::new(),
+            any: false,
+            described: Vec::new(),
+        }
+    }
+
+    /// Takes in a record of the packet `packet`: draws how many were lost up to the end of it, if those are more now.
+    pub(super) fn record<W: Write>(
         &mut self,
         out: &mut PacketWriter<W>,
-        trace: &Trace,
+        (source, packet): (usize, usize),
         clock: &Clock,
         window: Window,
     ) {
-        for (source, (layer, stream)) in Merge::new(trace.layers(), 0).streams().enumerate() {
-            let name = name(layer, stream);
-            let track = uuid(Kind::Lost, 0, source);
-            let mut before = 0;
-            let mut told = false;
-            for (_, header) in stream.headers() {
-                let lost = header.events_discarded;
-                if lost == before {
-                    continue;
-                }
-                if !std::mem::replace(&mut told, true) {
-                    let descriptor = tracks::counter(track, None, format!("{name}: records lost"), "records");
-                    out.track(Machine::HOST, clock.ticks_to_ns(window.begin), descriptor);
-                }
-                before = lost;
-                // Lost before this packet, or in it.
-                if (window.begin..=window.end).contains(&header.time_end) {
-                    out.counter(Machine::HOST, track, clock.ticks_to_ns(header.time_end), lost);
-                }
-            }
-            self.names.push(name);
+        let Some(counted) = self.streams.get_mut(source).filter(|counted| counted.packet != Some(packet)) else {
+            return;
+        };
+        counted.packet = Some(packet);
+        let Some(header) = counted.stream.header(packet) else { return };
+        if out.muted || header.events_discarded == counted.lost {
+            return;
         }
+        counted.lost = header.events_discarded;
+        let (track, time) = (uuid(Kind::Lost, 0, source), header.time_end.clamp(window.begin, window.end));
+        let time = clock.ticks_to_ns(time);
+        if !std::mem::replace(&mut counted.described, true) {
+            let descriptor = tracks::counter(track, None, format!("{}: records lost", counted.name), "records");
+            out.track(Machine::HOST, time, descriptor);
+        }
+        out.counter(Machine::HOST, track, time, counted.lost);
     }
 
     /// Records of a stream are missing from `time` on, or go on, ns.
@@ -96,7 +117,7 @@ impl Losses {
         if let Some(described) = self.described.get_mut(source)
             && !std::mem::replace(described, true)
         {
-            let name = self.names.get(source).map_or("a stream", String::as_str);
+            let name = self.streams.get(source).map_or("a stream", |counted| &counted.name);
             out.track(Machine::HOST, window.0, tracks::named(track, Some(group), name));
         }
         out.slice(Machine::HOST, track, window, Name::Few(NOT_RECORDED), TrackEvent::default());

@@ -187,8 +187,9 @@ impl Cpu {
             }
             Doing::Nothing | Doing::Idle => None,
         };
-        // Perfetto takes two states of a thread at one time for an error: what has begun lasts for a nanosecond.
-        self.since = if before.is_some() { time.max(self.since.saturating_add(1)) } else { time };
+        // Perfetto takes two states of a thread at one time for an error, also of the one that stands for what is not
+        // known: what has begun lasts for a nanosecond.
+        self.since = time.max(self.since.saturating_add(1));
         self.doing = Doing::Unknown { before };
     }
 
