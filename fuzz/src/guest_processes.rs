@@ -133,7 +133,7 @@ fn stream(guest: Guest, script: Script<'_>, memory: &HostMemory) {
 fn snapshots(guest: Guest, script: Script<'_>, memory: &HostMemory) {
     let Guest { table, kernel, dir, manifest } = guest;
     let recording = recording(manifest.clone());
-    let mut recorder = FlightRecorder::new(None, None, kernel, Some(table));
+    let mut recorder = FlightRecorder::new(None, None, Some(kernel), Some(table));
     let (mut rounds, mut snapshots) = (0, 0);
     let mut snapshot = |recorder: &mut FlightRecorder| {
         let dir = dir.path().join(snapshots.to_string());
