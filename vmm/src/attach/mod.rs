@@ -127,6 +127,10 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
     let host = start_host_tracer(&selection, clock.time, request.pid, vm.thread_ids())?;
     let host = host.ok_or_else(|| AttachError::NoEvents { events: request.events.clone() })?;
     follow_all_threads(&host, &vm);
+    // To enable many events takes its time.
+    if vm.has_ended_within(Duration::ZERO) {
+        return Err(AttachError::Ended { pid: request.pid });
+    }
 
     let offset_honoured = probed.tsc_offset_honoured != Some(false);
     let statement = clock_statement(&clock, &name, &first, offset_honoured);
