@@ -1,63 +1,55 @@
-//! Two VMs on one host at the same time, their vCPUs on one CPU: the two traces become one, with both VMs beside a host
-//! that is there once.
+//! VMs on one host, in one boot of it. Two at the same time, their vCPUs on one CPU: the two traces become one, with both
+//! VMs beside a host that is there once. Then two that are recorded from outside: of strata itself, and of another VMM.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
-use lab::machine::host::HostRun;
-use lab::machine::nested;
+use lab::build::binaries;
 use lab::paths::Paths;
-use lab::{process, provision};
-use std::path::Path;
+use lab::process;
+use lab::scenarios::several_vms;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 use trace_merge::check;
+use trace_merge::completeness::LayerCompleteness;
 use trace_merge::join::join;
 use trace_merge::layer::LayerKind;
 use trace_merge::merge::Merge;
 use trace_merge::reader::Trace;
 use trace_merge::vcpu::{SwitchSource, Switches};
 
-/// Both are called vm0. Two seconds of computing in both at once make the host switch between them.
-const HOST_SCRIPT: &str = r#"
-start() {
-    taskset 2 timeout -s KILL 240 strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --memory 512M \
-        --cmdline 'console=ttyS0 quiet panic=-1 lab.script=work' \
-        --agent "$LAB/strata.ko" --trace "$LAB_OUT/$1" < /dev/null > "$LAB_OUT/$1.log" 2>&1
-    echo "$1: status $?"
-    tail -n 8 "$LAB_OUT/$1.log"
+/// The folder of what the host left, made by the first test that asks.
+fn output() -> PathBuf {
+    let result = several_vms::once_per_test_run(&Paths::of_workspace()).unwrap();
+    println!("{}", fs::read_to_string(&result.script_log).unwrap());
+    result.output
 }
-start one &
-start two &
-wait
-"#;
-
-const GUEST_SCRIPT: &str = "workload --events 500\ntimeout 2 sh -c 'while :; do :; done'\nworkload --events 500\n";
 
 /// Records of the host's kernel in `trace`.
 fn host_records(trace: &Trace) -> u64 {
     trace.layers_of(LayerKind::HostKernel).map(|layer| Merge::new([layer], 0).count() as u64).sum()
 }
 
-fn strata(program: &Path, arguments: &[&str], trace: &Path) -> String {
+/// What strata says, which must have nothing to complain about.
+fn strata(arguments: &[&str], trace: &Path) -> String {
+    let program = binaries::located(&Paths::of_workspace()).strata;
     process::capture(Command::new(program).args(arguments).arg(trace)).unwrap()
+}
+
+/// Asserts that babeltrace2 reads every record of `trace` without a complaint.
+fn assert_babeltrace2_agrees(trace: &Path) {
+    let count: usize = strata(&["events", "--count"], trace).trim().parse().unwrap();
+    let read = Command::new("babeltrace2").arg(trace).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&read.stderr), "");
+    assert_eq!(read.stdout.iter().filter(|&&byte| byte == b'\n').count(), count);
 }
 
 #[test]
 fn vms_of_one_host_are_merged_side_by_side() {
-    let paths = Paths::of_workspace();
-    let lab = provision::lab(&paths).unwrap();
-    let image = paths.images().join("several-vms.cpio");
-    let guest = lab.kernels.guest_image().unwrap().program("workload", &lab.binaries.workload);
-    guest.script("work", GUEST_SCRIPT).write_file(&image).unwrap();
-    let mut request = HostRun::new("several-vms", HOST_SCRIPT)
-        .file("strata", &lab.binaries.strata)
-        .file("vmlinux", &lab.kernels.vmlinux)
-        .file("guest.cpio", &image)
-        .file("strata.ko", &lab.agent);
-    request.timeout = Duration::from_secs(480);
-    let host = lab.kernels.nested_host().unwrap();
-    let result = nested::run(&host, &paths.runs(), &request).unwrap().success("several-vms").unwrap();
-    println!("{}", std::fs::read_to_string(&result.script_log).unwrap());
-    let [one, two, merged] = ["one", "two", "merged"].map(|name| result.output.join(name));
+    let output = output();
+    let folder = tempfile::tempdir().unwrap();
+    let [one, two] = ["one", "two"].map(|name| output.join(name));
+    let merged = folder.path().join("merged");
 
     let joined = join(&one, std::slice::from_ref(&two), &[], &merged).unwrap();
 
@@ -75,8 +67,62 @@ fn vms_of_one_host_are_merged_side_by_side() {
     let checked = check::check(&trace, 10).unwrap();
     assert!(checked.passed(), "{:?}", checked.violations);
     assert_eq!(checked.periods.iter().map(|periods| periods.vm.as_str()).collect::<Vec<_>>(), ["vm0", "vm0-2"]);
-    let program = &lab.binaries.strata;
-    let count: usize = strata(program, &["events", "--count"], &merged).trim().parse().unwrap();
-    assert_eq!(strata(Path::new("babeltrace2"), &[], &merged).lines().count(), count);
-    assert!(strata(program, &["report"], &merged).contains("vm0-2"));
+    assert_babeltrace2_agrees(&merged);
+    assert!(strata(&["report"], &merged).contains("vm0-2"));
+}
+
+/// Asserts that the recording `name` of a VMM's process with 2 vCPUs was made from outside, is whole, and tells what both
+/// did: in the guest, in KVM and in the VMM. The VMM ended by itself with `status`. Returns the number of exits.
+fn judge_recording_from_outside(name: &str, status: &str) -> u64 {
+    let output = output();
+    let said = |file: &str| fs::read_to_string(output.join(file)).unwrap();
+    let path = output.join(name);
+    let trace = Trace::open(&path).unwrap();
+    let (manifest, vm) = (trace.manifest(), &trace.manifest().vms[0]);
+    assert_eq!((said(&format!("{name}.status")).trim(), said(&format!("{name}-attach.status")).trim()), (status, "0"));
+    assert_eq!(manifest.outcome.as_deref(), Some("the VM ended"));
+    assert_eq!((vm.vcpus, vm.vcpu_threads.len(), vm.attached.is_some()), (2, 2, true), "{vm:?}");
+    // KVM gives both vCPUs one offset, with which their counters began at 0 or so.
+    let offsets: Vec<i64> = manifest.clock.vcpus.iter().map(|relation| relation.tsc_offset).collect();
+    assert!(offsets.len() == 2 && offsets.iter().all(|offset| *offset < 0), "{offsets:?}");
+
+    let checked = check::check(&trace, 10).unwrap();
+    assert!(checked.passed(), "{checked:?}");
+    assert!(checked.completeness.layers.iter().all(LayerCompleteness::is_complete), "{:?}", checked.completeness);
+    assert_babeltrace2_agrees(&path);
+    let vcpus: Value = serde_json::from_str(&strata(&["report", "vcpus", "--json"], &path)).unwrap();
+    for vcpu in vcpus["vms"][0]["vcpus"].as_array().unwrap() {
+        let parts = vcpu["parts"].as_array().unwrap();
+        let ticks = |states: &[&str]| {
+            let of_states = parts.iter().filter(|part| states.contains(&part["state"].as_str().unwrap()));
+            of_states.map(|part| part["ticks"].as_u64().unwrap()).sum::<u64>()
+        };
+        let all: u64 = parts.iter().map(|part| part["ticks"].as_u64().unwrap()).sum();
+        assert_eq!(vcpu["wall_ticks"], all, "{vcpu}");
+        assert!(
+            [&["guest"][..], &["kvm"], &["vmm", "blocked_in_vmm"]].iter().all(|states| ticks(states) > 0),
+            "{vcpu}"
+        );
+        assert!(ticks(&["unknown"]) < all / 10, "{vcpu}");
+    }
+    let exits: Value = serde_json::from_str(&strata(&["report", "exits", "--json"], &path)).unwrap();
+    println!("{name}: {exits}");
+    Switches::new(&trace, vm, SwitchSource::HostKernel).filter(|switch| switch.exit.is_some()).count() as u64
+}
+
+#[test]
+fn guest_of_strata_is_recorded_from_outside() {
+    let exits = judge_recording_from_outside("outside", "0");
+
+    assert!(exits > 1000, "{exits}");
+}
+
+#[test]
+fn vm_of_another_vmm_is_recorded_from_outside() {
+    let exits = judge_recording_from_outside("tiny", "7");
+
+    let said = fs::read_to_string(output().join("tiny.log")).unwrap();
+    let accesses: u64 = said.trim().strip_suffix(" accesses").unwrap().parse().unwrap();
+    println!("{exits} exits recorded, {accesses} accesses in all");
+    assert!(exits > 100);
 }

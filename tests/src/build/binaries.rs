@@ -40,6 +40,17 @@ pub fn build_example(paths: &Paths, name: &str) -> Result<PathBuf, ProcessError>
     Ok(target_folder.join(TARGET).join("release/examples").join(name))
 }
 
+/// Builds the VMM of a few lines that `strata attach` is tried with: for the host.
+///
+/// # Errors
+///
+/// When cargo fails; the error names its log.
+pub fn build_tiny_vmm(paths: &Paths) -> Result<PathBuf, ProcessError> {
+    let target_folder = static_target(paths);
+    cargo_build(paths, &target_folder, &["-p", "vmm", "--example", "tiny_vmm"], "build-tiny-vmm")?;
+    Ok(target_folder.join(TARGET).join("release/examples/tiny_vmm"))
+}
+
 /// Builds the guest's `strata-agent`.
 ///
 /// # Errors

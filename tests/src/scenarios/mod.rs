@@ -12,6 +12,7 @@ pub mod flight_recorder;
 pub mod format_file;
 pub mod guests;
 pub mod hotplug;
+pub mod several_vms;
 pub mod tracepoints;
 
 use crate::build::initramfs::InitramfsError;

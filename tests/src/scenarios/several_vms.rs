@@ -1,0 +1,95 @@
+//! VMs on one host: two of strata's at the same time, then two that are recorded from outside.
+//!
+//! `one` and `two` are the traces of two VMs called vm0, whose vCPUs share a CPU. `outside` is the recording that
+//! `strata attach` made of a guest that runs under `strata run` without a trace, `tiny` that of a VMM which knows nothing
+//! of strata. Beside them lie `NAME.log` and `NAME.status` of each VMM, and `NAME-attach.log` and `NAME-attach.status`.
+
+use crate::build::binaries;
+use crate::machine::host::{HostError, HostResult, HostRun};
+use crate::machine::nested;
+use crate::paths::Paths;
+use crate::provision::Lab;
+use crate::scenarios::{self, ScenarioError};
+use std::time::Duration;
+
+/// Both are called vm0. Two seconds of computing in both at once make the host switch between them.
+const HOST_SCRIPT: &str = r#"
+start() {
+    taskset 2 timeout -s KILL 240 strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --memory 512M \
+        --cmdline 'console=ttyS0 quiet panic=-1 lab.script=work' \
+        --agent "$LAB/strata.ko" --trace "$LAB_OUT/$1" < /dev/null > "$LAB_OUT/$1.log" 2>&1
+    echo "$1: status $?"
+    tail -n 8 "$LAB_OUT/$1.log"
+}
+start one &
+start two &
+wait
+
+# records the process $2 until it ends, and notes how that ended
+attach() {
+    strata attach "$2" --name "$1" --trace "$LAB_OUT/$1" > "$LAB_OUT/$1-attach.log" 2>&1
+    echo $? > "$LAB_OUT/$1-attach.status"
+    wait "$2"
+    echo $? > "$LAB_OUT/$1.status"
+    echo "$1: host up for $(cut -d ' ' -f 1 /proc/uptime) s"
+    cat "$LAB_OUT/$1-attach.log"
+}
+strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --memory 512M --cpus 2 \
+    --cmdline 'console=ttyS0 quiet panic=-1 lab.script=compute' < /dev/null > "$LAB_OUT/outside.log" 2>&1 &
+outside=$!
+(sleep 150; kill -KILL $outside) &
+limit=$!
+waited=0
+until grep -q 'guest is up' "$LAB_OUT/outside.log" || [ $waited -ge 60 ]; do
+    sleep 1
+    waited=$((waited + 1))
+done
+attach outside $outside
+kill $limit
+tiny_vmm 6 2 > "$LAB_OUT/tiny.log" 2>&1 &
+tiny=$!
+sleep 1
+attach tiny $tiny
+exit 0
+"#;
+
+/// What the guests do.
+const GUEST_SCRIPTS: [(&str, &str); 2] = [
+    ("work", "workload --events 500\ntimeout 2 sh -c 'while :; do :; done'\nworkload --events 500\n"),
+    // both vCPUs are at work when the recording begins: one that is halted is unknown until it wakes
+    (
+        "compute",
+        "compute() { timeout 20 sh -c 'while :; do :; done'; }\necho guest is up\ncompute &\ncompute\nwait\nsleep 1\n",
+    ),
+];
+
+/// Runs the VMs once for all tests of one test run.
+///
+/// # Errors
+///
+/// A line that says why there are no results; the same for every test of the run.
+pub fn once_per_test_run(paths: &Paths) -> Result<HostResult, String> {
+    scenarios::once(paths, "several-vms", run)
+}
+
+/// Runs the VMs in the run folder `name`, on an emulated host: its CPUs are known.
+///
+/// # Errors
+///
+/// When an image cannot be made or the host fails; what a VM does is for the caller to judge.
+pub fn run(lab: &Lab, name: &str) -> Result<HostResult, ScenarioError> {
+    let image = lab.paths.images().join("several-vms.cpio");
+    let guest = lab.kernels.guest_image()?.program("workload", &lab.binaries.workload);
+    let guest = GUEST_SCRIPTS.iter().fold(guest, |guest, (name, text)| guest.script(name, text));
+    guest.write_file(&image)?;
+    let mut request = HostRun::new(name, HOST_SCRIPT)
+        .file("strata", &lab.binaries.strata)
+        .file("tiny_vmm", &binaries::build_tiny_vmm(&lab.paths)?)
+        .file("vmlinux", &lab.kernels.vmlinux)
+        .file("guest.cpio", &image)
+        .file("strata.ko", &lab.agent);
+    request.timeout = Duration::from_secs(480);
+    let host = lab.kernels.nested_host()?;
+    let result = nested::run(&host, &lab.paths.runs(), &request).map_err(HostError::from)?;
+    Ok(result.success(name)?)
+}
