@@ -168,7 +168,9 @@ impl EventSchema {
     /// with.
     pub fn parse(name: &EventName, format_file: &str) -> Result<Self, SchemaError> {
         let event = || name.to_string();
-        let format = PerfEventFormat::parse(true, &name.group, format_file)
+        // The parser cuts declarations at bytes. C has nothing else than ASCII but in texts, which are not recorded.
+        let ascii = format_file.replace(|character: char| !character.is_ascii(), "_");
+        let format = PerfEventFormat::parse(true, &name.group, &ascii)
             .ok_or_else(|| SchemaError::NoNumber { event: event() })?;
         let id = u16::try_from(format.id())
             .ok()

@@ -269,3 +269,15 @@ proptest! {
         prop_assert!(out.len() <= 4 * bytes.len() + 8);
     }
 }
+
+#[test]
+fn declaration_that_is_not_ascii_is_not_cut_within_a_character() {
+    let schema = schema_of(
+        "\tfield:__rel_loc u\u{fffd}[] data;\toffset:8;\tsize:4;\tsigned:0;\n\
+         \tfield:u8 größe;\toffset:12;\tsize:1;\tsigned:0;\n\
+         \tfield:u8 last;\toffset:13;\tsize:1;\tsigned:0;\n",
+        "\"µs\"",
+    );
+
+    assert_eq!(fields(&schema), [("gr__e", FieldType::U8, false), ("last", FieldType::U8, false)]);
+}
