@@ -8,9 +8,13 @@
 //! taken in turn with calls of the reader. [`seeds`] makes the committed corpus, out of what real producers and writers
 //! produce.
 
+pub mod boot_image;
 pub mod consumer;
 pub mod consumer_race;
+pub mod control_request;
 pub mod crash_reader;
+pub mod devices;
+pub mod event_format;
 pub mod events;
 pub mod ftrace_page;
 pub mod guest_processes;

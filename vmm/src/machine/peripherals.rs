@@ -2,19 +2,36 @@
 
 use super::exit::Bus;
 use super::layout::{VIRTIO_MMIO, VIRTIO_MMIO_SIZE};
+use super::observer::Observer;
 use super::power::{GuestRequest, PowerPorts};
-use super::serial::{self, SerialPort};
+use super::serial::{self, ConsoleOutput, SerialPort};
+use super::virtio::block::Block;
 use super::virtio::mmio::MmioTransport;
+use std::fs::File;
+use std::io;
 use std::sync::Arc;
+use vm_memory::GuestMemoryMmap;
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 /// The devices of a machine.
 pub struct Peripherals {
     /// COM1.
-    pub serial: Arc<SerialPort>,
+    pub(super) serial: Arc<SerialPort>,
     /// Power-off, reset, panic.
-    pub power: PowerPorts,
+    pub(super) power: PowerPorts,
     /// Virtio devices, in the order of their register windows.
-    pub virtio: Vec<Arc<MmioTransport>>,
+    pub(super) virtio: Vec<Arc<MmioTransport>>,
+}
+
+/// A disk of devices that stand alone.
+#[derive(Debug)]
+pub struct DetachedDisk {
+    /// Its content.
+    pub file: File,
+    /// Its size, bytes.
+    pub size: u64,
+    /// Whether the guest may only read it.
+    pub read_only: bool,
 }
 
 /// The register of COM1 behind a port.
@@ -24,6 +41,43 @@ fn serial_register(port: u16) -> Option<u8> {
 }
 
 impl Peripherals {
+    /// The devices of a machine without KVM: their interrupts reach nobody, and whoever plays the guest calls
+    /// [`notify`](Self::notify) where KVM would wake the event loop. For tests of what a guest may do to them.
+    ///
+    /// # Errors
+    /// No file descriptor is left.
+    pub fn detached(
+        memory: &GuestMemoryMmap,
+        disks: Vec<DetachedDisk>,
+        console_output: ConsoleOutput,
+        observer: &Arc<dyn Observer>,
+    ) -> io::Result<Self> {
+        let interrupt = || EventFd::new(EFD_NONBLOCK);
+        let virtio = (0u32..).zip(disks).map(|(index, disk)| {
+            let block = Block::new(disk.file, disk.size, disk.read_only, index, Arc::clone(observer));
+            Ok(Arc::new(MmioTransport::new(Box::new(block), memory.clone(), interrupt()?)?))
+        });
+        Ok(Self {
+            virtio: virtio.collect::<io::Result<_>>()?,
+            serial: Arc::new(SerialPort::new(interrupt()?, console_output, Arc::clone(observer))?),
+            power: PowerPorts::default(),
+        })
+    }
+
+    /// Serves queue `queue` of virtio device `device` once, as the event loop does when the guest notifies it. What does
+    /// not exist is not served.
+    pub fn notify(&self, device: usize, queue: usize) {
+        if let Some(device) = self.virtio.get(device) {
+            device.serve(queue);
+        }
+    }
+
+    /// Puts console input into the serial port, as much of it as there is room for.
+    pub fn enqueue_input(&self, input: &[u8]) {
+        let room = self.serial.room().min(input.len());
+        self.serial.enqueue(&input[..room]);
+    }
+
     /// The virtio device behind an address, and the offset in its registers.
     fn virtio_register(&self, address: u64) -> Option<(&MmioTransport, u64)> {
         let offset = address.checked_sub(VIRTIO_MMIO)?;
@@ -70,24 +124,14 @@ impl Bus for Peripherals {
 #[cfg(test)]
 mod tests {
     use super::super::observer::NoObserver;
-    use super::super::virtio::block::Block;
     use super::*;
-    use vm_memory::{GuestAddress, GuestMemoryMmap};
-    use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+    use vm_memory::GuestAddress;
 
     fn peripherals() -> Peripherals {
-        let event = || EventFd::new(EFD_NONBLOCK).unwrap();
-        let observer = Arc::new(NoObserver);
-        let output = Box::new(std::io::sink());
+        let observer: Arc<dyn Observer> = Arc::new(NoObserver);
         let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 0x1000)]).unwrap();
-        let file = tempfile::tempfile().unwrap();
-        let block = Block::new(file, 512, false, 0, observer.clone());
-        let transport = MmioTransport::new(Box::new(block), memory, event()).unwrap();
-        Peripherals {
-            serial: Arc::new(SerialPort::new(event(), output, observer).unwrap()),
-            power: PowerPorts::default(),
-            virtio: vec![Arc::new(transport)],
-        }
+        let disk = DetachedDisk { file: tempfile::tempfile().unwrap(), size: 512, read_only: false };
+        Peripherals::detached(&memory, vec![disk], Box::new(io::sink()), &observer).unwrap()
     }
 
     #[test]
@@ -121,6 +165,19 @@ mod tests {
         let mut data = [0; 4];
         peripherals().mmio_read(VIRTIO_MMIO + VIRTIO_MMIO_SIZE, &mut data);
         assert_eq!(data, [0xff; 4]);
+    }
+
+    #[test]
+    fn device_and_queue_that_do_not_exist_are_not_served() {
+        peripherals().notify(0, 1);
+        peripherals().notify(1, 0);
+    }
+
+    #[test]
+    fn input_beyond_the_ports_room_is_left() {
+        let peripherals = peripherals();
+        peripherals.enqueue_input(&[b'a'; 1000]);
+        assert_eq!(peripherals.serial.room(), 0);
     }
 
     #[test]

@@ -184,8 +184,13 @@ impl Machine {
     }
 }
 
-/// Puts everything into guest memory that the kernel finds at its start; returns its entry point.
-fn load(
+/// Puts everything into guest memory that the kernel finds at its start; returns its entry point, a guest-physical
+/// address.
+///
+/// # Errors
+/// The kernel or initrd is damaged, or needs more memory than there is; there are more vCPUs or devices than the ACPI
+/// tables can describe.
+pub fn load(
     config: &MachineConfig,
     mut kernel: File,
     format: loader::KernelFormat,

@@ -1,0 +1,275 @@
+//! The machine's devices, by ports, registers and virtqueues in a memory that the guest writes as it likes.
+
+use crate::script::Input;
+use kvm_ioctls::VcpuExit;
+use rustix::fs::{MemfdFlags, memfd_create};
+use std::cell::RefCell;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+use vmm::machine::{
+    BlockRequestKind, DetachedDisk, ExitAction, NoObserver, Observer, Peripherals, VIRTIO_MMIO, VIRTIO_MMIO_SIZE,
+    handle_exit,
+};
+
+/// The guest's memory, bytes.
+pub const MEMORY: usize = 1 << 16;
+/// The disks' size, bytes: one that the guest may write to, and one that it may only read.
+const DISK: usize = 16 << 9;
+/// Most bytes of a port or memory access that KVM hands over at once.
+const ACCESS: usize = 8;
+
+/// One step of the guest.
+///
+/// | bytes | what |
+/// |---|---|
+/// | 0, `u16` address, `u16` length, bytes | [`Op::Write`] |
+/// | 1, place, width, `u64` value | [`Op::Out`] |
+/// | 2, place, width | [`Op::In`] |
+/// | 3, device, register, width, `u64` value | [`Op::Store`] |
+/// | 4, device, register, width | [`Op::Load`] |
+/// | 5, device | [`Op::Notify`] |
+/// | 6, `u16` length, bytes | [`Op::Input`] |
+///
+/// What is missing at the end is zeros, so that every sequence of bytes is a script.
+#[derive(Clone, Copy, Debug)]
+pub enum Op<'a> {
+    /// Writes to its memory, up to the end.
+    Write {
+        /// Guest-physical address.
+        address: u16,
+        /// What.
+        bytes: &'a [u8],
+    },
+    /// Writes to a port.
+    Out {
+        /// Which, see [`port`].
+        place: u8,
+        /// Bytes, 1 to 8.
+        width: u8,
+        /// What.
+        value: u64,
+    },
+    /// Reads from a port.
+    In {
+        /// Which, see [`port`].
+        place: u8,
+        /// Bytes, 1 to 8.
+        width: u8,
+    },
+    /// Writes to a register of a virtio device.
+    Store {
+        /// Which device; there are two.
+        device: u8,
+        /// Which register, by its number: a quarter of its offset.
+        register: u8,
+        /// Bytes, 1 to 8.
+        width: u8,
+        /// What.
+        value: u64,
+    },
+    /// Reads from a register of a virtio device.
+    Load {
+        /// Which device; there are two.
+        device: u8,
+        /// Which register, by its number: a quarter of its offset.
+        register: u8,
+        /// Bytes, 1 to 8.
+        width: u8,
+    },
+    /// Notifies the first queue of a device.
+    Notify {
+        /// Which device; there are two.
+        device: u8,
+    },
+    /// The host's user types.
+    Input {
+        /// What.
+        bytes: &'a [u8],
+    },
+}
+
+impl Op<'_> {
+    /// Appends the step to a script.
+    ///
+    /// # Panics
+    /// When more than 65535 bytes are to be written at once.
+    pub fn encode(&self, script: &mut Vec<u8>) {
+        let block = |script: &mut Vec<u8>, bytes: &[u8]| {
+            let length = u16::try_from(bytes.len()).expect("a write is at most 65535 bytes long");
+            script.extend(length.to_le_bytes());
+            script.extend(bytes);
+        };
+        match *self {
+            Self::Write { address, bytes } => {
+                script.push(0);
+                script.extend(address.to_le_bytes());
+                block(script, bytes);
+            }
+            Self::Out { place, width, value } => {
+                script.extend([1, place, width]);
+                script.extend(value.to_le_bytes());
+            }
+            Self::In { place, width } => script.extend([2, place, width]),
+            Self::Store { device, register, width, value } => {
+                script.extend([3, device, register, width]);
+                script.extend(value.to_le_bytes());
+            }
+            Self::Load { device, register, width } => script.extend([4, device, register, width]),
+            Self::Notify { device } => script.extend([5, device]),
+            Self::Input { bytes } => {
+                script.push(6);
+                block(script, bytes);
+            }
+        }
+    }
+
+    fn decode<'a>(input: &mut Input<'a>) -> Op<'a> {
+        match input.byte() % 7 {
+            0 => Op::Write { address: input.u16(), bytes: input.block() },
+            1 => Op::Out { place: input.byte(), width: input.byte(), value: input.u64() },
+            2 => Op::In { place: input.byte(), width: input.byte() },
+            3 => Op::Store { device: input.byte(), register: input.byte(), width: input.byte(), value: input.u64() },
+            4 => Op::Load { device: input.byte(), register: input.byte(), width: input.byte() },
+            5 => Op::Notify { device: input.byte() },
+            _ => Op::Input { bytes: input.block() },
+        }
+    }
+}
+
+/// The port at `place`: the serial port's, those of power and reset, the keyboard controller's, and all others.
+const fn port(place: u8) -> u16 {
+    match place >> 6 {
+        0 | 1 => 0x3f8 + (place & 7) as u16,
+        2 => 0x600 + (place & 3) as u16,
+        _ => (place & 0x3f) as u16 * 0x404,
+    }
+}
+
+/// Bytes of an access that says it has `width` of them.
+const fn bytes(width: u8) -> usize {
+    width.wrapping_sub(1) as usize % ACCESS + 1
+}
+
+/// Counts what the devices tell.
+#[derive(Default)]
+struct Counts {
+    /// Requests to disks that have begun and not ended.
+    under_way: Mutex<i64>,
+    /// Bytes that the serial port put out.
+    put_out: AtomicU64,
+}
+
+impl Observer for Counts {
+    fn block_request(&self, _: u32, _: BlockRequestKind, _: u64, _: u32, is_done: bool) {
+        *self.under_way.lock().expect("no step panics while it holds it") += if is_done { -1 } else { 1 };
+    }
+
+    fn console_output(&self, bytes: u32) {
+        self.put_out.fetch_add(bytes.into(), Ordering::Relaxed);
+    }
+}
+
+/// A disk's content: each sector tells its number.
+fn content() -> Vec<u8> {
+    (0u8..).take(DISK >> 9).flat_map(|sector| [sector; 512]).collect()
+}
+
+thread_local! {
+    /// The disks' files, which are made once.
+    static DISKS: RefCell<Vec<File>> = RefCell::default();
+}
+
+fn disks() -> io::Result<[File; 2]> {
+    DISKS.with_borrow_mut(|disks| {
+        while disks.len() < 2 {
+            disks.push(memfd_create("strata-fuzz-disk", MemfdFlags::CLOEXEC)?.into());
+        }
+        disks[0].write_all_at(&content(), 0)?;
+        if disks[1].metadata()?.len() == 0 {
+            disks[1].write_all_at(&content(), 0)?;
+        }
+        Ok([disks[0].try_clone()?, disks[1].try_clone()?])
+    })
+}
+
+/// Runs an input: a script.
+///
+/// # Panics
+/// When a property that the target checks does not hold.
+pub fn run(data: &[u8]) {
+    let files = disks().expect("there is memory for two small files");
+    let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), MEMORY)]).expect("there is memory for a small guest");
+    let counts = Arc::new(Counts::default());
+    let observer: Arc<dyn Observer> = counts.clone();
+    let disk = |(file, read_only): (&File, bool)| {
+        let file = file.try_clone().expect("there are descriptors left");
+        DetachedDisk { file, size: DISK as u64, read_only }
+    };
+    let disks = files.iter().zip([false, true]).map(disk).collect();
+    let devices = Peripherals::detached(&memory, disks, Box::new(io::sink()), &observer).expect("descriptors are left");
+
+    let mut input = Input(data);
+    let mut put_out = 0;
+    while !input.0.is_empty() {
+        let op = Op::decode(&mut input);
+        if let Op::Out { width, .. } = op {
+            put_out += bytes(width) as u64;
+        }
+        step(op, &memory, &devices);
+        assert_eq!(*counts.under_way.lock().expect("no step panicked"), 0, "a request that began has ended");
+    }
+
+    // The guest's own words come out, and no others.
+    assert!(counts.put_out.load(Ordering::Relaxed) <= put_out);
+    for file in &files {
+        assert_eq!(file.metadata().expect("it is a file in memory").len(), DISK as u64, "a disk keeps its size");
+    }
+    let mut kept = vec![0; DISK];
+    files[1].read_exact_at(&mut kept, 0).expect("it keeps its size");
+    assert_eq!(kept, content(), "a disk that the guest may only read keeps its content");
+}
+
+fn step(op: Op<'_>, memory: &GuestMemoryMmap, devices: &Peripherals) {
+    let address =
+        |device: u8, register: u8| VIRTIO_MMIO + u64::from(device % 3) * VIRTIO_MMIO_SIZE + u64::from(register) * 4;
+    let mut read = [0; ACCESS];
+    let action = match op {
+        Op::Write { address, bytes } => {
+            let room = bytes.len().min(MEMORY - usize::from(address));
+            memory.write_slice(&bytes[..room], GuestAddress(address.into())).expect("it ends within the memory");
+            ExitAction::Continue
+        }
+        Op::Out { place, width, value } => {
+            let data = value.to_le_bytes();
+            handle_exit(0, VcpuExit::IoOut(port(place), &data[..bytes(width)]), devices, &NoObserver)
+        }
+        Op::In { place, width } => {
+            handle_exit(0, VcpuExit::IoIn(port(place), &mut read[..bytes(width)]), devices, &NoObserver)
+        }
+        Op::Store { device, register, width, value } => {
+            let data = value.to_le_bytes();
+            let exit = VcpuExit::MmioWrite(address(device, register), &data[..bytes(width)]);
+            handle_exit(0, exit, devices, &NoObserver)
+        }
+        Op::Load { device, register, width } => {
+            let exit = VcpuExit::MmioRead(address(device, register), &mut read[..bytes(width)]);
+            handle_exit(0, exit, devices, &NoObserver)
+        }
+        Op::Notify { device } => {
+            devices.notify((device % 3).into(), 0);
+            ExitAction::Continue
+        }
+        Op::Input { bytes } => {
+            devices.enqueue_input(bytes);
+            ExitAction::Continue
+        }
+    };
+    // A guest's access ends its run by the power ports only.
+    let by_power = matches!(op, Op::Out { place, .. } if place >> 6 >= 2);
+    let ends = matches!(action, ExitAction::PowerOff | ExitAction::Reset | ExitAction::Panicked);
+    assert!(action == ExitAction::Continue || (ends && by_power), "{op:?} is answered by {action:?}");
+}

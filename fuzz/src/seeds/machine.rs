@@ -1,0 +1,178 @@
+//! Inputs for the machine's readers: what a driver does, and small kernels.
+
+use crate::devices::Op;
+
+/// Guest-physical addresses of a queue's parts, of a request's parts, and of a table of indirect descriptors.
+const DESCRIPTORS: u16 = 0x1000;
+const AVAILABLE: u16 = 0x2000;
+const USED: u16 = 0x3000;
+const HEADER: u16 = 0x4000;
+const DATA: u16 = 0x5000;
+const STATUS: u16 = 0x6000;
+const INDIRECT: u16 = 0x7000;
+
+/// Numbers of registers: offsets of `virtio_mmio.h`, in words.
+const DRIVER_FEATURES: u8 = 0x020 / 4;
+const DRIVER_FEATURES_SELECT: u8 = 0x024 / 4;
+const QUEUE_SELECT: u8 = 0x030 / 4;
+const QUEUE_SIZE: u8 = 0x038 / 4;
+const QUEUE_READY: u8 = 0x044 / 4;
+const INTERRUPT_STATUS: u8 = 0x060 / 4;
+const INTERRUPT_ACKNOWLEDGE: u8 = 0x064 / 4;
+const DEVICE_STATUS: u8 = 0x070 / 4;
+const QUEUE_DESCRIPTORS: u8 = 0x080 / 4;
+const QUEUE_AVAILABLE: u8 = 0x090 / 4;
+const QUEUE_USED: u8 = 0x0a0 / 4;
+const CONFIGURATION: u8 = 0x40;
+
+/// Flags of a descriptor.
+const NEXT: u16 = 1;
+const DEVICE_WRITES: u16 = 2;
+const IS_TABLE: u16 = 4;
+
+/// Kinds of requests.
+const READ: u32 = 0;
+const WRITE: u32 = 1;
+const FLUSH: u32 = 4;
+const GET_ID: u32 = 8;
+
+/// A descriptor: address, length, flags, next.
+fn descriptor(address: u16, length: u32, flags: u16, next: u16) -> Vec<u8> {
+    [&u64::from(address).to_le_bytes()[..], &length.to_le_bytes(), &flags.to_le_bytes(), &next.to_le_bytes()].concat()
+}
+
+fn header(kind: u32, sector: u64) -> Vec<u8> {
+    [&kind.to_le_bytes()[..], &[0; 4], &sector.to_le_bytes()].concat()
+}
+
+/// A driver that makes `device` ready: features, one queue, and go.
+fn driver(device: u8, features: u64) -> Vec<u8> {
+    let mut script = Vec::new();
+    let mut store = |register, value| Op::Store { device, register, width: 4, value }.encode(&mut script);
+    store(DEVICE_STATUS, 0);
+    store(DEVICE_STATUS, 3);
+    for (half, value) in [(0, features & 0xffff_ffff), (1, 1)] {
+        store(DRIVER_FEATURES_SELECT, half);
+        store(DRIVER_FEATURES, value);
+    }
+    store(DEVICE_STATUS, 3 | 8);
+    store(QUEUE_SELECT, 0);
+    store(QUEUE_SIZE, 8);
+    for (register, address) in [(QUEUE_DESCRIPTORS, DESCRIPTORS), (QUEUE_AVAILABLE, AVAILABLE), (QUEUE_USED, USED)] {
+        store(register, address.into());
+    }
+    store(QUEUE_READY, 1);
+    store(DEVICE_STATUS, 3 | 8 | 4);
+    script
+}
+
+/// A request of `kind` with `length` bytes of data, the `number`th of its device.
+fn request(script: &mut Vec<u8>, device: u8, number: u16, (kind, sector, length): (u32, u64, u32), is_indirect: bool) {
+    let to_guest = if kind == WRITE { 0 } else { DEVICE_WRITES };
+    let chain = |first: u16| {
+        [
+            descriptor(HEADER, 16, NEXT, first + 1),
+            descriptor(DATA, length, NEXT | to_guest, first + 2),
+            descriptor(STATUS, 1, DEVICE_WRITES, 0),
+        ]
+        .concat()
+    };
+    Op::Write { address: HEADER, bytes: &header(kind, sector) }.encode(script);
+    Op::Write { address: DATA, bytes: &[0x5a; 64] }.encode(script);
+    if is_indirect {
+        Op::Write { address: INDIRECT, bytes: &chain(0) }.encode(script);
+        Op::Write { address: DESCRIPTORS, bytes: &descriptor(INDIRECT, 48, IS_TABLE, 0) }.encode(script);
+    } else {
+        Op::Write { address: DESCRIPTORS, bytes: &chain(0) }.encode(script);
+    }
+    Op::Write { address: AVAILABLE + 4 + number % 8 * 2, bytes: &[0, 0] }.encode(script);
+    Op::Write { address: AVAILABLE, bytes: &[[0, 0], (number + 1).to_le_bytes()].concat() }.encode(script);
+    Op::Notify { device }.encode(script);
+    Op::Load { device, register: INTERRUPT_STATUS, width: 4 }.encode(script);
+    Op::Store { device, register: INTERRUPT_ACKNOWLEDGE, width: 4, value: 3 }.encode(script);
+}
+
+/// What drivers do to disks, and what a console and an end look like.
+pub(super) fn device_scripts() -> Vec<(&'static str, Vec<u8>)> {
+    let mut all_kinds = driver(0, 0);
+    for (number, asked) in
+        (0u16..).zip([(WRITE, 3, 1024), (READ, 3, 1024), (FLUSH, 0, 0), (GET_ID, 0, 20), (99, 0, 512)])
+    {
+        request(&mut all_kinds, 0, number, asked, false);
+    }
+    let mut indirect = driver(0, 1 << 28 | 1 << 29);
+    request(&mut indirect, 0, 0, (READ, 15, 512), true);
+    request(&mut indirect, 0, 1, (READ, 15, 1024), true);
+    let mut refused = driver(1, 1 << 5);
+    request(&mut refused, 1, 0, (WRITE, 0, 512), false);
+    request(&mut refused, 1, 1, (READ, u64::MAX, 512), false);
+    Op::Load { device: 1, register: CONFIGURATION, width: 8 }.encode(&mut refused);
+
+    let mut console = Vec::new();
+    for byte in b"hello\n" {
+        Op::Out { place: 0, width: 1, value: u64::from(*byte) }.encode(&mut console);
+    }
+    Op::Out { place: 1, width: 1, value: 1 }.encode(&mut console);
+    Op::Input { bytes: b"typed" }.encode(&mut console);
+    for place in [2, 5, 0, 0] {
+        Op::In { place, width: 1 }.encode(&mut console);
+    }
+    Op::Out { place: 0x80, width: 1, value: 0x34 }.encode(&mut console);
+    Op::Out { place: 0x82, width: 1, value: 1 }.encode(&mut console);
+    vec![("requests", all_kinds), ("indirect", indirect), ("refused", refused), ("console-and-end", console)]
+}
+
+/// Images of a few instructions: an ELF file with one segment, and a bzImage; the first with an initrd.
+pub(super) fn boot_images() -> Vec<(&'static str, Vec<u8>)> {
+    let input = |cmdline: &[u8], initrd: &[u8], image: Vec<u8>| {
+        let block = |bytes: &[u8]| {
+            let length = u16::try_from(bytes.len()).expect("the parts are short");
+            [&length.to_le_bytes()[..], bytes].concat()
+        };
+        [block(cmdline), block(initrd), image].concat()
+    };
+    vec![("elf", input(b"console=ttyS0", b"070701", elf())), ("bzimage", input(b"console=ttyS0", b"", bzimage()))]
+}
+
+/// A 64-bit executable with one segment at 16 MiB.
+fn elf() -> Vec<u8> {
+    let (code, base) = ([0xf4; 16], 0x100_0000_u64);
+    let mut image = b"\x7fELF\x02\x01\x01".to_vec();
+    image.resize(16, 0);
+    image.extend(2_u16.to_le_bytes());
+    image.extend(62_u16.to_le_bytes());
+    image.extend(1_u32.to_le_bytes());
+    for word in [base, 64, 0] {
+        image.extend(word.to_le_bytes());
+    }
+    image.extend(0_u32.to_le_bytes());
+    for half in [64_u16, 56, 1, 64, 0, 0] {
+        image.extend(half.to_le_bytes());
+    }
+    image.extend(1_u32.to_le_bytes());
+    image.extend(5_u32.to_le_bytes());
+    let length = code.len() as u64;
+    for word in [120, base, base, length, length, 4096] {
+        image.extend(word.to_le_bytes());
+    }
+    image.extend(code);
+    image
+}
+
+/// A bzImage of protocol 2.15 that can be entered in 64-bit mode.
+fn bzimage() -> Vec<u8> {
+    let mut image = vec![0; 0x400];
+    let mut put = |at: usize, bytes: &[u8]| image[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0x1f1, &[1]);
+    put(0x202, b"HdrS");
+    put(0x206, &0x20f_u16.to_le_bytes());
+    put(0x211, &[1]);
+    put(0x214, &0x10_0000_u32.to_le_bytes());
+    put(0x22c, &0x7fff_ffff_u32.to_le_bytes());
+    put(0x236, &3_u16.to_le_bytes());
+    put(0x238, &2047_u32.to_le_bytes());
+    put(0x258, &0x100_0000_u64.to_le_bytes());
+    put(0x260, &0x10_0000_u32.to_le_bytes());
+    image.extend([0x90; 0x300]);
+    image
+}
