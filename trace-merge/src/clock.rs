@@ -113,6 +113,14 @@ impl Clock {
         }
     }
 
+    /// The last time that a trace on this clock can tell, ticks: readers of CTF compute UTC in nanoseconds with 64 bits and
+    /// a sign, and some of them in floating point, so that the last second is left out.
+    #[must_use]
+    pub fn last_ticks(&self) -> u64 {
+        let room = i128::from(i64::MAX) - self.utc_ns(0).max(0) - i128::from(NS_PER_SECOND);
+        self.ns_to_ticks(u64::try_from(room).unwrap_or(0))
+    }
+
     /// UTC of tick 0 as CTF states it: whole seconds, and the rest in ticks.
     #[must_use]
     pub fn ctf_offset(&self) -> (i64, u64) {
@@ -199,6 +207,30 @@ pub(crate) mod tests {
     fn epoch(vcpu: u32, number: u64, from_ticks: u64, bound_ns: u64) -> ClockEpoch {
         let (vm, cause, derivation) = ("vm0".into(), "periodic".into(), "measured".into());
         ClockEpoch { vm, vcpu, number, cause, from_ticks, bound_ns, derivation }
+    }
+
+    #[test]
+    fn last_time_is_the_last_one_whose_utc_fits_in_64_bits_with_a_sign() {
+        let last = clock().last_ticks();
+
+        let rest = i128::from(i64::MAX) - clock().utc_ns(last);
+
+        assert!((0..=i128::from(2 * NS_PER_SECOND)).contains(&rest), "{rest} ns are left");
+    }
+
+    #[test]
+    fn clock_that_began_before_1970_has_no_more_times_for_it() {
+        let utc = UtcAnchor { ticks: u64::MAX, utc_ns: 0, uncertainty_ns: 0 };
+        let early = Clock { utc, ..clock() };
+
+        assert!(early.ticks_to_ns(early.last_ticks()) <= i64::MAX.unsigned_abs());
+    }
+
+    #[test]
+    fn clock_beyond_the_range_of_utc_has_no_time() {
+        let utc = UtcAnchor { ticks: 0, utc_ns: u64::MAX, uncertainty_ns: 0 };
+
+        assert_eq!(Clock { utc, ..clock() }.last_ticks(), 0);
     }
 
     #[test]

@@ -33,8 +33,6 @@ use uuid::Uuid;
 
 /// Name of a VM of which nothing but the region is left.
 const UNKNOWN_VM: &str = "vm0";
-/// Recovery has no clock to compare with, so no record is too young.
-const LATEST: u64 = u64::MAX;
 
 /// Why no trace can be recovered.
 #[derive(Debug, Error)]
@@ -257,7 +255,7 @@ fn write_vmm(
     let parts = (0..=vcpus).zip(0..memory.size() / size);
     let consumer =
         |(number, index)| Consumer::resume(memory.part(index * size, size), rings.geometry, rings.mode, number);
-    let layer = finish(vmm_layer_of(parts.map(consumer).collect(), rings, vm, None, dir, manifest)?)?;
+    let layer = finish(vmm_layer_of(parts.map(consumer).collect(), rings, vm, None, dir, manifest)?, &manifest.clock)?;
     Ok(Some(layer).filter(|layer| layer.streams.iter().any(|stream| stream.records > 0)))
 }
 
@@ -274,14 +272,14 @@ fn write(
     let size = crashed.rings.geometry.sub_buffer_size();
     let rings = (0..region.vcpus()).filter_map(|vcpu| region.kernel_ring(crashed, vcpu)).collect();
     let writer = LayerWriter::create(dir, &manifest, new(LayerKind::GuestKernel, None, size))?;
-    let mut layers = vec![finish(RingLayer::new(writer, Some(region.kernel_registry()), rings))?];
+    let mut layers = vec![finish(RingLayer::new(writer, Some(region.kernel_registry()), rings), &manifest.clock)?];
     let processes = if crashed.slot == 0 { region.processes() } else { Vec::new() };
     let size = region.process_rings().geometry.sub_buffer_size();
     for ProcessOwner { slot, pid, comm, .. } in processes {
         let rings: Vec<Consumer> = (0..region.vcpus()).filter_map(|vcpu| region.process_ring(slot, vcpu)).collect();
         let process = Process { pid, comm: guest_text(&comm) };
         let writer = LayerWriter::create(dir, &manifest, new(LayerKind::GuestUser, Some(process), size))?;
-        layers.push(finish(RingLayer::new(writer, region.process_registry(slot), rings))?);
+        layers.push(finish(RingLayer::new(writer, region.process_registry(slot), rings), &manifest.clock)?);
     }
     match found.map_or(Ok(None), |found| write_vmm(found, region.vcpus(), &vm, dir, &manifest))? {
         Some(layer) => layers.push(layer),
@@ -292,8 +290,10 @@ fn write(
     Ok(manifest)
 }
 
-fn finish(mut layer: RingLayer) -> Result<Layer, WriteError> {
-    layer.finish(LATEST)?;
+/// Takes what `layer`'s rings hold. Nobody knows how late it was when the process died: only a time that no trace on
+/// `clock` can tell is too late for a record.
+fn finish(mut layer: RingLayer, clock: &Clock) -> Result<Layer, WriteError> {
+    layer.finish(clock.last_ticks())?;
     Ok(layer.layer())
 }
 

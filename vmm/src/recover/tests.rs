@@ -20,9 +20,9 @@ use trace_merge::check;
 
 const EVENT: Event = Event { id: 1, class: 0, name: "test:event", fields: &[Field::new("number", FieldType::U64)] };
 
-/// Leaves a region behind in which vCPU 0 recorded events at the times 1 to `count`, with sessions called `others` beside
-/// the one that recorded.
-fn leave_region(directory: &VmDirectory, mode: Mode, count: u64, others: &[&str]) {
+/// Leaves a region behind in which vCPU 0 recorded events at `times`, with sessions called `others` beside the one that
+/// recorded.
+fn leave_region(directory: &VmDirectory, mode: Mode, times: impl IntoIterator<Item = u64>, others: &[&str]) {
     let rings = Rings { geometry: Geometry::new(4096, 4).unwrap(), mode };
     let config = RegionConfig {
         vcpus: 2,
@@ -45,7 +45,7 @@ fn leave_region(directory: &VmDirectory, mode: Mode, count: u64, others: &[&str]
         )
     };
     assert!(registry.append(&EVENT));
-    for time in 1..=count {
+    for time in times {
         producer.record(|| time, EVENT.id, &time.to_le_bytes());
     }
     for (slot, name) in (1..).zip(others) {
@@ -53,11 +53,16 @@ fn leave_region(directory: &VmDirectory, mode: Mode, count: u64, others: &[&str]
     }
 }
 
-/// A VM's folder whose process is dead, with such a region.
+/// A VM's folder whose process is dead, with such a region of records at the times 1 to `count`.
 fn dead(mode: Mode, count: u64) -> (TempDir, PathBuf) {
+    dead_after(mode, 1..=count)
+}
+
+/// A VM's folder whose process is dead, with such a region of records at `times`.
+fn dead_after(mode: Mode, times: impl IntoIterator<Item = u64>) -> (TempDir, PathBuf) {
     let runtime = runtime();
     let mut directory = VmDirectory::create(runtime.path(), &description("a")).unwrap();
-    leave_region(&directory, mode, count, &[]);
+    leave_region(&directory, mode, times, &[]);
     directory.keep();
     let region = directory.region();
     (runtime, region)
@@ -78,6 +83,17 @@ fn everything_committed_is_recovered_twice_and_the_region_stays_as_it_was() {
     assert_eq!((records(&first.traces[0].1), records(&second.traces[0].1)), (10, 10));
     assert_eq!(first.written_before, Some("/tmp/trace".into()));
     assert!(fs::read(&region).unwrap() == before);
+}
+
+#[test]
+fn record_of_a_time_that_no_trace_can_tell_is_refused() {
+    let (runtime, region) = dead_after(Mode::Discard, [1, 2, 1 << 63]);
+
+    let recovered = recover(&region, &runtime.path().join("out")).unwrap();
+
+    let stream = &recovered.traces[0].1.layers[0].streams[0];
+    assert_eq!(stream.records, 2);
+    assert!(stream.rejected_bytes > 0);
 }
 
 #[test]
@@ -112,7 +128,7 @@ fn recovered_trace_passes_the_check_which_says_what_it_could_not() {
 fn sessions_that_a_damaged_region_calls_the_same_are_recovered_side_by_side() {
     let runtime = runtime();
     let mut directory = VmDirectory::create(runtime.path(), &description("a")).unwrap();
-    leave_region(&directory, Mode::Discard, 10, &["disk-3", "disk", "disk"]);
+    leave_region(&directory, Mode::Discard, 1..=10, &["disk-3", "disk", "disk"]);
     directory.keep();
     let region = directory.region();
     drop(directory);
@@ -128,7 +144,7 @@ fn sessions_that_a_damaged_region_calls_the_same_are_recovered_side_by_side() {
 fn region_of_a_running_vm_is_refused() {
     let runtime = runtime();
     let directory = VmDirectory::create(runtime.path(), &description("a")).unwrap();
-    leave_region(&directory, Mode::Discard, 1, &[]);
+    leave_region(&directory, Mode::Discard, 1..=1, &[]);
 
     let error = recover(&directory.region(), &runtime.path().join("out")).unwrap_err();
 
@@ -157,7 +173,7 @@ fn vmm_records_are_recovered_beside_the_guests() {
     let rings = Rings { geometry: Geometry::new(4096, 4).unwrap(), mode: Mode::FlightRecorder };
     let vm = VmDescription { vmm_rings: Some(rings.into()), ..description("a") };
     let mut directory = VmDirectory::create(runtime.path(), &vm).unwrap();
-    leave_region(&directory, Mode::FlightRecorder, 10, &[]);
+    leave_region(&directory, Mode::FlightRecorder, 1..=10, &[]);
     let memory = mapped_file::map(&directory.create_vmm_rings().unwrap(), VmmTracer::memory_size(2, rings)).unwrap();
     let tracer = VmmTracer::new(2, rings, memory, HostTime::Tsc, |_| true, Box::new(|_, _| ()));
     tracer.vcpu_enter(0);
