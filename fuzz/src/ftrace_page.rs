@@ -25,17 +25,12 @@ const COMMON: &str = "\tfield:unsigned short common_type;\toffset:0;\tsize:2;\ts
      \tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n\
      \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n";
 
-/// A format file of an event with these fields: lines of the file.
-#[must_use]
-pub fn format_file(fields: &str) -> String {
-    format!("name: event\nID: 77\nformat:\n{COMMON}\n{fields}\nprint fmt: \"\"\n")
-}
-
 fn schemas() -> &'static [EventSchema] {
     static SCHEMAS: OnceLock<Vec<EventSchema>> = OnceLock::new();
     SCHEMAS.get_or_init(|| {
         let name = EventName::parse("group:event").expect("the name has a group");
-        let parsed = FORMATS.map(|fields| EventSchema::parse(&name, &format_file(fields)));
+        let text = |fields: &str| format!("name: event\nID: 77\nformat:\n{COMMON}\n{fields}\nprint fmt: \"\"\n");
+        let parsed = FORMATS.map(|fields| EventSchema::parse(&name, &text(fields)));
         parsed.map(|schema| schema.expect("the format is one of a kernel")).into()
     })
 }

@@ -1,10 +1,9 @@
 //! The corpus that is committed: what real producers and writers produce, as inputs of the targets.
 #![allow(unsafe_code)] // Producers over raw memory.
 
-use crate::event_format::Field;
 use crate::events::{self, LARGE, NUMBER, TEXT};
 use crate::script::{Op, Transcript};
-use crate::{consumer, crash_reader, event_format, guest_processes, registry, trace_folder};
+use crate::{consumer, crash_reader, guest_processes, registry, trace_folder};
 use shared_ring::consumer::{Consumer, Lost};
 use shared_ring::host::{self, MAX_SESSION_NAME};
 use shared_ring::host_memory::HostMemory;
@@ -55,9 +54,6 @@ pub fn all() -> Vec<Seed> {
     add("recover", "region", crashed_region());
     for (name, bytes) in ftrace_pages() {
         add("ftrace_page", name, bytes);
-    }
-    for (name, bytes) in event_formats() {
-        add("event_format", name, bytes);
     }
     for (name, bytes) in machine::device_scripts() {
         add("devices", name, bytes);
@@ -445,31 +441,6 @@ fn ftrace_pages() -> Vec<(&'static str, Vec<u8>)> {
         ("records", page(1 << 60, 0, &data, &[])),
         ("after-a-loss", page(1000, 3 << 30, &record(24, 0, &fixed), &number(77))),
         ("located", page(7, 1 << 31, &[record(7, 0, &located), record(7, 9, &located)].concat(), &[])),
-    ]
-}
-
-/// Fields of every kind, each set with a record of the type.
-fn event_formats() -> Vec<(&'static str, Vec<u8>)> {
-    let field = |declaration: &'static str, offset, size| Field {
-        declaration: declaration.as_bytes(),
-        offset,
-        size,
-        is_signed: declaration.starts_with("int"),
-    };
-    let common = [77, 0, 0, 0, 42, 0, 0, 0];
-    let fixed = [
-        field("int value", 8, 4),
-        field("char comm[16]", 16, 16),
-        field("u8 bytes[6]", 32, 6),
-        field("unsigned long args[2]", 40, 16),
-    ];
-    let located = [field("__data_loc char[] name", 8, 4), field("__data_loc u8[] data", 12, 4)];
-    let relative = [field("__rel_loc char[] name", 8, 4), field("char rest[]", 16, 0)];
-    let words = [16, 0, 4, 0, 20, 0, 2, 0];
-    vec![
-        ("fixed", event_format::encode(&fixed, &[&common[..], &[1; 48]].concat())),
-        ("located", event_format::encode(&located, &[&common[..], &words, b"abc\0xy"].concat())),
-        ("relative", event_format::encode(&relative, &[&common[..], &[4, 0, 4, 0, 0, 0, 0, 0], b"abc\0"].concat())),
     ]
 }
 
