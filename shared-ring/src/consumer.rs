@@ -46,8 +46,8 @@ impl Lost {
         self.full.saturating_add(self.wrapped).saturating_add(self.too_large)
     }
 
-    /// The total as the header of a packet says it. The largest number is never said: babeltrace2 takes it for none at all, and
-    /// aborts.
+    /// The total as the header of a packet says it. The largest number is never said: babeltrace2 takes it for none at
+    /// all, and aborts.
     #[must_use]
     pub const fn events_discarded(&self) -> u64 {
         let total = self.total();

@@ -8,6 +8,7 @@
 use super::print_format::hex_fields;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer, MAX_FIELDS, MAX_NAME};
 use shared_ring::layout::{EXTENDED_ID, HOLE_ID};
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 use strata_abi::class;
@@ -169,7 +170,10 @@ impl EventSchema {
     pub fn parse(name: &EventName, format_file: &str) -> Result<Self, SchemaError> {
         let event = || name.to_string();
         // The parser cuts declarations at bytes. C has nothing else than ASCII but in texts, which are not recorded.
-        let ascii = format_file.replace(|character: char| !character.is_ascii(), "_");
+        let ascii = match format_file.is_ascii() {
+            true => Cow::Borrowed(format_file),
+            false => Cow::Owned(format_file.replace(|character: char| !character.is_ascii(), "_")),
+        };
         let format = PerfEventFormat::parse(true, &name.group, &ascii)
             .ok_or_else(|| SchemaError::NoNumber { event: event() })?;
         let id = u16::try_from(format.id())

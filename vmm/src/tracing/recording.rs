@@ -233,9 +233,10 @@ impl Recording {
 }
 
 impl GuestSide {
-    /// The enable bits of the session for those that `selection` wants of `registered`, the events of the agent's registry, and of the
-    /// events that the module's file declares and the registry does not have yet. The registry is right about its ids.
-    /// It is read while the agent writes it: without the declared events, wanted ones would be off for that time.
+    /// The enable bits of the session for those that `selection` wants of `registered`, the events of the agent's
+    /// registry, and of the events that the module's file declares and the registry does not have yet. The registry is
+    /// right about its ids. It is read while the agent writes it: without the declared events, wanted ones would be off
+    /// for that time.
     #[must_use]
     pub fn enabled(&self, registered: &[EventDescription], selection: &Selection) -> EnabledEvents {
         enabled_guest_events(registered_or_declared(registered, &self.events), selection)
