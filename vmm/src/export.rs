@@ -26,9 +26,6 @@ const LINE_EVERY: u32 = 10;
 /// Why there is no export.
 #[derive(Debug, Error)]
 pub enum ExportCommandError {
-    /// The arguments say nothing that can be done.
-    #[error("{0}")]
-    Arguments(String),
     /// The recording cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -60,7 +57,6 @@ pub enum ExportCommandError {
 /// # Errors
 /// What is wrong, and what to do. No file is left then, and one that was there is as it was.
 pub fn run(args: &ExportArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCommandError> {
-    let (format, to) = args.format_and_end().map_err(ExportCommandError::Arguments)?;
     let is_stdout = args.output == Path::new("-");
     if is_stdout && io::stdout().is_terminal() {
         return Err(ExportCommandError::Terminal);
@@ -69,7 +65,7 @@ pub fn run(args: &ExportArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCom
         return Err(ExportCommandError::Exists { path: args.output.clone() });
     }
     let trace = Trace::open(&args.trace)?;
-    let part = Part { format, from: args.from, to };
+    let part = Part { format: args.to, from: args.from, to: args.until };
     let exported = if is_stdout {
         write(&trace, part, io::stdout(), &say)?
     } else {
@@ -213,9 +209,10 @@ mod tests {
     fn args(output: &Path, force: bool) -> ExportArgs {
         ExportArgs {
             trace: "/nowhere/at-all".into(),
-            to: vec![crate::cli::To::Format(Format::Perfetto)],
+            to: Format::Perfetto,
             output: output.into(),
             from: None,
+            until: None,
             force,
         }
     }

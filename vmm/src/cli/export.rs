@@ -27,23 +27,11 @@ impl Format {
     }
 }
 
-/// What `--to` of an export says: to which format, or up to which moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum To {
-    /// A format.
-    Format(Format),
-    /// The end of the part of the trace, since its first record.
-    Moment(Duration),
-}
-
-/// A format by its name, or a number of seconds.
-fn to(text: &str) -> Result<To, String> {
-    if text.starts_with(|first: char| first.is_ascii_digit() || first == '.') {
-        return parse_seconds(text).map(To::Moment).map_err(|error| error.to_string());
-    }
+/// A format by its name.
+fn format(text: &str) -> Result<Format, String> {
     let names = Format::ALL.map(Format::name);
     let format = Format::ALL.into_iter().find(|format| format.name() == text);
-    format.map(To::Format).ok_or_else(|| {
+    format.ok_or_else(|| {
         let near = nearest(text, names);
         let suggestion = if near.is_empty() { String::new() } else { format!("nearest: {}; ", near.join(", ")) };
         format!("no format is called that; {suggestion}there is {}", names.join(", "))
@@ -56,46 +44,27 @@ fn to(text: &str) -> Result<To, String> {
     perfetto  host and guests as machines, for ui.perfetto.dev and trace_processor; see docs/perfetto.md\n\n\
     Examples:\n  \
     strata export trace --to perfetto -o trace.pftrace\n  \
-    strata export trace --to perfetto --from 1.5 --to 2.5 -o part.pftrace\n  \
+    strata export trace --to perfetto --from 1.5 --until 2.5 -o part.pftrace\n  \
     strata export trace --to perfetto -o - | zstd > trace.pftrace.zst\n  \
     strata open trace")]
 pub struct ExportArgs {
     /// Trace folder
     pub trace: PathBuf,
-    /// Format to export to; a number ends the part of the trace at so many seconds after the first record
-    #[arg(long, value_name = "FORMAT|SECONDS", required = true, value_parser = to)]
-    pub to: Vec<To>,
+    /// Format to export to
+    #[arg(long, value_name = "FORMAT", value_parser = format)]
+    pub to: Format,
     /// File to write, `-` for standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
     /// Only what is this many seconds after the first record, or later
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub from: Option<Duration>,
+    /// Only what is this many seconds after the first record, or earlier
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub until: Option<Duration>,
     /// Replace a file that is there
     #[arg(long)]
     pub force: bool,
-}
-
-impl ExportArgs {
-    /// The format, and the end of the part of the trace.
-    ///
-    /// # Errors
-    /// In words, when there is no format, or two of either.
-    pub fn format_and_end(&self) -> Result<(Format, Option<Duration>), String> {
-        let formats: Vec<Format> =
-            self.to.iter().filter_map(|to| if let To::Format(format) = to { Some(*format) } else { None }).collect();
-        let ends: Vec<Duration> =
-            self.to.iter().filter_map(|to| if let To::Moment(moment) = to { Some(*moment) } else { None }).collect();
-        match (&formats[..], &ends[..]) {
-            ([format], []) => Ok((*format, None)),
-            ([format], [end]) => Ok((*format, Some(*end))),
-            ([], _) => {
-                let names = Format::ALL.map(Format::name).join(", ");
-                Err(format!("say to which format with --to FORMAT: there is {names}"))
-            }
-            _ => Err("give --to one format, and at most one number of seconds".into()),
-        }
-    }
 }
 
 /// Arguments of `strata open`.
@@ -140,23 +109,19 @@ mod tests {
     }
 
     #[test]
-    fn to_takes_a_format_and_a_moment_in_any_order() {
-        let both = (Format::Perfetto, Some(Duration::from_millis(2_500)));
+    fn format_is_needed_and_the_part_is_not() {
+        let whole = export(&["--to", "perfetto"]).unwrap();
+        let part = export(&["--to", "perfetto", "--from", "1.5", "--until", "2.5"]).unwrap();
 
-        assert_eq!(export(&["--to", "perfetto"]).unwrap().format_and_end(), Ok((Format::Perfetto, None)));
-        assert_eq!(export(&["--to", "perfetto", "--to", "2.5"]).unwrap().format_and_end(), Ok(both));
-        assert_eq!(export(&["--to", "2.5", "--to", "perfetto"]).unwrap().format_and_end(), Ok(both));
+        assert_eq!((whole.to, whole.from, whole.until), (Format::Perfetto, None, None));
+        assert_eq!((part.from, part.until), (Some(Duration::from_millis(1_500)), Some(Duration::from_millis(2_500))));
+        assert!(export(&[]).is_err());
     }
 
     #[test]
     fn unknown_format_is_refused_with_those_that_there_are() {
         let error = export(&["--to", "perfeto"]).unwrap_err();
+
         assert!(error.contains("nearest: perfetto") && error.contains("there is perfetto"), "{error}");
-
-        let error = export(&["--to", "2.5"]).unwrap().format_and_end().unwrap_err();
-        assert!(error.contains("there is perfetto"), "{error}");
-
-        assert!(export(&["--to", "1", "--to", "2", "--to", "perfetto"]).unwrap().format_and_end().is_err());
-        assert!(export(&[]).is_err());
     }
 }

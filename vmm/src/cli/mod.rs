@@ -9,7 +9,7 @@ mod values;
 
 pub use attach::AttachArgs;
 pub use control::{CtlArgs, CtlCommand, PsArgs, RecoverArgs, SessionCommand};
-pub use export::{ExportArgs, Format, OpenArgs, To};
+pub use export::{ExportArgs, Format, OpenArgs};
 pub use run::RunArgs;
 pub use trace::{EventsArgs, FunctionsArgs, MergeArgs, ReadArgs, ReportArgs, ReportCommand, WindowArgs};
 
