@@ -20,12 +20,16 @@
 //!
 //! A child made by `fork` has rings of its own from its first event on; so does the program that it executes. What
 //! cannot be recorded for want of a process slot is counted and shows up as lost in the trace.
+//!
+//! Signal handlers may record. Nothing that connects, registers an event type or records takes a lock that a handler could
+//! wait for, or memory of the allocator.
 
 mod connection;
 mod describe;
 mod device;
 mod event_type;
 mod fields;
+mod permanent;
 mod process_rings;
 mod process_state;
 mod rseq_area;

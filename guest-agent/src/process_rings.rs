@@ -1,7 +1,9 @@
 //! A process's slot of the trace region: its event registry and one ring per vCPU, next to the host's area.
 #![allow(unsafe_code)] // Rings and clock entries are memory shared with the host: raw pointers.
 
+use crate::device::Mapping;
 use crate::fields::Payload;
+use crate::permanent;
 use crate::rseq_area;
 use clock_sync::entry::Reader;
 use shared_ring::event::Event;
@@ -12,6 +14,7 @@ use shared_ring::storage::{Smp, Storage};
 use shared_ring::view::{ProcessSlotView, ViewError};
 use std::any::Any;
 use std::cell::Cell;
+use std::io;
 use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
@@ -74,15 +77,34 @@ struct Ring {
     clock: Reader,
 }
 
+/// What keeps a slot and the host's area mapped.
+pub(crate) enum Owner {
+    /// The slot's mapping; the host's area is never unmapped.
+    Slot(#[expect(dead_code, reason = "kept, not read")] Mapping),
+    /// What the caller of [`Tracer::over`](crate::Tracer::over) gave.
+    Caller(#[expect(dead_code, reason = "kept, not read")] Arc<dyn Any + Send + Sync>),
+}
+
+/// Why a slot cannot be recorded into.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RingsError {
+    /// Its header does not describe rings that fit.
+    #[error(transparent)]
+    View(#[from] ViewError),
+    /// The kernel has no memory for what is to be known of the rings.
+    #[error(transparent)]
+    Memory(#[from] io::Error),
+}
+
 /// The rings of one process.
 pub(crate) struct ProcessRings {
-    rings: Vec<Ring>,
+    rings: &'static [Ring],
     /// Ring of each CPU number, [`MAX_VCPUS`] of them in the slot's header: the kernel adds CPUs that come online
     /// later.
     ring_of_cpu: *const AtomicU16,
     registry: Registry<Smp>,
     class_mask: *const AtomicU64,
-    _owner: Arc<dyn Any + Send + Sync>,
+    _owner: Owner,
 }
 
 // SAFETY: everything is accessed through atomics, the registry under the tracer's lock; the owner is Send and Sync.
@@ -100,7 +122,7 @@ impl ProcessRings {
     /// The rings in `slot`, with the host's area at `host_area`; both are addresses and sizes in bytes.
     ///
     /// # Errors
-    /// When the slot's header does not describe rings that fit.
+    /// When the slot's header does not describe rings that fit, or the kernel has no memory.
     ///
     /// # Safety
     /// Both are aligned to 8, and stay mapped (the slot writable) as long as `owner` lives. Only this value, and the
@@ -108,8 +130,8 @@ impl ProcessRings {
     pub(crate) unsafe fn new(
         host_area: (*mut u8, usize),
         slot: (*mut u8, usize),
-        owner: Arc<dyn Any + Send + Sync>,
-    ) -> Result<Self, ViewError> {
+        owner: Owner,
+    ) -> Result<Self, RingsError> {
         // SAFETY: the slot is mapped and aligned (contract); its header is only read when it is there (`read`).
         let view = ProcessSlotView::read(|offset| unsafe { Smp::new(slot.0).load(offset) }, host_area.1, slot.1)?;
         let ring = |vcpu| {
@@ -123,7 +145,7 @@ impl ProcessRings {
                 }
             })
         };
-        let rings = (0..view.vcpus).filter_map(ring).collect();
+        let rings = permanent::keep_all(view.vcpus as usize, (0..view.vcpus).filter_map(ring))?;
         let (registry, registry_size) = view.registry();
         // SAFETY: the view found the registry and the session's mask to lie inside the mappings, and the slot to have a
         // header.
@@ -196,7 +218,7 @@ impl ProcessRings {
     /// The clock of a ring is that of its CPU. A sub-buffer that is closed from another CPU gets no closing time: the host
     /// then takes the time of its last record.
     pub(crate) fn flush(&self, counter: &impl CpuCounter) {
-        for ring in &self.rings {
+        for ring in self.rings {
             ring.producer.force_switch(|| {
                 let read_on = Cell::new(None);
                 let time = ring.clock.now(|| {
@@ -275,11 +297,12 @@ pub(crate) mod tests {
             Self { memory, layout }
         }
 
-        pub(crate) fn rings(&self) -> Result<ProcessRings, ViewError> {
+        pub(crate) fn rings(&self) -> Result<ProcessRings, RingsError> {
             let at = |offset: usize| self.memory.base().wrapping_add(offset);
             let slot = (at(self.layout.process_slot(0)), self.layout.process_stride);
+            let owner = Owner::Caller(Arc::new(self.memory.clone()));
             // SAFETY: both lie inside the memory, which the owner keeps alive, and are aligned.
-            unsafe { ProcessRings::new((at(0), self.layout.guest_writable), slot, Arc::new(self.memory.clone())) }
+            unsafe { ProcessRings::new((at(0), self.layout.guest_writable), slot, owner) }
         }
 
         /// What the host reads: the described event types, and the records of `vcpu`.
@@ -405,7 +428,7 @@ pub(crate) mod tests {
         let region = Region::new();
         region.memory.store(region.layout.process_slot(0), 0);
 
-        assert_eq!(region.rings().unwrap_err(), ViewError::NotARegion);
+        assert!(matches!(region.rings().unwrap_err(), RingsError::View(ViewError::NotARegion)));
     }
 
     #[test]
@@ -414,6 +437,7 @@ pub(crate) mod tests {
         let rings_offset = region.layout.process_slot(0) + offset_of!(ProcessHeader, rings_offset);
         region.memory.store(rings_offset, region.layout.process_rings as u64 + 8);
 
-        assert_eq!(region.rings().unwrap_err(), ViewError::Outside { part: "process's rings" });
+        let error = region.rings().unwrap_err();
+        assert!(matches!(error, RingsError::View(ViewError::Outside { part: "process's rings" })), "{error}");
     }
 }

@@ -6,39 +6,67 @@
 #![allow(unsafe_code)] // Memory that the C library and the kernel share.
 
 use core::arch::asm;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicIsize, Ordering};
 
 /// Offset of `cpu_id` in the kernel's `struct rseq`.
 const CPU_ID: usize = 4;
+/// [`OFFSET`] before anybody has asked.
+const NOT_ASKED: isize = 0;
+/// [`OFFSET`] where the C library keeps no area. An area is aligned to 32 bytes, and does not lie where the thread pointer
+/// points to.
+const NO_AREA: isize = 1;
+
+/// Where the C library put the area, bytes from the thread pointer. Not a lock: a signal handler may interrupt its thread
+/// where that asks first. Whoever asks finds the same.
+static OFFSET: AtomicIsize = AtomicIsize::new(NOT_ASKED);
 
 /// The number of the CPU that this thread was on just now; `None` when nobody keeps it.
 #[inline(always)]
 pub(crate) fn cpu() -> Option<u32> {
-    static OFFSET: OnceLock<Option<isize>> = OnceLock::new();
-    let offset = (*OFFSET.get_or_init(offset))?;
+    let offset = match OFFSET.load(Ordering::Relaxed) {
+        NOT_ASKED => ask(),
+        known => known,
+    };
+    if offset == NO_AREA {
+        return None;
+    }
     let thread: *const u8;
     // SAFETY: on x86-64 the first word behind the thread pointer is the thread pointer.
     unsafe { asm!("mov {}, fs:[0]", out(reg) thread, options(nostack, readonly, preserves_flags)) };
-    // SAFETY: the area lies there as long as the thread lives (the C library says so, see `offset`). The kernel writes
+    // SAFETY: the area lies there as long as the thread lives (the C library says so, see `ask`). The kernel writes
     // it only while the thread does not run, so a volatile read sees one value.
     let cpu = unsafe { thread.wrapping_offset(offset).add(CPU_ID).cast::<u32>().read_volatile() };
     // A thread whose registration failed has -1 or -2 there.
     (cpu.cast_signed() >= 0).then_some(cpu)
 }
 
-/// Where the C library put the area, bytes from the thread pointer.
+/// Finds [`OFFSET`], which is what this returns. Not by `dlsym`, which takes locks: the addresses are in the program's own
+/// tables, where they are zero in a C library that has no such constants (before 2.35).
 #[cold]
-fn offset() -> Option<isize> {
-    let constant = |name: &core::ffi::CStr| {
-        // SAFETY: looks a name up in the program's own libraries.
-        let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-        (!address.is_null()).then_some(address)
+fn ask() -> isize {
+    let (offset, size): (*const isize, *const u32);
+    // SAFETY: loads two words of the table of addresses that the program was linked with.
+    unsafe {
+        asm!(
+            ".weak __rseq_offset",
+            ".weak __rseq_size",
+            "mov {offset}, qword ptr [rip + __rseq_offset@GOTPCREL]",
+            "mov {size}, qword ptr [rip + __rseq_size@GOTPCREL]",
+            offset = out(reg) offset,
+            size = out(reg) size,
+            options(nostack, readonly, preserves_flags, pure),
+        );
+    }
+    let found = if offset.is_null() || size.is_null() {
+        NO_AREA
+    } else {
+        // SAFETY: glibc documents these as constants of the types `ptrdiff_t` and `unsigned int`.
+        let (offset, size) = unsafe { (offset.read(), size.read()) };
+        // Zero when registering is switched off.
+        if size > 0 { offset } else { NO_AREA }
     };
-    let (offset, size) = (constant(c"__rseq_offset")?, constant(c"__rseq_size")?);
-    // SAFETY: glibc documents these as constants of the types `ptrdiff_t` and `unsigned int`.
-    let (offset, size) = unsafe { (offset.cast::<isize>().read(), size.cast::<u32>().read()) };
-    // Zero when registering is switched off.
-    (size > 0).then_some(offset)
+    OFFSET.store(found, Ordering::Relaxed);
+    found
 }
 
 #[cfg(test)]
@@ -54,5 +82,18 @@ mod tests {
         });
 
         assert!(agreed);
+    }
+
+    #[test]
+    fn area_is_where_the_c_library_says() {
+        let constant = |name: &core::ffi::CStr| {
+            // SAFETY: looks a name up in the program's own libraries.
+            unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+        };
+        let (offset, size) = (constant(c"__rseq_offset").cast::<isize>(), constant(c"__rseq_size").cast::<u32>());
+        // SAFETY: null, or constants of these types.
+        let expected = unsafe { offset.as_ref().filter(|_| size.as_ref().is_some_and(|size| *size > 0)) };
+
+        assert_eq!(ask(), expected.copied().unwrap_or(NO_AREA));
     }
 }

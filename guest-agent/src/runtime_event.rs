@@ -2,6 +2,7 @@
 
 use crate::describe::{Describe, is_name, next_id};
 use crate::fields::{MAX_TEXT, Payload};
+use crate::permanent;
 use crate::tracer::Tracer;
 use shared_ring::event::{Event, Field, FieldType, MAX_FIELDS, MAX_NAME};
 use shared_ring::registry::{MAX_ENTRY, encode};
@@ -26,18 +27,30 @@ impl RuntimeEventType {
     /// [`MAX_FIELDS`] fields, an array without length, or more than a description has room for (2048 bytes).
     #[must_use]
     pub fn new(name: &str, fields: &[(&str, FieldType, bool)]) -> Option<&'static Self> {
-        if fields.len() > MAX_FIELDS || fields.iter().any(|field| field.1 == FieldType::CharArray(0)) {
-            return None;
+        Self::from_bytes(name.as_bytes(), fields.iter().map(|&(name, ty, hex)| (name.as_bytes(), ty, hex)))
+    }
+
+    /// As [`new`](Self::new), with names that need not be text. Takes no lock and nothing of the allocator: signal handlers
+    /// may call it. `None` also when the kernel has no memory.
+    #[must_use]
+    pub fn from_bytes<'a>(
+        name: &[u8],
+        fields: impl Iterator<Item = (&'a [u8], FieldType, bool)>,
+    ) -> Option<&'static Self> {
+        let mut described = [Field::new("", FieldType::U8); MAX_FIELDS];
+        let mut count = 0;
+        for (name, ty, hex) in fields {
+            if ty == FieldType::CharArray(0) || count == MAX_FIELDS {
+                return None;
+            }
+            let name = Name::of(name, false).unused(&described[..count]).keep()?;
+            described[count] = Field { name, ty, hex };
+            count += 1;
         }
-        let mut described: Vec<Field> = Vec::with_capacity(fields.len());
-        for &(name, ty, hex) in fields {
-            let name = unused(sanitized(name, false), &described);
-            described.push(Field { name: name.leak(), ty, hex });
-        }
-        let event =
-            Event { id: next_id(), class: class::USER, name: sanitized(name, true).leak(), fields: described.leak() };
+        let fields = permanent::keep_all(count, described.into_iter()).ok()?;
+        let event = Event { id: next_id(), class: class::USER, name: Name::of(name, true).keep()?, fields };
         encode(&event, &mut [0; MAX_ENTRY])?;
-        Some(Box::leak(Box::new(Self { event })))
+        permanent::keep(Self { event }).ok()
     }
 
     /// Its name, as the trace has it.
@@ -85,34 +98,78 @@ pub fn put_text(payload: &mut Vec<u8>, text: &[u8]) {
     payload.push(0);
 }
 
-/// `name` as a trace can hold it.
-fn sanitized(name: &str, of_event: bool) -> String {
-    let allowed = |character: char| match character {
-        '_' => true,
-        ':' | '.' | '-' => of_event,
-        other => other.is_ascii_alphanumeric(),
-    };
-    let starts_with_digit = !of_event && name.starts_with(|first: char| first.is_ascii_digit());
-    let name = starts_with_digit
-        .then_some('_')
-        .into_iter()
-        .chain(name.chars().map(|character| if allowed(character) { character } else { '_' }))
-        .take(MAX_NAME)
-        .collect::<String>();
-    let name = if name.is_empty() { UNNAMED.to_owned() } else { name };
-    debug_assert!(is_name(&name, of_event));
-    name
+/// A name as a trace can hold it: ASCII, and not empty.
+#[derive(Clone, Copy)]
+struct Name {
+    bytes: [u8; MAX_NAME],
+    length: usize,
 }
 
-/// `name`, with a number behind it when one of `fields` has it.
-fn unused(name: String, fields: &[Field]) -> String {
-    let is_taken = |name: &str| fields.iter().any(|field| field.name == name);
-    if !is_taken(&name) {
-        return name;
+impl Name {
+    const EMPTY: Self = Self { bytes: [0; MAX_NAME], length: 0 };
+
+    /// `name`, each character that a trace cannot hold replaced.
+    fn of(name: &[u8], of_event: bool) -> Self {
+        let allowed = |character: char| match character {
+            '_' => true,
+            ':' | '.' | '-' => of_event,
+            other => other.is_ascii_alphanumeric(),
+        };
+        let as_byte = |character| if allowed(character) { u8::try_from(character).unwrap_or(b'_') } else { b'_' };
+        let mut made = Self::EMPTY;
+        if !of_event && name.first().is_some_and(u8::is_ascii_digit) {
+            made.push(b'_');
+        }
+        for chunk in name.utf8_chunks() {
+            chunk.valid().chars().for_each(|character| made.push(as_byte(character)));
+            if !chunk.invalid().is_empty() {
+                made.push(b'_');
+            }
+        }
+        if made.length == 0 {
+            UNNAMED.bytes().for_each(|byte| made.push(byte));
+        }
+        debug_assert!(is_name(made.text(), of_event));
+        made
     }
-    // One of these is free: there are more of them than fields.
-    let stem = &name[..name.len().min(MAX_NAME - 4)];
-    (2..=fields.len() + 2).map(|number| format!("{stem}_{number}")).find(|name| !is_taken(name)).unwrap_or(name)
+
+    /// Appends a byte if there is room.
+    fn push(&mut self, byte: u8) {
+        if let Some(place) = self.bytes.get_mut(self.length) {
+            *place = byte;
+            self.length += 1;
+        }
+    }
+
+    fn text(&self) -> &str {
+        // What is pushed is ASCII.
+        std::str::from_utf8(&self.bytes[..self.length]).unwrap_or(UNNAMED)
+    }
+
+    /// This name, with a number behind it when one of `fields` has it.
+    fn unused(self, fields: &[Field]) -> Self {
+        let is_taken = |name: &Self| fields.iter().any(|field| field.name == name.text());
+        if !is_taken(&self) {
+            return self;
+        }
+        // One of these is free: there are more of them than fields, of which there are fewer than 99.
+        (2..=fields.len() + 2).map(|number| self.numbered(number)).find(|name| !is_taken(name)).unwrap_or(self)
+    }
+
+    /// This name, cut where it must be, and `_NUMBER`; `number` is below 100.
+    fn numbered(mut self, number: usize) -> Self {
+        self.length = self.length.min(MAX_NAME - 3);
+        self.push(b'_');
+        let digits = [number / 10, number % 10].map(|digit| b'0' + u8::try_from(digit).unwrap_or(0));
+        digits.into_iter().skip(usize::from(number < 10)).for_each(|digit| self.push(digit));
+        self
+    }
+
+    /// The name for the rest of the process's life; `None` when the kernel has no memory.
+    fn keep(&self) -> Option<&'static str> {
+        let kept = permanent::keep_all(self.length, self.bytes.into_iter()).ok()?;
+        std::str::from_utf8(kept).ok()
+    }
 }
 
 #[cfg(test)]
@@ -142,6 +199,13 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), fields.len());
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_replaced() {
+        let made = RuntimeEventType::from_bytes(b"a\xff\xfeb", [(&b""[..], FieldType::U8, false)].into_iter()).unwrap();
+
+        assert_eq!((made.name(), made.event.fields[0].name), ("a__b", UNNAMED));
     }
 
     #[test]

@@ -6,7 +6,8 @@ use crate::connection::Connection;
 use crate::describe::Describe;
 use crate::device::{self, DeviceError, MappedHostArea};
 use crate::fields::Payload;
-use crate::process_rings::{ProcessRings, Rdtscp};
+use crate::permanent;
+use crate::process_rings::{Owner, ProcessRings, Rdtscp, RingsError};
 use crate::process_state::{APART, ProcessState, SETTLED};
 use shared_ring::layout::SESSION_TABLE_OFFSET;
 use shared_ring::view::ViewError;
@@ -46,6 +47,18 @@ pub enum Error {
     /// The kernel has no memory that a fork empties.
     #[error("the kernel offers no memory that is emptied on fork (Linux 4.14 or later does)")]
     NoProcessState(#[source] std::io::Error),
+    /// The kernel has no memory for what the tracer knows of its rings.
+    #[error("the kernel has no memory for the tracer")]
+    NoMemory(#[source] std::io::Error),
+}
+
+impl From<RingsError> for Error {
+    fn from(error: RingsError) -> Self {
+        match error {
+            RingsError::View(error) => Self::Slot(error),
+            RingsError::Memory(error) => Self::NoMemory(error),
+        }
+    }
 }
 
 impl Error {
@@ -115,7 +128,7 @@ impl Tracer {
             return Err(Error::NoRdtscp);
         }
         // SAFETY: passed on from the caller.
-        let rings = unsafe { ProcessRings::new(host_area, slot, owner) }.map_err(Error::Slot)?;
+        let rings = unsafe { ProcessRings::new(host_area, slot, Owner::Caller(owner)) }?;
         Self::connected(rings)
     }
 
@@ -261,8 +274,7 @@ impl Tracer {
         Self::connection_of(state)
     }
 
-    fn settle(&self, state: &ProcessState, connection: Connection) -> &'static Connection {
-        let connection: &'static Connection = Box::leak(Box::new(connection));
+    fn settle(&self, state: &ProcessState, connection: &'static Connection) -> &'static Connection {
         self.wanted.store(connection.rings().class_mask().cast_mut(), Ordering::Release);
         state.connection.store(ptr::from_ref(connection).cast_mut(), Ordering::SeqCst);
         state.stage.store(SETTLED, Ordering::Release);
@@ -291,7 +303,10 @@ impl Tracer {
     }
 
     fn failed(&self, error: Error) {
-        self.error.store(Box::into_raw(Box::new(error)), Ordering::Release);
+        // Without memory for it the earlier one stays: this one is told less well, and has the same effect.
+        if let Ok(error) = permanent::keep(error) {
+            self.error.store(ptr::from_ref(error).cast_mut(), Ordering::Release);
+        }
     }
 
     fn make_state(&self) -> Option<&'static ProcessState> {
@@ -312,7 +327,7 @@ impl Tracer {
     }
 
     /// Maps what this process needs; `None` when it needs nothing yet. `again` says that it was refused before.
-    fn open(&self, when: When, again: bool) -> Result<Option<Connection>, Error> {
+    fn open(&self, when: When, again: bool) -> Result<Option<&'static Connection>, Error> {
         if !Rdtscp::is_available() {
             return Err(Error::NoRdtscp);
         }
@@ -327,8 +342,8 @@ impl Tracer {
         let (host, own) = ((host_area.base(), host_area.size()), (slot.base(), slot.size()));
         // SAFETY: both are whole mappings, the host's never undone and the slot's kept by the owner; the kernel gives a
         // process one slot, and this is the only place where it is mapped.
-        let rings = unsafe { ProcessRings::new(host, own, Arc::new(slot)) }.map_err(Error::Slot)?;
-        Ok(Some(Connection::new(rings)))
+        let rings = unsafe { ProcessRings::new(host, own, Owner::Slot(slot)) }?;
+        Ok(Some(permanent::keep(Connection::new(rings)).map_err(Error::NoMemory)?))
     }
 
     fn host_area(&self) -> Result<&'static MappedHostArea, Error> {
@@ -338,7 +353,7 @@ impl Tracer {
             return Ok(mapping);
         }
         // One thread at a time connects.
-        let mapping: &'static MappedHostArea = Box::leak(Box::new(device::map_host_area()?));
+        let mapping = permanent::keep(device::map_host_area()?).map_err(Error::NoMemory)?;
         self.host_area.store(ptr::from_ref(mapping).cast_mut(), Ordering::Release);
         Ok(mapping)
     }
@@ -351,7 +366,7 @@ impl Tracer {
         // SAFETY: pages of process state are never unmapped once they are here; any bytes are one.
         let state = unsafe { &*page };
         state.stage.store(SETTLED, Ordering::Release);
-        tracer.settle(state, Connection::new(rings));
+        tracer.settle(state, permanent::keep(Connection::new(rings)).map_err(Error::NoMemory)?);
         Ok(tracer)
     }
 
@@ -472,7 +487,7 @@ mod tests {
         let recorded = thread::scope(|scope| {
             let recorder = scope.spawn(|| OPENED.record_with(&tracer, ("early", 1)));
             thread::sleep(Duration::from_millis(20));
-            tracer.settle(state, Connection::new(region.rings().unwrap()));
+            tracer.settle(state, permanent::keep(Connection::new(region.rings().unwrap())).unwrap());
             recorder.join().unwrap()
         });
 
@@ -500,7 +515,7 @@ mod tests {
         (0..5).for_each(|_| assert!(!OPENED.record_with(&tracer, ("a", 1))));
         let before = tracer.lost();
 
-        tracer.settle(tracer.state().unwrap(), Connection::new(region.rings().unwrap()));
+        tracer.settle(tracer.state().unwrap(), permanent::keep(Connection::new(region.rings().unwrap())).unwrap());
 
         let counted = region.memory.load(region.layout.process_ring(0, 0) + shared_ring::layout::RING_LOST_FULL);
         assert_eq!((before, counted, tracer.lost()), (5, 5, 5));

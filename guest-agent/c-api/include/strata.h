@@ -16,8 +16,9 @@
  * string, or NULL; what is beyond STRATA_MAX_TEXT bytes is cut). Up to eight fields. An event's name is `group:event`.
  *
  * Nothing here ever fails the application: where nothing traces, or a name or value cannot be recorded as it is, less is
- * recorded or nothing, and errno stays as it was. The first event connects to the trace, which takes system calls and
- * memory; record one, or call strata_connect(), before a signal handler records any.
+ * recorded or nothing, and errno stays as it was. Signal handlers may record, the first event too: nothing here takes a lock
+ * that a handler could wait for, or memory of malloc(), but for strata_error(). The first event connects to the trace, which
+ * takes system calls; call strata_connect() where that is to happen at another time.
  */
 #ifndef STRATA_H
 #define STRATA_H

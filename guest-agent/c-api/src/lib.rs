@@ -127,30 +127,22 @@ unsafe fn make_event_type(event: &Event) -> Option<&'static RuntimeEventType> {
     }
     // SAFETY: the pointer is to as many fields as the event says (contract); an empty slice needs no memory.
     let fields = unsafe { if count == 0 { &[] } else { std::slice::from_raw_parts(event.fields, count) } };
-    // SAFETY: names are null or strings (contract).
-    let names: Vec<String> = fields.iter().map(|field| unsafe { name(field.name) }).collect();
-    let described: Option<Vec<_>> = fields
-        .iter()
-        .zip(&names)
-        .map(|(field, name)| Some((name.as_str(), field_type(field.field_type)?, field.field_type & TYPE_HEX != 0)))
-        .collect();
+    if fields.iter().any(|field| field_type(field.field_type).is_none()) {
+        return None;
+    }
+    let described = fields.iter().filter_map(|field| {
+        // SAFETY: names are null or strings (contract).
+        let name = unsafe { bytes(field.name, MAX_NAME) }.unwrap_or_default();
+        Some((name, field_type(field.field_type)?, field.field_type & TYPE_HEX != 0))
+    });
     // SAFETY: as above.
-    RuntimeEventType::new(&unsafe { name(event.name) }, &described?)
+    RuntimeEventType::from_bytes(unsafe { bytes(event.name, MAX_NAME) }.unwrap_or_default(), described)
 }
 
 fn field_type(code: u32) -> Option<FieldType> {
     let ty = FieldType::from_code(u8::try_from(code & !TYPE_HEX).ok()?, 0)?;
     // Integers and text: what a value of the union can be.
     (ty == FieldType::String || ty.fixed_size().is_some_and(|size| size <= 8)).then_some(ty)
-}
-
-/// A name, cut to what a trace can hold.
-///
-/// # Safety
-/// `name` is null or readable up to its NUL byte or [`MAX_NAME`] bytes.
-unsafe fn name(name: *const c_char) -> String {
-    // SAFETY: passed on from the caller.
-    String::from_utf8_lossy(unsafe { bytes(name, MAX_NAME) }.unwrap_or_default()).into_owned()
 }
 
 /// The bytes before the NUL byte of `text`, `limit` of them at most; `None` for null.

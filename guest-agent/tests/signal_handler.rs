@@ -1,0 +1,131 @@
+//! Events of signal handlers, which may have interrupted the allocator: the library takes nothing from there, whether a
+//! process connects, registers an event type, records or is refused.
+#![allow(unsafe_code, reason = "an allocator, and signal handlers")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+
+use clock_sync::entry::Writer;
+use clock_sync::relation::Relation;
+use guest_agent::{EventType, FieldType, RuntimeEventType, Text, Tracer, tracer};
+use shared_ring::guest;
+use shared_ring::host::{self, EnabledEvents};
+use shared_ring::host_memory::HostMemory;
+use shared_ring::layout::{Geometry, MAX_VCPUS, Mode};
+use shared_ring::region::{RegionConfig, RegionLayout, Rings};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use strata_abi::class;
+
+/// Counts what is asked of it by a handler.
+struct Watched;
+
+/// Id of the thread that is in a handler; 0 when none is.
+static IN_HANDLER: AtomicU64 = AtomicU64::new(0);
+static TAKEN_IN_HANDLER: AtomicUsize = AtomicUsize::new(0);
+
+fn this_thread() -> u64 {
+    // SAFETY: takes nothing and returns a number.
+    unsafe { libc::gettid() }.unsigned_abs().into()
+}
+
+// SAFETY: all is passed on.
+unsafe impl GlobalAlloc for Watched {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if IN_HANDLER.load(Ordering::Relaxed) == this_thread() {
+            TAKEN_IN_HANDLER.fetch_add(1, Ordering::Relaxed);
+        }
+        // SAFETY: passed on from the caller.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: passed on from the caller.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Watched = Watched;
+
+/// What the handler does, which tells whether it went well; one test at a time.
+static ACTION: Mutex<fn() -> bool> = Mutex::new(|| false);
+static RUNNING: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+static WENT_WELL: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn handler(_: libc::c_int) {
+    IN_HANDLER.store(this_thread(), Ordering::Relaxed);
+    // SAFETY: `in_handler` stored such a function.
+    let action = unsafe { std::mem::transmute::<*mut (), fn() -> bool>(RUNNING.load(Ordering::Relaxed)) };
+    WENT_WELL.store(action(), Ordering::Relaxed);
+    IN_HANDLER.store(0, Ordering::Relaxed);
+}
+
+/// Does it in a signal handler; returns whether it went well, and how often the allocator was asked meanwhile.
+fn in_handler(action: fn() -> bool) -> (bool, usize) {
+    let mut current = ACTION.lock().unwrap();
+    *current = action;
+    RUNNING.store(action as *mut (), Ordering::Relaxed);
+    TAKEN_IN_HANDLER.store(0, Ordering::Relaxed);
+    // SAFETY: the handler uses what is meant for handlers only, which is what is tried.
+    unsafe {
+        libc::signal(libc::SIGUSR1, handler as *const () as libc::sighandler_t);
+        libc::raise(libc::SIGUSR1);
+    }
+    (WENT_WELL.load(Ordering::Relaxed), TAKEN_IN_HANDLER.load(Ordering::Relaxed))
+}
+
+/// A tracer of a region for one vCPU, which every CPU of this machine is.
+fn connected() -> Tracer {
+    let rings = Rings { geometry: Geometry::new(4096, 4).unwrap(), mode: Mode::Discard };
+    let layout = RegionLayout::new(RegionConfig {
+        vcpus: 1,
+        sessions: [Some(rings), None, None, None],
+        process_rings: rings,
+        process_slots: 1,
+        registry_size: 4096,
+        process_registry_size: 4096,
+    })
+    .unwrap();
+    let memory = HostMemory::private(layout.size);
+    let mut host = host::Region::create(memory.clone(), layout, [0; 16], 1_000_000_000).unwrap();
+    host.open_session(0, "main", rings, |_, _| ()).unwrap();
+    host.enable(0, &EnabledEvents { class_mask: 1 << class::USER, ..EnabledEvents::NONE }).unwrap();
+    let at = |offset: usize| memory.base().wrapping_add(offset);
+    // SAFETY: the memory is aligned, as large as it says, and kept by the tracer; nobody else writes it.
+    unsafe {
+        Writer::new(at(layout.clock_entry(0))).publish(&Relation::IDENTITY);
+        let kernel = guest::Region::open(at(0), memory.size() as u64).unwrap();
+        assert_eq!(kernel.claim_process_slot(1, &[0; 16], &[0; MAX_VCPUS as usize]), Some(0));
+        let slot = (at(layout.process_slot(0)), layout.process_stride);
+        Tracer::over((at(0), layout.guest_writable), slot, Arc::new(memory.clone())).unwrap()
+    }
+}
+
+#[test]
+fn first_event_of_a_process_takes_nothing_of_the_allocator() {
+    static FIRST: EventType<(u32,)> = EventType::new("test:first_in_handler", &["number"]);
+    // Whether it is recorded depends on the machine.
+    let connect = || FIRST.record((1,)) == tracer().error().is_none();
+
+    assert_eq!(in_handler(connect), (true, 0));
+}
+
+#[test]
+fn event_type_is_registered_without_the_allocator() {
+    static OPENED: EventType<(Text, u32)> = EventType::new("test:opened_in_handler", &["name", "flags"]);
+    static TRACER: OnceLock<Tracer> = OnceLock::new();
+    TRACER.get_or_init(connected);
+    let record = || TRACER.get().is_some_and(|tracer| OPENED.record_with(tracer, ("a", 1)));
+
+    assert_eq!(in_handler(record), (true, 0));
+}
+
+#[test]
+fn event_type_is_made_at_run_time_without_the_allocator() {
+    let make = || {
+        let fields = [("twice", FieldType::U8, false), ("twice", FieldType::U8, false), ("", FieldType::String, false)];
+        RuntimeEventType::new("test:made in a handler", &fields).is_some_and(|made| made.fields() == 3)
+    };
+
+    assert_eq!(in_handler(make), (true, 0));
+}
