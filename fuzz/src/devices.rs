@@ -9,16 +9,21 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+use vmm::machine::rate_limit::RateLimit;
 use vmm::machine::{
-    BlockRequestKind, DetachedDisk, ExitAction, NoObserver, Observer, Peripherals, VIRTIO_MMIO, VIRTIO_MMIO_SIZE,
-    handle_exit,
+    BlockRequestKind, DetachedDisk, DiskLimits, ExitAction, NoObserver, Observer, Peripherals, VIRTIO_MMIO,
+    VIRTIO_MMIO_SIZE, handle_exit,
 };
 
 /// The guest's memory, bytes.
 pub const MEMORY: usize = 1 << 16;
 /// The disks' size, bytes: one that the guest may write to, and one that it may only read.
 const DISK: usize = 16 << 9;
+/// What the guest may do with the first disk.
+const OPERATIONS: RateLimit = RateLimit { per_second: 100, burst: 8 };
+const BYTES: RateLimit = RateLimit { per_second: 64 << 10, burst: 8 << 10 };
 /// Most bytes of a port or memory access that KVM hands over at once.
 const ACCESS: usize = 8;
 
@@ -33,6 +38,7 @@ const ACCESS: usize = 8;
 /// | 4, device, register, width | [`Op::Load`] |
 /// | 5, device | [`Op::Notify`] |
 /// | 6, `u16` length, bytes | [`Op::Input`] |
+/// | 7, `u16` ms | [`Op::Wait`] |
 ///
 /// What is missing at the end is zeros, so that every sequence of bytes is a script.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +96,11 @@ pub enum Op<'a> {
         /// What.
         bytes: &'a [u8],
     },
+    /// Time goes by, and disks that have waited for their limits are served.
+    Wait {
+        /// How much, ms.
+        ms: u16,
+    },
 }
 
 impl Op<'_> {
@@ -124,18 +135,23 @@ impl Op<'_> {
                 script.push(6);
                 block(script, bytes);
             }
+            Self::Wait { ms } => {
+                script.push(7);
+                script.extend(ms.to_le_bytes());
+            }
         }
     }
 
     fn decode<'a>(input: &mut Input<'a>) -> Op<'a> {
-        match input.byte() % 7 {
+        match input.byte() % 8 {
             0 => Op::Write { address: input.u16(), bytes: input.block() },
             1 => Op::Out { place: input.byte(), width: input.byte(), value: input.u64() },
             2 => Op::In { place: input.byte(), width: input.byte() },
             3 => Op::Store { device: input.byte(), register: input.byte(), width: input.byte(), value: input.u64() },
             4 => Op::Load { device: input.byte(), register: input.byte(), width: input.byte() },
             5 => Op::Notify { device: input.byte() },
-            _ => Op::Input { bytes: input.block() },
+            6 => Op::Input { bytes: input.block() },
+            _ => Op::Wait { ms: input.u16() },
         }
     }
 }
@@ -159,12 +175,15 @@ const fn bytes(width: u8) -> usize {
 struct Counts {
     /// Requests to disks that have begun and not ended.
     under_way: Mutex<i64>,
+    /// Requests to the first disk.
+    of_limited: AtomicU64,
     /// Bytes that the serial port put out.
     put_out: AtomicU64,
 }
 
 impl Observer for Counts {
-    fn block_request(&self, _: u32, _: BlockRequestKind, _: u64, _: u32, is_done: bool) {
+    fn block_request(&self, disk: u32, _: BlockRequestKind, _: u64, _: u32, is_done: bool) {
+        self.of_limited.fetch_add(u64::from(disk == 0 && !is_done), Ordering::Relaxed);
         *self.under_way.lock().expect("no step panics while it holds it") += if is_done { -1 } else { 1 };
     }
 
@@ -207,10 +226,17 @@ pub fn run(data: &[u8]) {
     let observer: Arc<dyn Observer> = counts.clone();
     let disk = |(file, read_only): (&File, bool)| {
         let file = file.try_clone().expect("there are descriptors left");
-        DetachedDisk { file, size: DISK as u64, read_only }
+        let limits = match read_only {
+            false => DiskLimits { operations: Some(OPERATIONS), bytes: Some(BYTES) },
+            true => DiskLimits::default(),
+        };
+        DetachedDisk { file, size: DISK as u64, read_only, limits }
     };
+    let begin = Instant::now();
+    let mut time = Duration::ZERO;
     let disks = files.iter().zip([false, true]).map(disk).collect();
-    let devices = Peripherals::detached(&memory, disks, Box::new(io::sink()), &observer).expect("descriptors are left");
+    let console = Box::new(io::sink());
+    let devices = Peripherals::detached(&memory, disks, console, &observer, begin).expect("descriptors are left");
 
     let mut input = Input(data);
     let mut put_out = 0;
@@ -219,7 +245,13 @@ pub fn run(data: &[u8]) {
         if let Op::Out { width, .. } = op {
             put_out += bytes(width) as u64;
         }
-        step(op, &memory, &devices);
+        if let Op::Wait { ms } = op {
+            time += Duration::from_millis(ms.into());
+        }
+        step(op, &memory, &devices, begin + time);
+        let came = u128::from(OPERATIONS.per_second) * time.as_millis() / 1000;
+        let of_limited = counts.of_limited.load(Ordering::Relaxed);
+        assert!(u128::from(of_limited) <= came + u128::from(OPERATIONS.burst), "a disk keeps within its limit");
         assert_eq!(*counts.under_way.lock().expect("no step panicked"), 0, "a request that began has ended");
     }
 
@@ -233,7 +265,7 @@ pub fn run(data: &[u8]) {
     assert_eq!(kept, content(), "a disk that the guest may only read keeps its content");
 }
 
-fn step(op: Op<'_>, memory: &GuestMemoryMmap, devices: &Peripherals) {
+fn step(op: Op<'_>, memory: &GuestMemoryMmap, devices: &Peripherals, now: Instant) {
     let address =
         |device: u8, register: u8| VIRTIO_MMIO + u64::from(device % 3) * VIRTIO_MMIO_SIZE + u64::from(register) * 4;
     let mut read = [0; ACCESS];
@@ -260,11 +292,15 @@ fn step(op: Op<'_>, memory: &GuestMemoryMmap, devices: &Peripherals) {
             handle_exit(0, exit, devices, &NoObserver)
         }
         Op::Notify { device } => {
-            devices.notify((device % 3).into(), 0);
+            devices.notify((device % 3).into(), 0, now);
             ExitAction::Continue
         }
         Op::Input { bytes } => {
             devices.enqueue_input(bytes);
+            ExitAction::Continue
+        }
+        Op::Wait { .. } => {
+            devices.resume(now);
             ExitAction::Continue
         }
     };

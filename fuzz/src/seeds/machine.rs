@@ -107,6 +107,14 @@ pub(super) fn device_scripts() -> Vec<(&'static str, Vec<u8>)> {
     request(&mut refused, 1, 0, (WRITE, 0, 512), false);
     request(&mut refused, 1, 1, (READ, u64::MAX, 512), false);
     Op::Load { device: 1, register: CONFIGURATION, width: 8 }.encode(&mut refused);
+    // More than the disk may do at once.
+    let mut limited = driver(0, 0);
+    for number in 0..12 {
+        request(&mut limited, 0, number, (READ, 3, 1024), false);
+    }
+    for ms in [5, 100, 1000] {
+        Op::Wait { ms }.encode(&mut limited);
+    }
 
     let mut console = Vec::new();
     for byte in b"hello\n" {
@@ -119,7 +127,13 @@ pub(super) fn device_scripts() -> Vec<(&'static str, Vec<u8>)> {
     }
     Op::Out { place: 0x80, width: 1, value: 0x34 }.encode(&mut console);
     Op::Out { place: 0x82, width: 1, value: 1 }.encode(&mut console);
-    vec![("requests", all_kinds), ("indirect", indirect), ("refused", refused), ("console-and-end", console)]
+    vec![
+        ("requests", all_kinds),
+        ("indirect", indirect),
+        ("refused", refused),
+        ("limited", limited),
+        ("console-and-end", console),
+    ]
 }
 
 /// Images of a few instructions: an ELF file with one segment, and a bzImage; the first with an initrd.

@@ -3,6 +3,7 @@
 use super::values;
 use crate::control::protocol::Mode;
 use crate::jail::{self, JailRequest};
+use crate::machine::rate_limit::RateLimit;
 use crate::machine::{CpuExtras, DiskConfig};
 use crate::run::{Agent, KERNEL_RINGS, OnTraceFailure, PROCESS_SLOTS, RunRequest};
 use crate::tracing::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
@@ -41,9 +42,15 @@ pub struct RunArgs {
     /// Give the guest the CPU's performance counters, for perf in the guest
     #[arg(long)]
     pub pmu: bool,
-    /// Raw disk image for a virtio block device; ',ro' makes it read-only. May be repeated
-    #[arg(long = "disk", value_name = "FILE[,ro]", value_parser = values::disk)]
+    /// Raw disk image for a virtio block device; ',ro' makes it read-only. ',iops=RATE' and ',bandwidth=RATE' limit the
+    /// requests and the bytes of each second, 'RATE:BURST' also those at once after a pause; what is more waits. May be
+    /// repeated
+    #[arg(long = "disk", value_name = "FILE[,ro][,iops=RATE][,bandwidth=RATE]", value_parser = values::disk)]
     pub disks: Vec<DiskConfig>,
+    /// Limit the bytes of each second that the guest writes to its console: RATE or RATE:BURST, 4K or more. A guest that
+    /// writes faster waits
+    #[arg(long, value_name = "RATE", value_parser = values::bandwidth)]
+    pub console_bandwidth: Option<RateLimit>,
     /// Guest kernel command line
     #[arg(long, value_name = "STR", default_value = "console=ttyS0 panic=-1")]
     pub cmdline: String,
@@ -133,6 +140,7 @@ impl From<RunArgs> for RunRequest {
             memory: args.memory,
             cpu_extras: CpuExtras { nested: args.nested, pmu: args.pmu },
             disks: args.disks,
+            console_bandwidth: args.console_bandwidth,
             cmdline: args.cmdline,
             trace: args.trace,
             max_size: args.max_size,

@@ -4,6 +4,7 @@
 use crate::control::protocol::Mode;
 use crate::jail;
 use crate::machine::DiskConfig;
+use crate::machine::rate_limit::RateLimit;
 use crate::run::OnTraceFailure;
 use crate::tracing::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -16,6 +17,12 @@ use trace_merge::writer::MIN_ROTATED_SIZE;
 
 /// Longest delay of a slow disk, ms: a guest gives up a request after 30 s.
 const MAX_DELAY_MS: u64 = 10_000;
+
+/// Least bandwidth that a device can be limited to, bytes each second.
+const MIN_BANDWIDTH: u64 = 4 << 10;
+/// A burst holds at least what comes in this part of a second, which is longer than devices wait at least: smaller ones
+/// would limit the rate.
+const BURSTS_PER_SECOND: u64 = 50;
 
 /// Longest time that a recording can be given, ms: a year.
 const MAX_DURATION_MS: u64 = 365 * 24 * 3_600_000;
@@ -106,13 +113,15 @@ pub fn sub_buffers(text: &str) -> Result<u32, String> {
 
 /// A disk: a file, and options after commas.
 pub fn disk(text: &str) -> Result<DiskConfig, String> {
-    let mut disk = DiskConfig { path: text.into(), read_only: false, delay: Duration::ZERO };
+    let mut disk = DiskConfig::new(text);
     let mut rest = text;
     // Options are read from the end: a comma in the name of a file does not begin one.
     while let Some((path, option)) = rest.rsplit_once(',') {
         match option.split_once('=') {
             None if option == "ro" => disk.read_only = true,
             Some(("delay", delay)) => disk.delay = self::delay(delay)?,
+            Some(("iops", rate)) => disk.limits.operations = Some(operations(rate)?),
+            Some(("bandwidth", rate)) => disk.limits.bytes = Some(bandwidth(rate)?),
             _ => break,
         }
         rest = path;
@@ -122,6 +131,30 @@ pub fn disk(text: &str) -> Result<DiskConfig, String> {
     }
     disk.path = rest.into();
     Ok(disk)
+}
+
+/// A limit of operations: `RATE` or `RATE:BURST`.
+fn operations(text: &str) -> Result<RateLimit, String> {
+    let number = |text: &str| text.parse().ok();
+    rate_limit(text, number, 1)
+        .ok_or_else(|| "write operations each second, and behind ':' how many at once, as in 'iops=500:1000'".into())
+}
+
+/// A limit of bytes: `RATE` or `RATE:BURST`.
+pub fn bandwidth(text: &str) -> Result<RateLimit, String> {
+    rate_limit(text, |text| size(text).ok(), MIN_BANDWIDTH).ok_or_else(|| {
+        let least = MIN_BANDWIDTH >> 10;
+        format!("write bytes each second, {least}K or more, and behind ':' how many at once, as in '10M:64M'")
+    })
+}
+
+/// A limit of `least` or more each second. The burst is what comes in a second unless it is said, and at least what comes
+/// in the shortest time between two timers.
+fn rate_limit(text: &str, number: impl Fn(&str) -> Option<u64>, least: u64) -> Option<RateLimit> {
+    let (rate, burst) = text.split_once(':').unwrap_or((text, text));
+    let (per_second, burst) = (number(rate)?, number(burst)?);
+    (per_second >= least && burst > 0 && burst >= per_second / BURSTS_PER_SECOND)
+        .then_some(RateLimit { per_second, burst })
 }
 
 /// The delay of a slow disk: a number of milliseconds, such as `5ms`.
@@ -161,7 +194,7 @@ mod tests {
     #[test]
     fn disk_may_be_read_only_and_slow() {
         let disk = |path: &str, read_only, ms| {
-            Ok(DiskConfig { path: path.into(), read_only, delay: Duration::from_millis(ms) })
+            Ok(DiskConfig { read_only, delay: Duration::from_millis(ms), ..DiskConfig::new(path) })
         };
 
         assert_eq!(super::disk("a.img"), disk("a.img", false, 0));
@@ -172,6 +205,19 @@ mod tests {
         assert!(super::disk(",ro").is_err());
         assert!(super::disk("a.img,delay=5").unwrap_err().contains("'delay=5ms'"));
         assert!(super::disk("a.img,delay=99999999ms").is_err());
+    }
+
+    #[test]
+    fn limits_are_rates_and_bursts() {
+        let limit = |per_second, burst| Some(RateLimit { per_second, burst });
+        let limits = |text: &str| super::disk(text).map(|disk| (disk.limits.operations, disk.limits.bytes));
+
+        assert_eq!(limits("a.img,iops=500"), Ok((limit(500, 500), None)));
+        assert_eq!(limits("a.img,ro,bandwidth=1M:4M,iops=500:9"), Err(limits("a,iops=x").unwrap_err()));
+        assert_eq!(limits("a.img,ro,bandwidth=1M:4M,iops=500:10"), Ok((limit(500, 10), limit(1 << 20, 4 << 20))));
+        assert!(limits("a.img,iops=0").unwrap_err().contains("iops=500:1000"));
+        assert!(limits("a.img,iops=1:0").is_err() && limits("a.img,iops=").is_err());
+        assert!(limits("a.img,bandwidth=4095").unwrap_err().contains("4K or more"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The command line's end of the control socket: finds a VM, asks, and shows what it answers.
 
 use super::directory::{self, DirectoryError, FoundVm};
-use super::protocol::{Answer, MAX_LINE, Request, Status, TraceStatus};
+use super::protocol::{Answer, LimitStatus, MAX_LINE, Request, Status, TraceStatus};
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -111,7 +111,7 @@ pub fn text(answer: &Answer) -> String {
 }
 
 fn status_text(status: &Status) -> String {
-    let Status { name, pid, uptime_s, vcpus, memory, attached, paused, jail, trace } = status;
+    let Status { name, pid, uptime_s, vcpus, memory, attached, paused, jail, limits, trace } = status;
     let paused = if *paused { ", paused" } else { "" };
     let mut out = String::new();
     // Writing to a string does not fail.
@@ -128,6 +128,10 @@ fn status_text(status: &Status) -> String {
         }
     };
     let _ = jail.iter().try_for_each(|jail| writeln!(out, "jail    {jail}"));
+    let _ = limits.iter().try_for_each(|limit| {
+        let LimitStatus { device, limits, waits, waited_ms } = limit;
+        writeln!(out, "limit   {device}: {limits}, waited {waits} times, {waited_ms} ms in all")
+    });
     let _ = match trace {
         Some(trace) => write_trace(&mut out, trace, attached.is_none()),
         None => writeln!(out, "not traced"),
@@ -227,6 +231,16 @@ mod tests {
 
         assert!(text.contains("run by process 77 (qemu), recorded by process 9"), "{text}");
         assert!(!text.contains("KiB") && !text.contains("agent"), "{text}");
+    }
+
+    #[test]
+    fn status_says_which_limits_were_waited_for() {
+        let (device, limits) = ("disk 0".to_owned(), "iops=500:1000".to_owned());
+        let limits = vec![LimitStatus { device, limits, waits: 12, waited_ms: 340 }];
+
+        let text = status_text(&Status { limits, ..Status::default() });
+
+        assert!(text.contains("disk 0: iops=500:1000, waited 12 times, 340 ms"), "{text}");
     }
 
     #[test]

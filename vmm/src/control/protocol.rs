@@ -196,8 +196,24 @@ pub struct Status {
     /// Whether it is paused.
     #[serde(default)]
     pub paused: bool,
+    /// Its devices that have limits, and how often they had to wait for them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<LimitStatus>,
     /// Its recording; `None` when it is not traced.
     pub trace: Option<TraceStatus>,
+}
+
+/// How a device with limits is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitStatus {
+    /// The device: `disk 0`, `console`.
+    pub device: String,
+    /// Its limits, as on the command line: each second and at once.
+    pub limits: String,
+    /// How often it had to wait.
+    pub waits: u64,
+    /// How long in all, ms.
+    pub waited_ms: u64,
 }
 
 /// How a VM's recording is.

@@ -3,7 +3,7 @@
 use super::cpuid::CpuExtras;
 use super::layout;
 use super::loader::{CMDLINE_MAX, KernelFormat, KernelFormatError, kernel_format};
-use super::virtio::block::SECTOR_SIZE;
+use super::virtio::block::{DiskLimits, SECTOR_SIZE};
 use memmap2::MmapRaw;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -28,6 +28,16 @@ pub struct DiskConfig {
     pub read_only: bool,
     /// Time by which each request to the disk's content takes longer than it has to: a slow disk, for experiments.
     pub delay: Duration,
+    /// What the guest may do with it in a time.
+    pub limits: DiskLimits,
+}
+
+impl DiskConfig {
+    /// The image at `path`, to be written, as fast as it is.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), read_only: false, delay: Duration::ZERO, limits: DiskLimits::default() }
+    }
 }
 
 /// Host memory that the guest sees too, in a memory slot of its own.
@@ -426,7 +436,7 @@ mod tests {
     fn disk(folder: &TempDir, bytes: u64) -> DiskConfig {
         let path = folder.path().join("disk.img");
         fs::File::create(&path).unwrap().set_len(bytes).unwrap();
-        DiskConfig { path, read_only: false, delay: Duration::ZERO }
+        DiskConfig::new(path)
     }
 
     #[test]
@@ -558,7 +568,7 @@ mod tests {
     #[test]
     fn missing_disk_is_named() {
         let folder = TempDir::new().unwrap();
-        let absent = DiskConfig { path: folder.path().join("absent"), read_only: true, delay: Duration::ZERO };
+        let absent = DiskConfig { read_only: true, ..DiskConfig::new(folder.path().join("absent")) };
         let config = MachineConfig { disks: vec![absent], ..config(&folder) };
         assert!(config.open().unwrap_err().to_string().ends_with("/absent': check the path"));
     }
@@ -580,7 +590,7 @@ mod tests {
     #[test]
     fn disk_that_is_a_folder_is_refused() {
         let folder = TempDir::new().unwrap();
-        let disk = DiskConfig { path: folder.path().to_owned(), read_only: true, delay: Duration::ZERO };
+        let disk = DiskConfig { read_only: true, ..DiskConfig::new(folder.path()) };
         let config = MachineConfig { disks: vec![disk], ..config(&folder) };
         assert!(matches!(config.open(), Err(ConfigError::DiskNotAFile { .. })));
     }
@@ -606,7 +616,7 @@ mod tests {
         let fifo = folder.path().join("fifo");
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-        let disk = DiskConfig { path: fifo.clone(), read_only: true, delay: Duration::ZERO };
+        let disk = DiskConfig { read_only: true, ..DiskConfig::new(&fifo) };
 
         let kernel = MachineConfig { kernel: fifo.clone(), ..config(&folder) }.open();
         let initrd = MachineConfig { initrd: Some(fifo), ..config(&folder) }.open();

@@ -23,6 +23,7 @@ mod outcome;
 mod peripherals;
 mod power;
 mod probe;
+pub mod rate_limit;
 mod serial;
 #[cfg(test)]
 pub(crate) mod test_guest;
@@ -48,4 +49,5 @@ pub use peripherals::{DetachedDisk, Peripherals};
 pub use power::GuestRequest;
 pub use probe::{KvmKind, KvmProbe, probe_kvm};
 pub use serial::ConsoleOutput;
+pub use virtio::block::DiskLimits;
 pub use virtual_machine::{Machine, RunOptions, StopHandle, load};

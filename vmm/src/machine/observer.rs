@@ -1,5 +1,8 @@
 //! What happens in the machine, for whoever records it.
 
+use super::rate_limit::Resource;
+use std::time::Duration;
+
 /// Kinds of block requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -82,6 +85,14 @@ pub trait Observer: Send + Sync {
     /// Requests of a disk have been answered, and the guest is about to be interrupted for them.
     fn disk_interrupt(&self, disk: u32) {
         let _ = disk;
+    }
+    /// A request of a disk waits for a limit of the disk, from now on and for so long.
+    fn disk_throttled(&self, disk: u32, resource: Resource, wait: Duration) {
+        let _ = (disk, resource, wait);
+    }
+    /// What the guest wrote to its console waits for the console's limit, from now on and for so long.
+    fn console_throttled(&self, wait: Duration) {
+        let _ = wait;
     }
     /// The guest wrote to its console.
     fn console_output(&self, bytes: u32) {

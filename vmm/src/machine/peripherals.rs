@@ -5,11 +5,12 @@ use super::layout::{VIRTIO_MMIO, VIRTIO_MMIO_SIZE};
 use super::observer::Observer;
 use super::power::{GuestRequest, PowerPorts};
 use super::serial::{self, ConsoleOutput, SerialPort};
-use super::virtio::block::Block;
+use super::virtio::block::{Block, DiskLimits};
 use super::virtio::mmio::MmioTransport;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 use vm_memory::GuestMemoryMmap;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
@@ -32,6 +33,8 @@ pub struct DetachedDisk {
     pub size: u64,
     /// Whether the guest may only read it.
     pub read_only: bool,
+    /// What the guest may do with it in a time, from the beginning on.
+    pub limits: DiskLimits,
 }
 
 /// The register of COM1 behind a port.
@@ -41,7 +44,7 @@ fn serial_register(port: u16) -> Option<u8> {
 }
 
 impl Peripherals {
-    /// The devices of a machine without KVM: their interrupts reach nobody, and whoever plays the guest calls
+    /// The devices of a machine without KVM, which begins at `now`: their interrupts reach nobody, and whoever plays the guest calls
     /// [`notify`](Self::notify) where KVM would wake the event loop. For tests of what a guest may do to them.
     ///
     /// # Errors
@@ -51,10 +54,12 @@ impl Peripherals {
         disks: Vec<DetachedDisk>,
         console_output: ConsoleOutput,
         observer: &Arc<dyn Observer>,
+        now: Instant,
     ) -> io::Result<Self> {
         let interrupt = || EventFd::new(EFD_NONBLOCK);
         let virtio = (0u32..).zip(disks).map(|(index, disk)| {
             let block = Block::new(disk.file, disk.size, disk.read_only, index, Arc::clone(observer));
+            let block = block.limited(disk.limits, Arc::default(), now);
             Ok(Arc::new(MmioTransport::new(Box::new(block), memory.clone(), interrupt()?)?))
         });
         Ok(Self {
@@ -64,12 +69,17 @@ impl Peripherals {
         })
     }
 
-    /// Serves queue `queue` of virtio device `device` once, as the event loop does when the guest notifies it. What does
+    /// Serves queue `queue` of virtio device `device` once, at `now`, as the event loop does when the guest notifies it. What does
     /// not exist is not served.
-    pub fn notify(&self, device: usize, queue: usize) {
+    pub fn notify(&self, device: usize, queue: usize, now: Instant) {
         if let Some(device) = self.virtio.get(device) {
-            device.serve(queue);
+            device.serve(queue, now);
         }
+    }
+
+    /// Serves all virtio devices once, as the event loop does with those that have waited for their limits.
+    pub fn resume(&self, now: Instant) {
+        self.virtio.iter().for_each(|device| device.resume(now));
     }
 
     /// Puts console input into the serial port, as much of it as there is room for.
@@ -130,8 +140,13 @@ mod tests {
     fn peripherals() -> Peripherals {
         let observer: Arc<dyn Observer> = Arc::new(NoObserver);
         let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 0x1000)]).unwrap();
-        let disk = DetachedDisk { file: tempfile::tempfile().unwrap(), size: 512, read_only: false };
-        Peripherals::detached(&memory, vec![disk], Box::new(io::sink()), &observer).unwrap()
+        let disk = DetachedDisk {
+            file: tempfile::tempfile().unwrap(),
+            size: 512,
+            read_only: false,
+            limits: DiskLimits::default(),
+        };
+        Peripherals::detached(&memory, vec![disk], Box::new(io::sink()), &observer, Instant::now()).unwrap()
     }
 
     #[test]
@@ -169,8 +184,8 @@ mod tests {
 
     #[test]
     fn device_and_queue_that_do_not_exist_are_not_served() {
-        peripherals().notify(0, 1);
-        peripherals().notify(1, 0);
+        peripherals().notify(0, 1, Instant::now());
+        peripherals().notify(1, 0, Instant::now());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::observer::Observer;
 use event_manager::{EventOps, Events, MutEventSubscriber};
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vm_superio::serial::SerialEvents;
 use vm_superio::{Serial, Trigger};
@@ -15,7 +16,8 @@ pub const PORT: u16 = 0x3f8;
 /// Ports that a 16550 occupies.
 pub const PORTS: u8 = 8;
 
-/// Where console output goes. Bytes arrive one at a time, each followed by a flush, on vCPU threads.
+/// Where console output goes. Bytes arrive one at a time, on vCPU threads. It may take its time: vCPUs that write wait
+/// meanwhile, and nothing else.
 pub type ConsoleOutput = Box<dyn Write + Send>;
 
 /// Raises the serial interrupt.
@@ -51,9 +53,27 @@ impl SerialEvents for ConsoleEvents {
     }
 }
 
+/// What a write to a register of the port put out.
+#[derive(Default)]
+struct PutOut(Option<u8>);
+
+impl Write for PutOut {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 = bytes.last().copied();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// A serial port that vCPU threads and the event loop share.
 pub struct SerialPort {
-    port: Mutex<Serial<InterruptLine, ConsoleEvents, ConsoleOutput>>,
+    port: Mutex<Serial<InterruptLine, ConsoleEvents, PutOut>>,
+    /// Apart from `port`, so that neither input nor the event loop waits for an output that takes its time.
+    output: Mutex<ConsoleOutput>,
+    has_hung_up: AtomicBool,
     input_drained: EventFd,
     observer: Arc<dyn Observer>,
 }
@@ -66,11 +86,12 @@ impl SerialPort {
     pub fn new(interrupt: EventFd, output: ConsoleOutput, observer: Arc<dyn Observer>) -> io::Result<Self> {
         let input_drained = EventFd::new(EFD_NONBLOCK)?;
         let events = ConsoleEvents { observer: Arc::clone(&observer), input_drained: input_drained.try_clone()? };
-        let port = Mutex::new(Serial::with_events(InterruptLine(interrupt), events, output));
-        Ok(Self { port, input_drained, observer })
+        let port = Mutex::new(Serial::with_events(InterruptLine(interrupt), events, PutOut::default()));
+        let (output, has_hung_up) = (Mutex::new(output), AtomicBool::new(false));
+        Ok(Self { port, output, has_hung_up, input_drained, observer })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Serial<InterruptLine, ConsoleEvents, ConsoleOutput>> {
+    fn lock(&self) -> MutexGuard<'_, Serial<InterruptLine, ConsoleEvents, PutOut>> {
         // A poisoned lock means a panic in another thread; the port's state is still sound.
         self.port.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -82,8 +103,26 @@ impl SerialPort {
 
     /// Writes register `offset`.
     pub fn write(&self, offset: u8, value: u8) {
-        // A full or closed console must not stop the guest: the byte is lost, as on a wire nobody listens to.
-        let _ = self.lock().write(offset, value);
+        let byte = {
+            let mut port = self.lock();
+            // What can fail is the interrupt, when its counter is full, and then one is pending already.
+            let _ = port.write(offset, value);
+            port.writer_mut().0.take()
+        };
+        let Some(byte) = byte else { return };
+        let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
+        // Looked at only behind the lock: those who waited for it are not to wait for the output as well. Relaxed, as it
+        // orders nothing else.
+        if !self.has_hung_up.load(Ordering::Relaxed) {
+            // A full or closed console must not stop the guest: the byte is lost, as on a wire nobody listens to.
+            let _ = output.write_all(&[byte]);
+        }
+    }
+
+    /// The machine ends: what vCPUs still write, in the middle of a string for instance, goes nowhere, so that none of them
+    /// waits for the output.
+    pub fn hang_up(&self) {
+        self.has_hung_up.store(true, Ordering::Relaxed);
     }
 
     /// Bytes of input that the port can take now.
@@ -201,6 +240,34 @@ mod tests {
         port.write(DATA, b'o');
         port.write(DATA, b'k');
         assert_eq!(console.written(), b"ok");
+    }
+
+    #[test]
+    fn port_that_is_hung_up_puts_nothing_out() {
+        let console = Console::default();
+        let port = port(Box::new(console.clone()));
+        port.write(DATA, b'o');
+        port.hang_up();
+        port.write(DATA, b'k');
+        assert_eq!(console.written(), b"o");
+    }
+
+    #[test]
+    fn input_does_not_wait_for_an_output_that_takes_its_time() {
+        let (reader, writer) = io::pipe().unwrap();
+        rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();
+        let port = port(Box::new(writer));
+        std::thread::scope(|scope| {
+            // Stuck in the output as soon as the pipe is full.
+            scope.spawn(|| (0..5000).for_each(|_| port.write(DATA, b'x')));
+            while rustix::io::ioctl_fionread(&reader).unwrap() < 4096 {
+                std::thread::yield_now();
+            }
+            port.enqueue(b"hi");
+            let received = (port.read(DATA), port.read(DATA));
+            drop(reader);
+            assert_eq!(received, (b'h', b'i'));
+        });
     }
 
     #[test]

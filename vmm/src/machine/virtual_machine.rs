@@ -8,6 +8,7 @@ use super::observer::{ControlEvent, Observer};
 use super::outcome::{Outcome, RunError};
 use super::peripherals::Peripherals;
 use super::power::PowerPorts;
+use super::rate_limit::ThrottleCounts;
 use super::serial::{ConsoleOutput, SerialPort};
 use super::vcpu::{self, VcpuContext, VcpuHandle};
 use super::virtio::block::Block;
@@ -20,6 +21,7 @@ use clock_sync::calibration::CrossTimestamp;
 use kvm_ioctls::{IoEventAddress, VcpuFd, VmFd};
 use std::fs::File;
 use std::sync::{Arc, mpsc};
+use std::time::Instant;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
@@ -64,6 +66,7 @@ pub struct Machine {
     memory: GuestMemoryMmap,
     config: MachineConfig,
     disks: Vec<(File, u64)>,
+    throttled: Vec<Arc<ThrottleCounts>>,
     tsc_offsets: Option<Vec<i64>>,
     tsc_khz: Option<u32>,
     stop: Arc<EventFd>,
@@ -93,6 +96,7 @@ impl Machine {
             vcpus,
             vm,
             memory,
+            throttled: config.disks.iter().map(|_| Arc::default()).collect(),
             config,
             disks: inputs.disks,
             tsc_offsets,
@@ -119,6 +123,12 @@ impl Machine {
         guest_tsc::cross_timestamp(&self.vm, frequency)
     }
 
+    /// How often each disk had to wait for its limits.
+    #[must_use]
+    pub fn throttled(&self) -> &[Arc<ThrottleCounts>] {
+        &self.throttled
+    }
+
     /// Where the shared slots lie in the guest, if there are any.
     #[must_use]
     pub fn trace_region(&self) -> Option<layout::Range> {
@@ -142,8 +152,9 @@ impl Machine {
     /// # Errors
     /// The run could not be started. What happens later is the [`Outcome`].
     pub fn run(self, options: RunOptions) -> Result<Outcome, MachineError> {
-        let Self { vcpus, vm, memory, config, disks, stop, control, .. } = self;
+        let Self { vcpus, vm, memory, config, disks, throttled, stop, control, .. } = self;
         let observer = options.observer;
+        let disks = disks.into_iter().zip(throttled).collect();
         let virtio = virtio_devices(&vm, &memory, &config, disks, &observer)?;
         let interrupt = interrupt_line(&vm, layout::SERIAL_GSI)?;
         let port =
@@ -171,6 +182,7 @@ impl Machine {
             observer.control(ControlEvent::StopRequested);
         }
         control.detach();
+        peripherals.serial.hang_up();
         let joined = stop_all(handles);
         let outcome = match joined {
             Ok(()) if peripherals.power.panicked() => outcome.after_panic(),
@@ -231,13 +243,14 @@ fn virtio_devices(
     vm: &VmFd,
     memory: &GuestMemoryMmap,
     config: &MachineConfig,
-    disks: Vec<(File, u64)>,
+    disks: Vec<((File, u64), Arc<ThrottleCounts>)>,
     observer: &Arc<dyn Observer>,
 ) -> Result<Vec<Arc<MmioTransport>>, MachineError> {
     let mut devices = Vec::new();
-    for (index, ((file, size), disk)) in (0u32..).zip(disks.into_iter().zip(&config.disks)) {
+    for (index, (((file, size), throttled), disk)) in (0u32..).zip(disks.into_iter().zip(&config.disks)) {
         let place = mmio_device(index as usize);
         let block = Block::new(file, size, disk.read_only, index, Arc::clone(observer)).delayed(disk.delay);
+        let block = block.limited(disk.limits, throttled, Instant::now());
         let interrupt = interrupt_line(vm, place.gsi)?;
         let device = MmioTransport::new(Box::new(block), memory.clone(), interrupt).map_err(MachineError::Device)?;
         let address = IoEventAddress::Mmio(place.address + QUEUE_NOTIFY);

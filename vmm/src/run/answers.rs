@@ -1,5 +1,6 @@
 //! What the control socket of a running VM answers.
 
+use super::limits::LimitedDevices;
 use crate::control::directory::VmDescription;
 use crate::control::protocol::{Answer, Request, Status};
 use crate::jail::Closed;
@@ -8,11 +9,13 @@ use crate::tracing::recorder::RecorderControl;
 use std::path::Path;
 use std::time::Instant;
 
-/// What the control socket answers for the VM of `description`, with `recorder` if it is traced.
+/// What the control socket answers for the VM of `description`, with `recorder` if it is traced, whose
+/// devices are `limited`.
 pub(super) fn answers(
     description: VmDescription,
     recorder: Option<RecorderControl>,
     machine: MachineControl,
+    limited: LimitedDevices,
     jail: Closed,
 ) -> impl FnMut(Request) -> Answer + Send + 'static {
     let begun = Instant::now();
@@ -51,6 +54,7 @@ pub(super) fn answers(
                     attached: None,
                     paused,
                     jail,
+                    limits: limited.status(),
                     trace: status.trace,
                 }))
             }

@@ -1,6 +1,6 @@
 //! The terminal as the guest's console.
 
-use super::console_output::{ConsoleOutput, Pace};
+use super::console_output::{ConsoleLimit, ConsoleOutput, Pace};
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, isatty, tcgetattr, tcsetattr};
 use std::fs::File;
 use std::io::{self, IsTerminal, stdin, stdout};
@@ -39,11 +39,11 @@ impl Drop for Keyboard {
     }
 }
 
-/// Standard output as the guest's screen.
+/// Standard output as the guest's screen, within `limit`.
 ///
 /// # Errors
 /// When it is closed, or its thread cannot be started.
-pub(super) fn screen() -> io::Result<ConsoleOutput> {
+pub(super) fn screen(limit: Option<ConsoleLimit>) -> io::Result<ConsoleOutput> {
     let pace = if stdout().is_terminal() { Pace::Bytes } else { Pace::Lines };
-    ConsoleOutput::start(File::from(stdout().as_fd().try_clone_to_owned()?), pace)
+    ConsoleOutput::start(File::from(stdout().as_fd().try_clone_to_owned()?), pace, limit)
 }

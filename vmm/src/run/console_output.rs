@@ -2,6 +2,8 @@
 
 use crate::jail;
 use crate::jail::policy::Thread;
+use crate::machine::Observer;
+use crate::machine::rate_limit::{RateLimit, Resource, Throttle, ThrottleCounts};
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,6 +18,9 @@ const PATIENCE: Duration = Duration::from_millis(100);
 const STALL_LIMIT: Duration = Duration::from_secs(1);
 /// How long the end waits for a reader that takes little.
 const END_LIMIT: Duration = Duration::from_secs(5);
+/// Shortest wait for the limit. What the guest writes meanwhile waits no longer than this for room, which is less than
+/// [`PATIENCE`]: a limit drops nothing.
+const SHORTEST_WAIT: Duration = Duration::from_millis(10);
 /// Bytes that are written at once, at most; and after which a line is not waited for.
 const CHUNK: usize = 4096;
 
@@ -26,6 +31,16 @@ pub(super) enum Pace {
     Bytes,
     /// With its line: waking the writer for each of a boot's thousands of bytes would slow the guest down.
     Lines,
+}
+
+/// A limit of what the guest shows, and who is told of the waits for it.
+pub(super) struct ConsoleLimit {
+    /// Bytes.
+    pub limit: RateLimit,
+    /// Counts the waits.
+    pub counts: Arc<ThrottleCounts>,
+    /// Is told of each wait when it begins.
+    pub observer: Arc<dyn Observer>,
 }
 
 /// The guest's screen. Its writer is a thread of its own: making standard output non-blocking instead would make it so for
@@ -49,7 +64,14 @@ struct Shared {
     /// Something was written, or the writer has ended.
     drained: Condvar,
     pace: Pace,
+    room: Room,
+}
+
+/// What may wait, and how long the guest waits for that.
+#[derive(Debug, Clone, Copy)]
+struct Room {
     capacity: usize,
+    patience: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -65,21 +87,33 @@ struct State {
 }
 
 impl ConsoleOutput {
-    /// A screen that writes to `output`.
+    /// A screen that writes to `output`, within `limit`. A guest that is faster is slowed down, as by a slow reader, once a
+    /// burst is waiting. The end waits for no limit.
     ///
     /// # Errors
     /// When its thread cannot be started.
-    pub(super) fn start(output: impl Write + Send + 'static, pace: Pace) -> io::Result<Self> {
-        Self::with_capacity(output, pace, CAPACITY)
+    pub(super) fn start(
+        output: impl Write + Send + 'static,
+        pace: Pace,
+        limit: Option<ConsoleLimit>,
+    ) -> io::Result<Self> {
+        let burst = limit.as_ref().and_then(|limit| usize::try_from(limit.limit.burst).ok()).unwrap_or(CAPACITY);
+        let room = Room { capacity: burst.clamp(CHUNK, CAPACITY), patience: PATIENCE };
+        Self::with_room(output, pace, room, limit)
     }
 
-    fn with_capacity(output: impl Write + Send + 'static, pace: Pace, capacity: usize) -> io::Result<Self> {
+    fn with_room(
+        output: impl Write + Send + 'static,
+        pace: Pace,
+        room: Room,
+        limit: Option<ConsoleLimit>,
+    ) -> io::Result<Self> {
         let (state, filled, drained) = Default::default();
-        let shared = Arc::new(Shared { state, filled, drained, pace, capacity });
+        let shared = Arc::new(Shared { state, filled, drained, pace, room });
         let writer = Arc::clone(&shared);
         std::thread::Builder::new().name("strata-console".into()).spawn(move || {
             jail::enter(Thread::Console);
-            writer.write_to(output);
+            writer.write_to(output, limit);
         })?;
         Ok(Self { shared })
     }
@@ -121,12 +155,13 @@ impl Shared {
         if state.has_ended {
             return;
         }
-        if state.waiting.len() >= self.capacity && !state.is_stalled {
-            let full = |state: &mut State| state.waiting.len() >= self.capacity && !state.has_ended;
+        let Room { capacity, patience } = self.room;
+        if state.waiting.len() >= capacity && !state.is_stalled {
+            let full = |state: &mut State| state.waiting.len() >= capacity && !state.has_ended;
             self.filled.notify_one();
-            (state, _) = self.drained.wait_timeout_while(state, PATIENCE, full).unwrap_or_else(PoisonError::into_inner);
+            (state, _) = self.drained.wait_timeout_while(state, patience, full).unwrap_or_else(PoisonError::into_inner);
         }
-        state.is_stalled = state.waiting.len() >= self.capacity;
+        state.is_stalled = state.waiting.len() >= capacity;
         if state.is_stalled {
             state.dropped += 1;
             return;
@@ -137,15 +172,32 @@ impl Shared {
         }
     }
 
-    /// Writes to `output` what comes, until the end or until nobody reads any more.
-    fn write_to(&self, mut output: impl Write) {
+    /// Writes to `output` what comes, within `limit`, until the end or until nobody reads any more.
+    fn write_to(&self, mut output: impl Write, limit: Option<ConsoleLimit>) {
+        let mut limit = limit.map(|limit| {
+            let bytes = [(Resource::Bytes, limit.limit)];
+            (Throttle::new(bytes, SHORTEST_WAIT, limit.counts, Instant::now()), limit.observer)
+        });
         let mut chunk = Vec::with_capacity(CHUNK);
         loop {
             let mut state = self.lock();
             let is_idle = |state: &State| !state.is_ending && !self.is_due(state);
             state = self.filled.wait_while(state, |state| is_idle(state)).unwrap_or_else(PoisonError::into_inner);
+            let mut most = CHUNK;
+            if let Some((throttle, observer)) = limit.as_mut().filter(|_| !state.is_ending) {
+                let now = Instant::now();
+                if let Err(wait) = throttle.admit(now) {
+                    if wait.begins {
+                        observer.console_throttled(wait.time);
+                    }
+                    let goes_on = |state: &mut State| !state.is_ending;
+                    drop(self.filled.wait_timeout_while(state, wait.time, goes_on));
+                    continue;
+                }
+                most = most.min(usize::try_from(throttle.available(Resource::Bytes, now)).unwrap_or(CHUNK));
+            }
             chunk.clear();
-            let count = state.waiting.len().min(CHUNK);
+            let count = state.waiting.len().min(most);
             chunk.extend(state.waiting.iter().take(count));
             drop(state);
             let written = match output.write(&chunk).and_then(|written| output.flush().map(|()| written)) {
@@ -153,6 +205,9 @@ impl Shared {
                 Ok(0) | Err(_) => None,
                 Ok(written) => Some(written),
             };
+            if let Some((throttle, _)) = &mut limit {
+                throttle.charge(1, written.unwrap_or(0) as u64, Instant::now());
+            }
             let mut state = self.lock();
             // Only what is written is taken out: the rest is counted if the end finds it here.
             state.waiting.drain(..written.unwrap_or(0));
@@ -188,7 +243,17 @@ impl Write for Screen {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::NoObserver;
     use std::io::{Read, pipe};
+
+    fn room(capacity: usize) -> Room {
+        Room { capacity, patience: PATIENCE }
+    }
+
+    /// Room for a guest that waits however slow this machine is.
+    fn patient_room(capacity: usize) -> Room {
+        Room { capacity, patience: Duration::from_secs(60) }
+    }
 
     #[test]
     fn everything_comes_out_in_order() {
@@ -199,7 +264,7 @@ mod tests {
             reader.read_to_end(&mut read).map(|_| read).unwrap()
         });
 
-        let console = ConsoleOutput::with_capacity(writer, Pace::Lines, 1 << 20).unwrap();
+        let console = ConsoleOutput::with_room(writer, Pace::Lines, room(1 << 20), None).unwrap();
         console.screen().write_all(&text).unwrap();
 
         assert_eq!(console.finish(), 0);
@@ -210,7 +275,7 @@ mod tests {
     fn bytes_of_no_whole_line_are_written_at_the_end() {
         let (mut reader, writer) = pipe().unwrap();
 
-        let console = ConsoleOutput::start(writer, Pace::Lines).unwrap();
+        let console = ConsoleOutput::start(writer, Pace::Lines, None).unwrap();
         console.screen().write_all(b"login: ").unwrap();
 
         assert_eq!(console.finish(), 0);
@@ -223,7 +288,7 @@ mod tests {
     fn terminal_gets_each_byte_without_a_line() {
         let (mut reader, writer) = pipe().unwrap();
 
-        let console = ConsoleOutput::start(writer, Pace::Bytes).unwrap();
+        let console = ConsoleOutput::start(writer, Pace::Bytes, None).unwrap();
         console.screen().write_all(b"#").unwrap();
         let mut read = [0];
         reader.read_exact(&mut read).unwrap();
@@ -237,7 +302,7 @@ mod tests {
         let sent = 300_000;
         let (reader, writer) = pipe().unwrap();
 
-        let console = ConsoleOutput::with_capacity(writer, Pace::Lines, 1000).unwrap();
+        let console = ConsoleOutput::with_room(writer, Pace::Lines, room(1000), None).unwrap();
         console.screen().write_all(&vec![b'x'; sent]).unwrap();
         let dropped = console.finish();
         let held = rustix::io::ioctl_fionread(&reader).unwrap();
@@ -251,9 +316,51 @@ mod tests {
         let (reader, writer) = pipe().unwrap();
         drop(reader);
 
-        let console = ConsoleOutput::start(writer, Pace::Bytes).unwrap();
+        let console = ConsoleOutput::start(writer, Pace::Bytes, None).unwrap();
         console.screen().write_all(&[b'x'; 100]).unwrap();
 
         assert_eq!(console.finish(), 0);
+    }
+
+    fn limited(per_second: u64, burst: u64) -> (Option<ConsoleLimit>, Arc<ThrottleCounts>) {
+        let counts = Arc::new(ThrottleCounts::default());
+        let limit = RateLimit { per_second, burst };
+        (Some(ConsoleLimit { limit, counts: Arc::clone(&counts), observer: Arc::new(NoObserver) }), counts)
+    }
+
+    #[test]
+    fn guest_that_writes_faster_than_its_limit_waits_and_loses_nothing() {
+        let (mut reader, writer) = pipe().unwrap();
+        let text: Vec<u8> = (0..20_000_u32).map(|number| number.to_le_bytes()[0]).collect();
+        let (limit, counts) = limited(100_000, 5000);
+        let begin = Instant::now();
+
+        let console = ConsoleOutput::with_room(writer, Pace::Lines, patient_room(5000), limit).unwrap();
+        console.screen().write_all(&text).unwrap();
+        let took = begin.elapsed();
+
+        // A burst went out at once, and another one waits.
+        assert!(took >= Duration::from_millis(100), "{took:?}");
+        assert_eq!(console.finish(), 0);
+        let mut read = Vec::new();
+        reader.read_to_end(&mut read).unwrap();
+        assert!(read == text && counts.times() > 0);
+    }
+
+    #[test]
+    fn end_does_not_wait_for_the_limit() {
+        let (mut reader, writer) = pipe().unwrap();
+        let (limit, counts) = limited(1, 4096);
+
+        let console = ConsoleOutput::with_room(writer, Pace::Bytes, patient_room(4096), limit).unwrap();
+        console.screen().write_all(&[b'x'; 8000]).unwrap();
+        while counts.times() == 0 {
+            std::thread::yield_now();
+        }
+        let dropped = console.finish();
+        let mut read = Vec::new();
+        reader.read_to_end(&mut read).unwrap();
+
+        assert_eq!((dropped, read.len()), (0, 8000));
     }
 }

@@ -2,6 +2,7 @@
 
 use super::console::{self, Keyboard};
 use super::failure::RunFailure;
+use super::limits::ConsoleLimits;
 use crate::clock::VcpuClocks;
 use crate::jail;
 use crate::jail::policy::Thread;
@@ -18,15 +19,16 @@ pub(super) struct Ran {
     pub console_dropped: u64,
 }
 
-/// Runs `machine` until it ends or a signal asks to stop.
+/// Runs `machine`, whose console has `limits`, until it ends or a signal asks to stop.
 pub(super) fn run_machine(
     machine: Machine,
+    limits: &ConsoleLimits,
     observer: Arc<dyn Observer>,
     clock: Option<Arc<VcpuClocks>>,
 ) -> Result<Ran, RunFailure> {
     stop_on_signals(machine.stop_handle())?;
     let (_keyboard, console_input) = Keyboard::take();
-    let screen = console::screen().map_err(RunFailure::Console)?;
+    let screen = console::screen(limits.of_console(&observer)).map_err(RunFailure::Console)?;
     let options = RunOptions { observer, console_output: screen.screen(), console_input, clock };
     let outcome = machine.run(options)?;
     Ok(Ran { outcome, console_dropped: screen.finish() })

@@ -26,6 +26,14 @@ const SLEEP: &[u8] = &[
 ];
 /// Raises an exception for which there is no handler.
 const TRIPLE_FAULT: &[u8] = &[0x0f, 0x0b]; // ud2
+/// Writes strings to the console for ever.
+const FLOOD: &[u8] = &[
+    0xba, 0xf8, 0x03, 0x00, 0x00, // mov edx, 0x3f8
+    0xbe, 0x00, 0x00, 0x20, 0x00, // mov esi, 0x20_0000
+    0xb9, 0x00, 0x10, 0x00, 0x00, // mov ecx, 4096
+    0xf3, 0x6e, // rep outsb
+    0xeb, 0xed, // jmp -19
+];
 /// A user who owns nothing.
 const NOBODY: u32 = 65534;
 /// Longest wait for a child to do what it should.
@@ -281,6 +289,28 @@ fn guest_that_fails_ends_the_run_under_the_jail() {
 
     assert!(ended.success() && vm.said().contains("OUTCOME"), "{ended}: {}", vm.said());
     assert!(vm.manifest().outcome.is_some());
+}
+
+#[test]
+fn guest_that_floods_a_limited_console_waits_and_can_be_stopped() {
+    let mut vm = Vm::start(FLOOD, NOBODY, &["--user", "65534:65534", "--console-bandwidth", "4K"]);
+
+    let end = Instant::now() + LIMIT;
+    let mut limits = vm.status().limits;
+    while limits[0].waits == 0 && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(10));
+        limits = vm.status().limits;
+    }
+    let ended = vm.stop();
+
+    assert!(ended.success() && vm.said().contains("OUTCOME"), "{ended}: {}", vm.said());
+    assert_eq!((limits[0].device.as_str(), limits[0].limits.as_str()), ("console", "bandwidth=4096:4096"));
+    assert!(limits[0].waits > 0, "{limits:?}");
+    let trace = trace_merge::reader::Trace::open(&vm.path("traces/trace")).unwrap();
+    let mut vmm =
+        trace.layers_of(LayerKind::Vmm).flat_map(|layer| layer.streams.iter().map(move |stream| (layer, stream)));
+    let waits = |record: trace_merge::reader::StreamRecord<'_>| record.schema.name() == "vmm:console_throttled";
+    assert!(vmm.any(|(layer, stream)| layer.records(stream).any(waits)));
 }
 
 #[test]

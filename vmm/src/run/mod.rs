@@ -10,6 +10,7 @@ mod console_output;
 pub(crate) mod descriptors;
 mod failure;
 mod guest;
+mod limits;
 mod manifest;
 mod plan;
 mod request;
@@ -29,6 +30,7 @@ use crate::jail::{Closed, Jail, JailError};
 use crate::machine::{Machine, NoObserver, Outcome};
 use crate::tracing::session::Say;
 use guest::Ran;
+use limits::{ConsoleLimits, LimitedDevices};
 use plan::Plan;
 use std::path::Path;
 use std::sync::Arc;
@@ -93,9 +95,11 @@ fn run_untraced(
 ) -> Result<Ran, RunFailure> {
     let machine = Machine::new(plan.config)?;
     let closed = close(jail, directory, None, say)?;
-    let answers = answers::answers(description, None, machine.control(), closed);
+    let console = ConsoleLimits::new(plan.request);
+    let limited = LimitedDevices::new(plan.request, &machine, &console);
+    let answers = answers::answers(description, None, machine.control(), limited, closed);
     let _control = ControlServer::start(&directory.socket(), answers)?;
-    guest::run_machine(machine, Arc::new(NoObserver), None)
+    guest::run_machine(machine, &console, Arc::new(NoObserver), None)
 }
 
 /// Closes the jail of the VM in `directory` whose recording goes into `trace`, and tells what this kernel lacks for it.

@@ -2,6 +2,7 @@
 
 use super::trace_failure::OnTraceFailure;
 use crate::jail::JailRequest;
+use crate::machine::rate_limit::RateLimit;
 use crate::machine::{CpuExtras, DiskConfig};
 use shared_ring::layout::{Geometry, Mode};
 use std::path::PathBuf;
@@ -24,6 +25,8 @@ pub struct RunRequest {
     pub cpu_extras: CpuExtras,
     /// Disk images.
     pub disks: Vec<DiskConfig>,
+    /// Limit of what the guest's console shows, bytes.
+    pub console_bandwidth: Option<RateLimit>,
     /// The guest's kernel command line.
     pub cmdline: String,
     /// Where the recording goes; nothing is traced without it.

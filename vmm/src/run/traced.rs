@@ -4,6 +4,7 @@ use super::answers::answers;
 use super::descriptors;
 use super::failure::RunFailure;
 use super::guest::{Ran, run_machine};
+use super::limits::{ConsoleLimits, LimitedDevices};
 use super::manifest::{manifest, note_no_agent, vcpu_relations};
 use super::plan::Plan;
 use super::request::{Agent, RunRequest};
@@ -163,7 +164,9 @@ impl<'a> PreparedVm<'a> {
         }
         let closed = close(jail, &directory, Some(folder.path()), say)?;
         let recorder = Recorder::start(sources)?;
-        let answers = answers(description, Some(recorder.control()), machine.control(), closed);
+        let console = ConsoleLimits::new(request);
+        let limited = LimitedDevices::new(request, &machine, &console);
+        let answers = answers(description, Some(recorder.control()), machine.control(), limited, closed);
         let control = ControlServer::start(&directory.socket(), answers)?;
         let trace = folder.path().display();
         match request.mode {
@@ -173,13 +176,14 @@ impl<'a> PreparedVm<'a> {
                 request.name
             )),
         }
-        Ok(StartedVm { machine, clocks, region, vmm, control, recorder, folder, directory, has_stopped })
+        Ok(StartedVm { machine, console, clocks, region, vmm, control, recorder, folder, directory, has_stopped })
     }
 }
 
 /// A VM whose recorder and control socket run; its guest enters with [`finish`](Self::finish).
 pub(super) struct StartedVm {
     machine: Machine,
+    console: ConsoleLimits,
     clocks: Option<Arc<VcpuClocks>>,
     region: Arc<TraceRegion>,
     vmm: Arc<VmmTracer>,
@@ -197,12 +201,13 @@ impl StartedVm {
     /// The machine cannot be started, and nothing is left behind; or the recording is not complete, and its region is
     /// kept.
     pub(super) fn finish(self) -> Result<RunReport, RunFailure> {
-        let Self { machine, clocks, region, vmm, control, recorder, mut folder, mut directory, has_stopped } = self;
+        let Self { machine, console, clocks, region, vmm, control, recorder, mut folder, mut directory, has_stopped } =
+            self;
         let ran = {
             let machine_control = machine.control();
             let renew = move || machine_control.renew_clocks();
             let _renewals = clocks.as_ref().map(|clocks| RenewalThread::start(clocks.interval_ns(), renew));
-            run_machine(machine, vmm, clocks)
+            run_machine(machine, &console, vmm, clocks)
         };
         region.set_host_alive(false);
         // From here on nobody asks any more: the recorder is to come to its end.

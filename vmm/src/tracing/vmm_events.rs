@@ -5,6 +5,7 @@
 #![allow(unsafe_code)] // Producers are made from the rings' raw addresses.
 
 use crate::clock::HostTime;
+use crate::machine::rate_limit::Resource;
 use crate::machine::{BlockRequestKind, ControlEvent, Observer};
 use clock_sync::relation::Relation;
 use clock_sync::updater::Cause;
@@ -13,6 +14,7 @@ use shared_ring::host_memory::HostMemory;
 use shared_ring::producer::Producer;
 use shared_ring::region::Rings;
 use shared_ring::storage::Smp;
+use std::time::Duration;
 use strata_abi::class;
 
 /// Ids of the VMM's events.
@@ -29,6 +31,8 @@ mod id {
     pub const CLOCK_UPDATE: u16 = 10;
     pub const DISK_NOTIFIED: u16 = 11;
     pub const DISK_INTERRUPT: u16 = 12;
+    pub const DISK_THROTTLED: u16 = 13;
+    pub const CONSOLE_THROTTLED: u16 = 14;
 }
 
 /// Bytes of the text fields.
@@ -136,6 +140,22 @@ pub const EVENTS: &[Event] = &[
         class: class::VMM_DEVICE,
         name: "vmm:disk_interrupt",
         fields: &[Field::new("disk", FieldType::U32)],
+    },
+    Event {
+        id: id::DISK_THROTTLED,
+        class: class::VMM_DEVICE,
+        name: "vmm:disk_throttled",
+        fields: &[
+            Field::new("disk", FieldType::U32),
+            Field::new("limit", TEXT_FIELD),
+            Field::new("wait_ns", FieldType::U64),
+        ],
+    },
+    Event {
+        id: id::CONSOLE_THROTTLED,
+        class: class::VMM_DEVICE,
+        name: "vmm:console_throttled",
+        fields: &[Field::new("wait_ns", FieldType::U64)],
     },
 ];
 
@@ -292,6 +312,10 @@ fn padded_text(text: &str) -> [u8; TEXT] {
     padded
 }
 
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 impl Observer for VmmTracer {
     fn vcpu_thread_started(&self, vcpu: u32, tid: u32) {
         (self.on_vcpu_thread)(vcpu, tid);
@@ -353,6 +377,18 @@ impl Observer for VmmTracer {
 
     fn disk_interrupt(&self, disk: u32) {
         self.record(&self.shared_ring, id::DISK_INTERRUPT, &disk.to_le_bytes());
+    }
+
+    fn disk_throttled(&self, disk: u32, resource: Resource, wait: Duration) {
+        let mut payload = Payload::<28>::default();
+        payload.put(&disk.to_le_bytes());
+        payload.put(&padded_text(resource.name()));
+        payload.put(&nanoseconds(wait).to_le_bytes());
+        self.record(&self.shared_ring, id::DISK_THROTTLED, payload.bytes());
+    }
+
+    fn console_throttled(&self, wait: Duration) {
+        self.record(&self.shared_ring, id::CONSOLE_THROTTLED, &nanoseconds(wait).to_le_bytes());
     }
 
     fn console_output(&self, bytes: u32) {
@@ -432,12 +468,14 @@ mod tests {
         tracer.clock_update(0, 1, &Relation::IDENTITY, Cause::FrequencyChange, 7);
         tracer.disk_notified(2);
         tracer.disk_interrupt(2);
+        tracer.disk_throttled(2, Resource::Bytes, Duration::from_millis(3));
+        tracer.console_throttled(Duration::from_millis(10));
 
         let of_vcpu: Vec<u16> = recorded(&tracer, 0).into_iter().map(|(id, _)| id).collect();
         let of_others: Vec<u16> = recorded(&tracer, 1).into_iter().map(|(id, _)| id).collect();
 
         assert_eq!(of_vcpu, [1, 2, 3, 4, 5]);
-        assert_eq!(of_others, [6, 7, 8, 9, 9, 10, 11, 12]);
+        assert_eq!(of_others, [6, 7, 8, 9, 9, 10, 11, 12, 13, 14]);
     }
 
     #[test]

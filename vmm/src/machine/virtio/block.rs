@@ -2,10 +2,12 @@
 
 use super::{Served, VirtioDevice};
 use crate::machine::observer::{BlockRequestKind, Observer};
+use crate::machine::rate_limit::{RateLimit, Resource, Throttle, ThrottleCounts};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 use virtio_bindings::virtio_blk::{
@@ -36,6 +38,8 @@ const REQUESTS_PER_CALL: usize = QUEUE_SIZE as usize;
 const BYTES_PER_CALL: usize = 8 << 20;
 /// Time after which a call begins no other request: the host's disk may be slow.
 const TIME_PER_CALL: Duration = Duration::from_millis(50);
+/// Shortest wait for a limit: fewer timers for a limit of many requests.
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 /// Bytes copied at once between file and guest memory.
 const CHUNK: usize = 128 << 10;
 
@@ -83,6 +87,15 @@ impl From<io::Error> for RequestError {
     }
 }
 
+/// Limits of what a guest does with a disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiskLimits {
+    /// Requests, of any kind.
+    pub operations: Option<RateLimit>,
+    /// Bytes read and written.
+    pub bytes: Option<RateLimit>,
+}
+
 /// A disk.
 pub struct Block {
     file: File,
@@ -93,6 +106,7 @@ pub struct Block {
     buffer: Vec<u8>,
     /// Bytes moved in this call.
     moved: usize,
+    throttle: Option<Throttle>,
     observer: Arc<dyn Observer>,
 }
 
@@ -101,7 +115,7 @@ impl Block {
     #[must_use]
     pub fn new(file: File, size: u64, read_only: bool, index: u32, observer: Arc<dyn Observer>) -> Self {
         let (sectors, buffer) = (size / SECTOR_SIZE, vec![0; CHUNK]);
-        Self { file, sectors, read_only, index, delay: Duration::ZERO, buffer, moved: 0, observer }
+        Self { file, sectors, read_only, index, delay: Duration::ZERO, buffer, moved: 0, throttle: None, observer }
     }
 
     /// The same disk, but each request to its content takes this much longer. Nothing else is served meanwhile, as with
@@ -109,6 +123,33 @@ impl Block {
     #[must_use]
     pub fn delayed(self, delay: Duration) -> Self {
         Self { delay, ..self }
+    }
+
+    /// The same disk within `limits`, from `now` on; `counts` tells how often a request had to wait for them.
+    #[must_use]
+    pub fn limited(self, limits: DiskLimits, counts: Arc<ThrottleCounts>, now: Instant) -> Self {
+        let of = |resource, limit: Option<RateLimit>| limit.map(|limit| (resource, limit));
+        let limits = of(Resource::Operations, limits.operations).into_iter().chain(of(Resource::Bytes, limits.bytes));
+        let throttle = Throttle::new(limits, SHORTEST_WAIT, counts, now);
+        Self { throttle: Some(throttle), ..self }
+    }
+
+    /// How long the next request of `queue` has to wait for the disk's limits; `None` if it has not, or there is none.
+    fn delay_of_next(
+        &mut self,
+        queue: &Queue,
+        memory: &GuestMemoryMmap,
+        now: Instant,
+    ) -> Result<Option<Duration>, virtio_queue::Error> {
+        let Some(throttle) = &mut self.throttle else { return Ok(None) };
+        if queue.avail_idx(memory, Ordering::Acquire)?.0 == queue.next_avail() {
+            return Ok(None);
+        }
+        let Err(wait) = throttle.admit(now) else { return Ok(None) };
+        if wait.begins {
+            self.observer.disk_throttled(self.index, wait.resource, wait.time);
+        }
+        Ok(Some(wait.time))
     }
 
     /// Answers one request and returns how many bytes were written to the guest.
@@ -256,33 +297,49 @@ impl VirtioDevice for Block {
         }
     }
 
-    fn serve(&mut self, _: usize, queue: &mut Queue, memory: &GuestMemoryMmap) -> Result<Served, virtio_queue::Error> {
+    fn serve(
+        &mut self,
+        _: usize,
+        queue: &mut Queue,
+        memory: &GuestMemoryMmap,
+        now: Instant,
+    ) -> Result<Served, virtio_queue::Error> {
         self.observer.disk_notified(self.index);
         let begun = Instant::now();
         let mut requests = 0;
         let mut is_spent = false;
+        let mut resume_after = None;
         self.moved = 0;
         loop {
             queue.disable_notification(memory)?;
             while !is_spent {
+                resume_after = self.delay_of_next(queue, memory, now)?;
+                if resume_after.is_some() {
+                    break;
+                }
                 let Some(chain) = queue.iter(memory)?.next() else {
                     break;
                 };
                 let head = chain.head_index();
+                let moved_before = self.moved;
                 let written = self.answer(chain, memory);
                 queue.add_used(memory, head, written)?;
                 requests += 1;
+                if let Some(throttle) = &mut self.throttle {
+                    throttle.charge(1, (self.moved - moved_before) as u64, now);
+                }
                 is_spent =
                     requests >= REQUESTS_PER_CALL || self.moved >= BYTES_PER_CALL || begun.elapsed() >= TIME_PER_CALL;
             }
-            // True if the guest added a request while notifications were off.
-            let more = queue.enable_notification(memory)?;
+            // True if the guest added a request while notifications were off. They stay off while the disk waits: what
+            // is added is looked for then.
+            let more = resume_after.is_none() && queue.enable_notification(memory)?;
             if !more || is_spent {
                 let interrupt = requests > 0 && queue.needs_notification(memory)?;
                 if interrupt {
                     self.observer.disk_interrupt(self.index);
                 }
-                return Ok(Served { interrupt, more });
+                return Ok(Served { interrupt, more, resume_after });
             }
         }
     }
@@ -333,7 +390,7 @@ mod tests {
         queue.build_desc_chain(&chain(parts)).unwrap();
         let mut ring: Queue = queue.create_queue().unwrap();
         memory.write_obj(0xffu8, GuestAddress(STATUS)).unwrap();
-        let served = disk.serve(0, &mut ring, memory).unwrap();
+        let served = disk.serve(0, &mut ring, memory, Instant::now()).unwrap();
         assert_eq!((served.interrupt, ring.next_used()), (true, 1));
         memory.read_obj(GuestAddress(STATUS)).unwrap()
     }
@@ -486,10 +543,72 @@ mod tests {
         queue.avail().idx().store(6);
         let mut ring: Queue = queue.create_queue().unwrap();
 
-        let served = disk.serve(0, &mut ring, &memory).unwrap();
+        let served = disk.serve(0, &mut ring, &memory, Instant::now()).unwrap();
 
         // On a slow machine the time of a call may be over before.
         assert!(served.more && (1..=2).contains(&ring.next_used()), "{} served", ring.next_used());
+    }
+
+    /// A disk that may do two requests at once and ten each second, with six of them in its queue.
+    fn limited(memory: &GuestMemoryMmap, begin: Instant) -> (Block, Queue, Arc<ThrottleCounts>) {
+        let counts = Arc::new(ThrottleCounts::default());
+        let operations = Some(RateLimit { per_second: 10, burst: 2 });
+        let limits = DiskLimits { operations, bytes: None };
+        let disk = disk(false).limited(limits, Arc::clone(&counts), begin);
+        let queue = MockSplitQueue::new(memory, 16);
+        queue.build_desc_chain(&chain(&[header(memory, VIRTIO_BLK_T_IN, 5), (DATA, 512, true), STATUS_BYTE])).unwrap();
+        (0..6).for_each(|place| queue.avail().ring().ref_at(place).unwrap().store(0));
+        queue.avail().idx().store(6);
+        (disk, queue.create_queue().unwrap(), counts)
+    }
+
+    #[test]
+    fn requests_beyond_the_limit_wait_in_the_queue_and_none_is_lost() {
+        const TENTH: Duration = Duration::from_millis(100);
+        let memory = memory();
+        let begin = Instant::now();
+        let (mut disk, mut ring, counts) = limited(&memory, begin);
+        let mut serve = |now| (disk.serve(0, &mut ring, &memory, now).unwrap(), ring.next_used());
+
+        let burst = serve(begin);
+        let notified_meanwhile = serve(begin + TENTH / 2);
+        let later = [1, 2, 3, 4, 5].map(|tenths| serve(begin + TENTH * tenths).1);
+        let last = serve(begin + 6 * TENTH).0;
+
+        let waits = |time| Served { interrupt: true, more: false, resume_after: Some(time) };
+        assert_eq!(burst, (waits(TENTH), 2));
+        assert_eq!(notified_meanwhile, (Served { interrupt: false, ..waits(TENTH / 2) }, 2));
+        assert_eq!(later, [3, 4, 5, 6, 6]);
+        assert_eq!(last, Served::default());
+        assert_eq!((counts.times(), counts.time()), (4, 4 * TENTH));
+    }
+
+    #[test]
+    fn bytes_beyond_the_limit_are_owed() {
+        let memory = memory();
+        let begin = Instant::now();
+        let (disk, mut ring, _) = limited(&memory, begin);
+        let bytes = Some(RateLimit { per_second: 512, burst: 511 });
+        let mut disk = disk.limited(DiskLimits { operations: None, bytes }, Arc::default(), begin);
+
+        let served = disk.serve(0, &mut ring, &memory, begin).unwrap();
+
+        // One byte more than there were, and another one to go on.
+        assert_eq!((served.resume_after, ring.next_used()), (Some(Duration::from_nanos(3_906_250)), 1));
+    }
+
+    #[test]
+    fn disk_that_waits_wants_no_notification_and_one_that_has_done_all_does() {
+        let memory = memory();
+        let begin = Instant::now();
+        let (mut disk, mut ring, _) = limited(&memory, begin);
+
+        let wants_none = [0, 1, 2].map(|seconds| {
+            disk.serve(0, &mut ring, &memory, begin + Duration::from_secs(seconds)).unwrap();
+            (ring.next_used(), memory.read_obj::<u16>(GuestAddress(ring.used_ring())).unwrap())
+        });
+
+        assert_eq!(wants_none, [(2, 1), (4, 1), (6, 0)]);
     }
 
     #[test]
@@ -521,7 +640,7 @@ mod tests {
         queue.build_desc_chain(&[RawDescriptor::from(Descriptor::new(HEADER, 16, 0, 0))]).unwrap();
         queue.avail().idx().store(1000);
         let mut ring: Queue = queue.create_queue().unwrap();
-        assert!(disk.serve(0, &mut ring, &memory).is_err());
+        assert!(disk.serve(0, &mut ring, &memory, Instant::now()).is_err());
     }
 
     #[test]
@@ -569,7 +688,7 @@ mod tests {
             }
             queue.avail().idx().store(available);
             let mut ring: Queue = queue.create_queue().unwrap();
-            let _ = disk.serve(0, &mut ring, &memory);
+            let _ = disk.serve(0, &mut ring, &memory, Instant::now());
             let mut last = [0u8; 1];
             disk.file.read_exact_at(&mut last, SECTORS * SECTOR_SIZE - 1).unwrap();
             proptest::prop_assert_eq!(last, [63]);

@@ -2,9 +2,14 @@
 
 use super::VirtioDevice;
 use event_manager::{EventOps, Events, MutEventSubscriber};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use virtio_bindings::virtio_config::{
     VIRTIO_CONFIG_S_DRIVER_OK, VIRTIO_CONFIG_S_FEATURES_OK, VIRTIO_CONFIG_S_NEEDS_RESET, VIRTIO_F_VERSION_1,
 };
@@ -48,6 +53,8 @@ pub struct MmioTransport {
     interrupt_status: AtomicU32,
     interrupt: EventFd,
     notify: Vec<EventFd>,
+    /// Expires when a device that waits for its limits is to be served again. Set and read by the event loop only.
+    resume: OwnedFd,
 }
 
 impl MmioTransport {
@@ -72,7 +79,8 @@ impl MmioTransport {
             driver_features_select: 0,
             queue_select: 0,
         };
-        Ok(Self { state: Mutex::new(state), memory, interrupt_status: AtomicU32::new(0), interrupt, notify })
+        let resume = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        Ok(Self { state: Mutex::new(state), memory, interrupt_status: AtomicU32::new(0), interrupt, notify, resume })
     }
 
     /// What the guest's notifications of each queue are to signal.
@@ -152,8 +160,8 @@ impl MmioTransport {
         let _ = self.interrupt.write(1);
     }
 
-    /// Serves queue `index`, on the event loop.
-    pub fn serve(&self, index: usize) {
+    /// Serves queue `index`, on the event loop, at `now`.
+    pub fn serve(&self, index: usize, now: Instant) {
         let mut state = self.lock();
         let active = state.status & VIRTIO_CONFIG_S_DRIVER_OK != 0 && !state.needs_reset();
         if !active {
@@ -166,7 +174,7 @@ impl MmioTransport {
         if !queue.ready() {
             return;
         }
-        match device.serve(index, queue, &self.memory) {
+        match device.serve(index, queue, &self.memory, now) {
             Ok(served) => {
                 drop(state);
                 if served.interrupt {
@@ -175,6 +183,9 @@ impl MmioTransport {
                 if served.more {
                     let _ = self.notify[index].write(1);
                 }
+                if let Some(time) = served.resume_after {
+                    self.resume_after(time);
+                }
             }
             Err(_) => {
                 state.status |= VIRTIO_CONFIG_S_NEEDS_RESET;
@@ -182,6 +193,25 @@ impl MmioTransport {
                 self.raise(VIRTIO_MMIO_INT_CONFIG);
             }
         }
+    }
+}
+
+impl MmioTransport {
+    /// Serves every queue, on the event loop, at `now`: the device's limits may allow it again. A queue that the driver has
+    /// reset meanwhile has nothing to be served.
+    pub fn resume(&self, now: Instant) {
+        (0..self.notify.len()).for_each(|index| self.serve(index, now));
+    }
+
+    /// Has the event loop [`resume`](Self::resume) after `time`, once.
+    fn resume_after(&self, time: Duration) {
+        // A time of zero would switch the timer off.
+        let time = time.max(Duration::from_nanos(1));
+        let value =
+            Timespec { tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX), tv_nsec: time.subsec_nanos().into() };
+        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+        // A timer of our own, and a time that is one: never refused.
+        let _ = timerfd_settime(&self.resume, TimerfdTimerFlags::empty(), &once);
     }
 }
 
@@ -301,19 +331,28 @@ pub struct QueueEvents(pub Arc<MmioTransport>);
 
 impl MutEventSubscriber for QueueEvents {
     fn process(&mut self, events: Events, _: &mut EventOps) {
-        let index = events.data() as usize;
-        if let Some(notify) = self.0.notify.get(index) {
-            let _ = notify.read();
-            self.0.serve(index);
+        match self.0.notify.get(events.data() as usize) {
+            Some(notify) => {
+                let _ = notify.read();
+                self.0.serve(events.data() as usize, Instant::now());
+            }
+            None => {
+                // Nothing to read if it was set anew meanwhile: then it expires again.
+                let _ = rustix::io::read(&self.0.resume, &mut [0; 8]);
+                self.0.resume(Instant::now());
+            }
         }
     }
 
     fn init(&mut self, ops: &mut EventOps) {
-        for (index, notify) in (0u32..).zip(&self.0.notify) {
-            // A fresh descriptor of our own: refused only when the host has no memory for it, and then the
-            // device stays silent, as it would with a full interrupt queue.
-            let _ = ops.add(Events::with_data(notify, index, EventSet::IN));
+        // Fresh descriptors of our own: refused only when the host has no memory for it, and then the device stays silent, as
+        // it would with a full interrupt queue.
+        let mut next = 0;
+        for notify in &self.0.notify {
+            let _ = ops.add(Events::with_data(notify, next, EventSet::IN));
+            next += 1;
         }
+        let _ = ops.add(Events::with_data(&self.0.resume, next, EventSet::IN));
     }
 }
 
@@ -321,6 +360,7 @@ impl MutEventSubscriber for QueueEvents {
 mod tests {
     use super::super::Served;
     use super::*;
+    use event_manager::SubscriberOps;
     use vm_memory::GuestAddress;
 
     const FEATURES_OK: u32 = 8;
@@ -342,8 +382,14 @@ mod tests {
         fn read_config(&self, offset: u64, data: &mut [u8]) {
             data.fill(u8::try_from(offset).unwrap());
         }
-        fn serve(&mut self, _: usize, _: &mut Queue, _: &GuestMemoryMmap) -> Result<Served, virtio_queue::Error> {
-            Ok(Served { interrupt: true, more: false })
+        fn serve(
+            &mut self,
+            _: usize,
+            _: &mut Queue,
+            _: &GuestMemoryMmap,
+            _: Instant,
+        ) -> Result<Served, virtio_queue::Error> {
+            Ok(Served { interrupt: true, ..Served::default() })
         }
     }
 
@@ -418,9 +464,79 @@ mod tests {
     fn valid_queue_is_activated_and_served() {
         let transport = transport();
         let status = activate(&transport, 0x1000);
-        transport.serve(0);
+        transport.serve(0, Instant::now());
         assert_eq!(status & (DRIVER_OK | NEEDS_RESET), DRIVER_OK);
         assert_eq!(read(&transport, VIRTIO_MMIO_INTERRUPT_STATUS), VIRTIO_MMIO_INT_VRING);
+    }
+
+    /// What a device that waits for its limits does: it wants to be served again as often as `waits` says.
+    struct Waiting {
+        waits: usize,
+        served: Arc<AtomicU32>,
+    }
+
+    impl VirtioDevice for Waiting {
+        fn device_type(&self) -> u32 {
+            2
+        }
+        fn features(&self) -> u64 {
+            0
+        }
+        fn queue_sizes(&self) -> &[u16] {
+            &[16]
+        }
+        fn read_config(&self, _: u64, _: &mut [u8]) {}
+        fn serve(
+            &mut self,
+            _: usize,
+            _: &mut Queue,
+            _: &GuestMemoryMmap,
+            _: Instant,
+        ) -> Result<Served, virtio_queue::Error> {
+            let served = self.served.fetch_add(1, Ordering::SeqCst) as usize;
+            let resume_after = (served < self.waits).then_some(Duration::from_millis(1));
+            Ok(Served { resume_after, ..Served::default() })
+        }
+    }
+
+    /// A device that waits `waits` times, on an event loop, and how often it was served.
+    fn waiting(waits: usize) -> (Arc<MmioTransport>, event_manager::EventManager<QueueEvents>, Arc<AtomicU32>) {
+        let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 0x10000)]).unwrap();
+        let served = Arc::new(AtomicU32::new(0));
+        let device = Waiting { waits, served: Arc::clone(&served) };
+        let transport = MmioTransport::new(Box::new(device), memory, EventFd::new(EFD_NONBLOCK).unwrap()).unwrap();
+        activate(&transport, 0x1000);
+        let transport = Arc::new(transport);
+        let mut manager = event_manager::EventManager::new().unwrap();
+        manager.add_subscriber(QueueEvents(Arc::clone(&transport)));
+        (transport, manager, served)
+    }
+
+    #[test]
+    fn device_that_waits_is_served_again_by_its_timer_alone() {
+        let (transport, mut manager, served) = waiting(2);
+
+        transport.notify[0].write(1).unwrap();
+        (0..3).for_each(|_| assert_eq!(manager.run_with_timeout(60_000).unwrap(), 1));
+        let idle = manager.run_with_timeout(20).unwrap();
+
+        assert_eq!((served.load(Ordering::SeqCst), idle), (3, 0));
+    }
+
+    #[test]
+    fn device_that_is_reset_while_it_waits_is_left_alone_and_works_again() {
+        let (transport, mut manager, served) = waiting(1);
+        transport.notify[0].write(1).unwrap();
+        manager.run_with_timeout(60_000).unwrap();
+
+        write(&transport, VIRTIO_MMIO_STATUS, 0);
+        let timers = manager.run_with_timeout(60_000).unwrap();
+        let served_in_reset = served.load(Ordering::SeqCst);
+        activate(&transport, 0x1000);
+        transport.notify[0].write(1).unwrap();
+        manager.run_with_timeout(60_000).unwrap();
+
+        assert_eq!((timers, served_in_reset, served.load(Ordering::SeqCst)), (1, 1, 2));
     }
 
     #[test]
@@ -442,7 +558,7 @@ mod tests {
     fn nothing_is_served_before_the_driver_is_ready() {
         let transport = transport();
         negotiate(&transport, 0, 1);
-        transport.serve(0);
+        transport.serve(0, Instant::now());
         assert_eq!(read(&transport, VIRTIO_MMIO_INTERRUPT_STATUS), 0);
     }
 
@@ -496,7 +612,7 @@ mod tests {
                 bytes[..4].copy_from_slice(&value.to_le_bytes());
                 transport.write(offset, &bytes[..width]);
                 transport.write(offset & !3, &bytes[..4]);
-                transport.serve(0);
+                transport.serve(0, Instant::now());
                 transport.read(offset & 0xff, &mut bytes[..width]);
             }
             write(&transport, VIRTIO_MMIO_STATUS, 0);

@@ -3,6 +3,7 @@
 pub mod block;
 pub mod mmio;
 
+use std::time::{Duration, Instant};
 use virtio_queue::Queue;
 use vm_memory::GuestMemoryMmap;
 
@@ -16,7 +17,7 @@ pub trait VirtioDevice: Send {
     fn queue_sizes(&self) -> &[u16];
     /// Copies the device's configuration from `offset` on; bytes beyond it are left as they are.
     fn read_config(&self, offset: u64, data: &mut [u8]);
-    /// Serves what lies in queue `index`.
+    /// Serves what lies in queue `index`, as far as the device's limits allow at `now`.
     ///
     /// # Errors
     /// The queue is damaged; the device cannot go on until the driver resets it.
@@ -25,6 +26,7 @@ pub trait VirtioDevice: Send {
         index: usize,
         queue: &mut Queue,
         memory: &GuestMemoryMmap,
+        now: Instant,
     ) -> Result<Served, virtio_queue::Error>;
 }
 
@@ -35,4 +37,7 @@ pub struct Served {
     pub interrupt: bool,
     /// The bound on the work of one call was reached and more is waiting.
     pub more: bool,
+    /// A limit of the device was reached and more is waiting: serve it again after this time, whether or not the driver
+    /// notifies.
+    pub resume_after: Option<Duration>,
 }
