@@ -86,7 +86,7 @@ fn run_guest(args: RunArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn attach_to_vm(args: AttachArgs) -> anyhow::Result<ExitCode> {
-    let request = AttachRequest::from(args);
+    let request = AttachRequest::try_from(args)?;
     let report = attach::attach(&request, |line| say(line))?;
     say(report.ending);
     summarise(&report.manifest, &request.trace);

@@ -7,6 +7,7 @@
 mod answers;
 mod failure;
 mod follower;
+pub mod libvirt;
 mod process;
 mod threads;
 mod vm;

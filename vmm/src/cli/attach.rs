@@ -2,12 +2,14 @@
 
 use super::values;
 use crate::attach::AttachRequest;
+use crate::attach::libvirt::{self, DomainError};
 use crate::control::protocol::Mode;
 use crate::tracing::selection;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
 use trace_merge::access::Readers;
+use trace_merge::manifest::is_vm_name;
 
 /// Arguments of `strata attach`.
 #[derive(Debug, Args)]
@@ -15,7 +17,7 @@ use trace_merge::access::Readers;
     after_help = "Needs root. Neither the VM nor its guest is changed or stopped. The recording ends with the VM, \
     with Ctrl-C or SIGTERM, by `strata ctl NAME detach`, or after --duration; it is completed each time. Exit status: 0, \
     or 1 when nothing could be recorded or the trace failed.\n\nExamples:\n  \
-    strata attach $(pgrep -f guest=web) --trace trace\n  \
+    strata attach --libvirt web --trace trace\n  \
     strata attach 4242 --trace trace --duration 10s\n  \
     strata attach 4242 --trace trace --max-size 2G --events 'host-kernel:kvm:*,host-kernel:sched:*,host-kernel:irq:*'\n  \
     strata attach 4242 --trace trace --mode flight-recorder --name web; strata ctl web snapshot now\n  \
@@ -23,11 +25,15 @@ use trace_merge::access::Readers;
 )]
 pub struct AttachArgs {
     /// Process that runs the VM
-    pub pid: u32,
+    #[arg(required_unless_present = "libvirt")]
+    pub pid: Option<u32>,
+    /// The VM that libvirt runs as this domain, instead of its process
+    #[arg(long, value_name = "DOMAIN", conflicts_with = "pid")]
+    pub libvirt: Option<String>,
     /// Record a trace into this folder: a new one, or an empty one of yours
     #[arg(long, value_name = "DIR")]
     pub trace: PathBuf,
-    /// Name of the VM in the trace [default: name and number of its process]
+    /// Name of the VM in the trace [default: that of its domain, or name and number of its process]
     #[arg(long, value_name = "NAME", value_parser = values::vm_name)]
     pub name: Option<String>,
     /// The VM with this file descriptor, where the process has several
@@ -52,10 +58,21 @@ pub struct AttachArgs {
     pub readable_by: Readers,
 }
 
-impl From<AttachArgs> for AttachRequest {
-    fn from(args: AttachArgs) -> Self {
-        let AttachArgs { pid, trace, name, vm, events, mode, max_size, duration, readable_by } = args;
-        Self { pid, vm, name, trace, max_size, readers: readable_by, events, mode: mode.into(), duration }
+impl TryFrom<AttachArgs> for AttachRequest {
+    type Error = DomainError;
+
+    /// # Errors
+    ///
+    /// libvirt does not run the domain that was asked for.
+    fn try_from(args: AttachArgs) -> Result<Self, DomainError> {
+        let AttachArgs { pid, libvirt, trace, name, vm, events, mode, max_size, duration, readable_by } = args;
+        let pid = match (&libvirt, pid) {
+            (Some(domain), _) => libvirt::process_of(domain)?,
+            // the command line's rules leave nothing else
+            (None, pid) => pid.unwrap_or_default(),
+        };
+        let name = name.or(libvirt.filter(|domain| is_vm_name(domain)));
+        Ok(Self { pid, vm, name, trace, max_size, readers: readable_by, events, mode: mode.into(), duration })
     }
 }
 
@@ -68,7 +85,7 @@ mod tests {
     fn request(args: &[&str]) -> Option<AttachRequest> {
         let all = ["strata", "attach"].iter().chain(args);
         let Command::Attach(args) = Cli::try_parse_from(all).ok()?.command else { return None };
-        Some(args.into())
+        args.try_into().ok()
     }
 
     #[test]
@@ -76,6 +93,14 @@ mod tests {
         assert!(request(&["42"]).is_none() && request(&["--trace", "t"]).is_none());
         assert!(request(&["qemu", "--trace", "t"]).is_none());
         assert_eq!(request(&["42", "--trace", "t"]).unwrap().pid, 42);
+    }
+
+    #[test]
+    fn domain_takes_the_place_of_a_process() {
+        let parsed =
+            |args: &[&str]| Cli::try_parse_from(["strata", "attach", "--trace", "t"].iter().chain(args)).is_ok();
+
+        assert!(parsed(&["--libvirt", "web"]) && !parsed(&["--libvirt", "web", "42"]) && !parsed(&[]));
     }
 
     #[test]
