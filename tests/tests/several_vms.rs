@@ -1,5 +1,6 @@
 //! VMs on one host, in one boot of it. Two at the same time, their vCPUs on one CPU: the two traces become one, with both
-//! VMs beside a host that is there once. Then two that are recorded from outside: of strata itself, and of another VMM.
+//! VMs beside a host that is there once. Then three that are recorded from outside: of strata itself, of QEMU, and of a VMM
+//! of a few lines.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::build::binaries;
@@ -114,6 +115,15 @@ fn judge_recording_from_outside(name: &str, status: &str) -> u64 {
 fn guest_of_strata_is_recorded_from_outside() {
     let exits = judge_recording_from_outside("outside", "0");
 
+    assert!(exits > 1000, "{exits}");
+}
+
+#[test]
+fn guest_of_qemu_is_recorded_from_outside() {
+    let exits = judge_recording_from_outside("qemu", "0");
+
+    let trace = Trace::open(&output().join("qemu")).unwrap();
+    assert_eq!(trace.manifest().vms[0].attached.as_ref().unwrap().comm, "qemu-system-x86");
     assert!(exits > 1000, "{exits}");
 }
 

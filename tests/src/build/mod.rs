@@ -8,3 +8,4 @@ pub mod initramfs;
 pub mod kmod;
 pub mod lttng_modules;
 pub mod object_gates;
+pub mod qemu_files;

@@ -1,10 +1,10 @@
-//! VMs on one host: two of strata's at the same time, then two that are recorded from outside.
+//! VMs on one host: two of strata's at the same time, then three that are recorded from outside.
 //!
 //! `one` and `two` are the traces of two VMs called vm0, whose vCPUs share a CPU. `outside` is the recording that
-//! `strata attach` made of a guest that runs under `strata run` without a trace, `tiny` that of a VMM which knows nothing
-//! of strata. Beside them lie `NAME.log` and `NAME.status` of each VMM, and `NAME-attach.log` and `NAME-attach.status`.
+//! `strata attach` made of a guest that runs under `strata run` without a trace, `qemu` that of the same guest under QEMU,
+//! `tiny` that of a VMM of a few lines. Beside them lie `NAME.log` and `NAME.status` of each VMM, and `NAME-attach.log` and `NAME-attach.status`.
 
-use crate::build::binaries;
+use crate::build::{binaries, qemu_files};
 use crate::machine::host::{HostError, HostResult, HostRun};
 use crate::machine::nested;
 use crate::paths::Paths;
@@ -34,18 +34,31 @@ attach() {
     echo "$1: host up for $(cut -d ' ' -f 1 /proc/uptime) s"
     cat "$LAB_OUT/$1-attach.log"
 }
-strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --memory 512M --cpus 2 \
-    --cmdline 'console=ttyS0 quiet panic=-1 lab.script=compute' < /dev/null > "$LAB_OUT/outside.log" 2>&1 &
-outside=$!
-(sleep 150; kill -KILL $outside) &
-limit=$!
-waited=0
-until grep -q 'guest is up' "$LAB_OUT/outside.log" || [ $waited -ge 60 ]; do
-    sleep 1
-    waited=$((waited + 1))
-done
-attach outside $outside
-kill $limit
+# starts the VMM of the guest $1, whose console goes to its log, and records it once that guest is up
+record_guest() {
+    name=$1
+    shift
+    "$@" < /dev/null > "$LAB_OUT/$name.log" 2>&1 &
+    vmm=$!
+    (sleep 150; kill -KILL $vmm) &
+    limit=$!
+    waited=0
+    until grep -q 'guest is up' "$LAB_OUT/$name.log" || [ $waited -ge 60 ]; do
+        sleep 1
+        waited=$((waited + 1))
+    done
+    attach "$name" $vmm
+    kill $limit
+}
+arguments='console=ttyS0 quiet panic=-1 lab.script=compute'
+record_guest outside strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --memory 512M --cpus 2 \
+    --cmdline "$arguments"
+mkdir -p /lib64
+ln -s "$LAB/ld-linux-x86-64.so.2" /lib64/
+export LD_LIBRARY_PATH="$LAB"
+record_guest qemu qemu-system-x86_64 -L "$LAB" -name guest=web,debug-threads=on -nodefaults -display none -no-reboot \
+    -machine q35 -accel kvm -cpu host -smp 2 -m 512 -serial stdio \
+    -kernel "$LAB/vmlinux" -initrd "$LAB/guest.cpio" -append "$arguments"
 tiny_vmm 6 2 > "$LAB_OUT/tiny.log" 2>&1 &
 tiny=$!
 sleep 1
@@ -88,7 +101,8 @@ pub fn run(lab: &Lab, name: &str) -> Result<HostResult, ScenarioError> {
         .file("vmlinux", &lab.kernels.vmlinux)
         .file("guest.cpio", &image)
         .file("strata.ko", &lab.agent);
-    request.timeout = Duration::from_secs(480);
+    request.files.extend(qemu_files::files()?);
+    request.timeout = Duration::from_secs(600);
     let host = lab.kernels.nested_host()?;
     let result = nested::run(&host, &lab.paths.runs(), &request).map_err(HostError::from)?;
     Ok(result.success(name)?)
