@@ -2,7 +2,7 @@
 
 pub mod binaries;
 pub mod colliding_module;
-pub mod compiler_root;
+pub mod debian_root;
 pub mod guest_image;
 pub mod initramfs;
 pub mod kmod;

@@ -2,7 +2,7 @@
 //! Rust that they promise.
 
 use crate::build::binaries;
-use crate::build::compiler_root::CompilerRoot;
+use crate::build::debian_root::DebianRoot;
 use crate::fetch::apt::PackageError;
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
@@ -72,7 +72,7 @@ pub enum LibraryCrateError {
 pub fn check(paths: &Paths) -> Result<(), LibraryCrateError> {
     let target = paths.builds().join("library-crates");
     progress::step("packages of the library crates", || package(paths, &target))?;
-    let root = CompilerRoot::oldest_rust(paths)?;
+    let root = DebianRoot::oldest_rust(paths)?;
     progress::step("library crates with the oldest Rust", || check_with_oldest_rust(paths, &root, &target))
 }
 
@@ -89,7 +89,7 @@ fn package(paths: &Paths, target: &Path) -> Result<(), LibraryCrateError> {
 }
 
 /// Unpacks each package outside the workspace, as a user of the crate has it, and checks it in `root`.
-fn check_with_oldest_rust(paths: &Paths, root: &CompilerRoot, target: &Path) -> Result<(), LibraryCrateError> {
+fn check_with_oldest_rust(paths: &Paths, root: &DebianRoot, target: &Path) -> Result<(), LibraryCrateError> {
     let folder = tempfile::tempdir().map_err(file_error(&std::env::temp_dir()))?;
     let found = process::capture(root.command(Path::new("/usr/bin/rustc"), &[], &[]).arg("--version"))?;
     for name in CRATES {
@@ -125,7 +125,7 @@ fn unpack(name: &str, target: &Path, folder: &Path) -> Result<PathBuf, LibraryCr
 
 /// The oldest Rust's cargo, for packages in `folder`. It builds in `target` and takes dependencies from where this
 /// machine's cargo has them.
-fn oldest_cargo(root: &CompilerRoot, folder: &Path, target: &Path) -> Command {
+fn oldest_cargo(root: &DebianRoot, folder: &Path, target: &Path) -> Command {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo"))).unwrap_or_default();
     let environment: [(&str, OsString); 3] = [

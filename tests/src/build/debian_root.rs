@@ -1,4 +1,4 @@
-//! A root file system of another Debian release, to run compilers in that this machine's release does not have.
+//! A root file system of another Debian release, to run programs in that this machine's release does not have.
 
 use crate::fetch::apt::{self, PackageError};
 use crate::fetch::tools::{self, Tool};
@@ -14,13 +14,13 @@ use std::process::Command;
 const TOOLS: [Tool; 2] =
     [Tool { program: "mmdebstrap", package: "mmdebstrap" }, Tool { program: "bwrap", package: "bubblewrap" }];
 
-/// A root file system with a compiler.
+/// A root file system with some programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CompilerRoot {
+pub struct DebianRoot {
     folder: PathBuf,
 }
 
-impl CompilerRoot {
+impl DebianRoot {
     /// Debian 13 with what the modules of its kernels are built with. Made once and kept.
     ///
     /// # Errors
@@ -33,14 +33,29 @@ impl CompilerRoot {
     }
 
     /// The Rust of Debian 13, the oldest one that the library crates promise to build with, and the linker that it
-    /// uses. Unpacked, not installed: no script of a package has run. Made once and kept.
+    /// uses. Made once and kept.
     ///
     /// # Errors
     ///
     /// When packages cannot be had; that takes root.
     pub fn oldest_rust(paths: &Paths) -> Result<Self, PackageError> {
-        Self::make(paths, "trixie-rust", "making a root with Debian 13's Rust", |command| {
-            command.args(["--variant=extract", "--include=rustc,cargo"]);
+        Self::unpack(paths, "trixie-rust", "making a root with Debian 13's Rust", "rustc,cargo")
+    }
+
+    /// The babeltrace2 of Debian 13, which reads CTF 2. Made once and kept.
+    ///
+    /// # Errors
+    ///
+    /// When packages cannot be had; that takes root.
+    pub fn babeltrace2(paths: &Paths) -> Result<Self, PackageError> {
+        Self::unpack(paths, "trixie-babeltrace2", "making a root with Debian 13's babeltrace2", "babeltrace2")
+    }
+
+    /// The root `name` with `packages`, separated by commas, and what they need: unpacked, not installed. No script of a
+    /// package has run.
+    fn unpack(paths: &Paths, name: &str, step: &str, packages: &str) -> Result<Self, PackageError> {
+        Self::make(paths, name, step, |command| {
+            command.args(["--variant=extract", &format!("--include={packages}")]);
             // scripts would make these
             command.arg("--extract-hook=cd \"$1\" && ln -s usr/bin bin && ln -s usr/lib lib && ln -s usr/lib64 lib64 && mkdir -p proc");
         })
@@ -108,7 +123,7 @@ mod tests {
 
     #[test]
     fn shared_folders_keep_their_names() {
-        let root = CompilerRoot { folder: "/lab/root".into() };
+        let root = DebianRoot { folder: "/lab/root".into() };
 
         let command = root.command(Path::new("/build"), &[Path::new("/sources/a"), Path::new("/sources/b")], &[]);
 
