@@ -10,7 +10,8 @@
 
 use crate::clock::Clock;
 use crate::layer::LayerKind;
-use crate::manifest::{Host, Process};
+use crate::manifest::{Host, Layer, Manifest, Process};
+use serde::Serialize;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer};
 use shared_ring::layout::{CTF_MAGIC, EXTENDED_ID};
 use std::fmt::Write;
@@ -35,6 +36,23 @@ pub struct TraceDescription {
     pub strata: String,
     /// Whether a stream may lie in several files, whose packets all carry its number in the layer.
     pub has_numbered_streams: bool,
+}
+
+impl TraceDescription {
+    /// That of a layer of a recording.
+    #[must_use]
+    pub fn of(layer: &Layer, manifest: &Manifest) -> Self {
+        Self {
+            uuid: layer.uuid,
+            kind: layer.kind,
+            vm: layer.vm.clone(),
+            process: layer.process.clone(),
+            clock: manifest.clock.clone(),
+            host: manifest.host.clone(),
+            strata: manifest.strata.clone(),
+            has_numbered_streams: manifest.max_size.is_some(),
+        }
+    }
 }
 
 /// The whole text of a layer's `metadata` file.
@@ -93,26 +111,56 @@ fn write_trace(text: &mut String, trace: &TraceDescription) {
     put!(text, "\t\t{stream}\n\t}};\n}};");
 }
 
-fn write_environment(text: &mut String, trace: &TraceDescription) {
-    let domain = match trace.kind {
-        LayerKind::HostKernel | LayerKind::GuestKernel => "kernel",
-        LayerKind::Vmm | LayerKind::GuestUser => "ust",
+/// A value of a trace's environment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum EnvironmentValue {
+    /// Text.
+    Text(String),
+    /// A number.
+    Number(u32),
+}
+
+/// What a layer's metadata tells readers about where the trace comes from, by name.
+#[must_use]
+pub fn environment(trace: &TraceDescription) -> Vec<(&'static str, EnvironmentValue)> {
+    // Trace Compass takes the names of a kernel's events and fields to be those of this tracer. perf takes them from the
+    // kernel as they are, as Strata does.
+    let (domain, tracer) = match trace.kind {
+        LayerKind::HostKernel | LayerKind::GuestKernel => ("kernel", "perf"),
+        LayerKind::Vmm | LayerKind::GuestUser => ("ust", "strata"),
     };
     // What babeltrace2 shows as the host of an event: the machine whose code recorded it.
     let hostname = match (&trace.vm, trace.kind) {
         (Some(vm), LayerKind::GuestKernel | LayerKind::GuestUser) => vm,
         _ => &trace.host.hostname,
     };
-    put!(text, "\nenv {{\n\tdomain = \"{domain}\";\n\ttracer_name = \"strata\";");
-    put!(text, "\ttracer_version = {};", quoted(&trace.strata));
-    put!(text, "\tlayer = \"{}\";", trace.kind);
-    put!(text, "\thostname = {};", quoted(hostname));
-    put!(text, "\thost_kernel_release = {};", quoted(&trace.host.kernel));
-    if let Some(vm) = &trace.vm {
-        put!(text, "\tvm = {};", quoted(vm));
-    }
+    let mut values = vec![
+        ("domain", domain),
+        ("tracer_name", tracer),
+        ("recorded_by", "strata"),
+        ("tracer_version", &trace.strata),
+        ("layer", trace.kind.name()),
+        ("hostname", hostname),
+        ("host_kernel_release", &trace.host.kernel),
+    ];
+    values.extend(trace.vm.as_deref().map(|vm| ("vm", vm)));
+    let mut values: Vec<_> =
+        values.into_iter().map(|(name, text)| (name, EnvironmentValue::Text(text.into()))).collect();
     if let Some(process) = &trace.process {
-        put!(text, "\tvpid = {};\n\tprocname = {};", process.pid, quoted(&process.comm));
+        values.push(("vpid", EnvironmentValue::Number(process.pid)));
+        values.push(("procname", EnvironmentValue::Text(process.comm.clone())));
+    }
+    values
+}
+
+fn write_environment(text: &mut String, trace: &TraceDescription) {
+    put!(text, "\nenv {{");
+    for (name, value) in environment(trace) {
+        match value {
+            EnvironmentValue::Text(value) => put!(text, "\t{name} = {};", quoted(&value)),
+            EnvironmentValue::Number(value) => put!(text, "\t{name} = {value};"),
+        }
     }
     put!(text, "}};");
 }
@@ -164,7 +212,7 @@ fn write_event(text: &mut String, event: &EventDescription) {
 }
 
 /// The name of the element count of field `name`, unlike that of any field.
-fn count_name(event: &EventDescription, name: &str) -> String {
+pub(crate) fn count_name(event: &EventDescription, name: &str) -> String {
     let mut count = format!("{name}_length");
     while event.fields.iter().any(|field| field.name == count) {
         count.push('_');
@@ -219,11 +267,11 @@ fn quoted(value: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::clock::tests::clock;
 
-    fn trace() -> TraceDescription {
+    pub(crate) fn trace() -> TraceDescription {
         TraceDescription {
             uuid: Uuid::from_bytes([2; 16]),
             kind: LayerKind::GuestUser,
