@@ -13,7 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use trace_merge::completeness::Completeness;
-use trace_merge::export::perfetto::{self, Options};
+use trace_merge::export::{Options, perfetto};
 use trace_merge::layer::LayerKind;
 use trace_merge::reader::{StreamRecord, Trace};
 use trace_merge::report::{Window, exits, flows, harmless, irqs, syscalls, tasks, vcpus};

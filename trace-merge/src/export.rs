@@ -1,11 +1,14 @@
 //! Exports: a recording in the form of another tool. Each is written in one pass, in memory that does not grow with the
 //! recording, and shows where records are missing.
 
+pub mod ctf2;
 pub mod perfetto;
 
 use crate::reader::ReadError;
 use crate::report::ReportError;
 use std::io;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 use thiserror::Error;
 
 /// Why a recording was not exported.
@@ -23,4 +26,31 @@ pub enum ExportError {
     /// The export cannot be written.
     #[error("the export cannot be written")]
     Write(#[source] io::Error),
+}
+
+/// What is exported.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options<'p> {
+    /// Only what is this long after the first record of the recording, or later.
+    pub from: Option<Duration>,
+    /// Only what is this long after the first record of the recording, or earlier.
+    pub to: Option<Duration>,
+    /// Where it is told how far the export is: [`DONE`] at its end.
+    pub progress: Option<&'p AtomicU64>,
+}
+
+/// What [`Options::progress`] counts to.
+pub const DONE: u64 = 1000;
+
+/// What was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Exported {
+    /// Bytes.
+    pub bytes: u64,
+    /// Records that the part of the recording holds.
+    pub records: u64,
+    /// Records that are written, drawn, or whose states are drawn.
+    pub drawn: u64,
+    /// What is missing of the recording, one line; `None` when nothing is.
+    pub incomplete: Option<String>,
 }

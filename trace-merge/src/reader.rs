@@ -194,7 +194,7 @@ impl Stream {
     }
 
     /// Bytes behind the whole packets of its files.
-    fn truncated_bytes(&self) -> u64 {
+    pub(crate) fn truncated_bytes(&self) -> u64 {
         self.chunks.iter().map(|chunk| (chunk.bytes().len() % self.packet_size) as u64).sum()
     }
 
@@ -266,7 +266,7 @@ impl Stream {
     }
 
     /// Number of records, of known types or not, in the packets `packets` that can be read.
-    fn records_in(&self, packets: Range<usize>) -> u64 {
+    pub(crate) fn records_in(&self, packets: Range<usize>) -> u64 {
         let counts = packets.filter_map(|index| {
             let (packet, header) = self.packet(index)?;
             let content = usize::try_from(header.content_size.div_ceil(8)).ok()?;
@@ -306,7 +306,7 @@ impl Stream {
     }
 
     /// The `index`th packet of the file and its header; `None` when it is no packet of this stream.
-    fn packet(&self, index: usize) -> Option<(&[u8], PacketHeader)> {
+    pub(crate) fn packet(&self, index: usize) -> Option<(&[u8], PacketHeader)> {
         let chunk = match self.chunks.as_slice() {
             [only] => only,
             chunks => chunks.get(chunks.partition_point(|chunk| chunk.first <= index).checked_sub(1)?)?,

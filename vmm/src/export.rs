@@ -13,8 +13,10 @@ use std::thread;
 use std::time::Duration;
 use tempfile::NamedTempFile;
 use thiserror::Error;
-use trace_merge::export::perfetto::{self, DONE, Exported};
+use trace_merge::access::Readers;
+use trace_merge::export::{self, DONE, Exported, Options, ctf2, perfetto};
 use trace_merge::reader::{ReadError, Trace};
+use trace_merge::trace_folder::{TraceFolder, TraceFolderError};
 
 /// What is written at once.
 const BUFFER: usize = 1 << 20;
@@ -31,7 +33,7 @@ pub enum ExportCommandError {
     Read(#[from] ReadError),
     /// The recording cannot be exported.
     #[error(transparent)]
-    Export(#[from] trace_merge::export::ExportError),
+    Export(#[from] export::ExportError),
     /// The file is there.
     #[error("{}: is there already; give another name, or --force to replace it", .path.display())]
     Exists {
@@ -47,6 +49,12 @@ pub enum ExportCommandError {
         #[source]
         source: io::Error,
     },
+    /// The folder cannot take an export.
+    #[error(transparent)]
+    Folder(#[from] TraceFolderError),
+    /// The format is several files, which go into a folder of their own.
+    #[error("{} is a folder of files: give the name of a new folder to -o, and no --force", .0.name())]
+    NeedsFolder(Format),
     /// Nobody reads such bytes on a terminal.
     #[error("standard output is a terminal; give a file to -o, or a pipe")]
     Terminal,
@@ -57,40 +65,39 @@ pub enum ExportCommandError {
 /// # Errors
 /// What is wrong, and what to do. No file is left then, and one that was there is as it was.
 pub fn run(args: &ExportArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCommandError> {
+    let part = Part { from: args.from, to: args.until };
     let is_stdout = args.output == Path::new("-");
-    if is_stdout && io::stdout().is_terminal() {
-        return Err(ExportCommandError::Terminal);
-    }
-    if !is_stdout && !args.force && args.output.symlink_metadata().is_ok() {
-        return Err(ExportCommandError::Exists { path: args.output.clone() });
-    }
-    let trace = Trace::open(&args.trace)?;
-    let part = Part { format: args.to, from: args.from, to: args.until };
-    let exported = if is_stdout {
-        write(&trace, part, io::stdout(), &say)?
-    } else {
-        write_file(&trace, part, &args.output, args.force, &say)?
+    let exported = match args.to {
+        Format::Ctf2 if is_stdout || args.force => return Err(ExportCommandError::NeedsFolder(args.to)),
+        Format::Ctf2 => write_folder(&Trace::open(&args.trace)?, part, &args.output, &say)?,
+        Format::Perfetto if is_stdout && io::stdout().is_terminal() => return Err(ExportCommandError::Terminal),
+        Format::Perfetto if is_stdout => write(&Trace::open(&args.trace)?, part, io::stdout(), &say)?,
+        Format::Perfetto if !args.force && args.output.symlink_metadata().is_ok() => {
+            return Err(ExportCommandError::Exists { path: args.output.clone() });
+        }
+        Format::Perfetto => write_file(&Trace::open(&args.trace)?, part, &args.output, args.force, &say)?,
     };
     if let Some(incomplete) = &exported.incomplete {
         say(incomplete);
     }
     let Exported { bytes, records, drawn, .. } = exported;
-    say(&format!("{drawn} of {records} records are drawn, in {bytes} bytes"));
+    say(&match args.to {
+        Format::Perfetto => format!("{drawn} of {records} records are drawn, in {bytes} bytes"),
+        Format::Ctf2 => format!("{records} records, in {bytes} bytes"),
+    });
     Ok(())
 }
 
-/// What of a recording is written, and how.
+/// What of a recording is written.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// The form.
-    pub format: Format,
     /// Its begin, since the first record.
     pub from: Option<Duration>,
     /// Its end.
     pub to: Option<Duration>,
 }
 
-/// Writes `part` of `trace` to the new file `path`, which appears when it is complete.
+/// Writes `part` of `trace` for Perfetto to the new file `path`, which appears when it is complete.
 ///
 /// # Errors
 /// Those of [`run`].
@@ -106,13 +113,33 @@ pub fn write_file(
     let file = tempfile::Builder::new().prefix(".strata-export-").tempfile_in(folder).map_err(failed)?;
     let guard = RemovedOnSignal::new(file.path()).map_err(failed)?;
     let exported = write(trace, part, file.as_file(), say).map_err(|error| match error {
-        ExportCommandError::Export(trace_merge::export::ExportError::Write(source)) => failed(source),
+        ExportCommandError::Export(export::ExportError::Write(source)) => failed(source),
         other => other,
     })?;
     persist(file, path, force).map_err(|source| match source.kind() {
         io::ErrorKind::AlreadyExists => ExportCommandError::Exists { path: path.into() },
         _ => failed(source),
     })?;
+    drop(guard);
+    Ok(exported)
+}
+
+/// Writes `part` of `trace` into `path`, a new folder or an empty one. On failure it is as it was.
+fn write_folder(
+    trace: &Trace,
+    part: Part,
+    path: &Path,
+    say: &(impl Fn(&str) + Sync),
+) -> Result<Exported, ExportCommandError> {
+    let mut folder = TraceFolder::create(path, Readers::Owner)?;
+    let failed = |source| ExportCommandError::Write { path: path.into(), source };
+    let guard = RemovedOnSignal::new(path).map_err(failed)?;
+    let exported =
+        with_progress(part, say, |options| ctf2::export(trace, options, path)).map_err(|error| match error {
+            export::ExportError::Write(source) => failed(source),
+            other => other.into(),
+        })?;
+    folder.keep();
     drop(guard);
     Ok(exported)
 }
@@ -129,16 +156,18 @@ fn write(
     say: &(impl Fn(&str) + Sync),
 ) -> Result<Exported, ExportCommandError> {
     let out = BufWriter::with_capacity(BUFFER, out);
+    Ok(with_progress(part, say, |options| perfetto::export(trace, options, out))?)
+}
+
+/// What `export` makes of `part`, while it is shown how far it is.
+fn with_progress<T>(part: Part, say: &(impl Fn(&str) + Sync), export: impl FnOnce(&Options<'_>) -> T) -> T {
     let progress = AtomicU64::new(0);
     thread::scope(|scope| {
         let (done, is_done) = mpsc::channel::<()>();
         scope.spawn(|| show_progress(&progress, is_done, say));
-        let options = perfetto::Options { from: part.from, to: part.to, progress: Some(&progress) };
-        let exported = match part.format {
-            Format::Perfetto => perfetto::export(trace, &options, out),
-        };
+        let exported = export(&Options { from: part.from, to: part.to, progress: Some(&progress) });
         drop(done);
-        Ok(exported?)
+        exported
     })
 }
 

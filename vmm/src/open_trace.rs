@@ -4,7 +4,7 @@
 //! fetch from this machine's loopback address only. Other users of this machine can reach that too, so that the trace's
 //! address has a part that nobody can guess.
 
-use crate::cli::{Format, OpenArgs};
+use crate::cli::OpenArgs;
 use crate::export::{self, ExportCommandError, Part, RemovedOnSignal};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -88,7 +88,7 @@ pub fn run(args: &OpenArgs, say: impl Fn(&str) + Sync) -> Result<(), OpenError> 
         let folder = tempfile::Builder::new().prefix("strata-open-").tempdir();
         let folder = folder.map_err(file_error(&std::env::temp_dir()))?;
         let path = folder.path().join("trace.pftrace");
-        let part = Part { format: Format::Perfetto, from: args.from, to: args.to };
+        let part = Part { from: args.from, to: args.to };
         export::write_file(&Trace::open(&args.trace)?, part, &path, false, &say)?;
         let guard = RemovedOnSignal::new(folder.path()).map_err(file_error(folder.path()))?;
         (path, Some((guard, folder)))

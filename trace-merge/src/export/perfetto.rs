@@ -14,7 +14,7 @@ mod running;
 mod states;
 mod tracks;
 
-use super::ExportError;
+use super::{DONE, ExportError, Exported, Options};
 use crate::analysis::{self, Analysis, Gap};
 use crate::clock::Clock;
 use crate::event::runner::RunnerEvents;
@@ -36,34 +36,6 @@ use running::{RunningThreads, unknown_tid};
 use states::States;
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
-
-/// What is exported.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Options<'p> {
-    /// Only what is this long after the first record of the recording, or later.
-    pub from: Option<Duration>,
-    /// Only what is this long after the first record of the recording, or earlier.
-    pub to: Option<Duration>,
-    /// Where it is told how far the export is: [`DONE`] at its end.
-    pub progress: Option<&'p AtomicU64>,
-}
-
-/// What [`Options::progress`] counts to.
-pub const DONE: u64 = 1000;
-
-/// What was written.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Exported {
-    /// Bytes.
-    pub bytes: u64,
-    /// Records that the part of the recording holds.
-    pub records: u64,
-    /// Records that are drawn, or whose states are.
-    pub drawn: u64,
-    /// What is missing of the recording, one line; `None` when nothing is.
-    pub incomplete: Option<String>,
-}
 
 /// Writes `trace` to `out`.
 ///

@@ -12,17 +12,20 @@ use trace_merge::nearest::nearest;
 pub enum Format {
     /// A trace of Perfetto.
     Perfetto,
+    /// CTF 2 traces.
+    Ctf2,
 }
 
 impl Format {
     /// All of them.
-    pub const ALL: [Self; 1] = [Self::Perfetto];
+    pub const ALL: [Self; 2] = [Self::Perfetto, Self::Ctf2];
 
     /// The name that users type.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Perfetto => "perfetto",
+            Self::Ctf2 => "ctf2",
         }
     }
 }
@@ -41,11 +44,13 @@ fn format(text: &str) -> Result<Format, String> {
 /// Arguments of `strata export`.
 #[derive(Debug, Args)]
 #[command(after_help = "Formats:\n  \
-    perfetto  host and guests as machines, for ui.perfetto.dev and trace_processor; see docs/perfetto.md\n\n\
+    perfetto  host and guests as machines, for ui.perfetto.dev and trace_processor; see docs/perfetto.md\n  \
+    ctf2      a folder of CTF 2 traces, for babeltrace2 2.1, LTTng 2.15 and what else reads only these\n\n\
     Examples:\n  \
     strata export trace --to perfetto -o trace.pftrace\n  \
     strata export trace --to perfetto --from 1.5 --until 2.5 -o part.pftrace\n  \
     strata export trace --to perfetto -o - | zstd > trace.pftrace.zst\n  \
+    strata export trace --to ctf2 -o trace-ctf2\n  \
     strata open trace")]
 pub struct ExportArgs {
     /// Trace folder
@@ -53,8 +58,8 @@ pub struct ExportArgs {
     /// Format to export to
     #[arg(long, value_name = "FORMAT", value_parser = format)]
     pub to: Format,
-    /// File to write, `-` for standard output
-    #[arg(short, long, value_name = "FILE")]
+    /// File to write, `-` for standard output; for ctf2 a folder: a new one, or an empty one of yours
+    #[arg(short, long, value_name = "PATH")]
     pub output: PathBuf,
     /// Only what is this many seconds after the first record, or later
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
@@ -122,6 +127,6 @@ mod tests {
     fn unknown_format_is_refused_with_those_that_there_are() {
         let error = export(&["--to", "perfeto"]).unwrap_err();
 
-        assert!(error.contains("nearest: perfetto") && error.contains("there is perfetto"), "{error}");
+        assert!(error.contains("nearest: perfetto") && error.contains("there is perfetto, ctf2"), "{error}");
     }
 }

@@ -7,6 +7,7 @@ use crate::test_trace::Field::{Hex, Number, Text};
 use crate::test_trace::TestTrace;
 use prost::Message;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// `trace/trace.proto`, `Trace`.
 #[derive(Clone, PartialEq, Message)]
