@@ -66,6 +66,9 @@ enum Task {
         /// This many rounds, however long they take.
         #[arg(long, value_name = "N")]
         rounds: Option<u64>,
+        /// Short rounds, until each fault has had so many ends by SIGTERM, or recorders that were killed.
+        #[arg(long, value_name = "N", conflicts_with = "rounds")]
+        ends: Option<u64>,
         /// Put the tables into docs/verification.md too.
         #[arg(long)]
         update_document: bool,
@@ -203,8 +206,8 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Task::Dependencies => dependencies::check(&paths)?,
         Task::Crates => library_crates::check(&paths)?,
         Task::Fuzz { target, seconds, seed } => fuzz::run(&paths, seconds, target.as_deref(), seed)?,
-        Task::Torture { minutes, seed, first_round, rounds, update_document } => {
-            torture::run(&paths, &torture::Options { minutes, seed, first_round, rounds, update_document })?;
+        Task::Torture { minutes, seed, first_round, rounds, ends, update_document } => {
+            torture::run(&paths, &torture::Options { minutes, seed, first_round, rounds, ends, update_document })?;
         }
         Task::Kmod { kernel_headers, btf, out } => {
             let build = || kmod::build(&paths, &kernel_headers, btf.as_deref(), &out);

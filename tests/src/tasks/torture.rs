@@ -23,6 +23,8 @@ pub struct Options {
     pub first_round: u64,
     /// How many rounds, in place of how long.
     pub rounds: Option<u64>,
+    /// Short rounds, until each fault has had so many ends.
+    pub ends: Option<u64>,
     /// Whether to put the tables into the document.
     pub update_document: bool,
 }
@@ -53,7 +55,7 @@ pub fn run(paths: &Paths, options: &Options) -> Result<(), TortureError> {
     command.args(["--first-round", &options.first_round.to_string()]);
     let seconds = options.minutes.map_or(0, |minutes| minutes * 60);
     command.args(["--seconds", &seconds.to_string()]);
-    let numbers = [("--seed", options.seed), ("--rounds", options.rounds)];
+    let numbers = [("--seed", options.seed), ("--rounds", options.rounds), ("--ends", options.ends)];
     for (name, number) in numbers {
         command.args(number.into_iter().flat_map(|number| [name.to_owned(), number.to_string()]));
     }

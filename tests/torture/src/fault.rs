@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// How long the recorder stands still.
 pub const STALL: Duration = Duration::from_secs(10);
+/// The same in short rounds: long enough for full rings.
+pub const SHORT_STALL: Duration = Duration::from_secs(2);
 
 /// Something that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -23,7 +25,7 @@ pub enum Fault {
     MemoryFull,
     /// The recorder may open few files.
     Descriptors,
-    /// The recorder is stopped for [`STALL`].
+    /// The recorder stands still for a time.
     Stall,
     /// The recording has to keep within a size.
     MaxSize,
@@ -44,7 +46,7 @@ impl Fault {
             Self::DiskFull => "the recording's disk is full",
             Self::MemoryFull => "the region's file system is full",
             Self::Descriptors => "few open files",
-            Self::Stall => "the recorder stands still for 10 s",
+            Self::Stall => "the recorder stands still",
             Self::MaxSize => "`--max-size`",
             Self::Kill => "`kill -9` of the recorder, then `strata recover`",
         }

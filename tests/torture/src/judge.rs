@@ -218,6 +218,7 @@ fn dropped(layer: &Layer, honest: &Honest) -> u64 {
 /// # Errors
 /// When the region cannot be recovered into a folder.
 pub fn killed(setup: &VmSetup, tally: &Tally, region: &Path, board: &mut Board) -> anyhow::Result<()> {
+    board.kills.killed += 1;
     let out = setup.folder.join("recovered");
     let recovered = match vmm::recover::recover(region, &out) {
         Ok(recovered) => recovered,
@@ -256,14 +257,23 @@ pub fn killed(setup: &VmSetup, tally: &Tally, region: &Path, board: &mut Board) 
     let of_hostile = |damage: &&String| !setup.hostile_kernel && !damage.is_empty();
     let damage = recovered.damage.iter().find(of_hostile);
     board.check(Promise::Recovered, damage.map_or(Ok(()), |damage| Err(damage.clone())));
-    read_by_others(&setup.trace, &before, &setup.name, &all, true, board);
+    board.kills.cut += u64::from(read_by_others(&setup.trace, &before, &setup.name, &all, true, board));
+    let broken_before = board.broken();
     read_by_others(&out, &after, &setup.name, &all, false, board);
+    board.kills.recovered += u64::from(board.broken() == broken_before);
     Ok(())
 }
 
 /// Has `strata check` and babeltrace2 read the recording. One that `may_be_cut` was being written when its recorder was
-/// killed: a packet may be half there, which is found, and which babeltrace2 need not read.
-fn read_by_others(path: &Path, trace: &Trace, name: &str, honest: &[Honest], may_be_cut: bool, board: &mut Board) {
+/// killed: a packet may be half there, which is found and returned, and which babeltrace2 need not read.
+fn read_by_others(
+    path: &Path,
+    trace: &Trace,
+    name: &str,
+    honest: &[Honest],
+    may_be_cut: bool,
+    board: &mut Board,
+) -> bool {
     let checked = check::check(trace, VIOLATIONS).map_err(|error| format!("{name}: {error:#}"));
     let paths: Vec<&str> =
         honest.iter().filter_map(|honest| Some(layer_of(trace, honest)?.description.path.as_str())).collect();
@@ -280,11 +290,11 @@ fn read_by_others(path: &Path, trace: &Trace, name: &str, honest: &[Honest], may
     });
     board.check(Promise::Strata, clean);
     if is_cut {
-        return;
+        return true;
     }
     let records = trace.layers().iter().flat_map(|layer| &layer.streams).map(|stream| stream.description.records);
     if records.fold(0, u64::saturating_add) > MAX_FOR_BABELTRACE {
-        return;
+        return false;
     }
     let output = Command::new("babeltrace2").arg("--output-format=dummy").arg(path).output();
     board.check(
@@ -298,6 +308,7 @@ fn read_by_others(path: &Path, trace: &Trace, name: &str, honest: &[Honest], may
             Err(error) => Err(format!("babeltrace2 cannot be started: {error}")),
         },
     );
+    false
 }
 
 const _: () = assert!(FIRST_PID + crate::tally::MAX_APPLICATIONS < FIRST_HOSTILE_PID, "a process is honest or hostile");

@@ -58,6 +58,9 @@ struct Options {
     /// The guest of a round records for so long, milliseconds.
     #[arg(long, value_name = "N", default_value_t = 3000)]
     round_ms: u64,
+    /// Short rounds, until each fault has had so many ends, or recorders that were killed.
+    #[arg(long, value_name = "N", conflicts_with_all = ["rounds", "fault"])]
+    ends: Option<u64>,
     /// Only these attacks.
     #[arg(long, value_name = "ATTACK", value_delimiter = ',')]
     only: Vec<attack::Attack>,
@@ -70,6 +73,28 @@ struct Options {
     /// Put the tables between the markers of this Markdown document too.
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
+}
+
+/// How long the guest of a short round records: a recording is to be older than a second.
+const SHORT_ROUND: Duration = Duration::from_millis(2000);
+/// VMs of a round.
+const VMS: u64 = 2;
+
+impl Options {
+    /// How long the guest of a round records.
+    fn round(&self) -> Duration {
+        if self.ends.is_some() { SHORT_ROUND } else { Duration::from_millis(self.round_ms) }
+    }
+
+    /// How long a recorder stands still.
+    fn stall(&self) -> Duration {
+        if self.ends.is_some() { fault::SHORT_STALL } else { fault::STALL }
+    }
+
+    /// How many rounds of `faults` there are, if that is said.
+    fn rounds(&self, faults: u64) -> Option<u64> {
+        self.ends.map(|ends| ends.div_ceil(VMS) * faults).or(self.rounds)
+    }
 }
 
 #[derive(Subcommand)]
@@ -126,9 +151,9 @@ fn run(options: &Options) -> anyhow::Result<bool> {
     let end = Duration::from_secs(options.seconds);
     for number in options.first_round.. {
         let done = number - options.first_round;
-        let is_enough = options
-            .rounds
-            .map_or_else(|| begun.elapsed() >= end && done >= fault::Fault::ALL.len() as u64, |rounds| done >= rounds);
+        let faults = fault::Fault::ALL.iter().filter(|fault| has_mounts || !fault.needs_mounts()).count() as u64;
+        let is_enough =
+            options.rounds(faults).map_or_else(|| begun.elapsed() >= end && done >= faults, |rounds| done >= rounds);
         if is_enough {
             break;
         }

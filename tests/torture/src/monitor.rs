@@ -11,6 +11,8 @@ use clock_sync::calibration::read_together;
 use clock_sync::relation::Relation;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::{Deserialize, Serialize};
+use signal_hook::consts::SIGTERM;
+use signal_hook::iterator::Signals;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -46,8 +48,6 @@ const OTHER_REQUESTS: u32 = 8;
 /// What came of a recording.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ending {
-    /// How long the end took, ms.
-    pub took_ms: u64,
     /// Why the recording is not complete.
     pub error: Option<String>,
     /// What is missing, a line each.
@@ -151,6 +151,7 @@ pub fn run(setup: &Path) -> anyhow::Result<()> {
     (0..VCPUS).for_each(|vcpu| vmm.vcpu_enter(vcpu));
     // A VM enters its guest so often that this is delivered within moments.
     vmm.flush();
+    let mut signals = Signals::new([SIGTERM])?;
     println!("ready {}", directory.region().display());
     std::io::stdout().flush()?;
 
@@ -159,23 +160,24 @@ pub fn run(setup: &Path) -> anyhow::Result<()> {
     let asked = std::thread::scope(|scope| {
         scope.spawn(|| record(&setup, &tally, &vmm, &stop));
         let asking = scope.spawn(|| ask(&setup, &tally, &control, &stop));
-        let read = std::io::stdin().read_line(&mut String::new());
+        // Who began this process says when to end, or has ended.
+        std::thread::spawn(|| {
+            let _ = std::io::stdin().read_line(&mut String::new());
+            signal_hook::low_level::raise(SIGTERM)
+        });
+        signals.forever().next().context("nobody says when to end")?;
         stop.store(true, Ordering::Relaxed);
-        asking.join().map_err(|_| anyhow::anyhow!("the thread that asks the recorder panicked"))?;
-        read.context("nobody says when to end")
+        asking.join().map_err(|_| anyhow::anyhow!("the thread that asks the recorder panicked"))
     });
     asked?;
-    let begun = Instant::now();
     (0..VCPUS).for_each(|vcpu| vmm.vcpu_exit(vcpu, 0));
     region.set_host_alive(false);
     let finished = recorder.finish("stopped".into());
-    let took_ms = u64::try_from(begun.elapsed().as_millis())?;
     if finished.is_err() {
         directory.keep();
     }
     let missing = finished.as_ref().map_or_else(|_| Vec::new(), |manifest| manifest.missing.clone());
     let ending = Ending {
-        took_ms,
         error: finished.err().map(|error| format!("{:#}", anyhow::Error::from(error))),
         missing: missing.into_iter().map(|missing| format!("{}: {}", missing.layer, missing.reason)).collect(),
     };

@@ -46,7 +46,7 @@ impl Promise {
             Self::Exact => "honest layers: produced = delivered + counted as lost",
             Self::Youngest => "honest layers of a flight recorder: no gap up to the last record",
             Self::Apart => "no process has another one's rings",
-            Self::Stop => "the end takes 2 s at most (worst, ms)",
+            Self::Stop => "from SIGTERM to a complete recording and the process's end: 2 s at most (worst, ms)",
             Self::Memory => "memory of its own: 256 MiB at most (worst, KiB)",
             Self::Descriptors => "open files within its limit (worst, % of the limit)",
             Self::Disk => "with `--max-size`: no more of the disk (worst, % of the size)",
@@ -90,6 +90,17 @@ pub enum By {
     Kernel,
 }
 
+/// What is left of recorders that were killed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Kills {
+    /// Recorders that were killed.
+    pub killed: u64,
+    /// Regions that were recovered, and that `strata check` and babeltrace2 read without a complaint.
+    pub recovered: u64,
+    /// Recordings that end within a packet.
+    pub cut: u64,
+}
+
 /// Everything that was checked.
 #[derive(Clone, Debug, Default)]
 pub struct Board {
@@ -99,6 +110,10 @@ pub struct Board {
     pub attacks: BTreeMap<(By, Attack), Struck>,
     /// By the name of what failed: rounds, and those with a broken promise.
     pub faults: BTreeMap<&'static str, (u64, u64)>,
+    /// By the name of what failed: how long recordings took to end, ms.
+    pub ends: BTreeMap<&'static str, Vec<u64>>,
+    /// What is left of recorders that were killed.
+    pub kills: Kills,
     /// Records that honest producers tried to record.
     pub produced: u64,
     /// Those that are in recordings.

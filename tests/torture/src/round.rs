@@ -2,7 +2,7 @@
 
 use crate::Options;
 use crate::attack::Attack;
-use crate::fault::{Fault, STALL, SmallDisk, send};
+use crate::fault::{Fault, SmallDisk, send};
 use crate::judge;
 use crate::monitor::Ending;
 use crate::promise::{Board, By, Promise};
@@ -12,7 +12,7 @@ use crate::usage::{Usage, on_disk};
 use anyhow::Context;
 use std::fmt;
 use std::fs::{self, DirBuilder, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -32,6 +32,8 @@ const DESCRIPTORS: u64 = 1024;
 const FEW_DESCRIPTORS: u64 = 44;
 /// When a process that does not end is killed.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// A recording that is younger may have no event types in its manifest yet.
+const YOUNG: Duration = Duration::from_millis(1200);
 /// Pause between two looks at the recorders.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -40,9 +42,10 @@ pub struct Plan {
     number: u64,
     seed: u64,
     fault: Fault,
-    /// Whether a full disk has room again before the end.
-    has_room_again: bool,
+    /// Whether what fails is over before the end: a full disk has room again, a recorder that stood still goes on.
+    is_over_before_end: bool,
     duration: Duration,
+    stall: Duration,
     has_mounts: bool,
     of_processes: Vec<Attack>,
     of_kernel: Vec<Attack>,
@@ -73,8 +76,9 @@ impl Plan {
             number,
             seed,
             fault: options.fault.unwrap_or(faults[turn]),
-            has_room_again: chance.bool(),
-            duration: Duration::from_millis(options.round_ms),
+            is_over_before_end: chance.bool(),
+            duration: options.round(),
+            stall: options.stall(),
             has_mounts,
             of_processes,
             of_kernel,
@@ -184,11 +188,11 @@ impl Vm {
         }
     }
 
-    /// Has the recorder end.
-    fn end(&mut self) -> anyhow::Result<Ending> {
+    /// Has the recorder end, as SIGTERM has `strata run`; also says after how many ms its process was gone.
+    fn end(&mut self) -> anyhow::Result<(Ending, u64)> {
         let pid = self.monitor.id();
-        let mut input = self.monitor.stdin.take().context("the monitor has no input")?;
-        writeln!(input, "end")?;
+        let begun = Instant::now();
+        send(pid, libc::SIGTERM);
         let (done, is_done) = std::sync::mpsc::channel::<()>();
         let watchdog = std::thread::spawn(move || {
             if is_done.recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
@@ -197,12 +201,14 @@ impl Vm {
         });
         let mut line = String::new();
         let read = self.output.read_line(&mut line);
+        read?;
+        self.monitor.wait()?;
+        let took_ms = u64::try_from(begun.elapsed().as_millis())?;
         drop(done);
         watchdog.join().map_err(|_| anyhow::anyhow!("the watchdog panicked"))?;
-        read?;
-        let ending = serde_json::from_str(&line).with_context(|| format!("the recorder died: {}", log_of(&self.setup)));
-        self.monitor.wait()?;
-        ending
+        let ending =
+            serde_json::from_str(&line).with_context(|| format!("the recorder died: {}", log_of(&self.setup)))?;
+        Ok((ending, took_ms))
     }
 }
 
@@ -306,8 +312,8 @@ fn work(plan: &Plan, vms: &mut [Vm], disk: Option<&SmallDisk>) -> anyhow::Result
     let mut chance = fastrand::Rng::with_seed(plan.seed ^ 9);
     let begun = Instant::now();
     let mut duration = plan.duration;
-    // A recording that is younger than a second has no event types in its manifest yet.
-    let strike = plan.duration.mul_f64(0.5 + 0.35 * chance.f64());
+    let earliest = plan.duration.mul_f64(0.5).max(YOUNG);
+    let strike = earliest + plan.duration.mul_f64(0.85).saturating_sub(earliest).mul_f64(chance.f64());
     let (mut has_struck, mut is_over) = (false, false);
     let mut is_up = vec![true; vms.len()];
     let mut resume = None;
@@ -322,8 +328,8 @@ fn work(plan: &Plan, vms: &mut [Vm], disk: Option<&SmallDisk>) -> anyhow::Result
                 Fault::DiskFull => disk.map_or(Ok(()), SmallDisk::fill)?,
                 Fault::Stall => {
                     vms.iter().for_each(|vm| send(vm.monitor.id(), libc::SIGSTOP));
-                    resume = Some(Instant::now() + STALL);
-                    duration += STALL;
+                    resume = Some(Instant::now() + plan.stall);
+                    duration += plan.stall;
                 }
                 Fault::Kill => {
                     for vm in vms.iter_mut() {
@@ -336,14 +342,18 @@ fn work(plan: &Plan, vms: &mut [Vm], disk: Option<&SmallDisk>) -> anyhow::Result
                 Fault::None | Fault::MemoryFull | Fault::Descriptors | Fault::MaxSize => {}
             }
         }
-        if resume.is_some_and(|at| Instant::now() >= at) {
+        if plan.is_over_before_end && resume.is_some_and(|at| Instant::now() >= at) {
             resume = None;
             vms.iter().for_each(|vm| send(vm.monitor.id(), libc::SIGCONT));
         }
-        if plan.has_room_again && !is_over && begun.elapsed() > plan.duration.mul_f64(0.9) {
+        if plan.is_over_before_end && !is_over && begun.elapsed() > plan.duration.mul_f64(0.9) {
             is_over = true;
             disk.iter().for_each(|disk| disk.make_room());
         }
+    }
+    if resume.is_some() {
+        // Its end finds the rings full.
+        vms.iter().for_each(|vm| send(vm.monitor.id(), libc::SIGCONT));
     }
     Ok(is_up)
 }
@@ -352,12 +362,13 @@ fn work(plan: &Plan, vms: &mut [Vm], disk: Option<&SmallDisk>) -> anyhow::Result
 fn finish(plan: &Plan, vm: &mut Vm, board: &mut Board) -> anyhow::Result<()> {
     let elapsed = vm.begun.elapsed();
     vm.look(false)?;
-    if let (Some(runtime), Fault::MemoryFull) = (&vm.runtime, plan.fault) {
+    let is_memory_full = plan.fault == Fault::MemoryFull && !plan.is_over_before_end;
+    if let (Some(runtime), Fault::MemoryFull, false) = (&vm.runtime, plan.fault, is_memory_full) {
         // The copy of the manifest beside the region is all that had no room.
         runtime.make_room();
     }
-    let ending = match vm.end() {
-        Ok(ending) => ending,
+    let (ending, took_ms) = match vm.end() {
+        Ok(ended) => ended,
         Err(error) => {
             board.check(Promise::Up, Err(format!("{error:#}")));
             return Ok(());
@@ -365,7 +376,8 @@ fn finish(plan: &Plan, vm: &mut Vm, board: &mut Board) -> anyhow::Result<()> {
     };
     board.check(Promise::Up, Ok(()));
     let name = &vm.setup.name;
-    board.check_limit(Promise::Stop, ending.took_ms, STOP_LIMIT, name);
+    board.check_limit(Promise::Stop, took_ms, STOP_LIMIT, name);
+    board.ends.entry(plan.fault.text()).or_default().push(took_ms);
     let (answers, worst) = vm.tally.answers();
     if plan.fault != Fault::Stall {
         board.check_limit(Promise::Answers, worst / 1000, ANSWER_LIMIT, name);
@@ -389,7 +401,7 @@ fn finish(plan: &Plan, vm: &mut Vm, board: &mut Board) -> anyhow::Result<()> {
         let is_told = ending.missing.iter().any(|line| line.contains("ends early")) || log.contains("ends early");
         board.check(Promise::Told, if is_told { Ok(()) } else { Err(format!("{name}: {ending:?}, {log}")) });
     }
-    if let Some(error) = ending.error.as_ref().filter(|_| !on_full_disk) {
+    if let Some(error) = ending.error.as_ref().filter(|_| !on_full_disk && !is_memory_full) {
         board.check(Promise::Up, Err(format!("the recording of {name} is not complete: {error}")));
     }
     judge::finished(&vm.setup, &vm.tally, &ending, on_full_disk, board)

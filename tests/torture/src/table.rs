@@ -1,6 +1,6 @@
 //! The tables of a run.
 
-use crate::promise::{Board, By};
+use crate::promise::{Board, By, Kills};
 use anyhow::Context;
 use std::fmt::Write;
 use std::fs;
@@ -35,6 +35,15 @@ fn write(board: &Board, seed: u64, took: Duration, out: &mut String) -> std::fmt
     for (fault, (rounds, broken)) in &board.faults {
         writeln!(out, "| {fault} | {rounds} | {broken} |")?;
     }
+    writeln!(out, "\n| end by SIGTERM, beside it fails | ends | median, ms | p99, ms | worst, ms |")?;
+    writeln!(out, "|---|---:|---:|---:|---:|")?;
+    for (fault, ends) in &board.ends {
+        let (median, p99, worst) = (percentile(ends, 50), percentile(ends, 99), percentile(ends, 100));
+        writeln!(out, "| {fault} | {} | {median} | {p99} | {worst} |", ends.len())?;
+    }
+    let Kills { killed, recovered, cut } = board.kills;
+    writeln!(out, "\nOf {killed} recorders that were killed, {recovered} regions were recovered, and read without a")?;
+    writeln!(out, "complaint of `strata check` and babeltrace2; {cut} recordings end within a packet.")?;
     writeln!(out, "\n| promise | checked | broken | worst |\n|---|---:|---:|---:|")?;
     for (promise, kept) in &board.promises {
         let worst = kept.worst.map_or_else(String::new, thousands);
@@ -48,6 +57,14 @@ fn machine() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     format!("{cpus} CPUs of {}", model.map_or("an unknown kind", |(_, model)| model.trim()))
+}
+
+/// The smallest of `values` that `percent` of them are not above; 0 if there are none.
+fn percentile(values: &[u64], percent: usize) -> u64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    let rank = (sorted.len() * percent).div_ceil(100);
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0)
 }
 
 /// `number` with commas between thousands.
@@ -97,6 +114,15 @@ mod tests {
         assert!(text.contains("produced = delivered + counted as lost | 2 | 1 |  |"), "{text}");
         assert!(text.contains("(worst, ms) | 1 | 0 | 1,234 |"), "{text}");
         assert_eq!(board.broken(), 1);
+    }
+
+    #[test]
+    fn percentiles_are_values_that_were_measured() {
+        let values: Vec<u64> = (1..=50).rev().collect();
+
+        let of = |percent| percentile(&values, percent);
+
+        assert_eq!((of(50), of(99), of(100), percentile(&[7], 50), percentile(&[], 99)), (25, 50, 50, 7, 0));
     }
 
     #[test]
