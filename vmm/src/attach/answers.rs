@@ -18,6 +18,9 @@ pub fn answers(
         Request::Pause | Request::Resume => Answer::refused(
             "another process runs this VM: pause it there; strata only records what the host does for it",
         ),
+        Request::Stop => {
+            Answer::refused("another process runs this VM: stop it there; `strata ctl VM detach` ends the recording")
+        }
         Request::Detach => match ending.send(Ending::Detached) {
             Ok(()) => Answer::done("detached; the VM goes on, and the recording is being completed"),
             Err(_) => Answer::refused("the recording is ending already"),

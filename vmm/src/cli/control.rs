@@ -51,6 +51,8 @@ pub enum CtlCommand {
     Pause,
     /// Let a paused guest go on
     Resume,
+    /// Stop the guest, as Ctrl-C does, and complete the trace
+    Stop,
     /// Write out what the rings hold at this moment
     Flush,
     /// End a recording that `strata attach` began, and complete it; the VM goes on
@@ -123,6 +125,7 @@ impl CtlCommand {
             Self::Snapshot { dir, session } => Request::Snapshot { dir: std::path::absolute(dir)?, session },
             Self::Pause => Request::Pause,
             Self::Resume => Request::Resume,
+            Self::Stop => Request::Stop,
             Self::Flush => Request::Flush,
             Self::Detach => Request::Detach,
             Self::Session(SessionCommand::Create {

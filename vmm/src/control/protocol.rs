@@ -85,6 +85,8 @@ pub enum Request {
     Pause,
     /// Let a paused guest go on.
     Resume,
+    /// Stop the guest, as Ctrl-C does, and complete the recording.
+    Stop,
     /// End a recording that is attached to another process's VM, and complete it.
     Detach,
     /// Make every ring deliver what it holds, and write out what is written out continuously.
@@ -295,7 +297,7 @@ mod tests {
 
         let requests: Vec<Request> = block.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
 
-        assert_eq!(requests.len(), 11);
+        assert_eq!(requests.len(), 12);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::limits::LimitedDevices;
 use crate::control::directory::VmDescription;
 use crate::control::protocol::{Answer, Request, Status};
 use crate::jail::Closed;
-use crate::machine::MachineControl;
+use crate::machine::{MachineControl, StopHandle};
 use crate::tracing::recorder::RecorderControl;
 use std::path::Path;
 use std::time::Instant;
@@ -15,6 +15,7 @@ pub(super) fn answers(
     description: VmDescription,
     recorder: Option<RecorderControl>,
     machine: MachineControl,
+    stop: StopHandle,
     limited: LimitedDevices,
     jail: Closed,
 ) -> impl FnMut(Request) -> Answer + Send + 'static {
@@ -24,8 +25,14 @@ pub(super) fn answers(
         match &request {
             Request::Pause => return paused(&machine),
             Request::Resume => return resumed(&machine),
+            Request::Stop => {
+                stop.stop();
+                return Answer::done("the guest is being stopped, and its trace completed");
+            }
             Request::Detach => {
-                return Answer::refused("strata itself runs this VM: its recording ends with it; Ctrl-C stops both");
+                return Answer::refused(
+                    "strata itself runs this VM: its recording ends with it; `strata ctl VM stop` stops both",
+                );
             }
             Request::Snapshot { dir: path, .. } | Request::SessionCreate { trace: Some(path), .. }
                 if jail.places.as_ref().is_some_and(|places| !places.hold(path)) =>

@@ -282,6 +282,20 @@ fn flight_recorder_takes_snapshots_under_the_jail() {
 }
 
 #[test]
+fn vm_that_a_client_stops_ends_as_by_a_signal() {
+    let mut vm = Vm::start(SLEEP, NOBODY, &["--user", "65534:65534"]);
+
+    vm.status();
+    let answer = vm.ask(&Request::Stop);
+    let ended = vm.end();
+
+    assert!(matches!(answer, Ok(Answer::Done { .. })), "{answer:?}");
+    assert!(ended.success() && vm.said().contains("OUTCOME"), "{ended}: {}", vm.said());
+    assert!(vm.manifest().outcome.is_some());
+    assert_eq!(fs::read_dir(vm.path("runtime")).unwrap().count(), 0);
+}
+
+#[test]
 fn guest_that_fails_ends_the_run_under_the_jail() {
     let mut vm = Vm::start(TRIPLE_FAULT, NOBODY, &["--user", "65534:65534"]);
 

@@ -97,7 +97,7 @@ fn run_untraced(
     let closed = close(jail, directory, None, say)?;
     let console = ConsoleLimits::new(plan.request);
     let limited = LimitedDevices::new(plan.request, &machine, &console);
-    let answers = answers::answers(description, None, machine.control(), limited, closed);
+    let answers = answers::answers(description, None, machine.control(), machine.stop_handle(), limited, closed);
     let _control = ControlServer::start(&directory.socket(), answers)?;
     guest::run_machine(machine, &console, Arc::new(NoObserver), None)
 }

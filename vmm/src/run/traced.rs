@@ -166,7 +166,8 @@ impl<'a> PreparedVm<'a> {
         let recorder = Recorder::start(sources)?;
         let console = ConsoleLimits::new(request);
         let limited = LimitedDevices::new(request, &machine, &console);
-        let answers = answers(description, Some(recorder.control()), machine.control(), limited, closed);
+        let answers =
+            answers(description, Some(recorder.control()), machine.control(), machine.stop_handle(), limited, closed);
         let control = ControlServer::start(&directory.socket(), answers)?;
         let trace = folder.path().display();
         match request.mode {

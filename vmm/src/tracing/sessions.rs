@@ -84,7 +84,7 @@ impl Sessions {
                 Ok(Answer::done(format!("session {name} records {} of the guest", session.events())))
             }
             Request::SessionDestroy { name } => self.destroy(&name),
-            Request::Pause | Request::Resume | Request::Detach => Err(SessionError::NotServed),
+            Request::Pause | Request::Resume | Request::Stop | Request::Detach => Err(SessionError::NotServed),
         }
     }
 
