@@ -13,6 +13,7 @@ pub mod analysis;
 pub mod check;
 pub mod clock;
 pub mod completeness;
+pub mod critical_path;
 pub mod event;
 pub mod events;
 pub mod exit_reason;

@@ -159,7 +159,7 @@ pub fn run<B: ReportBuilder>(
     Ok(report)
 }
 
-fn write<R: Report>(
+pub(crate) fn write<R: Report>(
     report: &R,
     completeness: Completeness,
     json: bool,

@@ -80,6 +80,12 @@ impl TestTrace {
         Self { manifest: Manifest { vms: vec![vm], ..manifest() }, records: Vec::new(), losses: Vec::new() }
     }
 
+    /// The same beside another VM on its host, `name`, of one vCPU with this thread and without records of its own.
+    pub(crate) fn with_neighbour(mut self, name: &str, thread: i32) -> Self {
+        self.manifest.vms.push(Vm { name: name.into(), vcpus: 1, vcpu_threads: vec![thread], ..Vm::default() });
+        self
+    }
+
     /// Adds a record.
     pub(crate) fn record(
         mut self,

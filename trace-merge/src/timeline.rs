@@ -48,7 +48,7 @@ pub struct Vm {
     /// First and last moment of the records of its guest's kernel, in the whole recording; `None` when there are none.
     pub kernel_span: Option<Window>,
     /// Whether any layer tells of its vCPUs.
-    vcpus_are_told: bool,
+    pub(crate) vcpus_are_told: bool,
     /// Whether KVM's returns to the VMM are recorded.
     returns_are_told: bool,
 }

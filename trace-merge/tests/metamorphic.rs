@@ -11,8 +11,10 @@ use shared_ring::packet::{Records, read_header, write_header};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 use tempfile::TempDir;
 use trace_merge::check;
+use trace_merge::critical_path::{self, Cause, CriticalPath, CriticalPathError, CriticalPathOptions, Step};
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{Manifest, Vm};
 use trace_merge::reader::Trace;
@@ -184,6 +186,10 @@ impl Events {
             self.guest(vcpu, now, "irq_vectors:local_timer_entry", "vector", 236);
             let now = self.later(time);
             self.guest(vcpu, now, "irq_vectors:local_timer_exit", "vector", 236);
+            let now = self.later(time);
+            self.guest(vcpu, now, "irq:softirq_entry", "vec", 1);
+            let now = self.later(time);
+            self.guest(vcpu, now, "irq:softirq_exit", "vec", 1);
             let now = self.later(time);
             self.guest(vcpu, now, "raw_syscalls:sys_exit", "id", call);
         }
@@ -587,5 +593,111 @@ proptest! {
     #[test]
     fn figures_of_the_summary_do_not_become_larger(seed in any::<u64>(), changes in proptest::collection::vec(change(), 1..4)) {
         check_figures(|dir| figures_of(dir, summary::report), seed, &changes)?;
+    }
+}
+
+/// The critical paths of the task `tid`; none where the records that are left do not tell of it.
+fn critical_paths(dir: &Path, options: &CriticalPathOptions) -> Vec<CriticalPath> {
+    match critical_path::critical_paths(&Trace::open(dir).unwrap(), options) {
+        Ok((answer, _)) => answer.paths,
+        Err(
+            CriticalPathError::NothingInWindow
+            | CriticalPathError::NoTask { .. }
+            | CriticalPathError::NoInterval { .. },
+        ) => Vec::new(),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn asking_for(tid: u64) -> CriticalPathOptions {
+    CriticalPathOptions {
+        task: tid.to_string().parse().unwrap(),
+        vm: None,
+        from: None,
+        to: None,
+        worst: None,
+        event: None,
+        json: false,
+    }
+}
+
+/// What steps without any below them add up to, ticks.
+fn sum_of_leaves(steps: &[Step]) -> u64 {
+    steps.iter().map(|step| if step.steps.is_empty() { step.ticks } else { sum_of_leaves(&step.steps) }).sum()
+}
+
+/// The shares of a path by cause and task: those in which a vCPU or a guest's CPU did something. A wait of which less is known
+/// counts as the wait that it is.
+fn shares(paths: &[CriticalPath]) -> Figures {
+    let is_compared = |cause| {
+        matches!(
+            cause,
+            Cause::Running
+                | Cause::Interrupted
+                | Cause::Exit
+                | Cause::Vmm
+                | Cause::Preempted
+                | Cause::WokenLate
+                | Cause::Halted
+                | Cause::WaitsForCpu
+        )
+    };
+    let mut figures = Figures::new();
+    for share in paths.iter().flat_map(|path| &path.shares).filter(|share| is_compared(share.cause)) {
+        // The last name that a task is known by may be an earlier one.
+        let tid = share.task.rsplit('/').next().unwrap_or_default();
+        *figures.entry(format!("{:?} of {tid}", share.cause)).or_default() += share.ticks;
+    }
+    figures
+}
+
+#[test]
+fn critical_path_of_a_complete_recording_follows_waits() {
+    let dir = TempDir::new().unwrap();
+    record(dir.path(), 7);
+
+    let paths = critical_paths(dir.path(), &asking_for(11));
+
+    let figures = shares(&paths);
+    assert!(figures.contains_key("Running of 10") && figures.contains_key("Running of 11"), "{figures:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+
+    #[test]
+    fn critical_path_adds_up_in_any_window(
+        seed in any::<u64>(),
+        tid in 10..14_u64,
+        (from, length) in (0..300_000_u64, 1..300_000_u64),
+        worst in proptest::option::of(1..20_usize),
+        changes in proptest::collection::vec(change(), 0..3),
+    ) {
+        let dir = TempDir::new().unwrap();
+        record(dir.path(), seed);
+        changes.iter().for_each(|&(stream, change)| apply(dir.path(), stream, change));
+        let (from, to) = (Some(Duration::from_nanos(from)), Some(Duration::from_nanos(from + length)));
+
+        let paths = critical_paths(dir.path(), &CriticalPathOptions { from, to, worst, ..asking_for(tid) });
+
+        for path in paths {
+            prop_assert_eq!(path.wall_ticks, path.window.end - path.window.begin);
+            prop_assert_eq!(path.steps.iter().map(|step| step.ticks).sum::<u64>(), path.wall_ticks);
+            prop_assert_eq!(sum_of_leaves(&path.steps), path.wall_ticks);
+            prop_assert_eq!(path.shares.iter().map(|share| share.ticks).sum::<u64>(), path.wall_ticks);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+
+    #[test]
+    fn known_shares_of_a_critical_path_do_not_become_larger(
+        seed in any::<u64>(),
+        tid in 10..14_u64,
+        changes in proptest::collection::vec(change(), 1..4),
+    ) {
+        check_figures(|dir| shares(&critical_paths(dir, &asking_for(tid))), seed, &changes)?;
     }
 }

@@ -15,11 +15,11 @@ use trace_merge::layer::LayerKind;
 use trace_merge::manifest::Manifest;
 use trace_merge::reader::Trace;
 use trace_merge::report::{ReportBuilder, ReportError, Window};
-use trace_merge::{check, events, join, report};
+use trace_merge::{check, critical_path, events, join, report};
 use vmm::attach::{self, AttachRequest, Ending};
 use vmm::cli::{
     AttachArgs, Cli, Command, CompletionsArgs, CtlArgs, DoctorArgs, EventsArgs, ManualArgs, MergeArgs, PsArgs,
-    ReadArgs, RecoverArgs, ReportArgs, ReportCommand, RunArgs, WindowArgs,
+    ReadArgs, RecoverArgs, ReportArgs, ReportCommand, RunArgs, WhyArgs, WindowArgs,
 };
 use vmm::control::{client, directory, list};
 use vmm::machine::Outcome;
@@ -42,6 +42,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Attach(args) => attach_to_vm(args),
         Command::Events(args) => list_events(args),
         Command::Report(args) => print_report(args),
+        Command::Why(args) => explain(&args),
         Command::Check(args) => check_trace(&args),
         Command::Export(args) => {
             export::run(&args, |line| say(line))?;
@@ -168,6 +169,11 @@ fn make_report<B: ReportBuilder>(
     builder: impl FnOnce(&Trace, Window) -> Result<B, ReportError>,
 ) -> Result<(), ReportError> {
     report::run(&args.trace, &args.options(), &mut BufWriter::new(io::stdout().lock()), builder).map(drop)
+}
+
+fn explain(args: &WhyArgs) -> anyhow::Result<ExitCode> {
+    critical_path::run(&args.trace, &args.options(), &mut BufWriter::new(io::stdout().lock()))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn check_trace(args: &ReadArgs) -> anyhow::Result<ExitCode> {

@@ -11,7 +11,7 @@ pub use attach::AttachArgs;
 pub use control::{CtlArgs, CtlCommand, PsArgs, RecoverArgs, SessionCommand};
 pub use export::{ExportArgs, Format, OpenArgs};
 pub use run::RunArgs;
-pub use trace::{EventsArgs, FunctionsArgs, MergeArgs, ReadArgs, ReportArgs, ReportCommand, WindowArgs};
+pub use trace::{EventsArgs, FunctionsArgs, MergeArgs, ReadArgs, ReportArgs, ReportCommand, WhyArgs, WindowArgs};
 
 use crate::agent_command::AgentArgs;
 use clap::{Args, Parser, Subcommand};
@@ -29,6 +29,7 @@ use std::path::PathBuf;
         strata run --kernel vmlinuz --initrd initrd.img --cpus 2 --memory 1G --agent strata.ko --trace trace\n  \
         strata attach 4242 --trace trace\n  \
         strata report trace\n  \
+        strata why trace --task web --worst 3\n  \
         strata events trace --layer guest-kernel --from 1.5 --to 1.6\n  \
         strata check trace"
 )]
@@ -49,6 +50,8 @@ pub enum Command {
     Events(EventsArgs),
     /// Report on a trace: a summary, where time went, or what tasks, locks, interrupts and disks did
     Report(ReportArgs),
+    /// Say why a guest's task took so long: its critical path through all layers
+    Why(WhyArgs),
     /// Check a trace: causality between its layers, order, pairs of events, counts of losses
     Check(ReadArgs),
     /// Write a trace in the form of another tool

@@ -1,9 +1,10 @@
-//! `strata events`, `strata report`, `strata check` and `strata merge`: reading recordings.
+//! `strata events`, `strata report`, `strata why`, `strata check` and `strata merge`: reading recordings.
 
 use super::values;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
+use trace_merge::critical_path::{CriticalPathOptions, TaskChoice};
 use trace_merge::events::{TaskPattern, parse_seconds};
 use trace_merge::layer::LayerKind;
 use trace_merge::match_rule::MatchRule;
@@ -179,6 +180,59 @@ impl WindowArgs {
     #[must_use]
     pub const fn options(&self) -> ReportOptions {
         ReportOptions { json: self.json, from: self.from, to: self.to }
+    }
+}
+
+/// Arguments of `strata why`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The task's time is cut into steps that add up to it exactly. Where it waited, the task that woke it is \
+    followed, or the disk request. What the records do not tell is 'not known'.\n\nExamples:\n  \
+    strata why trace --task web --worst 3\n  \
+    strata why trace --task dd --from 1.5 --to 1.6\n  \
+    strata why trace --task web/812 --event 'app:request_*' --worst 5\n  \
+    strata why trace --task 812 --vm db --json | jq '.paths[0].shares'"
+)]
+pub struct WhyArgs {
+    /// Trace folder
+    pub trace: PathBuf,
+    /// The guest's task: its name, which may be a glob, its thread id, or NAME/TID
+    #[arg(long, value_name = "TASK")]
+    pub task: TaskChoice,
+    /// Only tasks of this VM
+    #[arg(long, value_name = "NAME")]
+    pub vm: Option<String>,
+    /// Only what is this many seconds after the first record, or later
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub from: Option<Duration>,
+    /// Only what is this many seconds after the first record, or earlier
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub to: Option<Duration>,
+    /// Explain the N longest waits: from giving up the CPU, or being woken from a sleep, until running again
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub worst: Option<u16>,
+    /// Explain the longest times between two of the task's records of such events, of applications or the guest's kernel:
+    /// the 3 longest without --worst
+    #[arg(long, value_name = "GLOB")]
+    pub event: Option<String>,
+    /// JSON in place of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl WhyArgs {
+    /// What they ask.
+    #[must_use]
+    pub fn options(&self) -> CriticalPathOptions {
+        CriticalPathOptions {
+            task: self.task.clone(),
+            vm: self.vm.clone(),
+            from: self.from,
+            to: self.to,
+            worst: self.worst.map(usize::from),
+            event: self.event.clone(),
+            json: self.json,
+        }
     }
 }
 

@@ -1,0 +1,485 @@
+//! Why a guest's task took so long: the critical path of its time through all layers.
+//!
+//! The wall time of the task in a window is cut into steps, exactly to the tick: what it ran, what the host ran in place of
+//! its vCPU, exits, whom the guest ran instead. Where it waited, the wait is followed: to the task that woke it, whose own
+//! steps take the wait's place, and so on; to the disk request that woke it, through every layer. This is the bounded
+//! critical path of Giraldeau and Dagenais, see [`follow`]; a layer below was added to it, the vCPUs.
+//!
+//! The recording is read twice. The first pass reads the guest's layers and finds the task and the windows ([`survey`]):
+//! the longest waits, say. The second one reads all layers and keeps what happened in one window at a time ([`history`]).
+
+mod follow;
+mod history;
+mod survey;
+mod text;
+
+use crate::analysis::{self, Passed};
+use crate::completeness::Completeness;
+use crate::reader::{ReadError, Trace};
+use crate::report::{self, ReportError, ReportOptions, moment};
+use crate::timeline::Timeline;
+use crate::window::Window;
+use follow::Follower;
+use history::{Graph, History};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::Write;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+use survey::Survey;
+use thiserror::Error;
+use wildmatch::WildMatch;
+
+/// Intervals between events that are explained when nothing says how many.
+const INTERVALS: usize = 3;
+
+/// The task that is asked about.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TaskChoice {
+    text: String,
+    /// Its thread id in the guest.
+    tid: Option<i32>,
+    /// What its name matches.
+    name: WildMatch,
+    /// What its name matches, and its thread id: `NAME/TID`, or `TID/NAME`. Names may have a slash, too.
+    both: [Option<(WildMatch, i32)>; 2],
+}
+
+/// What names no task.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("give a task's name, its thread id, or both as NAME/TID")]
+pub struct BadTask;
+
+impl FromStr for TaskChoice {
+    type Err = BadTask;
+
+    /// `TID`, `NAME`, which may be a glob, or both as the reports (`NAME/TID`) and `strata events` (`TID/NAME`) show them.
+    fn from_str(text: &str) -> Result<Self, BadTask> {
+        if text.is_empty() {
+            return Err(BadTask);
+        }
+        let both = |name: &str, tid: &str| Some((WildMatch::new(name), tid.parse().ok()?));
+        let last = text.rsplit_once('/').and_then(|(name, tid)| both(name, tid));
+        let first = text.split_once('/').and_then(|(tid, name)| both(name, tid));
+        Ok(Self { text: text.into(), tid: text.parse().ok(), name: WildMatch::new(text), both: [last, first] })
+    }
+}
+
+impl TaskChoice {
+    /// Whether it means the task with thread id `tid` and the name `comm`.
+    fn is(&self, tid: i32, comm: &str) -> bool {
+        let mut both = self.both.iter().flatten();
+        self.tid == Some(tid) || self.name.matches(comm) || both.any(|(name, of)| *of == tid && name.matches(comm))
+    }
+}
+
+impl fmt::Display for TaskChoice {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.text)
+    }
+}
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub struct CriticalPathOptions {
+    /// The task.
+    pub task: TaskChoice,
+    /// Only tasks of this VM.
+    pub vm: Option<String>,
+    /// Only what is this long after the first record of the recording, or later.
+    pub from: Option<Duration>,
+    /// Only what is this long after the first record of the recording, or earlier.
+    pub to: Option<Duration>,
+    /// The longest so many waits of the task, in place of all its time: each from when it gave up its CPU, or it was taken
+    /// from it, until it ran again; after a sleep that it had asked for, from when it was woken.
+    pub worst: Option<usize>,
+    /// The longest intervals between two records of the task whose event matches this, with none that matches in between.
+    pub event: Option<String>,
+    /// JSON in place of text.
+    pub json: bool,
+}
+
+impl CriticalPathOptions {
+    /// How many windows are explained at most.
+    fn most(&self) -> usize {
+        self.worst.unwrap_or(INTERVALS)
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug, Error)]
+pub enum CriticalPathError {
+    /// The recording cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The window cannot be had, the answer does not add up, or it cannot be written.
+    #[error(transparent)]
+    Report(#[from] ReportError),
+    /// There is no record of a guest's kernel to look at.
+    #[error(
+        "no guest-kernel record in the window; record with --agent, choose another window, and see strata report for when \
+         there are records"
+    )]
+    NothingInWindow,
+    /// No VM has that name.
+    #[error("no VM is called '{wanted}'; there is {present}")]
+    NoVm {
+        /// What was asked for.
+        wanted: String,
+        /// Those that there are.
+        present: String,
+    },
+    /// No task is it.
+    #[error("no task in the window is '{wanted}'{nearest}; strata report tasks lists all")]
+    NoTask {
+        /// What was asked for.
+        wanted: String,
+        /// The nearest ones, in words.
+        nearest: String,
+    },
+    /// More than one task is it.
+    #[error("several tasks are '{wanted}': {tasks}; {hint}")]
+    SeveralTasks {
+        /// What was asked for.
+        wanted: String,
+        /// The tasks.
+        tasks: String,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// The task did nothing of what is asked about.
+    #[error("{task} has not {what} in the window")]
+    NoInterval {
+        /// The task.
+        task: String,
+        /// What was looked for.
+        what: String,
+    },
+}
+
+/// What a step's time is spent on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// The task ran for real; `detail` is the system call.
+    Running,
+    /// The task ran, or was kept from it by the host, of which no layer tells.
+    RunningOrStolen,
+    /// An interrupt ran on top of it; `detail` is which.
+    Interrupted,
+    /// KVM handled an exit of its vCPU; `detail` is the reason.
+    Exit,
+    /// The VMM handled an exit of its vCPU; `detail` is the reason.
+    Vmm,
+    /// The host had taken the CPU from its vCPU; `detail` is what ran there.
+    Preempted,
+    /// Its vCPU was woken, and did not run yet; `detail` is what ran there.
+    WokenLate,
+    /// Its vCPU was halted.
+    Halted,
+    /// It was ready; `detail` is what its guest ran.
+    WaitsForCpu,
+    /// It waited; `steps` say what happened meanwhile. `detail` is what for.
+    Blocked,
+    /// It slept, as it had asked for.
+    Sleep,
+    /// It waited, and a timer ended that.
+    Timer,
+    /// It waited, and an interrupt ended that of which no more is known.
+    Interrupt,
+    /// The interrupt that was to wake it was being handled; `detail` is which.
+    Handler,
+    /// It waited for a disk's request; `detail` is the step of it.
+    Request,
+    /// It waited for a disk's request that was not issued yet.
+    NotIssued,
+    /// The task that is followed was not made yet.
+    NotMade,
+    /// It waited, and was not woken before the window's end.
+    NotWoken,
+    /// It had ended.
+    Ended,
+    /// It waited; who ended that is not known, and `detail` says why.
+    WakerUnknown,
+    /// It waited for a task that is not followed: the way there is too long.
+    NotFollowed,
+    /// Not known; `detail` says why.
+    Unknown,
+}
+
+/// A record that a step follows from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RecordOf {
+    /// Its time, ticks.
+    pub ticks: u64,
+    /// Its layer.
+    pub layer: &'static str,
+    /// The CPU, or the VMM's thread.
+    pub cpu: u32,
+    /// The event.
+    pub event: String,
+}
+
+/// A stretch of the path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Step {
+    /// Whose time it is: the task that is asked about, or one that it waited for. `NAME/TID`.
+    pub task: String,
+    /// What it is spent on.
+    pub cause: Cause,
+    /// More on that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    /// The vCPU, where it is about one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vcpu: Option<u32>,
+    /// First moment, ticks.
+    pub begin: u64,
+    /// First moment after it, ticks.
+    pub end: u64,
+    /// Its length, ticks: what its `steps` add up to, if it has any.
+    pub ticks: u64,
+    /// The same, ns.
+    pub ns: u64,
+    /// The record that it begins with; none where that lies before the window.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<RecordOf>,
+    /// Why the thief was there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Of a wait: who ended it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub woken_by: Option<String>,
+    /// Of a wait: the record that tells of its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<RecordOf>,
+    /// What happened meanwhile.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<Self>,
+}
+
+impl Step {
+    /// Whether `next` only goes on with what it is.
+    fn goes_on_as(&self, next: &Self) -> bool {
+        let is_leaf = self.steps.is_empty() && next.steps.is_empty() && self.until.is_none() && next.until.is_none();
+        let what = |step: &Self| (step.cause, step.vcpu);
+        is_leaf
+            && self.end == next.begin
+            && what(self) == what(next)
+            && (&self.task, &self.detail, &self.why) == (&next.task, &next.detail, &next.why)
+    }
+}
+
+/// What one cause took, over all steps that have none below them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Share {
+    /// What it is.
+    pub cause: Cause,
+    /// More on that; of a wait that an interrupt or a timer ended: which.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    /// Whose time it is.
+    pub task: String,
+    /// The vCPU, where it is about one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vcpu: Option<u32>,
+    /// Time, ticks.
+    pub ticks: u64,
+    /// The same, ns.
+    pub ns: u64,
+}
+
+/// The critical path of one window.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CriticalPath {
+    /// The window.
+    pub window: Window,
+    /// Its begin and end as seconds since the first record.
+    pub seconds: [String; 2],
+    /// Its length, ticks: what the steps add up to.
+    pub wall_ticks: u64,
+    /// The same, ns.
+    pub wall_ns: u64,
+    /// The answer in plain language.
+    pub summary: String,
+    /// What the time is made of, the largest first; they add up to `wall_ticks`.
+    pub shares: Vec<Share>,
+    /// The path: steps one behind the other.
+    pub steps: Vec<Step>,
+    /// From when on nothing was kept, because there was too much of it, ticks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_met: Option<u64>,
+}
+
+/// The critical paths of a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CriticalPaths {
+    /// Ticks per second.
+    pub frequency_hz: u64,
+    /// Name of the VM.
+    pub vm: String,
+    /// The task, `NAME/TID`.
+    pub task: String,
+    /// Its thread id.
+    pub tid: i32,
+    /// Time of the first record, ticks: seconds count from there.
+    pub start: u64,
+    /// What the answer means less than it could, and why.
+    pub warnings: Vec<String>,
+    /// Records whose event matches and that no task is known to have made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unattributed: Option<u64>,
+    /// By window: the longest first, where the longest are asked for.
+    pub paths: Vec<CriticalPath>,
+}
+
+/// Answers `options` about `trace`, and says what was damaged, lost or is unknown up to the end of what it looked at.
+///
+/// # Errors
+/// When the window is empty or holds nothing, the task does not exist or is not the only one, or the steps do not add up.
+pub fn critical_paths(
+    trace: &Trace,
+    options: &CriticalPathOptions,
+) -> Result<(CriticalPaths, Completeness), CriticalPathError> {
+    critical_paths_within(trace, options, history::MOST_PIECES)
+}
+
+/// [`critical_paths`], which keeps `most_pieces` states at most.
+fn critical_paths_within(
+    trace: &Trace,
+    options: &CriticalPathOptions,
+    most_pieces: usize,
+) -> Result<(CriticalPaths, Completeness), CriticalPathError> {
+    let window = Window::of(trace, &ReportOptions { json: options.json, from: options.from, to: options.to })?;
+    let start = trace.start().unwrap_or(0);
+    let mut survey = Survey::new(options, window);
+    // A state follows from what was before the window.
+    let passed = analysis::pass(trace, Window { begin: start, ..window }, &mut [&mut survey]);
+    let found = survey.find(&passed)?;
+    let (vm, task) = (found.vm, found.task);
+    let mut walked: Vec<(Window, Vec<Step>, Option<u64>)> = Vec::new();
+    let walk = |graph: &Graph, window: Window, timeline: &Timeline| {
+        let steps = Follower::new(graph, vm, timeline).path(task, window, 0);
+        walked.push((window, steps, graph.full_at));
+    };
+    // Who ended the last wait is told at its end.
+    let end = found.windows.last().map_or(start, |last| last.end.saturating_add(1));
+    let read = Window { begin: start, end };
+    let mut history = History::new(trace, vm, found.windows, found.tells_interrupts, most_pieces, walk);
+    let passed = analysis::pass(trace, read, &mut [&mut history]);
+    history.finish(&passed.timeline);
+    drop(history);
+    let (name, tid) = passed
+        .timeline
+        .vm(vm)
+        .and_then(|vm| vm.guest.task(task))
+        .map_or_else(Default::default, |task| (report::state_names::task(task), task.tid));
+    let of_vm = passed.timeline.vm(vm);
+    let vm_name = of_vm.map_or_else(String::new, |vm| report::harmless(&vm.name));
+    let mut paths = Vec::with_capacity(walked.len());
+    for (window, steps, limit_met) in walked {
+        paths.push(path(&passed, start, (&name, &vm_name), window, steps, limit_met)?);
+    }
+    if options.worst.is_some() || options.event.is_some() {
+        paths.sort_by_key(|path| (std::cmp::Reverse(path.wall_ticks), path.window.begin));
+    }
+    let mut warnings = of_vm.map_or_else(Vec::new, report::tasks::warnings);
+    if !found.tells_interrupts {
+        warnings.push(
+            "no irq:softirq_entry or no irq_vectors:* of the guest's kernel: who woke a task is not told from an interrupt \
+             on top of it, so that waits are not followed"
+                .into(),
+        );
+    }
+    let answer = CriticalPaths {
+        frequency_hz: trace.clock().frequency_hz,
+        vm: vm_name,
+        task: name,
+        tid,
+        start,
+        warnings,
+        unattributed: options.event.as_ref().map(|_| found.unattributed),
+        paths,
+    };
+    Ok((answer, passed.completeness))
+}
+
+/// Answers `options` about the recording in `dir`, and writes the answer to `out`, behind what was damaged, lost or is
+/// unknown. A reader that closes `out` is not an error.
+///
+/// # Errors
+/// Those of [`critical_paths`], and when the recording cannot be read or `out` fails.
+pub fn run(dir: &Path, options: &CriticalPathOptions, out: &mut dyn Write) -> Result<(), CriticalPathError> {
+    let trace = Trace::open(dir)?;
+    let (answer, completeness) = critical_paths(&trace, options)?;
+    Ok(report::write(&answer, completeness, options.json, out)?)
+}
+
+/// The path that `steps` make.
+fn path(
+    passed: &Passed,
+    start: u64,
+    (task, vm): (&str, &str),
+    window: Window,
+    steps: Vec<Step>,
+    limit_met: Option<u64>,
+) -> Result<CriticalPath, ReportError> {
+    let clock = passed.timeline.clock();
+    check_sums(task, &steps, window)?;
+    let mut sums = BTreeMap::new();
+    steps.iter().for_each(|step| add_shares(step, &mut sums));
+    let share = |((cause, detail, task, vcpu), ticks): ((Cause, Option<String>, String, Option<u32>), u64)| Share {
+        cause,
+        detail,
+        task,
+        vcpu,
+        ticks,
+        ns: clock.ticks_to_ns(ticks),
+    };
+    let mut shares: Vec<Share> = sums.into_iter().map(share).collect();
+    shares.sort_by_key(|share| std::cmp::Reverse(share.ticks));
+    let seconds = [window.begin, window.end].map(|time| moment(clock, start, time));
+    let wall_ns = clock.ticks_to_ns(window.length());
+    let summary = text::summary((task, vm), &seconds, (window.length(), wall_ns), &shares, clock);
+    Ok(CriticalPath { window, seconds, wall_ticks: window.length(), wall_ns, summary, shares, steps, limit_met })
+}
+
+/// By cause, detail, task and vCPU: ticks.
+type Sums = BTreeMap<(Cause, Option<String>, String, Option<u32>), u64>;
+
+fn add_shares(step: &Step, sums: &mut Sums) {
+    if !step.steps.is_empty() {
+        step.steps.iter().for_each(|step| add_shares(step, sums));
+        return;
+    }
+    let detail = match step.cause {
+        Cause::Interrupt | Cause::Timer => step.woken_by.clone().or_else(|| step.detail.clone()),
+        _ => step.detail.clone(),
+    };
+    *sums.entry((step.cause, detail, step.task.clone(), step.vcpu)).or_default() += step.ticks;
+}
+
+/// Checks that `steps` lie one behind the other in `window` and fill it, and so for those below them.
+fn check_sums(task: &str, steps: &[Step], window: Window) -> Result<(), ReportError> {
+    let mut at = window.begin;
+    for step in steps {
+        let is_next = step.begin == at && step.end > step.begin && step.ticks == step.end - step.begin;
+        if !is_next {
+            break;
+        }
+        if !step.steps.is_empty() {
+            check_sums(&step.task, &step.steps, Window { begin: step.begin, end: step.end })?;
+        }
+        at = step.end;
+    }
+    if at == window.end {
+        return Ok(());
+    }
+    let parts = steps.iter().map(|step| step.ticks).sum();
+    Err(ReportError::Sum { of: task.into(), parts, wall: window.length() })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,309 @@
+//! The answer for people: a paragraph, and a tree whose times add up.
+
+use super::{Cause, CriticalPath, CriticalPaths, RecordOf, Share, Step};
+use crate::clock::{Clock, NS_PER_SECOND};
+use crate::report::{Report, duration, percent};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+/// Causes that the paragraph names; what is not known is said beside them.
+const CAUSES: usize = 5;
+/// Causes below this share, in thousandths, are summed up.
+const LEAST_SHARE: u64 = 5;
+/// Kinds of time that are named of what is summed up.
+const KINDS: usize = 3;
+/// Steps beside each other that are shown one by one; of more, equal ones are put together.
+const IN_ORDER: usize = 12;
+/// Depth of the tree that is shown.
+const DEPTH: usize = 8;
+
+/// What a sentence is about: cause, detail, task, vCPU.
+type About<'s> = (Cause, Option<&'s str>, &'s str, Option<u32>);
+
+/// The answer in plain language.
+pub(super) fn summary(
+    (task, vm): (&str, &str),
+    seconds: &[String; 2],
+    (wall, wall_ns): (u64, u64),
+    shares: &[Share],
+    clock: &Clock,
+) -> String {
+    let mut sums: BTreeMap<About<'_>, u64> = BTreeMap::new();
+    for share in shares {
+        // In which system call or interrupt is too much for a sentence.
+        let detail = match share.cause {
+            Cause::Running | Cause::RunningOrStolen | Cause::Interrupted => None,
+            _ => share.detail.as_deref(),
+        };
+        *sums.entry((share.cause, detail, &share.task, share.vcpu.filter(|_| detail.is_some()))).or_default() +=
+            share.ticks;
+    }
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by_key(|&(_, ticks)| std::cmp::Reverse(ticks));
+    let time = |ticks| format!("{} ({})", duration(clock.ticks_to_ns(ticks)), percent(ticks, wall));
+    let mut text = format!(
+        "{task} of {vm} took {} from {} to {} s.",
+        duration(wall_ns),
+        seconds.first().map_or("", String::as_str),
+        seconds.last().map_or("", String::as_str)
+    );
+    let (mut named, mut rest, mut kinds) = (0, 0, BTreeMap::new());
+    for ((cause, detail, whose, vcpu), ticks) in sums {
+        let is_large = named < CAUSES && u128::from(ticks) * 1000 >= u128::from(wall) * u128::from(LEAST_SHARE);
+        if is_large || cause == Cause::Unknown {
+            named += usize::from(cause != Cause::Unknown);
+            let clause = clause((cause, detail.unwrap_or_default(), whose, vcpu), task);
+            text += &format!(" For {} {clause}.", time(ticks));
+        } else {
+            rest += ticks;
+            *kinds.entry(kind(cause)).or_insert(0) += ticks;
+        }
+    }
+    if rest > 0 {
+        let mut kinds: Vec<_> = kinds.into_iter().collect();
+        kinds.sort_by_key(|&(_, ticks)| std::cmp::Reverse(ticks));
+        let kinds =
+            kinds.into_iter().take(KINDS).map(|(kind, ticks)| format!("{kind} {}", duration(clock.ticks_to_ns(ticks))));
+        let kinds: Vec<_> = kinds.collect();
+        text += &format!(" The rest, {}, is in smaller parts: {}.", time(rest), kinds.join(", "));
+    }
+    text
+}
+
+/// The kind of time that `cause` is, for what is summed up.
+const fn kind(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Running | Cause::RunningOrStolen => "running",
+        Cause::Interrupted | Cause::Handler => "interrupts",
+        Cause::Exit => "exits that KVM handled",
+        Cause::Vmm => "exits that the VMM handled",
+        Cause::Preempted | Cause::WokenLate => "what the host ran instead",
+        Cause::Halted => "halted",
+        Cause::WaitsForCpu => "ready while the guest ran something else",
+        Cause::Sleep => "sleeping as asked for",
+        Cause::Timer => "waiting for timers",
+        Cause::Interrupt => "waiting for devices",
+        Cause::Request | Cause::NotIssued => "waiting for the disk",
+        Cause::Blocked | Cause::NotMade | Cause::NotWoken | Cause::WakerUnknown | Cause::NotFollowed => {
+            "waiting for others"
+        }
+        Cause::Ended => "after its end",
+        Cause::Unknown => "not known",
+    }
+}
+
+/// What `whose` time was spent on, as what follows "For 3 ms". `task` is the one that is asked about.
+fn clause((cause, detail, whose, vcpu): (Cause, &str, &str, Option<u32>), task: &str) -> String {
+    let vcpu = vcpu.map_or_else(|| "its vCPU".into(), |vcpu| format!("vCPU {vcpu}"));
+    let what = match cause {
+        Cause::Running => format!("{whose} ran"),
+        Cause::RunningOrStolen => format!("{whose} ran, as far as its guest can tell"),
+        Cause::Interrupted => format!("interrupts ran on top of {whose}"),
+        Cause::Exit => format!("KVM handled exits ({detail}) of {vcpu}, which {whose} needed"),
+        Cause::Vmm => format!("the VMM handled exits ({detail}) of {vcpu}, which {whose} needed"),
+        Cause::Preempted => format!("the host ran {detail} in place of {vcpu}, which {whose} needed"),
+        Cause::WokenLate => {
+            format!("{vcpu}, which {whose} needed, was woken and did not run yet: the host ran {detail}")
+        }
+        Cause::Halted => format!("{vcpu}, which {whose} needed, was halted"),
+        Cause::WaitsForCpu if detail.is_empty() => format!("{whose} was ready and did not run"),
+        Cause::WaitsForCpu => format!("{whose} was ready and its guest ran {detail} on {vcpu}"),
+        Cause::Blocked => format!("{whose} waited: {detail}"),
+        Cause::Sleep => format!("{whose} slept, as it had asked for"),
+        Cause::Timer => format!("{whose} waited for a timer: {detail}"),
+        Cause::Interrupt => format!("{whose} waited for a device: {detail}"),
+        Cause::Handler => format!("the guest handled what was to wake {whose}: {detail}"),
+        Cause::Request => format!("{whose} waited for the disk: {detail}"),
+        Cause::NotIssued => format!("{whose} waited for a disk request that was not issued yet"),
+        Cause::NotMade => format!("{whose} was not made yet"),
+        Cause::NotWoken => format!("{whose} waited, beyond the window's end: {detail}"),
+        Cause::Ended => format!("{whose} had ended"),
+        Cause::WakerUnknown => format!("{whose} waited, and it is not known for whom: {detail}"),
+        Cause::NotFollowed => format!("{whose} waited for a task that is too far away to be followed"),
+        Cause::Unknown => format!("it is not known what {whose} did: {detail}"),
+    };
+    if whose == task { what } else { format!("{what}; {task} was waiting for it") }
+}
+
+/// What a step is called in the tree; `below` is the task that it stands below.
+fn label(step: &Step, below: &str) -> String {
+    let Step { cause, task, vcpu, .. } = step;
+    let detail = step.detail.as_deref().unwrap_or_default();
+    let whose = if task == below { String::new() } else { format!("{task}: ") };
+    let on = vcpu.map_or_else(String::new, |vcpu| format!(" on vCPU {vcpu}"));
+    let of = vcpu.map_or_else(String::new, |vcpu| format!(" of vCPU {vcpu}"));
+    let within = if detail.is_empty() { String::new() } else { format!(" in {detail}") };
+    let woken_by = step.woken_by.as_ref().map_or_else(String::new, |by| format!(", until {by} woke it"));
+    let what = match cause {
+        Cause::Running => format!("runs{within}{on}"),
+        Cause::RunningOrStolen => format!("runs{within}{on}, as far as the guest can tell"),
+        Cause::Interrupted => format!("interrupted by {detail}{on}"),
+        Cause::Exit => format!("KVM handles {detail}{of}"),
+        Cause::Vmm => format!("the VMM handles {detail}{of}"),
+        Cause::Preempted => format!("the host runs {detail} in place{of}"),
+        Cause::WokenLate => format!("woken and not run yet{on}; the host runs {detail}"),
+        Cause::Halted => format!("halted{on}"),
+        Cause::WaitsForCpu if detail.is_empty() => format!("ready, and does not run{on}"),
+        Cause::WaitsForCpu => format!("ready; the guest runs {detail}{on}"),
+        Cause::Blocked => format!("waits for {detail}{woken_by}"),
+        Cause::Sleep => "sleeps, as it asked for".into(),
+        Cause::Timer => format!("waits for {detail}{woken_by}"),
+        Cause::Interrupt => format!("waits for {detail}{woken_by}; for whom is not recorded"),
+        Cause::Handler => format!("its wake-up is being handled: {detail}{on}"),
+        Cause::Request => format!("disk: {detail}"),
+        Cause::NotIssued => match &step.woken_by {
+            Some(by) => format!("its disk request is not issued yet, by {by}"),
+            None => "its disk request is not issued yet".into(),
+        },
+        Cause::NotMade => match &step.woken_by {
+            Some(by) => format!("not made yet, by {by}"),
+            None => "not made yet".into(),
+        },
+        Cause::NotWoken => format!("waits for {detail}, beyond the window's end"),
+        Cause::Ended => "has ended".into(),
+        Cause::WakerUnknown => format!("waits for {detail}"),
+        Cause::NotFollowed => format!("waits for {detail}{woken_by}, which is not followed"),
+        Cause::Unknown => format!("not known: {detail}"),
+    };
+    format!("{whose}{what}")
+}
+
+/// A line of the tree.
+struct Line<'s> {
+    label: String,
+    ticks: u64,
+    count: usize,
+    /// The step, where it is one.
+    only: Option<&'s Step>,
+    below: Vec<&'s Step>,
+    task: &'s str,
+}
+
+/// The lines for `steps`, below `task`, of `whole` ticks: in order where they are few, else equal ones put together, the
+/// longest first; and the time and number of those that are too short to be shown.
+fn lines<'s>(steps: &[&'s Step], task: &str, whole: u64) -> (Vec<Line<'s>>, u64, usize) {
+    let line = |step: &'s Step| Line {
+        label: label(step, task),
+        ticks: step.ticks,
+        count: 1,
+        only: Some(step),
+        below: step.steps.iter().collect(),
+        task: &step.task,
+    };
+    let mut shown: Vec<Line<'s>> = Vec::new();
+    if steps.len() <= IN_ORDER {
+        shown.extend(steps.iter().map(|&step| line(step)));
+    } else {
+        let mut places: BTreeMap<String, usize> = BTreeMap::new();
+        for &step in steps {
+            let line = line(step);
+            let place = *places.entry(line.label.clone()).or_insert(shown.len());
+            match shown.get_mut(place) {
+                Some(known) => {
+                    (known.ticks, known.count, known.only) = (known.ticks + line.ticks, known.count + 1, None);
+                    known.below.extend(line.below);
+                }
+                None => shown.push(line),
+            }
+        }
+        shown.sort_by_key(|line| std::cmp::Reverse(line.ticks));
+    }
+    let is_short = |line: &mut Line<'_>| u128::from(line.ticks) * 1000 < u128::from(whole) * u128::from(LEAST_SHARE);
+    let mut rest: Vec<_> = shown.extract_if(.., is_short).collect();
+    rest.extend(shown.split_off(shown.len().min(IN_ORDER)));
+    (shown, rest.iter().map(|line| line.ticks).sum(), rest.iter().map(|line| line.count).sum())
+}
+
+impl CriticalPaths {
+    fn write_tree(
+        &self,
+        out: &mut dyn Write,
+        steps: &[&Step],
+        (task, whole, depth): (&str, u64, usize),
+    ) -> io::Result<()> {
+        let (lines, rest, count) = lines(steps, task, whole);
+        let indent = "  ".repeat(depth);
+        for line in lines {
+            let times = if line.count > 1 { format!("  ×{}", line.count) } else { String::new() };
+            let record = line.only.and_then(|step| step.until.as_ref().or(step.since.as_ref()));
+            let record = record.map_or_else(String::new, |record| format!("  [{}]", self.record(record)));
+            let why = line.only.and_then(|step| step.why.as_ref());
+            let why = why.map_or_else(String::new, |why| format!(" ({why})"));
+            self.write_line(out, (line.ticks, whole), &format!("{indent}{}{times}{why}{record}", line.label))?;
+            if !line.below.is_empty() && depth < DEPTH {
+                self.write_tree(out, &line.below, (line.task, whole, depth + 1))?;
+            }
+        }
+        if rest > 0 {
+            let what = if count == 1 { "shorter one" } else { "shorter ones" };
+            self.write_line(out, (rest, whole), &format!("{indent}… {count} {what}"))?;
+        }
+        Ok(())
+    }
+
+    fn write_line(&self, out: &mut dyn Write, (ticks, whole): (u64, u64), text: &str) -> io::Result<()> {
+        writeln!(out, "{:>12}  {:>7}  {text}", duration(self.ns(ticks)), percent(ticks, whole))
+    }
+
+    fn record(&self, record: &RecordOf) -> String {
+        let ns = self.ns(record.ticks.saturating_sub(self.start));
+        let RecordOf { layer, cpu, event, .. } = record;
+        format!("{}.{:09} {layer} {event} {cpu}", ns / NS_PER_SECOND, ns % NS_PER_SECOND)
+    }
+
+    fn ns(&self, ticks: u64) -> u64 {
+        let ns = u128::from(ticks) * u128::from(NS_PER_SECOND) / u128::from(self.frequency_hz.max(1));
+        u64::try_from(ns).unwrap_or(u64::MAX)
+    }
+
+    fn write_path(&self, out: &mut dyn Write, path: &CriticalPath) -> io::Result<()> {
+        write_wrapped(out, &path.summary)?;
+        writeln!(out)?;
+        self.write_line(out, (path.wall_ticks, path.wall_ticks), &self.task)?;
+        let steps: Vec<_> = path.steps.iter().collect();
+        self.write_tree(out, &steps, (&self.task, path.wall_ticks, 1))?;
+        if let Some(ticks) = path.limit_met {
+            let ns = self.ns(ticks.saturating_sub(self.start));
+            let seconds = format!("{}.{:09}", ns / NS_PER_SECOND, ns % NS_PER_SECOND);
+            writeln!(out, "WARNING: more happened from {seconds} s on than is kept; choose a shorter window")?;
+        }
+        Ok(())
+    }
+}
+
+/// Columns of a line of the paragraph.
+const WIDTH: usize = 110;
+
+/// Writes `text` in lines that are no longer than [`WIDTH`], words aside that are.
+fn write_wrapped(out: &mut dyn Write, text: &str) -> io::Result<()> {
+    let mut column = 0;
+    for word in text.split(' ') {
+        let width = word.chars().count();
+        if column > 0 && column + 1 + width > WIDTH {
+            writeln!(out)?;
+            column = 0;
+        }
+        let space = if column > 0 { " " } else { "" };
+        write!(out, "{space}{word}")?;
+        column += space.len() + width;
+    }
+    writeln!(out)
+}
+
+impl Report for CriticalPaths {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        for warning in &self.warnings {
+            writeln!(out, "WARNING: {warning}")?;
+        }
+        if let Some(unattributed @ 1..) = self.unattributed {
+            writeln!(out, "NOTE: of {unattributed} records of such events it is not known which task made them")?;
+        }
+        for (place, path) in self.paths.iter().enumerate() {
+            if place > 0 {
+                writeln!(out)?;
+            }
+            self.write_path(out, path)?;
+        }
+        Ok(())
+    }
+}
