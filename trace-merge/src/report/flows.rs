@@ -326,7 +326,11 @@ impl ReportBuilder for FlowTimes {
 
 impl Report for FlowsReport {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.vms.iter().try_for_each(|vm| vm.write(out))
+        self.vms.iter().try_for_each(|vm| vm.write(out))?;
+        match self.vms.iter().flat_map(|vm| &vm.slowest).find_map(|flow| flow.woken.as_ref()) {
+            Some(FlowTask { tid, .. }) => writeln!(out, "\nNext: strata why TRACE --task {tid} --worst 3"),
+            None => Ok(()),
+        }
     }
 }
 

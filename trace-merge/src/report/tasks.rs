@@ -346,7 +346,7 @@ impl ReportBuilder for TaskTimes {
 }
 
 /// What a report on `vm` cannot tell for want of events.
-pub(super) fn warnings(vm: &Vm) -> Vec<String> {
+pub(crate) fn warnings(vm: &Vm) -> Vec<String> {
     let mut warnings = Vec::new();
     if !vm.kvm_tells {
         warnings.push(
@@ -419,7 +419,10 @@ impl Report for Tasks {
         for vm in &self.vms {
             vm.write_text(self.frequency_hz, out)?;
         }
-        Ok(())
+        match self.vms.iter().find_map(|vm| vm.tasks.first()) {
+            Some(TaskReport { tid, .. }) => writeln!(out, "\nNext: strata why TRACE --task {tid} --worst 3"),
+            None => Ok(()),
+        }
     }
 }
 

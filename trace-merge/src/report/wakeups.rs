@@ -360,7 +360,10 @@ impl Report for Wakeups {
         for vm in &self.vms {
             vm.write_text(out)?;
         }
-        Ok(())
+        match self.vms.iter().flat_map(|vm| &vm.worst).max_by_key(|wakeup| wakeup.latency_ns) {
+            Some(Wakeup { tid, .. }) => writeln!(out, "\nNext: strata why TRACE --task {tid} --worst 3"),
+            None => Ok(()),
+        }
     }
 }
 
