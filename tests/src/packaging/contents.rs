@@ -8,6 +8,7 @@ use crate::build::kmod::{self, KmodError};
 use crate::fetch::apt::PackageError;
 use crate::fetch::tools::{self, Tool};
 use crate::packaging::deb::{self, Control, Package};
+use crate::packaging::materials::{Materials, MaterialsError};
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
 use crate::progress;
@@ -46,6 +47,9 @@ pub enum PackagingError {
     /// The module's sources could not be made.
     #[error(transparent)]
     Kmod(#[from] KmodError),
+    /// The crates in the programs are not known.
+    #[error(transparent)]
+    Materials(#[from] MaterialsError),
     /// A file of the source tree could not be read.
     #[error("cannot read {}", path.display())]
     File {
@@ -68,6 +72,7 @@ pub fn build(paths: &Paths, out: &Path) -> Result<Vec<PathBuf>, PackagingError> 
     let staging = paths.builds().join("packages");
     progress::step("writing the packages", || {
         let texts = Texts::read(paths)?;
+        let materials = Materials::of(paths)?;
         let c_api = paths.workspace().join("guest-agent/c-api");
         [
             host(&contents, &texts, paths, &staging)?,
@@ -80,10 +85,23 @@ pub fn build(paths: &Paths, out: &Path) -> Result<Vec<PathBuf>, PackagingError> 
         .map(|mut package| {
             let changelog = texts.changelog(package.name());
             package.documentation(&texts.copyright, &changelog)?;
+            let bill = materials.bill(package.name(), crates_of(package.name()))?;
+            let path = format!("/usr/share/doc/{}/bill-of-materials.cdx.json", package.name());
+            package.bytes(&path, 0o644, format!("{bill:#}\n").as_bytes())?;
             Ok(package.finish(out)?)
         })
         .collect()
     })
+}
+
+/// The crates of the workspace whose programs or libraries the package `name` holds.
+fn crates_of(name: &str) -> &'static [&'static str] {
+    match name {
+        "strata" => &["vmm"],
+        "strata-agent" => &["guest-agent"],
+        "strata-dkms" => &["strata-kmod-build", "strata-kmod"],
+        _ => &["strata-c-api"],
+    }
 }
 
 /// What is built for the packages.

@@ -2,5 +2,6 @@
 
 pub mod contents;
 pub mod deb;
+pub mod materials;
 
 pub use contents::{PackagingError, VERSION, build};
