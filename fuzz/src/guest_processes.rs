@@ -106,9 +106,9 @@ fn stream(guest: Guest, script: Script<'_>, memory: &HostMemory) {
     let mut processes = GuestProcesses::new(table, usize::MAX);
     let mut kernel = kernel.layer(dir.path(), &manifest).expect("what is recorded can be written");
     let mut rounds = 0;
-    let mut round = |producers, latest| {
-        processes.drain(dir.path(), &manifest, producers, latest);
-        kernel.drain(producers, latest).expect("what is recorded can be written");
+    let mut round = |producers, latest: u64| {
+        processes.drain(dir.path(), &manifest, producers, &|| latest);
+        kernel.drain(producers, &|| latest).expect("what is recorded can be written");
     };
     for op in script {
         op.apply(memory);
@@ -121,7 +121,7 @@ fn stream(guest: Guest, script: Script<'_>, memory: &HostMemory) {
         }
     }
     round(Producers::Stopped, u64::MAX);
-    kernel.finish(u64::MAX).expect("what is recorded can be written");
+    kernel.finish(&|| u64::MAX).expect("what is recorded can be written");
     let mut layers: Vec<_> = processes.layers().collect();
     assert!(layers.len() <= (rounds + 1) * slots, "a slot begins at most one process in a round");
     assert_eq!(processes.refused(), Refused::default());

@@ -293,7 +293,7 @@ fn write(
 /// Takes what `layer`'s rings hold. Nobody knows how late it was when the process died: only a time that no trace on
 /// `clock` can tell is too late for a record.
 fn finish(mut layer: RingLayer, clock: &Clock) -> Result<Layer, WriteError> {
-    layer.finish(clock.last_ticks())?;
+    layer.finish(&|| clock.last_ticks())?;
     Ok(layer.layer())
 }
 

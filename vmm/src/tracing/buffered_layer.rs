@@ -1,7 +1,7 @@
 //! A layer that is buffered in memory: the packets that a process left in its rings, so that its slot can be given back.
 
 use super::guest_processes::MAX_PROCESS_DESCRIPTION;
-use super::ring_layer::fitting;
+use super::ring_layer::{Latest, fitting};
 use shared_ring::consumer::{Consumer, Lost, Poll};
 use shared_ring::event::EventDescription;
 use shared_ring::layout::{PacketHeader, padded};
@@ -45,9 +45,9 @@ struct BufferedPacket {
 }
 
 impl BufferedLayer {
-    /// Drains `rings`, whose producers have stopped. `latest` is the youngest time that a record may have, ticks.
+    /// Drains `rings`, whose producers have stopped. Records younger than `latest` are rejected.
     #[must_use]
-    pub fn drain(layer: NewLayer, mut registry: RegistryReader, rings: Vec<Consumer>, latest: u64) -> Self {
+    pub fn drain(layer: NewLayer, mut registry: RegistryReader, rings: Vec<Consumer>, latest: Latest<'_>) -> Self {
         let mut events = registry.poll();
         let mut described = 0;
         // Records of the others are rejected and counted.
@@ -95,7 +95,7 @@ impl BufferedLayer {
 }
 
 impl BufferedStream {
-    fn drain(mut ring: Consumer, events: &HashMap<u16, &EventDescription>, latest: u64) -> Self {
+    fn drain(mut ring: Consumer, events: &HashMap<u16, &EventDescription>, latest: Latest<'_>) -> Self {
         let mut packets = Vec::new();
         let mut buffer = Vec::new();
         let mut overwritten = None;
@@ -103,7 +103,7 @@ impl BufferedStream {
         for _ in 0..ring.sub_buffers() {
             let Poll::Ready(delivered) = ring.poll_stopped(&mut buffer) else { break };
             overwritten.get_or_insert(delivered.sequence());
-            if let Some(packet) = delivered.accept(NO_TRACE, latest, |id| events.get(&id).copied()) {
+            if let Some(packet) = delivered.accept(NO_TRACE, latest(), |id| events.get(&id).copied()) {
                 let (content, header) = (packet.content().to_vec(), *packet.header());
                 packets.push(BufferedPacket { content, header, records: packet.record_count() });
             }

@@ -8,7 +8,7 @@ use super::kernel_rings::KernelRings;
 use super::polling::{MAX_POLLS, Polled};
 use super::process_table::ProcessTable;
 use super::recording::Recording;
-use super::ring_layer::RingLayer;
+use super::ring_layer::{Latest, RingLayer};
 use super::vmm_events::VmmTracer;
 use super::vmm_layer::vmm_layer;
 use shared_ring::event::EventDescription;
@@ -68,7 +68,7 @@ impl FlightRecorder {
     pub fn poll(&mut self, recording: &Recording) -> Polled {
         let new_kernel_events = self.kernel.as_mut().is_some_and(FlightKernel::poll);
         if let Some(processes) = &mut self.processes {
-            processes.poll(recording.earliest(), recording.latest());
+            processes.poll(recording.earliest(), &|| recording.latest());
         }
         let more = self.host.as_mut().is_some_and(HostWindow::poll);
         Polled { more, new_kernel_events }
@@ -78,7 +78,7 @@ impl FlightRecorder {
     /// running: guest layers come first and the host's last, so that the periods of the vCPUs cover the guests' records.
     /// What cannot be written is left out.
     pub fn write(&mut self, recording: &Recording, dir: &Path, manifest: &Manifest) -> WrittenLayers {
-        let finish = |mut layer: RingLayer| layer.finish(recording.latest()).map(|_| layer.layer());
+        let finish = |mut layer: RingLayer| layer.finish(&|| recording.latest()).map(|_| layer.layer());
         let mut written = WrittenLayers::default();
         if let Some(kernel) = &self.kernel {
             written.add(LayerKind::GuestKernel, kernel.rings.layer(dir, manifest).and_then(finish));
@@ -94,7 +94,7 @@ impl FlightRecorder {
                 let finished = writer.and_then(|writer| {
                     let mut layer = RingLayer::new(writer, registry, rings);
                     layer.limit_descriptions(MAX_PROCESS_DESCRIPTION.min(left));
-                    layer.finish(recording.latest())?;
+                    layer.finish(&|| recording.latest())?;
                     left -= layer.described_bytes();
                     Ok(layer.layer())
                 });
@@ -189,7 +189,7 @@ impl FlightProcesses {
 
     /// Buffers what processes that have ended left in their slots, and gives the slots back. A process that is new cannot have
     /// recorded before `earliest` of the last poll, nor after `latest`.
-    fn poll(&mut self, earliest: u64, latest: u64) {
+    fn poll(&mut self, earliest: u64, latest: Latest<'_>) {
         self.table.look(earliest);
         for (number, given_back) in (0..).zip(&mut self.given_back) {
             let state = self.table.state(number);

@@ -2,7 +2,7 @@
 //! slots back. Processes are not trusted: what one of them can take of the host is bounded, and what is refused is counted.
 
 use super::process_table::ProcessTable;
-use super::ring_layer::{Drained, Producers, RingLayer};
+use super::ring_layer::{Drained, Latest, Producers, RingLayer};
 use super::written_layer::{WrittenLayer, ends_early};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -110,9 +110,9 @@ impl GuestProcesses {
     /// Polls the slots: begins layers of new processes, drains, and gives back the slots of processes that are gone.
     /// `guest` says whether the guest itself has stopped; while it runs, a look ends after a few milliseconds, and the next
     /// one goes on where it ended. Returns the packets written. A layer that cannot be written ends; the others go on.
-    pub fn drain(&mut self, dir: &Path, manifest: &Manifest, guest: Producers, latest: u64) -> u64 {
+    pub fn drain(&mut self, dir: &Path, manifest: &Manifest, guest: Producers, latest: Latest<'_>) -> u64 {
         // `latest` is a second from now: processes have one on the other side too.
-        self.table.look(latest.saturating_sub(2 * manifest.clock.frequency_hz));
+        self.table.look(latest().saturating_sub(2 * manifest.clock.frequency_hz));
         let now = Instant::now();
         if now >= self.last_forgetting + FORGETTING_INTERVAL {
             self.last_forgetting = now;
@@ -140,7 +140,7 @@ impl GuestProcesses {
         dir: &Path,
         manifest: &Manifest,
         guest: Producers,
-        latest: u64,
+        latest: Latest<'_>,
         deadline: Instant,
     ) -> (u64, bool) {
         let state = self.table.state(number);

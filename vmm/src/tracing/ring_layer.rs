@@ -39,6 +39,10 @@ struct Descriptions {
     refused: u64,
 }
 
+/// Says the youngest time that a record may have which has been read just now, ticks. It is asked after each packet was
+/// read: a drain may be held up, by a slow disk or a host that lets this thread wait, and records are made meanwhile.
+pub type Latest<'a> = &'a dyn Fn() -> u64;
+
 /// What a drain found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
@@ -85,11 +89,11 @@ impl RingLayer {
     }
 
     /// Moves what is ready from the rings to the layer's streams: at most one lap of each ring, so that a guest that
-    /// records without pause cannot keep the caller here. `latest` is the youngest time that a record may have, ticks.
+    /// records without pause cannot keep the caller here. Records younger than `latest` are rejected.
     ///
     /// # Errors
     /// When the layer cannot be written.
-    pub fn drain(&mut self, producers: Producers, latest: u64) -> Result<Drained, WriteError> {
+    pub fn drain(&mut self, producers: Producers, latest: Latest<'_>) -> Result<Drained, WriteError> {
         let mut drained = Drained::default();
         for ring in 0..self.rings.len() {
             for _ in 0..self.rings[ring].sub_buffers() {
@@ -125,7 +129,7 @@ impl RingLayer {
     pub fn drain_until(
         &mut self,
         producers: Producers,
-        latest: u64,
+        latest: Latest<'_>,
         deadline: Instant,
     ) -> Result<(Drained, bool), WriteError> {
         let mut drained = Drained::default();
@@ -149,7 +153,7 @@ impl RingLayer {
     ///
     /// # Errors
     /// When the layer cannot be written.
-    pub fn finish(&mut self, latest: u64) -> Result<Drained, WriteError> {
+    pub fn finish(&mut self, latest: Latest<'_>) -> Result<Drained, WriteError> {
         let drained = self.drain(Producers::Stopped, latest)?;
         for ((number, ring), first) in (0..).zip(&mut self.rings).zip(&self.first_sequence) {
             ring.finish();
@@ -181,7 +185,7 @@ impl RingLayer {
         &mut self,
         ring: usize,
         producers: Producers,
-        latest: u64,
+        latest: Latest<'_>,
         drained: &mut Drained,
     ) -> Result<bool, WriteError> {
         let consumer = &mut self.rings[ring];
@@ -194,7 +198,7 @@ impl RingLayer {
         // An event type is published before the first record that uses it: whatever is in the packet is there by now.
         drained.new_events += read_registry(self.registry.as_mut(), &mut self.descriptions, &mut self.writer)?;
         let writer = &self.writer;
-        if let Some(packet) = delivered.accept(writer.uuid(), latest, |id| writer.event(id)) {
+        if let Some(packet) = delivered.accept(writer.uuid(), latest(), |id| writer.event(id)) {
             self.writer.append(&packet)?;
             drained.packets += 1;
         }

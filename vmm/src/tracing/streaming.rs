@@ -41,7 +41,7 @@ impl Streaming {
     }
 
     fn drain_guest(&mut self, recording: &Recording, guest: Producers) -> Polled {
-        let latest = recording.latest();
+        let latest = &|| recording.latest();
         let kernel = self.guest_kernel.as_mut().map(|kernel| kernel.drain(guest, latest)).unwrap_or_default();
         let processes = self.processes.as_mut();
         let process_packets =
@@ -51,7 +51,7 @@ impl Streaming {
 
     /// Drains the VMM and the host's kernel; says whether there may be more.
     fn drain_host(&mut self, recording: &Recording, guest: Producers) -> bool {
-        let latest = recording.latest();
+        let latest = &|| recording.latest();
         let vmm = self.vmm.as_mut().map_or(0, |vmm| vmm.drain(guest, latest).packets);
         let host = self.host.as_mut().is_some_and(HostLayer::drain);
         vmm > 0 || host

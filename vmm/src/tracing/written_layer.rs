@@ -1,7 +1,7 @@
 //! A layer of rings that is written while its producers run. When it cannot be written any more, it ends there, and the
 //! others go on.
 
-use super::ring_layer::{Drained, Producers, RingLayer};
+use super::ring_layer::{Drained, Latest, Producers, RingLayer};
 use rustix::io::Errno;
 use std::error::Error;
 use std::io;
@@ -55,7 +55,7 @@ impl WrittenLayer {
     }
 
     /// Moves what is ready from the rings to the layer; all that is left, when the producers have stopped.
-    pub fn drain(&mut self, producers: Producers, latest: u64) -> Drained {
+    pub fn drain(&mut self, producers: Producers, latest: Latest<'_>) -> Drained {
         if self.end.has_come() {
             return Drained::default();
         }
@@ -66,7 +66,7 @@ impl WrittenLayer {
     }
 
     /// Moves what is ready until `deadline` at most; says whether that was all.
-    pub fn drain_until(&mut self, producers: Producers, latest: u64, deadline: Instant) -> (Drained, bool) {
+    pub fn drain_until(&mut self, producers: Producers, latest: Latest<'_>, deadline: Instant) -> (Drained, bool) {
         if self.end.has_come() {
             return (Drained::default(), true);
         }

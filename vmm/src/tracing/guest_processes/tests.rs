@@ -82,7 +82,7 @@ impl Bench {
     /// Looks at `now`, ticks.
     fn look_at(&mut self, now: u64) {
         // A second of slack.
-        self.processes.drain(self.dir.path(), &manifest(), Producers::Running, now + SECOND);
+        self.processes.drain(self.dir.path(), &manifest(), Producers::Running, &|| now + SECOND);
     }
 
     /// Registers an event type and records it in slot `slot` on vCPU 0 at `time`, ticks.
@@ -222,6 +222,19 @@ fn record_from_before_its_process_had_the_slot_is_damage_and_counted() {
 }
 
 #[test]
+fn record_that_was_made_while_a_look_was_held_up_is_not_taken_for_one_of_the_future() {
+    let mut bench = Bench::new(usize::MAX);
+    bench.record(0, 5 * SECOND);
+    bench.set(0, 1, PROCESS_CLOSED);
+    let times = std::cell::RefCell::new(vec![6 * SECOND, SECOND]);
+    let latest = || times.borrow_mut().pop().unwrap_or(6 * SECOND);
+
+    let packets = bench.processes.drain(bench.dir.path(), &manifest(), Producers::Running, &latest);
+
+    assert_eq!(packets, 1);
+}
+
+#[test]
 fn look_without_time_goes_on_where_the_last_one_ended() {
     let mut bench = Bench::new(usize::MAX);
     (0..SLOTS).for_each(|slot| {
@@ -232,9 +245,9 @@ fn look_without_time_goes_on_where_the_last_one_ended() {
     (0..SLOTS).for_each(|slot| bench.set(slot, 1, PROCESS_CLOSED));
 
     bench.processes.look_time = Duration::ZERO;
-    let hurried = bench.processes.drain(bench.dir.path(), &manifest(), Producers::Running, SECOND);
+    let hurried = bench.processes.drain(bench.dir.path(), &manifest(), Producers::Running, &|| SECOND);
     let acknowledged = (0..SLOTS).map(|slot| bench.acknowledged(slot)).collect::<Vec<_>>();
-    let rest = bench.processes.drain(bench.dir.path(), &manifest(), Producers::Stopped, SECOND);
+    let rest = bench.processes.drain(bench.dir.path(), &manifest(), Producers::Stopped, &|| SECOND);
 
     assert_eq!((hurried, acknowledged, rest), (0, vec![0; SLOTS as usize], u64::from(SLOTS)));
 }
