@@ -31,7 +31,7 @@ while :; do workload --events 500 > /dev/null; done
 const HOST_SCRIPT: &str = r#"
 start() {
     name=$1
-    timeout -s KILL $((150 + 2 * WORK)) strata run --jail on --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --memory 512M --cpus 2 \
+    timeout -s KILL $((150 + 2 * WORK)) strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --memory 512M --cpus 2 \
         --agent "$LAB/strata.ko" --name "$name" --trace "$LAB_OUT/$name.trace" \
         --mode flight-recorder --sub-buffer-size 64K --sub-buffers 8 \
         --cmdline "console=ttyS0 quiet panic=-1 lab.script=$name" > "$LAB_OUT/$name.log" 2>&1

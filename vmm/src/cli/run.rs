@@ -100,9 +100,9 @@ pub struct RunArgs {
         takes 1 MiB of memory for each vCPU"))]
     #[arg(value_name = "N", default_value_t = PROCESS_SLOTS, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_PROCESS_SLOTS)), requires = "trace")]
     pub process_slots: u32,
-    /// Run as this user once everything that needs root is open, with --jail on: a name, UID or UID:GID. Without it, strata
-    /// that was started with sudo runs as the user who called sudo, and any other keeps its user; root without sudo stays
-    /// root, without its capabilities. The recording belongs to that user
+    /// Run as this user once everything that needs root is open: a name, UID or UID:GID. Without it, strata that was started
+    /// with sudo runs as the user who called sudo, and any other keeps its user; root without sudo stays root, without its
+    /// capabilities. The recording belongs to that user
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
     /// What the process gives up before the guest runs: its user (see --user), capabilities, files that are not beside the

@@ -30,11 +30,11 @@ static FILTERS: OnceLock<Vec<(Thread, Filter)>> = OnceLock::new();
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// A forbidden system call ends the process.
+    #[default]
     On,
     /// A forbidden system call is named in the kernel's log, and done. All else as when it is on.
     Log,
     /// Not at all: the process keeps the rights that it was started with.
-    #[default]
     Off,
 }
 
@@ -71,7 +71,7 @@ pub enum JailError {
     #[error(transparent)]
     User(#[from] UserError),
     /// A user, or folders, for a jail that is off.
-    #[error("--user and --writable are of a jail that is on: add --jail on")]
+    #[error("--user and --writable are of a jail that is on: leave out --jail off")]
     Off,
     /// The kernel refused to give something up.
     #[error("cannot give up {what}; `--jail off` runs the VM without")]

@@ -4,6 +4,7 @@ use crate::agent::AgentError;
 use crate::control::directory::DirectoryError;
 use crate::control::server::ServerError;
 use crate::jail::JailError;
+use crate::jail::user::User;
 use crate::machine::MachineError;
 use crate::tracing::mapped_file::MappedFileError;
 use crate::tracing::recorder::RecorderError;
@@ -26,6 +27,19 @@ pub enum RunFailure {
     /// The trace folder cannot be used.
     #[error(transparent)]
     TraceFolder(#[from] TraceFolderError),
+    /// The trace folder cannot be had as the user that the VM runs as.
+    #[error(
+        "the VM runs as the user {}, who cannot have this trace folder: give one that this user may write, or choose another \
+         user with --user (`--user root` stays root)",
+        user.uid
+    )]
+    TraceFolderOfUser {
+        /// The user.
+        user: User,
+        /// Why not.
+        #[source]
+        source: TraceFolderError,
+    },
     /// The agent cannot be used with this guest.
     #[error(transparent)]
     Agent(#[from] AgentError),

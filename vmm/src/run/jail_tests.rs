@@ -47,10 +47,17 @@ fn child_that_runs_a_guest() {
         return;
     };
     let request = RunRequest::from(args);
-    let jail = Jail::choose(&request.jail).unwrap();
-    let plan = Plan::check(&request, &jail).unwrap();
-    let report = run_plan(plan, jail, |line| eprintln!("{line}")).unwrap();
-    eprintln!("OUTCOME {}", report.outcome);
+    let say: Say = |line| eprintln!("{line}");
+    let run = || {
+        let jail = Jail::choose(&request.jail)?;
+        let plan = Plan::check(&request, &jail)?;
+        run_plan(plan, jail, say)
+    };
+    match run() {
+        Ok(report) if report.trace_failed => eprintln!("OUTCOME trace failed"),
+        Ok(report) => eprintln!("OUTCOME {}", report.outcome),
+        Err(error) => eprintln!("REFUSED {:#}", anyhow::Error::from(error)),
+    }
 }
 
 /// A VM in a process of its own.
@@ -62,10 +69,24 @@ struct Vm {
 impl Vm {
     /// Runs `code` as the user `uid`, with further arguments.
     fn start(code: &[u8], uid: u32, arguments: &[&str]) -> Self {
+        Self::start_in(code, uid, arguments, |_, _| ())
+    }
+
+    /// The same, after `change` was made to the VM's folder and to the command that starts it.
+    fn start_in(
+        code: &[u8],
+        uid: u32,
+        arguments: &[&str],
+        change: impl FnOnce(&Path, &mut std::process::Command),
+    ) -> Self {
         let folder = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         fs::write(path("guest"), test_guest::elf(code)).unwrap();
         fs::write(path("disk"), [0; 4096]).unwrap();
+        // Only root can read them.
+        for name in ["guest", "disk"] {
+            fs::set_permissions(path(name), fs::Permissions::from_mode(0o600)).unwrap();
+        }
         for name in ["runtime", "traces"] {
             fs::create_dir(path(name)).unwrap();
             fs::set_permissions(path(name), fs::Permissions::from_mode(0o700)).unwrap();
@@ -75,18 +96,18 @@ impl Vm {
         let [kernel, disk, trace] = [kernel, disk, trace].map(|path| path.display().to_string());
         let usual = ["--kernel", &kernel, "--disk", &disk, "--memory", "64M"];
         let traced = ["--trace", &trace, "--process-slots", "1"].into_iter().filter(|_| !arguments.contains(&"--cpus"));
-        let jailed = ["--jail", "on"].into_iter().filter(|_| !arguments.contains(&"--jail"));
-        let all: Vec<&str> = usual.into_iter().chain(jailed).chain(traced).chain(arguments.iter().copied()).collect();
-        let process = std::process::Command::new(std::env::current_exe().unwrap())
+        let all: Vec<&str> = usual.into_iter().chain(traced).chain(arguments.iter().copied()).collect();
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command
             .args(["--exact", "run::jail_tests::child_that_runs_a_guest", "--nocapture"])
             .env(ARGUMENTS_VARIABLE, all.join("\n"))
             .env(directory::RUNTIME_VARIABLE, path("runtime"))
             .env_remove("SUDO_UID")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(fs::File::create(path("said")).unwrap())
-            .spawn()
-            .unwrap();
+            .stderr(fs::File::create(path("said")).unwrap());
+        change(folder.path(), &mut command);
+        let process = command.spawn().unwrap();
         Self { folder, process }
     }
 
@@ -343,6 +364,156 @@ fn killed_vm_leaves_its_region_to_its_user_and_no_instance() {
     assert_eq!(instances_of(vm.process.id()), 0);
     let Err(client::ClientError::Dead { region, .. }) = found else { panic!("{found:?}") };
     assert_eq!(region.metadata().unwrap().uid(), NOBODY);
+}
+
+#[test]
+fn sudo_runs_the_vm_as_the_user_who_called_it() {
+    let mut vm = Vm::start_in(SLEEP, NOBODY, &[], |_, command| {
+        command.env("SUDO_UID", "65534").env("SUDO_GID", "65534");
+    });
+
+    let status = vm.status();
+    let ended = vm.stop();
+
+    assert!(ended.success() && status.jail.unwrap().contains("user 65534, no capabilities"), "{}", vm.said());
+    assert!(owners(&vm.path("traces")).iter().all(|&owner| owner == NOBODY));
+}
+
+#[test]
+fn trace_folder_that_the_user_cannot_have_is_refused_with_what_to_do() {
+    let mut vm = Vm::start(SLEEP, 0, &["--user", "65534:65534"]);
+
+    vm.end();
+
+    let said = vm.said();
+    assert!(said.contains("REFUSED the VM runs as the user 65534") && said.contains("--user root"), "{said}");
+}
+
+#[test]
+fn user_who_may_open_kvm_runs_a_guest_without_root() {
+    let mut vm = Vm::start_in(SLEEP, NOBODY, &[], |folder, command| {
+        // A /dev/kvm of that user's, for this command alone.
+        let device = folder.join("kvm");
+        let script = format!(
+            "mknod {0} c 10 232 && chmod 600 {0} && chown 65534 {0} && mount --bind {0} /dev/kvm && chown 65534 {1}/guest {1}/disk && \
+             exec setpriv --reuid 65534 --regid 65534 --clear-groups -- \"$@\"",
+            device.display(),
+            folder.display(),
+        );
+        let mut wrapped = std::process::Command::new("unshare");
+        wrapped.args(["--mount", "--", "sh", "-c", &script, "sh"]);
+        wrapped.arg(command.get_program()).args(command.get_args());
+        wrapped.stdin(Stdio::null()).stdout(Stdio::null());
+        wrapped.stderr(fs::File::create(folder.join("said")).unwrap());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => wrapped.env(name, value),
+                None => wrapped.env_remove(name),
+            };
+        }
+        *command = wrapped;
+    });
+
+    let status = vm.status();
+    let ended = vm.stop();
+
+    assert!(ended.success() && vm.said().contains("OUTCOME"), "{}", vm.said());
+    assert!(status.jail.unwrap().contains("user 65534, no capabilities"));
+    let layers = vm.manifest().layers;
+    let records = |kind| layers.iter().filter(move |layer| layer.kind == kind).flat_map(|layer| &layer.streams);
+    assert!(records(LayerKind::Vmm).any(|stream| stream.records > 0));
+    assert_eq!(records(LayerKind::HostKernel).count(), 0);
+}
+
+#[test]
+fn terminal_is_the_console_and_is_left_as_it_was() {
+    let (user, terminal) = terminal();
+    let modes = || rustix::termios::tcgetattr(&terminal).unwrap().local_modes;
+    let before = modes();
+    let mut vm = Vm::start_in(FLOOD, NOBODY, &["--user", "65534:65534", "--console-bandwidth", "4K"], |_, command| {
+        command.stdin(terminal.try_clone().unwrap()).stdout(terminal.try_clone().unwrap());
+    });
+
+    vm.status();
+    let during = modes();
+    let mut shown = [0; 64];
+    rustix::io::read(&user, &mut shown).unwrap();
+    rustix::io::write(&user, b"typed").unwrap();
+    let reader =
+        std::thread::spawn(move || while rustix::io::read(&user, &mut [0; 4096]).is_ok_and(|read| read > 0) {});
+    let ended = vm.stop();
+    let after = modes();
+    drop(terminal);
+    reader.join().unwrap();
+
+    assert!(ended.success() && vm.said().contains("OUTCOME"), "{ended}: {}", vm.said());
+    assert_ne!(during, before);
+    assert_eq!(after, before);
+}
+
+/// The two sides of a terminal: that of its user, and that of programs.
+fn terminal() -> (std::os::fd::OwnedFd, std::os::fd::OwnedFd) {
+    use rustix::fs::{Mode, OFlags, open};
+    let user = open("/dev/ptmx", OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
+    let (mut number, unlocked) = (0i32, 0i32);
+    #[allow(unsafe_code)] // rustix has these calls behind a feature that nothing else needs
+    // SAFETY: both take the address of an int that lives as long as the call.
+    let answers = unsafe {
+        use std::os::fd::AsRawFd;
+        let unlock = libc::ioctl(user.as_raw_fd(), libc::TIOCSPTLCK, &raw const unlocked);
+        (unlock, libc::ioctl(user.as_raw_fd(), libc::TIOCGPTN, &raw mut number))
+    };
+    assert_eq!(answers, (0, 0));
+    let terminal = open(format!("/dev/pts/{number}"), OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
+    (user, terminal)
+}
+
+#[test]
+fn full_disk_ends_the_layers_and_stops_the_vm_in_good_order() {
+    let arguments = ["--user", "65534:65534", "--on-trace-failure", "stop"];
+    let mut vm = Vm::start_in(FLOOD, NOBODY, &arguments, |folder, _| {
+        let options = c"size=1m,uid=65534,gid=65534,mode=700";
+        rustix::mount::mount("tmpfs", folder.join("traces"), "tmpfs", rustix::mount::MountFlags::empty(), options)
+            .unwrap();
+    });
+
+    let ended = vm.end();
+    let said = vm.said();
+    let opened = trace_merge::reader::Trace::open(&vm.path("traces/trace")).is_ok();
+    rustix::mount::unmount(vm.path("traces"), rustix::mount::UnmountFlags::DETACH).unwrap();
+
+    // What happens is the same as without a jail: it is told, and no forbidden call is made on the way.
+    assert!(ended.success() && opened, "{ended}: {said}");
+    assert!(
+        said.contains("No space left on device") && said.contains("the VM is stopped: its trace has failed"),
+        "{said}"
+    );
+}
+
+#[test]
+fn recording_of_a_limited_size_rotates_under_the_jail() {
+    let mut vm = Vm::start(FLOOD, NOBODY, &["--user", "65534:65534", "--max-size", "16M"]);
+
+    let dropped = |status: &Status| status.trace.iter().flat_map(|trace| &trace.layers).any(|layer| layer.dropped > 0);
+    let end = Instant::now() + LIMIT;
+    while !dropped(&vm.status()) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let ended = vm.stop();
+
+    assert!(ended.success() && vm.said().contains("OUTCOME"), "{ended}: {}", vm.said());
+    assert!(vm.manifest().layers.iter().flat_map(|layer| &layer.streams).any(|stream| stream.dropped.is_some()));
+}
+
+#[test]
+fn jail_that_logs_gives_up_all_but_the_calls() {
+    let mut vm = Vm::start(SLEEP, NOBODY, &["--user", "65534:65534", "--jail", "log"]);
+
+    let status = vm.status();
+    let ended = vm.stop();
+
+    assert!(ended.success(), "{}", vm.said());
+    assert!(status.jail.unwrap().contains("no capabilities, landlock, seccomp that logs"));
 }
 
 #[test]

@@ -54,7 +54,11 @@ impl<'a> Plan<'a> {
         check_selection(&selection, host_events.as_deref().ok(), &guest_events)?;
         if let Some(trace) = &request.trace {
             // Tried and removed again: a run that is refused below leaves no folder.
-            drop(jail.act(|| TraceFolder::create(trace, request.readers))??);
+            let tried = jail.act(|| TraceFolder::create(trace, request.readers))?;
+            drop(tried.map_err(|source| match jail.user() {
+                Some(user) => RunFailure::TraceFolderOfUser { user, source },
+                None => source.into(),
+            })?);
         }
         let mut config = MachineConfig {
             kernel: request.kernel.clone(),
