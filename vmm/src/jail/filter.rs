@@ -43,7 +43,10 @@ impl Filter {
             programs.push(SeccompFilter::new(refused, SeccompAction::Allow, not_permitted, ARCH)?.try_into()?);
         }
         let action = match offence {
-            Offence::Kill => SeccompAction::KillProcess,
+            // The guard is a process of its own, without the handler that says what ended it.
+            Offence::Kill if thread == Thread::Guard => SeccompAction::KillProcess,
+            // With its handler or without, the signal ends the process.
+            Offence::Kill => SeccompAction::Trap,
             Offence::Log => SeccompAction::Log,
         };
         // Last: it may forbid to add filters.
@@ -94,6 +97,7 @@ fn allow(rules: &mut Rules, call: &Call) -> Result<(), BackendError> {
         Some(Only::OneOf(argument, values)) => {
             values.iter().map(|&value| condition(argument, equal.clone(), value)).collect::<Result<_, _>>()?
         }
+        Some(Only::Not(argument, value)) => vec![condition(argument, SeccompCmpOp::Ne, value)?],
         Some(Only::ThisProcess(argument)) => vec![condition(argument, equal, std::process::id())?],
     };
     match rules.get_mut(&call.number) {
@@ -110,8 +114,9 @@ fn allow(rules: &mut Rules, call: &Call) -> Result<(), BackendError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::jail::last_word;
     use std::os::unix::process::ExitStatusExt;
-    use std::process::{Command, ExitStatus};
+    use std::process::{Command, Output};
 
     /// What a child process does under the filter of a thread; `KIND:DEED`.
     const DEED_VARIABLE: &str = "STRATA_TEST_DEED";
@@ -124,6 +129,7 @@ mod tests {
         let thread = Thread::ALL.into_iter().find(|kind| kind.name() == thread).unwrap();
         // As the guard's caller does: everything that allocates comes before.
         let filter = Filter::new(thread, Offence::Kill).unwrap();
+        last_word::prepare().unwrap();
         filter.apply().unwrap();
         do_deed(deed);
         exit(0);
@@ -148,6 +154,10 @@ mod tests {
                 "executable" => libc::syscall(libc::SYS_mmap, 0, 4096, libc::PROT_READ | libc::PROT_EXEC, 0x22, -1, 0),
                 "typing" => libc::syscall(libc::SYS_ioctl, 0, libc::TIOCSTI, c"x".as_ptr()),
                 "init" => libc::syscall(libc::SYS_tgkill, 1, 1, 0),
+                "handler" => {
+                    libc::signal(libc::SIGSYS, libc::SIG_IGN);
+                    0
+                }
                 "file" => libc::syscall(libc::SYS_mkdir, c"/proc/strata".as_ptr(), 0),
                 "look" => {
                     let opened = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, c"/etc/hostname".as_ptr(), 0);
@@ -162,27 +172,35 @@ mod tests {
         }
     }
 
-    fn run(thread: Thread, deed: &str) -> ExitStatus {
+    fn run(thread: Thread, deed: &str) -> Output {
         let mut child = Command::new(std::env::current_exe().unwrap());
         child.args(["--exact", "jail::filter::tests::child_that_does_what_it_is_told", "--nocapture"]);
         child.env(DEED_VARIABLE, format!("{}:{deed}", thread.name())).env("RUST_BACKTRACE", "1");
-        child.output().unwrap().status
+        child.output().unwrap()
     }
 
     #[test]
     fn forbidden_calls_kill_under_the_filter_of_every_kind_of_thread() {
-        let forbidden = ["execve", "ptrace", "internet", "bpf", "executable", "typing", "init"];
+        let forbidden = ["execve", "ptrace", "internet", "bpf", "executable", "typing", "init", "handler"];
         let deeds = Thread::ALL.into_iter().flat_map(|thread| forbidden.map(|deed| (thread, deed)));
 
-        let survived = deeds.filter(|(thread, deed)| run(*thread, deed).signal() != Some(libc::SIGSYS));
+        let survived = deeds.filter(|(thread, deed)| run(*thread, deed).status.signal() != Some(libc::SIGSYS));
 
         assert_eq!(survived.collect::<Vec<_>>(), []);
     }
 
     #[test]
+    fn end_by_a_forbidden_call_is_told() {
+        let ended = run(Thread::Recorder, "execve");
+
+        let told = String::from_utf8_lossy(&ended.stderr);
+        assert!(told.contains("may not make the system call 59 (execve): the VM ends here"), "{told}");
+    }
+
+    #[test]
     fn threads_that_make_no_files_are_killed_when_they_do() {
         let maker = |thread: &Thread| thread.groups().contains(&Group::Files);
-        let killed = |thread: &Thread| run(*thread, "file").signal() == Some(libc::SIGSYS);
+        let killed = |thread: &Thread| run(*thread, "file").status.signal() == Some(libc::SIGSYS);
 
         let (makers, others): (Vec<Thread>, Vec<Thread>) = Thread::ALL.into_iter().partition(maker);
 
@@ -192,7 +210,7 @@ mod tests {
 
     #[test]
     fn opening_is_refused_where_it_is_not_allowed_and_ends_nothing() {
-        let codes = [Thread::Vcpu, Thread::Clock, Thread::EventLoop].map(|thread| run(thread, "look").code());
+        let codes = [Thread::Vcpu, Thread::Clock, Thread::EventLoop].map(|thread| run(thread, "look").status.code());
 
         assert_eq!(codes, [Some(libc::EACCES), Some(libc::EACCES), Some(0)]);
     }
@@ -202,7 +220,7 @@ mod tests {
         // The guard is a process without a runtime that could panic.
         let threads = || Thread::ALL.into_iter().filter(|thread| *thread != Thread::Guard);
 
-        let ended: Vec<_> = threads().map(|thread| run(thread, "panic").code()).collect();
+        let ended: Vec<_> = threads().map(|thread| run(thread, "panic").status.code()).collect();
 
         assert_eq!(ended, threads().map(|_| Some(0)).collect::<Vec<_>>());
     }

@@ -8,6 +8,7 @@
 
 pub mod files;
 pub mod filter;
+mod last_word;
 pub mod policy;
 mod privileges;
 pub mod user;
@@ -168,6 +169,9 @@ impl Jail {
             let offence = if self.mode == Mode::Log { Offence::Log } else { Offence::Kill };
             let filters = Thread::ALL.into_iter().map(|thread| Ok((thread, Filter::new(thread, offence)?)));
             let filters = filters.collect::<Result<Vec<_>, JailError>>()?;
+            if offence == Offence::Kill {
+                last_word::prepare().map_err(|source| JailError::Kept { what: "handling SIGSYS", source })?;
+            }
             apply(FILTERS.get_or_init(|| filters), Thread::Start)?;
         } else {
             missing.push("this kernel has no seccomp: all its system calls can be reached");

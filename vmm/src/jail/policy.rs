@@ -70,6 +70,8 @@ pub enum Only {
     OneOf(u8, &'static [u32]),
     /// The argument of this number is the process that asks.
     ThisProcess(u8),
+    /// The argument of this number is anything but the value.
+    Not(u8, u32),
 }
 
 /// A system call that is allowed, if its argument is as it must be.
@@ -219,7 +221,7 @@ impl Group {
                 SYS_nanosleep,
                 SYS_gettimeofday,
                 SYS_time,
-                SYS_rt_sigaction,
+                SYS_rt_sigaction: Only::Not(0, libc::SIGSYS.cast_unsigned()),
                 SYS_rt_sigprocmask,
                 SYS_rt_sigreturn,
                 SYS_rt_sigpending,
