@@ -1,7 +1,7 @@
 //! The lives of processes that record: forked, executed, killed in the middle of a record, moved between CPUs, and more
 //! of them than there are slots.
 //!
-//! `processes fork | exec | kill | migrate | late-cpu CPU | crowd N [UID GID]`
+//! `processes fork | exec | kill | migrate | late-cpu CPU | crowd N [UID GID [USERS]]`
 #![allow(unsafe_code)] // Forks without the C library's knowledge, too.
 
 use anyhow::{Context, Result, bail, ensure};
@@ -13,7 +13,7 @@ use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const USAGE: &str = "usage: processes fork | exec | kill | migrate | late-cpu CPU | crowd N [UID GID]";
+const USAGE: &str = "usage: processes fork | exec | kill | migrate | late-cpu CPU | crowd N [UID GID [USERS]]";
 /// Events of each process of a crowd.
 const EVENTS_OF_CROWD: u32 = 10;
 /// How often threads change their CPU.
@@ -47,12 +47,34 @@ fn run(arguments: &[&str]) -> Result<()> {
         }
         ["kill"] => kill(),
         ["migrate"] => migrate(),
-        ["late-cpu", cpu] => late_cpu(cpu.parse().context(USAGE)?),
-        ["crowd", processes] => crowd(processes.parse().context(USAGE)?, None),
+        ["late-cpu", cpu] => late_cpu(number(cpu)?),
+        ["crowd", processes] => crowd(number(processes)?, None),
         ["crowd", processes, uid, gid] => {
-            crowd(processes.parse().context(USAGE)?, Some((uid.parse().context(USAGE)?, gid.parse().context(USAGE)?)))
+            crowd(number(processes)?, Some(Users { first: number(uid)?, count: 1, group: number(gid)? }))
+        }
+        ["crowd", processes, uid, gid, users] => {
+            crowd(number(processes)?, Some(Users { first: number(uid)?, count: number(users)?, group: number(gid)? }))
         }
         _ => bail!("{USAGE}"),
+    }
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Result<T> {
+    text.parse().ok().with_context(|| format!("{text:?} is not a number that fits; {USAGE}"))
+}
+
+/// Whose processes a crowd's are: those of `count` users in turn, the first user's first.
+#[derive(Clone, Copy)]
+struct Users {
+    first: u32,
+    count: u32,
+    group: u32,
+}
+
+impl Users {
+    /// Whose process number `process` of `processes` is.
+    fn of(self, process: u32, processes: u32) -> u32 {
+        self.first + process * self.count / processes.max(1)
     }
 }
 
@@ -147,11 +169,12 @@ fn late_cpu(cpu: usize) -> Result<()> {
 
 /// `processes` children that record at the same time, as another user if `user` says so. None of them may fail. The
 /// last one goes on when the others are gone, until it has a slot.
-fn crowd(processes: u32, user: Option<(u32, u32)>) -> Result<()> {
+fn crowd(processes: u32, users: Option<Users>) -> Result<()> {
     let (ready, say_ready) = pipe()?;
     let (go_on, say_go_on) = pipe()?;
     let member = |process: u32| -> Result<i32> {
-        if let Some((uid, gid)) = user {
+        if let Some(users) = users {
+            let (uid, gid) = (users.of(process, processes), users.group);
             // SAFETY: changes this child's user and nothing else.
             let changed = unsafe { libc::setgroups(1, &gid) == 0 && libc::setgid(gid) == 0 && libc::setuid(uid) == 0 };
             ensure!(changed, "cannot become user {uid}: {}", Error::last_os_error());

@@ -15,9 +15,11 @@
 #include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/sched.h>
+#include <linux/sched/signal.h>
 #include <linux/slab.h>
 #include <linux/sysfs.h>
 #include <linux/uidgid.h>
+#include <linux/user_namespace.h>
 #include <linux/version.h>
 
 #include "strata.h"
@@ -27,12 +29,21 @@
 /* The process's own slot once more, for those that were refused, and counted, before. */
 #define STRATA_SLOT_AGAIN_PGOFF ((2UL << 32) >> PAGE_SHIFT)
 
+/*
+ * Who shares a limit: a user's processes, those in user namespaces of the user's included, whatever they are called there.
+ * Containers that root has made share one limit, as if they were one user's.
+ */
+struct strata_account {
+	kuid_t uid;
+	bool is_container_of_root;
+};
+
 /* Who has a slot. */
 struct strata_owner {
 	/* Only compared: it is there as long as mappings of it are. NULL for a slot that nobody has. */
 	const struct mm_struct *mm;
 	/* Of who has it, or had it last. */
-	kuid_t uid;
+	struct strata_account account;
 	/* Mappings of the slot: more than one when parts of the first were changed. */
 	unsigned int mappings;
 };
@@ -45,70 +56,108 @@ static DEFINE_MUTEX(strata_slots);
 static unsigned int slots_per_user;
 module_param(slots_per_user, uint, 0644);
 MODULE_PARM_DESC(slots_per_user,
-		 "Most process slots that one user's processes have at a time (0: half of them); root may have them all");
+		 "Most process slots that one user's processes have at a time (0: half of those that others do not have); "
+		 "root may have them all");
 
 static u32 strata_slot_count(void)
 {
 	return strata_superblock_u32(STRATA_SUPERBLOCK_PROCESS_SLOTS);
 }
 
-static u32 strata_user_limit(kuid_t uid)
+static struct strata_account strata_account(void)
+{
+	const struct user_namespace *namespace = current_user_ns();
+	struct strata_account account = { .uid = current_uid() };
+
+	if (!namespace->parent)
+		return account;
+	/* The outermost one below the machine's own. */
+	while (namespace->parent->parent)
+		namespace = namespace->parent;
+	account.uid = namespace->owner;
+	account.is_container_of_root = uid_eq(account.uid, GLOBAL_ROOT_UID);
+	return account;
+}
+
+static bool strata_is_same(struct strata_account one, struct strata_account other)
+{
+	return uid_eq(one.uid, other.uid) && one.is_container_of_root == other.is_container_of_root;
+}
+
+/* Whether a process has the slot, is getting it, or had it and the host has not read it to its end. With strata_slots held. */
+static bool strata_slot_is_used(u32 slot)
+{
+	return strata_owners[slot].mm || !strata_process_is_free(strata_region.base, strata_region.size, slot);
+}
+
+/*
+ * Slots that are used by an account, and by others. Those that are not read to their end count: processes that come and go
+ * quickly must not take more of them than others. With strata_slots held.
+ */
+static u32 strata_slots_used(struct strata_account account, u32 *by_others)
+{
+	u32 slot, used = 0;
+
+	*by_others = 0;
+	for (slot = 0; slot < strata_slot_count(); slot++) {
+		if (!strata_slot_is_used(slot))
+			continue;
+		if (strata_is_same(strata_owners[slot].account, account))
+			used++;
+		else
+			++*by_others;
+	}
+	return used;
+}
+
+/* Unless it is set, half of what others leave: however many users there are, each new one finds some. */
+static u32 strata_account_limit(struct strata_account account, u32 used_by_others)
 {
 	u32 slots = strata_slot_count();
 	u32 limit = READ_ONCE(slots_per_user);
 
-	if (uid_eq(uid, GLOBAL_ROOT_UID))
+	if (uid_eq(account.uid, GLOBAL_ROOT_UID) && !account.is_container_of_root)
 		return slots;
-	return limit ? min(limit, slots) : DIV_ROUND_UP(slots, 2);
-}
-
-/* With strata_slots held. */
-static bool strata_slot_is_free(u32 slot)
-{
-	return strata_process_is_free(strata_region.base, strata_region.size, slot);
+	return limit ? min(limit, slots) : DIV_ROUND_UP(slots - used_by_others, 2);
 }
 
 /*
- * Slots that the user's processes have, or had and the host has not read to their end: processes that come and go quickly
- * must not take more of them than others. With strata_slots held.
+ * Finds a slot for the calling process, which nobody else gets from then on; negative when it cannot have one. With
+ * strata_slots held.
  */
-static u32 strata_user_used(kuid_t uid)
+static int strata_slot_find(void)
 {
-	u32 slot, used = 0;
+	struct strata_account account = strata_account();
+	u32 slot, used, used_by_others;
 
-	for (slot = 0; slot < strata_slot_count(); slot++)
-		used += uid_eq(strata_owners[slot].uid, uid) && !strata_slot_is_free(slot);
-	return used;
-}
-
-/* Gives the calling process a slot; negative when it cannot have one. With strata_slots held. */
-static int strata_slot_claim(bool counted)
-{
-	char comm[TASK_COMM_LEN] = {};
-	kuid_t uid = current_uid();
-	int slot;
-
-	BUILD_BUG_ON(sizeof(comm) != 16);
 	for (slot = 0; slot < strata_slot_count(); slot++)
 		if (strata_owners[slot].mm == current->mm)
 			return -EBUSY;
-	/* Who may have all slots never has too many: there are too few. */
-	if (strata_user_limit(uid) < strata_slot_count() && strata_user_used(uid) >= strata_user_limit(uid)) {
-		slot = -EDQUOT;
-	} else {
-		get_task_comm(comm, current->group_leader);
-		slot = strata_process_claim(strata_region.base, strata_region.size, task_tgid_nr(current), comm,
-					    strata_vcpu_of_cpu);
-	}
-	if (slot < 0) {
-		if (!counted)
-			strata_process_refused(strata_region.base, strata_region.size, slot == -EDQUOT);
-		return slot;
-	}
+	used = strata_slots_used(account, &used_by_others);
+	for (slot = 0; slot < strata_slot_count() && strata_slot_is_used(slot); slot++)
+		;
+	if (slot == strata_slot_count())
+		return -ENOSPC;
+	if (used >= strata_account_limit(account, used_by_others))
+		return -EDQUOT;
 	strata_owners[slot].mm = current->mm;
-	strata_owners[slot].uid = uid;
+	strata_owners[slot].account = account;
 	strata_owners[slot].mappings = 1;
 	return slot;
+}
+
+/* Clears a slot that strata_slot_find() has found: a mebibyte for each vCPU, for which nobody else waits. */
+static int strata_slot_clear(u32 slot)
+{
+	u64 from = 0;
+
+	do {
+		if (fatal_signal_pending(current))
+			return -EINTR;
+		from = strata_process_clear(strata_region.base, strata_region.size, slot, from);
+		cond_resched();
+	} while (from);
+	return 0;
 }
 
 static void strata_slot_put(u32 slot)
@@ -119,6 +168,37 @@ static void strata_slot_put(u32 slot)
 		strata_process_close(strata_region.base, strata_region.size, slot);
 	}
 	mutex_unlock(&strata_slots);
+}
+
+/* Gives the calling process a slot; negative when it cannot have one. `counted` says that it was refused, and counted, before. */
+static int strata_slot_claim(bool counted)
+{
+	char comm[TASK_COMM_LEN] = {};
+	int slot, error;
+
+	BUILD_BUG_ON(sizeof(comm) != 16);
+	mutex_lock(&strata_slots);
+	slot = strata_slot_find();
+	if ((slot == -ENOSPC || slot == -EDQUOT) && !counted)
+		strata_process_refused(strata_region.base, strata_region.size, slot == -EDQUOT);
+	mutex_unlock(&strata_slots);
+	if (slot < 0)
+		return slot;
+	error = strata_slot_clear(slot);
+	if (error) {
+		strata_slot_put(slot);
+		return error;
+	}
+	get_task_comm(comm, current->group_leader);
+	mutex_lock(&strata_slots);
+	/* False where the host has taken the slot back, which it does not. */
+	if (!strata_process_publish(strata_region.base, strata_region.size, slot, task_tgid_nr(current), comm,
+				    strata_vcpu_of_cpu))
+		error = -EIO;
+	mutex_unlock(&strata_slots);
+	if (error)
+		strata_slot_put(slot);
+	return error ?: slot;
 }
 
 /* The mapping is split or moved: there is one more. */
@@ -175,9 +255,7 @@ static int strata_mmap_slot(struct vm_area_struct *vma, bool counted)
 		return -EACCES;
 	if (vma->vm_end - vma->vm_start > stride)
 		return -EINVAL;
-	mutex_lock(&strata_slots);
 	slot = strata_slot_claim(counted);
-	mutex_unlock(&strata_slots);
 	if (slot < 0)
 		return slot;
 	/* remap_pfn_range() makes it VM_IO, with which MADV_DOFORK is refused. */
@@ -228,7 +306,7 @@ static ssize_t slots_used_show(struct device *device, struct device_attribute *a
 
 	mutex_lock(&strata_slots);
 	for (slot = 0; slot < strata_slot_count(); slot++)
-		used += !strata_slot_is_free(slot);
+		used += strata_slot_is_used(slot);
 	mutex_unlock(&strata_slots);
 	return sysfs_emit(buffer, "%u\n", used);
 }
@@ -236,16 +314,22 @@ static DEVICE_ATTR_RO(slots_used);
 
 static ssize_t user_slots_show(struct device *device, struct device_attribute *attribute, char *buffer)
 {
-	return sysfs_emit(buffer, "%u\n", strata_user_limit(current_uid()));
+	struct strata_account account = strata_account();
+	u32 used_by_others;
+
+	mutex_lock(&strata_slots);
+	strata_slots_used(account, &used_by_others);
+	mutex_unlock(&strata_slots);
+	return sysfs_emit(buffer, "%u\n", strata_account_limit(account, used_by_others));
 }
 static DEVICE_ATTR_RO(user_slots);
 
 static ssize_t user_slots_used_show(struct device *device, struct device_attribute *attribute, char *buffer)
 {
-	u32 used;
+	u32 used, used_by_others;
 
 	mutex_lock(&strata_slots);
-	used = strata_user_used(current_uid());
+	used = strata_slots_used(strata_account(), &used_by_others);
 	mutex_unlock(&strata_slots);
 	return sysfs_emit(buffer, "%u\n", used);
 }

@@ -12,6 +12,7 @@
 mod process_slots;
 mod session_rings;
 
+pub use process_slots::CLEARED_AT_ONCE;
 pub use session_rings::SessionRings;
 
 use crate::layout::{ABI_VERSION, AgentState, MAX_EVENTS, SessionSlot, Superblock};

@@ -218,29 +218,35 @@ pub unsafe extern "C" fn strata_lose_nested(cpu: *const Cpu, session: u32) {
     }
 }
 
-/// Gives a process slot to a process. Returns its index or a negative error number. One caller at a time.
+/// Clears a part of a free process slot, from byte `from` on. Returns where the rest begins, 0 when nothing is left.
 ///
 /// # Safety
-/// As for [`Region::open`]; `comm` is 16 bytes, `vcpu_of_cpu` is [`MAX_VCPUS`] values.
+/// As for [`Region::open`]; nobody else has the slot.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn strata_process_claim(
+pub unsafe extern "C" fn strata_process_clear(base: *mut u8, size: u64, slot: u32, from: u64) -> u64 {
+    // SAFETY: passed on from the caller.
+    let Ok(region) = (unsafe { Region::open(base, size) }) else { return 0 };
+    // SAFETY: nobody else has the slot (contract). The kernel is 64-bit: the offset is the one that was returned.
+    unsafe { region.clear_process_slot(slot, from as usize) }.map_or(0, |rest| rest as u64)
+}
+
+/// Gives a process slot that was cleared to a process; `false` when it is not free. One caller at a time.
+///
+/// # Safety
+/// As for [`Region::open`]; nobody else has the slot; `comm` is 16 bytes, `vcpu_of_cpu` is [`MAX_VCPUS`] values.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strata_process_publish(
     base: *mut u8,
     size: u64,
+    slot: u32,
     pid: u32,
     comm: *const [u8; 16],
     vcpu_of_cpu: *const [u16; MAX_VCPUS as usize],
-) -> i32 {
+) -> bool {
     // SAFETY: passed on from the caller.
-    let (region, comm, vcpu_of_cpu) = match unsafe { Region::open(base, size) } {
-        // SAFETY: as above.
-        Ok(region) => unsafe { (region, &*comm, &*vcpu_of_cpu) },
-        Err(error) => return RegionError::from(error).errno(),
-    };
-    // SAFETY: one caller at a time (contract), which closes a slot when no process maps it any more.
-    match unsafe { region.claim_process_slot(pid, comm, vcpu_of_cpu) } {
-        Some(slot) => slot.cast_signed(),
-        None => -28, // ENOSPC
-    }
+    let Ok(region) = (unsafe { Region::open(base, size) }) else { return false };
+    // SAFETY: passed on from the caller, which closes a slot when no process maps it any more.
+    unsafe { region.publish_process_slot(slot, pid, &*comm, &*vcpu_of_cpu) }
 }
 
 /// Closes a process slot, once no process maps it any more.

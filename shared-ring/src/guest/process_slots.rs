@@ -11,12 +11,15 @@ use crate::view::ProcessState;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU16, Ordering};
 
+/// Bytes that [`Region::clear_process_slot`] clears at most: a slot has a ring of a mebibyte, or what was asked for, for each
+/// vCPU, and whoever clears it should not keep a CPU for all of that.
+pub const CLEARED_AT_ONCE: usize = 64 << 10;
+
 impl Region {
     /// Gives a free slot to process `pid` named `comm`: clears it, writes its header and its table entry, and publishes
     /// it. `vcpu_of_cpu` says which vCPU each of the kernel's CPU numbers is, `u16::MAX` for none. `None` when every slot is
-    /// in use or not drained yet.
-    ///
-    /// The release store of the state pairs with the host's acquire load: owner and header come before it.
+    /// in use or not drained yet. Where others wait meanwhile, [`clear_process_slot`](Self::clear_process_slot) and
+    /// [`publish_process_slot`](Self::publish_process_slot) do the same in parts.
     ///
     /// # Safety
     /// One caller at a time in the guest; a slot that was closed is mapped into no process.
@@ -26,19 +29,61 @@ impl Region {
         comm: &[u8; 16],
         vcpu_of_cpu: &[u16; MAX_VCPUS as usize],
     ) -> Option<u32> {
-        let (slot, state) = (0..self.view().process_slots()).find_map(|slot| Some((slot, self.next_state(slot)?)))?;
-        let at = self.pointer(self.view().process_slot(slot)?);
-        let entry = self.part(self.view().process_entry(slot)?);
-        // SAFETY: slot and entry lie inside the region (checked by `open`). The slot is mapped into no process (contract)
-        // and the host has read it to its end, or it was never used, so that this is its only user.
+        let slot = (0..self.view().process_slots()).find(|&slot| self.is_free_process_slot(slot))?;
+        let mut from = 0;
+        // SAFETY: the slot is free, and the only caller is here (contract).
         unsafe {
-            at.write_bytes(0, self.view().process_slot_size());
-            at.cast::<ProcessHeader>().write(self.view().process_header(vcpu_of_cpu));
+            while let Some(rest) = self.clear_process_slot(slot, from) {
+                from = rest;
+            }
+            self.publish_process_slot(slot, pid, comm, vcpu_of_cpu).then_some(slot)
+        }
+    }
+
+    /// Clears a part of `slot`: from byte `from` on, [`CLEARED_AT_ONCE`] bytes at most. Returns where the rest begins; `None`
+    /// when nothing is left, or there is no such slot, or it is not free.
+    ///
+    /// # Safety
+    /// Nobody else clears or publishes the slot, which is mapped into no process. Other slots may be claimed meanwhile.
+    pub unsafe fn clear_process_slot(&self, slot: u32, from: usize) -> Option<usize> {
+        let at = self.view().process_slot(slot).filter(|_| self.is_free_process_slot(slot))?;
+        let size = self.view().process_slot_size();
+        let rest = from.checked_add(CLEARED_AT_ONCE)?.min(size);
+        let bytes = rest.checked_sub(from)?;
+        // SAFETY: the slot lies inside the region (checked by `open`) and the bytes in it. The slot is mapped into no process
+        // (contract) and the host has read it to its end, or it was never used, so that this is its only user.
+        unsafe { self.pointer(at).add(from).write_bytes(0, bytes) };
+        (rest < size).then_some(rest)
+    }
+
+    /// Gives `slot`, which was cleared to its end, to a process, as [`claim_process_slot`](Self::claim_process_slot) does.
+    /// `false` when there is no such slot, or it is not free.
+    ///
+    /// The release store of the state pairs with the host's acquire load: owner and header come before it.
+    ///
+    /// # Safety
+    /// As for [`clear_process_slot`](Self::clear_process_slot); [`tell_processes_vcpu`](Self::tell_processes_vcpu) is not
+    /// called meanwhile.
+    pub unsafe fn publish_process_slot(
+        &self,
+        slot: u32,
+        pid: u32,
+        comm: &[u8; 16],
+        vcpu_of_cpu: &[u16; MAX_VCPUS as usize],
+    ) -> bool {
+        let Some(state) = self.next_state(slot) else { return false };
+        let (Some(at), Some(entry)) = (self.view().process_slot(slot), self.view().process_entry(slot)) else {
+            return false;
+        };
+        let entry = self.part(entry);
+        // SAFETY: slot and entry lie inside the region (checked by `open`); as above, this is the slot's only user.
+        unsafe {
+            self.pointer(at).cast::<ProcessHeader>().write(self.view().process_header(vcpu_of_cpu));
             entry.store(offset_of!(ProcessEntry, pid), u64::from(pid));
             entry.write(offset_of!(ProcessEntry, comm), comm);
             entry.store_release(offset_of!(ProcessEntry, state), state.to_word());
         }
-        Some(slot)
+        true
     }
 
     /// Whether `slot` could be given away now: no process has it, and the host has read it to its end.
@@ -107,8 +152,10 @@ impl Region {
 mod tests {
     use super::*;
     use crate::guest::tests::{Sides, sides};
-    use crate::host::{Parts, ProcessOwner};
-    use crate::layout::{PROCESS_ACTIVE, PROCESS_FREE};
+    use crate::host::{self, Parts, ProcessOwner};
+    use crate::host_memory::HostMemory;
+    use crate::layout::{Geometry, Mode, PROCESS_ACTIVE, PROCESS_FREE};
+    use crate::region::{RegionConfig, RegionLayout, Rings};
     use crate::view::ProcessSlotView;
 
     const CPUS: [u16; MAX_VCPUS as usize] = [0; MAX_VCPUS as usize];
@@ -150,6 +197,62 @@ mod tests {
         let claims = [1, 2, 3].map(|pid| claim(&sides, pid, &CPUS));
 
         assert_eq!(claims, [Some(0), Some(1), None]);
+    }
+
+    #[test]
+    fn slot_is_cleared_in_small_parts_while_another_is_given_away() {
+        let rings = Rings { geometry: Geometry::new(1 << 17, 8).unwrap(), mode: Mode::FlightRecorder };
+        let layout = RegionLayout::new(RegionConfig {
+            vcpus: 64,
+            sessions: [None; 4],
+            process_rings: rings,
+            process_slots: 2,
+            registry_size: 4096,
+            process_registry_size: 4096,
+        })
+        .unwrap();
+        let memory = HostMemory::private(layout.size);
+        let host = host::Region::create(memory.clone(), layout, [7; 16], 1_000).unwrap();
+        // SAFETY: the memory is aligned and as large as it says, and lives as long as the region is used.
+        let guest = unsafe { Region::open(memory.base(), memory.size() as u64) }.unwrap();
+        let last = layout.process_stride - 8;
+        for slot in 0..2 {
+            memory.store(layout.process_slot(slot) + last, 77);
+        }
+        let mut parts = 0;
+        let mut from = Some(0);
+
+        // SAFETY: this thread is the only one that claims slots, and no process maps them.
+        let published = unsafe {
+            while let Some(at) = from {
+                from = guest.clear_process_slot(0, at);
+                parts += 1;
+                if parts == 1 {
+                    guest.clear_process_slot(1, last / CLEARED_AT_ONCE * CLEARED_AT_ONCE);
+                    assert!(guest.publish_process_slot(1, 2, &COMM, &CPUS));
+                }
+            }
+            guest.publish_process_slot(0, 1, &COMM, &CPUS)
+        };
+
+        let state_of = |slot| Parts::of(memory.clone(), host.layout()).unwrap().process_state(slot);
+        assert_eq!(parts, layout.process_stride.div_ceil(CLEARED_AT_ONCE));
+        assert_eq!((published, state_of(0), state_of(1)), (true, state(1, PROCESS_ACTIVE), state(1, PROCESS_ACTIVE)));
+        assert_eq!([0, 1].map(|slot| memory.load(layout.process_slot(slot) + last)), [0, 0]);
+    }
+
+    #[test]
+    fn slot_that_is_not_free_is_neither_cleared_nor_published() {
+        let sides = sides();
+        claim(&sides, 1, &CPUS);
+        let word = sides.host.layout().process_ring(0, 1);
+        sides.memory.store(word, 77);
+
+        // SAFETY: this thread is the only one that claims slots, and no process maps them.
+        let (cleared, published) =
+            unsafe { (sides.guest.clear_process_slot(0, 0), sides.guest.publish_process_slot(0, 2, &COMM, &CPUS)) };
+
+        assert_eq!((cleared, published, sides.memory.load(word)), (None, false, 77));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Processes of a crowd of root's, who may have all slots.
 pub const CROWD: u32 = 40;
-/// Processes of a crowd of another user's.
+/// Processes of a crowd of another user's, and of one of two users'.
 pub const USERS_CROWD: u32 = 20;
 
 /// Starts with one CPU; the second one comes online when a process records already.
@@ -48,6 +48,8 @@ sleep 1
 try processes crowd CROWD
 sleep 1
 try processes crowd USERS_CROWD 1000 4242
+sleep 1
+try processes crowd USERS_CROWD 1001 4242 2
 status --json
 try rmmod strata
 status
