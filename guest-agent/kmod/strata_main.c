@@ -22,6 +22,18 @@ void __noreturn strata_panic(void)
 	panic("strata: a path that cannot be reached was reached");
 }
 
+/* The Rust half is compiled once, for kernels that return by way of a function of theirs; others lack that function. */
+#if !defined(CONFIG_RETHUNK) && !defined(CONFIG_MITIGATION_RETHUNK)
+asm(".pushsection .text\n"
+    ".globl __x86_return_thunk\n"
+    ".type __x86_return_thunk, @function\n"
+    "__x86_return_thunk:\n"
+    "	ret\n"
+    "	int3\n"
+    ".size __x86_return_thunk, . - __x86_return_thunk\n"
+    ".popsection\n");
+#endif
+
 static void strata_report(int error)
 {
 	switch (error) {
