@@ -156,7 +156,7 @@ enum LabTask {
         #[arg(long)]
         packages_only: bool,
         /// Only this kernel for guests, with its headers and its module: bookworm (6.1), bookworm-backports (6.12),
-        /// trixie-backports (7.3 at the time of writing); with -generic in place of the cloud flavour
+        /// trixie-backports (7.3 at the time of writing); with -generic or -rt in place of the cloud flavour
         #[arg(long, value_name = "SUITE")]
         kernel: Option<KernelChoice>,
     },

@@ -1,7 +1,6 @@
 //! What is built for a run: programs, the guest kernel module, guest images.
 
 pub mod binaries;
-pub mod colliding_module;
 pub mod debian_root;
 pub mod guest_image;
 pub mod initramfs;
@@ -9,3 +8,4 @@ pub mod kmod;
 pub mod lttng_modules;
 pub mod object_gates;
 pub mod qemu_files;
+pub mod test_module;

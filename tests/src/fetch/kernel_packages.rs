@@ -60,9 +60,22 @@ pub enum Flavour {
     Cloud,
     /// For any machine.
     Generic,
+    /// Preemptible-RT: nearly everything is a task, soft interrupts and most locks too.
+    Realtime,
 }
 
-/// A kernel of the lab. Written `SUITE` or `SUITE-generic`.
+impl Flavour {
+    /// What the lab's names of its kernels end with.
+    const fn ending(self) -> &'static str {
+        match self {
+            Self::Cloud => "",
+            Self::Generic => "-generic",
+            Self::Realtime => "-rt",
+        }
+    }
+}
+
+/// A kernel of the lab. Written `SUITE`, `SUITE-generic` or `SUITE-rt`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KernelChoice {
     /// Where it comes from.
@@ -75,10 +88,16 @@ impl KernelChoice {
     /// The kernel of most tests, of the demonstration and of the emulated host.
     pub const DEFAULT: Self = Self { suite: Suite::Bookworm, flavour: Flavour::Cloud };
 
-    /// Every kernel of the lab.
+    /// Every kernel of the lab that is not a preemptible-RT one.
     pub fn all() -> impl Iterator<Item = Self> {
         let flavours = [Flavour::Cloud, Flavour::Generic];
         Suite::ALL.into_iter().flat_map(move |suite| flavours.map(|flavour| Self { suite, flavour }))
+    }
+
+    /// The preemptible-RT kernel of a suite.
+    #[must_use]
+    pub fn realtime(suite: Suite) -> Self {
+        Self { suite, flavour: Flavour::Realtime }
     }
 
     /// The suite's kernel for virtual machines.
@@ -92,24 +111,22 @@ impl KernelChoice {
         match self.flavour {
             Flavour::Cloud => "linux-image-cloud-amd64",
             Flavour::Generic => "linux-image-amd64",
+            Flavour::Realtime => "linux-image-rt-amd64",
         }
     }
 }
 
 impl fmt::Display for KernelChoice {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ending = match self.flavour {
-            Flavour::Cloud => "",
-            Flavour::Generic => "-generic",
-        };
-        write!(formatter, "{}{ending}", self.suite.name())
+        write!(formatter, "{}{}", self.suite.name(), self.flavour.ending())
     }
 }
 
 /// Text that names no kernel of the lab.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "'{0}' is not a kernel of the lab: write bookworm, bookworm-backports or trixie-backports, with -generic or without"
+    "'{0}' is not a kernel of the lab: write bookworm, bookworm-backports or trixie-backports, with -generic or -rt or \
+     without"
 )]
 pub struct UnknownKernel(String);
 
@@ -117,10 +134,8 @@ impl FromStr for KernelChoice {
     type Err = UnknownKernel;
 
     fn from_str(text: &str) -> Result<Self, UnknownKernel> {
-        let (name, flavour) =
-            text.strip_suffix("-generic").map_or((text, Flavour::Cloud), |name| (name, Flavour::Generic));
-        let suite = Suite::ALL.into_iter().find(|suite| suite.name() == name);
-        suite.map(|suite| Self { suite, flavour }).ok_or_else(|| UnknownKernel(text.to_owned()))
+        let mut kernels = Self::all().chain(Suite::ALL.map(Self::realtime));
+        kernels.find(|kernel| kernel.to_string() == text).ok_or_else(|| UnknownKernel(text.to_owned()))
     }
 }
 
@@ -260,10 +275,12 @@ mod tests {
     #[test]
     fn kernels_are_named_by_suite_and_flavour() {
         let generic: KernelChoice = "bookworm-backports-generic".parse().unwrap();
+        let realtime: KernelChoice = "bookworm-rt".parse().unwrap();
 
         assert_eq!(generic, KernelChoice { suite: Suite::BookwormBackports, flavour: Flavour::Generic });
         assert_eq!(generic.to_string(), "bookworm-backports-generic");
         assert_eq!("bookworm".parse::<KernelChoice>().unwrap(), KernelChoice::DEFAULT);
+        assert_eq!(realtime, KernelChoice::realtime(Suite::Bookworm));
         assert!("6.1".parse::<KernelChoice>().unwrap_err().to_string().contains("trixie-backports"));
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Leaves in the results: `hotplug.trace`, `hotplug.log`, `hotplug.status`, and what `strata ctl` said in `control.log`.
 
-use crate::build::colliding_module::{self, CollidingModuleError};
+use crate::build::test_module::{self, TestModuleError};
 use crate::fetch::module_tree::{ModuleTree, ModulesError};
 use crate::machine::host::{HostResult, HostRun};
 use crate::provision::Lab;
@@ -25,7 +25,7 @@ const MODULES: [&str; 1] = ["jbd2"];
 pub enum HotplugError {
     /// The module with foreign tracepoints could not be built.
     #[error(transparent)]
-    Colliding(#[from] CollidingModuleError),
+    TestModule(#[from] TestModuleError),
     /// The kernel package lacks a module.
     #[error(transparent)]
     Modules(#[from] ModulesError),
@@ -102,7 +102,7 @@ exit 0
 /// When a module cannot be had, the guest image not be made or the host fails; what the guest does is for the caller to
 /// judge.
 pub fn run(lab: &Lab, name: &str, cycles: u64) -> Result<HostResult, HotplugError> {
-    let colliding = colliding_module::build(&lab.paths, &lab.kernels)?;
+    let colliding = test_module::build(&lab.paths, &lab.kernels, test_module::COLLIDING)?;
     let mut modules = ModuleTree::open(&lab.kernels.modules)?.closure(&MODULES)?;
     modules.push(colliding);
     let named = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
