@@ -6,7 +6,7 @@
 //! critical path of Giraldeau and Dagenais, see [`follow`]; a layer below was added to it, the vCPUs.
 //!
 //! The recording is read twice. The first pass reads the guest's layers and finds the task and the windows ([`survey`]):
-//! the longest waits, say. The second one reads all layers and keeps what happened in one window at a time ([`history`]).
+//! the longest waits, say. The second one reads all layers and keeps what happened in one wait at a time ([`history`]).
 
 mod follow;
 mod history;
@@ -22,7 +22,7 @@ use crate::window::Window;
 use follow::Follower;
 use history::{Graph, History};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::Write;
 use std::path::Path;
@@ -360,14 +360,23 @@ fn critical_paths_within(
     let found = survey.find(&passed)?;
     let (vm, task) = (found.vm, found.task);
     let mut walked: Vec<(Window, Vec<Step>, Option<u64>)> = Vec::new();
+    let ends: BTreeSet<u64> = found.windows.iter().map(|window| window.end).collect();
     let walk = |graph: &Graph, window: Window, timeline: &Timeline| {
         let steps = Follower::new(graph, vm, timeline).path(task, window, 0);
-        walked.push((window, steps, graph.full_at));
+        match walked.last_mut().filter(|(before, ..)| !ends.contains(&before.end)) {
+            // A further part of the same window.
+            Some((whole, all, limit)) => {
+                whole.end = window.end;
+                all.extend(steps);
+                *limit = limit.or(graph.full_at);
+            }
+            None => walked.push((window, steps, graph.full_at)),
+        }
     };
     // Who ended the last wait is told at its end.
     let end = found.windows.last().map_or(start, |last| last.end.saturating_add(1));
     let read = Window { begin: start, end };
-    let mut history = History::new(trace, vm, found.windows, found.tells_interrupts, most_pieces, walk);
+    let mut history = History::new(trace, (vm, task), found.windows, found.tells_interrupts, most_pieces, walk);
     let passed = analysis::pass(trace, read, &mut [&mut history]);
     history.finish(&passed.timeline);
     drop(history);

@@ -1,8 +1,8 @@
 //! What the tasks and CPUs of one guest did during the windows that are asked about: the execution graph.
 //!
 //! Vertices are the moments in which a task changes its state, edges along a task the states between them, edges between
-//! tasks the wake-ups. It is kept for one window at a time, and handed on when the window is over: memory does not grow
-//! with the recording, but with the longest window, up to [`MOST_PIECES`].
+//! tasks the wake-ups. It is kept for one window at a time, and handed on when the window is over or the task runs: memory
+//! does not grow with the recording, but with the longest wait, up to [`MOST_PIECES`].
 
 use crate::analysis::{Analysis, Gap};
 use crate::event::{self, Event, Interrupt, Tid, WakeupStage};
@@ -154,9 +154,11 @@ enum Pending {
     Cpu(u32),
 }
 
-/// Keeps the execution graph of one guest for each of `windows`, and has it walked when the window is over.
+/// Keeps the execution graph of one guest for each of `windows`, and has it walked when the window is over, or before that
+/// in parts: between two moments in which the task runs, nothing of its path is known from elsewhere.
 pub(super) struct History<W> {
     vm: usize,
+    task: TaskIndex,
     /// Those that are to come and the one that is under way, the last one first; they do not overlap.
     windows: Vec<Window>,
     /// Whether the guest's interrupts were recorded.
@@ -178,11 +180,11 @@ pub(super) struct History<W> {
 }
 
 impl<W: FnMut(&Graph, Window, &Timeline) + Send> History<W> {
-    /// The history of the guest `vm` of `trace` in `windows`, which are in time order and do not overlap. `walk` is called
-    /// for each of them once.
+    /// The history of the guest `vm` of `trace`, for its `task`, in `windows`, which are in time order and do not overlap.
+    /// `walk` is called for each of them, or for its parts one after the other.
     pub(super) fn new(
         trace: &Trace,
-        vm: usize,
+        (vm, task): (usize, TaskIndex),
         mut windows: Vec<Window>,
         tells_interrupts: bool,
         most_pieces: usize,
@@ -191,6 +193,7 @@ impl<W: FnMut(&Graph, Window, &Timeline) + Send> History<W> {
         windows.reverse();
         Self {
             vm,
+            task,
             windows,
             tells_interrupts,
             graph: Graph::default(),
@@ -216,18 +219,37 @@ impl<W: FnMut(&Graph, Window, &Timeline) + Send> History<W> {
     /// Has the windows walked that end before `time`: all records of `time` may still be to come.
     fn walk_until(&mut self, time: u64, timeline: &Timeline) {
         while let Some(window) = self.windows.pop_if(|window| window.end < time) {
-            let lasting = self.add_lasting(timeline, window);
-            let gaps: Vec<_> =
-                self.gaps.values().map(|&(begin, origin)| (Window { begin, end: u64::MAX }, origin)).collect();
-            let known = self.graph.lost.len();
-            self.graph.lost.extend(gaps);
-            (self.walk)(&self.graph, window, timeline);
-            self.graph.lost.truncate(known);
-            for cpu in lasting {
-                self.graph.cpus.get_mut(&cpu).and_then(Vec::pop);
-            }
+            self.walk_in(window, timeline);
             self.forget(self.windows.last().map_or(u64::MAX, |next| next.begin));
         }
+    }
+
+    fn walk_in(&mut self, window: Window, timeline: &Timeline) {
+        let lasting = self.add_lasting(timeline, window);
+        let gaps: Vec<_> =
+            self.gaps.values().map(|&(begin, origin)| (Window { begin, end: u64::MAX }, origin)).collect();
+        let known = self.graph.lost.len();
+        self.graph.lost.extend(gaps);
+        (self.walk)(&self.graph, window, timeline);
+        self.graph.lost.truncate(known);
+        for cpu in lasting {
+            self.graph.cpus.get_mut(&cpu).and_then(Vec::pop);
+        }
+    }
+
+    /// Has the part of the window walked that lies before `time`, when much is kept and the task has run for a while: what
+    /// was before matters no more then.
+    fn walk_part(&mut self, time: u64, timeline: &Timeline) {
+        if self.pieces < self.most_pieces / 4 || self.graph.full_at.is_some() {
+            return;
+        }
+        let runs = |piece: &&TaskPiece| matches!(piece.state, TaskState::Running { .. }) && piece.begin < time;
+        let has_run = self.graph.task(self.task).last().filter(runs).is_some();
+        let Some(window) = self.windows.last_mut().filter(|window| has_run && window.begin < time) else { return };
+        let part = Window { end: time, ..*window };
+        window.begin = time;
+        self.walk_in(part, timeline);
+        self.forget(time);
     }
 
     /// Adds what the CPUs do that has not ended yet: which CPUs those are.
@@ -406,6 +428,7 @@ impl<W: FnMut(&Graph, Window, &Timeline) + Send> Analysis for History<W> {
         if self.windows.last().is_some_and(|window| window.end < time) {
             self.walk_until(time, timeline);
         }
+        self.walk_part(time, timeline);
     }
 
     fn change(&mut self, change: &Change, _timeline: &Timeline) {

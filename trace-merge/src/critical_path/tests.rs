@@ -216,6 +216,7 @@ fn futex_of_b(meanwhile: impl FnOnce(Scene) -> Scene) -> TestTrace {
     let scene = Scene::new().switch(0, 1500, 0, 0, A).switch(1, 1600, 1, 1, B);
     let scene = meanwhile(scene.call(0, 1900, FUTEX).switch(0, 2000, A, 1, 0));
     let scene = scene.wake(1, 12_000, A, 0).switch(1, 12_400, B, 1, 0).switch(0, 12_500, 0, 0, A);
+    let scene = scene.interrupt(1, (13_100, 13_110), "softirq", 9);
     scene.switch(0, 14_000, A, 1, 0).end(15_000)
 }
 
@@ -496,11 +497,17 @@ fn wait_that_goes_on_beyond_the_window_is_said_to() {
     assert_eq!(path.steps.last().map(|step| (step.cause, step.ticks)), Some((Cause::NotWoken, 4_900)));
 }
 
-#[test]
-fn more_than_is_kept_is_not_known_and_said() {
-    let (_dir, trace) = futex_of_b(|scene| scene).open();
+/// `b` enters and leaves system calls from 3000 to 11000.
+fn calls_of_b(scene: Scene) -> Scene {
+    (0..40).fold(scene, |scene, number| scene.call(1, 3_000 + 200 * number, number.cast_signed()))
+}
 
-    let (answer, _) = critical_paths_within(&trace, &options("a"), 12).unwrap();
+#[test]
+fn more_than_is_kept_of_a_wait_is_not_known_and_said() {
+    let (_dir, trace) = futex_of_b(calls_of_b).open();
+    let asked = CriticalPathOptions { worst: Some(1), ..options("a") };
+
+    let (answer, _) = critical_paths_within(&trace, &asked, 20).unwrap();
 
     let path = &answer.paths[0];
     let limit = path.limit_met.unwrap();
@@ -508,6 +515,19 @@ fn more_than_is_kept_is_not_known_and_said() {
     let mut text = Vec::new();
     answer.write_text(&mut text).unwrap();
     assert!(String::from_utf8(text).unwrap().contains("choose a shorter window"));
+}
+
+#[test]
+fn path_is_the_same_when_it_is_walked_in_parts() {
+    let (_dir, trace) = futex_of_b(calls_of_b).open();
+    let path = |most| critical_paths_within(&trace, &options("a"), most).unwrap().0.paths;
+
+    let (whole, parts) = (path(1_000_000), path(200));
+
+    let what = |paths: &[CriticalPath]| (paths.len(), paths[0].window, paths[0].shares.clone(), paths[0].limit_met);
+    assert_eq!(what(&whole), what(&parts));
+    // It runs when a part ends.
+    assert_eq!(whole[0].steps.len() + 1, parts[0].steps.len());
 }
 
 #[test]
