@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use trace_merge::check;
+use trace_merge::critical_path::{self, Cause, CriticalPath, CriticalPathOptions};
 use trace_merge::events::EventsOptions;
 use trace_merge::layer::LayerKind;
 use trace_merge::reader::Trace;
@@ -45,6 +46,59 @@ fn time_that_a_process_of_the_host_takes_from_a_task_is_that_processs() {
     let by_hog: u64 = stolen.filter(|part| part.detail.as_deref() == Some(&thief)).map(|part| part.ns).sum();
     println!("{} ns of the hog's CPU time, {by_hog} ns stolen by it\n{:#?}", hog["cpu_ns"], task.parts);
     assert!(percent_off(by_hog, hog["cpu_ns"]) <= 5, "{by_hog} ns, not {}", hog["cpu_ns"]);
+}
+
+/// The critical paths of the task `tid`: of its `worst` longest waits, or of all its time.
+fn critical_paths(tid: u64, worst: Option<usize>) -> Vec<CriticalPath> {
+    let task = tid.to_string().parse().unwrap();
+    let options = CriticalPathOptions { task, vm: None, from: None, to: None, worst, event: None, json: false };
+    let (answer, _) = critical_path::critical_paths(&trace(), &options).unwrap();
+    println!("{}", answer.paths[0].summary);
+    answer.paths
+}
+
+#[test]
+fn thief_of_a_task_is_named_by_why_with_its_share() {
+    let hog = analysis::known(&result("hog.log"), "hog").unwrap();
+    let thief = format!("known_load/{}", hog["pid"]);
+
+    let path = critical_paths(known("compute")["pid"], None).remove(0);
+
+    let by_hog = path.shares.iter().filter(|share| share.cause == Cause::Preempted);
+    let by_hog: u64 = by_hog.filter(|share| share.detail.as_ref() == Some(&thief)).map(|share| share.ns).sum();
+    assert!(percent_off(by_hog, hog["cpu_ns"]) <= 5, "{by_hog} ns, not {}", hog["cpu_ns"]);
+    assert!(path.summary.contains(&format!("the host ran {thief} in place of vCPU 1")), "{}", path.summary);
+}
+
+#[test]
+fn why_follows_the_wait_for_a_convoys_lock_to_those_who_sleep_while_they_hold_it() {
+    let pid = known("convoy")["pid"];
+    let report = tasks::report(&trace(), Window::ALL).unwrap();
+    let is_of_convoy =
+        |tid: i32| u64::try_from(tid).is_ok_and(|tid| (pid + 1..=pid + analysis::CONVOY_THREADS).contains(&tid));
+    let waiter = report.vms[0].tasks.iter().filter(|task| is_of_convoy(task.tid)).max_by_key(|task| task.times.lock);
+    let waiter = waiter.unwrap();
+
+    let paths = critical_paths(waiter.tid.try_into().unwrap(), Some(5));
+
+    let is_holder = |task: &str| task.starts_with("known_load/") && task != format!("known_load/{}", waiter.tid);
+    let waits = || paths.iter().flat_map(|path| &path.steps).filter(|step| step.cause == Cause::Blocked);
+    assert!(waits().all(|wait| wait.woken_by.as_deref().is_some_and(is_holder)), "{paths:#?}");
+    let shares = paths.iter().flat_map(|path| &path.shares);
+    let asleep = shares.filter(|share| share.cause == Cause::Sleep && is_holder(&share.task)).map(|share| share.ticks);
+    let (asleep, waited): (u64, u64) = (asleep.sum(), waits().map(|wait| wait.ticks).sum());
+    println!("{asleep} of {waited} ticks of waiting the holders slept");
+    assert!(asleep * 2 > waited);
+}
+
+#[test]
+fn why_finds_the_slow_disk_behind_the_longest_waits_of_who_reads() {
+    for path in critical_paths(known("reads")["pid"], Some(5)) {
+        let longest = &path.shares[0];
+        let is_host = longest.detail.as_ref().is_some_and(|detail| detail.contains("VMM and host I/O"));
+        assert!(longest.cause == Cause::Request && is_host, "{}", path.summary);
+        assert!(longest.ticks * 2 > path.wall_ticks, "{}", path.summary);
+    }
 }
 
 #[test]
