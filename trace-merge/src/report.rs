@@ -6,6 +6,7 @@ pub mod blocks;
 pub mod by_guest;
 pub mod distribution;
 pub mod exits;
+pub mod findings;
 pub mod flows;
 pub mod functions;
 pub mod irqs;

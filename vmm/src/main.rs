@@ -137,6 +137,9 @@ fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
 
 fn print_report(args: ReportArgs) -> anyhow::Result<ExitCode> {
     match args.into_command().map_err(anyhow::Error::msg)? {
+        ReportCommand::Overview(args) => {
+            make_report(&args, |trace, window| Ok(report::findings::OverviewBuilder::new(trace, window)))?;
+        }
         ReportCommand::Summary(args) => {
             make_report(&args, |_, window| Ok(report::summary::SummaryBuilder::new(window)))?;
         }

@@ -11,7 +11,8 @@ use std::path::Path;
 /// Begins a report on a part of a recording; the path is the folder that holds the guest's root, where it was given.
 type Begin = fn(&Trace, Window, Option<&Path>) -> Result<Box<dyn Part>, ReportError>;
 
-/// The reports by name, in the order in which they are shown. A new report is added here, and to the command line.
+/// The reports by name, in the order in which they are shown. A new report is added here, and to the command line. The
+/// overview is not among them: it is made of others.
 const REPORTS: [(&str, Begin); 11] = [
     ("summary", |_, window, _| Ok(Box::new(super::summary::SummaryBuilder::new(window)))),
     ("tasks", |_, window, _| Ok(Box::new(super::tasks::TaskTimes::new(window)))),

@@ -72,7 +72,7 @@ pub struct EventsArgs {
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     override_usage = "strata report [--json] TRACE\n       strata report COMMAND [OPTIONS] TRACE",
-    after_help = "Without a command it is the summary. A trace whose folder is named like a command is written ./NAME.\n\n\
+    after_help = "Without a command it is the overview. A trace whose folder is named like a command is written ./NAME.\n\n\
     Examples:\n  \
     strata report trace\n  \
     strata report tasks trace --from 1.5 --to 2.5\n  \
@@ -93,7 +93,7 @@ pub struct ReportArgs {
 }
 
 impl ReportArgs {
-    /// What is asked for; without a command the summary.
+    /// What is asked for; without a command what stands out, and the summary.
     ///
     /// # Errors
     /// What is wrong, in words, when the first word is neither a command nor all there is.
@@ -102,7 +102,7 @@ impl ReportArgs {
         match (self.command, words.next(), words.next()) {
             (Some(command), ..) => Ok(command),
             (None, Some(trace), None) => {
-                Ok(ReportCommand::Summary(WindowArgs { trace, from: None, to: None, json: self.json }))
+                Ok(ReportCommand::Overview(WindowArgs { trace, from: None, to: None, json: self.json }))
             }
             (None, first, _) => {
                 let known = <ReportCommand as Subcommand>::augment_subcommands(clap::Command::new("report"));
@@ -120,6 +120,8 @@ impl ReportArgs {
 /// What `strata report` reports.
 #[derive(Debug, Subcommand)]
 pub enum ReportCommand {
+    /// What cost most and is unusual, with the next command for each, and the summary
+    Overview(WindowArgs),
     /// Layers, losses, exits by reason, the clock and its error bound
     Summary(WindowArgs),
     /// All reports, in one pass over the trace
@@ -279,7 +281,7 @@ mod tests {
     use clap::Parser;
 
     #[test]
-    fn report_without_a_command_is_the_summary() {
+    fn report_without_a_command_is_the_overview() {
         let report = |args: &[&str]| {
             let parsed = Cli::try_parse_from(["strata", "report"].iter().chain(args)).ok()?;
             if let Command::Report(report) = parsed.command { Some(report.into_command()) } else { None }
@@ -288,9 +290,9 @@ mod tests {
         let plain = report(&["trace", "--json"]).unwrap().unwrap();
         let named = report(&["summary", "trace"]).unwrap().unwrap();
 
-        assert!(matches!(plain, ReportCommand::Summary(args) if args.json && args.trace == *"trace"));
+        assert!(matches!(plain, ReportCommand::Overview(args) if args.json && args.trace == *"trace"));
         assert!(matches!(named, ReportCommand::Summary(args) if args.trace == *"trace"));
-        assert!(report(&[]).is_none() && report(&["summary"]).is_none());
+        assert!(report(&[]).is_none() && report(&["overview"]).is_none());
     }
 
     #[test]
@@ -301,7 +303,7 @@ mod tests {
         let error = report.into_command().unwrap_err();
 
         assert!(error.starts_with("no report is called 'taks'; nearest: tasks"), "{error}");
-        assert!(error.contains("there are summary, ") && error.contains("tasks, vcpus, exits"), "{error}");
+        assert!(error.contains("there are overview, summary, ") && error.contains("tasks, vcpus, exits"), "{error}");
     }
 
     #[test]

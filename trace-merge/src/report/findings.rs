@@ -1,0 +1,361 @@
+//! What cost most and is unusual in a recording: a few findings, each with its size, its evidence and the next command.
+//!
+//! Each rule is a pure function of reports that are made anyway, and has a threshold above which a finding is one. What is
+//! below is not said to be well: it is not said at all.
+
+use super::exits::{ExitTimes, ReasonExits, VmExits};
+use super::flows::{FlowTimes, StepTimes, VmFlows, step_name, whose};
+use super::irqs::{InterruptKind, InterruptTimes, LayerInterrupts};
+use super::locks::{GuestLocks, LockTimes};
+use super::summary::{Summary, SummaryBuilder};
+use super::tasks::{TaskReport, TaskTimes, VmTasks};
+use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
+use crate::analysis::{Analysis, Passed};
+use crate::clock::Clock;
+use crate::completeness::LayerCompleteness;
+use crate::layer::LayerKind;
+use crate::reader::Trace;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+/// Findings that are shown at most.
+const MOST: usize = 5;
+/// A thread of the host is a thief when it takes this much of the time in which tasks of the guest were to run, thousandths.
+const THIEF: u64 = 50;
+/// Exits for one reason are a storm when handling them takes this much of that time, thousandths.
+const EXIT_STORM: u64 = 100;
+/// A lock of the kernel is a convoy when tasks wait for it for this much of the window, all together, thousandths.
+const CONVOY: u64 = 50;
+/// A disk is slow when one in a hundred requests takes longer than this, ns.
+const SLOW_DISK_NS: u64 = 10_000_000;
+/// A step of requests is named when it takes this much of their time, thousandths.
+const SLOW_STEP: u64 = 500;
+/// Timer interrupts of a guest's CPU are a storm above this many in a second: a kernel ticks 100 to 1000 times.
+const TIMER_STORM_HZ: u64 = 2_000;
+/// A clock is worth a finding when its bound is above this, ns: it is some ten where all layers read one counter.
+const CLOCK_BOUND_NS: u64 = 1_000;
+
+/// What a finding is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FindingKind {
+    /// Records are missing.
+    Loss,
+    /// The host ran a thread in place of a guest.
+    Thief,
+    /// Exits for one reason.
+    ExitStorm,
+    /// Waiting for one lock of a guest's kernel.
+    Convoy,
+    /// Requests to disks.
+    SlowDisk,
+    /// Timer interrupts of a guest.
+    TimerStorm,
+    /// Times of different layers agree less well than they could.
+    Clock,
+}
+
+/// Something that cost much and is unusual.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What it is about.
+    pub kind: FindingKind,
+    /// What was found, with its size.
+    pub text: String,
+    /// What it cost, in thousandths of what it is a part of; of loss and the clock, which make all else doubtful, 1000.
+    pub thousandths: u64,
+    /// What tells of it.
+    pub evidence: String,
+    /// The command that says more.
+    pub next: String,
+}
+
+/// The findings, and the summary behind them.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Overview {
+    /// What cost most, the costliest first.
+    pub findings: Vec<Finding>,
+    /// What was recorded.
+    #[serde(flatten)]
+    pub summary: Summary,
+}
+
+/// The overview in the making.
+#[derive(Debug)]
+pub struct OverviewBuilder {
+    summary: SummaryBuilder,
+    tasks: TaskTimes,
+    exits: ExitTimes,
+    locks: LockTimes,
+    flows: FlowTimes,
+    irqs: InterruptTimes,
+}
+
+impl OverviewBuilder {
+    /// An overview of `window` of `trace`, of which nothing is known yet.
+    #[must_use]
+    pub fn new(trace: &Trace, window: Window) -> Self {
+        Self {
+            summary: SummaryBuilder::new(window),
+            tasks: TaskTimes::new(window),
+            exits: ExitTimes::new(window),
+            locks: LockTimes::default(),
+            flows: FlowTimes::new(trace),
+            irqs: InterruptTimes::default(),
+        }
+    }
+}
+
+impl Analysis for OverviewBuilder {
+    fn layers(&self) -> &'static [LayerKind] {
+        &LayerKind::ALL
+    }
+
+    fn parts(&mut self) -> Option<Vec<&mut dyn Analysis>> {
+        let Self { summary, tasks, exits, locks, flows, irqs } = self;
+        Some(vec![summary, tasks, exits, locks, flows, irqs])
+    }
+}
+
+/// A report, or `None` where the recording lacks what it is made of.
+fn made<R>(report: Result<R, ReportError>) -> Result<Option<R>, ReportError> {
+    match report {
+        Err(ReportError::Nothing { .. }) => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+impl ReportBuilder for OverviewBuilder {
+    type Report = Overview;
+
+    fn finish(self, trace: &Trace, passed: &Passed) -> Result<Overview, ReportError> {
+        let clock = trace.clock();
+        let mut findings: Vec<Finding> = passed.completeness.layers.iter().filter_map(loss).collect();
+        findings.extend(clock_bound(clock));
+        let tasks = made(self.tasks.finish(trace, passed))?.map_or_else(Vec::new, |tasks| tasks.vms);
+        findings.extend(tasks.iter().filter_map(|vm| thief(vm, clock)));
+        let busy = |vm: &str| tasks.iter().find(|tasks| tasks.vm == vm).map(|tasks| clock.ticks_to_ns(busy(tasks)));
+        let exits = made(self.exits.finish(trace, passed))?.map_or_else(Vec::new, |exits| exits.vms);
+        findings.extend(exits.iter().filter_map(|exits| exit_storm(exits, busy(&exits.vm)?)));
+        let window_ns = passed.window.map_or(0, |window| clock.ticks_to_ns(window.length()));
+        let locks = made(self.locks.finish(trace, passed))?.map_or_else(Vec::new, |locks| locks.guests);
+        findings.extend(locks.iter().filter_map(|locks| convoy(locks, window_ns)));
+        let flows = made(self.flows.finish(trace, passed))?.map_or_else(Vec::new, |flows| flows.vms);
+        findings.extend(flows.iter().filter_map(|flows| slow_disk(flows, window_ns)));
+        let irqs = made(self.irqs.finish(trace, passed))?.map_or_else(Vec::new, |irqs| irqs.handled);
+        findings.extend(irqs.iter().filter_map(|irqs| timer_storm(irqs, window_ns)));
+        findings.sort_by_key(|finding| std::cmp::Reverse(finding.thousandths));
+        findings.truncate(MOST);
+        Ok(Overview { findings, summary: self.summary.finish(trace, passed)? })
+    }
+}
+
+/// `part` of `whole` in thousandths.
+fn thousandths(part: u64, whole: u64) -> u64 {
+    u64::try_from(u128::from(part) * 1000 / u128::from(whole.max(1))).unwrap_or(u64::MAX)
+}
+
+/// Thousandths as percent.
+fn percents(thousandths: u64) -> String {
+    format!("{}.{} %", thousandths / 10, thousandths % 10)
+}
+
+/// Time in which the guest's kernel had tasks running, all CPUs together, ticks.
+fn busy(vm: &VmTasks) -> u64 {
+    let of = |task: &TaskReport| {
+        let times = &task.times;
+        times.running + times.interrupted + times.stolen + times.exits + times.vmm
+    };
+    vm.tasks.iter().map(of).sum()
+}
+
+/// Records that were lost, rejected or damaged.
+fn loss(layer: &LayerCompleteness) -> Option<Finding> {
+    let lost = layer.lost.total();
+    if lost == 0 && layer.rejected_bytes == 0 && !layer.damage.any() {
+        return None;
+    }
+    let of = layer.vm.as_ref().map_or_else(String::new, |vm| format!(" of {}", harmless(vm)));
+    Some(Finding {
+        kind: FindingKind::Loss,
+        text: format!(
+            "{lost} records of the {} layer{of} are lost, for {} of its streams' time",
+            layer.layer,
+            duration(layer.gap_ns)
+        ),
+        thousandths: 1000,
+        evidence: format!(
+            "{} gaps; {} bytes rejected; what they would tell is unknown in every figure",
+            layer.gaps, layer.rejected_bytes
+        ),
+        next: "strata check TRACE; record with more --sub-buffers, or fewer --events".into(),
+    })
+}
+
+/// A clock whose error bound is unusual.
+fn clock_bound(clock: &Clock) -> Option<Finding> {
+    (clock.error_bound_ns > CLOCK_BOUND_NS).then(|| Finding {
+        kind: FindingKind::Clock,
+        text: format!("times of different layers agree only within {}", duration(clock.error_bound_ns)),
+        thousandths: 1000,
+        evidence: clock.bound_derivation.clone(),
+        next: "strata doctor, for what this host's TSC is worth".into(),
+    })
+}
+
+/// What one thread of the host stole.
+#[derive(Default)]
+struct Stolen<'r> {
+    /// From all tasks, ticks.
+    ticks: u64,
+    /// From the one that it stole most from, ticks.
+    most: u64,
+    /// That one.
+    victim: Option<&'r TaskReport>,
+}
+
+/// The thread of the host that stole most.
+fn thief(vm: &VmTasks, clock: &Clock) -> Option<Finding> {
+    let mut thieves: BTreeMap<&str, Stolen<'_>> = BTreeMap::new();
+    for task in &vm.tasks {
+        for part in task.parts.iter().filter(|part| part.state == "stolen") {
+            let stolen = thieves.entry(part.detail.as_deref().unwrap_or_default()).or_default();
+            stolen.ticks += part.ticks;
+            if stolen.most < part.ticks {
+                (stolen.most, stolen.victim) = (part.ticks, Some(task));
+            }
+        }
+    }
+    let (name, Stolen { ticks, victim, .. }) = thieves.into_iter().max_by_key(|(_, stolen)| stolen.ticks)?;
+    let share = thousandths(ticks, busy(vm));
+    let victim = victim.filter(|_| share >= THIEF)?;
+    let victim_name = harmless(&victim.comm);
+    Some(Finding {
+        kind: FindingKind::Thief,
+        text: format!(
+            "the host ran {} for {}, {} of the time in which tasks of {} were to run",
+            harmless(name),
+            duration(clock.ticks_to_ns(ticks)),
+            percents(share),
+            harmless(&vm.vm)
+        ),
+        thousandths: share,
+        evidence: format!("sched_switch of the host; most of it from {victim_name}/{}", victim.tid),
+        next: format!("strata why TRACE --task {} --vm {}", victim.tid, harmless(&vm.vm)),
+    })
+}
+
+/// The exits for one reason that took most of `busy_ns`, halts aside.
+fn exit_storm(exits: &VmExits, busy_ns: u64) -> Option<Finding> {
+    let handled = |reason: &ReasonExits| reason.kvm_ns + reason.vmm_ns;
+    let worst = exits.reasons.iter().filter(|reason| reason.halted_ns == 0).max_by_key(|reason| handled(reason))?;
+    let share = thousandths(handled(worst), busy_ns);
+    (share >= EXIT_STORM).then(|| Finding {
+        kind: FindingKind::ExitStorm,
+        text: format!(
+            "{} exits of {} for {} took {}, {} of what its tasks were to run",
+            worst.count,
+            harmless(&exits.vm),
+            worst.reason,
+            duration(handled(worst)),
+            percents(share)
+        ),
+        thousandths: share,
+        evidence: format!("{} of it in KVM, {} in the VMM", duration(worst.kvm_ns), duration(worst.vmm_ns)),
+        next: "strata report exits TRACE".into(),
+    })
+}
+
+/// The lock of the guest's kernel that was waited for longest.
+fn convoy(locks: &GuestLocks, window_ns: u64) -> Option<Finding> {
+    let worst = locks.kernel.first()?;
+    let share = thousandths(worst.waits.total_ns, window_ns);
+    (share >= CONVOY).then(|| {
+        let name = worst.name.as_ref().map_or_else(|| format!("{:#x}", worst.address), |name| harmless(name));
+        let waiter = worst.waiters.first();
+        let who =
+            waiter.map_or_else(String::new, |waiter| format!("; longest {}/{}", harmless(&waiter.comm), waiter.pid));
+        Finding {
+            kind: FindingKind::Convoy,
+            text: format!(
+                "tasks of {} waited {} times for the {} {name}, {} all together, {} of the time",
+                harmless(&locks.vm),
+                worst.waits.count,
+                worst.kind,
+                duration(worst.waits.total_ns),
+                percents(share)
+            ),
+            thousandths: share,
+            evidence: format!("contention_begin and contention_end in {}{who}", worst.context),
+            next: "strata report locks TRACE".into(),
+        }
+    })
+}
+
+/// Requests of disks that are slow, and the step that is most of that.
+fn slow_disk(flows: &VmFlows, window_ns: u64) -> Option<Finding> {
+    let total = &flows.total;
+    let worst: &StepTimes = flows.steps.iter().max_by_key(|step| step.times.total_ns)?;
+    let of_requests = thousandths(worst.times.total_ns, total.total_ns);
+    (total.p99_ns > SLOW_DISK_NS && of_requests >= SLOW_STEP).then(|| Finding {
+        kind: FindingKind::SlowDisk,
+        text: format!(
+            "one in a hundred of {} disk requests of {} took longer than {}: {} of the requests' time is {} ({})",
+            total.count,
+            harmless(&flows.vm),
+            duration(total.p99_ns),
+            percents(of_requests),
+            whose(worst.from, worst.to),
+            step_name(worst.from, worst.to)
+        ),
+        thousandths: thousandths(worst.times.total_ns, window_ns).min(1000),
+        evidence: format!(
+            "the step took {} at most, the slowest request {}",
+            duration(worst.times.max_ns),
+            duration(total.max_ns)
+        ),
+        next: "strata report flows TRACE".into(),
+    })
+}
+
+/// A guest's CPU whose timer interrupts it too often.
+fn timer_storm(irqs: &LayerInterrupts, window_ns: u64) -> Option<Finding> {
+    let vm = irqs.vm.as_ref()?;
+    let is_timer = |kind, name: &str| kind == InterruptKind::Vector && name == "local_timer";
+    let timer = irqs.interrupts.iter().find(|interrupt| is_timer(interrupt.kind, &interrupt.name))?;
+    let worst = timer.cpus.iter().max_by_key(|cpu| cpu.times.count)?;
+    let per_second = u64::try_from(u128::from(worst.times.count) * 1_000_000_000 / u128::from(window_ns.max(1)));
+    let per_second = per_second.unwrap_or(u64::MAX);
+    (per_second > TIMER_STORM_HZ).then(|| Finding {
+        kind: FindingKind::TimerStorm,
+        text: format!("the timer of CPU {} of {} interrupted {per_second} times in a second", worst.cpu, harmless(vm)),
+        thousandths: thousandths(worst.times.total_ns, window_ns),
+        evidence: format!(
+            "{} local_timer vectors, {} in their handler",
+            worst.times.count,
+            duration(worst.times.total_ns)
+        ),
+        next: "strata report irqs TRACE".into(),
+    })
+}
+
+impl Report for Overview {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        if !self.findings.is_empty() {
+            writeln!(out, "What stands out:")?;
+        }
+        for (place, Finding { text, evidence, next, .. }) in (1..).zip(&self.findings) {
+            writeln!(out, "{place}. {text}")?;
+            writeln!(out, "   {evidence}")?;
+            writeln!(out, "   next: {next}")?;
+        }
+        if !self.findings.is_empty() {
+            writeln!(out)?;
+        }
+        self.summary.write_text(out)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,186 @@
+use super::super::distribution::Distribution;
+use super::super::exits::ReasonExits;
+use super::super::flows::Milestone;
+use super::super::irqs::{CpuTimes, Interrupt, Times as IrqTimes};
+use super::super::locks::{KernelLock, Waits};
+use super::super::scenario;
+use super::super::tasks::{Part, TaskReport, Times};
+use super::*;
+use crate::manifest::tests::manifest;
+
+const SECOND: u64 = 1_000_000_000;
+const MS: u64 = 1_000_000;
+
+fn time(count: u64, total_ns: u64, p99_ns: u64) -> Distribution {
+    Distribution { count, total_ns, p50_ns: p99_ns / 2, p99_ns, max_ns: p99_ns }
+}
+
+/// A guest that had tasks running for 2000 ticks, which are 1000 ns, of which `hog` stole `stolen`.
+fn with_thief(stolen: u64) -> VmTasks {
+    let part = Part { state: "stolen", detail: Some("hog/200".into()), ticks: stolen, ns: stolen / 2 };
+    let task = TaskReport {
+        tid: 10,
+        comm: "app".into(),
+        born: false,
+        ended: false,
+        wall_ticks: 9_000,
+        wall_ns: 4_500,
+        times: Times { running: 2_000 - stolen, stolen, ..Times::default() },
+        parts: vec![part],
+    };
+    VmTasks { vm: "vm0".into(), window: Window { begin: 0, end: 9_000 }, warnings: Vec::new(), tasks: vec![task] }
+}
+
+fn with_exits(kvm_ns: u64, halted_ns: u64) -> VmExits {
+    let reason = ReasonExits {
+        reason: "ioio".into(),
+        count: 7,
+        time: time(7, kvm_ns + 1, kvm_ns),
+        kvm_ns,
+        vmm_ns: 1,
+        stolen_ns: 0,
+        halted_ns,
+        blocked_ns: 0,
+    };
+    VmExits {
+        vm: "vm0".into(),
+        warnings: Vec::new(),
+        count: 7,
+        unfinished: 0,
+        reasons: vec![reason],
+        accesses: Vec::new(),
+    }
+}
+
+fn with_lock(total_ns: u64) -> GuestLocks {
+    let lock = KernelLock {
+        address: 0x1000,
+        name: Some("big_lock".into()),
+        kind: "mutex".into(),
+        context: "write".into(),
+        calls: Vec::new(),
+        waits: Waits { count: 4, total_ns, max_ns: total_ns },
+        waiters: Vec::new(),
+    };
+    GuestLocks { vm: "vm0".into(), kernel: vec![lock], futexes: Vec::new(), unfinished: 0, kernel_locks_recorded: true }
+}
+
+/// Requests of 100 ms all together, the slowest of which took `p99_ns`, and of which the host took `host_ns`.
+fn with_disk(p99_ns: u64, host_ns: u64) -> VmFlows {
+    let step = |from, to, total_ns| StepTimes { from, to, times: time(5, total_ns, p99_ns) };
+    VmFlows {
+        vm: "vm0".into(),
+        total: time(5, 100 * MS, p99_ns),
+        steps: vec![
+            step(Milestone::Started, Milestone::Finished, host_ns),
+            step(Milestone::Finished, Milestone::Raised, 40 * MS),
+        ],
+        host_io: time(0, 0, 0),
+        slowest: Vec::new(),
+        guest_block_events: true,
+        unfinished: 0,
+        across_lost_records: 0,
+    }
+}
+
+fn with_timer(count: u64) -> LayerInterrupts {
+    let times = IrqTimes { count, total_ns: count * 1_000, max_ns: 1_000, unfinished: 0 };
+    let timer = Interrupt {
+        kind: InterruptKind::Vector,
+        number: 236,
+        name: "local_timer".into(),
+        times,
+        cpus: vec![CpuTimes { cpu: 1, times }],
+    };
+    LayerInterrupts { layer: LayerKind::GuestKernel, vm: Some("vm0".into()), interrupts: vec![timer] }
+}
+
+#[test]
+fn thief_is_one_from_its_threshold_on() {
+    let clock = manifest().clock;
+
+    let found = thief(&with_thief(100), &clock).unwrap();
+
+    assert_eq!(found.text, "the host ran hog/200 for 50 ns, 5.0 % of the time in which tasks of vm0 were to run");
+    assert_eq!((found.thousandths, found.next.as_str()), (50, "strata why TRACE --task 10 --vm vm0"));
+    assert_eq!(thief(&with_thief(99), &clock), None);
+}
+
+#[test]
+fn exits_are_a_storm_from_their_threshold_on_and_halts_never() {
+    let found = exit_storm(&with_exits(99, 0), 1_000).unwrap();
+
+    assert_eq!(found.text, "7 exits of vm0 for ioio took 100 ns, 10.0 % of what its tasks were to run");
+    assert_eq!(exit_storm(&with_exits(98, 0), 1_000), None);
+    assert_eq!(exit_storm(&with_exits(99, 1), 1_000), None);
+}
+
+#[test]
+fn lock_is_a_convoy_from_its_threshold_on() {
+    let found = convoy(&with_lock(50 * MS), SECOND).unwrap();
+
+    assert_eq!(
+        found.text,
+        "tasks of vm0 waited 4 times for the mutex big_lock, 50.000 ms all together, 5.0 % of the time"
+    );
+    assert_eq!(convoy(&with_lock(49 * MS), SECOND), None);
+}
+
+#[test]
+fn disk_is_slow_above_its_threshold_where_one_step_is_most_of_it() {
+    let found = slow_disk(&with_disk(10 * MS + 1, 50 * MS), SECOND).unwrap();
+
+    assert!(
+        found.text.contains("50.0 % of the requests' time is VMM and host I/O (started → finished)"),
+        "{}",
+        found.text
+    );
+    assert_eq!(found.thousandths, 50);
+    assert_eq!(slow_disk(&with_disk(10 * MS, 50 * MS), SECOND), None);
+    assert_eq!(slow_disk(&with_disk(10 * MS + 1, 49 * MS), SECOND), None);
+}
+
+#[test]
+fn timer_interrupts_are_a_storm_above_their_threshold() {
+    let found = timer_storm(&with_timer(2_001), SECOND).unwrap();
+
+    assert_eq!(found.text, "the timer of CPU 1 of vm0 interrupted 2001 times in a second");
+    assert_eq!(timer_storm(&with_timer(2_000), SECOND), None);
+}
+
+#[test]
+fn clock_is_a_finding_above_its_threshold() {
+    let clock = |error_bound_ns| Clock { error_bound_ns, ..manifest().clock };
+
+    assert!(clock_bound(&clock(1_001)).unwrap().text.contains("only within 1.001 µs"));
+    assert_eq!(clock_bound(&clock(1_000)), None);
+}
+
+#[test]
+fn report_opens_with_its_findings_the_costliest_first() {
+    let (_dir, trace) = scenario::preempted_in_an_exit().open();
+    let mut text = Vec::new();
+
+    let overview = super::super::make(&trace, Window::ALL, OverviewBuilder::new(&trace, Window::ALL)).unwrap();
+    overview.write_text(&mut text).unwrap();
+
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.starts_with("What stands out:\n1. the host ran hog/200 for 9.000 µs, "), "{text}");
+    assert!(overview.findings.is_sorted_by_key(|finding| std::cmp::Reverse(finding.thousandths)), "{text}");
+    assert!(text.contains("\nrecorded by strata "), "{text}");
+}
+
+#[test]
+fn lost_records_are_a_finding_and_none_are_not() {
+    let whole = scenario::preempted_in_an_exit().open();
+    let lossy = scenario::preempted_and(|trace| trace.lost(LayerKind::HostKernel, 0, 3)).open();
+    let losses = |trace: &Trace| {
+        let overview = super::super::make(trace, Window::ALL, OverviewBuilder::new(trace, Window::ALL)).unwrap();
+        overview.findings.into_iter().filter(|finding| finding.kind == FindingKind::Loss).collect::<Vec<_>>()
+    };
+
+    let found = losses(&lossy.1);
+
+    assert!(found[0].text.starts_with("3 records of the host-kernel layer are lost"), "{found:?}");
+    assert_eq!(losses(&whole.1), []);
+}
