@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 use tempfile::TempDir;
 use trace_merge::check::{self, CheckOptions};
 use trace_merge::clock::{Clock, UtcAnchor};
+use trace_merge::critical_path::{self, CriticalPathError, CriticalPathOptions};
 use trace_merge::events::EventsOptions;
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{
@@ -143,6 +144,10 @@ fn read(dir: &Path) {
         // A report that finds nothing to be made of says so; that the parts add up is asserted in all of them.
         report::run(dir, &options, &mut out, |trace, window| AllReports::new(trace, window, None))
             .expect("a recording that can be opened can be reported on");
+        // Mostly there is no such task, or no other: the steps of the one there is add up, which is asserted there.
+        let why = CriticalPathOptions { json, ..CriticalPathOptions::of("*".parse().expect("a glob is a task")) };
+        let answered = critical_path::run(dir, &why, &mut out);
+        assert!(!matches!(answered, Err(CriticalPathError::Report(_))), "{answered:?}");
         // A recording without a readable host layer has nothing to be checked against, which is an error.
         let _ = check::run(dir, &CheckOptions { json, ..CheckOptions::default() }, &mut out);
     }

@@ -373,6 +373,15 @@ fn report_on_states_names_what_is_no_trace() {
 }
 
 #[test]
+fn why_names_what_is_no_trace() {
+    let bench = Bench::new();
+    let folder = bench.folder.path().display().to_string();
+    let line = bench.refused(&["why", &folder, "--task", "web"]);
+
+    assert_names(&line, &[&folder]);
+}
+
+#[test]
 fn missing_trace_is_named() {
     let bench = Bench::new();
     let line = bench.refused(&["events", "/nonexistent/trace"]);

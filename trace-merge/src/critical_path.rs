@@ -102,6 +102,12 @@ pub struct CriticalPathOptions {
 }
 
 impl CriticalPathOptions {
+    /// Asks for all the time of `task`, as text.
+    #[must_use]
+    pub const fn of(task: TaskChoice) -> Self {
+        Self { task, vm: None, from: None, to: None, worst: None, event: None, json: false }
+    }
+
     /// How many windows are explained at most.
     fn most(&self) -> usize {
         self.worst.unwrap_or(INTERVALS)

@@ -11,6 +11,7 @@ use std::mem::offset_of;
 use std::path::Path;
 use tempfile::TempDir;
 use trace_merge::check::{self, CheckOptions};
+use trace_merge::critical_path::{self, CriticalPathError, CriticalPathOptions};
 use trace_merge::events::{self, EventsOptions};
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{MANIFEST_FILE, Manifest, Vm};
@@ -103,6 +104,8 @@ fn run_all(dir: &Path) -> [bool; 6] {
         made
     };
     let reported = [report(false).is_ok(), report(true).is_ok()];
+    let why = critical_path::run(dir, &CriticalPathOptions::of("*".parse().unwrap()), &mut out);
+    assert!(!matches!(why, Err(CriticalPathError::Report(_))), "{why:?}");
     let mut check = |json| check::run(dir, &CheckOptions { json, ..CheckOptions::default() }, &mut out);
     let checked = [check(false).is_ok(), check(true).is_ok()];
     [listed[0], listed[1], reported[0], reported[1], checked[0], checked[1]]

@@ -610,15 +610,7 @@ fn critical_paths(dir: &Path, options: &CriticalPathOptions) -> Vec<CriticalPath
 }
 
 fn asking_for(tid: u64) -> CriticalPathOptions {
-    CriticalPathOptions {
-        task: tid.to_string().parse().unwrap(),
-        vm: None,
-        from: None,
-        to: None,
-        worst: None,
-        event: None,
-        json: false,
-    }
+    CriticalPathOptions::of(tid.to_string().parse().unwrap())
 }
 
 /// What steps without any below them add up to, ticks.

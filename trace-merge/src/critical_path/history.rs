@@ -106,7 +106,7 @@ pub(super) struct Graph {
     pub(super) flows: Vec<Flow>,
     pub(super) preemptions: Vec<Preemption>,
     /// Periods in which records of the guest's or the host's kernel or of the VMM are missing.
-    pub(super) lost: Vec<(Window, Origin)>,
+    lost: Vec<Window>,
     /// Layer and name of the event types that told something.
     events: Vec<(&'static str, String)>,
     /// Names of the handlers of device interrupts, by number.
@@ -132,9 +132,9 @@ impl Graph {
         Some((layer, name))
     }
 
-    /// Whether records of `origin`'s kind that could tell of a task were lost in `window`.
+    /// Whether records that could tell of a task are missing in `window`.
     pub(super) fn has_lost(&self, window: &Window) -> bool {
-        self.lost.iter().any(|(lost, _)| lost.begin < window.end && window.begin <= lost.end)
+        self.lost.iter().any(|lost| lost.begin < window.end && window.begin <= lost.end)
     }
 }
 
@@ -175,7 +175,7 @@ pub(super) struct History<W> {
     /// Threads of the host that were woken and have not run since: when, and while which thread ran.
     woken_threads: HashMap<Tid, (u64, Option<Tid>)>,
     /// By source: since when records are missing, ticks.
-    gaps: HashMap<usize, (u64, Origin)>,
+    gaps: HashMap<usize, u64>,
     walk: W,
 }
 
@@ -226,10 +226,8 @@ impl<W: FnMut(&Graph, Window, &Timeline) + Send> History<W> {
 
     fn walk_in(&mut self, window: Window, timeline: &Timeline) {
         let lasting = self.add_lasting(timeline, window);
-        let gaps: Vec<_> =
-            self.gaps.values().map(|&(begin, origin)| (Window { begin, end: u64::MAX }, origin)).collect();
         let known = self.graph.lost.len();
-        self.graph.lost.extend(gaps);
+        self.graph.lost.extend(self.gaps.values().map(|&begin| Window { begin, end: u64::MAX }));
         (self.walk)(&self.graph, window, timeline);
         self.graph.lost.truncate(known);
         for cpu in lasting {
@@ -279,7 +277,7 @@ impl<W: FnMut(&Graph, Window, &Timeline) + Send> History<W> {
         }
         self.graph.flows.retain(|flow| flow.begin.saturating_add(flow.ticks) >= time);
         self.graph.preemptions.retain(|preemption| preemption.time >= time);
-        self.graph.lost.retain(|(lost, _)| lost.end >= time);
+        self.graph.lost.retain(|lost| lost.end >= time);
         self.graph.full_at = None;
         self.pieces = self.graph.tasks.values().map(Vec::len).sum::<usize>()
             + self.graph.cpus.values().map(Vec::len).sum::<usize>();
@@ -482,11 +480,11 @@ impl<W: FnMut(&Graph, Window, &Timeline) + Send> Analysis for History<W> {
             if let Origin::Host { .. } = gap.origin {
                 self.woken_threads.clear();
             }
-            self.gaps.insert(gap.source, (gap.time, gap.origin));
-        } else if let Some((begin, origin)) = self.gaps.remove(&gap.source)
+            self.gaps.insert(gap.source, gap.time);
+        } else if let Some(begin) = self.gaps.remove(&gap.source)
             && self.is_wanted(gap.time)
         {
-            self.graph.lost.push((Window { begin, end: gap.time }, origin));
+            self.graph.lost.push(Window { begin, end: gap.time });
         }
     }
 }

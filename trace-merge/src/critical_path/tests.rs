@@ -172,15 +172,7 @@ impl Scene {
 }
 
 fn options(task: &str) -> CriticalPathOptions {
-    CriticalPathOptions {
-        task: task.parse().unwrap(),
-        vm: None,
-        from: None,
-        to: None,
-        worst: None,
-        event: None,
-        json: false,
-    }
+    CriticalPathOptions::of(task.parse().unwrap())
 }
 
 fn ask(trace: TestTrace, options: &CriticalPathOptions) -> Result<CriticalPaths, CriticalPathError> {
