@@ -24,6 +24,8 @@ const PERIOD: Duration = Duration::from_millis(50);
 const BLOCK: usize = 4096;
 /// System calls of the mix, by name and number of calls. None is made by the program for any other reason.
 const MIX: [(&str, u32); 4] = [("getppid", 5000), ("getpriority", 700), ("statfs", 300), ("getsid", 40)];
+/// The same of i386's table, by their numbers there.
+const MIX_I386: [(&str, u32, u32); 2] = [("getpid", 20, 900), ("getuid32", 199, 60)];
 
 /// What the threads of a convoy want.
 static CONVOY: Mutex<u64> = Mutex::new(0);
@@ -165,7 +167,28 @@ fn syscalls() -> Result<()> {
             }
         }
     }
-    let counts: Vec<String> = MIX.iter().map(|(name, calls)| format!("{name}={calls}")).collect();
-    println!("known: syscalls pid={} {}", std::process::id(), counts.join(" "));
+    for (_, number, calls) in MIX_I386 {
+        (0..calls).for_each(|_| call_i386(number));
+    }
+    let own = MIX.iter().map(|(name, calls)| format!("{name}={calls}"));
+    let i386 = MIX_I386.iter().map(|(name, _, calls)| format!("i386:{name}={calls}"));
+    println!("known: syscalls pid={} {}", std::process::id(), own.chain(i386).collect::<Vec<_>>().join(" "));
     Ok(())
+}
+
+/// Makes system call `number` of i386's table, one that takes no arguments and changes nothing, as 32-bit programs do.
+#[allow(unsafe_code, reason = "no library makes calls of another ABI")]
+fn call_i386(number: u32) {
+    // SAFETY: the kernel changes rax, and r8 to r11, which 32-bit programs have not; such a call touches no memory.
+    unsafe {
+        std::arch::asm!(
+            "int 0x80",
+            inout("rax") u64::from(number) => _,
+            out("r8") _,
+            out("r9") _,
+            out("r10") _,
+            out("r11") _,
+            options(nostack),
+        );
+    }
 }

@@ -19,9 +19,19 @@
 #include <linux/trace_events.h>
 #include <linux/tracepoint.h>
 #include <linux/version.h>
+#include <asm/thread_info.h>
+#include <asm/unistd.h>
 
 #include "strata.h"
 #include "strata_event.h"
+
+/* Which table number `id` of the current task's system call is of: STRATA_SYSCALL_*. */
+static __always_inline u32 strata_syscall_abi(int id)
+{
+	if (in_ia32_syscall())
+		return STRATA_SYSCALL_I386;
+	return id > 0 && id & __X32_SYSCALL_BIT ? STRATA_SYSCALL_X32 : STRATA_SYSCALL_X86_64;
+}
 
 /* A dynamic field of a record in the making. */
 struct strata_part {

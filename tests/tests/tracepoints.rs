@@ -64,6 +64,9 @@ fn results_of(lab: &Lab, kernels: &Kernels, agent: &Path, name: &str) -> Results
     Results { folder, strata: lab.binaries.strata.clone(), module, formats }
 }
 
+/// Events in which the kernel's field `id`, a number of 32 bits, has the field `abi` of the module's own in its upper half.
+const WITH_ABI: [&str; 2] = ["sys_enter", "sys_exit"];
+
 /// Where the module's description of an event contradicts the kernel's; fields that the module leaves out are added to
 /// `left_out`.
 fn contradictions(
@@ -74,7 +77,8 @@ fn contradictions(
 ) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut theirs = kernel.fields.iter();
-    for field in own {
+    let has_abi = WITH_ABI.contains(&name);
+    for field in own.iter().filter(|field| !(has_abi && field.name == "abi")) {
         let counterpart = theirs.by_ref().find(|theirs| {
             let same = theirs.name == field.name;
             if !same {
@@ -89,6 +93,7 @@ fn contradictions(
         let dynamic = field.kind == DYNAMIC;
         let size = match field.kind {
             DYNAMIC => theirs.size,
+            _ if has_abi && field.name == "id" => field.element_size * 2,
             _ => field.element_size * field.count.max(1),
         };
         // the kernel says of a structure that it is unsigned, and means nothing by the sign of text

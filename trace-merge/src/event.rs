@@ -202,14 +202,14 @@ pub enum Event<'t> {
     },
     /// The current task enters a system call (`raw_syscalls:sys_enter`).
     SyscallEnter {
-        /// Its number.
+        /// Its number, as [`syscall_names`](crate::syscall_names) has it.
         number: i64,
         /// Its arguments.
         arguments: Arguments<'t>,
     },
     /// The current task leaves a system call (`raw_syscalls:sys_exit`).
     SyscallExit {
-        /// Its number; -1 for the return of a new task, and where the event does not say it.
+        /// Its number, as above; -1 for the return of a new task, and where the event does not say it.
         number: i64,
         /// What it returns.
         result: i64,

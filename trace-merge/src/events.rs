@@ -259,6 +259,7 @@ mod tests {
             event(2, "kvm:kvm_userspace_exit", &["reason", "errno"]),
             event(3, "irq:softirq_entry", &["vec", "other"]),
             event(4, "raw_syscalls:sys_exit", &["id", "ret"]),
+            event(5, "raw_syscalls:sys_enter", &["id", "abi"]),
         ];
         let new = NewLayer { kind: LayerKind::HostKernel, vm: None, process: None, packet_size: 4096 };
         let mut layer = LayerWriter::create(dir.path(), &manifest, new).unwrap();
@@ -271,6 +272,8 @@ mod tests {
             (4, [9999, 7]),
             (1, [9999, 2]),
             (1, [1, 0]),
+            (5, [20, 1]),
+            (5, [20, 0]),
         ]) {
             layer.record(0, time, id, &fields.map(u32::to_le_bytes).concat()).unwrap();
         }
@@ -290,6 +293,8 @@ mod tests {
             "id = 9999, ret = 7",
             "exit_reason = 9999, isa = 2",
             "exit_reason = 1, isa = 0",
+            "id = 20 (i386:getpid), abi = 1",
+            "id = 20 (writev), abi = 0",
         ];
         assert_eq!(shown, expected);
         let fields =
@@ -302,6 +307,8 @@ mod tests {
             {"id": 9999, "ret": 7},
             {"exit_reason": 9999, "isa": 2},
             {"exit_reason": 1, "isa": 0},
+            {"id": 20, "call": "i386:getpid", "abi": 1},
+            {"id": 20, "call": "writev", "abi": 0},
         ]);
         assert_eq!(fields.collect::<Vec<_>>(), *expected.as_array().unwrap());
     }

@@ -1,6 +1,9 @@
 //! The C view of the region and of what this crate defines, for the guest's kernel module.
 
-use crate::{CPUID_SIGNATURE, FIRST_TRACEPOINT, PANIC_PORT, PANIC_PORT_PANICKED, class};
+use crate::{
+    CPUID_SIGNATURE, FIRST_TRACEPOINT, PANIC_PORT, PANIC_PORT_PANICKED, SYSCALL_I386, SYSCALL_X32, SYSCALL_X86_64,
+    class,
+};
 use std::format;
 use std::string::{String, ToString};
 use std::vec::Vec;
@@ -16,6 +19,9 @@ pub fn c_header() -> String {
         ("PANIC_PORT", u64::from(PANIC_PORT)),
         ("PANIC_PORT_PANICKED", u64::from(PANIC_PORT_PANICKED)),
         ("FIRST_TRACEPOINT", u64::from(FIRST_TRACEPOINT)),
+        ("SYSCALL_X86_64", u64::from(SYSCALL_X86_64)),
+        ("SYSCALL_I386", u64::from(SYSCALL_I386)),
+        ("SYSCALL_X32", u64::from(SYSCALL_X32)),
     ];
     let own = own.map(|(name, value)| (name.to_string(), value));
     let classes = class::GUEST_KERNEL.map(|(name, number)| (format!("CLASS_{name}"), number.into()));

@@ -18,5 +18,12 @@ pub const PANIC_PORT: u16 = 0x505;
 /// Bit of [`PANIC_PORT`] that says so.
 pub const PANIC_PORT_PANICKED: u8 = 1;
 
+/// Value of `abi` in `raw_syscalls:sys_enter` and `sys_exit` of a guest's kernel: the call's number is one of x86-64's own.
+pub const SYSCALL_X86_64: u8 = 0;
+/// The same: one of i386's.
+pub const SYSCALL_I386: u8 = 1;
+/// The same: one of x32's, with that ABI's bit (30) set in the number.
+pub const SYSCALL_X32: u8 = 2;
+
 /// Id of the first tracepoint's event in a guest kernel's registry; lower ones are for events of the agent's own.
 pub const FIRST_TRACEPOINT: u16 = 64;

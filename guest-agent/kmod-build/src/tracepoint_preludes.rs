@@ -14,9 +14,13 @@ pub struct Prelude {
     pub structures: &'static [&'static str],
     /// What comes after the structures.
     pub functions: &'static str,
+    /// A header of the module's own, whose definitions of the same events are recorded instead: tracepoints and the arguments
+    /// that they pass stay those of the trace header.
+    pub events: Option<&'static str>,
 }
 
-const NOTHING: Prelude = Prelude { includes: &[], types: "", constants: &[], structures: &[], functions: "" };
+const NOTHING: Prelude =
+    Prelude { includes: &[], types: "", constants: &[], structures: &[], functions: "", events: None };
 
 /// The prelude of the trace header called `name` (its file's name without the ending).
 #[must_use]
@@ -53,6 +57,7 @@ pub fn prelude(name: &str) -> Prelude {
                 "ext4_sb_info",
             ],
             functions: EXT4_FUNCTIONS,
+            ..NOTHING
         },
         "filelock" => Prelude { includes: &["linux/filelock.h"], ..NOTHING },
         "handshake" => Prelude {
@@ -90,7 +95,7 @@ pub fn prelude(name: &str) -> Prelude {
             Prelude { includes: &["linux/mm_inline.h", "linux/pagemap.h", "linux/memcontrol.h"], ..NOTHING }
         }
         "swiotlb" => Prelude { includes: &["linux/swiotlb.h"], ..NOTHING },
-        "syscalls" => Prelude { includes: &["asm/syscall.h"], ..NOTHING },
+        "syscalls" => Prelude { includes: &["asm/syscall.h"], events: Some("strata_syscall_events.h"), ..NOTHING },
         "thermal" | "thermal_power_allocator" => Prelude { includes: &["linux/thermal.h"], ..NOTHING },
         "wbt" => Prelude { includes: &["linux/blkdev.h", "linux/backing-dev.h"], ..NOTHING },
         "workqueue" => Prelude {

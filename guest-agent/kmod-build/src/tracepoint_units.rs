@@ -309,8 +309,9 @@ fn write_unit(
     text.push_str(prelude.functions);
     let class = class_of(&header.system).to_uppercase();
     text.push_str(&format!("#define STRATA_UNIT_CLASS STRATA_CLASS_{class}\n"));
-    text.push_str(&format!("#define STRATA_UNIT_HEADER \"{}\"\n", header.include));
-    text.push_str("#define CREATE_TRACE_POINTS\n#include STRATA_UNIT_HEADER\n");
+    let events = prelude.events.unwrap_or(&header.include);
+    text.push_str(&format!("#define STRATA_UNIT_HEADER \"{events}\"\n"));
+    text.push_str(&format!("#define CREATE_TRACE_POINTS\n#include \"{}\"\n", header.include));
     write_if_changed(&folder.join(&unit.name).with_extension("c"), &text)?;
 
     let content = fs::read_to_string(&header.path).map_err(file_error(&header.path))?;

@@ -485,7 +485,7 @@ impl Pairs {
     fn syscall_exit(&mut self, tid: Tid, number: i64, merged: &MergedRecord<'_>) {
         self.second_half.entry(Pair::Syscall).or_insert(merged.record.time);
         match self.calls.remove(&tid) {
-            Some(call) if call.number == number || syscall_names::name(call.number) == Some("rt_sigreturn") => {
+            Some(call) if syscall_names::is_return(call.number, number) => {
                 self.balanced(Pair::Syscall);
             }
             Some(call) => {
@@ -561,7 +561,7 @@ fn alone(merged: &MergedRecord<'_>, what: String) -> Alone {
 }
 
 fn call_name(number: i64) -> String {
-    syscall_names::name(number).map_or_else(|| format!("call {number}"), Into::into)
+    syscall_names::shown(number).map_or_else(|| format!("call {}", syscall_names::abi(number).1), Into::into)
 }
 
 /// What the tracepoints of an interrupt are shared by: those of a vector by nothing else.

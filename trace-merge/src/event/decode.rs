@@ -6,6 +6,7 @@ use crate::layer::LayerKind;
 use crate::merge::MergedRecord;
 use crate::reader::StreamRecord;
 use crate::schema::{IntegerField, Schema, Value};
+use crate::syscall_names;
 
 /// A field that is found at once where it can be, and by walking where a field before it varies.
 #[derive(Clone, Copy, Debug)]
@@ -173,8 +174,8 @@ enum Shape {
     DiskRequest { disk: Number, done: Number, kind: Option<TextField>, sector: Option<Number>, bytes: Option<Number> },
     DiskInterrupt { disk: Number },
     Control { what: Option<TextField> },
-    SyscallEnter { number: Number },
-    SyscallExit { number: Option<Number>, result: Option<Number> },
+    SyscallEnter { number: Number, abi: Option<Number> },
+    SyscallExit { number: Option<Number>, abi: Option<Number>, result: Option<Number> },
     PageFault { is_user: bool },
     Interrupt { kind: InterruptKind, enter: bool, number: Number },
     ContentionBegin { lock: Option<Number>, flags: Option<Number> },
@@ -292,8 +293,10 @@ impl Shape {
     fn of_guest(schema: &Schema) -> Option<Self> {
         let number = |name| Number::new(schema, &[name]);
         match schema.name() {
-            name::SYSCALL_ENTER => Some(Self::SyscallEnter { number: number("id")? }),
-            "raw_syscalls:sys_exit" => Some(Self::SyscallExit { number: number("id"), result: number("ret") }),
+            name::SYSCALL_ENTER => Some(Self::SyscallEnter { number: number("id")?, abi: number("abi") }),
+            "raw_syscalls:sys_exit" => {
+                Some(Self::SyscallExit { number: number("id"), abi: number("abi"), result: number("ret") })
+            }
             "exceptions:page_fault_user" => Some(Self::PageFault { is_user: true }),
             "exceptions:page_fault_kernel" => Some(Self::PageFault { is_user: false }),
             name::CONTENTION_BEGIN => Some(Self::ContentionBegin { lock: number("lock_addr"), flags: number("flags") }),
@@ -396,11 +399,16 @@ impl Shape {
             },
             Self::DiskInterrupt { disk } => Event::DiskInterrupt { disk: disk.as_u32(record)? },
             Self::Control { what } => Event::Control { what: text(what) },
-            Self::SyscallEnter { number } => {
-                Event::SyscallEnter { number: number.as_i64(record)?, arguments: Arguments(*record) }
+            Self::SyscallEnter { number, abi } => {
+                let abi = bits(abi).map(u64::cast_signed);
+                let number = syscall_names::in_table(number.as_i64(record)?, abi);
+                Event::SyscallEnter { number, arguments: Arguments(*record) }
             }
-            Self::SyscallExit { number, result } => Event::SyscallExit {
-                number: bits(number).map_or(-1, u64::cast_signed),
+            Self::SyscallExit { number, abi, result } => Event::SyscallExit {
+                number: syscall_names::in_table(
+                    bits(number).map_or(-1, u64::cast_signed),
+                    bits(abi).map(u64::cast_signed),
+                ),
                 result: bits(result).map_or(0, u64::cast_signed),
             },
             Self::PageFault { is_user } => Event::PageFault { is_user: *is_user },

@@ -17,7 +17,8 @@ pub(crate) struct Named {
 /// What the numbers stand for.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    Call,
+    /// A system call; and the field that says its ABI, where there is one.
+    Call(Option<IntegerField>),
     Softirq,
     /// Why a vCPU left the guest, as KVM tells its user.
     KvmExit,
@@ -32,7 +33,7 @@ impl Named {
             "irq:softirq_entry" | "irq:softirq_exit" | "irq:softirq_raise" => ("vec", Kind::Softirq),
             "kvm:kvm_exit" => ("exit_reason", Kind::ProcessorExit(schema.integer("isa")?)),
             "kvm:kvm_userspace_exit" | "vmm:vcpu_exit" => ("reason", Kind::KvmExit),
-            "raw_syscalls:sys_enter" | "raw_syscalls:sys_exit" => ("id", Kind::Call),
+            "raw_syscalls:sys_enter" | "raw_syscalls:sys_exit" => ("id", Kind::Call(schema.integer("abi"))),
             _ => return None,
         };
         let position = schema.description().fields.iter().position(|known| known.name == field)?;
@@ -51,15 +52,22 @@ impl Named {
             Some(("exit", ExitReason { numbering, number }.known_name()?))
         };
         match self.kind {
-            Kind::Call => Some(("call", syscall_names::name(number)?.into())),
+            Kind::Call(abi) => Some(("call", syscall_names::shown(call(abi, number, payload))?)),
             Kind::Softirq => Some(("softirq", softirq_names::name(number)?.into())),
             Kind::KvmExit => exit(ExitNumbering::Kvm),
             Kind::ProcessorExit(isa) => exit(ExitReason::numbering_of_isa(isa.read(payload)?)),
         }
     }
 
-    /// The names of a system call's arguments, when `number` is one's.
-    pub(crate) fn arguments(&self, number: i64) -> Option<&'static [&'static str]> {
-        matches!(self.kind, Kind::Call).then(|| syscall_names::arguments(number)).flatten()
+    /// The names of a system call's arguments, when `number` of a record's `payload` is one's.
+    pub(crate) fn arguments(&self, number: i64, payload: &[u8]) -> Option<&'static [&'static str]> {
+        let Kind::Call(abi) = self.kind else { return None };
+        syscall_names::arguments(call(abi, number, payload))
     }
+}
+
+/// The system call that was recorded with `id` in `payload`.
+fn call(abi: Option<IntegerField>, id: i64, payload: &[u8]) -> i64 {
+    let abi = abi.and_then(|abi| i64::try_from(abi.read(payload)?).ok());
+    syscall_names::in_table(id, abi)
 }

@@ -126,7 +126,7 @@ impl<F: Form> Plan<F> {
     fn write_named(lines: &mut Lines, event: &EventPlan, named: &Named, merged: &MergedRecord<'_>) {
         let payload = merged.record.payload;
         let number = named.number(payload);
-        let arguments = number.and_then(|number| named.arguments(number));
+        let arguments = number.and_then(|number| named.arguments(number, payload));
         let fields = event.before.iter().zip(merged.record.schema.fields(payload));
         for (position, (before, (field, value))) in fields.enumerate() {
             if let (Value::Array(values), Some(names)) = (value, arguments) {

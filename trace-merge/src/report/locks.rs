@@ -205,7 +205,8 @@ impl Context {
         match self {
             Self::Interrupt => "interrupt".into(),
             Self::Syscall(number) => {
-                syscall_names::name(number).map_or_else(|| format!("syscall_{number}"), Into::into)
+                let id = syscall_names::abi(number).1;
+                syscall_names::shown(number).map_or_else(|| format!("syscall_{id}"), Into::into)
             }
             Self::Other => "-".into(),
             Self::Unknown => "unknown".into(),

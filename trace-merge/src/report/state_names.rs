@@ -48,7 +48,8 @@ pub(crate) const fn blocked_on(on: BlockedOn) -> &'static str {
 
 /// A system call.
 pub(crate) fn syscall(number: i16) -> String {
-    syscall_names::name(number.into()).map_or_else(|| format!("syscall {number}"), Into::into)
+    let number = syscall_names::of_short(number);
+    syscall_names::shown(number).map_or_else(|| format!("syscall {}", syscall_names::abi(number).1), Into::into)
 }
 
 /// An interrupt.

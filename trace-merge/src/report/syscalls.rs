@@ -80,8 +80,10 @@ pub struct Calls {
 /// One system call of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SyscallRow {
-    /// Name; `syscall_N` for a number without one.
+    /// Name; `syscall_N` for a number without one. The ABI before it where that is not x86-64's own.
     pub name: String,
+    /// Which table the number is of: `x86_64`, `i386` or `x32`.
+    pub abi: &'static str,
     /// Number.
     pub number: i64,
     /// Calls that returned, interrupted ones included, and those that never return (`exit`).
@@ -189,9 +191,11 @@ impl Sums {
 
     fn row(&self, number: i64, clock: &Clock) -> SyscallRow {
         let ns = |ticks| clock.ticks_to_ns(ticks);
+        let (abi, id) = syscall_names::abi(number);
         SyscallRow {
-            name: syscall_names::name(number).map_or_else(|| format!("syscall_{number}"), Into::into),
-            number,
+            name: syscall_names::shown(number).map_or_else(|| format!("syscall_{id}"), Into::into),
+            abi: abi.name(),
+            number: id,
             count: self.count,
             total_ns: ns(self.total),
             cpu_ns: ns(self.cpu),
@@ -397,8 +401,7 @@ impl Collector {
             self.sums(task, number).returns_only += u64::from(!is_first);
             return;
         };
-        // The return from a signal handler shows another call's number, or none: it restores the registers of then.
-        let is_return = open.number == number || syscall_names::name(open.number) == Some("rt_sigreturn");
+        let is_return = syscall_names::is_return(open.number, number);
         if !is_return || open.across_gap {
             self.sums(task, open.number).unfinished += 1;
             if !is_return {
@@ -534,6 +537,26 @@ mod tests {
         assert_eq!((read.count, read.total_ns, read.cpu_ns, read.max_ns), (1, 400, 100, 400));
         assert_eq!(guest.processes[0].calls.user_cpu_ns, 50);
         assert_eq!(guest.processes[0].comm, "seven");
+    }
+
+    #[test]
+    fn calls_of_one_number_and_two_abis_have_rows_of_their_own() {
+        let call = |trace: TestTrace, time, id, abi| {
+            let fields = [("id", Number(id)), ("abi", Number(abi))];
+            let trace = trace.guest(0, time, "raw_syscalls:sys_enter", &fields);
+            trace.guest(0, time + 10, "raw_syscalls:sys_exit", &fields)
+        };
+        let trace = call(call(TestTrace::new().switch(0, 1, 0, 7), 100, 20, 0), 200, 20, 1);
+        // A 64-bit program begins a 32-bit one: it returns from the other ABI's execve.
+        let trace = trace.guest(0, 300, "raw_syscalls:sys_enter", &[("id", Number(59)), ("abi", Number(0))]);
+        let trace = trace.guest(0, 310, "raw_syscalls:sys_exit", &[("id", Number(11)), ("abi", Number(1))]);
+
+        let guest = guest(trace);
+
+        let (writev, getpid) = (row(&guest, 7, "writev"), row(&guest, 7, "i386:getpid"));
+        assert_eq!((writev.abi, writev.number, writev.count), ("x86_64", 20, 1));
+        assert_eq!((getpid.abi, getpid.number, getpid.count), ("i386", 20, 1));
+        assert_eq!((row(&guest, 7, "execve").count, guest.processes[0].calls.syscalls.len()), (1, 3));
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub enum Fused {
 pub enum Running {
     /// In its own code.
     Task,
-    /// In a system call, by its number.
+    /// In a system call, by its [`short`](crate::syscall_names::short) number.
     Syscall(i16),
     /// In an interrupt that came while it ran.
     Interrupt(Interrupt),

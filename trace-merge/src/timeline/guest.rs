@@ -249,11 +249,10 @@ impl Guest {
                 }
             }
             Event::SyscallEnter { number, arguments } => {
-                let is_clone = Some(number) == syscall_names::number("clone");
+                let is_clone = syscall_names::name(number) == Some("clone");
                 self.cpu_mut(cpu).clone_flags = if is_clone { arguments.get(0) } else { None };
                 // A number out of range is none that the kernel knows: it is shown as what it is not called by.
-                let number = i16::try_from(number).unwrap_or(-1);
-                self.set_syscall(cpu, Some(number));
+                self.set_syscall(cpu, Some(syscall_names::short(number)));
             }
             Event::SyscallExit { .. } => self.set_syscall(cpu, None),
             Event::InterruptEnter(interrupt) => {
@@ -500,7 +499,7 @@ const STOPPED: u64 = 0x04 | 0x08;
 impl GuestTask {
     /// What it waits for, with the bits `state` of `prev_state`.
     fn blocked_on(&self, state: u64) -> BlockedOn {
-        let name = self.syscall.and_then(|number| syscall_names::name(number.into()));
+        let name = self.syscall.and_then(|number| syscall_names::name(syscall_names::of_short(number)));
         if state & STOPPED != 0 {
             BlockedOn::Stopped
         } else if self.contending {

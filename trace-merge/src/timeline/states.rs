@@ -67,7 +67,7 @@ pub enum TaskState {
     Running {
         /// On this CPU.
         cpu: u32,
-        /// The number of the system call that it is in.
+        /// The system call that it is in, by its [`short`](crate::syscall_names::short) number.
         syscall: Option<i16>,
     },
     /// It is ready to run, and something else does.
@@ -81,7 +81,7 @@ pub enum TaskState {
     Blocked {
         /// For what.
         on: BlockedOn,
-        /// The number of the system call that it is in.
+        /// The system call that it is in, by its [`short`](crate::syscall_names::short) number.
         syscall: Option<i16>,
     },
     /// It does not exist yet, or no longer.

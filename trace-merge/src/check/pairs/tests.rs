@@ -112,6 +112,23 @@ fn call_that_another_cpus_open_gap_may_have_ended_is_not_matched() {
 }
 
 #[test]
+fn returns_of_another_abi_belong_to_another_call() {
+    let call = |trace: TestTrace, time, event, id, abi| {
+        trace.guest(0, time, event, &[("id", Number(id)), ("abi", Number(abi))])
+    };
+    let [enter, exit] = ["raw_syscalls:sys_enter", "raw_syscalls:sys_exit"];
+    let running = call(call(TestTrace::new().switch(0, 1, 0, 7), 2, enter, 0, 0), 3, exit, 0, 0);
+
+    // A program of one ABI that begins one of the other; then a number that means another call on return.
+    let begun = call(call(running, 10, enter, 59, 0), 11, exit, 11, 1);
+    let found = found(call(call(begun, 20, enter, 4, 1), 21, exit, 4, 0));
+
+    let (pairs, alone) = &found;
+    assert_eq!(counts(&found, Pair::Syscall), (2, 0, 1), "{pairs:?}");
+    assert_eq!(alone[0].what, "task 7 returns from stat, but is in i386:write");
+}
+
+#[test]
 fn change_of_the_recorded_events_explains_what_is_alone() {
     let changed = |trace: TestTrace| trace.vmm(2, 15, "vmm:control", &[("what", Text("events_off"))]);
     let trace = exit(enter(changed(enter(running(), 10, 0)), 20, 1), 30, 1);

@@ -6,9 +6,9 @@
 use super::packets::{Machine, PacketWriter};
 use super::proto::{FtraceEvent, IrqHandlerEntry, IrqHandlerExit, Softirq, SysEnter, SysExit, Wakeup};
 use crate::event::{self, Event, Interrupt, WakeupStage};
-use crate::softirq_names;
 use crate::timeline::states::{Runner, TaskIndex};
 use crate::timeline::{Input, Origin, Timeline};
+use crate::{softirq_names, syscall_names};
 use foldhash::HashMap;
 use std::io::Write;
 
@@ -85,8 +85,13 @@ impl KernelRecords {
                 };
                 self.leave(out, place, base, interrupt, result);
             }
-            Event::SyscallEnter { number, .. } => return self.call(out, from, number),
-            Event::SyscallExit { number, result } => return self.answer(out, from, number, result),
+            // Perfetto knows one table of calls for each machine.
+            Event::SyscallEnter { number, .. } => {
+                return syscall_names::as_x86_64(number).is_some_and(|number| self.call(out, from, number));
+            }
+            Event::SyscallExit { number, result } => {
+                return syscall_names::as_x86_64(number).is_some_and(|number| self.answer(out, from, number, result));
+            }
             _ => return false,
         }
         true
