@@ -40,6 +40,7 @@ struct strata_event;
 int strata_attach(void *base, u64 size, const char *release, const struct strata_event *events, u32 count);
 void strata_detach(void *base, u64 size);
 int strata_cpu_init(struct strata_cpu *cpu, void *base, u64 size, u32 vcpu);
+bool strata_cpu_is_wanted(const struct strata_cpu *cpu, void *base, u64 size);
 void strata_cpu_follow(struct strata_cpu *cpu, void *base, u64 size);
 void strata_cpu_flush(const struct strata_cpu *cpu);
 void strata_cpu_release(const struct strata_cpu *cpu);
@@ -74,13 +75,11 @@ void strata_region_unmap(void);
 /* Lets the CPUs record, those that come online later too. */
 int strata_cpus_start(void);
 void strata_cpus_stop(void);
-/* Whether the host has a session, wanted events or not. Any context. */
-bool strata_has_session(void);
-/* Starts the timers of CPUs that stopped them when there was no session. In a task. */
-void strata_cpus_arm(void);
+/* Interrupts the CPUs of which the host wants something, to do it. Any context but an NMI. */
+void strata_cpus_visit(void);
 /* How often the CPU came and went: odd while it is there. Any context. */
 unsigned int strata_cpu_turn(unsigned int cpu);
-/* The work that calls the _follow() functions. */
+/* The host's doorbell, and the work that calls the _follow() functions. */
 int strata_control_start(void);
 void strata_control_stop(void);
 int strata_probes_register(void);
@@ -88,8 +87,11 @@ int strata_probes_register(void);
 void strata_probes_follow(void);
 void strata_probes_unregister(void);
 int strata_sample_init(void);
-/* Samples the CPUs, or does not, as sessions want it, and records the names of what was sampled. May sleep. */
-void strata_sample_follow(void);
+/*
+ * Samples the CPUs, or does not, as sessions want it, and records the names of what was sampled. Whether there will be more
+ * such names. May sleep.
+ */
+bool strata_sample_follow(void);
 void strata_sample_exit(void);
 int strata_device_register(void);
 void strata_device_unregister(void);

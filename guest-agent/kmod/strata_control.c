@@ -1,38 +1,103 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What follows sessions for the whole kernel and may sleep: attaching and detaching probes, counters and names of samples,
- * and waking the timers of the CPUs.
+ * What follows sessions for the whole kernel. The host raises an interrupt, the doorbell, when it has changed a session or
+ * asks for a flush: then the CPUs of which it wants something are visited, and a work that may sleep attaches and detaches
+ * probes and counters. Nothing happens otherwise, but for names that samples need.
  *
- * It is one work that runs on any CPU. Nothing that holds the hotplug lock, or a lock that is taken below it, waits for it:
- * it is cancelled by loading and unloading the module alone.
+ * Where the host has no doorbell, or this kernel cannot have the interrupt, the work looks from time to time, by a timer that
+ * wakes no idle CPU.
+ *
+ * The work runs on any CPU. Nothing that holds the hotplug lock, or a lock that is taken below it, waits for it: it is
+ * cancelled by loading and unloading the module alone.
  */
 
+#include <linux/acpi.h>
+#include <linux/interrupt.h>
 #include <linux/jiffies.h>
 #include <linux/kernel.h>
 #include <linux/workqueue.h>
 
 #include "strata.h"
 
-/* How often sessions are looked at while there is one, and while there is none: then this is all that the module does. */
+/* How often names are recorded while samples are taken; without a doorbell, how often sessions are looked at. */
 #define STRATA_CONTROL_PERIOD (HZ / 10)
+/* The same while there is no session. */
 #define STRATA_CONTROL_IDLE HZ
 
 static void strata_control(struct work_struct *work);
 
 static struct workqueue_struct *strata_control_queue;
-static DECLARE_DELAYED_WORK(strata_control_work, strata_control);
+static DECLARE_DEFERRABLE_WORK(strata_control_work, strata_control);
+/* Number of the interrupt, negative where there is none; and of the global system interrupt that it comes from. */
+static int strata_doorbell = -ENODEV;
+static u32 strata_doorbell_gsi;
+
+static bool strata_has_session(void)
+{
+	const void *slot = strata_region.base + STRATA_SESSION_TABLE_OFFSET;
+	unsigned int index;
+
+	for (index = 0; index < STRATA_SESSION_SLOTS; index++, slot += STRATA_SESSION_SLOT_SIZE)
+		if (READ_ONCE(*(const u64 *)(slot + STRATA_SESSION_GENERATION)))
+			return true;
+	return false;
+}
 
 static void strata_control(struct work_struct *work)
 {
-	bool has_session = strata_has_session();
+	bool has_names;
 
-	if (has_session)
-		strata_cpus_arm();
+	if (strata_doorbell < 0)
+		strata_cpus_visit();
 	strata_probes_follow();
-	strata_sample_follow();
-	queue_delayed_work(strata_control_queue, &strata_control_work,
-			   has_session ? STRATA_CONTROL_PERIOD : STRATA_CONTROL_IDLE);
+	has_names = strata_sample_follow();
+	if (has_names || strata_doorbell < 0)
+		queue_delayed_work(strata_control_queue, &strata_control_work,
+				   strata_has_session() ? STRATA_CONTROL_PERIOD : STRATA_CONTROL_IDLE);
 }
+
+/* A hard interrupt on every kernel. */
+static irqreturn_t strata_on_doorbell(int irq, void *unused)
+{
+	strata_cpus_visit();
+	mod_delayed_work(strata_control_queue, &strata_control_work, 0);
+	return IRQ_HANDLED;
+}
+
+#ifdef CONFIG_ACPI
+static int strata_doorbell_request(void)
+{
+	int irq, error;
+
+	strata_doorbell_gsi = strata_superblock_u32(STRATA_SUPERBLOCK_DOORBELL);
+	if (!strata_doorbell_gsi)
+		return -ENODEV;
+	irq = acpi_register_gsi(NULL, strata_doorbell_gsi, ACPI_EDGE_SENSITIVE, ACPI_ACTIVE_HIGH);
+	if (irq < 0)
+		return irq;
+	error = request_irq(irq, strata_on_doorbell, IRQF_NO_THREAD, "strata", &strata_doorbell);
+	if (error)
+		acpi_unregister_gsi(strata_doorbell_gsi);
+	return error ?: irq;
+}
+
+static void strata_doorbell_free(void)
+{
+	if (strata_doorbell < 0)
+		return;
+	free_irq(strata_doorbell, &strata_doorbell);
+	acpi_unregister_gsi(strata_doorbell_gsi);
+}
+#else
+static int strata_doorbell_request(void)
+{
+	return -ENODEV;
+}
+
+static void strata_doorbell_free(void)
+{
+}
+#endif
 
 int strata_control_start(void)
 {
@@ -40,12 +105,19 @@ int strata_control_start(void)
 	strata_control_queue = alloc_workqueue("strata", WQ_UNBOUND | WQ_HIGHPRI, 1);
 	if (!strata_control_queue)
 		return -ENOMEM;
-	queue_delayed_work(strata_control_queue, &strata_control_work, STRATA_CONTROL_PERIOD);
+	strata_doorbell = strata_doorbell_request();
+	if (strata_doorbell < 0 && strata_doorbell_gsi)
+		pr_warn("no interrupt %u (error %d): what the host changes is seen later, on idle CPUs when they wake up\n",
+			strata_doorbell_gsi, strata_doorbell);
+	/* What the host has changed since the CPUs and the probes looked. */
+	strata_cpus_visit();
+	mod_delayed_work(strata_control_queue, &strata_control_work, 0);
 	return 0;
 }
 
 void strata_control_stop(void)
 {
+	strata_doorbell_free();
 	cancel_delayed_work_sync(&strata_control_work);
 	destroy_workqueue(strata_control_queue);
 }

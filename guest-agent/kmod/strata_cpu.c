@@ -1,23 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What happens on each CPU: it comes and goes, and while there are sessions a timer follows them there and hands the host
- * what it asks for.
+ * What happens on each CPU: it comes and goes, and is visited when the host wants something of it.
  *
- * The timer is a hard interrupt on every kernel, also a preemptible-RT one: no task's priority keeps it from coming. All that
+ * A visit is a hard interrupt on every kernel, also a preemptible-RT one: no task's priority keeps it from coming. All that
  * is done in it takes no lock and does not wait, and the hotplug callbacks below wait for nothing but it. What may sleep is
  * in strata_control.c, which they do not wait for: it takes the locks that changing tracepoints takes, and so the hotplug
  * lock, which they run under.
+ *
+ * Nothing here comes by itself: a CPU of which the host wants nothing is left alone, busy or idle.
  */
 
 #include "strata_unit.h"
 
+#include <linux/atomic.h>
 #include <linux/cpu.h>
 #include <linux/cpuhotplug.h>
 #include <linux/cpumask.h>
 #include <linux/hrtimer.h>
 #include <linux/irqflags.h>
+#include <linux/kdebug.h>
 #include <linux/kernel.h>
 #include <linux/ktime.h>
+#include <linux/notifier.h>
 #include <linux/percpu.h>
 #include <linux/preempt.h>
 #include <linux/sched.h>
@@ -35,25 +39,27 @@
 #define CREATE_TRACE_POINTS
 #include "strata_cpu_events.h"
 
-/* How long the host waits for what it has asked a CPU for, and how soon a CPU looks again that was making a record. */
-#define STRATA_TIMER_PERIOD (NSEC_PER_SEC / 10)
-#define STRATA_TIMER_AGAIN NSEC_PER_MSEC
-/* Times that it looks so soon. */
-#define STRATA_TIMER_TRIES 8
+/* How soon a CPU is visited again that was making a record, at first and later. */
+#define STRATA_VISIT_AGAIN NSEC_PER_MSEC
+#define STRATA_VISIT_LATER (NSEC_PER_SEC / 10)
+/* Times that it is visited again so soon. */
+#define STRATA_VISIT_TRIES 8
 
-/* Changed by its CPU only, with interrupts disabled. */
-struct strata_timer {
-	struct hrtimer timer;
+struct strata_visit {
+	/* From another CPU. */
+	call_single_data_t call;
+	/* 1 from when `call` is made until it comes. */
+	atomic_t called;
+	/* Once more, on the same CPU; the rest is changed by that CPU only, with interrupts disabled. */
+	struct hrtimer again;
 	/* Whether the CPU may record. */
 	bool joined;
-	/* Whether the timer will come; read by strata_control.c. */
-	bool armed;
 	u8 tries;
 	/* Times that the CPU came and went: odd while it is there. Changed by hotplug callbacks only. */
 	unsigned int turn;
 };
 
-static DEFINE_PER_CPU(struct strata_timer, strata_timers);
+static DEFINE_PER_CPU(struct strata_visit, strata_visits);
 static int strata_hotplug_state;
 
 /* The hypervisor gives vCPU n the APIC id n. Read here rather than taken from the CPU's number, which the kernel gives. */
@@ -67,17 +73,6 @@ static u32 strata_apic_id(void)
 			return edx;
 	}
 	return cpuid_ebx(1) >> 24;
-}
-
-bool strata_has_session(void)
-{
-	const void *slot = strata_region.base + STRATA_SESSION_TABLE_OFFSET;
-	unsigned int index;
-
-	for (index = 0; index < STRATA_SESSION_SLOTS; index++, slot += STRATA_SESSION_SLOT_SIZE)
-		if (READ_ONCE(*(const u64 *)(slot + STRATA_SESSION_GENERATION)))
-			return true;
-	return false;
 }
 
 /*
@@ -95,74 +90,92 @@ static bool strata_is_between_records(void)
 #endif
 }
 
-/* On the timer's CPU, in a hard interrupt. */
-static enum hrtimer_restart strata_timer(struct hrtimer *hrtimer)
+/*
+ * Does what the host wants of this CPU; false when a record is being made, and sessions could not be followed. In a hard
+ * interrupt, or with interrupts disabled.
+ */
+static bool strata_visit_here(struct strata_visit *visit)
 {
-	struct strata_timer *timer = container_of(hrtimer, struct strata_timer, timer);
 	struct strata_cpu *cpu = &strata_cpus[smp_processor_id()];
-	u64 period = STRATA_TIMER_PERIOD;
+	bool is_between;
 
+	if (!visit->joined)
+		return true;
 	/* A task that died while it made a record has left its context. */
 	if (strata_is_between_records())
 		WRITE_ONCE(cpu->context, 0);
-	if (!READ_ONCE(cpu->context)) {
+	is_between = !READ_ONCE(cpu->context);
+	if (is_between)
 		strata_cpu_follow(cpu, strata_region.base, strata_region.size);
-		timer->tries = 0;
-	} else if (timer->tries < STRATA_TIMER_TRIES) {
-		timer->tries++;
-		period = STRATA_TIMER_AGAIN;
-	} else {
-		timer->tries = 0;
-	}
 	strata_cpu_flush(cpu);
-	if (!READ_ONCE(cpu->sessions) && !strata_has_session()) {
-		WRITE_ONCE(timer->armed, false);
+	return is_between;
+}
+
+static u64 strata_visit_pause(struct strata_visit *visit)
+{
+	if (visit->tries == STRATA_VISIT_TRIES)
+		return STRATA_VISIT_LATER;
+	visit->tries++;
+	return STRATA_VISIT_AGAIN;
+}
+
+static enum hrtimer_restart strata_visit_again(struct hrtimer *timer)
+{
+	struct strata_visit *visit = container_of(timer, struct strata_visit, again);
+
+	if (strata_visit_here(visit))
 		return HRTIMER_NORESTART;
-	}
-	hrtimer_forward_now(hrtimer, ns_to_ktime(period));
+	hrtimer_forward_now(timer, ns_to_ktime(strata_visit_pause(visit)));
 	return HRTIMER_RESTART;
 }
 
-/* On the CPU, with interrupts disabled. */
-static void strata_arm_here(void *unused)
+static void strata_visit(void *unused)
 {
-	struct strata_timer *timer = this_cpu_ptr(&strata_timers);
+	struct strata_visit *visit = this_cpu_ptr(&strata_visits);
 
-	if (!timer->joined || timer->armed)
+	/* A full barrier: what is wanted from here on is a visit of its own. */
+	atomic_xchg(&visit->called, 0);
+	if (strata_visit_here(visit))
 		return;
-	WRITE_ONCE(timer->armed, true);
-	/* At once: there is a session to follow. */
-	hrtimer_start(&timer->timer, 0, HRTIMER_MODE_REL_PINNED_HARD);
+	visit->tries = 0;
+	hrtimer_start(&visit->again, ns_to_ktime(strata_visit_pause(visit)), HRTIMER_MODE_REL_PINNED_HARD);
 }
 
-static bool strata_is_unarmed(int cpu, void *unused)
+void strata_cpus_visit(void)
 {
-	struct strata_timer *timer = per_cpu_ptr(&strata_timers, cpu);
+	struct strata_visit *visit;
+	unsigned int cpu;
 
-	return READ_ONCE(timer->joined) && !READ_ONCE(timer->armed);
-}
-
-void strata_cpus_arm(void)
-{
-	on_each_cpu_cond(strata_is_unarmed, strata_arm_here, NULL, true);
+	preempt_disable();
+	for_each_online_cpu(cpu) {
+		visit = per_cpu_ptr(&strata_visits, cpu);
+		/* After what the caller has learnt: a CPU that joins later looks by itself. */
+		smp_mb();
+		if (!READ_ONCE(visit->joined) ||
+		    !strata_cpu_is_wanted(&strata_cpus[cpu], strata_region.base, strata_region.size))
+			continue;
+		if (!atomic_xchg(&visit->called, 1) && smp_call_function_single_async(cpu, &visit->call))
+			atomic_set(&visit->called, 0);
+	}
+	preempt_enable();
 }
 
 unsigned int strata_cpu_turn(unsigned int cpu)
 {
-	return READ_ONCE(per_cpu_ptr(&strata_timers, cpu)->turn);
+	return READ_ONCE(per_cpu_ptr(&strata_visits, cpu)->turn);
 }
 
 static void strata_count_turn(unsigned int cpu)
 {
-	struct strata_timer *timer = per_cpu_ptr(&strata_timers, cpu);
+	struct strata_visit *visit = per_cpu_ptr(&strata_visits, cpu);
 
-	WRITE_ONCE(timer->turn, timer->turn + 1);
+	WRITE_ONCE(visit->turn, visit->turn + 1);
 }
 
 /* Runs on each CPU when the module is loaded, and on those that come online later. */
 static int strata_cpu_online(unsigned int cpu)
 {
-	struct strata_timer *timer = this_cpu_ptr(&strata_timers);
+	struct strata_visit *visit = this_cpu_ptr(&strata_visits);
 	u32 vcpu = strata_apic_id();
 	int error;
 
@@ -178,16 +191,17 @@ static int strata_cpu_online(unsigned int cpu)
 	if (cpu < STRATA_MAX_VCPUS)
 		strata_device_cpu(cpu, vcpu);
 	local_irq_disable();
-	WRITE_ONCE(timer->joined, true);
-	if (strata_has_session())
-		strata_arm_here(NULL);
+	WRITE_ONCE(visit->joined, true);
+	/* Whoever has seen that it had not joined yet has left to this what the host wanted then. */
+	smp_mb();
+	strata_visit_here(visit);
 	local_irq_enable();
 	return 0;
 }
 
 /*
  * Makes the CPU's last record: what it does from here on is not known. What interrupts this finds no session, so that no
- * record follows. On the CPU, whose timer does not come any more.
+ * record follows. On the CPU, which is not visited any more.
  */
 static void strata_record_stop(struct strata_cpu *cpu, bool goes_offline)
 {
@@ -215,38 +229,58 @@ static void strata_record_stop(struct strata_cpu *cpu, bool goes_offline)
 /* Runs on each CPU before it goes offline, and when the module is unloaded. */
 static int strata_cpu_offline(unsigned int cpu)
 {
-	struct strata_timer *timer = this_cpu_ptr(&strata_timers);
+	struct strata_visit *visit = this_cpu_ptr(&strata_visits);
 
 	strata_count_turn(cpu);
-	/* A store that this CPU's interrupts see: none of them arms the timer any more. */
-	WRITE_ONCE(timer->joined, false);
-	hrtimer_cancel(&timer->timer);
-	WRITE_ONCE(timer->armed, false);
+	/* Visits that come from here on do nothing. */
+	WRITE_ONCE(visit->joined, false);
+	smp_mb();
+	/* Interrupts are enabled: who has begun to call this CPU gets through. */
+	while (atomic_read(&visit->called))
+		cpu_relax();
+	hrtimer_cancel(&visit->again);
 	/* The scheduler has left a CPU that goes offline already. */
 	strata_record_stop(&strata_cpus[cpu], !cpu_active(cpu));
 	strata_cpu_release(&strata_cpus[cpu]);
 	return 0;
 }
 
+/* A task that dies while it makes a record leaves the CPU's context, in which nothing would be recorded any more. */
+static int strata_on_die(struct notifier_block *block, unsigned long what, void *arguments)
+{
+	if (what == DIE_OOPS)
+		WRITE_ONCE(strata_cpus[raw_smp_processor_id()].context, 0);
+	return NOTIFY_DONE;
+}
+
+static struct notifier_block strata_die_block = {
+	.notifier_call = strata_on_die,
+};
+
 int strata_cpus_start(void)
 {
-	struct hrtimer *timer;
+	struct strata_visit *visit;
 	int cpu;
 
 	for_each_possible_cpu(cpu) {
-		timer = &per_cpu_ptr(&strata_timers, cpu)->timer;
+		visit = per_cpu_ptr(&strata_visits, cpu);
+		INIT_CSD(&visit->call, strata_visit, NULL);
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 13, 0)
-		hrtimer_setup(timer, strata_timer, CLOCK_MONOTONIC, HRTIMER_MODE_REL_PINNED_HARD);
+		hrtimer_setup(&visit->again, strata_visit_again, CLOCK_MONOTONIC, HRTIMER_MODE_REL_PINNED_HARD);
 #else
-		hrtimer_init(timer, CLOCK_MONOTONIC, HRTIMER_MODE_REL_PINNED_HARD);
-		timer->function = strata_timer;
+		hrtimer_init(&visit->again, CLOCK_MONOTONIC, HRTIMER_MODE_REL_PINNED_HARD);
+		visit->again.function = strata_visit_again;
 #endif
 	}
 	strata_hotplug_state = cpuhp_setup_state(CPUHP_AP_ONLINE_DYN, "strata:online", strata_cpu_online, strata_cpu_offline);
-	return min(strata_hotplug_state, 0);
+	if (strata_hotplug_state < 0)
+		return strata_hotplug_state;
+	register_die_notifier(&strata_die_block);
+	return 0;
 }
 
 void strata_cpus_stop(void)
 {
+	unregister_die_notifier(&strata_die_block);
 	cpuhp_remove_state(strata_hotplug_state);
 }

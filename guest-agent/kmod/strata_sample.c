@@ -365,7 +365,7 @@ static void strata_sample_follow_cpu(unsigned int cpu, bool sample, bool stack)
 	strata_record_names(sampler);
 }
 
-void strata_sample_follow(void)
+bool strata_sample_follow(void)
 {
 	bool sample = strata_wants(&strata_event_sample), stack = strata_wants(&strata_event_stack);
 	unsigned int cpu;
@@ -373,6 +373,7 @@ void strata_sample_follow(void)
 	strata_follow_contention(stack);
 	for_each_possible_cpu(cpu)
 		strata_sample_follow_cpu(cpu, sample, stack);
+	return sample || stack;
 }
 
 int strata_sample_init(void)

@@ -336,17 +336,19 @@ impl<M: RingMemory> Consumer<M> {
         consumer
     }
 
-    /// Asks the producer to close its current sub-buffer, at its next timer or slow path. Returns the request's number.
+    /// Asks the producer to close its current sub-buffer, when it looks or at its next slow path. Returns the request's
+    /// number.
     pub fn request_flush(&mut self) -> u64 {
         let request = self.memory.load(RING_FLUSH_REQUEST).wrapping_add(1);
         self.memory.store(RING_FLUSH_REQUEST, request);
         request
     }
 
-    /// Whether the producer says that it has honoured [`request_flush`](Self::request_flush) number `request`.
+    /// Whether all that was recorded before [`request_flush`](Self::request_flush) returned `request` lies in closed
+    /// sub-buffers: the producer says so, or no sub-buffer is open. A producer that has nothing to close need not answer.
     #[must_use]
     pub fn is_flushed(&self, request: u64) -> bool {
-        self.memory.load(RING_FLUSH_DONE) >= request
+        self.memory.load(RING_FLUSH_DONE) >= request || self.geometry.within(self.memory.load(RING_WRITE_COUNT)) == 0
     }
 
     /// Size of the packet buffer that [`poll`](Self::poll) fills, bytes.

@@ -203,6 +203,14 @@ impl<M: RegionMemory> Region<M> {
         self.memory.store(offset_of!(Superblock, host_alive), u64::from(alive));
     }
 
+    /// Tells the guest that the host raises global system interrupt `gsi` after it has changed a session or asked for a
+    /// flush. Before the guest runs.
+    pub fn set_doorbell(&mut self, gsi: u32) {
+        // The word that holds both.
+        let at = offset_of!(Superblock, process_mode);
+        self.memory.store(at, u64::from(self.layout.config.process_rings.mode.code()) | u64::from(gsi) << 32);
+    }
+
     /// Gives session slot `slot` to a session called `name` with rings of its own, every event off. Returns the number of
     /// this use of the slot. `zero` makes the given bytes of the memory zero: the rings, which no guest uses any more; a
     /// host that can give memory back to the system does that, others clear it.
@@ -484,6 +492,19 @@ mod tests {
 
     fn any_class_mask(memory: &HostMemory) -> u64 {
         memory.load(offset_of!(Superblock, any_class_mask))
+    }
+
+    #[test]
+    fn guest_is_told_of_the_doorbell_and_nothing_else_changes() {
+        let (memory, mut region) = region();
+        let told = || *RegionView::read(|offset| memory.load(offset), memory.size() as u64).unwrap().superblock();
+        let before = told();
+
+        region.set_doorbell(3);
+
+        let after = told();
+        assert_eq!((before.doorbell, after.doorbell), (0, 3));
+        assert_eq!((after.process_mode, after.any_class_mask), (before.process_mode, before.any_class_mask));
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub use geometry::{Geometry, GeometryError};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"STRATA\0\x01");
 
 /// Version of this layout: `major << 16 | minor`. A reader refuses another major version.
-pub const ABI_VERSION: u32 = 2 << 16 | 3;
+pub const ABI_VERSION: u32 = 2 << 16 | 4;
 
 /// Granularity of everything that is mapped on its own, in bytes.
 pub const PAGE_SIZE: usize = 4096;
@@ -92,8 +92,9 @@ pub struct Superblock {
     pub any_class_mask: u64,
     /// [`Mode`] of the rings of process slots.
     pub process_mode: u32,
-    /// Reserved, zero.
-    pub reserved: u32,
+    /// Global system interrupt (edge-triggered) that the host raises when it has changed a session or asks for a flush; 0
+    /// when it raises none, and the guest has to look from time to time.
+    pub doorbell: u32,
 }
 
 /// A tracing session's settings. Written by the host only; the guest maps it read-only.
@@ -457,7 +458,7 @@ assert_layout!(SUPERBLOCK: Superblock, size 168,
     agent_offset @ 40, process_table_offset @ 48, registry_offset @ 56, registry_size @ 64, process_ack_offset @ 72,
     process_pool_offset @ 80, process_stride @ 88, process_slots @ 96, process_sub_buffers @ 100,
     process_sub_buffer_size @ 104, process_registry_size @ 112, host_alive @ 120, clock_uuid @ 128,
-    clock_frequency @ 144, any_class_mask @ 152, process_mode @ 160, reserved @ 164);
+    clock_frequency @ 144, any_class_mask @ 152, process_mode @ 160, doorbell @ 164);
 assert_layout!(SESSION: SessionSlot, size SESSION_SLOT_SIZE,
     class_mask @ 0, mode @ 8, sub_buffers @ 12, sub_buffer_size @ 16, rings_offset @ 24, ring_stride @ 32, name @ 40,
     generation @ 72, reserved @ 80, event_enable @ 512);

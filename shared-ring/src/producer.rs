@@ -354,7 +354,7 @@ impl<S: Storage> Producer<S> {
     }
 
     /// Closes the current sub-buffer if the consumer has asked for that since the last time. Returns whether there was a
-    /// new request. Called from a timer; a record that opens a sub-buffer honours the request as well.
+    /// new request. Called when the host has asked; a record that opens a sub-buffer honours the request as well.
     pub fn poll_flush_request(&self, now: impl Fn() -> u64) -> bool {
         // SAFETY: control words of the ring.
         let (wanted, done) =

@@ -248,7 +248,7 @@ impl RegionLayout {
             clock_frequency,
             any_class_mask: 0,
             process_mode: self.config.process_rings.mode.code(),
-            reserved: 0,
+            doorbell: 0,
         }
     }
 

@@ -423,7 +423,7 @@ fn superblock(word: impl Fn(usize) -> u64) -> Superblock {
         clock_frequency: word(offset_of!(Superblock, clock_frequency)),
         any_class_mask: word(offset_of!(Superblock, any_class_mask)),
         process_mode: low(offset_of!(Superblock, process_mode)),
-        reserved: high(offset_of!(Superblock, reserved)),
+        doorbell: high(offset_of!(Superblock, doorbell)),
     }
 }
 

@@ -1,8 +1,8 @@
 //! The entry points that the C shim calls, and the panic handler. `strata.h` declares the same functions for C.
 //!
 //! Functions that can fail return a negative error number. Nothing here panics, allocates, waits, or calls through a
-//! pointer; all but [`strata_reserve`], [`strata_commit`], [`strata_lose_nested`], [`strata_cpu_follow`] and
-//! [`strata_cpu_flush`] run in process context only.
+//! pointer; all but [`strata_reserve`], [`strata_commit`], [`strata_lose_nested`], [`strata_cpu_is_wanted`],
+//! [`strata_cpu_follow`] and [`strata_cpu_flush`] run in process context only.
 #![allow(unsafe_code)] // Entry points for C: raw pointers throughout.
 
 use crate::catalog::{Descriptors, RawEvent};
@@ -134,7 +134,20 @@ pub unsafe extern "C" fn strata_cpu_init(cpu: *mut Cpu, base: *mut u8, size: u64
     0
 }
 
-/// Follows sessions that begin and end. In the calling CPU's timer, a hard interrupt.
+/// Whether the host wants [`strata_cpu_follow`] or [`strata_cpu_flush`] of the CPU that `cpu` is of. Any CPU, any context.
+///
+/// # Safety
+/// As for [`Region::open`]; `cpu` is live.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strata_cpu_is_wanted(cpu: *const Cpu, base: *mut u8, size: u64) -> bool {
+    // SAFETY: passed on from the caller.
+    match unsafe { (recorder(cpu), Region::open(base, size)) } {
+        (Some(recorder), Ok(region)) => recorder.is_wanted(&region),
+        _ => false,
+    }
+}
+
+/// Follows sessions that begin and end. On the calling CPU, in a hard interrupt or with interrupts disabled.
 ///
 /// # Safety
 /// As for [`Region::open`]; `cpu` is the calling CPU's, no record of it is unfinished, and nothing on the CPU but an NMI

@@ -45,6 +45,14 @@ impl Recorder {
         unsafe { self.rings.follow(region.area(), self.vcpu, |ring| CpuLocal::new(region.pointer(ring))) };
     }
 
+    /// Whether the host wants something of the recorder's vCPU: [`follow_sessions`](Self::follow_sessions) or
+    /// [`flush`](Self::flush) with records to close. Any CPU, any context.
+    #[must_use]
+    pub fn is_wanted(&self, region: &Region) -> bool {
+        // SAFETY: the offset is that of a ring, which lies inside the region.
+        unsafe { self.rings.is_wanted(region.area(), self.vcpu, |ring| CpuLocal::new(region.pointer(ring))) }
+    }
+
     /// The session slots that are recorded into, a bit each.
     #[must_use]
     pub fn sessions(&self) -> u64 {
@@ -217,9 +225,10 @@ mod tests {
         recorder.flush();
         let was_empty = consumer.poll(&mut Vec::new()).is_empty();
         let request = consumer.request_flush();
+        let wanted = recorder.is_wanted(&open(&memory));
         recorder.flush();
 
-        assert!(consumer.is_flushed(request));
+        assert!(wanted && !recorder.is_wanted(&open(&memory)) && consumer.is_flushed(request));
         assert!(was_empty && consumer.poll(&mut Vec::new()).is_ready());
     }
 

@@ -1,7 +1,7 @@
 //! Which sessions a vCPU records for: adopting their rings, and letting go of them.
 
 use super::{GuestMemory, HostArea};
-use crate::layout::{RING_ADOPTED, SESSION_SLOTS};
+use crate::layout::{RING_ADOPTED, RING_FLUSH_DONE, RING_FLUSH_REQUEST, RING_WRITE_COUNT, SESSION_SLOTS};
 use crate::producer::Producer;
 use crate::storage::Storage;
 use core::cell::UnsafeCell;
@@ -112,6 +112,34 @@ impl<S: Storage> SessionRings<S> {
             let producer = unsafe { Producer::new(ring(at), session.rings.geometry, session.rings.mode) };
             own.adopt(producer, generation, || area.storage.fence_full(), || area.is_current(slot, generation));
         }
+    }
+
+    /// Whether the host wants something of vCPU `vcpu`, whose rings these are: that it adopts a session or lets go of one, or
+    /// that it closes a sub-buffer that holds records. Any CPU may ask, also while the vCPU records or follows sessions:
+    /// whatever the host has asked for before is seen, unless the vCPU has done it.
+    ///
+    /// A record that opens a sub-buffer meanwhile may have looked for a flush request before there was one: a host that asks
+    /// for a flush makes the guest look until [`Consumer::is_flushed`](crate::consumer::Consumer::is_flushed) says so.
+    ///
+    /// # Safety
+    /// What `ring` returns for the offset of a ring covers the ring's control words.
+    pub unsafe fn is_wanted<H: GuestMemory>(&self, area: &HostArea<H>, vcpu: u32, ring: impl Fn(usize) -> S) -> bool {
+        self.rings.iter().enumerate().any(|(slot, own)| {
+            let session = area.session(slot);
+            let generation = session.as_ref().map_or(0, |session| session.generation);
+            if own.generation.load(Ordering::Relaxed) != generation {
+                return true;
+            }
+            let Some((session, at)) = session.and_then(|session| Some((session, session.ring(vcpu)?))) else {
+                return false;
+            };
+            let ring = ring(at);
+            // SAFETY: control words of a ring (contract).
+            let (asked, done, write) = unsafe {
+                (ring.load_acquire(RING_FLUSH_REQUEST), ring.load(RING_FLUSH_DONE), ring.load(RING_WRITE_COUNT))
+            };
+            asked != done && session.rings.geometry.within(write) != 0
+        })
     }
 
     /// The session slots that are recorded into, a bit each.
@@ -268,5 +296,44 @@ mod tests {
         own.poll_flush_requests(|| 2);
 
         assert_eq!((before, consumer.is_flushed(request)), (false, true));
+    }
+
+    fn wanted(own: &SessionRings<Smp>, sides: &Sides) -> bool {
+        // SAFETY: the rings lie inside the memory, which lives.
+        unsafe { own.is_wanted(sides.guest.area(), VCPU, |at| Smp::new(sides.memory.base().add(at))) }
+    }
+
+    #[test]
+    fn vcpu_is_wanted_until_it_has_followed_every_session() {
+        let (own, mut sides) = (SessionRings::new(), sides());
+
+        let begun = wanted(&own, &sides);
+        follow(&own, &sides);
+        let followed = wanted(&own, &sides);
+        sides.host.close_session(0).unwrap();
+        let closed = wanted(&own, &sides);
+        follow(&own, &sides);
+
+        assert_eq!([begun, followed, closed, wanted(&own, &sides)], [true, false, true, false]);
+    }
+
+    #[test]
+    fn flush_is_wanted_of_a_vcpu_only_while_records_lie_in_its_open_sub_buffer() {
+        let (own, sides) = (SessionRings::new(), sides());
+        follow(&own, &sides);
+        let used = rings(Mode::Discard);
+        let ring = sides.memory.part(sides.host.layout().kernel_ring(0, VCPU), used.ring_size());
+        let mut consumer = Consumer::new(ring, used.geometry, used.mode, VCPU);
+
+        let empty = consumer.request_flush();
+        let of_empty = (consumer.is_flushed(empty), wanted(&own, &sides));
+        assert!(record(&own, 0));
+        let unasked = wanted(&own, &sides);
+        let request = consumer.request_flush();
+        let asked = (consumer.is_flushed(request), wanted(&own, &sides));
+        own.poll_flush_requests(|| 2);
+
+        assert_eq!((of_empty, unasked, asked), ((true, false), false, (false, true)));
+        assert_eq!((consumer.is_flushed(request), wanted(&own, &sides)), (true, false));
     }
 }

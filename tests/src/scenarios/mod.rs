@@ -13,6 +13,7 @@ pub mod flight_recorder;
 pub mod format_file;
 pub mod guests;
 pub mod hotplug;
+pub mod idle;
 pub mod several_vms;
 pub mod tracepoints;
 

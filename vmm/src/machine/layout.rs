@@ -41,6 +41,8 @@ pub const KVM_IDENTITY_MAP: u64 = 0xfffb_c000;
 /// Three pages that KVM needs on Intel processors for a task state segment.
 pub const KVM_TSS: usize = 0xfffb_d000;
 
+/// Global system interrupt of the doorbell: a PC's second serial port, which this machine lacks.
+pub const DOORBELL_GSI: u32 = 3;
 /// Global system interrupt of the serial port.
 pub const SERIAL_GSI: u32 = 4;
 /// Global system interrupt of the first virtio device.

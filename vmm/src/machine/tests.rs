@@ -94,6 +94,19 @@ const DISCOVER: &[u8] = &[
     0xeb, 0xfe, // jmp .
 ];
 
+/// Looks at the interrupt controller until the doorbell's interrupt has come, and powers off.
+const AWAIT_DOORBELL: &[u8] = &[
+    0xb0, 0x0a, // mov $0xa,%al
+    0xe6, 0x20, // out %al,$0x20
+    0xe4, 0x20, // in $0x20,%al
+    0xa8, 0x08, // test $8,%al
+    0x74, 0xf6, // jz to the beginning
+    0x66, 0xba, 0x00, 0x06, // mov $0x600,%dx
+    0xb0, 0x34, // mov $0x34,%al
+    0xee, // out %al,(%dx)
+    0xeb, 0xfe, // jmp .
+];
+
 /// What a run told its observer.
 #[derive(Default)]
 struct Log {
@@ -182,6 +195,22 @@ fn every_entry_has_its_exit() {
 fn start_and_end_of_a_run_are_observed() {
     let (_, _, log) = run_code(HELLO);
     assert_eq!(*log.control.lock().unwrap(), [ControlEvent::Started, ControlEvent::PoweredOff]);
+}
+
+#[test]
+fn doorbell_raises_its_interrupt_in_the_guest() {
+    let folder = TempDir::new().unwrap();
+    let machine = Machine::new(config(&folder, AWAIT_DOORBELL)).unwrap();
+    let doorbell = machine.doorbell().unwrap();
+    let rung = std::thread::spawn(move || {
+        doorbell.ring();
+        doorbell.gsi()
+    });
+
+    let (outcome, ..) = run(machine, None);
+
+    assert!(matches!(outcome, Outcome::PowerOff), "{outcome:?}");
+    assert_eq!(rung.join().unwrap(), 3);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::config::MachineConfig;
 use super::control::MachineControl;
+use super::doorbell::Doorbell;
 use super::error::MachineError;
 use super::hypervisor::refused;
 use super::observer::{ControlEvent, Observer};
@@ -135,6 +136,14 @@ impl Machine {
         self.config.trace_region()
     }
 
+    /// The machine's doorbell; there is one.
+    ///
+    /// # Errors
+    /// KVM refuses, for instance because this was asked for before.
+    pub fn doorbell(&self) -> Result<Doorbell, MachineError> {
+        Doorbell::new(&self.vm)
+    }
+
     /// A handle by which the run can be stopped.
     #[must_use]
     pub fn stop_handle(&self) -> StopHandle {
@@ -233,7 +242,7 @@ fn mmio_device(index: usize) -> acpi::MmioDevice {
 }
 
 /// An event that raises interrupt `gsi` (edge-triggered) in the guest.
-fn interrupt_line(vm: &VmFd, gsi: u32) -> Result<EventFd, MachineError> {
+pub(super) fn interrupt_line(vm: &VmFd, gsi: u32) -> Result<EventFd, MachineError> {
     let event = EventFd::new(EFD_NONBLOCK).map_err(MachineError::Device)?;
     vm.register_irqfd(&event, gsi).map_err(refused("connect an interrupt"))?;
     Ok(event)

@@ -76,6 +76,7 @@ impl<'a> PreparedVm<'a> {
         config.shared_slots = region.slots();
         config.discovery = Some(DiscoveryLeaf { abi_version: ABI_VERSION });
         let machine = Machine::new(config)?;
+        region.set_doorbell(machine.doorbell()?);
 
         let mut missing = Vec::new();
         let process = std::process::id();

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // Clock entries and host views are made from the mapping's raw address, which parts are closed by.
 
 use super::mapped_file::{MappedFileError, check_room, give_back, map_all, no_room, reserve};
-use crate::machine::SharedSlot;
+use crate::machine::{Doorbell, SharedSlot};
 use clock_sync::entry::Writer;
 use clock_sync::relation::Relation;
 use memmap2::MmapRaw;
@@ -16,7 +16,7 @@ use shared_ring::region::{RegionConfig, RegionLayout, Rings};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -52,6 +52,7 @@ pub struct TraceRegion {
     clocks: Vec<Mutex<Writer>>,
     file: File,
     host: Mutex<Region>,
+    doorbell: OnceLock<Doorbell>,
 }
 
 /// Name of the session that a VM is started with, in slot 0.
@@ -89,11 +90,25 @@ impl TraceRegion {
             Mutex::new(unsafe { Writer::new(base.add(layout.clock_entry(vcpu))) })
         };
         let clocks = (0..config.vcpus).map(clock_writer).collect();
-        let region = Self { layout, mapping, parts, clocks, file, host };
+        let region = Self { layout, mapping, parts, clocks, file, host, doorbell: OnceLock::new() };
         if let Some(rings) = config.sessions[0] {
             region.open_session(0, MAIN_SESSION, rings)?;
         }
         Ok(region)
+    }
+
+    /// Has `doorbell` rung from now on when the guest is to look at its sessions. Once, before the guest runs.
+    pub fn set_doorbell(&self, doorbell: Doorbell) {
+        self.host().set_doorbell(doorbell.gsi());
+        // A second one would be rung by nobody, and is not announced to a running guest.
+        let _ = self.doorbell.set(doorbell);
+    }
+
+    /// Has the guest look at its sessions and at what is asked of its rings.
+    pub fn ring_doorbell(&self) {
+        if let Some(doorbell) = self.doorbell.get() {
+            doorbell.ring();
+        }
     }
 
     /// Where everything lies.
@@ -150,8 +165,9 @@ impl TraceRegion {
         let opened = reserved
             .map_err(|source| no_room(&self.file, size, source).into())
             .and_then(|()| Ok(self.host().open_session(slot, name, rings, zero).map(|_| ())?));
-        if opened.is_err() {
-            self.vacate(slot);
+        match &opened {
+            Ok(()) => self.ring_doorbell(),
+            Err(_) => self.vacate(slot),
         }
         opened
     }
@@ -182,6 +198,7 @@ impl TraceRegion {
     pub fn close_session(&self, slot: usize) {
         // What is not open is closed.
         let _ = self.host().close_session(slot);
+        self.ring_doorbell();
     }
 
     /// Whether session slot `slot` is not in use, by the guest either.
@@ -194,6 +211,7 @@ impl TraceRegion {
     pub fn set_enabled(&self, slot: usize, enabled: &EnabledEvents) {
         // A session that is gone has nothing to enable.
         let _ = self.host().enable(slot, enabled);
+        self.ring_doorbell();
     }
 
     /// Tells the guest whether anybody reads its rings.

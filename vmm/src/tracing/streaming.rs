@@ -76,6 +76,8 @@ impl Streaming {
         let begun = Instant::now();
         let mut flushed = self.is_flushed(&requests);
         while !flushed && begun.elapsed() < FLUSH_LIMIT {
+            // Each time: a sub-buffer may have been opened while the guest looked.
+            recording.guest.iter().for_each(|guest| guest.region.ring_doorbell());
             std::thread::sleep(FLUSH_PAUSE);
             self.drain(recording, Producers::Running);
             flushed = self.is_flushed(&requests);
