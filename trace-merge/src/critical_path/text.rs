@@ -274,17 +274,20 @@ impl CriticalPaths {
 /// Columns of a line of the paragraph.
 const WIDTH: usize = 110;
 
+/// Stands between a number and its sign, where a line does not end.
+const NO_BREAK: &str = "\u{a0}";
+
 /// Writes `text` in lines that are no longer than [`WIDTH`], words aside that are.
 fn write_wrapped(out: &mut dyn Write, text: &str) -> io::Result<()> {
     let mut column = 0;
-    for word in text.split(' ') {
+    for word in text.replace(" %", &format!("{NO_BREAK}%")).split(' ') {
         let width = word.chars().count();
         if column > 0 && column + 1 + width > WIDTH {
             writeln!(out)?;
             column = 0;
         }
         let space = if column > 0 { " " } else { "" };
-        write!(out, "{space}{word}")?;
+        write!(out, "{space}{}", word.replace(NO_BREAK, " "))?;
         column += space.len() + width;
     }
     writeln!(out)
@@ -305,5 +308,20 @@ impl Report for CriticalPaths {
             self.write_path(out, path)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn number_and_percent_sign_stay_on_one_line() {
+        let mut out = Vec::new();
+
+        write_wrapped(&mut out, &format!("{} (3.4 %) more", "x".repeat(WIDTH - 5))).unwrap();
+
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text.lines().nth(1), Some("(3.4 %) more"));
     }
 }
