@@ -2,7 +2,10 @@
 //!
 //! libvirt writes the number of each domain's process into a file of the domain's name while it runs: in
 //! `/run/libvirt/qemu` for domains of the system, in `$XDG_RUNTIME_DIR/libvirt/qemu/run` for those of a user's session.
+//! Of sessions only that of the user who called sudo is looked at, or root's own: what other users write into their
+//! folders is not to choose what root records.
 
+use crate::jail::user::{User, UserError};
 use rustix::process::geteuid;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,9 +14,9 @@ use trace_merge::nearest::nearest;
 
 /// Where libvirt's daemon for the system has the files.
 const OF_SYSTEM: &str = "/run/libvirt/qemu";
-/// Where a user's sessions have them, below the folders of all users.
+/// Where a user's session has them, below the user's folder.
 const OF_SESSION: &str = "libvirt/qemu/run";
-/// What has a folder for each user that is logged in.
+/// What has a folder for each user that is logged in, by number.
 const USERS: &str = "/run/user";
 
 /// Why a domain has no process.
@@ -25,6 +28,9 @@ pub enum DomainError {
         /// What was asked for.
         domain: String,
     },
+    /// It is not known who called sudo.
+    #[error(transparent)]
+    User(#[from] UserError),
     /// No domain runs.
     #[error("libvirt runs no domain here; start it (virsh start {domain}), or give the number of the VM's process")]
     NoneRuns {
@@ -39,7 +45,7 @@ pub enum DomainError {
         /// The nearest names of those that run, or all of them.
         running: Vec<String>,
     },
-    /// Two users run a domain of that name.
+    /// The system and the user run a domain of that name.
     #[error("several domains '{domain}' run here, in the processes {}; give one of them", .processes.iter().map(u32::to_string).collect::<Vec<_>>().join(" and "))]
     Several {
         /// What was asked for.
@@ -49,7 +55,7 @@ pub enum DomainError {
     },
 }
 
-/// The process of the running domain `domain`, of the system or of any user that is logged in.
+/// The process of the running domain `domain`, of the system or of the user who called sudo.
 ///
 /// # Errors
 ///
@@ -58,9 +64,8 @@ pub fn process_of(domain: &str) -> Result<u32, DomainError> {
     if !geteuid().is_root() {
         return Err(DomainError::NotRoot { domain: domain.into() });
     }
-    let sessions = fs::read_dir(USERS).into_iter().flatten().flatten().map(|user| user.path().join(OF_SESSION));
-    let folders: Vec<PathBuf> = std::iter::once(OF_SYSTEM.into()).chain(sessions).collect();
-    find(&folders, domain)
+    let user = User::choose(None)?.map_or(0, |user| user.uid);
+    find(&[OF_SYSTEM.into(), Path::new(USERS).join(user.to_string()).join(OF_SESSION)], domain)
 }
 
 /// The process of `domain` in libvirt's folders.
