@@ -129,9 +129,10 @@ impl Block {
     #[must_use]
     pub fn limited(self, limits: DiskLimits, counts: Arc<ThrottleCounts>, now: Instant) -> Self {
         let of = |resource, limit: Option<RateLimit>| limit.map(|limit| (resource, limit));
-        let limits = of(Resource::Operations, limits.operations).into_iter().chain(of(Resource::Bytes, limits.bytes));
-        let throttle = Throttle::new(limits, SHORTEST_WAIT, counts, now);
-        Self { throttle: Some(throttle), ..self }
+        let all = of(Resource::Operations, limits.operations).into_iter().chain(of(Resource::Bytes, limits.bytes));
+        // A disk without limits is not to ask for them at each request.
+        let throttle = (limits != DiskLimits::default()).then(|| Throttle::new(all, SHORTEST_WAIT, counts, now));
+        Self { throttle, ..self }
     }
 
     /// How long the next request of `queue` has to wait for the disk's limits; `None` if it has not, or there is none.
