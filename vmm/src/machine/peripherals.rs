@@ -44,8 +44,9 @@ fn serial_register(port: u16) -> Option<u8> {
 }
 
 impl Peripherals {
-    /// The devices of a machine without KVM, which begins at `now`: their interrupts reach nobody, and whoever plays the guest calls
-    /// [`notify`](Self::notify) where KVM would wake the event loop. For tests of what a guest may do to them.
+    /// The devices of a machine without KVM, which begins at `now`: their interrupts reach nobody, and whoever plays the
+    /// guest calls [`notify`](Self::notify) where KVM would wake the event loop. For tests of what a guest may do to
+    /// them.
     ///
     /// # Errors
     /// No file descriptor is left.
@@ -69,8 +70,8 @@ impl Peripherals {
         })
     }
 
-    /// Serves queue `queue` of virtio device `device` once, at `now`, as the event loop does when the guest notifies it. What does
-    /// not exist is not served.
+    /// Serves queue `queue` of virtio device `device` once, at `now`, as the event loop does when the guest notifies it.
+    /// What does not exist is not served.
     pub fn notify(&self, device: usize, queue: usize, now: Instant) {
         if let Some(device) = self.virtio.get(device) {
             device.serve(queue, now);

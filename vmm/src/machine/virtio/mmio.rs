@@ -194,9 +194,7 @@ impl MmioTransport {
             }
         }
     }
-}
 
-impl MmioTransport {
     /// Serves every queue, on the event loop, at `now`: the device's limits may allow it again. A queue that the driver has
     /// reset meanwhile has nothing to be served.
     pub fn resume(&self, now: Instant) {
@@ -326,6 +324,9 @@ impl DeviceState {
     }
 }
 
+/// Stands for the timer where queues have their numbers.
+const RESUME: u32 = u32::MAX;
+
 /// Serves a device's queues on the event loop.
 pub struct QueueEvents(pub Arc<MmioTransport>);
 
@@ -347,12 +348,10 @@ impl MutEventSubscriber for QueueEvents {
     fn init(&mut self, ops: &mut EventOps) {
         // Fresh descriptors of our own: refused only when the host has no memory for it, and then the device stays silent, as
         // it would with a full interrupt queue.
-        let mut next = 0;
-        for notify in &self.0.notify {
-            let _ = ops.add(Events::with_data(notify, next, EventSet::IN));
-            next += 1;
+        for (index, notify) in (0u32..).zip(&self.0.notify) {
+            let _ = ops.add(Events::with_data(notify, index, EventSet::IN));
         }
-        let _ = ops.add(Events::with_data(&self.0.resume, next, EventSet::IN));
+        let _ = ops.add(Events::with_data(&self.0.resume, RESUME, EventSet::IN));
     }
 }
 
