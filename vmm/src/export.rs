@@ -124,7 +124,7 @@ pub fn write_file(
     Ok(exported)
 }
 
-/// Writes `part` of `trace` into `path`, a new folder or an empty one. On failure it is as it was.
+/// Writes `part` of `trace` into `path`, a new folder or an empty one. On failure it is as it was; a signal removes it.
 fn write_folder(
     trace: &Trace,
     part: Part,

@@ -274,7 +274,7 @@ impl CriticalPaths {
 /// Columns of a line of the paragraph.
 const WIDTH: usize = 110;
 
-/// Stands between a number and its sign, where a line does not end.
+/// Stands between a number and its percent sign, where a line does not end.
 const NO_BREAK: &str = "\u{a0}";
 
 /// Writes `text` in lines that are no longer than [`WIDTH`], words aside that are.

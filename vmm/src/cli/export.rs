@@ -45,7 +45,7 @@ fn format(text: &str) -> Result<Format, String> {
 #[derive(Debug, Args)]
 #[command(after_help = "Formats:\n  \
     perfetto  host and guests as machines, for ui.perfetto.dev and trace_processor; see docs/perfetto.md\n  \
-    ctf2      a folder of CTF 2 traces, for babeltrace2 2.1, LTTng 2.15 and what else reads only these\n\n\
+    ctf2      a folder of CTF 2 traces, which babeltrace2 reads from 2.1 on\n\n\
     Examples:\n  \
     strata export trace --to perfetto -o trace.pftrace\n  \
     strata export trace --to perfetto --from 1.5 --until 2.5 -o part.pftrace\n  \
