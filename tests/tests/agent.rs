@@ -5,46 +5,24 @@ use lab::build::binaries;
 use lab::fetch::kernel_packages::KernelChoice;
 use lab::paths::Paths;
 use lab::scenarios::agent;
+use lab::scenarios::results::{Results, assert_contains};
 use lab::{process, provision};
-use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::Manifest;
 
-struct Results {
-    folder: PathBuf,
-    strata: PathBuf,
+/// Records of a layer.
+fn records(results: &Results, scenario: &str, kind: LayerKind) -> u64 {
+    let manifest = Manifest::load(&results.trace(scenario)).unwrap();
+    let layers = manifest.layers.iter().filter(|layer| layer.kind == kind);
+    layers.flat_map(|layer| &layer.streams).map(|stream| stream.records).sum()
 }
 
-impl Results {
-    fn text(&self, name: &str) -> String {
-        String::from_utf8_lossy(&fs::read(self.folder.join(name)).unwrap_or_default()).into_owned()
-    }
-
-    /// What the guest's console showed, of a guest that must have powered off by itself.
-    fn console(&self, scenario: &str) -> String {
-        let console = self.text(&format!("{scenario}.log"));
-        assert_eq!(self.text(&format!("{scenario}.status")).trim(), "0", "{console}");
-        console
-    }
-
-    /// Records of a layer.
-    fn records(&self, scenario: &str, kind: LayerKind) -> u64 {
-        let manifest = Manifest::load(&self.folder.join(format!("{scenario}.trace"))).unwrap();
-        let layers = manifest.layers.iter().filter(|layer| layer.kind == kind);
-        layers.flat_map(|layer| &layer.streams).map(|stream| stream.records).sum()
-    }
-
-    fn strata(&self, arguments: &[&str], scenario: &str) -> String {
-        let trace = self.folder.join(format!("{scenario}.trace"));
-        process::capture(Command::new(&self.strata).args(arguments).arg(trace)).unwrap()
-    }
-}
-
-fn assert_contains(text: &str, wanted: &[&str]) {
-    let missing: Vec<_> = wanted.iter().filter(|wanted| !text.contains(**wanted)).collect();
-    assert!(missing.is_empty(), "{missing:?} is missing in\n{text}");
+/// What `strata check` says of a trace that it finds nothing wrong with.
+fn strata_check(trace: &Path) -> String {
+    let program = binaries::located(&Paths::of_workspace()).strata;
+    process::capture(Command::new(program).arg("check").arg(trace)).unwrap()
 }
 
 #[test]
@@ -52,7 +30,7 @@ fn agent_records_on_every_kernel_and_harms_no_guest() {
     let paths = Paths::of_workspace();
     let lab = provision::lab(&paths).unwrap();
     let folder = agent::run(&lab, "agent").unwrap().output;
-    let results = Results { folder, strata: binaries::located(&paths).strata };
+    let results = Results(folder);
 
     // loaded, unloaded, CPUs taken away, on each kernel; the trace has all of it and is in order
     for kernel in KernelChoice::all().map(|kernel| kernel.to_string()) {
@@ -63,9 +41,9 @@ fn agent_records_on_every_kernel_and_harms_no_guest() {
         assert_contains(&console.replace('\r', ""), &wanted);
         assert_contains(&console, &[agent::CLEAN]);
         assert!(!console.contains("cannot load again"), "{console}");
-        let records = [LayerKind::GuestKernel, LayerKind::GuestUser].map(|layer| results.records(&kernel, layer));
+        let records = [LayerKind::GuestKernel, LayerKind::GuestUser].map(|layer| records(&results, &kernel, layer));
         assert!(records[0] > 5_000 && records[1] > 800, "{kernel}: {records:?} of kernel and user\n{console}");
-        assert_contains(&results.strata(&["check"], &kernel), &["0 violations"]);
+        assert_contains(&strata_check(&results.trace(&kernel)), &["0 violations"]);
     }
 
     // a kernel that takes signed modules only: said, with what to do, and the guest works
@@ -83,5 +61,5 @@ fn agent_records_on_every_kernel_and_harms_no_guest() {
     let newer = results.console("newer");
     assert_contains(&newer, &["another version", "use the module that belongs to the host's strata", "workload done"]);
     assert!(!newer.contains("insmod ended with status 0"), "{newer}");
-    assert_eq!(results.records("newer", LayerKind::GuestKernel), 0);
+    assert_eq!(records(&results, "newer", LayerKind::GuestKernel), 0);
 }

@@ -4,42 +4,16 @@
 use lab::build::binaries;
 use lab::paths::Paths;
 use lab::scenarios::blinded;
+use lab::scenarios::results::{Results, assert_contains};
 use lab::{process, provision};
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use trace_merge::layer::LayerKind;
 use trace_merge::reader::{StreamRecord, Trace};
 
-struct Results {
-    folder: PathBuf,
-    strata: PathBuf,
-}
-
-impl Results {
-    fn text(&self, name: &str) -> String {
-        String::from_utf8_lossy(&fs::read(self.folder.join(name)).unwrap_or_default()).into_owned()
-    }
-
-    /// What the guest's console showed, of a guest that must have powered off by itself.
-    fn console(&self, scenario: &str) -> String {
-        let console = self.text(&format!("{scenario}.log"));
-        assert_eq!(self.text(&format!("{scenario}.status")).trim(), "0", "{console}");
-        console
-    }
-
-    fn trace(&self, name: &str) -> PathBuf {
-        self.folder.join(format!("{name}.trace"))
-    }
-
-    fn strata(&self, arguments: &[&str], trace: &Path) -> String {
-        process::capture_any(Command::new(&self.strata).args(arguments).arg(trace)).unwrap()
-    }
-}
-
-fn assert_contains(text: &str, wanted: &[&str]) {
-    let missing: Vec<_> = wanted.iter().filter(|wanted| !text.contains(**wanted)).collect();
-    assert!(missing.is_empty(), "{missing:?} is missing in\n{text}");
+fn strata(arguments: &[&str], trace: &Path) -> String {
+    let program = binaries::located(&Paths::of_workspace()).strata;
+    process::capture_any(Command::new(program).args(arguments).arg(trace)).unwrap()
 }
 
 /// Of the guest kernel's records of each vCPU, those that are `wanted`.
@@ -63,7 +37,7 @@ fn cpus_go_on_recording_or_say_that_they_do_not() {
     let paths = Paths::of_workspace();
     let lab = provision::lab(&paths).unwrap();
     let folder = blinded::run(&lab, "blinded").unwrap().output;
-    let results = Results { folder, strata: binaries::located(&paths).strata };
+    let results = Results(folder);
 
     // a task dies in a probe: its CPU and the others record on, and what was not recorded meanwhile is counted
     let dying = results.console("dying");
@@ -71,13 +45,13 @@ fn cpus_go_on_recording_or_say_that_they_do_not() {
     assert!(!dying.contains("nobody looked at the event"), "{dying}");
     let trace = results.trace("dying");
     assert_eq!([executed(&trace, "/tmp/before"), executed(&trace, "/tmp/after")], [[1, 1], [1, 1]], "{dying}");
-    assert_contains(&results.strata(&["check"], &trace), &["0 violations", "records not made inside others"]);
+    assert_contains(&strata(&["check"], &trace), &["0 violations", "records not made inside others"]);
 
     // a CPU that never comes: told by status, reports and check
     assert_contains(&results.console("absent"), &["workload done"]);
-    let told = [results.text("absent-status.log"), results.strata(&["report", "summary"], &results.trace("absent"))];
+    let told = [results.text("absent-status.log"), strata(&["report", "summary"], &results.trace("absent"))];
     told.iter().for_each(|text| assert_contains(text, &["vCPU 1"]));
-    let check = results.strata(&["check"], &results.trace("absent"));
+    let check = strata(&["check"], &results.trace("absent"));
     assert_contains(&check, &["vCPU 1 never began to record", "0 violations"]);
 
     // tasks that keep every CPU: a session that is made meanwhile records on all of them
@@ -89,5 +63,5 @@ fn cpus_go_on_recording_or_say_that_they_do_not() {
         "{calls:?}\n{}",
         results.text("kept-control.log")
     );
-    assert_contains(&results.strata(&["check"], &results.trace("kept")), &["0 violations"]);
+    assert_contains(&strata(&["check"], &results.trace("kept")), &["0 violations"]);
 }

@@ -14,6 +14,7 @@ pub mod format_file;
 pub mod guests;
 pub mod hotplug;
 pub mod idle;
+pub mod results;
 pub mod several_vms;
 pub mod tracepoints;
 
