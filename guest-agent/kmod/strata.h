@@ -72,6 +72,10 @@ extern u16 strata_vcpu_of_cpu[STRATA_MAX_VCPUS];
 
 int strata_region_map(void);
 void strata_region_unmap(void);
+/* Finds the region in a PCI device, which is held from then on; false when there is none. */
+bool strata_ivshmem_find(void);
+/* Lets go of the device, if there is one. */
+void strata_ivshmem_release(void);
 /* Lets the CPUs record, those that come online later too. */
 int strata_cpus_start(void);
 void strata_cpus_stop(void);

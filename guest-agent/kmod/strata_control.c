@@ -4,8 +4,9 @@
  * asks for a flush: then the CPUs of which it wants something are visited, and a work that may sleep attaches and detaches
  * probes and counters. Nothing happens otherwise, but for names that samples need.
  *
- * Where the host has no doorbell, or this kernel cannot have the interrupt, the work looks from time to time, by a timer that
- * wakes no idle CPU.
+ * Where the host has no doorbell (the region is in a PCI device), or this kernel cannot have the interrupt, the work looks from
+ * time to time, by a timer that wakes an idle CPU: of a deferrable one, a CPU that stays idle would keep the busy ones from
+ * being recorded.
  *
  * The work runs on any CPU. Nothing that holds the hotplug lock, or a lock that is taken below it, waits for it: it is
  * cancelled by loading and unloading the module alone.
@@ -106,9 +107,13 @@ int strata_control_start(void)
 	if (!strata_control_queue)
 		return -ENOMEM;
 	strata_doorbell = strata_doorbell_request();
-	if (strata_doorbell < 0 && strata_doorbell_gsi)
-		pr_warn("no interrupt %u (error %d): what the host changes is seen later, on idle CPUs when they wake up\n",
-			strata_doorbell_gsi, strata_doorbell);
+	if (strata_doorbell < 0) {
+		/* Nobody has queued it yet. */
+		INIT_DELAYED_WORK(&strata_control_work, strata_control);
+		if (strata_doorbell_gsi)
+			pr_warn("no interrupt %u (error %d): what the host changes is seen up to a second later\n",
+				strata_doorbell_gsi, strata_doorbell);
+	}
 	/* What the host has changed since the CPUs and the probes looked. */
 	strata_cpus_visit();
 	mod_delayed_work(strata_control_queue, &strata_control_work, 0);

@@ -185,7 +185,7 @@ static int strata_cpu_online(unsigned int cpu)
 	error = strata_cpu_init(&strata_cpus[cpu], strata_region.base, strata_region.size, vcpu);
 	if (error) {
 		pr_warn("CPU %u (vCPU %u) records nothing: %s\n", cpu, vcpu,
-			error == -ERANGE ? "the region has no ring for it" : "the host does not drive its trace clock");
+			error == -ERANGE ? "the region has no ring for it" : "the region is damaged");
 		return 0;
 	}
 	if (cpu < STRATA_MAX_VCPUS)

@@ -38,7 +38,7 @@ static void strata_report(int error)
 {
 	switch (error) {
 	case -ENODEV:
-		pr_err("there is no trace region at the address that the hypervisor names; not loaded\n");
+		pr_err("there is no trace region where the hypervisor offers one; not loaded\n");
 		break;
 	case -EPROTONOSUPPORT:
 		pr_err("the host's trace region has another version; use the module that belongs to the host's strata\n");
@@ -48,7 +48,7 @@ static void strata_report(int error)
 		       strata_events_end - strata_events_begin);
 		break;
 	case -EEXIST:
-		pr_err("another version of this module has recorded into the trace region; not loaded\n");
+		pr_err("another version of this module has recorded into the trace region, which the host reads; not loaded\n");
 		break;
 	default:
 		pr_err("the trace region's sizes do not add up (error %d); not loaded\n", error);

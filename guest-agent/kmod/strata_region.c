@@ -47,38 +47,52 @@ static bool strata_is_write_back(void)
 	return pte && !(pte_val(*pte) & uncached);
 }
 
-int strata_region_map(void)
+/* The region that the hypervisor names by CPUID: 0, -ENODEV when it names none, or why it cannot be used. */
+static int strata_region_find(void)
 {
 	u32 leaf = strata_find_leaf();
 	u32 version, low, high, pages;
 
-	if (!leaf) {
-		pr_info("this machine offers no trace region; not loaded\n");
+	if (!leaf)
 		return -ENODEV;
-	}
 	cpuid(leaf + 1, &version, &low, &high, &pages);
 	strata_region.address = (u64)high << 32 | low;
 	strata_region.size = (u64)pages * STRATA_PAGE_SIZE;
 	if (version >> 16 != STRATA_ABI_VERSION >> 16) {
 		pr_err("the host's trace region has version %u.%u, this module is for %u.x: use the module that belongs to the host's strata\n",
 		       version >> 16, version & 0xffff, STRATA_ABI_VERSION >> 16);
-		return -ENODEV;
+		return -EPROTONOSUPPORT;
 	}
 	if (!pages || !PAGE_ALIGNED(strata_region.address)) {
 		pr_err("the hypervisor names an impossible trace region: %u pages at %pa\n", pages,
 		       &strata_region.address);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+int strata_region_map(void)
+{
+	int error = strata_region_find();
+
+	if (error == -ENODEV && !strata_ivshmem_find()) {
+		pr_info("this machine offers no trace region; not loaded\n");
 		return -ENODEV;
 	}
+	if (error && error != -ENODEV)
+		return -ENODEV;
 	strata_region.base = memremap(strata_region.address, strata_region.size, MEMREMAP_WB);
 	if (!strata_region.base) {
 		pr_err("cannot map the trace region at %pa\n", &strata_region.address);
+		strata_ivshmem_release();
 		return -ENOMEM;
 	}
 	if (strata_is_write_back())
-		pr_info("trace region: %u pages at %pa, mapped write-back\n", pages, &strata_region.address);
-	else
-		pr_warn("trace region: %u pages at %pa, mapped UNCACHED: recording will be slow\n", pages,
+		pr_info("trace region: %llu pages at %pa, mapped write-back\n", strata_region.size / STRATA_PAGE_SIZE,
 			&strata_region.address);
+	else
+		pr_warn("trace region: %llu pages at %pa, mapped UNCACHED: recording will be slow\n",
+			strata_region.size / STRATA_PAGE_SIZE, &strata_region.address);
 	return 0;
 }
 
@@ -86,4 +100,5 @@ void strata_region_unmap(void)
 {
 	memunmap(strata_region.base);
 	strata_region.base = NULL;
+	strata_ivshmem_release();
 }

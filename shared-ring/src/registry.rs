@@ -63,6 +63,13 @@ impl<S: Storage> Registry<S> {
         unsafe { self.storage.load_acquire(REGISTRY_USED) == 0 }
     }
 
+    /// Takes back everything that was published. Nobody reads the registry: a reader would take what is published next for the
+    /// rest of what it knows.
+    pub fn clear(&self) {
+        // SAFETY: the header lies inside the registry.
+        unsafe { self.storage.store_release(REGISTRY_USED, 0) };
+    }
+
     /// Appends and publishes `event`. `false` when it does not fit (the registry is full, or the event is larger than
     /// [`MAX_ENTRY`]); nothing is published then.
     pub fn append(&self, event: &Event) -> bool {

@@ -20,7 +20,7 @@ impl Recorder {
     /// The recorder of vCPU `vcpu`, which records nothing before [`follow_sessions`](Self::follow_sessions).
     ///
     /// # Errors
-    /// When the region has no such vCPU or the host has not written its clock entry.
+    /// When the region has no such vCPU.
     ///
     /// # Safety
     /// Only code that runs on that vCPU uses the recorder, without migrating between a reserve and its commit, and no
@@ -29,18 +29,21 @@ impl Recorder {
         let entry = region.view().clock_entry(vcpu).ok_or(RegionError::NoSuchVcpu)?;
         // SAFETY: the region's clock entries are mapped as long as the region is, aligned, and written by the host.
         let clock = unsafe { Reader::new(region.pointer(entry)) };
-        if !clock.is_valid() {
-            return Err(RegionError::NoClock);
-        }
         Ok(Self { clock, vcpu, rings: SessionRings::new() })
     }
 
-    /// Begins to record for sessions that are new, and stops for those that are gone.
+    /// Begins to record for sessions that are new, and stops for those that are gone. Without the vCPU's clock entry, which a
+    /// host that comes to a running machine writes before it opens a session, it records for none.
     ///
     /// # Safety
     /// Called on the recorder's vCPU, in a task or a hard interrupt, with none of the vCPU's records unfinished, and not
     /// within itself: what interrupts it may record meanwhile, and finishes before it goes on.
     pub unsafe fn follow_sessions(&self, region: &Region) {
+        if !self.clock.is_valid() {
+            // SAFETY: passed on from the caller.
+            unsafe { self.rings.release() };
+            return;
+        }
         // SAFETY: passed on from the caller; the offset is that of a ring, and only this vCPU uses its storage.
         unsafe { self.rings.follow(region.area(), self.vcpu, |ring| CpuLocal::new(region.pointer(ring))) };
     }
@@ -49,6 +52,9 @@ impl Recorder {
     /// [`flush`](Self::flush) with records to close. Any CPU, any context.
     #[must_use]
     pub fn is_wanted(&self, region: &Region) -> bool {
+        if !self.clock.is_valid() {
+            return self.rings.in_use() != 0;
+        }
         // SAFETY: the offset is that of a ring, which lies inside the region.
         unsafe { self.rings.is_wanted(region.area(), self.vcpu, |ring| CpuLocal::new(region.pointer(ring))) }
     }
@@ -233,13 +239,33 @@ mod tests {
     }
 
     #[test]
-    fn vcpu_without_a_ring_or_a_clock_gets_no_recorder() {
-        let (memory, host) = host_region();
-        memory.store(host.layout().clock_entry(0), 0);
+    fn vcpu_without_a_ring_gets_no_recorder() {
+        let (memory, _host) = host_region();
 
         // SAFETY: this thread is the only user.
-        let results = [0, 2].map(|vcpu| unsafe { Recorder::new(&open(&memory), vcpu) }.map(|_| ()));
+        let result = unsafe { Recorder::new(&open(&memory), 2) }.map(|_| ());
 
-        assert_eq!(results, [Err(RegionError::NoClock), Err(RegionError::NoSuchVcpu)]);
+        assert_eq!(result, Err(RegionError::NoSuchVcpu));
+    }
+
+    #[test]
+    fn vcpu_records_once_the_host_has_written_its_clock() {
+        let (memory, host) = host_region();
+        let number = host.layout().clock_entry(VCPU);
+        let (written, wants) = (memory.load(number), |recorder: &Recorder| recorder.is_wanted(&open(&memory)));
+        memory.store(number, 0);
+        let recorder = recorder(&memory);
+
+        let before = (record(&recorder, 0, 0..1), wants(&recorder));
+        memory.store(number, written);
+        let wanted = wants(&recorder);
+        follow(&recorder, &memory);
+        let recorded = (record(&recorder, 0, 0..1), wants(&recorder));
+        memory.store(number, 0);
+        let is_told = wants(&recorder);
+        follow(&recorder, &memory);
+
+        assert_eq!((before, wanted, recorded, is_told), ((0, false), true, (1, false), true));
+        assert_eq!((record(&recorder, 0, 0..1), wants(&recorder)), (0, false));
     }
 }

@@ -18,8 +18,6 @@ pub enum RegionError {
     RegistryFull,
     /// The region has no ring for this vCPU.
     NoSuchVcpu,
-    /// The host has not written this vCPU's clock entry.
-    NoClock,
 }
 
 impl From<ViewError> for RegionError {
@@ -39,22 +37,25 @@ impl RegionError {
             Self::OtherAgent => -17,                           // EEXIST
             Self::RegistryFull => -28,                         // ENOSPC
             Self::NoSuchVcpu => -34,                           // ERANGE
-            Self::NoClock => -61,                              // ENODATA
         }
     }
 }
 
 /// Writes the events of `catalogue` to the kernel's event registry, or finds that an agent with the same ones has done
-/// so. One caller at a time.
+/// so. What another agent has written gives way while no host reads it: the region may be older than this boot of the
+/// machine. One caller at a time.
 ///
 /// # Errors
-/// When another catalogue is there already, or this one does not fit.
+/// When a host reads another catalogue, or this one does not fit.
 pub fn publish_catalogue(region: &Region, catalogue: Descriptors<'_>) -> Result<(), RegionError> {
     let mut entry = [0_u8; MAX_ENTRY];
     // SAFETY: one agent is loaded at a time, and this is its only caller.
     let registry = unsafe { region.registry() };
     if !registry.is_empty() {
-        return compare_catalogue(region, catalogue, &mut entry);
+        match compare_catalogue(region, catalogue, &mut entry) {
+            Err(RegionError::OtherAgent) if !region.area().is_host_alive() => registry.clear(),
+            compared => return compared,
+        }
     }
     for index in 0..catalogue.len() {
         let appended = catalogue
@@ -165,12 +166,27 @@ pub(crate) mod tests {
 
     #[test]
     fn registry_of_another_agent_is_left_alone() {
-        let (memory, host) = host_region();
+        let (memory, mut host) = host_region();
         let region = open(&memory);
         publish_catalogue(&region, descriptors()).unwrap();
+        host.set_alive(true);
         let first = host.layout().registry + REGISTRY_HEADER_SIZE;
         memory.store(first, memory.load(first) ^ 1 << 40);
 
         assert_eq!(publish_catalogue(&region, descriptors()), Err(RegionError::OtherAgent));
+    }
+
+    #[test]
+    fn registry_that_no_host_reads_is_written_anew() {
+        let (memory, host) = host_region();
+        let region = open(&memory);
+        publish_catalogue(&region, descriptors()).unwrap();
+        let first = host.layout().registry + REGISTRY_HEADER_SIZE;
+        let (entry, used) = (memory.load(first), memory.load(host.layout().registry));
+        memory.store(first, entry ^ 1 << 40);
+
+        let published = publish_catalogue(&region, descriptors());
+
+        assert_eq!((published, memory.load(first), memory.load(host.layout().registry)), (Ok(()), entry, used));
     }
 }
