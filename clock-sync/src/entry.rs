@@ -222,31 +222,40 @@ impl<M: EntryMemory> Reader<M> {
 #[derive(Debug)]
 pub struct Writer<M = MappedEntry> {
     memory: M,
+    /// Number of the last update: the writer's own, which is not read back from where others may have changed it.
+    number: u64,
 }
 
 impl Writer {
     /// A writer of the entry at `base`.
     ///
     /// # Safety
-    /// `base` is aligned to 8, the [`ENTRY_SIZE`] bytes there stay writable while the writer is used, and nobody else
-    /// writes them.
+    /// `base` is aligned to 8, the [`ENTRY_SIZE`] bytes there, zeroed, stay writable while the writer is used, and nobody
+    /// else writes them.
     #[must_use]
     pub const unsafe fn new(base: *mut u8) -> Self {
-        Self { memory: MappedEntry { base } }
+        Self::over(MappedEntry { base })
     }
 }
 
 impl<M: EntryMemory> Writer<M> {
-    /// The writer of the entry that `memory` holds; nobody else writes it.
+    /// The writer of the entry that `memory` holds, zeroed; nobody else writes it.
     #[must_use]
     pub const fn over(memory: M) -> Self {
-        Self { memory }
+        Self::after(memory, 0)
+    }
+
+    /// The writer of an entry that had another writer before: its updates are numbered from `number + 1` on. The last
+    /// writer's must all be below, so that no reader takes an update for one that it has begun to read.
+    #[must_use]
+    pub const fn after(memory: M, number: u64) -> Self {
+        Self { memory, number }
     }
 
     /// Publishes a new relation. Readers use the old one or the new one, never a mixture. Returns the entry's number,
     /// which counts updates from 1.
     pub fn publish(&mut self, relation: &Relation) -> u64 {
-        let number = self.memory.load(NUMBER) + 1;
+        let number = self.number.wrapping_add(1);
         // The slot about to be filled was current two updates ago: whoever still reads it must be able to see that the
         // number has moved on since, so the last number comes before these stores.
         self.memory.release_fence();
@@ -255,6 +264,7 @@ impl<M: EntryMemory> Writer<M> {
             self.memory.store(slot(number, index), word);
         }
         self.memory.store_release(NUMBER, number);
+        self.number = number;
         number
     }
 }
@@ -287,6 +297,18 @@ mod tests {
 
         assert!(!before && reader.is_valid());
         assert_eq!((first, early, second, late), (1, 1050, 2, 2100));
+    }
+
+    #[test]
+    fn writer_after_another_one_goes_on_numbering_whatever_the_entry_says() {
+        let mut memory = entry();
+        memory[0] = u64::MAX;
+        let (reader, _) = both(&mut memory);
+        let mut writer = Writer::after(MappedEntry { base: memory.as_mut_ptr().cast() }, 40);
+
+        let numbers = [7, 9].map(|base| writer.publish(&Relation::from_tsc_offset(0, base)));
+
+        assert_eq!((numbers, reader.now(|| 5)), ([41, 42], 5));
     }
 
     #[test]

@@ -18,7 +18,8 @@
 //! sees what the other did. Either the guest finds `generation` changed and does not record, or the host finds the ring
 //! adopted and waits.
 
-use crate::host_memory::{HostMemory, RegionMemory};
+use crate::host_memory::{HostMemory, RegionMemory, RingMemory};
+use crate::host_words::HostWords;
 use crate::layout::{
     AgentState, CLOCK_ENTRY_SIZE, MAX_EVENTS, ProcessEntry, RING_ADOPTED, SESSION_SLOTS, SessionSlot, Superblock,
 };
@@ -192,6 +193,13 @@ impl<M: RegionMemory> Region<M> {
         Ok(Self { memory, layout, sessions: [SessionUse::default(); SESSION_SLOTS], next_generation: 1 })
     }
 
+    /// The region, for a guest that may have seen sessions of an earlier host: the next use of a slot is number `generation`, not
+    /// zero. The numbers of all earlier hosts must be below.
+    #[must_use]
+    pub fn numbered_from(self, generation: u64) -> Self {
+        Self { next_generation: generation, ..self }
+    }
+
     /// Where everything lies.
     #[must_use]
     pub const fn layout(&self) -> &RegionLayout {
@@ -341,6 +349,8 @@ pub struct ProcessOwner {
 #[derive(Clone, Debug)]
 pub struct Parts {
     memory: HostMemory,
+    /// For what the host writes among them.
+    words: HostWords,
     view: RegionView,
 }
 
@@ -353,12 +363,18 @@ impl Parts {
         if memory.size() < layout.size {
             return Err(HostError::TooSmall { size: memory.size(), wanted: layout.size });
         }
-        Ok(Self { memory, view: RegionView::of(layout) })
+        Ok(Self { words: HostWords::protected(memory.clone()), memory, view: RegionView::of(layout) })
+    }
+
+    /// The parts of a region whose host writes through `words`.
+    #[must_use]
+    pub fn written_through(self, words: HostWords) -> Self {
+        Self { words, ..self }
     }
 
     /// The parts that a superblock names, which was checked against the size of `memory`.
-    pub(crate) const fn checked(memory: HostMemory, view: RegionView) -> Self {
-        Self { memory, view }
+    pub(crate) fn checked(memory: HostMemory, view: RegionView) -> Self {
+        Self { words: HostWords::protected(memory.clone()), memory, view }
     }
 
     /// Where they lie.
@@ -441,7 +457,7 @@ impl Parts {
     /// there is no such slot.
     pub fn acknowledge(&self, slot: u32, generation: u32) {
         if let Some(at) = self.view.process_ack(slot) {
-            self.memory.store(at, u64::from(generation));
+            self.words.store(at, u64::from(generation));
         }
     }
 

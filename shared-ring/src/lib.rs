@@ -22,6 +22,8 @@ pub mod guest;
 pub mod host;
 #[cfg(feature = "std")]
 pub mod host_memory;
+#[cfg(feature = "std")]
+pub mod host_words;
 pub mod layout;
 #[cfg(feature = "verification")]
 pub use mutants::Mutant;
