@@ -10,6 +10,7 @@
 //! - [`jail`]: what the process of a running VM may still do.
 //! - [`open_trace`]: a recording in Perfetto's viewer.
 //! - [`recover`]: a trace of a region whose process died.
+//! - [`region_command`]: trace regions for guests of other VMMs.
 //! - [`tracing`]: the trace region, the VMM's own events, and the recorder that drains every layer into a trace folder.
 
 pub mod agent;
@@ -26,5 +27,6 @@ pub mod jail;
 pub mod machine;
 pub mod open_trace;
 pub mod recover;
+pub mod region_command;
 pub mod run;
 pub mod tracing;

@@ -24,7 +24,7 @@ use vmm::cli::{
 use vmm::control::{client, directory, list};
 use vmm::machine::Outcome;
 use vmm::run::{self, RunRequest};
-use vmm::{agent_command, doctor, event_list, export, open_trace, recover};
+use vmm::{agent_command, doctor, event_list, export, open_trace, recover, region_command};
 
 fn main() -> ExitCode {
     match dispatch(Cli::parse().command) {
@@ -58,6 +58,10 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Recover(args) => recover_trace(&args),
         Command::Agent(args) => {
             print(&agent_command::run(&args.command)?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Region(args) => {
+            print(&region_command::run(&args.command)?)?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Doctor(args) => print_diagnosis(&args),

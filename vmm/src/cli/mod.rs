@@ -5,7 +5,7 @@ mod control;
 mod export;
 mod run;
 mod trace;
-mod values;
+pub(crate) mod values;
 
 pub use attach::AttachArgs;
 pub use control::{CtlArgs, CtlCommand, PsArgs, RecoverArgs, SessionCommand};
@@ -14,6 +14,7 @@ pub use run::RunArgs;
 pub use trace::{EventsArgs, FunctionsArgs, MergeArgs, ReadArgs, ReportArgs, ReportCommand, WhyArgs, WindowArgs};
 
 use crate::agent_command::AgentArgs;
+use crate::region_command::RegionArgs;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use std::path::PathBuf;
@@ -68,6 +69,8 @@ pub enum Command {
     Recover(RecoverArgs),
     /// Build the guest's kernel module, or put it into an initrd
     Agent(AgentArgs),
+    /// Make a trace region for a VM of QEMU or libvirt, to record its guest too
+    Region(RegionArgs),
     /// Say what this machine can do, what it cannot, and what to do about it
     Doctor(DoctorArgs),
     /// Print the file with which a shell completes command lines of strata

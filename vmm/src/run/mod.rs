@@ -20,6 +20,7 @@ mod traced;
 
 pub use failure::RunFailure;
 pub use request::{Agent, RunRequest};
+pub(crate) use rings::foreign_region;
 pub use rings::{KERNEL_RINGS, PROCESS_SLOTS};
 pub use trace_failure::OnTraceFailure;
 

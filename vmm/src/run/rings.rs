@@ -1,6 +1,7 @@
 //! Sizes of a VM's rings and registries.
 
 use super::request::RunRequest;
+use crate::tracing::region_file::RegionShape;
 use shared_ring::layout::{Geometry, Mode};
 use shared_ring::region::{RegionConfig, Rings};
 
@@ -32,6 +33,24 @@ pub(super) fn vmm_rings(request: &RunRequest) -> Rings {
 /// The guest kernel's rings of the session that the VM is started with.
 pub(super) fn kernel_rings(request: &RunRequest) -> Rings {
     Rings { geometry: request.geometry, mode: request.mode }
+}
+
+/// What a region for a VM of another VMM's is made for, with `kernel_rings` (bytes and number of sub-buffers) in mode `mode`.
+pub(crate) const fn foreign_region(
+    vcpus: u32,
+    process_slots: u32,
+    mode: Mode,
+    kernel_rings: (u64, u32),
+) -> RegionShape {
+    RegionShape {
+        vcpus,
+        process_slots,
+        mode,
+        kernel_rings,
+        process_rings: PROCESS_RINGS,
+        registry_size: REGISTRY_SIZE,
+        process_registry_size: PROCESS_REGISTRY_SIZE,
+    }
 }
 
 /// What the trace region of `request` has room for.

@@ -48,16 +48,27 @@ pub fn map(file: &File, size: usize) -> Result<HostMemory, MappedFileError> {
     check_room(file, size)?;
     let mapping = Arc::new(map_all(file, size).map_err(failed)?);
     reserve(file, 0..size).map_err(|source| no_room(file, size, source))?;
+    Ok(memory_of(mapping, size))
+}
+
+/// The first `size` bytes of `mapping`, a multiple of 8, as memory that others may write.
+pub(super) fn memory_of(mapping: Arc<MmapRaw>, size: usize) -> HostMemory {
+    assert!(size <= mapping.len(), "the memory lies inside its mapping");
     let base = mapping.as_mut_ptr();
-    // SAFETY: the mapping is page-aligned, `size` bytes long, lives as long as its owner, and is accessed only through
-    // this view and its parts.
-    Ok(unsafe { HostMemory::new(base, size, mapping) })
+    // SAFETY: the mapping is page-aligned, at least `size` bytes long, lives as long as its owner, and is accessed only
+    // through such views and their parts.
+    unsafe { HostMemory::new(base, size, mapping) }
 }
 
 /// The empty file `file`, made `size` bytes long and mapped. Nothing of it is reserved yet. It does not go into core dumps:
 /// they would hold what the guest recorded.
 pub(super) fn map_all(file: &File, size: usize) -> io::Result<MmapRaw> {
     ftruncate(file, size as u64)?;
+    map_existing(file, size)
+}
+
+/// The first `size` bytes of `file`, mapped in the same way.
+pub(super) fn map_existing(file: &File, size: usize) -> io::Result<MmapRaw> {
     let mapping = MmapOptions::new().len(size).map_raw(file)?;
     // SAFETY: the range is the mapping just made; the advice changes what is dumped, not what it holds.
     unsafe { madvise(mapping.as_mut_ptr().cast(), size, Advice::LinuxDontDump) }?;

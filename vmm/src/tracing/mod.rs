@@ -15,6 +15,7 @@ pub mod process_table;
 pub mod recorder;
 pub mod recording;
 pub mod region;
+pub mod region_file;
 pub mod ring_layer;
 pub mod save_pace;
 pub mod selection;

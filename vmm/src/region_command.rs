@@ -1,0 +1,140 @@
+//! `strata region`: trace regions for guests of other VMMs.
+
+use crate::cli::values;
+use crate::control::protocol::Mode;
+use crate::run::{KERNEL_RINGS, PROCESS_SLOTS, foreign_region};
+use crate::tracing::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
+use crate::tracing::region_file::{self, RegionFileError};
+use clap::{Args, Subcommand};
+use shared_ring::layout::MAX_PROCESS_SLOTS;
+use std::path::{Path, PathBuf};
+
+/// Where libvirt looks for the memory of such a device.
+const LIBVIRT_FOLDER: &str = "/dev/shm";
+
+/// Arguments of `strata region`.
+#[derive(Debug, Args)]
+pub struct RegionArgs {
+    /// What to do
+    #[command(subcommand)]
+    pub command: RegionCommand,
+}
+
+/// What `strata region` does.
+#[derive(Debug, Subcommand)]
+pub enum RegionCommand {
+    /// Make the file of a region, before the VM starts, and say what QEMU or libvirt is to be told
+    Create(CreateArgs),
+}
+
+/// Arguments of `strata region create`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The guest sees the region as a PCI device (ivshmem-plain), where the agent's kernel module finds it. All of \
+    its memory is set aside at once. Put it into memory, as in /dev/shm, not on a disk; a VM that is not root's \
+    needs the file to be its user's.\n\nExample:\n  \
+    strata region create /dev/shm/web --cpus 4\n  \
+    qemu-system-x86_64 … -smp 4 -object memory-backend-file,… -device ivshmem-plain,…\n  \
+    strata attach $(pgrep -f guest=web) --region /dev/shm/web --trace trace"
+)]
+pub struct CreateArgs {
+    /// File to make
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// The VM's vCPUs, those that may be added later too: one more than the largest APIC id
+    #[arg(long, value_name = "N")]
+    pub cpus: u32,
+    /// Size of the device, a power of two [default: the smallest that will do]
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    pub size: Option<u64>,
+    /// What rings do when they are full; `strata attach` has to be given the same
+    #[arg(long, value_name = "MODE", default_value = "discard", value_parser = values::mode())]
+    pub mode: Mode,
+    /// Size of a sub-buffer, bytes.
+    #[arg(long, help = format!("Size of a sub-buffer of the guest kernel's rings: {}", sub_buffer_sizes()))]
+    #[arg(value_name = "SIZE", default_value_t = KERNEL_RINGS.0, value_parser = values::sub_buffer_size)]
+    pub sub_buffer_size: u64,
+    /// Number of sub-buffers of each ring.
+    #[arg(long, help = format!("Sub-buffers of each of the guest kernel's rings: {}", sub_buffer_counts()))]
+    #[arg(value_name = "N", default_value_t = KERNEL_RINGS.1, value_parser = values::sub_buffers)]
+    pub sub_buffers: u32,
+    /// Processes of the guest that can record at the same time.
+    #[arg(long, help = format!("Processes of the guest that can record at the same time, up to {MAX_PROCESS_SLOTS}; each \
+        takes 1 MiB of memory for each vCPU"))]
+    #[arg(value_name = "N", default_value_t = PROCESS_SLOTS, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_PROCESS_SLOTS)))]
+    pub process_slots: u32,
+}
+
+/// Does what `command` says; returns what to tell the user.
+///
+/// # Errors
+/// The file cannot be made.
+pub fn run(command: &RegionCommand) -> Result<String, RegionFileError> {
+    let RegionCommand::Create(args) = command;
+    let path =
+        std::path::absolute(&args.file).map_err(|source| RegionFileError::Io { path: args.file.clone(), source })?;
+    let rings = (args.sub_buffer_size, args.sub_buffers);
+    let shape = foreign_region(args.cpus, args.process_slots, args.mode.into(), rings);
+    let size = region_file::create(&path, shape, args.size)?;
+    Ok(instructions(&path, size))
+}
+
+/// How a VM gets the region of `size` bytes, a power of two, in `path`.
+fn instructions(path: &Path, size: u64) -> String {
+    let mebibytes = size >> 20;
+    let shown = path.display();
+    // QEMU takes a comma for the next option's beginning, unless there are two.
+    let option = path.display().to_string().replace(',', ",,");
+    let libvirt = match path
+        .strip_prefix(LIBVIRT_FOLDER)
+        .ok()
+        .and_then(Path::to_str)
+        .filter(|name| is_libvirt_name(name))
+    {
+        Some(name) => format!(
+            "libvirt, inside <devices> (the file must be its QEMU's user's: chown libvirt-qemu {shown}, say):\n  \
+             <shmem name='{name}'>\n    <model type='ivshmem-plain'/>\n    <size unit='M'>{mebibytes}</size>\n  </shmem>\n"
+        ),
+        None => format!("libvirt: only files in {LIBVIRT_FOLDER} with a plain name\n"),
+    };
+    format!(
+        "{shown}: a trace region of {mebibytes} MiB\n\n\
+         QEMU:\n  \
+         -object memory-backend-file,id=strata,share=on,mem-path={option},size={mebibytes}M \
+         -device ivshmem-plain,memdev=strata\n\n\
+         {libvirt}\n\
+         then: strata attach PID --region {shown} --trace DIR\n"
+    )
+}
+
+fn is_libvirt_name(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|character| character.is_ascii_alphanumeric() || "._-".contains(character))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn qemu_and_libvirt_are_told_the_file_and_its_size() {
+        let text = instructions(Path::new("/dev/shm/web"), 64 << 20);
+
+        for part in [
+            "-object memory-backend-file,id=strata,share=on,mem-path=/dev/shm/web,size=64M -device ivshmem-plain,memdev=strata",
+            "<shmem name='web'>",
+            "<size unit='M'>64</size>",
+            "strata attach PID --region /dev/shm/web",
+        ] {
+            assert!(text.contains(part), "{part} is not in {text}");
+        }
+    }
+
+    #[test]
+    fn names_that_mean_something_else_to_qemu_or_libvirt_are_told_differently() {
+        let elsewhere = instructions(Path::new("/mnt/a,b"), 1 << 20);
+        let odd = instructions(Path::new("/dev/shm/a'b"), 1 << 20);
+
+        assert!(elsewhere.contains("mem-path=/mnt/a,,b,size=1M") && elsewhere.contains("only files in /dev/shm"));
+        assert!(odd.contains("only files in /dev/shm") && !odd.contains("<shmem"));
+    }
+}
