@@ -4,7 +4,9 @@
 //! the host keeps a copy of what it wrote, takes nothing back from memory, and puts right what the guest has changed.
 
 use crate::host_memory::{HostMemory, RegionMemory, RingMemory};
+use crate::region::RegionLayout;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use zerocopy::IntoBytes;
 
 /// A region's memory, as the host's writing side has it. Cheap to clone; clones share the copy.
 ///
@@ -43,6 +45,19 @@ impl HostWords {
         let words = Self { memory, kept: Some(Arc::new(Mutex::new(kept))) };
         words.restore();
         words
+    }
+
+    /// The words of a region that is laid out by `layout` in `memory`, all of which the guest can write: the superblock, with what
+    /// the trace clock is ([`host::Region::create`](crate::host::Region::create)), and nothing else yet. Whatever an earlier
+    /// host has written there is taken back. The superblock's magic number never goes away.
+    ///
+    /// # Panics
+    /// When the memory is smaller than the host's part.
+    #[must_use]
+    pub fn of_region(memory: HostMemory, layout: &RegionLayout, clock_uuid: [u8; 16], clock_frequency: u64) -> Self {
+        let copy = HostMemory::private(layout.guest_writable);
+        copy.write(0, layout.superblock(clock_uuid, clock_frequency).as_bytes());
+        Self::kept(memory, copy)
     }
 
     /// Makes the host's part what the host has written; says how many words (8 bytes) were something else.

@@ -185,6 +185,9 @@ pub struct Vm {
     /// File of its trace region, which outlives a recorder that is killed.
     #[serde(default)]
     pub region: Option<PathBuf>,
+    /// Words of the trace region that are the host's and that the guest had changed; restored each time they were looked at.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub restored_words: u64,
 }
 
 /// A process that runs a virtual machine and to which a recording was attached.

@@ -100,9 +100,10 @@ fn attach_to_vm(args: AttachArgs) -> anyhow::Result<ExitCode> {
 
 /// What was recorded, in a few lines on standard error.
 fn summarise(manifest: &Manifest, trace: &Path) {
-    // From outside of a VM's process there is only one layer to record.
+    // From outside of a VM's process there is only one layer to record, or the guest's beside it.
     let is_attached = manifest.vms.iter().any(|vm| vm.attached.is_some());
-    for kind in LayerKind::ALL.into_iter().filter(|kind| !is_attached || *kind == LayerKind::HostKernel) {
+    let has_layer = |kind| manifest.layers.iter().any(|layer| layer.kind == kind);
+    for kind in LayerKind::ALL.into_iter().filter(|kind| !is_attached || has_layer(*kind)) {
         let streams = || manifest.layers.iter().filter(|layer| layer.kind == kind).flat_map(|layer| &layer.streams);
         let records: u64 = streams().map(|stream| stream.records).sum();
         let lost = streams().map(|stream| stream.lost).sum::<Lost>().total();

@@ -2,9 +2,12 @@
 
 use crate::clock::DebugfsError;
 use crate::control::directory::DirectoryError;
+use crate::control::protocol::Mode;
 use crate::control::server::ServerError;
 use crate::host_kernel::{HostTraceError, TracefsError};
 use crate::tracing::recorder::RecorderError;
+use crate::tracing::region::RegionError;
+use crate::tracing::region_file::RegionFileError;
 use crate::tracing::selection::SelectionError;
 use std::io;
 use std::path::PathBuf;
@@ -111,6 +114,59 @@ pub enum AttachError {
     /// A flight recorder keeps within its memory.
     #[error("--max-size is for --mode discard: a flight recorder holds the last 64 MiB")]
     BoundedBySize,
+    /// The region's file cannot be used.
+    #[error(transparent)]
+    RegionFile(#[from] RegionFileError),
+    /// The region cannot be taken.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// The region's rings behave otherwise when they are full.
+    #[error("'{}' was made for --mode {made_for}: give that, or make another region", region.display())]
+    RegionMode {
+        /// The region's file.
+        region: PathBuf,
+        /// The mode that it was made for.
+        made_for: Mode,
+    },
+    /// The VM has more vCPUs than the region.
+    #[error(
+        "'{}' has room for {vcpus} vCPUs, the VM's go up to number {}: make one with --cpus {needed}, and start the VM with it",
+        region.display(), .needed - 1
+    )]
+    FewVcpus {
+        /// The region's file.
+        region: PathBuf,
+        /// vCPUs that it has room for.
+        vcpus: u32,
+        /// One more than the largest index.
+        needed: u32,
+    },
+    /// The VM does not have the region.
+    #[error(
+        "process {pid} does not have '{}' in its memory: start QEMU with the options that `strata region create` printed",
+        region.display()
+    )]
+    NotMapped {
+        /// The process.
+        pid: u32,
+        /// The region's file.
+        region: PathBuf,
+    },
+    /// The host has given up its TSC.
+    #[error(
+        "this host's kernel has given up its TSC, so that times of another VMM's guest cannot be related to the host's: leave \
+         --region out to record the host's kernel alone"
+    )]
+    NoTsc,
+    /// The guest's TSC runs at another rate.
+    #[error(
+        "vCPU {vcpu}'s TSC runs at another rate than the host's, so that times of the guest cannot be related to the host's \
+         exactly: start the VM without tsc-frequency, or leave --region out"
+    )]
+    ScaledTsc {
+        /// The vCPU.
+        vcpu: u32,
+    },
     /// The event selection cannot be used.
     #[error(transparent)]
     Selection(#[from] SelectionError),

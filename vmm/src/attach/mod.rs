@@ -1,7 +1,7 @@
 //! `strata attach`: records what the host's kernel does for a VM that another process runs, from outside and with no change
-//! to it.
+//! to it; and its guest, where that has a trace region as a device ([`region`]).
 //!
-//! The recorder is that of `strata run`; its recording has no guest's side. The VM is told apart by the process's
+//! The recorder is that of `strata run`. The VM is told apart by the process's
 //! descriptors and KVM's debugfs ([`vm`]), and followed from there ([`follower`]).
 
 mod answers;
@@ -9,12 +9,13 @@ mod failure;
 mod follower;
 pub mod libvirt;
 mod process;
+mod region;
 mod threads;
 mod vm;
 
 pub use failure::AttachError;
 
-use crate::clock::{ClockParameters, HostClock, HostTime, KVM_DEBUGFS, VcpuClocks, VcpuTsc};
+use crate::clock::{ClockParameters, EpochSink, HostClock, HostTime, KVM_DEBUGFS, VcpuClocks, VcpuTsc};
 use crate::control::directory::{self, VmDescription, VmDirectory};
 use crate::control::server::ControlServer;
 use crate::host_kernel::{HostTracer, Tracefs};
@@ -28,6 +29,7 @@ use crate::tracing::selection::Selection;
 use crate::tracing::session::{Say, Sources};
 use clock_sync::calibration::read_together;
 use follower::{Follower, Sinks};
+use region::{GuestRegion, JOIN_LIMIT};
 use rustix::process::geteuid;
 use shared_ring::layout::Mode;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -37,7 +39,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use trace_merge::access::Readers;
 use trace_merge::clock::{Clock, VcpuRelation};
 use trace_merge::layer::LayerKind;
@@ -59,6 +61,8 @@ pub struct AttachRequest {
     pub vm: Option<u32>,
     /// Name of the VM in the recording; without it, that of its process and the process's number.
     pub name: Option<String>,
+    /// File of the trace region that the VM has as a device; without it, nothing of the guest is recorded.
+    pub region: Option<PathBuf>,
     /// Where the recording goes.
     pub trace: PathBuf,
     /// Bytes that the recording keeps within; without it, it grows.
@@ -119,6 +123,8 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
     descriptors::raise_limit();
     let name = request.name.clone().unwrap_or_else(|| default_name(&vm.process.comm, request.pid));
     let first = vm.look()?.ok_or(AttachError::Ended { pid: request.pid })?;
+    let file =
+        request.region.as_deref().map(|path| region::open(path, request.pid, request.mode, &first)).transpose()?;
     let description = describe(request, &vm, &name, &first);
     let (ending, endings) = channel();
     stop_on_signals(ending.clone())?;
@@ -126,8 +132,7 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
     let probed = probe_kvm();
     let clock = HostClock::observe(probed.tsc_khz);
     let host = start_host_tracer(&selection, clock.time, request.pid, vm.thread_ids())?;
-    let host = host.ok_or_else(|| AttachError::NoEvents { events: request.events.clone() })?;
-    follow_all_threads(&host, &vm);
+    host.iter().for_each(|host| follow_all_threads(host, &vm));
     // To enable many events takes its time.
     if vm.has_ended_within(Duration::ZERO) {
         return Err(AttachError::Ended { pid: request.pid });
@@ -135,6 +140,15 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
 
     let offset_honoured = probed.tsc_offset_honoured != Some(false);
     let statement = clock_statement(&clock, &name, &first, offset_honoured);
+    let vcpus = file.as_ref().map_or(first.vcpu_count(), |file| file.config.vcpus);
+    let region_path = file.as_ref().map(|file| file.path.clone());
+    let guest = match file {
+        Some(file) => {
+            region::check_clock(clock.time, offset_honoured, &first)?;
+            Some(GuestRegion::take(file, statement.uuid, clock.trace_frequency(), say)?)
+        }
+        None => None,
+    };
     let attached = Attached { pid: request.pid, comm: vm.process.comm.clone() };
     let manifest = Manifest {
         format: FORMAT_VERSION,
@@ -142,9 +156,15 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
         started: Started::at(statement.utc.utc_ns),
         clock: statement,
         host: describe_host(&probed),
-        vms: vec![Vm { name: name.clone(), vcpus: first.vcpu_count(), attached: Some(attached), ..Vm::default() }],
+        vms: vec![Vm {
+            name: name.clone(),
+            vcpus: first.vcpu_count(),
+            attached: Some(attached),
+            region: region_path,
+            ..Vm::default()
+        }],
         layers: Vec::new(),
-        missing: missing_layers(),
+        missing: missing_layers(guest.is_some()),
         max_size: None,
         outcome: None,
     };
@@ -156,9 +176,14 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
         first_offsets: Vec::new(),
         offset_honoured,
     };
-    let clocks = Arc::new(VcpuClocks::new(&name, first.vcpu_count(), parameters, Box::new(|_, _, _| ())));
+    let sink: EpochSink = match &guest {
+        Some(guest) => guest.epoch_sink(),
+        None => Box::new(|_, _, _| ()),
+    };
+    let clocks = Arc::new(VcpuClocks::new(&name, vcpus, parameters, sink));
     let sinks = Sinks { threads: VcpuThreads::default(), clocks: Arc::clone(&clocks) };
     sinks.take(first);
+    let side = guest.as_ref().map(|guest| guest.begin(&selection)).transpose()?;
 
     let mut folder = TraceFolder::create(&request.trace, request.readers)?;
     let failed = ending.clone();
@@ -172,15 +197,15 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
             selection,
             vcpu_threads: Arc::clone(&sinks.threads),
             clocks,
-            guest: None,
+            guest: side,
         },
-        host: Some(host),
+        host,
         mode: request.mode,
         events: request.events.clone(),
-        process_descriptors: 0,
+        process_descriptors: if guest.is_some() { descriptors::for_processes(vcpus) } else { 0 },
         say,
         on_failure: Some(Box::new(move || {
-            // There is no other layer to go on with.
+            // What is left is not worth a VM's guest that is recorded by half.
             let _ = failed.send(Ending::TraceFailed);
             true
         })),
@@ -191,8 +216,11 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
     let follower = Follower::start(vm, sinks, ending)?;
     tell_begin(request, &name, say);
 
-    let ending = wait(&endings, request.duration);
+    let ending = wait(&endings, request.duration, guest.as_ref(), say);
     drop((follower, control));
+    if let Some(guest) = guest.as_ref().filter(|_| ending != Ending::VmEnded) {
+        guest.stop();
+    }
     folder.keep();
     let manifest = recorder.finish(ending.to_string())?;
     Ok(AttachReport { ending, manifest })
@@ -212,7 +240,7 @@ fn check(request: &AttachRequest) -> Result<(Selection, ForeignVm), AttachError>
     let events: Vec<String> = events.iter().map(ToString::to_string).collect();
     let any = events.iter().any(|event| selection.includes(LayerKind::HostKernel, event));
     selection.check(&[(LayerKind::HostKernel, events)])?;
-    if !any {
+    if !any && request.region.is_none() {
         return Err(AttachError::NoEvents { events: request.events.clone() });
     }
     // Tried and removed again: what is refused below leaves no folder.
@@ -297,13 +325,16 @@ fn clock_statement(clock: &HostClock, vm: &str, look: &Look, offset_honoured: bo
     clock.statement(Uuid::new_v4(), utc, look.vcpus.iter().map(|vcpu| relation(vcpu.vcpu, &vcpu.tsc)).collect())
 }
 
-/// The layers that only the process that runs the VM can record.
-fn missing_layers() -> Vec<Missing> {
+/// The layers that only the process that runs the VM can record, and those of a guest whose agent has not come up yet.
+fn missing_layers(has_region: bool) -> Vec<Missing> {
     let missing = |layer| Missing {
         layer,
         reason: "recorded from outside: another process runs the VM".into(),
         fix: "run the VM with `strata run --trace` to have every layer".into(),
     };
+    if has_region {
+        return std::iter::once(missing(LayerKind::Vmm)).chain(region::missing_agent()).collect();
+    }
     [LayerKind::Vmm, LayerKind::GuestKernel, LayerKind::GuestUser].map(missing).into()
 }
 
@@ -318,8 +349,21 @@ fn tell_begin(request: &AttachRequest, name: &str, say: Say) {
     }
 }
 
-/// Waits until the recording is to end, for `limit` at most if there is one.
-fn wait(endings: &Receiver<Ending>, limit: Option<Duration>) -> Ending {
+/// Waits until the recording is to end, for `limit` at most if there is one. Where `guest` does not begin to record meanwhile, it
+/// is said.
+fn wait(endings: &Receiver<Ending>, limit: Option<Duration>, guest: Option<&GuestRegion>, say: Say) -> Ending {
+    let begun = Instant::now();
+    if let Some(guest) = guest.filter(|_| limit.is_none_or(|limit| limit > JOIN_LIMIT)) {
+        match endings.recv_timeout(JOIN_LIMIT) {
+            Ok(ending) => return ending,
+            Err(_) if guest.region.has_guest() => {}
+            Err(_) => say(
+                "the guest does not record: is the agent's kernel module loaded in it (`modprobe strata`; `dmesg` says what is \
+                 wrong), and does QEMU have the device ivshmem-plain? The host's kernel is recorded meanwhile",
+            ),
+        }
+    }
+    let limit = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
     let ending = match limit {
         Some(limit) => endings.recv_timeout(limit),
         None => endings.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -382,11 +426,12 @@ mod tests {
         ending.send(Ending::Detached).unwrap();
         ending.send(Ending::VmEnded).unwrap();
 
-        assert_eq!(wait(&endings, None), Ending::Detached);
-        assert_eq!(wait(&endings, Some(Duration::ZERO)), Ending::VmEnded);
-        assert_eq!(wait(&endings, Some(Duration::from_millis(1))), Ending::TimeOver);
+        let wait = |limit| wait(&endings, limit, None, |_| ());
+        assert_eq!(wait(None), Ending::Detached);
+        assert_eq!(wait(Some(Duration::ZERO)), Ending::VmEnded);
+        assert_eq!(wait(Some(Duration::from_millis(1))), Ending::TimeOver);
         drop(ending);
-        assert_eq!(wait(&endings, None), Ending::VmEnded);
+        assert_eq!(wait(None), Ending::VmEnded);
     }
 
     #[test]
@@ -395,6 +440,7 @@ mod tests {
             pid: u32::MAX,
             vm: None,
             name: None,
+            region: None,
             trace: "/nonexistent/trace".into(),
             max_size: Some(1 << 30),
             readers: Readers::Owner,

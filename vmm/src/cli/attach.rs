@@ -19,6 +19,7 @@ use trace_merge::manifest::is_vm_name;
     or 1 when nothing could be recorded or the trace failed.\n\nExamples:\n  \
     strata attach --libvirt web --trace trace\n  \
     strata attach 4242 --trace trace --duration 10s\n  \
+    strata attach 4242 --region /dev/shm/web --trace trace\n  \
     strata attach 4242 --trace trace --max-size 2G --events 'host-kernel:kvm:*,host-kernel:sched:*,host-kernel:irq:*'\n  \
     strata attach 4242 --trace trace --mode flight-recorder --name web; strata ctl web snapshot now\n  \
     strata report vcpus trace"
@@ -30,6 +31,9 @@ pub struct AttachArgs {
     /// The VM that libvirt runs as this domain, instead of its process
     #[arg(long, value_name = "DOMAIN", conflicts_with = "pid")]
     pub libvirt: Option<String>,
+    /// Record the guest too, through this trace region, which `strata region create` made and the VM has as a device
+    #[arg(long, value_name = "FILE")]
+    pub region: Option<PathBuf>,
     /// Record a trace into this folder: a new one, or an empty one of yours
     #[arg(long, value_name = "DIR")]
     pub trace: PathBuf,
@@ -39,11 +43,12 @@ pub struct AttachArgs {
     /// The VM with this file descriptor, where the process has several
     #[arg(long, value_name = "FD")]
     pub vm: Option<u32>,
-    /// Events to record: globs host-kernel:GROUP:EVENT, '!' takes away; or presets: minimal, default, io, net, all;
-    /// `strata events --list host-kernel` lists them
+    /// Events to record: globs host-kernel:GROUP:EVENT, with --region guest-kernel: and guest-user: too, '!' takes away; or
+    /// presets: minimal, default, io, net, all; `strata events --list host-kernel` lists them
     #[arg(long, value_name = "GLOBS", default_value = selection::DEFAULT)]
     pub events: String,
-    /// discard writes records as they come; flight-recorder holds the newest 64 MiB of them, and writes them at the end
+    /// discard writes records as they come; flight-recorder holds the newest 64 MiB of them (the guest's in its rings; the
+    /// region must be made for that), and writes them at the end
     /// (and by `strata ctl NAME snapshot DIR`)
     #[arg(long, value_name = "MODE", default_value = "discard", value_parser = values::mode())]
     pub mode: Mode,
@@ -65,14 +70,14 @@ impl TryFrom<AttachArgs> for AttachRequest {
     ///
     /// libvirt does not run the domain that was asked for.
     fn try_from(args: AttachArgs) -> Result<Self, DomainError> {
-        let AttachArgs { pid, libvirt, trace, name, vm, events, mode, max_size, duration, readable_by } = args;
+        let AttachArgs { pid, libvirt, region, trace, name, vm, events, mode, max_size, duration, readable_by } = args;
         let pid = match (&libvirt, pid) {
             (Some(domain), _) => libvirt::process_of(domain)?,
             // the command line's rules leave nothing else
             (None, pid) => pid.unwrap_or_default(),
         };
         let name = name.or(libvirt.filter(|domain| is_vm_name(domain)));
-        Ok(Self { pid, vm, name, trace, max_size, readers: readable_by, events, mode: mode.into(), duration })
+        Ok(Self { pid, vm, name, region, trace, max_size, readers: readable_by, events, mode: mode.into(), duration })
     }
 }
 

@@ -145,6 +145,13 @@ fn write_trace(out: &mut String, trace: &TraceStatus, with_guest: bool) -> std::
     if with_guest {
         writeln!(out, "region  {} ({} KiB)", trace.region.display(), trace.region_size >> 10)?;
         writeln!(out, "guest   {}", trace.guest_kernel.as_deref().unwrap_or("no agent has come up"))?;
+        if trace.restored_words > 0 {
+            writeln!(
+                out,
+                "tampering: {} words that are the host's were changed by the guest, and restored",
+                trace.restored_words
+            )?;
+        }
     }
     for session in &trace.sessions {
         let state = if session.active { "recording" } else { "stopped" };

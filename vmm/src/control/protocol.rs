@@ -229,6 +229,9 @@ pub struct TraceStatus {
     pub region_size: u64,
     /// Release of the guest's kernel, once its agent has come up.
     pub guest_kernel: Option<String>,
+    /// Words of the region that are the host's and that the guest had changed; they were restored.
+    #[serde(default)]
+    pub restored_words: u64,
     /// The sessions, in the order of their slots.
     pub sessions: Vec<SessionStatus>,
     /// What has been written so far, by layer.

@@ -20,7 +20,7 @@ pub(crate) fn raise_limit() {
 }
 
 /// How many descriptors the streams of guest processes may take, beside `vcpus` vCPUs.
-pub(super) fn for_processes(vcpus: u32) -> usize {
+pub(crate) fn for_processes(vcpus: u32) -> usize {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(NO_LIMIT);
     let cpus = available_parallelism().map_or(1, usize::from);
     left(usize::try_from(limit).unwrap_or(usize::MAX), vcpus as usize, cpus)

@@ -26,6 +26,17 @@ struct Claim {
     generation: u32,
     /// When the process cannot have had the slot yet, ticks.
     before: u64,
+    /// Who had the slot when this host came.
+    found: Option<Found>,
+}
+
+/// A process that had a slot when a host came to a guest that had another host before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// It runs, and may have recorded for the other host.
+    Running,
+    /// It has ended; nobody reads what it left.
+    Ended,
 }
 
 impl ProcessTable {
@@ -36,12 +47,31 @@ impl ProcessTable {
         Self { parts, vm, claims, looked: begin }
     }
 
+    /// The table of a guest that runs already and that other hosts may have read: of processes that have ended meanwhile
+    /// nothing is read.
+    #[must_use]
+    pub fn of_running_guest(parts: Parts, vm: String, begin: u64) -> Self {
+        let mut table = Self::new(parts, vm, begin);
+        for (number, claim) in (0..).zip(&mut table.claims) {
+            let state = table.parts.process_state(number).unwrap_or_default();
+            if !state.is_in_use() {
+                continue;
+            }
+            let found = if state.is_active() { Found::Running } else { Found::Ended };
+            *claim = Claim { generation: state.generation, before: 0, found: Some(found) };
+            if found == Found::Ended {
+                table.parts.acknowledge(number, state.generation);
+            }
+        }
+        table
+    }
+
     /// Notes which slots have new owners, at `now` ticks: no record of theirs is older than the look before this one.
     pub fn look(&mut self, now: u64) {
         for (number, claim) in (0..).zip(&mut self.claims) {
             let generation = self.parts.process_state(number).map_or(0, |state| state.generation);
             if claim.generation != generation {
-                *claim = Claim { generation, before: self.looked };
+                *claim = Claim { generation, before: self.looked, found: None };
             }
         }
         self.looked = self.looked.max(now);
@@ -62,7 +92,10 @@ impl ProcessTable {
     /// What the guest says about slot `number`; one that was never used when there is no such slot.
     #[must_use]
     pub fn state(&self, number: u32) -> ProcessState {
-        self.parts.process_state(number).unwrap_or_default()
+        let state = self.parts.process_state(number).unwrap_or_default();
+        let claim = self.claims.get(number as usize).copied().unwrap_or_default();
+        let is_over = claim.found == Some(Found::Ended) && claim.generation == state.generation;
+        if is_over { ProcessState::default() } else { state }
     }
 
     /// Tells the guest that `generation` of slot `number` is read to its end, so that it may use the slot again.
@@ -92,10 +125,15 @@ impl ProcessTable {
     #[must_use]
     pub fn rings(&self, number: u32) -> Vec<Consumer> {
         let Rings { geometry, mode } = self.parts.view().process_rings();
-        let since = self.claims.get(number as usize).map_or(0, |claim| claim.before);
+        let claim = self.claims.get(number as usize).copied().unwrap_or_default();
         let ring = |vcpu| {
             let memory = self.parts.process_ring(number, vcpu)?;
-            Some(Consumer::new(memory, geometry, mode, vcpu).since(since))
+            let consumer = match claim.found {
+                // Where the other host stopped, in the middle of a sub-buffer: what it has read of that comes once more.
+                Some(_) => Consumer::resume(memory, geometry, mode, vcpu),
+                None => Consumer::new(memory, geometry, mode, vcpu),
+            };
+            Some(consumer.since(claim.before))
         };
         (0..self.vcpus()).filter_map(ring).collect()
     }

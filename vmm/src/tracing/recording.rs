@@ -157,6 +157,7 @@ impl Recording {
         let Some(side) = &self.guest else { return false };
         let agent = side.region.parts().agent();
         let Some(vm) = self.manifest.vms.iter_mut().find(|vm| vm.name == self.vm) else { return false };
+        vm.restored_words = side.region.restore();
         let counts = (agent.processes_refused, agent.processes_over_quota);
         if let Some(guest) = &mut vm.guest {
             let new = counts != (guest.processes_refused, guest.processes_over_quota);
@@ -171,6 +172,12 @@ impl Recording {
         // The agent has come up after all: the guest has brought its own.
         self.manifest.missing.retain(|missing| missing.reason != NO_AGENT);
         true
+    }
+
+    /// Words of the trace region that the guest had changed although they are the host's, and that were restored.
+    #[must_use]
+    pub fn restored_words(&self) -> u64 {
+        self.manifest.vm(&self.vm).map_or(0, |vm| vm.restored_words)
     }
 
     fn update_threads(&mut self) -> bool {

@@ -2,21 +2,26 @@
 #![allow(unsafe_code)] // Clock entries and host views are made from the mapping's raw address, which parts are closed by.
 
 use super::mapped_file::{MappedFileError, check_room, give_back, map_all, no_room, reserve};
+use super::region_file::{RegionFile, RegionFileError};
 use crate::machine::{Doorbell, SharedSlot};
-use clock_sync::entry::Writer;
+use clock_sync::entry::{EntryMemory, Writer};
 use clock_sync::relation::Relation;
 use memmap2::MmapRaw;
 use rustix::mm::{MprotectFlags, mprotect};
+use shared_ring::consumer;
 use shared_ring::event::{EventDescription, MAX_NAME};
 pub use shared_ring::host::EnabledEvents;
 use shared_ring::host::{HostError, Parts, Region};
-use shared_ring::host_memory::HostMemory;
-use shared_ring::layout::{PAGE_SIZE, SESSION_SLOTS};
+use shared_ring::host_memory::{HostMemory, RingMemory};
+use shared_ring::host_words::HostWords;
+use shared_ring::layout::{PAGE_SIZE, RING_ADOPTED, RING_HEADER_SIZE, SESSION_SLOTS};
 use shared_ring::region::{RegionConfig, RegionLayout, Rings};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -37,6 +42,9 @@ pub enum RegionError {
     /// The region does not take what is written to it.
     #[error(transparent)]
     Host(#[from] HostError),
+    /// The file of another VMM's device cannot be used.
+    #[error(transparent)]
+    File(#[from] RegionFileError),
 }
 
 /// The region: its bytes, its layout and the host's writers in it.
@@ -47,13 +55,64 @@ pub enum RegionError {
 #[derive(Debug)]
 pub struct TraceRegion {
     layout: RegionLayout,
-    mapping: Arc<MmapRaw>,
     parts: Parts,
-    clocks: Vec<Mutex<Writer>>,
-    file: File,
-    host: Mutex<Region>,
+    words: HostWords,
+    clocks: Vec<Mutex<Writer<ClockEntry>>>,
+    host: Mutex<Region<HostWords>>,
     doorbell: OnceLock<Doorbell>,
+    /// Words that the guest had changed and that were the host's.
+    restored: AtomicU64,
+    backing: Backing,
 }
+
+/// What a region's memory lies in.
+#[derive(Debug)]
+enum Backing {
+    /// A file of this process, which runs the VM.
+    Own { mapping: Arc<MmapRaw>, file: File },
+    /// The file of a device of another VMM's, all of it reserved.
+    Device {
+        /// Nobody else records into the file as long as it is locked.
+        #[expect(dead_code, reason = "kept, not read")]
+        lock: File,
+    },
+}
+
+/// A vCPU's clock entry, as its writer has it.
+#[derive(Debug)]
+struct ClockEntry {
+    words: HostWords,
+    at: usize,
+}
+
+impl EntryMemory for ClockEntry {
+    fn load(&self, offset: usize) -> u64 {
+        self.words.load(self.at + offset)
+    }
+
+    fn load_acquire(&self, offset: usize) -> u64 {
+        self.words.load(self.at + offset)
+    }
+
+    fn store(&self, offset: usize, value: u64) {
+        self.words.store(self.at + offset, value);
+    }
+
+    fn store_release(&self, offset: usize, value: u64) {
+        self.words.store(self.at + offset, value);
+    }
+
+    fn acquire_fence(&self) {
+        fence(Ordering::Acquire);
+    }
+
+    fn release_fence(&self) {
+        fence(Ordering::Release);
+    }
+}
+
+/// Pause between two looks whether the guest has let go of its rings.
+const SETTLE_PAUSE: Duration = Duration::from_millis(10);
 
 /// Name of the session that a VM is started with, in slot 0.
 pub const MAIN_SESSION: &str = "main";
@@ -82,19 +141,89 @@ impl TraceRegion {
         // SAFETY: the mapping is page-aligned, `layout.size` bytes long, lives as long as its owner, and is accessed
         // only through atomics: by this view and its parts, by the clock writers below, and by the guest.
         let memory = unsafe { HostMemory::new(base, layout.size, Arc::clone(&mapping) as _) };
-        let host = Mutex::new(Region::create(memory.clone(), layout, *clock.as_bytes(), clock_frequency)?);
-        let parts = Parts::of(memory, &layout)?;
-        let clock_writer = |vcpu| {
-            // SAFETY: the entry lies inside the mapping, which this struct keeps alive beside the writers; there is
-            // one writer per entry, and the guest maps the entries read-only.
-            Mutex::new(unsafe { Writer::new(base.add(layout.clock_entry(vcpu))) })
-        };
-        let clocks = (0..config.vcpus).map(clock_writer).collect();
-        let region = Self { layout, mapping, parts, clocks, file, host, doorbell: OnceLock::new() };
+        let words = HostWords::protected(memory.clone());
+        let host = Region::create(words.clone(), layout, *clock.as_bytes(), clock_frequency)?;
+        let region = Self::of(layout, Parts::of(memory, &layout)?, words, host, 0, Backing::Own { mapping, file });
         if let Some(rings) = config.sessions[0] {
             region.open_session(0, MAIN_SESSION, rings)?;
         }
         Ok(region)
+    }
+
+    /// The region in the file of another VMM's device, with no session and no clock entry valid. What an earlier host has left
+    /// is taken back; the guest has to [`settle`](Self::settle) before a session can be opened.
+    ///
+    /// # Errors
+    /// When it cannot be mapped.
+    pub fn behind_device(file: RegionFile, clock: Uuid, clock_frequency: u64) -> Result<Self, RegionError> {
+        let RegionConfig { vcpus, process_slots, .. } = file.config;
+        let layout = RegionLayout::new(file.config).map_err(|_| RegionError::TooLarge { vcpus, process_slots })?;
+        let memory = file.map()?;
+        let words = HostWords::of_region(memory.clone(), &layout, *clock.as_bytes(), clock_frequency);
+        // Above whatever an earlier host has counted to: none makes a billion sessions or epochs a second.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let number = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX / 2).max(1);
+        let host = Region::create(words.clone(), layout, *clock.as_bytes(), clock_frequency)?.numbered_from(number);
+        let parts = Parts::of(memory, &layout)?.written_through(words.clone());
+        Ok(Self::of(layout, parts, words, host, number, Backing::Device { lock: file.file }))
+    }
+
+    /// The region of these parts, whose clock entries had fewer than `number` updates.
+    fn of(
+        layout: RegionLayout,
+        parts: Parts,
+        words: HostWords,
+        host: Region<HostWords>,
+        number: u64,
+        backing: Backing,
+    ) -> Self {
+        let entry = |vcpu| ClockEntry { words: words.clone(), at: layout.clock_entry(vcpu) };
+        let clocks = (0..layout.config.vcpus).map(|vcpu| Mutex::new(Writer::after(entry(vcpu), number))).collect();
+        let (host, doorbell, restored) = (Mutex::new(host), OnceLock::new(), AtomicU64::new(0));
+        Self { layout, parts, words, clocks, host, doorbell, restored, backing }
+    }
+
+    /// Whether it lies behind a device, where the guest can write all of it.
+    #[must_use]
+    pub const fn is_behind_device(&self) -> bool {
+        matches!(self.backing, Backing::Device { .. })
+    }
+
+    /// Waits until the guest has let go of the rings of all closed sessions, `limit` at most. Then they are taken from it: it has
+    /// been reset, or does not answer, and what it still writes there harms its own records only. Says whether it has let go.
+    pub fn settle(&self, limit: Duration) -> bool {
+        let begun = Instant::now();
+        while !(0..SESSION_SLOTS).all(|slot| self.is_free(slot)) {
+            if begun.elapsed() >= limit {
+                for slot in (0..SESSION_SLOTS).filter(|&slot| self.layout.session_ring_stride[slot] > 0) {
+                    let rings = (0..self.layout.config.vcpus).map(|vcpu| self.layout.kernel_ring(slot, vcpu));
+                    rings.for_each(|ring| self.memory().store(ring + RING_ADOPTED, 0));
+                }
+                return false;
+            }
+            std::thread::sleep(SETTLE_PAUSE);
+        }
+        true
+    }
+
+    /// Closes all sessions, and waits until the guest has let go of them, `limit` at most: what it recorded is complete then.
+    pub fn end_sessions(&self, limit: Duration) {
+        (0..SESSION_SLOTS).for_each(|slot| self.close_session(slot));
+        self.settle(limit);
+    }
+
+    /// Whether a vCPU has begun to record for the session in slot 0, or is ready to.
+    #[must_use]
+    pub fn has_guest(&self) -> bool {
+        let ring = |vcpu| self.memory().part(self.layout.kernel_ring(0, vcpu), RING_HEADER_SIZE);
+        (0..self.layout.config.vcpus).any(|vcpu| consumer::has_joined(&ring(vcpu)))
+    }
+
+    /// Puts right what the guest has changed of the host's words. Says how many words were not what the host had written, in
+    /// all; none where the guest cannot write them.
+    pub fn restore(&self) -> u64 {
+        let changed = self.words.restore();
+        self.restored.fetch_add(changed, Ordering::Relaxed).saturating_add(changed)
     }
 
     /// Has `doorbell` rung from now on when the guest is to look at its sessions. Once, before the guest runs.
@@ -123,15 +252,13 @@ impl TraceRegion {
         self.parts.memory()
     }
 
-    /// The memory slots that the guest gets: what only the host writes, read-only; then the rest.
+    /// The memory slots that the guest gets: what only the host writes, read-only; then the rest. None where a device of
+    /// another VMM's shows it the region.
     #[must_use]
     pub fn slots(&self) -> Vec<SharedSlot> {
-        let slot = |offset, end, read_only| SharedSlot {
-            mapping: Arc::clone(&self.mapping),
-            offset,
-            size: end - offset,
-            read_only,
-        };
+        let Backing::Own { mapping, .. } = &self.backing else { return Vec::new() };
+        let slot =
+            |offset, end, read_only| SharedSlot { mapping: Arc::clone(mapping), offset, size: end - offset, read_only };
         let boundary = self.layout.guest_writable;
         vec![slot(0, boundary, true), slot(boundary, self.layout.size, false)]
     }
@@ -156,14 +283,9 @@ impl TraceRegion {
     /// When the slot is in use, the guest has not let go of it yet, it has too little room, or there is too little memory.
     pub fn open_session(&self, slot: usize, name: &str, rings: Rings) -> Result<(), RegionError> {
         let parts = self.ring_parts(slot, rings.ring_size());
-        let size = parts.iter().map(Range::len).sum();
-        let reserved = parts.iter().try_for_each(|part| {
-            reserve(&self.file, part.clone())?;
-            protect(&self.mapping, part.clone(), MprotectFlags::READ | MprotectFlags::WRITE)
-        });
-        let zero = |memory: &HostMemory, _| parts.iter().for_each(|part| memory.clear(part.start, part.len()));
-        let opened = reserved
-            .map_err(|source| no_room(&self.file, size, source).into())
+        let zero = |memory: &HostWords, _| parts.iter().for_each(|part| memory.clear(part.start, part.len()));
+        let opened = self
+            .reserve_rings(&parts)
             .and_then(|()| Ok(self.host().open_session(slot, name, rings, zero).map(|_| ())?));
         match &opened {
             Ok(()) => self.ring_doorbell(),
@@ -172,16 +294,28 @@ impl TraceRegion {
         opened
     }
 
+    /// Has memory for the rings at `parts`.
+    fn reserve_rings(&self, parts: &[Range<usize>]) -> Result<(), RegionError> {
+        let Backing::Own { mapping, file } = &self.backing else { return Ok(()) };
+        let size = parts.iter().map(Range::len).sum();
+        let reserved = parts.iter().try_for_each(|part| {
+            reserve(file, part.clone())?;
+            protect(mapping, part.clone(), MprotectFlags::READ | MprotectFlags::WRITE)
+        });
+        reserved.map_err(|source| no_room(file, size, source).into())
+    }
+
     /// Gives the memory of session slot `slot`'s rings back, if nobody uses them. The caller has read what it wants of them.
     pub fn vacate(&self, slot: usize) {
         let host = self.host();
+        let Backing::Own { mapping, file } = &self.backing else { return };
         if slot == 0 || !host.is_free(slot) {
             return;
         }
         for part in self.ring_parts(slot, usize::MAX).into_iter().map(without_first_page) {
             // Whoever can touch it keeps it.
-            if protect(&self.mapping, part.clone(), MprotectFlags::empty()).is_ok() {
-                give_back(&self.file, part);
+            if protect(mapping, part.clone(), MprotectFlags::empty()).is_ok() {
+                give_back(file, part);
             }
         }
     }
@@ -219,7 +353,7 @@ impl TraceRegion {
         self.host().set_alive(alive);
     }
 
-    fn host(&self) -> MutexGuard<'_, Region> {
+    fn host(&self) -> MutexGuard<'_, Region<HostWords>> {
         self.host.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -276,8 +410,9 @@ pub fn enabled_among<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tracing::region_file;
     use clock_sync::entry::Reader;
-    use shared_ring::layout::{Geometry, MAX_PROCESS_SLOTS, MAX_VCPUS, Mode, RING_ADOPTED};
+    use shared_ring::layout::{Geometry, MAX_PROCESS_SLOTS, MAX_VCPUS, Mode};
     use std::os::unix::fs::MetadataExt;
 
     fn rings() -> Rings {
@@ -345,6 +480,59 @@ mod tests {
     /// Pages of `file` that take memory.
     fn pages(file: &File) -> u64 {
         file.metadata().unwrap().blocks() * 512 / 4096
+    }
+
+    /// The region of another VMM's device, and its memory as the guest has it.
+    fn behind_device() -> (tempfile::TempDir, TraceRegion, HostMemory) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("region");
+        region_file::create(&path, region_file::tests::SHAPE, None).unwrap();
+        let region = TraceRegion::behind_device(RegionFile::open(&path).unwrap(), Uuid::nil(), 1_000).unwrap();
+        let memory = region.memory().clone();
+        (folder, region, memory)
+    }
+
+    #[test]
+    fn guest_that_writes_over_the_hosts_words_changes_nothing_but_its_count() {
+        let (_folder, region, memory) = behind_device();
+        let host_area = region.layout().guest_writable;
+        let enabled = EnabledEvents { class_mask: 6, events: [1; 64] };
+        region.publish_clock(1, &Relation::from_tsc_offset(-500, 1_000));
+        region.open_session(0, MAIN_SESSION, rings()).unwrap();
+        region.set_enabled(0, &enabled);
+        region.set_host_alive(true);
+        region.parts().acknowledge(1, 7);
+        let words = |memory: &HostMemory| (0..host_area).step_by(8).map(|at| memory.load(at)).collect::<Vec<_>>();
+        let written = words(&memory);
+        let untouched = region.restore();
+
+        (0..host_area).step_by(8).for_each(|at| memory.store(at, 0xbad));
+        let restored = region.restore();
+        (0..host_area).step_by(4096).for_each(|at| memory.store(at, u64::MAX));
+        let number = region.publish_clock(1, &Relation::from_tsc_offset(-600, 2_000));
+        region.close_session(0);
+        let again = region.restore();
+
+        assert_eq!((untouched, restored), (0, host_area as u64 / 8));
+        assert!(again > restored && again < restored + 8, "{again}");
+        assert!(number > 1_000_000_000 && words(&memory)[0] == written[0]);
+        assert_eq!(memory.load(region.layout().session_slot(0) + 72), 0);
+    }
+
+    #[test]
+    fn host_that_comes_again_takes_the_rings_of_a_guest_that_was_reset() {
+        let (_folder, region, memory) = behind_device();
+        let adopted = region.layout().kernel_ring(0, 1) + RING_ADOPTED;
+        region.open_session(0, MAIN_SESSION, rings()).unwrap();
+        let first = memory.load(region.layout().session_slot(0) + 72);
+        memory.store(adopted, first);
+        let had_guest = region.has_guest();
+
+        region.end_sessions(Duration::ZERO);
+        region.open_session(0, MAIN_SESSION, rings()).unwrap();
+
+        assert!(had_guest && !region.has_guest());
+        assert_eq!(memory.load(region.layout().session_slot(0) + 72), first + 1);
     }
 
     /// A region whose sessions after the first have rings of 64 pages, and the memory that lies in a file beside it.

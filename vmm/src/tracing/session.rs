@@ -219,6 +219,8 @@ pub struct Session {
     is_copy_old: bool,
     /// Whether it was told that the manifest cannot be written.
     is_save_failure_told: bool,
+    /// Whether it was told that the guest writes over the host's words.
+    is_tampering_told: bool,
     say: Say,
     on_failure: Option<OnFailure>,
     /// Whether a layer has ended early, and what is to happen then has not happened yet.
@@ -236,7 +238,9 @@ impl Session {
         let kernel = kernel_rings(&recording);
         let vmm = recording.guest.as_ref().and_then(|guest| guest.vmm.clone());
         let table = |guest: &GuestSide| {
-            ProcessTable::new(guest.region.parts().clone(), recording.vm.clone(), recording.earliest())
+            let table =
+                if guest.region.is_behind_device() { ProcessTable::of_running_guest } else { ProcessTable::new };
+            table(guest.region.parts().clone(), recording.vm.clone(), recording.earliest())
         };
         let processes = recording.guest.as_ref().map(table);
         let layers = match &recording.dir {
@@ -269,6 +273,7 @@ impl Session {
             pace: SavePace::new(Instant::now()),
             is_copy_old: false,
             is_save_failure_told: false,
+            is_tampering_told: false,
             say,
             on_failure,
             is_failure_new: false,
@@ -348,6 +353,8 @@ impl Session {
             pace: SavePace::new(Instant::now()),
             is_copy_old: false,
             is_save_failure_told: false,
+            // The first session tells it.
+            is_tampering_told: true,
             say,
             on_failure: None,
             is_failure_new: false,
@@ -387,6 +394,7 @@ impl Session {
             self.enable();
         }
         self.is_copy_old |= self.recording.update();
+        self.tell_tampering();
         self.note_ends();
         if self.is_failure_new {
             self.is_failure_new = self.on_failure.as_mut().is_some_and(|on_failure| !on_failure());
@@ -395,6 +403,18 @@ impl Session {
             self.save_or_tell(self.is_copy_old);
         }
         polled.more
+    }
+
+    /// Tells once that the guest has changed what only the host writes.
+    fn tell_tampering(&mut self) {
+        let restored = self.recording.restored_words();
+        if restored > 0 && !self.is_tampering_told {
+            self.is_tampering_told = true;
+            (self.say)(&format!(
+                "the guest has written over {restored} words of the trace region that are the host's: restored; its own layers \
+                 may be wrong, the others are not touched"
+            ));
+        }
     }
 
     /// Tells and notes which layers have ended early.
@@ -569,6 +589,7 @@ impl Session {
             region: vm.and_then(|vm| vm.region.clone()).unwrap_or_default(),
             region_size: guest.as_ref().map_or(0, |guest| guest.region.layout().size as u64),
             guest_kernel: vm.and_then(|vm| vm.guest.as_ref()).map(|guest| guest.kernel.clone()),
+            restored_words: self.recording.restored_words(),
             sessions,
             layers: layers.iter().map(layer_status).collect(),
             missing: missing
