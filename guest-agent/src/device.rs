@@ -67,7 +67,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    fn new(device: &OwnedFd, offset: u64, size: usize, access: ProtFlags) -> Result<Self, Errno> {
+    pub(crate) fn new(device: &OwnedFd, offset: u64, size: usize, access: ProtFlags) -> Result<Self, Errno> {
         // SAFETY: a new mapping at an address that the kernel chooses touches nothing that exists.
         let base = unsafe { rustix::mm::mmap(ptr::null_mut(), size, access, MapFlags::SHARED, device, offset) }?;
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;

@@ -29,6 +29,7 @@ mod describe;
 mod device;
 mod event_type;
 mod fields;
+mod pci_offer;
 mod permanent;
 mod process_rings;
 mod process_state;

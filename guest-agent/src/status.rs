@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // Clock entries are memory shared with the host: raw pointers.
 
 use crate::device::{self, DeviceError};
+use crate::pci_offer;
 use clock_sync::entry::Reader;
 use shared_ring::layout::{Mode, PAGE_SIZE, SESSION_SLOTS};
 use shared_ring::view;
@@ -29,11 +30,11 @@ pub struct Status {
     pub trace: Result<Trace, DeviceError>,
 }
 
-/// A trace region as the hypervisor names it.
+/// A trace region as the hypervisor offers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Layout version, `major << 16 | minor`.
-    pub abi_version: u32,
+    /// Layout version, `major << 16 | minor`; `None` where this user cannot see it.
+    pub abi_version: Option<u32>,
     /// Guest-physical address.
     pub address: u64,
     /// Size of the region, bytes.
@@ -106,7 +107,9 @@ impl Status {
     pub fn problem(&self) -> Option<String> {
         let trace = match (&self.offer, self.module, &self.trace) {
             (None, false, _) => {
-                return Some("this machine offers no trace region: start it by `strata run --trace DIR`".into());
+                return Some("this machine offers no trace region: start it by `strata run --trace DIR`, or QEMU with what `strata \
+                     region create` prints"
+                        .into());
             }
             (Some(_), false, _) => {
                 return Some(
@@ -117,7 +120,7 @@ impl Status {
             (_, true, Ok(trace)) => trace,
         };
         if !trace.host_alive {
-            return Some("the host does not drain the rings: its strata has ended".into());
+            return Some("the host does not drain the rings: its strata has ended, or has not begun".into());
         }
         if trace.clocks < trace.vcpus {
             let without = trace.vcpus - trace.clocks;
@@ -128,10 +131,14 @@ impl Status {
 }
 
 impl Offer {
-    /// What the hypervisor offers this machine: the CPUID leaf whose signature is ours, among those that hypervisors
-    /// use.
+    /// What the hypervisor offers this machine: by CPUID, or else in a PCI device.
     #[must_use]
     pub fn find() -> Option<Self> {
+        Self::find_leaf().or_else(|| pci_offer::find(Path::new(pci_offer::DEVICES)))
+    }
+
+    /// The CPUID leaf whose signature is ours, among those that hypervisors use.
+    fn find_leaf() -> Option<Self> {
         if __cpuid(1).ecx >> 31 == 0 {
             return None;
         }
@@ -141,7 +148,7 @@ impl Offer {
             (signature.as_flattened() == CPUID_SIGNATURE && id.eax > leaf).then(|| {
                 let region = __cpuid(leaf + 1);
                 Self {
-                    abi_version: region.eax,
+                    abi_version: Some(region.eax),
                     address: u64::from(region.ecx) << 32 | u64::from(region.ebx),
                     size: u64::from(region.edx) * PAGE_SIZE as u64,
                 }
@@ -207,7 +214,7 @@ pub(crate) mod tests {
 
     fn status() -> Status {
         Status {
-            offer: Some(Offer { abi_version: 2 << 16, address: 1 << 32, size: 1 << 20 }),
+            offer: Some(Offer { abi_version: Some(2 << 16), address: 1 << 32, size: 1 << 20 }),
             module: true,
             slots: None,
             trace: Ok(Trace {

@@ -96,7 +96,12 @@ fn as_text(status: &Status) -> String {
 }
 
 fn describe_offer(offer: &Offer) -> String {
-    format!("{} KiB at {:#x}, layout {}", offer.size / 1024, offer.address, version(offer.abi_version))
+    format!(
+        "{} KiB at {:#x}, layout {}",
+        offer.size / 1024,
+        offer.address,
+        offer.abi_version.map_or("unknown to this user".to_owned(), version)
+    )
 }
 
 fn describe_slots(slots: &Slots) -> String {
@@ -136,9 +141,9 @@ fn version(abi_version: u32) -> String {
 }
 
 fn as_json(status: &Status, problem: Option<&str>) -> Value {
-    let offer = status
-        .offer
-        .map(|offer| json!({"abi_version": version(offer.abi_version), "address": offer.address, "size": offer.size}));
+    let offer = status.offer.map(
+        |offer| json!({"abi_version": offer.abi_version.map(version), "address": offer.address, "size": offer.size}),
+    );
     let slots = status.slots.map(|slots| {
         json!({
             "total": slots.total, "used": slots.used, "user_limit": slots.user_limit, "user_used": slots.user_used,
@@ -174,7 +179,7 @@ mod tests {
             class_mask: 1 << class::USER | 1 << class::SCHED,
         };
         Status {
-            offer: Some(Offer { abi_version: 2 << 16 | 1, address: 0x1_0000_0000, size: 64 << 20 }),
+            offer: Some(Offer { abi_version: Some(2 << 16 | 1), address: 0x1_0000_0000, size: 64 << 20 }),
             module: true,
             slots: Some(Slots { total: 16, used: 3, user_limit: 8, user_used: 1, refused: 2, over_quota: 5 }),
             trace: Ok(Trace {
