@@ -236,6 +236,41 @@ fn flight_recorder_of_another_vmm_is_written_when_asked_and_when_its_time_is_ove
 }
 
 #[test]
+fn region_that_does_not_fit_the_vm_is_named_with_the_way_out() {
+    let bench = Bench::new();
+    let vmm = Vmm::start(60);
+    let pid = vmm.pid();
+    let path = |name: &str| bench.path(name).display().to_string();
+    let made = |name: &str, options: &[&str]| {
+        let output = bench.strata(&[&["region", "create", &path(name), "--process-slots", "1"], options].concat());
+        assert!(text(&output).contains("-device ivshmem-plain,memdev=strata"), "{}", text(&output));
+        path(name)
+    };
+    let (one, two) = (made("one", &["--cpus", "1"]), made("two", &["--cpus", "2"]));
+    let recorder = made("recorder", &["--cpus", "2", "--mode", "flight-recorder"]);
+    fs::write(path("other"), [0; 8192]).unwrap();
+
+    let few = bench.refused(WITH_DEBUGFS, &[&pid, "--region", &one]);
+    let unmapped = bench.refused(WITH_DEBUGFS, &[&pid, "--region", &two]);
+    let mode = bench.refused(WITH_DEBUGFS, &[&pid, "--region", &recorder]);
+    let other = bench.refused(WITH_DEBUGFS, &[&pid, "--region", &path("other")]);
+    let missing = bench.refused(WITH_DEBUGFS, &[&pid, "--region", &path("missing")]);
+    let again = text(&bench.strata(&["region", "create", &two, "--cpus", "2"]));
+
+    for (said, expected) in [
+        (few, "make one with --cpus 2"),
+        (unmapped, "start QEMU with the options"),
+        (mode, "was made for --mode flight-recorder"),
+        (other, "is not the file of a trace region"),
+        (missing, "No such file"),
+        (again, "exists already"),
+    ] {
+        assert!(said.contains(expected), "{expected} is not in: {said}");
+    }
+    assert_eq!(vmm.descriptors(), 3);
+}
+
+#[test]
 fn what_cannot_be_attached_to_is_named_with_the_way_out() {
     let bench = Bench::new();
     let vmm = Vmm::start(60);

@@ -17,8 +17,9 @@ use trace_merge::layer::LayerKind;
 use trace_merge::manifest::Missing;
 use uuid::Uuid;
 
-/// How long the guest may take to let go of the rings of an earlier recording, or of this one: it looks ten times a second.
-const RELEASE_LIMIT: Duration = Duration::from_secs(2);
+/// How long the guest may take to let go of the rings of an earlier recording, or of this one. It looks ten times a second, but
+/// attaching many events on a busy machine holds it up for seconds.
+const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 /// After so long without the guest it is said that nothing comes from it.
 pub const JOIN_LIMIT: Duration = Duration::from_secs(20);
 

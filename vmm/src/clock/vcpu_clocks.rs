@@ -223,7 +223,7 @@ impl VcpuClocks {
         let interval = Duration::from_nanos(self.interval_ns()).as_secs();
         let derivation = format!(
             "KVM's offset of {offset} ticks, seen in its debugfs when the epoch began; it can have changed {interval} s \
-             earlier. Nothing that was recorded depends on it"
+             earlier. Nothing but times of the guest's own layers depends on it"
         );
         self.publish_exact(vcpu, &mut state, offset, cause, derivation);
     }
