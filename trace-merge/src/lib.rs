@@ -33,6 +33,7 @@ pub mod softirq_names;
 pub mod syscall_names;
 #[cfg(test)]
 mod test_trace;
+pub mod terminal;
 pub mod timeline;
 pub mod totals;
 pub mod trace_folder;

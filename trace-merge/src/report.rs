@@ -27,6 +27,7 @@ use crate::analysis::{self, Analysis, Passed};
 use crate::clock::{Clock, NS_PER_SECOND};
 use crate::completeness::Completeness;
 use crate::reader::{ReadError, Trace};
+use crate::terminal;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::Path;
@@ -219,7 +220,11 @@ pub fn moment(clock: &Clock, start: u64, time: u64) -> String {
 #[must_use]
 pub fn harmless(text: &str) -> String {
     text.chars()
-        .map(|character| if character.is_control() { character.escape_default().to_string() } else { character.into() })
+        .map(
+            |character| {
+                if terminal::acts(character) { character.escape_default().to_string() } else { character.into() }
+            },
+        )
         .collect()
 }
 
@@ -242,6 +247,6 @@ mod tests {
 
     #[test]
     fn controls_are_harmless_and_letters_stay() {
-        assert_eq!(harmless("a\x1bé"), "a\\u{1b}é");
+        assert_eq!(harmless("a\x1b\u{202e}é"), "a\\u{1b}\\u{202e}é");
     }
 }

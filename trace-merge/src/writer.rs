@@ -18,6 +18,7 @@ use crate::clock::Clock;
 use crate::layer::LayerKind;
 use crate::manifest::{Layer, MAX_PACKET_SIZE, MIN_PACKET_SIZE, Manifest, Process, StreamDescription, is_vm_name};
 use crate::metadata::{TraceDescription, event_types, tsdl};
+use crate::terminal;
 use rustix::fs::OFlags;
 use shared_ring::consumer::Lost;
 use shared_ring::event::{EventDescription, MAX_FIELDS, MAX_NAME};
@@ -591,7 +592,7 @@ fn event_problem(event: &EventDescription) -> Option<&'static str> {
     if event.id == HOLE_ID || event.id == EXTENDED_ID {
         return Some("its id is reserved");
     }
-    if !short(&event.name) || event.name.chars().any(char::is_control) {
+    if !short(&event.name) || event.name.chars().any(terminal::acts) {
         return Some("its name is empty, too long or not printable");
     }
     if event.fields.len() > MAX_FIELDS {

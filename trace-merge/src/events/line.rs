@@ -1,6 +1,7 @@
 //! Lines of text under construction: numbers, literals and escaped text, written in place. Nothing is allocated for a
 //! record once the memory has grown to what a batch of records takes.
 
+use crate::terminal;
 use std::fmt::{self, Write};
 
 /// Bytes that are copied at once; a literal takes a whole number of them.
@@ -128,14 +129,14 @@ impl Lines {
             // Writing lines cannot fail.
             let _ = match character {
                 '"' | '\\' => write!(self, "\\{character}"),
-                control if control.is_control() => write!(self, "{}", control.escape_default()),
+                acting if terminal::acts(acting) => write!(self, "{}", acting.escape_default()),
                 other => self.write_char(other),
             };
         }
         self.push(b'"');
     }
 
-    /// `text` as it is, but for controls, in whose place are question marks.
+    /// `text` as it is, but for what acts on a terminal, in whose place are question marks.
     #[inline]
     pub(super) fn name(&mut self, text: &[u8]) {
         if text.iter().all(|byte| (0x20..0x7f).contains(byte)) {
@@ -143,7 +144,7 @@ impl Lines {
         }
         for character in String::from_utf8_lossy(text).chars() {
             // Writing lines cannot fail.
-            let _ = self.write_char(if character.is_control() { '?' } else { character });
+            let _ = self.write_char(if terminal::acts(character) { '?' } else { character });
         }
     }
 
@@ -279,9 +280,11 @@ mod tests {
         }
 
         #[test]
-        fn quoted_text_holds_no_control(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
-            let written = text(|lines| lines.quoted(&bytes));
-            prop_assert!(!written.chars().any(char::is_control));
+        fn nothing_in_a_text_acts(bytes: Vec<u8>, letters in "[\\u{200a}-\\u{2070}a]*") {
+            for given in [&bytes[..], letters.as_bytes()] {
+                let (quoted, name) = (text(|lines| lines.quoted(given)), text(|lines| lines.name(given)));
+                prop_assert!(!quoted.chars().chain(name.chars()).any(terminal::acts));
+            }
         }
     }
 }

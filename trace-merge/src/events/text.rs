@@ -7,6 +7,7 @@ use super::time::Times;
 use crate::layer::LayerKind;
 use crate::reader::{Stream, TraceLayer};
 use crate::schema::{Elements, Schema, Value};
+use crate::terminal;
 use shared_ring::event::FieldDescription;
 use std::fmt::Write;
 
@@ -155,7 +156,7 @@ fn process(layer: &TraceLayer) -> String {
         || "-".into(),
         |process| {
             let mut cell = format!("{}/", process.pid);
-            cell.extend(process.comm.chars().map(|character| if character.is_control() { '?' } else { character }));
+            cell.extend(process.comm.chars().map(|character| if terminal::acts(character) { '?' } else { character }));
             cell
         },
     )
