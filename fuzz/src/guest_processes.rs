@@ -18,6 +18,7 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use trace_merge::access::Readers;
 use trace_merge::manifest::{Layer, Manifest};
+use trace_merge::reserve::Reserve;
 use trace_merge::reader::{Damage, Trace};
 use vmm::clock::{ClockParameters, HostTime, VcpuClocks};
 use vmm::tracing::flight_recorder::FlightRecorder;
@@ -181,6 +182,7 @@ fn recording(manifest: Manifest) -> Recording {
         dir: None,
         readers: Readers::Owner,
         rotation: None,
+        reserve: Reserve::default(),
         manifest,
         vm: VM.into(),
         selection: Selection::parse("").expect("the events of the default can be selected"),

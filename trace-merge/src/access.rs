@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use tempfile::Builder;
+use tempfile::{Builder, NamedTempFile};
 
 /// Beginning of the names of files that are not complete yet.
 const TEMPORARY_PREFIX: &str = ".strata-";
@@ -129,9 +129,20 @@ impl Readers {
     /// # Errors
     /// When it cannot be written; then nothing is left behind.
     pub fn write_atomically(self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        self.complete(Self::begin(path)?, path, bytes)
+    }
+
+    /// Makes an empty file of a random name beside `path`, for its owner alone.
+    pub(crate) fn begin(path: &Path) -> io::Result<NamedTempFile> {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
-        let mut file = Builder::new().prefix(TEMPORARY_PREFIX).tempfile_in(folder)?;
+        Builder::new().prefix(TEMPORARY_PREFIX).tempfile_in(folder)
+    }
+
+    /// Writes `bytes` into `file`, which was [begun](Self::begin) beside `path` and takes no more than them then, and renames
+    /// it to `path`.
+    pub(crate) fn complete(self, mut file: NamedTempFile, path: &Path, bytes: &[u8]) -> io::Result<()> {
         file.write_all(bytes)?;
+        file.as_file().set_len(bytes.len() as u64)?;
         self.open_up(file.as_file())?;
         file.persist(path).map_err(|error| error.error)?;
         Ok(())

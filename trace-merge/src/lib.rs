@@ -28,12 +28,13 @@ pub mod metadata;
 pub mod nearest;
 pub mod reader;
 pub mod report;
+pub mod reserve;
 pub mod schema;
 pub mod softirq_names;
 pub mod syscall_names;
+pub mod terminal;
 #[cfg(test)]
 mod test_trace;
-pub mod terminal;
 pub mod timeline;
 pub mod totals;
 pub mod trace_folder;

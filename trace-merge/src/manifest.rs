@@ -4,6 +4,7 @@
 use crate::access::Readers;
 use crate::clock::{Clock, MAX_FREQUENCY, rfc3339};
 use crate::layer::LayerKind;
+use crate::reserve::Reserve;
 use serde::{Deserialize, Serialize};
 use shared_ring::consumer::Lost;
 use shared_ring::event::EventDescription;
@@ -400,9 +401,20 @@ impl Manifest {
         self.save_within(dir, MAX_MANIFEST_BYTES)
     }
 
+    /// The same, with room for the last one in `reserve`.
+    ///
+    /// # Errors
+    /// As [`save`](Self::save).
+    pub fn save_reserving(&self, dir: &Path, reserve: &mut Reserve) -> Result<(), ManifestError> {
+        let path = dir.join(MANIFEST_FILE);
+        replace_text(&path, &self.text(&path, MAX_MANIFEST_BYTES)?, reserve)
+    }
+
     fn save_within(&self, dir: &Path, limit: u64) -> Result<(), ManifestError> {
         let path = dir.join(MANIFEST_FILE);
-        write_text(&path, &self.text(&path, limit)?)
+        let text = self.text(&path, limit)?;
+        let written = Readers::of(dir).and_then(|readers| readers.write_atomically(&path, &text));
+        written.map_err(|source| ManifestError::Write { path, source })
     }
 
     /// The text of `session.json`, `path`, of `limit` bytes at most.
@@ -506,10 +518,9 @@ fn is_file_name(name: &str) -> bool {
     is_relative_path(name) && !name.contains('/')
 }
 
-/// Replaces `session.json`, `path`, by `text` in one step.
-pub(crate) fn write_text(path: &Path, text: &[u8]) -> Result<(), ManifestError> {
-    let written = Readers::of(path.parent().unwrap_or(path)).and_then(|readers| readers.write_atomically(path, text));
-    written.map_err(|source| ManifestError::Write { path: path.into(), source })
+/// Replaces `session.json`, `path`, by `text` in one step, with room for the last one in `reserve`.
+pub(crate) fn replace_text(path: &Path, text: &[u8], reserve: &mut Reserve) -> Result<(), ManifestError> {
+    reserve.replace(path, text).map_err(|source| ManifestError::Write { path: path.into(), source })
 }
 
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {

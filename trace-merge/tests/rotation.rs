@@ -18,6 +18,7 @@ use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{Dropped, Manifest, Vm};
 use trace_merge::merge::{Merge, Step};
 use trace_merge::reader::{Damage, Trace};
+use trace_merge::reserve::Reserve;
 use trace_merge::window::Window;
 use trace_merge::writer::{LayerWriter, NewLayer, Rotation, WriteError};
 
@@ -40,6 +41,7 @@ fn manifest() -> Manifest {
 struct Recorder {
     dir: TempDir,
     rotation: Option<Rotation>,
+    reserve: Reserve,
     manifest: Manifest,
     /// Of the guest's kernel and of the VMM.
     layers: [LayerWriter; 2],
@@ -59,7 +61,7 @@ impl Recorder {
             layer.add_events(std::slice::from_ref(&event)).unwrap();
             layer
         });
-        let mut recorder = Self { dir, rotation, manifest, layers, number: 0 };
+        let mut recorder = Self { dir, rotation, reserve: Reserve::default(), manifest, layers, number: 0 };
         recorder.save();
         recorder
     }
@@ -84,8 +86,8 @@ impl Recorder {
     fn save(&mut self) {
         self.manifest.layers = self.layers.iter().map(LayerWriter::layer).collect();
         match &self.rotation {
-            Some(rotation) => rotation.save(self.dir.path(), &mut self.manifest).unwrap(),
-            None => self.manifest.save(self.dir.path()).unwrap(),
+            Some(rotation) => rotation.save(self.dir.path(), &mut self.manifest, &mut self.reserve).unwrap(),
+            None => self.manifest.save_reserving(self.dir.path(), &mut self.reserve).unwrap(),
         }
     }
 

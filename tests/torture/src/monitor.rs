@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use trace_merge::access::Readers;
 use trace_merge::clock::VcpuRelation;
 use trace_merge::manifest::{FORMAT_VERSION, Host, Manifest, Started, Vm};
+use trace_merge::reserve::Reserve;
 use trace_merge::trace_folder::TraceFolder;
 use trace_merge::writer::Rotation;
 use uuid::Uuid;
@@ -131,6 +132,7 @@ pub fn run(setup: &Path) -> anyhow::Result<()> {
         dir: Some(setup.trace.clone()),
         readers: Readers::Owner,
         rotation: setup.max_size.map(Rotation::new),
+        reserve: Reserve::default(),
         manifest,
         vm: setup.name.clone(),
         selection,

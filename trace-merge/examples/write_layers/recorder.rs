@@ -6,6 +6,7 @@ use std::error::Error;
 use std::path::Path;
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{Manifest, Process};
+use trace_merge::reserve::Reserve;
 use trace_merge::writer::{LayerWriter, NewLayer, Rotation};
 
 /// Value of a field.
@@ -119,7 +120,7 @@ impl Recorder {
             manifest.layers.push(layer.layer());
         }
         match self.rotation {
-            Some(rotation) => Ok(rotation.save(dir, &mut manifest)?),
+            Some(rotation) => Ok(rotation.save(dir, &mut manifest, &mut Reserve::default())?),
             None => Ok(manifest.save(dir)?),
         }
     }

@@ -8,7 +8,8 @@
 use super::WriteError;
 use super::chunks::{ChunkLedger, StreamIndex, WrittenPacket};
 use super::stream::{PacketFile, stream_file};
-use crate::manifest::{Dropped, Layer, MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, ManifestError, write_text};
+use crate::manifest::{Dropped, Layer, MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, ManifestError, replace_text};
+use crate::reserve::{Reserve, blocks, room_after};
 use shared_ring::consumer::Lost;
 use shared_ring::packet::Packet;
 use std::collections::HashMap;
@@ -20,8 +21,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Smallest size that a recording can keep within, bytes: descriptions of a kernel's events, and chunks of packets of a
 /// sensible size.
 pub const MIN_ROTATED_SIZE: u64 = 16 << 20;
-/// What file systems allocate at once, bytes.
-const BLOCK: u64 = 4096;
+/// Bytes of the disk that an empty folder takes.
+const FOLDER: u64 = blocks(1);
+/// How often `session.json` is there: the one that is read, the one that is written, and room for the last.
+const MANIFESTS: u64 = 3;
 
 /// The size that the layers of one recording share. Copies are the same.
 #[derive(Clone, Debug)]
@@ -98,11 +101,12 @@ impl Rotation {
         Ok(RotatedStream { rotation: self.clone(), index })
     }
 
-    /// Writes `manifest`, to which it adds what was dropped of each stream, as `session.json` of the recording `dir`.
+    /// Writes `manifest`, to which it adds what was dropped of each stream, as `session.json` of the recording `dir`, with
+    /// room for the last one in `reserve`.
     ///
     /// # Errors
     /// When it does not fit or cannot be written, or what is old cannot be deleted.
-    pub fn save(&self, dir: &Path, manifest: &mut Manifest) -> Result<(), ManifestError> {
+    pub fn save(&self, dir: &Path, manifest: &mut Manifest, reserve: &mut Reserve) -> Result<(), ManifestError> {
         let path = dir.join(MANIFEST_FILE);
         manifest.max_size = Some(self.limit());
         self.describe(dir, &mut manifest.layers);
@@ -111,9 +115,9 @@ impl Rotation {
         if reserved.map_err(|error| ManifestError::Write { path: path.clone(), source: io::Error::other(error) })? {
             // Something may have been dropped for it.
             self.describe(dir, &mut manifest.layers);
-            return write_text(&path, &manifest.text(&path, MAX_MANIFEST_BYTES)?);
+            return replace_text(&path, &manifest.text(&path, MAX_MANIFEST_BYTES)?, reserve);
         }
-        write_text(&path, &text)
+        replace_text(&path, &text, reserve)
     }
 
     /// Makes room for the folder of a layer and the description in it, `path`, which grows from `before` to `after` bytes.
@@ -204,15 +208,15 @@ impl RotatedFiles {
         Ok(())
     }
 
-    /// Makes room for `session.json`, `path`, which becomes `bytes` long; while it is replaced, both the old and the new one
-    /// are there. Says whether it takes more than before.
+    /// Makes room for `session.json`, `path`, which becomes `bytes` long, [`MANIFESTS`] times. Says whether it takes more than
+    /// before.
     fn reserve_manifest(&mut self, path: &Path, bytes: u64) -> Result<bool, WriteError> {
         if blocks(bytes) <= self.manifest {
             return Ok(false);
         }
-        // With a slack: counts get more digits, and every byte more would make room again.
-        let after = blocks(bytes + bytes / 8);
-        self.replace_fixed(path, 2 * self.manifest, 2 * after)?;
+        // More than now: counts get more digits, and every byte more would make room again.
+        let after = room_after(bytes);
+        self.replace_fixed(path, MANIFESTS * self.manifest, MANIFESTS * after)?;
         self.manifest = after;
         Ok(true)
     }
@@ -266,12 +270,7 @@ impl StreamFiles {
     }
 }
 
-/// Bytes of the disk that a file of `bytes` takes.
-const fn blocks(bytes: u64) -> u64 {
-    bytes.div_ceil(BLOCK).saturating_mul(BLOCK)
-}
-
 /// Bytes of the disk that the folder of a layer and its description of `metadata` bytes take; without description nothing.
 const fn folder_bytes(metadata: u64) -> u64 {
-    if metadata == 0 { 0 } else { BLOCK + blocks(metadata) }
+    if metadata == 0 { 0 } else { FOLDER + blocks(metadata) }
 }

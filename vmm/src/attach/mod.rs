@@ -44,6 +44,7 @@ use trace_merge::access::Readers;
 use trace_merge::clock::{Clock, VcpuRelation};
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{Attached, FORMAT_VERSION, Manifest, Missing, Started, Vm};
+use trace_merge::reserve::Reserve;
 use trace_merge::trace_folder::TraceFolder;
 use trace_merge::writer::Rotation;
 use uuid::Uuid;
@@ -192,6 +193,7 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
             dir: Some(absolute(&request.trace)),
             readers: request.readers,
             rotation: request.max_size.map(Rotation::new),
+            reserve: Reserve::default(),
             manifest,
             vm: name.clone(),
             selection,

@@ -32,6 +32,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use trace_merge::layer::LayerKind;
+use trace_merge::reserve::Reserve;
 use trace_merge::trace_folder::TraceFolder;
 use trace_merge::writer::Rotation;
 use uuid::Uuid;
@@ -124,6 +125,7 @@ impl<'a> PreparedVm<'a> {
             dir: request.absolute_trace(),
             readers: request.readers,
             rotation: request.max_size.map(Rotation::new),
+            reserve: Reserve::default(),
             manifest,
             vm: request.name.clone(),
             selection,

@@ -18,6 +18,7 @@ use trace_merge::access::Readers;
 use trace_merge::event::name::RECORDING_STOPS;
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{Guest, Layer, Manifest, ManifestError, Missing};
+use trace_merge::reserve::Reserve;
 use trace_merge::writer::{Rotation, WriteError};
 
 /// Most vCPUs whose threads are named: KVM has no more on x86.
@@ -46,6 +47,8 @@ pub struct Recording {
     pub manifest: Manifest,
     /// The size that it keeps within, if it does.
     pub rotation: Option<Rotation>,
+    /// Room for the last manifest.
+    pub reserve: Reserve,
     /// Name of the VM.
     pub vm: String,
     /// Which events are wanted.
@@ -104,6 +107,7 @@ impl Recording {
         Self {
             dir,
             rotation,
+            reserve: Reserve::default(),
             readers: self.readers,
             manifest: Manifest { layers: Vec::new(), missing: missing.into(), ..self.manifest.clone() },
             vm: self.vm.clone(),
@@ -222,10 +226,19 @@ impl Recording {
             self.update_clock();
         }
         match (&self.dir, &self.rotation) {
-            (Some(dir), Some(rotation)) => rotation.save(dir, &mut self.manifest),
-            (Some(dir), None) => self.manifest.save(dir),
+            (Some(dir), Some(rotation)) => rotation.save(dir, &mut self.manifest, &mut self.reserve),
+            (Some(dir), None) => self.manifest.save_reserving(dir, &mut self.reserve),
             (None, _) => Ok(()),
         }
+    }
+
+    /// Writes the manifest with `layers` for the last time, also where the disk is full.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn save_last(&mut self, layers: Vec<Layer>) -> Result<(), ManifestError> {
+        self.reserve.release();
+        self.save(layers)
     }
 
     /// Writes the manifest without layers beside the region, if this recording does so.

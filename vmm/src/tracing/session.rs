@@ -550,7 +550,7 @@ impl Session {
         self.recording.update();
         let layers = self.layers.finish(&mut self.recording);
         self.recording.manifest.outcome = Some(outcome.into());
-        self.recording.save(layers)?;
+        self.recording.save_last(layers)?;
         Ok(self.recording.manifest)
     }
 

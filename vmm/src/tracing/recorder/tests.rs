@@ -27,6 +27,7 @@ use trace_merge::clock::{Clock, UtcAnchor};
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{FORMAT_VERSION, Host, Started, Vm};
 use trace_merge::reader::Trace;
+use trace_merge::reserve::Reserve;
 use trace_merge::writer::Rotation;
 use uuid::Uuid;
 
@@ -121,6 +122,7 @@ impl Bench {
             dir: Some(trace),
             readers: Readers::Owner,
             rotation,
+            reserve: Reserve::default(),
             manifest: manifest(),
             vm: "vm0".into(),
             selection: Selection::parse("guest:*,vmm:*").unwrap(),
