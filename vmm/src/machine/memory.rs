@@ -178,6 +178,7 @@ fn set_slot(vm: &VmFd, slot: u32, range: Range, host: *mut u8, flags: u32) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::test_guest::mapping_flags;
     use vm_memory::Bytes;
 
     #[test]
@@ -185,6 +186,15 @@ mod tests {
         let memory = create(1 << 20).unwrap();
         let last: u8 = memory.read_obj(GuestAddress((1 << 20) - 1)).unwrap();
         assert_eq!((last, memory.last_addr().0), (0, (1 << 20) - 1));
+    }
+
+    #[test]
+    fn memory_goes_into_no_core_dump_and_to_no_child() {
+        let memory = create(1 << 20).unwrap();
+
+        let flags = mapping_flags(memory.get_host_address(GuestAddress(0)).unwrap().addr());
+
+        assert!(["dd", "dc"].iter().all(|flag| flags.iter().any(|set| set == flag)), "{flags:?}");
     }
 
     #[test]

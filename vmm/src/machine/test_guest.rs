@@ -72,3 +72,15 @@ impl Console {
         self.0.lock().unwrap().clone()
     }
 }
+
+/// What the kernel says (`VmFlags` of `/proc/self/smaps`) of the mapping of this process that holds `address`.
+pub fn mapping_flags(address: usize) -> Vec<String> {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let range = |line: &str| {
+        let (begin, end) = line.split(' ').next()?.split_once('-')?;
+        Some(usize::from_str_radix(begin, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
+    };
+    let mut lines = maps.lines().skip_while(|line| !range(line).is_some_and(|range| range.contains(&address)));
+    let flags = lines.find_map(|line| line.strip_prefix("VmFlags: ")).unwrap();
+    flags.split_whitespace().map(str::to_owned).collect()
+}

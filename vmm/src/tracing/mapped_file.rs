@@ -118,3 +118,30 @@ fn free(file: &File) -> Option<u64> {
     let space = fstatvfs(file).ok().filter(|space| space.f_blocks > 0)?;
     Some(space.f_bavail.saturating_mul(space.f_frsize))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::test_guest::mapping_flags;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn memory_is_reserved_and_goes_into_no_core_dump_and_to_no_child() {
+        let file = tempfile::tempfile().unwrap();
+
+        let memory = map(&file, 1 << 20).unwrap();
+
+        let flags = mapping_flags(memory.base().addr());
+        assert!(["dd", "dc"].iter().all(|flag| flags.iter().any(|set| set == flag)), "{flags:?}");
+        assert!(file.metadata().unwrap().blocks() * 512 >= 1 << 20);
+    }
+
+    #[test]
+    fn memory_that_does_not_fit_is_refused_with_what_is_left() {
+        let file = tempfile::tempfile().unwrap();
+
+        let refused = map(&file, usize::MAX / 4).unwrap_err();
+
+        assert!(matches!(refused, MappedFileError::NoRoom { size, free } if free < size as u64), "{refused}");
+    }
+}
