@@ -8,7 +8,7 @@ use crate::build::kmod::{self, KmodError};
 use crate::fetch::apt::PackageError;
 use crate::fetch::tools::{self, Tool};
 use crate::packaging::deb::{self, Control, Package};
-use crate::packaging::materials::{Materials, MaterialsError};
+use crate::packaging::materials::{Held, Materials, MaterialsError};
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
 use crate::progress;
@@ -85,7 +85,7 @@ pub fn build(paths: &Paths, out: &Path) -> Result<Vec<PathBuf>, PackagingError> 
         .map(|mut package| {
             let changelog = texts.changelog(package.name());
             package.documentation(&texts.copyright, &changelog)?;
-            let bill = materials.bill(package.name(), crates_of(package.name()))?;
+            let bill = materials.bill(package.name(), held_by(package.name()))?;
             let path = format!("/usr/share/doc/{}/bill-of-materials.cdx.json", package.name());
             package.bytes(&path, 0o644, format!("{bill:#}\n").as_bytes())?;
             Ok(package.finish(out)?)
@@ -94,13 +94,13 @@ pub fn build(paths: &Paths, out: &Path) -> Result<Vec<PathBuf>, PackagingError> 
     })
 }
 
-/// The crates of the workspace whose programs or libraries the package `name` holds.
-fn crates_of(name: &str) -> &'static [&'static str] {
+/// What the package `name` holds. With the module's sources comes its Rust half, ready-made.
+fn held_by(name: &str) -> Held {
     match name {
-        "strata" => &["vmm"],
-        "strata-agent" => &["guest-agent"],
-        "strata-dkms" => &["strata-kmod-build", "strata-kmod"],
-        _ => &["strata-c-api"],
+        "strata" => Held { crates: &["vmm", "strata-kmod"], has_programs: true },
+        "strata-agent" => Held { crates: &["guest-agent"], has_programs: true },
+        "strata-dkms" => Held { crates: &["strata-kmod-build", "strata-kmod"], has_programs: true },
+        _ => Held { crates: &["strata-c-api"], has_programs: false },
     }
 }
 
