@@ -138,7 +138,10 @@ impl Region {
         let acknowledgement = self.view().process_ack(slot)?;
         // SAFETY: the host's acknowledgements lie inside the region (checked by `open`). The acquire load pairs with the
         // host's release store: it has read the slot.
-        self.process_state(slot)?.next(|| unsafe { self.part(acknowledgement).load_acquire(0) })
+        let acknowledged = || unsafe { self.part(acknowledgement).load_acquire(0) };
+        let state = self.process_state(slot)?;
+        // Nobody reads what is left while there is no host, and one that comes acknowledges what it finds closed.
+        state.next(|| if self.area().is_host_alive() { acknowledged() } else { u64::from(state.generation) })
     }
 
     fn process_state(&self, slot: u32) -> Option<ProcessState> {
@@ -256,8 +259,20 @@ mod tests {
     }
 
     #[test]
-    fn closed_slot_is_reused_only_after_the_host_has_drained_it() {
+    fn closed_slot_that_no_host_reads_is_reused() {
         let sides = sides();
+        claim(&sides, 1, &CPUS);
+        claim(&sides, 2, &CPUS);
+
+        sides.guest.close_process_slot(1);
+
+        assert_eq!(claim(&sides, 3, &CPUS), Some(1));
+    }
+
+    #[test]
+    fn closed_slot_is_reused_only_after_the_host_has_drained_it() {
+        let mut sides = sides();
+        sides.host.set_alive(true);
         let layout = sides.host.layout();
         let parts = Parts::of(sides.memory.clone(), layout).unwrap();
         claim(&sides, 1, &CPUS);
@@ -276,7 +291,8 @@ mod tests {
 
     #[test]
     fn slot_is_free_again_when_the_host_has_drained_it() {
-        let sides = sides();
+        let mut sides = sides();
+        sides.host.set_alive(true);
         let parts = Parts::of(sides.memory.clone(), sides.host.layout()).unwrap();
         let at_first = sides.guest.is_free_process_slot(0);
 
