@@ -207,7 +207,7 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
         process_descriptors: if guest.is_some() { descriptors::for_processes(vcpus) } else { 0 },
         say,
         on_failure: Some(Box::new(move || {
-            // What is left is not worth a VM's guest that is recorded by half.
+            // There is no VM of this process's to go on with.
             let _ = failed.send(Ending::TraceFailed);
             true
         })),
