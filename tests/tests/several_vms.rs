@@ -1,6 +1,6 @@
 //! VMs on one host, in one boot of it. Two at the same time, their vCPUs on one CPU: the two traces become one, with both
-//! VMs beside a host that is there once. Then three that are recorded from outside: of strata itself, of QEMU, and of a VMM
-//! of a few lines.
+//! VMs beside a host that is there once. Then three that are recorded from outside: of strata itself, of QEMU, with its
+//! guest, and of a VMM of a few lines.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::build::binaries;
@@ -125,6 +125,32 @@ fn guest_of_qemu_is_recorded_from_outside() {
     let trace = Trace::open(&output().join("qemu")).unwrap();
     assert_eq!(trace.manifest().vms[0].attached.as_ref().unwrap().comm, "qemu-system-x86");
     assert!(exits > 1000, "{exits}");
+}
+
+#[test]
+fn guest_of_qemu_with_a_region_is_recorded_in_every_layer_but_the_vmm() {
+    let path = output().join("qemu");
+    let said = fs::read_to_string(output().join("qemu.log")).unwrap();
+    println!("{}{said}", fs::read_to_string(output().join("region.log")).unwrap());
+
+    let trace = Trace::open(&path).unwrap();
+    let (manifest, vm) = (trace.manifest(), &trace.manifest().vms[0]);
+    let records = |kind| trace.layers_of(kind).map(|layer| Merge::new([layer], 0).count()).sum::<usize>();
+
+    assert!(said.contains("trace region in PCI device") && !said.contains("WARNING: CPU"), "{said}");
+    assert!(vm.guest.as_ref().is_some_and(|guest| guest.kernel.contains("cloud")), "{vm:?}");
+    assert_eq!(
+        (vm.restored_words, manifest.missing.iter().map(|missing| missing.layer).collect::<Vec<_>>()),
+        (0, vec![LayerKind::Vmm])
+    );
+    let counts = [LayerKind::HostKernel, LayerKind::GuestKernel, LayerKind::GuestUser, LayerKind::Vmm].map(records);
+    println!("host kernel, guest kernel, applications, VMM: {counts:?}");
+    assert!(counts[1] > 1000 && counts[2] > 100 && counts[3] == 0, "{counts:?}");
+    let checked = check::check(&trace, 10).unwrap();
+    println!("{:?}", checked.periods);
+    assert!(checked.passed(), "{:?}", checked.violations);
+    let tasks = strata(&["report", "tasks", "--json"], &path);
+    assert!(tasks.contains("workload"), "{tasks}");
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! VMs on one host: two of strata's at the same time, then three that are recorded from outside.
 //!
 //! `one` and `two` are the traces of two VMs called vm0, whose vCPUs share a CPU. `outside` is the recording that
-//! `strata attach` made of a guest that runs under `strata run` without a trace, `qemu` that of the same guest under QEMU,
-//! `tiny` that of a VMM of a few lines. Beside them lie `NAME.log` and `NAME.status` of each VMM, and `NAME-attach.log` and `NAME-attach.status`.
+//! `strata attach` made of a guest that runs under `strata run` without a trace, `qemu` that of a guest under QEMU that has a
+//! trace region as a device and loads the agent's module, `tiny` that of a VMM of a few lines. `region.log` holds what
+//! `strata region create` printed. Beside them lie `NAME.log` and `NAME.status` of each VMM, and `NAME-attach.log` and
+//! `NAME-attach.status`.
 
 use crate::build::{binaries, qemu_files};
 use crate::machine::host::{HostError, HostResult, HostRun};
@@ -25,9 +27,9 @@ start one &
 start two &
 wait
 
-# records the process $2 until it ends, and notes how that ended
+# records the process $2 until it ends, with the region $3 if there is one, and notes how that ended
 attach() {
-    strata attach "$2" --name "$1" --trace "$LAB_OUT/$1" > "$LAB_OUT/$1-attach.log" 2>&1
+    strata attach "$2" --name "$1" --trace "$LAB_OUT/$1" ${3:+--region "$3"} > "$LAB_OUT/$1-attach.log" 2>&1
     echo $? > "$LAB_OUT/$1-attach.status"
     wait "$2"
     echo $? > "$LAB_OUT/$1.status"
@@ -47,7 +49,7 @@ record_guest() {
         sleep 1
         waited=$((waited + 1))
     done
-    attach "$name" $vmm
+    attach "$name" $vmm $region
     kill $limit
 }
 arguments='console=ttyS0 quiet panic=-1 lab.script=compute'
@@ -56,9 +58,13 @@ record_guest outside strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpi
 mkdir -p /lib64
 ln -s "$LAB/ld-linux-x86-64.so.2" /lib64/
 export LD_LIBRARY_PATH="$LAB"
+region=/qemu-region
+strata region create $region --cpus 2 --size 64M > "$LAB_OUT/region.log" 2>&1
 record_guest qemu qemu-system-x86_64 -L "$LAB" -name guest=web,debug-threads=on -nodefaults -display none -no-reboot \
     -machine q35 -accel kvm -cpu host -smp 2 -m 512 -serial stdio \
-    -kernel "$LAB/vmlinux" -initrd "$LAB/guest.cpio" -append "$arguments"
+    -object memory-backend-file,id=strata,share=on,mem-path=$region,size=64M -device ivshmem-plain,memdev=strata \
+    -kernel "$LAB/vmlinux" -initrd "$LAB/guest.cpio" -append 'console=ttyS0 quiet panic=-1 lab.script=traced'
+region=
 tiny_vmm 6 2 > "$LAB_OUT/tiny.log" 2>&1 &
 tiny=$!
 sleep 1
@@ -67,12 +73,19 @@ exit 0
 "#;
 
 /// What the guests do.
-const GUEST_SCRIPTS: [(&str, &str); 2] = [
+const GUEST_SCRIPTS: [(&str, &str); 3] = [
     ("work", "workload --events 500\ntimeout 2 sh -c 'while :; do :; done'\nworkload --events 500\n"),
     // both vCPUs are at work when the recording begins: one that is halted is unknown until it wakes
     (
         "compute",
         "compute() { timeout 20 sh -c 'while :; do :; done'; }\necho guest is up\ncompute &\ncompute\nwait\nsleep 1\n",
+    ),
+    // the module is there before the host; applications come and go, before the recording and while it runs
+    (
+        "traced",
+        "insmod /strata.ko\ndmesg | grep strata\ncompute() { timeout 20 sh -c 'while :; do :; done'; }\n\
+         echo guest is up\ncompute &\ncompute &\nfor round in 1 2 3 4 5 6 7 8; do workload --events 200; sleep 2; done\n\
+         wait\ndmesg | grep -E 'BUG:|WARNING: CPU|Oops'\nsleep 1\n",
     ),
 ];
 
@@ -92,7 +105,7 @@ pub fn once_per_test_run(paths: &Paths) -> Result<HostResult, String> {
 /// When an image cannot be made or the host fails; what a VM does is for the caller to judge.
 pub fn run(lab: &Lab, name: &str) -> Result<HostResult, ScenarioError> {
     let image = lab.paths.images().join("several-vms.cpio");
-    let guest = lab.kernels.guest_image()?.program("workload", &lab.binaries.workload);
+    let guest = lab.kernels.guest_image()?.program("workload", &lab.binaries.workload).file("strata.ko", &lab.agent);
     let guest = GUEST_SCRIPTS.iter().fold(guest, |guest, (name, text)| guest.script(name, text));
     guest.write_file(&image)?;
     let mut request = HostRun::new(name, HOST_SCRIPT)
