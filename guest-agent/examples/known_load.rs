@@ -2,7 +2,7 @@
 //!
 //! Each load prints a line `known: NAME KEY=VALUE...` with what it knows of itself.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -10,14 +10,14 @@ use rustix::time::{ClockId, clock_gettime};
 use std::fs::File;
 use std::hint::black_box;
 use std::os::unix::fs::FileExt;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "usage: known_load compute CPU SECONDS | hog CPU SECONDS PERCENT | pin THREAD CPU | \
-                     convoy THREADS ROUNDS MILLISECONDS | reads FILE COUNT | syscalls";
+                     convoy THREADS ROUNDS MILLISECONDS | reads FILE COUNT | syscalls | contained MILLISECONDS";
 /// Within each of these the hog computes for its share, then sleeps.
 const PERIOD: Duration = Duration::from_millis(50);
 /// Size and alignment of a direct read, bytes.
@@ -53,6 +53,8 @@ fn run(words: &[&str]) -> Result<()> {
         }
         ["reads", file, count] => reads(file, number(count)?),
         ["syscalls"] => syscalls(),
+        ["contained", ms] => contained(ms),
+        ["burn", ms] => burn(Duration::from_millis(number(ms)?)),
         _ => bail!("{USAGE}"),
     }
 }
@@ -152,6 +154,38 @@ fn reads(path: &str, count: u64) -> Result<()> {
         file.read_exact_at(&mut block.0, index * BLOCK as u64).with_context(|| format!("cannot read {path}"))?;
     }
     println!("known: reads pid={} count={count} total_ns={}", std::process::id(), begin.elapsed().as_nanos());
+    Ok(())
+}
+
+/// Has a child burn processor time as the first process of a pid namespace.
+fn contained(ms: &str) -> Result<()> {
+    new_pid_namespace().context("cannot make a pid namespace")?;
+    let status = Command::new(std::env::current_exe()?).args(["burn", ms]).status()?;
+    ensure!(status.success(), "the child ended with {status}");
+    Ok(())
+}
+
+/// The next children of this process are in a pid namespace of their own.
+#[allow(unsafe_code, reason = "no library makes this call without more")]
+fn new_pid_namespace() -> std::io::Result<()> {
+    // SAFETY: changes what pids children get, and nothing of this process.
+    if unsafe { libc::unshare(libc::CLONE_NEWPID) } == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+/// Uses processor time, and says what this process is called here and in the initial pid namespace, whose /proc it sees.
+fn burn(time: Duration) -> Result<()> {
+    while cpu_time() < time {
+        spin(10_000);
+    }
+    let pid = std::fs::read_link("/proc/self")?;
+    let namespace = std::fs::read_link("/proc/self/ns/pid")?;
+    let namespace = namespace.to_string_lossy().replace(|character: char| !character.is_ascii_digit(), "");
+    println!(
+        "known: burn pid={} own={} namespace={namespace} cpu_ns={}",
+        pid.display(),
+        std::process::id(),
+        cpu_time().as_nanos()
+    );
     Ok(())
 }
 

@@ -97,6 +97,10 @@ int strata_sample_init(void);
  */
 bool strata_sample_follow(void);
 void strata_sample_exit(void);
+void strata_tasks_init(void);
+/* Records which tasks and cgroups there are, for sessions that began and want to know. May sleep. */
+void strata_tasks_follow(void);
+void strata_tasks_exit(void);
 int strata_device_register(void);
 void strata_device_unregister(void);
 /* Tells processes that record which vCPU a CPU is that came online. */
@@ -151,6 +155,14 @@ static __always_inline void strata_preempt_enable(void)
 #else
 	preempt_enable_notrace();
 #endif
+}
+
+/* Which session the slot has, 0 for none. */
+static inline u64 strata_session_generation(u32 session)
+{
+	const void *slot = strata_region.base + STRATA_SESSION_TABLE_OFFSET + session * STRATA_SESSION_SLOT_SIZE;
+
+	return READ_ONCE(*(const u64 *)(slot + STRATA_SESSION_GENERATION));
 }
 
 /* Whether the session in a slot wants event `id`. */

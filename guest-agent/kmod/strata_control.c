@@ -35,11 +35,10 @@ static u32 strata_doorbell_gsi;
 
 static bool strata_has_session(void)
 {
-	const void *slot = strata_region.base + STRATA_SESSION_TABLE_OFFSET;
-	unsigned int index;
+	u32 session;
 
-	for (index = 0; index < STRATA_SESSION_SLOTS; index++, slot += STRATA_SESSION_SLOT_SIZE)
-		if (READ_ONCE(*(const u64 *)(slot + STRATA_SESSION_GENERATION)))
+	for (session = 0; session < STRATA_SESSION_SLOTS; session++)
+		if (strata_session_generation(session))
 			return true;
 	return false;
 }
@@ -51,6 +50,7 @@ static void strata_control(struct work_struct *work)
 	if (strata_doorbell < 0)
 		strata_cpus_visit();
 	strata_probes_follow();
+	strata_tasks_follow();
 	has_names = strata_sample_follow();
 	if (has_names || strata_doorbell < 0)
 		queue_delayed_work(strata_control_queue, &strata_control_work,

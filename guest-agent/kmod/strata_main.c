@@ -114,10 +114,11 @@ static int __init strata_init(void)
 	if (error)
 		goto probes;
 
+	strata_tasks_init();
 	error = strata_cpus_start();
 	if (error) {
 		pr_err("cannot follow CPUs coming online (error %d)\n", error);
-		goto sample;
+		goto tasks;
 	}
 
 	error = strata_control_start();
@@ -136,7 +137,8 @@ control:
 	strata_control_stop();
 cpus:
 	strata_cpus_stop();
-sample:
+tasks:
+	strata_tasks_exit();
 	strata_sample_exit();
 probes:
 	strata_probes_unregister();
@@ -157,6 +159,7 @@ static void __exit strata_exit(void)
 	/* CPUs record no more before the first probe is detached. */
 	strata_cpus_stop();
 	strata_probes_unregister();
+	strata_tasks_exit();
 	strata_sample_exit();
 	strata_detach(strata_region.base, strata_region.size);
 	kfree(strata_cpus);

@@ -11,8 +11,9 @@ use trace_merge::critical_path::{self, Cause, CriticalPath, CriticalPathOptions}
 use trace_merge::events::EventsOptions;
 use trace_merge::layer::LayerKind;
 use trace_merge::reader::Trace;
+use trace_merge::report::cgroups::CgroupTimes;
 use trace_merge::report::flows::{self, Milestone, StepTimes};
-use trace_merge::report::{Window, locks, syscalls, tasks, vcpus};
+use trace_merge::report::{self, Window, locks, syscalls, tasks, vcpus};
 
 /// A file of the results, which the first test to ask makes.
 fn result(name: &str) -> PathBuf {
@@ -164,6 +165,68 @@ fn lock_of_a_convoy_is_named() {
     assert!(lock.contains(&address), "{address:#x} is not in {lock:#x?}");
     assert!(percent_off(ns, convoy["waited_ns"]) <= 10, "{ns} ns, not {}", convoy["waited_ns"]);
     assert!(count >= convoy["locks"] / 4, "{count} waits");
+}
+
+/// Time in which the guest's scheduler has it that tasks ran, ns.
+fn on_cpu(trace: &Trace, times: &tasks::Times) -> u64 {
+    let ticks = times.running + times.interrupted + times.stolen + times.exits + times.vmm;
+    trace.clock().ticks_to_ns(ticks)
+}
+
+#[test]
+fn running_time_of_cgroups_is_that_of_the_loads_in_them() {
+    let trace = trace();
+    let burned = known("burn");
+
+    let report = report::make(&trace, Window::ALL, CgroupTimes::new(Window::ALL)).unwrap();
+
+    let of = |path: &str| {
+        let cgroup = report.vms[0].cgroups.iter().find(|cgroup| cgroup.path.as_deref() == Some(path)).unwrap();
+        println!("{path}: {cgroup:?}");
+        on_cpu(&trace, &cgroup.times)
+    };
+    let [computing, contained] = analysis::CGROUPS.map(of);
+    assert!(burned["cpu_ns"] >= analysis::BURN_MS * 1_000_000);
+    // The load itself, and little besides: the shell that became its parent, and that parent.
+    assert!(percent_off(contained, burned["cpu_ns"]) <= 10, "{contained} ns, not {}", burned["cpu_ns"]);
+    let report = tasks::report(&trace, Window::ALL).unwrap();
+    let compute = i32::try_from(known("compute")["pid"]).unwrap();
+    let own = report.vms[0].tasks.iter().filter(|task| task.tid == compute && task.comm == "known_load");
+    let own: u64 = own.map(|task| on_cpu(&trace, &task.times)).sum();
+    assert!(percent_off(computing, own) <= 2, "{computing} ns, not {own}");
+    assert!(report.vms[0].tasks.iter().all(|task| task.tid != 1 || task.cgroup.as_deref() == Some("/")));
+}
+
+#[test]
+fn task_in_a_pid_namespace_is_named_as_it_is_there_too() {
+    let burned = known("burn");
+
+    let report = tasks::report(&trace(), Window::ALL).unwrap();
+
+    let pid = i32::try_from(burned["pid"]).unwrap();
+    let tasks: Vec<_> = report.vms[0].tasks.iter().filter(|task| task.tid == pid).collect();
+    assert!(burned["own"] == 1 && pid != 1 && !tasks.is_empty(), "{burned:?}");
+    for task in tasks {
+        let own = task.own.unwrap();
+        assert_eq!((own.tid, own.pid, u64::from(own.namespace)), (1, 1, burned["namespace"]));
+        assert_eq!(task.cgroup.as_deref(), Some(analysis::CGROUPS[1]));
+    }
+    let others = report.vms[0].tasks.iter().filter(|task| task.tid != pid);
+    assert!(others.into_iter().all(|task| task.own.is_none()));
+}
+
+#[test]
+fn session_that_begins_late_knows_the_tasks_that_were_there_before() {
+    let late = Trace::open(&result("late.trace")).unwrap();
+    let compute = i32::try_from(known("compute")["pid"]).unwrap();
+
+    let report = tasks::report(&late, Window::ALL).unwrap();
+
+    let tasks = &report.vms[0].tasks;
+    let compute: Vec<_> = tasks.iter().filter(|task| task.tid == compute).collect();
+    assert!(!compute.is_empty() && compute.iter().all(|task| task.cgroup.as_deref() == Some(analysis::CGROUPS[0])));
+    let unknown: Vec<_> = tasks.iter().filter(|task| task.cgroup.is_none()).map(|task| &task.comm).collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
 }
 
 #[test]

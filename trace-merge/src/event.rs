@@ -39,6 +39,8 @@ pub mod name {
     pub const SWITCH: &str = "sched:sched_switch";
     /// A symbol of the guest's kernel.
     pub const SYMBOL: &str = "strata:symbol";
+    /// A task of a guest exists.
+    pub const TASK: &str = "strata:task";
     /// A task enters a system call.
     pub const SYSCALL_ENTER: &str = "raw_syscalls:sys_enter";
 }
@@ -253,6 +255,25 @@ pub enum Event<'t> {
         /// Whether it goes offline; otherwise the agent is unloaded.
         is_offline: bool,
     },
+    /// A task exists, or was made as what its maker is not (`strata:task`).
+    TaskFound(FoundTask),
+    /// A cgroup of the default hierarchy exists or is made (`strata:cgroup`, `cgroup:cgroup_mkdir`).
+    Cgroup {
+        /// Its id.
+        id: u64,
+        /// Its path in the hierarchy.
+        path: &'t [u8],
+    },
+    /// A task is moved to another cgroup of the default hierarchy (`cgroup:cgroup_attach_task`); with the first thread of a
+    /// process, all of the process is.
+    CgroupAttach {
+        /// The task.
+        tid: Tid,
+        /// The cgroup's id.
+        id: u64,
+        /// The cgroup's path.
+        path: &'t [u8],
+    },
     /// A process's mapping of a file (`strata:mapping`); see [`Mapping::of`].
     Mapping,
     /// A request is given to a block device (`block:block_rq_issue`).
@@ -271,6 +292,27 @@ pub struct Task<'t> {
     pub tid: Tid,
     /// Its name; empty where the event does not say it.
     pub comm: &'t [u8],
+}
+
+/// A task as `strata:task` describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundTask {
+    /// Thread id.
+    pub tid: Tid,
+    /// Process.
+    pub process: Tid,
+    /// Thread id in its own pid namespace.
+    pub own_tid: Tid,
+    /// Process in its own pid namespace.
+    pub own_process: Tid,
+    /// How deep its pid namespace lies; 0 for the initial one.
+    pub level: u32,
+    /// Its pid namespace.
+    pub namespace: u32,
+    /// Id of its cgroup in the default hierarchy; `None` where the kernel has no cgroups.
+    pub cgroup: Option<u64>,
+    /// Whether it is being made now.
+    pub is_new: bool,
 }
 
 /// How far a wake-up is.

@@ -4,6 +4,7 @@
 pub mod all;
 pub mod blocks;
 pub mod by_guest;
+pub mod cgroups;
 pub mod distribution;
 pub mod exits;
 pub mod findings;

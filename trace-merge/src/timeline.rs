@@ -10,6 +10,7 @@ pub mod fused;
 pub mod guest;
 pub mod host;
 mod input;
+pub mod membership;
 pub mod states;
 pub mod vcpu;
 

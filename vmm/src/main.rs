@@ -19,7 +19,7 @@ use trace_merge::{check, critical_path, events, join, report};
 use vmm::attach::{self, AttachRequest, Ending};
 use vmm::cli::{
     AttachArgs, Cli, Command, CompletionsArgs, CtlArgs, DoctorArgs, EventsArgs, ManualArgs, MergeArgs, PsArgs,
-    ReadArgs, RecoverArgs, ReportArgs, ReportCommand, RunArgs, WhyArgs, WindowArgs,
+    ReadArgs, RecoverArgs, ReportArgs, ReportCommand, RunArgs, TaskSum, WhyArgs, WindowArgs,
 };
 use vmm::control::{client, directory, list};
 use vmm::machine::Outcome;
@@ -153,7 +153,12 @@ fn print_report(args: ReportArgs) -> anyhow::Result<ExitCode> {
                 report::all::AllReports::new(trace, window, args.symbols.as_deref())
             })?;
         }
-        ReportCommand::Tasks(args) => make_report(&args, |_, window| Ok(report::tasks::TaskTimes::new(window)))?,
+        ReportCommand::Tasks(args) => match args.by {
+            None => make_report(&args.window, |_, window| Ok(report::tasks::TaskTimes::new(window)))?,
+            Some(TaskSum::Cgroup) => {
+                make_report(&args.window, |_, window| Ok(report::cgroups::CgroupTimes::new(window)))?;
+            }
+        },
         ReportCommand::Vcpus(args) => make_report(&args, |_, _| Ok(report::vcpus::VcpuTimes::default()))?,
         ReportCommand::Exits(args) => make_report(&args, |_, window| Ok(report::exits::ExitTimes::new(window)))?,
         ReportCommand::Wakeups(args) => make_report(&args, |_, window| Ok(report::wakeups::WakeupTimes::new(window)))?,

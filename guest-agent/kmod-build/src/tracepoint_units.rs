@@ -101,6 +101,8 @@ pub struct Units {
     compiled: Vec<Unit>,
     left_out: Vec<(Unit, String)>,
     tracepoints: BTreeSet<String>,
+    /// Whether the kernel is built without cgroups.
+    lacks_cgroups: bool,
 }
 
 /// Headers with an event that no registry can hold. A build without BTF, which would say that the kernel does not have
@@ -130,6 +132,7 @@ pub fn make(tree: &Path, folder: &Path, btf: Option<&Btf>, log: &Path) -> Result
     let text = fs::read_to_string(log).map_err(file_error(log))?;
     let mut result =
         Units { tracepoints: btf.map(|btf| btf.tracepoints().clone()).unwrap_or_default(), ..Units::default() };
+    result.lacks_cgroups = !is_configured(tree, "CONFIG_CGROUPS");
     for mut unit in units {
         let described = INDESCRIBABLE.iter().find(|(include, _)| *include == unit.header.include);
         let verdict = match described {
@@ -207,6 +210,10 @@ impl Units {
         for name in self.tracepoints.iter().filter(|name| !known.contains(name.as_str())) {
             lines.insert(format!("?:{name}"), "no header of the kernel's packages declares it".to_owned());
         }
+        if self.lacks_cgroups {
+            let reason = "the kernel is built without CONFIG_CGROUPS; strata:task has no field cgroup";
+            lines.insert("strata:cgroup".to_owned(), reason.to_owned());
+        }
         lines.iter().fold(String::new(), |text, (name, reason)| text + name + "\t" + reason + "\n")
     }
 }
@@ -265,6 +272,13 @@ fn find(tree: &Path, btf: Option<&Btf>) -> Result<Vec<Unit>, UnitsError> {
         }
     }
     Ok(units.into_values().collect())
+}
+
+/// Whether the kernel is built with `option`; so it is where the tree does not say.
+fn is_configured(tree: &Path, option: &str) -> bool {
+    let line = format!("#define {option} 1");
+    let options = fs::read_to_string(tree.join("include/generated/autoconf.h"));
+    options.map_or(true, |options| options.lines().any(|known| known.trim_end() == line))
 }
 
 /// The symbols that the kernel itself exports. Those of its modules pass the build, but may not be there in a guest.
@@ -491,6 +505,21 @@ mod tests {
         fs::write(folder.path().join("Module.symvers"), text).unwrap();
 
         assert_eq!(exported(folder.path()).unwrap().into_iter().collect::<Vec<_>>(), ["printk"]);
+    }
+
+    #[test]
+    fn kernel_without_cgroups_lacks_the_events_of_them_for_that_reason() {
+        let tree = tempfile::tempdir().unwrap();
+        let without = |options: &str| {
+            fs::create_dir_all(tree.path().join("include/generated")).unwrap();
+            fs::write(tree.path().join("include/generated/autoconf.h"), options).unwrap();
+            Units { lacks_cgroups: !is_configured(tree.path(), "CONFIG_CGROUPS"), ..Units::default() }.missing()
+        };
+
+        let missing = without("#define CONFIG_CGROUPS_X 1\n");
+
+        assert!(missing.starts_with("strata:cgroup\tthe kernel is built without CONFIG_CGROUPS"), "{missing}");
+        assert_eq!(without("#define CONFIG_CGROUPS 1\n"), "");
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //! with what the loads know of themselves.
 //!
 //! One guest with two vCPUs and a slow disk does one load after the other. During the first, a process of the host
-//! computes on the CPU that the second vCPU is kept on. Beside the logs there are the names of the host's `threads`
-//! that were traced for the guest.
+//! computes on the CPU that the second vCPU is kept on, and a session begins whose recording is `late.trace`. Beside the
+//! logs there are the names of the host's `threads` that were traced for the guest.
 
 use crate::build::binaries;
 use crate::machine::host::{HostResult, HostRun};
@@ -24,12 +24,23 @@ pub const CONVOY_THREADS: u64 = 4;
 /// Share of the host's CPU that the hog takes, percent.
 pub const HOG_PERCENT: u64 = 40;
 
-const GUEST_SCRIPT: &str = "\
-known_load compute 1 8
+/// Processor time that the contained load takes, ms.
+pub const BURN_MS: u64 = 1500;
+/// The cgroup of the load that computes, and that of the one in a pid namespace of its own.
+pub const CGROUPS: [&str; 2] = ["/lab.slice/compute.service", "/lab.slice/contained.scope"];
+
+const GUEST_SCRIPT: &str = r#"
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mkdir /sys/fs/cgroup/lab.slice /sys/fs/cgroup/lab.slice/compute.service /sys/fs/cgroup/lab.slice/contained.scope
+in_cgroup() {
+    sh -c 'echo $$ > "/sys/fs/cgroup$0/cgroup.procs" && exec "$@"' "$@"
+}
+in_cgroup /lab.slice/compute.service known_load compute 1 8
 known_load convoy 4 15 10
 known_load reads /dev/vda 25
 known_load syscalls
-";
+in_cgroup /lab.slice/contained.scope known_load contained 1500
+"#;
 
 const HOST_SCRIPT: &str = r#"
 # two of the CPUs that this script may use
@@ -60,6 +71,8 @@ for thread in $(cat /sys/kernel/tracing/instances/strata-$strata-*/set_event_pid
         *) echo "$(cat /proc/$thread/comm)" ;;
     esac
 done > "$LAB_OUT/threads"
+strata ctl vm0 session create late --events minimal --trace "$LAB_OUT/late.trace" &&
+    strata ctl vm0 session start late
 known_load hog $second 3 40 > "$LAB_OUT/hog.log"
 wait $strata
 status=$?
@@ -142,5 +155,7 @@ mod tests {
         assert!(HOST_SCRIPT.contains(&format!("hog $second 3 {HOG_PERCENT}")));
         assert!(GUEST_SCRIPT.contains(&format!("reads /dev/vda {READS}")));
         assert!(GUEST_SCRIPT.contains(&format!("convoy {CONVOY_THREADS} ")));
+        assert!(GUEST_SCRIPT.contains(&format!("contained {BURN_MS}\n")));
+        assert!(CGROUPS.iter().all(|path| GUEST_SCRIPT.contains(&format!("in_cgroup {path} known_load"))));
     }
 }

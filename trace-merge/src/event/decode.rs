@@ -1,6 +1,6 @@
 //! How event types are read: where the fields of each lie is found out once.
 
-use super::{Access, Arguments, BlockRequest, Event, Interrupt, Task, WakeupStage, name, vector_name};
+use super::{Access, Arguments, BlockRequest, Event, FoundTask, Interrupt, Task, WakeupStage, name, vector_name};
 use crate::exit_reason::{ExitNumbering, ExitReason};
 use crate::layer::LayerKind;
 use crate::merge::MergedRecord;
@@ -149,6 +149,51 @@ const MMIO_WRITE: i64 = 2;
 /// Bytes of a page of device memory.
 const PAGE: u64 = 4096;
 
+/// Number of the default hierarchy of cgroups, as in `/proc/PID/cgroup`.
+const DEFAULT_HIERARCHY: u64 = 0;
+
+/// Where the fields of `strata:task` lie.
+#[derive(Clone, Copy, Debug)]
+struct FoundFields {
+    tid: Number,
+    process: Number,
+    own_tid: Number,
+    own_process: Number,
+    level: Number,
+    namespace: Number,
+    cgroup: Option<Number>,
+    is_new: Number,
+}
+
+impl FoundFields {
+    fn new(schema: &Schema) -> Option<Self> {
+        let number = |name| Number::new(schema, &[name]);
+        Some(Self {
+            tid: number("tid")?,
+            process: number("pid")?,
+            own_tid: number("vtid")?,
+            own_process: number("vpid")?,
+            level: number("ns_level")?,
+            namespace: number("ns_inum")?,
+            cgroup: number("cgroup"),
+            is_new: number("is_new")?,
+        })
+    }
+
+    fn read(&self, record: &StreamRecord<'_>) -> Option<FoundTask> {
+        Some(FoundTask {
+            tid: self.tid.as_i32(record)?,
+            process: self.process.as_i32(record)?,
+            own_tid: self.own_tid.as_i32(record)?,
+            own_process: self.own_process.as_i32(record)?,
+            level: self.level.as_u32(record)?,
+            namespace: self.namespace.as_u32(record)?,
+            cgroup: self.cgroup.and_then(|cgroup| cgroup.as_bits(record)),
+            is_new: self.is_new.as_bits(record)? != 0,
+        })
+    }
+}
+
 /// How to read an event type.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
@@ -182,6 +227,9 @@ enum Shape {
     ContentionEnd { lock: Option<Number> },
     Stack,
     Sample { process: Option<Number>, thread: Option<Number>, address: Option<Number>, user: Option<Number> },
+    TaskFound(FoundFields),
+    Cgroup { root: Option<Number>, id: Number, path: TextField },
+    CgroupAttach { root: Option<Number>, tid: Number, id: Number, path: TextField },
     Mapping,
     RecordingStops { offline: Option<Number> },
     BlockIssue(BlockFields),
@@ -306,6 +354,16 @@ impl Shape {
                 let (address, user) = (number("ip"), number("user"));
                 Some(Self::Sample { process: number("pid"), thread: number("tid"), address, user })
             }
+            name::TASK => Some(Self::TaskFound(FoundFields::new(schema)?)),
+            "strata:cgroup" | "cgroup:cgroup_mkdir" => {
+                Some(Self::Cgroup { root: number("root"), id: number("id")?, path: TextField::new(schema, "path")? })
+            }
+            "cgroup:cgroup_attach_task" => Some(Self::CgroupAttach {
+                root: number("dst_root"),
+                tid: number("pid")?,
+                id: number("dst_id")?,
+                path: TextField::new(schema, "dst_path")?,
+            }),
             "strata:mapping" => Some(Self::Mapping),
             name::RECORDING_STOPS => Some(Self::RecordingStops { offline: number("offline") }),
             _ => None,
@@ -329,6 +387,7 @@ impl Shape {
         let thread = |number: &Option<Number>| number.and_then(|number| number.as_i32(record));
         let bits = |number: &Option<Number>| number.and_then(|number| number.as_bits(record));
         let flag = |number: &Option<Number>| bits(number).is_some_and(|bits| bits != 0);
+        let is_default = |root: &Option<Number>| bits(root).unwrap_or(DEFAULT_HIERARCHY) == DEFAULT_HIERARCHY;
         let text = |text: &Option<TextField>| text.and_then(|text| text.read(record)).unwrap_or_default();
         Some(match self {
             Self::Switch { prev, prev_state, next } => Event::Switch {
@@ -432,6 +491,15 @@ impl Shape {
                 address: bits(address),
                 is_user: flag(user),
             },
+            Self::TaskFound(fields) => Event::TaskFound(fields.read(record)?),
+            Self::Cgroup { root, id, path } => {
+                is_default(root).then_some(Event::Cgroup { id: id.as_bits(record)?, path: path.read(record)? })?
+            }
+            Self::CgroupAttach { root, tid, id, path } => is_default(root).then_some(Event::CgroupAttach {
+                tid: tid.as_i32(record)?,
+                id: id.as_bits(record)?,
+                path: path.read(record)?,
+            })?,
             Self::Mapping => Event::Mapping,
             Self::RecordingStops { offline } => Event::RecordingStops { is_offline: flag(offline) },
             Self::BlockIssue(fields) => Event::BlockIssue(fields.read(record)),

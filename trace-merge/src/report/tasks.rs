@@ -9,6 +9,7 @@ use crate::reader::Trace;
 use crate::timeline::fused::{self, Fused};
 use crate::timeline::guest::GuestTask;
 use crate::timeline::host::Host;
+use crate::timeline::membership::{Memberships, NOWHERE, OwnIds, Stay};
 use crate::timeline::states::{BlockedOn, TaskIndex};
 use crate::timeline::{Change, ChangeKind, Input, Timeline, Vm};
 use foldhash::HashMap;
@@ -45,6 +46,12 @@ pub struct TaskReport {
     pub tid: i32,
     /// Name.
     pub comm: String,
+    /// Path of its cgroup in the default hierarchy; `#ID` where the path is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
+    /// What it is called in its own pid namespace, where that is not the initial one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub own: Option<OwnIds>,
     /// Whether it was made within the window.
     pub born: bool,
     /// Whether it ended within the window.
@@ -110,7 +117,7 @@ impl Times {
     }
 
     /// Both.
-    fn plus(&self, other: &Self) -> Self {
+    pub(super) fn plus(&self, other: &Self) -> Self {
         let mut sum = *self;
         for (part, more) in sum.parts_mut().into_iter().zip(other.parts()) {
             *part = part.saturating_add(more);
@@ -155,13 +162,13 @@ impl Times {
     }
 
     /// How long it had the CPU or wanted it, as the guest sees it.
-    const fn wanted(&self) -> u64 {
+    pub(super) const fn wanted(&self) -> u64 {
         self.running + self.interrupted + self.runnable + self.runnable_stolen + self.stolen + self.exits + self.vmm
     }
 }
 
 /// Headings of the parts, in the order of [`Times::parts`].
-const HEADINGS: [&str; 12] = [
+pub(super) const HEADINGS: [&str; 12] = [
     "running",
     "interrupted",
     "runnable",
@@ -203,14 +210,17 @@ pub fn report(trace: &Trace, window: Window) -> Result<Tasks, ReportError> {
 #[derive(Debug)]
 pub struct TaskTimes {
     window: Window,
-    /// By VM and task: its stretches under one name.
+    /// By VM and task: its stretches under one name and in one cgroup.
     stretches: Vec<Vec<Vec<Stretch>>>,
 }
 
-/// The time in which a task had one name: a program that runs another one goes on under the other's.
+/// The time in which a task had one name, since a program that runs another one goes on under the other's, and was in one
+/// cgroup.
 #[derive(Clone, Debug)]
 struct Stretch {
     comm: Vec<u8>,
+    /// Where it was; `None` before anything tells what it did.
+    stay: Option<Stay>,
     begin: u64,
     end: u64,
     times: HashMap<Fused, u64>,
@@ -240,9 +250,31 @@ impl TaskTimes {
         }
         let Some(stretch) = stretches.last_mut() else { return };
         part.begin = part.begin.max(stretch.end);
-        if part.begin < part.end {
-            *stretch.times.entry(state).or_default() += part.length();
-            stretch.end = part.end;
+        if part.begin >= part.end {
+            return;
+        }
+        let stay = vm.guest.stay(task);
+        if stretch.stay == Some(stay) {
+            stretch.add(part, state);
+            return;
+        }
+        // It came there in the midst of this: what was before is where it was then.
+        let (_, since) = vm.guest.memberships.stay(stay);
+        let moved = since.clamp(part.begin, part.end);
+        if part.begin < moved {
+            stretch.stay.get_or_insert(NOWHERE);
+            stretch.add(Window { end: moved, ..part }, state);
+        }
+        if moved < part.end {
+            let is_fresh = stretch.stay.is_none();
+            if !is_fresh {
+                let next = Stretch { comm: stretch.comm.clone(), ..Stretch::new(stretch.end) };
+                stretches.push(next);
+            }
+            if let Some(stretch) = stretches.last_mut() {
+                stretch.stay = Some(stay);
+                stretch.add(Window { begin: moved, ..part }, state);
+            }
         }
     }
 
@@ -257,8 +289,8 @@ impl TaskTimes {
             // What it does lasts, and is another stretch's from now on.
             self.add(vm, key, Window { begin: task.since, end: time }, task.fused);
             let stretches = self.of(key);
-            if let Some(begin) = stretches.last().map(|stretch| stretch.end) {
-                stretches.push(Stretch::new(begin));
+            if let Some((begin, stay)) = stretches.last().map(|stretch| (stretch.end, stretch.stay)) {
+                stretches.push(Stretch { stay, ..Stretch::new(begin) });
             }
         }
         let begin = time.max(self.window.begin);
@@ -282,7 +314,13 @@ fn place<T: Default>(all: &mut Vec<T>, index: usize) -> &mut T {
 
 impl Stretch {
     fn new(begin: u64) -> Self {
-        Self { comm: Vec::new(), begin, end: begin, times: HashMap::default() }
+        Self { comm: Vec::new(), stay: None, begin, end: begin, times: HashMap::default() }
+    }
+
+    /// Adds that `state` lasted for `part`, which begins where the stretch ends.
+    fn add(&mut self, part: Window, state: Fused) {
+        *self.times.entry(state).or_default() += part.length();
+        self.end = part.end;
     }
 }
 
@@ -331,7 +369,9 @@ impl ReportBuilder for TaskTimes {
                     }
                     let born = number == 0 && task.born.is_some_and(|born| born >= window.begin);
                     let ended = number == last && task.ended.is_some_and(|ended| ended <= window.end);
-                    tasks.push(TaskReport { born, ended, ..of_stretch(task, &stretch, host, trace.clock())? });
+                    let cgroup = cgroup_of(&vm.guest.memberships, stretch.stay.unwrap_or(NOWHERE));
+                    let reported = of_stretch(task, &stretch, host, trace.clock())?;
+                    tasks.push(TaskReport { born, ended, cgroup, ..reported });
                 }
             }
             tasks.sort_by_key(|task: &TaskReport| (std::cmp::Reverse(task.times.wanted()), task.tid));
@@ -385,6 +425,8 @@ fn of_stretch(
     Ok(TaskReport {
         tid: task.tid,
         comm: String::from_utf8_lossy(&stretch.comm).into_owned(),
+        cgroup: None,
+        own: task.own_ids(),
         born: false,
         ended: false,
         wall_ticks,
@@ -392,6 +434,12 @@ fn of_stretch(
         times: sums,
         parts,
     })
+}
+
+/// The path of the cgroup of a stay, or `#` and its id; `None` where it is not known.
+fn cgroup_of(memberships: &Memberships, stay: Stay) -> Option<String> {
+    let id = memberships.stay(stay).0?;
+    Some(memberships.path(id).unwrap_or_else(|| format!("#{id}")))
 }
 
 /// What a state is called, and its cause where it has one.
@@ -427,8 +475,12 @@ impl Report for Tasks {
 }
 
 /// A row of the table: one task, or several short-lived ones of one name.
-struct Row {
+struct Row<'r> {
     name: String,
+    /// Where they were.
+    cgroup: Option<&'r str>,
+    /// Thread id of the first of them in its own pid namespace.
+    own: Option<OwnIds>,
     /// Thread id of the first of them.
     tid: i32,
     tasks: usize,
@@ -436,12 +488,17 @@ struct Row {
     times: Times,
 }
 
-impl Row {
+impl Row<'_> {
     fn name(&self) -> String {
         match self.tasks {
             1 => format!("{}/{}", self.name, self.tid),
             tasks => format!("{} ×{tasks}", self.name),
         }
+    }
+
+    /// Thread id in its own pid namespace, of one task.
+    fn own_tid(&self) -> String {
+        self.own.filter(|_| self.tasks == 1).map_or_else(|| "-".into(), |own| own.tid.to_string())
     }
 }
 
@@ -457,14 +514,23 @@ impl VmTasks {
         // Parts that no task has are not worth a column.
         let columns: Vec<usize> =
             (0..HEADINGS.len()).filter(|&column| rows.iter().any(|row| row.times.parts()[column] > 0)).collect();
-        let mut headings = vec![("task", Align::Left), ("wall", Align::Right)];
+        // Where all are at the root, nobody made cgroups.
+        let has_cgroups = rows.iter().any(|row| row.cgroup.is_some_and(|path| path != "/"));
+        let has_namespaces = rows.iter().any(|row| row.own.is_some());
+        let mut headings = vec![("task", Align::Left)];
+        headings.extend(has_namespaces.then_some(("own tid", Align::Right)));
+        headings.extend(has_cgroups.then_some(("cgroup", Align::Left)));
+        headings.push(("wall", Align::Right));
         headings.extend(columns.iter().map(|&column| (HEADINGS[column], Align::Right)));
         let mut table = Table::new(&headings);
         for row in &rows {
             let parts = row.times.parts();
-            table.row(
-                [row.name(), shown(row.wall)].into_iter().chain(columns.iter().map(|&column| shown(parts[column]))),
-            );
+            let mut cells = vec![row.name()];
+            cells.extend(has_namespaces.then(|| row.own_tid()));
+            cells.extend(has_cgroups.then(|| row.cgroup.map_or_else(|| "-".into(), harmless)));
+            cells.push(shown(row.wall));
+            cells.extend(columns.iter().map(|&column| shown(parts[column])));
+            table.row(cells);
         }
         table.write(out)?;
         let by = |state: &'static str| move |part: &Part| part.state == state;
@@ -474,13 +540,14 @@ impl VmTasks {
         self.write_details(out, frequency, "in exits, handled by the VMM", "reason", &by("vmm"))
     }
 
-    /// The rows: short-lived tasks of one name are one, and so are all after the first [`SHOWN`].
-    fn rows(&self) -> Vec<Row> {
+    /// The rows: short-lived tasks of one name in one cgroup are one, and so are all after the first [`SHOWN`].
+    fn rows(&self) -> Vec<Row<'_>> {
         let is_short = |task: &TaskReport| task.born && task.ended && task.wall_ticks < self.window.length() / 10;
-        let mut rows: Vec<Row> = Vec::new();
-        let mut groups: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut rows: Vec<Row<'_>> = Vec::new();
+        let mut groups: BTreeMap<(&str, Option<&str>), usize> = BTreeMap::new();
         for task in &self.tasks {
-            let add = |row: Option<&mut Row>| match row {
+            let cgroup = task.cgroup.as_deref();
+            let add = |row: Option<&mut Row<'_>>| match row {
                 Some(row) => {
                     (row.tasks, row.wall) = (row.tasks + 1, row.wall.saturating_add(task.wall_ticks));
                     row.times = row.times.plus(&task.times);
@@ -488,19 +555,21 @@ impl VmTasks {
                 }
                 None => true,
             };
-            let group = groups.get(task.comm.as_str()).copied().filter(|_| is_short(task));
+            let group = groups.get(&(task.comm.as_str(), cgroup)).copied().filter(|_| is_short(task));
             if add(group.and_then(|index| rows.get_mut(index))) {
                 if is_short(task) {
-                    groups.insert(&task.comm, rows.len());
+                    groups.insert((&task.comm, cgroup), rows.len());
                 }
                 let name = harmless(&task.comm);
-                rows.push(Row { name, tid: task.tid, tasks: 1, wall: task.wall_ticks, times: task.times });
+                let (tid, own, wall) = (task.tid, task.own, task.wall_ticks);
+                rows.push(Row { name, cgroup, own, tid, tasks: 1, wall, times: task.times });
             }
         }
         rows.sort_by_key(|row| std::cmp::Reverse(row.times.wanted()));
         if rows.len() > SHOWN {
             let rest = rows.split_off(SHOWN);
-            let others = Row { name: "others".into(), tid: 0, tasks: 0, wall: 0, times: Times::default() };
+            let times = Times::default();
+            let others = Row { name: "others".into(), cgroup: None, own: None, tid: 0, tasks: 0, wall: 0, times };
             rows.push(rest.into_iter().fold(others, |sum, row| Row {
                 tasks: sum.tasks + row.tasks,
                 wall: sum.wall.saturating_add(row.wall),
@@ -549,7 +618,7 @@ impl VmTasks {
 }
 
 /// `ticks` at `frequency` Hz, ns, rounded down.
-fn in_ns(ticks: u64, frequency: u64) -> u64 {
+pub(super) fn in_ns(ticks: u64, frequency: u64) -> u64 {
     let ns = u128::from(ticks) * u128::from(crate::clock::NS_PER_SECOND) / u128::from(frequency.max(1));
     u64::try_from(ns).unwrap_or(u64::MAX)
 }

@@ -2,6 +2,7 @@
 
 use super::fused::Fused;
 use super::host::{PREV_STATE_ENDED, PREV_STATE_MASK};
+use super::membership::{Membership, Memberships, OwnIds, Stay};
 use super::states::{BlockedOn, CpuView, Current, Runner, TaskIndex, TaskState};
 use super::vcpu::VcpuState;
 use crate::event::{Event, Interrupt, Task, Tid};
@@ -28,6 +29,8 @@ pub struct GuestTask {
     pub born: Option<u64>,
     /// When it ended, ticks; `None` when it has not, or the trace does not show that.
     pub ended: Option<u64>,
+    /// Where it belongs, and its numbers in its own pid namespace.
+    membership: Membership,
     /// The thread that made it as a thread of its own process.
     maker: Option<TaskIndex>,
     syscall: Option<i16>,
@@ -53,6 +56,7 @@ impl GuestTask {
             state: TaskState::Unknown,
             born: None,
             ended: None,
+            membership: Membership::UNKNOWN,
             maker: None,
             syscall: None,
             contending: false,
@@ -69,6 +73,12 @@ impl GuestTask {
     #[must_use]
     pub fn name(&self) -> String {
         String::from_utf8_lossy(&self.comm).into_owned()
+    }
+
+    /// What it is called in its own pid namespace; `None` where that is the initial one, or not known.
+    #[must_use]
+    pub const fn own_ids(&self) -> Option<OwnIds> {
+        self.membership.own
     }
 
     /// What of `window` it existed in, as far as the trace shows.
@@ -140,6 +150,8 @@ const MAX_NESTED: usize = 16;
 pub struct Guest {
     /// All tasks that the trace showed so far, in the order in which it first did.
     pub tasks: Vec<GuestTask>,
+    /// In which cgroups they are.
+    pub memberships: Memberships,
     cpus: BTreeMap<u32, GuestCpu>,
     /// The living tasks by thread id.
     by_tid: HashMap<Tid, TaskIndex>,
@@ -187,6 +199,12 @@ impl Guest {
     #[must_use]
     pub fn living(&self, tid: Tid) -> Option<TaskIndex> {
         self.by_tid.get(&tid).copied()
+    }
+
+    /// Where the task is now, among [`memberships`](Self::memberships).
+    #[must_use]
+    pub fn stay(&self, task: &GuestTask) -> Stay {
+        self.memberships.stay_of(&task.membership)
     }
 
     /// The first thread of the process that the thread `index` belongs to, as far as records tell: a thread that was made
@@ -268,6 +286,16 @@ impl Guest {
                     cpu.nested.truncate(at);
                 }
             }
+            Event::TaskFound(ref found) => {
+                self.memberships.found(time, found);
+                self.take_membership(found.tid);
+            }
+            Event::Cgroup { id, path } => self.memberships.name(id, path),
+            Event::CgroupAttach { tid, id, path } => {
+                self.memberships.name(id, path);
+                self.memberships.attach(time, tid, id);
+                self.take_membership(tid);
+            }
             Event::ContentionBegin { .. } => self.set_contending(cpu, true),
             Event::ContentionEnd { .. } => self.set_contending(cpu, false),
             Event::RecordingStops { is_offline: true } => {
@@ -324,6 +352,7 @@ impl Guest {
             task.ended = Some(time);
             let tid = task.tid;
             self.by_tid.remove(&tid);
+            self.memberships.end(tid);
         }
         self.set(index, state);
     }
@@ -392,7 +421,9 @@ impl Guest {
             self.set(index, TaskState::Absent);
         }
         let flags = self.flags.remove(&child.tid).or(clone_flags).unwrap_or(0);
-        let maker = parent.filter(|&parent| parent > 0 && flags & CLONE_THREAD != 0);
+        let is_thread = flags & CLONE_THREAD != 0;
+        self.memberships.fork(parent.filter(|&parent| parent > 0), child.tid, is_thread);
+        let maker = parent.filter(|&parent| parent > 0 && is_thread);
         let maker = maker.map(|tid| self.index_of(Task { tid, comm: &[] }));
         let index = self.index_of(child);
         let Some(task) = self.tasks.get_mut(index) else { return };
@@ -416,6 +447,13 @@ impl Guest {
         {
             (task.comm, task.renamed) = (name.to_vec(), true);
             self.touched.push(index);
+        }
+    }
+
+    /// Takes over what has become known of the living task `tid`.
+    fn take_membership(&mut self, tid: Tid) {
+        if let Some(task) = self.living(tid).and_then(|index| self.tasks.get_mut(index)) {
+            task.membership = self.memberships.of(tid);
         }
     }
 
@@ -480,7 +518,7 @@ impl Guest {
     /// The living task that `task` names, made when there is none.
     fn index_of(&mut self, task: Task<'_>) -> TaskIndex {
         let index = *self.by_tid.entry(task.tid).or_insert_with(|| {
-            self.tasks.push(GuestTask::new(task.tid));
+            self.tasks.push(GuestTask { membership: self.memberships.of(task.tid), ..GuestTask::new(task.tid) });
             self.tasks.len() - 1
         });
         if let Some(known) = self.tasks.get_mut(index).filter(|known| !task.comm.is_empty() && known.comm != task.comm)

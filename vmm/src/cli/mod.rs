@@ -11,7 +11,9 @@ pub use attach::AttachArgs;
 pub use control::{CtlArgs, CtlCommand, PsArgs, RecoverArgs, SessionCommand};
 pub use export::{ExportArgs, Format, OpenArgs};
 pub use run::RunArgs;
-pub use trace::{EventsArgs, FunctionsArgs, MergeArgs, ReadArgs, ReportArgs, ReportCommand, WhyArgs, WindowArgs};
+pub use trace::{
+    EventsArgs, FunctionsArgs, MergeArgs, ReadArgs, ReportArgs, ReportCommand, TaskSum, WhyArgs, WindowArgs,
+};
 
 use crate::agent_command::AgentArgs;
 use crate::region_command::RegionArgs;

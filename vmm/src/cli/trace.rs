@@ -1,7 +1,7 @@
 //! `strata events`, `strata report`, `strata why`, `strata check` and `strata merge`: reading recordings.
 
 use super::values;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
 use trace_merge::critical_path::{CriticalPathOptions, TaskChoice};
@@ -76,6 +76,7 @@ pub struct EventsArgs {
     Examples:\n  \
     strata report trace\n  \
     strata report tasks trace --from 1.5 --to 2.5\n  \
+    strata report tasks trace --by cgroup\n  \
     strata report exits trace --json\n  \
     strata report flows trace"
 )]
@@ -128,7 +129,8 @@ pub enum ReportCommand {
     #[command(after_help = "Example:\n  strata report all trace --json --from 1.5 --to 2.5")]
     All(FunctionsArgs),
     /// Where the time of each guest task went: running for real, stolen by the host and by whom, in exits, waiting
-    Tasks(WindowArgs),
+    #[command(after_help = "Example:\n  strata report tasks trace --by cgroup")]
+    Tasks(TasksArgs),
     /// Where the time of each vCPU went: in the guest, in KVM, in the VMM, preempted and by whom, halted
     Vcpus(WindowArgs),
     /// Why vCPUs left the guest, how long each reason took, in KVM and in the VMM
@@ -147,6 +149,24 @@ pub enum ReportCommand {
     Blocks(WindowArgs),
     /// Waiting for locks of the guest's kernel, by lock and call site, and for futexes
     Locks(WindowArgs),
+}
+
+/// What the times of tasks are summed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TaskSum {
+    /// The cgroup that they are in
+    Cgroup,
+}
+
+/// Arguments of `strata report tasks`.
+#[derive(Debug, Args)]
+pub struct TasksArgs {
+    /// What every report on a part of a trace takes.
+    #[command(flatten)]
+    pub window: WindowArgs,
+    /// Sums of the tasks in place of each task
+    #[arg(long, value_name = "WHAT")]
+    pub by: Option<TaskSum>,
 }
 
 /// Arguments of `strata report functions` and `strata report all`.

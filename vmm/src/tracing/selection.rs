@@ -25,9 +25,10 @@ const PRESETS: [(&str, &[&str]); 5] = [
 
 /// The events that tell which thread of the host did what to the guest.
 const HOST: &str = "host-kernel:kvm:*,host-kernel:sched:*";
-/// Who runs, who wants to, and the life of tasks.
+/// Who runs, who wants to, the life of tasks, and where they belong.
 const SCHEDULING: &str = "guest-kernel:sched:sched_switch,guest-kernel:sched:sched_wak*,guest-kernel:sched:sched_process_*,\
-    guest-kernel:sched:sched_migrate_task,guest-kernel:task:*";
+    guest-kernel:sched:sched_migrate_task,guest-kernel:task:*,guest-kernel:strata:task,guest-kernel:strata:cgroup,\
+    guest-kernel:cgroup:cgroup_mkdir,guest-kernel:cgroup:cgroup_attach_task";
 /// What tasks and interrupts do: calls, faults, signals, waiting for locks, deferred work.
 const ACTIVITY: &str = "guest-kernel:raw_syscalls:*,guest-kernel:exceptions:*,guest-kernel:signal:*,guest-kernel:irq:*,\
     guest-kernel:irq_vectors:local_timer_*,guest-kernel:irq_vectors:reschedule_*,guest-kernel:irq_vectors:call_function*,\
@@ -272,6 +273,7 @@ mod tests {
         let includes = |name| default.includes(LayerKind::GuestKernel, name);
 
         assert!(["sched:sched_waking", "raw_syscalls:sys_enter", "block:block_rq_issue"].into_iter().all(includes));
+        assert!(["strata:task", "strata:cgroup", "cgroup:cgroup_attach_task"].into_iter().all(includes));
         assert!(!["kmem:kmalloc", "tlb:tlb_flush", "power:cpu_idle"].into_iter().any(includes));
     }
 

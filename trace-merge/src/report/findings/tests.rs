@@ -21,6 +21,8 @@ fn with_thief(stolen: u64) -> VmTasks {
     let task = TaskReport {
         tid: 10,
         comm: "app".into(),
+        cgroup: None,
+        own: None,
         born: false,
         ended: false,
         wall_ticks: 9_000,

@@ -94,6 +94,8 @@ fn short(tid: i32, comm: &str) -> TaskReport {
     TaskReport {
         tid,
         comm: comm.into(),
+        cgroup: None,
+        own: None,
         born: true,
         ended: true,
         wall_ticks: 10,

@@ -1,0 +1,165 @@
+//! Where the time of a guest's tasks went, summed by cgroup: `strata report tasks --by cgroup`.
+
+use super::table::{Align, Table};
+use super::tasks::{HEADINGS, TaskTimes, Times, VmTasks, in_ns};
+use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
+use crate::analysis::{Analysis, Passed};
+use crate::clock::Clock;
+use crate::event;
+use crate::reader::Trace;
+use crate::timeline::{Change, ChangeKind, Input, Timeline};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Write};
+
+/// Where the time of the tasks of all guests went, by cgroup.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Cgroups {
+    /// Ticks per second: times are in ticks where they have to add up.
+    pub frequency_hz: u64,
+    /// The VMs whose guest's kernel was recorded.
+    pub vms: Vec<VmCgroups>,
+}
+
+/// Where the time of the tasks of a guest went, by cgroup.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VmCgroups {
+    /// Name of the VM.
+    pub vm: String,
+    /// What is reported on: no longer than the guest's kernel was recorded.
+    pub window: Window,
+    /// What is not told, and why.
+    pub warnings: Vec<String>,
+    /// The cgroups; the one whose tasks had the CPU, or wanted it, for longest first.
+    pub cgroups: Vec<CgroupReport>,
+}
+
+/// Where the time of the tasks of a cgroup went, those of the cgroups below it not counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CgroupReport {
+    /// Path in the default hierarchy; `#ID` where the path is not known, `None` of the tasks whose cgroup is not.
+    pub path: Option<String>,
+    /// How many tasks were in it.
+    pub tasks: usize,
+    /// Their times there, together, ticks.
+    pub wall_ticks: u64,
+    /// The same, ns.
+    pub wall_ns: u64,
+    /// What the time is made of; the parts add up to `wall_ticks`.
+    pub times: Times,
+}
+
+/// The report in the making: that on tasks, summed in the end.
+#[derive(Debug)]
+pub struct CgroupTimes(TaskTimes);
+
+impl CgroupTimes {
+    /// A report on `window`, of which nothing is known yet.
+    #[must_use]
+    pub const fn new(window: Window) -> Self {
+        Self(TaskTimes::new(window))
+    }
+}
+
+impl Analysis for CgroupTimes {
+    fn takes_change(&self, kind: ChangeKind) -> bool {
+        self.0.takes_change(kind)
+    }
+
+    fn takes_record(&self, input: &Input<'_>) -> bool {
+        self.0.takes_record(input)
+    }
+
+    fn change(&mut self, change: &Change, timeline: &Timeline) {
+        self.0.change(change, timeline);
+    }
+}
+
+impl ReportBuilder for CgroupTimes {
+    type Report = Cgroups;
+
+    fn finish(self, trace: &Trace, passed: &Passed) -> Result<Cgroups, ReportError> {
+        let tasks = self.0.finish(trace, passed)?;
+        let is_known =
+            |vm: &str| passed.timeline.vms.iter().any(|known| known.name == vm && known.guest.memberships.any_known());
+        if !tasks.vms.iter().any(|vm| is_known(&vm.vm)) {
+            let reason = tasks.vms.first().map_or("", |vm| unknown_for(trace, &vm.vm));
+            let missing = format!("which cgroups the guest's tasks are in ({reason})");
+            return Err(ReportError::Nothing { missing });
+        }
+        let of_vm = |vm: VmTasks| {
+            let unknown = (!is_known(&vm.vm)).then(|| format!("cgroups are not known: {}", unknown_for(trace, &vm.vm)));
+            let cgroups = sums(&vm, trace.clock());
+            let warnings = vm.warnings.into_iter().chain(unknown).collect();
+            VmCgroups { vm: vm.vm, window: vm.window, warnings, cgroups }
+        };
+        Ok(Cgroups { frequency_hz: tasks.frequency_hz, vms: tasks.vms.into_iter().map(of_vm).collect() })
+    }
+}
+
+/// Why nothing is known of the cgroups of `vm`.
+fn unknown_for(trace: &Trace, vm: &str) -> &'static str {
+    let mut schemas = trace.kernel_layers(vm).flat_map(|layer| layer.schemas.iter());
+    match schemas.find(|schema| schema.name() == event::name::TASK) {
+        None => "no strata:task among its events: an agent of this version records them",
+        Some(schema) if schema.description().fields.iter().all(|field| field.name != "cgroup") => {
+            "its kernel is built without them, CONFIG_CGROUPS"
+        }
+        Some(_) => {
+            "no strata:task is left: they are recorded where a session begins that wants them, as the default does"
+        }
+    }
+}
+
+/// The times of the tasks in `vm`, by cgroup.
+fn sums(vm: &VmTasks, clock: &Clock) -> Vec<CgroupReport> {
+    let mut cgroups: BTreeMap<Option<&str>, (CgroupReport, BTreeSet<i32>)> = BTreeMap::new();
+    for task in &vm.tasks {
+        let (sum, tids) = cgroups.entry(task.cgroup.as_deref()).or_default();
+        // A task with several names is one; one that has the number of another that has ended is not.
+        sum.tasks += usize::from(tids.insert(task.tid) || task.born);
+        sum.wall_ticks = sum.wall_ticks.saturating_add(task.wall_ticks);
+        sum.times = sum.times.plus(&task.times);
+    }
+    let named = |(path, (sum, _)): (Option<&str>, (CgroupReport, _))| CgroupReport {
+        path: path.map(Into::into),
+        wall_ns: clock.ticks_to_ns(sum.wall_ticks),
+        ..sum
+    };
+    let mut cgroups: Vec<CgroupReport> = cgroups.into_iter().map(named).collect();
+    cgroups.sort_by_key(|cgroup| std::cmp::Reverse(cgroup.times.wanted()));
+    cgroups
+}
+
+impl Report for Cgroups {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.vms.iter().try_for_each(|vm| vm.write_text(self.frequency_hz, out))
+    }
+}
+
+impl VmCgroups {
+    fn write_text(&self, frequency: u64, out: &mut dyn Write) -> io::Result<()> {
+        let shown = |ticks: u64| if ticks == 0 { "-".into() } else { duration(in_ns(ticks, frequency)) };
+        let (count, length) = (self.cgroups.len(), shown(self.window.length()));
+        writeln!(out, "{}: tasks of {count} cgroups in {length} of its kernel's records", self.vm)?;
+        for warning in &self.warnings {
+            writeln!(out, "WARNING: {warning}")?;
+        }
+        // Parts that no task has are not worth a column.
+        let has = |column: usize| self.cgroups.iter().any(|cgroup| cgroup.times.parts()[column] > 0);
+        let columns: Vec<usize> = (0..HEADINGS.len()).filter(|&column| has(column)).collect();
+        let mut headings = vec![("cgroup", Align::Left), ("tasks", Align::Right), ("wall", Align::Right)];
+        headings.extend(columns.iter().map(|&column| (HEADINGS[column], Align::Right)));
+        let mut table = Table::new(&headings);
+        for cgroup in &self.cgroups {
+            let parts = cgroup.times.parts();
+            let name = cgroup.path.as_deref().map_or_else(|| "(not known)".into(), harmless);
+            let first = [name, cgroup.tasks.to_string(), shown(cgroup.wall_ticks)];
+            table.row(first.into_iter().chain(columns.iter().map(|&column| shown(parts[column]))));
+        }
+        table.write(out)
+    }
+}
+
+#[cfg(test)]
+mod tests;
