@@ -68,6 +68,12 @@ pub enum UnitsError {
         /// Why it would be left out.
         reason: String,
     },
+    /// The kernel has no tracepoints.
+    #[error("the kernel of {} is built without CONFIG_TRACEPOINTS: it has no events to record", .0.display())]
+    NoTracepoints(PathBuf),
+    /// No header gives events that cannot be done without.
+    #[error("the kernel has no events of '{0}', without which nothing can be reported; nothing is built")]
+    MandatoryMissing(&'static str),
     /// Nothing compiles: something else is wrong.
     #[error("no trace header compiles: {message}")]
     NothingCompiles {
@@ -115,6 +121,9 @@ const INDESCRIBABLE: [(&str, &str); 1] = [("trace/events/host1x.h", "declares tw
 /// # Errors
 /// When the tree has no trace headers, none compiles, or a program or file cannot be used.
 pub fn make(tree: &Path, folder: &Path, btf: Option<&Btf>, log: &Path) -> Result<Units, UnitsError> {
+    if !is_configured(tree, "CONFIG_TRACEPOINTS") {
+        return Err(UnitsError::NoTracepoints(tree.to_path_buf()));
+    }
     let exported = exported(tree)?;
     let units = find(tree, btf)?;
     if units.is_empty() {
@@ -150,7 +159,7 @@ pub fn make(tree: &Path, folder: &Path, btf: Option<&Btf>, log: &Path) -> Result
     if result.compiled.is_empty() {
         return Err(UnitsError::NothingCompiles { message: telling_lines(&text) });
     }
-    if let Some(error) = mandatory_left_out(&result.left_out) {
+    if let Some(error) = mandatory_left_out(&result.left_out).or_else(|| mandatory_missing(&result.compiled)) {
         return Err(error);
     }
     write_list(&result.compiled, folder)?;
@@ -163,6 +172,12 @@ fn mandatory_left_out(left_out: &[(Unit, String)]) -> Option<UnitsError> {
     let (unit, reason) = left_out.iter().find(|(unit, _)| MANDATORY.contains(&unit.header.system.as_str()))?;
     let (system, header) = (unit.header.system.clone(), unit.header.include.clone());
     Some(UnitsError::MandatoryLeftOut { system, header, reason: reason.clone() })
+}
+
+/// The first [`MANDATORY`] group of which no unit that compiled has an event, as an error.
+fn mandatory_missing(compiled: &[Unit]) -> Option<UnitsError> {
+    let has = |system: &str| compiled.iter().any(|unit| unit.header.system == system && !unit.recorded.is_empty());
+    MANDATORY.into_iter().find(|system| !has(system)).map(UnitsError::MandatoryMissing)
 }
 
 /// A C file that keeps the lines `missing` in the module, in memory that is freed once it is initialised.
@@ -249,8 +264,10 @@ fn roots(tree: &Path) -> Vec<PathBuf> {
     roots
 }
 
-/// The trace headers of the kernel, without those that only declare tracepoints that it does not have.
+/// The trace headers of the kernel, without those that only declare tracepoints that it does not have. Of a kernel without
+/// CONFIG_BPF_EVENTS the BTF names none at all, and says nothing of that.
 fn find(tree: &Path, btf: Option<&Btf>) -> Result<Vec<Unit>, UnitsError> {
+    let btf = btf.filter(|btf| !btf.tracepoints().is_empty());
     let mut units: BTreeMap<String, Unit> = BTreeMap::new();
     for root in roots(tree) {
         for (folder, include) in FOLDERS {
@@ -470,11 +487,7 @@ mod tests {
 
     #[test]
     fn header_without_which_the_module_is_of_no_use_is_not_left_out() {
-        let left_out = |system: &str| {
-            let text = format!("#define TRACE_SYSTEM {system}\n#include <trace/define_trace.h>\n");
-            let header = trace_header::parse(&text, format!("trace/events/{system}.h"), "/k/x.h".into()).unwrap();
-            (Unit { name: format!("tp_{system}"), header, recorded: BTreeSet::new() }, "does not compile".to_owned())
-        };
+        let left_out = |system: &str| (unit(system, &[]), "does not compile".to_owned());
 
         let error = mandatory_left_out(&[left_out("xen"), left_out("sched")]).unwrap();
 
@@ -483,6 +496,56 @@ mod tests {
             "{error}"
         );
         assert!(mandatory_left_out(&[left_out("xen")]).is_none());
+    }
+
+    fn unit(system: &str, recorded: &[&str]) -> Unit {
+        let text = format!("#define TRACE_SYSTEM {system}\n#include <trace/define_trace.h>\n");
+        let header = trace_header::parse(&text, format!("trace/events/{system}.h"), "/k/x.h".into()).unwrap();
+        let recorded = recorded.iter().map(ToString::to_string).collect();
+        Unit { name: format!("tp_{system}"), header, recorded }
+    }
+
+    #[test]
+    fn group_without_which_the_module_is_of_no_use_has_to_be_there() {
+        let mut units: Vec<Unit> = MANDATORY.iter().map(|system| unit(system, &["some"])).collect();
+        assert!(mandatory_missing(&units).is_none());
+
+        units[3].recorded.clear();
+        let without_events = mandatory_missing(&units).unwrap().to_string();
+        let of_modules_only = mandatory_missing(&[unit("ext4", &["ext4_sync"])]).unwrap().to_string();
+
+        assert!(without_events.contains("no events of 'raw_syscalls'"), "{without_events}");
+        assert!(of_modules_only.contains("no events of 'sched'"), "{of_modules_only}");
+    }
+
+    #[test]
+    fn kernel_whose_btf_names_no_tracepoint_is_taken_to_have_what_its_headers_declare() {
+        let tree = tempfile::tempdir().unwrap();
+        let events = tree.path().join("include/trace/events");
+        fs::create_dir_all(&events).unwrap();
+        let text = "#define TRACE_SYSTEM sched\nTRACE_EVENT(sched_switch,\n#include <trace/define_trace.h>\n";
+        fs::write(events.join("sched.h"), text).unwrap();
+        let mut btf = vec![0x9f, 0xeb, 1, 0];
+        btf.extend([24_u32, 0, 0, 0, 1].into_iter().flat_map(u32::to_le_bytes));
+        btf.push(0);
+        let file = tree.path().join("btf");
+        fs::write(&file, btf).unwrap();
+        let btf = Btf::open(&file, &tree.path().join("copy")).unwrap();
+
+        let units = find(tree.path(), Some(&btf)).unwrap();
+
+        assert_eq!(units.iter().map(|unit| unit.name.as_str()).collect::<Vec<_>>(), ["tp_trace_events_sched"]);
+    }
+
+    #[test]
+    fn kernel_without_tracepoints_is_refused_by_that_name() {
+        let tree = tempfile::tempdir().unwrap();
+        fs::create_dir_all(tree.path().join("include/generated")).unwrap();
+        fs::write(tree.path().join("include/generated/autoconf.h"), "#define CONFIG_X86 1\n").unwrap();
+
+        let error = make(tree.path(), tree.path(), None, &tree.path().join("log")).unwrap_err();
+
+        assert!(error.to_string().contains("without CONFIG_TRACEPOINTS"), "{error}");
     }
 
     #[test]
