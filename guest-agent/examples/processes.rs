@@ -1,7 +1,7 @@
 //! The lives of processes that record: forked, executed, killed in the middle of a record, moved between CPUs, and more
 //! of them than there are slots.
 //!
-//! `processes fork | exec | kill | migrate | late-cpu CPU | crowd N [UID GID [USERS]]`
+//! `processes fork | fork-in-handler | exec | kill | migrate | late-cpu CPU | crowd N [UID GID [USERS]]`
 #![allow(unsafe_code)] // Forks without the C library's knowledge, too.
 
 use anyhow::{Context, Result, bail, ensure};
@@ -10,10 +10,12 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io::Error;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const USAGE: &str = "usage: processes fork | exec | kill | migrate | late-cpu CPU | crowd N [UID GID [USERS]]";
+const USAGE: &str =
+    "usage: processes fork | fork-in-handler | exec | kill | migrate | late-cpu CPU | crowd N [UID GID [USERS]]";
 /// Events of each process of a crowd.
 const EVENTS_OF_CROWD: u32 = 10;
 /// How often threads change their CPU.
@@ -22,6 +24,8 @@ const MOVES: u32 = 200;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 static LIFE: EventType<(Text, u32)> = EventType::new("processes:life", &["what", "pid"]);
+static INTERRUPTED: EventType<(u32, u64)> = EventType::new("processes:interrupted", &["pid", "number"]);
+static FORKED: EventType<(u32, u32)> = EventType::new("processes:forked_in_handler", &["pid", "number"]);
 static CROWD: EventType<(u32, u32)> = EventType::new("processes:crowd", &["process", "number"]);
 static LATE: EventType<(u64,)> = EventType::new("processes:late", &["number"]);
 static ENDLESS: EventType<(u64, Text)> = EventType::new("processes:endless", &["number", "text"]);
@@ -40,6 +44,7 @@ fn main() -> ExitCode {
 fn run(arguments: &[&str]) -> Result<()> {
     match arguments {
         ["fork"] => forks(),
+        ["fork-in-handler"] => forks_in_handlers(),
         ["exec"] => exec(),
         ["executed"] => {
             live("executed");
@@ -101,6 +106,66 @@ fn forks() -> Result<()> {
     live("parent after");
     ensure!(ends == [0, 0], "the children ended with {ends:?}");
     println!("processes: forked");
+    Ok(())
+}
+
+/// Forks by handlers of signals, most of which come in the midst of a record.
+const FORKS: u32 = 1000;
+/// Time from arming the timer until such a signal, µs.
+const FORK_AFTER: i64 = 20;
+
+/// Children that handlers have forked, and those of them that did not end well.
+static FORKED_IN_HANDLERS: AtomicU32 = AtomicU32::new(0);
+static FAILED: AtomicU32 = AtomicU32::new(0);
+/// Set in such a child.
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
+
+/// Forks, by the C library and by the bare system call in turn. The child records, some of them, and then returns into what
+/// the handler has interrupted, which is a record of its parent's; from there it goes on to its end.
+extern "C" fn fork_in_handler(_: libc::c_int) {
+    let number = FORKED_IN_HANDLERS.load(Ordering::Relaxed);
+    // SAFETY: a process of one thread forks; its child does what handlers may.
+    let child =
+        unsafe { if number.is_multiple_of(2) { i64::from(libc::fork()) } else { libc::syscall(libc::SYS_fork) } };
+    if child == 0 {
+        IS_CHILD.store(true, Ordering::Relaxed);
+        if number.is_multiple_of(100) {
+            FORKED.record((std::process::id(), number));
+        }
+        return;
+    }
+    let mut status = -1;
+    // SAFETY: waits for a child of this process.
+    let waited = unsafe { libc::waitpid(i32::try_from(child).unwrap_or(-1), &raw mut status, 0) };
+    FAILED.fetch_add(u32::from(waited <= 0 || status != 0), Ordering::Relaxed);
+    FORKED_IN_HANDLERS.store(number + 1, Ordering::Relaxed);
+}
+
+/// A process that does nothing but record while handlers fork: each of its records has to be there, once.
+fn forks_in_handlers() -> Result<()> {
+    let own = std::process::id();
+    ensure!(tracer().connect(), "nothing is recorded: {:?}", tracer().error());
+    let never = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let once = libc::itimerval { it_interval: never, it_value: libc::timeval { tv_usec: FORK_AFTER, ..never } };
+    // SAFETY: the handler does what is tried here.
+    unsafe { libc::signal(libc::SIGALRM, fork_in_handler as *const () as libc::sighandler_t) };
+    let mut recorded = 0_u64;
+    for fork in 0..FORKS {
+        // SAFETY: the timer is this process's own, and children do not inherit it.
+        let armed = unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const once, std::ptr::null_mut()) };
+        ensure!(armed == 0, "cannot arm a timer: {}", Error::last_os_error());
+        while FORKED_IN_HANDLERS.load(Ordering::Relaxed) == fork {
+            let was_recorded = INTERRUPTED.record((own, recorded));
+            if IS_CHILD.load(Ordering::Relaxed) {
+                // Behind the record that was interrupted.
+                std::process::exit(0);
+            }
+            recorded += u64::from(was_recorded);
+        }
+    }
+    let failed = FAILED.load(Ordering::Relaxed);
+    println!("processes: {FORKS} forks in handlers, {failed} failed, {recorded} recorded");
+    ensure!(failed == 0, "children ended badly");
     Ok(())
 }
 

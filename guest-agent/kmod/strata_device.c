@@ -3,8 +3,11 @@
  * /dev/strata: maps a process's own rings, and what the host tells everyone, into the process.
  *
  * A process (an address space) has at most one process slot: it gets one by mapping offset 0, however many files it has
- * open and whoever opened them, and keeps it as long as the mapping, or a part of it, is there. A slot's mapping is not
- * inherited by fork(); it goes with exec(), exit and kill, after which the slot is closed for the host to read to its end.
+ * open and whoever opened them, and keeps it as long as the mapping, or a part of it, is there. It goes with exec(), exit and
+ * kill, after which the slot is closed for the host to read to its end.
+ *
+ * A child that is forked does not inherit the slot, but finds zeroed memory of its own in its place: a signal handler that
+ * forks may have interrupted a record, and in the child, too, it returns into that.
  */
 
 #include <linux/cred.h>
@@ -201,23 +204,12 @@ static int strata_slot_claim(bool counted)
 	return error ?: slot;
 }
 
-/* The mapping is split or moved: there is one more. */
-static void strata_slot_vma_open(struct vm_area_struct *vma)
-{
-	mutex_lock(&strata_slots);
-	strata_owners[(unsigned long)vma->vm_private_data].mappings++;
-	mutex_unlock(&strata_slots);
-}
-
-static void strata_slot_vma_close(struct vm_area_struct *vma)
-{
-	strata_slot_put((unsigned long)vma->vm_private_data);
-}
-
-static const struct vm_operations_struct strata_slot_vm_ops = {
-	.open = strata_slot_vma_open,
-	.close = strata_slot_vma_close,
-};
+/* In place of the slot in vm_private_data: of a child's memory. */
+#define STRATA_NO_SLOT ((void *)-1UL)
+/* Set where the kernel tracks the mapping's caching by the pages in it, of which the child's has none. */
+#ifndef VM_PAT
+#define VM_PAT 0
+#endif
 
 static void strata_vma_flags(struct vm_area_struct *vma, unsigned long set, unsigned long clear)
 {
@@ -227,6 +219,50 @@ static void strata_vma_flags(struct vm_area_struct *vma, unsigned long set, unsi
 	vma->vm_flags = (vma->vm_flags | set) & ~clear;
 #endif
 }
+
+/*
+ * The mapping is split or moved, and there is one more; or it is a child's, made by fork(), in which VM_WIPEONFORK has left
+ * nothing. A process that has taken that flag off its mapping (MADV_KEEPONFORK) shares its slot with its children.
+ */
+static void strata_slot_vma_open(struct vm_area_struct *vma)
+{
+	unsigned long slot = (unsigned long)vma->vm_private_data;
+	bool is_of_slot;
+
+	if (vma->vm_private_data == STRATA_NO_SLOT)
+		return;
+	mutex_lock(&strata_slots);
+	is_of_slot = strata_owners[slot].mm == vma->vm_mm || !(vma->vm_flags & VM_WIPEONFORK);
+	if (is_of_slot)
+		strata_owners[slot].mappings++;
+	mutex_unlock(&strata_slots);
+	if (is_of_slot)
+		return;
+	/* Ordinary memory from here on, a page at a time (below). */
+	vma->vm_private_data = STRATA_NO_SLOT;
+	strata_vma_flags(vma, 0, VM_IO | VM_PFNMAP | VM_PAT);
+}
+
+static void strata_slot_vma_close(struct vm_area_struct *vma)
+{
+	if (vma->vm_private_data != STRATA_NO_SLOT)
+		strata_slot_put((unsigned long)vma->vm_private_data);
+}
+
+static vm_fault_t strata_slot_vma_fault(struct vm_fault *fault)
+{
+	/* A slot is mapped as a whole from the beginning. */
+	if (fault->vma->vm_private_data != STRATA_NO_SLOT)
+		return VM_FAULT_SIGBUS;
+	fault->page = alloc_page(GFP_HIGHUSER | __GFP_ZERO | __GFP_ACCOUNT);
+	return fault->page ? 0 : VM_FAULT_OOM;
+}
+
+static const struct vm_operations_struct strata_slot_vm_ops = {
+	.open = strata_slot_vma_open,
+	.close = strata_slot_vma_close,
+	.fault = strata_slot_vma_fault,
+};
 
 static int strata_map(struct vm_area_struct *vma, u64 offset)
 {
@@ -258,8 +294,7 @@ static int strata_mmap_slot(struct vm_area_struct *vma, bool counted)
 	slot = strata_slot_claim(counted);
 	if (slot < 0)
 		return slot;
-	/* remap_pfn_range() makes it VM_IO, with which MADV_DOFORK is refused. */
-	strata_vma_flags(vma, VM_DONTCOPY, VM_MAYEXEC);
+	strata_vma_flags(vma, VM_WIPEONFORK, VM_MAYEXEC);
 	vma->vm_private_data = (void *)(unsigned long)slot;
 	vma->vm_ops = &strata_slot_vm_ops;
 	error = strata_map(vma, strata_superblock_u64(STRATA_SUPERBLOCK_PROCESS_POOL_OFFSET) + slot * stride);

@@ -99,6 +99,8 @@ pub(crate) enum RingsError {
 /// The rings of one process.
 pub(crate) struct ProcessRings {
     rings: &'static [Ring],
+    /// The slot's first word, which is not 0.
+    header: *const AtomicU64,
     /// Ring of each CPU number, [`MAX_VCPUS`] of them in the slot's header: the kernel adds CPUs that come online
     /// later.
     ring_of_cpu: *const AtomicU16,
@@ -156,7 +158,14 @@ impl ProcessRings {
                 slot.0.add(offset_of!(ProcessHeader, vcpu_of_cpu)).cast_const().cast(),
             )
         };
-        Ok(Self { rings, ring_of_cpu, registry, class_mask, _owner: owner })
+        let header = slot.0.cast_const().cast();
+        Ok(Self { rings, header, ring_of_cpu, registry, class_mask, _owner: owner })
+    }
+
+    /// Whether the slot is there: in the place of its parent's, a child finds zeroed memory.
+    pub(crate) fn is_there(&self) -> bool {
+        // SAFETY: the first word of the slot's header, which the owner keeps mapped.
+        unsafe { &*self.header }.load(Ordering::Relaxed) != 0
     }
 
     /// Where the session says, bit by bit, which classes of events it wants. As live as the owner.

@@ -252,13 +252,16 @@ impl Tracer {
             Err(_) => return Self::await_connection(state),
         }
         match self.open(when, state.retry_at.load(Ordering::Relaxed) != 0) {
-            Ok(Some(connection)) => Some(self.settle(state, connection)),
+            Ok(Some(connection)) => self.settle(state, connection),
             Ok(None) => {
                 state.stage.store(APART, Ordering::Release);
                 None
             }
             Err(error) => {
-                self.refused(state, error);
+                // Else a handler has forked in the midst of this: the child's state was emptied, and it begins anew.
+                if state.stage.load(Ordering::Acquire) == this_thread {
+                    self.refused(state, error);
+                }
                 None
             }
         }
@@ -274,12 +277,24 @@ impl Tracer {
         Self::connection_of(state)
     }
 
-    fn settle(&self, state: &ProcessState, connection: &'static Connection) -> &'static Connection {
+    /// The connection of this process from now on: `connection`, unless a signal handler has interrupted the connecting and
+    /// forked, and this is the child. Then `connection` is the parent's, and the child's own is what it made since, if it
+    /// did. At each moment of this the child may come into being, with an emptied `state`.
+    fn settle(&self, state: &ProcessState, connection: &'static Connection) -> Option<&'static Connection> {
+        let own = ptr::from_ref(connection).cast_mut();
         self.wanted.store(connection.rings().class_mask().cast_mut(), Ordering::Release);
-        state.connection.store(ptr::from_ref(connection).cast_mut(), Ordering::SeqCst);
+        // Only a handler that has forked leaves another one here.
+        let _ = state.connection.compare_exchange(ptr::null_mut(), own, Ordering::SeqCst, Ordering::Relaxed);
         state.stage.store(SETTLED, Ordering::Release);
+        if !connection.rings().is_there() {
+            let _ = state.connection.compare_exchange(own, ptr::null_mut(), Ordering::SeqCst, Ordering::Relaxed);
+            if Self::connection_of(state).is_none() {
+                state.stage.store(APART, Ordering::Release);
+            }
+        }
+        let connection = Self::connection_of(state)?;
         Self::hand_over_losses(state, connection);
-        connection
+        Some(connection)
     }
 
     fn hand_over_losses(state: &ProcessState, connection: &Connection) {
@@ -410,6 +425,21 @@ mod tests {
         assert_eq!((events.len(), events[0].name.as_str()), (1, "test:opened"));
         let payloads: Vec<_> = records.into_iter().map(|(_, _, payload)| payload).collect();
         assert_eq!(payloads, [b"a\0\x01\0\0\0".to_vec(), b"bc\0\x02\0\0\0".to_vec()]);
+    }
+
+    #[test]
+    fn child_does_not_take_the_connection_that_its_parent_was_making() {
+        let region = region_of_this_machine();
+        let tracer = Tracer::new();
+        let state = tracer.make_state().unwrap();
+        let of_parent = permanent::keep(Connection::new(region.rings().unwrap())).unwrap();
+        // As a child finds the slot.
+        region.memory.store(region.layout.process_slot(0), 0);
+
+        let settled = tracer.settle(state, of_parent);
+
+        assert!(settled.is_none() && Tracer::connection_of(state).is_none());
+        assert_eq!(state.stage.load(Ordering::Relaxed), APART);
     }
 
     #[test]

@@ -116,9 +116,21 @@ fn applications_record_whatever_becomes_of_them_and_reach_nothing_else() {
     assert!(sold.iter().all(|sold| orders.contains(&sold.fields["span"].as_u64())), "{orders:?}");
     assert_eq!((&sold[0].fields["gift"], &sold[0].fields["price"]), (&Value::from(1), &Value::from("0.0")));
 
+    // handlers that fork in the midst of records: every child ends well, and the parent's records are all there, once
+    results.assert_said("forks in handlers, 0 failed");
+    let said = results.console.lines().find(|line| line.contains("forks in handlers")).unwrap();
+    let recorded: u64 = said.rsplit(", ").next().unwrap().split(' ').next().unwrap().parse().unwrap();
+    let interrupted = named(&events, "processes:interrupted");
+    let own = interrupted.iter().filter(|event| event.fields["pid"] == event.pid.unwrap());
+    let numbers: Vec<u64> = own.map(|event| event.fields["number"].as_u64().unwrap()).collect();
+    assert!(recorded > 1000 && numbers.iter().copied().eq(0..recorded), "{recorded}, not {}", numbers.len());
+    let forked = named(&events, "processes:forked_in_handler");
+    assert!(!forked.is_empty() && forked.iter().all(|event| event.fields["pid"] == event.pid.unwrap()), "{forked:?}");
+
     // more processes than slots: counted, and none of them fails
     let guest = &results.session()["vms"][0]["guest"];
-    assert_eq!(guest["processes_refused"], CROWD - SLOTS);
+    let refused = &results.status(1)["slots"]["processes_refused"];
+    assert_eq!(*refused, CROWD - SLOTS);
     // half of the slots for a user alone; of two the second has half of what the first one leaves
     let of_two = SLOTS / 2 + SLOTS / 4;
     let over_quota = (USERS_CROWD - SLOTS / 2) + (USERS_CROWD - of_two);
@@ -127,7 +139,9 @@ fn applications_record_whatever_becomes_of_them_and_reach_nothing_else() {
     assert_eq!(crowd.len(), (SLOTS + SLOTS / 2 + of_two) as usize);
     assert_eq!(named(&events, "processes:late").len(), 3, "{}", results.console);
     let report = results.strata(&["report"]);
-    assert!(report.contains(&format!("{} processes found no free process slot", CROWD - SLOTS)), "{report}");
+    // children of handlers, too
+    let refused = &guest["processes_refused"];
+    assert!(report.contains(&format!("{refused} processes found no free process slot")), "{report}");
 
     // what the agent says
     let status = results.status(0);

@@ -51,6 +51,7 @@ try processes crowd USERS_CROWD 1000 4242
 sleep 1
 try processes crowd USERS_CROWD 1001 4242 2
 status --json
+try processes fork-in-handler
 try rmmod strata
 status
 echo '== kernel log'

@@ -1,0 +1,150 @@
+//! Signal handlers that fork in the midst of a record. The child, too, returns into that record: where the slot was, it finds
+//! zeroed memory, as in a guest (there the kernel module sees to it), and goes on without harm to itself or its parent.
+#![allow(unsafe_code, reason = "signal handlers that fork")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+
+use clock_sync::entry::Writer;
+use clock_sync::relation::Relation;
+use guest_agent::{EventType, Tracer};
+use shared_ring::consumer::Consumer;
+use shared_ring::event::EventDescription;
+use shared_ring::guest;
+use shared_ring::host::{self, EnabledEvents};
+use shared_ring::host_memory::HostMemory;
+use shared_ring::layout::{Geometry, MAX_VCPUS, Mode, PAGE_SIZE, REGISTRY_HEADER_SIZE};
+use shared_ring::region::{RegionConfig, RegionLayout, Rings};
+use shared_ring::registry::parse;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use strata_abi::class;
+
+const FORKS: u32 = 3000;
+static EVENT: EventType<(u32,)> = EventType::new("test:interrupted", &["number"]);
+
+static FORKED: AtomicU32 = AtomicU32::new(0);
+static FAILED: AtomicU32 = AtomicU32::new(0);
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
+
+/// The thread that records. A timer's signal may come to any of the process.
+static RECORDER: AtomicI32 = AtomicI32::new(0);
+
+fn this_thread() -> i32 {
+    // SAFETY: takes nothing and returns a number.
+    unsafe { libc::gettid() }
+}
+
+extern "C" fn fork_in_handler(signal: libc::c_int) {
+    let recorder = RECORDER.load(Ordering::Relaxed);
+    if this_thread() != recorder {
+        // SAFETY: sends a signal to a thread of this process that is there until it has recorded all.
+        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), recorder, signal) };
+        return;
+    }
+    let number = FORKED.load(Ordering::Relaxed);
+    // SAFETY: the child does what handlers may, and ends.
+    let child =
+        unsafe { if number.is_multiple_of(2) { i64::from(libc::fork()) } else { libc::syscall(libc::SYS_fork) } };
+    if child == 0 {
+        IS_CHILD.store(true, Ordering::Relaxed);
+        return;
+    }
+    let mut status = -1;
+    // SAFETY: waits for a child of this process.
+    let waited = unsafe { libc::waitpid(i32::try_from(child).unwrap_or(-1), &raw mut status, 0) };
+    FAILED.fetch_add(u32::from(waited <= 0 || status != 0), Ordering::Relaxed);
+    FORKED.store(number + 1, Ordering::Relaxed);
+}
+
+/// Private memory of this process, of which a child finds the bytes from `wiped` on zeroed.
+fn memory(size: usize, wiped: usize) -> HostMemory {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping, which is never undone; its last part is only this one's.
+    unsafe {
+        let base = libc::mmap(ptr::null_mut(), size, access, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
+        assert_ne!(base, libc::MAP_FAILED);
+        let advised = libc::madvise(base.byte_add(wiped), size - wiped, libc::MADV_WIPEONFORK);
+        assert_eq!(advised, 0);
+        HostMemory::new(base.cast(), size, Arc::new(()))
+    }
+}
+
+/// The host's side of a region for one vCPU, which every CPU of this machine is, and the tracer of its only process.
+fn connected() -> (HostMemory, RegionLayout, Tracer) {
+    let rings = Rings { geometry: Geometry::new(65536, 4).unwrap(), mode: Mode::Discard };
+    let layout = RegionLayout::new(RegionConfig {
+        vcpus: 1,
+        sessions: [Some(rings), None, None, None],
+        process_rings: rings,
+        process_slots: 1,
+        registry_size: 4096,
+        process_registry_size: 4096,
+    })
+    .unwrap();
+    let memory = memory(layout.size.next_multiple_of(PAGE_SIZE), layout.process_slot(0));
+    let mut host = host::Region::create(memory.clone(), layout, [0; 16], 1_000_000_000).unwrap();
+    host.open_session(0, "main", rings, |_, _| ()).unwrap();
+    host.enable(0, &EnabledEvents { class_mask: 1 << class::USER, ..EnabledEvents::NONE }).unwrap();
+    let at = |offset: usize| memory.base().wrapping_add(offset);
+    // SAFETY: the memory is aligned, as large as it says, and never unmapped; nobody else writes it.
+    let tracer = unsafe {
+        Writer::new(at(layout.clock_entry(0))).publish(&Relation::IDENTITY);
+        let kernel = guest::Region::open(at(0), memory.size() as u64).unwrap();
+        assert_eq!(kernel.claim_process_slot(1, &[0; 16], &[0; MAX_VCPUS as usize]), Some(0));
+        let slot = (at(layout.process_slot(0)), layout.process_stride);
+        Tracer::over((at(0), layout.guest_writable), slot, Arc::new(())).unwrap()
+    };
+    (memory, layout, tracer)
+}
+
+/// The numbers of the records that the process has made since the last time.
+fn drain(consumer: &mut Consumer, known: &EventDescription, numbers: &mut Vec<u32>) {
+    let mut packet = Vec::new();
+    while let Some(delivered) = consumer.poll(&mut packet).ready() {
+        let packet = delivered.accept([0; 16], u64::MAX, |id| (id == known.id).then_some(known)).unwrap();
+        numbers.extend(packet.records().map(|record| u32::from_le_bytes(record.payload[..4].try_into().unwrap())));
+    }
+}
+
+fn arm_timer() {
+    let never = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let once = libc::itimerval { it_interval: never, it_value: libc::timeval { tv_usec: 20, ..never } };
+    // SAFETY: the timer is this process's own; children do not inherit it.
+    let armed = unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const once, ptr::null_mut()) };
+    assert_eq!(armed, 0);
+}
+
+#[test]
+fn record_that_a_forking_handler_interrupts_is_there_once_and_harms_no_child() {
+    let (memory, layout, tracer) = connected();
+    let rings = layout.config.process_rings;
+    let ring = memory.part(layout.process_ring(0, 0), layout.process_ring_stride);
+    let mut consumer = Consumer::new(ring, rings.geometry, rings.mode, 0);
+    assert!(EVENT.register(&tracer));
+    let registry = layout.process_slot(0) + PAGE_SIZE;
+    let mut bytes = vec![0; usize::try_from(memory.load(registry)).unwrap()];
+    memory.read(registry + REGISTRY_HEADER_SIZE, &mut bytes);
+    let mut known = Vec::new();
+    parse(&bytes, &mut known).unwrap();
+    RECORDER.store(this_thread(), Ordering::Relaxed);
+    // SAFETY: the handler does what is tried here.
+    unsafe { libc::signal(libc::SIGALRM, fork_in_handler as *const () as libc::sighandler_t) };
+
+    let (mut recorded, mut numbers) = (0, Vec::new());
+    for fork in 0..FORKS {
+        arm_timer();
+        while FORKED.load(Ordering::Relaxed) == fork {
+            let was_recorded = EVENT.record_with(&tracer, (recorded,));
+            if IS_CHILD.load(Ordering::Relaxed) {
+                // SAFETY: ends the child, behind the record that was interrupted.
+                unsafe { libc::_exit(0) };
+            }
+            recorded += u32::from(was_recorded);
+        }
+        tracer.flush();
+        drain(&mut consumer, &known[0], &mut numbers);
+    }
+
+    assert_eq!(FAILED.load(Ordering::Relaxed), 0);
+    assert!(recorded > FORKS && numbers.iter().copied().eq(0..recorded), "{recorded}, not {}", numbers.len());
+}
