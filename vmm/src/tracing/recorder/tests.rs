@@ -6,12 +6,13 @@ use crate::control::protocol;
 use crate::machine::Observer;
 use crate::tracing::recording::{GuestSide, Recording, VcpuThreads};
 use crate::tracing::region::{MAIN_SESSION, TraceRegion};
+use crate::tracing::region_file::{self, RegionFile, RegionShape};
 use crate::tracing::selection::Selection;
 use crate::tracing::vmm_events::VmmTracer;
 use clock_sync::tsc;
 use shared_ring::event::{Event, EventDescription, Field, FieldType};
 use shared_ring::host_memory::HostMemory;
-use shared_ring::layout::{AGENT_ALIVE, Geometry, Mode};
+use shared_ring::layout::{AGENT_ALIVE, Geometry, MAGIC, Mode};
 use shared_ring::producer::Producer;
 use shared_ring::region::{RegionConfig, Rings};
 use shared_ring::registry::Registry;
@@ -79,9 +80,6 @@ impl Bench {
 
     /// Its recording keeps within the size of `rotation`, if there is one.
     fn within(mode: Mode, rotation: Option<Rotation>) -> Self {
-        let dir = TempDir::new().unwrap();
-        let trace = dir.path().join("trace");
-        fs::create_dir(&trace).unwrap();
         let config = RegionConfig {
             vcpus: 1,
             sessions: [Some(rings(mode)), Some(rings(Mode::FlightRecorder)), None, None],
@@ -91,7 +89,34 @@ impl Bench {
             process_registry_size: 4096,
         };
         let file = tempfile::tempfile().unwrap();
-        let region = Arc::new(TraceRegion::create(file, config, Uuid::from_u128(1), 2_000_000_000).unwrap());
+        let region = TraceRegion::create(file, config, Uuid::from_u128(1), 2_000_000_000).unwrap();
+        Self::of(TempDir::new().unwrap(), region, mode, rotation)
+    }
+
+    /// Its guest has the region as a device of another VMM's.
+    fn behind_device(mode: Mode) -> Self {
+        let shape = RegionShape {
+            vcpus: 1,
+            process_slots: 1,
+            mode,
+            kernel_rings: (4096, 4),
+            process_rings: (4096, 4),
+            registry_size: 4096,
+            process_registry_size: 4096,
+        };
+        let dir = TempDir::new().unwrap();
+        let path = dir.path().join("region");
+        region_file::create(&path, shape, None).unwrap();
+        let file = RegionFile::open(&path).unwrap();
+        let region = TraceRegion::behind_device(file, Uuid::from_u128(1), 2_000_000_000).unwrap();
+        region.open_session(0, MAIN_SESSION, rings(mode)).unwrap();
+        Self::of(dir, region, mode, None)
+    }
+
+    fn of(dir: TempDir, region: TraceRegion, mode: Mode, rotation: Option<Rotation>) -> Self {
+        let region = Arc::new(region);
+        let trace = dir.path().join("trace");
+        fs::create_dir(&trace).unwrap();
         let memory = HostMemory::private(VmmTracer::memory_size(1, rings(mode)));
         let vmm = Arc::new(VmmTracer::new(1, rings(mode), memory, HostTime::Tsc, |_| true, Box::new(|_, _| ())));
         let layout = region.layout();
@@ -232,6 +257,32 @@ fn create_within(size: u64, mode: protocol::Mode) -> Request {
 #[test]
 fn event_of_the_test_is_one_that_a_guest_could_have() {
     assert!(EventDescription::from(&EVENT).accepts(&[0; 8]));
+}
+
+#[test]
+fn guest_that_writes_over_the_hosts_words_while_it_is_drained_is_told_and_its_records_are_read() {
+    let bench = Bench::behind_device(Mode::Discard);
+    let (memory, host_area) = (bench.region.memory().clone(), bench.region.layout().guest_writable);
+    bench.say_hello();
+
+    for round in 0..10 {
+        bench.record(0, Mode::Discard, 20);
+        (0..host_area).step_by(8).for_each(|at| memory.store(at, 0xbad + round));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let Answer::Status(status) = bench.ask(Request::Status) else { panic!("no status") };
+    let Bench { dir, region, recorder, .. } = bench;
+    let manifest = recorder.finish("done".into()).unwrap();
+
+    let restored = manifest.vms[0].restored_words;
+    assert!(status.trace.is_some_and(|trace| (1..=restored).contains(&trace.restored_words)), "{restored}");
+    assert_eq!((region.restore(), memory.load(0)), (restored, MAGIC));
+    let told = SAID.lock().unwrap().iter().filter(|line| line.contains("has written over")).count();
+    assert_eq!(told, 1);
+    let trace = Trace::open(&dir.path().join("trace")).unwrap();
+    assert!(trace_merge::check::check(&trace, 10).unwrap().passed());
+    let kernel = trace.layers_of(LayerKind::GuestKernel).next().unwrap();
+    assert_eq!(kernel.streams.iter().map(|stream| kernel.records(stream).count()).sum::<usize>(), 200);
 }
 
 #[test]
