@@ -1,0 +1,103 @@
+//! A host whose kernel runs without landlock: that is said, once, and the rest of the jail holds.
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+
+use lab::machine::host::HostRun;
+use lab::machine::nested;
+use lab::paths::Paths;
+use lab::{process, provision};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::Manifest;
+
+/// Without landlock among the security modules that the kernel begins with.
+const KERNEL_ARGUMENTS: &str = "tsc=reliable lsm=yama";
+
+const HOST_SCRIPT: &str = r#"
+mount -t securityfs securityfs /sys/kernel/security
+cat /sys/kernel/security/lsm > $LAB_OUT/lsm
+strata doctor > $LAB_OUT/doctor.log 2>&1
+strata run --kernel $LAB/vmlinux --initrd $LAB/guest.cpio --memory 512M --cpus 1 --agent $LAB/strata.ko \
+    --cmdline 'console=ttyS0 quiet panic=-1 lab.script=work' --trace $LAB_OUT/trace < /dev/null > $LAB_OUT/run.log 2>&1 &
+strata=$!
+(sleep 200; kill -KILL $strata) &
+limit=$!
+waited=0
+until grep -q 'guest is up' $LAB_OUT/run.log 2> /dev/null || [ $waited -ge 120 ]; do
+    sleep 1
+    waited=$((waited + 1))
+done
+strata ctl vm0 status > $LAB_OUT/control.log 2>&1
+cat /proc/$strata/task/*/status > $LAB_OUT/threads.log
+wait $strata
+echo $? > $LAB_OUT/status
+kill $limit
+tail -n 8 $LAB_OUT/run.log
+exit 0
+"#;
+
+const GUEST_SCRIPT: &str = "echo guest is up\nsleep 3\nworkload --events 500 && echo 'workload done'\n";
+
+/// The values that the lines `field` of `/proc/PID/status` have, of all threads together.
+fn values<'s>(threads: &'s str, field: &str) -> Vec<&'s str> {
+    let lines = threads.lines().filter_map(|line| line.strip_prefix(field)?.split_whitespace().next());
+    let mut values: Vec<_> = lines.collect();
+    values.sort_unstable();
+    values.dedup();
+    values
+}
+
+fn records(trace: &Path, kind: LayerKind) -> u64 {
+    let layers = Manifest::load(trace).unwrap().layers;
+    let streams = layers.iter().filter(|layer| layer.kind == kind).flat_map(|layer| &layer.streams);
+    streams.map(|stream| stream.records).sum()
+}
+
+#[test]
+fn jail_without_landlock_says_so_once_and_holds() {
+    let paths = Paths::of_workspace();
+    let lab = provision::lab(&paths).unwrap();
+    let image = paths.images().join("bare-host.cpio");
+    let guest = lab.kernels.guest_image().unwrap().program("workload", &lab.binaries.workload);
+    guest.script("work", GUEST_SCRIPT).write_file(&image).unwrap();
+    let mut request = HostRun::new("bare-host", HOST_SCRIPT)
+        .file("strata", &lab.binaries.strata)
+        .file("vmlinux", &lab.kernels.vmlinux)
+        .file("guest.cpio", &image)
+        .file("strata.ko", &lab.agent);
+    request.kernel_arguments = KERNEL_ARGUMENTS.to_owned();
+    let host = lab.kernels.nested_host().unwrap();
+
+    let result = nested::run(&host, &paths.runs(), &request).unwrap().success("bare-host").unwrap();
+
+    println!("{}", fs::read_to_string(&result.script_log).unwrap());
+    let text = |name: &str| String::from_utf8_lossy(&fs::read(result.output.join(name)).unwrap()).into_owned();
+    let (said, threads) = (text("run.log"), text("threads.log"));
+    assert!(!text("lsm").contains("landlock"), "{}", text("lsm"));
+    assert_eq!(text("status").trim(), "0", "{said}");
+    assert!(said.contains("workload done"), "{said}");
+    // Said by the run, by the doctor beforehand, and by status.
+    let line = "this kernel has no landlock: files are limited by their permissions alone";
+    assert_eq!(said.matches(line).count(), 1, "{said}");
+    let doctor = text("doctor.log");
+    assert!(doctor.contains("there is no landlock") && doctor.contains("lsm=landlock"), "{doctor}");
+    let control = text("control.log");
+    assert!(control.contains("jail    user 0, no capabilities, seccomp\n"), "{control}");
+
+    // The rest holds, in every thread.
+    assert!(values(&threads, "Name:").len() >= 5, "{threads}");
+    assert_eq!(values(&threads, "CapEff:"), ["0000000000000000"]);
+    assert_eq!((values(&threads, "NoNewPrivs:"), values(&threads, "Seccomp:")), (vec!["1"], vec!["2"]));
+
+    // Everything is recorded, and read without a complaint.
+    let trace = result.output.join("trace");
+    for kind in [LayerKind::HostKernel, LayerKind::Vmm, LayerKind::GuestKernel, LayerKind::GuestUser] {
+        assert!(records(&trace, kind) > 0, "nothing of {kind}");
+    }
+    process::capture(Command::new(&lab.binaries.strata).arg("check").arg(&trace)).unwrap();
+    let mut events = Command::new(&lab.binaries.strata);
+    let count: usize =
+        process::capture(events.args(["events", "--count"]).arg(&trace)).unwrap().trim().parse().unwrap();
+    assert_eq!(process::capture(Command::new("babeltrace2").arg(&trace)).unwrap().lines().count(), count);
+}
