@@ -77,10 +77,25 @@ fn parse_release(text: &str) -> Option<String> {
     line.split('"').nth(1).map(str::to_owned)
 }
 
-/// The compiler that the tree's kernel was built with, such as `gcc-12`, if the tree says so; Debian's do.
+/// The compiler that the tree's kernel was built with, such as `gcc-12`, if the tree says so: Debian's do, and all that
+/// were configured for clang.
 #[must_use]
 pub fn compiler(tree: &Path) -> Option<String> {
-    parse_compiler(&fs::read_to_string(tree.join(".kernelvariables")).ok()?)
+    let clang = clang(tree).map(|major| format!("clang-{major}"));
+    clang.or_else(|| parse_compiler(&fs::read_to_string(tree.join(".kernelvariables")).ok()?))
+}
+
+/// The major version of the clang that the tree's kernel was built with; `None` of one that gcc built.
+#[must_use]
+pub fn clang(tree: &Path) -> Option<u32> {
+    parse_clang(&fs::read_to_string(tree.join("include/config/auto.conf")).ok()?)
+}
+
+fn parse_clang(configuration: &str) -> Option<u32> {
+    let value = |option: &str| configuration.lines().find_map(|line| line.strip_prefix(option)?.strip_prefix('='));
+    let version: u32 = value("CONFIG_CLANG_VERSION")?.parse().ok()?;
+    // 190107 is 19.1.7; a kernel of gcc says 0
+    (value("CONFIG_CC_IS_CLANG") == Some("y")).then_some(version / 10_000)
 }
 
 /// From a line such as `CC = $(if $(X),ccache) $(CROSS_COMPILE)gcc-12`.
@@ -145,6 +160,15 @@ mod tests {
         assert_eq!(parse_compiler(new).as_deref(), Some("gcc-14"));
         assert_eq!(parse_compiler(old).as_deref(), Some("gcc-12"));
         assert_eq!(parse_compiler("ARCH = x86\n"), None);
+    }
+
+    #[test]
+    fn clang_is_the_one_of_the_configuration() {
+        let clang = "CONFIG_CC_IS_CLANG=y\nCONFIG_CLANG_VERSION=190107\nCONFIG_LD_IS_LLD=y\n";
+        let gcc = "CONFIG_CC_IS_GCC=y\nCONFIG_GCC_VERSION=120200\nCONFIG_CLANG_VERSION=0\n";
+
+        assert_eq!(parse_clang(clang), Some(19));
+        assert_eq!(parse_clang(gcc), None);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::build_log::{objtool_complaint, telling_lines};
 use crate::headers::{self, HeadersError};
+use crate::kernel_make;
 use crate::private_types::{Btf, BtfError};
 use crate::sources::{self, NotSources, SourcesError};
 use crate::tracepoint_units::{self, LeftOut, UnitsError};
@@ -140,8 +141,9 @@ pub struct Built {
     pub events: ModuleEvents,
     /// Trace headers that are not in it.
     pub left_out: Vec<LeftOut>,
-    /// Whether the kernel's BTF was used. Only BTF says which tracepoints the kernel has: without it, the missing ones of
-    /// `events` are all that the left-out headers declare, also those of drivers that the kernel does not have.
+    /// Whether the kernel's BTF was used. Only BTF says which tracepoints the kernel has, and that only of a kernel with
+    /// `BPF_EVENTS`: otherwise the missing ones of `events` are all that the left-out headers declare, also those of
+    /// drivers that the kernel does not have.
     pub used_btf: bool,
 }
 
@@ -163,7 +165,7 @@ pub fn build(request: &Request<'_>) -> Result<Built, KmodBuildError> {
         return Err(KmodBuildError::OtherKernel { folder, found: release, wanted });
     }
     if let Some(compiler) = headers::compiler(&kernel_headers)
-        && !is_installed(&compiler)
+        && !kernel_make::has_compiler(&compiler)
     {
         return Err(KmodBuildError::NoCompiler { release, compiler });
     }
@@ -174,7 +176,7 @@ pub fn build(request: &Request<'_>) -> Result<Built, KmodBuildError> {
     let open = |file: &Path| Btf::open(file, &work.join("btf"));
     let btf = match request.btf {
         Some(file) => Some(open(file)?),
-        None if is_installed("pahole") => match request.kernel.map(open) {
+        None if kernel_make::is_installed("pahole") => match request.kernel.map(open) {
             Some(Err(BtfError::NoBtf(_))) | None => {
                 find_btf(&kernel_headers, &release).as_deref().map(open).transpose()?
             }
@@ -225,18 +227,8 @@ fn file_error(path: &Path) -> impl FnOnce(io::Error) -> KmodBuildError + use<> {
 
 /// Runs the kernel's build and returns what it wrote, which is also kept in the working folder.
 fn make(kernel_headers: &Path, work: &Path) -> Result<String, KmodBuildError> {
-    let mut command = Command::new("make");
-    command
-        .arg("-C")
-        .arg(kernel_headers)
-        .arg(format!("M={}", work.display()))
-        // type information of modules would need another tool, and strip takes it away
-        .arg("CONFIG_DEBUG_INFO_BTF_MODULES=")
-        .arg("modules")
-        .env("LC_ALL", "C")
-        // a caller's make must not reach into this one
-        .env_remove("MAKEFLAGS")
-        .env_remove("MFLAGS");
+    let mut command = kernel_make::command(kernel_headers, work);
+    command.arg("modules");
     let output = run(&mut command, "make", "make")?;
     let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
     let log = work.join(LOG);
@@ -260,11 +252,6 @@ fn strip(module: &Path, out: &Path) -> Result<(), KmodBuildError> {
 
 fn run(command: &mut Command, program: &'static str, package: &'static str) -> Result<Output, KmodBuildError> {
     command.stdin(Stdio::null()).output().map_err(|source| KmodBuildError::Start { program, package, source })
-}
-
-fn is_installed(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
 /// The kernel release that `module` was built for, if it is the agent's module.

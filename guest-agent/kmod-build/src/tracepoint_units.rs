@@ -5,6 +5,7 @@
 //! are left out of the module; what they would have declared is written down in it, with the reason.
 
 use crate::build_log::telling_lines;
+use crate::kernel_make;
 use crate::private_types::{Btf, BtfError};
 use crate::trace_header::{self, TraceHeader};
 use crate::tracepoint_preludes::{UNEXPORTED, prelude};
@@ -13,7 +14,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 /// What the names of descriptors in an object begin with.
 const DESCRIPTOR: &str = "strata_event_";
@@ -396,16 +396,11 @@ fn write_list(units: &[Unit], folder: &Path) -> Result<(), UnitsError> {
 fn compile(tree: &Path, folder: &Path, units: &[Unit], log: &Path) -> Result<(), UnitsError> {
     units.iter().for_each(|unit| remove_stale_object(&folder.join(&unit.name)));
     let jobs = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let mut make = Command::new("make");
-    make.args(["--keep-going", "--output-sync=target"]).arg(format!("--jobs={jobs}")).arg("-C").arg(tree);
-    make.arg(format!("M={}", folder.display()))
-        .arg("CONFIG_DEBUG_INFO_BTF_MODULES=")
-        .env("LC_ALL", "C")
-        .args(units.iter().map(|unit| format!("{}.o", unit.name)))
-        .env_remove("MAKEFLAGS")
-        .env_remove("MFLAGS");
+    let mut make = kernel_make::command(tree, folder);
+    make.args(["--keep-going", "--output-sync=target"]).arg(format!("--jobs={jobs}"));
+    make.args(units.iter().map(|unit| format!("{}.o", unit.name)));
     // That some header does not compile is what this is for.
-    let output = make.stdin(Stdio::null()).output().map_err(UnitsError::Make)?;
+    let output = make.output().map_err(UnitsError::Make)?;
     fs::write(log, [output.stdout, output.stderr].concat()).map_err(file_error(log))
 }
 

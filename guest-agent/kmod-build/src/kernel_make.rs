@@ -1,0 +1,41 @@
+//! The kernel's own build, asked for objects and for the module.
+
+use crate::headers;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// `make` with the header tree `tree`, for the sources in `folder`, with the kind of compiler that the kernel was built
+/// with. What to make is the caller's to add.
+pub(crate) fn command(tree: &Path, folder: &Path) -> Command {
+    let mut command = Command::new("make");
+    command
+        .arg("-C")
+        .arg(tree)
+        .arg(format!("M={}", folder.display()))
+        // type information of modules would need another tool, and strip takes it away
+        .arg("CONFIG_DEBUG_INFO_BTF_MODULES=")
+        .args(headers::clang(tree).map(llvm))
+        .stdin(Stdio::null())
+        .env("LC_ALL", "C")
+        // a caller's make must not reach into this one
+        .env_remove("MAKEFLAGS")
+        .env_remove("MFLAGS");
+    command
+}
+
+/// The variable by which the kernel's build is told to use LLVM's tools: those of the version `major` where they have it in
+/// their names, as Debian's do.
+fn llvm(major: u32) -> String {
+    if is_installed(&format!("clang-{major}")) { format!("LLVM=-{major}") } else { "LLVM=1".to_owned() }
+}
+
+/// Whether the compiler of that name, or clang without a version in its name, can be started.
+pub(crate) fn has_compiler(name: &str) -> bool {
+    is_installed(name) || (name.starts_with("clang-") && is_installed("clang"))
+}
+
+/// Whether `program` is on the PATH.
+pub(crate) fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
