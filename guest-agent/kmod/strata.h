@@ -83,7 +83,7 @@ void strata_cpus_stop(void);
 void strata_cpus_visit(void);
 /* How often the CPU came and went: odd while it is there. Any context. */
 unsigned int strata_cpu_turn(unsigned int cpu);
-/* The host's doorbell, and the work that calls the _follow() functions. */
+/* The host's doorbell, and the thread and the work that call the _follow() functions. */
 int strata_control_start(void);
 void strata_control_stop(void);
 int strata_probes_register(void);

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * What follows sessions for the whole kernel. The host raises an interrupt, the doorbell, when it has changed a session or
- * asks for a flush: then the CPUs of which it wants something are visited, and a work that may sleep attaches and detaches
- * probes and counters. Nothing happens otherwise, but for names that samples need.
+ * asks for a flush: then the CPUs of which it wants something are visited, a thread attaches and detaches probes, and a work
+ * makes and releases counters. Nothing happens otherwise, but for names that samples need.
+ *
+ * The thread has the priority of interrupts that are threads: a session is to record also where real-time tasks below that
+ * leave ordinary tasks no CPU. What takes long is the work's, which is an ordinary task.
  *
  * Where the host has no doorbell (the region is in a PCI device), or this kernel cannot have the interrupt, the work looks from
  * time to time, by a timer that wakes an idle CPU: of a deferrable one, a CPU that stays idle would keep the busy ones from
@@ -16,6 +19,8 @@
 #include <linux/interrupt.h>
 #include <linux/jiffies.h>
 #include <linux/kernel.h>
+#include <linux/kthread.h>
+#include <linux/sched.h>
 #include <linux/workqueue.h>
 
 #include "strata.h"
@@ -26,7 +31,10 @@
 #define STRATA_CONTROL_IDLE HZ
 
 static void strata_control(struct work_struct *work);
+static void strata_probe(struct kthread_work *work);
 
+static struct kthread_worker *strata_prober;
+static DEFINE_KTHREAD_WORK(strata_probe_work, strata_probe);
 static struct workqueue_struct *strata_control_queue;
 static DECLARE_DEFERRABLE_WORK(strata_control_work, strata_control);
 /* Number of the interrupt, negative where there is none; and of the global system interrupt that it comes from. */
@@ -43,13 +51,21 @@ static bool strata_has_session(void)
 	return false;
 }
 
+static void strata_probe(struct kthread_work *work)
+{
+	strata_probes_follow();
+}
+
 static void strata_control(struct work_struct *work)
 {
 	bool has_names;
 
-	if (strata_doorbell < 0)
+	if (strata_doorbell < 0) {
 		strata_cpus_visit();
-	strata_probes_follow();
+		kthread_queue_work(strata_prober, &strata_probe_work);
+	}
+	/* What there is is told when what becomes of it is recorded. */
+	kthread_flush_work(&strata_probe_work);
 	strata_tasks_follow();
 	has_names = strata_sample_follow();
 	if (has_names || strata_doorbell < 0)
@@ -61,6 +77,7 @@ static void strata_control(struct work_struct *work)
 static irqreturn_t strata_on_doorbell(int irq, void *unused)
 {
 	strata_cpus_visit();
+	kthread_queue_work(strata_prober, &strata_probe_work);
 	mod_delayed_work(strata_control_queue, &strata_control_work, 0);
 	return IRQ_HANDLED;
 }
@@ -106,6 +123,14 @@ int strata_control_start(void)
 	strata_control_queue = alloc_workqueue("strata", WQ_UNBOUND | WQ_HIGHPRI, 1);
 	if (!strata_control_queue)
 		return -ENOMEM;
+	strata_prober = kthread_create_worker(0, "strata-probes");
+	if (IS_ERR(strata_prober)) {
+		destroy_workqueue(strata_control_queue);
+		return PTR_ERR(strata_prober);
+	}
+	sched_set_fifo(strata_prober->task);
+	/* Since 6.14 it is made asleep. */
+	wake_up_process(strata_prober->task);
 	strata_doorbell = strata_doorbell_request();
 	if (strata_doorbell < 0) {
 		/* Nobody has queued it yet. */
@@ -116,6 +141,7 @@ int strata_control_start(void)
 	}
 	/* What the host has changed since the CPUs and the probes looked. */
 	strata_cpus_visit();
+	kthread_queue_work(strata_prober, &strata_probe_work);
 	mod_delayed_work(strata_control_queue, &strata_control_work, 0);
 	return 0;
 }
@@ -125,4 +151,5 @@ void strata_control_stop(void)
 	strata_doorbell_free();
 	cancel_delayed_work_sync(&strata_control_work);
 	destroy_workqueue(strata_control_queue);
+	kthread_destroy_worker(strata_prober);
 }

@@ -6,7 +6,9 @@
  * events away takes effect at once.
  */
 
+#include <linux/delay.h>
 #include <linux/kernel.h>
+#include <linux/ktime.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/notifier.h>
@@ -19,6 +21,13 @@
 
 /* The system of the module's own events (strata_sample_events.h). */
 #define STRATA_OWN_SYSTEM "strata"
+
+/*
+ * How long probes are attached and detached at a stretch, nanoseconds, and the pause after it, microseconds: whoever does it has
+ * a high priority, and there may be hundreds.
+ */
+#define STRATA_STRETCH_NS 1000000
+#define STRATA_PAUSE_US 500
 
 /* What has become of an event of the catalogue. */
 struct strata_probe {
@@ -73,10 +82,17 @@ static void strata_follow_one(size_t index)
 void strata_probes_follow(void)
 {
 	size_t index;
+	u64 begin;
 
 	mutex_lock(&strata_probes_lock);
-	for (index = 0; strata_probes && index < strata_event_count(); index++)
+	begin = ktime_get_ns();
+	for (index = 0; strata_probes && index < strata_event_count(); index++) {
 		strata_follow_one(index);
+		if (ktime_get_ns() - begin < STRATA_STRETCH_NS)
+			continue;
+		usleep_range(STRATA_PAUSE_US, 2 * STRATA_PAUSE_US);
+		begin = ktime_get_ns();
+	}
 	mutex_unlock(&strata_probes_lock);
 }
 

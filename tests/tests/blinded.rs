@@ -54,13 +54,20 @@ fn cpus_go_on_recording_or_say_that_they_do_not() {
     let check = strata(&["check"], &results.trace("absent"));
     assert_contains(&check, &["vCPU 1 never began to record", "0 violations"]);
 
-    // tasks that keep every CPU: a session that is made meanwhile records on all of them
+    // tasks that keep every CPU: sessions that are made meanwhile record on all of them, also what none did before
     let kept = results.console("kept");
     assert_contains(&kept, &["CPUs are kept", "keep_cpus: done", "workload done"]);
     let calls = count_on_vcpus(&results.trace("kept-other"), |record| record.schema.name() == "raw_syscalls:sys_enter");
     assert!(
         calls.len() == 2 && calls.iter().all(|&calls| calls > 100),
         "{calls:?}\n{}",
+        results.text("kept-control.log")
+    );
+    let ticks =
+        count_on_vcpus(&results.trace("kept-fresh"), |record| record.schema.name() == "timer:hrtimer_expire_entry");
+    assert!(
+        ticks.len() == 2 && ticks.iter().all(|&ticks| ticks > 100),
+        "{ticks:?}\n{}",
         results.text("kept-control.log")
     );
     assert_contains(&strata(&["check"], &results.trace("kept")), &["0 violations"]);

@@ -3,7 +3,8 @@
 //!
 //! Each scenario leaves `NAME.log`, `NAME.status` and `NAME.trace`; `absent-status.log` is what `strata ctl status` said of
 //! the guest whose second CPU never comes, and `kept-control.log` what it said while all CPUs of another were kept.
-//! There `kept-other.trace` is of a session that was made meanwhile.
+//! There `kept-other.trace` and `kept-fresh.trace` are of sessions that were made meanwhile, the latter of an event that no
+//! session had before.
 
 use crate::build::binaries;
 use crate::build::test_module::{self, TestModuleError};
@@ -83,9 +84,12 @@ until_said kept 'CPUs are kept'
 (
     strata ctl kept session create other --events 'guest:raw_syscalls:*' --trace "$LAB_OUT/kept-other.trace"
     strata ctl kept session start other
+    strata ctl kept session create fresh --events 'guest:timer:hrtimer_expire_entry' --trace "$LAB_OUT/kept-fresh.trace"
+    strata ctl kept session start fresh
     sleep 4
     strata ctl kept status
     strata ctl kept session destroy other
+    strata ctl kept session destroy fresh
 ) > "$LAB_OUT/kept-control.log" 2>&1
 wait
 exit 0
