@@ -3,21 +3,18 @@
 #![allow(unsafe_code, reason = "signal handlers that fork")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
-use clock_sync::entry::Writer;
-use clock_sync::relation::Relation;
-use guest_agent::{EventType, Tracer};
+mod connected;
+
+use connected::connected;
+use guest_agent::EventType;
 use shared_ring::consumer::Consumer;
 use shared_ring::event::EventDescription;
-use shared_ring::guest;
-use shared_ring::host::{self, EnabledEvents};
 use shared_ring::host_memory::HostMemory;
-use shared_ring::layout::{Geometry, MAX_VCPUS, Mode, PAGE_SIZE, REGISTRY_HEADER_SIZE};
-use shared_ring::region::{RegionConfig, RegionLayout, Rings};
+use shared_ring::layout::{PAGE_SIZE, REGISTRY_HEADER_SIZE};
 use shared_ring::registry::parse;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
-use strata_abi::class;
 
 const FORKS: u32 = 3000;
 static EVENT: EventType<(u32,)> = EventType::new("test:interrupted", &["number"]);
@@ -69,34 +66,6 @@ fn memory(size: usize, wiped: usize) -> HostMemory {
     }
 }
 
-/// The host's side of a region for one vCPU, which every CPU of this machine is, and the tracer of its only process.
-fn connected() -> (HostMemory, RegionLayout, Tracer) {
-    let rings = Rings { geometry: Geometry::new(65536, 4).unwrap(), mode: Mode::Discard };
-    let layout = RegionLayout::new(RegionConfig {
-        vcpus: 1,
-        sessions: [Some(rings), None, None, None],
-        process_rings: rings,
-        process_slots: 1,
-        registry_size: 4096,
-        process_registry_size: 4096,
-    })
-    .unwrap();
-    let memory = memory(layout.size.next_multiple_of(PAGE_SIZE), layout.process_slot(0));
-    let mut host = host::Region::create(memory.clone(), layout, [0; 16], 1_000_000_000).unwrap();
-    host.open_session(0, "main", rings, |_, _| ()).unwrap();
-    host.enable(0, &EnabledEvents { class_mask: 1 << class::USER, ..EnabledEvents::NONE }).unwrap();
-    let at = |offset: usize| memory.base().wrapping_add(offset);
-    // SAFETY: the memory is aligned, as large as it says, and never unmapped; nobody else writes it.
-    let tracer = unsafe {
-        Writer::new(at(layout.clock_entry(0))).publish(&Relation::IDENTITY);
-        let kernel = guest::Region::open(at(0), memory.size() as u64).unwrap();
-        assert_eq!(kernel.claim_process_slot(1, &[0; 16], &[0; MAX_VCPUS as usize]), Some(0));
-        let slot = (at(layout.process_slot(0)), layout.process_stride);
-        Tracer::over((at(0), layout.guest_writable), slot, Arc::new(())).unwrap()
-    };
-    (memory, layout, tracer)
-}
-
 /// The numbers of the records that the process has made since the last time.
 fn drain(consumer: &mut Consumer, known: &EventDescription, numbers: &mut Vec<u32>) {
     let mut packet = Vec::new();
@@ -116,7 +85,8 @@ fn arm_timer() {
 
 #[test]
 fn record_that_a_forking_handler_interrupts_is_there_once_and_harms_no_child() {
-    let (memory, layout, tracer) = connected();
+    let (memory, layout, tracer) =
+        connected(65536, |layout| memory(layout.size.next_multiple_of(PAGE_SIZE), layout.process_slot(0)));
     let rings = layout.config.process_rings;
     let ring = memory.part(layout.process_ring(0, 0), layout.process_ring_stride);
     let mut consumer = Consumer::new(ring, rings.geometry, rings.mode, 0);

@@ -3,18 +3,14 @@
 #![allow(unsafe_code, reason = "an allocator, and signal handlers")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
-use clock_sync::entry::Writer;
-use clock_sync::relation::Relation;
+mod connected;
+
+use connected::connected;
 use guest_agent::{EventType, FieldType, RuntimeEventType, Text, Tracer, tracer};
-use shared_ring::guest;
-use shared_ring::host::{self, EnabledEvents};
 use shared_ring::host_memory::HostMemory;
-use shared_ring::layout::{Geometry, MAX_VCPUS, Mode};
-use shared_ring::region::{RegionConfig, RegionLayout, Rings};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
-use strata_abi::class;
+use std::sync::{Mutex, OnceLock};
 
 /// Counts what is asked of it by a handler.
 struct Watched;
@@ -74,31 +70,9 @@ fn in_handler(action: fn() -> bool) -> (bool, usize) {
     (WENT_WELL.load(Ordering::Relaxed), TAKEN_IN_HANDLER.load(Ordering::Relaxed))
 }
 
-/// A tracer of a region for one vCPU, which every CPU of this machine is.
-fn connected() -> Tracer {
-    let rings = Rings { geometry: Geometry::new(4096, 4).unwrap(), mode: Mode::Discard };
-    let layout = RegionLayout::new(RegionConfig {
-        vcpus: 1,
-        sessions: [Some(rings), None, None, None],
-        process_rings: rings,
-        process_slots: 1,
-        registry_size: 4096,
-        process_registry_size: 4096,
-    })
-    .unwrap();
-    let memory = HostMemory::private(layout.size);
-    let mut host = host::Region::create(memory.clone(), layout, [0; 16], 1_000_000_000).unwrap();
-    host.open_session(0, "main", rings, |_, _| ()).unwrap();
-    host.enable(0, &EnabledEvents { class_mask: 1 << class::USER, ..EnabledEvents::NONE }).unwrap();
-    let at = |offset: usize| memory.base().wrapping_add(offset);
-    // SAFETY: the memory is aligned, as large as it says, and kept by the tracer; nobody else writes it.
-    unsafe {
-        Writer::new(at(layout.clock_entry(0))).publish(&Relation::IDENTITY);
-        let kernel = guest::Region::open(at(0), memory.size() as u64).unwrap();
-        assert_eq!(kernel.claim_process_slot(1, &[0; 16], &[0; MAX_VCPUS as usize]), Some(0));
-        let slot = (at(layout.process_slot(0)), layout.process_stride);
-        Tracer::over((at(0), layout.guest_writable), slot, Arc::new(memory.clone())).unwrap()
-    }
+/// The tracer of a process that is connected.
+fn tracer_of_region() -> Tracer {
+    connected(4096, |layout| HostMemory::private(layout.size)).2
 }
 
 #[test]
@@ -114,7 +88,7 @@ fn first_event_of_a_process_takes_nothing_of_the_allocator() {
 fn event_type_is_registered_without_the_allocator() {
     static OPENED: EventType<(Text, u32)> = EventType::new("test:opened_in_handler", &["name", "flags"]);
     static TRACER: OnceLock<Tracer> = OnceLock::new();
-    TRACER.get_or_init(connected);
+    TRACER.get_or_init(tracer_of_region);
     let record = || TRACER.get().is_some_and(|tracer| OPENED.record_with(tracer, ("a", 1)));
 
     assert_eq!(in_handler(record), (true, 0));
