@@ -10,14 +10,6 @@ use lab::{process, provision};
 use std::path::Path;
 use std::process::Command;
 use trace_merge::layer::LayerKind;
-use trace_merge::manifest::Manifest;
-
-/// Records of a layer.
-fn records(results: &Results, scenario: &str, kind: LayerKind) -> u64 {
-    let manifest = Manifest::load(&results.trace(scenario)).unwrap();
-    let layers = manifest.layers.iter().filter(|layer| layer.kind == kind);
-    layers.flat_map(|layer| &layer.streams).map(|stream| stream.records).sum()
-}
 
 /// What `strata check` says of a trace that it finds nothing wrong with.
 fn strata_check(trace: &Path) -> String {
@@ -41,7 +33,8 @@ fn agent_records_on_every_kernel_and_harms_no_guest() {
         assert_contains(&console.replace('\r', ""), &wanted);
         assert_contains(&console, &[agent::CLEAN]);
         assert!(!console.contains("cannot load again"), "{console}");
-        let records = [LayerKind::GuestKernel, LayerKind::GuestUser].map(|layer| records(&results, &kernel, layer));
+        let records =
+            [LayerKind::GuestKernel, LayerKind::GuestUser].map(|layer| results.records(&kernel, layer).unwrap());
         assert!(records[0] > 5_000 && records[1] > 800, "{kernel}: {records:?} of kernel and user\n{console}");
         assert_contains(&strata_check(&results.trace(&kernel)), &["0 violations"]);
     }
@@ -61,5 +54,5 @@ fn agent_records_on_every_kernel_and_harms_no_guest() {
     let newer = results.console("newer");
     assert_contains(&newer, &["another version", "use the module that belongs to the host's strata", "workload done"]);
     assert!(!newer.contains("insmod ended with status 0"), "{newer}");
-    assert_eq!(records(&results, "newer", LayerKind::GuestKernel), 0);
+    assert_eq!(results.records("newer", LayerKind::GuestKernel).unwrap(), 0);
 }

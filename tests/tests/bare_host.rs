@@ -4,12 +4,11 @@
 use lab::machine::host::HostRun;
 use lab::machine::nested;
 use lab::paths::Paths;
+use lab::scenarios::results::Results;
 use lab::{process, provision};
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 use trace_merge::layer::LayerKind;
-use trace_merge::manifest::Manifest;
 
 /// Without landlock among the security modules that the kernel begins with.
 const KERNEL_ARGUMENTS: &str = "tsc=reliable lsm=yama";
@@ -19,7 +18,7 @@ mount -t securityfs securityfs /sys/kernel/security
 cat /sys/kernel/security/lsm > $LAB_OUT/lsm
 strata doctor > $LAB_OUT/doctor.log 2>&1
 strata run --kernel $LAB/vmlinux --initrd $LAB/guest.cpio --memory 512M --cpus 1 --agent $LAB/strata.ko \
-    --cmdline 'console=ttyS0 quiet panic=-1 lab.script=work' --trace $LAB_OUT/trace < /dev/null > $LAB_OUT/run.log 2>&1 &
+    --cmdline 'console=ttyS0 quiet panic=-1 lab.script=work' --trace $LAB_OUT/bare.trace < /dev/null > $LAB_OUT/run.log 2>&1 &
 strata=$!
 (sleep 200; kill -KILL $strata) &
 limit=$!
@@ -48,12 +47,6 @@ fn values<'s>(threads: &'s str, field: &str) -> Vec<&'s str> {
     values
 }
 
-fn records(trace: &Path, kind: LayerKind) -> u64 {
-    let layers = Manifest::load(trace).unwrap().layers;
-    let streams = layers.iter().filter(|layer| layer.kind == kind).flat_map(|layer| &layer.streams);
-    streams.map(|stream| stream.records).sum()
-}
-
 #[test]
 fn jail_without_landlock_says_so_once_and_holds() {
     let paths = Paths::of_workspace();
@@ -72,7 +65,8 @@ fn jail_without_landlock_says_so_once_and_holds() {
     let result = nested::run(&host, &paths.runs(), &request).unwrap().success("bare-host").unwrap();
 
     println!("{}", fs::read_to_string(&result.script_log).unwrap());
-    let text = |name: &str| String::from_utf8_lossy(&fs::read(result.output.join(name)).unwrap()).into_owned();
+    let results = Results(result.output);
+    let text = |name: &str| String::from_utf8_lossy(&fs::read(results.0.join(name)).unwrap()).into_owned();
     let (said, threads) = (text("run.log"), text("threads.log"));
     assert!(!text("lsm").contains("landlock"), "{}", text("lsm"));
     assert_eq!(text("status").trim(), "0", "{said}");
@@ -91,9 +85,9 @@ fn jail_without_landlock_says_so_once_and_holds() {
     assert_eq!((values(&threads, "NoNewPrivs:"), values(&threads, "Seccomp:")), (vec!["1"], vec!["2"]));
 
     // Everything is recorded, and read without a complaint.
-    let trace = result.output.join("trace");
+    let trace = results.trace("bare");
     for kind in [LayerKind::HostKernel, LayerKind::Vmm, LayerKind::GuestKernel, LayerKind::GuestUser] {
-        assert!(records(&trace, kind) > 0, "nothing of {kind}");
+        assert!(results.records("bare", kind).unwrap() > 0, "nothing of {kind}");
     }
     process::capture(Command::new(&lab.binaries.strata).arg("check").arg(&trace)).unwrap();
     let mut events = Command::new(&lab.binaries.strata);

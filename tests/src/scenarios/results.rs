@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::path::PathBuf;
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::{Manifest, ManifestError};
 
 /// The folder.
 #[derive(Debug, Clone)]
@@ -30,6 +32,17 @@ impl Results {
     #[must_use]
     pub fn trace(&self, scenario: &str) -> PathBuf {
         self.0.join(format!("{scenario}.trace"))
+    }
+
+    /// How many records the trace of `scenario` has of layers of `kind`.
+    ///
+    /// # Errors
+    ///
+    /// When its `session.json` cannot be read.
+    pub fn records(&self, scenario: &str, kind: LayerKind) -> Result<u64, ManifestError> {
+        let layers = Manifest::load(&self.trace(scenario))?.layers;
+        let streams = layers.iter().filter(|layer| layer.kind == kind).flat_map(|layer| &layer.streams);
+        Ok(streams.map(|stream| stream.records).sum())
     }
 }
 
