@@ -36,6 +36,7 @@ struct strata_slot {
 };
 
 struct strata_event;
+struct tracepoint;
 
 int strata_attach(void *base, u64 size, const char *release, const struct strata_event *events, u32 count);
 void strata_detach(void *base, u64 size);
@@ -90,6 +91,18 @@ int strata_probes_register(void);
 /* Attaches the probes that a session wants by now, and detaches those that none wants. May sleep. */
 void strata_probes_follow(void);
 void strata_probes_unregister(void);
+/* A probe that comes after the one which records the event: it records what the event itself does not say. */
+struct strata_second_probe {
+	/* Of a tracepoint of the kernel itself. */
+	const char *name;
+	void *probe;
+	/* NULL where the kernel has no such tracepoint. */
+	struct tracepoint *tracepoint;
+	bool attached;
+};
+void strata_second_probe_find(struct strata_second_probe *second);
+/* Attaches or detaches it. May sleep. */
+void strata_second_probe_follow(struct strata_second_probe *second, bool wanted);
 int strata_sample_init(void);
 /*
  * Samples the CPUs, or does not, as sessions want it, and records the names of what was sampled. Whether there will be more

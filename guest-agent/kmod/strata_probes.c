@@ -96,6 +96,33 @@ void strata_probes_follow(void)
 	mutex_unlock(&strata_probes_lock);
 }
 
+static void strata_find_second_probe(struct tracepoint *tracepoint, void *data)
+{
+	struct strata_second_probe *second = data;
+
+	if (!strcmp(tracepoint->name, second->name))
+		second->tracepoint = tracepoint;
+}
+
+void strata_second_probe_find(struct strata_second_probe *second)
+{
+	for_each_kernel_tracepoint(strata_find_second_probe, second);
+}
+
+void strata_second_probe_follow(struct strata_second_probe *second, bool wanted)
+{
+	int error;
+
+	if (!second->tracepoint || wanted == second->attached)
+		return;
+	if (wanted)
+		error = tracepoint_probe_register_prio(second->tracepoint, second->probe, NULL, TRACEPOINT_DEFAULT_PRIO - 1);
+	else
+		error = tracepoint_probe_unregister(second->tracepoint, second->probe, NULL);
+	if (!error)
+		second->attached = wanted;
+}
+
 /*
  * Whether a tracepoint with the event's name is the event's, in `module` or, where that is NULL, in the kernel itself. A name
  * says that only there: other modules may have tracepoints of the same name, with other arguments, and the events of this

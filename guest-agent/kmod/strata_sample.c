@@ -75,8 +75,6 @@ struct strata_sampler {
 
 /* Indexed by CPU number. */
 static struct strata_sampler **strata_samplers;
-static struct tracepoint *strata_contention;
-static bool strata_contention_attached;
 
 static unsigned long strata_id(const struct strata_event *event)
 {
@@ -150,7 +148,6 @@ static void notrace strata_overflow(struct perf_event *counter, struct perf_samp
 	strata_probe_sample((void *)strata_id(&strata_event_sample), instruction_pointer(regs), is_user, calls, depth);
 }
 
-/* Comes after the probe that records contention_begin. */
 static void notrace strata_contention_begin(void *data, void *lock, unsigned int flags)
 {
 	struct strata_sampler *sampler;
@@ -170,24 +167,7 @@ static void notrace strata_contention_begin(void *data, void *lock, unsigned int
 	preempt_enable_notrace();
 }
 
-static void strata_find_contention(struct tracepoint *tracepoint, void *unused)
-{
-	if (!strcmp(tracepoint->name, "contention_begin"))
-		strata_contention = tracepoint;
-}
-
-static void strata_follow_contention(bool wanted)
-{
-	int error;
-
-	if (!strata_contention || wanted == strata_contention_attached)
-		return;
-	error = wanted ? tracepoint_probe_register_prio(strata_contention, strata_contention_begin, NULL,
-							TRACEPOINT_DEFAULT_PRIO - 1) :
-			 tracepoint_probe_unregister(strata_contention, strata_contention_begin, NULL);
-	if (!error)
-		strata_contention_attached = wanted;
-}
+static struct strata_second_probe strata_contention = { .name = "contention_begin", .probe = strata_contention_begin };
 
 static struct perf_event *strata_counter(unsigned int cpu, u32 type, u64 config)
 {
@@ -370,7 +350,7 @@ bool strata_sample_follow(void)
 	bool sample = strata_wants(&strata_event_sample), stack = strata_wants(&strata_event_stack);
 	unsigned int cpu;
 
-	strata_follow_contention(stack);
+	strata_second_probe_follow(&strata_contention, stack);
 	for_each_possible_cpu(cpu)
 		strata_sample_follow_cpu(cpu, sample, stack);
 	return sample || stack;
@@ -381,7 +361,7 @@ int strata_sample_init(void)
 	strata_samplers = kcalloc(nr_cpu_ids, sizeof(*strata_samplers), GFP_KERNEL);
 	if (!strata_samplers)
 		return -ENOMEM;
-	for_each_kernel_tracepoint(strata_find_contention, NULL);
+	strata_second_probe_find(&strata_contention);
 	return 0;
 }
 
@@ -392,7 +372,7 @@ void strata_sample_exit(void)
 	for_each_possible_cpu(cpu)
 		if (strata_samplers[cpu] && strata_samplers[cpu]->counter)
 			perf_event_release_kernel(strata_samplers[cpu]->counter);
-	strata_follow_contention(false);
+	strata_second_probe_follow(&strata_contention, false);
 	tracepoint_synchronize_unregister();
 	for (cpu = 0; cpu < nr_cpu_ids; cpu++)
 		kvfree(strata_samplers[cpu]);

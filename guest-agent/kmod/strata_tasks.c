@@ -46,8 +46,6 @@ struct strata_identity {
 
 /* By session slot: the generation that was told of what there is; 0 for none. The work's alone. */
 static u64 strata_told[STRATA_SESSION_SLOTS];
-static struct tracepoint *strata_newtask;
-static bool strata_newtask_attached;
 
 static unsigned long strata_id(const struct strata_event *event)
 {
@@ -155,7 +153,7 @@ static void strata_record_tasks(void)
 	} while (pid);
 }
 
-/* Comes after the probe that records task_newtask. The new task's pids and cgroup are set, and it does not run yet. */
+/* The new task's pids and cgroup are set, and it does not run yet. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 18, 0)
 static void notrace strata_on_newtask(void *data, struct task_struct *task, u64 clone_flags)
 #else
@@ -173,23 +171,7 @@ static void notrace strata_on_newtask(void *data, struct task_struct *task, unsi
 	rcu_read_unlock();
 }
 
-static void strata_find_newtask(struct tracepoint *tracepoint, void *unused)
-{
-	if (!strcmp(tracepoint->name, "task_newtask"))
-		strata_newtask = tracepoint;
-}
-
-static void strata_follow_newtask(bool wanted)
-{
-	int error;
-
-	if (!strata_newtask || wanted == strata_newtask_attached)
-		return;
-	error = wanted ? tracepoint_probe_register_prio(strata_newtask, strata_on_newtask, NULL, TRACEPOINT_DEFAULT_PRIO - 1) :
-			 tracepoint_probe_unregister(strata_newtask, strata_on_newtask, NULL);
-	if (!error)
-		strata_newtask_attached = wanted;
-}
+static struct strata_second_probe strata_newtask = { .name = "task_newtask", .probe = strata_on_newtask };
 
 /* Whether all CPUs record for `sessions`, a bit each. */
 static bool strata_have_joined(u64 sessions)
@@ -219,7 +201,7 @@ void strata_tasks_follow(void)
 		if (generations[session] && generations[session] != strata_told[session])
 			untold |= 1ULL << session;
 	}
-	strata_follow_newtask(tasks);
+	strata_second_probe_follow(&strata_newtask, tasks);
 	if (untold) {
 		/* On a CPU that has no ring of the session yet nothing would be recorded. One that never has one is not waited for. */
 		for (tries = 0; tries < STRATA_JOIN_TRIES && !strata_have_joined(untold); tries++)
@@ -234,11 +216,11 @@ void strata_tasks_follow(void)
 
 void strata_tasks_init(void)
 {
-	for_each_kernel_tracepoint(strata_find_newtask, NULL);
+	strata_second_probe_find(&strata_newtask);
 }
 
 void strata_tasks_exit(void)
 {
-	strata_follow_newtask(false);
+	strata_second_probe_follow(&strata_newtask, false);
 	tracepoint_synchronize_unregister();
 }
