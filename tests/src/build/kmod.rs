@@ -18,9 +18,10 @@ use strata_kmod_build::{KmodBuildError, SourcesError};
 /// Named explicitly, so that the flags do not reach build scripts and procedural macros.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// The flags that make code for user space's target fit for the kernel; the two `-Z` ones give return thunks and
-/// indirect-branch landing pads, as the kernel's own code has.
-const KERNEL_FLAGS: [&str; 20] = [
+/// The flags that make code for user space's target fit for the kernel; the `-Z` ones give return thunks, indirect-branch
+/// landing pads and room before each function, as the kernel's own code has. Kernels that count calls (`retbleed=stuff`)
+/// write into that room ([`object_gates::PADDING`]); others leave it alone.
+const KERNEL_FLAGS: [&str; 22] = [
     "-C",
     "code-model=kernel",
     "-C",
@@ -41,6 +42,8 @@ const KERNEL_FLAGS: [&str; 20] = [
     "function-return=thunk-extern",
     "-Z",
     "cf-protection=branch",
+    "-Z",
+    "patchable-function-entry=16,16",
 ];
 
 /// Merges the sections of the Rust crates and drops what a module has no use for.
@@ -224,7 +227,8 @@ fn link_rust(libraries: &[PathBuf], script: &Path, object: &Path, log: &Path) ->
     }
     fs::create_dir_all(&folder).map_err(file_error(&folder))?;
     let mut linker = Command::new("ld");
-    linker.args(["-r", "--gc-sections", "-T"]).arg(script).arg("-o").arg(object);
+    // -X: the labels of the room before functions; by default they stay where an object is linked to another one
+    linker.args(["-r", "-X", "--gc-sections", "-T"]).arg(script).arg("-o").arg(object);
     let mut roots = Vec::new();
     for library in libraries {
         let bytes = fs::read(library).map_err(file_error(library))?;

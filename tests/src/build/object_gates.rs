@@ -6,7 +6,7 @@
 
 use crate::process::{self, ProcessError};
 use object::elf;
-use object::{Object, ObjectSection, ObjectSymbol, RelocationFlags};
+use object::{Object, ObjectSection, ObjectSymbol, RelocationFlags, SymbolKind};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,6 +17,12 @@ pub const ALLOWED_SYMBOLS: [&str; 3] = ["memcpy", "memset", "__x86_return_thunk"
 
 /// The prefix of the functions that the C shim defines for the Rust object.
 pub const SHIM_PREFIX: &str = "strata_";
+
+/// Bytes of one-byte nops before each function: what a kernel with call depth tracking takes for its count of calls
+/// (`CONFIG_FUNCTION_PADDING_BYTES`). It calls a function that has none without counting, and says so in its log.
+pub const PADDING: usize = 16;
+/// The one-byte nop.
+const NOP: u8 = 0x90;
 
 /// The relocations that the kernel's module loader handles and expects.
 const ALLOWED_RELOCATIONS: [(u32, &str); 4] = [
@@ -59,6 +65,9 @@ pub enum GateError {
     /// Vector registers in use.
     #[error("the Rust object uses vector registers, which the kernel does not save, in {}", .0.join(", "))]
     VectorRegisters(Vec<String>),
+    /// Functions that a kernel cannot count the calls of.
+    #[error("the Rust object has no {PADDING} nops before {}", .0.join(", "))]
+    Padding(Vec<String>),
 }
 
 /// Runs all gates that look at the linked Rust object.
@@ -82,6 +91,10 @@ pub fn check_object(path: &Path) -> Result<(), GateError> {
     let refused = refused_symbols(&undefined);
     if !refused.is_empty() {
         return Err(GateError::Undefined(refused));
+    }
+    let unpadded = unpadded_functions(&file);
+    if !unpadded.is_empty() {
+        return Err(GateError::Padding(unpadded));
     }
     let code = process::capture(Command::new("objdump").args(["--disassemble", "--no-show-raw-insn"]).arg(path))?;
     let users = vector_register_users(&code);
@@ -110,6 +123,21 @@ fn refused_relocations(file: &object::File<'_>) -> Vec<String> {
         }
     }
     refused.into_iter().collect()
+}
+
+/// The functions without [`PADDING`] nops before them.
+fn unpadded_functions(file: &object::File<'_>) -> Vec<String> {
+    let is_padded = |function: &object::Symbol<'_, '_>| {
+        let section = file.section_by_index(function.section_index()?).ok()?;
+        let end = usize::try_from(function.address() - section.address()).ok()?;
+        let room = section.data().ok()?.get(end.checked_sub(PADDING)?..end)?;
+        Some(room.iter().all(|&byte| byte == NOP))
+    };
+    let functions = file.symbols().filter(|symbol| symbol.is_definition() && symbol.kind() == SymbolKind::Text);
+    functions
+        .filter(|function| is_padded(function) != Some(true))
+        .map(|function| function.name().unwrap_or("?").to_owned())
+        .collect()
 }
 
 /// The functions of a disassembly that name a vector register.
@@ -156,7 +184,9 @@ mod tests {
 
     #[test]
     fn check_object_accepts_plain_kernel_code() {
-        let (_folder, path) = assemble(".globl f\nf: call memcpy\n movq $f, %rax\n jmp __x86_return_thunk\n");
+        let (_folder, path) = assemble(
+            ".globl f\n.type f,@function\n.skip 16, 0x90\nf: call memcpy\n movq $f, %rax\n jmp __x86_return_thunk\n",
+        );
 
         check_object(&path).unwrap();
     }
@@ -177,8 +207,17 @@ mod tests {
 
     #[test]
     fn check_object_refuses_vector_registers() {
-        let (_folder, path) = assemble(".type f,@function\nf: movaps %xmm0, (%rdi)\n");
+        let (_folder, path) = assemble(".type f,@function\n.skip 16, 0x90\nf: movaps %xmm0, (%rdi)\n");
 
         assert!(matches!(check_object(&path), Err(GateError::VectorRegisters(names)) if names == ["f"]));
+    }
+
+    #[test]
+    fn check_object_refuses_a_function_without_room_before_it() {
+        let source =
+            ".type f,@function\n.type g,@function\n.skip 16, 0x90\nf: nop\n.skip 15, 0x90\n.byte 0xcc\ng: nop\n";
+        let (_folder, path) = assemble(source);
+
+        assert!(matches!(check_object(&path), Err(GateError::Padding(names)) if names == ["g"]));
     }
 }
