@@ -136,11 +136,12 @@ static int strata_slot_find(void)
 	for (slot = 0; slot < strata_slot_count(); slot++)
 		if (strata_owners[slot].mm == current->mm)
 			return -EBUSY;
-	used = strata_slots_used(account, &used_by_others);
 	for (slot = 0; slot < strata_slot_count() && strata_slot_is_used(slot); slot++)
 		;
 	if (slot == strata_slot_count())
 		return -ENOSPC;
+	/* Counted behind the search, since the host frees slots at any time: one that is found free is not counted as used. */
+	used = strata_slots_used(account, &used_by_others);
 	if (used >= strata_account_limit(account, used_by_others))
 		return -EDQUOT;
 	strata_owners[slot].mm = current->mm;
