@@ -11,10 +11,10 @@ use std::path::Path;
 use std::process::Command;
 use trace_merge::layer::LayerKind;
 
-/// What `strata check` says of a trace that it finds nothing wrong with.
-fn strata_check(trace: &Path) -> String {
+/// What strata says of a trace that it finds nothing wrong with.
+fn strata(arguments: &[&str], trace: &Path) -> String {
     let program = binaries::located(&Paths::of_workspace()).strata;
-    process::capture(Command::new(program).arg("check").arg(trace)).unwrap()
+    process::capture(Command::new(program).args(arguments).arg(trace)).unwrap()
 }
 
 #[test]
@@ -36,7 +36,10 @@ fn agent_records_on_every_kernel_and_harms_no_guest() {
         let records =
             [LayerKind::GuestKernel, LayerKind::GuestUser].map(|layer| results.records(&kernel, layer).unwrap());
         assert!(records[0] > 5_000 && records[1] > 800, "{kernel}: {records:?} of kernel and user\n{console}");
-        assert_contains(&strata_check(&results.trace(&kernel)), &["0 violations"]);
+        let trace = results.trace(&kernel);
+        assert_contains(&strata(&["check"], &trace), &["0 violations"]);
+        let count: usize = strata(&["events", "--count"], &trace).trim().parse().unwrap();
+        assert_eq!(process::capture(Command::new("babeltrace2").arg(&trace)).unwrap().lines().count(), count);
     }
 
     // a kernel that takes signed modules only: said, with what to do, and the guest works

@@ -88,21 +88,21 @@ impl KernelChoice {
     /// The kernel of most tests, of the demonstration and of the emulated host.
     pub const DEFAULT: Self = Self { suite: Suite::Bookworm, flavour: Flavour::Cloud };
 
-    /// Every kernel of the lab that is not a preemptible-RT one.
+    /// Every kernel of the lab.
     pub fn all() -> impl Iterator<Item = Self> {
-        let flavours = [Flavour::Cloud, Flavour::Generic];
+        let flavours = [Flavour::Cloud, Flavour::Generic, Flavour::Realtime];
         Suite::ALL.into_iter().flat_map(move |suite| flavours.map(|flavour| Self { suite, flavour }))
     }
 
     /// The preemptible-RT kernel of a suite.
     #[must_use]
-    pub fn realtime(suite: Suite) -> Self {
+    pub const fn realtime(suite: Suite) -> Self {
         Self { suite, flavour: Flavour::Realtime }
     }
 
     /// The suite's kernel for virtual machines.
     #[must_use]
-    pub fn cloud(suite: Suite) -> Self {
+    pub const fn cloud(suite: Suite) -> Self {
         Self { suite, flavour: Flavour::Cloud }
     }
 
@@ -134,8 +134,7 @@ impl FromStr for KernelChoice {
     type Err = UnknownKernel;
 
     fn from_str(text: &str) -> Result<Self, UnknownKernel> {
-        let mut kernels = Self::all().chain(Suite::ALL.map(Self::realtime));
-        kernels.find(|kernel| kernel.to_string() == text).ok_or_else(|| UnknownKernel(text.to_owned()))
+        Self::all().find(|kernel| kernel.to_string() == text).ok_or_else(|| UnknownKernel(text.to_owned()))
     }
 }
 

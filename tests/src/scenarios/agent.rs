@@ -140,7 +140,7 @@ pub fn run(lab: &Lab, name: &str) -> Result<HostResult, AgentScenarioError> {
             .file(&format!("guest-{choice}.cpio"), &image)
             .file(&format!("strata-{choice}.ko"), &agent);
     }
-    request.timeout = Duration::from_secs(800);
+    request.timeout = Duration::from_secs(1200);
     request.memory_mib = 6144;
     let result = lab.host.run(&lab.paths.runs(), &request).map_err(ScenarioError::from)?;
     Ok(result.success(name).map_err(ScenarioError::from)?)
