@@ -2,6 +2,7 @@
 //! recording, and shows where records are missing.
 
 pub mod ctf2;
+pub mod html;
 pub mod perfetto;
 
 use crate::reader::ReadError;
@@ -17,9 +18,9 @@ pub enum ExportError {
     /// The recording cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The window is empty.
+    /// The window is empty, or a report cannot be made.
     #[error(transparent)]
-    Window(#[from] ReportError),
+    Report(#[from] ReportError),
     /// Nothing of it lies in the window.
     #[error("no record lies in that part of the trace; see `strata report` for how long it is")]
     Nothing,

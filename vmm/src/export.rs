@@ -1,11 +1,12 @@
-//! `strata export`: writes a recording in the form of another tool.
+//! `strata export`, which writes a recording in the form of another tool, and `strata report --html`, which writes it as a
+//! page.
 
-use crate::cli::{ExportArgs, Format};
+use crate::cli::{ExportArgs, Format, PageArgs};
 use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
-use std::fs;
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -14,8 +15,9 @@ use std::time::Duration;
 use tempfile::NamedTempFile;
 use thiserror::Error;
 use trace_merge::access::Readers;
-use trace_merge::export::{self, DONE, Exported, Options, ctf2, perfetto};
+use trace_merge::export::{self, DONE, Exported, Options, ctf2, html, perfetto};
 use trace_merge::reader::{ReadError, Trace};
+use trace_merge::report::harmless;
 use trace_merge::trace_folder::{TraceFolder, TraceFolderError};
 
 /// What is written at once.
@@ -71,11 +73,15 @@ pub fn run(args: &ExportArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCom
         Format::Ctf2 if is_stdout || args.force => return Err(ExportCommandError::NeedsFolder(args.to)),
         Format::Ctf2 => write_folder(&Trace::open(&args.trace)?, part, &args.output, &say)?,
         Format::Perfetto if is_stdout && io::stdout().is_terminal() => return Err(ExportCommandError::Terminal),
-        Format::Perfetto if is_stdout => write(&Trace::open(&args.trace)?, part, io::stdout(), &say)?,
-        Format::Perfetto if !args.force && args.output.symlink_metadata().is_ok() => {
-            return Err(ExportCommandError::Exists { path: args.output.clone() });
+        Format::Perfetto if is_stdout => {
+            let trace = Trace::open(&args.trace)?;
+            let out = BufWriter::with_capacity(BUFFER, io::stdout());
+            with_progress(part, &say, |options| perfetto::export(&trace, options, out))?
         }
-        Format::Perfetto => write_file(&Trace::open(&args.trace)?, part, &args.output, args.force, &say)?,
+        Format::Perfetto => {
+            refuse_existing(&args.output, args.force)?;
+            write_perfetto(&Trace::open(&args.trace)?, part, &args.output, args.force, &say)?
+        }
     };
     if let Some(incomplete) = &exported.incomplete {
         say(incomplete);
@@ -86,6 +92,32 @@ pub fn run(args: &ExportArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCom
         Format::Ctf2 => format!("{records} records, in {bytes} bytes"),
     });
     Ok(())
+}
+
+/// Writes the page that `args` ask for; `say` takes lines for the user.
+///
+/// # Errors
+/// Those of [`run`].
+pub fn write_page(args: &PageArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCommandError> {
+    refuse_existing(&args.output, args.force)?;
+    let trace = Trace::open(&args.trace)?;
+    let part = Part { from: args.from, to: args.to };
+    let exported = write_file(part, &args.output, args.force, &say, |options, out| {
+        html::export(&trace, options, args.symbols.as_deref(), out)
+    })?;
+    if let Some(incomplete) = &exported.incomplete {
+        say(&harmless(incomplete));
+    }
+    let Exported { bytes, records, drawn, .. } = exported;
+    say(&format!("{drawn} of {records} records are in the page, of {bytes} bytes: open {}", args.output.display()));
+    Ok(())
+}
+
+fn refuse_existing(path: &Path, force: bool) -> Result<(), ExportCommandError> {
+    match path.symlink_metadata() {
+        Ok(_) if !force => Err(ExportCommandError::Exists { path: path.into() }),
+        _ => Ok(()),
+    }
 }
 
 /// What of a recording is written.
@@ -101,20 +133,32 @@ pub struct Part {
 ///
 /// # Errors
 /// Those of [`run`].
-pub fn write_file(
+pub fn write_perfetto(
     trace: &Trace,
     part: Part,
     path: &Path,
     force: bool,
     say: &(impl Fn(&str) + Sync),
 ) -> Result<Exported, ExportCommandError> {
+    write_file(part, path, force, say, |options, out| perfetto::export(trace, options, out))
+}
+
+/// Writes what `export` makes of `part` to the new file `path`, which appears when it is complete.
+fn write_file(
+    part: Part,
+    path: &Path,
+    force: bool,
+    say: &(impl Fn(&str) + Sync),
+    export: impl FnOnce(&Options<'_>, BufWriter<&File>) -> Result<Exported, export::ExportError>,
+) -> Result<Exported, ExportCommandError> {
     let failed = |source| ExportCommandError::Write { path: path.into(), source };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let file = tempfile::Builder::new().prefix(".strata-export-").tempfile_in(folder).map_err(failed)?;
     let guard = RemovedOnSignal::new(file.path()).map_err(failed)?;
-    let exported = write(trace, part, file.as_file(), say).map_err(|error| match error {
-        ExportCommandError::Export(export::ExportError::Write(source)) => failed(source),
-        other => other,
+    let out = BufWriter::with_capacity(BUFFER, file.as_file());
+    let exported = with_progress(part, say, |options| export(options, out)).map_err(|error| match error {
+        export::ExportError::Write(source) => failed(source),
+        other => other.into(),
     })?;
     persist(file, path, force).map_err(|source| match source.kind() {
         io::ErrorKind::AlreadyExists => ExportCommandError::Exists { path: path.into() },
@@ -147,16 +191,6 @@ fn write_folder(
 fn persist(file: NamedTempFile, path: &Path, force: bool) -> io::Result<()> {
     let kept = if force { file.persist(path) } else { file.persist_noclobber(path) };
     kept.map(drop).map_err(|error| error.error)
-}
-
-fn write(
-    trace: &Trace,
-    part: Part,
-    out: impl Write + Send,
-    say: &(impl Fn(&str) + Sync),
-) -> Result<Exported, ExportCommandError> {
-    let out = BufWriter::with_capacity(BUFFER, out);
-    Ok(with_progress(part, say, |options| perfetto::export(trace, options, out))?)
 }
 
 /// What `export` makes of `part`, while it is shown how far it is.
@@ -258,6 +292,29 @@ mod tests {
         assert!(matches!(refused, ExportCommandError::Exists { .. }), "{refused}");
         assert!(matches!(unread, ExportCommandError::Read(_)), "{unread}");
         assert_eq!(fs::read(&path).unwrap(), b"mine");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn page_that_is_there_is_left_alone_unless_forced() {
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("page.html");
+        fs::write(&output, "mine").unwrap();
+        let args = |force| PageArgs {
+            trace: "/nowhere/at-all".into(),
+            output: output.clone(),
+            from: None,
+            to: None,
+            symbols: None,
+            force,
+        };
+
+        let refused = write_page(&args(false), |_| ()).unwrap_err();
+        let unread = write_page(&args(true), |_| ()).unwrap_err();
+
+        assert!(matches!(refused, ExportCommandError::Exists { .. }), "{refused}");
+        assert!(matches!(unread, ExportCommandError::Read(_)), "{unread}");
+        assert_eq!(fs::read(&output).unwrap(), b"mine");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 

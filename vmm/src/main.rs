@@ -142,6 +142,7 @@ fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
 
 fn print_report(args: ReportArgs) -> anyhow::Result<ExitCode> {
     match args.into_command().map_err(anyhow::Error::msg)? {
+        ReportCommand::Page(args) => export::write_page(&args, |line| say(line))?,
         ReportCommand::Overview(args) => {
             make_report(&args, |trace, window| Ok(report::findings::OverviewBuilder::new(trace, window)))?;
         }

@@ -89,7 +89,7 @@ pub fn run(args: &OpenArgs, say: impl Fn(&str) + Sync) -> Result<(), OpenError> 
         let folder = folder.map_err(file_error(&std::env::temp_dir()))?;
         let path = folder.path().join("trace.pftrace");
         let part = Part { from: args.from, to: args.to };
-        export::write_file(&Trace::open(&args.trace)?, part, &path, false, &say)?;
+        export::write_perfetto(&Trace::open(&args.trace)?, part, &path, false, &say)?;
         let guard = RemovedOnSignal::new(folder.path()).map_err(file_error(folder.path()))?;
         (path, Some((guard, folder)))
     } else if args.from.is_some() || args.to.is_some() {

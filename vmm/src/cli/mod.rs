@@ -12,7 +12,7 @@ pub use control::{CtlArgs, CtlCommand, PsArgs, RecoverArgs, SessionCommand};
 pub use export::{ExportArgs, Format, OpenArgs};
 pub use run::RunArgs;
 pub use trace::{
-    EventsArgs, FunctionsArgs, MergeArgs, ReadArgs, ReportArgs, ReportCommand, TaskSum, WhyArgs, WindowArgs,
+    EventsArgs, FunctionsArgs, MergeArgs, PageArgs, ReadArgs, ReportArgs, ReportCommand, TaskSum, WhyArgs, WindowArgs,
 };
 
 use crate::agent_command::AgentArgs;

@@ -71,14 +71,16 @@ pub struct EventsArgs {
 #[command(
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
-    override_usage = "strata report [--json] TRACE\n       strata report COMMAND [OPTIONS] TRACE",
+    override_usage = "strata report [--json | --html FILE] [OPTIONS] TRACE\n       strata report COMMAND [OPTIONS] TRACE",
     after_help = "Without a command it is the overview. A trace whose folder is named like a command is written ./NAME.\n\n\
     Examples:\n  \
     strata report trace\n  \
     strata report tasks trace --from 1.5 --to 2.5\n  \
     strata report tasks trace --by cgroup\n  \
     strata report exits trace --json\n  \
-    strata report flows trace"
+    strata report flows trace\n  \
+    strata report trace --html trace.html\n  \
+    strata report trace --html part.html --from 1.5 --to 2.5"
 )]
 pub struct ReportArgs {
     /// What is reported
@@ -88,9 +90,41 @@ pub struct ReportArgs {
     // Takes two, so that a command that does not exist is told apart from a trace.
     #[arg(value_name = "TRACE", required = true, num_args = 1..=2)]
     pub trace: Vec<PathBuf>,
+    /// Only what is this many seconds after the first record, or later
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub from: Option<Duration>,
+    /// Only what is this many seconds after the first record, or earlier
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub to: Option<Duration>,
     /// JSON in place of text
     #[arg(long)]
     pub json: bool,
+    /// Write one page for a browser in place of text: the timeline, the records and all reports; it needs no network
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    pub html: Option<PathBuf>,
+    /// Folder that holds the guest's root folder: its programs and libraries give their functions' names
+    #[arg(long, value_name = "DIR", requires = "html")]
+    pub symbols: Option<PathBuf>,
+    /// Replace a page that is there
+    #[arg(long, requires = "html")]
+    pub force: bool,
+}
+
+/// What `strata report --html` writes.
+#[derive(Debug)]
+pub struct PageArgs {
+    /// Trace folder.
+    pub trace: PathBuf,
+    /// The file.
+    pub output: PathBuf,
+    /// Only what is this long after the first record, or later.
+    pub from: Option<Duration>,
+    /// Only what is this long after the first record, or earlier.
+    pub to: Option<Duration>,
+    /// Folder that holds the guest's root folder.
+    pub symbols: Option<PathBuf>,
+    /// Whether a page that is there is replaced.
+    pub force: bool,
 }
 
 impl ReportArgs {
@@ -99,12 +133,14 @@ impl ReportArgs {
     /// # Errors
     /// What is wrong, in words, when the first word is neither a command nor all there is.
     pub fn into_command(self) -> Result<ReportCommand, String> {
-        let mut words = self.trace.into_iter();
-        match (self.command, words.next(), words.next()) {
+        let Self { command, trace, from, to, json, html, symbols, force } = self;
+        let mut words = trace.into_iter();
+        match (command, words.next(), words.next()) {
             (Some(command), ..) => Ok(command),
-            (None, Some(trace), None) => {
-                Ok(ReportCommand::Overview(WindowArgs { trace, from: None, to: None, json: self.json }))
-            }
+            (None, Some(trace), None) => Ok(match html {
+                Some(output) => ReportCommand::Page(PageArgs { trace, output, from, to, symbols, force }),
+                None => ReportCommand::Overview(WindowArgs { trace, from, to, json }),
+            }),
             (None, first, _) => {
                 let known = <ReportCommand as Subcommand>::augment_subcommands(clap::Command::new("report"));
                 let names: Vec<_> = known.get_subcommands().map(|command| command.get_name().to_owned()).collect();
@@ -149,6 +185,9 @@ pub enum ReportCommand {
     Blocks(WindowArgs),
     /// Waiting for locks of the guest's kernel, by lock and call site, and for futexes
     Locks(WindowArgs),
+    /// All of it as a page: `--html` without a command.
+    #[command(skip)]
+    Page(PageArgs),
 }
 
 /// What the times of tasks are summed by.
@@ -313,6 +352,22 @@ mod tests {
         assert!(matches!(plain, ReportCommand::Overview(args) if args.json && args.trace == *"trace"));
         assert!(matches!(named, ReportCommand::Summary(args) if args.trace == *"trace"));
         assert!(report(&[]).is_none() && report(&["overview"]).is_none());
+    }
+
+    #[test]
+    fn page_is_of_a_trace_and_not_of_one_report() {
+        let report = |args: &[&str]| {
+            let parsed = Cli::try_parse_from(["strata", "report"].iter().chain(args)).ok()?;
+            if let Command::Report(report) = parsed.command { report.into_command().ok() } else { None }
+        };
+
+        let page = report(&["trace", "--html", "out.html", "--from", "1.5", "--force"]).unwrap();
+
+        let ReportCommand::Page(page) = page else { panic!("another command") };
+        assert_eq!((page.from, page.to, page.force), (Some(Duration::from_millis(1500)), None, true));
+        assert_eq!((page.trace, page.output), ("trace".into(), "out.html".into()));
+        assert!(report(&["trace", "--html", "out.html", "--json"]).is_none());
+        assert!(report(&["trace", "--force"]).is_none() && report(&["tasks", "trace", "--html", "out.html"]).is_none());
     }
 
     #[test]

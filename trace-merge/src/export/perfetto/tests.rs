@@ -294,7 +294,7 @@ fn window_without_a_record_is_refused() {
     let turned = export_part(lossy(), &Options { from: moment(2), to: moment(1), progress: None });
 
     assert!(matches!(nothing, Err(ExportError::Nothing)));
-    assert!(matches!(turned, Err(ExportError::Window(_))));
+    assert!(matches!(turned, Err(ExportError::Report(_))));
 }
 
 #[test]

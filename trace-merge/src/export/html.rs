@@ -1,0 +1,105 @@
+//! A recording as one page for a browser: the timeline of all layers, the records, and every report. It needs no network
+//! and no server: what it shows lies in the file.
+//!
+//! The page is bounded, however long the recording is. Rows have levels of bins ([`pyramid`]) for the whole of it; slices,
+//! records and arrows are kept from the beginning on up to a number, and the page says from when on they are left out.
+//! `docs/page.md` says what is drawn, and what is not.
+
+mod arrows;
+mod category;
+mod drawing;
+mod encoding;
+mod host_cpus;
+mod names;
+mod page;
+mod pyramid;
+mod records;
+mod reports;
+mod requests;
+mod rows;
+
+use super::{DONE, ExportError, Exported, Options};
+use crate::analysis;
+use crate::reader::Trace;
+use crate::report::all::AllReports;
+use crate::report::findings::OverviewBuilder;
+use crate::report::{ReportBuilder, ReportOptions};
+use crate::window::Window;
+use drawing::Drawing;
+use std::io::Write;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+/// Slices of all rows that are kept.
+const MOST_SLICES: u64 = 2_500_000;
+/// Records that are kept in full, and bytes of their fields.
+const MOST_RECORDS: u64 = 1_100_000;
+const MOST_FIELD_BYTES: usize = 24 << 20;
+/// Arrows that are kept.
+const MOST_ARROWS: u64 = 250_000;
+/// Rows of tasks.
+const MOST_TASKS: usize = 1000;
+
+/// How much of a recording a page keeps.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    slices: u64,
+    records: u64,
+    field_bytes: usize,
+    arrows: u64,
+    tasks: usize,
+}
+
+const BOUNDS: Bounds = Bounds {
+    slices: MOST_SLICES,
+    records: MOST_RECORDS,
+    field_bytes: MOST_FIELD_BYTES,
+    arrows: MOST_ARROWS,
+    tasks: MOST_TASKS,
+};
+
+/// Writes `trace` to `out`; `symbols` is the folder that holds the guest's root, for the names of its programs' functions.
+///
+/// # Errors
+/// When the window ends before it begins or holds nothing, a report finds a defect of its own, and when `out` fails.
+pub fn export(
+    trace: &Trace,
+    options: &Options<'_>,
+    symbols: Option<&Path>,
+    out: impl Write,
+) -> Result<Exported, ExportError> {
+    export_within(BOUNDS, trace, options, symbols, out)
+}
+
+fn export_within(
+    bounds: Bounds,
+    trace: &Trace,
+    options: &Options<'_>,
+    symbols: Option<&Path>,
+    out: impl Write,
+) -> Result<Exported, ExportError> {
+    let window = Window::of(trace, &ReportOptions { json: false, from: options.from, to: options.to })?;
+    let mut drawing = Drawing::new(trace, window, bounds, options.progress).ok_or(ExportError::Nothing)?;
+    let mut reports = AllReports::new(trace, window, symbols)?;
+    let mut overview = OverviewBuilder::new(trace, window);
+    let passed = analysis::pass(trace, window, &mut [&mut drawing, &mut reports, &mut overview]);
+    let part = passed.window.ok_or(ExportError::Nothing)?;
+    drawing.finish(&passed.timeline, part.end);
+    let contents = page::Contents {
+        trace,
+        part,
+        reports: reports.finish(trace, &passed)?,
+        findings: overview.finish(trace, &passed)?.findings,
+        completeness: &passed.completeness,
+        records: passed.totals.iter().map(|totals| totals.events).sum(),
+        drawn: drawing,
+    };
+    let exported = contents.write(out).map_err(ExportError::Write)?;
+    if let Some(progress) = options.progress {
+        progress.store(DONE, Ordering::Relaxed);
+    }
+    Ok(exported)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+// What is selected, in words.
+
+/** The disk requests whose properties are kept. */
+let requests = [];
+
+async function loadRequests() {
+  requests = await unpackValue('requests');
+}
+
+function showDetails() {
+  const panel = document.getElementById('details');
+  panel.replaceChildren();
+  if (selection.range) showRange(panel);
+  else if (selection.record !== null) showRecord(panel, selection.record);
+  else if (selection.slice !== null) showSlice(panel);
+  panel.scrollTop = 0;
+}
+
+function announce(text) {
+  document.getElementById('announcement').textContent = text;
+}
+
+function showRecord(panel, number) {
+  const type = typeOf(number);
+  const row = about.rows[rowOfRecord(number)];
+  const who = about.records.whos[records.whos[number]][0];
+  panel.append(
+    element('h2', {}, type.name),
+    element('div', { className: 'columns' },
+      definitions([
+        ['time', `${formatMoment(records.times[number])} s`],
+        ['layer', type.layer],
+        ['where', `${row.group}, ${row.name}`],
+        ['task', who],
+      ]),
+      definitions(fieldsOf(number)),
+    ),
+  );
+  announce(`record ${type.name} at ${formatMoment(records.times[number])} seconds, ${row.name}, by ${who}`);
+}
+
+function showSlice(panel) {
+  const { row, slice } = selection;
+  const { begins, ends, names, categories } = row.loaded;
+  const name = about.names[names[slice]][0];
+  const [begin, end] = [begins[slice], ends[slice]];
+  const parts = [definitions([
+    ['row', `${row.group}, ${row.name}`],
+    ['begins', `${formatMoment(begin)} s`],
+    ['lasts', formatDuration(end - begin)],
+    ['colour', about.categories[categories[slice]]],
+  ])];
+  const request = row.kind === 'disk' ? requests.find((known) => known.row === row.number && known.begin <= begin && end <= known.end) : null;
+  if (request) parts.push(requestDetails(request));
+  const jumps = arrowsOfSelection().slice(0, 12).map(arrowButton);
+  if (jumps.length) parts.push(element('div', {}, element('h3', {}, 'Arrows'), ...jumps));
+  const inside = recordsBetween(row.number, begin, end);
+  if (inside.length) parts.push(element('div', {}, element('h3', {}, 'Records in it'), ...inside));
+  panel.append(element('h2', {}, name), element('div', { className: 'columns' }, ...parts));
+  announce(`${row.name}: ${name}, for ${formatDuration(end - begin)}, from ${formatMoment(begin)} seconds`);
+}
+
+function requestDetails(request) {
+  let begin = request.begin;
+  const steps = request.steps.map(([name, whose, end]) => {
+    const pair = [name, `${formatDuration(end - begin)}  (${whose})`];
+    begin = end;
+    return pair;
+  });
+  return element('div', {}, definitions([
+    ['request', `${request.kind}, ${request.bytes} bytes at sector ${request.sector} of disk ${request.disk}`],
+    ['whole time', formatDuration(request.end - request.begin)],
+    ['issued by', request.issuer],
+    ['woke', request.woken],
+    ['host block I/O', request.host_io_ns === undefined ? null : formatDuration(request.host_io_ns)],
+    ...steps,
+  ]));
+}
+
+const ARROW_NAMES = ['woken', 'request issued', 'request completed'];
+
+/** A button that goes to the other end of an arrow. */
+function arrowButton(arrow) {
+  const isFrom = arrows.fromRows[arrow] === selection.row.number;
+  const row = about.rows[isFrom ? arrows.toRows[arrow] : arrows.fromRows[arrow]];
+  const time = isFrom ? arrows.tos[arrow] : arrows.froms[arrow];
+  const text = `${isFrom ? '→' : '←'} ${ARROW_NAMES[arrows.kinds[arrow]]}: ${row.name}, ${formatDuration(arrows.tos[arrow] - arrows.froms[arrow])}`;
+  const button = element('button', { type: 'button' }, text);
+  button.addEventListener('click', () => selectSliceAt(row, time, isFrom ? 1 : -1));
+  return element('div', {}, button);
+}
+
+/** Buttons for the first records of a row between two moments. */
+function recordsBetween(row, begin, end) {
+  const times = records.timesByRow?.[row];
+  if (!times) return [];
+  const first = lowerBound(times, begin);
+  const last = upperBound(times, end);
+  const buttons = [];
+  for (let place = first; place < Math.min(last, first + 12); place++) {
+    const number = records.byRow[row][place];
+    const button = element('button', { type: 'button' }, `+${formatDuration(times[place] - begin)}  ${typeOf(number).name}`);
+    button.addEventListener('click', () => select(about.rows[row], { record: number }));
+    buttons.push(element('div', {}, button));
+  }
+  if (last - first > 12) buttons.push(element('div', { className: 'faint' }, `and ${last - first - 12} more: N and P step through them`));
+  return buttons;
+}
+
+/** How the rows in sight share out a range of time. */
+function showRange(panel) {
+  const [begin, end] = selection.range;
+  const table = element('table', {}, element('tr', {}, ...['row', 'share of the time', ''].map((name) => element('th', {}, name))));
+  for (const item of layout.items.filter((item) => item.row && isInSight(item)).slice(0, 60)) {
+    const times = timesBetween(item.row, begin, end);
+    const parts = [...times].map((time, category) => [time, category]).filter(([time]) => time > 0).sort((left, right) => right[0] - left[0]);
+    if (!parts.length) continue;
+    const text = parts.slice(0, 4).map(([time, category]) => `${about.categories[category]} ${((100 * time) / (end - begin)).toFixed(1)} %`).join(', ');
+    table.append(element('tr', {}, element('td', {}, item.row.name), element('td', {}, shareGlyph([...times], end - begin)), element('td', { className: 'text' }, text)));
+  }
+  panel.append(element('h2', {}, `${formatDuration(end - begin)} from ${formatMoment(begin)} s on`), table);
+  announce(`${formatDuration(end - begin)} selected`);
+}
+
+/** The time of each category in a row between two moments. */
+function timesBetween(row, begin, end) {
+  const times = new Float64Array(CATEGORIES);
+  const step = end - begin;
+  const source = row.loaded && (row.left_out_from === null || end <= row.left_out_from) ? { slices: row.loaded } : { level: row.levels[0] };
+  if (source.slices || source.level) {
+    eachColumn(source, begin, step, 0, 1, (_, shares) => times.set(shares));
+  }
+  return times;
+}

@@ -1,0 +1,383 @@
+// Draws the timeline. Rows go into a picture's memory pixel by pixel, each column of pixels shared out among categories by
+// the time that they take in it: what that costs depends on the pixels, not on the slices.
+
+const canvas = document.getElementById('canvas');
+const context = canvas.getContext('2d', { alpha: false });
+/** Slices that get a text in a row, and arrows that are drawn at once, at most. */
+const MOST_TEXTS = 400;
+const MOST_DRAWN_ARROWS = 300;
+const MOST_READ_FOR_TEXTS = 6000;
+const CATEGORIES = about.categories.length;
+/** Time of each category in the column at hand. */
+const shares = new Float64Array(CATEGORIES);
+/** From below to above in a column: what runs, what keeps from running, what waits. */
+const STACKED = [1, 15, 2, 3, 4, 5, 6, 8, 7, 14, 9, 10, 12, 11, 13, 0];
+/** Categories of which a column shows a pixel, however short they are. */
+const NEVER_HIDDEN = new Set([0, 6, 8]);
+
+let picture = null;
+let pixels = null;
+let isDrawRequested = false;
+
+/** How long drawing took, ms: the last times. */
+const drawTimes = [];
+
+function requestDraw() {
+  if (isDrawRequested) return;
+  isDrawRequested = true;
+  requestAnimationFrame(() => {
+    isDrawRequested = false;
+    const begin = performance.now();
+    draw();
+    drawTimes.push(performance.now() - begin);
+    if (drawTimes.length > 120) drawTimes.shift();
+  });
+}
+
+const scale = () => window.devicePixelRatio || 1;
+const plotWidth = () => canvas.clientWidth - LABEL_WIDTH - SCROLLBAR_WIDTH;
+/** Where a moment is, in pixels of the page from the canvas's left. */
+const xOf = (time) => LABEL_WIDTH + ((time - view.begin) / view.length) * plotWidth();
+const timeAt = (x) => view.begin + ((x - LABEL_WIDTH) / plotWidth()) * view.length;
+const yOf = (item) => item.y - view.scroll + AXIS_HEIGHT;
+
+function fitCanvas() {
+  const [width, height] = [canvas.clientWidth, canvas.clientHeight].map((size) => Math.max(1, Math.round(size * scale())));
+  if (picture && canvas.width === width && canvas.height === height) return;
+  canvas.width = width;
+  canvas.height = height;
+  picture = context.createImageData(width, height);
+  pixels = new Uint32Array(picture.data.buffer);
+}
+
+/** What a row is drawn from at `step` ns a pixel: its slices, or one of its levels. */
+function sourceOf(row, step) {
+  const finest = row.levels[0];
+  if (!finest) return null;
+  const wantsSlices = step < finest.width || row.slices <= MOST_READ_FOR_TEXTS;
+  const isKept = row.left_out_from === null || view.begin + view.length <= row.left_out_from;
+  if (wantsSlices && isKept) {
+    const slices = slicesOf(row);
+    if (slices) return { slices };
+  }
+  let level = finest;
+  for (const coarser of row.levels) if (coarser.width <= step) level = coarser;
+  return { level };
+}
+
+/** Calls `column(x, shares, sum)` for the columns from `from` up to `to`, where anything is. */
+function eachColumn(source, begin, step, from, to, column) {
+  const { level, slices } = source;
+  const begins = level ? level.firsts : slices.begins;
+  const ends = level ? level.ends : slices.ends;
+  let place = upperBound(ends, begin + from * step);
+  for (let x = from; x < to && place < ends.length; x++) {
+    const left = begin + x * step;
+    const right = left + step;
+    if (begins[place] >= right) {
+      // Nothing up to the next one.
+      const next = Math.floor((begins[place] - begin) / step);
+      x = Math.max(x, Math.min(next, to) - 1);
+      continue;
+    }
+    shares.fill(0);
+    let sum = 0;
+    for (; place < ends.length && begins[place] < right; place++) {
+      const time = Math.min(right, ends[place]) - Math.max(left, begins[place]);
+      if (level) {
+        for (let part = level.parts[place]; part < level.parts[place + 1]; part++) {
+          const share = (time * level.times[part]) / level.width;
+          shares[level.categories[part]] += share;
+          sum += share;
+        }
+      } else {
+        shares[slices.categories[place]] += time;
+        sum += time;
+      }
+      if (ends[place] > right) break;
+    }
+    column(x, shares, sum);
+  }
+}
+
+function paintRow(row, top, height) {
+  const ratio = scale();
+  const width = Math.floor(plotWidth() * ratio);
+  const step = view.length / width;
+  const source = sourceOf(row, step);
+  if (!source) return;
+  const left = Math.round(LABEL_WIDTH * ratio);
+  const first = Math.max(Math.round(AXIS_HEIGHT * ratio), Math.round(top * ratio));
+  const bottom = Math.min(canvas.height, Math.round((top + height) * ratio));
+  const full = Math.round((top + height) * ratio) - Math.round(top * ratio);
+  const stride = canvas.width;
+  const last = Math.round((top + height) * ratio);
+  eachColumn(source, view.begin, step, 0, width, (x, shares, sum) => {
+    let done = 0;
+    let from = last;
+    const whole = Math.min(full, Math.max(1, Math.round((sum / step) * full)));
+    for (const category of STACKED) {
+      if (shares[category] === 0) continue;
+      done += shares[category];
+      let to = last - Math.round((done / sum) * whole);
+      if (to === from && NEVER_HIDDEN.has(category)) to = Math.max(last - whole, from - 1);
+      paintColumn(left + x, Math.max(to, first), Math.min(from, bottom), category, stride);
+      from = Math.min(from, to);
+    }
+  });
+}
+
+function paintColumn(x, top, bottom, category, stride) {
+  const colour = theme.colours[category];
+  if (category !== NOT_RECORDED) {
+    for (let y = top, place = top * stride + x; y < bottom; y++, place += stride) pixels[place] = colour;
+    return;
+  }
+  for (let y = top, place = top * stride + x; y < bottom; y++, place += stride) {
+    pixels[place] = (x + y) % 8 < 3 ? colour : theme.hatchPixel;
+  }
+}
+
+function draw() {
+  fitCanvas();
+  pixels.fill(theme.backPixel);
+  const height = canvas.clientHeight;
+  const inSight = layout.items.filter((item) => yOf(item) < height && yOf(item) + item.height > AXIS_HEIGHT);
+  for (const item of inSight) if (item.row) paintRow(item.row, yOf(item), item.height);
+  context.setTransform(1, 0, 0, 1, 0, 0);
+  context.putImageData(picture, 0, 0);
+  context.setTransform(scale(), 0, 0, scale(), 0, 0);
+  context.save();
+  context.beginPath();
+  context.rect(LABEL_WIDTH, AXIS_HEIGHT, plotWidth(), height - AXIS_HEIGHT);
+  context.clip();
+  for (const item of inSight) {
+    if (!item.row) continue;
+    drawTexts(item);
+    drawRecords(item);
+  }
+  drawSelection();
+  drawArrows();
+  context.restore();
+  drawLabels(inSight);
+  drawAxis();
+}
+
+/** The slices of a row that are in sight: first and end; null where they are too many, or not there. */
+function slicesInSight(row) {
+  const slices = row.loaded;
+  if (!slices) return null;
+  const first = upperBound(slices.ends, view.begin);
+  const end = lowerBound(slices.begins, view.begin + view.length);
+  return end - first > MOST_READ_FOR_TEXTS ? null : [first, end];
+}
+
+function drawTexts({ row, y, height }) {
+  const range = slicesInSight(row);
+  if (!range || height < 14) return;
+  const { begins, ends, names, categories } = row.loaded;
+  context.font = '11px system-ui, "DejaVu Sans", sans-serif';
+  context.textBaseline = 'middle';
+  let texts = 0;
+  for (let slice = range[0]; slice < range[1] && texts < MOST_TEXTS; slice++) {
+    const left = Math.max(xOf(begins[slice]), LABEL_WIDTH);
+    const right = Math.min(xOf(ends[slice]), LABEL_WIDTH + plotWidth());
+    if (right - left < 3) continue;
+    // A border between slices of one colour.
+    context.fillStyle = theme.back;
+    context.fillRect(right - 0.5, y - view.scroll + AXIS_HEIGHT, 0.5, height);
+    if (right - left < 30) continue;
+    texts++;
+    const text = shortened(about.names[names[slice]][0], right - left - 8);
+    const middle = y - view.scroll + AXIS_HEIGHT + height / 2 + 0.5;
+    if (categories[slice] === NOT_RECORDED && text) {
+      context.fillStyle = theme.isDark ? '#2b3137' : '#eceff2';
+      context.fillRect(left + 2, middle - 7, context.measureText(text).width + 4, 13);
+    }
+    context.fillStyle = categories[slice] === NOT_RECORDED ? theme.front : theme.text[categories[slice]];
+    context.fillText(text, left + 4, middle);
+  }
+}
+
+const textWidths = new Map();
+function widthOf(text) {
+  if (!textWidths.has(text)) textWidths.set(text, context.measureText(text).width);
+  return textWidths.get(text);
+}
+
+/** As much of a text as there is room for. */
+function shortened(text, room) {
+  if (widthOf(text) <= room) return text;
+  const letters = Math.floor((text.length * room) / widthOf(text)) - 1;
+  return letters < 3 ? '' : `${text.slice(0, letters)}…`;
+}
+
+/** Marks the records of a row: a line each, or, where there are many, a line where there are any. */
+function drawRecords({ row, y, height }) {
+  const times = records.timesByRow?.[row.number];
+  if (!times?.length) return;
+  const first = lowerBound(times, view.begin);
+  const end = upperBound(times, view.begin + view.length);
+  const isOnlyRecords = row.kind === 'records';
+  const top = y - view.scroll + AXIS_HEIGHT;
+  const areMany = end - first > plotWidth() / 3;
+  const marked = isOnlyRecords ? height - 2 : areMany ? 1 : 5;
+  context.fillStyle = isOnlyRecords ? theme.accent : theme.front;
+  context.globalAlpha = isOnlyRecords ? 0.9 : areMany ? 0.35 : 0.8;
+  let drawn = -1;
+  const step = view.length / plotWidth();
+  for (let place = first; place < end;) {
+    const x = Math.floor(xOf(times[place]));
+    if (x !== drawn) context.fillRect(x, top + height - marked, 1, marked);
+    drawn = x;
+    place = end - first < 4000 ? place + 1 : lowerBound(times, view.begin + (x + 1 - LABEL_WIDTH) * step, place + 1, end);
+  }
+  context.globalAlpha = 1;
+  if (!isOnlyRecords || end - first > 400) return;
+  context.font = '11px system-ui, "DejaVu Sans", sans-serif';
+  context.textBaseline = 'middle';
+  context.fillStyle = theme.front;
+  for (let place = first; place < end; place++) {
+    const x = xOf(times[place]);
+    const room = (place + 1 < end ? xOf(times[place + 1]) : LABEL_WIDTH + plotWidth()) - x - 6;
+    if (room > 30) context.fillText(shortened(typeOf(records.byRow[row.number][place]).name, room), x + 4, top + height / 2);
+  }
+}
+
+function drawSelection() {
+  const time = selectedTime();
+  if (!time) return;
+  const [left, right] = time.map(xOf);
+  if (selection.range) {
+    context.fillStyle = theme.accent;
+    context.globalAlpha = 0.16;
+    context.fillRect(left, AXIS_HEIGHT, right - left, canvas.clientHeight);
+    context.globalAlpha = 1;
+    return;
+  }
+  const item = layout.byRow[selection.row.number];
+  if (!item) return;
+  context.strokeStyle = theme.front;
+  context.lineWidth = 2;
+  if (selection.record !== null) {
+    const x = Math.round(left) + 0.5;
+    context.strokeStyle = theme.accent;
+    context.beginPath();
+    context.moveTo(x, yOf(item));
+    context.lineTo(x, yOf(item) + item.height);
+    context.stroke();
+    context.fillStyle = theme.accent;
+    context.beginPath();
+    context.moveTo(x - 5, yOf(item));
+    context.lineTo(x + 5, yOf(item));
+    context.lineTo(x, yOf(item) + 6);
+    context.fill();
+    return;
+  }
+  context.strokeRect(left - 1, yOf(item) - 1, Math.max(right - left, 2) + 2, item.height + 2);
+}
+
+/** Whether an arrow begins or ends in what is selected. */
+function concernsSelection(arrow) {
+  if (selection.slice === null || selection.range) return false;
+  const { number } = selection.row;
+  const [begin, end] = selectedTime();
+  const touches = (row, time) => row === number && time >= begin && time <= end;
+  return touches(arrows.fromRows[arrow], arrows.froms[arrow]) || touches(arrows.toRows[arrow], arrows.tos[arrow]);
+}
+
+function drawArrows() {
+  const end = view.begin + view.length;
+  const found = [];
+  for (let arrow = 0; arrow < arrows.froms.length; arrow++) {
+    if (arrows.tos[arrow] < view.begin || arrows.froms[arrow] > end) continue;
+    const [from, to] = [layout.byRow[arrows.fromRows[arrow]], layout.byRow[arrows.toRows[arrow]]];
+    if (from && to && (isInSight(from) || isInSight(to))) found.push(arrow);
+    if (found.length > MOST_DRAWN_ARROWS) break;
+  }
+  const areFew = found.length <= MOST_DRAWN_ARROWS;
+  const drawn = areFew ? found : arrowsOfSelection();
+  for (const arrow of drawn) drawArrow(arrow, concernsSelection(arrow));
+}
+
+/** The arrows that begin or end in the selected slice. */
+function arrowsOfSelection() {
+  if (selection.slice === null) return [];
+  const found = [];
+  for (let arrow = 0; arrow < arrows.froms.length && found.length < MOST_DRAWN_ARROWS; arrow++) {
+    if (concernsSelection(arrow) && layout.byRow[arrows.fromRows[arrow]] && layout.byRow[arrows.toRows[arrow]]) found.push(arrow);
+  }
+  return found;
+}
+
+const isInSight = (item) => yOf(item) < canvas.clientHeight && yOf(item) + item.height > AXIS_HEIGHT;
+
+function drawArrow(arrow, isStrong) {
+  const [from, to] = [layout.byRow[arrows.fromRows[arrow]], layout.byRow[arrows.toRows[arrow]]];
+  const [left, right] = [xOf(arrows.froms[arrow]), xOf(arrows.tos[arrow])];
+  const [top, bottom] = [yOf(from) + from.height / 2, yOf(to) + to.height / 2];
+  const bend = Math.max(12, Math.min(60, Math.abs(right - left) / 2));
+  context.globalAlpha = isStrong ? 1 : 0.55;
+  context.lineWidth = isStrong ? 2 : 1;
+  context.strokeStyle = context.fillStyle = arrows.kinds[arrow] === 0 ? theme.accent : theme.isDark ? '#ffb74d' : '#a84300';
+  context.beginPath();
+  context.moveTo(left, top);
+  context.bezierCurveTo(left + bend, top, right - bend, bottom, right, bottom);
+  context.stroke();
+  context.beginPath();
+  context.moveTo(right, bottom);
+  context.lineTo(right - 6, bottom - 3);
+  context.lineTo(right - 6, bottom + 3);
+  context.fill();
+  context.globalAlpha = 1;
+}
+
+function drawLabels(items) {
+  context.fillStyle = theme.panel;
+  context.fillRect(0, AXIS_HEIGHT, LABEL_WIDTH - 1, canvas.clientHeight);
+  context.textBaseline = 'middle';
+  for (const item of items) {
+    const y = yOf(item);
+    if (item.heading && !item.row) {
+      context.fillStyle = theme.panel;
+      context.fillRect(0, Math.max(y, AXIS_HEIGHT), canvas.clientWidth, Math.min(HEADING_HEIGHT, y + HEADING_HEIGHT - AXIS_HEIGHT));
+      context.fillStyle = theme.front;
+      context.font = '600 12px system-ui, "DejaVu Sans", sans-serif';
+      const closed = collapsed.has(item.heading);
+      context.fillText(`${closed ? '▸' : '▾'} ${item.heading}${closed ? ` (${item.rows})` : ''}`, 8, y + HEADING_HEIGHT / 2);
+      continue;
+    }
+    const isSelected = selection.row === item.row && !selection.range;
+    context.fillStyle = isSelected ? theme.accent : theme.front;
+    context.font = `${isSelected ? '600 ' : ''}12px system-ui, "DejaVu Sans", sans-serif`;
+    context.fillText(shortened(item.row.name, LABEL_WIDTH - 26), 18, y + item.height / 2);
+  }
+  context.fillStyle = theme.line;
+  context.fillRect(LABEL_WIDTH - 1, 0, 1, canvas.clientHeight);
+}
+
+function drawAxis() {
+  context.fillStyle = theme.back;
+  context.fillRect(0, 0, canvas.clientWidth, AXIS_HEIGHT);
+  context.fillStyle = theme.line;
+  context.fillRect(0, AXIS_HEIGHT - 1, canvas.clientWidth, 1);
+  const step = tickStep(view.length / Math.max(2, plotWidth() / 130));
+  context.font = '11px system-ui, "DejaVu Sans", sans-serif';
+  context.textBaseline = 'middle';
+  const offset = about.begin_ns;
+  for (let tick = Math.ceil((view.begin + offset) / step) * step - offset; tick <= view.begin + view.length; tick += step) {
+    const x = Math.round(xOf(tick));
+    context.fillStyle = theme.line;
+    context.fillRect(x, AXIS_HEIGHT - 7, 1, 6);
+    context.fillStyle = theme.faint;
+    context.fillText(formatTick(tick, step), x + 4, AXIS_HEIGHT / 2);
+  }
+  context.fillStyle = theme.faint;
+  context.fillText(`${formatDuration(view.length)} in sight`, 8, AXIS_HEIGHT / 2);
+}
+
+/** The next larger of 1, 2 and 5 times a power of ten. */
+function tickStep(least) {
+  const power = 10 ** Math.floor(Math.log10(Math.max(least, 1)));
+  return power * [1, 2, 5, 10].find((factor) => factor * power >= least);
+}

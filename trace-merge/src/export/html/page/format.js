@@ -1,0 +1,48 @@
+// How values are shown, and how elements are made. Text from the recording only ever becomes text, never HTML.
+'use strict';
+
+/** Nanoseconds in the unit in which they have one to three digits before the point. */
+function formatDuration(ns) {
+  const size = Math.abs(ns);
+  if (size < 1e3) return `${Math.round(ns)} ns`;
+  if (size < 1e6) return `${(ns / 1e3).toFixed(3)} µs`;
+  if (size < 1e9) return `${(ns / 1e6).toFixed(3)} ms`;
+  return `${(ns / 1e9).toFixed(3)} s`;
+}
+
+/** A moment of the page, ns, as `strata events` shows it: seconds since the first record. */
+function formatMoment(ns) {
+  const total = BigInt(Math.round(ns)) + BigInt(about.begin_ns);
+  return `${total / 1000000000n}.${String(total % 1000000000n).padStart(9, '0')}`;
+}
+
+function formatCount(number) {
+  return Number(number).toLocaleString('en-US').replaceAll(',', ' ');
+}
+
+/** A label of the time axis: as many digits as steps of `step` ns need. */
+function formatTick(ns, step) {
+  const digits = Math.max(0, Math.min(9, 9 - Math.floor(Math.log10(step))));
+  return `${((ns + about.begin_ns) / 1e9).toFixed(digits)} s`;
+}
+
+/** An element with properties, and children that are elements or text. */
+function element(name, properties = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(properties)) {
+    if (key.includes('-') || key === 'role') made.setAttribute(key, value);
+    else made[key] = value;
+  }
+  made.append(...children.filter((child) => child !== undefined && child !== null));
+  return made;
+}
+
+/** A list of names with values, those without a value left out. */
+function definitions(pairs) {
+  const list = element('dl');
+  for (const [name, value] of pairs) {
+    if (value === undefined || value === null || value === '') continue;
+    list.append(element('dt', {}, name), element('dd', {}, value));
+  }
+  return list;
+}

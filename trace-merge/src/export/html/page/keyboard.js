@@ -1,0 +1,158 @@
+// The keyboard: W, A, S and D as in Perfetto for as long as they are held, arrows for the selection.
+
+/** Keys that act while they are held: what they do in a second. */
+const HELD = { w: ['zoom', -1], s: ['zoom', 1], a: ['pan', -1], d: ['pan', 1] };
+const ZOOM_PER_SECOND = 6;
+const PAN_PER_SECOND = 1.2;
+const SECONDS_OF_TAP = 0.08;
+const held = new Set();
+let heldSince = 0;
+
+const KEYS = [
+  ['W / S', 'zoom in, out'],
+  ['A / D', 'pan to the left, to the right'],
+  ['F', 'show the selection; twice: all around it'],
+  ['← / →', 'select the slice before, after'],
+  ['↑ / ↓', 'select in the row above, below'],
+  ['P / N', 'select the record before, after in this row'],
+  ['Home / End', 'go to the begin, to the end'],
+  ['0', 'show everything'],
+  ['Page up / down', 'scroll'],
+  ['C', 'close or open the group of the selected row'],
+  ['/', 'search; Enter: next match, Shift Enter: previous one'],
+  ['Esc', 'select nothing'],
+  ['?', 'these keys'],
+];
+
+function stepHeld(now) {
+  if (!held.size) return;
+  const seconds = Math.min(0.1, Math.max(0.004, (now - heldSince) / 1000));
+  heldSince = now;
+  for (const key of held) actHeld(key, seconds);
+  requestAnimationFrame(stepHeld);
+}
+
+/** Does what a key does that is held for some seconds. */
+function actHeld(key, seconds) {
+  const [what, direction] = HELD[key];
+  if (what === 'zoom') zoom(ZOOM_PER_SECOND ** (direction * seconds), pointerTime());
+  else pan(direction * PAN_PER_SECOND * seconds);
+}
+
+function isTyping(event) {
+  return /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) || document.getElementById('help').open;
+}
+
+/** Selects the slice of a row at a moment, or the next one in a direction. */
+async function selectSliceAt(row, time, direction = 1) {
+  const { begins, ends } = await loadSlices(row);
+  reveal(row);
+  if (!begins.length) {
+    const nearest = nearestRecord(row.number, time);
+    if (nearest) select(row, { record: nearest.number });
+    return;
+  }
+  let slice = upperBound(ends, time);
+  if (direction < 0 && slice < begins.length && begins[slice] > time) slice--;
+  if (direction < 0 && begins[slice] === time) slice--;
+  slice = Math.max(0, Math.min(slice, begins.length - 1));
+  revealTime(begins[slice], ends[slice]);
+  select(row, { slice });
+}
+
+function moveInRow(step) {
+  const { row, slice, record } = selection;
+  if (!row || selection.range) {
+    const first = layout.items.find((item) => item.row && isInSight(item));
+    if (first) selectSliceAt(first.row, view.begin);
+    return;
+  }
+  if (slice === null) {
+    if (record !== null && row.slices) selectSliceAt(row, records.times[record], step);
+    else moveToRecord(step);
+    return;
+  }
+  const next = slice + step;
+  const { begins, ends } = row.loaded;
+  if (next < 0 || next >= begins.length) return;
+  revealTime(begins[next], ends[next]);
+  select(row, { slice: next });
+}
+
+function moveToRow(step) {
+  const items = layout.items.filter((item) => item.row);
+  const time = selectedTime()?.[0] ?? view.begin;
+  const at = items.findIndex((item) => item.row === selection.row);
+  const next = items[at < 0 ? 0 : Math.max(0, Math.min(items.length - 1, at + step))];
+  if (next) selectSliceAt(next.row, Math.max(time, view.begin));
+}
+
+function moveToRecord(step) {
+  const { row } = selection;
+  const times = row && records.timesByRow?.[row.number];
+  if (!times?.length) return;
+  let place;
+  if (selection.record !== null) {
+    place = records.byRow[row.number].indexOf(selection.record) + step;
+  } else {
+    const time = selectedTime()?.[0] ?? view.begin;
+    place = step > 0 ? lowerBound(times, time) : upperBound(times, time) - 1;
+  }
+  if (place < 0 || place >= times.length) return;
+  revealTime(times[place], times[place]);
+  select(row, { record: records.byRow[row.number][place] });
+}
+
+function toggleGroup(heading) {
+  if (!collapsed.delete(heading)) collapsed.add(heading);
+  makeLayout();
+  requestDraw();
+}
+
+const PRESSED = {
+  ArrowLeft: () => moveInRow(-1),
+  ArrowRight: () => moveInRow(1),
+  ArrowUp: () => moveToRow(-1),
+  ArrowDown: () => moveToRow(1),
+  Home: () => showTime(0, view.length),
+  End: () => showTime(about.length_ns, view.length),
+  PageUp: () => scrollTo(view.scroll - canvas.clientHeight / 2),
+  PageDown: () => scrollTo(view.scroll + canvas.clientHeight / 2),
+  Escape: () => select(null),
+  0: () => showTime(0, about.length_ns),
+  f: focusSelection,
+  n: () => moveToRecord(1),
+  p: () => moveToRecord(-1),
+  c: () => { if (selection.row) toggleGroup(layout.byRow[selection.row.number]?.heading ?? ''); },
+};
+
+function startKeyboard() {
+  const help = document.getElementById('help');
+  const keys = document.getElementById('help-keys');
+  for (const [key, what] of KEYS) keys.append(element('dt', {}, ...key.split(' / ').flatMap((part, place) => [place ? ' / ' : '', element('kbd', {}, part)])), element('dd', {}, what));
+  document.getElementById('help-button').addEventListener('click', () => help.showModal());
+  window.addEventListener('keydown', (event) => {
+    if (isTyping(event) || event.ctrlKey || event.metaKey || event.altKey) return;
+    const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+    if (key === '/') {
+      event.preventDefault();
+      document.getElementById('search-text').select();
+    } else if (key === '?') help.showModal();
+    else if (document.getElementById('timeline').hidden) return;
+    else if (HELD[key]) {
+      event.preventDefault();
+      if (!held.size) {
+        heldSince = performance.now();
+        requestAnimationFrame(stepHeld);
+      }
+      // However short it is pressed.
+      if (!held.has(key)) actHeld(key, SECONDS_OF_TAP);
+      held.add(key);
+    } else if (PRESSED[key] && (document.activeElement === canvas || document.activeElement === document.body)) {
+      event.preventDefault();
+      PRESSED[key]();
+    }
+  });
+  window.addEventListener('keyup', (event) => held.delete(event.key.toLowerCase()));
+  window.addEventListener('blur', () => held.clear());
+}

@@ -1,0 +1,86 @@
+// Puts the page together: notes above, tabs, and the first picture before what only later views need.
+
+about.rows.forEach((row, number) => { row.number = number; row.levels = []; });
+
+function note(kind, title, text, more) {
+  document.getElementById('notes').append(element('div', { className: `note ${kind}` }, element('b', {}, title), element('span', {}, text, more ? element('span', { className: 'faint' }, ` ${more}`) : null)));
+}
+
+/** What is missing, what is left out of the page, and what stands out. */
+function showNotes() {
+  if (about.incomplete) note('warning', 'Incomplete', visible(about.incomplete));
+  for (const missing of about.missing) note('warning', `No ${missing.layer}`, visible(missing.reason), visible(missing.fix));
+  const leftOut = [];
+  if (about.slices.left_out_from !== null) leftOut.push(`from ${formatMoment(about.slices.left_out_from)} s on, rows are drawn from bins of time and not from each state`);
+  if (about.records.left_out) leftOut.push(`${formatCount(about.records.left_out)} of ${formatCount(about.all_records)} records, from ${formatMoment(about.records.left_out_from)} s on`);
+  if (about.arrows.left_out) leftOut.push(`arrows from ${formatMoment(about.arrows.left_out_from)} s on`);
+  if (about.tasks_left_out) leftOut.push(`the rows of ${formatCount(about.tasks_left_out)} tasks`);
+  if (about.requests_left_out) leftOut.push(`${formatCount(about.requests_left_out)} disk requests`);
+  if (leftOut.length) note('warning', 'Left out of this page', `${leftOut.join('; ')}.`, 'strata report --html with --from and --to makes a page of a part.');
+  for (const finding of about.findings) note('', `Finding: ${finding.kind.replaceAll('_', ' ')}`, visible(finding.text), `${visible(finding.evidence)}. Next: ${visible(finding.next)}`);
+}
+
+function openTab(name) {
+  const isTimeline = name === 'timeline';
+  document.getElementById('timeline').hidden = !isTimeline;
+  document.getElementById('reports-panel').hidden = isTimeline;
+  for (const tab of document.querySelectorAll('#tabs button')) {
+    const isIt = tab.dataset.name === name;
+    tab.setAttribute('aria-selected', String(isIt));
+    tab.tabIndex = isIt ? 0 : -1;
+  }
+  if (isTimeline) requestDraw();
+  else renderReport(name);
+}
+
+/** The order of the reports that are known here; others follow. */
+const REPORT_ORDER = ['summary', 'tasks', 'vcpus', 'exits', 'wakeups', 'flows', 'syscalls', 'locks', 'irqs', 'blocks', 'functions'];
+
+function makeTabs() {
+  const tabs = document.getElementById('tabs');
+  for (const name of ['timeline', ...REPORT_ORDER.filter((name) => name in reports), ...Object.keys(reports).filter((name) => !REPORT_ORDER.includes(name))]) {
+    const tab = element('button', { type: 'button', role: 'tab', 'aria-controls': name === 'timeline' ? 'timeline' : 'reports-panel' }, name);
+    tab.dataset.name = name;
+    tab.addEventListener('click', () => openTab(name));
+    tabs.append(tab);
+  }
+  tabs.addEventListener('keydown', (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!step) return;
+    const all = [...tabs.children];
+    const next = all[(all.indexOf(document.activeElement) + step + all.length) % all.length];
+    next.focus();
+    next.click();
+  });
+}
+
+function showTitle() {
+  const title = `${about.vms.join(', ')}${about.host ? ` on ${about.host}` : ''}`;
+  document.title = `${visible(title)} · Strata`;
+  document.getElementById('title').textContent = visible(title);
+  document.getElementById('subtitle').textContent =
+    `${about.started.utc ?? ''} · ${formatDuration(about.length_ns)} · ${formatCount(about.all_records)} records · times agree within ${formatDuration(about.clock.error_bound_ns)} · Strata ${about.strata}`;
+}
+
+async function start() {
+  showTitle();
+  showNotes();
+  makeLayout();
+  startTheme();
+  startPointer();
+  startKeyboard();
+  startSearch();
+  await loadLevels();
+  requestDraw();
+  await new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
+  performance.mark('strata-first-picture');
+  await loadReports();
+  makeTabs();
+  openTab('timeline');
+  await Promise.all([loadArrows(), loadRequests(), loadRecords()]);
+  requestDraw();
+  document.documentElement.dataset.loaded = 'yes';
+  document.getElementById('canvas').focus();
+}
+
+start();

@@ -1,0 +1,89 @@
+// Colours: one for each category, in light and dark; what is not recorded is hatched.
+
+/** By number of the category, in light and in dark. */
+const COLOURS = [
+  ['#b9bec4', '#565e66'], // not recorded: hatched
+  ['#2e9e4f', '#3fae62'], // running in the guest
+  ['#0f8b8d', '#23a6a8'], // system call
+  ['#7b4fc9', '#a17df0'], // interrupt
+  ['#ef9a1a', '#f0a73a'], // KVM
+  ['#b4571b', '#c9702f'], // VMM
+  ['#d2222d', '#f0525c'], // stolen
+  ['#2f6fde', '#5b93f5'], // ready
+  ['#c2379a', '#e05fbb'], // ready, stolen
+  ['#8a6d00', '#bfa02a'], // I/O
+  ['#5a2a83', '#8d5cc0'], // lock
+  ['#dfe5ea', '#2a3138'], // sleeps
+  ['#c4d3e0', '#37444f'], // waits
+  ['#eef1f4', '#22282e'], // idle
+  ['#7f8c99', '#6f7d8a'], // other host thread
+  ['#8fcfa2', '#2f7d47'], // running or stolen
+];
+const NOT_RECORDED = 0;
+const STORED_THEME = 'strata-theme';
+
+const theme = { isDark: false, colours: [], text: [] };
+
+function applyTheme(isDark) {
+  theme.isDark = isDark;
+  document.documentElement.classList.toggle('dark', isDark);
+  const css = COLOURS.map((pair) => pair[isDark ? 1 : 0]);
+  theme.css = css;
+  theme.colours = Uint32Array.from(css, packed);
+  theme.text = css.map((colour) => (brightness(colour) > 140 ? '#14181c' : '#ffffff'));
+  const style = getComputedStyle(document.documentElement);
+  for (const name of ['back', 'front', 'faint', 'line', 'panel', 'accent']) {
+    theme[name] = style.getPropertyValue(`--${name}`).trim();
+  }
+  theme.backPixel = packed(theme.back);
+  theme.hatchPixel = packed(isDark ? '#2b3137' : '#eceff2');
+  document.getElementById('theme-button').setAttribute('aria-pressed', String(isDark));
+  drawLegend();
+  requestDraw();
+  redrawGlyphs();
+}
+
+const channels = (css) => [1, 3, 5].map((place) => parseInt(css.slice(place, place + 2), 16));
+
+/** A colour as the picture's memory has it: alpha, blue, green, red. */
+function packed(css) {
+  const [red, green, blue] = channels(css);
+  return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
+}
+
+function brightness(css) {
+  const [red, green, blue] = channels(css);
+  return 0.299 * red + 0.587 * green + 0.114 * blue;
+}
+
+function drawLegend() {
+  const legend = document.getElementById('legend');
+  legend.replaceChildren();
+  about.categories.forEach((name, category) => {
+    if (!usedCategories.has(category)) return;
+    const sample = element('canvas', { width: 14, height: 11, 'aria-hidden': 'true' });
+    const context = sample.getContext('2d');
+    context.fillStyle = theme.css[category];
+    context.fillRect(0, 0, 14, 11);
+    if (category === NOT_RECORDED) {
+      context.fillStyle = theme.isDark ? '#2b3137' : '#eceff2';
+      for (let x = 0; x < 14; x++) for (let y = 0; y < 11; y++) if ((x + y) % 6 < 3) context.fillRect(x, y, 1, 1);
+    }
+    legend.append(element('span', {}, sample, name));
+  });
+}
+
+const usedCategories = new Set(about.names.map((name) => name[1]));
+
+function startTheme() {
+  const asked = matchMedia('(prefers-color-scheme: dark)');
+  let stored = null;
+  // A page from a file may have no storage.
+  try { stored = localStorage.getItem(STORED_THEME); } catch { /* the system's choice then */ }
+  applyTheme(stored ? stored === 'dark' : asked.matches);
+  asked.addEventListener('change', () => applyTheme(asked.matches));
+  document.getElementById('theme-button').addEventListener('click', () => {
+    applyTheme(!theme.isDark);
+    try { localStorage.setItem(STORED_THEME, theme.isDark ? 'dark' : 'light'); } catch { /* until the page is left */ }
+  });
+}

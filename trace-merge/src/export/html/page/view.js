@@ -1,0 +1,136 @@
+// What is in sight: which time, which rows, and what is selected.
+
+const LABEL_WIDTH = 190;
+const AXIS_HEIGHT = 24;
+const SCROLLBAR_WIDTH = 15;
+const ROW_HEIGHT = { 'host-cpu': 22, vcpu: 22, 'guest-cpu': 22, task: 18, disk: 18, records: 16 };
+const HEADING_HEIGHT = 22;
+const ROW_GAP = 2;
+/** The shortest time in sight, and what is shown around a moment, ns. */
+const SHORTEST = 20;
+const AROUND_A_MOMENT = 20000;
+
+const view = { begin: 0, length: about.length_ns, scroll: 0 };
+
+/** What is selected: a slice of a row, a record, or a range of time. */
+const selection = { row: null, slice: null, record: null, range: null };
+
+/** Headings and rows from above to below, each with its place. */
+const layout = { items: [], byRow: [], height: 0 };
+const collapsed = new Set();
+
+/** The groups of rows: heading, and rows in their order. */
+function groupsOfRows() {
+  const groups = new Map();
+  const add = (heading, row) => {
+    if (!groups.has(heading)) groups.set(heading, []);
+    groups.get(heading).push(row);
+  };
+  const headings = {
+    'host-cpu': (row) => row.group,
+    vcpu: (row) => `${row.group}: vCPUs, as the host sees them`,
+    'guest-cpu': (row) => `${row.group}: guest CPUs, all layers`,
+    disk: (row) => `${row.group}: disk requests`,
+    records: (row) => `${row.group}: applications and other threads`,
+    task: (row) => `${row.group}: guest tasks, the busiest first`,
+  };
+  const owners = [...new Set(about.rows.map((row) => row.group))];
+  for (const owner of owners) {
+    for (const kind of Object.keys(headings)) {
+      const rows = about.rows.filter((row) => row.kind === kind && row.group === owner);
+      if (kind === 'task') rows.sort((left, right) => right.busy - left.busy);
+      rows.forEach((row) => add(headings[kind](row), row));
+    }
+  }
+  return groups;
+}
+
+function makeLayout() {
+  layout.items = [];
+  layout.byRow = [];
+  let y = 0;
+  for (const [heading, rows] of groupsOfRows()) {
+    layout.items.push({ heading, rows: rows.length, y, height: HEADING_HEIGHT });
+    y += HEADING_HEIGHT;
+    if (collapsed.has(heading)) continue;
+    for (const row of rows) {
+      const item = { row, heading, y, height: ROW_HEIGHT[row.kind] };
+      layout.items.push(item);
+      layout.byRow[row.number] = item;
+      y += item.height + ROW_GAP;
+    }
+  }
+  layout.height = y;
+  document.getElementById('scroll-height').style.height = `${y + AXIS_HEIGHT + 40}px`;
+}
+
+/** Shows the time from `begin` on for `length`, as far as there is any. */
+function showTime(begin, length) {
+  view.length = Math.max(SHORTEST, Math.min(length, about.length_ns));
+  view.begin = Math.max(0, Math.min(begin, about.length_ns - view.length));
+  requestDraw();
+}
+
+/** Zooms by `factor` (below 1: in) around the moment `centre`. */
+function zoom(factor, centre = view.begin + view.length / 2) {
+  const length = Math.max(SHORTEST, Math.min(view.length * factor, about.length_ns));
+  showTime(centre - ((centre - view.begin) * length) / view.length, length);
+}
+
+function pan(share) {
+  showTime(view.begin + share * view.length, view.length);
+}
+
+function scrollTo(y) {
+  const scroller = document.getElementById('scroller');
+  scroller.scrollTop = y;
+  view.scroll = scroller.scrollTop;
+  requestDraw();
+}
+
+/** Opens the group of a row, and scrolls so that the row is in sight. */
+function reveal(row) {
+  for (const [heading, rows] of groupsOfRows()) {
+    if (rows.includes(row) && collapsed.delete(heading)) makeLayout();
+  }
+  const item = layout.byRow[row.number];
+  const height = document.getElementById('frame').clientHeight - AXIS_HEIGHT;
+  if (item.y < view.scroll) scrollTo(item.y - HEADING_HEIGHT);
+  else if (item.y + item.height > view.scroll + height) scrollTo(item.y + item.height - height + 20);
+}
+
+/** Makes sure that the moments from `begin` to `end` are in sight, without zooming where they are. */
+function revealTime(begin, end) {
+  const length = end - begin;
+  if (length > view.length || length < view.length / 400) {
+    const shown = length ? Math.max(length * 8, SHORTEST * 10) : Math.min(view.length, AROUND_A_MOMENT);
+    showTime((begin + end) / 2 - shown / 2, shown);
+  } else if (begin < view.begin || end > view.begin + view.length) {
+    showTime((begin + end) / 2 - view.length / 2, view.length);
+  }
+}
+
+/** The moments of what is selected; null for nothing. */
+function selectedTime() {
+  if (selection.range) return selection.range;
+  if (selection.record !== null) return [records.times[selection.record], records.times[selection.record]];
+  if (selection.slice !== null) {
+    const { begins, ends } = selection.row.loaded;
+    return [begins[selection.slice], ends[selection.slice]];
+  }
+  return null;
+}
+
+function select(row, { slice = null, record = null, range = null } = {}) {
+  Object.assign(selection, { row, slice, record, range });
+  showDetails();
+  requestDraw();
+}
+
+/** Shows what is selected with some time around it. */
+function focusSelection() {
+  const time = selectedTime();
+  if (!time) return;
+  const length = time[1] > time[0] ? Math.max((time[1] - time[0]) * 1.5, SHORTEST) : AROUND_A_MOMENT;
+  showTime((time[0] + time[1]) / 2 - length / 2, length);
+}

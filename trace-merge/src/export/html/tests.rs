@@ -1,0 +1,223 @@
+use super::*;
+use crate::report::scenario::preempted_in_an_exit;
+use crate::test_trace::Field::{Number, Text};
+use crate::test_trace::TestTrace;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use encoding::tests::numbers;
+use serde_json::Value;
+use std::io::Read;
+
+/// What the browser gets.
+struct Page {
+    text: String,
+    about: Value,
+    exported: Exported,
+}
+
+/// Row, begin and end in ns, name.
+type Slice = (u64, u64, String);
+
+fn page_within(bounds: Bounds, trace: TestTrace) -> Page {
+    let (_dir, trace) = trace.open();
+    let mut bytes = Vec::new();
+    let exported = export_within(bounds, &trace, &Options::default(), None, &mut bytes).unwrap();
+    assert_eq!(exported.bytes, bytes.len() as u64);
+    let text = String::from_utf8(bytes).unwrap();
+    let about = serde_json::from_str(element(&text, "about")).unwrap();
+    Page { text, about, exported }
+}
+
+fn page(trace: TestTrace) -> Page {
+    page_within(BOUNDS, trace)
+}
+
+/// What lies in the element called `id`.
+fn element<'t>(text: &'t str, id: &str) -> &'t str {
+    let (_, rest) = text.split_once(&format!(" id=\"{id}\">")).unwrap();
+    rest.split_once("</script>").unwrap().0
+}
+
+impl Page {
+    fn column(&self, id: &str) -> Vec<u8> {
+        let packed = STANDARD.decode(element(&self.text, id)).unwrap();
+        let mut bytes = Vec::new();
+        flate2::read::ZlibDecoder::new(&*packed).read_to_end(&mut bytes).unwrap();
+        bytes
+    }
+
+    fn row(&self, name: &str) -> usize {
+        self.about["rows"].as_array().unwrap().iter().position(|row| row["name"] == name).unwrap()
+    }
+
+    /// The slices of the row called `name`.
+    fn slices(&self, name: &str) -> Vec<Slice> {
+        let all = numbers(&self.column(&format!("slices-{}", self.row(name))));
+        let count = usize::try_from(all[0]).unwrap();
+        // Each number of the columns behind their sizes is one, whatever its bytes.
+        let column = |place: usize| &all[2 + place * (count + 1)..][..count];
+        let mut end = 0;
+        let slice = |index: usize| {
+            let begin = end + column(0)[index];
+            end = begin + column(1)[index];
+            let name = usize::try_from(column(2)[index]).unwrap();
+            (begin, end, self.about["names"][name][0].as_str().unwrap().into())
+        };
+        (0..count).map(slice).collect()
+    }
+
+    /// Kind, row and time of the begin, row and time of the end of each arrow.
+    fn arrows(&self) -> Vec<(u64, String, u64, String, u64)> {
+        let mut begin = 0_i64;
+        let name = |row: u64| self.about["rows"][usize::try_from(row).unwrap()]["name"].as_str().unwrap().to_owned();
+        let arrow = |parts: &[u64]| {
+            begin += (parts[1] >> 1).cast_signed() ^ -(parts[1] & 1).cast_signed();
+            (parts[0], name(parts[2]), begin.cast_unsigned(), name(parts[4]), begin.cast_unsigned() + parts[3])
+        };
+        numbers(&self.column("arrows")).chunks(5).map(arrow).collect()
+    }
+}
+
+fn named(slices: &[Slice]) -> Vec<(u64, u64, &str)> {
+    slices.iter().map(|(begin, end, name)| (*begin, *end, &**name)).collect()
+}
+
+#[test]
+fn vcpu_has_the_states_of_the_report_on_it() {
+    let slices = page(preempted_in_an_exit()).slices("vCPU 0");
+
+    // The page begins with the first record, at 4500 ns.
+    let expected = [
+        (500, 5_500, "guest"),
+        (5_500, 6_500, "kvm: ioio"),
+        (6_500, 15_500, "preempted: hog/200"),
+        (15_500, 18_000, "kvm: ioio"),
+        (18_000, 20_500, "vmm: ioio"),
+        (20_500, 21_500, "kvm: ioio"),
+    ];
+    let first: Vec<_> = slices.into_iter().skip_while(|slice| slice.2 != "guest").take(expected.len()).collect();
+    assert_eq!(named(&first), expected);
+}
+
+#[test]
+fn hosts_cpu_is_drawn_from_its_first_record_on() {
+    let slices = page(preempted_in_an_exit()).slices("CPU 0");
+
+    let vcpu = "vm0 vCPU 0 (vcpu0/100)";
+    let expected = [
+        (0, 6_500, vcpu),
+        (6_500, 15_500, "hog/200"),
+        (15_500, 31_500, vcpu),
+        (31_500, 39_500, "idle"),
+        (39_500, 41_000, vcpu),
+    ];
+    assert_eq!(named(&slices), expected);
+}
+
+#[test]
+fn switches_that_do_not_connect_leave_what_is_not_recorded() {
+    let switch = |trace: TestTrace, time, prev: i64, next: i64| {
+        let fields = [
+            ("common_pid", Number(prev)),
+            ("prev_comm", Text("other")),
+            ("prev_pid", Number(prev)),
+            ("prev_state", Number(1)),
+            ("next_comm", Text("other")),
+            ("next_pid", Number(next)),
+        ];
+        trace.host(0, time, "sched:sched_switch", &fields)
+    };
+    let trace = switch(TestTrace::new(), 1_000, 0, 300);
+    let trace = trace.host(0, 3_000, "irq:irq_handler_exit", &[("common_pid", Number(300)), ("irq", Number(1))]);
+    let trace = switch(trace, 9_000, 301, 0);
+    let trace = switch(trace, 11_000, 0, 302);
+    let trace = trace.host(1, 21_000, "irq:irq_handler_exit", &[("common_pid", Number(7)), ("irq", Number(1))]);
+
+    let slices = page(trace).slices("CPU 0");
+
+    let expected = [
+        (0, 1_000, "other/300"),
+        (1_000, 4_000, "not recorded"),
+        (4_000, 5_000, "idle"),
+        (5_000, 10_000, "not recorded"),
+    ];
+    assert_eq!(named(&slices), expected);
+}
+
+#[test]
+fn task_has_its_fused_states_and_the_arrow_of_its_waker() {
+    let page = page(preempted_in_an_exit());
+
+    let slices = page.slices("app/10");
+    assert!(slices.contains(&(6_500, 15_500, "stolen: hog/200".into())), "{slices:?}");
+    assert_eq!(page.arrows(), [(0, "app/10".into(), 25_500, "late/11".into(), 29_500)]);
+}
+
+#[test]
+fn records_are_there_with_their_fields_and_the_meaning_of_their_numbers() {
+    let page = page(preempted_in_an_exit());
+
+    let records = &page.about["records"];
+    let types = records["types"].as_array().unwrap();
+    let call = types.iter().find(|event| event["name"] == "raw_syscalls:sys_enter").unwrap();
+    assert_eq!((&call["meanings"]["230"], &call["layer"]), (&"clock_nanosleep".into(), &"guest-kernel".into()));
+    assert_eq!(records["kept"], page.exported.records);
+    assert_eq!(numbers(&page.column("record-times")).iter().sum::<u64>(), 41_000);
+    assert_eq!(numbers(&page.column("record-kinds")).len() as u64, page.exported.records);
+}
+
+#[test]
+fn long_recording_is_bounded_and_says_what_is_left_out() {
+    let bounds = Bounds { slices: 4, records: 3, field_bytes: 1000, arrows: 0, tasks: 1 };
+
+    let page = page_within(bounds, preempted_in_an_exit());
+
+    let about = &page.about;
+    assert_eq!((&about["records"]["kept"], &about["arrows"]["left_out"]), (&3.into(), &0.into()));
+    assert_eq!(about["records"]["left_out"], page.exported.records - 3);
+    assert_eq!((&about["tasks_left_out"], about["slices"]["left_out_from"].is_u64()), (&1.into(), true));
+    assert_eq!(page.exported.drawn, 3);
+}
+
+#[test]
+fn nothing_that_a_guest_names_ends_an_element() {
+    let evil = "</script><script>boom()</script><!--&";
+    let trace = TestTrace::new().switch(0, 1_000, 0, 1);
+    let fields = |prev: (&'static str, i64), next: (&'static str, i64)| {
+        [
+            ("prev_comm", Text(prev.0)),
+            ("prev_pid", Number(prev.1)),
+            ("prev_state", Number(0)),
+            ("next_comm", Text(next.0)),
+            ("next_pid", Number(next.1)),
+        ]
+    };
+    let trace = trace.guest(0, 2_000, "sched:sched_switch", &fields(("init", 1), (evil, 66)));
+    let trace = trace.guest(0, 3_000, "sched:sched_switch", &fields((evil, 66), ("swapper", 0)));
+
+    let page = page(trace);
+
+    assert!(!page.text.contains("boom()</script>") && !page.text.contains("<script>boom"));
+    assert!(page.about["rows"].as_array().unwrap().iter().any(|row| row["name"] == format!("{evil}/66")));
+    // What lies in the elements is the same number of elements as without it.
+    let scripts = page.text.matches("<script").count();
+    assert_eq!(scripts, page.text.matches("</script>").count());
+}
+
+#[test]
+fn page_fetches_nothing_and_runs_only_its_own_scripts() {
+    let page = page(preempted_in_an_exit());
+
+    assert!(page.text.contains("default-src 'none'") && !page.text.contains("{{nonce}}"));
+    assert!(!page.text.contains("http://") && !page.text.contains("https://"), "an address");
+    assert!(!page.text.contains("<link") && !page.text.contains(" src=") && !page.text.contains("import("));
+}
+
+#[test]
+fn recording_without_anything_in_the_window_is_refused() {
+    let (_dir, trace) = TestTrace::new().user(7, 0, 1_000, "app:event", &[("x", Number(1))]).open();
+
+    let refused = export(&trace, &Options::default(), None, std::io::sink());
+
+    assert!(matches!(refused, Err(ExportError::Nothing)), "{refused:?}");
+}
