@@ -1,6 +1,7 @@
-//! What comes from Debian and npm: tools, kernels and their headers, downloaded and unpacked.
+//! What comes from Debian and npm: tools, kernels and their headers, a browser, downloaded and unpacked.
 
 pub mod apt;
+pub mod browser;
 pub mod kernel_packages;
 pub mod module_tree;
 pub mod tools;

@@ -1,0 +1,259 @@
+//! The page that `strata report --html` writes, in a browser: it opens from a file, draws, zooms, finds a record and shows
+//! it as `strata events` does, and complains about nothing.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+
+use lab::fetch::browser::Browser;
+use lab::paths::Paths;
+use lab::process;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use trace_merge::events::{self, EventsOptions};
+use trace_merge::export::{Options, html};
+use trace_merge::layer::LayerKind;
+use trace_merge::reader::Trace;
+use trace_merge::report::{Window, tasks, vcpus};
+
+const LOADED: &str = "document.documentElement?.dataset.loaded === 'yes'";
+/// The colours in the timeline's picture, as numbers of categories; everything else is left out.
+const COLOURS_DRAWN: &str = "(() => { draw(); const found = new Set(); \
+    for (const pixel of pixels) { const category = theme.colours.indexOf(pixel); if (category >= 0) found.add(category); } \
+    return [...found].map((category) => about.categories[category]); })()";
+
+/// A page of a recording, opened.
+struct Opened {
+    browser: Browser,
+    folder: tempfile::TempDir,
+}
+
+/// A recording of `records` records that is made, complete.
+fn made(folder: &Path, records: u64) -> PathBuf {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let example = ["run", "--quiet", "-p", "trace-merge", "--example", "write_layers", "--"];
+    let made = folder.join("made");
+    cargo.current_dir(Paths::of_workspace().workspace()).args(example).arg(&made).arg(records.to_string());
+    process::capture(&mut cargo).unwrap();
+    made
+}
+
+impl Opened {
+    /// The page of a recording that is made, once `change` has changed it.
+    fn new(records: u64, change: impl FnOnce(&Path)) -> (Self, Trace) {
+        let folder = tempfile::tempdir().unwrap();
+        let made = made(folder.path(), records);
+        change(&made);
+        let trace = Trace::open(&made).unwrap();
+        let path = folder.path().join("page.html");
+        html::export(&trace, &Options::default(), None, fs::File::create(&path).unwrap()).unwrap();
+        let mut browser = Browser::start(&Paths::of_workspace(), (1400, 900)).unwrap();
+        browser.open(&path, LOADED).unwrap();
+        (Self { browser, folder }, trace)
+    }
+
+    fn get(&mut self, script: &str) -> Value {
+        self.browser.evaluate(script).unwrap()
+    }
+
+    fn number(&mut self, script: &str) -> f64 {
+        self.get(script).as_f64().unwrap_or_else(|| panic!("{script} is no number"))
+    }
+
+    fn text(&mut self, script: &str) -> String {
+        self.get(script).as_str().unwrap_or_else(|| panic!("{script} is no text")).to_owned()
+    }
+
+    fn press(&mut self, keys: &[&str]) {
+        keys.iter().for_each(|key| self.browser.press(key).unwrap());
+    }
+
+    fn colours(&mut self) -> BTreeSet<String> {
+        serde_json::from_value(self.get(COLOURS_DRAWN)).unwrap()
+    }
+
+    fn details(&mut self) -> String {
+        self.text("document.getElementById('details').innerText")
+    }
+
+    /// The time of the state called `name` in all rows of `kind`, ns, of slices and of each level.
+    fn times(&mut self, kind: &str, name: &str) -> Vec<f64> {
+        let script = format!(
+            "(async () => {{ let sums = []; for (const row of about.rows.filter((row) => row.kind === '{kind}')) {{ \
+             const slices = await loadSlices(row); let sum = 0; let category = -1; \
+             slices.names.forEach((number, slice) => {{ if (about.names[number][0] === '{name}') {{ \
+             sum += slices.ends[slice] - slices.begins[slice]; category = slices.categories[slice]; }} }}); \
+             sums[0] = (sums[0] ?? 0) + sum; \
+             for (const level of row.levels) {{ let time = 0; for (let run = 0; run < level.firsts.length; run++) \
+             for (let part = level.parts[run]; part < level.parts[run + 1]; part++) if (level.categories[part] === category) \
+             time += level.times[part] * (level.ends[run] - level.firsts[run]) / level.width; sums.push(time - sum); }} }} \
+             return sums; }})()"
+        );
+        serde_json::from_value(self.get(&script)).unwrap()
+    }
+}
+
+#[test]
+fn page_draws_what_the_reports_say_and_complains_about_nothing() {
+    let (mut opened, trace) = Opened::new(60_000, |_| ());
+
+    let drawn = opened.colours();
+    let expected = ["running in the guest", "stolen by the host", "exit, in KVM", "idle", "other host thread", "waits"];
+    assert!(expected.iter().all(|colour| drawn.contains(*colour)), "{drawn:?}");
+
+    let vms = vcpus::report(&trace, Window::ALL).unwrap().vms;
+    let parts = || vms.iter().flat_map(|vm| &vm.vcpus).flat_map(|vcpu| &vcpu.parts);
+    let guest: u64 = parts().filter(|part| part.state == "guest").map(|part| part.ns).sum();
+    let times = opened.times("vcpu", "guest");
+    let slices = opened.number("about.slices.all");
+    // Each border of a slice was rounded down to a nanosecond.
+    assert!((times[0] - guest as f64).abs() <= slices, "{times:?} {guest}");
+    assert!(times.len() > 2 && times[1..].iter().all(|beside| *beside == 0.0), "{times:?}");
+
+    let tabs = opened.get("[...document.querySelectorAll('#tabs button')].map((tab) => tab.textContent)");
+    assert_eq!(tabs.as_array().unwrap().len(), 12, "{tabs}");
+    let busiest = tasks::report(&trace, Window::ALL).unwrap().vms[0].tasks[0].comm.clone();
+    opened.get("openTab('tasks')");
+    let table = opened.text("document.getElementById('reports-panel').innerText");
+    assert!(table.contains(&busiest) && table.contains("where the time went"), "{table}");
+    for tab in tabs.as_array().unwrap() {
+        opened.get(&format!("openTab({tab})"));
+    }
+    assert_eq!(opened.browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn record_is_found_and_shown_as_in_the_listing() {
+    let (mut opened, trace) = Opened::new(20_000, |_| ());
+    let mut lines = Vec::new();
+    let options =
+        EventsOptions { events: vec!["sched:sched_process_exit".into()], json: true, ..EventsOptions::default() };
+    events::list(&trace, &options, &mut lines).unwrap();
+    let lines = String::from_utf8(lines).unwrap();
+    let listed: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+
+    opened.press(&["/"]);
+    opened.browser.type_text("sched_process_exit").unwrap();
+    opened.press(&["Enter"]);
+    opened.browser.wait("selection.record !== null").unwrap();
+
+    let count = opened.text("document.getElementById('search-count').textContent");
+    assert_eq!(count, format!("1 of {}", listed.len()));
+    let (details, first) = (opened.details(), &listed[0]);
+    assert!(details.contains("sched:sched_process_exit"), "{details}");
+    for (name, value) in first["fields"].as_object().unwrap() {
+        let shown = format!("{name}\n{value}");
+        assert!(details.contains(&shown), "{shown} in {details}");
+    }
+    let [begin, length, time] =
+        ["view.begin", "view.length", "records.times[selection.record]"].map(|script| opened.number(script));
+    assert!(begin <= time && time <= begin + length);
+    assert_eq!(opened.browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn keys_and_clicks_zoom_pan_and_select() {
+    let (mut opened, _) = Opened::new(20_000, |_| ());
+    let whole = opened.number("view.length");
+
+    opened.press(&["w", "w", "w"]);
+    opened.browser.wait(&format!("view.length < {whole}")).unwrap();
+    let begin = opened.number("view.begin");
+    opened.press(&["d"]);
+    opened.browser.wait(&format!("view.begin > {begin}")).unwrap();
+
+    opened.press(&["ArrowDown"]);
+    opened.browser.wait("selection.slice !== null").unwrap();
+    let slice = opened.number("selection.slice");
+    opened.press(&["ArrowRight"]);
+    opened.browser.wait(&format!("selection.slice === {}", slice + 1.0)).unwrap();
+    let announced = opened.text("document.getElementById('announcement').textContent");
+    assert!(announced.starts_with("CPU 0: "), "{announced}");
+
+    opened.press(&["0"]);
+    opened.browser.wait(&format!("view.length === {whole}")).unwrap();
+    opened.press(&["f"]);
+    opened.browser.wait(&format!("view.length < {whole}")).unwrap();
+    opened.press(&["n"]);
+    opened.browser.wait("selection.record !== null").unwrap();
+
+    // Where a vCPU's row is.
+    let place = "(() => { const item = layout.byRow[about.rows.find((row) => row.kind === 'vcpu').number]; \
+                 const box = canvas.getBoundingClientRect(); \
+                 return [box.x + LABEL_WIDTH + plotWidth() / 2, box.y + yOf(item) + 6]; })()";
+    let place = opened.get(place);
+    opened.browser.click(place[0].as_f64().unwrap(), place[1].as_f64().unwrap()).unwrap();
+    opened.browser.wait("selection.row?.kind === 'vcpu' && selection.slice !== null").unwrap();
+    assert!(opened.details().contains("lasts"));
+
+    opened.press(&["?"]);
+    opened.browser.wait("document.getElementById('help').open").unwrap();
+    assert_eq!(opened.browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn page_follows_the_users_choice_of_light_and_dark() {
+    let (mut opened, _) = Opened::new(2_000, |_| ());
+    let back = |opened: &mut Opened| opened.text("getComputedStyle(document.body).backgroundColor");
+
+    let light = back(&mut opened);
+    opened.browser.prefer_dark(true).unwrap();
+    opened.browser.wait("theme.isDark").unwrap();
+    let dark = back(&mut opened);
+    opened.get("document.getElementById('theme-button').click()");
+
+    assert_ne!(light, dark);
+    assert_eq!(back(&mut opened), light);
+}
+
+#[test]
+fn what_is_not_recorded_is_hatched_and_said() {
+    let damage = |made: &Path| {
+        for layer in Trace::open(made).unwrap().layers() {
+            if matches!(layer.description.kind, LayerKind::HostKernel | LayerKind::GuestKernel) {
+                for stream in layer.streams.iter().filter(|stream| stream.packets() > 4) {
+                    let path = made.join(&layer.description.path).join(&stream.description.file);
+                    let place = (stream.packets() / 2) as u64 * layer.description.packet_size;
+                    OpenOptions::new().write(true).open(path).unwrap().write_all_at(&[0; 64], place).unwrap();
+                }
+            }
+        }
+    };
+
+    let (mut opened, _) = Opened::new(60_000, damage);
+
+    assert!(opened.colours().contains("not recorded"));
+    let notes = opened.text("document.getElementById('notes').innerText");
+    assert!(notes.contains("INCOMPLETE"), "{notes}");
+    assert_eq!(opened.browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn nothing_that_a_recording_names_is_run_or_drawn_as_html() {
+    let evil = "</script><script>window.boom = 1</script><img src=x onerror='window.boom = 1'>";
+    let rename = |made: &Path| {
+        let path = made.join("session.json");
+        let mut manifest: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        manifest["host"]["hostname"] = json!(evil);
+        manifest["outcome"] = json!(evil);
+        manifest["missing"] = json!([{ "layer": "vmm", "reason": evil, "fix": evil }]);
+        for layer in manifest["layers"].as_array_mut().unwrap() {
+            if let Some(process) = layer.get_mut("process").filter(|process| process.is_object()) {
+                process["comm"] = json!(evil);
+            }
+        }
+        fs::write(&path, manifest.to_string()).unwrap();
+    };
+
+    let (mut opened, _) = Opened::new(2_000, rename);
+    for tab in ["summary", "tasks", "syscalls"] {
+        opened.get(&format!("openTab('{tab}')"));
+    }
+
+    assert_eq!(opened.get("window.boom === undefined && document.querySelector('img') === null"), json!(true));
+    assert!(opened.text("document.getElementById('notes').innerText").contains(evil));
+    assert!(opened.folder.path().join("page.html").exists());
+    assert_eq!(opened.browser.complaints(), Vec::<String>::new());
+}
