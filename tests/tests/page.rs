@@ -188,6 +188,14 @@ fn keys_and_clicks_zoom_pan_and_select() {
     opened.browser.wait("selection.row?.kind === 'vcpu' && selection.slice !== null").unwrap();
     assert!(opened.details().contains("lasts"));
 
+    let heading = opened.text("layout.items.find((item) => item.row?.kind === 'task').heading");
+    opened.press(&["t"]);
+    opened.browser.wait("busyInSight !== null").unwrap();
+    let busiest = "layout.items.filter((item) => item.row?.kind === 'task').map((item) => busyInSight.get(item.row))";
+    let busy: Vec<f64> = serde_json::from_value(opened.get(busiest)).unwrap();
+    assert!(busy.is_sorted_by(|left, right| left >= right) && busy[0] > 0.0, "{busy:?}");
+    assert_ne!(opened.text("layout.items.find((item) => item.row?.kind === 'task').heading"), heading);
+
     opened.press(&["?"]);
     opened.browser.wait("document.getElementById('help').open").unwrap();
     assert_eq!(opened.browser.complaints(), Vec::<String>::new());
@@ -226,7 +234,7 @@ fn what_is_not_recorded_is_hatched_and_said() {
 
     assert!(opened.colours().contains("not recorded"));
     let notes = opened.text("document.getElementById('notes').innerText");
-    assert!(notes.contains("INCOMPLETE"), "{notes}");
+    assert!(notes.contains("Incomplete") && notes.contains(" gaps of "), "{notes}");
     assert_eq!(opened.browser.complaints(), Vec::<String>::new());
 }
 

@@ -132,10 +132,13 @@ async function loadLevels() {
   }
 }
 
-/** The slices of a row: begins, ends and names; null until they are unpacked, which this begins. */
+/** What unpacks slices now: one row after another, so that pictures are drawn between them. */
+let lastLoading = Promise.resolve();
+
+/** The slices of a row: begins, ends, names and categories; null until they are unpacked, which this begins. */
 function slicesOf(row) {
   if (row.loaded) return row.loaded;
-  row.loading ??= unpack(`slices-${row.number}`).then((bytes) => {
+  row.loading ??= lastLoading = lastLoading.then(pause).then(() => unpack(`slices-${row.number}`)).then((bytes) => {
     row.loaded = readSlices(bytes);
     document.getElementById(`slices-${row.number}`).remove();
     requestDraw();

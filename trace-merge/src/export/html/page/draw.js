@@ -5,7 +5,7 @@ const canvas = document.getElementById('canvas');
 const context = canvas.getContext('2d', { alpha: false });
 /** Slices that get a text in a row, and arrows that are drawn at once, at most. */
 const MOST_TEXTS = 400;
-const MOST_DRAWN_ARROWS = 300;
+const MOST_DRAWN_ARROWS = 120;
 const MOST_READ_FOR_TEXTS = 6000;
 const CATEGORIES = about.categories.length;
 /** Time of each category in the column at hand. */
@@ -34,15 +34,19 @@ function requestDraw() {
   });
 }
 
+/** The canvas's size in pixels of the page, as it was when it was drawn last: asking for it costs more than drawing. */
+const size = { width: canvas.clientWidth, height: canvas.clientHeight };
+
 const scale = () => window.devicePixelRatio || 1;
-const plotWidth = () => canvas.clientWidth - LABEL_WIDTH - SCROLLBAR_WIDTH;
+const plotWidth = () => size.width - LABEL_WIDTH - SCROLLBAR_WIDTH;
 /** Where a moment is, in pixels of the page from the canvas's left. */
 const xOf = (time) => LABEL_WIDTH + ((time - view.begin) / view.length) * plotWidth();
 const timeAt = (x) => view.begin + ((x - LABEL_WIDTH) / plotWidth()) * view.length;
 const yOf = (item) => item.y - view.scroll + AXIS_HEIGHT;
 
 function fitCanvas() {
-  const [width, height] = [canvas.clientWidth, canvas.clientHeight].map((size) => Math.max(1, Math.round(size * scale())));
+  Object.assign(size, { width: canvas.clientWidth, height: canvas.clientHeight });
+  const [width, height] = [size.width, size.height].map((length) => Math.max(1, Math.round(length * scale())));
   if (picture && canvas.width === width && canvas.height === height) return;
   canvas.width = width;
   canvas.height = height;
@@ -141,9 +145,14 @@ function paintColumn(x, top, bottom, category, stride) {
 function draw() {
   fitCanvas();
   pixels.fill(theme.backPixel);
-  const height = canvas.clientHeight;
+  const { height } = size;
   const inSight = layout.items.filter((item) => yOf(item) < height && yOf(item) + item.height > AXIS_HEIGHT);
-  for (const item of inSight) if (item.row) paintRow(item.row, yOf(item), item.height);
+  for (const item of inSight) {
+    if (!item.row) continue;
+    paintRow(item.row, yOf(item), item.height);
+    if (item.row.kind === 'records') paintLeftOut(yOf(item), item.height);
+    paintRecords(item.row, yOf(item), item.height);
+  }
   context.setTransform(1, 0, 0, 1, 0, 0);
   context.putImageData(picture, 0, 0);
   context.setTransform(scale(), 0, 0, scale(), 0, 0);
@@ -154,7 +163,7 @@ function draw() {
   for (const item of inSight) {
     if (!item.row) continue;
     drawTexts(item);
-    drawRecords(item);
+    drawEventNames(item);
   }
   drawSelection();
   drawArrows();
@@ -179,7 +188,9 @@ function drawTexts({ row, y, height }) {
   context.font = '11px system-ui, "DejaVu Sans", sans-serif';
   context.textBaseline = 'middle';
   let texts = 0;
+  const shortest = (3 * view.length) / plotWidth();
   for (let slice = range[0]; slice < range[1] && texts < MOST_TEXTS; slice++) {
+    if (ends[slice] - begins[slice] < shortest) continue;
     const left = Math.max(xOf(begins[slice]), LABEL_WIDTH);
     const right = Math.min(xOf(ends[slice]), LABEL_WIDTH + plotWidth());
     if (right - left < 3) continue;
@@ -212,35 +223,75 @@ function shortened(text, room) {
   return letters < 3 ? '' : `${text.slice(0, letters)}…`;
 }
 
-/** Marks the records of a row: a line each, or, where there are many, a line where there are any. */
-function drawRecords({ row, y, height }) {
+/** Hatches a row of records from where they are left out of the page: there may be some. */
+function paintLeftOut(top, height) {
+  const { left_out_from: from } = about.records;
+  if (from === null || view.begin + view.length <= from) return;
+  const ratio = scale();
+  const left = Math.round(Math.max(LABEL_WIDTH, xOf(from)) * ratio);
+  const right = Math.round((LABEL_WIDTH + plotWidth()) * ratio);
+  const first = Math.max(Math.round(AXIS_HEIGHT * ratio), Math.round(top * ratio));
+  const last = Math.min(canvas.height, Math.round((top + height) * ratio));
+  for (let x = left; x < right; x++) paintColumn(x, first, last, NOT_RECORDED, canvas.width);
+}
+
+/** Marks the records of a row: a line each, or, where there are many, a dot where there are any. */
+function paintRecords(row, top, height) {
   const times = records.timesByRow?.[row.number];
+  if (!times?.length) return;
+  const ratio = scale();
+  const width = Math.floor(plotWidth() * ratio);
+  const step = view.length / width;
+  const first = lowerBound(times, view.begin);
+  const end = upperBound(times, view.begin + view.length);
+  const areMany = end - first > width / 3;
+  const isOnlyRecords = row.kind === 'records';
+  const last = Math.min(canvas.height, Math.round((top + height) * ratio));
+  const marked = Math.round((isOnlyRecords ? height - 2 : areMany ? 1 : 5) * ratio);
+  const from = Math.max(Math.round(AXIS_HEIGHT * ratio), Math.round((top + height) * ratio) - marked);
+  const colour = isOnlyRecords ? theme.markPixel : areMany ? theme.dotPixel : theme.frontPixel;
+  const left = Math.round(LABEL_WIDTH * ratio);
+  for (let place = first; place < end;) {
+    const x = Math.min(width - 1, Math.floor((times[place] - view.begin) / step));
+    for (let y = from, at = from * canvas.width + left + x; y < last; y++, at += canvas.width) pixels[at] = colour;
+    place = areMany ? lowerBound(times, view.begin + (x + 1) * step, place + 1, end) : place + 1;
+  }
+}
+
+function drawLeftOutText(y, height) {
+  const { left_out_from: from } = about.records;
+  if (from === null || view.begin + view.length <= from) return;
+  const text = 'left out of this page';
+  const left = Math.max(LABEL_WIDTH, xOf(from));
+  if (LABEL_WIDTH + plotWidth() - left < 140) return;
+  context.font = '11px system-ui, "DejaVu Sans", sans-serif';
+  context.textBaseline = 'middle';
+  const middle = y - view.scroll + AXIS_HEIGHT + height / 2;
+  context.fillStyle = theme.back;
+  context.fillRect(left + 4, middle - 6, context.measureText(text).width + 4, 12);
+  context.fillStyle = theme.front;
+  context.fillText(text, left + 6, middle);
+}
+
+/** The names of events in a row that has nothing but them. */
+function drawEventNames({ row, y, height }) {
+  const times = records.timesByRow?.[row.number];
+  if (row.kind !== 'records') return;
+  drawLeftOutText(y, height);
   if (!times?.length) return;
   const first = lowerBound(times, view.begin);
   const end = upperBound(times, view.begin + view.length);
-  const isOnlyRecords = row.kind === 'records';
-  const top = y - view.scroll + AXIS_HEIGHT;
-  const areMany = end - first > plotWidth() / 3;
-  const marked = isOnlyRecords ? height - 2 : areMany ? 1 : 5;
-  context.fillStyle = isOnlyRecords ? theme.accent : theme.front;
-  context.globalAlpha = isOnlyRecords ? 0.9 : areMany ? 0.35 : 0.8;
-  let drawn = -1;
-  const step = view.length / plotWidth();
-  for (let place = first; place < end;) {
-    const x = Math.floor(xOf(times[place]));
-    if (x !== drawn) context.fillRect(x, top + height - marked, 1, marked);
-    drawn = x;
-    place = end - first < 4000 ? place + 1 : lowerBound(times, view.begin + (x + 1 - LABEL_WIDTH) * step, place + 1, end);
-  }
-  context.globalAlpha = 1;
-  if (!isOnlyRecords || end - first > 400) return;
+  if (end - first > MOST_TEXTS) return;
   context.font = '11px system-ui, "DejaVu Sans", sans-serif';
   context.textBaseline = 'middle';
   context.fillStyle = theme.front;
   for (let place = first; place < end; place++) {
     const x = xOf(times[place]);
-    const room = (place + 1 < end ? xOf(times[place + 1]) : LABEL_WIDTH + plotWidth()) - x - 6;
-    if (room > 30) context.fillText(shortened(typeOf(records.byRow[row.number][place]).name, room), x + 4, top + height / 2);
+    const next = place + 1 < end ? times[place + 1] : (about.records.left_out_from ?? view.begin + view.length);
+    const room = Math.min(xOf(next), LABEL_WIDTH + plotWidth()) - x - 6;
+    if (room <= 30) continue;
+    const name = typeOf(records.byRow[row.number][place]).name;
+    context.fillText(shortened(name, room), x + 4, y - view.scroll + AXIS_HEIGHT + height / 2);
   }
 }
 
@@ -251,7 +302,7 @@ function drawSelection() {
   if (selection.range) {
     context.fillStyle = theme.accent;
     context.globalAlpha = 0.16;
-    context.fillRect(left, AXIS_HEIGHT, right - left, canvas.clientHeight);
+    context.fillRect(left, AXIS_HEIGHT, right - left, size.height);
     context.globalAlpha = 1;
     return;
   }
@@ -295,9 +346,9 @@ function drawArrows() {
     if (from && to && (isInSight(from) || isInSight(to))) found.push(arrow);
     if (found.length > MOST_DRAWN_ARROWS) break;
   }
-  const areFew = found.length <= MOST_DRAWN_ARROWS;
-  const drawn = areFew ? found : arrowsOfSelection();
-  for (const arrow of drawn) drawArrow(arrow, concernsSelection(arrow));
+  const ofSelection = arrowsOfSelection();
+  if (found.length <= MOST_DRAWN_ARROWS) found.filter((arrow) => !ofSelection.includes(arrow)).forEach((arrow) => drawArrow(arrow, false));
+  ofSelection.forEach((arrow) => drawArrow(arrow, true));
 }
 
 /** The arrows that begin or end in the selected slice. */
@@ -310,7 +361,7 @@ function arrowsOfSelection() {
   return found;
 }
 
-const isInSight = (item) => yOf(item) < canvas.clientHeight && yOf(item) + item.height > AXIS_HEIGHT;
+const isInSight = (item) => yOf(item) < size.height && yOf(item) + item.height > AXIS_HEIGHT;
 
 function drawArrow(arrow, isStrong) {
   const [from, to] = [layout.byRow[arrows.fromRows[arrow]], layout.byRow[arrows.toRows[arrow]]];
@@ -334,13 +385,13 @@ function drawArrow(arrow, isStrong) {
 
 function drawLabels(items) {
   context.fillStyle = theme.panel;
-  context.fillRect(0, AXIS_HEIGHT, LABEL_WIDTH - 1, canvas.clientHeight);
+  context.fillRect(0, AXIS_HEIGHT, LABEL_WIDTH - 1, size.height);
   context.textBaseline = 'middle';
   for (const item of items) {
     const y = yOf(item);
     if (item.heading && !item.row) {
       context.fillStyle = theme.panel;
-      context.fillRect(0, Math.max(y, AXIS_HEIGHT), canvas.clientWidth, Math.min(HEADING_HEIGHT, y + HEADING_HEIGHT - AXIS_HEIGHT));
+      context.fillRect(0, Math.max(y, AXIS_HEIGHT), size.width, Math.min(HEADING_HEIGHT, y + HEADING_HEIGHT - AXIS_HEIGHT));
       context.fillStyle = theme.front;
       context.font = '600 12px system-ui, "DejaVu Sans", sans-serif';
       const closed = collapsed.has(item.heading);
@@ -353,14 +404,14 @@ function drawLabels(items) {
     context.fillText(shortened(item.row.name, LABEL_WIDTH - 26), 18, y + item.height / 2);
   }
   context.fillStyle = theme.line;
-  context.fillRect(LABEL_WIDTH - 1, 0, 1, canvas.clientHeight);
+  context.fillRect(LABEL_WIDTH - 1, 0, 1, size.height);
 }
 
 function drawAxis() {
   context.fillStyle = theme.back;
-  context.fillRect(0, 0, canvas.clientWidth, AXIS_HEIGHT);
+  context.fillRect(0, 0, size.width, AXIS_HEIGHT);
   context.fillStyle = theme.line;
-  context.fillRect(0, AXIS_HEIGHT - 1, canvas.clientWidth, 1);
+  context.fillRect(0, AXIS_HEIGHT - 1, size.width, 1);
   const step = tickStep(view.length / Math.max(2, plotWidth() / 130));
   context.font = '11px system-ui, "DejaVu Sans", sans-serif';
   context.textBaseline = 'middle';

@@ -10,6 +10,12 @@ function formatDuration(ns) {
   return `${(ns / 1e9).toFixed(3)} s`;
 }
 
+/** The same in three digits. */
+function shortDuration(ns) {
+  const [unit, name] = [[1e9, 's'], [1e6, 'ms'], [1e3, 'µs'], [1, 'ns']].find(([unit]) => ns >= unit) ?? [1, 'ns'];
+  return `${Number((ns / unit).toPrecision(2))} ${name}`;
+}
+
 /** A moment of the page, ns, as `strata events` shows it: seconds since the first record. */
 function formatMoment(ns) {
   const total = BigInt(Math.round(ns)) + BigInt(about.begin_ns);

@@ -18,7 +18,8 @@ const KEYS = [
   ['Home / End', 'go to the begin, to the end'],
   ['0', 'show everything'],
   ['Page up / down', 'scroll'],
-  ['C', 'close or open the group of the selected row'],
+  ['C / O', 'close the group of the selected row; open all groups'],
+  ['T', 'order tasks by the time that they are busy in sight, or in all of it'],
   ['/', 'search; Enter: next match, Shift Enter: previous one'],
   ['Esc', 'select nothing'],
   ['?', 'these keys'],
@@ -123,7 +124,9 @@ const PRESSED = {
   f: focusSelection,
   n: () => moveToRecord(1),
   p: () => moveToRecord(-1),
-  c: () => { if (selection.row) toggleGroup(layout.byRow[selection.row.number]?.heading ?? ''); },
+  c: () => { if (layout.byRow[selection.row?.number]) toggleGroup(layout.byRow[selection.row.number].heading); },
+  t: toggleOrderOfTasks,
+  o: () => { collapsed.clear(); makeLayout(); requestDraw(); },
 };
 
 function startKeyboard() {

@@ -8,7 +8,7 @@ function note(kind, title, text, more) {
 
 /** What is missing, what is left out of the page, and what stands out. */
 function showNotes() {
-  if (about.incomplete) note('warning', 'Incomplete', visible(about.incomplete));
+  if (about.incomplete) note('warning', 'Incomplete', visible(about.incomplete.replace(/^INCOMPLETE: /, '')));
   for (const missing of about.missing) note('warning', `No ${missing.layer}`, visible(missing.reason), visible(missing.fix));
   const leftOut = [];
   if (about.slices.left_out_from !== null) leftOut.push(`from ${formatMoment(about.slices.left_out_from)} s on, rows are drawn from bins of time and not from each state`);
@@ -59,12 +59,13 @@ function showTitle() {
   document.title = `${visible(title)} · Strata`;
   document.getElementById('title').textContent = visible(title);
   document.getElementById('subtitle').textContent =
-    `${about.started.utc ?? ''} · ${formatDuration(about.length_ns)} · ${formatCount(about.all_records)} records · times agree within ${formatDuration(about.clock.error_bound_ns)} · Strata ${about.strata}`;
+    `${(about.started.utc ?? '').replace(/\.\d+/, '')} · ${formatDuration(about.length_ns)} · ${formatCount(about.all_records)} records · times agree within ${formatDuration(about.clock.error_bound_ns)} · Strata ${about.strata}`;
 }
 
 async function start() {
   showTitle();
   showNotes();
+  collapseLargeGroups();
   makeLayout();
   startTheme();
   startPointer();

@@ -90,6 +90,29 @@ function distributionGlyph(times, least, most, width = 150) {
   });
 }
 
+const isHistogram = (value) => isTable(value) && value.every((row) => 'below_ns' in row && 'count' in row);
+
+/** How many times lie below each border and above the one before it, as columns. */
+function histogramGlyph(rows, height = 120) {
+  const columnWidth = 46;
+  const most = Math.max(...rows.map((row) => row.count), 1);
+  const label = rows.filter((row) => row.count).map((row) => `${row.count} below ${formatDuration(row.below_ns)}`).join(', ');
+  return glyph(rows.length * columnWidth, height + 30, label, (drawing) => {
+    drawing.font = '10px system-ui, "DejaVu Sans", sans-serif';
+    drawing.textAlign = 'center';
+    rows.forEach((row, column) => {
+      const x = column * columnWidth;
+      const size = Math.round((row.count / most) * height);
+      drawing.fillStyle = theme.accent;
+      drawing.fillRect(x + 2, height + 12 - size, columnWidth - 4, size);
+      drawing.fillStyle = theme.front;
+      if (row.count) drawing.fillText(String(row.count), x + columnWidth / 2, height + 9 - size);
+      drawing.fillStyle = theme.faint;
+      drawing.fillText(`< ${shortDuration(row.below_ns)}`, x + columnWidth / 2, height + 25);
+    });
+  });
+}
+
 /** The columns of a list of objects: scalars, and what becomes a picture; lists inside go below a row. */
 function columnsOf(rows) {
   const place = (key) => {
@@ -230,6 +253,10 @@ function renderValue(value, path, title, level = 2) {
   const parts = [];
   const isList = path.endsWith('/vms') || path.endsWith('/guests');
   if (title && !isList) parts.push(element(`h${Math.min(level, 4)}`, {}, title));
+  if (isHistogram(value)) {
+    parts.push(histogramGlyph(value));
+    return parts;
+  }
   if (isTable(value)) {
     // A list of machines is a section for each, where there are lists in it.
     const name = (row) => row.vm ?? row.layer ?? row.name;

@@ -36,6 +36,9 @@ function applyTheme(isDark) {
     theme[name] = style.getPropertyValue(`--${name}`).trim();
   }
   theme.backPixel = packed(theme.back);
+  theme.frontPixel = packed(theme.front);
+  theme.markPixel = packed(theme.accent);
+  theme.dotPixel = packed(isDark ? '#0c0f12' : '#30373d');
   theme.hatchPixel = packed(isDark ? '#2b3137' : '#eceff2');
   document.getElementById('theme-button').setAttribute('aria-pressed', String(isDark));
   drawLegend();

@@ -19,6 +19,19 @@ const selection = { row: null, slice: null, record: null, range: null };
 const layout = { items: [], byRow: [], height: 0 };
 const collapsed = new Set();
 
+/** By task: the time that it was busy in what was in sight when that was asked for; null for the order of the whole. */
+let busyInSight = null;
+/** Categories in which a row is not busy. */
+const RESTING = new Set(['not recorded', 'idle', 'sleeps', 'waits'].map((name) => about.categories.indexOf(name)));
+
+/** Orders tasks by the time that they are busy in what is in sight, or, when they are, by the whole again. */
+function toggleOrderOfTasks() {
+  const busy = (row) => timesBetween(row, view.begin, view.begin + view.length).reduce((sum, time, category) => (RESTING.has(category) ? sum : sum + time), 0);
+  busyInSight = busyInSight ? null : new Map(about.rows.filter((row) => row.kind === 'task').map((row) => [row, busy(row)]));
+  makeLayout();
+  requestDraw();
+}
+
 /** The groups of rows: heading, and rows in their order. */
 function groupsOfRows() {
   const groups = new Map();
@@ -32,17 +45,27 @@ function groupsOfRows() {
     'guest-cpu': (row) => `${row.group}: guest CPUs, all layers`,
     disk: (row) => `${row.group}: disk requests`,
     records: (row) => `${row.group}: applications and other threads`,
-    task: (row) => `${row.group}: guest tasks, the busiest first`,
+    task: (row) => `${row.group}: guest tasks, the busiest ${busyInSight ? 'in sight ' : ''}first`,
   };
   const owners = [...new Set(about.rows.map((row) => row.group))];
   for (const owner of owners) {
     for (const kind of Object.keys(headings)) {
       const rows = about.rows.filter((row) => row.kind === kind && row.group === owner);
-      if (kind === 'task') rows.sort((left, right) => right.busy - left.busy);
+      const busy = (row) => busyInSight?.get(row) ?? row.busy;
+      if (kind === 'task') rows.sort((left, right) => busy(right) - busy(left));
       rows.forEach((row) => add(headings[kind](row), row));
     }
   }
   return groups;
+}
+
+/** Groups of so many rows of records are closed at first: tasks come behind them. */
+const MANY_ROWS_OF_RECORDS = 10;
+
+function collapseLargeGroups() {
+  for (const [heading, rows] of groupsOfRows()) {
+    if (rows[0].kind === 'records' && rows.length > MANY_ROWS_OF_RECORDS) collapsed.add(heading);
+  }
 }
 
 function makeLayout() {
