@@ -25,7 +25,8 @@ fn agent_records_on_every_kernel_and_harms_no_guest() {
     let results = Results(folder);
 
     // loaded, unloaded, CPUs taken away, on each kernel; the trace has all of it and is in order
-    for kernel in KernelChoice::all().map(|kernel| kernel.to_string()) {
+    let kernels = KernelChoice::all().map(|kernel| kernel.to_string());
+    for kernel in kernels.chain([agent::COUNTED_CALLS.to_owned()]) {
         let console = results.console(&kernel);
         let reloaded = format!("reloaded {} times", agent::RELOADS);
         let (one, both) = ("CPUs online: 0\n", "CPUs online: 0-1\n");
@@ -40,6 +41,14 @@ fn agent_records_on_every_kernel_and_harms_no_guest() {
         assert_contains(&strata(&["check"], &trace), &["0 violations"]);
         let count: usize = strata(&["events", "--count"], &trace).trim().parse().unwrap();
         assert_eq!(process::capture(Command::new("babeltrace2").arg(&trace)).unwrap().lines().count(), count);
+    }
+
+    // a kernel that counts its calls: it has put its instruction, a shift of the CPU's count, before the module's functions
+    let counted = results.console(agent::COUNTED_CALLS);
+    assert_contains(&counted, &["spectre_v2:Mitigation: Retpolines", "retbleed:Mitigation: Stuffing"]);
+    for function in agent::CALLED {
+        let before = counted.lines().find(|line| line.starts_with(&format!("before {function}:"))).unwrap();
+        assert_contains(before, &[" 65 48 c1 3d "]);
     }
 
     // a kernel that takes signed modules only: said, with what to do, and the guest works

@@ -1,9 +1,10 @@
 //! The agent on every kernel of the lab, under load, and where it cannot be loaded: one boot of the host.
 //!
 //! Each scenario leaves `NAME.log` (what `strata run` and the guest's console wrote), `NAME.status` and, with a trace,
-//! `NAME.trace`. Those named after a kernel load and unload the module under load and take a CPU away and back.
+//! `NAME.trace`. Those named after a kernel, and the one with a kernel that counts its calls, load and unload the module
+//! under load and take a CPU away and back.
 
-use crate::fetch::kernel_packages::KernelChoice;
+use crate::fetch::kernel_packages::{KernelChoice, Suite};
 use crate::machine::host::{HostResult, HostRun};
 use crate::provision::{self, Kernels, Lab, ProvisionError};
 use crate::scenarios::ScenarioError;
@@ -13,6 +14,13 @@ use std::time::Duration;
 
 /// A guest prints this when all went well and its kernel's log holds no warning.
 pub const CLEAN: &str = "guest kernel log is clean";
+/// A guest whose kernel counts its calls (`retbleed=stuff`).
+pub const COUNTED_CALLS: &str = "counted-calls";
+/// Its kernel.
+const COUNTED_CALLS_KERNEL: KernelChoice = KernelChoice::cloud(Suite::BookwormBackports);
+/// Functions of the module's Rust half that its C half calls. What the kernel has put before each is shown in a line
+/// `before FUNCTION:` and 16 bytes.
+pub const CALLED: [&str; 3] = ["strata_reserve", "strata_commit", "strata_process_close"];
 /// Times that the module is unloaded and loaded again.
 pub const RELOADS: u32 = 3;
 
@@ -47,6 +55,28 @@ else
 fi
 ";
 
+/// The hardship, and what lies before functions then: read from the kernel's memory, since its log names only the first
+/// function that has no room before it, which is one of its own.
+const COUNTED: &str = r#"sh /scripts/hardship
+(cd /sys/devices/system/cpu/vulnerabilities && grep . spectre_v2 retbleed)
+room() {
+    from=$((0x$(sed -n "s/ [tT] $1	.*//p" /proc/kallsyms) - 16))
+    # type and flags, offset, address, physical address, size, size in memory, alignment of each segment
+    set -- $(od -A n -v -t x8 -j 64 -N 1120 /proc/kcore)
+    while [ $# -ge 7 ]; do
+        offset=$((0x$2)) begin=$((0x$3)) size=$((0x$6))
+        if [ $begin -lt 0 ] && [ $from -ge $begin ] && [ $((from - begin)) -lt $size ]; then
+            dd if=/proc/kcore bs=1 skip=$((offset + from - begin)) count=16 2> /dev/null | od -A n -t x1
+            return
+        fi
+        shift 7
+    done
+}
+for function in @CALLED@; do
+    echo "before $function:$(room $function)"
+done
+"#;
+
 /// A guest without an agent that works still does its work.
 const WITHOUT: &str = "\
 dmesg | grep 'strata: '
@@ -64,7 +94,7 @@ dmesg | grep 'strata: '
 workload --events 100 && echo 'workload done'
 ";
 
-/// `@KERNELS@`, `@VERSION@` and `@OFFSET@` are filled in.
+/// What stands between two `@` is filled in.
 const HOST_SCRIPT: &str = r#"
 guest() {
     name=$1 kernel=$2
@@ -81,6 +111,10 @@ for kernel in @KERNELS@; do
     guest $kernel $kernel --initrd "$LAB/guest-$kernel.cpio" --agent "$LAB/strata-$kernel.ko" \
         --trace "$LAB_OUT/$kernel.trace" --cmdline "$cmdline=hardship" < /dev/null
 done
+
+guest @COUNTED_CALLS@ @COUNTED_CALLS_KERNEL@ --initrd "$LAB/guest-@COUNTED_CALLS_KERNEL@.cpio" \
+    --agent "$LAB/strata-@COUNTED_CALLS_KERNEL@.ko" --trace "$LAB_OUT/@COUNTED_CALLS@.trace" \
+    --cmdline "$cmdline=counted spectre_v2=retpoline retbleed=stuff" < /dev/null
 
 guest unsigned bookworm --initrd "$LAB/guest-bookworm.cpio" --agent "$LAB/strata-bookworm.ko" \
     --trace "$LAB_OUT/unsigned.trace" --cmdline "$cmdline=without module.sig_enforce=1" < /dev/null
@@ -151,6 +185,7 @@ fn guest_image(lab: &Lab, kernels: &Kernels, agent: &Path, kernel: KernelChoice)
     kernels
         .guest_image()?
         .script("hardship", HARDSHIP)
+        .script("counted", &COUNTED.replace("@CALLED@", &CALLED.join(" ")))
         .script("without", WITHOUT)
         .script("later", LATER)
         .program("workload", &lab.binaries.workload)
@@ -166,6 +201,8 @@ fn host_script() -> String {
     let offset = SUPERBLOCK.fields.iter().find(|(name, _)| *name == "abi_version").map_or(0, |(_, offset)| *offset);
     HOST_SCRIPT
         .replace("@KERNELS@", &KernelChoice::all().map(|kernel| kernel.to_string()).collect::<Vec<_>>().join(" "))
+        .replace("@COUNTED_CALLS@", COUNTED_CALLS)
+        .replace("@COUNTED_CALLS_KERNEL@", &COUNTED_CALLS_KERNEL.to_string())
         .replace("@VERSION@", &bytes)
         .replace("@OFFSET@", &offset.to_string())
 }
@@ -180,6 +217,8 @@ mod tests {
 
         let (minor, major) = (ABI_VERSION & 0xffff, (ABI_VERSION >> 16) + 1);
         assert!(script.contains(&format!("\\{minor:03o}\\000\\{major:03o}\\000' | dd")), "{script}");
-        assert!(script.contains("seek=8 ") && !script.contains("@OFFSET@") && !script.contains("@KERNELS@"));
+        assert!(
+            script.contains("seek=8 ") && !["@OFFSET", "@KERNELS", "@COUNTED"].iter().any(|mark| script.contains(mark))
+        );
     }
 }
