@@ -5,7 +5,7 @@ use lab::build::{binaries, kmod};
 use lab::fetch::kernel_packages::KernelChoice;
 use lab::machine::{host, nested};
 use lab::paths::Paths;
-use lab::scenarios::{flight_check, flight_recorder, guests, hotplug};
+use lab::scenarios::{claims, flight_check, flight_recorder, guests, hotplug};
 use lab::tasks::{bench, demo, dependencies, documents, fuzz, library_crates, sources, suite, torture};
 use lab::{packaging, progress, provision};
 use std::path::PathBuf;
@@ -177,6 +177,15 @@ enum LabTask {
         #[arg(long, value_name = "N", default_value_t = hotplug::CYCLES, value_parser = clap::value_parser!(u64).range(1..=10_000))]
         cycles: u64,
     },
+    /// Measure how long a guest's processes wait for their slots of the trace region while others claim and return theirs,
+    /// with 2 vCPUs and with many.
+    ///
+    /// Example: cargo xtask lab claims --vcpus 64
+    Claims {
+        /// vCPUs of the larger guest, for each of which a slot has a ring.
+        #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(3..=128))]
+        vcpus: u32,
+    },
     /// Run a shell script on an emulated host: a stock kernel with KVM.
     Run {
         /// The script; it finds the files in $LAB and leaves results in $LAB_OUT.
@@ -250,6 +259,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
         Task::Lab(LabTask::Flight { seconds }) => run_flight(&paths, seconds)?,
         Task::Lab(LabTask::Hotplug { cycles }) => run_hotplug(&paths, cycles)?,
+        Task::Lab(LabTask::Claims { vcpus }) => run_claims(&paths, vcpus)?,
         Task::Lab(LabTask::Run { script, files }) => run_script(&paths, &script, &files)?,
     }
     Ok(())
@@ -276,6 +286,28 @@ fn run_hotplug(paths: &Paths, cycles: u64) -> anyhow::Result<()> {
     let done = console.lines().filter(|line| line.starts_with("cycle ")).count();
     progress::note(&format!("{done} of {cycles} cycles; results in {}", result.output.display()));
     anyhow::ensure!(console.contains(hotplug::CLEAN), "the guest's kernel complained, or did not come to its end");
+    Ok(())
+}
+
+fn run_claims(paths: &Paths, vcpus: u32) -> anyhow::Result<()> {
+    let lab = provision::lab(paths)?;
+    let result = progress::step("measuring claims of process slots", || claims::run(&lab, "claims", vcpus))?;
+    println!("| vCPUs | other processes | waits for | times | median, µs | 99 %, µs | worst, µs |");
+    println!("|---:|---:|---|---:|---:|---:|---:|");
+    for vcpus in [claims::FEW, vcpus] {
+        let console = std::fs::read(result.output.join(format!("claims-{vcpus}.log")))?;
+        let console = String::from_utf8_lossy(&console);
+        console.lines().filter(|line| line.starts_with("| ")).for_each(|row| println!("| {vcpus} {row}"));
+        let status = std::fs::read_to_string(result.output.join(format!("claims-{vcpus}.status")))?;
+        let is_whole = status.trim() == "0" && console.contains("claims done");
+        anyhow::ensure!(
+            is_whole,
+            "the guest of {vcpus} vCPUs did not come to its end; see {}",
+            result.output.display()
+        );
+        anyhow::ensure!(!console.contains("log has warnings"), "the kernel of {vcpus} vCPUs complained");
+    }
+    progress::note(&format!("results in {}", result.output.display()));
     Ok(())
 }
 

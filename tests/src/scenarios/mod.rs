@@ -7,6 +7,7 @@ pub mod agent;
 pub mod analysis;
 pub mod applications;
 pub mod blinded;
+pub mod claims;
 pub mod debian_guest;
 pub mod flight_check;
 pub mod flight_recorder;
