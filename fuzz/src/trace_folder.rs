@@ -14,6 +14,7 @@ use trace_merge::check::{self, CheckOptions};
 use trace_merge::clock::{Clock, UtcAnchor};
 use trace_merge::critical_path::{self, CriticalPathError, CriticalPathOptions};
 use trace_merge::events::EventsOptions;
+use trace_merge::export::{self, ExportError, html, perfetto};
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{
     FORMAT_VERSION, Host, Layer, MANIFEST_FILE, Manifest, Process, Started, StreamDescription, Vm,
@@ -151,4 +152,8 @@ fn read(dir: &Path) {
         // A recording without a readable host layer has nothing to be checked against, which is an error.
         let _ = check::run(dir, &CheckOptions { json, ..CheckOptions::default() }, &mut out);
     }
+    let options = export::Options::default();
+    let exported = [perfetto::export(&trace, &options, &mut out), html::export(&trace, &options, None, &mut out)];
+    // One without records of kernels and VMMs has nothing to be drawn.
+    assert!(exported.iter().all(|exported| matches!(exported, Ok(_) | Err(ExportError::Nothing))), "{exported:?}");
 }

@@ -23,7 +23,7 @@ use crate::timeline::states::{Current, TaskIndex, TaskState};
 use crate::timeline::{Change, ChangeKind, Input, Origin, Timeline};
 use crate::window::Window;
 use foldhash::HashMap;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Records after which progress is told again.
@@ -69,7 +69,7 @@ pub(super) struct Drawing<'t> {
     tasks: HashMap<TaskOf, RowNumber>,
     most_tasks: usize,
     /// Tasks that have no row, with a slice that would be drawn.
-    pub(super) tasks_left_out: BTreeMap<TaskOf, ()>,
+    pub(super) tasks_left_out: BTreeSet<TaskOf>,
     flows: FlowTimes,
     /// Tasks that were woken and have not run yet: when, and in which row by whom.
     woken: HashMap<TaskOf, End>,
@@ -132,7 +132,7 @@ impl<'t> Drawing<'t> {
             cpus,
             tasks: HashMap::default(),
             most_tasks: bounds.tasks,
-            tasks_left_out: BTreeMap::new(),
+            tasks_left_out: BTreeSet::new(),
             flows: FlowTimes::keeping_ended(trace),
             woken: HashMap::default(),
             task_names: HashMap::default(),
@@ -224,7 +224,7 @@ impl<'t> Drawing<'t> {
             return Some(row);
         }
         if self.tasks.len() >= self.most_tasks {
-            self.tasks_left_out.insert(of, ());
+            self.tasks_left_out.insert(of);
             return None;
         }
         let vm = timeline.vm(of.0)?;
@@ -292,9 +292,12 @@ impl<'t> Drawing<'t> {
     }
 }
 
+/// The last moment of a page, ns: the page counts in doubles, which are exact up to here. It is 104 days.
+const LAST_MOMENT: u64 = 1 << 53;
+
 /// Nanoseconds since `part` begins at `ticks`.
 fn ns(clock: &Clock, part: Window, ticks: u64) -> u64 {
-    clock.ticks_to_ns(ticks.min(part.end)).saturating_sub(clock.ticks_to_ns(part.begin))
+    clock.ticks_to_ns(ticks.min(part.end)).saturating_sub(clock.ticks_to_ns(part.begin)).min(LAST_MOMENT)
 }
 
 impl CpuRows {
