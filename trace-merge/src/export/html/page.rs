@@ -21,12 +21,13 @@ const HEAD: &str = include_str!("page/head.html");
 const BODY: &str = include_str!("page/body.html");
 const STYLE: &str = include_str!("page/style.css");
 /// The scripts, in the order in which they need each other.
-const SCRIPTS: [&str; 12] = [
+const SCRIPTS: [&str; 13] = [
     include_str!("page/format.js"),
     include_str!("page/decode.js"),
     include_str!("page/theme.js"),
     include_str!("page/view.js"),
     include_str!("page/draw.js"),
+    include_str!("page/arrows.js"),
     include_str!("page/records.js"),
     include_str!("page/details.js"),
     include_str!("page/search.js"),

@@ -175,18 +175,3 @@ function readSlices(bytes) {
   }
   return { begins, ends, names, categories };
 }
-
-const arrows = { kinds: [], froms: [], fromRows: [], tos: [], toRows: [] };
-
-async function loadArrows() {
-  const reader = new Reader(await unpack('arrows'));
-  let time = 0;
-  while (!reader.isAtEnd) {
-    arrows.kinds.push(reader.next());
-    time += Number(reader.nextSigned());
-    arrows.froms.push(time);
-    arrows.fromRows.push(reader.next());
-    arrows.tos.push(time + reader.next());
-    arrows.toRows.push(reader.next());
-  }
-}

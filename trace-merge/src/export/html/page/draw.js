@@ -3,9 +3,8 @@
 
 const canvas = document.getElementById('canvas');
 const context = canvas.getContext('2d', { alpha: false });
-/** Slices that get a text in a row, and arrows that are drawn at once, at most. */
+/** Slices that get a text in a row, at most. */
 const MOST_TEXTS = 400;
-const MOST_DRAWN_ARROWS = 120;
 const MOST_READ_FOR_TEXTS = 6000;
 const CATEGORIES = about.categories.length;
 /** Time of each category in the column at hand. */
@@ -328,60 +327,7 @@ function drawSelection() {
   context.strokeRect(left - 1, yOf(item) - 1, Math.max(right - left, 2) + 2, item.height + 2);
 }
 
-/** Whether an arrow begins or ends in what is selected. */
-function concernsSelection(arrow) {
-  if (selection.slice === null || selection.range) return false;
-  const { number } = selection.row;
-  const [begin, end] = selectedTime();
-  const touches = (row, time) => row === number && time >= begin && time <= end;
-  return touches(arrows.fromRows[arrow], arrows.froms[arrow]) || touches(arrows.toRows[arrow], arrows.tos[arrow]);
-}
-
-function drawArrows() {
-  const end = view.begin + view.length;
-  const found = [];
-  for (let arrow = 0; arrow < arrows.froms.length; arrow++) {
-    if (arrows.tos[arrow] < view.begin || arrows.froms[arrow] > end) continue;
-    const [from, to] = [layout.byRow[arrows.fromRows[arrow]], layout.byRow[arrows.toRows[arrow]]];
-    if (from && to && (isInSight(from) || isInSight(to))) found.push(arrow);
-    if (found.length > MOST_DRAWN_ARROWS) break;
-  }
-  const ofSelection = arrowsOfSelection();
-  if (found.length <= MOST_DRAWN_ARROWS) found.filter((arrow) => !ofSelection.includes(arrow)).forEach((arrow) => drawArrow(arrow, false));
-  ofSelection.forEach((arrow) => drawArrow(arrow, true));
-}
-
-/** The arrows that begin or end in the selected slice. */
-function arrowsOfSelection() {
-  if (selection.slice === null) return [];
-  const found = [];
-  for (let arrow = 0; arrow < arrows.froms.length && found.length < MOST_DRAWN_ARROWS; arrow++) {
-    if (concernsSelection(arrow) && layout.byRow[arrows.fromRows[arrow]] && layout.byRow[arrows.toRows[arrow]]) found.push(arrow);
-  }
-  return found;
-}
-
 const isInSight = (item) => yOf(item) < size.height && yOf(item) + item.height > AXIS_HEIGHT;
-
-function drawArrow(arrow, isStrong) {
-  const [from, to] = [layout.byRow[arrows.fromRows[arrow]], layout.byRow[arrows.toRows[arrow]]];
-  const [left, right] = [xOf(arrows.froms[arrow]), xOf(arrows.tos[arrow])];
-  const [top, bottom] = [yOf(from) + from.height / 2, yOf(to) + to.height / 2];
-  const bend = Math.max(12, Math.min(60, Math.abs(right - left) / 2));
-  context.globalAlpha = isStrong ? 1 : 0.55;
-  context.lineWidth = isStrong ? 2 : 1;
-  context.strokeStyle = context.fillStyle = arrows.kinds[arrow] === 0 ? theme.accent : theme.isDark ? '#ffb74d' : '#a84300';
-  context.beginPath();
-  context.moveTo(left, top);
-  context.bezierCurveTo(left + bend, top, right - bend, bottom, right, bottom);
-  context.stroke();
-  context.beginPath();
-  context.moveTo(right, bottom);
-  context.lineTo(right - 6, bottom - 3);
-  context.lineTo(right - 6, bottom + 3);
-  context.fill();
-  context.globalAlpha = 1;
-}
 
 function drawLabels(items) {
   context.fillStyle = theme.panel;

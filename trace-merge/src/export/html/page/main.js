@@ -78,7 +78,7 @@ async function start() {
   await loadReports();
   makeTabs();
   openTab('timeline');
-  await Promise.all([loadArrows(), loadRequests(), loadRecords()]);
+  await Promise.all([loadArrows(), loadRequests(), (records.loading ??= loadRecords())]);
   requestDraw();
   document.documentElement.dataset.loaded = 'yes';
   document.getElementById('canvas').focus();

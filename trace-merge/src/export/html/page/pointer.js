@@ -80,7 +80,7 @@ function startPointer() {
       pointer.hasMoved ||= Math.abs(pointer.x - from.x) > 3 || Math.abs(pointer.y - from.y) > 3;
       if (pointer.hasMoved && pointer.isPanning) {
         showTime(from.begin - ((pointer.x - from.x) / plotWidth()) * view.length, view.length);
-        scrollTo(from.scroll - (pointer.y - from.y));
+        scrollRowsTo(from.scroll - (pointer.y - from.y));
       } else if (pointer.hasMoved && from.x > LABEL_WIDTH) {
         const range = [timeAt(from.x), timeAt(Math.max(LABEL_WIDTH, pointer.x))].sort((left, right) => left - right);
         select(null, { range });
@@ -102,7 +102,7 @@ function startPointer() {
     else if (event.shiftKey) pan(event.deltaY / 1000);
     else {
       if (event.deltaX) pan(event.deltaX / 1000);
-      if (event.deltaY) scrollTo(view.scroll + event.deltaY);
+      if (event.deltaY) scrollRowsTo(view.scroll + event.deltaY);
     }
   }, { passive: false });
   new ResizeObserver(requestDraw).observe(canvas);

@@ -2,7 +2,8 @@
 
 const records = {
   count: 0,
-  isLoaded: false,
+  /** Fulfilled when they are decoded; null before that begins. */
+  loading: null,
   times: null,
   kinds: null,
   whos: null,
@@ -48,7 +49,6 @@ async function loadRecords() {
   }
   records.timesByRow = records.byRow.map((numbers) => Float64Array.from(numbers, (number) => records.times[number]));
   records.count = count;
-  records.isLoaded = true;
   for (const id of ['record-times', 'record-kinds', 'record-whos', 'record-fields']) document.getElementById(id).remove();
   requestDraw();
 }

@@ -42,6 +42,7 @@ async function runSearch(direction) {
   if (text !== search.text) {
     document.getElementById('search-count').textContent = '…';
     search.text = text;
+    await (records.loading ??= loadRecords());
     search.matches = await findMatches(text);
     // The first one from what is in sight on.
     search.at = -1;

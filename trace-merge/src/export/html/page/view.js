@@ -104,7 +104,7 @@ function pan(share) {
   showTime(view.begin + share * view.length, view.length);
 }
 
-function scrollTo(y) {
+function scrollRowsTo(y) {
   const scroller = document.getElementById('scroller');
   scroller.scrollTop = y;
   view.scroll = scroller.scrollTop;
@@ -118,8 +118,8 @@ function reveal(row) {
   }
   const item = layout.byRow[row.number];
   const height = document.getElementById('frame').clientHeight - AXIS_HEIGHT;
-  if (item.y < view.scroll) scrollTo(item.y - HEADING_HEIGHT);
-  else if (item.y + item.height > view.scroll + height) scrollTo(item.y + item.height - height + 20);
+  if (item.y < view.scroll) scrollRowsTo(item.y - HEADING_HEIGHT);
+  else if (item.y + item.height > view.scroll + height) scrollRowsTo(item.y + item.height - height + 20);
 }
 
 /** Makes sure that the moments from `begin` to `end` are in sight, without zooming where they are. */
