@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 /// Where header packages are installed.
 const INSTALLED: &str = "/usr/src";
 
+/// A tree's configuration, as `make` reads it.
+const CONFIGURATION: &str = "include/config/auto.conf";
+
 /// Why a header tree cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum HeadersError {
@@ -77,18 +80,36 @@ fn parse_release(text: &str) -> Option<String> {
     line.split('"').nth(1).map(str::to_owned)
 }
 
-/// The compiler that the tree's kernel was built with, such as `gcc-12`, if the tree says so: Debian's do, and all that
-/// were configured for clang.
+/// The compiler that the tree's kernel was built with, such as `gcc-12`, if the tree says so: Debian's do, all that were
+/// configured for clang, and those whose gcc has its version in its name.
 #[must_use]
 pub fn compiler(tree: &Path) -> Option<String> {
     let clang = clang(tree).map(|major| format!("clang-{major}"));
-    clang.or_else(|| parse_compiler(&fs::read_to_string(tree.join(".kernelvariables")).ok()?))
+    let variables = || parse_compiler(&fs::read_to_string(tree.join(".kernelvariables")).ok()?);
+    clang.or_else(variables).or_else(|| unsaid_gcc(tree))
+}
+
+/// The gcc with its version in its name, such as `gcc-14`, that the tree's kernel was built with, where the tree does not say
+/// so to `make`.
+#[must_use]
+pub fn unsaid_gcc(tree: &Path) -> Option<String> {
+    let configuration = fs::read_to_string(tree.join(CONFIGURATION)).ok()?;
+    if tree.join(".kernelvariables").exists() { None } else { parse_gcc(&configuration) }
+}
+
+/// From a line such as `CONFIG_CC_VERSION_TEXT="gcc-14 (Debian 14.2.0-19) 14.2.0"`.
+fn parse_gcc(configuration: &str) -> Option<String> {
+    let text = configuration.lines().find_map(|line| line.strip_prefix("CONFIG_CC_VERSION_TEXT="))?;
+    let program = text.trim_start_matches('"').split_whitespace().next()?;
+    let (_, version) = program.rsplit_once("gcc-")?;
+    let is_version = !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit());
+    is_version.then(|| program.to_owned())
 }
 
 /// The major version of the clang that the tree's kernel was built with; `None` of one that gcc built.
 #[must_use]
 pub fn clang(tree: &Path) -> Option<u32> {
-    parse_clang(&fs::read_to_string(tree.join("include/config/auto.conf")).ok()?)
+    parse_clang(&fs::read_to_string(tree.join(CONFIGURATION)).ok()?)
 }
 
 fn parse_clang(configuration: &str) -> Option<u32> {
@@ -111,6 +132,18 @@ fn parse_compiler(variables: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gcc_with_a_version_in_its_name_is_read_from_the_configuration() {
+        let named =
+            parse_gcc("CONFIG_A=y\nCONFIG_CC_VERSION_TEXT=\"x86_64-linux-gnu-gcc-13 (Ubuntu 13.3.0) 13.3.0\"\n");
+        let unquoted = parse_gcc("CONFIG_CC_VERSION_TEXT=gcc-14 (Debian 14.2.0-19) 14.2.0\n");
+        let plain = parse_gcc("CONFIG_CC_VERSION_TEXT=\"gcc (GCC) 14.2.1\"\n");
+        let clang = parse_gcc("CONFIG_CC_VERSION_TEXT=\"Debian clang version 19.1.7\"\n");
+
+        assert_eq!((named.as_deref(), unquoted.as_deref()), (Some("x86_64-linux-gnu-gcc-13"), Some("gcc-14")));
+        assert_eq!((plain, clang), (None, None));
+    }
 
     #[test]
     fn relative_paths_replace_only_absolute_ones() {

@@ -15,6 +15,7 @@ pub(crate) fn command(tree: &Path, folder: &Path) -> Command {
         // type information of modules would need another tool, and strip takes it away
         .arg("CONFIG_DEBUG_INFO_BTF_MODULES=")
         .args(headers::clang(tree).map(llvm))
+        .args(headers::unsaid_gcc(tree).filter(|gcc| is_installed(gcc)).map(|gcc| format!("CC={gcc}")))
         .stdin(Stdio::null())
         .env("LC_ALL", "C")
         // a caller's make must not reach into this one
@@ -29,9 +30,17 @@ fn llvm(major: u32) -> String {
     if is_installed(&format!("clang-{major}")) { format!("LLVM=-{major}") } else { "LLVM=1".to_owned() }
 }
 
-/// Whether the compiler of that name, or clang without a version in its name, can be started.
+/// Whether the compiler of that name can be started; or, without a version in its name, any clang, or gcc of that version.
 pub(crate) fn has_compiler(name: &str) -> bool {
-    is_installed(name) || (name.starts_with("clang-") && is_installed("clang"))
+    let gcc = || name.rsplit_once("gcc-").is_some_and(|(_, version)| gcc_version().as_deref() == Some(version));
+    is_installed(name) || (name.starts_with("clang-") && is_installed("clang")) || gcc()
+}
+
+/// The major version of `gcc`, if there is one.
+fn gcc_version() -> Option<String> {
+    let output = Command::new("gcc").arg("-dumpversion").output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Some(text.trim().split('.').next()?.to_owned())
 }
 
 /// Whether `program` is on the PATH.
