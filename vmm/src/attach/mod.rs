@@ -9,7 +9,7 @@ mod failure;
 mod follower;
 pub mod libvirt;
 mod process;
-mod region;
+pub mod region;
 mod threads;
 mod vm;
 
