@@ -1,11 +1,11 @@
 //! `cargo xtask`: the lab's command line.
 
 use clap::{Parser, Subcommand};
-use lab::build::{binaries, kmod};
-use lab::fetch::kernel_packages::KernelChoice;
+use lab::build::{binaries, debug_kernel as debug_kernel_build, kmod};
+use lab::fetch::kernel_packages::{KernelChoice, Suite};
 use lab::machine::{host, nested};
 use lab::paths::Paths;
-use lab::scenarios::{claims, flight_check, flight_recorder, guests, hotplug};
+use lab::scenarios::{claims, debug_kernel, flight_check, flight_recorder, guests, hotplug};
 use lab::tasks::{bench, demo, dependencies, documents, fuzz, library_crates, sources, suite, torture};
 use lab::{packaging, progress, provision};
 use std::path::PathBuf;
@@ -186,6 +186,19 @@ enum LabTask {
         #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(3..=128))]
         vcpus: u32,
     },
+    /// Build a kernel that checks its locks, memory, timers and contexts, and let it run the agent, with everything that the
+    /// agent can be asked for at once. Needs no KVM.
+    ///
+    /// Example: cargo xtask lab debug-kernel trixie-backports --minutes 10
+    DebugKernel {
+        /// Where the kernel's sources come from: bookworm (6.1), bookworm-backports (6.12), trixie-backports (7.3 at the time
+        /// of writing)
+        #[arg(value_name = "SUITE", default_value = "bookworm")]
+        suite: Suite,
+        /// How long the guest works, minutes.
+        #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1440))]
+        minutes: u64,
+    },
     /// Run a shell script on an emulated host: a stock kernel with KVM.
     Run {
         /// The script; it finds the files in $LAB and leaves results in $LAB_OUT.
@@ -260,6 +273,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Task::Lab(LabTask::Flight { seconds }) => run_flight(&paths, seconds)?,
         Task::Lab(LabTask::Hotplug { cycles }) => run_hotplug(&paths, cycles)?,
         Task::Lab(LabTask::Claims { vcpus }) => run_claims(&paths, vcpus)?,
+        Task::Lab(LabTask::DebugKernel { suite, minutes }) => run_debug_kernel(&paths, suite, minutes)?,
         Task::Lab(LabTask::Run { script, files }) => run_script(&paths, &script, &files)?,
     }
     Ok(())
@@ -308,6 +322,21 @@ fn run_claims(paths: &Paths, vcpus: u32) -> anyhow::Result<()> {
         anyhow::ensure!(!console.contains("log has warnings"), "the kernel of {vcpus} vCPUs complained");
     }
     progress::note(&format!("results in {}", result.output.display()));
+    Ok(())
+}
+
+fn run_debug_kernel(paths: &Paths, suite: Suite, minutes: u64) -> anyhow::Result<()> {
+    provision::kernels(paths, true)?;
+    let built = debug_kernel_build::build(paths, suite)?;
+    let name = format!("debug-kernel-{}", suite.name());
+    let title = format!("running the agent on {} for {minutes} minutes", built.kernels.packages.release);
+    let result = progress::step(&title, || debug_kernel::run(paths, &built, &name, minutes * 60))?;
+    let counts = result.console.lines().filter(|line| line.ends_with(" times"));
+    counts.chain(result.recorder.lines()).for_each(progress::note);
+    let complaints = result.complaints();
+    complaints.iter().for_each(|complaint| println!("{complaint}"));
+    progress::note(&format!("results in {}", result.folder.display()));
+    anyhow::ensure!(complaints.is_empty(), "the guest's kernel complained, or did not come to its end");
     Ok(())
 }
 

@@ -51,6 +51,17 @@ pub fn build_tiny_vmm(paths: &Paths) -> Result<PathBuf, ProcessError> {
     Ok(target_folder.join(TARGET).join("release/examples/tiny_vmm"))
 }
 
+/// Builds the host of guests whose processor is emulated: for this machine, beside `strata`.
+///
+/// # Errors
+///
+/// When cargo fails; the error names its log.
+pub fn build_region_recorder(paths: &Paths) -> Result<PathBuf, ProcessError> {
+    let target_folder = static_target(paths);
+    cargo_build(paths, &target_folder, &["-p", "vmm", "--example", "region_recorder"], "build-region-recorder")?;
+    Ok(target_folder.join(TARGET).join("release/examples/region_recorder"))
+}
+
 /// Builds the guest's `strata-agent`.
 ///
 /// # Errors

@@ -32,6 +32,18 @@ impl DebianRoot {
         })
     }
 
+    /// Debian 13 with what its kernels are built with. Made once and kept.
+    ///
+    /// # Errors
+    ///
+    /// When packages cannot be had; that takes root.
+    pub fn kernel_builder(paths: &Paths) -> Result<Self, PackageError> {
+        Self::make(paths, "trixie-kernel", "making a root to build Debian 13's kernels in", |command| {
+            let packages = "make,gcc-14,binutils,pahole,flex,bison,bc,libelf-dev,perl,python3,kmod";
+            command.args(["--variant=apt", &format!("--include={packages}")]);
+        })
+    }
+
     /// The Rust of Debian 13, the oldest one that the library crates promise to build with, and the linker that it
     /// uses. Made once and kept.
     ///

@@ -2,6 +2,7 @@
 
 pub mod binaries;
 pub mod debian_root;
+pub mod debug_kernel;
 pub mod guest_image;
 pub mod initramfs;
 pub mod kmod;

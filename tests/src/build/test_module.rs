@@ -35,6 +35,15 @@ pub const FAULTING: TestModule = TestModule {
     ],
 };
 
+/// What the checkers of a debug kernel look for.
+pub const PROVOKING: TestModule = TestModule {
+    name: "provoking",
+    sources: &[
+        ("Kbuild", include_str!("test_module/provoking/Kbuild")),
+        ("provoking.c", include_str!("test_module/provoking/provoking.c")),
+    ],
+};
+
 /// Why a module could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum TestModuleError {
@@ -58,15 +67,29 @@ pub enum TestModuleError {
 ///
 /// When a file cannot be written or the build fails, whose log the error names.
 pub fn build(paths: &Paths, kernels: &Kernels, module: TestModule) -> Result<PathBuf, TestModuleError> {
+    let mut make = Command::new("make");
+    make.arg("-C").arg(&kernels.headers).env_remove("MAKEFLAGS").env_remove("MFLAGS");
+    build_with(paths, kernels, module, make)
+}
+
+/// The same by `make`, a command that builds what the variable `M` names.
+///
+/// # Errors
+///
+/// When a file cannot be written or the build fails, whose log the error names.
+pub fn build_with(
+    paths: &Paths,
+    kernels: &Kernels,
+    module: TestModule,
+    mut make: Command,
+) -> Result<PathBuf, TestModuleError> {
     let folder = paths.builds().join(format!("{}-{}", module.name, kernels.packages.release));
     let error = |source| TestModuleError::File { path: folder.clone(), source };
     fs::create_dir_all(&folder).map_err(error)?;
     for (name, content) in module.sources {
         fs::write(folder.join(name), content).map_err(error)?;
     }
-    let mut make = Command::new("make");
-    make.arg("-C").arg(&kernels.headers).arg(format!("M={}", folder.display()));
-    make.args(["CONFIG_DEBUG_INFO_BTF_MODULES=", "modules"]).env_remove("MAKEFLAGS").env_remove("MFLAGS");
+    make.arg(format!("M={}", folder.display())).args(["CONFIG_DEBUG_INFO_BTF_MODULES=", "modules"]);
     process::run_logged(&mut make, &paths.logs().join(format!("{}-module-make.log", module.name)))?;
     Ok(folder.join(format!("{}.ko", module.name)))
 }

@@ -40,7 +40,7 @@ impl Suite {
     }
 
     /// apt's sources for it. Only the suite's own packages are fetched, so that the kernel is the one of this suite.
-    fn sources(self) -> &'static str {
+    pub(super) fn sources(self) -> &'static str {
         match self {
             Self::Bookworm => {
                 "deb http://deb.debian.org/debian bookworm main\n\
@@ -50,6 +50,19 @@ impl Suite {
             Self::BookwormBackports => "deb http://deb.debian.org/debian bookworm-backports main\n",
             Self::TrixieBackports => "deb http://deb.debian.org/debian trixie-backports main\n",
         }
+    }
+}
+
+/// Text that names no suite.
+#[derive(Debug, thiserror::Error)]
+#[error("'{0}' is not a suite with a kernel: write bookworm, bookworm-backports or trixie-backports")]
+pub struct UnknownSuite(String);
+
+impl FromStr for Suite {
+    type Err = UnknownSuite;
+
+    fn from_str(text: &str) -> Result<Self, UnknownSuite> {
+        Self::ALL.into_iter().find(|suite| suite.name() == text).ok_or_else(|| UnknownSuite(text.to_owned()))
     }
 }
 
@@ -228,7 +241,7 @@ fn kernel_release(description: &str) -> Option<(String, String)> {
 }
 
 /// The names on the `Depends:` line of a package description; of alternatives, the first.
-fn dependencies(description: &str) -> impl Iterator<Item = &str> {
+pub(super) fn dependencies(description: &str) -> impl Iterator<Item = &str> {
     description
         .lines()
         .filter_map(|line| line.strip_prefix("Depends: "))
@@ -280,6 +293,8 @@ mod tests {
         assert_eq!(generic.to_string(), "bookworm-backports-generic");
         assert_eq!("bookworm".parse::<KernelChoice>().unwrap(), KernelChoice::DEFAULT);
         assert_eq!(realtime, KernelChoice::realtime(Suite::Bookworm));
+        assert_eq!("trixie-backports".parse::<Suite>().unwrap(), Suite::TrixieBackports);
+        assert!("bookworm-rt".parse::<Suite>().unwrap_err().to_string().contains("bookworm-backports"));
         assert!("6.1".parse::<KernelChoice>().unwrap_err().to_string().contains("trixie-backports"));
     }
 }

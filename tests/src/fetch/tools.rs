@@ -54,6 +54,22 @@ pub fn install(paths: &Paths, tools: &[Tool]) -> Result<(), PackageError> {
     progress::step("installing tools", || Apt::prepare(paths)?.install(&missing, None))
 }
 
+/// Installs the package of a library unless its `file` is there.
+///
+/// # Errors
+///
+/// When it is missing and this user is not root, or apt fails.
+pub fn install_library(paths: &Paths, file: &Path, package: &str) -> Result<(), PackageError> {
+    let missing = [package.to_owned()];
+    if file.exists() {
+        return Ok(());
+    }
+    if !is_root() {
+        return Err(PackageError::NotRoot { packages: missing.into() });
+    }
+    progress::step(&format!("installing {package}"), || Apt::prepare(paths)?.install(&missing, None))
+}
+
 /// The packages of those of `tools` that are not installed.
 fn missing_of(tools: &[Tool]) -> Vec<String> {
     let missing = tools.iter().filter(|tool| process::find_program(tool.program).is_none());

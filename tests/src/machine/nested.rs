@@ -314,7 +314,7 @@ fn arguments(host: &NestedHost, run: &HostRun, folder: &Path) -> Vec<String> {
 
 /// The emulated TSC is this machine's. Its rate is told to the kernel, which would measure it against an emulated
 /// timer: on a busy machine that came out a tenth of what it is, and all of the host's time ran ten times too fast.
-fn tsc_rate() -> String {
+pub(crate) fn tsc_rate() -> String {
     let measured =
         clock_sync::calibration::measure_frequency(clock_sync::tsc::read_ordered, Duration::from_millis(200));
     measured.map_or_else(String::new, |hz| format!("tsc_early_khz={} ", hz / 1000))

@@ -9,6 +9,7 @@ pub mod applications;
 pub mod blinded;
 pub mod claims;
 pub mod debian_guest;
+pub mod debug_kernel;
 pub mod flight_check;
 pub mod flight_recorder;
 pub mod format_file;
