@@ -320,6 +320,17 @@ impl<M: RingMemory> Consumer<M> {
         Self { time_end: self.time_end.max(earliest), ..self }
     }
 
+    /// The consumer of a flight recorder, which begins with the sub-buffer `sequence`, or with the oldest one that is left.
+    /// A ring in discard mode is read from where it was read to.
+    #[must_use]
+    pub fn starting_at(self, sequence: u64) -> Self {
+        let begin = sequence.saturating_mul(self.geometry.sub_buffer_size());
+        match self.mode {
+            Mode::FlightRecorder => Self { read_count: self.read_count.max(begin), ..self },
+            Mode::Discard => self,
+        }
+    }
+
     /// Like [`new`](Self::new), for a ring whose earlier consumer is gone: begins where the ring says that it stopped.
     ///
     /// # Panics

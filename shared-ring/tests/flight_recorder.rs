@@ -74,6 +74,30 @@ fn oldest_sub_buffers_are_overwritten_and_counted() {
     assert_eq!((consumer.overwritten(), consumer.lost(), consumer.rejected_bytes()), (7, Lost::default(), 0));
 }
 
+/// What a consumer finds that begins with the sub-buffer `sequence`.
+fn tail(memory: &HostMemory, sequence: u64) -> Vec<u64> {
+    let mut consumer = Consumer::new(memory.clone(), geometry(), Mode::FlightRecorder, 1).starting_at(sequence);
+    let (mut packet, mut values) = (Vec::new(), Vec::new());
+    while let Some(delivered) = consumer.poll_stopped(&mut packet).ready() {
+        values.extend(accept(delivered));
+    }
+    values
+}
+
+#[test]
+fn consumer_begins_where_it_is_told_or_with_the_oldest_that_is_left() {
+    let (memory, producer) = recorder();
+    let recorded = 10 * PER_SUB_BUFFER + 3;
+
+    record(&producer, 0..recorded);
+
+    assert_eq!(tail(&memory, 9), (9 * PER_SUB_BUFFER..recorded).collect::<Vec<_>>());
+    assert_eq!(tail(&memory, 10), (10 * PER_SUB_BUFFER..recorded).collect::<Vec<_>>());
+    assert_eq!(tail(&memory, 2), (7 * PER_SUB_BUFFER..recorded).collect::<Vec<_>>());
+    // Beyond what there is: damage, and nothing to read.
+    assert_eq!([tail(&memory, 11), tail(&memory, u64::MAX)], [[0; 0], [0; 0]]);
+}
+
 #[test]
 fn packet_behind_overwritten_sub_buffers_counts_them() {
     let (memory, producer) = recorder();
