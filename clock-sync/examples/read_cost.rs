@@ -2,12 +2,13 @@
 //!
 //! All variants run in turn in one process, many short rounds each; the table shows the medians of the rounds and their
 //! ratio to the bare counter's in the same round, so that a change of the machine's speed concerns all of them alike.
-//! Build with `--release`.
+//! Build with `--release`. `read_cost FILE` writes them to FILE as JSON, too.
 #![allow(unsafe_code)] // Entries are raw memory, and the system's clock is read by its C interface.
 
 use clock_sync::entry::{ENTRY_SIZE, Reader, Writer};
 use clock_sync::relation::Relation;
 use clock_sync::tsc;
+use serde_json::json;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Instant;
@@ -91,9 +92,10 @@ fn round(read: impl Fn() -> u64) -> f64 {
     began.elapsed().as_secs_f64() * 1e9 / f64::from(READINGS)
 }
 
-fn median(values: &mut [f64]) -> f64 {
+/// First quartile, median and third quartile.
+fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
     values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    [1, 2, 3].map(|quarters| values[(values.len() - 1) * quarters / 4])
 }
 
 fn system_clock() -> u64 {
@@ -104,7 +106,7 @@ fn system_clock() -> u64 {
 /// A variant's name, and one round of it.
 type Variant<'v> = (&'static str, Box<dyn Fn() -> f64 + 'v>);
 
-fn main() {
+fn main() -> std::io::Result<()> {
     let offset = Relation::from_tsc_offset(-1_000_000_007, tsc::read());
     let narrow =
         Relation { hw_base: tsc::read() & 0xffff_ffff, trace_base: 1 << 40, hw_bits: 32, ..Relation::IDENTITY };
@@ -134,9 +136,17 @@ fn main() {
             ratios[index].push(cost / once[0]);
         }
     }
-    println!("| reading | ns, median | beside rdtsc, median |");
+    println!("| reading | beside rdtsc, median (quartiles) | ns, median (quartiles) |");
     println!("|---|---:|---:|");
-    for (index, (name, _)) in variants.iter().enumerate() {
-        println!("| {name} | {:.2} | {:.2} |", median(&mut costs[index]), median(&mut ratios[index]));
+    let mut rows = Vec::new();
+    for (((name, _), costs), ratios) in variants.iter().zip(costs).zip(ratios) {
+        let (costs, ratios) = (quartiles(costs), quartiles(ratios));
+        let cell = |[first, median, third]: [f64; 3]| format!("{median:.2} ({first:.2}–{third:.2})");
+        println!("| {name} | {} | {} |", cell(ratios), cell(costs));
+        rows.push(json!({ "reading": name, "rounds": ROUNDS, "nanoseconds": costs, "beside_rdtsc": ratios }));
+    }
+    match std::env::args_os().nth(1) {
+        Some(file) => std::fs::write(file, json!({ "readings": rows }).to_string()),
+        None => Ok(()),
     }
 }
