@@ -187,22 +187,8 @@ pub fn rfc3339(utc_ns: i128) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    pub(crate) use crate::test_trace::clock;
     use proptest::prelude::*;
-
-    /// 2 GHz, tick 1000 at 2023-11-14T22:13:20Z, 100 ns of error.
-    pub(crate) fn clock() -> Clock {
-        Clock {
-            uuid: Uuid::from_bytes([1; 16]),
-            frequency_hz: 2_000_000_000,
-            utc: UtcAnchor { ticks: 1000, utc_ns: 1_700_000_000 * NS_PER_SECOND, uncertainty_ns: 0 },
-            source: "x86-tsc".into(),
-            vcpus: Vec::new(),
-            error_bound_ns: 100,
-            bound_derivation: "one counter".into(),
-            epochs: Vec::new(),
-            utc_readings: Vec::new(),
-        }
-    }
 
     fn epoch(vcpu: u32, number: u64, from_ticks: u64, bound_ns: u64) -> ClockEpoch {
         let (vm, cause, derivation) = ("vm0".into(), "periodic".into(), "measured".into());

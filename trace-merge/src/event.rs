@@ -5,7 +5,7 @@
 
 mod decode;
 pub(crate) mod named;
-pub(crate) mod runner;
+pub mod runner;
 
 pub use decode::Decoder;
 

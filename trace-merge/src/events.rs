@@ -12,6 +12,7 @@ mod time;
 
 use crate::layer::LayerKind;
 use crate::reader::{Damage, ReadError, Trace};
+pub use json::FieldsJson;
 pub use selection::TaskPattern;
 
 use json::Objects;

@@ -6,7 +6,7 @@
 //!
 //! Data flows one way through the reading side: [`reader`] maps the streams and hands on the records that can be
 //! believed, [`join`] makes one recording of several (clocks of two hosts related by a [`match_rule`]), [`merge`] puts them in one order, and [`events`], [`report`] and [`check`] show, summarise and verify
-//! them; [`export`] writes them in other tools' forms. What was damaged is skipped, counted and said.
+//! them; [`diff`] compares two recordings; [`export`] writes them in other tools' forms. What was damaged is skipped, counted and said.
 
 pub mod access;
 pub mod analysis;
@@ -14,6 +14,7 @@ pub mod check;
 pub mod clock;
 pub mod completeness;
 pub mod critical_path;
+pub mod diff;
 pub mod event;
 pub mod events;
 pub mod exit_reason;
@@ -33,8 +34,8 @@ pub mod schema;
 pub mod softirq_names;
 pub mod syscall_names;
 pub mod terminal;
-#[cfg(test)]
-mod test_trace;
+#[cfg(any(test, feature = "test-recordings"))]
+pub mod test_trace;
 pub mod timeline;
 pub mod totals;
 pub mod trace_folder;

@@ -189,6 +189,21 @@ pub struct Vm {
     /// Words of the trace region that are the host's and that the guest had changed; restored each time they were looked at.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub restored_words: u64,
+    /// The threads of the strata process that recorded it, and what each had used when this was written; empty where that
+    /// is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub strata_threads: Vec<StrataThread>,
+}
+
+/// A thread of the strata process, by the kernel's own account.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StrataThread {
+    /// Its number on the host.
+    pub tid: i32,
+    /// Its name, which says what it does.
+    pub name: String,
+    /// Time that it has been running on a CPU since it began, ns.
+    pub cpu_ns: u64,
 }
 
 /// A process that runs a virtual machine and to which a recording was attached.

@@ -5,15 +5,19 @@ pub mod all;
 pub mod blocks;
 pub mod by_guest;
 pub mod cgroups;
+pub mod cost;
+pub mod death;
 pub mod distribution;
+pub mod ended;
 pub mod exits;
 pub mod findings;
 pub mod flows;
 pub mod functions;
 pub mod irqs;
 pub mod locks;
-#[cfg(test)]
-pub(crate) mod scenario;
+pub(crate) mod samples;
+#[cfg(any(test, feature = "test-recordings"))]
+pub mod scenario;
 pub(crate) mod state_names;
 pub mod summary;
 pub mod syscalls;

@@ -1,17 +1,53 @@
 //! Recordings for tests, made record by record.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+
+use crate::clock::{Clock, NS_PER_SECOND, UtcAnchor};
 use crate::layer::LayerKind;
-use crate::manifest::tests::manifest;
-use crate::manifest::{Manifest, Process, Vm};
+use crate::manifest::{FORMAT_VERSION, Host, Manifest, Process, Started, StrataThread, Vm};
 use crate::reader::Trace;
 use crate::writer::{LayerWriter, NewLayer};
 use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer};
 use std::collections::BTreeMap;
 use tempfile::TempDir;
+use uuid::Uuid;
+
+/// 2 GHz, tick 1000 at 2023-11-14T22:13:20Z, 100 ns of error.
+#[must_use]
+pub fn clock() -> Clock {
+    Clock {
+        uuid: Uuid::from_bytes([1; 16]),
+        frequency_hz: 2_000_000_000,
+        utc: UtcAnchor { ticks: 1000, utc_ns: 1_700_000_000 * NS_PER_SECOND, uncertainty_ns: 0 },
+        source: "x86-tsc".into(),
+        vcpus: Vec::new(),
+        error_bound_ns: 100,
+        bound_derivation: "one counter".into(),
+        epochs: Vec::new(),
+        utc_readings: Vec::new(),
+    }
+}
+
+/// A recording of one VM, without layers.
+#[must_use]
+pub fn manifest() -> Manifest {
+    Manifest {
+        format: FORMAT_VERSION,
+        strata: "0.1.0".into(),
+        started: Started::at(1_700_000_000_000_000_000),
+        clock: clock(),
+        host: Host::default(),
+        vms: vec![Vm { name: "vm0".into(), vcpus: 2, ..Vm::default() }],
+        layers: Vec::new(),
+        missing: Vec::new(),
+        max_size: None,
+        outcome: None,
+    }
+}
 
 /// Value of a field.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Field {
+pub enum Field {
     /// An `i64` field.
     Number(i64),
     /// A `u64` field shown in hexadecimal.
@@ -66,28 +102,40 @@ struct TestRecord {
 }
 
 /// A recording of one VM, `vm0`, in the making. An event type is what its first record says.
-pub(crate) struct TestTrace {
+pub struct TestTrace {
     manifest: Manifest,
     records: Vec<TestRecord>,
     /// Lost records, and how many records came before them.
     losses: Vec<(usize, LayerKind, u32, u64)>,
 }
 
+impl Default for TestTrace {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl TestTrace {
     /// A recording of a VM of two vCPUs whose threads are 100 and 101; a tick is half a nanosecond.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let vm = Vm { name: "vm0".into(), vcpus: 2, vcpu_threads: vec![100, 101], ..Vm::default() };
         Self { manifest: Manifest { vms: vec![vm], ..manifest() }, records: Vec::new(), losses: Vec::new() }
     }
 
     /// The same beside another VM on its host, `name`, of one vCPU with this thread and without records of its own.
-    pub(crate) fn with_neighbour(mut self, name: &str, thread: i32) -> Self {
+    pub fn with_neighbour(mut self, name: &str, thread: i32) -> Self {
         self.manifest.vms.push(Vm { name: name.into(), vcpus: 1, vcpu_threads: vec![thread], ..Vm::default() });
         self
     }
 
+    /// Says that a thread of strata's had used that much of a CPU, ns.
+    pub fn strata_thread(mut self, tid: i32, name: &str, cpu_ns: u64) -> Self {
+        self.manifest.vms[0].strata_threads.push(StrataThread { tid, name: name.into(), cpu_ns });
+        self
+    }
+
     /// Adds a record.
-    pub(crate) fn record(
+    pub fn record(
         mut self,
         kind: LayerKind,
         cpu: u32,
@@ -100,36 +148,29 @@ impl TestTrace {
     }
 
     /// Adds a record of the guest's kernel.
-    pub(crate) fn guest(self, cpu: u32, time: u64, name: &'static str, fields: &[(&'static str, Field)]) -> Self {
+    pub fn guest(self, cpu: u32, time: u64, name: &'static str, fields: &[(&'static str, Field)]) -> Self {
         self.record(LayerKind::GuestKernel, cpu, time, name, fields)
     }
 
     /// Adds a record of the host's kernel.
-    pub(crate) fn host(self, cpu: u32, time: u64, name: &'static str, fields: &[(&'static str, Field)]) -> Self {
+    pub fn host(self, cpu: u32, time: u64, name: &'static str, fields: &[(&'static str, Field)]) -> Self {
         self.record(LayerKind::HostKernel, cpu, time, name, fields)
     }
 
     /// Adds a record of the VMM.
-    pub(crate) fn vmm(self, thread: u32, time: u64, name: &'static str, fields: &[(&'static str, Field)]) -> Self {
+    pub fn vmm(self, thread: u32, time: u64, name: &'static str, fields: &[(&'static str, Field)]) -> Self {
         self.record(LayerKind::Vmm, thread, time, name, fields)
     }
 
     /// Adds a record of the guest's process `pid`.
-    pub(crate) fn user(
-        mut self,
-        pid: u32,
-        cpu: u32,
-        time: u64,
-        name: &'static str,
-        fields: &[(&'static str, Field)],
-    ) -> Self {
+    pub fn user(mut self, pid: u32, cpu: u32, time: u64, name: &'static str, fields: &[(&'static str, Field)]) -> Self {
         let layer = (LayerKind::GuestUser, Some(pid));
         self.records.push(TestRecord { layer, cpu, time, name, fields: fields.to_vec() });
         self
     }
 
     /// Adds a switch of the guest's CPU `cpu` from task `prev` to task `next`, which are called `taskN`.
-    pub(crate) fn switch(self, cpu: u32, time: u64, prev: i64, next: i64) -> Self {
+    pub fn switch(self, cpu: u32, time: u64, prev: i64, next: i64) -> Self {
         let comm = |pid| match pid {
             0 => "swapper",
             1 => "init",
@@ -148,19 +189,19 @@ impl TestTrace {
     }
 
     /// Adds a symbol of the guest's kernel: of 128 bytes from `begin`.
-    pub(crate) fn symbol(self, time: u64, begin: u64, name: &'static str) -> Self {
+    pub fn symbol(self, time: u64, begin: u64, name: &'static str) -> Self {
         let fields = [("begin", Field::Hex(begin)), ("size", Field::Number(0x80)), ("name", Field::Text(name))];
         self.guest(0, time, "strata:symbol", &fields)
     }
 
     /// Says that `count` records of a stream were lost after those that are there so far.
-    pub(crate) fn lost(mut self, kind: LayerKind, cpu: u32, count: u64) -> Self {
+    pub fn lost(mut self, kind: LayerKind, cpu: u32, count: u64) -> Self {
         self.losses.push((self.records.len(), kind, cpu, count));
         self
     }
 
     /// Writes the recording and opens it. The folder must be kept.
-    pub(crate) fn open(mut self) -> (TempDir, Trace) {
+    pub fn open(mut self) -> (TempDir, Trace) {
         let dir = TempDir::new().unwrap();
         let mut layers: BTreeMap<(LayerKind, Option<u32>), (LayerWriter, Vec<EventDescription>)> = BTreeMap::new();
         for (index, record) in self.records.iter().enumerate() {

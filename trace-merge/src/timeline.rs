@@ -96,6 +96,37 @@ impl Timeline {
         timeline
     }
 
+    /// The timeline of `vm` as its host's kernel tells it while it runs, before the first record: of one host, whose kernel
+    /// `records` the events that it says it does. What the VMM records is not among them: its part of an exit is told by
+    /// KVM's return to it and the next entry.
+    #[must_use]
+    pub fn of_running_vm(vm: &VmDescription, clock: &Clock, records: impl Fn(&str) -> bool) -> Self {
+        let kvm_tells = ["kvm:kvm_entry", "kvm:kvm_exit"].into_iter().all(&records);
+        let threads = (0..).zip(&vm.vcpu_threads);
+        let vcpus = threads.clone().map(|(vcpu, &tid)| (vcpu, Vcpu::new(Some(tid)))).collect();
+        let vcpu_threads = threads.map(|(vcpu, &tid)| ((0, tid), (0, vcpu))).collect();
+        let vm = Vm {
+            name: vm.name.clone(),
+            host: 0,
+            vcpus,
+            guest: Guest::default(),
+            kvm_tells,
+            scheduler_tells: records(event::name::SWITCH),
+            kernel_span: None,
+            vcpus_are_told: kvm_tells,
+            returns_are_told: records(event::name::KVM_USERSPACE_EXIT),
+        };
+        Self {
+            hosts: vec![Host::new(None)],
+            vms: vec![vm],
+            span: None,
+            vcpu_threads,
+            clock: clock.clone(),
+            recorder: Current::Unknown,
+            changes: Vec::new(),
+        }
+    }
+
     fn add_vm(&mut self, trace: &Trace, description: &VmDescription) {
         let host = self.host_index(description.host.as_deref());
         let index = self.vms.len();

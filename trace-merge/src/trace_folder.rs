@@ -55,6 +55,18 @@ pub struct TraceFolder {
     keep: bool,
 }
 
+/// Folders beside a recording that are tried for another one.
+const MOST_BESIDE: u32 = 1000;
+
+/// A folder beside the recording `trace`, called by its name, `what` and a number, that is not there; `None` when a thousand
+/// are.
+#[must_use]
+pub fn free_beside(trace: &Path, what: &str) -> Option<PathBuf> {
+    let name = trace.file_name()?.to_string_lossy().into_owned();
+    let folder = |number| trace.with_file_name(format!("{name}-{what}-{number}"));
+    (1..=MOST_BESIDE).map(folder).find(|folder| folder.symlink_metadata().is_err())
+}
+
 impl TraceFolder {
     /// Makes the folder, or takes an empty one of this user that is there, and closes it to all but `readers`. A link is
     /// not followed.
@@ -136,6 +148,16 @@ impl Drop for TraceFolder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn free_folder_beside_a_recording_is_the_first_that_is_not_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let trace = dir.path().join("trace");
+        std::fs::create_dir(dir.path().join("trace-trigger-1")).unwrap();
+
+        assert_eq!(free_beside(&trace, "trigger"), Some(dir.path().join("trace-trigger-2")));
+        assert_eq!(free_beside(Path::new("/"), "trigger"), None);
+    }
     use std::os::unix::fs::{PermissionsExt, symlink};
     use tempfile::TempDir;
 

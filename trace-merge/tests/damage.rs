@@ -16,6 +16,7 @@ use trace_merge::events::{self, EventsOptions};
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{MANIFEST_FILE, Manifest, Vm};
 use trace_merge::report::all::AllReports;
+use trace_merge::report::death::LastMoments;
 use trace_merge::report::{self, ReportError, ReportOptions};
 use trace_merge::writer::{LayerWriter, NewLayer};
 
@@ -101,6 +102,8 @@ fn run_all(dir: &Path) -> [bool; 6] {
         let options = ReportOptions { json, ..ReportOptions::default() };
         let made = report::run(dir, &options, &mut out, |trace, window| AllReports::new(trace, window, None)).map(drop);
         assert!(matches!(made, Ok(()) | Err(ReportError::Read(_))), "{made:?}");
+        let ended = report::run(dir, &options, &mut out, |trace, window| Ok(LastMoments::new(trace, window)));
+        assert!(matches!(ended, Ok(_) | Err(ReportError::Read(_) | ReportError::Nothing { .. })), "{ended:?}");
         made
     };
     let reported = [report(false).is_ok(), report(true).is_ok()];

@@ -329,7 +329,7 @@ fn apply(dir: &Path, number: usize, change: Change) {
 type Figures = BTreeMap<String, u64>;
 
 /// Figures that say what is not known, that are not sums or maxima, or that are moments.
-const NOT_COMPARED: [&str; 34] = [
+const NOT_COMPARED: [&str; 36] = [
     "unknown",
     "wall_ticks",
     "wall_ns",
@@ -365,6 +365,9 @@ const NOT_COMPARED: [&str; 34] = [
     "missing",
     "clock",
     "host",
+    // Estimates: of fewer times a part may be larger.
+    "each_ns",
+    "estimated_ns",
 ];
 
 /// Adds the numbers in `value` to `figures`, under the names of what they belong to.

@@ -23,7 +23,7 @@ enum Kind {
 
 /// How the event types of a kernel's layer tell who runs. Reads no others, which most records are.
 #[derive(Debug)]
-pub(crate) struct RunnerEvents {
+pub struct RunnerEvents {
     /// By the event type's position in its layer; few of them say anything.
     kinds: Vec<Option<Kind>>,
     /// By the event type's position: the thread that made the record, where it says so.
@@ -32,7 +32,8 @@ pub(crate) struct RunnerEvents {
 
 impl RunnerEvents {
     /// Those of `layer`, which is a kernel's.
-    pub(crate) fn new(layer: &TraceLayer) -> Self {
+    #[must_use]
+    pub fn new(layer: &TraceLayer) -> Self {
         let kind = |schema: &Schema| {
             let task = |tid, comm| TaskFields::new(schema, tid, comm);
             match schema.name() {
@@ -59,7 +60,8 @@ impl RunnerEvents {
 
     /// Whether records like `record` name the thread that made them, and which it is.
     #[inline]
-    pub(crate) fn recorded_by(&self, record: &StreamRecord<'_>) -> Option<Option<Tid>> {
+    #[must_use]
+    pub fn recorded_by(&self, record: &StreamRecord<'_>) -> Option<Option<Tid>> {
         let field = self.recorded_by.get(record.schema.position())?.as_ref()?;
         Some(field.read(record.payload).and_then(|tid| Tid::try_from(tid).ok()))
     }

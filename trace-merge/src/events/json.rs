@@ -4,10 +4,33 @@ use super::current_task::Task;
 use super::line::{Lines, Literal};
 use super::plan::Form;
 use super::time::Times;
-use crate::reader::{Stream, TraceLayer};
+use crate::reader::{Stream, StreamRecord, TraceLayer};
 use crate::schema::{Elements, Schema, Value};
 use shared_ring::event::FieldDescription;
 use std::fmt::Write;
+
+/// The fields of records as JSON, as in the listing.
+#[derive(Debug, Default)]
+pub struct FieldsJson {
+    lines: Lines,
+}
+
+impl FieldsJson {
+    /// The fields of `record` as an object.
+    pub fn of(&mut self, record: &StreamRecord<'_>) -> &str {
+        self.lines.clear();
+        self.lines.push(b'{');
+        for (place, (field, value)) in record.schema.fields(record.payload).enumerate() {
+            self.lines.extend(if place == 0 { b"" } else { b"," });
+            self.lines.json(field.name.as_bytes());
+            self.lines.push(b':');
+            put(&mut self.lines, value);
+        }
+        self.lines.push(b'}');
+        // Text that is no UTF-8 was replaced.
+        std::str::from_utf8(self.lines.text()).unwrap_or_default()
+    }
+}
 
 /// JSON objects.
 #[derive(Clone, Copy, Debug)]

@@ -1,23 +1,8 @@
 use super::*;
-use crate::clock::tests::clock;
+use crate::test_trace::clock;
+pub(crate) use crate::test_trace::manifest;
 use std::fs;
 use tempfile::TempDir;
-
-/// A recording of one VM, without layers.
-pub(crate) fn manifest() -> Manifest {
-    Manifest {
-        format: FORMAT_VERSION,
-        strata: "0.1.0".into(),
-        started: Started::at(1_700_000_000_000_000_000),
-        clock: clock(),
-        host: Host::default(),
-        vms: vec![Vm { name: "vm0".into(), vcpus: 2, ..Vm::default() }],
-        layers: Vec::new(),
-        missing: Vec::new(),
-        max_size: None,
-        outcome: None,
-    }
-}
 
 fn layer(path: &str) -> Layer {
     Layer {

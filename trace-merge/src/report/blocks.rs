@@ -4,10 +4,11 @@
 //! Counted apart, and never timed: requests whose end is not in the recording, or during which records were lost.
 
 use super::distribution::{Distribution, Durations};
+use super::samples::{Sampled, Samples, ToldBy, told_by_itself};
 use super::table::{Align, Table};
 use super::{Report, ReportBuilder, ReportError, Window, duration};
 use crate::analysis::{Analysis, Gap, Passed};
-use crate::event::{BlockRequest, Event};
+use crate::event::{self, BlockRequest, Event};
 use crate::layer::LayerKind;
 use crate::reader::Trace;
 use crate::timeline::{ChangeKind, Input, Kernel, Timeline};
@@ -56,6 +57,16 @@ pub struct DeviceBlocks {
 #[derive(Debug, Default)]
 pub struct BlockTimes {
     kernels: BTreeMap<Kernel, Collector>,
+    samples: Samples,
+}
+
+/// What tells of requests to block devices.
+const TOLD_BY: [ToldBy; 2] = [told_by_itself(event::name::BLOCK_ISSUE), told_by_itself(event::name::BLOCK_COMPLETE)];
+
+impl Sampled for BlockTimes {
+    fn samples(&mut self) -> Vec<(&'static [ToldBy], &mut Samples)> {
+        vec![(&TOLD_BY, &mut self.samples)]
+    }
 }
 
 #[derive(Debug, Default)]
@@ -83,12 +94,15 @@ impl Collector {
         self.unfinished += u64::from(before.is_some());
     }
 
-    fn complete(&mut self, request: &BlockRequest<'_>, time: u64) {
-        let (Some(device), Some(sector)) = (request.device, request.sector) else { return };
-        let Some((operation, bytes, issued)) = self.under_way.remove(&(device, sector)) else { return };
+    /// A request is over: of which device, which operation, and how long it took, ticks.
+    fn complete(&mut self, request: &BlockRequest<'_>, time: u64) -> Option<(u64, &'static str, u64)> {
+        let (device, sector) = (request.device?, request.sector?);
+        let (operation, bytes, issued) = self.under_way.remove(&(device, sector))?;
         let (sum, times) = self.devices.entry((device, operation)).or_default();
         *sum = sum.saturating_add(bytes);
-        times.add(time.saturating_sub(issued));
+        let ticks = time.saturating_sub(issued);
+        times.add(ticks);
+        Some((device, operation, ticks))
     }
 
     fn gap(&mut self, begins: bool) {
@@ -97,6 +111,11 @@ impl Collector {
             self.unfinished += self.under_way.drain().count() as u64;
         }
     }
+}
+
+/// A device as `major:minor`.
+fn shown(device: u64) -> String {
+    format!("{}:{}", device >> MINOR_BITS, device & ((1 << MINOR_BITS) - 1))
 }
 
 /// What the letters of `rwbs` say.
@@ -132,9 +151,11 @@ impl Analysis for BlockTimes {
         };
         let Some((kernel, _)) = Kernel::of(input.origin) else { return };
         let collector = self.kernels.entry(kernel).or_default();
-        match is_issue {
-            true => collector.issue(request, input.time()),
-            false => collector.complete(request, input.time()),
+        if is_issue {
+            collector.issue(request, input.time());
+        } else if let Some((device, operation, ticks)) = collector.complete(request, input.time()) {
+            let row = || format!("{}: {operation}", shown(device));
+            self.samples.add(kernel.vm(), input.time(), ticks, row);
         }
     }
 
@@ -151,13 +172,9 @@ impl ReportBuilder for BlockTimes {
     fn finish(self, trace: &Trace, passed: &Passed) -> Result<BlocksReport, ReportError> {
         let mut kernels = Vec::new();
         for (kernel, collector) in self.kernels {
-            let device =
-                |((device, operation), (bytes, times)): ((u64, &'static str), (u64, Durations))| DeviceBlocks {
-                    device: format!("{}:{}", device >> MINOR_BITS, device & ((1 << MINOR_BITS) - 1)),
-                    operation,
-                    bytes,
-                    time: times.distribution(trace.clock()),
-                };
+            let device = |((device, operation), (bytes, times)): ((u64, &'static str), (u64, Durations))| {
+                DeviceBlocks { device: shown(device), operation, bytes, time: times.distribution(trace.clock()) }
+            };
             let devices: Vec<_> = collector.devices.into_iter().map(device).collect();
             let unfinished = collector.unfinished + collector.under_way.len() as u64;
             if !devices.is_empty() || unfinished > 0 {

@@ -109,22 +109,28 @@ impl Durations {
     /// How they are distributed: quantiles by nearest rank.
     #[must_use]
     pub fn distribution(&self, clock: &Clock) -> Distribution {
-        let mut few = self.few.clone();
-        few.sort_unstable();
-        let rank = |percent: u8| match &self.many {
-            Some(many) => many.value_at_quantile(f64::from(percent) / 100.0).min(self.sum.max),
-            None => {
-                let index = (few.len() * usize::from(percent)).div_ceil(100).saturating_sub(1);
-                few.get(index).copied().unwrap_or(0)
-            }
-        };
+        let [p50, p99] = self.quantiles([500, 990]);
         Distribution {
             count: self.sum.count,
             total_ns: clock.ticks_to_ns(self.sum.total),
-            p50_ns: clock.ticks_to_ns(rank(50)),
-            p99_ns: clock.ticks_to_ns(rank(99)),
+            p50_ns: clock.ticks_to_ns(p50),
+            p99_ns: clock.ticks_to_ns(p99),
             max_ns: clock.ticks_to_ns(self.sum.max),
         }
+    }
+
+    /// What so many thousandths of them take at most, ticks, by nearest rank; 0 of none.
+    #[must_use]
+    pub fn quantiles<const N: usize>(&self, thousandths: [u16; N]) -> [u64; N] {
+        let mut few = self.few.clone();
+        few.sort_unstable();
+        thousandths.map(|thousandths| match &self.many {
+            Some(many) => many.value_at_quantile(f64::from(thousandths) / 1000.0).min(self.sum.max),
+            None => {
+                let index = (few.len() * usize::from(thousandths)).div_ceil(1000).saturating_sub(1);
+                few.get(index).copied().unwrap_or(0)
+            }
+        })
     }
 }
 

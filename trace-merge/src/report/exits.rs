@@ -1,12 +1,14 @@
 //! Why vCPUs left the guest, and what the time went on until they were in it again.
 
 use super::distribution::{Distribution, Durations};
+use super::ended::{Ended, Keep};
+use super::samples::{Row, Sampled, Samples, ToldBy, told};
 use super::table::{Align, Table};
 use super::tasks::warnings;
 use super::{Report, ReportBuilder, ReportError, Window, duration, state_names};
 use crate::analysis::{Analysis, Passed};
 use crate::clock::Clock;
-use crate::event::{Access, Event};
+use crate::event::{self, Access, Event};
 use crate::exit_reason::ExitReason;
 use crate::layer::LayerKind;
 use crate::reader::Trace;
@@ -87,6 +89,22 @@ pub struct ExitTimes {
     vms: BTreeMap<usize, VmSums>,
     /// By VM and vCPU: the exit that is not over.
     open: BTreeMap<(usize, u32), OpenExit>,
+    samples: Samples,
+    kept: Keep<Ended<ExitEnd>>,
+}
+
+/// What tells of exits.
+const TOLD_BY: [ToldBy; 4] = [
+    told(LayerKind::HostKernel, "kvm:kvm_entry"),
+    told(LayerKind::HostKernel, "kvm:kvm_exit"),
+    told(LayerKind::Vmm, "vmm:vcpu_exit"),
+    told(LayerKind::HostKernel, event::name::SWITCH),
+];
+
+impl Sampled for ExitTimes {
+    fn samples(&mut self) -> Vec<(&'static [ToldBy], &mut Samples)> {
+        vec![(&TOLD_BY, &mut self.samples)]
+    }
 }
 
 #[derive(Debug, Default)]
@@ -106,13 +124,40 @@ struct ReasonSums {
 }
 
 /// What a vCPU does during an exit, ticks.
-#[derive(Clone, Copy, Debug, Default)]
-struct Parts {
-    kvm: u64,
-    vmm: u64,
-    stolen: u64,
-    halted: u64,
-    blocked: u64,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    /// In KVM.
+    pub kvm: u64,
+    /// In the VMM.
+    pub vmm: u64,
+    /// The host ran something else.
+    pub stolen: u64,
+    /// Halted.
+    pub halted: u64,
+    /// The thread waited for something else.
+    pub blocked: u64,
+}
+
+/// An exit, for [`ExitTimes::take_ended`]. Its end is not known where it was not over by the end of the records, or where
+/// records are missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExitEnd {
+    /// The vCPU.
+    pub vcpu: u32,
+    /// Why it left the guest.
+    pub reason: ExitReason,
+    /// What it accessed in the VMM's devices first.
+    pub access: Option<Access>,
+    /// Where its time went; `None` where its end is not known.
+    pub parts: Option<Parts>,
+}
+
+impl ExitEnd {
+    /// The port, or the page of device memory, as the report calls it.
+    #[must_use]
+    pub fn place(&self) -> Option<String> {
+        self.access.map(state_names::access)
+    }
 }
 
 #[derive(Debug)]
@@ -152,6 +197,12 @@ impl Parts {
 }
 
 impl OpenExit {
+    fn ended(&self, (vm, vcpu): (usize, u32), end: Option<u64>) -> Ended<ExitEnd> {
+        let parts = end.map(|_| self.parts);
+        let what = ExitEnd { vcpu, reason: self.reason, access: self.access, parts };
+        Ended { vm, task: None, begin: Some(self.begin), end, what }
+    }
+
     /// Adds what of `window` was not added yet.
     fn add(&mut self, window: Window, state: VcpuState) {
         let begin = window.begin.max(self.until);
@@ -165,8 +216,35 @@ impl OpenExit {
 impl ExitTimes {
     /// A report on `window`, of which nothing is known yet.
     #[must_use]
-    pub const fn new(window: Window) -> Self {
-        Self { window, vms: BTreeMap::new(), open: BTreeMap::new() }
+    pub fn new(window: Window) -> Self {
+        let (samples, kept) = (Samples::default(), Keep::default());
+        Self { window, vms: BTreeMap::new(), open: BTreeMap::new(), samples, kept }
+    }
+
+    /// The same, which keeps each exit that is over for [`take_ended`](Self::take_ended).
+    #[must_use]
+    pub fn keeping_ended(window: Window) -> Self {
+        let mut times = Self::new(window);
+        times.kept.begin();
+        times
+    }
+
+    /// The exits that are over since this was asked last. `at_end` says that no record is to come.
+    pub fn take_ended(&mut self, at_end: bool) -> impl Iterator<Item = Ended<ExitEnd>> {
+        if at_end {
+            self.end_open();
+        }
+        self.kept.take()
+    }
+
+    /// No record is to come.
+    fn end_open(&mut self) {
+        for (key, exit) in std::mem::take(&mut self.open) {
+            let sums = self.vms.entry(key.0).or_default();
+            (sums.count, sums.unfinished) = (sums.count + 1, sums.unfinished + 1);
+            sums.reasons.entry(exit.reason).or_default().count += 1;
+            self.kept.add(|| exit.ended(key, None));
+        }
     }
 
     /// The vCPU's exit is over at `time`.
@@ -177,10 +255,16 @@ impl ExitTimes {
         (sums.count, of_reason.count) = (sums.count + 1, of_reason.count + 1);
         if vcpu.lost != exit.lost {
             sums.unfinished += 1;
+            self.kept.add(|| exit.ended(key, None));
             return;
         }
         exit.add(Window { begin: vcpu.since, end: time }, vcpu.state);
-        of_reason.times.add(time.saturating_sub(exit.begin));
+        self.kept.add(|| exit.ended(key, Some(time)));
+        let ticks = time.saturating_sub(exit.begin);
+        of_reason.times.add(ticks);
+        // It is over behind the part in which it began, at times: where it began is where its cause was.
+        let row = || Row { what: exit.reason.name().into_owned(), waits: exit.reason.is_halt() };
+        self.samples.add(Some(key.0), exit.begin, ticks, row);
         of_reason.parts = of_reason.parts.plus(exit.parts);
         if let Some(access) = exit.access {
             sums.accesses.entry(access).or_default().add(exit.parts.vmm);
@@ -282,11 +366,7 @@ impl ReportBuilder for ExitTimes {
     type Report = Exits;
 
     fn finish(mut self, trace: &Trace, passed: &Passed) -> Result<Exits, ReportError> {
-        for ((vm, _), exit) in std::mem::take(&mut self.open) {
-            let sums = self.vms.entry(vm).or_default();
-            (sums.count, sums.unfinished) = (sums.count + 1, sums.unfinished + 1);
-            sums.reasons.entry(exit.reason).or_default().count += 1;
-        }
+        self.end_open();
         let of_vm = |(index, sums)| Some(of_vm(passed.timeline.vm(index)?, sums, trace.clock()));
         let vms: Vec<VmExits> = self.vms.into_iter().filter_map(of_vm).collect();
         if vms.is_empty() {

@@ -3,6 +3,7 @@
 //! Each rule is a pure function of reports that are made anyway, and has a threshold above which a finding is one. What is
 //! below is not said to be well: it is not said at all.
 
+use super::cost::{RecordingCost, VmCost};
 use super::exits::{ExitTimes, ReasonExits, VmExits};
 use super::flows::{FlowTimes, StepTimes, VmFlows, step_name, whose};
 use super::irqs::{InterruptKind, InterruptTimes, LayerInterrupts};
@@ -23,6 +24,10 @@ use std::io::{self, Write};
 const MOST: usize = 5;
 /// A thread of the host is a thief when it takes this much of the time in which tasks of the guest were to run, thousandths.
 const THIEF: u64 = 50;
+/// Strata's own threads are a finding when they take this much of that time, thousandths, …
+const OWN_COST: u64 = 10;
+/// … and this much of the time that is stolen from tasks, thousandths.
+const OWN_SHARE: u64 = 200;
 /// Exits for one reason are a storm when handling them takes this much of that time, thousandths.
 const EXIT_STORM: u64 = 100;
 /// A lock of the kernel is a convoy when tasks wait for it for this much of the window, all together, thousandths.
@@ -44,6 +49,8 @@ pub enum FindingKind {
     Loss,
     /// The host ran a thread in place of a guest.
     Thief,
+    /// The host ran strata's own threads in place of a guest.
+    Recording,
     /// Exits for one reason.
     ExitStorm,
     /// Waiting for one lock of a guest's kernel.
@@ -134,8 +141,10 @@ impl ReportBuilder for OverviewBuilder {
         let mut findings: Vec<Finding> = passed.completeness.layers.iter().filter_map(loss).collect();
         findings.extend(clock_bound(clock));
         let tasks = made(self.tasks.finish(trace, passed))?.map_or_else(Vec::new, |tasks| tasks.vms);
-        findings.extend(tasks.iter().filter_map(|vm| thief(vm, clock)));
+        let summary = self.summary.finish(trace, passed)?;
+        findings.extend(tasks.iter().filter_map(|vm| thief(vm, &summary.cost, clock)));
         let busy = |vm: &str| tasks.iter().find(|tasks| tasks.vm == vm).map(|tasks| clock.ticks_to_ns(busy(tasks)));
+        findings.extend(summary.cost.vms.iter().filter_map(|cost| own_cost(cost, busy(&cost.vm)?)));
         let exits = made(self.exits.finish(trace, passed))?.map_or_else(Vec::new, |exits| exits.vms);
         findings.extend(exits.iter().filter_map(|exits| exit_storm(exits, busy(&exits.vm)?)));
         let window_ns = passed.window.map_or(0, |window| clock.ticks_to_ns(window.length()));
@@ -147,7 +156,7 @@ impl ReportBuilder for OverviewBuilder {
         findings.extend(irqs.iter().filter_map(|irqs| timer_storm(irqs, window_ns)));
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.thousandths));
         findings.truncate(MOST);
-        Ok(Overview { findings, summary: self.summary.finish(trace, passed)? })
+        Ok(Overview { findings, summary })
     }
 }
 
@@ -215,12 +224,16 @@ struct Stolen<'r> {
     victim: Option<&'r TaskReport>,
 }
 
-/// The thread of the host that stole most.
-fn thief(vm: &VmTasks, clock: &Clock) -> Option<Finding> {
+/// The thread of the host that stole most, strata's own aside, which `cost` names.
+fn thief(vm: &VmTasks, cost: &RecordingCost, clock: &Clock) -> Option<Finding> {
     let mut thieves: BTreeMap<&str, Stolen<'_>> = BTreeMap::new();
     for task in &vm.tasks {
         for part in task.parts.iter().filter(|part| part.state == "stolen") {
-            let stolen = thieves.entry(part.detail.as_deref().unwrap_or_default()).or_default();
+            let by = part.detail.as_deref().unwrap_or_default();
+            if cost.is_thief(&vm.vm, by) {
+                continue;
+            }
+            let stolen = thieves.entry(by).or_default();
             stolen.ticks += part.ticks;
             if stolen.most < part.ticks {
                 (stolen.most, stolen.victim) = (part.ticks, Some(task));
@@ -243,6 +256,27 @@ fn thief(vm: &VmTasks, clock: &Clock) -> Option<Finding> {
         thousandths: share,
         evidence: format!("sched_switch of the host; most of it from {victim_name}/{}", victim.tid),
         next: format!("strata why TRACE --task {} --vm {}", victim.tid, harmless(&vm.vm)),
+    })
+}
+
+/// What strata's own threads took of `busy_ns`, the time in which tasks of the guest were to run.
+fn own_cost(cost: &VmCost, busy_ns: u64) -> Option<Finding> {
+    let taken = cost.tasks_stolen;
+    let (share, of_stolen) =
+        (thousandths(taken.by_strata_ns, busy_ns), thousandths(taken.by_strata_ns, taken.total_ns));
+    let worst = cost.thieves.first()?;
+    (share >= OWN_COST && of_stolen >= OWN_SHARE).then(|| Finding {
+        kind: FindingKind::Recording,
+        text: format!(
+            "recording itself took {} from tasks of {}: {} of all stolen time, {} of the time in which they were to run",
+            duration(taken.by_strata_ns),
+            harmless(&cost.vm),
+            percents(of_stolen),
+            percents(share)
+        ),
+        thousandths: share,
+        evidence: format!("sched_switch of the host; {} of it by {}", duration(worst.ns), harmless(&worst.thread)),
+        next: "strata doctor, for CPUs to give to strata's threads; record with --recorder-cpus LIST".into(),
     })
 }
 

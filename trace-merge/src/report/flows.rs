@@ -11,6 +11,7 @@
 mod follow;
 
 use super::distribution::Distribution;
+use super::samples::{Sampled, Samples, ToldBy, told};
 use super::table::{Align, Table};
 use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
 use crate::analysis::{Analysis, Gap, Passed};
@@ -215,6 +216,27 @@ pub fn report(trace: &Trace, window: Window) -> Result<FlowsReport, ReportError>
 pub struct FlowTimes {
     /// By VM; `None` for one whose VMM recorded no requests.
     vms: Vec<Option<Follower>>,
+    samples: Samples,
+}
+
+/// What tells of disk requests.
+const TOLD_BY: [ToldBy; 10] = [
+    told(LayerKind::Vmm, event::name::DISK_REQUEST),
+    told(LayerKind::Vmm, "vmm:disk_notified"),
+    told(LayerKind::Vmm, event::name::DISK_INTERRUPT),
+    told(LayerKind::HostKernel, "kvm:kvm_mmio"),
+    told(LayerKind::HostKernel, "kvm:kvm_inj_virq"),
+    told(LayerKind::GuestKernel, event::name::BLOCK_ISSUE),
+    told(LayerKind::GuestKernel, event::name::BLOCK_COMPLETE),
+    told(LayerKind::GuestKernel, "irq:irq_handler_entry"),
+    told(LayerKind::GuestKernel, "sched:sched_wak*"),
+    told(LayerKind::GuestKernel, event::name::SWITCH),
+];
+
+impl Sampled for FlowTimes {
+    fn samples(&mut self) -> Vec<(&'static [ToldBy], &mut Samples)> {
+        vec![(&TOLD_BY, &mut self.samples)]
+    }
 }
 
 impl FlowTimes {
@@ -235,7 +257,7 @@ impl FlowTimes {
                 vmm.iter().any(|layer| event::is_recorded(layer, event::name::DISK_INTERRUPT));
             Some(Follower::new(guest_block_events, interrupts_are_recorded))
         };
-        Self { vms: trace.manifest().vms.iter().map(follower).collect() }
+        Self { vms: trace.manifest().vms.iter().map(follower).collect(), samples: Samples::default() }
     }
 
     /// The same, which keeps each request that ends for [`FlowTimes::take_ended`].
@@ -247,7 +269,8 @@ impl FlowTimes {
     }
 
     /// Whether records like `input` are looked at.
-    pub(crate) const fn follows(input: &Input<'_>) -> bool {
+    #[must_use]
+    pub const fn follows(input: &Input<'_>) -> bool {
         Follower::takes(input)
     }
 
@@ -265,6 +288,15 @@ impl FlowTimes {
             }
         }
         taken
+    }
+
+    /// Adds the steps of a request to the samples.
+    fn sample(&mut self, vm: usize, flow: &Flow) {
+        for step in &flow.steps {
+            self.samples.add(Some(vm), step.end, step.ticks, || step_name(step.from, step.to));
+        }
+        let end = flow.begin.saturating_add(flow.ticks);
+        self.samples.add(Some(vm), end, flow.ticks, || format!("whole request: {}", flow.kind));
     }
 
     /// The followers of the VMs that a record of `origin` may be about, with their indices.
@@ -296,6 +328,11 @@ impl Analysis for FlowTimes {
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
         if input.event.is_some() {
             self.concerned(input.origin, timeline).for_each(|(vm, follower)| follower.add(vm, input, timeline));
+        }
+        if self.samples.is_on() {
+            for (vm, flow) in self.take_ended(timeline, false) {
+                self.sample(vm, &flow);
+            }
         }
     }
 
@@ -412,12 +449,14 @@ impl Flow {
 }
 
 /// What a step is called.
-pub(crate) fn step_name(from: Milestone, to: Milestone) -> String {
+#[must_use]
+pub fn step_name(from: Milestone, to: Milestone) -> String {
     format!("{} → {}", from.name(), to.name())
 }
 
 /// Whose time a step is: of all milestones in it, those whose events are missing included.
-pub(crate) fn whose(from: Milestone, to: Milestone) -> String {
+#[must_use]
+pub fn whose(from: Milestone, to: Milestone) -> String {
     let inside = Milestone::ALL.into_iter().filter(|&milestone| from < milestone && milestone <= to);
     inside.map(Milestone::whose).collect::<Vec<_>>().join(", ")
 }

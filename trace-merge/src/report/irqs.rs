@@ -10,6 +10,7 @@
 mod delivery;
 
 use super::distribution::DurationSum;
+use super::samples::{Sampled, Samples, ToldBy, told, told_by_itself};
 use super::table::{Align, Table};
 use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
 use crate::analysis::{Analysis, Gap, Passed};
@@ -120,6 +121,27 @@ pub fn report(trace: &Trace, window: Window) -> Result<IrqsReport, ReportError> 
 pub struct InterruptTimes {
     handled: Handled,
     deliveries: Deliveries,
+    /// Of interrupts that kernels handled.
+    samples: Samples,
+    /// Of interrupts that KVM injected.
+    injected: Samples,
+}
+
+/// What tells of interrupts that a kernel handled.
+const TOLD_BY: [ToldBy; 3] =
+    [told_by_itself("irq:irq_handler_entry"), told_by_itself("irq:softirq_entry"), told_by_itself("irq_vectors:*")];
+/// What tells of interrupts that KVM injected.
+const INJECTED_TOLD_BY: [ToldBy; 4] = [
+    told(LayerKind::HostKernel, "kvm:kvm_inj_virq"),
+    told(LayerKind::HostKernel, "kvm:kvm_apic_accept_irq"),
+    told(LayerKind::GuestKernel, "irq:irq_handler_entry"),
+    told(LayerKind::GuestKernel, "irq_vectors:*"),
+];
+
+impl Sampled for InterruptTimes {
+    fn samples(&mut self) -> Vec<(&'static [ToldBy], &mut Samples)> {
+        vec![(&TOLD_BY, &mut self.samples), (&INJECTED_TOLD_BY, &mut self.injected)]
+    }
 }
 
 impl Analysis for InterruptTimes {
@@ -133,9 +155,9 @@ impl Analysis for InterruptTimes {
 
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
         if input.event.is_some() {
-            self.handled.add(input);
+            self.handled.add(input, &mut self.samples);
         }
-        self.deliveries.add(input, timeline);
+        self.deliveries.add(input, timeline, &mut self.injected);
     }
 
     fn gap(&mut self, gap: &Gap, timeline: &Timeline) {
@@ -205,8 +227,9 @@ impl KernelSums {
 }
 
 impl Handled {
-    fn add(&mut self, input: &Input<'_>) {
+    fn add(&mut self, input: &Input<'_>, samples: &mut Samples) {
         let Some((kernel, cpu)) = Kernel::of(input.origin) else { return };
+        let vm = kernel.vm();
         let (interrupt, is_entry) = match input.event {
             Some(Event::InterruptEnter(interrupt)) => (interrupt, true),
             Some(Event::InterruptExit(interrupt)) => (interrupt, false),
@@ -238,6 +261,8 @@ impl Handled {
         }
         let ticks = time.saturating_sub(begin);
         kernel.sums(key, cpu).handled.add(ticks);
+        let name = kernel.names.get(&key);
+        samples.add(vm, time, ticks, || format!("{} {}", key.0.name(), name.map_or("?", |name| name)));
     }
 
     /// Exits are missing from now on.

@@ -11,12 +11,15 @@
 
 use super::by_guest::{ByGuest, GuestCollector};
 use super::distribution::DurationSum;
+use super::ended::{Ended, Keep};
+use super::samples::{Sampled, Samples, ToldBy, VmSamples, steady_name, told};
 use super::table::{Align, Table, write_more};
-use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
+use super::{Report, ReportBuilder, ReportError, Window, duration, harmless, syscalls};
 use crate::analysis::Passed;
 use crate::clock::Clock;
 use crate::event::{self, Arguments, Event, Tid};
 use crate::kernel_symbols::KernelSymbols;
+use crate::layer::LayerKind;
 use crate::reader::{StreamRecord, Trace};
 use crate::syscall_names;
 use crate::timeline::Input;
@@ -157,6 +160,62 @@ pub fn report(trace: &Trace, window: Window) -> Result<LocksReport, ReportError>
 /// The report in the making. Takes memory for each lock, call site and task that waits.
 pub type LockTimes = ByGuest<Collector>;
 
+/// A wait, for [`LockTimes::take_ended`]. Its end is not known where records are missing in which it may have ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WaitEnd {
+    /// For a lock of the guest's kernel.
+    Kernel {
+        /// Address of the lock.
+        address: u64,
+        /// What it is.
+        kind: &'static str,
+        /// What waited, as [`KernelLock::context`] says it.
+        context: String,
+        /// The addresses of the calls that led there, innermost first. Empty without a recorded stack.
+        calls: Vec<u64>,
+    },
+    /// For a futex.
+    Futex {
+        /// Address of the futex in the process.
+        address: u64,
+        /// The operation.
+        operation: &'static str,
+        /// What the call returned; `None` where that is not known.
+        result: Option<i64>,
+    },
+}
+
+impl WaitEnd {
+    /// How it ended: `unfinished` where `is_known` says that this is not known.
+    #[must_use]
+    pub const fn outcome(&self, is_known: bool) -> &'static str {
+        match self {
+            _ if !is_known => "unfinished",
+            Self::Futex { result: Some(EAGAIN), .. } => "not-needed",
+            Self::Futex { result: Some(ETIMEDOUT), .. } => "timed-out",
+            Self::Kernel { .. } | Self::Futex { .. } => "waited",
+        }
+    }
+}
+
+impl LockTimes {
+    /// The report in the making, which keeps each wait for [`take_ended`](Self::take_ended).
+    #[must_use]
+    pub fn keeping_ended() -> Self {
+        Self::that_keeps_ended()
+    }
+
+    /// The waits that have ended since this was asked last. `at_end` says that no record is to come.
+    pub fn take_ended(&mut self, at_end: bool) -> impl Iterator<Item = Ended<WaitEnd>> {
+        self.collectors().flat_map(move |(vm, collector)| {
+            if at_end {
+                collector.end_all();
+            }
+            collector.kept.take().map(move |ended| Ended { vm, ..ended })
+        })
+    }
+}
+
 impl ReportBuilder for LockTimes {
     type Report = LocksReport;
 
@@ -182,6 +241,20 @@ impl ReportBuilder for LockTimes {
     }
 }
 
+/// What tells of waiting for locks.
+const TOLD_BY: [ToldBy; 4] = [
+    told(LayerKind::GuestKernel, event::name::CONTENTION_BEGIN),
+    told(LayerKind::GuestKernel, event::name::SYSCALL_ENTER),
+    told(LayerKind::GuestKernel, "raw_syscalls:sys_exit"),
+    told(LayerKind::GuestKernel, event::name::SWITCH),
+];
+
+impl Sampled for LockTimes {
+    fn samples(&mut self) -> Vec<(&'static [ToldBy], &mut Samples)> {
+        vec![(&TOLD_BY, &mut self.samples)]
+    }
+}
+
 /// Where a task waits.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
@@ -204,10 +277,7 @@ impl Context {
     fn name(self) -> String {
         match self {
             Self::Interrupt => "interrupt".into(),
-            Self::Syscall(number) => {
-                let id = syscall_names::abi(number).1;
-                syscall_names::shown(number).map_or_else(|| format!("syscall_{id}"), Into::into)
-            }
+            Self::Syscall(number) => syscalls::name(number),
             Self::Other => "-".into(),
             Self::Unknown => "unknown".into(),
         }
@@ -221,6 +291,19 @@ struct Waiting {
     begin: u64,
     /// Whether records are missing in which it may have ended.
     across_gap: bool,
+}
+
+impl Waiting {
+    fn ended(&self, runner: Runner, end: Option<u64>) -> Ended<WaitEnd> {
+        let Place { address, flags, context, ref stack } = self.place;
+        let (kind, context, calls) = (kind_of_lock(flags), context.name(), stack.clone());
+        let task = match runner {
+            Runner::Task(task) => Some(task),
+            Runner::Idle(_) => None,
+        };
+        let what = WaitEnd::Kernel { address, kind, context, calls };
+        Ended { vm: 0, task, begin: Some(self.begin), end, what }
+    }
 }
 
 /// A system call that has not returned.
@@ -268,10 +351,12 @@ pub struct Collector {
     kernel: BTreeMap<Place, BTreeMap<Runner, DurationSum>>,
     futexes: BTreeMap<(TaskIndex, u64, &'static str), FutexSums>,
     unfinished: u64,
+    /// Which VM each is of is not known here.
+    kept: Keep<Ended<WaitEnd>>,
 }
 
 impl GuestCollector for Collector {
-    fn add(&mut self, cpu: u32, input: &Input<'_>, guest: &Guest, runner: Option<Runner>) {
+    fn add(&mut self, cpu: u32, input: &Input<'_>, guest: &Guest, runner: Option<Runner>, samples: &mut VmSamples<'_>) {
         let begun = self.begun.remove(&cpu);
         if self.had_gap && matches!(input.event, Some(Event::Switch { .. })) {
             self.lost_cpus.remove(&cpu);
@@ -289,7 +374,7 @@ impl GuestCollector for Collector {
             (Event::ContentionBegin { lock: Some(lock), flags }, _) => {
                 self.begin(cpu, runner, (lock, flags), &input.record, guest);
             }
-            (Event::ContentionEnd { lock }, _) => self.end(runner, lock, time),
+            (Event::ContentionEnd { lock }, _) => self.end(runner, lock, time, samples),
             (Event::Stack, _) => {
                 let waiting = begun.and_then(|runner| self.waiting.get_mut(&runner)?.last_mut());
                 if let Some(waiting) = waiting {
@@ -299,10 +384,16 @@ impl GuestCollector for Collector {
             (Event::SyscallEnter { number, arguments }, Runner::Task(task)) => {
                 self.enter(task, number, &arguments, time);
             }
-            (Event::SyscallExit { number, result }, Runner::Task(task)) => self.exit(task, number, result, time),
+            (Event::SyscallExit { number, result }, Runner::Task(task)) => {
+                if let Some((operation, ticks)) = self.exit(task, number, result, time) {
+                    let comm = || guest.task_name(task).1;
+                    samples.add(time, ticks, || format!("{}: futex {operation}", steady_name(&comm())));
+                }
+            }
             (Event::ProcessExit, Runner::Task(task)) => {
                 self.calls.remove(&task);
-                self.unfinished += self.waiting.remove(&runner).map_or(0, |waiting| waiting.len() as u64);
+                let waiting = self.waiting.remove(&runner).unwrap_or_default();
+                waiting.into_iter().for_each(|waiting| self.end_unfinished(runner, waiting));
             }
             _ => {}
         }
@@ -319,6 +410,10 @@ impl GuestCollector for Collector {
         self.begun.remove(&cpu);
         self.lost_cpus.insert(cpu);
         self.had_gap = true;
+    }
+
+    fn keep_ended(&mut self) {
+        self.kept.begin();
     }
 }
 
@@ -362,30 +457,72 @@ impl Collector {
         if waiting.last().is_some_and(|waiting| waiting.place.address == address) {
             return;
         }
-        if waiting.len() == NESTED {
-            // Ends that are not in the trace.
-            waiting.remove(0);
-            self.unfinished += 1;
-        }
+        // Ends that are not in the trace.
+        let oldest = (waiting.len() == NESTED).then(|| waiting.remove(0));
         // Whether a mutex spins or sleeps changes while it is waited for.
         let flags = if flags & flag::MUTEX == 0 { flags } else { flags & !flag::SPIN };
         let place = Place { address, flags, context, stack: event::stack(record) };
         waiting.push(Waiting { place, begin: record.time, across_gap: false });
         self.begun.insert(cpu, runner);
+        if let Some(oldest) = oldest {
+            self.end_unfinished(runner, oldest);
+        }
     }
 
-    fn end(&mut self, runner: Runner, address: Option<u64>, time: u64) {
+    fn end(&mut self, runner: Runner, address: Option<u64>, time: u64, samples: &mut VmSamples<'_>) {
         let Some(waiting) = self.waiting.get_mut(&runner) else { return };
         let Some(at) = waiting.iter().rposition(|waiting| Some(waiting.place.address) == address) else { return };
         // What began inside of it and did not end before it will not end any more.
-        self.unfinished += (waiting.len() - at - 1) as u64;
-        let ended = waiting.drain(at..).next();
+        let inside = waiting.split_off(at + 1);
+        let ended = waiting.pop();
+        inside.into_iter().for_each(|waiting| self.end_unfinished(runner, waiting));
         match ended {
-            Some(Waiting { place, begin, across_gap: false }) => {
-                self.kernel.entry(place).or_default().entry(runner).or_default().add(time.saturating_sub(begin));
+            Some(ended @ Waiting { across_gap: false, .. }) => {
+                self.kept.add(|| ended.ended(runner, Some(time)));
+                let Waiting { place, begin, .. } = ended;
+                let ticks = time.saturating_sub(begin);
+                // Addresses differ from boot to boot.
+                samples.add(time, ticks, || format!("{} in {}", kind_of_lock(place.flags), place.context.name()));
+                self.kernel.entry(place).or_default().entry(runner).or_default().add(ticks);
             }
-            _ => self.unfinished += 1,
+            Some(lost) => self.end_unfinished(runner, lost),
+            None => {}
         }
+    }
+
+    /// It is not known when the wait was over.
+    fn end_unfinished(&mut self, runner: Runner, waiting: Waiting) {
+        self.unfinished += 1;
+        self.kept.add(|| waiting.ended(runner, None));
+    }
+
+    /// No record is to come.
+    fn end_all(&mut self) {
+        for (runner, waiting) in std::mem::take(&mut self.waiting) {
+            waiting.into_iter().for_each(|waiting| self.end_unfinished(runner, waiting));
+        }
+        for (task, call) in std::mem::take(&mut self.calls) {
+            if let Some(futex) = call.futex {
+                self.end_futex(task, &call, futex, None, |sums| sums.unfinished += 1);
+            }
+        }
+    }
+
+    /// A futex call of `task` is over, with the result `ended` at a time, where that is known.
+    fn end_futex(
+        &mut self,
+        task: TaskIndex,
+        call: &Call,
+        (address, operation): (u64, &'static str),
+        ended: Option<(u64, i64)>,
+        count: impl FnOnce(&mut FutexSums),
+    ) {
+        count(self.futexes.entry((task, address, operation)).or_default());
+        self.kept.add(|| {
+            let what = WaitEnd::Futex { address, operation, result: ended.map(|(_, result)| result) };
+            let end = ended.map(|(time, _)| time);
+            Ended { vm: 0, task: Some(task), begin: Some(call.entered), end, what }
+        });
     }
 
     fn enter(&mut self, task: TaskIndex, number: i64, arguments: &Arguments<'_>, time: u64) {
@@ -395,36 +532,31 @@ impl Collector {
             Some((arguments.get(0)?, operation))
         });
         let call = Call { number, entered: time, futex: futex.flatten(), across_gap: false };
-        if let Some(Call { futex: Some(futex), .. }) = self.calls.insert(task, call) {
-            self.futex(task, futex).unfinished += 1;
+        if let Some(before @ Call { futex: Some(futex), .. }) = self.calls.insert(task, call) {
+            self.end_futex(task, &before, futex, None, |sums| sums.unfinished += 1);
         }
     }
 
-    fn exit(&mut self, task: TaskIndex, returned: i64, result: i64, time: u64) {
-        let Some(Call { number, entered, futex: Some(futex), across_gap }) = self.calls.remove(&task) else { return };
+    /// The call that `task` made returns: for a futex that it waited for, the operation, and for how long, ticks.
+    fn exit(&mut self, task: TaskIndex, returned: i64, result: i64, time: u64) -> Option<(&'static str, u64)> {
+        let call @ Call { number, entered, futex, across_gap } = self.calls.remove(&task)?;
+        let futex = futex?;
         let returned = returned == number && !across_gap;
-        let sums = self.futex(task, futex);
-        match result {
+        let ticks = time.saturating_sub(entered);
+        let has_waited = returned && result != EAGAIN;
+        self.end_futex(task, &call, futex, returned.then_some((time, result)), |sums| match result {
             _ if !returned => sums.unfinished += 1,
             EAGAIN => sums.not_needed += 1,
             _ => {
-                sums.waits.add(time.saturating_sub(entered));
+                sums.waits.add(ticks);
                 sums.timed_out += u64::from(result == ETIMEDOUT);
             }
-        }
-    }
-
-    fn futex(&mut self, task: TaskIndex, (address, operation): (u64, &'static str)) -> &mut FutexSums {
-        self.futexes.entry((task, address, operation)).or_default()
+        });
+        has_waited.then_some((futex.1, ticks))
     }
 
     fn finish(mut self, vm: String, guest: &Guest, clock: &Clock, symbols: &KernelSymbols) -> GuestLocks {
-        self.unfinished += self.waiting.values().map(|waiting| waiting.len() as u64).sum::<u64>();
-        for (task, call) in std::mem::take(&mut self.calls) {
-            if let Some(futex) = call.futex {
-                self.futex(task, futex).unfinished += 1;
-            }
-        }
+        self.end_all();
         let kernel = self.kernel.iter().map(|(place, waiters)| {
             let mut processes: BTreeMap<Waited, DurationSum> = BTreeMap::new();
             for (&runner, waits) in waiters {
@@ -440,7 +572,7 @@ impl Collector {
             waiters.sort_by_key(|waiter| (std::cmp::Reverse(waiter.waits.total_ns), waiter.pid));
             KernelLock {
                 address: place.address,
-                name: symbols.find(place.address).map(|(symbol, offset)| with_offset(&symbol.label(), offset)),
+                name: name_of_lock(symbols, place.address),
                 kind: kind_of_lock(place.flags).into(),
                 context: place.context.name(),
                 calls: calls(symbols, &place.stack),
@@ -521,8 +653,15 @@ fn with_offset(name: &str, offset: u64) -> String {
     if offset == 0 { name.into() } else { format!("{name}+{offset:#x}") }
 }
 
-/// The calls of a stack, innermost first, without those of the tracer itself.
-fn calls(symbols: &KernelSymbols, stack: &[u64]) -> Vec<String> {
+/// The name of the lock at `address`, where the kernel's symbols tell it.
+#[must_use]
+pub fn name_of_lock(symbols: &KernelSymbols, address: u64) -> Option<String> {
+    symbols.find(address).map(|(symbol, offset)| with_offset(&symbol.label(), offset))
+}
+
+/// The calls of a stack, innermost first, without those of the tracer itself: symbols, else addresses.
+#[must_use]
+pub fn calls(symbols: &KernelSymbols, stack: &[u64]) -> Vec<String> {
     let is_tracer = |label: &String| label.contains("[strata]") || label.starts_with("__traceiter_");
     stack.iter().map(|&call| call_label(symbols, call)).skip_while(is_tracer).collect()
 }

@@ -73,12 +73,14 @@ fn exit(trace: TestTrace, time: u64, reason: i64) -> TestTrace {
 /// | 70000 | `late` ends, the CPU is idle |
 /// | 71000 – 90000 | halted: off the CPU from 72000, woken at 87000, on it from 88000 |
 /// | 91000 | the last record |
-pub(crate) fn preempted_in_an_exit() -> TestTrace {
+#[must_use]
+pub fn preempted_in_an_exit() -> TestTrace {
     preempted_and(|trace| trace)
 }
 
 /// The same, in which `then` follows the host's record of the preemption.
-pub(crate) fn preempted_and(then: impl FnOnce(TestTrace) -> TestTrace) -> TestTrace {
+#[must_use]
+pub fn preempted_and(then: impl FnOnce(TestTrace) -> TestTrace) -> TestTrace {
     let (vcpu, hog, idle) = ((HOST_THREAD, "vcpu0"), (HOG, "hog"), (0, "swapper/0"));
     let (app, late) = ((10, "app"), (11, "late"));
     let number = Field::Number;
@@ -98,7 +100,8 @@ pub(crate) fn preempted_and(then: impl FnOnce(TestTrace) -> TestTrace) -> TestTr
     trace = trace.guest(0, 60_000, "sched:sched_waking", &late_fields);
     trace = exit(trace, 61_000, IOIO);
     trace = entry(trace, 64_000);
-    trace = trace.guest(0, 65_000, "raw_syscalls:sys_enter", &[("id", number(230))]);
+    trace =
+        trace.guest(0, 65_000, "raw_syscalls:sys_enter", &[("id", number(230)), ("args", Field::Arguments([0, 0]))]);
     trace = guest_switch(trace, 68_000, app, 1, late);
     trace = guest_switch(trace, 70_000, late, 0x10, idle);
     trace = exit(trace, 71_000, HLT);

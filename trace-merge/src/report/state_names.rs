@@ -19,10 +19,15 @@ pub(crate) fn reason(reason: Option<ExitReason>) -> String {
 /// What the host ran in place of a vCPU.
 pub(crate) fn preemptor(host: Option<&Host>, preemptor: Preemptor) -> String {
     match preemptor {
-        Preemptor::Thread(thread) => {
-            let name = host.map_or_else(|| thread.tid.to_string(), |host| host.thread_name(thread));
-            format!("{name}/{}", thread.tid)
-        }
+        Preemptor::Thread(thread) => format!("{}/{}", preemptor_name(host, preemptor), thread.tid),
+        Preemptor::Idle | Preemptor::Unknown => preemptor_name(host, preemptor),
+    }
+}
+
+/// The same without the number that tells threads of one name apart.
+pub(crate) fn preemptor_name(host: Option<&Host>, preemptor: Preemptor) -> String {
+    match preemptor {
+        Preemptor::Thread(thread) => host.map_or_else(|| thread.tid.to_string(), |host| host.thread_name(thread)),
         Preemptor::Idle => "nothing: the CPU was idle and had yet to begin".into(),
         Preemptor::Unknown => "not known".into(),
     }

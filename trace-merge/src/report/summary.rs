@@ -1,16 +1,17 @@
 //! The summary of a recording: what each layer holds and lost, why and for how long vCPUs were out of the guest, what
-//! the clock is worth, and what is missing.
+//! the clock is worth, what is missing, and what recording cost.
 
+use super::cost::{CostBuilder, RecordingCost, write_cost};
 use super::distribution::DurationSum;
 use super::exits::{Crossing, is_crossing};
 use super::{Report, ReportBuilder, ReportError, Window, harmless, seconds};
-use crate::analysis::{Analysis, Passed};
+use crate::analysis::{Analysis, Gap, Passed};
 use crate::clock::Clock;
 use crate::exit_reason::{ExitNumbering, ExitReason};
 use crate::layer::LayerKind;
 use crate::manifest::{Missing, Process, Vm};
 use crate::reader::{Stream, Trace};
-use crate::timeline::{ChangeKind, Input, Timeline};
+use crate::timeline::{Change, ChangeKind, Input, Timeline};
 use crate::totals::Totals;
 use crate::vcpu::SwitchSource;
 use serde::Serialize;
@@ -44,6 +45,8 @@ pub struct Summary {
     pub exits: Vec<ExitReport>,
     /// The layers that are missing, and why.
     pub missing: Vec<Missing>,
+    /// What recording cost.
+    pub cost: RecordingCost,
 }
 
 /// What a layer holds.
@@ -117,6 +120,7 @@ pub struct SummaryBuilder {
     exits: BTreeMap<usize, BTreeMap<ExitReason, DurationSum>>,
     /// By VM and vCPU: the exit that is not over.
     open: BTreeMap<(usize, u32), OpenExit>,
+    cost: CostBuilder,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -130,8 +134,8 @@ struct OpenExit {
 impl SummaryBuilder {
     /// A summary of `window` of a recording, of which nothing is known yet.
     #[must_use]
-    pub const fn new(window: Window) -> Self {
-        Self { window, exits: BTreeMap::new(), open: BTreeMap::new() }
+    pub fn new(window: Window) -> Self {
+        Self { window, exits: BTreeMap::new(), open: BTreeMap::new(), cost: CostBuilder::new(window) }
     }
 
     /// The vCPU's exit is over at `time`; it has no time where that is `None`.
@@ -164,15 +168,23 @@ impl Analysis for SummaryBuilder {
         &LayerKind::ALL
     }
 
-    fn takes_change(&self, _kind: ChangeKind) -> bool {
-        false
+    fn takes_change(&self, kind: ChangeKind) -> bool {
+        matches!(kind, ChangeKind::Vcpu | ChangeKind::Task)
     }
 
-    fn takes_record(&self, input: &Input<'_>) -> bool {
-        is_crossing(input)
+    fn change(&mut self, change: &Change, _timeline: &Timeline) {
+        self.cost.change(change);
+    }
+
+    fn gap(&mut self, gap: &Gap, _timeline: &Timeline) {
+        self.cost.gap(gap);
     }
 
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
+        self.cost.record(input);
+        if !is_crossing(input) {
+            return;
+        }
         let Some(Crossing { key, vcpu, exit }) = Crossing::of(input, timeline) else { return };
         if let Some(open) = self.open.remove(&key) {
             self.end(key, open, (open.lost == vcpu.lost).then_some(input.time()));
@@ -229,6 +241,7 @@ impl ReportBuilder for SummaryBuilder {
             max_size: manifest.max_size,
             exits: vms.filter_map(|vm| self.exits_of(vm, trace, passed)).collect(),
             missing: manifest.missing.clone(),
+            cost: self.cost.finish(trace, passed),
         })
     }
 }
@@ -264,7 +277,7 @@ fn write_summary(report: &Summary, out: &mut dyn Write) -> io::Result<()> {
     for exits in &report.exits {
         write_exits(exits, out)?;
     }
-    Ok(())
+    write_cost(&report.cost, out)
 }
 
 fn write_clock(clock: &Clock, out: &mut dyn Write) -> io::Result<()> {

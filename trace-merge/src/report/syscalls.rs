@@ -9,11 +9,14 @@
 //! `EINTR`), calls whose return is not in the trace, returns whose call is not, and calls during which records were lost.
 
 use super::by_guest::{ByGuest, GuestCollector};
+use super::ended::{Ended, Keep};
+use super::samples::{Row, Sampled, Samples, ToldBy, VmSamples, steady_name, told};
 use super::table::{Align, Table, write_more};
 use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
 use crate::analysis::Passed;
 use crate::clock::Clock;
-use crate::event::{Event, Tid};
+use crate::event::{self, Event, Tid};
+use crate::layer::LayerKind;
 use crate::reader::Trace;
 use crate::syscall_names;
 use crate::timeline::Input;
@@ -120,6 +123,78 @@ pub fn report(trace: &Trace, window: Window) -> Result<SyscallsReport, ReportErr
 /// The report in the making. Takes memory for each task and each call that it makes.
 pub type SyscallTimes = ByGuest<Collector>;
 
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It returned.
+    Returned,
+    /// A signal interrupted it.
+    Interrupted,
+    /// It never returns: `exit`.
+    NeverReturns,
+    /// Its return is not in the trace, or records were lost meanwhile.
+    Unfinished,
+    /// Only its return is in the trace.
+    ReturnOnly,
+}
+
+impl Outcome {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Returned => "returned",
+            Self::Interrupted => "interrupted",
+            Self::NeverReturns => "never-returns",
+            Self::Unfinished => "unfinished",
+            Self::ReturnOnly => "return-only",
+        }
+    }
+}
+
+/// A call, for [`SyscallTimes::take_ended`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallEnd {
+    /// Its number, as [`syscall_names`] has it.
+    pub number: i64,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What it returned.
+    pub result: Option<i64>,
+    /// Of its time, that on a CPU of the guest, ticks; `None` where its end is not known.
+    pub cpu: Option<u64>,
+    /// Page faults inside.
+    pub page_faults: u64,
+    /// What they took at most, ticks.
+    pub page_faults_at_most: u64,
+}
+
+impl CallEnd {
+    /// Whether it returned an error.
+    #[must_use]
+    pub fn is_error(&self) -> bool {
+        self.outcome == Outcome::Returned && self.result.is_some_and(|result| ERRORS.contains(&result))
+    }
+}
+
+impl SyscallTimes {
+    /// The report in the making, which keeps each call for [`take_ended`](Self::take_ended).
+    #[must_use]
+    pub fn keeping_ended() -> Self {
+        Self::that_keeps_ended()
+    }
+
+    /// The calls that have ended since this was asked last. `at_end` says that no record is to come.
+    pub fn take_ended(&mut self, at_end: bool) -> impl Iterator<Item = Ended<CallEnd>> {
+        self.collectors().flat_map(move |(vm, collector)| {
+            if at_end {
+                collector.end_open();
+            }
+            collector.kept.take().map(move |ended| Ended { vm, ..ended })
+        })
+    }
+}
+
 impl ReportBuilder for SyscallTimes {
     type Report = SyscallsReport;
 
@@ -136,6 +211,52 @@ impl ReportBuilder for SyscallTimes {
     }
 }
 
+/// Calls that wait for something to do, as long as there is nothing.
+const WAITING_CALLS: [&str; 15] = [
+    "clock_nanosleep",
+    "epoll_pwait",
+    "epoll_pwait2",
+    "epoll_wait",
+    "nanosleep",
+    "pause",
+    "poll",
+    "ppoll",
+    "pselect6",
+    "restart_syscall",
+    "rt_sigsuspend",
+    "rt_sigtimedwait",
+    "select",
+    "wait4",
+    "waitid",
+];
+
+/// The row that a call of `task` counts in where recordings are compared: of all tasks of one name.
+fn sampled_row(guest: &Guest, task: TaskIndex, number: i64) -> Row {
+    let call = name(number);
+    let waits = WAITING_CALLS.contains(&&*call);
+    Row { what: format!("{}: {call}", steady_name(&guest.task_name(task).1)), waits }
+}
+
+/// What a call is called; `syscall_N` for a number without a name.
+#[must_use]
+pub fn name(number: i64) -> String {
+    let (_, id) = syscall_names::abi(number);
+    syscall_names::shown(number).map_or_else(|| format!("syscall_{id}"), Into::into)
+}
+
+/// What tells of system calls.
+const TOLD_BY: [ToldBy; 3] = [
+    told(LayerKind::GuestKernel, event::name::SYSCALL_ENTER),
+    told(LayerKind::GuestKernel, "raw_syscalls:sys_exit"),
+    told(LayerKind::GuestKernel, event::name::SWITCH),
+];
+
+impl Sampled for SyscallTimes {
+    fn samples(&mut self) -> Vec<(&'static [ToldBy], &mut Samples)> {
+        vec![(&TOLD_BY, &mut self.samples)]
+    }
+}
+
 /// A call that has not returned yet.
 #[derive(Clone, Copy, Debug)]
 struct Open {
@@ -145,6 +266,12 @@ struct Open {
     faults: Faults,
     /// Whether records are missing in which it may have ended and begun again.
     across_gap: bool,
+}
+
+impl Open {
+    const fn new(number: i64, entered: u64) -> Self {
+        Self { number, entered, cpu: 0, faults: Faults { count: 0, ticks: 0 }, across_gap: false }
+    }
 }
 
 /// Page faults, and what they took at most, ticks.
@@ -193,7 +320,7 @@ impl Sums {
         let ns = |ticks| clock.ticks_to_ns(ticks);
         let (abi, id) = syscall_names::abi(number);
         SyscallRow {
-            name: syscall_names::shown(number).map_or_else(|| format!("syscall_{id}"), Into::into),
+            name: name(number),
             abi: abi.name(),
             number: id,
             count: self.count,
@@ -265,10 +392,12 @@ pub struct Collector {
     tasks: Vec<Process>,
     cpus: HashMap<u32, Cpu>,
     unattributed: u64,
+    /// Which VM each is of is not known here.
+    kept: Keep<Ended<CallEnd>>,
 }
 
 impl GuestCollector for Collector {
-    fn add(&mut self, cpu: u32, input: &Input<'_>, guest: &Guest, runner: Option<Runner>) {
+    fn add(&mut self, cpu: u32, input: &Input<'_>, guest: &Guest, runner: Option<Runner>, samples: &mut VmSamples<'_>) {
         let time = input.time();
         self.end_fault(cpu, time);
         let Some(event) = input.event else { return };
@@ -287,7 +416,9 @@ impl GuestCollector for Collector {
         };
         match (event, task) {
             (Event::SyscallEnter { number, .. }, Some(task)) => self.enter(task, number, time),
-            (Event::SyscallExit { number, result }, Some(task)) => self.exit(task, number, result, time, guest),
+            (Event::SyscallExit { number, result }, Some(task)) => {
+                self.exit(task, (number, result), time, guest, samples);
+            }
             (Event::SyscallEnter { .. } | Event::SyscallExit { .. }, None) => self.unattributed += 1,
             (Event::PageFault { .. }, Some(task)) => {
                 self.add_faults(task, Faults { count: 1, ticks: 0 });
@@ -296,7 +427,7 @@ impl GuestCollector for Collector {
             // A killed task's call never returns.
             (Event::ProcessExit, Some(task)) => {
                 if let Some(open) = self.open.remove(&task) {
-                    self.sums(task, open.number).unfinished += 1;
+                    self.end_unfinished(task, &open);
                 }
             }
             // While records of another CPU are missing, it could go on there.
@@ -315,13 +446,15 @@ impl GuestCollector for Collector {
         open.for_each(|(_, open)| open.across_gap = true);
         self.cpus.remove(&cpu);
     }
+
+    fn keep_ended(&mut self) {
+        self.kept.begin();
+    }
 }
 
 impl Collector {
     fn finish(mut self, vm: String, guest: &Guest, clock: &Clock) -> GuestSyscalls {
-        for (task, open) in std::mem::take(&mut self.open) {
-            self.sums(task, open.number).unfinished += 1;
-        }
+        self.end_open();
         let mut processes: BTreeMap<TaskIndex, Process> = BTreeMap::new();
         for (task, calls) in self.tasks.iter().enumerate() {
             let process = processes.entry(guest.process(task)).or_default();
@@ -336,6 +469,37 @@ impl Collector {
         };
         let processes = by_time.into_iter().map(process).filter(|process| !process.calls.syscalls.is_empty());
         GuestSyscalls { vm, total, processes: processes.collect(), unattributed: self.unattributed }
+    }
+
+    /// No record is to come.
+    fn end_open(&mut self) {
+        for (task, open) in std::mem::take(&mut self.open) {
+            self.end_unfinished(task, &open);
+        }
+    }
+
+    /// It is not known when the call was over.
+    fn end_unfinished(&mut self, task: TaskIndex, open: &Open) {
+        self.sums(task, open.number).unfinished += 1;
+        self.keep(task, open, None, Outcome::Unfinished, None);
+    }
+
+    fn keep(&mut self, task: TaskIndex, open: &Open, end: Option<u64>, outcome: Outcome, result: Option<i64>) {
+        self.kept.add(|| {
+            let Open { number, entered, cpu, faults, .. } = *open;
+            let cpu = end.map(|_| cpu);
+            let Faults { count: page_faults, ticks: page_faults_at_most } = faults;
+            let what = CallEnd { number, outcome, result, cpu, page_faults, page_faults_at_most };
+            Ended { vm: 0, task: Some(task), begin: Some(entered), end, what }
+        });
+    }
+
+    /// The return of a call that is not in the trace.
+    fn add_return(&mut self, task: TaskIndex, number: i64, result: i64, time: u64) {
+        self.sums(task, number).returns_only += 1;
+        let (outcome, result) = (Outcome::ReturnOnly, Some(result));
+        let what = CallEnd { number, outcome, result, cpu: None, page_faults: 0, page_faults_at_most: 0 };
+        self.kept.add(|| Ended { vm: 0, task: Some(task), begin: None, end: Some(time), what });
     }
 
     fn task(&mut self, task: TaskIndex) -> &mut Process {
@@ -385,38 +549,51 @@ impl Collector {
         if matches!(syscall_names::name(number), Some("exit" | "exit_group")) {
             self.open.remove(&task);
             self.sums(task, number).count += 1;
+            self.keep(task, &Open::new(number, time), None, Outcome::NeverReturns, None);
             return;
         }
         self.met.insert(task);
-        let open = Open { number, entered: time, cpu: 0, faults: Faults::default(), across_gap: false };
-        if let Some(before) = self.open.insert(task, open) {
-            self.sums(task, before.number).unfinished += 1;
+        if let Some(before) = self.open.insert(task, Open::new(number, time)) {
+            self.end_unfinished(task, &before);
         }
     }
 
-    fn exit(&mut self, task: TaskIndex, number: i64, result: i64, time: u64, guest: &Guest) {
+    fn exit(
+        &mut self,
+        task: TaskIndex,
+        (number, result): (i64, i64),
+        time: u64,
+        guest: &Guest,
+        samples: &mut VmSamples<'_>,
+    ) {
         let Some(open) = self.open.remove(&task) else {
             let was_born = guest.task(task).is_some_and(|task| task.born.is_some());
             let is_first = self.met.insert(task) && was_born;
-            self.sums(task, number).returns_only += u64::from(!is_first);
+            if !is_first {
+                self.add_return(task, number, result, time);
+            }
             return;
         };
         let is_return = syscall_names::is_return(open.number, number);
         if !is_return || open.across_gap {
-            self.sums(task, open.number).unfinished += 1;
+            self.end_unfinished(task, &open);
             if !is_return {
-                self.sums(task, number).returns_only += 1;
+                self.add_return(task, number, result, time);
             }
             return;
         }
+        let is_interrupted = INTERRUPTED.contains(&result);
+        let outcome = if is_interrupted { Outcome::Interrupted } else { Outcome::Returned };
+        self.keep(task, &open, Some(time), outcome, Some(result));
         let ticks = time.saturating_sub(open.entered);
+        samples.add(time, ticks, || sampled_row(guest, task, open.number));
         let call = Sums {
             count: 1,
             total: ticks,
             cpu: open.cpu,
             max: ticks,
-            errors: u64::from(ERRORS.contains(&result) && !INTERRUPTED.contains(&result)),
-            interrupted: u64::from(INTERRUPTED.contains(&result)),
+            errors: u64::from(ERRORS.contains(&result) && !is_interrupted),
+            interrupted: u64::from(is_interrupted),
             faults: open.faults,
             ..Sums::default()
         };

@@ -1,10 +1,13 @@
 //! Where the time of a guest's tasks went: for real, in exits, stolen by the host, waiting. For each task the parts add up
 //! to its wall time to the tick.
 
+use super::samples::{Sampled, Samples, ToldBy, steady_name, told};
 use super::table::{Align, Table};
 use super::{Report, ReportBuilder, ReportError, Window, duration, harmless, percent, state_names};
 use crate::analysis::{Analysis, Passed};
 use crate::clock::Clock;
+use crate::event;
+use crate::layer::LayerKind;
 use crate::reader::Trace;
 use crate::timeline::fused::{self, Fused};
 use crate::timeline::guest::GuestTask;
@@ -97,23 +100,9 @@ pub struct Times {
 
 impl Times {
     fn add(&mut self, state: Fused, ticks: u64) {
-        let part = match state {
-            Fused::Running(fused::Running::Interrupt(_)) | Fused::RunningOrStolen(fused::Running::Interrupt(_)) => {
-                &mut self.interrupted
-            }
-            Fused::Running(_) | Fused::RunningOrStolen(_) => &mut self.running,
-            Fused::Runnable => &mut self.runnable,
-            Fused::RunnableStolen(_) => &mut self.runnable_stolen,
-            Fused::Stolen(_) => &mut self.stolen,
-            Fused::Kvm(_) | Fused::Halted => &mut self.exits,
-            Fused::Vmm(_) => &mut self.vmm,
-            Fused::Blocked(BlockedOn::Io) => &mut self.io,
-            Fused::Blocked(BlockedOn::Lock | BlockedOn::Futex) => &mut self.lock,
-            Fused::Blocked(BlockedOn::Sleep) => &mut self.sleep,
-            Fused::Blocked(BlockedOn::Uninterruptible | BlockedOn::Event | BlockedOn::Stopped) => &mut self.waiting,
-            Fused::Unknown | Fused::VcpuUnknown => &mut self.unknown,
-        };
-        *part += ticks;
+        if let Some(part) = self.parts_mut().into_iter().nth(place_of(state)) {
+            *part += ticks;
+        }
     }
 
     /// Both.
@@ -167,6 +156,27 @@ impl Times {
     }
 }
 
+/// Which of [`Times::parts`] the time in `state` is.
+const fn place_of(state: Fused) -> usize {
+    match state {
+        Fused::Running(fused::Running::Interrupt(_)) | Fused::RunningOrStolen(fused::Running::Interrupt(_)) => 1,
+        Fused::Running(_) | Fused::RunningOrStolen(_) => 0,
+        Fused::Runnable => 2,
+        Fused::RunnableStolen(_) => 3,
+        Fused::Stolen(_) => 4,
+        Fused::Kvm(_) | Fused::Halted => 5,
+        Fused::Vmm(_) => 6,
+        Fused::Blocked(BlockedOn::Io) => 7,
+        Fused::Blocked(BlockedOn::Lock | BlockedOn::Futex) => LOCK,
+        Fused::Blocked(BlockedOn::Sleep) => 9,
+        Fused::Blocked(BlockedOn::Uninterruptible | BlockedOn::Event | BlockedOn::Stopped) => 10,
+        Fused::Unknown | Fused::VcpuUnknown => 11,
+    }
+}
+
+/// The last of [`Times::parts`] that is not spent on waiting for something to do.
+const LOCK: usize = 8;
+
 /// Headings of the parts, in the order of [`Times::parts`].
 pub(super) const HEADINGS: [&str; 12] = [
     "running",
@@ -212,6 +222,29 @@ pub struct TaskTimes {
     window: Window,
     /// By VM and task: its stretches under one name and in one cgroup.
     stretches: Vec<Vec<Vec<Stretch>>>,
+    samples: Samples,
+}
+
+/// What tells of the states of tasks, beside what tells of those of vCPUs.
+const TOLD_BY: [ToldBy; 13] = {
+    let [switch, wake, entry, exit, returns, vmm_enter, vmm_exit] = super::vcpus::TOLD_BY;
+    let guest = LayerKind::GuestKernel;
+    let tasks = [
+        told(guest, event::name::SWITCH),
+        told(guest, "sched:sched_wak*"),
+        told(guest, event::name::SYSCALL_ENTER),
+        told(guest, event::name::CONTENTION_BEGIN),
+        told(guest, "irq:softirq_entry"),
+        told(guest, "irq_vectors:*"),
+    ];
+    let [guest_switch, guest_wake, call, lock, softirq, vector] = tasks;
+    [switch, wake, entry, exit, returns, vmm_enter, vmm_exit, guest_switch, guest_wake, call, lock, softirq, vector]
+};
+
+impl Sampled for TaskTimes {
+    fn samples(&mut self) -> Vec<(&'static [ToldBy], &mut Samples)> {
+        vec![(&TOLD_BY, &mut self.samples)]
+    }
 }
 
 /// The time in which a task had one name, since a program that runs another one goes on under the other's, and was in one
@@ -229,8 +262,8 @@ struct Stretch {
 impl TaskTimes {
     /// A report on `window`, of which nothing is known yet.
     #[must_use]
-    pub const fn new(window: Window) -> Self {
-        Self { window, stretches: Vec::new() }
+    pub fn new(window: Window) -> Self {
+        Self { window, stretches: Vec::new(), samples: Samples::default() }
     }
 
     /// The stretches of a task.
@@ -244,7 +277,7 @@ impl TaskTimes {
         let (Some(task), Some(span)) = (vm.guest.task(key.1), vm.kernel_span) else { return };
         let reported = span.intersection(&self.window).and_then(|span| task.life(&span));
         let Some(mut part) = reported.and_then(|reported| window.intersection(&reported)) else { return };
-        let stretches = self.of(key);
+        let stretches = place(place(&mut self.stretches, key.0), key.1);
         if stretches.is_empty() {
             stretches.push(Stretch::new(part.begin));
         }
@@ -252,6 +285,14 @@ impl TaskTimes {
         part.begin = part.begin.max(stretch.end);
         if part.begin >= part.end {
             return;
+        }
+        let of_state = place_of(state);
+        if of_state <= LOCK
+            && let Some(heading) = HEADINGS.get(of_state)
+        {
+            let comm = if stretch.comm.is_empty() { &task.comm } else { &stretch.comm };
+            let row = || format!("{}: {heading}", steady_name(&String::from_utf8_lossy(comm)));
+            self.samples.add_state(Some(key.0), part, row);
         }
         let stay = vm.guest.stay(task);
         if stretch.stay == Some(stay) {
@@ -437,13 +478,15 @@ fn of_stretch(
 }
 
 /// The path of the cgroup of a stay, or `#` and its id; `None` where it is not known.
-fn cgroup_of(memberships: &Memberships, stay: Stay) -> Option<String> {
+#[must_use]
+pub fn cgroup_of(memberships: &Memberships, stay: Stay) -> Option<String> {
     let id = memberships.stay(stay).0?;
     Some(memberships.path(id).unwrap_or_else(|| format!("#{id}")))
 }
 
 /// What a state is called, and its cause where it has one.
-pub(crate) fn name(state: Fused, host: Option<&Host>) -> (&'static str, Option<String>) {
+#[must_use]
+pub fn name(state: Fused, host: Option<&Host>) -> (&'static str, Option<String>) {
     match state {
         Fused::Running(running) => ("running", state_names::running(running)),
         Fused::RunningOrStolen(running) => ("running_or_stolen", state_names::running(running)),

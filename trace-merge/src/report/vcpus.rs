@@ -1,10 +1,12 @@
 //! Where the time of vCPUs went. For each vCPU the parts add up to the window to the tick.
 
 use super::distribution::{Distribution, Durations};
+use super::samples::{Row, Sampled, Samples, ToldBy, steady_name, told};
 use super::table::{Align, Table};
 use super::tasks::warnings;
 use super::{Report, ReportBuilder, ReportError, Window, duration, harmless, percent, state_names};
 use crate::analysis::{Analysis, Passed};
+use crate::event;
 use crate::layer::LayerKind;
 use crate::reader::Trace;
 use crate::timeline::host::Host;
@@ -82,6 +84,37 @@ pub fn report(trace: &Trace, window: Window) -> Result<Vcpus, ReportError> {
 pub struct VcpuTimes {
     /// By VM and vCPU.
     vcpus: BTreeMap<(usize, u32), VcpuSums>,
+    samples: Samples,
+}
+
+/// What tells of the states of vCPUs.
+pub(super) const TOLD_BY: [ToldBy; 7] = [
+    told(LayerKind::HostKernel, event::name::SWITCH),
+    told(LayerKind::HostKernel, "sched:sched_wak*"),
+    told(LayerKind::HostKernel, "kvm:kvm_entry"),
+    told(LayerKind::HostKernel, "kvm:kvm_exit"),
+    told(LayerKind::HostKernel, event::name::KVM_USERSPACE_EXIT),
+    told(LayerKind::Vmm, "vmm:vcpu_enter"),
+    told(LayerKind::Vmm, "vmm:vcpu_exit"),
+];
+
+impl Sampled for VcpuTimes {
+    fn samples(&mut self) -> Vec<(&'static [ToldBy], &mut Samples)> {
+        vec![(&TOLD_BY, &mut self.samples)]
+    }
+}
+
+/// The row that a state counts in where recordings are compared: whoever preempts goes by name alone.
+fn sampled_row(state: VcpuState, host: Option<&Host>) -> Row {
+    let (name, detail) = match state {
+        VcpuState::Stolen { by, woken } => {
+            let by = state_names::preemptor_name(host, by);
+            (if woken { "woken" } else { "preempted" }, Some(steady_name(&by).to_string()))
+        }
+        state => name(state, host),
+    };
+    let what = detail.map_or_else(|| name.to_string(), |detail| format!("{name}: {detail}"));
+    Row { what, waits: state == VcpuState::Halted }
 }
 
 #[derive(Debug, Default)]
@@ -106,16 +139,23 @@ impl Analysis for VcpuTimes {
         false
     }
 
-    fn change(&mut self, change: &Change, _timeline: &Timeline) {
+    fn change(&mut self, change: &Change, timeline: &Timeline) {
         let Change::Vcpu { vm, vcpu, window, state } = *change else { return };
         let sums = self.vcpus.entry((vm, vcpu)).or_default();
         let (count, ticks) = sums.states.entry(state).or_default();
         (*count, *ticks) = (*count + 1, *ticks + window.length());
+        if !matches!(state, VcpuState::Unknown | VcpuState::Ended) {
+            self.samples.add_state(Some(vm), window, || sampled_row(state, timeline.host_of(vm)));
+        }
         // What runs meanwhile may change several times before the thread gets its turn.
         match state {
             VcpuState::Stolen { woken: true, .. } => sums.waking += window.length(),
             VcpuState::Unknown => sums.waking = 0,
-            _ if sums.waking > 0 => sums.wakeups.add(std::mem::take(&mut sums.waking)),
+            _ if sums.waking > 0 => {
+                let waking = std::mem::take(&mut sums.waking);
+                sums.wakeups.add(waking);
+                self.samples.add(Some(vm), window.begin, waking, || "thread woken until it runs".to_string());
+            }
             _ => {}
         }
     }
@@ -157,7 +197,8 @@ impl ReportBuilder for VcpuTimes {
 }
 
 /// What a state is called, and its cause where it has one.
-pub(crate) fn name(state: VcpuState, host: Option<&Host>) -> (&'static str, Option<String>) {
+#[must_use]
+pub fn name(state: VcpuState, host: Option<&Host>) -> (&'static str, Option<String>) {
     match state {
         VcpuState::Unknown => ("unknown", None),
         VcpuState::Guest => ("guest", None),

@@ -1,12 +1,15 @@
 //! How long tasks of guests took from being woken until they ran, and what happened meanwhile.
 
 use super::distribution::{Distribution, Durations};
+use super::ended::{Ended as EndedOne, Keep};
+use super::samples::{Sampled, Samples, ToldBy, steady_name, told};
 use super::table::{Align, Table};
 use super::tasks::warnings;
 use super::{Report, ReportBuilder, ReportError, Window, duration, harmless, moment, state_names};
 use crate::analysis::{Analysis, Passed};
 use crate::clock::{Clock, NS_PER_SECOND};
-use crate::event::Interrupt;
+use crate::event::{self, Interrupt};
+use crate::layer::LayerKind;
 use crate::reader::Trace;
 use crate::timeline::states::{CpuView, Current, TaskIndex, TaskState};
 use crate::timeline::vcpu::VcpuState;
@@ -87,6 +90,15 @@ pub struct Meanwhile {
     pub ns: u64,
 }
 
+/// A wakeup of which it is known when the task ran, for [`WakeupTimes::take_ended`]. It begins when the task was woken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WakeupEnd {
+    /// The CPU that it ran on.
+    pub cpu: u32,
+    /// What its CPU did meanwhile, in order.
+    pub meanwhile: Vec<Meanwhile>,
+}
+
 /// Number of the wakeups that are shown in full.
 const WORST: usize = 10;
 
@@ -106,6 +118,21 @@ pub struct WakeupTimes {
     vms: BTreeMap<usize, VmSums>,
     /// Tasks that were woken and have not run yet, by VM and task.
     waits: HashMap<(usize, TaskIndex), Wait>,
+    samples: Samples,
+    kept: Keep<EndedOne<WakeupEnd>>,
+}
+
+/// What tells of wake-ups.
+const TOLD_BY: [ToldBy; 3] = [
+    told(LayerKind::GuestKernel, "sched:sched_waking"),
+    told(LayerKind::GuestKernel, "sched:sched_wakeup*"),
+    told(LayerKind::GuestKernel, event::name::SWITCH),
+];
+
+impl Sampled for WakeupTimes {
+    fn samples(&mut self) -> Vec<(&'static [ToldBy], &mut Samples)> {
+        vec![(&TOLD_BY, &mut self.samples)]
+    }
 }
 
 #[derive(Debug, Default)]
@@ -196,7 +223,21 @@ impl WakeupTimes {
     /// A report on `window`, of which nothing is known yet.
     #[must_use]
     pub fn new(window: Window) -> Self {
-        Self { window, vms: BTreeMap::new(), waits: HashMap::default() }
+        let (samples, kept) = (Samples::default(), Keep::default());
+        Self { window, vms: BTreeMap::new(), waits: HashMap::default(), samples, kept }
+    }
+
+    /// The same, which keeps each wakeup whose task runs for [`take_ended`](Self::take_ended).
+    #[must_use]
+    pub fn keeping_ended(window: Window) -> Self {
+        let mut times = Self::new(window);
+        times.kept.begin();
+        times
+    }
+
+    /// The wakeups whose tasks have come to run since this was asked last.
+    pub fn take_ended(&mut self) -> impl Iterator<Item = EndedOne<WakeupEnd>> {
+        self.kept.take()
     }
 
     fn task_state(&mut self, key: (usize, TaskIndex), time: u64, state: TaskState, timeline: &Timeline) {
@@ -224,8 +265,14 @@ impl WakeupTimes {
     fn end(&mut self, (vm, task): (usize, TaskIndex), wait: Wait, time: u64, cpu: u32, timeline: &Timeline) {
         let Some(known) = timeline.vm(vm).and_then(|vm| vm.guest.task(task)) else { return };
         let ticks = time.saturating_sub(wait.begin);
+        self.kept.add(|| {
+            let meanwhile = meanwhile(&wait.pieces, vm, timeline, timeline.clock());
+            let what = WakeupEnd { cpu, meanwhile };
+            EndedOne { vm, task: Some(task), begin: Some(wait.begin), end: Some(time), what }
+        });
         let sums = self.vms.entry(vm).or_default();
         sums.latency.add(ticks);
+        self.samples.add(Some(vm), time, ticks, || steady_name(&String::from_utf8_lossy(&known.comm)).to_string());
         let ns = timeline.clock().ticks_to_ns(ticks);
         let below = ns.saturating_add(1).checked_next_power_of_two().unwrap_or(u64::MAX);
         *sums.histogram.entry(below).or_default() += 1;

@@ -119,6 +119,18 @@ impl Host {
         name.map_or_else(|| thread.tid.to_string(), |name| String::from_utf8_lossy(name).into_owned())
     }
 
+    /// The latest name of the thread `tid`; `None` where no record named it.
+    #[must_use]
+    pub fn latest_name(&self, tid: Tid) -> Option<&[u8]> {
+        self.names.get(*self.comms.get(&tid)?).map(Vec::as_slice).filter(|name| !name.is_empty())
+    }
+
+    /// Number of threads whose names are known.
+    #[must_use]
+    pub fn known_threads(&self) -> usize {
+        self.comms.len().max(self.names.len())
+    }
+
     /// Whether records of any CPU are missing at the moment.
     #[must_use]
     pub fn has_gap(&self) -> bool {

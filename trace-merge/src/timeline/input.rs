@@ -6,7 +6,7 @@ use crate::layer::LayerKind;
 use crate::reader::StreamRecord;
 
 /// Where a record comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Origin {
     /// A CPU of a host.
     Host {
@@ -68,6 +68,15 @@ impl Kernel {
             Origin::Host { host, cpu } => Some((Self::Host(host), cpu)),
             Origin::Guest { vm, cpu } => Some((Self::Guest(vm), cpu)),
             Origin::Vmm { .. } | Origin::User { .. } => None,
+        }
+    }
+
+    /// Index of the VM; `None` for a host.
+    #[must_use]
+    pub const fn vm(self) -> Option<usize> {
+        match self {
+            Self::Host(_) => None,
+            Self::Guest(vm) => Some(vm),
         }
     }
 

@@ -1,3 +1,4 @@
+use super::super::cost::{Taken, Thief};
 use super::super::distribution::Distribution;
 use super::super::exits::ReasonExits;
 use super::super::flows::Milestone;
@@ -101,11 +102,11 @@ fn with_timer(count: u64) -> LayerInterrupts {
 fn thief_is_one_from_its_threshold_on() {
     let clock = manifest().clock;
 
-    let found = thief(&with_thief(100), &clock).unwrap();
+    let found = thief(&with_thief(100), &RecordingCost::default(), &clock).unwrap();
 
     assert_eq!(found.text, "the host ran hog/200 for 50 ns, 5.0 % of the time in which tasks of vm0 were to run");
     assert_eq!((found.thousandths, found.next.as_str()), (50, "strata why TRACE --task 10 --vm vm0"));
-    assert_eq!(thief(&with_thief(99), &clock), None);
+    assert_eq!(thief(&with_thief(99), &RecordingCost::default(), &clock), None);
 }
 
 #[test]
@@ -185,4 +186,35 @@ fn lost_records_are_a_finding_and_none_are_not() {
 
     assert!(found[0].text.starts_with("3 records of the host-kernel layer are lost"), "{found:?}");
     assert_eq!(losses(&whole.1), []);
+}
+
+/// What recording cost a guest from whose tasks 1000 ns were stolen, `by_strata_ns` of it by the recorder.
+fn with_cost(by_strata_ns: u64) -> VmCost {
+    let thief = Thief { thread: "strata-recorder/7".into(), ns: by_strata_ns };
+    let tasks_stolen = Taken { total_ns: 1_000, by_strata_ns };
+    VmCost { vm: "vm0".into(), tasks_stolen, thieves: vec![thief], ..VmCost::default() }
+}
+
+#[test]
+fn recording_is_a_finding_where_its_share_of_stolen_and_of_all_time_are_large() {
+    let found = own_cost(&with_cost(200), 20_000).unwrap();
+
+    assert_eq!(
+        found.text,
+        "recording itself took 200 ns from tasks of vm0: 20.0 % of all stolen time, 1.0 % of the time in which they \
+         were to run"
+    );
+    assert!(found.next.contains("--recorder-cpus") && found.evidence.contains("strata-recorder/7"), "{found:?}");
+    assert_eq!(own_cost(&with_cost(200), 20_001), None);
+    assert_eq!(own_cost(&with_cost(199), 10_000), None);
+}
+
+#[test]
+fn thread_of_strata_is_told_as_recording_and_not_as_a_thief() {
+    let (_dir, trace) = scenario::preempted_in_an_exit().strata_thread(200, "strata-recorder", 1).open();
+
+    let overview = super::super::make(&trace, Window::ALL, OverviewBuilder::new(&trace, Window::ALL)).unwrap();
+
+    let kinds: Vec<FindingKind> = overview.findings.iter().map(|finding| finding.kind).collect();
+    assert!(kinds.contains(&FindingKind::Recording) && !kinds.contains(&FindingKind::Thief), "{kinds:?}");
 }

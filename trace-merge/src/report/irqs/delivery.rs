@@ -4,6 +4,7 @@ use crate::analysis::Gap;
 use crate::clock::Clock;
 use crate::event::{self, Event, FIRST_SYSTEM_VECTOR, Interrupt, Tid};
 use crate::report::distribution::{Distribution, Durations};
+use crate::report::samples::{Samples, VmSamples};
 use crate::report::table::{Align, Table};
 use crate::report::{duration, harmless};
 use crate::timeline::{Input, Origin, Timeline};
@@ -72,14 +73,14 @@ pub(super) struct Deliveries {
 }
 
 impl Deliveries {
-    pub(super) fn add(&mut self, input: &Input<'_>, timeline: &Timeline) {
+    pub(super) fn add(&mut self, input: &Input<'_>, timeline: &Timeline, samples: &mut Samples) {
         match input.origin {
-            Origin::Host { host, .. } => self.add_host(host, input, timeline),
+            Origin::Host { host, .. } => self.add_host(host, input, timeline, samples),
             Origin::Guest { vm, cpu } => {
                 let state = self.vms.entry(vm).or_default();
                 state.vcpus.entry(cpu).or_default().is_recorded = true;
                 if let Some(Event::InterruptEnter(interrupt)) = input.event {
-                    state.handled(cpu, interrupt, input);
+                    state.handled(cpu, interrupt, input, VmSamples { samples, vm });
                 }
             }
             Origin::Vmm { .. } | Origin::User { .. } => {}
@@ -106,14 +107,18 @@ impl Deliveries {
         }
     }
 
-    fn add_host(&mut self, host: usize, input: &Input<'_>, timeline: &Timeline) {
+    fn add_host(&mut self, host: usize, input: &Input<'_>, timeline: &Timeline, samples: &mut Samples) {
         // While records of another CPU are missing, an injection or its end may be among them.
         let is_complete = timeline.hosts.get(host).is_some_and(|host| !host.has_gap());
         let vcpu_of = |tid: Option<Tid>| timeline.vcpu_of_thread(host, tid?);
         match input.event {
             Some(Event::KvmInject { tid, vector, again, soft: false }) => {
                 if let Some((vm, vcpu)) = vcpu_of(tid) {
-                    self.vms.entry(vm).or_default().injected(vcpu, vector, input.time(), again, is_complete);
+                    let state = self.vms.entry(vm).or_default();
+                    let pending = state.injected(vcpu, vector, input.time(), again, is_complete);
+                    if let Some(ticks) = pending {
+                        samples.add(Some(vm), input.time(), ticks, || format!("vector {vector:#x} pending"));
+                    }
                 }
             }
             // Any thread may be the one that gives a vCPU an interrupt: of several VMs only their own vCPUs' tell whose.
@@ -153,24 +158,26 @@ impl Deliveries {
 }
 
 impl VmState {
-    fn injected(&mut self, vcpu: u32, vector: i64, time: u64, again: bool, is_complete: bool) {
+    /// An interrupt is injected: for how long it was pending, ticks, where that is known.
+    fn injected(&mut self, vcpu: u32, vector: i64, time: u64, again: bool, is_complete: bool) -> Option<u64> {
         let sums = self.vectors.entry(vector).or_default();
         let state = self.vcpus.entry(vcpu).or_default();
         if again {
             sums.reinjected += 1;
             // The guest has waited since the first time; where that is not known, for how long is not known.
             state.injected = state.injected.filter(|&(injected, _)| injected == vector);
-            return;
+            return None;
         }
         sums.injected += 1;
-        if let Some(since) = state.accepted.remove(&vector).filter(|_| is_complete) {
-            sums.pending.add(time.saturating_sub(since));
-        }
+        let since = state.accepted.remove(&vector).filter(|_| is_complete);
+        let pending = since.map(|since| time.saturating_sub(since));
+        pending.into_iter().for_each(|pending| sums.pending.add(pending));
         state.injected = (state.is_recorded && is_complete).then_some((vector, time));
+        pending
     }
 
     /// The guest's `cpu` has entered a handler.
-    fn handled(&mut self, cpu: u32, interrupt: Interrupt, input: &Input<'_>) {
+    fn handled(&mut self, cpu: u32, interrupt: Interrupt, input: &Input<'_>, mut samples: VmSamples<'_>) {
         let Some(state) = self.vcpus.get_mut(&cpu) else { return };
         let Some((vector, since)) = state.injected else { return };
         let is_its_handler = match interrupt {
@@ -188,7 +195,9 @@ impl VmState {
         };
         let sums = self.vectors.entry(vector).or_default();
         sums.handlers.extend(name);
-        sums.delivery.add(input.time().saturating_sub(since));
+        let ticks = input.time().saturating_sub(since);
+        sums.delivery.add(ticks);
+        samples.add(input.time(), ticks, || format!("vector {vector:#x} delivery"));
     }
 }
 

@@ -1,0 +1,412 @@
+//! How it ended: what each CPU was doing, in the host and in the guest, when the guest's kernel recorded for the last time.
+//!
+//! The moment is that of the last record of the guest's kernel in the window: of a guest that died, or hung, the last sign of
+//! life. What the VMM recorded behind it is shown too, since it is what the host saw of the end. With a window that ends
+//! earlier, it is a look at any moment.
+
+mod last;
+mod text;
+
+use super::{ReportBuilder, ReportError, Window, harmless, state_names, vcpus};
+use crate::analysis::{Analysis, Passed};
+use crate::clock::Clock;
+use crate::event::{self, Event};
+use crate::kernel_symbols::KernelSymbols;
+use crate::layer::LayerKind;
+use crate::reader::Trace;
+use crate::timeline::guest::Guest;
+use crate::timeline::host::{Host, HostCpuState};
+use crate::timeline::states::{Current, TaskState};
+use crate::timeline::{ChangeKind, Input, Origin, Timeline};
+use last::{Fields, LastRecords, Latest};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Exits of each vCPU that are kept.
+const EXITS: usize = 5;
+/// Lines of the guest's console that are kept: a panic's text with its stack.
+const LINES: usize = 60;
+/// Functions of a stack that are kept.
+const FRAMES: usize = 32;
+/// A line of the guest's console (`printk:console`).
+const CONSOLE: &str = "printk:console";
+/// Addresses from here on are the kernel's.
+const KERNEL_HALF: u64 = 1 << 63;
+
+/// How the VMs of a recording ended.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Death {
+    /// What ended the recording.
+    pub outcome: String,
+    /// The VMs.
+    pub vms: Vec<VmDeath>,
+}
+
+/// How a VM ended. Times are ns, and relative to the moment: those before it are below zero.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct VmDeath {
+    /// Name of the VM.
+    pub vm: String,
+    /// The moment, ns after the first record of the recording.
+    pub moment_ns: u64,
+    /// Whether it is the last record of the guest's kernel; otherwise that layer is not there, and it is the last record of
+    /// all.
+    pub is_guests: bool,
+    /// How long the window goes on behind it, ns.
+    pub after_ns: u64,
+    /// What the guest's kernel printed last.
+    pub console: Vec<Line>,
+    /// Its CPUs.
+    pub cpus: Vec<CpuDeath>,
+    /// Those of its host.
+    pub host_cpus: Vec<HostCpuDeath>,
+    /// The last records of the VMM, up to the end of the window.
+    pub vmm: Vec<LastRecord>,
+}
+
+/// A line of a console.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Line {
+    /// When.
+    pub ns: i64,
+    /// What.
+    pub text: String,
+}
+
+/// A CPU of a guest.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CpuDeath {
+    /// Its number.
+    pub cpu: u32,
+    /// What it did, as the guest's kernel tells.
+    pub guest: String,
+    /// What its vCPU did, and why.
+    pub vcpu: String,
+    /// For how long, ns; `None` where that is not known.
+    pub vcpu_ns: Option<u64>,
+    /// When it recorded for the last time; `None` for a CPU without records.
+    pub last_ns: Option<i64>,
+    /// Its last exits.
+    pub exits: Vec<LastExit>,
+    /// Its last sample.
+    pub sample: Option<LastSample>,
+    /// Its last records.
+    pub records: Vec<LastRecord>,
+}
+
+/// A CPU of a host.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HostCpuDeath {
+    /// Its number.
+    pub cpu: u32,
+    /// What it ran, by the last switch that was recorded of it: those that have nothing to do with the VM may not be.
+    pub runs: String,
+    /// When it recorded for the last time; `None` for a CPU without records.
+    pub last_ns: Option<i64>,
+    /// Its last records.
+    pub records: Vec<LastRecord>,
+}
+
+/// An exit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LastExit {
+    /// When.
+    pub ns: i64,
+    /// Why.
+    pub reason: String,
+    /// Where in the guest; `None` where the record does not say it.
+    pub at: Option<String>,
+}
+
+/// A sample.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LastSample {
+    /// When.
+    pub ns: i64,
+    /// Where, and who called that.
+    pub stack: Vec<String>,
+}
+
+/// A record.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LastRecord {
+    /// When.
+    pub ns: i64,
+    /// Its event.
+    pub event: String,
+    /// Its fields.
+    pub fields: Fields,
+}
+
+/// The report in the making. Its memory goes by CPUs, not by records.
+#[derive(Debug)]
+pub struct LastMoments {
+    vms: Vec<Moment>,
+    /// CPUs of each host that recorded.
+    host_cpus: BTreeMap<usize, BTreeSet<u32>>,
+}
+
+/// What is kept of a VM.
+#[derive(Debug, Default)]
+struct Moment {
+    /// Ticks; `None` when nothing was recorded.
+    time: Option<u64>,
+    is_guests: bool,
+    last: LastRecords,
+    console: Latest<(u64, String)>,
+    /// By vCPU: when, why and where.
+    exits: BTreeMap<u32, Latest<(u64, String, Option<u64>)>>,
+    /// By CPU: when, where, and who called that.
+    samples: BTreeMap<u32, (u64, Vec<u64>)>,
+    seen: Seen,
+}
+
+/// What the timeline knew at the moment.
+#[derive(Debug, Default)]
+struct Seen {
+    /// By CPU: what the guest did, what the vCPU did, and since when, ticks.
+    cpus: BTreeMap<u32, (String, String, u64)>,
+    host_cpus: BTreeMap<u32, String>,
+}
+
+impl LastMoments {
+    /// A report on the end of `window`. Reads the last packets of each stream.
+    #[must_use]
+    pub fn new(trace: &Trace, window: Window) -> Self {
+        let timeline = Timeline::new(trace);
+        let mut host_cpus: BTreeMap<usize, BTreeSet<u32>> = BTreeMap::new();
+        let mut of_guest = vec![None; timeline.vms.len()];
+        let mut of_any = of_guest.clone();
+        for layer in trace.layers() {
+            for stream in &layer.streams {
+                let Some(origin) = timeline.origin(layer, stream.description.cpu_id) else { continue };
+                if let Origin::Host { host, cpu } = origin {
+                    host_cpus.entry(host).or_default().insert(cpu);
+                }
+                let last = last::time_of_last(layer, stream, window);
+                for (vm, state) in timeline.vms.iter().enumerate() {
+                    let is_its = match origin {
+                        Origin::Host { host, .. } => host == state.host,
+                        Origin::Vmm { vm: its, .. } | Origin::Guest { vm: its, .. } => its == vm,
+                        Origin::User { .. } => false,
+                    };
+                    if is_its {
+                        of_any[vm] = last.max(of_any[vm]);
+                    }
+                    if is_its && origin.layer() == LayerKind::GuestKernel {
+                        of_guest[vm] = last.max(of_guest[vm]);
+                    }
+                }
+            }
+        }
+        let moment = |(of_guest, of_any): (Option<u64>, Option<u64>)| Moment {
+            time: of_guest.or(of_any),
+            is_guests: of_guest.is_some(),
+            ..Moment::default()
+        };
+        Self { vms: of_guest.into_iter().zip(of_any).map(moment).collect(), host_cpus }
+    }
+}
+
+impl Moment {
+    /// Takes in a record of the VM, or of its host, up to the moment.
+    fn record(&mut self, input: &Input<'_>, vm: usize, timeline: &Timeline) {
+        let time = input.time();
+        match (input.origin, &input.event) {
+            (Origin::Guest { cpu, .. }, Some(Event::Sample { address: Some(address), .. })) => {
+                let called_by = event::stack(&input.record);
+                let stack = std::iter::once(*address).chain(called_by).take(FRAMES).collect();
+                self.samples.insert(cpu, (time, stack));
+            }
+            (Origin::Guest { .. }, _) if input.record.schema.name() == CONSOLE => {
+                let text = input.record.text("msg").map(|text| text.trim_end().to_owned()).unwrap_or_default();
+                self.console.push((time, text), LINES);
+            }
+            (Origin::Host { host, .. }, &Some(Event::KvmExit { tid, vcpu, reason })) => {
+                if let Some((its, vcpu)) = timeline.vcpu_of_event(host, tid, vcpu)
+                    && its == vm
+                {
+                    let exit = (time, reason.name().into_owned(), input.record.unsigned("guest_rip"));
+                    self.exits.entry(vcpu).or_default().push(exit, EXITS);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn look(&mut self, vm: usize, timeline: &Timeline, host_cpus: &BTreeMap<usize, BTreeSet<u32>>) {
+        let Some(state) = timeline.vm(vm) else { return };
+        let host = timeline.host_of(vm);
+        let cpus = state.vcpus.iter().map(|(&cpu, vcpu)| {
+            let (name, cause) = vcpus::name(vcpu.state, host);
+            let name = name.replace('_', " ");
+            let vcpu_does = cause.map_or_else(|| name.clone(), |cause| format!("{name}: {cause}"));
+            (cpu, (guest_does(&state.guest, cpu), vcpu_does, vcpu.since))
+        });
+        let of_host = host_cpus.get(&state.host).into_iter().flatten();
+        let host_cpus = of_host.map(|&cpu| (cpu, host.map_or_else(String::new, |host| host_runs(host, cpu))));
+        self.seen = Seen { cpus: cpus.collect(), host_cpus: host_cpus.collect() };
+    }
+}
+
+/// What a CPU of a guest does, as its kernel tells.
+fn guest_does(guest: &Guest, cpu: u32) -> String {
+    let Some(state) = guest.cpu(cpu) else { return "not known".into() };
+    let who = match state.current {
+        Current::Unknown => "not known".into(),
+        Current::Idle => "idle".into(),
+        Current::Task(index) => match guest.task(index) {
+            Some(task) => match task.state {
+                TaskState::Running { syscall: Some(number), .. } => {
+                    format!("{}, in {}", state_names::task(task), state_names::syscall(number))
+                }
+                _ => state_names::task(task),
+            },
+            None => "not known".into(),
+        },
+    };
+    match state.view().0.interrupt {
+        Some(interrupt) => format!("{} over {who}", state_names::interrupt(interrupt)),
+        None => who,
+    }
+}
+
+/// What a CPU of a host runs.
+fn host_runs(host: &Host, cpu: u32) -> String {
+    match host.cpu(cpu) {
+        HostCpuState::Unknown => "not known".into(),
+        HostCpuState::Idle => "idle".into(),
+        HostCpuState::Running(thread) => format!("{}/{}", harmless(&host.thread_name(thread)), thread.tid),
+    }
+}
+
+impl Analysis for LastMoments {
+    fn takes_change(&self, _kind: ChangeKind) -> bool {
+        false
+    }
+
+    fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
+        let time = input.time();
+        for (vm, moment) in self.vms.iter_mut().enumerate() {
+            let Some(until) = moment.time else { continue };
+            let (is_its, until) = match input.origin {
+                Origin::Host { host, .. } => (timeline.vm(vm).is_some_and(|vm| vm.host == host), until),
+                Origin::Guest { vm: its, .. } => (its == vm, until),
+                // What the host saw of the end comes behind it.
+                Origin::Vmm { vm: its, .. } => (its == vm, u64::MAX),
+                Origin::User { .. } => continue,
+            };
+            if !is_its || time > until {
+                continue;
+            }
+            moment.last.add(input.origin, time);
+            moment.record(input, vm, timeline);
+            if moment.time == Some(time) {
+                moment.look(vm, timeline, &self.host_cpus);
+            }
+        }
+    }
+}
+
+impl ReportBuilder for LastMoments {
+    type Report = Death;
+
+    fn finish(self, trace: &Trace, passed: &Passed) -> Result<Death, ReportError> {
+        let end = passed.window.map_or(0, |window| window.end);
+        let vms = self.vms.into_iter().enumerate().filter_map(|(vm, moment)| {
+            let time = moment.time?;
+            let symbols = passed.kernel_symbols(trace, vm);
+            let relative = Relative { clock: trace.clock(), moment: time };
+            Some(moment.finish(passed.timeline.vm(vm)?.name.clone(), &relative, symbols, (trace, passed), end))
+        });
+        let vms: Vec<VmDeath> = vms.collect();
+        if vms.is_empty() {
+            let missing = "no record of a VM, its VMM or its host in the window".into();
+            return Err(ReportError::Nothing { missing });
+        }
+        Ok(Death { outcome: trace.manifest().outcome_text().into(), vms })
+    }
+}
+
+/// Times relative to a moment.
+struct Relative<'t> {
+    clock: &'t Clock,
+    /// Ticks.
+    moment: u64,
+}
+
+impl Relative<'_> {
+    fn ns(&self, time: u64) -> i64 {
+        let ns = |ticks| i64::try_from(self.clock.ticks_to_ns(ticks)).unwrap_or(i64::MAX);
+        if time < self.moment { -ns(self.moment - time) } else { ns(time - self.moment) }
+    }
+}
+
+impl Moment {
+    fn finish(
+        self,
+        vm: String,
+        relative: &Relative<'_>,
+        symbols: Option<&KernelSymbols>,
+        (trace, passed): (&Trace, &Passed),
+        end: u64,
+    ) -> VmDeath {
+        let mut last = self.last.read(trace, &passed.timeline);
+        let mut records = |is_wanted: &dyn Fn(Origin) -> bool| -> Vec<LastRecord> {
+            let taken = last.extract_if(.., |(origin, ..)| is_wanted(*origin));
+            taken.map(|(_, time, event, fields)| LastRecord { ns: relative.ns(time), event, fields }).collect()
+        };
+        let cpus = self.seen.cpus.into_iter().map(|(cpu, (guest, vcpu, since))| {
+            let records = records(&|origin| matches!(origin, Origin::Guest { cpu: its, .. } if its == cpu));
+            let exits = self.exits.get(&cpu).into_iter().flat_map(Latest::iter);
+            let exit = |(time, reason, at): &(u64, String, Option<u64>)| LastExit {
+                ns: relative.ns(*time),
+                reason: reason.clone(),
+                at: at.map(|address| place(symbols, address)),
+            };
+            let sample = self.samples.get(&cpu).map(|(time, stack)| LastSample {
+                ns: relative.ns(*time),
+                stack: stack.iter().map(|&address| place(symbols, address)).collect(),
+            });
+            CpuDeath {
+                cpu,
+                guest,
+                vcpu,
+                vcpu_ns: (since > 0).then(|| relative.clock.ticks_to_ns(relative.moment.saturating_sub(since))),
+                last_ns: records.last().map(|record| record.ns),
+                exits: exits.map(exit).collect(),
+                sample,
+                records,
+            }
+        });
+        let cpus = cpus.collect();
+        let host_cpus = self.seen.host_cpus.into_iter().map(|(cpu, runs)| {
+            let records = records(&|origin| matches!(origin, Origin::Host { cpu: its, .. } if its == cpu));
+            HostCpuDeath { cpu, runs, last_ns: records.last().map(|record| record.ns), records }
+        });
+        let host_cpus = host_cpus.collect();
+        let start = trace.start().unwrap_or(relative.moment);
+        let line = |(time, text): &(u64, String)| Line { ns: relative.ns(*time), text: text.clone() };
+        VmDeath {
+            vm,
+            moment_ns: relative.clock.ticks_to_ns(relative.moment.saturating_sub(start)),
+            is_guests: self.is_guests,
+            after_ns: relative.clock.ticks_to_ns(end.saturating_sub(relative.moment)),
+            console: self.console.iter().map(line).collect(),
+            cpus,
+            host_cpus,
+            vmm: records(&|origin| matches!(origin, Origin::Vmm { .. })),
+        }
+    }
+}
+
+/// The function of the kernel at `address` and how far in it; the address where no function is known.
+fn place(symbols: Option<&KernelSymbols>, address: u64) -> String {
+    match symbols.filter(|_| address >= KERNEL_HALF).and_then(|symbols| symbols.find(address)) {
+        Some((symbol, offset)) => format!("{}+{offset:#x}", harmless(&symbol.name)),
+        None => format!("{address:#x}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

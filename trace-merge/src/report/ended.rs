@@ -1,0 +1,54 @@
+//! What reports count, one by one: kept for an export that lists it.
+
+use crate::timeline::states::TaskIndex;
+
+/// One of what a report counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended<R> {
+    /// Index of the VM.
+    pub vm: usize,
+    /// The guest's task; `None` for what is no task's, and for idle CPUs.
+    pub task: Option<TaskIndex>,
+    /// When it began, ticks; `None` where the trace does not tell.
+    pub begin: Option<u64>,
+    /// When it was over, ticks; `None` where the trace does not tell.
+    pub end: Option<u64>,
+    /// What it was.
+    pub what: R,
+}
+
+/// Keeps what has ended since it was asked for last, if it is asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Keep<R> {
+    kept: Option<Vec<R>>,
+}
+
+impl<R> Default for Keep<R> {
+    fn default() -> Self {
+        Self::none()
+    }
+}
+
+impl<R> Keep<R> {
+    /// Keeps nothing.
+    pub(super) const fn none() -> Self {
+        Self { kept: None }
+    }
+
+    /// Keeps from now on.
+    pub(super) fn begin(&mut self) {
+        self.kept = Some(Vec::new());
+    }
+
+    /// Keeps what `make` makes; without being asked for, nothing is made.
+    pub(super) fn add(&mut self, make: impl FnOnce() -> R) {
+        if let Some(kept) = &mut self.kept {
+            kept.push(make());
+        }
+    }
+
+    /// What was kept. The memory stays where it is.
+    pub(super) fn take(&mut self) -> impl Iterator<Item = R> {
+        self.kept.iter_mut().flat_map(|kept| kept.drain(..))
+    }
+}
