@@ -100,9 +100,11 @@ fn main() -> anyhow::Result<()> {
         recording,
         host: None,
         mode: Mode::Discard.into(),
+        host_history: 0,
         events: "all".into(),
         process_descriptors: 256,
         say: |line| eprintln!("{line}"),
+        triggers: None,
         on_failure: None,
     })?;
     let rounds = change_sessions(&recorder.control(), &ended, &std::path::absolute(trace)?)?;
@@ -180,6 +182,6 @@ fn ask(control: &RecorderControl, request: Request) -> anyhow::Result<()> {
     let asked = format!("{request:?}");
     match control.ask(request) {
         Answer::Refused { message } => bail!("{asked}: {message}"),
-        Answer::Done { .. } | Answer::Status(_) => Ok(()),
+        Answer::Done { .. } | Answer::Status(_) | Answer::Live(_) => Ok(()),
     }
 }

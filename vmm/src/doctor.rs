@@ -1,6 +1,7 @@
 //! `strata doctor`: what this machine can do, what it cannot, and what to do about it, before it hurts.
 
 use crate::clock::{HostClock, HostTime, KVM_DEBUGFS};
+use crate::cpu_list::CpuList;
 use crate::host_kernel::{Tracefs, TracefsError};
 use crate::jail;
 use crate::machine::{KvmKind, KvmProbe, probe_kvm};
@@ -86,6 +87,7 @@ pub fn diagnose() -> Diagnosis {
         attach_finding(fs::read_dir(KVM_DEBUGFS).map(drop)),
         jail_finding(jail::files::version(), jail::filter::is_available()),
         permission_finding(rustix::process::geteuid().is_root(), &probed.kind),
+        placement_finding(CpuList::of_this_thread().as_ref()),
         headers_finding(&installed_headers(Path::new("/lib/modules"))),
     ];
     let kvm = KvmFacts {
@@ -218,6 +220,28 @@ fn permission_finding(root: bool, kvm: &KvmKind) -> Finding {
     }
 }
 
+/// Where strata's threads can run, apart from the guest's, by the CPUs that this process may use.
+fn placement_finding(cpus: Option<&CpuList>) -> Finding {
+    let subject = "recorder's CPU";
+    let Some(cpus) = cpus else {
+        return Finding::limited(subject, "the kernel does not say which CPUs there are", "see taskset(1)");
+    };
+    match cpus.split_first() {
+        Some((first, others)) => Finding::works(
+            subject,
+            format!(
+                "CPUs {cpus}: the recorder takes no time of the guest's with `taskset -c {others} strata run … \
+                 --recorder-cpus {first}`"
+            ),
+        ),
+        None => Finding::limited(
+            subject,
+            format!("CPU {cpus} alone: while the recorder runs, the guest does not"),
+            "record with --mode flight-recorder, or fewer --events; strata report says what recording cost",
+        ),
+    }
+}
+
 /// Kernel releases whose headers are installed in `modules` (`/lib/modules`).
 fn installed_headers(modules: &Path) -> Vec<String> {
     let entries = fs::read_dir(modules).into_iter().flatten().flatten();
@@ -279,7 +303,7 @@ mod tests {
     fn every_finding_that_is_not_well_says_what_to_do() {
         let diagnosis = diagnose();
 
-        assert_eq!(diagnosis.findings.len(), 8);
+        assert_eq!(diagnosis.findings.len(), 9);
         assert!(diagnosis.findings.iter().all(|finding| (finding.verdict == Verdict::Works) == finding.fix.is_empty()));
     }
 
@@ -292,6 +316,14 @@ mod tests {
 
         let limited = Verdict::Limited;
         assert_eq!(verdicts, [(Verdict::Works, true), (limited, false), (limited, true), (limited, false)]);
+    }
+
+    #[test]
+    fn recorder_is_given_a_cpu_of_its_own_where_there_are_two() {
+        let finding = |cpus: &str| placement_finding(cpus.parse().ok().as_ref());
+
+        assert!(finding("0-3").seen.contains("taskset -c 1-3 strata run … --recorder-cpus 0`"));
+        assert_eq!((finding("0-3").verdict, finding("2").verdict), (Verdict::Works, Verdict::Limited));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! page.
 
 use crate::cli::{ExportArgs, Format, PageArgs};
+use crate::query_program::{self, QueryProgramError};
 use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
@@ -57,6 +58,9 @@ pub enum ExportCommandError {
     /// The format is several files, which go into a folder of their own.
     #[error("{} is a folder of files: give the name of a new folder to -o, and no --force", .0.name())]
     NeedsFolder(Format),
+    /// The program that writes it cannot be run.
+    #[error(transparent)]
+    Program(#[from] QueryProgramError),
     /// Nobody reads such bytes on a terminal.
     #[error("standard output is a terminal; give a file to -o, or a pipe")]
     Terminal,
@@ -70,8 +74,11 @@ pub fn run(args: &ExportArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCom
     let part = Part { from: args.from, to: args.until };
     let is_stdout = args.output == Path::new("-");
     let exported = match args.to {
-        Format::Ctf2 if is_stdout || args.force => return Err(ExportCommandError::NeedsFolder(args.to)),
+        Format::Ctf2 | Format::Parquet if is_stdout || args.force => {
+            return Err(ExportCommandError::NeedsFolder(args.to));
+        }
         Format::Ctf2 => write_folder(&Trace::open(&args.trace)?, part, &args.output, &say)?,
+        Format::Parquet => return Err(query_program::export(args).into()),
         Format::Perfetto if is_stdout && io::stdout().is_terminal() => return Err(ExportCommandError::Terminal),
         Format::Perfetto if is_stdout => {
             let trace = Trace::open(&args.trace)?;
@@ -89,7 +96,7 @@ pub fn run(args: &ExportArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCom
     let Exported { bytes, records, drawn, .. } = exported;
     say(&match args.to {
         Format::Perfetto => format!("{drawn} of {records} records are drawn, in {bytes} bytes"),
-        Format::Ctf2 => format!("{records} records, in {bytes} bytes"),
+        Format::Ctf2 | Format::Parquet => format!("{records} records, in {bytes} bytes"),
     });
     Ok(())
 }

@@ -15,16 +15,18 @@ use trace_merge::layer::LayerKind;
 use trace_merge::manifest::Manifest;
 use trace_merge::reader::Trace;
 use trace_merge::report::{ReportBuilder, ReportError, Window};
-use trace_merge::{check, critical_path, events, join, report};
+use trace_merge::{check, critical_path, diff, events, join, report};
 use vmm::attach::{self, AttachRequest, Ending};
 use vmm::cli::{
-    AttachArgs, Cli, Command, CompletionsArgs, CtlArgs, DoctorArgs, EventsArgs, ManualArgs, MergeArgs, PsArgs,
-    ReadArgs, RecoverArgs, ReportArgs, ReportCommand, RunArgs, TaskSum, WhyArgs, WindowArgs,
+    AttachArgs, Cli, Command, CompletionsArgs, CtlArgs, CtlCommand, DiffArgs, DoctorArgs, EventsArgs, ManualArgs,
+    MergeArgs, PsArgs, ReadArgs, RecoverArgs, ReportArgs, ReportCommand, RunArgs, TaskSum, WhyArgs, WindowArgs,
 };
-use vmm::control::{client, directory, list};
+use vmm::control::{client, directory, list, wait_trigger};
 use vmm::machine::Outcome;
 use vmm::run::{self, RunRequest};
-use vmm::{agent_command, doctor, event_list, export, open_trace, recover, region_command};
+use vmm::{
+    agent_command, doctor, event_list, export, metrics, open_trace, query_program, recover, region_command, top,
+};
 
 fn main() -> ExitCode {
     match dispatch(Cli::parse().command) {
@@ -43,6 +45,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Events(args) => list_events(args),
         Command::Report(args) => print_report(args),
         Command::Why(args) => explain(&args),
+        Command::Diff(args) => compare_traces(&args),
         Command::Check(args) => check_trace(&args),
         Command::Export(args) => {
             export::run(&args, |line| say(line))?;
@@ -52,8 +55,17 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
             open_trace::run(&args, |line| say(line))?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Query(args) => Err(query_program::query(&args).into()),
         Command::Merge(args) => merge_traces(&args),
         Command::Ps(args) => list_vms(&args),
+        Command::Metrics(args) => {
+            metrics::run(&args, |line| say(line))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Top(args) => {
+            top::run(&args)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Ctl(args) => control_vm(args),
         Command::Recover(args) => recover_trace(&args),
         Command::Agent(args) => {
@@ -170,6 +182,9 @@ fn print_report(args: ReportArgs) -> anyhow::Result<ExitCode> {
                 report::functions::FunctionSampling::new(trace, args.symbols.as_deref())
             })?;
         }
+        ReportCommand::Death(args) => {
+            make_report(&args, |trace, window| Ok(report::death::LastMoments::new(trace, window)))?
+        }
         ReportCommand::Locks(args) => make_report(&args, |_, _| Ok(report::locks::LockTimes::default()))?,
         ReportCommand::Syscalls(args) => make_report(&args, |_, _| Ok(report::syscalls::SyscallTimes::default()))?,
         ReportCommand::Irqs(args) => make_report(&args, |_, _| Ok(report::irqs::InterruptTimes::default()))?,
@@ -187,6 +202,11 @@ fn make_report<B: ReportBuilder>(
 
 fn explain(args: &WhyArgs) -> anyhow::Result<ExitCode> {
     critical_path::run(&args.trace, &args.options(), &mut BufWriter::new(io::stdout().lock()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn compare_traces(args: &DiffArgs) -> anyhow::Result<ExitCode> {
+    diff::run(&args.first, &args.second, &args.options(), &mut BufWriter::new(io::stdout().lock()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -228,8 +248,16 @@ fn list_vms(args: &PsArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn control_vm(args: CtlArgs) -> anyhow::Result<ExitCode> {
+    let runtimes = directory::runtime_folders()?;
+    let found = client::find(&runtimes, &args.vm)?;
+    if let CtlCommand::WaitTrigger { timeout, freeze_others } = args.command {
+        let others = if freeze_others { directory::list_all(&runtimes)? } else { Vec::new() };
+        let others: Vec<_> = others.into_iter().filter(|other| other.alive && other.vm.pid != found.vm.pid).collect();
+        let happened = wait_trigger::wait(&found, timeout, &others)?;
+        print_text_or_json(args.json, &happened, wait_trigger::text)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let request = args.command.request().context("cannot make the path absolute")?;
-    let found = client::find(&directory::runtime_folders()?, &args.vm)?;
     let answer = client::call(&found.socket(), &request)?;
     print_text_or_json(args.json, &answer, client::text)?;
     Ok(ExitCode::SUCCESS)

@@ -6,8 +6,9 @@
 
 use crate::cli::OpenArgs;
 use crate::export::{self, ExportCommandError, Part, RemovedOnSignal};
+use crate::http;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,9 +20,7 @@ use uuid::Uuid;
 /// The only port that the viewer's page may fetch from: that of `trace_processor`.
 pub const PORT: u16 = 9001;
 const VIEWER: &str = "https://ui.perfetto.dev";
-/// Longest head of a request that is read, bytes.
-const LONGEST_HEAD: u64 = 16 << 10;
-/// How long a request may take to come, or a part of the answer to go.
+/// How long a part of a request may take to come, or a part of the answer to go.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why a recording is not shown.
@@ -142,22 +141,11 @@ fn serve(listener: &TcpListener, name: &str, file: &File, length: u64) {
 
 /// Answers a request; whether it was for the file and got all of it.
 fn answer(stream: &TcpStream, name: &str, file: &File, length: u64) -> io::Result<bool> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut head = BufReader::new(stream.take(LONGEST_HEAD));
-    let mut request = String::new();
-    head.read_line(&mut request)?;
-    // The rest of the head says nothing that matters, but has to be read before the connection is closed.
-    let mut line = String::new();
-    while head.read_line(&mut line)? > 2 {
-        line.clear();
-    }
-    let mut words = request.split(' ');
-    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let is_file = path.strip_prefix('/') == Some(name);
+    let request = http::read_head(stream, PATIENCE)?;
+    let is_file = request.path.strip_prefix('/') == Some(name);
     let allowed = format!("Access-Control-Allow-Origin: {VIEWER}\r\nCache-Control: no-store\r\nConnection: close\r\n");
     let mut out = stream;
-    match method {
+    match request.method.as_str() {
         "GET" if is_file => {
             write!(
                 out,

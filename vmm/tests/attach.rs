@@ -169,6 +169,37 @@ fn judge(path: &Path, pid: u32) -> u64 {
     returns
 }
 
+/// Asserts that what `strata top --once --json` showed of the VM is what the report says of the same time of the recording in
+/// `path`, but for a tenth of it: at its begin the live view does not know yet what vCPUs do.
+fn agree(top: &str, path: &Path) {
+    let trace = Trace::open(path).unwrap();
+    let top: serde_json::Value = serde_json::from_str(top).unwrap_or_else(|error| panic!("{error}: {top}"));
+    let (vm, host) = (&top["vms"][0], &top["vms"][0]["host"]);
+    let (from, until) = (host["from_ns"].as_u64().unwrap(), host["until_ns"].as_u64().unwrap());
+    let window = Window { begin: trace.clock().ns_to_ticks(from), end: trace.clock().ns_to_ticks(until) };
+    let report = report::make(&trace, window, VcpuTimes::default()).unwrap();
+    let json = serde_json::to_value(&report).unwrap();
+    let reported = json["vms"][0]["vcpus"].as_array().unwrap();
+    assert_eq!(reported.len(), host["vcpus"].as_array().unwrap().len());
+    for (live, reported) in host["vcpus"].as_array().unwrap().iter().zip(reported) {
+        for (of_live, states) in [
+            (&["vmm_ns", "blocked_ns"][..], &["vmm", "blocked_in_vmm", "blocked_in_kvm"][..]),
+            (&["preempted_ns", "woken_ns"], &["preempted", "woken"]),
+            (&["guest_ns", "kvm_ns"], &["guest", "kvm"]),
+        ] {
+            let of_live: u64 = of_live.iter().map(|part| live[part].as_u64().unwrap()).sum();
+            let parts = reported["parts"].as_array().unwrap().iter();
+            let is_its = |part: &&serde_json::Value| states.contains(&part["state"].as_str().unwrap());
+            let of_report: u64 = parts.filter(is_its).map(|part| part["ns"].as_u64().unwrap()).sum();
+            assert!(of_live.abs_diff(of_report) <= (until - from) / 10, "{states:?}: {live} {reported}");
+        }
+    }
+    assert!(
+        host["records"].as_u64().unwrap() > 100 && vm["own_threads"].to_string().contains("strata-recorder"),
+        "{top}"
+    );
+}
+
 #[test]
 fn vm_of_another_vmm_is_recorded_until_it_ends_and_is_not_disturbed() {
     let bench = Bench::new();
@@ -201,7 +232,8 @@ fn recording_from_outside_is_listed_asked_refused_to_others_and_detached() {
     let pause = text(&bench.strata(&["ctl", "tiny", "pause"]));
     let session = text(&bench.strata(&["ctl", "tiny", "session", "create", "x", "--mode", "flight-recorder"]));
     let stop = text(&bench.strata(&["ctl", "tiny", "session", "stop", "main"]));
-    std::thread::sleep(Duration::from_secs(1));
+    let top = text(&bench.strata(&["top", "tiny", "--once", "--json"]));
+    let shown = text(&bench.strata(&["top", "--all", "--once", "--interval", "0.2"]));
     let flushed = text(&bench.strata(&["ctl", "tiny", "flush"]));
     let detached = text(&bench.strata(&["ctl", "tiny", "detach"]));
     let recorded = recording.wait_with_output().unwrap();
@@ -211,6 +243,8 @@ fn recording_from_outside_is_listed_asked_refused_to_others_and_detached() {
     assert!(second.contains("is recorded already") && second.contains("detach"), "{second}");
     assert!(pause.contains("another process runs this VM"), "{pause}");
     assert!([&session, &stop].iter().all(|said| said.contains("attached to a VM")), "{session}{stop}");
+    agree(&top, &bench.path("trace"));
+    assert!(shown.contains("tiny: process") && shown.contains("strata-recorder"), "{shown}");
     assert_eq!(flushed, "flushed\n");
     assert!(detached.starts_with("detached"), "{detached}");
     assert!(recorded.status.success() && text(&recorded).contains("the VM goes on"), "{}", text(&recorded));
@@ -226,10 +260,12 @@ fn flight_recorder_of_another_vmm_is_written_when_asked_and_when_its_time_is_ove
     std::thread::sleep(Duration::from_millis(500));
 
     let snapshot = bench.path("snapshot");
+    let top = text(&bench.strata(&["top", "tiny", "--once", "--json", "--interval", "0.3"]));
     let taken = text(&bench.strata(&["ctl", "tiny", "snapshot", snapshot.to_str().unwrap()]));
     let recorded = recording.wait_with_output().unwrap();
 
     assert!(taken.contains("records in"), "{taken}");
+    agree(&top, &bench.path("trace"));
     assert!(text(&recorded).contains("its time was over"), "{}", text(&recorded));
     let (early, late) = (judge(&snapshot, vmm.0.id()), judge(&bench.path("trace"), vmm.0.id()));
     assert!(early < late, "{early} {late}");

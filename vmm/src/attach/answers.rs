@@ -2,7 +2,7 @@
 
 use super::Ending;
 use crate::control::directory::VmDescription;
-use crate::control::protocol::{Answer, Request, Status};
+use crate::control::protocol::{Answer, Live, Request, Status};
 use crate::tracing::recorder::RecorderControl;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
@@ -31,6 +31,10 @@ pub fn answers(
                 let uptime_s = begun.elapsed().as_secs();
                 let trace = status.trace;
                 Answer::Status(Box::new(Status { name, pid, uptime_s, vcpus, attached, trace, ..Status::default() }))
+            }
+            Answer::Live(live) => {
+                let VmDescription { name, pid, attached, .. } = description.clone();
+                Answer::Live(Box::new(Live { name, pid, attached, ..*live }))
             }
             other => other,
         },

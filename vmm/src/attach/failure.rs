@@ -4,11 +4,13 @@ use crate::clock::DebugfsError;
 use crate::control::directory::DirectoryError;
 use crate::control::protocol::Mode;
 use crate::control::server::ServerError;
+use crate::cpu_list::PlacementError;
 use crate::host_kernel::{HostTraceError, TracefsError};
 use crate::tracing::recorder::RecorderError;
 use crate::tracing::region::RegionError;
 use crate::tracing::region_file::RegionFileError;
 use crate::tracing::selection::SelectionError;
+use crate::tracing::trigger::expression::TriggerError;
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
@@ -17,6 +19,15 @@ use trace_merge::trace_folder::TraceFolderError;
 /// Why a recording could not be attached to a VM, or is not complete.
 #[derive(Debug, Error)]
 pub enum AttachError {
+    /// The recorder cannot run where it is to.
+    #[error("--recorder-cpus cannot be had")]
+    RecorderCpus(#[from] PlacementError),
+    /// Triggers lead to snapshots, and those are of flight recorders.
+    #[error("--trigger takes snapshots of a flight recorder: add --mode flight-recorder")]
+    TriggersInDiscardMode,
+    /// A trigger names what there is not.
+    #[error("--trigger: {0}")]
+    Trigger(#[from] TriggerError),
     /// Only root sees what is needed.
     #[error("attaching needs root, for KVM's debugfs and the host kernel's tracepoints: sudo strata attach {pid} …")]
     NotRoot {

@@ -18,6 +18,7 @@ pub use failure::AttachError;
 use crate::clock::{ClockParameters, EpochSink, HostClock, HostTime, KVM_DEBUGFS, VcpuClocks, VcpuTsc};
 use crate::control::directory::{self, VmDescription, VmDirectory};
 use crate::control::server::ControlServer;
+use crate::cpu_list::CpuList;
 use crate::host_kernel::{HostTracer, Tracefs};
 use crate::machine::probe_kvm;
 use crate::run::descriptors;
@@ -27,6 +28,7 @@ use crate::tracing::recorder::Recorder;
 use crate::tracing::recording::{Recording, VcpuThreads};
 use crate::tracing::selection::Selection;
 use crate::tracing::session::{Say, Sources};
+use crate::tracing::trigger::TriggerRequest;
 use clock_sync::calibration::read_together;
 use follower::{Follower, Sinks};
 use region::{GuestRegion, JOIN_LIMIT};
@@ -68,12 +70,18 @@ pub struct AttachRequest {
     pub trace: PathBuf,
     /// Bytes that the recording keeps within; without it, it grows.
     pub max_size: Option<u64>,
+    /// The records that a flight recorder holds, bytes.
+    pub host_history: usize,
     /// Who may read the recording.
     pub readers: Readers,
     /// Which events are recorded, as [`Selection::parse`] reads it.
     pub events: String,
     /// Whether records are written as they come, or the newest are held in memory.
     pub mode: Mode,
+    /// What is watched for, and leads to a snapshot.
+    pub triggers: TriggerRequest,
+    /// The host's CPUs on which strata records; any, where there are none.
+    pub recorder_cpus: Option<CpuList>,
     /// Time after which the recording ends by itself.
     pub duration: Option<Duration>,
 }
@@ -134,6 +142,7 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
     let clock = HostClock::observe(probed.tsc_khz);
     let host = start_host_tracer(&selection, clock.time, request.pid, vm.thread_ids())?;
     host.iter().for_each(|host| follow_all_threads(host, &vm));
+    check_triggers(request, host.as_ref(), &selection)?;
     // To enable many events takes its time.
     if vm.has_ended_within(Duration::ZERO) {
         return Err(AttachError::Ended { pid: request.pid });
@@ -203,7 +212,9 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
         },
         host,
         mode: request.mode,
+        host_history: request.host_history,
         events: request.events.clone(),
+        triggers: Some(request.triggers.clone()),
         process_descriptors: if guest.is_some() { descriptors::for_processes(vcpus) } else { 0 },
         say,
         on_failure: Some(Box::new(move || {
@@ -212,7 +223,7 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
             true
         })),
     };
-    let recorder = Recorder::start(sources)?;
+    let recorder = Recorder::start_on(request.recorder_cpus.clone(), sources)?;
     let control = answers::answers(description, recorder.control(), ending.clone());
     let control = ControlServer::start(&directory.socket(), control)?;
     let follower = Follower::start(vm, sinks, ending)?;
@@ -233,6 +244,10 @@ fn check(request: &AttachRequest) -> Result<(Selection, ForeignVm), AttachError>
     if request.max_size.is_some() && request.mode == Mode::FlightRecorder {
         return Err(AttachError::BoundedBySize);
     }
+    if !request.triggers.triggers.is_empty() && request.mode == Mode::Discard {
+        return Err(AttachError::TriggersInDiscardMode);
+    }
+    request.recorder_cpus.as_ref().map(CpuList::try_place).transpose()?;
     let selection = Selection::parse(&request.events)?;
     if !geteuid().is_root() {
         return Err(AttachError::NotRoot { pid: request.pid });
@@ -248,6 +263,22 @@ fn check(request: &AttachRequest) -> Result<(Selection, ForeignVm), AttachError>
     // Tried and removed again: what is refused below leaves no folder.
     drop(TraceFolder::create(&request.trace, request.readers)?);
     Ok((selection, vm))
+}
+
+/// Checks the triggers against the events of the host's kernel, and refuses those on layers that are not recorded from
+/// outside. Events of a guest with a region are known when its agent comes up.
+fn check_triggers(
+    request: &AttachRequest,
+    host: Option<&HostTracer>,
+    selection: &Selection,
+) -> Result<(), AttachError> {
+    let events = host.map(HostTracer::events).unwrap_or_default();
+    request.triggers.check(LayerKind::HostKernel, &events, selection)?;
+    request.triggers.check(LayerKind::Vmm, &[], selection)?;
+    if request.region.is_none() {
+        request.triggers.check(LayerKind::GuestKernel, &[], selection)?;
+    }
+    Ok(())
 }
 
 /// The name of a VM that got none: its process's, as far as a VM's name can hold that, and the process's number.
@@ -395,6 +426,8 @@ fn stop_on_signals(ending: Sender<Ending>) -> Result<(), AttachError> {
 mod tests {
     use super::*;
     use crate::control::directory::tests::{description, runtime};
+    use crate::tracing::session::HOST_HISTORY;
+    use crate::tracing::trigger::expression::Trigger;
     use trace_merge::manifest::is_vm_name;
 
     #[test]
@@ -436,20 +469,41 @@ mod tests {
         assert_eq!(wait(None), Ending::VmEnded);
     }
 
-    #[test]
-    fn size_of_a_flight_recorder_is_refused_before_anything_is_looked_at() {
-        let request = AttachRequest {
+    /// A request for a process that there is not.
+    fn request() -> AttachRequest {
+        AttachRequest {
             pid: u32::MAX,
             vm: None,
             name: None,
             region: None,
             trace: "/nonexistent/trace".into(),
-            max_size: Some(1 << 30),
+            max_size: None,
+            host_history: HOST_HISTORY,
             readers: Readers::Owner,
             events: "default".into(),
-            mode: Mode::FlightRecorder,
+            mode: Mode::Discard,
+            triggers: TriggerRequest::default(),
+            recorder_cpus: None,
             duration: None,
+        }
+    }
+
+    #[test]
+    fn trigger_on_a_layer_that_is_not_recorded_from_outside_is_refused() {
+        let check = |trigger: &str, region: Option<&str>| {
+            let triggers = TriggerRequest { triggers: vec![Trigger::parse(trigger).unwrap()], ..Default::default() };
+            let request = AttachRequest { region: region.map(Into::into), triggers, ..request() };
+            check_triggers(&request, None, &Selection::parse("default").unwrap()).map_err(|error| error.to_string())
         };
+
+        assert!(check("wakeup>1ms", None).unwrap_err().contains("'sched:sched_switch'"));
+        assert_eq!(check("wakeup>1ms", Some("/dev/shm/web")), Ok(()));
+        assert!(check("guest-panic", Some("/dev/shm/web")).unwrap_err().contains("'vmm:control'"));
+    }
+
+    #[test]
+    fn size_of_a_flight_recorder_is_refused_before_anything_is_looked_at() {
+        let request = AttachRequest { max_size: Some(1 << 30), mode: Mode::FlightRecorder, ..request() };
 
         assert!(matches!(attach(&request, |_| ()), Err(AttachError::BoundedBySize)));
     }

@@ -4,7 +4,10 @@ use super::values;
 use crate::attach::AttachRequest;
 use crate::attach::libvirt::{self, DomainError};
 use crate::control::protocol::Mode;
+use crate::cpu_list::CpuList;
 use crate::tracing::selection;
+use crate::tracing::trigger::TriggerRequest;
+use crate::tracing::trigger::expression::Trigger;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -47,14 +50,31 @@ pub struct AttachArgs {
     /// presets: minimal, default, io, net, all; `strata events --list host-kernel` lists them
     #[arg(long, value_name = "GLOBS", default_value = selection::DEFAULT)]
     pub events: String,
-    /// discard writes records as they come; flight-recorder holds the newest 64 MiB of them (the guest's in its rings; the
-    /// region must be made for that), and writes them at the end
-    /// (and by `strata ctl NAME snapshot DIR`)
+    /// discard writes records as they come; flight-recorder holds the newest of them (see --host-history; the guest's in its
+    /// rings; the region must be made for that), and writes them at the end (and by `strata ctl NAME snapshot DIR`)
     #[arg(long, value_name = "MODE", default_value = "discard", value_parser = values::mode())]
     pub mode: Mode,
+    /// How much of the host kernel's records a flight recorder holds, in memory; the oldest give way
+    #[arg(long, value_name = "SIZE", default_value = values::HOST_HISTORY, value_parser = values::host_history)]
+    pub host_history: usize,
+    /// Watch for something, and write a snapshot beside the trace's folder when it happens; for --mode flight-recorder. May
+    /// be repeated: 'steal>1ms', 'wakeup>5ms task=web*', 'exit:mmio>2ms', 'disk>50ms', 'oom', 'guest-panic', 'guest-hang=10s',
+    /// 'event:guest-kernel:sched:sched_process_exit comm=="db"'
+    #[arg(long = "trigger", value_name = "EXPR", value_parser = Trigger::parse)]
+    pub triggers: Vec<Trigger>,
+    /// Let each trigger lead to a snapshot again when so much time has passed since its last one; without it, once
+    #[arg(long, value_name = "TIME", value_parser = values::duration, requires = "triggers")]
+    pub trigger_every: Option<Duration>,
+    /// Go on recording for so long before the snapshot of a trigger
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = values::duration, requires = "triggers")]
+    pub trigger_after: Duration,
     /// Keep the newest records that fit this size on the disk, and drop older ones; 16M or more. Without it the trace grows
     #[arg(long, value_name = "SIZE", value_parser = values::max_size)]
     pub max_size: Option<u64>,
+    /// The host's CPUs on which strata records, as in 0 or 0,2-3: apart from those of the vCPUs, it takes no time of the
+    /// guest's
+    #[arg(long, value_name = "LIST")]
+    pub recorder_cpus: Option<CpuList>,
     /// End after this time: a number of seconds, or one with ms, s, m or h, as in 90s
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub duration: Option<Duration>,
@@ -70,14 +90,46 @@ impl TryFrom<AttachArgs> for AttachRequest {
     ///
     /// libvirt does not run the domain that was asked for.
     fn try_from(args: AttachArgs) -> Result<Self, DomainError> {
-        let AttachArgs { pid, libvirt, region, trace, name, vm, events, mode, max_size, duration, readable_by } = args;
+        let AttachArgs {
+            pid,
+            libvirt,
+            region,
+            trace,
+            name,
+            vm,
+            events,
+            mode,
+            host_history,
+            triggers,
+            trigger_every,
+            trigger_after,
+            max_size,
+            recorder_cpus,
+            duration,
+            readable_by,
+        } = args;
+        let triggers = TriggerRequest { triggers, every: trigger_every, after: trigger_after };
         let pid = match (&libvirt, pid) {
             (Some(domain), _) => libvirt::process_of(domain)?,
             // the command line's rules leave nothing else
             (None, pid) => pid.unwrap_or_default(),
         };
         let name = name.or(libvirt.filter(|domain| is_vm_name(domain)));
-        Ok(Self { pid, vm, name, region, trace, max_size, readers: readable_by, events, mode: mode.into(), duration })
+        Ok(Self {
+            pid,
+            vm,
+            name,
+            region,
+            trace,
+            max_size,
+            host_history,
+            readers: readable_by,
+            events,
+            mode: mode.into(),
+            triggers,
+            recorder_cpus,
+            duration,
+        })
     }
 }
 

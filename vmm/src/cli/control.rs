@@ -5,7 +5,10 @@ use crate::control::protocol::{Mode, Request};
 use crate::tracing::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
 use clap::{Args, Subcommand};
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
+use trace_merge::events::parse_seconds;
 
 /// Arguments of `strata ps`.
 #[derive(Debug, Args)]
@@ -15,11 +18,50 @@ pub struct PsArgs {
     pub json: bool,
 }
 
+/// Arguments of `strata top`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Shares of time are of the host's clock and count from the records of the host's kernel as they are \
+    read. JSON has sums of the period, ns; without --once an object on a line each.\n\nExamples:\n  \
+    strata top vm0\n  \
+    strata top --all --once --json | jq '.vms[].host.ready'"
+)]
+pub struct TopArgs {
+    /// Name of the VM, or process id as `strata ps` shows it
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    pub vm: Option<String>,
+    /// All running VMs
+    #[arg(long)]
+    pub all: bool,
+    /// Show one period, and end
+    #[arg(long)]
+    pub once: bool,
+    /// Length of a period
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
+    pub interval: Duration,
+    /// JSON in place of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `strata metrics`.
+#[derive(Debug, Args)]
+#[command(after_help = "Whoever reaches the address can read names of VMs and what they do: give one that only your \
+    monitoring reaches.\n\nExamples:\n  \
+    strata metrics --listen 127.0.0.1:9464\n  \
+    curl http://127.0.0.1:9464/metrics")]
+pub struct MetricsArgs {
+    /// Address and port to serve at
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: SocketAddr,
+}
+
 /// Arguments of `strata ctl`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     strata ctl vm0 status\n  \
     strata ctl vm0 snapshot before-the-crash\n  \
+    strata ctl vm0 wait-trigger --freeze-others && mail -s 'web was late' me < /dev/null\n  \
     strata ctl vm0 session create io --events 'guest-kernel:block:*' --trace io-trace\n  \
     strata ctl vm0 session start io\n  \
     strata ctl vm0 session events main 'default,guest-kernel:net:*'")]
@@ -46,6 +88,16 @@ pub enum CtlCommand {
         /// The session [default: the one that the VM was started with]
         #[arg(long, value_name = "NAME")]
         session: Option<String>,
+    },
+    /// Wait until a trigger of the VM (--trigger) has led to a snapshot, and say which and where. What is to happen then
+    /// follows in the shell: `strata ctl vm0 wait-trigger && notify-somebody`
+    WaitTrigger {
+        /// Wait for so long at most; exit status 1 then
+        #[arg(long, value_name = "TIME", value_parser = values::duration)]
+        timeout: Option<Duration>,
+        /// Take a snapshot of every other VM of this host that is recorded by a flight recorder too, as soon as it fires
+        #[arg(long)]
+        freeze_others: bool,
     },
     /// Stop the guest where it is; it goes on with resume
     Pause,
@@ -121,7 +173,8 @@ impl CtlCommand {
     /// When a path is empty or there is no working directory.
     pub fn request(self) -> io::Result<Request> {
         Ok(match self {
-            Self::Status => Request::Status,
+            // It is asked for until it says what is waited for.
+            Self::Status | Self::WaitTrigger { .. } => Request::Status,
             Self::Snapshot { dir, session } => Request::Snapshot { dir: std::path::absolute(dir)?, session },
             Self::Pause => Request::Pause,
             Self::Resume => Request::Resume,

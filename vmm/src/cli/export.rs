@@ -14,11 +14,13 @@ pub enum Format {
     Perfetto,
     /// CTF 2 traces.
     Ctf2,
+    /// A folder of Parquet files.
+    Parquet,
 }
 
 impl Format {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Perfetto, Self::Ctf2];
+    pub const ALL: [Self; 3] = [Self::Perfetto, Self::Ctf2, Self::Parquet];
 
     /// The name that users type.
     #[must_use]
@@ -26,6 +28,7 @@ impl Format {
         match self {
             Self::Perfetto => "perfetto",
             Self::Ctf2 => "ctf2",
+            Self::Parquet => "parquet",
         }
     }
 }
@@ -45,12 +48,14 @@ fn format(text: &str) -> Result<Format, String> {
 #[derive(Debug, Args)]
 #[command(after_help = "Formats:\n  \
     perfetto  host and guests as machines, for ui.perfetto.dev and trace_processor; see docs/perfetto.md\n  \
-    ctf2      a folder of CTF 2 traces, which babeltrace2 reads from 2.1 on\n\n\
+    ctf2      a folder of CTF 2 traces, which babeltrace2 reads from 2.1 on\n  \
+    parquet   a folder of tables for DuckDB, pandas, Spark and `strata query`; see docs/query.md\n\n\
     Examples:\n  \
     strata export trace --to perfetto -o trace.pftrace\n  \
     strata export trace --to perfetto --from 1.5 --until 2.5 -o part.pftrace\n  \
     strata export trace --to perfetto -o - | zstd > trace.pftrace.zst\n  \
     strata export trace --to ctf2 -o trace-ctf2\n  \
+    strata export trace --to parquet -o tables\n  \
     strata open trace")]
 pub struct ExportArgs {
     /// Trace folder
@@ -58,7 +63,7 @@ pub struct ExportArgs {
     /// Format to export to
     #[arg(long, value_name = "FORMAT", value_parser = format)]
     pub to: Format,
-    /// File to write, `-` for standard output; for ctf2 a folder: a new one, or an empty one of yours
+    /// File to write, `-` for standard output; for ctf2 and parquet a folder: a new one, or an empty one of yours
     #[arg(short, long, value_name = "PATH")]
     pub output: PathBuf,
     /// Only what is this many seconds after the first record, or later
@@ -127,6 +132,6 @@ mod tests {
     fn unknown_format_is_refused_with_those_that_there_are() {
         let error = export(&["--to", "perfeto"]).unwrap_err();
 
-        assert!(error.contains("nearest: perfetto") && error.contains("there is perfetto, ctf2"), "{error}");
+        assert!(error.contains("nearest: perfetto") && error.contains("there is perfetto, ctf2, parquet"), "{error}");
     }
 }

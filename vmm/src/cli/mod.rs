@@ -3,16 +3,19 @@
 mod attach;
 mod control;
 mod export;
+mod query;
 mod run;
 mod trace;
 pub(crate) mod values;
 
 pub use attach::AttachArgs;
-pub use control::{CtlArgs, CtlCommand, PsArgs, RecoverArgs, SessionCommand};
+pub use control::{CtlArgs, CtlCommand, MetricsArgs, PsArgs, RecoverArgs, SessionCommand, TopArgs};
 pub use export::{ExportArgs, Format, OpenArgs};
+pub use query::QueryArgs;
 pub use run::RunArgs;
 pub use trace::{
-    EventsArgs, FunctionsArgs, MergeArgs, PageArgs, ReadArgs, ReportArgs, ReportCommand, TaskSum, WhyArgs, WindowArgs,
+    DiffArgs, EventsArgs, FunctionsArgs, MergeArgs, PageArgs, ReadArgs, ReportArgs, ReportCommand, TaskSum, WhyArgs,
+    WindowArgs,
 };
 
 use crate::agent_command::AgentArgs;
@@ -33,6 +36,7 @@ use std::path::PathBuf;
         strata attach 4242 --trace trace\n  \
         strata report trace\n  \
         strata why trace --task web --worst 3\n  \
+        strata diff yesterday today\n  \
         strata events trace --layer guest-kernel --from 1.5 --to 1.6\n  \
         strata check trace"
 )]
@@ -55,16 +59,24 @@ pub enum Command {
     Report(ReportArgs),
     /// Say why a guest's task took so long: its critical path through all layers
     Why(WhyArgs),
+    /// Say what changed from one trace to another, report by report, and how sure that is
+    Diff(DiffArgs),
     /// Check a trace: causality between its layers, order, pairs of events, counts of losses
     Check(ReadArgs),
     /// Write a trace in the form of another tool
     Export(ExportArgs),
     /// Show a trace in Perfetto's viewer, in the browser
     Open(OpenArgs),
+    /// Ask traces a question in SQL
+    Query(QueryArgs),
     /// Make one trace of several: of VMs on one host, or of two hosts by matched events
     Merge(MergeArgs),
     /// List the VMs that are running, and those whose process died with a trace to recover
     Ps(PsArgs),
+    /// Show what running VMs do, each second: vCPU states, who ran instead, exits, events and losses, the cost of tracing
+    Top(TopArgs),
+    /// Serve what running VMs do as OpenMetrics, for Prometheus
+    Metrics(MetricsArgs),
     /// Ask a running VM for its status, a snapshot, or another session
     Ctl(CtlArgs),
     /// Make a trace of the trace region of a VM whose process was killed

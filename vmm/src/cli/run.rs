@@ -2,15 +2,19 @@
 
 use super::values;
 use crate::control::protocol::Mode;
+use crate::cpu_list::CpuList;
 use crate::jail::{self, JailRequest};
 use crate::machine::rate_limit::RateLimit;
 use crate::machine::{CpuExtras, DiskConfig};
 use crate::run::{Agent, KERNEL_RINGS, OnTraceFailure, PROCESS_SLOTS, RunRequest};
 use crate::tracing::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
 use crate::tracing::selection;
+use crate::tracing::trigger::TriggerRequest;
+use crate::tracing::trigger::expression::Trigger;
 use clap::Args;
 use shared_ring::layout::{Geometry, MAX_PROCESS_SLOTS};
 use std::path::PathBuf;
+use std::time::Duration;
 use trace_merge::access::Readers;
 
 /// Arguments of `strata run`.
@@ -21,6 +25,7 @@ use trace_merge::access::Readers;
     strata run --kernel vmlinuz --initrd initrd.img --cmdline 'console=ttyS0'\n  \
     strata run --kernel vmlinux --disk root.img --cmdline 'console=ttyS0 root=/dev/vda' --agent strata.ko --trace trace\n  \
     strata run --kernel vmlinuz --initrd initrd.img --agent strata.ko --trace trace --max-size 2G\n  \
+    strata run --kernel vmlinuz --initrd initrd.img --agent strata.ko --trace trace --mode flight-recorder --trigger 'wakeup>5ms task=web*'\n  \
     strata run --kernel vmlinuz --initrd initrd.img --agent strata.ko --trace trace --events 'host-kernel:kvm:*,guest-kernel:sched:*,guest-user:*'")]
 pub struct RunArgs {
     /// Guest kernel: bzImage or ELF vmlinux
@@ -43,9 +48,13 @@ pub struct RunArgs {
     #[arg(long)]
     pub pmu: bool,
     /// Raw disk image for a virtio block device; ',ro' makes it read-only. ',iops=RATE' and ',bandwidth=RATE' limit the
-    /// requests and the bytes of each second, 'RATE:BURST' also those at once after a pause; what is more waits. May be
-    /// repeated
-    #[arg(long = "disk", value_name = "FILE[,ro][,iops=RATE][,bandwidth=RATE]", value_parser = values::disk)]
+    /// requests and the bytes of each second, 'RATE:BURST' also those at once after a pause; what is more waits. The image
+    /// is locked while the VM runs, unless ',lock=off' is given. May be repeated
+    #[arg(
+        long = "disk",
+        value_name = "FILE[,ro][,iops=RATE][,bandwidth=RATE][,lock=off]",
+        value_parser = values::disk
+    )]
     pub disks: Vec<DiskConfig>,
     /// Limit the bytes of each second that the guest writes to its console: RATE or RATE:BURST, 4K or more. A guest that
     /// writes faster waits
@@ -87,6 +96,21 @@ pub struct RunArgs {
     /// oldest and writes the trace at the end (and by `strata ctl VM snapshot DIR`)
     #[arg(long, value_name = "MODE", default_value = "discard", value_parser = values::mode(), requires = "trace")]
     pub mode: Mode,
+    /// How much of the host kernel's records a flight recorder holds, in memory; the oldest give way. A guest that exits all
+    /// the time makes tens of megabytes a second
+    #[arg(long, value_name = "SIZE", default_value = values::HOST_HISTORY, value_parser = values::host_history, requires = "trace")]
+    pub host_history: usize,
+    /// Watch for something, and write a snapshot beside the trace's folder when it happens; for --mode flight-recorder. May
+    /// be repeated: 'steal>1ms', 'wakeup>5ms task=web*', 'exit:mmio>2ms', 'disk>50ms', 'oom', 'guest-panic', 'guest-hang=10s',
+    /// 'event:guest-kernel:sched:sched_process_exit comm=="db"'
+    #[arg(long = "trigger", value_name = "EXPR", value_parser = Trigger::parse, requires = "trace")]
+    pub triggers: Vec<Trigger>,
+    /// Let each trigger lead to a snapshot again when so much time has passed since its last one; without it, once
+    #[arg(long, value_name = "TIME", value_parser = values::duration, requires = "triggers")]
+    pub trigger_every: Option<Duration>,
+    /// Go on recording for so long before the snapshot of a trigger
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = values::duration, requires = "triggers")]
+    pub trigger_after: Duration,
     /// Size of a sub-buffer, bytes.
     #[arg(long, help = format!("Size of a sub-buffer of the guest kernel's rings: {}", sub_buffer_sizes()))]
     #[arg(value_name = "SIZE", default_value_t = KERNEL_RINGS.0, value_parser = values::sub_buffer_size, requires = "trace")]
@@ -100,6 +124,10 @@ pub struct RunArgs {
         takes 1 MiB of memory for each vCPU"))]
     #[arg(value_name = "N", default_value_t = PROCESS_SLOTS, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_PROCESS_SLOTS)), requires = "trace")]
     pub process_slots: u32,
+    /// The host's CPUs on which strata records, as in 0 or 0,2-3: apart from those of the vCPUs, it takes no time of the
+    /// guest's
+    #[arg(long, value_name = "LIST", requires = "trace")]
+    pub recorder_cpus: Option<CpuList>,
     /// Run as this user once everything that needs root is open: a name, UID or UID:GID. Without it, strata that was started
     /// with sudo runs as the user who called sudo, and any other keeps its user; root without sudo stays root, without its
     /// capabilities. The recording belongs to that user
@@ -131,8 +159,11 @@ impl From<RunArgs> for RunRequest {
         Self {
             geometry,
             process_slots: args.process_slots,
+            recorder_cpus: args.recorder_cpus,
+            triggers: TriggerRequest { triggers: args.triggers, every: args.trigger_every, after: args.trigger_after },
             sample_frequency: args.sample_frequency,
             mode: args.mode.into(),
+            host_history: args.host_history,
             name: args.name,
             kernel: args.kernel,
             initrd: args.initrd,

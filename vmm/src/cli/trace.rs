@@ -1,4 +1,4 @@
-//! `strata events`, `strata report`, `strata why`, `strata check` and `strata merge`: reading recordings.
+//! `strata events`, `strata report`, `strata why`, `strata diff`, `strata check` and `strata merge`: reading recordings.
 
 use super::values;
 use clap::{Args, Subcommand, ValueEnum};
@@ -185,6 +185,10 @@ pub enum ReportCommand {
     Blocks(WindowArgs),
     /// Waiting for locks of the guest's kernel, by lock and call site, and for futexes
     Locks(WindowArgs),
+    /// How it ended: what each CPU of guest and host did when the guest's kernel recorded for the last time, its console,
+    /// and the last exits, samples and records; with --to, the same of any moment
+    #[command(after_help = "Examples:\n  strata report death trace\n  strata report death trace --to 12.5")]
+    Death(WindowArgs),
     /// All of it as a page: `--html` without a command.
     #[command(skip)]
     Page(PageArgs),
@@ -294,6 +298,42 @@ impl WhyArgs {
             event: self.event.clone(),
             json: self.json,
         }
+    }
+}
+
+/// Arguments of `strata diff`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The time of each trace is cut into 20 parts. What those of one have that those of the other have not is a \
+    change; what varies from part to part is none. Two traces tell about these two runs: whether a change is there \
+    in other runs, too, other traces tell.\n\nExamples:\n  \
+    strata diff yesterday today\n  \
+    strata diff yesterday today --from 2 --to 12\n  \
+    strata diff yesterday today --json | jq '.rows[] | select(.values | any(.changed))'"
+)]
+pub struct DiffArgs {
+    /// Trace folder: before
+    #[arg(value_name = "A")]
+    pub first: PathBuf,
+    /// Trace folder: after
+    #[arg(value_name = "B")]
+    pub second: PathBuf,
+    /// Of each only what is this many seconds after its first record, or later
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub from: Option<Duration>,
+    /// Of each only what is this many seconds after its first record, or earlier
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub to: Option<Duration>,
+    /// JSON in place of text: all rows, those that did not change too
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl DiffArgs {
+    /// What they mean for a report.
+    #[must_use]
+    pub const fn options(&self) -> ReportOptions {
+        ReportOptions { json: self.json, from: self.from, to: self.to }
     }
 }
 

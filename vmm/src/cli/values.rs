@@ -20,6 +20,9 @@ const MAX_DELAY_MS: u64 = 10_000;
 
 /// Least bandwidth that a device can be limited to, bytes each second.
 const MIN_BANDWIDTH: u64 = 4 << 10;
+/// Least and most memory for the host kernel's records in a flight recorder, bytes.
+const MIN_HOST_HISTORY: usize = 1 << 20;
+const MAX_HOST_HISTORY: usize = 64 << 30;
 /// A burst holds at least what comes in this part of a second, which is longer than devices wait at least: smaller ones
 /// would limit the rate.
 const BURSTS_PER_SECOND: u64 = 50;
@@ -81,6 +84,17 @@ pub fn max_size(text: &str) -> Result<u64, String> {
     Some(size).filter(|size| *size >= MIN_ROTATED_SIZE).ok_or_else(too_small)
 }
 
+/// How much of the host kernel's records a flight recorder holds unless it is said.
+pub const HOST_HISTORY: &str = "64M";
+
+/// Memory for the host kernel's records in a flight recorder, bytes.
+pub fn host_history(text: &str) -> Result<usize, String> {
+    let size = size(text)?;
+    let fits = |size: &usize| (MIN_HOST_HISTORY..=MAX_HOST_HISTORY).contains(size);
+    let refuse = || format!("write {}M to {}G", MIN_HOST_HISTORY >> 20, MAX_HOST_HISTORY >> 30);
+    usize::try_from(size).ok().filter(fits).ok_or_else(refuse)
+}
+
 /// A time: seconds, or a number with a suffix ms, s, m or h.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|last: char| last.is_ascii_alphabetic());
@@ -119,6 +133,7 @@ pub fn disk(text: &str) -> Result<DiskConfig, String> {
     while let Some((path, option)) = rest.rsplit_once(',') {
         match option.split_once('=') {
             None if option == "ro" => disk.read_only = true,
+            Some(("lock", "off")) => disk.lock = false,
             Some(("delay", delay)) => disk.delay = self::delay(delay)?,
             Some(("iops", rate)) => disk.limits.operations = Some(operations(rate)?),
             Some(("bandwidth", rate)) => disk.limits.bytes = Some(bandwidth(rate)?),
@@ -192,6 +207,14 @@ mod tests {
     }
 
     #[test]
+    fn host_history_has_a_default_and_limits() {
+        assert_eq!(host_history(HOST_HISTORY), Ok(crate::tracing::session::HOST_HISTORY));
+        assert_eq!(host_history("1G"), Ok(1 << 30));
+        assert_eq!(host_history("1023K"), Err("write 1M to 64G".into()));
+        assert_eq!(host_history("65G"), Err("write 1M to 64G".into()));
+    }
+
+    #[test]
     fn disk_may_be_read_only_and_slow() {
         let disk = |path: &str, read_only, ms| {
             Ok(DiskConfig { read_only, delay: Duration::from_millis(ms), ..DiskConfig::new(path) })
@@ -202,6 +225,7 @@ mod tests {
         assert_eq!(super::disk("a.img,delay=5ms"), disk("a.img", false, 5));
         assert_eq!(super::disk("a,b.img,delay=20ms,ro"), disk("a,b.img", true, 20));
         assert_eq!(super::disk("a,b"), disk("a,b", false, 0));
+        assert_eq!(super::disk("a,lock=off").map(|disk| (disk.path, disk.lock)), Ok(("a".into(), false)));
         assert!(super::disk(",ro").is_err());
         assert!(super::disk("a.img,delay=5").unwrap_err().contains("'delay=5ms'"));
         assert!(super::disk("a.img,delay=99999999ms").is_err());

@@ -1,5 +1,6 @@
 //! Renews the vCPUs' clocks at a fixed interval.
 
+use crate::cpu_list::CpuList;
 use crate::jail;
 use crate::jail::policy::Thread;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -13,13 +14,15 @@ pub struct RenewalThread {
 }
 
 impl RenewalThread {
-    /// Calls `renew` every `interval_ns` from now on. Where no thread can be made the clocks keep what was published at
+    /// Calls `renew` every `interval_ns` from now on, on `cpus` only where they are given and can be had. Where no thread can be made the clocks keep what was published at
     /// the start, whose bound says for how long that is good; so this does not fail.
     #[must_use]
-    pub fn start(interval_ns: u64, renew: impl Fn() + Send + 'static) -> Self {
+    pub fn start(interval_ns: u64, cpus: Option<CpuList>, renew: impl Fn() + Send + 'static) -> Self {
         let (stop, stopped) = channel();
         let interval = Duration::from_nanos(interval_ns);
         let run = move || {
+            // Elsewhere it does its work as well.
+            let _ = cpus.map(|cpus| cpus.place_this_thread());
             jail::enter(Thread::Clock);
             while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
                 renew();
@@ -49,7 +52,7 @@ mod tests {
     fn clocks_are_renewed_until_the_thread_is_dropped() {
         let (renewed, renewals) = channel();
 
-        let thread = RenewalThread::start(1_000, move || renewed.send(()).unwrap_or_default());
+        let thread = RenewalThread::start(1_000, None, move || renewed.send(()).unwrap_or_default());
         let seen = renewals.iter().take(3).count();
         drop(thread);
 

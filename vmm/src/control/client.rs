@@ -1,7 +1,7 @@
 //! The command line's end of the control socket: finds a VM, asks, and shows what it answers.
 
 use super::directory::{self, DirectoryError, FoundVm};
-use super::protocol::{Answer, LimitStatus, MAX_LINE, Request, Status, TraceStatus};
+use super::protocol::{Answer, LimitStatus, MAX_LINE, Request, Status, TraceStatus, TriggerStatus};
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -106,6 +106,7 @@ pub fn call(socket: &Path, request: &Request) -> Result<Answer, ClientError> {
 pub fn text(answer: &Answer) -> String {
     match answer {
         Answer::Status(status) => status_text(status),
+        Answer::Live(live) => format!("{}: see `strata top {}`\n", live.name, live.name),
         Answer::Done { message } | Answer::Refused { message } => format!("{message}\n"),
     }
 }
@@ -171,6 +172,12 @@ fn write_trace(out: &mut String, trace: &TraceStatus, with_guest: bool) -> std::
         if let Some(nested @ 1..) = session.nested {
             writeln!(out, "session {}: {nested} records not made inside others", session.name)?;
         }
+    }
+    for TriggerStatus { trigger, fired, last, snapshots, failure, .. } in &trace.triggers {
+        writeln!(out, "trigger {trigger}: fired {fired} times")?;
+        last.iter().try_for_each(|last| writeln!(out, "        last: {last}"))?;
+        snapshots.iter().try_for_each(|folder| writeln!(out, "        snapshot {}", folder.display()))?;
+        failure.iter().try_for_each(|why| writeln!(out, "        no snapshot: {why}"))?;
     }
     for layer in &trace.layers {
         write!(out, "written {}: {} records, {} lost", layer.path, layer.records, layer.lost)?;

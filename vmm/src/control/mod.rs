@@ -3,10 +3,11 @@
 //! - [`directory`]: the folder, which describes the VM also after a crash.
 //! - [`protocol`]: what is asked and answered on the socket, a line of JSON each.
 //! - [`server`]: the VM's end, a thread of its own; [`client`]: the command line's end.
-//! - [`list`]: `strata ps`.
+//! - [`list`]: `strata ps`; [`wait_trigger`]: `strata ctl VM wait-trigger`.
 
 pub mod client;
 pub mod directory;
 pub mod list;
 pub mod protocol;
 pub mod server;
+pub mod wait_trigger;

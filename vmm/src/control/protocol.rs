@@ -73,6 +73,8 @@ impl FromStr for Mode {
 pub enum Request {
     /// How the VM and its recording are. Answered by [`Answer::Status`].
     Status,
+    /// What the VM does now. Answered by [`Answer::Live`].
+    Live,
     /// Write what the flight recorder holds to a new trace folder, while tracing goes on.
     Snapshot {
         /// The folder, absolute; it must not exist, or be empty.
@@ -145,6 +147,8 @@ pub enum Request {
 pub enum Answer {
     /// To [`Request::Status`].
     Status(Box<Status>),
+    /// To [`Request::Live`].
+    Live(Box<Live>),
     /// It was done.
     Done {
         /// What was done, one line.
@@ -234,10 +238,34 @@ pub struct TraceStatus {
     pub restored_words: u64,
     /// The sessions, in the order of their slots.
     pub sessions: Vec<SessionStatus>,
+    /// What is watched for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub triggers: Vec<TriggerStatus>,
     /// What has been written so far, by layer.
     pub layers: Vec<LayerStatus>,
     /// What is missing and why, a line each.
     pub missing: Vec<String>,
+}
+
+/// What has become of a trigger.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TriggerStatus {
+    /// As it was given.
+    pub trigger: String,
+    /// How often it fired.
+    pub fired: u64,
+    /// Whether a snapshot is to be taken because of it in a moment.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub due: bool,
+    /// What happened when it fired last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<String>,
+    /// Folders of the snapshots that were taken because of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub snapshots: Vec<PathBuf>,
+    /// Why the last snapshot could not be taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
 }
 
 /// How a session is.
@@ -282,6 +310,157 @@ pub struct LayerStatus {
     pub dropped: u64,
 }
 
+/// What a VM does now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Live {
+    /// Name of the VM.
+    pub name: String,
+    /// Process that runs it, or records it from outside.
+    pub pid: u32,
+    /// The process that runs it, where `pid` only records it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attached: Option<Attached>,
+    /// What the host does for its vCPUs; `None` where the host's kernel is not recorded.
+    pub host: Option<Watched>,
+    /// What has been written so far, by layer; nothing of a flight recorder.
+    pub layers: Vec<LayerStatus>,
+    /// What is missing and why, a line each.
+    pub missing: Vec<String>,
+}
+
+/// What the host does for the vCPUs of a VM: sums since it was first asked for. It is forgotten when nobody asks for two
+/// minutes, and begins anew when the VM gets other vCPUs: `since_ns` says so.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Watched {
+    /// Since when, trace clock, ns.
+    pub since_ns: u64,
+    /// Until when, trace clock, ns.
+    pub until_ns: u64,
+    /// The vCPUs.
+    pub vcpus: Vec<LiveVcpu>,
+    /// What the host ran in place of vCPUs that were ready, by name, the longest first.
+    pub thieves: Vec<Thief>,
+    /// Exits, and the time until the vCPU was in the guest again.
+    pub exits: Vec<LiveExits>,
+    /// From being ready, woken or preempted, until its thread ran: of all vCPUs.
+    pub ready: Times,
+    /// The turn of a vCPU that came latest in each of the last seconds.
+    pub late: Vec<Late>,
+    /// Records of the host's kernel.
+    pub records: u64,
+    /// Records of the host's kernel that were lost.
+    pub lost: u64,
+}
+
+/// Where the time of a vCPU went, ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LiveVcpu {
+    /// Index.
+    pub vcpu: u32,
+    /// In the guest.
+    pub guest_ns: u64,
+    /// In KVM, handling an exit.
+    pub kvm_ns: u64,
+    /// In the VMM: from KVM's return to it until the guest is entered.
+    pub vmm_ns: u64,
+    /// Ready, and the host ran something else.
+    pub preempted_ns: u64,
+    /// Woken, and not yet run.
+    pub woken_ns: u64,
+    /// Halted.
+    pub halted_ns: u64,
+    /// Waiting for something else.
+    pub blocked_ns: u64,
+    /// Not known.
+    pub unknown_ns: u64,
+}
+
+/// What the host ran in place of vCPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Thief {
+    /// Name of the thread.
+    pub name: String,
+    /// How long, ns.
+    pub ns: u64,
+}
+
+/// Exits for one reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LiveExits {
+    /// Name of the reason.
+    pub reason: String,
+    /// Their times.
+    #[serde(flatten)]
+    pub times: Times,
+}
+
+/// A vCPU that had its turn late.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Late {
+    /// The vCPU.
+    pub vcpu: u32,
+    /// When it ran, trace clock, ns.
+    pub at_ns: u64,
+    /// How long it had been ready, ns.
+    pub ns: u64,
+    /// What the host ran meanwhile, for longest.
+    pub by: String,
+}
+
+/// Classes of [`Times`]: below 2^10 ns, below 2^11 ns and so on, and the last without an end.
+pub const TIME_CLASSES: usize = 26;
+/// The power of two below which the first class lies, ns.
+pub const FIRST_CLASS: u32 = 10;
+
+/// How many times there were and how they are distributed: two of them are merged by adding them up.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Times {
+    /// Number.
+    pub count: u64,
+    /// All together, ns.
+    pub total_ns: u64,
+    /// How many are below 2^10 ns, then how many below 2^11 ns of the others, and so on; classes behind the last that holds
+    /// one are left out.
+    pub classes: Vec<u64>,
+}
+
+impl Times {
+    /// Adds a time of `ns`.
+    pub fn add(&mut self, ns: u64) {
+        let class = (u64::BITS - ns.leading_zeros()).saturating_sub(FIRST_CLASS) as usize;
+        let class = class.min(TIME_CLASSES - 1);
+        if self.classes.len() <= class {
+            self.classes.resize(class + 1, 0);
+        }
+        self.classes[class] += 1;
+        (self.count, self.total_ns) = (self.count + 1, self.total_ns.saturating_add(ns));
+    }
+
+    /// What came since `before`, an earlier state of this; all of it where `before` is none.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let of_before = |class: usize| before.classes.get(class).copied().unwrap_or(0);
+        let classes = self.classes.iter().enumerate();
+        Self {
+            count: self.count.saturating_sub(before.count),
+            total_ns: self.total_ns.saturating_sub(before.total_ns),
+            classes: classes.map(|(class, count)| count.saturating_sub(of_before(class))).collect(),
+        }
+    }
+
+    /// The end of the class that holds the time which `percent` of 100 take at most, ns; 0 of none.
+    #[must_use]
+    pub fn below_ns(&self, percent: u64) -> u64 {
+        let rank = self.count.saturating_mul(percent).div_ceil(100).max(1);
+        let mut sum = 0;
+        let class = self.classes.iter().position(|count| {
+            sum += count;
+            sum >= rank
+        });
+        class.map_or(0, |class| 1 << (FIRST_CLASS as usize + class))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -300,7 +479,7 @@ mod tests {
 
         let requests: Vec<Request> = block.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
 
-        assert_eq!(requests.len(), 12);
+        assert_eq!(requests.len(), 13);
     }
 
     #[test]
@@ -311,7 +490,8 @@ mod tests {
 
     #[test]
     fn answers_survive_their_line() {
-        let answers = [Answer::done("a"), Answer::refused("b"), Answer::Status(Box::default())];
+        let live = Answer::Live(Box::default());
+        let answers = [Answer::done("a"), Answer::refused("b"), Answer::Status(Box::default()), live];
 
         let lines = answers.clone().map(|answer| serde_json::to_string(&answer).unwrap());
 

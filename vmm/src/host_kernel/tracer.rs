@@ -7,6 +7,7 @@ use super::switches::{self, Switches};
 use super::tracefs::{Instance, ThreadFilter, Tracefs, TracefsError};
 use super::workers::WorkerSearch;
 use crate::clock::HostTime;
+use shared_ring::event::EventDescription;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -190,6 +191,11 @@ impl HostTracer {
     /// The descriptions of the events that are traced.
     pub fn schemas(&self) -> &Arc<EventSchemas> {
         &self.schemas
+    }
+
+    /// The types of the events that are traced.
+    pub fn events(&self) -> Vec<EventDescription> {
+        self.schemas.iter().map(|schema| schema.description.clone()).collect()
     }
 
     /// The chosen events that could not be enabled.

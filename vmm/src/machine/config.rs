@@ -1,6 +1,7 @@
 //! What a machine is made of, and the checks that need neither KVM nor a guest.
 
 use super::cpuid::CpuExtras;
+use super::image_lock::{self, LockHolder};
 use super::layout;
 use super::loader::{CMDLINE_MAX, KernelFormat, KernelFormatError, kernel_format};
 use super::virtio::block::{DiskLimits, SECTOR_SIZE};
@@ -30,13 +31,15 @@ pub struct DiskConfig {
     pub delay: Duration,
     /// What the guest may do with it in a time.
     pub limits: DiskLimits,
+    /// Lock the image, so that no other VM has it at once: alone, or together with others that only read it.
+    pub lock: bool,
 }
 
 impl DiskConfig {
-    /// The image at `path`, to be written, as fast as it is.
+    /// The image at `path`, locked, to be written, as fast as it is.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), read_only: false, delay: Duration::ZERO, limits: DiskLimits::default() }
+        Self { path: path.into(), read_only: false, delay: Duration::ZERO, limits: DiskLimits::default(), lock: true }
     }
 }
 
@@ -204,10 +207,12 @@ pub enum ConfigError {
         path: PathBuf,
     },
     /// Another program has locked a disk image, or it was given twice and not read-only.
-    #[error("the disk image '{}' is in use by another program, or given twice: end that program, or attach the image read-only everywhere", path.display())]
+    #[error("the disk image '{}' {holder}", path.display())]
     DiskInUse {
         /// Path of the file.
         path: PathBuf,
+        /// Who has locked it.
+        holder: LockHolder,
     },
     /// There are not enough interrupts for the disks.
     #[error("{count} disks are too many: at most {max}")]
@@ -410,13 +415,10 @@ fn open_disk(disk: &DiskConfig) -> Result<(File, u64), ConfigError> {
         return Err(ConfigError::DiskSize { path: path(), size });
     }
     // Two writers, or a writer behind a reader's back, destroy a file system.
-    let locked = if disk.read_only { file.try_lock_shared() } else { file.try_lock() };
-    match locked {
-        Ok(()) => Ok((file, size)),
-        Err(std::fs::TryLockError::WouldBlock) => Err(ConfigError::DiskInUse { path: path() }),
-        // File systems without locks exist; the lock is a courtesy there.
-        Err(std::fs::TryLockError::Error(_)) => Ok((file, size)),
+    if disk.lock {
+        image_lock::lock(&file, disk.read_only).map_err(|holder| ConfigError::DiskInUse { path: path(), holder })?;
     }
+    Ok((file, size))
 }
 
 #[cfg(test)]
@@ -599,7 +601,21 @@ mod tests {
     fn disk_given_twice_is_refused() {
         let folder = TempDir::new().unwrap();
         let config = MachineConfig { disks: vec![disk(&folder, 512); 2], ..config(&folder) };
-        assert!(matches!(config.open(), Err(ConfigError::DiskInUse { .. })));
+        assert!(matches!(config.open(), Err(ConfigError::DiskInUse { holder: LockHolder::Ourselves, .. })));
+    }
+
+    #[test]
+    fn disk_that_somebody_else_has_locked_can_be_had_without_a_lock() {
+        let folder = TempDir::new().unwrap();
+        let disk = disk(&folder, 512);
+        let somebody = File::open(&disk.path).unwrap();
+        somebody.lock().unwrap();
+        let config = |lock| MachineConfig { disks: vec![DiskConfig { lock, ..disk.clone() }], ..config(&folder) };
+
+        let (locked, unlocked) = (config(true).open(), config(false).open());
+
+        assert!(matches!(locked, Err(ConfigError::DiskInUse { .. })), "{locked:?}");
+        assert_eq!(unlocked.unwrap().disks.len(), 1);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::limits::LimitedDevices;
 use crate::control::directory::VmDescription;
-use crate::control::protocol::{Answer, Request, Status};
+use crate::control::protocol::{Answer, Live, Request, Status};
 use crate::jail::Closed;
 use crate::machine::{MachineControl, StopHandle};
 use crate::tracing::recorder::RecorderControl;
@@ -64,6 +64,10 @@ pub(super) fn answers(
                     limits: limited.status(),
                     trace: status.trace,
                 }))
+            }
+            Answer::Live(live) => {
+                let VmDescription { name, pid, .. } = description.clone();
+                Answer::Live(Box::new(Live { name, pid, ..*live }))
             }
             other => other,
         }

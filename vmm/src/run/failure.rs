@@ -3,6 +3,7 @@
 use crate::agent::AgentError;
 use crate::control::directory::DirectoryError;
 use crate::control::server::ServerError;
+use crate::cpu_list::PlacementError;
 use crate::jail::JailError;
 use crate::jail::user::User;
 use crate::machine::MachineError;
@@ -10,6 +11,7 @@ use crate::tracing::mapped_file::MappedFileError;
 use crate::tracing::recorder::RecorderError;
 use crate::tracing::region::RegionError;
 use crate::tracing::selection::SelectionError;
+use crate::tracing::trigger::expression::TriggerError;
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
@@ -21,6 +23,15 @@ pub enum RunFailure {
     /// A flight recorder keeps within its rings.
     #[error("--max-size is for --mode discard: what a flight recorder holds depends on its rings")]
     BoundedBySize,
+    /// Triggers lead to snapshots, and those are of flight recorders.
+    #[error("--trigger takes snapshots of a flight recorder: add --mode flight-recorder")]
+    TriggersInDiscardMode,
+    /// A trigger names what there is not.
+    #[error("--trigger: {0}")]
+    Trigger(#[from] TriggerError),
+    /// The recorder cannot run where it is to.
+    #[error("--recorder-cpus cannot be had")]
+    RecorderCpus(#[from] PlacementError),
     /// The event selection cannot be used.
     #[error(transparent)]
     Selection(#[from] SelectionError),

@@ -5,6 +5,8 @@ use super::*;
 use crate::cli::{Cli, Command};
 use crate::control::client;
 use crate::control::protocol::{Answer, Mode, Request, Status};
+use crate::control::wait_trigger;
+use crate::cpu_list::CpuList;
 use crate::machine::test_guest;
 use clap::Parser;
 use rustix::process::{Pid, Signal, kill_process};
@@ -251,6 +253,8 @@ fn whole_run(uid: u32, arguments: &[&str], snapshot: bool) -> (Vm, Manifest) {
     }
     assert_eq!(fs::read_dir(vm.path("runtime")).unwrap().count(), 0);
     let manifest = vm.manifest();
+    let mut used = manifest.vms[0].strata_threads.iter().filter(|thread| thread.cpu_ns > 0);
+    assert!(used.any(|thread| thread.name == "strata-recorder"), "{:?}", manifest.vms[0].strata_threads);
     (vm, manifest)
 }
 
@@ -317,6 +321,88 @@ fn vm_that_a_client_stops_ends_as_by_a_signal() {
 }
 
 #[test]
+fn recorder_runs_on_the_cpus_that_it_is_given_and_the_vcpus_where_they_did() {
+    let all = CpuList::of_this_thread().unwrap();
+    let first = all.split_first().map_or_else(|| all.clone(), |(first, _)| first);
+    let mut vm = Vm::start(SLEEP, 0, &["--recorder-cpus", &first.to_string()]);
+
+    vm.status();
+    let threads = vm.threads();
+    vm.stop();
+
+    let cpus = |name: &str| threads[name]["Cpus_allowed_list"].clone();
+    assert_eq!((cpus("strata-recorder"), cpus("strata-clock")), (first.to_string(), first.to_string()));
+    assert_eq!(cpus("vcpu0"), all.to_string());
+}
+
+#[test]
+fn trigger_takes_a_snapshot_of_a_real_vm_under_its_jail() {
+    let resumed = "event:vmm:vmm:control what==resumed";
+    let arguments =
+        ["--user", "65534:65534", "--mode", "flight-recorder", "--trigger-after", "1ms", "--trigger-every", "50ms"];
+    let triggers = ["--trigger", resumed, "--trigger", "event:vmm:vmm:control what==rebooted", "--trigger", "exit>1ns"];
+    let has_tracefs = crate::host_kernel::Tracefs::find().and_then(|tracefs| tracefs.available_events()).is_ok();
+    let of_host = ["--trigger", "steal>1ns", "--trigger", "steal>3600s"].into_iter().filter(|_| has_tracefs);
+    let all: Vec<&str> = arguments.into_iter().chain(triggers).chain(of_host).collect();
+    let mut vm = Vm::start(SLEEP, NOBODY, &all);
+
+    vm.insist(&Request::Status);
+    let found = client::find(&[vm.path("runtime")], "vm0").unwrap();
+    let waiting = std::thread::spawn(move || wait_trigger::wait(&found, Some(LIMIT), &[]));
+    let status = loop {
+        // It is resumed each time.
+        let status = vm.status();
+        if waiting.is_finished() && !status.trace.as_ref().unwrap().triggers[0].snapshots.is_empty() {
+            break status;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let happened = waiting.join().unwrap().unwrap();
+    vm.stop();
+
+    let triggers = status.trace.unwrap().triggers;
+    assert!(triggers[0].fired >= 1 && triggers[2].fired >= 1, "{triggers:?}");
+    assert_eq!((triggers[1].fired, triggers[1].snapshots.len()), (0, 0));
+    assert!(triggers.get(3).is_none_or(|stolen| stolen.fired >= 1), "{triggers:?}");
+    assert!(triggers.get(4).is_none_or(|stolen| stolen.fired == 0), "{triggers:?}");
+    assert!(happened.triggers.iter().all(|trigger| !trigger.snapshots.is_empty()), "{happened:?}");
+    let snapshot = trace_merge::reader::Trace::open(&triggers[0].snapshots[0]).unwrap();
+    assert!(
+        snapshot.manifest().outcome.as_ref().unwrap().contains("by trigger '"),
+        "{:?}",
+        snapshot.manifest().outcome
+    );
+    assert!(vm.said().contains(&format!("trigger '{resumed}': vmm:control in vmm")), "{}", vm.said());
+}
+
+#[test]
+fn other_vms_are_frozen_with_the_one_that_is_waited_for() {
+    let recorder = ["--user", "65534:65534", "--mode", "flight-recorder"];
+    let watched = ["--trigger", "event:vmm:vmm:control what==resumed", "--trigger-every", "50ms"];
+    let mut vm = Vm::start(SLEEP, NOBODY, &recorder.into_iter().chain(watched).collect::<Vec<_>>());
+    let mut neighbour = Vm::start(SLEEP, NOBODY, &recorder);
+    let mut unrecorded = Vm::start(SLEEP, NOBODY, &["--user", "65534:65534"]);
+    let found = |vm: &Vm| client::find(&[vm.path("runtime")], "vm0").unwrap();
+
+    for vm in [&mut vm, &mut neighbour, &mut unrecorded] {
+        vm.status();
+    }
+    let (watched, others) = (found(&vm), [found(&neighbour), found(&unrecorded)]);
+    let waiting = std::thread::spawn(move || wait_trigger::wait(&watched, Some(LIMIT), &others));
+    while !waiting.is_finished() {
+        vm.status();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let others = waiting.join().unwrap().unwrap().others;
+    let ended = [&mut vm, &mut neighbour, &mut unrecorded].map(Vm::stop);
+
+    assert!(ended.iter().all(ExitStatus::success), "{ended:?}");
+    assert_eq!(others[0].snapshot, Some(neighbour.path("traces/trace-trigger-1")), "{others:?}");
+    assert!(trace_merge::reader::Trace::open(&neighbour.path("traces/trace-trigger-1")).is_ok());
+    assert!(others[1].problem.as_ref().unwrap().contains("is written to"), "{others:?}");
+}
+
+#[test]
 fn guest_that_fails_ends_the_run_under_the_jail() {
     let mut vm = Vm::start(TRIPLE_FAULT, NOBODY, &["--user", "65534:65534"]);
 
@@ -328,7 +414,11 @@ fn guest_that_fails_ends_the_run_under_the_jail() {
 
 #[test]
 fn guest_that_floods_a_limited_console_waits_and_can_be_stopped() {
-    let mut vm = Vm::start(FLOOD, NOBODY, &["--user", "65534:65534", "--console-bandwidth", "4K"]);
+    let begin = Instant::now();
+    let arguments = ["--user", "65534:65534", "--console-bandwidth", "4K"];
+    let mut vm = Vm::start_in(FLOOD, NOBODY, &arguments, |folder, command| {
+        command.stdout(fs::File::create(folder.join("console")).unwrap());
+    });
 
     let end = Instant::now() + LIMIT;
     let mut limits = vm.status().limits;
@@ -346,6 +436,10 @@ fn guest_that_floods_a_limited_console_waits_and_can_be_stopped() {
         trace.layers_of(LayerKind::Vmm).flat_map(|layer| layer.streams.iter().map(move |stream| (layer, stream)));
     let waits = |record: trace_merge::reader::StreamRecord<'_>| record.schema.name() == "vmm:console_throttled";
     assert!(vmm.any(|(layer, stream)| layer.records(stream).any(waits)));
+    // the guest prints zeros; a burst of them waits, and is written when it ends
+    let printed = fs::read(vm.path("console")).unwrap().iter().filter(|&&byte| byte == 0).count() as f64;
+    let allowed = 2.0 * 4096.0 + 4096.0 * begin.elapsed().as_secs_f64();
+    assert!((4096.0..=allowed).contains(&printed), "{printed} bytes of {allowed}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::failure::RunFailure;
 use super::request::{Agent, RunRequest};
 use crate::agent;
+use crate::cpu_list::CpuList;
 use crate::host_kernel::{EventName, Tracefs};
 use crate::jail::Jail;
 use crate::machine::{KvmProbe, Limits, MachineConfig, MachineError, probe_kvm};
@@ -40,6 +41,10 @@ impl<'a> Plan<'a> {
         if request.max_size.is_some() && request.mode == Mode::FlightRecorder {
             return Err(RunFailure::BoundedBySize);
         }
+        if !request.triggers.triggers.is_empty() && request.mode == Mode::Discard {
+            return Err(RunFailure::TriggersInDiscardMode);
+        }
+        request.recorder_cpus.as_ref().map(CpuList::try_place).transpose()?;
         let selection = Selection::parse(&request.events)?;
         let host_events = Tracefs::find().and_then(|tracefs| tracefs.available_events());
         let module = match &request.agent {

@@ -1,9 +1,11 @@
 //! What to run, as the command line gives it.
 
 use super::trace_failure::OnTraceFailure;
+use crate::cpu_list::CpuList;
 use crate::jail::JailRequest;
 use crate::machine::rate_limit::RateLimit;
 use crate::machine::{CpuExtras, DiskConfig};
+use crate::tracing::trigger::TriggerRequest;
 use shared_ring::layout::{Geometry, Mode};
 use std::path::PathBuf;
 use trace_merge::access::Readers;
@@ -35,6 +37,8 @@ pub struct RunRequest {
     pub jail: JailRequest,
     /// Bytes that the recording keeps within; without it, it grows.
     pub max_size: Option<u64>,
+    /// The host kernel's records that a flight recorder holds, bytes.
+    pub host_history: usize,
     /// What happens to the VM when a layer of the recording ends early.
     pub on_trace_failure: OnTraceFailure,
     /// Who may read the recording.
@@ -49,6 +53,10 @@ pub struct RunRequest {
     pub geometry: Geometry,
     /// Processes of the guest that can record at the same time.
     pub process_slots: u32,
+    /// What is watched for, and leads to a snapshot.
+    pub triggers: TriggerRequest,
+    /// The host's CPUs on which strata's threads record; any, where there are none.
+    pub recorder_cpus: Option<CpuList>,
     /// Samples of each vCPU per second; the agent's default if there is none.
     pub sample_frequency: Option<u32>,
 }

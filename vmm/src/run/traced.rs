@@ -14,6 +14,7 @@ use super::{RunReport, close};
 use crate::clock::{ClockParameters, EpochSink, HostClock, HostTime, RenewalThread, VcpuClocks};
 use crate::control::directory::{VmDescription, VmDirectory};
 use crate::control::server::ControlServer;
+use crate::cpu_list::CpuList;
 use crate::host_kernel::HostTracer;
 use crate::jail::Jail;
 use crate::machine::{DiscoveryLeaf, KvmProbe, Machine};
@@ -24,8 +25,9 @@ use crate::tracing::recording::{GuestSide, Recording, VcpuThreads, enabled_guest
 use crate::tracing::region::{EnabledEvents, TraceRegion};
 use crate::tracing::selection::Selection;
 use crate::tracing::session::{Say, Sources};
-use crate::tracing::vmm_events::{VcpuThreadHook, VmmTracer};
+use crate::tracing::vmm_events::{EVENTS, VcpuThreadHook, VmmTracer};
 use clock_sync::calibration::{CrossTimestamp, read_together};
+use shared_ring::event::EventDescription;
 use shared_ring::layout::{ABI_VERSION, Mode};
 use std::fs::File;
 use std::path::Path;
@@ -87,6 +89,13 @@ impl<'a> PreparedVm<'a> {
             missing.push(missing_host_layer(&error));
             None
         });
+        let host_events = host.as_ref().map(HostTracer::events).unwrap_or_default();
+        let vmm_events: Vec<EventDescription> = EVENTS.iter().map(EventDescription::from).collect();
+        request.triggers.check(LayerKind::HostKernel, &host_events, &selection)?;
+        request.triggers.check(LayerKind::Vmm, &vmm_events, &selection)?;
+        if !guest_events.is_empty() {
+            request.triggers.check(LayerKind::GuestKernel, &guest_events, &selection)?;
+        }
         let vcpu_threads = VcpuThreads::default();
         let on_vcpu_thread = note_vcpu_threads(Arc::clone(&vcpu_threads), host.as_ref());
         let vmm = Arc::new(vmm_tracer(
@@ -137,7 +146,9 @@ impl<'a> PreparedVm<'a> {
             recording,
             host,
             mode: request.mode,
+            host_history: request.host_history,
             events: request.events.clone(),
+            triggers: Some(request.triggers.clone()),
             process_descriptors: descriptors::for_processes(request.cpus),
             say,
             on_failure: on_failure(
@@ -166,7 +177,7 @@ impl<'a> PreparedVm<'a> {
             say(&format!("{} is missing: {} ({})", layer.layer, layer.reason, layer.fix));
         }
         let closed = close(jail, &directory, Some(folder.path()), say)?;
-        let recorder = Recorder::start(sources)?;
+        let recorder = Recorder::start_on(request.recorder_cpus.clone(), sources)?;
         let console = ConsoleLimits::new(request);
         let limited = LimitedDevices::new(request, &machine, &console);
         let answers =
@@ -180,7 +191,8 @@ impl<'a> PreparedVm<'a> {
                 request.name
             )),
         }
-        Ok(StartedVm { machine, console, clocks, region, vmm, control, recorder, folder, directory, has_stopped })
+        let cpus = request.recorder_cpus.clone();
+        Ok(StartedVm { machine, console, clocks, cpus, region, vmm, control, recorder, folder, directory, has_stopped })
     }
 }
 
@@ -189,6 +201,8 @@ pub(super) struct StartedVm {
     machine: Machine,
     console: ConsoleLimits,
     clocks: Option<Arc<VcpuClocks>>,
+    /// Where strata's threads run.
+    cpus: Option<CpuList>,
     region: Arc<TraceRegion>,
     vmm: Arc<VmmTracer>,
     control: ControlServer,
@@ -205,12 +219,23 @@ impl StartedVm {
     /// The machine cannot be started, and nothing is left behind; or the recording is not complete, and its region is
     /// kept.
     pub(super) fn finish(self) -> Result<RunReport, RunFailure> {
-        let Self { machine, console, clocks, region, vmm, control, recorder, mut folder, mut directory, has_stopped } =
-            self;
+        let Self {
+            machine,
+            console,
+            clocks,
+            cpus,
+            region,
+            vmm,
+            control,
+            recorder,
+            mut folder,
+            mut directory,
+            has_stopped,
+        } = self;
         let ran = {
             let machine_control = machine.control();
             let renew = move || machine_control.renew_clocks();
-            let _renewals = clocks.as_ref().map(|clocks| RenewalThread::start(clocks.interval_ns(), renew));
+            let _renewals = clocks.as_ref().map(|clocks| RenewalThread::start(clocks.interval_ns(), cpus, renew));
             run_machine(machine, &console, vmm, clocks)
         };
         region.set_host_alive(false);

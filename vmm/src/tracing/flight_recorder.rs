@@ -9,15 +9,17 @@ use super::polling::{MAX_POLLS, Polled};
 use super::process_table::ProcessTable;
 use super::recording::Recording;
 use super::ring_layer::{Latest, RingLayer};
+use super::trigger::{TriggerRequest, Triggers};
 use super::vmm_events::VmmTracer;
-use super::vmm_layer::vmm_layer;
+use super::vmm_layer::{vmm_layer, vmm_tail};
 use shared_ring::event::EventDescription;
 use shared_ring::registry::RegistryReader;
 use std::collections::VecDeque;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{Layer, Manifest, Missing};
+use trace_merge::schema::SchemaTable;
 use trace_merge::writer::{LayerWriter, WriteError};
 
 /// Most bytes of packets and event types of processes that have ended.
@@ -49,6 +51,7 @@ pub struct FlightRecorder {
     vmm: Option<Arc<VmmTracer>>,
     kernel: Option<FlightKernel>,
     processes: Option<FlightProcesses>,
+    triggers: Option<Triggers>,
 }
 
 impl FlightRecorder {
@@ -61,7 +64,31 @@ impl FlightRecorder {
         processes: Option<ProcessTable>,
     ) -> Self {
         let (kernel, processes) = (kernel.map(FlightKernel::new), processes.map(FlightProcesses::new));
-        Self { host, vmm, kernel, processes }
+        Self { host, vmm, kernel, processes, triggers: None }
+    }
+
+    /// Watches for what `request` names from now on, in records of a clock of `ticks_per_second`.
+    pub fn arm(&mut self, request: TriggerRequest, ticks_per_second: u64) {
+        let host = self.host.as_ref().map(HostWindow::events).unwrap_or_default();
+        let kernel = self.kernel.as_ref().map(|kernel| kernel.rings.tail());
+        let tails = kernel.into_iter().chain(self.vmm.as_deref().map(vmm_tail)).collect();
+        self.triggers = Some(Triggers::new(request, SchemaTable::new(&host), tails, ticks_per_second));
+    }
+
+    /// The triggers, if any are armed.
+    pub const fn triggers(&mut self) -> Option<&mut Triggers> {
+        self.triggers.as_mut()
+    }
+
+    /// Whether it is watched for triggers.
+    #[must_use]
+    pub const fn is_watched(&self) -> bool {
+        self.triggers.is_some()
+    }
+
+    /// The host's kernel, if it is traced.
+    pub const fn host(&mut self) -> Option<&mut HostWindow> {
+        self.host.as_mut()
     }
 
     /// Reads what the guest has registered, and buffers the host kernel's records and the rings of processes that have ended.
@@ -70,7 +97,12 @@ impl FlightRecorder {
         if let Some(processes) = &mut self.processes {
             processes.poll(recording.earliest(), &|| recording.latest());
         }
-        let more = self.host.as_mut().is_some_and(HostWindow::poll);
+        if let Some(triggers) = &mut self.triggers {
+            triggers.set_vcpus(&recording.vcpu_threads.lock().unwrap_or_else(PoisonError::into_inner));
+            triggers.look(&|| recording.latest());
+        }
+        let triggers = &mut self.triggers;
+        let more = self.host.as_mut().is_some_and(|host| host.poll(triggers.as_mut()));
         Polled { more, new_kernel_events }
     }
 
@@ -105,7 +137,8 @@ impl FlightRecorder {
             written.add(LayerKind::Vmm, vmm_layer(vmm, &recording.vm, None, dir, manifest).and_then(finish));
         }
         if let Some(host) = &mut self.host {
-            let _ = (0..MAX_POLLS).find(|_| !host.poll());
+            let triggers = &mut self.triggers;
+            let _ = (0..MAX_POLLS).find(|_| !host.poll(triggers.as_mut()));
             written.add(LayerKind::HostKernel, host.write(dir, manifest));
         }
         written

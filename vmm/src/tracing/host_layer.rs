@@ -1,14 +1,19 @@
 //! The host kernel's layer: records, not rings. Written as they come ([`HostLayer`]), or kept in memory up to a limit, the
 //! oldest giving way ([`HostWindow`]), to be written when a flight recorder is.
 
+use super::live::HostWatch;
+use super::trigger::Triggers;
 use super::written_layer::LayerEnd;
+use crate::clock::HostTime;
+use crate::control::protocol::Watched;
 use crate::host_kernel::{EventSchemas, HostItem, HostTracer, ReaderError};
 use shared_ring::event::EventDescription;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
+use trace_merge::clock::Clock;
 use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{Layer, Manifest, Missing};
+use trace_merge::manifest::{Layer, Manifest, Missing, Vm};
 use trace_merge::writer::{LayerWriter, NewLayer, Rotation, WriteError};
 
 /// Packet size of the host-kernel layer, bytes.
@@ -37,12 +42,23 @@ struct HostSource {
     is_told: bool,
     /// Whether the recorder's own thread was left out of what is traced.
     left_out: bool,
+    /// What it says of the VM, while somebody asks for that.
+    watch: Option<Box<HostWatch>>,
 }
 
 impl HostSource {
     fn new(tracer: HostTracer) -> Self {
         let schemas = Arc::clone(tracer.schemas());
-        Self { schemas, tracer, payload: Vec::new(), failed: None, is_told: false, finished: false, left_out: false }
+        Self {
+            schemas,
+            tracer,
+            payload: Vec::new(),
+            failed: None,
+            is_told: false,
+            finished: false,
+            left_out: false,
+            watch: None,
+        }
     }
 
     fn events(&self) -> Vec<EventDescription> {
@@ -59,7 +75,20 @@ impl HostSource {
             // Where it cannot be, the trace holds its own recording as well.
             let _ = self.tracer.leave_out_this_thread();
         }
-        self.take(sink, |tracer, sink| tracer.poll(sink)).unwrap_or(false)
+        self.watch.take_if(|watch| watch.is_forgotten());
+        let begun = self.watch.as_ref().map(|watch| watch.begin_poll());
+        let more = self.take(sink, |tracer, sink| tracer.poll(sink)).unwrap_or(false);
+        if let (Some(watch), Some(begun), false) = (&mut self.watch, begun, more) {
+            watch.end_poll(begun);
+        }
+        more
+    }
+
+    /// What the host does for the vCPUs of `vm`, whose threads are known: since it was first asked for, which may be now.
+    fn watch(&mut self, vm: &Vm, clock: &Clock, time: HostTime) -> Watched {
+        self.watch.take_if(|watch| !watch.is_of(vm));
+        let events = self.schemas.iter().map(|schema| &schema.description);
+        self.watch.get_or_insert_with(|| Box::new(HostWatch::new(vm, clock, time, events))).ask()
     }
 
     /// Takes the rest and stops tracing.
@@ -76,14 +105,25 @@ impl HostSource {
         sink: &mut dyn FnMut(Item<'_>),
         read: impl FnOnce(&mut HostTracer, &mut dyn FnMut(HostItem<'_>)) -> Result<T, ReaderError>,
     ) -> Option<T> {
-        let Self { tracer, schemas, payload, failed, .. } = self;
+        let Self { tracer, schemas, payload, failed, watch, .. } = self;
         let mut encode = |item: HostItem<'_>| match item {
-            HostItem::Lost { cpu, count } => sink(Item::Lost { cpu, records: count.unwrap_or(1) }),
+            HostItem::Lost { cpu, count } => {
+                let records = count.unwrap_or(1);
+                if let Some(watch) = watch {
+                    watch.add_lost(cpu, records);
+                }
+                sink(Item::Lost { cpu, records });
+            }
             HostItem::Record(record) => {
                 let (cpu, time, id) = (record.cpu, record.time, record.event_id);
                 payload.clear();
                 match schemas.get(id).map(|schema| schema.encode(record.payload, payload)) {
-                    Some(Ok(())) => sink(Item::Record { cpu, time, id, payload }),
+                    Some(Ok(())) => {
+                        if let Some(watch) = watch {
+                            watch.add(cpu, time, id, payload);
+                        }
+                        sink(Item::Record { cpu, time, id, payload });
+                    }
                     _ => sink(Item::Rejected { cpu, bytes: record.payload.len() as u64 }),
                 }
             }
@@ -207,6 +247,11 @@ impl HostLayer {
         self.end.tell(LayerKind::HostKernel).or_else(|| self.source.tell_end())
     }
 
+    /// What the host does for the vCPUs of `vm`.
+    pub fn watch(&mut self, vm: &Vm, clock: &Clock, time: HostTime) -> Watched {
+        self.source.watch(vm, clock, time)
+    }
+
     /// What `session.json` says about the layer.
     #[must_use]
     pub fn layer(&self) -> Layer {
@@ -227,10 +272,26 @@ impl HostWindow {
         Self { source: HostSource::new(tracer), window: Window::new(limit) }
     }
 
-    /// Takes what the kernel has recorded since; `true` if there may be more.
-    pub fn poll(&mut self) -> bool {
+    /// Takes what the kernel has recorded since, and shows it to `triggers`; `true` if there may be more.
+    pub fn poll(&mut self, mut triggers: Option<&mut Triggers>) -> bool {
         let window = &mut self.window;
-        self.source.poll(&mut |item| window.push(item))
+        self.source.poll(&mut |item| {
+            if let (Some(triggers), Item::Record { cpu, time, id, payload }) = (&mut triggers, item) {
+                triggers.host_record(cpu, time, id, payload);
+            }
+            window.push(item);
+        })
+    }
+
+    /// The types of its events.
+    #[must_use]
+    pub fn events(&self) -> Vec<EventDescription> {
+        self.source.events()
+    }
+
+    /// What the host does for the vCPUs of `vm`.
+    pub fn watch(&mut self, vm: &Vm, clock: &Clock, time: HostTime) -> Watched {
+        self.source.watch(vm, clock, time)
     }
 
     /// Takes the rest and stops tracing; returns what the layer does not have.

@@ -1,6 +1,7 @@
 //! The guest kernel's rings of one session: everything that a layer of it is made of.
 
 use super::ring_layer::RingLayer;
+use super::trigger::tail::Tail;
 use shared_ring::consumer::{self, Consumer};
 use shared_ring::host_memory::HostMemory;
 use shared_ring::layout::{MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_SIZE, MIN_SUB_BUFFERS};
@@ -90,6 +91,13 @@ impl KernelRings {
     #[must_use]
     pub fn registry(&self) -> RegistryReader {
         RegistryReader::new(self.memory.part(self.layout.registry, self.layout.registry_size))
+    }
+
+    /// What is new in these rings, which are in flight-recorder mode.
+    #[must_use]
+    pub fn tail(&self) -> Tail {
+        let memories = (0..self.layout.config.vcpus).map(|vcpu| self.ring(vcpu)).collect();
+        Tail::new(LayerKind::GuestKernel, self.rings, memories, self.earliest, Vec::new(), Some(self.registry()))
     }
 
     /// A layer of these rings, new in the recording `dir`.

@@ -6,6 +6,7 @@ use super::recording::Recording;
 use super::ring_layer::Producers;
 use super::streaming::Streaming;
 use super::written_layer::ends_early;
+use crate::control::protocol::Watched;
 use shared_ring::event::EventDescription;
 use trace_merge::manifest::{Layer, Missing};
 
@@ -23,6 +24,16 @@ impl Layers {
         match self {
             Self::Streaming(layers) => layers.drain(recording, Producers::Running),
             Self::FlightRecorder(layers) => layers.poll(recording),
+        }
+    }
+
+    /// What the host does for the VM's vCPUs, by the records of its kernel; `None` where these are not among the layers.
+    pub fn watch(&mut self, recording: &Recording) -> Option<Watched> {
+        let vm = recording.manifest.vm(&recording.vm)?;
+        let (clock, time) = (&recording.manifest.clock, recording.clocks.time());
+        match self {
+            Self::Streaming(layers) => Some(layers.host.as_mut()?.watch(vm, clock, time)),
+            Self::FlightRecorder(layers) => Some(layers.host()?.watch(vm, clock, time)),
         }
     }
 

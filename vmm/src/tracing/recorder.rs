@@ -6,6 +6,7 @@ use super::recording::RecordingError;
 use super::session::Sources;
 use super::sessions::Sessions;
 use crate::control::protocol::{Answer, Request};
+use crate::cpu_list::CpuList;
 use crate::jail;
 use crate::jail::policy::Thread;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -16,7 +17,7 @@ use trace_merge::manifest::Manifest;
 
 /// Longest pause between two polls of all layers: rings fill in milliseconds at most.
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
-/// The same while all sessions are flight recorders, where only the host kernel's buffers must not overflow.
+/// The same while all sessions are flight recorders without triggers: only the host kernel's buffers must not overflow.
 const LONGEST_FLIGHT_PAUSE: Duration = Duration::from_millis(64);
 
 /// Why the recorder failed.
@@ -72,11 +73,21 @@ impl Recorder {
     /// # Errors
     /// When the recording's folder cannot be written.
     pub fn start(sources: Sources) -> Result<Self, RecorderError> {
+        Self::start_on(None, sources)
+    }
+
+    /// Begins to record, on `cpus` only where they are given and can be had.
+    ///
+    /// # Errors
+    /// When the recording's folder cannot be written.
+    pub fn start_on(cpus: Option<CpuList>, sources: Sources) -> Result<Self, RecorderError> {
         let sessions = Sessions::start(sources)?;
         let (commands, received) = channel();
         let thread = std::thread::Builder::new()
             .name("strata-recorder".into())
             .spawn(move || {
+                // Tried before; a CPU that has gone since costs its placement, not the recording.
+                let _ = cpus.map(|cpus| cpus.place_this_thread());
                 jail::enter(Thread::Recorder);
                 run(sessions, &received)
             })
@@ -106,7 +117,8 @@ fn run(mut sessions: Sessions, commands: &Receiver<Command>) -> Result<Manifest,
     let mut interval = PollInterval::new();
     loop {
         let more = sessions.poll();
-        let longest = if sessions.any_streaming() { LONGEST_PAUSE } else { LONGEST_FLIGHT_PAUSE };
+        let is_prompt = sessions.any_streaming() || sessions.any_watched();
+        let longest = if is_prompt { LONGEST_PAUSE } else { LONGEST_FLIGHT_PAUSE };
         match commands.recv_timeout(interval.after(more, longest)) {
             Err(RecvTimeoutError::Timeout) => {}
             Ok(Command::Control(request, reply)) => {

@@ -3,6 +3,7 @@
 
 use super::region::{EnabledEvents, MAIN_SESSION, TraceRegion, enabled_among, guest_text};
 use super::selection::{Selection, SelectionError};
+use super::thread_times;
 use super::vmm_events::VmmTracer;
 use crate::clock::VcpuClocks;
 use clock_sync::calibration::read_together;
@@ -224,6 +225,7 @@ impl Recording {
         self.manifest.layers = layers;
         if self.dir.is_some() {
             self.update_clock();
+            note_threads(&mut self.manifest, &self.vm);
         }
         match (&self.dir, &self.rotation) {
             (Some(dir), Some(rotation)) => rotation.save(dir, &mut self.manifest, &mut self.reserve),
@@ -276,6 +278,13 @@ impl GuestSide {
             selection.check(&[(LayerKind::GuestKernel, names)])?;
         }
         Ok(selection)
+    }
+}
+
+/// Writes into `manifest` what the threads of this process, which records the VM called `vm`, have used so far.
+pub fn note_threads(manifest: &mut Manifest, vm: &str) {
+    if let Some(vm) = manifest.vms.iter_mut().find(|of| of.name == vm) {
+        thread_times::update(&mut vm.strata_threads);
     }
 }
 

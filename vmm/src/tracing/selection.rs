@@ -16,10 +16,10 @@ pub const DEFAULT: &str = "default";
 
 /// Named selections. Not every kernel has each of their events.
 const PRESETS: [(&str, &[&str]); 5] = [
-    ("minimal", &[HOST, "vmm:*:*", "guest-user:*:*", SCHEDULING]),
-    ("default", &[HOST, "vmm:*:*", "guest-user:*:*", SCHEDULING, ACTIVITY, REQUESTS]),
-    ("io", &[HOST, "vmm:*:*", "guest-user:*:*", SCHEDULING, ACTIVITY, STORAGE]),
-    ("net", &[HOST, "vmm:*:*", "guest-user:*:*", SCHEDULING, ACTIVITY, NETWORK]),
+    ("minimal", &[HOST, "vmm:*:*", "guest-user:*:*", SCHEDULING, CONSOLE]),
+    ("default", &[HOST, "vmm:*:*", "guest-user:*:*", SCHEDULING, CONSOLE, ACTIVITY, REQUESTS]),
+    ("io", &[HOST, "vmm:*:*", "guest-user:*:*", SCHEDULING, CONSOLE, ACTIVITY, STORAGE]),
+    ("net", &[HOST, "vmm:*:*", "guest-user:*:*", SCHEDULING, CONSOLE, ACTIVITY, NETWORK]),
     ("all", &["host-kernel:kvm:*", "host-kernel:sched:*", "vmm:*:*", "guest-user:*:*", "guest-kernel:*:*"]),
 ];
 
@@ -29,6 +29,8 @@ const HOST: &str = "host-kernel:kvm:*,host-kernel:sched:*";
 const SCHEDULING: &str = "guest-kernel:sched:sched_switch,guest-kernel:sched:sched_wak*,guest-kernel:sched:sched_process_*,\
     guest-kernel:sched:sched_migrate_task,guest-kernel:task:*,guest-kernel:strata:task,guest-kernel:strata:cgroup,\
     guest-kernel:cgroup:cgroup_mkdir,guest-kernel:cgroup:cgroup_attach_task";
+/// What the kernel prints: warnings, and the text of a panic.
+const CONSOLE: &str = "guest-kernel:printk:console";
 /// What tasks and interrupts do: calls, faults, signals, waiting for locks, deferred work.
 const ACTIVITY: &str = "guest-kernel:raw_syscalls:*,guest-kernel:exceptions:*,guest-kernel:signal:*,guest-kernel:irq:*,\
     guest-kernel:irq_vectors:local_timer_*,guest-kernel:irq_vectors:reschedule_*,guest-kernel:irq_vectors:call_function*,\
@@ -273,7 +275,9 @@ mod tests {
         let includes = |name| default.includes(LayerKind::GuestKernel, name);
 
         assert!(["sched:sched_waking", "raw_syscalls:sys_enter", "block:block_rq_issue"].into_iter().all(includes));
-        assert!(["strata:task", "strata:cgroup", "cgroup:cgroup_attach_task"].into_iter().all(includes));
+        assert!(
+            ["strata:task", "strata:cgroup", "cgroup:cgroup_attach_task", "printk:console"].into_iter().all(includes)
+        );
         assert!(!["kmem:kmalloc", "tlb:tlb_flush", "power:cpu_idle"].into_iter().any(includes));
     }
 

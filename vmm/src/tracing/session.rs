@@ -10,15 +10,16 @@ use super::host_layer::{HostLayer, HostWindow};
 use super::kernel_rings::{KernelRings, sub_buffer_counts, sub_buffer_sizes};
 use super::layers::Layers;
 use super::process_table::ProcessTable;
-use super::recording::{GuestSide, Recording, RecordingError};
+use super::recording::{GuestSide, Recording, RecordingError, note_threads};
 use super::region::{EnabledEvents, MAIN_SESSION, RegionError};
 use super::save_pace::SavePace;
 use super::selection::SelectionError;
 use super::streaming::Streaming;
+use super::trigger::TriggerRequest;
 use super::vmm_events::{GuestEvents, VmmTracer};
 use super::vmm_layer::vmm_layer;
 use super::written_layer::WrittenLayer;
-use crate::control::protocol::{LayerStatus, SessionStatus, TraceStatus};
+use crate::control::protocol::{LayerStatus, Live, SessionStatus, TraceStatus};
 use crate::host_kernel::HostTracer;
 use shared_ring::layout::{AGENT_ABSENT, Mode};
 use shared_ring::region::Rings;
@@ -29,13 +30,13 @@ use std::time::{Duration, Instant};
 use strata_abi::class;
 use thiserror::Error;
 use trace_merge::manifest::{Layer, Manifest, StreamDescription, is_vm_name};
-use trace_merge::trace_folder::{TraceFolder, TraceFolderError};
+use trace_merge::trace_folder::{TraceFolder, TraceFolderError, free_beside};
 use trace_merge::writer::{MIN_ROTATED_SIZE, Rotation};
 
 /// Longest name of a session, bytes: what a session slot holds.
 pub const MAX_NAME: usize = 31;
-/// The host kernel's records that a flight recorder holds, bytes.
-const HOST_WINDOW: usize = 64 << 20;
+/// The host kernel's records that a flight recorder holds unless told otherwise, bytes.
+pub const HOST_HISTORY: usize = 64 << 20;
 /// How long the guest's CPUs may take to let go of a session's rings.
 const RELEASE_LIMIT: Duration = Duration::from_secs(1);
 /// Pause between two checks whether they have.
@@ -136,6 +137,8 @@ pub struct Sources {
     pub host: Option<HostTracer>,
     /// Whether records are written as they come. The rings of a guest's side have the same mode.
     pub mode: Mode,
+    /// The host kernel's records that a flight recorder holds, bytes.
+    pub host_history: usize,
     /// The choice of events as the user gave it.
     pub events: String,
     /// File descriptors that the streams of guest processes may take.
@@ -144,6 +147,8 @@ pub struct Sources {
     pub say: Say,
     /// Called when a layer has ended early.
     pub on_failure: Option<OnFailure>,
+    /// What is watched for, in flight-recorder mode.
+    pub triggers: Option<TriggerRequest>,
 }
 
 /// What happens when a layer ends early; called again with the next poll while it returns `false`. It is called on the
@@ -233,7 +238,8 @@ impl Session {
     /// # Errors
     /// When its recording cannot be written.
     pub fn main(sources: Sources) -> Result<Self, RecordingError> {
-        let Sources { recording, host, mode, events, process_descriptors, say, on_failure } = sources;
+        let Sources { recording, host, mode, host_history, events, process_descriptors, say, on_failure, triggers } =
+            sources;
         let rotation = recording.rotation.as_ref();
         let kernel = kernel_rings(&recording);
         let vmm = recording.guest.as_ref().and_then(|guest| guest.vmm.clone());
@@ -258,8 +264,12 @@ impl Session {
                 }))
             }
             _ => {
-                let host = host.map(|tracer| HostWindow::new(tracer, HOST_WINDOW));
-                Layers::FlightRecorder(Box::new(FlightRecorder::new(host, vmm, kernel.clone(), processes)))
+                let host = host.map(|tracer| HostWindow::new(tracer, host_history));
+                let mut recorder = FlightRecorder::new(host, vmm, kernel.clone(), processes);
+                if let Some(request) = triggers.filter(|request| !request.triggers.is_empty()) {
+                    recorder.arm(request, recording.manifest.clock.frequency_hz);
+                }
+                Layers::FlightRecorder(Box::new(recorder))
             }
         };
         let mut session = Self {
@@ -389,7 +399,9 @@ impl Session {
     /// Polls every layer once, and keeps enable bits and manifest up to date; says whether to poll again at once. A layer that
     /// cannot be written ends, which is told and noted; the others go on.
     pub fn poll(&mut self) -> bool {
+        let begun = self.is_watched().then(|| self.recording.clocks.time().now());
         let polled = self.layers.poll(&self.recording);
+        self.act_on_triggers(begun.filter(|_| !polled.more));
         if polled.new_kernel_events && self.active {
             self.enable();
         }
@@ -403,6 +415,48 @@ impl Session {
             self.save_or_tell(self.is_copy_old);
         }
         polled.more
+    }
+
+    /// Whether it is watched for triggers.
+    #[must_use]
+    pub fn is_watched(&self) -> bool {
+        matches!(&self.layers, Layers::FlightRecorder(recorder) if recorder.is_watched())
+    }
+
+    /// Judges what was recorded up to `until`, ticks, if that has all been looked at, else events alone; and takes the
+    /// snapshot that is due.
+    fn act_on_triggers(&mut self, until: Option<u64>) {
+        let Layers::FlightRecorder(recorder) = &mut self.layers else { return };
+        let Some(triggers) = recorder.triggers() else { return };
+        if !self.active {
+            triggers.guest_is_off();
+        }
+        let now = Instant::now();
+        let news = triggers.settle(until.unwrap_or(0), now);
+        let due = triggers.due(now).map(ToOwned::to_owned);
+        let vmm = self.recording.guest.as_ref().and_then(|guest| guest.vmm.as_deref());
+        for (trigger, what) in news {
+            (self.say)(&what);
+            vmm.into_iter().for_each(|vmm| vmm.triggered(trigger + 1));
+        }
+        if let Some(why) = due {
+            let taken = self.snapshot_for(&why);
+            match &taken {
+                Ok(folder) => (self.say)(&format!("snapshot in {}", folder.display())),
+                Err(problem) => (self.say)(&format!("no snapshot: {problem}; recording goes on")),
+            }
+            if let Layers::FlightRecorder(recorder) = &mut self.layers {
+                recorder.triggers().into_iter().for_each(|triggers| triggers.taken(taken.clone()));
+            }
+        }
+    }
+
+    /// Takes a snapshot beside the recording because of a trigger; its folder, or why there is none.
+    fn snapshot_for(&mut self, why: &str) -> Result<PathBuf, String> {
+        let folder = self.recording.dir.as_deref().and_then(|dir| free_beside(dir, "trigger"));
+        let folder = folder.ok_or("there are too many folders of earlier ones beside the recording: remove some")?;
+        self.snapshot_as(&folder, &format!("snapshot of a running VM, by {why}")).map_err(|error| chain(&error))?;
+        Ok(folder)
     }
 
     /// Tells once that the guest has changed what only the host writes.
@@ -502,6 +556,10 @@ impl Session {
     /// # Errors
     /// When the session is not a flight recorder, or `dir` cannot take a recording.
     pub fn snapshot(&mut self, dir: &Path) -> Result<u64, SessionError> {
+        self.snapshot_as(dir, "snapshot of a running VM")
+    }
+
+    fn snapshot_as(&mut self, dir: &Path, outcome: &str) -> Result<u64, SessionError> {
         let Layers::FlightRecorder(recorder) = &mut self.layers else {
             let dir = self.recording.dir.clone().unwrap_or_default();
             return Err(SessionError::NotFlightRecorder { name: self.name.clone(), dir });
@@ -511,7 +569,7 @@ impl Session {
         }
         let mut folder = TraceFolder::create(dir, self.recording.readers)?;
         recorder.poll(&self.recording);
-        let manifest = write_snapshot(recorder, &self.recording, dir).map_err(SessionError::NotWritten)?;
+        let manifest = write_snapshot(recorder, &self.recording, dir, outcome).map_err(SessionError::NotWritten)?;
         folder.keep();
         let streams = manifest.layers.iter().flat_map(|layer| &layer.streams);
         Ok(streams.map(|stream| stream.records).fold(0, u64::saturating_add))
@@ -575,7 +633,11 @@ impl Session {
 
     /// What `strata ctl VM status` says about its recording, beside `sessions`.
     #[must_use]
-    pub fn trace_status(&self, sessions: Vec<SessionStatus>) -> TraceStatus {
+    pub fn trace_status(&mut self, sessions: Vec<SessionStatus>) -> TraceStatus {
+        let triggers = match &mut self.layers {
+            Layers::FlightRecorder(recorder) => recorder.triggers().map(|triggers| triggers.status()),
+            Layers::Streaming(_) => None,
+        };
         let Recording { dir, manifest, guest, vm, rotation, .. } = &self.recording;
         let mut layers = self.layers.written();
         if let (Some(dir), Some(rotation)) = (dir, rotation) {
@@ -591,11 +653,19 @@ impl Session {
             guest_kernel: vm.and_then(|vm| vm.guest.as_ref()).map(|guest| guest.kernel.clone()),
             restored_words: self.recording.restored_words(),
             sessions,
+            triggers: triggers.unwrap_or_default(),
             layers: layers.iter().map(layer_status).collect(),
             missing: missing
                 .map(|missing| format!("{}: {} ({})", missing.layer, missing.reason, missing.fix))
                 .collect(),
         }
+    }
+
+    /// What the VM does now, and what is recorded of it.
+    pub fn live(&mut self) -> Live {
+        let host = self.layers.watch(&self.recording);
+        let TraceStatus { layers, missing, .. } = self.trace_status(Vec::new());
+        Live { host, layers, missing, ..Live::default() }
     }
 
     /// Sets the session's enable bits by the events that are registered so far.
@@ -636,10 +706,12 @@ fn write_snapshot(
     recorder: &mut FlightRecorder,
     recording: &Recording,
     dir: &Path,
+    outcome: &str,
 ) -> Result<Manifest, RecordingError> {
     let mut manifest = recording.manifest.clone();
-    manifest.outcome = Some("snapshot of a running VM".into());
+    manifest.outcome = Some(outcome.into());
     manifest.missing.extend(recording.missing_processes());
+    note_threads(&mut manifest, &recording.vm);
     let WrittenLayers { layers, failures } = recorder.write(recording, dir, &manifest);
     if let Some((_, error)) = failures.into_iter().next() {
         return Err(error.into());

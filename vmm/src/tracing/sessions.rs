@@ -37,6 +37,12 @@ impl Sessions {
         self.sessions.iter().any(Session::is_streaming)
     }
 
+    /// Whether any session is watched for triggers.
+    #[must_use]
+    pub fn any_watched(&self) -> bool {
+        self.sessions.iter().any(Session::is_watched)
+    }
+
     /// Does what `request` asks for. The answer says what is wrong with a request.
     pub fn answer(&mut self, request: Request) -> Answer {
         self.execute(request).unwrap_or_else(|refusal| Answer::refusal(&refusal))
@@ -57,9 +63,10 @@ impl Sessions {
         match request {
             Request::Status => {
                 let sessions = self.sessions.iter().map(Session::status).collect();
-                let trace = Some(self.main().trace_status(sessions));
+                let trace = Some(self.sessions[0].trace_status(sessions));
                 Ok(Answer::Status(Box::new(Status { trace, ..Status::default() })))
             }
+            Request::Live => Ok(Answer::Live(Box::new(self.sessions[0].live()))),
             Request::Snapshot { dir, session } => {
                 let records = self.find(session.as_deref().unwrap_or(MAIN_SESSION))?.snapshot(&dir)?;
                 Ok(Answer::done(format!("{records} records in {}", dir.display())))

@@ -266,6 +266,11 @@ impl VmmTracer {
         self.record(&self.shared_ring, id::CONTROL, &padded_text(what));
     }
 
+    /// Marks that the trigger `number`, from 1 on, has fired.
+    pub fn triggered(&self, number: usize) {
+        self.record(&self.shared_ring, id::CONTROL, &padded_text(&format!("trigger_{number}")));
+    }
+
     fn vcpu_ring(&self, vcpu: u32) -> &Producer<Smp> {
         self.vcpu_rings.get(vcpu as usize).unwrap_or(&self.shared_ring)
     }

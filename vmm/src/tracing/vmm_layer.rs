@@ -1,6 +1,7 @@
 //! The VMM's layer, drained from the rings of its tracer.
 
 use super::ring_layer::RingLayer;
+use super::trigger::tail::Tail;
 use super::vmm_events::{EVENTS, VmmTracer};
 use shared_ring::consumer::Consumer;
 use shared_ring::event::EventDescription;
@@ -25,6 +26,13 @@ pub fn vmm_layer(
     let rings = tracer.ring_set();
     let consumer = |(number, ring)| Consumer::new(ring, rings.geometry, rings.mode, number);
     vmm_layer_of((0..).zip(tracer.rings()).map(consumer).collect(), rings, vm, rotation, dir, manifest)
+}
+
+/// What is new in the rings of `tracer`, which are in flight-recorder mode.
+#[must_use]
+pub fn vmm_tail(tracer: &VmmTracer) -> Tail {
+    let events = EVENTS.iter().map(EventDescription::from).collect();
+    Tail::new(LayerKind::Vmm, tracer.ring_set(), tracer.rings().collect(), 0, events, None)
 }
 
 /// The layer of `consumers`, whose rings have the geometry and mode `rings`.

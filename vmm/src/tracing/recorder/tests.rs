@@ -2,12 +2,15 @@
 
 use super::*;
 use crate::clock::{ClockParameters, HostTime, VcpuClocks};
-use crate::control::protocol;
+use crate::control::protocol::{self, TriggerStatus};
 use crate::machine::Observer;
 use crate::tracing::recording::{GuestSide, Recording, VcpuThreads};
 use crate::tracing::region::{MAIN_SESSION, TraceRegion};
 use crate::tracing::region_file::{self, RegionFile, RegionShape};
 use crate::tracing::selection::Selection;
+use crate::tracing::session::HOST_HISTORY;
+use crate::tracing::trigger::TriggerRequest;
+use crate::tracing::trigger::expression::Trigger;
 use crate::tracing::vmm_events::VmmTracer;
 use clock_sync::tsc;
 use shared_ring::event::{Event, EventDescription, Field, FieldType};
@@ -22,6 +25,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 use tempfile::TempDir;
 use trace_merge::access::Readers;
 use trace_merge::clock::{Clock, UtcAnchor};
@@ -80,6 +84,10 @@ impl Bench {
 
     /// Its recording keeps within the size of `rotation`, if there is one.
     fn within(mode: Mode, rotation: Option<Rotation>) -> Self {
+        Self::of(TempDir::new().unwrap(), Self::region(mode), mode, rotation, None)
+    }
+
+    fn region(mode: Mode) -> TraceRegion {
         let config = RegionConfig {
             vcpus: 1,
             sessions: [Some(rings(mode)), Some(rings(Mode::FlightRecorder)), None, None],
@@ -89,8 +97,29 @@ impl Bench {
             process_registry_size: 4096,
         };
         let file = tempfile::tempfile().unwrap();
-        let region = TraceRegion::create(file, config, Uuid::from_u128(1), 2_000_000_000).unwrap();
-        Self::of(TempDir::new().unwrap(), region, mode, rotation)
+        TraceRegion::create(file, config, Uuid::from_u128(1), 2_000_000_000).unwrap()
+    }
+
+    /// A flight recorder that is watched for `triggers`.
+    fn watched(triggers: &[&str]) -> Self {
+        let triggers = triggers.iter().map(|text| Trigger::parse(text).unwrap()).collect();
+        let request = TriggerRequest { triggers, every: None, after: Duration::from_millis(1) };
+        let region = Self::region(Mode::FlightRecorder);
+        Self::of(TempDir::new().unwrap(), region, Mode::FlightRecorder, None, Some(request))
+    }
+
+    /// What has become of the triggers, once `is_enough` of it.
+    fn triggers(&self, is_enough: impl Fn(&[TriggerStatus]) -> bool) -> Vec<TriggerStatus> {
+        let end = Instant::now() + Duration::from_secs(20);
+        loop {
+            let Answer::Status(status) = self.ask(Request::Status) else { panic!() };
+            let triggers = status.trace.unwrap().triggers;
+            if is_enough(&triggers) {
+                return triggers;
+            }
+            assert!(Instant::now() < end, "{triggers:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Its guest has the region as a device of another VMM's.
@@ -110,10 +139,16 @@ impl Bench {
         let file = RegionFile::open(&path).unwrap();
         let region = TraceRegion::behind_device(file, Uuid::from_u128(1), 2_000_000_000).unwrap();
         region.open_session(0, MAIN_SESSION, rings(mode)).unwrap();
-        Self::of(dir, region, mode, None)
+        Self::of(dir, region, mode, None, None)
     }
 
-    fn of(dir: TempDir, region: TraceRegion, mode: Mode, rotation: Option<Rotation>) -> Self {
+    fn of(
+        dir: TempDir,
+        region: TraceRegion,
+        mode: Mode,
+        rotation: Option<Rotation>,
+        triggers: Option<TriggerRequest>,
+    ) -> Self {
         let region = Arc::new(region);
         let trace = dir.path().join("trace");
         fs::create_dir(&trace).unwrap();
@@ -161,9 +196,11 @@ impl Bench {
             recording,
             host: None,
             mode,
+            host_history: HOST_HISTORY,
             events,
             process_descriptors: 64,
             say,
+            triggers,
             on_failure: Some(Box::new(move || failed.fetch_add(1, Ordering::Relaxed) > 0)),
         };
         let recorder = Recorder::start(sources).unwrap();
@@ -229,7 +266,7 @@ impl Bench {
 fn message(answer: Answer) -> String {
     match answer {
         Answer::Done { message } | Answer::Refused { message } => message,
-        Answer::Status(_) => String::new(),
+        Answer::Status(_) | Answer::Live(_) => String::new(),
     }
 }
 
@@ -297,6 +334,39 @@ fn snapshots_of_a_running_flight_recorder_hold_the_same_records_and_then_more() 
 
     let of = |name| (bench.records(name, LayerKind::GuestKernel), bench.records(name, LayerKind::Vmm));
     assert_eq!([of("first"), of("second"), of("third")], [(20, 2), (20, 2), (25, 4)]);
+}
+
+#[test]
+fn trigger_takes_a_snapshot_beside_the_recording_and_one_that_nothing_meets_takes_none() {
+    let bench = Bench::watched(&["event:guest:sched:test number=7", "event:guest:sched:test number=30"]);
+
+    // Of a sub-buffer that is being written: nobody has closed it.
+    bench.record(0, Mode::FlightRecorder, 10);
+    let triggers = bench.triggers(|triggers| !triggers[0].snapshots.is_empty());
+
+    assert_eq!((triggers[0].fired, triggers[1].fired, triggers[1].snapshots.len()), (1, 0, 0));
+    assert_eq!(triggers[0].snapshots, [bench.path("trace-trigger-1")]);
+    assert_eq!(bench.records("trace-trigger-1", LayerKind::GuestKernel), 10);
+    let outcome = Trace::open(&bench.path("trace-trigger-1")).unwrap().manifest().outcome.clone().unwrap();
+    assert!(outcome.contains("by trigger 'event:guest:sched:test number=7': sched:test in guest-kernel"), "{outcome}");
+}
+
+#[test]
+fn each_record_is_judged_once_though_the_rings_are_overwritten_and_snapshots_are_taken() {
+    let bench = Bench::watched(&["event:guest:sched:test number=7", "exit>1ns"]);
+    let fired = |expected| bench.triggers(|triggers| triggers[0].fired >= expected).remove(0).fired;
+
+    let seen: Vec<u64> = (1..=5)
+        .map(|round| {
+            bench.record(0, Mode::FlightRecorder, 300);
+            bench.snapshot(&format!("snapshot{round}"));
+            fired(round)
+        })
+        .collect();
+
+    assert_eq!(seen, [1, 2, 3, 4, 5]);
+    // From the first exit to the second entry, and so on.
+    assert_eq!(bench.triggers(|triggers| triggers[1].fired >= 4)[1].fired, 4);
 }
 
 #[test]

@@ -1,0 +1,146 @@
+//! Waiting for a trigger of a running VM, from outside: whoever waits decides what happens then. The other VMs of the host can
+//! be frozen with it: each flight recorder is asked for a snapshot at once.
+
+use super::client::{self, ClientError};
+use super::directory::FoundVm;
+use super::protocol::{Answer, Request, TraceStatus, TriggerStatus};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use thiserror::Error;
+use trace_merge::trace_folder::free_beside;
+
+/// Pause between two questions.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How long a snapshot that was announced may take.
+const SNAPSHOT_LIMIT: Duration = Duration::from_secs(300);
+
+/// Why there is nothing to wait for, or no more.
+#[derive(Debug, Error)]
+pub enum WaitError {
+    /// The VM cannot be asked, or has ended.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// Nothing is watched for.
+    #[error("VM '{0}' has no triggers: run or attach it with --mode flight-recorder --trigger EXPR")]
+    NoTriggers(String),
+    /// The time is over.
+    #[error("no trigger of VM '{vm}' led to a snapshot within {limit:?}")]
+    TimeOver {
+        /// Its name.
+        vm: String,
+        /// For how long it was waited.
+        limit: Duration,
+    },
+}
+
+/// What has happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Happened {
+    /// The triggers that led to it, as they are now.
+    pub triggers: Vec<TriggerStatus>,
+    /// Snapshots of other VMs.
+    pub others: Vec<OtherSnapshot>,
+}
+
+/// The snapshot of another VM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OtherSnapshot {
+    /// Its name.
+    pub vm: String,
+    /// Its process.
+    pub pid: u32,
+    /// Folder of the snapshot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<PathBuf>,
+    /// Why there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// Waits until a trigger of `vm` has led to a snapshot, for `limit` at most. As soon as it has fired, those of `others` that
+/// are flight recorders are asked for a snapshot too.
+///
+/// # Errors
+/// When nothing is watched for, the VM ends, or the time is over.
+pub fn wait(vm: &FoundVm, limit: Option<Duration>, others: &[FoundVm]) -> Result<Happened, WaitError> {
+    let before = triggers(&vm.socket())?;
+    if before.is_empty() {
+        return Err(WaitError::NoTriggers(vm.vm.name.clone()));
+    }
+    let begun = Instant::now();
+    let mut frozen: Option<(Instant, Vec<OtherSnapshot>)> = None;
+    loop {
+        let now = triggers(&vm.socket())?;
+        let new: Vec<TriggerStatus> =
+            now.iter().zip(&before).filter(|(now, before)| is_done(now, before)).map(|(now, _)| now.clone()).collect();
+        if !new.is_empty() {
+            let others = frozen.map_or_else(|| freeze(others), |(_, others)| others);
+            return Ok(Happened { triggers: new, others });
+        }
+        let has_fired = now.iter().zip(&before).any(|(now, before)| leads_to_a_snapshot(now, before));
+        if has_fired && frozen.is_none() {
+            frozen = Some((Instant::now(), freeze(others)));
+        }
+        let is_late = frozen.as_ref().is_some_and(|(since, _)| since.elapsed() > SNAPSHOT_LIMIT);
+        if let Some(limit) = limit.filter(|limit| begun.elapsed() > *limit && (frozen.is_none() || is_late)) {
+            return Err(WaitError::TimeOver { vm: vm.vm.name.clone(), limit });
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Whether a snapshot was taken, or could not be.
+fn is_done(now: &TriggerStatus, before: &TriggerStatus) -> bool {
+    now.snapshots.len() > before.snapshots.len() || (now.failure.is_some() && now.failure != before.failure)
+}
+
+/// Whether it has fired, and a snapshot is due.
+const fn leads_to_a_snapshot(now: &TriggerStatus, before: &TriggerStatus) -> bool {
+    now.due && !before.due
+}
+
+fn triggers(socket: &Path) -> Result<Vec<TriggerStatus>, ClientError> {
+    Ok(trace(socket)?.map(|trace| trace.triggers).unwrap_or_default())
+}
+
+fn trace(socket: &Path) -> Result<Option<TraceStatus>, ClientError> {
+    match client::call(socket, &Request::Status)? {
+        Answer::Status(status) => Ok(status.trace),
+        Answer::Live(_) | Answer::Done { .. } | Answer::Refused { .. } => Ok(None),
+    }
+}
+
+/// Asks those of `others` for a snapshot that record into a flight recorder.
+fn freeze(others: &[FoundVm]) -> Vec<OtherSnapshot> {
+    let ask = |other: &FoundVm| {
+        let socket = other.socket();
+        let dir = trace(&socket).ok()??.dir;
+        let dir = free_beside(&dir, "trigger")?;
+        let answer = client::call(&socket, &Request::Snapshot { dir: dir.clone(), session: None });
+        let (snapshot, problem) = match answer {
+            Ok(_) => (Some(dir), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        Some(OtherSnapshot { vm: other.vm.name.clone(), pid: other.vm.pid, snapshot, problem })
+    };
+    others.iter().filter_map(ask).collect()
+}
+
+/// `happened` as text for the user.
+#[must_use]
+pub fn text(happened: &Happened) -> String {
+    let mut out = String::new();
+    for TriggerStatus { trigger, last, snapshots, failure, .. } in &happened.triggers {
+        // Writing to a string does not fail.
+        let _ = writeln!(out, "trigger {trigger}: {}", last.as_deref().unwrap_or("fired"));
+        let _ = snapshots.last().iter().try_for_each(|folder| writeln!(out, "snapshot {}", folder.display()));
+        let _ = failure.iter().try_for_each(|why| writeln!(out, "no snapshot: {why}"));
+    }
+    for OtherSnapshot { vm, pid, snapshot, problem } in &happened.others {
+        let _ = snapshot.iter().try_for_each(|folder| writeln!(out, "{vm} ({pid}): snapshot {}", folder.display()));
+        let _ = problem.iter().try_for_each(|why| writeln!(out, "{vm} ({pid}): no snapshot: {why}"));
+    }
+    out
+}

@@ -1,0 +1,276 @@
+//! `strata metrics`: what running VMs do, as OpenMetrics over HTTP. Each scrape asks the VMs' control sockets.
+
+use crate::cli::MetricsArgs;
+use crate::control::directory;
+use crate::control::protocol::{FIRST_CLASS, Live, LiveVcpu, Times, Watched};
+use crate::http;
+use crate::top::{self, own_threads};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+use std::fmt;
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+use thiserror::Error;
+
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// How long a part of a request may take to come, or of the answer to go.
+const PATIENCE: Duration = Duration::from_secs(5);
+const NS_PER_SECOND: f64 = 1e9;
+
+/// Why metrics are not served.
+#[derive(Debug, Error)]
+pub enum MetricsError {
+    /// The address cannot be listened to.
+    #[error("cannot listen to {address}: give another --listen ADDRESS:PORT")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Serves what `args` say up to Ctrl-C; `say` takes a line for the user.
+///
+/// # Errors
+/// When the address cannot be listened to.
+pub fn run(args: &MetricsArgs, say: impl Fn(&str)) -> Result<(), MetricsError> {
+    let failed = |source| MetricsError::Listen { address: args.listen, source };
+    let listener = TcpListener::bind(args.listen).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    say(&format!("serving http://{address}/metrics; Ctrl-C ends it"));
+    for stream in listener.incoming() {
+        // A scrape that breaks is made again.
+        let _ = stream.and_then(|stream| answer(&stream, || text(scrape())));
+    }
+    Ok(())
+}
+
+/// Answers a request: with `text` where it is for the metrics.
+fn answer(stream: &TcpStream, text: impl FnOnce() -> String) -> io::Result<()> {
+    let request = http::read_head(stream, PATIENCE)?;
+    let (status, body) = match (request.method.as_str(), request.path.as_str()) {
+        ("GET", "/metrics") => ("200 OK", text()),
+        _ => ("404 Not Found", String::new()),
+    };
+    let (mut out, length) = (stream, body.len());
+    write!(
+        out,
+        "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    )
+}
+
+/// What the running VMs say. One that does not answer, or is not traced, is left out.
+fn scrape() -> Scrape {
+    let found = directory::runtime_folders().and_then(|runtimes| top::running(&runtimes)).unwrap_or_default();
+    let vm = |found: directory::FoundVm| {
+        let cost_ns = own_threads(found.vm.pid).values().map(|thread| thread.cpu_ns).sum();
+        Some(Scraped { live: top::ask_live(&found).ok()?, cost_ns })
+    };
+    Scrape(found.into_iter().filter_map(vm).collect())
+}
+
+/// The answers of all VMs.
+#[derive(Clone, Debug)]
+struct Scrape(Vec<Scraped>);
+
+/// What a VM says, and the CPU time of strata's own threads.
+#[derive(Clone, Debug)]
+struct Scraped {
+    live: Live,
+    cost_ns: u64,
+}
+
+/// The metrics as text.
+fn text(scrape: Scrape) -> String {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(scrape));
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = encode(&mut text, &registry);
+    text
+}
+
+/// What is counted of a VM.
+type CountOf = fn(&Watched) -> u64;
+
+/// A value of a metric.
+enum Sample<'t> {
+    Seconds(u64),
+    Count(u64),
+    Times(&'t Times),
+}
+
+impl EncodeMetric for Sample<'_> {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        match *self {
+            Self::Seconds(ns) => encoder.encode_counter::<[(&str, &str); 0], f64, f64>(&seconds(ns), None),
+            Self::Count(count) => encoder.encode_counter::<[(&str, &str); 0], u64, f64>(&count, None),
+            Self::Times(times) => {
+                // All classes each time: those of several VMs can be added up only where they are the same.
+                let class = |(class, count): (u32, u64)| {
+                    let below = if class + 1 == CLASSES { f64::INFINITY } else { seconds(1 << (FIRST_CLASS + class)) };
+                    (below, count)
+                };
+                let counts = times.classes.iter().copied().chain(std::iter::repeat(0));
+                let buckets: Vec<(f64, u64)> = (0..CLASSES).zip(counts).map(class).collect();
+                encoder.encode_histogram::<[(&str, &str); 0]>(seconds(times.total_ns), times.count, &buckets, None)
+            }
+        }
+    }
+
+    fn metric_type(&self) -> MetricType {
+        match self {
+            Self::Seconds(_) | Self::Count(_) => MetricType::Counter,
+            Self::Times(_) => MetricType::Histogram,
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "26")]
+const CLASSES: u32 = crate::control::protocol::TIME_CLASSES as u32;
+
+#[expect(clippy::cast_precision_loss, reason = "right to 53 bits: below a microsecond in a century")]
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / NS_PER_SECOND
+}
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let hosts = || self.0.iter().filter_map(|vm| Some((vm.live.name.as_str(), vm.live.host.as_ref()?)));
+        let states = |vcpu: &LiveVcpu| {
+            [
+                ("guest", vcpu.guest_ns),
+                ("kvm", vcpu.kvm_ns),
+                ("vmm", vcpu.vmm_ns),
+                ("preempted", vcpu.preempted_ns),
+                ("woken", vcpu.woken_ns),
+                ("halted", vcpu.halted_ns),
+                ("blocked", vcpu.blocked_ns),
+                ("unknown", vcpu.unknown_ns),
+            ]
+        };
+        let mut metric =
+            encoder.encode_descriptor("strata_vcpu_seconds", "Time of vCPUs by state", None, MetricType::Counter)?;
+        for (vm, Watched { vcpus, .. }) in hosts() {
+            for vcpu in vcpus {
+                let number = vcpu.vcpu.to_string();
+                for (state, ns) in states(vcpu) {
+                    let labels = [("vm", vm), ("vcpu", &number), ("state", state)];
+                    Sample::Seconds(ns).encode(metric.encode_family(&labels)?)?;
+                }
+            }
+        }
+        let help = "From being ready, woken or preempted, until a vCPU's thread ran";
+        let mut metric = encoder.encode_descriptor("strata_vcpu_ready_seconds", help, None, MetricType::Histogram)?;
+        for (vm, host) in hosts() {
+            Sample::Times(&host.ready).encode(metric.encode_family(&[("vm", vm)])?)?;
+        }
+        let help = "From an exit until the vCPU was in the guest again, by reason";
+        let mut metric = encoder.encode_descriptor("strata_exit_seconds", help, None, MetricType::Histogram)?;
+        for (vm, host) in hosts() {
+            for exits in &host.exits {
+                let labels = [("vm", vm), ("reason", exits.reason.as_str())];
+                Sample::Times(&exits.times).encode(metric.encode_family(&labels)?)?;
+            }
+        }
+        let counts: [(&str, &str, CountOf); 2] = [
+            ("strata_host_records", "Records of the host's kernel that were read", |host| host.records),
+            ("strata_host_records_lost", "Records of the host's kernel that were lost", |host| host.lost),
+        ];
+        for (name, help, count) in counts {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (vm, host) in hosts() {
+                Sample::Count(count(host)).encode(metric.encode_family(&[("vm", vm)])?)?;
+            }
+        }
+        let help = "CPU time of strata's own threads";
+        let mut metric = encoder.encode_descriptor("strata_own_cpu_seconds", help, None, MetricType::Counter)?;
+        for Scraped { live, cost_ns } in &self.0 {
+            Sample::Seconds(*cost_ns).encode(metric.encode_family(&[("vm", live.name.as_str())])?)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::protocol::LiveExits;
+    use std::io::Read;
+    use std::net::Ipv4Addr;
+    use std::thread;
+
+    fn scraped(name: &str) -> Scraped {
+        let mut times = Times::default();
+        [700, 1_500, 3_000_000].into_iter().for_each(|ns| times.add(ns));
+        let host = Watched {
+            vcpus: vec![LiveVcpu { vcpu: 1, guest_ns: 2_500_000_000, ..LiveVcpu::default() }],
+            exits: vec![LiveExits { reason: "hlt".into(), times: times.clone() }],
+            ready: times,
+            records: 9,
+            ..Watched::default()
+        };
+        let live = Live { name: name.into(), host: Some(host), ..Live::default() };
+        Scraped { live, cost_ns: 1_000_000 }
+    }
+
+    #[test]
+    fn metrics_are_those_of_each_vm_with_cumulative_classes() {
+        let text = text(Scrape(vec![scraped("web"), scraped("db\"")]));
+
+        for line in [
+            "# TYPE strata_vcpu_seconds counter",
+            "strata_vcpu_seconds_total{vm=\"web\",vcpu=\"1\",state=\"guest\"} 2.5",
+            "# TYPE strata_vcpu_ready_seconds histogram",
+            "strata_vcpu_ready_seconds_bucket{le=\"0.000001024\",vm=\"web\"} 1",
+            "strata_vcpu_ready_seconds_bucket{le=\"0.000002048\",vm=\"web\"} 2",
+            "strata_vcpu_ready_seconds_bucket{le=\"+Inf\",vm=\"web\"} 3",
+            "strata_vcpu_ready_seconds_count{vm=\"web\"} 3",
+            "strata_exit_seconds_count{vm=\"db\\\"\",reason=\"hlt\"} 3",
+            "strata_host_records_total{vm=\"web\"} 9",
+            "strata_own_cpu_seconds_total{vm=\"web\"} 0.001",
+        ] {
+            assert!(text.lines().any(|known| known == line), "{line} is not in\n{text}");
+        }
+        assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn only_the_metrics_are_served() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = thread::spawn(move || {
+            listener.incoming().take(2).for_each(|stream| answer(&stream.unwrap(), || "the text".into()).unwrap());
+        });
+        let ask = |path: &str| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            answer
+        };
+
+        let (metrics, other) = (ask("/metrics"), ask("/"));
+        server.join().unwrap();
+
+        assert!(metrics.starts_with("HTTP/1.1 200 OK") && metrics.ends_with("\r\n\r\nthe text"), "{metrics}");
+        assert!(metrics.contains("application/openmetrics-text"), "{metrics}");
+        assert!(other.starts_with("HTTP/1.1 404 "), "{other}");
+    }
+
+    #[test]
+    fn address_in_use_is_said_with_the_way_out() {
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let args = MetricsArgs { listen: taken.local_addr().unwrap() };
+
+        let error = run(&args, |_| ()).unwrap_err();
+
+        assert!(error.to_string().contains("--listen"), "{error}");
+    }
+}

@@ -1,0 +1,109 @@
+//! The program `strata-query`, which writes Parquet and answers SQL: found beside this program or on `PATH`, and run in its
+//! place. It is not part of this one because of its size, and of what it is built from.
+
+use crate::cli::{ExportArgs, QueryArgs};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use thiserror::Error;
+
+/// Its name.
+const PROGRAM: &str = "strata-query";
+
+/// Why it does not run.
+#[derive(Debug, Error)]
+pub enum QueryProgramError {
+    /// It is not there.
+    #[error(
+        "there is no {PROGRAM} beside strata or on PATH: build it in the source tree with `cargo build --release \
+         --manifest-path trace-merge/query/Cargo.toml`, and put trace-merge/query/target/release/{PROGRAM} beside strata"
+    )]
+    NotThere,
+    /// It cannot be started.
+    #[error("{}: cannot be run", .path.display())]
+    Start {
+        /// The program.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Lets it write the export that `args` ask for, in place of this program.
+#[must_use]
+pub fn export(args: &ExportArgs) -> QueryProgramError {
+    let mut words: Vec<OsString> = vec!["export".into(), "-o".into(), args.output.clone().into()];
+    let seconds = |option: &str, time: Option<Duration>| {
+        time.map(|time| format!("{option}={}.{:09}", time.as_secs(), time.subsec_nanos()).into())
+    };
+    words.extend(seconds("--from", args.from));
+    words.extend(seconds("--until", args.until));
+    words.extend(["--".into(), args.trace.clone().into()]);
+    run(words)
+}
+
+/// Lets it answer the question that `args` ask, in place of this program.
+#[must_use]
+pub fn query(args: &QueryArgs) -> QueryProgramError {
+    let mut words: Vec<OsString> = vec!["query".into()];
+    words.extend(args.list.then(|| "--list".into()));
+    words.extend(args.json.then(|| "--json".into()));
+    if let Some(file) = &args.save {
+        words.extend(["--save".into(), file.clone()]);
+    }
+    words.push("--".into());
+    words.extend(args.words.iter().cloned());
+    run(words)
+}
+
+/// Runs it with `words` in place of this program; returns only when that is not possible.
+fn run(words: Vec<OsString>) -> QueryProgramError {
+    let own = std::env::current_exe().ok();
+    let Some(path) = find(own.as_deref(), std::env::var_os("PATH").as_deref()) else {
+        return QueryProgramError::NotThere;
+    };
+    let source = Command::new(&path).args(words).exec();
+    QueryProgramError::Start { path, source }
+}
+
+/// The program, beside the program `own` or in a folder of `path`.
+fn find(own: Option<&Path>, path: Option<&OsStr>) -> Option<PathBuf> {
+    let beside = own.and_then(Path::parent).map(Path::to_path_buf);
+    let folders = beside.into_iter().chain(path.into_iter().flat_map(std::env::split_paths));
+    folders.map(|folder| folder.join(PROGRAM)).find(|program| program.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn program_beside_this_one_comes_first_and_then_those_on_path() {
+        let (beside, on_path) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let own = beside.path().join("strata");
+        let path = Some(on_path.path().as_os_str());
+
+        let none = find(Some(&own), path);
+        fs::write(on_path.path().join(PROGRAM), "").unwrap();
+        let second = find(Some(&own), path);
+        fs::write(beside.path().join(PROGRAM), "").unwrap();
+        let first = find(Some(&own), path);
+
+        assert_eq!(none, None);
+        assert_eq!(second, Some(on_path.path().join(PROGRAM)));
+        assert_eq!(first, Some(beside.path().join(PROGRAM)));
+    }
+
+    #[test]
+    fn absent_program_is_said_in_one_line_with_the_command_that_builds_it() {
+        let line = QueryProgramError::NotThere.to_string();
+
+        assert!(line.contains("cargo build --release --manifest-path trace-merge/query/Cargo.toml"), "{line}");
+        assert!(!line.contains('\n') && !line.contains("  "), "{line}");
+    }
+}

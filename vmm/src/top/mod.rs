@@ -1,0 +1,313 @@
+//! `strata top`: what running VMs do now, second by second. It asks each VM's control socket, and shows the difference
+//! between two answers.
+
+mod text;
+
+use crate::cli::TopArgs;
+use crate::control::client::{self, ClientError};
+use crate::control::directory::{self, DirectoryError, FoundVm};
+use crate::control::protocol::{Answer, Late, LayerStatus, Live, LiveExits, LiveVcpu, Request, Thief, Times, Watched};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::thread;
+use std::time::Instant;
+use thiserror::Error;
+use trace_merge::manifest::Attached;
+
+/// Moves to the upper left corner and clears what is below: before each picture on a terminal.
+const CLEAR: &str = "\x1b[H\x1b[J";
+/// What the names of threads of strata's begin with that trace and serve, and do not run the guest.
+const OWN_THREADS: &str = "strata-";
+
+/// Why VMs cannot be watched.
+#[derive(Debug, Error)]
+pub enum TopError {
+    /// The folders of VMs cannot be read.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// A VM cannot be asked.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The VM answers something else.
+    #[error("VM '{0}' is run by a version of strata that does not know `strata top`: restart it with this one")]
+    Unknown(String),
+    /// No VM runs.
+    #[error("no VM is running; start one with `strata run --trace DIR` or `strata attach`")]
+    NoVm,
+    /// It cannot be shown.
+    #[error("cannot write to standard output")]
+    Write(#[source] io::Error),
+}
+
+/// What running VMs did in a period.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Picture {
+    /// The VMs, by name.
+    pub vms: Vec<VmPicture>,
+}
+
+/// What a VM did in a period.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct VmPicture {
+    /// Name of the VM.
+    pub name: String,
+    /// Process that runs it, or records it from outside.
+    pub pid: u32,
+    /// The process that runs it, where `pid` only records it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attached: Option<Attached>,
+    /// Why nothing is known of it; everything else is empty then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unknown: Option<String>,
+    /// Length of the period by this machine's clock, ns.
+    pub period_ns: u64,
+    /// What the host did for its vCPUs; `None` where the host's kernel is not recorded.
+    pub host: Option<HostPicture>,
+    /// Records by layer in the period.
+    pub layers: Vec<LayerRate>,
+    /// The CPU time of strata's own threads in the period: what tracing costs beside the guest's own part.
+    pub own_threads: Vec<OwnThread>,
+    /// What is missing of its recording, a line each.
+    pub missing: Vec<String>,
+}
+
+/// What the host did for the vCPUs of a VM.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct HostPicture {
+    /// Where the period begins, by the records that have come: trace clock, ns.
+    pub from_ns: u64,
+    /// Where it ends.
+    pub until_ns: u64,
+    /// The vCPUs.
+    pub vcpus: Vec<LiveVcpu>,
+    /// What the host ran in place of vCPUs that were ready, the longest first.
+    pub thieves: Vec<Thief>,
+    /// Exits by reason, the one that took longest first.
+    pub exits: Vec<LiveExits>,
+    /// From being ready until the vCPU's thread ran.
+    pub ready: Times,
+    /// The turns that came latest, the latest first.
+    pub late: Vec<Late>,
+    /// Records of the host's kernel.
+    pub records: u64,
+    /// Records of the host's kernel that were lost.
+    pub lost: u64,
+}
+
+/// Records of a layer in a period.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LayerRate {
+    /// Folder of the layer in the recording.
+    pub path: String,
+    /// Records written.
+    pub records: u64,
+    /// Records lost.
+    pub lost: u64,
+}
+
+/// A thread of strata's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct OwnThread {
+    /// Name.
+    pub name: String,
+    /// Time on a CPU, ns.
+    pub cpu_ns: u64,
+}
+
+/// A VM as it was when it was asked.
+struct Asked {
+    at: Instant,
+    live: Live,
+    /// CPU time of its threads, by thread, ns.
+    threads: BTreeMap<u32, OwnThread>,
+}
+
+/// Shows what `args` ask for, until Ctrl-C or, with `--once`, once.
+///
+/// # Errors
+/// When there is no such VM, or standard output cannot be written. One that closes is none.
+pub fn run(args: &TopArgs) -> Result<(), TopError> {
+    let mut out = io::stdout().lock();
+    let mut before = ask_all(args)?;
+    loop {
+        thread::sleep(args.interval);
+        let now = match ask_all(args) {
+            // A VM that was there has ended: of it there is nothing more to show.
+            Err(TopError::Client(ClientError::NoSuchVm(_)) | TopError::NoVm) if !args.once => return Ok(()),
+            other => other?,
+        };
+        let picture = Picture::between(&before, &now);
+        let mut shown = Vec::new();
+        let written = if args.json {
+            serde_json::to_writer(&mut shown, &picture).map_err(io::Error::from).and_then(|()| writeln!(shown))
+        } else {
+            if !args.once && out.is_terminal() {
+                shown.extend_from_slice(CLEAR.as_bytes());
+            }
+            picture.write_text(&mut shown)
+        };
+        match written.and_then(|()| out.write_all(&shown)).and_then(|()| out.flush()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            written => written.map_err(TopError::Write)?,
+        }
+        if args.once {
+            return Ok(());
+        }
+        before = now;
+    }
+}
+
+/// The answers of VMs by process, or why one gave none.
+type Answers = BTreeMap<u32, (String, Result<Asked, String>)>;
+
+/// Asks the VMs that `args` name: of several, one that does not answer is told beside the others.
+fn ask_all(args: &TopArgs) -> Result<Answers, TopError> {
+    let runtimes = directory::runtime_folders()?;
+    if let Some(name) = &args.vm {
+        let found = client::find(&runtimes, name)?;
+        let asked = ask(&found)?;
+        return Ok(BTreeMap::from([(found.vm.pid, (found.vm.name, Ok(asked)))]));
+    }
+    let answers = running(&runtimes)?.into_iter().map(|found| {
+        let asked = ask(&found).map_err(|error| error.to_string());
+        (found.vm.pid, (found.vm.name, asked))
+    });
+    let answers: Answers = answers.collect();
+    if answers.is_empty() { Err(TopError::NoVm) } else { Ok(answers) }
+}
+
+/// The VMs that run, of those in the folders `runtimes`.
+///
+/// # Errors
+/// When the folders cannot be read.
+pub fn running(runtimes: &[PathBuf]) -> Result<Vec<FoundVm>, DirectoryError> {
+    Ok(directory::list_all(runtimes)?.into_iter().filter(|found| found.alive).collect())
+}
+
+/// Asks a VM what it does.
+///
+/// # Errors
+/// When it does not say.
+pub fn ask_live(found: &FoundVm) -> Result<Live, TopError> {
+    match client::call(&found.socket(), &Request::Live)? {
+        Answer::Live(live) => Ok(*live),
+        Answer::Status(_) | Answer::Done { .. } | Answer::Refused { .. } => {
+            Err(TopError::Unknown(found.vm.name.clone()))
+        }
+    }
+}
+
+fn ask(found: &FoundVm) -> Result<Asked, TopError> {
+    let live = ask_live(found)?;
+    Ok(Asked { at: Instant::now(), live, threads: own_threads(found.vm.pid) })
+}
+
+/// The threads of the process `pid` that are strata's own and not the guest's, with the CPU time that they have had. None
+/// where they cannot be looked at.
+#[must_use]
+pub fn own_threads(pid: u32) -> BTreeMap<u32, OwnThread> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let thread = |task: fs::DirEntry| {
+        let number = task.file_name().to_str()?.parse().ok()?;
+        let name = fs::read_to_string(task.path().join("comm")).ok()?.trim_end().to_string();
+        let times = fs::read_to_string(task.path().join("schedstat")).ok()?;
+        let cpu_ns = times.split(' ').next()?.parse().ok()?;
+        name.starts_with(OWN_THREADS).then_some((number, OwnThread { name, cpu_ns }))
+    };
+    tasks.filter_map(thread).collect()
+}
+
+impl Picture {
+    /// What happened from `before` to `now`. A VM that was not there before has nothing to show yet.
+    fn between(before: &Answers, now: &Answers) -> Self {
+        let of_vm = |(pid, (name, now)): (&u32, &(String, Result<Asked, String>))| match (now, before.get(pid)) {
+            (Ok(now), Some((_, Ok(before)))) => Some(VmPicture::between(before, now)),
+            (Ok(_), _) => None,
+            (Err(unknown), _) => {
+                let (name, unknown) = (name.clone(), Some(unknown.clone()));
+                Some(VmPicture { name, pid: *pid, unknown, ..VmPicture::default() })
+            }
+        };
+        let mut vms: Vec<VmPicture> = now.iter().filter_map(of_vm).collect();
+        vms.sort_by(|one, other| one.name.cmp(&other.name));
+        Self { vms }
+    }
+}
+
+impl VmPicture {
+    fn between(before: &Asked, now: &Asked) -> Self {
+        let threads = now.threads.iter().map(|(number, thread)| {
+            let had = before.threads.get(number).map_or(0, |thread| thread.cpu_ns);
+            OwnThread { name: thread.name.clone(), cpu_ns: thread.cpu_ns.saturating_sub(had) }
+        });
+        let mut own_threads: Vec<OwnThread> = threads.collect();
+        own_threads.sort();
+        let Live { name, pid, attached, host, layers, missing } = now.live.clone();
+        Self {
+            name,
+            pid,
+            attached,
+            unknown: None,
+            period_ns: u64::try_from((now.at - before.at).as_nanos()).unwrap_or(u64::MAX),
+            host: host.map(|host| HostPicture::between(before.live.host.as_ref(), &host)),
+            layers: layers.iter().map(|layer| LayerRate::between(&before.live.layers, layer)).collect(),
+            own_threads,
+            missing,
+        }
+    }
+}
+
+impl LayerRate {
+    fn between(before: &[LayerStatus], now: &LayerStatus) -> Self {
+        let had =
+            before.iter().find(|layer| layer.path == now.path).map_or((0, 0), |layer| (layer.records, layer.lost));
+        Self {
+            path: now.path.clone(),
+            records: now.records.saturating_sub(had.0),
+            lost: now.lost.saturating_sub(had.1),
+        }
+    }
+}
+
+impl HostPicture {
+    fn between(before: Option<&Watched>, now: &Watched) -> Self {
+        // What began anew meanwhile has no past.
+        let none = Watched { since_ns: now.since_ns, until_ns: now.since_ns, ..Watched::default() };
+        let before = before.filter(|before| before.since_ns == now.since_ns).unwrap_or(&none);
+        let vcpu = |now: &LiveVcpu| {
+            let had = before.vcpus.iter().find(|before| before.vcpu == now.vcpu).copied().unwrap_or_default();
+            now.since(&had)
+        };
+        let thief = |now: &Thief| {
+            let had = before.thieves.iter().find(|before| before.name == now.name).map_or(0, |thief| thief.ns);
+            Thief { name: now.name.clone(), ns: now.ns.saturating_sub(had) }
+        };
+        let exits = |now: &LiveExits| {
+            let had = before.exits.iter().find(|before| before.reason == now.reason).map(|exits| exits.times.clone());
+            LiveExits { reason: now.reason.clone(), times: now.times.since(&had.unwrap_or_default()) }
+        };
+        let mut thieves: Vec<Thief> = now.thieves.iter().map(thief).filter(|thief| thief.ns > 0).collect();
+        thieves.sort_by_key(|thief| std::cmp::Reverse(thief.ns));
+        let mut exits: Vec<LiveExits> = now.exits.iter().map(exits).filter(|exits| exits.times.count > 0).collect();
+        exits.sort_by_key(|exits| std::cmp::Reverse(exits.times.total_ns));
+        let mut late: Vec<Late> = now.late.iter().filter(|late| late.at_ns > before.until_ns).cloned().collect();
+        late.sort_by_key(|late| std::cmp::Reverse(late.ns));
+        Self {
+            from_ns: before.until_ns,
+            until_ns: now.until_ns,
+            vcpus: now.vcpus.iter().map(vcpu).collect(),
+            thieves,
+            exits,
+            ready: now.ready.since(&before.ready),
+            late,
+            records: now.records.saturating_sub(before.records),
+            lost: now.lost.saturating_sub(before.lost),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

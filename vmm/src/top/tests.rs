@@ -1,0 +1,117 @@
+use super::*;
+
+fn times(all: &[u64]) -> Times {
+    all.iter().fold(Times::default(), |mut times, &ns| {
+        times.add(ns);
+        times
+    })
+}
+
+fn watched(until_ns: u64, guest_ns: u64, hog_ns: u64, hlt: &[u64]) -> Watched {
+    Watched {
+        since_ns: 1_000,
+        until_ns,
+        vcpus: vec![LiveVcpu { vcpu: 0, guest_ns, preempted_ns: hog_ns, ..LiveVcpu::default() }],
+        thieves: vec![Thief { name: "hog".into(), ns: hog_ns }],
+        exits: vec![LiveExits { reason: "hlt".into(), times: times(hlt) }],
+        ready: times(hlt),
+        late: vec![Late { vcpu: 0, at_ns: until_ns - 1, ns: hog_ns, by: "hog".into() }],
+        records: guest_ns / 10,
+        lost: 3,
+    }
+}
+
+fn asked(host: Option<Watched>, records: u64, cpu_ns: u64) -> Asked {
+    let layers = vec![LayerStatus { path: "vm0/vmm".into(), records, ..LayerStatus::default() }];
+    let live = Live { name: "vm0".into(), pid: 7, host, layers, ..Live::default() };
+    let thread = OwnThread { name: "strata-recorder".into(), cpu_ns };
+    Asked { at: Instant::now(), live, threads: BTreeMap::from([(8, thread)]) }
+}
+
+fn answers(asked: Result<Asked, String>) -> Answers {
+    BTreeMap::from([(7, ("vm0".to_string(), asked))])
+}
+
+fn picture(before: Asked, now: Asked) -> Picture {
+    let now = Asked { at: before.at + std::time::Duration::from_secs(1), ..now };
+    Picture::between(&answers(Ok(before)), &answers(Ok(now)))
+}
+
+#[test]
+fn picture_is_of_what_happened_between_two_answers() {
+    let before = asked(Some(watched(2_000, 600, 100, &[5_000])), 40, 1_000_000);
+    let now = asked(Some(watched(1_002_000, 900_600, 40_100, &[5_000, 9_000, 9_000])), 100, 6_000_000);
+
+    let picture = picture(before, now);
+
+    let vm = &picture.vms[0];
+    assert_eq!((vm.period_ns, vm.layers[0].records, vm.own_threads[0].cpu_ns), (1_000_000_000, 60, 5_000_000));
+    let host = vm.host.as_ref().unwrap();
+    assert_eq!((host.from_ns, host.until_ns, host.vcpus[0].guest_ns), (2_000, 1_002_000, 900_000));
+    assert_eq!((host.thieves[0].ns, host.exits[0].times.count, host.ready.total_ns), (40_000, 2, 18_000));
+    assert_eq!((host.late.len(), host.records, host.lost), (1, 90_000, 0));
+}
+
+#[test]
+fn what_began_anew_meanwhile_is_shown_from_its_begin() {
+    let before = asked(Some(watched(2_000, 600, 100, &[])), 0, 0);
+    let now = asked(Some(Watched { since_ns: 5_000, ..watched(7_000, 1_500, 0, &[]) }), 0, 0);
+
+    let host = picture(before, now).vms.remove(0).host.unwrap();
+
+    assert_eq!((host.from_ns, host.until_ns, host.vcpus[0].guest_ns), (5_000, 7_000, 1_500));
+}
+
+#[test]
+fn text_shows_shares_thieves_exits_and_what_tracing_costs() {
+    let before = asked(Some(watched(2_000, 600, 100, &[])), 0, 0);
+    let now = asked(Some(watched(1_000_002_000, 900_000_600, 40_000_100, &[70_000])), 5_000, 12_000_000);
+    let mut out = Vec::new();
+
+    picture(before, now).write_text(&mut out).unwrap();
+
+    let text = String::from_utf8(out).unwrap();
+    for part in [
+        "vm0: process 7",
+        "takes 1.2 %",
+        "90.0 %",
+        "hog 4.0 %",
+        "hlt",
+        "written vm0/vmm: 5000 records/s",
+        "vCPU 0 waited",
+    ] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+}
+
+#[test]
+fn vm_that_does_not_answer_stands_beside_the_others_and_one_without_the_host_says_so() {
+    let (before, now) = (asked(None, 0, 0), asked(None, 9, 0));
+    let silent = |name: &str| (name.to_string(), Err("not traced".to_string()));
+    let mut before = answers(Ok(before));
+    let mut now = answers(Ok(now));
+    before.insert(9, silent("web"));
+    now.insert(9, silent("web"));
+    let mut out = Vec::new();
+
+    let picture = Picture::between(&before, &now);
+    picture.write_text(&mut out).unwrap();
+
+    let text = String::from_utf8(out).unwrap();
+    assert!(text.contains("web: process 9: not traced"), "{text}");
+    assert!(text.contains("the host's kernel is not recorded"), "{text}");
+    assert_eq!(picture.vms.len(), 2);
+}
+
+#[test]
+fn own_threads_are_those_that_strata_names() {
+    let (seen, wait) = std::sync::mpsc::channel();
+    // A thread has its name once it runs.
+    let look = move || seen.send(own_threads(std::process::id()));
+    let thread = thread::Builder::new().name("strata-test".into()).spawn(look).unwrap();
+    let threads = wait.recv().unwrap();
+    thread.join().unwrap().unwrap();
+
+    assert!(threads.values().any(|thread| thread.name == "strata-test"), "{threads:?}");
+    assert!(threads.values().all(|thread| thread.name.starts_with(OWN_THREADS)), "{threads:?}");
+}

@@ -1,0 +1,134 @@
+//! The picture for people.
+
+use super::{HostPicture, OwnThread, Picture, VmPicture};
+use crate::control::protocol::{Late, LiveExits, LiveVcpu, Thief};
+use std::io::{self, Write};
+use trace_merge::report::table::{Align, Table};
+use trace_merge::report::{duration, harmless, percent};
+
+/// Thieves, exit reasons and late turns that are shown; JSON has all.
+const SHOWN: usize = 5;
+const NS_PER_SECOND: u64 = 1_000_000_000;
+
+impl Picture {
+    /// Writes it for people.
+    ///
+    /// # Errors
+    /// When `out` fails.
+    pub fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        if self.vms.is_empty() {
+            writeln!(out, "VMs have just begun: nothing to show yet")?;
+        }
+        for (place, vm) in self.vms.iter().enumerate() {
+            if place > 0 {
+                writeln!(out)?;
+            }
+            vm.write_text(out)?;
+        }
+        Ok(())
+    }
+}
+
+impl VmPicture {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { name, pid, attached, unknown, period_ns, host, layers, own_threads, missing } = self;
+        if let Some(unknown) = unknown {
+            return writeln!(out, "{}: process {pid}: {}", harmless(name), harmless(unknown));
+        }
+        let of =
+            attached.as_ref().map_or_else(String::new, |of| format!(" records {} ({})", of.pid, harmless(&of.comm)));
+        let cost: u64 = own_threads.iter().map(|thread| thread.cpu_ns).sum();
+        let parts = own_threads.iter().filter(|thread| thread.cpu_ns > 0);
+        let parts = parts.map(|OwnThread { name, cpu_ns }| format!("{name} {}", percent(*cpu_ns, *period_ns)));
+        let parts = parts.collect::<Vec<_>>().join(", ");
+        writeln!(
+            out,
+            "{}: process {pid}{of}; tracing takes {} of a CPU ({parts})",
+            harmless(name),
+            percent(cost, *period_ns)
+        )?;
+        match host {
+            Some(host) => host.write_text(out)?,
+            None => writeln!(out, "the host's kernel is not recorded: what vCPUs do is not known")?,
+        }
+        for layer in layers {
+            let rate = per_second(layer.records, *period_ns);
+            writeln!(out, "written {}: {rate} records/s, {} lost", harmless(&layer.path), layer.lost)?;
+        }
+        missing.iter().try_for_each(|line| writeln!(out, "missing {}", harmless(line)))
+    }
+}
+
+impl HostPicture {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { from_ns, until_ns, vcpus, thieves, exits, ready, late, records, lost } = self;
+        let period_ns = &until_ns.saturating_sub(*from_ns);
+        let headings = ["vCPU", "guest", "KVM", "VMM", "preempted", "woken", "halted", "blocked", "unknown"];
+        let mut table = Table::new(&headings.map(|heading| (heading, Align::Right)));
+        for vcpu in vcpus {
+            let shares = vcpu.parts().map(|ns| percent(ns, *period_ns));
+            table.row([vcpu.vcpu.to_string()].into_iter().chain(shares));
+        }
+        table.write(out)?;
+        let shown = |thief: &Thief| format!("{} {}", harmless(&thief.name), percent(thief.ns, *period_ns));
+        let thieves: Vec<String> = thieves.iter().take(SHOWN).map(shown).collect();
+        if !thieves.is_empty() {
+            writeln!(out, "ran in place of vCPUs: {}", thieves.join(", "))?;
+        }
+        if ready.count > 0 {
+            let times = [50, 99].map(|percent| duration(ready.below_ns(percent)));
+            let rate = per_second(ready.count, *period_ns);
+            writeln!(out, "ready until run: {rate}/s, p50 < {}, p99 < {}", times[0], times[1])?;
+        }
+        for Late { vcpu, ns, by, .. } in late.iter().take(1) {
+            writeln!(out, "latest: vCPU {vcpu} waited {} while the host ran {}", duration(*ns), harmless(by))?;
+        }
+        let mut table = Table::new(&[
+            ("exits", Align::Left),
+            ("number/s", Align::Right),
+            ("time", Align::Right),
+            ("p50 <", Align::Right),
+            ("p99 <", Align::Right),
+        ]);
+        for LiveExits { reason, times } in exits.iter().take(SHOWN) {
+            let quantiles = [50, 99].map(|percent| duration(times.below_ns(percent)));
+            let head =
+                [reason.clone(), per_second(times.count, *period_ns).to_string(), percent(times.total_ns, *period_ns)];
+            table.row(head.into_iter().chain(quantiles));
+        }
+        if !table.is_empty() {
+            table.write(out)?;
+        }
+        writeln!(out, "read from the host's kernel: {} records/s, {lost} lost", per_second(*records, *period_ns))
+    }
+}
+
+impl LiveVcpu {
+    /// All parts of the time, in the order of the fields.
+    const fn parts(&self) -> [u64; 8] {
+        let Self { vcpu: _, guest_ns, kvm_ns, vmm_ns, preempted_ns, woken_ns, halted_ns, blocked_ns, unknown_ns } =
+            *self;
+        [guest_ns, kvm_ns, vmm_ns, preempted_ns, woken_ns, halted_ns, blocked_ns, unknown_ns]
+    }
+
+    /// What came since `before`, an earlier state of this.
+    pub(super) const fn since(&self, before: &Self) -> Self {
+        Self {
+            vcpu: self.vcpu,
+            guest_ns: self.guest_ns.saturating_sub(before.guest_ns),
+            kvm_ns: self.kvm_ns.saturating_sub(before.kvm_ns),
+            vmm_ns: self.vmm_ns.saturating_sub(before.vmm_ns),
+            preempted_ns: self.preempted_ns.saturating_sub(before.preempted_ns),
+            woken_ns: self.woken_ns.saturating_sub(before.woken_ns),
+            halted_ns: self.halted_ns.saturating_sub(before.halted_ns),
+            blocked_ns: self.blocked_ns.saturating_sub(before.blocked_ns),
+            unknown_ns: self.unknown_ns.saturating_sub(before.unknown_ns),
+        }
+    }
+}
+
+/// How many of `count` there are each second.
+fn per_second(count: u64, period_ns: u64) -> u64 {
+    let rate = u128::from(count) * u128::from(NS_PER_SECOND) / u128::from(period_ns.max(1));
+    u64::try_from(rate).unwrap_or(u64::MAX)
+}
