@@ -23,3 +23,4 @@ pub mod registry;
 pub mod script;
 pub mod seeds;
 pub mod trace_folder;
+pub mod trigger;

@@ -16,7 +16,7 @@ use std::cell::Cell;
 use trace_merge::manifest::Manifest;
 use trace_merge::writer::PacketBuilder;
 use uuid::Uuid;
-use vmm::control::protocol::{Answer, Mode, Request};
+use vmm::control::protocol::{Answer, Late, Live, LiveExits, LiveVcpu, Mode, Request, Thief, Times, Watched};
 
 mod machine;
 
@@ -63,6 +63,9 @@ pub fn all() -> Vec<Seed> {
     }
     for (name, bytes) in control_requests() {
         add("control_request", name, bytes);
+    }
+    for (name, text) in TRIGGERS {
+        add("trigger", name, text.as_bytes().to_vec());
     }
     seeds
 }
@@ -444,7 +447,29 @@ fn ftrace_pages() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Lines of a client, and one of a VM.
+/// Expressions of triggers.
+const TRIGGERS: [(&str, &str); 3] = [
+    ("wakeup", "wakeup>5ms task=web* cpu!=0"),
+    ("event", "event:guest:sched:sched_process_exit comm==\"db\" prio<=120"),
+    ("exit", "exit:mmio>2ms vcpu=0x1"),
+];
+
+/// What a VM does that one of each thing is said of.
+fn live() -> Live {
+    let mut times = Times::default();
+    times.add(5_000);
+    let host = Watched {
+        vcpus: vec![LiveVcpu::default()],
+        thieves: vec![Thief { name: "hog".into(), ns: 7 }],
+        exits: vec![LiveExits { reason: "hlt".into(), times: times.clone() }],
+        ready: times,
+        late: vec![Late::default()],
+        ..Watched::default()
+    };
+    Live { name: "vm0".into(), host: Some(host), ..Live::default() }
+}
+
+/// Lines of a client, and two of a VM.
 fn control_requests() -> Vec<(&'static str, Vec<u8>)> {
     let create = Request::SessionCreate {
         name: "second".into(),
@@ -458,8 +483,10 @@ fn control_requests() -> Vec<(&'static str, Vec<u8>)> {
     let line = |request: &Request| serde_json::to_vec(request).expect("a request is text");
     vec![
         ("status", line(&Request::Status)),
+        ("live", line(&Request::Live)),
         ("create", line(&create)),
         ("snapshot", line(&Request::Snapshot { dir: "/tmp/snapshot".into(), session: None })),
         ("answer", serde_json::to_vec(&Answer::Status(Box::default())).expect("an answer is text")),
+        ("live-answer", serde_json::to_vec(&Answer::Live(Box::new(live()))).expect("an answer is text")),
     ]
 }

@@ -21,7 +21,8 @@ use trace_merge::manifest::{
 };
 use trace_merge::reader::Trace;
 use trace_merge::report::all::AllReports;
-use trace_merge::report::{self, ReportOptions};
+use trace_merge::report::death::LastMoments;
+use trace_merge::report::{self, ReportError, ReportOptions};
 use uuid::Uuid;
 
 /// Bytes of a packet.
@@ -145,6 +146,9 @@ fn read(dir: &Path) {
         // A report that finds nothing to be made of says so; that the parts add up is asserted in all of them.
         report::run(dir, &options, &mut out, |trace, window| AllReports::new(trace, window, None))
             .expect("a recording that can be opened can be reported on");
+        let ended = report::run(dir, &options, &mut out, |trace, window| Ok(LastMoments::new(trace, window)));
+        // One without records of a VM has no end.
+        assert!(matches!(ended, Ok(_) | Err(ReportError::Nothing { .. })), "{ended:?}");
         // Mostly there is no such task, or no other: the steps of the one there is add up, which is asserted there.
         let why = CriticalPathOptions { json, ..CriticalPathOptions::of("*".parse().expect("a glob is a task")) };
         let answered = critical_path::run(dir, &why, &mut out);

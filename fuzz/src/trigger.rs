@@ -1,0 +1,21 @@
+//! Expressions of triggers, as the command line gives them.
+
+use vmm::tracing::trigger::expression::{FieldValue, Trigger};
+
+/// Runs an input: an expression.
+///
+/// # Panics
+/// When a property that the target checks does not hold.
+pub fn run(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    match Trigger::parse(&text) {
+        Ok(trigger) => {
+            assert_eq!(Trigger::parse(&trigger.to_string()), Ok(trigger.clone()), "what is shown means the same");
+            for filter in &trigger.filters {
+                let values = [FieldValue::Number(0), FieldValue::Number(i128::MIN), FieldValue::Text(&text)];
+                let _ = values.map(|value| filter.holds(value));
+            }
+        }
+        Err(error) => assert!(!error.to_string().is_empty(), "an error says something"),
+    }
+}
