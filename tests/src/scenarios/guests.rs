@@ -14,6 +14,17 @@ use std::time::Duration;
 
 /// Written by the guest's disk scenario, and looked for by the host afterwards.
 pub const DISK_TEXT: &str = "written by the guest";
+/// A limit that the host's script gives to a device.
+#[derive(Debug, Clone, Copy)]
+pub struct Bandwidth {
+    /// Bytes each second.
+    pub per_second: u64,
+    /// Bytes at once after a pause.
+    pub burst: u64,
+}
+
+/// What the disk of the disk scenario may move: `bandwidth=1M:256K`.
+pub const DISK_BANDWIDTH: Bandwidth = Bandwidth { per_second: 1 << 20, burst: 256 << 10 };
 /// The events of the large burst.
 pub const BURST_EVENTS: u32 = 1_000_000;
 
@@ -78,7 +89,7 @@ guest activity --cpus 2
 guest burst --cpus 2
 
 cp "$LAB/disk.img" "$LAB_OUT/disk.img"
-guest disk --cpus 1 --disk "$LAB_OUT/disk.img"
+guest disk --cpus 1 --disk "$LAB_OUT/disk.img,bandwidth=1M:256K"
 
 guest panic --cpus 2
 

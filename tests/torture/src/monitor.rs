@@ -144,9 +144,11 @@ pub fn run(setup: &Path) -> anyhow::Result<()> {
         recording,
         host: None,
         mode: setup.mode(),
+        host_history: 0,
         events: EVENTS.into(),
         process_descriptors: usize::try_from(setup.descriptors.saturating_sub(OWN_DESCRIPTORS))?,
         say: |line| eprintln!("{line}"),
+        triggers: None,
         on_failure: None,
     })?;
     folder.keep();

@@ -4,6 +4,7 @@
 //! `kernel_cost` calls a system call that does nothing and lets two tasks answer each other; all tracers record the
 //! same events, into rings that overwrite.
 
+use super::goal::{self, Goal, Verdict};
 use super::quantile;
 use crate::build::binaries;
 use crate::build::lttng_modules::LttngModules;
@@ -98,8 +99,10 @@ const WAYS: [Way; 6] = [
 /// How to run it.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Guests of each way.
+    /// Guests of each way, at first.
     pub repetitions: usize,
+    /// Guests of each way at most: so many more, while a goal is neither met nor missed.
+    pub most: usize,
     /// Where to write the results as JSON.
     pub json: Option<PathBuf>,
 }
@@ -115,6 +118,17 @@ struct Cost {
     samples: usize,
 }
 
+/// What one guest measured: ns of an operation, one for each of its turns, and the exits of its whole life.
+#[derive(Debug, Default)]
+struct Guest {
+    getppid: Vec<f64>,
+    ping_pong: Vec<f64>,
+    exits: f64,
+}
+
+/// The guests of one way of tracing, in their order: those of the same place in it ran one after the other.
+type Guests = Vec<Guest>;
+
 #[derive(Debug, Serialize)]
 struct Row {
     way: &'static str,
@@ -123,14 +137,6 @@ struct Row {
     ping_pong: Cost,
     /// Exits of the guest's whole life, median of its runs.
     exits: f64,
-}
-
-#[derive(Debug, Serialize)]
-struct Goal {
-    goal: String,
-    value: f64,
-    limit: f64,
-    met: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -165,23 +171,51 @@ pub fn run(paths: &Paths, options: &Options) -> anyhow::Result<()> {
     guest.write_file(&image)?;
 
     let ways: Vec<&Way> = WAYS.iter().filter(|way| way.key != "lttng" || missing.is_empty()).collect();
-    let result = progress::step("running the guests", || {
-        let guests = u64::try_from(ways.len() * options.repetitions).unwrap_or(u64::MAX);
-        let mut request = HostRun::new("bench-guest", &host_script(&ways, options.repetitions))
-            .file("strata", &lab.binaries.strata)
-            .file("vmlinux", &lab.kernels.vmlinux)
-            .file("guest.cpio", &image)
-            .file("strata.ko", &lab.agent);
-        request.timeout = Duration::from_secs(guests.saturating_mul(60).saturating_add(120));
-        anyhow::Ok(lab.host.run(&lab.paths.runs(), &request)?.success("bench-guest")?)
-    })?;
-    let report = report(&lab, &ways, options.repetitions, &result.output, missing)?;
+    let most = options.most.max(options.repetitions);
+    let mut measured: BTreeMap<&'static str, Guests> = BTreeMap::new();
+    let report = loop {
+        let done = measured.values().map(Vec::len).next().unwrap_or(0);
+        let more = options.repetitions.min(most.saturating_sub(done));
+        let title = format!("running guests {} to {} of each way", done + 1, done + more);
+        let output = progress::step(&title, || run_guests(&lab, &image, &ways, more))?;
+        for way in &ways {
+            let guests = (0..more).map(|turn| guest_of(&output, &format!("{}-{turn}", way.key)));
+            measured.entry(way.key).or_default().extend(guests.collect::<anyhow::Result<Guests>>()?);
+        }
+        let report = report(&lab, &ways, &measured, missing.clone());
+        let is_unsure = report.goals.iter().any(|goal| goal.verdict == Verdict::NotMeasured);
+        if !is_unsure || done + more >= most {
+            break report;
+        }
+    };
     println!("{}", markdown(&report));
     if let Some(file) = &options.json {
         let text = serde_json::to_string_pretty(&report)?;
         fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
     }
     Ok(())
+}
+
+/// Runs `count` guests of each way, in turns, on one host; returns the folder of what they left.
+fn run_guests(lab: &Lab, image: &Path, ways: &[&Way], count: usize) -> anyhow::Result<PathBuf> {
+    let guests = u64::try_from(ways.len() * count).unwrap_or(u64::MAX);
+    let mut request = HostRun::new("bench-guest", &host_script(ways, count))
+        .file("strata", &lab.binaries.strata)
+        .file("vmlinux", &lab.kernels.vmlinux)
+        .file("guest.cpio", image)
+        .file("strata.ko", &lab.agent);
+    request.timeout = Duration::from_secs(guests.saturating_mul(60).saturating_add(120));
+    Ok(lab.host.run(&lab.paths.runs(), &request)?.success("bench-guest")?.output)
+}
+
+/// What the guest `name` measured.
+fn guest_of(output: &Path, name: &str) -> anyhow::Result<Guest> {
+    let log = output.join(format!("{name}.log"));
+    let console = fs::read(&log).with_context(|| format!("cannot read {}", log.display()))?;
+    let console = String::from_utf8_lossy(&console);
+    let (getppid, ping_pong) = (measured(&console, "getppid"), measured(&console, "ping-pong"));
+    anyhow::ensure!(!getppid.is_empty() && !ping_pong.is_empty(), "the guest measured nothing; see {}", log.display());
+    Ok(Guest { getppid, ping_pong, exits: exits_of(&output.join(format!("{name}.trace")))? })
 }
 
 fn host_script(ways: &[&Way], repetitions: usize) -> String {
@@ -216,35 +250,23 @@ impl Cost {
     }
 }
 
-fn report(lab: &Lab, ways: &[&Way], repetitions: usize, output: &Path, missing: Vec<String>) -> anyhow::Result<Report> {
-    let mut rows = Vec::new();
-    for way in ways {
-        let (mut getppid, mut ping_pong, mut exits) = (Vec::new(), Vec::new(), Vec::new());
-        for turn in 0..repetitions {
-            let name = format!("{}-{turn}", way.key);
-            let log = output.join(format!("{name}.log"));
-            let console = fs::read(&log).with_context(|| format!("cannot read {}", log.display()))?;
-            let console = String::from_utf8_lossy(&console);
-            let values = measured(&console, "getppid");
-            anyhow::ensure!(!values.is_empty(), "the guest measured nothing; see {}", log.display());
-            getppid.extend(values);
-            ping_pong.extend(measured(&console, "ping-pong"));
-            exits.push(exits_of(&output.join(format!("{name}.trace")))?);
-        }
-        rows.push(Row {
-            way: way.key,
-            label: way.label,
-            getppid: Cost::of(getppid),
-            ping_pong: Cost::of(ping_pong),
-            exits: quantile(&mut exits, 2),
-        });
-    }
+fn report(lab: &Lab, ways: &[&Way], measured: &BTreeMap<&'static str, Guests>, missing: Vec<String>) -> Report {
+    let rows = ways.iter().filter_map(|way| {
+        let guests = measured.get(way.key)?;
+        let all =
+            |(_, path): Measurement| Cost::of(guests.iter().flat_map(|guest| path(guest).iter().copied()).collect());
+        let mut exits: Vec<f64> = guests.iter().map(|guest| guest.exits).collect();
+        let exits = quantile(&mut exits, 2);
+        Some(Row { way: way.key, label: way.label, getppid: all(GETPPID), ping_pong: all(PING_PONG), exits })
+    });
     let host = match lab.host {
         Host::Direct(_) => "this machine",
         Host::Nested(_) => "an emulated machine, whose time counts instructions rather than cycles",
     };
-    let goals = goals(&rows);
-    Ok(Report { kernel: lab.kernels.packages.release.clone(), host, repetitions, rows, goals, missing })
+    let rows: Vec<Row> = rows.collect();
+    let repetitions = measured.values().map(Vec::len).next().unwrap_or(0);
+    let goals = goals(measured);
+    Report { kernel: lab.kernels.packages.release.clone(), host, repetitions, rows, goals, missing }
 }
 
 /// The number of exits in a trace.
@@ -256,33 +278,48 @@ fn exits_of(trace: &Path) -> anyhow::Result<f64> {
     Ok(f64::from(u32::try_from(exits)?))
 }
 
-fn goals(rows: &[Row]) -> Vec<Goal> {
-    let by_way: BTreeMap<&str, &Row> = rows.iter().map(|row| (row.way, row)).collect();
+/// A path of the kernel that is measured: its name, and what a guest measured of it.
+type Measurement = (&'static str, fn(&Guest) -> &[f64]);
+
+const GETPPID: Measurement = ("getppid", |guest| &guest.getppid);
+const PING_PONG: Measurement = ("ping-pong", |guest| &guest.ping_pong);
+
+/// The median of `path` over those of `guests` that were chosen; one that was chosen twice counts twice.
+fn median(guests: &[Guest], chosen: &[usize], path: fn(&Guest) -> &[f64]) -> f64 {
+    let mut values: Vec<f64> = chosen.iter().flat_map(|&guest| path(&guests[guest]).iter().copied()).collect();
+    quantile(&mut values, 2)
+}
+
+fn goals(measured: &BTreeMap<&'static str, Guests>) -> Vec<Goal> {
     let mut goals = Vec::new();
-    let Some((none, ours)) = by_way.get("none").zip(by_way.get("strata")) else { return goals };
-    let mut goal = |goal: String, limit: f64, value: f64| goals.push(Goal { goal, value, limit, met: value <= limit });
-    for rival in ["ftrace", "lttng"].iter().filter_map(|rival| by_way.get(rival)) {
-        for (path, cost) in [
-            ("getppid", (|row: &Row| row.getppid.nanoseconds) as fn(&Row) -> f64),
-            ("ping-pong", |row: &Row| row.ping_pong.nanoseconds),
-        ] {
-            let ratio = (cost(ours) - cost(none)) / (cost(rival) - cost(none));
-            goal(format!("{path}: cost added by Strata / by {}", rival.label), 0.5, ratio);
+    let Some((none, ours)) = measured.get("none").zip(measured.get("strata")) else { return goals };
+    let turns = none.len();
+    for way in WAYS.iter().filter(|way| ["ftrace", "lttng"].contains(&way.key)) {
+        let Some(rival) = measured.get(way.key) else { continue };
+        for (name, path) in [GETPPID, PING_PONG] {
+            let title = format!("{name}: cost added by Strata / by {}", way.label);
+            goals.push(Goal::of(title, 0.5, turns, |chosen| {
+                let base = median(none, chosen, path);
+                goal::ratio_of_added(median(ours, chosen, path) - base, median(rival, chosen, path) - base)
+            }));
         }
     }
-    if let Some(off) = by_way.get("off") {
-        // what differs by less than the guests differ among themselves cannot be told apart
-        for (path, off, none) in
-            [("getppid", &off.getppid, &none.getppid), ("ping-pong", &off.ping_pong, &none.ping_pong)]
-        {
-            let ratio = off.quartiles[0] / none.quartiles[1];
-            goal(format!("{path}: loaded but off, first quartile / nothing, third quartile"), 1.0, ratio);
-        }
-        // the module's timer and its attaching of probes have exits too, whether or not anything is recorded
-        let records = f64::from(GETPPID_CALLS * RECORDS_PER_CALL);
-        let ratio = (ours.exits - off.exits) / records;
-        goal("exits per record, beside those of the module loaded but off".to_owned(), 0.01, ratio);
+    let Some(off) = measured.get("off") else { return goals };
+    for (name, path) in [GETPPID, PING_PONG] {
+        goals.push(Goal::of(format!("{name}: loaded but off / nothing"), 1.05, turns, |chosen| {
+            Some(median(off, chosen, path) / median(none, chosen, path))
+        }));
     }
+    // the module's attaching of probes has exits too, whether or not anything is recorded
+    let records = f64::from(GETPPID_CALLS * RECORDS_PER_CALL);
+    let title = "exits per record, beside those of the module loaded but off".to_owned();
+    goals.push(Goal::of(title, 0.01, turns, |chosen| {
+        let exits = |guests: &[Guest]| {
+            let mut exits: Vec<f64> = chosen.iter().map(|&guest| guests[guest].exits).collect();
+            quantile(&mut exits, 2)
+        };
+        Some((exits(ours) - exits(off)) / records)
+    }));
     goals
 }
 
@@ -309,10 +346,9 @@ fn markdown(report: &Report) -> String {
             row.exits,
         );
     }
-    text.push_str("\n| goal | limit | here | met |\n|---|---|---|---|\n");
+    let _ = write!(text, "\n{}", goal::HEADER);
     for goal in &report.goals {
-        let met = if goal.met { "yes" } else { "**no**" };
-        let _ = writeln!(text, "| {} | {:.2} | {:.3} | {met} |", goal.goal, goal.limit, goal.value);
+        let _ = writeln!(text, "{}", goal.row());
     }
     for missing in &report.missing {
         let _ = writeln!(text, "\nNot measured: {missing}.");
@@ -324,9 +360,12 @@ fn markdown(report: &Report) -> String {
 mod tests {
     use super::*;
 
-    fn row(way: &'static str, nanoseconds: f64, exits: f64) -> Row {
-        let cost = || Cost::of(vec![nanoseconds]);
-        Row { way, label: way, getppid: cost(), ping_pong: cost(), exits }
+    /// Guests of which each measures `ns` or a little more.
+    fn guests(ns: f64, exits: f64) -> Guests {
+        (0..5)
+            .map(|turn| vec![ns + f64::from(turn)])
+            .map(|ns| Guest { getppid: ns.clone(), ping_pong: ns, exits })
+            .collect()
     }
 
     #[test]
@@ -338,20 +377,30 @@ mod tests {
 
     #[test]
     fn goals_compare_what_is_added() {
-        let rows = [row("none", 100.0, 0.0), row("strata", 120.0, 0.0), row("ftrace", 200.0, 0.0)];
+        let measured = [("none", guests(100.0, 0.0)), ("strata", guests(120.0, 0.0)), ("ftrace", guests(200.0, 0.0))];
 
-        let goals = goals(&rows);
+        let goals = goals(&BTreeMap::from(measured));
 
-        assert!((goals[0].value - 0.2).abs() < 1e-9);
-        assert!(goals.iter().all(|goal| goal.met));
+        assert!(goals[0].value.is_some_and(|value| (value - 0.2).abs() < 1e-9), "{goals:?}");
+        assert!(goals.iter().all(|goal| goal.verdict == Verdict::Met), "{goals:?}");
     }
 
     #[test]
     fn exit_per_record_misses_the_goal() {
-        let rows = [row("none", 100.0, 0.0), row("off", 100.0, 0.0), row("strata", 120.0, 320_000.0)];
+        let measured =
+            [("none", guests(100.0, 0.0)), ("off", guests(100.0, 0.0)), ("strata", guests(120.0, 320_000.0))];
 
-        let goals = goals(&rows);
+        let goals = goals(&BTreeMap::from(measured));
 
-        assert!(goals.iter().any(|goal| !goal.met));
+        assert!(goals.iter().any(|goal| goal.verdict == Verdict::Missed), "{goals:?}");
+    }
+
+    #[test]
+    fn rival_that_adds_nothing_is_no_measure() {
+        let measured = [("none", guests(100.0, 0.0)), ("strata", guests(120.0, 0.0)), ("ftrace", guests(99.0, 0.0))];
+
+        let goals = goals(&BTreeMap::from(measured));
+
+        assert!(goals.iter().all(|goal| goal.verdict == Verdict::NotMeasured), "{goals:?}");
     }
 }

@@ -1,6 +1,7 @@
 //! Benchmarks that `cargo xtask bench` runs.
 
 pub mod clock;
+mod goal;
 pub mod guest;
 pub mod merge;
 pub mod ring;
