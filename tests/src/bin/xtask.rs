@@ -6,7 +6,7 @@ use lab::fetch::kernel_packages::{KernelChoice, Suite};
 use lab::machine::{host, nested};
 use lab::paths::Paths;
 use lab::scenarios::{claims, debug_kernel, flight_check, flight_recorder, guests, hotplug};
-use lab::tasks::{bench, demo, dependencies, documents, fuzz, library_crates, sources, suite, torture};
+use lab::tasks::{bench, demo, dependencies, documents, fuzz, library_crates, query, sources, suite, torture};
 use lab::{packaging, progress, provision};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -41,6 +41,16 @@ enum Task {
     Dependencies,
     /// Package the crates that other projects can use, and check them with the oldest Rust that they promise.
     Crates,
+    /// Build and test strata-query, a workspace of its own, with DuckDB as a judge. The first build takes a quarter of an
+    /// hour.
+    Query {
+        /// Compare what DuckDB reads of this recording with its reports, too; with --spark, copy it.
+        #[arg(long, value_name = "DIR")]
+        trace: Option<PathBuf>,
+        /// Test the job on Spark instead: 60 recordings, three workers, one of which is killed.
+        #[arg(long)]
+        spark: bool,
+    },
     /// Fuzz the readers of guest bytes and of recordings.
     Fuzz {
         /// Only this target: the name of a file in fuzz/fuzz_targets.
@@ -124,12 +134,19 @@ enum BenchTask {
         update_document: bool,
     },
     /// Reading the trace clock, beside the bare counter, the system's clock and other ways to publish a clock.
-    Clock,
+    Clock {
+        /// Write the results to FILE as JSON too.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
     /// What tracing a guest's kernel costs the guest, beside ftrace and LTTng's modules.
     Guest {
-        /// Guests for each way of tracing.
-        #[arg(long, value_name = "N", default_value_t = 3)]
-        repetitions: usize,
+        /// Guests for each way of tracing, at least 5.
+        #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..))]
+        repetitions: u16,
+        /// Guests for each way at most: so many more, in further turns, while noise leaves a goal undecided.
+        #[arg(long, value_name = "N", default_value_t = 15)]
+        most: u16,
         /// Write the results to FILE as JSON too.
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
@@ -227,6 +244,8 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Task::Sources => sources::check(&paths)?,
         Task::Dependencies => dependencies::check(&paths)?,
         Task::Crates => library_crates::check(&paths)?,
+        Task::Query { trace, spark: false } => query::run(&paths, trace.as_deref())?,
+        Task::Query { trace, spark: true } => query::run_on_spark(&paths, trace.as_deref())?,
         Task::Fuzz { target, seconds, seed } => fuzz::run(&paths, seconds, target.as_deref(), seed)?,
         Task::Torture { minutes, seed, first_round, rounds, ends, update_document } => {
             torture::run(&paths, &torture::Options { minutes, seed, first_round, rounds, ends, update_document })?;
@@ -241,9 +260,10 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
                 println!("{}", file.display());
             }
         }
-        Task::Bench(BenchTask::Clock) => bench::clock::run(&paths)?,
-        Task::Bench(BenchTask::Guest { repetitions, json }) => {
-            bench::guest::run(&paths, &bench::guest::Options { repetitions, json })?;
+        Task::Bench(BenchTask::Clock { json }) => bench::clock::run(&paths, json.as_deref())?,
+        Task::Bench(BenchTask::Guest { repetitions, most, json }) => {
+            let (repetitions, most) = (repetitions.into(), most.into());
+            bench::guest::run(&paths, &bench::guest::Options { repetitions, most, json })?;
         }
         Task::Bench(BenchTask::Merge { repetitions, events, report_events, only, json, update_document }) => {
             let repetitions = repetitions.into();

@@ -23,6 +23,9 @@ use std::time::Duration;
 /// Seconds that each target gets if nothing else is asked for.
 pub const SECONDS: u64 = 60;
 
+/// Seconds that each target gets in the gate: the gate has to end within the hour.
+pub const GATE_SECONDS: u64 = 30;
+
 /// Where the gate's inputs start from. A change is judged by what it changes, not by luck; who looks for more begins
 /// elsewhere each time.
 pub const GATE_SEED: u32 = 1;
@@ -282,6 +285,6 @@ mod tests {
         let error = run(&Paths::of_workspace(), 1, Some("consumers"), GATE_SEED).unwrap_err().to_string();
 
         assert!(error.starts_with("there is no fuzz target \"consumers\"; there are "), "{error}");
-        assert!(error.contains(" consumer,") && error.ends_with(" trace_folder"), "{error}");
+        assert!(error.contains(" consumer,") && error.ends_with(" trigger"), "{error}");
     }
 }

@@ -7,6 +7,7 @@ pub mod dependencies;
 pub mod documents;
 pub mod fuzz;
 pub mod library_crates;
+pub mod query;
 pub mod sources;
 pub mod suite;
 pub mod torture;

@@ -48,7 +48,7 @@ const VERIFIED: [&str; 6] =
 
 /// Runs format check, checks of sources, documents and dependencies, lints, the checks of the library crates, doc tests, the
 /// model checkers, all unit, integration and end-to-end tests, a round of torture with each fault, then each fuzz target for
-/// a minute.
+/// half a minute.
 ///
 /// # Errors
 ///
@@ -87,7 +87,7 @@ pub fn run(paths: &Paths) -> Result<(), SuiteError> {
     nested::take_second_chances(&paths.runs()).iter().for_each(|note| progress::note(note));
     tested?;
     torture::run(paths, &torture::Options { seed: Some(torture::GATE_SEED), ..torture::Options::default() })?;
-    fuzz::run(paths, fuzz::SECONDS, None, fuzz::GATE_SEED)?;
+    fuzz::run(paths, fuzz::GATE_SECONDS, None, fuzz::GATE_SEED)?;
     Ok(())
 }
 

@@ -1,0 +1,110 @@
+//! Builds `strata-query`, which is a workspace of its own, and tests it with DuckDB and Spark beside it.
+
+use crate::fetch::apt::{PackageError, recreate};
+use crate::fetch::tools::{self, Tool};
+use crate::paths::Paths;
+use crate::process::{self, ProcessError};
+use crate::progress;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What is installed for Python, and nowhere else.
+const DUCKDB: &str = "duckdb==2.0.0";
+const SPARK: [&str; 2] = ["pyspark==4.3.0", "pyarrow==26.0.1"];
+/// What Spark runs on.
+const JAVA: Tool = Tool { program: "java", package: "openjdk-17-jre-headless" };
+/// The workspace.
+const MANIFEST: &str = "trace-merge/query/Cargo.toml";
+/// Where it is built.
+const TARGET: &str = "trace-merge/query/target";
+/// The job on Spark, and its tests.
+const JOB: &str = "trace-merge/query/spark";
+
+/// Why it is not tested.
+#[derive(Debug, thiserror::Error)]
+pub enum QueryError {
+    /// A tool is missing.
+    #[error(transparent)]
+    Tools(#[from] PackageError),
+    /// A step failed.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+}
+
+/// Checks format and lints, and runs its tests: DuckDB reads the tables of a made recording, and of `trace`, with the
+/// figures of the reports, and answers the ready questions as DataFusion does.
+///
+/// # Errors
+///
+/// The first step that fails.
+pub fn run(paths: &Paths, trace: Option<&Path>) -> Result<(), QueryError> {
+    let python = progress::step("DuckDB", || python(paths, "duckdb", &[DUCKDB]))?;
+    progress::step("format check", || cargo(paths, &["fmt", "--check"], []))?;
+    progress::step("lints", || cargo(paths, &["clippy", "--quiet", "--all-targets"], []))?;
+    let trace = trace.map(absolute);
+    let trace = trace.as_deref().map(|trace| ("STRATA_DUCKDB_TRACE", trace.as_os_str()));
+    let python = ("STRATA_DUCKDB_PYTHON", python.as_os_str());
+    progress::step("tests, and what DuckDB reads", || {
+        cargo(paths, &["test", "--quiet", "--", "--include-ignored"], std::iter::once(python).chain(trace))
+    })?;
+    Ok(())
+}
+
+/// Runs the tests of the job on Spark, with copies of a made recording or of `trace`. DataFusion is not built for them.
+///
+/// # Errors
+///
+/// The first step that fails.
+pub fn run_on_spark(paths: &Paths, trace: Option<&Path>) -> Result<(), QueryError> {
+    tools::install(paths, &[JAVA])?;
+    let python = progress::step("Spark", || python(paths, "spark", &[SPARK[0], SPARK[1], DUCKDB]))?;
+    progress::step("building strata-query", || {
+        let programs = ["--no-default-features", "--bin", "strata-query", "--example", "made_recording"];
+        cargo(paths, &[&["build", "--quiet", "--target-dir", TARGET][..], &programs].concat(), [])
+    })?;
+    let programs = paths.workspace().join(TARGET).join("debug");
+    let trace = match trace {
+        Some(trace) => absolute(trace),
+        None => {
+            let folder = paths.runs().join("spark");
+            recreate(&folder)?;
+            let made = folder.join("recording");
+            process::run_visible(Command::new(programs.join("examples/made_recording")).arg(&made))?;
+            made
+        }
+    };
+    progress::step("tests on Spark, with a worker that is killed", || {
+        let mut tests = Command::new(&python);
+        tests.args(["-m", "unittest", "--verbose", "test_fleet"]).current_dir(paths.workspace().join(JOB));
+        tests.env("STRATA_QUERY", programs.join("strata-query")).env("STRATA_FLEET_RECORDING", trace);
+        process::run_visible(tests.env("PYTHONDONTWRITEBYTECODE", "1"))
+    })?;
+    Ok(())
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.into())
+}
+
+/// A Python of the lab's own, in the folder `name`, that has `packages`.
+fn python(paths: &Paths, name: &str, packages: &[&str]) -> Result<PathBuf, ProcessError> {
+    let folder = paths.lab().join(name);
+    let python = folder.join("bin/python");
+    let log = paths.logs().join(format!("{name}.log"));
+    process::run_logged(Command::new("python3").args(["-m", "venv"]).arg(&folder), &log)?;
+    process::run_logged(Command::new(&python).args(["-m", "pip", "install", "--quiet"]).args(packages), &log)?;
+    Ok(python)
+}
+
+/// Runs cargo there, visibly.
+fn cargo<'v>(
+    paths: &Paths,
+    arguments: &[&str],
+    variables: impl IntoIterator<Item = (&'static str, &'v OsStr)>,
+) -> Result<(), ProcessError> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let (subcommand, rest) = arguments.split_at(1);
+    command.current_dir(paths.workspace()).args(subcommand).args(["--manifest-path", MANIFEST]).args(rest);
+    process::run_visible(command.envs(variables))
+}

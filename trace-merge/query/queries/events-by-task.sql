@@ -1,0 +1,3 @@
+-- Which tasks recorded most
+select vm, layer, pid, tid, comm, count(*) as records from events
+group by vm, layer, pid, tid, comm order by records desc limit 50

@@ -1,0 +1,3 @@
+-- Which system calls failed, with what, and whose they were
+select vm, comm, name, result, count(*) as calls
+from syscalls where is_error group by vm, comm, name, result order by calls desc

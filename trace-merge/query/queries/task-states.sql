@@ -1,0 +1,3 @@
+-- What each process of a guest really did: running, stolen, in exits, waiting
+select vm, pid, comm, state, sum(duration_ns) as ns from task_states
+where state not in ('unknown', 'vcpu_unknown') group by vm, pid, comm, state order by ns desc nulls last limit 100

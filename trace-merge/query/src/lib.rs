@@ -1,0 +1,14 @@
+//! Recordings as Parquet, and SQL over them: what is behind `strata export --to parquet` and `strata query`.
+//!
+//! [`tables`] says what there is, [`parquet`] writes it in one pass over a recording with the timeline, states and
+//! reports of `trace-merge`, and [`sql`] answers questions about it. `docs/query.md` is the documentation.
+
+#[cfg(test)]
+mod duckdb;
+#[cfg(test)]
+pub mod made_recording;
+pub mod parquet;
+pub mod progress;
+#[cfg(feature = "sql")]
+pub mod sql;
+pub mod tables;

@@ -1,0 +1,66 @@
+//! A recording made for tests, of which every table has rows.
+
+use std::path::Path;
+use tempfile::TempDir;
+use trace_merge::layer::LayerKind;
+use trace_merge::reader::Trace;
+use trace_merge::report::scenario;
+use trace_merge::test_trace::Field::{Arguments, Hex, Number, Text};
+
+/// Number of `read`, and of `futex`.
+const READ: i64 = 0;
+const FUTEX: i64 = 202;
+
+/// What `trace_merge::report::scenario` holds; then system calls, waits for locks, a disk's request, an application's
+/// events and lost records. The folder must be kept.
+#[must_use]
+pub fn open() -> (TempDir, Trace) {
+    let call = |number| [("id", Number(number)), ("args", Arguments([0x7000, 0]))];
+    let returned = |number, result| [("id", Number(number)), ("ret", Number(result))];
+    let lock = |flags| [("lock_addr", Hex(0xffff_8880_0000_1000)), ("flags", Number(flags))];
+    let contended = [("lock_addr", Hex(0xffff_8880_0000_1000)), ("ret", Number(0))];
+    let request = |done| {
+        [
+            ("disk", Number(0)),
+            ("done", Number(done)),
+            ("kind", Text("read")),
+            ("sector", Number(2048)),
+            ("bytes", Number(4096)),
+        ]
+    };
+    let block = [("dev", Number(254 << 20)), ("sector", Number(2048)), ("nr_sector", Number(8)), ("rwbs", Text("R"))];
+    // Fields of the names that every table has.
+    let answered = [("cpu", Number(-5)), ("comm", Text("a \"quoted\"\tname")), ("UTC", Number(1))];
+    scenario::preempted_in_an_exit()
+        .switch(1, 100_000, 0, 7)
+        .guest(1, 101_000, "raw_syscalls:sys_enter", &call(READ))
+        .guest(1, 103_000, "raw_syscalls:sys_exit", &returned(READ, -2))
+        .guest(1, 104_000, "raw_syscalls:sys_enter", &call(FUTEX))
+        .guest(1, 108_000, "raw_syscalls:sys_exit", &returned(FUTEX, 0))
+        .guest(1, 109_000, "lock:contention_begin", &lock(1))
+        .guest(1, 111_000, "lock:contention_end", &contended)
+        .guest(0, 111_500, "block:block_rq_issue", &block)
+        .vmm(2, 112_000, "vmm:block_request", &request(0))
+        .vmm(2, 118_000, "vmm:block_request", &request(1))
+        .guest(0, 118_500, "block:block_rq_complete", &block)
+        .user(7, 1, 119_000, "web:answered", &answered)
+        .user(8, 1, 119_500, "web:answered", &answered)
+        .lost(LayerKind::GuestUser, 1, 3)
+        .guest(1, 130_000, "raw_syscalls:sys_enter", &call(READ))
+        .switch(1, 140_000, 7, 0)
+        .open()
+}
+
+/// Writes all tables of [`open`]'s recording below `folder`, and returns it.
+///
+/// # Panics
+///
+/// When that fails.
+#[must_use]
+#[allow(clippy::expect_used, reason = "a test that cannot be set up fails")]
+pub fn export(folder: &Path) -> (TempDir, Trace) {
+    let (dir, trace) = open();
+    let options = trace_merge::export::Options::default();
+    crate::parquet::export(&trace, &options, folder, &crate::parquet::Selection::All).expect("an export");
+    (dir, trace)
+}

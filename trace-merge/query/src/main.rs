@@ -1,0 +1,84 @@
+//! `strata-query`: what `strata export --to parquet` and `strata query` run.
+
+#[cfg(feature = "sql")]
+mod question;
+
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use strata_query::parquet::{self, Selection};
+use strata_query::progress::{self, RemovedOnSignal};
+use trace_merge::access::Readers;
+use trace_merge::events::parse_seconds;
+use trace_merge::export::{Exported, Options};
+use trace_merge::reader::Trace;
+use trace_merge::report::harmless;
+use trace_merge::trace_folder::TraceFolder;
+
+/// Recordings as Parquet, and SQL over them.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Write a recording as a folder of Parquet files
+    Export(ExportArgs),
+    /// Ask recordings, or folders of tables, a question in SQL
+    #[cfg(feature = "sql")]
+    Query(question::QueryArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  strata export trace --to parquet -o tables")]
+struct ExportArgs {
+    /// Trace folder
+    trace: PathBuf,
+    /// Folder to write: a new one, or an empty one of yours
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    /// Only what is this many seconds after the first record, or later
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    from: Option<Duration>,
+    /// Only what is this many seconds after the first record, or earlier
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    until: Option<Duration>,
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Export(args) => export(&args),
+        #[cfg(feature = "sql")]
+        Command::Query(args) => question::ask(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", harmless(&format!("{error:#}")));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn export(args: &ExportArgs) -> anyhow::Result<()> {
+    let trace = Trace::open(&args.trace)?;
+    let mut folder = TraceFolder::create(&args.output, Readers::Owner)?;
+    let guard = RemovedOnSignal::new(&args.output).context("signals cannot be taken")?;
+    let exported = progress::shown("exporting", |progress| {
+        let options = Options { from: args.from, to: args.until, progress: Some(progress) };
+        parquet::export(&trace, &options, &args.output, &Selection::All)
+    })?;
+    folder.keep();
+    drop(guard);
+    let Exported { bytes, records, drawn, incomplete } = exported;
+    if let Some(incomplete) = incomplete {
+        eprintln!("{}", harmless(&incomplete));
+    }
+    eprintln!("{records} records, as {drawn} rows in {bytes} bytes");
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! The recording itself: what it is of, and what it lacks.
+
+use super::files::Output;
+use super::places::Place;
+use super::rows::{Cell, FixedRows};
+use super::{Selection, integer};
+use trace_merge::analysis::Passed;
+use trace_merge::layer::LayerKind;
+use trace_merge::reader::Trace;
+
+/// What there is to say of a recording.
+pub(super) struct About<'p> {
+    pub(super) trace: &'p Trace,
+    pub(super) passed: &'p Passed,
+    pub(super) incomplete: Option<&'p str>,
+    /// Records in the window.
+    pub(super) records: u64,
+}
+
+impl About<'_> {
+    /// Writes the tables here that are in `selection`.
+    pub(super) fn write(&self, selection: &Selection, output: &Output) {
+        let table = |name| selection.has(name).then(|| FixedRows::new(name, output));
+        if let Some(mut table) = table("recordings") {
+            self.recording(&mut table);
+        }
+        if let Some(mut table) = table("vms") {
+            for (index, vm) in self.trace.manifest().vms.iter().enumerate() {
+                let kernel = vm.guest.as_ref().map(|guest| guest.kernel.as_str());
+                table.push(Place::Vm(index), &[vm.vcpus.into(), kernel.into()]);
+            }
+        }
+        if let Some(mut table) = table("losses") {
+            self.losses(&mut table);
+        }
+        if let Some(mut table) = table("missing") {
+            for missing in &self.passed.completeness.missing {
+                let own = [missing.layer.name().into(), missing.reason.as_str().into(), missing.fix.as_str().into()];
+                table.push(Place::Host(0), &own);
+            }
+        }
+    }
+
+    fn recording(&self, table: &mut FixedRows) {
+        let manifest = self.trace.manifest();
+        let clock = self.trace.clock();
+        let length = self.passed.window.map(|window| clock.ticks_to_ns(window.length()));
+        let own = [
+            Cell::Integer(integer(manifest.started.utc_ns)),
+            length.into(),
+            clock.frequency_hz.into(),
+            clock.source.as_str().into(),
+            clock.error_bound_ns.into(),
+            manifest.host.kernel.as_str().into(),
+            manifest.host.cpu.as_str().into(),
+            manifest.strata.as_str().into(),
+            manifest.outcome_text().into(),
+            self.incomplete.into(),
+            self.records.into(),
+        ];
+        table.push(Place::Host(0), &own);
+    }
+
+    /// What each layer holds and lost.
+    fn losses(&self, table: &mut FixedRows) {
+        for (layer, totals) in self.trace.layers().iter().zip(&self.passed.totals) {
+            let description = &layer.description;
+            let timeline = &self.passed.timeline;
+            let vm = || timeline.vms.iter().position(|vm| Some(&vm.name) == description.vm.as_ref());
+            let host = || timeline.hosts.iter().position(|host| host.name == description.host);
+            let place = match description.kind {
+                LayerKind::HostKernel => host().map(Place::Host),
+                _ => vm().map(Place::Vm),
+            };
+            let process = description.process.as_ref();
+            let own = [
+                description.kind.name().into(),
+                process.map(|process| process.pid).into(),
+                process.map(|process| process.comm.as_str()).into(),
+                totals.events.into(),
+                totals.bytes.into(),
+                totals.lost.full.into(),
+                totals.lost.wrapped.into(),
+                totals.lost.too_large.into(),
+                totals.rejected_bytes.into(),
+                totals.corrupt_streams.into(),
+                totals.absent_streams.into(),
+            ];
+            table.push(place.unwrap_or(Place::Host(0)), &own);
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! What reports count, row by row: wakeups, system calls, waits for locks, exits, disk requests.
+
+use super::files::Output;
+use super::places::Place;
+use super::rows::{Cell, FixedRows};
+use super::task::{Named, Tasks};
+use super::{Maker, Selection};
+use serde_json::json;
+use trace_merge::analysis::{Analysis, Gap, Passed};
+use trace_merge::event::{self, name};
+use trace_merge::kernel_symbols::KernelSymbols;
+use trace_merge::layer::LayerKind;
+use trace_merge::reader::Trace;
+use trace_merge::report::ended::Ended;
+use trace_merge::report::exits::{ExitTimes, Parts};
+use trace_merge::report::flows::{Flow, FlowTask, FlowTimes, step_name, whose};
+use trace_merge::report::locks::{self, LockTimes, WaitEnd};
+use trace_merge::report::syscalls::{self, SyscallTimes};
+use trace_merge::report::wakeups::WakeupTimes;
+use trace_merge::syscall_names;
+use trace_merge::timeline::states::TaskIndex;
+use trace_merge::timeline::{Change, ChangeKind, Input, Timeline};
+use trace_merge::window::Window;
+
+/// Those of the tables here that are in `selection`.
+pub(super) fn makers<'m>(
+    trace: &Trace,
+    timeline: &Timeline,
+    window: Window,
+    selection: &Selection,
+    output: &Output,
+) -> Vec<Box<dyn Maker + 'm>> {
+    let table = |name| FixedRows::new(name, output);
+    let mut makers: Vec<Box<dyn Maker>> = Vec::new();
+    if selection.has("wakeups") {
+        let rows = Wakeups { table: table("wakeups"), tasks: Tasks::default() };
+        makers.push(Box::new(Listed { times: WakeupTimes::keeping_ended(window), rows }));
+    }
+    if selection.has("syscalls") {
+        let rows = Syscalls { table: table("syscalls"), tasks: Tasks::default() };
+        makers.push(Box::new(Listed { times: SyscallTimes::keeping_ended(), rows }));
+    }
+    if selection.has("locks") {
+        let rows = Locks { table: table("locks"), tasks: Tasks::default(), symbols: symbols(trace, timeline) };
+        makers.push(Box::new(Listed { times: LockTimes::keeping_ended(), rows }));
+    }
+    if selection.has("exits") {
+        makers
+            .push(Box::new(Listed { times: ExitTimes::keeping_ended(window), rows: Exits { table: table("exits") } }));
+    }
+    if selection.has("flows") || selection.has("flow_steps") {
+        let asked = |name| selection.has(name).then(|| table(name));
+        let rows = Flows { table: asked("flows"), steps: asked("flow_steps"), count: 0 };
+        makers.push(Box::new(Listed { times: FlowTimes::keeping_ended(trace), rows }));
+    }
+    makers
+}
+
+/// By VM: the symbols of its guest's kernel, where waits for its locks were recorded. They may be recorded after the waits.
+fn symbols(trace: &Trace, timeline: &Timeline) -> Vec<Option<KernelSymbols>> {
+    let of = |vm: &trace_merge::timeline::Vm| {
+        let layers = || trace.kernel_layers(&vm.name);
+        let waits = layers().any(|layer| event::is_recorded(layer, name::CONTENTION_BEGIN));
+        waits.then(|| KernelSymbols::of(layers()))
+    };
+    timeline.vms.iter().map(of).collect()
+}
+
+/// A report in the making, and the rows of what it counts.
+struct Listed<T, R> {
+    times: T,
+    rows: R,
+}
+
+/// Makes rows of what a report in the making has counted.
+trait List<T>: Send {
+    /// Takes what has ended since the last time. `at_end` says that no record is to come.
+    fn list(&mut self, times: &mut T, timeline: &Timeline, at_end: bool);
+}
+
+impl<T: Analysis, R: List<T>> Analysis for Listed<T, R> {
+    fn layers(&self) -> &'static [LayerKind] {
+        self.times.layers()
+    }
+
+    fn takes_record(&self, input: &Input<'_>) -> bool {
+        self.times.takes_record(input)
+    }
+
+    fn takes_change(&self, kind: ChangeKind) -> bool {
+        self.times.takes_change(kind)
+    }
+
+    fn before(&mut self, input: &Input<'_>, timeline: &Timeline) {
+        self.times.before(input, timeline);
+    }
+
+    fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
+        self.times.record(input, timeline);
+        self.rows.list(&mut self.times, timeline, false);
+    }
+
+    fn change(&mut self, change: &Change, timeline: &Timeline) {
+        self.times.change(change, timeline);
+        self.rows.list(&mut self.times, timeline, false);
+    }
+
+    fn gap(&mut self, gap: &Gap, timeline: &Timeline) {
+        self.times.gap(gap, timeline);
+    }
+
+    fn is_unfinished(&self) -> bool {
+        self.times.is_unfinished()
+    }
+}
+
+impl<T: Analysis, R: List<T>> Maker for Listed<T, R> {
+    fn finish(&mut self, passed: &Passed) {
+        self.rows.list(&mut self.times, &passed.timeline, true);
+    }
+}
+
+/// The guest's task of `ended`; an idle CPU's where it is none.
+fn named<'t, R>(tasks: &'t mut Tasks, timeline: &'t Timeline, ended: &Ended<R>) -> Named<'t> {
+    ended.task.map_or(Named::IDLE, |task: TaskIndex| tasks.named(timeline, ended.vm, task))
+}
+
+struct Wakeups {
+    table: FixedRows,
+    tasks: Tasks,
+}
+
+impl List<WakeupTimes> for Wakeups {
+    fn list(&mut self, times: &mut WakeupTimes, timeline: &Timeline, _at_end: bool) {
+        for ended in times.take_ended() {
+            let task = named(&mut self.tasks, timeline, &ended);
+            let [tid, pid, comm, cgroup] = task.cells();
+            let meanwhile = serde_json::to_string(&ended.what.meanwhile).unwrap_or_default();
+            let own = [tid, pid, comm, cgroup, ended.what.cpu.into(), meanwhile.as_str().into()];
+            self.table.push_lasting(Place::Vm(ended.vm), (ended.begin, ended.end), &own);
+        }
+    }
+}
+
+struct Syscalls {
+    table: FixedRows,
+    tasks: Tasks,
+}
+
+impl List<SyscallTimes> for Syscalls {
+    fn list(&mut self, times: &mut SyscallTimes, timeline: &Timeline, at_end: bool) {
+        let clock = timeline.clock();
+        for ended in times.take_ended(at_end) {
+            let task = named(&mut self.tasks, timeline, &ended);
+            let [tid, pid, comm, cgroup] = task.cells();
+            let call = &ended.what;
+            let (abi, number) = syscall_names::abi(call.number);
+            let name = syscalls::name(call.number);
+            let own = [
+                tid,
+                pid,
+                comm,
+                cgroup,
+                name.as_str().into(),
+                abi.name().into(),
+                number.into(),
+                call.outcome.name().into(),
+                call.result.into(),
+                call.result.map_or(Cell::Null, |_| Cell::Flag(call.is_error())),
+                call.cpu.map(|ticks| clock.ticks_to_ns(ticks)).into(),
+                call.page_faults.into(),
+                clock.ticks_to_ns(call.page_faults_at_most).into(),
+            ];
+            self.table.push_lasting(Place::Vm(ended.vm), (ended.begin, ended.end), &own);
+        }
+    }
+}
+
+struct Locks {
+    table: FixedRows,
+    tasks: Tasks,
+    /// By VM.
+    symbols: Vec<Option<KernelSymbols>>,
+}
+
+impl List<LockTimes> for Locks {
+    fn list(&mut self, times: &mut LockTimes, timeline: &Timeline, at_end: bool) {
+        for ended in times.take_ended(at_end) {
+            let task = named(&mut self.tasks, timeline, &ended);
+            let [tid, pid, comm, cgroup] = task.cells();
+            let outcome = ended.what.outcome(ended.end.is_some());
+            let symbols = self.symbols.get(ended.vm).and_then(Option::as_ref);
+            let (mut name, mut calls) = (None, None);
+            let (what, address, kind, context) = match &ended.what {
+                WaitEnd::Kernel { address, kind, context, calls: stack } => {
+                    if let Some(symbols) = symbols {
+                        name = locks::name_of_lock(symbols, *address);
+                        calls = (!stack.is_empty()).then(|| json!(locks::calls(symbols, stack)).to_string());
+                    }
+                    ("kernel", *address, *kind, context.as_str())
+                }
+                WaitEnd::Futex { address, operation, .. } => ("futex", *address, *operation, "futex"),
+            };
+            let own = [
+                tid,
+                pid,
+                comm,
+                cgroup,
+                what.into(),
+                Cell::Unsigned(address),
+                name.as_deref().into(),
+                kind.into(),
+                context.into(),
+                calls.as_deref().into(),
+                outcome.into(),
+            ];
+            self.table.push_lasting(Place::Vm(ended.vm), (ended.begin, ended.end), &own);
+        }
+    }
+}
+
+struct Exits {
+    table: FixedRows,
+}
+
+impl List<ExitTimes> for Exits {
+    fn list(&mut self, times: &mut ExitTimes, timeline: &Timeline, at_end: bool) {
+        let clock = timeline.clock();
+        for ended in times.take_ended(at_end) {
+            let exit = &ended.what;
+            let (reason, place) = (exit.reason.name(), exit.place());
+            let part =
+                |of: fn(&Parts) -> u64| Cell::from(exit.parts.as_ref().map(|parts| clock.ticks_to_ns(of(parts))));
+            let own = [
+                exit.vcpu.into(),
+                (*reason).into(),
+                place.as_deref().into(),
+                part(|parts| parts.kvm),
+                part(|parts| parts.vmm),
+                part(|parts| parts.stolen),
+                part(|parts| parts.halted),
+                part(|parts| parts.blocked),
+            ];
+            self.table.push_lasting(Place::Vm(ended.vm), (ended.begin, ended.end), &own);
+        }
+    }
+}
+
+struct Flows {
+    table: Option<FixedRows>,
+    steps: Option<FixedRows>,
+    /// Requests so far.
+    count: u64,
+}
+
+impl List<FlowTimes> for Flows {
+    fn list(&mut self, times: &mut FlowTimes, timeline: &Timeline, at_end: bool) {
+        for (vm, flow) in times.take_ended(timeline, at_end) {
+            self.add(vm, &flow);
+            self.count += 1;
+        }
+    }
+}
+
+impl Flows {
+    fn add(&mut self, vm: usize, flow: &Flow) {
+        if let Some(table) = &mut self.table {
+            let tid = |task: &Option<FlowTask>| Cell::from(task.as_ref().map(|task| task.tid));
+            let own = [
+                self.count.into(),
+                flow.disk.into(),
+                flow.device.as_deref().into(),
+                flow.kind.as_str().into(),
+                flow.sector.into(),
+                flow.bytes.into(),
+                tid(&flow.issuer),
+                flow.issuer.as_ref().map(|task| task.comm.as_str()).into(),
+                tid(&flow.woken),
+                flow.woken.as_ref().map(|task| task.comm.as_str()).into(),
+                flow.host_io_ns.into(),
+            ];
+            let window = Window { begin: flow.begin, end: flow.begin.saturating_add(flow.ticks) };
+            table.push_window(Place::Vm(vm), window, &own);
+        }
+        let Some(steps) = &mut self.steps else { return };
+        for (place, step) in (0_u64..).zip(&flow.steps) {
+            let (named, whose) = (step_name(step.from, step.to), whose(step.from, step.to));
+            let own = [
+                self.count.into(),
+                place.into(),
+                named.as_str().into(),
+                whose.as_str().into(),
+                flow.kind.as_str().into(),
+            ];
+            let window = Window { begin: step.end.saturating_sub(step.ticks), end: step.end };
+            steps.push_window(Place::Vm(vm), window, &own);
+        }
+    }
+}

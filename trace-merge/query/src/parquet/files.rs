@@ -1,0 +1,212 @@
+//! The thread that writes files.
+
+use super::Times;
+use super::places::{Hour, Places};
+use super::rows::{Batch, Shape};
+use crate::tables::{EVENT_KEY, RECORDING_KEY, VERSION, VERSION_KEY};
+use arrow_schema::{ArrowError, DataType};
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
+use parquet::schema::types::ColumnPath;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use trace_merge::access::Readers;
+use trace_merge::reader::Trace;
+
+/// Batches on their way.
+const ON_THE_WAY: usize = 16;
+/// Files that are open at once.
+const MOST_OPEN: usize = 256;
+/// Bytes that are kept of all open files before the largest share is written.
+const MOST_KEPT: usize = 128 << 20;
+/// Rows of a row group, at most.
+const ROW_GROUP: usize = 1 << 20;
+/// What is written at once.
+const BUFFER: usize = 1 << 16;
+
+/// Where rows go to.
+#[derive(Clone, Debug)]
+pub(super) struct Output {
+    sender: mpsc::SyncSender<Result<Batch, ArrowError>>,
+    rows: Arc<AtomicU64>,
+    shapes: Arc<AtomicU64>,
+    pub(super) times: Arc<Times>,
+    /// Which recording the rows are of.
+    pub(super) recording: Arc<str>,
+}
+
+impl Output {
+    /// For the rows of `trace`, and where they come out.
+    pub(super) fn new(trace: &Trace) -> (Self, mpsc::Receiver<Result<Batch, ArrowError>>) {
+        let (sender, batches) = mpsc::sync_channel(ON_THE_WAY);
+        let (times, recording) = (Arc::new(Times::new(trace)), recording_id(trace).into());
+        (Self { sender, rows: Arc::default(), shapes: Arc::default(), times, recording }, batches)
+    }
+
+    pub(super) fn send(&self, batch: Result<Batch, ArrowError>) {
+        if let Ok(batch) = &batch {
+            self.rows.fetch_add(batch.rows.num_rows() as u64, Ordering::Relaxed);
+        }
+        // A writer that has failed takes no more; it says why.
+        let _ = self.sender.send(batch);
+    }
+
+    /// A number that no other shape has.
+    pub(super) fn next_shape(&self) -> u64 {
+        self.shapes.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Rows so far.
+    pub(super) fn rows(&self) -> u64 {
+        self.rows.load(Ordering::Relaxed)
+    }
+}
+
+/// What a recording is called in its tables: the same each time that it is exported, and no other recording is.
+fn recording_id(trace: &Trace) -> String {
+    let manifest = trace.manifest();
+    let id = manifest.layers.first().map_or(manifest.clock.uuid, |layer| layer.uuid);
+    id.simple().to_string()
+}
+
+/// A file that is written.
+struct OpenFile {
+    shape: Arc<Shape>,
+    hour: Hour,
+    writer: ArrowWriter<BufWriter<File>>,
+    /// Bytes that it keeps until its row group ends.
+    kept: usize,
+    /// When it was written to last, in batches.
+    used: u64,
+}
+
+/// The files of an export.
+pub(super) struct Files {
+    folder: PathBuf,
+    places: Places,
+    recording: String,
+    /// By the number of their shape.
+    open: HashMap<u64, OpenFile>,
+    /// Bytes that all of them keep.
+    kept: usize,
+    /// Files that were opened.
+    opened: u64,
+    batches: u64,
+    /// Bytes of the files that are complete.
+    bytes: u64,
+}
+
+impl Files {
+    /// None yet, below `folder`.
+    pub(super) fn new(folder: &Path, places: Places, trace: &Trace) -> Self {
+        let (folder, recording) = (folder.to_path_buf(), recording_id(trace));
+        Self { folder, places, recording, open: HashMap::new(), kept: 0, opened: 0, batches: 0, bytes: 0 }
+    }
+
+    /// Writes batches until there are no more; how many bytes that are.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub(super) fn write_all(mut self, batches: mpsc::Receiver<Result<Batch, ArrowError>>) -> io::Result<u64> {
+        for batch in batches {
+            self.write(&batch.map_err(io::Error::other)?)?;
+        }
+        let open: Vec<u64> = self.open.keys().copied().collect();
+        open.into_iter().try_for_each(|number| self.close(number))?;
+        Ok(self.bytes)
+    }
+
+    fn write(&mut self, batch: &Batch) -> io::Result<()> {
+        let number = batch.shape.number;
+        if self.open.get(&number).is_some_and(|open| open.hour != batch.hour) {
+            self.close(number)?;
+        }
+        if !self.open.contains_key(&number) {
+            self.open(batch)?;
+        }
+        self.batches += 1;
+        if let Some(open) = self.open.get_mut(&number) {
+            open.writer.write(&batch.rows).map_err(into_io)?;
+            open.used = self.batches;
+            let before = std::mem::replace(&mut open.kept, open.writer.memory_size());
+            self.kept = (self.kept + open.kept).saturating_sub(before);
+        }
+        if self.kept > MOST_KEPT
+            && let Some(largest) = self.open.values_mut().max_by_key(|open| open.kept)
+        {
+            largest.writer.flush().map_err(into_io)?;
+            let before = std::mem::replace(&mut largest.kept, largest.writer.memory_size());
+            self.kept = (self.kept + largest.kept).saturating_sub(before);
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, batch: &Batch) -> io::Result<()> {
+        if self.open.len() >= MOST_OPEN {
+            let oldest = self.open.iter().min_by_key(|(_, open)| open.used).map(|(&number, _)| number);
+            oldest.map_or(Ok(()), |oldest| self.close(oldest))?;
+        }
+        let shape = &batch.shape;
+        let place = self.places.folder(shape.place, batch.hour).ok_or(io::ErrorKind::NotFound)?;
+        let folder = Path::new(&shape.table).join(place);
+        let folder = Readers::Owner.create_folders(&self.folder, &folder)?;
+        let path = folder.join(format!("{}-{}.parquet", self.recording, self.opened));
+        self.opened += 1;
+        let file = BufWriter::with_capacity(BUFFER, Readers::Owner.create_file(&path)?);
+        let properties = properties(shape, &self.recording);
+        let writer = ArrowWriter::try_new(file, Arc::clone(&shape.schema), Some(properties)).map_err(into_io)?;
+        let open = OpenFile { shape: Arc::clone(shape), hour: batch.hour, writer, kept: 0, used: self.batches };
+        self.open.insert(shape.number, open);
+        Ok(())
+    }
+
+    fn close(&mut self, number: u64) -> io::Result<()> {
+        let Some(mut open) = self.open.remove(&number) else { return Ok(()) };
+        debug_assert_eq!(open.shape.number, number);
+        self.kept = self.kept.saturating_sub(open.kept);
+        open.writer.finish().map_err(into_io)?;
+        self.bytes += open.writer.bytes_written() as u64;
+        io::Write::flush(open.writer.inner_mut())
+    }
+}
+
+/// How a file of this shape is written: times, which grow, as differences, and all compressed.
+fn properties(shape: &Shape, recording: &str) -> WriterProperties {
+    let mut metadata = vec![(VERSION_KEY, VERSION), (RECORDING_KEY, recording)];
+    metadata.extend(shape.event.as_deref().map(|event| (EVENT_KEY, event)));
+    let metadata = metadata.into_iter().map(|(key, value)| KeyValue::new(key.to_string(), value.to_string()));
+    let mut properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .set_max_row_group_row_count(Some(ROW_GROUP))
+        .set_key_value_metadata(Some(metadata.collect()));
+    for field in shape.schema.fields() {
+        let grows = matches!(field.data_type(), DataType::Timestamp(..)) || TIMES.contains(&field.name().as_str());
+        if grows {
+            let column = ColumnPath::from(field.name().as_str());
+            properties = properties
+                .set_column_dictionary_enabled(column.clone(), false)
+                .set_column_encoding(column, Encoding::DELTA_BINARY_PACKED);
+        }
+    }
+    properties.build()
+}
+
+/// Columns whose values are nearly all different, and close to those before.
+const TIMES: [&str; 6] = ["ticks", "time_ns", "begin_ticks", "begin_ns", "duration_ticks", "duration_ns"];
+
+fn into_io(error: ParquetError) -> io::Error {
+    match error {
+        ParquetError::External(source) => match source.downcast::<io::Error>() {
+            Ok(source) => *source,
+            Err(source) => io::Error::other(source),
+        },
+        other => io::Error::other(other),
+    }
+}

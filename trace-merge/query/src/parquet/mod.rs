@@ -1,0 +1,213 @@
+//! A recording as Parquet: a folder with a folder for each table.
+//!
+//! One pass over the recording feeds an analysis for each group of tables, with the timeline of `trace-merge` and the
+//! builders of its reports: rows are what those count. Rows go in batches to a thread that writes the files. Memory is
+//! bounded: by the batches that are filled and on their way, by what is kept of open files, and by what lasts at a moment.
+
+mod about;
+mod activities;
+mod files;
+mod places;
+mod records;
+mod rows;
+mod states;
+mod task;
+
+use crate::tables::{FIXED, Fixed, table_of_event};
+#[cfg(feature = "sql")]
+pub(crate) use rows::data_type;
+
+use about::About;
+use files::{Files, Output};
+use places::Places;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use trace_merge::analysis::{self, Analysis, Passed};
+use trace_merge::clock::Clock;
+use trace_merge::export::{DONE, ExportError, Exported, Options};
+use trace_merge::layer::LayerKind;
+use trace_merge::reader::Trace;
+use trace_merge::report::ReportOptions;
+use trace_merge::timeline::{ChangeKind, Input, Timeline};
+use trace_merge::window::Window;
+
+/// Which tables are written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Selection {
+    /// All.
+    #[default]
+    All,
+    /// Those of these names.
+    Only(BTreeSet<String>),
+}
+
+impl Selection {
+    fn has(&self, table: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(names) => names.contains(table),
+        }
+    }
+
+    /// Whether the table of any event type is asked for.
+    fn has_event_tables(&self) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(names) => names.iter().any(|name| Fixed::find(name).is_none()),
+        }
+    }
+}
+
+/// The names of all tables that an export of `trace` can have.
+#[must_use]
+pub fn table_names(trace: &Trace) -> BTreeSet<String> {
+    let events = trace.layers().iter().flat_map(|layer| layer.schemas.iter()).map(|event| table_of_event(event.name()));
+    FIXED.iter().map(|table| table.name.to_string()).chain(events).collect()
+}
+
+/// Writes the tables in `selection` of `trace` below the folder `folder`.
+///
+/// # Errors
+/// When the window ends before it begins or holds nothing, and when files cannot be written. What was written by then
+/// is left to the caller.
+pub fn export(
+    trace: &Trace,
+    options: &Options<'_>,
+    folder: &Path,
+    selection: &Selection,
+) -> Result<Exported, ExportError> {
+    let window = Window::of(trace, &ReportOptions { json: false, from: options.from, to: options.to })?;
+    let places = Places::new(trace);
+    let timeline = Timeline::new(trace);
+    let (output, batches) = Output::new(trace);
+    thread::scope(|scope| {
+        let files = Files::new(folder, places, trace);
+        let writing = scope.spawn(move || files.write_all(batches));
+        let made = make(trace, &timeline, window, options.progress, selection, output);
+        let bytes =
+            writing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map_err(ExportError::Write)?;
+        made.map(|exported| Exported { bytes, ..exported })
+    })
+}
+
+/// Makes the rows, and hands them to `output`.
+fn make(
+    trace: &Trace,
+    timeline: &Timeline,
+    window: Window,
+    progress: Option<&AtomicU64>,
+    selection: &Selection,
+    output: Output,
+) -> Result<Exported, ExportError> {
+    let mut makers: Vec<Box<dyn Maker + '_>> = vec![Box::new(Progress { told: progress, window, seen: 0 })];
+    if selection.has("events") || selection.has_event_tables() {
+        makers.push(Box::new(records::Records::new(trace, timeline, selection, &output)));
+    }
+    makers.extend(states::makers(selection, &output));
+    makers.extend(activities::makers(trace, timeline, window, selection, &output));
+    let passed = {
+        let mut analyses: Vec<&mut dyn Analysis> = Vec::new();
+        for maker in &mut makers {
+            analyses.push(&mut **maker);
+        }
+        analysis::pass(trace, window, &mut analyses)
+    };
+    if passed.totals.iter().all(|totals| totals.events == 0) {
+        return Err(ExportError::Nothing);
+    }
+    makers.iter_mut().for_each(|maker| maker.finish(&passed));
+    let records = passed.totals.iter().map(|totals| totals.events).sum();
+    let incomplete = passed.completeness.line();
+    About { trace, passed: &passed, incomplete: incomplete.as_deref(), records }.write(selection, &output);
+    // What they still keep goes out.
+    drop(makers);
+    if let Some(progress) = progress {
+        progress.store(DONE, Ordering::Relaxed);
+    }
+    let drawn = output.rows();
+    Ok(Exported { bytes: 0, records, drawn, incomplete })
+}
+
+/// An analysis that makes rows.
+trait Maker: Analysis {
+    /// Makes the rows of what still lasts, when all of the window was taken in.
+    fn finish(&mut self, passed: &Passed);
+}
+
+/// Tells how far the pass is. It asks for all layers, so that what is read does not depend on which tables are written.
+struct Progress<'t> {
+    told: Option<&'t AtomicU64>,
+    window: Window,
+    seen: u64,
+}
+
+/// Records after which progress is told again.
+const TELL_EVERY: u64 = 4096;
+
+impl Analysis for Progress<'_> {
+    fn layers(&self) -> &'static [LayerKind] {
+        &LayerKind::ALL
+    }
+
+    fn takes_change(&self, _kind: ChangeKind) -> bool {
+        false
+    }
+
+    fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
+        self.seen += 1;
+        let (Some(told), Some(span)) = (self.told.filter(|_| self.seen.is_multiple_of(TELL_EVERY)), timeline.span)
+        else {
+            return;
+        };
+        let (begin, end) = (span.begin.max(self.window.begin), span.end.min(self.window.end));
+        let done = u128::from(input.time().saturating_sub(begin)) * u128::from(DONE);
+        let done = done.checked_div(u128::from(end.saturating_sub(begin))).unwrap_or(0);
+        told.store(u64::try_from(done).unwrap_or(DONE).min(DONE), Ordering::Relaxed);
+    }
+}
+
+impl Maker for Progress<'_> {
+    fn finish(&mut self, _passed: &Passed) {}
+}
+
+/// Makes ticks of a recording the times in its tables.
+#[derive(Clone, Debug)]
+struct Times {
+    clock: Clock,
+    start: u64,
+}
+
+impl Times {
+    fn new(trace: &Trace) -> Self {
+        Self { clock: trace.clock().clone(), start: trace.start().unwrap_or(0) }
+    }
+
+    /// Since the first record, ns; before it, less than 0.
+    fn since_start(&self, ticks: u64) -> i64 {
+        match ticks.checked_sub(self.start) {
+            Some(after) => self.ns(after),
+            None => -self.ns(self.start - ticks),
+        }
+    }
+
+    /// Nanoseconds of `ticks`.
+    fn ns(&self, ticks: u64) -> i64 {
+        integer(self.clock.ticks_to_ns(ticks))
+    }
+
+    /// Nanoseconds since 1970; as far as 64 bits reach.
+    fn utc(&self, ticks: u64) -> i64 {
+        let ns = self.clock.utc_ns(ticks);
+        i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX })
+    }
+}
+
+/// The nearest integer that a column holds.
+fn integer(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! Where rows lie: the folders of their host, boot, VM and hour.
+
+use crate::tables::{NULL_PARTITION, PARTITIONS};
+use std::fmt::Write;
+use trace_merge::clock::{NS_PER_SECOND, rfc3339};
+use trace_merge::reader::Trace;
+use trace_merge::timeline::Timeline;
+
+/// Nanoseconds of an hour.
+const HOUR: i64 = 3600 * NS_PER_SECOND.cast_signed();
+
+/// Whose a row is: of a host or of a VM, by index in the timeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Place {
+    /// A host's.
+    Host(usize),
+    /// A VM's.
+    Vm(usize),
+}
+
+/// The folders of a recording's hosts and VMs.
+#[derive(Debug)]
+pub(super) struct Places {
+    hosts: Vec<String>,
+    vms: Vec<String>,
+}
+
+impl Places {
+    pub(super) fn new(trace: &Trace) -> Self {
+        let manifest = trace.manifest();
+        let timeline = Timeline::new(trace);
+        // What a recording of two hosts says of the other's boot is nothing.
+        let of_host = |host: usize| {
+            let name = timeline.hosts.get(host).and_then(|host| host.name.as_deref());
+            let own = (!manifest.host.hostname.is_empty()).then_some(manifest.host.hostname.as_str());
+            let boot = Some(manifest.host.boot_id.as_str()).filter(|boot| !boot.is_empty() && name.is_none());
+            (name.or(own), boot)
+        };
+        let path = |host: usize, vm: Option<&str>| {
+            let (name, boot) = of_host(host);
+            let named = PARTITIONS.map(|(column, _)| column).into_iter().zip([name, boot, vm]);
+            named.map(|(column, value)| format!("{column}={}", folder_name(value))).collect::<Vec<_>>().join("/")
+        };
+        Self {
+            hosts: (0..timeline.hosts.len().max(1)).map(|host| path(host, None)).collect(),
+            vms: timeline.vms.iter().map(|vm| path(vm.host, Some(&vm.name))).collect(),
+        }
+    }
+
+    /// The folder of `place` and of the hour `hour`, below that of a table.
+    pub(super) fn folder(&self, place: Place, hour: Hour) -> Option<String> {
+        let place = match place {
+            Place::Host(host) => self.hosts.get(host),
+            Place::Vm(vm) => self.vms.get(vm),
+        };
+        Some(format!("{}/{}={}", place?, PARTITIONS[3].0, folder_name(Some(&hour.name()))))
+    }
+}
+
+/// An hour of UTC, counted from 1970 on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Hour(i64);
+
+impl Hour {
+    /// The hour of `utc_ns`.
+    pub(super) const fn of(utc_ns: i64) -> Self {
+        Self(utc_ns.div_euclid(HOUR))
+    }
+
+    /// `2026-11-23T07`.
+    fn name(self) -> String {
+        let mut name = rfc3339(i128::from(self.0) * i128::from(HOUR));
+        if let Some(minutes) = name.find(':') {
+            name.truncate(minutes);
+        }
+        name
+    }
+}
+
+/// `value` as it stands in a folder's name, as Hive writes it: what means something there is escaped as `%` and two digits.
+fn folder_name(value: Option<&str>) -> String {
+    let Some(value) = value.filter(|value| !value.is_empty()) else { return NULL_PARTITION.into() };
+    let mut name = String::new();
+    for byte in value.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => name.push(char::from(byte)),
+            // Writing to a string cannot fail.
+            _ => drop(write!(name, "%{byte:02X}")),
+        }
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folder_holds_nothing_that_means_something_in_a_path() {
+        assert_eq!(folder_name(Some("node-1.example")), "node-1.example");
+        assert_eq!(folder_name(Some("../a=b c")), "..%2Fa%3Db%20c");
+        assert_eq!((folder_name(Some("")), folder_name(None)), (NULL_PARTITION.into(), NULL_PARTITION.into()));
+    }
+
+    #[test]
+    fn hour_is_that_of_utc() {
+        assert_eq!(Hour::of(1_700_000_000 * 1_000_000_000).name(), "2023-11-14T22");
+        assert_eq!(Hour::of(-1).name(), "1969-12-31T23");
+    }
+}

@@ -1,0 +1,261 @@
+//! The records themselves: `events`, and a table for each event type.
+
+use super::files::Output;
+use super::places::Place;
+use super::rows::{Cell, Rows, lead_of_moment};
+use super::task::{Named, Tasks};
+use super::{Maker, Selection};
+use crate::tables::{Column, Fixed, Kind, lead_of_event_table, table_of_event};
+use shared_ring::event::{FieldDescription, FieldType};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use trace_merge::analysis::{Analysis, Passed};
+use trace_merge::event::runner::RunnerEvents;
+use trace_merge::events::FieldsJson;
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::Process;
+use trace_merge::merge::Merge;
+use trace_merge::reader::{Trace, TraceLayer};
+use trace_merge::schema::{Schema, Value};
+use trace_merge::timeline::states::Current;
+use trace_merge::timeline::{ChangeKind, Input, Origin, Timeline};
+
+/// Rows of tables of event types that are kept in all before they are handed on.
+const MOST_KEPT: usize = 1 << 17;
+
+/// The records of a layer.
+struct Layer {
+    kind: LayerKind,
+    /// How records of a host's kernel tell which thread made them.
+    recorded_by: Option<RunnerEvents>,
+    /// The process whose records it holds.
+    process: Option<Process>,
+    place: Option<Place>,
+    /// By the event type's position: which of [`Records::tables`] its table is; `None` when it is not asked for.
+    tables: Vec<Option<usize>>,
+}
+
+/// The table of an event type, as far as layers of one place fill it: processes of a guest share theirs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct EventTable {
+    table: String,
+    event: String,
+    columns: Vec<Column>,
+    place: Place,
+}
+
+/// The rows of records in the making.
+pub(super) struct Records {
+    layers: Vec<Layer>,
+    /// The tables of event types, and their rows once there are some.
+    tables: Vec<(EventTable, Option<Rows>)>,
+    /// By source of the merge: the place of its layer.
+    sources: Vec<usize>,
+    events: Option<HashMap<Place, Rows>>,
+    event_columns: Vec<Column>,
+    tasks: Tasks,
+    json: FieldsJson,
+    /// Rows that were pushed since all tables of event types were handed on.
+    kept: usize,
+    output: Output,
+}
+
+impl Records {
+    pub(super) fn new(trace: &Trace, timeline: &Timeline, selection: &Selection, output: &Output) -> Self {
+        // In the order of the merge of a pass, which reads all layers.
+        let place_of = |layer: &TraceLayer| trace.layers().iter().position(|known| std::ptr::eq(known, layer));
+        let merge = Merge::new(trace.layers(), 0);
+        let sources = merge.streams().map(|(layer, _)| place_of(layer).unwrap_or(usize::MAX));
+        let mut tables = EventTables::default();
+        let of_layer = |layer: &TraceLayer| Layer {
+            kind: layer.description.kind,
+            recorded_by: (layer.description.kind == LayerKind::HostKernel).then(|| RunnerEvents::new(layer)),
+            process: layer.description.process.clone(),
+            place: timeline.origin(layer, 0).map(place),
+            tables: match timeline.origin(layer, 0).map(place) {
+                Some(place) => layer.schemas.iter().map(|schema| tables.number(schema, place, selection)).collect(),
+                None => Vec::new(),
+            },
+        };
+        let layers = trace.layers().iter().map(of_layer).collect();
+        Self {
+            sources: sources.collect(),
+            layers,
+            tables: tables.all.into_iter().map(|table| (table, None)).collect(),
+            events: selection.has("events").then(HashMap::new),
+            event_columns: Fixed::find("events").into_iter().flat_map(Fixed::columns).map(Column::from).collect(),
+            tasks: Tasks::default(),
+            json: FieldsJson::default(),
+            kept: 0,
+            output: output.clone(),
+        }
+    }
+
+    fn flush_event_tables(&mut self) {
+        self.tables.iter_mut().filter_map(|(_, rows)| rows.as_mut()).for_each(Rows::flush);
+        self.kept = 0;
+    }
+}
+
+/// Whose the records of a stream are.
+const fn place(origin: Origin) -> Place {
+    match origin {
+        Origin::Host { host, .. } => Place::Host(host),
+        Origin::Vmm { vm, .. } | Origin::Guest { vm, .. } | Origin::User { vm, .. } => Place::Vm(vm),
+    }
+}
+
+/// Host CPU and vCPU of a stream.
+pub(super) fn cpus(origin: Origin, timeline: &Timeline) -> (Option<u32>, Option<u32>) {
+    match origin {
+        Origin::Host { cpu, .. } => (Some(cpu), None),
+        Origin::Guest { cpu, .. } | Origin::User { cpu, .. } => (None, Some(cpu)),
+        Origin::Vmm { vm, thread } => {
+            (None, Some(thread).filter(|thread| timeline.vm(vm).is_some_and(|vm| vm.vcpus.contains_key(thread))))
+        }
+    }
+}
+
+/// The tables of event types, each once.
+#[derive(Default)]
+struct EventTables {
+    all: Vec<EventTable>,
+    numbers: HashMap<EventTable, usize>,
+}
+
+impl EventTables {
+    /// The number of the table of an event type in a layer of `place`, if it is asked for.
+    fn number(&mut self, schema: &Schema, place: Place, selection: &Selection) -> Option<usize> {
+        let table = table_of_event(schema.name());
+        if !selection.has(&table) {
+            return None;
+        }
+        let columns = columns_of_event(&schema.description().fields);
+        let table = EventTable { table, event: schema.name().into(), columns, place };
+        let Self { all, numbers } = self;
+        Some(*numbers.entry(table).or_insert_with_key(|table| {
+            all.push(table.clone());
+            all.len() - 1
+        }))
+    }
+}
+
+/// The columns of the table of an event type with these fields. One whose name is taken is called `field_NAME`.
+fn columns_of_event(fields: &[FieldDescription]) -> Vec<Column> {
+    let mut columns: Vec<Column> = lead_of_event_table().collect();
+    let partitions = crate::tables::PARTITIONS.iter().map(|(name, _)| (*name).to_string());
+    let mut taken: HashSet<String> = columns.iter().map(|column| column.name.clone()).chain(partitions).collect();
+    for field in fields {
+        let mut name = field.name.clone();
+        // Engines do not tell capitals from small letters.
+        while !taken.insert(name.to_ascii_lowercase()) {
+            name.insert_str(0, "field_");
+        }
+        columns.push(Column { name, kind: kind_of_field(field) });
+    }
+    columns
+}
+
+/// What the column of a field holds. A field of one name has one kind in all recordings, mostly: integers of 32 bits and
+/// less are signed ones of 64.
+const fn kind_of_field(field: &FieldDescription) -> Kind {
+    match field.ty {
+        FieldType::U8 | FieldType::U16 | FieldType::U32 => Kind::Integer,
+        FieldType::U64 => Kind::Unsigned,
+        FieldType::I8 | FieldType::I16 | FieldType::I32 | FieldType::I64 if field.hex => Kind::Unsigned,
+        FieldType::I8 | FieldType::I16 | FieldType::I32 | FieldType::I64 => Kind::Integer,
+        FieldType::Array(integer, _) | FieldType::Sequence(integer) => {
+            if (integer.is_signed() && !field.hex) || (!integer.is_signed() && integer.size() < 8) {
+                Kind::Integers
+            } else {
+                Kind::Unsigneds
+            }
+        }
+        FieldType::CharArray(_) | FieldType::String | FieldType::Text => Kind::Text,
+    }
+}
+
+impl Analysis for Records {
+    fn layers(&self) -> &'static [LayerKind] {
+        &LayerKind::ALL
+    }
+
+    fn takes_change(&self, _kind: ChangeKind) -> bool {
+        false
+    }
+
+    fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
+        let Some(layer) = self.sources.get(input.source).and_then(|&layer| self.layers.get_mut(layer)) else { return };
+        let Some(place) = layer.place else { return };
+        let (times, recording) = (Arc::clone(&self.output.times), Arc::clone(&self.output.recording));
+        let task = match input.origin {
+            Origin::Host { host, .. } => {
+                let tid = layer.recorded_by.as_ref().and_then(|by| by.recorded_by(&input.record)).flatten();
+                let comm = tid.and_then(|tid| timeline.hosts.get(host)?.latest_name(tid));
+                Named::thread(tid, comm)
+            }
+            Origin::Guest { vm, .. } => match timeline.recorder() {
+                Current::Unknown => Named::default(),
+                Current::Idle => Named::IDLE,
+                Current::Task(task) => self.tasks.named(timeline, vm, task),
+            },
+            Origin::User { vm, .. } => match &layer.process {
+                Some(process) => self.tasks.process(timeline, vm, process.pid, &process.comm),
+                None => Named::default(),
+            },
+            Origin::Vmm { .. } => Named::default(),
+        };
+        let (cpu, vcpu) = cpus(input.origin, timeline);
+        let utc = times.utc(input.time());
+        let [recording, ticks, since, moment] = lead_of_moment(&recording, &times, input.time());
+        let [tid, pid, comm, cgroup] = task.cells();
+        let (kind, event) = (layer.kind.name(), input.record.schema.name());
+        let lead = [
+            recording,
+            ticks,
+            since,
+            moment,
+            kind.into(),
+            cpu.into(),
+            vcpu.into(),
+            tid,
+            pid,
+            comm,
+            cgroup,
+            event.into(),
+        ];
+        if let Some(&Some(number)) = layer.tables.get(input.record.schema.position())
+            && let Some((EventTable { table, event, columns, .. }, rows)) = self.tables.get_mut(number)
+        {
+            let rows = rows.get_or_insert_with(|| Rows::new(table, Some(event), columns, place, &self.output));
+            let fields = input.record.schema.fields(input.record.payload).map(|(_, value)| cell(value));
+            rows.push(utc, lead.into_iter().chain(fields));
+            self.kept += 1;
+        }
+        if let Some(events) = &mut self.events {
+            let Self { event_columns, output, .. } = self;
+            let rows = events.entry(place).or_insert_with(|| Rows::new("events", None, event_columns, place, output));
+            let fields = self.json.of(&input.record);
+            rows.push(utc, lead.into_iter().chain([Cell::Text(fields)]));
+        }
+        if self.kept >= MOST_KEPT {
+            self.flush_event_tables();
+        }
+    }
+}
+
+impl Maker for Records {
+    fn finish(&mut self, _passed: &Passed) {
+        self.flush_event_tables();
+        self.events.iter_mut().flat_map(HashMap::values_mut).for_each(Rows::flush);
+    }
+}
+
+fn cell(value: Value<'_>) -> Cell<'_> {
+    match value {
+        Value::Unsigned(number) => Cell::Unsigned(number),
+        Value::Signed(number) => Cell::Integer(number),
+        Value::Text(text) => Cell::Bytes(text),
+        Value::Array(elements) => Cell::List(elements),
+    }
+}

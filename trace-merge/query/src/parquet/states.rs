@@ -1,0 +1,130 @@
+//! What vCPUs and guests' tasks did, and where records are missing.
+
+use super::files::Output;
+use super::places::Place;
+use super::records::cpus;
+use super::rows::{Cell, FixedRows};
+use super::task::Tasks;
+use super::{Maker, Selection};
+use std::collections::BTreeMap;
+use trace_merge::analysis::{Analysis, Gap, Passed};
+use trace_merge::layer::LayerKind;
+use trace_merge::report::{tasks, vcpus};
+use trace_merge::timeline::{Change, ChangeKind, Input, Origin, Timeline};
+use trace_merge::window::Window;
+
+/// Those of the tables here that are in `selection`.
+pub(super) fn makers<'m>(selection: &Selection, output: &Output) -> impl Iterator<Item = Box<dyn Maker + 'm>> {
+    let states = selection.has("vcpu_states") || selection.has("task_states");
+    let states = states.then(|| {
+        let table = |name| selection.has(name).then(|| FixedRows::new(name, output));
+        let states = States { vcpus: table("vcpu_states"), tasks: table("task_states"), named: Tasks::default() };
+        Box::new(states) as Box<dyn Maker>
+    });
+    let gaps = selection.has("gaps").then(|| {
+        let gaps = Gaps { table: FixedRows::new("gaps", output), open: BTreeMap::new() };
+        Box::new(gaps) as Box<dyn Maker>
+    });
+    states.into_iter().chain(gaps)
+}
+
+/// The states.
+struct States {
+    vcpus: Option<FixedRows>,
+    tasks: Option<FixedRows>,
+    named: Tasks,
+}
+
+impl Analysis for States {
+    fn takes_record(&self, _input: &Input<'_>) -> bool {
+        false
+    }
+
+    fn takes_change(&self, kind: ChangeKind) -> bool {
+        match kind {
+            ChangeKind::Vcpu => self.vcpus.is_some(),
+            ChangeKind::Task => self.tasks.is_some(),
+            ChangeKind::Cpu | ChangeKind::TaskName | ChangeKind::TaskState => false,
+        }
+    }
+
+    fn change(&mut self, change: &Change, timeline: &Timeline) {
+        match *change {
+            Change::Vcpu { vm, vcpu, window, state } => {
+                let Some(table) = &mut self.vcpus else { return };
+                let (name, detail) = vcpus::name(state, timeline.host_of(vm));
+                let own = [vcpu.into(), name.into(), detail.as_deref().into()];
+                table.push_window(Place::Vm(vm), window, &own);
+            }
+            Change::Task { vm, task, window, state } => {
+                // As in the report on tasks: while the guest's kernel was recorded, and the task existed.
+                let known = timeline.vm(vm);
+                let recorded = known.and_then(|vm| vm.kernel_span?.intersection(&window));
+                let life = known.zip(recorded).and_then(|(vm, recorded)| vm.guest.task(task)?.life(&recorded));
+                let Some(window) = life else { return };
+                let Some(table) = &mut self.tasks else { return };
+                let (name, detail) = tasks::name(state, timeline.host_of(vm));
+                let named = self.named.named(timeline, vm, task);
+                let [tid, pid, comm, cgroup] = named.cells();
+                let own = [tid, pid, comm, cgroup, name.into(), detail.as_deref().into()];
+                table.push_window(Place::Vm(vm), window, &own);
+            }
+            Change::Cpu { .. } | Change::TaskName { .. } | Change::TaskState { .. } => {}
+        }
+    }
+}
+
+impl Maker for States {
+    fn finish(&mut self, _passed: &Passed) {}
+}
+
+/// Where records are missing.
+struct Gaps {
+    table: FixedRows,
+    /// By stream: since when.
+    open: BTreeMap<usize, (u64, Origin)>,
+}
+
+impl Gaps {
+    fn push(&mut self, (begin, origin): (u64, Origin), end: u64, timeline: &Timeline) {
+        let (cpu, vcpu) = cpus(origin, timeline);
+        let place = match origin {
+            Origin::Host { host, .. } => Place::Host(host),
+            Origin::Vmm { vm, .. } | Origin::Guest { vm, .. } | Origin::User { vm, .. } => Place::Vm(vm),
+        };
+        let own: [Cell<'_>; 3] = [origin.layer().name().into(), cpu.into(), vcpu.into()];
+        self.table.push_window(place, Window { begin, end }, &own);
+    }
+}
+
+impl Analysis for Gaps {
+    fn layers(&self) -> &'static [LayerKind] {
+        &LayerKind::ALL
+    }
+
+    fn takes_record(&self, _input: &Input<'_>) -> bool {
+        false
+    }
+
+    fn takes_change(&self, _kind: ChangeKind) -> bool {
+        false
+    }
+
+    fn gap(&mut self, gap: &Gap, timeline: &Timeline) {
+        if gap.begins {
+            self.open.entry(gap.source).or_insert((gap.time, gap.origin));
+        } else if let Some(begun) = self.open.remove(&gap.source) {
+            self.push(begun, gap.time, timeline);
+        }
+    }
+}
+
+impl Maker for Gaps {
+    /// What is missing at the end is so up to the end of the window.
+    fn finish(&mut self, passed: &Passed) {
+        let end = passed.window.map_or(0, |window| window.end);
+        for begun in std::mem::take(&mut self.open).into_values() {
+            self.push(begun, end.max(begun.0), &passed.timeline);
+        }
+    }
+}

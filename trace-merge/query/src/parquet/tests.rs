@@ -1,0 +1,285 @@
+use super::*;
+use crate::made_recording;
+use ::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Int64Type, UInt64Type};
+use std::fs::{self, File};
+use std::path::PathBuf;
+use tempfile::TempDir;
+use trace_merge::report::{exits, flows, locks, syscalls, tasks, vcpus, wakeups};
+
+/// The files of a table below `folder`.
+fn files(folder: &Path, table: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.join(table)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { folders.push(path) } else { found.push(path) }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// A table, read from its files.
+struct Table(Vec<RecordBatch>);
+
+impl Table {
+    fn read(folder: &Path, table: &str) -> Self {
+        let batches = |path: PathBuf| {
+            let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(path).unwrap()).unwrap();
+            reader.build().unwrap().map(Result::unwrap).collect::<Vec<_>>()
+        };
+        Self(files(folder, table).into_iter().flat_map(batches).collect())
+    }
+
+    fn rows(&self) -> u64 {
+        self.0.iter().map(|batch| batch.num_rows() as u64).sum()
+    }
+
+    fn integers(&self, column: &str) -> Vec<Option<i64>> {
+        let column = |batch: &RecordBatch| {
+            batch.column_by_name(column).unwrap().as_primitive::<Int64Type>().iter().collect::<Vec<_>>()
+        };
+        self.0.iter().flat_map(column).collect()
+    }
+
+    fn texts(&self, column: &str) -> Vec<Option<String>> {
+        let column = |batch: &RecordBatch| {
+            let column = batch.column_by_name(column).unwrap().as_string::<i32>();
+            column.iter().map(|text| text.map(Into::into)).collect::<Vec<_>>()
+        };
+        self.0.iter().flat_map(column).collect()
+    }
+
+    /// The sum of an integer column over the rows in which the text column `by` is `value`.
+    fn sum_where(&self, column: &str, by: &str, value: &str) -> u64 {
+        let rows = self.integers(column).into_iter().zip(self.texts(by));
+        let sum: i64 = rows.filter(|(_, by)| by.as_deref() == Some(value)).filter_map(|(number, _)| number).sum();
+        sum.try_into().unwrap()
+    }
+
+    fn count_where(&self, by: &str, value: &str) -> u64 {
+        self.texts(by).iter().filter(|by| by.as_deref() == Some(value)).count() as u64
+    }
+}
+
+fn exported() -> (TempDir, TempDir, Trace) {
+    let folder = TempDir::new().unwrap();
+    let (dir, trace) = made_recording::export(folder.path());
+    (folder, dir, trace)
+}
+
+#[test]
+fn every_record_is_in_events_and_in_the_table_of_its_type() {
+    let (folder, _dir, trace) = exported();
+
+    let records: u64 = trace.layers().iter().map(|layer| trace_merge::totals::Totals::of_layer(layer).events).sum();
+    let names = table_names(&trace);
+    let in_tables: u64 =
+        names.iter().filter(|name| name.contains('.')).map(|name| Table::read(folder.path(), name).rows()).sum();
+
+    assert_eq!(Table::read(folder.path(), "events").rows(), records);
+    assert_eq!(in_tables, records);
+}
+
+#[test]
+fn every_fixed_table_has_rows_with_its_columns() {
+    let (folder, _dir, _trace) = exported();
+
+    for table in &FIXED {
+        let read = Table::read(folder.path(), table.name);
+        // A recording of all layers misses none.
+        assert!(read.rows() > 0 || table.name == "missing", "{}", table.name);
+        for batch in &read.0 {
+            let expected: Vec<&str> = table.columns().map(|column| column.name).collect();
+            let schema = batch.schema();
+            assert_eq!(schema.fields().iter().map(|field| field.name().as_str()).collect::<Vec<_>>(), expected);
+        }
+    }
+}
+
+#[test]
+fn states_of_vcpus_add_up_to_the_report() {
+    let (folder, _dir, trace) = exported();
+    let report = vcpus::report(&trace, Window::ALL).unwrap();
+
+    let table = Table::read(folder.path(), "vcpu_states");
+
+    let parts: Vec<_> = report.vms[0].vcpus.iter().flat_map(|vcpu| &vcpu.parts).collect();
+    for state in parts.iter().map(|part| part.state) {
+        let ticks: u64 = parts.iter().filter(|part| part.state == state).map(|part| part.ticks).sum();
+        assert_eq!(table.sum_where("duration_ticks", "state", state), ticks, "{state}");
+    }
+    assert_eq!(table.sum_where("duration_ticks", "detail", "hog/200"), 18_000);
+}
+
+#[test]
+fn states_of_tasks_add_up_to_the_report() {
+    let (folder, _dir, trace) = exported();
+    let report = tasks::report(&trace, Window::ALL).unwrap();
+
+    let table = Table::read(folder.path(), "task_states");
+
+    for task in &report.vms[0].tasks {
+        let rows = table.integers("duration_ticks").into_iter().zip(table.integers("tid"));
+        let ticks: i64 = rows.filter(|&(_, tid)| tid == Some(task.tid.into())).filter_map(|(ticks, _)| ticks).sum();
+        assert_eq!(u64::try_from(ticks).unwrap(), task.wall_ticks, "{}", task.comm);
+    }
+    assert_eq!(table.count_where("comm", "late"), table.sum_where("tid", "comm", "late") / 11);
+}
+
+#[test]
+fn wakeups_say_what_happened_meanwhile() {
+    let (folder, _dir, trace) = exported();
+    let report = wakeups::report(&trace, Window::ALL).unwrap();
+
+    let table = Table::read(folder.path(), "wakeups");
+
+    assert_eq!(table.rows(), report.vms[0].latency.count);
+    let worst = &report.vms[0].worst[0];
+    assert_eq!(table.sum_where("duration_ns", "comm", "late"), worst.latency_ns);
+    let meanwhile = table.texts("meanwhile").remove(0).unwrap();
+    assert_eq!(meanwhile, serde_json::to_string(&worst.meanwhile).unwrap());
+}
+
+#[test]
+fn calls_are_counted_as_in_the_report_by_how_they_ended() {
+    let (folder, _dir, trace) = exported();
+    let report = syscalls::report(&trace, Window::ALL).unwrap();
+
+    let table = Table::read(folder.path(), "syscalls");
+
+    let rows = &report.guests[0].total.syscalls;
+    let sum = |of: fn(&syscalls::SyscallRow) -> u64| rows.iter().map(of).sum::<u64>();
+    let is_counted = ["returned", "interrupted", "never-returns"];
+    let counted: u64 = is_counted.iter().map(|outcome| table.count_where("outcome", outcome)).sum();
+    assert_eq!(counted, sum(|row| row.count));
+    assert_eq!(table.count_where("outcome", "unfinished"), sum(|row| row.unfinished));
+    assert_eq!(table.count_where("outcome", "return-only"), sum(|row| row.returns_only));
+    assert_eq!(table.sum_where("duration_ns", "name", "read"), 1_000);
+    assert_eq!(table.sum_where("cpu_ns", "outcome", "returned"), sum(|row| row.cpu_ns));
+}
+
+#[test]
+fn waits_and_exits_and_requests_are_those_of_the_reports() {
+    let (folder, _dir, trace) = exported();
+    let (waits, exits, requests) = (
+        locks::report(&trace, Window::ALL).unwrap(),
+        exits::report(&trace, Window::ALL).unwrap(),
+        flows::report(&trace, Window::ALL).unwrap(),
+    );
+
+    let [locks, exit, flow, steps] =
+        ["locks", "exits", "flows", "flow_steps"].map(|name| Table::read(folder.path(), name));
+
+    let guest = &waits.guests[0];
+    assert_eq!(locks.sum_where("duration_ns", "what", "kernel"), guest.kernel[0].waits.total_ns);
+    assert_eq!(locks.sum_where("duration_ns", "what", "futex"), guest.futexes[0].waits.total_ns);
+    assert_eq!(locks.0[0].column_by_name("address").unwrap().as_primitive::<UInt64Type>().len(), 2);
+    for reason in &exits.vms[0].reasons {
+        assert_eq!(exit.count_where("reason", &reason.reason), reason.count, "{}", reason.reason);
+        assert_eq!(exit.sum_where("duration_ns", "reason", &reason.reason), reason.time.total_ns);
+        assert_eq!(exit.sum_where("vmm_ns", "reason", &reason.reason), reason.vmm_ns);
+    }
+    assert_eq!((flow.rows(), steps.rows()), (1, requests.vms[0].steps.len() as u64));
+    assert_eq!(requests.vms[0].total.count, 1);
+    let ticks = |table: &Table| table.integers("duration_ticks").into_iter().flatten().sum::<i64>();
+    assert_eq!(ticks(&flow), ticks(&steps));
+}
+
+#[test]
+fn losses_and_gaps_are_told_and_what_lies_in_them_has_no_time() {
+    let (folder, _dir, trace) = exported();
+
+    let [losses, gaps, calls] = ["losses", "gaps", "syscalls"].map(|name| Table::read(folder.path(), name));
+
+    assert_eq!(losses.sum_where("lost_full", "layer", "guest-user"), 3);
+    // Before its first record and behind its last one: only the packet says that records were lost.
+    assert_eq!((gaps.rows(), gaps.count_where("layer", "guest-user")), (2, 2));
+    let unfinished =
+        calls.texts("outcome").iter().position(|outcome| outcome.as_deref() == Some("unfinished")).unwrap();
+    assert_eq!(calls.integers("duration_ns")[unfinished], None);
+    let incomplete = Table::read(folder.path(), "recordings").texts("incomplete");
+    assert_eq!(incomplete.len(), 1);
+    assert!(incomplete[0].as_ref().is_some_and(|line| line.contains("lost")), "{incomplete:?}");
+    assert_eq!(trace.layers().len(), 5);
+}
+
+#[test]
+fn fields_whose_names_are_taken_get_others_and_processes_share_a_file() {
+    let (folder, _dir, _trace) = exported();
+
+    let table = Table::read(folder.path(), "web.answered");
+
+    assert_eq!(files(folder.path(), "web.answered").len(), 1);
+    assert_eq!(table.integers("field_cpu"), [Some(-5); 2]);
+    assert_eq!(table.integers("field_UTC"), [Some(1); 2]);
+    assert_eq!(table.texts("field_comm")[0].as_deref(), Some("a \"quoted\"\tname"));
+    assert_eq!((table.integers("pid"), table.integers("vcpu")), (vec![Some(7), Some(8)], vec![Some(1); 2]));
+    let fields = Table::read(folder.path(), "events");
+    let answered = fields.texts("event").iter().position(|event| event.as_deref() == Some("web:answered")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(fields.texts("fields")[answered].as_ref().unwrap()).unwrap();
+    assert_eq!(json, serde_json::json!({ "cpu": -5, "comm": "a \"quoted\"\tname", "UTC": 1 }));
+}
+
+#[test]
+fn files_lie_by_host_boot_vm_and_hour_and_say_their_version() {
+    let (folder, _dir, trace) = exported();
+
+    let path = files(folder.path(), "exits").remove(0);
+
+    let relative = path.strip_prefix(folder.path()).unwrap().parent().unwrap();
+    let null = crate::tables::NULL_PARTITION;
+    assert_eq!(relative, Path::new(&format!("exits/host={null}/boot={null}/vm=vm0/hour=2023-11-14T22")));
+    let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(&path).unwrap()).unwrap();
+    let metadata = reader.metadata().file_metadata().key_value_metadata().unwrap();
+    let value = |key| metadata.iter().find(|entry| entry.key == key).and_then(|entry| entry.value.clone());
+    assert_eq!(value(crate::tables::VERSION_KEY).as_deref(), Some("1"));
+    assert_eq!(value(crate::tables::RECORDING_KEY), Some(trace.layers()[0].description.uuid.simple().to_string()));
+}
+
+#[test]
+fn only_the_tables_that_are_asked_for_are_written() {
+    let (folder, (_dir, trace)) = (TempDir::new().unwrap(), made_recording::open());
+    let names = ["exits", "sched.sched_switch"].map(String::from);
+
+    export(&trace, &Options::default(), folder.path(), &Selection::Only(names.clone().into())).unwrap();
+
+    let mut made: Vec<String> =
+        fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    made.sort();
+    assert_eq!(made, names);
+    assert_eq!(Table::read(folder.path(), "sched.sched_switch").rows(), 10);
+}
+
+#[test]
+fn rows_that_are_told_are_those_in_the_files() {
+    let (folder, (_dir, trace)) = (tempfile::tempdir().unwrap(), made_recording::open());
+
+    let told = super::export(&trace, &Options::default(), folder.path(), &Selection::All).unwrap();
+
+    assert_eq!(told.drawn, Table::read(folder.path(), "").rows());
+}
+
+#[test]
+fn part_of_a_recording_without_records_is_refused() {
+    let (folder, (_dir, trace)) = (TempDir::new().unwrap(), made_recording::open());
+    let options = Options { from: Some(std::time::Duration::from_secs(5)), ..Options::default() };
+
+    let refused = export(&trace, &options, folder.path(), &Selection::All).unwrap_err();
+
+    assert!(matches!(refused, ExportError::Nothing), "{refused}");
+}
+
+#[test]
+fn folder_that_cannot_be_written_is_said() {
+    let (folder, (_dir, trace)) = (TempDir::new().unwrap(), made_recording::open());
+    fs::write(folder.path().join("events"), "a file in the place of a folder").unwrap();
+
+    let refused = export(&trace, &Options::default(), folder.path(), &Selection::All).unwrap_err();
+
+    assert!(matches!(refused, ExportError::Write(_)), "{refused}");
+}

@@ -1,0 +1,209 @@
+//! The tables that a question can name.
+
+use super::QueryError;
+use crate::parquet::{data_type, table_names};
+use crate::tables::{FIXED, Fixed, NULL_PARTITION, PARTITIONS, VERSION, VERSION_KEY};
+use datafusion::arrow::datatypes::{DataType, Field, Schema};
+use datafusion::catalog::MemorySchemaProvider;
+use datafusion::common::TableReference;
+use datafusion::datasource::MemTable;
+use datafusion::datasource::file_format::parquet::ParquetFormat;
+use datafusion::datasource::listing::{ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl};
+use datafusion::execution::context::SQLOptions;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::functions::core::expr_fn::nullif;
+use datafusion::logical_expr::{Expr, ident, lit};
+use datafusion::parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
+use datafusion::physical_plan::SendableRecordBatchStream;
+use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion::sql::parser::Statement;
+use datafusion::sql::sqlparser::ast;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use trace_merge::nearest::nearest;
+use trace_merge::reader::Trace;
+
+/// Memory that a question may take before it goes on on the disk, bytes.
+const MEMORY: usize = 4 << 30;
+/// The catalog that DataFusion looks in.
+const CATALOG: &str = "datafusion";
+/// The schema of tables without a dot.
+const SCHEMA: &str = "public";
+
+/// Tables, and what answers questions about them.
+pub struct Database {
+    context: SessionContext,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Database {
+    /// One without tables.
+    ///
+    /// # Errors
+    /// When threads cannot be started.
+    pub fn new() -> Result<Self, QueryError> {
+        let environment = RuntimeEnvBuilder::new().with_memory_limit(MEMORY, 1.0).build_arc()?;
+        let config = SessionConfig::new().with_default_catalog_and_schema(CATALOG, SCHEMA);
+        let runtime = tokio::runtime::Builder::new_multi_thread().build().map_err(QueryError::Write)?;
+        Ok(Self { context: SessionContext::new_with_config_rt(config, environment), runtime })
+    }
+
+    /// The names of the tables that `question` asks.
+    ///
+    /// # Errors
+    /// When it is no question.
+    pub fn tables_of(&self, question: &str) -> Result<Vec<String>, QueryError> {
+        let state = self.context.state();
+        let dialect = state.config_options().sql_parser.dialect;
+        let statement = state.sql_to_statement(question, &dialect)?;
+        let is_question = match &statement {
+            Statement::Statement(statement) => matches!(**statement, ast::Statement::Query(_)),
+            Statement::Explain(_) => true,
+            _ => false,
+        };
+        if !is_question {
+            return Err(QueryError::NotAQuestion);
+        }
+        let name = |table: TableReference| match table.schema() {
+            Some(schema) if schema != SCHEMA => format!("{schema}.{}", table.table()),
+            _ => table.table().to_string(),
+        };
+        let names: BTreeSet<String> = state.resolve_table_references(&statement)?.into_iter().map(name).collect();
+        Ok(names.into_iter().collect())
+    }
+
+    /// Checks that each of `names` is a table of `traces` or `folders`.
+    pub(super) fn check<'t>(
+        &self,
+        names: &[String],
+        traces: impl Iterator<Item = &'t Trace>,
+        folders: &[PathBuf],
+    ) -> Result<(), QueryError> {
+        let mut known: BTreeSet<String> = FIXED.iter().map(|table| table.name.to_string()).collect();
+        traces.for_each(|trace| known.extend(table_names(trace)));
+        for folder in folders {
+            let entries = fs::read_dir(folder).map_err(|source| QueryError::Folder { path: folder.clone(), source })?;
+            known.extend(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()));
+        }
+        match names.iter().find(|name| !known.contains(*name)) {
+            None => Ok(()),
+            Some(name) => {
+                let near = nearest(name, known.iter().map(String::as_str));
+                let hint = if near.is_empty() {
+                    let names: Vec<&str> = FIXED.iter().map(|table| table.name).collect();
+                    format!("there are {}, and one for each event type, such as sched.sched_switch", names.join(", "))
+                } else {
+                    format!("nearest: {}", near.join(", "))
+                };
+                Err(QueryError::NoTable { name: name.clone(), hint })
+            }
+        }
+    }
+
+    /// Adds the table `name`, as the parts of it in `folders` have it.
+    pub(super) fn add(&mut self, name: &str, folders: &[PathBuf]) -> Result<(), QueryError> {
+        let folders: Vec<PathBuf> =
+            folders.iter().map(|folder| folder.join(name)).filter(|path| path.is_dir()).collect();
+        let schema = Arc::new(schema_of(name, &folders)?);
+        let _entered = self.runtime.enter();
+        let reference = self.reference(name)?;
+        if folders.is_empty() {
+            let partitions = PARTITIONS.iter().map(|(name, _)| Arc::new(Field::new(*name, DataType::Utf8, true)));
+            let fields: Vec<_> = schema.fields().iter().cloned().chain(partitions).collect();
+            let empty = MemTable::try_new(Arc::new(Schema::new(fields)), vec![Vec::new()])?;
+            self.context.register_table(reference, Arc::new(empty))?;
+            return Ok(());
+        }
+        let partitions = PARTITIONS.iter().map(|(name, _)| ((*name).to_string(), DataType::Utf8)).collect();
+        let options = ListingOptions::new(Arc::new(ParquetFormat::default()))
+            .with_file_extension(".parquet")
+            .with_table_partition_cols(partitions);
+        let urls: Vec<_> = folders.iter().map(|folder| url(folder)).collect::<Result<_, _>>()?;
+        let config = ListingTableConfig::new_with_multi_paths(urls)
+            .with_listing_options(options)
+            .with_schema(Arc::clone(&schema));
+        let listed = self.context.read_table(Arc::new(ListingTable::try_new(config)?))?;
+        // What stands for a null in a folder's name is one.
+        let partition = |(name, _): &(&str, &str)| nullif(ident(*name), lit(NULL_PARTITION)).alias(*name);
+        let columns = schema.fields().iter().map(|field| ident(field.name()));
+        let columns: Vec<Expr> = columns.chain(PARTITIONS.iter().map(partition)).collect();
+        let view = listed.select(columns)?.into_view();
+        self.context.register_table(reference, view)?;
+        Ok(())
+    }
+
+    /// What the table `name` is registered as; its schema is made.
+    fn reference(&self, name: &str) -> Result<TableReference, QueryError> {
+        let Some((schema, table)) = name.split_once('.') else { return Ok(TableReference::partial(SCHEMA, name)) };
+        if let Some(catalog) = self.context.catalog(CATALOG)
+            && catalog.schema(schema).is_none()
+        {
+            catalog.register_schema(schema, Arc::new(MemorySchemaProvider::new()))?;
+        }
+        Ok(TableReference::partial(schema, table))
+    }
+
+    /// The answer to `question`, handed batch by batch to `take`. It only reads.
+    ///
+    /// # Errors
+    /// When the question cannot be answered, and when `take` fails.
+    pub fn ask<T>(
+        &self,
+        question: &str,
+        take: impl AsyncFnOnce(SendableRecordBatchStream) -> Result<T, QueryError>,
+    ) -> Result<T, QueryError> {
+        let only_reads = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
+        self.runtime.block_on(async {
+            let answer = self.context.sql_with_options(question, only_reads).await?;
+            take(answer.execute_stream().await?).await
+        })
+    }
+}
+
+/// The address of `folder`.
+fn url(folder: &Path) -> Result<ListingTableUrl, QueryError> {
+    let path = fs::canonicalize(folder).map_err(|source| QueryError::Folder { path: folder.into(), source })?;
+    // With a slash at its end it is a folder; without a scheme, letters that mean something stay as they are.
+    Ok(ListingTableUrl::parse(format!("{}/", path.display()))?)
+}
+
+/// The columns of the table `name`: those that every export has, and all that a file in `folders` has.
+fn schema_of(name: &str, folders: &[PathBuf]) -> Result<Schema, QueryError> {
+    let known = Fixed::find(name).into_iter().flat_map(Fixed::columns);
+    let mut fields: Vec<Field> = known.map(|column| Field::new(column.name, data_type(column.kind), true)).collect();
+    let mut pending = folders.to_vec();
+    while let Some(folder) = pending.pop() {
+        let failed = |source| QueryError::Folder { path: folder.clone(), source };
+        for entry in fs::read_dir(&folder).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if path.is_dir() {
+                pending.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "parquet") {
+                add_columns(&mut fields, &path)?;
+            }
+        }
+    }
+    Ok(Schema::new(fields))
+}
+
+/// Adds the columns of a file that are not there yet. One that has another type elsewhere becomes text.
+fn add_columns(fields: &mut Vec<Field>, path: &Path) -> Result<(), QueryError> {
+    let file = File::open(path).map_err(|source| QueryError::Folder { path: path.into(), source })?;
+    let options = ArrowReaderOptions::new();
+    let metadata = ArrowReaderMetadata::load(&file, options).map_err(datafusion::error::DataFusionError::from)?;
+    let entries = metadata.metadata().file_metadata().key_value_metadata().into_iter().flatten();
+    let version = entries.filter(|entry| entry.key == VERSION_KEY).find_map(|entry| entry.value.clone());
+    if version.as_deref() != Some(VERSION) {
+        return Err(QueryError::Version { path: path.into(), version: version.unwrap_or_else(|| "unknown".into()) });
+    }
+    for field in metadata.schema().fields() {
+        match fields.iter_mut().find(|known| known.name() == field.name()) {
+            Some(known) if known.data_type() == field.data_type() => {}
+            Some(known) => *known = Field::new(field.name(), DataType::Utf8, true),
+            None => fields.push(field.as_ref().clone()),
+        }
+    }
+    Ok(())
+}

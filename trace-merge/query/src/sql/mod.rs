@@ -1,0 +1,195 @@
+//! SQL over recordings and over folders of tables.
+
+mod answer;
+mod database;
+mod ready;
+
+pub use answer::{Form, Saved, print, save};
+pub use database::Database;
+pub use ready::{READY, Ready};
+
+use crate::parquet::{self, Selection};
+use crate::progress;
+use datafusion::error::DataFusionError;
+use std::io;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+use thiserror::Error;
+use trace_merge::export::{ExportError, Options};
+use trace_merge::manifest::MANIFEST_FILE;
+use trace_merge::reader::{ReadError, Trace};
+
+/// The table by which a folder of tables is known.
+const RECORDINGS: &str = "recordings";
+
+/// Why a question has no answer.
+#[derive(Debug, Error)]
+pub enum QueryError {
+    /// Neither a recording nor tables.
+    #[error(
+        "{}: neither a recording nor a folder that `strata export --to parquet` wrote: it has no {MANIFEST_FILE} and no \
+         {RECORDINGS}",
+        .0.display()
+    )]
+    NoInput(PathBuf),
+    /// Nothing to ask.
+    #[error("give a recording, or a folder that `strata export --to parquet` wrote, before the question")]
+    NoInputs,
+    /// A recording cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// Its tables cannot be made.
+    #[error("{}: the tables cannot be made", .trace.display())]
+    Export {
+        /// The recording.
+        trace: PathBuf,
+        /// Why.
+        #[source]
+        source: ExportError,
+    },
+    /// There is no room for the tables, or no right.
+    #[error("{}: tables cannot be kept there; TMPDIR names another folder", .path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A table of another version.
+    #[error("{}: its tables are of version {version}, and this is version {}: export again", .path.display(), crate::tables::VERSION)]
+    Version {
+        /// A file.
+        path: PathBuf,
+        /// Its version.
+        version: String,
+    },
+    /// No such table.
+    #[error("there is no table '{name}'; {hint}")]
+    NoTable {
+        /// What was asked for.
+        name: String,
+        /// What is nearest.
+        hint: String,
+    },
+    /// It is to change something.
+    #[error("only questions are answered (select, with, values, explain): tables do not change")]
+    NotAQuestion,
+    /// The question is none, or its answer cannot be computed.
+    #[error("{}", one_line(.0))]
+    Sql(DataFusionError),
+    /// The answer cannot be written.
+    #[error("the answer cannot be written")]
+    Write(#[source] io::Error),
+    /// A file is there.
+    #[error("{}: is there already; give another name", .0.display())]
+    Exists(PathBuf),
+    /// Its name does not say what it is to be.
+    #[error("{}: the name has to end in .parquet, .csv or .json", .0.display())]
+    Extension(PathBuf),
+}
+
+impl From<DataFusionError> for QueryError {
+    fn from(error: DataFusionError) -> Self {
+        Self::Sql(error)
+    }
+}
+
+/// What DataFusion says, in one line.
+fn one_line(error: &DataFusionError) -> String {
+    let text = error.strip_backtrace();
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Tables that were made of recordings to answer a question. Dropping them, or a signal, removes them.
+pub struct MadeTables {
+    _guard: progress::RemovedOnSignal,
+    folder: TempDir,
+}
+
+/// What is asked of.
+#[derive(Debug)]
+pub struct Inputs {
+    /// Folders of tables.
+    folders: Vec<PathBuf>,
+    /// Recordings, whose tables are made first.
+    traces: Vec<(PathBuf, Trace)>,
+}
+
+impl Inputs {
+    /// What lies in `paths`.
+    ///
+    /// # Errors
+    /// When there is none, or one is neither a recording nor a folder of tables.
+    pub fn of(paths: &[PathBuf]) -> Result<Self, QueryError> {
+        let mut inputs = Self { folders: Vec::new(), traces: Vec::new() };
+        for path in paths {
+            if path.join(RECORDINGS).is_dir() && !path.join(MANIFEST_FILE).exists() {
+                inputs.folders.push(path.clone());
+            } else if path.is_dir() && !path.join(MANIFEST_FILE).exists() {
+                return Err(QueryError::NoInput(path.clone()));
+            } else {
+                inputs.traces.push((path.clone(), Trace::open(path)?));
+            }
+        }
+        if paths.is_empty() { Err(QueryError::NoInputs) } else { Ok(inputs) }
+    }
+
+    /// The database that answers `question`, and the folder in which the tables of recordings are kept meanwhile: only
+    /// those that the question names.
+    ///
+    /// # Errors
+    /// When the question is none or names no table that there is, or tables cannot be made.
+    pub fn database(&self, question: &str) -> Result<(Database, Option<MadeTables>), QueryError> {
+        let mut database = Database::new()?;
+        let names = database.tables_of(question)?;
+        database.check(&names, self.traces.iter().map(|(_, trace)| trace), &self.folders)?;
+        let mut folders = self.folders.clone();
+        let made = (!self.traces.is_empty()).then(|| self.make_tables(&names)).transpose()?;
+        if let Some(made) = &made {
+            folders.extend((0..self.traces.len()).map(|number| made.folder.path().join(number.to_string())));
+        }
+        for name in &names {
+            database.add(name, &folders)?;
+        }
+        Ok((database, made))
+    }
+
+    fn make_tables(&self, names: &[String]) -> Result<MadeTables, QueryError> {
+        let temporary = std::env::temp_dir();
+        let failed = |source| QueryError::Folder { path: temporary.clone(), source };
+        let made = tempfile::Builder::new().prefix("strata-query-").tempdir().map_err(failed)?;
+        let guard = progress::RemovedOnSignal::new(made.path()).map_err(failed)?;
+        let selection = Selection::Only(names.iter().cloned().collect());
+        for (number, (path, trace)) in self.traces.iter().enumerate() {
+            let folder = made.path().join(number.to_string());
+            std::fs::create_dir(&folder).map_err(failed)?;
+            make(path, trace, &folder, &selection)?;
+        }
+        Ok(MadeTables { _guard: guard, folder: made })
+    }
+}
+
+/// Makes the tables in `selection` of a recording; one without records has none.
+fn make(path: &Path, trace: &Trace, folder: &Path, selection: &Selection) -> Result<(), QueryError> {
+    let title = format!("reading {}", path.display());
+    let made = progress::shown(&title, |progress| {
+        let options = Options { progress: Some(progress), ..Options::default() };
+        parquet::export(trace, &options, folder, selection)
+    });
+    match made {
+        Ok(exported) => {
+            if let Some(incomplete) = exported.incomplete {
+                eprintln!("{}: {}", path.display(), trace_merge::report::harmless(&incomplete));
+            }
+            Ok(())
+        }
+        Err(ExportError::Nothing) => Ok(()),
+        Err(source) => Err(QueryError::Export { trace: path.into(), source }),
+    }
+}
+
+#[cfg(test)]
+mod engines;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,442 @@
+//! The tables that every export has: their names, their columns, and what these say.
+//!
+//! A table's place tells its partition columns: [`PARTITIONS`].
+
+/// Version of the schema, which each file names under [`VERSION_KEY`]. It changes when a column is taken away or means
+/// something else.
+pub const VERSION: &str = "1";
+/// Under which key a file's metadata names [`VERSION`].
+pub const VERSION_KEY: &str = "strata.schema";
+/// Under which key a file's metadata names the recording that it was made of.
+pub const RECORDING_KEY: &str = "strata.recording";
+
+/// Under which key the metadata of a file of the table of an event type has the event's name as it was recorded.
+pub const EVENT_KEY: &str = "strata.event";
+
+/// The columns that the folders of a table stand for, outermost first; all are text.
+pub const PARTITIONS: [(&str, &str); 4] = [
+    ("host", "name of the host"),
+    ("boot", "the boot id of that host's kernel"),
+    ("vm", "the VM; null for what is not a VM's"),
+    ("hour", "UTC hour, `2026-11-23T07`: of the record, and of what lasts the hour in which it ended"),
+];
+/// What stands in a folder's name for a null, as in Hive.
+pub const NULL_PARTITION: &str = "__HIVE_DEFAULT_PARTITION__";
+
+/// What a column holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Integers, 64 bits, with a sign.
+    Integer,
+    /// Integers, 64 bits, without one: addresses.
+    Unsigned,
+    /// Text, UTF-8.
+    Text,
+    /// True or false.
+    Flag,
+    /// UTC, ns.
+    Moment,
+    /// Lists of [`Kind::Integer`].
+    Integers,
+    /// Lists of [`Kind::Unsigned`].
+    Unsigneds,
+}
+
+/// A column.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Column {
+    /// Its name.
+    pub name: String,
+    /// What it holds.
+    pub kind: Kind,
+}
+
+/// A column of a table that every export has.
+#[derive(Clone, Copy, Debug)]
+pub struct Described {
+    /// Its name.
+    pub name: &'static str,
+    /// What it holds.
+    pub kind: Kind,
+    /// What it says.
+    pub about: &'static str,
+}
+
+impl From<&Described> for Column {
+    fn from(described: &Described) -> Self {
+        Self { name: described.name.into(), kind: described.kind }
+    }
+}
+
+/// A table that every export has.
+#[derive(Clone, Copy, Debug)]
+pub struct Fixed {
+    /// Its name.
+    pub name: &'static str,
+    /// What a row is.
+    pub about: &'static str,
+    /// Its columns behind those of [`Fixed::lead`].
+    own: &'static [Described],
+    /// What its rows begin with.
+    lead: Lead,
+}
+
+/// What the rows of a table begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lead {
+    /// The recording.
+    Recording,
+    /// The recording and a moment.
+    Moment,
+    /// The recording and a time that lasts.
+    Lasting,
+}
+
+const fn column(name: &'static str, kind: Kind, about: &'static str) -> Described {
+    Described { name, kind, about }
+}
+
+const RECORDING: Described = column("recording", Kind::Text, "which recording: the id of its first layer");
+const LEAD_MOMENT: [Described; 3] = [
+    column("ticks", Kind::Integer, "trace clock"),
+    column("time_ns", Kind::Integer, "since the first record of the recording"),
+    column("utc", Kind::Moment, "the same as UTC"),
+];
+const LEAD_LASTING: [Described; 5] = [
+    column("begin_ticks", Kind::Integer, "trace clock; null where the begin is not known"),
+    column("begin_ns", Kind::Integer, "since the first record of the recording"),
+    column("begin_utc", Kind::Moment, "the same as UTC"),
+    column("duration_ticks", Kind::Integer, "null where begin or end is not known"),
+    column("duration_ns", Kind::Integer, "the same in ns"),
+];
+/// The columns of each record, in `events` and in the table of its event type.
+const RECORD: [Described; 8] = [
+    column("layer", Kind::Text, "`host-kernel`, `vmm`, `guest-kernel` or `guest-user`"),
+    column("cpu", Kind::Integer, "the host's CPU, for records of the host's kernel"),
+    column("vcpu", Kind::Integer, "the vCPU, for all other records; null for threads of the VMM that run none"),
+    column("tid", Kind::Integer, "the thread that made the record: of the guest, or of the host for `host-kernel`"),
+    column("pid", Kind::Integer, "the process of that thread, as far as records before this one tell"),
+    column("comm", Kind::Text, "the thread's name; of the process for `guest-user`"),
+    column("cgroup", Kind::Text, "the cgroup of the guest's thread"),
+    column("event", Kind::Text, "name of the event"),
+];
+const TID: Described = column("tid", Kind::Integer, "the guest's thread");
+const PID: Described = column("pid", Kind::Integer, "its process, as far as records before tell");
+const COMM: Described = column("comm", Kind::Text, "its name at that time");
+const CGROUP: Described = column("cgroup", Kind::Text, "its cgroup at that time");
+
+/// All that every export has, in the order of the documentation.
+pub const FIXED: [Fixed; 14] = [
+    Fixed {
+        name: "events",
+        about: "each record of each layer",
+        lead: Lead::Moment,
+        own: &[
+            RECORD[0],
+            RECORD[1],
+            RECORD[2],
+            RECORD[3],
+            RECORD[4],
+            RECORD[5],
+            RECORD[6],
+            RECORD[7],
+            column("fields", Kind::Text, "the fields as a JSON object"),
+        ],
+    },
+    Fixed {
+        name: "vcpu_states",
+        about: "what a vCPU did, from its begin to its end: as in `strata report vcpus`",
+        lead: Lead::Lasting,
+        own: &[
+            column("vcpu", Kind::Integer, "the vCPU"),
+            column("state", Kind::Text, "`guest`, `kvm`, `vmm`, `preempted`, `woken`, `halted`, `unknown`, …"),
+            column("detail", Kind::Text, "why the guest was left, or `thief/TID` of what the host ran instead"),
+        ],
+    },
+    Fixed {
+        name: "task_states",
+        about: "what a guest's thread really did: as in `strata report tasks`",
+        lead: Lead::Lasting,
+        own: &[
+            TID,
+            PID,
+            COMM,
+            CGROUP,
+            column("state", Kind::Text, "`running`, `exit`, `vmm`, `stolen`, `runnable`, `blocked`, `unknown`, …"),
+            column("detail", Kind::Text, "the system call, the exit, the thief, or what it waited for"),
+        ],
+    },
+    Fixed {
+        name: "wakeups",
+        about: "each wakeup of a guest's thread, from being woken until running: as in `strata report wakeups`",
+        lead: Lead::Lasting,
+        own: &[
+            TID,
+            PID,
+            COMM,
+            CGROUP,
+            column("vcpu", Kind::Integer, "where it ran"),
+            column(
+                "meanwhile",
+                Kind::Text,
+                "what that CPU did meanwhile: JSON, a list of `{\"what\", \"ns\"}` in order",
+            ),
+        ],
+    },
+    Fixed {
+        name: "syscalls",
+        about: "each system call of a guest's thread: as in `strata report syscalls`",
+        lead: Lead::Lasting,
+        own: &[
+            TID,
+            PID,
+            COMM,
+            CGROUP,
+            column("name", Kind::Text, "name of the call"),
+            column("abi", Kind::Text, "which table its number is of: `x86_64`, `i386` or `x32`"),
+            column("number", Kind::Integer, "its number there"),
+            column("outcome", Kind::Text, "`returned`, `interrupted`, `never-returns`, `unfinished`, `return-only`"),
+            column("result", Kind::Integer, "what it returned"),
+            column("is_error", Kind::Flag, "whether that is an error"),
+            column("cpu_ns", Kind::Integer, "of its time, that on a CPU of the guest"),
+            column("page_faults", Kind::Integer, "page faults inside"),
+            column("page_faults_at_most_ns", Kind::Integer, "what they took at most"),
+        ],
+    },
+    Fixed {
+        name: "locks",
+        about: "each wait for a lock of a guest's kernel, or for a futex: as in `strata report locks`",
+        lead: Lead::Lasting,
+        own: &[
+            TID,
+            PID,
+            COMM,
+            CGROUP,
+            column("what", Kind::Text, "`kernel` or `futex`"),
+            column("address", Kind::Unsigned, "address of the lock"),
+            column("name", Kind::Text, "its name, where the kernel's symbols tell it"),
+            column("kind", Kind::Text, "what kind of lock; of a futex, the operation"),
+            column("context", Kind::Text, "what waited: a system call, `interrupt`, `-` for neither, `unknown`"),
+            column("calls", Kind::Text, "the calls that led there: JSON, a list of symbols or addresses"),
+            column("outcome", Kind::Text, "`waited`, `timed-out`, `not-needed` or `unfinished`"),
+        ],
+    },
+    Fixed {
+        name: "exits",
+        about: "each exit of a vCPU, until it was in the guest again: as in `strata report exits`",
+        lead: Lead::Lasting,
+        own: &[
+            column("vcpu", Kind::Integer, "the vCPU"),
+            column("reason", Kind::Text, "why it left the guest"),
+            column("place", Kind::Text, "the port or page of device memory that the VMM was asked for first"),
+            column("kvm_ns", Kind::Integer, "of its time, in KVM"),
+            column("vmm_ns", Kind::Integer, "in the VMM"),
+            column("stolen_ns", Kind::Integer, "while the host ran something else"),
+            column("halted_ns", Kind::Integer, "halted"),
+            column("blocked_ns", Kind::Integer, "while the thread waited for something else"),
+        ],
+    },
+    Fixed {
+        name: "flows",
+        about: "each disk request that was followed to its end: as in `strata report flows`",
+        lead: Lead::Lasting,
+        own: &[
+            column("flow", Kind::Integer, "its number in the recording, from 0 on"),
+            column("disk", Kind::Integer, "number of the VMM's disk"),
+            column("device", Kind::Text, "the guest's device, `major:minor`"),
+            column("kind", Kind::Text, "`read`, `write`, `flush`, …"),
+            column("sector", Kind::Integer, "first sector, of 512 bytes"),
+            column("bytes", Kind::Integer, "its size"),
+            column("issuer_tid", Kind::Integer, "the guest's thread that issued it"),
+            column("issuer_comm", Kind::Text, "its name"),
+            column("woken_tid", Kind::Integer, "the guest's thread that it woke"),
+            column("woken_comm", Kind::Text, "its name"),
+            column("host_io_ns", Kind::Integer, "the host's own block I/O inside"),
+        ],
+    },
+    Fixed {
+        name: "flow_steps",
+        about: "each step of each row of `flows`: they add up to it",
+        lead: Lead::Lasting,
+        own: &[
+            column("flow", Kind::Integer, "which request"),
+            column("place", Kind::Integer, "which of its steps, from 0 on"),
+            column("step", Kind::Text, "from where to where: `issued → kicked`"),
+            column("whose", Kind::Text, "whose time it is"),
+            column("kind", Kind::Text, "of the request: `read`, `write`, `flush`, …"),
+        ],
+    },
+    Fixed {
+        name: "gaps",
+        about: "a time in which records of a stream may be missing: nothing is known of what it would have told",
+        lead: Lead::Lasting,
+        own: &[
+            column("layer", Kind::Text, "of which layer"),
+            column("cpu", Kind::Integer, "the host's CPU"),
+            column("vcpu", Kind::Integer, "the vCPU, or the VMM's thread"),
+        ],
+    },
+    Fixed {
+        name: "losses",
+        about: "what a layer holds and what it lost: as in `strata report`",
+        lead: Lead::Recording,
+        own: &[
+            column("layer", Kind::Text, "the layer"),
+            column("pid", Kind::Integer, "the guest's process, for `guest-user`"),
+            column("comm", Kind::Text, "its name"),
+            column("records", Kind::Integer, "records that are there"),
+            column("bytes", Kind::Integer, "their bytes"),
+            column("lost_full", Kind::Integer, "records lost because the ring was full"),
+            column("lost_wrapped", Kind::Integer, "because they would have wrapped over an unfinished writer"),
+            column("lost_too_large", Kind::Integer, "because they were too large"),
+            column("rejected_bytes", Kind::Integer, "bytes that the recorder could not accept"),
+            column("corrupt_streams", Kind::Integer, "rings that were closed because they contradicted themselves"),
+            column("absent_streams", Kind::Integer, "streams whose files are not there"),
+        ],
+    },
+    Fixed {
+        name: "recordings",
+        about: "each recording",
+        lead: Lead::Recording,
+        own: &[
+            column("started_utc", Kind::Moment, "when it began"),
+            column("duration_ns", Kind::Integer, "from its first record to its last one"),
+            column("frequency_hz", Kind::Integer, "ticks of the trace clock a second"),
+            column("clock", Kind::Text, "what the trace clock counts"),
+            column("error_bound_ns", Kind::Integer, "how wrong it can be between layers"),
+            column("kernel", Kind::Text, "the host's kernel"),
+            column("host_cpu", Kind::Text, "the host's processor"),
+            column("strata", Kind::Text, "version of Strata that made it"),
+            column("outcome", Kind::Text, "how it ended"),
+            column("incomplete", Kind::Text, "what of it is missing, in a line; null when nothing is"),
+            column("records", Kind::Integer, "records in it"),
+        ],
+    },
+    Fixed {
+        name: "vms",
+        about: "each VM of each recording",
+        lead: Lead::Recording,
+        own: &[
+            column("vcpus", Kind::Integer, "number of its vCPUs"),
+            column("kernel", Kind::Text, "the guest's kernel; null without an agent"),
+        ],
+    },
+    Fixed {
+        name: "missing",
+        about: "each layer that was not recorded",
+        lead: Lead::Recording,
+        own: &[
+            column("layer", Kind::Text, "the layer"),
+            column("reason", Kind::Text, "why"),
+            column("fix", Kind::Text, "what to do about it"),
+        ],
+    },
+];
+
+impl Fixed {
+    /// The table called `name`.
+    #[must_use]
+    pub fn find(name: &str) -> Option<&'static Self> {
+        FIXED.iter().find(|table| table.name == name)
+    }
+
+    /// Its columns, those of its place left out.
+    pub fn columns(&self) -> impl Iterator<Item = &'static Described> {
+        let time: &'static [Described] = match self.lead {
+            Lead::Recording => &[],
+            Lead::Moment => &LEAD_MOMENT,
+            Lead::Lasting => &LEAD_LASTING,
+        };
+        std::iter::once(&RECORDING).chain(time).chain(self.own)
+    }
+}
+
+/// The columns that the table of an event type begins with.
+pub fn lead_of_event_table() -> impl Iterator<Item = Column> {
+    std::iter::once(&RECORDING).chain(&LEAD_MOMENT).chain(&RECORD).map(Column::from)
+}
+
+/// What of a name may stand in the name of a table: small letters, digits, `_`; of capitals the small letters.
+fn table_word(text: &str) -> String {
+    let harmless = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '_' };
+    text.chars().map(harmless).collect()
+}
+
+/// Name of the table of the event type `event`: `sched.sched_switch` of `sched:sched_switch`.
+#[must_use]
+pub fn table_of_event(event: &str) -> String {
+    let (provider, name) = event.split_once(':').unwrap_or(("event", event));
+    format!("{}.{}", table_word(provider), table_word(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn event_types_become_tables_that_need_no_quotes() {
+        assert_eq!(table_of_event("sched:sched_switch"), "sched.sched_switch");
+        assert_eq!(table_of_event("my-app:Request/done"), "my_app.request_done");
+        assert_eq!(table_of_event("alone"), "event.alone");
+    }
+
+    /// The tables as the documentation shows them.
+    fn markdown() -> String {
+        let mut text = String::new();
+        for table in &FIXED {
+            text += &format!(
+                "### `{}`\n\nA row is {}.\n\n| column | type | what it says |\n|---|---|---|\n",
+                table.name, table.about
+            );
+            for column in table.columns() {
+                let kind = match column.kind {
+                    Kind::Integer => "integer",
+                    Kind::Unsigned => "unsigned",
+                    Kind::Text => "text",
+                    Kind::Flag => "boolean",
+                    Kind::Moment => "UTC",
+                    Kind::Integers | Kind::Unsigneds => "list",
+                };
+                let about = column.about.replace('|', "\\|");
+                text += &format!("| `{}` | {kind} | {about} |\n", column.name);
+            }
+            text += "\n";
+        }
+        text
+    }
+
+    #[test]
+    fn documentation_has_every_table_and_column() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/query.md");
+        let document = std::fs::read_to_string(path).unwrap();
+        let (begin, end) = ("STRATA_UPDATE_DOCUMENTS=1 -->\n", "<!-- end -->");
+        let from = document.find(begin).unwrap() + begin.len();
+        let to = document.find(end).unwrap();
+        let made = format!("\n{}", markdown());
+
+        if std::env::var_os("STRATA_UPDATE_DOCUMENTS").is_some() {
+            std::fs::write(path, format!("{}{made}{}", &document[..from], &document[to..])).unwrap();
+            return;
+        }
+        assert_eq!(&document[from..to], made);
+    }
+
+    #[test]
+    fn job_on_spark_has_the_same_version() {
+        let job = include_str!("../spark/fleet.py");
+
+        assert!(job.contains(&format!("\nSCHEMA_VERSION = \"{VERSION}\"\n")));
+    }
+
+    #[test]
+    fn no_table_has_two_columns_of_one_name() {
+        for table in &FIXED {
+            let mut names: Vec<&str> = table.columns().map(|column| column.name).collect();
+            names.extend(PARTITIONS.map(|(name, _)| name));
+            let all = names.len();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), all, "{}", table.name);
+        }
+    }
+}
