@@ -1,12 +1,14 @@
 //! Events of the guest around events of the VMM: on each CPU in turn, an event, a write to a port that no device has
 //! (which leaves the guest and which the VMM records), and another event, all with one number.
 //!
-//! `exchange [N]` does N of them on each CPU (default 5 000). Needs root, for the port.
+//! `exchange [N [SECONDS]]` does N of them on each CPU (default 5 000), and then goes on, one a millisecond, until SECONDS
+//! have passed there (default 0). Needs root, for the port.
 #![allow(unsafe_code)] // Ports are reached by instructions.
 
 use anyhow::{Context, Result};
 use guest_agent::{EventType, tracer};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::time::{Duration, Instant};
 
 /// A port without a device.
 const PORT: u16 = 0x2e0;
@@ -15,10 +17,12 @@ static BEFORE: EventType<(u32, u32)> = EventType::new("exchange:before", &["numb
 static AFTER: EventType<(u32, u32)> = EventType::new("exchange:after", &["number", "cpu"]);
 
 fn main() -> Result<()> {
-    let count: u32 = match std::env::args().nth(1) {
-        Some(text) => text.parse().with_context(|| format!("{text:?} is not a number of exchanges"))?,
-        None => 5_000,
+    let mut arguments = std::env::args().skip(1);
+    let mut argument = |default: u32| match arguments.next() {
+        Some(text) => text.parse().with_context(|| format!("{text:?} is not a number")),
+        None => Ok(default),
     };
+    let (count, seconds) = (argument(5_000)?, argument(0)?);
     // SAFETY: the call takes numbers only.
     let allowed = unsafe { libc::ioperm(PORT.into(), 4, 1) };
     anyhow::ensure!(allowed == 0, "port {PORT:#x} may not be used: {}", std::io::Error::last_os_error());
@@ -32,15 +36,25 @@ fn main() -> Result<()> {
         only.set(cpu);
         sched_setaffinity(None, &only).context("cannot move to a CPU")?;
         let cpu = u32::try_from(cpu)?;
+        let until = Instant::now() + Duration::from_secs(seconds.into());
         for _ in 0..count {
-            BEFORE.record((number, cpu));
-            write_port(number);
-            AFTER.record((number, cpu));
+            exchange(number, cpu);
+            number += 1;
+        }
+        while Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+            exchange(number, cpu);
             number += 1;
         }
     }
     println!("exchange: {number} done");
     Ok(())
+}
+
+fn exchange(number: u32, cpu: u32) {
+    BEFORE.record((number, cpu));
+    write_port(number);
+    AFTER.record((number, cpu));
 }
 
 fn write_port(value: u32) {
