@@ -16,7 +16,7 @@ use trace_merge::events::{self, EventsOptions};
 use trace_merge::export::{Options, html};
 use trace_merge::layer::LayerKind;
 use trace_merge::reader::Trace;
-use trace_merge::report::{Window, tasks, vcpus};
+use trace_merge::report::{Window, exits, syscalls, tasks, vcpus};
 
 const LOADED: &str = "document.documentElement?.dataset.loaded === 'yes'";
 /// The colours in the timeline's picture, as numbers of categories; everything else is left out.
@@ -121,6 +121,55 @@ fn page_draws_what_the_reports_say_and_complains_about_nothing() {
     for tab in tabs.as_array().unwrap() {
         opened.get(&format!("openTab({tab})"));
     }
+    assert_eq!(opened.browser.complaints(), Vec::<String>::new());
+}
+
+/// A script: the heights of the columns in the small histogram that has the focus, from the shortest times to the longest.
+const COLUMNS_DRAWN: &str = "(() => { const picture = document.activeElement.querySelector('canvas'); \
+    const { data } = picture.getContext('2d').getImageData(0, 0, picture.width, picture.height); \
+    const wanted = channels(theme.accent); const heights = []; \
+    for (let x = 0; x < picture.width; x++) { let height = 0; for (let y = 0; y < picture.height; y++) \
+    if (wanted.every((part, place) => data[(y * picture.width + x) * 4 + place] === part)) height++; heights.push(height); } \
+    return heights; })()";
+
+#[test]
+fn distributions_are_drawn_as_counted_and_told_column_by_column() {
+    let (mut opened, trace) = Opened::new(20_000, |_| ());
+    let reasons = exits::report(&trace, Window::ALL).unwrap().vms.remove(0).reasons;
+    let (place, reason) = reasons.iter().enumerate().max_by_key(|(_, reason)| reason.time.count).unwrap();
+    let histogram = &reason.time.histogram;
+    let fullest = histogram.bins.iter().map(|bin| bin.1).max().unwrap();
+
+    let told = opened.get(&format!("reports.exits.vms[0].reasons[{place}].time.histogram"));
+    assert_eq!(told, serde_json::to_value(histogram).unwrap());
+    assert_eq!(histogram.bins.iter().map(|bin| bin.1).sum::<u64>(), reason.time.count);
+    let calls = syscalls::report(&trace, Window::ALL).unwrap().guests.remove(0).total.syscalls;
+    let told = opened.get("reports.syscalls.guests[0].total.syscalls.map((call) => call.histogram)");
+    assert_eq!(told, serde_json::to_value(calls.iter().map(|call| &call.histogram).collect::<Vec<_>>()).unwrap());
+
+    opened.get("openTab('exits')");
+    // Of the row of that reason, in the table of reasons.
+    let focus = format!(
+        "[...document.querySelectorAll('#reports-panel td')].find((cell) => cell.textContent === '{}').parentElement \
+         .querySelector('button.distribution').focus()",
+        reason.reason
+    );
+    opened.get(&focus);
+    let drawn: Vec<u64> = serde_json::from_value(opened.get(COLUMNS_DRAWN)).unwrap();
+    let gaps = histogram.bins.iter().filter(|bin| bin.1 == 0).count();
+    // As high as the picture at the fullest bin; nowhere outside of the bins.
+    assert_eq!(drawn.iter().max(), Some(&16), "{drawn:?}");
+    assert!(gaps == 0 || drawn.iter().skip_while(|&&high| high == 0).any(|&high| high == 0), "{drawn:?}");
+    let shown = opened.text("document.getElementById('distribution').innerText");
+    assert!(shown.contains(&format!("{fullest}")) && shown.contains("99 of 100"), "{shown}");
+
+    for (place, bin) in histogram.bins.iter().enumerate().take(3) {
+        opened.press(&["ArrowRight"]);
+        let told = opened.text("document.querySelector('#distribution .chosen').textContent").replace(' ', "");
+        assert!(told.contains(&format!(":{}of{}", bin.1, reason.time.count)), "{place}: {told}");
+    }
+    opened.press(&["Escape"]);
+    assert_eq!(opened.get("document.getElementById('distribution').hidden"), json!(true));
     assert_eq!(opened.browser.complaints(), Vec::<String>::new());
 }
 

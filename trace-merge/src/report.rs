@@ -13,6 +13,7 @@ pub mod exits;
 pub mod findings;
 pub mod flows;
 pub mod functions;
+pub mod histogram;
 pub mod irqs;
 pub mod locks;
 pub(crate) mod samples;

@@ -207,7 +207,7 @@ impl Report for BlocksReport {
             columns.extend(headings);
             let mut table = Table::new(&columns);
             for row in &kernel.devices {
-                let Distribution { count, total_ns, p50_ns, p99_ns, max_ns } = row.time;
+                let Distribution { count, total_ns, p50_ns, p99_ns, max_ns, .. } = row.time;
                 let head = [row.device.clone(), row.operation.into(), count.to_string(), row.bytes.to_string()];
                 table.row(head.into_iter().chain([p50_ns, p99_ns, max_ns, total_ns].map(duration)));
             }

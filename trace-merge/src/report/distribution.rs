@@ -1,12 +1,12 @@
 //! How times are distributed.
 
 use super::duration;
+use super::histogram::{Classes, Histogram};
 use crate::clock::Clock;
-use hdrhistogram::Histogram;
 use serde::Serialize;
 
 /// How many there are, and how long they take, ns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Distribution {
     /// Number.
     pub count: u64,
@@ -18,6 +18,8 @@ pub struct Distribution {
     pub p99_ns: u64,
     /// The longest.
     pub max_ns: u64,
+    /// How many there are of which length.
+    pub histogram: Histogram,
 }
 
 impl Distribution {
@@ -51,6 +53,30 @@ impl DurationSum {
     }
 }
 
+/// The same with how many times there are of which length.
+#[derive(Clone, Debug, Default)]
+pub(super) struct BinnedDurations {
+    pub(super) sum: DurationSum,
+    classes: Classes,
+}
+
+impl BinnedDurations {
+    pub(super) fn add(&mut self, ticks: u64) {
+        self.sum.add(ticks);
+        self.classes.add(ticks);
+    }
+
+    /// Adds the times of `other`.
+    pub(super) fn extend(&mut self, other: &Self) {
+        self.sum = self.sum.plus(&other.sum);
+        self.classes.extend(&other.classes);
+    }
+
+    pub(super) fn histogram(&self, clock: &Clock) -> Histogram {
+        self.classes.histogram(clock)
+    }
+}
+
 /// Up to this many times are kept as they are.
 const EXACT: usize = 4096;
 /// Digits to which the quantiles of more times are right: to a thousandth.
@@ -60,22 +86,22 @@ const DIGITS: u8 = 3;
 /// times too, and those of more to a thousandth of their value.
 #[derive(Clone, Debug, Default)]
 pub struct Durations {
-    sum: DurationSum,
+    binned: BinnedDurations,
     /// The times themselves, as long as they are few.
     few: Vec<u64>,
-    many: Option<Histogram<u32>>,
+    many: Option<hdrhistogram::Histogram<u32>>,
 }
 
 impl Durations {
     /// Adds one, in ticks.
     pub fn add(&mut self, ticks: u64) {
-        self.sum.add(ticks);
+        self.binned.add(ticks);
         if self.many.is_none() && self.few.len() < EXACT {
             self.few.push(ticks);
             return;
         }
         if self.many.is_none() {
-            self.many = Histogram::new(DIGITS).ok();
+            self.many = hdrhistogram::Histogram::new(DIGITS).ok();
             std::mem::take(&mut self.few).into_iter().for_each(|earlier| self.count_in(earlier));
         }
         self.count_in(ticks);
@@ -91,31 +117,33 @@ impl Durations {
     /// Their number.
     #[must_use]
     pub const fn count(&self) -> u64 {
-        self.sum.count
+        self.binned.sum.count
     }
 
     /// All together, ticks.
     #[must_use]
     pub const fn total(&self) -> u64 {
-        self.sum.total
+        self.binned.sum.total
     }
 
     /// The longest, ticks; 0 of none.
     #[must_use]
     pub const fn max(&self) -> u64 {
-        self.sum.max
+        self.binned.sum.max
     }
 
     /// How they are distributed: quantiles by nearest rank.
     #[must_use]
     pub fn distribution(&self, clock: &Clock) -> Distribution {
         let [p50, p99] = self.quantiles([500, 990]);
+        let DurationSum { count, total, max } = self.binned.sum;
         Distribution {
-            count: self.sum.count,
-            total_ns: clock.ticks_to_ns(self.sum.total),
+            count,
+            total_ns: clock.ticks_to_ns(total),
             p50_ns: clock.ticks_to_ns(p50),
             p99_ns: clock.ticks_to_ns(p99),
-            max_ns: clock.ticks_to_ns(self.sum.max),
+            max_ns: clock.ticks_to_ns(max),
+            histogram: self.binned.histogram(clock),
         }
     }
 
@@ -125,7 +153,7 @@ impl Durations {
         let mut few = self.few.clone();
         few.sort_unstable();
         thousandths.map(|thousandths| match &self.many {
-            Some(many) => many.value_at_quantile(f64::from(thousandths) / 1000.0).min(self.sum.max),
+            Some(many) => many.value_at_quantile(f64::from(thousandths) / 1000.0).min(self.binned.sum.max),
             None => {
                 let index = (few.len() * usize::from(thousandths)).div_ceil(1000).saturating_sub(1);
                 few.get(index).copied().unwrap_or(0)
@@ -161,9 +189,10 @@ mod tests {
         let mut durations = Durations::default();
         (1..=100_000_u64).for_each(|number| durations.add(number * 2_000));
 
-        let Distribution { count, total_ns, p50_ns, p99_ns, max_ns } = durations.distribution(&clock);
+        let Distribution { count, total_ns, p50_ns, p99_ns, max_ns, histogram } = durations.distribution(&clock);
 
         assert_eq!((count, total_ns, max_ns), (100_000, 5_000_050_000 * 1_000, 100_000_000));
+        assert_eq!(histogram.bins.iter().map(|bin| bin.1).sum::<u64>(), count);
         assert!(p50_ns.abs_diff(50_000_000) <= 50_000 && p99_ns.abs_diff(99_000_000) <= 99_000, "{p50_ns} {p99_ns}");
     }
 }

@@ -139,7 +139,7 @@ pub struct VmFlows {
 }
 
 /// A step, over all requests that took it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct StepTimes {
     /// Where it begins.
     pub from: Milestone,

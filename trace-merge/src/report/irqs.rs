@@ -9,7 +9,8 @@
 
 mod delivery;
 
-use super::distribution::DurationSum;
+use super::distribution::BinnedDurations;
+use super::histogram::Histogram;
 use super::samples::{Sampled, Samples, ToldBy, told, told_by_itself};
 use super::table::{Align, Table};
 use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
@@ -86,7 +87,7 @@ impl InterruptKind {
 }
 
 /// How often and how long.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Times {
     /// Handled from entry to exit.
     pub count: u64,
@@ -96,10 +97,12 @@ pub struct Times {
     pub max_ns: u64,
     /// Entries and exits without their counterpart in the trace. Not in `count`.
     pub unfinished: u64,
+    /// How many took how long.
+    pub histogram: Histogram,
 }
 
 /// Times on one CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CpuTimes {
     /// The CPU.
     pub cpu: u32,
@@ -185,15 +188,17 @@ impl ReportBuilder for InterruptTimes {
 }
 
 /// Times in the making, ticks.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Sums {
-    handled: DurationSum,
+    handled: BinnedDurations,
     unfinished: u64,
 }
 
 impl Sums {
-    fn plus(&self, other: &Self) -> Self {
-        Self { handled: self.handled.plus(&other.handled), unfinished: self.unfinished + other.unfinished }
+    fn plus(mut self, other: &Self) -> Self {
+        self.handled.extend(&other.handled);
+        self.unfinished += other.unfinished;
+        self
     }
 }
 
@@ -277,10 +282,11 @@ impl Handled {
     fn finish(mut self, trace: &Trace, timeline: &Timeline) -> Vec<LayerInterrupts> {
         let clock = trace.clock();
         let times = |sums: &Sums| Times {
-            count: sums.handled.count,
-            total_ns: clock.ticks_to_ns(sums.handled.total),
-            max_ns: clock.ticks_to_ns(sums.handled.max),
+            count: sums.handled.sum.count,
+            total_ns: clock.ticks_to_ns(sums.handled.sum.total),
+            max_ns: clock.ticks_to_ns(sums.handled.sum.max),
             unfinished: sums.unfinished,
+            histogram: sums.handled.histogram(clock),
         };
         let mut all = Vec::new();
         for layer in trace.layers() {
@@ -343,7 +349,7 @@ impl Report for IrqsReport {
                 ("by CPU", Align::Left),
             ]);
             for row in &layer.interrupts {
-                let times = row.times;
+                let times = &row.times;
                 let by_cpu = row.cpus.iter().map(|cpu| format!("{}: {}", cpu.cpu, cpu.times.count));
                 table.row([
                     row.kind.name().into(),

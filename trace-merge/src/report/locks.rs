@@ -10,7 +10,8 @@
 //! changed) are counted apart.
 
 use super::by_guest::{ByGuest, GuestCollector};
-use super::distribution::DurationSum;
+use super::distribution::BinnedDurations;
+use super::histogram::Histogram;
 use super::ended::{Ended, Keep};
 use super::samples::{Sampled, Samples, ToldBy, VmSamples, steady_name, told};
 use super::table::{Align, Table, write_more};
@@ -79,7 +80,7 @@ pub struct GuestLocks {
 }
 
 /// Waits that have something in common.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Waits {
     /// Number.
     pub count: u64,
@@ -87,11 +88,14 @@ pub struct Waits {
     pub total_ns: u64,
     /// The longest, ns.
     pub max_ns: u64,
+    /// How many took how long.
+    pub histogram: Histogram,
 }
 
 impl Waits {
-    const fn of(sum: &DurationSum, clock: &Clock) -> Self {
-        Self { count: sum.count, total_ns: clock.ticks_to_ns(sum.total), max_ns: clock.ticks_to_ns(sum.max) }
+    fn of(times: &BinnedDurations, clock: &Clock) -> Self {
+        let [total_ns, max_ns] = [times.sum.total, times.sum.max].map(|ticks| clock.ticks_to_ns(ticks));
+        Self { count: times.sum.count, total_ns, max_ns, histogram: times.histogram(clock) }
     }
 }
 
@@ -316,22 +320,20 @@ struct Call {
     across_gap: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct FutexSums {
-    waits: DurationSum,
+    waits: BinnedDurations,
     timed_out: u64,
     not_needed: u64,
     unfinished: u64,
 }
 
 impl FutexSums {
-    fn plus(&self, other: &Self) -> Self {
-        Self {
-            waits: self.waits.plus(&other.waits),
-            timed_out: self.timed_out + other.timed_out,
-            not_needed: self.not_needed + other.not_needed,
-            unfinished: self.unfinished + other.unfinished,
-        }
+    fn extend(&mut self, other: &Self) {
+        self.waits.extend(&other.waits);
+        self.timed_out += other.timed_out;
+        self.not_needed += other.not_needed;
+        self.unfinished += other.unfinished;
     }
 }
 
@@ -348,7 +350,7 @@ pub struct Collector {
     lost_cpus: HashSet<u32>,
     /// By CPU: whose wait began with the record before this one.
     begun: HashMap<u32, Runner>,
-    kernel: BTreeMap<Place, BTreeMap<Runner, DurationSum>>,
+    kernel: BTreeMap<Place, BTreeMap<Runner, BinnedDurations>>,
     futexes: BTreeMap<(TaskIndex, u64, &'static str), FutexSums>,
     unfinished: u64,
     /// Which VM each is of is not known here.
@@ -558,13 +560,13 @@ impl Collector {
     fn finish(mut self, vm: String, guest: &Guest, clock: &Clock, symbols: &KernelSymbols) -> GuestLocks {
         self.end_all();
         let kernel = self.kernel.iter().map(|(place, waiters)| {
-            let mut processes: BTreeMap<Waited, DurationSum> = BTreeMap::new();
+            let mut processes: BTreeMap<Waited, BinnedDurations> = BTreeMap::new();
+            let mut sum = BinnedDurations::default();
             for (&runner, waits) in waiters {
-                let sums = processes.entry(Waited::of(runner, guest)).or_default();
-                *sums = sums.plus(waits);
+                processes.entry(Waited::of(runner, guest)).or_default().extend(waits);
+                sum.extend(waits);
             }
-            let sum = processes.values().fold(DurationSum::default(), |sum, waits| sum.plus(waits));
-            let waiter = |(process, sums): (&Waited, &DurationSum)| {
+            let waiter = |(process, sums): (&Waited, &BinnedDurations)| {
                 let (pid, comm) = process.name(guest);
                 Waiter { pid, comm, waits: Waits::of(sums, clock) }
             };
@@ -584,8 +586,7 @@ impl Collector {
         kernel.sort_by_key(|row| (std::cmp::Reverse(row.waits.total_ns), row.address));
         let mut by_process: BTreeMap<(Waited, u64, &str), FutexSums> = BTreeMap::new();
         for (&(task, address, operation), waits) in &self.futexes {
-            let sums = by_process.entry((Waited::Process(guest.process(task)), address, operation)).or_default();
-            *sums = sums.plus(waits);
+            by_process.entry((Waited::Process(guest.process(task)), address, operation)).or_default().extend(waits);
         }
         let futex = |(&(process, address, operation), sums): (&(Waited, u64, &str), &FutexSums)| {
             let (pid, comm) = process.name(guest);

@@ -1,7 +1,7 @@
 //! When what a report sums up happened, for the comparison of two recordings: beside its sums a report keeps, for each of
 //! the equal parts that a recording is cut into, how many there were, how long they took and how that is distributed.
 
-use super::Window;
+use super::{Window, histogram};
 use crate::layer::LayerKind;
 use crate::timeline::Timeline;
 use foldhash::HashMap;
@@ -131,22 +131,14 @@ impl Part {
     }
 }
 
-/// The class of a time: linear within each power of two, as in H. Gil's and G. Tene's `HdrHistogram`, but kept by class,
-/// since most parts hold few.
 fn class(ticks: u64) -> u16 {
-    let shift = (u64::BITS - ticks.leading_zeros()).saturating_sub(CLASS_BITS + 1);
-    let upper = if ticks >> CLASS_BITS == 0 { 0 } else { shift + 1 };
-    let lower = (ticks >> shift) & ((1 << CLASS_BITS) - 1);
-    // At most 60 * 32 + 31.
-    u16::try_from(u64::from(upper << CLASS_BITS) + lower).unwrap_or(u16::MAX)
+    histogram::class(ticks, CLASS_BITS)
 }
 
 /// The middle of a class.
 fn middle(class: u16) -> u64 {
-    let (upper, lower) = (u32::from(class) >> CLASS_BITS, u64::from(class) & ((1 << CLASS_BITS) - 1));
-    let Some(shift) = upper.checked_sub(1) else { return lower };
-    let width = 1_u64.checked_shl(shift).unwrap_or(0);
-    ((1 << CLASS_BITS) + lower).saturating_mul(width).saturating_add(width / 2)
+    let [begin, end] = [class, class.saturating_add(1)].map(|class| histogram::begin(class, CLASS_BITS));
+    begin.saturating_add((end - begin) / 2)
 }
 
 /// A row in all parts.

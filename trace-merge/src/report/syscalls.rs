@@ -9,7 +9,9 @@
 //! `EINTR`), calls whose return is not in the trace, returns whose call is not, and calls during which records were lost.
 
 use super::by_guest::{ByGuest, GuestCollector};
+use super::distribution::BinnedDurations;
 use super::ended::{Ended, Keep};
+use super::histogram::Histogram;
 use super::samples::{Row, Sampled, Samples, ToldBy, VmSamples, steady_name, told};
 use super::table::{Align, Table, write_more};
 use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
@@ -97,6 +99,8 @@ pub struct SyscallRow {
     pub cpu_ns: u64,
     /// The longest, ns.
     pub max_ns: u64,
+    /// How many that returned took how long.
+    pub histogram: Histogram,
     /// Calls that returned an error, interrupted ones not included.
     pub errors: u64,
     /// Calls that a signal interrupted.
@@ -288,12 +292,12 @@ impl Faults {
 }
 
 /// A row in the making; times in ticks.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Sums {
     count: u64,
-    total: u64,
+    /// Of those that returned.
+    times: BinnedDurations,
     cpu: u64,
-    max: u64,
     errors: u64,
     interrupted: u64,
     faults: Faults,
@@ -302,18 +306,15 @@ struct Sums {
 }
 
 impl Sums {
-    fn plus(&self, other: &Self) -> Self {
-        Self {
-            count: self.count + other.count,
-            total: self.total.saturating_add(other.total),
-            cpu: self.cpu.saturating_add(other.cpu),
-            max: self.max.max(other.max),
-            errors: self.errors + other.errors,
-            interrupted: self.interrupted + other.interrupted,
-            faults: self.faults.plus(other.faults),
-            unfinished: self.unfinished + other.unfinished,
-            returns_only: self.returns_only + other.returns_only,
-        }
+    fn extend(&mut self, other: &Self) {
+        self.count += other.count;
+        self.times.extend(&other.times);
+        self.cpu = self.cpu.saturating_add(other.cpu);
+        self.errors += other.errors;
+        self.interrupted += other.interrupted;
+        self.faults = self.faults.plus(other.faults);
+        self.unfinished += other.unfinished;
+        self.returns_only += other.returns_only;
     }
 
     fn row(&self, number: i64, clock: &Clock) -> SyscallRow {
@@ -324,9 +325,10 @@ impl Sums {
             abi: abi.name(),
             number: id,
             count: self.count,
-            total_ns: ns(self.total),
+            total_ns: ns(self.times.sum.total),
             cpu_ns: ns(self.cpu),
-            max_ns: ns(self.max),
+            max_ns: ns(self.times.sum.max),
+            histogram: self.times.histogram(clock),
             errors: self.errors,
             interrupted: self.interrupted,
             page_faults: self.faults.count,
@@ -348,8 +350,7 @@ struct Process {
 impl Process {
     fn plus(mut self, other: &Self) -> Self {
         for (&number, sums) in &other.calls {
-            let of_call = self.calls.entry(number).or_default();
-            *of_call = of_call.plus(sums);
+            self.calls.entry(number).or_default().extend(sums);
         }
         self.user_cpu = self.user_cpu.saturating_add(other.user_cpu);
         self.user_faults = self.user_faults.plus(other.user_faults);
@@ -369,7 +370,7 @@ impl Process {
     }
 
     fn time(&self) -> u64 {
-        self.calls.values().fold(self.user_cpu, |sum, call| sum.saturating_add(call.total))
+        self.calls.values().fold(self.user_cpu, |sum, call| sum.saturating_add(call.times.sum.total))
     }
 }
 
@@ -587,18 +588,13 @@ impl Collector {
         self.keep(task, &open, Some(time), outcome, Some(result));
         let ticks = time.saturating_sub(open.entered);
         samples.add(time, ticks, || sampled_row(guest, task, open.number));
-        let call = Sums {
-            count: 1,
-            total: ticks,
-            cpu: open.cpu,
-            max: ticks,
-            errors: u64::from(ERRORS.contains(&result) && !is_interrupted),
-            interrupted: u64::from(is_interrupted),
-            faults: open.faults,
-            ..Sums::default()
-        };
         let sums = self.sums(task, open.number);
-        *sums = sums.plus(&call);
+        sums.count += 1;
+        sums.times.add(ticks);
+        sums.cpu = sums.cpu.saturating_add(open.cpu);
+        sums.errors += u64::from(ERRORS.contains(&result) && !is_interrupted);
+        sums.interrupted += u64::from(is_interrupted);
+        sums.faults = sums.faults.plus(open.faults);
     }
 }
 

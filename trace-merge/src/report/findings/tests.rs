@@ -13,7 +13,7 @@ const SECOND: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;
 
 fn time(count: u64, total_ns: u64, p99_ns: u64) -> Distribution {
-    Distribution { count, total_ns, p50_ns: p99_ns / 2, p99_ns, max_ns: p99_ns }
+    Distribution { count, total_ns, p50_ns: p99_ns / 2, p99_ns, max_ns: p99_ns, ..Distribution::default() }
 }
 
 /// A guest that had tasks running for 2000 ticks, which are 1000 ns, of which `hog` stole `stolen`.
@@ -62,7 +62,7 @@ fn with_lock(total_ns: u64) -> GuestLocks {
         kind: "mutex".into(),
         context: "write".into(),
         calls: Vec::new(),
-        waits: Waits { count: 4, total_ns, max_ns: total_ns },
+        waits: Waits { count: 4, total_ns, max_ns: total_ns, ..Waits::default() },
         waiters: Vec::new(),
     };
     GuestLocks { vm: "vm0".into(), kernel: vec![lock], futexes: Vec::new(), unfinished: 0, kernel_locks_recorded: true }
@@ -87,13 +87,13 @@ fn with_disk(p99_ns: u64, host_ns: u64) -> VmFlows {
 }
 
 fn with_timer(count: u64) -> LayerInterrupts {
-    let times = IrqTimes { count, total_ns: count * 1_000, max_ns: 1_000, unfinished: 0 };
+    let times = IrqTimes { count, total_ns: count * 1_000, max_ns: 1_000, ..IrqTimes::default() };
     let timer = Interrupt {
         kind: InterruptKind::Vector,
         number: 236,
         name: "local_timer".into(),
+        cpus: vec![CpuTimes { cpu: 1, times: times.clone() }],
         times,
-        cpus: vec![CpuTimes { cpu: 1, times }],
     };
     LayerInterrupts { layer: LayerKind::GuestKernel, vm: Some("vm0".into()), interrupts: vec![timer] }
 }

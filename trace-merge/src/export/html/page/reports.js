@@ -22,7 +22,7 @@ const LONG_TEXT = 60;
 
 const isObject = (value) => value !== null && typeof value === 'object' && !Array.isArray(value);
 const isTable = (value) => Array.isArray(value) && value.length > 0 && value.every(isObject);
-const isDistribution = (value) => isObject(value) && 'p50_ns' in value && 'p99_ns' in value && 'max_ns' in value;
+const isDistribution = (value) => isObject(value) && 'max_ns' in value && isObject(value.histogram);
 const isTimes = (value) => isObject(value) && 'running' in value && 'runnable_stolen' in value;
 const readable = (key) => key.replace(/_(ns|ticks)$/, '').replaceAll('_', ' ');
 
@@ -70,26 +70,6 @@ function shareGlyph(times, whole, width = 220) {
   });
 }
 
-/** Median, 99th percentile and longest on an axis from `least` to `most`, each ten times as far as the one before. */
-function distributionGlyph(times, least, most, width = 150) {
-  const place = (ns) => (Math.log10(Math.max(ns, 1) / least) / Math.max(Math.log10(most / least), 1e-9)) * (width - 8) + 4;
-  const label = `half up to ${formatDuration(times.p50_ns)}, 99 of 100 up to ${formatDuration(times.p99_ns)}, longest ${formatDuration(times.max_ns)}`;
-  return glyph(width, 14, label, (drawing) => {
-    const [half, most99, longest] = [times.p50_ns, times.p99_ns, times.max_ns].map(place);
-    drawing.fillStyle = theme.line;
-    for (let power = Math.ceil(Math.log10(least)); 10 ** power <= most; power++) drawing.fillRect(place(10 ** power), 0, 1, 14);
-    drawing.fillStyle = theme.faint;
-    drawing.fillRect(half, 6, longest - half, 1.5);
-    drawing.fillStyle = theme.accent;
-    drawing.globalAlpha = 0.45;
-    drawing.fillRect(half, 3, Math.max(1, most99 - half), 8);
-    drawing.globalAlpha = 1;
-    drawing.fillRect(half - 1, 1, 3, 12);
-    drawing.fillStyle = theme.css[6];
-    drawing.fillRect(longest - 1, 2, 2, 10);
-  });
-}
-
 const isHistogram = (value) => isTable(value) && value.every((row) => 'below_ns' in row && 'count' in row);
 
 /** How many times lie below each border and above the one before it, as columns. */
@@ -122,15 +102,9 @@ function columnsOf(rows) {
   const keys = [...new Set(rows.flatMap((row) => Object.keys(row)))].sort((left, right) => place(left) - place(right));
   const columns = [];
   const value = (row, key) => row[key];
-  if (rows.some(isDistribution)) {
-    const known = rows.filter(isDistribution);
-    const least = Math.max(1, Math.min(...known.map((row) => Math.max(row.p50_ns, 1))));
-    const most = Math.max(least * 10, ...known.map((row) => row.max_ns));
-    columns.push({ title: 'distribution', sortBy: (row) => row.p99_ns ?? -1, cell: (row) => (isDistribution(row) && row.count ? distributionGlyph(row, least, most) : '') });
-  }
   for (const key of keys) {
     const values = rows.map((row) => row[key]).filter((each) => each !== undefined && each !== null);
-    if (!values.length) continue;
+    if (!values.length || values.every((value) => isObject(value) && 'bins' in value)) continue;
     // The same in nanoseconds stands beside it.
     if (key.endsWith('_ticks') && keys.includes(key.replace(/_ticks$/, '_ns'))) continue;
     if (values.every(isTimes)) {
@@ -139,9 +113,8 @@ function columnsOf(rows) {
         columns.push({ title: readable(part), isNumber: true, sortBy: (row) => row[key][part], cell: (row) => (row[key][part] ? formatDuration(ticksToNs(row[key][part])) : '') });
       }
     } else if (values.every(isDistribution)) {
-      const least = Math.max(1, Math.min(...values.map((times) => Math.max(times.p50_ns, 1))));
-      const most = Math.max(least * 10, ...values.map((times) => times.max_ns));
-      columns.push({ title: readable(key), sortBy: (row) => row[key]?.p99_ns ?? -1, cell: (row) => (row[key]?.count ? distributionGlyph(row[key], least, most) : '') });
+      const axis = axisOf(values);
+      columns.push({ title: readable(key), sortBy: (row) => row[key]?.p99_ns ?? -1, cell: (row) => (binsOf(row[key]) ? distributionGlyph(row[key], axis) : '') });
       for (const part of ['count', 'p50_ns', 'p99_ns', 'max_ns']) {
         columns.push({ title: `${readable(key)} ${readable(part)}`, isNumber: true, sortBy: (row) => row[key]?.[part] ?? -1, cell: (row) => showValue(part, row[key]?.[part]) });
       }
@@ -151,6 +124,12 @@ function columnsOf(rows) {
       const isNumber = values.every((each) => typeof each === 'number');
       columns.push({ title: readable(key), isNumber, sortBy: (row) => value(row, key), cell: (row) => showValue(key, value(row, key)) });
     }
+  }
+  if (rows.some(isDistribution)) {
+    const axis = axisOf(rows);
+    // Behind what says which row it is.
+    const first = columns.findIndex((column) => column.isNumber);
+    columns.splice(first < 0 ? columns.length : first, 0, { title: 'distribution', sortBy: (row) => row.p99_ns ?? row.max_ns ?? -1, cell: (row) => (binsOf(row) ? distributionGlyph(row, axis) : '') });
   }
   return columns;
 }
@@ -282,6 +261,7 @@ function renderReport(name) {
   const report = reports[name];
   const parts = 'nothing' in report ? [element('p', {}, `no report: ${report.nothing}`)] : renderValue(report, `/${name}`, name);
   panel.setAttribute('aria-label', `Report: ${name}`);
+  hideDistribution();
   panel.replaceChildren(...parts);
   panel.scrollTop = 0;
 }
