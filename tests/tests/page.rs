@@ -251,6 +251,46 @@ fn keys_and_clicks_zoom_pan_and_select() {
 }
 
 #[test]
+fn counters_say_what_the_reports_count_by_mouse_and_by_key() {
+    let (mut opened, trace) = Opened::new(20_000, |_| ());
+    let vms = exits::report(&trace, Window::ALL).unwrap().vms;
+    let count: u64 = vms.iter().map(|vm| vm.count).sum();
+
+    let counted = "about.rows.filter((row) => row.counter && / exits$/.test(row.name)).reduce((sum, row) => \
+                   sum + countUpTo(row, about.length_ns), 0)";
+    assert_eq!(opened.number(counted), count as f64);
+    // The mean of all of it is the number in all of it.
+    let rate = "(() => { const row = about.rows.find((row) => row.name === 'host-kernel: records'); \
+                return counterValue(row, 0, about.length_ns) * about.length_ns / 1e9 - row.counter.sums.at(-1); })()";
+    assert!(opened.number(rate).abs() < 0.01);
+
+    let place = "(() => { const row = about.rows.find((row) => row.counter); reveal(row); \
+                 const item = layout.byRow[row.number]; const box = canvas.getBoundingClientRect(); \
+                 return [box.x + LABEL_WIDTH + plotWidth() / 2, box.y + yOf(item) + 10]; })()";
+    let place = opened.get(place);
+    let (x, y) = (place[0].as_f64().unwrap(), place[1].as_f64().unwrap());
+    opened.browser.hover(x, y).unwrap();
+    let told = opened.text("document.getElementById('tooltip').textContent");
+    assert!(told.contains(" a second · over "), "{told}");
+    opened.browser.click(x, y).unwrap();
+    opened.browser.wait("selection.row?.counter !== undefined && selection.slice !== null").unwrap();
+    let (slice, length) = (opened.number("selection.slice"), opened.number("view.length"));
+    opened.press(&["ArrowRight"]);
+    opened.browser.wait(&format!("selection.slice > {slice}")).unwrap();
+    assert_eq!(opened.number("view.length"), length);
+    assert!(opened.text("document.getElementById('announcement').textContent").contains(" a second, at "));
+    // The column of the highest bin is as high as the row.
+    let highest = "(() => { showTime(0, about.length_ns); draw(); const row = about.rows.find((row) => row.counter); \
+                   const item = layout.byRow[row.number]; let most = 0; \
+                   for (let x = LABEL_WIDTH; x < LABEL_WIDTH + plotWidth(); x++) { let high = 0; \
+                   for (let y = yOf(item); y < yOf(item) + item.height; y++) \
+                   if ([theme.markPixel, theme.peakPixel].includes(pixels[y * canvas.width + x])) high++; \
+                   most = Math.max(most, high); } return most === item.height; })()";
+    assert_eq!(opened.get(highest), json!(true));
+    assert_eq!(opened.browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
 fn page_follows_the_users_choice_of_light_and_dark() {
     let (mut opened, _) = Opened::new(2_000, |_| ());
     let back = |opened: &mut Opened| opened.text("getComputedStyle(document.body).backgroundColor");

@@ -5,7 +5,7 @@ pub mod ctf2;
 pub mod html;
 pub mod perfetto;
 
-use crate::reader::ReadError;
+use crate::reader::{ReadError, Stream, TraceLayer};
 use crate::report::ReportError;
 use std::io;
 use std::sync::atomic::AtomicU64;
@@ -54,4 +54,13 @@ pub struct Exported {
     pub drawn: u64,
     /// What is missing of the recording, one line; `None` when nothing is.
     pub incomplete: Option<String>,
+}
+
+/// What a stream is called: its VM or host, layer, process and CPU.
+fn stream_name(layer: &TraceLayer, stream: &Stream) -> String {
+    let described = &layer.description;
+    let vm = described.vm.as_ref().or(described.host.as_ref()).map_or_else(String::new, |name| format!("{name} "));
+    let process = described.process.as_ref().map_or_else(String::new, |process| format!(" {}", process.pid));
+    let (kind, number) = (described.kind, stream.description.cpu_id);
+    format!("{vm}{kind}{process} {} {number}", kind.stream_of())
 }

@@ -197,6 +197,15 @@ impl Browser {
         Ok(())
     }
 
+    /// Moves the mouse to a place of the page, pixels from its upper left corner.
+    ///
+    /// # Errors
+    ///
+    /// When the browser does not take it.
+    pub fn hover(&mut self, x: f64, y: f64) -> Result<(), BrowserError> {
+        self.call("Input.dispatchMouseEvent", json!({ "type": "mouseMoved", "x": x, "y": y })).map(drop)
+    }
+
     /// Whether the user likes pages dark.
     ///
     /// # Errors

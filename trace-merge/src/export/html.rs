@@ -7,6 +7,8 @@
 
 mod arrows;
 mod category;
+mod counters;
+mod counting;
 mod drawing;
 mod encoding;
 mod host_cpus;

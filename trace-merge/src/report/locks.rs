@@ -11,8 +11,8 @@
 
 use super::by_guest::{ByGuest, GuestCollector};
 use super::distribution::BinnedDurations;
-use super::histogram::Histogram;
 use super::ended::{Ended, Keep};
+use super::histogram::Histogram;
 use super::samples::{Sampled, Samples, ToldBy, VmSamples, steady_name, told};
 use super::table::{Align, Table, write_more};
 use super::{Report, ReportBuilder, ReportError, Window, duration, harmless, syscalls};

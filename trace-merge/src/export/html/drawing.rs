@@ -3,6 +3,7 @@
 use super::Bounds;
 use super::arrows::{ArrowKind, Arrows, End};
 use super::category;
+use super::counting::Counting;
 use super::host_cpus::HostCpu;
 use super::records::Records;
 use super::requests::Requests;
@@ -63,6 +64,7 @@ pub(super) struct Drawing<'t> {
     pub(super) records: Records,
     pub(super) arrows: Arrows,
     pub(super) requests: Requests,
+    pub(super) counting: Counting<'t>,
     sources: Vec<Source>,
     cpus: CpuRows,
     /// The rows of tasks: at most so many.
@@ -91,6 +93,8 @@ impl<'t> Drawing<'t> {
         let part = timeline.span?.intersection(&window)?;
         let mut rows = Rows::new(bounds.slices);
         let cpus = CpuRows::new(trace, &timeline, &mut rows);
+        let length = ns(trace.clock(), part, part.end);
+        let counting = Counting::new(trace, &timeline, length, |layer| group_of(trace, &timeline, layer));
         let mut records = Records::new(bounds.records, bounds.field_bytes);
         // In the order of the merge of a pass, which reads all layers.
         let merge = Merge::new(trace.layers(), 0);
@@ -128,6 +132,7 @@ impl<'t> Drawing<'t> {
             records,
             arrows: Arrows::new(bounds.arrows),
             requests: Requests::default(),
+            counting,
             sources,
             cpus,
             tasks: HashMap::default(),
@@ -300,6 +305,20 @@ fn ns(clock: &Clock, part: Window, ticks: u64) -> u64 {
     clock.ticks_to_ns(ticks.min(part.end)).saturating_sub(clock.ticks_to_ns(part.begin)).min(LAST_MOMENT)
 }
 
+/// What the rows of the host at `host` are drawn below.
+fn group_of_host(trace: &Trace, timeline: &Timeline, host: usize) -> String {
+    let name = timeline.hosts.get(host).and_then(|host| host.name.as_deref());
+    format!("host {}", name.unwrap_or(&trace.manifest().host.hostname))
+}
+
+/// What the rows of a layer are drawn below.
+fn group_of(trace: &Trace, timeline: &Timeline, layer: &TraceLayer) -> String {
+    match timeline.origin(layer, 0) {
+        Some(Origin::Host { host, .. }) => group_of_host(trace, timeline, host),
+        _ => layer.description.vm.clone().unwrap_or_default(),
+    }
+}
+
 impl CpuRows {
     /// Rows for all CPUs and vCPUs of which anything may be drawn, from above to below.
     fn new(trace: &Trace, timeline: &Timeline, rows: &mut Rows) -> Self {
@@ -314,8 +333,7 @@ impl CpuRows {
             .collect();
         host_cpus.sort_unstable();
         for (host, cpu) in host_cpus {
-            let name = timeline.hosts.get(host).and_then(|host| host.name.as_deref());
-            let group = format!("host {}", name.unwrap_or(&trace.manifest().host.hostname));
+            let group = group_of_host(trace, timeline, host);
             let row = rows.row(RowKind::HostCpu, &group, &format!("CPU {cpu}"));
             cpus.hosts.insert((host, cpu), HostCpu::new(host, row));
         }
@@ -353,6 +371,7 @@ impl Analysis for Drawing<'_> {
     }
 
     fn before(&mut self, input: &Input<'_>, timeline: &Timeline) {
+        self.counting.before(input);
         let (by, _) = self.who(input, timeline);
         self.follow(input, timeline, by);
     }
@@ -361,6 +380,8 @@ impl Analysis for Drawing<'_> {
         let (by, who) = self.who(input, timeline);
         self.follow(input, timeline, by);
         let time = self.ns(input.time());
+        let (clock, part) = (&self.clock, self.part);
+        self.counting.record(input, timeline, time, |ticks| ns(clock, part, ticks));
         if let Some(Source { layer, row, .. }) = self.sources.get(input.source) {
             self.records.add(input, *layer, *row, time, who);
         }

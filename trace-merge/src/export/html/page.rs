@@ -21,12 +21,13 @@ const HEAD: &str = include_str!("page/head.html");
 const BODY: &str = include_str!("page/body.html");
 const STYLE: &str = include_str!("page/style.css");
 /// The scripts, in the order in which they need each other.
-const SCRIPTS: [&str; 14] = [
+const SCRIPTS: [&str; 15] = [
     include_str!("page/format.js"),
     include_str!("page/decode.js"),
     include_str!("page/theme.js"),
     include_str!("page/view.js"),
     include_str!("page/draw.js"),
+    include_str!("page/counters.js"),
     include_str!("page/arrows.js"),
     include_str!("page/records.js"),
     include_str!("page/details.js"),
@@ -116,6 +117,7 @@ impl Contents<'_> {
             "slices": { "all": self.drawn.rows.slices(), "left_out_from": self.drawn.rows.left_out_from() },
             "all_records": self.records,
             "records": records,
+            "counters": self.drawn.counting.counters,
             "arrows": self.drawn.arrows,
             "requests_left_out": self.drawn.requests.left_out(),
             "tasks_left_out": self.drawn.tasks_left_out.len(),
@@ -132,6 +134,7 @@ impl Contents<'_> {
         for (name, column) in self.drawn.records.columns() {
             write_column(out, name, column)?;
         }
+        write_column(out, "counters", &self.drawn.counting.counters.encoded())?;
         write_column(out, "arrows", self.drawn.arrows.encoded())
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::layer::LayerKind;
 use crate::report::scenario::preempted_in_an_exit;
 use crate::test_trace::Field::{Number, Text};
 use crate::test_trace::TestTrace;
@@ -48,6 +49,20 @@ impl Page {
 
     fn row(&self, name: &str) -> usize {
         self.about["rows"].as_array().unwrap().iter().position(|row| row["name"] == name).unwrap()
+    }
+
+    /// The bins of the counter called `name`.
+    fn counter(&self, name: &str) -> Vec<u64> {
+        let all = numbers(&self.column("counters"));
+        let mut rest = &all[..];
+        for counter in self.about["counters"]["counters"].as_array().unwrap() {
+            let (bins, behind) = rest[1..].split_at(usize::try_from(rest[0]).unwrap());
+            if counter["name"] == name {
+                return bins.to_vec();
+            }
+            rest = behind;
+        }
+        panic!("no counter is called {name}: {}", self.about["counters"])
     }
 
     /// The slices of the row called `name`.
@@ -164,6 +179,32 @@ fn records_are_there_with_their_fields_and_the_meaning_of_their_numbers() {
     assert_eq!(records["kept"], page.exported.records);
     assert_eq!(numbers(&page.column("record-times")).iter().sum::<u64>(), 41_000);
     assert_eq!(numbers(&page.column("record-kinds")).len() as u64, page.exported.records);
+}
+
+#[test]
+fn exits_and_records_are_counted_in_the_bins_of_their_times() {
+    let page = page(preempted_in_an_exit());
+
+    let exits: u64 = page.counter("vCPU 0: exits").iter().sum();
+    assert_eq!(page.about["counters"]["shift"], 14);
+    let counted: u64 = ["host-kernel: records", "guest-kernel: records", "vmm: records"]
+        .iter()
+        .map(|name| page.counter(name).iter().sum::<u64>())
+        .sum();
+    assert_eq!((exits, counted), (3, page.exported.records));
+    // The last record is at 41 µs, in the third bin.
+    assert_eq!(page.counter("host-kernel: records").len(), 3);
+}
+
+#[test]
+fn lost_records_are_counted_where_their_packet_ends() {
+    let trace = TestTrace::new().switch(0, 1_000, 0, 7).lost(LayerKind::GuestKernel, 0, 5).switch(0, 101_000, 7, 0);
+
+    let page = page(trace);
+
+    let lost = page.counter("vm0 guest-kernel vcpu 0: records lost");
+    assert_eq!((lost.iter().sum::<u64>(), lost.len()), (5, 4));
+    assert_eq!(page.about["counters"]["counters"].as_array().unwrap().last().unwrap()["kind"], "total");
 }
 
 #[test]

@@ -6,8 +6,9 @@ use super::running::NOT_RECORDED;
 use super::tracks::{self, Kind, uuid};
 use crate::analysis::Gap;
 use crate::clock::Clock;
+use crate::export::stream_name;
 use crate::merge::Merge;
-use crate::reader::{Stream, Trace, TraceLayer};
+use crate::reader::{Stream, Trace};
 use crate::report::harmless;
 use crate::window::Window;
 use std::collections::BTreeMap;
@@ -39,20 +40,17 @@ struct Counted<'t> {
     described: bool,
 }
 
-fn name(layer: &TraceLayer, stream: &Stream) -> String {
-    let described = &layer.description;
-    let vm = described.vm.as_ref().or(described.host.as_ref()).map_or_else(String::new, |name| format!("{name} "));
-    let process = described.process.as_ref().map_or_else(String::new, |process| format!(" {}", process.pid));
-    let (kind, number) = (described.kind, stream.description.cpu_id);
-    format!("{vm}{kind}{process} {} {number}", kind.stream_of())
-}
-
 impl<'t> Losses<'t> {
     /// Of the streams of `trace`, in the order of a merge of all of its layers.
     pub(super) fn new(trace: &'t Trace) -> Self {
         let merge = Merge::new(trace.layers(), 0);
-        let counted =
-            |(layer, stream)| Counted { stream, name: name(layer, stream), packet: None, lost: 0, described: false };
+        let counted = |(layer, stream)| Counted {
+            stream,
+            name: stream_name(layer, stream),
+            packet: None,
+            lost: 0,
+            described: false,
+        };
         Self {
             streams: merge.streams().map(counted).collect(),
             open: BTreeMap::new(),

@@ -57,9 +57,11 @@ fn interrupts_are_timed_by_cpu_and_those_inside_are_part_of_the_outer() {
     let irq = row(&report, InterruptKind::Irq);
     assert_eq!((irq.number, &*irq.name), (25, "ttyS0"));
     // A tick is half a nanosecond.
-    let histogram = Histogram { from_ns: 3, bins: vec![(3, 1), (4, 0), (5, 0), (6, 0), (7, 0), (8, 0), (10, 0), (12, 1)] };
+    let histogram =
+        Histogram { from_ns: 3, bins: vec![(3, 1), (4, 0), (5, 0), (6, 0), (7, 0), (8, 0), (10, 0), (12, 1)] };
     assert_eq!(irq.times, Times { count: 2, total_ns: 13, max_ns: 10, unfinished: 0, histogram });
-    let times = Times { count: 1, total_ns: 3, max_ns: 3, unfinished: 0, histogram: irq.cpus[1].times.histogram.clone() };
+    let times =
+        Times { count: 1, total_ns: 3, max_ns: 3, unfinished: 0, histogram: irq.cpus[1].times.histogram.clone() };
     assert_eq!(irq.cpus[1], CpuTimes { cpu: 1, times });
     let softirq = row(&report, InterruptKind::Softirq);
     assert_eq!((&*softirq.name, softirq.times.total_ns), ("timer", 50));

@@ -45,7 +45,8 @@ fn waits_are_summed_by_lock_and_context() {
 
     let guest = guest(end(begin(trace, 1, 600, LOCK + 64, flag::WRITE), 1, 640, LOCK + 64));
 
-    let rows: Vec<_> = guest.kernel.iter().map(|row| (row.address, &*row.kind, &*row.context, sums(&row.waits))).collect();
+    let rows: Vec<_> =
+        guest.kernel.iter().map(|row| (row.address, &*row.kind, &*row.context, sums(&row.waits))).collect();
     let first = (2, 200, 150);
     let second = (1, 20, 20);
     assert_eq!(rows, [(LOCK, "spinlock", "write", first), (LOCK + 64, "rwsem (write)", "-", second)]);

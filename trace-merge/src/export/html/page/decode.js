@@ -128,6 +128,7 @@ async function loadLevels() {
   const reader = new Reader(await unpack('levels'));
   for (const row of about.rows) {
     row.levels = [];
+    if (row.counter) continue;
     for (let left = reader.next(); left > 0; left--) row.levels.push(readLevel(reader));
   }
 }

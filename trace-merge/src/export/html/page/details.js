@@ -12,6 +12,7 @@ function showDetails() {
   panel.replaceChildren();
   if (selection.range) showRange(panel);
   else if (selection.record !== null) showRecord(panel, selection.record);
+  else if (selection.row?.counter && selection.slice !== null) showCounter(panel);
   else if (selection.slice !== null) showSlice(panel);
   panel.scrollTop = 0;
 }
@@ -112,6 +113,10 @@ function showRange(panel) {
   const [begin, end] = selection.range;
   const table = element('table', {}, element('tr', {}, ...['row', 'share of the time', ''].map((name) => element('th', {}, name))));
   for (const item of layout.items.filter((item) => item.row && isInSight(item)).slice(0, 60)) {
+    if (item.row.counter) {
+      table.append(element('tr', {}, element('td', {}, item.row.name), element('td', {}, counterText(item.row, counterValue(item.row, begin, end)))));
+      continue;
+    }
     const times = timesBetween(item.row, begin, end);
     const parts = [...times].map((time, category) => [time, category]).filter(([time]) => time > 0).sort((left, right) => right[0] - left[0]);
     if (!parts.length) continue;

@@ -148,6 +148,10 @@ function draw() {
   const inSight = layout.items.filter((item) => yOf(item) < height && yOf(item) + item.height > AXIS_HEIGHT);
   for (const item of inSight) {
     if (!item.row) continue;
+    if (item.row.counter) {
+      paintCounter(item.row, yOf(item), item.height);
+      continue;
+    }
     paintRow(item.row, yOf(item), item.height);
     if (item.row.kind === 'records') paintLeftOut(yOf(item), item.height);
     paintRecords(item.row, yOf(item), item.height);
@@ -161,6 +165,10 @@ function draw() {
   context.clip();
   for (const item of inSight) {
     if (!item.row) continue;
+    if (item.row.counter) {
+      drawCounterScale(item);
+      continue;
+    }
     drawTexts(item);
     drawEventNames(item);
   }

@@ -57,8 +57,15 @@ async function selectSliceAt(row, time, direction = 1) {
   if (direction < 0 && slice < begins.length && begins[slice] > time) slice--;
   if (direction < 0 && begins[slice] === time) slice--;
   slice = Math.max(0, Math.min(slice, begins.length - 1));
-  revealTime(begins[slice], ends[slice]);
+  revealSlice(row, slice);
   select(row, { slice });
+}
+
+/** Makes sure that a slice is in sight; a counter's bins are short, and stay so. */
+function revealSlice(row, slice) {
+  const { begins, ends } = row.loaded;
+  if (!row.counter) revealTime(begins[slice], ends[slice]);
+  else if (begins[slice] < view.begin || ends[slice] > view.begin + view.length) showTime(begins[slice] - view.length / 2, view.length);
 }
 
 function moveInRow(step) {
@@ -73,10 +80,9 @@ function moveInRow(step) {
     else moveToRecord(step);
     return;
   }
-  const next = slice + step;
-  const { begins, ends } = row.loaded;
-  if (next < 0 || next >= begins.length) return;
-  revealTime(begins[next], ends[next]);
+  const next = slice + step * (row.counter ? counterStep(row) : 1);
+  if (next < 0 || next >= row.loaded.begins.length) return;
+  revealSlice(row, next);
   select(row, { slice: next });
 }
 

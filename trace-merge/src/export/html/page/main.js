@@ -14,6 +14,7 @@ function showNotes() {
   if (about.slices.left_out_from !== null) leftOut.push(`from ${formatMoment(about.slices.left_out_from)} s on, rows are drawn from bins of time and not from each state`);
   if (about.records.left_out) leftOut.push(`${formatCount(about.records.left_out)} of ${formatCount(about.all_records)} records, from ${formatMoment(about.records.left_out_from)} s on`);
   if (about.arrows.left_out) leftOut.push(`arrows from ${formatMoment(about.arrows.left_out_from)} s on`);
+  if (about.counters.left_out) leftOut.push(`${formatCount(about.counters.left_out)} counters`);
   if (about.tasks_left_out) leftOut.push(`the rows of ${formatCount(about.tasks_left_out)} tasks`);
   if (about.requests_left_out) leftOut.push(`${formatCount(about.requests_left_out)} disk requests`);
   if (leftOut.length) note('warning', 'Left out of this page', `${leftOut.join('; ')}.`, 'strata report --html with --from and --to makes a page of a part.');
@@ -71,7 +72,7 @@ async function start() {
   startPointer();
   startKeyboard();
   startSearch();
-  await loadLevels();
+  await Promise.all([loadLevels(), loadCounters()]);
   requestDraw();
   await new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
   performance.mark('strata-first-picture');

@@ -50,7 +50,8 @@ function showTooltip(x, y) {
   let text = null;
   if (item?.row && x > LABEL_WIDTH && item.row.loaded) {
     const slice = sliceAt(item.row, item.row.loaded, timeAt(x));
-    if (slice >= 0) {
+    if (item.row.counter) text = counterTextAt(item.row, timeAt(x));
+    else if (slice >= 0) {
       const { begins, ends, names } = item.row.loaded;
       text = `${about.names[names[slice]][0]} · ${formatDuration(ends[slice] - begins[slice])}`;
     }

@@ -38,6 +38,7 @@ function applyTheme(isDark) {
   theme.backPixel = packed(theme.back);
   theme.frontPixel = packed(theme.front);
   theme.markPixel = packed(theme.accent);
+  theme.peakPixel = packed(isDark ? '#3b5070' : '#b5cdf5');
   theme.dotPixel = packed(isDark ? '#0c0f12' : '#30373d');
   theme.hatchPixel = packed(isDark ? '#2b3137' : '#eceff2');
   document.getElementById('theme-button').setAttribute('aria-pressed', String(isDark));

@@ -3,7 +3,7 @@
 const LABEL_WIDTH = 190;
 const AXIS_HEIGHT = 24;
 const SCROLLBAR_WIDTH = 15;
-const ROW_HEIGHT = { 'host-cpu': 22, vcpu: 22, 'guest-cpu': 22, task: 18, disk: 18, records: 16 };
+const ROW_HEIGHT = { 'host-cpu': 22, vcpu: 22, 'guest-cpu': 22, task: 18, disk: 18, records: 16, counter: 30 };
 const HEADING_HEIGHT = 22;
 const ROW_GAP = 2;
 /** The shortest time in sight, and what is shown around a moment, ns. */
@@ -43,6 +43,7 @@ function groupsOfRows() {
     'host-cpu': (row) => row.group,
     vcpu: (row) => `${row.group}: vCPUs, as the host sees them`,
     'guest-cpu': (row) => `${row.group}: guest CPUs, all layers`,
+    counter: (row) => `${row.group}: counters`,
     disk: (row) => `${row.group}: disk requests`,
     records: (row) => `${row.group}: applications and other threads`,
     task: (row) => `${row.group}: guest tasks, the busiest ${busyInSight ? 'in sight ' : ''}first`,
@@ -59,12 +60,12 @@ function groupsOfRows() {
   return groups;
 }
 
-/** Groups of so many rows of records are closed at first: tasks come behind them. */
+/** Groups of so many rows of records are closed at first, and those of counters: tasks come behind them. */
 const MANY_ROWS_OF_RECORDS = 10;
 
 function collapseLargeGroups() {
   for (const [heading, rows] of groupsOfRows()) {
-    if (rows[0].kind === 'records' && rows.length > MANY_ROWS_OF_RECORDS) collapsed.add(heading);
+    if (rows[0].kind === 'counter' || (rows[0].kind === 'records' && rows.length > MANY_ROWS_OF_RECORDS)) collapsed.add(heading);
   }
 }
 
