@@ -124,12 +124,13 @@ fn page_draws_what_the_reports_say_and_complains_about_nothing() {
     assert_eq!(opened.browser.complaints(), Vec::<String>::new());
 }
 
-/// A script: the heights of the columns in the small histogram that has the focus, from the shortest times to the longest.
+/// A script: the heights of the columns in the small histogram that has the focus, the shortest times first.
 const COLUMNS_DRAWN: &str = "(() => { const picture = document.activeElement.querySelector('canvas'); \
     const { data } = picture.getContext('2d').getImageData(0, 0, picture.width, picture.height); \
     const wanted = channels(theme.accent); const heights = []; \
     for (let x = 0; x < picture.width; x++) { let height = 0; for (let y = 0; y < picture.height; y++) \
-    if (wanted.every((part, place) => data[(y * picture.width + x) * 4 + place] === part)) height++; heights.push(height); } \
+    if (wanted.every((part, place) => data[(y * picture.width + x) * 4 + place] === part)) height++; \
+    heights.push(height); } \
     return heights; })()";
 
 #[test]

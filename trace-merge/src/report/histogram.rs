@@ -13,8 +13,8 @@ const MOST_BINS: usize = 48;
 pub struct Histogram {
     /// Where the first bin begins, ns.
     pub from_ns: u64,
-    /// From the shortest times to the longest, with no gap between: where each bin ends, ns, and how many times lie in it.
-    /// At most 64; borders are rounded down to a nanosecond.
+    /// From the shortest times to the longest, with no gap between: where each bin ends, ns, and how many times lie in
+    /// it. At most 64; borders are rounded down to a nanosecond.
     pub bins: Vec<(u64, u64)>,
 }
 
@@ -117,10 +117,15 @@ mod tests {
         assert_eq!(Classes::default().histogram(&manifest().clock), Histogram::default());
     }
 
+    /// As many short ones as long ones.
+    fn time() -> impl Strategy<Value = u64> {
+        (0..64_u32, any::<u64>()).prop_map(|(shift, time)| time >> shift)
+    }
+
     proptest! {
         #[test]
         fn bins_are_few_and_hold_as_many_times_as_lie_between_their_borders(
-            times in proptest::collection::vec((0..64_u32, any::<u64>()).prop_map(|(shift, time)| time >> shift), 1..60),
+            times in proptest::collection::vec(time(), 1..60),
             split in 0..60_usize,
         ) {
             // Where a tick is a nanosecond, borders are exact.
