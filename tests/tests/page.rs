@@ -16,7 +16,7 @@ use trace_merge::events::{self, EventsOptions};
 use trace_merge::export::{Options, html};
 use trace_merge::layer::LayerKind;
 use trace_merge::reader::Trace;
-use trace_merge::report::{Window, exits, syscalls, tasks, vcpus};
+use trace_merge::report::{Window, exits, functions, syscalls, tasks, vcpus};
 
 const LOADED: &str = "document.documentElement?.dataset.loaded === 'yes'";
 /// The colours in the timeline's picture, as numbers of categories; everything else is left out.
@@ -113,7 +113,7 @@ fn page_draws_what_the_reports_say_and_complains_about_nothing() {
     assert!(times.len() > 2 && times[1..].iter().all(|beside| *beside == 0.0), "{times:?}");
 
     let tabs = opened.get("[...document.querySelectorAll('#tabs button')].map((tab) => tab.textContent)");
-    assert_eq!(tabs.as_array().unwrap().len(), 12, "{tabs}");
+    assert_eq!(tabs.as_array().unwrap().len(), 13, "{tabs}");
     let busiest = tasks::report(&trace, Window::ALL).unwrap().vms[0].tasks[0].comm.clone();
     opened.get("openTab('tasks')");
     let table = opened.text("document.getElementById('reports-panel').innerText");
@@ -288,6 +288,42 @@ fn counters_say_what_the_reports_count_by_mouse_and_by_key() {
                    if ([theme.markPixel, theme.peakPixel].includes(pixels[y * canvas.width + x])) high++; \
                    most = Math.max(most, high); } return most === item.height; })()";
     assert_eq!(opened.get(highest), json!(true));
+    assert_eq!(opened.browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn flame_graph_holds_all_samples_zooms_and_finds() {
+    let (mut opened, trace) = Opened::new(20_000, |_| ());
+    let kernel = functions::report(&trace, Window::ALL, None).unwrap().kernels.remove(0);
+    let samples = kernel.samples - kernel.idle;
+    let function = kernel.functions.iter().max_by_key(|function| function.total).unwrap();
+
+    opened.get("openTab(FLAME_TAB)");
+    let told = "document.querySelector('.told').textContent";
+    let counted = opened.text(told);
+    assert!(counted.contains(&format!("{samples} samples (100.0 %)")), "{counted}");
+    // Each process is as wide as its samples.
+    opened.get("document.querySelector('canvas.flame').focus()");
+    opened.press(&["ArrowDown", "Enter"]);
+    let busiest = &kernel.processes[0];
+    let process = opened.text(told);
+    assert!(process.starts_with(&format!("{}/{}", busiest.comm, busiest.pid)), "{process}");
+    assert!(process.contains(&format!(" {} samples (", busiest.samples)), "{process}");
+    let place = "(() => { const canvas = document.querySelector('canvas.flame'); \
+                 const box = canvas.getBoundingClientRect(); return [box.x + 3, box.y + 2.5 * FLAME_ROW]; })()";
+    let place = opened.get(place);
+    opened.browser.click(place[0].as_f64().unwrap(), place[1].as_f64().unwrap()).unwrap();
+    let called = opened.text(told);
+    assert!(kernel.functions.iter().any(|function| called.starts_with(&*function.function)), "{called}");
+    opened.press(&["Escape"]);
+    assert!(opened.text(told).starts_with("vm0"));
+
+    opened.get("document.querySelector('#reports-panel input').focus()");
+    opened.browser.type_text(&function.function).unwrap();
+    let found = opened.text(told);
+    let found: u64 = found.split_once("found: ").unwrap().1.split(' ').next().unwrap().parse().unwrap();
+    // Other functions' names may begin with this one's.
+    assert!(found >= function.total && found <= samples, "{found} {function:?}");
     assert_eq!(opened.browser.complaints(), Vec::<String>::new());
 }
 

@@ -19,6 +19,7 @@ mod records;
 mod reports;
 mod requests;
 mod rows;
+mod stacks;
 
 use super::{DONE, ExportError, Exported, Options};
 use crate::analysis;

@@ -1,10 +1,12 @@
 //! All reports of a recording, in one pass over it.
 
+use super::functions::FunctionsReport;
 use super::{Report, ReportBuilder, ReportError, Window};
 use crate::analysis::{self, Analysis, Passed};
 use crate::layer::LayerKind;
 use crate::reader::Trace;
 use serde::{Serialize, Serializer};
+use std::any::Any;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -39,6 +41,8 @@ trait Shown {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()>;
 
     fn to_json(&self) -> serde_json::Result<serde_json::Value>;
+
+    fn as_any(&self) -> &dyn Any;
 }
 
 impl<B: ReportBuilder> Part for B
@@ -54,13 +58,17 @@ where
     }
 }
 
-impl<R: Report> Shown for R {
+impl<R: Report + 'static> Shown for R {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         Report::write_text(self, out)
     }
 
     fn to_json(&self) -> serde_json::Result<serde_json::Value> {
         serde_json::to_value(self)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
     }
 }
 
@@ -87,6 +95,14 @@ type Outcome = Result<Box<dyn Shown>, String>;
 /// All reports, each by its name.
 pub struct Reports {
     reports: Vec<(&'static str, Outcome)>,
+}
+
+impl Reports {
+    /// The report on functions; `None` where there is none.
+    #[must_use]
+    pub fn functions(&self) -> Option<&FunctionsReport> {
+        self.reports.iter().find_map(|(_, report)| report.as_ref().ok()?.as_any().downcast_ref())
+    }
 }
 
 impl Analysis for AllReports {

@@ -7,6 +7,7 @@
 //! rounded to its page.
 
 mod mappings;
+mod stacks;
 
 use super::table::{Align, Table, write_more};
 use super::{Report, ReportBuilder, ReportError, Window, harmless, percent};
@@ -21,6 +22,8 @@ use crate::user_symbols::UserSymbols;
 use foldhash::HashMap;
 use mappings::{Mappings, Place};
 use serde::Serialize;
+use stacks::Stacks;
+pub use stacks::{StackLayer, StackNode, StackTree};
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -56,6 +59,9 @@ pub struct SampledKernel {
     pub functions: Vec<FunctionSamples>,
     /// By process, the one with the most samples first.
     pub processes: Vec<ProcessSamples>,
+    /// By stack; the page draws them.
+    #[serde(skip)]
+    pub stacks: StackTree,
 }
 
 /// Samples of a process.
@@ -268,6 +274,7 @@ struct Collector {
     all: Counts,
     idle: u64,
     processes: HashMap<Tid, Counts>,
+    stacks: Stacks,
 }
 
 impl Collector {
@@ -281,6 +288,7 @@ impl Collector {
             all: Counts::default(),
             idle: 0,
             processes: HashMap::default(),
+            stacks: Stacks::default(),
         }
     }
 
@@ -309,10 +317,13 @@ impl Collector {
             return;
         }
         let mut functions = vec![self.function(process, address, address, user.as_deref_mut())];
+        let mut layers = vec![address >= KERNEL_HALF];
         for &address in stack {
             // A return address may lie behind its function's end; the call lies before it.
             functions.push(self.function(process, address.saturating_sub(1), address, user.as_deref_mut()));
+            layers.push(address >= KERNEL_HALF);
         }
+        self.stacks.add(process, functions.iter().copied().zip(layers));
         self.all.add(&functions);
         self.processes.entry(process).or_default().add(&functions);
     }
@@ -347,6 +358,7 @@ impl Collector {
             let known = guest.tasks.iter().rev().find(|task| task.tid == pid && !task.comm.is_empty());
             known.map_or_else(|| "?".into(), |task| task.name())
         };
+        let stacks = self.stacks.finish(&self.functions, comm);
         let process = |(&pid, counts): (&Tid, &Counts)| ProcessSamples {
             pid,
             comm: comm(pid),
@@ -363,6 +375,7 @@ impl Collector {
             has_kernel_symbols: !self.kernel.is_empty(),
             functions,
             processes,
+            stacks,
         }
     }
 }

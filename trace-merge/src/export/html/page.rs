@@ -6,7 +6,7 @@
 use super::category::Category;
 use super::drawing::Drawing;
 use super::encoding::write_packed;
-use super::reports;
+use super::{reports, stacks};
 use crate::completeness::Completeness;
 use crate::export::Exported;
 use crate::reader::Trace;
@@ -21,7 +21,7 @@ const HEAD: &str = include_str!("page/head.html");
 const BODY: &str = include_str!("page/body.html");
 const STYLE: &str = include_str!("page/style.css");
 /// The scripts, in the order in which they need each other.
-const SCRIPTS: [&str; 15] = [
+const SCRIPTS: [&str; 16] = [
     include_str!("page/format.js"),
     include_str!("page/decode.js"),
     include_str!("page/theme.js"),
@@ -36,6 +36,7 @@ const SCRIPTS: [&str; 15] = [
     include_str!("page/pointer.js"),
     include_str!("page/distributions.js"),
     include_str!("page/reports.js"),
+    include_str!("page/flame.js"),
     include_str!("page/main.js"),
 ];
 /// What stands for the nonce in the page's own parts.
@@ -67,10 +68,12 @@ impl Contents<'_> {
         out.write_all(BODY.as_bytes())?;
         let mut reports = serde_json::to_value(&self.reports)?;
         let left_out = reports::shorten(&mut reports);
+        let stacks = stacks::told(self.reports.functions());
         let about = self.about()?;
         write_json(&mut out, "about", &about)?;
         self.write_columns(&mut out)?;
         write_column(&mut out, "reports", &serde_json::to_vec(&json!({ "reports": reports, "left_out": left_out }))?)?;
+        write_column(&mut out, "stacks", &serde_json::to_vec(&stacks)?)?;
         write_column(&mut out, "requests", &serde_json::to_vec(self.drawn.requests.kept())?)?;
         for script in SCRIPTS {
             write!(out, "<script nonce=\"{nonce}\">\n{script}</script>\n")?;

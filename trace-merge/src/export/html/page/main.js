@@ -31,6 +31,7 @@ function openTab(name) {
     tab.tabIndex = isIt ? 0 : -1;
   }
   if (isTimeline) requestDraw();
+  else if (name === FLAME_TAB) renderFlames();
   else renderReport(name);
 }
 
@@ -39,7 +40,7 @@ const REPORT_ORDER = ['summary', 'tasks', 'vcpus', 'exits', 'wakeups', 'flows', 
 
 function makeTabs() {
   const tabs = document.getElementById('tabs');
-  for (const name of ['timeline', ...REPORT_ORDER.filter((name) => name in reports), ...Object.keys(reports).filter((name) => !REPORT_ORDER.includes(name))]) {
+  for (const name of ['timeline', ...REPORT_ORDER.filter((name) => name in reports), ...Object.keys(reports).filter((name) => !REPORT_ORDER.includes(name)), FLAME_TAB]) {
     const tab = element('button', { type: 'button', role: 'tab', 'aria-controls': name === 'timeline' ? 'timeline' : 'reports-panel' }, name);
     tab.dataset.name = name;
     tab.addEventListener('click', () => openTab(name));
@@ -76,7 +77,7 @@ async function start() {
   requestDraw();
   await new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
   performance.mark('strata-first-picture');
-  await loadReports();
+  await Promise.all([loadReports(), loadStacks()]);
   makeTabs();
   openTab('timeline');
   await Promise.all([loadArrows(), loadRequests(), (records.loading ??= loadRecords())]);
