@@ -57,7 +57,8 @@ pub enum Event<'t> {
         /// The task that runs.
         next: Task<'t>,
     },
-    /// A task is about to be woken (`sched:sched_waking`), was (`sched:sched_wakeup`) or is new (`sched:sched_wakeup_new`).
+    /// A task is about to be woken (`sched:sched_waking`), was (`sched:sched_wakeup`) or is new
+    /// (`sched:sched_wakeup_new`).
     Wakeup {
         /// The task.
         task: Task<'t>,
@@ -218,14 +219,16 @@ pub enum Event<'t> {
     },
     /// A page fault begins.
     PageFault {
-        /// Whether it is one of user level (`exceptions:page_fault_user`) or of the kernel (`exceptions:page_fault_kernel`).
+        /// Whether it is one of user level (`exceptions:page_fault_user`) or of the kernel
+        /// (`exceptions:page_fault_kernel`).
         is_user: bool,
     },
     /// A CPU enters an interrupt's handler.
     InterruptEnter(Interrupt),
     /// A CPU leaves an interrupt's handler.
     InterruptExit(Interrupt),
-    /// The current task, or an interrupt on top of it, begins to wait for a lock of the kernel (`lock:contention_begin`).
+    /// The current task, or an interrupt on top of it, begins to wait for a lock of the kernel
+    /// (`lock:contention_begin`).
     ContentionBegin {
         /// Address of the lock; `None` where the event does not say it.
         lock: Option<u64>,
@@ -264,8 +267,8 @@ pub enum Event<'t> {
         /// Its path in the hierarchy.
         path: &'t [u8],
     },
-    /// A task is moved to another cgroup of the default hierarchy (`cgroup:cgroup_attach_task`); with the first thread of a
-    /// process, all of the process is.
+    /// A task is moved to another cgroup of the default hierarchy (`cgroup:cgroup_attach_task`); with the first thread
+    /// of a process, all of the process is.
     CgroupAttach {
         /// The task.
         tid: Tid,
@@ -466,6 +469,20 @@ pub fn vector_name(event: &str) -> Option<(&str, bool)> {
 #[must_use]
 pub fn is_recorded(layer: &TraceLayer, name: &str) -> bool {
     layer.schemas.iter().any(|schema| schema.name() == name)
+}
+
+/// Whether `layer` is a host kernel's that can hold KVM's events and no others.
+#[must_use]
+pub fn is_of_kvm_only(layer: &TraceLayer) -> bool {
+    let mut schemas = layer.schemas.iter().peekable();
+    let is_host = layer.description.kind == LayerKind::HostKernel;
+    is_host && schemas.peek().is_some() && schemas.all(|schema| is_kvms(schema.name()))
+}
+
+/// Whether the host kernel's event `name` is KVM's: a guest causes them as often as it likes.
+#[must_use]
+pub fn is_kvms(name: &str) -> bool {
+    name.starts_with("kvm:")
 }
 
 /// Whether `layer` can hold the events of vCPUs entering and leaving the guest: KVM's, or the VMM's.

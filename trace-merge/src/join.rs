@@ -1,5 +1,5 @@
-//! `strata merge`: several recordings become one, on the clock of the first. Recordings whose clocks are the same are put
-//! together as they are; for others the relation comes from matched events, with a bound.
+//! `strata merge`: several recordings become one, on the clock of the first. Recordings whose clocks are the same are
+//! put together as they are; for others the relation comes from matched events, with a bound.
 //!
 //! - Recordings of different runs on one host (the same boot, the same counter) keep their VMs apart by name and share the
 //!   host: their host-kernel layers become one.
@@ -10,6 +10,7 @@
 
 use crate::access::Readers;
 use crate::clock::{Clock, ClockEpoch, NS_PER_SECOND};
+use crate::event;
 use crate::layer::LayerKind;
 use crate::manifest::{Layer, Manifest, ManifestError, Missing, Vm};
 use crate::match_rule::{MatchError, MatchRule};
@@ -124,24 +125,27 @@ fn copy_all(
     out: &Path,
 ) -> Result<Joined, JoinError> {
     let mut damage = Damage::default();
-    let of_shared_host: Vec<&TraceLayer> = placed
+    // KVM's events stay apart where they are, so that what is missing of them is missing of nothing else.
+    let (of_kvm, of_all): (Vec<&TraceLayer>, Vec<&TraceLayer>) = placed
         .iter()
         .filter(|(_, place)| place.folder.is_empty())
         .flat_map(|(trace, _)| trace.layers_of(LayerKind::HostKernel))
         .filter(|layer| layer.description.host.is_none())
-        .collect();
-    let shares_host = of_shared_host.len() > 1;
+        .partition(|layer| event::is_of_kvm_only(layer));
+    let mut of_shared_host = Vec::new();
     let mut shared_host_events = 0;
-    if shares_host {
-        let shared = shared_host::copy(&of_shared_host, out, &manifest)?;
+    for layers in [of_all, of_kvm].into_iter().filter(|layers| layers.len() > 1) {
+        let shared = shared_host::copy(&layers, out, &manifest)?;
         manifest.layers.push(shared.layer);
-        (shared_host_events, damage) = (shared.duplicates, shared.damage);
+        shared_host_events += shared.duplicates;
+        damage = damage.plus(&shared.damage);
+        of_shared_host.extend(layers);
     }
     for (number, (trace, place)) in placed.iter().enumerate() {
         let foreign = relation.as_ref().filter(|_| number > 0);
         let map = |time| foreign.map_or(time, |relation| relation.reference_at(time));
         for layer in trace.layers() {
-            if shares_host && of_shared_host.iter().any(|shared| std::ptr::eq(*shared, layer)) {
+            if of_shared_host.iter().any(|shared| std::ptr::eq(*shared, layer)) {
                 continue;
             }
             let (copied, missed) = copy(layer, place, out, &manifest, map)?;
@@ -408,8 +412,8 @@ impl Gaps {
         if self.open == 1 { writer.begin_gap(self.cpu) } else { Ok(()) }
     }
 
-    /// Ends the gap of one source at `time`. If that was the last one, what was lost and rejected up to here stands in the
-    /// packets of the gap.
+    /// Ends the gap of one source at `time`. If that was the last one, what was lost and rejected up to here stands in
+    /// the packets of the gap.
     fn end(&mut self, writer: &mut LayerWriter, merge: &Merge<'_>, time: u64) -> Result<(), WriteError> {
         self.open = self.open.saturating_sub(1);
         if self.open > 0 {
@@ -424,16 +428,16 @@ impl Gaps {
         writer.end_gap(self.cpu, time)
     }
 
-    /// Takes over the totals of a merge that is at its end. What is damaged counts as rejected: there is nothing else in
-    /// a copy that could tell of it.
+    /// Takes over the totals of a merge that is at its end. What is damaged counts as rejected: there is nothing else
+    /// in a copy that could tell of it.
     fn finish(&mut self, writer: &mut LayerWriter, merge: &Merge<'_>) -> Result<(), WriteError> {
         let totals = merge
             .sources()
             .map(|(_, _, records)| (records.lost(), records.rejected_bytes().saturating_add(records.unread_bytes())));
         let (lost, rejected) = sum(totals);
         let any = |is: fn(&Stream) -> bool| merge.streams().any(|(_, stream)| is(stream));
-        // Of a stream that lost everything the counts tell, and there is no packet. All that is known of one whose packets
-        // are all gone is that it ended early.
+        // Of a stream that lost everything the counts tell, and there is no packet. All that is known of one whose
+        // packets are all gone is that it ended early.
         let is_empty_for_a_reason = any(|stream| stream.begins_late() || stream.description.never_joined);
         let is_told = self.has_records || lost.total() > 0 || rejected > 0 || is_empty_for_a_reason;
         let is_corrupt = any(|stream| stream.description.corrupt) || self.open > 0 && !is_told;

@@ -1,9 +1,9 @@
 //! The timeline: who runs where, and in which state, at each moment of a recording.
 //!
-//! A [`Timeline`] takes in records and gaps in time order. It keeps what is now, not what was: memory is proportional to
-//! the number of CPUs, vCPUs and tasks, and does not grow with the recording. A state that has ended is told as a
-//! [`Change`], which analyses take in. What the records do not tell is *unknown*, never guessed: before the first record
-//! about a subject, and from where records are missing that could have changed it.
+//! A [`Timeline`] takes in records and gaps in time order. It keeps what is now, not what was: memory is proportional
+//! to the number of CPUs, vCPUs and tasks, and does not grow with the recording. A state that has ended is told as a
+//! [`Change`], which analyses take in. What the records do not tell is *unknown*, never guessed: before the first
+//! record about a subject, and from where records are missing that could have changed it.
 
 mod change;
 pub mod fused;
@@ -96,9 +96,9 @@ impl Timeline {
         timeline
     }
 
-    /// The timeline of `vm` as its host's kernel tells it while it runs, before the first record: of one host, whose kernel
-    /// `records` the events that it says it does. What the VMM records is not among them: its part of an exit is told by
-    /// KVM's return to it and the next entry.
+    /// The timeline of `vm` as its host's kernel tells it while it runs, before the first record: of one host, whose
+    /// kernel `records` the events that it says it does. What the VMM records is not among them: its part of an exit is
+    /// told by KVM's return to it and the next entry.
     #[must_use]
     pub fn of_running_vm(vm: &VmDescription, clock: &Clock, records: impl Fn(&str) -> bool) -> Self {
         let kvm_tells = ["kvm:kvm_entry", "kvm:kvm_exit"].into_iter().all(&records);
@@ -171,7 +171,7 @@ impl Timeline {
         let vm = || self.vms.iter().position(|vm| Some(&vm.name) == description.vm.as_ref());
         let host = || self.hosts.iter().position(|host| host.name == description.host);
         Some(match description.kind {
-            LayerKind::HostKernel => Origin::Host { host: host()?, cpu },
+            LayerKind::HostKernel => Origin::Host { host: host()?, cpu, only_kvm: event::is_of_kvm_only(layer) },
             LayerKind::Vmm => Origin::Vmm { vm: vm()?, thread: cpu },
             LayerKind::GuestKernel => Origin::Guest { vm: vm()?, cpu },
             LayerKind::GuestUser => Origin::User { vm: vm()?, cpu },
@@ -202,8 +202,8 @@ impl Timeline {
         self.vcpu_threads.get(&(host, tid)).copied()
     }
 
-    /// The VM and vCPU of an event of KVM's that the thread `tid` of `host` recorded. Where the threads of no VM are known,
-    /// there is one VM and the event says itself which `vcpu` it is about.
+    /// The VM and vCPU of an event of KVM's that the thread `tid` of `host` recorded. Where the threads of no VM are
+    /// known, there is one VM and the event says itself which `vcpu` it is about.
     #[must_use]
     pub fn vcpu_of_event(&self, host: usize, tid: Tid, vcpu: Option<u32>) -> Option<(usize, u32)> {
         match (self.vcpu_of_thread(host, tid), vcpu) {
@@ -213,8 +213,8 @@ impl Timeline {
         }
     }
 
-    /// Who made the record that was taken in last: of a guest's kernel, whose turn it was on its CPU when it was recorded;
-    /// of a switch, who gave the CPU away. Unknown for other layers.
+    /// Who made the record that was taken in last: of a guest's kernel, whose turn it was on its CPU when it was
+    /// recorded; of a switch, who gave the CPU away. Unknown for other layers.
     #[must_use]
     pub const fn recorder(&self) -> Current {
         self.recorder
@@ -236,7 +236,7 @@ impl Timeline {
         let Some(event) = &input.event else { return };
         let time = input.record.time;
         match input.origin {
-            Origin::Host { host, cpu } => self.apply_to_host(time, host, cpu, event),
+            Origin::Host { host, cpu, .. } => self.apply_to_host(time, host, cpu, event),
             Origin::Vmm { vm, .. } => self.apply_to_vmm(time, vm, event),
             Origin::Guest { vm, cpu } => {
                 if let Some(state) = self.vms.get_mut(vm) {
@@ -252,7 +252,8 @@ impl Timeline {
     pub fn begin_gap(&mut self, time: u64, origin: Origin) {
         self.changes.clear();
         match origin {
-            Origin::Host { host, cpu } => self.begin_host_gap(time, host, cpu),
+            Origin::Host { host, cpu, only_kvm: false } => self.begin_host_gap(time, host, cpu),
+            Origin::Host { host, cpu, only_kvm: true } => self.begin_kvm_gap(time, host, cpu),
             Origin::Vmm { vm, thread } => self.with_vcpu(time, vm, thread, Vcpu::begin_vmm_gap),
             Origin::Guest { vm, cpu } => {
                 if let Some(state) = self.vms.get_mut(vm) {
@@ -268,9 +269,9 @@ impl Timeline {
     pub fn end_gap(&mut self, time: u64, origin: Origin) {
         self.changes.clear();
         match origin {
-            Origin::Host { host, cpu } => {
+            Origin::Host { host, cpu, only_kvm } => {
                 if let Some(host) = self.hosts.get_mut(host) {
-                    host.end_gap(cpu);
+                    if only_kvm { host.end_kvm_gap(cpu) } else { host.end_gap(cpu) }
                 }
             }
             Origin::Vmm { vm, thread } => self.with_vcpu(time, vm, thread, Vcpu::end_vmm_gap),
@@ -318,6 +319,7 @@ impl Timeline {
     fn apply_to_host(&mut self, time: u64, index: usize, cpu: u32, event: &Event<'_>) {
         let Some(host) = self.hosts.get_mut(index) else { return };
         let missing = host.has_gap();
+        let (is_in_gap, hides_crossings) = (host.is_in_gap(cpu), host.hides_crossings(ThreadState::Running { cpu }));
         let returns_are_told = self.vms.iter().filter(|vm| vm.host == index).all(|vm| vm.returns_are_told);
         let before = host.cpu(cpu);
         host.apply(cpu, event);
@@ -341,7 +343,12 @@ impl Timeline {
                     }
                     vcpu.thread = ThreadState::switched_out(cpu, prev_state, missing);
                 });
-                self.with_thread(time, index, next.tid, None, |vcpu| vcpu.thread = ThreadState::Running { cpu });
+                self.with_thread(time, index, next.tid, None, |vcpu| {
+                    if hides_crossings {
+                        vcpu.lose_location();
+                    }
+                    vcpu.thread = ThreadState::Running { cpu };
+                });
             }
             Event::Wakeup { task, cpu: target, .. } => {
                 self.with_thread(time, index, task.tid, None, |vcpu| {
@@ -356,13 +363,13 @@ impl Timeline {
             Event::KvmEntry { tid, vcpu } | Event::KvmExit { tid, vcpu, .. } => {
                 self.with_thread(time, index, tid, vcpu, |vcpu| {
                     vcpu.apply(event, true, returns_are_told);
-                    vcpu.thread = ThreadState::Running { cpu };
+                    vcpu.thread = of_crossing(cpu, event, is_in_gap);
                 });
             }
             Event::KvmUserspaceExit { tid } => {
                 self.with_thread(time, index, tid, None, |vcpu| {
                     vcpu.apply(event, true, returns_are_told);
-                    vcpu.thread = ThreadState::Running { cpu };
+                    vcpu.thread = of_crossing(cpu, event, is_in_gap);
                 });
             }
             _ => {}
@@ -381,7 +388,15 @@ impl Timeline {
                 self.with_vcpu(time, index, vcpu, |state| state.apply(event, kvm_tells, returns_are_told));
             }
             Event::VmmEnter { vcpu } | Event::VmmExit { vcpu, .. } => {
-                self.with_vcpu(time, index, vcpu, |state| state.apply(event, kvm_tells, returns_are_told));
+                let hides = |state: &Vcpu| self.hosts.get(host).is_some_and(|host| host.hides_crossings(state.thread));
+                let is_hidden = vm.vcpus.get(&vcpu).is_some_and(hides);
+                self.with_vcpu(time, index, vcpu, |state| {
+                    state.apply(event, kvm_tells, returns_are_told);
+                    // It goes into KVM, and when it is in the guest from there is not recorded.
+                    if is_hidden && matches!(event, Event::VmmEnter { .. }) {
+                        state.lose_location();
+                    }
+                });
             }
             _ => {}
         }
@@ -400,27 +415,43 @@ impl Timeline {
         }
     }
 
-    /// Records of the host's `cpu` are missing: where the vCPUs are is not known any more that do not run on another one.
+    /// Records of the host's `cpu` are missing: where the vCPUs are is not known any more that do not run on another
+    /// one.
     fn begin_host_gap(&mut self, time: u64, index: usize, cpu: u32) {
         let Some(host) = self.hosts.get_mut(index) else { return };
         host.begin_gap(cpu);
-        for vm in 0..self.vms.len() {
-            let of_host: Vec<u32> = match self.vms.get(vm) {
-                Some(vm) if vm.host == index => vm.vcpus.keys().copied().collect(),
-                _ => continue,
-            };
-            for vcpu in of_host {
-                self.with_vcpu(time, vm, vcpu, |vcpu| {
-                    let elsewhere = matches!(vcpu.thread, ThreadState::Running { cpu: on } if on != cpu);
-                    if !elsewhere {
-                        vcpu.lose_location();
-                        if vcpu.thread != ThreadState::Ended {
-                            vcpu.thread = ThreadState::Unknown;
-                        }
+        for (vm, vcpu) in self.vcpus_of(index) {
+            self.with_vcpu(time, vm, vcpu, |vcpu| {
+                let elsewhere = matches!(vcpu.thread, ThreadState::Running { cpu: on } if on != cpu);
+                if !elsewhere {
+                    vcpu.lose_location();
+                    if vcpu.thread != ThreadState::Ended {
+                        vcpu.thread = ThreadState::Unknown;
                     }
-                });
-            }
+                }
+            });
         }
+    }
+
+    /// KVM's records of the host's `cpu` are missing: whether the vCPUs are in the guest is not known any more that do
+    /// not run on another one. What the scheduler says of their threads holds.
+    fn begin_kvm_gap(&mut self, time: u64, index: usize, cpu: u32) {
+        let Some(host) = self.hosts.get_mut(index) else { return };
+        host.begin_kvm_gap(cpu);
+        for (vm, vcpu) in self.vcpus_of(index) {
+            self.with_vcpu(time, vm, vcpu, |vcpu| {
+                let elsewhere = matches!(vcpu.thread, ThreadState::Running { cpu: on } if on != cpu);
+                if !elsewhere {
+                    vcpu.lose_location();
+                }
+            });
+        }
+    }
+
+    /// The VMs and vCPUs of a host.
+    fn vcpus_of(&self, host: usize) -> Vec<(usize, u32)> {
+        let of_host = self.vms.iter().enumerate().filter(|(_, vm)| vm.host == host);
+        of_host.flat_map(|(index, vm)| vm.vcpus.keys().map(move |&vcpu| (index, vcpu))).collect()
     }
 
     /// The host's `cpu` runs something else: so do those vCPUs not yet that wait for it.
@@ -522,6 +553,15 @@ impl Timeline {
             push(&mut self.changes, Change::Task { vm: index, task, window, state: state.fused });
             (state.fused, state.since) = (now, time.max(state.since));
         }
+    }
+}
+
+/// What a vCPU's thread does after KVM's `event` on `cpu`: it runs there. Where the CPU's other records are missing, it
+/// may give way unseen from the moment that it leaves the guest.
+const fn of_crossing(cpu: u32, event: &Event<'_>, is_in_gap: bool) -> ThreadState {
+    match event {
+        Event::KvmExit { .. } | Event::KvmUserspaceExit { .. } if is_in_gap => ThreadState::Unknown,
+        _ => ThreadState::Running { cpu },
     }
 }
 

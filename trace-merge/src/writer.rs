@@ -186,7 +186,8 @@ impl LayerWriter {
     /// Creates the folder of `layer` in the recording `dir`, with `metadata` but no event types yet. Clock, host and
     /// version come from `manifest`.
     ///
-    /// A process id that was used before in this recording gets a folder of its own: `42-2` after `42`.
+    /// A process id that was used before in this recording gets a folder of its own: `42-2` after `42`. So does a
+    /// second layer of the host's kernel, which holds what a flight recorder keeps apart.
     ///
     /// # Errors
     /// When the layer is not possible, exists already, or cannot be written.
@@ -266,8 +267,8 @@ impl LayerWriter {
         !self.events.is_empty()
     }
 
-    /// Adds event types, to the end of `metadata` too. Those that the layer has already are passed over; those that are not
-    /// possible are not added, while the others are. Returns how many were added.
+    /// Adds event types, to the end of `metadata` too. Those that the layer has already are passed over; those that are
+    /// not possible are not added, while the others are. Returns how many were added.
     ///
     /// # Errors
     /// When `metadata` cannot be written; otherwise the first event type that was refused.
@@ -387,8 +388,8 @@ impl LayerWriter {
         Ok(())
     }
 
-    /// Ends the gap of the stream of `cpu_id` at `time` (ticks), before the next record. A gap in which nothing was recorded
-    /// is told by a packet without records.
+    /// Ends the gap of the stream of `cpu_id` at `time` (ticks), before the next record. A gap in which nothing was
+    /// recorded is told by a packet without records.
     ///
     /// # Errors
     /// When a packet cannot be written.
@@ -430,8 +431,8 @@ impl LayerWriter {
         self.streams.entry(cpu_id).or_default().overwritten = overwritten;
     }
 
-    /// Writes the records that [`record`](Self::record) still holds, and for streams that lost something after their last
-    /// packet, an empty packet that says so. Of a stream out of a ring nothing may follow then.
+    /// Writes the records that [`record`](Self::record) still holds, and for streams that lost something after their
+    /// last packet, an empty packet that says so. Of a stream out of a ring nothing may follow then.
     ///
     /// # Errors
     /// When a packet cannot be written.
@@ -561,7 +562,8 @@ impl LayerStream {
     }
 }
 
-/// Creates the folder `path` in `dir`; it must not exist, except that a user layer then gets the next free number.
+/// Creates the folder `path` in `dir`; it must not exist, except that a layer of which a recording may have several
+/// then gets the next free number.
 fn create_folder(dir: &Path, path: String, kind: LayerKind, readers: Readers) -> Result<String, WriteError> {
     if let Some(above) = Path::new(&path).parent() {
         let created = readers.create_folders(dir, above);
@@ -572,13 +574,18 @@ fn create_folder(dir: &Path, path: String, kind: LayerKind, readers: Readers) ->
     loop {
         match readers.create_folder(&dir.join(&candidate)) {
             Ok(()) => return Ok(candidate),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && kind == LayerKind::GuestUser => {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && has_several(kind) => {
                 number += 1;
                 candidate = format!("{path}-{number}");
             }
             Err(source) => return Err(WriteError::Create { path: dir.join(candidate), source }),
         }
     }
+}
+
+/// Whether a recording may have several layers of this kind, of one VM or host.
+const fn has_several(kind: LayerKind) -> bool {
+    matches!(kind, LayerKind::HostKernel | LayerKind::GuestUser)
 }
 
 fn refusal(event: &EventDescription, problem: &'static str) -> WriteError {

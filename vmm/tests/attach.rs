@@ -1,5 +1,5 @@
-//! `strata attach` on this machine's KVM: to a VMM that knows nothing of strata, whose guest is a few instructions. Needs
-//! root, KVM, and a kernel with tracefs and debugfs; what is mounted for it is seen by the test alone.
+//! `strata attach` on this machine's KVM: to a VMM that knows nothing of strata, whose guest is a few instructions.
+//! Needs root, KVM, and a kernel with tracefs and debugfs; what is mounted for it is seen by the test alone.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 #[path = "../examples/tiny_vmm.rs"]
@@ -140,7 +140,8 @@ fn judge(path: &Path, pid: u32) -> u64 {
     let manifest = trace.manifest();
     let vm = &manifest.vms[0];
     assert_eq!((vm.attached.as_ref().unwrap().pid, vm.vcpus, vm.vcpu_threads.len()), (pid, 2, 2), "{vm:?}");
-    assert_eq!(manifest.layers.iter().map(|layer| layer.kind).collect::<Vec<_>>(), [LayerKind::HostKernel]);
+    // A flight recorder keeps KVM's events apart.
+    assert!(!manifest.layers.is_empty() && manifest.layers.iter().all(|layer| layer.kind == LayerKind::HostKernel));
     let missing = |kind| manifest.missing.iter().any(|missing| missing.layer == kind);
     assert!([LayerKind::Vmm, LayerKind::GuestKernel, LayerKind::GuestUser].into_iter().all(missing));
     assert_eq!(manifest.clock.vcpus.len(), 2, "{:?}", manifest.clock);
@@ -169,8 +170,8 @@ fn judge(path: &Path, pid: u32) -> u64 {
     returns
 }
 
-/// Asserts that what `strata top --once --json` showed of the VM is what the report says of the same time of the recording in
-/// `path`, but for a tenth of it: at its begin the live view does not know yet what vCPUs do.
+/// Asserts that what `strata top --once --json` showed of the VM is what the report says of the same time of the
+/// recording in `path`, but for a tenth of it: at its begin the live view does not know yet what vCPUs do.
 fn agree(top: &str, path: &Path) {
     let trace = Trace::open(path).unwrap();
     let top: serde_json::Value = serde_json::from_str(top).unwrap_or_else(|error| panic!("{error}: {top}"));

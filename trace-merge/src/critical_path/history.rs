@@ -1,8 +1,8 @@
 //! What the tasks and CPUs of one guest did during the windows that are asked about: the execution graph.
 //!
-//! Vertices are the moments in which a task changes its state, edges along a task the states between them, edges between
-//! tasks the wake-ups. It is kept for one window at a time, and handed on when the window is over or the task runs: memory
-//! does not grow with the recording, but with the longest wait, up to [`MOST_PIECES`].
+//! Vertices are the moments in which a task changes its state, edges along a task the states between them, edges
+//! between tasks the wake-ups. It is kept for one window at a time, and handed on when the window is over or the task
+//! runs: memory does not grow with the recording, but with the longest wait, up to [`MOST_PIECES`].
 
 use crate::analysis::{Analysis, Gap};
 use crate::event::{self, Event, Interrupt, Tid, WakeupStage};
@@ -154,8 +154,8 @@ enum Pending {
     Cpu(u32),
 }
 
-/// Keeps the execution graph of one guest for each of `windows`, and has it walked when the window is over, or before that
-/// in parts: between two moments in which the task runs, nothing of its path is known from elsewhere.
+/// Keeps the execution graph of one guest for each of `windows`, and has it walked when the window is over, or before
+/// that in parts: between two moments in which the task runs, nothing of its path is known from elsewhere.
 pub(super) struct History<W> {
     vm: usize,
     task: TaskIndex,
@@ -170,7 +170,8 @@ pub(super) struct History<W> {
     /// By source of the merge and number of the event type: index into [`Graph::events`].
     event_indices: HashMap<(usize, u16), u32>,
     flow_times: FlowTimes,
-    /// CPUs of which it is known whether they handle an interrupt: a switch was met since their records began or went on.
+    /// CPUs of which it is known whether they handle an interrupt: a switch was met since their records began or went
+    /// on.
     settled: HashSet<u32>,
     /// Threads of the host that were woken and have not run since: when, and while which thread ran.
     woken_threads: HashMap<Tid, (u64, Option<Tid>)>,
@@ -180,8 +181,8 @@ pub(super) struct History<W> {
 }
 
 impl<W: FnMut(&Graph, Window, &Timeline) + Send> History<W> {
-    /// The history of the guest `vm` of `trace`, for its `task`, in `windows`, which are in time order and do not overlap.
-    /// `walk` is called for each of them, or for its parts one after the other.
+    /// The history of the guest `vm` of `trace`, for its `task`, in `windows`, which are in time order and do not
+    /// overlap. `walk` is called for each of them, or for its parts one after the other.
     pub(super) fn new(
         trace: &Trace,
         (vm, task): (usize, TaskIndex),
@@ -235,8 +236,8 @@ impl<W: FnMut(&Graph, Window, &Timeline) + Send> History<W> {
         }
     }
 
-    /// Has the part of the window walked that lies before `time`, when much is kept and the task has run for a while: what
-    /// was before matters no more then.
+    /// Has the part of the window walked that lies before `time`, when much is kept and the task has run for a while:
+    /// what was before matters no more then.
     fn walk_part(&mut self, time: u64, timeline: &Timeline) {
         if self.pieces < self.most_pieces / 4 || self.graph.full_at.is_some() {
             return;
@@ -477,7 +478,7 @@ impl<W: FnMut(&Graph, Window, &Timeline) + Send> Analysis for History<W> {
             if let Origin::Guest { cpu, .. } = gap.origin {
                 self.settled.remove(&cpu);
             }
-            if let Origin::Host { .. } = gap.origin {
+            if let Origin::Host { only_kvm: false, .. } = gap.origin {
                 self.woken_threads.clear();
             }
             self.gaps.insert(gap.source, gap.time);

@@ -336,7 +336,7 @@ impl<W: Write + Send> Analysis for Exporter<'_, W> {
         let (begin, time) = (self.begin_ns(), self.ns(gap.time));
         self.losses.gap(&mut self.out, gap, time.max(begin));
         if gap.begins
-            && matches!(gap.origin, Origin::Host { .. } | Origin::Guest { .. })
+            && matches!(gap.origin, Origin::Host { only_kvm: false, .. } | Origin::Guest { .. })
             && let Some((machine, cpu)) = tracks::place(gap.origin, timeline)
         {
             self.running.begin_gap(machine, cpu, time.max(begin));

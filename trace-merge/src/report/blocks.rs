@@ -1,5 +1,6 @@
-//! Requests to block devices, as the kernels of host and guests see them: by device and operation how many, how large and
-//! how long, from `block:block_rq_issue` (the driver has it) to `block:block_rq_complete` of the same device and sector.
+//! Requests to block devices, as the kernels of host and guests see them: by device and operation how many, how large
+//! and how long, from `block:block_rq_issue` (the driver has it) to `block:block_rq_complete` of the same device and
+//! sector.
 //!
 //! Counted apart, and never timed: requests whose end is not in the recording, or during which records were lost.
 
@@ -160,7 +161,9 @@ impl Analysis for BlockTimes {
     }
 
     fn gap(&mut self, gap: &Gap, _timeline: &Timeline) {
-        if let Some((kernel, _)) = Kernel::of(gap.origin) {
+        if let Some((kernel, _)) = Kernel::of(gap.origin)
+            && !gap.origin.is_only_kvm()
+        {
             self.kernels.entry(kernel).or_default().gap(gap.begins);
         }
     }

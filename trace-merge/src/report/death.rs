@@ -1,8 +1,9 @@
-//! How it ended: what each CPU was doing, in the host and in the guest, when the guest's kernel recorded for the last time.
+//! How it ended: what each CPU was doing, in the host and in the guest, when the guest's kernel recorded for the last
+//! time.
 //!
-//! The moment is that of the last record of the guest's kernel in the window: of a guest that died, or hung, the last sign of
-//! life. What the VMM recorded behind it is shown too, since it is what the host saw of the end. With a window that ends
-//! earlier, it is a look at any moment.
+//! The moment is that of the last record of the guest's kernel in the window: of a guest that died, or hung, the last
+//! sign of life. What the VMM recorded behind it is shown too, since it is what the host saw of the end. With a window
+//! that ends earlier, it is a look at any moment.
 
 mod last;
 mod text;
@@ -49,8 +50,8 @@ pub struct VmDeath {
     pub vm: String,
     /// The moment, ns after the first record of the recording.
     pub moment_ns: u64,
-    /// Whether it is the last record of the guest's kernel; otherwise that layer is not there, and it is the last record of
-    /// all.
+    /// Whether it is the last record of the guest's kernel; otherwise that layer is not there, and it is the last
+    /// record of all.
     pub is_guests: bool,
     /// How long the window goes on behind it, ns.
     pub after_ns: u64,
@@ -180,7 +181,7 @@ impl LastMoments {
         for layer in trace.layers() {
             for stream in &layer.streams {
                 let Some(origin) = timeline.origin(layer, stream.description.cpu_id) else { continue };
-                if let Origin::Host { host, cpu } = origin {
+                if let Origin::Host { host, cpu, .. } = origin {
                     host_cpus.entry(host).or_default().insert(cpu);
                 }
                 let last = last::time_of_last(layer, stream, window);

@@ -1,11 +1,11 @@
-//! Interrupts: how often and how long they were handled, in guests and on the host, and how long those that KVM injected
-//! took to reach the guest's handler.
+//! Interrupts: how often and how long they were handled, in guests and on the host, and how long those that KVM
+//! injected took to reach the guest's handler.
 //!
-//! An interrupt lasts from its entry to its exit on one CPU; what interrupts it in turn is part of its time. The time of
-//! an injected interrupt has two parts: pending, from `kvm:kvm_apic_accept_irq` (its local APIC has it) to
+//! An interrupt lasts from its entry to its exit on one CPU; what interrupts it in turn is part of its time. The time
+//! of an injected interrupt has two parts: pending, from `kvm:kvm_apic_accept_irq` (its local APIC has it) to
 //! `kvm:kvm_inj_virq` (it is handed to the guest with the next entry), and delivery, from there to the guest's first
-//! event in the handler. An interrupt of a device has no event with its vector in the guest: it is matched with the next
-//! `irq:irq_handler_entry` on its vCPU.
+//! event in the handler. An interrupt of a device has no event with its vector in the guest: it is matched with the
+//! next `irq:irq_handler_entry` on its vCPU.
 
 mod delivery;
 
@@ -273,6 +273,7 @@ impl Handled {
     /// Exits are missing from now on.
     fn begin_gap(&mut self, gap: &Gap) {
         if let Some((kernel, cpu)) = Kernel::of(gap.origin)
+            && !gap.origin.is_only_kvm()
             && let Some(kernel) = self.kernels.get_mut(&kernel)
         {
             kernel.forget(cpu, 0);

@@ -54,8 +54,8 @@ pub(super) const PREV_STATE_MASK: u64 = 0xff;
 pub(super) const PREV_STATE_ENDED: u64 = 0x10 | 0x20;
 
 impl ThreadState {
-    /// The state after the thread was woken for `target`. A thread that runs is not woken: it had only been about to sleep.
-    /// While records of any CPU are missing it may run there already.
+    /// The state after the thread was woken for `target`. A thread that runs is not woken: it had only been about to
+    /// sleep. While records of any CPU are missing it may run there already.
     pub(super) const fn woken(self, target: Option<u32>, anything_missing: bool) -> Self {
         match self {
             Self::Running { .. } => self,
@@ -99,6 +99,8 @@ pub struct Host {
     comms: HashMap<Tid, usize>,
     /// CPUs whose records are missing at the moment.
     gaps: BTreeSet<u32>,
+    /// CPUs whose records of KVM are missing at the moment, which are in a layer of their own.
+    kvm_gaps: BTreeSet<u32>,
 }
 
 impl Host {
@@ -131,10 +133,25 @@ impl Host {
         self.comms.len().max(self.names.len())
     }
 
-    /// Whether records of any CPU are missing at the moment.
+    /// Whether records of any CPU are missing at the moment; KVM's where they are in a layer of their own are not
+    /// meant.
     #[must_use]
     pub fn has_gap(&self) -> bool {
         !self.gaps.is_empty()
+    }
+
+    /// Whether records of KVM of any CPU are missing at the moment.
+    #[must_use]
+    pub fn has_kvm_gap(&self) -> bool {
+        self.has_gap() || !self.kvm_gaps.is_empty()
+    }
+
+    /// Whether a thread that does `thread` may enter and leave a guest without a record, at the moment.
+    pub(super) fn hides_crossings(&self, thread: ThreadState) -> bool {
+        match thread {
+            ThreadState::Running { cpu } => self.kvm_gaps.contains(&cpu),
+            _ => !self.kvm_gaps.is_empty(),
+        }
     }
 
     pub(super) fn apply(&mut self, cpu: u32, event: &Event<'_>) {
@@ -146,7 +163,11 @@ impl Host {
                 self.cpus.insert(cpu, runs);
             }
             Event::Wakeup { task, .. } => drop(self.thread(task)),
-            // A thread that records an event of its own runs on the CPU that records it.
+            // A thread that records an event of its own runs on the CPU that records it. Who leaves a guest may give
+            // way to another one, which is not recorded where all but KVM's records are missing.
+            Event::KvmExit { .. } | Event::KvmUserspaceExit { .. } if self.gaps.contains(&cpu) => {
+                self.cpus.insert(cpu, HostCpuState::Unknown);
+            }
             Event::KvmEntry { tid, .. } | Event::KvmExit { tid, .. } | Event::KvmUserspaceExit { tid } if tid > 0 => {
                 let thread = self.thread(Task { tid, comm: &[] });
                 self.cpus.insert(cpu, HostCpuState::Running(thread));
@@ -162,6 +183,19 @@ impl Host {
 
     pub(super) fn end_gap(&mut self, cpu: u32) {
         self.gaps.remove(&cpu);
+    }
+
+    pub(super) fn begin_kvm_gap(&mut self, cpu: u32) {
+        self.kvm_gaps.insert(cpu);
+    }
+
+    pub(super) fn end_kvm_gap(&mut self, cpu: u32) {
+        self.kvm_gaps.remove(&cpu);
+    }
+
+    /// Whether records of `cpu` are missing at the moment.
+    pub(super) fn is_in_gap(&self, cpu: u32) -> bool {
+        self.gaps.contains(&cpu)
     }
 
     /// The thread that `task` names, under that name, or the one that it was known by where `task` has none.

@@ -14,6 +14,9 @@ pub enum Origin {
         host: usize,
         /// The CPU.
         cpu: u32,
+        /// Whether its layer can hold KVM's events only: a flight recorder keeps them in a layer of their own, which
+        /// begins at another time than what else the CPU recorded.
+        only_kvm: bool,
     },
     /// A thread of a VMM.
     Vmm {
@@ -39,6 +42,13 @@ pub enum Origin {
 }
 
 impl Origin {
+    /// Whether its layer holds KVM's events only, so that what is missing there is nothing that the kernel did
+    /// otherwise.
+    #[must_use]
+    pub const fn is_only_kvm(self) -> bool {
+        matches!(self, Self::Host { only_kvm: true, .. })
+    }
+
     /// The kind of layer that its records are in.
     #[must_use]
     pub const fn layer(self) -> LayerKind {
@@ -65,7 +75,7 @@ impl Kernel {
     #[must_use]
     pub const fn of(origin: Origin) -> Option<(Self, u32)> {
         match origin {
-            Origin::Host { host, cpu } => Some((Self::Host(host), cpu)),
+            Origin::Host { host, cpu, .. } => Some((Self::Host(host), cpu)),
             Origin::Guest { vm, cpu } => Some((Self::Guest(vm), cpu)),
             Origin::Vmm { .. } | Origin::User { .. } => None,
         }

@@ -34,7 +34,7 @@ pub(super) const fn thread(vcpu: u32) -> Task<'static> {
 }
 
 pub(super) const fn on_host(time: u64, cpu: u32, item: Item<'_>) -> Step<'_> {
-    (time, Origin::Host { host: 0, cpu }, item)
+    (time, Origin::Host { host: 0, cpu, only_kvm: false }, item)
 }
 
 pub(super) const fn host(time: u64, cpu: u32, event: Event<'_>) -> Step<'_> {
@@ -386,6 +386,7 @@ fn any_item() -> impl Strategy<Value = (Origin, Item<'static>)> {
         1 => (0..2_u32, reason).prop_map(|(vcpu, reason)| exit(vcpu, reason)),
         1 => (100..102).prop_map(|tid| Event::KvmUserspaceExit { tid }),
     ];
+    let of_kvm = prop_oneof![(0..2_u32).prop_map(entry), (0..2_u32).prop_map(|vcpu| exit(vcpu, IO))];
     let of_vmm = prop_oneof![
         (0..2_u32).prop_map(|vcpu| Event::VmmEnter { vcpu }),
         (0..2_u32).prop_map(|vcpu| Event::VmmExit { vcpu, reason: KVM_IO }),
@@ -403,7 +404,8 @@ fn any_item() -> impl Strategy<Value = (Origin, Item<'static>)> {
     ];
     let item = |event: BoxedStrategy<Event<'static>>| prop_oneof![6 => event.prop_map(Item::Event), 1 => gap()];
     prop_oneof![
-        (origin(|cpu| Origin::Host { host: 0, cpu }), item(of_host.boxed())),
+        (origin(|cpu| Origin::Host { host: 0, cpu, only_kvm: false }), item(of_host.boxed())),
+        (origin(|cpu| Origin::Host { host: 0, cpu, only_kvm: true }), item(of_kvm.boxed())),
         (origin(|thread| Origin::Vmm { vm: 0, thread }), item(of_vmm.boxed())),
         (origin(|cpu| Origin::Guest { vm: 0, cpu }), item(of_guest.boxed())),
     ]
@@ -569,4 +571,135 @@ proptest! {
             prop_assert!(!(told.timeline.hosts[0].has_gap() && any), "{:?}", step);
         }
     }
+}
+
+/// What vCPU 0 and its host do next.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    /// It leaves the guest for KVM, and goes back.
+    Exit,
+    /// It leaves the guest for the VMM, and goes back.
+    ToVmm,
+    /// It halts, and is woken to go on on this CPU.
+    Halt(u32),
+    /// It leaves the guest and gives way to another thread, to go on on this CPU.
+    Preempt(u32),
+}
+
+/// What is recorded when vCPU 0, which is in the guest on CPU 0 first, does `acts`, each `Act` step at a time of its
+/// own.
+fn story(acts: &[Act]) -> Vec<Step<'static>> {
+    let (mut steps, mut cpu, mut time) = (Vec::new(), 0, 0);
+    let kvm = |cpu| Origin::Host { host: 0, cpu, only_kvm: true };
+    let host = |cpu| Origin::Host { host: 0, cpu, only_kvm: false };
+    let of_vmm = Origin::Vmm { vm: 0, thread: 0 };
+    let mut add = |origin, event| {
+        time += 1;
+        steps.push((time, origin, Item::Event(event)));
+    };
+    add(host(0), switch(HOG, 1, thread(0)));
+    add(host(1), switch(IDLE, 0, OTHER));
+    add(kvm(0), entry(0));
+    for act in acts {
+        match *act {
+            Act::Exit => add(kvm(cpu), exit(0, IO)),
+            Act::ToVmm => {
+                add(kvm(cpu), exit(0, IO));
+                add(kvm(cpu), Event::KvmUserspaceExit { tid: thread(0).tid });
+                add(of_vmm, Event::VmmExit { vcpu: 0, reason: KVM_IO });
+                add(of_vmm, Event::VmmEnter { vcpu: 0 });
+            }
+            Act::Halt(to) => {
+                add(kvm(cpu), exit(0, HLT));
+                add(host(cpu), switch(thread(0), 1, IDLE));
+                add(host(cpu), wakeup(thread(0), Some(to)));
+                add(host(to), switch(IDLE, 0, thread(0)));
+                cpu = to;
+            }
+            Act::Preempt(to) => {
+                add(kvm(cpu), exit(0, IO));
+                add(host(cpu), switch(thread(0), 0, HOG));
+                add(host(cpu), Event::Migrate { tid: thread(0).tid, cpu: to });
+                add(host(to), switch(IDLE, 0, thread(0)));
+                cpu = to;
+            }
+        }
+        add(kvm(cpu), entry(0));
+    }
+    steps
+}
+
+/// What vCPU 0 does at each tick before `end` by `steps` without those of the host's layer `only_kvm` from before
+/// `from`.
+fn states_without(steps: &[Step<'static>], only_kvm: Option<bool>, from: u64, end: u64) -> Vec<VcpuState> {
+    let of_layer = |origin: &Origin| matches!(origin, Origin::Host { only_kvm: of, .. } if Some(*of) == only_kvm);
+    let origins = || (0..2).filter_map(|cpu| Some(Origin::Host { host: 0, cpu, only_kvm: only_kvm? }));
+    let mut told = Told::new();
+    origins().for_each(|origin| told.feed(&(0, origin, Item::GapBegin)));
+    let mut states = Vec::new();
+    for time in 0..end {
+        if time == from {
+            origins().for_each(|origin| told.feed(&(time, origin, Item::GapEnd)));
+        }
+        let kept = steps.iter().filter(|(at, origin, _)| *at == time && (time >= from || !of_layer(origin)));
+        kept.for_each(|step| told.feed(step));
+        states.push(told.timeline.vms[0].vcpus[&0].state);
+    }
+    states
+}
+
+proptest! {
+    /// A flight recorder's history of KVM's events may begin later than that of the scheduler's, and the other way
+    /// round: what is told then is less, and nothing else.
+    #[test]
+    fn shorter_history_of_one_class_tells_less_and_nothing_else(
+        acts in proptest::collection::vec(
+            prop_oneof![
+                Just(Act::Exit),
+                Just(Act::ToVmm),
+                (0..2_u32).prop_map(Act::Halt),
+                (0..2_u32).prop_map(Act::Preempt),
+            ],
+            1..30,
+        ),
+        only_kvm: bool,
+        from in 0..150_u64,
+    ) {
+        let steps = story(&acts);
+        let end = steps.last().map_or(1, |(time, ..)| time + 1);
+        let whole = states_without(&steps, None, 0, end);
+
+        let known = states_without(&steps, Some(only_kvm), from, end);
+
+        for (time, (whole, known)) in whole.iter().zip(&known).enumerate() {
+            let is_less = match (whole, known) {
+                (_, VcpuState::Unknown) => true,
+                // The reason may be missing, or the VMM's own stand for KVM's.
+                (VcpuState::Kvm(_), VcpuState::Kvm(None)) | (VcpuState::Vmm(_), VcpuState::Vmm(_)) => true,
+                // Who runs instead may not be known yet, or be known by another number.
+                (VcpuState::Stolen { by, woken }, VcpuState::Stolen { by: known, woken: of }) => {
+                    let tid = |by: &Preemptor| match by {
+                        Preemptor::Thread(thread) => Some(thread.tid),
+                        Preemptor::Idle | Preemptor::Unknown => None,
+                    };
+                    woken == of && (*known == Preemptor::Unknown || tid(by) == tid(known))
+                }
+                _ => whole == known,
+            };
+            prop_assert!(is_less, "at {}: {:?}, not {:?}", time, known, whole);
+        }
+    }
+}
+
+#[test]
+fn scheduler_tells_of_steal_while_kvms_records_are_missing() {
+    let acts = [Act::Exit, Act::Preempt(0), Act::Exit];
+    let steps = story(&acts);
+
+    let states = states_without(&steps, Some(true), 9, 13);
+
+    let stolen = |state: &&VcpuState| matches!(state, VcpuState::Stolen { woken: false, .. });
+    assert_eq!(states.iter().filter(stolen).count(), 2, "{states:?}");
+    assert_eq!(states.iter().filter(|state| **state == VcpuState::Guest).count(), 2, "{states:?}");
+    assert!(states[..6].iter().all(|state| *state == VcpuState::Unknown), "{states:?}");
 }

@@ -1,5 +1,6 @@
-//! Flight-recorder mode: nothing is written until somebody asks for it. Rings overwrite their oldest content themselves.
-//! The rings of processes that have ended and the host kernel's records are buffered in memory, up to a limit.
+//! Flight-recorder mode: nothing is written until somebody asks for it. Rings overwrite their oldest content
+//! themselves. The rings of processes that have ended and the host kernel's records are buffered in memory, up to a
+//! limit.
 
 use super::buffered_layer::BufferedLayer;
 use super::guest_processes::{MAX_DESCRIPTIONS, MAX_PROCESS_DESCRIPTION};
@@ -91,7 +92,8 @@ impl FlightRecorder {
         self.host.as_mut()
     }
 
-    /// Reads what the guest has registered, and buffers the host kernel's records and the rings of processes that have ended.
+    /// Reads what the guest has registered, and buffers the host kernel's records and the rings of processes that have
+    /// ended.
     pub fn poll(&mut self, recording: &Recording) -> Polled {
         let new_kernel_events = self.kernel.as_mut().is_some_and(FlightKernel::poll);
         if let Some(processes) = &mut self.processes {
@@ -106,9 +108,9 @@ impl FlightRecorder {
         Polled { more, new_kernel_events }
     }
 
-    /// Writes everything that is there as layers of the recording in `dir`, and leaves it where it is. The producers may be
-    /// running: guest layers come first and the host's last, so that the periods of the vCPUs cover the guests' records.
-    /// What cannot be written is left out.
+    /// Writes everything that is there as layers of the recording in `dir`, and leaves it where it is. The producers
+    /// may be running: guest layers come first and the host's last, so that the periods of the vCPUs cover the guests'
+    /// records. What cannot be written is left out.
     pub fn write(&mut self, recording: &Recording, dir: &Path, manifest: &Manifest) -> WrittenLayers {
         let finish = |mut layer: RingLayer| layer.finish(&|| recording.latest()).map(|_| layer.layer());
         let mut written = WrittenLayers::default();
@@ -139,7 +141,9 @@ impl FlightRecorder {
         if let Some(host) = &mut self.host {
             let triggers = &mut self.triggers;
             let _ = (0..MAX_POLLS).find(|_| !host.poll(triggers.as_mut()));
-            written.add(LayerKind::HostKernel, host.write(dir, manifest));
+            for layer in host.write(dir, manifest) {
+                written.add(LayerKind::HostKernel, layer);
+            }
         }
         written
     }
@@ -220,8 +224,8 @@ impl FlightProcesses {
         Self { table, given_back, ended: VecDeque::new(), ended_bytes: 0, dropped: 0 }
     }
 
-    /// Buffers what processes that have ended left in their slots, and gives the slots back. A process that is new cannot have
-    /// recorded before `earliest` of the last poll, nor after `latest`.
+    /// Buffers what processes that have ended left in their slots, and gives the slots back. A process that is new
+    /// cannot have recorded before `earliest` of the last poll, nor after `latest`.
     fn poll(&mut self, earliest: u64, latest: Latest<'_>) {
         self.table.look(earliest);
         for (number, given_back) in (0..).zip(&mut self.given_back) {

@@ -1,8 +1,9 @@
-//! What a VM does now: a summary of the host kernel's records as they are drained, for whoever asks on the control socket.
+//! What a VM does now: a summary of the host kernel's records as they are drained, for whoever asks on the control
+//! socket.
 //!
-//! It is kept only while somebody asks, and from then on: [`HostWatch`] takes in the records that tell of vCPUs, puts those
-//! of all CPUs in order, and feeds them to the [`Timeline`] of the reports, so that its states are theirs. Memory is bounded:
-//! by the records of two polls, and by the number of vCPUs, host threads and exit reasons.
+//! It is kept only while somebody asks, and from then on: [`HostWatch`] takes in the records that tell of vCPUs, puts
+//! those of all CPUs in order, and feeds them to the [`Timeline`] of the reports, so that its states are theirs. Memory
+//! is bounded: by the records of two polls, and by the number of vCPUs, host threads and exit reasons.
 
 use crate::clock::HostTime;
 use crate::control::protocol::{Late, LiveExits, LiveVcpu, Thief, Times, Watched};
@@ -212,7 +213,7 @@ impl HostWatch {
         // One that was held back for longer than a poll comes now.
         let time = held.time.max(self.until);
         self.until = time;
-        let origin = Origin::Host { host: 0, cpu: held.cpu };
+        let origin = Origin::Host { host: 0, cpu: held.cpu, only_kvm: false };
         let Some(schema) = held.id.and_then(|id| self.schemas.get(usize::from(id))?.as_ref()) else {
             self.timeline.begin_gap(time, origin);
             self.sums.take_changes(&self.timeline, &self.clock, self.since);

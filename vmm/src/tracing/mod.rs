@@ -5,6 +5,7 @@ pub mod buffered_layer;
 pub mod flight_recorder;
 pub mod guest_processes;
 pub mod host_description;
+mod host_history;
 pub mod host_layer;
 pub mod host_tracer;
 pub mod kernel_rings;

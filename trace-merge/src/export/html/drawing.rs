@@ -155,7 +155,7 @@ impl<'t> Drawing<'t> {
     fn who(&mut self, input: &Input<'_>, timeline: &Timeline) -> (Option<Tid>, u32) {
         let source = self.sources.get(input.source);
         match input.origin {
-            Origin::Host { host, cpu } => {
+            Origin::Host { host, cpu, .. } => {
                 let by = source.and_then(|source| source.recorded_by.as_ref()?.recorded_by(&input.record)).flatten();
                 (by, by.map_or(0, |tid| self.thread_number(timeline, (host, cpu), tid)))
             }
@@ -200,7 +200,7 @@ impl<'t> Drawing<'t> {
     fn follow(&mut self, input: &Input<'_>, timeline: &Timeline, by: Option<Tid>) {
         let time = self.ns(input.time());
         match input.origin {
-            Origin::Host { host, cpu } => {
+            Origin::Host { host, cpu, .. } => {
                 if let Some(cpu) = self.cpus.hosts.get_mut(&(host, cpu)) {
                     cpu.record(&mut self.rows, timeline, time, input.event.as_ref(), by);
                 }
@@ -327,11 +327,13 @@ impl CpuRows {
             .layers_of(LayerKind::HostKernel)
             .flat_map(|layer: &TraceLayer| layer.streams.iter().map(move |stream| (layer, stream)))
             .filter_map(|(layer, stream)| match timeline.origin(layer, stream.description.cpu_id)? {
-                Origin::Host { host, cpu } => Some((host, cpu)),
+                Origin::Host { host, cpu, .. } => Some((host, cpu)),
                 _ => None,
             })
             .collect();
         host_cpus.sort_unstable();
+        // Its records may be in two layers.
+        host_cpus.dedup();
         for (host, cpu) in host_cpus {
             let group = group_of_host(trace, timeline, host);
             let row = rows.row(RowKind::HostCpu, &group, &format!("CPU {cpu}"));
@@ -353,7 +355,7 @@ impl CpuRows {
     /// The row in which records from `origin` are marked; `None` where that is no CPU's.
     fn row(&self, origin: Origin) -> Option<RowNumber> {
         match origin {
-            Origin::Host { host, cpu } => self.hosts.get(&(host, cpu)).map(HostCpu::row),
+            Origin::Host { host, cpu, .. } => self.hosts.get(&(host, cpu)).map(HostCpu::row),
             Origin::Vmm { vm, thread } => self.vcpus.get(&(vm, thread)).copied(),
             Origin::Guest { vm, cpu } => self.guests.get(&(vm, cpu)).copied(),
             Origin::User { .. } => None,
@@ -445,7 +447,7 @@ impl Analysis for Drawing<'_> {
 
     fn gap(&mut self, gap: &Gap, timeline: &Timeline) {
         if gap.begins
-            && let Origin::Host { host, cpu } = gap.origin
+            && let Origin::Host { host, cpu, only_kvm: false } = gap.origin
         {
             let time = self.ns(gap.time);
             if let Some(cpu) = self.cpus.hosts.get_mut(&(host, cpu)) {

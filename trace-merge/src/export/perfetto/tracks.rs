@@ -71,7 +71,7 @@ pub(super) fn guest(index: usize) -> Machine {
 /// The machine of what `origin` records, and the CPU or thread.
 pub(super) fn place(origin: Origin, timeline: &Timeline) -> Option<(Machine, u32)> {
     Some(match origin {
-        Origin::Host { host: index, cpu } => (host(index), cpu),
+        Origin::Host { host: index, cpu, .. } => (host(index), cpu),
         Origin::Vmm { vm, thread } => (host(timeline.vm(vm)?.host), thread),
         Origin::Guest { vm, cpu } | Origin::User { vm, cpu } => (guest(vm), cpu),
     })

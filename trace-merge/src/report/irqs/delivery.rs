@@ -35,7 +35,8 @@ pub struct VectorDelivery {
     pub reinjected: u64,
     /// From the moment the local APIC had it to its injection. Counts those of which both were seen.
     pub pending: Distribution,
-    /// From the first injection to the handler's first event in the guest, injections again included. Counts those of which both were seen.
+    /// From the first injection to the handler's first event in the guest, injections again included. Counts those of
+    /// which both were seen.
     pub delivery: Distribution,
 }
 
@@ -52,8 +53,8 @@ struct VectorSums {
 struct VcpuState {
     /// Vectors that the local APIC has accepted and KVM not injected, and since when.
     accepted: HashMap<i64, u64>,
-    /// The last interrupt and its first injection, when its handler was not seen yet. The guest takes an interrupt at once, with interrupts
-    /// disabled: whatever handler is entered next is that of the last one.
+    /// The last interrupt and its first injection, when its handler was not seen yet. The guest takes an interrupt at
+    /// once, with interrupts disabled: whatever handler is entered next is that of the last one.
     injected: Option<(i64, u64)>,
     /// Whether the guest records on this vCPU.
     is_recorded: bool,
@@ -109,7 +110,7 @@ impl Deliveries {
 
     fn add_host(&mut self, host: usize, input: &Input<'_>, timeline: &Timeline, samples: &mut Samples) {
         // While records of another CPU are missing, an injection or its end may be among them.
-        let is_complete = timeline.hosts.get(host).is_some_and(|host| !host.has_gap());
+        let is_complete = timeline.hosts.get(host).is_some_and(|host| !host.has_kvm_gap());
         let vcpu_of = |tid: Option<Tid>| timeline.vcpu_of_thread(host, tid?);
         match input.event {
             Some(Event::KvmInject { tid, vector, again, soft: false }) => {
@@ -121,7 +122,8 @@ impl Deliveries {
                     }
                 }
             }
-            // Any thread may be the one that gives a vCPU an interrupt: of several VMs only their own vCPUs' tell whose.
+            // Any thread may be the one that gives a vCPU an interrupt: of several VMs only their own vCPUs' tell
+            // whose.
             Some(Event::KvmAcceptIrq { tid, apic_id, vector }) if is_complete => {
                 let of_host: Vec<usize> =
                     (0..timeline.vms.len()).filter(|&vm| timeline.vm(vm).is_some_and(|vm| vm.host == host)).collect();
