@@ -2,7 +2,8 @@
 //! every CPU at once.
 //!
 //! `workload [--events N]` does rounds of work until about N events are recorded. `workload --burst [N]...` records N
-//! events in a tight loop, between two marker events, and says how long it took.
+//! events in a tight loop, between two marker events, and says how long it took. `workload --exits` leaves the guest as
+//! often as it can, by an instruction that any process may use, until it is killed.
 
 use anyhow::{Context, Result, bail};
 use guest_agent::{EventType, Hex, Text, tracer};
@@ -13,7 +14,7 @@ use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const USAGE: &str = "usage: workload [--events N] | --burst [N]...";
+const USAGE: &str = "usage: workload [--events N] | --burst [N]... | --exits";
 /// Events that a round of work records.
 const EVENTS_PER_ROUND: u64 = 7;
 /// A child process is started every so many rounds.
@@ -36,6 +37,7 @@ static BURST_END: EventType<(u64, u64)> = EventType::new("workload:burst_end", &
 enum Task {
     Rounds { events: u64 },
     Bursts(Vec<u64>),
+    Exits,
     Child,
 }
 
@@ -56,6 +58,7 @@ fn parse(arguments: &[String]) -> Result<Task> {
         [] => Ok(Task::Rounds { events: DEFAULT_EVENTS }),
         [option, events] if option == "--events" => Ok(Task::Rounds { events: number(events)? }),
         [option] if option == "--child" => Ok(Task::Child),
+        [option] if option == "--exits" => Ok(Task::Exits),
         [option] if option == "--burst" => Ok(Task::Bursts(DEFAULT_BURSTS.to_vec())),
         [option, sizes @ ..] if option == "--burst" => {
             Ok(Task::Bursts(sizes.iter().map(number).collect::<Result<_>>()?))
@@ -70,6 +73,9 @@ fn run(task: Task) -> Result<()> {
             CHILD.record((std::process::id(), "born"));
             Ok(())
         }
+        Task::Exits => loop {
+            std::hint::black_box(std::arch::x86_64::__cpuid(0));
+        },
         Task::Rounds { events } => {
             say_what_is_connected();
             rounds(events)

@@ -76,6 +76,18 @@ struct Event {
 #[derive(Deserialize)]
 struct Session {
     clock: Clock,
+    layers: Vec<Layer>,
+}
+
+#[derive(Deserialize)]
+struct Layer {
+    path: String,
+    streams: Vec<Stream>,
+}
+
+#[derive(Deserialize)]
+struct Stream {
+    overwritten: u64,
 }
 
 #[derive(Deserialize)]
@@ -93,9 +105,22 @@ struct Read {
     name: &'static str,
     events: Vec<Event>,
     frequency: u64,
+    layers: Vec<Layer>,
 }
 
 impl Read {
+    /// How much was overwritten of the beginning of the layer in the folder `path`.
+    fn overwritten(&self, path: &str) -> u64 {
+        let streams = self.layers.iter().filter(|layer| layer.path == path).flat_map(|layer| &layer.streams);
+        streams.map(|stream| stream.overwritten).sum()
+    }
+
+    /// When the first event of a group of the host's kernel was recorded.
+    fn first_of_host(&self, group: &str) -> u64 {
+        let mut of_host = self.events.iter().filter(|event| event.layer == "host-kernel");
+        of_host.find(|event| event.event.starts_with(group)).map_or(u64::MAX, |event| event.ticks)
+    }
+
     fn last(&self, layer: &str) -> u64 {
         self.events.iter().rev().find(|event| event.layer == layer).map_or(0, |event| event.ticks)
     }
@@ -138,7 +163,7 @@ impl Results<'_> {
         let text = self.ask(name, Command::new(self.strata).arg("events").arg(&path).arg("--json"))?;
         let events: Vec<Event> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>().map_err(json)?;
         let session: Session = serde_json::from_str(&self.text(&format!("{name}/session.json"))).map_err(json)?;
-        Ok(Read { name, events, frequency: session.clock.frequency_hz })
+        Ok(Read { name, events, frequency: session.clock.frequency_hz, layers: session.layers })
     }
 
     /// Reads a trace that babeltrace2 has to read as well, and of which `strata check` has to say `expected`.
@@ -199,6 +224,15 @@ pub fn check(folder: &Path, strata: &Path) -> Result<Vec<Finding>, FlightCheckEr
 
     // After the kill: what the guest and the VMM had recorded is left, beyond the snapshot taken just before.
     let before = results.clean("before.trace", &["0 violations"])?;
+    // A process of the guest left it in a loop: that took the room of older exits, and of nothing else.
+    let (exits, others) = (before.overwritten("host-kernel-2"), before.overwritten("host-kernel"));
+    let (since, others_since) = (before.first_of_host("kvm:"), before.first_of_host("sched:"));
+    let is_kept = exits > 0 && others_since < since;
+    require("a storm of exits takes no other event's room", is_kept, || {
+        format!(
+            "{exits} exits overwritten, the rest begins at {since}; {others} others, the rest begins at {others_since}"
+        )
+    })?;
     let recovered = results.clean("recovered.trace", &["from the vmm layer", "0 violations"])?;
     require("memory that was left holds both layers", recovered.has_layers(&["vmm", "guest-kernel"]), said)?;
     let (last, known) = (recovered.last("guest-kernel"), before.last("guest-kernel"));
@@ -221,7 +255,7 @@ mod tests {
     #[test]
     fn finding_tells_how_long_the_guest_was_silent() {
         let events = vec![event(1_000, "vmm"), event(3_000, "guest-kernel"), event(4_000, "vmm")];
-        let read = Read { name: "t", events, frequency: 1_000 };
+        let read = Read { name: "t", events, frequency: 1_000, layers: Vec::new() };
 
         let finding = read.finding();
 

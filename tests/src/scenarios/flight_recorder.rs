@@ -22,18 +22,20 @@ echo c > /proc/sysrq-trigger
 sleep 60
 ";
 
-/// A guest that works until the end of its world.
+/// A guest that works until the end of its world, while one of its processes leaves it as often as it can.
 const WORKING: &str = "\
 echo 'guest is up'
+workload --exits &
 while :; do workload --events 500 > /dev/null; done
 ";
 
 const HOST_SCRIPT: &str = r#"
 start() {
     name=$1
+    history=$2
     timeout -s KILL $((150 + 2 * WORK)) strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --memory 512M --cpus 2 \
         --agent "$LAB/strata.ko" --name "$name" --trace "$LAB_OUT/$name.trace" \
-        --mode flight-recorder --sub-buffer-size 64K --sub-buffers 8 \
+        --mode flight-recorder --sub-buffer-size 64K --sub-buffers 8 --host-history "$history" \
         --cmdline "console=ttyS0 quiet panic=-1 lab.script=$name" > "$LAB_OUT/$name.log" 2>&1
     echo $? > "$LAB_OUT/$name.status"
 }
@@ -48,7 +50,7 @@ await() {
 exec > "$LAB_OUT/control.log" 2>&1
 export STRATA_RUNTIME_DIR=$(mktemp -d)
 mkfifo /tmp/console
-start flight < /tmp/console &
+start flight 64M < /tmp/console &
 exec 3> /tmp/console
 await flight
 sleep 2
@@ -68,7 +70,7 @@ echo >&3
 wait
 exec 3>&-
 
-start killed < /dev/null &
+start killed 2M < /dev/null &
 await killed
 sleep $WORK
 pid=$(ls "$STRATA_RUNTIME_DIR" | sed -n 's/^killed-//p')
