@@ -12,6 +12,7 @@
 //! - `switches`: the context switches; `switch_filter`: which of them matter; `interleave`: one order of all.
 //! - `workers`: the kernel's threads that work for a machine.
 
+mod format_file;
 mod interleave;
 mod page;
 mod page_format;

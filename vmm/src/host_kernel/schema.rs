@@ -5,10 +5,10 @@
 //! Arrays of bytes become hexadecimal text, short arrays of larger integers one field per element. What has no such
 //! form is left out and listed in [`EventSchema::skipped`].
 
+use super::format_file::checked;
 use super::print_format::hex_fields;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer, MAX_FIELDS, MAX_NAME};
 use shared_ring::layout::{EXTENDED_ID, HOLE_ID};
-use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 use strata_abi::class;
@@ -26,6 +26,14 @@ pub enum SchemaError {
     NoNumber {
         /// `group:name`.
         event: String,
+    },
+    /// The format file has a line that no kernel writes.
+    #[error("the format file of `{event}` has the line {line:?}, which no kernel is known to write")]
+    Malformed {
+        /// `group:name`.
+        event: String,
+        /// The line.
+        line: String,
     },
     /// The number is not one that records can carry.
     #[error("the format file of `{event}` gives number {number}, but records can carry 1 to 65534")]
@@ -165,16 +173,12 @@ impl EventSchema {
     /// listed in [`skipped`](Self::skipped).
     ///
     /// # Errors
-    /// The event has no number, a number or name that records cannot carry, or not the fields that every record starts
-    /// with.
+    /// The file is not one of a kernel, or the event has no number, a number or name that records cannot carry, or not
+    /// the fields that every record starts with.
     pub fn parse(name: &EventName, format_file: &str) -> Result<Self, SchemaError> {
         let event = || name.to_string();
-        // The parser cuts declarations at bytes. C has nothing else than ASCII but in texts, which are not recorded.
-        let ascii = match format_file.is_ascii() {
-            true => Cow::Borrowed(format_file),
-            false => Cow::Owned(format_file.replace(|character: char| !character.is_ascii(), "_")),
-        };
-        let format = PerfEventFormat::parse(true, &name.group, &ascii)
+        let checked = checked(format_file).map_err(|line| SchemaError::Malformed { event: event(), line })?;
+        let format = PerfEventFormat::parse(true, &name.group, &checked)
             .ok_or_else(|| SchemaError::NoNumber { event: event() })?;
         let id = u16::try_from(format.id())
             .ok()

@@ -1,3 +1,4 @@
+use super::super::format_file;
 use super::*;
 use proptest::prelude::*;
 
@@ -251,7 +252,56 @@ fn names_that_are_no_file_names_are_refused() {
     assert_eq!(EventName::parse("a:b/c"), None);
 }
 
+/// A format file with a field of every kind.
+const FORMAT: &str = "name: event
+ID: 77
+format:
+\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
+\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;
+
+\tfield:unsigned long args[6];\toffset:8;\tsize:48;\tsigned:0;
+\tfield:struct timer_list * timer;\toffset:56;\tsize:8;\tsigned:0;
+\tfield:char comm[16];\toffset:64;\tsize:16;\tsigned:0;
+\tfield:u16 ports[4];\toffset:80;\tsize:8;\tsigned:0;
+\tfield:__data_loc char[] name;\toffset:88;\tsize:4;\tsigned:0;
+\tfield:__rel_loc u8[] data;\toffset:92;\tsize:4;\tsigned:0;
+
+print fmt: \"%lx %s\", REC->args[0], __get_str(name)
+";
+
+#[test]
+fn format_files_of_every_event_of_this_kernel_are_understood() {
+    // None where there is no tracefs.
+    let entries = |path: std::path::PathBuf| std::fs::read_dir(path).into_iter().flatten().flatten();
+    let groups = entries("/sys/kernel/tracing/events".into());
+    let files = groups.flat_map(|group| entries(group.path())).map(|event| event.path().join("format"));
+    let texts = files.filter_map(|file| Some((file.display().to_string(), std::fs::read_to_string(file).ok()?)));
+
+    let refused: Vec<_> = texts.filter_map(|(file, text)| Some((file, format_file::checked(&text).err()?))).collect();
+
+    assert!(refused.is_empty(), "{refused:?}");
+}
+
 proptest! {
+    #[test]
+    fn any_format_file_is_understood_or_refused(
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), 0..3_usize, any::<u8>()), 0..6),
+    ) {
+        let mut text = FORMAT.as_bytes().to_vec();
+        for (at, kind, byte) in changes {
+            let at = at.index(text.len());
+            match kind {
+                0 => text[at] = byte,
+                1 => text.insert(at, byte % 128),
+                _ => drop(text.remove(at)),
+            }
+        }
+
+        let parsed = EventSchema::parse(&event_name(), &String::from_utf8_lossy(&text));
+
+        prop_assert!(parsed.is_err() || !parsed.unwrap().description.fields.is_empty());
+    }
+
     #[test]
     fn any_record_is_encoded_or_refused_within_bounds(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let schema = schema_of(
