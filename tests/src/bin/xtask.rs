@@ -139,6 +139,21 @@ enum BenchTask {
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
+    /// Bringing a recording into each form on one processor, beside babeltrace2's text; ready questions beside DuckDB.
+    Export {
+        /// Turns, in each of which every program runs once, at least 5.
+        #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..))]
+        repetitions: u16,
+        /// Records of the recording; another of ten times as many is made for what memory they take.
+        #[arg(long, value_name = "N", default_value_t = 1 << 20, value_parser = clap::value_parser!(u64).range(1000..))]
+        events: u64,
+        /// Measure Parquet and questions about it, too: builds strata-query, which takes a quarter of an hour at first.
+        #[arg(long)]
+        parquet: bool,
+        /// Write the results to FILE as JSON too.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
     /// What tracing a guest's kernel costs the guest, beside ftrace and LTTng's modules.
     Guest {
         /// Guests for each way of tracing, at least 5.
@@ -261,6 +276,10 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             }
         }
         Task::Bench(BenchTask::Clock { json }) => bench::clock::run(&paths, json.as_deref())?,
+        Task::Bench(BenchTask::Export { repetitions, events, parquet, json }) => {
+            let repetitions = repetitions.into();
+            bench::export::run(&paths, &bench::export::Options { repetitions, events, parquet, json })?;
+        }
         Task::Bench(BenchTask::Guest { repetitions, most, json }) => {
             let (repetitions, most) = (repetitions.into(), most.into());
             bench::guest::run(&paths, &bench::guest::Options { repetitions, most, json })?;

@@ -11,7 +11,9 @@ use std::process::Command;
 
 /// What is installed for Python, and nowhere else.
 const DUCKDB: &str = "duckdb==2.0.0";
-const SPARK: [&str; 2] = ["pyspark==4.3.0", "pyarrow==26.0.1"];
+/// What DuckDB hands answers on as.
+const PYARROW: &str = "pyarrow==26.0.1";
+const SPARK: &str = "pyspark==4.3.0";
 /// What Spark runs on.
 const JAVA: Tool = Tool { program: "java", package: "openjdk-17-jre-headless" };
 /// The workspace.
@@ -39,7 +41,7 @@ pub enum QueryError {
 ///
 /// The first step that fails.
 pub fn run(paths: &Paths, trace: Option<&Path>) -> Result<(), QueryError> {
-    let python = progress::step("DuckDB", || python(paths, "duckdb", &[DUCKDB]))?;
+    let python = progress::step("DuckDB", || duckdb(paths))?;
     progress::step("format check", || cargo(paths, &["fmt", "--check"], []))?;
     progress::step("lints", || cargo(paths, &["clippy", "--quiet", "--all-targets"], []))?;
     let trace = trace.map(absolute);
@@ -51,6 +53,30 @@ pub fn run(paths: &Paths, trace: Option<&Path>) -> Result<(), QueryError> {
     Ok(())
 }
 
+/// Builds the program with optimisation: its folder.
+///
+/// # Errors
+///
+/// When cargo fails.
+pub(super) fn build(paths: &Paths) -> Result<PathBuf, ProcessError> {
+    cargo(paths, &["build", "--quiet", "--release", "--target-dir", TARGET], [])?;
+    Ok(paths.workspace().join(TARGET).join("release"))
+}
+
+/// A Python that has DuckDB.
+///
+/// # Errors
+///
+/// When that cannot be installed.
+pub(super) fn duckdb(paths: &Paths) -> Result<PathBuf, ProcessError> {
+    python(paths, "duckdb", &[DUCKDB, PYARROW])
+}
+
+/// The folder of the ready questions, a file each.
+pub(super) fn questions(paths: &Paths) -> PathBuf {
+    paths.workspace().join("trace-merge/query/queries")
+}
+
 /// Runs the tests of the job on Spark, with copies of a made recording or of `trace`. DataFusion is not built for them.
 ///
 /// # Errors
@@ -58,7 +84,7 @@ pub fn run(paths: &Paths, trace: Option<&Path>) -> Result<(), QueryError> {
 /// The first step that fails.
 pub fn run_on_spark(paths: &Paths, trace: Option<&Path>) -> Result<(), QueryError> {
     tools::install(paths, &[JAVA])?;
-    let python = progress::step("Spark", || python(paths, "spark", &[SPARK[0], SPARK[1], DUCKDB]))?;
+    let python = progress::step("Spark", || python(paths, "spark", &[SPARK, PYARROW, DUCKDB]))?;
     progress::step("building strata-query", || {
         let programs = ["--no-default-features", "--bin", "strata-query", "--example", "made_recording"];
         cargo(paths, &[&["build", "--quiet", "--target-dir", TARGET][..], &programs].concat(), [])

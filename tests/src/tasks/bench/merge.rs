@@ -3,10 +3,10 @@
 //! exported.
 
 mod exports;
-mod figures;
+pub(super) mod figures;
 mod ftrace_data;
-mod report;
-mod reports;
+pub(super) mod report;
+pub(super) mod reports;
 
 use self::report::{Measured, MemoryRow, Report, Row};
 use super::usage::{self, Usage};
@@ -28,7 +28,7 @@ const STREAMS: [u32; 3] = [1, 4, 16];
 /// Streams of the recordings that memory is measured with.
 const MEMORY_STREAMS: u32 = 4;
 /// How much larger the larger of them is.
-const LARGER: u64 = 10;
+pub(super) const LARGER: u64 = 10;
 
 /// A part of the benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -149,13 +149,13 @@ fn records(
 }
 
 /// Programs built for this.
-struct Programs {
-    strata: PathBuf,
+pub(super) struct Programs {
+    pub(super) strata: PathBuf,
     write_recording: PathBuf,
     write_layers: PathBuf,
 }
 
-fn build(paths: &Paths) -> anyhow::Result<Programs> {
+pub(super) fn build(paths: &Paths) -> anyhow::Result<Programs> {
     let cargo = |what: &[&str], log: &str| {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.current_dir(paths.workspace()).args(["build", "--release"]).args(what);

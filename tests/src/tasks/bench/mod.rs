@@ -1,6 +1,7 @@
 //! Benchmarks that `cargo xtask bench` runs.
 
 pub mod clock;
+pub mod export;
 mod goal;
 pub mod guest;
 pub mod merge;

@@ -6,19 +6,19 @@ use serde::Serialize;
 
 /// What a program took for some records, over all samples.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(super) struct Taken {
+pub(in super::super) struct Taken {
     /// Records a second: median and quartiles.
-    pub(super) events_per_second: f64,
-    pub(super) quartiles: [f64; 2],
+    pub(in super::super) events_per_second: f64,
+    pub(in super::super) quartiles: [f64; 2],
     /// Processor time for a record, ns: median.
-    pub(super) cpu_ns: f64,
+    pub(in super::super) cpu_ns: f64,
     /// Most memory, KiB, of all samples.
-    pub(super) peak_kib: u64,
+    pub(in super::super) peak_kib: u64,
 }
 
 impl Taken {
     #[allow(clippy::cast_precision_loss, reason = "far fewer records than a double counts exactly")]
-    pub(super) fn new(events: u64, samples: &[Usage]) -> Self {
+    pub(in super::super) fn new(events: u64, samples: &[Usage]) -> Self {
         let events = events as f64;
         let mut rates: Vec<f64> = samples.iter().map(|usage| events / usage.wall).collect();
         let mut cpu: Vec<f64> = samples.iter().map(|usage| usage.cpu * 1e9 / events).collect();
@@ -31,7 +31,7 @@ impl Taken {
     }
 
     /// The columns of a table: rate, quartiles, processor time, memory.
-    pub(super) fn columns(&self) -> String {
+    pub(in super::super) fn columns(&self) -> String {
         let [low, high] = self.quartiles.map(|rate| rate / 1e6);
         let (rate, memory) = (self.events_per_second / 1e6, self.peak_kib.div_ceil(1024));
         format!("{rate:.2} | {low:.2}–{high:.2} | {:.0} | {memory}", self.cpu_ns)

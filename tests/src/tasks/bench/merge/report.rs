@@ -183,7 +183,7 @@ fn goals(rows: &[Row], memory: &[MemoryRow]) -> Vec<Goal> {
 }
 
 /// The machine, as far as it bears on the results.
-fn machine() -> String {
+pub(in super::super) fn machine() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = cpuinfo.lines().find(|line| line.starts_with("model name"));
     let model = line.and_then(|line| line.split_once(':')).map_or("unknown", |(_, model)| model.trim());
@@ -193,7 +193,7 @@ fn machine() -> String {
 }
 
 /// Load average over one minute.
-pub(super) fn load_average() -> f64 {
+pub(in super::super) fn load_average() -> f64 {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0.0)
 }

@@ -74,24 +74,25 @@ pub(super) fn recordings(
     options: &Options,
 ) -> anyhow::Result<(PathBuf, PathBuf, u64)> {
     let (small, large) = (folder.join("layers"), folder.join("layers-larger"));
-    if !large.exists() {
+    let counted = if large.exists() {
+        count(programs, &large)?
+    } else {
         progress::step("writing two recordings of all layers", || {
             write(programs, &small, options.report_events / LARGER)?;
             write(programs, &large, options.report_events)
-        })?;
-    }
-    let counted = count(programs, &large)?;
+        })?
+    };
     Ok((small, large, counted))
 }
 
-/// Writes a recording of about `events` records. `strata check` must find nothing wrong with it.
-fn write(programs: &Programs, dir: &Path, events: u64) -> anyhow::Result<()> {
+/// Writes a recording of about `events` records: how many it has. `strata check` must find nothing wrong with it.
+pub(in super::super) fn write(programs: &Programs, dir: &Path, events: u64) -> anyhow::Result<u64> {
     let mut writer = Command::new(&programs.write_layers);
     process::run_visible(writer.arg(dir).arg(events.to_string()))?;
     process::capture(Command::new(&programs.strata).arg("check").arg(dir))?;
     let counted = count(programs, dir)?;
     ensure!(counted >= events, "the recording has {counted} records in place of {events}");
-    Ok(())
+    Ok(counted)
 }
 
 fn count(programs: &Programs, dir: &Path) -> anyhow::Result<u64> {
