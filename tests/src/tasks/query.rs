@@ -1,4 +1,4 @@
-//! Builds `strata-query`, which is a workspace of its own, and tests it with DuckDB and Spark beside it.
+//! Builds `strata-query`, which is a workspace of its own, and tests it with DuckDB, pandas and Spark beside it.
 
 use crate::fetch::apt::{PackageError, recreate};
 use crate::fetch::tools::{self, Tool};
@@ -11,7 +11,8 @@ use std::process::Command;
 
 /// What is installed for Python, and nowhere else.
 const DUCKDB: &str = "duckdb==2.0.0";
-/// What DuckDB hands answers on as.
+const PANDAS: &str = "pandas==3.1.1";
+/// What pandas reads with, and DuckDB hands answers on as.
 const PYARROW: &str = "pyarrow==26.0.1";
 const SPARK: &str = "pyspark==4.3.0";
 /// What Spark runs on.
@@ -35,19 +36,19 @@ pub enum QueryError {
 }
 
 /// Checks format and lints, and runs its tests: DuckDB reads the tables of a made recording, and of `trace`, with the
-/// figures of the reports, and answers the ready questions as DataFusion does.
+/// figures of the reports, and answers the ready questions as DataFusion does; pandas reads them by partition.
 ///
 /// # Errors
 ///
 /// The first step that fails.
 pub fn run(paths: &Paths, trace: Option<&Path>) -> Result<(), QueryError> {
-    let python = progress::step("DuckDB", || duckdb(paths))?;
+    let python = progress::step("DuckDB and pandas", || duckdb(paths))?;
     progress::step("format check", || cargo(paths, &["fmt", "--check"], []))?;
     progress::step("lints", || cargo(paths, &["clippy", "--quiet", "--all-targets"], []))?;
     let trace = trace.map(absolute);
     let trace = trace.as_deref().map(|trace| ("STRATA_DUCKDB_TRACE", trace.as_os_str()));
     let python = ("STRATA_DUCKDB_PYTHON", python.as_os_str());
-    progress::step("tests, and what DuckDB reads", || {
+    progress::step("tests, and what DuckDB and pandas read", || {
         cargo(paths, &["test", "--quiet", "--", "--include-ignored"], std::iter::once(python).chain(trace))
     })?;
     Ok(())
@@ -63,13 +64,13 @@ pub(super) fn build(paths: &Paths) -> Result<PathBuf, ProcessError> {
     Ok(paths.workspace().join(TARGET).join("release"))
 }
 
-/// A Python that has DuckDB.
+/// A Python that has DuckDB, and pandas.
 ///
 /// # Errors
 ///
 /// When that cannot be installed.
 pub(super) fn duckdb(paths: &Paths) -> Result<PathBuf, ProcessError> {
-    python(paths, "duckdb", &[DUCKDB, PYARROW])
+    python(paths, "duckdb", &[DUCKDB, PANDAS, PYARROW])
 }
 
 /// The folder of the ready questions, a file each.

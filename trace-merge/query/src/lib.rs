@@ -7,6 +7,8 @@
 mod duckdb;
 #[cfg(test)]
 pub mod made_recording;
+#[cfg(test)]
+mod pandas;
 pub mod parquet;
 pub mod progress;
 #[cfg(feature = "sql")]
