@@ -76,6 +76,18 @@ fn every_command_of_the_guide_is_one_of_strata() {
 }
 
 #[test]
+fn pictures_of_the_guide_are_small() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let pictures: Vec<_> = GUIDE.split("](").filter_map(|rest| rest.split(')').next()?.strip_suffix(".png")).collect();
+
+    assert_eq!(pictures.len(), 4);
+    for picture in pictures {
+        let size = fs::metadata(docs.join(format!("{picture}.png"))).unwrap().len();
+        assert!(size < 200_000, "{picture}: {size}");
+    }
+}
+
+#[test]
 fn commands_of_the_guide_that_read_recordings_work() {
     let folder = tempfile::tempdir().unwrap();
     let [task, tid] = recordings(folder.path());
