@@ -25,8 +25,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Exits of each vCPU that are kept.
 const EXITS: usize = 5;
-/// Lines of the guest's console that are kept: a panic's text with its stack.
-const LINES: usize = 60;
+/// Lines of the guest's console that are kept: an oops and the panic that it leads to, each with its registers and stack.
+const LINES: usize = 200;
 /// Functions of a stack that are kept.
 const FRAMES: usize = 32;
 /// A line of the guest's console (`printk:console`).

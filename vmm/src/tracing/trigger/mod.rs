@@ -6,6 +6,7 @@
 //! (`strata ctl VM wait-trigger`): the process of a VM starts no programs.
 
 pub mod expression;
+mod silence;
 pub mod tail;
 pub mod watch;
 

@@ -8,6 +8,7 @@
 //! longest ago is forgotten, and does not trigger.
 
 use super::expression::{CPU_FIELD, Condition, FieldValue, Measure, Trigger};
+use super::silence::{Silence, Silent};
 use std::collections::HashMap;
 use std::time::Duration;
 use trace_merge::event::{Decoder, Event, Tid, WakeupStage};
@@ -104,10 +105,7 @@ pub struct Watch {
     exits: HashMap<(LayerKind, u32), (u64, ExitReason)>,
     wakeups: HashMap<Tid, u64>,
     requests: HashMap<Request, u64>,
-    /// Since when each vCPU's thread has not been blocked, ticks.
-    awake: HashMap<Tid, u64>,
-    /// By CPU of the guest: when it made its last record, ticks; of CPUs that have made one.
-    recorded: Vec<Option<u64>>,
+    silence: Silence,
     /// Whether that matters.
     has_hang: bool,
     /// Since when a vCPU was silent that was told of, by trigger.
@@ -132,8 +130,7 @@ impl Watch {
             exits: HashMap::new(),
             wakeups: HashMap::new(),
             requests: HashMap::new(),
-            awake: HashMap::new(),
-            recorded: Vec::new(),
+            silence: Silence::default(),
             has_hang,
             told_silent: HashMap::new(),
         }
@@ -168,7 +165,7 @@ impl Watch {
     /// Takes in a record of the stream `cpu` of `layer`.
     pub fn record(&mut self, layer: LayerKind, cpu: u32, record: &StreamRecord<'_>) {
         if self.has_hang && layer == LayerKind::GuestKernel {
-            self.note_recorded(cpu, record.time);
+            self.silence.recorded(cpu, record.time);
         }
         let id = usize::from(record.schema.description().id);
         let is_known = self.interests.get(layer as usize).is_some_and(|of| matches!(of.get(id), Some(Some(_))));
@@ -185,19 +182,6 @@ impl Watch {
                 self.settle(u64::MAX);
             }
             self.facts.push((record.time, fact));
-        }
-    }
-
-    fn note_recorded(&mut self, cpu: u32, time: u64) {
-        let place = cpu as usize;
-        if place >= MAX_OPEN {
-            return;
-        }
-        if self.recorded.len() <= place {
-            self.recorded.resize(place + 1, None);
-        }
-        if let Some(recorded) = self.recorded.get_mut(place) {
-            *recorded = Some(time);
         }
     }
 
@@ -301,31 +285,26 @@ impl Watch {
 
     /// The guest's kernel records no more: its silence means nothing from now on.
     pub fn forget_guest(&mut self) {
-        self.recorded.clear();
+        self.silence.forget_guest();
     }
 
-    /// Fires for vCPUs that have been running up to `until`, ticks, and of whose guest's CPU there is no record; once each
-    /// time. A CPU that has never made one has no agent.
+    /// Fires for vCPUs that have been running so long up to `until`, ticks, without a record of their guest's kernel; once
+    /// each time.
     fn look_for_silence(&mut self, until: u64) {
         for number in 0..self.triggers.len() {
             let Some(Trigger { condition: Condition::Hang { than_ns }, filters, .. }) = self.triggers.get(number)
             else {
                 continue;
             };
-            let silent: Vec<(u32, u64)> = self
-                .vcpus
-                .iter()
-                .filter(|(tid, _)| self.threads.get(tid) == Some(&ThreadState::Runs))
-                .filter_map(|(tid, &vcpu)| {
-                    Some((vcpu, *self.awake.get(tid)?.max(self.recorded.get(vcpu as usize)?.as_ref()?)))
-                })
-                .filter(|&(_, since)| self.nanoseconds(until.saturating_sub(since)) > *than_ns)
-                .filter(|&(vcpu, _)| filters.iter().all(|filter| filter.holds(FieldValue::Number(vcpu.into()))))
-                .collect();
-            for (vcpu, since) in silent {
+            let mut silent = self.silence.silent(&self.vcpus, until);
+            silent.retain(|silent| {
+                self.nanoseconds(silent.ran) > *than_ns
+                    && filters.iter().all(|filter| filter.holds(FieldValue::Number(silent.vcpu.into())))
+            });
+            for Silent { vcpu, since, ran } in silent {
                 if self.told_silent.insert((number, vcpu), since) != Some(since) {
-                    let silence = Duration::from_nanos(self.nanoseconds(until.saturating_sub(since)));
-                    let what = format!("vCPU {vcpu} ran for {silence:?} without a record of the guest's kernel there");
+                    let ran = Duration::from_nanos(self.nanoseconds(ran));
+                    let what = format!("vCPU {vcpu} ran for {ran:?} without a record of the guest's kernel there");
                     self.fire(number, until, what);
                 }
             }
@@ -340,16 +319,17 @@ impl Watch {
     fn look_at(&mut self, time: u64, fact: Fact) {
         match fact {
             Fact::HostSwitch { prev, is_ready, next } => {
-                if self.vcpus.contains_key(&prev) {
-                    if !is_ready {
-                        self.awake.remove(&prev);
+                if let Some(&vcpu) = self.vcpus.get(&prev) {
+                    if is_ready {
+                        self.silence.is_preempted(prev, vcpu, time);
+                    } else {
+                        self.silence.blocks(prev);
                     }
                     let state = if is_ready { ThreadState::IsReady(time) } else { ThreadState::Blocked };
                     self.threads.insert(prev, state);
                 }
                 let Some(&vcpu) = self.vcpus.get(&next) else { return };
-                self.awake.entry(next).or_insert(time);
-                limit(&mut self.awake);
+                self.silence.runs(next, time);
                 if let Some(ThreadState::IsReady(since)) = self.threads.insert(next, ThreadState::Runs) {
                     self.took(
                         time,

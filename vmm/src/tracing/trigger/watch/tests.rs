@@ -345,6 +345,37 @@ fn vcpu_that_is_halted_or_waits_for_the_host_does_not_hang() {
     assert_eq!((off(SLEEPS), off(PREEMPTED)), (vec![], vec![]));
 }
 
+/// The recorder itself preempts a vCPU where a VM has all CPUs, and settles while it does.
+#[test]
+fn vcpu_that_is_preempted_hangs_by_the_time_that_it_runs() {
+    let mut bench = silent("guest-hang=10us", Some(US), 2 * US);
+    for round in 1..=10 {
+        bench = bench.switch(HOST, 0, 3 * round * US, (VCPU, PREEMPTED), OTHER, "recorder");
+        bench.watch.settle(3 * round * US + 1);
+        bench = bench.switch(HOST, 0, (3 * round + 1) * US, (OTHER, SLEEPS), VCPU, "vcpu0");
+    }
+    let mut preempted = bench.switch(HOST, 0, 33 * US, (VCPU, PREEMPTED), OTHER, "recorder");
+
+    preempted.watch.settle(34 * US);
+
+    // 2 us up to 3, then 2 of each 3
+    assert_eq!(fired_so_far(&mut preempted), vec![18 * US + 1]);
+}
+
+#[test]
+fn record_of_the_guest_begins_the_count_anew_while_the_vcpu_is_preempted() {
+    let bench = silent("guest-hang=10us", Some(US), 2 * US).switch(HOST, 0, 10 * US, (VCPU, PREEMPTED), OTHER, "hog");
+    let bench = bench.switch(GUEST, 0, 9 * US, (0, 0), 42, "spinner");
+    let mut bench = bench.switch(HOST, 0, 20 * US, (OTHER, SLEEPS), VCPU, "vcpu0");
+
+    // 1 us before it was preempted, and 8 since
+    bench.watch.settle(28 * US);
+    let soon = fired_so_far(&mut bench);
+    bench.watch.settle(32 * US);
+
+    assert_eq!((soon, fired_so_far(&mut bench)), (vec![], vec![32 * US]));
+}
+
 #[test]
 fn vcpu_that_was_halted_hangs_from_its_return_on() {
     let bench = silent("guest-hang=10us", Some(US), 2 * US).switch(HOST, 0, 3 * US, (VCPU, SLEEPS), OTHER, "hog");
