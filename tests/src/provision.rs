@@ -80,8 +80,13 @@ impl Kernels {
     ///
     /// When a module is missing.
     pub fn nested_host(&self) -> Result<NestedHost, ModulesError> {
-        let modules = ModuleTree::open(&self.modules)?.closure(&nested::MODULES)?;
-        Ok(NestedHost { kernel: self.vmlinux.clone(), modules, busybox: self.busybox.clone() })
+        let tree = ModuleTree::open(&self.modules)?;
+        Ok(NestedHost {
+            kernel: self.vmlinux.clone(),
+            modules: tree.closure(&nested::MODULES)?,
+            modules_with_persistent_memory: tree.closure(&nested::MODULES_WITH_PERSISTENT_MEMORY)?,
+            busybox: self.busybox.clone(),
+        })
     }
 
     /// A guest image for this kernel, without workload or script.

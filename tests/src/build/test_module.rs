@@ -1,4 +1,4 @@
-//! Kernel modules that do to the agent what no module should.
+//! Kernel modules that do to the agent, or to their kernel, what no module should.
 
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
@@ -32,6 +32,15 @@ pub const FAULTING: TestModule = TestModule {
     sources: &[
         ("Kbuild", include_str!("test_module/faulting/Kbuild")),
         ("faulting.c", include_str!("test_module/faulting/faulting.c")),
+    ],
+};
+
+/// Ends its kernel, or keeps it from going on.
+pub const DYING: TestModule = TestModule {
+    name: "dying",
+    sources: &[
+        ("Kbuild", include_str!("test_module/dying/Kbuild")),
+        ("dying.c", include_str!("test_module/dying/dying.c")),
     ],
 };
 

@@ -32,6 +32,9 @@ pub struct HostRun {
     /// Added to the kernel command line of an emulated host. Without `tsc=reliable` there, its kernel gives up the
     /// TSC as a clock source.
     pub kernel_arguments: String,
+    /// The persistent memory of an emulated host, its `/dev/pmem0`: this file, of some multiple of 128 MiB. A script that
+    /// leaves `/tmp/crash` has the host crash once its results are safe.
+    pub persistent_memory: Option<PathBuf>,
 }
 
 impl HostRun {
@@ -45,6 +48,7 @@ impl HostRun {
             memory_mib: 4096,
             timeout: Duration::from_secs(300),
             kernel_arguments: "tsc=reliable".to_owned(),
+            persistent_memory: None,
         }
     }
 

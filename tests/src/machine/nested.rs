@@ -18,6 +18,9 @@ use std::time::Duration;
 /// The modules of the emulated host, besides what they depend on.
 pub const MODULES: [&str; 3] = ["kvm-amd", "virtio_pci", "virtio_blk"];
 
+/// Those of one with persistent memory.
+pub const MODULES_WITH_PERSISTENT_MEMORY: [&str; 5] = ["kvm-amd", "virtio_pci", "virtio_blk", "nd_pmem", "virtio_pmem"];
+
 /// Room for a run's results; the file is sparse.
 const RESULT_DISK_BYTES: u64 = 4 << 30;
 /// Room that a run may take on the disk besides its files, most of it for its results.
@@ -61,7 +64,9 @@ cd /lab
 setsid sh /lab/.script < /dev/null > /dev/ttyS1 2>&1
 echo $? > /out/.lab-status
 echo "lab: the script ended with status $(cat /out/.lab-status)"
-tar cf - -C /out . | dd of=/dev/vda bs=1M conv=notrunc
+tar cf - -C /out . | dd of=/dev/vda bs=1M conv=notrunc,fsync
+# nothing else is synced where the host is to crash
+[ -e /tmp/crash ] && echo c > /proc/sysrq-trigger
 sync
 poweroff -f
 "#;
@@ -133,6 +138,8 @@ pub struct NestedHost {
     pub kernel: PathBuf,
     /// The module files that it loads, in this order.
     pub modules: Vec<PathBuf>,
+    /// The same, if it has persistent memory.
+    pub modules_with_persistent_memory: Vec<PathBuf>,
     /// A static busybox.
     pub busybox: PathBuf,
 }
@@ -260,7 +267,8 @@ fn has_booted(log: &Path) -> bool {
 }
 
 fn host_initramfs(host: &NestedHost, run: &HostRun) -> Initramfs {
-    let mut image = Initramfs::new().busybox(&host.busybox).modules(&host.modules).bytes("init", 0o755, INIT).bytes(
+    let modules = if run.persistent_memory.is_some() { &host.modules_with_persistent_memory } else { &host.modules };
+    let mut image = Initramfs::new().busybox(&host.busybox).modules(modules).bytes("init", 0o755, INIT).bytes(
         "lab/.script",
         0o755,
         run.script.as_str(),
@@ -275,7 +283,20 @@ fn host_initramfs(host: &NestedHost, run: &HostRun) -> Initramfs {
 /// minute.
 fn arguments(host: &NestedHost, run: &HostRun, folder: &Path) -> Vec<String> {
     let in_folder = |name: &str| folder.join(name).display().to_string();
-    [
+    let memory = run.memory_mib.to_string();
+    let (memory, persistent) = match &run.persistent_memory {
+        None => (memory, Vec::new()),
+        Some(file) => {
+            let bytes = fs::metadata(file).map_or(0, |file| file.len());
+            let backend =
+                format!("memory-backend-file,id=persistent,share=on,mem-path={},size={bytes}", file.display());
+            // not an NVDIMM: Linux maps one that was not set up for it only through the page cache
+            let device = "virtio-pmem-pci,memdev=persistent".to_owned();
+            let options = vec!["-object".to_owned(), backend, "-device".to_owned(), device];
+            (format!("{memory}M,slots=1,maxmem={}M", 2 * run.memory_mib), options)
+        }
+    };
+    let arguments = [
         "-accel",
         "tcg,thread=multi",
         "-machine",
@@ -286,7 +307,7 @@ fn arguments(host: &NestedHost, run: &HostRun, folder: &Path) -> Vec<String> {
         // two for the script and its guests: see HOUSEKEEPING
         "3",
         "-m",
-        &run.memory_mib.to_string(),
+        &memory,
         "-display",
         "none",
         "-monitor",
@@ -307,9 +328,8 @@ fn arguments(host: &NestedHost, run: &HostRun, folder: &Path) -> Vec<String> {
         &in_folder("host.cpio"),
         "-append",
         &format!("console=ttyS0 {PANICS} {HOUSEKEEPING} {}{}", tsc_rate(), run.kernel_arguments),
-    ]
-    .map(str::to_owned)
-    .to_vec()
+    ];
+    persistent.into_iter().chain(arguments.map(str::to_owned)).collect()
 }
 
 /// The emulated TSC is this machine's. Its rate is told to the kernel, which would measure it against an emulated
@@ -325,7 +345,12 @@ mod tests {
     use super::*;
 
     fn host() -> NestedHost {
-        NestedHost { kernel: "vmlinux".into(), modules: Vec::new(), busybox: "busybox".into() }
+        NestedHost {
+            kernel: "vmlinux".into(),
+            modules: Vec::new(),
+            modules_with_persistent_memory: Vec::new(),
+            busybox: "busybox".into(),
+        }
     }
 
     #[test]
@@ -342,6 +367,19 @@ mod tests {
         // a CPU that no guest runs on, and two for guests
         assert!(kernel.contains(" isolcpus=0 ") && arguments.windows(2).any(|pair| pair == ["-smp", "3"]));
         assert!(arguments.contains(&"file:/runs/x/script.log".to_owned()));
+    }
+
+    #[test]
+    fn persistent_memory_is_the_file_that_the_run_names() {
+        let mut request = HostRun::new("x", "true");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(128 << 20).unwrap();
+        request.persistent_memory = Some(file.path().to_path_buf());
+
+        let arguments = arguments(&host(), &request, Path::new("/runs/x")).join(" ");
+
+        let backend = format!("share=on,mem-path={},size=134217728 ", file.path().display());
+        assert!(arguments.contains(&backend) && arguments.contains(" -m 4096M,slots=1,maxmem=8192M "), "{arguments}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ pub mod analysis;
 pub mod applications;
 pub mod blinded;
 pub mod claims;
+pub mod deaths;
 pub mod debian_guest;
 pub mod debug_kernel;
 pub mod flight_check;
