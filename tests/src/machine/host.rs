@@ -32,8 +32,8 @@ pub struct HostRun {
     /// Added to the kernel command line of an emulated host. Without `tsc=reliable` there, its kernel gives up the
     /// TSC as a clock source.
     pub kernel_arguments: String,
-    /// The persistent memory of an emulated host, its `/dev/pmem0`: this file, of some multiple of 128 MiB. A script that
-    /// leaves `/tmp/crash` has the host crash once its results are safe.
+    /// The persistent memory of an emulated host, its `/dev/pmem0`: this file, of some multiple of 128 MiB. A script
+    /// that leaves `/tmp/crash` has the host crash once its results are safe.
     pub persistent_memory: Option<PathBuf>,
 }
 

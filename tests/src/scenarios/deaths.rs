@@ -2,9 +2,9 @@
 //!
 //! Each leaves `NAME.log`, `NAME.status` and `NAME.trace`: `oops`, `soft-lockup` and `hung-task` end in the panic that
 //! the guest's kernel is told to make of them, `triple-fault` and `reboot` in the machine's end; `hang` is a guest of
-//! which no CPU goes on, `hang.trace-trigger-1` what the trigger on it kept, and SIGTERM its end; `full` is stopped since
-//! the disk of its recording is full. On an emulated host `crashed.trace` is what was recovered of a guest's region in
-//! persistent memory after the host crashed.
+//! which no CPU goes on, `hang.trace-trigger-1` what the trigger on it kept, and SIGTERM its end; `full` is stopped
+//! since the disk of its recording is full. On an emulated host `crashed.trace` is what was recovered of a guest's
+//! region in persistent memory after the host crashed.
 
 use crate::build::test_module::{self, TestModuleError};
 use crate::machine::host::{Host, HostResult, HostRun};
@@ -28,7 +28,8 @@ const BY_MODULE: [(&str, &str); 5] = [
     ("soft-lockup", "cd /proc/sys/kernel && echo 1 > watchdog_thresh && echo 1 > softlockup_panic"),
     (
         "hung-task",
-        "cd /proc/sys/kernel && echo 1 > hung_task_panic && echo 2 > hung_task_timeout_secs && echo 1 > hung_task_check_interval_secs",
+        "cd /proc/sys/kernel && echo 1 > hung_task_panic && echo 2 > hung_task_timeout_secs && \
+         echo 1 > hung_task_check_interval_secs",
     ),
     ("hang", ""),
     ("triple-fault", ""),

@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Exits of each vCPU that are kept.
 const EXITS: usize = 5;
-/// Lines of the guest's console that are kept: an oops and the panic that it leads to, each with its registers and stack.
+/// Lines of the guest's console that are kept: an oops and the panic that it leads to, each with registers and stack.
 const LINES: usize = 200;
 /// Functions of a stack that are kept.
 const FRAMES: usize = 32;

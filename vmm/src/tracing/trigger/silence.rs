@@ -19,7 +19,8 @@ pub(super) struct Silence {
 struct Awake {
     /// Since when.
     since: u64,
-    /// Since when it is on a CPU of the host; `None` while the host runs something else there, as the recorder that asks.
+    /// Since when it is on a CPU of the host; `None` while the host runs something else there, as the recorder that
+    /// asks.
     on_cpu_since: Option<u64>,
     /// How long it ran before that, behind the guest's record of the time `behind`.
     ran: u64,

@@ -288,8 +288,8 @@ impl Watch {
         self.silence.forget_guest();
     }
 
-    /// Fires for vCPUs that have been running so long up to `until`, ticks, without a record of their guest's kernel; once
-    /// each time.
+    /// Fires for vCPUs that have been running so long up to `until`, ticks, without a record of their guest's kernel;
+    /// once each time.
     fn look_for_silence(&mut self, until: u64) {
         for number in 0..self.triggers.len() {
             let Some(Trigger { condition: Condition::Hang { than_ns }, filters, .. }) = self.triggers.get(number)
