@@ -29,8 +29,8 @@ pub(super) fn checked(text: &str) -> Result<String, String> {
         }
         known.extend(part);
         is_format |= part == Some("format:");
-        // A quote would hide the end of the line.
-        if part.is_some() && line.contains('"') {
+        // A quote would hide the end of the line, and the parser ends one here, too.
+        if part.is_some() && line.contains(['"', '\r']) {
             return Err(line.to_owned());
         }
         checked.push_str(if part.is_none() && line.trim().is_empty() { "" } else { line });
@@ -47,10 +47,10 @@ fn is_field(line: &str) -> bool {
     let declaration = parts.next().and_then(|part| part.strip_prefix("field:").or(part.strip_prefix("field special:")));
     let mut number = |name: &str| parts.next()?.strip_prefix(name)?.strip_prefix(':')?.parse::<u16>().ok();
     let (offset, size) = (number("offset"), number("size"));
-    let is_signed = number("signed");
     let (Some(declaration), Some(offset), Some(size)) = (declaration, offset, size) else { return false };
-    let is_within = offset.checked_add(size).is_some() && is_signed.is_none_or(|signed| signed <= 1);
-    is_within && parts.next().is_none() && is_declaration(declaration, size)
+    let is_within = offset.checked_add(size).is_some();
+    let is_whole = parts.next().is_none_or(|part| matches!(part, "signed:0" | "signed:1"));
+    is_within && is_whole && parts.next().is_none() && is_declaration(declaration, size)
 }
 
 /// Whether `declaration` is that of a field of `size` bytes: if it counts elements, they fill them.
@@ -88,6 +88,8 @@ mod tests {
         assert_eq!(changed("ID: 77", "ID: 4294967296"), "ID: 4294967296");
         assert_eq!(changed("ID: 77", "ID: 77\nname: other"), "name: other");
         assert_eq!(changed("name: event", "name: \"event"), "name: \"event");
+        assert_eq!(changed("name: event", "name: x\rformat:"), "name: x\rformat:");
+        assert!(changed("signed:1", "signed:99999999999").contains("signed:99999999999"));
         assert!(changed("size:16", "size:65536").contains("size:65536"));
         assert!(changed("offset:8", "offset:65530").contains("offset:65530"));
         assert!(changed("comm[16]", "comm[99999]").contains("comm[99999]"));
