@@ -17,69 +17,21 @@ use crate::analysis::{self, Passed};
 use crate::completeness::Completeness;
 use crate::reader::{ReadError, Trace};
 use crate::report::{self, ReportError, ReportOptions, moment};
+use crate::task_choice::TaskChoice;
 use crate::timeline::Timeline;
 use crate::window::Window;
 use follow::Follower;
 use history::{Graph, History};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::io::Write;
 use std::path::Path;
-use std::str::FromStr;
 use std::time::Duration;
 use survey::Survey;
 use thiserror::Error;
-use wildmatch::WildMatch;
 
 /// Intervals between events that are explained when nothing says how many.
 const INTERVALS: usize = 3;
-
-/// The task that is asked about.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TaskChoice {
-    text: String,
-    /// Its thread id in the guest.
-    tid: Option<i32>,
-    /// What its name matches.
-    name: WildMatch,
-    /// What its name matches, and its thread id: `NAME/TID`, or `TID/NAME`. Names may have a slash, too.
-    both: [Option<(WildMatch, i32)>; 2],
-}
-
-/// What names no task.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("give a task's name, its thread id, or both as NAME/TID")]
-pub struct BadTask;
-
-impl FromStr for TaskChoice {
-    type Err = BadTask;
-
-    /// `TID`, `NAME`, which may be a glob, or both as the reports (`NAME/TID`) and `strata events` (`TID/NAME`) show them.
-    fn from_str(text: &str) -> Result<Self, BadTask> {
-        if text.is_empty() {
-            return Err(BadTask);
-        }
-        let both = |name: &str, tid: &str| Some((WildMatch::new(name), tid.parse().ok()?));
-        let last = text.rsplit_once('/').and_then(|(name, tid)| both(name, tid));
-        let first = text.split_once('/').and_then(|(tid, name)| both(name, tid));
-        Ok(Self { text: text.into(), tid: text.parse().ok(), name: WildMatch::new(text), both: [last, first] })
-    }
-}
-
-impl TaskChoice {
-    /// Whether it means the task with thread id `tid` and the name `comm`.
-    fn is(&self, tid: i32, comm: &str) -> bool {
-        let mut both = self.both.iter().flatten();
-        self.tid == Some(tid) || self.name.matches(comm) || both.any(|(name, of)| *of == tid && name.matches(comm))
-    }
-}
-
-impl fmt::Display for TaskChoice {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.text)
-    }
-}
 
 /// What is asked.
 #[derive(Clone, Debug)]

@@ -12,8 +12,8 @@ mod time;
 
 use crate::layer::LayerKind;
 use crate::reader::{Damage, ReadError, Trace};
+use crate::task_choice::TaskChoice;
 pub use json::FieldsJson;
-pub use selection::TaskPattern;
 
 use json::Objects;
 use pipeline::SelectedRecords;
@@ -39,7 +39,7 @@ pub struct EventsOptions {
     /// Only events whose names match one of these globs; empty for all.
     pub events: Vec<String>,
     /// Only records of these tasks and processes; empty for all, and for records without a task.
-    pub tasks: Vec<TaskPattern>,
+    pub tasks: Vec<TaskChoice>,
     /// Only records this long after the first record of the recording, or later.
     pub from: Option<Duration>,
     /// Only records this long after the first record of the recording, or earlier.

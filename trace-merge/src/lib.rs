@@ -33,6 +33,7 @@ pub mod reserve;
 pub mod schema;
 pub mod softirq_names;
 pub mod syscall_names;
+pub mod task_choice;
 pub mod terminal;
 #[cfg(any(test, feature = "test-recordings"))]
 pub mod test_trace;

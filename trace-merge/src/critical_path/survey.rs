@@ -159,7 +159,7 @@ impl<'o> Survey<'o> {
     fn is_meant(&self, (vm, task): (usize, TaskIndex), of_task: &OfTask, is_former: bool, timeline: &Timeline) -> bool {
         let Some(known) = timeline.vm(vm) else { return false };
         let Some(guest_task) = known.guest.task(task) else { return false };
-        let is_it = |comm: &Vec<u8>| self.options.task.is(guest_task.tid, &String::from_utf8_lossy(comm));
+        let is_it = |comm: &Vec<u8>| self.options.task.is(guest_task.tid, Some(&String::from_utf8_lossy(comm)));
         let is_it = if is_former { of_task.names.iter().any(is_it) } else { is_it(&guest_task.comm) };
         let is_of_vm = self.options.vm.as_ref().is_none_or(|wanted| *wanted == known.name);
         is_of_vm && of_task.is_seen && is_it && guest_task.life(&self.window).is_some()

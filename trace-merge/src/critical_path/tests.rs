@@ -580,16 +580,6 @@ fn window_without_records_and_empty_intervals_are_refused() {
 }
 
 #[test]
-fn task_is_chosen_by_thread_id_name_or_both() {
-    let is = |text: &str, tid, comm| text.parse::<TaskChoice>().unwrap().is(tid, comm);
-
-    assert!(is("812", 812, "web") && is("web", 812, "web") && is("w*", 812, "web") && is("web/812", 812, "web"));
-    assert!(is("812/web", 812, "web") && is("kworker/0:1", 7, "kworker/0:1") && is("ksoftirqd/0", 15, "ksoftirqd/0"));
-    assert!(!is("web/811", 812, "web") && !is("812/db", 812, "web"));
-    assert_eq!("".parse::<TaskChoice>(), Err(BadTask));
-}
-
-#[test]
 fn text_has_the_paragraph_and_a_tree_of_which_each_level_adds_up() {
     let trace = futex_of_b(|scene| scene.host_switch(1, 4_000, 101, 0x100, HOG).host_switch(1, 9_000, HOG, 1, 101));
     let asked = CriticalPathOptions { worst: Some(1), ..options("a") };

@@ -6,38 +6,16 @@ use crate::layer::LayerKind;
 use crate::nearest::{best, nearest, similarity};
 use crate::reader::{Stream, StreamRecord, Trace, TraceLayer};
 use crate::schema::Schema;
+use crate::task_choice::TaskChoice;
 use std::collections::BTreeSet;
-use std::convert::Infallible;
-use std::str::FromStr;
 use wildmatch::WildMatch;
 
 /// Most numbers of CPUs that an error names.
 const MAX_CPUS: usize = 3;
 
-/// Tasks whose records are wanted.
-#[derive(Clone, Debug, PartialEq)]
-pub enum TaskPattern {
-    /// The one with this thread id, or the process with this id.
-    Tid(i32),
-    /// Those whose names match.
-    Comm(WildMatch),
-}
-
-impl FromStr for TaskPattern {
-    type Err = Infallible;
-
-    fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(text.parse().map_or_else(|_| Self::Comm(WildMatch::new(text)), Self::Tid))
-    }
-}
-
-impl TaskPattern {
-    fn matches(&self, task: &Task<'_>) -> bool {
-        match self {
-            Self::Tid(tid) => *tid == task.tid,
-            Self::Comm(glob) => task.comm.is_some_and(|comm| glob.matches(&String::from_utf8_lossy(comm))),
-        }
-    }
+/// Whether it is the task, or the process, that is wanted.
+fn means(wanted: &TaskChoice, task: &Task<'_>) -> bool {
+    wanted.is(task.tid, task.comm.map(String::from_utf8_lossy).as_deref())
 }
 
 /// The records that `options` ask for.
@@ -46,7 +24,7 @@ pub(super) struct Selection<'t> {
     /// The streams that may hold such, in the order of layers and streams.
     pub(super) streams: Vec<(&'t TraceLayer, &'t Stream)>,
     events: Vec<WildMatch>,
-    tasks: &'t [TaskPattern],
+    tasks: &'t [TaskChoice],
     /// Whether tasks are shown, or decide.
     pub(super) needs_tasks: bool,
 }
@@ -109,7 +87,7 @@ impl<'t> Selection<'t> {
             events: layer.schemas.iter().map(|schema| is_wanted(schema.name())).collect(),
             tasks: self.tasks,
             current: self.needs_tasks.then(|| CurrentTask::new(layer, stream)).flatten(),
-            is_of_process: process.is_some_and(|process| self.tasks.iter().any(|wanted| wanted.matches(&process))),
+            is_of_process: process.is_some_and(|process| self.tasks.iter().any(|wanted| means(wanted, &process))),
         }
     }
 }
@@ -120,7 +98,7 @@ pub(super) struct StreamFilter<'t> {
     /// By the event type's position in its layer: whether it is wanted.
     events: Vec<bool>,
     /// The tasks that are wanted; empty for all, and for records without a task.
-    tasks: &'t [TaskPattern],
+    tasks: &'t [TaskChoice],
     /// In the streams of kernels, when tasks are needed: who runs.
     current: Option<CurrentTask<'t>>,
     /// Whether the stream is that of a process that is wanted.
@@ -135,7 +113,7 @@ impl<'t> StreamFilter<'t> {
         let task = self.current.as_mut().and_then(|current| current.of(record));
         let is_wanted_event = self.events.get(record.schema.position()).is_some_and(|&wanted| wanted);
         let is_wanted_task = || {
-            let matches = |task: &Task<'_>| self.tasks.iter().any(|wanted| wanted.matches(task));
+            let matches = |task: &Task<'_>| self.tasks.iter().any(|wanted| means(wanted, task));
             self.tasks.is_empty() || self.is_of_process || task.as_ref().is_some_and(matches)
         };
         if is_wanted_event && is_wanted_task() { Ok(task) } else { Err(NotWanted) }

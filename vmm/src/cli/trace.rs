@@ -4,12 +4,13 @@ use super::values;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
-use trace_merge::critical_path::{CriticalPathOptions, TaskChoice};
-use trace_merge::events::{TaskPattern, parse_seconds};
+use trace_merge::critical_path::CriticalPathOptions;
+use trace_merge::events::parse_seconds;
 use trace_merge::layer::LayerKind;
 use trace_merge::match_rule::MatchRule;
 use trace_merge::nearest::nearest;
 use trace_merge::report::ReportOptions;
+use trace_merge::task_choice::TaskChoice;
 
 /// Arguments of `strata events`.
 #[derive(Debug, Args)]
@@ -40,9 +41,10 @@ pub struct EventsArgs {
     /// Only events whose names match, as 'sched:*' does. May be repeated
     #[arg(long = "event", value_name = "GLOB")]
     pub events: Vec<String>,
-    /// Only records of tasks with this thread id, or with names that match, and of such guest processes. May be repeated
-    #[arg(long = "task", value_name = "TID|COMM")]
-    pub tasks: Vec<TaskPattern>,
+    /// Only records of these tasks, and of such guest processes: a thread id, a name, which may be a glob, or NAME/TID.
+    /// May be repeated
+    #[arg(long = "task", value_name = "TASK")]
+    pub tasks: Vec<TaskChoice>,
     /// Only records of the vCPU, host CPU or thread of the VMM of this number. May be repeated
     #[arg(long = "cpu", value_name = "N")]
     pub cpus: Vec<u32>,
