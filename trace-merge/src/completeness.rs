@@ -46,7 +46,7 @@ pub struct LayerCompleteness {
     pub end_early: u64,
     /// Streams whose files are empty or gone.
     pub absent: u64,
-    /// Streams whose rings were found corrupt and given up.
+    /// Streams whose rings were given up: found corrupt, or not to be read or written down any more.
     pub corrupt: u64,
     /// Of a guest's kernel: records that were not made because the CPU was making another one in the same context, in the
     /// whole recording. `None` where nobody counted them.
@@ -203,7 +203,7 @@ impl fmt::Display for LayerCompleteness {
             (self.dropped, "streams whose beginning was dropped to keep within the size of the recording"),
             (self.end_early, "streams whose end is missing"),
             (self.absent, "stream files empty or gone"),
-            (self.corrupt, "corrupt rings"),
+            (self.corrupt, "rings given up"),
             (self.nested.unwrap_or(0), "records not made inside others"),
         ];
         let mut separator = write_counts(formatter, &counts)?;

@@ -317,7 +317,7 @@ pub struct StreamDescription {
     /// Bytes that the recorder could not accept: corrupt or never committed.
     #[serde(default)]
     pub rejected_bytes: u64,
-    /// Whether the ring was found corrupt and given up.
+    /// Whether the ring was given up: it was found corrupt, or could not be read or written down any more.
     #[serde(default)]
     pub corrupt: bool,
     /// Of a guest's kernel: records that were not made because the CPU was making another one in the same context. `None`

@@ -87,7 +87,7 @@ impl Totals {
             (self.lost.wrapped, "records lost to an unfinished writer"),
             (self.lost.too_large, "records too large for a packet"),
             (self.rejected_bytes, "bytes rejected by the recorder"),
-            (self.corrupt_streams, "corrupt rings"),
+            (self.corrupt_streams, "rings given up"),
             (self.absent_streams, "stream files empty or gone"),
         ];
         let mut parts: Vec<String> =

@@ -101,10 +101,13 @@ impl WrittenLayer {
         &self.layer
     }
 
-    /// The layer as the manifest describes it.
+    /// The layer as the manifest describes it. When it has ended early, records are missing behind the last of each of
+    /// its streams.
     #[must_use]
     pub fn layer(&self) -> Layer {
-        self.layer.layer()
+        let mut layer = self.layer.layer();
+        layer.streams.iter_mut().for_each(|stream| stream.corrupt |= self.end.has_come());
+        layer
     }
 }
 

@@ -508,6 +508,10 @@ fn layer_that_cannot_be_written_ends_alone_and_is_told() {
     assert!(format!("{status:?}").contains("the layer ends early"), "{status:?}");
     assert!(SAID.lock().unwrap().iter().any(|line| line.contains("session main: guest-kernel: the layer ends early")));
     assert!(vmm.streams.iter().any(|stream| stream.records > 0), "{vmm:?}");
+    assert!(vmm.streams.iter().all(|stream| !stream.corrupt), "{vmm:?}");
+    // nothing is known behind their last records
+    let ended = manifest.layers.iter().find(|layer| layer.kind == LayerKind::GuestKernel).unwrap();
+    assert!(ended.streams.iter().all(|stream| stream.corrupt), "{ended:?}");
     assert_eq!(bench.failures.load(Ordering::Relaxed), 2);
 }
 
