@@ -14,7 +14,6 @@ pub mod consumer_race;
 pub mod control_request;
 pub mod crash_reader;
 pub mod devices;
-pub mod event_format;
 pub mod events;
 pub mod ftrace_page;
 pub mod guest_processes;

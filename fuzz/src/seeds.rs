@@ -3,7 +3,7 @@
 
 use crate::events::{self, LARGE, NUMBER, TEXT};
 use crate::script::{Op, Transcript};
-use crate::{consumer, crash_reader, event_format, guest_processes, registry, trace_folder};
+use crate::{consumer, crash_reader, guest_processes, registry, trace_folder};
 use shared_ring::consumer::{Consumer, Lost};
 use shared_ring::host::{self, MAX_SESSION_NAME};
 use shared_ring::host_memory::HostMemory;
@@ -53,9 +53,6 @@ pub fn all() -> Vec<Seed> {
     add("crash_reader", "region", crashed_region());
     add("recover", "region", crashed_region());
     for (name, bytes) in ftrace_pages() {
-        for (event, format) in FORMATS.iter().filter(|_| name == "records") {
-            add("event_format", event, event_format::input(format, &bytes));
-        }
         add("ftrace_page", name, bytes);
     }
     for (name, bytes) in machine::device_scripts() {
@@ -449,16 +446,6 @@ fn ftrace_pages() -> Vec<(&'static str, Vec<u8>)> {
         ("located", page(7, 1 << 31, &[record(7, 0, &located), record(7, 9, &located)].concat(), &[])),
     ]
 }
-
-/// Format files as a kernel (6.18) writes them: numbers, names of a fixed length, arrays, and texts that lie elsewhere
-/// in the record.
-const FORMATS: [(&str, &str); 5] = [
-    ("kvm_entry", include_str!("seeds/formats/kvm_entry.format")),
-    ("sched_switch", include_str!("seeds/formats/sched_switch.format")),
-    ("sys_enter", include_str!("seeds/formats/sys_enter.format")),
-    ("block_rq_issue", include_str!("seeds/formats/block_rq_issue.format")),
-    ("irq_handler_entry", include_str!("seeds/formats/irq_handler_entry.format")),
-];
 
 /// Expressions of triggers.
 const TRIGGERS: [(&str, &str); 3] = [
