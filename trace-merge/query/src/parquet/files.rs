@@ -2,22 +2,23 @@
 
 use super::Times;
 use super::places::{Hour, Places};
-use super::rows::{Batch, Shape, is_time};
-use super::table::{Table, into_io};
+use super::rows::{Batch, Shape};
 use crate::tables::{EVENT_KEY, RECORDING_KEY, VERSION, VERSION_KEY};
-use arrow_schema::DataType;
+use arrow_schema::{ArrowError, DataType};
+use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
-use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::properties::WriterProperties;
 use parquet::schema::types::ColumnPath;
 use std::collections::HashMap;
+use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use trace_merge::access::Readers;
 use trace_merge::reader::Trace;
-use zstd::bulk::Compressor;
 
 /// Batches on their way.
 const ON_THE_WAY: usize = 16;
@@ -25,13 +26,15 @@ const ON_THE_WAY: usize = 16;
 const MOST_OPEN: usize = 256;
 /// Bytes that are kept of all open files before the largest share is written.
 const MOST_KEPT: usize = 128 << 20;
+/// Rows of a row group, at most.
+const ROW_GROUP: usize = 1 << 20;
 /// What is written at once.
 const BUFFER: usize = 1 << 16;
 
 /// Where rows go to.
 #[derive(Clone, Debug)]
 pub(super) struct Output {
-    sender: mpsc::SyncSender<Batch>,
+    sender: mpsc::SyncSender<Result<Batch, ArrowError>>,
     rows: Arc<AtomicU64>,
     shapes: Arc<AtomicU64>,
     pub(super) times: Arc<Times>,
@@ -41,14 +44,16 @@ pub(super) struct Output {
 
 impl Output {
     /// For the rows of `trace`, and where they come out.
-    pub(super) fn new(trace: &Trace) -> (Self, mpsc::Receiver<Batch>) {
+    pub(super) fn new(trace: &Trace) -> (Self, mpsc::Receiver<Result<Batch, ArrowError>>) {
         let (sender, batches) = mpsc::sync_channel(ON_THE_WAY);
         let (times, recording) = (Arc::new(Times::new(trace)), recording_id(trace).into());
         (Self { sender, rows: Arc::default(), shapes: Arc::default(), times, recording }, batches)
     }
 
-    pub(super) fn send(&self, batch: Batch) {
-        self.rows.fetch_add(batch.rows as u64, Ordering::Relaxed);
+    pub(super) fn send(&self, batch: Result<Batch, ArrowError>) {
+        if let Ok(batch) = &batch {
+            self.rows.fetch_add(batch.rows.num_rows() as u64, Ordering::Relaxed);
+        }
         // A writer that has failed takes no more; it says why.
         let _ = self.sender.send(batch);
     }
@@ -75,7 +80,7 @@ fn recording_id(trace: &Trace) -> String {
 struct OpenFile {
     shape: Arc<Shape>,
     hour: Hour,
-    table: Table,
+    writer: ArrowWriter<BufWriter<File>>,
     /// Bytes that it keeps until its row group ends.
     kept: usize,
     /// When it was written to last, in batches.
@@ -96,28 +101,22 @@ pub(super) struct Files {
     batches: u64,
     /// Bytes of the files that are complete.
     bytes: u64,
-    compressor: Compressor<'static>,
 }
 
 impl Files {
     /// None yet, below `folder`.
-    ///
-    /// # Errors
-    /// When there is no memory to compress with.
-    pub(super) fn new(folder: &Path, places: Places, trace: &Trace) -> io::Result<Self> {
+    pub(super) fn new(folder: &Path, places: Places, trace: &Trace) -> Self {
         let (folder, recording) = (folder.to_path_buf(), recording_id(trace));
-        let compressor = Compressor::new(ZstdLevel::default().compression_level())?;
-        let open = HashMap::new();
-        Ok(Self { folder, places, recording, open, kept: 0, opened: 0, batches: 0, bytes: 0, compressor })
+        Self { folder, places, recording, open: HashMap::new(), kept: 0, opened: 0, batches: 0, bytes: 0 }
     }
 
     /// Writes batches until there are no more; how many bytes that are.
     ///
     /// # Errors
     /// When a file cannot be written.
-    pub(super) fn write_all(mut self, batches: mpsc::Receiver<Batch>) -> io::Result<u64> {
+    pub(super) fn write_all(mut self, batches: mpsc::Receiver<Result<Batch, ArrowError>>) -> io::Result<u64> {
         for batch in batches {
-            self.write(&batch)?;
+            self.write(&batch.map_err(io::Error::other)?)?;
         }
         let open: Vec<u64> = self.open.keys().copied().collect();
         open.into_iter().try_for_each(|number| self.close(number))?;
@@ -134,16 +133,16 @@ impl Files {
         }
         self.batches += 1;
         if let Some(open) = self.open.get_mut(&number) {
-            open.table.write(batch.rows, &batch.columns, &mut self.compressor).map_err(into_io)?;
+            open.writer.write(&batch.rows).map_err(into_io)?;
             open.used = self.batches;
-            let before = std::mem::replace(&mut open.kept, open.table.memory());
+            let before = std::mem::replace(&mut open.kept, open.writer.memory_size());
             self.kept = (self.kept + open.kept).saturating_sub(before);
         }
         if self.kept > MOST_KEPT
             && let Some(largest) = self.open.values_mut().max_by_key(|open| open.kept)
         {
-            largest.table.finish_group(&mut self.compressor).map_err(into_io)?;
-            let before = std::mem::replace(&mut largest.kept, largest.table.memory());
+            largest.writer.flush().map_err(into_io)?;
+            let before = std::mem::replace(&mut largest.kept, largest.writer.memory_size());
             self.kept = (self.kept + largest.kept).saturating_sub(before);
         }
         Ok(())
@@ -162,18 +161,19 @@ impl Files {
         self.opened += 1;
         let file = BufWriter::with_capacity(BUFFER, Readers::Owner.create_file(&path)?);
         let properties = properties(shape, &self.recording);
-        let table = Table::new(file, &shape.schema, properties).map_err(into_io)?;
-        let open = OpenFile { shape: Arc::clone(shape), hour: batch.hour, table, kept: 0, used: self.batches };
+        let writer = ArrowWriter::try_new(file, Arc::clone(&shape.schema), Some(properties)).map_err(into_io)?;
+        let open = OpenFile { shape: Arc::clone(shape), hour: batch.hour, writer, kept: 0, used: self.batches };
         self.open.insert(shape.number, open);
         Ok(())
     }
 
     fn close(&mut self, number: u64) -> io::Result<()> {
-        let Some(open) = self.open.remove(&number) else { return Ok(()) };
+        let Some(mut open) = self.open.remove(&number) else { return Ok(()) };
         debug_assert_eq!(open.shape.number, number);
         self.kept = self.kept.saturating_sub(open.kept);
-        self.bytes += open.table.finish(&mut self.compressor).map_err(into_io)?;
-        Ok(())
+        open.writer.finish().map_err(into_io)?;
+        self.bytes += open.writer.bytes_written() as u64;
+        io::Write::flush(open.writer.inner_mut())
     }
 }
 
@@ -184,22 +184,29 @@ fn properties(shape: &Shape, recording: &str) -> WriterProperties {
     let metadata = metadata.into_iter().map(|(key, value)| KeyValue::new(key.to_string(), value.to_string()));
     let mut properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
-        .set_statistics_enabled(EnabledStatistics::Chunk)
-        .set_offset_index_disabled(true)
+        .set_max_row_group_row_count(Some(ROW_GROUP))
         .set_key_value_metadata(Some(metadata.collect()));
     for field in shape.schema.fields() {
-        let grows = matches!(field.data_type(), DataType::Timestamp(..)) || is_time(field.name());
-        let column = ColumnPath::from(field.name().as_str());
+        let grows = matches!(field.data_type(), DataType::Timestamp(..)) || TIMES.contains(&field.name().as_str());
         if grows {
+            let column = ColumnPath::from(field.name().as_str());
             properties = properties
                 .set_column_dictionary_enabled(column.clone(), false)
                 .set_column_encoding(column, Encoding::DELTA_BINARY_PACKED);
-        } else if matches!(field.data_type(), DataType::Utf8 | DataType::Int64 | DataType::UInt64) {
-            // `Chunk` writes it; the library need not get ready for it.
-            properties = properties
-                .set_column_dictionary_enabled(column.clone(), false)
-                .set_column_compression(column, Compression::UNCOMPRESSED);
         }
     }
     properties.build()
+}
+
+/// Columns whose values are nearly all different, and close to those before.
+const TIMES: [&str; 6] = ["ticks", "time_ns", "begin_ticks", "begin_ns", "duration_ticks", "duration_ns"];
+
+fn into_io(error: ParquetError) -> io::Error {
+    match error {
+        ParquetError::External(source) => match source.downcast::<io::Error>() {
+            Ok(source) => *source,
+            Err(source) => io::Error::other(source),
+        },
+        other => io::Error::other(other),
+    }
 }

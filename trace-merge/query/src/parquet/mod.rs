@@ -6,15 +6,12 @@
 
 mod about;
 mod activities;
-mod chunk;
 mod files;
 mod places;
 mod records;
 mod rows;
 mod states;
-mod table;
 mod task;
-mod words;
 
 use crate::tables::{FIXED, Fixed, table_of_event};
 #[cfg(feature = "sql")]
@@ -86,7 +83,7 @@ pub fn export(
     let timeline = Timeline::new(trace);
     let (output, batches) = Output::new(trace);
     thread::scope(|scope| {
-        let files = Files::new(folder, places, trace).map_err(ExportError::Write)?;
+        let files = Files::new(folder, places, trace);
         let writing = scope.spawn(move || files.write_all(batches));
         let made = make(trace, &timeline, window, options.progress, selection, output);
         let bytes =

@@ -6,9 +6,9 @@ use super::rows::{Cell, Rows, lead_of_moment};
 use super::task::{Named, Tasks};
 use super::{Maker, Selection};
 use crate::tables::{Column, Fixed, Kind, lead_of_event_table, table_of_event};
-use foldhash::{HashMap, HashMapExt};
 use shared_ring::event::{FieldDescription, FieldType};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use trace_merge::analysis::{Analysis, Passed};
 use trace_merge::event::runner::RunnerEvents;
 use trace_merge::events::FieldsJson;
@@ -187,7 +187,7 @@ impl Analysis for Records {
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
         let Some(layer) = self.sources.get(input.source).and_then(|&layer| self.layers.get_mut(layer)) else { return };
         let Some(place) = layer.place else { return };
-        let Output { times, recording, .. } = &self.output;
+        let (times, recording) = (Arc::clone(&self.output.times), Arc::clone(&self.output.recording));
         let task = match input.origin {
             Origin::Host { host, .. } => {
                 let tid = layer.recorded_by.as_ref().and_then(|by| by.recorded_by(&input.record)).flatten();
@@ -207,7 +207,7 @@ impl Analysis for Records {
         };
         let (cpu, vcpu) = cpus(input.origin, timeline);
         let utc = times.utc(input.time());
-        let [recording, ticks, since, moment] = lead_of_moment(recording, times, input.time(), utc);
+        let [recording, ticks, since, moment] = lead_of_moment(&recording, &times, input.time());
         let [tid, pid, comm, cgroup] = task.cells();
         let (kind, event) = (layer.kind.name(), input.record.schema.name());
         let lead = [
@@ -233,8 +233,8 @@ impl Analysis for Records {
             self.kept += 1;
         }
         if let Some(events) = &mut self.events {
-            let (columns, output) = (&self.event_columns, &self.output);
-            let rows = events.entry(place).or_insert_with(|| Rows::new("events", None, columns, place, output));
+            let Self { event_columns, output, .. } = self;
+            let rows = events.entry(place).or_insert_with(|| Rows::new("events", None, event_columns, place, output));
             let fields = self.json.of(&input.record);
             rows.push(utc, lead.into_iter().chain([Cell::Text(fields)]));
         }

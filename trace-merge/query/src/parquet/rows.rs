@@ -2,13 +2,14 @@
 
 use super::files::Output;
 use super::places::{Hour, Place};
-use super::words::{Words, WordsBuilder};
 use super::{Times, integer};
 use crate::tables::{Column, Fixed, Kind};
-use arrow_array::ArrayRef;
-use arrow_array::builder::{BooleanBuilder, Int64Builder, ListBuilder, TimestampNanosecondBuilder, UInt64Builder};
+use arrow_array::builder::{
+    BooleanBuilder, Int64Builder, ListBuilder, StringBuilder, TimestampNanosecondBuilder, UInt64Builder,
+};
+use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
-use foldhash::{HashMap, HashMapExt};
+use std::collections::HashMap;
 use std::sync::Arc;
 use trace_merge::schema::{Elements, Value};
 use trace_merge::window::Window;
@@ -70,13 +71,9 @@ impl<'a, V: Into<Cell<'a>>> From<Option<V>> for Cell<'a> {
 /// A column that is filled.
 #[derive(Debug)]
 enum Filling {
-    /// The recording, which is the same in all rows: its id, and how many rows there are.
-    Recording(Vec<u8>, usize),
-    /// Times, which are nearly all different.
-    Time(Int64Builder),
-    Integer(WordsBuilder),
-    Unsigned(WordsBuilder),
-    Text(WordsBuilder),
+    Integer(Int64Builder),
+    Unsigned(UInt64Builder),
+    Text(StringBuilder),
     Flag(BooleanBuilder),
     Moment(TimestampNanosecondBuilder),
     Integers(ListBuilder<Int64Builder>),
@@ -98,13 +95,11 @@ pub(crate) fn data_type(kind: Kind) -> DataType {
 }
 
 impl Filling {
-    fn new(column: &Column) -> Self {
-        match column.kind {
-            Kind::Text if column.name == "recording" => Self::Recording(Vec::new(), 0),
-            Kind::Integer if is_time(&column.name) => Self::Time(Int64Builder::new()),
-            Kind::Integer => Self::Integer(WordsBuilder::default()),
-            Kind::Unsigned => Self::Unsigned(WordsBuilder::default()),
-            Kind::Text => Self::Text(WordsBuilder::default()),
+    fn new(kind: Kind) -> Self {
+        match kind {
+            Kind::Integer => Self::Integer(Int64Builder::new()),
+            Kind::Unsigned => Self::Unsigned(UInt64Builder::new()),
+            Kind::Text => Self::Text(StringBuilder::new()),
             Kind::Flag => Self::Flag(BooleanBuilder::new()),
             Kind::Moment => Self::Moment(TimestampNanosecondBuilder::new().with_timezone("UTC")),
             Kind::Integers => Self::Integers(ListBuilder::new(Int64Builder::new())),
@@ -115,30 +110,20 @@ impl Filling {
     /// Adds `cell`, and a null where it is of another kind; how many bytes it takes beside its place.
     fn push(&mut self, cell: Cell<'_>) -> usize {
         match (self, cell) {
-            (Self::Recording(id, rows), cell) => {
-                if let (true, Cell::Text(text)) = (id.is_empty(), cell) {
-                    id.extend_from_slice(text.as_bytes());
-                }
-                *rows += 1;
-            }
-            (Self::Time(column), Cell::Integer(number)) => column.append_value(number),
-            (Self::Time(column), Cell::Unsigned(number)) => column.append_option(i64::try_from(number).ok()),
-            (Self::Time(column), _) => column.append_null(),
-            (Self::Integer(column), Cell::Integer(number)) => column.push_integer(number.cast_unsigned()),
-            (Self::Integer(column), Cell::Unsigned(number)) => match i64::try_from(number) {
-                Ok(number) => column.push_integer(number.cast_unsigned()),
-                Err(_) => column.push_null(),
-            },
-            (Self::Unsigned(column), Cell::Unsigned(number)) => column.push_integer(number),
+            (Self::Integer(column), Cell::Integer(number)) => column.append_value(number),
+            (Self::Integer(column), Cell::Unsigned(number)) => column.append_option(i64::try_from(number).ok()),
+            (Self::Integer(column), _) => column.append_null(),
+            (Self::Unsigned(column), Cell::Unsigned(number)) => column.append_value(number),
+            (Self::Unsigned(column), _) => column.append_null(),
             (Self::Text(column), Cell::Text(text)) => {
-                column.push(text.as_bytes());
+                column.append_value(text);
                 return text.len();
             }
             (Self::Text(column), Cell::Bytes(text)) => {
-                column.push(String::from_utf8_lossy(text).as_bytes());
+                column.append_value(String::from_utf8_lossy(text));
                 return text.len();
             }
-            (Self::Integer(column) | Self::Unsigned(column) | Self::Text(column), _) => column.push_null(),
+            (Self::Text(column), _) => column.append_null(),
             (Self::Flag(column), Cell::Flag(flag)) => column.append_value(flag),
             (Self::Flag(column), _) => column.append_null(),
             (Self::Moment(column), Cell::Integer(ns)) => column.append_value(ns),
@@ -163,30 +148,17 @@ impl Filling {
         0
     }
 
-    fn take(&mut self) -> Filled {
-        let array: ArrayRef = match self {
-            Self::Recording(id, rows) => return Filled::Words(Words::same(id, std::mem::take(rows))),
-            Self::Integer(column) | Self::Unsigned(column) | Self::Text(column) => return Filled::Words(column.take()),
-            Self::Time(column) => Arc::new(column.finish()),
+    fn take(&mut self) -> ArrayRef {
+        match self {
+            Self::Integer(column) => Arc::new(column.finish()),
+            Self::Unsigned(column) => Arc::new(column.finish()),
+            Self::Text(column) => Arc::new(column.finish()),
             Self::Flag(column) => Arc::new(column.finish()),
             Self::Moment(column) => Arc::new(column.finish()),
             Self::Integers(column) => Arc::new(column.finish()),
             Self::Unsigneds(column) => Arc::new(column.finish()),
-        };
-        Filled::Array(array)
+        }
     }
-}
-
-/// A column of a batch.
-#[derive(Debug)]
-pub(super) enum Filled {
-    Array(ArrayRef),
-    Words(Words),
-}
-
-/// Whether a column holds times in ticks or ns, which are close to those of the rows before.
-pub(super) fn is_time(column: &str) -> bool {
-    column.ends_with("ticks") || column.ends_with("_ns")
 }
 
 fn signed(value: Value<'_>) -> Option<i64> {
@@ -222,8 +194,7 @@ pub(super) struct Shape {
 pub(super) struct Batch {
     pub(super) shape: Arc<Shape>,
     pub(super) hour: Hour,
-    pub(super) rows: usize,
-    pub(super) columns: Vec<Filled>,
+    pub(super) rows: RecordBatch,
 }
 
 /// Rows of one table and place in the making.
@@ -245,7 +216,7 @@ impl Rows {
         let schema = Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()));
         let number = output.next_shape();
         let shape = Shape { number, table: table.into(), event: event.map(Into::into), schema, place };
-        let columns = columns.iter().map(Filling::new).collect();
+        let columns = columns.iter().map(|column| Filling::new(column.kind)).collect();
         let (shape, output) = (Arc::new(shape), output.clone());
         Self { shape, columns, hour: Hour::default(), count: 0, bytes: 0, output }
     }
@@ -274,8 +245,8 @@ impl Rows {
             return;
         }
         let columns = self.columns.iter_mut().map(Filling::take).collect();
-        let shape = Arc::clone(&self.shape);
-        self.output.send(Batch { shape, hour: self.hour, rows: self.count, columns });
+        let rows = RecordBatch::try_new(Arc::clone(&self.shape.schema), columns);
+        self.output.send(rows.map(|rows| Batch { shape: Arc::clone(&self.shape), hour: self.hour, rows }));
         (self.count, self.bytes) = (0, 0);
     }
 }
@@ -302,17 +273,16 @@ impl FixedRows {
         Self { table: name, columns, places: HashMap::new(), output: output.clone() }
     }
 
-    /// The rows of `place`, and what their times and their recording come from.
-    fn at(&mut self, place: Place) -> (&mut Rows, &Output) {
+    fn at(&mut self, place: Place) -> &mut Rows {
         let Self { table, columns, places, output } = self;
-        (places.entry(place).or_insert_with(|| Rows::new(table, None, columns, place, output)), output)
+        places.entry(place).or_insert_with(|| Rows::new(table, None, columns, place, output))
     }
 
     /// Adds a row without a time of its own.
     pub(super) fn push(&mut self, place: Place, own: &[Cell<'_>]) {
-        let (rows, Output { times, recording, .. }) = self.at(place);
-        let cells = std::iter::once(Cell::Text(recording)).chain(own.iter().copied());
-        rows.push(times.utc(times.start), cells);
+        let (times, recording) = (Arc::clone(&self.output.times), Arc::clone(&self.output.recording));
+        let cells = std::iter::once(Cell::Text(&recording)).chain(own.iter().copied());
+        self.at(place).push(times.utc(times.start), cells);
     }
 
     /// Adds a row of what lasted in `window`.
@@ -322,10 +292,10 @@ impl FixedRows {
 
     /// Adds a row of what lasted from `begin` to `end`, ticks, as far as they are known.
     pub(super) fn push_lasting(&mut self, place: Place, (begin, end): (Option<u64>, Option<u64>), own: &[Cell<'_>]) {
-        let (rows, Output { times, recording, .. }) = self.at(place);
+        let (times, recording) = (Arc::clone(&self.output.times), Arc::clone(&self.output.recording));
         let length = begin.zip(end).map(|(begin, end)| end.saturating_sub(begin));
         let lead = [
-            Cell::Text(recording),
+            Cell::Text(&recording),
             begin.into(),
             begin.map(|begin| times.since_start(begin)).into(),
             begin.map(|begin| times.utc(begin)).into(),
@@ -333,11 +303,11 @@ impl FixedRows {
             length.map(|length| times.ns(length)).into(),
         ];
         let moment = end.or(begin).map_or(0, |ticks| times.utc(ticks));
-        rows.push(moment, lead.into_iter().chain(own.iter().copied()));
+        self.at(place).push(moment, lead.into_iter().chain(own.iter().copied()));
     }
 }
 
-/// The cells that a row of the moment `ticks`, which is `utc_ns`, begins with.
-pub(super) fn lead_of_moment<'a>(recording: &'a str, times: &Times, ticks: u64, utc_ns: i64) -> [Cell<'a>; 4] {
-    [Cell::Text(recording), ticks.into(), times.since_start(ticks).into(), utc_ns.into()]
+/// The cells that a row of a moment begins with.
+pub(super) fn lead_of_moment<'a>(recording: &'a str, times: &Times, ticks: u64) -> [Cell<'a>; 4] {
+    [Cell::Text(recording), ticks.into(), times.since_start(ticks).into(), times.utc(ticks).into()]
 }
