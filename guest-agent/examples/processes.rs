@@ -212,7 +212,8 @@ fn migrate() -> Result<()> {
         let threads: Vec<_> = (0..4).map(|thread| scope.spawn(move || worker(thread))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap_or(0)).collect()
     });
-    println!("processes: moved, {} recorded, {} lost", recorded.iter().sum::<u32>(), tracer().lost());
+    let (recorded, tracer) = (recorded.iter().sum::<u32>(), tracer());
+    println!("processes: moved, {recorded} recorded, {} lost, restartable {}", tracer.lost(), tracer.is_restartable());
     Ok(())
 }
 

@@ -81,7 +81,11 @@ fn place<T>(count: usize) -> io::Result<*mut T> {
     }
 }
 
-fn map(bytes: usize) -> io::Result<*mut u8> {
+/// New memory of zeroes, aligned to pages.
+///
+/// # Errors
+/// When the kernel has none.
+pub(crate) fn map(bytes: usize) -> io::Result<*mut u8> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at an address that the kernel chooses touches nothing that exists.
     Ok(unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, access, MapFlags::PRIVATE) }?.cast())

@@ -4,18 +4,26 @@
 use crate::device::Mapping;
 use crate::fields::Payload;
 use crate::permanent;
+use crate::restartable_thread::ThisThread;
 use crate::rseq_area;
 use clock_sync::entry::Reader;
+use rustix::thread::CpuSet;
 use shared_ring::event::Event;
-use shared_ring::layout::{MAX_VCPUS, ProcessHeader, RING_LOST_FULL};
+use shared_ring::layout::{
+    FEATURE_RESTARTABLE_RINGS, MAX_VCPUS, ProcessHeader, RING_LOST_FULL, RING_LOST_TOO_LARGE, Superblock,
+};
 use shared_ring::producer::{NotReserved, Producer};
+use shared_ring::region::Rings;
 use shared_ring::registry::Registry;
+pub(crate) use shared_ring::restartable::Recorded;
+use shared_ring::restartable::{self, Draft, RestartableProducer, RestartableThread};
 use shared_ring::storage::{Smp, Storage};
 use shared_ring::view::{ProcessSlotView, ViewError};
 use std::any::Any;
 use std::cell::Cell;
 use std::io;
 use std::mem::offset_of;
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
@@ -60,20 +68,18 @@ impl Rdtscp {
     }
 }
 
-/// What came of an attempt to record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Recorded {
-    /// The record is in its ring.
-    Yes,
-    /// The ring counted it as lost.
-    Lost,
-    /// The thread is on a CPU that has no ring, or kept migrating; nobody counted it.
-    NoRing,
+/// The processor's time stamp counter, in no order with what is around it.
+#[inline(always)]
+fn ticks() -> u64 {
+    // SAFETY: every x86-64 processor has the instruction.
+    unsafe { core::arch::x86_64::_rdtsc() }
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Ring {
     producer: Producer<Smp>,
+    /// Of the same ring: one of the two is used.
+    restartable: RestartableProducer<Smp>,
     clock: Reader,
 }
 
@@ -99,6 +105,8 @@ pub(crate) enum RingsError {
 /// The rings of one process.
 pub(crate) struct ProcessRings {
     rings: &'static [Ring],
+    /// Whether each record is one restartable sequence.
+    is_restartable: bool,
     /// The slot's first word, which is not 0.
     header: *const AtomicU64,
     /// Ring of each CPU number, [`MAX_VCPUS`] of them in the slot's header: the kernel adds CPUs that come online
@@ -141,8 +149,10 @@ impl ProcessRings {
             // SAFETY: the view found the clock entries and the rings to lie inside their mappings, which live as long
             // as the owner; the kernel module handed out the rings zeroed.
             Some(unsafe {
+                let (memory, Rings { geometry, mode }) = (Smp::new(slot.0.add(ring)), view.rings);
                 Ring {
-                    producer: Producer::new(Smp::new(slot.0.add(ring)), view.rings.geometry, view.rings.mode),
+                    producer: Producer::new(memory, geometry, mode),
+                    restartable: RestartableProducer::new(memory, geometry, mode),
                     clock: Reader::new(host_area.0.add(clock)),
                 }
             })
@@ -159,7 +169,32 @@ impl ProcessRings {
             )
         };
         let header = slot.0.cast_const().cast();
-        Ok(Self { rings, header, ring_of_cpu, registry, class_mask, _owner: owner })
+        Ok(Self { rings, is_restartable: false, header, ring_of_cpu, registry, class_mask, _owner: owner })
+    }
+
+    /// The rings, each record of which is one restartable sequence, if that is possible: the host reads such rings, no
+    /// two CPUs have one ring, and the calling thread has an rseq area, or gets one now. Of other threads the same is
+    /// expected. Otherwise as they were. Before the first record.
+    ///
+    /// # Safety
+    /// `host_area` is the address that [`new`](Self::new) was given.
+    pub(crate) unsafe fn restartable_if_possible(self, host_area: *mut u8) -> Self {
+        // SAFETY: the superblock lies at the beginning of the host's area, which is mapped.
+        let features = unsafe { Smp::new(host_area).load(offset_of!(Superblock, features)) };
+        let rings_of_cpus = || (0..MAX_VCPUS).filter_map(|cpu| self.ring_of(cpu));
+        let own_rings = (self.rings.iter()).all(|ring| rings_of_cpus().filter(|of| ptr::eq(*of, ring)).count() <= 1);
+        // Last: it may register the thread.
+        let has_area = || ThisThread::current().is_some_and(|thread| thread.cpu().is_some());
+        let is_restartable = features & FEATURE_RESTARTABLE_RINGS != 0 && own_rings && has_area();
+        if is_restartable {
+            self.rings.iter().for_each(|ring| ring.restartable.announce());
+        }
+        Self { is_restartable, ..self }
+    }
+
+    /// Whether each record is one restartable sequence.
+    pub(crate) const fn is_restartable(&self) -> bool {
+        self.is_restartable
     }
 
     /// Whether the slot is there: in the place of its parent's, a child finds zeroed memory.
@@ -196,6 +231,9 @@ impl ProcessRings {
         size: usize,
         fill: impl FnOnce(&mut Payload<'_>),
     ) -> Recorded {
+        if self.is_restartable {
+            return self.record_restartable(id, size, fill);
+        }
         for _ in 0..ATTEMPTS {
             let cpu = counter.cpu();
             let Some(ring) = self.ring_of(cpu) else { return Recorded::NoRing };
@@ -222,11 +260,55 @@ impl ProcessRings {
         Recorded::NoRing
     }
 
+    /// As [`record`](Self::record), by restartable sequences. The record is put together on the thread's stack, in as
+    /// little of it as its size allows: handlers may have a small one.
+    #[inline(always)]
+    fn record_restartable(&self, id: u16, size: usize, fill: impl FnOnce(&mut Payload<'_>)) -> Recorded {
+        match size {
+            0..=32 => self.record_draft::<{ Draft::words(32) }>(id, size, fill),
+            33..=256 => self.record_large_draft::<{ Draft::words(256) }>(id, size, fill),
+            257..=2560 => self.record_large_draft::<{ Draft::words(2560) }>(id, size, fill),
+            _ => self.record_large_draft::<{ Draft::words(u16::MAX as usize) }>(id, size, fill),
+        }
+    }
+
+    #[inline(never)]
+    fn record_large_draft<const WORDS: usize>(
+        &self,
+        id: u16,
+        size: usize,
+        fill: impl FnOnce(&mut Payload<'_>),
+    ) -> Recorded {
+        self.record_draft::<WORDS>(id, size, fill)
+    }
+
+    #[inline(always)]
+    fn record_draft<const WORDS: usize>(&self, id: u16, size: usize, fill: impl FnOnce(&mut Payload<'_>)) -> Recorded {
+        let Some(thread) = ThisThread::current() else { return Recorded::NoRing };
+        let mut words = [0; WORDS];
+        let Some(mut draft) = Draft::new(&mut words, id, size) else { return self.lose_too_large() };
+        fill(&mut Payload::new(draft.payload()));
+        let ring_of = |cpu| self.ring_of(cpu).map(|ring| (&ring.restartable, || ring.clock.now(ticks)));
+        restartable::record(&thread, ring_of, draft)
+    }
+
+    /// Counts a record that is larger than any can be, where it does not matter in which ring.
+    #[cold]
+    fn lose_too_large(&self) -> Recorded {
+        let Some(ring) = self.rings.first() else { return Recorded::NoRing };
+        // SAFETY: a control word of the ring, which is added to by whoever loses a record.
+        unsafe { ring.producer.storage().fetch_add(RING_LOST_TOO_LARGE, 1) };
+        Recorded::Lost
+    }
+
     /// Closes the current sub-buffer of every ring that holds records, so that the host can have them now.
     ///
     /// The clock of a ring is that of its CPU. A sub-buffer that is closed from another CPU gets no closing time: the host
     /// then takes the time of its last record.
     pub(crate) fn flush(&self, counter: &impl CpuCounter) {
+        if self.is_restartable {
+            return self.flush_restartable();
+        }
         for ring in self.rings {
             ring.producer.force_switch(|| {
                 let read_on = Cell::new(None);
@@ -238,6 +320,42 @@ impl ProcessRings {
                 let is_its_own = read_on.get().is_some_and(|here| std::ptr::eq(here, ring));
                 if is_its_own { time } else { 0 }
             });
+        }
+    }
+
+    /// The thread goes to each CPU whose ring holds records, as only there its sub-buffer can be closed, and is then
+    /// allowed to go where it was before. What it cannot reach (a CPU that is gone, or not the process's) stays until
+    /// its sub-buffer is full, or the process ends.
+    fn flush_restartable(&self) {
+        let Some(thread) = ThisThread::current() else { return };
+        let close = |wanted: u32| {
+            (0..restartable::ATTEMPTS).any(|_| {
+                let Some(cpu) = thread.begin() else { return true };
+                let ring = self.ring_of(cpu).filter(|_| cpu == wanted);
+                let Some(ring) = ring else {
+                    thread.end();
+                    return false;
+                };
+                ring.restartable.force_switch(&thread, || ring.clock.now(ticks))
+            })
+        };
+        let Some(here) = thread.cpu() else { return };
+        close(here);
+        let is_open = |&cpu: &u32| self.ring_of(cpu).is_some_and(|ring| ring.restartable.is_open());
+        let mut allowed = None;
+        for cpu in (0..MAX_VCPUS).filter(|&cpu| cpu != here).filter(is_open) {
+            if allowed.is_none() {
+                allowed = rustix::thread::sched_getaffinity(None).ok();
+            }
+            let mut there = CpuSet::new();
+            there.set(cpu as usize);
+            if allowed.is_some() && rustix::thread::sched_setaffinity(None, &there).is_ok() {
+                close(cpu);
+            }
+        }
+        if let Some(allowed) = allowed {
+            // It was allowed a moment ago. If it no longer is, there is nothing better.
+            let _ = rustix::thread::sched_setaffinity(None, &allowed);
         }
     }
 

@@ -2,10 +2,13 @@
 //!
 //! The C library registers one for each thread (glibc since 2.35) and says where it lies, relative to the thread
 //! pointer. Reading it costs a load, where `RDTSCP` waits for everything before it. See
-//! `docs/adr/0001-user-level-atomics.md`.
+//! `docs/adr/0001-user-level-atomics.md`. Where it registers none, this library does, for restartable sequences only
+//! (`own_rseq_area`).
 #![allow(unsafe_code)] // Memory that the C library and the kernel share.
 
+use crate::own_rseq_area;
 use core::arch::asm;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicIsize, Ordering};
 
 /// Offset of `cpu_id` in the kernel's `struct rseq`.
@@ -20,24 +23,53 @@ const NO_AREA: isize = 1;
 /// where that asks first. Whoever asks finds the same.
 static OFFSET: AtomicIsize = AtomicIsize::new(NOT_ASKED);
 
-/// The number of the CPU that this thread was on just now; `None` when nobody keeps it.
+/// The calling thread's area: the C library's, or one that this registers now. `None` when there is neither.
 #[inline(always)]
-pub(crate) fn cpu() -> Option<u32> {
-    let offset = match OFFSET.load(Ordering::Relaxed) {
+pub(crate) fn area() -> Option<NonNull<u8>> {
+    let offset = offset();
+    if offset == NO_AREA {
+        return own_rseq_area::area();
+    }
+    // SAFETY: the C library has its area there, which is not at address 0. (A test would be on every record's way.)
+    Some(unsafe { NonNull::new_unchecked(at(offset)) })
+}
+
+#[inline(always)]
+fn offset() -> isize {
+    match OFFSET.load(Ordering::Relaxed) {
         NOT_ASKED => ask(),
         known => known,
-    };
-    if offset == NO_AREA {
-        return None;
     }
-    let thread: *const u8;
+}
+
+/// The area that lies at `offset` in the calling thread.
+#[inline(always)]
+fn at(offset: isize) -> *mut u8 {
+    let thread: *mut u8;
     // SAFETY: on x86-64 the first word behind the thread pointer is the thread pointer.
     unsafe { asm!("mov {}, fs:[0]", out(reg) thread, options(nostack, readonly, preserves_flags)) };
-    // SAFETY: the area lies there as long as the thread lives (the C library says so, see `ask`). The kernel writes
-    // it only while the thread does not run, so a volatile read sees one value.
-    let cpu = unsafe { thread.wrapping_offset(offset).add(CPU_ID).cast::<u32>().read_volatile() };
+    thread.wrapping_offset(offset)
+}
+
+/// The number of the CPU that `area` says its thread is on; `None` when nobody keeps it.
+///
+/// # Safety
+/// `area` is what [`area`] returned in this thread.
+#[inline(always)]
+pub(crate) unsafe fn cpu_in(area: *mut u8) -> Option<u32> {
+    // SAFETY: the area lies there as long as the thread lives (the C library says so, see `ask`; ours is never
+    // unmapped). The kernel writes it only while the thread does not run, so a volatile read sees one value.
+    let cpu = unsafe { area.add(CPU_ID).cast::<u32>().read_volatile() };
     // A thread whose registration failed has -1 or -2 there.
     (cpu.cast_signed() >= 0).then_some(cpu)
+}
+
+/// The number of the CPU that this thread was on just now; `None` when the C library does not have it kept.
+#[inline(always)]
+pub(crate) fn cpu() -> Option<u32> {
+    let offset = offset();
+    // SAFETY: this thread's area.
+    if offset == NO_AREA { None } else { unsafe { cpu_in(at(offset)) } }
 }
 
 /// Finds [`OFFSET`], which is what this returns. Not by `dlsym`, which takes locks: the addresses are in the program's own

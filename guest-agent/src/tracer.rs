@@ -128,7 +128,8 @@ impl Tracer {
             return Err(Error::NoRdtscp);
         }
         // SAFETY: passed on from the caller.
-        let rings = unsafe { ProcessRings::new(host_area, slot, Owner::Caller(owner)) }?;
+        let rings =
+            unsafe { ProcessRings::new(host_area, slot, Owner::Caller(owner))?.restartable_if_possible(host_area.0) };
         Self::connected(rings)
     }
 
@@ -179,6 +180,14 @@ impl Tracer {
         connection.map_or_else(|| state.lost.load(Ordering::Relaxed), Connection::lost)
     }
 
+    /// Whether each record is one restartable sequence, which costs a third of one with locked instructions; `false`
+    /// also when not connected. It takes a kernel that registers rseq areas, the C library's or this library's, and a
+    /// host that reads such rings.
+    #[must_use]
+    pub fn is_restartable(&self) -> bool {
+        self.state().and_then(Self::connection_of).is_some_and(|connection| connection.rings().is_restartable())
+    }
+
     /// Hands everything recorded so far to the host. Without it records reach the host when a part of a ring is full,
     /// and at the process's end. Does nothing when not connected.
     pub fn flush(&self) {
@@ -219,11 +228,13 @@ impl Tracer {
         false
     }
 
+    #[inline]
     fn state(&self) -> Option<&'static ProcessState> {
         // SAFETY: pages of process state are never unmapped once they are here; any bytes are one.
         unsafe { self.state.load(Ordering::Acquire).as_ref() }
     }
 
+    #[inline]
     fn connection_of(state: &ProcessState) -> Option<&'static Connection> {
         // SAFETY: connections are never freed. The pointer is this process's own, since a fork zeroes it.
         unsafe { state.connection.load(Ordering::Acquire).as_ref() }
@@ -357,7 +368,7 @@ impl Tracer {
         let (host, own) = ((host_area.base(), host_area.size()), (slot.base(), slot.size()));
         // SAFETY: both are whole mappings, the host's never undone and the slot's kept by the owner; the kernel gives a
         // process one slot, and this is the only place where it is mapped.
-        let rings = unsafe { ProcessRings::new(host, own, Owner::Slot(slot)) }?;
+        let rings = unsafe { ProcessRings::new(host, own, Owner::Slot(slot))?.restartable_if_possible(host.0) };
         Ok(Some(permanent::keep(Connection::new(rings)).map_err(Error::NoMemory)?))
     }
 

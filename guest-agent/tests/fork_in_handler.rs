@@ -5,17 +5,19 @@
 
 mod connected;
 
-use connected::connected;
+use connected::{connected, succeeds_without_the_c_librarys_areas};
 use guest_agent::EventType;
 use shared_ring::consumer::Consumer;
 use shared_ring::event::EventDescription;
 use shared_ring::host_memory::HostMemory;
 use shared_ring::layout::{PAGE_SIZE, REGISTRY_HEADER_SIZE};
+use shared_ring::packet::Packet;
 use shared_ring::registry::parse;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
+/// Of each kind of ring.
 const FORKS: u32 = 3000;
 static EVENT: EventType<(u32,)> = EventType::new("test:interrupted", &["number"]);
 
@@ -70,8 +72,10 @@ fn memory(size: usize, wiped: usize) -> HostMemory {
 fn drain(consumer: &mut Consumer, known: &EventDescription, numbers: &mut Vec<u32>) {
     let mut packet = Vec::new();
     while let Some(delivered) = consumer.poll(&mut packet).ready() {
-        let packet = delivered.accept([0; 16], u64::MAX, |id| (id == known.id).then_some(known)).unwrap();
-        numbers.extend(packet.records().map(|record| u32::from_le_bytes(record.payload[..4].try_into().unwrap())));
+        // one that was opened for a record that another CPU's ring got is empty
+        let packet = delivered.accept([0; 16], u64::MAX, |id| (id == known.id).then_some(known));
+        let records = packet.iter().flat_map(Packet::records);
+        numbers.extend(records.map(|record| u32::from_le_bytes(record.payload[..4].try_into().unwrap())));
     }
 }
 
@@ -83,13 +87,15 @@ fn arm_timer() {
     assert_eq!(armed, 0);
 }
 
-#[test]
-fn record_that_a_forking_handler_interrupts_is_there_once_and_harms_no_child() {
+/// Interrupts records by handlers that fork, in a process with `vcpus` rings.
+fn interrupt(vcpus: u16) {
     let (memory, layout, tracer) =
-        connected(65536, |layout| memory(layout.size.next_multiple_of(PAGE_SIZE), layout.process_slot(0)));
+        connected(65536, vcpus, |layout| memory(layout.size.next_multiple_of(PAGE_SIZE), layout.process_slot(0)));
+    assert_eq!(tracer.is_restartable(), vcpus > 1, "each CPU with a ring of its own");
     let rings = layout.config.process_rings;
-    let ring = memory.part(layout.process_ring(0, 0), layout.process_ring_stride);
-    let mut consumer = Consumer::new(ring, rings.geometry, rings.mode, 0);
+    let ring = |vcpu| memory.part(layout.process_ring(0, vcpu), layout.process_ring_stride);
+    let consumer = |vcpu| Consumer::new(ring(vcpu), rings.geometry, rings.mode, vcpu);
+    let mut consumers: Vec<_> = (0..u32::from(vcpus)).map(consumer).collect();
     assert!(EVENT.register(&tracer));
     let registry = layout.process_slot(0) + PAGE_SIZE;
     let mut bytes = vec![0; usize::try_from(memory.load(registry)).unwrap()];
@@ -97,6 +103,7 @@ fn record_that_a_forking_handler_interrupts_is_there_once_and_harms_no_child() {
     let mut known = Vec::new();
     parse(&bytes, &mut known).unwrap();
     RECORDER.store(this_thread(), Ordering::Relaxed);
+    FORKED.store(0, Ordering::Relaxed);
     // SAFETY: the handler does what is tried here.
     unsafe { libc::signal(libc::SIGALRM, fork_in_handler as *const () as libc::sighandler_t) };
 
@@ -112,9 +119,24 @@ fn record_that_a_forking_handler_interrupts_is_there_once_and_harms_no_child() {
             recorded += u32::from(was_recorded);
         }
         tracer.flush();
-        drain(&mut consumer, &known[0], &mut numbers);
+        consumers.iter_mut().for_each(|consumer| drain(consumer, &known[0], &mut numbers));
     }
 
     assert_eq!(FAILED.load(Ordering::Relaxed), 0);
+    assert!(consumers.iter().all(|consumer| consumer.rejected_bytes() == 0));
+    numbers.sort_unstable();
     assert!(recorded > FORKS && numbers.iter().copied().eq(0..recorded), "{recorded}, not {}", numbers.len());
+}
+
+#[test]
+fn record_that_a_forking_handler_interrupts_is_there_once_and_harms_no_child() {
+    // One after the other: there is one timer, and one handler.
+    interrupt(1);
+    let cpus = std::thread::available_parallelism().unwrap().get().clamp(2, 256);
+    interrupt(u16::try_from(cpus).unwrap());
+}
+
+#[test]
+fn so_it_is_in_areas_that_the_library_registers() {
+    assert!(succeeds_without_the_c_librarys_areas(&["--skip", "so_it_is"]));
 }

@@ -5,7 +5,7 @@
 
 mod connected;
 
-use connected::connected;
+use connected::{connected, succeeds_without_the_c_librarys_areas};
 use guest_agent::{EventType, FieldType, RuntimeEventType, Text, Tracer, tracer};
 use shared_ring::host_memory::HostMemory;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -70,9 +70,9 @@ fn in_handler(action: fn() -> bool) -> (bool, usize) {
     (WENT_WELL.load(Ordering::Relaxed), TAKEN_IN_HANDLER.load(Ordering::Relaxed))
 }
 
-/// The tracer of a process that is connected.
-fn tracer_of_region() -> Tracer {
-    connected(4096, |layout| HostMemory::private(layout.size)).2
+/// The tracer of a process that is connected, with a ring for all CPUs or one for each.
+fn tracer_of_region(vcpus: u16) -> Tracer {
+    connected(4096, vcpus, |layout| HostMemory::private(layout.size)).2
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn first_event_of_a_process_takes_nothing_of_the_allocator() {
 fn event_type_is_registered_without_the_allocator() {
     static OPENED: EventType<(Text, u32)> = EventType::new("test:opened_in_handler", &["name", "flags"]);
     static TRACER: OnceLock<Tracer> = OnceLock::new();
-    TRACER.get_or_init(tracer_of_region);
+    TRACER.get_or_init(|| tracer_of_region(1));
     let record = || TRACER.get().is_some_and(|tracer| OPENED.record_with(tracer, ("a", 1)));
 
     assert_eq!(in_handler(record), (true, 0));
@@ -102,4 +102,21 @@ fn event_type_is_made_at_run_time_without_the_allocator() {
     };
 
     assert_eq!(in_handler(make), (true, 0));
+}
+
+#[test]
+fn first_record_of_a_thread_takes_nothing_of_the_allocator() {
+    static COUNTED: EventType<(u32,)> = EventType::new("test:counted_in_handler", &["number"]);
+    static TRACER: OnceLock<Tracer> = OnceLock::new();
+    assert!(TRACER.get_or_init(|| tracer_of_region(256)).is_restartable());
+    let record = || TRACER.get().is_some_and(|tracer| COUNTED.record_with(tracer, (1,)));
+
+    let threads = [(); 3].map(|()| std::thread::spawn(move || in_handler(record)).join().unwrap());
+
+    assert_eq!(threads, [(true, 0); 3]);
+}
+
+#[test]
+fn so_it_is_in_areas_that_the_library_registers() {
+    assert!(succeeds_without_the_c_librarys_areas(&["--skip", "so_it_is"]));
 }

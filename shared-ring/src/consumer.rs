@@ -7,8 +7,10 @@
 //!
 //! In discard mode what was read is given back to the producer. In flight-recorder mode reading takes nothing away: the
 //! consumer exchanges its spare for the sub-buffer that it reads, copies it, and undoes the exchange, so that a second
-//! consumer after this one finds everything again. It goes from the oldest sub-buffer to the youngest, and skips what the
-//! producer has overwritten in between.
+//! consumer after this one finds everything again. It goes from the oldest sub-buffer to the youngest, and skips what
+//! the producer has overwritten in between.
+
+mod restartable;
 
 use crate::event::EventDescription;
 use crate::exchange::{self, ExchangeWord, Take};
@@ -18,6 +20,7 @@ use crate::layout::{
     RING_LOST_FULL, RING_LOST_TOO_LARGE, RING_LOST_WRAPPED, RING_NESTED, RING_READ_COUNT, RING_WRITE_COUNT,
 };
 use crate::packet::{Contents, Packet, read_header, validate};
+use restartable::Making;
 use std::vec::Vec;
 
 /// Records that a producer could not write, by reason; totals since the ring began.
@@ -84,15 +87,15 @@ impl std::iter::Sum for Lost {
     }
 }
 
-/// Whether the guest's kernel has recorded into the ring at the beginning of `ring`, or was ready to, since the host gave
-/// the ring to a session. A guest may say anything.
+/// Whether the guest's kernel has recorded into the ring at the beginning of `ring`, or was ready to, since the host
+/// gave the ring to a session. A guest may say anything.
 pub fn has_joined<M: RingMemory>(ring: &M) -> bool {
     [RING_NESTED, RING_ADOPTED, RING_WRITE_COUNT].into_iter().any(|word| ring.load(word) != 0)
 }
 
-/// Records of the guest's kernel that are not in the ring at the beginning of `ring` because its CPU was making another one
-/// in the same context; `None` when no producer of the ring has counted them (agents before ABI 2.3 do not). A guest may
-/// say anything.
+/// Records of the guest's kernel that are not in the ring at the beginning of `ring` because its CPU was making another
+/// one in the same context; `None` when no producer of the ring has counted them (agents before ABI 2.3 do not). A
+/// guest may say anything.
 pub fn nested<M: RingMemory>(ring: &M) -> Option<u64> {
     ring.load(RING_NESTED).checked_sub(1)
 }
@@ -142,8 +145,8 @@ impl<'c, M: RingMemory> Poll<'c, M> {
 /// A sub-buffer that was copied out of a ring, and of which nothing is believed yet: [`accept`](Self::accept) it.
 ///
 /// It borrows the consumer that copied it and the buffer that holds it. Dropped without having been accepted, it leaves
-/// the sub-buffer in the ring, and nothing is counted: the next poll copies it again. A flight recorder may have overwritten
-/// it by then.
+/// the sub-buffer in the ring, and nothing is counted: the next poll copies it again. A flight recorder may have
+/// overwritten it by then.
 ///
 /// Nothing can be accepted that was not polled, nor twice, nor by another consumer:
 ///
@@ -205,8 +208,8 @@ enum Unfinished {
 
 /// What a look into a ring found.
 enum Found {
-    /// A sub-buffer was copied; and what was lost before it was opened, where that is not in its header yet because it is
-    /// open: loss is counted while no sub-buffer is.
+    /// A sub-buffer was copied; and what was lost before it was opened, where that is not in its header yet because it
+    /// is open: loss is counted while no sub-buffer is.
     Copied(Copied, Option<Lost>),
     Empty,
     Corrupt,
@@ -214,10 +217,12 @@ enum Found {
 
 /// Reads one ring. It may run on any thread.
 ///
-/// A ring has one consumer at a time. Two at once harm no memory, but each counts what the other took as lost or rejected.
+/// A ring has one consumer at a time. Two at once harm no memory, but each counts what the other took as lost or
+/// rejected.
 ///
 /// ```
-/// # use shared_ring::{consumer::Consumer, event::{Event, EventDescription, Field, FieldType}, host_memory::HostMemory};
+/// # use shared_ring::{consumer::Consumer, host_memory::HostMemory};
+/// # use shared_ring::event::{Event, EventDescription, Field, FieldType};
 /// # use shared_ring::{layout::{Geometry, Mode}, producer::Producer, storage::Smp};
 /// # const TICK: Event = Event { id: 5, class: 0, name: "example:tick", fields: &[Field::new("n", FieldType::U64)] };
 /// # let geometry = Geometry::new(4096, 2)?;
@@ -280,12 +285,14 @@ pub struct Consumer<M = HostMemory> {
     spare: usize,
     /// Flight recorder: sub-buffers that this consumer did not get, since the producer had overwritten them.
     overwritten: u64,
+    /// How the ring's records are made, as it said when it was first written.
+    making: Making,
 }
 
 impl<M: RingMemory> Consumer<M> {
     /// A consumer of the ring of `geometry` and `mode` that begins at the first byte of `memory`, written by CPU
-    /// `cpu_id`. In discard mode nobody has read the ring yet. A flight recorder may have had other consumers, one after
-    /// another.
+    /// `cpu_id`. In discard mode nobody has read the ring yet. A flight recorder may have had other consumers, one
+    /// after another.
     ///
     /// # Panics
     /// When the ring does not fit `memory`.
@@ -310,18 +317,19 @@ impl<M: RingMemory> Consumer<M> {
             exhausted: false,
             spare: spare.unwrap_or(0),
             overwritten: 0,
+            making: Making::NotKnown,
         }
     }
 
-    /// The consumer, which takes no record that is older than `earliest`, ticks: when the ring was made, or given to its
-    /// producer. Such a record is damage like any other.
+    /// The consumer, which takes no record that is older than `earliest`, ticks: when the ring was made, or given to
+    /// its producer. Such a record is damage like any other.
     #[must_use]
     pub fn since(self, earliest: u64) -> Self {
         Self { time_end: self.time_end.max(earliest), ..self }
     }
 
-    /// The consumer of a flight recorder, which begins with the sub-buffer `sequence`, or with the oldest one that is left.
-    /// A ring in discard mode is read from where it was read to.
+    /// The consumer of a flight recorder, which begins with the sub-buffer `sequence`, or with the oldest one that is
+    /// left. A ring in discard mode is read from where it was read to.
     #[must_use]
     pub fn starting_at(self, sequence: u64) -> Self {
         let begin = sequence.saturating_mul(self.geometry.sub_buffer_size());
@@ -356,7 +364,8 @@ impl<M: RingMemory> Consumer<M> {
     }
 
     /// Whether all that was recorded before [`request_flush`](Self::request_flush) returned `request` lies in closed
-    /// sub-buffers: the producer says so, or no sub-buffer is open. A producer that has nothing to close need not answer.
+    /// sub-buffers: the producer says so, or no sub-buffer is open. A producer that has nothing to close need not
+    /// answer.
     #[must_use]
     pub fn is_flushed(&self, request: u64) -> bool {
         self.memory.load(RING_FLUSH_DONE) >= request || self.geometry.within(self.memory.load(RING_WRITE_COUNT)) == 0
@@ -432,13 +441,48 @@ impl<M: RingMemory> Consumer<M> {
     }
 
     /// Like [`poll`](Self::poll), for a ring whose producers have stopped for good (the guest is dead or its process is
-    /// gone): also copies sub-buffers that are not complete, which [`accept`](Delivered::accept) then cuts at their first
-    /// hole. Once the sub-buffer that was written last is accepted there is nothing more to come.
+    /// gone): also copies sub-buffers that are not complete, which [`accept`](Delivered::accept) then cuts at their
+    /// first hole. Once the sub-buffer that was written last is accepted there is nothing more to come.
     ///
     /// In flight-recorder mode the producers may be running: this is how a snapshot gets their latest records too.
     pub fn poll_stopped<'c>(&'c mut self, buffer: &'c mut Vec<u8>) -> Poll<'c, M> {
         let found = self.find_stopped(buffer);
         self.delivered(found, buffer)
+    }
+
+    /// Copies what the producer, which may be running, has committed of the sub-buffer that is not complete, in discard
+    /// mode and where [`poll`](Self::poll) finds nothing. Nothing is taken: a later poll finds these records again, the
+    /// first of its packet. `latest` and `known` are those of [`accept`](Delivered::accept). `None` when there is
+    /// nothing, or nothing can be believed, and while a record is being made.
+    pub fn look<'b, 'k>(
+        &self,
+        buffer: &'b mut Vec<u8>,
+        latest: u64,
+        known: impl Fn(u16) -> Option<&'k EventDescription>,
+    ) -> Option<Packet<'b>> {
+        if self.corrupt || self.mode != Mode::Discard {
+            return None;
+        }
+        match self.making() {
+            Making::NotKnown => return None,
+            Making::Restartable => return self.look_restartable(buffer, latest, known),
+            Making::ReserveAndCommit => {}
+        }
+        let index = self.geometry.index(self.read_count);
+        // The commit count is read before the write count: where they agree, all that is counted is committed. Nobody
+        // but this consumer gives the sub-buffer back.
+        let committed = self.memory.load(self.geometry.commit_count_offset(index));
+        let committed = committed.checked_sub(self.geometry.committed_before(self.read_count))?;
+        let reserved = self.memory.load(RING_WRITE_COUNT).wrapping_sub(self.read_count);
+        if committed != reserved || committed >= self.geometry.sub_buffer_size() {
+            return None;
+        }
+        self.copy(buffer, self.geometry.data_offset(self.read_count));
+        let claimed = usize::try_from(committed).ok()?;
+        let begin = read_header(buffer)?.time_begin;
+        let contents = validate(buffer, claimed, begin, self.time_end..=latest, known);
+        let header = self.header([0; 16], &contents, contents.time_end);
+        Packet::new(buffer, header, contents.records).filter(|_| contents.records > 0)
     }
 
     fn delivered<'c>(&'c mut self, found: Found, buffer: &'c mut Vec<u8>) -> Poll<'c, M> {
@@ -466,6 +510,13 @@ impl<M: RingMemory> Consumer<M> {
         if self.corrupt {
             return Found::Corrupt;
         }
+        self.making = self.making();
+        match self.making {
+            // Found out a moment later, it could be another ring than the one that is looked at.
+            Making::NotKnown => return Found::Empty,
+            Making::Restartable => return self.find_restartable(buffer, false),
+            Making::ReserveAndCommit => {}
+        }
         if self.mode == Mode::FlightRecorder {
             return self.find_in_flight_recorder(buffer, false);
         }
@@ -485,6 +536,12 @@ impl<M: RingMemory> Consumer<M> {
 
     /// Copies the next sub-buffer, complete or not.
     fn find_stopped(&mut self, buffer: &mut Vec<u8>) -> Found {
+        self.making = self.making();
+        match self.making {
+            Making::NotKnown if !self.corrupt => return Found::Empty,
+            Making::Restartable => return self.find_restartable(buffer, true),
+            Making::NotKnown | Making::ReserveAndCommit => {}
+        }
         let reserved = self.memory.load(RING_WRITE_COUNT).wrapping_sub(self.read_count);
         if self.mode == Mode::Discard && !self.corrupt && (reserved == 0 || self.exhausted) {
             // Where all is read, commit counts that a hole kept back would look wrong for the next lap.
@@ -569,8 +626,8 @@ impl<M: RingMemory> Consumer<M> {
 
     /// Copies what is committed without a hole of the sub-buffer at `self.read_count`, which is behind `physical`.
     ///
-    /// The producer may be at work: bytes below `commit_prefix` are written once per lap, and the exchange word says after
-    /// the copy whether the lap was still the same.
+    /// The producer may be at work: bytes below `commit_prefix` are written once per lap, and the exchange word says
+    /// after the copy whether the lap was still the same.
     fn copy_unfinished(&self, buffer: &mut Vec<u8>, physical: usize) -> Unfinished {
         let geometry = self.geometry;
         let index = geometry.index(self.read_count);
@@ -580,8 +637,8 @@ impl<M: RingMemory> Consumer<M> {
         };
         let prefix = of_lap(self.memory.load(geometry.commit_prefix_offset(index)));
         // A context that died just after its commit left nothing out. The write count is read after the commit count:
-        // then it counts every record that is counted there. It is read after the loss counts, too: if the sub-buffer is
-        // still open then, nothing of what they count was lost behind it.
+        // then it counts every record that is counted there. It is read after the loss counts, too: if the sub-buffer
+        // is still open then, nothing of what they count was lost behind it.
         let committed = of_lap(self.memory.load(geometry.commit_count_offset(index)));
         let lost = self.live_lost();
         let reached = self.memory.load(RING_WRITE_COUNT).wrapping_sub(self.read_count);
@@ -702,8 +759,8 @@ impl<'c, M: RingMemory> Delivered<'c, M> {
     /// load.
     ///
     /// `uuid` is the layer's trace, `latest` the trace clock now, ticks (a record cannot be younger), `known` finds an
-    /// event type by id. Returns `None` when nothing in the packet could be believed; it was then consumed all the same,
-    /// and its bytes are counted as rejected.
+    /// event type by id. Returns `None` when nothing in the packet could be believed; it was then consumed all the
+    /// same, and its bytes are counted as rejected.
     ///
     /// The packet ends when its producer closed it, so that what was lost before it could open another one lies inside.
     /// A time that cannot be believed, and a sub-buffer that was never closed, end with the last record.

@@ -11,7 +11,7 @@ pub use geometry::{Geometry, GeometryError};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"STRATA\0\x01");
 
 /// Version of this layout: `major << 16 | minor`. A reader refuses another major version.
-pub const ABI_VERSION: u32 = 2 << 16 | 4;
+pub const ABI_VERSION: u32 = 2 << 16 | 5;
 
 /// Granularity of everything that is mapped on its own, in bytes.
 pub const PAGE_SIZE: usize = 4096;
@@ -27,6 +27,9 @@ pub const MAX_PROCESS_SLOTS: u32 = 512;
 
 /// Event ids below this one can be enabled and disabled one by one.
 pub const MAX_EVENTS: usize = 4096;
+
+/// [`Superblock::features`]: the host reads rings of processes whose [`RING_RESTARTABLE`] is 1.
+pub const FEATURE_RESTARTABLE_RINGS: u64 = 1;
 
 /// Offset of the session table in the region, bytes.
 pub const SESSION_TABLE_OFFSET: usize = PAGE_SIZE;
@@ -54,7 +57,7 @@ pub struct Superblock {
     pub abi_version: u32,
     /// Number of vCPUs, hence of clock entries and of rings in each ring set.
     pub vcpus: u32,
-    /// Feature bits; none is defined yet, a guest ignores those that it does not know.
+    /// Feature bits: [`FEATURE_RESTARTABLE_RINGS`]; a guest ignores those that it does not know.
     pub features: u64,
     /// Size of the whole region.
     pub region_size: u64,
@@ -280,6 +283,9 @@ pub const RING_ADOPTED: usize = 168;
 /// Offset in a ring of 1 + the count of records that were not made because the CPU was making another one in the same
 /// context; zero while the ring has had no producer that counts them.
 pub const RING_NESTED: usize = 176;
+/// Offset in a ring of how its records are made: 0 by reserve and commit, 1 each by one restartable sequence
+/// ([`restartable`](crate::restartable)). Set before the first record, and never changed.
+pub const RING_RESTARTABLE: usize = 184;
 /// Offset in a ring of the number of the host's last request to close the current sub-buffer.
 pub const RING_FLUSH_REQUEST: usize = 192;
 /// Offset in a ring of the sub-buffer table: [`SUB_BUFFER_ENTRY_SIZE`] bytes per sub-buffer.

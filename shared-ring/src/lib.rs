@@ -32,5 +32,6 @@ pub mod packet;
 pub mod producer;
 pub mod region;
 pub mod registry;
+pub mod restartable;
 pub mod storage;
 pub mod view;

@@ -117,6 +117,18 @@ mod switch {
         LetGoBeforeStop,
         /// The guest believes a session's settings without looking whether they changed while it copied them.
         SettingsNotRechecked,
+        /// A restartable sequence is begun although the thread was disturbed since it looked at the ring.
+        WitnessNotAsked,
+        /// A restartable sequence moves the position before the record is there.
+        PositionBeforeWords,
+        /// A thread takes the CPU that it was on before it began, whichever it is on since.
+        CpuBeforeBegin,
+        /// A record of a restartable ring is counted as lost whatever happened since the ring was seen to be full.
+        LossUnwitnessed,
+        /// A restartable flight recorder stores into a sub-buffer's next lap before its position has come there.
+        OverwriteWithoutFence,
+        /// A restartable flight recorder's consumer does not look at the position after its copy.
+        PositionNotRechecked,
     }
 
     impl Mutant {

@@ -9,12 +9,13 @@ use shared_ring::event::{Event, EventDescription, Field, FieldType};
 use shared_ring::host_memory::{HostMemory, RingMemory};
 use shared_ring::layout::{
     EXTENDED_ID, Geometry, Mode, PACKET_HEADER_SIZE, PacketHeader, REGISTRY_HEADER_SIZE, RING_LOST_FULL,
-    RING_WRITE_COUNT, RecordHeader, padded,
+    RING_RESTARTABLE, RING_WRITE_COUNT, RecordHeader, padded,
 };
 use shared_ring::packet::{Packet, Records, read_header, validate, write_header};
 use shared_ring::producer::Producer;
 use shared_ring::registry::{Registry, RegistryReader};
-use shared_ring::storage::CpuLocal;
+use shared_ring::restartable::{Draft, RestartableProducer, RestartableThread, publish_by_steps, record};
+use shared_ring::storage::{CpuLocal, Smp, Storage};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -52,6 +53,60 @@ fn used_ring(mode: Mode) -> (HostMemory, Consumer) {
     for value in 0..600_u64 {
         producer.record(clock, NUMBER.id, &value.to_le_bytes());
         producer.record(clock, TEXT.id, b"some text\0");
+        if let (250, Some(delivered)) = (value, consumer.poll(&mut packet).ready()) {
+            accept(delivered, |_| ());
+        }
+    }
+    (memory, consumer)
+}
+
+/// A thread that nothing disturbs.
+struct Alone;
+
+impl RestartableThread<Smp> for Alone {
+    fn begin(&self) -> Option<u32> {
+        Some(0)
+    }
+
+    unsafe fn publish(&self, ring: &Smp, to: usize, words: &[u64], position: u64) -> bool {
+        publish_by_steps(
+            to,
+            words,
+            position,
+            || true,
+            |offset, word| {
+                // SAFETY: passed on from the caller.
+                unsafe { ring.store_release(offset, word) };
+                true
+            },
+        )
+    }
+
+    unsafe fn count(&self, ring: &Smp, counter: usize) -> bool {
+        // SAFETY: passed on from the caller.
+        unsafe { ring.fetch_add(counter, 1) };
+        true
+    }
+
+    fn end(&self) {}
+}
+
+/// As [`used_ring`], of restartable records.
+fn used_restartable_ring(mode: Mode) -> (HostMemory, Consumer) {
+    let memory = memory();
+    // SAFETY: as in `used_ring`.
+    let producer = unsafe { RestartableProducer::new(Smp::new(memory.base()), geometry(), mode) };
+    producer.announce();
+    let mut consumer = Consumer::new(memory.clone(), geometry(), mode, 1);
+    let time = Cell::new(1000);
+    let mut packet = Vec::new();
+    for value in 0..600_u64 {
+        for (id, payload) in [(NUMBER.id, value.to_le_bytes().as_slice()), (TEXT.id, b"some text\0".as_slice())] {
+            let mut words = [0; Draft::words(10)];
+            let mut draft = Draft::new(&mut words, id, payload.len()).unwrap();
+            draft.payload().copy_from_slice(payload);
+            record(&Alone, |_| Some((&producer, || time.replace(time.get() + 1))), draft);
+        }
         if let (250, Some(delivered)) = (value, consumer.poll(&mut packet).ready()) {
             accept(delivered, |_| ());
         }
@@ -157,11 +212,15 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
-    fn ring_of_arbitrary_words_is_read_to_an_end(values in vec(value(), words()), mode in mode()) {
+    fn ring_of_arbitrary_words_is_read_to_an_end(
+        values in vec(value(), words()), write in value(), restartable in 0..2_u64, mode in mode(),
+    ) {
         let memory = memory();
         for (index, &value) in values.iter().enumerate() {
             memory.store(index * 8, value);
         }
+        memory.store(RING_WRITE_COUNT, write);
+        memory.store(RING_RESTARTABLE, restartable);
         prop_assert!(drain(&mut Consumer::new(memory, geometry(), mode, 1), |_| ()) <= MOST);
     }
 }
@@ -179,10 +238,23 @@ proptest! {
     }
 
     #[test]
-    fn ring_that_changes_while_it_is_validated_is_read_to_an_end(
-        changes in vec((word(), value()), 1..200), mode in mode(),
+    fn restartable_ring_with_some_words_changed_is_read_to_an_end(
+        changes in vec((word(), value()), 1..20), kind in 0..3_u64, mode in mode(),
     ) {
-        let (memory, mut consumer) = used_ring(mode);
+        let (memory, mut consumer) = used_restartable_ring(mode);
+        changes.iter().for_each(|&(word, value)| memory.store(word * 8, value));
+        memory.store(RING_RESTARTABLE, kind);
+        let events = [EventDescription::from(&NUMBER), EventDescription::from(&TEXT)];
+        let known = |id| events.iter().find(|event| event.id == id);
+        prop_assert!(consumer.look(&mut Vec::new(), LATEST, known).is_none_or(|packet| packet.record_count() > 0));
+        prop_assert!(drain(&mut consumer, |_| ()) <= MOST);
+    }
+
+    #[test]
+    fn ring_that_changes_while_it_is_validated_is_read_to_an_end(
+        changes in vec((word(), value()), 1..200), restartable in any::<bool>(), mode in mode(),
+    ) {
+        let (memory, mut consumer) = if restartable { used_restartable_ring(mode) } else { used_ring(mode) };
         let next = Cell::new(0);
         drain(&mut consumer, |_| {
             let (word, value) = changes[next.replace(next.get() + 1) % changes.len()];

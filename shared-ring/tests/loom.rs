@@ -17,7 +17,7 @@ use shared_ring::event::{EventDescription, FieldDescription, FieldType};
 use shared_ring::host_memory::RingMemory;
 use shared_ring::layout::{
     Geometry, Mode, RING_FLUSH_DONE, RING_FLUSH_REQUEST, RING_HEADER_SIZE, RING_LOST_FULL, RING_LOST_TOO_LARGE,
-    RING_LOST_WRAPPED, RING_OVERWRITTEN, RING_READ_COUNT, RING_WRITE_COUNT,
+    RING_LOST_WRAPPED, RING_OVERWRITTEN, RING_READ_COUNT, RING_RESTARTABLE, RING_WRITE_COUNT,
 };
 use shared_ring::producer::Producer;
 use shared_ring::storage::Storage;
@@ -76,6 +76,7 @@ impl ModelMemory {
             RING_LOST_TOO_LARGE,
             RING_OVERWRITTEN,
             RING_FLUSH_DONE,
+            RING_RESTARTABLE,
         ];
         let table = (0..geometry.sub_buffers() as usize).flat_map(|index| {
             [

@@ -423,3 +423,39 @@ fn threads_share_a_ring_without_losing_or_doubling_a_record() {
     assert_eq!(consumer.lost().total(), 3 * EACH - recorded as u64);
     assert_eq!(consumer.rejected_bytes(), 0);
 }
+
+#[test]
+fn look_shows_what_is_committed_of_an_open_sub_buffer_and_takes_nothing() {
+    let (_memory, producer, mut consumer) = ring();
+    let (event, mut buffer) = (event(), Vec::new());
+    let known = |id| (id == event.id).then_some(&event);
+    let now = ticking(1000);
+    let is_empty = consumer.look(&mut buffer, u64::MAX, known).is_none();
+    (0..3_u64).for_each(|number| assert!(producer.record(&now, 5, &number.to_le_bytes())));
+
+    let looked = consumer.look(&mut buffer, u64::MAX, known).map(|packet| values(&packet));
+    let again = consumer.look(&mut buffer, u64::MAX, known).map(|packet| values(&packet));
+    producer.force_switch(&now);
+    let closed = consumer.look(&mut buffer, u64::MAX, known).is_none();
+
+    assert!(is_empty && closed);
+    assert_eq!(looked, Some(vec![(1000, 0), (1001, 1), (1002, 2)]));
+    assert_eq!((again, drain(&mut consumer)), (looked.clone(), looked.unwrap_or_default()));
+}
+
+#[test]
+fn look_waits_for_a_record_that_is_being_made() {
+    let (_memory, producer, consumer) = ring();
+    let (event, mut buffer) = (event(), Vec::new());
+    let known = |id| (id == event.id).then_some(&event);
+    let now = ticking(1000);
+    assert!(producer.record(&now, 5, &1_u64.to_le_bytes()));
+
+    let reservation = producer.reserve(&now, 5, 8);
+    let meanwhile = consumer.look(&mut buffer, u64::MAX, known).is_none();
+    drop(reservation);
+    let afterwards = consumer.look(&mut buffer, u64::MAX, known).map(|packet| values(&packet));
+
+    assert!(meanwhile);
+    assert_eq!(afterwards, Some(vec![(1000, 1)]));
+}

@@ -42,6 +42,13 @@ fn killer(mutant: Mutant) -> Option<(&'static str, Scenario)> {
         | Mutant::AdoptUnchecked
         | Mutant::LetGoBeforeStop
         | Mutant::SettingsNotRechecked => return None,
+        // Of restartable rings: `tests/explorer_restartable`, `tests/loom_restartable.rs`.
+        Mutant::WitnessNotAsked
+        | Mutant::PositionBeforeWords
+        | Mutant::CpuBeforeBegin
+        | Mutant::LossUnwitnessed
+        | Mutant::OverwriteWithoutFence
+        | Mutant::PositionNotRechecked => return None,
     })
 }
 

@@ -79,6 +79,12 @@ pub fn goals(events: &[Measured], user_level: &[Measured], scaling: &[Scaling], 
     if let Some(value) = cost("user/masked") {
         goals.push(Goal::at_most("masked event of an application, ns", 1.0, value));
     }
+    if let Some(value) = ratio(cost("user/event"), rdtsc) {
+        goals.push(Goal::at_most("event of an application, 16 B, flight recorder / one rdtsc", 1.8, value));
+    }
+    if let Some(value) = ratio(cost("lttng/tsc/16"), cost("user/event")) {
+        goals.push(Goal::at_least("LTTng-UST with the TSC clock / event of an application, 16 B", 4.0, value));
+    }
     if let Some(last) = scaling.last() {
         goals.push(Goal::at_least("scaling efficiency, all CPUs", 0.95, last.efficiency));
     }

@@ -4,28 +4,36 @@
 //! |---|---|---|---|
 //! | `rdtscp` | `rdtscp` | SMP | `rdtscp`, which says whether the thread is still there |
 //! | `rseq-cpu` | the C library's registered rseq area | SMP | as above |
-//! | `rseq-local` | as above | CPU-local, inside restartable sequences | `rdtsc` |
+//! | `event` | as above | none: the record is one restartable sequence | `rdtsc`, the guest's trace clock |
+//! | `event-locked` | as `rseq-cpu` | SMP | as `rdtscp`, the guest's trace clock |
 //!
-//! The last one is a lower bound of what such a producer costs: it takes the fast path only, on a thread that stays
-//! where it is. A complete one has to let a thread commit what it reserved on a CPU that it has left since, which needs
-//! a second commit count per sub-buffer that the consumer adds to the first.
-#![allow(unsafe_code)] // Restartable sequences are assembly, and the rseq area belongs to the thread.
+//! The last two are the application library's own events, by restartable sequences and where these are not to be had.
+//! The first two are the ring alone, on the bare counter.
+#![allow(unsafe_code)] // The rseq area belongs to the thread; rings and the region lie in memory that is mapped here.
 
-use crate::ring_cases::{EVENT_ID, Ring, SUB_BUFFER_SIZE, SUB_BUFFERS, sample_ring};
+use crate::ring_cases::{EVENT_ID, Ring, SUB_BUFFER_SIZE, SUB_BUFFERS, SharedMapping};
 use crate::sampling::{Case, TickRate, chunk_of, sample, ticks};
 use anyhow::{Context, ensure};
+use clock_sync::entry::Writer;
+use clock_sync::relation::Relation;
 use core::arch::asm;
 use core::arch::x86_64::__rdtscp;
-use guest_agent::{event, tracer};
-use shared_ring::layout::Mode;
+use guest_agent::{EventType, Tracer, event, tracer};
+use shared_ring::guest;
+use shared_ring::host::{self, EnabledEvents};
+use shared_ring::host_memory::HostMemory;
+use shared_ring::layout::{Geometry, MAX_VCPUS, Mode, Superblock};
 use shared_ring::producer::Producer;
-use shared_ring::storage::{MappedStorage, Smp, Storage};
+use shared_ring::region::{RegionConfig, RegionLayout, Rings};
+use shared_ring::storage::Smp;
 use std::hint::black_box;
+use std::mem::offset_of;
+use std::sync::Arc;
+
+static EVENT: EventType<(u64, u64)> = EventType::new("bench:event", &["number", "other"]);
 
 /// Offset of `cpu_id` in `struct rseq`.
 const CPU_ID: usize = 4;
-/// Offset of `rseq_cs` in `struct rseq`.
-const CRITICAL_SECTION: usize = 8;
 
 /// The calling thread's rseq area, which the C library registered.
 #[derive(Clone, Copy, Debug)]
@@ -65,140 +73,6 @@ fn c_library_constant(name: &std::ffi::CStr) -> Option<*mut libc::c_void> {
     (!symbol.is_null()).then_some(symbol)
 }
 
-/// One instruction as a restartable sequence: executed on CPU `$cpu`, or not at all. Jumps to 6 when it is not.
-///
-/// The descriptor names the instructions from 3 to 4, and 5 as the place where the kernel resumes a thread that it
-/// interrupted between them; the four bytes before 5 are the signature that the C library registered.
-macro_rules! on_cpu {
-    ($instruction:literal) => {
-        concat!(
-            ".pushsection __rseq_cs, \"aw\"\n",
-            ".balign 32\n",
-            "2: .long 0, 0\n",
-            ".quad 3f, 4f - 3f, 5f\n",
-            ".popsection\n",
-            "lea {scratch}, [rip + 2b]\n",
-            "mov qword ptr [{rseq} + 8], {scratch}\n",
-            "3: cmp dword ptr [{rseq} + 4], {cpu:e}\n",
-            "jne 6f\n",
-            $instruction,
-            "\n4:\n",
-            ".pushsection .text.unlikely, \"ax\"\n",
-            ".byte 0x0f, 0xb9, 0x3d\n",
-            ".long 0x53053053\n",
-            "5: jmp 6f\n",
-            ".popsection\n",
-        )
-    };
-}
-
-const _: () = assert!(CRITICAL_SECTION == 8 && CPU_ID == 4, "the offsets in the assembly above");
-
-/// A ring of one CPU, for threads that may leave it: read-modify-write instructions without `LOCK`, each a restartable
-/// sequence that does nothing on another CPU.
-#[derive(Clone, Copy, Debug)]
-pub struct RseqLocal {
-    smp: Smp,
-    area: RseqArea,
-    cpu: u32,
-}
-
-impl Storage for RseqLocal {
-    #[inline(always)]
-    unsafe fn load(&self, offset: usize) -> u64 {
-        // SAFETY: passed on from the caller.
-        unsafe { self.smp.load(offset) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_acquire(&self, offset: usize) -> u64 {
-        // SAFETY: passed on from the caller.
-        unsafe { self.smp.load_acquire(offset) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(&self, offset: usize, value: u64) {
-        // SAFETY: passed on from the caller.
-        unsafe { self.smp.store(offset, value) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_release(&self, offset: usize, value: u64) {
-        // SAFETY: passed on from the caller.
-        unsafe { self.smp.store_release(offset, value) }
-    }
-
-    #[inline(always)]
-    unsafe fn compare_exchange(&self, offset: usize, current: u64, new: u64) -> bool {
-        let swapped: u8;
-        // SAFETY: the word lies inside the storage (contract of the method); the rseq area is the thread's own.
-        unsafe {
-            asm!(
-                on_cpu!("cmpxchg qword ptr [{word}], {new}"),
-                "sete {swapped}",
-                "jmp 7f",
-                "6: mov {swapped}, 0",
-                "7:",
-                rseq = in(reg) self.area.base,
-                cpu = in(reg) self.cpu,
-                word = in(reg) self.smp.pointer(offset),
-                new = in(reg) new,
-                scratch = out(reg) _,
-                swapped = out(reg_byte) swapped,
-                inout("rax") current => _,
-                options(nostack),
-            );
-        }
-        swapped != 0
-    }
-
-    #[inline(always)]
-    unsafe fn compare_exchange_shared(&self, offset: usize, current: u64, new: u64) -> bool {
-        // SAFETY: passed on from the caller.
-        unsafe { self.smp.compare_exchange(offset, current, new) }
-    }
-
-    #[inline(always)]
-    unsafe fn fetch_add(&self, offset: usize, value: u64) -> u64 {
-        let (before, left): (u64, u64);
-        // SAFETY: as for `compare_exchange`.
-        unsafe {
-            asm!(
-                on_cpu!("xadd qword ptr [{word}], {value}"),
-                "xor {left:e}, {left:e}",
-                "jmp 7f",
-                "6: mov {left:e}, 1",
-                "7:",
-                rseq = in(reg) self.area.base,
-                cpu = in(reg) self.cpu,
-                word = in(reg) self.smp.pointer(offset),
-                value = inout(reg) value => before,
-                scratch = out(reg) _,
-                left = out(reg) left,
-                options(nostack),
-            );
-        }
-        if left == 0 {
-            return before;
-        }
-        // The thread was moved, or a signal came in. A complete producer adds to a second count here; this one is only
-        // measured on a thread that stays, and tries again.
-        // SAFETY: passed on from the caller.
-        unsafe { self.fetch_add(offset, value) }
-    }
-
-    #[inline(always)]
-    fn fence_release(&self) {
-        self.smp.fence_release();
-    }
-
-    #[inline(always)]
-    unsafe fn write(&self, offset: usize, bytes: &[u8]) {
-        // SAFETY: passed on from the caller.
-        unsafe { self.smp.write(offset, bytes) }
-    }
-}
-
 /// The CPU and its TSC in one instruction.
 #[inline(always)]
 fn cpu_and_ticks() -> (u32, u64) {
@@ -234,7 +108,6 @@ pub fn cases(rate: TickRate) -> anyhow::Result<Vec<Case>> {
     let ring = || Ring::new(SUB_BUFFER_SIZE, SUB_BUFFERS, Mode::FlightRecorder);
     let by_rdtscp = ring()?;
     let by_area = ring()?;
-    let local = ring()?;
     let sample_by = move |ring: &Ring, cpu: fn(RseqArea) -> u32| {
         let producers = vec![ring.smp(); cpus];
         rate.nanoseconds(sample(|| {
@@ -256,19 +129,8 @@ pub fn cases(rate: TickRate) -> anyhow::Result<Vec<Case>> {
             label: "CPU from the rseq area, SMP atomics, time by rdtscp".to_owned(),
             sample: Box::new(move || Ok(sample_by(&by_area, RseqArea::cpu))),
         },
-        Case {
-            key: "user/rseq-local",
-            label: "CPU from the rseq area, restartable CPU-local atomics, time by rdtsc (lower bound)".to_owned(),
-            sample: Box::new(move || {
-                // SAFETY: the ring has its mapping for itself; only this thread records.
-                let producer = unsafe {
-                    let smp = Smp::new(local.mapping.base());
-                    let storage = RseqLocal { smp, area, cpu: area.cpu() };
-                    Producer::new(storage, local.geometry, local.mode)
-                };
-                Ok(rate.nanoseconds(sample_ring::<_, 2>(&local, &producer, ticks)))
-            }),
-        },
+        event_case("user/event", "an application's event, one restartable sequence", rate, true)?,
+        event_case("user/event-locked", "an application's event, SMP atomics", rate, false)?,
     ])
 }
 
@@ -288,46 +150,61 @@ fn masked_case(rate: TickRate) -> Case {
     Case { key: "user/masked", label: "`event!` that nobody wants".to_owned(), sample: Box::new(sample) }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use shared_ring::layout::RING_WRITE_COUNT;
+/// The application library's own event of 16 bytes, with the guest's trace clock, in rings like the others'. The host
+/// reads restartable rings, or does not.
+fn event_case(key: &'static str, label: &str, rate: TickRate, restartable: bool) -> anyhow::Result<Case> {
+    let tracer = connected(restartable)?;
+    let sample = move || {
+        let took = sample(|| {
+            let tracer = black_box(&tracer);
+            chunk_of(|number| {
+                black_box(EVENT.record_with(tracer, (number, !number)));
+            })
+        });
+        ensure!(tracer.lost() == 0 && EVENT.record_with(&tracer, (0, 0)), "records were lost while measuring");
+        Ok(rate.nanoseconds(took))
+    };
+    Ok(Case { key, label: label.to_owned(), sample: Box::new(sample) })
+}
 
-    fn storage(ring: &Ring, cpu: impl Fn(u32) -> u32) -> RseqLocal {
-        let area = RseqArea::of_this_thread().unwrap();
-        // SAFETY: the ring outlives the storage and only this thread uses it.
-        RseqLocal { smp: unsafe { Smp::new(ring.mapping.base()) }, area, cpu: cpu(area.cpu()) }
+/// A tracer of a region of this process's own, with a ring for each CPU.
+fn connected(restartable: bool) -> anyhow::Result<Tracer> {
+    // SAFETY: takes a number and returns one.
+    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+    let cpus = u16::try_from(u32::try_from(cpus).unwrap_or(0).clamp(2, MAX_VCPUS)).unwrap_or(2);
+    let rings = Rings { geometry: Geometry::new(SUB_BUFFER_SIZE, SUB_BUFFERS)?, mode: Mode::FlightRecorder };
+    let layout = RegionLayout::new(RegionConfig {
+        vcpus: u32::from(cpus),
+        sessions: [Some(rings), None, None, None],
+        process_rings: rings,
+        process_slots: 1,
+        registry_size: 4096,
+        process_registry_size: 4096,
+    })?;
+    let mapping = Arc::new(SharedMapping::new(layout.size)?);
+    let base = mapping.base();
+    // SAFETY: the mapping is that large, and kept by the memory.
+    let memory = unsafe { HostMemory::new(base, layout.size, mapping) };
+    let mut host = host::Region::create(memory.clone(), layout, [0; 16], 1_000_000_000)?;
+    host.open_session(0, "main", rings, |_, _| ())?;
+    host.enable(0, &EnabledEvents { class_mask: u64::MAX, ..EnabledEvents::NONE })?;
+    if !restartable {
+        memory.store(offset_of!(Superblock, features), 0);
     }
-
-    #[test]
-    fn restartable_exchange_happens_on_its_cpu() {
-        crate::scaling::pin(0).unwrap();
-        let ring = Ring::new(4096, 2, Mode::Discard).unwrap();
-        let storage = storage(&ring, |cpu| cpu);
-
-        // SAFETY: a control word of the ring.
-        let (swapped, added, refused, value) = unsafe {
-            (
-                storage.compare_exchange(RING_WRITE_COUNT, 0, 5),
-                storage.fetch_add(RING_WRITE_COUNT, 2),
-                storage.compare_exchange(RING_WRITE_COUNT, 5, 9),
-                storage.load(RING_WRITE_COUNT),
-            )
-        };
-
-        assert_eq!((swapped, added, refused, value), (true, 5, false, 7));
-    }
-
-    #[test]
-    fn restartable_exchange_on_another_cpu_does_nothing() {
-        crate::scaling::pin(0).unwrap();
-        let ring = Ring::new(4096, 2, Mode::Discard).unwrap();
-        let storage = storage(&ring, |cpu| cpu + 1);
-
-        // SAFETY: a control word of the ring.
-        let (swapped, value) =
-            unsafe { (storage.compare_exchange(RING_WRITE_COUNT, 0, 5), storage.load(RING_WRITE_COUNT)) };
-
-        assert_eq!((swapped, value), (false, 0));
-    }
+    let mut vcpu_of_cpu = [u16::MAX; MAX_VCPUS as usize];
+    (0..cpus).for_each(|cpu| vcpu_of_cpu[usize::from(cpu)] = cpu);
+    let at = |offset: usize| base.wrapping_add(offset);
+    let relation = Relation { hw_base: ticks(), trace_base: 1 << 40, ..Relation::IDENTITY };
+    // SAFETY: everything lies inside the region, which the tracer keeps; only it records.
+    let tracer = unsafe {
+        for vcpu in 0..layout.config.vcpus {
+            Writer::new(at(layout.clock_entry(vcpu))).publish(&relation);
+        }
+        let kernel = guest::Region::open(at(0), layout.size as u64)?;
+        ensure!(kernel.claim_process_slot(1, &[0; 16], &vcpu_of_cpu) == Some(0), "there is a process slot");
+        let slot = (at(layout.process_slot(0)), layout.process_stride);
+        Tracer::over((at(0), layout.guest_writable), slot, Arc::new(memory.clone()))?
+    };
+    ensure!(tracer.is_restartable() == restartable, "this C library registers no rseq areas (glibc 2.35 does)");
+    Ok(tracer)
 }
