@@ -63,6 +63,8 @@ struct strata_region {
 	void *base;
 	phys_addr_t address;
 	u64 size;
+	/* Whether it is a PCI device's, and goes when that is taken away. */
+	bool is_removable;
 };
 
 extern struct strata_region strata_region;
@@ -71,12 +73,20 @@ extern struct strata_cpu *strata_cpus;
 /* vCPU of each CPU number, STRATA_NO_VCPU where there is none. */
 extern u16 strata_vcpu_of_cpu[STRATA_MAX_VCPUS];
 
+/* Finds the region that the hypervisor names by CPUID: 0, -ENXIO when it names none, or why it cannot be used. */
+int strata_region_find(void);
 int strata_region_map(void);
 void strata_region_unmap(void);
-/* Finds the region in a PCI device, which is held from then on; false when there is none. */
-bool strata_ivshmem_find(void);
-/* Lets go of the device, if there is one. */
-void strata_ivshmem_release(void);
+/* Records into strata_region, which has been found. Where it cannot, it has said why. */
+int strata_start(void);
+/* Lets go of the region, of which there is one. May sleep. */
+void strata_stop(void);
+/*
+ * Records into the region of a PCI device, of one that is there or comes later, until that is taken away. Where `must_be_there`,
+ * fails when none is there with which it works: -ENXIO when there is none at all.
+ */
+int strata_ivshmem_register(bool must_be_there);
+void strata_ivshmem_unregister(void);
 /* Lets the CPUs record, those that come online later too. */
 int strata_cpus_start(void);
 void strata_cpus_stop(void);
@@ -114,6 +124,8 @@ void strata_tasks_init(void);
 /* Records which tasks and cgroups there are, for sessions that began and want to know. May sleep. */
 void strata_tasks_follow(void);
 void strata_tasks_exit(void);
+int strata_device_init(void);
+void strata_device_exit(void);
 int strata_device_register(void);
 void strata_device_unregister(void);
 /* Tells processes that record which vCPU a CPU is that came online. */

@@ -12,7 +12,7 @@
  * being recorded.
  *
  * The work runs on any CPU. Nothing that holds the hotplug lock, or a lock that is taken below it, waits for it: it is
- * cancelled by loading and unloading the module alone.
+ * cancelled alone by those who load and unload the module, or plug its PCI device in and out.
  */
 
 #include <linux/acpi.h>
@@ -34,7 +34,7 @@ static void strata_control(struct work_struct *work);
 static void strata_probe(struct kthread_work *work);
 
 static struct kthread_worker *strata_prober;
-static DEFINE_KTHREAD_WORK(strata_probe_work, strata_probe);
+static struct kthread_work strata_probe_work;
 static struct workqueue_struct *strata_control_queue;
 static DECLARE_DEFERRABLE_WORK(strata_control_work, strata_control);
 /* Number of the interrupt, negative where there is none; and of the global system interrupt that it comes from. */
@@ -128,6 +128,8 @@ int strata_control_start(void)
 		destroy_workqueue(strata_control_queue);
 		return PTR_ERR(strata_prober);
 	}
+	/* Nobody has queued it yet; it was an earlier worker's where this is a later region. */
+	kthread_init_work(&strata_probe_work, strata_probe);
 	sched_set_fifo(strata_prober->task);
 	/* Since 6.14 it is made asleep. */
 	wake_up_process(strata_prober->task);

@@ -7,18 +7,22 @@
  * kill, after which the slot is closed for the host to read to its end.
  *
  * A child that is forked does not inherit the slot, but finds zeroed memory of its own in its place: a signal handler that
- * forks may have interrupted a record, and in the child, too, it returns into that.
+ * forks may have interrupted a record, and in the child, too, it returns into that. Where the region is taken away with its PCI
+ * device, all processes find zeroed memory of their own in its place, for the same reason.
  */
 
 #include <linux/cred.h>
 #include <linux/device.h>
+#include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
+#include <linux/rwsem.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
+#include <linux/shmem_fs.h>
 #include <linux/slab.h>
 #include <linux/sysfs.h>
 #include <linux/uidgid.h>
@@ -51,10 +55,16 @@ struct strata_owner {
 	unsigned int mappings;
 };
 
-/* Indexed by slot. */
+/* Indexed by slot; NULL while there is no region. */
 static struct strata_owner *strata_owners;
-/* Guards the process table, strata_owners and strata_vcpu_of_cpu. */
+/* How many regions there have been: mappings of an earlier one outlive it. */
+static unsigned long strata_regions;
+/* Guards the process table, strata_owners, strata_regions and strata_vcpu_of_cpu. */
 static DEFINE_MUTEX(strata_slots);
+/* Taken for writing to let go of the region, outside of strata_slots: whoever makes a mapping clears its slot without that. */
+static DECLARE_RWSEM(strata_device_use);
+/* A file of which only the address space is used: all mappings of the device, under whatever name it was opened, are in it. */
+static struct file *strata_mappings;
 
 static unsigned int slots_per_user;
 module_param(slots_per_user, uint, 0644);
@@ -164,13 +174,19 @@ static int strata_slot_clear(u32 slot)
 	return 0;
 }
 
-static void strata_slot_put(u32 slot)
+/* With strata_slots held. */
+static void strata_slot_put_locked(u32 slot)
 {
-	mutex_lock(&strata_slots);
 	if (!--strata_owners[slot].mappings) {
 		strata_owners[slot].mm = NULL;
 		strata_process_close(strata_region.base, strata_region.size, slot);
 	}
+}
+
+static void strata_slot_put(u32 slot)
+{
+	mutex_lock(&strata_slots);
+	strata_slot_put_locked(slot);
 	mutex_unlock(&strata_slots);
 }
 
@@ -205,7 +221,10 @@ static int strata_slot_claim(bool counted)
 	return error ?: slot;
 }
 
-/* In place of the slot in vm_private_data: of a child's memory. */
+/* What vm_private_data holds: the slot, and above it which region it is of. */
+#define STRATA_SLOT_BITS 16
+#define STRATA_SLOT_MASK ((1UL << STRATA_SLOT_BITS) - 1)
+/* In place of that: of a child's memory. */
 #define STRATA_NO_SLOT ((void *)-1UL)
 /* Set where the kernel tracks the mapping's caching by the pages in it, of which the child's has none. */
 #ifndef VM_PAT
@@ -221,42 +240,114 @@ static void strata_vma_flags(struct vm_area_struct *vma, unsigned long set, unsi
 #endif
 }
 
+/* What a new mapping has in vm_private_data. */
+static void *strata_mark(unsigned long slot)
+{
+	return (void *)(strata_regions << STRATA_SLOT_BITS | slot);
+}
+
+static unsigned long strata_slot_of(const struct vm_area_struct *vma)
+{
+	return (unsigned long)vma->vm_private_data & STRATA_SLOT_MASK;
+}
+
+/* Whether the mapping is of the region that there is, and not a child's. With strata_slots held. */
+static bool strata_is_mapped(const struct vm_area_struct *vma)
+{
+	return strata_owners && vma->vm_private_data != STRATA_NO_SLOT &&
+	       (unsigned long)vma->vm_private_data >> STRATA_SLOT_BITS == strata_regions;
+}
+
 /*
  * The mapping is split or moved, and there is one more; or it is a child's, made by fork(), in which VM_WIPEONFORK has left
  * nothing. A process that has taken that flag off its mapping (MADV_KEEPONFORK) shares its slot with its children.
  */
 static void strata_slot_vma_open(struct vm_area_struct *vma)
 {
-	unsigned long slot = (unsigned long)vma->vm_private_data;
-	bool is_of_slot;
+	unsigned long slot = strata_slot_of(vma);
+	bool is_mapped, is_of_slot;
 
-	if (vma->vm_private_data == STRATA_NO_SLOT)
-		return;
 	mutex_lock(&strata_slots);
-	is_of_slot = strata_owners[slot].mm == vma->vm_mm || !(vma->vm_flags & VM_WIPEONFORK);
+	is_mapped = strata_is_mapped(vma);
+	is_of_slot = is_mapped && (strata_owners[slot].mm == vma->vm_mm || !(vma->vm_flags & VM_WIPEONFORK));
 	if (is_of_slot)
 		strata_owners[slot].mappings++;
 	mutex_unlock(&strata_slots);
-	if (is_of_slot)
+	if (!is_mapped || is_of_slot)
 		return;
 	/* Ordinary memory from here on, a page at a time (below). */
 	vma->vm_private_data = STRATA_NO_SLOT;
-	strata_vma_flags(vma, 0, VM_IO | VM_PFNMAP | VM_PAT);
+	strata_vma_flags(vma, 0, VM_IO | VM_PFNMAP | VM_MIXEDMAP | VM_PAT);
 }
 
 static void strata_slot_vma_close(struct vm_area_struct *vma)
 {
-	if (vma->vm_private_data != STRATA_NO_SLOT)
-		strata_slot_put((unsigned long)vma->vm_private_data);
+	mutex_lock(&strata_slots);
+	if (strata_is_mapped(vma))
+		strata_slot_put_locked(strata_slot_of(vma));
+	mutex_unlock(&strata_slots);
+}
+
+/* Maps a part of the region that begins at `offset` into a whole mapping. Returns what a fault handler does. */
+static vm_fault_t strata_vma_fill(struct vm_area_struct *vma, u64 offset)
+{
+	/* What is left of a mapping that was cut; the low bits count from the beginning of what was mapped. */
+	unsigned long pfn = PHYS_PFN(strata_region.address + offset) + (vma->vm_pgoff & (STRATA_HOST_AREA_PGOFF - 1));
+	unsigned long address;
+	vm_fault_t result = VM_FAULT_SIGBUS;
+
+	for (address = vma->vm_start; address < vma->vm_end; address += PAGE_SIZE, pfn++) {
+		/* A device's memory has no page structures, which would make it ordinary memory here. */
+		if (pfn_valid(pfn))
+			return VM_FAULT_SIGBUS;
+		result = vmf_insert_pfn(vma, address, pfn);
+		if (result != VM_FAULT_NOPAGE)
+			break;
+	}
+	return result;
+}
+
+/*
+ * A part of the region at `offset` that stays is mapped as a whole from the beginning. One that may be taken away is mapped as a
+ * whole when it is touched first: then the mapping is in the address space already, where it is found when that happens.
+ */
+static vm_fault_t strata_vma_fault(struct vm_fault *fault, u64 offset)
+{
+	vm_fault_t result = VM_FAULT_SIGBUS;
+	bool is_mapped;
+
+	mutex_lock(&strata_slots);
+	is_mapped = strata_is_mapped(fault->vma);
+	if (is_mapped && strata_region.is_removable)
+		result = strata_vma_fill(fault->vma, offset);
+	mutex_unlock(&strata_slots);
+	if (is_mapped)
+		return result;
+	fault->page = alloc_page(GFP_HIGHUSER | __GFP_ZERO | __GFP_ACCOUNT);
+	return fault->page ? 0 : VM_FAULT_OOM;
+}
+
+/* Where a slot is. With strata_slots, or the device's use, held: there is a region. */
+static u64 strata_slot_offset(unsigned long slot)
+{
+	return strata_superblock_u64(STRATA_SUPERBLOCK_PROCESS_POOL_OFFSET) +
+	       slot * strata_superblock_u64(STRATA_SUPERBLOCK_PROCESS_STRIDE);
 }
 
 static vm_fault_t strata_slot_vma_fault(struct vm_fault *fault)
 {
-	/* A slot is mapped as a whole from the beginning. */
-	if (fault->vma->vm_private_data != STRATA_NO_SLOT)
-		return VM_FAULT_SIGBUS;
-	fault->page = alloc_page(GFP_HIGHUSER | __GFP_ZERO | __GFP_ACCOUNT);
-	return fault->page ? 0 : VM_FAULT_OOM;
+	u64 offset = 0;
+
+	mutex_lock(&strata_slots);
+	if (strata_is_mapped(fault->vma))
+		offset = strata_slot_offset(strata_slot_of(fault->vma));
+	mutex_unlock(&strata_slots);
+	return strata_vma_fault(fault, offset);
+}
+
+static vm_fault_t strata_host_area_vma_fault(struct vm_fault *fault)
+{
+	return strata_vma_fault(fault, 0);
 }
 
 static const struct vm_operations_struct strata_slot_vm_ops = {
@@ -265,8 +356,16 @@ static const struct vm_operations_struct strata_slot_vm_ops = {
 	.fault = strata_slot_vma_fault,
 };
 
+static const struct vm_operations_struct strata_host_area_vm_ops = {
+	.fault = strata_host_area_vma_fault,
+};
+
 static int strata_map(struct vm_area_struct *vma, u64 offset)
 {
+	if (strata_region.is_removable) {
+		strata_vma_flags(vma, VM_IO | VM_MIXEDMAP | VM_DONTEXPAND | VM_DONTDUMP, 0);
+		return 0;
+	}
 	return remap_pfn_range(vma, vma->vm_start, PHYS_PFN(strata_region.address + offset),
 			       vma->vm_end - vma->vm_start, vma->vm_page_prot);
 }
@@ -279,6 +378,8 @@ static int strata_mmap_host_area(struct vm_area_struct *vma)
 		return -EINVAL;
 	/* Never to be made writable later. */
 	strata_vma_flags(vma, 0, VM_MAYWRITE | VM_MAYEXEC);
+	vma->vm_private_data = strata_mark(STRATA_SLOT_MASK);
+	vma->vm_ops = &strata_host_area_vm_ops;
 	return strata_map(vma, 0);
 }
 
@@ -296,20 +397,17 @@ static int strata_mmap_slot(struct vm_area_struct *vma, bool counted)
 	if (slot < 0)
 		return slot;
 	strata_vma_flags(vma, VM_WIPEONFORK, VM_MAYEXEC);
-	vma->vm_private_data = (void *)(unsigned long)slot;
+	vma->vm_private_data = strata_mark(slot);
 	vma->vm_ops = &strata_slot_vm_ops;
-	error = strata_map(vma, strata_superblock_u64(STRATA_SUPERBLOCK_PROCESS_POOL_OFFSET) + slot * stride);
+	error = strata_map(vma, strata_slot_offset(slot));
 	/* A mapping that fails is not closed. */
 	if (error)
 		strata_slot_put(slot);
 	return error;
 }
 
-static int strata_mmap(struct file *file, struct vm_area_struct *vma)
+static int strata_mmap_part(struct vm_area_struct *vma)
 {
-	/* A shared mapping of a file that was opened for reading only is VM_MAYSHARE, and not VM_SHARED. */
-	if (!(vma->vm_flags & VM_MAYSHARE) || vma->vm_flags & VM_EXEC)
-		return -EINVAL;
 	switch (vma->vm_pgoff) {
 	case 0:
 		return strata_mmap_slot(vma, false);
@@ -322,8 +420,30 @@ static int strata_mmap(struct file *file, struct vm_area_struct *vma)
 	}
 }
 
+static int strata_mmap(struct file *file, struct vm_area_struct *vma)
+{
+	int error = -ENODEV;
+
+	/* A shared mapping of a file that was opened for reading only is VM_MAYSHARE, and not VM_SHARED. */
+	if (!(vma->vm_flags & VM_MAYSHARE) || vma->vm_flags & VM_EXEC)
+		return -EINVAL;
+	down_read(&strata_device_use);
+	/* A file may be of a region that was taken away. */
+	if (strata_owners)
+		error = strata_mmap_part(vma);
+	up_read(&strata_device_use);
+	return error;
+}
+
+static int strata_open(struct inode *inode, struct file *file)
+{
+	file->f_mapping = strata_mappings->f_mapping;
+	return 0;
+}
+
 static const struct file_operations strata_fops = {
 	.owner = THIS_MODULE,
+	.open = strata_open,
 	.mmap = strata_mmap,
 	.llseek = noop_llseek,
 };
@@ -418,21 +538,53 @@ void strata_device_cpu(unsigned int cpu, u16 vcpu)
 	mutex_unlock(&strata_slots);
 }
 
+int strata_device_init(void)
+{
+#ifdef EMPTY_VMA_FLAGS
+	strata_mappings = shmem_file_setup("strata", 0, EMPTY_VMA_FLAGS);
+#else
+	strata_mappings = shmem_file_setup("strata", 0, 0);
+#endif
+	return PTR_ERR_OR_ZERO(strata_mappings);
+}
+
+/* Files of the device hold the module, so that there is none any more. */
+void strata_device_exit(void)
+{
+	fput(strata_mappings);
+}
+
 int strata_device_register(void)
 {
+	struct strata_owner *owners = kcalloc(max(strata_slot_count(), 1U), sizeof(*strata_owners), GFP_KERNEL);
 	int error;
 
-	strata_owners = kcalloc(max(strata_slot_count(), 1U), sizeof(*strata_owners), GFP_KERNEL);
-	if (!strata_owners)
+	if (!owners)
 		return -ENOMEM;
+	mutex_lock(&strata_slots);
+	strata_regions++;
+	strata_owners = owners;
+	mutex_unlock(&strata_slots);
+	/* A number that an earlier registration was given. */
+	strata_misc.minor = MISC_DYNAMIC_MINOR;
 	error = misc_register(&strata_misc);
-	if (error)
-		kfree(strata_owners);
+	if (error) {
+		strata_owners = NULL;
+		kfree(owners);
+	}
 	return error;
 }
 
 void strata_device_unregister(void)
 {
+	/* Waits for those who read its attributes; who has opened it keeps the file. */
 	misc_deregister(&strata_misc);
+	down_write(&strata_device_use);
+	mutex_lock(&strata_slots);
 	kfree(strata_owners);
+	strata_owners = NULL;
+	mutex_unlock(&strata_slots);
+	up_write(&strata_device_use);
+	/* Whoever touches a mapping from here on gets memory of its own. */
+	unmap_mapping_range(strata_mappings->f_mapping, 0, 0, 1);
 }

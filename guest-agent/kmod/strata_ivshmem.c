@@ -2,13 +2,15 @@
 /*
  * The trace region behind QEMU's ivshmem-plain: a PCI device whose BAR 2 is a file that the host maps, too.
  *
- * The device stays without a driver: it may belong to somebody else, which only its memory tells, and nobody should be able to
- * unbind it while CPUs record into it. The module holds the device and the BAR instead, so that drivers which would use it
- * (uio_ivshmem) find the BAR taken, and a device that such a driver has is left to it.
+ * Devices that hold something else are left without a driver: they may belong to somebody else, which only their memory tells.
+ * One that has another driver is left to it. The device may be plugged in and out while the module is loaded; nobody can unbind
+ * it by hand, while CPUs record into it.
  */
 
 #include <linux/io.h>
 #include <linux/kernel.h>
+#include <linux/module.h>
+#include <linux/mutex.h>
 #include <linux/pci.h>
 
 #include "strata.h"
@@ -21,8 +23,11 @@
 #define STRATA_IVSHMEM_REVISION 1
 #define STRATA_IVSHMEM_BAR 2
 
-/* Held, with its BAR; NULL when the region is not behind such a device. */
+/* The device that has the region; NULL when none has. Guarded by the lock, as starting and stopping are. */
 static struct pci_dev *strata_ivshmem;
+/* Why the last device with a region could not be used; -ENXIO when there was none. */
+static int strata_ivshmem_error = -ENXIO;
+static DEFINE_MUTEX(strata_ivshmem_lock);
 
 static bool strata_is_region(phys_addr_t address)
 {
@@ -42,11 +47,12 @@ static bool strata_ivshmem_take(struct pci_dev *device)
 	    pci_resource_len(device, STRATA_IVSHMEM_BAR) < STRATA_PAGE_SIZE)
 		return false;
 	if (pci_enable_device(device)) {
-		pr_warn("cannot enable PCI device %s\n", pci_name(device));
+		pr_warn("cannot enable PCI device %s: has its memory found room?\n", pci_name(device));
 		return false;
 	}
 	if (pci_request_region(device, STRATA_IVSHMEM_BAR, "strata")) {
-		pr_warn("PCI device %s is another driver's: unbind it, if it has the trace region\n", pci_name(device));
+		pr_warn("the memory of PCI device %s is another driver's: unbind it, if it has the trace region\n",
+			pci_name(device));
 		goto disable;
 	}
 	if (strata_is_region(pci_resource_start(device, STRATA_IVSHMEM_BAR)))
@@ -57,41 +63,110 @@ disable:
 	return false;
 }
 
-bool strata_ivshmem_find(void)
+static void strata_ivshmem_release(struct pci_dev *device)
+{
+	pci_release_region(device, STRATA_IVSHMEM_BAR);
+	pci_disable_device(device);
+}
+
+static int strata_ivshmem_probe(struct pci_dev *device, const struct pci_device_id *id)
+{
+	int error = -ENODEV;
+
+	mutex_lock(&strata_ivshmem_lock);
+	/* One region at a time. */
+	if (strata_ivshmem || !strata_ivshmem_take(device))
+		goto unlock;
+	strata_region.address = pci_resource_start(device, STRATA_IVSHMEM_BAR);
+	strata_region.size = pci_resource_len(device, STRATA_IVSHMEM_BAR);
+	strata_region.is_removable = true;
+	pr_info("trace region in PCI device %s\n", pci_name(device));
+	error = strata_start();
+	strata_ivshmem_error = error;
+	if (error)
+		strata_ivshmem_release(device);
+	else
+		strata_ivshmem = device;
+unlock:
+	mutex_unlock(&strata_ivshmem_lock);
+	return error;
+}
+
+/* Before the device goes: its memory is still there. */
+static void strata_ivshmem_remove(struct pci_dev *device)
+{
+	mutex_lock(&strata_ivshmem_lock);
+	strata_stop();
+	strata_ivshmem_release(device);
+	strata_ivshmem = NULL;
+	pr_info("the trace region is gone with PCI device %s\n", pci_name(device));
+	mutex_unlock(&strata_ivshmem_lock);
+}
+
+static const struct pci_device_id strata_ivshmem_ids[] = {
+	{ PCI_DEVICE(STRATA_IVSHMEM_VENDOR, STRATA_IVSHMEM_DEVICE) },
+	{}
+};
+/* So that udev loads the module when such a device is plugged in. */
+MODULE_DEVICE_TABLE(pci, strata_ivshmem_ids);
+
+static struct pci_driver strata_ivshmem_driver = {
+	.name = "strata",
+	.id_table = strata_ivshmem_ids,
+	.probe = strata_ivshmem_probe,
+	.remove = strata_ivshmem_remove,
+	.driver = {
+		.suppress_bind_attrs = true,
+		/* Whether there was a region is known when the driver is registered. */
+		.probe_type = PROBE_FORCE_SYNCHRONOUS,
+	},
+};
+
+/* Names the devices that might have the region, and have another driver. */
+static void strata_ivshmem_tell_taken(void)
 {
 	struct pci_dev *device = NULL;
+	struct pci_driver *driver;
 
 	/* Lets go of the last device, and holds the next one. */
 	while ((device = pci_get_device(STRATA_IVSHMEM_VENDOR, STRATA_IVSHMEM_DEVICE, device))) {
-		if (!strata_ivshmem_take(device))
-			continue;
-		strata_ivshmem = device;
-		strata_region.address = pci_resource_start(device, STRATA_IVSHMEM_BAR);
-		strata_region.size = pci_resource_len(device, STRATA_IVSHMEM_BAR);
-		pr_info("trace region in PCI device %s\n", pci_name(device));
-		return true;
+		driver = pci_dev_driver(device);
+		if (driver && driver != &strata_ivshmem_driver)
+			pr_warn("PCI device %s is another driver's: unbind it, if it has the trace region\n",
+				pci_name(device));
 	}
-	return false;
 }
 
-void strata_ivshmem_release(void)
+int strata_ivshmem_register(bool must_be_there)
 {
-	if (!strata_ivshmem)
-		return;
-	pci_release_region(strata_ivshmem, STRATA_IVSHMEM_BAR);
-	pci_disable_device(strata_ivshmem);
-	pci_dev_put(strata_ivshmem);
-	strata_ivshmem = NULL;
+	int error = pci_register_driver(&strata_ivshmem_driver);
+
+	if (error)
+		return error;
+	if (strata_ivshmem)
+		return 0;
+	strata_ivshmem_tell_taken();
+	if (!must_be_there) {
+		pr_info("no trace region yet; waiting for a PCI device that has one\n");
+		return 0;
+	}
+	pci_unregister_driver(&strata_ivshmem_driver);
+	return strata_ivshmem_error;
+}
+
+void strata_ivshmem_unregister(void)
+{
+	pci_unregister_driver(&strata_ivshmem_driver);
 }
 
 #else
 
-bool strata_ivshmem_find(void)
+int strata_ivshmem_register(bool must_be_there)
 {
-	return false;
+	return -ENXIO;
 }
 
-void strata_ivshmem_release(void)
+void strata_ivshmem_unregister(void)
 {
 }
 

@@ -78,12 +78,10 @@ static bool __init strata_is_for_this_kernel(void)
 	return false;
 }
 
-static int __init strata_init(void)
+int strata_start(void)
 {
 	int error, cpu;
 
-	if (!strata_is_for_this_kernel())
-		return -ENOEXEC;
 	for (cpu = 0; cpu < STRATA_MAX_VCPUS; cpu++)
 		strata_vcpu_of_cpu[cpu] = STRATA_NO_VCPU;
 
@@ -150,10 +148,10 @@ free:
 	return error;
 }
 
-static void __exit strata_exit(void)
+void strata_stop(void)
 {
 	atomic_notifier_chain_unregister(&panic_notifier_list, &strata_panic_block);
-	/* Processes that use the device hold a reference to the module, so none is left. */
+	/* Processes that have mapped it find other memory there from here on. */
 	strata_device_unregister();
 	strata_control_stop();
 	/* CPUs record no more before the first probe is detached. */
@@ -164,6 +162,53 @@ static void __exit strata_exit(void)
 	strata_detach(strata_region.base, strata_region.size);
 	kfree(strata_cpus);
 	strata_region_unmap();
+}
+
+static bool wait;
+module_param(wait, bool, 0444);
+MODULE_PARM_DESC(wait, "Stay loaded where there is no trace region, for one that is plugged in later (N: refuse to be loaded)");
+
+/* Whether the region is where CPUID says, and stays there. */
+static bool strata_is_by_cpuid;
+
+static int __init strata_begin(void)
+{
+	int error = strata_region_find();
+
+	if (error == -ENXIO)
+		error = strata_ivshmem_register(!wait);
+	else if (!error) {
+		error = strata_start();
+		strata_is_by_cpuid = true;
+	}
+	if (error == -ENXIO)
+		pr_info("this machine offers no trace region; not loaded\n");
+	/* What it was has been said. */
+	return error && error != -ENOMEM ? -ENODEV : error;
+}
+
+static int __init strata_init(void)
+{
+	int error;
+
+	if (!strata_is_for_this_kernel())
+		return -ENOEXEC;
+	error = strata_device_init();
+	if (error)
+		return error;
+	error = strata_begin();
+	if (error)
+		strata_device_exit();
+	return error;
+}
+
+static void __exit strata_exit(void)
+{
+	if (strata_is_by_cpuid)
+		strata_stop();
+	else
+		strata_ivshmem_unregister();
+	strata_device_exit();
 	pr_info("unloaded\n");
 }
 

@@ -47,14 +47,13 @@ static bool strata_is_write_back(void)
 	return pte && !(pte_val(*pte) & uncached);
 }
 
-/* The region that the hypervisor names by CPUID: 0, -ENODEV when it names none, or why it cannot be used. */
-static int strata_region_find(void)
+int strata_region_find(void)
 {
 	u32 leaf = strata_find_leaf();
 	u32 version, low, high, pages;
 
 	if (!leaf)
-		return -ENODEV;
+		return -ENXIO;
 	cpuid(leaf + 1, &version, &low, &high, &pages);
 	strata_region.address = (u64)high << 32 | low;
 	strata_region.size = (u64)pages * STRATA_PAGE_SIZE;
@@ -73,18 +72,9 @@ static int strata_region_find(void)
 
 int strata_region_map(void)
 {
-	int error = strata_region_find();
-
-	if (error == -ENODEV && !strata_ivshmem_find()) {
-		pr_info("this machine offers no trace region; not loaded\n");
-		return -ENODEV;
-	}
-	if (error && error != -ENODEV)
-		return -ENODEV;
 	strata_region.base = memremap(strata_region.address, strata_region.size, MEMREMAP_WB);
 	if (!strata_region.base) {
 		pr_err("cannot map the trace region at %pa\n", &strata_region.address);
-		strata_ivshmem_release();
 		return -ENOMEM;
 	}
 	if (strata_is_write_back())
@@ -100,5 +90,4 @@ void strata_region_unmap(void)
 {
 	memunmap(strata_region.base);
 	strata_region.base = NULL;
-	strata_ivshmem_release();
 }

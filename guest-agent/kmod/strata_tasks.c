@@ -216,6 +216,8 @@ void strata_tasks_follow(void)
 
 void strata_tasks_init(void)
 {
+	/* Of an earlier region. */
+	memset(strata_told, 0, sizeof(strata_told));
 	strata_second_probe_find(&strata_newtask);
 }
 

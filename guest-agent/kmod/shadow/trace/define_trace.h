@@ -333,7 +333,7 @@
 #undef __print_ns_without_secs
 #undef DECLARE_EVENT_CLASS
 #define DECLARE_EVENT_CLASS(call, proto, args, tstruct, assign, print)				\
-	static const char __maybe_unused strata_print_##call[] __initconst = print;
+	static const char __maybe_unused strata_print_##call[] = print;
 #undef strata_describe
 #define strata_describe(template, call, printed)						\
 	static __maybe_unused void strata_check_##call(void)					\
@@ -354,7 +354,7 @@
 #define DEFINE_EVENT(template, call, proto, args) strata_describe(template, call, template)
 #undef DEFINE_EVENT_PRINT
 #define DEFINE_EVENT_PRINT(template, call, proto, args, print)					\
-	static const char strata_print_event_##call[] __initconst = print;			\
+	static const char strata_print_event_##call[] = print;				\
 	strata_describe(template, call, event_##call)
 #include STRATA_UNIT_HEADER
 
