@@ -1,8 +1,8 @@
 //! Events of the guest around events of the VMM: on each CPU in turn, an event, a write to a port that no device has
 //! (which leaves the guest and which the VMM records), and another event, all with one number.
 //!
-//! `exchange [N [SECONDS]]` does N of them on each CPU (default 5 000), and then goes on, one a millisecond, until SECONDS
-//! have passed there (default 0). Needs root, for the port.
+//! `exchange [N [SECONDS]]` does N of them on each CPU (default 5 000), and then goes on, one a millisecond, until
+//! SECONDS have passed there (default 0). Needs root, for the port.
 #![allow(unsafe_code)] // Ports are reached by instructions.
 
 use anyhow::{Context, Result};

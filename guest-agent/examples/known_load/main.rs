@@ -2,12 +2,15 @@
 //!
 //! Each load prints a line `known: NAME KEY=VALUE...` with what it knows of itself.
 
+mod exits;
+mod waits;
+
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
-use std::fs::File;
+use std::fs::{self, File};
 use std::hint::black_box;
 use std::os::unix::fs::FileExt;
 use std::process::{Command, ExitCode};
@@ -15,9 +18,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+use waits::Hold;
 
 const USAGE: &str = "usage: known_load compute CPU SECONDS | hog CPU SECONDS PERCENT | pin THREAD CPU | \
-                     convoy THREADS ROUNDS MILLISECONDS | reads FILE COUNT | syscalls | contained MILLISECONDS";
+                     convoy THREADS ROUNDS MILLISECONDS | reads FILE COUNT | syscalls | contained MILLISECONDS | \
+                     held NAME sleeping|computing MILLISECONDS | chain FILE COUNT | request MILLISECONDS | \
+                     inversion MILLISECONDS | competition MILLISECONDS | sleeps NAME CPU MILLISECONDS COUNT | \
+                     child MILLISECONDS | cpuid COUNT | fresh-memory MEBIBYTES | port BYTES | \
+                     standstill MILLISECONDS | bursts CPU COUNT MILLISECONDS THREAD";
 /// Within each of these the hog computes for its share, then sleeps.
 const PERIOD: Duration = Duration::from_millis(50);
 /// Size and alignment of a direct read, bytes.
@@ -55,6 +63,23 @@ fn run(words: &[&str]) -> Result<()> {
         ["syscalls"] => syscalls(),
         ["contained", ms] => contained(ms),
         ["burn", ms] => burn(Duration::from_millis(number(ms)?)),
+        ["held", name, "sleeping", ms] => waits::held(name, Hold::Sleeping, Duration::from_millis(number(ms)?)),
+        ["held", name, "computing", ms] => waits::held(name, Hold::Computing, Duration::from_millis(number(ms)?)),
+        ["chain", file, count] => waits::chain(file, number(count)?),
+        ["request", ms] => waits::request(Duration::from_millis(number(ms)?)),
+        ["inversion", ms] => waits::inversion(Duration::from_millis(number(ms)?)),
+        ["competition", ms] => waits::competition(Duration::from_millis(number(ms)?)),
+        ["sleeps", name, cpu, ms, count] => {
+            waits::sleeps(name, number(cpu)?, Duration::from_millis(number(ms)?), number(count)?)
+        }
+        ["child", ms] => waits::child(ms),
+        ["cpuid", count] => exits::cpuid(number(count)?),
+        ["fresh-memory", mib] => exits::fresh_memory(number(mib)?),
+        ["port", count] => exits::port(number(count)?),
+        ["standstill", ms] => exits::standstill(Duration::from_millis(number(ms)?)),
+        ["bursts", cpu, count, ms, thread] => {
+            bursts(number(cpu)?, number(count)?, Duration::from_millis(number(ms)?), number(thread)?)
+        }
         _ => bail!("{USAGE}"),
     }
 }
@@ -82,14 +107,80 @@ fn spin(iterations: u64) {
     }
 }
 
-/// Computes on `cpu` for a time, as one task that is always ready.
-fn compute(cpu: usize, time: Duration) -> Result<()> {
-    pin(None, cpu)?;
-    println!("known: compute pid={} begins", std::process::id());
+/// Whole nanoseconds of `time`.
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Computes until `time` has passed.
+fn compute_for(time: Duration) {
     let begin = Instant::now();
     while begin.elapsed() < time {
         spin(10_000);
     }
+}
+
+/// Computes until it has used `time` of the CPU: how much it was.
+fn burn_for(time: Duration) -> Duration {
+    let begin = cpu_time();
+    while cpu_time() - begin < time {
+        spin(10_000);
+    }
+    cpu_time() - begin
+}
+
+/// Has the kernel schedule this thread by `policy` (`SCHED_*`), with that one's lowest priority.
+#[allow(unsafe_code, reason = "no library makes this call")]
+fn set_policy(policy: i32) -> Result<()> {
+    let priority = i32::from(policy == libc::SCHED_FIFO);
+    let parameters = libc::sched_param { sched_priority: priority };
+    // SAFETY: changes this thread's policy; the parameters are read only.
+    let result = unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
+    ensure!(result == 0, "cannot change the scheduling policy: {}", std::io::Error::last_os_error());
+    Ok(())
+}
+
+/// Lets this thread read and write `port` by itself.
+#[allow(unsafe_code, reason = "no library makes this call")]
+fn set_port_access(port: u16) -> Result<()> {
+    // SAFETY: allows port accesses, each of which is unsafe by itself.
+    let result = unsafe { libc::ioperm(port.into(), 1, 1) };
+    ensure!(result == 0, "cannot use port {port:#x}: {}", std::io::Error::last_os_error());
+    Ok(())
+}
+
+/// Computes on `cpu` for `time`, `count` times, and as long in between not: before all tasks that are not real-time. It
+/// begins when `thread`, which is kept on that CPU, too, sleeps: that thread is woken late then, and never interrupted.
+fn bursts(cpu: usize, count: u32, time: Duration, thread: i32) -> Result<()> {
+    pin(None, cpu)?;
+    set_policy(libc::SCHED_FIFO)?;
+    let mut computed = Duration::ZERO;
+    for _ in 0..count {
+        while !is_asleep(thread)? {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let begin = Instant::now();
+        compute_for(time);
+        computed += begin.elapsed();
+        thread::sleep(time);
+    }
+    println!("known: bursts pid={} computed_ns={}", std::process::id(), ns(computed));
+    Ok(())
+}
+
+/// Whether `thread` of any process is asleep, by its state in `/proc`.
+fn is_asleep(thread: i32) -> Result<bool> {
+    let stat = fs::read_to_string(format!("/proc/{thread}/stat")).context("no such thread")?;
+    // the name before the state may hold anything, parentheses too
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    Ok(state == Some('S'))
+}
+
+/// Computes on `cpu` for a time, as one task that is always ready.
+fn compute(cpu: usize, time: Duration) -> Result<()> {
+    pin(None, cpu)?;
+    println!("known: compute pid={} begins", std::process::id());
+    compute_for(time);
     println!("known: compute pid={} ends", std::process::id());
     Ok(())
 }
@@ -143,17 +234,23 @@ fn convoy(threads: usize, rounds: u32, hold: Duration) {
 #[repr(align(4096))]
 struct Aligned([u8; BLOCK]);
 
-/// Reads blocks of a file past the page cache, one after the other.
-fn reads(path: &str, count: u64) -> Result<()> {
+/// Reads blocks of a file past the page cache, one after the other: how long that took, and how long it waited.
+fn read_blocks(path: &str, count: u64) -> Result<[Duration; 2]> {
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECT, Mode::empty())
         .with_context(|| format!("cannot open {path}"))?;
     let file = File::from(file);
     let mut block = Box::new(Aligned([0; BLOCK]));
-    let begin = Instant::now();
+    let (begin, used) = (Instant::now(), cpu_time());
     for index in 0..count {
         file.read_exact_at(&mut block.0, index * BLOCK as u64).with_context(|| format!("cannot read {path}"))?;
     }
-    println!("known: reads pid={} count={count} total_ns={}", std::process::id(), begin.elapsed().as_nanos());
+    let took = begin.elapsed();
+    Ok([took, took.saturating_sub(cpu_time() - used)])
+}
+
+fn reads(path: &str, count: u64) -> Result<()> {
+    let [took, waited] = read_blocks(path, count)?;
+    println!("known: reads pid={} count={count} total_ns={} waited_ns={}", std::process::id(), ns(took), ns(waited));
     Ok(())
 }
 
