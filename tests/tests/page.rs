@@ -48,7 +48,7 @@ impl Opened {
         change(&made);
         let trace = Trace::open(&made).unwrap();
         let path = folder.path().join("page.html");
-        html::export(&trace, &Options::default(), None, fs::File::create(&path).unwrap()).unwrap();
+        html::export(&trace, &Options::default(), None, None, fs::File::create(&path).unwrap()).unwrap();
         let mut browser = Browser::start(&Paths::of_workspace(), (1400, 900)).unwrap();
         browser.open(&path, LOADED).unwrap();
         (Self { browser, folder }, trace)
@@ -113,7 +113,7 @@ fn page_draws_what_the_reports_say_and_complains_about_nothing() {
     assert!(times.len() > 2 && times[1..].iter().all(|beside| *beside == 0.0), "{times:?}");
 
     let tabs = opened.get("[...document.querySelectorAll('#tabs button')].map((tab) => tab.textContent)");
-    assert_eq!(tabs.as_array().unwrap().len(), 13, "{tabs}");
+    assert_eq!(tabs.as_array().unwrap().len(), 14, "{tabs}");
     let busiest = tasks::report(&trace, Window::ALL).unwrap().vms[0].tasks[0].comm.clone();
     opened.get("openTab('tasks')");
     let table = opened.text("document.getElementById('reports-panel').innerText");

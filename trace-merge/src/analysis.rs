@@ -108,6 +108,17 @@ enum Item<'t> {
     Foretold(Origin, Task<'t>),
 }
 
+impl Item<'_> {
+    /// Its time, ticks; `None` of what has none.
+    const fn time(&self) -> Option<u64> {
+        match self {
+            Self::Record(input) => Some(input.record.time),
+            Self::Gap(gap) => Some(gap.time),
+            Self::Foretold(..) => None,
+        }
+    }
+}
+
 /// Items that are handed on at once: enough that handing on costs nothing, few enough that they stay in the cache.
 const BATCH: usize = 1024;
 /// Bytes of records that are handed on at once. What is on its way is looked at once more, so that its pages have to stay.
@@ -123,13 +134,30 @@ type Batch<'t> = Arc<Vec<Item<'t>>>;
 /// Reads `trace` once, and feeds `analyses` with what lies in `window`.
 #[must_use]
 pub fn pass(trace: &Trace, window: Window, analyses: &mut [&mut dyn Analysis]) -> Passed {
+    pass_telling(trace, window, analyses, |_| ())
+}
+
+/// [`pass`], which tells `tell` now and then up to where it has read, ticks.
+#[must_use]
+pub fn pass_telling(
+    trace: &Trace,
+    window: Window,
+    analyses: &mut [&mut dyn Analysis],
+    tell: impl FnMut(u64),
+) -> Passed {
     // One of the processors is busy with reading.
     let others = thread::available_parallelism().map_or(1, NonZero::get).saturating_sub(1);
-    pass_on(others.clamp(1, FEEDS), trace, window, analyses)
+    pass_on(others.clamp(1, FEEDS), trace, window, analyses, tell)
 }
 
 /// [`pass`] with the analyses shared out among `feeds` threads. What they find does not depend on it.
-fn pass_on(feeds: usize, trace: &Trace, window: Window, analyses: &mut [&mut dyn Analysis]) -> Passed {
+fn pass_on(
+    feeds: usize,
+    trace: &Trace,
+    window: Window,
+    analyses: &mut [&mut dyn Analysis],
+    tell: impl FnMut(u64),
+) -> Passed {
     let wanted =
         |layer: &&TraceLayer| analyses.iter().any(|analysis| analysis.layers().contains(&layer.description.kind));
     let layers: Vec<&TraceLayer> = trace.layers().iter().filter(wanted).collect();
@@ -152,7 +180,7 @@ fn pass_on(feeds: usize, trace: &Trace, window: Window, analyses: &mut [&mut dyn
                 (full, scope.spawn(move || feed.take_all(&to_take, &empty)))
             })
             .unzip();
-        let (completeness, totals) = reader.read(full, &to_fill);
+        let (completeness, totals) = reader.read(full, &to_fill, tell);
         let taken = taking.into_iter().map(|feed| feed.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         // That of whoever went on for longest behind the window, as if one had taken in everything.
         let (_, last) = taken.max_by_key(|&(items, _)| items).unwrap_or((0, timeline));
@@ -370,6 +398,7 @@ impl<'t> Reader<'t> {
         mut self,
         mut full: Vec<mpsc::SyncSender<Batch<'t>>>,
         empty: &mpsc::Receiver<Vec<Item<'t>>>,
+        mut tell: impl FnMut(u64),
     ) -> (Completeness, Vec<Totals>) {
         let mut is_at_end = false;
         while !is_at_end && !full.is_empty() {
@@ -386,6 +415,7 @@ impl<'t> Reader<'t> {
                 self.gaps.step(&step);
                 self.add(step, &mut batch);
             }
+            batch.last().and_then(Item::time).into_iter().for_each(&mut tell);
             let batch = Arc::new(batch);
             // Who has enough takes no more.
             full.retain(|full| full.send(Arc::clone(&batch)).is_ok());

@@ -113,8 +113,8 @@ impl Clock {
         }
     }
 
-    /// The last time that a trace on this clock can tell, ticks: readers of CTF compute UTC in nanoseconds with 64 bits and
-    /// a sign, and some of them in floating point, so that the last second is left out.
+    /// The last time that a trace on this clock can tell, ticks: readers of CTF compute UTC in nanoseconds with 64 bits
+    /// and a sign, and some of them in floating point, so that the last second is left out.
     #[must_use]
     pub fn last_ticks(&self) -> u64 {
         let room = i128::from(i64::MAX) - self.utc_ns(0).max(0) - i128::from(NS_PER_SECOND);
@@ -163,8 +163,8 @@ impl Tolerances {
         self.epochs.iter().map(|&(_, bound)| bound).max().unwrap_or(self.otherwise)
     }
 
-    /// How far a time near `ticks` may be wrong, ticks. Near the border of two epochs, the worse of them counts: a wrong
-    /// time may have been made by either.
+    /// How far a time near `ticks` may be wrong, ticks. Near the border of two epochs, the worse of them counts: a
+    /// wrong time may have been made by either.
     #[must_use]
     pub fn at(&self, ticks: u64) -> u64 {
         let next = self.epochs.partition_point(|&(from, _)| from <= ticks);

@@ -48,8 +48,8 @@ pub struct LayerCompleteness {
     pub absent: u64,
     /// Streams whose rings were given up: found corrupt, or not to be read or written down any more.
     pub corrupt: u64,
-    /// Of a guest's kernel: records that were not made because the CPU was making another one in the same context, in the
-    /// whole recording. `None` where nobody counted them.
+    /// Of a guest's kernel: records that were not made because the CPU was making another one in the same context, in
+    /// the whole recording. `None` where nobody counted them.
     pub nested: Option<u64>,
     /// Of a guest's kernel: the vCPUs that never began to record.
     pub never_joined: Vec<u32>,

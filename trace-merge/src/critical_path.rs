@@ -1,12 +1,13 @@
 //! Why a guest's task took so long: the critical path of its time through all layers.
 //!
-//! The wall time of the task in a window is cut into steps, exactly to the tick: what it ran, what the host ran in place of
-//! its vCPU, exits, whom the guest ran instead. Where it waited, the wait is followed: to the task that woke it, whose own
-//! steps take the wait's place, and so on; to the disk request that woke it, through every layer. This is the bounded
-//! critical path of Giraldeau and Dagenais, see [`follow`]; a layer below was added to it, the vCPUs.
+//! The wall time of the task in a window is cut into steps, exactly to the tick: what it ran, what the host ran in
+//! place of its vCPU, exits, whom the guest ran instead. Where it waited, the wait is followed: to the task that woke
+//! it, whose own steps take the wait's place, and so on; to the disk request that woke it, through every layer. This is
+//! the bounded critical path of Giraldeau and Dagenais, see [`follow`]; a layer below was added to it, the vCPUs.
 //!
-//! The recording is read twice. The first pass reads the guest's layers and finds the task and the windows ([`survey`]):
-//! the longest waits, say. The second one reads all layers and keeps what happened in one wait at a time ([`history`]).
+//! The recording is read twice. The first pass reads the guest's layers and finds the task and the windows
+//! ([`survey`]): the longest waits, say. The second one reads all layers and keeps what happened in one wait at a time
+//! ([`history`]).
 
 mod follow;
 mod history;
@@ -44,10 +45,11 @@ pub struct CriticalPathOptions {
     pub from: Option<Duration>,
     /// Only what is this long after the first record of the recording, or earlier.
     pub to: Option<Duration>,
-    /// The longest so many waits of the task, in place of all its time: each from when it gave up its CPU, or it was taken
-    /// from it, until it ran again; after a sleep that it had asked for, from when it was woken.
+    /// The longest so many waits of the task, in place of all its time: each from when it gave up its CPU, or it was
+    /// taken from it, until it ran again; after a sleep that it had asked for, from when it was woken.
     pub worst: Option<usize>,
-    /// The longest intervals between two records of the task whose event matches this, with none that matches in between.
+    /// The longest intervals between two records of the task whose event matches this, with none that matches in
+    /// between.
     pub event: Option<String>,
     /// JSON in place of text.
     pub json: bool,
@@ -193,6 +195,9 @@ pub struct Step {
     /// The vCPU, where it is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vcpu: Option<u32>,
+    /// Of a task that is ready: whom its guest has on that CPU in its place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runner: Option<String>,
     /// First moment, ticks.
     pub begin: u64,
     /// First moment after it, ticks.
@@ -219,6 +224,13 @@ pub struct Step {
 }
 
 impl Step {
+    /// What it is called, with its cause and whom it is due to; `below` is the task that it stands below, whose name is
+    /// left out.
+    #[must_use]
+    pub fn label(&self, below: &str) -> String {
+        text::label(self, below)
+    }
+
     /// Whether `next` only goes on with what it is.
     fn goes_on_as(&self, next: &Self) -> bool {
         let is_leaf = self.steps.is_empty() && next.steps.is_empty() && self.until.is_none() && next.until.is_none();
@@ -226,7 +238,8 @@ impl Step {
         is_leaf
             && self.end == next.begin
             && what(self) == what(next)
-            && (&self.task, &self.detail, &self.why) == (&next.task, &next.detail, &next.why)
+            && (&self.task, &self.detail, &self.runner, &self.why)
+                == (&next.task, &next.detail, &next.runner, &next.why)
     }
 }
 
@@ -243,6 +256,9 @@ pub struct Share {
     /// The vCPU, where it is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vcpu: Option<u32>,
+    /// Of a task that is ready: whom its guest has on that CPU in its place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runner: Option<String>,
     /// Time, ticks.
     pub ticks: u64,
     /// The same, ns.
@@ -293,10 +309,26 @@ pub struct CriticalPaths {
     pub paths: Vec<CriticalPath>,
 }
 
+impl CriticalPaths {
+    /// The paths by their begin, but for those that begin before the one before them ends: to be drawn in one row.
+    /// Intervals between events do not overlap, nor do waits.
+    pub fn in_time(&self) -> impl Iterator<Item = &CriticalPath> {
+        let mut paths: Vec<_> = self.paths.iter().collect();
+        paths.sort_by_key(|path| path.window.begin);
+        let mut end = 0;
+        paths.into_iter().filter(move |path| {
+            let is_behind = path.window.begin >= end;
+            end = if is_behind { path.window.end } else { end };
+            is_behind
+        })
+    }
+}
+
 /// Answers `options` about `trace`, and says what was damaged, lost or is unknown up to the end of what it looked at.
 ///
 /// # Errors
-/// When the window is empty or holds nothing, the task does not exist or is not the only one, or the steps do not add up.
+/// When the window is empty or holds nothing, the task does not exist or is not the only one, or the steps do not add
+/// up.
 pub fn critical_paths(
     trace: &Trace,
     options: &CriticalPathOptions,
@@ -317,10 +349,12 @@ fn critical_paths_within(
     let passed = analysis::pass(trace, Window { begin: start, ..window }, &mut [&mut survey]);
     let found = survey.find(&passed)?;
     let (vm, task) = (found.vm, found.task);
+    let of_task = passed.timeline.vm(vm).and_then(|vm| vm.guest.task(task));
+    let (name, tid) = of_task.map_or_else(Default::default, |task| (report::state_names::task(task), task.tid));
     let mut walked: Vec<(Window, Vec<Step>, Option<u64>)> = Vec::new();
     let ends: BTreeSet<u64> = found.windows.iter().map(|window| window.end).collect();
     let walk = |graph: &Graph, window: Window, timeline: &Timeline| {
-        let steps = Follower::new(graph, vm, timeline).path(task, window, 0);
+        let steps = Follower::new(graph, (vm, timeline), (task, &name)).path(task, window, 0);
         match walked.last_mut().filter(|(before, ..)| !ends.contains(&before.end)) {
             // A further part of the same window.
             Some((whole, all, limit)) => {
@@ -338,11 +372,6 @@ fn critical_paths_within(
     let passed = analysis::pass(trace, read, &mut [&mut history]);
     history.finish(&passed.timeline);
     drop(history);
-    let (name, tid) = passed
-        .timeline
-        .vm(vm)
-        .and_then(|vm| vm.guest.task(task))
-        .map_or_else(Default::default, |task| (report::state_names::task(task), task.tid));
     let of_vm = passed.timeline.vm(vm);
     let vm_name = of_vm.map_or_else(String::new, |vm| report::harmless(&vm.name));
     let mut paths = Vec::with_capacity(walked.len());
@@ -397,11 +426,12 @@ fn path(
     check_sums(task, &steps, window)?;
     let mut sums = BTreeMap::new();
     steps.iter().for_each(|step| add_shares(step, &mut sums));
-    let share = |((cause, detail, task, vcpu), ticks): ((Cause, Option<String>, String, Option<u32>), u64)| Share {
-        cause,
-        detail,
-        task,
-        vcpu,
+    let share = |(of, ticks): (Of, u64)| Share {
+        cause: of.cause,
+        detail: of.detail,
+        task: of.task,
+        vcpu: of.vcpu,
+        runner: of.runner,
         ticks,
         ns: clock.ticks_to_ns(ticks),
     };
@@ -413,10 +443,17 @@ fn path(
     Ok(CriticalPath { window, seconds, wall_ticks: window.length(), wall_ns, summary, shares, steps, limit_met })
 }
 
-/// By cause, detail, task and vCPU: ticks.
-type Sums = BTreeMap<(Cause, Option<String>, String, Option<u32>), u64>;
+/// What a share is of.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Of {
+    cause: Cause,
+    detail: Option<String>,
+    task: String,
+    vcpu: Option<u32>,
+    runner: Option<String>,
+}
 
-fn add_shares(step: &Step, sums: &mut Sums) {
+fn add_shares(step: &Step, sums: &mut BTreeMap<Of, u64>) {
     if !step.steps.is_empty() {
         step.steps.iter().for_each(|step| add_shares(step, sums));
         return;
@@ -425,7 +462,9 @@ fn add_shares(step: &Step, sums: &mut Sums) {
         Cause::Interrupt | Cause::Timer => step.woken_by.clone().or_else(|| step.detail.clone()),
         _ => step.detail.clone(),
     };
-    *sums.entry((step.cause, detail, step.task.clone(), step.vcpu)).or_default() += step.ticks;
+    let Step { cause, vcpu, .. } = *step;
+    let of = Of { cause, detail, task: step.task.clone(), vcpu, runner: step.runner.clone() };
+    *sums.entry(of).or_default() += step.ticks;
 }
 
 /// Checks that `steps` lie one behind the other in `window` and fill it, and so for those below them.

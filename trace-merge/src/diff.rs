@@ -1,10 +1,10 @@
 //! `strata diff`: what changed between two recordings.
 //!
-//! The reports are made of both, each in one pass. The time of each is cut into 20 equal parts, for each of which a row of a
-//! report has values: how often per second, how much time per second, and the quantiles of how long. What the parts of one
-//! recording have that those of the other have not is a change; what varies from part to part within both is none
-//! ([`statistics`]). Parts in which records may be missing are left out, and rows that follow from events that only one of
-//! the two has are not compared.
+//! The reports are made of both, each in one pass. The time of each is cut into 20 equal parts, for each of which a row
+//! of a report has values: how often per second, how much time per second, and the quantiles of how long. What the
+//! parts of one recording have that those of the other have not is a change; what varies from part to part within both
+//! is none ([`statistics`]). Parts in which records may be missing are left out, and rows that follow from events that
+//! only one of the two has are not compared.
 
 mod coverage;
 mod statistics;
@@ -13,6 +13,7 @@ mod text;
 use crate::analysis;
 use crate::clock::{Clock, NS_PER_SECOND};
 use crate::completeness::Completeness;
+use crate::export::DONE;
 use crate::layer::LayerKind;
 use crate::manifest::{Host, Manifest};
 use crate::reader::{ReadError, Trace};
@@ -26,6 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use thiserror::Error;
 use wildmatch::WildMatch;
 
@@ -168,7 +170,7 @@ struct Measured {
 
 /// The reports that are compared, beginning on `window` of `trace`.
 fn reports(trace: &Trace, window: Window) -> Vec<Measured> {
-    let all: [(&'static str, Box<dyn Sampled>); 9] = [
+    let all: [(&'static str, Box<dyn Sampled>); 10] = [
         ("vcpus", Box::new(report::vcpus::VcpuTimes::default())),
         ("exits", Box::new(report::exits::ExitTimes::new(window))),
         ("tasks", Box::new(report::tasks::TaskTimes::new(window))),
@@ -177,6 +179,7 @@ fn reports(trace: &Trace, window: Window) -> Vec<Measured> {
         ("locks", Box::new(report::locks::LockTimes::default())),
         ("irqs", Box::new(report::irqs::InterruptTimes::default())),
         ("flows", Box::new(report::flows::FlowTimes::keeping_ended(trace))),
+        ("net_flows", Box::new(report::net_flows::NetFlowTimes::keeping_ended(trace))),
         ("blocks", Box::new(report::blocks::BlockTimes::default())),
     ];
     all.into_iter().map(|(report, builder)| Measured { report, builder }).collect()
@@ -207,7 +210,8 @@ struct Recording {
 }
 
 impl Recording {
-    fn take_in(dir: &Path, options: &ReportOptions) -> Result<Self, ReportError> {
+    /// Takes in the recording in `dir`; `tell` is told how much of it, of [`DONE`].
+    fn take_in(dir: &Path, options: &ReportOptions, tell: impl Fn(u64)) -> Result<Self, ReportError> {
         let trace = Trace::open(dir)?;
         let window = Window::of(&trace, options)?;
         let timeline = Timeline::new(&trace);
@@ -222,7 +226,12 @@ impl Recording {
         for measured in &mut reports {
             analyses.push(&mut *measured.builder);
         }
-        let passed = analysis::pass(&trace, window, &mut analyses);
+        let part = parts.window(None);
+        let passed = analysis::pass_telling(&trace, window, &mut analyses, |time| {
+            let done = u128::from(time.saturating_sub(part.begin)) * u128::from(DONE);
+            let done = done.checked_div(u128::from(part.length())).unwrap_or(0);
+            tell(u64::try_from(done).unwrap_or(DONE).min(DONE));
+        });
         let timeline = passed.timeline;
         coverage.finish(&timeline);
         let (mut sources, mut refused) = (BTreeMap::new(), 0_u64);
@@ -305,19 +314,22 @@ const fn as_f64(number: u64) -> f64 {
     number as f64
 }
 
-/// Compares the recordings in `a` and `b`, in the window of `options` of each.
+/// Compares the recordings in `a` and `b`, in the window of `options` of each; `progress` counts up to [`DONE`]
+/// meanwhile.
 ///
 /// # Errors
 /// When one of them cannot be read or holds nothing in the window.
-pub fn diff(a: &Path, b: &Path, options: &ReportOptions) -> Result<Diff, DiffError> {
-    let of = |dir: &Path| {
+pub fn diff(a: &Path, b: &Path, options: &ReportOptions, progress: &AtomicU64) -> Result<Diff, DiffError> {
+    let of = |dir: &Path, before: u64| {
         let trace = dir.display().to_string();
-        Recording::take_in(dir, options).map_err(|error| match error {
+        let tell = |done: u64| progress.store((before + done) / 2, Ordering::Relaxed);
+        Recording::take_in(dir, options, tell).map_err(|error| match error {
             ReportError::Read(error) => DiffError::Read(error),
             source => DiffError::Report { trace, source },
         })
     };
-    let (a, b) = (of(a)?, of(b)?);
+    let (a, b) = (of(a, 0)?, of(b, DONE)?);
+    progress.store(DONE, Ordering::Relaxed);
     let mut not_compared = unmatched_vms(&a, &b);
     let mut rows = Vec::new();
     for ((source, vm), of_a) in &a.sources {
@@ -343,24 +355,22 @@ pub fn diff(a: &Path, b: &Path, options: &ReportOptions) -> Result<Diff, DiffErr
     Ok(Diff { a: a.side(), b: b.side(), machines, not_compared, compared, changed, rows })
 }
 
-/// Compares, and writes the result to `out`. A reader that closes `out` is not an error.
+/// Writes `diff` to `out`, as JSON if `json`. A reader that closes `out` is not an error.
 ///
 /// # Errors
-/// When one of the recordings cannot be read or holds nothing in the window, or `out` fails.
-pub fn run(a: &Path, b: &Path, options: &ReportOptions, out: &mut dyn Write) -> Result<Diff, DiffError> {
-    let diff = diff(a, b, options)?;
-    let written = if options.json {
-        serde_json::to_writer_pretty(&mut *out, &diff).map_err(io::Error::from).and_then(|()| writeln!(out))
+/// When `out` fails.
+pub fn write(diff: &Diff, json: bool, out: &mut dyn Write) -> Result<(), DiffError> {
+    let written = if json {
+        serde_json::to_writer_pretty(&mut *out, diff).map_err(io::Error::from).and_then(|()| writeln!(out))
     } else {
         diff.write_text(out)
     };
     match written.and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(DiffError::Write(error)),
-        _ => Ok(diff),
+        _ => Ok(()),
     }
 }
 
-/// VMs that only one of the recordings has.
 fn unmatched_vms(a: &Recording, b: &Recording) -> Vec<NotCompared> {
     let names = |recording: &Recording| -> BTreeSet<String> {
         recording.timeline.vms.iter().map(|vm| vm.name.clone()).collect()

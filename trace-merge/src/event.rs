@@ -7,7 +7,7 @@ mod decode;
 pub(crate) mod named;
 pub mod runner;
 
-pub use decode::Decoder;
+pub use decode::{Decoder, EventReader};
 
 use crate::exit_reason::ExitReason;
 use crate::layer::LayerKind;
@@ -29,6 +29,18 @@ pub mod name {
     pub const DISK_INTERRUPT: &str = "vmm:disk_interrupt";
     /// The VMM begins or finishes a disk's request.
     pub const DISK_REQUEST: &str = "vmm:block_request";
+    /// A network device's driver gets a packet to send.
+    pub const PACKET_GIVEN: &str = "net:net_dev_start_xmit";
+    /// A packet is to be sent by a network device.
+    pub const PACKET_QUEUED: &str = "net:net_dev_queue";
+    /// A network device's driver has received a packet.
+    pub const PACKET_RECEIVED: &str = "net:napi_gro_receive_entry";
+    /// The kernel's protocols get a packet.
+    pub const PACKET_PASSED_UP: &str = "net:netif_receive_skb";
+    /// The VMM takes a packet that the guest receives, or is done with it.
+    pub const NET_RECEIVE: &str = "vmm:net_receive";
+    /// The VMM takes a packet that the guest sends, or is done with it.
+    pub const NET_SEND: &str = "vmm:net_send";
     /// KVM returns to the VMM.
     pub const KVM_USERSPACE_EXIT: &str = "kvm:kvm_userspace_exit";
     /// A CPU of a guest records no more for the time being.
@@ -148,6 +160,8 @@ pub enum Event<'t> {
         address: u64,
         /// Whether it writes.
         is_write: bool,
+        /// What it writes; `None` where the event does not say it.
+        value: Option<u64>,
     },
     /// A vCPU gets its host thread (`vmm:vcpu_thread`).
     VcpuThread {
@@ -198,6 +212,35 @@ pub enum Event<'t> {
         /// The disk.
         disk: u32,
     },
+    /// The VMM begins to serve a queue of a network device (`vmm:net_notified`).
+    NetNotified {
+        /// The device.
+        net: u32,
+        /// 0: what the guest receives; 1: what it sends.
+        queue: u32,
+    },
+    /// The VMM takes a packet of a network device, or is done with it (`vmm:net_send`, `vmm:net_receive`).
+    NetPacket {
+        /// The device.
+        net: u32,
+        /// Whether the guest receives it.
+        is_received: bool,
+        /// Number of the packet of that device and direction.
+        id: u64,
+        /// Bytes of its frame.
+        bytes: u64,
+        /// How far it is.
+        progress: PacketProgress,
+    },
+    /// The VMM raises the interrupt of a network device (`vmm:net_interrupt`).
+    NetInterrupt {
+        /// The device.
+        net: u32,
+        /// Its queue, as above.
+        queue: u32,
+    },
+    /// A kernel's network device has a packet (`net:*`).
+    Packet(NetworkPacket<'t>),
     /// The VMM did what it was asked for at run time (`vmm:control`).
     Control {
         /// What: `events_…` where the choice of events changed.
@@ -362,6 +405,49 @@ pub struct BlockRequest<'t> {
     pub sectors: Option<u64>,
     /// What it is, in the letters of `rwbs`; `None` where the event does not say it.
     pub flags: Option<&'t [u8]>,
+}
+
+/// How far the VMM is with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PacketProgress {
+    /// Taken.
+    Taken,
+    /// Handed on.
+    Done,
+    /// Lost.
+    Dropped,
+}
+
+/// Where in a kernel a packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PacketPlace {
+    /// It is to be sent (`net:net_dev_queue`).
+    Queued,
+    /// The device's driver gets it (`net:net_dev_start_xmit`).
+    Given,
+    /// The driver has taken it or not (`net:net_dev_xmit`).
+    Answered,
+    /// The driver has received it (`net:napi_gro_receive_entry`).
+    Received,
+    /// The kernel's protocols get it (`net:netif_receive_skb`).
+    PassedUp,
+    /// It is left to a soft interrupt (`net:netif_rx`).
+    Left,
+}
+
+/// A packet, as `net:*` say it.
+#[derive(Clone, Copy, Debug)]
+pub struct NetworkPacket<'t> {
+    /// Where it is.
+    pub place: PacketPlace,
+    /// Name of the network device.
+    pub device: &'t [u8],
+    /// Address of the kernel's structure for it, as long as it has it.
+    pub skb: u64,
+    /// Bytes: of a packet that is sent those of the frame, of one that is received those behind the Ethernet header.
+    pub bytes: u64,
+    /// Whether the driver did not take it (`rc` other than 0).
+    pub is_refused: bool,
 }
 
 /// Arguments of a system call: read when they are asked for.

@@ -1,8 +1,8 @@
 //! `strata merge`: several recordings become one, on the clock of the first. Recordings whose clocks are the same are
 //! put together as they are; for others the relation comes from matched events, with a bound.
 //!
-//! - Recordings of different runs on one host (the same boot, the same counter) keep their VMs apart by name and share the
-//!   host: their host-kernel layers become one.
+//! - Recordings of different runs on one host (the same boot, the same counter) keep their VMs apart by name and share
+//!   the host: their host-kernel layers become one.
 //! - Parts of one recording, which have the same clock and no layer in common, are put together.
 //! - All others are of different hosts: the later ones' layers go into folders of their own.
 //!

@@ -5,8 +5,9 @@
 //! fixed-size packets per CPU, vCPU or thread ([`writer`]).
 //!
 //! Data flows one way through the reading side: [`reader`] maps the streams and hands on the records that can be
-//! believed, [`join`] makes one recording of several (clocks of two hosts related by a [`match_rule`]), [`merge`] puts them in one order, and [`events`], [`report`] and [`check`] show, summarise and verify
-//! them; [`diff`] compares two recordings; [`export`] writes them in other tools' forms. What was damaged is skipped, counted and said.
+//! believed, [`join`] makes one recording of several (clocks of two hosts related by a [`match_rule`]), [`merge`] puts
+//! them in one order, and [`events`], [`report`] and [`check`] show, summarise and verify them; [`diff`] compares two
+//! recordings; [`export`] writes them in other tools' forms. What was damaged is skipped, counted and said.
 
 pub mod access;
 pub mod analysis;
@@ -27,7 +28,11 @@ pub mod match_rule;
 pub mod merge;
 pub mod metadata;
 pub mod nearest;
+#[cfg(feature = "command-line")]
+pub mod progress;
 pub mod reader;
+#[cfg(feature = "command-line")]
+pub mod removed_on_signal;
 pub mod report;
 pub mod reserve;
 pub mod schema;

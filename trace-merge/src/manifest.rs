@@ -1,10 +1,11 @@
-//! The manifest, `session.json`: what a recording holds. It is the truth that the reading side goes by, event types included, so that
-//! nothing but this file and the streams is needed to decode a recording.
+//! The manifest, `session.json`: what a recording holds. It is the truth that the reading side goes by, event types
+//! included, so that nothing but this file and the streams is needed to decode a recording.
 
 use crate::access::Readers;
 use crate::clock::{Clock, MAX_FREQUENCY, rfc3339};
 use crate::layer::LayerKind;
 use crate::reserve::Reserve;
+pub use limit::RecordLimit;
 use serde::{Deserialize, Serialize};
 use shared_ring::consumer::Lost;
 use shared_ring::event::EventDescription;
@@ -17,6 +18,7 @@ use std::path::{Component, Path, PathBuf};
 use thiserror::Error;
 use uuid::Uuid;
 
+mod limit;
 mod size;
 
 /// Version of the recording format that this crate writes, and the newest that it reads.
@@ -154,8 +156,8 @@ pub struct Host {
     pub cpu: String,
     /// Kind of its KVM: hardware or emulating.
     pub kvm: String,
-    /// The kernel's identity of the boot in which it recorded; empty when that is not known. Since one boot, counters of
-    /// one kind are one clock, whatever process reads them.
+    /// The kernel's identity of the boot in which it recorded; empty when that is not known. Since one boot, counters
+    /// of one kind are one clock, whatever process reads them.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub boot_id: String,
 }
@@ -186,11 +188,12 @@ pub struct Vm {
     /// File of its trace region, which outlives a recorder that is killed.
     #[serde(default)]
     pub region: Option<PathBuf>,
-    /// Words of the trace region that are the host's and that the guest had changed; restored each time they were looked at.
+    /// Words of the trace region that are the host's and that the guest had changed; restored each time they were
+    /// looked at.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub restored_words: u64,
-    /// The threads of the strata process that recorded it, and what each had used when this was written; empty where that
-    /// is not known.
+    /// The threads of the strata process that recorded it, and what each had used when this was written; empty where
+    /// that is not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub strata_threads: Vec<StrataThread>,
 }
@@ -295,6 +298,9 @@ pub struct Layer {
     pub process: Option<Process>,
     /// Event types.
     pub events: Vec<EventDescription>,
+    /// The limit of its records, if it had one, and how often it met that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<RecordLimit>,
     /// Streams.
     pub streams: Vec<StreamDescription>,
 }
@@ -320,16 +326,17 @@ pub struct StreamDescription {
     /// Whether the ring was given up: it was found corrupt, or could not be read or written down any more.
     #[serde(default)]
     pub corrupt: bool,
-    /// Of a guest's kernel: records that were not made because the CPU was making another one in the same context. `None`
-    /// where nobody counted them.
+    /// Of a guest's kernel: records that were not made because the CPU was making another one in the same context.
+    /// `None` where nobody counted them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nested: Option<u64>,
-    /// Of a guest's kernel: whether the vCPU never began to record, though the agent was there. What it did is not known.
+    /// Of a guest's kernel: whether the vCPU never began to record, though the agent was there. What it did is not
+    /// known.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub never_joined: bool,
     /// How much a flight recorder overwrote of the stream's beginning before this was written: sub-buffers of a ring,
-    /// records of the host's kernel. In a recovered trace also the sub-buffers that had been written elsewhere. When it is
-    /// not 0, the stream begins later than what it records did.
+    /// records of the host's kernel. In a recovered trace also the sub-buffers that had been written elsewhere. When it
+    /// is not 0, the stream begins later than what it records did.
     #[serde(default)]
     pub overwritten: u64,
     /// In a recording that keeps within a size: what was dropped of the stream's beginning.
@@ -337,8 +344,8 @@ pub struct StreamDescription {
     pub dropped: Option<Dropped>,
 }
 
-/// What was dropped of a stream's beginning, so that its recording keeps within its size. `packets`, `records` and the other
-/// counts of the stream include it.
+/// What was dropped of a stream's beginning, so that its recording keeps within its size. `packets`, `records` and the
+/// other counts of the stream include it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dropped {
     /// Packets.

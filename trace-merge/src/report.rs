@@ -11,11 +11,14 @@ pub mod distribution;
 pub mod ended;
 pub mod exits;
 pub mod findings;
+pub mod flow_step;
 pub mod flows;
+mod followed;
 pub mod functions;
 pub mod histogram;
 pub mod irqs;
 pub mod locks;
+pub mod net_flows;
 pub(crate) mod samples;
 #[cfg(any(test, feature = "test-recordings"))]
 pub mod scenario;
@@ -146,8 +149,8 @@ struct WithCompleteness<'r, R: Serialize> {
     report: &'r R,
 }
 
-/// Makes the report on the recording in `dir` that `builder` begins, and writes it to `out`, behind what was damaged, lost
-/// or is unknown in what it uses. A reader that closes `out` is not an error.
+/// Makes the report on the recording in `dir` that `builder` begins, and writes it to `out`, behind what was damaged,
+/// lost or is unknown in what it uses. A reader that closes `out` is not an error.
 ///
 /// # Errors
 /// When the recording cannot be read, the window is empty, it lacks what the report is made of, or `out` fails.

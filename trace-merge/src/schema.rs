@@ -82,9 +82,16 @@ pub struct IntegerField {
 impl IntegerField {
     /// The field's value; `None` when the payload ends before it.
     #[must_use]
+    #[inline]
     pub fn read(&self, payload: &[u8]) -> Option<i128> {
-        let bytes = payload.get(self.offset..self.offset + self.size)?;
-        Some(if self.signed { i128::from(signed(bytes)) } else { i128::from(unsigned(bytes)) })
+        // Eight bytes at once where there are so many, whatever the field's size: those behind it are shifted out.
+        let bits = match payload.get(self.offset..).and_then(<[u8]>::first_chunk) {
+            Some(&bytes) => u64::from_le_bytes(bytes),
+            None => unsigned(payload.get(self.offset..self.offset + self.size)?),
+        };
+        let unused = 64 - 8 * self.size.min(8);
+        let bits = bits << unused;
+        Some(if self.signed { (bits.cast_signed() >> unused).into() } else { (bits >> unused).into() })
     }
 }
 
@@ -287,6 +294,18 @@ mod tests {
         ];
         assert!(schema.accepts(&payload));
         assert_eq!(values(&schema, &payload), expected);
+    }
+
+    #[test]
+    fn integer_is_read_in_its_place_at_the_end_of_a_payload_too() {
+        let schema = schema(&[("a", FieldType::I16, false), ("b", FieldType::U8, false), ("c", FieldType::I32, false)]);
+        let payload = [0xfe, 0xff, 0x80, 0xfd, 0xff, 0xff, 0xff];
+        let read = |name, payload: &[u8]| schema.integer(name).unwrap().read(payload);
+
+        let long = [&payload[..], &[0x55; 8]].concat();
+        assert_eq!(["a", "b", "c"].map(|name| read(name, &payload)), [Some(-2), Some(0x80), Some(-3)]);
+        assert_eq!(["a", "b", "c"].map(|name| read(name, &long)), [Some(-2), Some(0x80), Some(-3)]);
+        assert_eq!(read("c", &payload[..6]), None);
     }
 
     #[test]

@@ -58,8 +58,8 @@ pub struct TraceFolder {
 /// Folders beside a recording that are tried for another one.
 const MOST_BESIDE: u32 = 1000;
 
-/// A folder beside the recording `trace`, called by its name, `what` and a number, that is not there; `None` when a thousand
-/// are.
+/// A folder beside the recording `trace`, called by its name, `what` and a number, that is not there; `None` when a
+/// thousand are.
 #[must_use]
 pub fn free_beside(trace: &Path, what: &str) -> Option<PathBuf> {
     let name = trace.file_name()?.to_string_lossy().into_owned();
@@ -68,8 +68,8 @@ pub fn free_beside(trace: &Path, what: &str) -> Option<PathBuf> {
 }
 
 impl TraceFolder {
-    /// Makes the folder, or takes an empty one of this user that is there, and closes it to all but `readers`. A link is
-    /// not followed.
+    /// Makes the folder, or takes an empty one of this user that is there, and closes it to all but `readers`. A link
+    /// is not followed.
     ///
     /// # Errors
     /// When something is there already, or the folder cannot be made or written.

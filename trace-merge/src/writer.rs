@@ -261,6 +261,12 @@ impl LayerWriter {
         self.events.get(number.checked_sub(1)?)
     }
 
+    /// The layer's event types.
+    #[must_use]
+    pub fn events(&self) -> &[EventDescription] {
+        &self.events
+    }
+
     /// Whether the layer has any event type.
     #[must_use]
     pub const fn has_events(&self) -> bool {
@@ -480,6 +486,7 @@ impl LayerWriter {
             packet_size: self.place.packet_size,
             process: self.trace.process.clone(),
             events: self.events.clone(),
+            limit: None,
             streams: streams.collect(),
         }
     }

@@ -445,8 +445,8 @@ fn functions_without_symbols(trace: &Trace, window: Window) -> Result<functions:
     functions::report(trace, window, None)
 }
 
-/// The report on tasks without the details of states: without the host's records an exit has the VMM's reason in place of the
-/// processor's.
+/// The report on tasks without the details of states: without the host's records an exit has the VMM's reason in place
+/// of the processor's.
 fn tasks_by_state(trace: &Trace, window: Window) -> Result<tasks::Tasks, ReportError> {
     let mut report = tasks::report(trace, window)?;
     report.vms.iter_mut().flat_map(|vm| &mut vm.tasks).for_each(|task| task.parts.clear());
@@ -621,8 +621,8 @@ fn sum_of_leaves(steps: &[Step]) -> u64 {
     steps.iter().map(|step| if step.steps.is_empty() { step.ticks } else { sum_of_leaves(&step.steps) }).sum()
 }
 
-/// The shares of a path by cause and task: those in which a vCPU or a guest's CPU did something. A wait of which less is known
-/// counts as the wait that it is.
+/// The shares of a path by cause and task: those in which a vCPU or a guest's CPU did something. A wait of which less
+/// is known counts as the wait that it is.
 fn shares(paths: &[CriticalPath]) -> Figures {
     let is_compared = |cause| {
         matches!(

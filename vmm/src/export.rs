@@ -110,7 +110,7 @@ pub fn write_page(args: &PageArgs, say: impl Fn(&str) + Sync) -> Result<(), Expo
     let trace = Trace::open(&args.trace)?;
     let part = Part { from: args.from, to: args.to };
     let exported = write_file(part, &args.output, args.force, &say, |options, out| {
-        html::export(&trace, options, args.symbols.as_deref(), out)
+        html::export(&trace, options, args.symbols.as_deref(), None, out)
     })?;
     if let Some(incomplete) = &exported.incomplete {
         say(&harmless(incomplete));

@@ -206,7 +206,8 @@ fn explain(args: &WhyArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn compare_traces(args: &DiffArgs) -> anyhow::Result<ExitCode> {
-    diff::run(&args.first, &args.second, &args.options(), &mut BufWriter::new(io::stdout().lock()))?;
+    let diff = diff::diff(&args.first, &args.second, &args.options(), &std::sync::atomic::AtomicU64::new(0))?;
+    diff::write(&diff, args.json, &mut BufWriter::new(io::stdout().lock()))?;
     Ok(ExitCode::SUCCESS)
 }
 

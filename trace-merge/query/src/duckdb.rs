@@ -1,5 +1,6 @@
-//! What DuckDB reads in an export: every row, and the figures of the reports. `cargo xtask query` runs these tests; they need
-//! a Python that has DuckDB, in `STRATA_DUCKDB_PYTHON`, and take a recording of yours in `STRATA_DUCKDB_TRACE`.
+//! What DuckDB reads in an export: every row, and the figures of the reports. `cargo xtask query` runs these tests;
+//! they need a Python that has DuckDB, in `STRATA_DUCKDB_PYTHON`, and take a recording of yours in
+//! `STRATA_DUCKDB_TRACE`.
 
 use crate::made_recording;
 use crate::parquet::{Selection, export, table_names};
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use trace_merge::export::Options;
 use trace_merge::reader::Trace;
-use trace_merge::report::{Window, exits, flows, locks, syscalls, tasks, vcpus, wakeups};
+use trace_merge::report::{Window, exits, flows, locks, net_flows, syscalls, tasks, vcpus, wakeups};
 use trace_merge::totals::Totals;
 
 /// Answers to each of the questions in the arguments, as JSON: lists of rows. `{name}` stands for a table.
@@ -72,6 +73,12 @@ fn check(trace: &Trace) {
         assert_eq!(count("flows"), report.vms.iter().map(|vm| vm.total.count).sum::<u64>());
         let steps = report.vms.iter().flat_map(|vm| &vm.steps).map(|step| step.times.count).sum::<u64>();
         assert_eq!(count("flow_steps"), steps);
+    }
+    if let Ok(report) = net_flows::report(trace, Window::ALL) {
+        let ways = || report.vms.iter().flat_map(|vm| [&vm.sent, &vm.received]);
+        assert_eq!(count("packets"), ways().map(|way| way.total.count).sum::<u64>());
+        let steps = ways().flat_map(|way| &way.steps).map(|step| step.times.count).sum::<u64>();
+        assert_eq!(count("packet_steps"), steps);
     }
     if let Ok(report) = vcpus::report(trace, Window::ALL) {
         let told = answers(folder.path(), &["select state, sum(duration_ticks) from {vcpu_states} group by 1".into()]);

@@ -10,7 +10,6 @@ pub mod made_recording;
 #[cfg(test)]
 mod pandas;
 pub mod parquet;
-pub mod progress;
 #[cfg(feature = "sql")]
 pub mod sql;
 pub mod tables;

@@ -11,8 +11,8 @@ use trace_merge::test_trace::Field::{Arguments, Hex, Number, Text};
 const READ: i64 = 0;
 const FUTEX: i64 = 202;
 
-/// What `trace_merge::report::scenario` holds; then system calls, waits for locks, a disk's request, an application's
-/// events and lost records. The folder must be kept.
+/// What `trace_merge::report::scenario` holds; then system calls, waits for locks, a disk's request, a packet, an
+/// application's events and lost records. The folder must be kept.
 #[must_use]
 pub fn open() -> (TempDir, Trace) {
     let call = |number| [("id", Number(number)), ("args", Arguments([0x7000, 0]))];
@@ -29,6 +29,8 @@ pub fn open() -> (TempDir, Trace) {
         ]
     };
     let block = [("dev", Number(254 << 20)), ("sector", Number(2048)), ("nr_sector", Number(8)), ("rwbs", Text("R"))];
+    let packet = [("skbaddr", Hex(0xffff_8880_0000_2000)), ("len", Number(98)), ("name", Text("eth0"))];
+    let sent = |done| [("net", Number(0)), ("id", Number(1)), ("bytes", Number(98)), ("done", Number(done))];
     // Fields of the names that every table has.
     let answered = [("cpu", Number(-5)), ("comm", Text("a \"quoted\"\tname")), ("UTC", Number(1))];
     scenario::preempted_in_an_exit()
@@ -43,6 +45,10 @@ pub fn open() -> (TempDir, Trace) {
         .vmm(2, 112_000, "vmm:block_request", &request(0))
         .vmm(2, 118_000, "vmm:block_request", &request(1))
         .guest(0, 118_500, "block:block_rq_complete", &block)
+        .guest(0, 118_600, "net:net_dev_queue", &packet)
+        .guest(0, 118_610, "net:net_dev_start_xmit", &packet)
+        .vmm(2, 118_700, "vmm:net_send", &sent(0))
+        .vmm(2, 118_720, "vmm:net_send", &sent(1))
         .user(7, 1, 119_000, "web:answered", &answered)
         .user(8, 1, 119_500, "web:answered", &answered)
         .lost(LayerKind::GuestUser, 1, 3)

@@ -9,11 +9,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use strata_query::parquet::{self, Selection};
-use strata_query::progress::{self, RemovedOnSignal};
 use trace_merge::access::Readers;
 use trace_merge::events::parse_seconds;
 use trace_merge::export::{Exported, Options};
+use trace_merge::progress;
 use trace_merge::reader::Trace;
+use trace_merge::removed_on_signal::RemovedOnSignal;
 use trace_merge::report::harmless;
 use trace_merge::trace_folder::TraceFolder;
 
@@ -69,7 +70,7 @@ fn export(args: &ExportArgs) -> anyhow::Result<()> {
     let trace = Trace::open(&args.trace)?;
     let mut folder = TraceFolder::create(&args.output, Readers::Owner)?;
     let guard = RemovedOnSignal::new(&args.output).context("signals cannot be taken")?;
-    let exported = progress::shown("exporting", |progress| {
+    let exported = progress::shown("exporting", &|line: &str| eprintln!("{line}"), |progress| {
         let options = Options { from: args.from, to: args.until, progress: Some(progress) };
         parquet::export(&trace, &options, &args.output, &Selection::All)
     })?;

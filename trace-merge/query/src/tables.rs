@@ -126,7 +126,7 @@ const COMM: Described = column("comm", Kind::Text, "its name at that time");
 const CGROUP: Described = column("cgroup", Kind::Text, "its cgroup at that time");
 
 /// All that every export has, in the order of the documentation.
-pub const FIXED: [Fixed; 14] = [
+pub const FIXED: [Fixed; 16] = [
     Fixed {
         name: "events",
         about: "each record of each layer",
@@ -264,6 +264,33 @@ pub const FIXED: [Fixed; 14] = [
             column("step", Kind::Text, "from where to where: `issued → kicked`"),
             column("whose", Kind::Text, "whose time it is"),
             column("kind", Kind::Text, "of the request: `read`, `write`, `flush`, …"),
+        ],
+    },
+    Fixed {
+        name: "packets",
+        about: "each packet that was followed to its end: as in `strata report flows --net`",
+        lead: Lead::Lasting,
+        own: &[
+            column("packet", Kind::Integer, "its number in the recording, from 0 on"),
+            column("net", Kind::Integer, "number of the VMM's network device"),
+            column("direction", Kind::Text, "`sent` by the guest, or `received` by it"),
+            column("id", Kind::Integer, "its number on that device and in that direction, as the VMM's events have it"),
+            column("device", Kind::Text, "the guest's device, where it was met there"),
+            column("bytes", Kind::Integer, "its size"),
+            column("tid", Kind::Integer, "the guest's thread that sent it, or that it woke"),
+            column("comm", Kind::Text, "its name"),
+        ],
+    },
+    Fixed {
+        name: "packet_steps",
+        about: "each step of each row of `packets`: they add up to it",
+        lead: Lead::Lasting,
+        own: &[
+            column("packet", Kind::Integer, "which packet"),
+            column("place", Kind::Integer, "which of its steps, from 0 on"),
+            column("step", Kind::Text, "from where to where: `queued → given to the driver`"),
+            column("whose", Kind::Text, "whose time it is"),
+            column("direction", Kind::Text, "of the packet: `sent` or `received`"),
         ],
     },
     Fixed {

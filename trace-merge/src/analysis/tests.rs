@@ -97,6 +97,17 @@ fn unfinished_analysis_hears_what_comes_behind_the_window_and_a_finished_one_doe
 }
 
 #[test]
+fn it_is_told_up_to_where_the_recording_was_read() {
+    let (_dir, trace) = ticks().open();
+    let mut told = Vec::new();
+
+    let _ = pass_telling(&trace, Window::ALL, &mut [&mut Heard::default()], |time| told.push(time));
+
+    assert_eq!(told.last(), Some(&60));
+    assert!(told.is_sorted(), "{told:?}");
+}
+
+#[test]
 fn what_is_heard_does_not_depend_on_the_number_of_threads() {
     let records = u64::try_from(BATCH * (BATCHES + 4)).unwrap();
     let trace = (1..=records).map(|number| number * 10).fold(TestTrace::new(), |trace, time| {
@@ -109,7 +120,7 @@ fn what_is_heard_does_not_depend_on_the_number_of_threads() {
     let on = |feeds| {
         let mut heard = all.clone();
         let mut analyses: Vec<&mut dyn Analysis> = heard.iter_mut().map(|heard| heard as &mut dyn Analysis).collect();
-        let passed = pass_on(feeds, &trace, window, &mut analyses);
+        let passed = pass_on(feeds, &trace, window, &mut analyses, |_| ());
         (heard, passed.totals, format!("{:?}", passed.timeline.changes()))
     };
 

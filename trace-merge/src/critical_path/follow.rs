@@ -8,13 +8,15 @@ use super::history::{Graph, Preemption, TaskPiece, Told, Unknown, Wake, Waker, i
 use super::{Cause, RecordOf, Step};
 use crate::clock::Clock;
 use crate::event::Interrupt;
-use crate::report::flows::{Flow, Milestone, step_name, whose};
+use crate::report::flows::{Flow, Milestone};
 use crate::report::{harmless, state_names};
 use crate::timeline::Timeline;
 use crate::timeline::states::{BlockedOn, CpuView, Current, TaskIndex, TaskState};
 use crate::timeline::vcpu::{Preemptor, VcpuState};
 use crate::window::Window;
 
+/// Whom a guest's CPU runs that is idle while a task is ready for it.
+pub(super) const IDLE: &str = "nothing: it was idle and had yet to switch";
 /// Tasks that are followed one behind the other, at most.
 const MOST_DEPTH: usize = 24;
 /// Steps of a path, at most: what would be followed behind them is not.
@@ -25,6 +27,8 @@ pub(super) struct Follower<'g> {
     graph: &'g Graph,
     vm: usize,
     timeline: &'g Timeline,
+    /// The task that is asked about, and its last name: it may have run another program since.
+    asked: (TaskIndex, &'g str),
     steps_left: usize,
 }
 
@@ -34,13 +38,30 @@ struct Part {
     cause: Cause,
     detail: Option<String>,
     vcpu: Option<u32>,
+    runner: Option<String>,
     since: Option<RecordOf>,
     why: Option<String>,
 }
 
+/// How a task is there on a CPU of its guest.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    /// It has the CPU.
+    Runs,
+    /// It could run there, and another one does.
+    Ready,
+    /// An interrupt is to wake it.
+    Waits,
+}
+
 impl<'g> Follower<'g> {
-    pub(super) const fn new(graph: &'g Graph, vm: usize, timeline: &'g Timeline) -> Self {
-        Self { graph, vm, timeline, steps_left: MOST_STEPS }
+    /// Walks `graph`, which is of the guest of a VM as `timeline` knows it, for the task `asked` of that name.
+    pub(super) const fn new(
+        graph: &'g Graph,
+        (vm, timeline): (usize, &'g Timeline),
+        asked: (TaskIndex, &'g str),
+    ) -> Self {
+        Self { graph, vm, timeline, asked, steps_left: MOST_STEPS }
     }
 
     /// The steps of `task` in `window`: one behind the other, without gaps.
@@ -98,12 +119,13 @@ impl<'g> Follower<'g> {
             TaskState::Absent => self.add(task, Part::new(window, Cause::Ended), steps),
             TaskState::Running { cpu, syscall } => {
                 let within = syscall.map(state_names::syscall);
-                let parts = self.on_cpu((cpu, told), window, |view| running(view, within.as_deref()));
+                let has_cpu = (cpu, Presence::Runs, told);
+                let parts = self.on_cpu(has_cpu, window, |view| running(view, within.as_deref()));
                 parts.into_iter().for_each(|part| self.add(task, part, steps));
             }
             TaskState::Runnable { cpu: Some(cpu), .. } => {
                 let runner = |current| self.runner(current);
-                let parts = self.on_cpu((cpu, told), window, |view| ready(view, runner));
+                let parts = self.on_cpu((cpu, Presence::Ready, told), window, |view| ready(view, runner));
                 parts.into_iter().for_each(|part| self.add(task, part, steps));
             }
             TaskState::Runnable { cpu: None, .. } => {
@@ -144,7 +166,7 @@ impl<'g> Follower<'g> {
     /// CPU does.
     fn on_cpu(
         &self,
-        (cpu, told): (u32, Option<(u64, Told)>),
+        (cpu, presence, told): (u32, Presence, Option<(u64, Told)>),
         window: Window,
         name: impl Fn(&CpuView) -> (Cause, Option<String>),
     ) -> Vec<Part> {
@@ -171,7 +193,11 @@ impl<'g> Follower<'g> {
                 (Cause::Unknown, _) => (Some(reason(self.lost_or(&part, Unknown::NotTold)).into()), None),
                 _ => (detail, None),
             };
-            parts.push(Part { window: part, cause, detail, vcpu: Some(cpu), since, why });
+            let runner = match view.map(|view| view.current) {
+                Some(Current::Task(task)) if presence == Presence::Ready => Some(self.name(task)),
+                _ => None,
+            };
+            parts.push(Part { window: part, cause, detail, vcpu: Some(cpu), runner, since, why });
         });
         parts
     }
@@ -277,7 +303,7 @@ impl<'g> Follower<'g> {
     }
 
     /// An interrupt ended the wait: a disk's, when a request's completion woke the task; else what it was for is not
-    /// recorded, but how late it was where the vCPU had been halted.
+    /// recorded, but how late it was where the vCPU had been halted, or the host had taken its CPU.
     fn interrupted(
         &mut self,
         task: TaskIndex,
@@ -293,31 +319,38 @@ impl<'g> Follower<'g> {
         if step.cause == Cause::Blocked {
             step.cause = if is_timer(interrupt) { Cause::Timer } else { Cause::Interrupt };
         }
-        let Some(halted_until) = self.halted_until(wake.cpu, window) else { return };
+        let Some(since) = self.held_up_since(wake.cpu, window) else { return };
         let (cause, detail) = (step.cause, step.detail.clone());
-        let wait = Window { end: halted_until, ..window };
-        let late = Window { begin: halted_until, ..window };
+        let wait = Window { end: since, ..window };
+        let late = Window { begin: since, ..window };
         let waited = Part { detail, since: step.since.clone(), ..Part::new(wait, cause) };
         step.cause = Cause::Blocked;
         let mut waited = self.step(task, waited);
         waited.woken_by.clone_from(&step.woken_by);
         let mut steps = Vec::new();
         self.push(waited, &mut steps);
-        let handled = self.on_cpu((wake.cpu, None), late, handling);
+        let handled = self.on_cpu((wake.cpu, Presence::Waits, None), late, handling);
         handled.into_iter().for_each(|part| self.add(task, part, &mut steps));
         step.steps = steps;
     }
 
-    /// Until when `cpu` was halted the last time in `window`, if it has been idle since: what woke its vCPU then is what the
-    /// guest handled next.
-    fn halted_until(&self, cpu: u32, window: Window) -> Option<u64> {
-        let mut halted_until = None;
+    /// Since when what ended the wait was held up on `cpu`, which has been idle since: its vCPU was woken from a halt,
+    /// or the host gave it its CPU back and it handled an interrupt next. In the second case the interrupt came at some
+    /// moment of the time in which the host ran something else: all of that is taken for held up.
+    fn held_up_since(&self, cpu: u32, window: Window) -> Option<u64> {
+        let (mut halted_until, mut stolen): (Option<u64>, Option<Window>) = (None, None);
         self.cut(cpu, window, |part, view, _| match view {
-            Some(CpuView { vcpu: VcpuState::Halted, .. }) => halted_until = Some(part.end),
-            Some(CpuView { current: Current::Idle, .. }) => {}
-            _ => halted_until = None,
+            Some(CpuView { vcpu: VcpuState::Halted, .. }) => (halted_until, stolen) = (Some(part.end), None),
+            Some(CpuView { current: Current::Idle, vcpu: VcpuState::Stolen { .. }, .. }) => {
+                stolen = Some(Window { begin: stolen.map_or(part.begin, |stolen| stolen.begin), end: part.end });
+            }
+            Some(CpuView { current: Current::Idle, .. }) => {
+                // longer than it was away: what came meanwhile would have been handled before
+                stolen.take_if(|stolen| part.end - stolen.end > stolen.end - stolen.begin);
+            }
+            _ => (halted_until, stolen) = (None, None),
         });
-        halted_until.filter(|&until| until < window.end)
+        halted_until.or(stolen.map(|stolen| stolen.begin)).filter(|&since| since < window.end)
     }
 
     /// The disk request whose completion woke `task` at `time`; of several the last that was issued.
@@ -350,7 +383,7 @@ impl<'g> Follower<'g> {
         for of_flow in &flow.steps {
             let lasts = Window { begin: of_flow.end - of_flow.ticks, end: of_flow.end };
             if let Some(part) = lasts.intersection(&window) {
-                let (step, whose) = (step_name(of_flow.from, of_flow.to), whose(of_flow.from, of_flow.to));
+                let (step, whose) = (of_flow.name(), of_flow.whose());
                 self.add(task, Part::new(part, Cause::Request).detail(format!("{disk}: {step}, {whose}")), &mut steps);
             }
         }
@@ -383,12 +416,13 @@ impl<'g> Follower<'g> {
     }
 
     fn step(&self, task: TaskIndex, part: Part) -> Step {
-        let Part { window, cause, detail, vcpu, since, why } = part;
+        let Part { window, cause, detail, vcpu, runner, since, why } = part;
         Step {
             task: self.name(task),
             cause,
             detail,
             vcpu,
+            runner,
             begin: window.begin,
             end: window.end,
             ticks: window.length(),
@@ -413,6 +447,9 @@ impl<'g> Follower<'g> {
     }
 
     fn name(&self, task: TaskIndex) -> String {
+        if task == self.asked.0 {
+            return self.asked.1.to_owned();
+        }
         let task = self.timeline.vm(self.vm).and_then(|vm| vm.guest.task(task));
         task.map_or_else(|| "?".into(), state_names::task)
     }
@@ -421,7 +458,7 @@ impl<'g> Follower<'g> {
     fn runner(&self, current: Current) -> Option<String> {
         match current {
             Current::Unknown => None,
-            Current::Idle => Some("nothing: it was idle and had yet to switch".into()),
+            Current::Idle => Some(IDLE.into()),
             Current::Task(task) => Some(self.name(task)),
         }
     }
@@ -441,7 +478,7 @@ impl<'g> Follower<'g> {
 
 impl Part {
     const fn new(window: Window, cause: Cause) -> Self {
-        Self { window, cause, detail: None, vcpu: None, since: None, why: None }
+        Self { window, cause, detail: None, vcpu: None, runner: None, since: None, why: None }
     }
 
     fn detail(self, detail: String) -> Self {

@@ -17,6 +17,7 @@ const NOISY: i64 = 300;
 
 const IOIO: i64 = 0x7b;
 const HLT: i64 = 0x78;
+const CPUID: i64 = 0x72;
 const FUTEX: i64 = 202;
 const READ: i64 = 0;
 const NANOSLEEP: i64 = 35;
@@ -203,7 +204,8 @@ fn share(path: &CriticalPath, cause: Cause) -> u64 {
     path.shares.iter().filter(|share| share.cause == cause).map(|share| share.ticks).sum()
 }
 
-/// `a` waits for a futex that `b` holds, which runs on vCPU 1, from 2000 on; `b` wakes it at 12000, and it runs at 12500.
+/// `a` waits for a futex that `b` holds, which runs on vCPU 1, from 2000 on; `b` wakes it at 12000, and it runs at
+/// 12500.
 fn futex_of_b(meanwhile: impl FnOnce(Scene) -> Scene) -> TestTrace {
     let scene = Scene::new().switch(0, 1500, 0, 0, A).switch(1, 1600, 1, 1, B);
     let scene = meanwhile(scene.call(0, 1900, FUTEX).switch(0, 2000, A, 1, 0));
@@ -306,6 +308,39 @@ fn task_that_the_guest_prefers_to_the_lock_holder_is_the_cause_of_a_priority_inv
             ("b/11", Cause::WaitsForCpu, "middle/13", 8_000),
             ("b/11", Cause::Running, "", 1_000),
         ]
+    );
+}
+
+#[test]
+fn exits_and_interrupts_of_who_runs_instead_are_time_that_who_is_ready_waits_for_it() {
+    let trace = futex_of_b(|scene| {
+        let scene = scene.switch(1, 3_000, B, 0, M).exit(1, 4_000, IOIO).enter(1, 5_000);
+        scene.interrupt(1, (6_000, 7_000), "vector", TIMER).switch(1, 11_000, M, 1, B)
+    });
+
+    let path = worst(trace, "a");
+
+    let behind: Vec<_> = path
+        .shares
+        .iter()
+        .filter(|share| share.runner.as_deref() == Some("middle/13"))
+        .map(|share| (share.cause, share.detail.as_deref(), share.ticks))
+        .collect();
+    assert_eq!(
+        behind,
+        [
+            (Cause::WaitsForCpu, Some("middle/13"), 6_000),
+            (Cause::Exit, Some("ioio"), 1_000),
+            (Cause::WaitsForCpu, Some("vector 236"), 1_000),
+        ]
+    );
+    assert!(
+        path.summary.contains(
+            "For 4.000 µs (76.1 %) b/11 was ready and its guest ran middle/13 on vCPU 1, 1.000 µs of it under exits \
+             and interrupts; a/10 was waiting for it."
+        ),
+        "{}",
+        path.summary
     );
 }
 
@@ -414,6 +449,33 @@ fn wake_up_of_a_halted_vcpu_is_the_hosts_from_when_its_thread_is_woken() {
     );
 }
 
+/// The path of `a`, which sleeps on an idle vCPU until its timer at 8,800; the host runs something else there from
+/// 2,600 until `back`.
+fn sleeper_on_an_idle_vcpu(back: u64) -> CriticalPath {
+    let scene = Scene::new().switch(0, 1_500, 0, 0, A).call(0, 1_900, NANOSLEEP).switch(0, 2_000, A, 1, 0);
+    let scene = scene.exit(0, 2_500, CPUID).host_switch(0, 2_600, VCPU0, 0, HOG);
+    let scene = scene.host_switch(0, back, HOG, 0, VCPU0).enter(0, back + 200);
+    let scene = scene.begin_interrupt(0, 8_800, "vector", TIMER).wake(0, 8_900, A, 0);
+    let scene = scene.end_interrupt(0, 8_950, "vector", TIMER).switch(0, 9_000, 0, 0, A);
+    ask(scene.switch(0, 9_500, A, 1, 0).end(10_000), &options("a")).unwrap().paths.remove(0)
+}
+
+#[test]
+fn sleep_that_ends_when_an_idle_vcpu_gets_its_cpu_back_was_held_up_by_who_ran_there() {
+    let all = sleeper_on_an_idle_vcpu(8_500);
+
+    let told = leaves(&all.steps);
+    assert!(told.contains(&("a/10", Cause::Sleep, "sleep (nanosleep)", 600)), "{told:?}");
+    assert!(told.contains(&("a/10", Cause::Preempted, "hog/200", 5_900)), "{told:?}");
+}
+
+#[test]
+fn sleep_that_ends_long_after_an_idle_vcpu_got_its_cpu_back_was_not_held_up() {
+    let all = sleeper_on_an_idle_vcpu(4_500);
+
+    assert_eq!((share(&all, Cause::Preempted), share(&all, Cause::Sleep)), (0, 6_900));
+}
+
 #[test]
 fn task_that_runs_when_an_interrupt_wakes_another_did_not_wake_it() {
     let trace = futex_of_b(|scene| {
@@ -477,6 +539,25 @@ fn task_that_was_not_made_yet_is_followed_to_who_made_it() {
             ("c/12", Cause::Running, "", 2_500),
         ]
     );
+}
+
+#[test]
+fn task_is_called_by_its_last_name_also_where_it_had_another_one() {
+    let scene = Scene::new().switch(0, 1_500, 0, 0, A).switch(0, 2_000, A, 0, M).switch(0, 6_000, M, 1, A);
+    let fields = [
+        ("prev_comm", Text("server")),
+        ("prev_pid", Number(A)),
+        ("prev_state", Number(1)),
+        ("next_comm", Text("swapper")),
+        ("next_pid", Number(0)),
+    ];
+    let trace = scene.guest(0, 7_000, "sched:sched_switch", &fields).end(8_000);
+
+    let path = worst(trace, "server");
+
+    assert_eq!(leaves(&path.steps), [("server/10", Cause::WaitsForCpu, "middle/13", 4_000)]);
+    assert!(path.summary.contains("server/10 was ready and its guest ran middle/13"), "{}", path.summary);
+    assert!(!path.summary.contains("was waiting for it"), "{}", path.summary);
 }
 
 #[test]
@@ -593,6 +674,6 @@ fn text_has_the_paragraph_and_a_tree_of_which_each_level_adds_up() {
         1.000 µs   19.0 %      b/11: runs on vCPU 1  [0.000000350 guest-kernel sched:sched_switch 1]\n    \
         2.500 µs   47.6 %      b/11: the host runs hog/200 in place of vCPU 1  [0.000001550 host-kernel sched:sched_switch 1]\n    \
         1.500 µs   28.5 %      b/11: runs on vCPU 1  [0.000004050 host-kernel sched:sched_switch 1]\n      \
-        250 ns    4.7 %    ready; the guest runs nothing: it was idle and had yet to switch on vCPU 0  [0.000005550 guest-kernel sched:sched_waking 1]\n";
+        250 ns    4.7 %    ready; idle and yet to begin on vCPU 0  [0.000005550 guest-kernel sched:sched_waking 1]\n";
     assert!(text.contains(tree), "{text}");
 }

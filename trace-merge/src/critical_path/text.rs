@@ -1,7 +1,9 @@
 //! The answer for people: a paragraph, and a tree whose times add up.
 
+use super::follow::IDLE;
 use super::{Cause, CriticalPath, CriticalPaths, RecordOf, Share, Step};
 use crate::clock::{Clock, NS_PER_SECOND};
+use crate::report::state_names::IDLE_HOST_CPU;
 use crate::report::{Report, duration, percent};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -17,8 +19,34 @@ const IN_ORDER: usize = 12;
 /// Depth of the tree that is shown.
 const DEPTH: usize = 8;
 
-/// What a sentence is about: cause, detail, task, vCPU.
-type About<'s> = (Cause, Option<&'s str>, &'s str, Option<u32>);
+/// What a sentence is about.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct About<'s> {
+    cause: Cause,
+    detail: Option<&'s str>,
+    whose: &'s str,
+    vcpu: Option<u32>,
+}
+
+impl<'s> About<'s> {
+    fn of(share: &'s Share) -> Self {
+        // Who has the CPU delays a task that is ready, also while that one's exits and interrupts are handled.
+        let (cause, detail) = match (share.cause, &share.runner) {
+            (Cause::Exit | Cause::Vmm | Cause::WaitsForCpu, Some(runner)) => {
+                (Cause::WaitsForCpu, Some(runner.as_str()))
+            }
+            // In which system call or interrupt is too much for a sentence.
+            (Cause::Running | Cause::RunningOrStolen | Cause::Interrupted, _) => (share.cause, None),
+            _ => (share.cause, share.detail.as_deref()),
+        };
+        Self { cause, detail, whose: &share.task, vcpu: share.vcpu.filter(|_| detail.is_some()) }
+    }
+
+    /// Whether `share` is nothing but what the sentence says.
+    fn is_all_of(&self, share: &Share) -> bool {
+        self.cause == share.cause && (share.runner.is_none() || share.runner == share.detail)
+    }
+}
 
 /// The answer in plain language.
 pub(super) fn summary(
@@ -28,18 +56,16 @@ pub(super) fn summary(
     shares: &[Share],
     clock: &Clock,
 ) -> String {
-    let mut sums: BTreeMap<About<'_>, u64> = BTreeMap::new();
+    // The time, and how much of it is something else at the same time.
+    let mut sums: BTreeMap<About<'_>, (u64, u64)> = BTreeMap::new();
     for share in shares {
-        // In which system call or interrupt is too much for a sentence.
-        let detail = match share.cause {
-            Cause::Running | Cause::RunningOrStolen | Cause::Interrupted => None,
-            _ => share.detail.as_deref(),
-        };
-        *sums.entry((share.cause, detail, &share.task, share.vcpu.filter(|_| detail.is_some()))).or_default() +=
-            share.ticks;
+        let about = About::of(share);
+        let besides = if about.is_all_of(share) { 0 } else { share.ticks };
+        let sum = sums.entry(about).or_default();
+        (sum.0, sum.1) = (sum.0 + share.ticks, sum.1 + besides);
     }
     let mut sums: Vec<_> = sums.into_iter().collect();
-    sums.sort_by_key(|&(_, ticks)| std::cmp::Reverse(ticks));
+    sums.sort_by_key(|&(_, (ticks, _))| std::cmp::Reverse(ticks));
     let time = |ticks| format!("{} ({})", duration(clock.ticks_to_ns(ticks)), percent(ticks, wall));
     let mut text = format!(
         "{task} of {vm} took {} from {} to {} s.",
@@ -48,12 +74,17 @@ pub(super) fn summary(
         seconds.last().map_or("", String::as_str)
     );
     let (mut named, mut rest, mut kinds) = (0, 0, BTreeMap::new());
-    for ((cause, detail, whose, vcpu), ticks) in sums {
-        let is_large = named < CAUSES && u128::from(ticks) * 1000 >= u128::from(wall) * u128::from(LEAST_SHARE);
-        if is_large || cause == Cause::Unknown {
+    let is_large = |ticks| u128::from(ticks) * 1000 >= u128::from(wall) * u128::from(LEAST_SHARE);
+    for (about, (ticks, besides)) in sums {
+        let cause = about.cause;
+        if named < CAUSES && is_large(ticks) || cause == Cause::Unknown {
             named += usize::from(cause != Cause::Unknown);
-            let clause = clause((cause, detail.unwrap_or_default(), whose, vcpu), task);
-            text += &format!(" For {} {clause}.", time(ticks));
+            let besides = if is_large(besides) {
+                format!(", {} of it under exits and interrupts", duration(clock.ticks_to_ns(besides)))
+            } else {
+                String::new()
+            };
+            text += &format!(" For {} {}.", time(ticks), clause(&about, &besides, task));
         } else {
             rest += ticks;
             *kinds.entry(kind(cause)).or_insert(0) += ticks;
@@ -92,9 +123,11 @@ const fn kind(cause: Cause) -> &'static str {
     }
 }
 
-/// What `whose` time was spent on, as what follows "For 3 ms". `task` is the one that is asked about.
-fn clause((cause, detail, whose, vcpu): (Cause, &str, &str, Option<u32>), task: &str) -> String {
-    let vcpu = vcpu.map_or_else(|| "its vCPU".into(), |vcpu| format!("vCPU {vcpu}"));
+/// What the sentence says after "For 3 ms", with what happened `besides`. `task` is the one that is asked about.
+fn clause(about: &About<'_>, besides: &str, task: &str) -> String {
+    let About { cause, whose, .. } = *about;
+    let detail = about.detail.unwrap_or_default();
+    let vcpu = about.vcpu.map_or_else(|| "its vCPU".into(), |vcpu| format!("vCPU {vcpu}"));
     let what = match cause {
         Cause::Running => format!("{whose} ran"),
         Cause::RunningOrStolen => format!("{whose} ran, as far as its guest can tell"),
@@ -102,31 +135,37 @@ fn clause((cause, detail, whose, vcpu): (Cause, &str, &str, Option<u32>), task: 
         Cause::Exit => format!("KVM handled exits ({detail}) of {vcpu}, which {whose} needed"),
         Cause::Vmm => format!("the VMM handled exits ({detail}) of {vcpu}, which {whose} needed"),
         Cause::Preempted => format!("the host ran {detail} in place of {vcpu}, which {whose} needed"),
-        Cause::WokenLate => {
-            format!("{vcpu}, which {whose} needed, was woken and did not run yet: the host ran {detail}")
+        Cause::WokenLate if detail == IDLE_HOST_CPU => {
+            format!("{vcpu}, which {whose} needed, was woken, and its CPU of the host was idle and had yet to begin")
         }
+        Cause::WokenLate => format!("{vcpu}, which {whose} needed, was woken, and the host ran {detail} first"),
         Cause::Halted => format!("{vcpu}, which {whose} needed, was halted"),
         Cause::WaitsForCpu if detail.is_empty() => format!("{whose} was ready and did not run"),
+        Cause::WaitsForCpu if detail == IDLE => format!("{whose} was ready, and {vcpu} was idle and had yet to begin"),
         Cause::WaitsForCpu => format!("{whose} was ready and its guest ran {detail} on {vcpu}"),
         Cause::Blocked => format!("{whose} waited: {detail}"),
         Cause::Sleep => format!("{whose} slept, as it had asked for"),
         Cause::Timer => format!("{whose} waited for a timer: {detail}"),
         Cause::Interrupt => format!("{whose} waited for a device: {detail}"),
         Cause::Handler => format!("the guest handled what was to wake {whose}: {detail}"),
-        Cause::Request => format!("{whose} waited for the disk: {detail}"),
+        // `REQUEST: FROM → TO, WHERE`
+        Cause::Request => match detail.split_once(": ") {
+            Some((request, step)) => format!("{whose} waited for a {request} ({step})"),
+            None => format!("{whose} waited for a {detail}"),
+        },
         Cause::NotIssued => format!("{whose} waited for a disk request that was not issued yet"),
         Cause::NotMade => format!("{whose} was not made yet"),
         Cause::NotWoken => format!("{whose} waited, beyond the window's end: {detail}"),
         Cause::Ended => format!("{whose} had ended"),
-        Cause::WakerUnknown => format!("{whose} waited, and it is not known for whom: {detail}"),
+        Cause::WakerUnknown => format!("{whose} waited, and who ended that is not known ({detail})"),
         Cause::NotFollowed => format!("{whose} waited for a task that is too far away to be followed"),
         Cause::Unknown => format!("it is not known what {whose} did: {detail}"),
     };
-    if whose == task { what } else { format!("{what}; {task} was waiting for it") }
+    if whose == task { format!("{what}{besides}") } else { format!("{what}{besides}; {task} was waiting for it") }
 }
 
 /// What a step is called in the tree; `below` is the task that it stands below.
-fn label(step: &Step, below: &str) -> String {
+pub(super) fn label(step: &Step, below: &str) -> String {
     let Step { cause, task, vcpu, .. } = step;
     let detail = step.detail.as_deref().unwrap_or_default();
     let whose = if task == below { String::new() } else { format!("{task}: ") };
@@ -141,9 +180,11 @@ fn label(step: &Step, below: &str) -> String {
         Cause::Exit => format!("KVM handles {detail}{of}"),
         Cause::Vmm => format!("the VMM handles {detail}{of}"),
         Cause::Preempted => format!("the host runs {detail} in place{of}"),
+        Cause::WokenLate if detail == IDLE_HOST_CPU => format!("woken and not run yet{on}; the host's CPU was idle"),
         Cause::WokenLate => format!("woken and not run yet{on}; the host runs {detail}"),
         Cause::Halted => format!("halted{on}"),
         Cause::WaitsForCpu if detail.is_empty() => format!("ready, and does not run{on}"),
+        Cause::WaitsForCpu if detail == IDLE => format!("ready; idle and yet to begin{on}"),
         Cause::WaitsForCpu => format!("ready; the guest runs {detail}{on}"),
         Cause::Blocked => format!("waits for {detail}{woken_by}"),
         Cause::Sleep => "sleeps, as it asked for".into(),

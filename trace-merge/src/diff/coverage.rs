@@ -17,7 +17,8 @@ pub(super) struct Coverage {
     open: HashMap<usize, (Origin, u64)>,
     /// By kind of layer, and VM, or host: a bit for each part.
     gaps: HashMap<(LayerKind, Option<usize>), u32>,
-    /// CPUs of guests that never began to record. What they did is not known, in all parts alike: `never_joined` says so.
+    /// CPUs of guests that never began to record. What they did is not known, in all parts alike: `never_joined` says
+    /// so.
     never_joined: HashSet<(usize, u32)>,
 }
 

@@ -1,12 +1,12 @@
 //! Whether two samples differ, by how much, and how sure that is.
 //!
-//! What a tracer records is not independent: an interrupt brings a burst of exits, one slow request holds up those behind
-//! it. Each value here therefore stands for a part of a recording and not for one event, as in the method of batch means
-//! (B. Schmeiser, "Batch size effects in the analysis of simulation output", Operations Research 30, 1982: 10 to 30
-//! batches), so that what varies within a recording counts as chance. Nothing is assumed of how values are distributed: the
-//! test is the rank-sum test of F. Wilcoxon (1945) and H. B. Mann and D. R. Whitney (1947), the difference and its interval
-//! are those of J. L. Hodges and E. L. Lehmann that belong to it (M. Hollander, D. A. Wolfe and E. Chicken, "Nonparametric
-//! Statistical Methods", 3rd edition, 4.1 to 4.3, for large samples and with ties).
+//! What a tracer records is not independent: an interrupt brings a burst of exits, one slow request holds up those
+//! behind it. Each value here therefore stands for a part of a recording and not for one event, as in the method of
+//! batch means (B. Schmeiser, "Batch size effects in the analysis of simulation output", Operations Research 30, 1982:
+//! 10 to 30 batches), so that what varies within a recording counts as chance. Nothing is assumed of how values are
+//! distributed: the test is the rank-sum test of F. Wilcoxon (1945) and H. B. Mann and D. R. Whitney (1947), the
+//! difference and its interval are those of J. L. Hodges and E. L. Lehmann that belong to it (M. Hollander, D. A. Wolfe
+//! and E. Chicken, "Nonparametric Statistical Methods", 3rd edition, 4.1 to 4.3, for large samples and with ties).
 
 /// Fewest values on each side: below, the test's normal approximation is not one.
 pub(super) const FEWEST: usize = 8;
@@ -69,9 +69,9 @@ fn ranks(first: &[f64], second: &[f64]) -> (Vec<f64>, f64) {
     (ranks, ties)
 }
 
-/// How many times as large the variance is because a part is like the one before it: `(1 + r) / (1 - r)` for a correlation
-/// of `r` between neighbours (F. W. Zwiers and H. von Storch, "Taking serial correlation into account in tests of the
-/// mean", Journal of Climate 8, 1995); 1 where neighbours differ more than others.
+/// How many times as large the variance is because a part is like the one before it: `(1 + r) / (1 - r)` for a
+/// correlation of `r` between neighbours (F. W. Zwiers and H. von Storch, "Taking serial correlation into account in
+/// tests of the mean", Journal of Climate 8, 1995); 1 where neighbours differ more than others.
 fn inflation(first: &[f64], second: &[f64]) -> f64 {
     let (of_first, of_second) = (neighbours(first), neighbours(second));
     let (n, m) = (as_f64(first.len()), as_f64(second.len()));
@@ -79,8 +79,8 @@ fn inflation(first: &[f64], second: &[f64]) -> f64 {
     (1.0 + correlation) / (1.0 - correlation)
 }
 
-/// The correlation between neighbours, without the bias of short samples (F. H. C. Marriott and J. A. Pope, "Bias in the
-/// estimation of autocorrelations", Biometrika 41, 1954).
+/// The correlation between neighbours, without the bias of short samples (F. H. C. Marriott and J. A. Pope, "Bias in
+/// the estimation of autocorrelations", Biometrika 41, 1954).
 fn neighbours(values: &[f64]) -> f64 {
     let count = as_f64(values.len());
     let mean = values.iter().sum::<f64>() / count;
@@ -95,9 +95,9 @@ pub(super) fn median(sorted: &[f64]) -> f64 {
     f64::midpoint(at(sorted.len().saturating_sub(1) / 2), at(sorted.len() / 2))
 }
 
-/// For each of the probabilities of many tests the least share of wrong ones among those that are at least as sure as it
-/// (Y. Benjamini and Y. Hochberg, "Controlling the false discovery rate", Journal of the Royal Statistical Society B 57,
-/// 1995). Where nothing differs at all, it is the probability that any test is said to.
+/// For each of the probabilities of many tests the least share of wrong ones among those that are at least as sure as
+/// it (Y. Benjamini and Y. Hochberg, "Controlling the false discovery rate", Journal of the Royal Statistical Society B
+/// 57, 1995). Where nothing differs at all, it is the probability that any test is said to.
 pub(super) fn shares_of_wrong(probabilities: &[f64]) -> Vec<f64> {
     let all = as_f64(probabilities.len());
     let at = |place: usize| probabilities.get(place).copied().unwrap_or(1.0);
@@ -145,8 +145,8 @@ mod tests {
 
     #[test]
     fn result_is_that_of_the_textbook() {
-        // Hollander, Wolfe and Chicken, example 4.1 (water transfer through a membrane), has n = 10 and m = 5; to meet the
-        // least size, each value is here twice. Ranks were summed by hand.
+        // Hollander, Wolfe and Chicken, example 4.1 (water transfer through a membrane), has n = 10 and m = 5; to meet
+        // the least size, each value is here twice. Ranks were summed by hand.
         let first = [0.80, 0.83, 1.89, 1.04, 1.45, 1.38, 1.91, 1.64, 0.73, 1.46].repeat(2);
         let second = [1.15, 0.88, 0.90, 0.74, 1.21].repeat(2);
 

@@ -102,7 +102,7 @@ impl Load {
 
 fn compared(a: Load, b: Load) -> Diff {
     let (of_a, of_b): ((TempDir, Trace), (TempDir, Trace)) = (a.record().open(), b.record().open());
-    diff(of_a.0.path(), of_b.0.path(), &ReportOptions::default()).unwrap()
+    diff(of_a.0.path(), of_b.0.path(), &ReportOptions::default(), &AtomicU64::new(0)).unwrap()
 }
 
 fn value(diff: &Diff, report: &str, what: &str, value: &str) -> Value {
@@ -203,10 +203,12 @@ fn text_names_the_changes_and_json_has_all_rows() {
     let (of_a, of_b) = (PLAIN.record().open(), Load { seed: 7, latency: 60_000, ..PLAIN }.record().open());
     let (mut text, mut json) = (Vec::new(), Vec::new());
 
-    run(of_a.0.path(), of_b.0.path(), &ReportOptions::default(), &mut text).unwrap();
-    let options = ReportOptions { json: true, ..ReportOptions::default() };
-    run(of_a.0.path(), of_b.0.path(), &options, &mut json).unwrap();
+    let progress = AtomicU64::new(0);
+    let diff = diff(of_a.0.path(), of_b.0.path(), &ReportOptions::default(), &progress).unwrap();
+    write(&diff, false, &mut text).unwrap();
+    write(&diff, true, &mut json).unwrap();
 
+    assert_eq!(progress.into_inner(), DONE);
     let text = String::from_utf8(text).unwrap();
     assert!(text.contains("values changed") && text.contains("vm0 wakeups") && text.contains("+"), "{text}");
     let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
@@ -219,9 +221,9 @@ fn text_names_the_changes_and_json_has_all_rows() {
 #[test]
 fn window_without_a_record_is_an_error_that_names_the_recording() {
     let (dir, _trace) = PLAIN.record().open();
-    let from = Some(std::time::Duration::from_secs(3600));
+    let options = ReportOptions { from: Some(std::time::Duration::from_secs(3600)), ..ReportOptions::default() };
 
-    let error = diff(dir.path(), dir.path(), &ReportOptions { from, ..ReportOptions::default() }).unwrap_err();
+    let error = diff(dir.path(), dir.path(), &options, &AtomicU64::new(0)).unwrap_err();
 
     assert!(error.to_string().contains(&dir.path().display().to_string()), "{error}");
 }

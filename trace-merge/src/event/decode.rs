@@ -1,6 +1,9 @@
 //! How event types are read: where the fields of each lie is found out once.
 
-use super::{Access, Arguments, BlockRequest, Event, FoundTask, Interrupt, Task, WakeupStage, name, vector_name};
+use super::{
+    Access, Arguments, BlockRequest, Event, FoundTask, Interrupt, NetworkPacket, PacketPlace, PacketProgress, Task,
+    Tid, WakeupStage, name, vector_name,
+};
 use crate::exit_reason::{ExitNumbering, ExitReason};
 use crate::layer::LayerKind;
 use crate::merge::MergedRecord;
@@ -25,9 +28,14 @@ impl Number {
 
     #[inline]
     fn read(&self, record: &StreamRecord<'_>) -> Option<i128> {
-        if let Some(fixed) = self.fixed {
-            return fixed.read(record.payload);
+        match self.fixed {
+            Some(fixed) => fixed.read(record.payload),
+            None => self.walk(record),
         }
+    }
+
+    #[inline(never)]
+    fn walk(&self, record: &StreamRecord<'_>) -> Option<i128> {
         match record.schema.fields(record.payload).nth(self.index)?.1 {
             Value::Unsigned(number) => Some(number.into()),
             Value::Signed(number) => Some(number.into()),
@@ -78,14 +86,25 @@ impl TextField {
     #[inline]
     fn read<'t>(&self, record: &StreamRecord<'t>) -> Option<&'t [u8]> {
         if let Some((offset, size)) = self.fixed {
-            let bytes = record.payload.get(offset..offset + size)?;
-            return Some(bytes.split(|&byte| byte == 0).next().unwrap_or(bytes));
+            return record.payload.get(offset..offset + size).map(until_zero);
         }
         match record.schema.fields(record.payload).nth(self.index)?.1 {
             Value::Text(text) => Some(text),
             _ => None,
         }
     }
+}
+
+/// `bytes` up to the first zero. Names of tasks, which have 16, are looked at in one go.
+#[inline]
+fn until_zero(bytes: &[u8]) -> &[u8] {
+    const ONES: u128 = u128::MAX / 0xff;
+    let length = match <[u8; 16]>::try_from(bytes).map(u128::from_le_bytes) {
+        // The lowest of these bits is the top one of the first byte that is zero.
+        Ok(name) => (name.wrapping_sub(ONES) & !name & (ONES << 7)).trailing_zeros() as usize / 8,
+        Err(_) => bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len()),
+    };
+    &bytes[..length]
 }
 
 /// Where a task's id and name lie.
@@ -209,7 +228,7 @@ enum Shape {
     KvmUserspaceExit { tid: Number },
     KvmAcceptIrq { tid: Option<Number>, apic_id: Number, vector: Number },
     KvmInject { tid: Option<Number>, vector: Number, again: Option<Number>, soft: Option<Number> },
-    KvmMmio { tid: Option<Number>, address: Number, kind: Option<Number> },
+    KvmMmio { tid: Option<Number>, address: Number, kind: Option<Number>, value: Option<Number> },
     VcpuThread { vcpu: Number, tid: Number },
     VmmEnter { vcpu: Number },
     VmmExit { vcpu: Number, reason: Option<Number> },
@@ -218,6 +237,10 @@ enum Shape {
     DiskNotified { disk: Number },
     DiskRequest { disk: Number, done: Number, kind: Option<TextField>, sector: Option<Number>, bytes: Option<Number> },
     DiskInterrupt { disk: Number },
+    NetNotified { net: Number, queue: Number },
+    NetPacket { net: Number, is_received: bool, id: Number, bytes: Number, done: Number },
+    NetInterrupt { net: Number, queue: Number },
+    Packet { place: PacketPlace, device: TextField, skb: Number, bytes: Option<Number>, result: Option<Number> },
     Control { what: Option<TextField> },
     SyscallEnter { number: Number, abi: Option<Number> },
     SyscallExit { number: Option<Number>, abi: Option<Number>, result: Option<Number> },
@@ -256,7 +279,23 @@ impl Shape {
 
     /// Events of any kernel.
     fn of_kernel(schema: &Schema) -> Option<Self> {
-        Self::of_scheduler(schema).or_else(|| Self::of_block(schema)).or_else(|| Self::of_interrupt(schema))
+        let told = Self::of_scheduler(schema).or_else(|| Self::of_block(schema));
+        told.or_else(|| Self::of_interrupt(schema)).or_else(|| Self::of_network(schema))
+    }
+
+    fn of_network(schema: &Schema) -> Option<Self> {
+        let number = |name| Number::new(schema, &[name]);
+        let place = match schema.name() {
+            name::PACKET_QUEUED => PacketPlace::Queued,
+            name::PACKET_GIVEN => PacketPlace::Given,
+            "net:net_dev_xmit" => PacketPlace::Answered,
+            name::PACKET_RECEIVED => PacketPlace::Received,
+            name::PACKET_PASSED_UP => PacketPlace::PassedUp,
+            "net:netif_rx" => PacketPlace::Left,
+            _ => return None,
+        };
+        let (device, skb, bytes) = (TextField::new(schema, "name")?, number("skbaddr")?, number("len"));
+        Some(Self::Packet { place, device, skb, bytes, result: number("rc") })
     }
 
     fn of_scheduler(schema: &Schema) -> Option<Self> {
@@ -310,8 +349,10 @@ impl Shape {
                 again: number("reinjected"),
                 soft: number("soft"),
             },
-            "kvm:kvm_mmio" => Self::KvmMmio { tid, address: number("gpa")?, kind: Some(number("type")?) },
-            "kvm:kvm_fast_mmio" => Self::KvmMmio { tid, address: number("gpa")?, kind: None },
+            "kvm:kvm_mmio" => {
+                Self::KvmMmio { tid, address: number("gpa")?, kind: Some(number("type")?), value: number("val") }
+            }
+            "kvm:kvm_fast_mmio" => Self::KvmMmio { tid, address: number("gpa")?, kind: None, value: None },
             _ => return None,
         })
     }
@@ -333,6 +374,15 @@ impl Shape {
                 bytes: number("bytes"),
             },
             name::DISK_INTERRUPT => Self::DiskInterrupt { disk: number("disk")? },
+            "vmm:net_notified" => Self::NetNotified { net: number("net")?, queue: number("queue")? },
+            name::NET_SEND | name::NET_RECEIVE => Self::NetPacket {
+                net: number("net")?,
+                is_received: schema.name() == name::NET_RECEIVE,
+                id: number("id")?,
+                bytes: number("bytes")?,
+                done: number("done")?,
+            },
+            "vmm:net_interrupt" => Self::NetInterrupt { net: number("net")?, queue: number("queue")? },
             name::CONTROL => Self::Control { what: TextField::new(schema, "what") },
             _ => return None,
         })
@@ -382,6 +432,21 @@ impl Shape {
         }
     }
 
+    /// Why a vCPU leaves the guest, of events that say it.
+    #[inline]
+    fn exit_reason(&self, record: &StreamRecord<'_>) -> Option<ExitReason> {
+        let number = |reason: &Option<Number>| reason.and_then(|reason| reason.as_u32(record)).unwrap_or(u32::MAX);
+        match self {
+            Self::KvmExit { reason, isa, .. } => {
+                let isa = isa.and_then(|isa| isa.read(record));
+                let numbering = isa.map_or(ExitNumbering::Unknown, ExitReason::numbering_of_isa);
+                Some(ExitReason { numbering, number: number(reason) })
+            }
+            Self::VmmExit { reason, .. } => Some(ExitReason { numbering: ExitNumbering::Kvm, number: number(reason) }),
+            _ => None,
+        }
+    }
+
     fn read<'t>(&self, record: &StreamRecord<'t>) -> Option<Event<'t>> {
         let optional = |number: &Option<Number>| number.and_then(|number| number.as_u32(record));
         let thread = |number: &Option<Number>| number.and_then(|number| number.as_i32(record));
@@ -408,12 +473,11 @@ impl Shape {
             }
             Self::ProcessExit => Event::ProcessExit,
             Self::KvmEntry { tid, vcpu } => Event::KvmEntry { tid: thread(tid).unwrap_or(-1), vcpu: optional(vcpu) },
-            Self::KvmExit { tid, vcpu, reason, isa } => {
-                let isa = isa.and_then(|isa| isa.read(record));
-                let numbering = isa.map_or(ExitNumbering::Unknown, ExitReason::numbering_of_isa);
-                let reason = ExitReason { numbering, number: optional(reason).unwrap_or(u32::MAX) };
-                Event::KvmExit { tid: thread(tid).unwrap_or(-1), vcpu: optional(vcpu), reason }
-            }
+            Self::KvmExit { tid, vcpu, .. } => Event::KvmExit {
+                tid: thread(tid).unwrap_or(-1),
+                vcpu: optional(vcpu),
+                reason: self.exit_reason(record)?,
+            },
             Self::KvmUserspaceExit { tid } => Event::KvmUserspaceExit { tid: tid.as_i32(record)? },
             Self::KvmAcceptIrq { tid, apic_id, vector } => Event::KvmAcceptIrq {
                 tid: thread(tid),
@@ -426,19 +490,18 @@ impl Shape {
                 again: flag(again),
                 soft: flag(soft),
             },
-            Self::KvmMmio { tid, address, kind } => Event::KvmMmio {
+            Self::KvmMmio { tid, address, kind, value } => Event::KvmMmio {
                 tid: thread(tid),
                 address: address.as_bits(record)?,
                 is_write: kind.is_none_or(|kind| kind.as_i64(record) == Some(MMIO_WRITE)),
+                value: bits(value),
             },
             Self::VcpuThread { vcpu, tid } => {
                 Event::VcpuThread { vcpu: vcpu.as_u32(record)?, tid: tid.as_i32(record)? }
             }
             Self::VmmEnter { vcpu } => Event::VmmEnter { vcpu: vcpu.as_u32(record)? },
-            Self::VmmExit { vcpu, reason } => {
-                let number = optional(reason).unwrap_or(u32::MAX);
-                let reason = ExitReason { numbering: ExitNumbering::Kvm, number };
-                Event::VmmExit { vcpu: vcpu.as_u32(record)?, reason }
+            Self::VmmExit { vcpu, .. } => {
+                Event::VmmExit { vcpu: vcpu.as_u32(record)?, reason: self.exit_reason(record)? }
             }
             Self::Port { vcpu, port } => {
                 let access = Access::Port(u16::try_from(port.read(record)?).ok()?);
@@ -457,6 +520,30 @@ impl Shape {
                 bytes: bits(bytes).unwrap_or(0),
             },
             Self::DiskInterrupt { disk } => Event::DiskInterrupt { disk: disk.as_u32(record)? },
+            Self::NetNotified { net, queue } => {
+                Event::NetNotified { net: net.as_u32(record)?, queue: queue.as_u32(record)? }
+            }
+            Self::NetPacket { net, is_received, id, bytes, done } => Event::NetPacket {
+                net: net.as_u32(record)?,
+                is_received: *is_received,
+                id: id.as_bits(record)?,
+                bytes: bytes.as_bits(record)?,
+                progress: match done.as_bits(record)? {
+                    0 => PacketProgress::Taken,
+                    1 => PacketProgress::Done,
+                    _ => PacketProgress::Dropped,
+                },
+            },
+            Self::NetInterrupt { net, queue } => {
+                Event::NetInterrupt { net: net.as_u32(record)?, queue: queue.as_u32(record)? }
+            }
+            Self::Packet { place, device, skb, bytes, result } => Event::Packet(NetworkPacket {
+                place: *place,
+                device: device.read(record)?,
+                skb: skb.as_bits(record)?,
+                bytes: bits(bytes).unwrap_or(0),
+                is_refused: bits(result).is_some_and(|result| result != 0),
+            }),
             Self::Control { what } => Event::Control { what: text(what) },
             Self::SyscallEnter { number, abi } => {
                 let abi = bits(abi).map(u64::cast_signed);
@@ -508,6 +595,78 @@ impl Shape {
     }
 }
 
+/// How the records of one event type are read. For who knows which event it is, single fields are read without the
+/// others: what looks at every record of a running VM has to be quick.
+#[derive(Clone, Copy, Debug)]
+pub struct EventReader(Shape);
+
+impl EventReader {
+    /// Reads `schema` of a layer of `kind`; `None` when no analysis asks for it.
+    #[must_use]
+    pub fn new(kind: LayerKind, schema: &Schema) -> Option<Self> {
+        Shape::new(kind, schema).map(Self)
+    }
+
+    /// What `record` says.
+    #[must_use]
+    pub fn read<'t>(&self, record: &StreamRecord<'t>) -> Option<Event<'t>> {
+        self.0.read(record)
+    }
+
+    /// Of an [`Event::Switch`]: the task that ran, what became of it, and the one that runs.
+    #[must_use]
+    #[inline]
+    pub fn switch(&self, record: &StreamRecord<'_>) -> Option<(Tid, u64, Tid)> {
+        let Shape::Switch { prev, prev_state, next } = &self.0 else { return None };
+        Some((prev.tid.as_i32(record)?, prev_state.as_bits(record)?, next.tid.as_i32(record)?))
+    }
+
+    /// Of an [`Event::Switch`]: the name of the task that runs. What is behind its first zero means nothing.
+    #[must_use]
+    #[inline]
+    pub fn next_name(&self, record: &StreamRecord<'_>) -> [u8; 16] {
+        let Shape::Switch { next: TaskFields { comm: Some(comm), .. }, .. } = &self.0 else { return [0; 16] };
+        let whole = comm.fixed.and_then(|(offset, size)| record.payload.get(offset..offset + size)?.try_into().ok());
+        whole.unwrap_or_else(|| {
+            let mut name = [0; 16];
+            name.iter_mut().zip(comm.read(record).unwrap_or_default()).for_each(|(to, from)| *to = *from);
+            name
+        })
+    }
+
+    /// Of an [`Event::Wakeup`]: the task.
+    #[must_use]
+    #[inline]
+    pub fn woken(&self, record: &StreamRecord<'_>) -> Option<Tid> {
+        let Shape::Wakeup { task, .. } = &self.0 else { return None };
+        task.tid.as_i32(record)
+    }
+
+    /// Of an [`Event::KvmEntry`] or [`Event::KvmExit`]: the thread, and the vCPU where the event says it.
+    #[must_use]
+    #[inline]
+    pub fn kvm_vcpu(&self, record: &StreamRecord<'_>) -> Option<(Tid, Option<u32>)> {
+        let (Shape::KvmEntry { tid, vcpu } | Shape::KvmExit { tid, vcpu, .. }) = &self.0 else { return None };
+        let tid = tid.and_then(|tid| tid.as_i32(record)).unwrap_or(-1);
+        Some((tid, vcpu.and_then(|vcpu| vcpu.as_u32(record))))
+    }
+
+    /// Of an [`Event::VmmEnter`] or [`Event::VmmExit`]: the vCPU.
+    #[must_use]
+    #[inline]
+    pub fn vmm_vcpu(&self, record: &StreamRecord<'_>) -> Option<u32> {
+        let (Shape::VmmEnter { vcpu } | Shape::VmmExit { vcpu, .. }) = &self.0 else { return None };
+        vcpu.as_u32(record)
+    }
+
+    /// Of an [`Event::KvmExit`] or [`Event::VmmExit`]: why.
+    #[must_use]
+    #[inline]
+    pub fn exit_reason(&self, record: &StreamRecord<'_>) -> Option<ExitReason> {
+        self.0.exit_reason(record)
+    }
+}
+
 /// Reads the events of merged records. How an event type is read is found out once for each source of the merge.
 #[derive(Debug, Default)]
 pub struct Decoder {
@@ -536,5 +695,24 @@ impl Decoder {
         }
         let shape = shapes.get_mut(id)?.insert(Shape::new(kind, record.schema));
         shape.as_ref()?.read(record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_ends_at_its_first_zero_or_with_its_field() {
+        let name = |text: &[u8]| until_zero(text).to_vec();
+
+        assert_eq!(
+            [name(b"web\0garbage\0\0\0\0\0"), name(b"\0\x01\x01\x01\x01\0\0\0\0\0\0\0\0\0\0\0")],
+            [&b"web"[..], b""]
+        );
+        assert_eq!(
+            [name(b"sixteen bytes \xff\x80"), name(b"a\0b"), name(b"ab")],
+            [&b"sixteen bytes \xff\x80"[..], b"a", b"ab"]
+        );
     }
 }

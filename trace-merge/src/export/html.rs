@@ -1,9 +1,9 @@
-//! A recording as one page for a browser: the timeline of all layers, the records, and every report. It needs no network
-//! and no server: what it shows lies in the file.
+//! A recording as one page for a browser: the timeline of all layers, the records, and every report. It needs no
+//! network and no server: what it shows lies in the file.
 //!
-//! The page is bounded, however long the recording is. Rows have levels of bins ([`pyramid`]) for the whole of it; slices,
-//! records and arrows are kept from the beginning on up to a number, and the page says from when on they are left out.
-//! `docs/page.md` says what is drawn, and what is not.
+//! The page is bounded, however long the recording is. Rows have levels of bins ([`pyramid`]) for the whole of it;
+//! slices, records and arrows are kept from the beginning on up to a number, and the page says from when on they are
+//! left out. `docs/page.md` says what is drawn, and what is not.
 
 mod arrows;
 mod category;
@@ -11,18 +11,20 @@ mod counters;
 mod counting;
 mod drawing;
 mod encoding;
+mod flows;
 mod host_cpus;
 mod names;
 mod page;
 mod pyramid;
 mod records;
 mod reports;
-mod requests;
 mod rows;
 mod stacks;
+mod why;
 
 use super::{DONE, ExportError, Exported, Options};
 use crate::analysis;
+use crate::critical_path::CriticalPaths;
 use crate::reader::Trace;
 use crate::report::all::AllReports;
 use crate::report::findings::OverviewBuilder;
@@ -61,7 +63,8 @@ const BOUNDS: Bounds = Bounds {
     tasks: MOST_TASKS,
 };
 
-/// Writes `trace` to `out`; `symbols` is the folder that holds the guest's root, for the names of its programs' functions.
+/// Writes `trace` to `out`, and `why` a task took so long, if that is to be drawn; `symbols` is the folder that holds
+/// the guest's root, for the names of its programs' functions.
 ///
 /// # Errors
 /// When the window ends before it begins or holds nothing, a report finds a defect of its own, and when `out` fails.
@@ -69,9 +72,10 @@ pub fn export(
     trace: &Trace,
     options: &Options<'_>,
     symbols: Option<&Path>,
+    why: Option<&CriticalPaths>,
     out: impl Write,
 ) -> Result<Exported, ExportError> {
-    export_within(BOUNDS, trace, options, symbols, out)
+    export_within(BOUNDS, trace, options, symbols, why, out)
 }
 
 fn export_within(
@@ -79,6 +83,7 @@ fn export_within(
     trace: &Trace,
     options: &Options<'_>,
     symbols: Option<&Path>,
+    why: Option<&CriticalPaths>,
     out: impl Write,
 ) -> Result<Exported, ExportError> {
     let window = Window::of(trace, &ReportOptions { json: false, from: options.from, to: options.to })?;
@@ -88,6 +93,7 @@ fn export_within(
     let passed = analysis::pass(trace, window, &mut [&mut drawing, &mut reports, &mut overview]);
     let part = passed.window.ok_or(ExportError::Nothing)?;
     drawing.finish(&passed.timeline, part.end);
+    why.into_iter().for_each(|paths| drawing.explain(paths));
     let contents = page::Contents {
         trace,
         part,

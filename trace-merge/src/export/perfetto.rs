@@ -13,10 +13,12 @@ mod requests;
 mod running;
 mod states;
 mod tracks;
+mod why;
 
 use super::{DONE, ExportError, Exported, Options};
 use crate::analysis::{self, Analysis, Gap};
 use crate::clock::Clock;
+use crate::critical_path::CriticalPaths;
 use crate::event::runner::RunnerEvents;
 use crate::event::{Event, Tid};
 use crate::layer::LayerKind;
@@ -24,6 +26,7 @@ use crate::merge::Merge;
 use crate::reader::Trace;
 use crate::report::ReportOptions;
 use crate::report::flows::FlowTimes;
+use crate::report::net_flows::NetFlowTimes;
 use crate::timeline::states::Current;
 use crate::timeline::{Change, ChangeKind, Input, Origin, Timeline};
 use crate::window::Window;
@@ -42,6 +45,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// # Errors
 /// When the window ends before it begins or holds nothing, and when `out` fails.
 pub fn export(trace: &Trace, options: &Options<'_>, out: impl Write + Send) -> Result<Exported, ExportError> {
+    export_with(trace, options, None, out)
+}
+
+/// Writes `trace` to `out`, and why a task took so long as a track of its own.
+///
+/// # Errors
+/// Those of [`export`].
+pub fn export_with(
+    trace: &Trace,
+    options: &Options<'_>,
+    why: Option<&CriticalPaths>,
+    out: impl Write + Send,
+) -> Result<Exported, ExportError> {
     let asked = ReportOptions { json: false, from: options.from, to: options.to };
     let window = Window::of(trace, &asked)?;
     let mut exporter = Exporter::new(trace, window, options.progress, out);
@@ -52,6 +68,9 @@ pub fn export(trace: &Trace, options: &Options<'_>, out: impl Write + Send) -> R
     let records = passed.totals.iter().map(|totals| totals.events).sum();
     let drawn = exporter.drawn;
     exporter.end(&passed.timeline, part.end);
+    if let Some(why) = why {
+        why::draw(&mut exporter.out, &passed.timeline, why);
+    }
     let end = exporter.ns(part.end);
     let begin = exporter.begin_ns();
     let notes = losses::Notes { incomplete: incomplete.as_deref(), records, drawn, clock: trace.clock() };
@@ -82,6 +101,8 @@ struct Exporter<'t, W> {
     states: States,
     flows: FlowTimes,
     requests: Requests,
+    net_flows: NetFlowTimes,
+    packets: Requests,
     applications: Applications,
     losses: Losses<'t>,
     drawn: u64,
@@ -107,7 +128,9 @@ impl<'t, W: Write + Send> Exporter<'t, W> {
             kernel: KernelRecords::default(),
             states: States::default(),
             flows: FlowTimes::keeping_ended(trace),
-            requests: Requests::default(),
+            requests: Requests::of_disks(),
+            net_flows: NetFlowTimes::keeping_ended(trace),
+            packets: Requests::of_networks(),
             applications: Applications::default(),
             losses: Losses::new(trace),
             drawn: 0,
@@ -222,6 +245,8 @@ impl<'t, W: Write + Send> Exporter<'t, W> {
         self.kernel.record(&mut self.out, &record, event, input)
             || self.states.count(&mut self.out, event, input.origin, time, timeline)
             || FlowTimes::follows(input)
+            || matches!(event, Event::Packet(_) | Event::NetPacket { .. })
+            || matches!(event, Event::NetNotified { .. } | Event::NetInterrupt { .. })
             || matches!(event, Event::KvmEntry { .. } | Event::KvmUserspaceExit { .. } | Event::Migrate { .. })
             || matches!(event, Event::ContentionBegin { .. } | Event::ContentionEnd { .. })
             || matches!(event, Event::Fork { .. } | Event::NewTask { .. } | Event::Exec { .. })
@@ -230,6 +255,9 @@ impl<'t, W: Write + Send> Exporter<'t, W> {
     fn draw_requests(&mut self, timeline: &Timeline, at_end: bool) {
         for (vm, flow) in self.flows.take_ended(timeline, at_end) {
             self.requests.draw(&mut self.out, timeline, vm, &flow);
+        }
+        for (vm, direction, flow) in self.net_flows.take_ended(timeline, at_end) {
+            self.packets.draw_packet(&mut self.out, timeline, vm, (direction, &flow));
         }
     }
 
@@ -296,8 +324,11 @@ impl<W: Write + Send> Analysis for Exporter<'_, W> {
         self.take(input, timeline);
         if FlowTimes::follows(input) {
             self.flows.record(input, timeline);
-            self.draw_requests(timeline, false);
         }
+        if NetFlowTimes::follows(input) {
+            self.net_flows.record(input, timeline);
+        }
+        self.draw_requests(timeline, false);
         if self.seen.is_multiple_of(TELL_EVERY) {
             self.tell_progress(input.time(), timeline);
         }
@@ -343,6 +374,7 @@ impl<W: Write + Send> Analysis for Exporter<'_, W> {
             self.kernel.begin_gap(&mut self.out, (machine, cpu), time, gap.origin, timeline);
         }
         self.flows.gap(gap, timeline);
+        self.net_flows.gap(gap, timeline);
         self.out.muted = false;
     }
 }

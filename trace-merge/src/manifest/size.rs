@@ -5,7 +5,7 @@ use shared_ring::event::EventDescription;
 /// Bytes of indentation and line end by which a line of an event type is longer in the file than alone.
 const INDENTATION: usize = 16;
 /// Bytes of a layer without its streams and event types: names and paths are short.
-const LAYER: u64 = 1024;
+const LAYER: u64 = 1280;
 /// Bytes of a stream.
 const STREAM: u64 = 1120;
 
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
     use crate::layer::LayerKind;
     use crate::manifest::tests::manifest;
-    use crate::manifest::{Dropped, Layer, MANIFEST_FILE, Process, StreamDescription};
+    use crate::manifest::{Dropped, Layer, MANIFEST_FILE, Process, RecordLimit, StreamDescription};
     use shared_ring::consumer::Lost;
     use shared_ring::event::{FieldDescription, FieldType, Integer, MAX_FIELDS, MAX_NAME};
     use tempfile::TempDir;
@@ -77,7 +77,9 @@ mod tests {
         let path = "v".repeat(255) + "/guest-user/4294967295-4294967295";
         let (kind, vm, uuid) = (LayerKind::GuestUser, Some("v".repeat(255)), Uuid::nil());
         let said = layer_bytes(40) + events.iter().map(event_bytes).sum::<u64>();
-        let layer = Layer { kind, vm, host: None, path, uuid, packet_size: u64::MAX, process, events, streams };
+        let most = u64::MAX;
+        let limit = Some(RecordLimit { per_second: most, burst: most, times: most, held_ns: most });
+        let layer = Layer { kind, vm, host: None, path, uuid, packet_size: most, process, events, limit, streams };
         let size = || std::fs::metadata(dir.path().join(MANIFEST_FILE)).unwrap().len();
 
         let mut manifest = manifest();

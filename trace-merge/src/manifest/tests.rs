@@ -14,6 +14,7 @@ fn layer(path: &str) -> Layer {
         packet_size: 4096,
         process: None,
         events: Vec::new(),
+        limit: None,
         streams: Vec::new(),
     }
 }

@@ -15,7 +15,7 @@ type Begin = fn(&Trace, Window, Option<&Path>) -> Result<Box<dyn Part>, ReportEr
 
 /// The reports by name, in the order in which they are shown. A new report is added here, and to the command line. The
 /// overview is not among them: it is made of others.
-const REPORTS: [(&str, Begin); 11] = [
+const REPORTS: [(&str, Begin); 12] = [
     ("summary", |_, window, _| Ok(Box::new(super::summary::SummaryBuilder::new(window)))),
     ("tasks", |_, window, _| Ok(Box::new(super::tasks::TaskTimes::new(window)))),
     ("vcpus", |_, _, _| Ok(Box::new(super::vcpus::VcpuTimes::default()))),
@@ -26,6 +26,7 @@ const REPORTS: [(&str, Begin); 11] = [
     ("irqs", |_, _, _| Ok(Box::new(super::irqs::InterruptTimes::default()))),
     ("functions", |trace, _, symbols| Ok(Box::new(super::functions::FunctionSampling::new(trace, symbols)?))),
     ("flows", |trace, _, _| Ok(Box::new(super::flows::FlowTimes::new(trace)))),
+    ("net_flows", |trace, _, _| Ok(Box::new(super::net_flows::NetFlowTimes::new(trace)))),
     ("blocks", |_, _, _| Ok(Box::new(super::blocks::BlockTimes::default()))),
 ];
 

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 
 /// What is kept for one guest.
 pub trait GuestCollector: Send + Default {
-    /// Takes in a record of the guest's kernel from `cpu`, in time order; `runner` is what ran there then, where that is
-    /// known.
+    /// Takes in a record of the guest's kernel from `cpu`, in time order; `runner` is what ran there then, where that
+    /// is known.
     fn add(&mut self, cpu: u32, input: &Input<'_>, guest: &Guest, runner: Option<Runner>, samples: &mut VmSamples<'_>);
 
     /// Records of `cpu` are missing from now on.
@@ -33,8 +33,8 @@ pub struct ByGuest<C> {
 }
 
 impl<C: GuestCollector> ByGuest<C> {
-    /// What is kept for the guest whose kernel recorded at `origin`, its samples, the guest itself, and its CPU; `None` for
-    /// other layers.
+    /// What is kept for the guest whose kernel recorded at `origin`, its samples, the guest itself, and its CPU; `None`
+    /// for other layers.
     fn at<'t>(&mut self, origin: Origin, timeline: &'t Timeline) -> Option<(&mut C, VmSamples<'_>, &'t Guest, u32)> {
         let Origin::Guest { vm, cpu } = origin else { return None };
         let guest = &timeline.vm(vm)?.guest;

@@ -1,12 +1,12 @@
 //! What recording cost in this very recording: CPU time of strata's own threads, time that they took from the guest,
 //! time that probes took, and bytes on the disk.
 //!
-//! CPU times are the kernel's own account, from `session.json`: the recorder is left out of what it records, so that its
-//! switches are in the recording only where it ran in place of a vCPU. Those tell what it took from the guest.
+//! CPU times are the kernel's own account, from `session.json`: the recorder is left out of what it records, so that
+//! its switches are in the recording only where it ran in place of a vCPU. Those tell what it took from the guest.
 //!
-//! What a record cost is measured where it was made: the time from one record of a CPU to the next holds the second half
-//! of making the one and the first half of making the other, and whatever ran in between. Where nothing did, it is what a
-//! record costs. The shortest of those times therefore are, and a thousandth of them is taken for such.
+//! What a record cost is measured where it was made: the time from one record of a CPU to the next holds the second
+//! half of making the one and the first half of making the other, and whatever ran in between. Where nothing did, it is
+//! what a record costs. The shortest of those times therefore are, and a thousandth of them is taken for such.
 
 use super::distribution::Durations;
 use super::table::{Align, Table};
@@ -48,8 +48,8 @@ pub struct RecordingCost {
 pub struct VmCost {
     /// Name of the VM.
     pub vm: String,
-    /// Strata's threads but for the vCPUs', the one that used most first; of the whole recording. Empty where the recording
-    /// does not say.
+    /// Strata's threads but for the vCPUs', the one that used most first; of the whole recording. Empty where the
+    /// recording does not say.
     pub threads: Vec<StrataThread>,
     /// Time that vCPUs' threads spent in the VMM with exits, ns: what any VMM does, its own tracepoints included.
     pub vmm_ns: u64,
@@ -88,8 +88,8 @@ pub struct RecordsCost {
     pub layer: LayerKind,
     /// Records that are there.
     pub records: u64,
-    /// What one of them took, ns: a thousandth of the times between two records of one CPU are at most this. `None` where
-    /// there are too few to tell.
+    /// What one of them took, ns: a thousandth of the times between two records of one CPU are at most this. `None`
+    /// where there are too few to tell.
     pub each_ns: Option<u64>,
     /// All together, ns: an estimate, since not every record costs the same.
     pub estimated_ns: Option<u64>,

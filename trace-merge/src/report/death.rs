@@ -8,16 +8,17 @@
 mod last;
 mod text;
 
-use super::{ReportBuilder, ReportError, Window, harmless, state_names, vcpus};
+use super::{ReportBuilder, ReportError, Window, duration, harmless, state_names, vcpus};
 use crate::analysis::{Analysis, Passed};
 use crate::clock::Clock;
-use crate::event::{self, Event};
+use crate::event::{self, Event, Tid};
 use crate::kernel_symbols::KernelSymbols;
 use crate::layer::LayerKind;
 use crate::reader::Trace;
 use crate::timeline::guest::Guest;
 use crate::timeline::host::{Host, HostCpuState};
 use crate::timeline::states::{Current, TaskState};
+use crate::timeline::vcpu::VcpuState;
 use crate::timeline::{ChangeKind, Input, Origin, Timeline};
 use last::{Fields, LastRecords, Latest};
 use serde::Serialize;
@@ -31,6 +32,8 @@ const LINES: usize = 200;
 const FRAMES: usize = 32;
 /// A line of the guest's console (`printk:console`).
 const CONSOLE: &str = "printk:console";
+/// The field of the host's events that names the thread which records them.
+const THREAD: &str = "common_pid";
 /// Addresses from here on are the kernel's.
 const KERNEL_HALF: u64 = 1 << 63;
 
@@ -81,7 +84,7 @@ pub struct CpuDeath {
     pub cpu: u32,
     /// What it did, as the guest's kernel tells.
     pub guest: String,
-    /// What its vCPU did, and why.
+    /// What its vCPU did, and why; where records end before, what it did last, and until when.
     pub vcpu: String,
     /// For how long, ns; `None` where that is not known.
     pub vcpu_ns: Option<u64>,
@@ -159,15 +162,31 @@ struct Moment {
     exits: BTreeMap<u32, Latest<(u64, String, Option<u64>)>>,
     /// By CPU: when, where, and who called that.
     samples: BTreeMap<u32, (u64, Vec<u64>)>,
+    /// By CPU of the host: what it ran last, as far as records tell. What came later may be missing.
+    ran: BTreeMap<u32, HostCpuState>,
+    /// By vCPU: what it did last that is known, and until when, ticks.
+    did: BTreeMap<u32, (VcpuState, u64)>,
     seen: Seen,
 }
 
 /// What the timeline knew at the moment.
 #[derive(Debug, Default)]
 struct Seen {
-    /// By CPU: what the guest did, what the vCPU did, and since when, ticks.
-    cpus: BTreeMap<u32, (String, String, u64)>,
+    cpus: BTreeMap<u32, SeenCpu>,
     host_cpus: BTreeMap<u32, String>,
+}
+
+/// A CPU of a guest.
+#[derive(Debug)]
+struct SeenCpu {
+    /// What the guest did.
+    guest: String,
+    /// What its vCPU did.
+    vcpu: String,
+    /// Since when, ticks; 0 where that is not known.
+    since: u64,
+    /// Until when, where that is not known any more, ticks.
+    until: Option<u64>,
 }
 
 impl LastMoments {
@@ -235,17 +254,41 @@ impl Moment {
         }
     }
 
+    /// Takes in what the host's CPU `cpu` runs, and what the vCPUs do that its record is about: its thread's and the one
+    /// that runs now.
+    fn host_record(&mut self, input: &Input<'_>, (host, cpu): (usize, u32), (vm, timeline): (usize, &Timeline)) {
+        let runs = timeline.hosts.get(host).map_or(HostCpuState::Unknown, |host| host.cpu(cpu));
+        let running = if let HostCpuState::Running(thread) = runs { Some(thread.tid) } else { None };
+        let recording = input.record.unsigned(THREAD).and_then(|tid| Tid::try_from(tid).ok());
+        for tid in running.into_iter().chain(recording) {
+            let Some((its, vcpu)) = timeline.vcpu_of_thread(host, tid) else { continue };
+            let state = timeline.vm(vm).and_then(|state| state.vcpus.get(&vcpu)).map(|vcpu| vcpu.state);
+            if let Some(state) = state.filter(|&state| its == vm && state != VcpuState::Unknown) {
+                self.did.insert(vcpu, (state, input.time()));
+            }
+        }
+        if runs != HostCpuState::Unknown {
+            self.ran.insert(cpu, runs);
+        }
+    }
+
     fn look(&mut self, vm: usize, timeline: &Timeline, host_cpus: &BTreeMap<usize, BTreeSet<u32>>) {
         let Some(state) = timeline.vm(vm) else { return };
         let host = timeline.host_of(vm);
         let cpus = state.vcpus.iter().map(|(&cpu, vcpu)| {
-            let (name, cause) = vcpus::name(vcpu.state, host);
+            let left = self.did.get(&cpu).filter(|_| vcpu.state == VcpuState::Unknown);
+            let (did, since, until) = match left {
+                Some(&(did, until)) => (did, 0, Some(until)),
+                None => (vcpu.state, vcpu.since, None),
+            };
+            let (name, cause) = vcpus::name(did, host);
             let name = name.replace('_', " ");
-            let vcpu_does = cause.map_or_else(|| name.clone(), |cause| format!("{name}: {cause}"));
-            (cpu, (guest_does(&state.guest, cpu), vcpu_does, vcpu.since))
+            let did = cause.map_or_else(|| name.clone(), |cause| format!("{name}: {cause}"));
+            (cpu, SeenCpu { guest: guest_does(&state.guest, cpu), vcpu: did, since, until })
         });
         let of_host = host_cpus.get(&state.host).into_iter().flatten();
-        let host_cpus = of_host.map(|&cpu| (cpu, host.map_or_else(String::new, |host| host_runs(host, cpu))));
+        let runs = |cpu| host.map_or_else(String::new, |host| host_runs(host, self.ran.get(cpu)));
+        let host_cpus = of_host.map(|cpu| (*cpu, runs(cpu)));
         self.seen = Seen { cpus: cpus.collect(), host_cpus: host_cpus.collect() };
     }
 }
@@ -273,11 +316,11 @@ fn guest_does(guest: &Guest, cpu: u32) -> String {
 }
 
 /// What a CPU of a host runs.
-fn host_runs(host: &Host, cpu: u32) -> String {
-    match host.cpu(cpu) {
-        HostCpuState::Unknown => "not known".into(),
-        HostCpuState::Idle => "idle".into(),
-        HostCpuState::Running(thread) => format!("{}/{}", harmless(&host.thread_name(thread)), thread.tid),
+fn host_runs(host: &Host, state: Option<&HostCpuState>) -> String {
+    match state {
+        None | Some(HostCpuState::Unknown) => "not known".into(),
+        Some(HostCpuState::Idle) => "idle".into(),
+        Some(&HostCpuState::Running(thread)) => format!("{}/{}", harmless(&host.thread_name(thread)), thread.tid),
     }
 }
 
@@ -301,6 +344,9 @@ impl Analysis for LastMoments {
                 continue;
             }
             moment.last.add(input.origin, time);
+            if let Origin::Host { host, cpu, .. } = input.origin {
+                moment.host_record(input, (host, cpu), (vm, timeline));
+            }
             moment.record(input, vm, timeline);
             if moment.time == Some(time) {
                 moment.look(vm, timeline, &self.host_cpus);
@@ -357,7 +403,12 @@ impl Moment {
             let taken = last.extract_if(.., |(origin, ..)| is_wanted(*origin));
             taken.map(|(_, time, event, fields)| LastRecord { ns: relative.ns(time), event, fields }).collect()
         };
-        let cpus = self.seen.cpus.into_iter().map(|(cpu, (guest, vcpu, since))| {
+        let cpus = self.seen.cpus.into_iter().map(|(cpu, SeenCpu { guest, vcpu, since, until })| {
+            let before = |until: u64| duration(relative.clock.ticks_to_ns(relative.moment.saturating_sub(until)));
+            let vcpu = match until {
+                Some(until) => format!("{vcpu} until {} before", before(until)),
+                None => vcpu,
+            };
             let records = records(&|origin| matches!(origin, Origin::Guest { cpu: its, .. } if its == cpu));
             let exits = self.exits.get(&cpu).into_iter().flat_map(Latest::iter);
             let exit = |(time, reason, at): &(u64, String, Option<u64>)| LastExit {

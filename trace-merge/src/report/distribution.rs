@@ -82,8 +82,8 @@ const EXACT: usize = 4096;
 /// Digits to which the quantiles of more times are right: to a thousandth.
 const DIGITS: u8 = 3;
 
-/// Times as they come, in ticks, in bounded memory: number, sum and longest are exact always, the quantiles of up to 4096
-/// times too, and those of more to a thousandth of their value.
+/// Times as they come, in ticks, in bounded memory: number, sum and longest are exact always, the quantiles of up to
+/// 4096 times too, and those of more to a thousandth of their value.
 #[derive(Clone, Debug, Default)]
 pub struct Durations {
     binned: BinnedDurations,

@@ -138,8 +138,8 @@ pub struct Parts {
     pub blocked: u64,
 }
 
-/// An exit, for [`ExitTimes::take_ended`]. Its end is not known where it was not over by the end of the records, or where
-/// records are missing.
+/// An exit, for [`ExitTimes::take_ended`]. Its end is not known where it was not over by the end of the records, or
+/// where records are missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExitEnd {
     /// The vCPU.

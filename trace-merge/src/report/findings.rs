@@ -1,11 +1,11 @@
 //! What cost most and is unusual in a recording: a few findings, each with its size, its evidence and the next command.
 //!
-//! Each rule is a pure function of reports that are made anyway, and has a threshold above which a finding is one. What is
-//! below is not said to be well: it is not said at all.
+//! Each rule is a pure function of reports that are made anyway, and has a threshold above which a finding is one. What
+//! is below is not said to be well: it is not said at all.
 
 use super::cost::{RecordingCost, VmCost};
 use super::exits::{ExitTimes, ReasonExits, VmExits};
-use super::flows::{FlowTimes, StepTimes, VmFlows, step_name, whose};
+use super::flows::{FlowTimes, StepTimes, VmFlows};
 use super::irqs::{InterruptKind, InterruptTimes, LayerInterrupts};
 use super::locks::{GuestLocks, LockTimes};
 use super::summary::{Summary, SummaryBuilder};
@@ -22,7 +22,8 @@ use std::io::{self, Write};
 
 /// Findings that are shown at most.
 const MOST: usize = 5;
-/// A thread of the host is a thief when it takes this much of the time in which tasks of the guest were to run, thousandths.
+/// A thread of the host is a thief when it takes this much of the time in which tasks of the guest were to run,
+/// thousandths.
 const THIEF: u64 = 50;
 /// Strata's own threads are a finding when they take this much of that time, thousandths, …
 const OWN_COST: u64 = 10;
@@ -340,8 +341,8 @@ fn slow_disk(flows: &VmFlows, window_ns: u64) -> Option<Finding> {
             harmless(&flows.vm),
             duration(total.p99_ns),
             percents(of_requests),
-            whose(worst.from, worst.to),
-            step_name(worst.from, worst.to)
+            worst.whose(),
+            worst.name()
         ),
         thousandths: thousandths(worst.times.total_ns, window_ns).min(1000),
         evidence: format!(

@@ -2,23 +2,25 @@
 //! that tells the host, the VMM's thread that serves them, and the interrupt, to the task that was waiting.
 //!
 //! A request passes milestones; each is an event that somebody records. Steps are the times between those that were
-//! met, so that the steps of a request add up to its whole time to the tick. A milestone that was not recorded makes one
-//! step of two. [`Milestone`] says which event stands for each.
+//! met, so that the steps of a request add up to its whole time to the tick. A milestone that was not recorded makes
+//! one step of two. [`Milestone`] says which event stands for each.
 //!
-//! The guest's request is the VMM's when kind, first sector and size agree; of several the oldest, and rather one of the
-//! disk with the same number. It is completed by the guest's completion of the same device and sector.
+//! The guest's request is the VMM's when kind, first sector and size agree; of several the oldest, and rather one of
+//! the disk with the same number. It is completed by the guest's completion of the same device and sector.
 
 mod follow;
 
 use super::distribution::Distribution;
+use super::flow_step::{self, FlowMilestone, FlowTask};
+use super::followed::concerned;
 use super::samples::{Sampled, Samples, ToldBy, told};
 use super::table::{Align, Table};
 use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
 use crate::analysis::{Analysis, Gap, Passed};
-use crate::event::{self, Tid};
+use crate::event;
 use crate::layer::LayerKind;
 use crate::reader::{Trace, TraceLayer};
-use crate::timeline::{ChangeKind, Input, Origin, Timeline};
+use crate::timeline::{ChangeKind, Input, Timeline};
 use follow::Follower;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -49,8 +51,8 @@ pub enum Milestone {
     /// The guest's kernel completes the request, in the handler, or in a soft interrupt behind it, which may be another
     /// CPU's: `block:block_rq_complete`.
     Completed,
-    /// It wakes the task that waits: the next `sched:sched_waking` or `sched_wakeup` in the same interrupt. (`ksoftirqd` is
-    /// not one that waits.)
+    /// It wakes the task that waits: the next `sched:sched_waking` or `sched_wakeup` in the same interrupt.
+    /// (`ksoftirqd` is not one that waits.)
     Woken,
     /// The task runs: `sched:sched_switch`.
     Running,
@@ -109,6 +111,23 @@ impl Milestone {
     }
 }
 
+impl FlowMilestone for Milestone {
+    const ALL: &'static [Self] = &Self::ALL;
+
+    fn name(self) -> &'static str {
+        self.name()
+    }
+
+    fn whose(self) -> &'static str {
+        self.whose()
+    }
+}
+
+/// A step of a request.
+pub type FlowStep = flow_step::FlowStep<Milestone>;
+/// A step, over all requests that took it.
+pub type StepTimes = flow_step::StepTimes<Milestone>;
+
 /// The disk requests of all VMs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FlowsReport {
@@ -138,18 +157,6 @@ pub struct VmFlows {
     pub across_lost_records: u64,
 }
 
-/// A step, over all requests that took it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct StepTimes {
-    /// Where it begins.
-    pub from: Milestone,
-    /// Where it ends.
-    pub to: Milestone,
-    /// Its times.
-    #[serde(flatten)]
-    pub times: Distribution,
-}
-
 /// A request, followed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Flow {
@@ -177,30 +184,6 @@ pub struct Flow {
     pub steps: Vec<FlowStep>,
     /// The host's block I/O inside `finished`, ns.
     pub host_io_ns: Option<u64>,
-}
-
-/// A task of the guest.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct FlowTask {
-    /// Thread id.
-    pub tid: Tid,
-    /// Name.
-    pub comm: String,
-}
-
-/// A step of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct FlowStep {
-    /// Where it begins.
-    pub from: Milestone,
-    /// Where it ends.
-    pub to: Milestone,
-    /// When it ends, ticks.
-    pub end: u64,
-    /// Its time, ticks.
-    pub ticks: u64,
-    /// Its time, ns.
-    pub ns: u64,
 }
 
 /// Makes the report.
@@ -274,8 +257,8 @@ impl FlowTimes {
         Follower::takes(input)
     }
 
-    /// The requests that have ended since this was asked last, each with the index of its VM. `at_end` says that no record
-    /// is to come.
+    /// The requests that have ended since this was asked last, each with the index of its VM. `at_end` says that no
+    /// record is to come.
     pub fn take_ended(&mut self, timeline: &Timeline, at_end: bool) -> Vec<(usize, Flow)> {
         let mut taken = Vec::new();
         for (index, follower) in self.vms.iter_mut().enumerate() {
@@ -293,26 +276,10 @@ impl FlowTimes {
     /// Adds the steps of a request to the samples.
     fn sample(&mut self, vm: usize, flow: &Flow) {
         for step in &flow.steps {
-            self.samples.add(Some(vm), step.end, step.ticks, || step_name(step.from, step.to));
+            self.samples.add(Some(vm), step.end, step.ticks, || step.name());
         }
         let end = flow.begin.saturating_add(flow.ticks);
         self.samples.add(Some(vm), end, flow.ticks, || format!("whole request: {}", flow.kind));
-    }
-
-    /// The followers of the VMs that a record of `origin` may be about, with their indices.
-    fn concerned<'s>(
-        &'s mut self,
-        origin: Origin,
-        timeline: &Timeline,
-    ) -> impl Iterator<Item = (usize, &'s mut Follower)> {
-        self.vms.iter_mut().enumerate().filter_map(move |(index, follower)| {
-            let is_concerned = match origin {
-                Origin::Host { host, .. } => timeline.vm(index).is_some_and(|vm| vm.host == host),
-                Origin::Vmm { vm, .. } | Origin::Guest { vm, .. } => vm == index,
-                Origin::User { .. } => false,
-            };
-            Some((index, follower.as_mut().filter(|_| is_concerned)?))
-        })
     }
 }
 
@@ -327,7 +294,8 @@ impl Analysis for FlowTimes {
 
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
         if input.event.is_some() {
-            self.concerned(input.origin, timeline).for_each(|(vm, follower)| follower.add(vm, input, timeline));
+            concerned(&mut self.vms, input.origin, timeline)
+                .for_each(|(vm, follower)| follower.add(vm, input, timeline));
         }
         if self.samples.is_on() {
             for (vm, flow) in self.take_ended(timeline, false) {
@@ -337,7 +305,7 @@ impl Analysis for FlowTimes {
     }
 
     fn gap(&mut self, gap: &Gap, timeline: &Timeline) {
-        self.concerned(gap.origin, timeline).for_each(|(_, follower)| follower.gap(gap.begins));
+        concerned(&mut self.vms, gap.origin, timeline).for_each(|(_, follower)| follower.gap(gap.begins));
     }
 }
 
@@ -400,7 +368,7 @@ impl VmFlows {
             ]
         };
         for step in &self.steps {
-            let head = [step_name(step.from, step.to), whose(step.from, step.to)];
+            let head = [step.name(), step.whose()];
             table.row(head.into_iter().chain(times(&step.times)));
         }
         if self.host_io.count > 0 {
@@ -439,26 +407,13 @@ impl Flow {
         )?;
         let mut table = Table::new(&[("step", Align::Left), ("time", Align::Right), ("", Align::Left)]);
         for step in &self.steps {
-            table.row([step_name(step.from, step.to), duration(step.ns), whose(step.from, step.to)]);
+            table.row([step.name(), duration(step.ns), step.whose()]);
         }
         if let Some(ns) = self.host_io_ns {
             table.row(["(host block I/O)".into(), duration(ns), "inside finished".into()]);
         }
         table.write(out)
     }
-}
-
-/// What a step is called.
-#[must_use]
-pub fn step_name(from: Milestone, to: Milestone) -> String {
-    format!("{} → {}", from.name(), to.name())
-}
-
-/// Whose time a step is: of all milestones in it, those whose events are missing included.
-#[must_use]
-pub fn whose(from: Milestone, to: Milestone) -> String {
-    let inside = Milestone::ALL.into_iter().filter(|&milestone| from < milestone && milestone <= to);
-    inside.map(Milestone::whose).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 //!
 //! A sample counts for the function that was interrupted (`self`), and once for every function that was being called
 //! (`total`, where stacks were recorded). Functions of the kernel are named by what its module recorded of them
-//! (`strata:symbol`), those of processes by their files, which the processes' mappings (`strata:mapping`) point into, under
-//! a folder that holds the guest's root. What has no name is shown as it is: a file and a page in it, or an address,
-//! rounded to its page.
+//! (`strata:symbol`), those of processes by their files, which the processes' mappings (`strata:mapping`) point into,
+//! under a folder that holds the guest's root. What has no name is shown as it is: a file and a page in it, or an
+//! address, rounded to its page.
 
 mod mappings;
 mod stacks;
@@ -112,8 +112,8 @@ pub struct FunctionSampling {
 }
 
 impl FunctionSampling {
-    /// A report on `trace` of which nothing is known yet; `symbols` is the folder that holds the guest's root. Reads the
-    /// kernel's symbols, which are recorded after what they name.
+    /// A report on `trace` of which nothing is known yet; `symbols` is the folder that holds the guest's root. Reads
+    /// the kernel's symbols, which are recorded after what they name.
     ///
     /// # Errors
     /// When there is no such folder.
@@ -210,8 +210,8 @@ struct Function {
 /// Number of a function in the order in which they were met.
 type FunctionId = usize;
 
-/// What is remembered of a place, quick to compare: addresses of one symbol of the kernel are the same, and a file is the
-/// address of its path, which stays the same while the place is kept.
+/// What is remembered of a place, quick to compare: addresses of one symbol of the kernel are the same, and a file is
+/// the address of its path, which stays the same while the place is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Found {
     Symbol(usize),

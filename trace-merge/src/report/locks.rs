@@ -2,12 +2,12 @@
 //!
 //! A wait for a kernel lock lasts from `lock:contention_begin` to `lock:contention_end` of its task; a lock that nobody
 //! else holds has no such events. A mutex announces itself again when it stops spinning and goes to sleep: that is one
-//! wait. The call site is the call stack where one was recorded (`strata:stack` behind `contention_begin`), else what the
-//! task was doing: the system call, the interrupt, or neither. A lock has a name when it is a variable of the kernel and
-//! the kernel's symbols were recorded.
+//! wait. The call site is the call stack where one was recorded (`strata:stack` behind `contention_begin`), else what
+//! the task was doing: the system call, the interrupt, or neither. A lock has a name when it is a variable of the
+//! kernel and the kernel's symbols were recorded.
 //!
-//! A wait for a futex is a `futex` system call that waits, from call to return. Waits that were not needed (the value had
-//! changed) are counted apart.
+//! A wait for a futex is a `futex` system call that waits, from call to return. Waits that were not needed (the value
+//! had changed) are counted apart.
 
 use super::by_guest::{ByGuest, GuestCollector};
 use super::distribution::BinnedDurations;
@@ -108,7 +108,8 @@ pub struct KernelLock {
     pub name: Option<String>,
     /// What it is.
     pub kind: String,
-    /// What waited: a system call, `interrupt`, `-` for neither, or `unknown` where records that could tell are missing.
+    /// What waited: a system call, `interrupt`, `-` for neither, or `unknown` where records that could tell are
+    /// missing.
     pub context: String,
     /// The calls that led there, innermost first: symbols, else addresses. Empty without a recorded stack.
     pub calls: Vec<String>,
@@ -344,8 +345,8 @@ pub struct Collector {
     calls: HashMap<TaskIndex, Call>,
     /// Whether records were missing at any time.
     had_gap: bool,
-    /// If so: tasks of which it is known since whether they are in a system call, and CPUs of which it is not known whether
-    /// they handle an interrupt.
+    /// If so: tasks of which it is known since whether they are in a system call, and CPUs of which it is not known
+    /// whether they handle an interrupt.
     known: HashSet<TaskIndex>,
     lost_cpus: HashSet<u32>,
     /// By CPU: whose wait began with the record before this one.

@@ -1,5 +1,6 @@
-//! When what a report sums up happened, for the comparison of two recordings: beside its sums a report keeps, for each of
-//! the equal parts that a recording is cut into, how many there were, how long they took and how that is distributed.
+//! When what a report sums up happened, for the comparison of two recordings: beside its sums a report keeps, for each
+//! of the equal parts that a recording is cut into, how many there were, how long they took and how that is
+//! distributed.
 
 use super::{Window, histogram};
 use crate::layer::LayerKind;
@@ -15,8 +16,8 @@ const ROWS: usize = 4096;
 /// Classes of a histogram for each power of two, as a power of two: a class is at most a 32nd of its times wide.
 const CLASS_BITS: u32 = 5;
 
-/// The parts of the time that is compared: of a VM its guest's kernel's records, where there are any, since what came before
-/// is how long it took to start.
+/// The parts of the time that is compared: of a VM its guest's kernel's records, where there are any, since what came
+/// before is how long it took to start.
 #[derive(Clone, Debug)]
 pub struct Parts {
     all: Window,
@@ -152,8 +153,8 @@ pub struct Series {
     pub parts: Vec<Part>,
 }
 
-/// What a report keeps beside its sums; nothing unless it was asked to. Memory grows with the rows, of which there are at
-/// most 4096.
+/// What a report keeps beside its sums; nothing unless it was asked to. Memory grows with the rows, of which there are
+/// at most 4096.
 #[derive(Debug, Default)]
 pub struct Samples {
     parts: Option<Arc<Parts>>,

@@ -11,6 +11,9 @@ use crate::timeline::host::Host;
 use crate::timeline::states::BlockedOn;
 use crate::timeline::vcpu::Preemptor;
 
+/// What a CPU of the host runs that is idle while a vCPU's thread has been woken for it.
+pub(crate) const IDLE_HOST_CPU: &str = "nothing: the CPU was idle and had yet to begin";
+
 /// Why a vCPU left the guest.
 pub(crate) fn reason(reason: Option<ExitReason>) -> String {
     reason.map_or_else(|| "before the first entry".into(), |reason| reason.name().into_owned())
@@ -28,7 +31,7 @@ pub(crate) fn preemptor(host: Option<&Host>, preemptor: Preemptor) -> String {
 pub(crate) fn preemptor_name(host: Option<&Host>, preemptor: Preemptor) -> String {
     match preemptor {
         Preemptor::Thread(thread) => host.map_or_else(|| thread.tid.to_string(), |host| host.thread_name(thread)),
-        Preemptor::Idle => "nothing: the CPU was idle and had yet to begin".into(),
+        Preemptor::Idle => IDLE_HOST_CPU.into(),
         Preemptor::Unknown => "not known".into(),
     }
 }

@@ -9,7 +9,7 @@ use crate::analysis::{Analysis, Gap, Passed};
 use crate::clock::Clock;
 use crate::exit_reason::{ExitNumbering, ExitReason};
 use crate::layer::LayerKind;
-use crate::manifest::{Missing, Process, Vm};
+use crate::manifest::{Missing, Process, RecordLimit, Vm};
 use crate::reader::{Stream, Trace};
 use crate::timeline::{Change, ChangeKind, Input, Timeline};
 use crate::totals::Totals;
@@ -68,10 +68,13 @@ pub struct LayerReport {
     /// Whether a stream begins later than what it records did: its beginning was overwritten in flight-recorder mode,
     /// or written elsewhere before this was recovered.
     pub begins_late: bool,
-    /// Where the beginning was dropped to keep the recording within its size: from when on all streams are there, ns after
-    /// the first record of the recording.
+    /// Where the beginning was dropped to keep the recording within its size: from when on all streams are there, ns
+    /// after the first record of the recording.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dropped_until_ns: Option<u64>,
+    /// The limit of its records, if it had one, and how often it met that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<RecordLimit>,
 }
 
 /// Why and for how long the vCPUs of a VM were out of the guest.
@@ -225,6 +228,7 @@ impl ReportBuilder for SummaryBuilder {
                 .filter_map(Stream::dropped_until)
                 .max()
                 .map(|until| manifest.clock.ticks_to_ns(until.saturating_sub(first))),
+            limit: layer.description.limit,
         });
         let layers: Vec<_> = layers.collect();
         let last = layers.iter().filter_map(|layer| layer.totals.last).max().unwrap_or(first);
@@ -301,8 +305,8 @@ struct Row {
     streams: usize,
 }
 
-/// The rows of the table: the layers in order, but processes of a VM that have the same name together, since there may be
-/// hundreds of them.
+/// The rows of the table: the layers in order, but processes of a VM that have the same name together, since there may
+/// be hundreds of them.
 fn rows(layers: &[LayerReport]) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     let mut groups: BTreeMap<(&str, &str), usize> = BTreeMap::new();
@@ -353,6 +357,18 @@ fn write_layers(layers: &[LayerReport], max_size: Option<u64>, out: &mut dyn Wri
     for layer in layers {
         if let Some(incomplete) = &layer.incomplete {
             writeln!(out, "INCOMPLETE: {}: {incomplete}", layer.path)?;
+        }
+        if let Some(limit) = layer.limit.filter(|limit| limit.times > 0) {
+            writeln!(
+                out,
+                "LIMITED: {}: to {} records/s (burst {}), which it met {} times and for {}; what it made meanwhile is \
+                 partly lost; give a higher --limit, or record less with --events",
+                layer.path,
+                limit.per_second,
+                limit.burst,
+                limit.times,
+                seconds(limit.held_ns)
+            )?;
         }
         if layer.begins_late {
             writeln!(
@@ -518,6 +534,7 @@ mod tests {
             incomplete: None,
             begins_late: false,
             dropped_until_ns: None,
+            limit: None,
         };
 
         let rows = rows(&[layer(7, "sh", 1), layer(8, "ls", 2), layer(9, "sh", 4)]);
@@ -525,6 +542,30 @@ mod tests {
         let rows: Vec<_> =
             rows.iter().map(|row| (row.name.as_str(), row.layers, row.streams, row.totals.events)).collect();
         assert_eq!(rows, [("vm0/guest-user/*", 2, 4, 5), ("vm0/guest-user/8", 1, 2, 2)]);
+    }
+
+    #[test]
+    fn layer_that_met_its_limit_is_named_and_one_that_did_not_is_not() {
+        let layer = |path: &str, times| LayerReport {
+            layer: LayerKind::Vmm,
+            path: path.into(),
+            process: None,
+            streams: 1,
+            totals: Totals::default(),
+            incomplete: None,
+            begins_late: false,
+            dropped_until_ns: None,
+            limit: Some(RecordLimit { per_second: 500, burst: 70, times, held_ns: 1_500_000_000 }),
+        };
+        let mut out = Vec::new();
+
+        write_layers(&[layer("a/vmm", 3), layer("b/vmm", 0)], None, &mut out).unwrap();
+
+        let text = String::from_utf8(out).unwrap();
+        let limited: Vec<_> = text.lines().filter(|line| line.starts_with("LIMITED: ")).collect();
+        assert_eq!(limited.len(), 1, "{text}");
+        assert!(limited[0].contains("a/vmm: to 500 records/s (burst 70), which it met 3 times"), "{text}");
+        assert!(limited[0].contains("for 1.500000000 s"), "{text}");
     }
 
     #[test]

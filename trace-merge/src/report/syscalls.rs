@@ -1,12 +1,13 @@
 //! System calls of each guest process: how often, how long, how they failed, and the page faults inside them.
 //!
-//! A call lasts from `raw_syscalls:sys_enter` to `raw_syscalls:sys_exit` of its thread. Of that, its CPU time is the time
-//! during which its thread had a CPU of the guest, interrupts included (what the host took from that CPU is another
-//! report's subject). The kernel has no event for the end of a page fault: the next record on the CPU bounds its time
-//! from above.
+//! A call lasts from `raw_syscalls:sys_enter` to `raw_syscalls:sys_exit` of its thread. Of that, its CPU time is the
+//! time during which its thread had a CPU of the guest, interrupts included (what the host took from that CPU is
+//! another report's subject). The kernel has no event for the end of a page fault: the next record on the CPU bounds
+//! its time from above.
 //!
 //! Counted apart, and never timed: calls that were interrupted by a signal (the kernel restarts them or fails them with
-//! `EINTR`), calls whose return is not in the trace, returns whose call is not, and calls during which records were lost.
+//! `EINTR`), calls whose return is not in the trace, returns whose call is not, and calls during which records were
+//! lost.
 
 use super::by_guest::{ByGuest, GuestCollector};
 use super::distribution::BinnedDurations;
@@ -111,8 +112,8 @@ pub struct SyscallRow {
     pub page_faults_at_most_ns: u64,
     /// Calls whose return is not in the trace, or during which records were lost; not in `count`.
     pub unfinished: u64,
-    /// Returns whose call is not in the trace; not in `count`. The return with which a new task begins, of the call that
-    /// made it, is none of them.
+    /// Returns whose call is not in the trace; not in `count`. The return with which a new task begins, of the call
+    /// that made it, is none of them.
     pub returns_only: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Where the time of a guest's tasks went: for real, in exits, stolen by the host, waiting. For each task the parts add up
-//! to its wall time to the tick.
+//! Where the time of a guest's tasks went: for real, in exits, stolen by the host, waiting. For each task the parts add
+//! up to its wall time to the tick.
 
 use super::samples::{Sampled, Samples, ToldBy, steady_name, told};
 use super::table::{Align, Table};
@@ -247,8 +247,8 @@ impl Sampled for TaskTimes {
     }
 }
 
-/// The time in which a task had one name, since a program that runs another one goes on under the other's, and was in one
-/// cgroup.
+/// The time in which a task had one name, since a program that runs another one goes on under the other's, and was in
+/// one cgroup.
 #[derive(Clone, Debug)]
 struct Stretch {
     comm: Vec<u8>,

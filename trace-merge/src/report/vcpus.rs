@@ -57,8 +57,8 @@ pub struct VcpuReport {
 /// A part of a vCPU's time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct VcpuPart {
-    /// What it did: `guest`, `kvm_run` (guest or KVM, where nothing tells them apart), `kvm`, `vmm`, `preempted`, `woken`
-    /// (and not yet run), `halted`, `blocked_in_kvm`, `blocked_in_vmm`, `ended` or `unknown`.
+    /// What it did: `guest`, `kvm_run` (guest or KVM, where nothing tells them apart), `kvm`, `vmm`, `preempted`,
+    /// `woken` (and not yet run), `halted`, `blocked_in_kvm`, `blocked_in_vmm`, `ended` or `unknown`.
     pub state: &'static str,
     /// For which exit, by whom.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! What reports count, row by row: wakeups, system calls, waits for locks, exits, disk requests.
+//! What reports count, row by row: wakeups, system calls, waits for locks, exits, disk requests, packets.
 
 use super::files::Output;
 use super::places::Place;
@@ -13,8 +13,10 @@ use trace_merge::layer::LayerKind;
 use trace_merge::reader::Trace;
 use trace_merge::report::ended::Ended;
 use trace_merge::report::exits::{ExitTimes, Parts};
-use trace_merge::report::flows::{Flow, FlowTask, FlowTimes, step_name, whose};
+use trace_merge::report::flow_step::{FlowMilestone, FlowStep, FlowTask};
+use trace_merge::report::flows::{Flow, FlowTimes};
 use trace_merge::report::locks::{self, LockTimes, WaitEnd};
+use trace_merge::report::net_flows::{Direction, NetFlowTimes, PacketFlow};
 use trace_merge::report::syscalls::{self, SyscallTimes};
 use trace_merge::report::wakeups::WakeupTimes;
 use trace_merge::syscall_names;
@@ -53,10 +55,16 @@ pub(super) fn makers<'m>(
         let rows = Flows { table: asked("flows"), steps: asked("flow_steps"), count: 0 };
         makers.push(Box::new(Listed { times: FlowTimes::keeping_ended(trace), rows }));
     }
+    if selection.has("packets") || selection.has("packet_steps") {
+        let asked = |name| selection.has(name).then(|| table(name));
+        let rows = Packets { table: asked("packets"), steps: asked("packet_steps"), count: 0 };
+        makers.push(Box::new(Listed { times: NetFlowTimes::keeping_ended(trace), rows }));
+    }
     makers
 }
 
-/// By VM: the symbols of its guest's kernel, where waits for its locks were recorded. They may be recorded after the waits.
+/// By VM: the symbols of its guest's kernel, where waits for its locks were recorded. They may be recorded after the
+/// waits.
 fn symbols(trace: &Trace, timeline: &Timeline) -> Vec<Option<KernelSymbols>> {
     let of = |vm: &trace_merge::timeline::Vm| {
         let layers = || trace.kernel_layers(&vm.name);
@@ -279,21 +287,62 @@ impl Flows {
                 flow.woken.as_ref().map(|task| task.comm.as_str()).into(),
                 flow.host_io_ns.into(),
             ];
-            let window = Window { begin: flow.begin, end: flow.begin.saturating_add(flow.ticks) };
-            table.push_window(Place::Vm(vm), window, &own);
+            table.push_window(Place::Vm(vm), lasting(flow.begin, flow.ticks), &own);
         }
-        let Some(steps) = &mut self.steps else { return };
-        for (place, step) in (0_u64..).zip(&flow.steps) {
-            let (named, whose) = (step_name(step.from, step.to), whose(step.from, step.to));
+        add_steps(&mut self.steps, (vm, self.count, &flow.kind), &flow.steps);
+    }
+}
+
+struct Packets {
+    table: Option<FixedRows>,
+    steps: Option<FixedRows>,
+    /// Packets so far.
+    count: u64,
+}
+
+impl List<NetFlowTimes> for Packets {
+    fn list(&mut self, times: &mut NetFlowTimes, timeline: &Timeline, at_end: bool) {
+        for (vm, direction, flow) in times.take_ended(timeline, at_end) {
+            self.add(vm, direction, &flow);
+            self.count += 1;
+        }
+    }
+}
+
+impl Packets {
+    fn add(&mut self, vm: usize, direction: Direction, flow: &PacketFlow) {
+        if let Some(table) = &mut self.table {
             let own = [
                 self.count.into(),
-                place.into(),
-                named.as_str().into(),
-                whose.as_str().into(),
-                flow.kind.as_str().into(),
+                flow.net.into(),
+                direction.name().into(),
+                flow.id.into(),
+                flow.device.as_deref().into(),
+                flow.bytes.into(),
+                flow.task.as_ref().map(|task| task.tid).into(),
+                flow.task.as_ref().map(|task| task.comm.as_str()).into(),
             ];
-            let window = Window { begin: step.end.saturating_sub(step.ticks), end: step.end };
-            steps.push_window(Place::Vm(vm), window, &own);
+            table.push_window(Place::Vm(vm), lasting(flow.begin, flow.ticks), &own);
         }
+        add_steps(&mut self.steps, (vm, self.count, direction.name()), &flow.steps);
+    }
+}
+
+/// The time of what takes `ticks` from `begin` on.
+const fn lasting(begin: u64, ticks: u64) -> Window {
+    Window { begin, end: begin.saturating_add(ticks) }
+}
+
+/// Adds a row for each of the `steps` of what has this `number` in its table and is of this `kind`.
+fn add_steps<M: FlowMilestone>(
+    table: &mut Option<FixedRows>,
+    (vm, number, kind): (usize, u64, &str),
+    steps: &[FlowStep<M>],
+) {
+    let Some(table) = table else { return };
+    for (place, step) in (0_u64..).zip(steps) {
+        let (name, whose) = (step.name(), step.whose());
+        let own = [number.into(), place.into(), name.as_str().into(), whose.as_str().into(), kind.into()];
+        table.push_window(Place::Vm(vm), lasting(step.end.saturating_sub(step.ticks), step.ticks), &own);
     }
 }

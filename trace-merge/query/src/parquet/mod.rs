@@ -2,7 +2,8 @@
 //!
 //! One pass over the recording feeds an analysis for each group of tables, with the timeline of `trace-merge` and the
 //! builders of its reports: rows are what those count. Rows go in batches to a thread that writes the files. Memory is
-//! bounded: by the batches that are filled and on their way, by what is kept of open files, and by what lasts at a moment.
+//! bounded: by the batches that are filled and on their way, by what is kept of open files, and by what lasts at a
+//! moment.
 
 mod about;
 mod activities;

@@ -77,7 +77,8 @@ impl Hour {
     }
 }
 
-/// `value` as it stands in a folder's name, as Hive writes it: what means something there is escaped as `%` and two digits.
+/// `value` as it stands in a folder's name, as Hive writes it: what means something there is escaped as `%` and two
+/// digits.
 fn folder_name(value: Option<&str>) -> String {
     let Some(value) = value.filter(|value| !value.is_empty()) else { return NULL_PARTITION.into() };
     let mut name = String::new();

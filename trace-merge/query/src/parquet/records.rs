@@ -156,8 +156,8 @@ fn columns_of_event(fields: &[FieldDescription]) -> Vec<Column> {
     columns
 }
 
-/// What the column of a field holds. A field of one name has one kind in all recordings, mostly: integers of 32 bits and
-/// less are signed ones of 64.
+/// What the column of a field holds. A field of one name has one kind in all recordings, mostly: integers of 32 bits
+/// and less are signed ones of 64.
 const fn kind_of_field(field: &FieldDescription) -> Kind {
     match field.ty {
         FieldType::U8 | FieldType::U16 | FieldType::U32 => Kind::Integer,

@@ -7,7 +7,7 @@ use arrow_array::types::{Int64Type, UInt64Type};
 use std::fs::{self, File};
 use std::path::PathBuf;
 use tempfile::TempDir;
-use trace_merge::report::{exits, flows, locks, syscalls, tasks, vcpus, wakeups};
+use trace_merge::report::{exits, flows, locks, net_flows, syscalls, tasks, vcpus, wakeups};
 
 /// The files of a table below `folder`.
 fn files(folder: &Path, table: &str) -> Vec<PathBuf> {
@@ -188,6 +188,23 @@ fn waits_and_exits_and_requests_are_those_of_the_reports() {
     assert_eq!(requests.vms[0].total.count, 1);
     let ticks = |table: &Table| table.integers("duration_ticks").into_iter().flatten().sum::<i64>();
     assert_eq!(ticks(&flow), ticks(&steps));
+}
+
+#[test]
+fn packets_and_their_steps_are_those_of_the_report() {
+    let (folder, _dir, trace) = exported();
+    let report = net_flows::report(&trace, Window::ALL).unwrap();
+
+    let [packets, steps] = ["packets", "packet_steps"].map(|name| Table::read(folder.path(), name));
+
+    let sent = &report.vms[0].sent;
+    assert_eq!((sent.total.count, packets.rows()), (1, 1));
+    assert_eq!(packets.sum_where("bytes", "direction", "sent"), 98);
+    assert_eq!(packets.sum_where("duration_ns", "device", "eth0"), sent.total.total_ns);
+    let ticks = |table: &Table| table.integers("duration_ticks").into_iter().flatten().collect::<Vec<_>>();
+    assert_eq!(ticks(&packets), [120]);
+    assert_eq!(ticks(&steps), [10, 90, 20]);
+    assert_eq!(steps.texts("step")[0].as_deref(), Some("queued → given to the driver"));
 }
 
 #[test]

@@ -66,8 +66,8 @@ fn is_alike(column: &str, ours: &Value, theirs: &Value) -> bool {
     }
 }
 
-/// Compares what DataFusion and DuckDB answer about the tables of `trace`: every ready question whose tables it has. How
-/// many those are.
+/// Compares what DataFusion and DuckDB answer about the tables of `trace`: every ready question whose tables it has.
+/// How many those are.
 fn check(trace: &Trace) -> usize {
     let folder = tempfile::tempdir().unwrap();
     export(trace, &Options::default(), folder.path(), &Selection::All).unwrap();

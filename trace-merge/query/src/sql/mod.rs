@@ -9,7 +9,6 @@ pub use database::Database;
 pub use ready::{READY, Ready};
 
 use crate::parquet::{self, Selection};
-use crate::progress;
 use datafusion::error::DataFusionError;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,7 +16,9 @@ use tempfile::TempDir;
 use thiserror::Error;
 use trace_merge::export::{ExportError, Options};
 use trace_merge::manifest::MANIFEST_FILE;
+use trace_merge::progress;
 use trace_merge::reader::{ReadError, Trace};
+use trace_merge::removed_on_signal::RemovedOnSignal;
 
 /// The table by which a folder of tables is known.
 const RECORDINGS: &str = "recordings";
@@ -103,7 +104,7 @@ fn one_line(error: &DataFusionError) -> String {
 
 /// Tables that were made of recordings to answer a question. Dropping them, or a signal, removes them.
 pub struct MadeTables {
-    _guard: progress::RemovedOnSignal,
+    _guard: RemovedOnSignal,
     folder: TempDir,
 }
 
@@ -159,7 +160,7 @@ impl Inputs {
         let temporary = std::env::temp_dir();
         let failed = |source| QueryError::Folder { path: temporary.clone(), source };
         let made = tempfile::Builder::new().prefix("strata-query-").tempdir().map_err(failed)?;
-        let guard = progress::RemovedOnSignal::new(made.path()).map_err(failed)?;
+        let guard = RemovedOnSignal::new(made.path()).map_err(failed)?;
         let selection = Selection::Only(names.iter().cloned().collect());
         for (number, (path, trace)) in self.traces.iter().enumerate() {
             let folder = made.path().join(number.to_string());
@@ -173,7 +174,7 @@ impl Inputs {
 /// Makes the tables in `selection` of a recording; one without records has none.
 fn make(path: &Path, trace: &Trace, folder: &Path, selection: &Selection) -> Result<(), QueryError> {
     let title = format!("reading {}", path.display());
-    let made = progress::shown(&title, |progress| {
+    let made = progress::shown(&title, &|line: &str| eprintln!("{line}"), |progress| {
         let options = Options { progress: Some(progress), ..Options::default() };
         parquet::export(trace, &options, folder, selection)
     });

@@ -59,5 +59,8 @@ ready!(
     "disk-steps",
     "disk-steps-by-kernel",
     "slowest-requests",
+    "packets",
+    "packet-steps",
+    "slowest-packets",
     "switches",
 );

@@ -1,4 +1,4 @@
-//! Arrows from row to row: who woke whom, and the way of a disk's request.
+//! Arrows from row to row: who woke whom, and the ways of disk requests and packets.
 
 use super::encoding::{put, put_signed};
 use super::rows::RowNumber;
@@ -14,6 +14,10 @@ pub(super) enum ArrowKind {
     Issue,
     /// From the disk to the task that the request woke.
     Completion,
+    /// From the task that sends a packet to the network.
+    Send,
+    /// From the network to the task that the packet woke.
+    Receive,
 }
 
 /// One end of an arrow.

@@ -4,19 +4,23 @@ use super::Bounds;
 use super::arrows::{ArrowKind, Arrows, End};
 use super::category;
 use super::counting::Counting;
+use super::flows::{Flows, NewFlow};
 use super::host_cpus::HostCpu;
 use super::records::Records;
-use super::requests::Requests;
 use super::rows::{RowKind, RowNumber, Rows};
+use super::why;
 use crate::analysis::{Analysis, Gap};
 use crate::clock::Clock;
+use crate::critical_path::CriticalPaths;
 use crate::event::runner::RunnerEvents;
 use crate::event::{Event, Tid, WakeupStage};
 use crate::export::DONE;
 use crate::layer::LayerKind;
 use crate::merge::Merge;
 use crate::reader::{Trace, TraceLayer};
-use crate::report::flows::{Flow, FlowTimes};
+use crate::report::flow_step::FlowTask;
+use crate::report::flows::FlowTimes;
+use crate::report::net_flows::{Direction, NetFlowTimes};
 use crate::report::state_names;
 use crate::timeline::fused::Fused;
 use crate::timeline::host::{HostCpuState, HostThread};
@@ -63,7 +67,7 @@ pub(super) struct Drawing<'t> {
     pub(super) rows: Rows,
     pub(super) records: Records,
     pub(super) arrows: Arrows,
-    pub(super) requests: Requests,
+    pub(super) flows: Flows,
     pub(super) counting: Counting<'t>,
     sources: Vec<Source>,
     cpus: CpuRows,
@@ -72,7 +76,8 @@ pub(super) struct Drawing<'t> {
     most_tasks: usize,
     /// Tasks that have no row, with a slice that would be drawn.
     pub(super) tasks_left_out: BTreeSet<TaskOf>,
-    flows: FlowTimes,
+    requests: FlowTimes,
+    packets: NetFlowTimes,
     /// Tasks that were woken and have not run yet: when, and in which row by whom.
     woken: HashMap<TaskOf, End>,
     /// Numbers of those who make records.
@@ -131,14 +136,15 @@ impl<'t> Drawing<'t> {
             rows,
             records,
             arrows: Arrows::new(bounds.arrows),
-            requests: Requests::default(),
+            flows: Flows::default(),
             counting,
             sources,
             cpus,
             tasks: HashMap::default(),
             most_tasks: bounds.tasks,
             tasks_left_out: BTreeSet::new(),
-            flows: FlowTimes::keeping_ended(trace),
+            requests: FlowTimes::keeping_ended(trace),
+            packets: NetFlowTimes::keeping_ended(trace),
             woken: HashMap::default(),
             task_names: HashMap::default(),
             thread_names: HashMap::default(),
@@ -239,33 +245,53 @@ impl<'t> Drawing<'t> {
     }
 
     fn draw_requests(&mut self, timeline: &Timeline, at_end: bool) {
-        for (vm, flow) in self.flows.take_ended(timeline, at_end) {
-            let (clock, part) = (&self.clock, self.part);
-            if flow.begin < part.begin {
-                continue;
-            }
-            let row = self.requests.draw(&mut self.rows, timeline, vm, &flow, |ticks| ns(clock, part, ticks));
-            if let Some(row) = row {
-                self.draw_arrows(timeline, vm, &flow, row);
-            }
+        for (vm, flow) in self.requests.take_ended(timeline, at_end) {
+            let drawn = NewFlow::request(&flow, |ticks| self.ns(ticks));
+            let Some(row) = self.draw_flow(timeline, vm, flow.begin, drawn) else { continue };
+            let (Some(first), Some(last)) = (flow.steps.first(), flow.steps.last()) else { continue };
+            let issuer = self.row_of(timeline, vm, flow.issuer.as_ref());
+            let woken = self.row_of(timeline, vm, flow.woken.as_ref());
+            self.draw_arrow(ArrowKind::Issue, (issuer, flow.begin), (Some(row), first.end));
+            self.draw_arrow(ArrowKind::Completion, (Some(row), last.end.saturating_sub(last.ticks)), (woken, last.end));
         }
     }
 
-    /// The arrows of a request that is drawn in `row`.
-    fn draw_arrows(&mut self, timeline: &Timeline, vm: usize, flow: &Flow, row: RowNumber) {
-        let row_of = |task: &Option<crate::report::flows::FlowTask>| {
-            let task = timeline.vm(vm)?.guest.living(task.as_ref()?.tid)?;
-            self.tasks.get(&(vm, task)).copied()
-        };
-        let (issuer, woken) = (row_of(&flow.issuer), row_of(&flow.woken));
-        let (Some(first), Some(last)) = (flow.steps.first(), flow.steps.last()) else { return };
-        if let Some(issuer) = issuer {
-            let to = End { row, time: self.ns(first.end) };
-            self.arrows.add(ArrowKind::Issue, End { row: issuer, time: self.ns(flow.begin) }, to);
+    fn draw_packets(&mut self, timeline: &Timeline, at_end: bool) {
+        for (vm, direction, flow) in self.packets.take_ended(timeline, at_end) {
+            let drawn = NewFlow::packet(direction, &flow, |ticks| self.ns(ticks));
+            let Some(row) = self.draw_flow(timeline, vm, flow.begin, drawn) else { continue };
+            let (Some(first), Some(last)) = (flow.steps.first(), flow.steps.last()) else { continue };
+            let task = self.row_of(timeline, vm, flow.task.as_ref());
+            let (kind, from, to) = match direction {
+                Direction::Sent => (ArrowKind::Send, (task, flow.begin), (Some(row), first.end)),
+                Direction::Received => {
+                    (ArrowKind::Receive, (Some(row), last.end.saturating_sub(last.ticks)), (task, last.end))
+                }
+            };
+            self.draw_arrow(kind, from, to);
         }
-        if let Some(woken) = woken {
-            let from = End { row, time: self.ns(last.end.saturating_sub(last.ticks)) };
-            self.arrows.add(ArrowKind::Completion, from, End { row: woken, time: self.ns(last.end) });
+    }
+
+    /// Draws what began at `begin` ticks, unless that is before the page; the row that it is drawn in.
+    fn draw_flow(&mut self, timeline: &Timeline, vm: usize, begin: u64, flow: NewFlow) -> Option<RowNumber> {
+        if begin < self.part.begin {
+            return None;
+        }
+        let group = &timeline.vm(vm)?.name;
+        self.flows.draw(&mut self.rows, (vm, group), flow)
+    }
+
+    /// The row of `task` of the VM at `vm`, if it has one.
+    fn row_of(&self, timeline: &Timeline, vm: usize, task: Option<&FlowTask>) -> Option<RowNumber> {
+        let task = timeline.vm(vm)?.guest.living(task?.tid)?;
+        self.tasks.get(&(vm, task)).copied()
+    }
+
+    /// An arrow from one row and time, ticks, to another, if there are such rows.
+    fn draw_arrow(&mut self, kind: ArrowKind, from: (Option<RowNumber>, u64), to: (Option<RowNumber>, u64)) {
+        let end = |(row, ticks): (Option<RowNumber>, u64)| Some(End { row: row?, time: self.ns(ticks) });
+        if let (Some(from), Some(to)) = (end(from), end(to)) {
+            self.arrows.add(kind, from, to);
         }
     }
 
@@ -279,6 +305,7 @@ impl<'t> Drawing<'t> {
     /// Ends at `end` ticks what still lasts.
     pub(super) fn finish(&mut self, timeline: &Timeline, end: u64) {
         self.draw_requests(timeline, true);
+        self.draw_packets(timeline, true);
         let end = self.ns(end);
         for cpu in self.cpus.hosts.values_mut() {
             cpu.finish(&mut self.rows, timeline, end);
@@ -289,6 +316,12 @@ impl<'t> Drawing<'t> {
                 self.rows.rename(row, &state_names::task(task));
             }
         }
+    }
+
+    /// Draws why a task took so long.
+    pub(super) fn explain(&mut self, paths: &CriticalPaths) {
+        let (clock, part) = (&self.clock, self.part);
+        why::draw(&mut self.rows, paths, |ticks| ns(clock, part, ticks));
     }
 
     /// Length of what is drawn, ns.
@@ -388,8 +421,12 @@ impl Analysis for Drawing<'_> {
             self.records.add(input, *layer, *row, time, who);
         }
         if FlowTimes::follows(input) {
-            self.flows.record(input, timeline);
+            self.requests.record(input, timeline);
             self.draw_requests(timeline, false);
+        }
+        if NetFlowTimes::follows(input) {
+            self.packets.record(input, timeline);
+            self.draw_packets(timeline, false);
         }
         self.seen += 1;
         if self.seen.is_multiple_of(TELL_EVERY) {
@@ -454,6 +491,7 @@ impl Analysis for Drawing<'_> {
                 cpu.lose(&mut self.rows, timeline, time);
             }
         }
-        self.flows.gap(gap, timeline);
+        self.requests.gap(gap, timeline);
+        self.packets.gap(gap, timeline);
     }
 }

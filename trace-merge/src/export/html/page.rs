@@ -74,7 +74,7 @@ impl Contents<'_> {
         self.write_columns(&mut out)?;
         write_column(&mut out, "reports", &serde_json::to_vec(&json!({ "reports": reports, "left_out": left_out }))?)?;
         write_column(&mut out, "stacks", &serde_json::to_vec(&stacks)?)?;
-        write_column(&mut out, "requests", &serde_json::to_vec(self.drawn.requests.kept())?)?;
+        write_column(&mut out, "flows", &serde_json::to_vec(self.drawn.flows.kept())?)?;
         for script in SCRIPTS {
             write!(out, "<script nonce=\"{nonce}\">\n{script}</script>\n")?;
         }
@@ -122,7 +122,7 @@ impl Contents<'_> {
             "records": records,
             "counters": self.drawn.counting.counters,
             "arrows": self.drawn.arrows,
-            "requests_left_out": self.drawn.requests.left_out(),
+            "flows_left_out": self.drawn.flows.left_out(),
             "tasks_left_out": self.drawn.tasks_left_out.len(),
         }))
     }

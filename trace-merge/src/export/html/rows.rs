@@ -11,7 +11,7 @@ const MOST_BINS: usize = 1 << 12;
 const MOST_BINS_OF_TASK: usize = 1 << 10;
 
 /// What a row shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RowKind {
     /// What a host's CPU runs.
@@ -24,6 +24,10 @@ pub(super) enum RowKind {
     Task,
     /// Requests of a VM's disks.
     Disk,
+    /// Packets of a VM's network devices.
+    Net,
+    /// Why a task took so long.
+    Why,
     /// Records only: of applications, and of a VMM's other threads.
     Records,
 }

@@ -1,5 +1,7 @@
 use super::*;
+use crate::critical_path::{CriticalPathOptions, critical_paths};
 use crate::layer::LayerKind;
+use crate::report::net_flows::tests::there_and_back;
 use crate::report::scenario::preempted_in_an_exit;
 use crate::test_trace::Field::{Number, Text};
 use crate::test_trace::TestTrace;
@@ -20,9 +22,14 @@ struct Page {
 type Slice = (u64, u64, String);
 
 fn page_within(bounds: Bounds, trace: TestTrace) -> Page {
+    page_with(bounds, trace, |_| None)
+}
+
+fn page_with(bounds: Bounds, trace: TestTrace, why: impl FnOnce(&Trace) -> Option<CriticalPaths>) -> Page {
     let (_dir, trace) = trace.open();
+    let why = why(&trace);
     let mut bytes = Vec::new();
-    let exported = export_within(bounds, &trace, &Options::default(), None, &mut bytes).unwrap();
+    let exported = export_within(bounds, &trace, &Options::default(), None, why.as_ref(), &mut bytes).unwrap();
     assert_eq!(exported.bytes, bytes.len() as u64);
     let text = String::from_utf8(bytes).unwrap();
     let about = serde_json::from_str(element(&text, "about")).unwrap();
@@ -169,6 +176,70 @@ fn task_has_its_fused_states_and_the_arrow_of_its_waker() {
 }
 
 #[test]
+fn packets_lie_in_rows_with_their_steps_and_arrows() {
+    let page = page(there_and_back(TestTrace::new(), 10_000, 1));
+
+    let flows: Value = serde_json::from_slice(&page.column("flows")).unwrap();
+    let flows: Vec<_> = flows.as_array().unwrap().iter().map(|flow| (&flow["what"], &flow["facts"])).collect();
+    let [sent, received] = ["packet 1, sent, 98 bytes, network 0", "packet 1, received, 98 bytes, network 0"]
+        .map(|what| Value::from(format!("{what} (eth0 in the guest)")));
+    let task = |role: &str| serde_json::json!([[role, "seven/7"]]);
+    assert_eq!(flows, [(&sent, &task("sent by")), (&received, &task("woke"))]);
+    let kinds: Vec<_> = page.arrows().into_iter().map(|(kind, from, _, to, _)| (kind, from, to)).collect();
+    assert!(kinds.contains(&(3, "seven/7".into(), "packets".into())), "{kinds:?}");
+    assert!(kinds.contains(&(4, "packets".into(), "seven/7".into())), "{kinds:?}");
+    let first = &page.slices("packets")[0];
+    assert_eq!((first.1 - first.0, &*first.2), (50, "sent: called → queued"));
+}
+
+#[test]
+fn path_of_a_task_has_a_row_for_it_and_one_for_whom_it_waited_for() {
+    let switch = |trace: TestTrace, time, prev: i64, state, next: i64| {
+        let fields = [
+            ("prev_comm", Text("task")),
+            ("prev_pid", Number(prev)),
+            ("prev_state", Number(state)),
+            ("next_comm", Text("task")),
+            ("next_pid", Number(next)),
+        ];
+        trace.guest(0, time, "sched:sched_switch", &fields)
+    };
+    // Without records of interrupts, one of them may have woken whom it likes.
+    let interrupts = [
+        ("irq:softirq_entry", "vec", 9),
+        ("irq:softirq_exit", "vec", 9),
+        ("irq_vectors:local_timer_entry", "vector", 236),
+        ("irq_vectors:local_timer_exit", "vector", 236),
+    ];
+    let trace = (1_000..).step_by(2).zip(interrupts).fold(TestTrace::new(), |trace, (time, (event, field, number))| {
+        trace.guest(0, time, event, &[(field, Number(number))])
+    });
+    let trace = switch(trace, 2_000, 7, 0, 10);
+    let trace = switch(trace, 10_000, 10, 1, 11);
+    let waking = [("comm", Text("task")), ("pid", Number(10)), ("target_cpu", Number(0))];
+    let trace = trace.guest(0, 20_000, "sched:sched_waking", &waking);
+    let trace = switch(trace, 24_000, 11, 0, 10);
+    let trace = switch(trace, 30_000, 10, 0, 7);
+    let options = CriticalPathOptions::of("task/10".parse().unwrap());
+    let why = |trace: &Trace| Some(critical_paths(trace, &options).unwrap().0);
+
+    let page = page_with(BOUNDS, trace, why);
+
+    // The page begins with the first record, at 500 ns; two ticks are a nanosecond.
+    let expected = [
+        (0, 500, "not known: no record tells"),
+        (500, 4_500, "runs on vCPU 0, as far as the guest can tell"),
+        (4_500, 9_500, "waits for event, until task/11 woke it"),
+        (9_500, 11_500, "ready; the guest runs task/11 on vCPU 0"),
+        (11_500, 14_500, "runs on vCPU 0, as far as the guest can tell"),
+    ];
+    assert_eq!(named(&page.slices("why task/10")), expected);
+    let below = [(4_500, 9_500, "task/11: runs on vCPU 0, as far as the guest can tell")];
+    assert_eq!(named(&page.slices("… 1 below")), below);
+    assert_eq!(page.about["rows"][page.row("why task/10")]["kind"], "why");
+}
+
+#[test]
 fn records_are_there_with_their_fields_and_the_meaning_of_their_numbers() {
     let page = page(preempted_in_an_exit());
 
@@ -258,7 +329,7 @@ fn page_fetches_nothing_and_runs_only_its_own_scripts() {
 fn recording_without_anything_in_the_window_is_refused() {
     let (_dir, trace) = TestTrace::new().user(7, 0, 1_000, "app:event", &[("x", Number(1))]).open();
 
-    let refused = export(&trace, &Options::default(), None, std::io::sink());
+    let refused = export(&trace, &Options::default(), None, None, std::io::sink());
 
     assert!(matches!(refused, Err(ExportError::Nothing)), "{refused:?}");
 }

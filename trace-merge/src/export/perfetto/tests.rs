@@ -2,6 +2,7 @@ use super::proto::{EventType, FtraceEvent, TaskState, TracePacket, TrackDescript
 use super::tracks::{Kind, uuid};
 use super::*;
 use crate::report::flows::tests::{Place, VDA, whole};
+use crate::report::net_flows::tests::there_and_back;
 use crate::report::scenario::{preempted_and, preempted_in_an_exit};
 use crate::test_trace::Field::{Hex, Number, Text};
 use crate::test_trace::TestTrace;
@@ -341,8 +342,26 @@ fn request_is_a_flow_through_its_steps_which_add_up_to_it() {
 }
 
 #[test]
+fn packet_is_a_flow_through_its_steps_which_add_up_to_it() {
+    let read = read(there_and_back(TestTrace::new(), 2_000, 1));
+
+    // a tick is half a nanosecond
+    assert_eq!(named(&read.slices_of(Kind::Packet, 0)), [(1_000, 1_115, "sent"), (1_125, 1_300, "received")]);
+    let sides = [Kind::PacketGuest, Kind::PacketHost, Kind::PacketVmm];
+    let steps: Vec<_> = sides.iter().map(|&side| read.slices_of(side, 0)).collect();
+    assert!(steps.iter().all(|side| !side.is_empty()), "{steps:?}");
+    let mut flows: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
+    for event in read.packets.iter().filter_map(|packet| packet.track_event.as_ref()) {
+        event.flow_ids.iter().for_each(|flow| flows.entry(*flow).or_default().0 += 1);
+        event.terminating_flow_ids.iter().for_each(|flow| flows.entry(*flow).or_default().1 += 1);
+    }
+    let steps: Vec<_> = flows.into_values().collect();
+    assert_eq!(steps, [(6, 1), (10, 1)]);
+}
+
+#[test]
 fn requests_that_overlap_are_drawn_beside_each_other() {
-    let mut requests = Requests::default();
+    let mut requests = Requests::of_disks();
     let (_dir, trace) = preempted_in_an_exit().open();
     let timeline = Timeline::new(&trace);
     let mut out = PacketWriter::new(Vec::new());
@@ -408,4 +427,45 @@ fn output_that_fails_is_an_error() {
     let failed = [10, 1_000].map(|room| export(&trace, &Options::default(), Full(room)));
 
     assert!(failed.iter().all(|failed| matches!(failed, Err(ExportError::Write(_)))), "{failed:?}");
+}
+
+#[test]
+fn path_of_a_task_is_a_track_of_slices_that_lie_in_each_other() {
+    use crate::critical_path::{CriticalPathOptions, critical_paths};
+    let (_dir, trace) = crate::report::scenario::preempted_in_an_exit().open();
+    let asked = CriticalPathOptions {
+        from: Some(Duration::from_nanos(1_000)),
+        ..CriticalPathOptions::of("app".parse().unwrap())
+    };
+    let (paths, _) = critical_paths(&trace, &asked).unwrap();
+    let mut bytes = Vec::new();
+
+    let options = Options { from: asked.from, ..Options::default() };
+    let exported = export_with(&trace, &options, Some(&paths), &mut bytes).unwrap();
+
+    let mut packets = PerfettoTrace::decode(&*bytes).unwrap().packet;
+    packets.sort_by_key(|packet| packet.timestamp.unwrap_or(0));
+    let read = Read { packets, exported };
+    let track = uuid(Kind::Why, 0, 0);
+    let names: Vec<_> = read
+        .descriptors()
+        .filter(|(_, known)| known.uuid == Some(track))
+        .map(|(_, known)| known.name.clone())
+        .collect();
+    assert_eq!(names, [Some("vm0: why app/10".into())]);
+    let slices = read.slices(track);
+    // Two ticks are a nanosecond.
+    let of = |begin: u64, end: u64, name: &str| (0, begin / 2, end / 2, name.to_owned());
+    assert_eq!(
+        slices[1..5],
+        [
+            of(11_000, 20_000, "runs on vCPU 0"),
+            of(20_000, 22_000, "KVM handles ioio of vCPU 0"),
+            of(22_000, 40_000, "the host runs hog/200 in place of vCPU 0"),
+            of(40_000, 45_000, "KVM handles ioio of vCPU 0"),
+        ]
+    );
+    let (machine, begin, end, name) = slices[0].clone();
+    assert_eq!((machine, begin, name.as_str()), (0, 11_000 / 2, "app/10"));
+    assert!(slices.iter().all(|slice| slice.1 >= begin && slice.2 <= end), "{slices:?}");
 }

@@ -39,6 +39,16 @@ pub(super) enum Kind {
     Lost,
     /// What holds for all of the recording.
     Notes,
+    /// Why a task of a VM took so long.
+    Why,
+    /// The packets of a VM's networks, together.
+    Packets,
+    /// Packets under way.
+    Packet,
+    /// Their steps, of one side each.
+    PacketGuest,
+    PacketHost,
+    PacketVmm,
 }
 
 /// Number of the track of `kind`, of the VM or machine `of`, with the number `index` among its likes.

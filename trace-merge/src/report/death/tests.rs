@@ -1,4 +1,5 @@
 use super::*;
+use crate::manifest::Manifest;
 use crate::report::Report;
 use crate::test_trace::{Field, TestTrace};
 
@@ -158,4 +159,21 @@ fn text_says_all_of_it_and_acts_on_no_terminal() {
         assert!(text.contains(wanted), "{wanted} is missing in\n{text}");
     }
     assert!(!text.contains('\u{1b}'));
+}
+
+#[test]
+fn what_was_known_last_is_told_where_the_hosts_records_end_before_the_guests() {
+    let (folder, _) = panicked().open();
+    let mut manifest = Manifest::load(folder.path()).unwrap();
+    let of_host = manifest.layers.iter_mut().filter(|layer| layer.kind == LayerKind::HostKernel);
+    of_host.flat_map(|layer| &mut layer.streams).for_each(|stream| stream.corrupt = true);
+    manifest.save(folder.path()).unwrap();
+    let trace = Trace::open(folder.path()).unwrap();
+
+    let death = super::super::make(&trace, Window::ALL, LastMoments::new(&trace, Window::ALL)).unwrap();
+
+    let vm = &death.vms[0];
+    let vcpus: Vec<_> = vm.cpus.iter().map(|cpu| (cpu.vcpu.as_str(), cpu.vcpu_ns)).collect();
+    assert_eq!(vcpus, [("guest until 9.990 µs before", None), ("kvm: hlt until 8.500 µs before", None)]);
+    assert!(vm.host_cpus.iter().all(|cpu| cpu.runs.starts_with("vcpu")), "{:?}", vm.host_cpus);
 }

@@ -1,9 +1,11 @@
 //! Follows requests from milestone to milestone.
 
-use super::{Flow, FlowStep, FlowTask, Milestone, SLOWEST, StepTimes, VmFlows};
+use super::{Flow, Milestone, SLOWEST, VmFlows};
 use crate::clock::Clock;
 use crate::event::{self, BlockRequest, Event, FIRST_SYSTEM_VECTOR, Interrupt, Task};
 use crate::report::distribution::Durations;
+use crate::report::flow_step::{FlowTask, steps};
+use crate::report::followed::{Ended, Followed};
 use crate::timeline::guest::Guest;
 use crate::timeline::states::{Current, TaskIndex};
 use crate::timeline::{Input, Origin, Timeline};
@@ -55,10 +57,6 @@ impl Request {
         Self { times, operation, kind, sector, bytes, device, disk, issuer, woken: None, host_io: None }
     }
 
-    const fn at(&self, milestone: Milestone) -> Option<u64> {
-        self.times[milestone as usize]
-    }
-
     /// Passes `milestone` at `time`, unless it has already.
     fn pass(&mut self, milestone: Milestone, time: u64) {
         self.times[milestone as usize].get_or_insert(time);
@@ -71,46 +69,33 @@ impl Request {
         self.operation == operation && is_there
     }
 
-    /// The milestones that were passed, in time order: one whose event came late does not turn time back.
-    fn passed(&self) -> Vec<(Milestone, u64)> {
-        let mut passed: Vec<(Milestone, u64)> = Vec::new();
-        for milestone in Milestone::ALL {
-            let Some(time) = self.at(milestone) else { continue };
-            if passed.last().is_none_or(|&(_, before)| before <= time) {
-                passed.push((milestone, time));
-            }
-        }
-        passed
-    }
-
     /// What it was, having taken `ticks`.
     fn flow(&self, ticks: u64, guest: &Guest, clock: &Clock) -> Flow {
         let passed = self.passed();
-        let steps = passed.windows(2).filter_map(|step| match *step {
-            [(from, left), (to, end)] => {
-                let ticks = end - left;
-                Some(FlowStep { from, to, end, ticks, ns: clock.ticks_to_ns(ticks) })
-            }
-            _ => None,
-        });
-        let task = |index: TaskIndex| {
-            let (tid, comm) = guest.task_name(index);
-            FlowTask { tid, comm }
-        };
         Flow {
             disk: self.disk.unwrap_or(0),
             device: self.device.map(|device| format!("{}:{}", device >> MINOR_BITS, minor(device))),
             kind: self.kind.clone(),
             sector: self.sector,
             bytes: self.bytes,
-            issuer: self.issuer.map(task),
-            woken: self.woken.map(task),
+            issuer: self.issuer.map(|task| FlowTask::of(task, guest)),
+            woken: self.woken.map(|task| FlowTask::of(task, guest)),
             begin: passed.first().map_or(0, |&(_, time)| time),
             ticks,
             total_ns: clock.ticks_to_ns(ticks),
-            steps: steps.collect(),
+            steps: steps(&passed, clock),
             host_io_ns: self.host_io.map(|(begin, end)| clock.ticks_to_ns(end.saturating_sub(begin))),
         }
+    }
+}
+
+impl Followed for Request {
+    type Milestone = Milestone;
+
+    const SLOWEST: usize = SLOWEST;
+
+    fn at(&self, milestone: Milestone) -> Option<u64> {
+        self.times[milestone as usize]
     }
 }
 
@@ -159,12 +144,8 @@ pub(super) struct Follower {
     next_number: u64,
     /// Streams of which records are missing at the moment.
     gaps: usize,
-    steps: BTreeMap<(Milestone, Milestone), Durations>,
-    total: Durations,
+    ended: Ended<Request>,
     host_io: Durations,
-    slowest: Vec<(u64, Request)>,
-    /// The requests that have ended and were not taken yet; `None` where nobody takes them.
-    ended: Option<Vec<(u64, Request)>>,
     unfinished: u64,
     across_lost_records: u64,
 }
@@ -185,11 +166,8 @@ impl Follower {
             woken: HashMap::default(),
             next_number: 0,
             gaps: 0,
-            steps: BTreeMap::new(),
-            total: Durations::default(),
+            ended: Ended::default(),
             host_io: Durations::default(),
-            slowest: Vec::new(),
-            ended: None,
             unfinished: 0,
             across_lost_records: 0,
         }
@@ -197,18 +175,17 @@ impl Follower {
 
     /// Keeps the requests that end, to be taken one by one.
     pub(super) fn keep_ended(&mut self) {
-        self.ended = Some(Vec::new());
+        self.ended.keep();
     }
 
     /// The requests that have ended since this was asked last.
     pub(super) fn take_ended(&mut self, guest: &Guest, clock: &Clock) -> Vec<Flow> {
-        let ended = self.ended.as_mut().map(std::mem::take).unwrap_or_default();
-        ended.iter().map(|(ticks, request)| request.flow(*ticks, guest, clock)).collect()
+        self.ended.take().iter().map(|(ticks, request)| request.flow(*ticks, guest, clock)).collect()
     }
 
     /// Whether requests have ended that were not taken yet.
     pub(super) fn has_ended(&self) -> bool {
-        self.ended.as_ref().is_some_and(|ended| !ended.is_empty())
+        self.ended.are_kept()
     }
 
     /// Whether it takes in records like `input`.
@@ -405,7 +382,7 @@ impl Follower {
                     *injected = if again { *injected } else { Some(time) };
                 }
             }
-            Event::KvmMmio { tid, address, is_write: true } if address % PAGE == QUEUE_NOTIFY => {
+            Event::KvmMmio { tid, address, is_write: true, .. } if address % PAGE == QUEUE_NOTIFY => {
                 let Some(vcpu) = tid.and_then(vcpu_of) else { return };
                 let exit = self.vcpus.get(&vcpu).map_or(0, |vcpu| vcpu.exit);
                 let kicks = self.kicks.entry(address / PAGE).or_default();
@@ -514,24 +491,11 @@ impl Follower {
     }
 
     fn record(&mut self, request: Request) {
-        let passed = request.passed();
-        let (Some(&(_, begin)), Some(&(_, end))) = (passed.first(), passed.last()) else { return };
-        for step in passed.windows(2) {
-            if let &[(from, left), (to, reached)] = step {
-                self.steps.entry((from, to)).or_default().add(reached - left);
-            }
-        }
-        self.total.add(end - begin);
-        if let Some((begin, end)) = request.host_io {
+        let host_io = request.host_io;
+        if self.ended.record(request)
+            && let Some((begin, end)) = host_io
+        {
             self.host_io.add(end.saturating_sub(begin));
-        }
-        if let Some(ended) = &mut self.ended {
-            ended.push((end - begin, request.clone()));
-        }
-        let place = self.slowest.partition_point(|&(ticks, _)| ticks >= end - begin);
-        if place < SLOWEST {
-            self.slowest.insert(place, (end - begin, request));
-            self.slowest.truncate(SLOWEST);
         }
     }
 
@@ -545,14 +509,12 @@ impl Follower {
     pub(super) fn finish(mut self, vm: String, guest: &Guest, clock: &Clock) -> VmFlows {
         self.end_completed();
         let unfinished = self.unfinished + (self.issued.len() + self.begun.len()) as u64;
-        let steps = self.steps.iter();
-        let steps = steps.map(|(&(from, to), times)| StepTimes { from, to, times: times.distribution(clock) });
         VmFlows {
             vm,
-            total: self.total.distribution(clock),
-            steps: steps.collect(),
+            total: self.ended.total(clock),
+            steps: self.ended.steps(clock),
             host_io: self.host_io.distribution(clock),
-            slowest: self.slowest.iter().map(|(ticks, request)| request.flow(*ticks, guest, clock)).collect(),
+            slowest: self.ended.slowest().iter().map(|(ticks, request)| request.flow(*ticks, guest, clock)).collect(),
             guest_block_events: self.guest_block_events,
             unfinished,
             across_lost_records: self.across_lost_records,

@@ -1,10 +1,10 @@
 // What is selected, in words.
 
-/** The disk requests whose properties are kept. */
-let requests = [];
+/** The disk requests and packets whose properties are kept. */
+let flows = [];
 
-async function loadRequests() {
-  requests = await unpackValue('requests');
+async function loadFlows() {
+  flows = await unpackValue('flows');
 }
 
 function showDetails() {
@@ -51,8 +51,8 @@ function showSlice(panel) {
     ['lasts', formatDuration(end - begin)],
     ['colour', about.categories[categories[slice]]],
   ])];
-  const request = row.kind === 'disk' ? requests.find((known) => known.row === row.number && known.begin <= begin && end <= known.end) : null;
-  if (request) parts.push(requestDetails(request));
+  const flow = flows.find((known) => known.row === row.number && known.begin <= begin && end <= known.end);
+  if (flow) parts.push(flowDetails(flow));
   const jumps = arrowsOfSelection().slice(0, 12).map(arrowButton);
   if (jumps.length) parts.push(element('div', {}, element('h3', {}, 'Arrows'), ...jumps));
   const inside = recordsBetween(row.number, begin, end);
@@ -61,24 +61,22 @@ function showSlice(panel) {
   announce(`${row.name}: ${name}, for ${formatDuration(end - begin)}, from ${formatMoment(begin)} seconds`);
 }
 
-function requestDetails(request) {
-  let begin = request.begin;
-  const steps = request.steps.map(([name, whose, end]) => {
+function flowDetails(flow) {
+  let begin = flow.begin;
+  const steps = flow.steps.map(([name, whose, end]) => {
     const pair = [name, `${formatDuration(end - begin)}  (${whose})`];
     begin = end;
     return pair;
   });
   return element('div', {}, definitions([
-    ['request', `${request.kind}, ${request.bytes} bytes at sector ${request.sector} of disk ${request.disk}`],
-    ['whole time', formatDuration(request.end - request.begin)],
-    ['issued by', request.issuer],
-    ['woke', request.woken],
-    ['host block I/O', request.host_io_ns === undefined ? null : formatDuration(request.host_io_ns)],
+    ['what', flow.what],
+    ['whole time', formatDuration(flow.end - flow.begin)],
+    ...flow.facts,
     ...steps,
   ]));
 }
 
-const ARROW_NAMES = ['woken', 'request issued', 'request completed'];
+const ARROW_NAMES = ['woken', 'request issued', 'request completed', 'packet sent', 'packet received'];
 
 /** A button that goes to the other end of an arrow. */
 function arrowButton(arrow) {

@@ -16,7 +16,7 @@ function showNotes() {
   if (about.arrows.left_out) leftOut.push(`arrows from ${formatMoment(about.arrows.left_out_from)} s on`);
   if (about.counters.left_out) leftOut.push(`${formatCount(about.counters.left_out)} counters`);
   if (about.tasks_left_out) leftOut.push(`the rows of ${formatCount(about.tasks_left_out)} tasks`);
-  if (about.requests_left_out) leftOut.push(`${formatCount(about.requests_left_out)} disk requests`);
+  if (about.flows_left_out) leftOut.push(`${formatCount(about.flows_left_out)} disk requests and packets`);
   if (leftOut.length) note('warning', 'Left out of this page', `${leftOut.join('; ')}.`, 'strata report --html with --from and --to makes a page of a part.');
   for (const finding of about.findings) note('', `Finding: ${finding.kind.replaceAll('_', ' ')}`, visible(finding.text), `${visible(finding.evidence)}. Next: ${visible(finding.next)}`);
 }
@@ -36,7 +36,7 @@ function openTab(name) {
 }
 
 /** The order of the reports that are known here; others follow. */
-const REPORT_ORDER = ['summary', 'tasks', 'vcpus', 'exits', 'wakeups', 'flows', 'syscalls', 'locks', 'irqs', 'blocks', 'functions'];
+const REPORT_ORDER = ['summary', 'tasks', 'vcpus', 'exits', 'wakeups', 'flows', 'net_flows', 'syscalls', 'locks', 'irqs', 'blocks', 'functions'];
 
 function makeTabs() {
   const tabs = document.getElementById('tabs');
@@ -80,7 +80,7 @@ async function start() {
   await Promise.all([loadReports(), loadStacks()]);
   makeTabs();
   openTab('timeline');
-  await Promise.all([loadArrows(), loadRequests(), (records.loading ??= loadRecords())]);
+  await Promise.all([loadArrows(), loadFlows(), (records.loading ??= loadRecords())]);
   requestDraw();
   document.documentElement.dataset.loaded = 'yes';
   document.getElementById('canvas').focus();

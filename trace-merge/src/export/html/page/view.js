@@ -3,7 +3,7 @@
 const LABEL_WIDTH = 190;
 const AXIS_HEIGHT = 24;
 const SCROLLBAR_WIDTH = 15;
-const ROW_HEIGHT = { 'host-cpu': 22, vcpu: 22, 'guest-cpu': 22, task: 18, disk: 18, records: 16, counter: 30 };
+const ROW_HEIGHT = { 'host-cpu': 22, vcpu: 22, 'guest-cpu': 22, task: 18, disk: 18, why: 18, records: 16, counter: 30 };
 const HEADING_HEIGHT = 22;
 const ROW_GAP = 2;
 /** The shortest time in sight, and what is shown around a moment, ns. */
@@ -44,7 +44,9 @@ function groupsOfRows() {
     vcpu: (row) => `${row.group}: vCPUs, as the host sees them`,
     'guest-cpu': (row) => `${row.group}: guest CPUs, all layers`,
     counter: (row) => `${row.group}: counters`,
+    why: (row) => `${row.group}: why a task took so long, and whom it waited for`,
     disk: (row) => `${row.group}: disk requests`,
+    net: (row) => `${row.group}: packets`,
     records: (row) => `${row.group}: applications and other threads`,
     task: (row) => `${row.group}: guest tasks, the busiest ${busyInSight ? 'in sight ' : ''}first`,
   };

@@ -1,0 +1,88 @@
+//! How far a long task is, on the terminal or in lines: the same for every command that takes its time.
+
+use crate::export::DONE;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::{self, IsTerminal};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+/// From when on, and how often, it is said how far it is.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often on what is no terminal.
+const LINE_EVERY: u32 = 10;
+
+/// What `task` gives, which counts up to [`DONE`] while it is shown how far it is, from a second on: as a bar called
+/// `title` where standard error is a terminal, else as lines for `say`.
+pub fn shown<T>(title: &str, say: &(impl Fn(&str) + Sync), task: impl FnOnce(&AtomicU64) -> T) -> T {
+    let progress = AtomicU64::new(0);
+    thread::scope(|scope| {
+        let (done, is_done) = mpsc::channel::<()>();
+        let told = &progress;
+        scope.spawn(move || show(title, told, &is_done, say));
+        let result = task(&progress);
+        drop(done);
+        result
+    })
+}
+
+/// Shows `progress` until `is_done` is closed.
+fn show(title: &str, progress: &AtomicU64, is_done: &mpsc::Receiver<()>, say: &(impl Fn(&str) + Sync)) {
+    let is_terminal = io::stderr().is_terminal();
+    let mut bar = None;
+    for second in 0.. {
+        if is_done.recv_timeout(PATIENCE) != Err(RecvTimeoutError::Timeout) {
+            break;
+        }
+        let at = progress.load(Ordering::Relaxed);
+        if is_terminal {
+            bar.get_or_insert_with(|| bar_of(title)).set_position(at);
+        } else if second % LINE_EVERY == 0 {
+            say(&format!("{title}: {} %", at * 100 / DONE));
+        }
+    }
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+}
+
+fn bar_of(title: &str) -> ProgressBar {
+    let bar = ProgressBar::new(DONE);
+    let bar = match ProgressStyle::with_template("{msg} {wide_bar} {percent} %, {eta} left") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    };
+    bar.with_message(title.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[test]
+    fn progress_is_said_from_a_second_on() {
+        let said = Mutex::new(Vec::new());
+        let say = |line: &str| said.lock().unwrap().push(line.to_string());
+
+        let result = shown("exporting", &say, |progress| {
+            progress.store(420, Ordering::Relaxed);
+            thread::sleep(PATIENCE + PATIENCE / 2);
+            7
+        });
+
+        let said = said.into_inner().unwrap();
+        assert_eq!(result, 7);
+        assert!(io::stderr().is_terminal() || said == ["exporting: 42 %"], "{said:?}");
+    }
+
+    #[test]
+    fn short_task_says_nothing() {
+        let said = Mutex::new(Vec::new());
+
+        shown("exporting", &|line: &str| said.lock().unwrap().push(line.to_string()), |_| ());
+
+        assert_eq!(said.into_inner().unwrap(), Vec::<String>::new());
+    }
+}

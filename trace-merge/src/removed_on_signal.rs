@@ -1,0 +1,136 @@
+//! What a command has begun to write and a signal is not to leave behind.
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+/// How often a removal is tried.
+const TRIES: u32 = 10;
+/// Pause between two tries.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Removes a file, or a folder with all that is in it, when a signal ends the process.
+#[derive(Debug)]
+pub struct RemovedOnSignal {
+    signals: Handle,
+}
+
+impl RemovedOnSignal {
+    /// From now on, until it is dropped.
+    ///
+    /// # Errors
+    /// When the signals cannot be taken.
+    pub fn new(path: &Path) -> io::Result<Self> {
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+        let handle = signals.handle();
+        let path = path.to_path_buf();
+        thread::Builder::new().name("strata-signals".into()).spawn(move || {
+            if let Some(signal) = signals.forever().next() {
+                remove(&path);
+                std::process::exit(128 + signal);
+            }
+        })?;
+        Ok(Self { signals: handle })
+    }
+}
+
+impl Drop for RemovedOnSignal {
+    fn drop(&mut self) {
+        self.signals.close();
+    }
+}
+
+/// Removes `path`. Into a folder another thread may be writing: what it makes meanwhile goes with the next try.
+fn remove(path: &Path) {
+    for _ in 0..TRIES {
+        let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+        match removed {
+            // It is gone already where the task has just ended.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => thread::sleep(PAUSE),
+            _ => break,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, ExitStatus, Stdio};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Instant;
+
+    /// Names what the test's own process, started again, guards until it is ended.
+    const GUARDED: &str = "STRATA_TEST_GUARDED";
+
+    #[test]
+    #[ignore = "the process that the tests below end"]
+    fn guards_what_it_is_told_to() {
+        let path = std::env::var_os(GUARDED).unwrap();
+        let _guard = RemovedOnSignal::new(Path::new(&path)).unwrap();
+        println!("ready");
+        thread::sleep(Duration::from_secs(60));
+    }
+
+    /// How a process ends that guards `path` and gets `signal`.
+    fn end_by(signal: &str, path: &Path) -> ExitStatus {
+        let test = format!("{}::guards_what_it_is_told_to", module_path!().split_once("::").unwrap().1);
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([&test, "--exact", "--nocapture", "--ignored"])
+            .env(GUARDED, path)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.map_while(Result::ok).any(|line| line.contains("ready")));
+        let killed = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        assert!(killed.success());
+        child.wait().unwrap()
+    }
+
+    #[test]
+    fn file_and_folder_go_with_a_signal_that_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, folder) = (dir.path().join("file"), dir.path().join("folder"));
+        fs::write(&file, "half").unwrap();
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("part"), "half").unwrap();
+
+        let ends = [end_by("-TERM", &file), end_by("-HUP", &folder)];
+
+        assert_eq!(ends.map(|end| end.code()), [Some(128 + SIGTERM), Some(128 + SIGHUP)]);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn folder_into_which_another_thread_writes_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("folder");
+        fs::create_dir(&folder).unwrap();
+        let is_over = AtomicBool::new(false);
+
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut number = 0_u64;
+                while !is_over.load(Ordering::Relaxed) {
+                    // Fails once the folder is gone.
+                    let _ = fs::write(folder.join(number.to_string()), "part");
+                    number += 1;
+                    thread::sleep(Duration::from_micros(200));
+                }
+            });
+            let begun = Instant::now();
+            while fs::read_dir(&folder).unwrap().count() < 100 && begun.elapsed() < Duration::from_secs(20) {
+                thread::yield_now();
+            }
+            remove(&folder);
+            is_over.store(true, Ordering::Relaxed);
+        });
+
+        assert!(!folder.exists());
+    }
+}

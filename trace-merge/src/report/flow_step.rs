@@ -1,0 +1,113 @@
+//! The steps of what reports follow through the layers: disk requests and packets, each from milestone to milestone.
+
+use super::distribution::Distribution;
+use crate::clock::Clock;
+use crate::event::Tid;
+use crate::timeline::guest::Guest;
+use crate::timeline::states::TaskIndex;
+use serde::Serialize;
+
+/// A moment that what is followed passes, told by an event.
+pub trait FlowMilestone: Copy + Ord + 'static {
+    /// All of them, in order.
+    const ALL: &'static [Self];
+
+    /// What has happened, in a word or two.
+    fn name(self) -> &'static str;
+
+    /// Whose time it is that ends with this milestone, after the one before it.
+    fn whose(self) -> &'static str;
+}
+
+/// A step of one of them, between two milestones `M`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct FlowStep<M> {
+    /// Where it begins.
+    pub from: M,
+    /// Where it ends.
+    pub to: M,
+    /// When it ends, ticks.
+    pub end: u64,
+    /// Its time, ticks.
+    pub ticks: u64,
+    /// Its time, ns.
+    pub ns: u64,
+}
+
+impl<M: FlowMilestone> FlowStep<M> {
+    /// What it is called.
+    #[must_use]
+    pub fn name(&self) -> String {
+        step_name(self.from, self.to)
+    }
+
+    /// Whose time it is: of all milestones in it, those whose events are missing included.
+    #[must_use]
+    pub fn whose(&self) -> String {
+        whose(self.from, self.to)
+    }
+}
+
+/// A step, over all that took it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StepTimes<M> {
+    /// Where it begins.
+    pub from: M,
+    /// Where it ends.
+    pub to: M,
+    /// Its times.
+    #[serde(flatten)]
+    pub times: Distribution,
+}
+
+impl<M: FlowMilestone> StepTimes<M> {
+    /// What it is called.
+    #[must_use]
+    pub fn name(&self) -> String {
+        step_name(self.from, self.to)
+    }
+
+    /// Whose time it is: of all milestones in it, those whose events are missing included.
+    #[must_use]
+    pub fn whose(&self) -> String {
+        whose(self.from, self.to)
+    }
+}
+
+fn step_name<M: FlowMilestone>(from: M, to: M) -> String {
+    format!("{} → {}", from.name(), to.name())
+}
+
+fn whose<M: FlowMilestone>(from: M, to: M) -> String {
+    let inside = M::ALL.iter().filter(|&&milestone| from < milestone && milestone <= to);
+    inside.map(|milestone| milestone.whose()).collect::<Vec<_>>().join(", ")
+}
+
+/// A task of the guest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FlowTask {
+    /// Thread id.
+    pub tid: Tid,
+    /// Name.
+    pub comm: String,
+}
+
+impl FlowTask {
+    /// The task at `index` of `guest`.
+    pub(super) fn of(index: TaskIndex, guest: &Guest) -> Self {
+        let (tid, comm) = guest.task_name(index);
+        Self { tid, comm }
+    }
+}
+
+/// The steps between the milestones that were `passed`, each at its time, ticks.
+pub(super) fn steps<M: Copy>(passed: &[(M, u64)], clock: &Clock) -> Vec<FlowStep<M>> {
+    let step = |step: &[(M, u64)]| match *step {
+        [(from, left), (to, end)] => {
+            let ticks = end - left;
+            Some(FlowStep { from, to, end, ticks, ns: clock.ticks_to_ns(ticks) })
+        }
+        _ => None,
+    };
+    passed.windows(2).filter_map(step).collect()
+}
