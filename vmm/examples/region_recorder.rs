@@ -1,9 +1,9 @@
-//! Records the guest of a QEMU that emulates its processor, through the trace region that it has as a device, and gives its
-//! agent no rest meanwhile: for kernels that are too slow for, or no part of, a host with KVM.
+//! Records the guest of a QEMU that emulates its processor, through the trace region that it has as a device, and gives
+//! its agent no rest meanwhile: for kernels that are too slow for, or no part of, a host with KVM.
 //!
-//! `region_recorder REGION QMP TRACE`: `REGION` was made by `strata region create`; QEMU waits (`-S`) for its start on the
-//! socket `QMP`. The recording ends with QEMU. Beside the main session, whose choice of events changes all the time, others
-//! come, are written as snapshots, and go.
+//! `region_recorder REGION QMP TRACE`: `REGION` was made by `strata region create`; QEMU waits (`-S`) for its start on
+//! the socket `QMP`. The recording ends with QEMU. Beside the main session, whose choice of events changes all the
+//! time, others come, are written as snapshots, and go.
 //!
 //! An emulated processor's TSC is this machine's, counted from the moment at which QEMU starts it.
 
@@ -27,6 +27,8 @@ use vmm::clock::{ClockParameters, HostClock, HostTime, VcpuClocks};
 use vmm::control::protocol::{Answer, Mode, Request};
 use vmm::machine::probe_kvm;
 use vmm::tracing::host_description::describe_host;
+use vmm::tracing::host_layer::HostHistory;
+use vmm::tracing::record_limit::LayerLimits;
 use vmm::tracing::recorder::{Recorder, RecorderControl};
 use vmm::tracing::recording::{Recording, VcpuThreads};
 use vmm::tracing::region_file::RegionFile;
@@ -100,11 +102,14 @@ fn main() -> anyhow::Result<()> {
         recording,
         host: None,
         mode: Mode::Discard.into(),
-        host_history: 0,
+        host_history: HostHistory { limit: 0, file: None },
         events: "all".into(),
+        limits: LayerLimits::default(),
+        alarms: Arc::default(),
         process_descriptors: 256,
         say: |line| eprintln!("{line}"),
         triggers: None,
+        host_load: None,
         on_failure: None,
     })?;
     let rounds = change_sessions(&recorder.control(), &ended, &std::path::absolute(trace)?)?;
@@ -123,8 +128,8 @@ fn missing() -> impl Iterator<Item = Missing> {
     [LayerKind::HostKernel, LayerKind::Vmm].into_iter().map(nobody).chain(missing_agent())
 }
 
-/// Starts the machine that waits on the socket `qmp`, and tells `end` when its QEMU has ended. Returns the offset of its TSC to
-/// this machine's, ticks: at most as wrong as QEMU took to start it.
+/// Starts the machine that waits on the socket `qmp`, and tells `end` when its QEMU has ended. Returns the offset of
+/// its TSC to this machine's, ticks: at most as wrong as QEMU took to start it.
 fn start_machine(qmp: &Path, end: Sender<()>) -> anyhow::Result<i64> {
     let mut stream = UnixStream::connect(qmp).with_context(|| format!("no QEMU at '{}'", qmp.display()))?;
     let mut lines = BufReader::new(stream.try_clone()?).lines();
@@ -162,6 +167,7 @@ fn change_sessions(control: &RecorderControl, ended: &Receiver<()>, trace: &Path
             events: Some(choice.into()),
             trace: None,
             max_size: None,
+            limits: Vec::new(),
         };
         ask(control, Request::SessionEvents { name: "main".into(), events: choice.into() })?;
         ask(control, create)?;

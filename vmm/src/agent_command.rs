@@ -1,6 +1,7 @@
 //! `strata agent`: building the guest's kernel module, and bringing it into an initrd for other hypervisors.
 
 use crate::agent::{self, AgentError};
+use crate::ready_made_module::{self, AUTO, ReadyMadeError};
 use clap::{Args, Subcommand};
 use std::fs;
 use std::io;
@@ -81,11 +82,11 @@ pub struct InjectArgs {
     /// The guest's initrd, compressed or not; without it, the new one holds the agent alone
     #[arg(long, value_name = "FILE")]
     pub initrd: Option<PathBuf>,
-    /// The kernel module that `strata agent build` has built
-    #[arg(long, value_name = "FILE")]
+    /// The kernel module that `strata agent build` has built; 'auto' or a folder picks the ready-made one of --kernel
+    #[arg(long, value_name = "FILE|auto|DIR")]
     pub module: PathBuf,
-    /// The guest's kernel, to check that the module is for it
-    #[arg(long, value_name = "FILE")]
+    /// The guest's kernel, to check that the module is for it, or to pick it
+    #[arg(long, value_name = "FILE", required_if_eq("module", AUTO))]
     pub kernel: Option<PathBuf>,
     /// Initrd to write
     #[arg(long, value_name = "FILE")]
@@ -120,6 +121,12 @@ pub enum AgentCommandError {
     /// The module is not one for this guest.
     #[error(transparent)]
     Module(#[from] AgentError),
+    /// There is no ready-made module for this guest.
+    #[error(transparent)]
+    ReadyMade(#[from] ReadyMadeError),
+    /// A folder of modules was named, and no kernel.
+    #[error("'{}' is a folder of modules: name the guest's kernel, too, with --kernel", .0.display())]
+    WhichKernel(PathBuf),
     /// The file is not an initrd.
     #[error("'{}' is not an initrd: it begins neither like a cpio archive nor like a compressed one", .0.display())]
     NotAnInitrd(PathBuf),
@@ -205,10 +212,16 @@ fn wanted_release(kernel: &str) -> Result<String, AgentCommandError> {
 
 fn inject(args: &InjectArgs) -> Result<String, AgentCommandError> {
     let read = |path: &Path| fs::read(path).map_err(file_error(path));
-    let module = read(&args.module)?;
-    match &args.kernel {
-        Some(kernel) => agent::check_module(&args.module, &module, kernel, &read(kernel)?)?,
-        None => agent::check_is_module(&args.module, &module)?,
+    let kernel = args.kernel.as_ref().map(|kernel| Ok::<_, AgentCommandError>((kernel, read(kernel)?))).transpose()?;
+    let file = match (ready_made_module::folder(&args.module), &kernel) {
+        (Some(folder), Some((kernel, bytes))) => ready_made_module::pick(&folder, kernel, bytes)?,
+        (Some(_), None) => return Err(AgentCommandError::WhichKernel(args.module.clone())),
+        (None, _) => args.module.clone(),
+    };
+    let module = read(&file)?;
+    match &kernel {
+        Some((kernel, bytes)) => agent::check_module(&file, &module, kernel, bytes)?,
+        None => agent::check_is_module(&file, &module)?,
     }
     let mut initrd = match &args.initrd {
         Some(path) => {
@@ -269,6 +282,22 @@ mod tests {
         inject_in(folder.path(), None, &module()).unwrap();
 
         assert_eq!(fs::read(folder.path().join("out")).unwrap(), agent::overlay(&module()));
+    }
+
+    #[test]
+    fn ready_made_module_of_the_kernel_is_injected() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::create_dir_all(path("modules/6.1.0-56-cloud-amd64")).unwrap();
+        fs::write(path("modules/6.1.0-56-cloud-amd64/strata.ko"), module()).unwrap();
+        fs::write(path("vmlinux"), b"\x7fELF Linux version 6.1.0-56-cloud-amd64 (debian)").unwrap();
+        let args = |kernel| InjectArgs { initrd: None, module: path("modules"), kernel, out: path("out") };
+
+        let without_kernel = inject(&args(None)).unwrap_err();
+        inject(&args(Some(path("vmlinux")))).unwrap();
+
+        assert!(without_kernel.to_string().contains("--kernel"), "{without_kernel}");
+        assert_eq!(fs::read(path("out")).unwrap(), agent::overlay(&module()));
     }
 
     #[test]

@@ -1,32 +1,25 @@
-//! `strata export`, which writes a recording in the form of another tool, and `strata report --html`, which writes it as a
-//! page.
+//! `strata export`, which writes a recording in the form of another tool, and `strata report --html`, which writes it
+//! as a page.
 
 use crate::cli::{ExportArgs, Format, PageArgs};
 use crate::query_program::{self, QueryProgramError};
-use indicatif::{ProgressBar, ProgressStyle};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::{Handle, Signals};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
 use std::time::Duration;
 use tempfile::NamedTempFile;
 use thiserror::Error;
 use trace_merge::access::Readers;
-use trace_merge::export::{self, DONE, Exported, Options, ctf2, html, perfetto};
+use trace_merge::critical_path::{CriticalPathError, CriticalPathOptions, CriticalPaths, critical_paths};
+use trace_merge::export::{self, Exported, Options, ctf2, html, perfetto};
+use trace_merge::progress;
 use trace_merge::reader::{ReadError, Trace};
+use trace_merge::removed_on_signal::RemovedOnSignal;
 use trace_merge::report::harmless;
 use trace_merge::trace_folder::{TraceFolder, TraceFolderError};
 
 /// What is written at once.
 const BUFFER: usize = 1 << 20;
-/// From when on, and how often, it is said how far an export is.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// How often on what is no terminal.
-const LINE_EVERY: u32 = 10;
 
 /// Why there is no export.
 #[derive(Debug, Error)]
@@ -58,6 +51,12 @@ pub enum ExportCommandError {
     /// The format is several files, which go into a folder of their own.
     #[error("{} is a folder of files: give the name of a new folder to -o, and no --force", .0.name())]
     NeedsFolder(Format),
+    /// The format has no tracks to draw on.
+    #[error("--why draws a track, and {} has none: use --to perfetto, or see `strata why`", .0.name())]
+    NoTracks(Format),
+    /// It cannot be said why a task took so long.
+    #[error(transparent)]
+    Why(#[from] CriticalPathError),
     /// The program that writes it cannot be run.
     #[error(transparent)]
     Program(#[from] QueryProgramError),
@@ -74,6 +73,9 @@ pub fn run(args: &ExportArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCom
     let part = Part { from: args.from, to: args.until };
     let is_stdout = args.output == Path::new("-");
     let exported = match args.to {
+        Format::Ctf2 | Format::Parquet if args.why().is_some() => {
+            return Err(ExportCommandError::NoTracks(args.to));
+        }
         Format::Ctf2 | Format::Parquet if is_stdout || args.force => {
             return Err(ExportCommandError::NeedsFolder(args.to));
         }
@@ -82,12 +84,15 @@ pub fn run(args: &ExportArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCom
         Format::Perfetto if is_stdout && io::stdout().is_terminal() => return Err(ExportCommandError::Terminal),
         Format::Perfetto if is_stdout => {
             let trace = Trace::open(&args.trace)?;
+            let why = explain(&trace, args.why().as_ref())?;
             let out = BufWriter::with_capacity(BUFFER, io::stdout());
-            with_progress(part, &say, |options| perfetto::export(&trace, options, out))?
+            with_progress(part, &say, |options| perfetto::export_with(&trace, options, why.as_ref(), out))?
         }
         Format::Perfetto => {
             refuse_existing(&args.output, args.force)?;
-            write_perfetto(&Trace::open(&args.trace)?, part, &args.output, args.force, &say)?
+            let trace = Trace::open(&args.trace)?;
+            let why = explain(&trace, args.why().as_ref())?;
+            write_perfetto(&trace, part, why.as_ref(), &args.output, args.force, &say)?
         }
     };
     if let Some(incomplete) = &exported.incomplete {
@@ -101,6 +106,11 @@ pub fn run(args: &ExportArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCom
     Ok(())
 }
 
+/// What `asked` asks of a task, answered; nothing if nothing is asked.
+fn explain(trace: &Trace, asked: Option<&CriticalPathOptions>) -> Result<Option<CriticalPaths>, ExportCommandError> {
+    Ok(asked.map(|asked| critical_paths(trace, asked)).transpose()?.map(|(paths, _)| paths))
+}
+
 /// Writes the page that `args` ask for; `say` takes lines for the user.
 ///
 /// # Errors
@@ -108,9 +118,10 @@ pub fn run(args: &ExportArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCom
 pub fn write_page(args: &PageArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCommandError> {
     refuse_existing(&args.output, args.force)?;
     let trace = Trace::open(&args.trace)?;
+    let why = explain(&trace, args.why.as_ref())?;
     let part = Part { from: args.from, to: args.to };
     let exported = write_file(part, &args.output, args.force, &say, |options, out| {
-        html::export(&trace, options, args.symbols.as_deref(), None, out)
+        html::export(&trace, options, args.symbols.as_deref(), why.as_ref(), out)
     })?;
     if let Some(incomplete) = &exported.incomplete {
         say(&harmless(incomplete));
@@ -136,18 +147,20 @@ pub struct Part {
     pub to: Option<Duration>,
 }
 
-/// Writes `part` of `trace` for Perfetto to the new file `path`, which appears when it is complete.
+/// Writes `part` of `trace`, and `why` a task took so long, for Perfetto to the new file `path`, which appears when it
+/// is complete.
 ///
 /// # Errors
 /// Those of [`run`].
 pub fn write_perfetto(
     trace: &Trace,
     part: Part,
+    why: Option<&CriticalPaths>,
     path: &Path,
     force: bool,
     say: &(impl Fn(&str) + Sync),
 ) -> Result<Exported, ExportCommandError> {
-    write_file(part, path, force, say, |options, out| perfetto::export(trace, options, out))
+    write_file(part, path, force, say, |options, out| perfetto::export_with(trace, options, why, out))
 }
 
 /// Writes what `export` makes of `part` to the new file `path`, which appears when it is complete.
@@ -202,79 +215,16 @@ fn persist(file: NamedTempFile, path: &Path, force: bool) -> io::Result<()> {
 
 /// What `export` makes of `part`, while it is shown how far it is.
 fn with_progress<T>(part: Part, say: &(impl Fn(&str) + Sync), export: impl FnOnce(&Options<'_>) -> T) -> T {
-    let progress = AtomicU64::new(0);
-    thread::scope(|scope| {
-        let (done, is_done) = mpsc::channel::<()>();
-        scope.spawn(|| show_progress(&progress, is_done, say));
-        let exported = export(&Options { from: part.from, to: part.to, progress: Some(&progress) });
-        drop(done);
-        exported
+    progress::shown("exporting", say, |progress| {
+        export(&Options { from: part.from, to: part.to, progress: Some(progress) })
     })
-}
-
-/// Shows how far an export is, from a second on, until `is_done` is closed.
-fn show_progress(progress: &AtomicU64, is_done: mpsc::Receiver<()>, say: &(impl Fn(&str) + Sync)) {
-    let is_terminal = io::stderr().is_terminal();
-    let mut bar = None;
-    for second in 0.. {
-        if is_done.recv_timeout(PATIENCE) != Err(RecvTimeoutError::Timeout) {
-            break;
-        }
-        let at = progress.load(Ordering::Relaxed);
-        if is_terminal {
-            bar.get_or_insert_with(progress_bar).set_position(at);
-        } else if second % LINE_EVERY == 0 {
-            say(&format!("exporting: {} %", at * 100 / DONE));
-        }
-    }
-    if let Some(bar) = bar {
-        bar.finish_and_clear();
-    }
-}
-
-fn progress_bar() -> ProgressBar {
-    let bar = ProgressBar::new(DONE);
-    match ProgressStyle::with_template("exporting {wide_bar} {percent} %, {eta} left") {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
-}
-
-/// Removes a file, or a folder with all that is in it, when a signal ends the process.
-pub struct RemovedOnSignal {
-    signals: Handle,
-}
-
-impl RemovedOnSignal {
-    /// From now on, until it is dropped.
-    ///
-    /// # Errors
-    /// When the signals cannot be taken.
-    pub fn new(path: &Path) -> io::Result<Self> {
-        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-        let handle = signals.handle();
-        let path = path.to_path_buf();
-        thread::Builder::new().name("strata-signals".into()).spawn(move || {
-            if let Some(signal) = signals.forever().next() {
-                // It is gone already when the export has just ended.
-                let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
-                std::process::exit(128 + signal);
-            }
-        })?;
-        Ok(Self { signals: handle })
-    }
-}
-
-impl Drop for RemovedOnSignal {
-    fn drop(&mut self) {
-        self.signals.close();
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Mutex;
+    use crate::cli::DrawnWhyArgs;
+    use std::fs;
 
     fn args(output: &Path, force: bool) -> ExportArgs {
         ExportArgs {
@@ -283,8 +233,20 @@ mod tests {
             output: output.into(),
             from: None,
             until: None,
+            why: DrawnWhyArgs::default(),
             force,
         }
+    }
+
+    #[test]
+    fn format_without_tracks_says_where_to_ask_why() {
+        let folder = tempfile::tempdir().unwrap();
+        let why = DrawnWhyArgs { why: "web".parse().ok(), ..DrawnWhyArgs::default() };
+        let args = ExportArgs { to: Format::Ctf2, why, ..args(&folder.path().join("out"), false) };
+
+        let refused = run(&args, |_| ()).unwrap_err().to_string();
+
+        assert!(refused.contains("ctf2 has none: use --to perfetto"), "{refused}");
     }
 
     #[test]
@@ -313,6 +275,7 @@ mod tests {
             from: None,
             to: None,
             symbols: None,
+            why: None,
             force,
         };
 
@@ -337,23 +300,5 @@ mod tests {
         assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read(&path).unwrap(), b"mine");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn progress_is_said_from_a_second_on() {
-        let said = Mutex::new(Vec::new());
-        let (done, is_done) = mpsc::channel::<()>();
-        let progress = AtomicU64::new(420);
-
-        thread::scope(|scope| {
-            let progress = &progress;
-            let say = |line: &str| said.lock().unwrap().push(line.to_string());
-            scope.spawn(move || show_progress(progress, is_done, &say));
-            thread::sleep(PATIENCE + PATIENCE / 2);
-            drop(done);
-        });
-
-        let said = said.into_inner().unwrap();
-        assert!(io::stderr().is_terminal() || said == ["exporting: 42 %"], "{said:?}");
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! - [`attach`]: recording VMs that other processes run.
 //! - [`agent`]: bringing the guest's agent along.
+//! - [`bootable_disk`]: kernel and initrd out of the disk image that a guest boots from.
+//! - [`agentless`]: guests without an agent, whose kernel's own ring the host reads.
 //! - [`clock`]: the trace clock, and how the counter of each vCPU relates to it.
 //! - [`control`]: the folder and control socket of a running VM, `strata ctl` and `strata ps`.
 //! - [`cpu_list`]: where on the host a thread runs.
@@ -20,7 +22,9 @@
 
 pub mod agent;
 pub mod agent_command;
+pub mod agentless;
 pub mod attach;
+pub mod bootable_disk;
 pub mod cli;
 pub mod clock;
 pub mod control;
@@ -35,6 +39,7 @@ pub mod machine;
 pub mod metrics;
 pub mod open_trace;
 pub mod query_program;
+pub mod ready_made_module;
 pub mod recover;
 pub mod region_command;
 pub mod run;

@@ -1,9 +1,10 @@
 //! `strata`: runs virtual machines and traces every layer of them on one clock.
 
 use anyhow::Context;
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 use serde::Serialize;
 use shared_ring::consumer::Lost;
+use std::env;
 use std::fmt;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -15,21 +16,21 @@ use trace_merge::layer::LayerKind;
 use trace_merge::manifest::Manifest;
 use trace_merge::reader::Trace;
 use trace_merge::report::{ReportBuilder, ReportError, Window};
-use trace_merge::{check, critical_path, diff, events, join, report};
+use trace_merge::{check, critical_path, diff, events, join, progress, report};
 use vmm::attach::{self, AttachRequest, Ending};
 use vmm::cli::{
-    AttachArgs, Cli, Command, CompletionsArgs, CtlArgs, CtlCommand, DiffArgs, DoctorArgs, EventsArgs, ManualArgs,
-    MergeArgs, PsArgs, ReadArgs, RecoverArgs, ReportArgs, ReportCommand, RunArgs, TaskSum, WhyArgs, WindowArgs,
+    AttachArgs, Cli, Command, CompletionsArgs, CtlArgs, CtlCommand, DiffArgs, DoctorArgs, EventsArgs, FlowsArgs,
+    ManualArgs, MergeArgs, PsArgs, ReadArgs, RecoverArgs, ReportArgs, ReportCommand, RunArgs, TaskSum, TriggerCommand,
+    WhyArgs, WindowArgs, config_file,
 };
 use vmm::control::{client, directory, list, wait_trigger};
-use vmm::machine::Outcome;
-use vmm::run::{self, RunRequest};
+use vmm::run::{self, BootEnd, OnReboot, RunRequest};
 use vmm::{
     agent_command, doctor, event_list, export, metrics, open_trace, query_program, recover, region_command, top,
 };
 
 fn main() -> ExitCode {
-    match dispatch(Cli::parse().command) {
+    match run_command_line() {
         Ok(code) => code,
         Err(error) => {
             say(format_args!("{error:#}"));
@@ -38,9 +39,19 @@ fn main() -> ExitCode {
     }
 }
 
+fn run_command_line() -> anyhow::Result<ExitCode> {
+    let program = Cli::command();
+    let matches = program.clone().get_matches_from(config_file::with_config(&program, env::args_os().collect())?);
+    if let Some(file) = config_file::printed(&program, &matches)? {
+        print(&file)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    dispatch(Cli::from_arg_matches(&matches)?.command)
+}
+
 fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Run(args) => run_guest(args),
+        Command::Run(args) => run_guest(*args),
         Command::Attach(args) => attach_to_vm(args),
         Command::Events(args) => list_events(args),
         Command::Report(args) => print_report(args),
@@ -83,8 +94,24 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
 }
 
 fn run_guest(args: RunArgs) -> anyhow::Result<ExitCode> {
+    let on_reboot = args.on_reboot;
     let request = RunRequest::from(args);
-    let report = run::run(&request, |line| say(line))?;
+    let boot = |request: &RunRequest| {
+        boot_guest(request).unwrap_or_else(|error| {
+            say(format_args!("{error:#}"));
+            BootEnd::Failed
+        })
+    };
+    let end = match on_reboot {
+        OnReboot::Stop => boot(&request),
+        OnReboot::Restart => run::run_boots(request, boot, |line| say(line))?,
+    };
+    Ok(if end == BootEnd::Failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Runs the guest once, and says what came of it.
+fn boot_guest(request: &RunRequest) -> anyhow::Result<BootEnd> {
+    let report = run::run(request, |line| say(line))?;
     if report.console_dropped > 0 {
         say(format_args!(
             "{} bytes of the guest's console were dropped: nobody read standard output",
@@ -98,8 +125,7 @@ fn run_guest(args: RunArgs) -> anyhow::Result<ExitCode> {
     if let (Some(manifest), Some(trace)) = (&report.manifest, &request.trace) {
         summarise(manifest, trace);
     }
-    let is_well = matches!(report.outcome, Outcome::PowerOff | Outcome::Reboot | Outcome::Stopped);
-    Ok(if is_well && !report.trace_failed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(BootEnd::from(&report))
 }
 
 fn attach_to_vm(args: AttachArgs) -> anyhow::Result<ExitCode> {
@@ -175,7 +201,12 @@ fn print_report(args: ReportArgs) -> anyhow::Result<ExitCode> {
         ReportCommand::Vcpus(args) => make_report(&args, |_, _| Ok(report::vcpus::VcpuTimes::default()))?,
         ReportCommand::Exits(args) => make_report(&args, |_, window| Ok(report::exits::ExitTimes::new(window)))?,
         ReportCommand::Wakeups(args) => make_report(&args, |_, window| Ok(report::wakeups::WakeupTimes::new(window)))?,
-        ReportCommand::Flows(args) => make_report(&args, |trace, _| Ok(report::flows::FlowTimes::new(trace)))?,
+        ReportCommand::Flows(FlowsArgs { window, net: false }) => {
+            make_report(&window, |trace, _| Ok(report::flows::FlowTimes::new(trace)))?;
+        }
+        ReportCommand::Flows(FlowsArgs { window, net: true }) => {
+            make_report(&window, |trace, _| Ok(report::net_flows::NetFlowTimes::new(trace)))?;
+        }
         ReportCommand::Blocks(args) => make_report(&args, |_, _| Ok(report::blocks::BlockTimes::default()))?,
         ReportCommand::Functions(args) => {
             make_report(&args.window, |trace, _| {
@@ -206,7 +237,9 @@ fn explain(args: &WhyArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn compare_traces(args: &DiffArgs) -> anyhow::Result<ExitCode> {
-    let diff = diff::diff(&args.first, &args.second, &args.options(), &std::sync::atomic::AtomicU64::new(0))?;
+    let diff = progress::shown("comparing", &|line: &str| say(line), |progress| {
+        diff::diff(&args.first, &args.second, &args.options(), progress)
+    })?;
     diff::write(&diff, args.json, &mut BufWriter::new(io::stdout().lock()))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -256,6 +289,14 @@ fn control_vm(args: CtlArgs) -> anyhow::Result<ExitCode> {
         let others: Vec<_> = others.into_iter().filter(|other| other.alive && other.vm.pid != found.vm.pid).collect();
         let happened = wait_trigger::wait(&found, timeout, &others)?;
         print_text_or_json(args.json, &happened, wait_trigger::text)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if matches!(args.command, CtlCommand::Trigger(TriggerCommand::List)) {
+        let triggers = wait_trigger::triggers(&found.socket())?;
+        print_text_or_json(args.json, &triggers, |triggers| match triggers.as_slice() {
+            [] => "no trigger is armed\n".into(),
+            triggers => client::triggers_text(triggers),
+        })?;
         return Ok(ExitCode::SUCCESS);
     }
     let request = args.command.request().context("cannot make the path absolute")?;

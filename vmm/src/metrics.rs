@@ -2,7 +2,7 @@
 
 use crate::cli::MetricsArgs;
 use crate::control::directory;
-use crate::control::protocol::{FIRST_CLASS, Live, LiveVcpu, Times, Watched};
+use crate::control::protocol::{FIRST_CLASS, Live, LiveDisk, LiveVcpu, Times, Watched};
 use crate::http;
 use crate::top::{self, own_threads};
 use prometheus_client::collector::Collector;
@@ -179,6 +179,21 @@ impl Collector for Scrape {
                 Sample::Times(&exits.times).encode(metric.encode_family(&labels)?)?;
             }
         }
+        let help = "How long the VMM took for a request to a disk, by disk and kind";
+        let mut metric = encoder.encode_descriptor("strata_disk_seconds", help, None, MetricType::Histogram)?;
+        for Scraped { live, .. } in &self.0 {
+            for LiveDisk { disk, kind, times } in &live.disks {
+                let labels = [("vm", live.name.as_str()), ("disk", &disk.to_string()), ("kind", kind)];
+                Sample::Times(times).encode(metric.encode_family(&labels)?)?;
+            }
+        }
+        let help = "From being woken until a task of the guest ran";
+        let mut metric = encoder.encode_descriptor("strata_guest_wakeup_seconds", help, None, MetricType::Histogram)?;
+        for Scraped { live, .. } in &self.0 {
+            if let Some(guest) = &live.guest {
+                Sample::Times(&guest.wakeups).encode(metric.encode_family(&[("vm", live.name.as_str())])?)?;
+            }
+        }
         let counts: [(&str, &str, CountOf); 2] = [
             ("strata_host_records", "Records of the host's kernel that were read", |host| host.records),
             ("strata_host_records_lost", "Records of the host's kernel that were lost", |host| host.lost),
@@ -201,7 +216,7 @@ impl Collector for Scrape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::protocol::LiveExits;
+    use crate::control::protocol::{LiveExits, LiveGuest};
     use std::io::Read;
     use std::net::Ipv4Addr;
     use std::thread;
@@ -212,11 +227,13 @@ mod tests {
         let host = Watched {
             vcpus: vec![LiveVcpu { vcpu: 1, guest_ns: 2_500_000_000, ..LiveVcpu::default() }],
             exits: vec![LiveExits { reason: "hlt".into(), times: times.clone() }],
-            ready: times,
+            ready: times.clone(),
             records: 9,
             ..Watched::default()
         };
-        let live = Live { name: name.into(), host: Some(host), ..Live::default() };
+        let disks = vec![LiveDisk { disk: 1, kind: "read".into(), times: times.clone() }];
+        let guest = Some(LiveGuest { wakeups: times, ..LiveGuest::default() });
+        let live = Live { name: name.into(), host: Some(host), guest, disks, ..Live::default() };
         Scraped { live, cost_ns: 1_000_000 }
     }
 
@@ -233,6 +250,10 @@ mod tests {
             "strata_vcpu_ready_seconds_bucket{le=\"+Inf\",vm=\"web\"} 3",
             "strata_vcpu_ready_seconds_count{vm=\"web\"} 3",
             "strata_exit_seconds_count{vm=\"db\\\"\",reason=\"hlt\"} 3",
+            "# TYPE strata_disk_seconds histogram",
+            "strata_disk_seconds_bucket{le=\"0.000002048\",vm=\"web\",disk=\"1\",kind=\"read\"} 2",
+            "strata_disk_seconds_count{vm=\"db\\\"\",disk=\"1\",kind=\"read\"} 3",
+            "strata_guest_wakeup_seconds_bucket{le=\"+Inf\",vm=\"web\"} 3",
             "strata_host_records_total{vm=\"web\"} 9",
             "strata_own_cpu_seconds_total{vm=\"web\"} 0.001",
         ] {

@@ -1,11 +1,11 @@
 //! `strata open`: shows a recording in Perfetto's viewer, which fetches it from here once.
 //!
-//! The viewer is a page at `https://ui.perfetto.dev` that runs in the user's browser: nothing is sent anywhere else. It may
-//! fetch from this machine's loopback address only. Other users of this machine can reach that too, so that the trace's
-//! address has a part that nobody can guess.
+//! The viewer is a page at `https://ui.perfetto.dev` that runs in the user's browser: nothing is sent anywhere else. It
+//! may fetch from this machine's loopback address only. Other users of this machine can reach that too, so that the
+//! trace's address has a part that nobody can guess.
 
 use crate::cli::OpenArgs;
-use crate::export::{self, ExportCommandError, Part, RemovedOnSignal};
+use crate::export::{self, ExportCommandError, Part};
 use crate::http;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -15,6 +15,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use thiserror::Error;
 use trace_merge::reader::{ReadError, Trace};
+use trace_merge::removed_on_signal::RemovedOnSignal;
 use uuid::Uuid;
 
 /// The only port that the viewer's page may fetch from: that of `trace_processor`.
@@ -88,7 +89,7 @@ pub fn run(args: &OpenArgs, say: impl Fn(&str) + Sync) -> Result<(), OpenError> 
         let folder = folder.map_err(file_error(&std::env::temp_dir()))?;
         let path = folder.path().join("trace.pftrace");
         let part = Part { from: args.from, to: args.to };
-        export::write_perfetto(&Trace::open(&args.trace)?, part, &path, false, &say)?;
+        export::write_perfetto(&Trace::open(&args.trace)?, part, None, &path, false, &say)?;
         let guard = RemovedOnSignal::new(folder.path()).map_err(file_error(folder.path()))?;
         (path, Some((guard, folder)))
     } else if args.from.is_some() || args.to.is_some() {

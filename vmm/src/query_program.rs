@@ -1,5 +1,5 @@
-//! The program `strata-query`, which writes Parquet and answers SQL: found beside this program or on `PATH`, and run in its
-//! place. It is not part of this one because of its size, and of what it is built from.
+//! The program `strata-query`, which writes Parquet and answers SQL: found beside this program or on `PATH`, and run in
+//! its place. It is not part of this one because of its size, and of what it is built from.
 
 use crate::cli::{ExportArgs, QueryArgs};
 use std::ffi::{OsStr, OsString};

@@ -4,7 +4,8 @@
 //! beside it (`session.json`, see [`crate::control::directory`]); without that, times are ticks without a date.
 #![allow(unsafe_code)] // The region is a memory-mapped file.
 
-use crate::control::directory::{self, FoundVm, REGION_FILE, VMM_RINGS_FILE, VmmRings};
+use crate::control::directory::{self, FoundVm, HOST_HISTORY_FILE, REGION_FILE, VMM_RINGS_FILE, VmmRings};
+use crate::tracing::host_history;
 use crate::tracing::region::guest_text;
 use crate::tracing::ring_layer::RingLayer;
 use crate::tracing::vmm_layer::vmm_layer_of;
@@ -225,7 +226,6 @@ fn describe(region: &CrashRegion, path: &Path, folder: Option<&Path>) -> Manifes
     }
     manifest.layers.clear();
     manifest.missing.retain(|missing| !matches!(missing.layer, LayerKind::HostKernel | LayerKind::Vmm));
-    manifest.missing.push(missing(LayerKind::HostKernel));
     manifest.missing.extend(manifest.vms.iter().filter_map(|vm| vm.guest.as_ref()?.missing_processes()));
     manifest.outcome = Some("strata's process died; recovered from the trace region".into());
     manifest
@@ -259,6 +259,14 @@ fn write_vmm(
     Ok(Some(layer).filter(|layer| layer.streams.iter().any(|stream| stream.records > 0)))
 }
 
+/// Writes what the VM of `found` kept of the host's kernel, if it was a flight recorder, into `dir`. A file that is not
+/// that holds nothing.
+fn write_host(found: &FoundVm, dir: &Path, manifest: &Manifest) -> Result<Vec<Layer>, WriteError> {
+    let file = open_regular(&found.path.join(HOST_HISTORY_FILE)).ok();
+    let layers = file.and_then(|file| host_history::recovered(&file, dir, manifest).ok());
+    layers.into_iter().flatten().collect()
+}
+
 /// Writes what the rings of `crashed` hold into `dir`; the first session has the processes and the VMM too.
 fn write(
     region: &CrashRegion,
@@ -281,6 +289,11 @@ fn write(
         let writer = LayerWriter::create(dir, &manifest, new(LayerKind::GuestUser, Some(process), size))?;
         layers.push(finish(RingLayer::new(writer, region.process_registry(slot), rings), &manifest.clock)?);
     }
+    let of_host = found.map_or(Ok(Vec::new()), |found| write_host(found, dir, &manifest))?;
+    if of_host.is_empty() {
+        manifest.missing.push(missing(LayerKind::HostKernel));
+    }
+    layers.extend(of_host);
     match found.map_or(Ok(None), |found| write_vmm(found, region.vcpus(), &vm, dir, &manifest))? {
         Some(layer) => layers.push(layer),
         None => manifest.missing.push(missing(LayerKind::Vmm)),
@@ -293,7 +306,7 @@ fn write(
 /// Takes what `layer`'s rings hold. Nobody knows how late it was when the process died: only a time that no trace on
 /// `clock` can tell is too late for a record.
 fn finish(mut layer: RingLayer, clock: &Clock) -> Result<Layer, WriteError> {
-    layer.finish(&|| clock.last_ticks())?;
+    layer.finish(&|| clock.last_ticks(), None)?;
     Ok(layer.layer())
 }
 

@@ -176,7 +176,7 @@ fn agree(top: &str, path: &Path) {
     let trace = Trace::open(path).unwrap();
     let top: serde_json::Value = serde_json::from_str(top).unwrap_or_else(|error| panic!("{error}: {top}"));
     let (vm, host) = (&top["vms"][0], &top["vms"][0]["host"]);
-    let (from, until) = (host["from_ns"].as_u64().unwrap(), host["until_ns"].as_u64().unwrap());
+    let (from, until) = (host["since_ns"].as_u64().unwrap(), host["until_ns"].as_u64().unwrap());
     let window = Window { begin: trace.clock().ns_to_ticks(from), end: trace.clock().ns_to_ticks(until) };
     let report = report::make(&trace, window, VcpuTimes::default()).unwrap();
     let json = serde_json::to_value(&report).unwrap();

@@ -10,7 +10,7 @@ use shared_ring::event::{Event, Field, FieldType};
 use shared_ring::host_memory::HostMemory;
 use shared_ring::layout::{
     AgentState, ProcessEntry, RING_ADOPTED, RING_FLUSH_DONE, RING_FLUSH_REQUEST, RING_HEADER_SIZE, RING_NESTED,
-    RING_READ_COUNT, RING_SUB_BUFFER_TABLE, RING_WRITE_COUNT,
+    RING_READ_COUNT, RING_RESTARTABLE, RING_SUB_BUFFER_TABLE, RING_WRITE_COUNT,
 };
 use shared_ring::producer::Producer;
 use shared_ring::region::Rings;
@@ -325,7 +325,7 @@ impl Attacker {
     fn ring_doorbells(&mut self) {
         let Some(&(ring, _)) = self.chance.choice(&self.target.rings) else { return };
         for _ in 0..WORDS {
-            let words = [RING_FLUSH_REQUEST, RING_FLUSH_DONE, RING_ADOPTED, RING_NESTED];
+            let words = [RING_FLUSH_REQUEST, RING_FLUSH_DONE, RING_ADOPTED, RING_NESTED, RING_RESTARTABLE];
             let at = ring + words[self.chance.usize(..words.len())];
             let truth = self.target.memory.load(at);
             let value = self.edge(truth);

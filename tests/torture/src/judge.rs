@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 use trace_merge::check::{self, Problem, Violation};
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::Layer;
@@ -122,7 +123,8 @@ fn layer_of<'t>(trace: &'t Trace, honest: &Honest) -> Option<&'t TraceLayer> {
     trace.layers_of(honest.kind).find(is_its)
 }
 
-/// Judges the recording of a VM whose recorder came to its `ending`; its disk was full where `on_full_disk` says so.
+/// Judges the recording of a VM whose recorder came to its `ending` after it had recorded for `elapsed`; its disk was full
+/// where `on_full_disk` says so.
 ///
 /// # Errors
 /// When it cannot be judged; a broken promise is no error.
@@ -130,6 +132,7 @@ pub fn finished(
     setup: &VmSetup,
     tally: &Tally,
     ending: &Ending,
+    elapsed: Duration,
     on_full_disk: bool,
     board: &mut Board,
 ) -> anyhow::Result<()> {
@@ -164,12 +167,28 @@ pub fn finished(
         let mut held = Held::default();
         held.read(layer, honest, !on_full_disk);
         held.count_lost(layer);
+        if let Some(rate) = setup.limit {
+            let most = most_records(rate, elapsed, setup.rings_of(honest.kind) / RECORD * (2 + ending.flushes));
+            board.check_limit(
+                Promise::Rate,
+                held.records * 100 / most,
+                100,
+                &format!("{} of {}", honest.what, setup.name),
+            );
+        }
         judge(setup, tally, honest, layer, &held, attempted, on_full_disk, board);
     }
     // Where the manifest has no room, Strata's tools know what it said last.
     let described = if ending.error.is_some() { &[] } else { all.as_slice() };
     read_by_others(&setup.trace, &trace, &setup.name, described, false, board);
     Ok(())
+}
+
+/// Records that a layer with a limit of `rate` a second holds at most after `elapsed`: what the rate allows, its burst of
+/// a second, and `taken` at once: what rings hold, for the look that uses the burst up, for the last one, and for each
+/// flush.
+fn most_records(rate: u64, elapsed: Duration, taken: u64) -> u64 {
+    rate.saturating_mul(elapsed.as_secs() + 2).saturating_add(taken)
 }
 
 #[allow(clippy::too_many_arguments, reason = "one layer, from every side")]

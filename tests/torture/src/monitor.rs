@@ -1,8 +1,8 @@
-//! The VMM of a round: all that `strata run` has but the machine. It makes the region as that does, runs the real recorder
-//! on it, records an honest layer of its own, and asks the recorder for things meanwhile.
+//! The VMM of a round: all that `strata run` has but the machine. It makes the region as that does, runs the real
+//! recorder on it, records an honest layer of its own, and asks the recorder for things meanwhile.
 //!
-//! It says `ready REGION` when it records. A line on its standard input ends it; it then says what came of the recording
-//! as a line of JSON ([`Ending`]).
+//! It says `ready REGION` when it records. A line on its standard input ends it; it then says what came of the
+//! recording as a line of JSON ([`Ending`]).
 
 use crate::setup::{VCPUS, VmSetup};
 use crate::tally::{Tally, VMM_PRODUCER};
@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use trace_merge::access::Readers;
 use trace_merge::clock::VcpuRelation;
+use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{FORMAT_VERSION, Host, Manifest, Started, Vm};
 use trace_merge::reserve::Reserve;
 use trace_merge::trace_folder::TraceFolder;
@@ -27,9 +28,11 @@ use trace_merge::writer::Rotation;
 use uuid::Uuid;
 use vmm::clock::{ClockParameters, HostClock, HostTime, VcpuClocks};
 use vmm::control::directory::{VmDescription, VmDirectory};
-use vmm::control::protocol::{Mode, Request};
+use vmm::control::protocol::{LayerLimit, Mode, Request};
 use vmm::machine::{BlockRequestKind, Observer};
+use vmm::tracing::host_layer::HostHistory;
 use vmm::tracing::mapped_file;
+use vmm::tracing::record_limit::{LayerLimits, LimitError};
 use vmm::tracing::recorder::{Recorder, RecorderControl};
 use vmm::tracing::recording::{GuestSide, Recording, VcpuThreads, enabled_guest_events};
 use vmm::tracing::region::TraceRegion;
@@ -53,6 +56,8 @@ pub struct Ending {
     pub error: Option<String>,
     /// What is missing, a line each.
     pub missing: Vec<String>,
+    /// How often it was asked for a flush or a snapshot: each delivers what rings hold, whatever the limit is.
+    pub flushes: u64,
 }
 
 /// Runs the VMM of the VM that the file `setup` describes.
@@ -144,11 +149,14 @@ pub fn run(setup: &Path) -> anyhow::Result<()> {
         recording,
         host: None,
         mode: setup.mode(),
-        host_history: 0,
+        host_history: HostHistory { limit: 0, file: None },
         events: EVENTS.into(),
+        limits: limits(&setup)?,
+        alarms: Arc::default(),
         process_descriptors: usize::try_from(setup.descriptors.saturating_sub(OWN_DESCRIPTORS))?,
         say: |line| eprintln!("{line}"),
         triggers: None,
+        host_load: None,
         on_failure: None,
     })?;
     folder.keep();
@@ -173,7 +181,7 @@ pub fn run(setup: &Path) -> anyhow::Result<()> {
         stop.store(true, Ordering::Relaxed);
         asking.join().map_err(|_| anyhow::anyhow!("the thread that asks the recorder panicked"))
     });
-    asked?;
+    let flushes = asked?;
     (0..VCPUS).for_each(|vcpu| vmm.vcpu_exit(vcpu, 0));
     region.set_host_alive(false);
     let finished = recorder.finish("stopped".into());
@@ -184,9 +192,17 @@ pub fn run(setup: &Path) -> anyhow::Result<()> {
     let ending = Ending {
         error: finished.err().map(|error| format!("{:#}", anyhow::Error::from(error))),
         missing: missing.into_iter().map(|missing| format!("{}: {}", missing.layer, missing.reason)).collect(),
+        flushes,
     };
     println!("{}", serde_json::to_string(&ending)?);
     Ok(())
+}
+
+/// The limits of all layers but the host kernel's, which is not recorded.
+fn limits(setup: &VmSetup) -> Result<LayerLimits, LimitError> {
+    let layers = [LayerKind::Vmm, LayerKind::GuestKernel, LayerKind::GuestUser];
+    let limit = |layer| setup.limit.map(|rate| LayerLimit { layer, per_second: rate, burst: rate });
+    LayerLimits::new(&layers.into_iter().filter_map(limit).collect::<Vec<_>>(), setup.mode(), &layers)
 }
 
 /// Records the VMM's layer: requests to a disk whose sectors count up.
@@ -201,10 +217,11 @@ fn record(setup: &VmSetup, tally: &Tally, vmm: &VmmTracer, stop: &AtomicBool) {
     }
 }
 
-/// Asks the recorder how it is, again and again, and sometimes for sessions, snapshots and flushes.
-fn ask(setup: &VmSetup, tally: &Tally, control: &RecorderControl, stop: &AtomicBool) {
+/// Asks the recorder how it is, again and again, and sometimes for sessions, snapshots and flushes; returns how often for
+/// one of the last two.
+fn ask(setup: &VmSetup, tally: &Tally, control: &RecorderControl, stop: &AtomicBool) -> u64 {
     let mut chance = fastrand::Rng::with_seed(setup.seed ^ 2);
-    let mut snapshots = 0;
+    let (mut snapshots, mut flushes) = (0, 0);
     while !stop.load(Ordering::Relaxed) {
         let begun = Instant::now();
         let _ = control.ask(Request::Status);
@@ -213,7 +230,10 @@ fn ask(setup: &VmSetup, tally: &Tally, control: &RecorderControl, stop: &AtomicB
             let name = || "extra".to_owned();
             // What is refused is refused: a session that is there, or one that is not.
             let _ = control.ask(match chance.u8(..5) {
-                0 => Request::Flush,
+                0 => {
+                    flushes += 1;
+                    Request::Flush
+                }
                 1 => Request::SessionStart { name: name() },
                 2 => Request::SessionDestroy { name: name() },
                 3 => {
@@ -229,9 +249,11 @@ fn ask(setup: &VmSetup, tally: &Tally, control: &RecorderControl, stop: &AtomicB
                     events: None,
                     trace: None,
                     max_size: None,
+                    limits: Vec::new(),
                 },
             });
         }
         std::thread::sleep(ASKING_INTERVAL);
     }
+    snapshots + flushes
 }

@@ -24,6 +24,8 @@ pub enum Promise {
     Descriptors,
     /// The disk.
     Disk,
+    /// The records of a layer with a limit.
+    Rate,
     /// The size of the manifest.
     Manifest,
     /// Strata reads what was recorded, and its check finds nothing wrong with honest layers.
@@ -50,6 +52,7 @@ impl Promise {
             Self::Memory => "memory of its own: 256 MiB at most (worst, KiB)",
             Self::Descriptors => "open files within its limit (worst, % of the limit)",
             Self::Disk => "with `--max-size`: no more of the disk (worst, % of the size)",
+            Self::Rate => "honest layers with `--limit`: records within rate, burst and rings (worst, % of these)",
             Self::Manifest => "`session.json` within what is read, 256 MiB (worst, KiB)",
             Self::Strata => "Strata reads the recording; `check`: no violation in honest layers",
             Self::Babeltrace => "babeltrace2 reads the recording without a complaint",

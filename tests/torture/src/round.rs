@@ -90,16 +90,19 @@ impl Plan {
         let mut chance = fastrand::Rng::with_seed(seed ^ 7);
         let folder = round.join(name);
         let on_small_disk = self.fault == Fault::DiskFull && !hostile_kernel;
+        let flight_recorder = self.fault == Fault::None && chance.u8(..3) == 0;
+        let is_limited = self.fault != Fault::Kill && !flight_recorder && chance.u8(..3) == 0;
         VmSetup {
             name: name.into(),
             runtime: round.join(format!("{name}-run")),
             trace: if on_small_disk { round.join("disk/trace") } else { folder.join("trace") },
             folder,
-            flight_recorder: self.fault == Fault::None && chance.u8(..3) == 0,
+            flight_recorder,
             kernel_rings: (4096 << chance.u32(..6), 4 << chance.u32(..3)),
             process_rings: (4096 << chance.u32(..4), 4 << chance.u32(..3)),
             process_slots: 12,
             max_size: (self.fault == Fault::MaxSize).then(|| (16 + chance.u64(..32)) << 20),
+            limit: is_limited.then(|| 1000 << chance.u32(..8)),
             descriptors: if self.fault == Fault::Descriptors { FEW_DESCRIPTORS } else { DESCRIPTORS },
             burst: 1 << chance.u32(8..14),
             applications: if hostile_kernel { 0 } else { chance.usize(1..5) },
@@ -404,5 +407,5 @@ fn finish(plan: &Plan, vm: &mut Vm, board: &mut Board) -> anyhow::Result<()> {
     if let Some(error) = ending.error.as_ref().filter(|_| !on_full_disk && !is_memory_full) {
         board.check(Promise::Up, Err(format!("the recording of {name} is not complete: {error}")));
     }
-    judge::finished(&vm.setup, &vm.tally, &ending, on_full_disk, board)
+    judge::finished(&vm.setup, &vm.tally, &ending, elapsed, on_full_disk, board)
 }

@@ -7,6 +7,7 @@ use shared_ring::layout::{Geometry, Mode};
 use shared_ring::region::{RegionConfig, RegionLayout, Rings};
 use std::fs;
 use std::path::{Path, PathBuf};
+use trace_merge::layer::LayerKind;
 
 /// vCPUs of each VM.
 pub const VCPUS: u32 = 2;
@@ -40,6 +41,8 @@ pub struct VmSetup {
     pub process_slots: u32,
     /// Size that the recording keeps within, bytes.
     pub max_size: Option<u64>,
+    /// Limit of the records of each layer and each process, in a second.
+    pub limit: Option<u64>,
     /// Limit of the recorder's open files.
     pub descriptors: u64,
     /// Records of an honest thread between two pauses, at most.
@@ -116,6 +119,17 @@ impl VmSetup {
             registry_size: REGISTRY_SIZE,
             process_registry_size: PROCESS_REGISTRY_SIZE,
         })
+    }
+
+    /// Bytes of all rings of a layer, or of one process of it.
+    #[must_use]
+    pub fn rings_of(&self, layer: LayerKind) -> u64 {
+        let ((size, count), rings) = match layer {
+            LayerKind::Vmm => (VMM_RINGS, VCPUS + 1),
+            LayerKind::GuestUser => (self.process_rings, VCPUS),
+            LayerKind::GuestKernel | LayerKind::HostKernel => (self.kernel_rings, VCPUS),
+        };
+        size * u64::from(count) * u64::from(rings)
     }
 
     /// Where everything lies in the region.

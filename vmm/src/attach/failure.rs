@@ -1,11 +1,13 @@
 //! Why a recording could not be attached to a VM, or is not complete.
 
+use super::hot_plug::HotPlugError;
 use crate::clock::DebugfsError;
 use crate::control::directory::DirectoryError;
 use crate::control::protocol::Mode;
 use crate::control::server::ServerError;
 use crate::cpu_list::PlacementError;
 use crate::host_kernel::{HostTraceError, TracefsError};
+use crate::tracing::record_limit::LimitError;
 use crate::tracing::recorder::RecorderError;
 use crate::tracing::region::RegionError;
 use crate::tracing::region_file::RegionFileError;
@@ -22,9 +24,6 @@ pub enum AttachError {
     /// The recorder cannot run where it is to.
     #[error("--recorder-cpus cannot be had")]
     RecorderCpus(#[from] PlacementError),
-    /// Triggers lead to snapshots, and those are of flight recorders.
-    #[error("--trigger takes snapshots of a flight recorder: add --mode flight-recorder")]
-    TriggersInDiscardMode,
     /// A trigger names what there is not.
     #[error("--trigger: {0}")]
     Trigger(#[from] TriggerError),
@@ -125,12 +124,18 @@ pub enum AttachError {
     /// A flight recorder keeps within its memory.
     #[error("--max-size is for --mode discard: a flight recorder holds the last 64 MiB")]
     BoundedBySize,
+    /// A layer's records cannot be limited so.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
     /// The region's file cannot be used.
     #[error(transparent)]
     RegionFile(#[from] RegionFileError),
     /// The region cannot be taken.
     #[error(transparent)]
     Region(#[from] RegionError),
+    /// QEMU cannot be given a region.
+    #[error(transparent)]
+    HotPlug(#[from] HotPlugError),
     /// The region's rings behave otherwise when they are full.
     #[error("'{}' was made for --mode {made_for}: give that, or make another region", region.display())]
     RegionMode {
@@ -166,13 +171,13 @@ pub enum AttachError {
     /// The host has given up its TSC.
     #[error(
         "this host's kernel has given up its TSC, so that times of another VMM's guest cannot be related to the host's: leave \
-         --region out to record the host's kernel alone"
+         --region and --qmp out to record the host's kernel alone"
     )]
     NoTsc,
     /// The guest's TSC runs at another rate.
     #[error(
         "vCPU {vcpu}'s TSC runs at another rate than the host's, so that times of the guest cannot be related to the host's \
-         exactly: start the VM without tsc-frequency, or leave --region out"
+         exactly: start the VM without tsc-frequency, or leave --region and --qmp out"
     )]
     ScaledTsc {
         /// The vCPU.

@@ -1,5 +1,5 @@
-//! `strata attach`: records what the host's kernel does for a VM that another process runs, from outside and with no change
-//! to it; and its guest, where that has a trace region as a device ([`region`]).
+//! `strata attach`: records what the host's kernel does for a VM that another process runs, from outside and with no
+//! change to it; and its guest, where that has a trace region as a device ([`region`]) or is given one ([`hot_plug`]).
 //!
 //! The recorder is that of `strata run`. The VM is told apart by the process's
 //! descriptors and KVM's debugfs ([`vm`]), and followed from there ([`follower`]).
@@ -7,8 +7,10 @@
 mod answers;
 mod failure;
 mod follower;
+mod hot_plug;
 pub mod libvirt;
 mod process;
+mod qmp;
 pub mod region;
 mod threads;
 mod vm;
@@ -17,20 +19,25 @@ pub use failure::AttachError;
 
 use crate::clock::{ClockParameters, EpochSink, HostClock, HostTime, KVM_DEBUGFS, VcpuClocks, VcpuTsc};
 use crate::control::directory::{self, VmDescription, VmDirectory};
+use crate::control::protocol::LayerLimit;
 use crate::control::server::ControlServer;
 use crate::cpu_list::CpuList;
 use crate::host_kernel::{HostTracer, Tracefs};
 use crate::machine::probe_kvm;
 use crate::run::descriptors;
 use crate::tracing::host_description::describe_host;
+use crate::tracing::host_layer::HostHistory;
 use crate::tracing::host_tracer::start_host_tracer;
+use crate::tracing::record_limit::LayerLimits;
 use crate::tracing::recorder::Recorder;
 use crate::tracing::recording::{Recording, VcpuThreads};
 use crate::tracing::selection::Selection;
 use crate::tracing::session::{Say, Sources};
 use crate::tracing::trigger::TriggerRequest;
+use crate::tracing::trigger::host_load::HostLoad;
 use clock_sync::calibration::read_together;
 use follower::{Follower, Sinks};
+use hot_plug::HotPlugged;
 use region::{GuestRegion, JOIN_LIMIT};
 use rustix::process::geteuid;
 use shared_ring::layout::Mode;
@@ -66,10 +73,14 @@ pub struct AttachRequest {
     pub name: Option<String>,
     /// File of the trace region that the VM has as a device; without it, nothing of the guest is recorded.
     pub region: Option<PathBuf>,
+    /// QMP socket of the VM's QEMU, which is given a region through it for as long as the recording lasts.
+    pub qmp: Option<PathBuf>,
     /// Where the recording goes.
     pub trace: PathBuf,
     /// Bytes that the recording keeps within; without it, it grows.
     pub max_size: Option<u64>,
+    /// Limits of layers' records.
+    pub limits: Vec<LayerLimit>,
     /// The records that a flight recorder holds, bytes.
     pub host_history: usize,
     /// Who may read the recording.
@@ -84,6 +95,13 @@ pub struct AttachRequest {
     pub recorder_cpus: Option<CpuList>,
     /// Time after which the recording ends by itself.
     pub duration: Option<Duration>,
+}
+
+impl AttachRequest {
+    /// Whether the guest is recorded, too.
+    const fn has_guest(&self) -> bool {
+        self.region.is_some() || self.qmp.is_some()
+    }
 }
 
 /// Why a recording ended.
@@ -122,18 +140,18 @@ pub struct AttachReport {
     pub manifest: Manifest,
 }
 
-/// Records what the host's kernel does for the VM that `request` names until that ends, a signal or `strata ctl` asks to
-/// stop, or the time is over. `say` is told what the user should know meanwhile, a line each, on any thread.
+/// Records what the host's kernel does for the VM that `request` names until that ends, a signal or `strata ctl` asks
+/// to stop, or the time is over. `say` is told what the user should know meanwhile, a line each, on any thread.
 ///
 /// # Errors
 /// Nothing was recorded, and nothing is left behind; or the recording is not complete.
 pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachError> {
-    let (selection, vm) = check(request)?;
+    let (selection, limits, vm) = check(request)?;
     descriptors::raise_limit();
     let name = request.name.clone().unwrap_or_else(|| default_name(&vm.process.comm, request.pid));
     let first = vm.look()?.ok_or(AttachError::Ended { pid: request.pid })?;
-    let file =
-        request.region.as_deref().map(|path| region::open(path, request.pid, request.mode, &first)).transpose()?;
+    let open = |path: &Path| region::open(path, request.pid, request.mode, &first);
+    let file = request.region.as_deref().map(open).transpose()?;
     let description = describe(request, &vm, &name, &first);
     let (ending, endings) = channel();
     stop_on_signals(ending.clone())?;
@@ -143,22 +161,29 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
     let host = start_host_tracer(&selection, clock.time, request.pid, vm.thread_ids())?;
     host.iter().for_each(|host| follow_all_threads(host, &vm));
     check_triggers(request, host.as_ref(), &selection)?;
+    let host_load = HostLoad::open().ok();
+    request.triggers.check_host(host_load.is_some())?;
     // To enable many events takes its time.
     if vm.has_ended_within(Duration::ZERO) {
         return Err(AttachError::Ended { pid: request.pid });
     }
 
     let offset_honoured = probed.tsc_offset_honoured != Some(false);
+    if request.has_guest() {
+        region::check_clock(clock.time, offset_honoured, &first)?;
+    }
+    // From here on the VM is changed. Whatever fails, dropping this changes it back.
+    let plug = |socket: &Path| HotPlugged::plug(socket, request.pid, first.vcpu_count(), request.mode, say);
+    let plugged = request.qmp.as_deref().map(plug).transpose()?;
+    let file = match &plugged {
+        Some(plugged) => Some(open(&plugged.file())?),
+        None => file,
+    };
     let statement = clock_statement(&clock, &name, &first, offset_honoured);
     let vcpus = file.as_ref().map_or(first.vcpu_count(), |file| file.config.vcpus);
     let region_path = file.as_ref().map(|file| file.path.clone());
-    let guest = match file {
-        Some(file) => {
-            region::check_clock(clock.time, offset_honoured, &first)?;
-            Some(GuestRegion::take(file, statement.uuid, clock.trace_frequency(), say)?)
-        }
-        None => None,
-    };
+    let take = |file| GuestRegion::take(file, statement.uuid, clock.trace_frequency(), say);
+    let guest = file.map(take).transpose()?;
     let attached = Attached { pid: request.pid, comm: vm.process.comm.clone() };
     let manifest = Manifest {
         format: FORMAT_VERSION,
@@ -212,9 +237,13 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
         },
         host,
         mode: request.mode,
-        host_history: request.host_history,
+        host_history: HostHistory { limit: request.host_history, file: None },
         events: request.events.clone(),
         triggers: Some(request.triggers.clone()),
+        host_load,
+        limits,
+        // Threads of another process cannot be watched so.
+        alarms: Arc::default(),
         process_descriptors: if guest.is_some() { descriptors::for_processes(vcpus) } else { 0 },
         say,
         on_failure: Some(Box::new(move || {
@@ -235,18 +264,27 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
         guest.stop();
     }
     folder.keep();
-    let manifest = recorder.finish(ending.to_string())?;
+    let manifest = recorder.finish(ending.to_string());
+    // The guest's rings have been read, and it is told that nobody reads them any more.
+    drop(guest);
+    if let Some(plugged) = plugged.filter(|_| ending == Ending::VmEnded) {
+        plugged.forget();
+    }
+    let manifest = manifest?;
     Ok(AttachReport { ending, manifest })
 }
 
 /// The request's choice of events, and its VM, when everything about it can be had. Nothing is left behind.
-fn check(request: &AttachRequest) -> Result<(Selection, ForeignVm), AttachError> {
+fn check(request: &AttachRequest) -> Result<(Selection, LayerLimits, ForeignVm), AttachError> {
     if request.max_size.is_some() && request.mode == Mode::FlightRecorder {
         return Err(AttachError::BoundedBySize);
     }
-    if !request.triggers.triggers.is_empty() && request.mode == Mode::Discard {
-        return Err(AttachError::TriggersInDiscardMode);
-    }
+    let layers = if request.has_guest() {
+        &[LayerKind::HostKernel, LayerKind::GuestKernel, LayerKind::GuestUser][..]
+    } else {
+        &[LayerKind::HostKernel]
+    };
+    let limits = LayerLimits::new(&request.limits, request.mode, layers)?;
     request.recorder_cpus.as_ref().map(CpuList::try_place).transpose()?;
     let selection = Selection::parse(&request.events)?;
     if !geteuid().is_root() {
@@ -257,12 +295,12 @@ fn check(request: &AttachRequest) -> Result<(Selection, ForeignVm), AttachError>
     let events: Vec<String> = events.iter().map(ToString::to_string).collect();
     let any = events.iter().any(|event| selection.includes(LayerKind::HostKernel, event));
     selection.check(&[(LayerKind::HostKernel, events)])?;
-    if !any && request.region.is_none() {
+    if !any && !request.has_guest() {
         return Err(AttachError::NoEvents { events: request.events.clone() });
     }
     // Tried and removed again: what is refused below leaves no folder.
     drop(TraceFolder::create(&request.trace, request.readers)?);
-    Ok((selection, vm))
+    Ok((selection, limits, vm))
 }
 
 /// Checks the triggers against the events of the host's kernel, and refuses those on layers that are not recorded from
@@ -275,7 +313,7 @@ fn check_triggers(
     let events = host.map(HostTracer::events).unwrap_or_default();
     request.triggers.check(LayerKind::HostKernel, &events, selection)?;
     request.triggers.check(LayerKind::Vmm, &[], selection)?;
-    if request.region.is_none() {
+    if !request.has_guest() {
         request.triggers.check(LayerKind::GuestKernel, &[], selection)?;
     }
     Ok(())
@@ -382,8 +420,8 @@ fn tell_begin(request: &AttachRequest, name: &str, say: Say) {
     }
 }
 
-/// Waits until the recording is to end, for `limit` at most if there is one. Where `guest` does not begin to record meanwhile, it
-/// is said.
+/// Waits until the recording is to end, for `limit` at most if there is one. Where `guest` does not begin to record
+/// meanwhile, it is said.
 fn wait(endings: &Receiver<Ending>, limit: Option<Duration>, guest: Option<&GuestRegion>, say: Say) -> Ending {
     let begun = Instant::now();
     if let Some(guest) = guest.filter(|_| limit.is_none_or(|limit| limit > JOIN_LIMIT)) {
@@ -476,8 +514,10 @@ mod tests {
             vm: None,
             name: None,
             region: None,
+            qmp: None,
             trace: "/nonexistent/trace".into(),
             max_size: None,
+            limits: Vec::new(),
             host_history: HOST_HISTORY,
             readers: Readers::Owner,
             events: "default".into(),

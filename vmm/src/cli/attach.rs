@@ -3,7 +3,7 @@
 use super::values;
 use crate::attach::AttachRequest;
 use crate::attach::libvirt::{self, DomainError};
-use crate::control::protocol::Mode;
+use crate::control::protocol::{LayerLimit, Mode};
 use crate::cpu_list::CpuList;
 use crate::tracing::selection;
 use crate::tracing::trigger::TriggerRequest;
@@ -17,12 +17,13 @@ use trace_merge::manifest::is_vm_name;
 /// Arguments of `strata attach`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Needs root. Neither the VM nor its guest is changed or stopped. The recording ends with the VM, \
-    with Ctrl-C or SIGTERM, by `strata ctl NAME detach`, or after --duration; it is completed each time. Exit status: 0, \
-    or 1 when nothing could be recorded or the trace failed.\n\nExamples:\n  \
+    after_help = "Needs root. Neither the VM nor its guest is stopped, and only --qmp changes it. The recording ends \
+    with the VM, with Ctrl-C or SIGTERM, by `strata ctl NAME detach`, or after --duration; it is completed each \
+    time. Exit status: 0, or 1 when nothing could be recorded or the trace failed.\n\nExamples:\n  \
     strata attach --libvirt web --trace trace\n  \
     strata attach 4242 --trace trace --duration 10s\n  \
     strata attach 4242 --region /dev/shm/web --trace trace\n  \
+    strata attach 4242 --qmp /run/web.qmp --trace trace\n  \
     strata attach 4242 --trace trace --max-size 2G --events 'host-kernel:kvm:*,host-kernel:sched:*,host-kernel:irq:*'\n  \
     strata attach 4242 --trace trace --mode flight-recorder --name web; strata ctl web snapshot now\n  \
     strata report vcpus trace"
@@ -37,6 +38,11 @@ pub struct AttachArgs {
     /// Record the guest too, through this trace region, which `strata region create` made and the VM has as a device
     #[arg(long, value_name = "FILE")]
     pub region: Option<PathBuf>,
+    /// Record the guest too, by giving its QEMU a trace region through this QMP socket of QEMU's (-qmp
+    /// unix:SOCKET,server=on,wait=off). It takes a free PCIe port (-device
+    /// pcie-root-port,id=strata-port,chassis=99,pref64-reserve=256M), and is taken away at the end
+    #[arg(long, value_name = "SOCKET", conflicts_with = "region")]
+    pub qmp: Option<PathBuf>,
     /// Record a trace into this folder: a new one, or an empty one of yours
     #[arg(long, value_name = "DIR")]
     pub trace: PathBuf,
@@ -46,33 +52,42 @@ pub struct AttachArgs {
     /// The VM with this file descriptor, where the process has several
     #[arg(long, value_name = "FD")]
     pub vm: Option<u32>,
-    /// Events to record: globs host-kernel:GROUP:EVENT, with --region guest-kernel: and guest-user: too, '!' takes away; or
-    /// presets: minimal, default, io, net, all; `strata events --list host-kernel` lists them
+    /// Events to record: globs host-kernel:GROUP:EVENT, with --region or --qmp guest-kernel: and guest-user: too, '!'
+    /// takes away; or presets: minimal, default, io, net, all; `strata events --list host-kernel` lists them
     #[arg(long, value_name = "GLOBS", default_value = selection::DEFAULT)]
     pub events: String,
-    /// discard writes records as they come; flight-recorder holds the newest of them (see --host-history; the guest's in its
-    /// rings; the region must be made for that), and writes them at the end (and by `strata ctl NAME snapshot DIR`)
+    /// discard writes records as they come; flight-recorder holds the newest of them (see --host-history; the guest's
+    /// in its rings; the region must be made for that), and writes them at the end (and by `strata ctl NAME snapshot
+    /// DIR`)
     #[arg(long, value_name = "MODE", default_value = "discard", value_parser = values::mode())]
     pub mode: Mode,
     /// How much of the host kernel's records a flight recorder holds, in memory; the oldest give way
     #[arg(long, value_name = "SIZE", default_value = values::HOST_HISTORY, value_parser = values::host_history)]
     pub host_history: usize,
-    /// Watch for something, and write a snapshot beside the trace's folder when it happens; for --mode flight-recorder. May
-    /// be repeated: 'steal>1ms', 'wakeup>5ms task=web*', 'exit:mmio>2ms', 'disk>50ms', 'oom', 'guest-panic', 'guest-hang=10s',
-    /// 'event:guest-kernel:sched:sched_process_exit comm=="db"'
+    /// Watch for something, and write a snapshot beside the trace's folder when it happens; with --mode discard, mark
+    /// it in the trace. May be repeated: 'steal>1ms', 'wakeup>5ms task=web*', 'exit:mmio>2ms', 'disk>50ms',
+    /// 'host-load>80%', 'oom', 'guest-panic', 'guest-hang=10s', 'event:guest-kernel:sched:sched_process_exit
+    /// comm=="db"'
     #[arg(long = "trigger", value_name = "EXPR", value_parser = Trigger::parse)]
     pub triggers: Vec<Trigger>,
-    /// Let each trigger lead to a snapshot again when so much time has passed since its last one; without it, once
+    /// Let each trigger lead to a snapshot (or mark) again when so much time has passed since its last one; without it,
+    /// once
     #[arg(long, value_name = "TIME", value_parser = values::duration, requires = "triggers")]
     pub trigger_every: Option<Duration>,
     /// Go on recording for so long before the snapshot of a trigger
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = values::duration, requires = "triggers")]
     pub trigger_after: Duration,
-    /// Keep the newest records that fit this size on the disk, and drop older ones; 16M or more. Without it the trace grows
+    /// Keep the newest records that fit this size on the disk, and drop older ones; 16M or more. Without it the trace
+    /// grows
     #[arg(long, value_name = "SIZE", value_parser = values::max_size)]
     pub max_size: Option<u64>,
-    /// The host's CPUs on which strata records, as in 0 or 0,2-3: apart from those of the vCPUs, it takes no time of the
-    /// guest's
+    /// Limit the records of a layer to so many each second, and behind ':' so many at once (without it, as many as come
+    /// in a second). What is more is dropped and counted as lost; the limit of guest-user is each process's. May be
+    /// repeated, once for each layer
+    #[arg(long = "limit", value_name = "LAYER=RATE[:BURST]", value_parser = values::layer_limit)]
+    pub limits: Vec<LayerLimit>,
+    /// The host's CPUs on which strata records, as in 0 or 0,2-3: apart from those of the vCPUs, it takes no time of
+    /// the guest's
     #[arg(long, value_name = "LIST")]
     pub recorder_cpus: Option<CpuList>,
     /// End after this time: a number of seconds, or one with ms, s, m or h, as in 90s
@@ -94,6 +109,7 @@ impl TryFrom<AttachArgs> for AttachRequest {
             pid,
             libvirt,
             region,
+            qmp,
             trace,
             name,
             vm,
@@ -104,6 +120,7 @@ impl TryFrom<AttachArgs> for AttachRequest {
             trigger_every,
             trigger_after,
             max_size,
+            limits,
             recorder_cpus,
             duration,
             readable_by,
@@ -120,8 +137,10 @@ impl TryFrom<AttachArgs> for AttachRequest {
             vm,
             name,
             region,
+            qmp,
             trace,
             max_size,
+            limits,
             host_history,
             readers: readable_by,
             events,

@@ -1,7 +1,7 @@
 //! `strata ps`, `strata ctl` and `strata recover`: VMs that run, and those whose process died.
 
 use super::values;
-use crate::control::protocol::{Mode, Request};
+use crate::control::protocol::{LayerLimit, Mode, Request};
 use crate::tracing::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
 use clap::{Args, Subcommand};
 use std::io;
@@ -22,9 +22,11 @@ pub struct PsArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Shares of time are of the host's clock and count from the records of the host's kernel as they are \
-    read. JSON has sums of the period, ns; without --once an object on a line each.\n\nExamples:\n  \
+    read; wake-ups of the guest's tasks from those of the guest's kernel; requests to disks where the VMM serves them. \
+    JSON has sums of the period, ns; without --once an object on a line each.\n\nExamples:\n  \
     strata top vm0\n  \
-    strata top --all --once --json | jq '.vms[].host.ready'"
+    strata top --all --once --json | jq '.vms[].host.ready'\n  \
+    strata top vm0 --once --json | jq '.vms[] | .disks, .guest.worst'"
 )]
 pub struct TopArgs {
     /// Name of the VM, or process id as `strata ps` shows it
@@ -61,6 +63,7 @@ pub struct MetricsArgs {
 #[command(after_help = "Examples:\n  \
     strata ctl vm0 status\n  \
     strata ctl vm0 snapshot before-the-crash\n  \
+    strata ctl vm0 trigger add 'wakeup>5ms task=web*' --every 1m\n  \
     strata ctl vm0 wait-trigger --freeze-others && mail -s 'web was late' me < /dev/null\n  \
     strata ctl vm0 session create io --events 'guest-kernel:block:*' --trace io-trace\n  \
     strata ctl vm0 session start io\n  \
@@ -89,13 +92,18 @@ pub enum CtlCommand {
         #[arg(long, value_name = "NAME")]
         session: Option<String>,
     },
-    /// Wait until a trigger of the VM (--trigger) has led to a snapshot, and say which and where. What is to happen then
-    /// follows in the shell: `strata ctl vm0 wait-trigger && notify-somebody`
+    /// Watch for something, and write a snapshot when it happens
+    #[command(subcommand)]
+    Trigger(TriggerCommand),
+    /// Wait until a trigger of the VM has led to a snapshot, and say which and where; in discard mode, until it is
+    /// marked in the trace. What is to happen then follows in the shell: `strata ctl vm0 wait-trigger &&
+    /// notify-somebody`
     WaitTrigger {
         /// Wait for so long at most; exit status 1 then
         #[arg(long, value_name = "TIME", value_parser = values::duration)]
         timeout: Option<Duration>,
-        /// Take a snapshot of every other VM of this host that is recorded by a flight recorder too, as soon as it fires
+        /// Take a snapshot of every other VM of this host that is recorded by a flight recorder too, as soon as it
+        /// fires
         #[arg(long)]
         freeze_others: bool,
     },
@@ -112,6 +120,36 @@ pub enum CtlCommand {
     /// Make, start, stop or end a tracing session of the guest's kernel
     #[command(subcommand)]
     Session(SessionCommand),
+}
+
+/// What `strata ctl VM trigger` asks for.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "Examples:\n  \
+    strata ctl vm0 trigger add 'wakeup>5ms task=web*' --every 1m\n  \
+    strata ctl vm0 trigger add 'host-load>80%'\n  \
+    strata ctl vm0 trigger remove 'host-load>80%'")]
+pub enum TriggerCommand {
+    /// Watch for something from now on, as with `strata run --trigger`; in discard mode it is marked in the trace
+    Add {
+        /// For what: 'steal>1ms', 'wakeup>5ms task=web*', 'exit:mmio>2ms', 'disk>50ms', 'host-load>80%', 'oom',
+        /// 'guest-panic', 'guest-hang=10s', 'event:guest-kernel:sched:sched_process_exit comm=="db"'
+        #[arg(value_name = "EXPR")]
+        trigger: String,
+        /// Let it lead to a snapshot or a mark again when so much time has passed since its last one; without it, once
+        #[arg(long, value_name = "TIME", value_parser = values::duration)]
+        every: Option<Duration>,
+        /// Go on recording for so long before the snapshot [default: 100ms]
+        #[arg(long, value_name = "TIME", value_parser = values::duration)]
+        after: Option<Duration>,
+    },
+    /// Say what is watched for, how often each fired, and what followed
+    List,
+    /// Watch for something no more; its snapshots stay
+    Remove {
+        /// Number or expression of the trigger
+        #[arg(value_name = "N|EXPR")]
+        trigger: String,
+    },
 }
 
 /// What `strata ctl VM session` asks for.
@@ -141,6 +179,11 @@ pub enum SessionCommand {
         /// Keep the newest records that fit this size on the disk, and drop older ones; 16M or more
         #[arg(long, value_name = "SIZE", value_parser = values::max_size, requires = "trace")]
         max_size: Option<u64>,
+        /// Limit its records to so many each second, and behind ':' so many at once: guest-kernel=RATE[:BURST]. What is
+        /// more is dropped and counted as lost
+        #[arg(long = "limit", value_name = "LAYER=RATE[:BURST]")]
+        #[arg(value_parser = values::layer_limit, requires = "trace")]
+        limits: Vec<LayerLimit>,
     },
     /// Begin to record, or go on
     Start {
@@ -174,7 +217,12 @@ impl CtlCommand {
     pub fn request(self) -> io::Result<Request> {
         Ok(match self {
             // It is asked for until it says what is waited for.
-            Self::Status | Self::WaitTrigger { .. } => Request::Status,
+            Self::Status | Self::WaitTrigger { .. } | Self::Trigger(TriggerCommand::List) => Request::Status,
+            Self::Trigger(TriggerCommand::Add { trigger, every, after }) => {
+                let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+                Request::TriggerAdd { trigger, every_ms: every.map(ms), after_ms: after.map(ms) }
+            }
+            Self::Trigger(TriggerCommand::Remove { trigger }) => Request::TriggerRemove { trigger },
             Self::Snapshot { dir, session } => Request::Snapshot { dir: std::path::absolute(dir)?, session },
             Self::Pause => Request::Pause,
             Self::Resume => Request::Resume,
@@ -189,9 +237,10 @@ impl CtlCommand {
                 events,
                 trace,
                 max_size,
+                limits,
             }) => {
                 let trace = trace.map(std::path::absolute).transpose()?;
-                Request::SessionCreate { name, mode, sub_buffer_size, sub_buffers, events, trace, max_size }
+                Request::SessionCreate { name, mode, sub_buffer_size, sub_buffers, events, trace, max_size, limits }
             }
             Self::Session(SessionCommand::Start { name }) => Request::SessionStart { name },
             Self::Session(SessionCommand::Stop { name }) => Request::SessionStop { name },
@@ -216,6 +265,19 @@ pub struct RecoverArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_of_a_trigger_are_milliseconds_and_may_be_left_out() {
+        let trigger = || "oom".to_owned();
+        let request = |every, after| {
+            CtlCommand::Trigger(TriggerCommand::Add { trigger: trigger(), every, after }).request().unwrap()
+        };
+
+        let all = request(Some(Duration::from_secs(60)), Some(Duration::from_millis(5)));
+
+        assert_eq!(all, Request::TriggerAdd { trigger: trigger(), every_ms: Some(60_000), after_ms: Some(5) });
+        assert_eq!(request(None, None), Request::TriggerAdd { trigger: trigger(), every_ms: None, after_ms: None });
+    }
 
     #[test]
     fn paths_of_requests_are_absolute() {

@@ -4,8 +4,10 @@ use crate::open_trace::PORT;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
+use trace_merge::critical_path::CriticalPathOptions;
 use trace_merge::events::parse_seconds;
 use trace_merge::nearest::nearest;
+use trace_merge::task_choice::TaskChoice;
 
 /// A form of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +55,7 @@ fn format(text: &str) -> Result<Format, String> {
     Examples:\n  \
     strata export trace --to perfetto -o trace.pftrace\n  \
     strata export trace --to perfetto --from 1.5 --until 2.5 -o part.pftrace\n  \
+    strata export trace --to perfetto --why web --worst 10 -o trace.pftrace\n  \
     strata export trace --to perfetto -o - | zstd > trace.pftrace.zst\n  \
     strata export trace --to ctf2 -o trace-ctf2\n  \
     strata export trace --to parquet -o tables\n  \
@@ -72,9 +75,43 @@ pub struct ExportArgs {
     /// Only what is this many seconds after the first record, or earlier
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub until: Option<Duration>,
+    /// For perfetto: why a task took so long.
+    #[command(flatten)]
+    pub why: DrawnWhyArgs,
     /// Replace a file that is there
     #[arg(long)]
     pub force: bool,
+}
+
+/// Why a task took so long, drawn beside the rest.
+#[derive(Clone, Debug, Default, Args)]
+pub struct DrawnWhyArgs {
+    /// Draw why this task of the guest took so long, as `strata why --task` tells: in Perfetto or on the page
+    #[arg(long, value_name = "TASK")]
+    pub why: Option<TaskChoice>,
+    /// Of that task the N longest waits, in place of all its time
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000), requires = "why")]
+    pub worst: Option<u16>,
+    /// That task is one of this VM
+    #[arg(long, value_name = "NAME", requires = "why")]
+    pub vm: Option<String>,
+}
+
+impl DrawnWhyArgs {
+    /// What is asked about a task between `from` and `to`, if anything is.
+    #[must_use]
+    pub fn options(self, from: Option<Duration>, to: Option<Duration>) -> Option<CriticalPathOptions> {
+        let worst = self.worst.map(usize::from);
+        Some(CriticalPathOptions { vm: self.vm, worst, from, to, ..CriticalPathOptions::of(self.why?) })
+    }
+}
+
+impl ExportArgs {
+    /// What is asked about a task, if anything is.
+    #[must_use]
+    pub fn why(&self) -> Option<CriticalPathOptions> {
+        self.why.clone().options(self.from, self.until)
+    }
 }
 
 /// Arguments of `strata open`.
@@ -126,6 +163,17 @@ mod tests {
         assert_eq!((whole.to, whole.from, whole.until), (Format::Perfetto, None, None));
         assert_eq!((part.from, part.until), (Some(Duration::from_millis(1_500)), Some(Duration::from_millis(2_500))));
         assert!(export(&[]).is_err());
+    }
+
+    #[test]
+    fn waits_of_a_task_are_those_of_the_part_that_is_exported() {
+        let asked = export(&["--to", "perfetto", "--why", "web/42", "--worst", "3", "--from", "1"]).unwrap();
+
+        let why = asked.why().unwrap();
+
+        assert_eq!((why.task.to_string(), why.worst, why.from), ("web/42".into(), Some(3), asked.from));
+        assert!(export(&["--to", "perfetto"]).unwrap().why().is_none());
+        assert!(export(&["--to", "perfetto", "--worst", "3"]).is_err());
     }
 
     #[test]

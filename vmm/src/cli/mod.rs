@@ -1,6 +1,7 @@
 //! The command line.
 
 mod attach;
+pub mod config_file;
 mod control;
 mod export;
 mod query;
@@ -9,13 +10,13 @@ mod trace;
 pub(crate) mod values;
 
 pub use attach::AttachArgs;
-pub use control::{CtlArgs, CtlCommand, MetricsArgs, PsArgs, RecoverArgs, SessionCommand, TopArgs};
-pub use export::{ExportArgs, Format, OpenArgs};
+pub use control::{CtlArgs, CtlCommand, MetricsArgs, PsArgs, RecoverArgs, SessionCommand, TopArgs, TriggerCommand};
+pub use export::{DrawnWhyArgs, ExportArgs, Format, OpenArgs};
 pub use query::QueryArgs;
 pub use run::RunArgs;
 pub use trace::{
-    DiffArgs, EventsArgs, FunctionsArgs, MergeArgs, PageArgs, ReadArgs, ReportArgs, ReportCommand, TaskSum, WhyArgs,
-    WindowArgs,
+    DiffArgs, EventsArgs, FlowsArgs, FunctionsArgs, MergeArgs, PageArgs, ReadArgs, ReportArgs, ReportCommand, TaskSum,
+    WhyArgs, WindowArgs,
 };
 
 use crate::agent_command::AgentArgs;
@@ -50,7 +51,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a guest; with --trace, record every layer of it
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Record what the host's kernel does for a VM that runs already, of QEMU for instance, with no change to it
     Attach(AttachArgs),
     /// List the records of a trace, all layers in time order
@@ -73,7 +74,8 @@ pub enum Command {
     Merge(MergeArgs),
     /// List the VMs that are running, and those whose process died with a trace to recover
     Ps(PsArgs),
-    /// Show what running VMs do, each second: vCPU states, who ran instead, exits, events and losses, the cost of tracing
+    /// Show what running VMs do, each second: vCPU states, who ran instead, exits, events and losses, the cost of
+    /// tracing
     Top(TopArgs),
     /// Serve what running VMs do as OpenMetrics, for Prometheus
     Metrics(MetricsArgs),

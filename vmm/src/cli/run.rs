@@ -1,12 +1,13 @@
 //! `strata run`.
 
 use super::values;
-use crate::control::protocol::Mode;
+use crate::agentless::{self, AgentlessRequest};
+use crate::control::protocol::{LayerLimit, Mode};
 use crate::cpu_list::CpuList;
 use crate::jail::{self, JailRequest};
 use crate::machine::rate_limit::RateLimit;
-use crate::machine::{CpuExtras, DiskConfig};
-use crate::run::{Agent, KERNEL_RINGS, OnTraceFailure, PROCESS_SLOTS, RunRequest};
+use crate::machine::{CpuExtras, DiskConfig, MemoryBacking, NetConfig};
+use crate::run::{Agent, Boot, KERNEL_RINGS, OnReboot, OnTraceFailure, PROCESS_SLOTS, RunRequest};
 use crate::tracing::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
 use crate::tracing::selection;
 use crate::tracing::trigger::TriggerRequest;
@@ -24,88 +25,168 @@ use trace_merge::access::Readers;
     not be run.\n\nExamples:\n  \
     strata run --kernel vmlinuz --initrd initrd.img --cmdline 'console=ttyS0'\n  \
     strata run --kernel vmlinux --disk root.img --cmdline 'console=ttyS0 root=/dev/vda' --agent strata.ko --trace trace\n  \
+    strata run --image root.img --memory 2G --cpus 2 --on-reboot restart\n  \
     strata run --kernel vmlinuz --initrd initrd.img --agent strata.ko --trace trace --max-size 2G\n  \
+    strata run --kernel vmlinuz --initrd initrd.img --agentless --trace trace\n  \
+    strata run --kernel vmlinuz --initrd initrd.img --net tap=tap0,mac=52:54:00:12:34:56\n  \
+    strata run --kernel vmlinuz --initrd initrd.img --net passt\n  \
+    strata run --kernel vmlinuz --initrd initrd.img --memory 4G --memory-backing huge\n  \
     strata run --kernel vmlinuz --initrd initrd.img --agent strata.ko --trace trace --mode flight-recorder --trigger 'wakeup>5ms task=web*'\n  \
+    strata run --kernel vmlinuz --initrd initrd.img --memory 2G --print-config > vm.toml\n  \
+    strata run --config vm.toml --cpus 4\n  \
     strata run --kernel vmlinuz --initrd initrd.img --agent strata.ko --trace trace --events 'host-kernel:kvm:*,guest-kernel:sched:*,guest-user:*'")]
 pub struct RunArgs {
     /// Guest kernel: bzImage or ELF vmlinux
-    #[arg(long, value_name = "FILE")]
-    pub kernel: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "image")]
+    pub kernel: Option<PathBuf>,
     /// Guest initrd
     #[arg(long, value_name = "FILE")]
     pub initrd: Option<PathBuf>,
+    /// Boot a distribution from its disk: a raw image, as one file system (ext4) or with partitions (GPT, MBR). Its
+    /// kernel and initrd are taken out of it: those of the links /vmlinuz and /initrd.img, else the newest of /boot.
+    /// The image becomes the guest's first disk, with options as those of --disk. Unless --cmdline names another root
+    /// or console, it gets 'root=/dev/vda… rw console=ttyS0'
+    #[arg(
+        long,
+        value_name = "FILE[,ro][,iops=RATE][,bandwidth=RATE][,lock=off]",
+        value_parser = values::disk,
+        conflicts_with_all = ["kernel", "initrd"]
+    )]
+    pub image: Option<DiskConfig>,
     /// Number of vCPUs
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub cpus: u32,
     /// Guest memory in bytes, or with K, M, G
     #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = values::size)]
     pub memory: u64,
-    /// Let the guest run guests of its own (VMX, SVM). KVM's nested virtualisation is much code that a hostile guest can
-    /// then reach
+    /// What the guest's memory is made of: normal pages, which the kernel joins to huge ones where it can (transparent
+    /// huge pages), or huge pages of 2 MiB, which must be reserved for it (`sysctl vm.nr_hugepages=N`)
+    #[arg(
+        long,
+        value_name = "PAGES",
+        default_value = MemoryBacking::default().name(),
+        value_parser = values::memory_backing()
+    )]
+    pub memory_backing: MemoryBacking,
+    /// Let the guest run guests of its own (VMX, SVM). KVM's nested virtualisation is much code that a hostile guest
+    /// can then reach
     #[arg(long)]
     pub nested: bool,
     /// Give the guest the CPU's performance counters, for perf in the guest
     #[arg(long)]
     pub pmu: bool,
     /// Raw disk image for a virtio block device; ',ro' makes it read-only. ',iops=RATE' and ',bandwidth=RATE' limit the
-    /// requests and the bytes of each second, 'RATE:BURST' also those at once after a pause; what is more waits. The image
-    /// is locked while the VM runs, unless ',lock=off' is given. May be repeated
+    /// requests and the bytes of each second, 'RATE:BURST' also those at once after a pause; what is more waits. The
+    /// image is locked while the VM runs, unless ',lock=off' is given. May be repeated
     #[arg(
         long = "disk",
         value_name = "FILE[,ro][,iops=RATE][,bandwidth=RATE][,lock=off]",
         value_parser = values::disk
     )]
     pub disks: Vec<DiskConfig>,
-    /// Limit the bytes of each second that the guest writes to its console: RATE or RATE:BURST, 4K or more. A guest that
-    /// writes faster waits
+    /// Virtio network device: 'tap=NAME' on a tap of the host, which is there (`ip tuntap add tap0 mode tap user
+    /// USER`); 'passt' through a passt that is started for the guest, which needs no rights; 'passt=SOCKET' through one
+    /// that listens there. ',mac=ADDRESS' gives it an address, else it has one by chance. ',pps=RATE' and
+    /// ',bandwidth=RATE' limit the packets and the bytes of each second in each direction, 'RATE:BURST' also those at
+    /// once after a pause. May be repeated
+    #[arg(
+        long = "net",
+        value_name = "tap=NAME|passt[=SOCKET][,mac=ADDRESS][,pps=RATE][,bandwidth=RATE]",
+        value_parser = values::net
+    )]
+    pub nets: Vec<NetConfig>,
+    /// Give the guest a source of random bytes (virtio-rng), up to 64 KiB a second. Linux takes them from the CPU where
+    /// it can: this is for guests and CPUs without RDRAND
+    #[arg(long)]
+    pub rng: bool,
+    /// Limit the bytes of each second that the guest writes to its console: RATE or RATE:BURST, 4K or more. A guest
+    /// that writes faster waits
     #[arg(long, value_name = "RATE", value_parser = values::bandwidth)]
     pub console_bandwidth: Option<RateLimit>,
     /// Guest kernel command line
     #[arg(long, value_name = "STR", default_value = "console=ttyS0 panic=-1")]
     pub cmdline: String,
+    /// What happens when the guest reboots: the run ends (stop), or the guest is started again (restart). Each boot has
+    /// a trace of its own: DIR, DIR-2, DIR-3 and so on. A guest that panics is not started again, nor is one that
+    /// rebooted five times in a row within 2 s of its start: exit status 1
+    #[arg(long, value_name = "WHAT", default_value = OnReboot::default().name(), value_parser = values::on_reboot())]
+    pub on_reboot: OnReboot,
     /// Record a trace into this folder: a new one, or an empty one of yours
     #[arg(long, value_name = "DIR")]
     pub trace: Option<PathBuf>,
-    /// Keep the newest records that fit this size on the disk, and drop older ones; 16M or more. Without it the trace grows
+    /// Keep the newest records that fit this size on the disk, and drop older ones; 16M or more. Without it the trace
+    /// grows
     #[arg(long, value_name = "SIZE", value_parser = values::max_size, requires = "trace")]
     pub max_size: Option<u64>,
-    /// What happens to the VM when a layer of the trace ends early, because the disk is full for instance: continue, pause
-    /// (until `strata ctl VM resume`), or stop with exit status 1
+    /// Limit the records of a layer to so many each second, and behind ':' so many at once (without it, as many as come
+    /// in a second). What is more is dropped and counted as lost; the limit of guest-user is each process's. May be
+    /// repeated, once for each layer
+    #[arg(long = "limit", value_name = "LAYER=RATE[:BURST]", value_parser = values::layer_limit, requires = "trace")]
+    pub limits: Vec<LayerLimit>,
+    /// What happens to the VM when a layer of the trace ends early, because the disk is full for instance: continue,
+    /// pause (until `strata ctl VM resume`), or stop with exit status 1
     #[arg(long, value_name = "WHAT", default_value = "continue", value_parser = values::on_trace_failure(), requires = "trace")]
     pub on_trace_failure: OnTraceFailure,
     /// Who may read the trace and its snapshots. It holds names, paths, addresses and arguments of system calls, of the
     /// guest and of the host
     #[arg(long, value_name = "WHO", default_value = "owner", value_parser = values::readers(), requires = "trace")]
     pub readable_by: Readers,
-    /// Kernel module that records in the guest; strata adds it to the initrd in memory and changes nothing of the guest's
-    #[arg(long, value_name = "FILE", requires = "trace")]
+    /// Kernel module that records in the guest; strata adds it to the initrd in memory and changes nothing of the
+    /// guest's. 'auto' takes the ready-made one of the guest's kernel (package strata-modules; $STRATA_AGENT_MODULES
+    /// names another folder), a folder the one that it has for that kernel, RELEASE/strata.ko
+    #[arg(long, value_name = "FILE|auto|DIR", requires = "trace")]
     pub agent: Option<PathBuf>,
+    /// Put nothing into the guest, and have its kernel, Linux 6.12 or later, record these events into memory that the
+    /// host reads when the guest has ended, also by a panic or a hang: globs GROUP:EVENT with commas between them. The
+    /// newest records are kept
+    #[arg(
+        long,
+        value_name = "EVENTS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = agentless::DEFAULT_EVENTS,
+        requires = "trace",
+        conflicts_with = "agent",
+        value_parser = values::agentless_events
+    )]
+    pub agentless: Option<String>,
+    /// Memory of the guest's for --agentless, for all vCPUs together
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "16M",
+        value_parser = values::agentless_size,
+        requires = "agentless"
+    )]
+    pub agentless_size: u64,
     /// Put nothing into the guest
     #[arg(long, conflicts_with = "agent")]
     pub no_agent: bool,
-    /// Events to record: globs LAYER:GROUP:EVENT, '!' takes away; or presets: minimal, default, io, net, all. Layers are
-    /// host-kernel, vmm, guest-kernel and guest-user, or short host, guest and user; `strata events --list LAYER` lists their
-    /// events
+    /// Events to record: globs LAYER:GROUP:EVENT, '!' takes away; or presets: minimal, default, io, net, all. Layers
+    /// are host-kernel, vmm, guest-kernel and guest-user, or short host, guest and user; `strata events --list LAYER`
+    /// lists their events
     #[arg(long, value_name = "GLOBS", default_value = selection::DEFAULT, requires = "trace")]
     pub events: String,
-    /// Samples of each vCPU per second while guest-kernel:strata:sample is recorded: what it executes, with its stack if
-    /// guest-kernel:strata:stack is recorded too
+    /// Samples of each vCPU per second while guest-kernel:strata:sample is recorded: what it executes, with its stack
+    /// if guest-kernel:strata:stack is recorded too
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=20_000), requires = "agent")]
     pub sample_frequency: Option<u32>,
     /// What happens when a ring is full: discard drops new records and counts them, flight-recorder overwrites the
     /// oldest and writes the trace at the end (and by `strata ctl VM snapshot DIR`)
     #[arg(long, value_name = "MODE", default_value = "discard", value_parser = values::mode(), requires = "trace")]
     pub mode: Mode,
-    /// How much of the host kernel's records a flight recorder holds, in memory; the oldest give way. A guest that exits all
-    /// the time makes tens of megabytes a second
+    /// How much of the host kernel's records a flight recorder holds, in memory; the oldest give way. A guest that
+    /// exits all the time makes tens of megabytes a second
     #[arg(long, value_name = "SIZE", default_value = values::HOST_HISTORY, value_parser = values::host_history, requires = "trace")]
     pub host_history: usize,
-    /// Watch for something, and write a snapshot beside the trace's folder when it happens; for --mode flight-recorder. May
-    /// be repeated: 'steal>1ms', 'wakeup>5ms task=web*', 'exit:mmio>2ms', 'disk>50ms', 'oom', 'guest-panic', 'guest-hang=10s',
-    /// 'event:guest-kernel:sched:sched_process_exit comm=="db"'
+    /// Watch for something, and write a snapshot beside the trace's folder when it happens; with --mode discard, mark
+    /// it in the trace. May be repeated: 'steal>1ms', 'wakeup>5ms task=web*', 'exit:mmio>2ms', 'disk>50ms',
+    /// 'host-load>80%', 'oom', 'guest-panic', 'guest-hang=10s', 'event:guest-kernel:sched:sched_process_exit
+    /// comm=="db"'
     #[arg(long = "trigger", value_name = "EXPR", value_parser = Trigger::parse, requires = "trace")]
     pub triggers: Vec<Trigger>,
-    /// Let each trigger lead to a snapshot again when so much time has passed since its last one; without it, once
+    /// Let each trigger lead to a snapshot (or mark) again when so much time has passed since its last one; without it,
+    /// once
     #[arg(long, value_name = "TIME", value_parser = values::duration, requires = "triggers")]
     pub trigger_every: Option<Duration>,
     /// Go on recording for so long before the snapshot of a trigger
@@ -124,18 +205,18 @@ pub struct RunArgs {
         takes 1 MiB of memory for each vCPU"))]
     #[arg(value_name = "N", default_value_t = PROCESS_SLOTS, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_PROCESS_SLOTS)), requires = "trace")]
     pub process_slots: u32,
-    /// The host's CPUs on which strata records, as in 0 or 0,2-3: apart from those of the vCPUs, it takes no time of the
-    /// guest's
+    /// The host's CPUs on which strata records, as in 0 or 0,2-3: apart from those of the vCPUs, it takes no time of
+    /// the guest's
     #[arg(long, value_name = "LIST", requires = "trace")]
     pub recorder_cpus: Option<CpuList>,
-    /// Run as this user once everything that needs root is open: a name, UID or UID:GID. Without it, strata that was started
-    /// with sudo runs as the user who called sudo, and any other keeps its user; root without sudo stays root, without its
-    /// capabilities. The recording belongs to that user
+    /// Run as this user once everything that needs root is open: a name, UID or UID:GID. Without it, strata that was
+    /// started with sudo runs as the user who called sudo, and any other keeps its user; root without sudo stays root,
+    /// without its capabilities. The recording belongs to that user
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
-    /// What the process gives up before the guest runs: its user (see --user), capabilities, files that are not beside the
-    /// trace's folder, system calls. With 'log' forbidden system calls are named in the kernel's log and done; with 'off'
-    /// everything is kept
+    /// What the process gives up before the guest runs: its user (see --user), capabilities, files that are not beside
+    /// the trace's folder, system calls. With 'log' forbidden system calls are named in the kernel's log and done; with
+    /// 'off' everything is kept
     #[arg(long, value_name = "MODE", default_value = jail::Mode::default().name(), value_parser = values::jail())]
     pub jail: jail::Mode,
     /// Folder in which snapshots and recordings of other sessions may be made, beside the one that the trace's folder
@@ -145,6 +226,13 @@ pub struct RunArgs {
     /// Name of the VM in the trace
     #[arg(long, value_name = "NAME", default_value = "vm0", value_parser = values::vm_name)]
     pub name: String,
+    /// Take options from this file: TOML with a key for each, as --print-config writes it. Options on the command line
+    /// go before the file's
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print the file for --config that equals these options, and run nothing
+    #[arg(long)]
+    pub print_config: bool,
 }
 
 impl From<RunArgs> for RunRequest {
@@ -154,9 +242,17 @@ impl From<RunArgs> for RunRequest {
             (None, true) => Agent::None,
             (None, false) => Agent::Unspecified,
         };
+        let boot = match args.kernel {
+            Some(kernel) => Boot::Files { kernel, initrd: args.initrd },
+            // The parser demands an image then.
+            None => Boot::FirstDisk,
+        };
+        let disks = args.image.into_iter().chain(args.disks).collect();
         #[allow(clippy::expect_used, reason = "the parsers of both arguments accept only what makes a geometry")]
         let geometry = Geometry::new(args.sub_buffer_size, args.sub_buffers).expect("arguments make a geometry");
+        let agentless = args.agentless.map(|events| AgentlessRequest { events, size: args.agentless_size });
         Self {
+            agentless,
             geometry,
             process_slots: args.process_slots,
             recorder_cpus: args.recorder_cpus,
@@ -165,16 +261,19 @@ impl From<RunArgs> for RunRequest {
             mode: args.mode.into(),
             host_history: args.host_history,
             name: args.name,
-            kernel: args.kernel,
-            initrd: args.initrd,
+            boot,
             cpus: args.cpus,
             memory: args.memory,
+            memory_backing: args.memory_backing,
             cpu_extras: CpuExtras { nested: args.nested, pmu: args.pmu },
-            disks: args.disks,
+            disks,
+            nets: args.nets,
+            entropy: args.rng,
             console_bandwidth: args.console_bandwidth,
             cmdline: args.cmdline,
             trace: args.trace,
             max_size: args.max_size,
+            limits: args.limits,
             on_trace_failure: args.on_trace_failure,
             readers: args.readable_by,
             jail: JailRequest { mode: args.jail, user: args.user, writable: args.writable },
@@ -186,7 +285,7 @@ impl From<RunArgs> for RunRequest {
 
 #[cfg(test)]
 mod tests {
-    use super::{OnTraceFailure, Readers};
+    use super::{OnReboot, OnTraceFailure, Readers};
     use crate::cli::{Cli, Command};
     use clap::Parser;
 
@@ -233,6 +332,19 @@ mod tests {
         assert_eq!(reaction(&[]), Some(OnTraceFailure::Continue));
         assert_eq!(reaction(&["--on-trace-failure", "pause"]), Some(OnTraceFailure::Pause));
         assert_eq!(reaction(&["--on-trace-failure", "halt"]), None);
+    }
+
+    #[test]
+    fn reboot_ends_the_run_unless_it_is_said_otherwise() {
+        let reaction = |args: &[&str]| {
+            let run = ["strata", "run", "--kernel", "k"].iter().chain(args);
+            let Command::Run(args) = Cli::try_parse_from(run).ok()?.command else { return None };
+            Some(args.on_reboot)
+        };
+
+        assert_eq!(reaction(&[]), Some(OnReboot::Stop));
+        assert_eq!(reaction(&["--on-reboot", "restart"]), Some(OnReboot::Restart));
+        assert_eq!(reaction(&["--on-reboot", "reset"]), None);
     }
 
     #[test]

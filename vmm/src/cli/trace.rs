@@ -1,5 +1,7 @@
-//! `strata events`, `strata report`, `strata why`, `strata diff`, `strata check` and `strata merge`: reading recordings.
+//! `strata events`, `strata report`, `strata why`, `strata diff`, `strata check` and `strata merge`: reading
+//! recordings.
 
+use super::export::DrawnWhyArgs;
 use super::values;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -82,7 +84,8 @@ pub struct EventsArgs {
     strata report exits trace --json\n  \
     strata report flows trace\n  \
     strata report trace --html trace.html\n  \
-    strata report trace --html part.html --from 1.5 --to 2.5"
+    strata report trace --html part.html --from 1.5 --to 2.5\n  \
+    strata report trace --html late.html --why web --worst 10"
 )]
 pub struct ReportArgs {
     /// What is reported
@@ -107,6 +110,9 @@ pub struct ReportArgs {
     /// Folder that holds the guest's root folder: its programs and libraries give their functions' names
     #[arg(long, value_name = "DIR", requires = "html")]
     pub symbols: Option<PathBuf>,
+    /// For a page: why a task took so long.
+    #[command(flatten)]
+    pub why: DrawnWhyArgs,
     /// Replace a page that is there
     #[arg(long, requires = "html")]
     pub force: bool,
@@ -125,6 +131,8 @@ pub struct PageArgs {
     pub to: Option<Duration>,
     /// Folder that holds the guest's root folder.
     pub symbols: Option<PathBuf>,
+    /// What is asked about a task, if anything is.
+    pub why: Option<CriticalPathOptions>,
     /// Whether a page that is there is replaced.
     pub force: bool,
 }
@@ -135,12 +143,18 @@ impl ReportArgs {
     /// # Errors
     /// What is wrong, in words, when the first word is neither a command nor all there is.
     pub fn into_command(self) -> Result<ReportCommand, String> {
-        let Self { command, trace, from, to, json, html, symbols, force } = self;
+        let Self { command, trace, from, to, json, html, symbols, why, force } = self;
+        let why = why.options(from, to);
         let mut words = trace.into_iter();
         match (command, words.next(), words.next()) {
             (Some(command), ..) => Ok(command),
             (None, Some(trace), None) => Ok(match html {
-                Some(output) => ReportCommand::Page(PageArgs { trace, output, from, to, symbols, force }),
+                Some(output) => {
+                    ReportCommand::Page(Box::new(PageArgs { trace, output, from, to, symbols, why, force }))
+                }
+                None if why.is_some() => {
+                    return Err("--why draws on a page: give --html FILE, too, or see `strata why`".into());
+                }
                 None => ReportCommand::Overview(WindowArgs { trace, from, to, json }),
             }),
             (None, first, _) => {
@@ -177,8 +191,9 @@ pub enum ReportCommand {
     Wakeups(WindowArgs),
     /// System calls of each guest process: count, time, errors, page faults inside
     Syscalls(WindowArgs),
-    /// Requests of virtio disks through every layer, and the time of each step
-    Flows(WindowArgs),
+    /// Requests of virtio disks, or packets of virtio networks, through every layer, and the time of each step
+    #[command(after_help = "Examples:\n  strata report flows trace\n  strata report flows trace --net")]
+    Flows(FlowsArgs),
     /// Where processor time went, by function, from samples
     Functions(FunctionsArgs),
     /// Interrupts handled, by CPU, and the delivery of those that KVM injects
@@ -187,13 +202,13 @@ pub enum ReportCommand {
     Blocks(WindowArgs),
     /// Waiting for locks of the guest's kernel, by lock and call site, and for futexes
     Locks(WindowArgs),
-    /// How it ended: what each CPU of guest and host did when the guest's kernel recorded for the last time, its console,
-    /// and the last exits, samples and records; with --to, the same of any moment
+    /// How it ended: what each CPU of guest and host did when the guest's kernel recorded for the last time, its
+    /// console, and the last exits, samples and records; with --to, the same of any moment
     #[command(after_help = "Examples:\n  strata report death trace\n  strata report death trace --to 12.5")]
     Death(WindowArgs),
     /// All of it as a page: `--html` without a command.
     #[command(skip)]
-    Page(PageArgs),
+    Page(Box<PageArgs>),
 }
 
 /// What the times of tasks are summed by.
@@ -212,6 +227,17 @@ pub struct TasksArgs {
     /// Sums of the tasks in place of each task
     #[arg(long, value_name = "WHAT")]
     pub by: Option<TaskSum>,
+}
+
+/// Arguments of `strata report flows`.
+#[derive(Debug, Args)]
+pub struct FlowsArgs {
+    /// What every report on a part of a trace takes.
+    #[command(flatten)]
+    pub window: WindowArgs,
+    /// Packets of networks, sent and received, in place of requests of disks
+    #[arg(long)]
+    pub net: bool,
 }
 
 /// Arguments of `strata report functions` and `strata report all`.
@@ -278,8 +304,8 @@ pub struct WhyArgs {
     /// Explain the N longest waits: from giving up the CPU, or being woken from a sleep, until running again
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub worst: Option<u16>,
-    /// Explain the longest times between two of the task's records of such events, of applications or the guest's kernel:
-    /// the 3 longest without --worst
+    /// Explain the longest times between two of the task's records of such events, of applications or the guest's
+    /// kernel: the 3 longest without --worst
     #[arg(long, value_name = "GLOB")]
     pub event: Option<String>,
     /// JSON in place of text

@@ -1,11 +1,12 @@
 //! Values of options: sizes, disks, names. The command line's error message repeats the value that cannot be used, so
 //! these errors only say what to write.
 
-use crate::control::protocol::Mode;
+use crate::agentless;
+use crate::control::protocol::{LayerLimit, Mode};
 use crate::jail;
-use crate::machine::DiskConfig;
 use crate::machine::rate_limit::RateLimit;
-use crate::run::OnTraceFailure;
+use crate::machine::{DiskConfig, LinkConfig, MemoryBacking, NetConfig};
+use crate::run::{OnReboot, OnTraceFailure};
 use crate::tracing::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use shared_ring::layout::{MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_SIZE, MIN_SUB_BUFFERS};
@@ -61,6 +62,16 @@ pub fn on_trace_failure() -> impl TypedValueParser<Value = OnTraceFailure> {
         .try_map(|name| name.parse::<OnTraceFailure>())
 }
 
+/// What a guest's memory is made of.
+pub fn memory_backing() -> impl TypedValueParser<Value = MemoryBacking> {
+    PossibleValuesParser::new(MemoryBacking::ALL.map(MemoryBacking::name)).try_map(|name| name.parse::<MemoryBacking>())
+}
+
+/// What happens when a guest reboots.
+pub fn on_reboot() -> impl TypedValueParser<Value = OnReboot> {
+    PossibleValuesParser::new(OnReboot::ALL.map(OnReboot::name)).try_map(|name| name.parse::<OnReboot>())
+}
+
 /// A number of bytes: plain, or with a suffix K, M, G or T (powers of 1024).
 pub fn size(text: &str) -> Result<u64, String> {
     let refuse = || "write a number of bytes, or one with K, M, G or T, as in 512M".to_owned();
@@ -82,6 +93,28 @@ pub fn max_size(text: &str) -> Result<u64, String> {
     let size = size(text)?;
     let too_small = || format!("write {}M or more", MIN_ROTATED_SIZE >> 20);
     Some(size).filter(|size| *size >= MIN_ROTATED_SIZE).ok_or_else(too_small)
+}
+
+/// Memory for the ring of a guest that is traced without an agent, bytes.
+pub fn agentless_size(text: &str) -> Result<u64, String> {
+    let size = size(text)?;
+    let [least, most] = agentless::SIZES;
+    let refuse = || format!("write {}M to {}G, a whole number of megabytes", least >> 20, most >> 30);
+    Some(size).filter(|size| (least..=most).contains(size) && size.is_multiple_of(least)).ok_or_else(refuse)
+}
+
+/// Events that a guest's kernel is to record itself: what its command line takes.
+pub fn agentless_events(text: &str) -> Result<String, String> {
+    let is_pattern = |pattern: &str| {
+        let fits = |part: &str| {
+            !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '*' | '-' | '?'))
+        };
+        pattern.split_once(':').is_some_and(|(group, event)| fits(group) && fits(event))
+    };
+    match text.split(',').find(|pattern| !is_pattern(pattern)) {
+        None => Ok(text.to_owned()),
+        Some(wrong) => Err(format!("'{wrong}' is not GROUP:EVENT, as in sched:*,irq:softirq_entry")),
+    }
 }
 
 /// How much of the host kernel's records a flight recorder holds unless it is said.
@@ -148,6 +181,37 @@ pub fn disk(text: &str) -> Result<DiskConfig, String> {
     Ok(disk)
 }
 
+/// A network device: what carries its frames, and options after commas.
+pub fn net(text: &str) -> Result<NetConfig, String> {
+    let mut parts = text.split(',');
+    let first = parts.next().unwrap_or_default();
+    let link = match first.split_once('=').map_or((first, None), |(kind, name)| (kind, Some(name))) {
+        ("tap", Some(name)) if !name.is_empty() => LinkConfig::Tap(name.into()),
+        ("passt", None) => LinkConfig::Passt(None),
+        ("passt", Some(socket)) if !socket.is_empty() => LinkConfig::Passt(Some(socket.into())),
+        _ => {
+            let forms = "'--net tap=tap0', '--net passt' or '--net passt=/tmp/passt_1.socket'";
+            return Err(format!("write what carries the frames first, as in {forms}"));
+        }
+    };
+    let mut net = NetConfig::new(link);
+    for option in parts {
+        match option.split_once('=') {
+            Some(("mac", address)) => net.mac = Some(address.parse().map_err(|error| format!("{error}"))?),
+            Some(("pps", rate)) => net.limits.packets = Some(packets(rate)?),
+            Some(("bandwidth", rate)) => net.limits.bytes = Some(bandwidth(rate)?),
+            _ => return Err(format!("'{option}' is not an option: there are mac=, pps= and bandwidth=")),
+        }
+    }
+    Ok(net)
+}
+
+/// A limit of packets: `RATE` or `RATE:BURST`.
+fn packets(text: &str) -> Result<RateLimit, String> {
+    rate_limit(text, |text| text.parse().ok(), 1)
+        .ok_or_else(|| "write packets each second, and behind ':' how many at once, as in 'pps=1000:2000'".into())
+}
+
 /// A limit of operations: `RATE` or `RATE:BURST`.
 fn operations(text: &str) -> Result<RateLimit, String> {
     let number = |text: &str| text.parse().ok();
@@ -163,8 +227,20 @@ pub fn bandwidth(text: &str) -> Result<RateLimit, String> {
     })
 }
 
-/// A limit of `least` or more each second. The burst is what comes in a second unless it is said, and at least what comes
-/// in the shortest time between two timers.
+/// The limit of a layer's records: `LAYER=RATE` or `LAYER=RATE:BURST`.
+pub fn layer_limit(text: &str) -> Result<LayerLimit, String> {
+    let refuse = || {
+        "write a layer, '=', records each second, and behind ':' how many at once, as in 'guest-user=50000:200000'"
+            .to_owned()
+    };
+    let (layer, rate) = text.split_once('=').ok_or_else(refuse)?;
+    let layer = layer.parse::<LayerKind>().map_err(|error| error.to_string())?;
+    let RateLimit { per_second, burst } = rate_limit(rate, |text| text.parse().ok(), 1).ok_or_else(refuse)?;
+    Ok(LayerLimit { layer, per_second, burst })
+}
+
+/// A limit of `least` or more each second. The burst is what comes in a second unless it is said, and at least what
+/// comes in the shortest time between two timers.
 fn rate_limit(text: &str, number: impl Fn(&str) -> Option<u64>, least: u64) -> Option<RateLimit> {
     let (rate, burst) = text.split_once(':').unwrap_or((text, text));
     let (per_second, burst) = (number(rate)?, number(burst)?);
@@ -242,6 +318,43 @@ mod tests {
         assert!(limits("a.img,iops=0").unwrap_err().contains("iops=500:1000"));
         assert!(limits("a.img,iops=1:0").is_err() && limits("a.img,iops=").is_err());
         assert!(limits("a.img,bandwidth=4095").unwrap_err().contains("4K or more"));
+    }
+
+    #[test]
+    fn network_device_has_a_link_an_address_and_limits() {
+        let limit = |per_second, burst| Some(RateLimit { per_second, burst });
+
+        let plain = net("tap=tap0").unwrap();
+        let full = net("tap=tap0,mac=52:54:00:12:34:56,pps=1000:2000,bandwidth=1M").unwrap();
+
+        assert_eq!(plain, NetConfig::new(LinkConfig::Tap("tap0".into())));
+        assert_eq!(full.link, plain.link);
+        assert_eq!(net("passt").unwrap().link, LinkConfig::Passt(None));
+        assert_eq!(net("passt=/a.socket,pps=5").unwrap().link, LinkConfig::Passt(Some("/a.socket".into())));
+        assert_eq!(full.mac.map(|mac| mac.to_string()).as_deref(), Some("52:54:00:12:34:56"));
+        assert_eq!((full.limits.packets, full.limits.bytes), (limit(1000, 2000), limit(1 << 20, 1 << 20)));
+        for (text, says) in [
+            ("tap0", "tap=tap0"),
+            ("tap=", "tap=tap0"),
+            ("passt=", "'--net passt'"),
+            ("tap=t,mac=1", "mac=52:54:00:12:34:56"),
+            ("tap=t,pps=0", "pps=1000:2000"),
+            ("tap=t,vlan=3", "'vlan=3' is not an option"),
+        ] {
+            assert!(net(text).unwrap_err().contains(says), "{text}");
+        }
+    }
+
+    #[test]
+    fn layers_are_limited_by_name_and_rate() {
+        let limit = |layer, per_second, burst| Ok(LayerLimit { layer, per_second, burst });
+
+        assert_eq!(layer_limit("guest-user=5000"), limit(LayerKind::GuestUser, 5000, 5000));
+        assert_eq!(layer_limit("host=5000:100"), limit(LayerKind::HostKernel, 5000, 100));
+        assert!(layer_limit("guest-usr=1").unwrap_err().contains("nearest: guest-user"));
+        for text in ["guest-user", "vmm=", "vmm=0", "vmm=1:0", "vmm=-1", "vmm=5000:99", "vmm=1K"] {
+            assert!(layer_limit(text).unwrap_err().contains("'guest-user=50000:200000'"), "{text}");
+        }
     }
 
     #[test]

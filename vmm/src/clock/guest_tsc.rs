@@ -3,8 +3,8 @@
 
 use clock_sync::calibration::{CrossTimestamp, read_together};
 use kvm_bindings::{
-    KVM_CLOCK_HOST_TSC, KVM_CLOCK_REALTIME, KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET, Msrs, kvm_clock_data,
-    kvm_device_attr, kvm_msr_entry,
+    KVM_CLOCK_HOST_TSC, KVM_CLOCK_REALTIME, KVM_CLOCK_TSC_STABLE, KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET, Msrs,
+    kvm_clock_data, kvm_device_attr, kvm_msr_entry,
 };
 use kvm_ioctls::{VcpuFd, VmFd};
 use request::{KVM_GET_DEVICE_ATTR, KVM_HAS_DEVICE_ATTR, KVM_SET_DEVICE_ATTR};
@@ -88,6 +88,23 @@ pub fn cross_timestamp(vm: &VmFd, frequency: u64) -> CrossTimestamp {
         .ok()
         .and_then(|clock| from_kvm(&clock))
         .unwrap_or_else(|| read_together(clock_sync::tsc::read_ordered, frequency))
+}
+
+/// What kvm-clock showed at a time of the host's TSC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvmClock {
+    /// kvm-clock, ns.
+    pub ns: u64,
+    /// The host's TSC, ticks.
+    pub tsc: u64,
+}
+
+/// What kvm-clock shows, and the host's TSC at that time; `None` where KVM does not derive all vCPUs' from one.
+#[must_use]
+pub fn kvm_clock(vm: &VmFd) -> Option<KvmClock> {
+    let clock = vm.get_clock().ok()?;
+    let both = KVM_CLOCK_TSC_STABLE | KVM_CLOCK_HOST_TSC;
+    (clock.flags & both == both).then_some(KvmClock { ns: clock.clock, tsc: clock.host_tsc })
 }
 
 fn from_kvm(clock: &kvm_clock_data) -> Option<CrossTimestamp> {

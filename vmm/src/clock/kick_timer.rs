@@ -1,5 +1,5 @@
-//! Kicks a vCPU's own thread after a short time. The timer's interrupt comes to the CPU that runs the vCPU, so the
-//! guest is left at once.
+//! Sends a signal after a short time: to a vCPU's own thread, so that the guest is left at once, since the timer's
+//! interrupt comes to the CPU that runs the vCPU; or to another thread, when one has run for that time.
 #![allow(unsafe_code)] // no crate in use here wraps POSIX timers
 
 use std::io;
@@ -7,8 +7,13 @@ use std::mem;
 use std::ptr;
 use std::time::Duration;
 
-/// A timer that sends a signal to the thread that made it.
+/// A timer that sends a signal to a thread.
 pub struct KickTimer(libc::timer_t);
+
+// SAFETY: it is the number of a timer of the process, which any thread may use.
+unsafe impl Send for KickTimer {}
+// SAFETY: as above; the kernel orders what threads do with it.
+unsafe impl Sync for KickTimer {}
 
 impl KickTimer {
     /// A timer for the calling thread, not armed. `signal` needs a handler that does no more than the kick's.
@@ -16,14 +21,27 @@ impl KickTimer {
     /// # Errors
     /// The kernel has no timer left for this user.
     pub fn for_this_thread(signal: libc::c_int) -> io::Result<Self> {
+        Self::new(libc::CLOCK_MONOTONIC, signal, rustix::thread::gettid().as_raw_nonzero().get())
+    }
+
+    /// A timer that counts the time for which the calling thread runs, in a guest too, and tells the thread `told` of
+    /// this process; not armed. `signal` needs a handler.
+    ///
+    /// # Errors
+    /// The kernel has no timer left for this user, or there is no such thread.
+    pub fn on_time_of_this_thread(signal: libc::c_int, told: libc::pid_t) -> io::Result<Self> {
+        Self::new(libc::CLOCK_THREAD_CPUTIME_ID, signal, told)
+    }
+
+    fn new(clock: libc::clockid_t, signal: libc::c_int, told: libc::pid_t) -> io::Result<Self> {
         // SAFETY: every bit pattern of it is valid; the members that matter are set.
         let mut event: libc::sigevent = unsafe { mem::zeroed() };
         event.sigev_notify = libc::SIGEV_THREAD_ID;
         event.sigev_signo = signal;
-        event.sigev_notify_thread_id = rustix::thread::gettid().as_raw_nonzero().get();
+        event.sigev_notify_thread_id = told;
         let mut timer = ptr::null_mut();
-        // SAFETY: both structures outlive the call; the thread is this one and so exists.
-        let result = unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer) };
+        // SAFETY: both structures outlive the call; the kernel looks whether the thread is one of this process.
+        let result = unsafe { libc::timer_create(clock, &raw mut event, &raw mut timer) };
         if result == 0 { Ok(Self(timer)) } else { Err(io::Error::last_os_error()) }
     }
 
@@ -35,7 +53,8 @@ impl KickTimer {
             it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 },
             it_value: libc::timespec { tv_sec: seconds, tv_nsec: nanoseconds },
         };
-        // SAFETY: the timer exists until this is dropped; the structure outlives the call. It cannot fail then.
+        // SAFETY: the timer exists until this is dropped; the structure outlives the call. It fails
+        // when the thread whose time it counts has ended, which then does nothing to be told of.
         unsafe { libc::timer_settime(self.0, 0, &raw const once, ptr::null_mut()) };
     }
 }

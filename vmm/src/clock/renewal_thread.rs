@@ -14,8 +14,9 @@ pub struct RenewalThread {
 }
 
 impl RenewalThread {
-    /// Calls `renew` every `interval_ns` from now on, on `cpus` only where they are given and can be had. Where no thread can be made the clocks keep what was published at
-    /// the start, whose bound says for how long that is good; so this does not fail.
+    /// Calls `renew` every `interval_ns` from now on, on `cpus` only where they are given and can be had. Where no
+    /// thread can be made the clocks keep what was published at the start, whose bound says for how long that is good;
+    /// so this does not fail.
     #[must_use]
     pub fn start(interval_ns: u64, cpus: Option<CpuList>, renew: impl Fn() + Send + 'static) -> Self {
         let (stop, stopped) = channel();

@@ -173,12 +173,7 @@ fn write_trace(out: &mut String, trace: &TraceStatus, with_guest: bool) -> std::
             writeln!(out, "session {}: {nested} records not made inside others", session.name)?;
         }
     }
-    for TriggerStatus { trigger, fired, last, snapshots, failure, .. } in &trace.triggers {
-        writeln!(out, "trigger {trigger}: fired {fired} times")?;
-        last.iter().try_for_each(|last| writeln!(out, "        last: {last}"))?;
-        snapshots.iter().try_for_each(|folder| writeln!(out, "        snapshot {}", folder.display()))?;
-        failure.iter().try_for_each(|why| writeln!(out, "        no snapshot: {why}"))?;
-    }
+    out.push_str(&triggers_text(&trace.triggers));
     for layer in &trace.layers {
         write!(out, "written {}: {} records, {} lost", layer.path, layer.records, layer.lost)?;
         for (count, what) in [(layer.overwritten, "overwritten"), (layer.dropped, "dropped to keep within the size")] {
@@ -186,9 +181,30 @@ fn write_trace(out: &mut String, trace: &TraceStatus, with_guest: bool) -> std::
                 write!(out, ", {count} {what}")?;
             }
         }
+        if let Some(limit) = &layer.limit {
+            let (times, ms) = (limit.times, limit.held_ns / 1_000_000);
+            write!(out, ", limited to {limit}: held back {times} times, {ms} ms in all")?;
+        }
         writeln!(out)?;
     }
     trace.missing.iter().try_for_each(|line| writeln!(out, "missing {line}"))
+}
+
+/// Triggers as text for the user.
+#[must_use]
+pub fn triggers_text(triggers: &[TriggerStatus]) -> String {
+    let mut out = String::new();
+    for TriggerStatus { number, trigger, fired, last, marks, snapshots, failure, .. } in triggers {
+        // Writing to a string does not fail.
+        let _ = writeln!(out, "trigger {number} {trigger}: fired {fired} times");
+        let _ = last.iter().try_for_each(|last| writeln!(out, "        last: {last}"));
+        if *marks > 0 {
+            let _ = writeln!(out, "        marked {marks} times in the trace");
+        }
+        let _ = snapshots.iter().try_for_each(|folder| writeln!(out, "        snapshot {}", folder.display()));
+        let _ = failure.iter().try_for_each(|why| writeln!(out, "        no snapshot: {why}"));
+    }
+    out
 }
 
 #[cfg(test)]
@@ -196,7 +212,8 @@ mod tests {
     use super::*;
     use crate::control::directory::tests::description;
     use crate::control::directory::{VmDescription, VmDirectory};
-    use crate::control::protocol::{Mode, SessionStatus};
+    use crate::control::protocol::{LayerStatus, Mode, SessionStatus};
+    use trace_merge::manifest::RecordLimit;
 
     fn found(name: &str, pid: u32, alive: bool) -> FoundVm {
         FoundVm { path: "/nonexistent".into(), vm: VmDescription { pid, ..description(name) }, alive }
@@ -255,6 +272,17 @@ mod tests {
         let text = status_text(&Status { limits, ..Status::default() });
 
         assert!(text.contains("disk 0: iops=500:1000, waited 12 times, 340 ms"), "{text}");
+    }
+
+    #[test]
+    fn status_says_which_layers_were_held_back() {
+        let limit = Some(RecordLimit { per_second: 500, burst: 70, times: 3, held_ns: 1_500_000_000 });
+        let layers = vec![LayerStatus { path: "vm0/vmm".into(), limit, ..LayerStatus::default() }];
+        let trace = Some(TraceStatus { layers, ..TraceStatus::default() });
+
+        let text = status_text(&Status { trace, ..Status::default() });
+
+        assert!(text.contains("limited to 500:70: held back 3 times, 1500 ms in all"), "{text}");
     }
 
     #[test]

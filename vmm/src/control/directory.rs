@@ -6,6 +6,7 @@
 //! | `vm.json` | the VM: name, process, when it began ([`VmDescription`]) |
 //! | `region` | the trace region, mapped by the VM's process and shared with the guest |
 //! | `monitor` | the rings of the VMM layer |
+//! | `host-history` | what a flight recorder keeps of the host's kernel |
 //! | `session.json` | what is known of the recording: clock, host, vCPUs |
 //! | `control` | the socket |
 //!
@@ -35,6 +36,8 @@ pub const RUNTIME_VARIABLE: &str = "STRATA_RUNTIME_DIR";
 pub const REGION_FILE: &str = "region";
 /// Name of the file of the rings of the VMM layer in a VM's folder.
 pub const VMM_RINGS_FILE: &str = "monitor";
+/// Name of the file in a VM's folder of what a flight recorder keeps of the host's kernel.
+pub const HOST_HISTORY_FILE: &str = "host-history";
 /// Name of the control socket in a VM's folder.
 pub const SOCKET_FILE: &str = "control";
 /// Where the system keeps what goes with a boot.
@@ -201,6 +204,15 @@ impl VmDirectory {
     /// When it cannot be made.
     pub fn create_vmm_rings(&self) -> Result<File, DirectoryError> {
         let path = self.path.join(VMM_RINGS_FILE);
+        private_file(&path).map_err(|source| DirectoryError::Io { path, source })
+    }
+
+    /// Makes the file of what a flight recorder keeps of the host's kernel, empty.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn create_host_history(&self) -> Result<File, DirectoryError> {
+        let path = self.path.join(HOST_HISTORY_FILE);
         private_file(&path).map_err(|source| DirectoryError::Io { path, source })
     }
 

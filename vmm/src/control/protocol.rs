@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
-use trace_merge::manifest::Attached;
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::{Attached, RecordLimit};
 
 /// Longest request or answer, bytes.
 pub const MAX_LINE: usize = 1 << 20;
@@ -93,6 +94,23 @@ pub enum Request {
     Detach,
     /// Make every ring deliver what it holds, and write out what is written out continuously.
     Flush,
+    /// Watch for something, in the session that the VM was started with.
+    TriggerAdd {
+        /// Its expression.
+        trigger: String,
+        /// How long after a snapshot (in discard mode, a mark) it may lead to another one, ms; without it, it leads to
+        /// one.
+        #[serde(default)]
+        every_ms: Option<u64>,
+        /// How long is recorded on before the snapshot, ms; a default is taken without it.
+        #[serde(default)]
+        after_ms: Option<u64>,
+    },
+    /// Watch no more for something.
+    TriggerRemove {
+        /// Its number, or its expression.
+        trigger: String,
+    },
     /// Make another session, which does not record until it is started.
     SessionCreate {
         /// Its name.
@@ -116,6 +134,9 @@ pub enum Request {
         /// Bytes that the recording keeps within: the oldest records give way. Without it, it grows.
         #[serde(default)]
         max_size: Option<u64>,
+        /// Limits of its layers' records.
+        #[serde(default)]
+        limits: Vec<LayerLimit>,
     },
     /// Begin to record, or go on.
     SessionStart {
@@ -139,6 +160,17 @@ pub enum Request {
         /// Name of the session.
         name: String,
     },
+}
+
+/// The limit of a layer: of each process's, for the layer of the guest's processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerLimit {
+    /// The layer.
+    pub layer: LayerKind,
+    /// Records each second, from 1 on.
+    pub per_second: u64,
+    /// Records at once after a pause, from 1 on.
+    pub burst: u64,
 }
 
 /// What the VM answers.
@@ -250,6 +282,9 @@ pub struct TraceStatus {
 /// What has become of a trigger.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TriggerStatus {
+    /// Its number: what the mark in the trace says, and what removes it; not said by older ones.
+    #[serde(default)]
+    pub number: usize,
     /// As it was given.
     pub trigger: String,
     /// How often it fired.
@@ -260,12 +295,20 @@ pub struct TriggerStatus {
     /// What happened when it fired last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<String>,
+    /// How often it was marked in a trace that is written all the time, where no snapshot is taken.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub marks: u64,
     /// Folders of the snapshots that were taken because of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub snapshots: Vec<PathBuf>,
     /// Why the last snapshot could not be taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// How a session is.
@@ -308,6 +351,9 @@ pub struct LayerStatus {
     /// Records written that were dropped again, to keep within the recording's size.
     #[serde(default)]
     pub dropped: u64,
+    /// The limit of its records, if it has one, and how often it met that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<RecordLimit>,
 }
 
 /// What a VM does now.
@@ -322,14 +368,20 @@ pub struct Live {
     pub attached: Option<Attached>,
     /// What the host does for its vCPUs; `None` where the host's kernel is not recorded.
     pub host: Option<Watched>,
+    /// What the guest's tasks wait for; `None` where the guest's kernel is not recorded.
+    #[serde(default)]
+    pub guest: Option<LiveGuest>,
+    /// Requests to its disks since the VM was started, by disk and kind; none where another process serves them.
+    #[serde(default)]
+    pub disks: Vec<LiveDisk>,
     /// What has been written so far, by layer; nothing of a flight recorder.
     pub layers: Vec<LayerStatus>,
     /// What is missing and why, a line each.
     pub missing: Vec<String>,
 }
 
-/// What the host does for the vCPUs of a VM: sums since it was first asked for. It is forgotten when nobody asks for two
-/// minutes, and begins anew when the VM gets other vCPUs: `since_ns` says so.
+/// What the host does for the vCPUs of a VM: sums since it was first asked for. It is forgotten when nobody asks for
+/// two minutes, and begins anew when the VM gets other vCPUs: `since_ns` says so.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Watched {
     /// Since when, trace clock, ns.
@@ -407,6 +459,47 @@ pub struct Late {
     pub by: String,
 }
 
+/// Requests of one kind to a disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LiveDisk {
+    /// Number of the disk, from 0 on.
+    pub disk: u32,
+    /// `read`, `write` or `flush`.
+    pub kind: String,
+    /// How long the VMM took for each.
+    #[serde(flatten)]
+    pub times: Times,
+}
+
+/// What the guest's tasks waited for, as the guest's kernel records it: sums since it was first asked for. As
+/// [`Watched`], it is forgotten when nobody asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LiveGuest {
+    /// Since when, trace clock, ns.
+    pub since_ns: u64,
+    /// Until when, trace clock, ns.
+    pub until_ns: u64,
+    /// From being woken until running, of all tasks.
+    pub wakeups: Times,
+    /// The wake-ups of each of the last seconds that took longest.
+    pub worst: Vec<LiveWakeup>,
+}
+
+/// A task of the guest that was woken and ran.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LiveWakeup {
+    /// Name of the task, as the guest tells it.
+    pub task: String,
+    /// Its thread id.
+    pub tid: i32,
+    /// The vCPU that it ran on.
+    pub cpu: u32,
+    /// When it ran, trace clock, ns.
+    pub at_ns: u64,
+    /// How long it had waited, ns.
+    pub ns: u64,
+}
+
 /// Classes of [`Times`]: below 2^10 ns, below 2^11 ns and so on, and the last without an end.
 pub const TIME_CLASSES: usize = 26;
 /// The power of two below which the first class lies, ns.
@@ -419,8 +512,8 @@ pub struct Times {
     pub count: u64,
     /// All together, ns.
     pub total_ns: u64,
-    /// How many are below 2^10 ns, then how many below 2^11 ns of the others, and so on; classes behind the last that holds
-    /// one are left out.
+    /// How many are below 2^10 ns, then how many below 2^11 ns of the others, and so on; classes behind the last that
+    /// holds one are left out.
     pub classes: Vec<u64>,
 }
 
@@ -479,7 +572,7 @@ mod tests {
 
         let requests: Vec<Request> = block.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
 
-        assert_eq!(requests.len(), 13);
+        assert_eq!(requests.len(), 15);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Waiting for a trigger of a running VM, from outside: whoever waits decides what happens then. The other VMs of the host can
-//! be frozen with it: each flight recorder is asked for a snapshot at once.
+//! Waiting for a trigger of a running VM, from outside: whoever waits decides what happens then. The other VMs of the
+//! host can be frozen with it: each flight recorder is asked for a snapshot at once.
 
 use super::client::{self, ClientError};
 use super::directory::FoundVm;
@@ -23,10 +23,10 @@ pub enum WaitError {
     #[error(transparent)]
     Client(#[from] ClientError),
     /// Nothing is watched for.
-    #[error("VM '{0}' has no triggers: run or attach it with --mode flight-recorder --trigger EXPR")]
+    #[error("VM '{0}' has no triggers: arm one with `strata ctl {0} trigger add EXPR`")]
     NoTriggers(String),
     /// The time is over.
-    #[error("no trigger of VM '{vm}' led to a snapshot within {limit:?}")]
+    #[error("no trigger of VM '{vm}' fired within {limit:?} and led to a snapshot or a mark")]
     TimeOver {
         /// Its name.
         vm: String,
@@ -59,8 +59,8 @@ pub struct OtherSnapshot {
     pub problem: Option<String>,
 }
 
-/// Waits until a trigger of `vm` has led to a snapshot, for `limit` at most. As soon as it has fired, those of `others` that
-/// are flight recorders are asked for a snapshot too.
+/// Waits until a trigger of `vm` has led to a snapshot (in discard mode, to a mark in the trace), for `limit` at most.
+/// As soon as it has fired, those of `others` that are flight recorders are asked for a snapshot too.
 ///
 /// # Errors
 /// When nothing is watched for, the VM ends, or the time is over.
@@ -73,13 +73,12 @@ pub fn wait(vm: &FoundVm, limit: Option<Duration>, others: &[FoundVm]) -> Result
     let mut frozen: Option<(Instant, Vec<OtherSnapshot>)> = None;
     loop {
         let now = triggers(&vm.socket())?;
-        let new: Vec<TriggerStatus> =
-            now.iter().zip(&before).filter(|(now, before)| is_done(now, before)).map(|(now, _)| now.clone()).collect();
+        let new: Vec<TriggerStatus> = beside(&now, &before).filter(is_done).map(|(now, _)| now.clone()).collect();
         if !new.is_empty() {
             let others = frozen.map_or_else(|| freeze(others), |(_, others)| others);
             return Ok(Happened { triggers: new, others });
         }
-        let has_fired = now.iter().zip(&before).any(|(now, before)| leads_to_a_snapshot(now, before));
+        let has_fired = beside(&now, &before).any(leads_to_a_snapshot);
         if has_fired && frozen.is_none() {
             frozen = Some((Instant::now(), freeze(others)));
         }
@@ -91,17 +90,32 @@ pub fn wait(vm: &FoundVm, limit: Option<Duration>, others: &[FoundVm]) -> Result
     }
 }
 
-/// Whether a snapshot was taken, or could not be.
-fn is_done(now: &TriggerStatus, before: &TriggerStatus) -> bool {
-    now.snapshots.len() > before.snapshots.len() || (now.failure.is_some() && now.failure != before.failure)
+/// The triggers of `now`, each with what it was `before`; one that has been armed since was nothing.
+fn beside<'s>(
+    now: &'s [TriggerStatus],
+    before: &'s [TriggerStatus],
+) -> impl Iterator<Item = (&'s TriggerStatus, TriggerStatus)> {
+    let was = |now: &TriggerStatus| before.iter().find(|before| before.number == now.number).cloned();
+    now.iter().map(move |now| (now, was(now).unwrap_or_default()))
+}
+
+/// Whether a snapshot was taken, or could not be, or none is needed.
+fn is_done((now, before): &(&TriggerStatus, TriggerStatus)) -> bool {
+    now.marks > before.marks
+        || now.snapshots.len() > before.snapshots.len()
+        || (now.failure.is_some() && now.failure != before.failure)
 }
 
 /// Whether it has fired, and a snapshot is due.
-const fn leads_to_a_snapshot(now: &TriggerStatus, before: &TriggerStatus) -> bool {
+fn leads_to_a_snapshot((now, before): (&TriggerStatus, TriggerStatus)) -> bool {
     now.due && !before.due
 }
 
-fn triggers(socket: &Path) -> Result<Vec<TriggerStatus>, ClientError> {
+/// The triggers of the VM that serves `socket`.
+///
+/// # Errors
+/// When it cannot be asked.
+pub fn triggers(socket: &Path) -> Result<Vec<TriggerStatus>, ClientError> {
     Ok(trace(socket)?.map(|trace| trace.triggers).unwrap_or_default())
 }
 
@@ -143,4 +157,33 @@ pub fn text(happened: &Happened) -> String {
         let _ = problem.iter().try_for_each(|why| writeln!(out, "{vm} ({pid}): no snapshot: {why}"));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(number: usize, marks: u64, snapshots: usize) -> TriggerStatus {
+        TriggerStatus { number, marks, snapshots: vec!["folder".into(); snapshots], ..TriggerStatus::default() }
+    }
+
+    fn done(now: &[TriggerStatus], before: &[TriggerStatus]) -> Vec<usize> {
+        beside(now, before).filter(is_done).map(|(now, _)| now.number).collect()
+    }
+
+    #[test]
+    fn trigger_is_done_with_its_snapshot_and_in_discard_mode_with_its_mark() {
+        let before = [status(1, 0, 1), status(2, 3, 0)];
+
+        assert_eq!(done(&before, &before), Vec::<usize>::new());
+        assert_eq!(done(&[status(1, 0, 2), status(2, 3, 0)], &before), [1]);
+        assert_eq!(done(&[status(1, 0, 1), status(2, 4, 0)], &before), [2]);
+    }
+
+    #[test]
+    fn triggers_are_told_apart_though_others_come_and_go_meanwhile() {
+        let before = [status(1, 0, 1), status(2, 0, 5)];
+
+        assert_eq!(done(&[status(2, 0, 5), status(3, 0, 1)], &before), [3]);
+    }
 }

@@ -6,17 +6,17 @@ pub(super) fn checked(text: &str) -> Result<String, String> {
     // C has nothing else than ASCII but in texts, which are not recorded.
     let text = text.replace(|character: char| !character.is_ascii(), "_");
     let (mut checked, mut known) = (String::with_capacity(text.len()), Vec::new());
-    let (mut rest, mut is_format) = (text.as_str(), false);
+    // The list of fields ends with its second empty line: the first one is behind those that all events have.
+    let (mut rest, mut empty_lines_to_come) = (text.as_str(), None::<u32>);
     while !rest.is_empty() {
         let (line, behind) = rest.split_once('\n').unwrap_or((rest, ""));
         let line = line.strip_suffix('\r').unwrap_or(line);
         let part = ["name:", "ID:", "format:", "print fmt:"].into_iter().find(|part| line.starts_with(part));
         let is_known = match part {
-            Some(part) if known.contains(&part) => false,
+            Some(part) if known.contains(&part) || empty_lines_to_come.is_some_and(|lines| lines > 0) => false,
             Some("ID:") => line["ID:".len()..].trim().parse::<u32>().is_ok(),
             Some(_) => true,
-            None if is_format => line.trim().is_empty() || is_field(line),
-            None => line.trim().is_empty(),
+            None => line.trim().is_empty() || (empty_lines_to_come.is_some() && is_field(line)),
         };
         if !is_known {
             return Err(line.to_owned());
@@ -28,7 +28,10 @@ pub(super) fn checked(text: &str) -> Result<String, String> {
             break;
         }
         known.extend(part);
-        is_format |= part == Some("format:");
+        empty_lines_to_come = match empty_lines_to_come {
+            None => (part == Some("format:")).then_some(2),
+            Some(lines) => Some(lines.saturating_sub(u32::from(line.trim().is_empty()))),
+        };
         // A quote would hide the end of the line, and the parser ends one here, too.
         if part.is_some() && line.contains(['"', '\r']) {
             return Err(line.to_owned());
@@ -89,6 +92,7 @@ mod tests {
         assert_eq!(changed("ID: 77", "ID: 77\nname: other"), "name: other");
         assert_eq!(changed("name: event", "name: \"event"), "name: \"event");
         assert_eq!(changed("name: event", "name: x\rformat:"), "name: x\rformat:");
+        assert_eq!(changed("signed:0;\n\n", "signed:0;\n"), "print fmt: \"%s\", REC->comm");
         assert!(changed("signed:1", "signed:99999999999").contains("signed:99999999999"));
         assert!(changed("size:16", "size:65536").contains("size:65536"));
         assert!(changed("offset:8", "offset:65530").contains("offset:65530"));

@@ -1,15 +1,21 @@
 //! Puts the records of two tracing instances into one order for each CPU.
 //!
 //! One instance has the events of the machine's threads, the other one the context switches of the whole host. Both
-//! are read in turn, so that what comes is held until nothing earlier can come from the other one. Of the context
-//! switches only those that matter are handed on, with the few before them: see [`super::switch_filter`].
+//! are read in turn, so that what comes is held until nothing earlier can come from the other one: as the pages that it
+//! came in, from which records are handed on without being copied. Of the context switches only those that matter are
+//! handed on, with the few before them: see [`super::switch_filter`].
 
-use super::reader::{HostItem, HostRecord};
+use super::page::Page;
+use super::page_cursor::{PageCursor, PageItem};
+use super::reader::{HostItem, HostRecord, ReaderStats};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Most switches of a CPU that are held back because they may turn out to matter. A thread that waits behind more of
 /// them than this misses the first ones.
 const MAX_HELD_BACK: usize = 256;
+
+/// Pages whose memory is kept for those to come: those of one poll.
+const MAX_SPARE: usize = 64;
 
 /// Which of the instances an item comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +35,7 @@ pub struct InterleaveStats {
     pub times_raised: u64,
 }
 
-/// Holds items until their turn.
+/// Holds pages until the turn of what is in them.
 #[derive(Debug, Default)]
 pub struct Interleaver {
     cpus: BTreeMap<u32, Cpu>,
@@ -45,64 +51,38 @@ struct Cpu {
     last_time: u64,
 }
 
-/// Items of one instance in their order.
+/// Pages of one instance in their order, and the place that was reached in the first one.
 #[derive(Debug, Default)]
 struct Queue {
-    items: VecDeque<Queued>,
-    /// Payloads of the items, one after the other, from `begin` on.
-    payloads: Vec<u8>,
-    begin: usize,
+    pages: VecDeque<Vec<u8>>,
+    /// Behind `head` in the first page; `None` when that was not begun.
+    cursor: Option<PageCursor>,
+    /// What comes next; `None` when all pages are done.
+    head: Option<PageItem>,
+    /// Time of the last record up to `head`.
     last_time: u64,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Queued {
-    time: u64,
-    item: QueuedItem,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum QueuedItem {
-    Record { event_id: u16, common_pid: i32, bytes: usize },
-    Lost { count: Option<u64> },
+    read: ReaderStats,
+    /// Memory of pages that are done, for those to come.
+    spare: Vec<Vec<u8>>,
 }
 
 /// A switch that does not matter yet.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct HeldBack {
     time: u64,
     event_id: u16,
     common_pid: i32,
-    payload: Box<[u8]>,
+    payload: Vec<u8>,
 }
 
 impl Interleaver {
-    /// Takes an item; those of one instance and CPU come in order.
-    pub fn push(&mut self, origin: Origin, item: HostItem<'_>) {
-        match item {
-            HostItem::Record(record) => {
-                let HostRecord { cpu, time, event_id, common_pid, payload } = record;
-                let queue = self.queue(cpu, origin);
-                queue.payloads.extend_from_slice(payload);
-                queue.last_time = time;
-                queue.items.push_back(Queued {
-                    time,
-                    item: QueuedItem::Record { event_id, common_pid, bytes: payload.len() },
-                });
-            }
-            HostItem::Lost { cpu, count } => {
-                let queue = self.queue(cpu, origin);
-                queue.items.push_back(Queued { time: queue.last_time, item: QueuedItem::Lost { count } });
-            }
-        }
-    }
-
-    fn queue(&mut self, cpu: u32, origin: Origin) -> &mut Queue {
+    /// Takes a page; those of one instance and CPU come in order. `read_up_to` is the time up to which that buffer was
+    /// read, and is raised to the beginning of this page: what comes behind it is not older.
+    pub fn push(&mut self, origin: Origin, cpu: u32, read_up_to: &mut u64, page: &[u8]) {
+        let begin = Page::parse(page).map_or(0, |page| page.time());
+        *read_up_to = begin.max(*read_up_to);
         let cpu = self.cpus.entry(cpu).or_default();
-        match origin {
-            Origin::Machine => &mut cpu.machine,
-            Origin::Switches => &mut cpu.switches,
-        }
+        cpu.queue(origin).push(page);
     }
 
     /// Hands on the items of `cpu` whose time is `until` or earlier. `matters` says which switches do.
@@ -114,42 +94,38 @@ impl Interleaver {
         sink: &mut dyn FnMut(HostItem<'_>),
     ) {
         let Some(held) = self.cpus.get_mut(&cpu) else { return };
-        while let Some((origin, queued)) = held.pop(until) {
-            let queue = match origin {
-                Origin::Machine => &mut held.machine,
-                Origin::Switches => &mut held.switches,
-            };
-            let (event_id, common_pid, payload) = match queued.item {
-                QueuedItem::Record { event_id, common_pid, bytes } => (event_id, common_pid, queue.take(bytes)),
-                QueuedItem::Lost { count } => {
-                    sink(HostItem::Lost { cpu, count });
-                    continue;
-                }
-            };
-            let mut record = HostRecord { cpu, time: queued.time, event_id, common_pid, payload };
-            if origin == Origin::Switches && !matters(record) {
-                if held.held_back.len() == MAX_HELD_BACK {
-                    held.held_back.pop_front();
-                    self.stats.unrelated += 1;
-                }
-                held.held_back.push_back(HeldBack { time: queued.time, event_id, common_pid, payload: payload.into() });
-                continue;
-            }
+        while let Some(origin) = held.earlier(until) {
+            let Cpu { machine, switches, held_back, last_time } = held;
+            let queue = if origin == Origin::Machine { machine } else { switches };
             let mut hand_on = |mut record: HostRecord<'_>| {
-                self.stats.times_raised += u64::from(record.time < held.last_time);
-                record.time = record.time.max(held.last_time);
-                held.last_time = record.time;
+                self.stats.times_raised += u64::from(record.time < *last_time);
+                record.time = record.time.max(*last_time);
+                *last_time = record.time;
                 sink(HostItem::Record(record));
             };
-            for before in held.held_back.drain(..) {
-                let HeldBack { time, event_id, common_pid, payload } = before;
-                hand_on(HostRecord { cpu, time, event_id, common_pid, payload: &payload });
+            match queue.head() {
+                None => {}
+                Some(Head::Lost(count)) => sink(HostItem::Lost { cpu, count }),
+                Some(Head::Record(time, event_id, common_pid, payload)) => {
+                    let record = HostRecord { cpu, time, event_id, common_pid, payload };
+                    if origin == Origin::Switches && !matters(record) {
+                        let is_full = held_back.len() == MAX_HELD_BACK;
+                        self.stats.unrelated += u64::from(is_full);
+                        let oldest = if is_full { held_back.pop_front() } else { None };
+                        let mut kept = HeldBack { time, event_id, common_pid, ..oldest.unwrap_or_default() };
+                        kept.payload.clear();
+                        kept.payload.extend_from_slice(payload);
+                        held_back.push_back(kept);
+                    } else {
+                        for HeldBack { time, event_id, common_pid, payload } in held_back.drain(..) {
+                            hand_on(HostRecord { cpu, time, event_id, common_pid, payload: &payload });
+                        }
+                        hand_on(record);
+                    }
+                }
             }
-            record.time = queued.time;
-            hand_on(record);
+            queue.advance();
         }
-        held.machine.tidy();
-        held.switches.tidy();
     }
 
     /// Counts so far.
@@ -157,55 +133,122 @@ impl Interleaver {
         let held_back: usize = self.cpus.values().map(|cpu| cpu.held_back.len()).sum();
         InterleaveStats { unrelated: self.stats.unrelated + held_back as u64, ..self.stats }
     }
+
+    /// What was found in the pages so far.
+    pub fn read_stats(&self) -> ReaderStats {
+        let queues = self.cpus.values().flat_map(|cpu| [&cpu.machine, &cpu.switches]);
+        queues.fold(ReaderStats::default(), |sum, queue| sum + queue.read)
+    }
 }
 
 impl Cpu {
-    /// Takes the earlier one of the two first items, if its time is `until` or earlier.
-    fn pop(&mut self, until: u64) -> Option<(Origin, Queued)> {
-        let time = |queue: &Queue| queue.items.front().map(|item| item.time);
-        let (origin, first) = match (time(&self.machine), time(&self.switches)) {
+    fn queue(&mut self, origin: Origin) -> &mut Queue {
+        match origin {
+            Origin::Machine => &mut self.machine,
+            Origin::Switches => &mut self.switches,
+        }
+    }
+
+    /// Which queue's next item is the earlier one, if its time is `until` or earlier.
+    #[inline]
+    fn earlier(&self, until: u64) -> Option<Origin> {
+        let (origin, time) = match (self.machine.next_time(), self.switches.next_time()) {
             (Some(machine), Some(switch)) if switch < machine => (Origin::Switches, switch),
             (Some(machine), _) => (Origin::Machine, machine),
             (None, switch) => (Origin::Switches, switch?),
         };
-        if first > until {
-            return None;
-        }
-        let queue = match origin {
-            Origin::Machine => &mut self.machine,
-            Origin::Switches => &mut self.switches,
-        };
-        queue.items.pop_front().map(|item| (origin, item))
+        (time <= until).then_some(origin)
     }
 }
 
+/// An item with its bytes.
+enum Head<'a> {
+    Record(u64, u16, i32, &'a [u8]),
+    Lost(Option<u64>),
+}
+
 impl Queue {
-    /// The payload of the item taken last, of `bytes` bytes.
-    fn take(&mut self, bytes: usize) -> &[u8] {
-        let payload = &self.payloads[self.begin..self.begin + bytes];
-        self.begin += bytes;
-        payload
+    fn push(&mut self, page: &[u8]) {
+        let mut kept = self.spare.pop().unwrap_or_default();
+        kept.clear();
+        kept.extend_from_slice(page);
+        self.pages.push_back(kept);
+        if self.head.is_none() {
+            self.advance();
+        }
     }
 
-    /// Gives the memory of the items that were taken to those to come.
-    fn tidy(&mut self) {
-        self.payloads.drain(..self.begin);
-        self.begin = 0;
+    /// Time of what comes next. A loss has that of the record before it.
+    #[inline]
+    fn next_time(&self) -> Option<u64> {
+        self.head.as_ref().map(|_| self.last_time)
+    }
+
+    /// What comes next.
+    #[inline]
+    fn head(&self) -> Option<Head<'_>> {
+        Some(match self.head.as_ref()? {
+            PageItem::Lost { count } => Head::Lost(*count),
+            PageItem::Record { time, event_id, common_pid, payload } => {
+                // The place is within the page.
+                let payload = self.pages.front()?.get(payload.clone()).unwrap_or_default();
+                Head::Record(*time, *event_id, *common_pid, payload)
+            }
+        })
+    }
+
+    /// Goes on to the item behind what comes next.
+    #[inline]
+    fn advance(&mut self) {
+        while let Some(page) = self.pages.front() {
+            let cursor = self.cursor.get_or_insert_with(|| PageCursor::begin(page, &mut self.read));
+            self.head = cursor.next(page, &mut self.last_time, &mut self.read);
+            if self.head.is_some() {
+                return;
+            }
+            self.cursor = None;
+            let done = self.pages.pop_front();
+            if self.spare.len() < MAX_SPARE {
+                self.spare.extend(done);
+            }
+        }
+        self.head = None;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::reader::hand_on;
     use super::*;
+    use proptest::prelude::*;
 
-    fn record(time: u64, payload: &[u8]) -> HostItem<'_> {
-        HostItem::Record(HostRecord { cpu: 0, time, event_id: 1, common_pid: 2, payload })
+    /// A page whose beginning is the time of its only record, of this text behind what all records have; and of a loss
+    /// of so many records before it.
+    fn page(time: u64, lost: Option<u64>, text: &[u8]) -> Vec<u8> {
+        let mut payload = vec![1, 0, 0, 0, 2, 0, 0, 0];
+        payload.extend(text);
+        payload.resize(payload.len().next_multiple_of(4), 0);
+        let mut page = time.to_le_bytes().to_vec();
+        let flags = if lost.is_some() { 3 << 30 } else { 0 };
+        page.extend(((payload.len() as u64 + 4) | flags).to_le_bytes());
+        page.extend((u32::try_from(payload.len()).unwrap() / 4).to_le_bytes());
+        page.extend(payload);
+        page.extend(lost.unwrap_or_default().to_le_bytes());
+        page
+    }
+
+    fn push(interleaver: &mut Interleaver, origin: Origin, time: u64, text: &[u8]) {
+        interleaver.push(origin, 0, &mut 0, &page(time, None, text));
+    }
+
+    fn matters(record: HostRecord<'_>) -> bool {
+        record.payload.len() > 8
     }
 
     /// What comes out up to `until`: the times, or `None` for a loss. Switches matter whose payload is not empty.
     fn released(interleaver: &mut Interleaver, until: u64) -> Vec<Option<u64>> {
         let mut times = Vec::new();
-        interleaver.release(0, until, &mut |record| !record.payload.is_empty(), &mut |item| {
+        interleaver.release(0, until, &mut matters, &mut |item| {
             times.push(match item {
                 HostItem::Record(record) => Some(record.time),
                 HostItem::Lost { .. } => None,
@@ -217,8 +260,8 @@ mod tests {
     #[test]
     fn records_of_both_sources_come_out_in_order_up_to_the_time_given() {
         let mut interleaver = Interleaver::default();
-        [1, 4, 9].into_iter().for_each(|time| interleaver.push(Origin::Machine, record(time, b"m")));
-        [2, 3, 8].into_iter().for_each(|time| interleaver.push(Origin::Switches, record(time, b"s")));
+        [1, 4, 9].into_iter().for_each(|time| push(&mut interleaver, Origin::Machine, time, b"m"));
+        [2, 3, 8].into_iter().for_each(|time| push(&mut interleaver, Origin::Switches, time, b"s"));
 
         assert_eq!(released(&mut interleaver, 8), [1, 2, 3, 4, 8].map(Some));
         assert_eq!(released(&mut interleaver, 9), [Some(9)]);
@@ -227,30 +270,30 @@ mod tests {
     #[test]
     fn payloads_stay_with_their_records() {
         let mut interleaver = Interleaver::default();
-        interleaver.push(Origin::Machine, record(1, b"one"));
-        interleaver.push(Origin::Switches, record(2, b"two"));
-        interleaver.push(Origin::Machine, record(3, b"three"));
+        push(&mut interleaver, Origin::Machine, 1, b"one1");
+        push(&mut interleaver, Origin::Switches, 2, b"two2");
+        push(&mut interleaver, Origin::Machine, 3, b"three333");
         let mut payloads = Vec::new();
         let mut sink = |item: HostItem<'_>| {
             let HostItem::Record(record) = item else { panic!("{item:?}") };
-            payloads.push(record.payload.to_vec());
+            payloads.push(record.payload[8..].to_vec());
         };
 
         interleaver.release(0, 2, &mut |_| true, &mut sink);
-        interleaver.push(Origin::Machine, record(4, b"four"));
+        push(&mut interleaver, Origin::Machine, 4, b"four");
         interleaver.release(0, 4, &mut |_| true, &mut sink);
 
-        assert_eq!(payloads, [b"one".to_vec(), b"two".to_vec(), b"three".to_vec(), b"four".to_vec()]);
+        assert_eq!(payloads, [&b"one1"[..], b"two2", b"three333", b"four"]);
     }
 
     #[test]
     fn switches_that_do_not_matter_come_out_before_the_one_that_does() {
         let mut interleaver = Interleaver::default();
-        [1, 2].into_iter().for_each(|time| interleaver.push(Origin::Switches, record(time, b"")));
+        [1, 2].into_iter().for_each(|time| push(&mut interleaver, Origin::Switches, time, b""));
 
         assert_eq!(released(&mut interleaver, 5), []);
         assert_eq!(interleaver.stats().unrelated, 2);
-        interleaver.push(Origin::Switches, record(6, b"s"));
+        push(&mut interleaver, Origin::Switches, 6, b"s");
 
         assert_eq!(released(&mut interleaver, 6), [1, 2, 6].map(Some));
         assert_eq!(interleaver.stats(), InterleaveStats::default());
@@ -260,8 +303,8 @@ mod tests {
     fn switches_that_do_not_matter_are_dropped_beyond_the_limit() {
         let mut interleaver = Interleaver::default();
         let count = MAX_HELD_BACK as u64 + 10;
-        (0..count).for_each(|time| interleaver.push(Origin::Switches, record(time, b"")));
-        interleaver.push(Origin::Machine, record(count, b"m"));
+        (0..count).for_each(|time| push(&mut interleaver, Origin::Switches, time, b""));
+        push(&mut interleaver, Origin::Machine, count, b"m");
 
         let times = released(&mut interleaver, count);
 
@@ -272,9 +315,9 @@ mod tests {
     #[test]
     fn record_that_comes_too_late_gets_the_time_of_the_one_before_it() {
         let mut interleaver = Interleaver::default();
-        interleaver.push(Origin::Machine, record(10, b"m"));
+        push(&mut interleaver, Origin::Machine, 10, b"m");
         released(&mut interleaver, 10);
-        interleaver.push(Origin::Switches, record(9, b"s"));
+        push(&mut interleaver, Origin::Switches, 9, b"s");
 
         assert_eq!(released(&mut interleaver, 10), [Some(10)]);
         assert_eq!(interleaver.stats().times_raised, 1);
@@ -283,11 +326,102 @@ mod tests {
     #[test]
     fn loss_keeps_its_place_among_the_records_of_its_instance() {
         let mut interleaver = Interleaver::default();
-        interleaver.push(Origin::Machine, record(1, b"m"));
-        interleaver.push(Origin::Machine, HostItem::Lost { cpu: 0, count: Some(3) });
-        interleaver.push(Origin::Machine, record(5, b"m"));
-        interleaver.push(Origin::Switches, record(2, b"s"));
+        push(&mut interleaver, Origin::Machine, 1, b"m");
+        interleaver.push(Origin::Machine, 0, &mut 0, &page(5, Some(3), b"m"));
+        push(&mut interleaver, Origin::Switches, 2, b"s");
 
         assert_eq!(released(&mut interleaver, 9), [Some(1), None, Some(2), Some(5)]);
+    }
+
+    /// Bytes of a page: records of any kind and time, some of which are damaged.
+    fn any_page() -> impl Strategy<Value = Vec<u8>> {
+        let record = (0..1000_u32, 0..200_u8, any::<bool>());
+        let damage = proptest::option::weighted(0.2, (any::<prop::sample::Index>(), any::<u8>()));
+        (proptest::collection::vec(record, 0..30), 0..20_000_u64, 0..4_u64, damage).prop_map(
+            |(records, time, flags, damage)| {
+                let mut data = Vec::new();
+                for (delta, kind, is_long) in records {
+                    match kind {
+                        0..10 => data.extend([30 | (delta << 5), delta % 2].iter().flat_map(|word| word.to_le_bytes())),
+                        10..15 => data.extend([31 | (delta << 5), 0].iter().flat_map(|word| word.to_le_bytes())),
+                        15..20 => data.extend([29 | ((delta + 1) << 5), 4].iter().flat_map(|word| word.to_le_bytes())),
+                        _ => {
+                            let words = if is_long { 3 } else { 2 };
+                            data.extend((words | (delta << 5)).to_le_bytes());
+                            data.extend([kind, 0, 0, 0, kind, 0, 0, 0]);
+                            data.extend([kind; 4].iter().take(if is_long { 4 } else { 0 }));
+                        }
+                    }
+                }
+                let mut page = time.to_le_bytes().to_vec();
+                page.extend((data.len() as u64 | flags << 30).to_le_bytes());
+                page.extend(data);
+                page.extend(7_u64.to_le_bytes());
+                if let Some((at, byte)) = damage {
+                    let at = at.index(page.len());
+                    page[at] = byte;
+                }
+                page
+            },
+        )
+    }
+
+    /// An item that is nobody's.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    enum Owned {
+        Record(u64, u16, i32, Vec<u8>),
+        Lost(Option<u64>),
+    }
+
+    fn owned(item: HostItem<'_>) -> Owned {
+        match item {
+            HostItem::Record(HostRecord { time, event_id, common_pid, payload, .. }) => {
+                Owned::Record(time, event_id, common_pid, payload.to_vec())
+            }
+            HostItem::Lost { count, .. } => Owned::Lost(count),
+        }
+    }
+
+    /// The items of `pages`, read one after the other, each with its place in time.
+    fn read_at_once(pages: &[Vec<u8>], stats: &mut ReaderStats) -> Vec<(u64, Owned)> {
+        let (mut items, mut time, mut last_time) = (Vec::new(), 0, 0);
+        for page in pages {
+            hand_on(page, 0, &mut last_time, stats, &mut |item| {
+                if let HostItem::Record(record) = item {
+                    time = record.time;
+                }
+                items.push((time, owned(item)));
+            });
+        }
+        items
+    }
+
+    proptest! {
+        #[test]
+        fn pages_that_wait_say_what_they_say_when_read_at_once(
+            pages in proptest::collection::vec((any::<bool>(), any_page(), proptest::option::of(0..30_000_u64)), 0..8),
+        ) {
+            let of = |wanted: bool| pages.iter().filter(move |page| page.0 == wanted).map(|page| page.1.clone());
+            let mut expected_stats = ReaderStats::default();
+            let machine = read_at_once(&of(true).collect::<Vec<_>>(), &mut expected_stats);
+            let switches = read_at_once(&of(false).collect::<Vec<_>>(), &mut expected_stats);
+            let (mut interleaver, mut items) = (Interleaver::default(), Vec::new());
+
+            // All that is there is handed on at the end only, in one order.
+            for (is_machines, page, _) in &pages {
+                let origin = if *is_machines { Origin::Machine } else { Origin::Switches };
+                interleaver.push(origin, 0, &mut 0, page);
+            }
+            for until in pages.iter().filter_map(|page| page.2).chain([u64::MAX]) {
+                interleaver.release(0, until, &mut |_| true, &mut |item| items.push(owned(item)));
+            }
+
+            let mut expected: Vec<(u64, Owned)> = machine.into_iter().chain(switches).collect();
+            // Stable: at the same time, those of the machine come first.
+            expected.sort_by_key(|(time, _)| *time);
+            let expected: Vec<Owned> = expected.into_iter().map(|(_, item)| item).collect();
+            prop_assert_eq!(items, expected);
+            prop_assert_eq!(interleaver.read_stats(), expected_stats);
+        }
     }
 }

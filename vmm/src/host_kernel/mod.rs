@@ -7,14 +7,18 @@
 //! work for them are looked for. Context switches come from a second instance, since those between other threads tell
 //! who ran instead. Both instances are removed at the end, also after a crash.
 //!
-//! - `schema`: what the events' fields are, and their packed form ([`EventSchema`]).
-//! - `tracefs`: an instance; `reader`: its buffers; `page`: the form of the buffers' pages ([`Page`]).
+//! - `schema`: what the events' fields are, and their packed form ([`EventSchema`]);
+//!   `copy_plan`: the way there, worked out once.
+//! - `tracefs`: an instance; `reader`: its buffers; `page`: the form of the buffers' pages ([`Page`]);
+//!   `page_cursor`: a place in one.
 //! - `switches`: the context switches; `switch_filter`: which of them matter; `interleave`: one order of all.
 //! - `workers`: the kernel's threads that work for a machine.
 
+mod copy_plan;
 mod format_file;
 mod interleave;
 mod page;
+mod page_cursor;
 mod page_format;
 mod print_format;
 mod reader;

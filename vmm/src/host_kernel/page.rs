@@ -26,6 +26,8 @@
 //! nested events carry their own times. An event with delta 0 was itself interrupted between reserving its place and
 //! dating it: it has the time of the event before it.
 
+use std::ops::Range;
+
 /// Bytes of the page header, before the first record.
 pub const HEADER_BYTES: usize = 16;
 
@@ -165,11 +167,47 @@ pub struct PageEvents<'a> {
 impl<'a> Iterator for PageEvents<'a> {
     type Item = Result<PageEvent<'a>, Malformed>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
+        let data = self.data;
+        let place = self.next_place()?;
+        // The place is within the data.
+        Some(place.map(|(time, place)| PageEvent { time, data: data.get(place).unwrap_or_default() }))
+    }
+}
+
+impl std::iter::FusedIterator for PageEvents<'_> {}
+
+/// What one record was.
+enum Step {
+    /// An event of that time, there in the data.
+    Event(u64, Range<usize>),
+    /// Something that only moves the time or the position.
+    Skip,
+    /// Nothing but padding follows.
+    End,
+}
+
+impl<'a> PageEvents<'a> {
+    /// The events of `data`, a page's records, from `position` on; `time` is that of the record before.
+    #[inline]
+    pub(super) const fn resume(data: &'a [u8], position: usize, time: u64) -> Self {
+        Self { data, position, time }
+    }
+
+    /// Where to [`resume`](Self::resume): position and time.
+    #[inline]
+    pub(super) const fn state(&self) -> (usize, u64) {
+        (self.position, self.time)
+    }
+
+    /// Time of the next event, and where in the data it lies.
+    #[inline]
+    pub(super) fn next_place(&mut self) -> Option<Result<(u64, Range<usize>), Malformed>> {
         while self.position < self.data.len() {
             let offset = self.position;
             match self.step() {
-                Some(Step::Event(event)) => return Some(Ok(event)),
+                Some(Step::Event(time, place)) => return Some(Ok((time, place))),
                 Some(Step::Skip) => {}
                 Some(Step::End) => self.position = self.data.len(),
                 None => {
@@ -180,23 +218,11 @@ impl<'a> Iterator for PageEvents<'a> {
         }
         None
     }
-}
 
-impl std::iter::FusedIterator for PageEvents<'_> {}
-
-/// What one record was.
-enum Step<'a> {
-    Event(PageEvent<'a>),
-    /// Something that only moves the time or the position.
-    Skip,
-    /// Nothing but padding follows.
-    End,
-}
-
-impl<'a> PageEvents<'a> {
     /// Decodes the record at the current position and moves behind it: by four bytes or more, which bounds the
     /// iteration. `None` if the record does not fit into the data.
-    fn step(&mut self) -> Option<Step<'a>> {
+    #[inline]
+    fn step(&mut self) -> Option<Step> {
         let start = self.position;
         let word = read_u32(self.data, start)?;
         let type_len = word & 0x1f;
@@ -227,10 +253,12 @@ impl<'a> PageEvents<'a> {
                     (start + 4, usize::try_from(type_len).ok()? * 4)
                 };
                 let data_end = data_start.checked_add(length)?;
-                let data = self.data.get(data_start..data_end)?;
+                if data_end > self.data.len() {
+                    return None;
+                }
                 self.position = data_end.next_multiple_of(4);
                 self.time = self.time.wrapping_add(delta);
-                Some(Step::Event(PageEvent { time: self.time, data }))
+                Some(Step::Event(self.time, data_start..data_end))
             }
             // Only 31 is left of the five bits.
             _ => {

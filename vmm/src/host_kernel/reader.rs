@@ -1,6 +1,7 @@
 //! Reads the raw pages of an instance's per-CPU buffers and hands on what is in them.
 
-use super::page::{HEADER_BYTES, Missed, Page};
+use super::page::HEADER_BYTES;
+use super::page_cursor::{PageCursor, PageItem};
 use super::page_format;
 use super::stats::CpuStats;
 use super::tracefs::{self, Counts, Instance, TracefsError};
@@ -13,8 +14,6 @@ use std::sync::Arc;
 
 /// Pages read from one CPU before the next one has its turn, and thereby the most that one poll reads per CPU.
 const PAGES_PER_POLL: usize = 64;
-/// Bytes of the fields that every event starts with.
-const COMMON_BYTES: usize = 8;
 
 /// Why the buffers cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -115,7 +114,7 @@ struct CpuBuffer {
     path: PathBuf,
     pages: File,
     counts: Counts,
-    /// Time of the record handed on last.
+    /// Time up to which everything was read: of the last record, or of the beginning of its page.
     last_time: u64,
     /// Whether the last poll came to the end of what was there.
     drained: bool,
@@ -164,11 +163,26 @@ impl Reader {
     /// # Errors
     /// A buffer cannot be read.
     pub fn poll(&mut self, sink: &mut dyn FnMut(HostItem<'_>)) -> Result<bool, ReaderError> {
+        let mut stats = self.stats;
+        let more = self.poll_pages(&mut |cpu, last_time, page| hand_on(page, cpu, last_time, &mut stats, sink));
+        self.stats = ReaderStats { pages: self.stats.pages, ..stats };
+        more
+    }
+
+    /// As [`poll`](Self::poll), but hands on the pages as they are, each with its CPU and the time of the last record
+    /// before it, to be raised to that of its last record, or of any before that.
+    ///
+    /// # Errors
+    /// A buffer cannot be read.
+    pub fn poll_pages(&mut self, sink: &mut dyn FnMut(u32, &mut u64, &[u8])) -> Result<bool, ReaderError> {
         let mut more = false;
         for buffer in &mut self.buffers {
             let mut pages = 0;
-            while pages < PAGES_PER_POLL && buffer.read_page(&mut self.page, &mut self.stats, sink)? {
+            while pages < PAGES_PER_POLL {
+                let Some(length) = buffer.read_page(&mut self.page)? else { break };
                 pages += 1;
+                self.stats.pages += 1;
+                sink(buffer.cpu, &mut buffer.last_time, &self.page[..length]);
             }
             buffer.drained = pages < PAGES_PER_POLL;
             more |= !buffer.drained;
@@ -181,9 +195,24 @@ impl Reader {
     /// # Errors
     /// Recording cannot be stopped, or a buffer or its counts cannot be read.
     pub fn finish(&mut self, sink: &mut dyn FnMut(HostItem<'_>)) -> Result<Vec<CpuSummary>, ReaderError> {
+        self.finish_by(|reader| reader.poll(sink))
+    }
+
+    /// As [`finish`](Self::finish), but hands on pages as [`poll_pages`](Self::poll_pages) does.
+    ///
+    /// # Errors
+    /// Recording cannot be stopped, or a buffer or its counts cannot be read.
+    pub fn finish_pages(&mut self, sink: &mut dyn FnMut(u32, &mut u64, &[u8])) -> Result<Vec<CpuSummary>, ReaderError> {
+        self.finish_by(|reader| reader.poll_pages(sink))
+    }
+
+    fn finish_by(
+        &mut self,
+        mut poll: impl FnMut(&mut Self) -> Result<bool, ReaderError>,
+    ) -> Result<Vec<CpuSummary>, ReaderError> {
         self.stop()?;
         for _ in 0..polls_to_drain(self.buffer_kib, self.page.len() - HEADER_BYTES) {
-            if !self.poll(sink)? {
+            if !poll(self)? {
                 break;
             }
         }
@@ -231,27 +260,19 @@ impl Reader {
 }
 
 impl CpuBuffer {
-    /// Reads and hands on one page. Returns false if there is none.
-    fn read_page(
-        &mut self,
-        page: &mut [u8],
-        stats: &mut ReaderStats,
-        sink: &mut dyn FnMut(HostItem<'_>),
-    ) -> Result<bool, ReaderError> {
-        let length = loop {
+    /// Reads one page into `page`; its length, or `None` if there is none.
+    fn read_page(&mut self, page: &mut [u8]) -> Result<Option<usize>, ReaderError> {
+        loop {
             match self.pages.read(page) {
-                Ok(0) => return Ok(false),
-                Ok(length) => break length,
-                Err(error) if has_nothing(&error) => return Ok(false),
+                Ok(0) => return Ok(None),
+                Ok(length) => return Ok(Some(length)),
+                Err(error) if has_nothing(&error) => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(source) => {
                     return Err(ReaderError::Read { cpu: self.cpu, path: self.path.clone(), source });
                 }
             }
-        };
-        stats.pages += 1;
-        hand_on(&page[..length], self.cpu, &mut self.last_time, stats, sink);
-        Ok(true)
+        }
     }
 }
 
@@ -279,42 +300,16 @@ pub(super) fn hand_on(
     stats: &mut ReaderStats,
     sink: &mut dyn FnMut(HostItem<'_>),
 ) {
-    let Ok(page) = Page::parse(bytes) else {
-        stats.malformed_pages += 1;
-        sink(HostItem::Lost { cpu, count: None });
-        return;
-    };
-    stats.bytes += u64::try_from(page.data_bytes()).unwrap_or(u64::MAX);
-    match page.missed() {
-        Missed::None => {}
-        Missed::Count(count) => {
-            stats.lost = stats.lost.saturating_add(count);
-            sink(HostItem::Lost { cpu, count: Some(count) });
+    let mut cursor = PageCursor::begin(bytes, stats);
+    while let Some(item) = cursor.next(bytes, last_time, stats) {
+        match item {
+            PageItem::Lost { count } => sink(HostItem::Lost { cpu, count }),
+            PageItem::Record { time, event_id, common_pid, payload } => {
+                // The place is within the page.
+                let payload = bytes.get(payload).unwrap_or_default();
+                sink(HostItem::Record(HostRecord { cpu, time, event_id, common_pid, payload }));
+            }
         }
-        Missed::Unknown => {
-            stats.lost_unknown += 1;
-            sink(HostItem::Lost { cpu, count: None });
-        }
-    }
-    for event in page.events() {
-        let common = event.ok().and_then(|event| Some((event, event.data.first_chunk::<COMMON_BYTES>()?)));
-        let Some((event, &[type_low, type_high, _, _, pid @ ..])) = common else {
-            stats.malformed_pages += 1;
-            sink(HostItem::Lost { cpu, count: None });
-            return;
-        };
-        if event.time < *last_time {
-            stats.times_raised += 1;
-        }
-        *last_time = event.time.max(*last_time);
-        stats.records += 1;
-        sink(HostItem::Record(HostRecord {
-            cpu,
-            time: *last_time,
-            event_id: u16::from_le_bytes([type_low, type_high]),
-            common_pid: i32::from_le_bytes(pid),
-            payload: event.data,
-        }));
     }
 }
 

@@ -5,6 +5,7 @@
 //! Arrays of bytes become hexadecimal text, short arrays of larger integers one field per element. What has no such
 //! form is left out and listed in [`EventSchema::skipped`].
 
+use super::copy_plan::CopyPlan;
 use super::format_file::checked;
 use super::print_format::hex_fields;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer, MAX_FIELDS, MAX_NAME};
@@ -131,6 +132,8 @@ pub struct EventSchema {
     pub skipped: Vec<SkippedField>,
     /// Where each field comes from.
     sources: Vec<FieldSource>,
+    /// How to copy them, if all lie at fixed places.
+    plan: Option<CopyPlan>,
 }
 
 /// Where a field's bytes are in a raw record. Offsets count from `common_type`.
@@ -189,32 +192,25 @@ impl EventSchema {
             return Err(SchemaError::Name { event: full_name });
         }
         let (common, own) = format.fields().split_at(format.common_field_count());
-        let has = |field: &str, offset, size| {
-            common.iter().any(|f| f.name() == field && f.offset() == offset && f.size() == size)
+        let number = |name: &'static str, offset, size, expected| {
+            let is_number = |field: &&PerfFieldFormat| {
+                (field.name(), field.offset(), field.size()) == (name, offset, size)
+                    && matches!(field.array(), PerfFieldArray::None)
+            };
+            let found = common.iter().find(is_number);
+            found.ok_or_else(|| SchemaError::CommonField { event: event(), field: name, expected })
         };
-        if !has("common_type", 0, 2) {
-            return Err(SchemaError::CommonField {
-                event: event(),
-                field: "common_type",
-                expected: "2 bytes at offset 0",
-            });
-        }
-        if !has("common_pid", 4, 4) {
-            return Err(SchemaError::CommonField {
-                event: event(),
-                field: "common_pid",
-                expected: "4 bytes at offset 4",
-            });
-        }
+        number("common_type", 0, 2, "a number of 2 bytes at offset 0")?;
+        let pid = number("common_pid", 4, 4, "a number of 4 bytes at offset 4")?;
         let mut schema = Self {
             name: name.clone(),
             description: EventDescription { id, class: class::HOST_KERNEL, name: full_name, fields: Vec::new() },
             skipped: Vec::new(),
             sources: Vec::new(),
+            plan: None,
         };
         let hex = hex_fields(format.print_fmt());
-        let pid = common.iter().find(|field| field.name() == "common_pid");
-        for field in pid.into_iter().chain(own) {
+        for field in std::iter::once(pid).chain(own) {
             let hex = field.field().contains('*') || hex.contains(&field.name());
             let added = Self::convert(field, hex).is_some_and(|converted| schema.add(converted));
             if !added {
@@ -222,7 +218,21 @@ impl EventSchema {
                 schema.skipped.push(SkippedField { name, declaration });
             }
         }
+        schema.plan = schema.copy_plan();
         Ok(schema)
+    }
+
+    /// How to copy the fields, if all lie at fixed places and are what a record can hold.
+    fn copy_plan(&self) -> Option<CopyPlan> {
+        let places = self.sources.iter().zip(&self.description.fields).map(|(source, field)| match *source {
+            FieldSource::Fixed { offset, bytes } => {
+                let start = usize::from(offset);
+                Some((start..start + usize::from(bytes), matches!(field.ty, FieldType::CharArray(_))))
+            }
+            _ => None,
+        });
+        let plan = CopyPlan::new(places.collect::<Option<Vec<_>>>()?);
+        (plan.bytes() <= usize::from(u16::MAX)).then_some(plan)
     }
 
     /// The fields that we record for one of the format file's; `None` if it has no form that we record.
@@ -301,7 +311,31 @@ impl EventSchema {
     ///
     /// # Errors
     /// A field lies outside of the record, or the fields take more than a record can hold.
+    #[inline]
     pub fn encode(&self, record: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
+        match &self.plan {
+            Some(plan) if plan.copy(record, out) => Ok(()),
+            _ => self.encode_each(record, out),
+        }
+    }
+
+    /// The fields of `record` as [`encode`](Self::encode) lays them out: where they lie in `record` if they lie there
+    /// so, else in `buffer`, whose content before is gone.
+    ///
+    /// # Errors
+    /// As those of [`encode`](Self::encode).
+    #[inline]
+    pub fn encoded<'a>(&self, record: &'a [u8], buffer: &'a mut Vec<u8>) -> Result<&'a [u8], RecordError> {
+        if let Some(fields) = self.plan.as_ref().and_then(|plan| plan.in_place(record)) {
+            return Ok(fields);
+        }
+        buffer.clear();
+        self.encode(record, buffer)?;
+        Ok(buffer)
+    }
+
+    /// As [`encode`](Self::encode), one field after the other.
+    fn encode_each(&self, record: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
         let start = out.len();
         let fields = self.description.fields.iter().zip(&self.sources);
         let missing = fields.enumerate().find_map(|(index, (field, source))| {

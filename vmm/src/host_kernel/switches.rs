@@ -4,7 +4,7 @@
 //! while such a thread waited is in the switches between others, which therefore come from an instance of their own.
 
 use super::interleave::{InterleaveStats, Interleaver, Origin};
-use super::reader::{CpuSummary, HostItem, HostRecord, Reader, ReaderError};
+use super::reader::{CpuSummary, HostItem, HostRecord, Reader, ReaderError, ReaderStats};
 use super::schema::{EventName, EventSchema};
 use super::switch_filter::{SwitchFields, SwitchFilter};
 use super::tracefs::{Instance, Tracefs, TracefsError};
@@ -93,8 +93,9 @@ impl Switches {
         let now = self.time.now();
         self.ask_for_threads(machine.instance());
         let interleaver = &mut self.interleaver;
-        let more = machine.poll(&mut |item| interleaver.push(Origin::Machine, item))?;
-        let more = self.reader.poll(&mut |item| interleaver.push(Origin::Switches, item))? || more;
+        let more = machine.poll_pages(&mut |cpu, up_to, page| interleaver.push(Origin::Machine, cpu, up_to, page))?;
+        let mut push = |cpu, up_to: &mut u64, page: &[u8]| interleaver.push(Origin::Switches, cpu, up_to, page);
+        let more = self.reader.poll_pages(&mut push)? || more;
         let of_machine: BTreeMap<u32, u64> = machine.read_up_to(now).collect();
         let both = |(cpu, up_to): (u32, u64)| (cpu, of_machine.get(&cpu).map_or(up_to, |machine| up_to.min(*machine)));
         let up_to: Vec<(u32, u64)> = self.reader.read_up_to(now).map(both).collect();
@@ -115,8 +116,10 @@ impl Switches {
         self.reader.stop()?;
         self.ask_for_threads(machine.instance());
         let interleaver = &mut self.interleaver;
-        let mut cpus = machine.finish(&mut |item| interleaver.push(Origin::Machine, item))?;
-        cpus.extend(self.reader.finish(&mut |item| interleaver.push(Origin::Switches, item))?);
+        let mut cpus =
+            machine.finish_pages(&mut |cpu, up_to, page| interleaver.push(Origin::Machine, cpu, up_to, page))?;
+        let mut push = |cpu, up_to: &mut u64, page: &[u8]| interleaver.push(Origin::Switches, cpu, up_to, page);
+        cpus.extend(self.reader.finish_pages(&mut push)?);
         let all: Vec<(u32, u64)> = self.reader.read_up_to(u64::MAX).map(|(cpu, _)| (cpu, u64::MAX)).collect();
         self.release(&all, sink);
         Ok(cpus)
@@ -140,6 +143,11 @@ impl Switches {
         self.threads.extend(threads.into_iter().map(|thread| (thread, now)));
         self.threads.retain(|_, seen| now.duration_since(*seen) < REMEMBER);
         self.filter.set_threads(self.threads.keys().copied());
+    }
+
+    /// What was found in the pages of both.
+    pub fn read_stats(&self) -> ReaderStats {
+        self.interleaver.read_stats()
     }
 
     /// What was read.

@@ -92,18 +92,27 @@ impl HostTraceSummary {
 pub struct EventSchemas {
     /// Sorted by number.
     schemas: Vec<EventSchema>,
+    /// Index in `schemas` plus one, by number; 0 for those that were not chosen. Looked at for every record.
+    by_id: Vec<u16>,
 }
 
 impl EventSchemas {
     fn new(mut schemas: Vec<EventSchema>) -> Self {
         schemas.sort_by_key(EventSchema::id);
-        Self { schemas }
+        let most = schemas.last().map_or(0, |schema| usize::from(schema.id()) + 1);
+        let mut by_id = vec![0; most];
+        // Ids differ and are 16 bits wide, so that numbers are.
+        for (schema, number) in schemas.iter().zip(1_u16..) {
+            by_id[usize::from(schema.id())] = number;
+        }
+        Self { schemas, by_id }
     }
 
     /// The event with this number; `None` if it was not chosen.
+    #[inline]
     pub fn get(&self, id: u16) -> Option<&EventSchema> {
-        let at = self.schemas.binary_search_by_key(&id, EventSchema::id);
-        at.ok().map(|at| &self.schemas[at])
+        let number = usize::from(*self.by_id.get(usize::from(id))?);
+        self.schemas.get(number.checked_sub(1)?)
     }
 
     /// The events in the order of their numbers.
@@ -264,7 +273,7 @@ impl HostTracer {
         let mut unrelated_switches = 0;
         if let Some(switches) = &self.switches {
             let stats = switches.stats();
-            read = read + switches.reader().stats();
+            read = read + switches.reader().stats() + switches.read_stats();
             read.times_raised += stats.times_raised;
             unrelated_switches = stats.unrelated;
         }

@@ -394,9 +394,15 @@ impl Thread {
                 Group::Children,
             ],
             Self::Vcpu => &[Group::Runtime, Group::Kvm, Group::Timers],
-            Self::Recorder => {
-                &[Group::Runtime, Group::Disks, Group::Look, Group::Files, Group::Remove, Group::Children]
-            }
+            Self::Recorder => &[
+                Group::Runtime,
+                Group::Timers,
+                Group::Disks,
+                Group::Look,
+                Group::Files,
+                Group::Remove,
+                Group::Children,
+            ],
             Self::Control => &[Group::Runtime, Group::Look, Group::Clients],
             Self::Clock | Self::Signals | Self::Console => &[Group::Runtime],
             Self::Guard => &[Group::Runtime, Group::Remove, Group::Instance],

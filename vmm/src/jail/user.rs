@@ -1,7 +1,7 @@
 //! The user that a VM runs as once everything that needs root is open.
 
 use rustix::io::Errno;
-use rustix::process::{Gid, Uid, geteuid};
+use rustix::process::{Gid, Signal, Uid, geteuid, parent_process_death_signal, set_parent_process_death_signal};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use std::fs;
 use thiserror::Error;
@@ -88,6 +88,7 @@ impl User {
     /// # Errors
     /// We are not root.
     pub fn act<T>(self, deed: impl FnOnce() -> T) -> Result<T, Errno> {
+        let _kept = KeptDeathSignal::of_this_thread();
         set_thread_groups(&[])?;
         set_thread_res_gid(None, Gid::from_raw(self.gid), None)?;
         let _back = Back;
@@ -100,6 +101,7 @@ impl User {
     /// # Errors
     /// We are not root.
     pub fn become_for_good(self) -> Result<(), Errno> {
+        let _kept = KeptDeathSignal::of_this_thread();
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
         set_thread_groups(&[])?;
         set_thread_res_gid(gid, gid, gid)?;
@@ -115,6 +117,23 @@ impl Drop for Back {
         // The saved numbers are root's, so neither can be refused.
         let _ = set_thread_res_uid(None, Uid::ROOT, None);
         let _ = set_thread_res_gid(None, Gid::ROOT, None);
+    }
+}
+
+/// The signal by which this thread is told that its parent died: the kernel forgets it at each change of user, so it is
+/// set again when this is dropped.
+struct KeptDeathSignal(Option<Signal>);
+
+impl KeptDeathSignal {
+    fn of_this_thread() -> Self {
+        Self(parent_process_death_signal().ok().flatten())
+    }
+}
+
+impl Drop for KeptDeathSignal {
+    fn drop(&mut self) {
+        // What was a signal before is one.
+        let _ = set_parent_process_death_signal(self.0);
     }
 }
 

@@ -1,15 +1,18 @@
 //! What a machine is made of, and the checks that need neither KVM nor a guest.
 
+use super::boot_file::{self, BootFile};
 use super::cpuid::CpuExtras;
 use super::image_lock::{self, LockHolder};
 use super::layout;
 use super::loader::{CMDLINE_MAX, KernelFormat, KernelFormatError, kernel_format};
+use super::memory::{HUGE_PAGE, MemoryBacking};
+use super::net_config::{LinkError, NetConfig};
 use super::virtio::block::{DiskLimits, SECTOR_SIZE};
 use memmap2::MmapRaw;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileTypeExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +44,43 @@ impl DiskConfig {
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), read_only: false, delay: Duration::ZERO, limits: DiskLimits::default(), lock: true }
     }
+
+    /// Opens the image, locks it unless it is not to be locked, and tells its size in bytes.
+    ///
+    /// # Errors
+    /// It cannot be a disk, or somebody else has it.
+    pub fn open(&self) -> Result<(File, u64), ConfigError> {
+        let path = || self.path.clone();
+        let failed = |source: io::Error| {
+            let hint = match source.kind() {
+                io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if !self.read_only => {
+                    ": make it writable, or attach it read-only"
+                }
+                io::ErrorKind::NotFound => ": check the path",
+                _ => "",
+            };
+            ConfigError::Disk { path: path(), hint, source }
+        };
+        let mut file =
+            boot_file::open(&self.path, OpenOptions::new().read(true).write(!self.read_only)).map_err(failed)?;
+        let kind = file.metadata().map_err(failed)?.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(ConfigError::DiskNotAFile { path: path() });
+        }
+        let size = file.seek(SeekFrom::End(0)).map_err(failed)?;
+        if size == 0 {
+            return Err(ConfigError::DiskEmpty { path: path() });
+        }
+        if !size.is_multiple_of(SECTOR_SIZE) {
+            return Err(ConfigError::DiskSize { path: path(), size });
+        }
+        // Two writers, or a writer behind a reader's back, destroy a file system.
+        if self.lock {
+            image_lock::lock(&file, self.read_only)
+                .map_err(|holder| ConfigError::DiskInUse { path: path(), holder })?;
+        }
+        Ok((file, size))
+    }
 }
 
 /// Host memory that the guest sees too, in a memory slot of its own.
@@ -69,17 +109,23 @@ pub struct DiscoveryLeaf {
 #[derive(Debug, Clone)]
 pub struct MachineConfig {
     /// Kernel image: ELF `vmlinux` or bzImage.
-    pub kernel: PathBuf,
+    pub kernel: BootFile,
     /// Initial RAM file system, any format the kernel understands.
-    pub initrd: Option<PathBuf>,
+    pub initrd: Option<BootFile>,
     /// A cpio archive that follows the initrd (4-byte aligned), or stands alone without one. May be empty.
     pub initrd_overlay: Vec<u8>,
     /// Number of vCPUs.
     pub cpus: u32,
     /// Guest RAM, bytes.
     pub memory: u64,
+    /// What it is made of.
+    pub memory_backing: MemoryBacking,
     /// Disks, in the order in which the guest finds them.
     pub disks: Vec<DiskConfig>,
+    /// Network devices, in the order in which the guest finds them.
+    pub nets: Vec<NetConfig>,
+    /// A source of random bytes for the guest.
+    pub entropy: bool,
     /// The kernel command line, complete: devices are described by ACPI, nothing is appended.
     pub cmdline: String,
     /// The trace region, in slots.
@@ -214,14 +260,17 @@ pub enum ConfigError {
         /// Who has locked it.
         holder: LockHolder,
     },
-    /// There are not enough interrupts for the disks.
-    #[error("{count} disks are too many: at most {max}")]
-    TooManyDisks {
+    /// There are not enough interrupts for the devices.
+    #[error("{count} disks and other devices are too many: at most {max}")]
+    TooManyDevices {
         /// How many were given.
         count: usize,
         /// Most that there can be.
         max: usize,
     },
+    /// A network device has no link.
+    #[error(transparent)]
+    Link(#[from] LinkError),
     /// The guest would have no vCPU.
     #[error("a guest needs at least one vCPU")]
     NoCpus,
@@ -242,8 +291,10 @@ pub enum ConfigError {
         min: u64,
     },
     /// Guest memory is not made of whole pages.
-    #[error("{memory} bytes of guest memory are not a multiple of {PAGE_SIZE}")]
+    #[error("{memory} bytes of guest memory are not a multiple of {page}")]
     MemoryUnaligned {
+        /// Bytes of a page.
+        page: u64,
         /// Guest memory, bytes.
         memory: u64,
     },
@@ -280,6 +331,12 @@ pub enum ConfigError {
 }
 
 impl MachineConfig {
+    /// How many virtio devices the machine has.
+    #[must_use]
+    pub fn virtio_devices(&self) -> usize {
+        self.disks.len() + self.nets.len() + usize::from(self.entropy)
+    }
+
     /// Bytes of all shared slots together.
     #[must_use]
     pub fn trace_region_size(&self) -> u64 {
@@ -306,8 +363,9 @@ impl MachineConfig {
             return Err(ConfigError::TooManyCpus { cpus: self.cpus, max });
         }
         self.check_memory(limits)?;
-        if self.disks.len() > layout::VIRTIO_DEVICES_MAX {
-            return Err(ConfigError::TooManyDisks { count: self.disks.len(), max: layout::VIRTIO_DEVICES_MAX });
+        let count = self.virtio_devices();
+        if count > layout::VIRTIO_DEVICES_MAX {
+            return Err(ConfigError::TooManyDevices { count, max: layout::VIRTIO_DEVICES_MAX });
         }
         if self.cmdline.len() > CMDLINE_MAX {
             return Err(ConfigError::CmdlineTooLong { length: self.cmdline.len() });
@@ -326,8 +384,12 @@ impl MachineConfig {
         if memory < MEMORY_MIN {
             return Err(ConfigError::MemoryTooSmall { memory, min: MEMORY_MIN });
         }
-        if !memory.is_multiple_of(PAGE_SIZE) {
-            return Err(ConfigError::MemoryUnaligned { memory });
+        let page = match self.memory_backing {
+            MemoryBacking::Normal => PAGE_SIZE,
+            MemoryBacking::Huge => HUGE_PAGE as u64,
+        };
+        if !memory.is_multiple_of(page) {
+            return Err(ConfigError::MemoryUnaligned { memory, page });
         }
         // Leave room for the hole and for the trace region at the top of the address space.
         let addressable = 1u64 << limits.physical_bits.clamp(33, 52);
@@ -345,13 +407,14 @@ impl MachineConfig {
     /// The first file that cannot be used.
     pub fn open(&self) -> Result<Inputs, ConfigError> {
         let (kernel, kernel_format) = open_kernel(&self.kernel)?;
-        let initrd = self.initrd.as_deref().map(open_initrd).transpose()?;
+        let initrd = self.initrd.as_ref().map(open_initrd).transpose()?;
         let size = initrd.as_ref().map_or(0, |(_, size)| *size);
         let size = size.saturating_add(self.initrd_overlay.len() as u64);
         if size >= self.memory {
             return Err(ConfigError::InitrdTooLarge { size, memory: self.memory });
         }
-        let disks = self.disks.iter().map(open_disk).collect::<Result<Vec<_>, _>>()?;
+        let disks = self.disks.iter().map(DiskConfig::open).collect::<Result<Vec<_>, _>>()?;
+        self.nets.iter().try_for_each(NetConfig::check)?;
         Ok(Inputs { kernel, kernel_format, initrd, disks })
     }
 }
@@ -364,15 +427,10 @@ fn check_slot(index: usize, slot: &SharedSlot) -> Result<(), ConfigError> {
     if whole && inside { Ok(()) } else { Err(ConfigError::SharedSlot { index, offset, size }) }
 }
 
-/// Opens `path` as `options` say, without waiting: a FIFO would have it wait for somebody at its other end.
-fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    let flags = i32::from_ne_bytes(rustix::fs::OFlags::NONBLOCK.bits().to_ne_bytes());
-    options.custom_flags(flags).open(path)
-}
-
-fn open_kernel(path: &Path) -> Result<(File, KernelFormat), ConfigError> {
+fn open_kernel(kernel: &BootFile) -> Result<(File, KernelFormat), ConfigError> {
+    let path = kernel.name();
     let failed = |source| ConfigError::Kernel { path: path.to_owned(), source };
-    let mut file = open(path, OpenOptions::new().read(true)).map_err(failed)?;
+    let mut file = kernel.open().map_err(failed)?;
     let mut head = Vec::new();
     file.by_ref().take(1024).read_to_end(&mut head).map_err(failed)?;
     file.rewind().map_err(failed)?;
@@ -380,45 +438,15 @@ fn open_kernel(path: &Path) -> Result<(File, KernelFormat), ConfigError> {
     Ok((file, format))
 }
 
-fn open_initrd(path: &Path) -> Result<(File, u64), ConfigError> {
+fn open_initrd(initrd: &BootFile) -> Result<(File, u64), ConfigError> {
+    let path = initrd.name();
     let failed = |source| ConfigError::Initrd { path: path.to_owned(), source };
-    let file = open(path, OpenOptions::new().read(true)).map_err(failed)?;
+    let file = initrd.open().map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
         return Err(ConfigError::InitrdNotAFile { path: path.to_owned() });
     }
     Ok((file, metadata.len()))
-}
-
-fn open_disk(disk: &DiskConfig) -> Result<(File, u64), ConfigError> {
-    let path = || disk.path.clone();
-    let failed = |source: io::Error| {
-        let hint = match source.kind() {
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if !disk.read_only => {
-                ": make it writable, or attach it read-only"
-            }
-            io::ErrorKind::NotFound => ": check the path",
-            _ => "",
-        };
-        ConfigError::Disk { path: path(), hint, source }
-    };
-    let mut file = open(&disk.path, OpenOptions::new().read(true).write(!disk.read_only)).map_err(failed)?;
-    let kind = file.metadata().map_err(failed)?.file_type();
-    if !kind.is_file() && !kind.is_block_device() {
-        return Err(ConfigError::DiskNotAFile { path: path() });
-    }
-    let size = file.seek(SeekFrom::End(0)).map_err(failed)?;
-    if size == 0 {
-        return Err(ConfigError::DiskEmpty { path: path() });
-    }
-    if !size.is_multiple_of(SECTOR_SIZE) {
-        return Err(ConfigError::DiskSize { path: path(), size });
-    }
-    // Two writers, or a writer behind a reader's back, destroy a file system.
-    if disk.lock {
-        image_lock::lock(&file, disk.read_only).map_err(|holder| ConfigError::DiskInUse { path: path(), holder })?;
-    }
-    Ok((file, size))
 }
 
 #[cfg(test)]
@@ -505,6 +533,16 @@ mod tests {
     }
 
     #[test]
+    fn memory_of_huge_pages_is_made_of_whole_ones() {
+        let folder = TempDir::new().unwrap();
+        let config =
+            |memory| MachineConfig { memory, memory_backing: MemoryBacking::Huge, ..config(&folder) }.check(&LIMITS);
+
+        assert!(matches!(config(65 << 20), Err(ConfigError::MemoryUnaligned { .. })));
+        assert!(config(66 << 20).is_ok());
+    }
+
+    #[test]
     fn command_line_beyond_the_protocol_is_refused() {
         let folder = TempDir::new().unwrap();
         let config = MachineConfig { cmdline: "x".repeat(2048), ..config(&folder) };
@@ -515,7 +553,7 @@ mod tests {
     fn too_many_disks_are_refused() {
         let folder = TempDir::new().unwrap();
         let config = MachineConfig { disks: vec![disk(&folder, 512); 20], ..config(&folder) };
-        assert!(matches!(config.check(&LIMITS), Err(ConfigError::TooManyDisks { .. })));
+        assert!(matches!(config.check(&LIMITS), Err(ConfigError::TooManyDevices { .. })));
     }
 
     #[test]
@@ -530,7 +568,7 @@ mod tests {
     #[test]
     fn missing_kernel_is_named() {
         let folder = TempDir::new().unwrap();
-        let config = MachineConfig { kernel: folder.path().join("absent"), ..config(&folder) };
+        let config = MachineConfig { kernel: folder.path().join("absent").into(), ..config(&folder) };
         let error = config.open().unwrap_err();
         assert!(error.to_string().contains("/absent'"), "{error}");
         assert!(error.source().unwrap().to_string().contains("No such file"));
@@ -539,7 +577,7 @@ mod tests {
     #[test]
     fn kernel_that_is_a_folder_is_refused() {
         let folder = TempDir::new().unwrap();
-        let config = MachineConfig { kernel: folder.path().to_owned(), ..config(&folder) };
+        let config = MachineConfig { kernel: folder.path().to_owned().into(), ..config(&folder) };
         assert!(matches!(config.open(), Err(ConfigError::Kernel { .. })));
     }
 
@@ -547,14 +585,14 @@ mod tests {
     fn kernel_that_is_neither_elf_nor_bzimage_is_refused() {
         let folder = TempDir::new().unwrap();
         let config = config(&folder);
-        fs::write(&config.kernel, "#!/bin/sh\n").unwrap();
+        fs::write(config.kernel.name(), "#!/bin/sh\n").unwrap();
         assert!(matches!(config.open(), Err(ConfigError::KernelFormat { .. })));
     }
 
     #[test]
     fn missing_initrd_is_named() {
         let folder = TempDir::new().unwrap();
-        let config = MachineConfig { initrd: Some(folder.path().join("absent")), ..config(&folder) };
+        let config = MachineConfig { initrd: Some(folder.path().join("absent").into()), ..config(&folder) };
         assert!(config.open().unwrap_err().to_string().contains("/absent'"));
     }
 
@@ -563,7 +601,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("initrd");
         fs::File::create(&path).unwrap().set_len(65 << 20).unwrap();
-        let config = MachineConfig { initrd: Some(path), ..config(&folder) };
+        let config = MachineConfig { initrd: Some(path.into()), ..config(&folder) };
         assert!(matches!(config.open(), Err(ConfigError::InitrdTooLarge { .. })));
     }
 
@@ -634,8 +672,8 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
         let disk = DiskConfig { read_only: true, ..DiskConfig::new(&fifo) };
 
-        let kernel = MachineConfig { kernel: fifo.clone(), ..config(&folder) }.open();
-        let initrd = MachineConfig { initrd: Some(fifo), ..config(&folder) }.open();
+        let kernel = MachineConfig { kernel: fifo.clone().into(), ..config(&folder) }.open();
+        let initrd = MachineConfig { initrd: Some(fifo.into()), ..config(&folder) }.open();
         let disk = MachineConfig { disks: vec![disk], ..config(&folder) }.open();
 
         assert!(matches!(kernel, Err(ConfigError::KernelFormat { .. } | ConfigError::Kernel { .. })), "{kernel:?}");

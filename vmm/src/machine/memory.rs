@@ -5,6 +5,8 @@ use super::config::SharedSlot;
 use super::layout::{self, Range};
 use kvm_bindings::{KVM_MEM_READONLY, kvm_userspace_memory_region};
 use kvm_ioctls::VmFd;
+use std::fs;
+use std::str::FromStr;
 use vm_memory::mmap::{FromRangesError, MmapRegionError};
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap, MmapRegion};
 use vmm_sys_util::errno;
@@ -26,6 +28,21 @@ pub enum MemoryError {
     Size {
         /// Bytes of guest memory.
         size: u64,
+    },
+    /// There are not enough huge pages.
+    #[error(
+        "{size} bytes of guest memory are {} huge pages, and {} are free: reserve more with \
+         `sysctl vm.nr_hugepages={}`, or leave out --memory-backing huge",
+        pages(*size), pool.available(), pool.needed_for(*size)
+    )]
+    HugePages {
+        /// Bytes of guest memory.
+        size: u64,
+        /// What the host has.
+        pool: HugePagePool,
+        /// What the mapping failed with.
+        #[source]
+        source: MmapRegionError,
     },
     /// A range of guest memory is not mapped.
     #[error("guest memory at {address:#x} has no host address")]
@@ -50,17 +67,96 @@ pub enum MemoryError {
 }
 
 /// Size of a huge page, bytes.
-const HUGE_PAGE: usize = 2 << 20;
+pub(super) const HUGE_PAGE: usize = 2 << 20;
+/// Where the kernel says how many of that size there are.
+const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 
-/// Maps `size` bytes of RAM, zeroed, around the hole below 4 GiB, where the host can back it with huge pages.
+/// What guest memory is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryBacking {
+    /// Pages of 4 KiB, which the kernel joins to huge ones where it can.
+    #[default]
+    Normal,
+    /// Huge pages, out of those that are reserved for such use.
+    Huge,
+}
+
+/// A name that is none of [`MemoryBacking`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write normal or huge")]
+pub struct UnknownBacking;
+
+impl MemoryBacking {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Normal, Self::Huge];
+
+    /// The name, as on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Normal => "normal",
+            Self::Huge => "huge",
+        }
+    }
+}
+
+impl FromStr for MemoryBacking {
+    type Err = UnknownBacking;
+
+    fn from_str(name: &str) -> Result<Self, UnknownBacking> {
+        Self::ALL.into_iter().find(|backing| backing.name() == name).ok_or(UnknownBacking)
+    }
+}
+
+/// The huge pages of the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HugePagePool {
+    total: u64,
+    free: u64,
+    /// Free, and promised to somebody.
+    promised: u64,
+}
+
+impl HugePagePool {
+    /// What the kernel says now; none where it has no such pages.
+    fn of_host() -> Self {
+        let number = |name: &str| -> u64 {
+            let text = fs::read_to_string(format!("{POOL}/{name}")).unwrap_or_default();
+            text.trim().parse().unwrap_or_default()
+        };
+        Self { total: number("nr_hugepages"), free: number("free_hugepages"), promised: number("resv_hugepages") }
+    }
+
+    const fn available(self) -> u64 {
+        self.free.saturating_sub(self.promised)
+    }
+
+    /// How many there must be in all for another `size` bytes.
+    const fn needed_for(self, size: u64) -> u64 {
+        self.total + pages(size).saturating_sub(self.available())
+    }
+}
+
+const fn pages(size: u64) -> u64 {
+    size.div_ceil(HUGE_PAGE as u64)
+}
+
+/// Maps `size` bytes of RAM, zeroed, around the hole below 4 GiB: where the host can back it with huge pages, or made
+/// of huge pages, and then `size` is a multiple of theirs.
 ///
 /// # Errors
 /// The host refuses.
-pub fn create(size: u64) -> Result<GuestMemoryMmap, MemoryError> {
+pub fn create(size: u64, backing: MemoryBacking) -> Result<GuestMemoryMmap, MemoryError> {
     let map_error = |source: FromRangesError| MemoryError::Map { size, source };
     let region = |range: Range| {
         let bytes = usize::try_from(range.size).map_err(|_| MemoryError::Size { size })?;
-        let mapping = aligned(bytes).map_err(|source| map_error(source.into()))?;
+        let mapping = match backing {
+            MemoryBacking::Normal => aligned(bytes).map_err(|source| map_error(source.into()))?,
+            MemoryBacking::Huge => {
+                huge(bytes).map_err(|source| MemoryError::HugePages { size, pool: HugePagePool::of_host(), source })?
+            }
+        };
+        keep_private(&mapping);
         let region = GuestRegionMmap::new(mapping, GuestAddress(range.start));
         region.ok_or_else(|| map_error(FromRangesError::InvalidGuestRegion))
     };
@@ -89,11 +185,22 @@ fn aligned(bytes: usize) -> Result<MmapRegion, MmapRegionError> {
     // SAFETY: the range is the mapping just made; the advice changes how its pages are found, not what they hold. A
     // kernel without huge pages refuses, and nothing is lost.
     let _ = unsafe { rustix::mm::madvise(mapping.as_ptr().cast(), bytes, rustix::mm::Advice::LinuxHugepage) };
-    // SAFETY: as above. What a guest holds in its memory does not go into a core dump of its VMM.
-    let _ = unsafe { rustix::mm::madvise(mapping.as_ptr().cast(), bytes, rustix::mm::Advice::LinuxDontDump) };
-    // SAFETY: as above. A child process (one guards the tracing instances) has no part in it.
-    let _ = unsafe { rustix::mm::madvise(mapping.as_ptr().cast(), bytes, rustix::mm::Advice::LinuxDontFork) };
     Ok(mapping)
+}
+
+/// Memory of huge pages, which are promised to it: none is missing when the guest uses it.
+fn huge(bytes: usize) -> Result<MmapRegion, MmapRegionError> {
+    let flags = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
+    MmapRegion::build(None, bytes, libc::PROT_READ | libc::PROT_WRITE, flags)
+}
+
+fn keep_private(mapping: &MmapRegion) {
+    let (address, bytes) = (mapping.as_ptr().cast(), mapping.size());
+    // SAFETY: the range is the mapping's; the advice does not change what its pages hold. What a guest holds in its
+    // memory does not go into a core dump of its VMM.
+    let _ = unsafe { rustix::mm::madvise(address, bytes, rustix::mm::Advice::LinuxDontDump) };
+    // SAFETY: as above. A child process (one guards the tracing instances) has no part in it.
+    let _ = unsafe { rustix::mm::madvise(address, bytes, rustix::mm::Advice::LinuxDontFork) };
 }
 
 /// What lies around a hole in the address space; unmapped when dropped.
@@ -183,14 +290,14 @@ mod tests {
 
     #[test]
     fn memory_is_zeroed_and_has_its_size() {
-        let memory = create(1 << 20).unwrap();
+        let memory = create(1 << 20, MemoryBacking::Normal).unwrap();
         let last: u8 = memory.read_obj(GuestAddress((1 << 20) - 1)).unwrap();
         assert_eq!((last, memory.last_addr().0), (0, (1 << 20) - 1));
     }
 
     #[test]
     fn memory_goes_into_no_core_dump_and_to_no_child() {
-        let memory = create(1 << 20).unwrap();
+        let memory = create(1 << 20, MemoryBacking::Normal).unwrap();
 
         let flags = mapping_flags(memory.get_host_address(GuestAddress(0)).unwrap().addr());
 
@@ -198,8 +305,26 @@ mod tests {
     }
 
     #[test]
+    fn huge_pages_that_are_missing_are_told_with_the_number_that_must_be_there() {
+        let pool = HugePagePool { total: 100, free: 40, promised: 30 };
+        let source = MmapRegionError::Mmap(std::io::Error::from_raw_os_error(libc::ENOMEM));
+
+        let told = MemoryError::HugePages { size: 512 << 20, pool, source }.to_string();
+
+        assert!(told.starts_with("536870912 bytes of guest memory are 256 huge pages, and 10 are free"), "{told}");
+        assert!(told.contains("vm.nr_hugepages=346"), "{told}");
+    }
+
+    #[test]
+    fn more_huge_pages_than_any_host_has_are_refused() {
+        let refused = create(1 << 46, MemoryBacking::Huge).unwrap_err();
+
+        assert!(matches!(refused, MemoryError::HugePages { .. }), "{refused}");
+    }
+
+    #[test]
     fn memory_beyond_the_hole_starts_at_four_gib() {
-        let memory = create(layout::HOLE_START + 4096).unwrap();
+        let memory = create(layout::HOLE_START + 4096, MemoryBacking::Normal).unwrap();
         let addresses = [layout::HOLE_START, layout::HOLE_END].map(GuestAddress);
         assert_eq!(addresses.map(|address| memory.address_in_range(address)), [false, true]);
     }
@@ -212,7 +337,7 @@ mod tests {
             [4096, 1 << 20, 12_288, 3 << 20, 4096].map(|size| MmapRegion::<()>::new(size).unwrap()).into();
         let _kept: Vec<_> = odd.into_iter().step_by(2).collect();
 
-        let memories: Vec<_> = (0..4).map(|_| create((16 << 20) + 4096).unwrap()).collect();
+        let memories: Vec<_> = (0..4).map(|_| create((16 << 20) + 4096, MemoryBacking::Normal).unwrap()).collect();
 
         let begin = |memory: &GuestMemoryMmap| memory.get_host_address(GuestAddress(0)).unwrap().addr();
         assert!(memories.iter().all(|memory| begin(memory) % HUGE_PAGE == 0), "{memories:?}");

@@ -6,6 +6,7 @@
 //! until the guest ends or a [`StopHandle`] is used. [`probe_kvm`] says what kind of KVM a host has.
 
 mod acpi;
+mod boot_file;
 mod boot_state;
 mod config;
 mod control;
@@ -20,6 +21,7 @@ mod image_lock;
 mod layout;
 mod loader;
 mod memory;
+mod net_config;
 mod observer;
 mod outcome;
 mod peripherals;
@@ -35,6 +37,7 @@ mod vcpu;
 mod virtio;
 mod virtual_machine;
 
+pub use boot_file::BootFile;
 pub use boot_state::BootStateError;
 pub use config::{ConfigError, DiscoveryLeaf, DiskConfig, Inputs, Limits, MachineConfig, SharedSlot};
 pub use control::{ControlError, MachineControl};
@@ -46,12 +49,14 @@ pub use fault_state::FaultState;
 pub use image_lock::LockHolder;
 pub use layout::{Range, VIRTIO_MMIO, VIRTIO_MMIO_SIZE};
 pub use loader::{KernelFormat, KernelFormatError, LoadError, kernel_format};
-pub use memory::{MemoryError, create as create_memory};
-pub use observer::{BlockRequestKind, ControlEvent, NoObserver, Observer};
+pub use memory::{HugePagePool, MemoryBacking, MemoryError, create as create_memory};
+pub use net_config::{LinkConfig, LinkError, MacAddress, NetConfig, NetLimits};
+pub use observer::{BlockRequestKind, ControlEvent, NetQueue, NoObserver, Observer, PacketStage};
 pub use outcome::{Outcome, RunError};
-pub use peripherals::{DetachedDisk, Peripherals};
+pub use peripherals::{DetachedDisk, DetachedNet, Peripherals};
 pub use power::GuestRequest;
 pub use probe::{KvmKind, KvmProbe, probe_kvm};
 pub use serial::ConsoleOutput;
 pub use virtio::block::DiskLimits;
-pub use virtual_machine::{Machine, RunOptions, StopHandle, load};
+pub use virtio::link::{FRAME_MAX, HEADER as PACKET_HEADER, Link};
+pub use virtual_machine::{AtEnd, Machine, RunOptions, StopHandle, load};

@@ -19,6 +19,28 @@ pub enum BlockRequestKind {
     Other = 4,
 }
 
+/// The queues of a network device, with their virtio numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum NetQueue {
+    /// From the host to the guest.
+    Receive = 0,
+    /// From the guest to the host.
+    Send = 1,
+}
+
+/// How far a packet has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum PacketStage {
+    /// Taken: out of the guest's queue, or from the host.
+    Taken = 0,
+    /// Handed over: to the host, or in the guest's buffers.
+    Done = 1,
+    /// Lost: the host has no room or refuses it, or the guest's buffer is too small.
+    Dropped = 2,
+}
+
 /// Events that concern the machine as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -89,6 +111,28 @@ pub trait Observer: Send + Sync {
     /// A request of a disk waits for a limit of the disk, from now on and for so long.
     fn disk_throttled(&self, disk: u32, resource: Resource, wait: Duration) {
         let _ = (disk, resource, wait);
+    }
+    /// A queue of a network device is being served: the guest has notified it, or the host has packets or room for
+    /// them.
+    fn net_notified(&self, device: u32, queue: NetQueue) {
+        let _ = (device, queue);
+    }
+    /// The packet `id` of a network device's queue, counted from 1 on, has come to `stage`. Its frame has `bytes`, the
+    /// virtio header not included.
+    fn net_packet(&self, device: u32, queue: NetQueue, id: u64, bytes: u32, stage: PacketStage) {
+        let _ = (device, queue, id, bytes, stage);
+    }
+    /// Buffers of a network device's queue have been given back, and the guest is about to be interrupted for them.
+    fn net_interrupt(&self, device: u32, queue: NetQueue) {
+        let _ = (device, queue);
+    }
+    /// A packet of a network device's queue waits for a limit of the device, from now on and for so long.
+    fn net_throttled(&self, device: u32, queue: NetQueue, resource: Resource, wait: Duration) {
+        let _ = (device, queue, resource, wait);
+    }
+    /// The guest asked for random bytes and has got so many.
+    fn entropy_request(&self, bytes: u32) {
+        let _ = bytes;
     }
     /// What the guest wrote to its console waits for the console's limit, from now on and for so long.
     fn console_throttled(&self, wait: Duration) {

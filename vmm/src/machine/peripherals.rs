@@ -2,11 +2,16 @@
 
 use super::exit::Bus;
 use super::layout::{VIRTIO_MMIO, VIRTIO_MMIO_SIZE};
+use super::net_config::{MacAddress, NetLimits};
 use super::observer::Observer;
 use super::power::{GuestRequest, PowerPorts};
 use super::serial::{self, ConsoleOutput, SerialPort};
+use super::virtio::VirtioDevice;
 use super::virtio::block::{Block, DiskLimits};
+use super::virtio::entropy::Entropy;
+use super::virtio::link::Link;
 use super::virtio::mmio::MmioTransport;
+use super::virtio::net::Net;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -37,6 +42,17 @@ pub struct DetachedDisk {
     pub limits: DiskLimits,
 }
 
+/// A network device of devices that stand alone.
+#[derive(Debug)]
+pub struct DetachedNet {
+    /// What carries its frames.
+    pub link: Box<dyn Link>,
+    /// Its address.
+    pub mac: MacAddress,
+    /// What the guest may do with it in a time, from the beginning on.
+    pub limits: NetLimits,
+}
+
 /// The register of COM1 behind a port.
 fn serial_register(port: u16) -> Option<u8> {
     let offset = u8::try_from(port.checked_sub(serial::PORT)?).ok()?;
@@ -44,25 +60,34 @@ fn serial_register(port: u16) -> Option<u8> {
 }
 
 impl Peripherals {
-    /// The devices of a machine without KVM, which begins at `now`: their interrupts reach nobody, and whoever plays the
-    /// guest calls [`notify`](Self::notify) where KVM would wake the event loop. For tests of what a guest may do to
-    /// them.
+    /// The devices of a machine without KVM, disks first and a source of random bytes last, which begins at `now`:
+    /// their interrupts reach nobody, and whoever plays the guest calls [`notify`](Self::notify) where KVM would wake
+    /// the event loop. For tests of what a guest may do to them.
     ///
     /// # Errors
     /// No file descriptor is left.
     pub fn detached(
         memory: &GuestMemoryMmap,
         disks: Vec<DetachedDisk>,
+        nets: Vec<DetachedNet>,
         console_output: ConsoleOutput,
         observer: &Arc<dyn Observer>,
         now: Instant,
     ) -> io::Result<Self> {
         let interrupt = || EventFd::new(EFD_NONBLOCK);
-        let virtio = (0u32..).zip(disks).map(|(index, disk)| {
+        let disks = (0u32..).zip(disks).map(|(index, disk)| -> Box<dyn VirtioDevice> {
             let block = Block::new(disk.file, disk.size, disk.read_only, index, Arc::clone(observer));
-            let block = block.limited(disk.limits, Arc::default(), now);
-            Ok(Arc::new(MmioTransport::new(Box::new(block), memory.clone(), interrupt()?)?))
+            Box::new(block.limited(disk.limits, Arc::default(), now))
         });
+        let nets = (0u32..).zip(nets).map(|(index, net)| -> Box<dyn VirtioDevice> {
+            let device = Net::new(net.link, net.mac, index, Arc::clone(observer));
+            Box::new(device.limited(net.limits, &Arc::default(), now))
+        });
+        let entropy: Box<dyn VirtioDevice> = Box::new(Entropy::new(Arc::clone(observer), Arc::default(), now));
+        let virtio = disks
+            .chain(nets)
+            .chain([entropy])
+            .map(|device| Ok(Arc::new(MmioTransport::new(device, memory.clone(), interrupt()?)?)));
         Ok(Self {
             virtio: virtio.collect::<io::Result<_>>()?,
             serial: Arc::new(SerialPort::new(interrupt()?, console_output, Arc::clone(observer))?),
@@ -70,8 +95,8 @@ impl Peripherals {
         })
     }
 
-    /// Serves queue `queue` of virtio device `device` once, at `now`, as the event loop does when the guest notifies it.
-    /// What does not exist is not served.
+    /// Serves queue `queue` of virtio device `device` once, at `now`, as the event loop does when the guest notifies
+    /// it. What does not exist is not served.
     pub fn notify(&self, device: usize, queue: usize, now: Instant) {
         if let Some(device) = self.virtio.get(device) {
             device.serve(queue, now);
@@ -147,7 +172,7 @@ mod tests {
             read_only: false,
             limits: DiskLimits::default(),
         };
-        Peripherals::detached(&memory, vec![disk], Box::new(io::sink()), &observer, Instant::now()).unwrap()
+        Peripherals::detached(&memory, vec![disk], Vec::new(), Box::new(io::sink()), &observer, Instant::now()).unwrap()
     }
 
     #[test]
@@ -179,14 +204,14 @@ mod tests {
     #[test]
     fn window_without_device_reads_as_ones() {
         let mut data = [0; 4];
-        peripherals().mmio_read(VIRTIO_MMIO + VIRTIO_MMIO_SIZE, &mut data);
+        peripherals().mmio_read(VIRTIO_MMIO + 2 * VIRTIO_MMIO_SIZE, &mut data);
         assert_eq!(data, [0xff; 4]);
     }
 
     #[test]
     fn device_and_queue_that_do_not_exist_are_not_served() {
         peripherals().notify(0, 1, Instant::now());
-        peripherals().notify(1, 0, Instant::now());
+        peripherals().notify(2, 0, Instant::now());
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub enum Resource {
     Operations,
     /// Bytes moved.
     Bytes,
+    /// Packets, of a network.
+    Packets,
 }
 
 impl Resource {
@@ -32,14 +34,15 @@ impl Resource {
         match self {
             Self::Operations => "iops",
             Self::Bytes => "bandwidth",
+            Self::Packets => "pps",
         }
     }
 }
 
 /// Tokens that come at a steady rate, up to a burst.
 ///
-/// Who finds a whole token may take as many as the deed costs. What was not there is owed: nobody finds a token until it
-/// has come. So a deed that is larger than the burst is done as well, and in any time `t` no more is taken than
+/// Who finds a whole token may take as many as the deed costs. What was not there is owed: nobody finds a token until
+/// it has come. So a deed that is larger than the burst is done as well, and in any time `t` no more is taken than
 /// `burst + per_second × t` and the last deed.
 #[derive(Debug, Clone)]
 pub struct TokenBucket {
@@ -131,8 +134,8 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// A device that may use what `limits` say. It waits for `shortest` at least, so that a limit costs few timers: what
-    /// comes in that time is to be less than a burst.
+    /// A device that may use what `limits` say. It waits for `shortest` at least, so that a limit costs few timers:
+    /// what comes in that time is to be less than a burst.
     #[must_use]
     pub fn new(
         limits: impl IntoIterator<Item = (Resource, RateLimit)>,
@@ -174,7 +177,7 @@ impl Throttle {
     pub fn charge(&mut self, operations: u64, bytes: u64, now: Instant) {
         for (resource, bucket) in &mut self.buckets {
             match resource {
-                Resource::Operations => bucket.take(operations, now),
+                Resource::Operations | Resource::Packets => bucket.take(operations, now),
                 Resource::Bytes => bucket.take(bytes, now),
             }
         }
@@ -288,8 +291,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whoever asks whenever, and takes whatever: no more than the burst, the rate and one deed; and who waits as he
-        /// is told gets something.
+        /// Whoever asks whenever, and takes whatever: no more than the burst, the rate and one deed; and who waits as
+        /// he is told gets something.
         #[test]
         fn rate_is_kept_and_nobody_waits_in_vain(
             per_second in 1u64..100_000,

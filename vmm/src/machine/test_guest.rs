@@ -2,6 +2,7 @@
 
 use super::config::MachineConfig;
 use super::cpuid::CpuExtras;
+use super::memory::MemoryBacking;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
@@ -38,17 +39,20 @@ pub fn config(folder: &TempDir, code: &[u8]) -> MachineConfig {
     let kernel = folder.path().join("guest");
     std::fs::write(&kernel, elf(code)).unwrap();
     MachineConfig {
-        kernel,
+        kernel: kernel.into(),
         initrd: None,
         initrd_overlay: Vec::new(),
         cpus: 1,
         memory: 64 << 20,
         disks: Vec::new(),
+        nets: Vec::new(),
+        entropy: false,
         cmdline: String::new(),
         shared_slots: Vec::new(),
         discovery: None,
         tsc_offset: None,
         cpu_extras: CpuExtras::default(),
+        memory_backing: MemoryBacking::default(),
     }
 }
 

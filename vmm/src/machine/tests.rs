@@ -150,6 +150,7 @@ fn run(machine: Machine, input: Option<File>) -> (Outcome, Vec<u8>, Arc<Log>) {
         console_output: Box::new(console.clone()),
         console_input: input,
         clock: None,
+        at_end: None,
     };
     let outcome = machine.run(options).unwrap();
     let output = console.written();
@@ -268,6 +269,7 @@ fn paused_guest_stays_out_until_it_is_resumed() {
         console_output: Box::new(Console::default()),
         console_input: None,
         clock: None,
+        at_end: None,
     };
     let observed = Arc::clone(&log);
     let controller = std::thread::spawn(move || {

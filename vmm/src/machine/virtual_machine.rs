@@ -1,10 +1,12 @@
 //! A virtual machine: built, then run until its guest ends.
 
-use super::config::MachineConfig;
+use super::boot_file::BootFile;
+use super::config::{ConfigError, MachineConfig};
 use super::control::MachineControl;
 use super::doorbell::Doorbell;
 use super::error::MachineError;
 use super::hypervisor::refused;
+use super::net_config::{MacAddress, NetConfig};
 use super::observer::{ControlEvent, Observer};
 use super::outcome::{Outcome, RunError};
 use super::peripherals::Peripherals;
@@ -12,9 +14,14 @@ use super::power::PowerPorts;
 use super::rate_limit::ThrottleCounts;
 use super::serial::{ConsoleOutput, SerialPort};
 use super::vcpu::{self, VcpuContext, VcpuHandle};
+use super::virtio::VirtioDevice;
 use super::virtio::block::Block;
+use super::virtio::entropy::Entropy;
+use super::virtio::link::Link;
 use super::virtio::mmio::MmioTransport;
+use super::virtio::net::Net;
 use super::{acpi, boot_state, event_loop, hypervisor, layout, loader, memory};
+use crate::clock::guest_tsc::KvmClock;
 use crate::clock::{VcpuClocks, guest_tsc};
 use crate::jail;
 use crate::jail::policy::Thread;
@@ -39,7 +46,13 @@ pub struct RunOptions {
     pub console_input: Option<File>,
     /// Keeps the vCPUs' clock entries, if the guest has any.
     pub clock: Option<Arc<VcpuClocks>>,
+    /// Looks at the guest's memory when it has ended.
+    pub at_end: Option<AtEnd>,
 }
+
+/// Gets the memory of a guest whose vCPUs have ended, and what kvm-clock shows if KVM can relate it to the host's TSC.
+/// It is called on the thread that runs the machine.
+pub type AtEnd = Box<dyn FnOnce(&GuestMemoryMmap, Option<KvmClock>)>;
 
 /// Stops a run, from any thread; usable in a signal handler, since it only writes to a file descriptor.
 #[derive(Debug)]
@@ -67,7 +80,9 @@ pub struct Machine {
     memory: GuestMemoryMmap,
     config: MachineConfig,
     disks: Vec<(File, u64)>,
+    links: Vec<Box<dyn Link>>,
     throttled: Vec<Arc<ThrottleCounts>>,
+    nets_throttled: Vec<Arc<ThrottleCounts>>,
     tsc_offsets: Option<Vec<i64>>,
     tsc_khz: Option<u32>,
     stop: Arc<EventFd>,
@@ -84,10 +99,18 @@ impl Machine {
         let supported = hypervisor::supported_cpuid(&kvm)?;
         config.check(&hypervisor::limits(&kvm, &supported))?;
         let inputs = config.open()?;
+        let links = config.nets.iter().map(NetConfig::open).collect::<Result<_, _>>().map_err(ConfigError::from)?;
         let vm = hypervisor::create_vm(&kvm)?;
-        let memory = memory::create(config.memory)?;
+        let memory = memory::create(config.memory, config.memory_backing)?;
         memory::register(&vm, &memory, &config.shared_slots, config.trace_region())?;
         let entry = load(&config, inputs.kernel, inputs.kernel_format, inputs.initrd, &memory)?;
+        // What is in the guest's memory now is not kept a second time.
+        let config = MachineConfig {
+            kernel: config.kernel.named(),
+            initrd: config.initrd.as_ref().map(BootFile::named),
+            initrd_overlay: Vec::new(),
+            ..config
+        };
         let vcpus = hypervisor::create_vcpus(&kvm, &vm, &supported, &config)?;
         boot_state::set_boot_registers(&vcpus[0], entry)?;
         let tsc_offsets = hypervisor::set_tsc_offsets(&vcpus, config.tsc_offset)?;
@@ -98,8 +121,10 @@ impl Machine {
             vm,
             memory,
             throttled: config.disks.iter().map(|_| Arc::default()).collect(),
+            nets_throttled: config.nets.iter().map(|_| Arc::default()).collect(),
             config,
             disks: inputs.disks,
+            links,
             tsc_offsets,
             stop: Arc::new(stop),
             control: MachineControl::default(),
@@ -128,6 +153,12 @@ impl Machine {
     #[must_use]
     pub fn throttled(&self) -> &[Arc<ThrottleCounts>] {
         &self.throttled
+    }
+
+    /// How often each network device had to wait for its limits.
+    #[must_use]
+    pub fn nets_throttled(&self) -> &[Arc<ThrottleCounts>] {
+        &self.nets_throttled
     }
 
     /// Where the shared slots lie in the guest, if there are any.
@@ -161,10 +192,12 @@ impl Machine {
     /// # Errors
     /// The run could not be started. What happens later is the [`Outcome`].
     pub fn run(self, options: RunOptions) -> Result<Outcome, MachineError> {
-        let Self { vcpus, vm, memory, config, disks, throttled, stop, control, .. } = self;
+        let Self { vcpus, vm, memory, config, disks, links, throttled, nets_throttled, stop, control, .. } = self;
         let observer = options.observer;
         let disks = disks.into_iter().zip(throttled).collect();
-        let virtio = virtio_devices(&vm, &memory, &config, disks, &observer)?;
+        let links = links.into_iter().zip(nets_throttled).collect();
+        let devices = devices(&config, disks, links, &observer);
+        let virtio = connect(&vm, &memory, devices)?;
         let interrupt = interrupt_line(&vm, layout::SERIAL_GSI)?;
         let port =
             SerialPort::new(interrupt, options.console_output, Arc::clone(&observer)).map_err(MachineError::Device)?;
@@ -199,6 +232,9 @@ impl Machine {
             Err(error) => Outcome::Failed(error),
         };
         observer.control(outcome.control_event());
+        if let Some(at_end) = options.at_end {
+            at_end(&memory, guest_tsc::kvm_clock(&vm));
+        }
         // The vCPU threads have dropped their descriptors; guest memory may go only now.
         drop((vm, memory, config));
         Ok(outcome)
@@ -223,7 +259,7 @@ pub fn load(
     let initrd = loader::load_initrd(memory, size, &kernel, initrd, &config.initrd_overlay)?;
     let map = layout::e820(size, config.trace_region());
     loader::write_boot_params(memory, &kernel, &config.cmdline, initrd, &map)?;
-    let devices: Vec<_> = (0..config.disks.len()).map(mmio_device).collect();
+    let devices: Vec<_> = (0..config.virtio_devices()).map(mmio_device).collect();
     let cpus = u8::try_from(config.cpus).map_err(|_| MachineError::AcpiTables)?;
     let tables = acpi::tables(cpus, &devices).ok_or(MachineError::AcpiTables)?;
     memory.write_slice(&tables, GuestAddress(layout::ACPI_START)).map_err(loader::LoadError::BootData)?;
@@ -248,27 +284,48 @@ pub(super) fn interrupt_line(vm: &VmFd, gsi: u32) -> Result<EventFd, MachineErro
     Ok(event)
 }
 
-fn virtio_devices(
-    vm: &VmFd,
-    memory: &GuestMemoryMmap,
+/// The virtio devices of the machine: disks, then network devices, then the source of random bytes.
+fn devices(
     config: &MachineConfig,
     disks: Vec<((File, u64), Arc<ThrottleCounts>)>,
+    links: Vec<(Box<dyn Link>, Arc<ThrottleCounts>)>,
     observer: &Arc<dyn Observer>,
-) -> Result<Vec<Arc<MmioTransport>>, MachineError> {
-    let mut devices = Vec::new();
+) -> Vec<Box<dyn VirtioDevice>> {
+    let now = Instant::now();
+    let mut devices: Vec<Box<dyn VirtioDevice>> = Vec::new();
     for (index, (((file, size), throttled), disk)) in (0u32..).zip(disks.into_iter().zip(&config.disks)) {
-        let place = mmio_device(index as usize);
         let block = Block::new(file, size, disk.read_only, index, Arc::clone(observer)).delayed(disk.delay);
-        let block = block.limited(disk.limits, throttled, Instant::now());
+        devices.push(Box::new(block.limited(disk.limits, throttled, now)));
+    }
+    for (index, ((link, throttled), net)) in (0u32..).zip(links.into_iter().zip(&config.nets)) {
+        let mac = net.mac.unwrap_or_else(MacAddress::by_chance);
+        let device = Net::new(link, mac, index, Arc::clone(observer));
+        devices.push(Box::new(device.limited(net.limits, &throttled, now)));
+    }
+    if config.entropy {
+        // How often it waits is nobody's concern: its limit is always the same.
+        devices.push(Box::new(Entropy::new(Arc::clone(observer), Arc::default(), now)));
+    }
+    devices
+}
+
+/// Gives each of `devices` its registers, its interrupt and the notifications of its queues.
+fn connect(
+    vm: &VmFd,
+    memory: &GuestMemoryMmap,
+    devices: Vec<Box<dyn VirtioDevice>>,
+) -> Result<Vec<Arc<MmioTransport>>, MachineError> {
+    let connect = |(index, device): (usize, Box<dyn VirtioDevice>)| {
+        let place = mmio_device(index);
         let interrupt = interrupt_line(vm, place.gsi)?;
-        let device = MmioTransport::new(Box::new(block), memory.clone(), interrupt).map_err(MachineError::Device)?;
+        let device = MmioTransport::new(device, memory.clone(), interrupt).map_err(MachineError::Device)?;
         let address = IoEventAddress::Mmio(place.address + QUEUE_NOTIFY);
         for (queue, event) in (0u32..).zip(device.notify_events()) {
             vm.register_ioevent(event, &address, queue).map_err(refused("connect a notification"))?;
         }
-        devices.push(Arc::new(device));
-    }
-    Ok(devices)
+        Ok(Arc::new(device))
+    };
+    devices.into_iter().enumerate().map(connect).collect()
 }
 
 /// Creates all vCPU threads; they wait for the command to run.

@@ -193,6 +193,24 @@ fn vmm_records_are_recovered_beside_the_guests() {
 }
 
 #[test]
+fn what_a_flight_recorder_kept_of_the_hosts_kernel_is_recovered_up_to_the_first_time_that_cannot_be() {
+    let runtime = runtime();
+    let mut directory = VmDirectory::create(runtime.path(), &description("a")).unwrap();
+    leave_region(&directory, Mode::FlightRecorder, 1..=10, &[]);
+    host_history::tests::leave(directory.create_host_history().unwrap(), (1..=20).chain([u64::MAX, 21]));
+    directory.keep();
+    let region = directory.region();
+    drop(directory);
+
+    let recovered = recover(&region, &runtime.path().join("out")).unwrap();
+
+    let (_, manifest) = &recovered.traces[0];
+    let of_host = manifest.layers.iter().find(|layer| layer.kind == LayerKind::HostKernel).unwrap();
+    assert_eq!(of_host.streams[0].records, 20);
+    assert!(manifest.missing.iter().all(|missing| missing.layer != LayerKind::HostKernel), "{:?}", manifest.missing);
+}
+
+#[test]
 fn what_lies_beside_a_region_in_a_folder_open_to_others_is_not_believed() {
     let (_runtime, region) = dead(Mode::FlightRecorder, 10);
     let open = TempDir::new().unwrap();

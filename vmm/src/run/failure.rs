@@ -1,13 +1,17 @@
 //! Why a guest was not run, or its recording is not complete.
 
 use crate::agent::AgentError;
+use crate::agentless::AgentlessError;
+use crate::bootable_disk::BootableDiskError;
 use crate::control::directory::DirectoryError;
 use crate::control::server::ServerError;
 use crate::cpu_list::PlacementError;
 use crate::jail::JailError;
 use crate::jail::user::User;
 use crate::machine::MachineError;
+use crate::ready_made_module::ReadyMadeError;
 use crate::tracing::mapped_file::MappedFileError;
+use crate::tracing::record_limit::LimitError;
 use crate::tracing::recorder::RecorderError;
 use crate::tracing::region::RegionError;
 use crate::tracing::selection::SelectionError;
@@ -23,9 +27,9 @@ pub enum RunFailure {
     /// A flight recorder keeps within its rings.
     #[error("--max-size is for --mode discard: what a flight recorder holds depends on its rings")]
     BoundedBySize,
-    /// Triggers lead to snapshots, and those are of flight recorders.
-    #[error("--trigger takes snapshots of a flight recorder: add --mode flight-recorder")]
-    TriggersInDiscardMode,
+    /// A layer's records cannot be limited so.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
     /// A trigger names what there is not.
     #[error("--trigger: {0}")]
     Trigger(#[from] TriggerError),
@@ -51,9 +55,21 @@ pub enum RunFailure {
         #[source]
         source: TraceFolderError,
     },
+    /// There is no disk to boot from.
+    #[error("there is no disk to boot from: name one with --image, or a kernel with --kernel")]
+    NoDisk,
+    /// The guest cannot be booted from its disk.
+    #[error(transparent)]
+    BootableDisk(#[from] BootableDiskError),
+    /// The guest cannot be traced without an agent.
+    #[error(transparent)]
+    Agentless(#[from] AgentlessError),
     /// The agent cannot be used with this guest.
     #[error(transparent)]
     Agent(#[from] AgentError),
+    /// There is no ready-made agent for this guest.
+    #[error(transparent)]
+    ReadyMade(#[from] ReadyMadeError),
     /// A file cannot be read.
     #[error("cannot read '{}': check the path and its permissions", path.display())]
     Read {

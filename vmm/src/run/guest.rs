@@ -6,7 +6,7 @@ use super::limits::ConsoleLimits;
 use crate::clock::VcpuClocks;
 use crate::jail;
 use crate::jail::policy::Thread;
-use crate::machine::{Machine, Observer, Outcome, RunOptions, StopHandle};
+use crate::machine::{AtEnd, Machine, Observer, Outcome, RunOptions, StopHandle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
@@ -19,17 +19,19 @@ pub(super) struct Ran {
     pub console_dropped: u64,
 }
 
-/// Runs `machine`, whose console has `limits`, until it ends or a signal asks to stop.
+/// Runs `machine`, whose console has `limits`, until it ends or a signal asks to stop; then `at_end` may look at its
+/// memory.
 pub(super) fn run_machine(
     machine: Machine,
     limits: &ConsoleLimits,
     observer: Arc<dyn Observer>,
     clock: Option<Arc<VcpuClocks>>,
+    at_end: Option<AtEnd>,
 ) -> Result<Ran, RunFailure> {
     stop_on_signals(machine.stop_handle())?;
     let (_keyboard, console_input) = Keyboard::take();
     let screen = console::screen(limits.of_console(&observer)).map_err(RunFailure::Console)?;
-    let options = RunOptions { observer, console_output: screen.screen(), console_input, clock };
+    let options = RunOptions { observer, console_output: screen.screen(), console_input, clock, at_end };
     let outcome = machine.run(options)?;
     Ok(Ran { outcome, console_dropped: screen.finish() })
 }

@@ -47,8 +47,13 @@ impl LimitedDevices {
             let limits = [(Resource::Operations, disk.limits.operations), (Resource::Bytes, disk.limits.bytes)];
             (format!("disk {index}"), limits.to_vec(), counts)
         });
+        let nets = request.nets.iter().zip(machine.nets_throttled()).enumerate();
+        let nets = nets.map(|(index, (net, counts))| {
+            let limits = [(Resource::Packets, net.limits.packets), (Resource::Bytes, net.limits.bytes)];
+            (format!("net {index}"), limits.to_vec(), counts)
+        });
         let console = ("console".to_owned(), vec![(Resource::Bytes, console.limit)], &console.counts);
-        let all = disks.chain([console]).map(|(device, limits, counts)| Limited {
+        let all = disks.chain(nets).chain([console]).map(|(device, limits, counts)| Limited {
             device,
             limits: limits.into_iter().filter_map(|(resource, limit)| Some((resource, limit?))).collect(),
             counts: Arc::clone(counts),

@@ -1,6 +1,7 @@
 //! What a recording says of its VM and host before anything is recorded, and what it will lack.
 
 use super::request::{Agent, RunRequest};
+use crate::agentless::READ_AT_END;
 use crate::clock::HostTime;
 use crate::machine::{KvmProbe, Machine};
 use crate::tracing::host_description::describe_host;
@@ -67,16 +68,21 @@ pub(super) fn vcpu_relations(
 }
 
 /// Notes what is missing unless the guest brings an agent of its own.
-pub(super) fn note_no_agent(agent: &Agent, missing: &mut Vec<Missing>) {
+pub(super) fn note_no_agent(agent: &Agent, is_agentless: bool, missing: &mut Vec<Missing>) {
     let fix = match agent {
         Agent::Unspecified => {
-            "give --agent strata.ko, built for the guest's kernel, or install strata-agent in the guest"
+            "give --agent auto, or --agent strata.ko built for the guest's kernel, or install strata-agent in the guest"
         }
         Agent::None => "give --agent strata.ko instead of --no-agent, or install strata-agent in the guest",
         // Why the module is not used is noted already.
         Agent::Module(_) => return,
     };
     for layer in [LayerKind::GuestKernel, LayerKind::GuestUser] {
-        missing.push(Missing { layer, reason: NO_AGENT.into(), fix: fix.into() });
+        missing.push(match layer {
+            LayerKind::GuestKernel if is_agentless => {
+                Missing { layer, reason: READ_AT_END.into(), fix: "end the guest, or give --agent".into() }
+            }
+            _ => Missing { layer, reason: NO_AGENT.into(), fix: fix.into() },
+        });
     }
 }

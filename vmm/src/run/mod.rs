@@ -5,21 +5,27 @@
 //! [`RunReport`].
 
 mod answers;
+mod boot_process;
+mod boots;
 mod console;
 mod console_output;
 pub(crate) mod descriptors;
 mod failure;
 mod guest;
+mod inputs;
 mod limits;
 mod manifest;
+mod on_reboot;
 mod plan;
 mod request;
 mod rings;
 mod trace_failure;
 mod traced;
 
+pub use boots::{BootsError, run_boots};
 pub use failure::RunFailure;
-pub use request::{Agent, RunRequest};
+pub use on_reboot::{BootEnd, OnReboot};
+pub use request::{Agent, Boot, RunRequest};
 pub(crate) use rings::foreign_region;
 pub use rings::{KERNEL_RINGS, PROCESS_SLOTS};
 pub use trace_failure::OnTraceFailure;
@@ -62,6 +68,7 @@ pub fn run(request: &RunRequest, say: Say) -> Result<RunReport, RunFailure> {
     descriptors::raise_limit();
     let jail = Jail::choose(&request.jail)?;
     let plan = Plan::check(request, &jail)?;
+    plan.found_on_disk.iter().for_each(|line| say(line));
     if let Some(refusal) = plan.probed.refusal() {
         return Err(RunFailure::Kvm(refusal));
     }
@@ -100,7 +107,7 @@ fn run_untraced(
     let limited = LimitedDevices::new(plan.request, &machine, &console);
     let answers = answers::answers(description, None, machine.control(), machine.stop_handle(), limited, closed);
     let _control = ControlServer::start(&directory.socket(), answers)?;
-    guest::run_machine(machine, &console, Arc::new(NoObserver), None)
+    guest::run_machine(machine, &console, Arc::new(NoObserver), None, None)
 }
 
 /// Closes the jail of the VM in `directory` whose recording goes into `trace`, and tells what this kernel lacks for it.
@@ -128,4 +135,12 @@ fn describe_vm(request: &RunRequest) -> VmDescription {
 }
 
 #[cfg(test)]
+mod boots_tests;
+#[cfg(test)]
+mod image_tests;
+#[cfg(test)]
 mod jail_tests;
+#[cfg(test)]
+mod memory_tests;
+#[cfg(test)]
+mod net_tests;

@@ -1,12 +1,16 @@
 //! A request whose every part has been checked, as far as that goes without making anything.
 
 use super::failure::RunFailure;
-use super::request::{Agent, RunRequest};
+use super::request::{Agent, Boot, RunRequest};
 use crate::agent;
+use crate::agentless::{Agentless, AgentlessRequest};
+use crate::bootable_disk;
 use crate::cpu_list::CpuList;
 use crate::host_kernel::{EventName, Tracefs};
 use crate::jail::Jail;
-use crate::machine::{KvmProbe, Limits, MachineConfig, MachineError, probe_kvm};
+use crate::machine::{BootFile, KvmProbe, Limits, MachineConfig, MachineError, probe_kvm};
+use crate::ready_made_module;
+use crate::tracing::record_limit::LayerLimits;
 use crate::tracing::selection::{Selection, SelectionError};
 use crate::tracing::vmm_events::EVENTS;
 use shared_ring::event::EventDescription;
@@ -28,6 +32,48 @@ pub(super) struct Plan<'a> {
     pub selection: Selection,
     /// The events that the file of the guest's module declares; empty without one.
     pub guest_events: Vec<EventDescription>,
+    /// What keeps layers within rates.
+    pub limits: LayerLimits,
+    /// What the guest is booted with out of its disk, in a line.
+    pub found_on_disk: Option<String>,
+    /// How the guest's kernel is traced without an agent.
+    pub agentless: Option<Agentless>,
+}
+
+/// What a guest is booted with.
+struct Booted {
+    kernel: BootFile,
+    initrd: Option<BootFile>,
+    cmdline: String,
+    /// Where it was found, if it was looked for.
+    found_on_disk: Option<String>,
+}
+
+impl Booted {
+    /// Looks at the first disk of `request`, if that is to be booted from.
+    fn find(request: &RunRequest) -> Result<Self, RunFailure> {
+        let cmdline = &request.cmdline;
+        match (&request.boot, request.disks.first()) {
+            (Boot::Files { kernel, initrd }, _) => Ok(Self {
+                kernel: kernel.clone().into(),
+                initrd: initrd.clone().map(BootFile::from),
+                cmdline: cmdline.clone(),
+                found_on_disk: None,
+            }),
+            (Boot::FirstDisk, None) => Err(RunFailure::NoDisk),
+            (Boot::FirstDisk, Some(disk)) => {
+                // Nobody else may write it while it is read. The machine locks it again when it opens it.
+                let (image, size) = disk.open().map_err(MachineError::from)?;
+                let found = bootable_disk::find(&disk.path, image, size)?;
+                Ok(Self {
+                    cmdline: bootable_disk::with_root(cmdline, found.partition, disk.read_only),
+                    kernel: found.kernel,
+                    initrd: found.initrd,
+                    found_on_disk: Some(found.description),
+                })
+            }
+        }
+    }
 }
 
 impl<'a> Plan<'a> {
@@ -41,14 +87,22 @@ impl<'a> Plan<'a> {
         if request.max_size.is_some() && request.mode == Mode::FlightRecorder {
             return Err(RunFailure::BoundedBySize);
         }
-        if !request.triggers.triggers.is_empty() && request.mode == Mode::Discard {
-            return Err(RunFailure::TriggersInDiscardMode);
-        }
+        let limits = LayerLimits::new(&request.limits, request.mode, &LayerKind::ALL)?;
         request.recorder_cpus.as_ref().map(CpuList::try_place).transpose()?;
         let selection = Selection::parse(&request.events)?;
         let host_events = Tracefs::find().and_then(|tracefs| tracefs.available_events());
+        let booted = Booted::find(request)?;
         let module = match &request.agent {
-            Agent::Module(module) if request.trace.is_some() => Some((module, read(module)?)),
+            Agent::Module(named) if request.trace.is_some() => {
+                let module = match ready_made_module::folder(named) {
+                    Some(folder) => {
+                        ready_made_module::pick(&folder, booted.kernel.name(), &read_kernel(&booted.kernel)?)?
+                    }
+                    None => named.clone(),
+                };
+                let bytes = read(&module)?;
+                Some((module, bytes))
+            }
             _ => None,
         };
         let guest_events = match &module {
@@ -66,13 +120,16 @@ impl<'a> Plan<'a> {
             })?);
         }
         let mut config = MachineConfig {
-            kernel: request.kernel.clone(),
-            initrd: request.initrd.clone(),
+            kernel: booted.kernel,
+            initrd: booted.initrd,
             initrd_overlay: Vec::new(),
             cpus: request.cpus,
             memory: request.memory,
+            memory_backing: request.memory_backing,
             disks: request.disks.clone(),
-            cmdline: request.cmdline.clone(),
+            nets: request.nets.clone(),
+            entropy: request.entropy,
+            cmdline: booted.cmdline,
             shared_slots: Vec::new(),
             discovery: None,
             tsc_offset: None,
@@ -80,14 +137,27 @@ impl<'a> Plan<'a> {
         };
         config.check(&Limits::without_kvm()).and_then(|()| config.open().map(drop)).map_err(MachineError::from)?;
         if let Some((module, module_bytes)) = module {
-            let kernel = read(&request.kernel)?;
-            agent::check_module(module, &module_bytes, &request.kernel, &kernel)?;
+            let kernel = read_kernel(&config.kernel)?;
+            agent::check_module(&module, &module_bytes, config.kernel.name(), &kernel)?;
             config.initrd_overlay = agent::overlay(&module_bytes);
             config.cmdline = agent::append_cmdline(&config.cmdline, request.sample_frequency);
         }
+        let agentless = request.agentless.as_ref().map(|wanted| plan_agentless(&config, wanted)).transpose()?;
+        if let Some(agentless) = &agentless {
+            config.cmdline = agentless.cmdline(&config.cmdline);
+        }
         let probed = probe_kvm();
-        Ok(Self { request, config, probed, selection, guest_events })
+        let found_on_disk = booted.found_on_disk;
+        Ok(Self { request, config, probed, selection, guest_events, limits, found_on_disk, agentless })
     }
+}
+
+/// What is needed of the kernel of `config` for a guest without an agent.
+fn plan_agentless(config: &MachineConfig, wanted: &AgentlessRequest) -> Result<Agentless, RunFailure> {
+    let size = |file: &BootFile| file.open().and_then(|file| file.metadata()).map_or(0, |file| file.len());
+    let initrd = config.initrd.as_ref().map_or(0, size);
+    let kernel = (config.kernel.name(), &*read_kernel(&config.kernel)?);
+    Ok(Agentless::plan(wanted, kernel, config.cpus, (config.memory, initrd))?)
 }
 
 fn check_selection(
@@ -101,6 +171,10 @@ fn check_selection(
     }
     catalogues.extend(host.map(|events| (LayerKind::HostKernel, events.iter().map(ToString::to_string).collect())));
     selection.check(&catalogues)
+}
+
+fn read_kernel(kernel: &BootFile) -> Result<Vec<u8>, RunFailure> {
+    kernel.read().map_err(|source| RunFailure::Read { path: kernel.name().into(), source })
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, RunFailure> {

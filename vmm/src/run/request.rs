@@ -1,10 +1,12 @@
 //! What to run, as the command line gives it.
 
 use super::trace_failure::OnTraceFailure;
+use crate::agentless::AgentlessRequest;
+use crate::control::protocol::LayerLimit;
 use crate::cpu_list::CpuList;
 use crate::jail::JailRequest;
 use crate::machine::rate_limit::RateLimit;
-use crate::machine::{CpuExtras, DiskConfig};
+use crate::machine::{CpuExtras, DiskConfig, MemoryBacking, NetConfig};
 use crate::tracing::trigger::TriggerRequest;
 use shared_ring::layout::{Geometry, Mode};
 use std::path::PathBuf;
@@ -15,18 +17,22 @@ use trace_merge::access::Readers;
 pub struct RunRequest {
     /// Name of the VM; a folder of the recording bears it.
     pub name: String,
-    /// Kernel image, ELF or bzImage.
-    pub kernel: PathBuf,
-    /// Initial RAM file system.
-    pub initrd: Option<PathBuf>,
+    /// Where its kernel comes from.
+    pub boot: Boot,
     /// Number of vCPUs.
     pub cpus: u32,
     /// RAM, bytes.
     pub memory: u64,
+    /// What it is made of.
+    pub memory_backing: MemoryBacking,
     /// What the guest is given of the host's CPU beside the usual.
     pub cpu_extras: CpuExtras,
     /// Disk images.
     pub disks: Vec<DiskConfig>,
+    /// Network devices.
+    pub nets: Vec<NetConfig>,
+    /// A source of random bytes for the guest.
+    pub entropy: bool,
     /// Limit of what the guest's console shows, bytes.
     pub console_bandwidth: Option<RateLimit>,
     /// The guest's kernel command line.
@@ -37,6 +43,8 @@ pub struct RunRequest {
     pub jail: JailRequest,
     /// Bytes that the recording keeps within; without it, it grows.
     pub max_size: Option<u64>,
+    /// Limits of layers' records.
+    pub limits: Vec<LayerLimit>,
     /// The host kernel's records that a flight recorder holds, bytes.
     pub host_history: usize,
     /// What happens to the VM when a layer of the recording ends early.
@@ -45,6 +53,8 @@ pub struct RunRequest {
     pub readers: Readers,
     /// What goes into the guest to trace it.
     pub agent: Agent,
+    /// How the guest's kernel is traced without an agent.
+    pub agentless: Option<AgentlessRequest>,
     /// Which events are recorded, as [`Selection::parse`](crate::tracing::selection::Selection::parse) reads it.
     pub events: String,
     /// What rings do when they are full.
@@ -69,10 +79,24 @@ impl RunRequest {
     }
 }
 
+/// Where a guest's kernel comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Boot {
+    /// Files of the host.
+    Files {
+        /// Kernel image, ELF or bzImage.
+        kernel: PathBuf,
+        /// Initial RAM file system.
+        initrd: Option<PathBuf>,
+    },
+    /// The root on the first disk: its kernel and initrd.
+    FirstDisk,
+}
+
 /// What goes into the guest to trace it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Agent {
-    /// This kernel module.
+    /// This kernel module, or the one of the guest's kernel in a folder (see [`crate::ready_made_module::folder`]).
     Module(PathBuf),
     /// Nothing was said.
     Unspecified,

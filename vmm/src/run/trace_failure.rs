@@ -92,7 +92,7 @@ mod tests {
 
     fn options() -> RunOptions {
         let console_output = Box::new(Console::default());
-        RunOptions { observer: Arc::new(NoObserver), console_output, console_input: None, clock: None }
+        RunOptions { observer: Arc::new(NoObserver), console_output, console_input: None, clock: None, at_end: None }
     }
 
     #[test]

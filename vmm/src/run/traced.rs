@@ -11,26 +11,33 @@ use super::request::{Agent, RunRequest};
 use super::rings::{kernel_rings, region_config, vmm_rings};
 use super::trace_failure::on_failure;
 use super::{RunReport, close};
+use crate::agentless::{Agentless, Collected, HostReading};
+use crate::clock::guest_tsc::KvmClock;
 use crate::clock::{ClockParameters, EpochSink, HostClock, HostTime, RenewalThread, VcpuClocks};
 use crate::control::directory::{VmDescription, VmDirectory};
 use crate::control::server::ControlServer;
 use crate::cpu_list::CpuList;
 use crate::host_kernel::HostTracer;
 use crate::jail::Jail;
-use crate::machine::{DiscoveryLeaf, KvmProbe, Machine};
+use crate::machine::{AtEnd, DiscoveryLeaf, KvmProbe, Machine};
+use crate::tracing::host_layer::HostHistory;
 use crate::tracing::host_tracer::{missing_host_layer, start_host_tracer};
 use crate::tracing::mapped_file;
-use crate::tracing::recorder::Recorder;
+use crate::tracing::recorder::{AtCompletion, Recorder};
 use crate::tracing::recording::{GuestSide, Recording, VcpuThreads, enabled_guest_events};
 use crate::tracing::region::{EnabledEvents, TraceRegion};
 use crate::tracing::selection::Selection;
 use crate::tracing::session::{Say, Sources};
+use crate::tracing::trigger::host_load::HostLoad;
 use crate::tracing::vmm_events::{EVENTS, VcpuThreadHook, VmmTracer};
+use crate::tracing::work_alarm::WorkAlarms;
 use clock_sync::calibration::{CrossTimestamp, read_together};
 use shared_ring::event::EventDescription;
 use shared_ring::layout::{ABI_VERSION, Mode};
+use std::cell::RefCell;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use trace_merge::layer::LayerKind;
@@ -38,6 +45,7 @@ use trace_merge::reserve::Reserve;
 use trace_merge::trace_folder::TraceFolder;
 use trace_merge::writer::Rotation;
 use uuid::Uuid;
+use vm_memory::GuestMemoryMmap;
 
 /// A traced VM whose parts are all made: nothing of it runs. Dropping it leaves nothing behind.
 pub(super) struct PreparedVm<'a> {
@@ -54,6 +62,8 @@ pub(super) struct PreparedVm<'a> {
     jail: Jail,
     /// Whether the machine was stopped because a layer of the trace ended early.
     has_stopped: Arc<AtomicBool>,
+    /// The ring of a guest without an agent.
+    guest_ring: Option<GuestRing>,
 }
 
 impl<'a> PreparedVm<'a> {
@@ -70,7 +80,7 @@ impl<'a> PreparedVm<'a> {
         jail: Jail,
         say: Say,
     ) -> Result<Self, RunFailure> {
-        let Plan { request, mut config, probed, selection, guest_events } = plan;
+        let Plan { request, mut config, probed, selection, guest_events, limits, agentless, .. } = plan;
         let clock_uuid = Uuid::new_v4();
         let host_clock = HostClock::observe(probed.tsc_khz);
         let frequency = host_clock.trace_frequency();
@@ -91,13 +101,17 @@ impl<'a> PreparedVm<'a> {
         });
         let host_events = host.as_ref().map(HostTracer::events).unwrap_or_default();
         let vmm_events: Vec<EventDescription> = EVENTS.iter().map(EventDescription::from).collect();
+        // Opened before the process is confined.
+        let host_load = HostLoad::open().ok();
+        request.triggers.check_host(host_load.is_some())?;
         request.triggers.check(LayerKind::HostKernel, &host_events, &selection)?;
         request.triggers.check(LayerKind::Vmm, &vmm_events, &selection)?;
         if !guest_events.is_empty() {
             request.triggers.check(LayerKind::GuestKernel, &guest_events, &selection)?;
         }
         let vcpu_threads = VcpuThreads::default();
-        let on_vcpu_thread = note_vcpu_threads(Arc::clone(&vcpu_threads), host.as_ref());
+        let alarms = Arc::new(WorkAlarms::new(request.cpus));
+        let on_vcpu_thread = note_vcpu_threads(Arc::clone(&vcpu_threads), Arc::clone(&alarms), host.as_ref());
         let vmm = Arc::new(vmm_tracer(
             request,
             &selection,
@@ -112,7 +126,7 @@ impl<'a> PreparedVm<'a> {
         let enabled = if has_clock { enabled_guest_events(&guest_events, &selection) } else { EnabledEvents::NONE };
         region.set_enabled(0, &enabled);
         region.set_host_alive(has_clock);
-        note_no_agent(&request.agent, &mut missing);
+        note_no_agent(&request.agent, agentless.is_some(), &mut missing);
 
         let has_stopped = Arc::new(AtomicBool::new(false));
         let clock = host_clock.statement(clock_uuid, utc_reading(&host_clock, &machine), relations);
@@ -142,13 +156,18 @@ impl<'a> PreparedVm<'a> {
             clocks: Arc::clone(&clocks),
             guest: Some(guest),
         };
+        let is_kept = host.is_some() && request.mode == Mode::FlightRecorder;
+        let history_file = is_kept.then(|| jail.act(|| directory.create_host_history())).transpose()?.transpose()?;
         let sources = Sources {
             recording,
             host,
             mode: request.mode,
-            host_history: request.host_history,
+            host_history: HostHistory { limit: request.host_history, file: history_file },
             events: request.events.clone(),
             triggers: Some(request.triggers.clone()),
+            host_load,
+            limits,
+            alarms,
             process_descriptors: descriptors::for_processes(request.cpus),
             say,
             on_failure: on_failure(
@@ -161,7 +180,21 @@ impl<'a> PreparedVm<'a> {
             ),
         };
         let clocks = has_clock.then_some(clocks);
-        Ok(Self { request, description, machine, clocks, region, vmm, sources, folder, directory, has_stopped, jail })
+        let guest_ring = agentless.map(|agentless| GuestRing::new(agentless, &host_clock));
+        Ok(Self {
+            request,
+            description,
+            machine,
+            clocks,
+            region,
+            vmm,
+            sources,
+            folder,
+            directory,
+            has_stopped,
+            jail,
+            guest_ring,
+        })
     }
 
     /// Gives up what needs no longer be had, then begins to record and to answer what the control socket asks for. The
@@ -170,8 +203,20 @@ impl<'a> PreparedVm<'a> {
     /// # Errors
     /// The process cannot be confined, or the recording or the control socket cannot be made.
     pub(super) fn start(self) -> Result<StartedVm, RunFailure> {
-        let Self { request, description, machine, clocks, region, vmm, sources, folder, directory, has_stopped, jail } =
-            self;
+        let Self {
+            request,
+            description,
+            machine,
+            clocks,
+            region,
+            vmm,
+            sources,
+            folder,
+            directory,
+            has_stopped,
+            jail,
+            guest_ring,
+        } = self;
         let say = sources.say;
         for layer in &sources.recording.manifest.missing {
             say(&format!("{} is missing: {} ({})", layer.layer, layer.reason, layer.fix));
@@ -192,12 +237,28 @@ impl<'a> PreparedVm<'a> {
             )),
         }
         let cpus = request.recorder_cpus.clone();
-        Ok(StartedVm { machine, console, clocks, cpus, region, vmm, control, recorder, folder, directory, has_stopped })
+        let name = request.name.clone();
+        Ok(StartedVm {
+            name,
+            machine,
+            console,
+            clocks,
+            cpus,
+            region,
+            vmm,
+            control,
+            recorder,
+            folder,
+            directory,
+            has_stopped,
+            guest_ring,
+        })
     }
 }
 
 /// A VM whose recorder and control socket run; its guest enters with [`finish`](Self::finish).
 pub(super) struct StartedVm {
+    name: String,
     machine: Machine,
     console: ConsoleLimits,
     clocks: Option<Arc<VcpuClocks>>,
@@ -210,6 +271,7 @@ pub(super) struct StartedVm {
     folder: TraceFolder,
     directory: VmDirectory,
     has_stopped: Arc<AtomicBool>,
+    guest_ring: Option<GuestRing>,
 }
 
 impl StartedVm {
@@ -220,6 +282,7 @@ impl StartedVm {
     /// kept.
     pub(super) fn finish(self) -> Result<RunReport, RunFailure> {
         let Self {
+            name,
             machine,
             console,
             clocks,
@@ -231,12 +294,14 @@ impl StartedVm {
             mut folder,
             mut directory,
             has_stopped,
+            guest_ring,
         } = self;
+        let (at_end, collected) = guest_ring.map(GuestRing::at_end).unzip();
         let ran = {
             let machine_control = machine.control();
             let renew = move || machine_control.renew_clocks();
             let _renewals = clocks.as_ref().map(|clocks| RenewalThread::start(clocks.interval_ns(), cpus, renew));
-            run_machine(machine, &console, vmm, clocks)
+            run_machine(machine, &console, vmm, clocks, at_end)
         };
         region.set_host_alive(false);
         // From here on nobody asks any more: the recorder is to come to its end.
@@ -256,7 +321,8 @@ impl StartedVm {
             true => format!("{outcome}, because a layer of the trace ended early"),
             false => outcome.to_string(),
         };
-        match recorder.finish(told) {
+        let last = collected.and_then(|collected| add_guest_ring(&collected, folder.path().into(), name));
+        match recorder.finish_with(told, last) {
             Ok(manifest) => Ok(RunReport { outcome, manifest: Some(manifest), console_dropped, trace_failed }),
             Err(source) => {
                 directory.keep();
@@ -266,13 +332,53 @@ impl StartedVm {
     }
 }
 
-/// Notes each vCPU's host thread when it starts, and has `host` trace it.
-fn note_vcpu_threads(threads: VcpuThreads, host: Option<&HostTracer>) -> VcpuThreadHook {
+/// What is to be read of a guest without an agent when it has ended.
+struct GuestRing {
+    agentless: Agentless,
+    begin: HostReading,
+    /// What the trace clock counts, and the rate of the host's TSC.
+    clock: (HostTime, u64),
+}
+
+/// What was read.
+type CollectedRing = Rc<RefCell<Option<Collected>>>;
+
+impl GuestRing {
+    fn new(agentless: Agentless, host: &HostClock) -> Self {
+        Self { agentless, begin: HostReading::now(), clock: (host.time, host.frequency) }
+    }
+
+    /// What reads it, and where it is then.
+    fn at_end(self) -> (AtEnd, CollectedRing) {
+        let collected = CollectedRing::default();
+        let filled = Rc::clone(&collected);
+        let read = move |memory: &GuestMemoryMmap, kvm: Option<KvmClock>| {
+            *filled.borrow_mut() = Some(self.agentless.collect(memory, kvm, &self.begin, self.clock));
+        };
+        (Box::new(read), collected)
+    }
+}
+
+/// What adds the layer of the guest's kernel, of what was `collected` of the VM `name`, to the recording `dir`.
+fn add_guest_ring(collected: &CollectedRing, dir: PathBuf, name: String) -> Option<AtCompletion> {
+    let collected = collected.borrow_mut().take()?;
+    Some(Box::new(move |mut manifest| {
+        // What keeps the layer from being had is noted, and the others stay.
+        let written = collected.write(&dir, &name, &mut manifest);
+        manifest.save(&dir)?;
+        written?;
+        Ok(manifest)
+    }))
+}
+
+/// Notes each vCPU's host thread when it starts, has `host` trace it, and has its work wake the recorder.
+fn note_vcpu_threads(threads: VcpuThreads, alarms: Arc<WorkAlarms>, host: Option<&HostTracer>) -> VcpuThreadHook {
     let filter = host.map(HostTracer::thread_filter);
     Box::new(move |vcpu, tid| {
         threads.lock().unwrap_or_else(PoisonError::into_inner).push((vcpu, tid));
         // Without the filter the thread's events are missing; what there is says so by its absence.
         let _ = filter.as_ref().map(|filter| filter.add(tid));
+        alarms.watch_this_thread();
     })
 }
 

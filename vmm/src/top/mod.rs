@@ -6,7 +6,9 @@ mod text;
 use crate::cli::TopArgs;
 use crate::control::client::{self, ClientError};
 use crate::control::directory::{self, DirectoryError, FoundVm};
-use crate::control::protocol::{Answer, Late, LayerStatus, Live, LiveExits, LiveVcpu, Request, Thief, Times, Watched};
+use crate::control::protocol::{
+    Answer, Late, LayerStatus, Live, LiveDisk, LiveExits, LiveGuest, LiveVcpu, Request, Thief, Watched,
+};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
@@ -65,36 +67,17 @@ pub struct VmPicture {
     /// Length of the period by this machine's clock, ns.
     pub period_ns: u64,
     /// What the host did for its vCPUs; `None` where the host's kernel is not recorded.
-    pub host: Option<HostPicture>,
+    pub host: Option<Watched>,
+    /// What its tasks waited for; `None` where the guest's kernel is not recorded.
+    pub guest: Option<LiveGuest>,
+    /// Requests to its disks, by disk and kind.
+    pub disks: Vec<LiveDisk>,
     /// Records by layer in the period.
     pub layers: Vec<LayerRate>,
     /// The CPU time of strata's own threads in the period: what tracing costs beside the guest's own part.
     pub own_threads: Vec<OwnThread>,
     /// What is missing of its recording, a line each.
     pub missing: Vec<String>,
-}
-
-/// What the host did for the vCPUs of a VM.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct HostPicture {
-    /// Where the period begins, by the records that have come: trace clock, ns.
-    pub from_ns: u64,
-    /// Where it ends.
-    pub until_ns: u64,
-    /// The vCPUs.
-    pub vcpus: Vec<LiveVcpu>,
-    /// What the host ran in place of vCPUs that were ready, the longest first.
-    pub thieves: Vec<Thief>,
-    /// Exits by reason, the one that took longest first.
-    pub exits: Vec<LiveExits>,
-    /// From being ready until the vCPU's thread ran.
-    pub ready: Times,
-    /// The turns that came latest, the latest first.
-    pub late: Vec<Late>,
-    /// Records of the host's kernel.
-    pub records: u64,
-    /// Records of the host's kernel that were lost.
-    pub lost: u64,
 }
 
 /// Records of a layer in a period.
@@ -205,8 +188,8 @@ fn ask(found: &FoundVm) -> Result<Asked, TopError> {
     Ok(Asked { at: Instant::now(), live, threads: own_threads(found.vm.pid) })
 }
 
-/// The threads of the process `pid` that are strata's own and not the guest's, with the CPU time that they have had. None
-/// where they cannot be looked at.
+/// The threads of the process `pid` that are strata's own and not the guest's, with the CPU time that they have had.
+/// None where they cannot be looked at.
 #[must_use]
 pub fn own_threads(pid: u32) -> BTreeMap<u32, OwnThread> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -245,14 +228,16 @@ impl VmPicture {
         });
         let mut own_threads: Vec<OwnThread> = threads.collect();
         own_threads.sort();
-        let Live { name, pid, attached, host, layers, missing } = now.live.clone();
+        let Live { name, pid, attached, host, guest, disks, layers, missing } = now.live.clone();
         Self {
             name,
             pid,
             attached,
             unknown: None,
             period_ns: u64::try_from((now.at - before.at).as_nanos()).unwrap_or(u64::MAX),
-            host: host.map(|host| HostPicture::between(before.live.host.as_ref(), &host)),
+            host: host.map(|host| since(before.live.host.as_ref(), &host)),
+            guest: guest.map(|guest| guest_since(before.live.guest.as_ref(), &guest)),
+            disks: disks.iter().map(|disk| disk_since(&before.live.disks, disk)).collect(),
             layers: layers.iter().map(|layer| LayerRate::between(&before.live.layers, layer)).collect(),
             own_threads,
             missing,
@@ -272,41 +257,61 @@ impl LayerRate {
     }
 }
 
-impl HostPicture {
-    fn between(before: Option<&Watched>, now: &Watched) -> Self {
-        // What began anew meanwhile has no past.
-        let none = Watched { since_ns: now.since_ns, until_ns: now.since_ns, ..Watched::default() };
-        let before = before.filter(|before| before.since_ns == now.since_ns).unwrap_or(&none);
-        let vcpu = |now: &LiveVcpu| {
-            let had = before.vcpus.iter().find(|before| before.vcpu == now.vcpu).copied().unwrap_or_default();
-            now.since(&had)
-        };
-        let thief = |now: &Thief| {
-            let had = before.thieves.iter().find(|before| before.name == now.name).map_or(0, |thief| thief.ns);
-            Thief { name: now.name.clone(), ns: now.ns.saturating_sub(had) }
-        };
-        let exits = |now: &LiveExits| {
-            let had = before.exits.iter().find(|before| before.reason == now.reason).map(|exits| exits.times.clone());
-            LiveExits { reason: now.reason.clone(), times: now.times.since(&had.unwrap_or_default()) }
-        };
-        let mut thieves: Vec<Thief> = now.thieves.iter().map(thief).filter(|thief| thief.ns > 0).collect();
-        thieves.sort_by_key(|thief| std::cmp::Reverse(thief.ns));
-        let mut exits: Vec<LiveExits> = now.exits.iter().map(exits).filter(|exits| exits.times.count > 0).collect();
-        exits.sort_by_key(|exits| std::cmp::Reverse(exits.times.total_ns));
-        let mut late: Vec<Late> = now.late.iter().filter(|late| late.at_ns > before.until_ns).cloned().collect();
-        late.sort_by_key(|late| std::cmp::Reverse(late.ns));
-        Self {
-            from_ns: before.until_ns,
-            until_ns: now.until_ns,
-            vcpus: now.vcpus.iter().map(vcpu).collect(),
-            thieves,
-            exits,
-            ready: now.ready.since(&before.ready),
-            late,
-            records: now.records.saturating_sub(before.records),
-            lost: now.lost.saturating_sub(before.lost),
-        }
+/// What came to `now` since `before`, an earlier state of it; thieves, exits and turns with the longest time first.
+fn since(before: Option<&Watched>, now: &Watched) -> Watched {
+    // What began anew meanwhile has no past.
+    let none = Watched { since_ns: now.since_ns, until_ns: now.since_ns, ..Watched::default() };
+    let before = before.filter(|before| before.since_ns == now.since_ns).unwrap_or(&none);
+    let vcpu = |now: &LiveVcpu| {
+        let had = before.vcpus.iter().find(|before| before.vcpu == now.vcpu).copied().unwrap_or_default();
+        now.since(&had)
+    };
+    let thief = |now: &Thief| {
+        let had = before.thieves.iter().find(|before| before.name == now.name).map_or(0, |thief| thief.ns);
+        Thief { name: now.name.clone(), ns: now.ns.saturating_sub(had) }
+    };
+    let exits = |now: &LiveExits| {
+        let had = before.exits.iter().find(|before| before.reason == now.reason).map(|exits| exits.times.clone());
+        LiveExits { reason: now.reason.clone(), times: now.times.since(&had.unwrap_or_default()) }
+    };
+    let mut thieves: Vec<Thief> = now.thieves.iter().map(thief).filter(|thief| thief.ns > 0).collect();
+    thieves.sort_by_key(|thief| std::cmp::Reverse(thief.ns));
+    let mut exits: Vec<LiveExits> = now.exits.iter().map(exits).filter(|exits| exits.times.count > 0).collect();
+    exits.sort_by_key(|exits| std::cmp::Reverse(exits.times.total_ns));
+    let mut late: Vec<Late> = now.late.iter().filter(|late| late.at_ns > before.until_ns).cloned().collect();
+    late.sort_by_key(|late| std::cmp::Reverse(late.ns));
+    Watched {
+        since_ns: before.until_ns,
+        until_ns: now.until_ns,
+        vcpus: now.vcpus.iter().map(vcpu).collect(),
+        thieves,
+        exits,
+        ready: now.ready.since(&before.ready),
+        late,
+        records: now.records.saturating_sub(before.records),
+        lost: now.lost.saturating_sub(before.lost),
     }
+}
+
+/// What came to `now` since `before`, an earlier state of it; the wake-up that took longest first.
+fn guest_since(before: Option<&LiveGuest>, now: &LiveGuest) -> LiveGuest {
+    // What began anew meanwhile has no past.
+    let none = LiveGuest { since_ns: now.since_ns, until_ns: now.since_ns, ..LiveGuest::default() };
+    let before = before.filter(|before| before.since_ns == now.since_ns).unwrap_or(&none);
+    let is_new = |at_ns: u64| at_ns >= before.until_ns;
+    LiveGuest {
+        since_ns: before.until_ns,
+        until_ns: now.until_ns,
+        wakeups: now.wakeups.since(&before.wakeups),
+        worst: now.worst.iter().filter(|wakeup| is_new(wakeup.at_ns)).cloned().collect(),
+    }
+}
+
+/// What came to the requests `now` since `before`, an earlier state of all.
+fn disk_since(before: &[LiveDisk], now: &LiveDisk) -> LiveDisk {
+    let had = before.iter().find(|before| before.disk == now.disk && before.kind == now.kind);
+    let times = had.map_or_else(|| now.times.clone(), |had| now.times.since(&had.times));
+    LiveDisk { times, ..now.clone() }
 }
 
 #[cfg(test)]

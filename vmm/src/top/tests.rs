@@ -1,4 +1,5 @@
 use super::*;
+use crate::control::protocol::{LiveWakeup, Times};
 
 fn times(all: &[u64]) -> Times {
     all.iter().fold(Times::default(), |mut times, &ns| {
@@ -47,9 +48,41 @@ fn picture_is_of_what_happened_between_two_answers() {
     let vm = &picture.vms[0];
     assert_eq!((vm.period_ns, vm.layers[0].records, vm.own_threads[0].cpu_ns), (1_000_000_000, 60, 5_000_000));
     let host = vm.host.as_ref().unwrap();
-    assert_eq!((host.from_ns, host.until_ns, host.vcpus[0].guest_ns), (2_000, 1_002_000, 900_000));
+    assert_eq!((host.since_ns, host.until_ns, host.vcpus[0].guest_ns), (2_000, 1_002_000, 900_000));
     assert_eq!((host.thieves[0].ns, host.exits[0].times.count, host.ready.total_ns), (40_000, 2, 18_000));
     assert_eq!((host.late.len(), host.records, host.lost), (1, 90_000, 0));
+}
+
+/// Wake-ups up to `until_ns`, and the requests to a disk.
+fn busy(until_ns: u64, times_ns: &[u64]) -> Asked {
+    let asked = asked(None, 0, 0);
+    let wakeup = |at_ns, ns| LiveWakeup { task: "we\x1bb".into(), tid: 42, cpu: 1, at_ns, ns };
+    let worst = vec![wakeup(until_ns - 1, 9_000_000), wakeup(1_500, 7_000_000)];
+    let guest = Some(LiveGuest { since_ns: 1_000, until_ns, wakeups: times(times_ns), worst });
+    let disks = vec![LiveDisk { disk: 0, kind: "read".into(), times: times(times_ns) }];
+    Asked { live: Live { guest, disks, ..asked.live }, ..asked }
+}
+
+#[test]
+fn wakeups_and_disk_requests_are_those_of_the_period() {
+    let (before, now) = (busy(2_000, &[5_000]), busy(1_000_002_000, &[5_000, 70_000, 70_000, 3_000_000]));
+    let mut out = Vec::new();
+
+    let picture = picture(before, now);
+    picture.write_text(&mut out).unwrap();
+
+    let (guest, disk) = (picture.vms[0].guest.as_ref().unwrap(), &picture.vms[0].disks[0]);
+    assert_eq!((guest.wakeups.count, guest.since_ns, disk.times.total_ns), (3, 2_000, 3_140_000));
+    assert_eq!(guest.worst.iter().map(|wakeup| wakeup.ns).collect::<Vec<_>>(), [9_000_000]);
+    let text = String::from_utf8(out).unwrap();
+    for part in [
+        "guest's tasks, woken until run: 3/s, p50 < 131.072 µs, p99 < 4.194 ms",
+        "latest of them: we\\u{1b}b/42 9.000 ms (vCPU 1)",
+        "disk 0 read: 3/s, p50 < 131.072 µs, p99 < 4.194 ms",
+    ] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    assert!(!text.contains('\x1b'), "{text}");
 }
 
 #[test]
@@ -59,7 +92,7 @@ fn what_began_anew_meanwhile_is_shown_from_its_begin() {
 
     let host = picture(before, now).vms.remove(0).host.unwrap();
 
-    assert_eq!((host.from_ns, host.until_ns, host.vcpus[0].guest_ns), (5_000, 7_000, 1_500));
+    assert_eq!((host.since_ns, host.until_ns, host.vcpus[0].guest_ns), (5_000, 7_000, 1_500));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The picture for people.
 
-use super::{HostPicture, OwnThread, Picture, VmPicture};
-use crate::control::protocol::{Late, LiveExits, LiveVcpu, Thief};
+use super::{OwnThread, Picture, VmPicture};
+use crate::control::protocol::{Late, LiveDisk, LiveExits, LiveGuest, LiveVcpu, LiveWakeup, Thief, Times, Watched};
 use std::io::{self, Write};
 use trace_merge::report::table::{Align, Table};
 use trace_merge::report::{duration, harmless, percent};
@@ -31,7 +31,7 @@ impl Picture {
 
 impl VmPicture {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { name, pid, attached, unknown, period_ns, host, layers, own_threads, missing } = self;
+        let Self { name, pid, attached, unknown, period_ns, host, guest, disks, layers, own_threads, missing } = self;
         if let Some(unknown) = unknown {
             return writeln!(out, "{}: process {pid}: {}", harmless(name), harmless(unknown));
         }
@@ -48,8 +48,12 @@ impl VmPicture {
             percent(cost, *period_ns)
         )?;
         match host {
-            Some(host) => host.write_text(out)?,
+            Some(host) => write_watched(host, out)?,
             None => writeln!(out, "the host's kernel is not recorded: what vCPUs do is not known")?,
+        }
+        guest.iter().try_for_each(|guest| write_guest(guest, out))?;
+        for LiveDisk { disk, kind, times } in disks.iter().filter(|disk| disk.times.count > 0) {
+            writeln!(out, "disk {disk} {}: {}", harmless(kind), rate_and_quantiles(times, *period_ns))?;
         }
         for layer in layers {
             let rate = per_second(layer.records, *period_ns);
@@ -59,48 +63,64 @@ impl VmPicture {
     }
 }
 
-impl HostPicture {
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { from_ns, until_ns, vcpus, thieves, exits, ready, late, records, lost } = self;
-        let period_ns = &until_ns.saturating_sub(*from_ns);
-        let headings = ["vCPU", "guest", "KVM", "VMM", "preempted", "woken", "halted", "blocked", "unknown"];
-        let mut table = Table::new(&headings.map(|heading| (heading, Align::Right)));
-        for vcpu in vcpus {
-            let shares = vcpu.parts().map(|ns| percent(ns, *period_ns));
-            table.row([vcpu.vcpu.to_string()].into_iter().chain(shares));
-        }
-        table.write(out)?;
-        let shown = |thief: &Thief| format!("{} {}", harmless(&thief.name), percent(thief.ns, *period_ns));
-        let thieves: Vec<String> = thieves.iter().take(SHOWN).map(shown).collect();
-        if !thieves.is_empty() {
-            writeln!(out, "ran in place of vCPUs: {}", thieves.join(", "))?;
-        }
-        if ready.count > 0 {
-            let times = [50, 99].map(|percent| duration(ready.below_ns(percent)));
-            let rate = per_second(ready.count, *period_ns);
-            writeln!(out, "ready until run: {rate}/s, p50 < {}, p99 < {}", times[0], times[1])?;
-        }
-        for Late { vcpu, ns, by, .. } in late.iter().take(1) {
-            writeln!(out, "latest: vCPU {vcpu} waited {} while the host ran {}", duration(*ns), harmless(by))?;
-        }
-        let mut table = Table::new(&[
-            ("exits", Align::Left),
-            ("number/s", Align::Right),
-            ("time", Align::Right),
-            ("p50 <", Align::Right),
-            ("p99 <", Align::Right),
-        ]);
-        for LiveExits { reason, times } in exits.iter().take(SHOWN) {
-            let quantiles = [50, 99].map(|percent| duration(times.below_ns(percent)));
-            let head =
-                [reason.clone(), per_second(times.count, *period_ns).to_string(), percent(times.total_ns, *period_ns)];
-            table.row(head.into_iter().chain(quantiles));
-        }
-        if !table.is_empty() {
-            table.write(out)?;
-        }
-        writeln!(out, "read from the host's kernel: {} records/s, {lost} lost", per_second(*records, *period_ns))
+fn write_guest(guest: &LiveGuest, out: &mut dyn Write) -> io::Result<()> {
+    let LiveGuest { since_ns, until_ns, wakeups, worst } = guest;
+    if wakeups.count == 0 {
+        return Ok(());
     }
+    let period_ns = until_ns.saturating_sub(*since_ns);
+    writeln!(out, "guest's tasks, woken until run: {}", rate_and_quantiles(wakeups, period_ns))?;
+    let shown = |LiveWakeup { task, tid, cpu, ns, .. }: &LiveWakeup| {
+        format!("{}/{tid} {} (vCPU {cpu})", harmless(task), duration(*ns))
+    };
+    let worst: Vec<String> = worst.iter().take(SHOWN).map(shown).collect();
+    if worst.is_empty() { Ok(()) } else { writeln!(out, "latest of them: {}", worst.join(", ")) }
+}
+
+/// How many `times` there are each second, and where most of them lie.
+fn rate_and_quantiles(times: &Times, period_ns: u64) -> String {
+    let [half, most] = [50, 99].map(|percent| duration(times.below_ns(percent)));
+    format!("{}/s, p50 < {half}, p99 < {most}", per_second(times.count, period_ns))
+}
+
+fn write_watched(watched: &Watched, out: &mut dyn Write) -> io::Result<()> {
+    let Watched { since_ns, until_ns, vcpus, thieves, exits, ready, late, records, lost } = watched;
+    let period_ns = &until_ns.saturating_sub(*since_ns);
+    let headings = ["vCPU", "guest", "KVM", "VMM", "preempted", "woken", "halted", "blocked", "unknown"];
+    let mut table = Table::new(&headings.map(|heading| (heading, Align::Right)));
+    for vcpu in vcpus {
+        let shares = vcpu.parts().map(|ns| percent(ns, *period_ns));
+        table.row([vcpu.vcpu.to_string()].into_iter().chain(shares));
+    }
+    table.write(out)?;
+    let shown = |thief: &Thief| format!("{} {}", harmless(&thief.name), percent(thief.ns, *period_ns));
+    let thieves: Vec<String> = thieves.iter().take(SHOWN).map(shown).collect();
+    if !thieves.is_empty() {
+        writeln!(out, "ran in place of vCPUs: {}", thieves.join(", "))?;
+    }
+    if ready.count > 0 {
+        writeln!(out, "ready until run: {}", rate_and_quantiles(ready, *period_ns))?;
+    }
+    for Late { vcpu, ns, by, .. } in late.iter().take(1) {
+        writeln!(out, "latest: vCPU {vcpu} waited {} while the host ran {}", duration(*ns), harmless(by))?;
+    }
+    let mut table = Table::new(&[
+        ("exits", Align::Left),
+        ("number/s", Align::Right),
+        ("time", Align::Right),
+        ("p50 <", Align::Right),
+        ("p99 <", Align::Right),
+    ]);
+    for LiveExits { reason, times } in exits.iter().take(SHOWN) {
+        let quantiles = [50, 99].map(|percent| duration(times.below_ns(percent)));
+        let head =
+            [reason.clone(), per_second(times.count, *period_ns).to_string(), percent(times.total_ns, *period_ns)];
+        table.row(head.into_iter().chain(quantiles));
+    }
+    if !table.is_empty() {
+        table.write(out)?;
+    }
+    writeln!(out, "read from the host's kernel: {} records/s, {lost} lost", per_second(*records, *period_ns))
 }
 
 impl LiveVcpu {

@@ -3,24 +3,30 @@
 //! limit.
 
 use super::buffered_layer::BufferedLayer;
-use super::guest_processes::{MAX_DESCRIPTIONS, MAX_PROCESS_DESCRIPTION};
+use super::guest_processes::{LOOK_TIME, MAX_DESCRIPTIONS, MAX_PROCESS_DESCRIPTION};
 use super::host_layer::HostWindow;
 use super::kernel_rings::KernelRings;
+use super::live::guest::GuestWatch;
 use super::polling::{MAX_POLLS, Polled};
 use super::process_table::ProcessTable;
 use super::recording::Recording;
 use super::ring_layer::{Latest, RingLayer};
-use super::trigger::{TriggerRequest, Triggers};
+use super::trigger::Triggers;
+use super::trigger::tail::Tail;
+use super::trigger::watch::Watch;
 use super::vmm_events::VmmTracer;
 use super::vmm_layer::{vmm_layer, vmm_tail};
+use crate::clock::HostTime;
+use crate::control::protocol::LiveGuest;
 use shared_ring::event::EventDescription;
 use shared_ring::registry::RegistryReader;
 use std::collections::VecDeque;
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
+use std::time::Instant;
+use trace_merge::clock::Clock;
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{Layer, Manifest, Missing};
-use trace_merge::schema::SchemaTable;
 use trace_merge::writer::{LayerWriter, WriteError};
 
 /// Most bytes of packets and event types of processes that have ended.
@@ -52,7 +58,6 @@ pub struct FlightRecorder {
     vmm: Option<Arc<VmmTracer>>,
     kernel: Option<FlightKernel>,
     processes: Option<FlightProcesses>,
-    triggers: Option<Triggers>,
 }
 
 impl FlightRecorder {
@@ -65,26 +70,33 @@ impl FlightRecorder {
         processes: Option<ProcessTable>,
     ) -> Self {
         let (kernel, processes) = (kernel.map(FlightKernel::new), processes.map(FlightProcesses::new));
-        Self { host, vmm, kernel, processes, triggers: None }
+        Self { host, vmm, kernel, processes }
     }
 
-    /// Watches for what `request` names from now on, in records of a clock of `ticks_per_second`.
-    pub fn arm(&mut self, request: TriggerRequest, ticks_per_second: u64) {
-        let host = self.host.as_ref().map(HostWindow::events).unwrap_or_default();
-        let kernel = self.kernel.as_ref().map(|kernel| kernel.rings.tail());
-        let tails = kernel.into_iter().chain(self.vmm.as_deref().map(vmm_tail)).collect();
-        self.triggers = Some(Triggers::new(request, SchemaTable::new(&host), tails, ticks_per_second));
-    }
-
-    /// The triggers, if any are armed.
-    pub const fn triggers(&mut self) -> Option<&mut Triggers> {
-        self.triggers.as_mut()
-    }
-
-    /// Whether it is watched for triggers.
+    /// What is new in its rings, for triggers to look at.
     #[must_use]
-    pub const fn is_watched(&self) -> bool {
-        self.triggers.is_some()
+    pub fn tails(&self) -> Vec<Tail> {
+        let kernel = self.kernel.as_ref().map(|kernel| kernel.rings.tail());
+        kernel.into_iter().chain(self.vmm.as_deref().map(vmm_tail)).collect()
+    }
+
+    /// Event types of the host's kernel.
+    #[must_use]
+    pub fn host_events(&self) -> Vec<EventDescription> {
+        self.host.as_ref().map(HostWindow::events).unwrap_or_default()
+    }
+
+    /// What the guest's tasks wait for: since it was first asked for, which may be now, by the clock that `clock` is
+    /// about and `time` counts. `None` without the guest's kernel.
+    pub fn watch_guest(&mut self, clock: &Clock, time: HostTime) -> Option<LiveGuest> {
+        let kernel = self.kernel.as_mut()?;
+        let begin = || Box::new((GuestWatch::new(clock, time), kernel.rings.tail()));
+        Some(kernel.view.get_or_insert_with(begin).0.ask())
+    }
+
+    /// Other records of the guest's kernel are made from now on than so far.
+    pub fn forget_guest(&mut self) {
+        self.kernel.iter_mut().filter_map(|kernel| kernel.view.as_mut()).for_each(|view| view.0.forget());
     }
 
     /// The host's kernel, if it is traced.
@@ -93,68 +105,68 @@ impl FlightRecorder {
     }
 
     /// Reads what the guest has registered, and buffers the host kernel's records and the rings of processes that have
-    /// ended.
-    pub fn poll(&mut self, recording: &Recording) -> Polled {
+    /// ended. `triggers` are shown what is new.
+    pub fn poll(&mut self, recording: &Recording, mut triggers: Option<&mut Triggers>) -> Polled {
         let new_kernel_events = self.kernel.as_mut().is_some_and(FlightKernel::poll);
-        if let Some(processes) = &mut self.processes {
-            processes.poll(recording.earliest(), &|| recording.latest());
-        }
-        if let Some(triggers) = &mut self.triggers {
-            triggers.set_vcpus(&recording.vcpu_threads.lock().unwrap_or_else(PoisonError::into_inner));
+        self.kernel.iter_mut().for_each(|kernel| kernel.show_latest(&|| recording.latest()));
+        look_at_processes(&mut self.processes, recording, &mut triggers);
+        if let Some(triggers) = &mut triggers {
             triggers.look(&|| recording.latest());
         }
-        let triggers = &mut self.triggers;
-        let more = self.host.as_mut().is_some_and(|host| host.poll(triggers.as_mut()));
+        let more = self.host.as_mut().is_some_and(|host| host.poll(triggers));
         Polled { more, new_kernel_events }
     }
 
     /// Writes everything that is there as layers of the recording in `dir`, and leaves it where it is. The producers
     /// may be running: guest layers come first and the host's last, so that the periods of the vCPUs cover the guests'
     /// records. What cannot be written is left out.
-    pub fn write(&mut self, recording: &Recording, dir: &Path, manifest: &Manifest) -> WrittenLayers {
-        let finish = |mut layer: RingLayer| layer.finish(&|| recording.latest()).map(|_| layer.layer());
+    /// `triggers` are shown what comes meanwhile. The slots of processes that end meanwhile are given back, too: a
+    /// guest has few, and to write takes long.
+    pub fn write(
+        &mut self,
+        recording: &Recording,
+        mut triggers: Option<&mut Triggers>,
+        dir: &Path,
+        manifest: &Manifest,
+    ) -> WrittenLayers {
+        let finish = |mut layer: RingLayer| layer.finish(&|| recording.latest(), None).map(|_| layer.layer());
         let mut written = WrittenLayers::default();
         if let Some(kernel) = &self.kernel {
             written.add(LayerKind::GuestKernel, kernel.rings.layer(dir, manifest).and_then(finish));
         }
-        if let Some(processes) = &self.processes {
-            for buffered in &processes.ended {
-                written.add(LayerKind::GuestUser, buffered.write(dir, manifest));
-            }
-            let mut left = MAX_DESCRIPTIONS;
-            for number in processes.active() {
-                let writer = LayerWriter::create(dir, manifest, processes.table.layer(number));
-                let (registry, rings) = (processes.table.registry(number), processes.table.rings(number));
-                let finished = writer.and_then(|writer| {
-                    let mut layer = RingLayer::new(writer, registry, rings);
-                    layer.limit_descriptions(MAX_PROCESS_DESCRIPTION.min(left));
-                    layer.finish(&|| recording.latest())?;
-                    left -= layer.described_bytes();
-                    Ok(layer.layer())
-                });
-                written.add(LayerKind::GuestUser, finished);
-            }
+        // Those that run are written first: some of them end meanwhile, and their slots are given back.
+        let active = self.processes.as_ref().map(|processes| processes.write_active(recording, dir, manifest));
+        let ended = self.processes.iter().flat_map(|processes| &processes.ended).cloned().collect::<Vec<_>>();
+        for buffered in ended {
+            written.add(LayerKind::GuestUser, buffered.write(dir, manifest));
+            look_at_processes(&mut self.processes, recording, &mut triggers);
         }
+        active.into_iter().flatten().for_each(|layer| written.add(LayerKind::GuestUser, layer));
         if let Some(vmm) = &self.vmm {
             written.add(LayerKind::Vmm, vmm_layer(vmm, &recording.vm, None, dir, manifest).and_then(finish));
         }
         if let Some(host) = &mut self.host {
-            let triggers = &mut self.triggers;
-            let _ = (0..MAX_POLLS).find(|_| !host.poll(triggers.as_mut()));
-            for layer in host.write(dir, manifest) {
+            let _ = (0..MAX_POLLS).find(|_| !host.poll(triggers.as_deref_mut()));
+            let mut meanwhile = || look_at_processes(&mut self.processes, recording, &mut triggers);
+            for layer in host.write(dir, manifest, &mut meanwhile) {
                 written.add(LayerKind::HostKernel, layer);
             }
         }
         written
     }
 
-    /// Stops the host's layer, and returns what is missing that was not told yet.
-    pub fn finish(&mut self, recording: &Recording) -> Vec<Missing> {
-        self.poll(recording);
+    /// Stops the host's layer, and returns what is missing that was not told yet. `triggers` are shown what is new.
+    pub fn stop(&mut self, recording: &Recording, mut triggers: Option<&mut Triggers>) -> Vec<Missing> {
+        self.poll(recording, triggers.as_deref_mut());
         let Some(host) = &mut self.host else { return Vec::new() };
-        let mut missing = host.finish();
+        let mut missing = host.finish(triggers);
         missing.extend(host.tell_end());
         missing
+    }
+
+    /// What the user is to know of the host's layer, which goes on; once.
+    pub fn notices(&mut self) -> Vec<String> {
+        self.host.iter_mut().filter_map(HostWindow::tell_history).collect()
     }
 
     /// What is missing of the host's layer since it ended early; once.
@@ -186,16 +198,29 @@ impl FlightRecorder {
     }
 }
 
+/// Buffers what processes that have ended left, and gives their slots back. `triggers` are shown what is new.
+fn look_at_processes(
+    processes: &mut Option<FlightProcesses>,
+    recording: &Recording,
+    triggers: &mut Option<&mut Triggers>,
+) {
+    let Some(processes) = processes else { return };
+    let watch = triggers.as_deref_mut().filter(|triggers| triggers.looks_at(LayerKind::GuestUser));
+    processes.poll(recording.earliest(), &|| recording.latest(), watch.map(Triggers::watch));
+}
+
 /// The rings of a guest's kernel, and the event types that it has registered so far.
 struct FlightKernel {
     rings: KernelRings,
     registry: RegistryReader,
     events: Vec<EventDescription>,
+    /// What their records say of the guest's tasks, while somebody asks for that.
+    view: Option<Box<(GuestWatch, Tail)>>,
 }
 
 impl FlightKernel {
     fn new(rings: KernelRings) -> Self {
-        Self { registry: rings.registry(), rings, events: Vec::new() }
+        Self { registry: rings.registry(), rings, events: Vec::new(), view: None }
     }
 
     /// Reads what was registered since the last time; says whether that is anything.
@@ -204,6 +229,17 @@ impl FlightKernel {
         self.events.extend(self.registry.poll());
         self.events.len() > known
     }
+
+    /// Shows the live summary, if there is one, what is new in the rings.
+    fn show_latest(&mut self, latest: Latest<'_>) {
+        self.view.take_if(|view| view.0.is_forgotten());
+        let Some((watch, tail)) = self.view.as_deref_mut() else { return };
+        let Some(begun) = watch.begin_look() else { return };
+        if tail.poll(latest, &mut |cpu, record| watch.record(cpu, record)) {
+            watch.forget();
+        }
+        watch.end_look(begun);
+    }
 }
 
 /// The processes of a guest: those that run, in their slots, and those that have ended, in memory.
@@ -211,8 +247,12 @@ struct FlightProcesses {
     table: ProcessTable,
     /// Last generation of each slot that has been buffered and given back.
     given_back: Vec<u32>,
+    /// By slot, what is new in its rings, with its generation, while a trigger is about applications.
+    tails: Vec<Option<(u32, Tail)>>,
+    /// The slot that the next look begins with.
+    next_slot: usize,
     /// Processes that have ended, oldest first.
-    ended: VecDeque<BufferedLayer>,
+    ended: VecDeque<Arc<BufferedLayer>>,
     /// Bytes of their packets.
     ended_bytes: usize,
     dropped: u64,
@@ -221,13 +261,17 @@ struct FlightProcesses {
 impl FlightProcesses {
     fn new(table: ProcessTable) -> Self {
         let given_back = (0..table.slots()).map(|_| 0).collect();
-        Self { table, given_back, ended: VecDeque::new(), ended_bytes: 0, dropped: 0 }
+        Self { table, given_back, tails: Vec::new(), next_slot: 0, ended: VecDeque::new(), ended_bytes: 0, dropped: 0 }
     }
 
     /// Buffers what processes that have ended left in their slots, and gives the slots back. A process that is new
-    /// cannot have recorded before `earliest` of the last poll, nor after `latest`.
-    fn poll(&mut self, earliest: u64, latest: Latest<'_>) {
+    /// cannot have recorded before `earliest` of the last poll, nor after `latest`. `watch` is shown what is new.
+    fn poll(&mut self, earliest: u64, latest: Latest<'_>, watch: Option<&mut Watch>) {
         self.table.look(earliest);
+        match watch {
+            Some(watch) => self.show_latest(latest, watch),
+            None => self.tails.clear(),
+        }
         for (number, given_back) in (0..).zip(&mut self.given_back) {
             let state = self.table.state(number);
             if !state.is_in_use() || state.is_active() || state.generation == *given_back {
@@ -236,7 +280,7 @@ impl FlightProcesses {
             let Some(registry) = self.table.registry(number) else { continue };
             let buffered = BufferedLayer::drain(self.table.layer(number), registry, self.table.rings(number), latest);
             self.ended_bytes += buffered.bytes();
-            self.ended.push_back(buffered);
+            self.ended.push_back(Arc::new(buffered));
             *given_back = state.generation;
             self.table.acknowledge(number, state.generation);
         }
@@ -248,11 +292,111 @@ impl FlightProcesses {
         }
     }
 
+    /// Shows `watch` what is new in the rings of processes that run, and of those that have ended since the last poll.
+    /// A look ends after a few milliseconds, and the next one goes on behind the slot where it ended.
+    fn show_latest(&mut self, latest: Latest<'_>, watch: &mut Watch) {
+        let deadline = Instant::now() + LOOK_TIME;
+        self.tails.resize_with(self.given_back.len(), || None);
+        for _ in 0..self.tails.len() {
+            let slot = self.next_slot % self.tails.len();
+            self.next_slot = slot + 1;
+            let Ok(number) = u32::try_from(slot) else { return };
+            let state = self.table.state(number);
+            if !state.is_in_use() || state.generation == self.given_back[slot] {
+                self.tails[slot] = None;
+                continue;
+            }
+            let tail = &mut self.tails[slot];
+            tail.take_if(|(generation, _)| *generation != state.generation);
+            let (_, tail) = tail.get_or_insert_with(|| (state.generation, self.table.tail(number)));
+            watch.next_process();
+            for ring in 0..tail.rings() {
+                tail.read(ring, latest, &mut |cpu, record| watch.record(LayerKind::GuestUser, cpu, record));
+                if Instant::now() >= deadline {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Writes the rings of processes that run as layers of the recording in `dir`.
+    fn write_active(&self, recording: &Recording, dir: &Path, manifest: &Manifest) -> Vec<Result<Layer, WriteError>> {
+        let mut left = MAX_DESCRIPTIONS;
+        let write = |number| {
+            let writer = LayerWriter::create(dir, manifest, self.table.layer(number))?;
+            let mut layer = RingLayer::new(writer, self.table.registry(number), self.table.rings(number));
+            layer.limit_descriptions(MAX_PROCESS_DESCRIPTION.min(left));
+            layer.finish(&|| recording.latest(), None)?;
+            left -= layer.described_bytes();
+            Ok(layer.layer())
+        };
+        self.active().map(write).collect()
+    }
+
     /// Slots of processes that run, and of those that have ended since the last poll.
     fn active(&self) -> impl Iterator<Item = u32> + '_ {
         (0..).zip(&self.given_back).filter_map(|(number, &given_back)| {
             let state = self.table.state(number);
             (state.is_in_use() && state.generation != given_back).then_some(number)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tracing::recorder::tests::{manifest, recording};
+    use shared_ring::host::Parts;
+    use shared_ring::host_memory::HostMemory;
+    use shared_ring::layout::{Geometry, Mode, PROCESS_ACTIVE, PROCESS_CLOSED, ProcessEntry};
+    use shared_ring::region::{RegionConfig, RegionLayout, Rings};
+    use shared_ring::view::ProcessState;
+    use std::mem::offset_of;
+    use tempfile::TempDir;
+
+    fn layout() -> RegionLayout {
+        let rings = Rings { geometry: Geometry::new(4096, 4).unwrap(), mode: Mode::FlightRecorder };
+        RegionLayout::new(RegionConfig {
+            vcpus: 1,
+            sessions: [Some(rings), None, None, None],
+            process_rings: rings,
+            process_slots: 3,
+            registry_size: 4096,
+            process_registry_size: 4096,
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn slot_of_a_process_that_ends_while_others_are_written_is_given_back() {
+        let (dir, layout) = (TempDir::new().unwrap(), layout());
+        let memory = HostMemory::private(layout.size);
+        let table = ProcessTable::new(Parts::of(memory.clone(), &layout).unwrap(), "vm0".into(), 0);
+        let mut recorder = FlightRecorder::new(None, None, None, Some(table));
+        let recording = recording(None);
+        let set = |slot: u32, status| {
+            let entry = layout.process_table + slot as usize * size_of::<ProcessEntry>();
+            memory.store(entry + offset_of!(ProcessEntry, pid), u64::from(100 + slot));
+            memory.store(entry + offset_of!(ProcessEntry, state), ProcessState { generation: 1, status }.to_word());
+        };
+        let is_given_back = |slot: usize| memory.load(layout.process_ack + slot * 8) == 1;
+        let pids = |written: &WrittenLayers| {
+            let mut pids: Vec<_> = written.layers.iter().map(|layer| layer.process.as_ref().unwrap().pid).collect();
+            pids.sort_unstable();
+            pids
+        };
+        set(0, PROCESS_CLOSED);
+        recorder.poll(&recording, None);
+        set(1, PROCESS_CLOSED);
+        set(2, PROCESS_ACTIVE);
+
+        let [first, second] = ["first", "second"].map(|name| {
+            let folder = dir.path().join(name);
+            std::fs::create_dir(&folder).unwrap();
+            recorder.write(&recording, None, &folder, &manifest())
+        });
+
+        assert_eq!([0, 1, 2].map(is_given_back), [true, true, false]);
+        assert_eq!((pids(&first), pids(&second)), (vec![100, 101, 102], vec![100, 101, 102]));
     }
 }

@@ -2,7 +2,9 @@
 //! slots back. Processes are not trusted: what one of them can take of the host is bounded, and what is refused is counted.
 
 use super::process_table::ProcessTable;
+use super::record_limit::LayerLimits;
 use super::ring_layer::{Drained, Latest, Producers, RingLayer};
+use super::trigger::watch::Watch;
 use super::written_layer::{WrittenLayer, ends_early};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -27,7 +29,7 @@ const FORGETTING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long one look at all processes may take while the guest runs: the guest's kernel, the VMM and the host's kernel are
 /// drained between two looks, and their rings fill in milliseconds.
-const LOOK_TIME: Duration = Duration::from_millis(5);
+pub(super) const LOOK_TIME: Duration = Duration::from_millis(5);
 
 /// Follows the process table of one region.
 #[derive(Debug)]
@@ -50,6 +52,8 @@ pub struct GuestProcesses {
     rotation: Option<Rotation>,
     /// Bytes of the manifest for all processes.
     max_descriptions: u64,
+    /// What keeps each process within a rate.
+    limits: LayerLimits,
     /// Layers of processes that have ended and whose packets have all been dropped.
     forgotten: u64,
     /// When it was last looked for such layers.
@@ -63,6 +67,17 @@ struct Slot {
     generation: u32,
     /// The process that owns the slot, while it is drained.
     layer: Option<WrittenLayer>,
+}
+
+/// A look at all processes.
+#[derive(Clone, Copy)]
+struct Look<'l> {
+    dir: &'l Path,
+    manifest: &'l Manifest,
+    /// Whether the guest itself has stopped.
+    guest: Producers,
+    latest: Latest<'l>,
+    deadline: Instant,
 }
 
 /// How much of the processes is not in the recording.
@@ -95,6 +110,7 @@ impl GuestProcesses {
             look_time: LOOK_TIME,
             rotation: None,
             max_descriptions: MAX_DESCRIPTIONS,
+            limits: LayerLimits::default(),
             forgotten: 0,
             last_forgetting: Instant::now(),
         }
@@ -107,10 +123,24 @@ impl GuestProcesses {
         Self { rotation: rotation.cloned(), max_descriptions: max_descriptions.min(MAX_DESCRIPTIONS), ..self }
     }
 
+    /// Each process keeps within what `limits` say of the layer.
+    #[must_use]
+    pub fn within_rate(self, limits: LayerLimits) -> Self {
+        Self { limits, ..self }
+    }
+
     /// Polls the slots: begins layers of new processes, drains, and gives back the slots of processes that are gone.
-    /// `guest` says whether the guest itself has stopped; while it runs, a look ends after a few milliseconds, and the next
-    /// one goes on where it ended. Returns the packets written. A layer that cannot be written ends; the others go on.
-    pub fn drain(&mut self, dir: &Path, manifest: &Manifest, guest: Producers, latest: Latest<'_>) -> u64 {
+    /// `guest` says whether the guest itself has stopped; while it runs, a look ends after a few milliseconds, and the
+    /// next one goes on where it ended. Returns the packets written. A layer that cannot be written ends; the others go
+    /// on. `watch` is shown the records.
+    pub fn drain(
+        &mut self,
+        dir: &Path,
+        manifest: &Manifest,
+        guest: Producers,
+        latest: Latest<'_>,
+        mut watch: Option<&mut Watch>,
+    ) -> u64 {
         // `latest` is a second from now: processes have one on the other side too.
         self.table.look(latest().saturating_sub(2 * manifest.clock.frequency_hz));
         let now = Instant::now();
@@ -118,12 +148,12 @@ impl GuestProcesses {
             self.last_forgetting = now;
             self.forget_dropped(dir);
         }
-        let deadline = Instant::now() + self.look_time;
+        let look = Look { dir, manifest, guest, latest, deadline: Instant::now() + self.look_time };
         let slots = self.table.slots();
         let mut packets = 0;
         for _ in 0..slots {
             let number = self.next_slot % slots;
-            let (moved, is_done) = self.drain_slot(number, dir, manifest, guest, latest, deadline);
+            let (moved, is_done) = self.drain_slot(number, look, watch.as_deref_mut());
             packets += moved;
             if !is_done {
                 break;
@@ -134,15 +164,8 @@ impl GuestProcesses {
     }
 
     /// Drains slot `number`: packets written, and whether that was all in time.
-    fn drain_slot(
-        &mut self,
-        number: u32,
-        dir: &Path,
-        manifest: &Manifest,
-        guest: Producers,
-        latest: Latest<'_>,
-        deadline: Instant,
-    ) -> (u64, bool) {
+    fn drain_slot(&mut self, number: u32, look: Look<'_>, mut watch: Option<&mut Watch>) -> (u64, bool) {
+        let Look { dir, manifest, guest, latest, deadline } = look;
         let state = self.table.state(number);
         if state.is_in_use() && state.generation != self.slots[number as usize].generation {
             self.begin(dir, manifest, number, state.generation);
@@ -153,12 +176,13 @@ impl GuestProcesses {
         let closed = !state.is_active() || state.generation != slot.generation;
         let producers = if closed { Producers::Stopped } else { guest };
         layer.limit_descriptions(MAX_PROCESS_DESCRIPTION.min(layer.rings().described_bytes() + left));
+        watch.iter_mut().for_each(|watch| watch.next_process());
         let (mut drained, is_done) = match guest {
-            Producers::Running => layer.drain_until(producers, latest, deadline),
+            Producers::Running => layer.drain_until(producers, latest, deadline, watch.as_deref_mut()),
             Producers::Stopped => (Drained::default(), true),
         };
         if is_done && producers == Producers::Stopped {
-            let rest = layer.drain(Producers::Stopped, latest);
+            let rest = layer.drain(Producers::Stopped, latest, watch);
             drained.packets += rest.packets;
         }
         if let Some(end) = layer.tell_end() {
@@ -210,6 +234,11 @@ impl GuestProcesses {
         self.first_end.take().filter(|_| self.refused.not_written > 0)
     }
 
+    /// That a process has met its limit; once for each.
+    pub fn tell_limit(&mut self) -> Option<String> {
+        self.running().find_map(WrittenLayer::tell_limit)
+    }
+
     /// What is missing of the processes.
     pub fn missing(&self) -> impl Iterator<Item = Missing> {
         let forgotten = (self.forgotten > 0).then(|| Missing {
@@ -234,7 +263,9 @@ impl GuestProcesses {
         });
         match begun {
             Ok(writer) => {
+                let limiter = self.limits.of(LayerKind::GuestUser, Instant::now());
                 let layer = RingLayer::new(writer, self.table.registry(number), self.table.rings(number));
+                let layer = layer.within_rate(limiter);
                 self.slots[number as usize].layer = Some(WrittenLayer::new(layer));
                 self.described += layer_bytes(self.table.vcpus());
             }

@@ -3,14 +3,17 @@
 
 use super::host_history::History;
 use super::live::HostWatch;
+use super::record_limit::RecordLimiter;
 use super::trigger::Triggers;
 use super::written_layer::LayerEnd;
 use crate::clock::HostTime;
 use crate::control::protocol::Watched;
 use crate::host_kernel::{EventSchemas, HostItem, HostTracer, ReaderError};
 use shared_ring::event::EventDescription;
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 use trace_merge::clock::Clock;
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{Layer, Manifest, Missing, Vm};
@@ -115,9 +118,8 @@ impl HostSource {
             }
             HostItem::Record(record) => {
                 let (cpu, time, id) = (record.cpu, record.time, record.event_id);
-                payload.clear();
-                match schemas.get(id).map(|schema| schema.encode(record.payload, payload)) {
-                    Some(Ok(())) => {
+                match schemas.get(id).map(|schema| schema.encoded(record.payload, payload)) {
+                    Some(Ok(payload)) => {
                         if let Some(watch) = watch {
                             watch.add(cpu, time, id, payload);
                         }
@@ -175,9 +177,30 @@ pub(super) fn create(
 fn write(writer: &mut LayerWriter, written: &mut Result<(), WriteError>, item: Item<'_>) {
     match item {
         _ if written.is_err() => {}
-        Item::Record { cpu, time, id, payload } => *written = writer.record(cpu, time, id, payload),
+        Item::Record { cpu, time, id, payload } => {
+            // Not assigned as it is: to copy a result for each record costs more than to write the record.
+            if let Err(error) = writer.record(cpu, time, id, payload) {
+                *written = Err(error);
+            }
+        }
         Item::Lost { cpu, records } => writer.add_lost(cpu, records),
         Item::Rejected { cpu, bytes } => writer.add_rejected(cpu, bytes),
+    }
+}
+
+/// `item`, or where `limiter` holds its layer back at `now`, that it is lost.
+fn limited<'a>(limiter: Option<&mut RecordLimiter>, now: Instant, item: Item<'a>) -> Item<'a> {
+    let (Some(limiter), Item::Record { cpu, .. }) = (limiter, item) else { return item };
+    if !limiter.admits(now) {
+        return Item::Lost { cpu, records: 1 };
+    }
+    limiter.take(1, now);
+    item
+}
+
+fn show(triggers: &mut Option<&mut Triggers>, item: Item<'_>) {
+    if let (Some(triggers), Item::Record { cpu, time, id, payload }) = (triggers, item) {
+        triggers.host_record(cpu, time, id, payload);
     }
 }
 
@@ -186,6 +209,8 @@ pub struct HostLayer {
     source: HostSource,
     writer: LayerWriter,
     end: LayerEnd,
+    /// Keeps it within a rate, if it has a limit. What is too much is read, shown to triggers, and dropped.
+    limiter: Option<RecordLimiter>,
 }
 
 impl HostLayer {
@@ -202,17 +227,32 @@ impl HostLayer {
     ) -> Result<Self, WriteError> {
         let source = HostSource::new(tracer);
         let writer = create(rotation, dir, manifest, &source.events())?;
-        Ok(Self { source, writer, end: LayerEnd::default() })
+        Ok(Self { source, writer, end: LayerEnd::default(), limiter: None })
     }
 
-    /// Takes what the kernel has recorded since; `true` if there may be more. A layer that cannot be written ends.
-    pub fn drain(&mut self) -> bool {
+    /// Keeps the layer within `limiter`, if there is one.
+    #[must_use]
+    pub fn within_rate(self, limiter: Option<RecordLimiter>) -> Self {
+        Self { limiter, ..self }
+    }
+
+    /// That the layer has met its limit; once.
+    pub fn tell_limit(&mut self) -> Option<String> {
+        self.limiter.as_mut()?.tell()
+    }
+
+    /// Takes what the kernel has recorded since, and shows it to `triggers`; `true` if there may be more. A layer that
+    /// cannot be written ends.
+    pub fn drain(&mut self, mut triggers: Option<&mut Triggers>) -> bool {
         if self.end.has_come() {
             return false;
         }
         let mut written = Ok(());
-        let writer = &mut self.writer;
-        let more = self.source.poll(&mut |item| write(writer, &mut written, item));
+        let (writer, limiter, now) = (&mut self.writer, &mut self.limiter, Instant::now());
+        let more = self.source.poll(&mut |item| {
+            show(&mut triggers, item);
+            write(writer, &mut written, limited(limiter.as_mut(), now, item));
+        });
         self.end.take(written);
         more
     }
@@ -224,13 +264,14 @@ impl HostLayer {
         }
     }
 
-    /// Takes the rest and stops tracing; returns what the layer does not have, but for what
-    /// [`tell_end`](Self::tell_end) tells.
-    pub fn finish(&mut self) -> Vec<Missing> {
+    /// Takes the rest, which is shown to `triggers`, and stops tracing; returns what the layer does not have, but for
+    /// what [`tell_end`](Self::tell_end) tells.
+    pub fn finish(&mut self, mut triggers: Option<&mut Triggers>) -> Vec<Missing> {
         let mut written = Ok(());
         let writer = &mut self.writer;
         let has_ended = self.end.has_come();
         self.source.finish(&mut |item| {
+            show(&mut triggers, item);
             if !has_ended {
                 write(writer, &mut written, item);
             }
@@ -248,6 +289,12 @@ impl HostLayer {
         self.end.tell(LayerKind::HostKernel).or_else(|| self.source.tell_end())
     }
 
+    /// The types of its events.
+    #[must_use]
+    pub fn events(&self) -> Vec<EventDescription> {
+        self.source.events()
+    }
+
     /// What the host does for the vCPUs of `vm`.
     pub fn watch(&mut self, vm: &Vm, clock: &Clock, time: HostTime) -> Watched {
         self.source.watch(vm, clock, time)
@@ -256,34 +303,43 @@ impl HostLayer {
     /// What `session.json` says about the layer.
     #[must_use]
     pub fn layer(&self) -> Layer {
-        self.writer.layer()
+        Layer { limit: self.limiter.as_ref().map(RecordLimiter::state), ..self.writer.layer() }
     }
 }
 
-/// The layer's last records, in memory.
+/// Where a flight recorder keeps the layer's last records.
+#[derive(Debug)]
+pub struct HostHistory {
+    /// Bytes of them at most.
+    pub limit: usize,
+    /// An empty file, in which they outlive the process; without it they are kept in memory.
+    pub file: Option<File>,
+}
+
+/// The layer's last records.
 pub struct HostWindow {
     source: HostSource,
     history: History,
 }
 
 impl HostWindow {
-    /// A window of `limit` bytes onto what `tracer` records.
+    /// A window onto what `tracer` records, kept where `kept` says.
     #[must_use]
-    pub fn new(tracer: HostTracer, limit: usize) -> Self {
+    pub fn new(tracer: HostTracer, kept: HostHistory) -> Self {
         let source = HostSource::new(tracer);
-        let history = History::new(limit, &source.events());
+        let history = History::new(kept.limit, &source.events(), kept.file);
         Self { source, history }
     }
 
     /// Takes what the kernel has recorded since, and shows it to `triggers`; `true` if there may be more.
     pub fn poll(&mut self, mut triggers: Option<&mut Triggers>) -> bool {
         let history = &mut self.history;
-        self.source.poll(&mut |item| {
-            if let (Some(triggers), Item::Record { cpu, time, id, payload }) = (&mut triggers, item) {
-                triggers.host_record(cpu, time, id, payload);
-            }
+        let more = self.source.poll(&mut |item| {
+            show(&mut triggers, item);
             history.push(item);
-        })
+        });
+        history.save();
+        more
     }
 
     /// The types of its events.
@@ -297,11 +353,23 @@ impl HostWindow {
         self.source.watch(vm, clock, time)
     }
 
-    /// Takes the rest and stops tracing; returns what the layer does not have.
-    pub fn finish(&mut self) -> Vec<Missing> {
+    /// Takes the rest, which is shown to `triggers`, and stops tracing; returns what the layer does not have.
+    pub fn finish(&mut self, mut triggers: Option<&mut Triggers>) -> Vec<Missing> {
         let history = &mut self.history;
-        self.source.finish(&mut |item| history.push(item));
+        self.source.finish(&mut |item| {
+            show(&mut triggers, item);
+            history.push(item);
+        });
         self.source.missing()
+    }
+
+    /// That what the host records from now on would not outlive this process; once. The window itself goes on.
+    pub fn tell_history(&mut self) -> Option<String> {
+        let error = self.history.take_failure()?;
+        Some(format!(
+            "what the host's kernel records is kept in memory and would not outlive strata: {error}; make room where the \
+             trace region lies, or give a smaller --host-history"
+        ))
     }
 
     /// What is missing since reading stopped early; once.
@@ -311,8 +379,35 @@ impl HostWindow {
 
     /// Writes what the window holds as layers of the recording `dir`, one for each class of events; it stays in the
     /// window. A class that cannot be written is left out.
-    pub fn write(&self, dir: &Path, manifest: &Manifest) -> Vec<Result<Layer, WriteError>> {
+    pub fn write(
+        &self,
+        dir: &Path,
+        manifest: &Manifest,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Vec<Result<Layer, WriteError>> {
         let is_corrupt = self.source.failed.is_some();
-        self.history.write(dir, manifest, &self.source.events(), is_corrupt)
+        self.history.write(dir, manifest, &self.source.events(), is_corrupt, meanwhile)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::protocol::LayerLimit;
+
+    #[test]
+    fn records_over_the_limit_are_lost_one_by_one_and_losses_stay_what_they_are() {
+        let begin = Instant::now();
+        let limit = LayerLimit { layer: LayerKind::HostKernel, per_second: 1, burst: 3 };
+        let mut limiter = RecordLimiter::new(limit, begin);
+        let record = |time| Item::Record { cpu: 2, time, id: 1, payload: &[] };
+        let lost = Item::Lost { cpu: 2, records: 9 };
+
+        let items = (1..=5).map(record).chain([lost]);
+        let items: Vec<_> = items.map(|item| limited(Some(&mut limiter), begin, item)).collect();
+
+        let dropped = Item::Lost { cpu: 2, records: 1 };
+        assert_eq!(items, [record(1), record(2), record(3), dropped, dropped, lost]);
+        assert_eq!(limited(None, begin, record(6)), record(6));
     }
 }

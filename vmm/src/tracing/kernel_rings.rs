@@ -37,8 +37,8 @@ pub struct KernelRings {
 }
 
 impl KernelRings {
-    /// The rings of session slot `slot`, used as `rings`, in the region `memory` of the VM called `vm`. A record cannot be older
-    /// than `earliest`, ticks: when the slot was given to the session.
+    /// The rings of session slot `slot`, used as `rings`, in the region `memory` of the VM called `vm`. A record cannot
+    /// be older than `earliest`, ticks: when the slot was given to the session.
     #[must_use]
     pub const fn new(
         memory: HostMemory,

@@ -5,10 +5,13 @@ use super::polling::Polled;
 use super::recording::Recording;
 use super::ring_layer::Producers;
 use super::streaming::Streaming;
-use super::written_layer::ends_early;
-use crate::control::protocol::Watched;
+use super::trigger::host_load::HostLoad;
+use super::trigger::{Consequence, Triggers};
+use super::written_layer::{WrittenLayer, ends_early};
+use crate::control::protocol::{LiveGuest, Watched};
 use shared_ring::event::EventDescription;
 use trace_merge::manifest::{Layer, Missing};
+use trace_merge::schema::SchemaTable;
 
 /// The layers of a session.
 pub enum Layers {
@@ -19,15 +22,37 @@ pub enum Layers {
 }
 
 impl Layers {
-    /// Polls every layer once.
-    pub fn poll(&mut self, recording: &Recording) -> Polled {
+    /// Polls every layer once; `triggers` are shown what is new.
+    pub fn poll(&mut self, recording: &Recording, triggers: Option<&mut Triggers>) -> Polled {
         match self {
-            Self::Streaming(layers) => layers.drain(recording, Producers::Running),
-            Self::FlightRecorder(layers) => layers.poll(recording),
+            Self::Streaming(layers) => layers.drain(recording, Producers::Running, triggers),
+            Self::FlightRecorder(layers) => layers.poll(recording, triggers),
         }
     }
 
-    /// What the host does for the VM's vCPUs, by the records of its kernel; `None` where these are not among the layers.
+    /// Event types of the host's kernel; none where it is not among the layers.
+    #[must_use]
+    pub fn host_events(&self) -> Vec<EventDescription> {
+        match self {
+            Self::Streaming(layers) => layers.host_events(),
+            Self::FlightRecorder(layers) => layers.host_events(),
+        }
+    }
+
+    /// Triggers on what these layers record in the clock of `recording`, none of which is armed yet. `load` tells the
+    /// host's load, where that can be had.
+    #[must_use]
+    pub fn triggers(&self, recording: &Recording, load: Option<HostLoad>) -> Triggers {
+        let (consequence, tails) = match self {
+            Self::Streaming(_) => (Consequence::Mark, Vec::new()),
+            Self::FlightRecorder(layers) => (Consequence::Snapshot, layers.tails()),
+        };
+        let host = SchemaTable::new(&self.host_events());
+        Triggers::new(consequence, host, tails, load, recording.manifest.clock.frequency_hz)
+    }
+
+    /// What the host does for the VM's vCPUs, by the records of its kernel; `None` where these are not among the
+    /// layers.
     pub fn watch(&mut self, recording: &Recording) -> Option<Watched> {
         let vm = recording.manifest.vm(&recording.vm)?;
         let (clock, time) = (&recording.manifest.clock, recording.clocks.time());
@@ -37,11 +62,37 @@ impl Layers {
         }
     }
 
+    /// What the guest's tasks wait for, by the records of its kernel; `None` where these are not among the layers.
+    pub fn watch_guest(&mut self, recording: &Recording) -> Option<LiveGuest> {
+        let (clock, time) = (&recording.manifest.clock, recording.clocks.time());
+        match self {
+            Self::Streaming(layers) => Some(layers.guest_kernel.as_mut()?.watch(clock, time)),
+            Self::FlightRecorder(layers) => layers.watch_guest(clock, time),
+        }
+    }
+
+    /// Other records of the guest's kernel are made from now on than so far.
+    pub fn forget_guest(&mut self) {
+        match self {
+            Self::Streaming(layers) => layers.guest_kernel.iter_mut().for_each(WrittenLayer::forget_guest),
+            Self::FlightRecorder(layers) => layers.forget_guest(),
+        }
+    }
+
     /// What is missing of layers that ended early since the last call; the others go on.
     pub fn ends(&mut self) -> Vec<Missing> {
         match self {
             Self::Streaming(layers) => layers.ends(),
             Self::FlightRecorder(layers) => layers.ends(),
+        }
+    }
+
+    /// What the user is to know of layers that go on, a line each: that they met their limits since the last call, or
+    /// would not outlive this process any more.
+    pub fn notices(&mut self) -> Vec<String> {
+        match self {
+            Self::Streaming(layers) => layers.limits_met(),
+            Self::FlightRecorder(layers) => layers.notices(),
         }
     }
 
@@ -72,14 +123,25 @@ impl Layers {
         }
     }
 
-    /// Writes everything that stopped producers have left into the recording's folder, if it has one, and adds what is
-    /// missing to the manifest.
+    /// Takes what stopped producers have left, and stops the host's layer; adds what is missing of that to the
+    /// manifest. `triggers` are shown what is new.
+    pub fn stop(&mut self, recording: &mut Recording, triggers: Option<&mut Triggers>) {
+        let missing = match self {
+            Self::Streaming(layers) => layers.stop(recording, triggers),
+            Self::FlightRecorder(layers) => layers.stop(recording, triggers),
+        };
+        recording.manifest.missing.extend(missing);
+    }
+
+    /// Writes everything that is left into the recording's folder, if it has one, and adds what is missing to the
+    /// manifest. The layers were [stopped](Self::stop) before.
     pub fn finish(&mut self, recording: &mut Recording) -> Vec<Layer> {
         let (missing, layers) = match self {
             Self::Streaming(streaming) => (streaming.finish(recording), streaming.layers()),
             Self::FlightRecorder(recorder) => {
-                let mut missing = recorder.finish(recording);
-                let written = recording.dir.as_ref().map(|dir| recorder.write(recording, dir, &recording.manifest));
+                let mut missing = Vec::new();
+                let written =
+                    recording.dir.as_ref().map(|dir| recorder.write(recording, None, dir, &recording.manifest));
                 let WrittenLayers { layers, failures } = written.unwrap_or_default();
                 missing.extend(failures.iter().map(|(kind, error)| ends_early(*kind, error)));
                 missing.extend(recorder.missing_processes());

@@ -1,9 +1,11 @@
 //! What a VM does now: a summary of the host kernel's records as they are drained, for whoever asks on the control
-//! socket.
+//! socket; that of the guest's is in [`guest`].
 //!
 //! It is kept only while somebody asks, and from then on: [`HostWatch`] takes in the records that tell of vCPUs, puts
 //! those of all CPUs in order, and feeds them to the [`Timeline`] of the reports, so that its states are theirs. Memory
 //! is bounded: by the records of two polls, and by the number of vCPUs, host threads and exit reasons.
+
+pub mod guest;
 
 use crate::clock::HostTime;
 use crate::control::protocol::{Late, LiveExits, LiveVcpu, Thief, Times, Watched};

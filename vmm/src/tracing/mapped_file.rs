@@ -4,7 +4,7 @@
 
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{FallocateFlags, fallocate, fstatvfs, ftruncate};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{Advice, madvise};
 use shared_ring::host_memory::HostMemory;
 use std::fs::File;
@@ -83,7 +83,8 @@ pub(super) fn map_existing(file: &File, size: usize) -> io::Result<MmapRaw> {
 /// # Errors
 /// When they do not fit.
 pub(super) fn reserve(file: &File, part: Range<usize>) -> io::Result<()> {
-    match fallocate(file, FallocateFlags::empty(), part.start as u64, part.len() as u64) {
+    // tmpfs gives up, and takes back what it has, when a signal comes.
+    match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), part.start as u64, part.len() as u64)) {
         Err(Errno::OPNOTSUPP) | Ok(()) => Ok(()),
         Err(errno) => Err(errno.into()),
     }

@@ -2,10 +2,12 @@
 //! that drains every layer into a trace folder while the machine runs.
 
 pub mod buffered_layer;
+pub mod disk_times;
 pub mod flight_recorder;
 pub mod guest_processes;
+pub mod guest_wakeups;
 pub mod host_description;
-mod host_history;
+pub(crate) mod host_history;
 pub mod host_layer;
 pub mod host_tracer;
 pub mod kernel_rings;
@@ -14,6 +16,7 @@ pub mod live;
 pub mod mapped_file;
 pub mod polling;
 pub mod process_table;
+pub mod record_limit;
 pub mod recorder;
 pub mod recording;
 pub mod region;
@@ -28,4 +31,5 @@ pub mod thread_times;
 pub mod trigger;
 pub mod vmm_events;
 pub mod vmm_layer;
+pub mod work_alarm;
 pub mod written_layer;

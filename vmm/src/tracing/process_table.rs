@@ -1,6 +1,7 @@
 //! The process table of a region: which guest processes record, and where their rings and registries lie.
 
 use super::region::guest_text;
+use super::trigger::tail::Tail;
 use shared_ring::consumer::Consumer;
 use shared_ring::host::{Parts, ProcessOwner};
 use shared_ring::region::Rings;
@@ -119,6 +120,15 @@ impl ProcessTable {
     #[must_use]
     pub fn registry(&self, number: u32) -> Option<RegistryReader> {
         self.parts.process_registry(number)
+    }
+
+    /// What is new in the rings of slot `number`, which are in flight-recorder mode.
+    #[must_use]
+    pub fn tail(&self, number: u32) -> Tail {
+        let rings = self.parts.view().process_rings();
+        let memories = (0..self.vcpus()).filter_map(|vcpu| self.parts.process_ring(number, vcpu)).collect();
+        let before = self.claims.get(number as usize).map_or(0, |claim| claim.before);
+        Tail::new(LayerKind::GuestUser, rings, memories, before, Vec::new(), self.registry(number))
     }
 
     /// Consumers of the rings of slot `number`, from their beginning, by vCPU. They take no record from before its owner had it.

@@ -1,15 +1,17 @@
-//! The recorder: a thread that polls every session while the machine runs, answers what the control socket asks about them,
-//! and completes their recordings when the machine has stopped.
+//! The recorder: a thread that polls every session while the machine runs, answers what the control socket asks about
+//! them, and completes their recordings when the machine has stopped.
 
-use super::polling::PollInterval;
+use super::polling::{PollInterval, SLEEP};
 use super::recording::RecordingError;
 use super::session::Sources;
 use super::sessions::Sessions;
+use super::work_alarm::{Bell, Sleeper, WorkAlarms, sleeper};
 use crate::control::protocol::{Answer, Request};
 use crate::cpu_list::CpuList;
 use crate::jail;
 use crate::jail::policy::Thread;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use thiserror::Error;
@@ -37,14 +39,19 @@ pub enum RecorderError {
 /// A command to the recorder's thread.
 enum Command {
     Control(Request, SyncSender<Answer>),
-    /// The machine has stopped, with this outcome.
-    Finish(String),
+    /// The machine has stopped, with this outcome; what is to be done when the recording is complete.
+    Finish(String, Option<AtCompletion>),
 }
+
+/// Adds to a recording that is complete, whose manifest it gets. It is called on the recorder's thread, which may write
+/// files.
+pub type AtCompletion = Box<dyn FnOnce(Manifest) -> Result<Manifest, RecordingError> + Send>;
 
 /// A running recorder.
 #[derive(Debug)]
 pub struct Recorder {
     commands: Sender<Command>,
+    bell: Bell,
     thread: JoinHandle<Result<Manifest, RecordingError>>,
 }
 
@@ -52,6 +59,7 @@ pub struct Recorder {
 #[derive(Clone, Debug)]
 pub struct RecorderControl {
     commands: Sender<Command>,
+    bell: Bell,
 }
 
 impl RecorderControl {
@@ -60,6 +68,7 @@ impl RecorderControl {
     pub fn ask(&self, request: Request) -> Answer {
         let (reply, answer) = sync_channel(1);
         let sent = self.commands.send(Command::Control(request, reply));
+        self.bell.ring();
         // Either end is gone when the recording is being completed or has failed.
         sent.ok()
             .and_then(|()| answer.recv().ok())
@@ -81,24 +90,32 @@ impl Recorder {
     /// # Errors
     /// When the recording's folder cannot be written.
     pub fn start_on(cpus: Option<CpuList>, sources: Sources) -> Result<Self, RecorderError> {
+        let alarms = Arc::clone(&sources.alarms);
         let sessions = Sessions::start(sources)?;
         let (commands, received) = channel();
+        let (sleeper, bell) = sleeper().map_err(RecorderError::Thread)?;
+        // Whoever starts a thread that records is to find the one that it wakes.
+        let (ready, is_ready) = sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("strata-recorder".into())
             .spawn(move || {
                 // Tried before; a CPU that has gone since costs its placement, not the recording.
                 let _ = cpus.map(|cpus| cpus.place_this_thread());
+                alarms.wake_this_thread();
+                let _ = ready.send(());
                 jail::enter(Thread::Recorder);
-                run(sessions, &received)
+                run(sessions, &received, sleeper, &alarms)
             })
             .map_err(RecorderError::Thread)?;
-        Ok(Self { commands, thread })
+        // It fails with the thread, whose result says why.
+        let _ = is_ready.recv();
+        Ok(Self { commands, bell, thread })
     }
 
     /// What passes requests on to this recorder.
     #[must_use]
     pub fn control(&self) -> RecorderControl {
-        RecorderControl { commands: self.commands.clone() }
+        RecorderControl { commands: self.commands.clone(), bell: self.bell.clone() }
     }
 
     /// Completes the recording: takes what the stopped machine has left and writes `outcome`. Call this when all vCPU
@@ -107,27 +124,55 @@ impl Recorder {
     /// # Errors
     /// What kept the recorder from writing, now or earlier.
     pub fn finish(self, outcome: String) -> Result<Manifest, RecorderError> {
+        self.finish_with(outcome, None)
+    }
+
+    /// As [`finish`](Self::finish); then does what is `last`.
+    ///
+    /// # Errors
+    /// As those of [`finish`](Self::finish), and those of `last`.
+    pub fn finish_with(self, outcome: String, last: Option<AtCompletion>) -> Result<Manifest, RecorderError> {
         // The receiver is gone when the recorder has failed; its result says why.
-        let _ = self.commands.send(Command::Finish(outcome));
+        let _ = self.commands.send(Command::Finish(outcome, last));
+        self.bell.ring();
         Ok(self.thread.join().map_err(|_| RecorderError::Panicked)??)
     }
 }
 
-fn run(mut sessions: Sessions, commands: &Receiver<Command>) -> Result<Manifest, RecordingError> {
+fn run(
+    mut sessions: Sessions,
+    commands: &Receiver<Command>,
+    mut sleeper: Sleeper,
+    alarms: &WorkAlarms,
+) -> Result<Manifest, RecordingError> {
     let mut interval = PollInterval::new();
     loop {
         let more = sessions.poll();
         let is_prompt = sessions.any_streaming() || sessions.any_watched();
         let longest = if is_prompt { LONGEST_PAUSE } else { LONGEST_FLIGHT_PAUSE };
-        match commands.recv_timeout(interval.after(more, longest)) {
-            Err(RecvTimeoutError::Timeout) => {}
-            Ok(Command::Control(request, reply)) => {
-                let answer = sessions.answer(request);
-                // The client may be gone.
-                let _ = reply.send(answer);
+        let mut pause = interval.after(more, longest);
+        // Triggers are about what takes no time of the guest's, too.
+        if interval.is_quiet() && !sessions.any_watched() && alarms.arm() {
+            pause = SLEEP;
+        }
+        if !pause.is_zero() {
+            sleeper.sleep(pause);
+        }
+        // All of them: the bell does not ring again for those that have come.
+        loop {
+            match commands.try_recv() {
+                Err(TryRecvError::Empty) => break,
+                Ok(Command::Control(request, reply)) => {
+                    let answer = sessions.answer(request);
+                    // The client may be gone.
+                    let _ = reply.send(answer);
+                }
+                Ok(Command::Finish(outcome, last)) => {
+                    let manifest = sessions.complete(&outcome)?;
+                    return last.map_or(Ok(manifest.clone()), |last| last(manifest));
+                }
+                Err(TryRecvError::Disconnected) => return sessions.complete("the VMM failed"),
             }
-            Ok(Command::Finish(outcome)) => return sessions.complete(&outcome),
-            Err(RecvTimeoutError::Disconnected) => return sessions.complete("the VMM failed"),
         }
     }
 }

@@ -87,8 +87,8 @@ pub struct GuestSide {
 pub const NO_AGENT: &str = "no agent was given to the guest, and it has not brought one";
 
 impl Recording {
-    /// The recording, in the folder `dir` and within the size of `rotation`, of a session called `name` that is made while
-    /// the VM of this one runs and records `selection` of the guest's kernel into the rings of `guest`.
+    /// The recording, in the folder `dir` and within the size of `rotation`, of a session called `name` that is made
+    /// while the VM of this one runs and records `selection` of the guest's kernel into the rings of `guest`.
     #[must_use]
     pub fn of_guest_kernel(
         &self,
@@ -304,9 +304,9 @@ fn registered_or_declared<'a>(
     registered.iter().chain(declared.iter().filter(move |event| !ids.contains(&event.id)))
 }
 
-/// The enable bits of those `events` of the guest's kernel that `selection` includes, and of applications if it includes
-/// them. With any event of the kernel goes the one that says when a CPU stops to record: without it, what the CPU did last
-/// would seem to go on.
+/// The enable bits of those `events` of the guest's kernel that `selection` includes, and of applications if it
+/// includes them. With any event of the kernel goes the one that says when a CPU stops to record: without it, what the
+/// CPU did last would seem to go on.
 #[must_use]
 pub fn enabled_guest_events<'a>(
     events: impl IntoIterator<Item = &'a EventDescription>,

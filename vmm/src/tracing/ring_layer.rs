@@ -1,11 +1,22 @@
-//! A layer that is drained from rings: it reads its event registry, drains its rings, and writes what was accepted.
+//! A layer that is drained from rings: it reads its event registry, drains its rings, and writes what was accepted. It
+//! shows its records to triggers, and to a live summary while somebody asks for that: those in sub-buffers that are not
+//! complete, too.
 
+use super::live::guest::GuestWatch;
+use super::record_limit::RecordLimiter;
+use super::trigger::watch::Watch;
+use crate::clock::HostTime;
+use crate::control::protocol::LiveGuest;
 use shared_ring::consumer::{Consumer, Poll};
 use shared_ring::event::EventDescription;
+use shared_ring::packet::Record;
 use shared_ring::registry::RegistryReader;
 use std::time::Instant;
+use trace_merge::clock::Clock;
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{Layer, event_bytes};
+use trace_merge::reader::StreamRecord;
+use trace_merge::schema::SchemaTable;
 use trace_merge::writer::{LayerWriter, WriteError};
 
 /// One layer with its rings.
@@ -24,8 +35,85 @@ pub struct RingLayer {
     /// For each ring whether its producer has joined the session, when it is the guest kernel's.
     joined: Vec<bool>,
     descriptions: Descriptions,
-    /// Where the next drain that has little time begins.
+    /// Keeps it within a rate, if it has a limit.
+    limiter: Option<RecordLimiter>,
+    /// Whether the next drain takes what is ready whatever the limit says.
+    limit_is_lifted: bool,
+    /// Where the next drain begins when the last one stopped early: it had little time, or met the limit.
     next_ring: usize,
+    shown: Shown,
+    /// What its records say of the guest's tasks, while somebody asks for that.
+    live: Option<Box<GuestWatch>>,
+    /// Records that all rings had lost at its last look.
+    lost: u64,
+}
+
+/// Who is shown the records of a layer.
+struct Viewers<'v> {
+    triggers: Option<&'v mut Watch>,
+    live: Option<&'v mut GuestWatch>,
+}
+
+impl Viewers<'_> {
+    const fn are_none(&self) -> bool {
+        self.triggers.is_none() && self.live.is_none()
+    }
+
+    fn record(&mut self, layer: LayerKind, cpu: u32, record: &StreamRecord<'_>) {
+        if let Some(triggers) = &mut self.triggers {
+            triggers.record(layer, cpu, record);
+        }
+        if let Some(live) = &mut self.live {
+            live.record(cpu, record);
+        }
+    }
+}
+
+/// What was shown of a layer.
+#[derive(Debug, Default)]
+struct Shown {
+    /// The types of the layer's events, so many of them.
+    schemas: SchemaTable,
+    events: usize,
+    /// For each ring the records of its next packet.
+    records: Vec<u64>,
+    /// Copy of a packet that is not complete.
+    packet: Vec<u8>,
+}
+
+impl Shown {
+    /// Looks at the types of events that are new.
+    fn learn(&mut self, writer: &LayerWriter) {
+        let events = writer.events();
+        if events.len() != self.events {
+            (self.schemas, self.events) = (SchemaTable::new(events), events.len());
+        }
+    }
+
+    /// Shows `viewers` the records of the next packet of `ring` that were not shown yet.
+    fn show<'r>(
+        &mut self,
+        viewers: &mut Viewers<'_>,
+        layer: LayerKind,
+        ring: usize,
+        records: impl Iterator<Item = Record<'r>>,
+    ) {
+        if self.records.len() <= ring {
+            self.records.resize(ring + 1, 0);
+        }
+        let (Some(seen), Ok(cpu)) = (self.records.get_mut(ring), u32::try_from(ring)) else { return };
+        for record in records.skip(usize::try_from(*seen).unwrap_or(usize::MAX)) {
+            *seen += 1;
+            let Some(schema) = self.schemas.get(record.id) else { continue };
+            let (time, payload) = (record.time, record.payload);
+            viewers.record(layer, cpu, &StreamRecord { time, schema, payload, packet: 0, after_gap: false });
+        }
+    }
+
+    /// The next packet of `ring` is another one.
+    fn next_packet(&mut self, ring: usize) {
+        self.records.get_mut(ring).into_iter().for_each(|seen| *seen = 0);
+    }
 }
 
 /// The event types of a layer, as far as they may grow.
@@ -67,13 +155,50 @@ impl RingLayer {
     pub fn new(writer: LayerWriter, registry: Option<RegistryReader>, rings: Vec<Consumer>) -> Self {
         let (first_sequence, joined) = (vec![None; rings.len()], vec![false; rings.len()]);
         let descriptions = Descriptions { bytes: 0, limit: u64::MAX, refused: 0 };
-        Self { writer, registry, rings, packet: Vec::new(), first_sequence, joined, descriptions, next_ring: 0 }
+        Self {
+            writer,
+            registry,
+            rings,
+            packet: Vec::new(),
+            first_sequence,
+            joined,
+            descriptions,
+            limiter: None,
+            limit_is_lifted: false,
+            next_ring: 0,
+            shown: Shown::default(),
+            live: None,
+            lost: 0,
+        }
     }
 
     /// From now on event types are taken up to `bytes` of the manifest altogether. Records of others are rejected and
     /// counted.
     pub const fn limit_descriptions(&mut self, bytes: u64) {
         self.descriptions.limit = bytes;
+    }
+
+    /// Keeps the layer within `limiter`, if there is one, while its producers run.
+    #[must_use]
+    pub fn within_rate(self, limiter: Option<RecordLimiter>) -> Self {
+        Self { limiter, ..self }
+    }
+
+    /// The next drain takes what is ready whatever the limit says; it counts all the same.
+    pub const fn lift_limit(&mut self) {
+        self.limit_is_lifted = true;
+    }
+
+    /// That the layer has met its limit; once.
+    pub fn tell_limit(&mut self) -> Option<String> {
+        self.limiter.as_mut()?.tell()
+    }
+
+    /// Whether the limit lets another packet be taken. One that waits in a ring keeps its place there.
+    fn is_admitted(&mut self, producers: Producers) -> bool {
+        let Some(limiter) = &mut self.limiter else { return true };
+        // What stopped producers have left is as much as their rings hold.
+        producers == Producers::Stopped || self.limit_is_lifted || limiter.admits(Instant::now())
     }
 
     /// Bytes of the manifest that the event types take, at most.
@@ -89,23 +214,86 @@ impl RingLayer {
     }
 
     /// Moves what is ready from the rings to the layer's streams: at most one lap of each ring, so that a guest that
-    /// records without pause cannot keep the caller here. Records younger than `latest` are rejected.
+    /// records without pause cannot keep the caller here. Records younger than `latest` are rejected. `watch` is shown
+    /// the others, and those that lie in the rings.
     ///
     /// # Errors
     /// When the layer cannot be written.
-    pub fn drain(&mut self, producers: Producers, latest: Latest<'_>) -> Result<Drained, WriteError> {
+    pub fn drain(
+        &mut self,
+        producers: Producers,
+        latest: Latest<'_>,
+        mut watch: Option<&mut Watch>,
+    ) -> Result<Drained, WriteError> {
         let mut drained = Drained::default();
-        for ring in 0..self.rings.len() {
+        self.live.take_if(|live| live.is_forgotten());
+        let begun = self.live.as_mut().and_then(|live| live.begin_look());
+        let (first, rings) = (self.next_ring, self.rings.len());
+        for step in 0..rings {
+            let ring = (first + step) % rings;
             for _ in 0..self.rings[ring].sub_buffers() {
-                if !self.move_packet(ring, producers, latest, &mut drained)? {
+                if !self.is_admitted(producers) {
+                    break;
+                }
+                // When the limit is met here, another ring is first the next time.
+                self.next_ring = (ring + 1) % rings;
+                if !self.move_packet(ring, producers, latest, &mut drained, watch.as_deref_mut())? {
                     break;
                 }
             }
+            if producers == Producers::Running && (watch.is_some() || begun.is_some()) {
+                drained.new_events += self.show_incomplete(ring, latest, watch.as_deref_mut())?;
+            }
         }
+        self.limit_is_lifted = false;
         // Event types of an agent that records nothing should be seen too.
         drained.new_events += read_registry(self.registry.as_mut(), &mut self.descriptions, &mut self.writer)?;
         self.look_at_producers();
+        if let Some(begun) = begun {
+            self.end_look(begun);
+        }
         Ok(drained)
+    }
+
+    /// What the records of the guest's kernel say of its tasks: since it was first asked for, which may be now, by the
+    /// clock that `clock` is about and `time` counts.
+    pub fn watch(&mut self, clock: &Clock, time: HostTime) -> LiveGuest {
+        self.live.get_or_insert_with(|| Box::new(GuestWatch::new(clock, time))).ask()
+    }
+
+    /// Other records of the guest's kernel are made from now on than so far.
+    pub fn forget_guest(&mut self) {
+        self.live.iter_mut().for_each(|live| live.forget());
+    }
+
+    /// A look of the live summary that began at `begun` is over.
+    fn end_look(&mut self, begun: u64) {
+        let lost = self.rings.iter().map(|ring| ring.lost().total()).fold(0, u64::saturating_add);
+        let is_missing = std::mem::replace(&mut self.lost, lost) != lost;
+        let Some(live) = &mut self.live else { return };
+        if is_missing {
+            live.forget();
+        }
+        live.end_look(begun);
+    }
+
+    /// Shows `watch` and the live summary what is in a sub-buffer of `ring` that is not complete. Returns how many
+    /// event types are new.
+    fn show_incomplete(
+        &mut self,
+        ring: usize,
+        latest: Latest<'_>,
+        watch: Option<&mut Watch>,
+    ) -> Result<usize, WriteError> {
+        let new = read_registry(self.registry.as_mut(), &mut self.descriptions, &mut self.writer)?;
+        self.shown.learn(&self.writer);
+        let (writer, mut packet) = (&self.writer, std::mem::take(&mut self.shown.packet));
+        if let Some(found) = self.rings[ring].look(&mut packet, latest(), |id| writer.event(id)) {
+            let mut viewers = Viewers { triggers: watch, live: self.live.as_deref_mut() };
+            self.shown.show(&mut viewers, writer.kind(), ring, found.records());
+        }
+        self.shown.packet = packet;
+        Ok(new)
     }
 
     /// Takes over which of the guest kernel's producers have joined the session, and what they count.
@@ -121,8 +309,8 @@ impl RingLayer {
         }
     }
 
-    /// Like [`drain`](Self::drain), until `deadline` at most; the next one goes on with the ring where this one stopped. Also
-    /// says whether all rings were looked at before.
+    /// Like [`drain`](Self::drain), until `deadline` at most; the next one goes on with the ring where this one stopped.
+    /// Also says whether all rings were looked at before.
     ///
     /// # Errors
     /// When the layer cannot be written.
@@ -131,30 +319,40 @@ impl RingLayer {
         producers: Producers,
         latest: Latest<'_>,
         deadline: Instant,
+        mut watch: Option<&mut Watch>,
     ) -> Result<(Drained, bool), WriteError> {
         let mut drained = Drained::default();
-        for _ in 0..self.rings.len() {
+        'rings: for _ in 0..self.rings.len() {
             let ring = self.next_ring % self.rings.len();
-            for _ in 0..self.rings[ring].sub_buffers() {
+            for packet in 0..self.rings[ring].sub_buffers() {
                 if Instant::now() >= deadline {
                     return Ok((drained, false));
                 }
-                if !self.move_packet(ring, producers, latest, &mut drained)? {
+                if !self.is_admitted(producers) {
+                    // Another ring is first the next time.
+                    self.next_ring = ring + usize::from(packet > 0);
+                    break 'rings;
+                }
+                if !self.move_packet(ring, producers, latest, &mut drained, watch.as_deref_mut())? {
                     break;
                 }
             }
+            if producers == Producers::Running && watch.is_some() {
+                drained.new_events += self.show_incomplete(ring, latest, watch.as_deref_mut())?;
+            }
             self.next_ring = (ring + 1) % self.rings.len();
         }
+        self.limit_is_lifted = false;
         drained.new_events += read_registry(self.registry.as_mut(), &mut self.descriptions, &mut self.writer)?;
         Ok((drained, true))
     }
 
-    /// Drains all that is left of stopped producers and takes over the final loss counts.
+    /// Drains all that is left of stopped producers and takes over the final loss counts. `watch` is shown what is left.
     ///
     /// # Errors
     /// When the layer cannot be written.
-    pub fn finish(&mut self, latest: Latest<'_>) -> Result<Drained, WriteError> {
-        let drained = self.drain(Producers::Stopped, latest)?;
+    pub fn finish(&mut self, latest: Latest<'_>, watch: Option<&mut Watch>) -> Result<Drained, WriteError> {
+        let drained = self.drain(Producers::Stopped, latest, watch)?;
         for ((number, ring), first) in (0..).zip(&mut self.rings).zip(&self.first_sequence) {
             ring.finish();
             self.writer.set_loss(number, ring.lost(), ring.rejected_bytes(), ring.is_corrupt());
@@ -187,6 +385,7 @@ impl RingLayer {
         producers: Producers,
         latest: Latest<'_>,
         drained: &mut Drained,
+        watch: Option<&mut Watch>,
     ) -> Result<bool, WriteError> {
         let consumer = &mut self.rings[ring];
         let polled = match producers {
@@ -199,16 +398,25 @@ impl RingLayer {
         drained.new_events += read_registry(self.registry.as_mut(), &mut self.descriptions, &mut self.writer)?;
         let writer = &self.writer;
         if let Some(packet) = delivered.accept(writer.uuid(), latest(), |id| writer.event(id)) {
+            let mut viewers = Viewers { triggers: watch, live: self.live.as_deref_mut() };
+            if !viewers.are_none() {
+                self.shown.learn(writer);
+                self.shown.show(&mut viewers, writer.kind(), ring, packet.records());
+            }
             self.writer.append(&packet)?;
             drained.packets += 1;
+            if let Some(limiter) = &mut self.limiter {
+                limiter.take(packet.record_count(), Instant::now());
+            }
         }
+        self.shown.next_packet(ring);
         Ok(true)
     }
 
     /// The layer as the manifest describes it.
     #[must_use]
     pub fn layer(&self) -> Layer {
-        self.writer.layer()
+        Layer { limit: self.limiter.as_ref().map(RecordLimiter::state), ..self.writer.layer() }
     }
 
     /// The layer's event types and streams.

@@ -1,10 +1,11 @@
 //! Which events are recorded: globs over `layer:group:event`.
 //!
-//! A selection is a list of terms, separated by commas: `host-kernel:kvm:*,guest-kernel:sched:sched_switch,!guest-kernel:irq:*`.
-//! Terms apply in order; a term with `!` takes events away. A selection whose first term takes away starts from the
-//! default. A term without a layer (`sched:*`) means every layer; a term without an event (`host-kernel:kvm`,
-//! `guest-kernel:*`) means all events of the group or layer. The name of a preset stands for its terms:
-//! `default,guest-kernel:net:*`. Layers have the names of [`LayerKind`], or their short forms.
+//! A selection is a list of terms, separated by commas:
+//! `host-kernel:kvm:*,guest-kernel:sched:sched_switch,!guest-kernel:irq:*`. Terms apply in order; a term with `!` takes
+//! events away. A selection whose first term takes away starts from the default. A term without a layer (`sched:*`)
+//! means every layer; a term without an event (`host-kernel:kvm`, `guest-kernel:*`) means all events of the group or
+//! layer. The name of a preset stands for its terms: `default,guest-kernel:net:*`. Layers have the names of
+//! [`LayerKind`], or their short forms.
 
 use thiserror::Error;
 use trace_merge::layer::{LayerKind, UnknownLayer};

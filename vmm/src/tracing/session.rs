@@ -6,29 +6,36 @@
 
 use super::flight_recorder::{FlightRecorder, WrittenLayers};
 use super::guest_processes::GuestProcesses;
-use super::host_layer::{HostLayer, HostWindow};
+use super::host_layer::{HostHistory, HostLayer, HostWindow};
 use super::kernel_rings::{KernelRings, sub_buffer_counts, sub_buffer_sizes};
 use super::layers::Layers;
 use super::process_table::ProcessTable;
+use super::record_limit::{LayerLimits, LimitError};
 use super::recording::{GuestSide, Recording, RecordingError, note_threads};
 use super::region::{EnabledEvents, MAIN_SESSION, RegionError};
 use super::save_pace::SavePace;
 use super::selection::SelectionError;
 use super::streaming::Streaming;
-use super::trigger::TriggerRequest;
-use super::vmm_events::{GuestEvents, VmmTracer};
+use super::trigger::expression::Trigger;
+use super::trigger::host_load::HostLoad;
+use super::trigger::{AFTER, ArmError, TriggerRequest, Triggers};
+use super::vmm_events::{EVENTS, GuestEvents, VmmTracer};
 use super::vmm_layer::vmm_layer;
+use super::work_alarm::WorkAlarms;
 use super::written_layer::WrittenLayer;
-use crate::control::protocol::{LayerStatus, Live, SessionStatus, TraceStatus};
+use crate::control::protocol::{LayerLimit, LayerStatus, Live, SessionStatus, TraceStatus};
 use crate::host_kernel::HostTracer;
+use shared_ring::event::EventDescription;
 use shared_ring::layout::{AGENT_ABSENT, Mode};
 use shared_ring::region::Rings;
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use strata_abi::class;
 use thiserror::Error;
+use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{Layer, Manifest, StreamDescription, is_vm_name};
 use trace_merge::trace_folder::{TraceFolder, TraceFolderError, free_beside};
 use trace_merge::writer::{MIN_ROTATED_SIZE, Rotation};
@@ -71,6 +78,9 @@ pub enum SessionError {
     /// The size that the recording is to keep within leaves no room.
     #[error("a recording can keep within {} MiB or more", MIN_ROTATED_SIZE >> 20)]
     TooSmall,
+    /// A layer's records cannot be limited so.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
     /// A path would mean another place for the VM's process.
     #[error("'{}' is not an absolute path", .0.display())]
     RelativePath(PathBuf),
@@ -114,6 +124,9 @@ pub enum SessionError {
     /// No session is written while the guest runs.
     #[error("a flight recorder is written by a snapshot: use `strata ctl VM snapshot DIR`")]
     NothingToFlush,
+    /// A trigger cannot be armed, or removed.
+    #[error(transparent)]
+    Trigger(#[from] ArmError),
     /// The request is not about the recording.
     #[error("the recorder does not serve this request")]
     NotServed,
@@ -137,18 +150,24 @@ pub struct Sources {
     pub host: Option<HostTracer>,
     /// Whether records are written as they come. The rings of a guest's side have the same mode.
     pub mode: Mode,
-    /// The host kernel's records that a flight recorder holds, bytes.
-    pub host_history: usize,
+    /// Where a flight recorder holds the host kernel's records.
+    pub host_history: HostHistory,
     /// The choice of events as the user gave it.
     pub events: String,
+    /// What keeps layers within rates.
+    pub limits: LayerLimits,
     /// File descriptors that the streams of guest processes may take.
     pub process_descriptors: usize,
+    /// What wakes the recorder when the guest works.
+    pub alarms: Arc<WorkAlarms>,
     /// Told what the user should know at once, a line each.
     pub say: Say,
     /// Called when a layer has ended early.
     pub on_failure: Option<OnFailure>,
-    /// What is watched for, in flight-recorder mode.
+    /// What is watched for from the start.
     pub triggers: Option<TriggerRequest>,
+    /// What tells the host's load, where that can be had.
+    pub host_load: Option<HostLoad>,
 }
 
 /// What happens when a layer ends early; called again with the next poll while it returns `false`. It is called on the
@@ -171,6 +190,8 @@ pub struct NewSession {
     pub trace: Option<PathBuf>,
     /// Size that the recording keeps within, bytes.
     pub max_size: Option<u64>,
+    /// What keeps its layer within a rate.
+    pub limits: Vec<LayerLimit>,
 }
 
 impl NewSession {
@@ -185,6 +206,7 @@ impl NewSession {
         if taken.any(|name| name == self.name) {
             return Err(SessionError::Exists(self.name.clone()));
         }
+        self.limits()?;
         match &self.trace {
             None if self.rings.mode == Mode::Discard => Err(SessionError::NoFolder),
             _ if self.max_size.is_some() && self.rings.mode == Mode::FlightRecorder => Err(SessionError::BoundedBySize),
@@ -192,6 +214,10 @@ impl NewSession {
             Some(path) if !path.is_absolute() => Err(SessionError::RelativePath(path.clone())),
             _ => Ok(()),
         }
+    }
+
+    fn limits(&self) -> Result<LayerLimits, LimitError> {
+        LayerLimits::new(&self.limits, self.rings.mode, &[LayerKind::GuestKernel])
     }
 }
 
@@ -217,11 +243,17 @@ pub struct Session {
     /// The guest kernel's rings, which are among the layers if there is a guest's side.
     kernel: Option<KernelRings>,
     layers: Layers,
+    /// What is watched for; of the session that the VM is started with.
+    triggers: Option<Triggers>,
     recording: Recording,
     /// When the manifest is written again.
     pace: SavePace,
+    /// Whether the manifest lacks packets, or what was said since it was written.
+    is_news: bool,
     /// The copy of the manifest beside the region lacks something of the guest.
     is_copy_old: bool,
+    /// What was said of layers that go on: each line once.
+    notices_told: BTreeSet<String>,
     /// Whether it was told that the manifest cannot be written.
     is_save_failure_told: bool,
     /// Whether it was told that the guest writes over the host's words.
@@ -238,8 +270,9 @@ impl Session {
     /// # Errors
     /// When its recording cannot be written.
     pub fn main(sources: Sources) -> Result<Self, RecordingError> {
-        let Sources { recording, host, mode, host_history, events, process_descriptors, say, on_failure, triggers } =
-            sources;
+        let Sources { recording, host, mode, host_history, events, process_descriptors, say, on_failure, .. } = sources;
+        let (request, load, limits) = (sources.triggers, sources.host_load, sources.limits);
+        let limiter = |layer| limits.of(layer, Instant::now());
         let rotation = recording.rotation.as_ref();
         let kernel = kernel_rings(&recording);
         let vmm = recording.guest.as_ref().and_then(|guest| guest.vmm.clone());
@@ -253,11 +286,17 @@ impl Session {
             Some(dir) if mode == Mode::Discard => {
                 let manifest = &recording.manifest;
                 let vmm = vmm.map(|vmm| vmm_layer(&vmm, &recording.vm, rotation, dir, manifest)).transpose()?;
+                let vmm = vmm.map(|layer| layer.within_rate(limiter(LayerKind::Vmm)));
                 let guest_kernel = kernel.as_ref().map(|kernel| kernel.layer(dir, manifest)).transpose()?;
-                let written = |table| GuestProcesses::new(table, process_descriptors).within(rotation);
+                let guest_kernel = guest_kernel.map(|layer| layer.within_rate(limiter(LayerKind::GuestKernel)));
+                let host = host.map(|tracer| HostLayer::create(rotation, dir, manifest, tracer)).transpose()?;
+                let written = |table| {
+                    let processes = GuestProcesses::new(table, process_descriptors).within(rotation);
+                    processes.within_rate(limits.clone())
+                };
                 Layers::Streaming(Box::new(Streaming {
                     dir: dir.clone(),
-                    host: host.map(|tracer| HostLayer::create(rotation, dir, manifest, tracer)).transpose()?,
+                    host: host.map(|layer| layer.within_rate(limiter(LayerKind::HostKernel))),
                     vmm: vmm.map(WrittenLayer::new),
                     guest_kernel: guest_kernel.map(WrittenLayer::new),
                     processes: processes.map(written),
@@ -265,13 +304,17 @@ impl Session {
             }
             _ => {
                 let host = host.map(|tracer| HostWindow::new(tracer, host_history));
-                let mut recorder = FlightRecorder::new(host, vmm, kernel.clone(), processes);
-                if let Some(request) = triggers.filter(|request| !request.triggers.is_empty()) {
-                    recorder.arm(request, recording.manifest.clock.frequency_hz);
-                }
-                Layers::FlightRecorder(Box::new(recorder))
+                Layers::FlightRecorder(Box::new(FlightRecorder::new(host, vmm, kernel.clone(), processes)))
             }
         };
+        let mut triggers = layers.triggers(&recording, load);
+        let TriggerRequest { triggers: asked, every, after } = request.unwrap_or_default();
+        for trigger in asked {
+            // What it is about was checked before. One too many, or given twice, is said, and the VM starts.
+            if let Err(refusal) = triggers.arm(trigger, every, after, 0) {
+                say(&format!("--trigger: {refusal}"));
+            }
+        }
         let mut session = Self {
             name: MAIN_SESSION.into(),
             mode,
@@ -279,9 +322,12 @@ impl Session {
             active: true,
             kernel,
             layers,
+            triggers: Some(triggers),
             recording,
             pace: SavePace::new(Instant::now()),
+            is_news: false,
             is_copy_old: false,
+            notices_told: BTreeSet::new(),
             is_save_failure_told: false,
             is_tampering_told: false,
             say,
@@ -297,7 +343,8 @@ impl Session {
     /// # Errors
     /// When its events, its rings or its folder cannot be used, no slot is free, or another process runs the VM.
     pub fn of_guest_kernel(new: NewSession, main: &Self) -> Result<Self, SessionError> {
-        let NewSession { name, rings, events, trace, max_size } = new;
+        let limits = new.limits()?;
+        let NewSession { name, rings, events, trace, max_size, .. } = new;
         let side = main.guest()?;
         let selection = side.select(&events)?;
         let region = &side.region;
@@ -317,7 +364,7 @@ impl Session {
         let rotation = max_size.map(Rotation::new);
         let recording = main.recording.of_guest_kernel(&name, selection, trace, rotation, guest);
         region.open_session(slot, &name, rings)?;
-        let started = Self::with_kernel_rings(name, rings.mode, events, recording, main.say);
+        let started = Self::with_kernel_rings(name, rings.mode, events, recording, &limits, main.say);
         match started {
             Ok(session) => {
                 folder.iter_mut().for_each(TraceFolder::keep);
@@ -336,12 +383,15 @@ impl Session {
         mode: Mode,
         events: String,
         recording: Recording,
+        limits: &LayerLimits,
         say: Say,
     ) -> Result<Self, RecordingError> {
         let kernel = kernel_rings(&recording);
         let layers = match &recording.dir {
             Some(dir) if mode == Mode::Discard => {
                 let guest_kernel = kernel.as_ref().map(|kernel| kernel.layer(dir, &recording.manifest)).transpose()?;
+                let limiter = limits.of(LayerKind::GuestKernel, Instant::now());
+                let guest_kernel = guest_kernel.map(|layer| layer.within_rate(limiter));
                 Layers::Streaming(Box::new(Streaming {
                     dir: dir.clone(),
                     host: None,
@@ -359,9 +409,12 @@ impl Session {
             active: false,
             kernel,
             layers,
+            triggers: None,
             recording,
             pace: SavePace::new(Instant::now()),
+            is_news: false,
             is_copy_old: false,
+            notices_told: BTreeSet::new(),
             is_save_failure_told: false,
             // The first session tells it.
             is_tampering_told: true,
@@ -396,22 +449,25 @@ impl Session {
         matches!(self.layers, Layers::Streaming(_))
     }
 
-    /// Polls every layer once, and keeps enable bits and manifest up to date; says whether to poll again at once. A layer that
-    /// cannot be written ends, which is told and noted; the others go on.
+    /// Polls every layer once, and keeps enable bits and manifest up to date; says whether to poll again at once. A
+    /// layer that cannot be written ends, which is told and noted; the others go on.
     pub fn poll(&mut self) -> bool {
         let begun = self.is_watched().then(|| self.recording.clocks.time().now());
-        let polled = self.layers.poll(&self.recording);
+        let polled = self.layers.poll(&self.recording, armed(&mut self.triggers, &self.recording));
         self.act_on_triggers(begun.filter(|_| !polled.more));
         if polled.new_kernel_events && self.active {
             self.enable();
         }
-        self.is_copy_old |= self.recording.update();
+        let is_changed = self.recording.update();
+        self.is_copy_old |= is_changed;
+        self.is_news |= polled.more || polled.new_kernel_events || is_changed;
         self.tell_tampering();
         self.note_ends();
+        self.tell_notices();
         if self.is_failure_new {
             self.is_failure_new = self.on_failure.as_mut().is_some_and(|on_failure| !on_failure());
         }
-        if self.pace.is_due(Instant::now()) {
+        if self.pace.is_due(Instant::now(), self.is_news) {
             self.save_or_tell(self.is_copy_old);
         }
         polled.more
@@ -420,34 +476,86 @@ impl Session {
     /// Whether it is watched for triggers.
     #[must_use]
     pub fn is_watched(&self) -> bool {
-        matches!(&self.layers, Layers::FlightRecorder(recorder) if recorder.is_watched())
+        self.triggers.as_ref().is_some_and(Triggers::is_armed)
     }
 
-    /// Judges what was recorded up to `until`, ticks, if that has all been looked at, else events alone; and takes the
-    /// snapshot that is due.
-    fn act_on_triggers(&mut self, until: Option<u64>) {
-        let Layers::FlightRecorder(recorder) = &mut self.layers else { return };
-        let Some(triggers) = recorder.triggers() else { return };
+    /// Judges what was recorded up to `until`, ticks, if that has all been looked at, else events alone; tells and
+    /// marks the triggers that fire.
+    fn tell_triggers(&mut self, until: Option<u64>) {
+        let Some(triggers) = self.triggers.as_mut().filter(|triggers| triggers.is_armed()) else { return };
         if !self.active {
             triggers.guest_is_off();
         }
         let now = Instant::now();
-        let news = triggers.settle(until.unwrap_or(0), now);
-        let due = triggers.due(now).map(ToOwned::to_owned);
+        triggers.look_at_load(now, self.recording.clocks.time());
         let vmm = self.recording.guest.as_ref().and_then(|guest| guest.vmm.as_deref());
-        for (trigger, what) in news {
+        for (trigger, what) in triggers.settle(until.unwrap_or(0), now) {
             (self.say)(&what);
-            vmm.into_iter().for_each(|vmm| vmm.triggered(trigger + 1));
+            vmm.into_iter().for_each(|vmm| vmm.triggered(trigger));
         }
-        if let Some(why) = due {
+    }
+
+    /// Tells the triggers that fire up to `until`, and takes the snapshot that is due.
+    fn act_on_triggers(&mut self, until: Option<u64>) {
+        self.tell_triggers(until);
+        let due = self.triggers.as_ref().and_then(|triggers| triggers.due(Instant::now()));
+        if let Some(why) = due.map(ToOwned::to_owned) {
             let taken = self.snapshot_for(&why);
             match &taken {
                 Ok(folder) => (self.say)(&format!("snapshot in {}", folder.display())),
                 Err(problem) => (self.say)(&format!("no snapshot: {problem}; recording goes on")),
             }
-            if let Layers::FlightRecorder(recorder) = &mut self.layers {
-                recorder.triggers().into_iter().for_each(|triggers| triggers.taken(taken.clone()));
+            self.triggers.iter_mut().for_each(|triggers| triggers.taken(taken.clone()));
+        }
+    }
+
+    /// Watches for the trigger `expression` from now on; returns its number. It may lead to another snapshot, or mark,
+    /// `every` so often, and to a snapshot a time `after` it has fired.
+    ///
+    /// # Errors
+    /// When it is no trigger, or about what is not recorded, or cannot be armed.
+    pub fn arm(
+        &mut self,
+        expression: &str,
+        every: Option<Duration>,
+        after: Option<Duration>,
+    ) -> Result<usize, SessionError> {
+        let trigger = Trigger::parse(expression).map_err(ArmError::from)?;
+        let request = TriggerRequest { triggers: vec![trigger.clone()], ..TriggerRequest::default() };
+        for layer in LayerKind::ALL {
+            if let Some(known) = self.known_events(layer) {
+                request.check(layer, &known, &self.recording.selection).map_err(ArmError::from)?;
             }
+        }
+        let now = self.recording.clocks.time().now();
+        let Some(triggers) = &mut self.triggers else { return Err(SessionError::NotServed) };
+        Ok(triggers.arm(trigger, every, after.unwrap_or(AFTER), now)?)
+    }
+
+    /// Watches no more for the trigger of this number or expression, which is returned.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn disarm(&mut self, wanted: &str) -> Result<String, SessionError> {
+        let Some(triggers) = &mut self.triggers else { return Err(SessionError::NotServed) };
+        Ok(triggers.disarm(wanted)?)
+    }
+
+    /// The events of `layer`, where they are all known by now.
+    fn known_events(&self, layer: LayerKind) -> Option<Vec<EventDescription>> {
+        let guest = self.recording.guest.as_ref();
+        match layer {
+            LayerKind::HostKernel => Some(self.layers.host_events()),
+            LayerKind::Vmm => Some(match guest.and_then(|guest| guest.vmm.as_ref()) {
+                Some(_) => EVENTS.iter().map(EventDescription::from).collect(),
+                None => Vec::new(),
+            }),
+            LayerKind::GuestKernel => match guest {
+                None => Some(Vec::new()),
+                Some(guest) if !guest.events.is_empty() => Some(guest.events.to_vec()),
+                Some(_) => Some(self.layers.kernel_events()).filter(|events| !events.is_empty()),
+            },
+            LayerKind::GuestUser => None,
         }
     }
 
@@ -478,7 +586,18 @@ impl Session {
             (self.say)(&format!("session {}: {}: {} ({})", self.name, end.layer, end.reason, end.fix));
         }
         self.is_failure_new |= !ends.is_empty();
+        self.is_news |= !ends.is_empty();
         self.recording.manifest.missing.extend(ends);
+    }
+
+    /// Tells what the user is to know of layers that go on: which have met their limits, each kind of layer once (how
+    /// often is in the manifest), and which would not outlive this process.
+    fn tell_notices(&mut self) {
+        for line in self.layers.notices() {
+            if self.notices_told.insert(line.clone()) {
+                (self.say)(&format!("session {}: {line}", self.name));
+            }
+        }
     }
 
     /// Saves the manifest. Where that fails, the records go on, and the next save may do better: told once.
@@ -537,15 +656,16 @@ impl Session {
         Ok(())
     }
 
-    /// Has the rings deliver what they hold, and writes it; `Some(false)` when a CPU of the guest did not answer in time,
-    /// `None` for a flight recorder, which is not written now.
+    /// Has the rings deliver what they hold, and writes it; `Some(false)` when a CPU of the guest did not answer in
+    /// time, `None` for a flight recorder, which is not written now.
     ///
     /// # Errors
     /// When the manifest cannot be written.
     pub fn flush(&mut self) -> Result<Option<bool>, SessionError> {
         let Layers::Streaming(layers) = &mut self.layers else { return Ok(None) };
         let vmm = self.recording.guest.as_ref().and_then(|guest| guest.vmm.as_deref());
-        let answered = layers.flush(&self.recording, || vmm.into_iter().for_each(VmmTracer::flush));
+        let triggers = self.triggers.as_mut().filter(|triggers| triggers.is_armed());
+        let answered = layers.flush(&self.recording, triggers, || vmm.into_iter().for_each(VmmTracer::flush));
         self.note_ends();
         self.save(false).map_err(SessionError::NotWritten)?;
         Ok(Some(answered))
@@ -568,8 +688,10 @@ impl Session {
             return Err(SessionError::RelativePath(dir.into()));
         }
         let mut folder = TraceFolder::create(dir, self.recording.readers)?;
-        recorder.poll(&self.recording);
-        let manifest = write_snapshot(recorder, &self.recording, dir, outcome).map_err(SessionError::NotWritten)?;
+        let mut triggers = self.triggers.as_mut().filter(|triggers| triggers.is_armed());
+        recorder.poll(&self.recording, triggers.as_deref_mut());
+        let written = write_snapshot(recorder, &self.recording, triggers, dir, outcome);
+        let manifest = written.map_err(SessionError::NotWritten)?;
         folder.keep();
         let streams = manifest.layers.iter().flat_map(|layer| &layer.streams);
         Ok(streams.map(|stream| stream.records).fold(0, u64::saturating_add))
@@ -601,13 +723,20 @@ impl Session {
     }
 
     /// Writes what stopped producers have left and how the session ended, if it has a folder; returns the manifest.
+    /// Triggers are shown the last records, too. What led to a snapshot that was not taken in time is said with the
+    /// end: the recording itself is that snapshot.
     ///
     /// # Errors
     /// When the recording cannot be written.
     pub fn complete(mut self, outcome: &str) -> Result<Manifest, RecordingError> {
         self.recording.update();
+        let triggers = armed(&mut self.triggers, &self.recording);
+        self.layers.stop(&mut self.recording, triggers);
+        self.tell_triggers(Some(self.recording.clocks.time().now()));
+        let untaken = self.triggers.as_ref().and_then(Triggers::untaken);
+        let outcome = untaken.map_or_else(|| outcome.into(), |why| format!("{outcome}; {why}"));
         let layers = self.layers.finish(&mut self.recording);
-        self.recording.manifest.outcome = Some(outcome.into());
+        self.recording.manifest.outcome = Some(outcome);
         self.recording.save_last(layers)?;
         Ok(self.recording.manifest)
     }
@@ -634,10 +763,7 @@ impl Session {
     /// What `strata ctl VM status` says about its recording, beside `sessions`.
     #[must_use]
     pub fn trace_status(&mut self, sessions: Vec<SessionStatus>) -> TraceStatus {
-        let triggers = match &mut self.layers {
-            Layers::FlightRecorder(recorder) => recorder.triggers().map(|triggers| triggers.status()),
-            Layers::Streaming(_) => None,
-        };
+        let triggers = self.triggers.as_ref().map(Triggers::status);
         let Recording { dir, manifest, guest, vm, rotation, .. } = &self.recording;
         let mut layers = self.layers.written();
         if let (Some(dir), Some(rotation)) = (dir, rotation) {
@@ -664,8 +790,11 @@ impl Session {
     /// What the VM does now, and what is recorded of it.
     pub fn live(&mut self) -> Live {
         let host = self.layers.watch(&self.recording);
+        let guest = self.layers.watch_guest(&self.recording);
+        let vmm = self.recording.guest.as_ref().and_then(|guest| guest.vmm.as_deref());
+        let disks = vmm.map(VmmTracer::disk_times).unwrap_or_default();
         let TraceStatus { layers, missing, .. } = self.trace_status(Vec::new());
-        Live { host, layers, missing, ..Live::default() }
+        Live { host, guest, disks, layers, missing, ..Live::default() }
     }
 
     /// Sets the session's enable bits by the events that are registered so far.
@@ -679,7 +808,9 @@ impl Session {
         guest.region.set_enabled(guest.slot, &enabled);
     }
 
-    fn mark(&self, change: GuestEvents) {
+    /// Marks `change`, and has those forget what they know of the guest that its records can no longer end.
+    fn mark(&mut self, change: GuestEvents) {
+        self.layers.forget_guest();
         let guest = self.recording.guest.as_ref();
         guest.and_then(|guest| guest.vmm.as_deref()).into_iter().for_each(|vmm| vmm.guest_events(change));
     }
@@ -689,9 +820,17 @@ impl Session {
         let saved = self.recording.save(self.layers.written());
         let saved = saved.and_then(|()| if beside_region { self.recording.save_beside_region() } else { Ok(()) });
         self.pace.saved(begin, Instant::now());
+        self.is_news = saved.is_err();
         self.is_copy_old &= !(beside_region && saved.is_ok());
         Ok(saved?)
     }
+}
+
+/// The triggers, if any is armed, which know the vCPUs of `recording` by now.
+fn armed<'t>(triggers: &'t mut Option<Triggers>, recording: &Recording) -> Option<&'t mut Triggers> {
+    let triggers = triggers.as_mut().filter(|triggers| triggers.is_armed())?;
+    triggers.set_vcpus(&recording.vcpu_threads.lock().unwrap_or_else(PoisonError::into_inner));
+    Some(triggers)
 }
 
 /// The guest kernel's rings of `recording`, if it has a guest's side.
@@ -705,6 +844,7 @@ fn kernel_rings(recording: &Recording) -> Option<KernelRings> {
 fn write_snapshot(
     recorder: &mut FlightRecorder,
     recording: &Recording,
+    triggers: Option<&mut Triggers>,
     dir: &Path,
     outcome: &str,
 ) -> Result<Manifest, RecordingError> {
@@ -712,7 +852,7 @@ fn write_snapshot(
     manifest.outcome = Some(outcome.into());
     manifest.missing.extend(recording.missing_processes());
     note_threads(&mut manifest, &recording.vm);
-    let WrittenLayers { layers, failures } = recorder.write(recording, dir, &manifest);
+    let WrittenLayers { layers, failures } = recorder.write(recording, triggers, dir, &manifest);
     if let Some((_, error)) = failures.into_iter().next() {
         return Err(error.into());
     }
@@ -736,6 +876,7 @@ fn layer_status(layer: &Layer) -> LayerStatus {
         lost: sum(|stream| stream.lost.total()),
         overwritten: sum(|stream| stream.overwritten),
         dropped: sum(|stream| stream.dropped.map_or(0, |dropped| dropped.records)),
+        limit: layer.limit,
     }
 }
 
@@ -752,6 +893,7 @@ mod tests {
             events: "guest:*".into(),
             trace: trace.map(PathBuf::from),
             max_size: None,
+            limits: Vec::new(),
         }
     }
 

@@ -1,4 +1,5 @@
-//! All sessions of a VM, the one that it was started with first. Control requests about what is recorded are answered here.
+//! All sessions of a VM, the one that it was started with first. Control requests about what is recorded are answered
+//! here.
 
 use super::recording::RecordingError;
 use super::region::MAIN_SESSION;
@@ -6,6 +7,7 @@ use super::session::{NewSession, Session, SessionError, Sources};
 use crate::control::protocol::{Answer, Request, Status};
 use shared_ring::layout::Geometry;
 use shared_ring::region::Rings;
+use std::time::Duration;
 use trace_merge::manifest::Manifest;
 
 /// Size (bytes) and number of the sub-buffers of a session that is made without saying them.
@@ -72,10 +74,19 @@ impl Sessions {
                 Ok(Answer::done(format!("{records} records in {}", dir.display())))
             }
             Request::Flush => self.flush(),
-            Request::SessionCreate { name, mode, sub_buffer_size, sub_buffers, events, trace, max_size } => {
+            Request::TriggerAdd { trigger, every_ms, after_ms } => {
+                let (every, after) = (every_ms.map(Duration::from_millis), after_ms.map(Duration::from_millis));
+                let number = self.sessions[0].arm(&trigger, every, after)?;
+                Ok(Answer::done(format!("trigger {number} is armed: {}", trigger.trim())))
+            }
+            Request::TriggerRemove { trigger } => {
+                let trigger = self.sessions[0].disarm(trigger.trim())?;
+                Ok(Answer::done(format!("trigger {trigger} is removed")))
+            }
+            Request::SessionCreate { name, mode, sub_buffer_size, sub_buffers, events, trace, max_size, limits } => {
                 let rings = Rings { geometry: geometry(sub_buffer_size, sub_buffers)?, mode: mode.into() };
                 let events = events.unwrap_or_else(|| self.main().events().into());
-                self.create(NewSession { name, rings, events, trace, max_size })
+                self.create(NewSession { name, rings, events, trace, max_size, limits })
             }
             Request::SessionStart { name } => {
                 self.find(&name)?.start()?;

@@ -5,10 +5,13 @@ use super::host_layer::HostLayer;
 use super::polling::{MAX_POLLS, Polled};
 use super::recording::Recording;
 use super::ring_layer::Producers;
+use super::trigger::Triggers;
+use super::trigger::watch::Watch;
 use super::written_layer::WrittenLayer;
 use shared_ring::event::EventDescription;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{Layer, Missing};
 
 /// How long a flush waits for the guest's CPUs.
@@ -30,31 +33,45 @@ pub struct Streaming {
     pub processes: Option<GuestProcesses>,
 }
 
+/// What is watched for in `layer`, if anything is.
+fn watch_of(triggers: Option<&mut Triggers>, layer: LayerKind) -> Option<&mut Watch> {
+    triggers.filter(|triggers| triggers.looks_at(layer)).map(Triggers::watch)
+}
+
 impl Streaming {
     /// Drains every layer once: the guest's first, then those that say when the vCPUs were in the guest. So a trace that is
     /// read while it grows has the periods of its guest records. A layer that cannot be written ends: see
-    /// [`ends`](Self::ends).
-    pub fn drain(&mut self, recording: &Recording, guest: Producers) -> Polled {
-        let polled = self.drain_guest(recording, guest);
-        let more = self.drain_host(recording, guest);
+    /// [`ends`](Self::ends). `triggers` are shown what is new.
+    pub fn drain(&mut self, recording: &Recording, guest: Producers, mut triggers: Option<&mut Triggers>) -> Polled {
+        let polled = self.drain_guest(recording, guest, triggers.as_deref_mut());
+        let more = self.drain_host(recording, guest, triggers);
         Polled { more: polled.more || more, ..polled }
     }
 
-    fn drain_guest(&mut self, recording: &Recording, guest: Producers) -> Polled {
+    fn drain_guest(&mut self, recording: &Recording, guest: Producers, mut triggers: Option<&mut Triggers>) -> Polled {
         let latest = &|| recording.latest();
-        let kernel = self.guest_kernel.as_mut().map(|kernel| kernel.drain(guest, latest)).unwrap_or_default();
+        let watch = watch_of(triggers.as_deref_mut(), LayerKind::GuestKernel);
+        let kernel = self.guest_kernel.as_mut().map(|kernel| kernel.drain(guest, latest, watch)).unwrap_or_default();
+        let watch = watch_of(triggers, LayerKind::GuestUser);
         let processes = self.processes.as_mut();
         let process_packets =
-            processes.map_or(0, |processes| processes.drain(&self.dir, &recording.manifest, guest, latest));
+            processes.map_or(0, |processes| processes.drain(&self.dir, &recording.manifest, guest, latest, watch));
         Polled { more: kernel.packets + process_packets > 0, new_kernel_events: kernel.new_events > 0 }
     }
 
     /// Drains the VMM and the host's kernel; says whether there may be more.
-    fn drain_host(&mut self, recording: &Recording, guest: Producers) -> bool {
+    fn drain_host(&mut self, recording: &Recording, guest: Producers, mut triggers: Option<&mut Triggers>) -> bool {
         let latest = &|| recording.latest();
-        let vmm = self.vmm.as_mut().map_or(0, |vmm| vmm.drain(guest, latest).packets);
-        let host = self.host.as_mut().is_some_and(HostLayer::drain);
+        let watch = watch_of(triggers.as_deref_mut(), LayerKind::Vmm);
+        let vmm = self.vmm.as_mut().map_or(0, |vmm| vmm.drain(guest, latest, watch).packets);
+        let host = self.host.as_mut().is_some_and(|host| host.drain(triggers));
         vmm > 0 || host
+    }
+
+    /// Event types of the host's kernel.
+    #[must_use]
+    pub fn host_events(&self) -> Vec<EventDescription> {
+        self.host.as_ref().map(HostLayer::events).unwrap_or_default()
     }
 
     /// What is missing of layers that ended early since the last call.
@@ -65,9 +82,22 @@ impl Streaming {
         ends.into_iter().chain(processes).chain(self.host.iter_mut().filter_map(HostLayer::tell_end)).collect()
     }
 
+    /// Layers that have met their limits since the last call, a line for each.
+    pub fn limits_met(&mut self) -> Vec<String> {
+        let rings = self.vmm.iter_mut().chain(&mut self.guest_kernel).filter_map(WrittenLayer::tell_limit);
+        let met: Vec<_> = rings.collect();
+        let processes = self.processes.iter_mut().filter_map(GuestProcesses::tell_limit);
+        met.into_iter().chain(processes).chain(self.host.iter_mut().filter_map(HostLayer::tell_limit)).collect()
+    }
+
     /// Has every ring deliver what it holds, and writes it; `flush_vmm` has the VMM's rings do so. `false` when a CPU of the
     /// guest did not answer in time.
-    pub fn flush(&mut self, recording: &Recording, flush_vmm: impl FnOnce()) -> bool {
+    pub fn flush(
+        &mut self,
+        recording: &Recording,
+        mut triggers: Option<&mut Triggers>,
+        flush_vmm: impl FnOnce(),
+    ) -> bool {
         let requests = self.guest_kernel.as_mut().map(WrittenLayer::request_flush).unwrap_or_default();
         for layer in self.processes.iter_mut().flat_map(GuestProcesses::running) {
             // A process honours the request with its next sub-buffer or flush; nobody waits for it.
@@ -79,13 +109,17 @@ impl Streaming {
             // Each time: a sub-buffer may have been opened while the guest looked.
             recording.guest.iter().for_each(|guest| guest.region.ring_doorbell());
             std::thread::sleep(FLUSH_PAUSE);
-            self.drain(recording, Producers::Running);
+            self.drain(recording, Producers::Running, triggers.as_deref_mut());
             flushed = self.is_flushed(&requests);
         }
-        self.drain_guest(recording, Producers::Running);
+        // What was asked for is written, also of layers that are held back.
+        let processes = self.processes.iter_mut().flat_map(GuestProcesses::running);
+        let rings = self.vmm.iter_mut().chain(&mut self.guest_kernel).chain(processes);
+        rings.for_each(WrittenLayer::lift_limit);
+        self.drain_guest(recording, Producers::Running, triggers.as_deref_mut());
         flush_vmm();
         for _ in 0..MAX_POLLS {
-            if !self.drain_host(recording, Producers::Running) {
+            if !self.drain_host(recording, Producers::Running, triggers.as_deref_mut()) {
                 break;
             }
         }
@@ -100,11 +134,22 @@ impl Streaming {
         self.guest_kernel.as_ref().is_none_or(|kernel| kernel.is_flushed(requests))
     }
 
-    /// Drains what stopped producers have left, and returns what is missing that was not told yet.
+    /// Drains what stopped producers have left, and stops the host's layer; returns what is missing of that. `triggers`
+    /// are shown what is new. Only the VMM, which may have a mark to make, can still record.
+    pub fn stop(&mut self, recording: &Recording, mut triggers: Option<&mut Triggers>) -> Vec<Missing> {
+        self.drain_guest(recording, Producers::Stopped, triggers.as_deref_mut());
+        self.vmm.iter_mut().for_each(WrittenLayer::lift_limit);
+        self.drain_host(recording, Producers::Running, triggers.as_deref_mut());
+        self.host.as_mut().map(|host| host.finish(triggers)).unwrap_or_default()
+    }
+
+    /// Drains what the VMM has left, and returns what is missing that was not told yet.
     pub fn finish(&mut self, recording: &Recording) -> Vec<Missing> {
-        self.drain(recording, Producers::Stopped);
-        let mut missing = self.host.as_mut().map(HostLayer::finish).unwrap_or_default();
-        missing.extend(self.ends());
+        let latest = &|| recording.latest();
+        if let Some(vmm) = &mut self.vmm {
+            vmm.drain(Producers::Stopped, latest, None);
+        }
+        let mut missing = self.ends();
         missing.extend(self.processes.iter().flat_map(GuestProcesses::missing));
         missing
     }

@@ -1,5 +1,5 @@
-//! What the threads of this process have used of the host's CPUs, by the kernel's own account, so that a recording can say
-//! what it cost. The account of a thread that runs may be behind by a scheduler's tick.
+//! What the threads of this process have used of the host's CPUs, by the kernel's own account, so that a recording can
+//! say what it cost. The account of a thread that runs may be behind by a scheduler's tick.
 
 use std::path::Path;
 use trace_merge::manifest::StrataThread;
@@ -7,8 +7,8 @@ use trace_merge::manifest::StrataThread;
 /// Threads that are kept count of at most: a process has some ten, and a vCPU each.
 const MAX_THREADS: usize = 8192;
 
-/// Updates `known` with the threads of this process. Those that have ended keep what was read of them last; nothing changes
-/// where the kernel keeps no account.
+/// Updates `known` with the threads of this process. Those that have ended keep what was read of them last; nothing
+/// changes where the kernel keeps no account.
 pub fn update(known: &mut Vec<StrataThread>) {
     update_from(known, Path::new("/proc/self/task"));
 }

@@ -1,12 +1,14 @@
 //! The VMM's own layer: what happens in its threads, recorded through the same rings as everything else.
 //!
-//! The rings lie in memory that the guest does not see, one per vCPU thread and one more for all other threads. A ring's
-//! number is its vCPU's, or the number of vCPUs for the last one.
+//! The rings lie in memory that the guest does not see, one per vCPU thread and one more for all other threads. A
+//! ring's number is its vCPU's, or the number of vCPUs for the last one.
 #![allow(unsafe_code)] // Producers are made from the rings' raw addresses.
 
+use super::disk_times::DiskTimes;
 use crate::clock::HostTime;
+use crate::control::protocol::LiveDisk;
 use crate::machine::rate_limit::Resource;
-use crate::machine::{BlockRequestKind, ControlEvent, Observer};
+use crate::machine::{BlockRequestKind, ControlEvent, NetQueue, Observer, PacketStage};
 use clock_sync::relation::Relation;
 use clock_sync::updater::Cause;
 use shared_ring::event::{Event, Field, FieldType};
@@ -33,11 +35,28 @@ mod id {
     pub const DISK_INTERRUPT: u16 = 12;
     pub const DISK_THROTTLED: u16 = 13;
     pub const CONSOLE_THROTTLED: u16 = 14;
+    pub const NET_NOTIFIED: u16 = 15;
+    pub const NET_RECEIVE: u16 = 16;
+    pub const NET_SEND: u16 = 17;
+    pub const NET_INTERRUPT: u16 = 18;
+    pub const NET_THROTTLED: u16 = 19;
+    pub const ENTROPY_REQUEST: u16 = 20;
 }
 
 /// Bytes of the text fields.
 const TEXT: usize = 16;
 const TEXT_FIELD: FieldType = FieldType::CharArray(16);
+
+/// A packet: the network device's number, the packet's in its direction, the bytes of its frame, and whether it is done
+/// with: 0 when it is taken, 1 when it is handed over, 2 when it is lost.
+const PACKET_FIELDS: &[Field] = &[
+    Field::new("net", FieldType::U32),
+    Field::new("id", FieldType::U64),
+    Field::new("bytes", FieldType::U32),
+    Field::new("done", FieldType::U8),
+];
+/// A network device's number, and its queue's: 0 receives, 1 sends.
+const NET_QUEUE_FIELDS: &[Field] = &[Field::new("net", FieldType::U32), Field::new("queue", FieldType::U8)];
 
 /// The VMM's event types.
 pub const EVENTS: &[Event] = &[
@@ -157,6 +176,27 @@ pub const EVENTS: &[Event] = &[
         name: "vmm:console_throttled",
         fields: &[Field::new("wait_ns", FieldType::U64)],
     },
+    Event { id: id::NET_NOTIFIED, class: class::VMM_DEVICE, name: "vmm:net_notified", fields: NET_QUEUE_FIELDS },
+    Event { id: id::NET_RECEIVE, class: class::VMM_DEVICE, name: "vmm:net_receive", fields: PACKET_FIELDS },
+    Event { id: id::NET_SEND, class: class::VMM_DEVICE, name: "vmm:net_send", fields: PACKET_FIELDS },
+    Event { id: id::NET_INTERRUPT, class: class::VMM_DEVICE, name: "vmm:net_interrupt", fields: NET_QUEUE_FIELDS },
+    Event {
+        id: id::NET_THROTTLED,
+        class: class::VMM_DEVICE,
+        name: "vmm:net_throttled",
+        fields: &[
+            Field::new("net", FieldType::U32),
+            Field::new("queue", FieldType::U8),
+            Field::new("limit", TEXT_FIELD),
+            Field::new("wait_ns", FieldType::U64),
+        ],
+    },
+    Event {
+        id: id::ENTROPY_REQUEST,
+        class: class::VMM_DEVICE,
+        name: "vmm:entropy_request",
+        fields: &[Field::new("bytes", FieldType::U32)],
+    },
 ];
 
 /// What becomes of the choice of the guest's events while it is recorded. Where it changes, events that come in pairs
@@ -183,6 +223,7 @@ pub struct VmmTracer {
     enabled: [bool; EVENTS.len()],
     time: HostTime,
     on_vcpu_thread: VcpuThreadHook,
+    disk_times: DiskTimes,
 }
 
 impl VmmTracer {
@@ -213,7 +254,8 @@ impl VmmTracer {
         for (enabled, event) in enabled.iter_mut().zip(EVENTS) {
             *enabled = chosen(event.name);
         }
-        Self { vcpu_rings, shared_ring, memory, rings, enabled, time, on_vcpu_thread }
+        let disk_times = DiskTimes::default();
+        Self { vcpu_rings, shared_ring, memory, rings, enabled, time, on_vcpu_thread, disk_times }
     }
 
     /// Bytes that the rings for `vcpus` vCPU threads take.
@@ -232,6 +274,12 @@ impl VmmTracer {
     pub fn rings(&self) -> impl Iterator<Item = HostMemory> + '_ {
         let size = self.rings.ring_size();
         (0..=self.vcpu_rings.len()).map(move |index| self.memory.part(index * size, size))
+    }
+
+    /// How long requests to the VM's disks have taken so far.
+    #[must_use]
+    pub fn disk_times(&self) -> Vec<LiveDisk> {
+        self.disk_times.all()
     }
 
     /// Closes the current sub-buffer of every ring, so that what it holds can be delivered.
@@ -283,6 +331,12 @@ impl VmmTracer {
             let _ = ring.record(|| self.time.now(), id, payload);
         }
     }
+}
+
+/// The payload of [`NET_QUEUE_FIELDS`].
+fn net_queue(net: u32, queue: NetQueue) -> [u8; 5] {
+    let [a, b, c, d] = net.to_le_bytes();
+    [a, b, c, d, queue as u8]
 }
 
 /// A payload being put together on the stack.
@@ -360,6 +414,7 @@ impl Observer for VmmTracer {
     }
 
     fn block_request(&self, disk: u32, kind: BlockRequestKind, sector: u64, bytes: u32, done: bool) {
+        self.disk_times.request(disk, kind, done);
         let kind = match kind {
             BlockRequestKind::Read => "read",
             BlockRequestKind::Write => "write",
@@ -390,6 +445,39 @@ impl Observer for VmmTracer {
         payload.put(&padded_text(resource.name()));
         payload.put(&nanoseconds(wait).to_le_bytes());
         self.record(&self.shared_ring, id::DISK_THROTTLED, payload.bytes());
+    }
+
+    fn net_notified(&self, device: u32, queue: NetQueue) {
+        self.record(&self.shared_ring, id::NET_NOTIFIED, &net_queue(device, queue));
+    }
+
+    fn net_packet(&self, device: u32, queue: NetQueue, id: u64, bytes: u32, stage: PacketStage) {
+        let event = match queue {
+            NetQueue::Receive => id::NET_RECEIVE,
+            NetQueue::Send => id::NET_SEND,
+        };
+        let mut payload = Payload::<17>::default();
+        payload.put(&device.to_le_bytes());
+        payload.put(&id.to_le_bytes());
+        payload.put(&bytes.to_le_bytes());
+        payload.put(&[stage as u8]);
+        self.record(&self.shared_ring, event, payload.bytes());
+    }
+
+    fn net_interrupt(&self, device: u32, queue: NetQueue) {
+        self.record(&self.shared_ring, id::NET_INTERRUPT, &net_queue(device, queue));
+    }
+
+    fn net_throttled(&self, device: u32, queue: NetQueue, resource: Resource, wait: Duration) {
+        let mut payload = Payload::<29>::default();
+        payload.put(&net_queue(device, queue));
+        payload.put(&padded_text(resource.name()));
+        payload.put(&nanoseconds(wait).to_le_bytes());
+        self.record(&self.shared_ring, id::NET_THROTTLED, payload.bytes());
+    }
+
+    fn entropy_request(&self, bytes: u32) {
+        self.record(&self.shared_ring, id::ENTROPY_REQUEST, &bytes.to_le_bytes());
     }
 
     fn console_throttled(&self, wait: Duration) {
@@ -475,12 +563,18 @@ mod tests {
         tracer.disk_interrupt(2);
         tracer.disk_throttled(2, Resource::Bytes, Duration::from_millis(3));
         tracer.console_throttled(Duration::from_millis(10));
+        tracer.net_notified(1, NetQueue::Receive);
+        tracer.net_packet(1, NetQueue::Receive, 1, 60, PacketStage::Taken);
+        tracer.net_packet(1, NetQueue::Send, 1, 60, PacketStage::Dropped);
+        tracer.net_interrupt(1, NetQueue::Receive);
+        tracer.net_throttled(1, NetQueue::Send, Resource::Packets, Duration::from_millis(3));
+        tracer.entropy_request(64);
 
         let of_vcpu: Vec<u16> = recorded(&tracer, 0).into_iter().map(|(id, _)| id).collect();
         let of_others: Vec<u16> = recorded(&tracer, 1).into_iter().map(|(id, _)| id).collect();
 
         assert_eq!(of_vcpu, [1, 2, 3, 4, 5]);
-        assert_eq!(of_others, [6, 7, 8, 9, 9, 10, 11, 12, 13, 14]);
+        assert_eq!(of_others, [6, 7, 8, 9, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20]);
     }
 
     #[test]

@@ -11,8 +11,8 @@ use trace_merge::layer::LayerKind;
 use trace_merge::manifest::Manifest;
 use trace_merge::writer::{LayerWriter, NewLayer, Rotation, WriteError};
 
-/// The layer of `tracer`'s rings, new in the recording `dir` of the VM called `vm`; it keeps within the size of `rotation`, if
-/// there is one.
+/// The layer of `tracer`'s rings, new in the recording `dir` of the VM called `vm`; it keeps within the size of
+/// `rotation`, if there is one.
 ///
 /// # Errors
 /// When it cannot be written.

@@ -2,10 +2,14 @@
 //! others go on.
 
 use super::ring_layer::{Drained, Latest, Producers, RingLayer};
+use super::trigger::watch::Watch;
+use crate::clock::HostTime;
+use crate::control::protocol::LiveGuest;
 use rustix::io::Errno;
 use std::error::Error;
 use std::io;
 use std::time::Instant;
+use trace_merge::clock::Clock;
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{Layer, Missing};
 use trace_merge::writer::WriteError;
@@ -55,28 +59,56 @@ impl WrittenLayer {
     }
 
     /// Moves what is ready from the rings to the layer; all that is left, when the producers have stopped.
-    pub fn drain(&mut self, producers: Producers, latest: Latest<'_>) -> Drained {
+    /// `watch` is shown what is moved and what is not complete.
+    pub fn drain(&mut self, producers: Producers, latest: Latest<'_>, watch: Option<&mut Watch>) -> Drained {
         if self.end.has_come() {
             return Drained::default();
         }
         self.end.take(match producers {
-            Producers::Running => self.layer.drain(producers, latest),
-            Producers::Stopped => self.layer.finish(latest),
+            Producers::Running => self.layer.drain(producers, latest, watch),
+            Producers::Stopped => self.layer.finish(latest, watch),
         })
     }
 
-    /// Moves what is ready until `deadline` at most; says whether that was all.
-    pub fn drain_until(&mut self, producers: Producers, latest: Latest<'_>, deadline: Instant) -> (Drained, bool) {
+    /// Moves what is ready until `deadline` at most; says whether that was all. `watch` is shown what is moved and what
+    /// is not complete.
+    pub fn drain_until(
+        &mut self,
+        producers: Producers,
+        latest: Latest<'_>,
+        deadline: Instant,
+        watch: Option<&mut Watch>,
+    ) -> (Drained, bool) {
         if self.end.has_come() {
             return (Drained::default(), true);
         }
-        let drained = self.end.take(self.layer.drain_until(producers, latest, deadline));
+        let drained = self.end.take(self.layer.drain_until(producers, latest, deadline, watch));
         (drained.0, drained.1 || self.end.has_come())
+    }
+
+    /// What the records of the guest's kernel say of its tasks; see [`RingLayer::watch`].
+    pub fn watch(&mut self, clock: &Clock, time: HostTime) -> LiveGuest {
+        self.layer.watch(clock, time)
+    }
+
+    /// Other records of the guest's kernel are made from now on than so far.
+    pub fn forget_guest(&mut self) {
+        self.layer.forget_guest();
     }
 
     /// What is missing since the layer ended early; once.
     pub fn tell_end(&mut self) -> Option<Missing> {
         self.end.tell(self.layer.writer().kind())
+    }
+
+    /// The next look takes what is ready whatever the layer's limit says.
+    pub const fn lift_limit(&mut self) {
+        self.layer.lift_limit();
+    }
+
+    /// That the layer has met its limit; once.
+    pub fn tell_limit(&mut self) -> Option<String> {
+        self.layer.tell_limit()
     }
 
     /// Asks the producers of all rings to deliver what they have; returns the requests' numbers.

@@ -236,10 +236,14 @@ fn files_without_number_or_common_fields_are_refused() {
         "name: event\nID: 5\nformat:\n\tfield:u16 common_type;\toffset:0;\tsize:2;\tsigned:0;\n\n\n",
     )
     .unwrap_err();
+    let located = COMMON.replace("int common_pid", "__data_loc char[] common_pid");
+    let located_pid =
+        EventSchema::parse(&event_name(), &format!("name: event\nID: 5\nformat:\n{located}\n\n")).unwrap_err();
 
     assert!(matches!(no_number, SchemaError::NoNumber { .. }));
     assert!(matches!(large, SchemaError::NumberOutOfRange { number: 65535, .. }));
     assert!(matches!(no_pid, SchemaError::CommonField { field: "common_pid", .. }));
+    assert!(matches!(located_pid, SchemaError::CommonField { field: "common_pid", .. }));
 }
 
 #[test]
@@ -300,6 +304,30 @@ proptest! {
         let parsed = EventSchema::parse(&event_name(), &String::from_utf8_lossy(&text));
 
         prop_assert!(parsed.is_err() || !parsed.unwrap().description.fields.is_empty());
+    }
+
+    #[test]
+    fn copied_at_once_fields_are_those_copied_one_by_one(bytes in proptest::collection::vec(0..4_u8, 0..100)) {
+        let schema = schema_of(
+            "\tfield:char prev_comm[16];\toffset:8;\tsize:16;\tsigned:0;\n\
+             \tfield:int prev_pid;\toffset:24;\tsize:4;\tsigned:1;\n\
+             \tfield:long prev_state;\toffset:32;\tsize:8;\tsigned:1;\n\
+             \tfield:char short[5];\toffset:40;\tsize:5;\tsigned:0;\n\
+             \tfield:u64 args[3];\toffset:48;\tsize:24;\tsigned:0;\n",
+            "\"\"",
+        );
+        let in_one_run = schema_of("\tfield:u64 args[3];\toffset:8;\tsize:24;\tsigned:0;\n", "\"\"");
+        for schema in [schema, in_one_run] {
+            let (mut at_once, mut one_by_one, mut buffer) = (vec![9], vec![9], vec![9]);
+
+            let results = (schema.encode(&bytes, &mut at_once), schema.encode_each(&bytes, &mut one_by_one));
+            let encoded = schema.encoded(&bytes, &mut buffer).map(<[u8]>::to_vec);
+
+            prop_assert!(schema.plan.is_some());
+            prop_assert_eq!(results.0, results.1);
+            prop_assert_eq!(encoded, results.1.map(|()| one_by_one[1..].to_vec()));
+            prop_assert_eq!(at_once, one_by_one);
+        }
     }
 
     #[test]

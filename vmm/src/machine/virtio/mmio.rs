@@ -1,6 +1,6 @@
 //! The virtio-mmio transport, version 2 of its register layout (virtio 1.x, section 4.2).
 
-use super::VirtioDevice;
+use super::{HostSource, VirtioDevice};
 use event_manager::{EventOps, Events, MutEventSubscriber};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
@@ -43,6 +43,8 @@ struct DeviceState {
     device_features_select: u32,
     driver_features_select: u32,
     queue_select: usize,
+    /// When the timer expires, if it is set.
+    resume_at: Option<Instant>,
 }
 
 /// A virtio device with its registers, shared by the vCPU threads (registers) and the event loop (queues).
@@ -55,6 +57,7 @@ pub struct MmioTransport {
     notify: Vec<EventFd>,
     /// Expires when a device that waits for its limits is to be served again. Set and read by the event loop only.
     resume: OwnedFd,
+    source: Option<HostSource>,
 }
 
 impl MmioTransport {
@@ -78,9 +81,19 @@ impl MmioTransport {
             device_features_select: 0,
             driver_features_select: 0,
             queue_select: 0,
+            resume_at: None,
         };
+        let source = state.device.source()?;
         let resume = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
-        Ok(Self { state: Mutex::new(state), memory, interrupt_status: AtomicU32::new(0), interrupt, notify, resume })
+        Ok(Self {
+            state: Mutex::new(state),
+            memory,
+            interrupt_status: AtomicU32::new(0),
+            interrupt,
+            notify,
+            resume,
+            source,
+        })
     }
 
     /// What the guest's notifications of each queue are to signal.
@@ -148,9 +161,13 @@ impl MmioTransport {
         }
         state.write_status(value, &self.memory);
         let needs_reset = state.needs_reset();
+        let is_ready = state.status & VIRTIO_CONFIG_S_DRIVER_OK != 0;
         drop(state);
         if needs_reset {
             self.raise(VIRTIO_MMIO_INT_CONFIG);
+        } else if let Some(source) = self.source.as_ref().filter(|_| is_ready) {
+            // What the host has had since before the driver was ready is not told again.
+            let _ = self.notify[source.queue].write(1);
         }
     }
 
@@ -176,15 +193,15 @@ impl MmioTransport {
         }
         match device.serve(index, queue, &self.memory, now) {
             Ok(served) => {
+                if let Some(time) = served.resume_after {
+                    self.resume_after(&mut state, time, now);
+                }
                 drop(state);
                 if served.interrupt {
                     self.raise(VIRTIO_MMIO_INT_VRING);
                 }
                 if served.more {
                     let _ = self.notify[index].write(1);
-                }
-                if let Some(time) = served.resume_after {
-                    self.resume_after(time);
                 }
             }
             Err(_) => {
@@ -195,14 +212,20 @@ impl MmioTransport {
         }
     }
 
-    /// Serves every queue, on the event loop, at `now`: the device's limits may allow it again. A queue that the driver has
-    /// reset meanwhile has nothing to be served.
+    /// Serves every queue, on the event loop, at `now`: the device's limits may allow it again. A queue that the driver
+    /// has reset meanwhile has nothing to be served.
     pub fn resume(&self, now: Instant) {
+        self.lock().resume_at = None;
         (0..self.notify.len()).for_each(|index| self.serve(index, now));
     }
 
-    /// Has the event loop [`resume`](Self::resume) after `time`, once.
-    fn resume_after(&self, time: Duration) {
+    /// Has the event loop [`resume`](Self::resume) `time` after `now`, once, or before if it is to anyway.
+    fn resume_after(&self, state: &mut DeviceState, time: Duration, now: Instant) {
+        let at = now + time;
+        if state.resume_at.is_some_and(|earlier| earlier <= at && earlier > now) {
+            return;
+        }
+        state.resume_at = Some(at);
         // A time of zero would switch the timer off.
         let time = time.max(Duration::from_nanos(1));
         let value =
@@ -326,12 +349,18 @@ impl DeviceState {
 
 /// Stands for the timer where queues have their numbers.
 const RESUME: u32 = u32::MAX;
+/// Stands for what the host has.
+const SOURCE: u32 = u32::MAX - 1;
 
 /// Serves a device's queues on the event loop.
 pub struct QueueEvents(pub Arc<MmioTransport>);
 
 impl MutEventSubscriber for QueueEvents {
     fn process(&mut self, events: Events, _: &mut EventOps) {
+        if let Some(source) = self.0.source.as_ref().filter(|_| events.data() == SOURCE) {
+            self.0.serve(source.queue, Instant::now());
+            return;
+        }
         match self.0.notify.get(events.data() as usize) {
             Some(notify) => {
                 let _ = notify.read();
@@ -346,12 +375,17 @@ impl MutEventSubscriber for QueueEvents {
     }
 
     fn init(&mut self, ops: &mut EventOps) {
-        // Fresh descriptors of our own: refused only when the host has no memory for it, and then the device stays silent, as
-        // it would with a full interrupt queue.
+        // Fresh descriptors of our own: refused only when the host has no memory for it, and then the device stays
+        // silent, as it would with a full interrupt queue.
         for (index, notify) in (0u32..).zip(&self.0.notify) {
             let _ = ops.add(Events::with_data(notify, index, EventSet::IN));
         }
         let _ = ops.add(Events::with_data(&self.0.resume, RESUME, EventSet::IN));
+        if let Some(source) = &self.0.source {
+            // Told once, when it comes: without buffers of the guest, what has come stays where it is.
+            let events = EventSet::IN | EventSet::OUT | EventSet::EDGE_TRIGGERED;
+            let _ = ops.add(Events::with_data(&source.descriptor, SOURCE, events));
+        }
     }
 }
 
@@ -536,6 +570,78 @@ mod tests {
         manager.run_with_timeout(60_000).unwrap();
 
         assert_eq!((timers, served_in_reset, served.load(Ordering::SeqCst)), (1, 1, 2));
+    }
+
+    #[test]
+    fn earlier_of_two_waits_counts() {
+        let transport = transport();
+        let now = Instant::now();
+        let mut state = transport.lock();
+
+        let [long, short] = [100, 10].map(Duration::from_secs);
+        let set = [long, short, long].map(|time| {
+            transport.resume_after(&mut state, time, now);
+            state.resume_at
+        });
+
+        assert_eq!(set, [Some(now + long), Some(now + short), Some(now + short)]);
+    }
+
+    /// A device with a socket on the host's side, of which it reads nothing, and how often it was served.
+    struct WithSource {
+        descriptor: std::os::unix::net::UnixStream,
+        served: Arc<AtomicU32>,
+    }
+
+    impl VirtioDevice for WithSource {
+        fn device_type(&self) -> u32 {
+            2
+        }
+        fn features(&self) -> u64 {
+            0
+        }
+        fn queue_sizes(&self) -> &[u16] {
+            &[16]
+        }
+        fn read_config(&self, _: u64, _: &mut [u8]) {}
+        fn source(&self) -> io::Result<Option<HostSource>> {
+            Ok(Some(HostSource { descriptor: self.descriptor.try_clone()?.into(), queue: 0 }))
+        }
+        fn serve(
+            &mut self,
+            _: usize,
+            _: &mut Queue,
+            _: &GuestMemoryMmap,
+            _: Instant,
+        ) -> Result<Served, virtio_queue::Error> {
+            self.served.fetch_add(1, Ordering::SeqCst);
+            Ok(Served::default())
+        }
+    }
+
+    #[test]
+    fn queue_is_served_once_for_what_comes_from_the_host_and_when_the_driver_is_ready() {
+        let (descriptor, mut host) = std::os::unix::net::UnixStream::pair().unwrap();
+        let served = Arc::new(AtomicU32::new(0));
+        let device = WithSource { descriptor, served: Arc::clone(&served) };
+        let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 0x10000)]).unwrap();
+        let transport = MmioTransport::new(Box::new(device), memory, EventFd::new(EFD_NONBLOCK).unwrap()).unwrap();
+        let transport = Arc::new(transport);
+        let mut manager = event_manager::EventManager::new().unwrap();
+        manager.add_subscriber(QueueEvents(Arc::clone(&transport)));
+        let mut served_after = |what: &mut dyn FnMut()| {
+            what();
+            while manager.run_with_timeout(20).unwrap() > 0 {}
+            served.load(Ordering::SeqCst)
+        };
+
+        let before = served_after(&mut || io::Write::write_all(&mut host, b"early").unwrap());
+        let ready = served_after(&mut || assert_eq!(activate(&transport, 0x1000) & NEEDS_RESET, 0));
+        let idle = served_after(&mut || ());
+        let later = served_after(&mut || io::Write::write_all(&mut host, b"late").unwrap());
+
+        // Nothing was read, and yet the loop does not spin.
+        assert_eq!((before, ready, idle, later), (0, 1, 1, 2));
     }
 
     #[test]

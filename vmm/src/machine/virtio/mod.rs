@@ -1,8 +1,15 @@
 //! Virtio devices on the MMIO transport.
 
 pub mod block;
+pub mod entropy;
+pub mod link;
 pub mod mmio;
+pub mod net;
+pub mod passt;
+pub mod tap;
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use virtio_queue::Queue;
 use vm_memory::GuestMemoryMmap;
@@ -17,6 +24,13 @@ pub trait VirtioDevice: Send {
     fn queue_sizes(&self) -> &[u16];
     /// Copies the device's configuration from `offset` on; bytes beyond it are left as they are.
     fn read_config(&self, offset: u64, data: &mut [u8]);
+    /// Where the host has something for the guest, if the device has such a place.
+    ///
+    /// # Errors
+    /// No file descriptor is left.
+    fn source(&self) -> io::Result<Option<HostSource>> {
+        Ok(None)
+    }
     /// Serves what lies in queue `index`, as far as the device's limits allow at `now`.
     ///
     /// # Errors
@@ -28,6 +42,16 @@ pub trait VirtioDevice: Send {
         memory: &GuestMemoryMmap,
         now: Instant,
     ) -> Result<Served, virtio_queue::Error>;
+}
+
+/// Where the host has something for the guest.
+#[derive(Debug)]
+pub struct HostSource {
+    /// Becomes readable when there is something, and writable when there is room again.
+    pub descriptor: OwnedFd,
+    /// Index of the queue that is to be served then. A call that leaves something in the descriptor has found no
+    /// buffers in the queue, or says so by [`Served::more`] or [`Served::resume_after`]: it is not told again.
+    pub queue: usize,
 }
 
 /// The result of serving a queue.

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // It writes event registries through raw addresses.
 
 use super::*;
+use crate::control::protocol::LayerLimit;
 use shared_ring::event::{Event, Field, FieldType};
 use shared_ring::host::Parts;
 use shared_ring::host_memory::HostMemory;
@@ -82,21 +83,28 @@ impl Bench {
     /// Looks at `now`, ticks.
     fn look_at(&mut self, now: u64) {
         // A second of slack.
-        self.processes.drain(self.dir.path(), &manifest(), Producers::Running, &|| now + SECOND);
+        self.processes.drain(self.dir.path(), &manifest(), Producers::Running, &|| now + SECOND, None);
     }
 
     /// Registers an event type and records it in slot `slot` on vCPU 0 at `time`, ticks.
     fn record(&self, slot: u32, time: u64) {
         let size = self.layout.process_registry_size;
         let registry = self.memory.part(self.layout.process_slot(slot) + PAGE_SIZE, size);
+        // SAFETY: the storage covers the registry, which the bench keeps; nobody else writes there.
+        let registry = unsafe { Registry::new(Smp::new(registry.base()), size) };
+        assert!(registry.append(&Event { id: 1, class: 0, name: "a:b", fields: &[] }));
+        self.record_again(slot, 1, time);
+    }
+
+    /// Records so many more of the events that [`record`](Self::record) registered.
+    fn record_again(&self, slot: u32, events: u64, time: u64) {
         let Rings { geometry, mode } = self.layout.config.process_rings;
         let ring = self.memory.part(self.layout.process_ring(slot, 0), self.layout.process_ring_stride);
-        // SAFETY: the storages cover their parts, which the bench keeps; nobody else writes there.
-        let (registry, producer) = unsafe {
-            (Registry::new(Smp::new(registry.base()), size), Producer::new(Smp::new(ring.base()), geometry, mode))
-        };
-        assert!(registry.append(&Event { id: 1, class: 0, name: "a:b", fields: &[] }));
-        producer.record(|| time, 1, &[]);
+        // SAFETY: the storage covers the ring, which the bench keeps; nobody else writes there.
+        let producer = unsafe { Producer::new(Smp::new(ring.base()), geometry, mode) };
+        for _ in 0..events {
+            producer.record(|| time, 1, &[]);
+        }
     }
 
     fn acknowledged(&self, slot: u32) -> u64 {
@@ -115,6 +123,38 @@ fn manifest() -> Manifest {
         "host": {"hostname": "", "kernel": "", "cpu": "", "kvm": ""}, "vms": [], "layers": []
     }))
     .unwrap()
+}
+
+#[test]
+fn process_over_its_limit_costs_another_one_no_record() {
+    let mut bench = Bench::new(100);
+    let limit = LayerLimit { layer: LayerKind::GuestUser, per_second: 1, burst: 100 };
+    let limits = LayerLimits::new(&[limit], Mode::Discard, &[LayerKind::GuestUser]).unwrap();
+    bench.processes = bench.processes.within_rate(limits);
+    (0..2).for_each(|slot| bench.set(slot, 1, PROCESS_ACTIVE));
+    (0..2).for_each(|slot| bench.record(slot, 1));
+
+    for time in 2..=200 {
+        // The first one fills its ring again and again, the second one records a little.
+        bench.record_again(0, 600, time);
+        bench.record_again(1, time % 2, time);
+        bench.look_at(time);
+    }
+    let told: Vec<_> = std::iter::from_fn(|| bench.processes.tell_limit()).collect();
+    (0..2).for_each(|slot| bench.set(slot, 1, PROCESS_CLOSED));
+    bench.look_at(200);
+
+    let layers: Vec<_> = bench.processes.layers().collect();
+    let counts = |layer: &Layer| {
+        let streams = layer.streams.iter();
+        streams
+            .fold((0, 0), |(all, lost), stream| (all + stream.records + stream.lost.total(), lost + stream.lost.full))
+    };
+    let [(flooded, lost), (all, none)] = [counts(&layers[0]), counts(&layers[1])];
+    assert_eq!((flooded, all, none), (1 + 199 * 600, 1 + 99, 0));
+    assert!(lost > flooded / 2, "{lost} {flooded}");
+    let times = layers.iter().map(|layer| layer.limit.unwrap().times);
+    assert_eq!((times.collect::<Vec<_>>(), told.len()), (vec![1, 0], 1));
 }
 
 #[test]
@@ -229,7 +269,7 @@ fn record_that_was_made_while_a_look_was_held_up_is_not_taken_for_one_of_the_fut
     let times = std::cell::RefCell::new(vec![6 * SECOND, SECOND]);
     let latest = || times.borrow_mut().pop().unwrap_or(6 * SECOND);
 
-    let packets = bench.processes.drain(bench.dir.path(), &manifest(), Producers::Running, &latest);
+    let packets = bench.processes.drain(bench.dir.path(), &manifest(), Producers::Running, &latest, None);
 
     assert_eq!(packets, 1);
 }
@@ -245,9 +285,9 @@ fn look_without_time_goes_on_where_the_last_one_ended() {
     (0..SLOTS).for_each(|slot| bench.set(slot, 1, PROCESS_CLOSED));
 
     bench.processes.look_time = Duration::ZERO;
-    let hurried = bench.processes.drain(bench.dir.path(), &manifest(), Producers::Running, &|| SECOND);
+    let hurried = bench.processes.drain(bench.dir.path(), &manifest(), Producers::Running, &|| SECOND, None);
     let acknowledged = (0..SLOTS).map(|slot| bench.acknowledged(slot)).collect::<Vec<_>>();
-    let rest = bench.processes.drain(bench.dir.path(), &manifest(), Producers::Stopped, &|| SECOND);
+    let rest = bench.processes.drain(bench.dir.path(), &manifest(), Producers::Stopped, &|| SECOND, None);
 
     assert_eq!((hurried, acknowledged, rest), (0, vec![0; SLOTS as usize], u64::from(SLOTS)));
 }

@@ -95,8 +95,8 @@ fn thread(vcpu: u32) -> (i32, &'static str) {
     if vcpu == 0 { (100, "vcpu0") } else { (101, "vcpu1") }
 }
 
-/// What CPU `vcpu` records of that vCPU: it leaves the guest again and again, is handled by KVM, then by the VMM, loses its
-/// CPU to another thread, or is halted and woken by the other CPU. Times are even: a tick is half a nanosecond.
+/// What CPU `vcpu` records of that vCPU: it leaves the guest again and again, is handled by KVM, then by the VMM, loses
+/// its CPU to another thread, or is halted and woken by the other CPU. Times are even: a tick is half a nanosecond.
 fn life(vcpu: u32, rounds: u64) -> Vec<Record> {
     let (mut records, mut time) = (vec![switch(vcpu, 1_000, IDLE, 0, thread(vcpu)), entry(vcpu, 1_010, vcpu)], 1_010);
     let mut pass = |ticks: u64| {

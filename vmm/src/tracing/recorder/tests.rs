@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::clock::{ClockParameters, HostTime, VcpuClocks};
-use crate::control::protocol::{self, TriggerStatus};
-use crate::machine::Observer;
+use crate::control::protocol::{self, LayerLimit, Live, TriggerStatus};
+use crate::machine::{BlockRequestKind, Observer};
+use crate::tracing::host_layer::HostHistory;
+use crate::tracing::record_limit::LayerLimits;
 use crate::tracing::recording::{GuestSide, Recording, VcpuThreads};
 use crate::tracing::region::{MAIN_SESSION, TraceRegion};
 use crate::tracing::region_file::{self, RegionFile, RegionShape};
@@ -12,15 +14,20 @@ use crate::tracing::session::HOST_HISTORY;
 use crate::tracing::trigger::TriggerRequest;
 use crate::tracing::trigger::expression::Trigger;
 use crate::tracing::vmm_events::VmmTracer;
+use crate::tracing::work_alarm::WorkAlarms;
 use clock_sync::tsc;
 use shared_ring::event::{Event, EventDescription, Field, FieldType};
 use shared_ring::host_memory::HostMemory;
-use shared_ring::layout::{AGENT_ALIVE, Geometry, MAGIC, Mode};
+use shared_ring::layout::{
+    AGENT_ALIVE, Geometry, MAGIC, Mode, PAGE_SIZE, PROCESS_ACTIVE, PROCESS_CLOSED, ProcessEntry,
+};
 use shared_ring::producer::Producer;
 use shared_ring::region::{RegionConfig, Rings};
 use shared_ring::registry::Registry;
 use shared_ring::storage::Smp;
+use shared_ring::view::ProcessState;
 use std::fs;
+use std::mem::offset_of;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,6 +44,25 @@ use trace_merge::writer::Rotation;
 use uuid::Uuid;
 
 const EVENT: Event = Event { id: 1, class: 0, name: "sched:test", fields: &[Field::new("number", FieldType::U64)] };
+
+const WAKING: Event = Event {
+    id: 2,
+    class: 0,
+    name: "sched:sched_waking",
+    fields: &[Field::new("comm", FieldType::CharArray(16)), Field::new("pid", FieldType::I32)],
+};
+const SWITCH: Event = Event {
+    id: 3,
+    class: 0,
+    name: "sched:sched_switch",
+    fields: &[
+        Field::new("prev_comm", FieldType::CharArray(16)),
+        Field::new("prev_pid", FieldType::I32),
+        Field::new("prev_state", FieldType::I64),
+        Field::new("next_comm", FieldType::CharArray(16)),
+        Field::new("next_pid", FieldType::I32),
+    ],
+};
 
 /// A recorder of a VM without a machine: the test is the guest.
 struct Bench {
@@ -77,6 +103,30 @@ pub(in crate::tracing) fn manifest() -> Manifest {
     }
 }
 
+/// A recording of a VM with one vCPU, in the folder `dir`.
+pub(in crate::tracing) fn recording(dir: Option<PathBuf>) -> Recording {
+    let parameters = ClockParameters {
+        time: HostTime::Tsc,
+        frequency: 2_000_000_000,
+        bound_ns: 10,
+        guest_tsc_hz: 2_000_000_000,
+        offset_honoured: true,
+        first_offsets: Vec::new(),
+    };
+    Recording {
+        clocks: Arc::new(VcpuClocks::new("vm0", 1, parameters, Box::new(|_, _, _| ()))),
+        dir,
+        readers: Readers::Owner,
+        rotation: None,
+        reserve: Reserve::default(),
+        manifest: manifest(),
+        vm: "vm0".into(),
+        selection: Selection::parse("guest:*,vmm:*,user:*").unwrap(),
+        vcpu_threads: VcpuThreads::default(),
+        guest: None,
+    }
+}
+
 impl Bench {
     fn new(mode: Mode) -> Self {
         Self::within(mode, None)
@@ -84,7 +134,12 @@ impl Bench {
 
     /// Its recording keeps within the size of `rotation`, if there is one.
     fn within(mode: Mode, rotation: Option<Rotation>) -> Self {
-        Self::of(TempDir::new().unwrap(), Self::region(mode), mode, rotation, None)
+        Self::of(TempDir::new().unwrap(), Self::region(mode), mode, rotation, None, &[])
+    }
+
+    /// Its layers keep within `limits`.
+    fn limited(limits: &[LayerLimit]) -> Self {
+        Self::of(TempDir::new().unwrap(), Self::region(Mode::Discard), Mode::Discard, None, None, limits)
     }
 
     fn region(mode: Mode) -> TraceRegion {
@@ -102,10 +157,18 @@ impl Bench {
 
     /// A flight recorder that is watched for `triggers`.
     fn watched(triggers: &[&str]) -> Self {
+        Self::watched_in(Mode::FlightRecorder, triggers)
+    }
+
+    fn watched_in(mode: Mode, triggers: &[&str]) -> Self {
+        Self::watched_with(mode, triggers, Duration::from_millis(1))
+    }
+
+    /// The same with a time after which a snapshot is taken.
+    fn watched_with(mode: Mode, triggers: &[&str], after: Duration) -> Self {
         let triggers = triggers.iter().map(|text| Trigger::parse(text).unwrap()).collect();
-        let request = TriggerRequest { triggers, every: None, after: Duration::from_millis(1) };
-        let region = Self::region(Mode::FlightRecorder);
-        Self::of(TempDir::new().unwrap(), region, Mode::FlightRecorder, None, Some(request))
+        let request = TriggerRequest { triggers, every: None, after };
+        Self::of(TempDir::new().unwrap(), Self::region(mode), mode, None, Some(request), &[])
     }
 
     /// What has become of the triggers, once `is_enough` of it.
@@ -139,7 +202,7 @@ impl Bench {
         let file = RegionFile::open(&path).unwrap();
         let region = TraceRegion::behind_device(file, Uuid::from_u128(1), 2_000_000_000).unwrap();
         region.open_session(0, MAIN_SESSION, rings(mode)).unwrap();
-        Self::of(dir, region, mode, None, None)
+        Self::of(dir, region, mode, None, None, &[])
     }
 
     fn of(
@@ -148,7 +211,9 @@ impl Bench {
         mode: Mode,
         rotation: Option<Rotation>,
         triggers: Option<TriggerRequest>,
+        limits: &[LayerLimit],
     ) -> Self {
+        let limits = LayerLimits::new(limits, mode, &LayerKind::ALL).unwrap();
         let region = Arc::new(region);
         let trace = dir.path().join("trace");
         fs::create_dir(&trace).unwrap();
@@ -158,16 +223,7 @@ impl Bench {
         let registry = region.memory().part(layout.registry, layout.registry_size);
         // SAFETY: the storage covers the registry, which the region keeps mapped; nobody else writes there.
         let registry = unsafe { Registry::new(Smp::new(registry.base()), layout.registry_size) };
-        assert!(registry.append(&EVENT));
-        let parameters = ClockParameters {
-            time: HostTime::Tsc,
-            frequency: 2_000_000_000,
-            bound_ns: 10,
-            guest_tsc_hz: 2_000_000_000,
-            offset_honoured: true,
-            first_offsets: Vec::new(),
-        };
-        let clocks = Arc::new(VcpuClocks::new("vm0", 1, parameters, Box::new(|_, _, _| ())));
+        assert!([&EVENT, &WAKING, &SWITCH].iter().all(|event| registry.append(event)));
         let guest = GuestSide {
             region: Arc::clone(&region),
             slot: 0,
@@ -177,30 +233,23 @@ impl Bench {
             agent: true,
             beside_region: None,
         };
-        let recording = Recording {
-            clocks,
-            dir: Some(trace),
-            readers: Readers::Owner,
-            rotation,
-            reserve: Reserve::default(),
-            manifest: manifest(),
-            vm: "vm0".into(),
-            selection: Selection::parse("guest:*,vmm:*").unwrap(),
-            vcpu_threads: VcpuThreads::default(),
-            guest: Some(guest),
-        };
-        let events = "guest:*,vmm:*".into();
+        let recording = Recording { rotation, guest: Some(guest), ..recording(Some(trace)) };
+        let events = "guest:*,vmm:*,user:*".into();
         let failures = Arc::new(AtomicUsize::new(0));
         let failed = Arc::clone(&failures);
+        let alarms = Arc::new(WorkAlarms::default());
         let sources = Sources {
             recording,
             host: None,
             mode,
-            host_history: HOST_HISTORY,
+            host_history: HostHistory { limit: HOST_HISTORY, file: None },
             events,
+            limits,
+            alarms,
             process_descriptors: 64,
             say,
             triggers,
+            host_load: None,
             on_failure: Some(Box::new(move || failed.fetch_add(1, Ordering::Relaxed) > 0)),
         };
         let recorder = Recorder::start(sources).unwrap();
@@ -218,6 +267,70 @@ impl Bench {
         }
         producer.poll_flush_request(tsc::read_ordered);
         self.vmm.vcpu_exit(0, 0);
+    }
+
+    /// The guest's vCPU records that the task `tid` is woken and runs, and leaves the sub-buffer open.
+    fn wake_up(&self, mode: Mode, tid: i32) {
+        let ring = self.region.memory().part(self.region.layout().kernel_ring(0, 0), rings(mode).ring_size());
+        // SAFETY: as for `record`.
+        let producer = unsafe { Producer::new(Smp::new(ring.base()), rings(mode).geometry, mode) };
+        let (name, prev) = (*b"web\0\0\0\0\0\0\0\0\0\0\0\0\0", [0; 28]);
+        let waking = [&name[..], &tid.to_le_bytes()].concat();
+        producer.record(tsc::read_ordered, WAKING.id, &waking);
+        std::thread::sleep(Duration::from_millis(2));
+        producer.record(tsc::read_ordered, SWITCH.id, &[&prev[..], &name, &tid.to_le_bytes()].concat());
+    }
+
+    /// A process takes the only slot as `generation` of it, and records an event called `name` with the number 7 on the
+    /// vCPU. Each process numbers its types of events itself: this one's has the number 1. It leaves the sub-buffer open.
+    fn process(&self, mode: Mode, generation: u32, name: &'static str) {
+        const FIELDS: &[Field] = &[Field::new("number", FieldType::U64)];
+        let (memory, layout) = (self.region.memory(), self.region.layout());
+        let slot = memory.part(layout.process_slot(0), layout.process_ring(0, 0) - layout.process_slot(0));
+        let ring = memory.part(layout.process_ring(0, 0), layout.process_ring_stride);
+        slot.clear(0, slot.size());
+        ring.clear(0, ring.size());
+        let registry = memory.part(layout.process_slot(0) + PAGE_SIZE, layout.process_registry_size);
+        // SAFETY: the storages cover their parts, which the region keeps mapped; nobody else writes there.
+        let (registry, producer) = unsafe {
+            let registry = Registry::new(Smp::new(registry.base()), layout.process_registry_size);
+            (registry, Producer::new(Smp::new(ring.base()), rings(mode).geometry, mode))
+        };
+        assert!(registry.append(&Event { id: 1, class: 0, name, fields: FIELDS }));
+        self.set_process(generation, PROCESS_ACTIVE);
+        // The host has seen it.
+        self.ask(Request::Status);
+        producer.record(tsc::read_ordered, 1, &7_u64.to_le_bytes());
+    }
+
+    /// The process in the only slot has this state.
+    fn set_process(&self, generation: u32, status: u32) {
+        let entry = self.region.layout().process_table;
+        let state = ProcessState { generation, status };
+        self.region.memory().store(entry + offset_of!(ProcessEntry, state), state.to_word());
+    }
+
+    /// The process ends, and the host has read what it left.
+    fn end_process(&self, generation: u32) {
+        self.set_process(generation, PROCESS_CLOSED);
+        let end = Instant::now() + Duration::from_secs(20);
+        while self.region.memory().load(self.region.layout().process_ack) != u64::from(generation) {
+            assert!(Instant::now() < end, "the slot is not given back");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// What the guest's tasks waited for, once `is_enough` of it is told.
+    fn live(&self, is_enough: impl Fn(&Live) -> bool) -> Live {
+        let end = Instant::now() + Duration::from_secs(20);
+        loop {
+            let Answer::Live(live) = self.ask(Request::Live) else { panic!() };
+            if is_enough(&live) {
+                return *live;
+            }
+            assert!(Instant::now() < end, "{live:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// The guest's agent announces itself.
@@ -245,6 +358,14 @@ impl Bench {
 
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    fn arm(&self, trigger: &str) -> String {
+        message(self.ask(Request::TriggerAdd { trigger: trigger.into(), every_ms: None, after_ms: Some(1) }))
+    }
+
+    fn disarm(&self, trigger: &str) -> String {
+        message(self.ask(Request::TriggerRemove { trigger: trigger.into() }))
     }
 
     fn snapshot(&self, name: &str) -> Answer {
@@ -280,6 +401,7 @@ fn create(name: &str, mode: protocol::Mode, trace: Option<PathBuf>) -> Request {
         events: None,
         trace,
         max_size: None,
+        limits: Vec::new(),
     }
 }
 
@@ -320,6 +442,120 @@ fn guest_that_writes_over_the_hosts_words_while_it_is_drained_is_told_and_its_re
     assert!(trace_merge::check::check(&trace, 10).unwrap().passed());
     let kernel = trace.layers_of(LayerKind::GuestKernel).next().unwrap();
     assert_eq!(kernel.streams.iter().map(|stream| kernel.records(stream).count()).sum::<usize>(), 200);
+}
+
+/// What is told of wake-ups in `mode`, first of one in a sub-buffer that stays open, then of as many as fill the ring.
+fn wakeups_in(mode: Mode) -> (u64, u64, String) {
+    let bench = Bench::new(mode);
+    bench.wake_up(mode, 7);
+    bench.live(|live| live.guest.is_some());
+
+    bench.wake_up(mode, 8);
+    let first = bench.live(|live| live.guest.as_ref().unwrap().wakeups.count > 0).guest.unwrap();
+    (9..200).for_each(|tid| bench.wake_up(mode, tid));
+    let wakeups = |live: &Live| live.guest.as_ref().unwrap().wakeups.clone();
+    let all = wakeups(&bench.live(|live| wakeups(live).count >= 192));
+    std::thread::sleep(Duration::from_millis(150));
+    assert_eq!(wakeups(&bench.live(|_| true)), all);
+
+    bench.recorder.finish("done".into()).unwrap();
+    assert!(all.total_ns >= all.count * 2_000_000 / 4, "{all:?}");
+    (first.wakeups.count, all.count, first.worst[0].task.clone())
+}
+
+#[test]
+fn wakeups_of_the_guest_are_told_while_it_is_written() {
+    assert_eq!(wakeups_in(Mode::Discard), (1, 192, "web".into()));
+}
+
+#[test]
+fn wakeups_of_the_guest_are_told_while_it_is_a_flight_recorder() {
+    assert_eq!(wakeups_in(Mode::FlightRecorder), (1, 192, "web".into()));
+}
+
+/// One record a second: what comes together is owed for longer than a test takes.
+const SCARCE: LayerLimit = LayerLimit { layer: LayerKind::GuestKernel, per_second: 1, burst: 1 };
+
+/// The records and losses of the layers of kind `kind` in `manifest`.
+fn delivered_and_lost(manifest: &Manifest, kind: LayerKind) -> (u64, u64) {
+    let streams = manifest.layers.iter().filter(|layer| layer.kind == kind).flat_map(|layer| &layer.streams);
+    streams.fold((0, 0), |(records, lost), stream| (records + stream.records, lost + stream.lost.total()))
+}
+
+#[test]
+fn layer_over_its_limit_loses_what_does_not_fit_its_ring_and_costs_no_other_layer_a_record() {
+    let bench = Bench::limited(&[LayerLimit { per_second: 3, ..SCARCE }]);
+    let (rounds, each) = (20, 300);
+
+    for _ in 0..rounds {
+        bench.record(0, Mode::Discard, each);
+        // The VMM's records are delivered each time.
+        bench.vmm.flush();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let Answer::Status(status) = bench.ask(Request::Status) else { panic!("no status") };
+    let trace = bench.path("trace");
+    let failures = bench.failures.load(Ordering::Relaxed);
+    let manifest = bench.recorder.finish("done".into()).unwrap();
+
+    let (delivered, lost) = delivered_and_lost(&manifest, LayerKind::GuestKernel);
+    assert_eq!(delivered + lost, rounds * each);
+    // What was taken before the limit was met, what the ring held at the end, and no more.
+    assert!(lost > rounds * each / 2, "{delivered} {lost}");
+    assert_eq!(delivered_and_lost(&manifest, LayerKind::Vmm), (2 * rounds, 0));
+    let limit = |kind| manifest.layers.iter().find(|layer| layer.kind == kind).unwrap().limit;
+    let met = limit(LayerKind::GuestKernel).unwrap();
+    assert_eq!((met.times, limit(LayerKind::Vmm)), (1, None));
+    let layers = status.trace.unwrap().layers;
+    assert!(layers.iter().any(|layer| layer.limit.is_some_and(|limit| limit.times == 1)), "{layers:?}");
+    // It is within what was asked for, and not a failure of the recording.
+    assert_eq!(failures, 0);
+    let told = SAID
+        .lock()
+        .unwrap()
+        .iter()
+        .filter(|line| line.contains("guest-kernel makes more than 3 records a second"))
+        .count();
+    assert_eq!(told, 1);
+    assert!(trace_merge::check::check(&Trace::open(&trace).unwrap(), 10).unwrap().passed());
+}
+
+#[test]
+fn flush_writes_what_the_rings_of_a_limited_layer_hold() {
+    let bench = Bench::limited(&[SCARCE]);
+    // More than a sub-buffer holds.
+    bench.record(0, Mode::Discard, 300);
+    let kernel = || {
+        let Answer::Status(status) = bench.ask(Request::Status) else { panic!("no status") };
+        status.trace.unwrap().layers.into_iter().find(|layer| layer.path == "vm0/guest-kernel").unwrap()
+    };
+    let end = Instant::now() + Duration::from_secs(20);
+    while kernel().limit.unwrap().times == 0 {
+        assert!(Instant::now() < end, "the limit is not met");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+
+    bench.record(0, Mode::Discard, 300);
+    std::thread::sleep(Duration::from_millis(50));
+    let written = kernel().records;
+    bench.flush(0);
+
+    assert!(written < 300, "{written}");
+    assert!(kernel().records >= 600, "{:?}", kernel());
+    bench.recorder.finish("done".into()).unwrap();
+}
+
+#[test]
+fn requests_to_a_disk_are_told_while_it_is_a_flight_recorder() {
+    let bench = Bench::new(Mode::FlightRecorder);
+
+    for is_done in [false, true] {
+        bench.vmm.block_request(0, BlockRequestKind::Read, 8, 4096, is_done);
+    }
+    let disks = bench.live(|_| true).disks;
+    bench.recorder.finish("done".into()).unwrap();
+
+    assert_eq!(disks.iter().map(|disk| (disk.disk, disk.times.count)).collect::<Vec<_>>(), [(0, 1)]);
 }
 
 #[test]
@@ -367,6 +603,158 @@ fn each_record_is_judged_once_though_the_rings_are_overwritten_and_snapshots_are
     assert_eq!(seen, [1, 2, 3, 4, 5]);
     // From the first exit to the second entry, and so on.
     assert_eq!(bench.triggers(|triggers| triggers[1].fired >= 4)[1].fired, 4);
+}
+
+#[test]
+fn trigger_in_discard_mode_is_marked_in_the_trace_and_takes_no_snapshot() {
+    let bench =
+        Bench::watched_in(Mode::Discard, &["event:guest:sched:test number=7", "event:guest:sched:test number=30"]);
+
+    // Of a sub-buffer that is being written: nobody has closed it.
+    bench.record(0, Mode::Discard, 10);
+    let triggers = bench.triggers(|triggers| triggers[0].marks > 0);
+    let (trace, snapshot) = (bench.path("trace"), bench.path("trace-trigger-1"));
+    bench.recorder.finish("the test ended".into()).unwrap();
+
+    let marks = |status: &TriggerStatus| (status.fired, status.marks, status.snapshots.len(), status.due);
+    assert_eq!((marks(&triggers[0]), marks(&triggers[1])), ((1, 1, 0, false), (0, 0, 0, false)));
+    assert!(!snapshot.exists());
+    assert_eq!(marks_in(&trace), ["trigger_1"]);
+}
+
+/// What the marks of the VMM in the recording `dir` say.
+fn marks_in(dir: &Path) -> Vec<String> {
+    let trace = Trace::open(dir).unwrap();
+    let vmm = trace.layers_of(LayerKind::Vmm).next().unwrap();
+    let records = vmm.streams.iter().flat_map(|stream| vmm.records(stream));
+    let marks = records.filter(|record| record.schema.name() == "vmm:control");
+    marks.map(|record| record.text("what").unwrap().into_owned()).collect()
+}
+
+/// A recorder that is told of the end right behind the guest's last records; the marks in its recording, and its end.
+fn ended_at_once(mode: Mode) -> (Vec<String>, String) {
+    let triggers = ["event:guest:sched:test number=7", "exit>1ns", "event:guest:sched:test number=30"];
+    let bench = Bench::watched_with(mode, &triggers, Duration::from_secs(3600));
+
+    bench.record(0, mode, 10);
+    bench.record(0, mode, 10);
+    let trace = bench.path("trace");
+    let manifest = bench.recorder.finish("the test ended".into()).unwrap();
+
+    let mut marks = marks_in(&trace);
+    marks.sort();
+    assert!(!bench.dir.path().join("trace-trigger-1").exists());
+    (marks, manifest.outcome.unwrap())
+}
+
+#[test]
+fn trigger_that_is_met_right_before_the_end_is_marked() {
+    let (marks, outcome) = ended_at_once(Mode::Discard);
+
+    assert_eq!((marks, outcome.as_str()), (vec!["trigger_1".into(), "trigger_2".into()], "the test ended"));
+}
+
+#[test]
+fn flight_recorder_says_with_its_end_which_trigger_was_met_right_before() {
+    let (marks, outcome) = ended_at_once(Mode::FlightRecorder);
+
+    assert_eq!(marks, ["trigger_1", "trigger_2"]);
+    assert!(outcome.starts_with("the test ended; trigger 'event:guest:sched:test number=7': sched:test"), "{outcome}");
+}
+
+#[test]
+fn each_record_is_judged_once_while_it_is_drained() {
+    let bench = Bench::watched_in(Mode::Discard, &["event:guest:sched:test number=7", "exit>1ns"]);
+    let fired = |expected| bench.triggers(|triggers| triggers[0].fired >= expected).remove(0).fired;
+
+    let seen: Vec<u64> = (1..=5)
+        .map(|round| {
+            bench.record(0, Mode::Discard, 300);
+            bench.flush(0);
+            fired(round)
+        })
+        .collect();
+
+    assert_eq!(seen, [1, 2, 3, 4, 5]);
+    // From the first exit to the second entry, and so on.
+    assert!(bench.triggers(|triggers| triggers[1].fired >= 4)[1].fired >= 4);
+    assert!(bench.records("trace", LayerKind::GuestKernel) >= 5 * 200);
+}
+
+/// How often triggers on an event of applications fire: of a process that records it and one that records another, and
+/// again of one that ends at once.
+fn fired_by_applications(mode: Mode) -> Vec<u64> {
+    let bench = Bench::watched_in(mode, &["event:user:app:late number>6", "event:user:app:late number>7"]);
+    bench.process(mode, 1, "app:other");
+    bench.end_process(1);
+    bench.process(mode, 2, "app:late");
+    bench.triggers(|triggers| triggers[0].fired == 1);
+    bench.end_process(2);
+    bench.process(mode, 3, "app:late");
+    bench.end_process(3);
+    bench.triggers(|triggers| triggers[0].fired == 2).iter().map(|trigger| trigger.fired).collect()
+}
+
+#[test]
+fn record_of_an_application_fires_a_trigger_while_it_is_written() {
+    assert_eq!(fired_by_applications(Mode::Discard), [2, 0]);
+}
+
+#[test]
+fn record_of_an_application_fires_the_trigger_of_a_flight_recorder() {
+    assert_eq!(fired_by_applications(Mode::FlightRecorder), [2, 0]);
+}
+
+#[test]
+fn trigger_that_is_armed_while_the_vm_runs_fires_for_what_follows_only() {
+    let bench = Bench::new(Mode::FlightRecorder);
+    bench.record(0, Mode::FlightRecorder, 10);
+
+    let armed = [bench.arm("event:guest:sched:test number=7"), bench.arm("event:guest:sched:test number=30")];
+    bench.record(0, Mode::FlightRecorder, 9);
+    let triggers = bench.triggers(|triggers| !triggers[0].snapshots.is_empty());
+    let removed = bench.disarm("1");
+    bench.record(0, Mode::FlightRecorder, 31);
+    let left = bench.triggers(|triggers| !triggers[0].snapshots.is_empty());
+
+    assert_eq!(armed[0], "trigger 1 is armed: event:guest:sched:test number=7");
+    assert_eq!((triggers[0].fired, triggers[1].fired), (1, 0));
+    assert_eq!(removed, "trigger event:guest:sched:test number=7 is removed");
+    assert_eq!((left.len(), left[0].number, left[0].fired), (1, 2, 1));
+}
+
+#[test]
+fn trigger_that_cannot_be_armed_is_refused_and_the_vm_goes_on() {
+    let bench = Bench::new(Mode::FlightRecorder);
+    bench.say_hello();
+    bench.arm("event:guest:sched:test number=7");
+
+    let said = [
+        bench.arm("stael>1ms"),
+        bench.arm("event:vmm:vmm:contrl"),
+        bench.arm("event:vmm:vmm:control wath=x"),
+        bench.arm("event:guest:sched:tset"),
+        bench.arm("event:guest:sched:test number=7"),
+        bench.arm("steal>1ms"),
+        bench.arm("host-load>80%"),
+        bench.disarm("event:guest:sched:none"),
+    ];
+    bench.record(0, Mode::FlightRecorder, 9);
+
+    let expected = [
+        "nearest: steal",
+        "nearest: vmm:control",
+        "nearest: what",
+        "nearest: sched:test",
+        "armed already",
+        "'sched:sched_switch'",
+        "/proc/pressure/cpu",
+        "armed are 1 (event:guest:sched:test number=7)",
+    ];
+    for (said, expected) in said.iter().zip(expected) {
+        assert!(said.contains(expected) && !said.contains('\n'), "{said}: {expected}");
+    }
+    assert_eq!(bench.triggers(|triggers| triggers[0].fired > 0).len(), 1);
 }
 
 #[test]
@@ -543,6 +931,7 @@ fn session_made_while_the_vm_runs_has_rings_and_a_trace_of_its_own() {
         events: Some(events),
         trace: Some(bench.path("extra")),
         max_size: None,
+        limits: Vec::new(),
     };
     let name = || "extra".to_owned();
 
@@ -572,6 +961,7 @@ fn session_that_cannot_be_is_refused_and_takes_no_slot() {
         events: None,
         trace: None,
         max_size: None,
+        limits: Vec::new(),
     };
 
     let refusals = [

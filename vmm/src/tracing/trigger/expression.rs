@@ -4,7 +4,7 @@
 //! trigger   = condition { " " filter }
 //! condition = ("steal" | "wakeup" | "exit" [":" REASON] | "disk") ">" time
 //!           | "event:" LAYER ":" GROUP ":" EVENT
-//!           | "guest-hang=" time | "guest-panic" | "oom"
+//!           | "guest-hang=" time | "host-load>" percent ["%"] | "guest-panic" | "oom"
 //! filter    = FIELD ("==" | "=" | "!=" | "<=" | ">=" | "<" | ">") value
 //! time      = NUMBER ("ns" | "us" | "µs" | "ms" | "s")
 //! value     = NUMBER | WORD | '"' TEXT '"'
@@ -12,6 +12,7 @@
 //!
 //! `REASON`, `GROUP`, `EVENT` and text values may hold `*` and `?`. Numbers are decimal or, with `0x`, hexadecimal.
 
+use crate::tracing::selection::Selection;
 use shared_ring::event::EventDescription;
 use std::fmt;
 use thiserror::Error;
@@ -26,7 +27,8 @@ pub const MAX_EXPRESSION: usize = 512;
 const MAX_TIME_NS: u64 = 3_600_000_000_000;
 
 /// What begins an expression, for messages.
-const CONDITIONS: [&str; 8] = ["steal", "wakeup", "exit", "disk", "event", "guest-hang", "guest-panic", "oom"];
+const CONDITIONS: [&str; 9] =
+    ["steal", "wakeup", "exit", "disk", "event", "guest-hang", "host-load", "guest-panic", "oom"];
 /// The field of every record that says where it was made.
 pub const CPU_FIELD: &str = "cpu";
 
@@ -56,6 +58,18 @@ pub enum TriggerError {
         /// What was given.
         text: String,
     },
+    /// A share that is none, or that is never exceeded.
+    #[error("'{text}' is not a share of a second: write host-load>80%, from 0% to 99%")]
+    Share {
+        /// What was given.
+        text: String,
+    },
+    /// The host does not tell its load.
+    #[error(
+        "the host does not tell its load, which host-load needs: its kernel has no /proc/pressure/cpu \
+         (CONFIG_PSI=y, and no psi=0 on its command line)"
+    )]
+    NoHostLoad,
     /// A condition with something behind it that does not belong there.
     #[error("'{text}' is too much behind '{condition}'")]
     Trailing {
@@ -80,11 +94,12 @@ pub enum TriggerError {
         /// The layers that there are.
         unknown: UnknownLayer,
     },
-    /// The host does not see applications' records in time.
-    #[error(
-        "records of applications (guest-user) cannot trigger; record what they do in the kernel, as in event:guest-kernel:…"
-    )]
-    Applications,
+    /// Applications are not recorded.
+    #[error("'{text}' is about applications, which --events leaves out: add guest-user:* to it")]
+    Applications {
+        /// What was given.
+        text: String,
+    },
     /// A filter that is none.
     #[error("'{text}' is not a filter: write FIELD==VALUE, or with !=, <, <=, > or >=, as in task=web*")]
     Filter {
@@ -98,7 +113,7 @@ pub enum TriggerError {
         text: String,
     },
     /// A field that the condition does not have.
-    #[error("'{field}' is not a field of {of}{}; there are {}", suggestion(.nearest), known.join(", "))]
+    #[error("'{field}' is not a field of {of}{}; there are {}", suggestion(.nearest), those_there_are(.known))]
     Field {
         /// What was given.
         field: String,
@@ -129,6 +144,10 @@ fn suggestion(nearest: &[String]) -> String {
     if nearest.is_empty() { String::new() } else { format!(" (nearest: {})", nearest.join(", ")) }
 }
 
+fn those_there_are(known: &[String]) -> String {
+    if known.is_empty() { "none".into() } else { known.join(", ") }
+}
+
 /// What is watched for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trigger {
@@ -154,6 +173,11 @@ pub enum Condition {
     Hang {
         /// For longer than this, ns.
         than_ns: u64,
+    },
+    /// The host is overloaded.
+    HostLoad {
+        /// Tasks of it had to wait for a CPU in more than so much of a second, per cent.
+        than_percent: u32,
     },
     /// A record is made.
     Event {
@@ -286,9 +310,23 @@ impl Trigger {
                 trigger.check_fields(what.name(), &mut what.fields().iter().copied())?;
             }
             Condition::Hang { .. } => trigger.check_fields("guest-hang", &mut ["vcpu"].into_iter())?,
+            Condition::HostLoad { .. } => trigger.check_fields("host-load", &mut std::iter::empty())?,
             Condition::Event { .. } => {}
         }
         Ok(trigger)
+    }
+
+    /// Checks that applications are recorded, `selection` being what is, where it is about them. Their events are not
+    /// known beforehand.
+    ///
+    /// # Errors
+    /// When they are not.
+    pub fn check_applications(&self, selection: &Selection) -> Result<(), TriggerError> {
+        let is_about_them = matches!(self.condition, Condition::Event { layer: LayerKind::GuestUser, .. });
+        if is_about_them && !selection.includes_applications() {
+            return Err(TriggerError::Applications { text: self.text.clone() });
+        }
+        Ok(())
     }
 
     /// Checks it against the events of a layer that are `known`, where it is about that layer.
@@ -304,6 +342,8 @@ impl Trigger {
             Condition::Hang { .. } => (LayerKind::GuestKernel, WildMatch::new(SWITCH)),
             // Of several layers.
             Condition::Longer { what: Measure::Exit(_) | Measure::Disk, .. } => return Ok(()),
+            // Of none.
+            Condition::HostLoad { .. } => return Ok(()),
         };
         let (layer, name) = &needed;
         if *layer != of {
@@ -394,6 +434,7 @@ fn parse_condition(word: &str) -> Result<Parsed, TriggerError> {
             let than_ns = parse_time(rest.strip_prefix(['=', '>']).ok_or_else(no_time)?)?;
             Ok(Parsed::Condition(Condition::Hang { than_ns }))
         }
+        "host-load" => parse_share(rest.strip_prefix('>').unwrap_or_default(), word),
         "event" => parse_event(word, rest).map(Parsed::Condition),
         "guest-panic" => alone(Parsed::Panic),
         "oom" => {
@@ -413,11 +454,16 @@ fn parse_event(word: &str, rest: &str) -> Result<Condition, TriggerError> {
     if !is_name(group) || !is_name(event) {
         return Err(TriggerError::Event { text: word.into() });
     }
-    let kind = layer.parse().map_err(|unknown| TriggerError::Layer { layer: layer.into(), unknown })?;
-    if kind == LayerKind::GuestUser {
-        return Err(TriggerError::Applications);
-    }
-    Ok(Condition::Event { layer: kind, name: WildMatch::new(&format!("{group}:{event}")) })
+    let layer = layer.parse().map_err(|unknown| TriggerError::Layer { layer: layer.into(), unknown })?;
+    Ok(Condition::Event { layer, name: WildMatch::new(&format!("{group}:{event}")) })
+}
+
+/// The share `text` of the condition `word`.
+fn parse_share(text: &str, word: &str) -> Result<Parsed, TriggerError> {
+    let digits = text.strip_suffix('%').unwrap_or(text);
+    let than_percent = digits.parse().ok().filter(|percent: &u32| *percent < 100 && !digits.starts_with('+'));
+    let than_percent = than_percent.ok_or_else(|| TriggerError::Share { text: word.into() })?;
+    Ok(Parsed::Condition(Condition::HostLoad { than_percent }))
 }
 
 fn parse_time(text: &str) -> Result<u64, TriggerError> {
@@ -494,7 +540,7 @@ mod tests {
     fn than_ns(text: &str) -> u64 {
         match parse(text).condition {
             Condition::Longer { than_ns, .. } | Condition::Hang { than_ns } => than_ns,
-            Condition::Event { .. } => 0,
+            Condition::Event { .. } | Condition::HostLoad { .. } => 0,
         }
     }
 
@@ -518,10 +564,32 @@ mod tests {
     }
 
     #[test]
+    fn load_of_the_host_is_a_share_that_can_be_exceeded() {
+        assert_eq!(parse("host-load>80%").condition, Condition::HostLoad { than_percent: 80 });
+        assert_eq!(parse("host-load>0").condition, Condition::HostLoad { than_percent: 0 });
+        for text in ["host-load", "host-load>", "host-load>%", "host-load>100%", "host-load=80%", "host-load>+5%"] {
+            assert!(refusal(text).contains("host-load>80%"), "{text}: {}", refusal(text));
+        }
+        let said = refusal("host-load>80% cpu=1");
+        assert!(said.contains("'cpu' is not a field of host-load; there are none"), "{said}");
+    }
+
+    #[test]
     fn condition_that_there_is_not_is_answered_with_the_nearest() {
-        assert!(refusal("stael>1ms").contains("(nearest: steal)"), "{}", refusal("stael>1ms"));
+        assert!(refusal("stael>1ms").contains("(nearest: steal"), "{}", refusal("stael>1ms"));
         assert!(refusal("guest-panic>1ms").contains("too much behind 'guest-panic'"));
         assert!(refusal("").contains("1 to 512 bytes") && refusal(&"x".repeat(513)).contains("1 to 512 bytes"));
+    }
+
+    #[test]
+    fn trigger_on_applications_that_are_not_recorded_is_refused() {
+        let check = |trigger: &str, selection: &str| {
+            parse(trigger).check_applications(&Selection::parse(selection).unwrap()).map_err(|error| error.to_string())
+        };
+
+        assert_eq!(check("event:user:app:late", "guest:*,user:*"), Ok(()));
+        assert_eq!(check("event:guest:app:late", "guest:*"), Ok(()));
+        assert!(check("event:user:app:late", "guest:*").unwrap_err().contains("add guest-user:* to it"));
     }
 
     #[test]
@@ -530,7 +598,6 @@ mod tests {
 
         assert!(layer == LayerKind::GuestKernel && name.matches("sched:sched_process_exit"));
         assert!(refusal("event:gest:sched:x").contains("guest"), "{}", refusal("event:gest:sched:x"));
-        assert!(refusal("event:guest-user:app:x").contains("cannot trigger"));
         for text in ["event", "event:guest:sched", "event:guest:sched:a:b", "event:guest::x", "event:guest:a:b>1ms"] {
             assert!(refusal(text).contains("event:LAYER:GROUP:EVENT"), "{text}");
         }
@@ -594,7 +661,7 @@ mod tests {
     fn panics_and_victims_are_events() {
         let layer = |text: &str| match parse(text).condition {
             Condition::Event { layer, .. } => Some(layer),
-            Condition::Longer { .. } | Condition::Hang { .. } => None,
+            Condition::Longer { .. } | Condition::Hang { .. } | Condition::HostLoad { .. } => None,
         };
 
         assert_eq!((layer("guest-panic"), layer("oom")), (Some(LayerKind::Vmm), Some(LayerKind::GuestKernel)));

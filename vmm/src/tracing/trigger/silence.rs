@@ -1,7 +1,6 @@
 //! For how long vCPUs have been running without a record of their guest's kernel.
 
-use std::collections::HashMap;
-use trace_merge::event::Tid;
+use super::watch::vcpus::{Place, VcpuThreads};
 
 /// CPUs of a guest that are known, at most.
 const MAX_CPUS: usize = 1 << 16;
@@ -9,7 +8,8 @@ const MAX_CPUS: usize = 1 << 16;
 /// What is known of the vCPUs of a VM. Times are ticks.
 #[derive(Debug, Default)]
 pub(super) struct Silence {
-    awake: HashMap<Tid, Awake>,
+    /// By place of the thread; none of one that is blocked or not known.
+    awake: Vec<Option<Awake>>,
     /// By CPU of the guest: when it made its last record; of CPUs that have made one.
     recorded: Vec<Option<u64>>,
 }
@@ -47,16 +47,19 @@ pub(super) struct Silent {
 
 impl Silence {
     /// The guest's kernel made a record on `cpu`.
+    #[inline]
     pub(super) fn recorded(&mut self, cpu: u32, time: u64) {
-        let place = cpu as usize;
-        if place >= MAX_CPUS {
-            return;
+        match self.recorded.get_mut(cpu as usize) {
+            Some(recorded) => *recorded = Some(time),
+            None => self.records_first(cpu as usize, time),
         }
-        if self.recorded.len() <= place {
-            self.recorded.resize(place + 1, None);
-        }
-        if let Some(recorded) = self.recorded.get_mut(place) {
-            *recorded = Some(time);
+    }
+
+    #[cold]
+    fn records_first(&mut self, place: usize, time: u64) {
+        if place < MAX_CPUS {
+            self.recorded.resize(place, None);
+            self.recorded.push(Some(time));
         }
     }
 
@@ -66,15 +69,21 @@ impl Silence {
     }
 
     /// A vCPU's thread comes on a CPU.
-    pub(super) fn runs(&mut self, thread: Tid, time: u64) {
-        let awake = Awake { since: time, on_cpu_since: None, ran: 0, behind: None };
-        self.awake.entry(thread).or_insert(awake).on_cpu_since = Some(time);
+    pub(super) fn runs(&mut self, thread: Place, time: u64) {
+        let place = thread as usize;
+        if self.awake.len() <= place {
+            self.awake.resize_with(place + 1, || None);
+        }
+        if let Some(awake) = self.awake.get_mut(place) {
+            let awake = awake.get_or_insert(Awake { since: time, on_cpu_since: None, ran: 0, behind: None });
+            awake.on_cpu_since = Some(time);
+        }
     }
 
     /// The thread of `vcpu` leaves its CPU, and would run on.
-    pub(super) fn is_preempted(&mut self, thread: Tid, vcpu: u32, time: u64) {
+    pub(super) fn is_preempted(&mut self, thread: Place, vcpu: u32, time: u64) {
         let recorded = self.recorded.get(vcpu as usize).copied().flatten();
-        if let Some(awake) = self.awake.get_mut(&thread) {
+        if let Some(Some(awake)) = self.awake.get_mut(thread as usize) {
             awake.ran = recorded.map_or(0, |recorded| awake.ran(recorded, time));
             awake.behind = recorded;
             awake.on_cpu_since = None;
@@ -82,14 +91,17 @@ impl Silence {
     }
 
     /// A vCPU's thread is blocked: its guest has halted it, or it waits for the host.
-    pub(super) fn blocks(&mut self, thread: Tid) {
-        self.awake.remove(&thread);
+    pub(super) fn blocks(&mut self, thread: Place) {
+        if let Some(awake) = self.awake.get_mut(thread as usize) {
+            *awake = None;
+        }
     }
 
     /// Those of `vcpus` that are silent, up to `until`. A CPU that has never made a record has no agent.
-    pub(super) fn silent(&self, vcpus: &HashMap<Tid, u32>, until: u64) -> Vec<Silent> {
-        let silent = |(thread, &vcpu): (&Tid, &u32)| {
-            let (awake, recorded) = (self.awake.get(thread)?, (*self.recorded.get(vcpu as usize)?)?);
+    pub(super) fn silent(&self, vcpus: &VcpuThreads, until: u64) -> Vec<Silent> {
+        let silent = |(thread, vcpu): (Place, u32)| {
+            let awake = self.awake.get(thread as usize)?.as_ref()?;
+            let recorded = (*self.recorded.get(vcpu as usize)?)?;
             Some(Silent { vcpu, since: awake.since.max(recorded), ran: awake.ran(recorded, until) })
         };
         vcpus.iter().filter_map(silent).collect()

@@ -1,9 +1,8 @@
 //! Reads what is new in the rings of a flight recorder, and leaves it there.
 //!
-//! Each look is a snapshot of a ring from where the last one ended: the sub-buffers that are complete since, and what is
-//! committed of the one that is being written. Nothing is taken from the ring, and the guest is not interrupted.
+//! Each look is a snapshot of a ring from where the last one ended: the sub-buffers that are complete since, and what
+//! is committed of the one that is being written. Nothing is taken from the ring, and the guest is not interrupted.
 
-use super::watch::Watch;
 use crate::tracing::ring_layer::Latest;
 use shared_ring::consumer::Consumer;
 use shared_ring::event::EventDescription;
@@ -29,6 +28,9 @@ pub struct Tail {
     positions: Vec<Position>,
     packet: Vec<u8>,
 }
+
+/// Is shown records, each with the number of its stream.
+pub type Show<'s> = &'s mut dyn FnMut(u32, &StreamRecord<'_>);
 
 /// How far a ring has been read.
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,20 +68,25 @@ impl Tail {
         self.layer
     }
 
-    /// Shows `watch` what is new.
-    pub fn poll(&mut self, latest: Latest<'_>, watch: &mut Watch) {
-        for ring in 0..self.memories.len() {
-            self.read(ring, latest, watch);
-        }
+    /// Number of its rings.
+    #[must_use]
+    pub const fn rings(&self) -> usize {
+        self.memories.len()
     }
 
-    fn read(&mut self, ring: usize, latest: Latest<'_>, watch: &mut Watch) {
-        let (Some(memory), Some(&position)) = (self.memories.get(ring), self.positions.get(ring)) else { return };
-        let (Ok(cpu), written) = (u32::try_from(ring), memory.load(RING_WRITE_COUNT)) else { return };
+    /// Shows `show` what is new, with the number of its stream; says whether anything was overwritten before.
+    pub fn poll(&mut self, latest: Latest<'_>, show: Show<'_>) -> bool {
+        (0..self.memories.len()).fold(false, |is_missing, ring| self.read(ring, latest, show) | is_missing)
+    }
+
+    /// Shows `show` what is new in `ring`; says whether anything was overwritten before.
+    pub fn read(&mut self, ring: usize, latest: Latest<'_>, show: Show<'_>) -> bool {
+        let (Some(memory), Some(&position)) = (self.memories.get(ring), self.positions.get(ring)) else { return false };
+        let (Ok(cpu), written) = (u32::try_from(ring), memory.load(RING_WRITE_COUNT)) else { return false };
         let (before, looks) = position.written;
         let looks = if written == before { looks.saturating_add(1) } else { 0 };
         if looks > IDLE_LOOKS {
-            return;
+            return false;
         }
         let mut position = Position { written: (written, looks), ..position };
         let Rings { geometry, mode } = self.rings;
@@ -101,12 +108,13 @@ impl Tail {
             for (record, number) in packet.records().zip(1..) {
                 let Some(schema) = self.schemas.get(record.id).filter(|_| number > seen) else { continue };
                 let (time, payload) = (record.time, record.payload);
-                watch.record(self.layer, cpu, &StreamRecord { time, schema, payload, packet: 0, after_gap: false });
+                show(cpu, &StreamRecord { time, schema, payload, packet: 0, after_gap: false });
             }
             (position.sequence, position.records) = (sequence, packet.record_count().max(seen));
         }
         if let Some(known) = self.positions.get_mut(ring) {
             *known = position;
         }
+        consumer.overwritten() > 0
     }
 }

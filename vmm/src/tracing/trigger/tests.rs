@@ -1,17 +1,22 @@
 use super::*;
 use shared_ring::event::{FieldDescription, FieldType};
 
-const AFTER: Duration = Duration::from_millis(100);
 /// The number of the event that is triggered on.
 const EVENT: u16 = 7;
 
+const TRIGGER: &str = "event:host:a:event number>5";
+
 /// What one trigger makes of records of the host's kernel, with a time between two snapshots.
 fn armed(every: Option<Duration>) -> Triggers {
+    armed_for(Consequence::Snapshot, every)
+}
+
+fn armed_for(consequence: Consequence, every: Option<Duration>) -> Triggers {
     let field = FieldDescription { name: "number".into(), ty: FieldType::U64, hex: false };
     let event = EventDescription { id: EVENT, class: 0, name: "a:event".into(), fields: vec![field] };
-    let triggers = vec![Trigger::parse("event:host:a:event number>5").unwrap()];
-    let request = TriggerRequest { triggers, every, after: AFTER };
-    Triggers::new(request, SchemaTable::new(&[event]), Vec::new(), 1_000_000_000)
+    let mut triggers = Triggers::new(consequence, SchemaTable::new(&[event]), Vec::new(), None, 1_000_000_000);
+    triggers.arm(Trigger::parse(TRIGGER).unwrap(), every, AFTER, 0).unwrap();
+    triggers
 }
 
 /// Shows a record of `number`, and says what is told at `now`.
@@ -104,4 +109,57 @@ fn trigger_on_what_is_not_recorded_is_refused() {
 
     assert!(matches!(check("host:a:event"), Err(TriggerError::Field { .. })));
     assert!(matches!(check("host:b:*"), Err(TriggerError::UnknownEvent { .. })));
+}
+
+#[test]
+fn in_discard_mode_a_trigger_is_marked_again_when_it_has_rested_and_no_snapshot_is_due() {
+    let (mut triggers, now) = (armed_for(Consequence::Mark, Some(Duration::from_secs(10))), Instant::now());
+
+    let told = [0, 9, 10].map(|seconds| show(&mut triggers, 6, now + Duration::from_secs(seconds)));
+
+    let status = status(&triggers);
+    assert_eq!((told, status.fired, status.marks, status.due), ([1, 0, 1], 3, 2, false));
+    assert_eq!(triggers.due(now + Duration::from_secs(3600)), None);
+}
+
+#[test]
+fn numbers_of_triggers_are_not_given_twice() {
+    let mut triggers = armed(None);
+    let arm = |triggers: &mut Triggers, text| triggers.arm(Trigger::parse(text).unwrap(), None, AFTER, 0);
+
+    let second = arm(&mut triggers, "steal>1ms");
+    let removed = [triggers.disarm("2"), triggers.disarm(TRIGGER)];
+    let third = arm(&mut triggers, "steal>1ms");
+
+    assert_eq!((second, third), (Ok(2), Ok(3)));
+    assert_eq!(removed, [Ok("steal>1ms".into()), Ok(TRIGGER.into())]);
+    assert_eq!(triggers.status().iter().map(|status| status.number).collect::<Vec<_>>(), [3]);
+}
+
+#[test]
+fn what_cannot_be_armed_or_removed_is_answered_with_what_is_there() {
+    let mut triggers = armed(None);
+    let arm = |triggers: &mut Triggers, text: &str, after| triggers.arm(Trigger::parse(text).unwrap(), None, after, 0);
+
+    let twice = arm(&mut triggers, TRIGGER, AFTER).unwrap_err().to_string();
+    let load = arm(&mut triggers, "host-load>80%", AFTER).unwrap_err().to_string();
+    let late = arm(&mut triggers, "oom", Duration::MAX).unwrap_err().to_string();
+    let unknown = triggers.disarm("7").unwrap_err().to_string();
+    let enough = (2..=MAX_TRIGGERS).all(|number| arm(&mut triggers, &format!("steal>{number}ms"), AFTER).is_ok());
+    let too_many = arm(&mut triggers, "oom", AFTER);
+
+    assert!(twice.contains("armed already") && load.contains("/proc/pressure/cpu"), "{twice} {load}");
+    assert!(late.contains("up to") && unknown.contains("no trigger is '7'; armed are 1 (event:host"), "{unknown}");
+    assert_eq!((enough, too_many), (true, Err(ArmError::TooMany)));
+}
+
+#[test]
+fn snapshot_of_a_trigger_that_is_removed_is_not_taken() {
+    let (mut triggers, now) = (armed(None), Instant::now());
+
+    show(&mut triggers, 6, now);
+    triggers.disarm("1").unwrap();
+
+    assert_eq!(triggers.due(now + AFTER), None);
+    assert_eq!(show(&mut triggers, 6, now), 0);
 }

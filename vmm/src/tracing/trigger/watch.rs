@@ -1,38 +1,42 @@
 //! Watches drained records for what triggers name.
 //!
-//! Records come stream by stream: those of one are in order, those of several are not. What conditions on times need of a
-//! record is kept as a fact, until everything up to its time has come ([`Watch::settle`]); the facts are then looked at in
-//! the order of their times. Conditions on events are judged at once.
+//! Records come stream by stream: those of one are in order, those of several are not. What conditions on times need of
+//! a record is kept as a fact, until everything up to its time has come ([`Watch::settle`]); the facts are then looked
+//! at in the order of their times. Conditions on events are judged at once.
 //!
-//! Memory is bounded: facts, and what has begun and not ended, are limited in number. Where that is not enough, what began
-//! longest ago is forgotten, and does not trigger.
+//! Memory is bounded: facts, and what has begun and not ended, are limited in number. Where that is not enough, what
+//! began longest ago is forgotten, and does not trigger.
+
+mod bounds;
+mod fact;
+pub(super) mod vcpus;
 
 use super::expression::{CPU_FIELD, Condition, FieldValue, Measure, Trigger};
 use super::silence::{Silence, Silent};
-use std::collections::HashMap;
+use crate::tracing::guest_wakeups::{WakeupStep, WokenTasks, name_of};
+use bounds::{Bounds, Timed};
+use fact::{DiskFact, ExitFact, FactReader, Facts, GuestFact, HostFact, Request, settled};
+use foldhash::{HashMap, HashMapExt};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use trace_merge::event::{Decoder, Event, Tid, WakeupStage};
+use trace_merge::event::Tid;
 use trace_merge::exit_reason::ExitReason;
 use trace_merge::layer::LayerKind;
 use trace_merge::reader::StreamRecord;
 use trace_merge::report::harmless;
 use trace_merge::schema::Value;
+use vcpus::VcpuThreads;
 
-/// Facts that are kept at most: a second of a busy host.
-const MAX_FACTS: usize = 1 << 18;
 /// Things of a kind that have begun and not ended, at most.
 const MAX_OPEN: usize = 1 << 16;
 /// Times that a trigger is said to have fired in one go; more are counted only.
 const MAX_FIRED: usize = 64;
 /// Longest text of a field that is compared, bytes; what is behind it is left out.
 const MAX_TEXT: usize = 256;
-/// Bits of a switch's `prev_state` that say what the task waits for.
-const WAITS_FOR: u64 = 0xff;
-
 /// A trigger that has fired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fired {
-    /// Which: its place among all.
+    /// Which: its number.
     pub trigger: usize,
     /// When, ticks.
     pub time: u64,
@@ -40,36 +44,11 @@ pub struct Fired {
     pub what: String,
 }
 
-/// A record's part in a condition on a time.
-#[derive(Clone, Debug)]
-enum Fact {
-    /// The host's CPU goes from one thread to another.
-    HostSwitch { prev: Tid, is_ready: bool, next: Tid },
-    /// The host wakes a thread.
-    HostWake { tid: Tid },
-    /// A vCPU leaves the guest, as this layer tells.
-    Exit { layer: LayerKind, vcpu: u32, reason: ExitReason },
-    /// A vCPU enters the guest.
-    Enter { layer: LayerKind, vcpu: u32 },
-    /// The guest wakes a task.
-    GuestWake { tid: Tid },
-    /// The guest's CPU goes to a task.
-    GuestSwitch { tid: Tid, cpu: u32, comm: Comm },
-    /// A request to a disk begins.
-    DiskBegin { request: Request },
-    /// A request to a disk ends.
-    DiskEnd { request: Request },
-}
-
-/// A task's name, as a kernel has it: up to its first zero.
-type Comm = [u8; 16];
-
-/// A request to a disk: the layer that tells, its device there, the first sector.
-type Request = (LayerKind, u64, u64);
-
 /// What a vCPU's thread does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ThreadState {
+    #[default]
+    Unknown,
     Runs,
     /// It has been ready to run since then, ticks.
     IsReady(u64),
@@ -81,76 +60,151 @@ type Interests = Vec<Option<Interest>>;
 
 #[derive(Clone, Debug, Default)]
 struct Interest {
-    /// Whether a condition on a time needs it.
-    is_fact: bool,
+    /// How it is read for the conditions on times, if any needs it.
+    fact: Option<FactReader>,
     /// The triggers on the event itself.
     triggers: Vec<usize>,
+}
+
+impl Interest {
+    /// Whether nobody looks at the event.
+    fn is_none(&self) -> bool {
+        self.fact.is_none() && self.triggers.is_empty()
+    }
+}
+
+/// A trigger that is armed.
+#[derive(Debug)]
+struct Armed {
+    /// Its number, which no other one has or gets.
+    number: usize,
+    trigger: Trigger,
+    /// What happened before does not fire it, ticks.
+    since: u64,
 }
 
 /// Triggers, and what they have seen so far.
 #[derive(Debug)]
 pub struct Watch {
-    triggers: Vec<Trigger>,
+    triggers: Vec<Armed>,
+    /// By layer, in the order of [`LayerKind::ALL`]: since when it is looked at, ticks. Records that are older are not,
+    /// as those that they belong to may be gone.
+    since: [Option<u64>; LayerKind::ALL.len()],
+    /// The same; the end of time for those that are not looked at.
+    from: [u64; LayerKind::ALL.len()],
     ticks_per_second: u64,
-    decoder: Decoder,
+    /// From which time on triggers are asked at all.
+    bounds: Bounds,
     /// By layer, in the order of [`LayerKind::ALL`].
     interests: [Interests; LayerKind::ALL.len()],
-    facts: Vec<(u64, Fact)>,
+    facts: Facts,
     fired: Vec<Fired>,
-    /// How often each trigger fired and is not in `fired`, which is full.
-    uncounted: Vec<u64>,
+    /// How often each trigger, by its number, fired and is not in `fired`, which is full.
+    uncounted: BTreeMap<usize, u64>,
     /// The VM's vCPU of each host thread.
-    vcpus: HashMap<Tid, u32>,
-    threads: HashMap<Tid, ThreadState>,
-    exits: HashMap<(LayerKind, u32), (u64, ExitReason)>,
-    wakeups: HashMap<Tid, u64>,
+    vcpus: VcpuThreads,
+    /// By the place of the thread.
+    threads: Vec<ThreadState>,
+    /// By layer and vCPU: since when it is out of the guest, and why.
+    exits: [Vec<Option<(u64, ExitReason)>>; LayerKind::ALL.len()],
+    wakeups: WokenTasks,
     requests: HashMap<Request, u64>,
     silence: Silence,
     /// Whether that matters.
     has_hang: bool,
     /// Since when a vCPU was silent that was told of, by trigger.
     told_silent: HashMap<(usize, u32), u64>,
+    /// The triggers on the host's load, by their numbers, that it exceeds.
+    loaded: BTreeSet<usize>,
 }
 
 impl Watch {
-    /// Watches for `triggers` in records of a clock of `ticks_per_second`.
+    /// Watches for nothing yet, in records of a clock of `ticks_per_second`.
     #[must_use]
-    pub fn new(triggers: Vec<Trigger>, ticks_per_second: u64) -> Self {
-        let has_hang = triggers.iter().any(|trigger| matches!(trigger.condition, Condition::Hang { .. }));
+    pub fn new(ticks_per_second: u64) -> Self {
         Self {
-            uncounted: vec![0; triggers.len()],
-            triggers,
+            uncounted: BTreeMap::new(),
+            triggers: Vec::new(),
+            since: Default::default(),
+            from: [u64::MAX; LayerKind::ALL.len()],
             ticks_per_second,
-            decoder: Decoder::default(),
+            bounds: Bounds::of(&[], ticks_per_second),
             interests: Default::default(),
-            facts: Vec::new(),
+            facts: Facts::default(),
             fired: Vec::new(),
-            vcpus: HashMap::new(),
-            threads: HashMap::new(),
-            exits: HashMap::new(),
-            wakeups: HashMap::new(),
+            vcpus: VcpuThreads::default(),
+            threads: Vec::new(),
+            exits: Default::default(),
+            wakeups: WokenTasks::default(),
             requests: HashMap::new(),
             silence: Silence::default(),
-            has_hang,
+            has_hang: false,
             told_silent: HashMap::new(),
+            loaded: BTreeSet::new(),
         }
     }
 
-    /// The triggers.
-    #[must_use]
-    pub fn triggers(&self) -> &[Trigger] {
-        &self.triggers
+    /// Watches for `trigger`, too, under a `number` that no other one has had, in what happens from `since` on, ticks.
+    pub fn arm(&mut self, number: usize, trigger: Trigger, since: u64) {
+        self.triggers.push(Armed { number, trigger, since });
+        for layer in LayerKind::ALL {
+            let looks = self.looks_at(layer);
+            if let Some(known) = self.since.get_mut(layer as usize) {
+                *known = known.filter(|_| looks).or_else(|| looks.then_some(since));
+            }
+        }
+        self.learn_anew();
+    }
+
+    /// Watches no more for the trigger of this number.
+    pub fn disarm(&mut self, number: usize) {
+        self.triggers.retain(|armed| armed.number != number);
+        self.fired.retain(|fired| fired.trigger != number);
+        self.uncounted.remove(&number);
+        self.loaded.remove(&number);
+        self.told_silent.retain(|&(of, _), _| of != number);
+        for layer in LayerKind::ALL {
+            let looks = self.looks_at(layer);
+            if let Some(since) = self.since.get_mut(layer as usize) {
+                *since = since.filter(|_| looks);
+            }
+        }
+        self.learn_anew();
+    }
+
+    /// Forgets who looks at which records: the triggers are others.
+    fn learn_anew(&mut self) {
+        self.interests = Default::default();
+        self.from = self.since.map(|since| since.unwrap_or(u64::MAX));
+        self.bounds = Bounds::of(&self.triggers, self.ticks_per_second);
+        self.has_hang = self.triggers.iter().any(|armed| matches!(armed.trigger.condition, Condition::Hang { .. }));
+        // What has begun of layers that are not looked at any more, nobody would see the end of.
+        let is_left = |layer: LayerKind| self.since.get(layer as usize).is_some_and(Option::is_some);
+        self.facts.retain(is_left);
+        for layer in LayerKind::ALL.into_iter().filter(|&layer| !is_left(layer)) {
+            self.exits.get_mut(layer as usize).into_iter().for_each(Vec::clear);
+        }
+        self.requests.retain(|&(layer, _, _), _| is_left(layer));
+        if !is_left(LayerKind::HostKernel) {
+            self.threads.clear();
+            self.silence = Silence::default();
+        }
+        if !is_left(LayerKind::GuestKernel) {
+            self.wakeups.forget();
+            self.silence.forget_guest();
+        }
     }
 
     /// The VM's vCPUs have these threads.
     pub fn set_vcpus(&mut self, threads: impl Iterator<Item = (u32, Tid)>) {
-        self.vcpus = threads.map(|(vcpu, tid)| (tid, vcpu)).collect();
+        self.vcpus.set(threads);
     }
 
     /// Whether any trigger looks at records of `layer`.
     #[must_use]
     pub fn looks_at(&self, layer: LayerKind) -> bool {
-        self.triggers.iter().any(|trigger| match &trigger.condition {
+        self.triggers.iter().any(|armed| match &armed.trigger.condition {
+            Condition::HostLoad { .. } => false,
             Condition::Event { layer: of, .. } => *of == layer,
             Condition::Hang { .. } => matches!(layer, LayerKind::HostKernel | LayerKind::GuestKernel),
             Condition::Longer { what, .. } => match what {
@@ -162,40 +216,56 @@ impl Watch {
         })
     }
 
+    /// What is taken in of applications from now on is another process's, which has numbered its event types itself.
+    pub fn next_process(&mut self) {
+        self.interests.get_mut(LayerKind::GuestUser as usize).into_iter().for_each(Vec::clear);
+    }
+
     /// Takes in a record of the stream `cpu` of `layer`.
     pub fn record(&mut self, layer: LayerKind, cpu: u32, record: &StreamRecord<'_>) {
+        if self.from.get(layer as usize).is_none_or(|&from| record.time < from) {
+            return;
+        }
         if self.has_hang && layer == LayerKind::GuestKernel {
             self.silence.recorded(cpu, record.time);
         }
         let id = usize::from(record.schema.description().id);
-        let is_known = self.interests.get(layer as usize).is_some_and(|of| matches!(of.get(id), Some(Some(_))));
-        if !is_known {
+        let interest = self.interests.get(layer as usize).and_then(|of| of.get(id)).and_then(Option::as_ref);
+        if interest.is_none_or(|interest| !interest.is_none()) {
+            self.take_in(layer, id, cpu, record);
+        }
+    }
+
+    /// Takes in a record that somebody may look at.
+    #[inline(never)]
+    fn take_in(&mut self, layer: LayerKind, id: usize, cpu: u32, record: &StreamRecord<'_>) {
+        if self.facts.are_full() {
+            self.settle_facts(u64::MAX);
+        }
+        if !matches!(self.interests.get(layer as usize).and_then(|of| of.get(id)), Some(Some(_))) {
             self.learn(layer, id, record);
         }
         let Some(Some(interest)) = self.interests.get(layer as usize).and_then(|of| of.get(id)) else { return };
-        let is_fact = interest.is_fact;
+        if let Some(fact) = &interest.fact {
+            fact.read(layer, cpu, record, &self.vcpus, &mut self.facts);
+        }
         for place in 0..interest.triggers.len() {
             self.judge(layer, id, place, cpu, record);
-        }
-        if is_fact && let Some(fact) = self.fact(layer, cpu, record) {
-            if self.facts.len() >= MAX_FACTS {
-                self.settle(u64::MAX);
-            }
-            self.facts.push((record.time, fact));
         }
     }
 
     /// Finds out who looks at records like `record`.
+    #[cold]
     fn learn(&mut self, layer: LayerKind, id: usize, record: &StreamRecord<'_>) {
-        let event = self.decoder.read(layer as usize, layer, record);
-        let is_timed = |trigger: &Trigger| {
-            matches!(&trigger.condition, Condition::Hang { .. } if needs(&Measure::Steal, layer, event.as_ref()))
-                || matches!(&trigger.condition, Condition::Longer { what, .. } if needs(what, layer, event.as_ref()))
-        };
+        let measures = self.triggers.iter().filter_map(|armed| match &armed.trigger.condition {
+            Condition::Longer { what, .. } => Some(what),
+            Condition::Hang { .. } => Some(&Measure::Steal),
+            Condition::HostLoad { .. } | Condition::Event { .. } => None,
+        });
         let is_meant = |trigger: &Trigger| matches!(&trigger.condition, Condition::Event { layer: of, name } if *of == layer && name.matches(record.schema.name()));
         let interest = Interest {
-            is_fact: self.triggers.iter().any(is_timed),
-            triggers: (0..self.triggers.len()).filter(|&place| is_meant(&self.triggers[place])).collect(),
+            fact: FactReader::new(layer, record.schema, record, measures),
+            triggers: (0..self.triggers.len()).filter(|&place| is_meant(&self.triggers[place].trigger)).collect(),
         };
         let Some(of_layer) = self.interests.get_mut(layer as usize) else { return };
         if of_layer.len() <= id {
@@ -209,9 +279,10 @@ impl Watch {
     /// Judges a record by one of the triggers on its event.
     fn judge(&mut self, layer: LayerKind, id: usize, place: usize, cpu: u32, record: &StreamRecord<'_>) {
         let interest = self.interests.get(layer as usize).and_then(|of| of.get(id)?.as_ref());
-        let Some(&number) = interest.and_then(|interest| interest.triggers.get(place)) else { return };
-        let Some(trigger) = self.triggers.get(number) else { return };
-        let holds = trigger.filters.iter().all(|filter| match record.value(&filter.field) {
+        let Some(&armed) = interest.and_then(|interest| interest.triggers.get(place)) else { return };
+        let Some(armed) = self.triggers.get(armed) else { return };
+        let number = armed.number;
+        let holds = armed.trigger.filters.iter().all(|filter| match record.value(&filter.field) {
             Some(Value::Unsigned(value)) => filter.holds(FieldValue::Number(value.into())),
             Some(Value::Signed(value)) => filter.holds(FieldValue::Number(value.into())),
             Some(Value::Text(text)) => {
@@ -227,59 +298,9 @@ impl Watch {
         }
     }
 
-    /// What `record` says that conditions on times need.
-    fn fact(&mut self, layer: LayerKind, cpu: u32, record: &StreamRecord<'_>) -> Option<Fact> {
-        let event = self.decoder.read(layer as usize, layer, record)?;
-        let vcpu_of =
-            |tid: Tid, said: Option<u32>| self.vcpus.get(&tid).copied().or(said.filter(|_| self.vcpus.is_empty()));
-        Some(match (layer, event) {
-            (LayerKind::HostKernel, Event::Switch { prev, prev_state, next }) => {
-                if !self.vcpus.contains_key(&prev.tid) && !self.vcpus.contains_key(&next.tid) {
-                    return None;
-                }
-                Fact::HostSwitch { prev: prev.tid, is_ready: prev_state & WAITS_FOR == 0, next: next.tid }
-            }
-            (LayerKind::HostKernel, Event::Wakeup { task, .. }) if self.vcpus.contains_key(&task.tid) => {
-                Fact::HostWake { tid: task.tid }
-            }
-            (LayerKind::HostKernel, Event::KvmExit { tid, vcpu, reason }) => {
-                Fact::Exit { layer, vcpu: vcpu_of(tid, vcpu)?, reason }
-            }
-            (LayerKind::HostKernel, Event::KvmEntry { tid, vcpu }) => Fact::Enter { layer, vcpu: vcpu_of(tid, vcpu)? },
-            (LayerKind::Vmm, Event::VmmExit { vcpu, reason }) => Fact::Exit { layer, vcpu, reason },
-            (LayerKind::Vmm, Event::VmmEnter { vcpu }) => Fact::Enter { layer, vcpu },
-            (LayerKind::Vmm, Event::DiskRequest { disk, is_done, sector, .. }) => {
-                let request = (layer, disk.into(), sector);
-                if is_done { Fact::DiskEnd { request } } else { Fact::DiskBegin { request } }
-            }
-            (LayerKind::GuestKernel, Event::BlockIssue(of)) => {
-                Fact::DiskBegin { request: (layer, of.device?, of.sector?) }
-            }
-            (LayerKind::GuestKernel, Event::BlockComplete(of)) => {
-                Fact::DiskEnd { request: (layer, of.device?, of.sector?) }
-            }
-            (LayerKind::GuestKernel, Event::Wakeup { task, stage, .. }) if stage != WakeupStage::Wakeup => {
-                Fact::GuestWake { tid: task.tid }
-            }
-            (LayerKind::GuestKernel, Event::Switch { next, .. }) if next.tid > 0 => {
-                let mut comm = Comm::default();
-                comm.iter_mut().zip(next.comm).for_each(|(to, from)| *to = *from);
-                Fact::GuestSwitch { tid: next.tid, cpu, comm }
-            }
-            _ => return None,
-        })
-    }
-
     /// Looks at the facts that are older than `until`, ticks: everything up to there has come.
     pub fn settle(&mut self, until: u64) {
-        let mut facts = std::mem::take(&mut self.facts);
-        // Stable: of one time, those of one stream stay in their order.
-        facts.sort_by_key(|&(time, _)| time);
-        let left = facts.split_off(facts.partition_point(|&(time, _)| time < until));
-        for (time, fact) in facts {
-            self.look_at(time, fact);
-        }
-        self.facts = left;
+        self.settle_facts(until);
         self.look_for_silence(until);
     }
 
@@ -291,11 +312,14 @@ impl Watch {
     /// Fires for vCPUs that have been running so long up to `until`, ticks, without a record of their guest's kernel;
     /// once each time.
     fn look_for_silence(&mut self, until: u64) {
-        for number in 0..self.triggers.len() {
-            let Some(Trigger { condition: Condition::Hang { than_ns }, filters, .. }) = self.triggers.get(number)
+        for place in 0..self.triggers.len() {
+            let Some(Armed {
+                number, trigger: Trigger { condition: Condition::Hang { than_ns }, filters, .. }, ..
+            }) = self.triggers.get(place)
             else {
                 continue;
             };
+            let number = *number;
             let mut silent = self.silence.silent(&self.vcpus, until);
             silent.retain(|silent| {
                 self.nanoseconds(silent.ran) > *than_ns
@@ -316,91 +340,111 @@ impl Watch {
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
-    fn look_at(&mut self, time: u64, fact: Fact) {
-        match fact {
-            Fact::HostSwitch { prev, is_ready, next } => {
-                if let Some(&vcpu) = self.vcpus.get(&prev) {
-                    if is_ready {
-                        self.silence.is_preempted(prev, vcpu, time);
-                    } else {
-                        self.silence.blocks(prev);
-                    }
-                    let state = if is_ready { ThreadState::IsReady(time) } else { ThreadState::Blocked };
-                    self.threads.insert(prev, state);
-                }
-                let Some(&vcpu) = self.vcpus.get(&next) else { return };
-                self.silence.runs(next, time);
-                if let Some(ThreadState::IsReady(since)) = self.threads.insert(next, ThreadState::Runs) {
-                    self.took(
-                        time,
-                        since,
-                        |what| matches!(what, Measure::Steal),
-                        &[("vcpu", vcpu.into())],
-                        None,
-                        || format!("vCPU {vcpu} was to run, and the host ran something else"),
-                    );
-                }
-                limit(&mut self.threads);
-            }
-            Fact::HostWake { tid } => {
-                if self.threads.get(&tid) == Some(&ThreadState::Blocked) {
-                    self.threads.insert(tid, ThreadState::IsReady(time));
-                }
-            }
-            Fact::Exit { layer, vcpu, reason } => {
-                self.exits.insert((layer, vcpu), (time, reason));
-                limit(&mut self.exits);
-            }
-            Fact::Enter { layer, vcpu } => {
-                let Some((since, reason)) = self.exits.remove(&(layer, vcpu)) else { return };
-                let name = reason.name();
-                let is_meant = |what: &Measure| match what {
-                    Measure::Exit(Some(of)) => of.matches(&name),
-                    Measure::Exit(None) => !reason.is_halt(),
-                    _ => false,
-                };
-                self.took(time, since, is_meant, &[("vcpu", vcpu.into())], None, || {
-                    format!("vCPU {vcpu} was out of the guest for {name}")
-                });
-            }
-            Fact::GuestWake { tid } => {
-                self.wakeups.entry(tid).or_insert(time);
-                limit(&mut self.wakeups);
-            }
-            Fact::GuestSwitch { tid, cpu, comm } => {
-                let Some(since) = self.wakeups.remove(&tid) else { return };
-                let comm = comm.split(|&byte| byte == 0).next().unwrap_or_default();
-                let comm = String::from_utf8_lossy(comm);
-                let numbers = [("tid", i128::from(tid)), (CPU_FIELD, cpu.into())];
-                self.took(
-                    time,
-                    since,
-                    |what| matches!(what, Measure::Wakeup),
-                    &numbers,
-                    Some(&comm),
-                    || format!("{}/{tid} was woken and did not run", harmless(&comm)),
-                );
-            }
-            Fact::DiskBegin { request } => {
-                self.requests.insert(request, time);
-                limit(&mut self.requests);
-            }
-            Fact::DiskEnd { request } => {
-                let Some(since) = self.requests.remove(&request) else { return };
-                let (layer, _, sector) = request;
-                self.took(
-                    time,
-                    since,
-                    |what| matches!(what, Measure::Disk),
-                    &[("sector", sector.into())],
-                    None,
-                    || format!("a disk request at sector {sector} took, in {layer},"),
-                );
-            }
+    /// Looks at the facts that are older than `until`, kind by kind, and tells what fires in the order of times.
+    fn settle_facts(&mut self, until: u64) {
+        let fired = self.fired.len();
+        let mut facts = std::mem::take(&mut self.facts);
+        let (host, exits) = (settled(&mut facts.host, until), settled(&mut facts.exits, until));
+        let (guest, disk) = (settled(&mut facts.guest, until), settled(&mut facts.disk, until));
+        facts.host.drain(..host).for_each(|(time, fact)| self.schedules(time, fact));
+        facts.exits.drain(..exits).for_each(|(time, fact)| self.leaves_or_enters(time, fact));
+        facts.guest.drain(..guest).for_each(|(time, fact)| self.wakes_or_switches(time, fact));
+        facts.disk.drain(..disk).for_each(|(time, fact)| self.requests(time, fact));
+        self.facts = facts;
+        if let Some(new) = self.fired.get_mut(fired..) {
+            new.sort_by_key(|fired| fired.time);
         }
     }
 
+    fn schedules(&mut self, time: u64, fact: HostFact) {
+        let (prev, is_ready, next) = match fact {
+            HostFact::Switch { prev, is_ready, next } => (prev, is_ready, next),
+            HostFact::Wake { thread } => {
+                let state = place(&mut self.threads, thread);
+                if *state == ThreadState::Blocked {
+                    *state = ThreadState::IsReady(time);
+                }
+                return;
+            }
+        };
+        if let Some((prev, vcpu)) = prev.and_then(|prev| Some((prev, self.vcpus.vcpu(prev)?))) {
+            if is_ready {
+                self.silence.is_preempted(prev, vcpu, time);
+            } else {
+                self.silence.blocks(prev);
+            }
+            let state = if is_ready { ThreadState::IsReady(time) } else { ThreadState::Blocked };
+            *place(&mut self.threads, prev) = state;
+        }
+        let Some((next, vcpu)) = next.and_then(|next| Some((next, self.vcpus.vcpu(next)?))) else { return };
+        self.silence.runs(next, time);
+        let before = std::mem::replace(place(&mut self.threads, next), ThreadState::Runs);
+        if let ThreadState::IsReady(since) = before
+            && self.is_too_long(Timed::Steal, since, time)
+        {
+            let is_meant = |what: &Measure| matches!(what, Measure::Steal);
+            self.took(time, since, is_meant, &[("vcpu", vcpu.into())], None, || {
+                format!("vCPU {vcpu} was to run, and the host ran something else")
+            });
+        }
+    }
+
+    fn leaves_or_enters(&mut self, time: u64, ExitFact { layer, vcpu, reason }: ExitFact) {
+        let Some(out) = self.exits.get_mut(layer as usize) else { return };
+        let before = std::mem::replace(place(out, vcpu), reason.map(|reason| (time, reason)));
+        let Some((since, reason)) = before.filter(|_| reason.is_none()) else { return };
+        if !self.is_too_long(Timed::Exit, since, time) {
+            return;
+        }
+        let name = reason.name();
+        let is_meant = |what: &Measure| match what {
+            Measure::Exit(Some(of)) => of.matches(&name),
+            Measure::Exit(None) => !reason.is_halt(),
+            _ => false,
+        };
+        self.took(time, since, is_meant, &[("vcpu", vcpu.into())], None, || {
+            format!("vCPU {vcpu} was out of the guest for {name}")
+        });
+    }
+
+    fn wakes_or_switches(&mut self, time: u64, GuestFact { step, cpu }: GuestFact) {
+        let (prev, tid, comm) = match step {
+            WakeupStep::Woken { tid } => return self.wakeups.wake(tid, time),
+            WakeupStep::Switch { prev, next, comm } => (prev, next, comm),
+        };
+        let since = self.wakeups.switch(prev, tid);
+        let Some(since) = since.filter(|&since| self.is_too_long(Timed::Wakeup, since, time)) else { return };
+        let comm = name_of(&comm);
+        let numbers = [("tid", i128::from(tid)), (CPU_FIELD, cpu.into())];
+        let is_meant = |what: &Measure| matches!(what, Measure::Wakeup);
+        self.took(time, since, is_meant, &numbers, Some(&comm), || {
+            format!("{}/{tid} was woken and did not run", harmless(&comm))
+        });
+    }
+
+    fn requests(&mut self, time: u64, DiskFact { request, is_done }: DiskFact) {
+        if !is_done {
+            self.requests.insert(request, time);
+            limit(&mut self.requests);
+            return;
+        }
+        let since = self.requests.remove(&request);
+        let Some(since) = since.filter(|&since| self.is_too_long(Timed::Disk, since, time)) else { return };
+        let (layer, _, sector) = request;
+        let is_meant = |what: &Measure| matches!(what, Measure::Disk);
+        self.took(time, since, is_meant, &[("sector", sector.into())], None, || {
+            format!("a disk request at sector {sector} took, in {layer},")
+        });
+    }
+
+    /// Whether `what` lasted from `since` to `time` and any trigger may be about that.
+    #[inline]
+    fn is_too_long(&self, what: Timed, since: u64, time: u64) -> bool {
+        self.bounds.are_met(what, time.saturating_sub(since))
+    }
+
     /// Something that `is_meant` by a trigger lasted from `since` to `time`, with these fields.
+    #[cold]
     fn took(
         &mut self,
         time: u64,
@@ -411,12 +455,10 @@ impl Watch {
         what: impl Fn() -> String,
     ) {
         let ns = self.nanoseconds(time.saturating_sub(since));
-        for number in 0..self.triggers.len() {
-            let Some(Trigger { condition: Condition::Longer { what: of, than_ns }, filters, .. }) =
-                self.triggers.get(number)
-            else {
-                continue;
-            };
+        for place in 0..self.triggers.len() {
+            let Some(Armed { number, trigger, .. }) = self.triggers.get(place) else { continue };
+            let Trigger { condition: Condition::Longer { what: of, than_ns }, filters, .. } = trigger else { continue };
+            let number = *number;
             let holds = filters.iter().all(|filter| {
                 let value = numbers.iter().find(|(name, _)| *name == filter.field);
                 let value = value.map(|&(_, value)| FieldValue::Number(value));
@@ -429,38 +471,46 @@ impl Watch {
         }
     }
 
-    fn fire(&mut self, trigger: usize, time: u64, what: String) {
-        if self.fired.len() < MAX_FIRED {
-            self.fired.push(Fired { trigger, time, what });
-        } else if let Some(count) = self.uncounted.get_mut(trigger) {
-            *count += 1;
+    /// The host's tasks had to wait for a CPU in `percent` of the time up to `time`, ticks. Fires where that exceeds
+    /// what a trigger says and did not before.
+    pub fn host_load(&mut self, percent: u32, time: u64) {
+        for place in 0..self.triggers.len() {
+            let Some(Armed { number, trigger, .. }) = self.triggers.get(place) else { continue };
+            let Condition::HostLoad { than_percent } = trigger.condition else { continue };
+            let number = *number;
+            if percent <= than_percent {
+                self.loaded.remove(&number);
+            } else if self.loaded.insert(number) {
+                self.fire(number, time, format!("tasks of the host waited for a CPU in {percent}% of the last second"));
+            }
         }
     }
 
-    /// The triggers that have fired since the last call, and how often each fired beyond that.
-    pub fn take_fired(&mut self) -> (Vec<Fired>, Vec<u64>) {
-        let none = vec![0; self.triggers.len()];
-        (std::mem::take(&mut self.fired), std::mem::replace(&mut self.uncounted, none))
+    fn fire(&mut self, number: usize, time: u64, what: String) {
+        let is_new = self.triggers.iter().any(|armed| armed.number == number && time >= armed.since);
+        if !is_new {
+            return;
+        }
+        if self.fired.len() < MAX_FIRED {
+            self.fired.push(Fired { trigger: number, time, what });
+        } else {
+            *self.uncounted.entry(number).or_default() += 1;
+        }
+    }
+
+    /// The triggers that have fired since the last call, and how often each, by its number, fired beyond that.
+    pub fn take_fired(&mut self) -> (Vec<Fired>, BTreeMap<usize, u64>) {
+        (std::mem::take(&mut self.fired), std::mem::take(&mut self.uncounted))
     }
 }
 
-/// Whether `what` is told by `event` of `layer`.
-fn needs(what: &Measure, layer: LayerKind, event: Option<&Event<'_>>) -> bool {
-    let (Some(event), kernel) = (event, LayerKind::GuestKernel) else { return false };
-    match what {
-        Measure::Steal => {
-            layer == LayerKind::HostKernel && matches!(event, Event::Switch { .. } | Event::Wakeup { .. })
-        }
-        Measure::Wakeup => layer == kernel && matches!(event, Event::Switch { .. } | Event::Wakeup { .. }),
-        Measure::Exit(_) => matches!(
-            event,
-            Event::KvmEntry { .. } | Event::KvmExit { .. } | Event::VmmEnter { .. } | Event::VmmExit { .. }
-        ),
-        Measure::Disk => {
-            matches!(event, Event::DiskRequest { .. })
-                || layer == kernel && matches!(event, Event::BlockIssue(_) | Event::BlockComplete(_))
-        }
+/// What lies at `number`; what is not there yet begins as its default.
+fn place<T: Clone + Default>(of: &mut Vec<T>, number: u32) -> &mut T {
+    let number = number as usize;
+    if of.len() <= number {
+        of.resize(number + 1, T::default());
     }
+    &mut of[number]
 }
 
 /// Forgets everything that has begun where it is too much: a guest may begin what it never ends.

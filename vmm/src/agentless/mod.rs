@@ -1,0 +1,462 @@
+//! Guests without our module: the kernel's own ring, in memory that the host reads when the guest has ended.
+//!
+//! Linux 6.12 and later put the ring of a tracing instance where the command line says (`trace_instance=NAME@ADDRESS`)
+//! and never free it. [`Agentless::plan`] looks into the kernel's image before the guest runs, [`Agentless::collect`]
+//! copies the ring and a few numbers out of the stopped guest's memory, and [`Collected::write`] makes them the layer
+//! of the guest's kernel.
+//!
+//! - `kernel_image`, `kallsyms`, `btf`: the image, its symbols, its types; `events`: its events.
+//! - `ring`: which pages of the ring count; `records`: what is in them; `clock`: their times.
+
+mod btf;
+mod clock;
+mod events;
+mod kallsyms;
+mod kernel_image;
+mod records;
+mod ring;
+
+pub use clock::{HostReading, LocalClock};
+pub use events::EventsError;
+pub use kernel_image::ImageError;
+pub use records::{RingItem, decode};
+#[doc(hidden)]
+pub use ring::sample;
+pub use ring::{RingError, RingLayout};
+
+use crate::clock::HostTime;
+use crate::clock::guest_tsc::KvmClock;
+use crate::host_kernel::EventSchema;
+use btf::Btf;
+use events::{KernelEvent, Symbols};
+use kernel_image::KernelImage;
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::{Layer, Manifest, Missing};
+use trace_merge::writer::{LayerWriter, NewLayer, WriteError};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+
+/// What is recorded unless it is said.
+pub const DEFAULT_EVENTS: &str = "sched:*,irq:*";
+/// Why a snapshot has no layer of the guest's kernel, and a recording until the guest has ended.
+pub const READ_AT_END: &str =
+    "the guest's kernel is traced without an agent: its ring is read when the guest has ended";
+
+/// Memory of all CPUs' rings: the smallest and the largest, bytes.
+pub const SIZES: [u64; 2] = [1 << 20, 1 << 30];
+/// Least memory of a CPU's ring, bytes.
+const MIN_BYTES_PER_CPU: u64 = 64 << 10;
+/// What places in the guest's memory are multiples of: the kernel's image lies at one, and the ring.
+const ALIGNMENT: u64 = 2 << 20;
+/// Where the devices begin: the ring lies below.
+const LOW_MEMORY: u64 = 0xc000_0000;
+/// Least that is left below the ring, for the kernel.
+const MIN_BELOW: u64 = 128 << 20;
+/// Bytes of a packet.
+const PACKET_SIZE: u64 = 64 << 10;
+/// Records that are a second outside of the run are none of it.
+const SLACK_SECONDS: u64 = 1;
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentlessRequest {
+    /// Globs `GROUP:EVENT` with commas between them.
+    pub events: String,
+    /// Memory of all CPUs' rings, bytes.
+    pub size: u64,
+}
+
+/// Why a guest cannot be traced without an agent.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentlessError {
+    /// The kernel's file cannot be read into an image.
+    #[error("--agentless: the kernel {} cannot be looked into", path.display())]
+    Image {
+        /// The kernel.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: ImageError,
+    },
+    /// The kernel cannot be traced so.
+    #[error("--agentless: the kernel {} cannot be traced from outside", path.display())]
+    Kernel {
+        /// The kernel.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: EventsError,
+    },
+    /// There is no room for the ring.
+    #[error(
+        "--agentless: no room for a ring of {} MiB: give the guest {} MiB of --memory, or more",
+        size >> 20,
+        needed >> 20
+    )]
+    NoRoom {
+        /// The ring, bytes.
+        size: u64,
+        /// Memory with which there would be, bytes.
+        needed: u64,
+    },
+    /// Every CPU needs a ring of some size.
+    #[error("--agentless-size: {cpus} vCPUs need {} MiB or more", needed.div_ceil(1 << 20))]
+    TooSmall {
+        /// vCPUs.
+        cpus: u32,
+        /// Bytes.
+        needed: u64,
+    },
+}
+
+/// A guest that is to be traced so: what is needed of its kernel's image.
+#[derive(Debug)]
+pub struct Agentless {
+    request: AgentlessRequest,
+    /// Where the ring lies, guest-physical.
+    start: u64,
+    cpus: u32,
+    layout: RingLayout,
+    /// The kernel's name and version, and where it lies if the image lies where it was linked for.
+    banner: (Vec<u8>, u64),
+    /// As it, where the scheduler's clock keeps its offset.
+    clock_offset: u64,
+    /// The events, and as it, where the kernel keeps the number of each.
+    events: Vec<(KernelEvent, u64)>,
+}
+
+/// What the guest's kernel left.
+#[derive(Debug)]
+pub struct Collected {
+    memory: Vec<u8>,
+    layout: RingLayout,
+    cpus: u32,
+    schemas: HashMap<u16, EventSchema>,
+    clock: Result<LocalClock, Missing>,
+    /// The host's TSC at the ends of the run, and its rate.
+    run: (u64, u64, u64),
+    /// What it lacks.
+    missing: Vec<Missing>,
+}
+
+fn missing(reason: impl Into<String>, fix: impl Into<String>) -> Missing {
+    Missing { layer: LayerKind::GuestKernel, reason: reason.into(), fix: fix.into() }
+}
+
+impl Agentless {
+    /// Looks into the kernel `file`, read from `path`, for a guest with `cpus` vCPUs and `memory` bytes, of which
+    /// `initrd` bytes at the end of the low part are the initrd's.
+    ///
+    /// # Errors
+    /// The kernel cannot be traced so, has none of the events, or the guest has no room for the ring.
+    pub fn plan(
+        request: &AgentlessRequest,
+        (path, file): (&Path, &[u8]),
+        cpus: u32,
+        (memory, initrd): (u64, u64),
+    ) -> Result<Self, AgentlessError> {
+        let start = place(request.size, cpus, memory, initrd)?;
+        let image = KernelImage::read(file).map_err(|source| AgentlessError::Image { path: path.into(), source })?;
+        let error = |source| AgentlessError::Kernel { path: path.into(), source };
+        let section = image.btf().ok_or(EventsError::NoBtf).map_err(error)?;
+        let btf = Btf::parse(section).map_err(|source| error(source.into()))?;
+        let layout = RingLayout::new(&btf).ok_or(EventsError::TooOld).map_err(error)?;
+        let (all, Symbols { banner, clock_offset }) = events::events(&image, &btf).map_err(error)?;
+        let chosen = events::choose(&all, &request.events).map_err(error)?;
+        let physical = |address| image.physical(address).ok_or(EventsError::Layout("parts")).map_err(error);
+        let text = image.text_at(banner).filter(|text| text.starts_with("Linux version "));
+        let text = text.ok_or(EventsError::Layout("name and version")).map_err(error)?;
+        let events = chosen.into_iter().map(|event| Ok((physical(event.number_at)?, event)));
+        let events = events.map(|found| found.map(|(at, event)| (event, at))).collect::<Result<_, _>>()?;
+        Ok(Self {
+            request: request.clone(),
+            start,
+            cpus,
+            layout,
+            banner: (text.as_bytes().to_vec(), physical(banner)?),
+            clock_offset: physical(clock_offset)?,
+            events,
+        })
+    }
+
+    /// The command line by which the kernel uses the ring, and `cmdline` behind it.
+    #[must_use]
+    pub fn cmdline(&self, cmdline: &str) -> String {
+        let (size, start, events) = (self.request.size, self.start, &self.request.events);
+        format!("memmap={size:#x}${start:#x} trace_instance=strata@{start:#x}:{size:#x},{events} {cmdline}")
+    }
+
+    /// Copies what the kernel left out of the stopped guest's `memory`. `kvm` is what kvm-clock shows now, `begin` the
+    /// host's clocks as the run began; the trace clock counts `time`, and the host's TSC has `hz`.
+    #[must_use]
+    pub fn collect(
+        &self,
+        memory: &GuestMemoryMmap,
+        kvm: Option<KvmClock>,
+        begin: &HostReading,
+        (time, hz): (HostTime, u64),
+    ) -> Collected {
+        let mut ring = vec![0; usize::try_from(self.request.size).unwrap_or(0)];
+        let mut lacks = Vec::new();
+        if memory.read_slice(&mut ring, GuestAddress(self.start)).is_err() {
+            ring.clear();
+        }
+        let end = HostReading::now();
+        let moved = self.find_image(memory);
+        if moved.is_none() {
+            lacks.push(missing(
+                "the guest's kernel was not found in its memory",
+                "give the --kernel that the guest runs",
+            ));
+        }
+        let number = |linked: u64, bytes: &mut [u8]| {
+            let at = GuestAddress(linked.checked_add_signed(moved?)?);
+            memory.read_slice(bytes, at).ok()
+        };
+        let mut schemas = HashMap::new();
+        let mut unnumbered = Vec::new();
+        for (event, at) in &self.events {
+            let mut bytes = [0; 4];
+            let read = number(*at, &mut bytes).and_then(|()| u16::try_from(u32::from_le_bytes(bytes)).ok());
+            match read.and_then(|number| event.schema(number)) {
+                Some(schema) if !schemas.contains_key(&schema.id()) => {
+                    schemas.insert(schema.id(), schema);
+                }
+                _ => unnumbered.push(event.name.to_string()),
+            }
+        }
+        if moved.is_some() && !unnumbered.is_empty() {
+            let reason = format!("the guest's kernel gave no number to {}", unnumbered.join(", "));
+            lacks.push(missing(reason, "leave them out of --agentless=EVENTS"));
+        }
+        let mut bytes = [0; 8];
+        let offset = number(self.clock_offset, &mut bytes).map(|()| u64::from_le_bytes(bytes)).filter(|&ns| ns != 0);
+        let clock = match (offset, kvm, time) {
+            (Some(offset_ns), Some(kvm), HostTime::Tsc) => {
+                Ok(LocalClock { offset_ns, kvm, hz, drift_ns: end.drift_ns(begin, hz) })
+            }
+            (_, _, HostTime::MonotonicRaw) | (_, None, _) => Err(missing(
+                "the host cannot relate the guest's kvm-clock to its TSC, which its kernel does not trust",
+                "use a host whose clock source is tsc, or --agent",
+            )),
+            (None, _, _) => Err(missing(
+                "the guest's kernel had not begun to use kvm-clock, so its times are not known",
+                "leave no-kvmclock out of --cmdline, or use --agent",
+            )),
+        };
+        let run = (begin.tsc(), end.tsc(), hz);
+        Collected { memory: ring, layout: self.layout, cpus: self.cpus, schemas, clock, run, missing: lacks }
+    }
+
+    /// How far from where it was linked for the kernel's image lies, bytes: it may have moved itself at random.
+    fn find_image(&self, memory: &GuestMemoryMmap) -> Option<i64> {
+        let (banner, linked) = (&self.banner.0, self.banner.1.cast_signed());
+        let mut bytes = vec![0; banner.len()];
+        let first = -(linked / ALIGNMENT.cast_signed());
+        let places = (self.request.size + self.start + LOW_MEMORY) / ALIGNMENT;
+        (first..first + places.cast_signed()).map(|step| step * ALIGNMENT.cast_signed()).find(|moved| {
+            let at = u64::try_from(linked + moved).unwrap_or(u64::MAX);
+            memory.read_slice(&mut bytes, GuestAddress(at)).is_ok() && bytes == *banner
+        })
+    }
+}
+
+/// Where a ring of `size` bytes lies in a guest of so much `memory`: in the middle of its low part, far from the kernel
+/// at the begin and the `initrd` at the end.
+fn place(size: u64, cpus: u32, memory: u64, initrd: u64) -> Result<u64, AgentlessError> {
+    let needed = u64::from(cpus) * MIN_BYTES_PER_CPU;
+    if size < needed {
+        return Err(AgentlessError::TooSmall { cpus, needed });
+    }
+    let low = memory.min(LOW_MEMORY);
+    let start = (low / 2) & !(ALIGNMENT - 1);
+    let end = start.saturating_add(size).saturating_add(initrd).saturating_add(ALIGNMENT);
+    // What bootloaders put the initrd below, if there is more.
+    if start < MIN_BELOW || end > low.min(0x8000_0000) {
+        let needed = (2 * (size + initrd + ALIGNMENT)).max(2 * MIN_BELOW).next_multiple_of(ALIGNMENT);
+        return Err(AgentlessError::NoRoom { size, needed });
+    }
+    Ok(start)
+}
+
+impl Collected {
+    /// Writes the layer of the guest's kernel of `vm` into the recording `dir`, and what there is to say of it into
+    /// `manifest`, which is complete but for it.
+    ///
+    /// # Errors
+    /// The layer cannot be written. The manifest then says so.
+    pub fn write(mut self, dir: &Path, vm: &str, manifest: &mut Manifest) -> Result<(), WriteError> {
+        manifest.missing.retain(|missing| missing.reason != READ_AT_END);
+        let clock = match &self.clock {
+            Ok(clock) => *clock,
+            Err(lack) => {
+                manifest.missing.push(lack.clone());
+                return Ok(());
+            }
+        };
+        let of_guest = |layer: &Layer| layer.kind == LayerKind::GuestKernel && layer.vm.as_deref() == Some(vm);
+        let known = manifest.layers.iter().position(of_guest);
+        let place = known.unwrap_or(manifest.layers.len());
+        if known.is_some_and(|known| !manifest.layers[known].events.is_empty()) {
+            let reason =
+                "the guest has brought an agent of its own, whose records are kept in place of the kernel's ring";
+            manifest.missing.push(missing(reason, "leave out --agentless"));
+            return Ok(());
+        }
+        if known.is_some() {
+            // The layer of an agent that never came. Should it stay, the new one cannot be made, and that is told.
+            let _ = fs::remove_dir_all(dir.join(manifest.layers.remove(place).path));
+        }
+        state_bound(manifest, vm, &clock);
+        let written = self.write_layer(dir, vm, manifest, &clock);
+        manifest.missing.append(&mut self.missing);
+        match written {
+            Ok(layer) => manifest.layers.insert(place, layer),
+            Err(error) => {
+                let reason = format!("the layer could not be written: {error}");
+                manifest.missing.push(missing(reason, "make room where the trace lies"));
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn write_layer(
+        &mut self,
+        dir: &Path,
+        vm: &str,
+        manifest: &Manifest,
+        clock: &LocalClock,
+    ) -> Result<Layer, WriteError> {
+        let layer =
+            NewLayer { kind: LayerKind::GuestKernel, vm: Some(vm.into()), process: None, packet_size: PACKET_SIZE };
+        let mut writer = LayerWriter::create(dir, manifest, layer)?;
+        let mut descriptions: Vec<_> = self.schemas.values().map(|schema| schema.description.clone()).collect();
+        descriptions.sort_unstable_by_key(|description| description.id);
+        writer.add_events(&descriptions)?;
+        let (begin, end, hz) = self.run;
+        let slack = hz.saturating_mul(SLACK_SECONDS);
+        let during = begin.saturating_sub(slack)..=end.saturating_add(slack);
+        let (mut buffer, mut result, mut wrapped) = (Vec::new(), Ok(()), Vec::new());
+        let mut unknown = BTreeMap::<u16, u64>::new();
+        let problem = decode(&self.memory, &self.layout, self.cpus, |item| match item {
+            _ if result.is_err() => {}
+            RingItem::Record { cpu, time, event_id, data } => {
+                let bytes = u64::try_from(data.len()).unwrap_or(u64::MAX);
+                let Some(schema) = self.schemas.get(&event_id) else {
+                    *unknown.entry(event_id).or_default() += 1;
+                    return writer.add_rejected(cpu, bytes);
+                };
+                let time = clock.ticks(time).filter(|time| during.contains(time));
+                match (time, schema.encoded(data, &mut buffer)) {
+                    (Some(time), Ok(payload)) => result = writer.record(cpu, time, event_id, payload),
+                    _ => writer.add_rejected(cpu, bytes),
+                }
+            }
+            RingItem::Lost { cpu, count } => writer.add_lost(cpu, count.unwrap_or(0)),
+            RingItem::Malformed { cpu, bytes } => writer.add_rejected(cpu, bytes),
+            RingItem::Wrapped { cpu } => wrapped.push(cpu.to_string()),
+        });
+        result?;
+        writer.flush()?;
+        if let Some(problem) = problem {
+            self.missing.push(missing(problem.to_string(), "see the guest's console for 'trace' and 'memmap'"));
+            writer.set_corrupt();
+        }
+        if !wrapped.is_empty() {
+            let reason =
+                format!("the rings of the vCPUs {} are full: older records were overwritten", wrapped.join(", "));
+            self.missing.push(missing(reason, "give a larger --agentless-size, or fewer events"));
+        }
+        if !unknown.is_empty() {
+            let count: u64 = unknown.values().sum();
+            let ids: Vec<_> = unknown.keys().take(8).map(ToString::to_string).collect();
+            let reason = format!("{count} records of events that are not known (numbers {})", ids.join(", "));
+            self.missing.push(missing(reason, "name the events that the guest records in --agentless=EVENTS"));
+        }
+        Ok(writer.layer())
+    }
+}
+
+/// Widens the bounds of the clock in `manifest` by that of the ring's.
+fn state_bound(manifest: &mut Manifest, vm: &str, clock: &LocalClock) {
+    let extra = clock.bound_ns();
+    let derivation = format!(
+        "; the guest's kernel is traced without an agent, in kvm-clock's time: {extra} ns more, by which the host's \
+         TSC and its monotonic clock drifted apart during the run, and rounding"
+    );
+    manifest.clock.error_bound_ns = manifest.clock.error_bound_ns.saturating_add(extra);
+    manifest.clock.bound_derivation.push_str(&derivation);
+    for epoch in manifest.clock.epochs.iter_mut().filter(|epoch| epoch.vm == vm) {
+        epoch.bound_ns = epoch.bound_ns.saturating_add(extra);
+        epoch.derivation.push_str(&derivation);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trace_merge::manifest::{Host, Started, Vm};
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn ring_lies_in_the_middle_of_low_memory() {
+        assert_eq!(place(16 * MIB, 2, 512 * MIB, 8 * MIB).unwrap(), 256 * MIB);
+        assert_eq!(place(16 * MIB, 2, 8192 * MIB, 8 * MIB).unwrap(), 1536 * MIB);
+    }
+
+    #[test]
+    fn guest_without_room_for_the_ring_is_told_how_much_it_needs() {
+        let refused = |size, cpus, memory, initrd| place(size, cpus, memory, initrd).unwrap_err().to_string();
+
+        assert!(refused(16 * MIB, 1, 128 * MIB, 0).contains("give the guest 256 MiB"));
+        assert!(refused(256 * MIB, 1, 512 * MIB, 0).contains("516 MiB"));
+        assert!(refused(MIB, 64, 512 * MIB, 0).contains("64 vCPUs need 4 MiB"));
+    }
+
+    #[test]
+    fn ring_takes_the_place_of_the_layer_of_an_agent_that_never_came() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let mut manifest: Manifest = serde_json::from_value(serde_json::json!({
+            "format": trace_merge::manifest::FORMAT_VERSION, "strata": "test", "started": Started::at(0),
+            "clock": {
+                "uuid": uuid::Uuid::from_u128(1), "frequency_hz": 1_000_000_000, "source": "x86-tsc",
+                "utc": {"ticks": 0, "utc_ns": 0, "uncertainty_ns": 0}, "error_bound_ns": 10, "bound_derivation": "none"
+            },
+            "host": Host::default(), "vms": [Vm { name: "vm0".into(), vcpus: 1, ..Vm::default() }], "layers": [],
+            "missing": [missing(READ_AT_END, "")]
+        }))
+        .unwrap();
+        let new =
+            NewLayer { kind: LayerKind::GuestKernel, vm: Some("vm0".into()), process: None, packet_size: PACKET_SIZE };
+        let empty = LayerWriter::create(folder.path(), &manifest, new).unwrap();
+        manifest.layers.push(empty.layer());
+        let event = events::tests::kernel_event("sched:sched_switch").schema(77).unwrap();
+        let mut memory = sample::memory(&sample::LINUX_6_12, &[0, 1, 2, 3], 1, 1);
+        memory[8192..8200].copy_from_slice(&1000_u64.to_le_bytes());
+        memory[8200..8208].copy_from_slice(&28_u64.to_le_bytes());
+        memory[8208..8212].copy_from_slice(&6_u32.to_le_bytes());
+        memory[8212..8214].copy_from_slice(&77_u16.to_le_bytes());
+        let kvm = KvmClock { ns: 1000, tsc: 5000 };
+        let collected = Collected {
+            memory,
+            layout: sample::LINUX_6_12,
+            cpus: 1,
+            schemas: HashMap::from([(77, event)]),
+            clock: Ok(LocalClock { offset_ns: 0, kvm, hz: 1_000_000_000, drift_ns: 7 }),
+            run: (4000, 6000, 1_000_000_000),
+            missing: Vec::new(),
+        };
+
+        collected.write(folder.path(), "vm0", &mut manifest).unwrap();
+
+        manifest.save(folder.path()).unwrap();
+        let trace = trace_merge::reader::Trace::open(folder.path()).unwrap();
+        let records: u64 = trace.manifest().layers.iter().flat_map(|layer| &layer.streams).map(|s| s.records).sum();
+        assert_eq!((manifest.layers.len(), records, manifest.clock.error_bound_ns), (1, 1, 20));
+        assert_eq!(manifest.missing, []);
+    }
+}

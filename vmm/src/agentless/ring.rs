@@ -1,0 +1,261 @@
+//! The kernel's ring in the memory that it was told to use: which of its pages hold records, in which order.
+//!
+//! Pure, and the memory is the guest's, which may write there what it likes: every number is checked against what the
+//! host knows, and a page is visited at most once.
+//!
+//! From Linux 6.14 on the memory begins with a header for all CPUs, before that each CPU's part has one. A CPU's part
+//! is its header, the numbers of its pages in the ring's order (the first is that of the page that a reader holds), and
+//! the pages. The oldest page of the ring is its head; the page that was written last is the commit page.
+
+use super::btf::Btf;
+use std::ops::Range;
+
+const MAGIC: u32 = 0x0bad_feed;
+/// What every kernel on x86-64 has as the size of a page of a ring in such memory.
+const PAGE: usize = 4096;
+
+/// Where the members of the headers lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RingLayout {
+    /// Where a CPU's part begins is in the common header, if there is one.
+    first_part: Option<usize>,
+    magic: usize,
+    header: usize,
+    first: usize,
+    head: usize,
+    commit: usize,
+    page_size: usize,
+    pages: usize,
+}
+
+impl RingLayout {
+    /// As the kernel's types are; `None` if it has no ring that lies where it is told.
+    #[must_use]
+    pub fn new(btf: &Btf<'_>) -> Option<Self> {
+        let member = |name, path| usize::try_from(btf.member(name, &[path])?.bytes()).ok();
+        let (common, of_cpu) = ("ring_buffer_meta", "ring_buffer_cpu_meta");
+        let (part, first_part) = match btf.size(of_cpu) {
+            Some(_) => (of_cpu, Some(member(common, "buffers_offset")?)),
+            None => (common, None),
+        };
+        Some(Self {
+            first_part,
+            magic: member(common, "magic")?,
+            header: member(part, "buffers")?,
+            first: member(part, "first_buffer")?,
+            head: member(part, "head_buffer")?,
+            commit: member(part, "commit_buffer")?,
+            page_size: member(part, "subbuf_size")?,
+            pages: member(part, "nr_subbufs")?,
+        })
+    }
+}
+
+/// Why a ring cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RingError {
+    /// The kernel has not made it.
+    #[error("the guest's kernel has made no ring there: it ended before, or did not take the option")]
+    None,
+    /// Its header says what cannot be.
+    #[error("the header of the ring of CPU {cpu} is damaged")]
+    Damaged {
+        /// The CPU.
+        cpu: u32,
+    },
+}
+
+/// The pages of a CPU's ring.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CpuRing {
+    /// The CPU.
+    pub cpu: u32,
+    /// Where in the memory each page lies that may hold records, the oldest first.
+    pub pages: Vec<Range<usize>>,
+    /// Whether it has gone round: older records were overwritten.
+    pub has_wrapped: bool,
+}
+
+/// The rings of `cpus` CPUs in `memory`: those before the first that cannot be read, and why it cannot.
+#[must_use]
+pub fn rings(memory: &[u8], layout: &RingLayout, cpus: u32) -> (Vec<CpuRing>, Option<RingError>) {
+    let mut rings = Vec::new();
+    if read_u32(memory, layout.magic) != Some(MAGIC) {
+        return (rings, Some(RingError::None));
+    }
+    let mut part = match layout.first_part {
+        Some(at) => read_u32(memory, at).and_then(|start| usize::try_from(start).ok()).unwrap_or(usize::MAX),
+        None => 0,
+    };
+    for cpu in 0..cpus {
+        let Some((ring, next)) = ring(memory, layout, cpu, part) else {
+            return (rings, Some(RingError::Damaged { cpu }));
+        };
+        rings.push(ring);
+        part = next;
+    }
+    (rings, None)
+}
+
+/// The ring of `cpu`, whose part is at `part`, and where the part behind it begins.
+fn ring(memory: &[u8], layout: &RingLayout, cpu: u32, part: usize) -> Option<(CpuRing, usize)> {
+    let at = |offset: usize| part.checked_add(offset);
+    if layout.first_part.is_none() && read_u32(memory, at(layout.magic)?)? != MAGIC {
+        return None;
+    }
+    let number = |offset| usize::try_from(read_u32(memory, at(offset)?)?).ok();
+    let (page_size, count) = (number(layout.page_size)?, number(layout.pages)?);
+    // At least the reader's page and two of the ring.
+    if page_size != PAGE || !(3..=memory.len() / PAGE).contains(&count) {
+        return None;
+    }
+    let order_at = at(layout.header)?;
+    let start = (order_at.checked_add(4 * count)?).checked_next_multiple_of(PAGE)?;
+    let end = start.checked_add(PAGE * count)?;
+    memory.get(start..end)?;
+    let first = read_u64(memory, at(layout.first)?)?;
+    let page_of = |offset: usize| {
+        let distance = usize::try_from(read_u64(memory, at(offset)?)?.checked_sub(first)?).ok()?;
+        (distance.is_multiple_of(PAGE) && distance / PAGE < count).then_some(distance / PAGE)
+    };
+    let (head, commit) = (page_of(layout.head)?, page_of(layout.commit)?);
+    let order = (0..count).map(|index| usize::try_from(read_u32(memory, order_at + 4 * index)?).ok());
+    let order: Vec<usize> = order.collect::<Option<_>>()?;
+    let mut seen = vec![false; count];
+    let all_once = order.iter().all(|&page| page < count && !std::mem::replace(&mut seen[page], true));
+    let (&reader, in_ring) = order.split_first().filter(|_| all_once)?;
+    let mut pages = vec![reader];
+    if commit != reader {
+        let head = in_ring.iter().position(|&page| page == head)?;
+        let round = in_ring.iter().cycle().skip(head).take(in_ring.len()).copied();
+        for page in round {
+            pages.push(page);
+            if page == commit {
+                break;
+            }
+        }
+        if pages.last() != Some(&commit) {
+            return None;
+        }
+    }
+    let has_wrapped = pages.len() >= count - 1;
+    let pages = pages.into_iter().map(|page| start + PAGE * page..start + PAGE * (page + 1)).collect();
+    Some((CpuRing { cpu, pages, has_wrapped }, end))
+}
+
+fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn read_u64(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// Layouts and memory as kernels make them, for tests.
+#[doc(hidden)]
+pub mod sample {
+    use super::{MAGIC, PAGE, RingLayout};
+
+    /// As Linux 6.12 has it.
+    pub const LINUX_6_12: RingLayout = RingLayout {
+        first_part: None,
+        magic: 0,
+        header: 56,
+        first: 24,
+        head: 32,
+        commit: 40,
+        page_size: 48,
+        pages: 52,
+    };
+
+    /// As Linux 6.14 has it.
+    pub const LINUX_6_14: RingLayout = RingLayout {
+        first_part: Some(12),
+        magic: 0,
+        header: 32,
+        first: 0,
+        head: 8,
+        commit: 16,
+        page_size: 24,
+        pages: 28,
+    };
+
+    /// Memory with the ring of one CPU, of the pages `order`; `head` and `commit` are numbers of pages.
+    #[must_use]
+    pub fn memory(layout: &RingLayout, order: &[u32], head: u64, commit: u64) -> Vec<u8> {
+        const MAPPED: u64 = 0xffff_c900_0000_2000;
+        let mut memory = vec![0; PAGE * (order.len() + 1)];
+        let mut put = |at: usize, bytes: &[u8]| memory[at..at + bytes.len()].copy_from_slice(bytes);
+        let part = match layout.first_part {
+            Some(at) => {
+                put(at, &64_u32.to_le_bytes());
+                64
+            }
+            None => 0,
+        };
+        put(layout.magic, &MAGIC.to_le_bytes());
+        put(part + layout.first, &MAPPED.to_le_bytes());
+        put(part + layout.head, &(MAPPED + 4096 * head).to_le_bytes());
+        put(part + layout.commit, &(MAPPED + 4096 * commit).to_le_bytes());
+        put(part + layout.page_size, &4096_u32.to_le_bytes());
+        put(part + layout.pages, &u32::try_from(order.len()).unwrap_or(0).to_le_bytes());
+        for (index, page) in order.iter().enumerate() {
+            put(part + layout.header + 4 * index, &page.to_le_bytes());
+        }
+        memory
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sample::{LINUX_6_12, LINUX_6_14, memory};
+    use super::*;
+
+    fn numbers(ring: &CpuRing) -> Vec<usize> {
+        ring.pages.iter().map(|page| page.start / PAGE - 1).collect()
+    }
+
+    #[test]
+    fn pages_go_from_the_head_to_the_commit_page_behind_the_readers() {
+        let memory_of = |layout| memory(layout, &[0, 1, 2, 3, 4], 3, 1);
+        let (old, none) = rings(&memory_of(&LINUX_6_12), &LINUX_6_12, 1);
+        let (new, _) = rings(&memory_of(&LINUX_6_14), &LINUX_6_14, 1);
+
+        assert_eq!((numbers(&old[0]), old[0].has_wrapped, none), (vec![0, 3, 4, 1], true, None));
+        assert_eq!(numbers(&new[0]), [0, 3, 4, 1]);
+    }
+
+    #[test]
+    fn ring_that_was_just_begun_has_one_page() {
+        let (rings, _) = rings(&memory(&LINUX_6_12, &[0, 1, 2, 3, 4], 1, 1), &LINUX_6_12, 1);
+
+        assert_eq!((numbers(&rings[0]), rings[0].has_wrapped), (vec![0, 1], false));
+    }
+
+    #[test]
+    fn memory_that_no_kernel_used_has_no_ring() {
+        assert_eq!(rings(&[0; 8192], &LINUX_6_12, 1), (Vec::new(), Some(RingError::None)));
+        assert_eq!(rings(&[], &LINUX_6_14, 1), (Vec::new(), Some(RingError::None)));
+    }
+
+    #[test]
+    fn header_that_says_what_cannot_be_is_damaged() {
+        let damaged = |memory: &[u8]| rings(memory, &LINUX_6_12, 1).1 == Some(RingError::Damaged { cpu: 0 });
+        let mut many = memory(&LINUX_6_12, &[0, 1, 2, 3], 1, 1);
+        many[52..56].copy_from_slice(&u32::MAX.to_le_bytes());
+
+        assert!(damaged(&memory(&LINUX_6_12, &[0, 1, 1, 3], 1, 1)));
+        assert!(damaged(&memory(&LINUX_6_12, &[0, 1, 2, 9], 1, 1)));
+        assert!(damaged(&memory(&LINUX_6_12, &[0, 1, 2, 3], 7, 1)));
+        assert!(damaged(&memory(&LINUX_6_12, &[0, 1, 2, 3], 1, 7)));
+        assert!(damaged(&many));
+        assert!(damaged(&memory(&LINUX_6_12, &[0, 1, 2, 3], 1, 1)[..4096 * 4]));
+    }
+
+    #[test]
+    fn ring_behind_a_damaged_one_is_not_looked_for() {
+        let (read, problem) = rings(&memory(&LINUX_6_12, &[0, 1, 2, 3], 1, 1), &LINUX_6_12, 2);
+
+        assert_eq!((read.len(), problem), (1, Some(RingError::Damaged { cpu: 1 })));
+    }
+}

@@ -1,0 +1,431 @@
+//! A trace region that is plugged into a QEMU that runs, and taken away again: memory and a device (`ivshmem-plain`).
+
+use super::qmp::{Qmp, QmpError};
+use crate::run::{KERNEL_RINGS, PROCESS_SLOTS, foreign_region};
+use crate::tracing::region_file::{self, RegionFileError};
+use crate::tracing::session::Say;
+use rustix::fs::{Gid, Mode as AccessMode, Uid, chown, mkdir};
+use serde_json::{Value, json};
+use shared_ring::layout::Mode;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{fs, io};
+use thiserror::Error;
+
+/// What the device and its memory are called in QEMU.
+const DEVICE: &str = "strata-region";
+const MEMORY: &str = "strata-region-memory";
+/// Devices that QEMU was given names for, by name.
+const DEVICES: &str = "/machine/peripheral";
+/// Kinds of ports that a device of PCI Express is plugged into while the machine runs.
+const PORTS: [&str; 3] = ["pcie-root-port", "ioh3420", "xio3130-downstream"];
+/// How long a guest may take to let go of the device. Linux lets somebody change their mind for 5 s.
+const LET_GO_LIMIT: Duration = Duration::from_secs(30);
+/// How often it is asked again meanwhile.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Why a region cannot be plugged in, or taken away.
+#[derive(Debug, Error)]
+pub enum HotPlugError {
+    /// QEMU cannot be told, or refuses.
+    #[error(transparent)]
+    Qmp(#[from] QmpError),
+    /// There is nothing to plug the device into.
+    #[error(
+        "QEMU has no free PCIe port: start it with -device \
+         pcie-root-port,id=strata-port,chassis=99,pref64-reserve={reserve}M (machine q35), or with a region from the \
+         beginning (strata region create)"
+    )]
+    NoFreePort {
+        /// What the port is to reserve for its device, MiB.
+        reserve: u64,
+    },
+    /// There is no file for the region.
+    #[error(transparent)]
+    File(#[from] RegionFileError),
+    /// The region's folder cannot be used.
+    #[error("cannot make '{}' for the trace region: delete it if it is left over, or make room there", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// The guest does not react.
+    #[error(
+        "the guest has not let go of the device {DEVICE} for {} s ({reason}): QEMU keeps it until the guest does, or \
+         is reset; `device_del {DEVICE}` and `object_del {MEMORY}` in QEMU's monitor, or the next strata attach, \
+         take it away",
+        LET_GO_LIMIT.as_secs()
+    )]
+    GuestHolds {
+        /// What QEMU said to it at last.
+        reason: String,
+    },
+}
+
+/// A region that a running QEMU was given: taken away again when this is dropped.
+#[derive(Debug)]
+pub struct HotPlugged {
+    socket: PathBuf,
+    pid: u32,
+    folder: RegionFolder,
+    say: Say,
+    /// Whether QEMU has it, as far as is known.
+    is_plugged: bool,
+}
+
+impl HotPlugged {
+    /// Makes a region for `vcpus` and mode `mode`, and plugs it into QEMU's process `pid`, which listens on `socket`.
+    ///
+    /// # Errors
+    /// It cannot be made or plugged in; QEMU is as it was.
+    pub fn plug(socket: &Path, pid: u32, vcpus: u32, mode: Mode, say: Say) -> Result<Self, HotPlugError> {
+        let socket = std::path::absolute(socket).unwrap_or_else(|_| socket.into());
+        let mut qmp = Qmp::connect(&socket, pid)?;
+        if names(&mut qmp, DEVICES)?.iter().any(|(name, _)| name == DEVICE) {
+            say("taking away the region that an earlier strata attach has left");
+            take_away(&mut qmp, LET_GO_LIMIT)?;
+        }
+        let folder = RegionFolder::create(Path::new("/dev/shm"), pid)?;
+        let shape = foreign_region(vcpus, PROCESS_SLOTS, mode, KERNEL_RINGS);
+        let size = region_file::create(&folder.file(), shape, None)?;
+        let port = free_port(&mut qmp)?.ok_or(HotPlugError::NoFreePort { reserve: reserve_for(size) >> 20 })?;
+        folder.give_to(owner(pid))?;
+        add(&mut qmp, &folder.file(), size, &port.name)?;
+        say(&format!("plugged a trace region of {} MiB into port {}", size >> 20, port.name));
+        if port.reserve < reserve_for(size) {
+            say(&format!(
+                "the port may be too small for it: if the guest does not record, start QEMU with pref64-reserve={}M on \
+                 that port",
+                reserve_for(size) >> 20
+            ));
+        }
+        Ok(Self { socket, pid, folder, say, is_plugged: true })
+    }
+
+    /// The region's file.
+    #[must_use]
+    pub fn file(&self) -> PathBuf {
+        self.folder.file()
+    }
+
+    /// The VM has ended, and the device with it.
+    pub fn forget(mut self) {
+        self.is_plugged = false;
+    }
+}
+
+impl Drop for HotPlugged {
+    fn drop(&mut self) {
+        if !self.is_plugged {
+            return;
+        }
+        // QEMU serves others between plugging in and taking away: this is another connection.
+        let gone = Qmp::connect(&self.socket, self.pid)
+            .map_err(HotPlugError::Qmp)
+            .and_then(|mut qmp| take_away(&mut qmp, LET_GO_LIMIT));
+        if let Err(error) = gone {
+            (self.say)(&format!("the trace region stays plugged into QEMU: {error}"));
+        }
+    }
+}
+
+/// A folder that only root changes, with the region's file; deleted when this is dropped.
+#[derive(Debug)]
+struct RegionFolder(PathBuf);
+
+impl RegionFolder {
+    /// Makes the folder of process `pid` in `parent`, in place of one that a killed strata has left.
+    fn create(parent: &Path, pid: u32) -> Result<Self, HotPlugError> {
+        let folder = Self(parent.join(format!("strata-attach-{pid}")));
+        let failed = |source: io::Error| HotPlugError::Folder { path: folder.0.clone(), source };
+        let access = AccessMode::RWXU | AccessMode::XGRP | AccessMode::XOTH;
+        let mut made = mkdir(&folder.0, access);
+        if made.is_err() && is_ours(&folder.0) {
+            folder.delete();
+            made = mkdir(&folder.0, access);
+        }
+        match made {
+            Ok(()) => Ok(folder),
+            Err(errno) => {
+                let error = failed(errno.into());
+                // It is not this one's to delete.
+                std::mem::forget(folder);
+                Err(error)
+            }
+        }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("region")
+    }
+
+    /// Lets the user of QEMU's process open the file.
+    fn give_to(&self, owner: Option<(u32, u32)>) -> Result<(), HotPlugError> {
+        let Some((user, group)) = owner else { return Ok(()) };
+        let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
+        chown(self.file(), Some(user), Some(group))
+            .map_err(|errno| HotPlugError::Folder { path: self.file(), source: errno.into() })
+    }
+
+    fn delete(&self) {
+        let _ = fs::remove_file(self.file());
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+impl Drop for RegionFolder {
+    fn drop(&mut self) {
+        self.delete();
+    }
+}
+
+/// Whether `path` is a folder of this user's, which in a folder for everyone nobody else has made.
+fn is_ours(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    fs::symlink_metadata(path)
+        .is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw())
+}
+
+/// User and group with which process `pid` opens files.
+fn owner(pid: u32) -> Option<(u32, u32)> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    Some((file_id(&status, "Uid:")?, file_id(&status, "Gid:")?))
+}
+
+/// The last of the four ids of the line `key` of a process's status: that of the file system.
+fn file_id(status: &str, key: &str) -> Option<u32> {
+    status.lines().find_map(|line| line.strip_prefix(key))?.split_whitespace().nth(3)?.parse().ok()
+}
+
+/// Name and type of what is at `path` in QEMU's tree of objects.
+fn names(qmp: &mut Qmp, path: &str) -> Result<Vec<(String, String)>, QmpError> {
+    let list = qmp.execute("qom-list", &json!({"path": path}))?;
+    let text = |entry: &Value, key: &str| Some(entry[key].as_str()?.to_owned());
+    let entries = list.as_array().into_iter().flatten();
+    Ok(entries.filter_map(|entry| Some((text(entry, "name")?, text(entry, "type")?))).collect())
+}
+
+/// A port that has no device.
+#[derive(Debug, PartialEq, Eq)]
+struct Port {
+    name: String,
+    /// Addresses that the machine's firmware sets aside for a device, bytes; 0 where that is left to the firmware.
+    reserve: u64,
+}
+
+/// What a port has to reserve for a device of `size` bytes, a power of two: firmware places it at any address, and the
+/// device needs one that is a multiple of its size.
+const fn reserve_for(size: u64) -> u64 {
+    2 * size
+}
+
+/// Of the ports that devices can be plugged into now and that have none, the one that reserves most.
+fn free_port(qmp: &mut Qmp) -> Result<Option<Port>, QmpError> {
+    let mut free: Option<Port> = None;
+    for (name, kind) in names(qmp, DEVICES)? {
+        if !PORTS.iter().any(|port| kind == format!("child<{port}>")) {
+            continue;
+        }
+        let path = format!("{DEVICES}/{name}");
+        // Older QEMUs do not have all of these.
+        let mut property =
+            |name: &str| qmp.execute("qom-get", &json!({"path": path, "property": name})).unwrap_or_default();
+        let is_hot = property("hotplug") != Value::Bool(false);
+        let reserve = property("pref64-reserve").as_u64().filter(|&reserve| reserve != u64::MAX).unwrap_or(0);
+        // The port's bus has its name.
+        let devices = names(qmp, &format!("{path}/{name}"))?;
+        if is_hot && !devices.iter().any(|(name, _)| name.starts_with("child[")) {
+            let port = Port { name, reserve };
+            free = Some(free.filter(|free| free.reserve >= reserve).unwrap_or(port));
+        }
+    }
+    Ok(free)
+}
+
+/// Gives QEMU the `size` bytes of `file` as a device in `port`, or leaves it as it was.
+fn add(qmp: &mut Qmp, file: &Path, size: u64, port: &str) -> Result<(), QmpError> {
+    let memory = json!({
+        "qom-type": "memory-backend-file", "id": MEMORY, "share": true, "mem-path": file, "size": size,
+    });
+    qmp.execute("object-add", &memory)?;
+    let device = json!({"driver": "ivshmem-plain", "id": DEVICE, "memdev": MEMORY, "bus": port});
+    qmp.execute("device_add", &device).map(drop).inspect_err(|_| {
+        // What was refused says more than this could.
+        let _ = qmp.execute("object-del", &json!({"id": MEMORY}));
+    })
+}
+
+/// Has the guest let go of the device within `limit`, and takes it and its memory away.
+fn take_away(qmp: &mut Qmp, limit: Duration) -> Result<(), HotPlugError> {
+    let begun = Instant::now();
+    let mut reason = "it has been asked".to_owned();
+    loop {
+        match qmp.execute("device_del", &json!({"id": DEVICE})) {
+            Ok(_) => {}
+            Err(QmpError::Refused { class, .. }) if class == "DeviceNotFound" => break,
+            // That it has been asked already, or has not taken the device yet.
+            Err(QmpError::Refused { reason: refused, .. }) => reason = refused,
+            Err(error) => return Err(error.into()),
+        }
+        if qmp.is_deleted_within(DEVICE, ASK_AGAIN.min(limit))? {
+            break;
+        }
+        if begun.elapsed() >= limit {
+            return Err(HotPlugError::GuestHolds { reason });
+        }
+    }
+    qmp.execute("object-del", &json!({"id": MEMORY}))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::qmp::tests::{Told, scripted};
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn done() -> Vec<Value> {
+        vec![json!({"return": {}})]
+    }
+
+    fn refused(class: &str) -> Vec<Value> {
+        vec![json!({"error": {"class": class, "desc": "no"}})]
+    }
+
+    fn entries(of: &[(&str, &str)]) -> Vec<Value> {
+        let list: Vec<_> = of.iter().map(|(name, kind)| json!({"name": name, "type": kind})).collect();
+        vec![json!({"return": list})]
+    }
+
+    /// Names of the commands behind the greeting's.
+    fn commands(told: Told) -> Vec<String> {
+        told.into_iter().skip(1).map(|(command, _)| command).collect()
+    }
+
+    #[test]
+    fn free_port_is_one_for_hot_plugging_that_has_no_device_and_reserves_most() {
+        let ports = [
+            ("type", "string"),
+            ("disk", "child<virtio-blk-pci>"),
+            ("full", "child<pcie-root-port>"),
+            ("cold", "child<pcie-root-port>"),
+            ("small", "child<pcie-root-port>"),
+            ("free", "child<pcie-root-port>"),
+        ];
+        let (qmp, _qemu) = scripted(move |command, arguments| match (command, arguments["path"].as_str()) {
+            ("qom-list", Some("/machine/peripheral")) => entries(&ports),
+            ("qom-list", Some("/machine/peripheral/full/full")) => entries(&[("child[0]", "link<nvme>")]),
+            ("qom-get", Some("/machine/peripheral/free")) if arguments["property"] == "pref64-reserve" => {
+                vec![json!({"return": 4096})]
+            }
+            ("qom-get", _) if arguments["property"] == "pref64-reserve" => vec![json!({"return": u64::MAX})],
+            ("qom-get", path) => vec![json!({"return": path != Some("/machine/peripheral/cold")})],
+            _ => entries(&[]),
+        });
+
+        let found = free_port(&mut qmp.unwrap()).unwrap();
+
+        assert_eq!(found, Some(Port { name: "free".into(), reserve: 4096 }));
+    }
+
+    #[test]
+    fn machine_without_a_free_port_is_told_the_option() {
+        let (qmp, _qemu) = scripted(|command, _| if command == "qom-list" { entries(&[]) } else { done() });
+
+        let found = free_port(&mut qmp.unwrap()).unwrap();
+        let error = HotPlugError::NoFreePort { reserve: reserve_for(64 << 20) >> 20 }.to_string();
+
+        assert_eq!(found, None);
+        assert!(error.contains("-device pcie-root-port,id=") && error.contains("pref64-reserve=128M"), "{error}");
+    }
+
+    #[test]
+    fn device_that_is_refused_leaves_no_memory_behind() {
+        let (qmp, qemu) = scripted(|command, _| if command == "device_add" { refused("GenericError") } else { done() });
+        let mut qmp = qmp.unwrap();
+
+        let error = add(&mut qmp, Path::new("/dev/shm/x"), 1 << 20, "port").unwrap_err().to_string();
+        drop(qmp);
+        let told = qemu.join().unwrap();
+
+        assert_eq!(error, "QEMU refuses device_add: no");
+        assert_eq!((&told[1].1["share"], &told[1].1["mem-path"]), (&json!(true), &json!("/dev/shm/x")));
+        assert_eq!((&told[2].1["bus"], &told[2].1["memdev"]), (&json!("port"), &told[1].1["id"]));
+        assert_eq!(commands(told), ["object-add", "device_add", "object-del"]);
+    }
+
+    #[test]
+    fn memory_goes_when_the_guest_has_let_go_of_the_device() {
+        let (qmp, qemu) = scripted(|command, _| match command {
+            "device_del" => {
+                vec![json!({"return": {}}), json!({"event": "DEVICE_DELETED", "data": {"device": DEVICE, "path": "x"}})]
+            }
+            _ => done(),
+        });
+        let mut qmp = qmp.unwrap();
+
+        take_away(&mut qmp, Duration::from_secs(5)).unwrap();
+        drop(qmp);
+
+        assert_eq!(commands(qemu.join().unwrap()), ["device_del", "object-del"]);
+    }
+
+    #[test]
+    fn device_that_went_with_another_connection_is_not_waited_for() {
+        let (qmp, qemu) =
+            scripted(|command, _| if command == "device_del" { refused("DeviceNotFound") } else { done() });
+        let mut qmp = qmp.unwrap();
+
+        take_away(&mut qmp, Duration::from_secs(5)).unwrap();
+        drop(qmp);
+
+        assert_eq!(commands(qemu.join().unwrap()), ["device_del", "object-del"]);
+    }
+
+    #[test]
+    fn guest_that_does_not_let_go_is_named_and_keeps_its_memory() {
+        let (qmp, qemu) = scripted(|command, _| if command == "device_del" { refused("GenericError") } else { done() });
+        let mut qmp = qmp.unwrap();
+
+        let error = take_away(&mut qmp, Duration::from_millis(50)).unwrap_err().to_string();
+        drop(qmp);
+
+        assert!(error.contains("has not let go of the device strata-region") && error.contains("(no)"), "{error}");
+        assert!(!commands(qemu.join().unwrap()).contains(&"object-del".to_owned()));
+    }
+
+    #[test]
+    fn folder_can_be_entered_and_goes_with_its_file() {
+        let parent = tempfile::tempdir().unwrap();
+
+        let folder = RegionFolder::create(parent.path(), 7).unwrap();
+        fs::write(folder.file(), "x").unwrap();
+        let mode = fs::metadata(&folder.0).unwrap().permissions().mode();
+        std::mem::forget(folder);
+        let again = RegionFolder::create(parent.path(), 7).unwrap();
+        let is_empty = !again.file().exists();
+        drop(again);
+
+        assert_eq!((mode & 0o666, is_empty, fs::read_dir(parent.path()).unwrap().count()), (0o600, true, 0));
+    }
+
+    #[test]
+    fn folder_of_somebody_else_is_refused_and_left() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("strata-attach-7");
+        fs::write(&path, "x").unwrap();
+
+        let error = RegionFolder::create(parent.path(), 7).unwrap_err().to_string();
+
+        assert!(error.contains("strata-attach-7") && path.exists(), "{error}");
+    }
+
+    #[test]
+    fn files_are_opened_with_the_last_id() {
+        assert_eq!(file_id("Name:\tqemu\nUid:\t0\t0\t0\t64055\nGid:\t1\t1\t1\t109\n", "Uid:"), Some(64055));
+        assert_eq!(file_id("Name:\tqemu\n", "Uid:"), None);
+    }
+}

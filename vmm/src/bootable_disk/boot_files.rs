@@ -1,0 +1,137 @@
+//! Which of the files of a root are its kernel and initrd.
+
+use super::file_system::{Entry, FileSystem};
+use super::{BootableDiskError, INITRD_MAX, KERNEL_MAX};
+use crate::machine::BootFile;
+use std::cmp::Ordering;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Links that distributions keep to the kernel that is to be booted, and to its initrd.
+const LINKS: [(&str, &str); 2] = [("/vmlinuz", "/initrd.img"), ("/boot/vmlinuz", "/boot/initrd.img")];
+/// Where kernels lie, and how their names begin; the kernel's release follows.
+const FOLDER: &str = "/boot";
+const KERNEL: &str = "vmlinuz-";
+
+/// Kernel and initrd of a root.
+#[derive(Debug)]
+pub struct Found {
+    /// The kernel.
+    pub kernel: BootFile,
+    /// Its initrd, if there is one.
+    pub initrd: Option<BootFile>,
+}
+
+/// Finds kernel and initrd in `files`: by the links that a distribution keeps, else the newest kernel and what is its
+/// initrd by name.
+///
+/// # Errors
+/// There is no kernel, or a file cannot be read.
+pub fn find(files: &FileSystem) -> Result<Found, BootableDiskError> {
+    let (kernel, initrds) = find_kernel(files)?;
+    let mut initrd = None;
+    for path in initrds {
+        initrd = initrd.or(regular(files, &path)?);
+    }
+    let held = |entry: &Entry, max| -> Result<BootFile, BootableDiskError> {
+        let content = Arc::new(files.read(entry, max)?);
+        Ok(BootFile::Held { name: PathBuf::from(&entry.path), content })
+    };
+    let initrd = initrd.map(|entry| held(&entry, INITRD_MAX)).transpose()?;
+    Ok(Found { kernel: held(&kernel, KERNEL_MAX)?, initrd })
+}
+
+/// The kernel, and where its initrd may be.
+fn find_kernel(files: &FileSystem) -> Result<(Entry, Vec<String>), BootableDiskError> {
+    for (kernel, initrd) in LINKS {
+        if let Some(kernel) = regular(files, kernel)? {
+            let named = kernel.path.rsplit_once(KERNEL).map(|(_, release)| initrds_of(release));
+            return Ok((kernel, [vec![initrd.to_owned()], named.unwrap_or_default()].concat()));
+        }
+    }
+    if let Some(folder) = files.look_up(FOLDER)?.filter(|folder| folder.metadata.is_dir()) {
+        let names = files.names(&folder.path)?;
+        let mut releases: Vec<&str> = names.iter().filter_map(|name| name.strip_prefix(KERNEL)).collect();
+        releases.sort_by(|one, other| by_version(other, one));
+        for release in releases {
+            if let Some(kernel) = regular(files, &format!("{}/{KERNEL}{release}", folder.path))? {
+                return Ok((kernel, initrds_of(release)));
+            }
+        }
+    }
+    Err(BootableDiskError::NoKernel { path: files.image().into() })
+}
+
+/// The regular file that `path` leads to, if there is one that is not empty.
+fn regular(files: &FileSystem, path: &str) -> Result<Option<Entry>, BootableDiskError> {
+    let entry = files.look_up(path)?;
+    Ok(entry.filter(|entry| entry.metadata.file_type().is_regular_file() && entry.metadata.len() > 0))
+}
+
+/// What distributions call the initrd of the kernel `release`: Debian's, Fedora's, Alpine's and openSUSE's way.
+fn initrds_of(release: &str) -> Vec<String> {
+    let names = [
+        format!("initrd.img-{release}"),
+        format!("initramfs-{release}.img"),
+        format!("initramfs-{release}"),
+        format!("initrd-{release}"),
+    ];
+    names.iter().map(|name| format!("{FOLDER}/{name}")).collect()
+}
+
+/// Compares releases of kernels: numbers as numbers, anything else by its bytes.
+fn by_version(one: &str, other: &str) -> Ordering {
+    let (mut one, mut other) = (parts(one).into_iter(), parts(other).into_iter());
+    loop {
+        let order = match (one.next(), other.next()) {
+            (None, None) => return Ordering::Equal,
+            (one, None) => return one.map_or(Ordering::Equal, |_| Ordering::Greater),
+            (None, Some(_)) => return Ordering::Less,
+            (Some(one), Some(other)) => one.cmp(&other),
+        };
+        if order.is_ne() {
+            return order;
+        }
+    }
+}
+
+/// A part of a release, in order: text before numbers, so that 6.1-rc1 comes before 6.1.1.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Part<'a> {
+    Text(&'a str),
+    /// Length without leading zeros, then the digits: as a number, of any length.
+    Number(usize, &'a str),
+}
+
+fn parts(release: &str) -> Vec<Part<'_>> {
+    let mut parts = Vec::new();
+    let mut rest = release;
+    while let Some(first) = rest.chars().next() {
+        let is_number = first.is_ascii_digit();
+        let end = rest.find(|letter: char| letter.is_ascii_digit() != is_number).unwrap_or(rest.len());
+        let (part, behind) = rest.split_at(end);
+        let digits = part.trim_start_matches('0');
+        parts.push(if is_number { Part::Number(digits.len(), digits) } else { Part::Text(part) });
+        rest = behind;
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_releases_compare_as_numbers() {
+        assert_eq!(by_version("6.1.0-9-amd64", "6.1.0-10-amd64"), Ordering::Less);
+        assert_eq!(by_version("6.12.1", "6.2.10"), Ordering::Greater);
+        assert_eq!(by_version("6.1", "6.1.1"), Ordering::Less);
+        assert_eq!(by_version("6.01", "6.1"), Ordering::Equal);
+    }
+
+    #[test]
+    fn rescue_kernel_is_older_than_any_release() {
+        assert_eq!(by_version("0-rescue-5f0e0c9a", "6.1.0"), Ordering::Less);
+        assert_eq!(by_version("virt", "6.1.0"), Ordering::Less);
+    }
+}

@@ -1,0 +1,160 @@
+//! What a history holds, as bytes: one frame after the other, in memory and in the file that outlives the process.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 8 | time, ticks; 0 where the frame is not a record |
+//! | 4 | CPU |
+//! | 2 | number of the event type; 0 where the frame is not a record |
+//! | 2 | bytes of the payload that follow, or one of the marks of frames that are no records |
+
+use super::Unrecorded;
+
+/// Bytes before the payload.
+pub(super) const HEAD: usize = 16;
+/// Longest payload of a record, bytes: more than a page of the kernel's, and less than the marks.
+const MOST: usize = 0x7fff;
+/// Mark of what came and was not kept: 8 bytes of lost records, 8 bytes of rejected bytes.
+const UNRECORDED: u16 = 0x8000;
+/// Mark of what has given way up to here: 8 bytes of records, and what [`UNRECORDED`] has.
+const GONE: u16 = 0x8001;
+
+/// What a CPU had that gave way: its records, and what was not kept of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Gone {
+    pub(super) records: u64,
+    pub(super) unrecorded: Unrecorded,
+}
+
+/// A part of a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Frame<'a> {
+    /// A record of the CPU `cpu`.
+    Record { time: u64, cpu: u32, id: u16, payload: &'a [u8] },
+    /// What came from a CPU and was not kept.
+    Unrecorded { cpu: u32, unrecorded: Unrecorded },
+    /// All that gave way of a CPU so far.
+    Gone { cpu: u32, gone: Gone },
+}
+
+impl Frame<'_> {
+    /// Whether a record can have a payload of so many bytes.
+    pub(super) const fn holds(payload: usize) -> bool {
+        payload <= MOST
+    }
+
+    /// Bytes that it takes.
+    pub(super) fn size(&self) -> usize {
+        HEAD + match self {
+            Self::Record { payload, .. } => payload.len().min(MOST),
+            Self::Unrecorded { .. } => 16,
+            Self::Gone { .. } => 24,
+        }
+    }
+
+    /// Puts it behind `bytes`. A payload that is too long is cut: [`Frame::holds`] says which are.
+    #[inline]
+    pub(super) fn append(&self, bytes: &mut Vec<u8>) {
+        let mut head = |time: u64, cpu: u32, id: u16, size: u16| {
+            let mut head = [0; HEAD];
+            head[..8].copy_from_slice(&time.to_le_bytes());
+            head[8..12].copy_from_slice(&cpu.to_le_bytes());
+            head[12..14].copy_from_slice(&id.to_le_bytes());
+            head[14..].copy_from_slice(&size.to_le_bytes());
+            bytes.extend_from_slice(&head);
+        };
+        match *self {
+            Self::Record { time, cpu, id, payload } => {
+                let payload = &payload[..payload.len().min(MOST)];
+                #[allow(clippy::cast_possible_truncation, reason = "at most MOST")]
+                head(time, cpu, id, payload.len() as u16);
+                bytes.extend_from_slice(payload);
+            }
+            Self::Unrecorded { cpu, unrecorded } => {
+                head(0, cpu, 0, UNRECORDED);
+                append_unrecorded(unrecorded, bytes);
+            }
+            Self::Gone { cpu, gone } => {
+                head(0, cpu, 0, GONE);
+                bytes.extend_from_slice(&gone.records.to_le_bytes());
+                append_unrecorded(gone.unrecorded, bytes);
+            }
+        }
+    }
+}
+
+fn append_unrecorded(unrecorded: Unrecorded, bytes: &mut Vec<u8>) {
+    bytes.extend_from_slice(&unrecorded.lost.to_le_bytes());
+    bytes.extend_from_slice(&unrecorded.rejected.to_le_bytes());
+}
+
+/// The frames in `bytes`, up to the first one that is not whole.
+pub(super) fn frames(bytes: &[u8]) -> impl Iterator<Item = Frame<'_>> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let (head, behind) = rest.split_first_chunk::<HEAD>()?;
+        let (time, cpu) = (number(head, 0)?, u32::from_le_bytes(*head.get(8..)?.first_chunk()?));
+        let (id, size) = (short(head, 12)?, short(head, 14)?);
+        let length = match size {
+            UNRECORDED => 16,
+            GONE => 24,
+            _ => usize::from(size),
+        };
+        let (payload, behind) = behind.split_at_checked(length)?;
+        let frame = match size {
+            UNRECORDED => Frame::Unrecorded { cpu, unrecorded: unrecorded(payload)? },
+            GONE => {
+                let gone = Gone { records: number(payload, 0)?, unrecorded: unrecorded(payload.get(8..)?)? };
+                Frame::Gone { cpu, gone }
+            }
+            _ if length > MOST => return None,
+            _ => Frame::Record { time, cpu, id, payload },
+        };
+        rest = behind;
+        Some(frame)
+    })
+}
+
+fn unrecorded(bytes: &[u8]) -> Option<Unrecorded> {
+    Some(Unrecorded { lost: number(bytes, 0)?, rejected: number(bytes, 8)? })
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn short(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn frames_are_read_as_they_were_written() {
+        let unrecorded = Unrecorded { lost: 2, rejected: 3 };
+        let all = [
+            Frame::Record { time: 7, cpu: 1, id: 0xffff, payload: b"payload" },
+            Frame::Unrecorded { cpu: 2, unrecorded },
+            Frame::Gone { cpu: 3, gone: Gone { records: 9, unrecorded } },
+            Frame::Record { time: 8, cpu: 1, id: 0, payload: b"" },
+        ];
+        let mut bytes = Vec::new();
+
+        all.iter().for_each(|frame| frame.append(&mut bytes));
+
+        assert_eq!(frames(&bytes).collect::<Vec<_>>(), all);
+        assert_eq!(bytes.len(), all.iter().map(Frame::size).sum::<usize>());
+        assert_eq!(frames(&bytes[..bytes.len() - 1]).count(), 3);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_frames_or_end(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let read: usize = frames(&bytes).map(|frame| frame.size()).sum();
+
+            prop_assert!(read <= bytes.len());
+        }
+    }
+}
