@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{Seek, Write};
 use std::path::PathBuf;
 use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
-use vmm::machine::{CpuExtras, KernelFormat, MachineConfig, create_memory, kernel_format, load};
+use vmm::machine::{CpuExtras, KernelFormat, MachineConfig, MemoryBacking, create_memory, kernel_format, load};
 
 /// The guest's memory, bytes: the kernel has its place above the first 16 MiB.
 const MEMORY: u64 = 32 << 20;
@@ -28,19 +28,22 @@ pub fn run(data: &[u8]) {
     let initrd = input.block();
     let Ok(format) = kernel_format(input.0) else { return };
     let config = MachineConfig {
-        kernel: PathBuf::new(),
+        kernel: PathBuf::new().into(),
         initrd: None,
         initrd_overlay: Vec::new(),
         cpus: 1,
         memory: MEMORY,
         disks: Vec::new(),
+        nets: Vec::new(),
+        entropy: false,
         cmdline,
         shared_slots: Vec::new(),
         discovery: None,
         tsc_offset: None,
         cpu_extras: CpuExtras::default(),
+        memory_backing: MemoryBacking::default(),
     };
-    let memory = create_memory(MEMORY).expect("there is memory for a small guest");
+    let memory = create_memory(MEMORY, MemoryBacking::default()).expect("there is memory for a small guest");
 
     let initrd_file = (!initrd.is_empty()).then(|| (file(initrd), initrd.len() as u64));
     let Ok(entry) = load(&config, file(input.0), format, initrd_file, &memory) else { return };

@@ -11,6 +11,10 @@ pub fn run(data: &[u8]) {
         let text = serde_json::to_vec(&request).expect("a request is text");
         assert!(!text.contains(&b'\n'), "a request is one line");
         assert_eq!(serde_json::from_slice::<Request>(&text).expect("a request is understood"), request);
+        // What the recorder makes of it first.
+        if let Request::TriggerAdd { trigger, .. } = &request {
+            super::trigger::run(trigger.as_bytes());
+        }
     }
     // The client's side: an answer of whatever process listens there.
     if let Ok(answer) = serde_json::from_slice::<Answer>(data) {

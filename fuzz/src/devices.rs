@@ -4,8 +4,10 @@ use crate::script::Input;
 use kvm_ioctls::VcpuExit;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,8 +15,9 @@ use std::time::{Duration, Instant};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use vmm::machine::rate_limit::RateLimit;
 use vmm::machine::{
-    BlockRequestKind, DetachedDisk, DiskLimits, ExitAction, NoObserver, Observer, Peripherals, VIRTIO_MMIO,
-    VIRTIO_MMIO_SIZE, handle_exit,
+    BlockRequestKind, DetachedDisk, DetachedNet, DiskLimits, ExitAction, FRAME_MAX, Link, MacAddress, NetLimits,
+    NetQueue, NoObserver, Observer, PACKET_HEADER, PacketStage, Peripherals, VIRTIO_MMIO, VIRTIO_MMIO_SIZE,
+    handle_exit,
 };
 
 /// The guest's memory, bytes.
@@ -24,6 +27,12 @@ const DISK: usize = 16 << 9;
 /// What the guest may do with the first disk.
 const OPERATIONS: RateLimit = RateLimit { per_second: 100, burst: 8 };
 const BYTES: RateLimit = RateLimit { per_second: 64 << 10, burst: 8 << 10 };
+/// What the guest may do with the network, in each direction.
+const PACKETS: RateLimit = RateLimit { per_second: 100, burst: 16 };
+/// Virtio devices: two disks, a network and a source of random bytes.
+const DEVICES: u8 = 4;
+/// The network's place among them.
+const NET: usize = 2;
 /// Most bytes of a port or memory access that KVM hands over at once.
 const ACCESS: usize = 8;
 
@@ -36,9 +45,10 @@ const ACCESS: usize = 8;
 /// | 2, place, width | [`Op::In`] |
 /// | 3, device, register, width, `u64` value | [`Op::Store`] |
 /// | 4, device, register, width | [`Op::Load`] |
-/// | 5, device | [`Op::Notify`] |
+/// | 5, queue and device | [`Op::Notify`] |
 /// | 6, `u16` length, bytes | [`Op::Input`] |
 /// | 7, `u16` ms | [`Op::Wait`] |
+/// | 8, `u16` bytes | [`Op::Arrive`] |
 ///
 /// What is missing at the end is zeros, so that every sequence of bytes is a script.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +78,7 @@ pub enum Op<'a> {
     },
     /// Writes to a register of a virtio device.
     Store {
-        /// Which device; there are two.
+        /// Which device; there are four.
         device: u8,
         /// Which register, by its number: a quarter of its offset.
         register: u8,
@@ -79,16 +89,16 @@ pub enum Op<'a> {
     },
     /// Reads from a register of a virtio device.
     Load {
-        /// Which device; there are two.
+        /// Which device; there are four.
         device: u8,
         /// Which register, by its number: a quarter of its offset.
         register: u8,
         /// Bytes, 1 to 8.
         width: u8,
     },
-    /// Notifies the first queue of a device.
+    /// Notifies a queue of a device.
     Notify {
-        /// Which device; there are two.
+        /// Which device; there are four. With the highest bit, its second queue.
         device: u8,
     },
     /// The host's user types.
@@ -96,7 +106,12 @@ pub enum Op<'a> {
         /// What.
         bytes: &'a [u8],
     },
-    /// Time goes by, and disks that have waited for their limits are served.
+    /// A packet comes from the host's network.
+    Arrive {
+        /// Bytes of its frame.
+        length: u16,
+    },
+    /// Time goes by, and devices that have waited for their limits are served.
     Wait {
         /// How much, ms.
         ms: u16,
@@ -139,11 +154,15 @@ impl Op<'_> {
                 script.push(7);
                 script.extend(ms.to_le_bytes());
             }
+            Self::Arrive { length } => {
+                script.push(8);
+                script.extend(length.to_le_bytes());
+            }
         }
     }
 
     fn decode<'a>(input: &mut Input<'a>) -> Op<'a> {
-        match input.byte() % 8 {
+        match input.byte() % 9 {
             0 => Op::Write { address: input.u16(), bytes: input.block() },
             1 => Op::Out { place: input.byte(), width: input.byte(), value: input.u64() },
             2 => Op::In { place: input.byte(), width: input.byte() },
@@ -151,7 +170,8 @@ impl Op<'_> {
             4 => Op::Load { device: input.byte(), register: input.byte(), width: input.byte() },
             5 => Op::Notify { device: input.byte() },
             6 => Op::Input { bytes: input.block() },
-            _ => Op::Wait { ms: input.u16() },
+            7 => Op::Wait { ms: input.u16() },
+            _ => Op::Arrive { length: input.u16() },
         }
     }
 }
@@ -177,6 +197,10 @@ struct Counts {
     under_way: Mutex<i64>,
     /// Requests to the first disk.
     of_limited: AtomicU64,
+    /// Packets that have been taken and neither handed over nor lost, by queue.
+    packets_under_way: Mutex<[i64; 2]>,
+    /// Packets that have been handed over or lost, by queue.
+    packets: [AtomicU64; 2],
     /// Bytes that the serial port put out.
     put_out: AtomicU64,
 }
@@ -187,8 +211,52 @@ impl Observer for Counts {
         *self.under_way.lock().expect("no step panics while it holds it") += if is_done { -1 } else { 1 };
     }
 
+    fn net_packet(&self, _: u32, queue: NetQueue, _: u64, _: u32, stage: PacketStage) {
+        let index = queue as usize;
+        let change = if stage == PacketStage::Taken { 1 } else { -1 };
+        self.packets[index].fetch_add(u64::from(stage != PacketStage::Taken), Ordering::Relaxed);
+        self.packets_under_way.lock().expect("no step panics while it holds it")[index] += change;
+    }
+
     fn console_output(&self, bytes: u32) {
         self.put_out.fetch_add(bytes.into(), Ordering::Relaxed);
+    }
+}
+
+/// A network on which packets arrive, and whose other end looks at what the guest sends.
+#[derive(Debug)]
+struct Network {
+    /// Bytes of the frames that have arrived.
+    arrived: Arc<Mutex<VecDeque<u16>>>,
+    /// Something that is polled nowhere.
+    descriptor: File,
+}
+
+impl Link for Network {
+    fn offloads(&self) -> bool {
+        true
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+
+    fn send(&mut self, packet: &[u8]) -> io::Result<()> {
+        let (header, frame) = packet.split_first_chunk::<PACKET_HEADER>().expect("a packet has a header");
+        let [flags, kind, .., n0, n1] = *header;
+        assert!(flags <= 1 && [0, 1, 4].contains(&kind) && [n0, n1] == [0, 0], "the header {header:?} gets out");
+        let end = [6, 8].map(|at| usize::from(u16::from_le_bytes([header[at], header[at + 1]]))).iter().sum::<usize>();
+        assert!(flags == 0 || end + 2 <= frame.len(), "a checksum outside its packet gets out");
+        assert!((14..=FRAME_MAX).contains(&frame.len()), "a frame of {} bytes gets out", frame.len());
+        // A part of them finds no room.
+        if frame.len() % 7 == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    }
+
+    fn receive(&mut self, packet: &mut [u8]) -> io::Result<usize> {
+        let length = self.arrived.lock().expect("no step panics while it holds it").pop_front();
+        let length = PACKET_HEADER + usize::from(length.ok_or(io::ErrorKind::WouldBlock)?);
+        packet[..length].fill(0);
+        Ok(length)
     }
 }
 
@@ -236,7 +304,13 @@ pub fn run(data: &[u8]) {
     let mut time = Duration::ZERO;
     let disks = files.iter().zip([false, true]).map(disk).collect();
     let console = Box::new(io::sink());
-    let devices = Peripherals::detached(&memory, disks, console, &observer, begin).expect("descriptors are left");
+    let arrived = Arc::new(Mutex::new(VecDeque::new()));
+    let network =
+        Network { arrived: Arc::clone(&arrived), descriptor: files[0].try_clone().expect("descriptors are left") };
+    let limits = NetLimits { packets: Some(PACKETS), bytes: None };
+    let net = DetachedNet { link: Box::new(network), mac: MacAddress([2, 0, 0, 0, 0, 1]), limits };
+    let devices = Peripherals::detached(&memory, disks, vec![net], console, &observer, begin);
+    let devices = devices.expect("descriptors are left");
 
     let mut input = Input(data);
     let mut put_out = 0;
@@ -248,11 +322,20 @@ pub fn run(data: &[u8]) {
         if let Op::Wait { ms } = op {
             time += Duration::from_millis(ms.into());
         }
+        if let Op::Arrive { length } = op {
+            arrived.lock().expect("no step panicked").push_back(length);
+        }
         step(op, &memory, &devices, begin + time);
         let came = u128::from(OPERATIONS.per_second) * time.as_millis() / 1000;
         let of_limited = counts.of_limited.load(Ordering::Relaxed);
         assert!(u128::from(of_limited) <= came + u128::from(OPERATIONS.burst), "a disk keeps within its limit");
         assert_eq!(*counts.under_way.lock().expect("no step panicked"), 0, "a request that began has ended");
+        // One that came from the host waits for a buffer or the limit.
+        let [receives, sends] = *counts.packets_under_way.lock().expect("no step panicked");
+        assert!((0..=1).contains(&receives) && sends == 0, "{receives} and {sends} packets are under way");
+        let came = u128::from(PACKETS.per_second) * time.as_millis() / 1000 + u128::from(PACKETS.burst);
+        let moved = counts.packets.each_ref().map(|packets| u128::from(packets.load(Ordering::Relaxed)));
+        assert!(moved.iter().all(|moved| *moved <= came), "the network keeps within its limit");
     }
 
     // The guest's own words come out, and no others.
@@ -266,8 +349,9 @@ pub fn run(data: &[u8]) {
 }
 
 fn step(op: Op<'_>, memory: &GuestMemoryMmap, devices: &Peripherals, now: Instant) {
-    let address =
-        |device: u8, register: u8| VIRTIO_MMIO + u64::from(device % 3) * VIRTIO_MMIO_SIZE + u64::from(register) * 4;
+    let address = |device: u8, register: u8| {
+        VIRTIO_MMIO + u64::from(device % (DEVICES + 1)) * VIRTIO_MMIO_SIZE + u64::from(register) * 4
+    };
     let mut read = [0; ACCESS];
     let action = match op {
         Op::Write { address, bytes } => {
@@ -292,11 +376,16 @@ fn step(op: Op<'_>, memory: &GuestMemoryMmap, devices: &Peripherals, now: Instan
             handle_exit(0, exit, devices, &NoObserver)
         }
         Op::Notify { device } => {
-            devices.notify((device % 3).into(), 0, now);
+            devices.notify((device % 0x80 % (DEVICES + 1)).into(), (device >> 7).into(), now);
             ExitAction::Continue
         }
         Op::Input { bytes } => {
             devices.enqueue_input(bytes);
+            ExitAction::Continue
+        }
+        // As the event loop does with the host's side of a network.
+        Op::Arrive { .. } => {
+            devices.notify(NET, NetQueue::Receive as usize, now);
             ExitAction::Continue
         }
         Op::Wait { .. } => {

@@ -28,6 +28,8 @@ use vmm::tracing::process_table::ProcessTable;
 use vmm::tracing::recording::{Recording, VcpuThreads};
 use vmm::tracing::ring_layer::Producers;
 use vmm::tracing::selection::Selection;
+use vmm::tracing::trigger::expression::Trigger;
+use vmm::tracing::trigger::watch::Watch;
 
 /// Step: a round while the guest runs; the argument is the youngest time.
 pub const LOOK: u8 = 0;
@@ -100,6 +102,15 @@ struct Guest {
     manifest: Manifest,
 }
 
+/// What looks at each record while it is recorded.
+fn watch() -> Watch {
+    let mut watch = Watch::new(1_000_000_000);
+    for (number, trigger) in (1..).zip(["event:guest-user:*:* cpu>0", "event:guest-kernel:*:* cpu>0", "wakeup>1s"]) {
+        watch.arm(number, Trigger::parse(trigger).expect("it is a trigger"), 0);
+    }
+    watch
+}
+
 /// Discard mode: everything is written as it comes.
 fn stream(guest: Guest, script: Script<'_>, memory: &HostMemory) {
     let Guest { table, kernel, dir, manifest } = guest;
@@ -107,9 +118,10 @@ fn stream(guest: Guest, script: Script<'_>, memory: &HostMemory) {
     let mut processes = GuestProcesses::new(table, usize::MAX);
     let mut kernel = kernel.layer(dir.path(), &manifest).expect("what is recorded can be written");
     let mut rounds = 0;
+    let mut watch = watch();
     let mut round = |producers, latest: u64| {
-        processes.drain(dir.path(), &manifest, producers, &|| latest);
-        kernel.drain(producers, &|| latest).expect("what is recorded can be written");
+        processes.drain(dir.path(), &manifest, producers, &|| latest, Some(&mut watch));
+        kernel.drain(producers, &|| latest, Some(&mut watch)).expect("what is recorded can be written");
     };
     for op in script {
         op.apply(memory);
@@ -122,7 +134,7 @@ fn stream(guest: Guest, script: Script<'_>, memory: &HostMemory) {
         }
     }
     round(Producers::Stopped, u64::MAX);
-    kernel.finish(&|| u64::MAX).expect("what is recorded can be written");
+    kernel.finish(&|| u64::MAX, None).expect("what is recorded can be written");
     let mut layers: Vec<_> = processes.layers().collect();
     assert!(layers.len() <= (rounds + 1) * slots, "a slot begins at most one process in a round");
     assert_eq!(processes.refused(), Refused::default());
@@ -140,7 +152,7 @@ fn snapshots(guest: Guest, script: Script<'_>, memory: &HostMemory) {
         let dir = dir.path().join(snapshots.to_string());
         snapshots += 1;
         if snapshots <= MAX_SNAPSHOTS {
-            let written = recorder.write(&recording, &dir, &manifest);
+            let written = recorder.write(&recording, None, &dir, &manifest);
             assert!(written.failures.is_empty(), "what is recorded can be written: {written:?}");
             check_whole(&dir, &manifest, written.layers);
         }
@@ -152,7 +164,7 @@ fn snapshots(guest: Guest, script: Script<'_>, memory: &HostMemory) {
             if rounds > MAX_ROUNDS {
                 break;
             }
-            recorder.poll(&recording);
+            recorder.poll(&recording, None);
             if kind == WRITE {
                 snapshot(&mut recorder);
             }

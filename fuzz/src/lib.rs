@@ -9,14 +9,17 @@
 //! produce.
 
 pub mod boot_image;
+pub mod bootable_disk;
 pub mod consumer;
 pub mod consumer_race;
 pub mod control_request;
 pub mod crash_reader;
 pub mod devices;
+pub mod event_format;
 pub mod events;
 pub mod ftrace_page;
 pub mod guest_processes;
+pub mod guest_ring;
 pub mod packet;
 pub mod recover;
 pub mod registry;

@@ -3,7 +3,7 @@
 
 use crate::events::{self, LARGE, NUMBER, TEXT};
 use crate::script::{Op, Transcript};
-use crate::{consumer, crash_reader, guest_processes, registry, trace_folder};
+use crate::{consumer, crash_reader, event_format, guest_processes, guest_ring, registry, trace_folder};
 use shared_ring::consumer::{Consumer, Lost};
 use shared_ring::host::{self, MAX_SESSION_NAME};
 use shared_ring::host_memory::HostMemory;
@@ -16,6 +16,7 @@ use std::cell::Cell;
 use trace_merge::manifest::Manifest;
 use trace_merge::writer::PacketBuilder;
 use uuid::Uuid;
+use vmm::agentless::sample;
 use vmm::control::protocol::{Answer, Late, Live, LiveExits, LiveVcpu, Mode, Request, Thief, Times, Watched};
 
 mod machine;
@@ -53,13 +54,22 @@ pub fn all() -> Vec<Seed> {
     add("crash_reader", "region", crashed_region());
     add("recover", "region", crashed_region());
     for (name, bytes) in ftrace_pages() {
+        for (event, format) in FORMATS.iter().filter(|_| name == "records") {
+            add("event_format", event, event_format::input(format, &bytes));
+        }
         add("ftrace_page", name, bytes);
+    }
+    for (name, bytes) in guest_rings() {
+        add("guest_ring", name, bytes);
     }
     for (name, bytes) in machine::device_scripts() {
         add("devices", name, bytes);
     }
     for (name, bytes) in machine::boot_images() {
         add("boot_image", name, bytes);
+    }
+    for (name, bytes) in machine::disks() {
+        add("bootable_disk", name, bytes);
     }
     for (name, bytes) in control_requests() {
         add("control_request", name, bytes);
@@ -68,6 +78,23 @@ pub fn all() -> Vec<Seed> {
         add("trigger", name, text.as_bytes().to_vec());
     }
     seeds
+}
+
+/// A guest's ring by each layout, with a record in its first page and its last.
+fn guest_rings() -> Vec<(&'static str, Vec<u8>)> {
+    let ring = |choice: u8| {
+        let mut memory = sample::memory(&guest_ring::LAYOUTS[usize::from(choice)], &[2, 0, 1], 1, 0);
+        for (page, time) in [(1, 1000_u64), (0, 2000)] {
+            let page = &mut memory[4096 * (page + 1)..];
+            page[..8].copy_from_slice(&number(time));
+            page[8..16].copy_from_slice(&number(12));
+            page[16..20].copy_from_slice(&2_u32.to_le_bytes());
+            page[20..28].copy_from_slice(&number(77));
+        }
+        let end = memory.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        [&[choice], &memory[..end]].concat()
+    };
+    vec![("linux-6.12", ring(0)), ("linux-6.14", ring(1))]
 }
 
 /// A clock that advances by `step` each time it is read.
@@ -447,11 +474,22 @@ fn ftrace_pages() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
+/// Format files as a kernel (6.18) writes them: numbers, names of a fixed length, arrays, and texts that lie elsewhere
+/// in the record.
+const FORMATS: [(&str, &str); 5] = [
+    ("kvm_entry", include_str!("seeds/formats/kvm_entry.format")),
+    ("sched_switch", include_str!("seeds/formats/sched_switch.format")),
+    ("sys_enter", include_str!("seeds/formats/sys_enter.format")),
+    ("block_rq_issue", include_str!("seeds/formats/block_rq_issue.format")),
+    ("irq_handler_entry", include_str!("seeds/formats/irq_handler_entry.format")),
+];
+
 /// Expressions of triggers.
-const TRIGGERS: [(&str, &str); 3] = [
+const TRIGGERS: [(&str, &str); 4] = [
     ("wakeup", "wakeup>5ms task=web* cpu!=0"),
     ("event", "event:guest:sched:sched_process_exit comm==\"db\" prio<=120"),
     ("exit", "exit:mmio>2ms vcpu=0x1"),
+    ("host-load", "host-load>80%"),
 ];
 
 /// What a VM does that one of each thing is said of.
@@ -479,10 +517,15 @@ fn control_requests() -> Vec<(&'static str, Vec<u8>)> {
         events: Some("sched:*".into()),
         trace: Some("/tmp/second".into()),
         max_size: Some(1 << 20),
+        limits: Vec::new(),
     };
+    let trigger = "wakeup>5ms task=web*".to_owned();
+    let arm = Request::TriggerAdd { trigger: trigger.clone(), every_ms: Some(60_000), after_ms: Some(100) };
     let line = |request: &Request| serde_json::to_vec(request).expect("a request is text");
     vec![
         ("status", line(&Request::Status)),
+        ("trigger-add", line(&arm)),
+        ("trigger-remove", line(&Request::TriggerRemove { trigger })),
         ("live", line(&Request::Live)),
         ("create", line(&create)),
         ("snapshot", line(&Request::Snapshot { dir: "/tmp/snapshot".into(), session: None })),

@@ -55,6 +55,7 @@ pub fn manifest() -> Manifest {
         packet_size: PACKET_SIZE,
         process,
         events,
+        limit: None,
         streams: vec![StreamDescription { file: "stream_0".into(), records: 6, ..StreamDescription::default() }],
     };
     let process = Process { pid: 42, comm: "work\u{1b}load".into() };
@@ -157,7 +158,7 @@ fn read(dir: &Path) {
         let _ = check::run(dir, &CheckOptions { json, ..CheckOptions::default() }, &mut out);
     }
     let options = export::Options::default();
-    let exported = [perfetto::export(&trace, &options, &mut out), html::export(&trace, &options, None, &mut out)];
+    let exported = [perfetto::export(&trace, &options, &mut out), html::export(&trace, &options, None, None, &mut out)];
     // One without records of kernels and VMMs has nothing to be drawn.
     assert!(exported.iter().all(|exported| matches!(exported, Ok(_) | Err(ExportError::Nothing))), "{exported:?}");
 }

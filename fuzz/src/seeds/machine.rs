@@ -1,6 +1,10 @@
 //! Inputs for the machine's readers: what a driver does, and small kernels.
 
+use crate::bootable_disk;
 use crate::devices::Op;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Command;
 
 /// Guest-physical addresses of a queue's parts, of a request's parts, and of a table of indirect descriptors.
 const DESCRIPTORS: u16 = 0x1000;
@@ -25,6 +29,11 @@ const QUEUE_AVAILABLE: u8 = 0x090 / 4;
 const QUEUE_USED: u8 = 0x0a0 / 4;
 const CONFIGURATION: u8 = 0x40;
 
+/// Devices after the disks, and what stands for the second queue of one.
+const NETWORK: u8 = 2;
+const RANDOM: u8 = 3;
+const SECOND_QUEUE: u8 = 0x80;
+
 /// Flags of a descriptor.
 const NEXT: u16 = 1;
 const DEVICE_WRITES: u16 = 2;
@@ -45,8 +54,13 @@ fn header(kind: u32, sector: u64) -> Vec<u8> {
     [&kind.to_le_bytes()[..], &[0; 4], &sector.to_le_bytes()].concat()
 }
 
-/// A driver that makes `device` ready: features, one queue, and go.
+/// A driver that makes `device` ready: features, its first queue, and go.
 fn driver(device: u8, features: u64) -> Vec<u8> {
+    driver_of_queue(device, features, 0)
+}
+
+/// A driver that makes `queue` of `device` ready, and no other.
+fn driver_of_queue(device: u8, features: u64, queue: u64) -> Vec<u8> {
     let mut script = Vec::new();
     let mut store = |register, value| Op::Store { device, register, width: 4, value }.encode(&mut script);
     store(DEVICE_STATUS, 0);
@@ -56,7 +70,7 @@ fn driver(device: u8, features: u64) -> Vec<u8> {
         store(DRIVER_FEATURES, value);
     }
     store(DEVICE_STATUS, 3 | 8);
-    store(QUEUE_SELECT, 0);
+    store(QUEUE_SELECT, queue);
     store(QUEUE_SIZE, 8);
     for (register, address) in [(QUEUE_DESCRIPTORS, DESCRIPTORS), (QUEUE_AVAILABLE, AVAILABLE), (QUEUE_USED, USED)] {
         store(register, address.into());
@@ -90,6 +104,32 @@ fn request(script: &mut Vec<u8>, device: u8, number: u16, (kind, sector, length)
     Op::Notify { device }.encode(script);
     Op::Load { device, register: INTERRUPT_STATUS, width: 4 }.encode(script);
     Op::Store { device, register: INTERRUPT_ACKNOWLEDGE, width: 4, value: 3 }.encode(script);
+}
+
+/// The first buffer of a queue: `length` bytes at [`DATA`].
+fn buffer(script: &mut Vec<u8>, length: u32, flags: u16) {
+    Op::Write { address: DESCRIPTORS, bytes: &descriptor(DATA, length, flags, 0) }.encode(script);
+    Op::Write { address: AVAILABLE + 4, bytes: &[0, 0] }.encode(script);
+    Op::Write { address: AVAILABLE, bytes: &[0, 0, 1, 0] }.encode(script);
+}
+
+/// What drivers do to a network and to a source of random bytes.
+fn other_scripts() -> [(&'static str, Vec<u8>); 3] {
+    let mut receives = driver(NETWORK, 1 << 5);
+    buffer(&mut receives, 1526, DEVICE_WRITES);
+    for length in [60, 1514, 14] {
+        Op::Arrive { length }.encode(&mut receives);
+    }
+    Op::Load { device: NETWORK, register: CONFIGURATION, width: 8 }.encode(&mut receives);
+    // The header asks for a checksum and for segments.
+    let mut sends = driver_of_queue(NETWORK, 1 | 1 << 11, 1);
+    Op::Write { address: DATA, bytes: &[1, 1, 54, 0, 100, 0, 34, 0, 16, 0, 0, 0] }.encode(&mut sends);
+    buffer(&mut sends, 512, 0);
+    Op::Notify { device: NETWORK | SECOND_QUEUE }.encode(&mut sends);
+    let mut random = driver(RANDOM, 0);
+    buffer(&mut random, 64, DEVICE_WRITES);
+    Op::Notify { device: RANDOM }.encode(&mut random);
+    [("receives", receives), ("sends", sends), ("random", random)]
 }
 
 /// What drivers do to disks, and what a console and an end look like.
@@ -127,13 +167,15 @@ pub(super) fn device_scripts() -> Vec<(&'static str, Vec<u8>)> {
     }
     Op::Out { place: 0x80, width: 1, value: 0x34 }.encode(&mut console);
     Op::Out { place: 0x82, width: 1, value: 1 }.encode(&mut console);
-    vec![
+    let mut scripts = vec![
         ("requests", all_kinds),
         ("indirect", indirect),
         ("refused", refused),
         ("limited", limited),
         ("console-and-end", console),
-    ]
+    ];
+    scripts.extend(other_scripts());
+    scripts
 }
 
 /// Images of a few instructions: an ELF file with one segment, and a bzImage; the first with an initrd.
@@ -146,6 +188,52 @@ pub(super) fn boot_images() -> Vec<(&'static str, Vec<u8>)> {
         [block(cmdline), block(initrd), image].concat()
     };
     vec![("elf", input(b"console=ttyS0", b"070701", elf())), ("bzimage", input(b"console=ttyS0", b"", bzimage()))]
+}
+
+/// Disks of 640 KiB with a kernel and an initrd: one file system, with extents and without, with links and
+/// without, and the second partition of an MBR. There are no checksums in them: damage would get no further.
+pub(super) fn disks() -> Vec<(&'static str, Vec<u8>)> {
+    let folder = tempfile::tempdir().expect("there is room for a folder");
+    let (root, image) = (folder.path().join("root"), folder.path().join("image"));
+    fs::create_dir_all(root.join("boot")).expect("the folder is new");
+    for name in ["vmlinuz-6.1.0-9", "vmlinuz-6.1.0-10", "initrd.img-6.1.0-9", "initramfs-6.1.0-10.img"] {
+        fs::write(root.join("boot").join(name), name).expect("the folder is ours");
+    }
+    let make = |options: &[&str]| {
+        let mut command = Command::new("mke2fs");
+        command.env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin").env("E2FSPROGS_FAKE_TIME", "1");
+        command.args([
+            "-q",
+            "-F",
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-N",
+            "32",
+            "-m",
+            "0",
+            "-E",
+            "hash_seed=00000000-0000-0000-0000-000000000001",
+        ]);
+        command.args(["-U", "clear", "-O", "^metadata_csum,^resize_inode,^has_journal"]).args(options).arg("-d");
+        let made = command.arg(&root).arg(&image).arg("640k").output().expect("e2fsprogs is installed");
+        assert!(made.status.success(), "{made:?}");
+        fs::read(&image).expect("mke2fs has made it")
+    };
+    let newest = make(&[]);
+    let blocks = make(&["-O", "^extents,^64bit"]);
+    symlink("boot/vmlinuz-6.1.0-9", root.join("vmlinuz")).expect("there is no such file");
+    symlink("/boot/../boot/initrd.img-6.1.0-9", root.join("initrd.img")).expect("there is no such file");
+    let linked = make(&[]);
+    let mut partitioned = vec![0; 512];
+    partitioned[446 + 16 + 4] = 0x83;
+    partitioned[446 + 16 + 8..446 + 16 + 12].copy_from_slice(&1_u32.to_le_bytes());
+    partitioned[446 + 16 + 12..446 + 16 + 16].copy_from_slice(&1280_u32.to_le_bytes());
+    partitioned[510..].copy_from_slice(&[0x55, 0xaa]);
+    partitioned.extend_from_slice(&linked);
+    let disks = [("newest", newest), ("blocks", blocks), ("linked", linked), ("partitioned", partitioned)];
+    disks.map(|(name, image)| (name, bootable_disk::input(&image))).into()
 }
 
 /// A 64-bit executable with one segment at 16 MiB.
