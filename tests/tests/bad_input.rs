@@ -124,6 +124,17 @@ fn missing_initrd_is_named() {
 }
 
 #[test]
+fn image_without_a_file_system_or_a_kernel_is_named() {
+    let bench = Bench::new();
+    let (zeros, text) = (bench.sparse_file("zeros.img", 1 << 20), bench.file("text.img", &[b'x'; 4096]));
+    let run = |image: &str| bench.refused(&["run", "--image", image, "--no-agent"]);
+
+    assert_names(&run(&zeros), &[&zeros, "no ext4 file system", "--kernel"]);
+    assert_names(&run(&text), &[&text, "no ext4 file system", "--kernel"]);
+    assert_names(&run("/nonexistent/root.img"), &["/nonexistent/root.img", "check the path"]);
+}
+
+#[test]
 fn memory_too_small_for_the_kernel_is_refused() {
     let bench = Bench::new();
     let line = bench.refused_run(&["--memory", "1M"]);

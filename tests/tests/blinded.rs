@@ -57,6 +57,7 @@ fn cpus_go_on_recording_or_say_that_they_do_not() {
     // tasks that keep every CPU: sessions that are made meanwhile record on all of them, also what none did before
     let kept = results.console("kept");
     assert_contains(&kept, &["CPUs are kept", "keep_cpus: done", "workload done"]);
+    assert_contains(&results.text("kept-control.log"), &["session other records", "session fresh records"]);
     let calls = count_on_vcpus(&results.trace("kept-other"), |record| record.schema.name() == "raw_syscalls:sys_enter");
     assert!(
         calls.len() == 2 && calls.iter().all(|&calls| calls > 100),

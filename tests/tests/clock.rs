@@ -16,8 +16,8 @@ use trace_merge::schema::Value;
 
 /// Exchanges on each of the two vCPUs, at least.
 const EXCHANGES: u32 = 6_000;
-/// Seconds for which each of the two vCPUs makes exchanges, at least: the guest is paused for one of two seconds, and must
-/// be there the second time, however fast it is.
+/// Seconds for which each of the two vCPUs makes exchanges, at least: the guest is paused for one of two seconds, and
+/// must be there the second time, however fast it is.
 const SECONDS: u32 = 4;
 
 const HOST_SCRIPT: &str = r#"
@@ -143,9 +143,9 @@ fn exchanges_are_in_order_within_the_bound_where_the_tsc_is_given_up() {
     println!("{brackets:?}\n{:?}\nbound {bound} ns, {} epochs", checked.supported, trace.clock().epochs.len());
 
     assert_eq!((trace.clock().source.as_str(), trace.clock().frequency_hz), ("mono_raw", 1_000_000_000));
-    // A counter that jumps between two comparisons, because this host's own CPUs are taken away, is seen by chance only:
-    // the bound is an observation there (docs/clock.md), and rare inversions may exceed it. One in a hundred is not rare:
-    // counters read when the vCPU has left the guest put one in thirty in the wrong order.
+    // A counter that jumps between two comparisons, because this host's own CPUs are taken away, is seen by chance
+    // only: the bound is an observation there (docs/clock.md), and rare inversions may exceed it. One in a hundred is
+    // not rare: counters read when the vCPU has left the guest put one in thirty in the wrong order.
     assert!(brackets.whole >= 10_000 && brackets.beyond * 100 <= brackets.whole, "{brackets:?}, bound {bound}");
     let within = checked.guest_records() - checked.outside;
     assert!(checked.total() == checked.outside && checked.outside * 100 <= within, "{:?}", checked.violations);

@@ -255,6 +255,40 @@ fn reboot_ends_the_run() {
     assert!(!events(&trace("reboot")).is_empty());
 }
 
+/// The recording of `scenario`'s boot `boot`, in which babeltrace2 and `strata check` find nothing wrong.
+fn clean_trace_of_boot(scenario: &str, boot: u32) -> Manifest {
+    let first = trace(scenario);
+    let trace = if boot == 1 { first } else { PathBuf::from(format!("{}-{boot}", first.display())) };
+    let checked = strata().arg("check").arg(&trace).output().unwrap();
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
+    let events = events(&trace);
+    assert!(events.iter().any(|event| event.layer == "guest-kernel"), "no events of the guest in boot {boot}");
+    assert_eq!(babeltrace_events(&trace).len(), events.len());
+    Manifest::load(&trace).unwrap()
+}
+
+#[test]
+fn guest_that_reboots_is_started_again_until_it_powers_off() {
+    let log = log("reboot-once");
+
+    let outcomes = [1, 2].map(|boot| clean_trace_of_boot("reboot-once", boot).outcome);
+
+    assert_eq!(outcomes.map(Option::unwrap), ["the guest asked for a reboot", "the guest powered off"]);
+    assert_eq!(status("reboot-once"), 0, "{log}");
+    assert!(log.contains("strata: the guest is started again: boot 2") && log.contains("guest is up again"), "{log}");
+}
+
+#[test]
+fn guest_that_was_started_again_is_stopped_by_a_signal_with_its_trace_complete() {
+    let log = log("reboot-and-stay");
+
+    let outcomes = [1, 2].map(|boot| clean_trace_of_boot("reboot-and-stay", boot).outcome);
+
+    assert_eq!(outcomes.map(Option::unwrap), ["the guest asked for a reboot", "stopped"]);
+    assert_eq!(status("reboot-and-stay"), 0, "{log}");
+    assert!(!results().output.join("reboot-and-stay.trace-3").exists());
+}
+
 #[test]
 fn interrupt_from_the_keyboard_ends_the_run_with_the_trace_complete() {
     let trace = trace("forever");

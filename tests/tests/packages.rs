@@ -1,4 +1,5 @@
-//! The Debian packages, in a Debian: installed by dpkg, built by DKMS, started by systemd, on a virtio disk.
+//! A Debian on its disk image: booted with its own kernel and initrd, and with Strata's packages in it, installed by
+//! dpkg, built by DKMS, started by systemd.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::build::binaries;
@@ -11,7 +12,7 @@ use trace_merge::layer::LayerKind;
 use trace_merge::manifest::Manifest;
 
 #[test]
-fn packages_install_and_connect_a_debian_guest() {
+fn debian_boots_from_its_image_and_its_packages_connect_it() {
     let paths = Paths::of_workspace();
     let lab = provision::lab(&paths).unwrap();
     let folder = debian_guest::run(&lab, "packages").unwrap().output;
@@ -20,6 +21,19 @@ fn packages_install_and_connect_a_debian_guest() {
     println!("{console}");
     let reported: Vec<&str> = console.lines().filter_map(|line| line.split("report: ").nth(1)).collect();
     let has = |wanted: &str| reported.iter().any(|line| line.contains(wanted));
+
+    // its own kernel and initrd
+    assert!(console.contains("strata: boots /boot/vmlinuz-6"), "{console}");
+    assert!(console.contains(" with /boot/initrd.img-6"), "{console}");
+    assert!(has("root /dev/vda ext4 rw"), "{reported:#?}");
+    assert!(has("failed units: 0"), "{reported:#?}");
+    // over the network, from its host
+    assert!(has("apt: Setting up lab-greeting (1.0)") && has("installed a greeting of the lab"), "{reported:#?}");
+    assert!(has("source of randomness virtio_rng"), "{reported:#?}");
+    assert_eq!(fs::read_to_string(folder.join("debian.status")).unwrap().trim(), "0", "{console}");
+    assert!(console.contains("strata: the guest powered off"), "{console}");
+    let busy = fs::read_to_string(folder.join("busy.log")).unwrap();
+    assert!(busy.contains("debian.img' is locked by process ") && busy.contains("(strata)"), "{busy}");
 
     assert!(has("unit active"), "{reported:#?}");
     assert!(has("device root:strata 660"), "{reported:#?}");

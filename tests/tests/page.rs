@@ -1,5 +1,5 @@
-//! The page that `strata report --html` writes, in a browser: it opens from a file, draws, zooms, finds a record and shows
-//! it as `strata events` does, and complains about nothing.
+//! The page that `strata report --html` writes, in a browser: it opens from a file, draws, zooms, finds a record and
+//! shows it as `strata events` does, and complains about nothing.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 

@@ -7,12 +7,13 @@ use lab::fetch::trace_processor::{self, Row, TraceProcessor};
 use lab::paths::Paths;
 use lab::process;
 use lab::scenarios::analysis;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use trace_merge::completeness::Completeness;
+use trace_merge::critical_path::{CriticalPathOptions, critical_paths};
 use trace_merge::export::{Options, perfetto};
 use trace_merge::layer::LayerKind;
 use trace_merge::reader::{StreamRecord, Trace};
@@ -224,6 +225,37 @@ fn export_of_a_complete_recording_holds_it_and_the_figures_of_its_reports() {
     assert_eq!(answers.one(9), (0, 0));
     let calls = count(&trace, LayerKind::GuestKernel, is("raw_syscalls:sys_enter"));
     assert_eq!((answers.ftrace(1, "sys_enter"), answers.ftrace(1, "sys_exit")), (calls, calls));
+}
+
+#[test]
+fn path_of_a_task_is_read_as_slices_that_lie_in_each_other_and_fill_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let processor = trace_processor::fetch(&Paths::of_workspace()).unwrap();
+    let trace = Trace::open(&made(folder.path(), 60_000)).unwrap();
+    let task = CriticalPathOptions { worst: Some(10), ..CriticalPathOptions::of("1001".parse().unwrap()) };
+    let (why, _) = critical_paths(&trace, &task).unwrap();
+    let path = folder.path().join("why.pftrace");
+    let file = fs::File::create(&path).unwrap();
+
+    perfetto::export_with(&trace, &Options::default(), Some(&why), file).unwrap();
+
+    let of_track = "from slice join track on track.id = track_id where track.name like 'vm0: why %'";
+    let queries = [
+        "select name, value from stats where severity in ('error', 'data_loss') and value > 0".to_owned(),
+        format!("select slice.depth depth, count(*) n, sum(slice.dur) ns {of_track} group by 1 order by 1"),
+        format!("select slice.name name, count(*) n {of_track} and slice.depth = 1 group by 1"),
+    ];
+    let answers = processor.query(&path, &queries.each_ref().map(String::as_str)).unwrap();
+    let [errors, depths, names] = &answers[..] else { panic!("{answers:?}") };
+    assert!(errors.is_empty(), "{errors:?}");
+    assert_eq!(number(&depths[0], "n"), why.paths.len() as u64);
+    assert_eq!(number(&depths[0], "ns"), number(&depths[1], "ns"));
+    assert!(depths.len() > 2, "no wait is followed: {depths:?}");
+    let wall: u64 = why.paths.iter().map(|path| path.wall_ns).sum();
+    assert!(number(&depths[0], "ns").abs_diff(wall) <= why.paths.len() as u64, "{depths:?}: {wall}");
+    let labels: BTreeSet<String> =
+        why.paths.iter().flat_map(|path| &path.steps).map(|step| step.label(&why.task)).collect();
+    assert_eq!(names.iter().map(|row| text(row, "name")).collect::<BTreeSet<_>>(), labels);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! VMs on one host, in one boot of it. Two at the same time, their vCPUs on one CPU: the two traces become one, with both
-//! VMs beside a host that is there once. Then three that are recorded from outside: of strata itself, of QEMU, with its
-//! guest, and of a VMM of a few lines.
+//! VMs beside a host that is there once. Then four that are recorded from outside: of strata itself, of QEMU, with its
+//! guest, of QEMU that is given a region while it runs, and of a VMM of a few lines.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::build::binaries;
@@ -151,6 +151,36 @@ fn guest_of_qemu_with_a_region_is_recorded_in_every_layer_but_the_vmm() {
     assert!(checked.passed(), "{:?}", checked.violations);
     let tasks = strata(&["report", "tasks", "--json"], &path);
     assert!(tasks.contains("workload"), "{tasks}");
+}
+
+#[test]
+fn running_qemu_is_given_a_region_for_each_recording_and_left_as_it_was() {
+    let output = output();
+    let said = |name: &str| fs::read_to_string(output.join(name)).unwrap();
+    let guest = said("plugged.log");
+    println!("{guest}{}", said("refused.log"));
+
+    for name in ["plugged", "again"] {
+        let path = output.join(name);
+        let trace = Trace::open(&path).unwrap();
+        let records = |kind| trace.layers_of(kind).map(|layer| Merge::new([layer], 0).count()).sum::<usize>();
+        let counts = [LayerKind::HostKernel, LayerKind::GuestKernel, LayerKind::GuestUser].map(records);
+        println!("{name}: host kernel, guest kernel, applications: {counts:?}");
+        assert!(counts[0] > 1000 && counts[1] > 1000 && counts[2] > 100, "{counts:?}");
+        let checked = check::check(&trace, 10).unwrap();
+        assert!(checked.passed(), "{:?}", checked.violations);
+        assert_babeltrace2_agrees(&path);
+        assert_eq!(said(&format!("{name}-attach.status")).trim(), "0");
+        let told = said(&format!("{name}-attach.log"));
+        assert!(told.contains("into port strata-port") && !told.contains("stays plugged"), "{told}");
+    }
+
+    assert_eq!((said("plugged.status").trim(), said("left.log").as_str()), ("0", ""));
+    assert_eq!(guest.matches("the trace region is gone with PCI device").count(), 2, "{guest}");
+    assert_eq!(guest.matches("outlives its region").count(), 2, "{guest}");
+    assert!(!guest.contains("WARNING: CPU") && !guest.contains("BUG:") && !guest.contains("Oops"), "{guest}");
+    assert_eq!(said("refused.log").matches("give the QMP socket of the VM's QEMU").count(), 2);
+    assert!(!said("refused.log").contains("status 0") && !output.join("refused").exists());
 }
 
 #[test]

@@ -4,10 +4,11 @@ use clap::{Parser, Subcommand};
 use lab::build::{binaries, debug_kernel as debug_kernel_build, kmod};
 use lab::fetch::kernel_packages::{KernelChoice, Suite};
 use lab::machine::{host, nested};
+use lab::packaging::{self, Form};
 use lab::paths::Paths;
 use lab::scenarios::{claims, debug_kernel, flight_check, flight_recorder, guests, hotplug};
 use lab::tasks::{bench, demo, dependencies, documents, fuzz, library_crates, query, sources, suite, torture};
-use lab::{packaging, progress, provision};
+use lab::{progress, provision};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -37,12 +38,13 @@ enum Task {
     Documents,
     /// Check the sources for what no lint finds: imports in one block, names without articles.
     Sources,
-    /// Check the crates that the workspace is built from: reasons in docs/dependencies.md, registry, licences, versions.
+    /// Check the crates that the workspace is built from: reasons in docs/dependencies.md, registry, licences,
+    /// versions.
     Dependencies,
     /// Package the crates that other projects can use, and check them with the oldest Rust that they promise.
     Crates,
-    /// Build and test strata-query, a workspace of its own, with DuckDB as a judge. The first build takes a quarter of an
-    /// hour.
+    /// Build and test strata-query, a workspace of its own, with DuckDB as a judge. The first build takes a quarter of
+    /// an hour.
     Query {
         /// Compare what DuckDB reads of this recording with its reports, too; with --spark, copy it.
         #[arg(long, value_name = "DIR")]
@@ -95,11 +97,19 @@ enum Task {
         #[arg(long, value_name = "FILE", default_value = "strata.ko")]
         out: PathBuf,
     },
-    /// Make Debian packages: strata for hosts; strata-agent, strata-dkms and libstrata for guests.
-    Package {
+    /// Make what people install: Debian packages, RPMs, an archive for any Linux, an image for containers, with
+    /// ready-made modules for Debian's kernels.
+    Dist {
         /// The folder to put them in.
-        #[arg(long, default_value = "target/package")]
+        #[arg(long, default_value = "target/dist")]
         out: PathBuf,
+        /// Only this form. May be repeated.
+        #[arg(long = "form", value_enum, value_name = "FORM")]
+        forms: Vec<Form>,
+        /// Modules for this kernel of Debian only: bookworm, bookworm-backports or trixie-backports, with -generic or
+        /// without. May be repeated.
+        #[arg(long = "kernel", value_name = "KERNEL")]
+        kernels: Vec<KernelChoice>,
     },
     /// Measure what parts of Strata cost, beside other tracers.
     #[command(subcommand)]
@@ -166,6 +176,43 @@ enum BenchTask {
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
+    /// What recording the host's kernel costs the recorder for each record, beside moving its pages into files.
+    Host {
+        /// Turns, in each of which every way records once, at least 5.
+        #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..))]
+        repetitions: u16,
+        /// System calls that each of two threads makes, a million and a quarter a second; each is two records.
+        #[arg(long, value_name = "N", default_value_t = 2_500_000, value_parser = clap::value_parser!(u64).range(1..))]
+        calls: u64,
+        /// Compare with this other build of the example host_layer_cost of vmm.
+        #[arg(long, value_name = "PROGRAM")]
+        beside: Option<PathBuf>,
+        /// Write the results to FILE as JSON too.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
+    /// What a recorder costs the host while the guest does nothing, and what it loses when the guest wakes up.
+    Idle {
+        /// How long the guest does nothing in each turn, seconds.
+        #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+        seconds: u32,
+        /// Turns, at least 5.
+        #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..))]
+        repetitions: u16,
+        /// Write the results to FILE as JSON too.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
+    /// How our machine boots, reads its disk and uses its network, beside QEMU's microvm; what tracing adds to loads in
+    /// either.
+    Machine {
+        /// Guests for each way, at least 5.
+        #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..))]
+        repetitions: u16,
+        /// Write the results to FILE as JSON too.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
     /// What recording an event costs, beside LTTng-UST, ftrace and the bare clock; what draining costs beside cp.
     Ring {
         /// Samples per case, at least 7.
@@ -177,6 +224,19 @@ enum BenchTask {
         /// Put the tables into docs/performance.md too.
         #[arg(long)]
         update_document: bool,
+    },
+    /// Explaining the ten worst waits of a task: time and memory; what ten triggers cost for each record.
+    Why {
+        /// Turns, in each of which every program runs once, at least 5.
+        #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..))]
+        repetitions: u16,
+        /// Records of the recording; another of a tenth as many is made for what memory they take.
+        #[arg(long, value_name = "N", default_value_t = 20_000_000)]
+        #[arg(value_parser = clap::value_parser!(u64).range(1000..))]
+        events: u64,
+        /// Write the results to FILE as JSON too.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
     },
 }
 
@@ -209,8 +269,8 @@ enum LabTask {
         #[arg(long, value_name = "N", default_value_t = hotplug::CYCLES, value_parser = clap::value_parser!(u64).range(1..=10_000))]
         cycles: u64,
     },
-    /// Measure how long a guest's processes wait for their slots of the trace region while others claim and return theirs,
-    /// with 2 vCPUs and with many.
+    /// Measure how long a guest's processes wait for their slots of the trace region while others claim and return
+    /// theirs, with 2 vCPUs and with many.
     ///
     /// Example: cargo xtask lab claims --vcpus 64
     Claims {
@@ -218,13 +278,13 @@ enum LabTask {
         #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(3..=128))]
         vcpus: u32,
     },
-    /// Build a kernel that checks its locks, memory, timers and contexts, and let it run the agent, with everything that the
-    /// agent can be asked for at once. Needs no KVM.
+    /// Build a kernel that checks its locks, memory, timers and contexts, and let it run the agent, with everything
+    /// that the agent can be asked for at once. Needs no KVM.
     ///
     /// Example: cargo xtask lab debug-kernel trixie-backports --minutes 10
     DebugKernel {
-        /// Where the kernel's sources come from: bookworm (6.1), bookworm-backports (6.12), trixie-backports (7.3 at the time
-        /// of writing)
+        /// Where the kernel's sources come from: bookworm (6.1), bookworm-backports (6.12), trixie-backports (7.3 at
+        /// the time of writing)
         #[arg(value_name = "SUITE", default_value = "bookworm")]
         suite: Suite,
         /// How long the guest works, minutes.
@@ -270,8 +330,10 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             progress::step("building the guest kernel module", build)?;
             println!("{}: `strata events --list guest-kernel --agent` shows its events", out.display());
         }
-        Task::Package { out } => {
-            for file in packaging::build(&paths, &out)? {
+        Task::Dist { out, forms, kernels } => {
+            let forms = if forms.is_empty() { Form::ALL.to_vec() } else { forms };
+            let kernels = if kernels.is_empty() { packaging::kernels() } else { kernels };
+            for file in packaging::build(&paths, &std::path::absolute(out)?, &forms, &kernels)? {
                 println!("{}", file.display());
             }
         }
@@ -284,6 +346,16 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             let (repetitions, most) = (repetitions.into(), most.into());
             bench::guest::run(&paths, &bench::guest::Options { repetitions, most, json })?;
         }
+        Task::Bench(BenchTask::Host { repetitions, calls, beside, json }) => {
+            let options = bench::host::Options { repetitions: repetitions.into(), calls, beside, json };
+            bench::host::run(&paths, &options)?;
+        }
+        Task::Bench(BenchTask::Idle { seconds, repetitions, json }) => {
+            bench::idle::run(&paths, &bench::idle::Options { seconds, repetitions, json })?;
+        }
+        Task::Bench(BenchTask::Machine { repetitions, json }) => {
+            bench::machine::run(&paths, &bench::machine::Options { repetitions: repetitions.into(), json })?;
+        }
         Task::Bench(BenchTask::Merge { repetitions, events, report_events, only, json, update_document }) => {
             let repetitions = repetitions.into();
             let options = bench::merge::Options { repetitions, events, report_events, only, json, update_document };
@@ -291,6 +363,9 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
         Task::Bench(BenchTask::Ring { repetitions, json, update_document }) => {
             bench::ring::run(&paths, &bench::ring::Options { repetitions, json, update_document })?;
+        }
+        Task::Bench(BenchTask::Why { repetitions, events, json }) => {
+            bench::why::run(&paths, &bench::why::Options { repetitions: repetitions.into(), events, json })?;
         }
         Task::Lab(LabTask::Provision { packages_only, kernel: Some(choice) }) => {
             let kernels = provision::kernel(&paths, choice)?;

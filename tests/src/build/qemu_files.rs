@@ -6,8 +6,9 @@ use std::process::Command;
 
 /// The program, and its name on the host.
 pub const PROGRAM: &str = "qemu-system-x86_64";
-/// What a `q35` machine without devices and with a kernel of its own loads, in the order in which it is looked for.
-const FIRMWARE: [&str; 4] = ["bios-256k.bin", "kvmvapic.bin", "linuxboot_dma.bin", "pvh.bin"];
+/// What a `q35` machine without devices and with a kernel of its own loads, in the order in which it is looked for; the
+/// last is `microvm`'s.
+const FIRMWARE: [&str; 5] = ["bios-256k.bin", "kvmvapic.bin", "linuxboot_dma.bin", "pvh.bin", "qboot.rom"];
 /// Where Debian's packages have it.
 const FIRMWARE_FOLDERS: [&str; 2] = ["/usr/share/seabios", "/usr/share/qemu"];
 

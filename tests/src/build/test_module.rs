@@ -15,8 +15,8 @@ pub struct TestModule {
     sources: &'static [(&'static str, &'static str)],
 }
 
-/// Its tracepoints are called as others are, and take other arguments: whoever takes a tracepoint by its name alone reads
-/// numbers as pointers.
+/// Its tracepoints are called as others are, and take other arguments: whoever takes a tracepoint by its name alone
+/// reads numbers as pointers.
 pub const COLLIDING: TestModule = TestModule {
     name: "colliding",
     sources: &[

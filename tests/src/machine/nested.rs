@@ -146,10 +146,10 @@ pub struct NestedHost {
 
 /// Boots the host, runs the script and fetches its results into `runs/NAME/out`.
 ///
-/// A host that does not come up as far as its script is booted again, [`BOOTS`] times in all: nothing that is tested has
-/// run. One that dies, falls silent, or does not end its script in time gets a second chance, and no third one. All of
-/// this is reported (docs/verification.md, "The nested lab"): the host's kernel is a stock one, and so no part of what is
-/// tested. What becomes of a guest is for the caller to judge.
+/// A host that does not come up as far as its script is booted again, [`BOOTS`] times in all: nothing that is tested
+/// has run. One that dies, falls silent, or does not end its script in time gets a second chance, and no third one. All
+/// of this is reported (docs/verification.md, "The nested lab"): the host's kernel is a stock one, and so no part of
+/// what is tested. What becomes of a guest is for the caller to judge.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! What Strata's Debian packages hold.
+//! What Strata's packages hold.
 //!
 //! Programs are linked statically, so that the packages fit every Debian and its derivatives; only the shared library
 //! for applications is not. The module comes as source for DKMS, its Rust half ready-made.
@@ -6,12 +6,15 @@
 use crate::build::binaries;
 use crate::build::kmod::{self, KmodError};
 use crate::fetch::apt::PackageError;
+use crate::fetch::kernel_packages::KernelChoice;
 use crate::fetch::tools::{self, Tool};
-use crate::packaging::deb::{self, Control, Package};
 use crate::packaging::materials::{Held, Materials, MaterialsError};
+use crate::packaging::package::{Control, Package};
+use crate::packaging::{deb, rpm};
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
 use crate::progress;
+use crate::provision::{self, ProvisionError};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io};
@@ -30,6 +33,17 @@ const COMPLETIONS: [(&str, &str); 3] = [
 ];
 /// In a place for programs that are not for users.
 const MODULE_BUILDER: &str = "/usr/libexec/strata/strata-kmod-build";
+/// Where `strata run --agent auto` looks for modules.
+const READY_MADE: &str = "/usr/lib/strata/modules";
+/// The agent in distributions with RPM. Its user group and unit are systemd's to make and start.
+const AGENT_RPM: rpm::Fields<'_> = rpm::Fields {
+    requires: &["systemd", "kmod"],
+    scripts: &[
+        ("post", "systemd-sysusers strata.conf || :\nsystemctl preset strata-agent.service > /dev/null 2>&1 || :\n"),
+        ("preun", "if [ \"$1\" = 0 ]; then systemctl disable --now strata-agent.service > /dev/null 2>&1 || :; fi\n"),
+        ("postun", "systemctl daemon-reload > /dev/null 2>&1 || :\n"),
+    ],
+};
 const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 /// As the library's build script names it.
 const SONAME: &str = "libstrata.so.1";
@@ -47,6 +61,9 @@ pub enum PackagingError {
     /// The module's sources could not be made.
     #[error(transparent)]
     Kmod(#[from] KmodError),
+    /// A kernel could not be had, or the module not be built for it.
+    #[error(transparent)]
+    Provision(#[from] ProvisionError),
     /// The crates in the programs are not known.
     #[error(transparent)]
     Materials(#[from] MaterialsError),
@@ -61,37 +78,67 @@ pub enum PackagingError {
     },
 }
 
-/// Builds everything that the packages hold, and the packages, into the folder `out`. Returns their files.
+/// A package, and what RPM is told of it if it is made as that, too.
+pub(super) struct Product<'a> {
+    /// The package.
+    pub package: Package<'a>,
+    /// What RPM is told.
+    pub rpm: Option<rpm::Fields<'a>>,
+}
+
+/// Builds everything that the packages hold, and their trees of files: there are ready-made modules for the guest
+/// kernels `kernels`.
 ///
 /// # Errors
 ///
 /// When something cannot be built or written; the error names the log or the file.
-pub fn build(paths: &Paths, out: &Path) -> Result<Vec<PathBuf>, PackagingError> {
+pub(super) fn products(paths: &Paths, kernels: &[KernelChoice]) -> Result<Vec<Product<'static>>, PackagingError> {
     tools::install(paths, &TOOLS)?;
     let contents = progress::step("building what the packages hold", || Contents::build(paths))?;
+    let modules = modules(paths, kernels)?;
     let staging = paths.builds().join("packages");
-    progress::step("writing the packages", || {
-        let texts = Texts::read(paths)?;
-        let materials = Materials::of(paths)?;
-        let c_api = paths.workspace().join("guest-agent/c-api");
-        [
-            host(&contents, &texts, paths, &staging)?,
-            agent(&contents, &texts, paths, &staging)?,
-            module(&contents, &texts, &staging)?,
-            library(&contents, &staging)?,
-            development(&contents, &c_api, &staging)?,
-        ]
-        .into_iter()
-        .map(|mut package| {
-            let changelog = texts.changelog(package.name());
-            package.documentation(&texts.copyright, &changelog)?;
-            let bill = materials.bill(package.name(), held_by(package.name()))?;
-            let path = format!("/usr/share/doc/{}/bill-of-materials.cdx.json", package.name());
-            package.bytes(&path, 0o644, format!("{bill:#}\n").as_bytes())?;
-            Ok(package.finish(out)?)
-        })
-        .collect()
-    })
+    let texts = Texts::read(paths)?;
+    let materials = Materials::of(paths)?;
+    let c_api = paths.workspace().join("guest-agent/c-api");
+    let plain = |package| Product { package, rpm: None };
+    let mut products = vec![
+        Product { package: host(&contents, &texts, paths, &staging)?, rpm: Some(rpm::Fields::default()) },
+        Product { package: agent(&contents, &texts, paths, &staging)?, rpm: Some(AGENT_RPM) },
+        plain(module(&contents, &texts, &staging)?),
+        plain(library(&contents, &staging)?),
+        plain(development(&contents, &c_api, &staging)?),
+    ];
+    if !modules.is_empty() {
+        let package = ready_made(&modules, &staging)?;
+        products.push(Product { package, rpm: Some(rpm::Fields::default()) });
+    }
+    for Product { package, .. } in &mut products {
+        let folder = format!("/usr/share/doc/{}", package.name());
+        package.bytes(&format!("{folder}/copyright"), 0o644, texts.copyright.as_bytes())?;
+        let bill = materials.bill(package.name(), held_by(package.name()))?;
+        let bill = format!("{bill:#}\n");
+        package.bytes(&format!("{folder}/bill-of-materials.cdx.json"), 0o644, bill.as_bytes())?;
+    }
+    Ok(products)
+}
+
+/// What has changed in the package `name`, as Debian writes it.
+pub(super) fn changelog(name: &str) -> String {
+    format!(
+        "{name} ({VERSION}) unstable; urgency=medium\n\n  * See the history of the source.\n\n \
+         -- {}  Fri, 20 Nov 2026 12:00:00 +0000\n",
+        deb::maintainer()
+    )
+}
+
+/// The modules for `kernels`: the release and the file of each.
+fn modules(paths: &Paths, kernels: &[KernelChoice]) -> Result<Vec<(String, PathBuf)>, ProvisionError> {
+    let module = |&choice| {
+        let kernel = provision::kernel(paths, choice)?;
+        let module = provision::agent_for(paths, &kernel)?;
+        Ok((kernel.packages.release, module))
+    };
+    kernels.iter().map(module).collect()
 }
 
 /// What the package `name` holds. With the module's sources comes its Rust half, ready-made.
@@ -99,6 +146,7 @@ fn held_by(name: &str) -> Held {
     match name {
         "strata" => Held { crates: &["vmm", "strata-kmod"], has_programs: true },
         "strata-agent" => Held { crates: &["guest-agent"], has_programs: true },
+        "strata-modules" => Held { crates: &["strata-kmod"], has_programs: true },
         "strata-dkms" => Held { crates: &["strata-kmod-build", "strata-kmod"], has_programs: true },
         _ => Held { crates: &["strata-c-api"], has_programs: false },
     }
@@ -168,14 +216,6 @@ impl Texts {
     fn filled(&self, name: &str) -> Result<String, PackagingError> {
         Ok(read(&self.packaging.join(name))?.replace("@VERSION@", MODULE_VERSION))
     }
-
-    fn changelog(&self, package: &str) -> String {
-        format!(
-            "{package} ({VERSION}) unstable; urgency=medium\n\n  * See the history of the source.\n\n \
-             -- {}  Fri, 20 Nov 2026 12:00:00 +0000\n",
-            deb::maintainer()
-        )
-    }
 }
 
 fn read(path: &Path) -> Result<String, PackagingError> {
@@ -195,7 +235,7 @@ fn host<'a>(contents: &Contents, texts: &Texts, paths: &Paths, staging: &Path) -
                       into one timeline in the Common Trace Format. This package holds the command strata and the \
                       sources of the guest's kernel module, for `strata agent build`.",
     };
-    let mut package = Package::begin(staging, control, VERSION)?;
+    let mut package = Package::begin(staging, control)?;
     package.stripped("/usr/bin/strata", 0o755, &contents.strata)?;
     for (name, page) in &contents.manual {
         package.manual_page(name, page)?;
@@ -207,11 +247,7 @@ fn host<'a>(contents: &Contents, texts: &Texts, paths: &Paths, staging: &Path) -
     package.folder(strata_kmod_build::INSTALLED, &contents.sources)?;
     package.folder("/usr/share/doc/strata/docs", &paths.workspace().join("docs"))?;
     package.file("/usr/share/doc/strata/README.md", 0o644, &paths.workspace().join("README.md"))?;
-    package.bytes(
-        "/usr/share/lintian/overrides/strata",
-        0o644,
-        texts.filled("strata.lintian-overrides")?.as_bytes(),
-    )?;
+    package.override_lintian(texts.filled("strata.lintian-overrides")?);
     Ok(package)
 }
 
@@ -232,19 +268,19 @@ fn agent<'a>(contents: &Contents, texts: &Texts, paths: &Paths, staging: &Path) 
                       group strata, and holds the command strata-agent, which says what this machine is connected to. \
                       On other hypervisors it has no effect.",
     };
-    let mut package = Package::begin(staging, control, VERSION)?;
+    let mut package = Package::begin(staging, control)?;
     package.stripped("/usr/bin/strata-agent", 0o755, &contents.strata_agent)?;
     for (path, name) in [
         ("/usr/lib/systemd/system/strata-agent.service", "strata-agent.service"),
         ("/usr/lib/sysusers.d/strata.conf", "strata.sysusers"),
         ("/usr/lib/udev/rules.d/99-strata.rules", "99-strata.rules"),
-        ("/usr/share/lintian/overrides/strata-agent", "strata-agent.lintian-overrides"),
     ] {
         package.bytes(path, 0o644, texts.filled(name)?.as_bytes())?;
     }
+    package.override_lintian(texts.filled("strata-agent.lintian-overrides")?);
     package.manual_page("strata-agent.8", texts.filled("strata-agent.8")?.as_bytes())?;
     for script in ["postinst", "prerm", "postrm"] {
-        package.script(script, 0o755, &texts.filled(&format!("strata-agent.{script}"))?)?;
+        package.script(script, 0o755, &texts.filled(&format!("strata-agent.{script}"))?);
     }
     package.file("/usr/share/doc/strata-agent/install.md", 0o644, &paths.workspace().join("docs/install.md"))?;
     Ok(package)
@@ -266,18 +302,33 @@ fn module<'a>(contents: &Contents, texts: &Texts, staging: &Path) -> Result<Pack
                       kernel module that records the kernel's events into the memory that the host shares. It is built \
                       for each kernel that is installed, by DKMS, from C sources and a ready-made object.",
     };
-    let mut package = Package::begin(staging, control, VERSION)?;
+    let mut package = Package::begin(staging, control)?;
     let folder = format!("/usr/src/strata-{MODULE_VERSION}");
     package.folder(&folder, &contents.sources)?;
     package.bytes(&format!("{folder}/dkms.conf"), 0o644, texts.filled("dkms.conf")?.as_bytes())?;
     package.stripped(MODULE_BUILDER, 0o755, &contents.module_builder)?;
-    package.bytes(
-        "/usr/share/lintian/overrides/strata-dkms",
-        0o644,
-        texts.filled("strata-dkms.lintian-overrides")?.as_bytes(),
-    )?;
+    package.override_lintian(texts.filled("strata-dkms.lintian-overrides")?);
     for script in ["postinst", "prerm"] {
-        package.script(script, 0o755, &texts.filled(&format!("strata-dkms.{script}"))?)?;
+        package.script(script, 0o755, &texts.filled(&format!("strata-dkms.{script}"))?);
+    }
+    Ok(package)
+}
+
+/// For hosts: the module for kernels of Debian, built.
+fn ready_made<'a>(modules: &[(String, PathBuf)], staging: &Path) -> Result<Package<'a>, PackagingError> {
+    let control = Control {
+        name: "strata-modules",
+        architecture: "amd64",
+        section: "kernel",
+        relations: &[("Enhances", "strata"), HOMEPAGE],
+        summary: "kernel modules of the strata agent for Debian's kernels",
+        description: "For hosts that run strata, the virtual machine monitor that traces every layer of a virtual \
+                      machine: the kernel module that records the events of a guest's kernel, built for kernels of \
+                      Debian. `strata run --agent auto` takes the one that belongs to the guest's kernel.",
+    };
+    let mut package = Package::begin(staging, control)?;
+    for (release, module) in modules {
+        package.file(&format!("{READY_MADE}/{release}/strata.ko"), 0o644, module)?;
     }
     Ok(package)
 }
@@ -294,10 +345,10 @@ fn library<'a>(contents: &Contents, staging: &Path) -> Result<Package<'a>, Packa
                       library by which applications record events of their own, at nanoseconds each. Elsewhere, recording \
                       does nothing.",
     };
-    let mut package = Package::begin(staging, control, VERSION)?;
+    let mut package = Package::begin(staging, control)?;
     package.stripped(&format!("{LIBRARIES}/{SONAME}"), 0o644, &contents.shared_library)?;
-    package.script("triggers", 0o644, "activate-noawait ldconfig\n")?;
-    package.script("shlibs", 0o644, "libstrata 1 libstrata1\n")?;
+    package.script("triggers", 0o644, "activate-noawait ldconfig\n");
+    package.script("shlibs", 0o644, "libstrata 1 libstrata1\n");
     Ok(package)
 }
 
@@ -316,7 +367,7 @@ fn development<'a>(contents: &Contents, c_api: &Path, staging: &Path) -> Result<
         description: "For guests of strata, the virtual machine monitor that traces every layer of a virtual machine: the \
                       header for C and C++, the static library, and what pkg-config needs.",
     };
-    let mut package = Package::begin(staging, control, VERSION)?;
+    let mut package = Package::begin(staging, control)?;
     package.file("/usr/include/strata.h", 0o644, &c_api.join("include/strata.h"))?;
     package.file(&format!("{LIBRARIES}/pkgconfig/strata.pc"), 0o644, &c_api.join("strata.pc"))?;
     package.stripped(&format!("{LIBRARIES}/libstrata.a"), 0o644, &contents.static_library)?;

@@ -1,7 +1,102 @@
-//! `cargo xtask package`: Strata as Debian packages.
+//! `cargo xtask dist`: Strata in the forms in which people install it.
 
+pub mod archive;
 pub mod contents;
 pub mod deb;
+pub mod image;
 pub mod materials;
+pub mod package;
+pub mod rpm;
 
-pub use contents::{PackagingError, VERSION, build};
+use crate::fetch::kernel_packages::{Flavour, KernelChoice};
+use crate::fetch::tools::{self, Tool};
+use crate::paths::Paths;
+use crate::progress;
+use clap::ValueEnum;
+use package::Package;
+use std::path::{Path, PathBuf};
+
+pub use contents::{PackagingError, VERSION};
+
+/// The version without Debian's revision.
+const RELEASE: &str = env!("CARGO_PKG_VERSION");
+const LICENSE: &str = env!("CARGO_PKG_LICENSE");
+const TOOLS: [Tool; 3] = [
+    Tool { program: "rpmbuild", package: "rpm" },
+    Tool { program: "umoci", package: "umoci" },
+    Tool { program: "xz", package: "xz-utils" },
+];
+
+/// A form in which Strata is installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    /// Packages for Debian and its derivatives
+    Deb,
+    /// Packages for distributions with RPM
+    Rpm,
+    /// An archive to unpack anywhere
+    Tar,
+    /// An image for containers
+    Oci,
+}
+
+impl Form {
+    /// Every form.
+    pub const ALL: [Self; 4] = [Self::Deb, Self::Rpm, Self::Tar, Self::Oci];
+}
+
+/// The kernels that modules are made for: those of Debian for virtual machines and for any machine.
+#[must_use]
+pub fn kernels() -> Vec<KernelChoice> {
+    KernelChoice::all().filter(|kernel| matches!(kernel.flavour, Flavour::Cloud | Flavour::Generic)).collect()
+}
+
+/// Makes Strata in `forms`, with ready-made modules for `kernels`, in the folder `out`. Returns the files.
+///
+/// # Errors
+///
+/// When something cannot be built or written; the error names the log or the file.
+pub fn build(
+    paths: &Paths,
+    out: &Path,
+    forms: &[Form],
+    kernels: &[KernelChoice],
+) -> Result<Vec<PathBuf>, PackagingError> {
+    if forms != [Form::Deb] {
+        tools::install(paths, &TOOLS)?;
+    }
+    let mut products = contents::products(paths, kernels)?;
+    let named = |names: &[&str]| -> Vec<&Package<'_>> {
+        products.iter().map(|product| &product.package).filter(|package| names.contains(&package.name())).collect()
+    };
+    let mut files = Vec::new();
+    if forms.contains(&Form::Tar) {
+        let packages = named(&["strata", "strata-agent", "strata-modules"]);
+        let name = format!("strata-{RELEASE}-x86_64-linux");
+        files.push(progress::step("writing the archive", || archive::write(&packages, &name, out))?);
+    }
+    if forms.contains(&Form::Oci) {
+        for package in named(&["strata"]) {
+            let write = || image::write(package, "/usr/bin/strata", RELEASE, out);
+            files.push(progress::step("writing the image for containers", write)?);
+        }
+    }
+    if forms.contains(&Form::Rpm) {
+        for product in &products {
+            let Some(fields) = &product.rpm else { continue };
+            let write = || rpm::write(&product.package, fields, (RELEASE, LICENSE), out);
+            files.push(progress::step(&format!("writing the RPM of {}", product.package.name()), write)?);
+        }
+    }
+    // what only Debian's tools read is added to the trees here: this comes last
+    if forms.contains(&Form::Deb) {
+        progress::step("writing the Debian packages", || {
+            for product in &mut products {
+                let changelog = contents::changelog(product.package.name());
+                files.push(deb::write(&mut product.package, VERSION, &changelog, out)?);
+            }
+            Ok::<_, PackagingError>(())
+        })?;
+    }
+    Ok(files)
+}

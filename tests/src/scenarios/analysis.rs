@@ -99,13 +99,28 @@ pub fn once_per_test_run(paths: &Paths) -> Result<HostResult, String> {
 ///
 /// When an image cannot be made, or the host or the guest fails.
 pub fn run(lab: &Lab, name: &str) -> Result<HostResult, ScenarioError> {
+    run_loads(lab, name, &[("analysis", GUEST_SCRIPT)], HOST_SCRIPT)
+}
+
+/// Runs `host_script` in the run folder `name`, with the loads, a disk, and a guest that knows `guest_scripts`, each
+/// with its name.
+///
+/// # Errors
+///
+/// When an image cannot be made, or the script fails.
+pub(super) fn run_loads(
+    lab: &Lab,
+    name: &str,
+    guest_scripts: &[(&str, &str)],
+    host_script: &str,
+) -> Result<HostResult, ScenarioError> {
     let load = binaries::build_example(&lab.paths, "known_load")?;
-    let image = lab.paths.images().join("analysis.cpio");
-    let guest = lab.kernels.guest_image()?.program("known_load", &load).script("analysis", GUEST_SCRIPT);
-    guest.write_file(&image)?;
-    let disk = lab.paths.images().join("analysis-disk.img");
+    let image = lab.paths.images().join(format!("{name}.cpio"));
+    let guest = lab.kernels.guest_image()?.program("known_load", &load);
+    guest_scripts.iter().fold(guest, |guest, (name, script)| guest.script(name, script)).write_file(&image)?;
+    let disk = lab.paths.images().join(format!("{name}-disk.img"));
     scenarios::make_disk(&disk, &lab.paths.logs())?;
-    let mut request = HostRun::new(name, HOST_SCRIPT)
+    let mut request = HostRun::new(name, host_script)
         .file("strata", &lab.binaries.strata)
         .file("known_load", &load)
         .file("vmlinux", &lab.kernels.vmlinux)

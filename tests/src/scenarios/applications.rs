@@ -41,6 +41,8 @@ try processes fork
 try processes exec
 try processes kill
 try processes migrate
+# as with a C library that registers no rseq areas
+try env GLIBC_TUNABLES=glibc.pthread.rseq=0 processes migrate
 try shop 1000
 try baker
 try orders

@@ -3,20 +3,27 @@
 //!
 //! The guests work for as long as is asked for: seconds in a test, minutes by `cargo xtask lab flight`.
 //!
-//! Leaves in the results: `snapshot1.trace` and `snapshot2.trace` of the running guest, `calls.trace` of a session made
+//! Leaves in the results: `flight.trace-trigger-1`, which a trigger on an application took that was armed while the
+//! guest ran, `snapshot1.trace` and `snapshot2.trace` of the running guest, `calls.trace` of a session made
 //! while it ran, `flight.trace` written when it panicked; `before.trace`, a snapshot taken just before the kill, and
-//! `recovered.trace`; what `strata` said in `control.log`, its lists in `during.ps` and `after.ps`.
+//! `recovered.trace`; what `strata` said in `control.log`, its lists in `during.ps` and `after.ps`, and what the first
+//! guest did for some seconds in `top.json`.
 
+use crate::build::binaries;
 use crate::machine::host::{HostResult, HostRun};
 use crate::provision::Lab;
-use crate::scenarios::ScenarioError;
+use crate::scenarios::{self, ScenarioError};
 use std::time::Duration;
 
-/// A guest that works until a line comes from its console, and then panics.
+/// Delay of each request to the first guest's disk, ms.
+pub const DISK_DELAY_MS: u64 = 5;
+
+/// A guest that works, and reads its disk again and again, until a line comes from its console, and then panics.
 const PANICKING: &str = "\
 workload --events 2000
 echo 'guest is up'
 (while :; do workload --events 500 > /dev/null; done) &
+(while :; do known_load reads /dev/vda 25 > /dev/null; sleep 1; done) &
 read -r line < /dev/ttyS0
 echo c > /proc/sysrq-trigger
 sleep 60
@@ -36,6 +43,7 @@ start() {
     timeout -s KILL $((150 + 2 * WORK)) strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --memory 512M --cpus 2 \
         --agent "$LAB/strata.ko" --name "$name" --trace "$LAB_OUT/$name.trace" \
         --mode flight-recorder --sub-buffer-size 64K --sub-buffers 8 --host-history "$history" \
+        --disk "$LAB/disk.img,ro,lock=off,delay=5ms" \
         --cmdline "console=ttyS0 quiet panic=-1 lab.script=$name" > "$LAB_OUT/$name.log" 2>&1
     echo $? > "$LAB_OUT/$name.status"
 }
@@ -56,6 +64,14 @@ await flight
 sleep 2
 strata ps > "$LAB_OUT/during.ps"
 strata ctl flight status
+strata top flight --once --json --interval 4 > "$LAB_OUT/top.json"
+strata top flight --once --interval 0.5
+strata ctl flight trigger add 'event:guest-user:workload:file_read bytes>0' --every 1s
+strata ctl flight trigger add 'event:guest-user:workload:file_read bytes>1000000000'
+strata ctl flight trigger add 'event:guest-kernel:sched:sched_swich'
+strata ctl flight wait-trigger --timeout 60s
+strata ctl flight trigger remove 1
+strata ctl flight trigger list
 strata ctl flight session create calls --mode flight-recorder --events 'guest:raw_syscalls:*' --sub-buffer-size 16K
 strata ctl flight session start calls
 sleep $((WORK / 2))
@@ -91,17 +107,22 @@ pub const SECONDS: u64 = 4;
 ///
 /// When the guest image cannot be made or the host fails; what a guest does is for the caller to judge.
 pub fn run(lab: &Lab, name: &str, seconds: u64) -> Result<HostResult, ScenarioError> {
+    let load = binaries::build_example(&lab.paths, "known_load")?;
+    let disk = lab.paths.images().join("flight-disk.img");
+    scenarios::make_disk(&disk, &lab.paths.logs())?;
     let image = lab.paths.images().join("flight.cpio");
     lab.kernels
         .guest_image()?
         .script("flight", PANICKING)
         .script("killed", WORKING)
         .program("workload", &lab.binaries.workload)
+        .program("known_load", &load)
         .write_file(&image)?;
     let mut request = HostRun::new(name, &format!("WORK={seconds}\n{HOST_SCRIPT}"))
         .file("strata", &lab.binaries.strata)
         .file("vmlinux", &lab.kernels.vmlinux)
         .file("guest.cpio", &image)
+        .file("disk.img", &disk)
         .file("strata.ko", &lab.agent);
     request.timeout = Duration::from_secs(400 + 4 * seconds);
     request.memory_mib = 4096;

@@ -29,7 +29,7 @@ pub const DISK_BANDWIDTH: Bandwidth = Bandwidth { per_second: 1 << 20, burst: 25
 pub const BURST_EVENTS: u32 = 1_000_000;
 
 /// The guest's scripts by name.
-const GUEST_SCRIPTS: [(&str, &str); 7] = [
+const GUEST_SCRIPTS: [(&str, &str); 9] = [
     ("hello", "echo hello from the guest; cat /proc/cmdline\n"),
     (
         // system calls, context switches, page faults, forks, and a console that exits for every byte
@@ -62,6 +62,37 @@ umount /mnt && echo 'disk unmounted'
     ),
     ("panic", "workload --events 1000\nsync\necho c > /proc/sysrq-trigger\nsleep 60\n"),
     ("reboot", "reboot -f\nsleep 60\n"),
+    // the disk tells the first boot from the second
+    (
+        "reboot-once",
+        "\
+mount -t ext4 /dev/vda /mnt || exit 1
+if [ -e /mnt/rebooted ]; then
+    umount /mnt
+    echo 'guest is up again'
+    exit 0
+fi
+touch /mnt/rebooted
+umount /mnt
+reboot -f
+sleep 60
+",
+    ),
+    (
+        "reboot-and-stay",
+        "\
+mount -t ext4 /dev/vda /mnt || exit 1
+if [ -e /mnt/rebooted ]; then
+    umount /mnt
+    echo 'guest is up again'
+    while true; do sleep 1; done
+fi
+touch /mnt/rebooted
+umount /mnt
+reboot -f
+sleep 60
+",
+    ),
     ("forever", "echo guest is up\nwhile true; do sleep 1; done\n"),
     // two bursts, and a second of computing without events to compare with
     ("burst", "workload --burst 1000 1000000\ntimeout 4 sh -c 'while :; do :; done'\n"),
@@ -85,6 +116,17 @@ guest() {
     tail -n 3 "$LAB_OUT/$scenario.log"
 }
 
+# sends signal $1 to scenario $2 once its guest has said $3
+signal_once() {
+    waited=0
+    until grep -q "$3" "$LAB_OUT/$2.log" 2> /dev/null || [ $waited -ge 60 ]; do
+        sleep 1
+        waited=$((waited + 1))
+    done
+    sleep 1
+    kill -"$1" "$(cat "$LAB_OUT/$2.pid")"
+}
+
 guest activity --cpus 2
 guest burst --cpus 2
 
@@ -98,16 +140,16 @@ kernel=$LAB/vmlinuz
 guest reboot --cpus 1
 kernel=$LAB/vmlinux
 
+# guests that are started again
+cp "$LAB/disk.img" "$LAB_OUT/reboot-once.img"
+guest reboot-once --cpus 1 --disk "$LAB_OUT/reboot-once.img" --on-reboot restart
+cp "$LAB/disk.img" "$LAB_OUT/reboot-and-stay.img"
+signal_once TERM reboot-and-stay 'guest is up again' &
+guest reboot-and-stay --cpus 1 --disk "$LAB_OUT/reboot-and-stay.img" --on-reboot restart --mode flight-recorder
+wait
+
 # an interrupt, as from the keyboard, once the guest is up
-(
-    waited=0
-    until grep -q 'guest is up' "$LAB_OUT/forever.log" 2> /dev/null || [ $waited -ge 60 ]; do
-        sleep 1
-        waited=$((waited + 1))
-    done
-    sleep 1
-    kill -INT "$(cat "$LAB_OUT/forever.pid")"
-) &
+signal_once INT forever 'guest is up' &
 guest forever --cpus 2
 wait
 

@@ -4,6 +4,7 @@
 //! and, with a trace, `NAME.trace`; what else it leaves stands in its file.
 
 pub mod agent;
+pub mod agentless;
 pub mod analysis;
 pub mod applications;
 pub mod blinded;
@@ -17,6 +18,8 @@ pub mod format_file;
 pub mod guests;
 pub mod hotplug;
 pub mod idle;
+pub mod known_answers;
+pub mod network;
 pub mod results;
 pub mod several_vms;
 pub mod tracepoints;

@@ -1,9 +1,11 @@
-//! VMs on one host: two of strata's at the same time, then three that are recorded from outside.
+//! VMs on one host: two of strata's at the same time, then four that are recorded from outside.
 //!
 //! `one` and `two` are the traces of two VMs called vm0, whose vCPUs share a CPU. `outside` is the recording that
 //! `strata attach` made of a guest that runs under `strata run` without a trace, `qemu` that of a guest under QEMU that has a
 //! trace region as a device and loads the agent's module, `tiny` that of a VMM of a few lines. `region.log` holds what
-//! `strata region create` printed. Beside them lie `NAME.log` and `NAME.status` of each VMM, and `NAME-attach.log` and
+//! `strata region create` printed. `plugged` and `again` are two recordings of another guest under QEMU, which is given
+//! a region for each of them while it runs; `refused.log` is what is said of sockets that do not do, `left.log` what is
+//! in `/dev/shm` in the end. Beside them lie `NAME.log` and `NAME.status` of each VMM, and `NAME-attach.log` and
 //! `NAME-attach.status`.
 
 use crate::build::{binaries, qemu_files};
@@ -65,6 +67,31 @@ record_guest qemu qemu-system-x86_64 -L "$LAB" -name guest=web,debug-threads=on 
     -object memory-backend-file,id=strata,share=on,mem-path=$region,size=64M -device ivshmem-plain,memdev=strata \
     -kernel "$LAB/vmlinux" -initrd "$LAB/guest.cpio" -append 'console=ttyS0 quiet panic=-1 lab.script=traced'
 region=
+mkdir -p /dev/shm
+mount -t tmpfs tmpfs /dev/shm
+qemu-system-x86_64 -L "$LAB" -name guest=plugged,debug-threads=on -nodefaults -display none -no-reboot \
+    -machine q35 -accel kvm -cpu host -smp 2 -m 512 -serial stdio -qmp unix:/qmp,server=on,wait=off \
+    -device pcie-root-port,id=strata-port,chassis=1,pref64-reserve=128M \
+    -kernel "$LAB/vmlinux" -initrd "$LAB/guest.cpio" \
+    -append 'console=ttyS0 quiet panic=-1 lab.script=plugged' < /dev/null > "$LAB_OUT/plugged.log" 2>&1 &
+vmm=$!
+(sleep 240; kill -KILL $vmm) &
+limit=$!
+until grep -q 'guest is up' "$LAB_OUT/plugged.log" || ! kill -0 $vmm; do sleep 1; done
+for socket in /nonexistent /dev/null; do
+    strata attach $vmm --qmp $socket --trace "$LAB_OUT/refused"
+    echo "status $?"
+done > "$LAB_OUT/refused.log" 2>&1
+for name in plugged again; do
+    strata attach $vmm --name $name --qmp /qmp --duration 20s --trace "$LAB_OUT/$name" \
+        > "$LAB_OUT/$name-attach.log" 2>&1
+    echo $? > "$LAB_OUT/$name-attach.status"
+    cat "$LAB_OUT/$name-attach.log"
+done
+wait $vmm
+echo $? > "$LAB_OUT/plugged.status"
+kill $limit
+ls -A /dev/shm > "$LAB_OUT/left.log"
 tiny_vmm 6 2 > "$LAB_OUT/tiny.log" 2>&1 &
 tiny=$!
 sleep 1
@@ -73,7 +100,7 @@ exit 0
 "#;
 
 /// What the guests do.
-const GUEST_SCRIPTS: [(&str, &str); 3] = [
+const GUEST_SCRIPTS: [(&str, &str); 4] = [
     ("work", "workload --events 500\ntimeout 2 sh -c 'while :; do :; done'\nworkload --events 500\n"),
     // both vCPUs are at work when the recording begins: one that is halted is unknown until it wakes
     (
@@ -86,6 +113,21 @@ const GUEST_SCRIPTS: [(&str, &str); 3] = [
         "insmod /strata.ko\ndmesg | grep strata\ncompute() { timeout 20 sh -c 'while :; do :; done'; }\n\
          echo guest is up\ncompute &\ncompute &\nfor round in 1 2 3 4 5 6 7 8; do workload --events 200; sleep 2; done\n\
          wait\ndmesg | grep -E 'BUG:|WARNING: CPU|Oops'\nsleep 1\n",
+    ),
+    // the module waits for a region, which comes and goes twice; an application of each outlives it
+    (
+        "plugged",
+        "insmod /strata.ko wait=1\n\
+         (timeout 200 sh -c 'while :; do :; done') &\necho guest is up\n\
+         for round in 1 2; do\n\
+             until [ -e /dev/strata ]; do sleep 1; done\n\
+             workload --events 1000000000 > /dev/null &\n\
+             long=$!\n\
+             while [ -e /dev/strata ]; do workload --events 200 > /dev/null; sleep 1; done\n\
+             sleep 1\n\
+             kill -0 $long && kill $long && echo \"application $round outlives its region\"\n\
+         done\n\
+         rmmod strata\ndmesg | grep strata\ndmesg | grep -E 'BUG:|WARNING: CPU|Oops'\nsleep 1\n",
     ),
 ];
 
@@ -115,7 +157,7 @@ pub fn run(lab: &Lab, name: &str) -> Result<HostResult, ScenarioError> {
         .file("guest.cpio", &image)
         .file("strata.ko", &lab.agent);
     request.files.extend(qemu_files::files()?);
-    request.timeout = Duration::from_secs(600);
+    request.timeout = Duration::from_secs(900);
     let host = lab.kernels.nested_host()?;
     let result = nested::run(&host, &lab.paths.runs(), &request).map_err(HostError::from)?;
     Ok(result.success(name)?)

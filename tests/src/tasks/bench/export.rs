@@ -15,7 +15,6 @@ use crate::progress;
 use crate::tasks::query;
 use anyhow::Context;
 use serde::Serialize;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
@@ -117,20 +116,8 @@ impl Report {
     }
 
     fn write_markdown(&self, text: &mut String) -> std::fmt::Result {
-        let [before, after] = self.load;
-        writeln!(
-            text,
-            "{}.\nLoad average {before:.1} before and {after:.1} after. {} records of all four layers; medians of {} \
-             turns.\n",
-            self.machine, self.events, self.repetitions
-        )?;
-        for missing in &self.missing {
-            writeln!(text, "Not measured: {missing}.\n")?;
-        }
-        text.push_str(goal::HEADER);
-        for goal in &self.goals {
-            writeln!(text, "{}", goal.row())?;
-        }
+        let how = format!("{} records of all four layers; medians of {} turns.", self.events, self.repetitions);
+        goal::write_head(text, (&self.machine, self.load), &how, &self.missing, &self.goals)?;
         forms::write_table(text, &self.forms)?;
         if !self.questions.is_empty() {
             questions::write_table(text, &self.questions)?;

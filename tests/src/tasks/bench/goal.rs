@@ -1,11 +1,12 @@
 //! Goals of benchmarks: a figure, how sure it is, and what that says of its limit.
 //!
-//! A figure comes from runs that took turns, so that each turn's runs saw the same machine. Its interval is the percentile
-//! bootstrap's (Efron & Tibshirani, *An Introduction to the Bootstrap*, 1993, chapter 13): turns are drawn with
-//! replacement, whole ones, and the figure is computed anew. A goal is met or missed only where the whole interval says
-//! so. What noise hides is not measured, and never met.
+//! A figure comes from runs that took turns, so that each turn's runs saw the same machine. Its interval is the
+//! percentile bootstrap's (Efron & Tibshirani, *An Introduction to the Bootstrap*, 1993, chapter 13): turns are drawn
+//! with replacement, whole ones, and the figure is computed anew. A goal is met or missed only where the whole interval
+//! says so. What noise hides is not measured, and never met.
 
 use serde::Serialize;
+use std::fmt::{self, Write};
 
 /// Turns that an interval takes at least: the bootstrap of fewer says it is surer than it is.
 const FEWEST: usize = 5;
@@ -53,8 +54,8 @@ pub struct Goal {
 }
 
 impl Goal {
-    /// Holds `figure`, computed from the numbers of the turns that it is to use, against `limit`. It is `None` where these
-    /// turns have none, as by [`ratio_of_added`].
+    /// Holds `figure`, computed from the numbers of the turns that it is to use, against `limit`. It is `None` where
+    /// these turns have none, as by [`ratio_of_added`].
     pub fn of(goal: String, limit: f64, turns: usize, figure: impl Fn(&[usize]) -> Option<f64>) -> Self {
         let all: Vec<usize> = (0..turns).collect();
         let value = figure(&all);
@@ -76,7 +77,23 @@ impl Goal {
     }
 }
 
-/// What `ours` is of `theirs`, both added to the same base. What adds nothing, or less, was not measured but lost in noise.
+/// Writes the head of a benchmark's tables to `text`: the machine and its load before and after, `how` the figures came
+/// about, what is `missing`, and how each of `goals` stands.
+pub fn write_head(
+    text: &mut String,
+    (machine, [before, after]): (&str, [f64; 2]),
+    how: &str,
+    missing: &[String],
+    goals: &[Goal],
+) -> fmt::Result {
+    writeln!(text, "{machine}.\nLoad average {before:.1} before and {after:.1} after. {how}\n")?;
+    missing.iter().try_for_each(|missing| writeln!(text, "Not measured: {missing}.\n"))?;
+    text.push_str(HEADER);
+    goals.iter().try_for_each(|goal| writeln!(text, "{}", goal.row()))
+}
+
+/// What `ours` is of `theirs`, both added to the same base. What adds nothing, or less, was not measured but lost in
+/// noise.
 pub fn ratio_of_added(ours: f64, theirs: f64) -> Option<f64> {
     (ours > 0.0 && theirs > 0.0).then(|| ours / theirs)
 }
@@ -84,8 +101,8 @@ pub fn ratio_of_added(ours: f64, theirs: f64) -> Option<f64> {
 /// The columns of [`Goal::row`].
 pub const HEADER: &str = "| goal | limit | here | 95 % interval | met |\n|---|---|---|---|---|\n";
 
-/// The interval of `figure` over `turns`; none for fewer than [`FEWEST`], and none where more draws have no figure than a
-/// tail holds.
+/// The interval of `figure` over `turns`; none for fewer than [`FEWEST`], and none where more draws have no figure than
+/// a tail holds.
 fn interval(turns: usize, figure: impl Fn(&[usize]) -> Option<f64>) -> Option<[f64; 2]> {
     if turns < FEWEST {
         return None;

@@ -164,14 +164,27 @@ pub(super) fn build(paths: &Paths) -> anyhow::Result<Programs> {
     cargo(&["-p", "vmm", "--bin", "strata"], "merge-bench-strata")?;
     let writers = ["-p", "trace-merge", "--example", "write_recording", "--example", "write_layers"];
     cargo(&writers, "merge-bench-writers")?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| paths.workspace().join("target"), PathBuf::from);
-    let release = paths.workspace().join(target).join("release");
+    let release = release(paths);
     let example = |name| release.join("examples").join(name);
     Ok(Programs {
         strata: release.join("strata"),
         write_recording: example("write_recording"),
         write_layers: example("write_layers"),
     })
+}
+
+/// Builds the example `name` of `package` with optimisation; its program.
+pub(super) fn build_example(paths: &Paths, package: &str, name: &str) -> anyhow::Result<PathBuf> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(paths.workspace()).args(["build", "--release", "-p", package, "--example", name]);
+    process::run_logged(&mut command, &paths.logs().join(format!("{name}.log")))?;
+    Ok(release(paths).join("examples").join(name))
+}
+
+/// The folder of programs that are built with optimisation.
+fn release(paths: &Paths) -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| paths.workspace().join("target"), PathBuf::from);
+    paths.workspace().join(target).join("release")
 }
 
 fn cases(

@@ -4,9 +4,13 @@ pub mod clock;
 pub mod export;
 mod goal;
 pub mod guest;
+pub mod host;
+pub mod idle;
+pub mod machine;
 pub mod merge;
 pub mod ring;
 pub mod usage;
+pub mod why;
 
 /// The `quarters` quarter of `values`; 0 when there are none.
 fn quantile(values: &mut [f64], quarters: usize) -> f64 {

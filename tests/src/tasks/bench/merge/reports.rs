@@ -66,8 +66,8 @@ pub(super) fn measure(
     Ok(taken.into_iter().map(row).collect())
 }
 
-/// A recording of a tenth of `options.report_events` records and one of all, which are written unless that has been done,
-/// and how many records the larger one has.
+/// A recording of a tenth of `options.report_events` records and one of all, which are written unless that has been
+/// done, and how many records the larger one has.
 pub(super) fn recordings(
     programs: &Programs,
     folder: &Path,

@@ -1,0 +1,54 @@
+//! A package as an image for containers, of the Open Container Initiative's layout: `umoci` puts it together.
+
+use crate::fetch::apt::PackageError;
+use crate::packaging::package::{Package, error};
+use crate::process;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where a container begins: what users mount their kernels and recordings at.
+const WORKING_FOLDER: &str = "/work";
+
+/// Writes an image with the files of `package`, which runs `program`, and returns its file: an archive of an image
+/// layout with the tag `version`, in the folder `out`.
+///
+/// # Errors
+///
+/// When `umoci` or `tar` fails, or a file cannot be written.
+pub fn write(package: &Package<'_>, program: &str, version: &str, out: &Path) -> Result<PathBuf, PackageError> {
+    fs::create_dir_all(out).map_err(error(out))?;
+    let work = tempfile::tempdir_in(out).map_err(error(out))?;
+    let layout = work.path().join("layout");
+    let image = format!("{}:{version}", layout.display());
+    let files = work.path().join("files");
+    for folder in ["tmp", WORKING_FOLDER.trim_start_matches('/')] {
+        let folder = files.join(folder);
+        fs::create_dir_all(&folder).map_err(error(&folder))?;
+    }
+    let umoci = |arguments: &[&str]| process::capture(Command::new("umoci").args(arguments)).map(drop);
+    umoci(&["init", "--layout", &layout.to_string_lossy()])?;
+    umoci(&["new", "--image", &image])?;
+    umoci(&["insert", "--image", &image, &files.to_string_lossy(), "/"])?;
+    umoci(&["insert", "--image", &image, &package.root().join("usr").to_string_lossy(), "/usr"])?;
+    let (name, summary) = (package.name(), package.control().summary);
+    umoci(&[
+        "config",
+        "--image",
+        &image,
+        "--os=linux",
+        "--architecture=amd64",
+        &format!("--config.entrypoint={program}"),
+        "--config.cmd=--help",
+        &format!("--config.workingdir={WORKING_FOLDER}"),
+        &format!("--config.label=org.opencontainers.image.title={name}"),
+        &format!("--config.label=org.opencontainers.image.description={summary}"),
+        &format!("--config.label=org.opencontainers.image.version={version}"),
+    ])?;
+    umoci(&["gc", "--layout", &layout.to_string_lossy()])?;
+    let file = out.join(format!("{name}-{version}.oci.tar"));
+    process::capture(
+        Command::new("tar").args(["--create", "--sort=name", "--file"]).arg(&file).arg("-C").arg(&layout).arg("."),
+    )?;
+    Ok(file)
+}

@@ -1,0 +1,82 @@
+//! Guests without our module, whose kernel's own ring the host reads at their end. One boot of the host.
+//!
+//! Each kernel of [`KERNELS`] leaves `NAME.log`, `NAME.status` and `NAME.trace` of a guest that panics, with its
+//! bzImage, which moves itself at random; `elf` is the ELF image of the first, powered off, with another choice of
+//! events and a flight recorder; `old` is what a kernel before Linux 6.12 is told.
+
+use crate::fetch::kernel_packages::{KernelChoice, Suite};
+use crate::machine::host::{HostResult, HostRun};
+use crate::provision::{self, Lab, ProvisionError};
+use crate::scenarios::ScenarioError;
+use std::time::Duration;
+
+/// The kernels, by the name of what each leaves.
+pub const KERNELS: [(&str, KernelChoice); 2] = [
+    ("panic-6.12", KernelChoice::cloud(Suite::BookwormBackports)),
+    ("panic-7", KernelChoice::cloud(Suite::TrixieBackports)),
+];
+
+const GUEST_SCRIPT: &str = "\
+workload --events 100 > /dev/null
+sync
+echo c > /proc/sysrq-trigger
+sleep 60
+";
+
+const HOST_SCRIPT: &str = r#"
+guest() {
+    name=$1 kernel=$2 image=$3 script=$4
+    shift 4
+    echo "== $name, host up for $(cut -d ' ' -f 1 /proc/uptime) s"
+    timeout -s KILL 120 strata run --kernel "$LAB/$kernel" --initrd "$LAB/$image" --memory 512M --cpus 2 \
+        --name vm0 --trace "$LAB_OUT/$name.trace" --cmdline "console=ttyS0 quiet panic=-1 lab.script=$script" "$@" \
+        < /dev/null > "$LAB_OUT/$name.log" 2>&1
+    echo $? > "$LAB_OUT/$name.status"
+    tail -n 3 "$LAB_OUT/$name.log"
+}
+
+guest panic-6.12 panic-6.12.bzimage panic-6.12.cpio panic --agentless
+guest panic-7 panic-7.bzimage panic-7.cpio panic --agentless
+guest elf elf.vmlinux panic-6.12.cpio hello --agentless='sched:*' --agentless-size 1M --mode flight-recorder
+guest old old.vmlinux panic-6.12.cpio hello --agentless
+exit 0
+"#;
+
+/// Why the scenarios could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentlessError {
+    /// A kernel could not be had.
+    #[error(transparent)]
+    Provision(#[from] ProvisionError),
+    /// The host or an image failed.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+}
+
+/// Runs all of them, in the run folder `name`.
+///
+/// # Errors
+///
+/// When a kernel cannot be had or the host fails; what a guest does is for the caller to judge.
+pub fn run(lab: &Lab, name: &str) -> Result<HostResult, AgentlessError> {
+    let mut request =
+        HostRun::new(name, HOST_SCRIPT).file("strata", &lab.binaries.strata).file("old.vmlinux", &lab.kernels.vmlinux);
+    request.timeout = Duration::from_secs(600);
+    for (index, (name, choice)) in KERNELS.into_iter().enumerate() {
+        let kernel = provision::kernel(&lab.paths, choice)?;
+        let image = lab.paths.images().join(format!("agentless-{name}.cpio"));
+        let guest = kernel.guest_image().map_err(ScenarioError::from)?.program("workload", &lab.binaries.workload);
+        let guest = guest.script("panic", GUEST_SCRIPT).script("hello", "workload --events 2000 > /dev/null\n");
+        guest.write_file(&image).map_err(ScenarioError::from)?;
+        request = request.file(&format!("{name}.cpio"), &image).file(&format!("{name}.bzimage"), &kernel.bzimage);
+        if index == 0 {
+            request = request.file("elf.vmlinux", &kernel.vmlinux);
+        }
+    }
+    Ok(lab
+        .host
+        .run(&lab.paths.runs(), &request)
+        .map_err(ScenarioError::from)?
+        .success(name)
+        .map_err(ScenarioError::from)?)
+}

@@ -1,0 +1,114 @@
+//! A guest with a network device on a tap of its host: it pings the host and sends it bytes over TCP. One boot of the
+//! host.
+//!
+//! Leaves in the results: `network.trace`, `network.log`, `network.status`, the bytes as the host got them in
+//! `received`, and what `strata run` says of taps that cannot be had in `missing.log` and `busy.log`.
+
+use crate::build::guest_image::GuestImage;
+use crate::fetch::module_tree::ModuleTree;
+use crate::machine::host::{HostResult, HostRun};
+use crate::paths::Paths;
+use crate::provision::Lab;
+use crate::scenarios::{self, ScenarioError};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How often the guest pings the host.
+pub const PINGS: u32 = 5;
+/// Bytes that the guest sends over TCP.
+pub const SENT: usize = 256 << 10;
+/// Modules of the guest.
+const GUEST_MODULES: [&str; 3] = ["virtio_mmio", "virtio_net", "pvpanic-mmio"];
+/// The host's module that makes taps.
+const HOST_MODULE: &str = "tun";
+
+const GUEST_SCRIPT: &str = "\
+echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6
+ip addr add 192.168.77.2/24 dev eth0
+ip link set eth0 up
+cat /sys/class/net/eth0/address
+echo \"guest is up\"
+ping -c 5 192.168.77.1
+yes strata | head -c 262144 | nc 192.168.77.1 7777
+echo \"sent with status $?\"
+ip link set eth0 down
+echo \"packets sent: $(cat /sys/class/net/eth0/statistics/tx_packets)\"
+echo \"packets received: $(cat /sys/class/net/eth0/statistics/rx_packets)\"
+";
+
+/// `@MODULES@` is filled in.
+const HOST_SCRIPT: &str = r#"
+for module in @MODULES@; do insmod "$LAB/$module" || echo "cannot load $module"; done
+busybox tunctl -t strata7 || exit 1
+trap 'busybox tunctl -d strata7' EXIT
+echo 1 > /proc/sys/net/ipv6/conf/strata7/disable_ipv6
+ip addr add 192.168.77.1/24 dev strata7
+ip link set strata7 up
+vm() {
+    strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --memory 512M --cpus 2 "$@" < /dev/null
+}
+vm --net tap=strata-none > "$LAB_OUT/missing.log" 2>&1
+# Its own input stays open: an end of that would end the connection.
+sleep 300 | busybox nc -l -p 7777 > "$LAB_OUT/received" &
+vm --net tap=strata7,mac=52:54:00:12:34:56 --agent "$LAB/strata.ko" --trace "$LAB_OUT/network.trace" \
+    --events 'default,guest-kernel:net:*,guest-kernel:napi:*,host-kernel:net:*' --sub-buffers 64 \
+    --cmdline "console=ttyS0 quiet panic=-1 lab.script=network" > "$LAB_OUT/network.log" 2>&1 &
+guest=$!
+(sleep 200; kill -KILL $guest) &
+limit=$!
+until grep -q 'guest is up' "$LAB_OUT/network.log" || ! kill -0 $guest; do sleep 0.2; done
+vm --name vm1 --net tap=strata7 > "$LAB_OUT/busy.log" 2>&1
+wait $guest
+echo $? > "$LAB_OUT/network.status"
+kill $limit
+ip link show > "$LAB_OUT/links"
+tail -n 12 "$LAB_OUT/network.log"
+exit 0
+"#;
+
+/// Runs the guest once for all tests of one test run.
+///
+/// # Errors
+///
+/// A line that says why there are no results; the same for every test of the run.
+pub fn once_per_test_run(paths: &Paths) -> Result<HostResult, String> {
+    scenarios::once(paths, "network", run)
+}
+
+/// Runs the guest in the run folder `name`.
+///
+/// # Errors
+///
+/// When a module is missing, the guest image cannot be made or the host fails; what the guest does is for the caller to
+/// judge.
+pub fn run(lab: &Lab, name: &str) -> Result<HostResult, ScenarioError> {
+    let modules = ModuleTree::open(&lab.kernels.modules)?;
+    let image = lab.paths.images().join("network.cpio");
+    let guest = GuestImage::new(&lab.kernels.busybox, &modules.closure(&GUEST_MODULES)?);
+    guest.script("network", GUEST_SCRIPT).write_file(&image)?;
+    let of_host: Vec<(String, PathBuf)> = modules
+        .closure(&[HOST_MODULE])?
+        .into_iter()
+        .map(|path| (path.file_name().unwrap_or_default().to_string_lossy().into_owned(), path))
+        .collect();
+    let names: Vec<&str> = of_host.iter().map(|(name, _)| name.as_str()).collect();
+    let request = HostRun::new(name, &HOST_SCRIPT.replace("@MODULES@", &names.join(" ")))
+        .file("strata", &lab.binaries.strata)
+        .file("vmlinux", &lab.kernels.vmlinux)
+        .file("guest.cpio", &image)
+        .file("strata.ko", &lab.agent);
+    let mut request = of_host.iter().fold(request, |request, (name, path)| request.file(name, path));
+    request.timeout = Duration::from_secs(400);
+    Ok(lab.host.run(&lab.paths.runs(), &request)?.success(name)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_do_what_the_constants_say() {
+        assert!(GUEST_SCRIPT.contains(&format!("ping -c {PINGS} ")));
+        assert!(GUEST_SCRIPT.contains(&format!("head -c {SENT} ")));
+    }
+}

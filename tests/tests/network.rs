@@ -1,0 +1,164 @@
+//! A real guest with a network: what it and its host exchange over a tap, and what the recording says of each packet.
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+
+use lab::build::binaries;
+use lab::paths::Paths;
+use lab::process;
+use lab::scenarios::network::{self, PINGS, SENT};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use trace_merge::check;
+use trace_merge::reader::Trace;
+use trace_merge::report::Window;
+use trace_merge::report::net_flows::{self, Milestone, PacketFlow, PacketFlows};
+
+/// A file of the results, which the first test to ask makes.
+fn result(name: &str) -> PathBuf {
+    network::once_per_test_run(&Paths::of_workspace()).unwrap().output.join(name)
+}
+
+fn text(name: &str) -> String {
+    // a console's bytes need not be text
+    String::from_utf8_lossy(&fs::read(result(name)).unwrap_or_default()).into_owned()
+}
+
+/// The number behind `label` on a line of the guest's console.
+fn told(label: &str) -> u64 {
+    let log = text("network.log");
+    let line = log.lines().find_map(|line| line.trim().strip_prefix(label)?.trim().parse().ok());
+    line.unwrap_or_else(|| panic!("no {label} in\n{log}"))
+}
+
+/// One event of `strata events --json`.
+#[derive(Debug, Clone, serde::Deserialize)]
+struct Event {
+    /// The trace clock.
+    ticks: u64,
+    layer: String,
+    event: String,
+    fields: serde_json::Value,
+}
+
+fn events(of: &str) -> Vec<Event> {
+    let mut strata = Command::new(binaries::located(&Paths::of_workspace()).strata);
+    let text = process::capture(strata.arg("events").arg(result("network.trace")).args(["--json", "--event", of]));
+    text.unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// When each packet of `vmm:net_send` or `vmm:net_receive` was taken and when it was done with, its bytes, and how it
+/// ended, by id.
+fn packets(of: &str) -> BTreeMap<u64, (u64, u64, u64, u64)> {
+    let events = events(of);
+    let number = |event: &Event, field: &str| event.fields[field].as_u64().unwrap();
+    let (begins, ends): (Vec<_>, Vec<_>) = events.iter().partition(|event| number(event, "done") == 0);
+    let ends: BTreeMap<_, _> = ends.into_iter().map(|event| (number(event, "id"), event)).collect();
+    let packet = |begin: &Event| {
+        let end = ends.get(&number(begin, "id"))?;
+        Some((number(begin, "id"), (begin.ticks, end.ticks, number(begin, "bytes"), number(end, "done"))))
+    };
+    begins.into_iter().filter_map(packet).collect()
+}
+
+#[test]
+fn guest_and_host_reach_each_other() {
+    let log = text("network.log");
+
+    assert_eq!(text("network.status").trim(), "0", "{log}");
+    assert!(log.contains("52:54:00:12:34:56"), "{log}");
+    assert!(log.contains(&format!("{PINGS} packets received")) && log.contains("sent with status 0"), "{log}");
+    let received = fs::read(result("received")).unwrap();
+    assert_eq!(received.len(), SENT);
+    assert!(received.iter().eq(b"strata\n".iter().cycle().take(SENT)));
+}
+
+#[test]
+fn every_packet_is_in_the_trace_from_one_side_to_the_other() {
+    let (sends, receives) = (packets("vmm:net_send"), packets("vmm:net_receive"));
+    println!("{} packets sent, {} received", sends.len(), receives.len());
+
+    // No id is missing, and none was lost on its way.
+    for packets in [&sends, &receives] {
+        assert!(packets.keys().copied().eq(1..=packets.len() as u64), "{packets:?}");
+        assert!(packets.values().all(|(begin, end, _, done)| begin < end && *done == 1), "{packets:?}");
+    }
+    assert_eq!(sends.len() as u64, told("packets sent:"));
+    assert!(receives.len() as u64 >= told("packets received:"));
+}
+
+#[test]
+fn packets_of_the_guests_driver_are_the_vmms_in_their_order() {
+    let guest: Vec<_> = events("net:net_dev_start_xmit")
+        .into_iter()
+        .filter(|event| event.layer == "guest-kernel" && event.fields["name"] == "eth0")
+        .collect();
+    let sends = packets("vmm:net_send");
+
+    let of_guest: Vec<_> = guest.iter().map(|event| event.fields["len"].as_u64().unwrap()).collect();
+    let of_vmm: Vec<_> = sends.values().map(|packet| packet.2).collect();
+    assert_eq!(of_guest, of_vmm);
+    // On one clock: the VMM takes a packet after the guest's driver has got it.
+    assert!(guest.iter().zip(sends.values()).all(|(event, packet)| event.ticks < packet.0));
+}
+
+#[test]
+fn packet_that_the_vmm_hands_over_appears_on_the_hosts_tap_meanwhile() {
+    let tap = |event: &Event| event.layer == "host-kernel" && event.fields["name"] == "strata7";
+    let came: Vec<_> =
+        events("net:*").into_iter().filter(tap).filter(|event| event.event.contains("netif_r")).collect();
+    let inside =
+        |packet: &(u64, u64, u64, u64)| came.iter().any(|event| packet.0 < event.ticks && event.ticks < packet.1);
+
+    let sends = packets("vmm:net_send");
+    let seen = sends.values().filter(|packet| inside(packet)).count();
+
+    println!("{seen} of {} packets seen on the tap", sends.len());
+    assert!(seen * 10 >= sends.len() * 9, "{seen} of {}", sends.len());
+}
+
+/// Checks that each packet's steps add up, and returns the milestones that any of them met.
+fn met(flows: &PacketFlows) -> Vec<Milestone> {
+    let whole = |flow: &PacketFlow| flow.steps.iter().map(|step| step.ticks).sum::<u64>() == flow.ticks;
+    assert!(flows.slowest.iter().all(whole), "{:#?}", flows.slowest);
+    Milestone::ALL.into_iter().filter(|milestone| flows.steps.iter().any(|step| step.to == *milestone)).collect()
+}
+
+#[test]
+fn every_packet_is_followed_through_all_layers() {
+    let (sends, receives) = (packets("vmm:net_send"), packets("vmm:net_receive"));
+
+    let report = net_flows::report(&Trace::open(&result("network.trace")).unwrap(), Window::ALL).unwrap();
+
+    let vm = &report.vms[0];
+    println!("{:#?}\n{:#?}", vm.sent.steps, vm.received.steps);
+    let counts = |flows: &PacketFlows| (flows.total.count, flows.unmatched, flows.unfinished, flows.dropped);
+    assert_eq!(counts(&vm.sent), (sends.len() as u64, 0, 0, 0));
+    assert_eq!(counts(&vm.received), (receives.len() as u64, 0, 0, 0));
+    assert_eq!((vm.across_lost_records, vm.sent.never_met.len(), vm.received.never_met.len()), (0, 0, 0), "{vm:#?}");
+    assert!(met(&vm.sent).contains(&Milestone::ToHost) && met(&vm.received).contains(&Milestone::Running));
+    let senders: Vec<_> = vm.sent.slowest.iter().filter_map(|flow| flow.task.as_ref()).collect();
+    assert!(senders.iter().any(|task| ["ping", "nc"].contains(&task.comm.as_str())), "{senders:?}");
+}
+
+#[test]
+fn trace_with_a_network_passes_the_check_and_babeltrace2_reads_it() {
+    let trace = result("network.trace");
+    let checked = check::check(&Trace::open(&trace).unwrap(), 10).unwrap();
+    let babeltrace = Command::new("babeltrace2").args(["--names=none"]).arg(&trace).output();
+    let babeltrace = babeltrace.unwrap();
+
+    assert!(checked.passed(), "{:?}", checked.violations);
+    assert_eq!(String::from_utf8_lossy(&babeltrace.stderr), "");
+    assert!(String::from_utf8_lossy(&babeltrace.stdout).contains("vmm:net_send"));
+}
+
+#[test]
+fn taps_that_cannot_be_had_are_told_in_a_line() {
+    let (missing, busy) = (text("missing.log"), text("busy.log"));
+
+    assert!(missing.contains("there is no tap 'strata-none': make it with `ip tuntap add"), "{missing}");
+    assert!(busy.contains("the tap 'strata7' is in use"), "{busy}");
+    assert!([&missing, &busy].iter().all(|log| log.trim().lines().count() == 1), "{missing}\n{busy}");
+    assert!(!text("links").contains("strata-none"));
+}
