@@ -265,24 +265,23 @@ impl FlightProcesses {
     }
 
     /// Buffers what processes that have ended left in their slots, and gives the slots back. A process that is new
-    /// cannot have recorded before `earliest` of the last poll, nor after `latest`. `watch` is shown what is new.
+    /// cannot have recorded before `earliest` of the last poll, nor after `latest`. `watch` is shown what is new: of
+    /// a process that has ended, all, before its slot is given back.
     fn poll(&mut self, earliest: u64, latest: Latest<'_>, watch: Option<&mut Watch>) {
         self.table.look(earliest);
+        // Before anything is shown: a process may record and end meanwhile.
+        let mut ended = self.ended_in_slots();
         match watch {
-            Some(watch) => self.show_latest(latest, watch),
+            Some(watch) => self.show_latest(latest, watch, &mut ended),
             None => self.tails.clear(),
         }
-        for (number, given_back) in (0..).zip(&mut self.given_back) {
-            let state = self.table.state(number);
-            if !state.is_in_use() || state.is_active() || state.generation == *given_back {
-                continue;
-            }
+        for (number, generation) in ended {
             let Some(registry) = self.table.registry(number) else { continue };
             let buffered = BufferedLayer::drain(self.table.layer(number), registry, self.table.rings(number), latest);
             self.ended_bytes += buffered.bytes();
             self.ended.push_back(Arc::new(buffered));
-            *given_back = state.generation;
-            self.table.acknowledge(number, state.generation);
+            self.given_back[number as usize] = generation;
+            self.table.acknowledge(number, generation);
         }
         while self.ended.len() > MAX_BUFFERED_PROCESSES
             || (self.ended.len() > 1 && self.ended_bytes > MAX_BUFFERED_BYTES)
@@ -292,15 +291,27 @@ impl FlightProcesses {
         }
     }
 
-    /// Shows `watch` what is new in the rings of processes that run, and of those that have ended since the last poll.
-    /// A look ends after a few milliseconds, and the next one goes on behind the slot where it ended.
-    fn show_latest(&mut self, latest: Latest<'_>, watch: &mut Watch) {
+    /// The slots whose processes have ended and that are not given back yet, with their generations.
+    fn ended_in_slots(&self) -> Vec<(u32, u32)> {
+        let ended = |(number, &given_back): (u32, &u32)| {
+            let state = self.table.state(number);
+            let has_ended = state.is_in_use() && !state.is_active() && state.generation != given_back;
+            has_ended.then_some((number, state.generation))
+        };
+        (0..).zip(&self.given_back).filter_map(ended).collect()
+    }
+
+    /// Shows `watch` what is new in the rings of processes that run, and of those that have `ended`. A look ends after
+    /// a few milliseconds, and the next one goes on behind the slot where it ended. What of `ended` it has not come to
+    /// is taken out, for the next one. A process that has ended is shown as a whole: to buffer it takes as long.
+    fn show_latest(&mut self, latest: Latest<'_>, watch: &mut Watch, ended: &mut Vec<(u32, u32)>) {
         let deadline = Instant::now() + LOOK_TIME;
         self.tails.resize_with(self.given_back.len(), || None);
+        let mut shown = Vec::new();
         for _ in 0..self.tails.len() {
             let slot = self.next_slot % self.tails.len();
             self.next_slot = slot + 1;
-            let Ok(number) = u32::try_from(slot) else { return };
+            let Ok(number) = u32::try_from(slot) else { break };
             let state = self.table.state(number);
             if !state.is_in_use() || state.generation == self.given_back[slot] {
                 self.tails[slot] = None;
@@ -310,13 +321,19 @@ impl FlightProcesses {
             tail.take_if(|(generation, _)| *generation != state.generation);
             let (_, tail) = tail.get_or_insert_with(|| (state.generation, self.table.tail(number)));
             watch.next_process();
+            let has_ended = ended.contains(&(number, state.generation));
             for ring in 0..tail.rings() {
                 tail.read(ring, latest, &mut |cpu, record| watch.record(LayerKind::GuestUser, cpu, record));
-                if Instant::now() >= deadline {
-                    return;
+                if !has_ended && Instant::now() >= deadline {
+                    break;
                 }
             }
+            shown.push(number);
+            if Instant::now() >= deadline {
+                break;
+            }
         }
+        ended.retain(|(number, _)| shown.contains(number));
     }
 
     /// Writes the rings of processes that run as layers of the recording in `dir`.
@@ -346,10 +363,15 @@ impl FlightProcesses {
 mod tests {
     use super::*;
     use crate::tracing::recorder::tests::{manifest, recording};
+    use crate::tracing::trigger::expression::Trigger;
+    use shared_ring::event::{Event, Field, FieldType};
     use shared_ring::host::Parts;
     use shared_ring::host_memory::HostMemory;
-    use shared_ring::layout::{Geometry, Mode, PROCESS_ACTIVE, PROCESS_CLOSED, ProcessEntry};
+    use shared_ring::layout::{Geometry, Mode, PAGE_SIZE, PROCESS_ACTIVE, PROCESS_CLOSED, ProcessEntry};
+    use shared_ring::producer::Producer;
     use shared_ring::region::{RegionConfig, RegionLayout, Rings};
+    use shared_ring::registry::Registry;
+    use shared_ring::storage::Smp;
     use shared_ring::view::ProcessState;
     use std::mem::offset_of;
     use tempfile::TempDir;
@@ -398,5 +420,50 @@ mod tests {
 
         assert_eq!([0, 1, 2].map(is_given_back), [true, true, false]);
         assert_eq!((pids(&first), pids(&second)), (vec![100, 101, 102], vec![100, 101, 102]));
+    }
+
+    #[test]
+    #[allow(unsafe_code, reason = "the test is the guest: it records through raw addresses")]
+    fn last_record_of_a_process_that_ends_during_a_look_is_shown_before_its_slot_is_given_back() {
+        const EVENT: Event =
+            Event { id: 1, class: 0, name: "app:late", fields: &[Field::new("number", FieldType::U64)] };
+        let layout = layout();
+        let memory = HostMemory::private(layout.size);
+        let registry = memory.part(layout.process_slot(0) + PAGE_SIZE, layout.process_registry_size);
+        let ring = memory.part(layout.process_ring(0, 0), layout.process_ring_stride);
+        let Rings { geometry, mode } = layout.config.process_rings;
+        // SAFETY: the storages cover their parts of `memory`, which outlives them; nobody else writes there.
+        let (registry, producer) = unsafe {
+            let registry = Registry::new(Smp::new(registry.base()), layout.process_registry_size);
+            (registry, Producer::new(Smp::new(ring.base()), geometry, mode))
+        };
+        let record = |number: u64| producer.record(|| 100, EVENT.id, &number.to_le_bytes());
+        let set = |status| {
+            let entry = layout.process_table + offset_of!(ProcessEntry, state);
+            memory.store(entry, ProcessState { generation: 1, status }.to_word());
+        };
+        let table = ProcessTable::new(Parts::of(memory.clone(), &layout).unwrap(), "vm0".into(), 0);
+        let mut processes = FlightProcesses::new(table);
+        let mut watch = Watch::new(1_000_000_000);
+        watch.arm(1, Trigger::parse("event:user:app:late number>1").unwrap(), 0);
+        assert!(registry.append(&EVENT));
+        set(PROCESS_ACTIVE);
+        record(1);
+        // Called while the first record is shown: the process makes its last one, and ends.
+        let end = std::sync::Once::new();
+        let latest = || {
+            end.call_once(|| {
+                record(2);
+                set(PROCESS_CLOSED);
+            });
+            200
+        };
+
+        let given_back = [(); 2].map(|()| {
+            processes.poll(0, &latest, Some(&mut watch));
+            memory.load(layout.process_ack)
+        });
+
+        assert_eq!((given_back, watch.take_fired().0.len()), ([0, 1], 1));
     }
 }
