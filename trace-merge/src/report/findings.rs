@@ -277,7 +277,7 @@ fn own_cost(cost: &VmCost, busy_ns: u64) -> Option<Finding> {
         ),
         thousandths: share,
         evidence: format!("sched_switch of the host; {} of it by {}", duration(worst.ns), harmless(&worst.thread)),
-        next: "strata doctor, for CPUs to give to strata's threads; record with --recorder-cpus LIST".into(),
+        next: "strata doctor, for CPUs to give to strata's threads; record with --recorder-cpus LIST or --drain idle".into(),
     })
 }
 

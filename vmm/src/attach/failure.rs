@@ -5,12 +5,12 @@ use crate::clock::DebugfsError;
 use crate::control::directory::DirectoryError;
 use crate::control::protocol::Mode;
 use crate::control::server::ServerError;
-use crate::cpu_list::PlacementError;
 use crate::host_kernel::{HostTraceError, TracefsError};
 use crate::tracing::record_limit::LimitError;
 use crate::tracing::recorder::RecorderError;
 use crate::tracing::region::RegionError;
 use crate::tracing::region_file::RegionFileError;
+use crate::tracing::scheduling::SchedulingError;
 use crate::tracing::selection::SelectionError;
 use crate::tracing::trigger::expression::TriggerError;
 use std::io;
@@ -21,9 +21,9 @@ use trace_merge::trace_folder::TraceFolderError;
 /// Why a recording could not be attached to a VM, or is not complete.
 #[derive(Debug, Error)]
 pub enum AttachError {
-    /// The recorder cannot run where it is to.
-    #[error("--recorder-cpus cannot be had")]
-    RecorderCpus(#[from] PlacementError),
+    /// The recorder cannot run where or when it is to.
+    #[error(transparent)]
+    Scheduling(#[from] SchedulingError),
     /// A trigger names what there is not.
     #[error("--trigger: {0}")]
     Trigger(#[from] TriggerError),

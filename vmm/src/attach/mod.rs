@@ -21,7 +21,6 @@ use crate::clock::{ClockParameters, EpochSink, HostClock, HostTime, KVM_DEBUGFS,
 use crate::control::directory::{self, VmDescription, VmDirectory};
 use crate::control::protocol::LayerLimit;
 use crate::control::server::ControlServer;
-use crate::cpu_list::CpuList;
 use crate::host_kernel::{HostTracer, Tracefs};
 use crate::machine::probe_kvm;
 use crate::run::descriptors;
@@ -31,6 +30,7 @@ use crate::tracing::host_tracer::start_host_tracer;
 use crate::tracing::record_limit::LayerLimits;
 use crate::tracing::recorder::Recorder;
 use crate::tracing::recording::{Recording, VcpuThreads};
+use crate::tracing::scheduling::Scheduling;
 use crate::tracing::selection::Selection;
 use crate::tracing::session::{Say, Sources};
 use crate::tracing::trigger::TriggerRequest;
@@ -91,8 +91,8 @@ pub struct AttachRequest {
     pub mode: Mode,
     /// What is watched for, and leads to a snapshot.
     pub triggers: TriggerRequest,
-    /// The host's CPUs on which strata records; any, where there are none.
-    pub recorder_cpus: Option<CpuList>,
+    /// Where and when the recorder runs.
+    pub scheduling: Scheduling,
     /// Time after which the recording ends by itself.
     pub duration: Option<Duration>,
 }
@@ -252,7 +252,7 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
             true
         })),
     };
-    let recorder = Recorder::start_on(request.recorder_cpus.clone(), sources)?;
+    let recorder = Recorder::start_with(&request.scheduling, sources)?;
     let control = answers::answers(description, recorder.control(), ending.clone());
     let control = ControlServer::start(&directory.socket(), control)?;
     let follower = Follower::start(vm, sinks, ending)?;
@@ -285,7 +285,7 @@ fn check(request: &AttachRequest) -> Result<(Selection, LayerLimits, ForeignVm),
         &[LayerKind::HostKernel]
     };
     let limits = LayerLimits::new(&request.limits, request.mode, layers)?;
-    request.recorder_cpus.as_ref().map(CpuList::try_place).transpose()?;
+    request.scheduling.try_out()?;
     let selection = Selection::parse(&request.events)?;
     if !geteuid().is_root() {
         return Err(AttachError::NotRoot { pid: request.pid });
@@ -523,7 +523,7 @@ mod tests {
             events: "default".into(),
             mode: Mode::Discard,
             triggers: TriggerRequest::default(),
-            recorder_cpus: None,
+            scheduling: Scheduling::default(),
             duration: None,
         }
     }

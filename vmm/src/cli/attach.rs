@@ -5,6 +5,7 @@ use crate::attach::AttachRequest;
 use crate::attach::libvirt::{self, DomainError};
 use crate::control::protocol::{LayerLimit, Mode};
 use crate::cpu_list::CpuList;
+use crate::tracing::scheduling::{Drain, Scheduling};
 use crate::tracing::selection;
 use crate::tracing::trigger::TriggerRequest;
 use crate::tracing::trigger::expression::Trigger;
@@ -90,6 +91,10 @@ pub struct AttachArgs {
     /// the guest's
     #[arg(long, value_name = "LIST")]
     pub recorder_cpus: Option<CpuList>,
+    /// When records are taken out of the rings: as they come ('always'), or while the host has nothing else to do
+    /// ('idle'), and otherwise a tenth of a second late. Rings that are full by then lose records, which is counted
+    #[arg(long, value_name = "WHEN", default_value = Drain::default().name(), value_parser = values::drain())]
+    pub drain: Drain,
     /// End after this time: a number of seconds, or one with ms, s, m or h, as in 90s
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub duration: Option<Duration>,
@@ -122,6 +127,7 @@ impl TryFrom<AttachArgs> for AttachRequest {
             max_size,
             limits,
             recorder_cpus,
+            drain,
             duration,
             readable_by,
         } = args;
@@ -146,7 +152,7 @@ impl TryFrom<AttachArgs> for AttachRequest {
             events,
             mode: mode.into(),
             triggers,
-            recorder_cpus,
+            scheduling: Scheduling { cpus: recorder_cpus, drain },
             duration,
         })
     }

@@ -9,6 +9,7 @@ use crate::machine::rate_limit::RateLimit;
 use crate::machine::{CpuExtras, DiskConfig, MemoryBacking, NetConfig};
 use crate::run::{Agent, Boot, KERNEL_RINGS, OnReboot, OnTraceFailure, PROCESS_SLOTS, RunRequest};
 use crate::tracing::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
+use crate::tracing::scheduling::{Drain, Scheduling};
 use crate::tracing::selection;
 use crate::tracing::trigger::TriggerRequest;
 use crate::tracing::trigger::expression::Trigger;
@@ -209,6 +210,10 @@ pub struct RunArgs {
     /// the guest's
     #[arg(long, value_name = "LIST", requires = "trace")]
     pub recorder_cpus: Option<CpuList>,
+    /// When records are taken out of the rings: as they come ('always'), or while the host has nothing else to do
+    /// ('idle'), and otherwise a tenth of a second late. Rings that are full by then lose records, which is counted
+    #[arg(long, value_name = "WHEN", default_value = Drain::default().name(), value_parser = values::drain(), requires = "trace")]
+    pub drain: Drain,
     /// Run as this user once everything that needs root is open: a name, UID or UID:GID. Without it, strata that was
     /// started with sudo runs as the user who called sudo, and any other keeps its user; root without sudo stays root,
     /// without its capabilities. The recording belongs to that user
@@ -255,7 +260,7 @@ impl From<RunArgs> for RunRequest {
             agentless,
             geometry,
             process_slots: args.process_slots,
-            recorder_cpus: args.recorder_cpus,
+            scheduling: Scheduling { cpus: args.recorder_cpus, drain: args.drain },
             triggers: TriggerRequest { triggers: args.triggers, every: args.trigger_every, after: args.trigger_after },
             sample_frequency: args.sample_frequency,
             mode: args.mode.into(),

@@ -8,6 +8,7 @@ use crate::machine::rate_limit::RateLimit;
 use crate::machine::{DiskConfig, LinkConfig, MemoryBacking, NetConfig};
 use crate::run::{OnReboot, OnTraceFailure};
 use crate::tracing::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
+use crate::tracing::scheduling::Drain;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use shared_ring::layout::{MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_SIZE, MIN_SUB_BUFFERS};
 use std::time::Duration;
@@ -43,6 +44,11 @@ pub fn layer() -> impl TypedValueParser<Value = LayerKind> {
 /// What rings do when they are full.
 pub fn mode() -> impl TypedValueParser<Value = Mode> {
     PossibleValuesParser::new(Mode::ALL.map(Mode::name)).try_map(|name| name.parse::<Mode>())
+}
+
+/// When records are taken out of the rings.
+pub fn drain() -> impl TypedValueParser<Value = Drain> {
+    PossibleValuesParser::new(Drain::ALL.map(Drain::name)).try_map(|name| name.parse::<Drain>())
 }
 
 /// Who may read a recording.

@@ -18,6 +18,8 @@ pub enum Thread {
     Control,
     /// Has the clocks of the vCPUs renewed.
     Clock,
+    /// Has the recorder run at normal priority when it is late.
+    Watchdog,
     /// Waits for signals.
     Signals,
     /// Writes the guest's console to standard output.
@@ -59,6 +61,8 @@ pub enum Group {
     Children,
     /// Switching a tracing instance off.
     Instance,
+    /// Giving a thread the priority of idle times, or its normal one.
+    Priority,
 }
 
 /// What an argument of a call must be.
@@ -123,9 +127,12 @@ const TERMINAL: &[u32] = &[0x5401, 0x5402, 0x5403, 0x5404, 0x5413, 0x802c_542a, 
 /// `FIONREAD`, `FIONBIO`, `FIONCLEX`, `FIOCLEX`.
 const DESCRIPTOR: &[u32] = &[0x541b, 0x5421, 0x5450, 0x5451];
 
+/// Policies that are not of real time.
+const ORDINARY: &[u32] = &[libc::SCHED_OTHER.cast_unsigned(), libc::SCHED_IDLE.cast_unsigned()];
+
 impl Group {
     /// All groups.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Runtime,
         Self::Confine,
         Self::Threads,
@@ -141,6 +148,7 @@ impl Group {
         Self::Clients,
         Self::Children,
         Self::Instance,
+        Self::Priority,
     ];
 
     /// Its name in the document.
@@ -162,6 +170,7 @@ impl Group {
             Self::Clients => "clients",
             Self::Children => "children",
             Self::Instance => "instance",
+            Self::Priority => "priority",
         }
     }
 
@@ -328,19 +337,21 @@ impl Group {
             ],
             Self::Children => calls![SYS_wait4, SYS_waitid],
             Self::Instance => calls![SYS_openat, SYS_open],
+            Self::Priority => calls![SYS_sched_setscheduler: Only::OneOf(1, ORDINARY)],
         }
     }
 }
 
 impl Thread {
     /// All kinds.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Start,
         Self::EventLoop,
         Self::Vcpu,
         Self::Recorder,
         Self::Control,
         Self::Clock,
+        Self::Watchdog,
         Self::Signals,
         Self::Console,
         Self::Guard,
@@ -356,6 +367,7 @@ impl Thread {
             Self::Recorder => "recorder",
             Self::Control => "control",
             Self::Clock => "clock",
+            Self::Watchdog => "watchdog",
             Self::Signals => "signals",
             Self::Console => "console",
             Self::Guard => "guard",
@@ -382,6 +394,7 @@ impl Thread {
                 Group::LocalSockets,
                 Group::Clients,
                 Group::Children,
+                Group::Priority,
             ],
             Self::EventLoop => &[
                 Group::Runtime,
@@ -402,9 +415,11 @@ impl Thread {
                 Group::Files,
                 Group::Remove,
                 Group::Children,
+                Group::Priority,
             ],
             Self::Control => &[Group::Runtime, Group::Look, Group::Clients],
             Self::Clock | Self::Signals | Self::Console => &[Group::Runtime],
+            Self::Watchdog => &[Group::Runtime, Group::Priority],
             Self::Guard => &[Group::Runtime, Group::Remove, Group::Instance],
         }
     }

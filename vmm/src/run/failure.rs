@@ -5,7 +5,6 @@ use crate::agentless::AgentlessError;
 use crate::bootable_disk::BootableDiskError;
 use crate::control::directory::DirectoryError;
 use crate::control::server::ServerError;
-use crate::cpu_list::PlacementError;
 use crate::jail::JailError;
 use crate::jail::user::User;
 use crate::machine::MachineError;
@@ -14,6 +13,7 @@ use crate::tracing::mapped_file::MappedFileError;
 use crate::tracing::record_limit::LimitError;
 use crate::tracing::recorder::RecorderError;
 use crate::tracing::region::RegionError;
+use crate::tracing::scheduling::SchedulingError;
 use crate::tracing::selection::SelectionError;
 use crate::tracing::trigger::expression::TriggerError;
 use std::io;
@@ -33,9 +33,9 @@ pub enum RunFailure {
     /// A trigger names what there is not.
     #[error("--trigger: {0}")]
     Trigger(#[from] TriggerError),
-    /// The recorder cannot run where it is to.
-    #[error("--recorder-cpus cannot be had")]
-    RecorderCpus(#[from] PlacementError),
+    /// The recorder cannot run where or when it is to.
+    #[error(transparent)]
+    Scheduling(#[from] SchedulingError),
     /// The event selection cannot be used.
     #[error(transparent)]
     Selection(#[from] SelectionError),

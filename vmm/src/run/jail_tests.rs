@@ -353,6 +353,24 @@ fn recorder_runs_on_the_cpus_that_it_is_given_and_the_vcpus_where_they_did() {
 }
 
 #[test]
+fn recorder_that_drains_in_idle_times_changes_its_priority_under_the_jail() {
+    let mut vm = Vm::start(FLOOD, NOBODY, &["--user", "65534:65534", "--drain", "idle", "--recorder-cpus", "0"]);
+
+    vm.status();
+    let threads = vm.threads();
+    // The guest keeps CPUs busy, and sleeps: the recorder goes from one priority to the other again and again.
+    std::thread::sleep(Duration::from_secs(1));
+    vm.insist(&Request::Pause);
+    std::thread::sleep(Duration::from_secs(1));
+    let ended = vm.stop();
+
+    assert_eq!(threads["strata-watchdog"]["Cpus_allowed_list"], "0");
+    assert!(ended.success() && vm.said().contains("OUTCOME"), "{ended}: {}", vm.said());
+    let manifest = vm.manifest();
+    assert!(manifest.layers.iter().flat_map(|layer| &layer.streams).any(|stream| stream.records > 0));
+}
+
+#[test]
 fn trigger_takes_a_snapshot_of_a_real_vm_under_its_jail() {
     let resumed = "event:vmm:vmm:control what==resumed";
     let arguments =

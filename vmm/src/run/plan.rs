@@ -5,7 +5,6 @@ use super::request::{Agent, Boot, RunRequest};
 use crate::agent;
 use crate::agentless::{Agentless, AgentlessRequest};
 use crate::bootable_disk;
-use crate::cpu_list::CpuList;
 use crate::host_kernel::{EventName, Tracefs};
 use crate::jail::Jail;
 use crate::machine::{BootFile, KvmProbe, Limits, MachineConfig, MachineError, probe_kvm};
@@ -88,7 +87,7 @@ impl<'a> Plan<'a> {
             return Err(RunFailure::BoundedBySize);
         }
         let limits = LayerLimits::new(&request.limits, request.mode, &LayerKind::ALL)?;
-        request.recorder_cpus.as_ref().map(CpuList::try_place).transpose()?;
+        request.scheduling.try_out()?;
         let selection = Selection::parse(&request.events)?;
         let host_events = Tracefs::find().and_then(|tracefs| tracefs.available_events());
         let booted = Booted::find(request)?;

@@ -3,10 +3,10 @@
 use super::trace_failure::OnTraceFailure;
 use crate::agentless::AgentlessRequest;
 use crate::control::protocol::LayerLimit;
-use crate::cpu_list::CpuList;
 use crate::jail::JailRequest;
 use crate::machine::rate_limit::RateLimit;
 use crate::machine::{CpuExtras, DiskConfig, MemoryBacking, NetConfig};
+use crate::tracing::scheduling::Scheduling;
 use crate::tracing::trigger::TriggerRequest;
 use shared_ring::layout::{Geometry, Mode};
 use std::path::PathBuf;
@@ -65,8 +65,8 @@ pub struct RunRequest {
     pub process_slots: u32,
     /// What is watched for, and leads to a snapshot.
     pub triggers: TriggerRequest,
-    /// The host's CPUs on which strata's threads record; any, where there are none.
-    pub recorder_cpus: Option<CpuList>,
+    /// Where and when the recorder runs.
+    pub scheduling: Scheduling,
     /// Samples of each vCPU per second; the agent's default if there is none.
     pub sample_frequency: Option<u32>,
 }

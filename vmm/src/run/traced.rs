@@ -222,7 +222,7 @@ impl<'a> PreparedVm<'a> {
             say(&format!("{} is missing: {} ({})", layer.layer, layer.reason, layer.fix));
         }
         let closed = close(jail, &directory, Some(folder.path()), say)?;
-        let recorder = Recorder::start_on(request.recorder_cpus.clone(), sources)?;
+        let recorder = Recorder::start_with(&request.scheduling, sources)?;
         let console = ConsoleLimits::new(request);
         let limited = LimitedDevices::new(request, &machine, &console);
         let answers =
@@ -236,7 +236,7 @@ impl<'a> PreparedVm<'a> {
                 request.name
             )),
         }
-        let cpus = request.recorder_cpus.clone();
+        let cpus = request.scheduling.cpus.clone();
         let name = request.name.clone();
         Ok(StartedVm {
             name,

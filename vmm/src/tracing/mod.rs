@@ -23,6 +23,7 @@ pub mod region;
 pub mod region_file;
 pub mod ring_layer;
 pub mod save_pace;
+pub mod scheduling;
 pub mod selection;
 pub mod session;
 pub mod sessions;

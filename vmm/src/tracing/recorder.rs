@@ -3,11 +3,11 @@
 
 use super::polling::{PollInterval, SLEEP};
 use super::recording::RecordingError;
+use super::scheduling::{Scheduling, Watchdog};
 use super::session::Sources;
 use super::sessions::Sessions;
 use super::work_alarm::{Bell, Sleeper, WorkAlarms, sleeper};
 use crate::control::protocol::{Answer, Request};
-use crate::cpu_list::CpuList;
 use crate::jail;
 use crate::jail::policy::Thread;
 use std::sync::Arc;
@@ -82,15 +82,15 @@ impl Recorder {
     /// # Errors
     /// When the recording's folder cannot be written.
     pub fn start(sources: Sources) -> Result<Self, RecorderError> {
-        Self::start_on(None, sources)
+        Self::start_with(&Scheduling::default(), sources)
     }
 
-    /// Begins to record, on `cpus` only where they are given and can be had.
+    /// Begins to record, on a thread that runs as `scheduling` says.
     ///
     /// # Errors
     /// When the recording's folder cannot be written.
-    pub fn start_on(cpus: Option<CpuList>, sources: Sources) -> Result<Self, RecorderError> {
-        let alarms = Arc::clone(&sources.alarms);
+    pub fn start_with(scheduling: &Scheduling, sources: Sources) -> Result<Self, RecorderError> {
+        let (alarms, scheduling) = (Arc::clone(&sources.alarms), scheduling.clone());
         let sessions = Sessions::start(sources)?;
         let (commands, received) = channel();
         let (sleeper, bell) = sleeper().map_err(RecorderError::Thread)?;
@@ -99,12 +99,11 @@ impl Recorder {
         let thread = std::thread::Builder::new()
             .name("strata-recorder".into())
             .spawn(move || {
-                // Tried before; a CPU that has gone since costs its placement, not the recording.
-                let _ = cpus.map(|cpus| cpus.place_this_thread());
+                let watchdog = scheduling.begin();
                 alarms.wake_this_thread();
                 let _ = ready.send(());
                 jail::enter(Thread::Recorder);
-                run(sessions, &received, sleeper, &alarms)
+                run(sessions, &received, sleeper, &alarms, watchdog)
             })
             .map_err(RecorderError::Thread)?;
         // It fails with the thread, whose result says why.
@@ -144,6 +143,7 @@ fn run(
     commands: &Receiver<Command>,
     mut sleeper: Sleeper,
     alarms: &WorkAlarms,
+    watchdog: Option<Watchdog>,
 ) -> Result<Manifest, RecordingError> {
     let mut interval = PollInterval::new();
     loop {
@@ -154,6 +154,9 @@ fn run(
         // Triggers are about what takes no time of the guest's, too.
         if interval.is_quiet() && !sessions.any_watched() && alarms.arm() {
             pause = SLEEP;
+        }
+        if let Some(watchdog) = &watchdog {
+            watchdog.looked(more, pause);
         }
         if !pause.is_zero() {
             sleeper.sleep(pause);
@@ -168,10 +171,14 @@ fn run(
                     let _ = reply.send(answer);
                 }
                 Ok(Command::Finish(outcome, last)) => {
+                    drop(watchdog);
                     let manifest = sessions.complete(&outcome)?;
                     return last.map_or(Ok(manifest.clone()), |last| last(manifest));
                 }
-                Err(TryRecvError::Disconnected) => return sessions.complete("the VMM failed"),
+                Err(TryRecvError::Disconnected) => {
+                    drop(watchdog);
+                    return sessions.complete("the VMM failed");
+                }
             }
         }
     }
