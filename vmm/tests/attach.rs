@@ -257,7 +257,7 @@ fn recording_from_outside_is_listed_asked_refused_to_others_and_detached() {
 fn flight_recorder_of_another_vmm_is_written_when_asked_and_when_its_time_is_over() {
     let bench = Bench::new();
     let vmm = Vmm::start(60);
-    let recording = bench.attach(&vmm, &["--mode", "flight-recorder", "--duration", "2s"]);
+    let recording = bench.attach(&vmm, &["--mode", "flight-recorder", "--duration", "8s"]);
     std::thread::sleep(Duration::from_millis(500));
 
     let snapshot = bench.path("snapshot");
