@@ -239,6 +239,13 @@ pub enum Event<'t> {
         /// Its queue, as above.
         queue: u32,
     },
+    /// The host's kernel moves the packets of a network device from now on, or no more (`vmm:net_vhost`).
+    NetVhost {
+        /// The device.
+        net: u32,
+        /// Whether it moves them.
+        moves: bool,
+    },
     /// A kernel's network device has a packet (`net:*`).
     Packet(NetworkPacket<'t>),
     /// The VMM did what it was asked for at run time (`vmm:control`).

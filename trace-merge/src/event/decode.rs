@@ -240,6 +240,7 @@ enum Shape {
     NetNotified { net: Number, queue: Number },
     NetPacket { net: Number, is_received: bool, id: Number, bytes: Number, done: Number },
     NetInterrupt { net: Number, queue: Number },
+    NetVhost { net: Number, moves: Number },
     Packet { place: PacketPlace, device: TextField, skb: Number, bytes: Option<Number>, result: Option<Number> },
     Control { what: Option<TextField> },
     SyscallEnter { number: Number, abi: Option<Number> },
@@ -382,6 +383,7 @@ impl Shape {
                 bytes: number("bytes")?,
                 done: number("done")?,
             },
+            "vmm:net_vhost" => Self::NetVhost { net: number("net")?, moves: number("moves")? },
             "vmm:net_interrupt" => Self::NetInterrupt { net: number("net")?, queue: number("queue")? },
             name::CONTROL => Self::Control { what: TextField::new(schema, "what") },
             _ => return None,
@@ -534,6 +536,9 @@ impl Shape {
                     _ => PacketProgress::Dropped,
                 },
             },
+            Self::NetVhost { net, moves } => {
+                Event::NetVhost { net: net.as_u32(record)?, moves: moves.as_u32(record)? > 0 }
+            }
             Self::NetInterrupt { net, queue } => {
                 Event::NetInterrupt { net: net.as_u32(record)?, queue: queue.as_u32(record)? }
             }

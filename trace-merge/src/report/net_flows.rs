@@ -19,12 +19,13 @@ use super::samples::{Sampled, Samples, ToldBy, told};
 use super::table::{Align, Table};
 use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
 use crate::analysis::{Analysis, Gap, Passed};
-use crate::event;
+use crate::event::{self, Event};
 use crate::layer::LayerKind;
 use crate::reader::{Trace, TraceLayer};
-use crate::timeline::{ChangeKind, Input, Timeline};
+use crate::timeline::{ChangeKind, Input, Origin, Timeline};
 use follow::Follower;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 /// Packets that are shown in full, of each direction.
@@ -242,6 +243,9 @@ pub struct VmNetFlows {
     pub received: PacketFlows,
     /// Packets under way when records were lost, or the choice of events changed. They are not followed.
     pub across_lost_records: u64,
+    /// Network devices whose packets the host's kernel moved (vhost-net), past the VMM: they are not followed.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub moved_by_host_kernel: BTreeSet<u32>,
 }
 
 /// The packets of a VM in one direction.
@@ -299,6 +303,8 @@ pub fn report(trace: &Trace, window: Window) -> Result<NetFlowsReport, ReportErr
 pub struct NetFlowTimes {
     /// By VM; `None` for one whose VMM can have recorded no packets.
     vms: Vec<Option<Follower>>,
+    /// VMs and devices whose packets the host's kernel moved.
+    vhost: BTreeSet<(usize, u32)>,
     samples: Samples,
 }
 
@@ -336,7 +342,11 @@ impl NetFlowTimes {
             };
             trace.layers_of(LayerKind::Vmm).filter(of_vm).any(tells).then(Follower::default)
         };
-        Self { vms: trace.manifest().vms.iter().map(follower).collect(), samples: Samples::default() }
+        Self {
+            vms: trace.manifest().vms.iter().map(follower).collect(),
+            vhost: BTreeSet::new(),
+            samples: Samples::default(),
+        }
     }
 
     /// The same, which keeps each packet that ends for [`NetFlowTimes::take_ended`].
@@ -387,10 +397,13 @@ impl Analysis for NetFlowTimes {
     }
 
     fn takes_record(&self, input: &Input<'_>) -> bool {
-        Follower::takes(input)
+        Follower::takes(input) || matches!(input.event, Some(Event::NetVhost { .. }))
     }
 
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
+        if let (Some(Event::NetVhost { net, moves: true }), Origin::Vmm { vm, .. }) = (&input.event, input.origin) {
+            self.vhost.insert((vm, *net));
+        }
         if input.event.is_some() {
             concerned(&mut self.vms, input.origin, timeline)
                 .for_each(|(vm, follower)| follower.add(vm, input, timeline));
@@ -414,14 +427,18 @@ impl ReportBuilder for NetFlowTimes {
         let followers = self.vms.into_iter().enumerate();
         let flows = followers.filter_map(|(index, follower)| {
             let vm = passed.timeline.vm(index)?;
-            Some(follower?.finish(vm.name.clone(), &vm.guest, trace.clock()))
+            let mut flows = follower?.finish(vm.name.clone(), &vm.guest, trace.clock());
+            let of_vm = self.vhost.iter().filter(|(vm, _)| *vm == index);
+            flows.moved_by_host_kernel.extend(of_vm.map(|(_, net)| net));
+            Some(flows)
         });
         let of = |flows: &PacketFlows| flows.total.count + flows.dropped + flows.unmatched + flows.unfinished;
         let is_there = |vm: &VmNetFlows| of(&vm.sent) + of(&vm.received) + vm.across_lost_records > 0;
         let vms: Vec<_> = flows.filter(is_there).collect();
         if vms.is_empty() {
             let missing = "no VMM recorded a packet of a network device; record with --net and --events \
-                           'default,guest:net:*,host:net:*'";
+                           'default,guest:net:*,host:net:*', and without vhost=on, where the host's kernel moves \
+                           packets past the VMM (strata why tells what held up that one's worker)";
             return Err(ReportError::Nothing { missing: missing.into() });
         }
         Ok(NetFlowsReport { vms })
@@ -448,6 +465,12 @@ impl VmNetFlows {
                 out,
                 "NOTE: {} packets were under way when records were lost or the choice of events changed",
                 self.across_lost_records
+            )?;
+        }
+        for net in &self.moved_by_host_kernel {
+            writeln!(
+                out,
+                "NOTE: the host's kernel moved packets of network {net} past the VMM (vhost=on); they are not followed"
             )?;
         }
         Ok(())

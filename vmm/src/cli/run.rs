@@ -89,10 +89,11 @@ pub struct RunArgs {
     /// USER`); 'passt' through a passt that is started for the guest, which needs no rights; 'passt=SOCKET' through one
     /// that listens there. ',mac=ADDRESS' gives it an address, else it has one by chance. ',pps=RATE' and
     /// ',bandwidth=RATE' limit the packets and the bytes of each second in each direction, 'RATE:BURST' also those at
-    /// once after a pause. May be repeated
+    /// once after a pause. ',vhost=on' has the host's kernel move the packets of a tap (vhost-net, off by default): faster,
+    /// without limits, and the VMM records no packets then. May be repeated
     #[arg(
         long = "net",
-        value_name = "tap=NAME|passt[=SOCKET][,mac=ADDRESS][,pps=RATE][,bandwidth=RATE]",
+        value_name = "tap=NAME|passt[=SOCKET][,mac=ADDRESS][,pps=RATE][,bandwidth=RATE][,vhost=on]",
         value_parser = values::net
     )]
     pub nets: Vec<NetConfig>,

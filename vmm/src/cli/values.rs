@@ -206,9 +206,11 @@ pub fn net(text: &str) -> Result<NetConfig, String> {
             Some(("mac", address)) => net.mac = Some(address.parse().map_err(|error| format!("{error}"))?),
             Some(("pps", rate)) => net.limits.packets = Some(packets(rate)?),
             Some(("bandwidth", rate)) => net.limits.bytes = Some(bandwidth(rate)?),
-            _ => return Err(format!("'{option}' is not an option: there are mac=, pps= and bandwidth=")),
+            Some(("vhost", switch @ ("on" | "off"))) => net.vhost = switch == "on",
+            _ => return Err(format!("'{option}' is not an option: there are mac=, pps=, bandwidth= and vhost=on")),
         }
     }
+    net.check_mover().map_err(|error| error.to_string())?;
     Ok(net)
 }
 
@@ -335,6 +337,8 @@ mod tests {
 
         assert_eq!(plain, NetConfig::new(LinkConfig::Tap("tap0".into())));
         assert_eq!(full.link, plain.link);
+        assert_eq!(net("tap=tap0,vhost=on"), Ok(NetConfig { vhost: true, ..plain.clone() }));
+        assert_eq!(net("tap=tap0,vhost=off,pps=5").map(|net| net.vhost), Ok(false));
         assert_eq!(net("passt").unwrap().link, LinkConfig::Passt(None));
         assert_eq!(net("passt=/a.socket,pps=5").unwrap().link, LinkConfig::Passt(Some("/a.socket".into())));
         assert_eq!(full.mac.map(|mac| mac.to_string()).as_deref(), Some("52:54:00:12:34:56"));
@@ -346,6 +350,9 @@ mod tests {
             ("tap=t,mac=1", "mac=52:54:00:12:34:56"),
             ("tap=t,pps=0", "pps=1000:2000"),
             ("tap=t,vlan=3", "'vlan=3' is not an option"),
+            ("tap=t,vhost=yes", "'vhost=yes' is not an option"),
+            ("tap=t,vhost=on,pps=5", "vhost=on and limits exclude each other"),
+            ("passt,vhost=on", "vhost=on is for taps"),
         ] {
             assert!(net(text).unwrap_err().contains(says), "{text}");
         }

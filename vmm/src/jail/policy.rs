@@ -39,6 +39,8 @@ pub enum Group {
     Threads,
     /// KVM.
     Kvm,
+    /// Having the host's kernel begin and end to move packets.
+    Vhost,
     /// The state of a terminal.
     Terminal,
     /// POSIX timers.
@@ -122,6 +124,10 @@ const CONFINING: &[u32] = &[libc::PR_SET_NO_NEW_PRIVS.cast_unsigned()];
 const LOCAL: &[u32] = &[libc::AF_UNIX.cast_unsigned()];
 /// KVM's calls have this letter in their second byte.
 const KVM_LETTER: (u32, u32) = (0xff00, 0xae00);
+/// What a driver that begins, ends or breaks asks of vhost: `VHOST_SET_FEATURES`, `VHOST_SET_VRING_` `NUM`, `ADDR`,
+/// `BASE`, `KICK`, `CALL` and `ERR`, `VHOST_NET_SET_BACKEND`. Owner and memory are settled before.
+const VHOST: &[u32] =
+    &[0x4008_af00, 0x4008_af10, 0x4028_af11, 0x4008_af12, 0x4008_af20, 0x4008_af21, 0x4008_af22, 0x4008_af30];
 /// Calls of terminals that ask for or set their modes or size. `TIOCSTI`, which types, is not among them.
 const TERMINAL: &[u32] = &[0x5401, 0x5402, 0x5403, 0x5404, 0x5413, 0x802c_542a, 0x402c_542b, 0x402c_542c, 0x402c_542d];
 /// `FIONREAD`, `FIONBIO`, `FIONCLEX`, `FIOCLEX`.
@@ -132,11 +138,12 @@ const ORDINARY: &[u32] = &[libc::SCHED_OTHER.cast_unsigned(), libc::SCHED_IDLE.c
 
 impl Group {
     /// All groups.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Runtime,
         Self::Confine,
         Self::Threads,
         Self::Kvm,
+        Self::Vhost,
         Self::Terminal,
         Self::Timers,
         Self::Events,
@@ -159,6 +166,7 @@ impl Group {
             Self::Confine => "confine",
             Self::Threads => "threads",
             Self::Kvm => "kvm",
+            Self::Vhost => "vhost",
             Self::Terminal => "terminal",
             Self::Timers => "timers",
             Self::Events => "events",
@@ -250,6 +258,7 @@ impl Group {
                 calls![SYS_clone, SYS_clone3, SYS_pipe2, SYS_eventfd2, SYS_dup2, SYS_dup3, SYS_sched_setaffinity,]
             }
             Self::Kvm => calls![SYS_ioctl: Only::Masked(1, KVM_LETTER.0, KVM_LETTER.1)],
+            Self::Vhost => calls![SYS_ioctl: Only::OneOf(1, VHOST)],
             Self::Terminal => calls![SYS_ioctl: Only::OneOf(1, TERMINAL)],
             Self::Timers => {
                 calls![SYS_timer_create, SYS_timer_settime, SYS_timer_gettime, SYS_timer_getoverrun, SYS_timer_delete,]
@@ -384,6 +393,7 @@ impl Thread {
                 Group::Confine,
                 Group::Threads,
                 Group::Kvm,
+                Group::Vhost,
                 Group::Terminal,
                 Group::Timers,
                 Group::Events,
@@ -399,6 +409,7 @@ impl Thread {
             Self::EventLoop => &[
                 Group::Runtime,
                 Group::Kvm,
+                Group::Vhost,
                 Group::Terminal,
                 Group::Events,
                 Group::Disks,
@@ -406,7 +417,7 @@ impl Thread {
                 Group::Remove,
                 Group::Children,
             ],
-            Self::Vcpu => &[Group::Runtime, Group::Kvm, Group::Timers],
+            Self::Vcpu => &[Group::Runtime, Group::Kvm, Group::Vhost, Group::Timers],
             Self::Recorder => &[
                 Group::Runtime,
                 Group::Timers,

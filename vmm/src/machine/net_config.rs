@@ -4,10 +4,12 @@ use super::rate_limit::RateLimit;
 use super::virtio::link::Link;
 use super::virtio::passt::{Passt, PasstError};
 use super::virtio::tap::{Tap, TapError};
+use super::virtio::vhost_net::{self, KernelMover, VhostError};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use vm_memory::GuestMemoryMmap;
 
 /// An Ethernet address of one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +24,14 @@ impl MacAddress {
         // Of one device, and locally administered.
         address[0] = address[0] & 0xfc | 2;
         Self(address)
+    }
+
+    /// Copies it, as a network device's configuration begins with it, from `offset` on.
+    pub(super) fn read_config(&self, offset: u64, data: &mut [u8]) {
+        let rest = usize::try_from(offset).ok().and_then(|offset| self.0.get(offset..));
+        for (to, from) in data.iter_mut().zip(rest.unwrap_or_default()) {
+            *to = *from;
+        }
     }
 }
 
@@ -77,24 +87,49 @@ pub struct NetConfig {
     pub mac: Option<MacAddress>,
     /// What the guest may do with it in a time.
     pub limits: NetLimits,
+    /// Whether the host's kernel moves the packets (vhost-net): of a tap only, and without limits.
+    pub vhost: bool,
+}
+
+/// Who moves the packets of a network device.
+pub enum NetBackend {
+    /// The event loop, over this link.
+    Link(Box<dyn Link>),
+    /// The host's kernel.
+    HostKernel(KernelMover),
 }
 
 impl NetConfig {
     /// A device on `link`, with an address by chance, as fast as it is.
     #[must_use]
     pub fn new(link: LinkConfig) -> Self {
-        Self { link, mac: None, limits: NetLimits::default() }
+        Self { link, mac: None, limits: NetLimits::default(), vhost: false }
     }
 
-    /// Opens what carries its frames.
+    /// Opens what carries its frames, and has the host's kernel prepared to move them from and to `memory` if it is to.
     ///
     /// # Errors
     /// It is not there, or cannot be had; nothing was changed.
-    pub(super) fn open(&self) -> Result<Box<dyn Link>, LinkError> {
-        match &self.link {
-            LinkConfig::Tap(name) => Ok(Box::new(Tap::open(name)?)),
-            LinkConfig::Passt(Some(socket)) => Ok(Box::new(Passt::connect(socket)?)),
-            LinkConfig::Passt(None) => Ok(Box::new(Passt::start()?)),
+    pub(super) fn open(&self, memory: &GuestMemoryMmap) -> Result<NetBackend, LinkError> {
+        self.check_mover()?;
+        Ok(match &self.link {
+            LinkConfig::Tap(name) if self.vhost => NetBackend::HostKernel(KernelMover::new(Tap::open(name)?, memory)?),
+            LinkConfig::Tap(name) => NetBackend::Link(Box::new(Tap::open(name)?)),
+            LinkConfig::Passt(Some(socket)) => NetBackend::Link(Box::new(Passt::connect(socket)?)),
+            LinkConfig::Passt(None) => NetBackend::Link(Box::new(Passt::start()?)),
+        })
+    }
+
+    /// Checks that the host's kernel is to move only what it can.
+    ///
+    /// # Errors
+    /// It is to move frames that no tap carries, or within limits.
+    pub fn check_mover(&self) -> Result<(), LinkError> {
+        match (&self.link, self.limits == NetLimits::default()) {
+            _ if !self.vhost => Ok(()),
+            (LinkConfig::Passt(_), _) => Err(LinkError::VhostWithoutTap),
+            (LinkConfig::Tap(_), false) => Err(LinkError::VhostWithLimits),
+            (LinkConfig::Tap(_), true) => Ok(()),
         }
     }
 
@@ -103,6 +138,10 @@ impl NetConfig {
     /// # Errors
     /// As for `open`.
     pub(super) fn check(&self) -> Result<(), LinkError> {
+        self.check_mover()?;
+        if self.vhost {
+            vhost_net::check()?;
+        }
         match &self.link {
             LinkConfig::Tap(name) => Ok(Tap::open(name).map(drop)?),
             LinkConfig::Passt(Some(socket)) => Ok(Passt::check_socket(socket)?),
@@ -120,6 +159,17 @@ pub enum LinkError {
     /// There is no link to a passt.
     #[error(transparent)]
     Passt(#[from] PasstError),
+    /// The host's kernel does not move packets.
+    #[error(transparent)]
+    Vhost(#[from] VhostError),
+    /// It is to move what no tap carries.
+    #[error("vhost=on is for taps: write tap=NAME,vhost=on, or leave it out")]
+    VhostWithoutTap,
+    /// It is to move packets within limits.
+    #[error(
+        "vhost=on and limits exclude each other, as the host's kernel has none: leave out pps= and bandwidth=, or vhost=on"
+    )]
+    VhostWithLimits,
 }
 
 #[cfg(test)]

@@ -130,6 +130,10 @@ pub trait Observer: Send + Sync {
     fn net_throttled(&self, device: u32, queue: NetQueue, resource: Resource, wait: Duration) {
         let _ = (device, queue, resource, wait);
     }
+    /// From now on the host's kernel moves the packets of a network device, or nobody does any more.
+    fn net_vhost(&self, device: u32, moves: bool) {
+        let _ = (device, moves);
+    }
     /// The guest asked for random bytes and has got so many.
     fn entropy_request(&self, bytes: u32) {
         let _ = bytes;

@@ -6,7 +6,7 @@ use super::control::MachineControl;
 use super::doorbell::Doorbell;
 use super::error::MachineError;
 use super::hypervisor::refused;
-use super::net_config::{MacAddress, NetConfig};
+use super::net_config::{MacAddress, NetBackend};
 use super::observer::{ControlEvent, Observer};
 use super::outcome::{Outcome, RunError};
 use super::peripherals::Peripherals;
@@ -17,9 +17,9 @@ use super::vcpu::{self, VcpuContext, VcpuHandle};
 use super::virtio::VirtioDevice;
 use super::virtio::block::Block;
 use super::virtio::entropy::Entropy;
-use super::virtio::link::Link;
 use super::virtio::mmio::MmioTransport;
 use super::virtio::net::Net;
+use super::virtio::vhost_net::VhostNet;
 use super::{acpi, boot_state, event_loop, hypervisor, layout, loader, memory};
 use crate::clock::guest_tsc::KvmClock;
 use crate::clock::{VcpuClocks, guest_tsc};
@@ -80,7 +80,7 @@ pub struct Machine {
     memory: GuestMemoryMmap,
     config: MachineConfig,
     disks: Vec<(File, u64)>,
-    links: Vec<Box<dyn Link>>,
+    nets: Vec<NetBackend>,
     throttled: Vec<Arc<ThrottleCounts>>,
     nets_throttled: Vec<Arc<ThrottleCounts>>,
     tsc_offsets: Option<Vec<i64>>,
@@ -99,9 +99,10 @@ impl Machine {
         let supported = hypervisor::supported_cpuid(&kvm)?;
         config.check(&hypervisor::limits(&kvm, &supported))?;
         let inputs = config.open()?;
-        let links = config.nets.iter().map(NetConfig::open).collect::<Result<_, _>>().map_err(ConfigError::from)?;
-        let vm = hypervisor::create_vm(&kvm)?;
         let memory = memory::create(config.memory, config.memory_backing)?;
+        let nets = config.nets.iter().map(|net| net.open(&memory)).collect::<Result<_, _>>();
+        let nets = nets.map_err(ConfigError::from)?;
+        let vm = hypervisor::create_vm(&kvm)?;
         memory::register(&vm, &memory, &config.shared_slots, config.trace_region())?;
         let entry = load(&config, inputs.kernel, inputs.kernel_format, inputs.initrd, &memory)?;
         // What is in the guest's memory now is not kept a second time.
@@ -124,7 +125,7 @@ impl Machine {
             nets_throttled: config.nets.iter().map(|_| Arc::default()).collect(),
             config,
             disks: inputs.disks,
-            links,
+            nets,
             tsc_offsets,
             stop: Arc::new(stop),
             control: MachineControl::default(),
@@ -192,11 +193,11 @@ impl Machine {
     /// # Errors
     /// The run could not be started. What happens later is the [`Outcome`].
     pub fn run(self, options: RunOptions) -> Result<Outcome, MachineError> {
-        let Self { vcpus, vm, memory, config, disks, links, throttled, nets_throttled, stop, control, .. } = self;
+        let Self { vcpus, vm, memory, config, disks, nets, throttled, nets_throttled, stop, control, .. } = self;
         let observer = options.observer;
         let disks = disks.into_iter().zip(throttled).collect();
-        let links = links.into_iter().zip(nets_throttled).collect();
-        let devices = devices(&config, disks, links, &observer);
+        let nets = nets.into_iter().zip(nets_throttled).collect();
+        let devices = devices(&config, disks, nets, &observer);
         let virtio = connect(&vm, &memory, devices)?;
         let interrupt = interrupt_line(&vm, layout::SERIAL_GSI)?;
         let port =
@@ -288,7 +289,7 @@ pub(super) fn interrupt_line(vm: &VmFd, gsi: u32) -> Result<EventFd, MachineErro
 fn devices(
     config: &MachineConfig,
     disks: Vec<((File, u64), Arc<ThrottleCounts>)>,
-    links: Vec<(Box<dyn Link>, Arc<ThrottleCounts>)>,
+    nets: Vec<(NetBackend, Arc<ThrottleCounts>)>,
     observer: &Arc<dyn Observer>,
 ) -> Vec<Box<dyn VirtioDevice>> {
     let now = Instant::now();
@@ -297,10 +298,15 @@ fn devices(
         let block = Block::new(file, size, disk.read_only, index, Arc::clone(observer)).delayed(disk.delay);
         devices.push(Box::new(block.limited(disk.limits, throttled, now)));
     }
-    for (index, ((link, throttled), net)) in (0u32..).zip(links.into_iter().zip(&config.nets)) {
+    for (index, ((backend, throttled), net)) in (0u32..).zip(nets.into_iter().zip(&config.nets)) {
         let mac = net.mac.unwrap_or_else(MacAddress::by_chance);
-        let device = Net::new(link, mac, index, Arc::clone(observer));
-        devices.push(Box::new(device.limited(net.limits, &throttled, now)));
+        let observer = Arc::clone(observer);
+        devices.push(match backend {
+            NetBackend::Link(link) => {
+                Box::new(Net::new(link, mac, index, observer).limited(net.limits, &throttled, now))
+            }
+            NetBackend::HostKernel(mover) => Box::new(VhostNet::new(Box::new(mover), mac, index, observer)),
+        });
     }
     if config.entropy {
         // How often it waits is nobody's concern: its limit is always the same.

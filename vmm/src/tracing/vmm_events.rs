@@ -41,6 +41,7 @@ mod id {
     pub const NET_INTERRUPT: u16 = 18;
     pub const NET_THROTTLED: u16 = 19;
     pub const ENTROPY_REQUEST: u16 = 20;
+    pub const NET_VHOST: u16 = 21;
 }
 
 /// Bytes of the text fields.
@@ -196,6 +197,12 @@ pub const EVENTS: &[Event] = &[
         class: class::VMM_DEVICE,
         name: "vmm:entropy_request",
         fields: &[Field::new("bytes", FieldType::U32)],
+    },
+    Event {
+        id: id::NET_VHOST,
+        class: class::VMM_DEVICE,
+        name: "vmm:net_vhost",
+        fields: &[Field::new("net", FieldType::U32), Field::new("moves", FieldType::U8)],
     },
 ];
 
@@ -468,6 +475,11 @@ impl Observer for VmmTracer {
         self.record(&self.shared_ring, id::NET_INTERRUPT, &net_queue(device, queue));
     }
 
+    fn net_vhost(&self, device: u32, moves: bool) {
+        let [a, b, c, d] = device.to_le_bytes();
+        self.record(&self.shared_ring, id::NET_VHOST, &[a, b, c, d, u8::from(moves)]);
+    }
+
     fn net_throttled(&self, device: u32, queue: NetQueue, resource: Resource, wait: Duration) {
         let mut payload = Payload::<29>::default();
         payload.put(&net_queue(device, queue));
@@ -569,12 +581,13 @@ mod tests {
         tracer.net_interrupt(1, NetQueue::Receive);
         tracer.net_throttled(1, NetQueue::Send, Resource::Packets, Duration::from_millis(3));
         tracer.entropy_request(64);
+        tracer.net_vhost(1, true);
 
         let of_vcpu: Vec<u16> = recorded(&tracer, 0).into_iter().map(|(id, _)| id).collect();
         let of_others: Vec<u16> = recorded(&tracer, 1).into_iter().map(|(id, _)| id).collect();
 
         assert_eq!(of_vcpu, [1, 2, 3, 4, 5]);
-        assert_eq!(of_others, [6, 7, 8, 9, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20]);
+        assert_eq!(of_others, [6, 7, 8, 9, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21]);
     }
 
     #[test]

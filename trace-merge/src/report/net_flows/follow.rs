@@ -11,7 +11,7 @@ use crate::timeline::guest::Guest;
 use crate::timeline::states::{Current, TaskIndex};
 use crate::timeline::{Input, Origin, Timeline};
 use foldhash::HashMap;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Offset of the queue notification register of a virtio device on MMIO, in its page (virtio 1.2, 4.2.2).
 const QUEUE_NOTIFY: u64 = 0x50;
@@ -744,6 +744,7 @@ impl Follower {
             sent: self.sent.flows(Direction::Sent, guest, clock),
             received: self.got.flows(Direction::Received, guest, clock),
             across_lost_records: self.across_lost_records,
+            moved_by_host_kernel: BTreeSet::new(),
         }
     }
 }

@@ -351,6 +351,21 @@ fn table_shows_the_steps_what_no_packet_met_and_the_slowest() {
 }
 
 #[test]
+fn device_whose_packets_the_hosts_kernel_moves_is_named_as_not_followed() {
+    let begin = [("net", Number(1)), ("moves", Number(1))];
+    let trace = there_and_back(TestTrace::new().vmm(2, 5_000, "vmm:net_vhost", &begin), 10_000, 1);
+    let (_dir, trace) = trace.open();
+    let mut out = Vec::new();
+
+    let report = report(&trace, Window::ALL).unwrap();
+    report.write_text(&mut out).unwrap();
+
+    let (vm, text) = (&report.vms[0], String::from_utf8(out).unwrap());
+    assert_eq!((vm.sent.total.count, vm.moved_by_host_kernel.clone()), (1, BTreeSet::from([1])));
+    assert!(text.contains("NOTE: the host's kernel moved packets of network 1 past the VMM (vhost=on)"), "{text}");
+}
+
+#[test]
 fn recording_without_packets_says_what_to_record() {
     let (_dir, trace) = TestTrace::new().switch(0, 9, 0, 7).open();
 

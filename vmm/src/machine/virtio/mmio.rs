@@ -1,13 +1,13 @@
 //! The virtio-mmio transport, version 2 of its register layout (virtio 1.x, section 4.2).
 
-use super::{HostSource, VirtioDevice};
+use super::{Activation, HostSource, VirtioDevice};
 use event_manager::{EventOps, Events, MutEventSubscriber};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use virtio_bindings::virtio_config::{
@@ -53,11 +53,16 @@ pub struct MmioTransport {
     memory: GuestMemoryMmap,
     /// Apart from `state`, so that a vCPU that acknowledges an interrupt never waits for a request in service.
     interrupt_status: AtomicU32,
+    /// Whether the host's kernel serves the queues, and signals `interrupt` itself: then each interrupt is for buffers,
+    /// and the status says so whenever it is read.
+    is_interrupted_past: AtomicBool,
     interrupt: EventFd,
     notify: Vec<EventFd>,
     /// Expires when a device that waits for its limits is to be served again. Set and read by the event loop only.
     resume: OwnedFd,
     source: Option<HostSource>,
+    /// Signalled when the host's kernel finds a queue damaged; none where it serves no queue.
+    broken: Option<EventFd>,
 }
 
 impl MmioTransport {
@@ -84,15 +89,18 @@ impl MmioTransport {
             resume_at: None,
         };
         let source = state.device.source()?;
+        let broken = state.device.is_served_by_host_kernel().then(|| EventFd::new(EFD_NONBLOCK)).transpose()?;
         let resume = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         Ok(Self {
             state: Mutex::new(state),
             memory,
             interrupt_status: AtomicU32::new(0),
+            is_interrupted_past: AtomicBool::new(false),
             interrupt,
             notify,
             resume,
             source,
+            broken,
         })
     }
 
@@ -129,7 +137,10 @@ impl MmioTransport {
             VIRTIO_MMIO_MAGIC_VALUE => MAGIC,
             VIRTIO_MMIO_VERSION => VERSION,
             VIRTIO_MMIO_VENDOR_ID => VENDOR,
-            VIRTIO_MMIO_INTERRUPT_STATUS => self.interrupt_status.load(Ordering::SeqCst),
+            VIRTIO_MMIO_INTERRUPT_STATUS => {
+                let past = if self.is_interrupted_past.load(Ordering::SeqCst) { VIRTIO_MMIO_INT_VRING } else { 0 };
+                self.interrupt_status.load(Ordering::SeqCst) | past
+            }
             _ => self.lock().read_register(register),
         }
     }
@@ -156,10 +167,15 @@ impl MmioTransport {
         let mut state = self.lock();
         if value == 0 {
             state.reset();
+            self.is_interrupted_past.store(false, Ordering::SeqCst);
             self.interrupt_status.store(0, Ordering::SeqCst);
             return;
         }
+        let was_ready = state.status & VIRTIO_CONFIG_S_DRIVER_OK != 0;
         state.write_status(value, &self.memory);
+        if let Some(broken) = self.broken.as_ref().filter(|_| !was_ready) {
+            self.start(&mut state, broken);
+        }
         let needs_reset = state.needs_reset();
         let is_ready = state.status & VIRTIO_CONFIG_S_DRIVER_OK != 0;
         drop(state);
@@ -171,6 +187,35 @@ impl MmioTransport {
         }
     }
 
+    /// Has the host's kernel serve the queues, if the driver is ready and what it has set up is valid.
+    fn start(&self, state: &mut DeviceState, broken: &EventFd) {
+        if state.status & VIRTIO_CONFIG_S_DRIVER_OK == 0 || state.needs_reset() {
+            return;
+        }
+        let DeviceState { device, queues, driver_features, .. } = state;
+        let (interrupt, notify) = (&self.interrupt, &self.notify[..]);
+        // Before the first interrupt: the driver would find no cause for that.
+        self.is_interrupted_past.store(true, Ordering::SeqCst);
+        if device.start(&Activation { features: *driver_features, queues, notify, interrupt, broken }).is_err() {
+            self.is_interrupted_past.store(false, Ordering::SeqCst);
+            state.status |= VIRTIO_CONFIG_S_NEEDS_RESET;
+        }
+    }
+
+    /// Stops the device, on the event loop, when the host's kernel has found a queue of it damaged.
+    fn stop_broken(&self, broken: &EventFd) {
+        let mut state = self.lock();
+        // The driver may have reset the device meanwhile: then it is not that one's queue.
+        if broken.read().is_err() || state.status & VIRTIO_CONFIG_S_DRIVER_OK == 0 || state.needs_reset() {
+            return;
+        }
+        state.device.stop();
+        state.status |= VIRTIO_CONFIG_S_NEEDS_RESET;
+        drop(state);
+        self.is_interrupted_past.store(false, Ordering::SeqCst);
+        self.raise(VIRTIO_MMIO_INT_CONFIG);
+    }
+
     fn raise(&self, cause: u32) {
         self.interrupt_status.fetch_or(cause, Ordering::SeqCst);
         // Fails only when the counter is full, and then an interrupt is pending already.
@@ -179,6 +224,9 @@ impl MmioTransport {
 
     /// Serves queue `index`, on the event loop, at `now`.
     pub fn serve(&self, index: usize, now: Instant) {
+        if self.broken.is_some() {
+            return;
+        }
         let mut state = self.lock();
         let active = state.status & VIRTIO_CONFIG_S_DRIVER_OK != 0 && !state.needs_reset();
         if !active {
@@ -246,6 +294,7 @@ impl DeviceState {
     }
 
     fn reset(&mut self) {
+        self.device.stop();
         self.status = 0;
         self.driver_features = 0;
         self.device_features_select = 0;
@@ -351,6 +400,8 @@ impl DeviceState {
 const RESUME: u32 = u32::MAX;
 /// Stands for what the host has.
 const SOURCE: u32 = u32::MAX - 1;
+/// Stands for a queue that the host's kernel has found damaged.
+const BROKEN: u32 = u32::MAX - 2;
 
 /// Serves a device's queues on the event loop.
 pub struct QueueEvents(pub Arc<MmioTransport>);
@@ -359,6 +410,10 @@ impl MutEventSubscriber for QueueEvents {
     fn process(&mut self, events: Events, _: &mut EventOps) {
         if let Some(source) = self.0.source.as_ref().filter(|_| events.data() == SOURCE) {
             self.0.serve(source.queue, Instant::now());
+            return;
+        }
+        if let Some(broken) = self.0.broken.as_ref().filter(|_| events.data() == BROKEN) {
+            self.0.stop_broken(broken);
             return;
         }
         match self.0.notify.get(events.data() as usize) {
@@ -377,6 +432,11 @@ impl MutEventSubscriber for QueueEvents {
     fn init(&mut self, ops: &mut EventOps) {
         // Fresh descriptors of our own: refused only when the host has no memory for it, and then the device stays
         // silent, as it would with a full interrupt queue.
+        if let Some(broken) = &self.0.broken {
+            // The host's kernel hears the notifications.
+            let _ = ops.add(Events::with_data(broken, BROKEN, EventSet::IN));
+            return;
+        }
         for (index, notify) in (0u32..).zip(&self.0.notify) {
             let _ = ops.add(Events::with_data(notify, index, EventSet::IN));
         }

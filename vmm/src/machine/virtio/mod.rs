@@ -7,12 +7,14 @@ pub mod mmio;
 pub mod net;
 pub mod passt;
 pub mod tap;
+pub mod vhost_net;
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use virtio_queue::Queue;
 use vm_memory::GuestMemoryMmap;
+use vmm_sys_util::eventfd::EventFd;
 
 /// What a transport needs of a device. Everything the guest wrote is to be distrusted.
 pub trait VirtioDevice: Send {
@@ -31,6 +33,20 @@ pub trait VirtioDevice: Send {
     fn source(&self) -> io::Result<Option<HostSource>> {
         Ok(None)
     }
+    /// Whether the host's kernel serves the queues from [`start`](Self::start) on until [`stop`](Self::stop): it is
+    /// notified and interrupts past the transport, and [`serve`](Self::serve) is not asked to.
+    fn is_served_by_host_kernel(&self) -> bool {
+        false
+    }
+    /// The driver is ready, and what it has set up is valid.
+    ///
+    /// # Errors
+    /// The queues cannot be served; the device cannot go on until the driver resets it.
+    fn start(&mut self, _: &Activation<'_>) -> io::Result<()> {
+        Ok(())
+    }
+    /// The driver has reset the device, or it is broken: nothing touches the queues on return.
+    fn stop(&mut self) {}
     /// Serves what lies in queue `index`, as far as the device's limits allow at `now`.
     ///
     /// # Errors
@@ -42,6 +58,21 @@ pub trait VirtioDevice: Send {
         memory: &GuestMemoryMmap,
         now: Instant,
     ) -> Result<Served, virtio_queue::Error>;
+}
+
+/// What a driver has set up, and how the device hears of buffers and tells of them.
+#[derive(Clone, Copy)]
+pub struct Activation<'t> {
+    /// The features that it has accepted.
+    pub features: u64,
+    /// All queues, those included that it has not made ready.
+    pub queues: &'t [Queue],
+    /// What its notifications of each queue signal.
+    pub notify: &'t [EventFd],
+    /// Interrupts the guest for buffers of any queue.
+    pub interrupt: &'t EventFd,
+    /// To be signalled when a queue is damaged.
+    pub broken: &'t EventFd,
 }
 
 /// Where the host has something for the guest.

@@ -236,10 +236,7 @@ impl VirtioDevice for Net {
     }
 
     fn read_config(&self, offset: u64, data: &mut [u8]) {
-        let rest = usize::try_from(offset).ok().and_then(|offset| self.mac.0.get(offset..));
-        for (to, from) in data.iter_mut().zip(rest.unwrap_or_default()) {
-            *to = *from;
-        }
+        self.mac.read_config(offset, data);
     }
 
     fn source(&self) -> io::Result<Option<HostSource>> {

@@ -84,6 +84,14 @@ impl Tap {
     }
 }
 
+impl Tap {
+    /// The descriptor, for the host's kernel to move the packets itself.
+    #[must_use]
+    pub fn into_file(self) -> File {
+        self.0
+    }
+}
+
 /// Makes `file` the tap called `name`, with a header before each frame.
 fn attach(file: &File, name: &str) -> io::Result<()> {
     let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
