@@ -5,7 +5,9 @@ use lab::paths::Paths;
 use lab::scenarios::{analysis, known_answers};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 use trace_merge::critical_path::{self, Cause, CriticalPath, CriticalPathOptions, CriticalPaths, Share};
+use trace_merge::events::{self, EventsOptions};
 use trace_merge::join::join;
 use trace_merge::reader::Trace;
 use trace_merge::report::exits;
@@ -245,6 +247,47 @@ fn late_wake_up_of_a_vcpu_is_that_of_who_ran_on_its_cpu() {
     assert_near(&path, late, load["late_ns"]);
     let said = format!("vCPU 1, which known_load/{} needed, was woken, and the host ran {thief} first", load["pid"]);
     assert!(path.summary.contains(&said), "{}", path.summary);
+}
+
+/// Time that the ping in the guest says its reply took, ns.
+fn round_trip_ns() -> u64 {
+    let log = std::fs::read(result("guest.log")).unwrap();
+    let log = String::from_utf8_lossy(&log);
+    let (_, time) = log.rsplit_once("time=").unwrap();
+    let ms: f64 = time.split_whitespace().next().unwrap().parse().unwrap();
+    Duration::from_secs_f64(ms / 1000.0).as_nanos().try_into().unwrap()
+}
+
+#[test]
+fn hold_up_of_the_worker_that_moves_packets_is_what_their_receiver_waits_for() {
+    let (load, holdup, mover) = (known("packet"), known_of("holdup.log", "bursts"), known_of("holdup.log", "mover"));
+    let thief = format!("known_load/{}", holdup["pid"]);
+
+    let path = longest_wait(load["pid"]);
+
+    let is_held_up = |share: &Share| share.cause == Cause::PacketHeldUp;
+    let by_thief = |share: &Share| share.detail.as_ref().is_some_and(|detail| detail.starts_with(&thief));
+    let held_up = ns(&path, |share| is_held_up(share) && by_thief(share));
+    assert_near(&path, held_up, round_trip_ns());
+    assert!(held_up > 1_000_000_000 && held_up < holdup["computed_ns"], "{}", path.summary);
+    let said = format!("the host ran {thief} in place of vhost-");
+    assert!(path.summary.contains(&said), "{}", path.summary);
+    assert!(path.summary.contains(&format!("/{}, which was to move the packet", mover["pid"])), "{}", path.summary);
+}
+
+#[test]
+fn network_device_whose_packets_the_host_moves_is_begun_anew_by_its_driver() {
+    let options = EventsOptions { json: true, events: vec!["vmm:net_*".into()], ..EventsOptions::default() };
+    let mut listing = Vec::new();
+
+    events::list(&trace(), &options, &mut listing).unwrap();
+
+    let records = String::from_utf8(listing).unwrap();
+    let records: Vec<serde_json::Value> = records.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(records.iter().all(|record| record["event"] == "vmm:net_vhost"), "{records:?}");
+    let moves: Vec<_> = records.iter().map(|record| record["fields"]["moves"].as_u64().unwrap()).collect();
+    // The driver began, let go and began again; the end of the run is the last end.
+    assert!(moves.starts_with(&[1, 0, 1]), "{moves:?}");
 }
 
 #[test]

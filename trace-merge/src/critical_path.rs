@@ -13,6 +13,7 @@ mod follow;
 mod history;
 mod survey;
 mod text;
+mod vhost;
 
 use crate::analysis::{self, Passed};
 use crate::completeness::Completeness;
@@ -151,6 +152,9 @@ pub enum Cause {
     Interrupt,
     /// The interrupt that was to wake it was being handled; `detail` is which.
     Handler,
+    /// It waited for a packet, which the host's vhost worker was to move; that was ready and did not run. `detail` is what
+    /// ran there, and in whose place.
+    PacketHeldUp,
     /// It waited for a disk's request; `detail` is the step of it.
     Request,
     /// It waited for a disk's request that was not issued yet.

@@ -6,6 +6,8 @@
 //! logs there are the names of the host's `threads` that were traced for the guest.
 
 use crate::build::binaries;
+use crate::build::guest_image::{self, GuestImage};
+use crate::fetch::module_tree::ModuleTree;
 use crate::machine::host::{HostResult, HostRun};
 use crate::paths::Paths;
 use crate::provision::Lab;
@@ -99,11 +101,12 @@ pub fn once_per_test_run(paths: &Paths) -> Result<HostResult, String> {
 ///
 /// When an image cannot be made, or the host or the guest fails.
 pub fn run(lab: &Lab, name: &str) -> Result<HostResult, ScenarioError> {
-    run_loads(lab, name, &[("analysis", GUEST_SCRIPT)], HOST_SCRIPT)
+    run_loads(lab, name, &[("analysis", GUEST_SCRIPT)], HOST_SCRIPT, [&[], &[]])
 }
 
 /// Runs `host_script` in the run folder `name`, with the loads, a disk, and a guest that knows `guest_scripts`, each
-/// with its name.
+/// with its name. `modules` are further ones of the guest and those of the host, whose files the script finds in the
+/// place of `@MODULES@`.
 ///
 /// # Errors
 ///
@@ -113,20 +116,26 @@ pub(super) fn run_loads(
     name: &str,
     guest_scripts: &[(&str, &str)],
     host_script: &str,
+    [of_guest, of_host]: [&[&str]; 2],
 ) -> Result<HostResult, ScenarioError> {
     let load = binaries::build_example(&lab.paths, "known_load")?;
     let image = lab.paths.images().join(format!("{name}.cpio"));
-    let guest = lab.kernels.guest_image()?.program("known_load", &load);
+    let tree = ModuleTree::open(&lab.kernels.modules)?;
+    let guest_modules = tree.closure(&[&guest_image::MODULES, of_guest].concat())?;
+    let host_modules = scenarios::host_modules(lab, of_host)?;
+    let names: Vec<&str> = host_modules.iter().map(|(name, _)| name.as_str()).collect();
+    let guest = GuestImage::new(&lab.kernels.busybox, &guest_modules).program("known_load", &load);
     guest_scripts.iter().fold(guest, |guest, (name, script)| guest.script(name, script)).write_file(&image)?;
     let disk = lab.paths.images().join(format!("{name}-disk.img"));
     scenarios::make_disk(&disk, &lab.paths.logs())?;
-    let mut request = HostRun::new(name, host_script)
+    let mut request = HostRun::new(name, &host_script.replace("@MODULES@", &names.join(" ")))
         .file("strata", &lab.binaries.strata)
         .file("known_load", &load)
         .file("vmlinux", &lab.kernels.vmlinux)
         .file("guest.cpio", &image)
         .file("strata.ko", &lab.agent)
         .file("disk.img", &disk);
+    request = host_modules.iter().fold(request, |request, (name, path)| request.file(name, path));
     request.timeout = Duration::from_secs(400);
     Ok(lab.host.run(&lab.paths.runs(), &request)?.success(name)?)
 }

@@ -25,7 +25,7 @@ pub mod several_vms;
 pub mod tracepoints;
 
 use crate::build::initramfs::InitramfsError;
-use crate::fetch::module_tree::ModulesError;
+use crate::fetch::module_tree::{ModuleTree, ModulesError};
 use crate::machine::host::{HostError, HostResult};
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
@@ -33,7 +33,7 @@ use crate::provision::{self, Lab};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What the disk image holds before the guest sees it.
@@ -54,6 +54,16 @@ pub enum ScenarioError {
     /// The host failed.
     #[error(transparent)]
     Host(#[from] HostError),
+}
+
+/// The files of these modules of the host and of what they depend on, in the order of loading, each with its name.
+///
+/// # Errors
+///
+/// When one is missing.
+pub(crate) fn host_modules(lab: &Lab, names: &[&str]) -> Result<Vec<(String, PathBuf)>, ModulesError> {
+    let named = |path: PathBuf| (path.file_name().unwrap_or_default().to_string_lossy().into_owned(), path);
+    Ok(ModuleTree::open(&lab.kernels.modules)?.closure(names)?.into_iter().map(named).collect())
 }
 
 /// Makes an ext4 image of 32 MiB at `path` that holds the file `original`.

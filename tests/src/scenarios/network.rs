@@ -10,7 +10,6 @@ use crate::machine::host::{HostResult, HostRun};
 use crate::paths::Paths;
 use crate::provision::Lab;
 use crate::scenarios::{self, ScenarioError};
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// How often the guest pings the host.
@@ -86,11 +85,7 @@ pub fn run(lab: &Lab, name: &str) -> Result<HostResult, ScenarioError> {
     let image = lab.paths.images().join("network.cpio");
     let guest = GuestImage::new(&lab.kernels.busybox, &modules.closure(&GUEST_MODULES)?);
     guest.script("network", GUEST_SCRIPT).write_file(&image)?;
-    let of_host: Vec<(String, PathBuf)> = modules
-        .closure(&[HOST_MODULE])?
-        .into_iter()
-        .map(|path| (path.file_name().unwrap_or_default().to_string_lossy().into_owned(), path))
-        .collect();
+    let of_host = scenarios::host_modules(lab, &[HOST_MODULE])?;
     let names: Vec<&str> = of_host.iter().map(|(name, _)| name.as_str()).collect();
     let request = HostRun::new(name, &HOST_SCRIPT.replace("@MODULES@", &names.join(" ")))
         .file("strata", &lab.binaries.strata)

@@ -5,6 +5,7 @@
 //! What the guest's kernel takes for running, or for ready, is cut further by what the vCPU did.
 
 use super::history::{Graph, Preemption, TaskPiece, Told, Unknown, Wake, Waker, is_timer};
+use super::vhost::WorkerRun;
 use super::{Cause, RecordOf, Step};
 use crate::clock::Clock;
 use crate::event::Interrupt;
@@ -17,6 +18,8 @@ use crate::window::Window;
 
 /// Whom a guest's CPU runs that is idle while a task is ready for it.
 pub(super) const IDLE: &str = "nothing: it was idle and had yet to switch";
+/// The soft interrupt in which the network's packets are received (`NET_RX_SOFTIRQ`).
+const NET_RX: Interrupt = Interrupt::Softirq(3);
 /// Tasks that are followed one behind the other, at most.
 const MOST_DEPTH: usize = 24;
 /// Steps of a path, at most: what would be followed behind them is not.
@@ -319,19 +322,59 @@ impl<'g> Follower<'g> {
         if step.cause == Cause::Blocked {
             step.cause = if is_timer(interrupt) { Cause::Timer } else { Cause::Interrupt };
         }
-        let Some(since) = self.held_up_since(wake.cpu, window) else { return };
-        let (cause, detail) = (step.cause, step.detail.clone());
-        let wait = Window { end: since, ..window };
-        let late = Window { begin: since, ..window };
-        let waited = Part { detail, since: step.since.clone(), ..Part::new(wait, cause) };
-        step.cause = Cause::Blocked;
-        let mut waited = self.step(task, waited);
-        waited.woken_by.clone_from(&step.woken_by);
+        let moved = (interrupt == NET_RX).then(|| self.moved_late(wake.cpu, window)).flatten();
+        let moved_at = moved.map_or(window.begin, |run| run.begin);
+        let since = self.held_up_since(wake.cpu, Window { begin: moved_at, ..window });
+        if moved.is_none() && since.is_none() {
+            return;
+        }
+        let (cause, told) = (step.cause, step.since.clone());
         let mut steps = Vec::new();
-        self.push(waited, &mut steps);
-        let handled = self.on_cpu((wake.cpu, Presence::Waits, None), late, handling);
-        handled.into_iter().for_each(|part| self.add(task, part, &mut steps));
+        let waited = |follower: &mut Self, wait: Window, steps: &mut Vec<Step>| {
+            if wait.begin < wait.end {
+                let since = told.clone().filter(|_| wait.begin == window.begin);
+                let mut waited =
+                    follower.step(task, Part { detail: step.detail.clone(), since, ..Part::new(wait, cause) });
+                waited.woken_by.clone_from(&step.woken_by);
+                follower.push(waited, steps);
+            }
+        };
+        if let Some(run) = moved {
+            let ready = run.held_up.first().map_or(run.begin, |(part, _)| part.begin).max(window.begin);
+            waited(self, Window { end: ready, ..window }, &mut steps);
+            let worker = self.thief(Preemptor::Thread(run.worker));
+            for &(part, by) in &run.held_up {
+                let detail = format!("{} in place of {worker}", self.thief(by));
+                if let Some(part) = part.intersection(&window) {
+                    self.add(task, Part::new(part, Cause::PacketHeldUp).detail(detail), &mut steps);
+                }
+            }
+        }
+        let handled_from = since.unwrap_or(window.end);
+        waited(self, Window { begin: moved_at, end: handled_from }, &mut steps);
+        if handled_from < window.end {
+            let late = Window { begin: handled_from, ..window };
+            let handled = self.on_cpu((wake.cpu, Presence::Waits, None), late, handling);
+            handled.into_iter().for_each(|part| self.add(task, part, &mut steps));
+        }
+        step.cause = Cause::Blocked;
         step.steps = steps;
+    }
+
+    /// The run of a vhost worker that came last before `cpu` handled the interrupt which ended the wait in `window`, if
+    /// that worker had been ready before it ran. A packet that came meanwhile came at some moment of that time: all of
+    /// it is taken for held up. Where several workers ran in the wait, it is not known which one moved the packet.
+    fn moved_late(&self, cpu: u32, window: Window) -> Option<&'g WorkerRun> {
+        let mut handled_from = None;
+        self.cut(cpu, window, |part, view, _| {
+            let is_handling = view.is_some_and(|view| view.interrupt.is_some());
+            handled_from = is_handling.then(|| handled_from.unwrap_or(part.begin));
+        });
+        let end = handled_from.unwrap_or(window.end);
+        let mut runs = self.graph.worker_runs.iter().filter(|run| window.begin < run.begin && run.begin < end);
+        let last = runs.clone().next_back()?;
+        let is_only = runs.all(|run| run.worker.tid == last.worker.tid);
+        (is_only && !last.held_up.is_empty() && !self.graph.has_lost(&window)).then_some(last)
     }
 
     /// Since when what ended the wait was held up on `cpu`, which has been idle since: its vCPU was woken from a halt,

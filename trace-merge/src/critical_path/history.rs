@@ -4,6 +4,7 @@
 //! between tasks the wake-ups. It is kept for one window at a time, and handed on when the window is over or the task
 //! runs: memory does not grow with the recording, but with the longest wait, up to [`MOST_PIECES`].
 
+use super::vhost::{WorkerRun, Workers};
 use crate::analysis::{Analysis, Gap};
 use crate::event::{self, Event, Interrupt, Tid, WakeupStage};
 use crate::reader::Trace;
@@ -105,6 +106,8 @@ pub(super) struct Graph {
     /// Disk requests that have ended.
     pub(super) flows: Vec<Flow>,
     pub(super) preemptions: Vec<Preemption>,
+    /// Runs of the vhost workers of the VM, by their begin.
+    pub(super) worker_runs: Vec<WorkerRun>,
     /// Periods in which records of the guest's or the host's kernel or of the VMM are missing.
     lost: Vec<Window>,
     /// Layer and name of the event types that told something.
@@ -175,6 +178,7 @@ pub(super) struct History<W> {
     settled: HashSet<u32>,
     /// Threads of the host that were woken and have not run since: when, and while which thread ran.
     woken_threads: HashMap<Tid, (u64, Option<Tid>)>,
+    workers: Workers,
     /// By source: since when records are missing, ticks.
     gaps: HashMap<usize, u64>,
     walk: W,
@@ -205,6 +209,7 @@ impl<W: FnMut(&Graph, Window, &Timeline) + Send> History<W> {
             flow_times: FlowTimes::keeping_ended(trace),
             settled: HashSet::default(),
             woken_threads: HashMap::default(),
+            workers: Workers::of(trace.manifest(), vm),
             gaps: HashMap::default(),
             walk,
         }
@@ -278,6 +283,7 @@ impl<W: FnMut(&Graph, Window, &Timeline) + Send> History<W> {
         }
         self.graph.flows.retain(|flow| flow.begin.saturating_add(flow.ticks) >= time);
         self.graph.preemptions.retain(|preemption| preemption.time >= time);
+        self.graph.worker_runs.retain(|run| run.begin >= time);
         self.graph.lost.retain(|lost| lost.end >= time);
         self.graph.full_at = None;
         self.pieces = self.graph.tasks.values().map(Vec::len).sum::<usize>()
@@ -372,6 +378,13 @@ impl<W: FnMut(&Graph, Window, &Timeline) + Send> History<W> {
     fn host_record(&mut self, host: usize, input: &Input<'_>, event: &Event<'_>, timeline: &Timeline) {
         if timeline.vm(self.vm).is_none_or(|vm| vm.host != host) {
             return;
+        }
+        if let (Some(host), Origin::Host { cpu, .. }) = (timeline.hosts.get(host), input.origin) {
+            let mut begun = None;
+            self.workers.record((input.time(), cpu), event, host, |run| begun = Some(run));
+            if let Some(run) = begun.filter(|run| self.is_wanted(run.begin) && self.has_room(run.begin)) {
+                self.graph.worker_runs.push(run);
+            }
         }
         match event {
             Event::Wakeup { task, stage: WakeupStage::Waking, .. } => {
@@ -480,6 +493,7 @@ impl<W: FnMut(&Graph, Window, &Timeline) + Send> Analysis for History<W> {
             }
             if let Origin::Host { only_kvm: false, .. } = gap.origin {
                 self.woken_threads.clear();
+                self.workers.lose();
             }
             self.gaps.insert(gap.source, gap.time);
         } else if let Some(begin) = self.gaps.remove(&gap.source)

@@ -108,7 +108,7 @@ const fn kind(cause: Cause) -> &'static str {
         Cause::Interrupted | Cause::Handler => "interrupts",
         Cause::Exit => "exits that KVM handled",
         Cause::Vmm => "exits that the VMM handled",
-        Cause::Preempted | Cause::WokenLate => "what the host ran instead",
+        Cause::Preempted | Cause::WokenLate | Cause::PacketHeldUp => "what the host ran instead",
         Cause::Halted => "halted",
         Cause::WaitsForCpu => "ready while the guest ran something else",
         Cause::Sleep => "sleeping as asked for",
@@ -148,6 +148,7 @@ fn clause(about: &About<'_>, besides: &str, task: &str) -> String {
         Cause::Timer => format!("{whose} waited for a timer: {detail}"),
         Cause::Interrupt => format!("{whose} waited for a device: {detail}"),
         Cause::Handler => format!("the guest handled what was to wake {whose}: {detail}"),
+        Cause::PacketHeldUp => format!("the host ran {detail}, which was to move the packet that {whose} waited for"),
         // `REQUEST: FROM → TO, WHERE`
         Cause::Request => match detail.split_once(": ") {
             Some((request, step)) => format!("{whose} waited for a {request} ({step})"),
@@ -191,6 +192,7 @@ pub(super) fn label(step: &Step, below: &str) -> String {
         Cause::Timer => format!("waits for {detail}{woken_by}"),
         Cause::Interrupt => format!("waits for {detail}{woken_by}; for whom is not recorded"),
         Cause::Handler => format!("its wake-up is being handled: {detail}{on}"),
+        Cause::PacketHeldUp => format!("its packet is held up: the host runs {detail}"),
         Cause::Request => format!("disk: {detail}"),
         Cause::NotIssued => match &step.woken_by {
             Some(by) => format!("its disk request is not issued yet, by {by}"),

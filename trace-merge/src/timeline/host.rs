@@ -49,7 +49,7 @@ pub enum ThreadState {
 
 /// Bits of `sched_switch`'s `prev_state` that say what a task waits for. Without any it is ready to run; bits above say
 /// that it was preempted.
-pub(super) const PREV_STATE_MASK: u64 = 0xff;
+pub(crate) const PREV_STATE_MASK: u64 = 0xff;
 /// `prev_state` of a task that is dead (`EXIT_DEAD`), or a zombie (`EXIT_ZOMBIE`).
 pub(super) const PREV_STATE_ENDED: u64 = 0x10 | 0x20;
 
@@ -125,6 +125,12 @@ impl Host {
     #[must_use]
     pub fn latest_name(&self, tid: Tid) -> Option<&[u8]> {
         self.names.get(*self.comms.get(&tid)?).map(Vec::as_slice).filter(|name| !name.is_empty())
+    }
+
+    /// The thread `tid` under its latest name.
+    #[must_use]
+    pub fn latest(&self, tid: Tid) -> HostThread {
+        HostThread { tid, name: self.comms.get(&tid).copied().unwrap_or(0) }
     }
 
     /// Number of threads whose names are known.

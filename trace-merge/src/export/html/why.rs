@@ -44,7 +44,7 @@ const fn category(step: &Step) -> Category {
         Cause::Interrupted | Cause::Interrupt | Cause::Handler => Category::Interrupt,
         Cause::Exit => Category::Kvm,
         Cause::Vmm => Category::Vmm,
-        Cause::Preempted | Cause::WokenLate => Category::Stolen,
+        Cause::Preempted | Cause::WokenLate | Cause::PacketHeldUp => Category::Stolen,
         Cause::Halted => Category::Idle,
         Cause::WaitsForCpu => Category::Runnable,
         Cause::Sleep | Cause::Timer => Category::Sleep,

@@ -1,0 +1,145 @@
+//! When the vhost workers of a VM ran, and what ran while they were ready: the threads of the host's kernel that move
+//! the packets of its network devices, where the VMM does not.
+
+use crate::event::{Event, Task, Tid};
+use crate::manifest::Manifest;
+use crate::timeline::host::{Host, HostCpuState, HostThread, PREV_STATE_MASK};
+use crate::timeline::vcpu::Preemptor;
+use crate::window::Window;
+use foldhash::{HashMap, HashSet};
+use std::collections::BTreeSet;
+
+/// What the name of a worker starts with, before the number of the thread that asked for it.
+const WORKER: &[u8] = b"vhost-";
+
+/// A worker begins to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct WorkerRun {
+    pub(super) worker: HostThread,
+    pub(super) begin: u64,
+    /// What ran in its place while it was ready, one behind the other up to `begin`; empty where that is not known.
+    pub(super) held_up: Vec<(Window, Preemptor)>,
+}
+
+/// A worker is ready, and something else runs.
+#[derive(Debug)]
+struct Waiting {
+    cpu: u32,
+    /// Since when `runs` has been running there.
+    since: u64,
+    runs: Preemptor,
+    before: Vec<(Window, Preemptor)>,
+}
+
+impl Waiting {
+    fn new(cpu: u32, since: u64, host: &Host) -> Self {
+        Self { cpu, since, runs: runs(host, cpu), before: Vec::new() }
+    }
+
+    /// What has been running did so up to `time`; who it was may be known only now.
+    fn end_part(&mut self, time: u64, was: Option<HostThread>) {
+        let by = match (self.runs, was) {
+            (Preemptor::Unknown, Some(was)) if was.tid > 0 => Preemptor::Thread(was),
+            (Preemptor::Unknown, Some(_)) => Preemptor::Idle,
+            (known, _) => known,
+        };
+        if self.since < time {
+            self.before.push((Window { begin: self.since, end: time }, by));
+        }
+        self.since = time;
+    }
+
+    /// It waits on `cpu` from `time` on.
+    fn go_to(&mut self, cpu: u32, time: u64, host: &Host) {
+        self.end_part(time, None);
+        (self.cpu, self.runs) = (cpu, runs(host, cpu));
+    }
+}
+
+fn runs(host: &Host, cpu: u32) -> Preemptor {
+    match host.cpu(cpu) {
+        HostCpuState::Unknown => Preemptor::Unknown,
+        HostCpuState::Idle => Preemptor::Idle,
+        HostCpuState::Running(thread) => Preemptor::Thread(thread),
+    }
+}
+
+/// What the workers of one VM do.
+#[derive(Debug, Default)]
+pub(super) struct Workers {
+    /// Threads that may have asked for one; `None` where those are not known and no other VM is there.
+    employers: Option<BTreeSet<Tid>>,
+    running: HashSet<Tid>,
+    waiting: HashMap<Tid, Waiting>,
+}
+
+impl Workers {
+    /// Those of the VM `index` of a recording.
+    pub(super) fn of(manifest: &Manifest, index: usize) -> Self {
+        let vm = manifest.vms.get(index);
+        let mut employers: BTreeSet<Tid> =
+            vm.into_iter().flat_map(|vm| &vm.strata_threads).map(|thread| thread.tid).collect();
+        let process = vm.and_then(|vm| vm.attached.as_ref()).and_then(|process| Tid::try_from(process.pid).ok());
+        employers.extend(process);
+        let is_alone = manifest.vms.len() == 1;
+        let employers = Some(employers).filter(|employers| !(employers.is_empty() && is_alone));
+        Self { employers, ..Self::default() }
+    }
+
+    fn is_ours(&self, task: Task<'_>) -> bool {
+        let employer = task.comm.strip_prefix(WORKER).and_then(|number| str::from_utf8(number).ok()?.parse().ok());
+        employer.is_some_and(|employer| self.employers.as_ref().is_none_or(|employers| employers.contains(&employer)))
+    }
+
+    /// Takes in what `cpu` of `host` recorded at `time`, which the host knows already. `tell` gets the runs that begin.
+    pub(super) fn record(
+        &mut self,
+        (time, cpu): (u64, u32),
+        event: &Event<'_>,
+        host: &Host,
+        mut tell: impl FnMut(WorkerRun),
+    ) {
+        match *event {
+            Event::Wakeup { task, cpu: Some(target), .. }
+                if self.is_ours(task) && !self.running.contains(&task.tid) =>
+            {
+                let waiting = self.waiting.entry(task.tid).or_insert_with(|| Waiting::new(target, time, host));
+                if waiting.cpu != target {
+                    waiting.go_to(target, time, host);
+                }
+            }
+            Event::Migrate { tid, cpu: target } => {
+                if let Some(waiting) = self.waiting.get_mut(&tid) {
+                    waiting.go_to(target, time, host);
+                }
+            }
+            Event::Switch { prev, prev_state, next } => {
+                let was = host.latest(prev.tid);
+                for waiting in self.waiting.values_mut().filter(|waiting| waiting.cpu == cpu) {
+                    waiting.end_part(time, Some(was));
+                    waiting.runs = runs(host, cpu);
+                }
+                self.running.remove(&prev.tid);
+                if self.is_ours(prev) && prev_state & PREV_STATE_MASK == 0 {
+                    self.waiting.insert(prev.tid, Waiting::new(cpu, time, host));
+                }
+                if self.is_ours(next) {
+                    self.running.insert(next.tid);
+                    let mut waiting = self.waiting.remove(&next.tid);
+                    if let Some(waiting) = &mut waiting {
+                        waiting.end_part(time, None);
+                    }
+                    let held_up = waiting.map_or_else(Vec::new, |waiting| waiting.before);
+                    tell(WorkerRun { worker: host.latest(next.tid), begin: time, held_up });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Records of the host are missing: what was known is not any more.
+    pub(super) fn lose(&mut self) {
+        self.running.clear();
+        self.waiting.clear();
+    }
+}
