@@ -36,6 +36,7 @@ pub fn run(data: &[u8]) {
         disks: Vec::new(),
         nets: Vec::new(),
         entropy: false,
+        vsock: None,
         cmdline,
         shared_slots: Vec::new(),
         discovery: None,

@@ -7,17 +7,19 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use vmm::machine::rate_limit::RateLimit;
 use vmm::machine::{
-    BlockRequestKind, DetachedDisk, DetachedNet, DiskLimits, ExitAction, FRAME_MAX, Link, MacAddress, NetLimits,
-    NetQueue, NoObserver, Observer, PACKET_HEADER, PacketStage, Peripherals, VIRTIO_MMIO, VIRTIO_MMIO_SIZE,
-    handle_exit,
+    BlockRequestKind, DetachedDisk, DetachedNet, DetachedVsock, DiskLimits, ExitAction, FRAME_MAX, Link, MacAddress,
+    NetLimits, NetQueue, NoObserver, Observer, PACKET_HEADER, PacketStage, Peripherals, VIRTIO_MMIO, VIRTIO_MMIO_SIZE,
+    VSOCK_CONNECTIONS_MAX, VsockEnd, VsockHost, VsockSide, handle_exit,
 };
 
 /// The guest's memory, bytes.
@@ -29,10 +31,14 @@ const OPERATIONS: RateLimit = RateLimit { per_second: 100, burst: 8 };
 const BYTES: RateLimit = RateLimit { per_second: 64 << 10, burst: 8 << 10 };
 /// What the guest may do with the network, in each direction.
 const PACKETS: RateLimit = RateLimit { per_second: 100, burst: 16 };
-/// Virtio devices: two disks, a network and a source of random bytes.
-const DEVICES: u8 = 4;
-/// The network's place among them.
+/// Virtio devices: two disks, a network, a source of random bytes and a socket device.
+const DEVICES: u8 = 5;
+/// The places of the network and of the socket device among them.
 const NET: usize = 2;
+const VSOCK: usize = 4;
+/// The guest's address, and the lowest bit of ports of the host at which somebody listens.
+const CID: u32 = 3;
+const LISTENS: u32 = 1;
 /// Most bytes of a port or memory access that KVM hands over at once.
 const ACCESS: usize = 8;
 
@@ -49,6 +55,7 @@ const ACCESS: usize = 8;
 /// | 6, `u16` length, bytes | [`Op::Input`] |
 /// | 7, `u16` ms | [`Op::Wait`] |
 /// | 8, `u16` bytes | [`Op::Arrive`] |
+/// | 9, `u16` length, bytes | [`Op::Call`] |
 ///
 /// What is missing at the end is zeros, so that every sequence of bytes is a script.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +85,7 @@ pub enum Op<'a> {
     },
     /// Writes to a register of a virtio device.
     Store {
-        /// Which device; there are four.
+        /// Which device; there are five.
         device: u8,
         /// Which register, by its number: a quarter of its offset.
         register: u8,
@@ -89,7 +96,7 @@ pub enum Op<'a> {
     },
     /// Reads from a register of a virtio device.
     Load {
-        /// Which device; there are four.
+        /// Which device; there are five.
         device: u8,
         /// Which register, by its number: a quarter of its offset.
         register: u8,
@@ -98,7 +105,7 @@ pub enum Op<'a> {
     },
     /// Notifies a queue of a device.
     Notify {
-        /// Which device; there are four. With the highest bit, its second queue.
+        /// Which device; there are five. With the highest bit, its second queue.
         device: u8,
     },
     /// The host's user types.
@@ -110,6 +117,11 @@ pub enum Op<'a> {
     Arrive {
         /// Bytes of its frame.
         length: u16,
+    },
+    /// A program of the host connects to the socket device and says something.
+    Call {
+        /// What.
+        bytes: &'a [u8],
     },
     /// Time goes by, and devices that have waited for their limits are served.
     Wait {
@@ -158,11 +170,15 @@ impl Op<'_> {
                 script.push(8);
                 script.extend(length.to_le_bytes());
             }
+            Self::Call { bytes } => {
+                script.push(9);
+                block(script, bytes);
+            }
         }
     }
 
     fn decode<'a>(input: &mut Input<'a>) -> Op<'a> {
-        match input.byte() % 9 {
+        match input.byte() % 10 {
             0 => Op::Write { address: input.u16(), bytes: input.block() },
             1 => Op::Out { place: input.byte(), width: input.byte(), value: input.u64() },
             2 => Op::In { place: input.byte(), width: input.byte() },
@@ -171,7 +187,8 @@ impl Op<'_> {
             5 => Op::Notify { device: input.byte() },
             6 => Op::Input { bytes: input.block() },
             7 => Op::Wait { ms: input.u16() },
-            _ => Op::Arrive { length: input.u16() },
+            8 => Op::Arrive { length: input.u16() },
+            _ => Op::Call { bytes: input.block() },
         }
     }
 }
@@ -201,6 +218,8 @@ struct Counts {
     packets_under_way: Mutex<[i64; 2]>,
     /// Packets that have been handed over or lost, by queue.
     packets: [AtomicU64; 2],
+    /// Connections of the socket device that have begun and not ended, and the last one's id.
+    connections: Mutex<(usize, u64)>,
     /// Bytes that the serial port put out.
     put_out: AtomicU64,
 }
@@ -216,6 +235,17 @@ impl Observer for Counts {
         let change = if stage == PacketStage::Taken { 1 } else { -1 };
         self.packets[index].fetch_add(u64::from(stage != PacketStage::Taken), Ordering::Relaxed);
         self.packets_under_way.lock().expect("no step panics while it holds it")[index] += change;
+    }
+
+    fn vsock_begun(&self, id: u64, _: u32, _: u32, _: VsockSide) {
+        let mut connections = self.connections.lock().expect("no step panics while it holds it");
+        *connections = (connections.0 + 1, connections.1.max(id));
+    }
+
+    fn vsock_ended(&self, id: u64, _: VsockEnd) {
+        let mut connections = self.connections.lock().expect("no step panics while it holds it");
+        assert!(id <= connections.1 && connections.0 > 0, "the connection {id} ends and has not begun");
+        connections.0 -= 1;
     }
 
     fn console_output(&self, bytes: u32) {
@@ -258,6 +288,54 @@ impl Link for Network {
         packet[..length].fill(0);
         Ok(length)
     }
+}
+
+/// A host on which programs call the guest, and others listen at ports and give back what they get.
+struct Programs {
+    callers: Arc<Mutex<VecDeque<UnixStream>>>,
+    /// The other ends of connections of the guest's.
+    listeners: Arc<Mutex<Vec<UnixStream>>>,
+    /// What wakes the device when somebody calls.
+    bell: UnixStream,
+}
+
+/// The two ends of a connection; neither waits.
+fn pair() -> io::Result<[UnixStream; 2]> {
+    let (ours, theirs) = UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    theirs.set_nonblocking(true)?;
+    Ok([ours, theirs])
+}
+
+impl VsockHost for Programs {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    fn accept(&mut self) -> io::Result<UnixStream> {
+        let caller = self.callers.lock().expect("no step panics while it holds it").pop_front();
+        caller.ok_or(io::ErrorKind::WouldBlock.into())
+    }
+
+    fn connect(&mut self, port: u32) -> io::Result<UnixStream> {
+        if port & LISTENS == 0 {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        let [ours, theirs] = pair()?;
+        self.listeners.lock().expect("no step panics while it holds it").push(theirs);
+        Ok(ours)
+    }
+}
+
+/// Gives back what the guest has sent to each listener, and hangs up where the guest has.
+fn give_back(listeners: &Mutex<Vec<UnixStream>>) {
+    let mut bytes = [0; 4096];
+    let goes_on = |stream: &mut UnixStream| match stream.read(&mut bytes) {
+        Ok(0) => false,
+        Ok(length) => stream.write(&bytes[..length]).is_ok(),
+        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+    };
+    listeners.lock().expect("no step panicked").retain_mut(goes_on);
 }
 
 /// A disk's content: each sector tells its number.
@@ -309,7 +387,13 @@ pub fn run(data: &[u8]) {
         Network { arrived: Arc::clone(&arrived), descriptor: files[0].try_clone().expect("descriptors are left") };
     let limits = NetLimits { packets: Some(PACKETS), bytes: None };
     let net = DetachedNet { link: Box::new(network), mac: MacAddress([2, 0, 0, 0, 0, 1]), limits };
-    let devices = Peripherals::detached(&memory, disks, vec![net], console, &observer, begin);
+    let [bell, rope] = pair().expect("descriptors are left");
+    let (callers, listeners): (Arc<Mutex<VecDeque<UnixStream>>>, Arc<Mutex<Vec<UnixStream>>>) = Default::default();
+    let programs = Programs { callers: Arc::clone(&callers), listeners: Arc::clone(&listeners), bell };
+    // Their ends stay open until the end of the script.
+    let mut calls = Vec::new();
+    let vsock = Some(DetachedVsock { cid: CID, host: Box::new(programs) });
+    let devices = Peripherals::detached(&memory, disks, vec![net], vsock, console, &observer, begin);
     let devices = devices.expect("descriptors are left");
 
     let mut input = Input(data);
@@ -325,7 +409,19 @@ pub fn run(data: &[u8]) {
         if let Op::Arrive { length } = op {
             arrived.lock().expect("no step panicked").push_back(length);
         }
+        if let Op::Call { bytes } = op
+            && calls.len() <= VSOCK_CONNECTIONS_MAX
+        {
+            let [ours, mut theirs] = pair().expect("descriptors are left");
+            let _ = theirs.write(bytes);
+            callers.lock().expect("no step panicked").push_back(ours);
+            let _ = (&rope).write(b"!");
+            calls.push(theirs);
+        }
         step(op, &memory, &devices, begin + time);
+        give_back(&listeners);
+        let connections = counts.connections.lock().expect("no step panicked").0;
+        assert!(connections <= VSOCK_CONNECTIONS_MAX, "there are {connections} connections");
         let came = u128::from(OPERATIONS.per_second) * time.as_millis() / 1000;
         let of_limited = counts.of_limited.load(Ordering::Relaxed);
         assert!(u128::from(of_limited) <= came + u128::from(OPERATIONS.burst), "a disk keeps within its limit");
@@ -386,6 +482,11 @@ fn step(op: Op<'_>, memory: &GuestMemoryMmap, devices: &Peripherals, now: Instan
         // As the event loop does with the host's side of a network.
         Op::Arrive { .. } => {
             devices.notify(NET, NetQueue::Receive as usize, now);
+            ExitAction::Continue
+        }
+        // As the event loop does with the host's side of a socket device.
+        Op::Call { .. } => {
+            devices.notify(VSOCK, 0, now);
             ExitAction::Continue
         }
         Op::Wait { .. } => {

@@ -32,6 +32,7 @@ const CONFIGURATION: u8 = 0x40;
 /// Devices after the disks, and what stands for the second queue of one.
 const NETWORK: u8 = 2;
 const RANDOM: u8 = 3;
+const SOCKETS: u8 = 4;
 const SECOND_QUEUE: u8 = 0x80;
 
 /// Flags of a descriptor.
@@ -113,8 +114,15 @@ fn buffer(script: &mut Vec<u8>, length: u32, flags: u16) {
     Op::Write { address: AVAILABLE, bytes: &[0, 0, 1, 0] }.encode(script);
 }
 
-/// What drivers do to a network and to a source of random bytes.
-fn other_scripts() -> [(&'static str, Vec<u8>); 3] {
+/// The header of a packet of a guest's stream, of the operation `op`, with `length` bytes behind it.
+fn stream_header(ports: [u32; 2], op: u16, length: u32) -> Vec<u8> {
+    let addresses = [3_u64.to_le_bytes(), 2_u64.to_le_bytes()].concat();
+    let words = [ports[0], ports[1], length, u32::from(op) << 16 | 1, 3, 4096, 0].map(u32::to_le_bytes);
+    [&addresses[..], &words.concat()].concat()
+}
+
+/// What drivers do to a network, to a source of random bytes and to a socket device.
+fn other_scripts() -> [(&'static str, Vec<u8>); 5] {
     let mut receives = driver(NETWORK, 1 << 5);
     buffer(&mut receives, 1526, DEVICE_WRITES);
     for length in [60, 1514, 14] {
@@ -129,7 +137,20 @@ fn other_scripts() -> [(&'static str, Vec<u8>); 3] {
     let mut random = driver(RANDOM, 0);
     buffer(&mut random, 64, DEVICE_WRITES);
     Op::Notify { device: RANDOM }.encode(&mut random);
-    [("receives", receives), ("sends", sends), ("random", random)]
+    let mut called = driver(SOCKETS, 0);
+    buffer(&mut called, 512, DEVICE_WRITES);
+    Op::Call { bytes: b"CONNECT 22\nhello" }.encode(&mut called);
+    Op::Notify { device: SOCKETS }.encode(&mut called);
+    Op::Load { device: SOCKETS, register: CONFIGURATION, width: 8 }.encode(&mut called);
+    // A request, data, and both halves closed.
+    let mut connects = driver_of_queue(SOCKETS, 0, 1);
+    for (number, op, length) in [(1_u16, 1, 0), (2, 5, 20), (3, 4, 0)] {
+        Op::Write { address: DATA, bytes: &stream_header([1024, 77], op, length) }.encode(&mut connects);
+        Op::Write { address: DESCRIPTORS, bytes: &descriptor(DATA, 44 + length, 0, 0) }.encode(&mut connects);
+        Op::Write { address: AVAILABLE, bytes: &[[0, 0], number.to_le_bytes()].concat() }.encode(&mut connects);
+        Op::Notify { device: SOCKETS | SECOND_QUEUE }.encode(&mut connects);
+    }
+    [("receives", receives), ("sends", sends), ("random", random), ("called", called), ("connects", connects)]
 }
 
 /// What drivers do to disks, and what a console and an end look like.

@@ -244,7 +244,7 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
         limits,
         // Threads of another process cannot be watched so.
         alarms: Arc::default(),
-        process_descriptors: if guest.is_some() { descriptors::for_processes(vcpus) } else { 0 },
+        process_descriptors: if guest.is_some() { descriptors::for_processes(vcpus, false) } else { 0 },
         say,
         on_failure: Some(Box::new(move || {
             // There is no VM of this process's to go on with.

@@ -6,7 +6,7 @@ use crate::control::protocol::{LayerLimit, Mode};
 use crate::cpu_list::CpuList;
 use crate::jail::{self, JailRequest};
 use crate::machine::rate_limit::RateLimit;
-use crate::machine::{CpuExtras, DiskConfig, MemoryBacking, NetConfig};
+use crate::machine::{CpuExtras, DiskConfig, MemoryBacking, NetConfig, VsockConfig};
 use crate::run::{Agent, Boot, KERNEL_RINGS, OnReboot, OnTraceFailure, PROCESS_SLOTS, RunRequest};
 use crate::tracing::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
 use crate::tracing::scheduling::{Drain, Scheduling};
@@ -31,6 +31,7 @@ use trace_merge::access::Readers;
     strata run --kernel vmlinuz --initrd initrd.img --agentless --trace trace\n  \
     strata run --kernel vmlinuz --initrd initrd.img --net tap=tap0,mac=52:54:00:12:34:56\n  \
     strata run --kernel vmlinuz --initrd initrd.img --net passt\n  \
+    strata run --kernel vmlinuz --initrd initrd.img --vsock cid=3,path=run/vsock\n  \
     strata run --kernel vmlinuz --initrd initrd.img --memory 4G --memory-backing huge\n  \
     strata run --kernel vmlinuz --initrd initrd.img --agent strata.ko --trace trace --mode flight-recorder --trigger 'wakeup>5ms task=web*'\n  \
     strata run --kernel vmlinuz --initrd initrd.img --memory 2G --print-config > vm.toml\n  \
@@ -101,6 +102,12 @@ pub struct RunArgs {
     /// it can: this is for guests and CPUs without RDRAND
     #[arg(long)]
     pub rng: bool,
+    /// Connections between programs of the guest and of the host (virtio-vsock), without a network. The guest has the
+    /// address 'cid', 3 or more. Who connects to the socket 'path' and says 'CONNECT PORT' in a line gets the guest's
+    /// PORT, and 'OK' with a number in a line first; what the guest connects to, of CID 2, is the socket path_PORT. The
+    /// socket is made for the VM's user alone, in a folder where nobody else may make files, and goes with the VM
+    #[arg(long, value_name = "cid=N,path=SOCKET", value_parser = values::vsock)]
+    pub vsock: Option<VsockConfig>,
     /// Limit the bytes of each second that the guest writes to its console: RATE or RATE:BURST, 4K or more. A guest
     /// that writes faster waits
     #[arg(long, value_name = "RATE", value_parser = values::bandwidth)]
@@ -275,6 +282,7 @@ impl From<RunArgs> for RunRequest {
             disks,
             nets: args.nets,
             entropy: args.rng,
+            vsock: args.vsock,
             console_bandwidth: args.console_bandwidth,
             cmdline: args.cmdline,
             trace: args.trace,

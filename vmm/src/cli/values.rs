@@ -5,7 +5,7 @@ use crate::agentless;
 use crate::control::protocol::{LayerLimit, Mode};
 use crate::jail;
 use crate::machine::rate_limit::RateLimit;
-use crate::machine::{DiskConfig, LinkConfig, MemoryBacking, NetConfig};
+use crate::machine::{CID_MAX, CID_MIN, DiskConfig, LinkConfig, MemoryBacking, NetConfig, VsockConfig};
 use crate::run::{OnReboot, OnTraceFailure};
 use crate::tracing::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
 use crate::tracing::scheduling::Drain;
@@ -214,6 +214,18 @@ pub fn net(text: &str) -> Result<NetConfig, String> {
     Ok(net)
 }
 
+/// A socket device: `cid=N,path=SOCKET`.
+pub fn vsock(text: &str) -> Result<VsockConfig, String> {
+    let refuse = || {
+        format!("write the guest's address, {CID_MIN} to {CID_MAX}, and a socket, as in '--vsock cid=3,path=run/vsock'")
+    };
+    let (cid, path) = text.split_once(',').ok_or_else(refuse)?;
+    let cid = cid.strip_prefix("cid=").and_then(|cid| cid.parse().ok());
+    let cid = cid.filter(|cid| (CID_MIN..=CID_MAX).contains(cid)).ok_or_else(refuse)?;
+    let path = path.strip_prefix("path=").filter(|path| !path.is_empty()).ok_or_else(refuse)?;
+    Ok(VsockConfig { cid, path: path.into() })
+}
+
 /// A limit of packets: `RATE` or `RATE:BURST`.
 fn packets(text: &str) -> Result<RateLimit, String> {
     rate_limit(text, |text| text.parse().ok(), 1)
@@ -355,6 +367,14 @@ mod tests {
             ("passt,vhost=on", "vhost=on is for taps"),
         ] {
             assert!(net(text).unwrap_err().contains(says), "{text}");
+        }
+    }
+
+    #[test]
+    fn socket_device_has_an_address_and_a_socket() {
+        assert_eq!(vsock("cid=3,path=/a,b"), Ok(VsockConfig { cid: 3, path: "/a,b".into() }));
+        for text in ["", "cid=3", "cid=2,path=/a", "cid=4294967295,path=/a", "cid=3,path=", "path=/a,cid=3", "3,/a"] {
+            assert!(vsock(text).unwrap_err().contains("--vsock cid=3,path=run/vsock"), "{text}");
         }
     }
 

@@ -18,6 +18,8 @@ pub struct Places {
     pub written: Vec<PathBuf>,
     /// Folders in which it may remove empty folders.
     pub emptied: Vec<PathBuf>,
+    /// Folders in which it may remove files.
+    pub cleared: Vec<PathBuf>,
 }
 
 impl Places {
@@ -46,7 +48,9 @@ impl Places {
         let named = |paths: &[PathBuf], access: BitFlags<AccessFs>| {
             paths.iter().map(move |path| (path.clone(), access)).collect::<Vec<_>>()
         };
-        let places = named(&self.written, written).into_iter().chain(named(&self.emptied, AccessFs::RemoveDir.into()));
+        let removed = [(&self.emptied, AccessFs::RemoveDir), (&self.cleared, AccessFs::RemoveFile)];
+        let removed = removed.into_iter().flat_map(|(folders, access)| named(folders, access.into()));
+        let places = named(&self.written, written).into_iter().chain(removed);
         let places = places.chain(READ.map(|path| (path.into(), read)));
         // A panic looks for its symbols in the program.
         for (path, access) in places.chain(program.map(|path| (path, AccessFs::ReadFile.into()))) {
@@ -90,7 +94,7 @@ mod tests {
         fs::create_dir_all(path("written/below")).unwrap();
         fs::create_dir_all(path("emptied")).unwrap();
         std::os::unix::fs::symlink(path("written"), path("link")).unwrap();
-        let places = Places { written: vec![path("written")], emptied: vec![path("emptied")] };
+        let places = Places { written: vec![path("written")], emptied: vec![path("emptied")], ..Places::default() };
 
         let inside = ["written/new", "written/below/new", "link/new"].map(|name| places.hold(&path(name)));
         let outside = ["new", "emptied/new", "written/../new", "written/none/new"].map(|name| places.hold(&path(name)));
@@ -134,6 +138,20 @@ mod tests {
         let seen = confined(&places, || {
             let made = fs::write(folder.path().join("file"), b"text").map_err(|error| error.kind());
             (fs::remove_dir(folder.path().join("vm")).is_ok(), made.err())
+        });
+
+        assert_eq!(seen, version().map(|_| (true, Some(ErrorKind::PermissionDenied))));
+    }
+
+    #[test]
+    fn folder_that_may_be_cleared_takes_no_files() {
+        let folder = TempDir::new().unwrap();
+        fs::write(folder.path().join("socket"), b"").unwrap();
+        let places = Places { cleared: vec![folder.path().into()], ..Places::default() };
+
+        let seen = confined(&places, || {
+            let made = fs::write(folder.path().join("file"), b"text").map_err(|error| error.kind());
+            (fs::remove_file(folder.path().join("socket")).is_ok(), made.err())
         });
 
         assert_eq!(seen, version().map(|_| (true, Some(ErrorKind::PermissionDenied))));

@@ -8,6 +8,7 @@ use super::loader::{CMDLINE_MAX, KernelFormat, KernelFormatError, kernel_format}
 use super::memory::{HUGE_PAGE, MemoryBacking};
 use super::net_config::{LinkError, NetConfig};
 use super::virtio::block::{DiskLimits, SECTOR_SIZE};
+use super::virtio::vsock::socket::VsockSocket;
 use memmap2::MmapRaw;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -126,6 +127,8 @@ pub struct MachineConfig {
     pub nets: Vec<NetConfig>,
     /// A source of random bytes for the guest.
     pub entropy: bool,
+    /// A socket device, by its socket on the host.
+    pub vsock: Option<Arc<VsockSocket>>,
     /// The kernel command line, complete: devices are described by ACPI, nothing is appended.
     pub cmdline: String,
     /// The trace region, in slots.
@@ -334,7 +337,7 @@ impl MachineConfig {
     /// How many virtio devices the machine has.
     #[must_use]
     pub fn virtio_devices(&self) -> usize {
-        self.disks.len() + self.nets.len() + usize::from(self.entropy)
+        self.disks.len() + self.nets.len() + usize::from(self.entropy) + usize::from(self.vsock.is_some())
     }
 
     /// Bytes of all shared slots together.

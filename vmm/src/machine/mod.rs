@@ -51,12 +51,16 @@ pub use layout::{Range, VIRTIO_MMIO, VIRTIO_MMIO_SIZE};
 pub use loader::{KernelFormat, KernelFormatError, LoadError, kernel_format};
 pub use memory::{HugePagePool, MemoryBacking, MemoryError, create as create_memory};
 pub use net_config::{LinkConfig, LinkError, MacAddress, NetConfig, NetLimits};
-pub use observer::{BlockRequestKind, ControlEvent, NetQueue, NoObserver, Observer, PacketStage};
+pub use observer::{
+    BlockRequestKind, ControlEvent, NetQueue, NoObserver, Observer, PacketStage, VsockEnd, VsockQueue, VsockSide,
+};
 pub use outcome::{Outcome, RunError};
-pub use peripherals::{DetachedDisk, DetachedNet, Peripherals};
+pub use peripherals::{DetachedDisk, DetachedNet, DetachedVsock, Peripherals};
 pub use power::GuestRequest;
 pub use probe::{KvmKind, KvmProbe, probe_kvm};
 pub use serial::ConsoleOutput;
 pub use virtio::block::DiskLimits;
 pub use virtio::link::{FRAME_MAX, HEADER as PACKET_HEADER, Link};
+pub use virtio::vsock::muxer::{CONNECTIONS_MAX as VSOCK_CONNECTIONS_MAX, VsockHost};
+pub use virtio::vsock::socket::{CID_MAX, CID_MIN, VsockConfig, VsockError, VsockSocket};
 pub use virtual_machine::{AtEnd, Machine, RunOptions, StopHandle, load};

@@ -41,6 +41,38 @@ pub enum PacketStage {
     Dropped = 2,
 }
 
+/// The queues of a socket device, with their virtio numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum VsockQueue {
+    /// From the host to the guest.
+    Receive = 0,
+    /// From the guest to the host.
+    Send = 1,
+}
+
+/// Who asked for a connection of a socket device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum VsockSide {
+    /// A program of the host.
+    Host = 0,
+    /// The guest.
+    Guest = 1,
+}
+
+/// How a connection of a socket device ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum VsockEnd {
+    /// One side closed it.
+    Closed = 0,
+    /// The guest did not accept it.
+    Refused = 1,
+    /// It was broken off: by the guest, by a packet that has no place in it, or by a reset of the device.
+    Reset = 2,
+}
+
 /// Events that concern the machine as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -141,6 +173,27 @@ pub trait Observer: Send + Sync {
     /// What the guest wrote to its console waits for the console's limit, from now on and for so long.
     fn console_throttled(&self, wait: Duration) {
         let _ = wait;
+    }
+    /// The connection `id` of the socket device, counted from 1 on, begins: `by` asks for it.
+    fn vsock_begun(&self, id: u64, guest_port: u32, host_port: u32, by: VsockSide) {
+        let _ = (id, guest_port, host_port, by);
+    }
+    /// The connection `id` of the socket device is over.
+    fn vsock_ended(&self, id: u64, how: VsockEnd) {
+        let _ = (id, how);
+    }
+    /// The packet `id` of a queue of the socket device, counted from 1 on, has come to `stage`. It carries `bytes` for
+    /// the `connection` of this id, 0 where there is none or it is not known yet; `operation` is virtio's number.
+    fn vsock_packet(
+        &self,
+        queue: VsockQueue,
+        connection: u64,
+        id: u64,
+        operation: u16,
+        bytes: u32,
+        stage: PacketStage,
+    ) {
+        let _ = (queue, connection, id, operation, bytes, stage);
     }
     /// The guest wrote to its console.
     fn console_output(&self, bytes: u32) {

@@ -12,6 +12,8 @@ use super::virtio::entropy::Entropy;
 use super::virtio::link::Link;
 use super::virtio::mmio::MmioTransport;
 use super::virtio::net::Net;
+use super::virtio::vsock::Vsock;
+use super::virtio::vsock::muxer::VsockHost;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -53,6 +55,14 @@ pub struct DetachedNet {
     pub limits: NetLimits,
 }
 
+/// The socket device of devices that stand alone.
+pub struct DetachedVsock {
+    /// The guest's address.
+    pub cid: u32,
+    /// What it is joined to.
+    pub host: Box<dyn VsockHost>,
+}
+
 /// The register of COM1 behind a port.
 fn serial_register(port: u16) -> Option<u8> {
     let offset = u8::try_from(port.checked_sub(serial::PORT)?).ok()?;
@@ -60,9 +70,9 @@ fn serial_register(port: u16) -> Option<u8> {
 }
 
 impl Peripherals {
-    /// The devices of a machine without KVM, disks first and a source of random bytes last, which begins at `now`:
-    /// their interrupts reach nobody, and whoever plays the guest calls [`notify`](Self::notify) where KVM would wake
-    /// the event loop. For tests of what a guest may do to them.
+    /// The devices of a machine without KVM, disks first, then a source of random bytes, which begins at `now`, and
+    /// a socket device last: their interrupts reach nobody, and whoever plays the guest calls [`notify`](Self::notify)
+    /// where KVM would wake the event loop. For tests of what a guest may do to them.
     ///
     /// # Errors
     /// No file descriptor is left.
@@ -70,6 +80,7 @@ impl Peripherals {
         memory: &GuestMemoryMmap,
         disks: Vec<DetachedDisk>,
         nets: Vec<DetachedNet>,
+        vsock: Option<DetachedVsock>,
         console_output: ConsoleOutput,
         observer: &Arc<dyn Observer>,
         now: Instant,
@@ -84,9 +95,12 @@ impl Peripherals {
             Box::new(device.limited(net.limits, &Arc::default(), now))
         });
         let entropy: Box<dyn VirtioDevice> = Box::new(Entropy::new(Arc::clone(observer), Arc::default(), now));
+        let vsock = vsock.map(|vsock| Vsock::new(vsock.cid, vsock.host, Arc::clone(observer))).transpose()?;
+        let vsock = vsock.map(|device| -> Box<dyn VirtioDevice> { Box::new(device) });
         let virtio = disks
             .chain(nets)
             .chain([entropy])
+            .chain(vsock)
             .map(|device| Ok(Arc::new(MmioTransport::new(device, memory.clone(), interrupt()?)?)));
         Ok(Self {
             virtio: virtio.collect::<io::Result<_>>()?,
@@ -172,7 +186,8 @@ mod tests {
             read_only: false,
             limits: DiskLimits::default(),
         };
-        Peripherals::detached(&memory, vec![disk], Vec::new(), Box::new(io::sink()), &observer, Instant::now()).unwrap()
+        Peripherals::detached(&memory, vec![disk], Vec::new(), None, Box::new(io::sink()), &observer, Instant::now())
+            .unwrap()
     }
 
     #[test]

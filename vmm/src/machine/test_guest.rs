@@ -47,6 +47,7 @@ pub fn config(folder: &TempDir, code: &[u8]) -> MachineConfig {
         disks: Vec::new(),
         nets: Vec::new(),
         entropy: false,
+        vsock: None,
         cmdline: String::new(),
         shared_slots: Vec::new(),
         discovery: None,

@@ -20,6 +20,7 @@ use super::virtio::entropy::Entropy;
 use super::virtio::mmio::MmioTransport;
 use super::virtio::net::Net;
 use super::virtio::vhost_net::VhostNet;
+use super::virtio::vsock::Vsock;
 use super::{acpi, boot_state, event_loop, hypervisor, layout, loader, memory};
 use crate::clock::guest_tsc::KvmClock;
 use crate::clock::{VcpuClocks, guest_tsc};
@@ -197,7 +198,7 @@ impl Machine {
         let observer = options.observer;
         let disks = disks.into_iter().zip(throttled).collect();
         let nets = nets.into_iter().zip(nets_throttled).collect();
-        let devices = devices(&config, disks, nets, &observer);
+        let devices = devices(&config, disks, nets, &observer)?;
         let virtio = connect(&vm, &memory, devices)?;
         let interrupt = interrupt_line(&vm, layout::SERIAL_GSI)?;
         let port =
@@ -216,7 +217,7 @@ impl Machine {
             ended,
         };
         let handles = spawn_all(vcpus, &context)?;
-        jail::enter(Thread::EventLoop);
+        jail::enter(if config.vsock.is_some() { Thread::SocketEventLoop } else { Thread::EventLoop });
         observer.control(ControlEvent::Started);
         handles.iter().for_each(VcpuHandle::run);
         control.attach(&handles, &observer);
@@ -285,13 +286,17 @@ pub(super) fn interrupt_line(vm: &VmFd, gsi: u32) -> Result<EventFd, MachineErro
     Ok(event)
 }
 
-/// The virtio devices of the machine: disks, then network devices, then the source of random bytes.
+/// The virtio devices of the machine: disks, then network devices, then the source of random bytes, then the socket
+/// device.
+///
+/// # Errors
+/// No file descriptor is left.
 fn devices(
     config: &MachineConfig,
     disks: Vec<((File, u64), Arc<ThrottleCounts>)>,
     nets: Vec<(NetBackend, Arc<ThrottleCounts>)>,
     observer: &Arc<dyn Observer>,
-) -> Vec<Box<dyn VirtioDevice>> {
+) -> Result<Vec<Box<dyn VirtioDevice>>, MachineError> {
     let now = Instant::now();
     let mut devices: Vec<Box<dyn VirtioDevice>> = Vec::new();
     for (index, (((file, size), throttled), disk)) in (0u32..).zip(disks.into_iter().zip(&config.disks)) {
@@ -312,7 +317,11 @@ fn devices(
         // How often it waits is nobody's concern: its limit is always the same.
         devices.push(Box::new(Entropy::new(Arc::clone(observer), Arc::default(), now)));
     }
-    devices
+    if let Some(socket) = &config.vsock {
+        let device = Vsock::new(socket.cid(), Box::new(Arc::clone(socket)), Arc::clone(observer));
+        devices.push(Box::new(device.map_err(MachineError::Device)?));
+    }
+    Ok(devices)
 }
 
 /// Gives each of `devices` its registers, its interrupt and the notifications of its queues.

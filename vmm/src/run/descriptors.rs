@@ -1,5 +1,6 @@
 //! File descriptors: how many this process may have, and how many of them guest processes get.
 
+use crate::machine::VSOCK_CONNECTIONS_MAX;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::thread::available_parallelism;
 
@@ -9,6 +10,8 @@ const FIXED: usize = 256;
 const PER_VCPU: usize = 8;
 /// What each CPU of the host takes: buffers of the kernel's tracers, and a stream.
 const PER_CPU: usize = 8;
+/// What a socket device takes: its connections, the socket, and what waits for them.
+const VSOCK: usize = VSOCK_CONNECTIONS_MAX + 4;
 /// Descriptors where there is no limit.
 const NO_LIMIT: u64 = 1 << 20;
 
@@ -19,11 +22,16 @@ pub(crate) fn raise_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
-/// How many descriptors the streams of guest processes may take, beside `vcpus` vCPUs.
-pub(crate) fn for_processes(vcpus: u32) -> usize {
+/// How many descriptors the streams of guest processes may take, beside `vcpus` vCPUs and a socket device
+/// if there is one.
+pub(crate) fn for_processes(vcpus: u32, has_vsock: bool) -> usize {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(NO_LIMIT);
     let cpus = available_parallelism().map_or(1, usize::from);
-    left(usize::try_from(limit).unwrap_or(usize::MAX), vcpus as usize, cpus)
+    left(usize::try_from(limit).unwrap_or(usize::MAX), vcpus as usize, cpus).saturating_sub(if has_vsock {
+        VSOCK
+    } else {
+        0
+    })
 }
 
 fn left(limit: usize, vcpus: usize, cpus: usize) -> usize {

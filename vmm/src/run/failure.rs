@@ -7,7 +7,7 @@ use crate::control::directory::DirectoryError;
 use crate::control::server::ServerError;
 use crate::jail::JailError;
 use crate::jail::user::User;
-use crate::machine::MachineError;
+use crate::machine::{MachineError, VsockError};
 use crate::ready_made_module::ReadyMadeError;
 use crate::tracing::mapped_file::MappedFileError;
 use crate::tracing::record_limit::LimitError;
@@ -91,6 +91,9 @@ pub enum RunFailure {
     /// The machine cannot be built or started.
     #[error(transparent)]
     Machine(#[from] MachineError),
+    /// There is no socket for the socket device.
+    #[error(transparent)]
+    Vsock(#[from] VsockError),
     /// The recording cannot be written.
     #[error(transparent)]
     Recorder(#[from] RecorderError),

@@ -76,7 +76,7 @@ pub fn run(request: &RunRequest, say: Say) -> Result<RunReport, RunFailure> {
 }
 
 /// Runs what was checked.
-fn run_plan(plan: Plan<'_>, jail: Jail, say: Say) -> Result<RunReport, RunFailure> {
+fn run_plan(mut plan: Plan<'_>, jail: Jail, say: Say) -> Result<RunReport, RunFailure> {
     let request = plan.request;
     let description = describe_vm(request);
     let runtime = match jail.user() {
@@ -84,6 +84,9 @@ fn run_plan(plan: Plan<'_>, jail: Jail, say: Say) -> Result<RunReport, RunFailur
         None => directory::runtime_folder()?,
     };
     let directory = jail.act(|| VmDirectory::create(&runtime, &description))??;
+    if let Some(vsock) = &request.vsock {
+        plan.config.vsock = Some(Arc::new(jail.act(|| vsock.open())??));
+    }
     match &request.trace {
         Some(trace) => PreparedVm::prepare(plan, trace, description, directory, jail, say)?.start()?.finish(),
         None => {
@@ -102,7 +105,7 @@ fn run_untraced(
     say: Say,
 ) -> Result<Ran, RunFailure> {
     let machine = Machine::new(plan.config)?;
-    let closed = close(jail, directory, None, say)?;
+    let closed = close(jail, directory, plan.request, say)?;
     let console = ConsoleLimits::new(plan.request);
     let limited = LimitedDevices::new(plan.request, &machine, &console);
     let answers = answers::answers(description, None, machine.control(), machine.stop_handle(), limited, closed);
@@ -110,12 +113,15 @@ fn run_untraced(
     guest::run_machine(machine, &console, Arc::new(NoObserver), None, None)
 }
 
-/// Closes the jail of the VM in `directory` whose recording goes into `trace`, and tells what this kernel lacks for it.
-fn close(jail: Jail, directory: &VmDirectory, trace: Option<&Path>, say: Say) -> Result<Closed, JailError> {
+/// Closes the jail of the VM in `directory` that `request` asks for, and tells what this kernel lacks for it.
+fn close(jail: Jail, directory: &VmDirectory, request: &RunRequest, say: Say) -> Result<Closed, JailError> {
     let above = |path: &Path| std::path::absolute(path).ok()?.parent()?.canonicalize().ok();
-    let written = std::iter::once(directory.path().to_path_buf()).chain(trace.and_then(above)).collect();
+    let trace = request.trace.as_deref().and_then(above);
+    let written = std::iter::once(directory.path().to_path_buf()).chain(trace).collect();
     let emptied = above(directory.path()).into_iter().collect();
-    let closed = jail.close(Places { written, emptied })?;
+    // The socket is removed in the end.
+    let cleared = request.vsock.iter().filter_map(|vsock| above(&vsock.path)).collect();
+    let closed = jail.close(Places { written, emptied, cleared })?;
     closed.missing.iter().for_each(|line| say(line));
     Ok(closed)
 }
@@ -144,3 +150,5 @@ mod jail_tests;
 mod memory_tests;
 #[cfg(test)]
 mod net_tests;
+#[cfg(test)]
+mod vsock_tests;

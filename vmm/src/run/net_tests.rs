@@ -31,7 +31,7 @@ const BUFFER: u32 = 0x3000;
 const PACKET: u32 = 12 + 60;
 
 /// Instructions: a register or memory word is `value`, `mov edi, address; mov dword [rdi], value`.
-fn store(code: &mut Vec<u8>, address: u32, value: u32) {
+pub(super) fn store(code: &mut Vec<u8>, address: u32, value: u32) {
     code.push(0xbf);
     code.extend(address.to_le_bytes());
     code.extend([0xc7, 0x07]);
@@ -39,7 +39,7 @@ fn store(code: &mut Vec<u8>, address: u32, value: u32) {
 }
 
 /// Instructions: waits until the word at `address` is not 0, `mov edi, address; cmp dword [rdi], 0; je -5`.
-fn wait_for(code: &mut Vec<u8>, address: u32) {
+pub(super) fn wait_for(code: &mut Vec<u8>, address: u32) {
     code.push(0xbf);
     code.extend(address.to_le_bytes());
     code.extend([0x83, 0x3f, 0x00, 0x74, 0xfb]);

@@ -118,6 +118,9 @@ impl<'a> Plan<'a> {
                 None => source.into(),
             })?);
         }
+        if let Some(vsock) = &request.vsock {
+            jail.act(|| vsock.check())??;
+        }
         let mut config = MachineConfig {
             kernel: booted.kernel,
             initrd: booted.initrd,
@@ -128,6 +131,8 @@ impl<'a> Plan<'a> {
             disks: request.disks.clone(),
             nets: request.nets.clone(),
             entropy: request.entropy,
+            // Made when everything else was checked.
+            vsock: None,
             cmdline: booted.cmdline,
             shared_slots: Vec::new(),
             discovery: None,

@@ -5,7 +5,7 @@ use crate::agentless::AgentlessRequest;
 use crate::control::protocol::LayerLimit;
 use crate::jail::JailRequest;
 use crate::machine::rate_limit::RateLimit;
-use crate::machine::{CpuExtras, DiskConfig, MemoryBacking, NetConfig};
+use crate::machine::{CpuExtras, DiskConfig, MemoryBacking, NetConfig, VsockConfig};
 use crate::tracing::scheduling::Scheduling;
 use crate::tracing::trigger::TriggerRequest;
 use shared_ring::layout::{Geometry, Mode};
@@ -33,6 +33,8 @@ pub struct RunRequest {
     pub nets: Vec<NetConfig>,
     /// A source of random bytes for the guest.
     pub entropy: bool,
+    /// A socket device.
+    pub vsock: Option<VsockConfig>,
     /// Limit of what the guest's console shows, bytes.
     pub console_bandwidth: Option<RateLimit>,
     /// The guest's kernel command line.

@@ -168,7 +168,7 @@ impl<'a> PreparedVm<'a> {
             host_load,
             limits,
             alarms,
-            process_descriptors: descriptors::for_processes(request.cpus),
+            process_descriptors: descriptors::for_processes(request.cpus, request.vsock.is_some()),
             say,
             on_failure: on_failure(
                 request.on_trace_failure,
@@ -221,7 +221,7 @@ impl<'a> PreparedVm<'a> {
         for layer in &sources.recording.manifest.missing {
             say(&format!("{} is missing: {} ({})", layer.layer, layer.reason, layer.fix));
         }
-        let closed = close(jail, &directory, Some(folder.path()), say)?;
+        let closed = close(jail, &directory, request, say)?;
         let recorder = Recorder::start_with(&request.scheduling, sources)?;
         let console = ConsoleLimits::new(request);
         let limited = LimitedDevices::new(request, &machine, &console);

@@ -8,7 +8,9 @@ use super::disk_times::DiskTimes;
 use crate::clock::HostTime;
 use crate::control::protocol::LiveDisk;
 use crate::machine::rate_limit::Resource;
-use crate::machine::{BlockRequestKind, ControlEvent, NetQueue, Observer, PacketStage};
+use crate::machine::{
+    BlockRequestKind, ControlEvent, NetQueue, Observer, PacketStage, VsockEnd, VsockQueue, VsockSide,
+};
 use clock_sync::relation::Relation;
 use clock_sync::updater::Cause;
 use shared_ring::event::{Event, Field, FieldType};
@@ -42,6 +44,10 @@ mod id {
     pub const NET_THROTTLED: u16 = 19;
     pub const ENTROPY_REQUEST: u16 = 20;
     pub const NET_VHOST: u16 = 21;
+    pub const VSOCK_BEGIN: u16 = 22;
+    pub const VSOCK_END: u16 = 23;
+    pub const VSOCK_RECEIVE: u16 = 24;
+    pub const VSOCK_SEND: u16 = 25;
 }
 
 /// Bytes of the text fields.
@@ -58,6 +64,15 @@ const PACKET_FIELDS: &[Field] = &[
 ];
 /// A network device's number, and its queue's: 0 receives, 1 sends.
 const NET_QUEUE_FIELDS: &[Field] = &[Field::new("net", FieldType::U32), Field::new("queue", FieldType::U8)];
+/// A packet of the socket device: its connection, its number in its direction, virtio's number of what it is for, the
+/// bytes of its data, and whether it is done with, as of [`PACKET_FIELDS`].
+const VSOCK_PACKET_FIELDS: &[Field] = &[
+    Field::new("connection", FieldType::U64),
+    Field::new("id", FieldType::U64),
+    Field::new("op", FieldType::U16),
+    Field::new("bytes", FieldType::U32),
+    Field::new("done", FieldType::U8),
+];
 
 /// The VMM's event types.
 pub const EVENTS: &[Event] = &[
@@ -204,6 +219,25 @@ pub const EVENTS: &[Event] = &[
         name: "vmm:net_vhost",
         fields: &[Field::new("net", FieldType::U32), Field::new("moves", FieldType::U8)],
     },
+    Event {
+        id: id::VSOCK_BEGIN,
+        class: class::VMM_DEVICE,
+        name: "vmm:vsock_begin",
+        fields: &[
+            Field::new("connection", FieldType::U64),
+            Field::new("guest_port", FieldType::U32),
+            Field::new("host_port", FieldType::U32),
+            Field::new("by", FieldType::U8),
+        ],
+    },
+    Event {
+        id: id::VSOCK_END,
+        class: class::VMM_DEVICE,
+        name: "vmm:vsock_end",
+        fields: &[Field::new("connection", FieldType::U64), Field::new("how", FieldType::U8)],
+    },
+    Event { id: id::VSOCK_RECEIVE, class: class::VMM_DEVICE, name: "vmm:vsock_receive", fields: VSOCK_PACKET_FIELDS },
+    Event { id: id::VSOCK_SEND, class: class::VMM_DEVICE, name: "vmm:vsock_send", fields: VSOCK_PACKET_FIELDS },
 ];
 
 /// What becomes of the choice of the guest's events while it is recorded. Where it changes, events that come in pairs
@@ -492,6 +526,44 @@ impl Observer for VmmTracer {
         self.record(&self.shared_ring, id::ENTROPY_REQUEST, &bytes.to_le_bytes());
     }
 
+    fn vsock_begun(&self, id: u64, guest_port: u32, host_port: u32, by: VsockSide) {
+        let mut payload = Payload::<17>::default();
+        payload.put(&id.to_le_bytes());
+        payload.put(&guest_port.to_le_bytes());
+        payload.put(&host_port.to_le_bytes());
+        payload.put(&[by as u8]);
+        self.record(&self.shared_ring, id::VSOCK_BEGIN, payload.bytes());
+    }
+
+    fn vsock_ended(&self, id: u64, how: VsockEnd) {
+        let mut payload = Payload::<9>::default();
+        payload.put(&id.to_le_bytes());
+        payload.put(&[how as u8]);
+        self.record(&self.shared_ring, id::VSOCK_END, payload.bytes());
+    }
+
+    fn vsock_packet(
+        &self,
+        queue: VsockQueue,
+        connection: u64,
+        id: u64,
+        operation: u16,
+        bytes: u32,
+        stage: PacketStage,
+    ) {
+        let event = match queue {
+            VsockQueue::Receive => id::VSOCK_RECEIVE,
+            VsockQueue::Send => id::VSOCK_SEND,
+        };
+        let mut payload = Payload::<23>::default();
+        payload.put(&connection.to_le_bytes());
+        payload.put(&id.to_le_bytes());
+        payload.put(&operation.to_le_bytes());
+        payload.put(&bytes.to_le_bytes());
+        payload.put(&[stage as u8]);
+        self.record(&self.shared_ring, event, payload.bytes());
+    }
+
     fn console_throttled(&self, wait: Duration) {
         self.record(&self.shared_ring, id::CONSOLE_THROTTLED, &nanoseconds(wait).to_le_bytes());
     }
@@ -582,12 +654,16 @@ mod tests {
         tracer.net_throttled(1, NetQueue::Send, Resource::Packets, Duration::from_millis(3));
         tracer.entropy_request(64);
         tracer.net_vhost(1, true);
+        tracer.vsock_begun(1, 22, 1 << 30, VsockSide::Host);
+        tracer.vsock_packet(VsockQueue::Receive, 1, 1, 1, 0, PacketStage::Done);
+        tracer.vsock_packet(VsockQueue::Send, 1, 1, 5, 60, PacketStage::Taken);
+        tracer.vsock_ended(1, VsockEnd::Refused);
 
         let of_vcpu: Vec<u16> = recorded(&tracer, 0).into_iter().map(|(id, _)| id).collect();
         let of_others: Vec<u16> = recorded(&tracer, 1).into_iter().map(|(id, _)| id).collect();
 
         assert_eq!(of_vcpu, [1, 2, 3, 4, 5]);
-        assert_eq!(of_others, [6, 7, 8, 9, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21]);
+        assert_eq!(of_others, [6, 7, 8, 9, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 24, 25, 23]);
     }
 
     #[test]

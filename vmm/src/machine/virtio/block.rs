@@ -340,7 +340,7 @@ impl VirtioDevice for Block {
                 if interrupt {
                     self.observer.disk_interrupt(self.index);
                 }
-                return Ok(Served { interrupt, more, resume_after });
+                return Ok(Served { interrupt, more, resume_after, ..Served::default() });
             }
         }
     }
@@ -576,7 +576,7 @@ mod tests {
         let later = [1, 2, 3, 4, 5].map(|tenths| serve(begin + TENTH * tenths).1);
         let last = serve(begin + 6 * TENTH).0;
 
-        let waits = |time| Served { interrupt: true, more: false, resume_after: Some(time) };
+        let waits = |time| Served { interrupt: true, more: false, resume_after: Some(time), wake: None };
         assert_eq!(burst, (waits(TENTH), 2));
         assert_eq!(notified_meanwhile, (Served { interrupt: false, ..waits(TENTH / 2) }, 2));
         assert_eq!(later, [3, 4, 5, 6, 6]);

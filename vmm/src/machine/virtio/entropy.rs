@@ -83,7 +83,7 @@ impl VirtioDevice for Entropy {
             let more = resume_after.is_none() && queue.enable_notification(memory)?;
             if !more || is_spent {
                 let interrupt = requests > 0 && queue.needs_notification(memory)?;
-                return Ok(Served { interrupt, more, resume_after });
+                return Ok(Served { interrupt, more, resume_after, ..Served::default() });
             }
         }
     }

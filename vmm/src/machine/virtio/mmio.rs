@@ -248,8 +248,9 @@ impl MmioTransport {
                 if served.interrupt {
                     self.raise(VIRTIO_MMIO_INT_VRING);
                 }
-                if served.more {
-                    let _ = self.notify[index].write(1);
+                let again = Some(index).filter(|_| served.more);
+                for notify in [again, served.wake].into_iter().flatten().filter_map(|index| self.notify.get(index)) {
+                    let _ = notify.write(1);
                 }
             }
             Err(_) => {

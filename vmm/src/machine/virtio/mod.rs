@@ -8,6 +8,8 @@ pub mod net;
 pub mod passt;
 pub mod tap;
 pub mod vhost_net;
+pub mod vsock;
+mod work;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -45,7 +47,8 @@ pub trait VirtioDevice: Send {
     fn start(&mut self, _: &Activation<'_>) -> io::Result<()> {
         Ok(())
     }
-    /// The driver has reset the device, or it is broken: nothing touches the queues on return.
+    /// The driver has reset the device, or it is broken: nothing touches the queues on return, and what was agreed on
+    /// with the guest is void.
     fn stop(&mut self) {}
     /// Serves what lies in queue `index`, as far as the device's limits allow at `now`.
     ///
@@ -95,4 +98,6 @@ pub struct Served {
     /// A limit of the device was reached and more is waiting: serve it again after this time, whether or not the driver
     /// notifies.
     pub resume_after: Option<Duration>,
+    /// The queue of this index, another one, is to be served now: there is something in it because of this call.
+    pub wake: Option<usize>,
 }

@@ -8,6 +8,7 @@
 mod tests;
 
 use super::link::{FRAME_MAX, HEADER, Link};
+use super::work::Work;
 use super::{HostSource, Served, VirtioDevice};
 use crate::machine::net_config::{MacAddress, NetLimits};
 use crate::machine::observer::{NetQueue, Observer, PacketStage};
@@ -30,13 +31,6 @@ const QUEUE_SIZE: u16 = 256;
 const PACKET_MAX: usize = HEADER + FRAME_MAX;
 /// Shortest frame, bytes: an Ethernet header.
 const FRAME_MIN: usize = 14;
-/// Packets moved in one call, so that one busy device cannot keep the event loop, and with it the end of the run, from
-/// everything else.
-const PACKETS_PER_CALL: usize = QUEUE_SIZE as usize;
-/// Bytes moved in one call, but for the rest of the last packet.
-const BYTES_PER_CALL: usize = 4 << 20;
-/// Time after which a call begins no other packet.
-const TIME_PER_CALL: Duration = Duration::from_millis(20);
 /// Shortest wait for a limit: fewer timers for a limit of many packets.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
@@ -46,19 +40,6 @@ struct Direction {
     throttle: Option<Throttle>,
     /// Packets so far; the last one's id.
     packets: u64,
-}
-
-/// The work of one call.
-struct Work {
-    begun: Instant,
-    packets: usize,
-    bytes: usize,
-}
-
-impl Work {
-    fn is_spent(&self) -> bool {
-        self.packets >= PACKETS_PER_CALL || self.bytes >= BYTES_PER_CALL || self.begun.elapsed() >= TIME_PER_CALL
-    }
 }
 
 /// A network device.
@@ -254,7 +235,7 @@ impl VirtioDevice for Net {
         let of = if index == NetQueue::Receive as usize { NetQueue::Receive } else { NetQueue::Send };
         self.observer.net_notified(self.index, of);
         self.link.flush();
-        let mut work = Work { begun: Instant::now(), packets: 0, bytes: 0 };
+        let mut work = Work::begin();
         let mut resume_after = None;
         loop {
             queue.disable_notification(memory)?;
@@ -266,8 +247,7 @@ impl VirtioDevice for Net {
                     break;
                 }
                 let moved = self.move_one(of, queue, memory)?.unwrap_or(0);
-                work.packets += 1;
-                work.bytes += moved;
+                work.add(moved);
                 if let Some(throttle) = &mut self.direction(of).throttle {
                     throttle.charge(1, moved as u64, now);
                 }
@@ -276,11 +256,11 @@ impl VirtioDevice for Net {
             // no packets, or packets and no leave: what is added is looked for then.
             let more = !is_idle && resume_after.is_none() && queue.enable_notification(memory)?;
             if !more || work.is_spent() {
-                let interrupt = work.packets > 0 && queue.needs_notification(memory)?;
+                let interrupt = work.packets() > 0 && queue.needs_notification(memory)?;
                 if interrupt {
                     self.observer.net_interrupt(self.index, of);
                 }
-                return Ok(Served { interrupt, more, resume_after });
+                return Ok(Served { interrupt, more, resume_after, ..Served::default() });
             }
         }
     }

@@ -1,3 +1,4 @@
+use super::super::work::BYTES_PER_CALL;
 use super::*;
 use crate::machine::observer::NoObserver;
 use std::collections::VecDeque;
