@@ -4,7 +4,7 @@
 use lab::build::binaries;
 use lab::paths::Paths;
 use lab::process;
-use lab::scenarios::network::{self, PINGS, SENT};
+use lab::scenarios::network::{self, GIVEN_BACK, PINGS, SENT};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -139,6 +139,43 @@ fn every_packet_is_followed_through_all_layers() {
     assert!(met(&vm.sent).contains(&Milestone::ToHost) && met(&vm.received).contains(&Milestone::Running));
     let senders: Vec<_> = vm.sent.slowest.iter().filter_map(|flow| flow.task.as_ref()).collect();
     assert!(senders.iter().any(|task| ["ping", "nc"].contains(&task.comm.as_str())), "{senders:?}");
+}
+
+#[test]
+fn programs_of_guest_and_host_reach_each_other_by_the_socket_device() {
+    let log = text("network.log");
+
+    let given_back = fs::read(result("given-back")).unwrap();
+
+    assert!(log.contains("sockets: sent 21 bytes") && log.contains(&format!("gave {GIVEN_BACK} bytes back")), "{log}");
+    assert_eq!(text("served"), "hello from the guest\n");
+    assert_eq!(given_back.len(), GIVEN_BACK);
+    assert!(given_back.iter().eq(b"vsock\n".iter().cycle().take(GIVEN_BACK)));
+    // Nobody listens at port 79.
+    assert!(log.contains("cannot connect"), "{log}");
+    // The VM's socket is gone; the program's stays.
+    assert_eq!(text("sockets").trim(), "vsock_78");
+}
+
+#[test]
+fn connections_of_the_socket_device_and_their_packets_are_in_the_trace() {
+    let number = |event: &Event, field: &str| event.fields[field].as_u64().unwrap();
+    let (begun, ended) = (events("vmm:vsock_begin"), events("vmm:vsock_end"));
+    let packets = |of: &str| events(of).into_iter().filter(|event| number(event, "done") == 1).collect::<Vec<_>>();
+    let bytes = |packets: &[Event], connection: u64| -> u64 {
+        let of_connection = packets.iter().filter(|event| number(event, "connection") == connection);
+        of_connection.filter(|event| number(event, "op") == 5).map(|event| number(event, "bytes")).sum()
+    };
+    let (sent, received) = (packets("vmm:vsock_send"), packets("vmm:vsock_receive"));
+
+    let ends: Vec<_> = begun.iter().map(|event| (number(event, "connection"), number(event, "by"))).collect();
+    assert_eq!(ends, [(1, 1), (2, 0)], "{begun:?}");
+    assert_eq!((number(&begun[0], "host_port"), number(&begun[1], "guest_port")), (78, 22));
+    let ended: Vec<_> = ended.iter().map(|event| (number(event, "connection"), number(event, "how"))).collect();
+    assert_eq!(ended, [(1, 0), (2, 0)]);
+    assert_eq!((bytes(&sent, 1), bytes(&received, 1)), (21, 0));
+    assert_eq!((bytes(&sent, 2), bytes(&received, 2)), (GIVEN_BACK as u64, GIVEN_BACK as u64));
+    println!("{} packets sent, {} received", sent.len(), received.len());
 }
 
 #[test]

@@ -1,9 +1,11 @@
-//! A guest with a network device on a tap of its host: it pings the host and sends it bytes over TCP. One boot of the
-//! host.
+//! A guest with a network device on a tap of its host and a socket device: it pings the host and sends it bytes over
+//! TCP; then the host calls it, and it the host, over the socket device. One boot of the host.
 //!
 //! Leaves in the results: `network.trace`, `network.log`, `network.status`, the bytes as the host got them in
-//! `received`, and what `strata run` says of taps that cannot be had in `missing.log` and `busy.log`.
+//! `received`, what the guest gave back of a call in `given-back` and what it sent itself in `served`, what is left of
+//! the socket in `sockets`, and what `strata run` says of taps that cannot be had in `missing.log` and `busy.log`.
 
+use crate::build::binaries;
 use crate::build::guest_image::GuestImage;
 use crate::fetch::module_tree::ModuleTree;
 use crate::machine::host::{HostResult, HostRun};
@@ -16,8 +18,10 @@ use std::time::Duration;
 pub const PINGS: u32 = 5;
 /// Bytes that the guest sends over TCP.
 pub const SENT: usize = 256 << 10;
+/// Bytes that go to the guest over the socket device and back.
+pub const GIVEN_BACK: usize = 512 << 10;
 /// Modules of the guest.
-const GUEST_MODULES: [&str; 3] = ["virtio_mmio", "virtio_net", "pvpanic-mmio"];
+const GUEST_MODULES: [&str; 4] = ["virtio_mmio", "virtio_net", "vmw_vsock_virtio_transport", "pvpanic-mmio"];
 /// The host's module that makes taps.
 const HOST_MODULE: &str = "tun";
 
@@ -33,6 +37,9 @@ echo \"sent with status $?\"
 ip link set eth0 down
 echo \"packets sent: $(cat /sys/class/net/eth0/statistics/tx_packets)\"
 echo \"packets received: $(cat /sys/class/net/eth0/statistics/rx_packets)\"
+echo hello from the guest | sockets send 78
+echo hello | sockets send 79
+sockets echo 22
 ";
 
 /// `@MODULES@` is filled in.
@@ -49,7 +56,10 @@ vm() {
 vm --net tap=strata-none > "$LAB_OUT/missing.log" 2>&1
 # Its own input stays open: an end of that would end the connection.
 sleep 300 | busybox nc -l -p 7777 > "$LAB_OUT/received" &
-vm --net tap=strata7,mac=52:54:00:12:34:56 --agent "$LAB/strata.ko" --trace "$LAB_OUT/network.trace" \
+mkdir -m 700 /tmp/sockets
+sockets serve /tmp/sockets/vsock_78 > "$LAB_OUT/served" &
+vm --net tap=strata7,mac=52:54:00:12:34:56 --vsock cid=3,path=/tmp/sockets/vsock \
+    --agent "$LAB/strata.ko" --trace "$LAB_OUT/network.trace" \
     --events 'default,guest-kernel:net:*,guest-kernel:napi:*,host-kernel:net:*' --sub-buffers 64 \
     --cmdline "console=ttyS0 quiet panic=-1 lab.script=network" > "$LAB_OUT/network.log" 2>&1 &
 guest=$!
@@ -57,10 +67,13 @@ guest=$!
 limit=$!
 until grep -q 'guest is up' "$LAB_OUT/network.log" || ! kill -0 $guest; do sleep 0.2; done
 vm --name vm1 --net tap=strata7 > "$LAB_OUT/busy.log" 2>&1
+until grep -q 'port 22 is open' "$LAB_OUT/network.log" || ! kill -0 $guest; do sleep 0.2; done
+yes vsock | head -c 524288 | sockets call /tmp/sockets/vsock 22 > "$LAB_OUT/given-back"
 wait $guest
 echo $? > "$LAB_OUT/network.status"
 kill $limit
 ip link show > "$LAB_OUT/links"
+ls /tmp/sockets > "$LAB_OUT/sockets"
 tail -n 12 "$LAB_OUT/network.log"
 exit 0
 "#;
@@ -82,15 +95,17 @@ pub fn once_per_test_run(paths: &Paths) -> Result<HostResult, String> {
 /// judge.
 pub fn run(lab: &Lab, name: &str) -> Result<HostResult, ScenarioError> {
     let modules = ModuleTree::open(&lab.kernels.modules)?;
+    let sockets = binaries::build_example(&lab.paths, "sockets")?;
     let image = lab.paths.images().join("network.cpio");
     let guest = GuestImage::new(&lab.kernels.busybox, &modules.closure(&GUEST_MODULES)?);
-    guest.script("network", GUEST_SCRIPT).write_file(&image)?;
+    guest.program("sockets", &sockets).script("network", GUEST_SCRIPT).write_file(&image)?;
     let of_host = scenarios::host_modules(lab, &[HOST_MODULE])?;
     let names: Vec<&str> = of_host.iter().map(|(name, _)| name.as_str()).collect();
     let request = HostRun::new(name, &HOST_SCRIPT.replace("@MODULES@", &names.join(" ")))
         .file("strata", &lab.binaries.strata)
         .file("vmlinux", &lab.kernels.vmlinux)
         .file("guest.cpio", &image)
+        .file("sockets", &sockets)
         .file("strata.ko", &lab.agent);
     let mut request = of_host.iter().fold(request, |request, (name, path)| request.file(name, path));
     request.timeout = Duration::from_secs(400);
@@ -105,5 +120,6 @@ mod tests {
     fn scripts_do_what_the_constants_say() {
         assert!(GUEST_SCRIPT.contains(&format!("ping -c {PINGS} ")));
         assert!(GUEST_SCRIPT.contains(&format!("head -c {SENT} ")));
+        assert!(HOST_SCRIPT.contains(&format!("head -c {GIVEN_BACK} ")));
     }
 }
