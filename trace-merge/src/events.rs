@@ -13,7 +13,7 @@ mod time;
 use crate::layer::LayerKind;
 use crate::reader::{Damage, ReadError, Trace};
 use crate::task_choice::TaskChoice;
-pub use json::FieldsJson;
+pub use json::{FieldNames, FieldsJson};
 
 use json::Objects;
 use pipeline::SelectedRecords;

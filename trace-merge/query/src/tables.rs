@@ -78,18 +78,29 @@ pub struct Fixed {
     /// Its columns behind those of [`Fixed::lead`].
     own: &'static [Described],
     /// What its rows begin with.
-    lead: Lead,
+    pub(crate) lead: Lead,
 }
 
 /// What the rows of a table begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lead {
+pub(crate) enum Lead {
     /// The recording.
     Recording,
     /// The recording and a moment.
     Moment,
     /// The recording and a time that lasts.
     Lasting,
+}
+
+impl Lead {
+    pub(crate) fn columns(self) -> impl Iterator<Item = &'static Described> {
+        let time: &'static [Described] = match self {
+            Self::Recording => &[],
+            Self::Moment => &LEAD_MOMENT,
+            Self::Lasting => &LEAD_LASTING,
+        };
+        std::iter::once(&RECORDING).chain(time)
+    }
 }
 
 const fn column(name: &'static str, kind: Kind, about: &'static str) -> Described {
@@ -369,18 +380,13 @@ impl Fixed {
 
     /// Its columns, those of its place left out.
     pub fn columns(&self) -> impl Iterator<Item = &'static Described> {
-        let time: &'static [Described] = match self.lead {
-            Lead::Recording => &[],
-            Lead::Moment => &LEAD_MOMENT,
-            Lead::Lasting => &LEAD_LASTING,
-        };
-        std::iter::once(&RECORDING).chain(time).chain(self.own)
+        self.lead.columns().chain(self.own)
     }
 }
 
 /// The columns that the table of an event type begins with.
 pub fn lead_of_event_table() -> impl Iterator<Item = Column> {
-    std::iter::once(&RECORDING).chain(&LEAD_MOMENT).chain(&RECORD).map(Column::from)
+    Lead::Moment.columns().chain(&RECORD).map(Column::from)
 }
 
 /// What of a name may stand in the name of a table: small letters, digits, `_`; of capitals the small letters.

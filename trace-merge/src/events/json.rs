@@ -15,15 +15,30 @@ pub struct FieldsJson {
     lines: Lines,
 }
 
+/// What comes before the values of an event type's fields.
+#[derive(Clone, Debug)]
+pub struct FieldNames(Vec<Literal>);
+
+impl FieldNames {
+    /// Those of `schema`.
+    #[must_use]
+    pub fn new(schema: &Schema) -> Self {
+        let before = |place| if place == 0 { '{' } else { ',' };
+        let fields = schema.description().fields.iter().enumerate();
+        let names = fields.map(|(place, field)| format!("{}{}:", before(place), quoted(&field.name)));
+        Self(names.map(|name| Literal::from(name.as_bytes())).collect())
+    }
+}
+
 impl FieldsJson {
-    /// The fields of `record` as an object.
-    pub fn of(&mut self, record: &StreamRecord<'_>) -> &str {
+    /// The fields of `record` as an object; `names` are those of its schema.
+    pub fn of(&mut self, record: &StreamRecord<'_>, names: &FieldNames) -> &str {
         self.lines.clear();
-        self.lines.push(b'{');
-        for (place, (field, value)) in record.schema.fields(record.payload).enumerate() {
-            self.lines.extend(if place == 0 { b"" } else { b"," });
-            self.lines.json(field.name.as_bytes());
-            self.lines.push(b':');
+        if names.0.is_empty() {
+            self.lines.push(b'{');
+        }
+        for (name, (_, value)) in names.0.iter().zip(record.schema.fields(record.payload)) {
+            self.lines.literal(name);
             put(&mut self.lines, value);
         }
         self.lines.push(b'}');

@@ -2,8 +2,9 @@
 
 use super::Times;
 use super::places::{Hour, Places};
-use super::rows::{Batch, Shape};
+use super::rows::{BATCH, Batch, Shape};
 use crate::tables::{EVENT_KEY, RECORDING_KEY, VERSION, VERSION_KEY};
+use arrow_array::{ArrayRef, StringArray};
 use arrow_schema::{ArrowError, DataType};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
@@ -38,16 +39,17 @@ pub(super) struct Output {
     rows: Arc<AtomicU64>,
     shapes: Arc<AtomicU64>,
     pub(super) times: Arc<Times>,
-    /// Which recording the rows are of.
-    pub(super) recording: Arc<str>,
+    /// Which recording the rows are of, for all that are handed on at once.
+    pub(super) recordings: ArrayRef,
 }
 
 impl Output {
     /// For the rows of `trace`, and where they come out.
     pub(super) fn new(trace: &Trace) -> (Self, mpsc::Receiver<Result<Batch, ArrowError>>) {
         let (sender, batches) = mpsc::sync_channel(ON_THE_WAY);
-        let (times, recording) = (Arc::new(Times::new(trace)), recording_id(trace).into());
-        (Self { sender, rows: Arc::default(), shapes: Arc::default(), times, recording }, batches)
+        let recordings = StringArray::from_iter_values(std::iter::repeat_n(recording_id(trace), BATCH));
+        let (times, recordings) = (Arc::new(Times::new(trace)), Arc::new(recordings));
+        (Self { sender, rows: Arc::default(), shapes: Arc::default(), times, recordings }, batches)
     }
 
     pub(super) fn send(&self, batch: Result<Batch, ArrowError>) {

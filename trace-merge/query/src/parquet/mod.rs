@@ -198,6 +198,11 @@ impl Times {
         integer(self.clock.ticks_to_ns(ticks))
     }
 
+    /// Ticks of a second.
+    const fn second(&self) -> u64 {
+        self.clock.frequency_hz
+    }
+
     /// Nanoseconds since 1970; as far as 64 bits reach.
     fn utc(&self, ticks: u64) -> i64 {
         let ns = self.clock.utc_ns(ticks);

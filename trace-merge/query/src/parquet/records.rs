@@ -2,16 +2,15 @@
 
 use super::files::Output;
 use super::places::Place;
-use super::rows::{Cell, Rows, lead_of_moment};
+use super::rows::{Cell, FixedRows, Rows};
 use super::task::{Named, Tasks};
 use super::{Maker, Selection};
-use crate::tables::{Column, Fixed, Kind, lead_of_event_table, table_of_event};
+use crate::tables::{Column, Kind, Lead, lead_of_event_table, table_of_event};
 use shared_ring::event::{FieldDescription, FieldType};
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use trace_merge::analysis::{Analysis, Passed};
 use trace_merge::event::runner::RunnerEvents;
-use trace_merge::events::FieldsJson;
+use trace_merge::events::{FieldNames, FieldsJson};
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::Process;
 use trace_merge::merge::Merge;
@@ -33,6 +32,8 @@ struct Layer {
     place: Option<Place>,
     /// By the event type's position: which of [`Records::tables`] its table is; `None` when it is not asked for.
     tables: Vec<Option<usize>>,
+    /// By the event type's position.
+    names: Vec<FieldNames>,
 }
 
 /// The table of an event type, as far as layers of one place fill it: processes of a guest share theirs.
@@ -51,8 +52,7 @@ pub(super) struct Records {
     tables: Vec<(EventTable, Option<Rows>)>,
     /// By source of the merge: the place of its layer.
     sources: Vec<usize>,
-    events: Option<HashMap<Place, Rows>>,
-    event_columns: Vec<Column>,
+    events: Option<FixedRows>,
     tasks: Tasks,
     json: FieldsJson,
     /// Rows that were pushed since all tables of event types were handed on.
@@ -76,14 +76,14 @@ impl Records {
                 Some(place) => layer.schemas.iter().map(|schema| tables.number(schema, place, selection)).collect(),
                 None => Vec::new(),
             },
+            names: layer.schemas.iter().map(FieldNames::new).collect(),
         };
         let layers = trace.layers().iter().map(of_layer).collect();
         Self {
             sources: sources.collect(),
             layers,
             tables: tables.all.into_iter().map(|table| (table, None)).collect(),
-            events: selection.has("events").then(HashMap::new),
-            event_columns: Fixed::find("events").into_iter().flat_map(Fixed::columns).map(Column::from).collect(),
+            events: selection.has("events").then(|| FixedRows::new("events", output)),
             tasks: Tasks::default(),
             json: FieldsJson::default(),
             kept: 0,
@@ -187,7 +187,6 @@ impl Analysis for Records {
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
         let Some(layer) = self.sources.get(input.source).and_then(|&layer| self.layers.get_mut(layer)) else { return };
         let Some(place) = layer.place else { return };
-        let (times, recording) = (Arc::clone(&self.output.times), Arc::clone(&self.output.recording));
         let task = match input.origin {
             Origin::Host { host, .. } => {
                 let tid = layer.recorded_by.as_ref().and_then(|by| by.recorded_by(&input.record)).flatten();
@@ -206,37 +205,22 @@ impl Analysis for Records {
             Origin::Vmm { .. } => Named::default(),
         };
         let (cpu, vcpu) = cpus(input.origin, timeline);
-        let utc = times.utc(input.time());
-        let [recording, ticks, since, moment] = lead_of_moment(&recording, &times, input.time());
         let [tid, pid, comm, cgroup] = task.cells();
         let (kind, event) = (layer.kind.name(), input.record.schema.name());
-        let lead = [
-            recording,
-            ticks,
-            since,
-            moment,
-            kind.into(),
-            cpu.into(),
-            vcpu.into(),
-            tid,
-            pid,
-            comm,
-            cgroup,
-            event.into(),
-        ];
+        let about = [kind.into(), cpu.into(), vcpu.into(), tid, pid, comm, cgroup, event.into()];
         if let Some(&Some(number)) = layer.tables.get(input.record.schema.position())
             && let Some((EventTable { table, event, columns, .. }, rows)) = self.tables.get_mut(number)
         {
-            let rows = rows.get_or_insert_with(|| Rows::new(table, Some(event), columns, place, &self.output));
+            let new = || Rows::new(table, Some(event), (Lead::Moment, columns), place, &self.output);
             let fields = input.record.schema.fields(input.record.payload).map(|(_, value)| cell(value));
-            rows.push(utc, lead.into_iter().chain(fields));
+            rows.get_or_insert_with(new).push(input.time(), &about, fields);
             self.kept += 1;
         }
-        if let Some(events) = &mut self.events {
-            let Self { event_columns, output, .. } = self;
-            let rows = events.entry(place).or_insert_with(|| Rows::new("events", None, event_columns, place, output));
-            let fields = self.json.of(&input.record);
-            rows.push(utc, lead.into_iter().chain([Cell::Text(fields)]));
+        if let Some(events) = &mut self.events
+            && let Some(names) = layer.names.get(input.record.schema.position())
+        {
+            let fields = self.json.of(&input.record, names);
+            events.push_moment((place, input.time()), &about, Cell::Text(fields));
         }
         if self.kept >= MOST_KEPT {
             self.flush_event_tables();
@@ -247,7 +231,7 @@ impl Analysis for Records {
 impl Maker for Records {
     fn finish(&mut self, _passed: &Passed) {
         self.flush_event_tables();
-        self.events.iter_mut().flat_map(HashMap::values_mut).for_each(Rows::flush);
+        self.events = None;
     }
 }
 

@@ -1,6 +1,6 @@
 //! Guests' tasks as tables name them.
 
-use super::rows::Cell;
+use super::rows::{Cell, text_of};
 use foldhash::HashMap;
 use std::borrow::Cow;
 use trace_merge::report::tasks::cgroup_of;
@@ -31,7 +31,7 @@ impl<'t> Named<'t> {
 
     /// A thread of which only this is known.
     pub(super) fn thread(tid: Option<i32>, comm: Option<&'t [u8]>) -> Self {
-        Self { tid, pid: None, comm: comm.map(String::from_utf8_lossy), cgroup: None }
+        Self { tid, pid: None, comm: comm.map(text_of), cgroup: None }
     }
 }
 
@@ -55,7 +55,7 @@ impl Tasks {
         Named {
             tid: Some(known.tid),
             pid: guest.task(guest.process(task)).map(|process| process.tid),
-            comm: (!known.comm.is_empty()).then(|| String::from_utf8_lossy(&known.comm)),
+            comm: (!known.comm.is_empty()).then(|| text_of(&known.comm)),
             cgroup: self.cgroups.get(&(vm, stay)).map(String::as_str),
         }
     }
