@@ -7,10 +7,11 @@ use crate::tables::{EVENT_KEY, RECORDING_KEY, VERSION, VERSION_KEY};
 use arrow_array::{ArrayRef, StringArray};
 use arrow_schema::{ArrowError, DataType};
 use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
-use parquet::file::properties::WriterProperties;
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
 use parquet::schema::types::ColumnPath;
 use std::collections::HashMap;
 use std::fs::File;
@@ -25,10 +26,13 @@ use trace_merge::reader::Trace;
 const ON_THE_WAY: usize = 16;
 /// Files that are open at once.
 const MOST_OPEN: usize = 256;
-/// Bytes that are kept of all open files before the largest share is written.
-const MOST_KEPT: usize = 128 << 20;
+/// Bytes by which what is kept of all open files grows before the largest share is written. What a row group takes with
+/// its first rows is no reason to write it: the next one would take the same.
+const MOST_KEPT: usize = 48 << 20;
 /// Rows of a row group, at most.
-const ROW_GROUP: usize = 1 << 20;
+const ROW_GROUP: usize = 1 << 17;
+/// Bytes of a dictionary of numbers, at most.
+const LARGEST_DICTIONARY: usize = 1 << 16;
 /// What is written at once.
 const BUFFER: usize = 1 << 16;
 
@@ -83,7 +87,9 @@ struct OpenFile {
     shape: Arc<Shape>,
     hour: Hour,
     writer: ArrowWriter<BufWriter<File>>,
-    /// Bytes that it keeps until its row group ends.
+    /// Memory that the first rows of its row group took; `None` before there are any.
+    begun: Option<usize>,
+    /// Memory beside that which it keeps until its row group ends.
     kept: usize,
     /// When it was written to last, in batches.
     used: u64,
@@ -137,15 +143,17 @@ impl Files {
         if let Some(open) = self.open.get_mut(&number) {
             open.writer.write(&batch.rows).map_err(into_io)?;
             open.used = self.batches;
-            let before = std::mem::replace(&mut open.kept, open.writer.memory_size());
+            let size = open.writer.memory_size();
+            let begun = *open.begun.get_or_insert(size);
+            let before = std::mem::replace(&mut open.kept, size.saturating_sub(begun));
             self.kept = (self.kept + open.kept).saturating_sub(before);
         }
         if self.kept > MOST_KEPT
             && let Some(largest) = self.open.values_mut().max_by_key(|open| open.kept)
         {
             largest.writer.flush().map_err(into_io)?;
-            let before = std::mem::replace(&mut largest.kept, largest.writer.memory_size());
-            self.kept = (self.kept + largest.kept).saturating_sub(before);
+            largest.begun = None;
+            self.kept = self.kept.saturating_sub(std::mem::take(&mut largest.kept));
         }
         Ok(())
     }
@@ -162,10 +170,15 @@ impl Files {
         let path = folder.join(format!("{}-{}.parquet", self.recording, self.opened));
         self.opened += 1;
         let file = BufWriter::with_capacity(BUFFER, Readers::Owner.create_file(&path)?);
-        let properties = properties(shape, &self.recording);
-        let writer = ArrowWriter::try_new(file, Arc::clone(&shape.schema), Some(properties)).map_err(into_io)?;
-        let open = OpenFile { shape: Arc::clone(shape), hour: batch.hour, writer, kept: 0, used: self.batches };
-        self.open.insert(shape.number, open);
+        // What Arrow calls the types is what the format's own types say.
+        let options = ArrowWriterOptions::new().with_properties(properties(shape, &self.recording));
+        let options = options.with_skip_arrow_metadata(true);
+        let schema = Arc::clone(&shape.schema);
+        let writer = ArrowWriter::try_new_with_options(file, schema, options).map_err(into_io)?;
+        let (shape, hour, used) = (Arc::clone(shape), batch.hour, self.batches);
+        let number = shape.number;
+        let open = OpenFile { shape, hour, writer, begun: None, kept: 0, used };
+        self.open.insert(number, open);
         Ok(())
     }
 
@@ -179,29 +192,59 @@ impl Files {
     }
 }
 
-/// How a file of this shape is written: times, which grow, as differences, and all compressed.
+/// How files of this shape are written: all compressed, and each column as what it holds needs least for.
 fn properties(shape: &Shape, recording: &str) -> WriterProperties {
     let mut metadata = vec![(VERSION_KEY, VERSION), (RECORDING_KEY, recording)];
     metadata.extend(shape.event.as_deref().map(|event| (EVENT_KEY, event)));
     let metadata = metadata.into_iter().map(|(key, value)| KeyValue::new(key.to_string(), value.to_string()));
+    // Of what is in no order, the least and the largest value of a row group say nothing.
     let mut properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_max_row_group_row_count(Some(ROW_GROUP))
+        .set_statistics_enabled(EnabledStatistics::None)
         .set_key_value_metadata(Some(metadata.collect()));
     for field in shape.schema.fields() {
-        let grows = matches!(field.data_type(), DataType::Timestamp(..)) || TIMES.contains(&field.name().as_str());
-        if grows {
-            let column = ColumnPath::from(field.name().as_str());
-            properties = properties
-                .set_column_dictionary_enabled(column.clone(), false)
-                .set_column_encoding(column, Encoding::DELTA_BINARY_PACKED);
-        }
+        let name = field.name().as_str();
+        let column = ColumnPath::from(name);
+        properties = match field.data_type() {
+            DataType::Timestamp(..) => growing(properties, column),
+            DataType::Int64 if TIMES.contains(&name) => growing(properties, column),
+            DataType::Int64 if LENGTHS.contains(&name) => properties.set_column_dictionary_enabled(column, false),
+            DataType::Int64 | DataType::UInt64 => numbers(properties, column),
+            DataType::List(element) => {
+                numbers(properties, ColumnPath::from(vec![name.into(), "list".into(), element.name().clone()]))
+            }
+            DataType::Utf8 if JSON.contains(&name) => properties.set_column_dictionary_enabled(column, false),
+            DataType::Utf8 if name == "recording" => {
+                properties.set_column_statistics_enabled(column, EnabledStatistics::Chunk)
+            }
+            _ => properties,
+        };
     }
     properties.build()
 }
 
-/// Columns whose values are nearly all different, and close to those before.
-const TIMES: [&str; 6] = ["ticks", "time_ns", "begin_ticks", "begin_ns", "duration_ticks", "duration_ns"];
+/// A few numbers go to a dictionary. Where there are more, they are like those before, as addresses are.
+fn numbers(properties: WriterPropertiesBuilder, column: ColumnPath) -> WriterPropertiesBuilder {
+    properties
+        .set_column_dictionary_page_size_limit(column.clone(), LARGEST_DICTIONARY)
+        .set_column_encoding(column, Encoding::DELTA_BINARY_PACKED)
+}
+
+/// Moments are all different and close to those before; of each page it is known which are in it.
+fn growing(properties: WriterPropertiesBuilder, column: ColumnPath) -> WriterPropertiesBuilder {
+    properties
+        .set_column_dictionary_enabled(column.clone(), false)
+        .set_column_statistics_enabled(column.clone(), EnabledStatistics::Page)
+        .set_column_encoding(column, Encoding::DELTA_BINARY_PACKED)
+}
+
+/// Columns of moments, beside those of UTC.
+const TIMES: [&str; 4] = ["ticks", "time_ns", "begin_ticks", "begin_ns"];
+/// Columns of what lasts: nearly all different, and nothing follows from those before.
+const LENGTHS: [&str; 2] = ["duration_ticks", "duration_ns"];
+/// Columns of text that is different in most rows.
+const JSON: [&str; 3] = ["fields", "meanwhile", "calls"];
 
 fn into_io(error: ParquetError) -> io::Error {
     match error {
