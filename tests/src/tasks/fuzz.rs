@@ -24,7 +24,7 @@ use std::time::Duration;
 pub const SECONDS: u64 = 60;
 
 /// Seconds that each target gets in the gate: the gate has to end within the hour.
-pub const GATE_SECONDS: u64 = 30;
+pub const GATE_SECONDS: u64 = 10;
 
 /// Where the gate's inputs start from. A change is judged by what it changes, not by luck; who looks for more begins
 /// elsewhere each time.

@@ -48,7 +48,7 @@ const VERIFIED: [&str; 6] =
 
 /// Runs format check, checks of sources, documents and dependencies, lints, the checks of the library crates, doc
 /// tests, the model checkers, all unit, integration and end-to-end tests, a round of torture with each fault, then each
-/// fuzz target for half a minute.
+/// fuzz target for ten seconds.
 ///
 /// # Errors
 ///
