@@ -52,6 +52,17 @@ impl ExitReason {
         }
     }
 
+    /// Whether the guest accessed a port or memory that is not there, as it does to notify a device.
+    #[must_use]
+    pub const fn is_device_access(&self) -> bool {
+        match self.numbering {
+            ExitNumbering::Vmx => matches!(self.number & VMX_BASIC, 30 | 48 | 49),
+            ExitNumbering::Svm => matches!(self.number, 0x7b | 0x400),
+            ExitNumbering::Kvm => matches!(self.number, 2 | 6),
+            ExitNumbering::Unknown => false,
+        }
+    }
+
     /// The reason's name without its prefix, in lower case; its number in hexadecimal where it has none.
     #[must_use]
     pub fn name(&self) -> Cow<'static, str> {
@@ -266,6 +277,19 @@ mod tests {
         assert_eq!(name(ExitNumbering::Svm, 0x400), "nested_page_fault");
         assert_eq!(name(ExitNumbering::Kvm, 6), "mmio");
         assert_eq!(name(ExitNumbering::Unknown, 48), "0x30");
+    }
+
+    #[test]
+    fn device_is_accessed_by_ports_and_by_memory_that_is_not_there() {
+        let names = ["io", "mmio", "ioio", "nested_page_fault", "io_instruction", "ept_violation", "ept_misconfig"];
+        let is_one = |&numbering: &ExitNumbering| {
+            (0..0x500)
+                .map(|number| ExitReason { numbering, number })
+                .all(|reason| reason.is_device_access() == names.contains(&reason.name().as_ref()))
+        };
+
+        let all = [ExitNumbering::Vmx, ExitNumbering::Svm, ExitNumbering::Kvm, ExitNumbering::Unknown];
+        assert_eq!(all.iter().map(is_one).collect::<Vec<_>>(), [true; 4]);
     }
 
     #[test]

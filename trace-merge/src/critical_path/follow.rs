@@ -5,12 +5,12 @@
 //! What the guest's kernel takes for running, or for ready, is cut further by what the vCPU did.
 
 use super::history::{Graph, Preemption, TaskPiece, Told, Unknown, Wake, Waker, is_timer};
-use super::vhost::WorkerRun;
+use super::vhost::RunsInWait;
 use super::{Cause, RecordOf, Step};
 use crate::clock::Clock;
 use crate::event::Interrupt;
 use crate::report::flows::{Flow, Milestone};
-use crate::report::{harmless, state_names};
+use crate::report::{duration, harmless, state_names};
 use crate::timeline::Timeline;
 use crate::timeline::states::{BlockedOn, CpuView, Current, TaskIndex, TaskState};
 use crate::timeline::vcpu::{Preemptor, VcpuState};
@@ -322,26 +322,36 @@ impl<'g> Follower<'g> {
         if step.cause == Cause::Blocked {
             step.cause = if is_timer(interrupt) { Cause::Timer } else { Cause::Interrupt };
         }
-        let moved = (interrupt == NET_RX).then(|| self.moved_late(wake.cpu, window)).flatten();
-        let moved_at = moved.map_or(window.begin, |run| run.begin);
+        let runs = if interrupt == NET_RX { self.worker_runs(task, wake.cpu, window) } else { RunsInWait::default() };
+        let moved_at = runs.moved.last().map_or(window.begin, |run| run.begin);
         let since = self.held_up_since(wake.cpu, Window { begin: moved_at, ..window });
-        if moved.is_none() && since.is_none() {
+        let (cause, told, detail) = (step.cause, step.since.clone(), step.detail.take());
+        let clock = self.clock();
+        let detail = |wait: Window| match runs.untold(wait) {
+            0 => detail.clone(),
+            ticks => Some(format!(
+                "{}, while vhost workers were ready and did not run for {}: whether for this packet is not recorded",
+                detail.as_deref().unwrap_or("a packet"),
+                duration(clock.ticks_to_ns(ticks))
+            )),
+        };
+        step.detail = detail(window);
+        if runs.moved.is_empty() && since.is_none() {
             return;
         }
-        let (cause, told) = (step.cause, step.since.clone());
         let mut steps = Vec::new();
         let waited = |follower: &mut Self, wait: Window, steps: &mut Vec<Step>| {
             if wait.begin < wait.end {
                 let since = told.clone().filter(|_| wait.begin == window.begin);
-                let mut waited =
-                    follower.step(task, Part { detail: step.detail.clone(), since, ..Part::new(wait, cause) });
+                let mut waited = follower.step(task, Part { detail: detail(wait), since, ..Part::new(wait, cause) });
                 waited.woken_by.clone_from(&step.woken_by);
                 follower.push(waited, steps);
             }
         };
-        if let Some(run) = moved {
-            let ready = run.held_up.first().map_or(run.begin, |(part, _)| part.begin).max(window.begin);
-            waited(self, Window { end: ready, ..window }, &mut steps);
+        let mut known_until = window.begin;
+        for run in &runs.moved {
+            let ready = run.held_up.first().map_or(run.begin, |(part, _)| part.begin).max(known_until);
+            waited(self, Window { begin: known_until, end: ready }, &mut steps);
             let worker = self.thief(Preemptor::Thread(run.worker));
             for &(part, by) in &run.held_up {
                 let detail = format!("{} in place of {worker}", self.thief(by));
@@ -349,6 +359,7 @@ impl<'g> Follower<'g> {
                     self.add(task, Part::new(part, Cause::PacketHeldUp).detail(detail), &mut steps);
                 }
             }
+            known_until = run.begin;
         }
         let handled_from = since.unwrap_or(window.end);
         waited(self, Window { begin: moved_at, end: handled_from }, &mut steps);
@@ -361,20 +372,20 @@ impl<'g> Follower<'g> {
         step.steps = steps;
     }
 
-    /// The run of a vhost worker that came last before `cpu` handled the interrupt which ended the wait in `window`, if
-    /// that worker had been ready before it ran. A packet that came meanwhile came at some moment of that time: all of
-    /// it is taken for held up. Where several workers ran in the wait, it is not known which one moved the packet.
-    fn moved_late(&self, cpu: u32, window: Window) -> Option<&'g WorkerRun> {
+    /// The runs of vhost workers in the wait of `task` in `window`, up to when `cpu` handled the interrupt that ended it:
+    /// none where records are lost. A packet that came while the worker was ready came at some moment of that time: all
+    /// of it is taken for held up.
+    fn worker_runs(&self, task: TaskIndex, cpu: u32, window: Window) -> RunsInWait<'g> {
+        if self.graph.has_lost(&window) {
+            return RunsInWait::default();
+        }
         let mut handled_from = None;
         self.cut(cpu, window, |part, view, _| {
             let is_handling = view.is_some_and(|view| view.interrupt.is_some());
             handled_from = is_handling.then(|| handled_from.unwrap_or(part.begin));
         });
         let end = handled_from.unwrap_or(window.end);
-        let mut runs = self.graph.worker_runs.iter().filter(|run| window.begin < run.begin && run.begin < end);
-        let last = runs.clone().next_back()?;
-        let is_only = runs.all(|run| run.worker.tid == last.worker.tid);
-        (is_only && !last.held_up.is_empty() && !self.graph.has_lost(&window)).then_some(last)
+        RunsInWait::new(&self.graph.worker_runs, task, Window { end, ..window })
     }
 
     /// Since when what ended the wait was held up on `cpu`, which has been idle since: its vCPU was woken from a halt,

@@ -10,6 +10,7 @@ use crate::event::{self, Event, Interrupt, Tid, WakeupStage};
 use crate::reader::Trace;
 use crate::report::flows::{Flow, FlowTimes};
 use crate::timeline::states::{CpuView, Current, TaskIndex, TaskState};
+use crate::timeline::vcpu::VcpuState;
 use crate::timeline::{Change, ChangeKind, Input, Origin, Timeline};
 use crate::window::Window;
 use foldhash::{HashMap, HashSet};
@@ -375,13 +376,32 @@ impl<W: FnMut(&Graph, Window, &Timeline) + Send> History<W> {
         }
     }
 
+    /// The guest's task that wakes a thread of the host by an access to a device, as `event` of the host tells. An
+    /// interrupt of the host that comes meanwhile says the same of itself: only the exit tells that it was the guest.
+    fn sender(&self, input: &Input<'_>, event: &Event<'_>, timeline: &Timeline) -> Option<TaskIndex> {
+        let (Event::Wakeup { stage: WakeupStage::Waking, .. }, Origin::Host { host, .. }) = (event, input.origin)
+        else {
+            return None;
+        };
+        let by = Tid::try_from(input.record.number(THREAD)?).ok()?;
+        let (_, cpu) = timeline.vcpu_of_thread(host, by).filter(|&(vm, _)| vm == self.vm)?;
+        let (view, _) = timeline.vm(self.vm)?.guest.cpu(cpu)?.view();
+        let is_access = matches!(view.vcpu, VcpuState::Kvm(Some(reason)) if reason.is_device_access());
+        let is_known = self.settled.contains(&cpu) && self.tells_interrupts && view.interrupt.is_none();
+        match view.current {
+            Current::Task(task) if is_access && is_known => Some(task),
+            _ => None,
+        }
+    }
+
     fn host_record(&mut self, host: usize, input: &Input<'_>, event: &Event<'_>, timeline: &Timeline) {
         if timeline.vm(self.vm).is_none_or(|vm| vm.host != host) {
             return;
         }
         if let (Some(host), Origin::Host { cpu, .. }) = (timeline.hosts.get(host), input.origin) {
             let mut begun = None;
-            self.workers.record((input.time(), cpu), event, host, |run| begun = Some(run));
+            let asked_by = self.sender(input, event, timeline);
+            self.workers.record((input.time(), cpu), event, host, asked_by, |run| begun = Some(run));
             if let Some(run) = begun.filter(|run| self.is_wanted(run.begin) && self.has_room(run.begin)) {
                 self.graph.worker_runs.push(run);
             }

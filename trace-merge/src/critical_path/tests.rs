@@ -21,6 +21,8 @@ const SECOND_WORKER: i64 = 401;
 const IOIO: i64 = 0x7b;
 const HLT: i64 = 0x78;
 const CPUID: i64 = 0x72;
+const NPF: i64 = 0x400;
+const EXTERNAL_INTERRUPT: i64 = 0x60;
 const FUTEX: i64 = 202;
 const READ: i64 = 0;
 const NANOSLEEP: i64 = 35;
@@ -109,11 +111,15 @@ impl Scene {
     }
 
     fn host_wake(self, cpu: u32, time: u64, by: i64, tid: i64) -> Self {
+        self.host_wake_on(cpu, time, by, (tid, cpu))
+    }
+
+    fn host_wake_on(self, cpu: u32, time: u64, by: i64, (tid, target): (i64, u32)) -> Self {
         let fields = [
             ("common_pid", Number(by)),
             ("comm", Text(name(tid))),
             ("pid", Number(tid)),
-            ("target_cpu", Number(cpu.into())),
+            ("target_cpu", Number(target.into())),
         ];
         self.host(cpu, time, "sched:sched_waking", &fields)
     }
@@ -544,6 +550,76 @@ fn only_the_last_run_of_a_worker_before_the_guest_receives_counts() {
     assert_eq!(causes(&path), [(Cause::Interrupt, 4_000), (Cause::PacketHeldUp, 500), (Cause::Interrupt, 2_600)]);
 }
 
+/// `a` sends a packet right before it waits, by an exit of its vCPU for `reason`; the worker is kept from running until
+/// 4000, and has its answer later, in a run to which something else wakes it.
+fn sent_by_a(reason: i64, meanwhile: impl FnOnce(Scene) -> Scene) -> CriticalPath {
+    let scene = Scene::new().switch(0, 1500, 0, 0, A).host_switch(2, 1_600, 0, 0, HOG).call(0, 1_700, READ);
+    let scene = scene.exit(0, 1_800, reason).host_wake_on(0, 1_850, VCPU0, (WORKER, 2)).enter(0, 1_900);
+    let scene = scene.switch(0, 2000, A, 1, 0).host_switch(2, 4_000, HOG, 0, WORKER);
+    let scene = meanwhile(scene.host_switch(2, 4_100, WORKER, 1, HOG));
+    let scene = scene.host_wake(2, 7_000, NOISY, WORKER).host_switch(2, 7_500, HOG, 0, WORKER);
+    let scene = scene.host_switch(2, 7_600, WORKER, 1, HOG).begin_interrupt(0, 9_000, "softirq", 3);
+    let scene = scene.wake(0, 9_100, A, 0).end_interrupt(0, 9_200, "softirq", 3).switch(0, 9_500, 0, 0, A);
+    worst(scene.switch(0, 14_000, A, 1, 0).end(15_000), "a")
+}
+
+#[test]
+fn request_and_answer_that_wait_for_two_runs_of_a_worker_are_held_up_before_each() {
+    let path = sent_by_a(NPF, |scene| scene);
+
+    assert_eq!(
+        causes(&path),
+        [
+            (Cause::PacketHeldUp, 2_000),
+            (Cause::Interrupt, 3_000),
+            (Cause::PacketHeldUp, 500),
+            (Cause::Interrupt, 1_600),
+        ]
+    );
+    assert!(path.steps[0].steps.iter().all(|step| !says_untold(step)), "{path:#?}");
+}
+
+#[test]
+fn runs_between_request_and_answer_are_not_counted_and_that_is_said() {
+    let path = sent_by_a(NPF, |scene| {
+        let scene = scene.host_wake(2, 5_000, NOISY, WORKER).host_switch(2, 6_000, HOG, 0, WORKER);
+        scene.host_switch(2, 6_100, WORKER, 1, HOG)
+    });
+
+    let steps = &path.steps[0].steps;
+    assert_eq!(share(&path, Cause::PacketHeldUp), 2_500);
+    assert_eq!(steps.iter().map(says_untold).collect::<Vec<_>>(), [false, true, false, false]);
+    assert!(steps[1].detail.as_deref().unwrap().contains("500 ns"), "{steps:#?}");
+}
+
+#[test]
+fn first_run_that_the_guest_did_not_ask_for_is_not_counted_and_that_is_said() {
+    let path = sent_by_a(EXTERNAL_INTERRUPT, |scene| scene);
+
+    let steps = &path.steps[0].steps;
+    assert_eq!(causes(&path), [(Cause::Interrupt, 5_000), (Cause::PacketHeldUp, 500), (Cause::Interrupt, 1_600)]);
+    assert_eq!(steps.iter().map(says_untold).collect::<Vec<_>>(), [true, false, false]);
+}
+
+#[test]
+fn packet_that_is_sent_in_an_interrupt_is_not_the_request_of_the_task_below_it() {
+    let scene = Scene::new().switch(0, 1500, 0, 0, A).host_switch(2, 1_600, 0, 0, HOG).call(0, 1_700, READ);
+    let scene = scene.begin_interrupt(0, 1_750, "softirq", 9).exit(0, 1_800, NPF);
+    let scene = scene.host_wake_on(0, 1_850, VCPU0, (WORKER, 2)).enter(0, 1_900);
+    let scene = scene.end_interrupt(0, 1_950, "softirq", 9).switch(0, 2000, A, 1, 0);
+    let scene = scene.host_switch(2, 4_000, HOG, 0, WORKER).host_switch(2, 4_100, WORKER, 1, HOG);
+    let scene = scene.host_switch(2, 7_500, HOG, 0, WORKER).begin_interrupt(0, 9_000, "softirq", 3);
+    let scene = scene.wake(0, 9_100, A, 0).end_interrupt(0, 9_200, "softirq", 3).switch(0, 9_500, 0, 0, A);
+
+    let path = worst(scene.switch(0, 14_000, A, 1, 0).end(15_000), "a");
+
+    assert_eq!((share(&path, Cause::PacketHeldUp), says_untold(&path.steps[0])), (0, true));
+}
+
+fn says_untold(step: &Step) -> bool {
+    step.detail.as_deref().is_some_and(|detail| detail.contains("whether for this packet is not recorded"))
+}
+
 #[test]
 fn hold_up_before_the_wait_is_no_part_of_it() {
     let path = packet_for_a(TestTrace::new(), |scene| {
@@ -563,6 +639,7 @@ fn of_several_workers_and_of_those_of_others_it_is_not_guessed_who_moved_the_pac
     let of_others = packet_for_a(TestTrace::new().strata_thread(2, "strata", 0), late);
 
     assert!([&two, &of_others].iter().all(|path| share(path, Cause::PacketHeldUp) == 0), "{two:#?}");
+    assert_eq!([&two, &of_others].map(|path| says_untold(&path.steps[0])), [true, false]);
     assert_eq!(share(&ours, Cause::PacketHeldUp), 4_000);
 }
 

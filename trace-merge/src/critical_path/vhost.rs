@@ -4,6 +4,7 @@
 use crate::event::{Event, Task, Tid};
 use crate::manifest::Manifest;
 use crate::timeline::host::{Host, HostCpuState, HostThread, PREV_STATE_MASK};
+use crate::timeline::states::TaskIndex;
 use crate::timeline::vcpu::Preemptor;
 use crate::window::Window;
 use foldhash::{HashMap, HashSet};
@@ -19,6 +20,52 @@ pub(super) struct WorkerRun {
     pub(super) begin: u64,
     /// What ran in its place while it was ready, one behind the other up to `begin`; empty where that is not known.
     pub(super) held_up: Vec<(Window, Preemptor)>,
+    /// The guest's task that woke it, by an access to a device: it had a packet to send.
+    pub(super) asked_by: Option<TaskIndex>,
+}
+
+impl WorkerRun {
+    /// For how long it was ready and did not run in `window`, ticks.
+    fn held_up_in(&self, window: Window) -> u64 {
+        let parts = self.held_up.iter().filter_map(|(part, _)| part.intersection(&window));
+        parts.map(|part| part.end - part.begin).sum()
+    }
+}
+
+/// The runs of workers in a task's wait for a packet.
+#[derive(Debug, Default)]
+pub(super) struct RunsInWait<'r> {
+    /// Before which the packet, or what it answers, could not be moved; in time order.
+    pub(super) moved: Vec<&'r WorkerRun>,
+    /// Those of which that is not known.
+    others: Vec<&'r WorkerRun>,
+}
+
+impl<'r> RunsInWait<'r> {
+    /// Of `runs`, which are in time order, those in `window`: from the begin of the wait of `task` until the guest
+    /// received.
+    ///
+    /// The first one counts if `task` woke the worker to it: nothing of what it sent could move before. The last one
+    /// counts, as nothing moved to the guest before that. The runs between them may have been for other packets. Where
+    /// several workers ran, it is not known which one moved the packet.
+    pub(super) fn new(runs: &'r [WorkerRun], task: TaskIndex, window: Window) -> Self {
+        let runs: Vec<_> = runs.iter().filter(|run| window.begin < run.begin && run.begin < window.end).collect();
+        let is_one = runs.windows(2).all(|two| two[0].worker.tid == two[1].worker.tid);
+        let last = runs.len().saturating_sub(1);
+        let counts =
+            |place: usize, run: &WorkerRun| is_one && (place == last || place == 0 && run.asked_by == Some(task));
+        let (moved, others): (Vec<_>, Vec<_>) = (0..).zip(runs).partition(|&(place, run)| counts(place, run));
+        let held_up = |runs: Vec<(usize, &'r WorkerRun)>| {
+            runs.into_iter().map(|(_, run)| run).filter(|run| run.held_up_in(window) > 0).collect()
+        };
+        Self { moved: held_up(moved), others: held_up(others) }
+    }
+
+    /// For how long workers were ready in `window` and did not run, of which it is not known whether the packet waited
+    /// for that, ticks.
+    pub(super) fn untold(&self, window: Window) -> u64 {
+        self.others.iter().map(|run| run.held_up_in(window)).sum()
+    }
 }
 
 /// A worker is ready, and something else runs.
@@ -29,11 +76,12 @@ struct Waiting {
     since: u64,
     runs: Preemptor,
     before: Vec<(Window, Preemptor)>,
+    asked_by: Option<TaskIndex>,
 }
 
 impl Waiting {
     fn new(cpu: u32, since: u64, host: &Host) -> Self {
-        Self { cpu, since, runs: runs(host, cpu), before: Vec::new() }
+        Self { cpu, since, runs: runs(host, cpu), before: Vec::new(), asked_by: None }
     }
 
     /// What has been running did so up to `time`; who it was may be known only now.
@@ -91,19 +139,24 @@ impl Workers {
         employer.is_some_and(|employer| self.employers.as_ref().is_none_or(|employers| employers.contains(&employer)))
     }
 
-    /// Takes in what `cpu` of `host` recorded at `time`, which the host knows already. `tell` gets the runs that begin.
+    /// Takes in what `cpu` of `host` recorded at `time`, which the host knows already. A worker that is woken then is
+    /// `asked_by` that task of the guest. `tell` gets the runs that begin.
     pub(super) fn record(
         &mut self,
         (time, cpu): (u64, u32),
         event: &Event<'_>,
         host: &Host,
+        asked_by: Option<TaskIndex>,
         mut tell: impl FnMut(WorkerRun),
     ) {
         match *event {
             Event::Wakeup { task, cpu: Some(target), .. }
                 if self.is_ours(task) && !self.running.contains(&task.tid) =>
             {
-                let waiting = self.waiting.entry(task.tid).or_insert_with(|| Waiting::new(target, time, host));
+                let waiting = self
+                    .waiting
+                    .entry(task.tid)
+                    .or_insert_with(|| Waiting { asked_by, ..Waiting::new(target, time, host) });
                 if waiting.cpu != target {
                     waiting.go_to(target, time, host);
                 }
@@ -129,8 +182,9 @@ impl Workers {
                     if let Some(waiting) = &mut waiting {
                         waiting.end_part(time, None);
                     }
+                    let asked_by = waiting.as_ref().and_then(|waiting| waiting.asked_by);
                     let held_up = waiting.map_or_else(Vec::new, |waiting| waiting.before);
-                    tell(WorkerRun { worker: host.latest(next.tid), begin: time, held_up });
+                    tell(WorkerRun { worker: host.latest(next.tid), begin: time, held_up, asked_by });
                 }
             }
             _ => {}
