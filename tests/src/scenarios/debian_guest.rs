@@ -10,15 +10,14 @@
 
 use crate::fetch::apt::{self, PackageError};
 use crate::fetch::kernel_packages::KernelChoice;
-use crate::fetch::module_tree::ModuleTree;
 use crate::fetch::tools::{self, Tool};
 use crate::machine::disk_space::{self, DiskSpaceError};
 use crate::machine::host::{HostResult, HostRun};
 use crate::packaging::{self, Form, PackagingError};
 use crate::process;
 use crate::progress;
-use crate::provision::{Kernels, Lab};
-use crate::scenarios::ScenarioError;
+use crate::provision::Lab;
+use crate::scenarios::{self, ScenarioError};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -206,7 +205,8 @@ pub fn run(lab: &Lab, name: &str) -> Result<HostResult, DebianGuestError> {
     disk_space::require(lab.paths.lab(), ROOT_BYTES)?;
     let image = disk_image(lab)?;
     let repository = repository(lab)?;
-    let of_host = host_modules(&lab.kernels)?;
+    // With which the host makes a tap.
+    let of_host = scenarios::host_modules(lab, &["tun"]).map_err(ScenarioError::from)?;
     let names: Vec<&str> = of_host.iter().map(|(name, _)| name.as_str()).collect();
     let request = HostRun::new(name, &HOST_SCRIPT.replace("@MODULES@", &names.join(" ")))
         .file("strata", &lab.binaries.strata)
@@ -218,12 +218,6 @@ pub fn run(lab: &Lab, name: &str) -> Result<HostResult, DebianGuestError> {
     request.memory_mib = 6144;
     let result = lab.host.run(&lab.paths.runs(), &request).map_err(ScenarioError::from)?;
     Ok(result.success(name).map_err(ScenarioError::from)?)
-}
-
-/// The modules with which the host makes a tap, by their names.
-fn host_modules(kernels: &Kernels) -> Result<Vec<(String, PathBuf)>, ScenarioError> {
-    let modules = ModuleTree::open(&kernels.modules)?.closure(&["tun"])?;
-    Ok(modules.into_iter().map(|path| (file_name(&path), path)).collect())
 }
 
 /// The folder of a repository with one package.
