@@ -119,6 +119,12 @@ impl KernelChoice {
         Self { suite, flavour: Flavour::Cloud }
     }
 
+    /// The suite's kernel for any machine.
+    #[must_use]
+    pub const fn generic(suite: Suite) -> Self {
+        Self { suite, flavour: Flavour::Generic }
+    }
+
     /// The package that always depends on the current image.
     fn meta_package(self) -> &'static str {
         match self.flavour {

@@ -1,4 +1,4 @@
-//! The agent on every kernel of the lab, under load, and where it cannot be loaded: one boot of the host.
+//! The agent on kernels of the lab, under load, and where it cannot be loaded: one boot of the host.
 //!
 //! Each scenario leaves `NAME.log` (what `strata run` and the guest's console wrote), `NAME.status` and, with a trace,
 //! `NAME.trace`. Those named after a kernel, and the one with a kernel that counts its calls, load and unload the module
@@ -12,6 +12,12 @@ use shared_ring::layout::{ABI_VERSION, SUPERBLOCK};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// Kernels that have each suite and each flavour among them, [`COUNTED_CALLS`]'s included.
+pub const SAMPLE: [KernelChoice; 3] = [
+    KernelChoice::DEFAULT,
+    KernelChoice::generic(Suite::BookwormBackports),
+    KernelChoice::realtime(Suite::TrixieBackports),
+];
 /// A guest prints this when all went well and its kernel's log holds no warning.
 pub const CLEAN: &str = "guest kernel log is clean";
 /// A guest whose kernel counts its calls (`retbleed=stuff`).
@@ -151,16 +157,18 @@ pub enum AgentScenarioError {
     Scenario(#[from] ScenarioError),
 }
 
-/// Runs all scenarios in the run folder `name`.
+/// Runs all scenarios in the run folder `name`, those under load on each of `kernels`.
 ///
 /// # Errors
 ///
 /// When a kernel cannot be had, its module not be built, or the host fails; what a guest does is for the caller to
 /// judge.
-pub fn run(lab: &Lab, name: &str) -> Result<HostResult, AgentScenarioError> {
-    let mut request = HostRun::new(name, &host_script());
+pub fn run(lab: &Lab, name: &str, kernels: &[KernelChoice]) -> Result<HostResult, AgentScenarioError> {
+    let mut request = HostRun::new(name, &host_script(kernels));
     request = request.file("strata", &lab.binaries.strata);
-    for choice in KernelChoice::all() {
+    let fixed = [KernelChoice::DEFAULT, COUNTED_CALLS_KERNEL];
+    let others = fixed.into_iter().filter(|choice| !kernels.contains(choice));
+    for choice in kernels.iter().copied().chain(others) {
         let (kernels, agent) = if choice == KernelChoice::DEFAULT {
             (lab.kernels.clone(), lab.agent.clone())
         } else {
@@ -194,13 +202,13 @@ fn guest_image(lab: &Lab, kernels: &Kernels, agent: &Path, kernel: KernelChoice)
     Ok(image)
 }
 
-fn host_script() -> String {
+fn host_script(kernels: &[KernelChoice]) -> String {
     // a layout that is one major version ahead, as printf's octal escapes
     let newer = ABI_VERSION + (1 << 16);
     let bytes: String = newer.to_le_bytes().iter().map(|byte| format!("\\{byte:03o}")).collect();
     let offset = SUPERBLOCK.fields.iter().find(|(name, _)| *name == "abi_version").map_or(0, |(_, offset)| *offset);
     HOST_SCRIPT
-        .replace("@KERNELS@", &KernelChoice::all().map(|kernel| kernel.to_string()).collect::<Vec<_>>().join(" "))
+        .replace("@KERNELS@", &kernels.iter().map(KernelChoice::to_string).collect::<Vec<_>>().join(" "))
         .replace("@COUNTED_CALLS@", COUNTED_CALLS)
         .replace("@COUNTED_CALLS_KERNEL@", &COUNTED_CALLS_KERNEL.to_string())
         .replace("@VERSION@", &bytes)
@@ -213,7 +221,7 @@ mod tests {
 
     #[test]
     fn region_is_given_the_next_major_version() {
-        let script = host_script();
+        let script = host_script(&SAMPLE);
 
         let (minor, major) = (ABI_VERSION & 0xffff, (ABI_VERSION >> 16) + 1);
         assert!(script.contains(&format!("\\{minor:03o}\\000\\{major:03o}\\000' | dd")), "{script}");
