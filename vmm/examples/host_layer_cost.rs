@@ -28,7 +28,7 @@ use vmm::machine::probe_kvm;
 use vmm::tracing::host_description::describe_host;
 use vmm::tracing::host_layer::HostLayer;
 use vmm::tracing::host_tracer::start_host_tracer;
-use vmm::tracing::polling::PollInterval;
+use vmm::tracing::polling::{Found, PollInterval};
 use vmm::tracing::selection::Selection;
 
 /// Longest pause between two polls: the recorder's.
@@ -122,7 +122,7 @@ fn record(trace: &Path, events: &str, load: [&str; 3]) -> anyhow::Result<()> {
     while child.try_wait()?.is_none() {
         polls += 1;
         let more = layer.drain(None);
-        thread::sleep(interval.after(more, LONGEST_PAUSE));
+        thread::sleep(interval.after(Found::backlog_if(more), LONGEST_PAUSE));
     }
     let missing = layer.finish(None);
     let (cpu_ns, wall) = (processor_ns() - used, begun.elapsed());
@@ -206,7 +206,7 @@ fn splice(trace: &Path, events: &str, load: [&str; 3]) -> anyhow::Result<()> {
         polls += 1;
         let moved = move_pages(&mut cpus, (&from_pipe, &to_pipe), if is_over { usize::MAX } else { PIPES_PER_POLL })?;
         bytes += moved;
-        thread::sleep(interval.after(moved > 0, LONGEST_PAUSE));
+        thread::sleep(interval.after(Found::backlog_if(moved > 0), LONGEST_PAUSE));
     }
     let (cpu_ns, wall) = (processor_ns() - used, begun.elapsed());
     let records = instance.count("read events")? + instance.count("entries")?;

@@ -7,7 +7,7 @@ use super::guest_processes::{LOOK_TIME, MAX_DESCRIPTIONS, MAX_PROCESS_DESCRIPTIO
 use super::host_layer::HostWindow;
 use super::kernel_rings::KernelRings;
 use super::live::guest::GuestWatch;
-use super::polling::{MAX_POLLS, Polled};
+use super::polling::{Found, MAX_POLLS, Polled};
 use super::process_table::ProcessTable;
 use super::recording::Recording;
 use super::ring_layer::{Latest, RingLayer};
@@ -114,7 +114,7 @@ impl FlightRecorder {
             triggers.look(&|| recording.latest());
         }
         let more = self.host.as_mut().is_some_and(|host| host.poll(triggers));
-        Polled { more, new_kernel_events }
+        Polled { found: Found::backlog_if(more), new_kernel_events }
     }
 
     /// Writes everything that is there as layers of the recording in `dir`, and leaves it where it is. The producers

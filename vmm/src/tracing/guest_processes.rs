@@ -1,6 +1,7 @@
 //! Guest processes that record, written out as they do: drains each process's rings into a layer of its own, and gives
 //! slots back. Processes are not trusted: what one of them can take of the host is bounded, and what is refused is counted.
 
+use super::polling::Found;
 use super::process_table::ProcessTable;
 use super::record_limit::LayerLimits;
 use super::ring_layer::{Drained, Latest, Producers, RingLayer};
@@ -131,7 +132,7 @@ impl GuestProcesses {
 
     /// Polls the slots: begins layers of new processes, drains, and gives back the slots of processes that are gone.
     /// `guest` says whether the guest itself has stopped; while it runs, a look ends after a few milliseconds, and the
-    /// next one goes on where it ended. Returns the packets written. A layer that cannot be written ends; the others go
+    /// next one goes on where it ended. Returns how much there was. A layer that cannot be written ends; the others go
     /// on. `watch` is shown the records.
     pub fn drain(
         &mut self,
@@ -140,7 +141,7 @@ impl GuestProcesses {
         guest: Producers,
         latest: Latest<'_>,
         mut watch: Option<&mut Watch>,
-    ) -> u64 {
+    ) -> Found {
         // `latest` is a second from now: processes have one on the other side too.
         self.table.look(latest().saturating_sub(2 * manifest.clock.frequency_hz));
         let now = Instant::now();
@@ -150,21 +151,21 @@ impl GuestProcesses {
         }
         let look = Look { dir, manifest, guest, latest, deadline: Instant::now() + self.look_time };
         let slots = self.table.slots();
-        let mut packets = 0;
+        let mut found = Found::Nothing;
         for _ in 0..slots {
             let number = self.next_slot % slots;
-            let (moved, is_done) = self.drain_slot(number, look, watch.as_deref_mut());
-            packets += moved;
+            let (of_slot, is_done) = self.drain_slot(number, look, watch.as_deref_mut());
             if !is_done {
-                break;
+                return Found::Backlog;
             }
+            found = found.max(of_slot);
             self.next_slot = (number + 1) % slots;
         }
-        packets
+        found
     }
 
-    /// Drains slot `number`: packets written, and whether that was all in time.
-    fn drain_slot(&mut self, number: u32, look: Look<'_>, mut watch: Option<&mut Watch>) -> (u64, bool) {
+    /// Drains slot `number`: how much there was, and whether that was all in time.
+    fn drain_slot(&mut self, number: u32, look: Look<'_>, mut watch: Option<&mut Watch>) -> (Found, bool) {
         let Look { dir, manifest, guest, latest, deadline } = look;
         let state = self.table.state(number);
         if state.is_in_use() && state.generation != self.slots[number as usize].generation {
@@ -172,7 +173,7 @@ impl GuestProcesses {
         }
         let left = self.max_descriptions.saturating_sub(self.described());
         let slot = &mut self.slots[number as usize];
-        let Some(layer) = &mut slot.layer else { return (0, true) };
+        let Some(layer) = &mut slot.layer else { return (Found::Nothing, true) };
         let closed = !state.is_active() || state.generation != slot.generation;
         let producers = if closed { Producers::Stopped } else { guest };
         layer.limit_descriptions(MAX_PROCESS_DESCRIPTION.min(layer.rings().described_bytes() + left));
@@ -183,7 +184,7 @@ impl GuestProcesses {
         };
         if is_done && producers == Producers::Stopped {
             let rest = layer.drain(Producers::Stopped, latest, watch);
-            drained.packets += rest.packets;
+            drained.found = drained.found.max(rest.found);
         }
         if let Some(end) = layer.tell_end() {
             self.refused.not_written += 1;
@@ -192,7 +193,7 @@ impl GuestProcesses {
         if is_done && producers == Producers::Stopped {
             self.end(number);
         }
-        (drained.packets, is_done)
+        (drained.found, is_done)
     }
 
     /// Forgets the layers of processes that have ended and of which nothing is left in a recording that keeps within a size:

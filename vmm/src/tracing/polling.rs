@@ -1,10 +1,11 @@
 //! Polling of the layers: what a poll finds, and how long the recorder waits before the next one. A producer never wakes
-//! the recorder, so the pause bounds the delay of delivery: a short time while records come, longer and longer while none
-//! come. When none have come for a while, and something else wakes it when the guest works, it sleeps.
+//! the recorder, so the pause bounds the delay of delivery, and what a ring has to hold meanwhile: it grows while there is
+//! room in every ring, and is short after one of them was half full. When no record has come for a while, and something
+//! else wakes the recorder when the guest works, it sleeps.
 
 use std::time::Duration;
 
-/// The pause after the first poll that found nothing.
+/// The pause after the first poll that found room in every ring.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// The pause while nothing is recorded and the recorder is woken when the guest works: the host kernel's buffers (8 MiB
@@ -17,11 +18,47 @@ const QUIET_POLLS: u32 = 32;
 /// Most polls in a row of layers that have something new each time.
 pub const MAX_POLLS: usize = 256;
 
+/// How much a poll found in the rings, the least first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Found {
+    /// No packet.
+    #[default]
+    Nothing,
+    /// Packets, which were fewer than half of what their rings hold.
+    Packets,
+    /// A ring was half full, or is not empty yet: poll again at once.
+    Backlog,
+}
+
+impl Found {
+    /// What `packets` are to a ring of so many `sub_buffers`.
+    #[must_use]
+    pub const fn in_ring(packets: u32, sub_buffers: u32) -> Self {
+        match packets {
+            0 => Self::Nothing,
+            _ if packets.saturating_mul(2) < sub_buffers => Self::Packets,
+            _ => Self::Backlog,
+        }
+    }
+
+    /// What was found where there `is_more`, or nothing that counts.
+    #[must_use]
+    pub const fn backlog_if(is_more: bool) -> Self {
+        if is_more { Self::Backlog } else { Self::Nothing }
+    }
+
+    /// Whether to poll again at once.
+    #[must_use]
+    pub fn is_backlog(self) -> bool {
+        self == Self::Backlog
+    }
+}
+
 /// What one poll of all layers found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Polled {
-    /// There were packets: poll again at once.
-    pub more: bool,
+    /// How much there was.
+    pub found: Found,
     /// The guest's kernel has registered event types.
     pub new_kernel_events: bool,
 }
@@ -35,21 +72,21 @@ pub struct PollInterval {
 }
 
 impl PollInterval {
-    /// The interval after a poll that found records.
+    /// The interval after a poll that found a backlog.
     #[must_use]
     pub const fn new() -> Self {
         Self { next: SHORTEST, quiet: 0 }
     }
 
-    /// The pause before the next poll: none when there are `more` records, else twice the last one, at most `longest`.
-    pub fn after(&mut self, more: bool, longest: Duration) -> Duration {
-        if more {
+    /// The pause before the next poll: none when there is a backlog, else twice the last one, at most `longest`.
+    pub fn after(&mut self, found: Found, longest: Duration) -> Duration {
+        if found.is_backlog() {
             *self = Self::new();
             return Duration::ZERO;
         }
         let pause = self.next.min(longest);
         self.next = (pause * 2).min(longest);
-        self.quiet = self.quiet.saturating_add(1);
+        self.quiet = if found == Found::Nothing { self.quiet.saturating_add(1) } else { 0 };
         pause
     }
 
@@ -73,12 +110,21 @@ mod tests {
     const LONGEST: Duration = Duration::from_millis(5);
 
     #[test]
-    fn pauses_grow_while_nothing_comes() {
+    fn pauses_grow_while_rings_have_room() {
         let mut interval = PollInterval::new();
 
-        let pauses = [(); 5].map(|()| interval.after(false, LONGEST).as_millis());
+        let found = [Found::Nothing, Found::Packets, Found::Packets, Found::Nothing, Found::Packets];
+        let pauses = found.map(|found| interval.after(found, LONGEST).as_millis());
 
         assert_eq!(pauses, [1, 2, 4, 5, 5]);
+    }
+
+    #[test]
+    fn ring_that_was_half_full_is_a_backlog() {
+        let found = [(0, 8), (1, 8), (3, 8), (4, 8), (8, 8), (1, 2)].map(|(packets, of)| Found::in_ring(packets, of));
+
+        let (some, backlog) = (Found::Packets, Found::Backlog);
+        assert_eq!(found, [Found::Nothing, some, some, backlog, backlog, backlog]);
     }
 
     #[test]
@@ -86,20 +132,20 @@ mod tests {
         let mut interval = PollInterval::new();
 
         let quiet: Vec<_> =
-            (0..=QUIET_POLLS).map(|_| (interval.after(false, LONGEST), interval.is_quiet()).1).collect();
-        interval.after(true, LONGEST);
+            (0..=QUIET_POLLS).map(|_| (interval.after(Found::Nothing, LONGEST), interval.is_quiet()).1).collect();
+        interval.after(Found::Packets, LONGEST);
 
         assert_eq!(quiet.iter().position(|is_quiet| *is_quiet), Some(QUIET_POLLS as usize));
         assert!(!interval.is_quiet());
     }
 
     #[test]
-    fn records_make_the_interval_short_again() {
+    fn backlog_makes_the_interval_short_again() {
         let mut interval = PollInterval::new();
-        interval.after(false, LONGEST);
-        interval.after(false, LONGEST);
+        interval.after(Found::Packets, LONGEST);
+        interval.after(Found::Nothing, LONGEST);
 
-        assert_eq!(interval.after(true, LONGEST), Duration::ZERO);
-        assert_eq!(interval.after(false, LONGEST), SHORTEST);
+        assert_eq!(interval.after(Found::Backlog, LONGEST), Duration::ZERO);
+        assert_eq!(interval.after(Found::Nothing, LONGEST), SHORTEST);
     }
 }

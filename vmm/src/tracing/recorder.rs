@@ -147,16 +147,16 @@ fn run(
 ) -> Result<Manifest, RecordingError> {
     let mut interval = PollInterval::new();
     loop {
-        let more = sessions.poll();
+        let found = sessions.poll();
         let is_prompt = sessions.any_streaming() || sessions.any_watched();
         let longest = if is_prompt { LONGEST_PAUSE } else { LONGEST_FLIGHT_PAUSE };
-        let mut pause = interval.after(more, longest);
+        let mut pause = interval.after(found, longest);
         // Triggers are about what takes no time of the guest's, too.
         if interval.is_quiet() && !sessions.any_watched() && alarms.arm() {
             pause = SLEEP;
         }
         if let Some(watchdog) = &watchdog {
-            watchdog.looked(more, pause);
+            watchdog.looked(found.is_backlog(), pause);
         }
         if !pause.is_zero() {
             sleeper.sleep(pause);

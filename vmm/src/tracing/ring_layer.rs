@@ -3,6 +3,7 @@
 //! complete, too.
 
 use super::live::guest::GuestWatch;
+use super::polling::Found;
 use super::record_limit::RecordLimiter;
 use super::trigger::watch::Watch;
 use crate::clock::HostTime;
@@ -134,8 +135,8 @@ pub type Latest<'a> = &'a dyn Fn() -> u64;
 /// What a drain found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
-    /// Packets written.
-    pub packets: u64,
+    /// How much there was.
+    pub found: Found,
     /// Event types that are new in the layer.
     pub new_events: usize,
 }
@@ -231,16 +232,16 @@ impl RingLayer {
         let (first, rings) = (self.next_ring, self.rings.len());
         for step in 0..rings {
             let ring = (first + step) % rings;
-            for _ in 0..self.rings[ring].sub_buffers() {
-                if !self.is_admitted(producers) {
-                    break;
-                }
+            let (mut moved, sub_buffers) = (0, self.rings[ring].sub_buffers());
+            while moved < sub_buffers && self.is_admitted(producers) {
                 // When the limit is met here, another ring is first the next time.
                 self.next_ring = (ring + 1) % rings;
                 if !self.move_packet(ring, producers, latest, &mut drained, watch.as_deref_mut())? {
                     break;
                 }
+                moved += 1;
             }
+            drained.found = drained.found.max(Found::in_ring(moved, sub_buffers));
             if producers == Producers::Running && (watch.is_some() || begun.is_some()) {
                 drained.new_events += self.show_incomplete(ring, latest, watch.as_deref_mut())?;
             }
@@ -324,18 +325,21 @@ impl RingLayer {
         let mut drained = Drained::default();
         'rings: for _ in 0..self.rings.len() {
             let ring = self.next_ring % self.rings.len();
-            for packet in 0..self.rings[ring].sub_buffers() {
+            let (mut moved, sub_buffers) = (0, self.rings[ring].sub_buffers());
+            while moved < sub_buffers {
                 if Instant::now() >= deadline {
                     return Ok((drained, false));
                 }
                 if !self.is_admitted(producers) {
                     // Another ring is first the next time.
-                    self.next_ring = ring + usize::from(packet > 0);
+                    self.next_ring = ring + usize::from(moved > 0);
                     break 'rings;
                 }
                 if !self.move_packet(ring, producers, latest, &mut drained, watch.as_deref_mut())? {
                     break;
                 }
+                moved += 1;
+                drained.found = drained.found.max(Found::in_ring(moved, sub_buffers));
             }
             if producers == Producers::Running && watch.is_some() {
                 drained.new_events += self.show_incomplete(ring, latest, watch.as_deref_mut())?;
@@ -404,7 +408,6 @@ impl RingLayer {
                 self.shown.show(&mut viewers, writer.kind(), ring, packet.records());
             }
             self.writer.append(&packet)?;
-            drained.packets += 1;
             if let Some(limiter) = &mut self.limiter {
                 limiter.take(packet.record_count(), Instant::now());
             }

@@ -9,6 +9,7 @@ use super::guest_processes::GuestProcesses;
 use super::host_layer::{HostHistory, HostLayer, HostWindow};
 use super::kernel_rings::{KernelRings, sub_buffer_counts, sub_buffer_sizes};
 use super::layers::Layers;
+use super::polling::Found;
 use super::process_table::ProcessTable;
 use super::record_limit::{LayerLimits, LimitError};
 use super::recording::{GuestSide, Recording, RecordingError, note_threads};
@@ -449,18 +450,18 @@ impl Session {
         matches!(self.layers, Layers::Streaming(_))
     }
 
-    /// Polls every layer once, and keeps enable bits and manifest up to date; says whether to poll again at once. A
-    /// layer that cannot be written ends, which is told and noted; the others go on.
-    pub fn poll(&mut self) -> bool {
+    /// Polls every layer once, and keeps enable bits and manifest up to date; says how much there was. A layer
+    /// that cannot be written ends, which is told and noted; the others go on.
+    pub fn poll(&mut self) -> Found {
         let begun = self.is_watched().then(|| self.recording.clocks.time().now());
         let polled = self.layers.poll(&self.recording, armed(&mut self.triggers, &self.recording));
-        self.act_on_triggers(begun.filter(|_| !polled.more));
+        self.act_on_triggers(begun.filter(|_| !polled.found.is_backlog()));
         if polled.new_kernel_events && self.active {
             self.enable();
         }
         let is_changed = self.recording.update();
         self.is_copy_old |= is_changed;
-        self.is_news |= polled.more || polled.new_kernel_events || is_changed;
+        self.is_news |= polled.found > Found::Nothing || polled.new_kernel_events || is_changed;
         self.tell_tampering();
         self.note_ends();
         self.tell_notices();
@@ -470,7 +471,7 @@ impl Session {
         if self.pace.is_due(Instant::now(), self.is_news) {
             self.save_or_tell(self.is_copy_old);
         }
-        polled.more
+        polled.found
     }
 
     /// Whether it is watched for triggers.

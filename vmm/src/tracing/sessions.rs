@@ -1,6 +1,7 @@
 //! All sessions of a VM, the one that it was started with first. Control requests about what is recorded are answered
 //! here.
 
+use super::polling::Found;
 use super::recording::RecordingError;
 use super::region::MAIN_SESSION;
 use super::session::{NewSession, Session, SessionError, Sources};
@@ -28,9 +29,9 @@ impl Sessions {
         Ok(Self { sessions: vec![Session::main(sources)?] })
     }
 
-    /// Polls every session once; says whether to poll again at once.
-    pub fn poll(&mut self) -> bool {
-        self.sessions.iter_mut().fold(false, |more, session| session.poll() | more)
+    /// Polls every session once; says how much there was.
+    pub fn poll(&mut self) -> Found {
+        self.sessions.iter_mut().map(Session::poll).max().unwrap_or_default()
     }
 
     /// Whether any session is written while the guest runs.

@@ -2,7 +2,7 @@
 
 use super::guest_processes::GuestProcesses;
 use super::host_layer::HostLayer;
-use super::polling::{MAX_POLLS, Polled};
+use super::polling::{Found, MAX_POLLS, Polled};
 use super::recording::Recording;
 use super::ring_layer::Producers;
 use super::trigger::Triggers;
@@ -44,8 +44,8 @@ impl Streaming {
     /// [`ends`](Self::ends). `triggers` are shown what is new.
     pub fn drain(&mut self, recording: &Recording, guest: Producers, mut triggers: Option<&mut Triggers>) -> Polled {
         let polled = self.drain_guest(recording, guest, triggers.as_deref_mut());
-        let more = self.drain_host(recording, guest, triggers);
-        Polled { more: polled.more || more, ..polled }
+        let found = self.drain_host(recording, guest, triggers);
+        Polled { found: polled.found.max(found), ..polled }
     }
 
     fn drain_guest(&mut self, recording: &Recording, guest: Producers, mut triggers: Option<&mut Triggers>) -> Polled {
@@ -54,18 +54,19 @@ impl Streaming {
         let kernel = self.guest_kernel.as_mut().map(|kernel| kernel.drain(guest, latest, watch)).unwrap_or_default();
         let watch = watch_of(triggers, LayerKind::GuestUser);
         let processes = self.processes.as_mut();
-        let process_packets =
-            processes.map_or(0, |processes| processes.drain(&self.dir, &recording.manifest, guest, latest, watch));
-        Polled { more: kernel.packets + process_packets > 0, new_kernel_events: kernel.new_events > 0 }
+        let of_processes =
+            processes.map(|processes| processes.drain(&self.dir, &recording.manifest, guest, latest, watch));
+        let found = kernel.found.max(of_processes.unwrap_or_default());
+        Polled { found, new_kernel_events: kernel.new_events > 0 }
     }
 
-    /// Drains the VMM and the host's kernel; says whether there may be more.
-    fn drain_host(&mut self, recording: &Recording, guest: Producers, mut triggers: Option<&mut Triggers>) -> bool {
+    /// Drains the VMM and the host's kernel; says how much there was.
+    fn drain_host(&mut self, recording: &Recording, guest: Producers, mut triggers: Option<&mut Triggers>) -> Found {
         let latest = &|| recording.latest();
         let watch = watch_of(triggers.as_deref_mut(), LayerKind::Vmm);
-        let vmm = self.vmm.as_mut().map_or(0, |vmm| vmm.drain(guest, latest, watch).packets);
+        let vmm = self.vmm.as_mut().map(|vmm| vmm.drain(guest, latest, watch).found).unwrap_or_default();
         let host = self.host.as_mut().is_some_and(|host| host.drain(triggers));
-        vmm > 0 || host
+        vmm.max(Found::backlog_if(host))
     }
 
     /// Event types of the host's kernel.
@@ -119,7 +120,7 @@ impl Streaming {
         self.drain_guest(recording, Producers::Running, triggers.as_deref_mut());
         flush_vmm();
         for _ in 0..MAX_POLLS {
-            if !self.drain_host(recording, Producers::Running, triggers.as_deref_mut()) {
+            if !self.drain_host(recording, Producers::Running, triggers.as_deref_mut()).is_backlog() {
                 break;
             }
         }
