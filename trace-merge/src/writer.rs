@@ -8,6 +8,7 @@ mod chunks;
 mod packet;
 mod rotation;
 mod stream;
+mod streams;
 
 pub use packet::{PacketBuilder, Push};
 pub use rotation::{MIN_ROTATED_SIZE, Rotation};
@@ -24,12 +25,12 @@ use shared_ring::consumer::Lost;
 use shared_ring::event::{EventDescription, MAX_FIELDS, MAX_NAME};
 use shared_ring::layout::{EXTENDED_ID, HOLE_ID, PacketHeader};
 use shared_ring::packet::Packet;
-use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use stream::stream_file;
+use streams::Streams;
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -138,7 +139,7 @@ pub struct LayerWriter {
     events: Vec<EventDescription>,
     /// Index in `events` plus one, by id; 0 for ids without an event type. Looked at for every record.
     by_id: Vec<u16>,
-    streams: BTreeMap<u32, LayerStream>,
+    streams: Streams,
     place: Place,
     /// Bytes of `metadata`.
     metadata_bytes: u64,
@@ -228,7 +229,7 @@ impl LayerWriter {
             trace,
             events: Vec::new(),
             by_id: Vec::new(),
-            streams: BTreeMap::new(),
+            streams: Streams::default(),
             place,
             metadata_bytes: 0,
         };
@@ -333,7 +334,7 @@ impl LayerWriter {
     /// # Errors
     /// When it is not a packet of this layer or cannot be written; the stream then ends with the packet before it.
     pub fn append(&mut self, packet: &Packet<'_>) -> Result<(), WriteError> {
-        let stream = self.streams.entry(packet.header().cpu_id).or_default();
+        let stream = self.streams.of(packet.header().cpu_id);
         stream.append(&self.place, packet)
     }
 
@@ -343,39 +344,27 @@ impl LayerWriter {
     ///
     /// # Errors
     /// When a full packet cannot be written.
+    #[inline]
     pub fn record(&mut self, cpu_id: u32, time: u64, id: u16, payload: &[u8]) -> Result<(), WriteError> {
-        let stream = self.streams.entry(cpu_id).or_default();
-        if std::mem::take(&mut stream.cut) {
-            // What was lost lies between the last record and this one.
-            stream.flush_at(time, &self.place)?;
+        let stream = self.streams.of(cpu_id);
+        let builder = stream.builder.as_mut().filter(|_| !stream.cut);
+        if builder.is_some_and(|builder| builder.push(time, id, payload) == Push::Stored) {
+            return Ok(());
         }
-        let builder =
-            stream.builder.get_or_insert_with(|| PacketBuilder::new(self.place.uuid, cpu_id, self.place.packet_size));
-        let mut pushed = builder.push(time, id, payload);
-        if pushed == Push::Full {
-            stream.flush_at(0, &self.place)?;
-            pushed = stream.builder.as_mut().map_or(Push::Refused, |builder| builder.push(time, id, payload));
-        }
-        stream.cut = !matches!(pushed, Push::Stored);
-        match pushed {
-            Push::Stored | Push::Full => {}
-            Push::TooLarge => stream.lost.too_large += 1,
-            Push::Refused => stream.rejected_bytes = stream.rejected_bytes.saturating_add(payload.len() as u64),
-        }
-        Ok(())
+        stream.record_at_boundary(&self.place, cpu_id, time, id, payload)
     }
 
     /// Counts `records` that the source of `cpu_id` overwrote or dropped because they were not read in time. The next
     /// record begins a packet, so that packets' counts tell where the loss was.
     pub fn add_lost(&mut self, cpu_id: u32, records: u64) {
-        let stream = self.streams.entry(cpu_id).or_default();
+        let stream = self.streams.of(cpu_id);
         stream.cut = true;
         stream.lost.full = stream.lost.full.saturating_add(records);
     }
 
     /// Counts `bytes` of the source of `cpu_id` that could not be understood.
     pub fn add_rejected(&mut self, cpu_id: u32, bytes: u64) {
-        let stream = self.streams.entry(cpu_id).or_default();
+        let stream = self.streams.of(cpu_id);
         stream.cut = true;
         stream.rejected_bytes = stream.rejected_bytes.saturating_add(bytes);
     }
@@ -386,7 +375,7 @@ impl LayerWriter {
     /// # Errors
     /// When a packet cannot be written.
     pub fn begin_gap(&mut self, cpu_id: u32) -> Result<(), WriteError> {
-        let stream = self.streams.entry(cpu_id).or_default();
+        let stream = self.streams.of(cpu_id);
         if stream.gap == Gap::None {
             stream.flush_at(0, &self.place)?;
             stream.gap = Gap::Untold;
@@ -400,7 +389,7 @@ impl LayerWriter {
     /// # Errors
     /// When a packet cannot be written.
     pub fn end_gap(&mut self, cpu_id: u32, time: u64) -> Result<(), WriteError> {
-        let stream = self.streams.entry(cpu_id).or_default();
+        let stream = self.streams.of(cpu_id);
         if stream.gap == Gap::Untold && stream.builder.is_none() {
             let builder = stream.last.as_ref().map(PacketBuilder::following);
             stream.builder =
@@ -413,7 +402,7 @@ impl LayerWriter {
 
     /// Takes over a ring's final counts for the stream of `cpu_id`: loss after the last packet included.
     pub fn set_loss(&mut self, cpu_id: u32, lost: Lost, rejected_bytes: u64, corrupt: bool) {
-        let stream = self.streams.entry(cpu_id).or_default();
+        let stream = self.streams.of(cpu_id);
         (stream.lost, stream.rejected_bytes, stream.corrupt) = (lost, rejected_bytes, corrupt);
     }
 
@@ -424,17 +413,17 @@ impl LayerWriter {
 
     /// Takes over how many records of `cpu_id` were not made inside others, where somebody counted them.
     pub fn set_nested(&mut self, cpu_id: u32, nested: Option<u64>) {
-        self.streams.entry(cpu_id).or_default().nested = nested;
+        self.streams.of(cpu_id).nested = nested;
     }
 
     /// Takes over that `cpu_id`, a vCPU, never began to record.
     pub fn set_never_joined(&mut self, cpu_id: u32) {
-        self.streams.entry(cpu_id).or_default().never_joined = true;
+        self.streams.of(cpu_id).never_joined = true;
     }
 
     /// Takes over how often a flight recorder overwrote the oldest content of `cpu_id` before it was written.
     pub fn set_overwritten(&mut self, cpu_id: u32, overwritten: u64) {
-        self.streams.entry(cpu_id).or_default().overwritten = overwritten;
+        self.streams.of(cpu_id).overwritten = overwritten;
     }
 
     /// Writes the records that [`record`](Self::record) still holds, and for streams that lost something after their
@@ -452,19 +441,23 @@ impl LayerWriter {
     /// Bytes that the layer's records take so far, packet headers included.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.streams.values().filter_map(|stream| stream.writer.as_ref()).map(StreamWriter::content_bytes).sum()
+        self.writers().map(StreamWriter::content_bytes).sum()
+    }
+
+    fn writers(&self) -> impl Iterator<Item = &StreamWriter> {
+        self.streams.iter().filter_map(|(_, stream)| stream.writer.as_ref())
     }
 
     /// Records written so far.
     #[must_use]
     pub fn records(&self) -> u64 {
-        self.streams.values().filter_map(|stream| stream.writer.as_ref()).map(StreamWriter::records).sum()
+        self.writers().map(StreamWriter::records).sum()
     }
 
     /// What `session.json` says about the layer.
     #[must_use]
     pub fn layer(&self) -> Layer {
-        let streams = self.streams.iter().map(|(&cpu_id, stream)| StreamDescription {
+        let streams = self.streams.iter().map(|(cpu_id, stream)| StreamDescription {
             file: stream_file(cpu_id),
             cpu_id,
             packets: stream.writer.as_ref().map_or(0, StreamWriter::packets),
@@ -544,6 +537,35 @@ impl LayerStream {
         self.lost = Lost { full: header.lost_full, wrapped: header.lost_wrapped, too_large: header.lost_too_large };
         self.rejected_bytes = header.rejected_bytes;
         self.last = Some(header);
+        Ok(())
+    }
+
+    /// [Records](LayerWriter::record) what the packet that is being built did not take, or must not.
+    #[cold]
+    fn record_at_boundary(
+        &mut self,
+        place: &Place,
+        cpu_id: u32,
+        time: u64,
+        id: u16,
+        payload: &[u8],
+    ) -> Result<(), WriteError> {
+        if std::mem::take(&mut self.cut) {
+            // What was lost lies between the last record and this one.
+            self.flush_at(time, place)?;
+        }
+        let builder = self.builder.get_or_insert_with(|| PacketBuilder::new(place.uuid, cpu_id, place.packet_size));
+        let mut pushed = builder.push(time, id, payload);
+        if pushed == Push::Full {
+            self.flush_at(0, place)?;
+            pushed = self.builder.as_mut().map_or(Push::Refused, |builder| builder.push(time, id, payload));
+        }
+        self.cut = !matches!(pushed, Push::Stored);
+        match pushed {
+            Push::Stored | Push::Full => {}
+            Push::TooLarge => self.lost.too_large += 1,
+            Push::Refused => self.rejected_bytes = self.rejected_bytes.saturating_add(payload.len() as u64),
+        }
         Ok(())
     }
 

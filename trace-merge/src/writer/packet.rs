@@ -2,7 +2,7 @@
 
 use shared_ring::consumer::Lost;
 use shared_ring::layout::{
-    CTF_MAGIC, EXTENDED_HEADER_SIZE, EXTENDED_ID, HOLE_ID, PACKET_HEADER_SIZE, PACKET_IN_GAP, PacketHeader,
+    CTF_MAGIC, EXTENDED_ID, HOLE_ID, PACKET_HEADER_SIZE, PACKET_IN_GAP, PacketHeader, RECORD_ALIGNMENT,
     RECORD_HEADER_SIZE, RecordHeader, padded,
 };
 use shared_ring::packet::Packet;
@@ -80,6 +80,7 @@ impl PacketBuilder {
     }
 
     /// Adds the record of an event of type `id` at `time` (ticks) to the packet.
+    #[inline]
     pub fn push(&mut self, time: u64, id: u16, payload: &[u8]) -> Push {
         if time < self.last || id == HOLE_ID || id == EXTENDED_ID {
             return Push::Refused;
@@ -91,24 +92,22 @@ impl PacketBuilder {
         let header =
             RecordHeader { time_low: low(time), id: if extended { EXTENDED_ID } else { id }, payload: payload_size };
         let end = start + header.record_size();
-        if end > self.packet.len() {
+        let Some(record) = self.packet.get_mut(start..end) else {
             return if first { Push::TooLarge } else { Push::Full };
-        }
-        if first {
-            self.packet.fill(0);
-        }
-        let mut at = start;
-        let mut put = |bytes: &[u8]| {
-            self.packet[at..at + bytes.len()].copy_from_slice(bytes);
-            at += bytes.len();
         };
-        put(&header.to_word().to_le_bytes());
+        let (head, stored) = record.split_at_mut(record.len() - padded(payload.len()));
+        let (word, extension) = head.split_at_mut(RECORD_HEADER_SIZE);
+        word.copy_from_slice(&header.to_word().to_le_bytes());
         if extended {
-            put(&time.to_le_bytes());
-            put(&u64::from(id).to_le_bytes());
+            let (full_time, full_id) = extension.split_at_mut(size_of::<u64>());
+            full_time.copy_from_slice(&time.to_le_bytes());
+            full_id.copy_from_slice(&u64::from(id).to_le_bytes());
         }
-        put(payload);
-        debug_assert!(at <= end && end - start >= RECORD_HEADER_SIZE + if extended { EXTENDED_HEADER_SIZE } else { 0 });
+        // An earlier packet has left its bytes where padding will be.
+        if let Some(padding) = stored.last_chunk_mut() {
+            *padding = [0; RECORD_ALIGNMENT];
+        }
+        stored[..payload.len()].copy_from_slice(payload);
         (self.begin, self.last, self.used) = (begin, time, start + header.unpadded_size());
         self.records += 1;
         Push::Stored
@@ -240,6 +239,20 @@ mod tests {
         assert_eq!(packet.content().len(), PACKET_HEADER_SIZE + 8);
         let header = packet.header();
         assert_eq!((header.sequence, header.events_discarded, header.rejected_bytes), (1, 3, 4));
+    }
+
+    #[test]
+    fn padding_holds_nothing_of_an_earlier_packet() {
+        let mut builder = builder();
+        builder.push(1, 1, &[0xff; 100]);
+        builder.finish(Lost::default(), 0).unwrap();
+        builder.push(2, 1, &[1; 3]);
+        builder.push(3, 1, &[2; 8]);
+
+        let packet = builder.finish(Lost::default(), 0).unwrap();
+
+        assert_eq!(packet.content()[PACKET_HEADER_SIZE + 8..][..8], [1, 1, 1, 0, 0, 0, 0, 0]);
+        assert_eq!(records(&packet), [(2, 1, vec![1; 3]), (3, 1, vec![2; 8])]);
     }
 
     #[test]

@@ -3,14 +3,18 @@
 use super::WriteError;
 use super::rotation::RotatedStream;
 use crate::access::Readers;
+use rustix::io::{pwritev, retry_on_intr};
 use shared_ring::packet::Packet;
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Offset in a packet of the high half of its header's stream id, which is otherwise 0.
-const NUMBER_OFFSET: u64 = 22;
+const NUMBER_OFFSET: usize = 22;
+/// A hole smaller than this is none: file systems give space in blocks of this size or a larger one.
+const BLOCK: usize = 4096;
+static ZEROS: [u8; BLOCK] = [0; BLOCK];
 
 /// Appends packets to a stream's file, or to its files where the recording keeps within a size. Of each packet only the
 /// content is written; the rest is a hole, so that the file takes no more space than its records.
@@ -63,13 +67,39 @@ impl PacketFile {
         Ok(())
     }
 
+    /// A packet that is full but for less than a block is written with the zeros behind its content: one system call,
+    /// in whole blocks, costs two thirds of a shorter write and a change of the file's length.
     fn write(&self, begin: u64, content: &[u8], number: Option<u16>) -> io::Result<()> {
-        self.file.write_all_at(content, begin)?;
-        if let Some(number) = number {
-            self.file.write_all_at(&number.to_le_bytes(), begin + NUMBER_OFFSET)?;
+        let end = begin + self.packet_size;
+        let hole = usize::try_from(self.packet_size).unwrap_or(usize::MAX).saturating_sub(content.len());
+        let zeros = ZEROS.get(..hole).filter(|zeros| zeros.len() < BLOCK);
+        let number = number.map(u16::to_le_bytes);
+        let (before, after) = match number {
+            Some(number) => (content.get(..NUMBER_OFFSET), content.get(NUMBER_OFFSET + number.len()..)),
+            None => (Some(content), Some(&[][..])),
+        };
+        let is_short = || io::Error::new(io::ErrorKind::InvalidInput, "a packet without a header");
+        let (before, after) = before.zip(after).ok_or_else(is_short)?;
+        let number = number.as_ref().map_or(&[][..], |number| &number[..]);
+        write_pieces(&self.file, begin, [before, number, after, zeros.unwrap_or_default()])?;
+        if zeros.is_none() {
+            self.file.set_len(end)?;
         }
-        self.file.set_len(begin + self.packet_size)
+        Ok(())
     }
+}
+
+/// Writes `pieces` one behind the other, from `begin` on: in one system call, unless the system takes less at a time.
+fn write_pieces(file: &File, begin: u64, pieces: [&[u8]; 4]) -> io::Result<()> {
+    let mut written = retry_on_intr(|| pwritev(file, &pieces.map(IoSlice::new), begin))?;
+    let mut at = begin;
+    for piece in pieces {
+        let done = written.min(piece.len());
+        file.write_all_at(&piece[done..], at + done as u64)?;
+        written -= done;
+        at += piece.len() as u64;
+    }
+    Ok(())
 }
 
 impl StreamWriter {
@@ -139,7 +169,7 @@ pub(super) fn stream_file(cpu_id: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::writer::PacketBuilder;
+    use crate::writer::{PacketBuilder, Push};
     use shared_ring::consumer::Lost;
     use std::fs;
     use std::os::unix::fs::MetadataExt;
@@ -165,6 +195,39 @@ mod tests {
         assert_eq!(metadata.len(), SIZE);
         assert!(metadata.blocks() * 512 <= 64 << 10, "{} blocks", metadata.blocks());
         assert_eq!(packet.header().content_size, (128 + 8 + 3) * 8);
+    }
+
+    #[test]
+    fn pieces_are_written_one_behind_the_other() {
+        let file = tempfile::tempfile().unwrap();
+
+        write_pieces(&file, 3, [b"ab", b"", b"cde", b"\0\0"]).unwrap();
+
+        let mut bytes = [9; 10];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(&bytes, b"\0\0\0abcde\0\0");
+    }
+
+    #[test]
+    fn packet_that_lacks_less_than_a_block_is_read_back_as_it_was_with_zeros_behind_it() {
+        let dir = TempDir::new().unwrap();
+        let mut builder = PacketBuilder::new(UUID, 0, SIZE);
+        let payload = vec![0xff; 60_000];
+        let pushed = (0..17).map(|time| builder.push(time, 1, &payload)).filter(|push| *push == Push::Stored).count();
+        let rest = vec![0xff; 1 << 15];
+        builder.push(17, 1, &rest[..28_000]);
+
+        let packet = builder.finish(Lost::default(), 0).unwrap();
+        let mut expected = packet.content().to_vec();
+        let mut stream = stream(&dir);
+        stream.append(&packet).unwrap();
+        stream.append(&packet).unwrap();
+
+        let hole = usize::try_from(SIZE).unwrap() - expected.len();
+        expected.resize(expected.len() + hole, 0);
+        let written = fs::read(dir.path().join("stream_0")).unwrap();
+        assert_eq!((pushed, hole > 0 && hole < BLOCK), (17, true), "{hole}");
+        assert!(written == [&expected[..], &expected[..]].concat());
     }
 
     #[test]

@@ -2,6 +2,7 @@ use super::*;
 use crate::manifest::tests::manifest;
 use shared_ring::event::{FieldDescription, FieldType};
 use shared_ring::packet::{Records, read_header};
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use tempfile::TempDir;
