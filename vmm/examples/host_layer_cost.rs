@@ -35,7 +35,7 @@ use vmm::tracing::selection::Selection;
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 /// What a pipe holds: 16 pages.
 const PIPE_BYTES: usize = 64 << 10;
-/// Pipes that are filled from one CPU before the next one has its turn: 64 pages, as the recorder reads.
+/// Pipes that are filled from one CPU before the next one has its turn: as much as the recorder reads.
 const PIPES_PER_POLL: usize = 4;
 /// Part of a second in which a paced thread makes its calls at once, and then sleeps.
 const SLOTS: u64 = 1000;

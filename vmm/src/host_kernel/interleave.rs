@@ -7,15 +7,12 @@
 
 use super::page::Page;
 use super::page_cursor::{PageCursor, PageItem};
-use super::reader::{HostItem, HostRecord, ReaderStats};
+use super::reader::{BYTES_PER_POLL, HostItem, HostRecord, ReaderStats};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Most switches of a CPU that are held back because they may turn out to matter. A thread that waits behind more of
 /// them than this misses the first ones.
 const MAX_HELD_BACK: usize = 256;
-
-/// Pages whose memory is kept for those to come: those of one poll.
-const MAX_SPARE: usize = 64;
 
 /// Which of the instances an item comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,8 +87,8 @@ impl Interleaver {
         &mut self,
         cpu: u32,
         until: u64,
-        matters: &mut dyn FnMut(HostRecord<'_>) -> bool,
-        sink: &mut dyn FnMut(HostItem<'_>),
+        matters: &mut impl FnMut(HostRecord<'_>) -> bool,
+        sink: &mut impl FnMut(HostItem<'_>),
     ) {
         let Some(held) = self.cpus.get_mut(&cpu) else { return };
         while let Some(origin) = held.earlier(until) {
@@ -207,10 +204,9 @@ impl Queue {
                 return;
             }
             self.cursor = None;
+            // The memory of pages of one poll is kept for those to come.
             let done = self.pages.pop_front();
-            if self.spare.len() < MAX_SPARE {
-                self.spare.extend(done);
-            }
+            self.spare.extend(done.filter(|done| (self.spare.len() + 1) * done.capacity() <= BYTES_PER_POLL));
         }
         self.head = None;
     }

@@ -1,6 +1,6 @@
 //! Reads the raw pages of an instance's per-CPU buffers and hands on what is in them.
 
-use super::page::HEADER_BYTES;
+use super::page::{self, HEADER_BYTES};
 use super::page_cursor::{PageCursor, PageItem};
 use super::page_format;
 use super::stats::CpuStats;
@@ -12,8 +12,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Pages read from one CPU before the next one has its turn, and thereby the most that one poll reads per CPU.
-const PAGES_PER_POLL: usize = 64;
+/// Bytes of pages read from one CPU before the next one has its turn, and thereby the most that one poll reads per CPU.
+pub(super) const BYTES_PER_POLL: usize = 256 << 10;
 
 /// Why the buffers cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -162,7 +162,7 @@ impl Reader {
     ///
     /// # Errors
     /// A buffer cannot be read.
-    pub fn poll(&mut self, sink: &mut dyn FnMut(HostItem<'_>)) -> Result<bool, ReaderError> {
+    pub fn poll(&mut self, sink: &mut impl FnMut(HostItem<'_>)) -> Result<bool, ReaderError> {
         let mut stats = self.stats;
         let more = self.poll_pages(&mut |cpu, last_time, page| hand_on(page, cpu, last_time, &mut stats, sink));
         self.stats = ReaderStats { pages: self.stats.pages, ..stats };
@@ -174,17 +174,18 @@ impl Reader {
     ///
     /// # Errors
     /// A buffer cannot be read.
-    pub fn poll_pages(&mut self, sink: &mut dyn FnMut(u32, &mut u64, &[u8])) -> Result<bool, ReaderError> {
+    pub fn poll_pages(&mut self, sink: &mut impl FnMut(u32, &mut u64, &[u8])) -> Result<bool, ReaderError> {
         let mut more = false;
+        let most = pages_per_poll(self.page.len());
         for buffer in &mut self.buffers {
             let mut pages = 0;
-            while pages < PAGES_PER_POLL {
+            while pages < most {
                 let Some(length) = buffer.read_page(&mut self.page)? else { break };
                 pages += 1;
                 self.stats.pages += 1;
-                sink(buffer.cpu, &mut buffer.last_time, &self.page[..length]);
+                sink(buffer.cpu, &mut buffer.last_time, page::occupied(&self.page[..length]));
             }
-            buffer.drained = pages < PAGES_PER_POLL;
+            buffer.drained = pages < most;
             more |= !buffer.drained;
         }
         Ok(more)
@@ -194,7 +195,7 @@ impl Reader {
     ///
     /// # Errors
     /// Recording cannot be stopped, or a buffer or its counts cannot be read.
-    pub fn finish(&mut self, sink: &mut dyn FnMut(HostItem<'_>)) -> Result<Vec<CpuSummary>, ReaderError> {
+    pub fn finish(&mut self, sink: &mut impl FnMut(HostItem<'_>)) -> Result<Vec<CpuSummary>, ReaderError> {
         self.finish_by(|reader| reader.poll(sink))
     }
 
@@ -202,7 +203,10 @@ impl Reader {
     ///
     /// # Errors
     /// Recording cannot be stopped, or a buffer or its counts cannot be read.
-    pub fn finish_pages(&mut self, sink: &mut dyn FnMut(u32, &mut u64, &[u8])) -> Result<Vec<CpuSummary>, ReaderError> {
+    pub fn finish_pages(
+        &mut self,
+        sink: &mut impl FnMut(u32, &mut u64, &[u8]),
+    ) -> Result<Vec<CpuSummary>, ReaderError> {
         self.finish_by(|reader| reader.poll_pages(sink))
     }
 
@@ -211,7 +215,7 @@ impl Reader {
         mut poll: impl FnMut(&mut Self) -> Result<bool, ReaderError>,
     ) -> Result<Vec<CpuSummary>, ReaderError> {
         self.stop()?;
-        for _ in 0..polls_to_drain(self.buffer_kib, self.page.len() - HEADER_BYTES) {
+        for _ in 0..polls_to_drain(self.buffer_kib, self.page.len()) {
             if !poll(self)? {
                 break;
             }
@@ -282,13 +286,18 @@ fn has_nothing(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::ENODEV)
 }
 
-/// Polls after which buffers of this size, whose pages hold `data_bytes` of records, are empty if nothing is added.
+/// Pages of so many bytes that one poll reads per CPU.
+fn pages_per_poll(page_bytes: usize) -> usize {
+    (BYTES_PER_POLL / page_bytes).max(1)
+}
+
+/// Polls after which buffers of this size, in pages of `page_bytes`, are empty if nothing is added.
 /// Should someone else switch tracing on again, the end comes nevertheless.
-fn polls_to_drain(buffer_kib: usize, data_bytes: usize) -> usize {
+fn polls_to_drain(buffer_kib: usize, page_bytes: usize) -> usize {
     // The page that is being read comes on top, and some rounding.
-    let pages = buffer_kib.saturating_mul(1024) / data_bytes + 3;
+    let pages = buffer_kib.saturating_mul(1024) / (page_bytes - HEADER_BYTES) + 3;
     // The last poll is the one that finds nothing.
-    pages / PAGES_PER_POLL + 2
+    pages / pages_per_poll(page_bytes) + 2
 }
 
 /// Decodes a page of `cpu` and hands on what is in it. `last_time` is the time of the record before it, and then of
@@ -298,7 +307,7 @@ pub(super) fn hand_on(
     cpu: u32,
     last_time: &mut u64,
     stats: &mut ReaderStats,
-    sink: &mut dyn FnMut(HostItem<'_>),
+    sink: &mut impl FnMut(HostItem<'_>),
 ) {
     let mut cursor = PageCursor::begin(bytes, stats);
     while let Some(item) = cursor.next(bytes, last_time, stats) {
@@ -340,8 +349,10 @@ mod tests {
     #[test]
     fn drain_has_enough_polls_for_pages_that_hold_less_than_their_size() {
         // 64 MiB are 16,449 pages of 4080 bytes of data, not 16,384.
-        assert!(polls_to_drain(65536, 4080) * PAGES_PER_POLL > 16450);
-        assert!(polls_to_drain(65536, 4080) * PAGES_PER_POLL < 17000);
+        assert!(polls_to_drain(65536, 4096) * pages_per_poll(4096) > 16450);
+        assert!(polls_to_drain(65536, 4096) * pages_per_poll(4096) < 17000);
+        // Of pages larger than what a poll reads, each takes one.
+        assert!(polls_to_drain(65536, 1 << 20) > 64);
     }
 
     fn times(bytes: &[u8], last_time: &mut u64, stats: &mut ReaderStats) -> Vec<Option<u64>> {

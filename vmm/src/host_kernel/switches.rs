@@ -89,7 +89,7 @@ impl Switches {
     ///
     /// # Errors
     /// A buffer of either cannot be read.
-    pub fn poll(&mut self, machine: &mut Reader, sink: &mut dyn FnMut(HostItem<'_>)) -> Result<bool, ReaderError> {
+    pub fn poll(&mut self, machine: &mut Reader, sink: &mut impl FnMut(HostItem<'_>)) -> Result<bool, ReaderError> {
         let now = self.time.now();
         self.ask_for_threads(machine.instance());
         let interleaver = &mut self.interleaver;
@@ -110,7 +110,7 @@ impl Switches {
     pub fn finish(
         &mut self,
         machine: &mut Reader,
-        sink: &mut dyn FnMut(HostItem<'_>),
+        sink: &mut impl FnMut(HostItem<'_>),
     ) -> Result<Vec<CpuSummary>, ReaderError> {
         machine.stop()?;
         self.reader.stop()?;
@@ -126,7 +126,7 @@ impl Switches {
     }
 
     /// Hands on what is held of each CPU up to the time given for it.
-    fn release(&mut self, up_to: &[(u32, u64)], sink: &mut dyn FnMut(HostItem<'_>)) {
+    fn release(&mut self, up_to: &[(u32, u64)], sink: &mut impl FnMut(HostItem<'_>)) {
         let Self { interleaver, filter, fields, .. } = self;
         let mut matters = |record: HostRecord<'_>| {
             fields.read(record.cpu, record.time, record.payload).is_none_or(|switch| filter.matters(switch))

@@ -23,6 +23,9 @@ const MOUNT_POINT: &str = "/sys/kernel/tracing";
 const NAME_PREFIX: &str = "strata-";
 /// Instances that one process may have at a time.
 const MAX_INSTANCES: u32 = 64;
+/// Size of the buffers' pages, KiB. Larger ones cost a recorder of many records a little less, and one that finds a few
+/// on each of many CPUs more: the kernel always copies a whole page.
+const PAGE_KIB: u32 = 16;
 /// Whether the children of a traced thread are traced too, and dead ones taken off the list.
 const FOLLOW_OPTION: &str = "options/event-fork";
 /// Size of a read from a text file of tracefs; larger than most of them.
@@ -248,6 +251,7 @@ impl Instance {
         instance.switch = Some(switch);
         instance.stop()?;
         instance.set_clock(clock)?;
+        instance.enlarge_pages();
         write(&instance.path("buffer_size_kb"), &buffer_kib.to_string())?;
         // Options of a new instance are copied from the top level, where anyone may have changed them.
         write(&instance.path("options/overwrite"), "1")?;
@@ -258,6 +262,12 @@ impl Instance {
             }
         }
         Ok(instance)
+    }
+
+    /// Makes the pages of the buffers larger, where the kernel can (Linux 6.8) and has memory for that: a page is what
+    /// one system call reads.
+    fn enlarge_pages(&self) {
+        let _ = write(&self.path("buffer_subbuf_size_kb"), &PAGE_KIB.to_string());
     }
 
     /// A file or folder of the instance; the instance's own folder for "".

@@ -245,12 +245,12 @@ impl HostTracer {
         }
     }
 
-    /// Hands on what has been recorded since the last time, up to 64 pages for each CPU: records of one CPU in order,
+    /// Hands on what has been recorded since the last time, up to 256 KiB of pages for each CPU: records of one CPU in order,
     /// one CPU after the other. Returns whether there may be more to read at once. Never waits.
     ///
     /// # Errors
     /// A CPU's buffer cannot be read; what was read before has been handed on.
-    pub fn poll(&mut self, sink: &mut dyn FnMut(HostItem<'_>)) -> Result<bool, ReaderError> {
+    pub fn poll(&mut self, sink: &mut impl FnMut(HostItem<'_>)) -> Result<bool, ReaderError> {
         if self.searched.elapsed() >= WORKER_INTERVAL {
             self.follow_workers();
         }
@@ -264,7 +264,7 @@ impl HostTracer {
     ///
     /// # Errors
     /// Recording cannot be stopped, or a CPU's buffer or its counts cannot be read.
-    pub fn finish(&mut self, sink: &mut dyn FnMut(HostItem<'_>)) -> Result<HostTraceSummary, ReaderError> {
+    pub fn finish(&mut self, sink: &mut impl FnMut(HostItem<'_>)) -> Result<HostTraceSummary, ReaderError> {
         let cpus = match &mut self.switches {
             Some(switches) => switches.finish(&mut self.reader, sink)?,
             None => self.reader.finish(sink)?,

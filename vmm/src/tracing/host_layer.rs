@@ -30,6 +30,15 @@ pub(super) enum Item<'a> {
     Rejected { cpu: u32, bytes: u64 },
 }
 
+/// How much of the host kernel's buffers is read.
+#[derive(Clone, Copy, Debug)]
+enum Reading {
+    /// What is there, up to a bound.
+    Poll,
+    /// All of it, after recording was stopped.
+    Finish,
+}
+
 /// The host kernel's records, encoded as layers store them.
 struct HostSource {
     tracer: HostTracer,
@@ -67,7 +76,7 @@ impl HostSource {
     }
 
     /// Takes what the kernel has recorded since; `true` if there may be more.
-    fn poll(&mut self, sink: &mut dyn FnMut(Item<'_>)) -> bool {
+    fn poll(&mut self, sink: &mut impl FnMut(Item<'_>)) -> bool {
         if self.failed.is_some() || self.finished {
             return false;
         }
@@ -78,7 +87,7 @@ impl HostSource {
         }
         self.watch.take_if(|watch| watch.is_forgotten());
         let begun = self.watch.as_ref().map(|watch| watch.begin_poll());
-        let more = self.take(sink, |tracer, sink| tracer.poll(sink)).unwrap_or(false);
+        let more = self.take(sink, Reading::Poll).unwrap_or(false);
         if let (Some(watch), Some(begun), false) = (&mut self.watch, begun, more) {
             watch.end_poll(begun);
         }
@@ -94,19 +103,15 @@ impl HostSource {
     }
 
     /// Takes the rest and stops tracing.
-    fn finish(&mut self, sink: &mut dyn FnMut(Item<'_>)) {
+    fn finish(&mut self, sink: &mut impl FnMut(Item<'_>)) {
         self.finished = true;
         if self.failed.is_none() {
-            self.take(sink, |tracer, sink| tracer.finish(sink));
+            self.take(sink, Reading::Finish);
         }
     }
 
-    /// Runs `read` with `sink`. A read that fails ends the layer.
-    fn take<T>(
-        &mut self,
-        sink: &mut dyn FnMut(Item<'_>),
-        read: impl FnOnce(&mut HostTracer, &mut dyn FnMut(HostItem<'_>)) -> Result<T, ReaderError>,
-    ) -> Option<T> {
+    /// Hands what is read to `sink`; says whether there may be more. A read that fails ends the layer.
+    fn take(&mut self, sink: &mut impl FnMut(Item<'_>), reading: Reading) -> Option<bool> {
         let Self { tracer, schemas, payload, failed, watch, .. } = self;
         let mut encode = |item: HostItem<'_>| match item {
             HostItem::Lost { cpu, count } => {
@@ -129,13 +134,11 @@ impl HostSource {
                 }
             }
         };
-        match read(tracer, &mut encode) {
-            Ok(value) => Some(value),
-            Err(error) => {
-                *failed = Some(error);
-                None
-            }
-        }
+        let read = match reading {
+            Reading::Poll => tracer.poll(&mut encode),
+            Reading::Finish => tracer.finish(&mut encode).map(|_| false),
+        };
+        read.map_err(|error| *failed = Some(error)).ok()
     }
 
     /// What the layer does not have although it was asked for, but for its end.

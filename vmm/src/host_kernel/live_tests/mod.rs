@@ -17,6 +17,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
@@ -289,6 +290,56 @@ fn polling_while_events_arrive_loses_and_repeats_none() {
     assert!(handed_on >= 1000, "{summary:?}");
     assert_eq!(summary.read.records, read);
     assert_eq!(handed_on as u64 + summary.unrelated_switches, read);
+}
+
+/// A record as it came: the event's number and the whole payload.
+type Raw = (u16, Vec<u8>);
+
+/// What pages of `page_kib` KiB hold of this thread's system calls, and how many pages there were. `None` where the
+/// kernel has no pages of that size.
+fn system_calls_in_pages(tracefs: &Tracefs, page_kib: u32) -> Option<(Vec<Raw>, u64)> {
+    let instance = Instance::create(tracefs, "x86-tsc", 4096, &[thread_id()]).unwrap();
+    fs::write(instance.path("buffer_subbuf_size_kb"), page_kib.to_string()).ok()?;
+    let events = ["sys_enter", "sys_exit"].map(|name| EventName { group: "raw_syscalls".into(), name: name.into() });
+    events.iter().for_each(|event| instance.enable(event).unwrap());
+    let mut reader = Reader::open(Arc::new(instance)).unwrap();
+    reader.instance().start().unwrap();
+    make_system_calls(5000);
+    let mut records = Vec::new();
+    let mut sink = |item: HostItem<'_>| {
+        let HostItem::Record(record) = item else { panic!("{item:?}") };
+        records.push((record.time, record.event_id, record.payload.to_vec()));
+    };
+    // The page that is being written is read in part, and then the rest of it.
+    reader.poll(&mut sink).unwrap();
+    reader.finish(&mut sink).unwrap();
+    let getppid = libc::SYS_getppid.to_le_bytes();
+    records.retain(|(_, _, payload)| payload.get(8..16) == Some(&getppid));
+    records.sort_by_key(|(time, ..)| *time);
+    let records = records.into_iter().map(|(_, event_id, payload)| (event_id, payload)).collect();
+    Some((records, reader.stats().pages))
+}
+
+#[test]
+fn pages_of_any_size_deliver_the_same_records() {
+    let Some(tracefs) = live_tracefs("page sizes") else {
+        return;
+    };
+
+    let small = system_calls_in_pages(&tracefs, 4);
+    let large = system_calls_in_pages(&tracefs, 16);
+
+    let Some(((small, small_pages), (large, large_pages))) = small.zip(large) else {
+        eprintln!("SKIPPED page sizes: the kernel has pages of one size only");
+        return;
+    };
+    assert_eq!(small.len(), 10_000);
+    assert!(small_pages > 2 * large_pages, "{small_pages} and {large_pages} pages");
+    let calls = |records: &[Raw]| -> Vec<Raw> {
+        // The thread and the number; arguments that are not used hold what was in the registers.
+        records.iter().map(|(event_id, payload)| (*event_id, payload[4..16].to_vec())).collect()
+    };
+    assert!(calls(&small) == calls(&large));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The same pages decoded by us and by `trace-cmd report`: every event's CPU, time, thread, name and fields.
 
 use super::*;
-use crate::host_kernel::reader;
+use crate::host_kernel::{page_format, reader};
 use shared_ring::event::FieldType;
 
 /// Groups of the events that are compared.
@@ -185,7 +185,8 @@ fn read_pages(instance: &Instance, cpu: u32) -> Vec<Vec<u8>> {
     let path = instance.path(&format!("per_cpu/cpu{cpu}/trace_pipe_raw"));
     let mut file = fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).unwrap();
     let mut pages = Vec::new();
-    let mut page = vec![0; 4096];
+    let header = tracefs::read(&instance.path("events/header_page")).unwrap();
+    let mut page = vec![0; page_format::page_bytes(&header).unwrap()];
     while let Ok(length @ 1..) = file.read(&mut page) {
         pages.push(page[..length].to_vec());
     }

@@ -272,3 +272,21 @@ proptest! {
         prop_assert_eq!(decode(&page.build(4080)), expected);
     }
 }
+
+proptest! {
+    #[test]
+    fn occupied_part_says_what_the_whole_page_says(
+        time: u64,
+        committed in 0..80_u64,
+        flags in 0..4_u64,
+        rest in proptest::collection::vec(any::<u8>(), 0..80),
+    ) {
+        let page = [&time.to_le_bytes()[..], &(committed | flags << 30).to_le_bytes(), &rest].concat();
+        let told = |page: &[u8]| {
+            let page = Page::parse(page)?;
+            Ok::<_, PageError>((page.time(), page.missed(), page.data.to_vec()))
+        };
+
+        prop_assert_eq!(told(occupied(&page)), told(&page));
+    }
+}
