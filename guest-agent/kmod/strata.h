@@ -5,6 +5,7 @@
 
 #include <linux/cache.h>
 #include <linux/compiler.h>
+#include <linux/mutex.h>
 #include <linux/smp.h>
 #include <linux/preempt.h>
 #include <linux/types.h>
@@ -35,6 +36,7 @@ struct strata_slot {
 	u64 opaque[6];
 };
 
+struct device;
 struct strata_event;
 struct tracepoint;
 
@@ -63,11 +65,15 @@ struct strata_region {
 	void *base;
 	phys_addr_t address;
 	u64 size;
-	/* Whether it is a PCI device's, and goes when that is taken away. */
-	bool is_removable;
+	/* The device that has it, with which it goes; NULL when there is none, or CPUID names it. Guarded by strata_region_lock. */
+	struct device *device;
 };
 
 extern struct strata_region strata_region;
+/* Held while a device's region is started or stopped. */
+extern struct mutex strata_region_lock;
+/* Why the last device with a region could not be used; -ENXIO when there was none. */
+extern int strata_region_error;
 /* Indexed by CPU number. */
 extern struct strata_cpu *strata_cpus;
 /* vCPU of each CPU number, STRATA_NO_VCPU where there is none. */
@@ -82,11 +88,21 @@ int strata_start(void);
 /* Lets go of the region, of which there is one. May sleep. */
 void strata_stop(void);
 /*
- * Records into the region of a PCI device, of one that is there or comes later, until that is taken away. Where `must_be_there`,
+ * Records into the region of a device, of one that is there or comes later, until that is taken away. Where `must_be_there`,
  * fails when none is there with which it works: -ENXIO when there is none at all.
  */
-int strata_ivshmem_register(bool must_be_there);
+int strata_region_register(bool must_be_there);
+void strata_region_unregister(void);
+/* Whether a region begins at the address, which is that of memory. */
+bool strata_region_is_at(phys_addr_t address);
+/* Like strata_start() and strata_stop(), for the region that `device` has. With strata_region_lock held. */
+int strata_region_start(struct device *device, phys_addr_t address, u64 size);
+void strata_region_stop(void);
+/* The two kinds of devices, looked through in this order. */
+int strata_ivshmem_register(void);
 void strata_ivshmem_unregister(void);
+void strata_pmem_register(void);
+void strata_pmem_unregister(void);
 /* Lets the CPUs record, those that come online later too. */
 int strata_cpus_start(void);
 void strata_cpus_stop(void);

@@ -7,7 +7,7 @@
  * kill, after which the slot is closed for the host to read to its end.
  *
  * A child that is forked does not inherit the slot, but finds zeroed memory of its own in its place: a signal handler that
- * forks may have interrupted a record, and in the child, too, it returns into that. Where the region is taken away with its PCI
+ * forks may have interrupted a record, and in the child, too, it returns into that. Where the region is taken away with its
  * device, all processes find zeroed memory of their own in its place, for the same reason.
  */
 
@@ -318,7 +318,7 @@ static vm_fault_t strata_vma_fault(struct vm_fault *fault, u64 offset)
 
 	mutex_lock(&strata_slots);
 	is_mapped = strata_is_mapped(fault->vma);
-	if (is_mapped && strata_region.is_removable)
+	if (is_mapped && strata_region.device)
 		result = strata_vma_fill(fault->vma, offset);
 	mutex_unlock(&strata_slots);
 	if (is_mapped)
@@ -362,7 +362,7 @@ static const struct vm_operations_struct strata_host_area_vm_ops = {
 
 static int strata_map(struct vm_area_struct *vma, u64 offset)
 {
-	if (strata_region.is_removable) {
+	if (strata_region.device) {
 		strata_vma_flags(vma, VM_IO | VM_MIXEDMAP | VM_DONTEXPAND | VM_DONTDUMP, 0);
 		return 0;
 	}

@@ -23,22 +23,6 @@
 #define STRATA_IVSHMEM_REVISION 1
 #define STRATA_IVSHMEM_BAR 2
 
-/* The device that has the region; NULL when none has. Guarded by the lock, as starting and stopping are. */
-static struct pci_dev *strata_ivshmem;
-/* Why the last device with a region could not be used; -ENXIO when there was none. */
-static int strata_ivshmem_error = -ENXIO;
-static DEFINE_MUTEX(strata_ivshmem_lock);
-
-static bool strata_is_region(phys_addr_t address)
-{
-	u64 *magic = memremap(address, STRATA_PAGE_SIZE, MEMREMAP_WB);
-	bool is_region = magic && READ_ONCE(*magic) == STRATA_MAGIC;
-
-	if (magic)
-		memunmap(magic);
-	return is_region;
-}
-
 /* Whether the device has a trace region, which is this module's until strata_ivshmem_release(). */
 static bool strata_ivshmem_take(struct pci_dev *device)
 {
@@ -55,7 +39,7 @@ static bool strata_ivshmem_take(struct pci_dev *device)
 			pci_name(device));
 		goto disable;
 	}
-	if (strata_is_region(pci_resource_start(device, STRATA_IVSHMEM_BAR)))
+	if (strata_region_is_at(pci_resource_start(device, STRATA_IVSHMEM_BAR)))
 		return true;
 	pci_release_region(device, STRATA_IVSHMEM_BAR);
 disable:
@@ -73,34 +57,28 @@ static int strata_ivshmem_probe(struct pci_dev *device, const struct pci_device_
 {
 	int error = -ENODEV;
 
-	mutex_lock(&strata_ivshmem_lock);
+	mutex_lock(&strata_region_lock);
 	/* One region at a time. */
-	if (strata_ivshmem || !strata_ivshmem_take(device))
+	if (strata_region.device || !strata_ivshmem_take(device))
 		goto unlock;
-	strata_region.address = pci_resource_start(device, STRATA_IVSHMEM_BAR);
-	strata_region.size = pci_resource_len(device, STRATA_IVSHMEM_BAR);
-	strata_region.is_removable = true;
 	pr_info("trace region in PCI device %s\n", pci_name(device));
-	error = strata_start();
-	strata_ivshmem_error = error;
+	error = strata_region_start(&device->dev, pci_resource_start(device, STRATA_IVSHMEM_BAR),
+				    pci_resource_len(device, STRATA_IVSHMEM_BAR));
 	if (error)
 		strata_ivshmem_release(device);
-	else
-		strata_ivshmem = device;
 unlock:
-	mutex_unlock(&strata_ivshmem_lock);
+	mutex_unlock(&strata_region_lock);
 	return error;
 }
 
 /* Before the device goes: its memory is still there. */
 static void strata_ivshmem_remove(struct pci_dev *device)
 {
-	mutex_lock(&strata_ivshmem_lock);
-	strata_stop();
+	mutex_lock(&strata_region_lock);
+	strata_region_stop();
 	strata_ivshmem_release(device);
-	strata_ivshmem = NULL;
 	pr_info("the trace region is gone with PCI device %s\n", pci_name(device));
-	mutex_unlock(&strata_ivshmem_lock);
+	mutex_unlock(&strata_region_lock);
 }
 
 static const struct pci_device_id strata_ivshmem_ids[] = {
@@ -137,21 +115,13 @@ static void strata_ivshmem_tell_taken(void)
 	}
 }
 
-int strata_ivshmem_register(bool must_be_there)
+int strata_ivshmem_register(void)
 {
 	int error = pci_register_driver(&strata_ivshmem_driver);
 
-	if (error)
-		return error;
-	if (strata_ivshmem)
-		return 0;
-	strata_ivshmem_tell_taken();
-	if (!must_be_there) {
-		pr_info("no trace region yet; waiting for a PCI device that has one\n");
-		return 0;
-	}
-	pci_unregister_driver(&strata_ivshmem_driver);
-	return strata_ivshmem_error;
+	if (!error && !strata_region.device)
+		strata_ivshmem_tell_taken();
+	return error;
 }
 
 void strata_ivshmem_unregister(void)
@@ -161,9 +131,9 @@ void strata_ivshmem_unregister(void)
 
 #else
 
-int strata_ivshmem_register(bool must_be_there)
+int strata_ivshmem_register(void)
 {
-	return -ENXIO;
+	return 0;
 }
 
 void strata_ivshmem_unregister(void)

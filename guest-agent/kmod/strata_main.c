@@ -176,7 +176,7 @@ static int __init strata_begin(void)
 	int error = strata_region_find();
 
 	if (error == -ENXIO)
-		error = strata_ivshmem_register(!wait);
+		error = strata_region_register(!wait);
 	else if (!error) {
 		error = strata_start();
 		strata_is_by_cpuid = true;
@@ -207,7 +207,7 @@ static void __exit strata_exit(void)
 	if (strata_is_by_cpuid)
 		strata_stop();
 	else
-		strata_ivshmem_unregister();
+		strata_region_unregister();
 	strata_device_exit();
 	pr_info("unloaded\n");
 }

@@ -5,6 +5,7 @@
 #include <linux/io.h>
 #include <linux/kernel.h>
 #include <linux/mm.h>
+#include <linux/mutex.h>
 #include <linux/version.h>
 #include <asm/cpufeature.h>
 #include <asm/pgtable.h>
@@ -17,6 +18,8 @@
 #include "strata.h"
 
 struct strata_region strata_region;
+DEFINE_MUTEX(strata_region_lock);
+int strata_region_error = -ENXIO;
 
 /* The leaf whose signature is ours, among those that hypervisors use; 0 when there is none. */
 static u32 strata_find_leaf(void)
@@ -90,4 +93,54 @@ void strata_region_unmap(void)
 {
 	memunmap(strata_region.base);
 	strata_region.base = NULL;
+}
+
+bool strata_region_is_at(phys_addr_t address)
+{
+	u64 *magic = memremap(address, STRATA_PAGE_SIZE, MEMREMAP_WB);
+	bool is_region = magic && READ_ONCE(*magic) == STRATA_MAGIC;
+
+	if (magic)
+		memunmap(magic);
+	return is_region;
+}
+
+int strata_region_start(struct device *device, phys_addr_t address, u64 size)
+{
+	strata_region.address = address;
+	strata_region.size = size;
+	strata_region.device = device;
+	strata_region_error = strata_start();
+	if (strata_region_error)
+		strata_region.device = NULL;
+	return strata_region_error;
+}
+
+void strata_region_stop(void)
+{
+	strata_stop();
+	strata_region.device = NULL;
+}
+
+int strata_region_register(bool must_be_there)
+{
+	int error = strata_ivshmem_register();
+
+	if (error)
+		return error;
+	strata_pmem_register();
+	if (strata_region.device)
+		return 0;
+	if (!must_be_there) {
+		pr_info("no trace region yet; waiting for a device that has one\n");
+		return 0;
+	}
+	strata_region_unregister();
+	return strata_region_error;
+}
+
+void strata_region_unregister(void)
+{
+	strata_pmem_unregister();
+	strata_ivshmem_unregister();
 }
