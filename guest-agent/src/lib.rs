@@ -32,6 +32,7 @@ mod fields;
 mod own_rseq_area;
 mod pci_offer;
 mod permanent;
+mod pmem_offer;
 mod process_rings;
 mod process_state;
 mod restartable_thread;

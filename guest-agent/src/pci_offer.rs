@@ -52,7 +52,7 @@ fn offer_of(device: &Path) -> Option<Offer> {
         Look::Region(version) => Some(version),
         Look::Unknown => None,
     };
-    Some(Offer { abi_version, address, size })
+    Some(Offer { abi_version, address: Some(address), size: Some(size) })
 }
 
 fn look(memory: &Path) -> Look {
@@ -100,7 +100,7 @@ mod tests {
 
         device(folder.path(), "0000:00:04.0", ["0x1af4", "0x1110", "0x01"], Some(&region));
 
-        let offer = Offer { abi_version: Some(0x2_0004), address: 0xc0_0000_0000, size: 64 << 20 };
+        let offer = Offer { abi_version: Some(0x2_0004), address: Some(0xc0_0000_0000), size: Some(64 << 20) };
         assert_eq!((before, find(folder.path())), (None, Some(offer)));
     }
 

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // Clock entries are memory shared with the host: raw pointers.
 
 use crate::device::{self, DeviceError};
-use crate::pci_offer;
+use crate::{pci_offer, pmem_offer};
 use clock_sync::entry::Reader;
 use shared_ring::layout::{Mode, PAGE_SIZE, SESSION_SLOTS};
 use shared_ring::view;
@@ -35,10 +35,10 @@ pub struct Status {
 pub struct Offer {
     /// Layout version, `major << 16 | minor`; `None` where this user cannot see it.
     pub abi_version: Option<u32>,
-    /// Guest-physical address.
-    pub address: u64,
-    /// Size of the region, bytes.
-    pub size: u64,
+    /// Guest-physical address; `None` for persistent memory, whose device alone tells.
+    pub address: Option<u64>,
+    /// Size of the region, bytes; `None` likewise.
+    pub size: Option<u64>,
 }
 
 /// How process slots are used.
@@ -107,8 +107,8 @@ impl Status {
     pub fn problem(&self) -> Option<String> {
         let trace = match (&self.offer, self.module, &self.trace) {
             (None, false, _) => {
-                return Some("this machine offers no trace region: start it by `strata run --trace DIR`, or QEMU with what `strata \
-                     region create` prints"
+                return Some("this machine offers no trace region: start it by `strata run --trace DIR`, or another VMM's with what \
+                     `strata region create` prints"
                         .into());
             }
             (Some(_), false, _) => {
@@ -131,10 +131,12 @@ impl Status {
 }
 
 impl Offer {
-    /// What the hypervisor offers this machine: by CPUID, or else in a PCI device.
+    /// What the hypervisor offers this machine: by CPUID, or else in a PCI device, or else in persistent memory.
     #[must_use]
     pub fn find() -> Option<Self> {
-        Self::find_leaf().or_else(|| pci_offer::find(Path::new(pci_offer::DEVICES)))
+        Self::find_leaf()
+            .or_else(|| pci_offer::find(Path::new(pci_offer::DEVICES)))
+            .or_else(|| pmem_offer::find(Path::new(pmem_offer::DEVICES), Path::new(pmem_offer::DISKS)))
     }
 
     /// The CPUID leaf whose signature is ours, among those that hypervisors use.
@@ -149,8 +151,8 @@ impl Offer {
                 let region = __cpuid(leaf + 1);
                 Self {
                     abi_version: Some(region.eax),
-                    address: u64::from(region.ecx) << 32 | u64::from(region.ebx),
-                    size: u64::from(region.edx) * PAGE_SIZE as u64,
+                    address: Some(u64::from(region.ecx) << 32 | u64::from(region.ebx)),
+                    size: Some(u64::from(region.edx) * PAGE_SIZE as u64),
                 }
             })
         })
@@ -214,7 +216,7 @@ pub(crate) mod tests {
 
     fn status() -> Status {
         Status {
-            offer: Some(Offer { abi_version: Some(2 << 16), address: 1 << 32, size: 1 << 20 }),
+            offer: Some(Offer { abi_version: Some(2 << 16), address: Some(1 << 32), size: Some(1 << 20) }),
             module: true,
             slots: None,
             trace: Ok(Trace {

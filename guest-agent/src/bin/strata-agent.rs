@@ -96,12 +96,11 @@ fn as_text(status: &Status) -> String {
 }
 
 fn describe_offer(offer: &Offer) -> String {
-    format!(
-        "{} KiB at {:#x}, layout {}",
-        offer.size / 1024,
-        offer.address,
-        offer.abi_version.map_or("unknown to this user".to_owned(), version)
-    )
+    let place = match (offer.address, offer.size) {
+        (Some(address), Some(size)) => format!("{} KiB at {address:#x}", size / 1024),
+        _ => "persistent memory".to_owned(),
+    };
+    format!("{place}, layout {}", offer.abi_version.map_or("unknown to this user".to_owned(), version))
 }
 
 fn describe_slots(slots: &Slots) -> String {
@@ -179,7 +178,7 @@ mod tests {
             class_mask: 1 << class::USER | 1 << class::SCHED,
         };
         Status {
-            offer: Some(Offer { abi_version: Some(2 << 16 | 1), address: 0x1_0000_0000, size: 64 << 20 }),
+            offer: Some(Offer { abi_version: Some(2 << 16 | 1), address: Some(0x1_0000_0000), size: Some(64 << 20) }),
             module: true,
             slots: Some(Slots { total: 16, used: 3, user_limit: 8, user_used: 1, refused: 2, over_quota: 5 }),
             trace: Ok(Trace {
