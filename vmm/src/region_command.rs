@@ -6,6 +6,7 @@ use crate::run::{KERNEL_RINGS, PROCESS_SLOTS, foreign_region};
 use crate::tracing::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
 use crate::tracing::region_file::{self, RegionFileError};
 use clap::{Args, Subcommand};
+use serde_json::json;
 use shared_ring::layout::MAX_PROCESS_SLOTS;
 use std::path::{Path, PathBuf};
 
@@ -23,16 +24,17 @@ pub struct RegionArgs {
 /// What `strata region` does.
 #[derive(Debug, Subcommand)]
 pub enum RegionCommand {
-    /// Make the file of a region, before the VM starts, and say what QEMU or libvirt is to be told
+    /// Make the file of a region, before the VM starts, and say what QEMU, libvirt, Cloud Hypervisor or Firecracker is to be
+    /// told
     Create(CreateArgs),
 }
 
 /// Arguments of `strata region create`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The guest sees the region as a PCI device (ivshmem-plain), where the agent's kernel module finds it. All of \
-    its memory is set aside at once. Put it into memory, as in /dev/shm, not on a disk; a VM that is not root's \
-    needs the file to be its user's.\n\nExample:\n  \
+    after_help = "The guest sees the region as a PCI device (ivshmem-plain) or as persistent memory (virtio-pmem), where the \
+    agent's kernel module finds it. All of its memory is set aside at once. Put it into memory, as in /dev/shm, not on a \
+    disk; a VM that is not root's needs the file to be its user's.\n\nExample:\n  \
     strata region create /dev/shm/web --cpus 4\n  \
     qemu-system-x86_64 … -smp 4 -object memory-backend-file,… -device ivshmem-plain,…\n  \
     strata attach $(pgrep -f guest=web) --region /dev/shm/web --trace trace"
@@ -85,29 +87,36 @@ fn instructions(path: &Path, size: u64) -> String {
     let shown = path.display();
     // QEMU takes a comma for the next option's beginning, unless there are two.
     let option = path.display().to_string().replace(',', ",,");
-    let libvirt = match path
-        .strip_prefix(LIBVIRT_FOLDER)
-        .ok()
-        .and_then(Path::to_str)
-        .filter(|name| is_libvirt_name(name))
-    {
+    let libvirt = match path.strip_prefix(LIBVIRT_FOLDER).ok().and_then(Path::to_str).filter(|name| is_plain(name)) {
         Some(name) => format!(
             "libvirt, inside <devices> (the file must be its QEMU's user's: chown libvirt-qemu {shown}, say):\n  \
              <shmem name='{name}'>\n    <model type='ivshmem-plain'/>\n    <size unit='M'>{mebibytes}</size>\n  </shmem>\n"
         ),
         None => format!("libvirt: only files in {LIBVIRT_FOLDER} with a plain name\n"),
     };
+    let cloud_hypervisor = if path.to_str().is_some_and(|path| path.split('/').skip(1).all(is_plain)) {
+        format!("Cloud Hypervisor:\n  --pmem file={shown},size={mebibytes}M\n")
+    } else {
+        "Cloud Hypervisor: only files with plain names\n".into()
+    };
+    let firecracker = json!([{
+        "id": "strata", "path_on_host": path.to_string_lossy(), "root_device": false, "read_only": false
+    }]);
+    let memory = format!("-object memory-backend-file,id=strata,share=on,mem-path={option},size={mebibytes}M");
     format!(
         "{shown}: a trace region of {mebibytes} MiB\n\n\
-         QEMU:\n  \
-         -object memory-backend-file,id=strata,share=on,mem-path={option},size={mebibytes}M \
-         -device ivshmem-plain,memdev=strata\n\n\
+         QEMU:\n  {memory} -device ivshmem-plain,memdev=strata\n\
+         QEMU, as persistent memory, with -m SIZE,slots=1,maxmem=SIZE+{mebibytes}M (their sum) or more:\n  \
+         {memory} -device virtio-pmem-pci,memdev=strata\n\n\
          {libvirt}\n\
+         {cloud_hypervisor}\n\
+         Firecracker, from 1.14 on, in its configuration:\n  \"pmem\": {firecracker}\n\n\
          then: strata attach PID --region {shown} --trace DIR\n"
     )
 }
 
-fn is_libvirt_name(name: &str) -> bool {
+/// Whether the name of a file means nothing else to whoever is told it.
+fn is_plain(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|character| character.is_ascii_alphanumeric() || "._-".contains(character))
 }
 
@@ -116,13 +125,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn qemu_and_libvirt_are_told_the_file_and_its_size() {
+    fn monitors_are_told_the_file_and_its_size() {
         let text = instructions(Path::new("/dev/shm/web"), 64 << 20);
 
         for part in [
             "-object memory-backend-file,id=strata,share=on,mem-path=/dev/shm/web,size=64M -device ivshmem-plain,memdev=strata",
             "<shmem name='web'>",
             "<size unit='M'>64</size>",
+            "-object memory-backend-file,id=strata,share=on,mem-path=/dev/shm/web,size=64M -device virtio-pmem-pci,memdev=strata",
+            "--pmem file=/dev/shm/web,size=64M",
+            r#""pmem": [{"id":"strata","path_on_host":"/dev/shm/web","read_only":false,"root_device":false}]"#,
             "strata attach PID --region /dev/shm/web",
         ] {
             assert!(text.contains(part), "{part} is not in {text}");
@@ -130,11 +142,13 @@ mod tests {
     }
 
     #[test]
-    fn names_that_mean_something_else_to_qemu_or_libvirt_are_told_differently() {
+    fn names_that_mean_something_else_to_a_monitor_are_told_differently() {
         let elsewhere = instructions(Path::new("/mnt/a,b"), 1 << 20);
-        let odd = instructions(Path::new("/dev/shm/a'b"), 1 << 20);
+        let odd = instructions(Path::new("/dev/shm/a'b\""), 1 << 20);
 
         assert!(elsewhere.contains("mem-path=/mnt/a,,b,size=1M") && elsewhere.contains("only files in /dev/shm"));
         assert!(odd.contains("only files in /dev/shm") && !odd.contains("<shmem"));
+        assert!(elsewhere.contains("only files with plain names") && !elsewhere.contains("--pmem"));
+        assert!(odd.contains(r#""path_on_host":"/dev/shm/a'b\"""#), "{odd}");
     }
 }

@@ -296,7 +296,7 @@ fn region_that_does_not_fit_the_vm_is_named_with_the_way_out() {
 
     for (said, expected) in [
         (few, "make one with --cpus 2"),
-        (unmapped, "start QEMU with the options"),
+        (unmapped, "start the VM with what"),
         (mode, "was made for --mode flight-recorder"),
         (other, "is not the file of a trace region"),
         (missing, "No such file"),

@@ -159,7 +159,7 @@ pub enum AttachError {
     },
     /// The VM does not have the region.
     #[error(
-        "process {pid} does not have '{}' in its memory: start QEMU with the options that `strata region create` printed",
+        "process {pid} does not have '{}' in its memory: start the VM with what `strata region create` printed",
         region.display()
     )]
     NotMapped {

@@ -430,7 +430,8 @@ fn wait(endings: &Receiver<Ending>, limit: Option<Duration>, guest: Option<&Gues
             Err(_) if guest.region.has_guest() => {}
             Err(_) => say(
                 "the guest does not record: is the agent's kernel module loaded in it (`modprobe strata`; `dmesg` says what is \
-                 wrong), and does QEMU have the device ivshmem-plain? The host's kernel is recorded meanwhile",
+                 wrong), and does the VM have the region's device (ivshmem-plain or virtio-pmem)? The host's kernel is recorded \
+                 meanwhile",
             ),
         }
     }

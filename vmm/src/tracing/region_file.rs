@@ -1,8 +1,10 @@
-//! The file of a region that another VMM's guest sees behind a device (`ivshmem-plain`): made before the VM starts, taken by
-//! whoever records it.
+//! The file of a region that another VMM's guest sees behind a device (`ivshmem-plain`, `virtio-pmem`): made before the VM
+//! starts, taken by whoever records it.
 //!
-//! The device shows the guest the first bytes of the file, a power of two of them. One page follows that no guest sees: what
-//! the region was laid out for. So nobody has to read it from where the guest could have changed it.
+//! The device shows the guest the first bytes of the file, a power of two of them. One page follows: what the region was laid
+//! out for. So nobody has to read it from where the guest could have changed it, where the VMM can be told how much of the
+//! file it is to show. Firecracker cannot: its guests may write what they like there, too, and what is read from it is bounded by
+//! the size of the file, and has to fit it.
 
 use super::mapped_file::{MappedFileError, check_room, map_all, no_room, reserve};
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -20,8 +22,8 @@ use thiserror::Error;
 
 /// What the last page begins with.
 const MAGIC: [u8; 8] = *b"STRATAF\x01";
-/// Smallest region, bytes: what libvirt takes for the size of such a device.
-const MIN_SIZE: u64 = 1 << 20;
+/// Smallest region, bytes: what persistent memory is counted in; libvirt takes half of it.
+const MIN_SIZE: u64 = 2 << 20;
 
 /// Why a region's file cannot be made or used.
 #[derive(Debug, Error)]
@@ -50,7 +52,7 @@ pub enum RegionFileError {
         needed: u64,
     },
     /// No device has such a size.
-    #[error("the size of the device must be a power of two, 1M or more: {needed} bytes are enough here")]
+    #[error("the size of the device must be a power of two, 2M or more: {needed} bytes are enough here")]
     NotAPowerOfTwo {
         /// Bytes that are needed.
         needed: u64,
@@ -349,6 +351,27 @@ pub(in crate::tracing) mod tests {
         drop(memory);
 
         assert_eq!(Some(RegionFile::open(&path).unwrap().config), SHAPE.config());
+    }
+
+    #[test]
+    fn description_that_does_not_fit_its_file_is_refused() {
+        let shapes = [
+            RegionShape { process_slots: 200, ..SHAPE },
+            RegionShape { vcpus: u32::MAX, ..SHAPE },
+            RegionShape { kernel_rings: (u64::MAX, 4), ..SHAPE },
+            RegionShape { registry_size: usize::MAX, ..SHAPE },
+        ];
+        let (_folder, path) = made(SHAPE);
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        let size = file.metadata().unwrap().len() - PAGE_SIZE as u64;
+
+        for shape in shapes {
+            let description = Description { abi_version: ABI_VERSION, size, shape };
+            let page = [&MAGIC[..], &serde_json::to_vec(&description).unwrap(), &[0; 64]].concat();
+            file.write_all_at(&page, size).unwrap();
+
+            assert!(RegionFile::open(&path).is_err(), "{shape:?}");
+        }
     }
 
     #[test]
