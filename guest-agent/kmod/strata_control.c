@@ -7,12 +7,12 @@
  * The thread has the priority of interrupts that are threads: a session is to record also where real-time tasks below that
  * leave ordinary tasks no CPU. What takes long is the work's, which is an ordinary task.
  *
- * Where the host has no doorbell (the region is in a PCI device), or this kernel cannot have the interrupt, the work looks from
+ * Where the host has no doorbell (a device has the region), or this kernel cannot have the interrupt, the work looks from
  * time to time, by a timer that wakes an idle CPU: of a deferrable one, a CPU that stays idle would keep the busy ones from
  * being recorded.
  *
  * The work runs on any CPU. Nothing that holds the hotplug lock, or a lock that is taken below it, waits for it: it is
- * cancelled alone by those who load and unload the module, or plug its PCI device in and out.
+ * cancelled alone by those who load and unload the module, or plug its device in and out.
  */
 
 #include <linux/acpi.h>

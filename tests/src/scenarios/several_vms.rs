@@ -1,14 +1,16 @@
-//! VMs on one host: two of strata's at the same time, then four that are recorded from outside.
+//! VMs on one host: two of strata's at the same time, then five that are recorded from outside.
 //!
 //! `one` and `two` are the traces of two VMs called vm0, whose vCPUs share a CPU. `outside` is the recording that
 //! `strata attach` made of a guest that runs under `strata run` without a trace, `qemu` that of a guest under QEMU that has a
-//! trace region as a device and loads the agent's module, `tiny` that of a VMM of a few lines. `region.log` holds what
-//! `strata region create` printed. `plugged` and `again` are two recordings of another guest under QEMU, which is given
+//! trace region as a device and loads the agent's module, `pmem` that of one which has it as persistent memory, `tiny`
+//! that of a VMM of a few lines. `region.log` holds what `strata region create` printed. `plugged` and `again` are two recordings of another guest under QEMU, which is given
 //! a region for each of them while it runs; `refused.log` is what is said of sockets that do not do, `left.log` what is
 //! in `/dev/shm` in the end. Beside them lie `NAME.log` and `NAME.status` of each VMM, and `NAME-attach.log` and
 //! `NAME-attach.status`.
 
+use crate::build::guest_image::{self, GuestImage};
 use crate::build::{binaries, qemu_files};
+use crate::fetch::module_tree::ModuleTree;
 use crate::machine::host::{HostError, HostResult, HostRun};
 use crate::machine::nested;
 use crate::paths::Paths;
@@ -44,7 +46,7 @@ record_guest() {
     shift
     "$@" < /dev/null > "$LAB_OUT/$name.log" 2>&1 &
     vmm=$!
-    (sleep 150; kill -KILL $vmm) &
+    (sleep 200; kill -KILL $vmm) &
     limit=$!
     waited=0
     until grep -q 'guest is up' "$LAB_OUT/$name.log" || [ $waited -ge 60 ]; do
@@ -66,6 +68,12 @@ record_guest qemu qemu-system-x86_64 -L "$LAB" -name guest=web,debug-threads=on 
     -machine q35 -accel kvm -cpu host -smp 2 -m 512 -serial stdio \
     -object memory-backend-file,id=strata,share=on,mem-path=$region,size=64M -device ivshmem-plain,memdev=strata \
     -kernel "$LAB/vmlinux" -initrd "$LAB/guest.cpio" -append 'console=ttyS0 quiet panic=-1 lab.script=traced'
+region=/pmem-region
+strata region create $region --cpus 2 --size 64M > /dev/null
+record_guest pmem qemu-system-x86_64 -L "$LAB" -name guest=pmem,debug-threads=on -nodefaults -display none -no-reboot \
+    -machine q35 -accel kvm -cpu host -smp 2 -m 512,slots=1,maxmem=1G -serial stdio \
+    -object memory-backend-file,id=strata,share=on,mem-path=$region,size=64M -device virtio-pmem-pci,memdev=strata \
+    -kernel "$LAB/vmlinux" -initrd "$LAB/pmem.cpio" -append 'console=ttyS0 quiet panic=-1 lab.script=pmem'
 region=
 mkdir -p /dev/shm
 mount -t tmpfs tmpfs /dev/shm
@@ -99,8 +107,11 @@ attach tiny $tiny
 exit 0
 "#;
 
+/// What the guest with persistent memory has besides, as a distribution's udev loads it: it makes the memory a disk.
+const PMEM_MODULES: [&str; 3] = ["virtio_pci", "nd_pmem", "virtio_pmem"];
+
 /// What the guests do.
-const GUEST_SCRIPTS: [(&str, &str); 4] = [
+const GUEST_SCRIPTS: [(&str, &str); 5] = [
     ("work", "workload --events 500\ntimeout 2 sh -c 'while :; do :; done'\nworkload --events 500\n"),
     // both vCPUs are at work when the recording begins: one that is halted is unknown until it wakes
     (
@@ -111,6 +122,18 @@ const GUEST_SCRIPTS: [(&str, &str); 4] = [
     (
         "traced",
         "insmod /strata.ko\ndmesg | grep strata\ncompute() { timeout 20 sh -c 'while :; do :; done'; }\n\
+         echo guest is up\ncompute &\ncompute &\nfor round in 1 2 3 4 5 6 7 8; do workload --events 200; sleep 2; done\n\
+         wait\ndmesg | grep -E 'BUG:|WARNING: CPU|Oops'\nsleep 1\n",
+    ),
+    // the region is a disk until the module is loaded, and again when the disks' driver is given the device back
+    (
+        "pmem",
+        "disks() { echo \"$(ls /sys/block | grep -c pmem) disks $1\"; }\n\
+         disk_appears() { for round in 1 2 3 4 5 6 7 8 9; do [ -e /sys/block/pmem0 ] || sleep 1; done; }\n\
+         disk_appears\ndisks before\ninsmod /strata.ko\ndisks with\nrmmod strata\n\
+         echo /sys/bus/virtio/devices/* | sed 's|.*/||' > /sys/bus/virtio/drivers/virtio_pmem/bind\n\
+         disk_appears\ndisks after\ninsmod /strata.ko\ndmesg | grep strata\n\
+         compute() { timeout 20 sh -c 'while :; do :; done'; }\n\
          echo guest is up\ncompute &\ncompute &\nfor round in 1 2 3 4 5 6 7 8; do workload --events 200; sleep 2; done\n\
          wait\ndmesg | grep -E 'BUG:|WARNING: CPU|Oops'\nsleep 1\n",
     ),
@@ -147,18 +170,27 @@ pub fn once_per_test_run(paths: &Paths) -> Result<HostResult, String> {
 /// When an image cannot be made or the host fails; what a VM does is for the caller to judge.
 pub fn run(lab: &Lab, name: &str) -> Result<HostResult, ScenarioError> {
     let image = lab.paths.images().join("several-vms.cpio");
-    let guest = lab.kernels.guest_image()?.program("workload", &lab.binaries.workload).file("strata.ko", &lab.agent);
-    let guest = GUEST_SCRIPTS.iter().fold(guest, |guest, (name, text)| guest.script(name, text));
-    guest.write_file(&image)?;
+    guest_with(lab, lab.kernels.guest_image()?).write_file(&image)?;
+    let with_pmem = lab.paths.images().join("several-vms-pmem.cpio");
+    let modules = ModuleTree::open(&lab.kernels.modules)?;
+    let modules = modules.closure(&[&guest_image::MODULES[..], &PMEM_MODULES].concat())?;
+    guest_with(lab, GuestImage::new(&lab.kernels.busybox, &modules)).write_file(&with_pmem)?;
     let mut request = HostRun::new(name, HOST_SCRIPT)
         .file("strata", &lab.binaries.strata)
         .file("tiny_vmm", &binaries::build_tiny_vmm(&lab.paths)?)
         .file("vmlinux", &lab.kernels.vmlinux)
         .file("guest.cpio", &image)
+        .file("pmem.cpio", &with_pmem)
         .file("strata.ko", &lab.agent);
     request.files.extend(qemu_files::files()?);
     request.timeout = Duration::from_secs(900);
     let host = lab.kernels.nested_host()?;
     let result = nested::run(&host, &lab.paths.runs(), &request).map_err(HostError::from)?;
     Ok(result.success(name)?)
+}
+
+/// The guest with what all of these have.
+fn guest_with(lab: &Lab, guest: GuestImage) -> GuestImage {
+    let guest = guest.program("workload", &lab.binaries.workload).file("strata.ko", &lab.agent);
+    GUEST_SCRIPTS.iter().fold(guest, |guest, (name, text)| guest.script(name, text))
 }
