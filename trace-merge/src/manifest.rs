@@ -198,6 +198,9 @@ pub struct Vm {
     pub strata_threads: Vec<StrataThread>,
 }
 
+/// What the name of a thread of the strata process begins with that serves a disk, before the disk's number.
+pub const DISK_THREAD: &str = "strata-disk";
+
 /// A thread of the strata process, by the kernel's own account.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StrataThread {

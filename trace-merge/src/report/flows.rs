@@ -36,7 +36,7 @@ pub enum Milestone {
     Issued,
     /// The vCPU leaves the guest to notify the host: the `kvm:kvm_exit` before a write to the device's queue register.
     Kicked,
-    /// The VMM's thread serves the notification: `vmm:disk_notified`.
+    /// The disk's thread of the VMM serves the notification: `vmm:disk_notified`.
     PickedUp,
     /// The VMM begins the request: `vmm:block_request` with `done` 0.
     Started,
@@ -238,7 +238,7 @@ impl FlowTimes {
             });
             let interrupts_are_recorded =
                 vmm.iter().any(|layer| event::is_recorded(layer, event::name::DISK_INTERRUPT));
-            Some(Follower::new(guest_block_events, interrupts_are_recorded))
+            Some(Follower::new(vm, guest_block_events, interrupts_are_recorded))
         };
         Self { vms: trace.manifest().vms.iter().map(follower).collect(), samples: Samples::default() }
     }

@@ -8,12 +8,14 @@
 pub enum Thread {
     /// The main thread while it starts the others.
     Start,
-    /// The main thread afterwards: the event loop, which serves the devices, and the end of the run.
+    /// The main thread afterwards: the event loop, which serves all devices but disks, and the end of the run.
     EventLoop,
     /// The same where a socket device is among them.
     SocketEventLoop,
     /// A virtual processor.
     Vcpu,
+    /// Serves a disk.
+    Disk,
     /// Drains every layer into files.
     Recorder,
     /// Answers clients of the control socket.
@@ -360,11 +362,12 @@ impl Group {
 
 impl Thread {
     /// All kinds.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Start,
         Self::EventLoop,
         Self::SocketEventLoop,
         Self::Vcpu,
+        Self::Disk,
         Self::Recorder,
         Self::Control,
         Self::Clock,
@@ -382,6 +385,7 @@ impl Thread {
             Self::EventLoop => "main, event loop",
             Self::SocketEventLoop => "main, event loop with sockets",
             Self::Vcpu => "vCPU",
+            Self::Disk => "disk",
             Self::Recorder => "recorder",
             Self::Control => "control",
             Self::Clock => "clock",
@@ -422,7 +426,6 @@ impl Thread {
                 Group::Vhost,
                 Group::Terminal,
                 Group::Events,
-                Group::Disks,
                 Group::Look,
                 Group::Remove,
                 Group::Children,
@@ -433,13 +436,13 @@ impl Thread {
                 Group::Vhost,
                 Group::Terminal,
                 Group::Events,
-                Group::Disks,
                 Group::Look,
                 Group::Remove,
                 Group::Connections,
                 Group::Children,
             ],
             Self::Vcpu => &[Group::Runtime, Group::Kvm, Group::Vhost, Group::Timers],
+            Self::Disk => &[Group::Runtime, Group::Events, Group::Disks],
             Self::Recorder => &[
                 Group::Runtime,
                 Group::Timers,

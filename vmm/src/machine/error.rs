@@ -66,8 +66,8 @@ pub enum MachineError {
     /// An event or a device's file cannot be made.
     #[error("cannot create a device")]
     Device(#[source] io::Error),
-    /// A vCPU gets no thread.
-    #[error("cannot start a vCPU thread")]
+    /// A vCPU or a disk gets no thread.
+    #[error("cannot start a thread")]
     Thread(#[source] io::Error),
     /// The loop that serves the devices cannot be made.
     #[error("cannot set up the event loop")]

@@ -2,14 +2,12 @@
 
 use super::error::MachineError;
 use super::outcome::{Outcome, RunError};
-use super::peripherals::Peripherals;
 use super::power::PowerPorts;
-use super::serial::ConsoleInput;
-use super::virtio::mmio::QueueEvents;
+use super::serial::{ConsoleInput, SerialPort};
+use super::virtio::mmio::{MmioTransport, QueueEvents};
 use event_manager::{EventManager, EventOps, Events, MutEventSubscriber, SubscriberOps};
-use std::cell::Cell;
 use std::fs::File;
-use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use vmm_sys_util::epoll::EventSet;
@@ -18,18 +16,18 @@ use vmm_sys_util::eventfd::EventFd;
 /// How long a guest whose kernel panicked may go on (to print, to write a dump) before its run is ended.
 const PANIC_GRACE: Duration = Duration::from_secs(10);
 /// Serves whatever subscribed to it.
-pub type EventLoop = EventManager<Box<dyn MutEventSubscriber>>;
+pub type EventLoop = EventManager<Box<dyn MutEventSubscriber + Send>>;
 
 /// Wakes the event loop and remembers that it did.
 struct Wake {
     event: Arc<EventFd>,
-    woken: Rc<Cell<bool>>,
+    woken: Arc<AtomicBool>,
 }
 
 impl MutEventSubscriber for Wake {
     fn process(&mut self, _: Events, _: &mut EventOps) {
         let _ = self.event.read();
-        self.woken.set(true);
+        self.woken.store(true, Ordering::Relaxed);
     }
 
     fn init(&mut self, ops: &mut EventOps) {
@@ -38,23 +36,27 @@ impl MutEventSubscriber for Wake {
     }
 }
 
-/// Adds a subscriber that reports in the returned cell whether `event` was signalled.
-pub fn add_wake(manager: &mut EventLoop, event: &Arc<EventFd>) -> Rc<Cell<bool>> {
-    let woken = Rc::new(Cell::new(false));
-    manager.add_subscriber(Box::new(Wake { event: Arc::clone(event), woken: Rc::clone(&woken) }));
+/// Adds a subscriber that reports in the returned flag whether `event` was signalled.
+pub fn add_wake(manager: &mut EventLoop, event: &Arc<EventFd>) -> Arc<AtomicBool> {
+    let woken = Arc::new(AtomicBool::new(false));
+    manager.add_subscriber(Box::new(Wake { event: Arc::clone(event), woken: Arc::clone(&woken) }));
     woken
 }
 
-/// A loop that serves the devices and feeds `input` into the serial port.
+/// A loop that serves `devices` and feeds `input` into the serial port.
 ///
 /// # Errors
 /// The loop or its subscribers cannot be made.
-pub fn create(peripherals: &Peripherals, input: Option<File>) -> Result<EventLoop, MachineError> {
+pub fn create(
+    devices: &[Arc<MmioTransport>],
+    port: &Arc<SerialPort>,
+    input: Option<File>,
+) -> Result<EventLoop, MachineError> {
     let mut manager = EventLoop::new().map_err(MachineError::EventLoop)?;
-    for device in &peripherals.virtio {
+    for device in devices {
         manager.add_subscriber(Box::new(QueueEvents(Arc::clone(device))));
     }
-    manager.add_subscriber(Box::new(ConsoleInput::new(Arc::clone(&peripherals.serial), input)));
+    manager.add_subscriber(Box::new(ConsoleInput::new(Arc::clone(port), input)));
     Ok(manager)
 }
 
@@ -62,7 +64,7 @@ pub fn create(peripherals: &Peripherals, input: Option<File>) -> Result<EventLoo
 pub fn drive(
     manager: &mut EventLoop,
     outcomes: &mpsc::Receiver<Outcome>,
-    stopped: &Cell<bool>,
+    stopped: &AtomicBool,
     power: &PowerPorts,
 ) -> Outcome {
     let mut deadline = None;
@@ -76,7 +78,7 @@ pub fn drive(
         if let Ok(outcome) = outcomes.try_recv() {
             return outcome;
         }
-        if stopped.get() {
+        if stopped.load(Ordering::Relaxed) {
             return Outcome::Stopped;
         }
         if power.panicked() {

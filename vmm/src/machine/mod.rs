@@ -11,6 +11,7 @@ mod boot_state;
 mod config;
 mod control;
 mod cpuid;
+mod disk_thread;
 mod doorbell;
 mod error;
 mod event_loop;
@@ -28,6 +29,7 @@ mod peripherals;
 mod power;
 mod probe;
 pub mod rate_limit;
+mod run_end;
 mod serial;
 #[cfg(test)]
 pub(crate) mod test_guest;

@@ -3,6 +3,7 @@
 use super::fault_state::FaultState;
 use super::observer::ControlEvent;
 use std::fmt;
+use std::thread::Thread;
 use vmm_sys_util::errno;
 
 /// Why a run failed on the host's side.
@@ -41,15 +42,23 @@ pub enum RunError {
         /// `KVM_INTERNAL_ERROR_*`.
         suberror: u32,
     },
-    /// The vCPU's thread panicked: a bug.
-    #[error("vCPU {vcpu}'s thread panicked")]
+    /// The thread of a vCPU or of a disk panicked: a bug.
+    #[error("the thread '{thread}' panicked")]
     ThreadPanicked {
-        /// Index of the vCPU.
-        vcpu: u32,
+        /// Its name.
+        thread: String,
     },
     /// Waiting for events of the devices failed.
     #[error("the event loop failed")]
     EventLoop(#[source] event_manager::Error),
+}
+
+impl RunError {
+    /// That `thread` panicked.
+    #[must_use]
+    pub fn panicked(thread: &Thread) -> Self {
+        Self::ThreadPanicked { thread: thread.name().unwrap_or("?").into() }
+    }
 }
 
 /// How a run ended.
@@ -142,7 +151,7 @@ mod tests {
 
     #[test]
     fn failure_of_the_host_stays_one_after_a_panic() {
-        let error = RunError::ThreadPanicked { vcpu: 0 };
+        let error = RunError::ThreadPanicked { thread: "vcpu0".into() };
         assert!(matches!(Outcome::Failed(error).after_panic(), Outcome::Failed(_)));
     }
 

@@ -6,6 +6,7 @@ use super::fault_state::FaultState;
 use super::observer::{ControlEvent, Observer};
 use super::outcome::{Outcome, RunError};
 use super::peripherals::Peripherals;
+use super::run_end::{PanicGuard, RunEnd};
 use crate::clock::{KickTimer, VcpuClocks};
 use crate::jail;
 use crate::jail::policy::Thread;
@@ -22,7 +23,6 @@ use std::ptr;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::{self, JoinHandle};
 use vmm_sys_util::errno;
-use vmm_sys_util::eventfd::EventFd;
 use vmm_sys_util::signal::{SIGRTMIN, register_signal_handler};
 
 /// A command to a vCPU's thread.
@@ -71,10 +71,8 @@ pub struct VcpuContext {
     pub observer: Arc<dyn Observer>,
     /// Keeps the vCPUs' clock entries, if the guest has any.
     pub clock: Option<Arc<VcpuClocks>>,
-    /// Takes the outcome from the vCPU that brings it about.
-    pub outcomes: mpsc::Sender<Outcome>,
-    /// Signalled after an outcome was sent, and after the guest said that it panicked.
-    pub ended: Arc<EventFd>,
+    /// Told of the outcome by the vCPU that brings it about, and to look when the guest said that it panicked.
+    pub end: RunEnd,
 }
 
 /// The part of a virtual processor that runs.
@@ -87,7 +85,6 @@ pub struct Vcpu {
 
 /// The part of a virtual processor by which it is controlled.
 pub struct VcpuHandle {
-    index: u32,
     thread: JoinHandle<()>,
     commands: mpsc::Sender<VcpuCommand>,
 }
@@ -101,7 +98,7 @@ pub fn spawn(index: u32, fd: VcpuFd, context: VcpuContext) -> io::Result<VcpuHan
     let (commands, receiver) = mpsc::channel();
     let vcpu = Vcpu { index, fd, context, commands: receiver };
     let thread = thread::Builder::new().name(format!("vcpu{index}")).spawn(|| vcpu.run())?;
-    Ok(VcpuHandle { index, thread, commands })
+    Ok(VcpuHandle { thread, commands })
 }
 
 /// Reaches a vCPU's thread beside its handle, which must not be joined as long as this is used.
@@ -164,21 +161,16 @@ impl VcpuHandle {
     /// # Errors
     /// The thread panicked.
     pub fn join(self) -> Result<(), RunError> {
-        let vcpu = self.index;
-        self.thread.join().map_err(|_| RunError::ThreadPanicked { vcpu })
+        let panicked = RunError::panicked(self.thread.thread());
+        self.thread.join().map_err(|_| panicked)
     }
 }
 
-/// Tells the machine when a vCPU thread unwinds, so that a panic ends the run and does not hang it.
-struct PanicGuard<'a>(&'a VcpuContext, u32);
+/// Takes the run page from the thread's signal handler before it is gone.
+struct RunPageGuard;
 
-impl Drop for PanicGuard<'_> {
+impl Drop for RunPageGuard {
     fn drop(&mut self) {
-        if thread::panicking() {
-            let outcome = Outcome::Failed(RunError::ThreadPanicked { vcpu: self.1 });
-            let _ = self.0.outcomes.send(outcome);
-            let _ = self.0.ended.write(1);
-        }
         RUN_PAGE.set(ptr::null_mut());
     }
 }
@@ -187,7 +179,8 @@ impl Vcpu {
     /// The thread: waits for the command to run, runs, reports.
     fn run(mut self) {
         let context = self.context.clone();
-        let _guard = PanicGuard(&context, self.index);
+        let _panic = PanicGuard(context.end.clone());
+        let _run_page = RunPageGuard;
         RUN_PAGE.set(ptr::from_mut(self.fd.get_kvm_run()));
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
         context.observer.vcpu_thread_started(self.index, tid.unsigned_abs());
@@ -195,9 +188,7 @@ impl Vcpu {
         if let Ok(VcpuCommand::Run) = self.commands.recv() {
             self.publish_clock(Cause::Start);
             if let Some(outcome) = self.run_guest() {
-                // The receiver lives until this thread was joined.
-                let _ = context.outcomes.send(outcome);
-                let _ = context.ended.write(1);
+                context.end.end(outcome);
             }
         }
     }
@@ -306,7 +297,7 @@ impl Vcpu {
             ExitAction::Panicked => {
                 self.context.observer.control(ControlEvent::GuestPanicked);
                 // The event loop begins to count the time that the guest has left.
-                let _ = self.context.ended.write(1);
+                self.context.end.look();
                 None
             }
             ExitAction::PowerOff => Some(Outcome::PowerOff),

@@ -3,6 +3,7 @@
 use super::boot_file::BootFile;
 use super::config::{ConfigError, MachineConfig};
 use super::control::MachineControl;
+use super::disk_thread::DiskThread;
 use super::doorbell::Doorbell;
 use super::error::MachineError;
 use super::hypervisor::refused;
@@ -12,6 +13,7 @@ use super::outcome::{Outcome, RunError};
 use super::peripherals::Peripherals;
 use super::power::PowerPorts;
 use super::rate_limit::ThrottleCounts;
+use super::run_end::RunEnd;
 use super::serial::{ConsoleOutput, SerialPort};
 use super::vcpu::{self, VcpuContext, VcpuHandle};
 use super::virtio::VirtioDevice;
@@ -189,7 +191,8 @@ impl Machine {
         self.control.clone()
     }
 
-    /// Runs the guest until it ends; drives the devices on this thread. All vCPU threads have ended on return.
+    /// Runs the guest until it ends; drives the devices on this thread, but for disks, which have threads of their
+    /// own. The threads of vCPUs and disks have ended on return.
     ///
     /// # Errors
     /// The run could not be started. What happens later is the [`Outcome`].
@@ -205,17 +208,20 @@ impl Machine {
             SerialPort::new(interrupt, options.console_output, Arc::clone(&observer)).map_err(MachineError::Device)?;
         let peripherals = Arc::new(Peripherals { serial: Arc::new(port), power: PowerPorts::default(), virtio });
         let (outcomes, received) = mpsc::channel();
-        let ended = Arc::new(EventFd::new(EFD_NONBLOCK).map_err(MachineError::Device)?);
-        let mut manager = event_loop::create(&peripherals, options.console_input)?;
+        let wake = Arc::new(EventFd::new(EFD_NONBLOCK).map_err(MachineError::Device)?);
+        let end = RunEnd { outcomes, wake: Arc::clone(&wake) };
+        let (disks, others) = peripherals.virtio.split_at(config.disks.len());
+        let mut manager = event_loop::create(others, &peripherals.serial, options.console_input)?;
         let stopped = event_loop::add_wake(&mut manager, &stop);
-        event_loop::add_wake(&mut manager, &ended);
+        event_loop::add_wake(&mut manager, &wake);
         let context = VcpuContext {
             peripherals: Arc::clone(&peripherals),
             observer: Arc::clone(&observer),
             clock: options.clock,
-            outcomes,
-            ended,
+            end: end.clone(),
         };
+        let disk_threads = disks.iter().enumerate().map(|(index, disk)| DiskThread::spawn(index, disk, end.clone()));
+        let disk_threads = disk_threads.collect::<Result<Vec<_>, _>>()?;
         let handles = spawn_all(vcpus, &context)?;
         jail::enter(if config.vsock.is_some() { Thread::SocketEventLoop } else { Thread::EventLoop });
         observer.control(ControlEvent::Started);
@@ -228,6 +234,8 @@ impl Machine {
         control.detach();
         peripherals.serial.hang_up();
         let joined = stop_all(handles);
+        disk_threads.iter().for_each(DiskThread::stop);
+        drop(disk_threads);
         let outcome = match joined {
             Ok(()) if peripherals.power.panicked() => outcome.after_panic(),
             Ok(()) => outcome,

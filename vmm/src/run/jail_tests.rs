@@ -265,7 +265,9 @@ fn whole_run(uid: u32, arguments: &[&str], snapshot: bool) -> (Vm, Manifest) {
         assert_eq!((of("CapEff"), of("CapPrm")), ("0000000000000000", "0000000000000000"), "{name}");
         assert_eq!((of("NoNewPrivs"), of("Seccomp")), ("1", "2"), "{name}");
     }
-    for name in ["vcpu0", "strata-recorder", "strata-control", "strata-clock", "strata-console"] {
+    // By this name reports tell which thread serves which disk.
+    let disk = format!("{}0", trace_merge::manifest::DISK_THREAD);
+    for name in ["vcpu0", &disk, "strata-recorder", "strata-control", "strata-clock", "strata-console"] {
         assert!(threads.keys().any(|thread| name.starts_with(thread.as_str())), "{name} is not in {threads:?}");
     }
     assert_eq!(fs::read_dir(vm.path("runtime")).unwrap().count(), 0);

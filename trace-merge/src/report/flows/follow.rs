@@ -2,7 +2,8 @@
 
 use super::{Flow, Milestone, SLOWEST, VmFlows};
 use crate::clock::Clock;
-use crate::event::{self, BlockRequest, Event, FIRST_SYSTEM_VECTOR, Interrupt, Task};
+use crate::event::{self, BlockRequest, Event, FIRST_SYSTEM_VECTOR, Interrupt, Task, Tid};
+use crate::manifest::{DISK_THREAD, Vm};
 use crate::report::distribution::Durations;
 use crate::report::flow_step::{FlowTask, steps};
 use crate::report::followed::{Ended, Followed};
@@ -131,6 +132,11 @@ pub(super) struct Follower {
     pages: HashMap<u32, u64>,
     /// The disk of each of the guest's interrupts, once one handler could only be its.
     disks: HashMap<i32, u32>,
+    /// The disks of the VMM's threads that serve one each.
+    disk_threads: HashMap<Tid, u32>,
+    /// The disks for which the host's block I/O under way was issued, by device and sector; `None` where that is not
+    /// known.
+    host_io_of: HashMap<(Option<u64>, Option<u64>), Option<u32>>,
     /// By disk: when its queue was served last.
     picked_up: HashMap<u32, u64>,
     /// Issued by the guest, not begun by the VMM; the oldest first.
@@ -151,7 +157,10 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    pub(super) fn new(guest_block_events: bool, interrupts_are_recorded: bool) -> Self {
+    /// Follows the requests of `vm`.
+    pub(super) fn new(vm: &Vm, guest_block_events: bool, interrupts_are_recorded: bool) -> Self {
+        let disk_of = |name: &str| name.strip_prefix(DISK_THREAD)?.parse().ok();
+        let disk_threads = vm.strata_threads.iter().filter_map(|thread| Some((thread.tid, disk_of(&thread.name)?)));
         Self {
             guest_block_events,
             interrupts_are_recorded,
@@ -159,6 +168,8 @@ impl Follower {
             kicks: BTreeMap::new(),
             pages: HashMap::default(),
             disks: HashMap::default(),
+            disk_threads: disk_threads.collect(),
+            host_io_of: HashMap::default(),
             picked_up: HashMap::default(),
             issued: Vec::new(),
             begun: Vec::new(),
@@ -240,6 +251,7 @@ impl Follower {
         self.woken.clear();
         self.kicks.clear();
         self.picked_up.clear();
+        self.host_io_of.clear();
         self.vcpus.clear();
     }
 
@@ -367,9 +379,19 @@ impl Follower {
     fn add_host(&mut self, (host, vm): (usize, usize), time: u64, event: Event<'_>, timeline: &Timeline) {
         let vcpu_of = |tid| timeline.vcpu_of_thread(host, tid).filter(|&(of, _)| of == vm).map(|(_, vcpu)| vcpu);
         match event {
-            // Completions interrupt whatever thread; a vCPU's thread issues nothing.
-            Event::BlockComplete(_) => self.host_io(time),
-            Event::BlockIssue(told) if told.thread.and_then(vcpu_of).is_none() => self.host_io(time),
+            // Completions interrupt whatever thread.
+            Event::BlockComplete(told) => {
+                let disk = self.host_io_of.remove(&(told.device, told.sector)).flatten();
+                self.host_io(disk, time);
+            }
+            // A vCPU's thread issues nothing.
+            Event::BlockIssue(told) if told.thread.and_then(vcpu_of).is_none() => {
+                let disk = told.thread.and_then(|thread| self.disk_threads.get(&thread).copied());
+                if self.host_io_of.len() < UNDER_WAY {
+                    self.host_io_of.insert((told.device, told.sector), disk);
+                }
+                self.host_io(disk, time);
+            }
             Event::KvmExit { tid, .. } => {
                 if let Some(vcpu) = vcpu_of(tid) {
                     self.vcpus.entry(vcpu).or_default().exit = time;
@@ -394,9 +416,12 @@ impl Follower {
         }
     }
 
-    /// The VMM's thread did block I/O for the request that it serves.
-    fn host_io(&mut self, time: u64) {
-        let serving = |request: &&mut Request| request.at(Milestone::Finished).is_none();
+    /// There was block I/O of the host for the request that is being served: that of `disk`, if that is known, else the
+    /// one that was begun last.
+    fn host_io(&mut self, disk: Option<u32>, time: u64) {
+        let serving = |request: &&mut Request| {
+            request.at(Milestone::Finished).is_none() && (disk.is_none() || request.disk == disk)
+        };
         if let Some(request) = self.begun.iter_mut().rev().find(serving) {
             request.host_io = Some((request.host_io.map_or(time, |(begin, _)| begin), time));
         }

@@ -213,3 +213,31 @@ fn request_that_another_cpu_completes_in_a_soft_interrupt_is_followed() {
     assert_eq!(steps, expected);
     assert_eq!((flow.ticks, flow.woken.as_ref().unwrap().tid), (290, 7));
 }
+
+#[test]
+fn block_io_of_the_host_belongs_to_the_disk_whose_thread_issued_it() {
+    let (first, second) = (Place(VDA, 0, 64), Place(VDB, 1, 64));
+    let trace = TestTrace::new().strata_thread(200, "strata-disk0", 0).strata_thread(201, "strata-disk1", 0);
+    let request = |trace: TestTrace, time, place: Place, done| {
+        let fields = [("disk", Number(place.1)), ("kind", Text("read")), ("sector", Number(place.2))];
+        let fields = [&fields[..], &[("bytes", Number(4096)), ("done", Number(done))]].concat();
+        trace.vmm(2, time, "vmm:block_request", &fields)
+    };
+    let host_block = |trace: TestTrace, time, name, thread, sector| {
+        let fields = [("common_pid", Number(thread)), ("dev", Number(8 << 20)), ("sector", Number(sector))];
+        trace.host(0, time, name, &fields)
+    };
+    let trace = issue(issue(trace.switch(0, 9, 0, 7), 10, first), 11, second);
+    let trace = request(request(trace, 100, first, 0), 110, second, 0);
+    let trace = host_block(trace, 120, "block:block_rq_issue", 200, 1000);
+    let trace = host_block(trace, 130, "block:block_rq_issue", 201, 2000);
+    let trace = host_block(trace, 230, "block:block_rq_complete", 0, 2000);
+    let trace = host_block(trace, 420, "block:block_rq_complete", 0, 1000);
+    let trace = request(request(trace, 500, second, 1), 600, first, 1);
+    let trace = handle(interrupt(trace, 610, second), 700, second);
+
+    let flows = flows(handle(interrupt(trace, 720, first), 800, first));
+
+    let times: Vec<_> = flows.slowest.iter().map(|flow| (flow.disk, flow.host_io_ns)).collect();
+    assert_eq!(times, [(0, Some(150)), (1, Some(50))]);
+}

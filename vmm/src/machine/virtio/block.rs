@@ -31,8 +31,8 @@ const SEGMENT_MAX: u32 = 16 << 10;
 /// page over and over, so that its length says nothing about the guest's memory.
 const REQUEST_MAX: usize = 4 << 20;
 const _: () = assert!(SEGMENTS_MAX as usize * SEGMENT_MAX as usize <= REQUEST_MAX);
-/// Requests served in one call, so that one busy disk cannot keep the event loop, and with it the end of the run, from
-/// everything else.
+/// Requests served in one call, so that a busy disk cannot keep its thread from the end of the run, nor the driver's
+/// register accesses waiting.
 const REQUESTS_PER_CALL: usize = QUEUE_SIZE as usize;
 /// Bytes moved in one call, but for the rest of the last request.
 const BYTES_PER_CALL: usize = 8 << 20;
@@ -118,8 +118,8 @@ impl Block {
         Self { file, sectors, read_only, index, delay: Duration::ZERO, buffer, moved: 0, throttle: None, observer }
     }
 
-    /// The same disk, but each request to its content takes this much longer. Nothing else is served meanwhile, as with
-    /// a file system of the host that hangs.
+    /// The same disk, but each request to its content takes this much longer. The disk's other requests wait meanwhile,
+    /// as with a file system of the host that hangs.
     #[must_use]
     pub fn delayed(self, delay: Duration) -> Self {
         Self { delay, ..self }

@@ -451,7 +451,7 @@ impl MutEventSubscriber for QueueEvents {
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::machine) mod tests {
     use super::super::Served;
     use super::*;
     use event_manager::SubscriberOps;
@@ -513,7 +513,8 @@ mod tests {
         read(transport, VIRTIO_MMIO_STATUS)
     }
 
-    fn activate(transport: &MmioTransport, descriptors: u32) -> u32 {
+    /// Does what a driver does to have queue 0 served, and returns the status that it then finds.
+    pub(in crate::machine) fn activate(transport: &MmioTransport, descriptors: u32) -> u32 {
         negotiate(transport, 0, 1);
         write(transport, VIRTIO_MMIO_QUEUE_NUM, 16);
         write(transport, VIRTIO_MMIO_QUEUE_DESC_LOW, descriptors);
