@@ -4,7 +4,7 @@ use crate::clock::{HostClock, HostTime, KVM_DEBUGFS};
 use crate::cpu_list::CpuList;
 use crate::host_kernel::{Tracefs, TracefsError};
 use crate::jail;
-use crate::machine::{KvmKind, KvmProbe, probe_kvm};
+use crate::machine::{KvmKind, KvmProbe, VhostError, check_vhost_net, probe_kvm};
 use serde::Serialize;
 use std::fmt::{self, Write};
 use std::fs;
@@ -86,6 +86,7 @@ pub fn diagnose() -> Diagnosis {
         tracefs_finding(tracing_clocks()),
         attach_finding(fs::read_dir(KVM_DEBUGFS).map(drop)),
         jail_finding(jail::files::version(), jail::filter::is_available()),
+        vhost_finding(check_vhost_net()),
         permission_finding(rustix::process::geteuid().is_root(), &probed.kind),
         placement_finding(CpuList::of_this_thread().as_ref()),
         headers_finding(&installed_headers(Path::new("/lib/modules"))),
@@ -208,6 +209,29 @@ fn jail_finding(landlock: Option<u32>, seccomp: bool) -> Finding {
     }
 }
 
+/// Whether the host's kernel can move packets, by whether its device can be opened.
+fn vhost_finding(opened: Result<(), VhostError>) -> Finding {
+    let subject = "vhost-net";
+    let Err(error) = opened else {
+        return Finding::works(subject, "the host's kernel can move a guest's packets (--net tap=NAME,vhost=on)");
+    };
+    let seen = |why: &str| format!("the host's kernel cannot move packets: {why}; strata can");
+    match error {
+        VhostError::NoDriver => {
+            Finding::limited(subject, seen("/dev/vhost-net is not there"), "load its module: modprobe vhost_net")
+        }
+        VhostError::Permission => Finding::limited(
+            subject,
+            seen("/dev/vhost-net may not be opened by this user"),
+            "add the user to its group ('kvm' on most hosts), or run as root",
+        ),
+        VhostError::Open(source) => {
+            Finding::limited(subject, seen(&format!("/dev/vhost-net: {source}")), "leave out vhost=on")
+        }
+        other => Finding::limited(subject, seen(&other.to_string()), "leave out vhost=on"),
+    }
+}
+
 fn permission_finding(root: bool, kvm: &KvmKind) -> Finding {
     match (root, kvm) {
         (true, _) => Finding::works("permissions", "root: every layer can be traced"),
@@ -303,7 +327,7 @@ mod tests {
     fn every_finding_that_is_not_well_says_what_to_do() {
         let diagnosis = diagnose();
 
-        assert_eq!(diagnosis.findings.len(), 9);
+        assert_eq!(diagnosis.findings.len(), 10);
         assert!(diagnosis.findings.iter().all(|finding| (finding.verdict == Verdict::Works) == finding.fix.is_empty()));
     }
 
@@ -316,6 +340,18 @@ mod tests {
 
         let limited = Verdict::Limited;
         assert_eq!(verdicts, [(Verdict::Works, true), (limited, false), (limited, true), (limited, false)]);
+    }
+
+    #[test]
+    fn vhost_that_cannot_be_opened_says_what_comes_next() {
+        let denied = VhostError::Open(io::ErrorKind::OutOfMemory.into());
+        let findings = [Ok(()), Err(VhostError::NoDriver), Err(VhostError::Permission), Err(denied)].map(vhost_finding);
+
+        let verdicts = [Verdict::Works, Verdict::Limited, Verdict::Limited, Verdict::Limited];
+        assert_eq!(findings.each_ref().map(|finding| finding.verdict), verdicts);
+        let [_, absent, closed, failed] = findings;
+        assert!(absent.fix.contains("modprobe vhost_net") && closed.fix.contains("group"));
+        assert!(failed.seen.contains("out of memory"), "{}", failed.seen);
     }
 
     #[test]

@@ -63,6 +63,7 @@ pub use probe::{KvmKind, KvmProbe, probe_kvm};
 pub use serial::ConsoleOutput;
 pub use virtio::block::DiskLimits;
 pub use virtio::link::{FRAME_MAX, HEADER as PACKET_HEADER, Link};
+pub use virtio::vhost_net::{VhostError, check as check_vhost_net};
 pub use virtio::vsock::muxer::{CONNECTIONS_MAX as VSOCK_CONNECTIONS_MAX, VsockHost};
 pub use virtio::vsock::socket::{CID_MAX, CID_MIN, VsockConfig, VsockError, VsockSocket};
 pub use virtual_machine::{AtEnd, Machine, RunOptions, StopHandle, load};
