@@ -26,8 +26,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession, functions
 
 # Version of the tables that is read and written: trace-merge/query/src/tables.rs has the same.
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = "2"
 VERSION_KEY = b"strata.schema"
+# All tables of event types as one, whose names have a dot; and what all of them have.
+EVENTS = "events"
+OF_EVENTS = [
+    "recording", "time_ns", "utc", "layer", "cpu", "vcpu", "tid", "pid", "comm", "cgroup", "event",
+    "host", "boot", "vm", "hour",
+]  # fmt: skip
 READY = pathlib.Path(__file__).resolve().parent.parent / "queries"
 # The lake's own folder: what is in it, and what is on its way into it. Readers of tables pass over such names.
 BOOK = ".ingest"
@@ -258,11 +264,13 @@ def footer_of(path: str) -> tuple[str, str | None, str, list[str]]:
 def tables_in(lake: pathlib.Path) -> dict[str, list[str]]:
     """The files of each table, of recordings that are complete."""
     complete = complete_in(lake)
-    return {
+    tables = {
         table.name: [str(file) for file in table.rglob("*.parquet") if file.name.split("-")[0] in complete]
         for table in lake.iterdir()
         if table.is_dir() and table.name != BOOK
     }
+    of_events = [file for table, files in tables.items() if "." in table for file in files]
+    return tables | ({EVENTS: of_events} if of_events else {})
 
 
 def view_name(table: str) -> str:
@@ -296,13 +304,17 @@ def add_view(spark: SparkSession, lake: pathlib.Path, table: str, files: list[st
     footers = context.parallelize(files, min(len(files), 4 * context.defaultParallelism)).map(footer_of).collect()
     bad = [(path, why) for path, why, _, _ in footers if why is not None]
     left_out = {pathlib.Path(path).name.split("-")[0]: f"{path}: {why}" for path, why in bad}
-    groups: dict[str, tuple[list[str], list[str]]] = {}
+    # Files of `events` lie in folders of their own.
+    groups: dict[tuple[str, str], tuple[list[str], list[str]]] = {}
     for path, why, columns, times in footers:
         if why is None:
-            groups.setdefault(columns, ([], times))[0].append(path)
+            folder = pathlib.Path(path).relative_to(lake).parts[0]
+            groups.setdefault((folder, columns), ([], times))[0].append(path)
     frames = []
-    for paths, times in groups.values():
-        frame = spark.read.option("basePath", str(lake / table)).parquet(*paths)
+    for (folder, _), (paths, times) in groups.items():
+        frame = spark.read.option("basePath", str(lake / folder)).parquet(*paths)
+        if table == EVENTS:
+            frame = frame.select(OF_EVENTS)
         for name in times:
             frame = frame.withColumn(name, functions.expr(f"timestamp_micros(`{name}` div 1000)"))
         frames.append(frame)

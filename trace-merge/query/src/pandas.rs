@@ -17,11 +17,11 @@ def read(table, of = vm):
     return pandas.read_parquet(f"{folder}/{table}", partitioning = places, filters = [("vm", "=", of)])
 states, exits, wakeups = read("vcpu_states"), read("exits"), read("wakeups")
 print(json.dumps({
-    "ticks_by_state": {k: int(v) for k, v in states.groupby("state")["duration_ticks"].sum().items()},
+    "ns_by_state": {k: int(v) for k, v in states.groupby("state")["duration_ns"].sum().items()},
     "exits_by_reason": {k: int(v) for k, v in exits.groupby("reason").size().items()},
     "exit_ns": int(exits["duration_ns"].sum()),
     "wakeups": len(wakeups),
-    "task_ticks": int(read("task_states")["duration_ticks"].sum()),
+    "task_ns": int(read("task_states")["duration_ns"].sum()),
     "hours": sorted(map(str, states["hour"].unique())),
     "of_another_vm": len(read("exits", "nobody")),
 }))
@@ -30,11 +30,11 @@ print(json.dumps({
 /// What pandas says.
 #[derive(Debug, Deserialize)]
 struct Told {
-    ticks_by_state: BTreeMap<String, u64>,
+    ns_by_state: BTreeMap<String, u64>,
     exits_by_reason: BTreeMap<String, u64>,
     exit_ns: u64,
     wakeups: u64,
-    task_ticks: u64,
+    task_ns: u64,
     hours: Vec<String>,
     of_another_vm: u64,
 }
@@ -50,12 +50,12 @@ fn tables_are_read_by_partition_with_the_figures_of_the_reports() {
 
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let told: Told = serde_json::from_slice(&output.stdout).unwrap();
-    let mut ticks: BTreeMap<String, u64> = BTreeMap::new();
+    let mut ns: BTreeMap<String, u64> = BTreeMap::new();
     let vcpus = vcpus::report(&trace, Window::ALL).unwrap();
     for part in vcpus.vms.iter().flat_map(|vm| &vm.vcpus).flat_map(|vcpu| &vcpu.parts).filter(|part| part.ticks > 0) {
-        *ticks.entry(part.state.to_string()).or_default() += part.ticks;
+        *ns.entry(part.state.to_string()).or_default() += trace.clock().ticks_to_ns(part.ticks);
     }
-    assert_eq!(told.ticks_by_state, ticks);
+    assert_eq!(told.ns_by_state, ns);
     let exits = exits::report(&trace, Window::ALL).unwrap();
     let reasons = &exits.vms[0].reasons;
     let counts = reasons.iter().map(|reason| (reason.reason.clone(), reason.count)).collect();
@@ -64,6 +64,7 @@ fn tables_are_read_by_partition_with_the_figures_of_the_reports() {
     let wakeups = wakeups::report(&trace, Window::ALL).unwrap();
     assert_eq!(told.wakeups, wakeups.vms.iter().map(|vm| vm.latency.count).sum::<u64>());
     let tasks = tasks::report(&trace, Window::ALL).unwrap();
-    assert_eq!(told.task_ticks, tasks.vms[0].tasks.iter().map(|task| task.wall_ticks).sum::<u64>());
+    let wall = tasks.vms[0].tasks.iter().map(|task| trace.clock().ticks_to_ns(task.wall_ticks));
+    assert_eq!(told.task_ns, wall.sum::<u64>());
     assert_eq!((told.hours, told.of_another_vm), (vec!["2023-11-14T22".to_string()], 0));
 }

@@ -4,7 +4,7 @@
 
 /// Version of the schema, which each file names under [`VERSION_KEY`]. It changes when a column is taken away or means
 /// something else.
-pub const VERSION: &str = "1";
+pub const VERSION: &str = "2";
 /// Under which key a file's metadata names [`VERSION`].
 pub const VERSION_KEY: &str = "strata.schema";
 /// Under which key a file's metadata names the recording that it was made of.
@@ -12,6 +12,9 @@ pub const RECORDING_KEY: &str = "strata.recording";
 
 /// Under which key the metadata of a file of the table of an event type has the event's name as it was recorded.
 pub const EVENT_KEY: &str = "strata.event";
+
+/// The table that is no folder of its own: it is those of all event types, whose names have a dot.
+pub const EVENTS: &str = "events";
 
 /// The columns that the folders of a table stand for, outermost first; all are text.
 pub const PARTITIONS: [(&str, &str); 4] = [
@@ -93,6 +96,15 @@ pub(crate) enum Lead {
 }
 
 impl Lead {
+    /// How many columns that are.
+    pub(crate) const fn count(self) -> usize {
+        match self {
+            Self::Recording => 1,
+            Self::Moment => 1 + LEAD_MOMENT.len(),
+            Self::Lasting => 1 + LEAD_LASTING.len(),
+        }
+    }
+
     pub(crate) fn columns(self) -> impl Iterator<Item = &'static Described> {
         let time: &'static [Described] = match self {
             Self::Recording => &[],
@@ -108,19 +120,16 @@ const fn column(name: &'static str, kind: Kind, about: &'static str) -> Describe
 }
 
 const RECORDING: Described = column("recording", Kind::Text, "which recording: the id of its first layer");
-const LEAD_MOMENT: [Described; 3] = [
-    column("ticks", Kind::Integer, "trace clock"),
+const LEAD_MOMENT: [Described; 2] = [
     column("time_ns", Kind::Integer, "since the first record of the recording"),
-    column("utc", Kind::Moment, "the same as UTC"),
+    column("utc", Kind::Moment, "the same as UTC, cut to the second"),
 ];
-const LEAD_LASTING: [Described; 5] = [
-    column("begin_ticks", Kind::Integer, "trace clock; null where the begin is not known"),
-    column("begin_ns", Kind::Integer, "since the first record of the recording"),
-    column("begin_utc", Kind::Moment, "the same as UTC"),
-    column("duration_ticks", Kind::Integer, "null where begin or end is not known"),
-    column("duration_ns", Kind::Integer, "the same in ns"),
+const LEAD_LASTING: [Described; 3] = [
+    column("begin_ns", Kind::Integer, "since the first record of the recording; null where the begin is not known"),
+    column("begin_utc", Kind::Moment, "the same as UTC, cut to the second"),
+    column("duration_ns", Kind::Integer, "null where begin or end is not known"),
 ];
-/// The columns of each record, in `events` and in the table of its event type.
+/// The columns of each record, in the table of its event type.
 const RECORD: [Described; 8] = [
     column("layer", Kind::Text, "`host-kernel`, `vmm`, `guest-kernel` or `guest-user`"),
     column("cpu", Kind::Integer, "the host's CPU, for records of the host's kernel"),
@@ -140,19 +149,9 @@ const CGROUP: Described = column("cgroup", Kind::Text, "its cgroup at that time"
 pub const FIXED: [Fixed; 16] = [
     Fixed {
         name: "events",
-        about: "each record of each layer",
+        about: "each record of each layer: the tables of all event types, read as one",
         lead: Lead::Moment,
-        own: &[
-            RECORD[0],
-            RECORD[1],
-            RECORD[2],
-            RECORD[3],
-            RECORD[4],
-            RECORD[5],
-            RECORD[6],
-            RECORD[7],
-            column("fields", Kind::Text, "the fields as a JSON object"),
-        ],
+        own: &[RECORD[0], RECORD[1], RECORD[2], RECORD[3], RECORD[4], RECORD[5], RECORD[6], RECORD[7]],
     },
     Fixed {
         name: "vcpu_states",
@@ -338,6 +337,11 @@ pub const FIXED: [Fixed; 16] = [
         lead: Lead::Recording,
         own: &[
             column("started_utc", Kind::Moment, "when it began"),
+            column(
+                "first_utc",
+                Kind::Moment,
+                "when its first record was made: what `time_ns` and `begin_ns` count from",
+            ),
             column("duration_ns", Kind::Integer, "from its first record to its last one"),
             column("frequency_hz", Kind::Integer, "ticks of the trace clock a second"),
             column("clock", Kind::Text, "what the trace clock counts"),

@@ -3,7 +3,7 @@
 use super::files::Output;
 use super::places::Place;
 use super::rows::{Cell, FixedRows};
-use super::{Selection, integer};
+use super::{Selection, integer, utc};
 use trace_merge::analysis::Passed;
 use trace_merge::layer::LayerKind;
 use trace_merge::reader::Trace;
@@ -47,6 +47,7 @@ impl About<'_> {
         let length = self.passed.window.map(|window| clock.ticks_to_ns(window.length()));
         let own = [
             Cell::Integer(integer(manifest.started.utc_ns)),
+            self.trace.start().map(|start| utc(clock, start)).into(),
             length.into(),
             clock.frequency_hz.into(),
             clock.source.as_str().into(),

@@ -1,12 +1,15 @@
 //! A recording as Parquet: a folder with a folder for each table.
 //!
 //! One pass over the recording feeds an analysis for each group of tables, with the timeline of `trace-merge` and the
-//! builders of its reports: rows are what those count. Rows go in batches to a thread that writes the files. Memory is
-//! bounded: by the batches that are filled and on their way, by what is kept of open files, and by what lasts at a
-//! moment.
+//! builders of its reports: rows are what those count. Rows are encoded where they are made, and row groups go to a thread
+//! that writes the files. Memory is bounded: by what is kept of rows in the making, by row groups on their way, and by
+//! what lasts at a moment.
 
 mod about;
 mod activities;
+mod columns;
+mod dictionaries;
+mod encoding;
 mod files;
 mod places;
 mod records;
@@ -14,10 +17,7 @@ mod rows;
 mod states;
 mod task;
 
-use crate::tables::{FIXED, Fixed, table_of_event};
-#[cfg(feature = "sql")]
-pub(crate) use rows::data_type;
-
+use crate::tables::{EVENTS, FIXED, Fixed, table_of_event};
 use about::About;
 use files::{Files, Output};
 use places::Places;
@@ -56,12 +56,12 @@ impl Selection {
     fn has_event_tables(&self) -> bool {
         match self {
             Self::All => true,
-            Self::Only(names) => names.iter().any(|name| Fixed::find(name).is_none()),
+            Self::Only(names) => names.iter().any(|name| name == EVENTS || Fixed::find(name).is_none()),
         }
     }
 }
 
-/// The names of all tables that an export of `trace` can have.
+/// The names of all tables of `trace` that a question can name.
 #[must_use]
 pub fn table_names(trace: &Trace) -> BTreeSet<String> {
     let events = trace.layers().iter().flat_map(|layer| layer.schemas.iter()).map(|event| table_of_event(event.name()));
@@ -103,7 +103,7 @@ fn make(
     output: Output,
 ) -> Result<Exported, ExportError> {
     let mut makers: Vec<Box<dyn Maker + '_>> = vec![Box::new(Progress { told: progress, window, seen: 0 })];
-    if selection.has("events") || selection.has_event_tables() {
+    if selection.has_event_tables() {
         makers.push(Box::new(records::Records::new(trace, timeline, selection, &output)));
     }
     makers.extend(states::makers(selection, &output));
@@ -205,9 +205,14 @@ impl Times {
 
     /// Nanoseconds since 1970; as far as 64 bits reach.
     fn utc(&self, ticks: u64) -> i64 {
-        let ns = self.clock.utc_ns(ticks);
-        i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX })
+        utc(&self.clock, ticks)
     }
+}
+
+/// Nanoseconds since 1970 at `ticks` of `clock`; as far as 64 bits reach.
+fn utc(clock: &Clock, ticks: u64) -> i64 {
+    let ns = clock.utc_ns(ticks);
+    i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX })
 }
 
 /// The nearest integer that a column holds.

@@ -6,8 +6,8 @@ use trace_merge::clock::{NS_PER_SECOND, rfc3339};
 use trace_merge::reader::Trace;
 use trace_merge::timeline::Timeline;
 
-/// Nanoseconds of an hour.
-const HOUR: i64 = 3600 * NS_PER_SECOND.cast_signed();
+/// Seconds of an hour.
+const SECONDS: i64 = 3600;
 
 /// Whose a row is: of a host or of a VM, by index in the timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,14 +62,14 @@ impl Places {
 pub(super) struct Hour(i64);
 
 impl Hour {
-    /// The hour of `utc_ns`.
-    pub(super) const fn of(utc_ns: i64) -> Self {
-        Self(utc_ns.div_euclid(HOUR))
+    /// The hour of a second since 1970.
+    pub(super) const fn of_second(second: i64) -> Self {
+        Self(second.div_euclid(SECONDS))
     }
 
     /// `2026-11-23T07`.
     fn name(self) -> String {
-        let mut name = rfc3339(i128::from(self.0) * i128::from(HOUR));
+        let mut name = rfc3339(i128::from(self.0) * i128::from(SECONDS) * i128::from(NS_PER_SECOND));
         if let Some(minutes) = name.find(':') {
             name.truncate(minutes);
         }
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn hour_is_that_of_utc() {
-        assert_eq!(Hour::of(1_700_000_000 * 1_000_000_000).name(), "2023-11-14T22");
-        assert_eq!(Hour::of(-1).name(), "1969-12-31T23");
+        assert_eq!(Hour::of_second(1_700_000_000).name(), "2023-11-14T22");
+        assert_eq!(Hour::of_second(-1).name(), "1969-12-31T23");
     }
 }

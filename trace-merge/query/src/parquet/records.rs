@@ -1,16 +1,15 @@
-//! The records themselves: `events`, and a table for each event type.
+//! The records themselves: a table for each event type, which together are `events`.
 
 use super::files::Output;
 use super::places::Place;
-use super::rows::{Cell, FixedRows, Rows};
+use super::rows::{ABOUT, Cell, Rows};
 use super::task::{Named, Tasks};
 use super::{Maker, Selection};
-use crate::tables::{Column, Kind, Lead, lead_of_event_table, table_of_event};
+use crate::tables::{Column, EVENTS, Kind, Lead, lead_of_event_table, table_of_event};
 use shared_ring::event::{FieldDescription, FieldType};
 use std::collections::{HashMap, HashSet};
 use trace_merge::analysis::{Analysis, Passed};
 use trace_merge::event::runner::RunnerEvents;
-use trace_merge::events::{FieldNames, FieldsJson};
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::Process;
 use trace_merge::merge::Merge;
@@ -18,9 +17,6 @@ use trace_merge::reader::{Trace, TraceLayer};
 use trace_merge::schema::{Schema, Value};
 use trace_merge::timeline::states::Current;
 use trace_merge::timeline::{ChangeKind, Input, Origin, Timeline};
-
-/// Rows of tables of event types that are kept in all before they are handed on.
-const MOST_KEPT: usize = 1 << 17;
 
 /// The records of a layer.
 struct Layer {
@@ -32,8 +28,6 @@ struct Layer {
     place: Option<Place>,
     /// By the event type's position: which of [`Records::tables`] its table is; `None` when it is not asked for.
     tables: Vec<Option<usize>>,
-    /// By the event type's position.
-    names: Vec<FieldNames>,
 }
 
 /// The table of an event type, as far as layers of one place fill it: processes of a guest share theirs.
@@ -52,11 +46,7 @@ pub(super) struct Records {
     tables: Vec<(EventTable, Option<Rows>)>,
     /// By source of the merge: the place of its layer.
     sources: Vec<usize>,
-    events: Option<FixedRows>,
     tasks: Tasks,
-    json: FieldsJson,
-    /// Rows that were pushed since all tables of event types were handed on.
-    kept: usize,
     output: Output,
 }
 
@@ -76,24 +66,15 @@ impl Records {
                 Some(place) => layer.schemas.iter().map(|schema| tables.number(schema, place, selection)).collect(),
                 None => Vec::new(),
             },
-            names: layer.schemas.iter().map(FieldNames::new).collect(),
         };
         let layers = trace.layers().iter().map(of_layer).collect();
         Self {
             sources: sources.collect(),
             layers,
             tables: tables.all.into_iter().map(|table| (table, None)).collect(),
-            events: selection.has("events").then(|| FixedRows::new("events", output)),
             tasks: Tasks::default(),
-            json: FieldsJson::default(),
-            kept: 0,
             output: output.clone(),
         }
-    }
-
-    fn flush_event_tables(&mut self) {
-        self.tables.iter_mut().filter_map(|(_, rows)| rows.as_mut()).for_each(Rows::flush);
-        self.kept = 0;
     }
 }
 
@@ -127,10 +108,13 @@ impl EventTables {
     /// The number of the table of an event type in a layer of `place`, if it is asked for.
     fn number(&mut self, schema: &Schema, place: Place, selection: &Selection) -> Option<usize> {
         let table = table_of_event(schema.name());
-        if !selection.has(&table) {
-            return None;
-        }
-        let columns = columns_of_event(&schema.description().fields);
+        // Who asks for `events` only has no use for the fields.
+        let fields = match (selection.has(&table), selection.has(EVENTS)) {
+            (true, _) => schema.description().fields.as_slice(),
+            (false, true) => &[],
+            (false, false) => return None,
+        };
+        let columns = columns_of_event(fields);
         let table = EventTable { table, event: schema.name().into(), columns, place };
         let Self { all, numbers } = self;
         Some(*numbers.entry(table).or_insert_with_key(|table| {
@@ -206,32 +190,27 @@ impl Analysis for Records {
         };
         let (cpu, vcpu) = cpus(input.origin, timeline);
         let [tid, pid, comm, cgroup] = task.cells();
-        let (kind, event) = (layer.kind.name(), input.record.schema.name());
-        let about = [kind.into(), cpu.into(), vcpu.into(), tid, pid, comm, cgroup, event.into()];
+        let about: [_; ABOUT] = [layer.kind.name().into(), cpu.into(), vcpu.into(), tid, pid, comm, cgroup];
         if let Some(&Some(number)) = layer.tables.get(input.record.schema.position())
-            && let Some((EventTable { table, event, columns, .. }, rows)) = self.tables.get_mut(number)
+            && let Some((table, rows)) = self.tables.get_mut(number)
         {
-            let new = || Rows::new(table, Some(event), (Lead::Moment, columns), place, &self.output);
+            if rows.is_none() {
+                let EventTable { table, event, columns, .. } = table;
+                let new = Rows::new(table, Some(event), (Lead::Moment, columns), place, &self.output);
+                *rows = self.output.taken(new);
+            }
+            let count = table.columns.len().saturating_sub(Lead::Moment.count() + about.len() + 1);
             let fields = input.record.schema.fields(input.record.payload).map(|(_, value)| cell(value));
-            rows.get_or_insert_with(new).push(input.time(), &about, fields);
-            self.kept += 1;
-        }
-        if let Some(events) = &mut self.events
-            && let Some(names) = layer.names.get(input.record.schema.position())
-        {
-            let fields = self.json.of(&input.record, names);
-            events.push_moment((place, input.time()), &about, Cell::Text(fields));
-        }
-        if self.kept >= MOST_KEPT {
-            self.flush_event_tables();
+            if let Some(rows) = rows {
+                rows.push(input.time(), &about, fields.take(count));
+            }
         }
     }
 }
 
 impl Maker for Records {
     fn finish(&mut self, _passed: &Passed) {
-        self.flush_event_tables();
-        self.events = None;
+        self.tables.clear();
     }
 }
 

@@ -3,7 +3,7 @@ use crate::made_recording;
 use ::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Int64Type, UInt64Type};
+use arrow_array::types::{Int64Type, TimestampNanosecondType, UInt64Type};
 use std::fs::{self, File};
 use std::path::PathBuf;
 use tempfile::TempDir;
@@ -46,6 +46,14 @@ impl Table {
         self.0.iter().flat_map(column).collect()
     }
 
+    fn moments(&self, column: &str) -> impl Iterator<Item = i64> {
+        let column = |batch: &RecordBatch| {
+            let column = batch.column_by_name(column).unwrap().as_primitive::<TimestampNanosecondType>();
+            column.iter().flatten().collect::<Vec<_>>()
+        };
+        self.0.iter().flat_map(column).collect::<Vec<_>>().into_iter()
+    }
+
     fn texts(&self, column: &str) -> Vec<Option<String>> {
         let column = |batch: &RecordBatch| {
             let column = batch.column_by_name(column).unwrap().as_string::<i32>();
@@ -73,23 +81,42 @@ fn exported() -> (TempDir, TempDir, Trace) {
 }
 
 #[test]
-fn every_record_is_in_events_and_in_the_table_of_its_type() {
+fn every_record_is_in_the_table_of_its_type_which_begins_with_the_columns_of_events() {
     let (folder, _dir, trace) = exported();
+    let expected: Vec<&str> = Fixed::find(EVENTS).unwrap().columns().map(|column| column.name).collect();
 
     let records: u64 = trace.layers().iter().map(|layer| trace_merge::totals::Totals::of_layer(layer).events).sum();
     let names = table_names(&trace);
-    let in_tables: u64 =
-        names.iter().filter(|name| name.contains('.')).map(|name| Table::read(folder.path(), name).rows()).sum();
+    let tables: Vec<Table> =
+        names.iter().filter(|name| name.contains('.')).map(|name| Table::read(folder.path(), name)).collect();
 
-    assert_eq!(Table::read(folder.path(), "events").rows(), records);
-    assert_eq!(in_tables, records);
+    assert_eq!(tables.iter().map(Table::rows).sum::<u64>(), records);
+    assert!(!folder.path().join(EVENTS).exists());
+    for batch in tables.iter().flat_map(|table| &table.0) {
+        let schema = batch.schema();
+        let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+        assert_eq!(names[..expected.len()], expected);
+    }
+}
+
+#[test]
+fn events_alone_are_all_records_without_their_fields() {
+    let (folder, (_dir, trace)) = (TempDir::new().unwrap(), made_recording::open());
+
+    let made =
+        export(&trace, &Options::default(), folder.path(), &Selection::Only([EVENTS.to_string()].into())).unwrap();
+
+    let switches = Table::read(folder.path(), "sched.sched_switch");
+    assert_eq!(made.drawn, made.records);
+    assert_eq!(switches.0[0].num_columns(), Fixed::find(EVENTS).unwrap().columns().count());
+    assert_eq!(switches.count_where("event", "sched:sched_switch"), 10);
 }
 
 #[test]
 fn every_fixed_table_has_rows_with_its_columns() {
     let (folder, _dir, _trace) = exported();
 
-    for table in &FIXED {
+    for table in FIXED.iter().filter(|table| table.name != EVENTS) {
         let read = Table::read(folder.path(), table.name);
         // A recording of all layers misses none.
         assert!(read.rows() > 0 || table.name == "missing", "{}", table.name);
@@ -102,6 +129,21 @@ fn every_fixed_table_has_rows_with_its_columns() {
 }
 
 #[test]
+fn time_counts_from_the_first_record_of_which_utc_is_told() {
+    let (folder, _dir, trace) = exported();
+    let first = trace.clock().utc_ns(trace.start().unwrap());
+
+    let (recordings, switches) =
+        (Table::read(folder.path(), "recordings"), Table::read(folder.path(), "sched.sched_switch"));
+
+    assert_eq!(recordings.moments("first_utc").map(i128::from).collect::<Vec<_>>(), [first]);
+    let second = 1_000_000_000;
+    let exact = switches.integers("time_ns").into_iter().map(|time| first + i128::from(time.unwrap()));
+    let told: Vec<i128> = switches.moments("utc").map(i128::from).collect();
+    assert_eq!(told, exact.map(|at| at.div_euclid(second) * second).collect::<Vec<_>>());
+}
+
+#[test]
 fn states_of_vcpus_add_up_to_the_report() {
     let (folder, _dir, trace) = exported();
     let report = vcpus::report(&trace, Window::ALL).unwrap();
@@ -111,9 +153,9 @@ fn states_of_vcpus_add_up_to_the_report() {
     let parts: Vec<_> = report.vms[0].vcpus.iter().flat_map(|vcpu| &vcpu.parts).collect();
     for state in parts.iter().map(|part| part.state) {
         let ticks: u64 = parts.iter().filter(|part| part.state == state).map(|part| part.ticks).sum();
-        assert_eq!(table.sum_where("duration_ticks", "state", state), ticks, "{state}");
+        assert_eq!(table.sum_where("duration_ns", "state", state), trace.clock().ticks_to_ns(ticks), "{state}");
     }
-    assert_eq!(table.sum_where("duration_ticks", "detail", "hog/200"), 18_000);
+    assert_eq!(table.sum_where("duration_ns", "detail", "hog/200"), 9_000);
 }
 
 #[test]
@@ -124,9 +166,9 @@ fn states_of_tasks_add_up_to_the_report() {
     let table = Table::read(folder.path(), "task_states");
 
     for task in &report.vms[0].tasks {
-        let rows = table.integers("duration_ticks").into_iter().zip(table.integers("tid"));
-        let ticks: i64 = rows.filter(|&(_, tid)| tid == Some(task.tid.into())).filter_map(|(ticks, _)| ticks).sum();
-        assert_eq!(u64::try_from(ticks).unwrap(), task.wall_ticks, "{}", task.comm);
+        let rows = table.integers("duration_ns").into_iter().zip(table.integers("tid"));
+        let ns: i64 = rows.filter(|&(_, tid)| tid == Some(task.tid.into())).filter_map(|(ns, _)| ns).sum();
+        assert_eq!(u64::try_from(ns).unwrap(), trace.clock().ticks_to_ns(task.wall_ticks), "{}", task.comm);
     }
     assert_eq!(table.count_where("comm", "late"), table.sum_where("tid", "comm", "late") / 11);
 }
@@ -186,8 +228,8 @@ fn waits_and_exits_and_requests_are_those_of_the_reports() {
     }
     assert_eq!((flow.rows(), steps.rows()), (1, requests.vms[0].steps.len() as u64));
     assert_eq!(requests.vms[0].total.count, 1);
-    let ticks = |table: &Table| table.integers("duration_ticks").into_iter().flatten().sum::<i64>();
-    assert_eq!(ticks(&flow), ticks(&steps));
+    let ns = |table: &Table| table.integers("duration_ns").into_iter().flatten().sum::<i64>();
+    assert_eq!(ns(&flow), ns(&steps));
 }
 
 #[test]
@@ -201,9 +243,9 @@ fn packets_and_their_steps_are_those_of_the_report() {
     assert_eq!((sent.total.count, packets.rows()), (1, 1));
     assert_eq!(packets.sum_where("bytes", "direction", "sent"), 98);
     assert_eq!(packets.sum_where("duration_ns", "device", "eth0"), sent.total.total_ns);
-    let ticks = |table: &Table| table.integers("duration_ticks").into_iter().flatten().collect::<Vec<_>>();
-    assert_eq!(ticks(&packets), [120]);
-    assert_eq!(ticks(&steps), [10, 90, 20]);
+    let ns = |table: &Table| table.integers("duration_ns").into_iter().flatten().collect::<Vec<_>>();
+    assert_eq!(ns(&packets), [60]);
+    assert_eq!(ns(&steps), [5, 45, 10]);
     assert_eq!(steps.texts("step")[0].as_deref(), Some("queued → given to the driver"));
 }
 
@@ -236,10 +278,6 @@ fn fields_whose_names_are_taken_get_others_and_processes_share_a_file() {
     assert_eq!(table.integers("field_UTC"), [Some(1); 2]);
     assert_eq!(table.texts("field_comm")[0].as_deref(), Some("a \"quoted\"\tname"));
     assert_eq!((table.integers("pid"), table.integers("vcpu")), (vec![Some(7), Some(8)], vec![Some(1); 2]));
-    let fields = Table::read(folder.path(), "events");
-    let answered = fields.texts("event").iter().position(|event| event.as_deref() == Some("web:answered")).unwrap();
-    let json: serde_json::Value = serde_json::from_str(fields.texts("fields")[answered].as_ref().unwrap()).unwrap();
-    assert_eq!(json, serde_json::json!({ "cpu": -5, "comm": "a \"quoted\"\tname", "UTC": 1 }));
 }
 
 #[test]
@@ -254,7 +292,7 @@ fn files_lie_by_host_boot_vm_and_hour_and_say_their_version() {
     let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(&path).unwrap()).unwrap();
     let metadata = reader.metadata().file_metadata().key_value_metadata().unwrap();
     let value = |key| metadata.iter().find(|entry| entry.key == key).and_then(|entry| entry.value.clone());
-    assert_eq!(value(crate::tables::VERSION_KEY).as_deref(), Some("1"));
+    assert_eq!(value(crate::tables::VERSION_KEY).as_deref(), Some(crate::tables::VERSION));
     assert_eq!(value(crate::tables::RECORDING_KEY), Some(trace.layers()[0].description.uuid.simple().to_string()));
 }
 
@@ -294,7 +332,7 @@ fn part_of_a_recording_without_records_is_refused() {
 #[test]
 fn folder_that_cannot_be_written_is_said() {
     let (folder, (_dir, trace)) = (TempDir::new().unwrap(), made_recording::open());
-    fs::write(folder.path().join("events"), "a file in the place of a folder").unwrap();
+    fs::write(folder.path().join("exits"), "a file in the place of a folder").unwrap();
 
     let refused = export(&trace, &Options::default(), folder.path(), &Selection::All).unwrap_err();
 

@@ -1,9 +1,9 @@
 //! The tables that a question can name.
 
 use super::QueryError;
-use crate::parquet::{data_type, table_names};
-use crate::tables::{FIXED, Fixed, NULL_PARTITION, PARTITIONS, VERSION, VERSION_KEY};
-use datafusion::arrow::datatypes::{DataType, Field, Schema};
+use crate::parquet::table_names;
+use crate::tables::{EVENTS, FIXED, Fixed, Kind, NULL_PARTITION, PARTITIONS, VERSION, VERSION_KEY};
+use datafusion::arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use datafusion::catalog::MemorySchemaProvider;
 use datafusion::common::TableReference;
 use datafusion::datasource::MemTable;
@@ -104,8 +104,7 @@ impl Database {
 
     /// Adds the table `name`, as the parts of it in `folders` have it.
     pub(super) fn add(&mut self, name: &str, folders: &[PathBuf]) -> Result<(), QueryError> {
-        let folders: Vec<PathBuf> =
-            folders.iter().map(|folder| folder.join(name)).filter(|path| path.is_dir()).collect();
+        let folders = folders_of(name, folders)?;
         let schema = Arc::new(schema_of(name, &folders)?);
         let _entered = self.runtime.enter();
         let reference = self.reference(name)?;
@@ -169,7 +168,41 @@ fn url(folder: &Path) -> Result<ListingTableUrl, QueryError> {
     Ok(ListingTableUrl::parse(format!("{}/", path.display()))?)
 }
 
-/// The columns of the table `name`: those that every export has, and all that a file in `folders` has.
+/// Where the table `name` lies below `folders`: `events` are the tables of all event types.
+fn folders_of(name: &str, folders: &[PathBuf]) -> Result<Vec<PathBuf>, QueryError> {
+    if name != EVENTS {
+        return Ok(folders.iter().map(|folder| folder.join(name)).filter(|path| path.is_dir()).collect());
+    }
+    let mut found = Vec::new();
+    for folder in folders {
+        let failed = |source| QueryError::Folder { path: folder.clone(), source };
+        for entry in fs::read_dir(folder).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let is_of_events =
+                entry.file_name().to_str().is_some_and(|name| name.contains('.') && !name.starts_with('.'));
+            if is_of_events && entry.path().is_dir() {
+                found.push(entry.path());
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The type of a column of this kind.
+fn data_type(kind: Kind) -> DataType {
+    let list = |element| DataType::List(Arc::new(Field::new("item", element, true)));
+    match kind {
+        Kind::Integer => DataType::Int64,
+        Kind::Unsigned => DataType::UInt64,
+        Kind::Text => DataType::Utf8,
+        Kind::Flag => DataType::Boolean,
+        Kind::Moment => DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into())),
+        Kind::Integers => list(DataType::Int64),
+        Kind::Unsigneds => list(DataType::UInt64),
+    }
+}
+
+/// The columns of the table `name`: those that every export has, and all that a file in `folders` has, but for `events`.
 fn schema_of(name: &str, folders: &[PathBuf]) -> Result<Schema, QueryError> {
     let known = Fixed::find(name).into_iter().flat_map(Fixed::columns);
     let mut fields: Vec<Field> = known.map(|column| Field::new(column.name, data_type(column.kind), true)).collect();
@@ -181,15 +214,16 @@ fn schema_of(name: &str, folders: &[PathBuf]) -> Result<Schema, QueryError> {
             if path.is_dir() {
                 pending.push(path);
             } else if path.extension().is_some_and(|extension| extension == "parquet") {
-                add_columns(&mut fields, &path)?;
+                add_columns(&mut fields, &path, name != EVENTS)?;
             }
         }
     }
     Ok(Schema::new(fields))
 }
 
-/// Adds the columns of a file that are not there yet. One that has another type elsewhere becomes text.
-fn add_columns(fields: &mut Vec<Field>, path: &Path) -> Result<(), QueryError> {
+/// Adds the columns of a file that are not there yet, if they `are_new` ones of the table. One that has another type
+/// elsewhere becomes text. A file of another version is refused.
+fn add_columns(fields: &mut Vec<Field>, path: &Path, are_new: bool) -> Result<(), QueryError> {
     let file = File::open(path).map_err(|source| QueryError::Folder { path: path.into(), source })?;
     let options = ArrowReaderOptions::new();
     let metadata = ArrowReaderMetadata::load(&file, options).map_err(datafusion::error::DataFusionError::from)?;
@@ -198,7 +232,7 @@ fn add_columns(fields: &mut Vec<Field>, path: &Path) -> Result<(), QueryError> {
     if version.as_deref() != Some(VERSION) {
         return Err(QueryError::Version { path: path.into(), version: version.unwrap_or_else(|| "unknown".into()) });
     }
-    for field in metadata.schema().fields() {
+    for field in metadata.schema().fields().iter().filter(|_| are_new) {
         match fields.iter_mut().find(|known| known.name() == field.name()) {
             Some(known) if known.data_type() == field.data_type() => {}
             Some(known) => *known = Field::new(field.name(), DataType::Utf8, true),

@@ -30,12 +30,12 @@ fn every_ready_question_has_an_answer_and_says_what_it_answers() {
 fn recording_and_its_tables_answer_alike() {
     let folder = tempfile::tempdir().unwrap();
     let (dir, _trace) = made_recording::export(folder.path());
-    let question = "select vm, state, sum(duration_ticks) as ticks from vcpu_states group by vm, state order by state";
+    let question = "select vm, state, sum(duration_ns) as ns from vcpu_states group by vm, state order by state";
 
     let (of_trace, of_tables) = (answer(&[dir.path()], question).unwrap(), answer(&[folder.path()], question).unwrap());
 
     assert_eq!(of_trace, of_tables);
-    assert!(of_trace.contains(&json!({ "vm": "vm0", "state": "vmm", "ticks": 5_000 })), "{of_trace:?}");
+    assert!(of_trace.contains(&json!({ "vm": "vm0", "state": "vmm", "ns": 2_500 })), "{of_trace:?}");
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn what_is_neither_recording_nor_tables_is_refused() {
 #[test]
 fn answer_is_saved_in_the_form_that_the_name_says_and_never_over_a_file() {
     let (folder, (dir, _trace)) = (tempfile::tempdir().unwrap(), made_recording::open());
-    let question = "select vcpu, reason from exits order by begin_ticks";
+    let question = "select vcpu, reason from exits order by begin_ns";
     let saved = |name: &str| {
         let file = Saved::new(&folder.path().join(name))?;
         let (database, _tables) = Inputs::of(&[dir.path().to_path_buf()])?.database(question)?;

@@ -29,6 +29,8 @@ for table in folder.iterdir():
     files = f"'{table}/**/*.parquet', hive_partitioning = true, hive_types_autocast = false"
     duckdb.sql(f'create schema if not exists "{schema}"')
     duckdb.sql(f'create view "{schema}"."{name}" as select * from read_parquet({files})')
+files = f"'{folder}/*.*/**/*.parquet', hive_partitioning = true, hive_types_autocast = false, union_by_name = true"
+duckdb.sql(f"create view events as select * from read_parquet({files})")
 try:
     rows = duckdb.sql(question).to_arrow_table().num_rows
 except duckdb.CatalogException:

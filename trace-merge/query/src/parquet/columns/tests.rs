@@ -1,0 +1,121 @@
+use super::*;
+use ::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use ::parquet::file::properties::WriterProperties;
+use ::parquet::file::writer::SerializedFileWriter;
+use ::parquet::schema::types::SchemaDescriptor;
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Int64Type, UInt64Type};
+use arrow_array::{Array, RecordBatch};
+use bytes::Bytes;
+
+/// Rows of a page here.
+const PAGE: usize = 1000;
+
+/// A file of one column of this kind, of two row groups with `cells` each, as `parquet` reads it.
+fn read_back(kind: Kind, grows: bool, cells: &[Cell<'_>]) -> Vec<RecordBatch> {
+    let rows = type_of_rows(&[Described { name: "it".into(), kind }]).unwrap();
+    let schema = SchemaDescriptor::new(Arc::clone(&rows));
+    let mut column = Column::new(kind, schema.column(0), grows);
+    let mut writer = SerializedFileWriter::new(Vec::new(), rows, WriterProperties::default().into()).unwrap();
+    for _ in 0..2 {
+        for page in cells.chunks(PAGE) {
+            for &cell in page {
+                column.push(cell);
+            }
+            column.end_page().unwrap();
+        }
+        let (bytes, close) = column.end_row_group().unwrap();
+        let mut group = writer.next_row_group().unwrap();
+        group.append_column(&Bytes::from(bytes), close).unwrap();
+        group.close().unwrap();
+    }
+    let file = Bytes::from(writer.into_inner().unwrap());
+    let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap().with_batch_size(cells.len());
+    reader.build().unwrap().map(Result::unwrap).collect()
+}
+
+/// Checks that integers are read as they were written.
+fn check_integers(numbers: &[Option<i64>], grows: bool) {
+    let cells: Vec<Cell<'_>> = numbers.iter().map(|&number| number.into()).collect();
+
+    let read = read_back(Kind::Integer, grows, &cells);
+
+    let read = read.iter().flat_map(|batch| batch.column(0).as_primitive::<Int64Type>().iter());
+    assert!(read.eq(numbers.iter().chain(numbers).copied()));
+}
+
+/// Numbers that follow from nothing.
+fn scattered(count: usize) -> impl Iterator<Item = i64> {
+    std::iter::successors(Some(1_i64), |last| Some(last.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99)))
+        .take(count)
+}
+
+#[test]
+fn few_numbers_with_nulls_are_read_as_they_were_written() {
+    let numbers = scattered(3500).map(|number| (number % 3 != 0).then_some((number >> 40) % 17));
+
+    check_integers(&numbers.collect::<Vec<_>>(), false);
+}
+
+#[test]
+fn numbers_for_which_a_dictionary_has_no_room_are_read_as_they_were_written() {
+    let close = (0..9000).map(|number| Some(1_000_000 + number * 8));
+
+    check_integers(&scattered(9000).map(Some).collect::<Vec<_>>(), false);
+    check_integers(&close.collect::<Vec<_>>(), false);
+}
+
+#[test]
+fn moments_are_read_as_they_were_written() {
+    let grown = scattered(5000).scan(-7, |at, step| {
+        *at += step.rem_euclid(100_000);
+        Some(Some(*at))
+    });
+    let extremes = [Some(i64::MIN), Some(i64::MAX), Some(0), None, Some(-1)];
+
+    check_integers(&grown.collect::<Vec<_>>(), true);
+    check_integers(&extremes, true);
+    check_integers(&[None; 20], true);
+}
+
+#[test]
+fn runs_beside_single_values_are_read_as_they_were_written() {
+    let lengths = [1, 9, 3, 8, 7, 100, 2, 17, 1, 1, 64, 5];
+    let runs = (0..).zip(lengths).cycle().take(600).flat_map(|(value, length)| std::iter::repeat_n(value, length));
+
+    check_integers(&runs.map(Some).collect::<Vec<_>>(), false);
+}
+
+#[test]
+fn texts_are_read_as_they_were_written_whether_they_are_many_or_few() {
+    let few: Vec<String> = scattered(3000).map(|number| format!("task-{}", number.rem_euclid(9))).collect();
+    let many: Vec<String> = scattered(12_000).map(|number| number.to_string()).collect();
+
+    for texts in [few, many] {
+        let texts = || texts.iter().enumerate().map(|(at, text)| (at % 5 != 0).then_some(text.as_str()));
+        let read = read_back(Kind::Text, false, &texts().map(Cell::from).collect::<Vec<_>>());
+
+        let read = read.iter().flat_map(|batch| batch.column(0).as_string::<i32>().iter());
+        assert!(read.eq(texts().chain(texts())));
+    }
+}
+
+#[test]
+fn flags_and_addresses_are_read_as_they_were_written() {
+    let flags = [Some(true), None, Some(false), Some(true)];
+    let addresses = [u64::MAX, 0, 0xffff_8880_0000_1000];
+
+    let read = read_back(Kind::Flag, false, &flags.map(|flag| flag.map_or(Cell::Null, Cell::Flag)));
+    let read_addresses = read_back(Kind::Unsigned, false, &addresses.map(Cell::Unsigned));
+
+    assert!(read[0].column(0).as_boolean().iter().eq(flags));
+    assert!(read_addresses[0].column(0).as_primitive::<UInt64Type>().values().iter().copied().eq(addresses));
+}
+
+#[test]
+fn text_that_is_no_utf_8_and_a_cell_of_another_kind_are_text_and_null() {
+    let read = read_back(Kind::Text, false, &[Cell::Bytes(b"a\xffb"), Cell::Integer(1)]);
+
+    let column = read[0].column(0).as_string::<i32>();
+    assert_eq!((column.value(0), column.is_null(1)), ("a\u{fffd}b", true));
+}

@@ -1,0 +1,161 @@
+//! What pages of a row group have in common: numbers and texts of which each is kept once. And the levels of a page.
+
+use super::encoding::{put_hybrid, put_varint};
+use foldhash::HashMap;
+
+/// Entries of a dictionary of numbers, at most.
+pub(super) const MOST_NUMBERS: usize = 1 << 12;
+
+/// Levels of the values of a page: whether one is there, or whether it goes on with a list.
+#[derive(Debug, Default)]
+pub(super) struct Levels {
+    /// How many are told.
+    pub(super) count: usize,
+    /// The level that all have, while they have one.
+    pub(super) level: u32,
+    /// The level of each, when they have not.
+    pub(super) each: Vec<u32>,
+}
+
+impl Levels {
+    #[inline]
+    pub(super) fn push(&mut self, level: u32) {
+        if self.each.is_empty() {
+            if self.count == 0 || level == self.level {
+                self.level = level;
+                self.count += 1;
+                return;
+            }
+            self.each.resize(self.count, self.level);
+        }
+        self.count += 1;
+        self.each.push(level);
+    }
+
+    pub(super) fn push_all(&mut self, level: u32, count: usize) {
+        (0..count).for_each(|_| self.push(level));
+    }
+
+    /// Appends them with `width` bits each.
+    pub(super) fn put(&mut self, width: u32, out: &mut Vec<u8>) {
+        if self.each.is_empty() && self.count > 0 {
+            put_varint((self.count as u64) << 1, out);
+            out.extend(self.level.to_le_bytes().into_iter().take(1));
+        } else {
+            put_hybrid(&self.each, width, out);
+        }
+        self.each.clear();
+        self.count = 0;
+    }
+}
+
+/// The numbers of a row group, each once.
+#[derive(Debug, Default)]
+pub(super) struct Numbers {
+    pub(super) values: Vec<i64>,
+    /// By what is left of a number when it is mixed: one more than its place; 0 where there is none.
+    slots: Vec<u32>,
+}
+
+impl Numbers {
+    /// The places of `numbers`; `None` when there are too many different ones.
+    pub(super) fn places(&mut self, numbers: &[i64], places: &mut Vec<u32>) -> Option<()> {
+        places.clear();
+        let mut last = None;
+        for &number in numbers {
+            let place = match last {
+                Some((before, place)) if before == number => place,
+                _ => self.place(number)?,
+            };
+            last = Some((number, place));
+            places.push(place);
+        }
+        Some(())
+    }
+
+    #[inline]
+    pub(super) fn place(&mut self, number: i64) -> Option<u32> {
+        if self.values.len() * 2 >= self.slots.len() {
+            self.grow();
+        }
+        let at = self.slot(number);
+        let slot = self.slots.get_mut(at)?;
+        if *slot == 0 {
+            if self.values.len() >= MOST_NUMBERS {
+                return None;
+            }
+            self.values.push(number);
+            *slot = u32::try_from(self.values.len()).ok()?;
+        }
+        Some(*slot - 1)
+    }
+
+    /// The slot that `number` is in, or is to be in.
+    #[inline]
+    fn slot(&self, number: i64) -> usize {
+        let mask = self.slots.len() - 1;
+        let mixed = number.cast_unsigned().wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut at = usize::try_from(mixed >> 40).unwrap_or(0) & mask;
+        while let Some(&place @ 1..) = self.slots.get(at)
+            && self.values.get(place as usize - 1) != Some(&number)
+        {
+            at = (at + 1) & mask;
+        }
+        at
+    }
+
+    fn grow(&mut self) {
+        self.slots = vec![0; (self.slots.len() * 2).max(64)];
+        for place in 0..self.values.len() {
+            let at = self.slot(self.values.get(place).copied().unwrap_or_default());
+            if let Some(slot) = self.slots.get_mut(at) {
+                *slot = u32::try_from(place + 1).unwrap_or(0);
+            }
+        }
+    }
+}
+
+/// The texts of a row group, each once.
+#[derive(Debug, Default)]
+pub(super) struct Texts {
+    pub(super) places: HashMap<Box<[u8]>, u32>,
+    /// As the file has them, with their lengths.
+    pub(super) bytes: Vec<u8>,
+    /// The one before, and its place.
+    pub(super) last: Option<(Box<[u8]>, u32)>,
+}
+
+impl Texts {
+    #[inline]
+    pub(super) fn place(&mut self, text: &[u8]) -> u32 {
+        if let Some((last, place)) = &self.last
+            && **last == *text
+        {
+            return *place;
+        }
+        let place = match self.places.get(text) {
+            Some(&place) => place,
+            None => {
+                let place = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
+                self.places.insert(text.into(), place);
+                put_text(text, &mut self.bytes);
+                place
+            }
+        };
+        match &mut self.last {
+            Some((last, known)) if last.len() == text.len() => {
+                last.copy_from_slice(text);
+                *known = place;
+            }
+            last => *last = Some((text.into(), place)),
+        }
+        place
+    }
+}
+
+/// Appends a text and its length.
+pub(super) fn put_text(text: &[u8], out: &mut Vec<u8>) {
+    let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(text.get(..length as usize).unwrap_or_default());
+}
