@@ -31,7 +31,7 @@ VERSION_KEY = b"strata.schema"
 # All tables of event types as one, whose names have a dot; and what all of them have.
 EVENTS = "events"
 OF_EVENTS = [
-    "recording", "time_ns", "utc", "layer", "cpu", "vcpu", "tid", "pid", "comm", "cgroup", "event",
+    "recording", "time_ns", "utc", "ticks", "layer", "cpu", "vcpu", "tid", "pid", "comm", "cgroup", "event",
     "host", "boot", "vm", "hour",
 ]  # fmt: skip
 READY = pathlib.Path(__file__).resolve().parent.parent / "queries"

@@ -120,9 +120,10 @@ const fn column(name: &'static str, kind: Kind, about: &'static str) -> Describe
 }
 
 const RECORDING: Described = column("recording", Kind::Text, "which recording: the id of its first layer");
-const LEAD_MOMENT: [Described; 2] = [
+const LEAD_MOMENT: [Described; 3] = [
     column("time_ns", Kind::Integer, "since the first record of the recording"),
     column("utc", Kind::Moment, "the same as UTC, cut to the second"),
+    column("ticks", Kind::Integer, "the same by the trace clock"),
 ];
 const LEAD_LASTING: [Described; 3] = [
     column("begin_ns", Kind::Integer, "since the first record of the recording; null where the begin is not known"),

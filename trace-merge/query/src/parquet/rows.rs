@@ -196,10 +196,11 @@ impl Rows {
         let second = self.begins.at(ticks, &self.output.times);
         self.turn_to(Hour::of_second(second));
         if self.lead == Lead::Moment
-            && let [_, time, utc, ..] = &mut *self.columns
+            && let [_, time, utc, clock, ..] = &mut *self.columns
         {
             time.push_number(self.output.times.since_start(ticks));
             utc.push_number(second.saturating_mul(NS_PER_SECOND.cast_signed()));
+            clock.push_number(integer(ticks));
         }
         self.add(first, rest);
     }
