@@ -98,15 +98,12 @@ fn why_finds_the_slow_disk_behind_the_longest_waits_of_who_reads() {
     let mut paths = critical_paths(known("reads")["pid"], Some(5));
     paths.retain(of_disk);
     assert!(paths.len() >= 4, "{paths:#?}");
-    for path in &paths {
+    for path in paths {
         let longest = &path.shares[0];
         let is_host = longest.detail.as_ref().is_some_and(|detail| detail.contains("VMM and host I/O"));
         assert!(longest.cause == Cause::Request && is_host, "{}", path.summary);
+        assert!(longest.ticks * 2 > path.wall_ticks, "{}", path.summary);
     }
-    // Together: a busy machine makes one of them wait for its CPU as well, for as long as for the disk.
-    let of_disk: u64 = paths.iter().map(|path| path.shares[0].ticks).sum();
-    let wall: u64 = paths.iter().map(|path| path.wall_ticks).sum();
-    assert!(of_disk * 2 > wall, "{paths:#?}");
 }
 
 #[test]
