@@ -888,7 +888,8 @@ fn layer_that_cannot_be_written_ends_alone_and_is_told() {
     let flushed = bench.flush(0);
     let status = bench.ask(Request::Status);
     // Told again with the next look, as the first time was no use.
-    while bench.failures.load(Ordering::Relaxed) < 2 {
+    let end = Instant::now() + Duration::from_secs(60);
+    while bench.failures.load(Ordering::Relaxed) < 2 && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));
     }
     let manifest = bench.recorder.finish("the test ended".into()).unwrap();
