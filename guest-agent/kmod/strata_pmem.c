@@ -3,8 +3,8 @@
  * The trace region in persistent memory of virtio (virtio-pmem): a range of guest-physical memory which is a file that the host
  * maps, too.
  *
- * The range stands in the device's configuration, which the virtio bus reads alike behind PCI and MMIO. This is no driver of the
- * device: one that a driver has refused is not offered clean to the next one (it is marked as failed), and most such devices
+ * The range stands in the device's configuration, which the virtio bus reads alike behind PCI and MMIO. This is not a driver of
+ * the device: one that a driver has refused is not offered clean to the next one (it is marked as failed), and most such devices
  * are somebody's disks, which only their memory tells. So devices are looked at as they come, and the memory of the one that
  * has the region is claimed; the kernel's own driver works for the others. Where that has been there first, as with udev, it has
  * made the region a disk: the device is taken from it, unless somebody has mounted that or the like.

@@ -32,7 +32,7 @@ fn offer_of(device: &Path, disks: &Path) -> Option<Offer> {
         return None;
     }
     let disk = FOLDERS.iter().try_fold(device.to_path_buf(), |folder, name| below(&folder, name).pop());
-    // What the module has taken, and what no driver has, is no disk.
+    // What the module has taken, and what no driver has, is not a disk.
     let begin = disk.and_then(|disk| begin_of(&disks.join(disk.file_name()?)));
     let abi_version = match begin {
         None => None,
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_no_disk_may_hold_a_region() {
+    fn memory_that_is_not_a_disk_may_hold_a_region() {
         let (_folder, devices, disks) = folders();
         device(&devices, "virtio0", PMEM);
 

@@ -13,7 +13,7 @@ pub const RECORDING_KEY: &str = "strata.recording";
 /// Under which key the metadata of a file of the table of an event type has the event's name as it was recorded.
 pub const EVENT_KEY: &str = "strata.event";
 
-/// The table that is no folder of its own: it is those of all event types, whose names have a dot.
+/// The table that is not a folder of its own: it is those of all event types, whose names have a dot.
 pub const EVENTS: &str = "events";
 
 /// The columns that the folders of a table stand for, outermost first; all are text.

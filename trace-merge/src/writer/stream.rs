@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// Offset in a packet of the high half of its header's stream id, which is otherwise 0.
 const NUMBER_OFFSET: usize = 22;
-/// A hole smaller than this is none: file systems give space in blocks of this size or a larger one.
+/// A hole smaller than this saves nothing: file systems give space in blocks of this size or a larger one.
 const BLOCK: usize = 4096;
 static ZEROS: [u8; BLOCK] = [0; BLOCK];
 
