@@ -2,9 +2,10 @@
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
+use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -44,8 +45,11 @@ impl Drop for RemovedOnSignal {
     }
 }
 
-/// Removes `path`. Into a folder another thread may be writing: what it makes meanwhile goes with the next try.
+/// Removes `path`. Into a folder another thread may be writing: it is renamed first, so that nothing more is made in it by
+/// its name, and what was being made meanwhile goes with the next try.
 fn remove(path: &Path) {
+    let renamed = renamed(path);
+    let path = renamed.as_deref().unwrap_or(path);
     for _ in 0..TRIES {
         let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
         match removed {
@@ -54,6 +58,16 @@ fn remove(path: &Path) {
             _ => break,
         }
     }
+}
+
+/// Where `path` lies after it was renamed to a hidden name beside it; `None` when it could not be.
+fn renamed(path: &Path) -> Option<PathBuf> {
+    let mut name = OsString::from(".");
+    name.push(path.file_name()?);
+    name.push(".removed");
+    let renamed = path.with_file_name(name);
+    fs::rename(path, &renamed).ok()?;
+    Some(renamed)
 }
 
 #[cfg(test)]
@@ -131,6 +145,6 @@ mod tests {
             is_over.store(true, Ordering::Relaxed);
         });
 
-        assert!(!folder.exists());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }
