@@ -33,6 +33,12 @@ impl Paths {
         &self.workspace
     }
 
+    /// Where the caller's cargo builds.
+    #[must_use]
+    pub fn target(&self) -> PathBuf {
+        self.workspace.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+    }
+
     /// The root of the lab's own files.
     #[must_use]
     pub fn lab(&self) -> &Path {

@@ -5,6 +5,7 @@ pub mod bench;
 pub mod demo;
 pub mod dependencies;
 pub mod documents;
+pub mod failures;
 pub mod fuzz;
 pub mod library_crates;
 pub mod query;

@@ -1,5 +1,6 @@
 //! The whole test suite, as CI runs it.
 
+use crate::machine::host::Host;
 use crate::machine::nested;
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
@@ -7,6 +8,7 @@ use crate::progress;
 use crate::provision::{self, ProvisionError};
 use crate::tasks::dependencies::{self, DependenciesError};
 use crate::tasks::documents::{self, DocumentsError};
+use crate::tasks::failures::Failures;
 use crate::tasks::fuzz::{self, FuzzError};
 use crate::tasks::library_crates::{self, LibraryCrateError};
 use crate::tasks::sources::{self, SourcesError};
@@ -76,15 +78,17 @@ pub fn run(paths: &Paths) -> Result<(), SuiteError> {
     })?;
     // before the tests: here its progress is seen
     let lab = provision::lab(paths)?;
-    drop(lab);
-    let tests: &[&str] = if process::find_program("cargo-nextest").is_some() {
-        &["nextest", "run", "--workspace", "--no-fail-fast"]
-    } else {
-        &["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"]
+    let tests: &[&str] = match (process::find_program("cargo-nextest").is_some(), &lab.host) {
+        (true, Host::Nested(_)) => &["nextest", "run", "--workspace", "--no-fail-fast"],
+        // real hardware needs no second tries
+        (true, Host::Direct(_)) => &["nextest", "run", "--workspace", "--no-fail-fast", "--retries", "0"],
+        (false, _) => &["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"],
     };
+    let failures = Failures::of_next_run(&paths.target());
     let _earlier = nested::take_second_chances(&paths.runs());
     let tested = progress::step("unit, integration and end-to-end tests", || cargo_visible(paths, tests));
     nested::take_second_chances(&paths.runs()).iter().for_each(|note| progress::note(note));
+    failures.lines().iter().for_each(|line| progress::note(line));
     tested?;
     torture::run(paths, &torture::Options { seed: Some(torture::GATE_SEED), ..torture::Options::default() })?;
     fuzz::run(paths, fuzz::GATE_SECONDS, None, fuzz::GATE_SEED)?;

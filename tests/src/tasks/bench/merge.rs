@@ -183,8 +183,7 @@ pub(super) fn build_example(paths: &Paths, package: &str, name: &str) -> anyhow:
 
 /// The folder of programs that are built with optimisation.
 fn release(paths: &Paths) -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| paths.workspace().join("target"), PathBuf::from);
-    paths.workspace().join(target).join("release")
+    paths.target().join("release")
 }
 
 fn cases(
