@@ -201,6 +201,10 @@ pub struct Vm {
 /// What the name of a thread of the strata process begins with that serves a disk, before the disk's number.
 pub const DISK_THREAD: &str = "strata-disk";
 
+/// The threads of a strata process that runs a VM which are there for its recording: without one the process lacks them.
+/// All others serve the VM, or the user's requests.
+pub const RECORDING_THREADS: [&str; 3] = ["strata-recorder", "strata-watchdog", "strata-clock"];
+
 /// A thread of the strata process, by the kernel's own account.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StrataThread {

@@ -13,7 +13,7 @@ use super::table::{Align, Table};
 use super::{Window, duration, harmless, percent, state_names};
 use crate::analysis::{Gap, Passed};
 use crate::layer::LayerKind;
-use crate::manifest::{Manifest, StrataThread, Vm};
+use crate::manifest::{Manifest, RECORDING_THREADS, StrataThread, Vm};
 use crate::reader::Trace;
 use crate::timeline::fused::Fused;
 use crate::timeline::vcpu::{Preemptor, VcpuState};
@@ -70,6 +70,9 @@ pub struct Taken {
     pub total_ns: u64,
     /// By strata's own threads, ns.
     pub by_strata_ns: u64,
+    /// The part of that which was taken by the threads that record, ns. The others do what any VMM does: serve devices,
+    /// write the console.
+    pub by_recording_ns: u64,
 }
 
 /// One of strata's threads that ran in place of a vCPU.
@@ -79,6 +82,8 @@ pub struct Thief {
     pub thread: String,
     /// Stolen from tasks of the guest, ns.
     pub ns: u64,
+    /// Whether it is there for the recording.
+    pub records: bool,
 }
 
 /// What making the records of a kind of layer took.
@@ -205,25 +210,39 @@ impl CostBuilder {
         let (clock, host) = (trace.clock(), timeline.host_of(index));
         // Threads of any recorder on that host: one VM's may be another one's thief.
         let on_host = trace.manifest().vms.iter().filter(|other| other.host == vm.host);
-        let known: Vec<&StrataThread> = on_host.flat_map(own_threads).collect();
-        let is_strata = |by: Preemptor| match by {
-            Preemptor::Thread(thread) if known.iter().any(|known| known.tid == thread.tid) => true,
-            Preemptor::Thread(thread) => host.is_some_and(|host| host.thread_name(thread).starts_with(THREAD_PREFIX)),
-            Preemptor::Idle | Preemptor::Unknown => false,
+        let of_vm = |vm| own_threads(vm).map(move |thread| (thread.tid, records(vm, &thread.name)));
+        let known: BTreeMap<i32, bool> = on_host.flat_map(of_vm).collect();
+        // Of one of strata's, whether it is there for a recording.
+        let strata = |by: Preemptor| {
+            let Preemptor::Thread(thread) = by else { return None };
+            let by_name = || {
+                let name = host?.thread_name(thread);
+                name.starts_with(THREAD_PREFIX).then(|| RECORDING_THREADS.contains(&name.as_str()))
+            };
+            known.get(&thread.tid).copied().or_else(by_name)
         };
         let none = BTreeMap::new();
         let waited = self.waited.get(&index).unwrap_or(&none);
         let stolen = self.stolen.get(&index).unwrap_or(&none);
         let taken = |from: &BTreeMap<Preemptor, u64>| {
-            let by_strata = from.iter().filter(|(by, _)| is_strata(**by)).map(|(_, ticks)| ticks).sum();
-            Taken { total_ns: clock.ticks_to_ns(from.values().sum()), by_strata_ns: clock.ticks_to_ns(by_strata) }
+            let by = |is_meant: fn(bool) -> bool| {
+                let of = from.iter().filter(|(by, _)| strata(**by).is_some_and(is_meant));
+                clock.ticks_to_ns(of.map(|(_, ticks)| ticks).sum())
+            };
+            Taken {
+                total_ns: clock.ticks_to_ns(from.values().sum()),
+                by_strata_ns: by(|_| true),
+                by_recording_ns: by(|records| records),
+            }
         };
-        let mut thieves: BTreeMap<String, u64> = BTreeMap::new();
-        for by in waited.keys().chain(stolen.keys()).filter(|by| is_strata(**by)) {
-            let ticks = stolen.get(by).copied().unwrap_or(0);
-            thieves.insert(state_names::preemptor(host, *by), ticks);
+        let mut thieves: BTreeMap<String, (u64, bool)> = BTreeMap::new();
+        for by in waited.keys().chain(stolen.keys()) {
+            if let Some(records) = strata(*by) {
+                let ticks = stolen.get(by).copied().unwrap_or(0);
+                thieves.insert(state_names::preemptor(host, *by), (ticks, records));
+            }
         }
-        let thief = |(thread, ticks)| Thief { thread, ns: clock.ticks_to_ns(ticks) };
+        let thief = |(thread, (ticks, records))| Thief { thread, ns: clock.ticks_to_ns(ticks), records };
         let mut thieves: Vec<Thief> = thieves.into_iter().map(thief).collect();
         thieves.sort_by_key(|thief| Reverse(thief.ns));
         let mut threads: Vec<StrataThread> = own_threads(vm).cloned().collect();
@@ -244,6 +263,12 @@ impl CostBuilder {
 /// The threads of the strata process that recorded `vm`, without those that are its vCPUs.
 fn own_threads(vm: &Vm) -> impl Iterator<Item = &StrataThread> {
     vm.strata_threads.iter().filter(|thread| !vm.vcpu_threads.contains(&thread.tid))
+}
+
+/// Whether the thread called `name` of the process that recorded `vm` is there for the recording: all are of one that is
+/// attached to another process's VM.
+fn records(vm: &Vm, name: &str) -> bool {
+    vm.attached.is_some() || RECORDING_THREADS.contains(&name)
 }
 
 /// What streams took on the disk, bytes.
@@ -295,8 +320,15 @@ impl VmCost {
             duration(self.guest_ns)
         )?;
         let taken = |taken: &Taken| {
-            let share = percent(taken.by_strata_ns, taken.total_ns);
-            format!("{} of {} ({share})", duration(taken.by_strata_ns), duration(taken.total_ns))
+            let share = |part| percent(part, taken.total_ns);
+            format!(
+                "{} of {} ({}), {} of it by those that record ({})",
+                duration(taken.by_strata_ns),
+                duration(taken.total_ns),
+                share(taken.by_strata_ns),
+                duration(taken.by_recording_ns),
+                share(taken.by_recording_ns)
+            )
         };
         let (waited, stolen) = (taken(&self.vcpus_waited), taken(&self.tasks_stolen));
         writeln!(out, "{vm}: taken by strata's threads of the time that vCPUs waited to run: {waited}")?;

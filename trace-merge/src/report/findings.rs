@@ -260,17 +260,17 @@ fn thief(vm: &VmTasks, cost: &RecordingCost, clock: &Clock) -> Option<Finding> {
     })
 }
 
-/// What strata's own threads took of `busy_ns`, the time in which tasks of the guest were to run.
+/// What the threads that record took of `busy_ns`, the time in which tasks of the guest were to run.
 fn own_cost(cost: &VmCost, busy_ns: u64) -> Option<Finding> {
     let taken = cost.tasks_stolen;
     let (share, of_stolen) =
-        (thousandths(taken.by_strata_ns, busy_ns), thousandths(taken.by_strata_ns, taken.total_ns));
-    let worst = cost.thieves.first()?;
+        (thousandths(taken.by_recording_ns, busy_ns), thousandths(taken.by_recording_ns, taken.total_ns));
+    let worst = cost.thieves.iter().find(|thief| thief.records)?;
     (share >= OWN_COST && of_stolen >= OWN_SHARE).then(|| Finding {
         kind: FindingKind::Recording,
         text: format!(
             "recording itself took {} from tasks of {}: {} of all stolen time, {} of the time in which they were to run",
-            duration(taken.by_strata_ns),
+            duration(taken.by_recording_ns),
             harmless(&cost.vm),
             percents(of_stolen),
             percents(share)

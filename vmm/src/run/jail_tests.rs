@@ -265,9 +265,10 @@ fn whole_run(uid: u32, arguments: &[&str], snapshot: bool) -> (Vm, Manifest) {
         assert_eq!((of("CapEff"), of("CapPrm")), ("0000000000000000", "0000000000000000"), "{name}");
         assert_eq!((of("NoNewPrivs"), of("Seccomp")), ("1", "2"), "{name}");
     }
-    // By this name reports tell which thread serves which disk.
+    // By these names reports tell which thread serves which disk, and which record.
     let disk = format!("{}0", trace_merge::manifest::DISK_THREAD);
-    for name in ["vcpu0", &disk, "strata-recorder", "strata-control", "strata-clock", "strata-console"] {
+    let [recorder, _, clock] = trace_merge::manifest::RECORDING_THREADS;
+    for name in ["vcpu0", &disk, recorder, "strata-control", clock, "strata-console"] {
         assert!(threads.keys().any(|thread| name.starts_with(thread.as_str())), "{name} is not in {threads:?}");
     }
     assert_eq!(fs::read_dir(vm.path("runtime")).unwrap().count(), 0);
@@ -366,7 +367,7 @@ fn recorder_that_drains_in_idle_times_changes_its_priority_under_the_jail() {
     std::thread::sleep(Duration::from_secs(1));
     let ended = vm.stop();
 
-    assert_eq!(threads["strata-watchdog"]["Cpus_allowed_list"], "0");
+    assert_eq!(threads[trace_merge::manifest::RECORDING_THREADS[1]]["Cpus_allowed_list"], "0");
     assert!(ended.success() && vm.said().contains("OUTCOME"), "{ended}: {}", vm.said());
     let manifest = vm.manifest();
     assert!(manifest.layers.iter().flat_map(|layer| &layer.streams).any(|stream| stream.records > 0));

@@ -32,10 +32,22 @@ fn thread_of_strata_that_ran_instead_of_a_vcpu_is_charged_for_it() {
     let cost = &cost_of(trace, Window::ALL).vms[0];
 
     // Preempted for 18000 ticks, and 1000 more until it ran on an idle CPU; a tick is half a nanosecond.
-    assert_eq!(cost.vcpus_waited, Taken { total_ns: 9_500, by_strata_ns: 9_000 });
-    assert_eq!(cost.tasks_stolen, Taken { total_ns: 9_000, by_strata_ns: 9_000 });
-    assert_eq!(cost.thieves, [Thief { thread: "hog/200".into(), ns: 9_000 }]);
+    assert_eq!(cost.vcpus_waited, Taken { total_ns: 9_500, by_strata_ns: 9_000, by_recording_ns: 9_000 });
+    assert_eq!(cost.tasks_stolen, Taken { total_ns: 9_000, by_strata_ns: 9_000, by_recording_ns: 9_000 });
+    assert_eq!(cost.thieves, [Thief { thread: "hog/200".into(), ns: 9_000, records: true }]);
     assert_eq!(cost.threads[0].cpu_ns, 5_000);
+}
+
+#[test]
+fn thread_that_serves_a_device_does_not_record() {
+    let trace = scenario::preempted_in_an_exit().strata_thread(HOG, "strata-disk0", 5_000);
+
+    let cost = cost_of(trace, Window::ALL);
+
+    let taken = cost.vms[0].tasks_stolen;
+    assert_eq!(taken, Taken { total_ns: 9_000, by_strata_ns: 9_000, by_recording_ns: 0 });
+    assert!(!cost.vms[0].thieves[0].records);
+    assert!(text_of(&cost).contains("9.000 µs of 9.000 µs (100.0 %), 0 ns of it by those that record (0.0 %)"));
 }
 
 #[test]
@@ -68,7 +80,7 @@ fn time_behind_the_window_does_not_count() {
 
     let cost = &cost_of(trace, Window { begin: 9_000, end: 30_000 }).vms[0];
 
-    assert_eq!(cost.tasks_stolen, Taken { total_ns: 4_000, by_strata_ns: 4_000 });
+    assert_eq!(cost.tasks_stolen, Taken { total_ns: 4_000, by_strata_ns: 4_000, by_recording_ns: 4_000 });
     assert_eq!(cost.guest_ns, 5_000);
 }
 

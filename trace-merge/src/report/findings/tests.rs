@@ -188,11 +188,13 @@ fn lost_records_are_a_finding_and_none_are_not() {
     assert_eq!(losses(&whole.1), []);
 }
 
-/// What recording cost a guest from whose tasks 1000 ns were stolen, `by_strata_ns` of it by the recorder.
-fn with_cost(by_strata_ns: u64) -> VmCost {
-    let thief = Thief { thread: "strata-recorder/7".into(), ns: by_strata_ns };
-    let tasks_stolen = Taken { total_ns: 1_000, by_strata_ns };
-    VmCost { vm: "vm0".into(), tasks_stolen, thieves: vec![thief], ..VmCost::default() }
+/// What recording cost a guest from whose tasks 1000 ns were stolen, `by_recording_ns` of it by the recorder, and more by
+/// the thread of a disk.
+fn with_cost(by_recording_ns: u64) -> VmCost {
+    let disk = Thief { thread: "strata-disk0/6".into(), ns: 500, records: false };
+    let recorder = Thief { thread: "strata-recorder/7".into(), ns: by_recording_ns, records: true };
+    let tasks_stolen = Taken { total_ns: 1_000, by_strata_ns: 500 + by_recording_ns, by_recording_ns };
+    VmCost { vm: "vm0".into(), tasks_stolen, thieves: vec![disk, recorder], ..VmCost::default() }
 }
 
 #[test]
