@@ -384,6 +384,14 @@ impl<M: RingMemory> Consumer<M> {
         self.geometry.sub_buffers()
     }
 
+    /// Whether a quarter of the ring or more is waiting to be read. Says nothing of what is committed, and costs one load. A
+    /// flight recorder never waits: it overwrites.
+    #[must_use]
+    pub fn is_quarter_full(&self) -> bool {
+        let written = self.memory.load(RING_WRITE_COUNT).wrapping_sub(self.read_count);
+        self.mode == Mode::Discard && !self.corrupt && written >= self.geometry.data_size() / 4
+    }
+
     /// The CPU, vCPU or thread that the packets are marked with.
     #[must_use]
     pub const fn cpu_id(&self) -> u32 {

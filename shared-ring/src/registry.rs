@@ -235,8 +235,7 @@ mod read {
         /// more to come.
         pub fn poll(&mut self) -> Vec<EventDescription> {
             let mut events = Vec::new();
-            let largest = self.memory.size().saturating_sub(REGISTRY_HEADER_SIZE);
-            let used = usize::try_from(self.memory.load(REGISTRY_USED)).map_or(largest, |used| used.min(largest));
+            let used = self.used();
             if self.error.is_none() && used > self.read {
                 // Entries begin at multiples of 8: so do whole words.
                 let mut bytes = vec![0; (used - self.read) / 8 * 8];
@@ -247,6 +246,19 @@ mod read {
                 }
             }
             events
+        }
+
+        /// Whether event types were published since the last [`poll`](Self::poll) that it would return, or the beginning
+        /// of one.
+        #[must_use]
+        pub fn has_news(&self) -> bool {
+            self.error.is_none() && self.used() > self.read
+        }
+
+        /// Bytes of entries that are published.
+        fn used(&self) -> usize {
+            let largest = self.memory.size().saturating_sub(REGISTRY_HEADER_SIZE);
+            usize::try_from(self.memory.load(REGISTRY_USED)).map_or(largest, |used| used.min(largest))
         }
 
         /// Why the rest of the registry cannot be read, if so.
@@ -345,11 +357,15 @@ mod tests {
         let mut reader = RegistryReader::new(memory);
 
         let before = reader.poll().len();
+        let mut has_news = vec![reader.has_news()];
         registry.append(&EVENT);
+        has_news.push(reader.has_news());
         let first = reader.poll();
+        has_news.push(reader.has_news());
         registry.append(&Event { id: 8, ..EVENT });
         let second = reader.poll();
 
+        assert_eq!(has_news, [false, true, false]);
         assert_eq!((before, first.len(), second.len(), reader.poll().len()), (0, 1, 1, 0));
         assert_eq!((first[0].id, second[0].id), (7, 8));
     }

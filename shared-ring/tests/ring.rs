@@ -100,6 +100,23 @@ fn reserve_when_full_counts_the_loss() {
 }
 
 #[test]
+fn ring_is_quarter_full_until_what_waits_in_it_is_read() {
+    let (memory, producer, mut consumer) = ring();
+    let clock = ticking(0);
+    let is_quarter_full = |consumer: &Consumer| (memory.load(RING_WRITE_COUNT) >= 2048, consumer.is_quarter_full());
+
+    let mut seen = vec![is_quarter_full(&consumer)];
+    while producer.record(&clock, 5, &[0; 8]) {
+        seen.push(is_quarter_full(&consumer));
+    }
+    let full = consumer.is_quarter_full();
+    drain(&mut consumer);
+
+    assert!(seen.iter().all(|(expected, told)| expected == told), "{seen:?}");
+    assert_eq!((full, consumer.is_quarter_full()), (true, false));
+}
+
+#[test]
 fn loss_stands_in_the_packet_that_was_closed_after_it() {
     let (_memory, producer, mut consumer) = ring();
     let clock = ticking(0);

@@ -92,7 +92,7 @@ pub struct AttachArgs {
     #[arg(long, value_name = "LIST")]
     pub recorder_cpus: Option<CpuList>,
     /// When records are taken out of the rings: as they come ('always'), or while the host has nothing else to do
-    /// ('idle'), and otherwise a tenth of a second late. Rings that are full by then lose records, which is counted
+    /// ('idle') and otherwise when a ring is a quarter full. A ring that is full loses records, which is counted
     #[arg(long, value_name = "WHEN", default_value = Drain::default().name(), value_parser = values::drain())]
     pub drain: Drain,
     /// End after this time: a number of seconds, or one with ms, s, m or h, as in 90s

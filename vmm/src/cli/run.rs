@@ -219,7 +219,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "LIST", requires = "trace")]
     pub recorder_cpus: Option<CpuList>,
     /// When records are taken out of the rings: as they come ('always'), or while the host has nothing else to do
-    /// ('idle'), and otherwise a tenth of a second late. Rings that are full by then lose records, which is counted
+    /// ('idle') and otherwise when a ring is a quarter full. A ring that is full loses records, which is counted
     #[arg(long, value_name = "WHEN", default_value = Drain::default().name(), value_parser = values::drain(), requires = "trace")]
     pub drain: Drain,
     /// Run as this user once everything that needs root is open: a name, UID or UID:GID. Without it, strata that was

@@ -5,6 +5,7 @@ use super::page_cursor::{PageCursor, PageItem};
 use super::page_format;
 use super::stats::CpuStats;
 use super::tracefs::{self, Counts, Instance, TracefsError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::ops::Add;
@@ -14,6 +15,8 @@ use std::sync::Arc;
 
 /// Bytes of pages read from one CPU before the next one has its turn, and thereby the most that one poll reads per CPU.
 pub(super) const BYTES_PER_POLL: usize = 256 << 10;
+/// The same where a poll is to end soon.
+const BYTES_PER_SHORT_POLL: usize = 32 << 10;
 
 /// Why the buffers cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -129,6 +132,8 @@ pub struct Reader {
     /// Buffer of each CPU, KiB.
     buffer_kib: usize,
     page: Vec<u8>,
+    /// Bytes of pages that a poll reads from each CPU at most.
+    bytes_per_poll: usize,
     stats: ReaderStats,
 }
 
@@ -154,7 +159,13 @@ impl Reader {
             buffers.push(CpuBuffer { cpu, path, pages, counts, last_time: 0, drained: false });
         }
         let buffer_kib = instance.buffer_kib().map_err(ReaderError::Instance)?;
-        Ok(Self { buffers, instance, buffer_kib, page: vec![0; page_bytes], stats: ReaderStats::default() })
+        let (page, stats) = (vec![0; page_bytes], ReaderStats::default());
+        Ok(Self { buffers, instance, buffer_kib, page, bytes_per_poll: BYTES_PER_POLL, stats })
+    }
+
+    /// From now on a poll reads less than it could, and has more to read at once all the more often.
+    pub fn poll_briefly(&mut self) {
+        self.bytes_per_poll = BYTES_PER_SHORT_POLL;
     }
 
     /// Reads what is there, up to a bound per CPU, and hands it to `sink`: the records of one CPU in order, one CPU
@@ -176,7 +187,7 @@ impl Reader {
     /// A buffer cannot be read.
     pub fn poll_pages(&mut self, sink: &mut impl FnMut(u32, &mut u64, &[u8])) -> Result<bool, ReaderError> {
         let mut more = false;
-        let most = pages_per_poll(self.page.len());
+        let most = pages_per_poll(self.bytes_per_poll, self.page.len());
         for buffer in &mut self.buffers {
             let mut pages = 0;
             while pages < most {
@@ -215,6 +226,7 @@ impl Reader {
         mut poll: impl FnMut(&mut Self) -> Result<bool, ReaderError>,
     ) -> Result<Vec<CpuSummary>, ReaderError> {
         self.stop()?;
+        self.bytes_per_poll = BYTES_PER_POLL;
         for _ in 0..polls_to_drain(self.buffer_kib, self.page.len()) {
             if !poll(self)? {
                 break;
@@ -235,6 +247,14 @@ impl Reader {
                 Ok(CpuSummary { cpu: buffer.cpu, stats })
             })
             .collect()
+    }
+
+    /// Whether less than a quarter of every CPU's buffer waits to be read. A kernel that does not tell how full a buffer is
+    /// (before Linux 6.1) has room while all are empty.
+    pub fn has_room(&self) -> bool {
+        let mut buffers: Vec<_> = self.buffers.iter().map(|buffer| PollFd::new(&buffer.pages, PollFlags::IN)).collect();
+        let polled = poll(&mut buffers, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        polled.is_ok() && !buffers.iter().any(|buffer| buffer.revents().contains(PollFlags::IN))
     }
 
     /// Stops recording. What has been recorded can still be read.
@@ -286,9 +306,9 @@ fn has_nothing(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::ENODEV)
 }
 
-/// Pages of so many bytes that one poll reads per CPU.
-fn pages_per_poll(page_bytes: usize) -> usize {
-    (BYTES_PER_POLL / page_bytes).max(1)
+/// Pages of `page_bytes` that a poll of so many bytes reads per CPU.
+fn pages_per_poll(bytes: usize, page_bytes: usize) -> usize {
+    (bytes / page_bytes).max(1)
 }
 
 /// Polls after which buffers of this size, in pages of `page_bytes`, are empty if nothing is added.
@@ -297,7 +317,7 @@ fn polls_to_drain(buffer_kib: usize, page_bytes: usize) -> usize {
     // The page that is being read comes on top, and some rounding.
     let pages = buffer_kib.saturating_mul(1024) / (page_bytes - HEADER_BYTES) + 3;
     // The last poll is the one that finds nothing.
-    pages / pages_per_poll(page_bytes) + 2
+    pages / pages_per_poll(BYTES_PER_POLL, page_bytes) + 2
 }
 
 /// Decodes a page of `cpu` and hands on what is in it. `last_time` is the time of the record before it, and then of
@@ -349,8 +369,8 @@ mod tests {
     #[test]
     fn drain_has_enough_polls_for_pages_that_hold_less_than_their_size() {
         // 64 MiB are 16,449 pages of 4080 bytes of data, not 16,384.
-        assert!(polls_to_drain(65536, 4096) * pages_per_poll(4096) > 16450);
-        assert!(polls_to_drain(65536, 4096) * pages_per_poll(4096) < 17000);
+        assert!(polls_to_drain(65536, 4096) * pages_per_poll(BYTES_PER_POLL, 4096) > 16450);
+        assert!(polls_to_drain(65536, 4096) * pages_per_poll(BYTES_PER_POLL, 4096) < 17000);
         // Of pages larger than what a poll reads, each takes one.
         assert!(polls_to_drain(65536, 1 << 20) > 64);
     }

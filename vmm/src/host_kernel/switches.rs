@@ -27,6 +27,8 @@ pub struct Switches {
     fields: SwitchFields,
     /// The machine's threads, and when each was seen last.
     threads: BTreeMap<u32, Instant>,
+    /// When they were asked for last.
+    asked: Instant,
     time: HostTime,
 }
 
@@ -59,6 +61,11 @@ impl Switches {
         Ok((Arc::new(instance), schema, fields))
     }
 
+    /// As [`Reader::poll_briefly`].
+    pub fn poll_briefly(&mut self) {
+        self.reader.poll_briefly();
+    }
+
     /// Starts recording.
     ///
     /// # Errors
@@ -78,6 +85,7 @@ impl Switches {
             filter: SwitchFilter::default(),
             fields,
             threads: threads.iter().map(|thread| (*thread, now)).collect(),
+            asked: now,
             time,
         })
     }
@@ -141,7 +149,9 @@ impl Switches {
         let now = Instant::now();
         let Ok(threads) = machine.traced_threads() else { return };
         self.threads.extend(threads.into_iter().map(|thread| (thread, now)));
-        self.threads.retain(|_, seen| now.duration_since(*seen) < REMEMBER);
+        // Those of the last time, too, however long ago that was: they may have ended since.
+        let asked = std::mem::replace(&mut self.asked, now);
+        self.threads.retain(|_, seen| *seen >= asked || now.duration_since(*seen) < REMEMBER);
         self.filter.set_threads(self.threads.keys().copied());
     }
 

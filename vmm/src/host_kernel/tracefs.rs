@@ -252,6 +252,8 @@ impl Instance {
         instance.stop()?;
         instance.set_clock(clock)?;
         instance.enlarge_pages();
+        // How full a buffer is to be that a wait for it ends. Linux before 5.0 lacks it.
+        let _ = write(&instance.path("buffer_percent"), "25");
         write(&instance.path("buffer_size_kb"), &buffer_kib.to_string())?;
         // Options of a new instance are copied from the top level, where anyone may have changed them.
         write(&instance.path("options/overwrite"), "1")?;

@@ -245,7 +245,8 @@ impl HostTracer {
         }
     }
 
-    /// Hands on what has been recorded since the last time, up to 256 KiB of pages for each CPU: records of one CPU in order,
+    /// Hands on what has been recorded since the last time, up to 256 KiB of pages for each CPU, or 32 KiB after
+    /// [`poll_briefly`](Self::poll_briefly): records of one CPU in order,
     /// one CPU after the other. Returns whether there may be more to read at once. Never waits.
     ///
     /// # Errors
@@ -258,6 +259,17 @@ impl HostTracer {
             Some(switches) => switches.poll(&mut self.reader, sink),
             None => self.reader.poll(sink),
         }
+    }
+
+    /// From now on a poll ends soon, with more to read at once all the more often: for a thread that gives way to others.
+    pub fn poll_briefly(&mut self) {
+        self.reader.poll_briefly();
+        self.switches.iter_mut().for_each(Switches::poll_briefly);
+    }
+
+    /// Whether less than a quarter of each buffer waits to be read.
+    pub fn has_room(&self) -> bool {
+        self.reader.has_room() && self.switches.as_ref().is_none_or(|switches| switches.reader().has_room())
     }
 
     /// Stops recording and hands on all that is left.

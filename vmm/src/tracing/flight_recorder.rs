@@ -117,6 +117,15 @@ impl FlightRecorder {
         Polled { found: Found::backlog_if(more), new_kernel_events }
     }
 
+    /// Whether a poll can wait: the host kernel's buffers have room, no event type is new, and most slots of processes are
+    /// free.
+    #[must_use]
+    pub fn can_wait(&self) -> bool {
+        !self.kernel.as_ref().is_some_and(|kernel| kernel.registry.has_news())
+            && self.processes.as_ref().is_none_or(FlightProcesses::can_wait)
+            && self.host.as_ref().is_none_or(HostWindow::can_wait)
+    }
+
     /// Writes everything that is there as layers of the recording in `dir`, and leaves it where it is. The producers
     /// may be running: guest layers come first and the host's last, so that the periods of the vCPUs cover the guests'
     /// records. What cannot be written is left out.
@@ -289,6 +298,11 @@ impl FlightProcesses {
             self.ended_bytes -= self.ended.pop_front().map_or(0, |oldest| oldest.bytes());
             self.dropped += 1;
         }
+    }
+
+    /// Whether a poll can wait: most slots are free.
+    fn can_wait(&self) -> bool {
+        self.active().count() <= self.given_back.len() / 2
     }
 
     /// The slots whose processes have ended and that are not given back yet, with their generations.

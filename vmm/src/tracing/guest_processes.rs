@@ -224,6 +224,18 @@ impl GuestProcesses {
         self.slots.iter_mut().filter_map(|slot| slot.layer.as_mut())
     }
 
+    /// Whether a look at the processes can wait: the rings of those that run have room, and most slots are free.
+    #[must_use]
+    pub fn can_wait(&self) -> bool {
+        let is_taken = |(number, slot): (u32, &Slot)| {
+            let state = self.table.state(number);
+            state.is_in_use() && (slot.layer.is_some() || slot.generation != state.generation)
+        };
+        let taken = (0..).zip(&self.slots).filter(|slot| is_taken(*slot)).count();
+        let mut running = self.slots.iter().filter_map(|slot| slot.layer.as_ref());
+        taken <= self.slots.len() / 2 && running.all(WrittenLayer::can_wait)
+    }
+
     /// How much of the processes is not in the recording.
     #[must_use]
     pub const fn refused(&self) -> Refused {

@@ -94,6 +94,11 @@ impl HostSource {
         more
     }
 
+    /// Whether a poll can wait: the kernel's buffers have room.
+    fn can_wait(&self) -> bool {
+        self.failed.is_some() || self.finished || self.tracer.has_room()
+    }
+
     /// What the host does for the vCPUs of `vm`, whose threads are known: since it was first asked for, which may be
     /// now.
     fn watch(&mut self, vm: &Vm, clock: &Clock, time: HostTime) -> Watched {
@@ -260,6 +265,12 @@ impl HostLayer {
         more
     }
 
+    /// Whether a drain can wait: the kernel's buffers have room.
+    #[must_use]
+    pub fn can_wait(&self) -> bool {
+        self.end.has_come() || self.source.can_wait()
+    }
+
     /// Makes what was taken readable.
     pub fn flush(&mut self) {
         if !self.end.has_come() {
@@ -354,6 +365,12 @@ impl HostWindow {
     /// What the host does for the vCPUs of `vm`.
     pub fn watch(&mut self, vm: &Vm, clock: &Clock, time: HostTime) -> Watched {
         self.source.watch(vm, clock, time)
+    }
+
+    /// Whether a poll can wait: the kernel's buffers have room.
+    #[must_use]
+    pub fn can_wait(&self) -> bool {
+        self.source.can_wait()
     }
 
     /// Takes the rest, which is shown to `triggers`, and stops tracing; returns what the layer does not have.

@@ -30,6 +30,15 @@ impl Layers {
         }
     }
 
+    /// Whether a poll can wait, since there is room wherever something is recorded.
+    #[must_use]
+    pub fn can_wait(&self) -> bool {
+        match self {
+            Self::Streaming(layers) => layers.can_wait(),
+            Self::FlightRecorder(layers) => layers.can_wait(),
+        }
+    }
+
     /// Event types of the host's kernel; none where it is not among the layers.
     #[must_use]
     pub fn host_events(&self) -> Vec<EventDescription> {

@@ -15,6 +15,10 @@ pub const SLEEP: Duration = Duration::from_secs(1);
 /// Polls that find nothing, one after the other, before the recorder sleeps.
 const QUIET_POLLS: u32 = 32;
 
+/// Polls with a pause behind them, after a sleep that the guest's work has ended, before the recorder sleeps again: work
+/// need not fill a packet, and would wake it over and over. No more, since a guest that is as good as idle works, too.
+const POLLS_AFTER_WORK: u32 = 1;
+
 /// Most polls in a row of layers that have something new each time.
 pub const MAX_POLLS: usize = 256;
 
@@ -90,6 +94,11 @@ impl PollInterval {
         pause
     }
 
+    /// The guest's work has ended a sleep.
+    pub const fn woken(&mut self) {
+        self.quiet = QUIET_POLLS - POLLS_AFTER_WORK;
+    }
+
     /// Whether nothing has come for so long that the recorder may sleep, if it is woken when something comes.
     #[must_use]
     pub const fn is_quiet(&self) -> bool {
@@ -137,6 +146,19 @@ mod tests {
 
         assert_eq!(quiet.iter().position(|is_quiet| *is_quiet), Some(QUIET_POLLS as usize));
         assert!(!interval.is_quiet());
+    }
+
+    #[test]
+    fn work_that_fills_no_packet_is_silence_again_after_a_pause() {
+        let mut interval = PollInterval::new();
+        for _ in 0..=QUIET_POLLS {
+            interval.after(Found::Nothing, LONGEST);
+        }
+
+        interval.woken();
+        let pauses = [(); 3].map(|()| (interval.after(Found::Nothing, LONGEST), interval.is_quiet()));
+
+        assert_eq!(pauses, [(LONGEST, false), (LONGEST, true), (LONGEST, true)]);
     }
 
     #[test]

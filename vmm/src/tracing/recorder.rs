@@ -1,26 +1,32 @@
 //! The recorder: a thread that polls every session while the machine runs, answers what the control socket asks about
 //! them, and completes their recordings when the machine has stopped.
 
-use super::polling::{PollInterval, SLEEP};
+use super::polling::{Found, PollInterval, SLEEP};
 use super::recording::RecordingError;
-use super::scheduling::{Scheduling, Watchdog};
+use super::scheduling::{Drain, Scheduling, Watchdog};
 use super::session::Sources;
 use super::sessions::Sessions;
 use super::work_alarm::{Bell, Sleeper, WorkAlarms, sleeper};
 use crate::control::protocol::{Answer, Request};
+use crate::host_kernel::HostTracer;
 use crate::jail;
 use crate::jail::policy::Thread;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 use trace_merge::manifest::Manifest;
 
 /// Longest pause between two polls of all layers: rings fill in milliseconds at most.
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
-/// The same while all sessions are flight recorders without triggers: only the host kernel's buffers must not overflow.
-const LONGEST_FLIGHT_PAUSE: Duration = Duration::from_millis(64);
+/// The same while all sessions are flight recorders without triggers, so that only the host kernel's buffers must not
+/// overflow, and for a recorder that works in idle times: the less often it looks, the less it is in somebody's way.
+const LONGEST_RARE_PAUSE: Duration = Duration::from_millis(64);
+
+/// Longest time between two polls where the recorder works in idle times, there are none, and there is room in every
+/// ring: what is told of a running VM is so old at most.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// Why the recorder failed.
 #[derive(Debug, Error)]
@@ -89,7 +95,11 @@ impl Recorder {
     ///
     /// # Errors
     /// When the recording's folder cannot be written.
-    pub fn start_with(scheduling: &Scheduling, sources: Sources) -> Result<Self, RecorderError> {
+    pub fn start_with(scheduling: &Scheduling, mut sources: Sources) -> Result<Self, RecorderError> {
+        if scheduling.drain == Drain::Idle {
+            // A look that has begun when the recorder is late is ended at normal priority.
+            sources.host.iter_mut().for_each(HostTracer::poll_briefly);
+        }
         let (alarms, scheduling) = (Arc::clone(&sources.alarms), scheduling.clone());
         let sessions = Sessions::start(sources)?;
         let (commands, received) = channel();
@@ -146,10 +156,14 @@ fn run(
     watchdog: Option<Watchdog>,
 ) -> Result<Manifest, RecordingError> {
     let mut interval = PollInterval::new();
+    let mut polled = Instant::now();
     loop {
-        let found = sessions.poll();
-        let is_prompt = sessions.any_streaming() || sessions.any_watched();
-        let longest = if is_prompt { LONGEST_PAUSE } else { LONGEST_FLIGHT_PAUSE };
+        let was_late = watchdog.as_ref().is_some_and(Watchdog::was_late);
+        let waits = was_late && polled.elapsed() < LONGEST_WAIT && sessions.can_wait();
+        let found = if waits { Found::Nothing } else { sessions.poll() };
+        polled = if waits { polled } else { Instant::now() };
+        let is_prompt = sessions.any_streaming() && watchdog.is_none() || sessions.any_watched();
+        let longest = if is_prompt { LONGEST_PAUSE } else { LONGEST_RARE_PAUSE };
         let mut pause = interval.after(found, longest);
         // Triggers are about what takes no time of the guest's, too.
         if interval.is_quiet() && !sessions.any_watched() && alarms.arm() {
@@ -158,14 +172,20 @@ fn run(
         if let Some(watchdog) = &watchdog {
             watchdog.looked(found.is_backlog(), pause);
         }
-        if !pause.is_zero() {
-            sleeper.sleep(pause);
+        if !pause.is_zero() && sleeper.sleep(pause) && pause == SLEEP {
+            interval.woken();
+            watchdog.iter().for_each(Watchdog::was_woken);
         }
         // All of them: the bell does not ring again for those that have come.
         loop {
             match commands.try_recv() {
                 Err(TryRecvError::Empty) => break,
                 Ok(Command::Control(request, reply)) => {
+                    if polled.elapsed() > LONGEST_RARE_PAUSE {
+                        // The answer is to be about now.
+                        sessions.poll();
+                        polled = Instant::now();
+                    }
                     let answer = sessions.answer(request);
                     // The client may be gone.
                     let _ = reply.send(answer);

@@ -371,6 +371,13 @@ impl RingLayer {
         Ok(drained)
     }
 
+    /// Whether a drain can wait: no ring is a quarter full, and no event type is new.
+    #[must_use]
+    pub fn can_wait(&self) -> bool {
+        !self.registry.as_ref().is_some_and(RegistryReader::has_news)
+            && !self.rings.iter().any(Consumer::is_quarter_full)
+    }
+
     /// Asks the producers of all rings to deliver what they have; returns the requests' numbers.
     pub fn request_flush(&mut self) -> Vec<u64> {
         self.rings.iter_mut().map(Consumer::request_flush).collect()

@@ -3,9 +3,11 @@
 //! With [`Drain::Idle`] the recorder has the kernel's policy for idle times (`SCHED_IDLE`): it runs where no other
 //! thread wants to, and gives way to a vCPU at once. A host that is never idle would starve it, and full rings lose
 //! records. So a second thread of normal priority, the watchdog, has the recorder run at normal priority when a look at
-//! the rings comes too late, until it has taken everything.
+//! the rings comes late. Then the recorder asks whether the look can wait, as it can while there is room in every ring;
+//! otherwise it keeps its priority until it has taken everything.
 #![allow(unsafe_code)] // No library sets the policy of another thread.
 
+use super::polling::SLEEP;
 use crate::cpu_list::{CpuList, PlacementError};
 use crate::jail;
 use crate::jail::policy::Thread;
@@ -20,9 +22,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// How late a look at the rings may end before the recorder runs at normal priority. A vCPU's ring of the default size
-/// holds 600,000 records of 32 bytes a second for so long.
-const LATE: Duration = Duration::from_millis(100);
+/// How late a look at the rings may end before the recorder runs at normal priority. With the longest pause it is a tenth of
+/// a second: for so long three quarters of a vCPU's ring of the default size, which are free at least, hold 490,000 records
+/// of 32 bytes a second.
+const LATE: Duration = Duration::from_millis(36);
 /// The limit of nice values (`RLIMIT_NICE`) from which on any thread may have normal priority.
 const NICE_LIMIT: u64 = 20;
 
@@ -155,6 +158,8 @@ struct Looks {
     due: AtomicU64,
     /// The recorder has normal priority, or is about to have it.
     is_urgent: AtomicBool,
+    /// It was late, or woken from a long sleep, and has not asked for that yet.
+    is_late: AtomicBool,
 }
 
 impl Looks {
@@ -186,7 +191,8 @@ impl Watchdog {
     /// given.
     fn start(cpus: Option<CpuList>, late: Duration) -> io::Result<Self> {
         let recorder = this_thread();
-        let looks = Looks { begun: Instant::now(), late, due: AtomicU64::new(0), is_urgent: AtomicBool::new(true) };
+        let (due, is_urgent, is_late) = (AtomicU64::new(0), AtomicBool::new(true), AtomicBool::new(false));
+        let looks = Looks { begun: Instant::now(), late, due, is_urgent, is_late };
         looks.set_due(Duration::ZERO);
         let looks = Arc::new(looks);
         let (wake, woken) = sync_channel(1);
@@ -200,6 +206,17 @@ impl Watchdog {
         Ok(Self { looks, recorder, wake: Some(wake), thread: Some(thread) })
     }
 
+    /// Whether the recorder was late since this was asked last, or woken from a long sleep: the look that it begins now
+    /// should wait if it can.
+    pub(super) fn was_late(&self) -> bool {
+        self.looks.is_late.swap(false, Ordering::Relaxed)
+    }
+
+    /// The guest's work has ended a long sleep: the next look is as one that is late.
+    pub(super) fn was_woken(&self) {
+        self.looks.is_late.store(true, Ordering::Relaxed);
+    }
+
     /// A look has ended, which took everything unless there is `more`; the next one begins after `pause`.
     pub(super) fn looked(&self, more: bool, pause: Duration) {
         if self.looks.set_due(pause) {
@@ -207,7 +224,7 @@ impl Watchdog {
             let _ = self.wake.as_ref().map(|wake| wake.try_send(()));
         }
         // From a long sleep it is woken because the guest works: nobody could know yet that it is late.
-        let is_urgent = more && self.looks.is_urgent.load(Ordering::Relaxed) || pause > self.looks.late;
+        let is_urgent = more && self.looks.is_urgent.load(Ordering::Relaxed) || pause >= SLEEP;
         if self.looks.is_urgent.swap(is_urgent, Ordering::Relaxed) != is_urgent {
             // It keeps its priority where that is refused.
             let _ = set_policy(self.recorder, if is_urgent { Policy::Normal } else { Policy::Idle });
@@ -237,6 +254,7 @@ fn watch(looks: &Looks, recorder: i32, woken: &Receiver<()>) {
                 // First the policy: a recorder that ends its look in between finds that it is to go back.
                 let _ = set_policy(recorder, Policy::Normal);
                 looks.is_urgent.store(true, Ordering::Relaxed);
+                looks.is_late.store(true, Ordering::Relaxed);
             }
             Err(RecvTimeoutError::Timeout) => {}
         }
@@ -305,6 +323,30 @@ mod tests {
         });
 
         assert_eq!(policies, [libc::SCHED_OTHER, libc::SCHED_OTHER, libc::SCHED_IDLE]);
+    }
+
+    #[test]
+    fn recorder_that_was_late_is_told() {
+        let (told, _) = watched(SOON, |watchdog| {
+            watchdog.looked(false, SOON);
+            policy_in_time(libc::SCHED_OTHER, || ());
+            // The watchdog says so after it has set the policy.
+            let end = Instant::now() + Duration::from_secs(30);
+            std::iter::from_fn(|| (Instant::now() < end).then(|| watchdog.was_late())).any(|was_late| was_late)
+        });
+
+        assert!(told);
+    }
+
+    #[test]
+    fn recorder_that_was_woken_is_told_once() {
+        let (told, _) = watched(HOUR, |watchdog| {
+            let before = watchdog.was_late();
+            watchdog.was_woken();
+            [before, watchdog.was_late(), watchdog.was_late()]
+        });
+
+        assert_eq!(told, [false, true, false]);
     }
 
     #[test]

@@ -474,6 +474,12 @@ impl Session {
         polled.found
     }
 
+    /// Whether a poll can wait: nobody watches what is recorded, and there is room for it.
+    #[must_use]
+    pub fn can_wait(&self) -> bool {
+        !self.is_watched() && self.layers.can_wait()
+    }
+
     /// Whether it is watched for triggers.
     #[must_use]
     pub fn is_watched(&self) -> bool {

@@ -34,6 +34,12 @@ impl Sessions {
         self.sessions.iter_mut().map(Session::poll).max().unwrap_or_default()
     }
 
+    /// Whether a poll of all of them can wait.
+    #[must_use]
+    pub fn can_wait(&self) -> bool {
+        self.sessions.iter().all(Session::can_wait)
+    }
+
     /// Whether any session is written while the guest runs.
     #[must_use]
     pub fn any_streaming(&self) -> bool {

@@ -48,6 +48,15 @@ impl Streaming {
         Polled { found: polled.found.max(found), ..polled }
     }
 
+    /// Whether a drain can wait, since there is room wherever something is recorded.
+    #[must_use]
+    pub fn can_wait(&self) -> bool {
+        let mut rings = self.vmm.iter().chain(&self.guest_kernel);
+        rings.all(WrittenLayer::can_wait)
+            && self.processes.as_ref().is_none_or(GuestProcesses::can_wait)
+            && self.host.as_ref().is_none_or(HostLayer::can_wait)
+    }
+
     fn drain_guest(&mut self, recording: &Recording, guest: Producers, mut triggers: Option<&mut Triggers>) -> Polled {
         let latest = &|| recording.latest();
         let watch = watch_of(triggers.as_deref_mut(), LayerKind::GuestKernel);

@@ -108,8 +108,8 @@ impl Bell {
 
 impl Sleeper {
     /// Sleeps for `pause`, or until the bell was rung or an alarm came since the last sleep ended. The calling thread takes
-    /// alarms meanwhile, and not afterwards.
-    pub fn sleep(&mut self, pause: Duration) {
+    /// alarms meanwhile, and not afterwards. Says whether it was ended so.
+    pub fn sleep(&mut self, pause: Duration) -> bool {
         let mut woken = [PollFd::new(&self.socket, PollFlags::IN)];
         // A pause is not so long that it does not fit.
         let pause = Timespec::try_from(pause).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
@@ -118,10 +118,12 @@ impl Sleeper {
         let waited = poll(&mut woken, Some(&pause));
         let _ = block_signal(signal());
         match waited {
+            Ok(0) => return false,
             // The signal itself; its handler has written meanwhile, which the next sleep finds.
-            Ok(0) | Err(Errno::INTR) => {}
+            Err(Errno::INTR) => {}
             Ok(_) | Err(_) => while self.socket.read(&mut [0; 64]).is_ok_and(|bytes| bytes == 64) {},
         }
+        true
     }
 }
 

@@ -111,6 +111,12 @@ impl WrittenLayer {
         self.layer.tell_limit()
     }
 
+    /// Whether a drain can wait: see [`RingLayer::can_wait`].
+    #[must_use]
+    pub fn can_wait(&self) -> bool {
+        self.end.has_come() || self.layer.can_wait()
+    }
+
     /// Asks the producers of all rings to deliver what they have; returns the requests' numbers.
     pub fn request_flush(&mut self) -> Vec<u64> {
         self.layer.request_flush()

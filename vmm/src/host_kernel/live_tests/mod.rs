@@ -266,6 +266,22 @@ fn every_overwritten_event_is_reported_as_lost() {
 }
 
 #[test]
+fn buffers_have_room_until_one_is_a_quarter_full() {
+    let Some(_tracefs) = live_tracefs("room") else {
+        return;
+    };
+    let mut tracer = HostTracer::start(&config(&["raw_syscalls:*"], 1024)).unwrap();
+
+    make_system_calls(100);
+    let with_few = tracer.has_room();
+    make_system_calls(20_000);
+    let with_many = tracer.has_room();
+    while tracer.poll(&mut |_| ()).unwrap() {}
+
+    assert_eq!([with_few, with_many, tracer.has_room()], [true, false, true]);
+}
+
+#[test]
 fn polling_while_events_arrive_loses_and_repeats_none() {
     let Some(_tracefs) = live_tracefs("polling") else {
         return;

@@ -64,12 +64,12 @@ const SWITCH: Event = Event {
     ],
 };
 
-/// A recorder of a VM without a machine: the test is the guest.
-struct Bench {
+/// A recorder of a VM without a machine, or its sessions alone: the test is the guest.
+struct Bench<R = Recorder> {
     dir: TempDir,
     region: Arc<TraceRegion>,
     vmm: Arc<VmmTracer>,
-    recorder: Recorder,
+    recorder: R,
     /// How often the recorder did what is to happen when a layer ends early: it succeeds the second time.
     failures: Arc<AtomicUsize>,
 }
@@ -213,6 +213,20 @@ impl Bench {
         triggers: Option<TriggerRequest>,
         limits: &[LayerLimit],
     ) -> Self {
+        Self::started(dir, region, mode, rotation, triggers, limits, |sources| Recorder::start(sources).unwrap())
+    }
+}
+
+impl<R> Bench<R> {
+    fn started(
+        dir: TempDir,
+        region: TraceRegion,
+        mode: Mode,
+        rotation: Option<Rotation>,
+        triggers: Option<TriggerRequest>,
+        limits: &[LayerLimit],
+        start: impl FnOnce(Sources) -> R,
+    ) -> Self {
         let limits = LayerLimits::new(limits, mode, &LayerKind::ALL).unwrap();
         let region = Arc::new(region);
         let trace = dir.path().join("trace");
@@ -252,8 +266,7 @@ impl Bench {
             host_load: None,
             on_failure: Some(Box::new(move || failed.fetch_add(1, Ordering::Relaxed) > 0)),
         };
-        let recorder = Recorder::start(sources).unwrap();
-        Self { dir, region, vmm, recorder, failures }
+        Self { dir, region, vmm, recorder: start(sources), failures }
     }
 
     /// The guest enters, and its vCPU records `count` events into the rings of session slot `slot`.
@@ -269,6 +282,15 @@ impl Bench {
         self.vmm.vcpu_exit(0, 0);
     }
 
+    /// The process in the only slot has this state.
+    fn set_process(&self, generation: u32, status: u32) {
+        let entry = self.region.layout().process_table;
+        let state = ProcessState { generation, status };
+        self.region.memory().store(entry + offset_of!(ProcessEntry, state), state.to_word());
+    }
+}
+
+impl Bench {
     /// The guest's vCPU records that the task `tid` is woken and runs, and leaves the sub-buffer open.
     fn wake_up(&self, mode: Mode, tid: i32) {
         let ring = self.region.memory().part(self.region.layout().kernel_ring(0, 0), rings(mode).ring_size());
@@ -301,13 +323,6 @@ impl Bench {
         // The host has seen it.
         self.ask(Request::Status);
         producer.record(tsc::read_ordered, 1, &7_u64.to_le_bytes());
-    }
-
-    /// The process in the only slot has this state.
-    fn set_process(&self, generation: u32, status: u32) {
-        let entry = self.region.layout().process_table;
-        let state = ProcessState { generation, status };
-        self.region.memory().store(entry + offset_of!(ProcessEntry, state), state.to_word());
     }
 
     /// The process ends, and the host has read what it left.
@@ -988,4 +1003,60 @@ fn session_that_cannot_be_is_refused_and_takes_no_slot() {
     assert!(bench.region.is_free(1));
     bench.ask(create("a", flight, None));
     assert!(message(bench.ask(create("b", flight, None))).contains("destroy a session first"));
+}
+
+/// Sessions that nobody polls but the test, whose main one is in `mode`; they have been polled once.
+fn sessions(mode: Mode) -> Bench<Sessions> {
+    let (dir, region) = (TempDir::new().unwrap(), Bench::region(mode));
+    let start = |sources| Sessions::start(sources).unwrap();
+    let mut bench = Bench::started(dir, region, mode, None, None, &[], start);
+    bench.recorder.poll();
+    bench
+}
+
+#[test]
+fn poll_can_wait_until_a_ring_is_a_quarter_full() {
+    let mut bench = sessions(Mode::Discard);
+
+    // Records of 16 bytes or more, in a ring of 16 KiB.
+    let waits = [0, 100, 200].map(|count| {
+        bench.record(0, Mode::Discard, count);
+        bench.recorder.can_wait()
+    });
+    bench.recorder.poll();
+
+    assert_eq!((waits, bench.recorder.can_wait()), ([true, true, false], true));
+}
+
+#[test]
+fn poll_cannot_wait_when_an_event_type_is_new() {
+    let mut bench = sessions(Mode::FlightRecorder);
+    let layout = bench.region.layout();
+    let registry = bench.region.memory().part(layout.registry, layout.registry_size);
+    // SAFETY: the storage covers the registry, which the region keeps mapped; nobody else writes there.
+    let registry = unsafe { Registry::new(Smp::new(registry.base()), layout.registry_size) };
+    let before = bench.recorder.can_wait();
+
+    assert!(registry.append(&Event { id: 4, name: "sched:new", ..EVENT }));
+    let with_news = bench.recorder.can_wait();
+    bench.recorder.poll();
+
+    assert_eq!([before, with_news, bench.recorder.can_wait()], [true, false, true]);
+}
+
+#[test]
+fn poll_cannot_wait_while_more_than_half_of_the_process_slots_are_taken() {
+    for mode in [Mode::Discard, Mode::FlightRecorder] {
+        let mut bench = sessions(mode);
+
+        let waits = [PROCESS_ACTIVE, PROCESS_CLOSED].map(|status| {
+            bench.set_process(1, status);
+            let waits = bench.recorder.can_wait();
+            bench.recorder.poll();
+            [waits, bench.recorder.can_wait()]
+        });
+
+        // The slot of a process that has ended is given back by the poll.
+        assert_eq!(waits, [[false, false], [false, true]], "{mode:?}");
+    }
 }
