@@ -4,7 +4,7 @@
 use lab::build::binaries;
 use lab::paths::Paths;
 use lab::process;
-use lab::scenarios::network::{self, GIVEN_BACK, PINGS, SENT};
+use lab::scenarios::network::{self, GIVEN_BACK, PINGS, RANDOM, SENT};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -155,6 +155,16 @@ fn programs_of_guest_and_host_reach_each_other_by_the_socket_device() {
     assert!(log.contains("cannot connect"), "{log}");
     // The VM's socket is gone; the program's stays.
     assert_eq!(text("sockets").trim(), "vsock_78");
+}
+
+#[test]
+fn random_bytes_of_the_host_reach_the_guest_and_each_request_is_in_the_trace() {
+    let requests = events("vmm:entropy_request");
+
+    let given: u64 = requests.iter().map(|event| event.fields["bytes"].as_u64().unwrap()).sum();
+
+    assert_eq!(told("random bytes:"), RANDOM);
+    assert!(given >= RANDOM, "{requests:?}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
-//! A guest with a network device on a tap of its host and a socket device: it pings the host and sends it bytes over
-//! TCP; then the host calls it, and it the host, over the socket device. One boot of the host.
+//! A guest with a network device on a tap of its host, a socket device and a source of random bytes: it pings the host
+//! and sends it bytes over TCP, and reads random ones; then the host calls it, and it the host, over the socket device.
+//! One boot of the host.
 //!
 //! Leaves in the results: `network.trace`, `network.log`, `network.status`, the bytes as the host got them in
 //! `received`, what the guest gave back of a call in `given-back` and what it sent itself in `served`, what is left of
@@ -20,8 +21,11 @@ pub const PINGS: u32 = 5;
 pub const SENT: usize = 256 << 10;
 /// Bytes that go to the guest over the socket device and back.
 pub const GIVEN_BACK: usize = 512 << 10;
+/// Random bytes that the guest reads.
+pub const RANDOM: u64 = 300;
 /// Modules of the guest.
-const GUEST_MODULES: [&str; 4] = ["virtio_mmio", "virtio_net", "vmw_vsock_virtio_transport", "pvpanic-mmio"];
+const GUEST_MODULES: [&str; 5] =
+    ["virtio_mmio", "virtio_net", "vmw_vsock_virtio_transport", "virtio-rng", "pvpanic-mmio"];
 /// The host's module that makes taps.
 const HOST_MODULE: &str = "tun";
 
@@ -37,6 +41,7 @@ echo \"sent with status $?\"
 ip link set eth0 down
 echo \"packets sent: $(cat /sys/class/net/eth0/statistics/tx_packets)\"
 echo \"packets received: $(cat /sys/class/net/eth0/statistics/rx_packets)\"
+echo \"random bytes: $(head -c 300 /dev/hwrng | wc -c)\"
 echo hello from the guest | sockets send 78
 echo hello | sockets send 79
 sockets echo 22
@@ -59,7 +64,7 @@ sleep 300 | busybox nc -l -p 7777 > "$LAB_OUT/received" &
 mkdir -m 700 /tmp/sockets
 sockets serve /tmp/sockets/vsock_78 > "$LAB_OUT/served" &
 vm --net tap=strata7,mac=52:54:00:12:34:56 --vsock cid=3,path=/tmp/sockets/vsock \
-    --agent "$LAB/strata.ko" --trace "$LAB_OUT/network.trace" \
+    --rng --agent "$LAB/strata.ko" --trace "$LAB_OUT/network.trace" \
     --events 'default,guest-kernel:net:*,guest-kernel:napi:*,host-kernel:net:*' --sub-buffers 64 \
     --cmdline "console=ttyS0 quiet panic=-1 lab.script=network" > "$LAB_OUT/network.log" 2>&1 &
 guest=$!
@@ -120,6 +125,7 @@ mod tests {
     fn scripts_do_what_the_constants_say() {
         assert!(GUEST_SCRIPT.contains(&format!("ping -c {PINGS} ")));
         assert!(GUEST_SCRIPT.contains(&format!("head -c {SENT} ")));
+        assert!(GUEST_SCRIPT.contains(&format!("head -c {RANDOM} ")));
         assert!(HOST_SCRIPT.contains(&format!("head -c {GIVEN_BACK} ")));
     }
 }
