@@ -32,6 +32,8 @@ const PANICS: &str = "panic=-1 oops=panic softlockup_panic=1 watchdog_thresh=30 
 /// state of its FPU, reads, changes and writes the flags of the first CPU without a lock, among them those that say
 /// whether a guest is running and whether its memory is nested (docs/verification.md, "The nested lab").
 const HOUSEKEEPING: &str = "isolcpus=0";
+/// That CPU, on which threads that are placed there may run: they take nothing from guests.
+pub const SPARE_CPU: &str = "0";
 /// How the lines begin with which the host says that it lives.
 const HEARTBEAT: &str = "lab: up for ";
 /// A host that has not written to its console for so long is dead: alive, it writes every five seconds.
