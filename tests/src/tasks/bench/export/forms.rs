@@ -128,8 +128,8 @@ pub(super) struct FormRow {
     bytes: f64,
     /// The same, compressed: by itself, or with gzip where that makes it smaller.
     compressed_bytes: f64,
-    /// Of Parquet: the bytes of the table of all records, without those that are made of them.
-    events_table_bytes: Option<f64>,
+    /// Of Parquet: the bytes of the tables of records, without those that are made of them.
+    record_tables_bytes: Option<f64>,
 }
 
 /// Brings the first of `recordings`, of `events` records, into all forms, in turns, and the second one once. The tables
@@ -174,7 +174,7 @@ pub(super) fn measure(
             threads: sizes.threads,
             bytes: sizes.bytes as f64 / events as f64,
             compressed_bytes: sizes.compressed as f64 / events as f64,
-            events_table_bytes: sizes.events_table.map(|bytes| bytes as f64 / events as f64),
+            record_tables_bytes: sizes.record_tables.map(|bytes| bytes as f64 / events as f64),
         });
     }
     if kept.exists() {
@@ -195,7 +195,7 @@ struct Sizes {
     threads: usize,
     bytes: u64,
     compressed: u64,
-    events_table: Option<u64>,
+    record_tables: Option<u64>,
 }
 
 fn sizes(programs: &Programs, form: Form, folder: &Path, recording: &Path) -> anyhow::Result<Sizes> {
@@ -219,9 +219,21 @@ fn sizes(programs: &Programs, form: Form, folder: &Path, recording: &Path) -> an
     let pipe = "tar -C \"$0\" -cf - \"$1\" | gzip -c | wc -c";
     let gzip = process::capture(Command::new("sh").args(["-c", pipe]).arg(folder).arg(form.file()))?;
     let compressed = gzip.trim().parse::<u64>().context("gzip counts nothing")?.min(bytes);
-    let events_table = (form == Form::Parquet).then(|| size(&output.join("events"))).transpose()?;
+    let record_tables = (form == Form::Parquet).then(|| record_tables(&output)).transpose()?;
     remove(&output)?;
-    Ok(Sizes { threads, bytes, compressed, events_table })
+    Ok(Sizes { threads, bytes, compressed, record_tables })
+}
+
+/// Bytes of the tables of records below `tables`, one for each event type: their names have a dot.
+fn record_tables(tables: &Path) -> anyhow::Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(tables).with_context(|| format!("cannot read {}", tables.display()))? {
+        let entry = entry?;
+        if entry.path().is_dir() && entry.file_name().to_string_lossy().contains('.') {
+            bytes += size(&entry.path())?;
+        }
+    }
+    Ok(bytes)
 }
 
 /// Bytes of a file, or of all files in a folder.
@@ -292,8 +304,8 @@ pub(super) fn write_table(text: &mut String, rows: &[FormRow]) -> std::fmt::Resu
         let FormRow { threads, bytes, compressed_bytes, .. } = row;
         writeln!(text, "| {label} | {columns} | {larger} | {threads} | {bytes:.1} | {compressed_bytes:.1} |")?;
     }
-    if let Some(bytes) = rows.iter().find_map(|row| row.events_table_bytes) {
-        writeln!(text, "\nOf the bytes of Parquet, {bytes:.1} a record are the table `events`.")?;
+    if let Some(bytes) = rows.iter().find_map(|row| row.record_tables_bytes) {
+        writeln!(text, "\nOf the bytes of Parquet, {bytes:.1} a record are the records with their fields.")?;
     }
     Ok(())
 }
@@ -303,11 +315,23 @@ mod tests {
     use super::*;
     use crate::tasks::bench::goal::Verdict;
 
+    #[test]
+    fn tables_of_records_are_those_with_a_dot_in_their_names() {
+        let folder = tempfile::tempdir().unwrap();
+        for (table, bytes) in [("sched.sched_switch", 10), ("kvm.kvm_exit", 20), ("task_states", 40)] {
+            fs::create_dir(folder.path().join(table)).unwrap();
+            fs::write(folder.path().join(table).join("part.parquet"), vec![0; bytes]).unwrap();
+        }
+        fs::write(folder.path().join("schema.json"), [0; 80]).unwrap();
+
+        assert_eq!(record_tables(folder.path()).unwrap(), 30);
+    }
+
     fn row(form: Form, ns: f64, bytes: f64, larger_peak_kib: u64) -> FormRow {
         let taken = Taken { events_per_second: 1.0, quartiles: [1.0; 2], cpu_ns: ns, peak_kib: 100 };
         let turns = (0..5).map(|turn| ns + f64::from(turn)).collect();
         let compressed_bytes = bytes;
-        FormRow { form, taken, turns, larger_peak_kib, threads: 1, bytes, compressed_bytes, events_table_bytes: None }
+        FormRow { form, taken, turns, larger_peak_kib, threads: 1, bytes, compressed_bytes, record_tables_bytes: None }
     }
 
     #[test]
