@@ -1,5 +1,6 @@
 //! What a command has begun to write and a signal is not to leave behind.
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use std::ffi::OsString;
@@ -60,13 +61,14 @@ fn remove(path: &Path) {
     }
 }
 
-/// Where `path` lies after it was renamed to a hidden name beside it; `None` when it could not be.
+/// Where `path` lies after it was renamed to a hidden name beside it; `None` when it could not be, as where something has
+/// that name.
 fn renamed(path: &Path) -> Option<PathBuf> {
     let mut name = OsString::from(".");
     name.push(path.file_name()?);
     name.push(".removed");
     let renamed = path.with_file_name(name);
-    fs::rename(path, &renamed).ok()?;
+    renameat_with(CWD, path, CWD, &renamed, RenameFlags::NOREPLACE).ok()?;
     Some(renamed)
 }
 
@@ -118,6 +120,18 @@ mod tests {
 
         assert_eq!(ends.map(|end| end.code()), [Some(128 + SIGTERM), Some(128 + SIGHUP)]);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn file_of_the_hidden_name_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let [doomed, other] = ["file", ".file.removed"].map(|name| dir.path().join(name));
+        fs::write(&doomed, "half").unwrap();
+        fs::write(&other, "somebody's").unwrap();
+
+        remove(&doomed);
+
+        assert_eq!((doomed.exists(), fs::read_to_string(&other).unwrap().as_str()), (false, "somebody's"));
     }
 
     #[test]
