@@ -116,7 +116,8 @@ pub(crate) fn once(
         None => {
             for entry in fs::read_dir(&runs).map_err(io_error)?.flatten() {
                 let found = entry.file_name().to_string_lossy().into_owned();
-                if found.starts_with(&prefix) && !found.starts_with(&first) && entry.path().is_dir() {
+                let is_of_this_run = found == first || found.starts_with(&format!("{first}-"));
+                if found.starts_with(&prefix) && !is_of_this_run && entry.path().is_dir() {
                     fs::remove_dir_all(entry.path()).map_err(io_error)?;
                 }
             }
