@@ -121,8 +121,8 @@ fn record(trace: &Path, events: &str, load: [&str; 3]) -> anyhow::Result<()> {
     let (mut interval, mut polls) = (PollInterval::new(), 0_u64);
     while child.try_wait()?.is_none() {
         polls += 1;
-        let more = layer.drain(None);
-        thread::sleep(interval.after(Found::backlog_if(more), LONGEST_PAUSE));
+        let found = layer.drain(None);
+        thread::sleep(interval.after(found, LONGEST_PAUSE));
     }
     let missing = layer.finish(None);
     let (cpu_ns, wall) = (processor_ns() - used, begun.elapsed());
@@ -206,7 +206,7 @@ fn splice(trace: &Path, events: &str, load: [&str; 3]) -> anyhow::Result<()> {
         polls += 1;
         let moved = move_pages(&mut cpus, (&from_pipe, &to_pipe), if is_over { usize::MAX } else { PIPES_PER_POLL })?;
         bytes += moved;
-        thread::sleep(interval.after(Found::backlog_if(moved > 0), LONGEST_PAUSE));
+        thread::sleep(interval.after(if moved > 0 { Found::More } else { Found::Nothing }, LONGEST_PAUSE));
     }
     let (cpu_ns, wall) = (processor_ns() - used, begun.elapsed());
     let records = instance.count("read events")? + instance.count("entries")?;

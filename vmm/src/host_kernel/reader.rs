@@ -66,6 +66,19 @@ pub enum HostItem<'a> {
     },
 }
 
+/// What a poll has left that can be read at once. What is written meanwhile is none of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rest {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// There may be pages.
+    Pages,
+    /// There may be pages, and half of a CPU's buffer or more was read since a poll left nothing of it: at that rate it
+    /// overflows when it is not read for as long again.
+    Backlog,
+}
+
 /// What has been read so far, all CPUs together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReaderStats {
@@ -121,6 +134,8 @@ struct CpuBuffer {
     last_time: u64,
     /// Whether the last poll came to the end of what was there.
     drained: bool,
+    /// Pages read since a poll left nothing.
+    behind: usize,
 }
 
 /// Reads all CPUs' buffers of an instance. Never waits.
@@ -134,6 +149,8 @@ pub struct Reader {
     page: Vec<u8>,
     /// Bytes of pages that a poll reads from each CPU at most.
     bytes_per_poll: usize,
+    /// Recording has been stopped: what is there is all that comes.
+    stopped: bool,
     stats: ReaderStats,
 }
 
@@ -156,11 +173,11 @@ impl Reader {
                 .open(&path)
                 .map_err(|source| ReaderError::Read { cpu, path: path.clone(), source })?;
             let counts = instance.open_counts(cpu).map_err(ReaderError::Instance)?;
-            buffers.push(CpuBuffer { cpu, path, pages, counts, last_time: 0, drained: false });
+            buffers.push(CpuBuffer { cpu, path, pages, counts, last_time: 0, drained: false, behind: 0 });
         }
         let buffer_kib = instance.buffer_kib().map_err(ReaderError::Instance)?;
         let (page, stats) = (vec![0; page_bytes], ReaderStats::default());
-        Ok(Self { buffers, instance, buffer_kib, page, bytes_per_poll: BYTES_PER_POLL, stats })
+        Ok(Self { buffers, instance, buffer_kib, page, bytes_per_poll: BYTES_PER_POLL, stopped: false, stats })
     }
 
     /// From now on a poll reads less than it could, and has more to read at once all the more often.
@@ -169,15 +186,15 @@ impl Reader {
     }
 
     /// Reads what is there, up to a bound per CPU, and hands it to `sink`: the records of one CPU in order, one CPU
-    /// after the other. Returns whether there may be more to read at once.
+    /// after the other. Returns what it has left.
     ///
     /// # Errors
     /// A buffer cannot be read.
-    pub fn poll(&mut self, sink: &mut impl FnMut(HostItem<'_>)) -> Result<bool, ReaderError> {
+    pub fn poll(&mut self, sink: &mut impl FnMut(HostItem<'_>)) -> Result<Rest, ReaderError> {
         let mut stats = self.stats;
-        let more = self.poll_pages(&mut |cpu, last_time, page| hand_on(page, cpu, last_time, &mut stats, sink));
+        let rest = self.poll_pages(&mut |cpu, last_time, page| hand_on(page, cpu, last_time, &mut stats, sink));
         self.stats = ReaderStats { pages: self.stats.pages, ..stats };
-        more
+        rest
     }
 
     /// As [`poll`](Self::poll), but hands on the pages as they are, each with its CPU and the time of the last record
@@ -185,21 +202,28 @@ impl Reader {
     ///
     /// # Errors
     /// A buffer cannot be read.
-    pub fn poll_pages(&mut self, sink: &mut impl FnMut(u32, &mut u64, &[u8])) -> Result<bool, ReaderError> {
-        let mut more = false;
+    pub fn poll_pages(&mut self, sink: &mut impl FnMut(u32, &mut u64, &[u8])) -> Result<Rest, ReaderError> {
+        let mut rest = Rest::Nothing;
         let most = pages_per_poll(self.bytes_per_poll, self.page.len());
+        let half_a_buffer = self.buffer_kib.saturating_mul(512) / self.page.len();
         for buffer in &mut self.buffers {
-            let mut pages = 0;
-            while pages < most {
+            let mut read = PagesRead::default();
+            while read.pages < most && (self.stopped || !read.has_reached_writer()) {
                 let Some(length) = buffer.read_page(&mut self.page)? else { break };
-                pages += 1;
+                let occupied = page::occupied(&self.page[..length]);
+                read.add(occupied.len(), length);
                 self.stats.pages += 1;
-                sink(buffer.cpu, &mut buffer.last_time, page::occupied(&self.page[..length]));
+                sink(buffer.cpu, &mut buffer.last_time, occupied);
             }
-            buffer.drained = pages < most;
-            more |= !buffer.drained;
+            buffer.drained = read.pages < most;
+            buffer.behind = if buffer.drained { 0 } else { buffer.behind.saturating_add(most) };
+            rest = rest.max(match buffer.behind {
+                0 => Rest::Nothing,
+                pages if pages < half_a_buffer => Rest::Pages,
+                _ => Rest::Backlog,
+            });
         }
-        Ok(more)
+        Ok(rest)
     }
 
     /// Stops recording and reads all that is left, partly filled pages included. Returns the kernel's counts.
@@ -223,12 +247,12 @@ impl Reader {
 
     fn finish_by(
         &mut self,
-        mut poll: impl FnMut(&mut Self) -> Result<bool, ReaderError>,
+        mut poll: impl FnMut(&mut Self) -> Result<Rest, ReaderError>,
     ) -> Result<Vec<CpuSummary>, ReaderError> {
         self.stop()?;
-        self.bytes_per_poll = BYTES_PER_POLL;
+        (self.bytes_per_poll, self.stopped) = (BYTES_PER_POLL, true);
         for _ in 0..polls_to_drain(self.buffer_kib, self.page.len()) {
-            if !poll(self)? {
+            if poll(self)? == Rest::Nothing {
                 break;
             }
         }
@@ -297,6 +321,29 @@ impl CpuBuffer {
                 }
             }
         }
+    }
+}
+
+/// What a poll has read of one CPU.
+#[derive(Debug, Clone, Copy, Default)]
+struct PagesRead {
+    pages: usize,
+    /// Whether less than half of the last page was occupied.
+    last_was_short: bool,
+}
+
+impl PagesRead {
+    fn add(&mut self, occupied: usize, length: usize) {
+        self.pages += 1;
+        self.last_was_short = occupied < length / 2;
+    }
+
+    /// Whether the last page was the one that the CPU writes. To read on would be to run after it: the kernel would copy
+    /// the little that is new, one record after the other, where whole pages change hands. The first page of a poll says
+    /// nothing: it may be the rest of one that was read while it was written. A page that is full is not short, since no
+    /// record takes half of one.
+    const fn has_reached_writer(self) -> bool {
+        self.pages > 1 && self.last_was_short
     }
 }
 
@@ -373,6 +420,26 @@ mod tests {
         assert!(polls_to_drain(65536, 4096) * pages_per_poll(BYTES_PER_POLL, 4096) < 17000);
         // Of pages larger than what a poll reads, each takes one.
         assert!(polls_to_drain(65536, 1 << 20) > 64);
+    }
+
+    /// Whether the writer is reached behind pages of 4096 bytes of which so much is occupied.
+    fn has_reached_writer(occupied: &[usize]) -> bool {
+        let mut read = PagesRead::default();
+        occupied.iter().for_each(|&occupied| read.add(occupied, 4096));
+        read.has_reached_writer()
+    }
+
+    #[test]
+    fn short_page_behind_others_is_the_writers() {
+        assert!(has_reached_writer(&[4096, 40]));
+        assert!(has_reached_writer(&[40, 2000]));
+        assert!(!has_reached_writer(&[40, 4000]));
+    }
+
+    #[test]
+    fn first_page_of_a_poll_may_be_the_rest_of_one() {
+        assert!(!has_reached_writer(&[]));
+        assert!(!has_reached_writer(&[40]));
     }
 
     fn times(bytes: &[u8], last_time: &mut u64, stats: &mut ReaderStats) -> Vec<Option<u64>> {

@@ -4,7 +4,7 @@
 //! while such a thread waited is in the switches between others, which therefore come from an instance of their own.
 
 use super::interleave::{InterleaveStats, Interleaver, Origin};
-use super::reader::{CpuSummary, HostItem, HostRecord, Reader, ReaderError, ReaderStats};
+use super::reader::{CpuSummary, HostItem, HostRecord, Reader, ReaderError, ReaderStats, Rest};
 use super::schema::{EventName, EventSchema};
 use super::switch_filter::{SwitchFields, SwitchFilter};
 use super::tracefs::{Instance, Tracefs, TracefsError};
@@ -97,18 +97,19 @@ impl Switches {
     ///
     /// # Errors
     /// A buffer of either cannot be read.
-    pub fn poll(&mut self, machine: &mut Reader, sink: &mut impl FnMut(HostItem<'_>)) -> Result<bool, ReaderError> {
+    pub fn poll(&mut self, machine: &mut Reader, sink: &mut impl FnMut(HostItem<'_>)) -> Result<Rest, ReaderError> {
         let now = self.time.now();
         self.ask_for_threads(machine.instance());
         let interleaver = &mut self.interleaver;
-        let more = machine.poll_pages(&mut |cpu, up_to, page| interleaver.push(Origin::Machine, cpu, up_to, page))?;
+        let of_machine =
+            machine.poll_pages(&mut |cpu, up_to, page| interleaver.push(Origin::Machine, cpu, up_to, page))?;
         let mut push = |cpu, up_to: &mut u64, page: &[u8]| interleaver.push(Origin::Switches, cpu, up_to, page);
-        let more = self.reader.poll_pages(&mut push)? || more;
+        let rest = self.reader.poll_pages(&mut push)?.max(of_machine);
         let of_machine: BTreeMap<u32, u64> = machine.read_up_to(now).collect();
         let both = |(cpu, up_to): (u32, u64)| (cpu, of_machine.get(&cpu).map_or(up_to, |machine| up_to.min(*machine)));
         let up_to: Vec<(u32, u64)> = self.reader.read_up_to(now).map(both).collect();
         self.release(&up_to, sink);
-        Ok(more)
+        Ok(rest)
     }
 
     /// Stops both and hands on all that is left. Returns the kernel's counts of both.

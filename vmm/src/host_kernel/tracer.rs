@@ -1,6 +1,6 @@
 //! Traces the host's kernel for one virtual machine: what is recorded of which threads, and what was lost of it.
 
-use super::reader::{CpuSummary, HostItem, Reader, ReaderError, ReaderStats};
+use super::reader::{CpuSummary, HostItem, Reader, ReaderError, ReaderStats, Rest};
 use super::schema::{EventName, EventSchema};
 use super::stats::CpuStats;
 use super::switches::{self, Switches};
@@ -247,11 +247,11 @@ impl HostTracer {
 
     /// Hands on what has been recorded since the last time, up to 256 KiB of pages for each CPU, or 32 KiB after
     /// [`poll_briefly`](Self::poll_briefly): records of one CPU in order,
-    /// one CPU after the other. Returns whether there may be more to read at once. Never waits.
+    /// one CPU after the other. Returns what is left to be read at once. Never waits.
     ///
     /// # Errors
     /// A CPU's buffer cannot be read; what was read before has been handed on.
-    pub fn poll(&mut self, sink: &mut impl FnMut(HostItem<'_>)) -> Result<bool, ReaderError> {
+    pub fn poll(&mut self, sink: &mut impl FnMut(HostItem<'_>)) -> Result<Rest, ReaderError> {
         if self.searched.elapsed() >= WORKER_INTERVAL {
             self.follow_workers();
         }

@@ -7,7 +7,7 @@ use super::guest_processes::{LOOK_TIME, MAX_DESCRIPTIONS, MAX_PROCESS_DESCRIPTIO
 use super::host_layer::HostWindow;
 use super::kernel_rings::KernelRings;
 use super::live::guest::GuestWatch;
-use super::polling::{Found, MAX_POLLS, Polled};
+use super::polling::{MAX_POLLS, Polled};
 use super::process_table::ProcessTable;
 use super::recording::Recording;
 use super::ring_layer::{Latest, RingLayer};
@@ -113,8 +113,8 @@ impl FlightRecorder {
         if let Some(triggers) = &mut triggers {
             triggers.look(&|| recording.latest());
         }
-        let more = self.host.as_mut().is_some_and(|host| host.poll(triggers));
-        Polled { found: Found::backlog_if(more), new_kernel_events }
+        let found = self.host.as_mut().map(|host| host.poll(triggers)).unwrap_or_default();
+        Polled { found, new_kernel_events }
     }
 
     /// Whether a poll can wait: the host kernel's buffers have room, no event type is new, and most slots of processes are
@@ -155,7 +155,7 @@ impl FlightRecorder {
             written.add(LayerKind::Vmm, vmm_layer(vmm, &recording.vm, None, dir, manifest).and_then(finish));
         }
         if let Some(host) = &mut self.host {
-            let _ = (0..MAX_POLLS).find(|_| !host.poll(triggers.as_deref_mut()));
+            let _ = (0..MAX_POLLS).find(|_| !host.poll(triggers.as_deref_mut()).has_more());
             let mut meanwhile = || look_at_processes(&mut self.processes, recording, &mut triggers);
             for layer in host.write(dir, manifest, &mut meanwhile) {
                 written.add(LayerKind::HostKernel, layer);

@@ -3,12 +3,13 @@
 
 use super::host_history::History;
 use super::live::HostWatch;
+use super::polling::Found;
 use super::record_limit::RecordLimiter;
 use super::trigger::Triggers;
 use super::written_layer::LayerEnd;
 use crate::clock::HostTime;
 use crate::control::protocol::Watched;
-use crate::host_kernel::{EventSchemas, HostItem, HostTracer, ReaderError};
+use crate::host_kernel::{EventSchemas, HostItem, HostTracer, ReaderError, Rest};
 use shared_ring::event::EventDescription;
 use std::fs::File;
 use std::path::Path;
@@ -75,10 +76,10 @@ impl HostSource {
         self.schemas.iter().map(|schema| schema.description.clone()).collect()
     }
 
-    /// Takes what the kernel has recorded since; `true` if there may be more.
-    fn poll(&mut self, sink: &mut impl FnMut(Item<'_>)) -> bool {
+    /// Takes what the kernel has recorded since; returns what is left.
+    fn poll(&mut self, sink: &mut impl FnMut(Item<'_>)) -> Rest {
         if self.failed.is_some() || self.finished {
-            return false;
+            return Rest::Nothing;
         }
         if !self.left_out {
             self.left_out = true;
@@ -87,11 +88,11 @@ impl HostSource {
         }
         self.watch.take_if(|watch| watch.is_forgotten());
         let begun = self.watch.as_ref().map(|watch| watch.begin_poll());
-        let more = self.take(sink, Reading::Poll).unwrap_or(false);
-        if let (Some(watch), Some(begun), false) = (&mut self.watch, begun, more) {
+        let rest = self.take(sink, Reading::Poll).unwrap_or_default();
+        if let (Some(watch), Some(begun), Rest::Nothing) = (&mut self.watch, begun, rest) {
             watch.end_poll(begun);
         }
-        more
+        rest
     }
 
     /// Whether a poll can wait: the kernel's buffers have room.
@@ -115,8 +116,8 @@ impl HostSource {
         }
     }
 
-    /// Hands what is read to `sink`; says whether there may be more. A read that fails ends the layer.
-    fn take(&mut self, sink: &mut impl FnMut(Item<'_>), reading: Reading) -> Option<bool> {
+    /// Hands what is read to `sink`; returns what is left. A read that fails ends the layer.
+    fn take(&mut self, sink: &mut impl FnMut(Item<'_>), reading: Reading) -> Option<Rest> {
         let Self { tracer, schemas, payload, failed, watch, .. } = self;
         let mut encode = |item: HostItem<'_>| match item {
             HostItem::Lost { cpu, count } => {
@@ -141,7 +142,7 @@ impl HostSource {
         };
         let read = match reading {
             Reading::Poll => tracer.poll(&mut encode),
-            Reading::Finish => tracer.finish(&mut encode).map(|_| false),
+            Reading::Finish => tracer.finish(&mut encode).map(|_| Rest::Nothing),
         };
         read.map_err(|error| *failed = Some(error)).ok()
     }
@@ -249,20 +250,20 @@ impl HostLayer {
         self.limiter.as_mut()?.tell()
     }
 
-    /// Takes what the kernel has recorded since, and shows it to `triggers`; `true` if there may be more. A layer that
+    /// Takes what the kernel has recorded since, and shows it to `triggers`; says whether there is more. A layer that
     /// cannot be written ends.
-    pub fn drain(&mut self, mut triggers: Option<&mut Triggers>) -> bool {
+    pub fn drain(&mut self, mut triggers: Option<&mut Triggers>) -> Found {
         if self.end.has_come() {
-            return false;
+            return Found::Nothing;
         }
         let mut written = Ok(());
         let (writer, limiter, now) = (&mut self.writer, &mut self.limiter, Instant::now());
-        let more = self.source.poll(&mut |item| {
+        let rest = self.source.poll(&mut |item| {
             show(&mut triggers, item);
             write(writer, &mut written, limited(limiter.as_mut(), now, item));
         });
         self.end.take(written);
-        more
+        rest.into()
     }
 
     /// Whether a drain can wait: the kernel's buffers have room.
@@ -345,15 +346,15 @@ impl HostWindow {
         Self { source, history }
     }
 
-    /// Takes what the kernel has recorded since, and shows it to `triggers`; `true` if there may be more.
-    pub fn poll(&mut self, mut triggers: Option<&mut Triggers>) -> bool {
+    /// Takes what the kernel has recorded since, and shows it to `triggers`; says whether there is more.
+    pub fn poll(&mut self, mut triggers: Option<&mut Triggers>) -> Found {
         let history = &mut self.history;
-        let more = self.source.poll(&mut |item| {
+        let rest = self.source.poll(&mut |item| {
             show(&mut triggers, item);
             history.push(item);
         });
         history.save();
-        more
+        rest.into()
     }
 
     /// The types of its events.

@@ -1,8 +1,10 @@
 //! Polling of the layers: what a poll finds, and how long the recorder waits before the next one. A producer never wakes
 //! the recorder, so the pause bounds the delay of delivery, and what a ring has to hold meanwhile: it grows while there is
-//! room in every ring, and is short after one of them was half full. When no record has come for a while, and something
-//! else wakes the recorder when the guest works, it sleeps.
+//! room in every ring, and is short after one of them was half full. What a poll leaves because it was long enough is
+//! taken at once. When no record has come for a while, and something else wakes the recorder when the guest works, it
+//! sleeps.
 
+use crate::host_kernel::Rest;
 use std::time::Duration;
 
 /// The pause after the first poll that found room in every ring.
@@ -30,7 +32,9 @@ pub enum Found {
     Nothing,
     /// Packets, which were fewer than half of what their rings hold.
     Packets,
-    /// A ring was half full, or is not empty yet: poll again at once.
+    /// There is more, but every ring had room: poll again at once.
+    More,
+    /// A ring was half full: poll again at once, and sooner from then on.
     Backlog,
 }
 
@@ -45,16 +49,21 @@ impl Found {
         }
     }
 
-    /// What was found where there `is_more`, or nothing that counts.
-    #[must_use]
-    pub const fn backlog_if(is_more: bool) -> Self {
-        if is_more { Self::Backlog } else { Self::Nothing }
-    }
-
     /// Whether to poll again at once.
     #[must_use]
-    pub fn is_backlog(self) -> bool {
-        self == Self::Backlog
+    pub fn has_more(self) -> bool {
+        self >= Self::More
+    }
+}
+
+/// A poll of the host's kernel that has left nothing has found nothing that counts.
+impl From<Rest> for Found {
+    fn from(rest: Rest) -> Self {
+        match rest {
+            Rest::Nothing => Self::Nothing,
+            Rest::Pages => Self::More,
+            Rest::Backlog => Self::Backlog,
+        }
     }
 }
 
@@ -82,10 +91,13 @@ impl PollInterval {
         Self { next: SHORTEST, quiet: 0 }
     }
 
-    /// The pause before the next poll: none when there is a backlog, else twice the last one, at most `longest`.
+    /// The pause before the next poll: none when there is more, else twice the last one, at most `longest`.
     pub fn after(&mut self, found: Found, longest: Duration) -> Duration {
-        if found.is_backlog() {
+        if found == Found::Backlog {
             *self = Self::new();
+        }
+        if found.has_more() {
+            self.quiet = 0;
             return Duration::ZERO;
         }
         let pause = self.next.min(longest);
@@ -169,5 +181,15 @@ mod tests {
 
         assert_eq!(interval.after(Found::Backlog, LONGEST), Duration::ZERO);
         assert_eq!(interval.after(Found::Nothing, LONGEST), SHORTEST);
+    }
+
+    #[test]
+    fn more_is_taken_at_once_and_pauses_grow_on() {
+        let mut interval = PollInterval::new();
+
+        let found = [Found::Nothing, Found::More, Found::More, Found::Nothing, Found::More, Found::Nothing];
+        let pauses = found.map(|found| interval.after(found, LONGEST).as_millis());
+
+        assert_eq!(pauses, [1, 0, 0, 2, 0, 4]);
     }
 }

@@ -170,7 +170,7 @@ fn run(
             pause = SLEEP;
         }
         if let Some(watchdog) = &watchdog {
-            watchdog.looked(found.is_backlog(), pause);
+            watchdog.looked(found.has_more(), pause);
         }
         if !pause.is_zero() && sleeper.sleep(pause) && pause == SLEEP {
             interval.woken();

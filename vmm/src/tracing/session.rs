@@ -455,7 +455,7 @@ impl Session {
     pub fn poll(&mut self) -> Found {
         let begun = self.is_watched().then(|| self.recording.clocks.time().now());
         let polled = self.layers.poll(&self.recording, armed(&mut self.triggers, &self.recording));
-        self.act_on_triggers(begun.filter(|_| !polled.found.is_backlog()));
+        self.act_on_triggers(begun.filter(|_| !polled.found.has_more()));
         if polled.new_kernel_events && self.active {
             self.enable();
         }

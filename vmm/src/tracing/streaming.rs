@@ -74,8 +74,8 @@ impl Streaming {
         let latest = &|| recording.latest();
         let watch = watch_of(triggers.as_deref_mut(), LayerKind::Vmm);
         let vmm = self.vmm.as_mut().map(|vmm| vmm.drain(guest, latest, watch).found).unwrap_or_default();
-        let host = self.host.as_mut().is_some_and(|host| host.drain(triggers));
-        vmm.max(Found::backlog_if(host))
+        let host = self.host.as_mut().map(|host| host.drain(triggers)).unwrap_or_default();
+        vmm.max(host)
     }
 
     /// Event types of the host's kernel.
@@ -129,7 +129,7 @@ impl Streaming {
         self.drain_guest(recording, Producers::Running, triggers.as_deref_mut());
         flush_vmm();
         for _ in 0..MAX_POLLS {
-            if !self.drain_host(recording, Producers::Running, triggers.as_deref_mut()).is_backlog() {
+            if !self.drain_host(recording, Producers::Running, triggers.as_deref_mut()).has_more() {
                 break;
             }
         }

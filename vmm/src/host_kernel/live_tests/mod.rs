@@ -2,7 +2,7 @@
 // Reading the time stamp counter, to compare it with the trace clock, and giving memory to a guest.
 #![allow(unsafe_code)]
 
-use super::reader::{HostItem, Reader, ReaderStats};
+use super::reader::{HostItem, Reader, ReaderStats, Rest};
 use super::schema::{EventName, EventSchema};
 use super::switch_filter::SwitchFields;
 use super::switches::{self, Switches};
@@ -276,7 +276,7 @@ fn buffers_have_room_until_one_is_a_quarter_full() {
     let with_few = tracer.has_room();
     make_system_calls(20_000);
     let with_many = tracer.has_room();
-    while tracer.poll(&mut |_| ()).unwrap() {}
+    while tracer.poll(&mut |_| ()).unwrap() != Rest::Nothing {}
 
     assert_eq!([with_few, with_many, tracer.has_room()], [true, false, true]);
 }
