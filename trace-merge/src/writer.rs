@@ -344,7 +344,7 @@ impl LayerWriter {
     ///
     /// # Errors
     /// When a full packet cannot be written.
-    #[inline]
+    #[inline(always)]
     pub fn record(&mut self, cpu_id: u32, time: u64, id: u16, payload: &[u8]) -> Result<(), WriteError> {
         let stream = self.streams.of(cpu_id);
         let builder = stream.builder.as_mut().filter(|_| !stream.cut);

@@ -80,7 +80,7 @@ impl PacketBuilder {
     }
 
     /// Adds the record of an event of type `id` at `time` (ticks) to the packet.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, time: u64, id: u16, payload: &[u8]) -> Push {
         if time < self.last || id == HOLE_ID || id == EXTENDED_ID {
             return Push::Refused;

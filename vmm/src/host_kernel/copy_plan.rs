@@ -46,7 +46,7 @@ impl CopyPlan {
 
     /// The fields of `record` where they lie, if that is how they are recorded: one run without texts. `None` also if
     /// the record is too short.
-    #[inline]
+    #[inline(always)]
     pub(super) fn in_place<'r>(&self, record: &'r [u8]) -> Option<&'r [u8]> {
         match &self.runs[..] {
             [run] if self.texts.is_empty() => record.get(run.clone()),

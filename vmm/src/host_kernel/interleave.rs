@@ -91,37 +91,35 @@ impl Interleaver {
         sink: &mut impl FnMut(HostItem<'_>),
     ) {
         let Some(held) = self.cpus.get_mut(&cpu) else { return };
-        while let Some(origin) = held.earlier(until) {
+        while let Some((origin, last)) = held.run(until) {
             let Cpu { machine, switches, held_back, last_time } = held;
-            let queue = if origin == Origin::Machine { machine } else { switches };
+            let InterleaveStats { unrelated, times_raised } = &mut self.stats;
             let mut hand_on = |mut record: HostRecord<'_>| {
-                self.stats.times_raised += u64::from(record.time < *last_time);
+                *times_raised += u64::from(record.time < *last_time);
                 record.time = record.time.max(*last_time);
                 *last_time = record.time;
                 sink(HostItem::Record(record));
             };
-            match queue.head() {
-                None => {}
-                Some(Head::Lost(count)) => sink(HostItem::Lost { cpu, count }),
-                Some(Head::Record(time, event_id, common_pid, payload)) => {
-                    let record = HostRecord { cpu, time, event_id, common_pid, payload };
-                    if origin == Origin::Switches && !matters(record) {
-                        let is_full = held_back.len() == MAX_HELD_BACK;
-                        self.stats.unrelated += u64::from(is_full);
-                        let oldest = if is_full { held_back.pop_front() } else { None };
-                        let mut kept = HeldBack { time, event_id, common_pid, ..oldest.unwrap_or_default() };
-                        kept.payload.clear();
-                        kept.payload.extend_from_slice(payload);
-                        held_back.push_back(kept);
-                    } else {
-                        for HeldBack { time, event_id, common_pid, payload } in held_back.drain(..) {
-                            hand_on(HostRecord { cpu, time, event_id, common_pid, payload: &payload });
-                        }
-                        hand_on(record);
-                    }
+            let (queue, chooses) = match origin {
+                Origin::Machine => (machine, false),
+                Origin::Switches => (switches, true),
+            };
+            let lost = queue.take_until(last, cpu, |record| {
+                if chooses && !matters(record) {
+                    let is_full = held_back.len() == MAX_HELD_BACK;
+                    *unrelated += u64::from(is_full);
+                    let oldest = if is_full { held_back.pop_front() } else { None };
+                    held_back.push_back(HeldBack::new(&record, oldest));
+                    return;
                 }
+                for HeldBack { time, event_id, common_pid, payload } in held_back.drain(..) {
+                    hand_on(HostRecord { cpu, time, event_id, common_pid, payload: &payload });
+                }
+                hand_on(record);
+            });
+            if let Some(count) = lost {
+                sink(HostItem::Lost { cpu, count });
             }
-            queue.advance();
         }
     }
 
@@ -146,22 +144,30 @@ impl Cpu {
         }
     }
 
-    /// Which queue's next item is the earlier one, if its time is `until` or earlier.
+    /// Which queue's next item is the earlier one, if its time is `until` or earlier, and the time up to which its items
+    /// come before the other's.
     #[inline]
-    fn earlier(&self, until: u64) -> Option<Origin> {
-        let (origin, time) = match (self.machine.next_time(), self.switches.next_time()) {
-            (Some(machine), Some(switch)) if switch < machine => (Origin::Switches, switch),
-            (Some(machine), _) => (Origin::Machine, machine),
-            (None, switch) => (Origin::Switches, switch?),
+    fn run(&self, until: u64) -> Option<(Origin, u64)> {
+        let (machine, switches) = (self.machine.next_time(), self.switches.next_time());
+        let (origin, time, last) = match (machine, switches) {
+            // Before anything of the machine's with the same time, there is something earlier.
+            (Some(machine), Some(switch)) if switch < machine => (Origin::Switches, switch, machine - 1),
+            (Some(machine), switch) => (Origin::Machine, machine, switch.unwrap_or(u64::MAX)),
+            (None, switch) => (Origin::Switches, switch?, u64::MAX),
         };
-        (time <= until).then_some(origin)
+        (time <= until).then_some((origin, last.min(until)))
     }
 }
 
-/// An item with its bytes.
-enum Head<'a> {
-    Record(u64, u16, i32, &'a [u8]),
-    Lost(Option<u64>),
+impl HeldBack {
+    /// A copy of `record`, in the memory of one that is no longer held back.
+    fn new(record: &HostRecord<'_>, spare: Option<Self>) -> Self {
+        let &HostRecord { time, event_id, common_pid, payload, .. } = record;
+        let mut kept = Self { time, event_id, common_pid, ..spare.unwrap_or_default() };
+        kept.payload.clear();
+        kept.payload.extend_from_slice(payload);
+        kept
+    }
 }
 
 impl Queue {
@@ -181,21 +187,32 @@ impl Queue {
         self.head.as_ref().map(|_| self.last_time)
     }
 
-    /// What comes next.
-    #[inline]
-    fn head(&self) -> Option<Head<'_>> {
-        Some(match self.head.as_ref()? {
-            PageItem::Lost { count } => Head::Lost(*count),
-            PageItem::Record { time, event_id, common_pid, payload } => {
-                // The place is within the page.
-                let payload = self.pages.front()?.get(payload.clone()).unwrap_or_default();
-                Head::Record(*time, *event_id, *common_pid, payload)
+    /// Hands on the records that come next and whose time is `last` or earlier, up to a loss, which is taken and returned:
+    /// how many, if that is known.
+    #[inline(always)]
+    fn take_until(&mut self, last: u64, cpu: u32, mut sink: impl FnMut(HostRecord<'_>)) -> Option<Option<u64>> {
+        while self.last_time <= last {
+            // The place is within the page.
+            let page = self.pages.front().map(Vec::as_slice).unwrap_or_default();
+            match self.head.as_ref()? {
+                PageItem::Lost { count } => {
+                    let count = *count;
+                    self.advance();
+                    return Some(count);
+                }
+                PageItem::Record { time, event_id, common_pid, payload } => {
+                    let payload = page.get(payload.clone()).unwrap_or_default();
+                    let (time, event_id, common_pid) = (*time, *event_id, *common_pid);
+                    sink(HostRecord { cpu, time, event_id, common_pid, payload });
+                }
             }
-        })
+            self.advance();
+        }
+        None
     }
 
     /// Goes on to the item behind what comes next.
-    #[inline]
+    #[inline(always)]
     fn advance(&mut self) {
         while let Some(page) = self.pages.front() {
             let cursor = self.cursor.get_or_insert_with(|| PageCursor::begin(page, &mut self.read));

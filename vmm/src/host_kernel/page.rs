@@ -208,7 +208,7 @@ impl<'a> PageEvents<'a> {
     }
 
     /// Time of the next event, and where in the data it lies.
-    #[inline]
+    #[inline(always)]
     pub(super) fn next_place(&mut self) -> Option<Result<(u64, Range<usize>), Malformed>> {
         while self.position < self.data.len() {
             let offset = self.position;
@@ -227,7 +227,7 @@ impl<'a> PageEvents<'a> {
 
     /// Decodes the record at the current position and moves behind it: by four bytes or more, which bounds the
     /// iteration. `None` if the record does not fit into the data.
-    #[inline]
+    #[inline(always)]
     fn step(&mut self) -> Option<Step> {
         let start = self.position;
         let word = read_u32(self.data, start)?;

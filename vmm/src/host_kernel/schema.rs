@@ -324,7 +324,7 @@ impl EventSchema {
     ///
     /// # Errors
     /// As those of [`encode`](Self::encode).
-    #[inline]
+    #[inline(always)]
     pub fn encoded<'a>(&self, record: &'a [u8], buffer: &'a mut Vec<u8>) -> Result<&'a [u8], RecordError> {
         if let Some(fields) = self.plan.as_ref().and_then(|plan| plan.in_place(record)) {
             return Ok(fields);

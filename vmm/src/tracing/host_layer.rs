@@ -183,6 +183,10 @@ pub(super) fn create(
 }
 
 /// Writes `item`, unless writing has failed already.
+///
+/// This and what else a record meets on its way from the kernel's page to the packet is inlined by force: the calls, and
+/// what they hand on through memory, took a fifth of the time of a record.
+#[inline(always)]
 fn write(writer: &mut LayerWriter, written: &mut Result<(), WriteError>, item: Item<'_>) {
     match item {
         _ if written.is_err() => {}
@@ -198,6 +202,7 @@ fn write(writer: &mut LayerWriter, written: &mut Result<(), WriteError>, item: I
 }
 
 /// `item`, or where `limiter` holds its layer back at `now`, that it is lost.
+#[inline(always)]
 fn limited<'a>(limiter: Option<&mut RecordLimiter>, now: Instant, item: Item<'a>) -> Item<'a> {
     let (Some(limiter), Item::Record { cpu, .. }) = (limiter, item) else { return item };
     if !limiter.admits(now) {
@@ -207,6 +212,7 @@ fn limited<'a>(limiter: Option<&mut RecordLimiter>, now: Instant, item: Item<'a>
     item
 }
 
+#[inline(always)]
 fn show(triggers: &mut Option<&mut Triggers>, item: Item<'_>) {
     if let (Some(triggers), Item::Record { cpu, time, id, payload }) = (triggers, item) {
         triggers.host_record(cpu, time, id, payload);
