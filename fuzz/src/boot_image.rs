@@ -37,6 +37,7 @@ pub fn run(data: &[u8]) {
         nets: Vec::new(),
         entropy: false,
         vsock: None,
+        balloon: false,
         cmdline,
         shared_slots: Vec::new(),
         discovery: None,

@@ -188,6 +188,6 @@ fn ask(control: &RecorderControl, request: Request) -> anyhow::Result<()> {
     let asked = format!("{request:?}");
     match control.ask(request) {
         Answer::Refused { message } => bail!("{asked}: {message}"),
-        Answer::Done { .. } | Answer::Status(_) | Answer::Live(_) => Ok(()),
+        Answer::Done { .. } | Answer::Status(_) | Answer::Live(_) | Answer::Balloon(_) => Ok(()),
     }
 }

@@ -23,7 +23,8 @@ use vmm::cli::{
     ManualArgs, MergeArgs, PsArgs, ReadArgs, RecoverArgs, ReportArgs, ReportCommand, RunArgs, TaskSum, TriggerCommand,
     WhyArgs, WindowArgs, config_file,
 };
-use vmm::control::{client, directory, list, wait_trigger};
+use vmm::control::protocol::Answer;
+use vmm::control::{balloon, client, directory, list, wait_trigger};
 use vmm::run::{self, BootEnd, OnReboot, RunRequest};
 use vmm::{
     agent_command, doctor, event_list, export, metrics, open_trace, query_program, recover, region_command, top,
@@ -297,6 +298,11 @@ fn control_vm(args: CtlArgs) -> anyhow::Result<ExitCode> {
             [] => "no trigger is armed\n".into(),
             triggers => client::triggers_text(triggers),
         })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let CtlCommand::Balloon { size } = args.command {
+        let answer = Answer::Balloon(balloon::ask(&found.socket(), size)?);
+        print_text_or_json(args.json, &answer, client::text)?;
         return Ok(ExitCode::SUCCESS);
     }
     let request = args.command.request().context("cannot make the path absolute")?;

@@ -18,6 +18,7 @@ pub fn answers(
         Request::Pause | Request::Resume => Answer::refused(
             "another process runs this VM: pause it there; strata only records what the host does for it",
         ),
+        Request::Balloon { .. } => Answer::refused("another process runs this VM: ask that one for the guest's memory"),
         Request::Stop => {
             Answer::refused("another process runs this VM: stop it there; `strata ctl VM detach` ends the recording")
         }

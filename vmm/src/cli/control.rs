@@ -63,6 +63,7 @@ pub struct MetricsArgs {
 #[command(after_help = "Examples:\n  \
     strata ctl vm0 status\n  \
     strata ctl vm0 snapshot before-the-crash\n  \
+    strata ctl vm0 balloon 256M\n  \
     strata ctl vm0 trigger add 'wakeup>5ms task=web*' --every 1m\n  \
     strata ctl vm0 wait-trigger --freeze-others && mail -s 'web was late' me < /dev/null\n  \
     strata ctl vm0 session create io --events 'guest-kernel:block:*' --trace io-trace\n  \
@@ -111,6 +112,13 @@ pub enum CtlCommand {
     Pause,
     /// Let a paused guest go on
     Resume,
+    /// Ask the guest of a VM with `--balloon` to give memory back, and say how much it has given within 3 s. After that
+    /// the guest goes on by itself, as far as it can
+    Balloon {
+        /// What it is to give in all, in bytes, or with K, M, G; 0 lets it have all again. Without it nothing changes
+        #[arg(value_parser = values::size)]
+        size: Option<u64>,
+    },
     /// Stop the guest, as Ctrl-C does, and complete the trace
     Stop,
     /// Write out what the rings hold at this moment
@@ -226,6 +234,7 @@ impl CtlCommand {
             Self::Snapshot { dir, session } => Request::Snapshot { dir: std::path::absolute(dir)?, session },
             Self::Pause => Request::Pause,
             Self::Resume => Request::Resume,
+            Self::Balloon { size } => Request::Balloon { bytes: size },
             Self::Stop => Request::Stop,
             Self::Flush => Request::Flush,
             Self::Detach => Request::Detach,

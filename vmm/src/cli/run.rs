@@ -33,6 +33,7 @@ use trace_merge::access::Readers;
     strata run --kernel vmlinuz --initrd initrd.img --net passt\n  \
     strata run --kernel vmlinuz --initrd initrd.img --vsock cid=3,path=run/vsock\n  \
     strata run --kernel vmlinuz --initrd initrd.img --memory 4G --memory-backing huge\n  \
+    strata run --image root.img --memory 4G --balloon\n  \
     strata run --kernel vmlinuz --initrd initrd.img --agent strata.ko --trace trace --mode flight-recorder --trigger 'wakeup>5ms task=web*'\n  \
     strata run --kernel vmlinuz --initrd initrd.img --memory 2G --print-config > vm.toml\n  \
     strata run --config vm.toml --cpus 4\n  \
@@ -108,6 +109,10 @@ pub struct RunArgs {
     /// socket is made for the VM's user alone, in a folder where nobody else may make files, and goes with the VM
     #[arg(long, value_name = "cid=N,path=SOCKET", value_parser = values::vsock)]
     pub vsock: Option<VsockConfig>,
+    /// Give the guest a balloon (virtio-balloon): `strata ctl VM balloon SIZE` asks it to give so much of its memory back
+    /// while it runs, and it reports memory that is free. The host has both at once. Not with --memory-backing huge
+    #[arg(long)]
+    pub balloon: bool,
     /// Limit the bytes of each second that the guest writes to its console: RATE or RATE:BURST, 4K or more. A guest
     /// that writes faster waits
     #[arg(long, value_name = "RATE", value_parser = values::bandwidth)]
@@ -283,6 +288,7 @@ impl From<RunArgs> for RunRequest {
             nets: args.nets,
             entropy: args.rng,
             vsock: args.vsock,
+            balloon: args.balloon,
             console_bandwidth: args.console_bandwidth,
             cmdline: args.cmdline,
             trace: args.trace,

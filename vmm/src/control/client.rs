@@ -1,5 +1,6 @@
 //! The command line's end of the control socket: finds a VM, asks, and shows what it answers.
 
+use super::balloon;
 use super::directory::{self, DirectoryError, FoundVm};
 use super::protocol::{Answer, LimitStatus, MAX_LINE, Request, Status, TraceStatus, TriggerStatus};
 use std::fmt::Write as _;
@@ -107,12 +108,13 @@ pub fn text(answer: &Answer) -> String {
     match answer {
         Answer::Status(status) => status_text(status),
         Answer::Live(live) => format!("{}: see `strata top {}`\n", live.name, live.name),
+        Answer::Balloon(balloon) => balloon::text(balloon),
         Answer::Done { message } | Answer::Refused { message } => format!("{message}\n"),
     }
 }
 
 fn status_text(status: &Status) -> String {
-    let Status { name, pid, uptime_s, vcpus, memory, attached, paused, jail, limits, trace } = status;
+    let Status { name, pid, uptime_s, vcpus, memory, attached, paused, jail, balloon, limits, trace } = status;
     let paused = if *paused { ", paused" } else { "" };
     let mut out = String::new();
     // Writing to a string does not fail.
@@ -129,6 +131,7 @@ fn status_text(status: &Status) -> String {
         }
     };
     let _ = jail.iter().try_for_each(|jail| writeln!(out, "jail    {jail}"));
+    let _ = balloon.iter().try_for_each(|balloon| writeln!(out, "{}", balloon::line(balloon)));
     let _ = limits.iter().try_for_each(|limit| {
         let LimitStatus { device, limits, waits, waited_ms } = limit;
         writeln!(out, "limit   {device}: {limits}, waited {waits} times, {waited_ms} ms in all")
@@ -212,7 +215,7 @@ mod tests {
     use super::*;
     use crate::control::directory::tests::description;
     use crate::control::directory::{VmDescription, VmDirectory};
-    use crate::control::protocol::{LayerStatus, Mode, SessionStatus};
+    use crate::control::protocol::{BalloonStatus, LayerStatus, Mode, SessionStatus};
     use trace_merge::manifest::RecordLimit;
 
     fn found(name: &str, pid: u32, alive: bool) -> FoundVm {
@@ -262,6 +265,15 @@ mod tests {
 
         assert!(text.contains("run by process 77 (qemu), recorded by process 9"), "{text}");
         assert!(!text.contains("KiB") && !text.contains("agent"), "{text}");
+    }
+
+    #[test]
+    fn status_says_how_much_the_guest_has_given_back() {
+        let balloon = Some(BalloonStatus { wanted: 256 << 20, given: 96 << 20, ..BalloonStatus::default() });
+
+        let text = status_text(&Status { balloon, ..Status::default() });
+
+        assert!(text.contains("\nballoon 96 MiB given of 256 MiB wanted back"), "{text}");
     }
 
     #[test]

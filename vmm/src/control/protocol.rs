@@ -88,6 +88,12 @@ pub enum Request {
     Pause,
     /// Let a paused guest go on.
     Resume,
+    /// Want memory of the guest's back from now on, or only ask how much it has given. Answered by [`Answer::Balloon`].
+    Balloon {
+        /// How much, bytes; 0 lets it have all again. Without it nothing changes.
+        #[serde(default)]
+        bytes: Option<u64>,
+    },
     /// Stop the guest, as Ctrl-C does, and complete the recording.
     Stop,
     /// End a recording that is attached to another process's VM, and complete it.
@@ -181,6 +187,8 @@ pub enum Answer {
     Status(Box<Status>),
     /// To [`Request::Live`].
     Live(Box<Live>),
+    /// To [`Request::Balloon`].
+    Balloon(BalloonStatus),
     /// It was done.
     Done {
         /// What was done, one line.
@@ -234,11 +242,29 @@ pub struct Status {
     /// Whether it is paused.
     #[serde(default)]
     pub paused: bool,
+    /// Its balloon, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub balloon: Option<BalloonStatus>,
     /// Its devices that have limits, and how often they had to wait for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<LimitStatus>,
     /// Its recording; `None` when it is not traced.
     pub trace: Option<TraceStatus>,
+}
+
+/// How a VM's balloon is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BalloonStatus {
+    /// What the host wants back, bytes.
+    pub wanted: u64,
+    /// What the guest does without, bytes.
+    pub given: u64,
+    /// What the guest has reported as free since it began, bytes; what it used again and freed again counts again.
+    pub reported: u64,
+    /// Pages of 4096 bytes that the guest named and may not, or that the host's kernel did not take.
+    pub refused: u64,
+    /// Whether a driver of the guest has taken the device.
+    pub driven: bool,
 }
 
 /// How a device with limits is.
@@ -374,6 +400,9 @@ pub struct Live {
     /// Requests to its disks since the VM was started, by disk and kind; none where another process serves them.
     #[serde(default)]
     pub disks: Vec<LiveDisk>,
+    /// Its balloon, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub balloon: Option<BalloonStatus>,
     /// What has been written so far, by layer; nothing of a flight recorder.
     pub layers: Vec<LayerStatus>,
     /// What is missing and why, a line each.
@@ -572,7 +601,7 @@ mod tests {
 
         let requests: Vec<Request> = block.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
 
-        assert_eq!(requests.len(), 15);
+        assert_eq!(requests.len(), 16);
     }
 
     #[test]
@@ -584,7 +613,8 @@ mod tests {
     #[test]
     fn answers_survive_their_line() {
         let live = Answer::Live(Box::default());
-        let answers = [Answer::done("a"), Answer::refused("b"), Answer::Status(Box::default()), live];
+        let balloon = Answer::Balloon(BalloonStatus { given: 4096, ..BalloonStatus::default() });
+        let answers = [Answer::done("a"), Answer::refused("b"), Answer::Status(Box::default()), live, balloon];
 
         let lines = answers.clone().map(|answer| serde_json::to_string(&answer).unwrap());
 

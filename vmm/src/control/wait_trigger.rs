@@ -122,7 +122,7 @@ pub fn triggers(socket: &Path) -> Result<Vec<TriggerStatus>, ClientError> {
 fn trace(socket: &Path) -> Result<Option<TraceStatus>, ClientError> {
     match client::call(socket, &Request::Status)? {
         Answer::Status(status) => Ok(status.trace),
-        Answer::Live(_) | Answer::Done { .. } | Answer::Refused { .. } => Ok(None),
+        Answer::Live(_) | Answer::Balloon(_) | Answer::Done { .. } | Answer::Refused { .. } => Ok(None),
     }
 }
 

@@ -129,6 +129,8 @@ pub struct MachineConfig {
     pub entropy: bool,
     /// A socket device, by its socket on the host.
     pub vsock: Option<Arc<VsockSocket>>,
+    /// A balloon, by which the guest gives memory back while it runs; its RAM is of normal pages then.
+    pub balloon: bool,
     /// The kernel command line, complete: devices are described by ACPI, nothing is appended.
     pub cmdline: String,
     /// The trace region, in slots.
@@ -301,6 +303,11 @@ pub enum ConfigError {
         /// Guest memory, bytes.
         memory: u64,
     },
+    /// Huge pages that are reserved for the guest would not become anybody else's.
+    #[error(
+        "--balloon has no use with --memory-backing huge, whose pages stay reserved for the VM: leave out one of them"
+    )]
+    BalloonOfHugePages,
     /// More than the host has, or than a guest's processor can address.
     #[error("{memory} bytes of guest memory are more than this host can give: at most {max}")]
     MemoryTooLarge {
@@ -337,7 +344,8 @@ impl MachineConfig {
     /// How many virtio devices the machine has.
     #[must_use]
     pub fn virtio_devices(&self) -> usize {
-        self.disks.len() + self.nets.len() + usize::from(self.entropy) + usize::from(self.vsock.is_some())
+        let others = [self.entropy, self.vsock.is_some(), self.balloon];
+        self.disks.len() + self.nets.len() + others.into_iter().filter(|is_there| *is_there).count()
     }
 
     /// Bytes of all shared slots together.
@@ -393,6 +401,9 @@ impl MachineConfig {
         };
         if !memory.is_multiple_of(page) {
             return Err(ConfigError::MemoryUnaligned { memory, page });
+        }
+        if self.balloon && self.memory_backing == MemoryBacking::Huge {
+            return Err(ConfigError::BalloonOfHugePages);
         }
         // Leave room for the hole and for the trace region at the top of the address space.
         let addressable = 1u64 << limits.physical_bits.clamp(33, 52);
@@ -501,6 +512,19 @@ mod tests {
         let config = MachineConfig { cpus: 255, ..config(&folder) };
         let limits = Limits { max_cpus: 4096, ..LIMITS };
         assert!(matches!(config.check(&limits), Err(ConfigError::TooManyCpus { max: CPUS_MAX, .. })));
+    }
+
+    #[test]
+    fn balloon_of_huge_pages_is_refused_and_one_of_normal_pages_is_a_device() {
+        let folder = TempDir::new().unwrap();
+        let normal = MachineConfig { balloon: true, ..config(&folder) };
+        let huge = MachineConfig { memory_backing: MemoryBacking::Huge, ..normal.clone() };
+
+        let refused = huge.check(&LIMITS).unwrap_err().to_string();
+
+        assert!(refused.starts_with("--balloon has no use with --memory-backing huge"), "{refused}");
+        assert!(normal.check(&LIMITS).is_ok());
+        assert_eq!(normal.virtio_devices(), 1);
     }
 
     #[test]

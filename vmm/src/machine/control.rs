@@ -1,7 +1,9 @@
-//! Pauses a running machine, and has its vCPUs' clocks renewed.
+//! Pauses a running machine, has its vCPUs' clocks renewed, and asks it for memory.
 
+use super::config::MEMORY_MIN;
 use super::observer::{ControlEvent, Observer};
 use super::vcpu::{VcpuHandle, VcpuRemote};
+use super::virtio::balloon::{BalloonRemote, BalloonState, PAGE};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
@@ -23,6 +25,17 @@ pub enum ControlError {
     /// A vCPU did not leave the guest in time; the others go on.
     #[error("a vCPU did not leave the guest within {} seconds; the guest runs on", PARKING_TIME.as_secs())]
     Stuck,
+    /// The machine has no such device.
+    #[error("the VM has no balloon: run it with --balloon")]
+    NoBalloon,
+    /// The guest cannot do without so much.
+    #[error("{bytes} bytes cannot be asked for: write a multiple of {PAGE}, {most} at most")]
+    BalloonSize {
+        /// What was asked for, bytes.
+        bytes: u64,
+        /// Most that can be, bytes: all but what a guest needs at least.
+        most: u64,
+    },
 }
 
 /// Controls a machine while it runs, from any thread.
@@ -35,6 +48,9 @@ struct RunningMachine {
     vcpus: Vec<VcpuRemote>,
     observer: Option<Arc<dyn Observer>>,
     paused: Option<Instant>,
+    balloon: Option<BalloonRemote>,
+    /// Bytes that can be asked for at most.
+    most: u64,
 }
 
 impl MachineControl {
@@ -42,9 +58,17 @@ impl MachineControl {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The machine runs: it can be controlled.
-    pub(super) fn attach(&self, handles: &[VcpuHandle], observer: &Arc<dyn Observer>) {
+    /// The machine with `memory` bytes of RAM runs: it can be controlled.
+    pub(super) fn attach(
+        &self,
+        handles: &[VcpuHandle],
+        observer: &Arc<dyn Observer>,
+        balloon: Option<BalloonRemote>,
+        memory: u64,
+    ) {
         let mut state = self.state();
+        state.balloon = balloon;
+        state.most = memory.saturating_sub(MEMORY_MIN);
         state.vcpus = handles.iter().map(VcpuHandle::remote).collect();
         state.observer = Some(Arc::clone(observer));
     }
@@ -103,6 +127,40 @@ impl MachineControl {
         self.state().paused.is_some()
     }
 
+    /// How the machine's balloon is.
+    ///
+    /// # Errors
+    /// The machine does not run, or has none.
+    pub fn balloon(&self) -> Result<BalloonState, ControlError> {
+        let state = self.state();
+        if state.vcpus.is_empty() {
+            return Err(ControlError::NotRunning);
+        }
+        state.balloon.as_ref().map(BalloonRemote::state).ok_or(ControlError::NoBalloon)
+    }
+
+    /// Wants `bytes` of the guest's memory back from now on, 0 for none, and tells the guest. It does what it can, when
+    /// it can.
+    ///
+    /// # Errors
+    /// The machine does not run or has no balloon, or `bytes` is no number of pages that a guest can do without.
+    pub fn want_back(&self, bytes: u64) -> Result<BalloonState, ControlError> {
+        let state = self.state();
+        if state.vcpus.is_empty() {
+            return Err(ControlError::NotRunning);
+        }
+        let balloon = state.balloon.as_ref().ok_or(ControlError::NoBalloon)?;
+        let most = state.most;
+        if bytes > most || !bytes.is_multiple_of(PAGE) {
+            return Err(ControlError::BalloonSize { bytes, most });
+        }
+        balloon.want(bytes);
+        if let Some(observer) = &state.observer {
+            observer.balloon_wanted(bytes);
+        }
+        Ok(balloon.state())
+    }
+
     /// Has every vCPU leave the guest for a moment and renew its clock. Without effect while the machine is paused
     /// or does not run.
     pub fn renew_clocks(&self) {
@@ -123,5 +181,13 @@ mod tests {
 
         assert_eq!(control.pause(), Err(ControlError::NotRunning));
         assert_eq!(control.resume(), Err(ControlError::NotPaused));
+    }
+
+    #[test]
+    fn machine_that_does_not_run_is_asked_for_no_memory() {
+        let control = MachineControl::default();
+
+        assert_eq!(control.balloon(), Err(ControlError::NotRunning));
+        assert_eq!(control.want_back(4096), Err(ControlError::NotRunning));
     }
 }

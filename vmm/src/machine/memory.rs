@@ -1,11 +1,12 @@
 //! Guest memory: RAM, and the shared slots behind it, as KVM memory slots.
 #![allow(unsafe_code)] // KVM takes memory slots by address
 
-use super::config::SharedSlot;
+use super::config::{PAGE_SIZE, SharedSlot};
 use super::layout::{self, Range};
 use kvm_bindings::{KVM_MEM_READONLY, kvm_userspace_memory_region};
 use kvm_ioctls::VmFd;
 use std::fs;
+use std::io;
 use std::str::FromStr;
 use vm_memory::mmap::{FromRangesError, MmapRegionError};
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap, MmapRegion};
@@ -203,6 +204,32 @@ fn keep_private(mapping: &MmapRegion) {
     let _ = unsafe { rustix::mm::madvise(address, bytes, rustix::mm::Advice::LinuxDontFork) };
 }
 
+/// Whether `range` consists of whole pages of RAM that the guest's memory map gives it to use: in one piece, and not in
+/// the legacy area, where its tables lie.
+#[must_use]
+pub fn is_usable(memory: &GuestMemoryMmap, range: Range) -> bool {
+    let Some(end) = range.start.checked_add(range.size) else { return false };
+    let is_whole = range.size > 0 && range.start.is_multiple_of(PAGE_SIZE) && range.size.is_multiple_of(PAGE_SIZE);
+    let region = memory.find_region(GuestAddress(range.start));
+    let is_ram = region.is_some_and(|region| end - region.start_addr().0 <= region.len());
+    is_whole && is_ram && (end <= layout::LOW_RAM_END || range.start >= layout::HIGH_RAM_START)
+}
+
+/// Gives `range` of RAM back to the host's kernel: what it holds is gone, and the guest finds zeros where it touches it
+/// again. RAM is private and anonymous, so that nobody else has its pages; of a shared mapping the pages would stay.
+///
+/// # Errors
+/// `range` is not inside one piece of RAM, or the host's kernel refuses, as it does for memory that is locked.
+pub fn give_back(memory: &GuestMemoryMmap, range: Range) -> io::Result<()> {
+    let size = usize::try_from(range.size).map_err(io::Error::other)?;
+    let slice = memory.get_slice(GuestAddress(range.start), size).map_err(io::Error::other)?;
+    let address = slice.ptr_guard_mut().as_ptr();
+    // SAFETY: the range lies inside a mapping of guest memory, which stays mapped. Its content changes, as it may by
+    // the guest's hand at any moment: nothing in this process uses guest memory through references.
+    unsafe { rustix::mm::madvise(address.cast(), size, rustix::mm::Advice::LinuxDontNeed) }?;
+    Ok(())
+}
+
 /// What lies around a hole in the address space; unmapped when dropped.
 struct Frame {
     parts: [(usize, usize); 2],
@@ -293,6 +320,59 @@ mod tests {
         let memory = create(1 << 20, MemoryBacking::Normal).unwrap();
         let last: u8 = memory.read_obj(GuestAddress((1 << 20) - 1)).unwrap();
         assert_eq!((last, memory.last_addr().0), (0, (1 << 20) - 1));
+    }
+
+    #[test]
+    fn usable_memory_is_whole_pages_of_ram_outside_of_the_legacy_area() {
+        let memory = create(layout::HOLE_START + (1 << 20), MemoryBacking::Normal).unwrap();
+        let is_usable = |start, size| is_usable(&memory, Range { start, size });
+
+        assert!(is_usable(0x1000, 0x9_e000) && is_usable(layout::HIGH_RAM_START, 1 << 30));
+        assert!(is_usable(layout::HOLE_START - 4096, 4096) && is_usable(layout::HOLE_END, 1 << 20));
+        let refused = [
+            (0x9_f000, 4096),
+            (layout::ACPI_START, 4096),
+            (0, layout::HIGH_RAM_START + 4096),
+            (layout::HOLE_START, 4096),
+            (layout::HOLE_START - 4096, 8192),
+            (layout::HOLE_END + (1 << 20), 4096),
+            (layout::trace_region_start(layout::HOLE_START + (1 << 20)), 4096),
+            (layout::HIGH_RAM_START + 1, 4096),
+            (layout::HIGH_RAM_START, 4097),
+            (layout::HIGH_RAM_START, 0),
+            (u64::MAX - 4095, 4096),
+        ];
+        assert!(refused.into_iter().all(|(start, size)| !is_usable(start, size)));
+    }
+
+    #[test]
+    fn memory_that_is_given_back_is_not_resident_and_reads_as_zeros() {
+        let memory = create(8 << 20, MemoryBacking::Normal).unwrap();
+        let range = Range { start: 2 << 20, size: 4 << 20 };
+        let resident = || {
+            let address = memory.get_host_address(GuestAddress(range.start)).unwrap();
+            let mut pages = vec![0_u8; 1024];
+            // SAFETY: the range is mapped, and there is a byte for each of its pages.
+            assert_eq!(unsafe { libc::mincore(address.cast(), 4 << 20, pages.as_mut_ptr()) }, 0);
+            pages.into_iter().filter(|page| page & 1 != 0).count()
+        };
+        memory.write_slice(&vec![7; 8 << 20], GuestAddress(0)).unwrap();
+
+        let before = resident();
+        give_back(&memory, range).unwrap();
+
+        assert_eq!((before, resident()), (1024, 0));
+        let bytes = [range.start - 1, range.start, range.end() - 1, range.end()];
+        assert_eq!(bytes.map(|at| memory.read_obj::<u8>(GuestAddress(at)).unwrap()), [7, 0, 0, 7]);
+    }
+
+    #[test]
+    fn memory_that_is_not_ram_is_not_given_back() {
+        let memory = create(1 << 20, MemoryBacking::Normal).unwrap();
+
+        let beyond = give_back(&memory, Range { start: (1 << 20) - 4096, size: 8192 });
+
+        assert!(beyond.is_err());
     }
 
     #[test]

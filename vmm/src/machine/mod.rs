@@ -54,13 +54,15 @@ pub use loader::{KernelFormat, KernelFormatError, LoadError, kernel_format};
 pub use memory::{HugePagePool, MemoryBacking, MemoryError, create as create_memory};
 pub use net_config::{LinkConfig, LinkError, MacAddress, NetConfig, NetLimits};
 pub use observer::{
-    BlockRequestKind, ControlEvent, NetQueue, NoObserver, Observer, PacketStage, VsockEnd, VsockQueue, VsockSide,
+    BalloonRequestKind, BlockRequestKind, ControlEvent, NetQueue, NoObserver, Observer, PacketStage, VsockEnd,
+    VsockQueue, VsockSide,
 };
 pub use outcome::{Outcome, RunError};
 pub use peripherals::{DetachedDisk, DetachedNet, DetachedVsock, Peripherals};
 pub use power::GuestRequest;
 pub use probe::{KvmKind, KvmProbe, probe_kvm};
 pub use serial::ConsoleOutput;
+pub use virtio::balloon::{BalloonRemote, BalloonState};
 pub use virtio::block::DiskLimits;
 pub use virtio::link::{FRAME_MAX, HEADER as PACKET_HEADER, Link};
 pub use virtio::vhost_net::{VhostError, check as check_vhost_net};

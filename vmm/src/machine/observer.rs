@@ -73,6 +73,18 @@ pub enum VsockEnd {
     Reset = 2,
 }
 
+/// What a guest asks its balloon for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum BalloonRequestKind {
+    /// To take pages that the guest does without from now on.
+    Inflate = 0,
+    /// To have them again.
+    Deflate = 1,
+    /// To take what pages hold that are free: the guest may use them again at any moment.
+    Report = 2,
+}
+
 /// Events that concern the machine as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -194,6 +206,15 @@ pub trait Observer: Send + Sync {
         stage: PacketStage,
     ) {
         let _ = (queue, connection, id, operation, bytes, stage);
+    }
+    /// The host wants so many bytes of memory back from now on.
+    fn balloon_wanted(&self, bytes: u64) {
+        let _ = bytes;
+    }
+    /// A request of the guest's to its balloon was served, which took so long. It was about so many bytes; `refused`
+    /// pages of 4096 bytes were named and left alone.
+    fn balloon_request(&self, kind: BalloonRequestKind, bytes: u64, refused: u64, took: Duration) {
+        let _ = (kind, bytes, refused, took);
     }
     /// The guest wrote to its console.
     fn console_output(&self, bytes: u32) {

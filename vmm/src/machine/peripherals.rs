@@ -7,6 +7,7 @@ use super::observer::Observer;
 use super::power::{GuestRequest, PowerPorts};
 use super::serial::{self, ConsoleOutput, SerialPort};
 use super::virtio::VirtioDevice;
+use super::virtio::balloon::{Balloon, BalloonCounts, BalloonRemote};
 use super::virtio::block::{Block, DiskLimits};
 use super::virtio::entropy::Entropy;
 use super::virtio::link::Link;
@@ -29,6 +30,8 @@ pub struct Peripherals {
     pub(super) power: PowerPorts,
     /// Virtio devices, in the order of their register windows.
     pub(super) virtio: Vec<Arc<MmioTransport>>,
+    /// The balloon, if there is one: the last of them.
+    pub(super) balloon: Option<BalloonRemote>,
 }
 
 /// A disk of devices that stand alone.
@@ -70,9 +73,9 @@ fn serial_register(port: u16) -> Option<u8> {
 }
 
 impl Peripherals {
-    /// The devices of a machine without KVM, disks first, then a source of random bytes, which begins at `now`, and
-    /// a socket device last: their interrupts reach nobody, and whoever plays the guest calls [`notify`](Self::notify)
-    /// where KVM would wake the event loop. For tests of what a guest may do to them.
+    /// The devices of a machine without KVM, disks first, then a source of random bytes, which begins at `now`, then a
+    /// socket device, and a balloon last: their interrupts reach nobody, and whoever plays the guest calls
+    /// [`notify`](Self::notify) where KVM would wake the event loop. For tests of what a guest may do to them.
     ///
     /// # Errors
     /// No file descriptor is left.
@@ -97,16 +100,27 @@ impl Peripherals {
         let entropy: Box<dyn VirtioDevice> = Box::new(Entropy::new(Arc::clone(observer), Arc::default(), now));
         let vsock = vsock.map(|vsock| Vsock::new(vsock.cid, vsock.host, Arc::clone(observer))).transpose()?;
         let vsock = vsock.map(|device| -> Box<dyn VirtioDevice> { Box::new(device) });
+        let counts = Arc::<BalloonCounts>::default();
+        let balloon: Box<dyn VirtioDevice> = Box::new(Balloon::new(memory, Arc::clone(&counts), Arc::clone(observer)));
         let virtio = disks
             .chain(nets)
             .chain([entropy])
             .chain(vsock)
+            .chain([balloon])
             .map(|device| Ok(Arc::new(MmioTransport::new(device, memory.clone(), interrupt()?)?)));
+        let virtio = virtio.collect::<io::Result<Vec<_>>>()?;
         Ok(Self {
-            virtio: virtio.collect::<io::Result<_>>()?,
+            balloon: virtio.last().cloned().map(|device| BalloonRemote::new(device, counts)),
+            virtio,
             serial: Arc::new(SerialPort::new(interrupt()?, console_output, Arc::clone(observer))?),
             power: PowerPorts::default(),
         })
+    }
+
+    /// The balloon, if there is one.
+    #[must_use]
+    pub fn balloon(&self) -> Option<&BalloonRemote> {
+        self.balloon.as_ref()
     }
 
     /// Serves queue `queue` of virtio device `device` once, at `now`, as the event loop does when the guest notifies
@@ -219,14 +233,14 @@ mod tests {
     #[test]
     fn window_without_device_reads_as_ones() {
         let mut data = [0; 4];
-        peripherals().mmio_read(VIRTIO_MMIO + 2 * VIRTIO_MMIO_SIZE, &mut data);
+        peripherals().mmio_read(VIRTIO_MMIO + 3 * VIRTIO_MMIO_SIZE, &mut data);
         assert_eq!(data, [0xff; 4]);
     }
 
     #[test]
     fn device_and_queue_that_do_not_exist_are_not_served() {
         peripherals().notify(0, 1, Instant::now());
-        peripherals().notify(2, 0, Instant::now());
+        peripherals().notify(3, 0, Instant::now());
     }
 
     #[test]

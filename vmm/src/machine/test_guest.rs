@@ -48,6 +48,7 @@ pub fn config(folder: &TempDir, code: &[u8]) -> MachineConfig {
         nets: Vec::new(),
         entropy: false,
         vsock: None,
+        balloon: false,
         cmdline: String::new(),
         shared_slots: Vec::new(),
         discovery: None,

@@ -314,6 +314,35 @@ fn paused_guest_can_be_stopped() {
 }
 
 #[test]
+fn running_machine_is_asked_for_memory_that_it_can_do_without() {
+    let folder = TempDir::new().unwrap();
+    let asked = |balloon: bool, bytes: &'static [u64]| {
+        let machine = Machine::new(MachineConfig { balloon, ..config(&folder, SPIN) }).unwrap();
+        let (stop, control) = (machine.stop_handle(), machine.control());
+        let controller = std::thread::spawn(move || {
+            pause_once_it_runs(&control);
+            let answers: Vec<_> = bytes.iter().map(|bytes| control.want_back(*bytes)).collect();
+            let now = control.balloon();
+            stop.stop();
+            (answers, now)
+        });
+        run(machine, None);
+        controller.join().unwrap()
+    };
+    // Of 64 MiB a guest needs 32.
+    const MOST: u64 = 32 << 20;
+
+    let (without, _) = asked(false, &[0]);
+    let (answers, now) = asked(true, &[MOST, MOST + 4096, 4097, u64::MAX]);
+
+    let state = BalloonState { wanted: MOST, ..BalloonState::default() };
+    let refused = |bytes| Err(ControlError::BalloonSize { bytes, most: MOST });
+    assert_eq!(without, [Err(ControlError::NoBalloon)]);
+    assert_eq!(answers, [Ok(state), refused(MOST + 4096), refused(4097), refused(u64::MAX)]);
+    assert_eq!(now, Ok(state));
+}
+
+#[test]
 fn run_that_is_stopped_before_it_starts_ends_at_once() {
     let folder = TempDir::new().unwrap();
     let machine = Machine::new(config(&folder, SPIN)).unwrap();

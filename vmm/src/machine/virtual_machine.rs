@@ -17,6 +17,7 @@ use super::run_end::RunEnd;
 use super::serial::{ConsoleOutput, SerialPort};
 use super::vcpu::{self, VcpuContext, VcpuHandle};
 use super::virtio::VirtioDevice;
+use super::virtio::balloon::{Balloon, BalloonCounts, BalloonRemote};
 use super::virtio::block::Block;
 use super::virtio::entropy::Entropy;
 use super::virtio::mmio::MmioTransport;
@@ -201,12 +202,18 @@ impl Machine {
         let observer = options.observer;
         let disks = disks.into_iter().zip(throttled).collect();
         let nets = nets.into_iter().zip(nets_throttled).collect();
-        let devices = devices(&config, disks, nets, &observer)?;
+        let counts = config.balloon.then(Arc::<BalloonCounts>::default);
+        let mut devices = devices(&config, disks, nets, &observer)?;
+        devices.extend(counts.iter().map(|counts| -> Box<dyn VirtioDevice> {
+            Box::new(Balloon::new(&memory, Arc::clone(counts), Arc::clone(&observer)))
+        }));
         let virtio = connect(&vm, &memory, devices)?;
+        let balloon = virtio.last().cloned().zip(counts).map(|(device, counts)| BalloonRemote::new(device, counts));
         let interrupt = interrupt_line(&vm, layout::SERIAL_GSI)?;
         let port =
             SerialPort::new(interrupt, options.console_output, Arc::clone(&observer)).map_err(MachineError::Device)?;
-        let peripherals = Arc::new(Peripherals { serial: Arc::new(port), power: PowerPorts::default(), virtio });
+        let peripherals =
+            Arc::new(Peripherals { serial: Arc::new(port), power: PowerPorts::default(), virtio, balloon });
         let (outcomes, received) = mpsc::channel();
         let wake = Arc::new(EventFd::new(EFD_NONBLOCK).map_err(MachineError::Device)?);
         let end = RunEnd { outcomes, wake: Arc::clone(&wake) };
@@ -226,7 +233,7 @@ impl Machine {
         jail::enter(if config.vsock.is_some() { Thread::SocketEventLoop } else { Thread::EventLoop });
         observer.control(ControlEvent::Started);
         handles.iter().for_each(VcpuHandle::run);
-        control.attach(&handles, &observer);
+        control.attach(&handles, &observer, peripherals.balloon.clone(), config.memory);
         let outcome = event_loop::drive(&mut manager, &received, &stopped, &peripherals.power);
         if matches!(outcome, Outcome::Stopped) {
             observer.control(ControlEvent::StopRequested);
@@ -294,8 +301,8 @@ pub(super) fn interrupt_line(vm: &VmFd, gsi: u32) -> Result<EventFd, MachineErro
     Ok(event)
 }
 
-/// The virtio devices of the machine: disks, then network devices, then the source of random bytes, then the socket
-/// device.
+/// The virtio devices of the machine but for a balloon, which is the last: disks, then network devices, then the source
+/// of random bytes, then the socket device.
 ///
 /// # Errors
 /// No file descriptor is left.

@@ -2,9 +2,9 @@
 
 use super::limits::LimitedDevices;
 use crate::control::directory::VmDescription;
-use crate::control::protocol::{Answer, Live, Request, Status};
+use crate::control::protocol::{Answer, BalloonStatus, Live, Request, Status};
 use crate::jail::Closed;
-use crate::machine::{MachineControl, StopHandle};
+use crate::machine::{BalloonState, ControlError, MachineControl, StopHandle};
 use crate::tracing::recorder::RecorderControl;
 use std::path::Path;
 use std::time::Instant;
@@ -25,6 +25,7 @@ pub(super) fn answers(
         match &request {
             Request::Pause => return paused(&machine),
             Request::Resume => return resumed(&machine),
+            Request::Balloon { bytes } => return balloon(&machine, *bytes),
             Request::Stop => {
                 stop.stop();
                 return Answer::done("the guest is being stopped, and its trace completed");
@@ -61,13 +62,14 @@ pub(super) fn answers(
                     attached: None,
                     paused,
                     jail,
+                    balloon: machine.balloon().ok().map(told),
                     limits: limited.status(),
                     trace: status.trace,
                 }))
             }
             Answer::Live(live) => {
                 let VmDescription { name, pid, .. } = description.clone();
-                Answer::Live(Box::new(Live { name, pid, ..*live }))
+                Answer::Live(Box::new(Live { name, pid, balloon: machine.balloon().ok().map(told), ..*live }))
             }
             other => other,
         }
@@ -83,6 +85,24 @@ fn out_of_reach(path: &Path, jail: &Closed) -> String {
         path.display(),
         places.join(" or ")
     )
+}
+
+/// Wants so many `bytes` back, or only says how the balloon is.
+fn balloon(machine: &MachineControl, bytes: Option<u64>) -> Answer {
+    let state: Result<BalloonState, ControlError> = match bytes {
+        Some(bytes) => machine.want_back(bytes),
+        None => machine.balloon(),
+    };
+    match state {
+        Ok(state) => Answer::Balloon(told(state)),
+        Err(error) => Answer::refused(error.to_string()),
+    }
+}
+
+/// The state of a balloon, as the protocol has it.
+const fn told(state: BalloonState) -> BalloonStatus {
+    let BalloonState { wanted, given, reported, refused, is_driven } = state;
+    BalloonStatus { wanted, given, reported, refused, driven: is_driven }
 }
 
 fn paused(machine: &MachineControl) -> Answer {

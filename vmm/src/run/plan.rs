@@ -133,6 +133,7 @@ impl<'a> Plan<'a> {
             entropy: request.entropy,
             // Made when everything else was checked.
             vsock: None,
+            balloon: request.balloon,
             cmdline: booted.cmdline,
             shared_slots: Vec::new(),
             discovery: None,

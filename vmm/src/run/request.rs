@@ -35,6 +35,8 @@ pub struct RunRequest {
     pub entropy: bool,
     /// A socket device.
     pub vsock: Option<VsockConfig>,
+    /// A balloon, by which the guest gives memory back.
+    pub balloon: bool,
     /// Limit of what the guest's console shows, bytes.
     pub console_bandwidth: Option<RateLimit>,
     /// The guest's kernel command line.

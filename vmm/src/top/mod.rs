@@ -7,7 +7,7 @@ use crate::cli::TopArgs;
 use crate::control::client::{self, ClientError};
 use crate::control::directory::{self, DirectoryError, FoundVm};
 use crate::control::protocol::{
-    Answer, Late, LayerStatus, Live, LiveDisk, LiveExits, LiveGuest, LiveVcpu, Request, Thief, Watched,
+    Answer, BalloonStatus, Late, LayerStatus, Live, LiveDisk, LiveExits, LiveGuest, LiveVcpu, Request, Thief, Watched,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -72,6 +72,9 @@ pub struct VmPicture {
     pub guest: Option<LiveGuest>,
     /// Requests to its disks, by disk and kind.
     pub disks: Vec<LiveDisk>,
+    /// Its balloon as it is now, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub balloon: Option<BalloonStatus>,
     /// Records by layer in the period.
     pub layers: Vec<LayerRate>,
     /// The CPU time of strata's own threads in the period: what tracing costs beside the guest's own part.
@@ -177,7 +180,7 @@ pub fn running(runtimes: &[PathBuf]) -> Result<Vec<FoundVm>, DirectoryError> {
 pub fn ask_live(found: &FoundVm) -> Result<Live, TopError> {
     match client::call(&found.socket(), &Request::Live)? {
         Answer::Live(live) => Ok(*live),
-        Answer::Status(_) | Answer::Done { .. } | Answer::Refused { .. } => {
+        Answer::Status(_) | Answer::Balloon(_) | Answer::Done { .. } | Answer::Refused { .. } => {
             Err(TopError::Unknown(found.vm.name.clone()))
         }
     }
@@ -228,7 +231,7 @@ impl VmPicture {
         });
         let mut own_threads: Vec<OwnThread> = threads.collect();
         own_threads.sort();
-        let Live { name, pid, attached, host, guest, disks, layers, missing } = now.live.clone();
+        let Live { name, pid, attached, host, guest, disks, balloon, layers, missing } = now.live.clone();
         Self {
             name,
             pid,
@@ -238,6 +241,7 @@ impl VmPicture {
             host: host.map(|host| since(before.live.host.as_ref(), &host)),
             guest: guest.map(|guest| guest_since(before.live.guest.as_ref(), &guest)),
             disks: disks.iter().map(|disk| disk_since(&before.live.disks, disk)).collect(),
+            balloon,
             layers: layers.iter().map(|layer| LayerRate::between(&before.live.layers, layer)).collect(),
             own_threads,
             missing,

@@ -60,7 +60,8 @@ fn busy(until_ns: u64, times_ns: &[u64]) -> Asked {
     let worst = vec![wakeup(until_ns - 1, 9_000_000), wakeup(1_500, 7_000_000)];
     let guest = Some(LiveGuest { since_ns: 1_000, until_ns, wakeups: times(times_ns), worst });
     let disks = vec![LiveDisk { disk: 0, kind: "read".into(), times: times(times_ns) }];
-    Asked { live: Live { guest, disks, ..asked.live }, ..asked }
+    let balloon = Some(BalloonStatus { wanted: 8 << 20, given: 6 << 20, ..BalloonStatus::default() });
+    Asked { live: Live { guest, disks, balloon, ..asked.live }, ..asked }
 }
 
 #[test]
@@ -79,6 +80,7 @@ fn wakeups_and_disk_requests_are_those_of_the_period() {
         "guest's tasks, woken until run: 3/s, p50 < 131.072 µs, p99 < 4.194 ms",
         "latest of them: we\\u{1b}b/42 9.000 ms (vCPU 1)",
         "disk 0 read: 3/s, p50 < 131.072 µs, p99 < 4.194 ms",
+        "balloon 6 MiB given of 8 MiB wanted back",
     ] {
         assert!(text.contains(part), "{part} is not in {text}");
     }

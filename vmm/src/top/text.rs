@@ -1,6 +1,7 @@
 //! The picture for people.
 
 use super::{OwnThread, Picture, VmPicture};
+use crate::control::balloon;
 use crate::control::protocol::{Late, LiveDisk, LiveExits, LiveGuest, LiveVcpu, LiveWakeup, Thief, Times, Watched};
 use std::io::{self, Write};
 use trace_merge::report::table::{Align, Table};
@@ -31,7 +32,8 @@ impl Picture {
 
 impl VmPicture {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { name, pid, attached, unknown, period_ns, host, guest, disks, layers, own_threads, missing } = self;
+        let Self { name, pid, attached, unknown, period_ns, host, guest, disks, balloon, layers, own_threads, missing } =
+            self;
         if let Some(unknown) = unknown {
             return writeln!(out, "{}: process {pid}: {}", harmless(name), harmless(unknown));
         }
@@ -55,6 +57,7 @@ impl VmPicture {
         for LiveDisk { disk, kind, times } in disks.iter().filter(|disk| disk.times.count > 0) {
             writeln!(out, "disk {disk} {}: {}", harmless(kind), rate_and_quantiles(times, *period_ns))?;
         }
+        balloon.iter().try_for_each(|balloon| writeln!(out, "{}", balloon::line(balloon)))?;
         for layer in layers {
             let rate = per_second(layer.records, *period_ns);
             writeln!(out, "written {}: {rate} records/s, {} lost", harmless(&layer.path), layer.lost)?;

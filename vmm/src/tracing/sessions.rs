@@ -109,7 +109,9 @@ impl Sessions {
                 Ok(Answer::done(format!("session {name} records {} of the guest", session.events())))
             }
             Request::SessionDestroy { name } => self.destroy(&name),
-            Request::Pause | Request::Resume | Request::Stop | Request::Detach => Err(SessionError::NotServed),
+            Request::Pause | Request::Resume | Request::Balloon { .. } | Request::Stop | Request::Detach => {
+                Err(SessionError::NotServed)
+            }
         }
     }
 

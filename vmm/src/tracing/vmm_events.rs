@@ -9,7 +9,8 @@ use crate::clock::HostTime;
 use crate::control::protocol::LiveDisk;
 use crate::machine::rate_limit::Resource;
 use crate::machine::{
-    BlockRequestKind, ControlEvent, NetQueue, Observer, PacketStage, VsockEnd, VsockQueue, VsockSide,
+    BalloonRequestKind, BlockRequestKind, ControlEvent, NetQueue, Observer, PacketStage, VsockEnd, VsockQueue,
+    VsockSide,
 };
 use clock_sync::relation::Relation;
 use clock_sync::updater::Cause;
@@ -48,6 +49,8 @@ mod id {
     pub const VSOCK_END: u16 = 23;
     pub const VSOCK_RECEIVE: u16 = 24;
     pub const VSOCK_SEND: u16 = 25;
+    pub const BALLOON_WANTED: u16 = 26;
+    pub const BALLOON_REQUEST: u16 = 27;
 }
 
 /// Bytes of the text fields.
@@ -238,6 +241,23 @@ pub const EVENTS: &[Event] = &[
     },
     Event { id: id::VSOCK_RECEIVE, class: class::VMM_DEVICE, name: "vmm:vsock_receive", fields: VSOCK_PACKET_FIELDS },
     Event { id: id::VSOCK_SEND, class: class::VMM_DEVICE, name: "vmm:vsock_send", fields: VSOCK_PACKET_FIELDS },
+    Event {
+        id: id::BALLOON_WANTED,
+        class: class::VMM_DEVICE,
+        name: "vmm:balloon_wanted",
+        fields: &[Field::new("bytes", FieldType::U64)],
+    },
+    Event {
+        id: id::BALLOON_REQUEST,
+        class: class::VMM_DEVICE,
+        name: "vmm:balloon_request",
+        fields: &[
+            Field::new("kind", TEXT_FIELD),
+            Field::new("bytes", FieldType::U64),
+            Field::new("refused", FieldType::U64),
+            Field::new("ns", FieldType::U64),
+        ],
+    },
 ];
 
 /// What becomes of the choice of the guest's events while it is recorded. Where it changes, events that come in pairs
@@ -564,6 +584,24 @@ impl Observer for VmmTracer {
         self.record(&self.shared_ring, event, payload.bytes());
     }
 
+    fn balloon_wanted(&self, bytes: u64) {
+        self.record(&self.shared_ring, id::BALLOON_WANTED, &bytes.to_le_bytes());
+    }
+
+    fn balloon_request(&self, kind: BalloonRequestKind, bytes: u64, refused: u64, took: Duration) {
+        let kind = match kind {
+            BalloonRequestKind::Inflate => "inflate",
+            BalloonRequestKind::Deflate => "deflate",
+            BalloonRequestKind::Report => "report",
+        };
+        let mut payload = Payload::<40>::default();
+        payload.put(&padded_text(kind));
+        payload.put(&bytes.to_le_bytes());
+        payload.put(&refused.to_le_bytes());
+        payload.put(&nanoseconds(took).to_le_bytes());
+        self.record(&self.shared_ring, id::BALLOON_REQUEST, payload.bytes());
+    }
+
     fn console_throttled(&self, wait: Duration) {
         self.record(&self.shared_ring, id::CONSOLE_THROTTLED, &nanoseconds(wait).to_le_bytes());
     }
@@ -658,12 +696,14 @@ mod tests {
         tracer.vsock_packet(VsockQueue::Receive, 1, 1, 1, 0, PacketStage::Done);
         tracer.vsock_packet(VsockQueue::Send, 1, 1, 5, 60, PacketStage::Taken);
         tracer.vsock_ended(1, VsockEnd::Refused);
+        tracer.balloon_wanted(64 << 20);
+        tracer.balloon_request(BalloonRequestKind::Inflate, 1 << 20, 1, Duration::from_micros(70));
 
         let of_vcpu: Vec<u16> = recorded(&tracer, 0).into_iter().map(|(id, _)| id).collect();
         let of_others: Vec<u16> = recorded(&tracer, 1).into_iter().map(|(id, _)| id).collect();
 
         assert_eq!(of_vcpu, [1, 2, 3, 4, 5]);
-        assert_eq!(of_others, [6, 7, 8, 9, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 24, 25, 23]);
+        assert_eq!(of_others, [6, 7, 8, 9, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 24, 25, 23, 26, 27]);
     }
 
     #[test]

@@ -43,6 +43,8 @@ struct DeviceState {
     device_features_select: u32,
     driver_features_select: u32,
     queue_select: usize,
+    /// Another number when the configuration has changed by the host's hand.
+    config_generation: u32,
     /// When the timer expires, if it is set.
     resume_at: Option<Instant>,
 }
@@ -86,6 +88,7 @@ impl MmioTransport {
             device_features_select: 0,
             driver_features_select: 0,
             queue_select: 0,
+            config_generation: 0,
             resume_at: None,
         };
         let source = state.device.source()?;
@@ -147,6 +150,10 @@ impl MmioTransport {
 
     /// Writes `data` to the registers at `offset`.
     pub fn write(&self, offset: u64, data: &[u8]) {
+        if let Some(place) = offset.checked_sub(VIRTIO_MMIO_CONFIG.into()) {
+            self.lock().device.write_config(place, data);
+            return;
+        }
         let Ok(register) = u32::try_from(offset) else {
             return;
         };
@@ -220,6 +227,23 @@ impl MmioTransport {
         self.interrupt_status.fetch_or(cause, Ordering::SeqCst);
         // Fails only when the counter is full, and then an interrupt is pending already.
         let _ = self.interrupt.write(1);
+    }
+
+    /// Whether a driver has set the device up, and it works.
+    pub fn is_driven(&self) -> bool {
+        let state = self.lock();
+        state.status & VIRTIO_CONFIG_S_DRIVER_OK != 0 && !state.needs_reset()
+    }
+
+    /// Tells the driver that the device's configuration has changed, from any thread. A driver that is not ready yet
+    /// reads it when it is.
+    pub fn announce_configuration(&self) {
+        let mut state = self.lock();
+        state.config_generation = state.config_generation.wrapping_add(1);
+        if state.status & VIRTIO_CONFIG_S_DRIVER_OK != 0 {
+            // With the lock: a driver that resets the device meanwhile finds no interrupt of before.
+            self.raise(VIRTIO_MMIO_INT_CONFIG);
+        }
     }
 
     /// Serves queue `index`, on the event loop, at `now`.
@@ -317,8 +341,7 @@ impl DeviceState {
             VIRTIO_MMIO_QUEUE_NUM_MAX => queue.map_or(0, |queue| u32::from(queue.max_size())),
             VIRTIO_MMIO_QUEUE_READY => queue.map_or(0, |queue| u32::from(queue.ready())),
             VIRTIO_MMIO_STATUS => self.status,
-            // The configuration of no device changes.
-            VIRTIO_MMIO_CONFIG_GENERATION => 0,
+            VIRTIO_MMIO_CONFIG_GENERATION => self.config_generation,
             _ => 0,
         }
     }
@@ -461,7 +484,12 @@ pub(in crate::machine) mod tests {
     const DRIVER_OK: u32 = 4;
     const NEEDS_RESET: u32 = 64;
 
-    struct Device;
+    /// What a driver has written into a configuration: where, and the bytes.
+    type Written = Arc<Mutex<Vec<(u64, Vec<u8>)>>>;
+
+    /// A device that keeps what the driver writes into its configuration.
+    #[derive(Clone, Default)]
+    struct Device(Written);
 
     impl VirtioDevice for Device {
         fn device_type(&self) -> u32 {
@@ -475,6 +503,9 @@ pub(in crate::machine) mod tests {
         }
         fn read_config(&self, offset: u64, data: &mut [u8]) {
             data.fill(u8::try_from(offset).unwrap());
+        }
+        fn write_config(&mut self, offset: u64, data: &[u8]) {
+            self.0.lock().unwrap().push((offset, data.to_vec()));
         }
         fn serve(
             &mut self,
@@ -490,7 +521,7 @@ pub(in crate::machine) mod tests {
     fn transport() -> MmioTransport {
         let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 0x10000)]).unwrap();
         let interrupt = EventFd::new(EFD_NONBLOCK).unwrap();
-        MmioTransport::new(Box::new(Device), memory, interrupt).unwrap()
+        MmioTransport::new(Box::new(Device::default()), memory, interrupt).unwrap()
     }
 
     fn read(transport: &MmioTransport, register: u32) -> u32 {
@@ -758,6 +789,48 @@ pub(in crate::machine) mod tests {
         let mut data = [0xff; 2];
         transport().read(u64::from(VIRTIO_MMIO_CONFIG) + 3, &mut data);
         assert_eq!(data, [3, 3]);
+    }
+
+    #[test]
+    fn configuration_is_written_in_any_width() {
+        let device = Device::default();
+        let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 0x10000)]).unwrap();
+        let interrupt = EventFd::new(EFD_NONBLOCK).unwrap();
+        let transport = MmioTransport::new(Box::new(device.clone()), memory, interrupt).unwrap();
+
+        transport.write(u64::from(VIRTIO_MMIO_CONFIG) + 4, &[1, 2]);
+        transport.write(u64::from(VIRTIO_MMIO_CONFIG), &[3; 8]);
+
+        assert_eq!(*device.0.lock().unwrap(), [(4, vec![1, 2]), (0, vec![3; 8])]);
+    }
+
+    #[test]
+    fn changed_configuration_has_another_generation_and_interrupts_a_driver_that_is_ready() {
+        let transport = transport();
+        let looks = || [VIRTIO_MMIO_CONFIG_GENERATION, VIRTIO_MMIO_INTERRUPT_STATUS].map(|at| read(&transport, at));
+
+        let before = looks();
+        transport.announce_configuration();
+        let early = (looks(), transport.interrupt.read().is_ok());
+        activate(&transport, 0x1000);
+        transport.announce_configuration();
+        let ready = (looks(), transport.interrupt.read().is_ok());
+        write(&transport, VIRTIO_MMIO_INTERRUPT_ACK, VIRTIO_MMIO_INT_CONFIG);
+
+        assert_eq!((before, early), ([0, 0], ([1, 0], false)));
+        assert_eq!((ready, looks()), (([2, VIRTIO_MMIO_INT_CONFIG], true), [2, 0]));
+    }
+
+    #[test]
+    fn device_is_driven_from_its_drivers_readiness_until_a_reset() {
+        let transport = transport();
+
+        let before = transport.is_driven();
+        activate(&transport, 0x1000);
+        let ready = transport.is_driven();
+        write(&transport, VIRTIO_MMIO_STATUS, 0);
+
+        assert_eq!((before, ready, transport.is_driven()), (false, true, false));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Virtio devices on the MMIO transport.
 
+pub mod balloon;
 pub mod block;
 pub mod entropy;
 pub mod link;
@@ -28,6 +29,11 @@ pub trait VirtioDevice: Send {
     fn queue_sizes(&self) -> &[u16];
     /// Copies the device's configuration from `offset` on; bytes beyond it are left as they are.
     fn read_config(&self, offset: u64, data: &mut [u8]);
+    /// Takes what the driver writes into the device's configuration from `offset` on. Bytes that are not the driver's
+    /// to write, and those beyond the configuration, are ignored.
+    fn write_config(&mut self, offset: u64, data: &[u8]) {
+        let _ = (offset, data);
+    }
     /// Where the host has something for the guest, if the device has such a place.
     ///
     /// # Errors

@@ -402,7 +402,7 @@ impl Bench {
 fn message(answer: Answer) -> String {
     match answer {
         Answer::Done { message } | Answer::Refused { message } => message,
-        Answer::Status(_) | Answer::Live(_) => String::new(),
+        Answer::Status(_) | Answer::Live(_) | Answer::Balloon(_) => String::new(),
     }
 }
 
