@@ -2,7 +2,7 @@
 
 use crate::cli::MetricsArgs;
 use crate::control::directory;
-use crate::control::protocol::{FIRST_CLASS, Live, LiveDisk, LiveVcpu, Times, Watched};
+use crate::control::protocol::{BalloonStatus, FIRST_CLASS, Live, LiveDisk, LiveVcpu, Times, Watched};
 use crate::http;
 use crate::top::{self, own_threads};
 use prometheus_client::collector::Collector;
@@ -98,11 +98,14 @@ fn text(scrape: Scrape) -> String {
 
 /// What is counted of a VM.
 type CountOf = fn(&Watched) -> u64;
+/// What is measured of a VM's balloon.
+type LevelOf = fn(&BalloonStatus) -> u64;
 
 /// A value of a metric.
 enum Sample<'t> {
     Seconds(u64),
     Count(u64),
+    Level(u64),
     Times(&'t Times),
 }
 
@@ -111,6 +114,7 @@ impl EncodeMetric for Sample<'_> {
         match *self {
             Self::Seconds(ns) => encoder.encode_counter::<[(&str, &str); 0], f64, f64>(&seconds(ns), None),
             Self::Count(count) => encoder.encode_counter::<[(&str, &str); 0], u64, f64>(&count, None),
+            Self::Level(level) => encoder.encode_gauge(&level),
             Self::Times(times) => {
                 // All classes each time: those of several VMs can be added up only where they are the same.
                 let class = |(class, count): (u32, u64)| {
@@ -127,6 +131,7 @@ impl EncodeMetric for Sample<'_> {
     fn metric_type(&self) -> MetricType {
         match self {
             Self::Seconds(_) | Self::Count(_) => MetricType::Counter,
+            Self::Level(_) => MetricType::Gauge,
             Self::Times(_) => MetricType::Histogram,
         }
     }
@@ -194,6 +199,18 @@ impl Collector for Scrape {
                 Sample::Times(&guest.wakeups).encode(metric.encode_family(&[("vm", live.name.as_str())])?)?;
             }
         }
+        let levels: [(&str, &str, LevelOf); 2] = [
+            ("strata_balloon_wanted_bytes", "Memory that the host wants back", |balloon| balloon.wanted),
+            ("strata_balloon_given_bytes", "Memory that the guest has given back", |balloon| balloon.given),
+        ];
+        for (name, help, level) in levels {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for Scraped { live, .. } in &self.0 {
+                if let Some(balloon) = &live.balloon {
+                    Sample::Level(level(balloon)).encode(metric.encode_family(&[("vm", live.name.as_str())])?)?;
+                }
+            }
+        }
         let counts: [(&str, &str, CountOf); 2] = [
             ("strata_host_records", "Records of the host's kernel that were read", |host| host.records),
             ("strata_host_records_lost", "Records of the host's kernel that were lost", |host| host.lost),
@@ -233,7 +250,8 @@ mod tests {
         };
         let disks = vec![LiveDisk { disk: 1, kind: "read".into(), times: times.clone() }];
         let guest = Some(LiveGuest { wakeups: times, ..LiveGuest::default() });
-        let live = Live { name: name.into(), host: Some(host), guest, disks, ..Live::default() };
+        let balloon = Some(BalloonStatus { wanted: 4096, given: 8192, ..BalloonStatus::default() });
+        let live = Live { name: name.into(), host: Some(host), guest, disks, balloon, ..Live::default() };
         Scraped { live, cost_ns: 1_000_000 }
     }
 
@@ -254,6 +272,9 @@ mod tests {
             "strata_disk_seconds_bucket{le=\"0.000002048\",vm=\"web\",disk=\"1\",kind=\"read\"} 2",
             "strata_disk_seconds_count{vm=\"db\\\"\",disk=\"1\",kind=\"read\"} 3",
             "strata_guest_wakeup_seconds_bucket{le=\"+Inf\",vm=\"web\"} 3",
+            "# TYPE strata_balloon_given_bytes gauge",
+            "strata_balloon_given_bytes{vm=\"web\"} 8192",
+            "strata_balloon_wanted_bytes{vm=\"db\\\"\"} 4096",
             "strata_host_records_total{vm=\"web\"} 9",
             "strata_own_cpu_seconds_total{vm=\"web\"} 0.001",
         ] {
