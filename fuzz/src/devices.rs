@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use vmm::machine::rate_limit::RateLimit;
 use vmm::machine::{
-    BlockRequestKind, DetachedDisk, DetachedNet, DetachedVsock, DiskLimits, ExitAction, FRAME_MAX, Link, MacAddress,
-    NetLimits, NetQueue, NoObserver, Observer, PACKET_HEADER, PacketStage, Peripherals, VIRTIO_MMIO, VIRTIO_MMIO_SIZE,
-    VSOCK_CONNECTIONS_MAX, VsockEnd, VsockHost, VsockSide, handle_exit,
+    BalloonRequestKind, BlockRequestKind, DetachedDisk, DetachedNet, DetachedVsock, DiskLimits, ExitAction, FRAME_MAX,
+    Link, MacAddress, NetLimits, NetQueue, NoObserver, Observer, PACKET_HEADER, PacketStage, Peripherals, VIRTIO_MMIO,
+    VIRTIO_MMIO_SIZE, VSOCK_CONNECTIONS_MAX, VsockEnd, VsockHost, VsockSide, handle_exit,
 };
 
 /// The guest's memory, bytes.
@@ -31,8 +31,8 @@ const OPERATIONS: RateLimit = RateLimit { per_second: 100, burst: 8 };
 const BYTES: RateLimit = RateLimit { per_second: 64 << 10, burst: 8 << 10 };
 /// What the guest may do with the network, in each direction.
 const PACKETS: RateLimit = RateLimit { per_second: 100, burst: 16 };
-/// Virtio devices: two disks, a network, a source of random bytes and a socket device.
-const DEVICES: u8 = 5;
+/// Virtio devices: two disks, a network, a source of random bytes, a socket device and a balloon.
+const DEVICES: u8 = 6;
 /// The places of the network and of the socket device among them.
 const NET: usize = 2;
 const VSOCK: usize = 4;
@@ -56,6 +56,7 @@ const ACCESS: usize = 8;
 /// | 7, `u16` ms | [`Op::Wait`] |
 /// | 8, `u16` bytes | [`Op::Arrive`] |
 /// | 9, `u16` length, bytes | [`Op::Call`] |
+/// | 10, `u16` pages | [`Op::Want`] |
 ///
 /// What is missing at the end is zeros, so that every sequence of bytes is a script.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +86,7 @@ pub enum Op<'a> {
     },
     /// Writes to a register of a virtio device.
     Store {
-        /// Which device; there are five.
+        /// Which device; there are six.
         device: u8,
         /// Which register, by its number: a quarter of its offset.
         register: u8,
@@ -96,7 +97,7 @@ pub enum Op<'a> {
     },
     /// Reads from a register of a virtio device.
     Load {
-        /// Which device; there are five.
+        /// Which device; there are six.
         device: u8,
         /// Which register, by its number: a quarter of its offset.
         register: u8,
@@ -105,7 +106,7 @@ pub enum Op<'a> {
     },
     /// Notifies a queue of a device.
     Notify {
-        /// Which device; there are five. With the highest bit, its second queue.
+        /// Which device; there are six. With the highest bit its second queue, with the next one its third.
         device: u8,
     },
     /// The host's user types.
@@ -122,6 +123,11 @@ pub enum Op<'a> {
     Call {
         /// What.
         bytes: &'a [u8],
+    },
+    /// The host wants so much of the guest's memory back.
+    Want {
+        /// How much, pages of 4096 bytes.
+        pages: u16,
     },
     /// Time goes by, and devices that have waited for their limits are served.
     Wait {
@@ -174,11 +180,15 @@ impl Op<'_> {
                 script.push(9);
                 block(script, bytes);
             }
+            Self::Want { pages } => {
+                script.push(10);
+                script.extend(pages.to_le_bytes());
+            }
         }
     }
 
     fn decode<'a>(input: &mut Input<'a>) -> Op<'a> {
-        match input.byte() % 10 {
+        match input.byte() % 11 {
             0 => Op::Write { address: input.u16(), bytes: input.block() },
             1 => Op::Out { place: input.byte(), width: input.byte(), value: input.u64() },
             2 => Op::In { place: input.byte(), width: input.byte() },
@@ -188,7 +198,8 @@ impl Op<'_> {
             6 => Op::Input { bytes: input.block() },
             7 => Op::Wait { ms: input.u16() },
             8 => Op::Arrive { length: input.u16() },
-            _ => Op::Call { bytes: input.block() },
+            9 => Op::Call { bytes: input.block() },
+            _ => Op::Want { pages: input.u16() },
         }
     }
 }
@@ -220,6 +231,8 @@ struct Counts {
     packets: [AtomicU64; 2],
     /// Connections of the socket device that have begun and not ended, and the last one's id.
     connections: Mutex<(usize, u64)>,
+    /// Bytes that went into the balloon, and out of it again.
+    balloon: [AtomicU64; 2],
     /// Bytes that the serial port put out.
     put_out: AtomicU64,
 }
@@ -246,6 +259,12 @@ impl Observer for Counts {
         let mut connections = self.connections.lock().expect("no step panics while it holds it");
         assert!(id <= connections.1 && connections.0 > 0, "the connection {id} ends and has not begun");
         connections.0 -= 1;
+    }
+
+    fn balloon_request(&self, kind: BalloonRequestKind, bytes: u64, _: u64, _: Duration) {
+        if let Some(sum) = self.balloon.get(kind as usize) {
+            sum.fetch_add(bytes, Ordering::Relaxed);
+        }
     }
 
     fn console_output(&self, bytes: u32) {
@@ -422,6 +441,14 @@ pub fn run(data: &[u8]) {
         give_back(&listeners);
         let connections = counts.connections.lock().expect("no step panicked").0;
         assert!(connections <= VSOCK_CONNECTIONS_MAX, "there are {connections} connections");
+        let [inflated, deflated] = counts.balloon.each_ref().map(|bytes| bytes.load(Ordering::Relaxed));
+        let given = devices.balloon().map_or(0, |balloon| balloon.state().given);
+        assert!(given <= MEMORY as u64, "a guest of {MEMORY} bytes has given {given} back");
+        // A reset empties it.
+        assert!(
+            deflated + given <= inflated,
+            "{inflated} bytes went into the balloon, {deflated} out, {given} are in it"
+        );
         let came = u128::from(OPERATIONS.per_second) * time.as_millis() / 1000;
         let of_limited = counts.of_limited.load(Ordering::Relaxed);
         assert!(u128::from(of_limited) <= came + u128::from(OPERATIONS.burst), "a disk keeps within its limit");
@@ -472,7 +499,12 @@ fn step(op: Op<'_>, memory: &GuestMemoryMmap, devices: &Peripherals, now: Instan
             handle_exit(0, exit, devices, &NoObserver)
         }
         Op::Notify { device } => {
-            devices.notify((device % 0x80 % (DEVICES + 1)).into(), (device >> 7).into(), now);
+            let queue = if device >= 0x80 { 1 } else { usize::from(device >> 6) * 2 };
+            devices.notify((device % 0x40 % (DEVICES + 1)).into(), queue, now);
+            ExitAction::Continue
+        }
+        Op::Want { pages } => {
+            devices.balloon().expect("there is a balloon").want(u64::from(pages) * 4096);
             ExitAction::Continue
         }
         Op::Input { bytes } => {

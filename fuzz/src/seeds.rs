@@ -528,6 +528,7 @@ fn control_requests() -> Vec<(&'static str, Vec<u8>)> {
         ("trigger-remove", line(&Request::TriggerRemove { trigger })),
         ("live", line(&Request::Live)),
         ("create", line(&create)),
+        ("balloon", line(&Request::Balloon { bytes: Some(256 << 20) })),
         ("snapshot", line(&Request::Snapshot { dir: "/tmp/snapshot".into(), session: None })),
         ("answer", serde_json::to_vec(&Answer::Status(Box::default())).expect("an answer is text")),
         ("live-answer", serde_json::to_vec(&Answer::Live(Box::new(live()))).expect("an answer is text")),

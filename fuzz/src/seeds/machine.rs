@@ -29,11 +29,13 @@ const QUEUE_AVAILABLE: u8 = 0x090 / 4;
 const QUEUE_USED: u8 = 0x0a0 / 4;
 const CONFIGURATION: u8 = 0x40;
 
-/// Devices after the disks, and what stands for the second queue of one.
+/// Devices after the disks, and what stands for the second and the third queue of one.
 const NETWORK: u8 = 2;
 const RANDOM: u8 = 3;
 const SOCKETS: u8 = 4;
+const BALLOON: u8 = 5;
 const SECOND_QUEUE: u8 = 0x80;
+const THIRD_QUEUE: u8 = 0x40;
 
 /// Flags of a descriptor.
 const NEXT: u16 = 1;
@@ -121,6 +123,30 @@ fn stream_header(ports: [u32; 2], op: u16, length: u32) -> Vec<u8> {
     [&addresses[..], &words.concat()].concat()
 }
 
+/// What drivers do to a balloon: pages that they may give and may not, in and out again, and a report of free memory.
+fn balloon_scripts() -> [(&'static str, Vec<u8>); 3] {
+    let named = [8_u32, 9, 9, 15, 16, u32::MAX].map(u32::to_le_bytes).concat();
+    let names = |script: &mut Vec<u8>, queue: u8| {
+        Op::Write { address: DATA, bytes: &named }.encode(script);
+        buffer(script, 24, 0);
+        Op::Notify { device: BALLOON | queue }.encode(script);
+        Op::Load { device: BALLOON, register: INTERRUPT_STATUS, width: 4 }.encode(script);
+    };
+    let mut inflates = driver(BALLOON, 1 << 2);
+    Op::Want { pages: 3 }.encode(&mut inflates);
+    Op::Load { device: BALLOON, register: CONFIGURATION, width: 8 }.encode(&mut inflates);
+    names(&mut inflates, 0);
+    Op::Store { device: BALLOON, register: CONFIGURATION + 1, width: 4, value: 3 }.encode(&mut inflates);
+    let mut deflates = driver_of_queue(BALLOON, 1 << 2, 1);
+    Op::Want { pages: 0 }.encode(&mut deflates);
+    names(&mut deflates, SECOND_QUEUE);
+    let mut reports = driver_of_queue(BALLOON, 1 << 2 | 1 << 5, 2);
+    Op::Write { address: DESCRIPTORS, bytes: &descriptor(0x8000, 0x4000, DEVICE_WRITES, 0) }.encode(&mut reports);
+    Op::Write { address: AVAILABLE, bytes: &[0, 0, 1, 0, 0, 0] }.encode(&mut reports);
+    Op::Notify { device: BALLOON | THIRD_QUEUE }.encode(&mut reports);
+    [("inflates", inflates), ("deflates", deflates), ("reports", reports)]
+}
+
 /// What drivers do to a network, to a source of random bytes and to a socket device.
 fn other_scripts() -> [(&'static str, Vec<u8>); 5] {
     let mut receives = driver(NETWORK, 1 << 5);
@@ -196,6 +222,7 @@ pub(super) fn device_scripts() -> Vec<(&'static str, Vec<u8>)> {
         ("console-and-end", console),
     ];
     scripts.extend(other_scripts());
+    scripts.extend(balloon_scripts());
     scripts
 }
 
