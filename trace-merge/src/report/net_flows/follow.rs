@@ -568,9 +568,17 @@ impl Follower {
             return;
         }
         let free = |page: &u64| !self.nets.values().any(|net| net.page == Some(*page));
-        let mut kicked = self.kicks.iter().filter(|(page, kicks)| !kicks.is_empty() && free(page));
-        let (Some((&page, _)), None) = (kicked.next(), kicked.next()) else { return };
-        self.nets.entry(net).or_default().page = Some(page);
+        let kicked = self.kicks.iter().filter(|(page, kicks)| !kicks.is_empty() && free(page));
+        let kicked: Vec<u64> = kicked.map(|(page, _)| *page).collect();
+        if let [page] = kicked[..] {
+            self.nets.entry(net).or_default().page = Some(page);
+            return;
+        }
+        // Nobody picks up the kicks of another kind of device, a balloon's for instance: only what comes from here on
+        // counts the next time.
+        for page in kicked {
+            self.kicks.remove(&page);
+        }
     }
 
     /// The VMM takes a packet that the guest sends.

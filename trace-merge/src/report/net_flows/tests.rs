@@ -146,6 +146,22 @@ fn packet_is_followed_from_the_hosts_tap_to_the_guests_task() {
 }
 
 #[test]
+fn notifications_of_another_kind_of_device_do_not_hide_those_of_a_network_device() {
+    // A balloon's second queue, before the network is used.
+    let trace = kick(TestTrace::new(), 1_000, 0xd0003, 1);
+
+    let flows = flows(there_and_back(there_and_back(trace, 10_000, 1), 20_000, 2));
+
+    let kicked: Vec<bool> = [1, 2]
+        .map(|id| {
+            let flow = flows.sent.slowest.iter().find(|flow| flow.id == id).unwrap();
+            flow.steps.iter().any(|step| step.to == Milestone::Kicked)
+        })
+        .into();
+    assert_eq!((kicked, flows.sent.never_met.len()), (vec![false, true], 0));
+}
+
+#[test]
 fn steps_of_every_packet_add_up() {
     let ids = (0..9).zip(1..);
     let flows = flows(ids.fold(TestTrace::new(), |trace, (at, id)| there_and_back(trace, 10_000 + 1000 * at, id)));
