@@ -4,7 +4,7 @@
 use lab::build::binaries;
 use lab::paths::Paths;
 use lab::process;
-use lab::scenarios::network::{self, GIVEN_BACK, PINGS, RANDOM, SENT};
+use lab::scenarios::network::{self, GIVEN_BACK, PIECES, PINGS, RANDOM, SENT, WANTED};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -165,6 +165,58 @@ fn random_bytes_of_the_host_reach_the_guest_and_each_request_is_in_the_trace() {
 
     assert_eq!(told("random bytes:"), RANDOM);
     assert!(given >= RANDOM, "{requests:?}");
+}
+
+/// What `strata ctl VM balloon --json` said, by the name of its file.
+fn balloon(name: &str) -> serde_json::Value {
+    serde_json::from_str(&text(name)).unwrap()
+}
+
+#[test]
+fn guest_gives_memory_back_that_the_host_wants_and_gets_it_again() {
+    let (inflated, deflated) = (balloon("inflated.json"), balloon("deflated.json"));
+    let [before, with, after] = ["before", "with", "after"].map(|when| told(&format!("free {when} the balloon:")));
+    println!("{inflated}\n{deflated}\nKiB free in the guest: {before}, {with}, {after}");
+
+    let figures =
+        |answer: &serde_json::Value| ["wanted", "given", "refused"].map(|name| answer[name].as_u64().unwrap());
+    assert_eq!((figures(&inflated), figures(&deflated)), ([WANTED << 20, WANTED << 20, 0], [0; 3]));
+    assert!(inflated["driven"].as_bool().unwrap() && inflated["answer"] == "balloon", "{inflated}");
+    // Nearly all of it is missing in the guest meanwhile, and nearly none later.
+    assert!(before > with + 40_000 && after > before - 10_000, "{before}, {with}, {after}");
+}
+
+#[test]
+fn host_has_the_memory_that_the_guest_gives_back_or_reports_as_free() {
+    let resident = text("resident");
+    println!("{resident}");
+
+    let kib: Vec<i64> = resident.lines().map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect();
+
+    let [before, inflated, reported] = kib[..] else { panic!("{resident}") };
+    let mib = |count: u64| i64::try_from(count << 10).unwrap();
+    // Some of what the guest gave it may never have used.
+    assert!(before - inflated > mib(WANTED / 2), "{resident}");
+    // All pieces are free in the end, but what the guest has used meanwhile.
+    assert!(before - reported > mib(PIECES * 3 / 4), "{resident}");
+}
+
+#[test]
+fn requests_to_the_balloon_are_in_the_trace() {
+    let number = |event: &Event, field: &str| event.fields[field].as_u64().unwrap();
+    let (wanted, requests) = (events("vmm:balloon_wanted"), events("vmm:balloon_request"));
+    let sum = |kind: &str| -> u64 {
+        let of_kind = requests.iter().filter(|event| event.fields["kind"] == kind);
+        of_kind.map(|event| number(event, "bytes")).sum()
+    };
+
+    println!("{} requests, {} bytes reported", requests.len(), sum("report"));
+    let mut wanted: Vec<_> = wanted.iter().map(|event| number(event, "bytes")).collect();
+    wanted.dedup();
+    assert_eq!(wanted, [WANTED << 20, 0]);
+    assert_eq!((sum("inflate"), sum("deflate")), (WANTED << 20, WANTED << 20));
+    assert!(sum("report") >= PIECES << 20 >> 1, "{requests:?}");
+    assert!(requests.iter().all(|event| number(event, "refused") == 0 && number(event, "ns") > 0), "{requests:?}");
 }
 
 #[test]

@@ -1,10 +1,12 @@
-//! A guest with a network device on a tap of its host, a socket device and a source of random bytes: it pings the host
-//! and sends it bytes over TCP, and reads random ones; then the host calls it, and it the host, over the socket device.
-//! One boot of the host.
+//! A guest with a network device on a tap of its host, a socket device, a source of random bytes and a balloon: it
+//! gives memory back to the host and gets it again, pings the host and sends it bytes over TCP, and reads random ones;
+//! then the host calls it, and it the host, over the socket device. One boot of the host.
 //!
 //! Leaves in the results: `network.trace`, `network.log`, `network.status`, the bytes as the host got them in
 //! `received`, what the guest gave back of a call in `given-back` and what it sent itself in `served`, what is left of
-//! the socket in `sockets`, and what `strata run` says of taps that cannot be had in `missing.log` and `busy.log`.
+//! the socket in `sockets`, what became of requests to the balloon in `inflated.json` and `deflated.json`, how much
+//! anonymous memory the VM's process had meanwhile in `resident`, and what `strata run` says of taps that cannot be had
+//! in `missing.log` and `busy.log`.
 
 use crate::build::binaries;
 use crate::build::guest_image::GuestImage;
@@ -23,13 +25,33 @@ pub const SENT: usize = 256 << 10;
 pub const GIVEN_BACK: usize = 512 << 10;
 /// Random bytes that the guest reads.
 pub const RANDOM: u64 = 300;
+/// Memory that the host wants back, MiB.
+pub const WANTED: u64 = 48;
+/// Pieces of a MiB that the guest fills first. It frees every other one: so what it gives back had been in use, and no
+/// report of free memory tells of pieces as small as that.
+pub const PIECES: u64 = 128;
 /// Modules of the guest.
-const GUEST_MODULES: [&str; 5] =
-    ["virtio_mmio", "virtio_net", "vmw_vsock_virtio_transport", "virtio-rng", "pvpanic-mmio"];
+const GUEST_MODULES: [&str; 6] =
+    ["virtio_mmio", "virtio_net", "vmw_vsock_virtio_transport", "virtio-rng", "virtio_balloon", "pvpanic-mmio"];
 /// The host's module that makes taps.
 const HOST_MODULE: &str = "tun";
 
 const GUEST_SCRIPT: &str = "\
+free_kib() { grep MemFree: /proc/meminfo | tr -dc 0-9; }
+# $1 is how MemFree is to compare with the number of KiB $2.
+until_free() { for turn in $(seq 200); do [ $(free_kib) $1 $2 ] && break; sleep 0.1; done; }
+mkdir /tmp/pieces
+for piece in $(seq 128); do head -c 1048576 /dev/zero > /tmp/pieces/$piece; done
+rm /tmp/pieces/*[13579]
+before=$(free_kib)
+echo \"free before the balloon: $before\"
+until_free -lt $((before - 40000))
+echo \"free with the balloon: $(free_kib)\"
+until_free -gt $((before - 10000))
+echo \"free after the balloon: $(free_kib)\"
+rm -r /tmp/pieces
+# The kernel reports what is free two seconds later.
+sleep 6
 echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6
 ip addr add 192.168.77.2/24 dev eth0
 ip link set eth0 up
@@ -64,15 +86,32 @@ sleep 300 | busybox nc -l -p 7777 > "$LAB_OUT/received" &
 mkdir -m 700 /tmp/sockets
 sockets serve /tmp/sockets/vsock_78 > "$LAB_OUT/served" &
 vm --net tap=strata7,mac=52:54:00:12:34:56 --vsock cid=3,path=/tmp/sockets/vsock \
-    --rng --agent "$LAB/strata.ko" --trace "$LAB_OUT/network.trace" \
+    --rng --balloon --agent "$LAB/strata.ko" --trace "$LAB_OUT/network.trace" \
     --events 'default,guest-kernel:net:*,guest-kernel:napi:*,host-kernel:net:*' --sub-buffers 64 \
     --cmdline "console=ttyS0 quiet panic=-1 lab.script=network" > "$LAB_OUT/network.log" 2>&1 &
 guest=$!
-(sleep 200; kill -KILL $guest) &
+(sleep 260; kill -KILL $guest) &
 limit=$!
-until grep -q 'guest is up' "$LAB_OUT/network.log" || ! kill -0 $guest; do sleep 0.2; done
+says() { until grep -q "$1" "$LAB_OUT/network.log" || ! kill -0 $guest; do sleep 0.2; done; }
+says 'free before the balloon'
+process=$(strata ctl vm0 status --json | grep -m 1 '"pid"' | tr -dc 0-9)
+resident() { echo "$1 $(grep RssAnon: /proc/$process/status | tr -dc 0-9)" >> "$LAB_OUT/resident"; }
+resident before
+for turn in $(seq 10); do
+    strata ctl vm0 balloon 48M --json > "$LAB_OUT/inflated.json"
+    grep -q '"given": 50331648' "$LAB_OUT/inflated.json" && break
+done
+resident inflated
+says 'free with the balloon'
+for turn in $(seq 10); do
+    strata ctl vm0 balloon 0 --json > "$LAB_OUT/deflated.json"
+    grep -q '"given": 0,' "$LAB_OUT/deflated.json" && break
+done
+says 'guest is up'
+resident reported
+strata ctl vm0 balloon
 vm --name vm1 --net tap=strata7 > "$LAB_OUT/busy.log" 2>&1
-until grep -q 'port 22 is open' "$LAB_OUT/network.log" || ! kill -0 $guest; do sleep 0.2; done
+says 'port 22 is open'
 yes vsock | head -c 524288 | sockets call /tmp/sockets/vsock 22 > "$LAB_OUT/given-back"
 wait $guest
 echo $? > "$LAB_OUT/network.status"
@@ -113,7 +152,7 @@ pub fn run(lab: &Lab, name: &str) -> Result<HostResult, ScenarioError> {
         .file("sockets", &sockets)
         .file("strata.ko", &lab.agent);
     let mut request = of_host.iter().fold(request, |request, (name, path)| request.file(name, path));
-    request.timeout = Duration::from_secs(400);
+    request.timeout = Duration::from_secs(460);
     Ok(lab.host.run(&lab.paths.runs(), &request)?.success(name)?)
 }
 
@@ -127,5 +166,8 @@ mod tests {
         assert!(GUEST_SCRIPT.contains(&format!("head -c {SENT} ")));
         assert!(GUEST_SCRIPT.contains(&format!("head -c {RANDOM} ")));
         assert!(HOST_SCRIPT.contains(&format!("head -c {GIVEN_BACK} ")));
+        assert!(GUEST_SCRIPT.contains(&format!("seq {PIECES})")));
+        assert!(HOST_SCRIPT.contains(&format!("balloon {WANTED}M ")));
+        assert!(HOST_SCRIPT.contains(&format!("\"given\": {}'", WANTED << 20)));
     }
 }
