@@ -94,7 +94,17 @@ fn guest_rings() -> Vec<(&'static str, Vec<u8>)> {
         let end = memory.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         [&[choice], &memory[..end]].concat()
     };
-    vec![("linux-6.12", ring(0)), ("linux-6.14", ring(1))]
+    // A running guest writes over the time stamp of the page with the first record while that is copied.
+    let racing = |choice: u8| {
+        let still = ring(choice);
+        [&[choice + 2], &[12, 0, 0, 8, 0xff, 0, 0, 0][..], &still[1..]].concat()
+    };
+    vec![
+        ("linux-6.12", ring(0)),
+        ("linux-6.14", ring(1)),
+        ("linux-6.12-running", racing(0)),
+        ("linux-6.14-running", racing(1)),
+    ]
 }
 
 /// A clock that advances by `step` each time it is read.

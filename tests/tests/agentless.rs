@@ -1,9 +1,10 @@
-//! The kernel of a guest without our module is traced through its own ring, to its last event before a panic.
+//! The kernel of a guest without our module is traced through its own ring, to its last event before a panic, and at a
+//! snapshot while it runs.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::build::binaries;
 use lab::paths::Paths;
-use lab::scenarios::agentless::{self, KERNELS};
+use lab::scenarios::agentless::{self, KERNELS, SNAPSHOT};
 use lab::scenarios::results::{Results, assert_contains};
 use lab::{process, provision};
 use serde_json::Value;
@@ -14,12 +15,22 @@ use trace_merge::reader::Trace;
 
 /// Longest time between the guest's last event and the machine's end, s: a panic on an emulated host.
 const END_SECONDS: f64 = 3.0;
+/// Longest time between the guest's last event in a snapshot and the snapshot's end, s: the rings are read one after
+/// the other, on an emulated host.
+const SNAPSHOT_SECONDS: f64 = 3.0;
 /// The largest bound of a clock that is worth having, ns.
 const BOUND_NS: u64 = 1_000_000;
 
 fn strata(arguments: &[&str], trace: &Path) -> String {
     let program = binaries::located(&Paths::of_workspace()).strata;
     process::capture_any(Command::new(program).args(arguments).arg(trace)).unwrap()
+}
+
+/// The time of the last record of `layer`, s.
+fn last(layer: &str, path: &Path) -> f64 {
+    let events = strata(&["events", "--layer", layer], path);
+    let line = events.lines().rfind(|line| line.contains(layer)).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
 /// The records of the guest's kernel in a trace that is clean and that others can read.
@@ -56,15 +67,20 @@ fn kernel_without_a_module_is_traced_to_its_last_event() {
         assert!(told.iter().any(|guest| guest.contains("sh/") || guest.contains("init")), "{told:?}");
         let events = strata(&["events", "--layer", "guest-kernel"], &trace);
         assert_contains(&events, &["sched:sched_switch: ", "sched:sched_process_exec: ", "irq:"]);
-        let last = |layer| {
-            let events = strata(&["events", "--layer", layer], &trace);
-            let line = events.lines().rfind(|line| line.contains(layer)).unwrap().to_owned();
-            line.split_whitespace().next().unwrap().parse::<f64>().unwrap()
-        };
-        let silent = last("vmm") - last("guest-kernel");
+        let silent = last("vmm", &trace) - last("guest-kernel", &trace);
         println!("the guest's last event lies {silent} s before the VMM's");
         assert!(silent < END_SECONDS, "{silent}");
     }
+
+    assert_eq!(results.text(&format!("{SNAPSHOT}.status")).trim(), "0", "{}", results.text(&format!("{SNAPSHOT}.log")));
+    let snapshot = results.trace(SNAPSHOT);
+    assert!(guest_records(&snapshot) > 1000);
+    let manifest = Trace::open(&snapshot).unwrap().manifest().clone();
+    assert_contains(manifest.outcome.as_deref().unwrap(), &["snapshot of a running VM"]);
+    assert_contains(&manifest.clock.bound_derivation, &["traced without an agent, in kvm-clock's time"]);
+    let until_end = last("vmm", &snapshot) - last("guest-kernel", &snapshot);
+    println!("the snapshot's last event of the guest lies {until_end} s before the VMM's");
+    assert!(until_end < SNAPSHOT_SECONDS, "{until_end}");
 
     assert!(guest_records(&results.trace("elf")) > 100);
     let events = strata(&["events", "--layer", "guest-kernel"], &results.trace("elf"));

@@ -343,7 +343,8 @@ pub struct StreamDescription {
     pub never_joined: bool,
     /// How much a flight recorder overwrote of the stream's beginning before this was written: sub-buffers of a ring,
     /// records of the host's kernel. In a recovered trace also the sub-buffers that had been written elsewhere. When it
-    /// is not 0, the stream begins later than what it records did.
+    /// is not 0, the stream begins later than what it records did; of a guest's own ring it is 1 then, since its kernel
+    /// does not count.
     #[serde(default)]
     pub overwritten: u64,
     /// In a recording that keeps within a size: what was dropped of the stream's beginning.

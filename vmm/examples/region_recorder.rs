@@ -110,6 +110,7 @@ fn main() -> anyhow::Result<()> {
         say: |line| eprintln!("{line}"),
         triggers: None,
         host_load: None,
+        at_snapshot: None,
         on_failure: None,
     })?;
     let rounds = change_sessions(&recorder.control(), &ended, &std::path::absolute(trace)?)?;

@@ -1,8 +1,10 @@
-//! Guests without our module, whose kernel's own ring the host reads at their end. One boot of the host.
+//! Guests without our module, whose kernel's own ring the host reads at their end and at snapshots. One boot of the
+//! host.
 //!
 //! Each kernel of [`KERNELS`] leaves `NAME.log`, `NAME.status` and `NAME.trace` of a guest that panics, with its
-//! bzImage, which moves itself at random; `elf` is the ELF image of the first, powered off, with another choice of
-//! events and a flight recorder; `old` is what a kernel before Linux 6.12 is told.
+//! bzImage, which moves itself at random; of the first, [`SNAPSHOT`] is a snapshot of its flight recorder while the
+//! guest was at work. `elf` is the ELF image of the first, powered off, with another choice of events and a flight
+//! recorder; `old` is what a kernel before Linux 6.12 is told.
 
 use crate::fetch::kernel_packages::{KernelChoice, Suite};
 use crate::machine::host::{HostResult, HostRun};
@@ -16,8 +18,15 @@ pub const KERNELS: [(&str, KernelChoice); 2] = [
     ("panic-7", KernelChoice::cloud(Suite::TrixieBackports)),
 ];
 
+/// The snapshot of the running guest.
+pub const SNAPSHOT: &str = "running";
+
 const GUEST_SCRIPT: &str = "\
 workload --events 100 > /dev/null
+echo at work
+n=0
+while [ $n -lt 400 ]; do workload --events 10 > /dev/null; sleep 0.02; n=$((n + 1)); done &
+sleep 8
 sync
 echo c > /proc/sysrq-trigger
 sleep 60
@@ -35,7 +44,17 @@ guest() {
     tail -n 3 "$LAB_OUT/$name.log"
 }
 
-guest panic-6.12 panic-6.12.bzimage panic-6.12.cpio panic --agentless
+snapshot() {
+    log=$LAB_OUT/$1.log snapshot=$2
+    n=0
+    until grep -q 'at work' "$log" 2> /dev/null || [ $n -ge 600 ]; do sleep 0.1; n=$((n + 1)); done
+    strata ctl vm0 snapshot "$LAB_OUT/$snapshot.trace" > "$LAB_OUT/$snapshot.log" 2>&1
+    echo $? > "$LAB_OUT/$snapshot.status"
+}
+
+snapshot panic-6.12 running &
+guest panic-6.12 panic-6.12.bzimage panic-6.12.cpio panic --agentless --agentless-size 2M --mode flight-recorder
+wait
 guest panic-7 panic-7.bzimage panic-7.cpio panic --agentless
 guest elf elf.vmlinux panic-6.12.cpio hello --agentless='sched:*' --agentless-size 1M --mode flight-recorder
 guest old old.vmlinux panic-6.12.cpio hello --agentless

@@ -157,6 +157,7 @@ pub fn run(setup: &Path) -> anyhow::Result<()> {
         say: |line| eprintln!("{line}"),
         triggers: None,
         host_load: None,
+        at_snapshot: None,
         on_failure: None,
     })?;
     folder.keep();

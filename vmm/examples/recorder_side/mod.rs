@@ -151,5 +151,6 @@ fn sources(
         on_failure: None,
         triggers,
         host_load: None,
+        at_snapshot: None,
     })
 }

@@ -1,12 +1,14 @@
-//! Guests without our module: the kernel's own ring, in memory that the host reads when the guest has ended.
+//! Guests without our module: the kernel's own ring, in memory that the host reads when the guest has ended, and at
+//! snapshots of a flight recorder while it runs.
 //!
 //! Linux 6.12 and later put the ring of a tracing instance where the command line says (`trace_instance=NAME@ADDRESS`)
 //! and never free it. [`Agentless::plan`] looks into the kernel's image before the guest runs, [`Agentless::collect`]
-//! copies the ring and a few numbers out of the stopped guest's memory, and [`Collected::write`] makes them the layer
-//! of the guest's kernel.
+//! copies the ring and a few numbers out of the guest's memory, and [`Collected::write`] makes them the layer of the
+//! guest's kernel.
 //!
 //! - `kernel_image`, `kallsyms`, `btf`: the image, its symbols, its types; `events`: its events.
-//! - `ring`: which pages of the ring count; `records`: what is in them; `clock`: their times.
+//! - `ring`: which pages of the ring count; `running`: which do of one that is being written; `records`: what is in
+//!   them; `clock`: their times.
 
 mod btf;
 mod clock;
@@ -15,6 +17,7 @@ mod kallsyms;
 mod kernel_image;
 mod records;
 mod ring;
+mod running;
 
 pub use clock::{HostReading, LocalClock};
 pub use events::EventsError;
@@ -22,7 +25,8 @@ pub use kernel_image::ImageError;
 pub use records::{RingItem, decode};
 #[doc(hidden)]
 pub use ring::sample;
-pub use ring::{RingError, RingLayout};
+pub use ring::{CpuRing, RingError, RingLayout, Rings};
+pub use running::{RingSource, copy_running};
 
 use crate::clock::HostTime;
 use crate::clock::guest_tsc::KvmClock;
@@ -33,6 +37,7 @@ use kernel_image::KernelImage;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{Layer, Manifest, Missing};
 use trace_merge::writer::{LayerWriter, NewLayer, WriteError};
@@ -40,9 +45,9 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 /// What is recorded unless it is said.
 pub const DEFAULT_EVENTS: &str = "sched:*,irq:*";
-/// Why a snapshot has no layer of the guest's kernel, and a recording until the guest has ended.
+/// Why a recording has no layer of the guest's kernel until the guest has ended.
 pub const READ_AT_END: &str =
-    "the guest's kernel is traced without an agent: its ring is read when the guest has ended";
+    "the guest's kernel is traced without an agent: its ring is read at snapshots and when the guest has ended";
 
 /// Memory of all CPUs' rings: the smallest and the largest, bytes.
 pub const SIZES: [u64; 2] = [1 << 20, 1 << 30];
@@ -127,12 +132,44 @@ pub struct Agentless {
     events: Vec<(KernelEvent, u64)>,
 }
 
-/// What the guest's kernel left.
+/// Whether somebody writes the guest's memory while it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guest {
+    /// Its vCPUs may run.
+    Running,
+    /// They have ended.
+    Stopped,
+}
+
+/// Where the ring lies in the memory of a guest that may be running.
+struct Source<'a> {
+    memory: &'a GuestMemoryMmap,
+    start: u64,
+}
+
+impl Source<'_> {
+    fn address(&self, at: usize) -> Option<GuestAddress> {
+        self.start.checked_add(u64::try_from(at).ok()?).map(GuestAddress)
+    }
+}
+
+impl RingSource for Source<'_> {
+    fn load(&self, at: usize) -> Option<u64> {
+        self.memory.load(self.address(at)?, Ordering::Acquire).ok()
+    }
+
+    fn copy(&self, at: usize, bytes: &mut [u8]) -> Option<()> {
+        self.memory.read_slice(bytes, self.address(at)?).ok()
+    }
+}
+
+/// What the guest's kernel has recorded.
 #[derive(Debug)]
 pub struct Collected {
-    memory: Vec<u8>,
-    layout: RingLayout,
-    cpus: u32,
+    rings: Rings,
+    /// Until when there is all of every ring, in ticks of the host's TSC; of a guest that ran, whose rings were copied
+    /// one after the other.
+    until: Option<u64>,
     schemas: HashMap<u16, EventSchema>,
     clock: Result<LocalClock, Missing>,
     /// The host's TSC at the ends of the run, and its rate.
@@ -188,29 +225,46 @@ impl Agentless {
         format!("memmap={size:#x}${start:#x} trace_instance=strata@{start:#x}:{size:#x},{events} {cmdline}")
     }
 
-    /// Copies what the kernel left out of the stopped guest's `memory`. `kvm` is what kvm-clock shows now, `begin` the
-    /// host's clocks as the run began; the trace clock counts `time`, and the host's TSC has `hz`.
+    /// Copies what the kernel has recorded out of the memory of a guest that is in `state`. `kvm` tells what kvm-clock
+    /// shows now, `begin` is the host's clocks as the run began; the trace clock counts `time`, and the host's TSC has
+    /// `hz`. A guest that runs goes on. Any thread may call it.
     #[must_use]
     pub fn collect(
         &self,
-        memory: &GuestMemoryMmap,
-        kvm: Option<KvmClock>,
+        (memory, state): (&GuestMemoryMmap, Guest),
+        kvm: impl FnOnce() -> Option<KvmClock>,
         begin: &HostReading,
         (time, hz): (HostTime, u64),
     ) -> Collected {
-        let mut ring = vec![0; usize::try_from(self.request.size).unwrap_or(0)];
+        let size = usize::try_from(self.request.size).unwrap_or(0);
+        let source = Source { memory, start: self.start };
+        let (rings, until) = match state {
+            Guest::Running => {
+                let until = HostReading::now().tsc();
+                (copy_running(&source, size, &self.layout, self.cpus), Some(until))
+            }
+            Guest::Stopped => {
+                let mut ring = vec![0; size];
+                if source.copy(0, &mut ring).is_none() {
+                    ring.clear();
+                }
+                (Rings::of_stopped(ring, &self.layout, self.cpus), None)
+            }
+        };
+        let kvm = kvm();
         let mut lacks = Vec::new();
-        if memory.read_slice(&mut ring, GuestAddress(self.start)).is_err() {
-            ring.clear();
-        }
         let end = HostReading::now();
         let moved = self.find_image(memory);
         if moved.is_none() {
             lacks.push(missing(
                 "the guest's kernel was not found in its memory",
-                "give the --kernel that the guest runs",
+                match state {
+                    Guest::Running => "take a snapshot when it has booted, and give the --kernel that the guest runs",
+                    Guest::Stopped => "give the --kernel that the guest runs",
+                },
             ));
         }
+        // The kernel writes each once, as a word, before it records what needs it.
         let number = |linked: u64, bytes: &mut [u8]| {
             let at = GuestAddress(linked.checked_add_signed(moved?)?);
             memory.read_slice(bytes, at).ok()
@@ -229,7 +283,11 @@ impl Agentless {
         }
         if moved.is_some() && !unnumbered.is_empty() {
             let reason = format!("the guest's kernel gave no number to {}", unnumbered.join(", "));
-            lacks.push(missing(reason, "leave them out of --agentless=EVENTS"));
+            let fix = match state {
+                Guest::Running => "take a snapshot when it has booted, or leave them out of --agentless=EVENTS",
+                Guest::Stopped => "leave them out of --agentless=EVENTS",
+            };
+            lacks.push(missing(reason, fix));
         }
         let mut bytes = [0; 8];
         let offset = number(self.clock_offset, &mut bytes).map(|()| u64::from_le_bytes(bytes)).filter(|&ns| ns != 0);
@@ -237,17 +295,20 @@ impl Agentless {
             (Some(offset_ns), Some(kvm), HostTime::Tsc) => {
                 Ok(LocalClock { offset_ns, kvm, hz, drift_ns: end.drift_ns(begin, hz) })
             }
+            (None, _, HostTime::Tsc) => Err(missing(
+                "the guest's kernel had not begun to use kvm-clock, so its times are not known",
+                match state {
+                    Guest::Running => "take a snapshot when it has booted, and leave no-kvmclock out of --cmdline",
+                    Guest::Stopped => "leave no-kvmclock out of --cmdline, or use --agent",
+                },
+            )),
             (_, _, HostTime::MonotonicRaw) | (_, None, _) => Err(missing(
                 "the host cannot relate the guest's kvm-clock to its TSC, which its kernel does not trust",
                 "use a host whose clock source is tsc, or --agent",
             )),
-            (None, _, _) => Err(missing(
-                "the guest's kernel had not begun to use kvm-clock, so its times are not known",
-                "leave no-kvmclock out of --cmdline, or use --agent",
-            )),
         };
         let run = (begin.tsc(), end.tsc(), hz);
-        Collected { memory: ring, layout: self.layout, cpus: self.cpus, schemas, clock, run, missing: lacks }
+        Collected { rings, until, schemas, clock, run, missing: lacks }
     }
 
     /// How far from where it was linked for the kernel's image lies, bytes: it may have moved itself at random.
@@ -341,7 +402,7 @@ impl Collected {
         let during = begin.saturating_sub(slack)..=end.saturating_add(slack);
         let (mut buffer, mut result, mut wrapped) = (Vec::new(), Ok(()), Vec::new());
         let mut unknown = BTreeMap::<u16, u64>::new();
-        let problem = decode(&self.memory, &self.layout, self.cpus, |item| match item {
+        decode(&self.rings, |item| match item {
             _ if result.is_err() => {}
             RingItem::Record { cpu, time, event_id, data } => {
                 let bytes = u64::try_from(data.len()).unwrap_or(u64::MAX);
@@ -349,7 +410,12 @@ impl Collected {
                     *unknown.entry(event_id).or_default() += 1;
                     return writer.add_rejected(cpu, bytes);
                 };
-                let time = clock.ticks(time).filter(|time| during.contains(time));
+                let time = clock.ticks(time);
+                // Of what comes later another CPU's ring may lack the cause.
+                if time.zip(self.until).is_some_and(|(time, until)| time > until) {
+                    return;
+                }
+                let time = time.filter(|time| during.contains(time));
                 match (time, schema.encoded(data, &mut buffer)) {
                     (Some(time), Ok(payload)) => result = writer.record(cpu, time, event_id, payload),
                     _ => writer.add_rejected(cpu, bytes),
@@ -357,11 +423,15 @@ impl Collected {
             }
             RingItem::Lost { cpu, count } => writer.add_lost(cpu, count.unwrap_or(0)),
             RingItem::Malformed { cpu, bytes } => writer.add_rejected(cpu, bytes),
-            RingItem::Wrapped { cpu } => wrapped.push(cpu.to_string()),
+            RingItem::Wrapped { cpu } => {
+                // Nobody has counted how much it was.
+                writer.set_overwritten(cpu, 1);
+                wrapped.push(cpu.to_string());
+            }
         });
         result?;
         writer.flush()?;
-        if let Some(problem) = problem {
+        if let Some(problem) = self.rings.problem {
             self.missing.push(missing(problem.to_string(), "see the guest's console for 'trace' and 'memmap'"));
             writer.set_corrupt();
         }
@@ -417,10 +487,9 @@ mod tests {
         assert!(refused(MIB, 64, 512 * MIB, 0).contains("64 vCPUs need 4 MiB"));
     }
 
-    #[test]
-    fn ring_takes_the_place_of_the_layer_of_an_agent_that_never_came() {
-        let folder = tempfile::TempDir::new().unwrap();
-        let mut manifest: Manifest = serde_json::from_value(serde_json::json!({
+    /// A recording in which the layer of the guest's kernel is yet to come.
+    fn manifest() -> Manifest {
+        serde_json::from_value(serde_json::json!({
             "format": trace_merge::manifest::FORMAT_VERSION, "strata": "test", "started": Started::at(0),
             "clock": {
                 "uuid": uuid::Uuid::from_u128(1), "frequency_hz": 1_000_000_000, "source": "x86-tsc",
@@ -429,34 +498,65 @@ mod tests {
             "host": Host::default(), "vms": [Vm { name: "vm0".into(), vcpus: 1, ..Vm::default() }], "layers": [],
             "missing": [missing(READ_AT_END, "")]
         }))
-        .unwrap();
-        let new =
-            NewLayer { kind: LayerKind::GuestKernel, vm: Some("vm0".into()), process: None, packet_size: PACKET_SIZE };
-        let empty = LayerWriter::create(folder.path(), &manifest, new).unwrap();
-        manifest.layers.push(empty.layer());
+        .unwrap()
+    }
+
+    /// A ring whose pages go from `head` on, with one record at 5000 ticks.
+    fn collected(head: u64) -> Collected {
         let event = events::tests::kernel_event("sched:sched_switch").schema(77).unwrap();
-        let mut memory = sample::memory(&sample::LINUX_6_12, &[0, 1, 2, 3], 1, 1);
+        let mut memory = sample::memory(&sample::LINUX_6_12, &[0, 1, 2, 3], head, 1);
         memory[8192..8200].copy_from_slice(&1000_u64.to_le_bytes());
         memory[8200..8208].copy_from_slice(&28_u64.to_le_bytes());
         memory[8208..8212].copy_from_slice(&6_u32.to_le_bytes());
         memory[8212..8214].copy_from_slice(&77_u16.to_le_bytes());
         let kvm = KvmClock { ns: 1000, tsc: 5000 };
-        let collected = Collected {
-            memory,
-            layout: sample::LINUX_6_12,
-            cpus: 1,
+        Collected {
+            rings: Rings::of_stopped(memory, &sample::LINUX_6_12, 1),
+            until: None,
             schemas: HashMap::from([(77, event)]),
             clock: Ok(LocalClock { offset_ns: 0, kvm, hz: 1_000_000_000, drift_ns: 7 }),
             run: (4000, 6000, 1_000_000_000),
             missing: Vec::new(),
-        };
+        }
+    }
 
+    /// The guest kernel's streams of the recording to which `collected` was added.
+    fn streams(collected: Collected) -> Vec<trace_merge::manifest::StreamDescription> {
+        let (folder, mut manifest) = (tempfile::TempDir::new().unwrap(), manifest());
         collected.write(folder.path(), "vm0", &mut manifest).unwrap();
+        manifest.layers.into_iter().flat_map(|layer| layer.streams).collect()
+    }
+
+    #[test]
+    fn ring_takes_the_place_of_the_layer_of_an_agent_that_never_came() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let mut manifest = manifest();
+        let new =
+            NewLayer { kind: LayerKind::GuestKernel, vm: Some("vm0".into()), process: None, packet_size: PACKET_SIZE };
+        let empty = LayerWriter::create(folder.path(), &manifest, new).unwrap();
+        manifest.layers.push(empty.layer());
+
+        collected(1).write(folder.path(), "vm0", &mut manifest).unwrap();
 
         manifest.save(folder.path()).unwrap();
         let trace = trace_merge::reader::Trace::open(folder.path()).unwrap();
         let records: u64 = trace.manifest().layers.iter().flat_map(|layer| &layer.streams).map(|s| s.records).sum();
         assert_eq!((manifest.layers.len(), records, manifest.clock.error_bound_ns), (1, 1, 20));
         assert_eq!(manifest.missing, []);
+    }
+
+    #[test]
+    fn record_from_after_the_copying_began_is_left_out_and_not_rejected() {
+        let streams = [4999, 5000].map(|until| streams(Collected { until: Some(until), ..collected(1) }));
+
+        let told = streams.map(|streams| streams.iter().map(|it| it.records + it.rejected_bytes).sum::<u64>());
+        assert_eq!(told, [0, 1]);
+    }
+
+    #[test]
+    fn stream_of_a_ring_that_has_gone_round_begins_late() {
+        let begins_late = |head| streams(collected(head)).iter().any(|stream| stream.overwritten > 0);
+
+        assert!(begins_late(2) && !begins_late(1));
     }
 }

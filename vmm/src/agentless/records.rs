@@ -2,7 +2,7 @@
 //!
 //! Pure; pages are decoded as those of the host's kernel are ([`Page`]).
 
-use super::ring::{RingError, RingLayout, rings};
+use super::ring::Rings;
 use crate::host_kernel::{Missed, Page};
 
 /// What the ring has.
@@ -40,21 +40,18 @@ pub enum RingItem<'a> {
     },
 }
 
-/// Hands everything in the rings of `cpus` CPUs to `sink`, one CPU after the other. Returns what keeps the rest from
-/// being read.
-pub fn decode(memory: &[u8], layout: &RingLayout, cpus: u32, mut sink: impl FnMut(RingItem<'_>)) -> Option<RingError> {
-    let (rings, problem) = rings(memory, layout, cpus);
-    for ring in &rings {
+/// Hands everything in `rings` to `sink`, one CPU after the other.
+pub fn decode(rings: &Rings, mut sink: impl FnMut(RingItem<'_>)) {
+    for ring in &rings.of_cpus {
         let cpu = ring.cpu;
         if ring.has_wrapped {
             sink(RingItem::Wrapped { cpu });
         }
         let mut last = 0;
-        for bytes in ring.pages.iter().filter_map(|place| memory.get(place.clone())) {
+        for bytes in ring.pages.iter().filter_map(|place| rings.memory.get(place.clone())) {
             decode_page(cpu, bytes, &mut last, &mut sink);
         }
     }
-    problem
 }
 
 fn decode_page(cpu: u32, bytes: &[u8], last: &mut u64, sink: &mut impl FnMut(RingItem<'_>)) {
@@ -75,6 +72,7 @@ fn decode_page(cpu: u32, bytes: &[u8], last: &mut u64, sink: &mut impl FnMut(Rin
 
 #[cfg(test)]
 mod tests {
+    use super::super::ring::RingLayout;
     use super::super::ring::sample::{LINUX_6_12, LINUX_6_14, memory};
     use super::*;
 
@@ -89,13 +87,14 @@ mod tests {
 
     fn decoded(memory: &[u8], layout: &RingLayout) -> Vec<String> {
         let mut found = Vec::new();
-        let problem = decode(memory, layout, 1, |item| {
+        let rings = Rings::of_stopped(memory.to_vec(), layout, 1);
+        decode(&rings, |item| {
             found.push(match item {
                 RingItem::Record { time, event_id, .. } => format!("{event_id} at {time}"),
                 other => format!("{other:?}"),
             });
         });
-        assert_eq!(problem, None);
+        assert_eq!(rings.problem, None);
         found
     }
 

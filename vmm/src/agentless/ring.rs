@@ -12,18 +12,18 @@ use std::ops::Range;
 
 const MAGIC: u32 = 0x0bad_feed;
 /// What every kernel on x86-64 has as the size of a page of a ring in such memory.
-const PAGE: usize = 4096;
+pub(super) const PAGE: usize = 4096;
 
 /// Where the members of the headers lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingLayout {
     /// Where a CPU's part begins is in the common header, if there is one.
-    first_part: Option<usize>,
-    magic: usize,
-    header: usize,
-    first: usize,
-    head: usize,
-    commit: usize,
+    pub(super) first_part: Option<usize>,
+    pub(super) magic: usize,
+    pub(super) header: usize,
+    pub(super) first: usize,
+    pub(super) head: usize,
+    pub(super) commit: usize,
     page_size: usize,
     pages: usize,
 }
@@ -55,7 +55,7 @@ impl RingLayout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RingError {
     /// The kernel has not made it.
-    #[error("the guest's kernel has made no ring there: it ended before, or did not take the option")]
+    #[error("the guest's kernel has made no ring there: it had not come so far, or did not take the option")]
     None,
     /// Its header says what cannot be.
     #[error("the header of the ring of CPU {cpu} is damaged")]
@@ -76,71 +76,132 @@ pub struct CpuRing {
     pub has_wrapped: bool,
 }
 
-/// The rings of `cpus` CPUs in `memory`: those before the first that cannot be read, and why it cannot.
-#[must_use]
-pub fn rings(memory: &[u8], layout: &RingLayout, cpus: u32) -> (Vec<CpuRing>, Option<RingError>) {
-    let mut rings = Vec::new();
-    if read_u32(memory, layout.magic) != Some(MAGIC) {
-        return (rings, Some(RingError::None));
-    }
-    let mut part = match layout.first_part {
-        Some(at) => read_u32(memory, at).and_then(|start| usize::try_from(start).ok()).unwrap_or(usize::MAX),
-        None => 0,
-    };
-    for cpu in 0..cpus {
-        let Some((ring, next)) = ring(memory, layout, cpu, part) else {
-            return (rings, Some(RingError::Damaged { cpu }));
-        };
-        rings.push(ring);
-        part = next;
-    }
-    (rings, None)
+/// The rings of CPUs, and memory that nobody writes any more and that has what counts of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rings {
+    /// The memory.
+    pub memory: Vec<u8>,
+    /// The rings before the first that cannot be read, in the order of the CPUs.
+    pub of_cpus: Vec<CpuRing>,
+    /// Why that one cannot be read.
+    pub problem: Option<RingError>,
 }
 
-/// The ring of `cpu`, whose part is at `part`, and where the part behind it begins.
-fn ring(memory: &[u8], layout: &RingLayout, cpu: u32, part: usize) -> Option<(CpuRing, usize)> {
-    let at = |offset: usize| part.checked_add(offset);
-    if layout.first_part.is_none() && read_u32(memory, at(layout.magic)?)? != MAGIC {
-        return None;
-    }
-    let number = |offset| usize::try_from(read_u32(memory, at(offset)?)?).ok();
-    let (page_size, count) = (number(layout.page_size)?, number(layout.pages)?);
-    // At least the reader's page and two of the ring.
-    if page_size != PAGE || !(3..=memory.len() / PAGE).contains(&count) {
-        return None;
-    }
-    let order_at = at(layout.header)?;
-    let start = (order_at.checked_add(4 * count)?).checked_next_multiple_of(PAGE)?;
-    let end = start.checked_add(PAGE * count)?;
-    memory.get(start..end)?;
-    let first = read_u64(memory, at(layout.first)?)?;
-    let page_of = |offset: usize| {
-        let distance = usize::try_from(read_u64(memory, at(offset)?)?.checked_sub(first)?).ok()?;
-        (distance.is_multiple_of(PAGE) && distance / PAGE < count).then_some(distance / PAGE)
-    };
-    let (head, commit) = (page_of(layout.head)?, page_of(layout.commit)?);
-    let order = (0..count).map(|index| usize::try_from(read_u32(memory, order_at + 4 * index)?).ok());
-    let order: Vec<usize> = order.collect::<Option<_>>()?;
-    let mut seen = vec![false; count];
-    let all_once = order.iter().all(|&page| page < count && !std::mem::replace(&mut seen[page], true));
-    let (&reader, in_ring) = order.split_first().filter(|_| all_once)?;
-    let mut pages = vec![reader];
-    if commit != reader {
-        let head = in_ring.iter().position(|&page| page == head)?;
-        let round = in_ring.iter().cycle().skip(head).take(in_ring.len()).copied();
-        for page in round {
-            pages.push(page);
-            if page == commit {
-                break;
-            }
+impl Rings {
+    /// The rings of `cpus` CPUs in `memory`, a copy of a stopped guest's.
+    #[must_use]
+    pub fn of_stopped(memory: Vec<u8>, layout: &RingLayout, cpus: u32) -> Self {
+        let mut of_cpus = Vec::new();
+        let Some(mut part) = first_part(&memory, layout) else {
+            return Self { memory, of_cpus, problem: Some(RingError::None) };
+        };
+        for cpu in 0..cpus {
+            let found = Place::find(&memory, layout, part);
+            let ring = found.and_then(|place| Some((place, place.ring(&memory, layout, cpu)?)));
+            let Some((place, ring)) = ring else {
+                return Self { memory, of_cpus, problem: Some(RingError::Damaged { cpu }) };
+            };
+            of_cpus.push(ring);
+            part = place.end();
         }
-        if pages.last() != Some(&commit) {
+        Self { memory, of_cpus, problem: None }
+    }
+}
+
+/// Where the part of the first CPU begins; `None` where no kernel has made a ring.
+pub(super) fn first_part(memory: &[u8], layout: &RingLayout) -> Option<usize> {
+    if read_u32(memory, layout.magic) != Some(MAGIC) {
+        return None;
+    }
+    Some(match layout.first_part {
+        // Nothing can be read there.
+        Some(at) => read_u32(memory, at).and_then(|start| usize::try_from(start).ok()).unwrap_or(usize::MAX),
+        None => 0,
+    })
+}
+
+/// Where a CPU's part lies in the memory: all of it within.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    part: usize,
+    /// Where the numbers of its pages begin.
+    order_at: usize,
+    /// Where its first page begins.
+    pages_at: usize,
+    /// How many pages it has.
+    count: usize,
+}
+
+impl Place {
+    /// The place of the part at `part`, as its header says.
+    pub(super) fn find(memory: &[u8], layout: &RingLayout, part: usize) -> Option<Self> {
+        let at = |offset: usize| part.checked_add(offset);
+        // The kernel's headers have words of eight bytes.
+        if !part.is_multiple_of(8) || layout.first_part.is_none() && read_u32(memory, at(layout.magic)?)? != MAGIC {
             return None;
         }
+        let number = |offset| usize::try_from(read_u32(memory, at(offset)?)?).ok();
+        let (page_size, count) = (number(layout.page_size)?, number(layout.pages)?);
+        // At least the reader's page and two of the ring.
+        if page_size != PAGE || !(3..=memory.len() / PAGE).contains(&count) {
+            return None;
+        }
+        let order_at = at(layout.header)?;
+        let pages_at = (order_at.checked_add(4 * count)?).checked_next_multiple_of(PAGE)?;
+        let place = Self { part, order_at, pages_at, count };
+        memory.get(pages_at..pages_at.checked_add(PAGE * count)?)?;
+        Some(place)
     }
-    let has_wrapped = pages.len() >= count - 1;
-    let pages = pages.into_iter().map(|page| start + PAGE * page..start + PAGE * (page + 1)).collect();
-    Some((CpuRing { cpu, pages, has_wrapped }, end))
+
+    /// Where the part behind it begins.
+    pub(super) const fn end(&self) -> usize {
+        self.pages_at + PAGE * self.count
+    }
+
+    /// Where the numbers of its pages lie.
+    pub(super) const fn order(&self) -> Range<usize> {
+        self.order_at..self.order_at + 4 * self.count
+    }
+
+    /// Where its pages lie, in the order of the memory.
+    pub(super) fn pages(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let Self { pages_at, count, .. } = *self;
+        (0..count).map(move |page| pages_at + PAGE * page..pages_at + PAGE * (page + 1))
+    }
+
+    /// Its pages that may hold records, of the CPU `cpu`, as the header at this place says.
+    pub(super) fn ring(&self, memory: &[u8], layout: &RingLayout, cpu: u32) -> Option<CpuRing> {
+        let Self { part, count, .. } = *self;
+        let first = read_u64(memory, part + layout.first)?;
+        let page_of = |offset: usize| {
+            let distance = usize::try_from(read_u64(memory, part + offset)?.checked_sub(first)?).ok()?;
+            (distance.is_multiple_of(PAGE) && distance / PAGE < count).then_some(distance / PAGE)
+        };
+        let (head, commit) = (page_of(layout.head)?, page_of(layout.commit)?);
+        let order = (0..count).map(|index| usize::try_from(read_u32(memory, self.order_at + 4 * index)?).ok());
+        let order: Vec<usize> = order.collect::<Option<_>>()?;
+        let mut seen = vec![false; count];
+        let all_once = order.iter().all(|&page| page < count && !std::mem::replace(&mut seen[page], true));
+        let (&reader, in_ring) = order.split_first().filter(|_| all_once)?;
+        let mut pages = vec![reader];
+        if commit != reader {
+            let head = in_ring.iter().position(|&page| page == head)?;
+            let round = in_ring.iter().cycle().skip(head).take(in_ring.len()).copied();
+            for page in round {
+                pages.push(page);
+                if page == commit {
+                    break;
+                }
+            }
+            if pages.last() != Some(&commit) {
+                return None;
+            }
+        }
+        let has_wrapped = pages.len() >= count - 1;
+        let start = self.pages_at;
+        let pages = pages.into_iter().map(|page| start + PAGE * page..start + PAGE * (page + 1)).collect();
+        Some(CpuRing { cpu, pages, has_wrapped })
+    }
 }
 
 fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
@@ -218,29 +279,36 @@ mod tests {
     #[test]
     fn pages_go_from_the_head_to_the_commit_page_behind_the_readers() {
         let memory_of = |layout| memory(layout, &[0, 1, 2, 3, 4], 3, 1);
-        let (old, none) = rings(&memory_of(&LINUX_6_12), &LINUX_6_12, 1);
-        let (new, _) = rings(&memory_of(&LINUX_6_14), &LINUX_6_14, 1);
+        let old = Rings::of_stopped(memory_of(&LINUX_6_12), &LINUX_6_12, 1);
+        let new = Rings::of_stopped(memory_of(&LINUX_6_14), &LINUX_6_14, 1);
 
-        assert_eq!((numbers(&old[0]), old[0].has_wrapped, none), (vec![0, 3, 4, 1], true, None));
-        assert_eq!(numbers(&new[0]), [0, 3, 4, 1]);
+        let (ring, problem) = (&old.of_cpus[0], old.problem);
+        assert_eq!((numbers(ring), ring.has_wrapped, problem), (vec![0, 3, 4, 1], true, None));
+        assert_eq!(numbers(&new.of_cpus[0]), [0, 3, 4, 1]);
     }
 
     #[test]
     fn ring_that_was_just_begun_has_one_page() {
-        let (rings, _) = rings(&memory(&LINUX_6_12, &[0, 1, 2, 3, 4], 1, 1), &LINUX_6_12, 1);
+        let rings = Rings::of_stopped(memory(&LINUX_6_12, &[0, 1, 2, 3, 4], 1, 1), &LINUX_6_12, 1).of_cpus;
 
         assert_eq!((numbers(&rings[0]), rings[0].has_wrapped), (vec![0, 1], false));
     }
 
     #[test]
     fn memory_that_no_kernel_used_has_no_ring() {
-        assert_eq!(rings(&[0; 8192], &LINUX_6_12, 1), (Vec::new(), Some(RingError::None)));
-        assert_eq!(rings(&[], &LINUX_6_14, 1), (Vec::new(), Some(RingError::None)));
+        let found = [vec![0; 8192], Vec::new()].map(|memory| Rings::of_stopped(memory, &LINUX_6_12, 1));
+
+        assert_eq!(
+            found.map(|rings| (rings.of_cpus, rings.problem)),
+            [const { (Vec::new(), Some(RingError::None)) }; 2]
+        );
     }
 
     #[test]
     fn header_that_says_what_cannot_be_is_damaged() {
-        let damaged = |memory: &[u8]| rings(memory, &LINUX_6_12, 1).1 == Some(RingError::Damaged { cpu: 0 });
+        let damaged = |memory: &[u8]| {
+            Rings::of_stopped(memory.to_vec(), &LINUX_6_12, 1).problem == Some(RingError::Damaged { cpu: 0 })
+        };
         let mut many = memory(&LINUX_6_12, &[0, 1, 2, 3], 1, 1);
         many[52..56].copy_from_slice(&u32::MAX.to_le_bytes());
 
@@ -254,8 +322,8 @@ mod tests {
 
     #[test]
     fn ring_behind_a_damaged_one_is_not_looked_for() {
-        let (read, problem) = rings(&memory(&LINUX_6_12, &[0, 1, 2, 3], 1, 1), &LINUX_6_12, 2);
+        let rings = Rings::of_stopped(memory(&LINUX_6_12, &[0, 1, 2, 3], 1, 1), &LINUX_6_12, 2);
 
-        assert_eq!((read.len(), problem), (1, Some(RingError::Damaged { cpu: 1 })));
+        assert_eq!((rings.of_cpus.len(), rings.problem), (1, Some(RingError::Damaged { cpu: 1 })));
     }
 }

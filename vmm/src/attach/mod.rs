@@ -241,6 +241,7 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
         events: request.events.clone(),
         triggers: Some(request.triggers.clone()),
         host_load,
+        at_snapshot: None,
         limits,
         // Threads of another process cannot be watched so.
         alarms: Arc::default(),

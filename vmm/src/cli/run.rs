@@ -151,8 +151,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE|auto|DIR", requires = "trace")]
     pub agent: Option<PathBuf>,
     /// Put nothing into the guest, and have its kernel, Linux 6.12 or later, record these events into memory that the
-    /// host reads when the guest has ended, also by a panic or a hang: globs GROUP:EVENT with commas between them. The
-    /// newest records are kept
+    /// host reads when the guest has ended, also by a panic or a hang, and at snapshots of a flight recorder: globs
+    /// GROUP:EVENT with commas between them. The newest records are kept
     #[arg(
         long,
         value_name = "EVENTS",

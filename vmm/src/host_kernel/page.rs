@@ -139,6 +139,12 @@ impl<'a> Page<'a> {
         Ok(Self { time, missed, data })
     }
 
+    /// Bytes of records that the commit word `word` counts.
+    #[must_use]
+    pub const fn committed(word: u64) -> u64 {
+        word & COMMIT_SIZE
+    }
+
     /// Time stamp of the page: the time that the delta of its first record is relative to.
     pub fn time(&self) -> u64 {
         self.time

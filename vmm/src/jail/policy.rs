@@ -43,6 +43,8 @@ pub enum Group {
     Threads,
     /// KVM.
     Kvm,
+    /// Asking KVM what the guest's kvm-clock shows.
+    KvmClock,
     /// Having the host's kernel begin and end to move packets.
     Vhost,
     /// The state of a terminal.
@@ -130,6 +132,8 @@ const CONFINING: &[u32] = &[libc::PR_SET_NO_NEW_PRIVS.cast_unsigned()];
 const LOCAL: &[u32] = &[libc::AF_UNIX.cast_unsigned()];
 /// KVM's calls have this letter in their second byte.
 const KVM_LETTER: (u32, u32) = (0xff00, 0xae00);
+/// `KVM_GET_CLOCK`.
+const KVM_CLOCK: &[u32] = &[0x8030_ae7c];
 /// What a driver that begins, ends or breaks asks of vhost: `VHOST_SET_FEATURES`, `VHOST_SET_VRING_` `NUM`, `ADDR`,
 /// `BASE`, `KICK`, `CALL` and `ERR`, `VHOST_NET_SET_BACKEND`. Owner and memory are settled before.
 const VHOST: &[u32] =
@@ -144,11 +148,12 @@ const ORDINARY: &[u32] = &[libc::SCHED_OTHER.cast_unsigned(), libc::SCHED_IDLE.c
 
 impl Group {
     /// All groups.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Runtime,
         Self::Confine,
         Self::Threads,
         Self::Kvm,
+        Self::KvmClock,
         Self::Vhost,
         Self::Terminal,
         Self::Timers,
@@ -173,6 +178,7 @@ impl Group {
             Self::Confine => "confine",
             Self::Threads => "threads",
             Self::Kvm => "kvm",
+            Self::KvmClock => "kvm clock",
             Self::Vhost => "vhost",
             Self::Terminal => "terminal",
             Self::Timers => "timers",
@@ -266,6 +272,7 @@ impl Group {
                 calls![SYS_clone, SYS_clone3, SYS_pipe2, SYS_eventfd2, SYS_dup2, SYS_dup3, SYS_sched_setaffinity,]
             }
             Self::Kvm => calls![SYS_ioctl: Only::Masked(1, KVM_LETTER.0, KVM_LETTER.1)],
+            Self::KvmClock => calls![SYS_ioctl: Only::OneOf(1, KVM_CLOCK)],
             Self::Vhost => calls![SYS_ioctl: Only::OneOf(1, VHOST)],
             Self::Terminal => calls![SYS_ioctl: Only::OneOf(1, TERMINAL)],
             Self::Timers => {
@@ -406,6 +413,7 @@ impl Thread {
                 Group::Confine,
                 Group::Threads,
                 Group::Kvm,
+                Group::KvmClock,
                 Group::Vhost,
                 Group::Terminal,
                 Group::Timers,
@@ -445,6 +453,7 @@ impl Thread {
             Self::Disk => &[Group::Runtime, Group::Events, Group::Disks],
             Self::Recorder => &[
                 Group::Runtime,
+                Group::KvmClock,
                 Group::Timers,
                 Group::Disks,
                 Group::Look,

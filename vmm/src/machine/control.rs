@@ -1,11 +1,14 @@
-//! Pauses a running machine, has its vCPUs' clocks renewed, and asks it for memory.
+//! Pauses a running machine, has its vCPUs' clocks renewed, asks it for memory, and shows what it has.
 
 use super::config::MEMORY_MIN;
 use super::observer::{ControlEvent, Observer};
 use super::vcpu::{VcpuHandle, VcpuRemote};
 use super::virtio::balloon::{BalloonRemote, BalloonState, PAGE};
+use crate::clock::guest_tsc::{self, KvmClock};
+use kvm_ioctls::VmFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
+use vm_memory::GuestMemoryMmap;
 
 /// How long vCPUs get to leave the guest. A device access in progress is finished first.
 const PARKING_TIME: Duration = Duration::from_secs(10);
@@ -47,10 +50,37 @@ struct RunningMachine {
     /// The vCPUs, while their threads exist.
     vcpus: Vec<VcpuRemote>,
     observer: Option<Arc<dyn Observer>>,
+    guest: Option<RunningGuest>,
     paused: Option<Instant>,
     balloon: Option<BalloonRemote>,
     /// Bytes that can be asked for at most.
     most: u64,
+}
+
+/// The memory and the clock of a guest that runs. Both stay as long as this does, also when the guest has ended.
+#[derive(Clone)]
+pub struct RunningGuest {
+    // Declared in the order in which they are to be dropped: the VM uses the memory.
+    vm: Arc<VmFd>,
+    memory: GuestMemoryMmap,
+}
+
+impl RunningGuest {
+    pub(super) const fn new(vm: Arc<VmFd>, memory: GuestMemoryMmap) -> Self {
+        Self { vm, memory }
+    }
+
+    /// The memory, which the guest may write while it is read.
+    #[must_use]
+    pub const fn memory(&self) -> &GuestMemoryMmap {
+        &self.memory
+    }
+
+    /// What kvm-clock shows now, if KVM can relate it to the host's TSC.
+    #[must_use]
+    pub fn kvm_clock(&self) -> Option<KvmClock> {
+        guest_tsc::kvm_clock(&self.vm)
+    }
 }
 
 impl MachineControl {
@@ -58,19 +88,20 @@ impl MachineControl {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The machine with `memory` bytes of RAM runs: it can be controlled.
+    /// The machine of `guest`, with `size` bytes of RAM, runs: it can be controlled.
     pub(super) fn attach(
         &self,
         handles: &[VcpuHandle],
         observer: &Arc<dyn Observer>,
+        (guest, size): (RunningGuest, u64),
         balloon: Option<BalloonRemote>,
-        memory: u64,
     ) {
         let mut state = self.state();
         state.balloon = balloon;
-        state.most = memory.saturating_sub(MEMORY_MIN);
+        state.most = size.saturating_sub(MEMORY_MIN);
         state.vcpus = handles.iter().map(VcpuHandle::remote).collect();
         state.observer = Some(Arc::clone(observer));
+        state.guest = Some(guest);
     }
 
     /// The machine ends: its threads are about to be joined.
@@ -119,6 +150,12 @@ impl MachineControl {
         }
         state.vcpus.iter().for_each(VcpuRemote::resume);
         Ok(since.elapsed())
+    }
+
+    /// The guest's memory and clock, while the machine runs.
+    #[must_use]
+    pub fn guest(&self) -> Option<RunningGuest> {
+        self.state().guest.clone()
     }
 
     /// Whether the machine is paused.
@@ -176,11 +213,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn machine_that_does_not_run_is_neither_paused_nor_resumed() {
+    fn machine_that_does_not_run_is_neither_paused_nor_resumed_nor_shown() {
         let control = MachineControl::default();
 
         assert_eq!(control.pause(), Err(ControlError::NotRunning));
         assert_eq!(control.resume(), Err(ControlError::NotPaused));
+        assert!(control.guest().is_none());
     }
 
     #[test]

@@ -42,7 +42,7 @@ mod virtual_machine;
 pub use boot_file::BootFile;
 pub use boot_state::BootStateError;
 pub use config::{ConfigError, DiscoveryLeaf, DiskConfig, Inputs, Limits, MachineConfig, SharedSlot};
-pub use control::{ControlError, MachineControl};
+pub use control::{ControlError, MachineControl, RunningGuest};
 pub use cpuid::CpuExtras;
 pub use doorbell::Doorbell;
 pub use error::MachineError;

@@ -2,7 +2,7 @@
 
 use super::boot_file::BootFile;
 use super::config::{ConfigError, MachineConfig};
-use super::control::MachineControl;
+use super::control::{MachineControl, RunningGuest};
 use super::disk_thread::DiskThread;
 use super::doorbell::Doorbell;
 use super::error::MachineError;
@@ -80,7 +80,7 @@ impl Clone for StopHandle {
 pub struct Machine {
     // Declared in the order in which they are to be dropped: vCPUs, then the VM, then the memory it uses.
     vcpus: Vec<VcpuFd>,
-    vm: VmFd,
+    vm: Arc<VmFd>,
     memory: GuestMemoryMmap,
     config: MachineConfig,
     disks: Vec<(File, u64)>,
@@ -123,7 +123,7 @@ impl Machine {
         Ok(Self {
             tsc_khz: vcpus[0].get_tsc_khz().ok(),
             vcpus,
-            vm,
+            vm: Arc::new(vm),
             memory,
             throttled: config.disks.iter().map(|_| Arc::default()).collect(),
             nets_throttled: config.nets.iter().map(|_| Arc::default()).collect(),
@@ -233,7 +233,8 @@ impl Machine {
         jail::enter(if config.vsock.is_some() { Thread::SocketEventLoop } else { Thread::EventLoop });
         observer.control(ControlEvent::Started);
         handles.iter().for_each(VcpuHandle::run);
-        control.attach(&handles, &observer, peripherals.balloon.clone(), config.memory);
+        let running = RunningGuest::new(Arc::clone(&vm), memory.clone());
+        control.attach(&handles, &observer, (running, config.memory), peripherals.balloon.clone());
         let outcome = event_loop::drive(&mut manager, &received, &stopped, &peripherals.power);
         if matches!(outcome, Outcome::Stopped) {
             observer.control(ControlEvent::StopRequested);

@@ -12,6 +12,7 @@ mod console_output;
 pub(crate) mod descriptors;
 mod failure;
 mod guest;
+mod guest_ring;
 mod inputs;
 mod limits;
 mod manifest;

@@ -4,6 +4,7 @@ use super::answers::answers;
 use super::descriptors;
 use super::failure::RunFailure;
 use super::guest::{Ran, run_machine};
+use super::guest_ring::{GuestRing, add_guest_ring};
 use super::limits::{ConsoleLimits, LimitedDevices};
 use super::manifest::{manifest, note_no_agent, vcpu_relations};
 use super::plan::Plan;
@@ -11,19 +12,17 @@ use super::request::{Agent, RunRequest};
 use super::rings::{kernel_rings, region_config, vmm_rings};
 use super::trace_failure::on_failure;
 use super::{RunReport, close};
-use crate::agentless::{Agentless, Collected, HostReading};
-use crate::clock::guest_tsc::KvmClock;
 use crate::clock::{ClockParameters, EpochSink, HostClock, HostTime, RenewalThread, VcpuClocks};
 use crate::control::directory::{VmDescription, VmDirectory};
 use crate::control::server::ControlServer;
 use crate::cpu_list::CpuList;
 use crate::host_kernel::HostTracer;
 use crate::jail::Jail;
-use crate::machine::{AtEnd, DiscoveryLeaf, KvmProbe, Machine};
+use crate::machine::{DiscoveryLeaf, KvmProbe, Machine};
 use crate::tracing::host_layer::HostHistory;
 use crate::tracing::host_tracer::{missing_host_layer, start_host_tracer};
 use crate::tracing::mapped_file;
-use crate::tracing::recorder::{AtCompletion, Recorder};
+use crate::tracing::recorder::Recorder;
 use crate::tracing::recording::{GuestSide, Recording, VcpuThreads, enabled_guest_events};
 use crate::tracing::region::{EnabledEvents, TraceRegion};
 use crate::tracing::selection::Selection;
@@ -34,10 +33,8 @@ use crate::tracing::work_alarm::WorkAlarms;
 use clock_sync::calibration::{CrossTimestamp, read_together};
 use shared_ring::event::EventDescription;
 use shared_ring::layout::{ABI_VERSION, Mode};
-use std::cell::RefCell;
 use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use trace_merge::layer::LayerKind;
@@ -45,7 +42,6 @@ use trace_merge::reserve::Reserve;
 use trace_merge::trace_folder::TraceFolder;
 use trace_merge::writer::Rotation;
 use uuid::Uuid;
-use vm_memory::GuestMemoryMmap;
 
 /// A traced VM whose parts are all made: nothing of it runs. Dropping it leaves nothing behind.
 pub(super) struct PreparedVm<'a> {
@@ -63,7 +59,7 @@ pub(super) struct PreparedVm<'a> {
     /// Whether the machine was stopped because a layer of the trace ended early.
     has_stopped: Arc<AtomicBool>,
     /// The ring of a guest without an agent.
-    guest_ring: Option<GuestRing>,
+    guest_ring: Option<Arc<GuestRing>>,
 }
 
 impl<'a> PreparedVm<'a> {
@@ -158,7 +154,9 @@ impl<'a> PreparedVm<'a> {
         };
         let is_kept = host.is_some() && request.mode == Mode::FlightRecorder;
         let history_file = is_kept.then(|| jail.act(|| directory.create_host_history())).transpose()?.transpose()?;
+        let guest_ring = agentless.map(|agentless| Arc::new(GuestRing::new(agentless, &host_clock)));
         let sources = Sources {
+            at_snapshot: guest_ring.as_ref().map(|ring| ring.at_snapshot(machine.control(), &request.name)),
             recording,
             host,
             mode: request.mode,
@@ -180,7 +178,6 @@ impl<'a> PreparedVm<'a> {
             ),
         };
         let clocks = has_clock.then_some(clocks);
-        let guest_ring = agentless.map(|agentless| GuestRing::new(agentless, &host_clock));
         Ok(Self {
             request,
             description,
@@ -271,7 +268,7 @@ pub(super) struct StartedVm {
     folder: TraceFolder,
     directory: VmDirectory,
     has_stopped: Arc<AtomicBool>,
-    guest_ring: Option<GuestRing>,
+    guest_ring: Option<Arc<GuestRing>>,
 }
 
 impl StartedVm {
@@ -296,7 +293,7 @@ impl StartedVm {
             has_stopped,
             guest_ring,
         } = self;
-        let (at_end, collected) = guest_ring.map(GuestRing::at_end).unzip();
+        let (at_end, collected) = guest_ring.as_ref().map(GuestRing::at_end).unzip();
         let ran = {
             let machine_control = machine.control();
             let renew = move || machine_control.renew_clocks();
@@ -330,45 +327,6 @@ impl StartedVm {
             }
         }
     }
-}
-
-/// What is to be read of a guest without an agent when it has ended.
-struct GuestRing {
-    agentless: Agentless,
-    begin: HostReading,
-    /// What the trace clock counts, and the rate of the host's TSC.
-    clock: (HostTime, u64),
-}
-
-/// What was read.
-type CollectedRing = Rc<RefCell<Option<Collected>>>;
-
-impl GuestRing {
-    fn new(agentless: Agentless, host: &HostClock) -> Self {
-        Self { agentless, begin: HostReading::now(), clock: (host.time, host.frequency) }
-    }
-
-    /// What reads it, and where it is then.
-    fn at_end(self) -> (AtEnd, CollectedRing) {
-        let collected = CollectedRing::default();
-        let filled = Rc::clone(&collected);
-        let read = move |memory: &GuestMemoryMmap, kvm: Option<KvmClock>| {
-            *filled.borrow_mut() = Some(self.agentless.collect(memory, kvm, &self.begin, self.clock));
-        };
-        (Box::new(read), collected)
-    }
-}
-
-/// What adds the layer of the guest's kernel, of what was `collected` of the VM `name`, to the recording `dir`.
-fn add_guest_ring(collected: &CollectedRing, dir: PathBuf, name: String) -> Option<AtCompletion> {
-    let collected = collected.borrow_mut().take()?;
-    Some(Box::new(move |mut manifest| {
-        // What keeps the layer from being had is noted, and the others stay.
-        let written = collected.write(&dir, &name, &mut manifest);
-        manifest.save(&dir)?;
-        written?;
-        Ok(manifest)
-    }))
 }
 
 /// Notes each vCPU's host thread when it starts, has `host` trace it, and has its work wake the recorder.

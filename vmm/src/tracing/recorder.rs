@@ -2,7 +2,7 @@
 //! them, and completes their recordings when the machine has stopped.
 
 use super::polling::{Found, PollInterval, SLEEP};
-use super::recording::RecordingError;
+use super::recording::{AtCompletion, RecordingError};
 use super::scheduling::{Drain, Scheduling, Watchdog};
 use super::session::Sources;
 use super::sessions::Sessions;
@@ -48,10 +48,6 @@ enum Command {
     /// The machine has stopped, with this outcome; what is to be done when the recording is complete.
     Finish(String, Option<AtCompletion>),
 }
-
-/// Adds to a recording that is complete, whose manifest it gets. It is called on the recorder's thread, which may write
-/// files.
-pub type AtCompletion = Box<dyn FnOnce(Manifest) -> Result<Manifest, RecordingError> + Send>;
 
 /// A running recorder.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use shared_ring::event::EventDescription;
 use shared_ring::layout::AGENT_ABSENT;
 use shared_ring::region::Rings;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use strata_abi::class;
 use thiserror::Error;
@@ -37,6 +37,15 @@ pub enum RecordingError {
     #[error(transparent)]
     Manifest(#[from] ManifestError),
 }
+
+/// Adds to a recording that is complete but for that, whose manifest it gets. It is called on the recorder's thread,
+/// which may write files.
+pub type AtCompletion = Box<dyn FnOnce(Manifest) -> Result<Manifest, RecordingError> + Send>;
+
+/// Takes from the running guest what a snapshot is to have beside the layers of the flight recorder. It gets the
+/// snapshot's folder before those layers are written, and what it returns adds to them. It is called on the recorder's
+/// thread.
+pub type AtSnapshot = Box<dyn FnMut(&Path) -> AtCompletion + Send>;
 
 /// A recording in the making, besides its records.
 pub struct Recording {

@@ -12,7 +12,7 @@ use super::layers::Layers;
 use super::polling::Found;
 use super::process_table::ProcessTable;
 use super::record_limit::{LayerLimits, LimitError};
-use super::recording::{GuestSide, Recording, RecordingError, note_threads};
+use super::recording::{AtSnapshot, GuestSide, Recording, RecordingError, note_threads};
 use super::region::{EnabledEvents, MAIN_SESSION, RegionError};
 use super::save_pace::SavePace;
 use super::selection::SelectionError;
@@ -169,6 +169,8 @@ pub struct Sources {
     pub triggers: Option<TriggerRequest>,
     /// What tells the host's load, where that can be had.
     pub host_load: Option<HostLoad>,
+    /// Takes what snapshots have beside the layers.
+    pub at_snapshot: Option<AtSnapshot>,
 }
 
 /// What happens when a layer ends early; called again with the next poll while it returns `false`. It is called on the
@@ -246,6 +248,8 @@ pub struct Session {
     layers: Layers,
     /// What is watched for; of the session that the VM is started with.
     triggers: Option<Triggers>,
+    /// Takes what snapshots have beside the layers; of the session that the VM is started with.
+    at_snapshot: Option<AtSnapshot>,
     recording: Recording,
     /// When the manifest is written again.
     pace: SavePace,
@@ -324,6 +328,7 @@ impl Session {
             kernel,
             layers,
             triggers: Some(triggers),
+            at_snapshot: sources.at_snapshot,
             recording,
             pace: SavePace::new(Instant::now()),
             is_news: false,
@@ -411,6 +416,7 @@ impl Session {
             kernel,
             layers,
             triggers: None,
+            at_snapshot: None,
             recording,
             pace: SavePace::new(Instant::now()),
             is_news: false,
@@ -697,8 +703,14 @@ impl Session {
         let mut folder = TraceFolder::create(dir, self.recording.readers)?;
         let mut triggers = self.triggers.as_mut().filter(|triggers| triggers.is_armed());
         recorder.poll(&self.recording, triggers.as_deref_mut());
+        // Before the other layers, so that the vCPUs' periods cover the guest's records.
+        let taken = self.at_snapshot.as_mut().map(|take| take(dir));
         let written = write_snapshot(recorder, &self.recording, triggers, dir, outcome);
-        let manifest = written.map_err(SessionError::NotWritten)?;
+        let completed = written.and_then(|manifest| match taken {
+            Some(add) => add(manifest),
+            None => Ok(manifest),
+        });
+        let manifest = completed.map_err(SessionError::NotWritten)?;
         folder.keep();
         let streams = manifest.layers.iter().flat_map(|layer| &layer.streams);
         Ok(streams.map(|stream| stream.records).fold(0, u64::saturating_add))

@@ -264,6 +264,7 @@ impl<R> Bench<R> {
             say,
             triggers,
             host_load: None,
+            at_snapshot: None,
             on_failure: Some(Box::new(move || failed.fetch_add(1, Ordering::Relaxed) > 0)),
         };
         Self { dir, region, vmm, recorder: start(sources), failures }

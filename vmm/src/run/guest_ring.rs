@@ -1,0 +1,85 @@
+//! The ring of a guest without an agent: read at snapshots and when the guest has ended.
+
+use crate::agentless::{Agentless, Collected, Guest, HostReading, READ_AT_END};
+use crate::clock::guest_tsc::KvmClock;
+use crate::clock::{HostClock, HostTime};
+use crate::machine::{AtEnd, MachineControl};
+use crate::tracing::recording::{AtCompletion, AtSnapshot};
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use trace_merge::layer::LayerKind;
+use trace_merge::manifest::Missing;
+use vm_memory::GuestMemoryMmap;
+
+/// What is needed to read the ring of a guest without an agent.
+pub(super) struct GuestRing {
+    agentless: Agentless,
+    begin: HostReading,
+    /// What the trace clock counts, and the rate of the host's TSC.
+    clock: (HostTime, u64),
+}
+
+/// What was read.
+pub(super) type CollectedRing = Rc<RefCell<Option<Collected>>>;
+
+impl GuestRing {
+    /// That of a guest which `agentless` is about, and which has not begun to run.
+    pub(super) fn new(agentless: Agentless, host: &HostClock) -> Self {
+        Self { agentless, begin: HostReading::now(), clock: (host.time, host.frequency) }
+    }
+
+    /// What reads it when the guest has ended, and where it is then.
+    pub(super) fn at_end(self: &Arc<Self>) -> (AtEnd, CollectedRing) {
+        let collected = CollectedRing::default();
+        let (ring, filled) = (Arc::clone(self), Rc::clone(&collected));
+        let read = move |memory: &GuestMemoryMmap, kvm: Option<KvmClock>| {
+            let guest = (memory, Guest::Stopped);
+            *filled.borrow_mut() = Some(ring.agentless.collect(guest, || kvm, &ring.begin, ring.clock));
+        };
+        (Box::new(read), collected)
+    }
+
+    /// What reads it out of the running guest of `machine`, the VM `name`, and adds it to a snapshot.
+    pub(super) fn at_snapshot(self: &Arc<Self>, machine: MachineControl, name: &str) -> AtSnapshot {
+        let (ring, name) = (Arc::clone(self), name.to_owned());
+        Box::new(move |dir: &Path| {
+            // The guest's memory is not held any longer than this takes.
+            let collected = machine.guest().map(|guest| {
+                let memory = (guest.memory(), Guest::Running);
+                ring.agentless.collect(memory, || guest.kvm_clock(), &ring.begin, ring.clock)
+            });
+            collected.map_or_else(|| add_that_it_does_not_run(dir.into()), |it| add(it, dir.into(), name.clone()))
+        })
+    }
+}
+
+/// What adds the layer of the guest's kernel, of what was `collected` of the VM `name`, to the recording `dir`.
+pub(super) fn add_guest_ring(collected: &CollectedRing, dir: PathBuf, name: String) -> Option<AtCompletion> {
+    Some(add(collected.borrow_mut().take()?, dir, name))
+}
+
+fn add(collected: Collected, dir: PathBuf, name: String) -> AtCompletion {
+    Box::new(move |mut manifest| {
+        // What keeps the layer from being had is noted, and the others stay.
+        let written = collected.write(&dir, &name, &mut manifest);
+        manifest.save(&dir)?;
+        written?;
+        Ok(manifest)
+    })
+}
+
+/// What says in the snapshot `dir` that there was nothing to read.
+fn add_that_it_does_not_run(dir: PathBuf) -> AtCompletion {
+    Box::new(move |mut manifest| {
+        manifest.missing.retain(|missing| missing.reason != READ_AT_END);
+        manifest.missing.push(Missing {
+            layer: LayerKind::GuestKernel,
+            reason: "the guest was not running when the snapshot was taken, so its kernel's ring was not read".into(),
+            fix: "take a snapshot while it runs".into(),
+        });
+        manifest.save(&dir)?;
+        Ok(manifest)
+    })
+}
