@@ -22,6 +22,8 @@ const BESIDE_PAGES: f64 = 1.0;
 const CALLS_PER_SECOND: u64 = 1_250_000;
 /// Threads of the load.
 const THREADS: u64 = 2;
+/// Memory that is used and freed before each recording, bytes: more than the page cache takes for one.
+const MEMORY: usize = 1 << 30;
 
 /// The events that are recorded: for people, as a selection, and as the kernel's `set_event` takes them.
 const EVENTS: [(&str, &str, &str); 2] = [
@@ -146,6 +148,7 @@ fn sample(program: &Path, row: &Row, folder: &Path, calls: u64) -> anyhow::Resul
     let mut command = Command::new(program);
     command.arg(mode).arg(&trace).arg(events);
     command.args([THREADS, calls, CALLS_PER_SECOND].map(|number| number.to_string()));
+    use_memory();
     let said = process::capture(&mut command)?;
     let sample: Sample = serde_json::from_str(&said).context("what was measured cannot be understood")?;
     fs::remove_dir_all(&trace).with_context(|| format!("cannot remove {}", trace.display()))?;
@@ -153,6 +156,12 @@ fn sample(program: &Path, row: &Row, folder: &Path, calls: u64) -> anyhow::Resul
     let seen = sample.records + sample.lost;
     ensure!(seen >= calls, "{} saw {seen} records only", row.way.label());
     Ok(sample)
+}
+
+/// Uses memory and frees it. A hypervisor may take memory that has been free for seconds (free page reporting of a
+/// balloon): each page that is used then costs microseconds, as many as hundreds of records, of whoever records first.
+fn use_memory() {
+    drop(std::hint::black_box(vec![1_u8; MEMORY]));
 }
 
 /// The goals of each choice of events.
