@@ -4,6 +4,7 @@
 //! installed. Of the probes only the scheduler's is built: others of that version do not compile for these kernels.
 
 use crate::build::guest_image::GuestImage;
+use crate::build::shared_objects;
 use crate::fetch::apt::{Apt, PackageError};
 use crate::fetch::tools::{self, Tool};
 use crate::paths::Paths;
@@ -151,10 +152,8 @@ impl LttngModules {
         for path in &programs {
             image = image.file(&path.display().to_string(), path);
         }
-        let mut ldd = Command::new("ldd");
-        let listing = process::capture(ldd.args(&programs))?;
-        for library in libraries(&listing) {
-            image = image.file(library, Path::new(library));
+        for object in shared_objects::of(&programs)? {
+            image = image.file(&object.display().to_string(), &object);
         }
         Ok(image)
     }
@@ -182,29 +181,4 @@ fn files_below(folder: &Path) -> Result<Vec<PathBuf>, LttngError> {
     }
     files.sort();
     Ok(files)
-}
-
-/// The absolute paths in `ldd`'s lines: `NAME => PATH (ADDRESS)` and, of the loader, `PATH (ADDRESS)`.
-fn libraries(ldd: &str) -> Vec<&str> {
-    let mut paths: Vec<&str> = ldd
-        .lines()
-        .filter(|line| line.starts_with(char::is_whitespace))
-        .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
-        .collect();
-    paths.sort_unstable();
-    paths.dedup();
-    paths
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn libraries_are_the_paths_in_ldd_once_each() {
-        let listing = "/usr/bin/a:\n\tlinux-vdso.so.1 (0x7ff)\n\tlibc.so.6 => /lib/libc.so.6 (0x7f0)\n\
-                       \t/lib64/ld-linux-x86-64.so.2 (0x7f1)\n/usr/bin/b:\n\tlibc.so.6 => /lib/libc.so.6 (0x7f2)\n";
-
-        assert_eq!(libraries(listing), ["/lib/libc.so.6", "/lib64/ld-linux-x86-64.so.2"]);
-    }
 }

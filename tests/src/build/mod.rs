@@ -9,4 +9,5 @@ pub mod kmod;
 pub mod lttng_modules;
 pub mod object_gates;
 pub mod qemu_files;
+pub mod shared_objects;
 pub mod test_module;
