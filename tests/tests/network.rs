@@ -197,8 +197,8 @@ fn host_has_the_memory_that_the_guest_gives_back_or_reports_as_free() {
     let mib = |count: u64| i64::try_from(count << 10).unwrap();
     // Some of what the guest gave it may never have used.
     assert!(before - inflated > mib(WANTED / 2), "{resident}");
-    // All pieces are free in the end, but what the guest has used meanwhile.
-    assert!(before - reported > mib(PIECES * 3 / 4), "{resident}");
+    // All pieces are free in the end, but the guest has used some of it again meanwhile.
+    assert!(before - reported > mib(PIECES / 2), "{resident}");
 }
 
 #[test]
