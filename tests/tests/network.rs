@@ -253,6 +253,24 @@ fn trace_with_a_network_passes_the_check_and_babeltrace2_reads_it() {
 }
 
 #[test]
+fn guest_behind_passt_gets_its_address_from_it_and_reaches_the_host() {
+    let (log, received) = (text("passt.log"), fs::read(result("received-by-passt")).unwrap());
+    let trace = result("passt.trace");
+    let checked = check::check(&Trace::open(&trace).unwrap(), 10).unwrap();
+    let report = net_flows::report(&Trace::open(&trace).unwrap(), Window::ALL).unwrap();
+
+    let (sent, came) = (&report.vms[0].sent, &report.vms[0].received);
+    println!("{} packets sent, {} received", sent.total.count, came.total.count);
+    assert_eq!(text("passt.status").trim(), "0", "{log}");
+    assert!(log.contains("leased 192.168.77.1/") && log.contains("sent with status 0"), "{log}");
+    assert_eq!(received.len(), SENT);
+    assert!(received.iter().eq(b"strata\n".iter().cycle().take(SENT)));
+    assert!(checked.passed(), "{:?}", checked.violations);
+    assert!(sent.total.count * 1500 > SENT as u64 && came.total.count > 0, "{report:#?}");
+    assert_eq!((sent.unmatched, came.unmatched), (0, 0));
+}
+
+#[test]
 fn taps_that_cannot_be_had_are_told_in_a_line() {
     let (missing, busy) = (text("missing.log"), text("busy.log"));
 

@@ -25,6 +25,7 @@ pub mod several_vms;
 pub mod tracepoints;
 
 use crate::build::initramfs::InitramfsError;
+use crate::fetch::apt::PackageError;
 use crate::fetch::module_tree::{ModuleTree, ModulesError};
 use crate::machine::host::{HostError, HostResult};
 use crate::paths::Paths;
@@ -48,6 +49,9 @@ pub enum ScenarioError {
     /// The guest image could not be made.
     #[error(transparent)]
     Initramfs(#[from] InitramfsError),
+    /// A program that the host needs cannot be had.
+    #[error(transparent)]
+    Package(#[from] PackageError),
     /// The disk image could not be made.
     #[error(transparent)]
     Process(#[from] ProcessError),

@@ -1,16 +1,20 @@
 //! A guest with a network device on a tap of its host, a socket device, a source of random bytes and a balloon: it
 //! gives memory back to the host and gets it again, pings the host and sends it bytes over TCP, and reads random ones;
-//! then the host calls it, and it the host, over the socket device. One boot of the host.
+//! then the host calls it, and it the host, over the socket device. Another guest has its network through passt, asks for
+//! its address, and sends the same bytes. One boot of the host.
 //!
 //! Leaves in the results: `network.trace`, `network.log`, `network.status`, the bytes as the host got them in
 //! `received`, what the guest gave back of a call in `given-back` and what it sent itself in `served`, what is left of
 //! the socket in `sockets`, what became of requests to the balloon in `inflated.json` and `deflated.json`, how much
 //! anonymous memory the VM's process had meanwhile in `resident`, and what `strata run` says of taps that cannot be had
-//! in `missing.log` and `busy.log`.
+//! in `missing.log` and `busy.log`. Of the guest behind passt there are `passt.trace`, `passt.log`, `passt.status`, and
+//! the bytes in `received-by-passt`.
 
 use crate::build::binaries;
 use crate::build::guest_image::GuestImage;
+use crate::build::shared_objects;
 use crate::fetch::module_tree::ModuleTree;
+use crate::fetch::tools::{self, Tool};
 use crate::machine::host::{HostResult, HostRun};
 use crate::paths::Paths;
 use crate::provision::Lab;
@@ -35,6 +39,7 @@ const GUEST_MODULES: [&str; 6] =
     ["virtio_mmio", "virtio_net", "vmw_vsock_virtio_transport", "virtio-rng", "virtio_balloon", "pvpanic-mmio"];
 /// The host's module that makes taps.
 const HOST_MODULE: &str = "tun";
+const PASST: Tool = Tool { program: "passt", package: "passt" };
 
 const GUEST_SCRIPT: &str = "\
 free_kib() { grep MemFree: /proc/meminfo | tr -dc 0-9; }
@@ -67,7 +72,56 @@ echo hello | sockets send 79
 sockets echo 22
 ";
 
-/// `@MODULES@` is filled in.
+/// What passt offers is what its host has: the address, and the gateway, by which the guest reaches the host itself.
+const PASST_GUEST_SCRIPT: &str = r#"
+echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6
+cat > /tmp/lease << 'END'
+#!/bin/sh
+[ "$1" = bound ] || exit 0
+echo "leased $ip/$mask behind $router"
+ip addr add $ip/$mask dev $interface
+ip route add default via $router
+END
+chmod 755 /tmp/lease
+ip link set eth0 up
+udhcpc -i eth0 -s /tmp/lease -n -q
+yes strata | head -c 262144 | nc 192.168.77.254 7778
+echo "sent with status $?"
+"#;
+
+/// Runs with a network of its own, whose tap is what passt sees of a network, and with a root of its own, which passt
+/// can leave: it cannot leave the one that a kernel begins with. As root it becomes the user `nobody`.
+const PASST_SCRIPT: &str = r#"
+ip link set lo up
+busybox tunctl -t strata7
+ip addr add 192.168.77.1/24 dev strata7
+ip link set strata7 up
+ip route add default via 192.168.77.254 dev strata7
+sleep 300 | busybox nc -l -p 7778 > "$LAB_OUT/received-by-passt" &
+own=/tmp/own
+mkdir $own
+mount -t tmpfs own $own
+for path in /*; do
+    if [ -L "$path" ]; then
+        cp -a "$path" $own/
+    elif [ -d "$path" ] && [ "$path" != /etc ]; then
+        mkdir "$own$path" && mount -o rbind "$path" "$own$path"
+    fi
+done
+mkdir $own/etc
+echo 'nobody:x:65534:65534::/:/bin/false' > $own/etc/passwd
+[ -e $own/lib64 ] || { mkdir $own/lib64 && ln -s "$LAB/ld-linux-x86-64.so.2" $own/lib64/; }
+cd $own
+mount -o move . /
+exec chroot . sh -c '
+    LD_LIBRARY_PATH=$LAB timeout -s KILL 120 strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" \
+        --memory 512M --cpus 2 --net passt --agent "$LAB/strata.ko" --trace "$LAB_OUT/passt.trace" \
+        --events "default,guest-kernel:net:*,guest-kernel:napi:*" --sub-buffers 64 \
+        --cmdline "console=ttyS0 quiet panic=-1 lab.script=passt" < /dev/null > "$LAB_OUT/passt.log" 2>&1
+    echo $? > "$LAB_OUT/passt.status"'
+"#;
+
+/// `@MODULES@` and `@PASST@` are filled in.
 const HOST_SCRIPT: &str = r#"
 for module in @MODULES@; do insmod "$LAB/$module" || echo "cannot load $module"; done
 busybox tunctl -t strata7 || exit 1
@@ -121,6 +175,11 @@ kill $limit
 ip link show > "$LAB_OUT/links"
 ls /tmp/sockets > "$LAB_OUT/sockets"
 tail -n 12 "$LAB_OUT/network.log"
+cat > /tmp/passt.sh << 'PASST'
+@PASST@
+PASST
+unshare -m -n sh /tmp/passt.sh
+tail -n 12 "$LAB_OUT/passt.log"
 exit 0
 "#;
 
@@ -140,21 +199,25 @@ pub fn once_per_test_run(paths: &Paths) -> Result<HostResult, String> {
 /// When a module is missing, the guest image cannot be made or the host fails; what the guest does is for the caller to
 /// judge.
 pub fn run(lab: &Lab, name: &str) -> Result<HostResult, ScenarioError> {
+    tools::install(&lab.paths, &[PASST])?;
     let modules = ModuleTree::open(&lab.kernels.modules)?;
     let sockets = binaries::build_example(&lab.paths, "sockets")?;
     let image = lab.paths.images().join("network.cpio");
     let guest = GuestImage::new(&lab.kernels.busybox, &modules.closure(&GUEST_MODULES)?);
-    guest.program("sockets", &sockets).script("network", GUEST_SCRIPT).write_file(&image)?;
+    let guest = guest.program("sockets", &sockets).script("network", GUEST_SCRIPT);
+    guest.script("passt", PASST_GUEST_SCRIPT).write_file(&image)?;
     let of_host = scenarios::host_modules(lab, &[HOST_MODULE])?;
     let names: Vec<&str> = of_host.iter().map(|(name, _)| name.as_str()).collect();
-    let request = HostRun::new(name, &HOST_SCRIPT.replace("@MODULES@", &names.join(" ")))
+    let script = HOST_SCRIPT.replace("@MODULES@", &names.join(" ")).replace("@PASST@", PASST_SCRIPT.trim());
+    let request = HostRun::new(name, &script)
         .file("strata", &lab.binaries.strata)
         .file("vmlinux", &lab.kernels.vmlinux)
         .file("guest.cpio", &image)
         .file("sockets", &sockets)
         .file("strata.ko", &lab.agent);
     let mut request = of_host.iter().fold(request, |request, (name, path)| request.file(name, path));
-    request.timeout = Duration::from_secs(460);
+    request.files.extend(shared_objects::with_program(PASST.program)?);
+    request.timeout = Duration::from_secs(580);
     Ok(lab.host.run(&lab.paths.runs(), &request)?.success(name)?)
 }
 
@@ -165,7 +228,7 @@ mod tests {
     #[test]
     fn scripts_do_what_the_constants_say() {
         assert!(GUEST_SCRIPT.contains(&format!("ping -c {PINGS} ")));
-        assert!(GUEST_SCRIPT.contains(&format!("head -c {SENT} ")));
+        assert!([GUEST_SCRIPT, PASST_GUEST_SCRIPT].iter().all(|script| script.contains(&format!("head -c {SENT} "))));
         assert!(GUEST_SCRIPT.contains(&format!("head -c {RANDOM} ")));
         assert!(HOST_SCRIPT.contains(&format!("head -c {GIVEN_BACK} ")));
         assert!(GUEST_SCRIPT.contains(&format!("seq {PIECES})")));
