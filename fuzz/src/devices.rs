@@ -407,7 +407,8 @@ pub fn run(data: &[u8]) {
     let limits = NetLimits { packets: Some(PACKETS), bytes: None };
     let net = DetachedNet { link: Box::new(network), mac: MacAddress([2, 0, 0, 0, 0, 1]), limits };
     let [bell, rope] = pair().expect("descriptors are left");
-    let (callers, listeners): (Arc<Mutex<VecDeque<UnixStream>>>, Arc<Mutex<Vec<UnixStream>>>) = Default::default();
+    let callers = Arc::new(Mutex::new(VecDeque::new()));
+    let listeners = Arc::new(Mutex::new(Vec::new()));
     let programs = Programs { callers: Arc::clone(&callers), listeners: Arc::clone(&listeners), bell };
     // Their ends stay open until the end of the script.
     let mut calls = Vec::new();

@@ -302,13 +302,14 @@ fn registry_followed() -> Vec<u8> {
 fn stream(uuid: Uuid, records: &[(u64, u16, Vec<u8>)]) -> Vec<u8> {
     let mut builder = PacketBuilder::new(*uuid.as_bytes(), 0, trace_folder::PACKET_SIZE);
     let mut bytes = Vec::new();
+    let size = usize::try_from(trace_folder::PACKET_SIZE).expect("512 bytes");
     for (index, (time, id, payload)) in records.iter().enumerate() {
         builder.push(*time, *id, payload);
         let is_last = index + 1 == records.len();
         if is_last || index % 4 == 3 {
             let lost = Lost { full: u64::from(is_last), ..Lost::default() };
             let packet = builder.finish(lost, 0).expect("the packet holds a record");
-            let end = bytes.len() + trace_folder::PACKET_SIZE as usize;
+            let end = bytes.len() + size;
             bytes.extend_from_slice(packet.content());
             bytes.resize(end, 0);
         }
