@@ -74,6 +74,13 @@ fn guest_and_host_reach_each_other() {
 }
 
 #[test]
+fn host_gets_into_the_guest_by_ssh() {
+    let said = text("by-ssh");
+
+    assert!(said.starts_with("root\n") && said.contains("lab.script=network"), "{said}\n{}", text("ssh.log"));
+}
+
+#[test]
 fn every_packet_is_in_the_trace_from_one_side_to_the_other() {
     let (sends, receives) = (packets("vmm:net_send"), packets("vmm:net_receive"));
     println!("{} packets sent, {} received", sends.len(), receives.len());

@@ -1,14 +1,14 @@
 //! A guest with a network device on a tap of its host, a socket device, a source of random bytes and a balloon: it
-//! gives memory back to the host and gets it again, pings the host and sends it bytes over TCP, and reads random ones;
-//! then the host calls it, and it the host, over the socket device. Another guest has its network through passt, asks for
-//! its address, and sends the same bytes. One boot of the host.
+//! gives memory back to the host and gets it again, pings the host and sends it bytes over TCP, is got into by ssh, and
+//! reads random bytes; then the host calls it, and it the host, over the socket device. Another guest has its network
+//! through passt, asks for its address, and sends the same bytes. One boot of the host.
 //!
 //! Leaves in the results: `network.trace`, `network.log`, `network.status`, the bytes as the host got them in
-//! `received`, what the guest gave back of a call in `given-back` and what it sent itself in `served`, what is left of
-//! the socket in `sockets`, what became of requests to the balloon in `inflated.json` and `deflated.json`, how much
-//! anonymous memory the VM's process had meanwhile in `resident`, and what `strata run` says of taps that cannot be had
-//! in `missing.log` and `busy.log`. Of the guest behind passt there are `passt.trace`, `passt.log`, `passt.status`, and
-//! the bytes in `received-by-passt`.
+//! `received`, what a shell of the guest said over ssh in `by-ssh`, what the guest gave back of a call in `given-back`
+//! and what it sent itself in `served`, what is left of the socket in `sockets`, what became of requests to the balloon
+//! in `inflated.json` and `deflated.json`, how much anonymous memory the VM's process had meanwhile in `resident`, and
+//! what `strata run` says of taps that cannot be had in `missing.log` and `busy.log`. Of the guest behind passt there
+//! are `passt.trace`, `passt.log`, `passt.status`, and the bytes in `received-by-passt`.
 
 use crate::build::binaries;
 use crate::build::guest_image::GuestImage;
@@ -17,8 +17,10 @@ use crate::fetch::module_tree::ModuleTree;
 use crate::fetch::tools::{self, Tool};
 use crate::machine::host::{HostResult, HostRun};
 use crate::paths::Paths;
+use crate::process;
 use crate::provision::Lab;
 use crate::scenarios::{self, ScenarioError};
+use std::process::Command;
 use std::time::Duration;
 
 /// How often the guest pings the host.
@@ -39,7 +41,21 @@ const GUEST_MODULES: [&str; 6] =
     ["virtio_mmio", "virtio_net", "vmw_vsock_virtio_transport", "virtio-rng", "virtio_balloon", "pvpanic-mmio"];
 /// The host's module that makes taps.
 const HOST_MODULE: &str = "tun";
-const PASST: Tool = Tool { program: "passt", package: "passt" };
+/// Programs of the host, and one of a guest that the host gets into by ssh.
+const TOOLS: [Tool; 4] = [
+    Tool { program: "passt", package: "passt" },
+    Tool { program: "dbclient", package: "dropbear-bin" },
+    Tool { program: "dropbearkey", package: "dropbear-bin" },
+    Tool { program: SSH_SERVER, package: "dropbear-bin" },
+];
+const SSH_SERVER: &str = "dropbear";
+/// Makes the key `$1` of the host's user.
+const MAKE_KEY: &str = r#"
+set -e
+rm -f "$1"
+dropbearkey -t ed25519 -f "$1"
+dropbearkey -y -f "$1" | grep ^ssh- > "$1.pub"
+"#;
 
 const GUEST_SCRIPT: &str = "\
 free_kib() { grep MemFree: /proc/meminfo | tr -dc 0-9; }
@@ -63,6 +79,14 @@ echo \"guest is up\"
 ping -c 5 192.168.77.1
 yes strata | head -c 262144 | nc 192.168.77.1 7777
 echo \"sent with status $?\"
+mkdir -p /etc/dropbear
+echo root:x:0:0::/root:/bin/sh > /etc/passwd
+dropbear -F -E -R -s -p 192.168.77.2:22 &
+until grep -q ':0016 ' /proc/net/tcp; do sleep 0.1; done
+echo \"ssh is open\"
+for turn in $(seq 300); do [ -e /tmp/greeted ] && break; sleep 0.1; done
+while grep -q '0016 [0-9A-F:]* 01 ' /proc/net/tcp; do sleep 0.1; done
+sleep 1
 ip link set eth0 down
 echo \"packets sent: $(cat /sys/class/net/eth0/statistics/tx_packets)\"
 echo \"packets received: $(cat /sys/class/net/eth0/statistics/rx_packets)\"
@@ -164,6 +188,10 @@ done
 says 'guest is up'
 strata ctl vm0 balloon
 vm --name vm1 --net tap=strata7 > "$LAB_OUT/busy.log" 2>&1
+says 'ssh is open'
+[ -e /lib64 ] || { mkdir /lib64 && ln -s "$LAB/ld-linux-x86-64.so.2" /lib64/; }
+LD_LIBRARY_PATH=$LAB timeout -s KILL 25 dbclient -y -y -i "$LAB/ssh-key" root@192.168.77.2 'whoami; cat /proc/cmdline; touch /tmp/greeted' \
+    < /dev/null > "$LAB_OUT/by-ssh" 2> "$LAB_OUT/ssh.log"
 says 'port 22 is open'
 # The guest waits for the call. It reports what is free bit by bit, every two seconds.
 for turn in $(seq 60); do [ $(resident_kib) -lt $((before - 65536)) ] && break; sleep 0.5; done
@@ -199,12 +227,20 @@ pub fn once_per_test_run(paths: &Paths) -> Result<HostResult, String> {
 /// When a module is missing, the guest image cannot be made or the host fails; what the guest does is for the caller to
 /// judge.
 pub fn run(lab: &Lab, name: &str) -> Result<HostResult, ScenarioError> {
-    tools::install(&lab.paths, &[PASST])?;
+    tools::install(&lab.paths, &TOOLS)?;
+    let key = lab.paths.images().join("ssh-key");
+    let mut make_key = Command::new("sh");
+    process::run_logged(make_key.args(["-c", MAKE_KEY, "sh"]).arg(&key), &lab.paths.logs().join("ssh-key.log"))?;
+    let dropbear = process::find_program(SSH_SERVER).unwrap_or_else(|| SSH_SERVER.into());
     let modules = ModuleTree::open(&lab.kernels.modules)?;
     let sockets = binaries::build_example(&lab.paths, "sockets")?;
     let image = lab.paths.images().join("network.cpio");
     let guest = GuestImage::new(&lab.kernels.busybox, &modules.closure(&GUEST_MODULES)?);
     let guest = guest.program("sockets", &sockets).script("network", GUEST_SCRIPT);
+    let guest = guest.file("root/.ssh/authorized_keys", &key.with_extension("pub"));
+    let guest = shared_objects::of(std::slice::from_ref(&dropbear))?
+        .iter()
+        .fold(guest.program(SSH_SERVER, &dropbear), |guest, path| guest.file(&path.display().to_string(), path));
     guest.script("passt", PASST_GUEST_SCRIPT).write_file(&image)?;
     let of_host = scenarios::host_modules(lab, &[HOST_MODULE])?;
     let names: Vec<&str> = of_host.iter().map(|(name, _)| name.as_str()).collect();
@@ -214,9 +250,11 @@ pub fn run(lab: &Lab, name: &str) -> Result<HostResult, ScenarioError> {
         .file("vmlinux", &lab.kernels.vmlinux)
         .file("guest.cpio", &image)
         .file("sockets", &sockets)
+        .file("ssh-key", &key)
         .file("strata.ko", &lab.agent);
     let mut request = of_host.iter().fold(request, |request, (name, path)| request.file(name, path));
-    request.files.extend(shared_objects::with_program(PASST.program)?);
+    request.files.extend(shared_objects::with_program(TOOLS[0].program)?);
+    request.files.extend(shared_objects::with_program(TOOLS[1].program)?);
     request.timeout = Duration::from_secs(580);
     Ok(lab.host.run(&lab.paths.runs(), &request)?.success(name)?)
 }
