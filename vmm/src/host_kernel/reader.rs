@@ -328,22 +328,24 @@ impl CpuBuffer {
 #[derive(Debug, Clone, Copy, Default)]
 struct PagesRead {
     pages: usize,
-    /// Whether less than half of the last page was occupied.
-    last_was_short: bool,
+    /// The last ones of them that were occupied by less than half. The first page of a poll is none of them: it may be
+    /// the rest of one that was read while it was written.
+    short: usize,
 }
 
 impl PagesRead {
     fn add(&mut self, occupied: usize, length: usize) {
+        let is_short = self.pages > 0 && occupied < length / 2;
+        self.short = if is_short { self.short + 1 } else { 0 };
         self.pages += 1;
-        self.last_was_short = occupied < length / 2;
     }
 
-    /// Whether the last page was the one that the CPU writes. To read on would be to run after it: the kernel would copy
-    /// the little that is new, one record after the other, where whole pages change hands. The first page of a poll says
-    /// nothing: it may be the rest of one that was read while it was written. A page that is full is not short, since no
-    /// record takes half of one.
+    /// Whether the page that the CPU writes was read, and what came to it meanwhile. To read on would be to run after it:
+    /// the kernel would copy the little that is new, one record after the other, where whole pages change hands. One
+    /// short page may be full: what came next took more than half of one. Then it lies in the next page, which is not
+    /// short.
     const fn has_reached_writer(self) -> bool {
-        self.pages > 1 && self.last_was_short
+        self.short >= 2
     }
 }
 
@@ -430,16 +432,24 @@ mod tests {
     }
 
     #[test]
-    fn short_page_behind_others_is_the_writers() {
-        assert!(has_reached_writer(&[4096, 40]));
-        assert!(has_reached_writer(&[40, 2000]));
-        assert!(!has_reached_writer(&[40, 4000]));
+    fn two_short_pages_behind_others_are_the_writers() {
+        assert!(has_reached_writer(&[4096, 40, 16]));
+        assert!(has_reached_writer(&[40, 2000, 16]));
+        assert!(!has_reached_writer(&[40, 4000, 16]));
+    }
+
+    #[test]
+    fn page_before_a_record_of_more_than_half_a_page_is_not_taken_for_the_writers() {
+        assert!(!has_reached_writer(&[4096, 40]));
+        assert!(!has_reached_writer(&[4096, 40, 3000]));
+        assert!(!has_reached_writer(&[4096, 40, 3000, 40]));
     }
 
     #[test]
     fn first_page_of_a_poll_may_be_the_rest_of_one() {
         assert!(!has_reached_writer(&[]));
         assert!(!has_reached_writer(&[40]));
+        assert!(!has_reached_writer(&[40, 40]));
     }
 
     fn times(bytes: &[u8], last_time: &mut u64, stats: &mut ReaderStats) -> Vec<Option<u64>> {

@@ -246,8 +246,8 @@ impl HostTracer {
     }
 
     /// Hands on what has been recorded since the last time, up to 256 KiB of pages for each CPU, or 32 KiB after
-    /// [`poll_briefly`](Self::poll_briefly): records of one CPU in order,
-    /// one CPU after the other. Returns what is left to be read at once. Never waits.
+    /// [`poll_briefly`](Self::poll_briefly): records of one CPU in order, one CPU after the other. Returns what is left
+    /// to be read at once. Never waits.
     ///
     /// # Errors
     /// A CPU's buffer cannot be read; what was read before has been handed on.
