@@ -546,6 +546,31 @@ mod tests {
     }
 
     #[test]
+    fn snapshot_before_the_kernel_has_its_clock_says_to_take_a_later_one() {
+        let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 4 << 20)]).unwrap();
+        let agentless = Agentless {
+            request: AgentlessRequest { events: DEFAULT_EVENTS.into(), size: MIB },
+            start: 2 * MIB,
+            cpus: 1,
+            layout: sample::LINUX_6_12,
+            banner: (b"Linux version 6.12".to_vec(), MIB),
+            clock_offset: MIB + 64,
+            events: Vec::new(),
+        };
+        let (folder, mut manifest) = (tempfile::TempDir::new().unwrap(), manifest());
+
+        let kvm = || Some(KvmClock { ns: 1000, tsc: 5000 });
+        let collected =
+            agentless.collect((&memory, Guest::Running), kvm, &HostReading::now(), (HostTime::Tsc, 1_000_000_000));
+        collected.write(folder.path(), "vm0", &mut manifest).unwrap();
+
+        let told = &manifest.missing[0];
+        assert_eq!((manifest.layers.len(), manifest.missing.len()), (0, 1));
+        assert!(told.reason.contains("had not begun to use kvm-clock"), "{told:?}");
+        assert!(told.fix.starts_with("take a snapshot when it has booted"), "{told:?}");
+    }
+
+    #[test]
     fn record_from_after_the_copying_began_is_left_out_and_not_rejected() {
         let streams = [4999, 5000].map(|until| streams(Collected { until: Some(until), ..collected(1) }));
 
