@@ -75,14 +75,13 @@ pub enum VsockEnd {
 
 /// What a guest asks its balloon for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
 pub enum BalloonRequestKind {
     /// To take pages that the guest does without from now on.
-    Inflate = 0,
+    Inflate,
     /// To have them again.
-    Deflate = 1,
+    Deflate,
     /// To take what pages hold that are free: the guest may use them again at any moment.
-    Report = 2,
+    Report,
 }
 
 /// Events that concern the machine as a whole.
