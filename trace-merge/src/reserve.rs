@@ -19,6 +19,8 @@ const MORE: u64 = 16 << 10;
 pub struct Reserve {
     file: Option<NamedTempFile>,
     bytes: u64,
+    /// Bytes of the text that was written last.
+    text: u64,
     is_released: bool,
 }
 
@@ -39,6 +41,12 @@ impl Reserve {
         self.is_released = true;
     }
 
+    /// Keeps room for a last text of `path` that has `bytes` more than the one that was written last: a disk may be full
+    /// before that is written.
+    pub fn expect(&mut self, path: &Path, bytes: u64) {
+        self.keep(path, room_after(self.text.saturating_add(bytes)));
+    }
+
     /// Replaces the file `path` by `text` in one step. Then room for another one is kept, or if it was released, used where
     /// there is no other.
     pub(crate) fn replace(&mut self, path: &Path, text: &[u8]) -> io::Result<()> {
@@ -46,7 +54,8 @@ impl Reserve {
         let written = readers.write_atomically(path, text);
         if !self.is_released {
             written?;
-            self.keep(path, room_after(text.len() as u64));
+            self.text = text.len() as u64;
+            self.keep(path, room_after(self.text));
             return Ok(());
         }
         let file = self.file.take();
@@ -127,6 +136,23 @@ mod tests {
 
         assert!(before.is_err() && last.is_ok(), "{before:?} {last:?}");
         assert_eq!(fs::read(&path).unwrap(), [b'c'; 30_000]);
+        assert_eq!(disk.names(), ["filler", "session.json"]);
+    }
+
+    #[test]
+    fn last_text_has_the_room_that_it_was_expected_to_take() {
+        let disk = SmallDisk::mount();
+        let path = disk.0.path().join("session.json");
+        let mut reserve = Reserve::default();
+        reserve.replace(&path, b"before").unwrap();
+        reserve.expect(&path, 100_000);
+        disk.fill();
+
+        reserve.release();
+        let last = reserve.replace(&path, &[b'c'; 100_000]);
+
+        assert!(last.is_ok(), "{last:?}");
+        assert_eq!(fs::read(&path).unwrap(), [b'c'; 100_000]);
         assert_eq!(disk.names(), ["filler", "session.json"]);
     }
 

@@ -18,7 +18,7 @@ use thiserror::Error;
 use trace_merge::access::Readers;
 use trace_merge::event::name::RECORDING_STOPS;
 use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{Guest, Layer, Manifest, ManifestError, Missing};
+use trace_merge::manifest::{Guest, Layer, MANIFEST_FILE, Manifest, ManifestError, Missing, event_bytes};
 use trace_merge::reserve::Reserve;
 use trace_merge::writer::{Rotation, WriteError};
 
@@ -240,6 +240,14 @@ impl Recording {
             (Some(dir), Some(rotation)) => rotation.save(dir, &mut self.manifest, &mut self.reserve),
             (Some(dir), None) => self.manifest.save_reserving(dir, &mut self.reserve),
             (None, _) => Ok(()),
+        }
+    }
+
+    /// Keeps room on the disk for `events`, which the manifest is to have before it is next saved. A recording that keeps
+    /// within a size does not fill its disk.
+    pub fn expect_events(&mut self, events: &[EventDescription]) {
+        if let (Some(dir), None) = (&self.dir, &self.rotation) {
+            self.reserve.expect(&dir.join(MANIFEST_FILE), events.iter().map(event_bytes).sum());
         }
     }
 

@@ -341,6 +341,7 @@ impl Session {
             is_failure_new: false,
         };
         session.save(true)?;
+        session.expect_declared_events();
         Ok(session)
     }
 
@@ -430,6 +431,7 @@ impl Session {
             is_failure_new: false,
         };
         session.save(false)?;
+        session.expect_declared_events();
         Ok(session)
     }
 
@@ -462,8 +464,11 @@ impl Session {
         let begun = self.is_watched().then(|| self.recording.clocks.time().now());
         let polled = self.layers.poll(&self.recording, armed(&mut self.triggers, &self.recording));
         self.act_on_triggers(begun.filter(|_| !polled.found.has_more()));
-        if polled.new_kernel_events && self.active {
-            self.enable();
+        if polled.new_kernel_events {
+            self.recording.expect_events(&self.layers.kernel_events());
+            if self.active {
+                self.enable();
+            }
         }
         let is_changed = self.recording.update();
         self.is_copy_old |= is_changed;
@@ -611,6 +616,13 @@ impl Session {
                 (self.say)(&format!("session {}: {line}", self.name));
             }
         }
+    }
+
+    /// Keeps room on the disk for the event types that the guest's module declares: the disk may be full by the time that
+    /// the guest has them.
+    fn expect_declared_events(&mut self) {
+        let declared = self.recording.guest.as_ref().map(|guest| Arc::clone(&guest.events));
+        self.recording.expect_events(declared.as_deref().unwrap_or_default());
     }
 
     /// Saves the manifest. Where that fails, the records go on, and the next save may do better: told once.
