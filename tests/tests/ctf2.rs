@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use trace_merge::export::{Exported, Options, ctf2};
+use trace_merge::export::{Exported, Options, ctf};
 use trace_merge::reader::Trace;
 
 /// What the export of a recording is judged with.
@@ -38,7 +38,7 @@ impl Judge {
     fn export(&self, recorded: &Path, options: &Options<'_>) -> (Exported, String) {
         let folder = self.folder.path().join("export");
         fs::create_dir(&folder).unwrap();
-        let exported = ctf2::export(&Trace::open(recorded).unwrap(), options, &folder).unwrap();
+        let exported = ctf::export(&Trace::open(recorded).unwrap(), ctf::Version::V2, options, &folder).unwrap();
         let lines = self.lines(&folder);
         fs::remove_dir_all(&folder).unwrap();
         (exported, lines)

@@ -1,7 +1,7 @@
 //! Exports: a recording in the form of another tool. Each is written in one pass, in memory that does not grow with the
 //! recording, and shows where records are missing.
 
-pub mod ctf2;
+pub mod ctf;
 pub mod html;
 pub mod perfetto;
 

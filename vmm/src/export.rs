@@ -11,7 +11,7 @@ use tempfile::NamedTempFile;
 use thiserror::Error;
 use trace_merge::access::Readers;
 use trace_merge::critical_path::{CriticalPathError, CriticalPathOptions, CriticalPaths, critical_paths};
-use trace_merge::export::{self, Exported, Options, ctf2, html, perfetto};
+use trace_merge::export::{self, Exported, Options, ctf, html, perfetto};
 use trace_merge::progress;
 use trace_merge::reader::{ReadError, Trace};
 use trace_merge::removed_on_signal::RemovedOnSignal;
@@ -73,13 +73,14 @@ pub fn run(args: &ExportArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCom
     let part = Part { from: args.from, to: args.until };
     let is_stdout = args.output == Path::new("-");
     let exported = match args.to {
-        Format::Ctf2 | Format::Parquet if args.why().is_some() => {
+        Format::Ctf | Format::Ctf2 | Format::Parquet if args.why().is_some() => {
             return Err(ExportCommandError::NoTracks(args.to));
         }
-        Format::Ctf2 | Format::Parquet if is_stdout || args.force => {
+        Format::Ctf | Format::Ctf2 | Format::Parquet if is_stdout || args.force => {
             return Err(ExportCommandError::NeedsFolder(args.to));
         }
-        Format::Ctf2 => write_folder(&Trace::open(&args.trace)?, part, &args.output, &say)?,
+        Format::Ctf => write_folder(&Trace::open(&args.trace)?, ctf::Version::V1_8, part, &args.output, &say)?,
+        Format::Ctf2 => write_folder(&Trace::open(&args.trace)?, ctf::Version::V2, part, &args.output, &say)?,
         Format::Parquet => return Err(query_program::export(args).into()),
         Format::Perfetto if is_stdout && io::stdout().is_terminal() => return Err(ExportCommandError::Terminal),
         Format::Perfetto if is_stdout => {
@@ -101,7 +102,7 @@ pub fn run(args: &ExportArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCom
     let Exported { bytes, records, drawn, .. } = exported;
     say(&match args.to {
         Format::Perfetto => format!("{drawn} of {records} records are drawn, in {bytes} bytes"),
-        Format::Ctf2 | Format::Parquet => format!("{records} records, in {bytes} bytes"),
+        Format::Ctf | Format::Ctf2 | Format::Parquet => format!("{records} records, in {bytes} bytes"),
     });
     Ok(())
 }
@@ -191,6 +192,7 @@ fn write_file(
 /// Writes `part` of `trace` into `path`, a new folder or an empty one. On failure it is as it was; a signal removes it.
 fn write_folder(
     trace: &Trace,
+    version: ctf::Version,
     part: Part,
     path: &Path,
     say: &(impl Fn(&str) + Sync),
@@ -199,10 +201,12 @@ fn write_folder(
     let failed = |source| ExportCommandError::Write { path: path.into(), source };
     let guard = RemovedOnSignal::new(path).map_err(failed)?;
     let exported =
-        with_progress(part, say, |options| ctf2::export(trace, options, path)).map_err(|error| match error {
-            export::ExportError::Write(source) => failed(source),
-            other => other.into(),
-        })?;
+        with_progress(part, say, |options| ctf::export(trace, version, options, path)).map_err(
+            |error| match error {
+                export::ExportError::Write(source) => failed(source),
+                other => other.into(),
+            },
+        )?;
     folder.keep();
     drop(guard);
     Ok(exported)

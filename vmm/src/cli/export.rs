@@ -14,6 +14,8 @@ use trace_merge::task_choice::TaskChoice;
 pub enum Format {
     /// A trace of Perfetto.
     Perfetto,
+    /// CTF 1.8 traces.
+    Ctf,
     /// CTF 2 traces.
     Ctf2,
     /// A folder of Parquet files.
@@ -22,13 +24,14 @@ pub enum Format {
 
 impl Format {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Perfetto, Self::Ctf2, Self::Parquet];
+    pub const ALL: [Self; 4] = [Self::Perfetto, Self::Ctf, Self::Ctf2, Self::Parquet];
 
     /// The name that users type.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Perfetto => "perfetto",
+            Self::Ctf => "ctf",
             Self::Ctf2 => "ctf2",
             Self::Parquet => "parquet",
         }
@@ -50,6 +53,7 @@ fn format(text: &str) -> Result<Format, String> {
 #[derive(Debug, Args)]
 #[command(after_help = "Formats:\n  \
     perfetto  host and guests as machines, for ui.perfetto.dev and trace_processor; see docs/perfetto.md\n  \
+    ctf       a folder of CTF 1.8 traces, of a part of the trace or of one that is compressed: others are so already\n  \
     ctf2      a folder of CTF 2 traces, which babeltrace2 reads from 2.1 on\n  \
     parquet   a folder of tables for DuckDB, pandas, Spark and `strata query`; see docs/query.md\n\n\
     Examples:\n  \
@@ -57,6 +61,7 @@ fn format(text: &str) -> Result<Format, String> {
     strata export trace --to perfetto --from 1.5 --until 2.5 -o part.pftrace\n  \
     strata export trace --to perfetto --why web --worst 10 -o trace.pftrace\n  \
     strata export trace --to perfetto -o - | zstd > trace.pftrace.zst\n  \
+    strata export trace --to ctf --from 1.5 --until 2.5 -o part\n  \
     strata export trace --to ctf2 -o trace-ctf2\n  \
     strata export trace --to parquet -o tables\n  \
     strata open trace")]
@@ -66,7 +71,7 @@ pub struct ExportArgs {
     /// Format to export to
     #[arg(long, value_name = "FORMAT", value_parser = format)]
     pub to: Format,
-    /// File to write, `-` for standard output; for ctf2 and parquet a folder: a new one, or an empty one of yours
+    /// File to write, `-` for standard output; for ctf, ctf2 and parquet a folder: a new one, or an empty one of yours
     #[arg(short, long, value_name = "PATH")]
     pub output: PathBuf,
     /// Only what is this many seconds after the first record, or later
@@ -180,6 +185,9 @@ mod tests {
     fn unknown_format_is_refused_with_those_that_there_are() {
         let error = export(&["--to", "perfeto"]).unwrap_err();
 
-        assert!(error.contains("nearest: perfetto") && error.contains("there is perfetto, ctf2, parquet"), "{error}");
+        assert!(
+            error.contains("nearest: perfetto") && error.contains("there is perfetto, ctf, ctf2, parquet"),
+            "{error}"
+        );
     }
 }

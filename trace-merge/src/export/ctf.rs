@@ -1,11 +1,11 @@
-//! A recording as CTF 2 traces: a folder for each layer, as in the recording, whose `metadata` is JSON. The packets are
-//! the recording's own, byte by byte.
+//! A recording as CTF traces: a folder for each layer, as in the recording. The packets are the recording's own, byte by
+//! byte, and decompressed if that is compressed.
 
-mod description;
+mod ctf2;
 
 use super::{DONE, ExportError, Exported, Options};
 use crate::access::Readers;
-use crate::metadata::TraceDescription;
+use crate::metadata::{TraceDescription, tsdl};
 use crate::reader::{Stream, Trace, TraceLayer};
 use crate::report::ReportOptions;
 use crate::window::Window;
@@ -14,13 +14,22 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-/// Writes `trace` into the empty folder `folder`, as far as its packets overlap the window of `options`.
+/// What describes the packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// CTF 1.8, in TSDL: what recordings are, too.
+    V1_8,
+    /// CTF 2, in JSON.
+    V2,
+}
+
+/// Writes `trace`, as CTF of `version`, into the empty folder `folder`, as far as its packets overlap the window of `options`.
 ///
 /// A packet that cannot be read is left out, and so is what a stream has behind its last whole packet.
 ///
 /// # Errors
 /// When the window ends before it begins or holds nothing, and when a file cannot be written. What is there is left then.
-pub fn export(trace: &Trace, options: &Options<'_>, folder: &Path) -> Result<Exported, ExportError> {
+pub fn export(trace: &Trace, version: Version, options: &Options<'_>, folder: &Path) -> Result<Exported, ExportError> {
     let window = Window::of(trace, &ReportOptions { json: false, from: options.from, to: options.to })?;
     let packets_of = |stream: &Stream| stream.packets_within(window.begin, window.end);
     let streams = || trace.layers().iter().flat_map(|layer| layer.streams.iter().map(move |stream| (layer, stream)));
@@ -28,7 +37,7 @@ pub fn export(trace: &Trace, options: &Options<'_>, folder: &Path) -> Result<Exp
     if all == 0 {
         return Err(ExportError::Nothing);
     }
-    let mut copy = Copy { written: Exported::default(), unreadable: 0, done: 0, all, options };
+    let mut copy = Copy { version, written: Exported::default(), unreadable: 0, done: 0, all, options };
     for layer in trace.layers() {
         copy.layer(trace, layer, folder, packets_of).map_err(ExportError::Write)?;
     }
@@ -43,6 +52,7 @@ pub fn export(trace: &Trace, options: &Options<'_>, folder: &Path) -> Result<Exp
 
 /// A copy in the making.
 struct Copy<'o> {
+    version: Version,
     written: Exported,
     unreadable: u64,
     done: usize,
@@ -61,7 +71,10 @@ impl Copy<'_> {
         let description = &layer.description;
         let readers = Readers::of(folder)?;
         let folder = readers.create_folders(folder, Path::new(&description.path))?;
-        let text = description::metadata(&TraceDescription::of(description, trace.manifest()), &description.events);
+        let text = match (self.version, TraceDescription::of(description, trace.manifest())) {
+            (Version::V1_8, described) => tsdl(&described, &description.events),
+            (Version::V2, described) => ctf2::metadata(&described, &description.events),
+        };
         readers.create_file(&folder.join("metadata"))?.write_all(text.as_bytes())?;
         self.written.bytes += text.len() as u64;
         for stream in &layer.streams {
