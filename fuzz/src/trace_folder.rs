@@ -73,6 +73,7 @@ pub fn manifest() -> Manifest {
         ],
         missing: Vec::new(),
         max_size: None,
+        compression: None,
         outcome: Some("power-off".into()),
     }
 }

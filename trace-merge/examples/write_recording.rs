@@ -147,6 +147,7 @@ fn manifest(vcpus: u32) -> Manifest {
         layers: Vec::new(),
         missing: Vec::new(),
         max_size: None,
+        compression: None,
         outcome: Some("made up".into()),
     }
 }

@@ -14,6 +14,7 @@ pub mod analysis;
 pub mod check;
 pub mod clock;
 pub mod completeness;
+pub mod compression;
 pub mod critical_path;
 pub mod diff;
 pub mod event;

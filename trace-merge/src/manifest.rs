@@ -3,6 +3,7 @@
 
 use crate::access::Readers;
 use crate::clock::{Clock, MAX_FREQUENCY, rfc3339};
+use crate::compression::Compression;
 use crate::layer::LayerKind;
 use crate::reserve::Reserve;
 pub use limit::RecordLimit;
@@ -123,6 +124,10 @@ pub struct Manifest {
     /// The size that the recording keeps within, bytes: of all layers, the oldest packets give way to new ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_size: Option<u64>,
+    /// How its streams are compressed, if they are. Then their files are called so, too: `stream_0.zst` in place of
+    /// `stream_0`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compression: Option<Compression>,
     /// How the recording ended; `None` while it runs, or when its recorder was killed.
     #[serde(default)]
     pub outcome: Option<String>,

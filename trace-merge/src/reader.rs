@@ -16,6 +16,7 @@ use thiserror::Error;
 
 mod chunks;
 mod damage;
+mod decompressed;
 mod gaps;
 mod records;
 
@@ -193,9 +194,15 @@ impl Stream {
         self.chunks.last().map_or(0, |chunk| chunk.first + chunk.packets(self.packet_size))
     }
 
+    /// Bytes that its packets took on the disk: what is there as it is stored, and what was dropped.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        let there = self.chunks.iter().map(|chunk| chunk.stored_bytes(self.packet_size)).sum::<u64>();
+        there.saturating_add(self.description.dropped.map_or(0, |dropped| dropped.bytes))
+    }
+
     /// Bytes behind the whole packets of its files.
     pub(crate) fn truncated_bytes(&self) -> u64 {
-        self.chunks.iter().map(|chunk| (chunk.bytes().len() % self.packet_size) as u64).sum()
+        self.chunks.iter().map(|chunk| chunk.truncated_bytes(self.packet_size)).sum()
     }
 
     /// The packets that may hold records of the times `from..=to`, ticks. Looks at the headers of a few packets, as
@@ -311,8 +318,7 @@ impl Stream {
             [only] => only,
             chunks => chunks.get(chunks.partition_point(|chunk| chunk.first <= index).checked_sub(1)?)?,
         };
-        let begin = (index - chunk.first).checked_mul(self.packet_size)?;
-        let packet = chunk.bytes().get(begin..begin.checked_add(self.packet_size)?)?;
+        let packet = chunk.packet(index - chunk.first, self.packet_size)?;
         let header = read_header(packet)?;
         let content = usize::try_from(header.content_size.div_ceil(8)).ok()?;
         let believable = header.magic == CTF_MAGIC

@@ -41,6 +41,7 @@ pub fn manifest() -> Manifest {
         layers: Vec::new(),
         missing: Vec::new(),
         max_size: None,
+        compression: None,
         outcome: None,
     }
 }

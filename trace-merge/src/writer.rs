@@ -16,6 +16,7 @@ pub use stream::StreamWriter;
 
 use crate::access::Readers;
 use crate::clock::Clock;
+use crate::compression::Compression;
 use crate::layer::LayerKind;
 use crate::manifest::{Layer, MAX_PACKET_SIZE, MIN_PACKET_SIZE, Manifest, Process, StreamDescription, is_vm_name};
 use crate::metadata::{TraceDescription, event_types, tsdl};
@@ -153,6 +154,7 @@ struct Place {
     uuid: [u8; 16],
     /// The recording's size, if it keeps within one.
     rotation: Option<Rotation>,
+    compression: Option<Compression>,
 }
 
 /// A stream of a layer, and what `session.json` will say about it.
@@ -184,8 +186,8 @@ enum Gap {
 }
 
 impl LayerWriter {
-    /// Creates the folder of `layer` in the recording `dir`, with `metadata` but no event types yet. Clock, host and
-    /// version come from `manifest`.
+    /// Creates the folder of `layer` in the recording `dir`, with `metadata` but no event types yet. Clock, host,
+    /// version, and whether streams are compressed come from `manifest`.
     ///
     /// A process id that was used before in this recording gets a folder of its own: `42-2` after `42`. So does a
     /// second layer of the host's kernel, which holds what a flight recorder keeps apart.
@@ -223,6 +225,7 @@ impl LayerWriter {
             packet_size: layer.packet_size,
             uuid: trace.uuid.into_bytes(),
             rotation: rotation.cloned(),
+            compression: manifest.compression,
         };
         let mut writer = Self {
             path,
@@ -517,9 +520,9 @@ impl Place {
     fn stream(&self, cpu_id: u32) -> Result<StreamWriter, WriteError> {
         let path = self.folder.join(stream_file(cpu_id));
         match &self.rotation {
-            None => StreamWriter::create(&path, self.packet_size, self.uuid),
+            None => StreamWriter::create(&path, self.packet_size, self.uuid, self.compression),
             Some(rotation) => {
-                let stream = rotation.stream(&self.folder, cpu_id)?;
+                let stream = rotation.stream(&self.folder, cpu_id, self.compression)?;
                 Ok(StreamWriter::rotated(stream, &path, self.packet_size, self.uuid))
             }
         }

@@ -14,6 +14,7 @@ use std::process::Command;
 use tempfile::TempDir;
 use trace_merge::check::check;
 use trace_merge::completeness::Completeness;
+use trace_merge::compression::Compression;
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{Dropped, Manifest, Vm};
 use trace_merge::merge::{Merge, Step};
@@ -51,8 +52,12 @@ struct Recorder {
 
 impl Recorder {
     fn new(rotation: Option<Rotation>) -> Self {
+        Self::with(rotation, None)
+    }
+
+    fn with(rotation: Option<Rotation>, compression: Option<Compression>) -> Self {
         let (dir, mut manifest) = (TempDir::new().unwrap(), manifest());
-        manifest.outcome = None;
+        (manifest.outcome, manifest.compression) = (None, compression);
         let field = FieldDescription { name: "number".into(), ty: FieldType::U64, hex: false };
         let event = EventDescription { id: 1, class: 0, name: "test:tick".into(), fields: vec![field] };
         let layers = [LayerKind::GuestKernel, LayerKind::Vmm].map(|kind| {
@@ -160,6 +165,29 @@ fn size_is_kept_at_every_moment_and_the_newest_records_are_there() {
     assert!(first.clone().max().unwrap() - first.min().unwrap() <= 4 * 3 * IN_PACKET);
     assert_eq!(damage(&trace), Damage::default());
     assert_eq!(trace.manifest().max_size, Some(LIMIT));
+}
+
+#[test]
+fn compressed_recording_keeps_its_size_and_reaches_further_back() {
+    let mut compressed = Recorder::with(Some(Rotation::new(LIMIT)), Some(Compression::Zstd));
+    let mut plain = Recorder::within(LIMIT);
+    let mut most = 0;
+
+    for round in 0..RECORDS / 50 {
+        compressed.record(50);
+        plain.record(50);
+        (0..u64::from(round % 100 == 0)).for_each(|_| compressed.save());
+        most = disk_usage(compressed.dir.path()).max(most);
+    }
+    let [compressed, plain] = [compressed.finish(), plain.finish()];
+    let trace = Trace::open(compressed.path()).unwrap();
+
+    let [kept, kept_plain] = [numbers(&trace), numbers(&Trace::open(plain.path()).unwrap())];
+    let most = disk_usage(compressed.path()).max(most);
+    assert!((LIMIT - LIMIT / 4..=LIMIT).contains(&most), "{most}");
+    assert!(kept.iter().all(|numbers| are_consecutive(numbers)));
+    assert!(kept.iter().zip(&kept_plain).all(|(compressed, plain)| compressed.len() > 2 * plain.len()));
+    assert_eq!(damage(&trace), Damage::default());
 }
 
 #[test]

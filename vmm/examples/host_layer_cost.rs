@@ -110,6 +110,7 @@ fn record(trace: &Path, events: &str, load: [&str; 3]) -> anyhow::Result<()> {
         layers: Vec::new(),
         missing: Vec::new(),
         max_size: None,
+        compression: None,
         outcome: Some("measured".into()),
     };
     let mut layer = HostLayer::create(None, trace, &manifest, tracer)?;

@@ -84,6 +84,7 @@ fn main() -> anyhow::Result<()> {
         layers: Vec::new(),
         missing: missing().collect(),
         max_size: None,
+        compression: None,
         outcome: None,
     };
     let recording = Recording {

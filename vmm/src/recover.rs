@@ -207,6 +207,7 @@ fn describe(region: &CrashRegion, path: &Path, folder: Option<&Path>) -> Manifes
         layers: Vec::new(),
         missing: Vec::new(),
         max_size: None,
+        compression: None,
         outcome: None,
     });
     if manifest.vms.is_empty() {

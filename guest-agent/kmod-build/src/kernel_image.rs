@@ -158,10 +158,11 @@ fn decompress_legacy_frame(mut blocks: &[u8]) -> Result<Vec<u8>, KernelError> {
 }
 
 fn decompress_zstd(frame: &[u8]) -> Result<Vec<u8>, KernelError> {
-    let decoder = ruzstd::decoding::StreamingDecoder::new(frame).map_err(|error| KernelError::Payload(error.into()))?;
+    let decoder =
+        zstd::stream::read::Decoder::with_buffer(frame).map_err(|error| KernelError::Payload(error.into()))?;
     let mut output = Vec::new();
     let limit = LARGEST_KERNEL as u64 + 1;
-    io::Read::read_to_end(&mut io::Read::take(decoder, limit), &mut output)
+    io::Read::read_to_end(&mut io::Read::take(decoder.single_frame(), limit), &mut output)
         .map_err(|error| KernelError::Payload(error.into()))?;
     if output.len() > LARGEST_KERNEL {
         return Err(KernelError::NotABzImage("the payload is larger than any kernel"));
@@ -208,7 +209,7 @@ pub(crate) mod tests {
     fn extract_takes_a_zstandard_payload() {
         let mut kernel = ELF_MAGIC.to_vec();
         kernel.extend(vec![7; 100_000]);
-        let payload = ruzstd::encoding::compress_to_vec(kernel.as_slice(), ruzstd::encoding::CompressionLevel::Fastest);
+        let payload = zstd::bulk::compress(&kernel, 1).unwrap();
 
         let extracted = extract(&image_with(payload.clone(), &kernel)).unwrap();
 

@@ -11,7 +11,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use tempfile::TempDir;
 use trace_merge::check::{self, Problem, Violation};
+use trace_merge::export::{ExportError, Options, ctf};
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::Layer;
 use trace_merge::reader::{Damage, StreamRecord, Trace, TraceLayer};
@@ -314,26 +316,40 @@ fn read_by_others(
     });
     board.check(Promise::Strata, clean);
     // What began just before the kill is in no session.json yet, and so in none of Strata's checks.
-    if is_cut || may_be_cut && has_cut_stream(path) {
+    let is_compressed = trace.manifest().compression.is_some();
+    if is_cut || may_be_cut && !is_compressed && has_cut_stream(path) {
         return true;
     }
     let records = trace.layers().iter().flat_map(|layer| &layer.streams).map(|stream| stream.description.records);
     if records.fold(0, u64::saturating_add) > MAX_FOR_BABELTRACE {
         return false;
     }
-    let output = Command::new("babeltrace2").arg("--output-format=dummy").arg(path).output();
+    let exported = is_compressed.then(|| exported(trace)).transpose();
+    let read = exported.and_then(|exported| {
+        let path = exported.as_ref().map_or(path, TempDir::path);
+        Command::new("babeltrace2").arg("--output-format=dummy").arg(path).output().map_err(ExportError::Write)
+    });
     board.check(
         Promise::Babeltrace,
-        match output {
+        match read {
             Ok(output) if output.status.success() && output.stderr.is_empty() => Ok(()),
             Ok(output) => {
                 let said = String::from_utf8_lossy(&output.stderr);
                 Err(format!("{name}: {}: {}", output.status, said.lines().take(6).collect::<Vec<_>>().join("; ")))
             }
-            Err(error) => Err(format!("babeltrace2 cannot be started: {error}")),
+            Err(error) => Err(format!("{name}: babeltrace2 cannot read it: {error}")),
         },
     );
     false
+}
+
+/// A compressed recording as others read it; one without a packet is empty then.
+fn exported(trace: &Trace) -> Result<TempDir, ExportError> {
+    let folder = TempDir::new().map_err(ExportError::Write)?;
+    match ctf::export(trace, ctf::Version::V1_8, &Options::default(), folder.path()) {
+        Ok(_) | Err(ExportError::Nothing) => Ok(folder),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether a stream in `folder`, or in a folder in it, ends within a packet.

@@ -113,6 +113,7 @@ pub fn run(setup: &Path) -> anyhow::Result<()> {
         layers: Vec::new(),
         missing: Vec::new(),
         max_size: None,
+        compression: setup.compression,
         outcome: None,
     };
     let mut folder = TraceFolder::create(&setup.trace, Readers::Owner)?;

@@ -17,6 +17,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
+use trace_merge::compression::Compression;
 
 /// Longest end of a recording, ms.
 const STOP_LIMIT: u64 = 2000;
@@ -109,6 +110,7 @@ impl Plan {
             attacks: if hostile_kernel { self.of_kernel.clone() } else { self.of_processes.clone() },
             hostile_kernel,
             seed,
+            compression: (chance.u8(..3) == 0).then_some(Compression::Zstd),
         }
     }
 }

@@ -7,6 +7,7 @@ use shared_ring::layout::{Geometry, Mode};
 use shared_ring::region::{RegionConfig, RegionLayout, Rings};
 use std::fs;
 use std::path::{Path, PathBuf};
+use trace_merge::compression::Compression;
 use trace_merge::layer::LayerKind;
 
 /// vCPUs of each VM.
@@ -41,6 +42,8 @@ pub struct VmSetup {
     pub process_slots: u32,
     /// Size that the recording keeps within, bytes.
     pub max_size: Option<u64>,
+    /// How the recording is compressed, if it is.
+    pub compression: Option<Compression>,
     /// Limit of the records of each layer and each process, in a second.
     pub limit: Option<u64>,
     /// Limit of the recorder's open files.

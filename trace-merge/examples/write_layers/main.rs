@@ -71,6 +71,7 @@ fn manifest() -> Manifest {
         layers: Vec::new(),
         missing: Vec::new(),
         max_size: None,
+        compression: None,
         outcome: Some("made up".into()),
     }
 }

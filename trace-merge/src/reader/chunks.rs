@@ -2,7 +2,9 @@
 #![allow(unsafe_code)] // Streams are memory-mapped files.
 
 use super::ReadError;
+use super::decompressed::DecompressedFile;
 use super::gaps::PacketGaps;
+use crate::compression::EXTENSION;
 use crate::manifest::{StreamDescription, open_regular};
 use memmap2::{Mmap, UncheckedAdvice};
 use std::collections::BTreeMap;
@@ -14,34 +16,66 @@ use std::path::Path;
 /// A file of a stream, mapped.
 #[derive(Debug)]
 pub(super) struct Chunk {
-    map: Mmap,
+    packets: Packets,
     /// Index of its first packet among those of the stream that are there.
     pub(super) first: usize,
 }
 
-impl Chunk {
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.map
-    }
+#[derive(Debug)]
+enum Packets {
+    AsTheyAre(Mmap),
+    Compressed(DecompressedFile),
+}
 
+impl Chunk {
     /// Whole packets in it.
     pub(super) fn packets(&self, packet_size: usize) -> usize {
-        self.map.len() / packet_size
+        match &self.packets {
+            Packets::AsTheyAre(map) => map.len() / packet_size,
+            Packets::Compressed(file) => file.packets(),
+        }
     }
 
-    /// Lets go of the memory that its bytes `range` take in this process. They stay readable.
+    /// Bytes of its whole packets as they are stored.
+    pub(super) fn stored_bytes(&self, packet_size: usize) -> u64 {
+        match &self.packets {
+            Packets::AsTheyAre(_) => self.packets(packet_size) as u64 * packet_size as u64,
+            Packets::Compressed(file) => file.stored_bytes(),
+        }
+    }
+
+    /// Bytes of it behind the whole packets.
+    pub(super) fn truncated_bytes(&self, packet_size: usize) -> u64 {
+        match &self.packets {
+            Packets::AsTheyAre(map) => (map.len() % packet_size) as u64,
+            Packets::Compressed(file) => file.truncated_bytes(),
+        }
+    }
+
+    /// The packet `index` of it; `None` when there is none, or it cannot be decompressed.
+    pub(super) fn packet(&self, index: usize, packet_size: usize) -> Option<&[u8]> {
+        match &self.packets {
+            Packets::AsTheyAre(map) => {
+                let begin = index.checked_mul(packet_size)?;
+                map.get(begin..begin.checked_add(packet_size)?)
+            }
+            Packets::Compressed(file) => file.packet(index),
+        }
+    }
+
+    /// Lets go of the memory that the bytes `range` of its packets take in this process. They stay readable.
     pub(super) fn release(&self, range: Range<usize>) {
-        // SAFETY: the mapping is shared and read-only, so that its pages hold nothing but what the file holds: whoever
-        // reads them after this gets the same bytes from the file again.
-        let released = unsafe {
-            self.map.unchecked_advise_range(
-                UncheckedAdvice::DontNeed,
-                range.start,
-                range.end.saturating_sub(range.start),
-            )
-        };
-        // A kernel that refuses leaves the memory taken, which harms nothing.
-        let _ = released;
+        match &self.packets {
+            Packets::AsTheyAre(map) => {
+                let length = range.end.saturating_sub(range.start);
+                // SAFETY: the mapping is shared and read-only, so that its pages hold nothing but what the file holds: whoever
+                // reads them after this gets the same bytes from the file again.
+                let released = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, range.start, length) };
+                // A kernel that refuses leaves the memory taken, which harms nothing.
+                let _ = released;
+            }
+            Packets::Compressed(file) => file.release(range),
+        }
     }
 }
 
@@ -57,7 +91,8 @@ impl StreamFiles {
         let mut files = Self::default();
         let Ok(entries) = fs::read_dir(folder) else { return files };
         for file in entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()) {
-            let Some(rest) = file.strip_prefix("stream_") else { continue };
+            let name = file.strip_suffix(EXTENSION).unwrap_or(&file);
+            let Some(rest) = name.strip_prefix("stream_") else { continue };
             let (cpu, number) =
                 rest.split_once('_').map_or((rest, Some(0)), |(cpu, number)| (cpu, number.parse().ok()));
             if let (Ok(_), Some(number)) = (cpu.parse::<u32>(), number) {
@@ -86,8 +121,10 @@ pub(super) fn map(
     packet_size: usize,
 ) -> Result<(Vec<Chunk>, Option<u64>), ReadError> {
     let (mut chunks, mut found): (Vec<Chunk>, _) = (Vec::new(), None);
-    let rotated = files.chunks.get(file).into_iter().flatten().filter(|(_, name)| *name != file);
-    for (&number, name) in std::iter::once((&0, &file.to_owned())).chain(rotated) {
+    let found_files = files.chunks.get(file);
+    let first = found_files.and_then(|chunks| chunks.get(&0)).cloned().unwrap_or_else(|| file.to_owned());
+    let rotated = found_files.into_iter().flatten().filter(|(number, _)| **number != 0);
+    for (&number, name) in std::iter::once((&0, &first)).chain(rotated) {
         let path = folder.join(name);
         let map = match map_file(&path) {
             Ok(map) => map,
@@ -98,7 +135,11 @@ pub(super) fn map(
         if let Some(map) = map {
             found.get_or_insert(number);
             let first = chunks.last().map_or(0, |chunk| chunk.first + chunk.packets(packet_size));
-            chunks.push(Chunk { map, first });
+            let packets = match name.ends_with(EXTENSION) {
+                true => Packets::Compressed(DecompressedFile::of(map, packet_size)),
+                false => Packets::AsTheyAre(map),
+            };
+            chunks.push(Chunk { packets, first });
         }
     }
     Ok((chunks, found))

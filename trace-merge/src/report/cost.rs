@@ -12,9 +12,10 @@ use super::distribution::Durations;
 use super::table::{Align, Table};
 use super::{Window, duration, harmless, percent, state_names};
 use crate::analysis::{Gap, Passed};
+use crate::compression::Compression;
 use crate::layer::LayerKind;
-use crate::manifest::{Manifest, RECORDING_THREADS, StrataThread, Vm};
-use crate::reader::Trace;
+use crate::manifest::{RECORDING_THREADS, StrataThread, Vm};
+use crate::reader::{Stream, Trace};
 use crate::timeline::fused::Fused;
 use crate::timeline::vcpu::{Preemptor, VcpuState};
 use crate::timeline::{Change, Input, Timeline};
@@ -41,6 +42,9 @@ pub struct RecordingCost {
     pub records: Vec<RecordsCost>,
     /// Written to the disk for the streams of all layers, what was dropped since included, bytes.
     pub disk_bytes: u64,
+    /// How they are compressed there, if they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compression: Option<Compression>,
 }
 
 /// What strata's threads used, and took from a VM.
@@ -202,7 +206,8 @@ impl CostBuilder {
         RecordingCost {
             vms: vms.map(|(index, vm)| self.of_vm(index, vm, trace, &passed.timeline)).collect(),
             records: records.collect(),
-            disk_bytes: disk_bytes(trace.manifest()),
+            disk_bytes: trace.layers().iter().flat_map(|layer| &layer.streams).map(Stream::stored_bytes).sum(),
+            compression: trace.manifest().compression,
         }
     }
 
@@ -271,15 +276,6 @@ fn records(vm: &Vm, name: &str) -> bool {
     vm.attached.is_some() || RECORDING_THREADS.contains(&name)
 }
 
-/// What streams took on the disk, bytes.
-fn disk_bytes(manifest: &Manifest) -> u64 {
-    let of_layer = |layer: &crate::manifest::Layer| {
-        let packets = layer.streams.iter().map(|stream| stream.packets).fold(0, u64::saturating_add);
-        packets.saturating_mul(layer.packet_size)
-    };
-    manifest.layers.iter().map(of_layer).fold(0, u64::saturating_add)
-}
-
 pub(super) fn write_cost(cost: &RecordingCost, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "\nwhat recording cost")?;
     for vm in &cost.vms {
@@ -298,7 +294,8 @@ pub(super) fn write_cost(cost: &RecordingCost, out: &mut dyn Write) -> io::Resul
             "each: the shortest time between two records of a CPU in this recording; all: an estimate by it"
         )?;
     }
-    writeln!(out, "written to the disk: {} KiB", cost.disk_bytes >> 10)
+    let compressed = cost.compression.map_or_else(String::new, |form| format!(", compressed by {}", form.name()));
+    writeln!(out, "written to the disk: {} KiB{compressed}", cost.disk_bytes >> 10)
 }
 
 impl VmCost {

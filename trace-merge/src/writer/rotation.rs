@@ -7,7 +7,8 @@
 
 use super::WriteError;
 use super::chunks::{ChunkLedger, StreamIndex, WrittenPacket};
-use super::stream::{PacketFile, stream_file};
+use super::stream::{PacketFile, StoredPacket, stored_path, stream_file};
+use crate::compression::{Compression, TABLE_BYTES, TABLE_ENTRY};
 use crate::manifest::{Dropped, Layer, MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, ManifestError, replace_text};
 use crate::reserve::{Reserve, blocks, room_after};
 use shared_ring::consumer::Lost;
@@ -58,6 +59,7 @@ struct StreamFiles {
     cpu_id: u32,
     /// The stream's number in its layer.
     number: u16,
+    compression: Option<Compression>,
     /// The file of the current chunk, with the number of the chunk's first packet.
     open: Option<(u64, PacketFile)>,
     /// Number of the first packet of the first chunk of all.
@@ -81,13 +83,18 @@ impl Rotation {
     }
 
     /// A new stream of `cpu_id` in the layer whose folder is `layer`.
-    pub(super) fn stream(&self, layer: &Path, cpu_id: u32) -> Result<RotatedStream, WriteError> {
+    pub(super) fn stream(
+        &self,
+        layer: &Path,
+        cpu_id: u32,
+        compression: Option<Compression>,
+    ) -> Result<RotatedStream, WriteError> {
         let mut files = self.lock();
         let Ok(number) = u16::try_from(files.numbers.get(layer).map_or(0, Vec::len)) else {
             let source = io::Error::other("a layer of a recording of a limited size has 65536 streams at most");
             return Err(WriteError::Create { path: layer.join(stream_file(cpu_id)), source });
         };
-        let stream = StreamFiles { folder: layer.into(), cpu_id, number, open: None, begin: None };
+        let stream = StreamFiles { folder: layer.into(), cpu_id, number, compression, open: None, begin: None };
         let index = match files.free.pop() {
             Some(index) => index,
             None => files.ledger.add_stream(),
@@ -186,13 +193,20 @@ impl Drop for RotatedStream {
 impl RotatedFiles {
     fn append(&mut self, index: StreamIndex, packet: &Packet<'_>, packet_size: u64) -> Result<(), WriteError> {
         let header = packet.header();
-        let bytes = blocks(packet.content().len() as u64).min(packet_size.max(1));
-        let path = self.streams[index].folder.join(stream_file(header.cpu_id));
+        let stream = &self.streams[index];
+        let path = stream.folder.join(stream_file(header.cpu_id));
+        let number = stream.number.to_le_bytes();
+        let stored = StoredPacket::new(packet.content(), Some(&number), packet_size, stream.compression)
+            .map_err(|source| WriteError::Write { path: path.clone(), source })?;
+        let mut bytes = self.disk_bytes(index, &stored, packet_size);
         self.make_room(&path, bytes)?;
         let current = self.ledger.current(index).map(|chunk| chunk.first);
-        let stream = &mut self.streams[index];
-        let number = stream.number;
-        stream.file_of(current, header.sequence, packet_size)?.append(packet.content(), Some(number))?;
+        if current.is_none() {
+            // The chunk that it would have gone to may just have been dropped.
+            bytes = self.disk_bytes(index, &stored, packet_size);
+            self.make_room(&path, bytes)?;
+        }
+        self.streams[index].file_of(current, header.sequence, packet_size)?.append(&stored)?;
         let lost = Lost { full: header.lost_full, wrapped: header.lost_wrapped, too_large: header.lost_too_large };
         self.ledger.add(
             index,
@@ -206,6 +220,20 @@ impl RotatedFiles {
             },
         );
         Ok(())
+    }
+
+    /// Bytes of the disk that `packet`, the next one of the stream `index`, takes.
+    fn disk_bytes(&self, index: StreamIndex, packet: &StoredPacket<'_>, packet_size: u64) -> u64 {
+        match packet {
+            StoredPacket::AsItIs { pieces, .. } => {
+                blocks(pieces.iter().map(|piece| piece.len() as u64).sum()).min(packet_size.max(1))
+            }
+            // Frames lie close together: the file's last block, and the table, are counted with its first frame.
+            StoredPacket::Frame(frame) => {
+                let file = if self.ledger.current(index).is_none() { blocks(1) + TABLE_BYTES } else { 0 };
+                file + (frame.len() + TABLE_ENTRY) as u64
+            }
+        }
     }
 
     /// Makes room for `session.json`, `path`, which becomes `bytes` long, [`MANIFESTS`] times. Says whether it takes more than
@@ -249,7 +277,7 @@ impl StreamFiles {
             Some((first, file)) if current == Some(first) => (first, file),
             _ => {
                 self.begin.get_or_insert(next);
-                (next, PacketFile::create(&self.path(next), packet_size)?)
+                (next, PacketFile::create(&self.path(next), packet_size, self.compression)?)
             }
         };
         Ok(&mut self.open.insert((first, file)).1)
@@ -265,7 +293,7 @@ impl StreamFiles {
     fn delete(&mut self, first: u64) -> Result<(), WriteError> {
         // The file takes its space until it is closed.
         self.open = self.open.take().filter(|(open, _)| *open != first);
-        let path = self.path(first);
+        let path = stored_path(&self.path(first), self.compression);
         fs::remove_file(&path).map_err(|source| WriteError::Write { path, source })
     }
 }

@@ -1,8 +1,9 @@
-//! A stream's files: whole packets, one after another.
+//! A stream's files: whole packets, one after another, as they are or compressed.
 
 use super::WriteError;
 use super::rotation::RotatedStream;
 use crate::access::Readers;
+use crate::compression::{Compression, EXTENSION, Frames, compress};
 use rustix::io::{pwritev, retry_on_intr};
 use shared_ring::packet::Packet;
 use std::fs::File;
@@ -24,6 +25,7 @@ pub struct StreamWriter {
     path: PathBuf,
     uuid: [u8; 16],
     packet_size: u64,
+    compression: Option<Compression>,
     packets: u64,
     records: u64,
     content_bytes: u64,
@@ -42,26 +44,68 @@ pub(super) struct PacketFile {
     path: PathBuf,
     packet_size: u64,
     packets: u64,
+    /// Where they lie, if they are compressed.
+    frames: Option<Frames>,
+}
+
+/// A packet as it is written into a file.
+#[derive(Debug)]
+pub(super) enum StoredPacket<'p> {
+    /// Its pieces, and the bytes of zeros behind them.
+    AsItIs { pieces: [&'p [u8]; 3], zeros: usize },
+    /// Compressed.
+    Frame(Vec<u8>),
+}
+
+impl<'p> StoredPacket<'p> {
+    /// A packet of `content` that takes `packet_size` bytes of its stream, with the stream's `number`, two bytes, in its
+    /// header.
+    pub(super) fn new(
+        content: &'p [u8],
+        number: Option<&'p [u8; 2]>,
+        packet_size: u64,
+        compression: Option<Compression>,
+    ) -> io::Result<Self> {
+        let (before, after) = match number {
+            Some(number) => (content.get(..NUMBER_OFFSET), content.get(NUMBER_OFFSET + number.len()..)),
+            None => (Some(content), Some(&[][..])),
+        };
+        let is_short = || io::Error::new(io::ErrorKind::InvalidInput, "a packet without a header");
+        let (before, after) = before.zip(after).ok_or_else(is_short)?;
+        let pieces = [before, number.map_or(&[][..], |number| &number[..]), after];
+        let packet_size = usize::try_from(packet_size).unwrap_or(usize::MAX);
+        match compression {
+            None => Ok(Self::AsItIs { pieces, zeros: packet_size.saturating_sub(content.len()) }),
+            Some(Compression::Zstd) => Ok(Self::Frame(compress(&pieces, packet_size)?)),
+        }
+    }
 }
 
 impl PacketFile {
     /// Creates the file `path`, which must not exist, for the readers of its folder and packets of `packet_size` bytes.
-    pub(super) fn create(path: &Path, packet_size: u64) -> Result<Self, WriteError> {
+    pub(super) fn create(path: &Path, packet_size: u64, compression: Option<Compression>) -> Result<Self, WriteError> {
+        let path = &stored_path(path, compression);
         let folder = path.parent().unwrap_or(path);
         let file = Readers::of(folder)
             .and_then(|readers| readers.create_file(path))
             .map_err(|source| WriteError::Create { path: path.into(), source })?;
-        Ok(Self { file, path: path.into(), packet_size, packets: 0 })
+        Ok(Self { file, path: path.into(), packet_size, packets: 0, frames: compression.map(|_| Frames::default()) })
     }
 
-    /// Appends a packet of `content`, with its stream's `number` in its header. If it cannot be written whole, the file ends
-    /// with the packet before it.
-    pub(super) fn append(&mut self, content: &[u8], number: Option<u16>) -> Result<(), WriteError> {
-        let begin = self.packets * self.packet_size;
-        if let Err(source) = self.write(begin, content, number) {
+    /// Appends `packet`. If it cannot be written whole, the file ends with the packet before it.
+    pub(super) fn append(&mut self, packet: &StoredPacket<'_>) -> Result<(), WriteError> {
+        let begin = self.frames.as_ref().map_or(self.packets * self.packet_size, Frames::bytes);
+        let written = match packet {
+            StoredPacket::AsItIs { pieces, zeros } => self.write(begin, *pieces, *zeros),
+            StoredPacket::Frame(frame) => self.file.write_all_at(frame, begin),
+        };
+        if let Err(source) = written {
             // A partial packet would end the reading of the stream; the first error is the one to report.
             let _ = self.file.set_len(begin);
             return Err(WriteError::Write { path: self.path.clone(), source });
+        }
+        if let (Some(frames), StoredPacket::Frame(frame)) = (&mut self.frames, packet) {
+            frames.add(frame.len() as u64);
         }
         self.packets += 1;
         Ok(())
@@ -69,23 +113,24 @@ impl PacketFile {
 
     /// A packet that is full but for less than a block is written with the zeros behind its content: one system call,
     /// in whole blocks, costs two thirds of a shorter write and a change of the file's length.
-    fn write(&self, begin: u64, content: &[u8], number: Option<u16>) -> io::Result<()> {
-        let end = begin + self.packet_size;
-        let hole = usize::try_from(self.packet_size).unwrap_or(usize::MAX).saturating_sub(content.len());
-        let zeros = ZEROS.get(..hole).filter(|zeros| zeros.len() < BLOCK);
-        let number = number.map(u16::to_le_bytes);
-        let (before, after) = match number {
-            Some(number) => (content.get(..NUMBER_OFFSET), content.get(NUMBER_OFFSET + number.len()..)),
-            None => (Some(content), Some(&[][..])),
-        };
-        let is_short = || io::Error::new(io::ErrorKind::InvalidInput, "a packet without a header");
-        let (before, after) = before.zip(after).ok_or_else(is_short)?;
-        let number = number.as_ref().map_or(&[][..], |number| &number[..]);
+    fn write(&self, begin: u64, [before, number, after]: [&[u8]; 3], zeros: usize) -> io::Result<()> {
+        let zeros = ZEROS.get(..zeros).filter(|zeros| zeros.len() < BLOCK);
         write_pieces(&self.file, begin, [before, number, after, zeros.unwrap_or_default()])?;
         if zeros.is_none() {
-            self.file.set_len(end)?;
+            self.file.set_len(begin + self.packet_size)?;
         }
         Ok(())
+    }
+}
+
+impl Drop for PacketFile {
+    /// Writes the table of compressed packets. Without it, where the disk is full, they are found one by one.
+    fn drop(&mut self) {
+        let Some(frames) = self.frames.as_ref().filter(|frames| frames.len() > 0) else { return };
+        let Some(table) = frames.table(self.packet_size) else { return };
+        if self.file.write_all_at(&table, frames.bytes()).is_err() {
+            let _ = self.file.set_len(frames.bytes());
+        }
     }
 }
 
@@ -103,14 +148,19 @@ fn write_pieces(file: &File, begin: u64, pieces: [&[u8]; 4]) -> io::Result<()> {
 }
 
 impl StreamWriter {
-    /// Creates the file `path`, which must not exist, for the readers of its folder and packets of `packet_size` bytes of
-    /// the trace `uuid`.
+    /// Creates the file `path`, behind whose name the form stands if packets are compressed. It must not exist. It is for
+    /// the readers of its folder and packets of `packet_size` bytes of the trace `uuid`.
     ///
     /// # Errors
     /// When it cannot be created.
-    pub fn create(path: &Path, packet_size: u64, uuid: [u8; 16]) -> Result<Self, WriteError> {
-        let file = PacketFile::create(path, packet_size)?;
-        Ok(Self::of(Files::One(file), path, packet_size, uuid))
+    pub fn create(
+        path: &Path,
+        packet_size: u64,
+        uuid: [u8; 16],
+        compression: Option<Compression>,
+    ) -> Result<Self, WriteError> {
+        let file = PacketFile::create(path, packet_size, compression)?;
+        Ok(Self { compression, ..Self::of(Files::One(file), path, packet_size, uuid) })
     }
 
     /// A stream whose first file is `path`, in a recording that keeps within a size.
@@ -119,7 +169,16 @@ impl StreamWriter {
     }
 
     fn of(files: Files, path: &Path, packet_size: u64, uuid: [u8; 16]) -> Self {
-        Self { files, path: path.into(), uuid, packet_size, packets: 0, records: 0, content_bytes: 0 }
+        Self {
+            files,
+            path: path.into(),
+            uuid,
+            packet_size,
+            compression: None,
+            packets: 0,
+            records: 0,
+            content_bytes: 0,
+        }
     }
 
     /// Appends `packet`.
@@ -133,7 +192,11 @@ impl StreamWriter {
             return Err(WriteError::NotAPacket { path, bytes: content.len(), packet_size });
         }
         match &mut self.files {
-            Files::One(file) => file.append(content, None)?,
+            Files::One(file) => {
+                let stored = StoredPacket::new(content, None, self.packet_size, self.compression);
+                let error = |source| WriteError::Write { path: self.path.clone(), source };
+                file.append(&stored.map_err(error)?)?;
+            }
             Files::Rotated(stream) => stream.append(packet, self.packet_size)?,
         }
         self.packets += 1;
@@ -166,6 +229,13 @@ pub(super) fn stream_file(cpu_id: u32) -> String {
     format!("stream_{cpu_id}")
 }
 
+/// Where the file of a stream lies whose uncompressed one would be `path`.
+pub(super) fn stored_path(path: &Path, compression: Option<Compression>) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(compression.map_or("", |Compression::Zstd| EXTENSION));
+    name.into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,7 +249,7 @@ mod tests {
     const SIZE: u64 = 1 << 20;
 
     fn stream(dir: &TempDir) -> StreamWriter {
-        StreamWriter::create(&dir.path().join("stream_0"), SIZE, UUID).unwrap()
+        StreamWriter::create(&dir.path().join("stream_0"), SIZE, UUID, None).unwrap()
     }
 
     #[test]
@@ -250,6 +320,6 @@ mod tests {
         let dir = TempDir::new().unwrap();
         let _first = stream(&dir);
 
-        assert!(StreamWriter::create(&dir.path().join("stream_0"), SIZE, UUID).is_err());
+        assert!(StreamWriter::create(&dir.path().join("stream_0"), SIZE, UUID, None).is_err());
     }
 }

@@ -29,6 +29,7 @@ pub fn manifest(vms: Vec<Vm>) -> Manifest {
         layers: Vec::new(),
         missing: Vec::new(),
         max_size: None,
+        compression: None,
         outcome: Some("power-off".into()),
     }
 }

@@ -124,6 +124,7 @@ fn sources(
         layers: Vec::new(),
         missing: Vec::new(),
         max_size: None,
+        compression: None,
         outcome: None,
     };
     let recording = Recording {

@@ -51,6 +51,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use trace_merge::access::Readers;
 use trace_merge::clock::{Clock, VcpuRelation};
+use trace_merge::compression::Compression;
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{Attached, FORMAT_VERSION, Manifest, Missing, Started, Vm};
 use trace_merge::reserve::Reserve;
@@ -79,6 +80,8 @@ pub struct AttachRequest {
     pub trace: PathBuf,
     /// Bytes that the recording keeps within; without it, it grows.
     pub max_size: Option<u64>,
+    /// How the recording is compressed, if it is.
+    pub compression: Option<Compression>,
     /// Limits of layers' records.
     pub limits: Vec<LayerLimit>,
     /// The records that a flight recorder holds, bytes.
@@ -201,6 +204,7 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
         layers: Vec::new(),
         missing: missing_layers(guest.is_some()),
         max_size: None,
+        compression: request.compression,
         outcome: None,
     };
     let parameters = ClockParameters {
@@ -519,6 +523,7 @@ mod tests {
             qmp: None,
             trace: "/nonexistent/trace".into(),
             max_size: None,
+            compression: None,
             limits: Vec::new(),
             host_history: HOST_HISTORY,
             readers: Readers::Owner,

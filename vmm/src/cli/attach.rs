@@ -13,6 +13,7 @@ use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
 use trace_merge::access::Readers;
+use trace_merge::compression::Compression;
 use trace_merge::manifest::is_vm_name;
 
 /// Arguments of `strata attach`.
@@ -82,6 +83,10 @@ pub struct AttachArgs {
     /// grows
     #[arg(long, value_name = "SIZE", value_parser = values::max_size)]
     pub max_size: Option<u64>,
+    /// Compress the trace and its snapshots, packet by packet. `strata` reads it as it is; for babeltrace2 there is
+    /// `strata export --to ctf`
+    #[arg(long, value_name = "FORM", value_parser = values::compression())]
+    pub compress: Option<Compression>,
     /// Limit the records of a layer to so many each second, and behind ':' so many at once (without it, as many as come
     /// in a second). What is more is dropped and counted as lost; the limit of guest-user is each process's. May be
     /// repeated, once for each layer
@@ -125,6 +130,7 @@ impl TryFrom<AttachArgs> for AttachRequest {
             trigger_every,
             trigger_after,
             max_size,
+            compress,
             limits,
             recorder_cpus,
             drain,
@@ -146,6 +152,7 @@ impl TryFrom<AttachArgs> for AttachRequest {
             qmp,
             trace,
             max_size,
+            compression: compress,
             limits,
             host_history,
             readers: readable_by,

@@ -18,6 +18,7 @@ use shared_ring::layout::{Geometry, MAX_PROCESS_SLOTS};
 use std::path::PathBuf;
 use std::time::Duration;
 use trace_merge::access::Readers;
+use trace_merge::compression::Compression;
 
 /// Arguments of `strata run`.
 #[derive(Debug, Args)]
@@ -132,6 +133,10 @@ pub struct RunArgs {
     /// grows
     #[arg(long, value_name = "SIZE", value_parser = values::max_size, requires = "trace")]
     pub max_size: Option<u64>,
+    /// Compress the trace, its snapshots and those of further sessions, packet by packet. `strata` reads it as it is;
+    /// for babeltrace2 there is `strata export --to ctf`
+    #[arg(long, value_name = "FORM", value_parser = values::compression(), requires = "trace")]
+    pub compress: Option<Compression>,
     /// Limit the records of a layer to so many each second, and behind ':' so many at once (without it, as many as come
     /// in a second). What is more is dropped and counted as lost; the limit of guest-user is each process's. May be
     /// repeated, once for each layer
@@ -293,6 +298,7 @@ impl From<RunArgs> for RunRequest {
             cmdline: args.cmdline,
             trace: args.trace,
             max_size: args.max_size,
+            compression: args.compress,
             limits: args.limits,
             on_trace_failure: args.on_trace_failure,
             readers: args.readable_by,

@@ -13,6 +13,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use shared_ring::layout::{MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_SIZE, MIN_SUB_BUFFERS};
 use std::time::Duration;
 use trace_merge::access::Readers;
+use trace_merge::compression::Compression;
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::is_vm_name;
 use trace_merge::writer::MIN_ROTATED_SIZE;
@@ -54,6 +55,11 @@ pub fn drain() -> impl TypedValueParser<Value = Drain> {
 /// Who may read a recording.
 pub fn readers() -> impl TypedValueParser<Value = Readers> {
     PossibleValuesParser::new(Readers::ALL.map(Readers::name)).try_map(|name| name.parse::<Readers>())
+}
+
+/// How a recording is compressed.
+pub fn compression() -> impl TypedValueParser<Value = Compression> {
+    PossibleValuesParser::new(Compression::ALL.map(Compression::name)).try_map(|name| name.parse::<Compression>())
 }
 
 /// How a VM's process is confined.

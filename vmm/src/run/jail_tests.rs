@@ -17,6 +17,8 @@ use std::path::PathBuf;
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use trace_merge::compression::Compression;
+use trace_merge::export::{Options, ctf};
 use trace_merge::layer::LayerKind;
 
 /// Arguments of `strata run` for the child process, a line each.
@@ -629,19 +631,24 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Records of the trace `dir`, which babeltrace2 reads all of. It has no complaint but what was lost in full rings, on
-/// a machine that has other things to do.
+/// Records of the trace `dir`, which babeltrace2 reads all of.
 fn records_read_by_all(dir: &Path) -> u64 {
-    const BEFORE_THE_FIRST: &str = "WARNING: Tracer may have discarded ";
     let trace = trace_merge::reader::Trace::open(dir).unwrap();
-    let records = trace_merge::merge::Merge::new(trace.layers(), 0).count();
-    let theirs = std::process::Command::new("babeltrace2").arg(dir).output().unwrap();
-    let complaints = String::from_utf8_lossy(&theirs.stderr).into_owned();
+    let records = trace_merge::merge::Merge::new(trace.layers(), 0).count() as u64;
+    assert_eq!(records_of_babeltrace2(dir), records);
+    records
+}
+
+/// Records that babeltrace2 reads in `dir`. It has no complaint but what was lost in full rings, on a machine that has other
+/// things to do.
+fn records_of_babeltrace2(dir: &Path) -> u64 {
+    const BEFORE_THE_FIRST: &str = "WARNING: Tracer may have discarded ";
+    let read = std::process::Command::new("babeltrace2").arg(dir).output().unwrap();
+    let complaints = String::from_utf8_lossy(&read.stderr).into_owned();
     // It cannot tell how many were lost before the first packet that is left of a stream.
     let is_loss = |line: &str| line.starts_with("WARNING: Tracer discarded ") || line.starts_with(BEFORE_THE_FIRST);
     assert!(complaints.lines().all(is_loss), "{complaints}");
-    assert_eq!(theirs.stdout.iter().filter(|&&byte| byte == b'\n').count(), records);
-    records as u64
+    read.stdout.iter().filter(|&&byte| byte == b'\n').count() as u64
 }
 
 /// A VM whose trace rotates on a disk that then fills up, and has ended there as `reaction` says. While it is still
@@ -735,6 +742,30 @@ fn recording_of_a_limited_size_rotates_under_the_jail() {
 
     assert!(ended.success() && vm.said().contains("OUTCOME"), "{ended}: {}", vm.said());
     assert!(vm.manifest().layers.iter().flat_map(|layer| &layer.streams).any(|stream| stream.dropped.is_some()));
+}
+
+#[test]
+fn compressed_recording_is_made_under_the_jail_and_others_read_its_export() {
+    let mut vm = Vm::start(FLOOD, NOBODY, &["--user", "65534:65534", "--compress", "zstd"]);
+    let records = |status: &Status| {
+        let layers = status.trace.iter().flat_map(|trace| &trace.layers);
+        layers.map(|layer| layer.records).sum::<u64>()
+    };
+    let end = Instant::now() + LIMIT;
+    while records(&vm.status()) < 10_000 {
+        assert!(Instant::now() < end, "it records too little: {}", vm.said());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+
+    let ended = vm.stop();
+    let trace = trace_merge::reader::Trace::open(&vm.path("traces/trace")).unwrap();
+    let out = tempfile::tempdir().unwrap();
+    let exported = ctf::export(&trace, ctf::Version::V1_8, &Options::default(), out.path()).unwrap();
+
+    assert!(ended.success() && vm.said().contains("OUTCOME"), "{ended}: {}", vm.said());
+    assert_eq!(vm.manifest().compression, Some(Compression::Zstd));
+    assert_eq!(exported.records, trace_merge::merge::Merge::new(trace.layers(), 0).count() as u64);
+    assert_eq!(records_of_babeltrace2(out.path()), exported.records);
 }
 
 #[test]

@@ -29,6 +29,7 @@ pub(super) fn manifest(
         layers: Vec::new(),
         missing,
         max_size: None,
+        compression: request.compression,
         outcome: None,
     }
 }

@@ -11,6 +11,7 @@ use crate::tracing::trigger::TriggerRequest;
 use shared_ring::layout::{Geometry, Mode};
 use std::path::PathBuf;
 use trace_merge::access::Readers;
+use trace_merge::compression::Compression;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -47,6 +48,8 @@ pub struct RunRequest {
     pub jail: JailRequest,
     /// Bytes that the recording keeps within; without it, it grows.
     pub max_size: Option<u64>,
+    /// How the recording is compressed, if it is.
+    pub compression: Option<Compression>,
     /// Limits of layers' records.
     pub limits: Vec<LayerLimit>,
     /// The host kernel's records that a flight recorder holds, bytes.

@@ -99,6 +99,7 @@ pub(in crate::tracing) fn manifest() -> Manifest {
         layers: Vec::new(),
         missing: Vec::new(),
         max_size: None,
+        compression: None,
         outcome: None,
     }
 }
