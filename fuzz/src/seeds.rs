@@ -48,6 +48,7 @@ pub fn all() -> Vec<Seed> {
     }
     add("trace_folder", "whole", recording(b""));
     add("trace_folder", "whole-with-description", recording(&description()));
+    add("trace_folder", "with-a-compressed-stream", [recording(b""), block(&compressed_stream())].concat());
     for (name, rings) in [("streamed", 0), ("snapshots", consumer::FLIGHT_RECORDER)] {
         add("guest_processes", name, process_slots(rings));
     }
@@ -298,9 +299,13 @@ fn registry_followed() -> Vec<u8> {
     transcript.finish()
 }
 
-/// Packets of 512 bytes, as they lie in a recording.
+/// Packets of 512 bytes, as they lie in a recording, of CPU 0.
 fn stream(uuid: Uuid, records: &[(u64, u16, Vec<u8>)]) -> Vec<u8> {
-    let mut builder = PacketBuilder::new(*uuid.as_bytes(), 0, trace_folder::PACKET_SIZE);
+    stream_of(0, uuid, records)
+}
+
+fn stream_of(cpu: u32, uuid: Uuid, records: &[(u64, u16, Vec<u8>)]) -> Vec<u8> {
+    let mut builder = PacketBuilder::new(*uuid.as_bytes(), cpu, trace_folder::PACKET_SIZE);
     let mut bytes = Vec::new();
     let size = usize::try_from(trace_folder::PACKET_SIZE).expect("512 bytes");
     for (index, (time, id, payload)) in records.iter().enumerate() {
@@ -357,12 +362,19 @@ fn recording(description: &[u8]) -> Vec<u8> {
         stream(kernel_uuid, &guest_records(10)),
         stream(user_uuid, &guest_records(20)),
     ];
-    let mut input = Vec::new();
-    for block in blocks {
-        input.extend(u16::try_from(block.len()).expect("seeds are small").to_le_bytes());
-        input.extend(block);
-    }
-    input
+    blocks.iter().flat_map(|bytes| block(bytes)).collect()
+}
+
+fn block(bytes: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(bytes.len()).expect("seeds are small");
+    [&length.to_le_bytes(), bytes].concat()
+}
+
+/// What a stream of CPU 1 of the process looks like when it is compressed, without its table.
+fn compressed_stream() -> Vec<u8> {
+    let size = usize::try_from(trace_folder::PACKET_SIZE).expect("512 bytes");
+    let packets = stream_of(1, trace_folder::UUIDS[2], &guest_records(30));
+    packets.chunks(size).flat_map(|packet| zstd::bulk::compress(packet, 1).expect("there is memory")).collect()
 }
 
 /// What a guest's kernel and its processes do to a region.

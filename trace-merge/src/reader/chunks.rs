@@ -136,7 +136,10 @@ pub(super) fn map(
             found.get_or_insert(number);
             let first = chunks.last().map_or(0, |chunk| chunk.first + chunk.packets(packet_size));
             let packets = match name.ends_with(EXTENSION) {
-                true => Packets::Compressed(DecompressedFile::of(map, packet_size)),
+                true => {
+                    let file = DecompressedFile::of(map, packet_size);
+                    Packets::Compressed(file.map_err(|source| ReadError::Stream { path: path.clone(), source })?)
+                }
                 false => Packets::AsTheyAre(map),
             };
             chunks.push(Chunk { packets, first });

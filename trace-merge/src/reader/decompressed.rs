@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::slice;
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 
 /// Where the temporary file is if the user does not say: not in `/tmp`, which is often memory.
 const FOLDER: &str = "/var/tmp";
@@ -25,10 +25,9 @@ pub(super) struct DecompressedFile {
     /// Bytes behind the whole frames.
     truncated_bytes: u64,
     packet_size: usize,
-    /// What each packet's place in the temporary file holds by now.
-    packets: Vec<OnceLock<Packet>>,
-    /// The temporary file; `None` where none can be made.
-    temporary: Option<Temporary>,
+    /// Whether each packet is in its place in the temporary file, as far as that has been asked.
+    packets: Vec<OnceLock<bool>>,
+    temporary: Temporary,
 }
 
 /// A file of which parts are written while others are read.
@@ -38,25 +37,16 @@ struct Temporary {
     map: MmapRaw,
 }
 
-/// What became of a packet.
-#[derive(Debug)]
-enum Packet {
-    /// It lies in the temporary file.
-    InFile,
-    /// The temporary file cannot hold it.
-    InMemory(Box<[u8]>),
-    /// It cannot be decompressed.
-    Damaged,
-}
-
 impl DecompressedFile {
     /// The file whose content is `compressed`, of packets of `packet_size` bytes.
-    pub(super) fn of(compressed: Mmap, packet_size: usize) -> Self {
+    ///
+    /// # Errors
+    /// When no temporary file of the size of all packets can be made.
+    pub(super) fn of(compressed: Mmap, packet_size: usize) -> io::Result<Self> {
         let (frames, truncated_bytes) = Frames::of(&compressed, packet_size);
-        let packets = frames.len();
-        let temporary = packets.checked_mul(packet_size).and_then(|bytes| Temporary::of(bytes).ok());
-        let packets = (0..packets).map(|_| OnceLock::new()).collect();
-        Self { compressed, frames, truncated_bytes, packet_size, packets, temporary }
+        let temporary = Temporary::of(frames.len().saturating_mul(packet_size))?;
+        let packets = (0..frames.len()).map(|_| OnceLock::new()).collect();
+        Ok(Self { compressed, frames, truncated_bytes, packet_size, packets, temporary })
     }
 
     /// Packets in it.
@@ -74,47 +64,45 @@ impl DecompressedFile {
         self.truncated_bytes
     }
 
-    /// The packet `index`; `None` when there is none, or it is damaged.
+    /// The packet `index`; `None` when there is none, it is damaged, or the disk of the temporary file is full, which is said.
     pub(super) fn packet(&self, index: usize) -> Option<&[u8]> {
-        match self.packets.get(index)?.get_or_init(|| self.decompress(index)) {
-            Packet::InFile => {
-                let temporary = self.temporary.as_ref()?;
-                // SAFETY: this packet was written, and is not written again: `OnceLock` orders the one before this, and rules
-                // the other out.
-                Some(unsafe { temporary.bytes(index * self.packet_size, self.packet_size) })
-            }
-            Packet::InMemory(packet) => Some(packet),
-            Packet::Damaged => None,
-        }
+        self.packets.get(index)?.get_or_init(|| self.decompress(index)).then(|| {
+            // SAFETY: this packet was written into its place, which lies in the file, and is not written again: `OnceLock`
+            // orders the one before this, and rules the other out.
+            unsafe { self.temporary.bytes(index * self.packet_size, self.packet_size) }
+        })
     }
 
-    fn decompress(&self, index: usize) -> Packet {
+    /// Decompresses the packet `index` into its place. Says whether it is there then.
+    fn decompress(&self, index: usize) -> bool {
         let frame = self.frames.range(index).and_then(|range| self.compressed.get(range));
         let mut packet = vec![0; self.packet_size];
         if !frame.is_some_and(|frame| decompress(frame, &mut packet)) {
-            return Packet::Damaged;
+            return false;
         }
-        let place = index as u64 * self.packet_size as u64;
-        match self.temporary.as_ref().map(|temporary| temporary.file.write_all_at(&packet, place)) {
-            Some(Ok(())) => Packet::InFile,
-            _ => Packet::InMemory(packet.into_boxed_slice()),
-        }
+        let written = self.temporary.file.write_all_at(&packet, index as u64 * self.packet_size as u64);
+        written.inspect_err(tell_once).is_ok()
     }
 
     /// Lets go of the memory that the bytes `range` of the packets in the temporary file take in this process.
     pub(super) fn release(&self, range: Range<usize>) {
-        self.temporary.iter().for_each(|temporary| temporary.release(&range));
+        self.temporary.release(&range);
     }
 }
 
 impl Temporary {
     /// A file of `bytes` zeros without a name, which takes no space yet, in `$TMPDIR` or `/var/tmp`.
     fn of(bytes: usize) -> io::Result<Self> {
-        let folder = env::var_os("TMPDIR").map_or_else(|| PathBuf::from(FOLDER), PathBuf::from);
-        let file = tempfile::tempfile_in(folder)?;
-        file.set_len(bytes as u64)?;
-        let map = MmapOptions::new().len(bytes).map_raw_read_only(&file)?;
-        Ok(Self { file, map })
+        let folder = temporary_folder();
+        let made = tempfile::tempfile_in(&folder).and_then(|file| {
+            file.set_len(bytes as u64)?;
+            // A mapping is not empty.
+            let map = MmapOptions::new().len(bytes.max(1)).map_raw_read_only(&file)?;
+            Ok(Self { file, map })
+        });
+        made.map_err(|source| {
+            io::Error::other(format!("{} cannot hold what it is decompressed to ({source})", folder.display()))
+        })
     }
 
     /// The bytes `begin..begin + length`.
@@ -136,4 +124,21 @@ impl Temporary {
         // A kernel that refuses leaves the memory taken, which harms nothing.
         let _ = released;
     }
+}
+
+fn temporary_folder() -> PathBuf {
+    env::var_os("TMPDIR").map_or_else(|| PathBuf::from(FOLDER), PathBuf::from)
+}
+
+/// Says on standard error that packets are taken for damaged that are not, the first time.
+fn tell_once(error: &io::Error) {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| {
+        let folder = temporary_folder();
+        let folder = folder.display();
+        eprintln!(
+            "strata: {folder} cannot hold the decompressed trace, so that packets of it cannot be read: {error}; set TMPDIR to \
+             a folder with more room"
+        );
+    });
 }
