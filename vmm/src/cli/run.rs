@@ -311,7 +311,7 @@ impl From<RunArgs> for RunRequest {
 
 #[cfg(test)]
 mod tests {
-    use super::{OnReboot, OnTraceFailure, Readers};
+    use super::{Compression, OnReboot, OnTraceFailure, Readers};
     use crate::cli::{Cli, Command};
     use clap::Parser;
 
@@ -345,6 +345,22 @@ mod tests {
         assert_eq!(size(&["--trace", "t", "--max-size", "2G"]), Some(2 << 30));
         assert_eq!(size(&["--trace", "t", "--max-size", "15M"]), None);
         assert_eq!(size(&["--max-size", "2G"]), None);
+    }
+
+    #[test]
+    fn recording_is_compressed_in_a_known_form_or_not_at_all() {
+        let compression = |args: &[&str]| {
+            let run = ["strata", "run", "--kernel", "k"].iter().chain(args);
+            let Command::Run(args) = Cli::try_parse_from(run).map_err(|error| error.to_string())?.command else {
+                return Err("another command".into());
+            };
+            Ok::<_, String>(args.compress)
+        };
+
+        assert_eq!(compression(&["--trace", "t"]), Ok(None));
+        assert_eq!(compression(&["--trace", "t", "--compress", "zstd"]), Ok(Some(Compression::Zstd)));
+        assert!(compression(&["--trace", "t", "--compress", "gzip"]).unwrap_err().contains("[possible values: zstd]"));
+        assert!(compression(&["--compress", "zstd"]).unwrap_err().contains("--trace"));
     }
 
     #[test]

@@ -329,6 +329,20 @@ fn flight_recorder_takes_snapshots_under_the_jail() {
 }
 
 #[test]
+fn snapshots_and_sessions_are_compressed_as_the_recording_is() {
+    let arguments = ["--user", "65534:65534", "--mode", "flight-recorder", "--compress", "zstd"];
+    let (vm, _) = whole_run(NOBODY, &arguments, true);
+
+    let [whole, snapshot, session] = ["whole", "snapshot", "discard"].map(|name| {
+        let trace = trace_merge::reader::Trace::open(&vm.path("traces").join(name)).unwrap();
+        (trace.manifest().compression, trace_merge::merge::Merge::new(trace.layers(), 0).count() > 0)
+    });
+    // Without an agent, a session of the guest's kernel has no record.
+    let zstd = Some(Compression::Zstd);
+    assert_eq!((whole, snapshot, session), ((zstd, true), (zstd, false), (zstd, false)));
+}
+
+#[test]
 fn vm_that_a_client_stops_ends_as_by_a_signal() {
     let mut vm = Vm::start(SLEEP, NOBODY, &["--user", "65534:65534"]);
 
