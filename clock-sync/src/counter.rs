@@ -107,6 +107,11 @@ impl Rate {
         ((self.mult as u128) << (other.shift & 63)) < ((other.mult as u128) << (self.shift & 63))
     }
 
+    /// Whether a counter tick takes whole trace ticks.
+    pub(crate) const fn is_whole(self) -> bool {
+        self.mult.trailing_zeros() >= self.shift
+    }
+
     /// Trace ticks that `counter_ticks` take, rounded down; `u64::MAX` when they are more.
     #[must_use]
     pub fn ticks_of(self, counter_ticks: u64) -> u64 {

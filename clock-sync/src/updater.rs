@@ -194,7 +194,18 @@ impl Epoch {
     pub fn bound(&self) -> u64 {
         let reach = i128::from(self.model.due_after()) * 2;
         // A slowed-down line is first ahead and then behind: either end of the epoch can be the worse.
-        self.read_after(0).bound().max(self.read_after(reach).bound())
+        self.read_after(0).bound().max(self.read_after(reach).bound()).saturating_add(self.rounding())
+    }
+
+    /// By how many ticks a time can be worse than those at both ends of the epoch, since ticks are whole. True time, the
+    /// published one and the drift are linear; each is rounded by less than a tick. Where the line has the counter's own
+    /// rate, both are rounded alike, and the drift grows from one end to the other: one tick is left, or none.
+    fn rounding(&self) -> u64 {
+        match (self.published() == self.model.rate, self.model.rate.is_whole()) {
+            (true, true) => 0,
+            (true, false) => 1,
+            (false, _) => 3,
+        }
     }
 }
 
@@ -529,6 +540,21 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn no_time_of_an_epoch_is_worse_than_its_bound(
+            mult in 1_u64..1 << 34, shift in 0_u32..36, drift_ppb in 0_u32..1_000_000, ahead in 0_u64..2_000,
+            uncertainty in 0_u64..100, due in 1_u64..1_000, lag in 0_u64..3,
+        ) {
+            let rate = Rate { mult, shift };
+            let model = CounterModel { rate, drift_ppb, renew_after: due, reading_lag: lag, ..NARROW };
+            let mut updater = Updater::new(model).unwrap();
+            let seen = (ahead > 0).then_some((1 << 40) + ahead);
+            let epoch = updater.resynchronise(Cause::Start, seen, sample(7, 1 << 40, uncertainty), None);
+            let worst = (7..=7 + 2 * due).map(|counter| epoch.bound_at(counter)).max().unwrap();
+            prop_assert!(worst <= epoch.bound(), "{} > {}: {:?}", worst, epoch.bound(), epoch);
+            prop_assert!(worst + 3 >= epoch.bound(), "{} << {}: {:?}", worst, epoch.bound(), epoch);
+        }
+
         #[test]
         fn renewed_line_is_nowhere_below_the_old_one(
             mult in 1_u64..1 << 40, shift in 0_u32..40, at in 0_u64..1 << 22, later in 0_u64..1 << 22,

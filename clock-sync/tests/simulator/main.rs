@@ -67,6 +67,16 @@ fn one_seed_gives_one_schedule() {
     assert_ne!(once, run(&SCENARIOS[1], Protocol::Numbered, 8));
 }
 
+#[test]
+fn epochs_bound_holds_between_its_ends_too() {
+    // A reading whose bound, by rounding, was a tick more than that of its whole epoch.
+    let everything = SCENARIOS.last().unwrap();
+
+    let verdict = run(everything, Protocol::Numbered, 407_742_497_736_981_249);
+
+    assert_eq!((verdict.outside_bound, verdict.ran_back), (0, 0), "{verdict:?}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
