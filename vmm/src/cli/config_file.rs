@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn refusal_names_the_place_and_what_is_taken() {
-        assert_eq!(refusal("cpu = 4"), ": there is no option 'cpu'; there are cpus");
+        assert_eq!(refusal("cpu = 4"), ": there is no option 'cpu'; there are cpus, compress");
         assert_eq!(refusal("config = 'other'").split(';').next(), Some(": there is no option 'config'"));
         assert_eq!(refusal("pmu = 1"), ": 'pmu' takes true or false");
         assert_eq!(refusal("memory = ['1G']"), ": 'memory' takes a text or a number");
