@@ -150,7 +150,11 @@ fn summarise(manifest: &Manifest, trace: &Path) {
     }
     let (bound, trace) = (manifest.clock.error_bound_ns, trace.display());
     say(format_args!("times of different layers agree within {bound} ns"));
-    say(format_args!("trace in {trace}; next: strata report {trace}, strata events {trace}, babeltrace2 {trace}"));
+    let others = match manifest.compression {
+        None => format!("babeltrace2 {trace}"),
+        Some(_) => format!("for babeltrace2 strata export {trace} --to ctf -o DIR"),
+    };
+    say(format_args!("trace in {trace}; next: strata report {trace}, strata events {trace}, {others}"));
 }
 
 fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {

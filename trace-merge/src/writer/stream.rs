@@ -18,14 +18,14 @@ const BLOCK: usize = 4096;
 static ZEROS: [u8; BLOCK] = [0; BLOCK];
 
 /// Appends packets to a stream's file, or to its files where the recording keeps within a size. Of each packet only the
-/// content is written; the rest is a hole, so that the file takes no more space than its records.
+/// content is written; the rest is a hole, so that the file takes no more space than its records. If packets are
+/// compressed, their frames follow each other without holes.
 #[derive(Debug)]
 pub struct StreamWriter {
     files: Files,
     path: PathBuf,
     uuid: [u8; 16],
     packet_size: u64,
-    compression: Option<Compression>,
     packets: u64,
     records: u64,
     content_bytes: u64,
@@ -33,7 +33,7 @@ pub struct StreamWriter {
 
 #[derive(Debug)]
 enum Files {
-    One(PacketFile),
+    One(PacketFile, Option<Compression>),
     Rotated(RotatedStream),
 }
 
@@ -160,7 +160,7 @@ impl StreamWriter {
         compression: Option<Compression>,
     ) -> Result<Self, WriteError> {
         let file = PacketFile::create(path, packet_size, compression)?;
-        Ok(Self { compression, ..Self::of(Files::One(file), path, packet_size, uuid) })
+        Ok(Self::of(Files::One(file, compression), path, packet_size, uuid))
     }
 
     /// A stream whose first file is `path`, in a recording that keeps within a size.
@@ -169,16 +169,7 @@ impl StreamWriter {
     }
 
     fn of(files: Files, path: &Path, packet_size: u64, uuid: [u8; 16]) -> Self {
-        Self {
-            files,
-            path: path.into(),
-            uuid,
-            packet_size,
-            compression: None,
-            packets: 0,
-            records: 0,
-            content_bytes: 0,
-        }
+        Self { files, path: path.into(), uuid, packet_size, packets: 0, records: 0, content_bytes: 0 }
     }
 
     /// Appends `packet`.
@@ -192,8 +183,8 @@ impl StreamWriter {
             return Err(WriteError::NotAPacket { path, bytes: content.len(), packet_size });
         }
         match &mut self.files {
-            Files::One(file) => {
-                let stored = StoredPacket::new(content, None, self.packet_size, self.compression);
+            Files::One(file, compression) => {
+                let stored = StoredPacket::new(content, None, self.packet_size, *compression);
                 let error = |source| WriteError::Write { path: self.path.clone(), source };
                 file.append(&stored.map_err(error)?)?;
             }
