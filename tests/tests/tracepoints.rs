@@ -18,6 +18,10 @@ use strata_kmod::module_file::{FieldDeclaration, ModuleEvents};
 /// Of the kernel's events, besides those of single system calls, at least these many in a hundred are recorded.
 const COVERAGE: usize = 92;
 
+/// A vCPU that is stopped in the midst of a record leaves that one, and those of what interrupted it, unfinished: at
+/// most these many bytes.
+const UNFINISHED_BYTES: u64 = 1024;
+
 struct Results {
     folder: PathBuf,
     strata: PathBuf,
@@ -107,6 +111,7 @@ fn contradictions(
 }
 
 #[test]
+#[ignore = "as the one below: cargo nextest run -p lab --test tracepoints --run-ignored all"]
 fn every_event_of_the_kernel_is_recorded_as_the_kernel_describes_it() {
     judge(&results());
 }
@@ -165,7 +170,7 @@ fn judge(results: &Results) {
     let control = results.text("control.log");
     assert!(control.contains("session main records guest:raw_syscalls:*"), "{control}");
     assert!(control.contains("no event matches 'guest:nosuch:*'"), "{control}");
-    let events = guest_events(results, &results.folder.join("chosen.trace"));
+    let events = guest_events(results, &results.folder.join("chosen.trace"), UNFINISHED_BYTES);
     let told = || format!("of {} events; {control}\n{}", events.len(), results.text("chosen.log"));
     let last_switch = events.iter().rposition(|name| name == "sched:sched_switch");
     let last_switch = last_switch.unwrap_or_else(|| panic!("no switch {}", told()));
@@ -175,13 +180,13 @@ fn judge(results: &Results) {
     assert!(events.len() > first_call + 100, "{}", told());
 }
 
-/// Names of the guest kernel's records, in their order. None may have been rejected.
-fn guest_events(results: &Results, trace: &Path) -> Vec<String> {
+/// Names of the guest kernel's records, in their order. At most `rejected` bytes of a vCPU's may have been rejected.
+fn guest_events(results: &Results, trace: &Path, rejected: u64) -> Vec<String> {
     let session: serde_json::Value = serde_json::from_slice(&fs::read(trace.join("session.json")).unwrap()).unwrap();
     let layers = session["layers"].as_array().unwrap();
     let layer = layers.iter().find(|layer| layer["kind"] == "guest-kernel").unwrap();
     for stream in layer["streams"].as_array().unwrap() {
-        assert_eq!(stream["rejected_bytes"].as_u64().unwrap_or(0), 0, "{stream}");
+        assert!(stream["rejected_bytes"].as_u64().unwrap_or(0) <= rejected, "{stream}");
     }
     let mut strata = Command::new(&results.strata);
     let text = process::capture(strata.arg("events").arg(trace).args(["--layer", "guest-kernel", "--json"])).unwrap();
@@ -193,7 +198,7 @@ fn guest_events(results: &Results, trace: &Path) -> Vec<String> {
 }
 
 fn recorded_kinds(results: &Results, trace: &Path) -> BTreeSet<String> {
-    let events = guest_events(results, trace);
+    let events = guest_events(results, trace, 0);
     println!("{} records of the guest's kernel", events.len());
     events.into_iter().collect()
 }
