@@ -158,7 +158,8 @@ pub fn wait_with_timeout(command: &mut Command, timeout: Duration, log: &Path) -
     wait(command, timeout, log, |_| None)
 }
 
-/// As [`wait_with_timeout`], and the group is killed too when the file `heartbeat` has not grown for `silence`.
+/// As [`wait_with_timeout`], and the group is killed too when the file `heartbeat` has not grown for so long that
+/// `is_dead` says so.
 ///
 /// # Errors
 ///
@@ -168,7 +169,7 @@ pub fn wait_with_heartbeat(
     timeout: Duration,
     log: &Path,
     heartbeat: &Path,
-    silence: Duration,
+    is_dead: impl Fn(Duration) -> bool,
 ) -> Result<ExitStatus, ProcessError> {
     let (mut bytes, mut grown) = (0, Instant::now());
     wait(command, timeout, log, |program| {
@@ -176,7 +177,8 @@ pub fn wait_with_heartbeat(
         if now != bytes {
             (bytes, grown) = (now, Instant::now());
         }
-        (grown.elapsed() >= silence).then(|| ProcessError::Silent {
+        let silence = grown.elapsed();
+        is_dead(silence).then(|| ProcessError::Silent {
             program: program.to_owned(),
             seconds: silence.as_secs(),
             log: heartbeat.to_path_buf(),
@@ -261,7 +263,7 @@ mod tests {
         let log = folder.path().join("console.log");
         let mut command = Command::new("sh");
         command.args(["-c", script]).stdout(File::create(&log).unwrap());
-        wait_with_heartbeat(&mut command, Duration::from_secs(600), &log, &log, silence)
+        wait_with_heartbeat(&mut command, Duration::from_secs(600), &log, &log, |silent| silent >= silence)
     }
 
     #[test]

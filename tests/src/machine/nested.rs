@@ -38,6 +38,8 @@ pub const SPARE_CPU: &str = "0";
 const HEARTBEAT: &str = "lab: up for ";
 /// A host that has not written to its console for so long is dead: alive, it writes every five seconds.
 const SILENCE: Duration = Duration::from_secs(90);
+/// As long for one that has not come as far as its script. It needs 5 to 15 s for that, and says something all the time.
+const SILENCE_OF_BOOT: Duration = Duration::from_secs(30);
 /// How often a host is booted that does not come up.
 const BOOTS: u32 = 4;
 /// What second chances were given for, in the folder of all runs.
@@ -215,7 +217,8 @@ fn run_once(host: &NestedHost, runs: &Path, run: &HostRun) -> Result<HostResult,
     let errors = qemu_log.try_clone().map_err(file_error(&qemu_log_path))?;
     let mut qemu = Command::new("qemu-system-x86_64");
     qemu.args(arguments(host, run, &folder)).stdin(Stdio::null()).stdout(qemu_log).stderr(errors);
-    let ended = process::wait_with_heartbeat(&mut qemu, run.timeout, &script_log, &console_log, SILENCE);
+    let is_dead = |silent| silent >= SILENCE || (silent >= SILENCE_OF_BOOT && !has_booted(&console_log));
+    let ended = process::wait_with_heartbeat(&mut qemu, run.timeout, &script_log, &console_log, is_dead);
     let _ = fs::remove_file(&initramfs);
     if ended.is_err() {
         let _ = fs::remove_file(&disk);
