@@ -1,7 +1,7 @@
 //! The agent on the lab's kernels, under hardship, and where it cannot work: judged from consoles and traces.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
-use lab::build::binaries;
+use lab::build::binaries::{self, Purpose};
 use lab::fetch::kernel_packages::KernelChoice;
 use lab::paths::Paths;
 use lab::scenarios::agent;
@@ -13,12 +13,12 @@ use trace_merge::layer::LayerKind;
 
 /// What strata says of a trace that it finds nothing wrong with.
 fn strata(arguments: &[&str], trace: &Path) -> String {
-    let program = binaries::located(&Paths::of_workspace()).strata;
+    let program = binaries::located(&Paths::of_workspace(), Purpose::Test).strata;
     process::capture(Command::new(program).args(arguments).arg(trace)).unwrap()
 }
 
 #[test]
-fn agent_records_on_a_kernel_of_each_kind_and_harms_no_guest() {
+fn agent_records_on_old_and_new_kernels_and_harms_no_guest() {
     judge("agent", &agent::SAMPLE);
 }
 
