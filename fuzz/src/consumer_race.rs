@@ -11,6 +11,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Most steps of an input, which are taken three times each.
 const MAX_STEPS: usize = 64;
 
+/// Ends the changes when the steps end, also where a finding ends them.
+struct Ended<'a>(&'a AtomicBool);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Gives an input to the reader and checks what must hold.
 ///
 /// # Panics
@@ -33,7 +42,7 @@ pub fn run(data: &[u8]) {
                 rounds.fetch_add(1, Ordering::Relaxed);
             }
         });
-        // A finding ends the process; `done` needs no guard against unwinding.
+        let ended = Ended(&done);
         while rounds.load(Ordering::Relaxed) == 0 {
             std::thread::yield_now();
         }
@@ -47,7 +56,7 @@ pub fn run(data: &[u8]) {
                 _ => {}
             }
         }
-        done.store(true, Ordering::Relaxed);
+        drop(ended);
         // The scope alone waits for the closure, not for the thread's end: what is freed there looks leaked until then.
         changer.join().expect("changing memory does not panic");
     });

@@ -23,13 +23,6 @@ use std::time::Duration;
 /// Seconds that each target gets if nothing else is asked for.
 pub const SECONDS: u64 = 60;
 
-/// Seconds that each target gets in the gate: the gate has to end within the hour.
-pub const GATE_SECONDS: u64 = 10;
-
-/// Where the gate's inputs start from. A change is judged by what it changes, not by luck; who looks for more begins
-/// elsewhere each time.
-pub const GATE_SEED: u32 = 1;
-
 /// Named explicitly, so that the flags of the build do not reach build scripts and procedural macros.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
@@ -99,7 +92,7 @@ struct Folders {
 impl Folders {
     fn of(paths: &Paths) -> Self {
         let source = paths.workspace().join("fuzz");
-        let programs = build_folder(paths).join(TARGET).join("release");
+        let programs = build_folder(paths).join(TARGET).join("verification");
         Self { source, programs, work: paths.lab().join("fuzz") }
     }
 
@@ -141,17 +134,17 @@ pub fn run(paths: &Paths, seconds: u64, target: Option<&str>, seed: u32) -> Resu
         targets.retain(|target| target == name);
     }
     tools::install(paths, &COMPILER)?;
-    progress::step("building the fuzz targets", || build(paths, &folders))?;
+    progress::step("building the fuzz targets", || build(paths))?;
     let title = format!("fuzzing {} for {seconds} s each", targets.join(", "));
     let findings = progress::step(&title, || fuzz_all(&folders, targets, seconds, seed))?;
     if findings.is_empty() { Ok(()) } else { Err(FuzzError::Findings(findings)) }
 }
 
-fn build(paths: &Paths, folders: &Folders) -> Result<(), ProcessError> {
+fn build(paths: &Paths) -> Result<(), ProcessError> {
     let mut command = binaries::cargo(paths, &build_folder(paths));
     command
-        .current_dir(&folders.source)
-        .args(["build", "--release", "--bins", "--target", TARGET])
+        .args(["build", "--profile", "verification", "--package", "strata-fuzz", "--features", "libfuzzer"])
+        .args(["--bins", "--target", TARGET])
         .env("RUSTFLAGS", FLAGS.join(" "))
         // Sanitizers and coverage are unstable options; the toolchain that builds everything else has them.
         .env("RUSTC_BOOTSTRAP", "1");
@@ -282,7 +275,7 @@ mod tests {
 
     #[test]
     fn unknown_target_is_named_with_those_that_there_are() {
-        let error = run(&Paths::of_workspace(), 1, Some("consumers"), GATE_SEED).unwrap_err().to_string();
+        let error = run(&Paths::of_workspace(), 1, Some("consumers"), 1).unwrap_err().to_string();
 
         assert!(error.starts_with("there is no fuzz target \"consumers\"; there are "), "{error}");
         assert!(error.contains(" consumer,") && error.ends_with(" trigger"), "{error}");

@@ -9,7 +9,6 @@ use crate::provision::{self, ProvisionError};
 use crate::tasks::dependencies::{self, DependenciesError};
 use crate::tasks::documents::{self, DocumentsError};
 use crate::tasks::failures::Failures;
-use crate::tasks::fuzz::{self, FuzzError};
 use crate::tasks::library_crates::{self, LibraryCrateError};
 use crate::tasks::sources::{self, SourcesError};
 use crate::tasks::torture::{self, TortureError};
@@ -21,9 +20,6 @@ pub enum SuiteError {
     /// A step failed.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// A reader of guest bytes can be broken.
-    #[error(transparent)]
-    Fuzz(#[from] FuzzError),
     /// A promise of the recorder is broken.
     #[error(transparent)]
     Torture(#[from] TortureError),
@@ -49,17 +45,13 @@ const VERIFIED: [&str; 6] =
     ["-p", "shared-ring", "-p", "clock-sync", "--features", "shared-ring/verification,clock-sync/verification"];
 
 /// Runs format check, checks of sources, documents and dependencies, lints, the checks of the library crates, doc
-/// tests, the model checkers, all unit, integration and end-to-end tests, a round of torture with each fault, then each
-/// fuzz target for ten seconds.
+/// tests, the model checkers, all unit, integration and end-to-end tests, then a round of torture with each fault.
 ///
 /// # Errors
 ///
 /// The first step that fails.
 pub fn run(paths: &Paths) -> Result<(), SuiteError> {
     progress::step("format check", || cargo_visible(paths, &["fmt", "--all", "--check"]))?;
-    progress::step("format check of the fuzz targets", || {
-        cargo_visible(paths, &["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])
-    })?;
     progress::step("sources", || sources::check(paths))?;
     progress::step("documents", || documents::check(paths))?;
     progress::step("dependencies", || dependencies::check(paths))?;
@@ -91,7 +83,6 @@ pub fn run(paths: &Paths) -> Result<(), SuiteError> {
     failures.lines().iter().for_each(|line| progress::note(line));
     tested?;
     torture::run(paths, &torture::Options { seed: Some(torture::GATE_SEED), ..torture::Options::default() })?;
-    fuzz::run(paths, fuzz::GATE_SECONDS, None, fuzz::GATE_SEED)?;
     Ok(())
 }
 
