@@ -1,6 +1,6 @@
 //! Everything that a run in the lab needs, made once and kept.
 
-use crate::build::binaries::{self, Binaries};
+use crate::build::binaries::{self, Binaries, Purpose};
 use crate::build::guest_image::{self, GuestImage};
 use crate::build::kmod::{self, KmodError};
 use crate::fetch::apt::PackageError;
@@ -167,18 +167,18 @@ fn kernel_locked(paths: &Paths, choice: KernelChoice) -> Result<Kernels, Provisi
     Ok(Kernels { modules: packages.modules(&root), packages, vmlinux, bzimage, headers, busybox })
 }
 
-/// Builds our own programs.
+/// Builds our own programs, to be tested.
 ///
 /// # Errors
 ///
 /// When cargo fails; the error names its log.
 pub fn programs(paths: &Paths) -> Result<Binaries, ProvisionError> {
     let _lock = lock(paths)?;
-    programs_locked(paths)
+    programs_locked(paths, Purpose::Test)
 }
 
-fn programs_locked(paths: &Paths) -> Result<Binaries, ProvisionError> {
-    Ok(progress::step("building static strata and workload", || binaries::build(paths))?)
+fn programs_locked(paths: &Paths, purpose: Purpose) -> Result<Binaries, ProvisionError> {
+    Ok(progress::step("building static strata and workload", || binaries::build(paths, purpose))?)
 }
 
 /// Fetches the default kernel and builds the guest kernel module for it.
@@ -215,8 +215,21 @@ fn agent_locked(paths: &Paths, kernels: &Kernels) -> Result<PathBuf, ProvisionEr
 ///
 /// When a step fails; the error names its log.
 pub fn lab(paths: &Paths) -> Result<Lab, ProvisionError> {
+    lab_for(paths, Purpose::Test)
+}
+
+/// Makes the lab ready, with programs that are fit to be measured.
+///
+/// # Errors
+///
+/// When a step fails; the error names its log.
+pub fn lab_to_measure(paths: &Paths) -> Result<Lab, ProvisionError> {
+    lab_for(paths, Purpose::Release)
+}
+
+fn lab_for(paths: &Paths, purpose: Purpose) -> Result<Lab, ProvisionError> {
     let _lock = lock(paths)?;
-    let binaries = programs_locked(paths)?;
+    let binaries = programs_locked(paths, purpose)?;
     let kind = HostKind::detect(&binaries.strata)?;
     let kernels = kernels_locked(paths, kind == HostKind::Nested)?;
     let agent = agent_locked(paths, &kernels)?;

@@ -2,7 +2,7 @@
 //! snapshot while it runs.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
-use lab::build::binaries;
+use lab::build::binaries::{self, Purpose};
 use lab::paths::Paths;
 use lab::scenarios::agentless::{self, KERNELS, SNAPSHOT};
 use lab::scenarios::results::{Results, assert_contains};
@@ -22,7 +22,7 @@ const SNAPSHOT_SECONDS: f64 = 3.0;
 const BOUND_NS: u64 = 1_000_000;
 
 fn strata(arguments: &[&str], trace: &Path) -> String {
-    let program = binaries::located(&Paths::of_workspace()).strata;
+    let program = binaries::located(&Paths::of_workspace(), Purpose::Test).strata;
     process::capture_any(Command::new(program).args(arguments).arg(trace)).unwrap()
 }
 

@@ -1,7 +1,7 @@
 //! What applications can record in a guest, and what they cannot reach.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
-use lab::build::binaries;
+use lab::build::binaries::{self, Purpose};
 use lab::paths::Paths;
 use lab::scenarios::applications::{self, CROWD, USERS_CROWD};
 use lab::{process, provision};
@@ -69,7 +69,8 @@ fn applications_record_whatever_becomes_of_them_and_reach_nothing_else() {
     let paths = Paths::of_workspace();
     let lab = provision::lab(&paths).unwrap();
     let folder = applications::run(&lab, "applications").unwrap().output;
-    let mut results = Results { folder, strata: binaries::located(&paths).strata, console: String::new() };
+    let mut results =
+        Results { folder, strata: binaries::located(&paths, Purpose::Test).strata, console: String::new() };
     results.console = results.text("applications.log");
     println!("{}", results.console);
     let events = results.events();

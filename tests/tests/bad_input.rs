@@ -3,7 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
-use lab::build::{binaries, kmod};
+use lab::build::binaries::{self, Purpose};
+use lab::build::kmod;
 use lab::paths::Paths;
 use lab::process;
 use lab::provision::{self, Kernels};
@@ -23,7 +24,7 @@ impl Bench {
         let paths = Paths::of_workspace();
         provision::programs(&paths).unwrap();
         let kernels = provision::kernels(&paths, false).unwrap();
-        Self { strata: binaries::located(&paths).strata, kernels, folder: tempfile::tempdir().unwrap() }
+        Self { strata: binaries::located(&paths, Purpose::Test).strata, kernels, folder: tempfile::tempdir().unwrap() }
     }
 
     fn path(&self, name: &str) -> String {
@@ -309,7 +310,7 @@ fn kvm_without_permission_is_told_so() {
     // another user must be able to reach the program and the kernel
     let strata = bench.path("strata");
     let kernel = bench.path("vmlinux");
-    fs::copy(binaries::located(&paths).strata, &strata).unwrap();
+    fs::copy(binaries::located(&paths, Purpose::Test).strata, &strata).unwrap();
     fs::copy(bench.kernel(), &kernel).unwrap();
     process::capture(Command::new("chmod").args(["-R", "a+rX"]).arg(bench.folder.path())).unwrap();
     // a device that only its owner may open, whatever this machine's is like

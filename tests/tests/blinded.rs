@@ -1,7 +1,7 @@
 //! CPUs that may stop recording, or never begin: they go on where that is possible, and what they do not record is told.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
-use lab::build::binaries;
+use lab::build::binaries::{self, Purpose};
 use lab::paths::Paths;
 use lab::scenarios::blinded;
 use lab::scenarios::results::{Results, assert_contains};
@@ -12,7 +12,7 @@ use trace_merge::layer::LayerKind;
 use trace_merge::reader::{StreamRecord, Trace};
 
 fn strata(arguments: &[&str], trace: &Path) -> String {
-    let program = binaries::located(&Paths::of_workspace()).strata;
+    let program = binaries::located(&Paths::of_workspace(), Purpose::Test).strata;
     process::capture_any(Command::new(program).args(arguments).arg(trace)).unwrap()
 }
 

@@ -2,7 +2,7 @@
 //! with the guest paused and resumed meanwhile; on a host with a stable TSC, and on one that has given it up.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
-use lab::build::binaries;
+use lab::build::binaries::{self, Purpose};
 use lab::machine::host::HostRun;
 use lab::machine::nested;
 use lab::paths::Paths;
@@ -46,7 +46,7 @@ exit $status
 fn record(name: &str, kernel_arguments: &str) -> Trace {
     let paths = Paths::of_workspace();
     let lab = provision::lab(&paths).unwrap();
-    let exchange = binaries::build_example(&paths, "exchange").unwrap();
+    let exchange = binaries::build_example(&paths, Purpose::Test, "exchange").unwrap();
     let image = paths.images().join(format!("{name}.cpio"));
     let script = format!("exchange {EXCHANGES} {SECONDS}\n");
     let guest = lab.kernels.guest_image().unwrap().program("exchange", &exchange).script("exchange", &script);

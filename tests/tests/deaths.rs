@@ -1,7 +1,7 @@
 //! Every death of a guest's kernel leaves a trace that says what each CPU was doing.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
-use lab::build::binaries;
+use lab::build::binaries::{self, Purpose};
 use lab::paths::Paths;
 use lab::scenarios::deaths;
 use lab::scenarios::results::{Results, assert_contains};
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 
 fn strata(arguments: &[&str], trace: &Path) -> String {
-    let program = binaries::located(&Paths::of_workspace()).strata;
+    let program = binaries::located(&Paths::of_workspace(), Purpose::Test).strata;
     process::capture_any(Command::new(program).args(arguments).arg(trace)).unwrap()
 }
 

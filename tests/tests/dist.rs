@@ -1,6 +1,7 @@
 //! What `cargo xtask dist` makes, installed where there is nothing else, and used.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
+use lab::build::binaries::Purpose;
 use lab::fetch::kernel_packages::KernelChoice;
 use lab::fetch::tools::{self, Tool};
 use lab::packaging::{self, Form};
@@ -21,7 +22,7 @@ impl Made {
     fn by(paths: &Paths) -> Self {
         tools::install(paths, &TOOLS).unwrap();
         let out = paths.builds().join("dist");
-        Self(packaging::build(paths, &out, &Form::ALL, &[KernelChoice::DEFAULT]).unwrap())
+        Self(packaging::build(paths, Purpose::Test, &out, &Form::ALL, &[KernelChoice::DEFAULT]).unwrap())
     }
 
     /// The file whose name begins with `begin` and ends with `end`.

@@ -2,7 +2,7 @@
 //! for minutes: `cargo xtask lab flight --seconds 180`.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
-use lab::build::binaries;
+use lab::build::binaries::{self, Purpose};
 use lab::paths::Paths;
 use lab::provision;
 use lab::scenarios::{flight_check, flight_recorder};
@@ -28,7 +28,7 @@ fn flight_recorder_is_there_when_asked_for_after_a_panic_and_after_a_kill() {
     assert!(worst.iter().any(|wakeup| number(wakeup, "ns") > 0 && wakeup["task"] != ""), "{top}");
     assert!(worst.iter().all(|wakeup| number(wakeup, "ns") < number(vm, "period_ns")), "{top}");
 
-    let findings = flight_check::check(&folder, &binaries::located(&paths).strata).unwrap();
+    let findings = flight_check::check(&folder, &binaries::located(&paths, Purpose::Test).strata).unwrap();
 
     findings.iter().for_each(|finding| println!("{finding}"));
     assert!(findings.iter().all(|finding| finding.records > 0), "{findings:?}");

@@ -1,7 +1,7 @@
 //! Real guests on a real host: all scenarios in one boot of the host, judged from the traces and files they leave.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
-use lab::build::binaries;
+use lab::build::binaries::{self, Purpose};
 use lab::machine::host::HostResult;
 use lab::paths::Paths;
 use lab::process;
@@ -21,7 +21,7 @@ fn results() -> HostResult {
 }
 
 fn strata() -> Command {
-    Command::new(binaries::located(&Paths::of_workspace()).strata)
+    Command::new(binaries::located(&Paths::of_workspace(), Purpose::Test).strata)
 }
 
 fn trace(scenario: &str) -> PathBuf {

@@ -1,7 +1,7 @@
 //! A real guest with a network: what it and its host exchange over a tap, and what the recording says of each packet.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
-use lab::build::binaries;
+use lab::build::binaries::{self, Purpose};
 use lab::paths::Paths;
 use lab::process;
 use lab::scenarios::network::{self, GIVEN_BACK, PIECES, PINGS, RANDOM, SENT, WANTED};
@@ -42,7 +42,7 @@ struct Event {
 }
 
 fn events(of: &str) -> Vec<Event> {
-    let mut strata = Command::new(binaries::located(&Paths::of_workspace()).strata);
+    let mut strata = Command::new(binaries::located(&Paths::of_workspace(), Purpose::Test).strata);
     let text = process::capture(strata.arg("events").arg(result("network.trace")).args(["--json", "--event", of]));
     text.unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }

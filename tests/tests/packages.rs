@@ -2,7 +2,7 @@
 //! dpkg, built by DKMS, started by systemd.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
-use lab::build::binaries;
+use lab::build::binaries::{self, Purpose};
 use lab::paths::Paths;
 use lab::scenarios::debian_guest;
 use lab::{packaging, process, provision};
@@ -53,7 +53,7 @@ fn debian_boots_from_its_image_and_its_packages_connect_it() {
         layers.flat_map(|layer| &layer.streams).map(|stream| stream.records).sum()
     };
     assert!(records(LayerKind::GuestKernel) > 1_000 && records(LayerKind::GuestUser) > 400);
-    let strata = binaries::located(&paths).strata;
+    let strata = binaries::located(&paths, Purpose::Test).strata;
     let verdict = process::capture(Command::new(strata).arg("check").arg(&trace)).unwrap();
     assert!(verdict.contains("0 violations"), "{verdict}");
 

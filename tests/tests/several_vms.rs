@@ -3,7 +3,7 @@
 //! guest, twice, of QEMU that is given a region while it runs, and of a VMM of a few lines.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
-use lab::build::binaries;
+use lab::build::binaries::{self, Purpose};
 use lab::paths::Paths;
 use lab::process;
 use lab::scenarios::several_vms;
@@ -33,7 +33,7 @@ fn host_records(trace: &Trace) -> u64 {
 
 /// What strata says, which must have nothing to complain about.
 fn strata(arguments: &[&str], trace: &Path) -> String {
-    let program = binaries::located(&Paths::of_workspace()).strata;
+    let program = binaries::located(&Paths::of_workspace(), Purpose::Test).strata;
     process::capture(Command::new(program).args(arguments).arg(trace)).unwrap()
 }
 

@@ -1,7 +1,8 @@
 //! `cargo xtask`: the lab's command line.
 
 use clap::{Parser, Subcommand};
-use lab::build::{binaries, debug_kernel as debug_kernel_build, kmod};
+use lab::build::binaries::{self, Purpose};
+use lab::build::{debug_kernel as debug_kernel_build, kmod};
 use lab::fetch::kernel_packages::{KernelChoice, Suite};
 use lab::machine::{host, nested};
 use lab::packaging::{self, Form};
@@ -333,7 +334,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Task::Dist { out, forms, kernels } => {
             let forms = if forms.is_empty() { Form::ALL.to_vec() } else { forms };
             let kernels = if kernels.is_empty() { packaging::kernels() } else { kernels };
-            for file in packaging::build(&paths, &std::path::absolute(out)?, &forms, &kernels)? {
+            for file in packaging::build(&paths, Purpose::Release, &std::path::absolute(out)?, &forms, &kernels)? {
                 println!("{}", file.display());
             }
         }
@@ -398,7 +399,7 @@ fn run_flight(paths: &Paths, seconds: u64) -> anyhow::Result<()> {
     let result = progress::step("running the flight recorder, a panic and a kill", || {
         flight_recorder::run(&lab, "flight-long", seconds)
     })?;
-    let strata = binaries::located(paths).strata;
+    let strata = binaries::located(paths, Purpose::Test).strata;
     let findings = progress::step("judging the traces", || flight_check::check(&result.output, &strata))?;
     findings.iter().for_each(|finding| println!("{finding}"));
     progress::note(&format!("results in {}", result.output.display()));

@@ -1,4 +1,6 @@
 //! Static builds of programs for places without libraries: `strata` for the emulated host, the workload for the guest.
+//!
+//! What is tested is built in another way than what is measured or given to users ([`Purpose`]).
 
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
@@ -7,6 +9,26 @@ use std::process::Command;
 
 /// Named explicitly, so that the flags of the build do not reach build scripts and procedural macros.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// What programs are built for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// To be tested: with every check of the language on, and built in half the time. The torture is built of the same
+    /// objects.
+    Test,
+    /// To be measured, or to be given to users.
+    Release,
+}
+
+impl Purpose {
+    /// The profile in `Cargo.toml`, which is also the name of cargo's folder for it.
+    pub(crate) const fn profile(self) -> &'static str {
+        match self {
+            Self::Test => "verification",
+            Self::Release => "release",
+        }
+    }
+}
 
 /// The static programs.
 #[derive(Debug, Clone)]
@@ -17,16 +39,15 @@ pub struct Binaries {
     pub workload: PathBuf,
 }
 
-/// Builds both programs, in release mode.
+/// Builds both programs.
 ///
 /// # Errors
 ///
 /// When cargo fails; the error names its log.
-pub fn build(paths: &Paths) -> Result<Binaries, ProcessError> {
-    let target_folder = static_target(paths);
-    cargo_build(paths, &target_folder, &["-p", "vmm", "--bin", "strata"], "build-strata")?;
-    cargo_build(paths, &target_folder, &["-p", "guest-agent", "--example", "workload"], "build-workload")?;
-    Ok(located(paths))
+pub fn build(paths: &Paths, purpose: Purpose) -> Result<Binaries, ProcessError> {
+    static_build(paths, purpose, &["-p", "vmm", "--bin", "strata"], "build-strata")?;
+    static_build(paths, purpose, &["-p", "guest-agent", "--example", "workload"], "build-workload")?;
+    Ok(located(paths, purpose))
 }
 
 /// Builds one of the guest's example programs.
@@ -34,10 +55,9 @@ pub fn build(paths: &Paths) -> Result<Binaries, ProcessError> {
 /// # Errors
 ///
 /// When cargo fails; the error names its log.
-pub fn build_example(paths: &Paths, name: &str) -> Result<PathBuf, ProcessError> {
-    let target_folder = static_target(paths);
-    cargo_build(paths, &target_folder, &["-p", "guest-agent", "--example", name], &format!("build-{name}"))?;
-    Ok(target_folder.join(TARGET).join("release/examples").join(name))
+pub fn build_example(paths: &Paths, purpose: Purpose, name: &str) -> Result<PathBuf, ProcessError> {
+    let what = ["-p", "guest-agent", "--example", name];
+    Ok(static_build(paths, purpose, &what, &format!("build-{name}"))?.join("examples").join(name))
 }
 
 /// Builds the VMM of a few lines that `strata attach` is tried with: for the host.
@@ -46,9 +66,8 @@ pub fn build_example(paths: &Paths, name: &str) -> Result<PathBuf, ProcessError>
 ///
 /// When cargo fails; the error names its log.
 pub fn build_tiny_vmm(paths: &Paths) -> Result<PathBuf, ProcessError> {
-    let target_folder = static_target(paths);
-    cargo_build(paths, &target_folder, &["-p", "vmm", "--example", "tiny_vmm"], "build-tiny-vmm")?;
-    Ok(target_folder.join(TARGET).join("release/examples/tiny_vmm"))
+    Ok(static_build(paths, Purpose::Test, &["-p", "vmm", "--example", "tiny_vmm"], "build-tiny-vmm")?
+        .join("examples/tiny_vmm"))
 }
 
 /// Builds the host of guests whose processor is emulated: for this machine, beside `strata`.
@@ -57,9 +76,8 @@ pub fn build_tiny_vmm(paths: &Paths) -> Result<PathBuf, ProcessError> {
 ///
 /// When cargo fails; the error names its log.
 pub fn build_region_recorder(paths: &Paths) -> Result<PathBuf, ProcessError> {
-    let target_folder = static_target(paths);
-    cargo_build(paths, &target_folder, &["-p", "vmm", "--example", "region_recorder"], "build-region-recorder")?;
-    Ok(target_folder.join(TARGET).join("release/examples/region_recorder"))
+    Ok(static_build(paths, Purpose::Test, &["-p", "vmm", "--example", "region_recorder"], "build-region-recorder")?
+        .join("examples/region_recorder"))
 }
 
 /// Builds the guest's `strata-agent`.
@@ -67,10 +85,9 @@ pub fn build_region_recorder(paths: &Paths) -> Result<PathBuf, ProcessError> {
 /// # Errors
 ///
 /// When cargo fails; the error names its log.
-pub fn build_agent(paths: &Paths) -> Result<PathBuf, ProcessError> {
-    let target_folder = static_target(paths);
-    cargo_build(paths, &target_folder, &["-p", "guest-agent", "--bin", "strata-agent"], "build-strata-agent")?;
-    Ok(target_folder.join(TARGET).join("release/strata-agent"))
+pub fn build_agent(paths: &Paths, purpose: Purpose) -> Result<PathBuf, ProcessError> {
+    Ok(static_build(paths, purpose, &["-p", "guest-agent", "--bin", "strata-agent"], "build-strata-agent")?
+        .join("strata-agent"))
 }
 
 /// Builds the programs that show what applications can record and what not, and `strata-agent`: for the guest, each a
@@ -80,24 +97,23 @@ pub fn build_agent(paths: &Paths) -> Result<PathBuf, ProcessError> {
 ///
 /// When cargo or a compiler fails; the error names its log.
 pub fn build_applications(paths: &Paths) -> Result<Vec<(&'static str, PathBuf)>, ProcessError> {
-    let target_folder = static_target(paths);
-    let release = target_folder.join(TARGET).join("release");
-    let mut programs = vec![("strata-agent", build_agent(paths)?)];
+    let purpose = Purpose::Test;
+    let mut programs = vec![("strata-agent", build_agent(paths, purpose)?)];
     for example in ["isolation", "processes"] {
-        programs.push((example, build_example(paths, example)?));
+        programs.push((example, build_example(paths, purpose, example)?));
     }
-    cargo_build(paths, &target_folder, &["-p", "tracing-strata", "--example", "orders"], "build-orders")?;
-    cargo_build(paths, &target_folder, &["-p", "strata-c-api"], "build-c-api")?;
+    static_build(paths, purpose, &["-p", "tracing-strata", "--example", "orders"], "build-orders")?;
+    let folder = static_build(paths, purpose, &["-p", "strata-c-api"], "build-c-api")?;
     let c_api = paths.workspace().join("guest-agent/c-api");
     for (compiler, source, program) in [("gcc", "shop.c", "shop"), ("g++", "baker.cpp", "baker")] {
         let mut command = Command::new(compiler);
-        command.args(["-O2", "-static", "-pthread", "-o"]).arg(release.join(program));
+        command.args(["-O2", "-static", "-pthread", "-o"]).arg(folder.join(program));
         command.arg("-I").arg(c_api.join("include")).arg(c_api.join("examples").join(source));
-        command.arg(release.join("libstrata.a"));
+        command.arg(folder.join("libstrata.a"));
         process::run_logged(&mut command, &paths.logs().join(format!("build-{program}.log")))?;
     }
-    programs.push(("orders", release.join("examples/orders")));
-    programs.extend(["shop", "baker"].map(|name| (name, release.join(name))));
+    programs.push(("orders", folder.join("examples/orders")));
+    programs.extend(["shop", "baker"].map(|name| (name, folder.join(name))));
     Ok(programs)
 }
 
@@ -121,32 +137,20 @@ pub fn build_c_library(paths: &Paths) -> Result<[PathBuf; 2], ProcessError> {
 /// # Errors
 ///
 /// When cargo fails; the error names its log.
-pub fn build_module_builder(paths: &Paths) -> Result<PathBuf, ProcessError> {
-    let target_folder = static_target(paths);
-    cargo_build(paths, &target_folder, &["-p", "strata-kmod-build"], "build-module-builder")?;
-    Ok(target_folder.join(TARGET).join("release/strata-kmod-build"))
-}
-
-/// Builds the guest's program that measures paths of its kernel.
-///
-/// # Errors
-///
-/// When cargo fails; the error names its log.
-pub fn build_kernel_cost(paths: &Paths) -> Result<PathBuf, ProcessError> {
-    let target_folder = static_target(paths);
-    cargo_build(paths, &target_folder, &["-p", "guest-agent", "--example", "kernel_cost"], "build-kernel-cost")?;
-    Ok(target_folder.join(TARGET).join("release/examples/kernel_cost"))
+pub fn build_module_builder(paths: &Paths, purpose: Purpose) -> Result<PathBuf, ProcessError> {
+    Ok(static_build(paths, purpose, &["-p", "strata-kmod-build"], "build-module-builder")?.join("strata-kmod-build"))
 }
 
 /// Where [`build`] puts the programs, without building them.
 #[must_use]
-pub fn located(paths: &Paths) -> Binaries {
-    let release = static_target(paths).join(TARGET).join("release");
-    Binaries { strata: release.join("strata"), workload: release.join("examples/workload") }
+pub fn located(paths: &Paths, purpose: Purpose) -> Binaries {
+    let folder = static_folder(paths, purpose);
+    Binaries { strata: folder.join("strata"), workload: folder.join("examples/workload") }
 }
 
-fn static_target(paths: &Paths) -> PathBuf {
-    paths.builds().join("static")
+/// Where static programs for `purpose` lie; examples have a folder `examples` in it.
+fn static_folder(paths: &Paths, purpose: Purpose) -> PathBuf {
+    paths.builds().join("static").join(TARGET).join(purpose.profile())
 }
 
 /// A cargo command in the workspace that keeps to `target_folder` and takes no flags from the caller's environment.
@@ -162,11 +166,18 @@ pub fn cargo(paths: &Paths, target_folder: &Path) -> Command {
     command
 }
 
-fn cargo_build(paths: &Paths, target_folder: &Path, what: &[&str], log: &str) -> Result<(), ProcessError> {
-    let mut command = cargo(paths, target_folder);
+/// Builds `what` without shared libraries, and returns the folder that programs lie in.
+fn static_build(paths: &Paths, purpose: Purpose, what: &[&str], log: &str) -> Result<PathBuf, ProcessError> {
+    let mut command = static_cargo(paths, purpose, "build");
+    process::run_logged(command.args(what), &paths.logs().join(format!("{log}.log")))?;
+    Ok(static_folder(paths, purpose))
+}
+
+/// A cargo command for programs without shared libraries.
+pub(crate) fn static_cargo(paths: &Paths, purpose: Purpose, verb: &str) -> Command {
+    let mut command = cargo(paths, &paths.builds().join("static"));
     command
-        .args(["build", "--release", "--target", TARGET])
-        .args(what)
+        .args([verb, "--profile", purpose.profile(), "--target", TARGET])
         .env("RUSTFLAGS", "-C target-feature=+crt-static");
-    process::run_logged(&mut command, &paths.logs().join(format!("{log}.log")))
+    command
 }

@@ -1,6 +1,6 @@
 //! Building the guest kernel module: the Rust object with kernel flags, the C shim with the kernel's own build system.
 
-use crate::build::binaries::{self, cargo};
+use crate::build::binaries::{self, Purpose, cargo};
 use crate::build::debian_root::DebianRoot;
 use crate::build::object_gates::{self, GateError};
 use crate::fetch::apt::PackageError;
@@ -129,7 +129,7 @@ pub fn build(paths: &Paths, kernel_headers: &Path, btf: Option<&Path>, out: &Pat
 
 /// The same build, by the program that users without the source tree have, in a root with a newer compiler.
 fn build_in_root(paths: &Paths, request: &strata_kmod_build::Request<'_>) -> Result<(), KmodError> {
-    let builder = binaries::build_module_builder(paths)?;
+    let builder = binaries::build_module_builder(paths, Purpose::Test)?;
     let root = DebianRoot::trixie(paths)?;
     let kernel_headers = fs::canonicalize(request.kernel_headers).map_err(file_error(request.kernel_headers))?;
     let out = std::path::absolute(request.out).map_err(file_error(request.out))?;

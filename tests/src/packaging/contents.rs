@@ -3,7 +3,7 @@
 //! Programs are linked statically, so that the packages fit every Debian and its derivatives; only the shared library
 //! for applications is not. The module comes as source for DKMS, its Rust half ready-made.
 
-use crate::build::binaries;
+use crate::build::binaries::{self, Purpose};
 use crate::build::kmod::{self, KmodError};
 use crate::fetch::apt::PackageError;
 use crate::fetch::kernel_packages::KernelChoice;
@@ -86,15 +86,19 @@ pub(super) struct Product<'a> {
     pub rpm: Option<rpm::Fields<'a>>,
 }
 
-/// Builds everything that the packages hold, and their trees of files: there are ready-made modules for the guest
-/// kernels `kernels`.
+/// Builds everything that the packages hold, for `purpose`, and their trees of files: there are ready-made modules for
+/// the guest kernels `kernels`.
 ///
 /// # Errors
 ///
 /// When something cannot be built or written; the error names the log or the file.
-pub(super) fn products(paths: &Paths, kernels: &[KernelChoice]) -> Result<Vec<Product<'static>>, PackagingError> {
+pub(super) fn products(
+    paths: &Paths,
+    purpose: Purpose,
+    kernels: &[KernelChoice],
+) -> Result<Vec<Product<'static>>, PackagingError> {
     tools::install(paths, &TOOLS)?;
-    let contents = progress::step("building what the packages hold", || Contents::build(paths))?;
+    let contents = progress::step("building what the packages hold", || Contents::build(paths, purpose))?;
     let modules = modules(paths, kernels)?;
     let staging = paths.builds().join("packages");
     let texts = Texts::read(paths)?;
@@ -165,16 +169,16 @@ struct Contents {
 }
 
 impl Contents {
-    fn build(paths: &Paths) -> Result<Self, PackagingError> {
+    fn build(paths: &Paths, purpose: Purpose) -> Result<Self, PackagingError> {
         let [shared_library, static_library] = binaries::build_c_library(paths)?;
-        let strata = binaries::build(paths)?.strata;
+        let strata = binaries::build(paths, purpose)?.strata;
         Ok(Self {
             shared_library,
             static_library,
             manual: manual(&strata, &paths.builds().join("manual"))?,
             strata,
-            strata_agent: binaries::build_agent(paths)?,
-            module_builder: binaries::build_module_builder(paths)?,
+            strata_agent: binaries::build_agent(paths, purpose)?,
+            module_builder: binaries::build_module_builder(paths, purpose)?,
             sources: kmod::sources(paths)?,
         })
     }

@@ -8,6 +8,7 @@ pub mod materials;
 pub mod package;
 pub mod rpm;
 
+use crate::build::binaries::Purpose;
 use crate::fetch::kernel_packages::{Flavour, KernelChoice};
 use crate::fetch::tools::{self, Tool};
 use crate::paths::Paths;
@@ -51,13 +52,14 @@ pub fn kernels() -> Vec<KernelChoice> {
     KernelChoice::all().filter(|kernel| matches!(kernel.flavour, Flavour::Cloud | Flavour::Generic)).collect()
 }
 
-/// Makes Strata in `forms`, with ready-made modules for `kernels`, in the folder `out`. Returns the files.
+/// Makes Strata in `forms`, of programs for `purpose`, with ready-made modules for `kernels`, in the folder `out`. Returns the files.
 ///
 /// # Errors
 ///
 /// When something cannot be built or written; the error names the log or the file.
 pub fn build(
     paths: &Paths,
+    purpose: Purpose,
     out: &Path,
     forms: &[Form],
     kernels: &[KernelChoice],
@@ -65,7 +67,7 @@ pub fn build(
     if forms != [Form::Deb] {
         tools::install(paths, &TOOLS)?;
     }
-    let mut products = contents::products(paths, kernels)?;
+    let mut products = contents::products(paths, purpose, kernels)?;
     let named = |names: &[&str]| -> Vec<&Package<'_>> {
         products.iter().map(|product| &product.package).filter(|package| names.contains(&package.name())).collect()
     };

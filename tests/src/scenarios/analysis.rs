@@ -5,7 +5,7 @@
 //! computes on the CPU that the second vCPU is kept on, and a session begins whose recording is `late.trace`. Beside the
 //! logs there are the names of the host's `threads` that were traced for the guest.
 
-use crate::build::binaries;
+use crate::build::binaries::{self, Purpose};
 use crate::build::guest_image::{self, GuestImage};
 use crate::fetch::module_tree::ModuleTree;
 use crate::machine::host::{HostResult, HostRun};
@@ -118,7 +118,7 @@ pub(super) fn run_loads(
     host_script: &str,
     [of_guest, of_host]: [&[&str]; 2],
 ) -> Result<HostResult, ScenarioError> {
-    let load = binaries::build_example(&lab.paths, "known_load")?;
+    let load = binaries::build_example(&lab.paths, Purpose::Test, "known_load")?;
     let image = lab.paths.images().join(format!("{name}.cpio"));
     let tree = ModuleTree::open(&lab.kernels.modules)?;
     let guest_modules = tree.closure(&[&guest_image::MODULES, of_guest].concat())?;

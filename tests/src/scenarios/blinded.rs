@@ -6,7 +6,7 @@
 //! There `kept-other.trace` and `kept-fresh.trace` are of sessions that were made meanwhile, the latter of an event that no
 //! session had before.
 
-use crate::build::binaries;
+use crate::build::binaries::{self, Purpose};
 use crate::build::test_module::{self, TestModuleError};
 use crate::fetch::kernel_packages::{KernelChoice, Suite};
 use crate::machine::host::{HostResult, HostRun};
@@ -118,7 +118,7 @@ pub fn run(lab: &Lab, name: &str) -> Result<HostResult, BlindedError> {
     let realtime = provision::kernel(&lab.paths, KernelChoice::realtime(Suite::Bookworm))?;
     let realtime_agent = provision::agent_for(&lab.paths, &realtime)?;
     let faulting = test_module::build(&lab.paths, &lab.kernels, test_module::FAULTING)?;
-    let keep_cpus = binaries::build_example(&lab.paths, "keep_cpus").map_err(ScenarioError::from)?;
+    let keep_cpus = binaries::build_example(&lab.paths, Purpose::Test, "keep_cpus").map_err(ScenarioError::from)?;
     let mut request = HostRun::new(name, HOST_SCRIPT).file("strata", &lab.binaries.strata);
     for (kernel, kernels, agent) in [("cloud", &lab.kernels, &lab.agent), ("rt", &realtime, &realtime_agent)] {
         let image = lab.paths.images().join(format!("blinded-{kernel}.cpio"));

@@ -3,7 +3,7 @@
 //!
 //! Leaves in the results, for each number of vCPUs: `claims-N.log` and `claims-N.status`.
 
-use crate::build::binaries;
+use crate::build::binaries::{self, Purpose};
 use crate::machine::host::{HostResult, HostRun};
 use crate::provision::Lab;
 use crate::scenarios::ScenarioError;
@@ -43,7 +43,7 @@ exit 0
 ///
 /// When the program or the guest image cannot be made or the host fails; what the guests do is for the caller to judge.
 pub fn run(lab: &Lab, name: &str, vcpus: u32) -> Result<HostResult, ScenarioError> {
-    let claims = binaries::build_example(&lab.paths, "claims")?;
+    let claims = binaries::build_example(&lab.paths, Purpose::Test, "claims")?;
     let image = lab.paths.images().join("claims.cpio");
     let script = CLAIMING.replace("@SECONDS@", &SECONDS.to_string()).replace("@OTHERS@", OTHERS);
     lab.kernels.guest_image()?.script("claiming", &script).program("claims", &claims).write_file(&image)?;

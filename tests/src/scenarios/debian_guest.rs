@@ -8,6 +8,7 @@
 //! guest's console, on which `lab-report.service` shows what came of it, `debian.status`, `debian.trace`, and what
 //! `strata run` says of an image that another VM has, in `busy.log`.
 
+use crate::build::binaries::Purpose;
 use crate::fetch::apt::{self, PackageError};
 use crate::fetch::kernel_packages::KernelChoice;
 use crate::fetch::tools::{self, Tool};
@@ -231,7 +232,7 @@ fn repository(lab: &Lab) -> Result<PathBuf, PackageError> {
 
 fn disk_image(lab: &Lab) -> Result<PathBuf, DebianGuestError> {
     let paths = &lab.paths;
-    let built = packaging::build(paths, &paths.builds().join("debs"), &[Form::Deb], &[])?;
+    let built = packaging::build(paths, Purpose::Test, &paths.builds().join("debs"), &[Form::Deb], &[])?;
     let for_guest = built
         .iter()
         .filter(|file| ["strata-agent_", "strata-dkms_"].iter().any(|name| file_name(file).starts_with(name)));

@@ -4,7 +4,7 @@
 //!
 //! Leaves in its folder: `console.log`, `recorder.log` and the recording `trace`.
 
-use crate::build::binaries;
+use crate::build::binaries::{self, Purpose};
 use crate::build::debug_kernel::DebugKernel;
 use crate::build::guest_image::GuestImage;
 use crate::build::initramfs::InitramfsError;
@@ -203,8 +203,8 @@ fn guest_image(paths: &Paths, kernel: &DebugKernel, seconds: u64, image: &Path) 
     let script = GUEST_SCRIPT.replace("@SECONDS@", &seconds.to_string()).replace("@REPORTS@", REPORTS);
     Ok(GuestImage::new(&kernel.kernels.busybox, &[])
         .script("work", &script)
-        .program("workload", &binaries::build_example(paths, "workload")?)
-        .program("processes", &binaries::build_example(paths, "processes")?)
+        .program("workload", &binaries::build_example(paths, Purpose::Test, "workload")?)
+        .program("processes", &binaries::build_example(paths, Purpose::Test, "processes")?)
         .file("strata.ko", &agent)
         .file("colliding.ko", &module(test_module::COLLIDING)?)
         .file("provoking.ko", &module(test_module::PROVOKING)?)

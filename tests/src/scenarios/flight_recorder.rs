@@ -9,7 +9,7 @@
 //! `recovered.trace`; what `strata` said in `control.log`, its lists in `during.ps` and `after.ps`, and what the first
 //! guest did for some seconds in `top.json`.
 
-use crate::build::binaries;
+use crate::build::binaries::{self, Purpose};
 use crate::machine::host::{HostResult, HostRun};
 use crate::provision::Lab;
 use crate::scenarios::{self, ScenarioError};
@@ -107,7 +107,7 @@ pub const SECONDS: u64 = 4;
 ///
 /// When the guest image cannot be made or the host fails; what a guest does is for the caller to judge.
 pub fn run(lab: &Lab, name: &str, seconds: u64) -> Result<HostResult, ScenarioError> {
-    let load = binaries::build_example(&lab.paths, "known_load")?;
+    let load = binaries::build_example(&lab.paths, Purpose::Test, "known_load")?;
     let disk = lab.paths.images().join("flight-disk.img");
     scenarios::make_disk(&disk, &lab.paths.logs())?;
     let image = lab.paths.images().join("flight.cpio");

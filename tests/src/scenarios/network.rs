@@ -10,7 +10,7 @@
 //! what `strata run` says of taps that cannot be had in `missing.log` and `busy.log`. Of the guest behind passt there
 //! are `passt.trace`, `passt.log`, `passt.status`, and the bytes in `received-by-passt`.
 
-use crate::build::binaries;
+use crate::build::binaries::{self, Purpose};
 use crate::build::guest_image::GuestImage;
 use crate::build::shared_objects;
 use crate::fetch::module_tree::ModuleTree;
@@ -233,7 +233,7 @@ pub fn run(lab: &Lab, name: &str) -> Result<HostResult, ScenarioError> {
     process::run_logged(make_key.args(["-c", MAKE_KEY, "sh"]).arg(&key), &lab.paths.logs().join("ssh-key.log"))?;
     let dropbear = process::find_program(SSH_SERVER).unwrap_or_else(|| SSH_SERVER.into());
     let modules = ModuleTree::open(&lab.kernels.modules)?;
-    let sockets = binaries::build_example(&lab.paths, "sockets")?;
+    let sockets = binaries::build_example(&lab.paths, Purpose::Test, "sockets")?;
     let image = lab.paths.images().join("network.cpio");
     let guest = GuestImage::new(&lab.kernels.busybox, &modules.closure(&GUEST_MODULES)?);
     let guest = guest.program("sockets", &sockets).script("network", GUEST_SCRIPT);

@@ -1,5 +1,6 @@
 //! `cargo xtask torture`: builds the program that attacks the recorder of VMs, and runs it.
 
+use crate::build::binaries::{self, Purpose};
 use crate::fetch::apt::PackageError;
 use crate::fetch::tools::{self, Tool};
 use crate::paths::Paths;
@@ -65,10 +66,9 @@ pub fn run(paths: &Paths, options: &Options) -> Result<(), TortureError> {
     Ok(process::run_visible(command.stdin(Stdio::null()))?)
 }
 
-/// With optimisation, and every check of the language on.
+/// Of the same objects as the programs that the lab tests.
 fn cargo(paths: &Paths, verb: &str) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(paths.workspace());
-    command.args([verb, "--quiet", "--profile", "verification", "--package", "torture"]);
+    let mut command = binaries::static_cargo(paths, Purpose::Test, verb);
+    command.args(["--quiet", "--package", "torture"]);
     command
 }

@@ -6,7 +6,7 @@
 
 use super::goal::{self, Goal, Verdict};
 use super::quantile;
-use crate::build::binaries;
+use crate::build::binaries::{self, Purpose};
 use crate::build::lttng_modules::LttngModules;
 use crate::machine::host::{Host, HostRun};
 use crate::paths::Paths;
@@ -157,8 +157,10 @@ struct Report {
 ///
 /// When the lab cannot be made ready, the host fails, or a guest measures nothing.
 pub fn run(paths: &Paths, options: &Options) -> anyhow::Result<()> {
-    let lab = provision::lab(paths)?;
-    let program = progress::step("building the guest's program", || binaries::build_example(paths, "kernel_cost"))?;
+    let lab = provision::lab_to_measure(paths)?;
+    let program = progress::step("building the guest's program", || {
+        binaries::build_example(paths, Purpose::Release, "kernel_cost")
+    })?;
     let lttng = progress::step("building LTTng's modules", || LttngModules::build(paths, &lab.kernels));
     let mut missing = Vec::new();
     let image = paths.images().join("bench-guest.cpio");

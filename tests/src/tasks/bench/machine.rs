@@ -6,8 +6,9 @@
 
 use super::goal::{self, Goal};
 use super::quantile;
+use crate::build::binaries::{self, Purpose};
 use crate::build::guest_image::GuestImage;
-use crate::build::{binaries, qemu_files};
+use crate::build::qemu_files;
 use crate::fetch::module_tree::ModuleTree;
 use crate::machine::host::{Host, HostRun};
 use crate::paths::Paths;
@@ -185,8 +186,10 @@ struct Report {
 ///
 /// When the lab cannot be made ready, the host fails, or a guest does not measure everything.
 pub fn run(paths: &Paths, options: &Options) -> anyhow::Result<()> {
-    let lab = provision::lab(paths)?;
-    let program = progress::step("building the program of loads", || binaries::build_example(paths, "machine_load"))?;
+    let lab = provision::lab_to_measure(paths)?;
+    let program = progress::step("building the program of loads", || {
+        binaries::build_example(paths, Purpose::Release, "machine_load")
+    })?;
     let modules = ModuleTree::open(&lab.kernels.modules)?;
     let image = paths.images().join("bench-machine.cpio");
     let guest = GuestImage::new(&lab.kernels.busybox, &modules.closure(&GUEST_MODULES)?);
