@@ -78,7 +78,7 @@ fn epochs_bound_holds_between_its_ends_too() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
     fn error_is_within_the_bound_and_time_never_runs_back(which in 0..SCENARIOS.len(), seed in any::<u64>()) {
