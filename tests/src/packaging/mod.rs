@@ -52,7 +52,8 @@ pub fn kernels() -> Vec<KernelChoice> {
     KernelChoice::all().filter(|kernel| matches!(kernel.flavour, Flavour::Cloud | Flavour::Generic)).collect()
 }
 
-/// Makes Strata in `forms`, of programs for `purpose`, with ready-made modules for `kernels`, in the folder `out`. Returns the files.
+/// Makes Strata in `forms`, of programs for `purpose`, with ready-made modules for `kernels`, in the folder `out`.
+/// Returns the files.
 ///
 /// # Errors
 ///
