@@ -2,7 +2,7 @@
 //! Needs root, KVM, and a kernel with tracefs and debugfs; what is mounted for it is seen by the test alone.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
-#[path = "../examples/tiny_vmm.rs"]
+#[path = "../../tests/tiny-vmm/src/main.rs"]
 mod tiny_vmm;
 
 use std::fs;

@@ -66,8 +66,7 @@ pub fn build_example(paths: &Paths, purpose: Purpose, name: &str) -> Result<Path
 ///
 /// When cargo fails; the error names its log.
 pub fn build_tiny_vmm(paths: &Paths) -> Result<PathBuf, ProcessError> {
-    Ok(static_build(paths, Purpose::Test, &["-p", "vmm", "--example", "tiny_vmm"], "build-tiny-vmm")?
-        .join("examples/tiny_vmm"))
+    Ok(static_build(paths, Purpose::Test, &["-p", "tiny-vmm"], "build-tiny-vmm")?.join("tiny-vmm"))
 }
 
 /// Builds the host of guests whose processor is emulated: for this machine, beside `strata`.

@@ -100,7 +100,7 @@ wait $vmm
 echo $? > "$LAB_OUT/plugged.status"
 kill $limit
 ls -A /dev/shm > "$LAB_OUT/left.log"
-tiny_vmm 6 2 > "$LAB_OUT/tiny.log" 2>&1 &
+tiny-vmm 6 2 > "$LAB_OUT/tiny.log" 2>&1 &
 tiny=$!
 sleep 1
 attach tiny $tiny
@@ -177,7 +177,7 @@ pub fn run(lab: &Lab, name: &str) -> Result<HostResult, ScenarioError> {
     guest_with(lab, GuestImage::new(&lab.kernels.busybox, &modules)).write_file(&with_pmem)?;
     let mut request = HostRun::new(name, HOST_SCRIPT)
         .file("strata", &lab.binaries.strata)
-        .file("tiny_vmm", &binaries::build_tiny_vmm(&lab.paths)?)
+        .file("tiny-vmm", &binaries::build_tiny_vmm(&lab.paths)?)
         .file("vmlinux", &lab.kernels.vmlinux)
         .file("guest.cpio", &image)
         .file("pmem.cpio", &with_pmem)

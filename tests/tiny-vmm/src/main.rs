@@ -1,4 +1,4 @@
-//! A VMM of a few lines that knows nothing of strata: for trying `strata attach`. `tiny_vmm SECONDS VCPUS` runs a guest
+//! A VMM of a few lines that knows nothing of strata: for trying `strata attach`. `tiny-vmm SECONDS VCPUS` runs a guest
 //! that writes to a port for ever, and ends by itself with exit status 7.
 #![allow(unsafe_code)] // a memory slot is given to KVM by address
 
@@ -67,7 +67,7 @@ fn run_vcpu(mut vcpu: VcpuFd, end: Instant) -> anyhow::Result<u64> {
 fn main() -> anyhow::Result<ExitCode> {
     let mut numbers = std::env::args().skip(1).map(|argument| argument.parse::<u8>());
     let (Some(Ok(seconds)), Some(Ok(vcpus)), None) = (numbers.next(), numbers.next(), numbers.next()) else {
-        bail!("usage: tiny_vmm SECONDS VCPUS");
+        bail!("usage: tiny-vmm SECONDS VCPUS");
     };
     println!("{} accesses", run(Duration::from_secs(seconds.into()), vcpus)?);
     Ok(ExitCode::from(STATUS))
