@@ -90,10 +90,14 @@ fn check(target: &str, run: fn(&[u8])) {
         run(&bytes);
         Ok(())
     });
-    if let Err(TestError::Fail(reason, bytes)) = found {
-        let kept = std::env::temp_dir().join(format!("strata-{target}-input"));
-        fs::write(&kept, bytes).unwrap();
-        panic!("{reason}; the input is kept in {}", kept.display());
+    match found {
+        Ok(()) => {}
+        Err(TestError::Fail(reason, bytes)) => {
+            let kept = std::env::temp_dir().join(format!("strata-{target}-input"));
+            fs::write(&kept, bytes).unwrap();
+            panic!("{reason}; the input is kept in {}", kept.display());
+        }
+        Err(error) => panic!("{error}"),
     }
 }
 

@@ -13,8 +13,8 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// What programs are built for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// To be tested: with every check of the language on, and built in half the time. The torture is built of the same
-    /// objects.
+    /// To be tested: with every check of the language on, and built in two thirds of the time. The torture is built
+    /// of the same objects.
     Test,
     /// To be measured, or to be given to users.
     Release,

@@ -4,7 +4,7 @@
 //! The flags are those of `cargo fuzz`, which needs a nightly toolchain or this same way around it; calling the
 //! compiler directly needs nothing that is not installed for building Strata itself.
 
-use crate::build::binaries;
+use crate::build::binaries::{self, Purpose};
 use crate::fetch::apt::PackageError;
 use crate::fetch::tools::{self, Tool};
 use crate::paths::Paths;
@@ -92,7 +92,7 @@ struct Folders {
 impl Folders {
     fn of(paths: &Paths) -> Self {
         let source = paths.workspace().join("fuzz");
-        let programs = build_folder(paths).join(TARGET).join("verification");
+        let programs = build_folder(paths).join(TARGET).join(Purpose::Test.profile());
         Self { source, programs, work: paths.lab().join("fuzz") }
     }
 
@@ -143,7 +143,7 @@ pub fn run(paths: &Paths, seconds: u64, target: Option<&str>, seed: u32) -> Resu
 fn build(paths: &Paths) -> Result<(), ProcessError> {
     let mut command = binaries::cargo(paths, &build_folder(paths));
     command
-        .args(["build", "--profile", "verification", "--package", "strata-fuzz", "--features", "libfuzzer"])
+        .args(["build", "--profile", Purpose::Test.profile(), "--package", "strata-fuzz", "--features", "libfuzzer"])
         .args(["--bins", "--target", TARGET])
         .env("RUSTFLAGS", FLAGS.join(" "))
         // Sanitizers and coverage are unstable options; the toolchain that builds everything else has them.
