@@ -13,6 +13,7 @@ use trace_merge::layer::LayerKind;
 use trace_merge::reader::Trace;
 use trace_merge::report::cgroups::CgroupTimes;
 use trace_merge::report::flows::{self, Milestone, StepTimes};
+use trace_merge::report::tasks::TaskReport;
 use trace_merge::report::{self, Window, locks, syscalls, tasks, vcpus};
 
 /// A file of the results, which the first test to ask makes.
@@ -192,13 +193,20 @@ fn running_time_of_cgroups_is_that_of_the_loads_in_them() {
     };
     let [computing, contained] = analysis::CGROUPS.map(of);
     assert!(burned["cpu_ns"] >= analysis::BURN_MS * 1_000_000);
-    // The load itself, and little besides: the shell that became its parent, and that parent.
-    assert!(percent_off(contained, burned["cpu_ns"]) <= 10, "{contained} ns, not {}", burned["cpu_ns"]);
     let report = tasks::report(&trace, Window::ALL).unwrap();
-    let compute = i32::try_from(known("compute")["pid"]).unwrap();
-    let own = report.vms[0].tasks.iter().filter(|task| task.tid == compute && task.comm == "known_load");
-    let own: u64 = own.map(|task| on_cpu(&trace, &task.times)).sum();
-    assert!(percent_off(computing, own) <= 2, "{computing} ns, not {own}");
+    let time_of = |is_meant: &dyn Fn(&TaskReport) -> bool| -> u64 {
+        report.vms[0].tasks.iter().filter(|task| is_meant(task)).map(|task| on_cpu(&trace, &task.times)).sum()
+    };
+    let [compute, burn] = [known("compute"), burned.clone()].map(|load| {
+        let pid = i32::try_from(load["pid"]).unwrap();
+        time_of(&|task| task.tid == pid && task.comm == "known_load")
+    });
+    // The load has looked at its clock before it ended.
+    assert!(percent_off(burn, burned["cpu_ns"]) <= 10, "{burn} ns, not {}", burned["cpu_ns"]);
+    assert!(percent_off(computing, compute) <= 2, "{computing} ns, not {compute}");
+    // Beside the load there are the shell that became its parent, and that parent.
+    let all = time_of(&|task| task.cgroup.as_deref() == Some(analysis::CGROUPS[1]));
+    assert!(contained > burn && percent_off(contained, all) <= 2, "{contained} ns, not {all} with {burn}");
     assert!(report.vms[0].tasks.iter().all(|task| task.tid != 1 || task.cgroup.as_deref() == Some("/")));
 }
 
