@@ -8,7 +8,10 @@ use std::process::{Command, Stdio};
 /// with. What to make is the caller's to add.
 pub(crate) fn command(tree: &Path, folder: &Path) -> Command {
     let mut command = Command::new("make");
+    let jobs = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     command
+        .arg(format!("--jobs={jobs}"))
+        .arg("--output-sync=target")
         .arg("-C")
         .arg(tree)
         .arg(format!("M={}", folder.display()))

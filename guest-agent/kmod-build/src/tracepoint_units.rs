@@ -395,9 +395,8 @@ fn write_list(units: &[Unit], folder: &Path) -> Result<(), UnitsError> {
 /// Compiles as many units as compile.
 fn compile(tree: &Path, folder: &Path, units: &[Unit], log: &Path) -> Result<(), UnitsError> {
     units.iter().for_each(|unit| remove_stale_object(&folder.join(&unit.name)));
-    let jobs = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let mut make = kernel_make::command(tree, folder);
-    make.args(["--keep-going", "--output-sync=target"]).arg(format!("--jobs={jobs}"));
+    make.arg("--keep-going");
     make.args(units.iter().map(|unit| format!("{}.o", unit.name)));
     // That some header does not compile is what this is for.
     let output = make.output().map_err(UnitsError::Make)?;

@@ -132,14 +132,15 @@ fn build_in_root(paths: &Paths, request: &strata_kmod_build::Request<'_>) -> Res
     let builder = binaries::build_module_builder(paths, Purpose::Test)?;
     let root = DebianRoot::trixie(paths)?;
     let kernel_headers = fs::canonicalize(request.kernel_headers).map_err(file_error(request.kernel_headers))?;
-    let out = std::path::absolute(request.out).map_err(file_error(request.out))?;
+    let absolute = |path: &Path| std::path::absolute(path).map_err(file_error(path));
+    let (out, btf) = (absolute(request.out)?, request.btf.map(absolute).transpose()?);
     fs::create_dir_all(request.work).map_err(file_error(request.work))?;
     let mut folders = vec![builder.as_path(), &kernel_headers, request.sources, request.work, &out];
-    folders.extend(request.btf);
+    folders.extend(btf.as_deref());
     let mut command = root.command(&builder, &folders, &[]);
     command.arg("--kernel-headers").arg(&kernel_headers).arg("--sources").arg(request.sources);
     command.arg("--work").arg(request.work).arg("--out").arg(&out);
-    if let Some(btf) = request.btf {
+    if let Some(btf) = &btf {
         command.arg("--btf").arg(btf);
     }
     process::capture(&mut command)?;
