@@ -14,6 +14,7 @@ mod running;
 mod states;
 mod tracks;
 mod why;
+mod wire;
 
 use super::{DONE, ExportError, Exported, Options};
 use crate::analysis::{self, Analysis, Gap};

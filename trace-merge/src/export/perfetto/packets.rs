@@ -5,12 +5,12 @@
 
 use super::proto::{
     CLOCK_BOOTTIME, CLOCK_REALTIME, Clock, ClockSnapshot, DebugAnnotation, EventName, EventType, FtraceEvent,
-    FtraceEventBundle, GenericKernelTaskStateEvent, InternedData, SEQ_INCREMENTAL_STATE_CLEARED,
-    SEQ_NEEDS_INCREMENTAL_STATE, SystemInfo, TaskState, TracePacket, TrackDescriptor, TrackEvent, Utsname,
+    InternedData, SEQ_INCREMENTAL_STATE_CLEARED, SEQ_NEEDS_INCREMENTAL_STATE, SystemInfo, TaskState, TracePacket,
+    TrackDescriptor, TrackEvent, Utsname, field,
 };
+use super::wire::{put_bytes, put_number};
 use foldhash::HashMap;
 use prost::Message;
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 /// A machine of the trace: 0 is the first host, which Perfetto takes for the one that recorded.
@@ -26,9 +26,6 @@ impl Machine {
 const MOST_NAMES: usize = 4096;
 /// Records of a CPU that go into one bundle.
 const BUNDLE: usize = 128;
-/// Tag of `Trace.packet`, field 1 with a length.
-const PACKET_TAG: u8 = 0x0a;
-
 /// Annotations of an event.
 pub(super) type Annotations = Vec<DebugAnnotation>;
 
@@ -47,15 +44,27 @@ struct Sequence {
     begun: bool,
     names: HashMap<String, u64>,
     /// By CPU: records that are not written yet.
-    bundles: BTreeMap<u32, Vec<FtraceEvent>>,
+    bundles: HashMap<u32, Bundle>,
+}
+
+/// Records of a CPU, encoded as fields of a bundle.
+#[derive(Debug, Default)]
+struct Bundle {
+    records: usize,
+    fields: Vec<u8>,
 }
 
 /// Writes packets to `W`. The first error ends it: nothing is written from then on.
 #[derive(Debug)]
 pub(super) struct PacketWriter<W> {
     out: W,
+    sequences: HashMap<Machine, Sequence>,
+    /// Of the packet in the making: its fields, those of the event in it, and the packet as it is written.
+    fields: Vec<u8>,
+    event: Vec<u8>,
     buffer: Vec<u8>,
-    sequences: BTreeMap<Machine, Sequence>,
+    /// Whether that packet refers to what was interned.
+    refers: bool,
     /// Whether nothing is to be written for the time being.
     pub(super) muted: bool,
     failed: Option<io::Error>,
@@ -64,7 +73,8 @@ pub(super) struct PacketWriter<W> {
 
 impl<W: Write> PacketWriter<W> {
     pub(super) fn new(out: W) -> Self {
-        Self { out, buffer: Vec::new(), sequences: BTreeMap::new(), muted: false, failed: None, bytes: 0 }
+        let (fields, event, buffer, refers) = (Vec::new(), Vec::new(), Vec::new(), false);
+        Self { out, sequences: HashMap::default(), fields, event, buffer, refers, muted: false, failed: None, bytes: 0 }
     }
 
     /// Whether writing has failed.
@@ -79,15 +89,15 @@ impl<W: Write> PacketWriter<W> {
         let text = |text: &str| Some(text.to_string());
         let utsname = Utsname { sysname: text("Linux"), release: text(kernel), machine: text("x86_64") };
         let system_info = SystemInfo { utsname: Some(utsname), machine_name: text(name) };
-        self.packet(machine, TracePacket { clock_snapshot: Some(ClockSnapshot { clocks }), ..TracePacket::default() });
-        self.packet(machine, TracePacket { system_info: Some(system_info), ..TracePacket::default() });
+        self.packet(machine, &TracePacket { clock_snapshot: Some(ClockSnapshot { clocks }), ..TracePacket::default() });
+        self.packet(machine, &TracePacket { system_info: Some(system_info), ..TracePacket::default() });
     }
 
     /// Describes a track.
     pub(super) fn track(&mut self, machine: Machine, time: u64, descriptor: TrackDescriptor) {
         let packet =
             TracePacket { timestamp: Some(time), track_descriptor: Some(descriptor), ..TracePacket::default() };
-        self.packet(machine, packet);
+        self.packet(machine, &packet);
     }
 
     /// A slice of `track` from `begin` up to `end`, ns, which nothing overlaps but what lies in it.
@@ -127,30 +137,39 @@ impl<W: Write> PacketWriter<W> {
         if self.muted {
             return;
         }
-        let names = &mut self.sequences.entry(machine).or_default().names;
-        let (mut name_iid, mut new, mut written_out) = (None, None, None);
+        self.fields.clear();
+        self.event.clear();
+        put_number(field::TRACK_EVENT_TYPE, kind as u64, &mut self.event);
         match name {
-            Some(Name::Few(name)) => match names.get(name) {
-                Some(&iid) => name_iid = Some(iid),
-                None if names.len() < MOST_NAMES => {
-                    let iid = names.len() as u64 + 1;
-                    names.insert(name.to_string(), iid);
-                    (name_iid, new) = (Some(iid), Some(EventName { iid: Some(iid), name: Some(name.to_string()) }));
-                }
-                None => written_out = Some(name.to_string()),
-            },
-            Some(Name::Any(name)) => written_out = Some(name.to_string()),
+            Some(Name::Few(name)) => self.put_few(machine, name),
+            Some(Name::Any(name)) => put_bytes(field::TRACK_EVENT_NAME, name.as_bytes(), &mut self.event),
             None => {}
         }
-        let event =
-            TrackEvent { r#type: Some(kind as i32), track_uuid: Some(track), name_iid, name: written_out, ..event };
-        let packet = TracePacket {
-            timestamp: Some(time),
-            track_event: Some(event),
-            interned_data: new.map(|name| InternedData { event_names: vec![name] }),
-            ..TracePacket::default()
-        };
-        self.packet(machine, packet);
+        put_number(field::TRACK_EVENT_TRACK_UUID, track, &mut self.event);
+        encode(&event, &mut self.event);
+        // With what changes most at the end, packets are alike for longer, and compress better.
+        put_bytes(field::PACKET_TRACK_EVENT, &self.event, &mut self.fields);
+        put_number(field::PACKET_TIMESTAMP, time, &mut self.fields);
+        self.write(machine);
+    }
+
+    /// Adds the name of the event in the making, by number, or as it is where there are too many.
+    fn put_few(&mut self, machine: Machine, name: &str) {
+        let names = &mut self.sequences.entry(machine).or_default().names;
+        let known = names.get(name).copied();
+        if known.is_none() && names.len() >= MOST_NAMES {
+            put_bytes(field::TRACK_EVENT_NAME, name.as_bytes(), &mut self.event);
+            return;
+        }
+        let iid = known.unwrap_or(names.len() as u64 + 1);
+        put_number(field::TRACK_EVENT_NAME_IID, iid, &mut self.event);
+        self.refers = true;
+        if known.is_none() {
+            names.insert(name.to_string(), iid);
+            let interned =
+                InternedData { event_names: vec![EventName { iid: Some(iid), name: Some(name.to_string()) }] };
+            encode(&TracePacket { interned_data: Some(interned), ..TracePacket::default() }, &mut self.fields);
+        }
     }
 
     /// The thread `tid`, called `comm`, is in `state` from `time` on: on `cpu`, if it runs.
@@ -162,18 +181,20 @@ impl<W: Write> PacketWriter<W> {
         (tid, comm): (i64, &str),
         state: TaskState,
     ) {
-        let event = GenericKernelTaskStateEvent {
-            cpu: i32::try_from(cpu).ok(),
-            comm: Some(comm.to_string()),
-            tid: Some(tid),
-            state: Some(state as i32),
-        };
-        let packet = TracePacket {
-            timestamp: Some(time),
-            generic_kernel_task_state_event: Some(event),
-            ..TracePacket::default()
-        };
-        self.packet(machine, packet);
+        if self.muted {
+            return;
+        }
+        self.event.clear();
+        if cpu <= i32::MAX.cast_unsigned() {
+            put_number(field::TASK_STATE_CPU, cpu.into(), &mut self.event);
+        }
+        put_bytes(field::TASK_STATE_COMM, comm.as_bytes(), &mut self.event);
+        put_number(field::TASK_STATE_TID, tid.cast_unsigned(), &mut self.event);
+        put_number(field::TASK_STATE_STATE, state as u64, &mut self.event);
+        self.fields.clear();
+        put_bytes(field::PACKET_TASK_STATE, &self.event, &mut self.fields);
+        put_number(field::PACKET_TIMESTAMP, time, &mut self.fields);
+        self.write(machine);
     }
 
     /// A record of the kernel of `machine` by `cpu`.
@@ -181,37 +202,52 @@ impl<W: Write> PacketWriter<W> {
         if self.muted {
             return;
         }
+        self.event.clear();
+        encode(&event, &mut self.event);
         let bundle = self.sequences.entry(machine).or_default().bundles.entry(cpu).or_default();
-        bundle.push(event);
-        if bundle.len() >= BUNDLE {
-            let event = std::mem::take(bundle);
-            self.bundle(machine, cpu, event);
+        put_bytes(field::BUNDLE_EVENT, &self.event, &mut bundle.fields);
+        bundle.records += 1;
+        if bundle.records >= BUNDLE {
+            let full = std::mem::take(bundle);
+            self.bundle(machine, cpu, &full);
         }
     }
 
-    fn bundle(&mut self, machine: Machine, cpu: u32, event: Vec<FtraceEvent>) {
-        let bundle = FtraceEventBundle { cpu: Some(cpu), event };
-        self.packet(machine, TracePacket { ftrace_events: Some(bundle), ..TracePacket::default() });
+    fn bundle(&mut self, machine: Machine, cpu: u32, bundle: &Bundle) {
+        self.event.clear();
+        put_number(field::BUNDLE_CPU, cpu.into(), &mut self.event);
+        self.event.extend_from_slice(&bundle.fields);
+        self.fields.clear();
+        put_bytes(field::PACKET_FTRACE_EVENTS, &self.event, &mut self.fields);
+        self.write(machine);
     }
 
-    fn packet(&mut self, machine: Machine, packet: TracePacket) {
+    fn packet(&mut self, machine: Machine, packet: &TracePacket) {
+        self.fields.clear();
+        encode(packet, &mut self.fields);
+        self.write(machine);
+    }
+
+    /// Writes the packet whose fields were put together.
+    fn write(&mut self, machine: Machine) {
+        let refers = std::mem::take(&mut self.refers);
         if self.muted || self.failed.is_some() {
             return;
         }
         let sequence = self.sequences.entry(machine).or_default();
         let begins = !std::mem::replace(&mut sequence.begun, true);
         let cleared = if begins { SEQ_INCREMENTAL_STATE_CLEARED } else { 0 };
-        let packet = TracePacket {
-            trusted_packet_sequence_id: Some(machine.0 + 1),
-            sequence_flags: Some(cleared | SEQ_NEEDS_INCREMENTAL_STATE),
-            machine_id: (machine != Machine::HOST).then_some(machine.0),
-            ..packet
-        };
+        let flags = cleared | if refers { SEQ_NEEDS_INCREMENTAL_STATE } else { 0 };
+        if flags != 0 {
+            put_number(field::PACKET_SEQUENCE_FLAGS, flags.into(), &mut self.fields);
+        }
+        put_number(field::PACKET_SEQUENCE_ID, u64::from(machine.0) + 1, &mut self.fields);
+        if machine != Machine::HOST {
+            put_number(field::PACKET_MACHINE_ID, machine.0.into(), &mut self.fields);
+        }
         self.buffer.clear();
-        self.buffer.push(PACKET_TAG);
-        // A vector grows as far as it has to.
-        let encoded = packet.encode_length_delimited(&mut self.buffer).map_err(io::Error::other);
-        match encoded.and_then(|()| self.out.write_all(&self.buffer)) {
+        put_bytes(field::TRACE_PACKET, &self.fields, &mut self.buffer);
+        match self.out.write_all(&self.buffer) {
             Ok(()) => self.bytes += self.buffer.len() as u64,
             Err(error) => self.failed = Some(error),
         }
@@ -223,18 +259,25 @@ impl<W: Write> PacketWriter<W> {
     /// When this or anything before could not be written.
     pub(super) fn finish(mut self) -> io::Result<u64> {
         self.muted = false;
-        let machines: Vec<Machine> = self.sequences.keys().copied().collect();
+        let mut machines: Vec<Machine> = self.sequences.keys().copied().collect();
+        machines.sort_unstable();
         for machine in machines {
             let bundles = self.sequences.get_mut(&machine).map(|sequence| std::mem::take(&mut sequence.bundles));
-            for (cpu, events) in bundles.into_iter().flatten().filter(|(_, events)| !events.is_empty()) {
-                self.bundle(machine, cpu, events);
-            }
+            let mut bundles: Vec<_> = bundles.into_iter().flatten().filter(|(_, bundle)| bundle.records > 0).collect();
+            bundles.sort_unstable_by_key(|(cpu, _)| *cpu);
+            bundles.iter().for_each(|(cpu, bundle)| self.bundle(machine, *cpu, bundle));
         }
         match self.failed {
             Some(error) => Err(error),
             None => self.out.flush().map(|()| self.bytes),
         }
     }
+}
+
+/// Appends the fields of `message`.
+fn encode(message: &impl Message, out: &mut Vec<u8>) {
+    // It fails only where there is no room, and a vector grows as far as it has to.
+    let _ = message.encode(out);
 }
 
 /// An annotation that is text.

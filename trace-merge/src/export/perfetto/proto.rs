@@ -5,6 +5,28 @@
 
 use prost::Message;
 
+/// Numbers of the fields that are written without a message's type, of those below.
+pub(super) mod field {
+    pub(in super::super) const TRACE_PACKET: u32 = 1;
+    pub(in super::super) const PACKET_FTRACE_EVENTS: u32 = 1;
+    pub(in super::super) const PACKET_TIMESTAMP: u32 = 8;
+    pub(in super::super) const PACKET_SEQUENCE_ID: u32 = 10;
+    pub(in super::super) const PACKET_TRACK_EVENT: u32 = 11;
+    pub(in super::super) const PACKET_SEQUENCE_FLAGS: u32 = 13;
+    pub(in super::super) const PACKET_MACHINE_ID: u32 = 98;
+    pub(in super::super) const PACKET_TASK_STATE: u32 = 117;
+    pub(in super::super) const BUNDLE_CPU: u32 = 1;
+    pub(in super::super) const BUNDLE_EVENT: u32 = 2;
+    pub(in super::super) const TASK_STATE_CPU: u32 = 1;
+    pub(in super::super) const TASK_STATE_COMM: u32 = 2;
+    pub(in super::super) const TASK_STATE_TID: u32 = 3;
+    pub(in super::super) const TASK_STATE_STATE: u32 = 4;
+    pub(in super::super) const TRACK_EVENT_TYPE: u32 = 9;
+    pub(in super::super) const TRACK_EVENT_NAME_IID: u32 = 10;
+    pub(in super::super) const TRACK_EVENT_TRACK_UUID: u32 = 11;
+    pub(in super::super) const TRACK_EVENT_NAME: u32 = 23;
+}
+
 /// `trace/trace_packet.proto`, `TracePacket`: what a trace is a sequence of, as field 1 of `trace/trace.proto`, `Trace`.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct TracePacket {

@@ -7,7 +7,7 @@ use crate::timeline::{Origin, Timeline};
 /// Hosts beyond the first one, as far as they are told apart by their numbers.
 const FIRST_OTHER_HOST: u32 = 1 << 16;
 
-/// What a track shows: the highest byte of its number.
+/// What a track shows: the lowest bits of its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -51,10 +51,12 @@ pub(super) enum Kind {
     PacketVmm,
 }
 
-/// Number of the track of `kind`, of the VM or machine `of`, with the number `index` among its likes.
+/// Number of the track of `kind`, of the VM or machine `of`, with the number `index` among its likes. It stands in each event
+/// of the track, with 7 bits in a byte: what is small has few.
 pub(super) const fn uuid(kind: Kind, of: usize, index: usize) -> u64 {
-    // A recording has fewer VMs than 2^24, and a VM fewer tasks than 2^32.
-    (kind as u64) << 56 | (of as u64 & 0xff_ffff) << 32 | index as u64 & 0xffff_ffff
+    // There are fewer kinds than 2^5. A recording has fewer VMs than 2^24, and a VM fewer tasks than 2^32.
+    let (of, index) = (of as u64 & 0xff_ffff, index as u64 & 0xffff_ffff);
+    kind as u64 | (of & 0x7) << 5 | index << 8 | (of >> 3) << 40
 }
 
 /// The machine of the host at `index`.
