@@ -7,7 +7,7 @@
 
 use super::page::Page;
 use super::page_cursor::{PageCursor, PageItem};
-use super::reader::{BYTES_PER_POLL, HostItem, HostRecord, ReaderStats};
+use super::reader::{BYTES_PER_POLL, HostItem, HostRecord, ReaderStats, Sink};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Most switches of a CPU that are held back because they may turn out to matter. A thread that waits behind more of
@@ -52,7 +52,7 @@ struct Cpu {
 #[derive(Debug, Default)]
 struct Queue {
     pages: VecDeque<Vec<u8>>,
-    /// Behind `head` in the first page; `None` when that was not begun.
+    /// Behind `head` in the first page; `None` when there is none.
     cursor: Option<PageCursor>,
     /// What comes next; `None` when all pages are done.
     head: Option<PageItem>,
@@ -73,9 +73,9 @@ struct HeldBack {
 }
 
 impl Interleaver {
-    /// Takes a page; those of one instance and CPU come in order. `read_up_to` is the time up to which that buffer was
+    /// Takes `page`, and leaves memory for another one; those of one instance and CPU come in order. `read_up_to` is the time up to which that buffer was
     /// read, and is raised to the beginning of this page: what comes behind it is not older.
-    pub fn push(&mut self, origin: Origin, cpu: u32, read_up_to: &mut u64, page: &[u8]) {
+    pub fn push(&mut self, origin: Origin, cpu: u32, read_up_to: &mut u64, page: &mut Vec<u8>) {
         let begin = Page::parse(page).map_or(0, |page| page.time());
         *read_up_to = begin.max(*read_up_to);
         let cpu = self.cpus.entry(cpu).or_default();
@@ -88,37 +88,34 @@ impl Interleaver {
         cpu: u32,
         until: u64,
         matters: &mut impl FnMut(HostRecord<'_>) -> bool,
-        sink: &mut impl FnMut(HostItem<'_>),
+        sink: &mut impl for<'a> Sink<HostItem<'a>>,
     ) {
         let Some(held) = self.cpus.get_mut(&cpu) else { return };
         while let Some((origin, last)) = held.run(until) {
             let Cpu { machine, switches, held_back, last_time } = held;
             let InterleaveStats { unrelated, times_raised } = &mut self.stats;
-            let mut hand_on = |mut record: HostRecord<'_>| {
-                *times_raised += u64::from(record.time < *last_time);
-                record.time = record.time.max(*last_time);
-                *last_time = record.time;
-                sink(HostItem::Record(record));
-            };
-            let (queue, chooses) = match origin {
-                Origin::Machine => (machine, false),
-                Origin::Switches => (switches, true),
-            };
-            let lost = queue.take_until(last, cpu, |record| {
-                if chooses && !matters(record) {
+            let mut hand_on = HandOn { cpu, last_time, times_raised, sink: &mut *sink };
+            let lost = match origin {
+                Origin::Machine => {
+                    if machine.has_record() {
+                        hand_on.take_held_back(held_back);
+                    }
+                    machine.take_until(last, cpu, &mut hand_on)
+                }
+                Origin::Switches => switches.take_until(last, cpu, &mut |record: HostRecord<'_>| {
+                    if matters(record) {
+                        hand_on.take_held_back(held_back);
+                        hand_on.take(record);
+                        return;
+                    }
                     let is_full = held_back.len() == MAX_HELD_BACK;
                     *unrelated += u64::from(is_full);
                     let oldest = if is_full { held_back.pop_front() } else { None };
                     held_back.push_back(HeldBack::new(&record, oldest));
-                    return;
-                }
-                for HeldBack { time, event_id, common_pid, payload } in held_back.drain(..) {
-                    hand_on(HostRecord { cpu, time, event_id, common_pid, payload: &payload });
-                }
-                hand_on(record);
-            });
+                }),
+            };
             if let Some(count) = lost {
-                sink(HostItem::Lost { cpu, count });
+                sink.take(HostItem::Lost { cpu, count });
             }
         }
     }
@@ -159,6 +156,35 @@ impl Cpu {
     }
 }
 
+/// Hands on the records of a CPU, each with a time that is not before that of the one before it.
+struct HandOn<'h, S> {
+    cpu: u32,
+    last_time: &'h mut u64,
+    times_raised: &'h mut u64,
+    sink: &'h mut S,
+}
+
+impl<'r, S: for<'a> Sink<HostItem<'a>>> Sink<HostRecord<'r>> for HandOn<'_, S> {
+    #[inline(always)]
+    fn take(&mut self, mut record: HostRecord<'r>) {
+        *self.times_raised += u64::from(record.time < *self.last_time);
+        record.time = record.time.max(*self.last_time);
+        *self.last_time = record.time;
+        self.sink.take(HostItem::Record(record));
+    }
+}
+
+impl<S: for<'a> Sink<HostItem<'a>>> HandOn<'_, S> {
+    /// The switches that were held back, which matter after all.
+    #[inline(never)]
+    fn take_held_back(&mut self, held_back: &mut VecDeque<HeldBack>) {
+        let cpu = self.cpu;
+        for HeldBack { time, event_id, common_pid, payload } in held_back.drain(..) {
+            self.take(HostRecord { cpu, time, event_id, common_pid, payload: &payload });
+        }
+    }
+}
+
 impl HeldBack {
     /// A copy of `record`, in the memory of one that is no longer held back.
     fn new(record: &HostRecord<'_>, spare: Option<Self>) -> Self {
@@ -171,13 +197,11 @@ impl HeldBack {
 }
 
 impl Queue {
-    fn push(&mut self, page: &[u8]) {
-        let mut kept = self.spare.pop().unwrap_or_default();
-        kept.clear();
-        kept.extend_from_slice(page);
-        self.pages.push_back(kept);
-        if self.head.is_none() {
-            self.advance();
+    fn push(&mut self, page: &mut Vec<u8>) {
+        let spare = self.spare.pop().unwrap_or_default();
+        self.pages.push_back(std::mem::replace(page, spare));
+        if self.cursor.is_none() {
+            self.begin_page();
         }
     }
 
@@ -187,45 +211,64 @@ impl Queue {
         self.head.as_ref().map(|_| self.last_time)
     }
 
+    /// Whether what comes next is a record.
+    fn has_record(&self) -> bool {
+        matches!(self.head, Some(PageItem::Record { .. }))
+    }
+
     /// Hands on the records that come next and whose time is `last` or earlier, up to a loss, which is taken and returned:
     /// how many, if that is known.
     #[inline(always)]
-    fn take_until(&mut self, last: u64, cpu: u32, mut sink: impl FnMut(HostRecord<'_>)) -> Option<Option<u64>> {
-        while self.last_time <= last {
-            // The place is within the page.
-            let page = self.pages.front().map(Vec::as_slice).unwrap_or_default();
-            match self.head.as_ref()? {
-                PageItem::Lost { count } => {
-                    let count = *count;
-                    self.advance();
-                    return Some(count);
+    fn take_until(&mut self, last: u64, cpu: u32, sink: &mut impl for<'a> Sink<HostRecord<'a>>) -> Option<Option<u64>> {
+        while let (Some(page), Some(begun)) = (self.pages.front(), &self.cursor) {
+            // What changes with each record of a page is kept out of memory.
+            let (mut cursor, mut time_of_last, mut read) = (begun.clone(), self.last_time, self.read);
+            let mut head = self.head.take();
+            let mut lost = None;
+            while time_of_last <= last && lost.is_none() {
+                match head {
+                    None => break,
+                    Some(PageItem::Lost { count }) => lost = Some(count),
+                    Some(PageItem::Record { time, event_id, common_pid, payload }) => {
+                        // The place is within the page.
+                        let payload = page.get(payload).unwrap_or_default();
+                        sink.take(HostRecord { cpu, time, event_id, common_pid, payload });
+                    }
                 }
-                PageItem::Record { time, event_id, common_pid, payload } => {
-                    let payload = page.get(payload.clone()).unwrap_or_default();
-                    let (time, event_id, common_pid) = (*time, *event_id, *common_pid);
-                    sink(HostRecord { cpu, time, event_id, common_pid, payload });
-                }
+                head = cursor.next(page, &mut time_of_last, &mut read);
             }
-            self.advance();
+            (self.cursor, self.last_time, self.read) = (Some(cursor), time_of_last, read);
+            let is_done = head.is_none();
+            self.head = head;
+            if is_done {
+                self.end_page();
+                self.begin_page();
+            }
+            if lost.is_some() || !is_done {
+                return lost;
+            }
         }
         None
     }
 
-    /// Goes on to the item behind what comes next.
-    #[inline(always)]
-    fn advance(&mut self) {
+    /// Begins the first page with something in it; those before it are done.
+    fn begin_page(&mut self) {
         while let Some(page) = self.pages.front() {
-            let cursor = self.cursor.get_or_insert_with(|| PageCursor::begin(page, &mut self.read));
+            let mut cursor = PageCursor::begin(page, &mut self.read);
             self.head = cursor.next(page, &mut self.last_time, &mut self.read);
             if self.head.is_some() {
+                self.cursor = Some(cursor);
                 return;
             }
-            self.cursor = None;
-            // The memory of pages of one poll is kept for those to come.
-            let done = self.pages.pop_front();
-            self.spare.extend(done.filter(|done| (self.spare.len() + 1) * done.capacity() <= BYTES_PER_POLL));
+            self.end_page();
         }
-        self.head = None;
+    }
+
+    /// Takes away the first page. Memory of the pages of one poll is kept for those to come.
+    fn end_page(&mut self) {
+        self.cursor = None;
+        let done = self.pages.pop_front();
+        self.spare.extend(done.filter(|done| (self.spare.len() + 1) * done.capacity() <= BYTES_PER_POLL));
     }
 }
 
@@ -251,7 +294,7 @@ mod tests {
     }
 
     fn push(interleaver: &mut Interleaver, origin: Origin, time: u64, text: &[u8]) {
-        interleaver.push(origin, 0, &mut 0, &page(time, None, text));
+        interleaver.push(origin, 0, &mut 0, &mut page(time, None, text));
     }
 
     fn matters(record: HostRecord<'_>) -> bool {
@@ -261,7 +304,7 @@ mod tests {
     /// What comes out up to `until`: the times, or `None` for a loss. Switches matter whose payload is not empty.
     fn released(interleaver: &mut Interleaver, until: u64) -> Vec<Option<u64>> {
         let mut times = Vec::new();
-        interleaver.release(0, until, &mut matters, &mut |item| {
+        interleaver.release(0, until, &mut matters, &mut |item: HostItem<'_>| {
             times.push(match item {
                 HostItem::Record(record) => Some(record.time),
                 HostItem::Lost { .. } => None,
@@ -340,7 +383,7 @@ mod tests {
     fn loss_keeps_its_place_among_the_records_of_its_instance() {
         let mut interleaver = Interleaver::default();
         push(&mut interleaver, Origin::Machine, 1, b"m");
-        interleaver.push(Origin::Machine, 0, &mut 0, &page(5, Some(3), b"m"));
+        interleaver.push(Origin::Machine, 0, &mut 0, &mut page(5, Some(3), b"m"));
         push(&mut interleaver, Origin::Switches, 2, b"s");
 
         assert_eq!(released(&mut interleaver, 9), [Some(1), None, Some(2), Some(5)]);
@@ -399,7 +442,7 @@ mod tests {
     fn read_at_once(pages: &[Vec<u8>], stats: &mut ReaderStats) -> Vec<(u64, Owned)> {
         let (mut items, mut time, mut last_time) = (Vec::new(), 0, 0);
         for page in pages {
-            hand_on(page, 0, &mut last_time, stats, &mut |item| {
+            hand_on(page, 0, &mut last_time, stats, &mut |item: HostItem<'_>| {
                 if let HostItem::Record(record) = item {
                     time = record.time;
                 }
@@ -423,10 +466,10 @@ mod tests {
             // All that is there is handed on at the end only, in one order.
             for (is_machines, page, _) in &pages {
                 let origin = if *is_machines { Origin::Machine } else { Origin::Switches };
-                interleaver.push(origin, 0, &mut 0, page);
+                interleaver.push(origin, 0, &mut 0, &mut page.clone());
             }
             for until in pages.iter().filter_map(|page| page.2).chain([u64::MAX]) {
-                interleaver.release(0, until, &mut |_| true, &mut |item| items.push(owned(item)));
+                interleaver.release(0, until, &mut |_| true, &mut |item: HostItem<'_>| items.push(owned(item)));
             }
 
             let mut expected: Vec<(u64, Owned)> = machine.into_iter().chain(switches).collect();

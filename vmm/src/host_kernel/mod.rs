@@ -35,7 +35,7 @@ mod workers;
 mod live_tests;
 
 pub use page::{HEADER_BYTES, Malformed, Missed, Page, PageError, PageEvent, PageEvents};
-pub use reader::{CpuSummary, HostItem, HostRecord, ReaderError, ReaderStats, Rest};
+pub use reader::{CpuSummary, HostItem, HostRecord, ReaderError, ReaderStats, Rest, Sink};
 pub use schema::{EventName, EventSchema, RecordError, SchemaError, SkippedField};
 pub use stats::CpuStats;
 pub use tracefs::{ThreadFilter, Tracefs, TracefsError};

@@ -66,6 +66,20 @@ pub enum HostItem<'a> {
     },
 }
 
+/// Takes what is handed on: any closure, or a type whose [`take`](Self::take) is inlined wherever it is called. A closure
+/// that is called in several places is a function of its own, and a call for each record costs as much as what it does.
+pub trait Sink<T> {
+    /// Takes `item`.
+    fn take(&mut self, item: T);
+}
+
+impl<T, F: FnMut(T)> Sink<T> for F {
+    #[inline(always)]
+    fn take(&mut self, item: T) {
+        self(item);
+    }
+}
+
 /// What a poll has left that can be read at once. What is written meanwhile is none of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rest {
@@ -146,6 +160,7 @@ pub struct Reader {
     instance: Arc<Instance>,
     /// Buffer of each CPU, KiB.
     buffer_kib: usize,
+    page_bytes: usize,
     page: Vec<u8>,
     /// Bytes of pages that a poll reads from each CPU at most.
     bytes_per_poll: usize,
@@ -176,8 +191,17 @@ impl Reader {
             buffers.push(CpuBuffer { cpu, path, pages, counts, last_time: 0, drained: false, behind: 0 });
         }
         let buffer_kib = instance.buffer_kib().map_err(ReaderError::Instance)?;
-        let (page, stats) = (vec![0; page_bytes], ReaderStats::default());
-        Ok(Self { buffers, instance, buffer_kib, page, bytes_per_poll: BYTES_PER_POLL, stopped: false, stats })
+        let (page, stats) = (Vec::new(), ReaderStats::default());
+        Ok(Self {
+            buffers,
+            instance,
+            buffer_kib,
+            page_bytes,
+            page,
+            bytes_per_poll: BYTES_PER_POLL,
+            stopped: false,
+            stats,
+        })
     }
 
     /// From now on a poll reads less than it could, and has more to read at once all the more often.
@@ -190,7 +214,7 @@ impl Reader {
     ///
     /// # Errors
     /// A buffer cannot be read.
-    pub fn poll(&mut self, sink: &mut impl FnMut(HostItem<'_>)) -> Result<Rest, ReaderError> {
+    pub fn poll(&mut self, sink: &mut impl for<'a> Sink<HostItem<'a>>) -> Result<Rest, ReaderError> {
         let mut stats = self.stats;
         let rest = self.poll_pages(&mut |cpu, last_time, page| hand_on(page, cpu, last_time, &mut stats, sink));
         self.stats = ReaderStats { pages: self.stats.pages, ..stats };
@@ -198,22 +222,25 @@ impl Reader {
     }
 
     /// As [`poll`](Self::poll), but hands on the pages as they are, each with its CPU and the time of the last record
-    /// before it, to be raised to that of its last record, or of any before that.
+    /// before it, to be raised to that of its last record, or of any before that. The page may be taken, and another
+    /// vector be left in its place.
     ///
     /// # Errors
     /// A buffer cannot be read.
-    pub fn poll_pages(&mut self, sink: &mut impl FnMut(u32, &mut u64, &[u8])) -> Result<Rest, ReaderError> {
+    pub fn poll_pages(&mut self, sink: &mut impl FnMut(u32, &mut u64, &mut Vec<u8>)) -> Result<Rest, ReaderError> {
         let mut rest = Rest::Nothing;
-        let most = pages_per_poll(self.bytes_per_poll, self.page.len());
-        let half_a_buffer = self.buffer_kib.saturating_mul(512) / self.page.len();
+        let most = pages_per_poll(self.bytes_per_poll, self.page_bytes);
+        let half_a_buffer = self.buffer_kib.saturating_mul(512) / self.page_bytes;
         for buffer in &mut self.buffers {
             let mut read = PagesRead::default();
             while read.pages < most && (self.stopped || !read.has_reached_writer()) {
+                self.page.resize(self.page_bytes, 0);
                 let Some(length) = buffer.read_page(&mut self.page)? else { break };
-                let occupied = page::occupied(&self.page[..length]);
-                read.add(occupied.len(), length);
+                let occupied = page::occupied(&self.page[..length]).len();
+                read.add(occupied, length);
+                self.page.truncate(occupied);
                 self.stats.pages += 1;
-                sink(buffer.cpu, &mut buffer.last_time, occupied);
+                sink(buffer.cpu, &mut buffer.last_time, &mut self.page);
             }
             buffer.drained = read.pages < most;
             buffer.behind = if buffer.drained { 0 } else { buffer.behind.saturating_add(most) };
@@ -230,7 +257,7 @@ impl Reader {
     ///
     /// # Errors
     /// Recording cannot be stopped, or a buffer or its counts cannot be read.
-    pub fn finish(&mut self, sink: &mut impl FnMut(HostItem<'_>)) -> Result<Vec<CpuSummary>, ReaderError> {
+    pub fn finish(&mut self, sink: &mut impl for<'a> Sink<HostItem<'a>>) -> Result<Vec<CpuSummary>, ReaderError> {
         self.finish_by(|reader| reader.poll(sink))
     }
 
@@ -240,7 +267,7 @@ impl Reader {
     /// Recording cannot be stopped, or a buffer or its counts cannot be read.
     pub fn finish_pages(
         &mut self,
-        sink: &mut impl FnMut(u32, &mut u64, &[u8]),
+        sink: &mut impl FnMut(u32, &mut u64, &mut Vec<u8>),
     ) -> Result<Vec<CpuSummary>, ReaderError> {
         self.finish_by(|reader| reader.poll_pages(sink))
     }
@@ -251,7 +278,7 @@ impl Reader {
     ) -> Result<Vec<CpuSummary>, ReaderError> {
         self.stop()?;
         (self.bytes_per_poll, self.stopped) = (BYTES_PER_POLL, true);
-        for _ in 0..polls_to_drain(self.buffer_kib, self.page.len()) {
+        for _ in 0..polls_to_drain(self.buffer_kib, self.page_bytes) {
             if poll(self)? == Rest::Nothing {
                 break;
             }
@@ -376,16 +403,16 @@ pub(super) fn hand_on(
     cpu: u32,
     last_time: &mut u64,
     stats: &mut ReaderStats,
-    sink: &mut impl FnMut(HostItem<'_>),
+    sink: &mut impl for<'a> Sink<HostItem<'a>>,
 ) {
     let mut cursor = PageCursor::begin(bytes, stats);
     while let Some(item) = cursor.next(bytes, last_time, stats) {
         match item {
-            PageItem::Lost { count } => sink(HostItem::Lost { cpu, count }),
+            PageItem::Lost { count } => sink.take(HostItem::Lost { cpu, count }),
             PageItem::Record { time, event_id, common_pid, payload } => {
                 // The place is within the page.
                 let payload = bytes.get(payload).unwrap_or_default();
-                sink(HostItem::Record(HostRecord { cpu, time, event_id, common_pid, payload }));
+                sink.take(HostItem::Record(HostRecord { cpu, time, event_id, common_pid, payload }));
             }
         }
     }
@@ -454,7 +481,7 @@ mod tests {
 
     fn times(bytes: &[u8], last_time: &mut u64, stats: &mut ReaderStats) -> Vec<Option<u64>> {
         let mut times = Vec::new();
-        hand_on(bytes, 3, last_time, stats, &mut |item| {
+        hand_on(bytes, 3, last_time, stats, &mut |item: HostItem<'_>| {
             times.push(match item {
                 HostItem::Record(record) => Some(record.time),
                 HostItem::Lost { .. } => None,
@@ -468,7 +495,7 @@ mod tests {
         let mut items = Vec::new();
         let mut stats = ReaderStats::default();
 
-        hand_on(&page(100, 0, &[5], &[]), 3, &mut 0, &mut stats, &mut |item| {
+        hand_on(&page(100, 0, &[5], &[]), 3, &mut 0, &mut stats, &mut |item: HostItem<'_>| {
             let HostItem::Record(record) = item else { panic!("{item:?}") };
             items.push((record.cpu, record.time, record.event_id, record.common_pid, record.payload.to_vec()));
         });

@@ -4,7 +4,7 @@
 //! while such a thread waited is in the switches between others, which therefore come from an instance of their own.
 
 use super::interleave::{InterleaveStats, Interleaver, Origin};
-use super::reader::{CpuSummary, HostItem, HostRecord, Reader, ReaderError, ReaderStats, Rest};
+use super::reader::{CpuSummary, HostItem, HostRecord, Reader, ReaderError, ReaderStats, Rest, Sink};
 use super::schema::{EventName, EventSchema};
 use super::switch_filter::{SwitchFields, SwitchFilter};
 use super::tracefs::{Instance, Tracefs, TracefsError};
@@ -97,13 +97,17 @@ impl Switches {
     ///
     /// # Errors
     /// A buffer of either cannot be read.
-    pub fn poll(&mut self, machine: &mut Reader, sink: &mut impl FnMut(HostItem<'_>)) -> Result<Rest, ReaderError> {
+    pub fn poll(
+        &mut self,
+        machine: &mut Reader,
+        sink: &mut impl for<'a> Sink<HostItem<'a>>,
+    ) -> Result<Rest, ReaderError> {
         let now = self.time.now();
         self.ask_for_threads(machine.instance());
         let interleaver = &mut self.interleaver;
         let of_machine =
             machine.poll_pages(&mut |cpu, up_to, page| interleaver.push(Origin::Machine, cpu, up_to, page))?;
-        let mut push = |cpu, up_to: &mut u64, page: &[u8]| interleaver.push(Origin::Switches, cpu, up_to, page);
+        let mut push = |cpu, up_to: &mut u64, page: &mut Vec<u8>| interleaver.push(Origin::Switches, cpu, up_to, page);
         let rest = self.reader.poll_pages(&mut push)?.max(of_machine);
         let of_machine: BTreeMap<u32, u64> = machine.read_up_to(now).collect();
         let both = |(cpu, up_to): (u32, u64)| (cpu, of_machine.get(&cpu).map_or(up_to, |machine| up_to.min(*machine)));
@@ -119,7 +123,7 @@ impl Switches {
     pub fn finish(
         &mut self,
         machine: &mut Reader,
-        sink: &mut impl FnMut(HostItem<'_>),
+        sink: &mut impl for<'a> Sink<HostItem<'a>>,
     ) -> Result<Vec<CpuSummary>, ReaderError> {
         machine.stop()?;
         self.reader.stop()?;
@@ -127,7 +131,7 @@ impl Switches {
         let interleaver = &mut self.interleaver;
         let mut cpus =
             machine.finish_pages(&mut |cpu, up_to, page| interleaver.push(Origin::Machine, cpu, up_to, page))?;
-        let mut push = |cpu, up_to: &mut u64, page: &[u8]| interleaver.push(Origin::Switches, cpu, up_to, page);
+        let mut push = |cpu, up_to: &mut u64, page: &mut Vec<u8>| interleaver.push(Origin::Switches, cpu, up_to, page);
         cpus.extend(self.reader.finish_pages(&mut push)?);
         let all: Vec<(u32, u64)> = self.reader.read_up_to(u64::MAX).map(|(cpu, _)| (cpu, u64::MAX)).collect();
         self.release(&all, sink);
@@ -135,7 +139,7 @@ impl Switches {
     }
 
     /// Hands on what is held of each CPU up to the time given for it.
-    fn release(&mut self, up_to: &[(u32, u64)], sink: &mut impl FnMut(HostItem<'_>)) {
+    fn release(&mut self, up_to: &[(u32, u64)], sink: &mut impl for<'a> Sink<HostItem<'a>>) {
         let Self { interleaver, filter, fields, .. } = self;
         let mut matters = |record: HostRecord<'_>| {
             fields.read(record.cpu, record.time, record.payload).is_none_or(|switch| filter.matters(switch))

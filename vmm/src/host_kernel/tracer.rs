@@ -1,6 +1,6 @@
 //! Traces the host's kernel for one virtual machine: what is recorded of which threads, and what was lost of it.
 
-use super::reader::{CpuSummary, HostItem, Reader, ReaderError, ReaderStats, Rest};
+use super::reader::{CpuSummary, HostItem, Reader, ReaderError, ReaderStats, Rest, Sink};
 use super::schema::{EventName, EventSchema};
 use super::stats::CpuStats;
 use super::switches::{self, Switches};
@@ -251,7 +251,7 @@ impl HostTracer {
     ///
     /// # Errors
     /// A CPU's buffer cannot be read; what was read before has been handed on.
-    pub fn poll(&mut self, sink: &mut impl FnMut(HostItem<'_>)) -> Result<Rest, ReaderError> {
+    pub fn poll(&mut self, sink: &mut impl for<'a> Sink<HostItem<'a>>) -> Result<Rest, ReaderError> {
         if self.searched.elapsed() >= WORKER_INTERVAL {
             self.follow_workers();
         }
@@ -276,7 +276,7 @@ impl HostTracer {
     ///
     /// # Errors
     /// Recording cannot be stopped, or a CPU's buffer or its counts cannot be read.
-    pub fn finish(&mut self, sink: &mut impl FnMut(HostItem<'_>)) -> Result<HostTraceSummary, ReaderError> {
+    pub fn finish(&mut self, sink: &mut impl for<'a> Sink<HostItem<'a>>) -> Result<HostTraceSummary, ReaderError> {
         let cpus = match &mut self.switches {
             Some(switches) => switches.finish(&mut self.reader, sink)?,
             None => self.reader.finish(sink)?,

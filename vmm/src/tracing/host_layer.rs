@@ -9,7 +9,7 @@ use super::trigger::Triggers;
 use super::written_layer::LayerEnd;
 use crate::clock::HostTime;
 use crate::control::protocol::Watched;
-use crate::host_kernel::{EventSchemas, HostItem, HostTracer, ReaderError, Rest};
+use crate::host_kernel::{EventSchemas, HostItem, HostTracer, ReaderError, Rest, Sink};
 use shared_ring::event::EventDescription;
 use std::fs::File;
 use std::path::Path;
@@ -77,7 +77,7 @@ impl HostSource {
     }
 
     /// Takes what the kernel has recorded since; returns what is left.
-    fn poll(&mut self, sink: &mut impl FnMut(Item<'_>)) -> Rest {
+    fn poll(&mut self, sink: &mut impl for<'a> Sink<Item<'a>>) -> Rest {
         if self.failed.is_some() || self.finished {
             return Rest::Nothing;
         }
@@ -109,7 +109,7 @@ impl HostSource {
     }
 
     /// Takes the rest and stops tracing.
-    fn finish(&mut self, sink: &mut impl FnMut(Item<'_>)) {
+    fn finish(&mut self, sink: &mut impl for<'a> Sink<Item<'a>>) {
         self.finished = true;
         if self.failed.is_none() {
             self.take(sink, Reading::Finish);
@@ -117,29 +117,9 @@ impl HostSource {
     }
 
     /// Hands what is read to `sink`; returns what is left. A read that fails ends the layer.
-    fn take(&mut self, sink: &mut impl FnMut(Item<'_>), reading: Reading) -> Option<Rest> {
+    fn take(&mut self, sink: &mut impl for<'a> Sink<Item<'a>>, reading: Reading) -> Option<Rest> {
         let Self { tracer, schemas, payload, failed, watch, .. } = self;
-        let mut encode = |item: HostItem<'_>| match item {
-            HostItem::Lost { cpu, count } => {
-                let records = count.unwrap_or(1);
-                if let Some(watch) = watch {
-                    watch.add_lost(cpu, records);
-                }
-                sink(Item::Lost { cpu, records });
-            }
-            HostItem::Record(record) => {
-                let (cpu, time, id) = (record.cpu, record.time, record.event_id);
-                match schemas.get(id).map(|schema| schema.encoded(record.payload, payload)) {
-                    Some(Ok(payload)) => {
-                        if let Some(watch) = watch {
-                            watch.add(cpu, time, id, payload);
-                        }
-                        sink(Item::Record { cpu, time, id, payload });
-                    }
-                    _ => sink(Item::Rejected { cpu, bytes: record.payload.len() as u64 }),
-                }
-            }
-        };
+        let mut encode = Encode { schemas, payload, watch: watch.as_deref_mut(), sink };
         let read = match reading {
             Reading::Poll => tracer.poll(&mut encode),
             Reading::Finish => tracer.finish(&mut encode).map(|_| Rest::Nothing),
@@ -169,6 +149,41 @@ impl HostSource {
     }
 }
 
+/// Encodes records as layers store them, and hands them on.
+struct Encode<'e, S> {
+    schemas: &'e EventSchemas,
+    payload: &'e mut Vec<u8>,
+    watch: Option<&'e mut HostWatch>,
+    sink: &'e mut S,
+}
+
+impl<'i, S: for<'a> Sink<Item<'a>>> Sink<HostItem<'i>> for Encode<'_, S> {
+    #[inline(always)]
+    fn take(&mut self, item: HostItem<'i>) {
+        match item {
+            HostItem::Lost { cpu, count } => {
+                let records = count.unwrap_or(1);
+                if let Some(watch) = &mut self.watch {
+                    watch.add_lost(cpu, records);
+                }
+                self.sink.take(Item::Lost { cpu, records });
+            }
+            HostItem::Record(record) => {
+                let (cpu, time, id) = (record.cpu, record.time, record.event_id);
+                match self.schemas.get(id).map(|schema| schema.encoded(record.payload, self.payload)) {
+                    Some(Ok(payload)) => {
+                        if let Some(watch) = &mut self.watch {
+                            watch.add(cpu, time, id, payload);
+                        }
+                        self.sink.take(Item::Record { cpu, time, id, payload });
+                    }
+                    _ => self.sink.take(Item::Rejected { cpu, bytes: record.payload.len() as u64 }),
+                }
+            }
+        }
+    }
+}
+
 /// A layer of the host's kernel in the recording `dir`, with the event types `events`.
 pub(super) fn create(
     rotation: Option<&Rotation>,
@@ -180,25 +195,6 @@ pub(super) fn create(
     let mut writer = LayerWriter::create_within(rotation, dir, manifest, layer)?;
     writer.add_events(events)?;
     Ok(writer)
-}
-
-/// Writes `item`, unless writing has failed already.
-///
-/// This and what else a record meets on its way from the kernel's page to the packet is inlined by force: the calls, and
-/// what they hand on through memory, took a fifth of the time of a record.
-#[inline(always)]
-fn write(writer: &mut LayerWriter, written: &mut Result<(), WriteError>, item: Item<'_>) {
-    match item {
-        _ if written.is_err() => {}
-        Item::Record { cpu, time, id, payload } => {
-            // Not assigned as it is: to copy a result for each record costs more than to write the record.
-            if let Err(error) = writer.record(cpu, time, id, payload) {
-                *written = Err(error);
-            }
-        }
-        Item::Lost { cpu, records } => writer.add_lost(cpu, records),
-        Item::Rejected { cpu, bytes } => writer.add_rejected(cpu, bytes),
-    }
 }
 
 /// `item`, or where `limiter` holds its layer back at `now`, that it is lost.
@@ -216,6 +212,36 @@ fn limited<'a>(limiter: Option<&mut RecordLimiter>, now: Instant, item: Item<'a>
 fn show(triggers: &mut Option<&mut Triggers>, item: Item<'_>) {
     if let (Some(triggers), Item::Record { cpu, time, id, payload }) = (triggers, item) {
         triggers.host_record(cpu, time, id, payload);
+    }
+}
+
+/// Shows records to triggers, and writes them, unless writing has failed already.
+///
+/// This and what else a record meets on its way from the kernel's page to the packet is inlined by force: the calls, and
+/// what they hand on through memory, took a fifth of the time of a record.
+struct Write<'w, 't> {
+    triggers: Option<&'t mut Triggers>,
+    writer: &'w mut LayerWriter,
+    limiter: Option<&'w mut RecordLimiter>,
+    now: Instant,
+    written: Result<(), WriteError>,
+}
+
+impl<'i> Sink<Item<'i>> for Write<'_, '_> {
+    #[inline(always)]
+    fn take(&mut self, item: Item<'i>) {
+        show(&mut self.triggers, item);
+        match limited(self.limiter.as_deref_mut(), self.now, item) {
+            _ if self.written.is_err() => {}
+            Item::Record { cpu, time, id, payload } => {
+                // Not assigned as it is: to copy a result for each record costs more than to write the record.
+                if let Err(error) = self.writer.record(cpu, time, id, payload) {
+                    self.written = Err(error);
+                }
+            }
+            Item::Lost { cpu, records } => self.writer.add_lost(cpu, records),
+            Item::Rejected { cpu, bytes } => self.writer.add_rejected(cpu, bytes),
+        }
     }
 }
 
@@ -258,17 +284,14 @@ impl HostLayer {
 
     /// Takes what the kernel has recorded since, and shows it to `triggers`; says whether there is more. A layer that
     /// cannot be written ends.
-    pub fn drain(&mut self, mut triggers: Option<&mut Triggers>) -> Found {
+    pub fn drain(&mut self, triggers: Option<&mut Triggers>) -> Found {
         if self.end.has_come() {
             return Found::Nothing;
         }
-        let mut written = Ok(());
-        let (writer, limiter, now) = (&mut self.writer, &mut self.limiter, Instant::now());
-        let rest = self.source.poll(&mut |item| {
-            show(&mut triggers, item);
-            write(writer, &mut written, limited(limiter.as_mut(), now, item));
-        });
-        self.end.take(written);
+        let (writer, limiter) = (&mut self.writer, self.limiter.as_mut());
+        let mut write = Write { triggers, writer, limiter, now: Instant::now(), written: Ok(()) };
+        let rest = self.source.poll(&mut write);
+        self.end.take(write.written);
         rest.into()
     }
 
@@ -288,16 +311,14 @@ impl HostLayer {
     /// Takes the rest, which is shown to `triggers`, and stops tracing; returns what the layer does not have, but for
     /// what [`tell_end`](Self::tell_end) tells.
     pub fn finish(&mut self, mut triggers: Option<&mut Triggers>) -> Vec<Missing> {
-        let mut written = Ok(());
-        let writer = &mut self.writer;
-        let has_ended = self.end.has_come();
-        self.source.finish(&mut |item| {
-            show(&mut triggers, item);
-            if !has_ended {
-                write(writer, &mut written, item);
-            }
-        });
-        self.end.take(written);
+        if self.end.has_come() {
+            self.source.finish(&mut |item: Item<'_>| show(&mut triggers, item));
+        } else {
+            let (writer, now) = (&mut self.writer, Instant::now());
+            let mut write = Write { triggers, writer, limiter: None, now, written: Ok(()) };
+            self.source.finish(&mut write);
+            self.end.take(write.written);
+        }
         self.flush();
         if self.source.failed.is_some() || self.end.has_come() {
             self.writer.set_corrupt();
@@ -355,7 +376,7 @@ impl HostWindow {
     /// Takes what the kernel has recorded since, and shows it to `triggers`; says whether there is more.
     pub fn poll(&mut self, mut triggers: Option<&mut Triggers>) -> Found {
         let history = &mut self.history;
-        let rest = self.source.poll(&mut |item| {
+        let rest = self.source.poll(&mut |item: Item<'_>| {
             show(&mut triggers, item);
             history.push(item);
         });
@@ -383,7 +404,7 @@ impl HostWindow {
     /// Takes the rest, which is shown to `triggers`, and stops tracing; returns what the layer does not have.
     pub fn finish(&mut self, mut triggers: Option<&mut Triggers>) -> Vec<Missing> {
         let history = &mut self.history;
-        self.source.finish(&mut |item| {
+        self.source.finish(&mut |item: Item<'_>| {
             show(&mut triggers, item);
             history.push(item);
         });

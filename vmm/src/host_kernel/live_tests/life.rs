@@ -29,7 +29,7 @@ fn threads_are_traced_from_when_they_are_added() {
     let mut before = 0;
     let mut after = 0;
     tracer
-        .finish(&mut |item| {
+        .finish(&mut |item: HostItem<'_>| {
             if let HostItem::Record(record) = item {
                 let is_added = u32::try_from(record.common_pid) == Ok(added);
                 before += u32::from(is_added && record.time < stranger);
@@ -175,7 +175,7 @@ fn thread_that_a_traced_thread_starts_is_traced_from_its_start() {
 
     let mut calls = 0;
     let _ = tracer
-        .finish(&mut |item| {
+        .finish(&mut |item: HostItem<'_>| {
             let HostItem::Record(record) = item else { panic!("{item:?}") };
             calls += u32::from(record.common_pid.cast_unsigned() == child);
         })
@@ -197,7 +197,7 @@ fn thread_that_polls_can_be_left_out() {
 
     let (mut before, mut after) = (0, 0);
     let _ = tracer
-        .finish(&mut |item| {
+        .finish(&mut |item: HostItem<'_>| {
             let HostItem::Record(record) = item else { panic!("{item:?}") };
             before += u32::from(record.time < left_out);
             after += u32::from(record.time >= left_out);
@@ -289,7 +289,7 @@ fn several_machines_at_once_each_see_their_own_threads() {
         begin.wait();
         let mut threads = BTreeSet::new();
         let _ = tracer
-            .finish(&mut |item| {
+            .finish(&mut |item: HostItem<'_>| {
                 // On a busy machine a buffer may overflow, which says nothing about whose records are in it.
                 if let HostItem::Record(record) = item {
                     threads.insert(record.common_pid.cast_unsigned());

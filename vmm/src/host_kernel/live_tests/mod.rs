@@ -140,7 +140,7 @@ fn drain(tracer: &mut HostTracer) -> (BTreeMap<u32, Vec<Seen>>, HostTraceSummary
     let schemas = tracer.schemas().clone();
     let mut events: BTreeMap<u32, Vec<Seen>> = BTreeMap::new();
     let summary = tracer
-        .finish(&mut |item| {
+        .finish(&mut |item: HostItem<'_>| {
             if let HostItem::Record(record) = item {
                 let name = &schemas.get(record.event_id).unwrap().name.name;
                 events.entry(record.cpu).or_default().push((record.time, format!("{name} {}", record.common_pid)));
@@ -185,7 +185,7 @@ fn switches_have_the_times_and_fields_of_the_kernels_own_text() {
     let mut from_pages: BTreeMap<u32, Vec<(u64, u64, u64)>> = BTreeMap::new();
     let mut packed = Vec::new();
     let summary = tracer
-        .finish(&mut |item| {
+        .finish(&mut |item: HostItem<'_>| {
             let HostItem::Record(record) = item else { panic!("{item:?}") };
             packed.clear();
             schema.encode(record.payload, &mut packed).unwrap();
@@ -276,7 +276,7 @@ fn buffers_have_room_until_one_is_a_quarter_full() {
     let with_few = tracer.has_room();
     make_system_calls(20_000);
     let with_many = tracer.has_room();
-    while tracer.poll(&mut |_| ()).unwrap() != Rest::Nothing {}
+    while tracer.poll(&mut |_: HostItem<'_>| ()).unwrap() != Rest::Nothing {}
 
     assert_eq!([with_few, with_many, tracer.has_room()], [true, false, true]);
 }
@@ -427,7 +427,7 @@ fn port_writes_of_a_guest_are_seen_by_the_hosts_kernel() {
     let mut ports = Vec::new();
     let mut packed = Vec::new();
     tracer
-        .finish(&mut |item| {
+        .finish(&mut |item: HostItem<'_>| {
             let HostItem::Record(record) = item else { panic!("{item:?}") };
             let schema = schemas.get(record.event_id).unwrap();
             packed.clear();

@@ -131,7 +131,7 @@ impl Capture {
         for (&cpu, pages) in &self.pages {
             let mut last_time = 0;
             for page in pages {
-                reader::hand_on(page, cpu, &mut last_time, &mut stats, &mut |item| {
+                reader::hand_on(page, cpu, &mut last_time, &mut stats, &mut |item: HostItem<'_>| {
                     let HostItem::Record(record) = item else { return };
                     let schema = self.schemas.iter().find(|schema| schema.id() == record.event_id).unwrap();
                     packed.clear();
