@@ -26,6 +26,7 @@ impl Machine {
 const MOST_NAMES: usize = 4096;
 /// Records of a CPU that go into one bundle.
 const BUNDLE: usize = 128;
+
 /// Annotations of an event.
 pub(super) type Annotations = Vec<DebugAnnotation>;
 

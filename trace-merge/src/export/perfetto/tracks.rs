@@ -99,3 +99,24 @@ pub(super) fn counter(uuid: u64, parent: Option<u64>, name: impl Into<String>, u
     let counter = CounterDescriptor { unit_name: Some(unit.into()) };
     TrackDescriptor { counter: Some(counter), ..named(uuid, parent, name) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn tracks_have_numbers_of_their_own_which_are_small_where_there_are_few() {
+        let (vms, indexes) = ([0, 1, 7, 8, 9, 0xff_ffff], [0, 1, 63, 0xffff_ffff]);
+        let kinds = [Kind::Vcpus, Kind::Vcpu, Kind::Thread, Kind::Process, Kind::PacketHost, Kind::PacketVmm];
+
+        let numbers: BTreeSet<u64> = kinds
+            .into_iter()
+            .flat_map(|kind| vms.into_iter().flat_map(move |vm| indexes.map(|index| uuid(kind, vm, index))))
+            .collect();
+
+        assert_eq!(numbers.len(), kinds.len() * vms.len() * indexes.len());
+        assert!(!numbers.contains(&0));
+        assert!(uuid(Kind::PacketVmm, 7, 63) < 1 << 14);
+    }
+}
