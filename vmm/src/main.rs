@@ -134,7 +134,8 @@ fn attach_to_vm(args: AttachArgs) -> anyhow::Result<ExitCode> {
     let report = attach::attach(&request, |line| say(line))?;
     say(report.ending);
     summarise(&report.manifest, &request.trace);
-    Ok(if report.ending == Ending::TraceFailed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let is_as_asked = report.ending != Ending::TraceFailed && !report.stays_plugged;
+    Ok(if is_as_asked { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// What was recorded, in a few lines on standard error.

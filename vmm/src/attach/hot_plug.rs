@@ -115,21 +115,36 @@ impl HotPlugged {
     pub fn forget(mut self) {
         self.is_plugged = false;
     }
+
+    /// Takes the region away.
+    ///
+    /// # Errors
+    /// QEMU keeps it.
+    pub fn unplug(mut self) -> Result<(), HotPlugError> {
+        self.take_away()
+    }
+
+    fn take_away(&mut self) -> Result<(), HotPlugError> {
+        if !std::mem::replace(&mut self.is_plugged, false) {
+            return Ok(());
+        }
+        // QEMU serves others between plugging in and taking away: this is another connection.
+        take_away(&mut Qmp::connect(&self.socket, self.pid)?, LET_GO_LIMIT)
+    }
 }
 
 impl Drop for HotPlugged {
     fn drop(&mut self) {
-        if !self.is_plugged {
-            return;
-        }
-        // QEMU serves others between plugging in and taking away: this is another connection.
-        let gone = Qmp::connect(&self.socket, self.pid)
-            .map_err(HotPlugError::Qmp)
-            .and_then(|mut qmp| take_away(&mut qmp, LET_GO_LIMIT));
-        if let Err(error) = gone {
-            (self.say)(&format!("the trace region stays plugged into QEMU: {error}"));
+        if let Err(error) = self.take_away() {
+            (self.say)(&stays_plugged(&error));
         }
     }
+}
+
+/// What the user is told when QEMU keeps the region.
+#[must_use]
+pub fn stays_plugged(error: &HotPlugError) -> String {
+    format!("the trace region stays plugged into QEMU: {error}")
 }
 
 /// A folder that only root changes, with the region's file; deleted when this is dropped.
@@ -383,6 +398,22 @@ mod tests {
         drop(qmp);
 
         assert_eq!(commands(qemu.join().unwrap()), ["device_del", "object-del"]);
+    }
+
+    #[test]
+    fn region_that_qemu_keeps_is_an_error_and_not_told_as_well() {
+        let folder = tempfile::tempdir().unwrap();
+        let plugged = HotPlugged {
+            socket: folder.path().join("nobody"),
+            pid: 1,
+            folder: RegionFolder(folder.path().join("region")),
+            say: |line| panic!("{line}"),
+            is_plugged: true,
+        };
+
+        let error = plugged.unplug().unwrap_err();
+
+        assert!(stays_plugged(&error).contains("stays plugged into QEMU: cannot"), "{}", stays_plugged(&error));
     }
 
     #[test]

@@ -141,6 +141,8 @@ pub struct AttachReport {
     pub ending: Ending,
     /// The recording.
     pub manifest: Manifest,
+    /// Whether QEMU keeps the region that it was given, which was said.
+    pub stays_plugged: bool,
 }
 
 /// Records what the host's kernel does for the VM that `request` names until that ends, a signal or `strata ctl` asks
@@ -272,11 +274,19 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
     let manifest = recorder.finish(ending.to_string());
     // The guest's rings have been read, and it is told that nobody reads them any more.
     drop(guest);
-    if let Some(plugged) = plugged.filter(|_| ending == Ending::VmEnded) {
-        plugged.forget();
+    let unplugged = match plugged {
+        Some(plugged) if ending == Ending::VmEnded => {
+            plugged.forget();
+            Ok(())
+        }
+        Some(plugged) => plugged.unplug(),
+        None => Ok(()),
+    };
+    let stays_plugged = unplugged.is_err();
+    if let Err(error) = unplugged {
+        say(&hot_plug::stays_plugged(&error));
     }
-    let manifest = manifest?;
-    Ok(AttachReport { ending, manifest })
+    Ok(AttachReport { ending, manifest: manifest?, stays_plugged })
 }
 
 /// The request's choice of events, and its VM, when everything about it can be had. Nothing is left behind.
