@@ -274,18 +274,14 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
     let manifest = recorder.finish(ending.to_string());
     // The guest's rings have been read, and it is told that nobody reads them any more.
     drop(guest);
-    let unplugged = match plugged {
+    let stays_plugged = match plugged {
         Some(plugged) if ending == Ending::VmEnded => {
             plugged.forget();
-            Ok(())
+            false
         }
-        Some(plugged) => plugged.unplug(),
-        None => Ok(()),
+        Some(plugged) => !plugged.unplug(),
+        None => false,
     };
-    let stays_plugged = unplugged.is_err();
-    if let Err(error) = unplugged {
-        say(&hot_plug::stays_plugged(&error));
-    }
     Ok(AttachReport { ending, manifest: manifest?, stays_plugged })
 }
 
