@@ -73,8 +73,9 @@ struct HeldBack {
 }
 
 impl Interleaver {
-    /// Takes `page`, and leaves memory for another one; those of one instance and CPU come in order. `read_up_to` is the time up to which that buffer was
-    /// read, and is raised to the beginning of this page: what comes behind it is not older.
+    /// Takes `page`, and leaves memory for another one; those of one instance and CPU come in order. `read_up_to` is the
+    /// time up to which that buffer was read, and is raised to the beginning of this page: what comes behind it is not
+    /// older.
     pub fn push(&mut self, origin: Origin, cpu: u32, read_up_to: &mut u64, page: &mut Vec<u8>) {
         let begin = Page::parse(page).map_or(0, |page| page.time());
         *read_up_to = begin.max(*read_up_to);

@@ -68,6 +68,7 @@ pub enum HostItem<'a> {
 
 /// Takes what is handed on: any closure, or a type whose [`take`](Self::take) is inlined wherever it is called. A closure
 /// that is called in several places is a function of its own, and a call for each record costs as much as what it does.
+/// A closure's argument is to be given its type: `|item: HostItem<'_>|`.
 pub trait Sink<T> {
     /// Takes `item`.
     fn take(&mut self, item: T);
@@ -161,6 +162,7 @@ pub struct Reader {
     /// Buffer of each CPU, KiB.
     buffer_kib: usize,
     page_bytes: usize,
+    /// The page that is read: what was taken of it is made as long again.
     page: Vec<u8>,
     /// Bytes of pages that a poll reads from each CPU at most.
     bytes_per_poll: usize,

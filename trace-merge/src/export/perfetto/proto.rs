@@ -5,7 +5,8 @@
 
 use prost::Message;
 
-/// Numbers of the fields that are written without a message's type, of those below.
+/// Numbers of the fields that are written without a message's type, of those below. As parts of the types they are what
+/// tests read an export by.
 pub(super) mod field {
     pub(in super::super) const TRACE_PACKET: u32 = 1;
     pub(in super::super) const PACKET_FTRACE_EVENTS: u32 = 1;

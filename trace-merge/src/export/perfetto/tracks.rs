@@ -51,8 +51,8 @@ pub(super) enum Kind {
     PacketVmm,
 }
 
-/// Number of the track of `kind`, of the VM or machine `of`, with the number `index` among its likes. It stands in each event
-/// of the track, with 7 bits in a byte: what is small has few.
+/// Number of the track of `kind`, of the VM or machine `of`, with the number `index` among its likes. It stands in each
+/// event of the track, with 7 bits in a byte: what is small has few.
 pub(super) const fn uuid(kind: Kind, of: usize, index: usize) -> u64 {
     // There are fewer kinds than 2^5. A recording has fewer VMs than 2^24, and a VM fewer tasks than 2^32.
     let (of, index) = (of as u64 & 0xff_ffff, index as u64 & 0xffff_ffff);

@@ -1,5 +1,5 @@
-//! The wire format of Protobuf, for the messages that there is one of for each record: what a library does for a message
-//! of any kind costs more there than all the rest of its export.
+//! The wire format of Protobuf, for the messages that there is one of for each record: what a library does for a
+//! message of any kind took a quarter of an export's instructions.
 
 /// Wire types, the lowest bits of a field's key.
 const NUMBER: u64 = 0;
