@@ -66,9 +66,12 @@ fn flight_recorder() -> anyhow::Result<Ring> {
     Ring::new(SUB_BUFFER_SIZE, SUB_BUFFERS, Mode::FlightRecorder)
 }
 
-/// Events in a chunk: few, since a chunk that two threads contend for takes many times as long as another one, and must
-/// still be much shorter than a time slice.
-const EVENTS: u64 = 200;
+/// Events in a chunk of a thread that has a ring for itself.
+const OWN_EVENTS: u64 = 200;
+
+/// Events in a chunk of one of several threads that share a ring: few, since a record that many threads contend for takes
+/// hundreds of times as long as another one, and a chunk must still be much shorter than a time slice.
+const SHARED_EVENTS: u64 = 20;
 
 /// A chunk that takes longer than this was interrupted, ticks (about half a millisecond).
 const INTERRUPTED: u64 = 1_000_000;
@@ -79,6 +82,7 @@ type Span = (u64, u64);
 /// Ticks per event of each thread, from the chunks during which all the other threads recorded too. A thread whose
 /// neighbours were descheduled all the time has none.
 fn together(cpus: &[usize], rings: &[Arc<Ring>], smp: bool) -> anyhow::Result<Vec<f64>> {
+    let events = if smp { SHARED_EVENTS } else { OWN_EVENTS };
     let barrier = Arc::new(Barrier::new(cpus.len()));
     let threads: Vec<_> = cpus
         .iter()
@@ -91,9 +95,9 @@ fn together(cpus: &[usize], rings: &[Arc<Ring>], smp: bool) -> anyhow::Result<Ve
                 pinned?;
                 if smp {
                     // Whoever is descheduled in the middle of a record makes the others lose theirs.
-                    return Ok(record_for_a_while(&ring.smp()));
+                    return Ok(record_for_a_while(&ring.smp(), events));
                 }
-                let spans = record_for_a_while(&ring.local());
+                let spans = record_for_a_while(&ring.local(), events);
                 ring.check_nothing_lost()?;
                 Ok(spans)
             })
@@ -103,18 +107,18 @@ fn together(cpus: &[usize], rings: &[Arc<Ring>], smp: bool) -> anyhow::Result<Ve
         .into_iter()
         .map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a producer panicked"))?)
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let medians = (0..spans.len()).map(|thread| median(&mut concurrent_chunks(&spans, thread)));
+    let medians = (0..spans.len()).map(|thread| median(&mut concurrent_chunks(&spans, thread, events)));
     Ok(medians.filter(|took| took.is_finite()).collect())
 }
 
-/// Records chunk after chunk into a flight recorder.
-fn record_for_a_while<S: Storage>(producer: &Producer<S>) -> Vec<Span> {
+/// Records chunk after chunk, of so many `events`, into a flight recorder.
+fn record_for_a_while<S: Storage>(producer: &Producer<S>, events: u64) -> Vec<Span> {
     let begin = Instant::now();
     let mut spans = Vec::new();
     while begin.elapsed() < Duration::from_millis(30) {
         let producer = black_box(producer);
         let start = ordered_ticks();
-        for number in 0..EVENTS {
+        for number in 0..events {
             black_box(probe::<S, 2>(producer, ticks, number));
         }
         spans.push((start, ordered_ticks()));
@@ -122,9 +126,10 @@ fn record_for_a_while<S: Storage>(producer: &Producer<S>) -> Vec<Span> {
     spans
 }
 
-/// Ticks per event of those chunks of `thread` during which each of the others was in an undisturbed chunk of its own.
+/// Ticks per event of those chunks of `thread`, of so many `events`, during which each of the others was in an
+/// undisturbed chunk of its own.
 #[allow(clippy::cast_precision_loss, reason = "a chunk takes far less than 2^53 ticks")]
-fn concurrent_chunks(spans: &[Vec<Span>], thread: usize) -> Vec<f64> {
+fn concurrent_chunks(spans: &[Vec<Span>], thread: usize, events: u64) -> Vec<f64> {
     let undisturbed: Vec<Vec<Span>> = spans
         .iter()
         .map(|spans| spans.iter().copied().filter(|(begin, end)| end - begin < INTERRUPTED).collect())
@@ -140,7 +145,7 @@ fn concurrent_chunks(spans: &[Vec<Span>], thread: usize) -> Vec<f64> {
             let mut others = undisturbed.iter().enumerate().filter(|&(other, _)| other != thread);
             others.all(|(_, others)| overlaps(span, others))
         })
-        .map(|(begin, end)| (end - begin) as f64 / EVENTS as f64)
+        .map(|(begin, end)| (end - begin) as f64 / events as f64)
         .collect()
 }
 
@@ -186,10 +191,9 @@ mod tests {
 
     #[test]
     fn chunks_count_while_the_other_thread_records() {
-        let alone = (0, EVENTS);
-        let beside = (10 * EVENTS, 12 * EVENTS);
-        let spans = [vec![alone, beside], vec![(11 * EVENTS, 12 * EVENTS), (13 * EVENTS, 14 * EVENTS)]];
+        let (alone, beside) = ((0, 100), (1000, 1200));
+        let spans = [vec![alone, beside], vec![(1100, 1200), (1300, 1400)]];
 
-        assert_eq!(concurrent_chunks(&spans, 0), [2.0]);
+        assert_eq!(concurrent_chunks(&spans, 0, 100), [2.0]);
     }
 }
