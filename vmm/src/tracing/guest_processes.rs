@@ -6,6 +6,7 @@ use super::process_table::ProcessTable;
 use super::record_limit::LayerLimits;
 use super::ring_layer::{Drained, Latest, Producers, RingLayer};
 use super::trigger::watch::Watch;
+use super::vcpu_activity::VcpuActivity;
 use super::written_layer::{WrittenLayer, ends_early};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -41,7 +42,7 @@ pub struct GuestProcesses {
     descriptors: usize,
     /// Layers of processes that have ended.
     ended: Vec<Layer>,
-    /// Bytes of the manifest that their descriptions take, and the streams of all processes.
+    /// Bytes of the manifest that the descriptions and the streams of all processes take.
     described: u64,
     refused: Refused,
     /// What to tell of the first layer that ended early.
@@ -49,6 +50,8 @@ pub struct GuestProcesses {
     /// The slot that the next look begins with.
     next_slot: u32,
     look_time: Duration,
+    /// Whose rings may have something new.
+    activity: VcpuActivity,
     /// The size that the recording keeps within, if it does.
     rotation: Option<Rotation>,
     /// Bytes of the manifest for all processes.
@@ -68,6 +71,8 @@ struct Slot {
     generation: u32,
     /// The process that owns the slot, while it is drained.
     layer: Option<WrittenLayer>,
+    /// The latest look at all of its rings; 0 when there was none.
+    looked: u64,
 }
 
 /// A look at all processes.
@@ -79,6 +84,8 @@ struct Look<'l> {
     guest: Producers,
     latest: Latest<'l>,
     deadline: Instant,
+    /// Its number; 0 where that of no look is told.
+    number: u64,
 }
 
 /// How much of the processes is not in the recording.
@@ -109,6 +116,7 @@ impl GuestProcesses {
             first_end: None,
             next_slot: 0,
             look_time: LOOK_TIME,
+            activity: VcpuActivity::default(),
             rotation: None,
             max_descriptions: MAX_DESCRIPTIONS,
             limits: LayerLimits::default(),
@@ -122,6 +130,12 @@ impl GuestProcesses {
     pub fn within(self, rotation: Option<&Rotation>) -> Self {
         let max_descriptions = rotation.map_or(MAX_DESCRIPTIONS, |rotation| rotation.limit() / DESCRIBED_SHARE);
         Self { rotation: rotation.cloned(), max_descriptions: max_descriptions.min(MAX_DESCRIPTIONS), ..self }
+    }
+
+    /// Rings of vCPUs that have not run since are not looked at again.
+    #[must_use]
+    pub fn following(self, activity: VcpuActivity) -> Self {
+        Self { activity, ..self }
     }
 
     /// Each process keeps within what `limits` say of the layer.
@@ -149,7 +163,9 @@ impl GuestProcesses {
             self.last_forgetting = now;
             self.forget_dropped(dir);
         }
-        let look = Look { dir, manifest, guest, latest, deadline: Instant::now() + self.look_time };
+        let is_any_running = self.slots.iter().any(|slot| slot.layer.is_some());
+        let number = if is_any_running { self.activity.look(self.table.vcpus()) } else { 0 };
+        let look = Look { dir, manifest, guest, latest, deadline: Instant::now() + self.look_time, number };
         let slots = self.table.slots();
         let mut found = Found::Nothing;
         for _ in 0..slots {
@@ -166,26 +182,33 @@ impl GuestProcesses {
 
     /// Drains slot `number`: how much there was, and whether that was all in time.
     fn drain_slot(&mut self, number: u32, look: Look<'_>, mut watch: Option<&mut Watch>) -> (Found, bool) {
-        let Look { dir, manifest, guest, latest, deadline } = look;
+        let Look { dir, manifest, guest, latest, deadline, number: this_look } = look;
         let state = self.table.state(number);
         if state.is_in_use() && state.generation != self.slots[number as usize].generation {
             self.begin(dir, manifest, number, state.generation);
         }
-        let left = self.max_descriptions.saturating_sub(self.described());
+        let left = self.max_descriptions.saturating_sub(self.described);
         let slot = &mut self.slots[number as usize];
         let Some(layer) = &mut slot.layer else { return (Found::Nothing, true) };
         let closed = !state.is_active() || state.generation != slot.generation;
         let producers = if closed { Producers::Stopped } else { guest };
-        layer.limit_descriptions(MAX_PROCESS_DESCRIPTION.min(layer.rings().described_bytes() + left));
+        let described = layer.rings().described_bytes();
+        layer.limit_descriptions(MAX_PROCESS_DESCRIPTION.min(described + left));
         watch.iter_mut().for_each(|watch| watch.next_process());
         let (mut drained, is_done) = match guest {
-            Producers::Running => layer.drain_until(producers, latest, deadline, watch.as_deref_mut()),
+            Producers::Running => {
+                let (activity, before) = (&self.activity, slot.looked);
+                let has_news = |vcpu| closed || activity.may_have_recorded(vcpu, before);
+                layer.drain_until(producers, has_news, latest, deadline, watch.as_deref_mut())
+            }
             Producers::Stopped => (Drained::default(), true),
         };
+        slot.looked = if is_done && !drained.is_held_back { this_look } else { slot.looked };
         if is_done && producers == Producers::Stopped {
             let rest = layer.drain(Producers::Stopped, latest, watch);
             drained.found = drained.found.max(rest.found);
         }
+        self.described += layer.rings().described_bytes() - described;
         if let Some(end) = layer.tell_end() {
             self.refused.not_written += 1;
             self.first_end.get_or_insert(end);
@@ -268,7 +291,7 @@ impl GuestProcesses {
     fn begin(&mut self, dir: &Path, manifest: &Manifest, number: u32, generation: u32) {
         // A guest kernel that reuses a slot without waiting for the host spoils that process's records, nothing else.
         self.end(number);
-        self.slots[number as usize].generation = generation;
+        self.slots[number as usize] = Slot { generation, ..Slot::default() };
         let begun = self.admit().and_then(|()| {
             let layer = self.table.layer(number);
             let writer = LayerWriter::create_within(self.rotation.as_ref(), dir, manifest, layer);
@@ -291,22 +314,15 @@ impl GuestProcesses {
     fn end(&mut self, number: u32) {
         let slot = &mut self.slots[number as usize];
         let Some(layer) = slot.layer.take() else { return };
-        self.described += layer.rings().described_bytes();
         self.refused.event_types += layer.rings().refused_events();
         self.ended.push(layer.layer());
         self.table.acknowledge(number, slot.generation);
     }
 
-    /// Bytes of the manifest that all processes take.
-    fn described(&self) -> u64 {
-        let running = self.slots.iter().filter_map(|slot| slot.layer.as_ref());
-        running.fold(self.described, |sum, layer| sum + layer.rings().described_bytes())
-    }
-
     /// Whether there is room for another process; counts it if not.
     fn admit(&mut self) -> Result<(), ()> {
         let running = self.slots.iter().filter(|slot| slot.layer.is_some()).count();
-        let described = self.described() + layer_bytes(self.table.vcpus());
+        let described = self.described + layer_bytes(self.table.vcpus());
         if self.ended.len() + running >= MAX_PROCESSES || described > self.max_descriptions {
             self.refused.too_many += 1;
             return Err(());

@@ -30,6 +30,7 @@ pub mod sessions;
 pub mod streaming;
 pub mod thread_times;
 pub mod trigger;
+pub mod vcpu_activity;
 pub mod vmm_events;
 pub mod vmm_layer;
 pub mod work_alarm;

@@ -139,6 +139,8 @@ pub struct Drained {
     pub found: Found,
     /// Event types that are new in the layer.
     pub new_events: usize,
+    /// Whether the layer's limit has left packets in the rings that were ready.
+    pub is_held_back: bool,
 }
 
 /// Whether the rings' producers may still be at work.
@@ -311,31 +313,42 @@ impl RingLayer {
     }
 
     /// Like [`drain`](Self::drain), until `deadline` at most; the next one goes on with the ring where this one stopped.
-    /// Also says whether all rings were looked at before.
+    /// Also says whether all rings were looked at before, of those for whose numbers `has_news` says that there may be
+    /// something new.
     ///
     /// # Errors
     /// When the layer cannot be written.
     pub fn drain_until(
         &mut self,
         producers: Producers,
+        has_news: impl Fn(usize) -> bool,
         latest: Latest<'_>,
         deadline: Instant,
         mut watch: Option<&mut Watch>,
     ) -> Result<(Drained, bool), WriteError> {
         let mut drained = Drained::default();
+        // The time is asked where it passes: a ring with nothing in it takes less of it than the question.
+        let mut may_be_late = true;
         'rings: for _ in 0..self.rings.len() {
             let ring = self.next_ring % self.rings.len();
+            if !has_news(ring) {
+                self.next_ring = (ring + 1) % self.rings.len();
+                continue;
+            }
             let (mut moved, sub_buffers) = (0, self.rings[ring].sub_buffers());
             while moved < sub_buffers {
-                if Instant::now() >= deadline {
+                if may_be_late && Instant::now() >= deadline {
                     return Ok((drained, false));
                 }
+                may_be_late = true;
                 if !self.is_admitted(producers) {
                     // Another ring is first the next time.
                     self.next_ring = ring + usize::from(moved > 0);
+                    drained.is_held_back = true;
                     break 'rings;
                 }
                 if !self.move_packet(ring, producers, latest, &mut drained, watch.as_deref_mut())? {
+                    may_be_late = watch.is_some();
                     break;
                 }
                 moved += 1;

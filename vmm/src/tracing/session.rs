@@ -20,6 +20,7 @@ use super::streaming::Streaming;
 use super::trigger::expression::Trigger;
 use super::trigger::host_load::HostLoad;
 use super::trigger::{AFTER, ArmError, TriggerRequest, Triggers};
+use super::vcpu_activity::VcpuActivity;
 use super::vmm_events::{EVENTS, GuestEvents, VmmTracer};
 use super::vmm_layer::vmm_layer;
 use super::work_alarm::WorkAlarms;
@@ -297,7 +298,9 @@ impl Session {
                 let host = host.map(|tracer| HostLayer::create(rotation, dir, manifest, tracer)).transpose()?;
                 let written = |table| {
                     let processes = GuestProcesses::new(table, process_descriptors).within(rotation);
-                    processes.within_rate(limits.clone())
+                    processes
+                        .within_rate(limits.clone())
+                        .following(VcpuActivity::of(Arc::clone(&recording.vcpu_threads)))
                 };
                 Layers::Streaming(Box::new(Streaming {
                     dir: dir.clone(),

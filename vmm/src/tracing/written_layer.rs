@@ -70,11 +70,11 @@ impl WrittenLayer {
         })
     }
 
-    /// Moves what is ready until `deadline` at most; says whether that was all. `watch` is shown what is moved and what
-    /// is not complete.
+    /// Moves what is ready until `deadline` at most; says whether that was all. See [`RingLayer::drain_until`].
     pub fn drain_until(
         &mut self,
         producers: Producers,
+        has_news: impl Fn(usize) -> bool,
         latest: Latest<'_>,
         deadline: Instant,
         watch: Option<&mut Watch>,
@@ -82,7 +82,7 @@ impl WrittenLayer {
         if self.end.has_come() {
             return (Drained::default(), true);
         }
-        let drained = self.end.take(self.layer.drain_until(producers, latest, deadline, watch));
+        let drained = self.end.take(self.layer.drain_until(producers, has_news, latest, deadline, watch));
         (drained.0, drained.1 || self.end.has_come())
     }
 

@@ -15,6 +15,8 @@ use shared_ring::storage::Smp;
 use shared_ring::view::ProcessState;
 use std::fs;
 use std::mem::offset_of;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 use trace_merge::manifest::{MANIFEST_FILE, event_bytes};
 use trace_merge::writer::NewLayer;
@@ -155,6 +157,74 @@ fn process_over_its_limit_costs_another_one_no_record() {
     assert!(lost > flooded / 2, "{lost} {flooded}");
     let times = layers.iter().map(|layer| layer.limit.unwrap().times);
     assert_eq!((times.collect::<Vec<_>>(), told.len()), (vec![1, 0], 1));
+}
+
+#[test]
+fn ring_of_a_vcpu_that_sleeps_is_looked_at_when_it_has_run_or_the_process_ends() {
+    let asleep = SleepingThread::start();
+    let mut bench = Bench::new(100);
+    bench.processes = bench.processes.following(VcpuActivity::of(Arc::new(Mutex::new(vec![(0, asleep.tid)]))));
+    let recorded = |bench: &Bench| {
+        let streams = bench.processes.layers().flat_map(|layer| layer.streams);
+        streams.map(|stream| stream.records).sum::<u64>()
+    };
+    bench.set(0, 1, PROCESS_ACTIVE);
+    bench.record(0, 1);
+    // The process is found, then its vCPU's time is known.
+    (1..=3).for_each(|time| bench.look_at(time));
+
+    // Who records is this thread, which is not the vCPU's.
+    bench.record_again(0, 600, 4);
+    bench.look_at(4);
+    let while_it_sleeps = recorded(&bench);
+    asleep.run();
+    bench.look_at(5);
+    let when_it_has_run = recorded(&bench);
+    bench.record_again(0, 600, 6);
+    bench.set(0, 1, PROCESS_CLOSED);
+    bench.look_at(6);
+
+    assert_eq!(while_it_sleeps, 0);
+    assert!(when_it_has_run > 0 && recorded(&bench) > when_it_has_run, "{when_it_has_run} {}", recorded(&bench));
+}
+
+/// A thread that sleeps.
+struct SleepingThread {
+    tid: u32,
+    orders: Sender<()>,
+    done: Receiver<u32>,
+}
+
+impl SleepingThread {
+    fn start() -> Self {
+        let (orders, received) = channel();
+        let (told, done) = channel();
+        std::thread::spawn(move || {
+            told.send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()).unwrap();
+            for () in received {
+                told.send(0).unwrap();
+            }
+        });
+        let tid = done.recv().unwrap();
+        let thread = Self { tid, orders, done };
+        thread.fall_asleep();
+        thread
+    }
+
+    /// Has it do something; it sleeps again afterwards.
+    fn run(&self) {
+        self.orders.send(()).unwrap();
+        self.done.recv().unwrap();
+        self.fall_asleep();
+    }
+
+    /// Waits until the kernel says that it sleeps.
+    fn fall_asleep(&self) {
+        let status = format!("/proc/self/task/{}/status", self.tid);
+        while !fs::read_to_string(&status).unwrap().contains("State:\tS") {
+            std::thread::yield_now();
+        }
+    }
 }
 
 #[test]
@@ -305,7 +375,7 @@ fn process_of_which_nothing_is_left_in_a_recording_of_a_limited_size_is_forgotte
     bench.look();
     bench.set(0, 1, PROCESS_CLOSED);
     bench.look();
-    let described = bench.processes.described();
+    let described = bench.processes.described;
 
     bench.processes.forget_dropped(bench.dir.path());
     let before = bench.processes.layers().count();
@@ -315,7 +385,7 @@ fn process_of_which_nothing_is_left_in_a_recording_of_a_limited_size_is_forgotte
     bench.processes.forget_dropped(bench.dir.path());
 
     assert_eq!((before, bench.processes.layers().count()), (1, 0));
-    assert!(described > 0 && bench.processes.described() == 0, "{described} {}", bench.processes.described());
+    assert!(described > 0 && bench.processes.described == 0, "{described} {}", bench.processes.described);
     assert!(bench.processes.missing().any(|missing| missing.reason.starts_with("1 processes that ended")));
     assert!(!bench.dir.path().join("vm0/guest-user/100").exists());
 }
