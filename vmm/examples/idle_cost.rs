@@ -3,13 +3,12 @@
 //!
 //! A thread plays the vCPU: it sleeps as a guest does that wakes up for its timer, then makes ten million records at a
 //! steady rate. Once the recorder is woken by the thread's work, once it has to look by itself; in turns, in one run.
-#![allow(unsafe_code)] // The thread records through raw addresses, as a guest does.
 
 mod recorder_side;
 
 use anyhow::Context;
 use clock_sync::tsc;
-use recorder_side::RecorderSide;
+use recorder_side::{RecorderSide, Shape, producer, register};
 use serde::Serialize;
 use shared_ring::event::{Event, Field, FieldType};
 use shared_ring::layout::Mode;
@@ -91,7 +90,7 @@ impl Turn {
 
 fn turn(is_woken: bool, idle: Duration) -> anyhow::Result<Turn> {
     let alarms = Arc::new(WorkAlarms::new(1));
-    let side = RecorderSide::start(Mode::Discard, None, &alarms)?;
+    let side = RecorderSide::start(Shape::SMALL, Mode::Discard, None, &alarms)?;
     let RecorderSide { folder: _folder, region, rings, recorder } = side;
 
     let (orders, received) = channel();
@@ -135,7 +134,8 @@ enum Order {
 
 /// Sleeps, waking up now and then, until the burst is asked for.
 fn guest(region: &TraceRegion, rings: Rings, orders: &Receiver<Order>, answers: &Sender<()>) {
-    let producer = recorder_side::guest(region, rings, &[EVENT]);
+    register(region, &[EVENT]);
+    let producer = producer(region, rings, 0);
     while !matches!(orders.recv_timeout(Duration::from_secs(1) / WAKE_UPS), Ok(Order::Burst)) {
         let begun = Instant::now();
         while begun.elapsed() < WORK {

@@ -6,13 +6,12 @@
 //! recorder, and in discard mode.
 //!
 //! `cargo run --release -p vmm --example trigger_delay -- [EVENTS]`
-#![allow(unsafe_code)] // The thread records through raw addresses, as a guest does.
 
 mod recorder_side;
 
 use anyhow::{Context, ensure};
 use clock_sync::tsc;
-use recorder_side::RecorderSide;
+use recorder_side::{RecorderSide, Shape, producer, register};
 use serde_json::json;
 use shared_ring::event::{Event, Field, FieldType};
 use shared_ring::layout::Mode;
@@ -88,7 +87,8 @@ fn turn(mode: Mode, is_busy: bool, events: u64) -> anyhow::Result<[Vec<u64>; 2]>
     // Marked each time, and no snapshot is written meanwhile.
     let request = TriggerRequest { triggers, every: Some(Duration::ZERO), after: Duration::from_secs(3600) };
     let alarms = Arc::new(WorkAlarms::new(1));
-    let RecorderSide { folder, region, rings, recorder } = RecorderSide::start(mode, Some(request), &alarms)?;
+    let RecorderSide { folder, region, rings, recorder } =
+        RecorderSide::start(Shape::SMALL, mode, Some(request), &alarms)?;
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let loads = if is_busy { std::thread::available_parallelism().map_or(1, usize::from) } else { 0 };
@@ -99,7 +99,8 @@ fn turn(mode: Mode, is_busy: bool, events: u64) -> anyhow::Result<[Vec<u64>; 2]>
                 }
             });
         }
-        let producer = recorder_side::guest(&region, rings, &[TICK, WAKING, SWITCH]);
+        register(&region, &[TICK, WAKING, SWITCH]);
+        let producer = producer(&region, rings, 0);
         for number in 0..events {
             // As if by chance: the pauses have no pattern that the recorder's have.
             std::thread::sleep(Duration::from_micros(PAUSE.0 + number * 7919 % PAUSE.1));

@@ -239,6 +239,16 @@ enum BenchTask {
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
+    /// What a look at the rings of a guest of many vCPUs, sessions and processes costs; how well up to as many producers as
+    /// there are CPUs record beside each other and a recorder.
+    Wide {
+        /// Turns, at least 5.
+        #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u16).range(5..))]
+        repetitions: u16,
+        /// Write the results to FILE as JSON too.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
 }
 
 #[derive(Subcommand)]
@@ -365,6 +375,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Task::Bench(BenchTask::Ring { repetitions, json, update_document }) => {
             bench::ring::run(&paths, &bench::ring::Options { repetitions, json, update_document })?;
         }
+        Task::Bench(BenchTask::Wide { repetitions, json }) => bench::wide::run(&paths, repetitions, json.as_deref())?,
         Task::Bench(BenchTask::Why { repetitions, events, json }) => {
             bench::why::run(&paths, &bench::why::Options { repetitions: repetitions.into(), events, json })?;
         }

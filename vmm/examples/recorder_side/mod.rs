@@ -1,4 +1,5 @@
 //! A recorder whose guest is a thread of the same process, for measurements without a machine.
+#![allow(unsafe_code)] // Rings and registries are written through raw addresses, as a guest does.
 
 use clock_sync::calibration::read_together;
 use shared_ring::event::Event;
@@ -7,7 +8,7 @@ use shared_ring::layout::{Geometry, Mode};
 use shared_ring::producer::Producer;
 use shared_ring::region::{RegionConfig, Rings};
 use shared_ring::registry::Registry;
-use shared_ring::storage::Smp;
+use shared_ring::storage::{CpuLocal, Smp};
 use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -31,6 +32,33 @@ use vmm::tracing::work_alarm::WorkAlarms;
 /// Sub-buffers as `strata run` has them.
 const RINGS: (u64, u32) = (128 << 10, 16);
 
+/// What a guest's region has room for.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub vcpus: u32,
+    /// Bytes and number of the sub-buffers of the rings of the guest's kernel and of the VMM.
+    pub kernel_rings: (u64, u32),
+    /// Sessions beside the one that a VM is started with.
+    pub more_sessions: usize,
+    pub process_slots: u32,
+    /// Bytes and number of the sub-buffers of a process's rings.
+    pub process_rings: (u64, u32),
+    /// File descriptors for the streams of processes.
+    pub process_descriptors: usize,
+}
+
+impl Shape {
+    /// One vCPU, and rings as `strata run` has them.
+    pub const SMALL: Self = Self {
+        vcpus: 1,
+        kernel_rings: RINGS,
+        more_sessions: 0,
+        process_slots: 16,
+        process_rings: RINGS,
+        process_descriptors: 64,
+    };
+}
+
 /// A recorder at work.
 pub struct RecorderSide {
     /// The recording's folder is `trace` in it.
@@ -41,48 +69,71 @@ pub struct RecorderSide {
 }
 
 impl RecorderSide {
-    /// Begins to record in `mode`, watched for `triggers`, a guest of one vCPU, whose work may ring `alarms`.
+    /// Begins to record in `mode`, watched for `triggers`, a guest of `shape`, whose work may ring `alarms`.
     ///
     /// # Errors
     /// When there is no memory, or the folder cannot be written.
-    pub fn start(mode: Mode, triggers: Option<TriggerRequest>, alarms: &Arc<WorkAlarms>) -> anyhow::Result<Self> {
-        let folder = TempDir::new()?;
-        let trace = folder.path().join("trace");
-        fs::create_dir(&trace)?;
-        let rings = Rings { geometry: Geometry::new(RINGS.0, RINGS.1)?, mode };
-        let clock = HostClock { time: HostTime::Tsc, ..HostClock::observe(None) };
-        let (uuid, frequency) = (Uuid::new_v4(), clock.trace_frequency());
-        let config = RegionConfig {
-            vcpus: 1,
-            sessions: [Some(rings), None, None, None],
-            process_rings: rings,
-            process_slots: 16,
-            registry_size: 64 << 10,
-            process_registry_size: 64 << 10,
-        };
-        let region = Arc::new(TraceRegion::create(tempfile::tempfile()?, config, uuid, frequency)?);
-        let memory = HostMemory::private(VmmTracer::memory_size(1, rings));
-        let vmm = Arc::new(VmmTracer::new(1, rings, memory, HostTime::Tsc, |_| true, Box::new(|_, _| ())));
-        let sides = (Arc::clone(&region), vmm);
-        let sources = sources(&clock, uuid, trace, sides, rings, Arc::clone(alarms), triggers)?;
+    pub fn start(
+        shape: Shape,
+        mode: Mode,
+        triggers: Option<TriggerRequest>,
+        alarms: &Arc<WorkAlarms>,
+    ) -> anyhow::Result<Self> {
+        let (folder, region, rings, sources) = prepare(shape, mode, triggers, alarms)?;
         Ok(Self { folder, region, rings, recorder: Recorder::start(sources)? })
     }
 }
 
-/// Registers `events` as the guest's kernel does; returns what records them on the vCPU. Call it once.
-pub fn guest(region: &TraceRegion, rings: Rings, events: &[Event]) -> Producer<Smp> {
+/// The folder, the region, the kernel's rings, and what a recorder is made of that would record as
+/// [`RecorderSide::start`] says.
+///
+/// # Errors
+/// When there is no memory, or the folder cannot be made.
+pub fn prepare(
+    shape: Shape,
+    mode: Mode,
+    triggers: Option<TriggerRequest>,
+    alarms: &Arc<WorkAlarms>,
+) -> anyhow::Result<(TempDir, Arc<TraceRegion>, Rings, Sources)> {
+    let folder = TempDir::new()?;
+    let trace = folder.path().join("trace");
+    fs::create_dir(&trace)?;
+    let rings_of = |(size, count)| Ok::<_, anyhow::Error>(Rings { geometry: Geometry::new(size, count)?, mode });
+    let rings = rings_of(shape.kernel_rings)?;
+    let clock = HostClock { time: HostTime::Tsc, ..HostClock::observe(None) };
+    let (uuid, frequency) = (Uuid::new_v4(), clock.trace_frequency());
+    let config = RegionConfig {
+        vcpus: shape.vcpus,
+        sessions: std::array::from_fn(|slot| (slot <= shape.more_sessions).then_some(rings)),
+        process_rings: rings_of(shape.process_rings)?,
+        process_slots: shape.process_slots,
+        registry_size: 64 << 10,
+        process_registry_size: 60 << 10,
+    };
+    let region = Arc::new(TraceRegion::create(tempfile::tempfile()?, config, uuid, frequency)?);
+    let memory = HostMemory::private(VmmTracer::memory_size(shape.vcpus, rings));
+    let vmm = Arc::new(VmmTracer::new(shape.vcpus, rings, memory, HostTime::Tsc, |_| true, Box::new(|_, _| ())));
+    let sides = (Arc::clone(&region), vmm);
+    let sources = sources(&clock, uuid, trace, sides, (shape, rings), Arc::clone(alarms), triggers)?;
+    Ok((folder, region, rings, sources))
+}
+
+/// What records on `vcpu` as the guest's kernel does.
+pub fn producer(region: &TraceRegion, rings: Rings, vcpu: u32) -> Producer<CpuLocal> {
+    let ring = region.memory().part(region.layout().kernel_ring(0, vcpu), rings.ring_size());
+    // SAFETY: the storage covers its part, which the region keeps mapped; one thread at a time records there.
+    unsafe { Producer::new(CpuLocal::new(ring.base()), rings.geometry, rings.mode) }
+}
+
+/// Registers `events` as the guest's kernel does. Call it once.
+pub fn register(region: &TraceRegion, events: &[Event]) {
     let layout = region.layout();
     let registry = region.memory().part(layout.registry, layout.registry_size);
-    let ring = region.memory().part(layout.kernel_ring(0, 0), rings.ring_size());
-    // SAFETY: the storages cover their parts, which the region keeps mapped; nobody else writes there.
-    let (registry, producer) = unsafe {
-        let registry = Registry::new(Smp::new(registry.base()), layout.registry_size);
-        (registry, Producer::new(Smp::new(ring.base()), rings.geometry, rings.mode))
-    };
+    // SAFETY: the storage covers its part, which the region keeps mapped; nobody else writes there.
+    let registry = unsafe { Registry::new(Smp::new(registry.base()), layout.registry_size) };
     for event in events {
         registry.append(event);
     }
-    producer
 }
 
 /// What the recorder is made of.
@@ -91,7 +142,7 @@ fn sources(
     uuid: Uuid,
     trace: PathBuf,
     (region, vmm): (Arc<TraceRegion>, Arc<VmmTracer>),
-    rings: Rings,
+    (shape, rings): (Shape, Rings),
     alarms: Arc<WorkAlarms>,
     triggers: Option<TriggerRequest>,
 ) -> anyhow::Result<Sources> {
@@ -120,7 +171,7 @@ fn sources(
         started: Started::at(utc.utc_ns),
         clock: clock.statement(uuid, utc, Vec::new()),
         host: Host::default(),
-        vms: vec![Vm { name: "vm0".into(), vcpus: 1, ..Vm::default() }],
+        vms: vec![Vm { name: "vm0".into(), vcpus: shape.vcpus, ..Vm::default() }],
         layers: Vec::new(),
         missing: Vec::new(),
         max_size: None,
@@ -136,7 +187,7 @@ fn sources(
         vm: "vm0".into(),
         selection: Selection::parse("guest:*")?,
         vcpu_threads: Arc::new(Mutex::new(Vec::new())) as VcpuThreads,
-        clocks: Arc::new(VcpuClocks::new("vm0", 1, parameters, Box::new(|_, _, _| ()))),
+        clocks: Arc::new(VcpuClocks::new("vm0", shape.vcpus, parameters, Box::new(|_, _, _| ()))),
         guest: Some(guest),
     };
     Ok(Sources {
@@ -147,7 +198,7 @@ fn sources(
         limits: LayerLimits::default(),
         alarms,
         events: String::new(),
-        process_descriptors: 64,
+        process_descriptors: shape.process_descriptors,
         say: |_| (),
         on_failure: None,
         triggers,

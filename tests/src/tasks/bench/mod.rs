@@ -11,6 +11,28 @@ pub mod merge;
 pub mod ring;
 pub mod usage;
 pub mod why;
+pub mod wide;
+
+use crate::build::binaries;
+use crate::paths::Paths;
+use crate::process::{self, ProcessError};
+use std::path::Path;
+
+/// Builds `example` of `package` with optimisation, and has it print its tables; `arguments` come before the file for the
+/// results, if there is one.
+fn run_example(
+    paths: &Paths,
+    (package, example): (&str, &str),
+    arguments: &[String],
+    json: Option<&Path>,
+) -> Result<(), ProcessError> {
+    let mut command = binaries::cargo(paths, &paths.builds().join("bench"));
+    command.args(["run", "--quiet", "--release", "-p", package, "--example", example, "--"]);
+    // where the caller is, which is not where cargo runs
+    let json = json.map(|file| std::path::absolute(file).unwrap_or_else(|_| file.to_owned()));
+    command.args(arguments).args(json);
+    process::run_visible(&mut command)
+}
 
 /// The `quarters` quarter of `values`; 0 when there are none.
 fn quantile(values: &mut [f64], quarters: usize) -> f64 {

@@ -1,0 +1,391 @@
+//! What tracing costs on wide machines: `cargo xtask bench wide`.
+//!
+//! Looks: one thread polls recorders of small and of wide guests, in turns, while nothing is recorded or one vCPU
+//! records, with caches that other work has used meanwhile. Producers: one thread on each CPU plays a vCPU that
+//! records at a steady rate, while a recorder drains all rings into files.
+
+mod recorder_side;
+
+use anyhow::{Context, ensure};
+use clock_sync::tsc;
+use recorder_side::{RecorderSide, Shape, prepare, producer, register};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde::Serialize;
+use shared_ring::event::{Event, Field, FieldType};
+use shared_ring::layout::{Mode, PROCESS_ACTIVE, ProcessEntry};
+use shared_ring::producer::Producer;
+use shared_ring::region::Rings;
+use shared_ring::storage::CpuLocal;
+use shared_ring::view::ProcessState;
+use std::fs;
+use std::hint::black_box;
+use std::mem::offset_of;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use trace_merge::layer::LayerKind;
+use vmm::control::protocol::{Answer, Request};
+use vmm::tracing::region::TraceRegion;
+use vmm::tracing::sessions::Sessions;
+use vmm::tracing::work_alarm::WorkAlarms;
+
+const EVENT: Event = Event { id: 1, class: 0, name: "bench:words", fields: &FIELDS };
+const FIELDS: [Field; 2] = [Field::new("first", FieldType::U64), Field::new("second", FieldType::U64)];
+
+/// Sub-buffers of the guests that are only looked at: what a look costs does not depend on their size.
+const LOOKED_AT: (u64, u32) = (4096, 4);
+/// Bytes that are read between two looks, as other work does.
+const OTHER_WORK: usize = 64 << 20;
+/// Looks of each kind in a turn.
+const LOOKS: usize = 5;
+
+/// Records that are made one after the other.
+const GROUP: u64 = 200;
+/// The time from one group of a producer to the next: a million records a second.
+const GROUP_INTERVAL: Duration = Duration::from_micros(200);
+/// How long producers record in each turn.
+const RECORDING: Duration = Duration::from_millis(500);
+/// A group that takes longer was interrupted, ticks.
+const INTERRUPTED: u64 = 1_000_000;
+
+/// A guest that is looked at.
+#[derive(Clone, Copy, Serialize)]
+struct Guest {
+    vcpus: u32,
+    sessions: usize,
+    process_slots: u32,
+    /// Processes that have a slot.
+    processes: u32,
+}
+
+const GUESTS: [Guest; 5] = [
+    Guest { vcpus: 2, sessions: 1, process_slots: 16, processes: 0 },
+    Guest { vcpus: 64, sessions: 1, process_slots: 16, processes: 0 },
+    Guest { vcpus: 64, sessions: 4, process_slots: 256, processes: 0 },
+    Guest { vcpus: 64, sessions: 4, process_slots: 256, processes: 16 },
+    Guest { vcpus: 64, sessions: 4, process_slots: 256, processes: 128 },
+];
+
+/// What looks at one guest took, µs.
+#[derive(Serialize)]
+struct Looks {
+    guest: Guest,
+    quiet: Quartiles,
+    one_vcpu_records: Quartiles,
+}
+
+/// What a record costs while so many producers record.
+#[derive(Serialize)]
+struct Producers {
+    producers: usize,
+    /// ns of a record, over turns and producers.
+    ns: Quartiles,
+    /// ns with one producer over ns with so many: 1 is perfect.
+    efficiency: f64,
+    /// CPU time of the recorder for each record, ns.
+    recorder_ns: Quartiles,
+    records: u64,
+    lost: u64,
+}
+
+#[derive(Clone, Copy, Serialize)]
+struct Quartiles {
+    lower: f64,
+    median: f64,
+    upper: f64,
+}
+
+impl Quartiles {
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let at =
+            |quarters: usize| values.get(values.len().saturating_sub(1) * quarters / 4).copied().unwrap_or(f64::NAN);
+        Self { lower: at(1), median: at(2), upper: at(3) }
+    }
+
+    fn show(&self) -> String {
+        format!("{:.1} ({:.1}–{:.1})", self.median, self.lower, self.upper)
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let turns: usize = arguments.next().map_or(Ok(11), |text| text.parse()).context("turns")?;
+    let json = arguments.next().map(PathBuf::from);
+    let looks = looks(turns)?;
+    println!("| vCPUs | sessions | process slots | processes | a look, µs | while one vCPU records, µs |");
+    println!("|---|---|---|---|---|---|");
+    for Looks { guest, quiet, one_vcpu_records } in &looks {
+        let Guest { vcpus, sessions, process_slots, processes } = guest;
+        let (quiet, one) = (quiet.show(), one_vcpu_records.show());
+        println!("| {vcpus} | {sessions} | {process_slots} | {processes} | {quiet} | {one} |");
+    }
+    let producers = producers(turns)?;
+    println!("\n| producers | ns a record | efficiency | recorder, ns a record | records | lost |");
+    println!("|---|---|---|---|---|---|");
+    for Producers { producers, ns, efficiency, recorder_ns, records, lost } in &producers {
+        let (ns, recorder, efficiency) = (ns.show(), recorder_ns.show(), efficiency * 100.0);
+        println!("| {producers} | {ns} | {efficiency:.1} % | {recorder} | {records} | {lost} |");
+    }
+    if let Some(file) = json {
+        let text = serde_json::json!({ "looks": looks, "producers": producers });
+        fs::write(&file, serde_json::to_vec_pretty(&text)?).with_context(|| file.display().to_string())?;
+    }
+    Ok(())
+}
+
+/// A guest whose recorder is this thread.
+struct Polled {
+    _folder: TempDir,
+    region: Arc<TraceRegion>,
+    rings: Rings,
+    sessions: Sessions,
+}
+
+impl Polled {
+    /// The recorder of `guest`, whose vCPUs' threads are `threads`.
+    fn new(guest: Guest, threads: &[u32]) -> anyhow::Result<Self> {
+        let shape = Shape {
+            vcpus: guest.vcpus,
+            kernel_rings: LOOKED_AT,
+            more_sessions: guest.sessions - 1,
+            process_slots: guest.process_slots,
+            process_rings: LOOKED_AT,
+            process_descriptors: guest.processes as usize * guest.vcpus as usize,
+        };
+        let (folder, region, rings, sources) = prepare(shape, Mode::Discard, None, &Arc::new(WorkAlarms::new(1)))?;
+        let threads_of_vcpus = (0..guest.vcpus).zip(threads.iter().copied());
+        sources.recording.vcpu_threads.lock().unwrap_or_else(PoisonError::into_inner).extend(threads_of_vcpus);
+        let mut sessions = Sessions::start(sources)?;
+        for number in 1..guest.sessions {
+            let name = format!("session{number}");
+            let create = Request::SessionCreate {
+                name: name.clone(),
+                mode: rings.mode.into(),
+                sub_buffer_size: Some(LOOKED_AT.0),
+                sub_buffers: Some(LOOKED_AT.1),
+                events: Some("guest-kernel:*".into()),
+                trace: Some(folder.path().join(&name)),
+                max_size: None,
+                limits: Vec::new(),
+            };
+            for request in [create, Request::SessionStart { name }] {
+                let answer = sessions.answer(request);
+                ensure!(matches!(answer, Answer::Done { .. }), "refused: {answer:?}");
+            }
+        }
+        let polled = Self { _folder: folder, region, rings, sessions };
+        register(&polled.region, &[EVENT]);
+        for slot in 0..guest.processes {
+            polled.open_process(slot);
+        }
+        Ok(polled)
+    }
+
+    /// Has a process open `slot`, as the guest's kernel does.
+    fn open_process(&self, slot: u32) {
+        let entry = self.region.layout().process_table + slot as usize * size_of::<ProcessEntry>();
+        let memory = self.region.memory();
+        memory.store(entry + offset_of!(ProcessEntry, pid), u64::from(1000 + slot));
+        let state = ProcessState { generation: 1, status: PROCESS_ACTIVE };
+        memory.store(entry + offset_of!(ProcessEntry, state), state.to_word());
+    }
+
+    /// Fills one sub-buffer of vCPU 0.
+    fn record(&self) {
+        let producer = producer(&self.region, self.rings, 0);
+        for number in 0..LOOKED_AT.0 / 24 {
+            producer.record(tsc::read_ordered, EVENT.id, &payload(number));
+        }
+    }
+
+    /// What one poll takes, µs.
+    fn look(&mut self) -> f64 {
+        let begun = Instant::now();
+        black_box(self.sessions.poll());
+        begun.elapsed().as_secs_f64() * 1e6
+    }
+}
+
+fn looks(turns: usize) -> anyhow::Result<Vec<Looks>> {
+    raise_descriptor_limit()?;
+    let other_work = vec![1_u64; OTHER_WORK / size_of::<u64>()];
+    // vCPU 0 is this thread, which records; the others' sleep.
+    let asleep = Arc::new(Mutex::new(()));
+    let awake = asleep.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut threads = vec![this_thread()];
+    for _ in 1..GUESTS.iter().map(|guest| guest.vcpus).max().unwrap_or(1) {
+        let (asleep, (told, tells)) = (Arc::clone(&asleep), std::sync::mpsc::channel());
+        std::thread::spawn(move || {
+            let _ = told.send(this_thread());
+            drop(asleep.lock());
+        });
+        threads.push(tells.recv()?);
+    }
+    let mut guests = GUESTS.map(|guest| Polled::new(guest, &threads).map(|polled| (polled, Vec::new(), Vec::new())));
+    for turn in 0..=turns {
+        for guest in &mut guests {
+            let Ok((polled, quiet, recording)) = guest else { continue };
+            for _ in 0..LOOKS {
+                // Until nothing is left to be taken: descriptions, layers of new processes.
+                while polled.sessions.poll().has_more() {}
+                black_box(other_work.iter().sum::<u64>());
+                let of_nothing = polled.look();
+                polled.record();
+                black_box(other_work.iter().sum::<u64>());
+                let of_one = polled.look();
+                if turn > 0 {
+                    quiet.push(of_nothing);
+                    recording.push(of_one);
+                }
+            }
+        }
+    }
+    drop(awake);
+    let measured = GUESTS.into_iter().zip(guests);
+    measured
+        .map(|(guest, measured)| {
+            let (_, quiet, recording) = measured?;
+            Ok(Looks { guest, quiet: Quartiles::of(quiet), one_vcpu_records: Quartiles::of(recording) })
+        })
+        .collect()
+}
+
+fn this_thread() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()
+}
+
+/// Streams of many processes are many files.
+fn raise_descriptor_limit() -> anyhow::Result<()> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).context("cannot raise the limit of open files")
+}
+
+fn payload(number: u64) -> [u8; 16] {
+    let mut payload = [0; 16];
+    payload[..8].copy_from_slice(&number.to_le_bytes());
+    payload
+}
+
+fn producers(turns: usize) -> anyhow::Result<Vec<Producers>> {
+    let set = sched_getaffinity(None).context("cannot ask for this process's CPUs")?;
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect();
+    let mut counts: Vec<usize> =
+        std::iter::successors(Some(1), |&count| Some(count * 2)).take_while(|&count| count < cpus.len()).collect();
+    counts.push(cpus.len());
+    let mut taken: Vec<(Vec<f64>, Vec<f64>, u64, u64)> = vec![Default::default(); counts.len()];
+    for turn in 0..=turns {
+        for (&count, (ns, recorder_ns, records, lost)) in counts.iter().zip(&mut taken) {
+            let together = together(&cpus[..count])?;
+            if turn > 0 {
+                ns.extend(together.ns);
+                recorder_ns.push(together.recorder_ns);
+                *records += together.records;
+                *lost += together.lost;
+            }
+        }
+    }
+    let alone = Quartiles::of(taken[0].0.clone()).median;
+    let result = counts.into_iter().zip(taken).map(|(producers, (ns, recorder_ns, records, lost))| {
+        let (ns, recorder_ns) = (Quartiles::of(ns), Quartiles::of(recorder_ns));
+        Producers { producers, ns, efficiency: alone / ns.median, recorder_ns, records, lost }
+    });
+    Ok(result.collect())
+}
+
+/// One turn of one number of producers.
+struct Together {
+    /// Of each producer the median of its groups, ns a record.
+    ns: Vec<f64>,
+    recorder_ns: f64,
+    records: u64,
+    lost: u64,
+}
+
+/// Records on each of `cpus` while a recorder drains.
+fn together(cpus: &[usize]) -> anyhow::Result<Together> {
+    let shape = Shape { vcpus: u32::try_from(cpus.len())?, ..Shape::SMALL };
+    let alarms = Arc::new(WorkAlarms::new(1));
+    let RecorderSide { folder: _folder, region, rings, recorder } =
+        RecorderSide::start(shape, Mode::Discard, None, &alarms)?;
+    register(&region, &[EVENT]);
+    let barrier = Barrier::new(cpus.len());
+    let made = AtomicU64::new(0);
+    let before = recorder_cpu_ns()?;
+    let ns = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..)
+            .zip(cpus)
+            .map(|(vcpu, &cpu)| {
+                let (region, barrier, made) = (&region, &barrier, &made);
+                scope.spawn(move || {
+                    let pinned = pin(cpu);
+                    barrier.wait();
+                    pinned?;
+                    let (took, records) = record_steadily(&producer(region, rings, vcpu));
+                    made.fetch_add(records, Ordering::Relaxed);
+                    Ok(took)
+                })
+            })
+            .collect();
+        let joined =
+            threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a producer panicked"))?);
+        joined.collect::<anyhow::Result<Vec<f64>>>()
+    })?;
+    // Until it has taken what it takes while the guest runs.
+    std::thread::sleep(Duration::from_millis(50));
+    let used = recorder_cpu_ns()? - before;
+    let manifest = recorder.finish("done".into())?;
+    let kernel = manifest.layers.iter().filter(|layer| layer.kind == LayerKind::GuestKernel);
+    let streams: Vec<_> = kernel.flat_map(|layer| &layer.streams).collect();
+    let records: u64 = streams.iter().map(|stream| stream.records).sum();
+    let lost: u64 = streams.iter().map(|stream| stream.lost.total()).sum();
+    let made = made.into_inner();
+    ensure!(records + lost == made, "{records} records and {lost} lost are not {made}");
+    Ok(Together { ns, recorder_ns: used as f64 / records as f64, records, lost })
+}
+
+/// Records group after group: the median of a record, ns, and how many there were.
+fn record_steadily(producer: &Producer<CpuLocal>) -> (f64, u64) {
+    let (begun, first_tick) = (Instant::now(), tsc::read_ordered());
+    let (mut groups, mut records, mut next) = (Vec::new(), 0, begun);
+    while begun.elapsed() < RECORDING {
+        let producer = black_box(producer);
+        let start = tsc::read_ordered();
+        for number in 0..GROUP {
+            black_box(producer.record(tsc::read, EVENT.id, &payload(number)));
+        }
+        let took = tsc::read_ordered() - start;
+        records += GROUP;
+        if took < INTERRUPTED {
+            groups.push(took as f64 / GROUP as f64);
+        }
+        next = next.max(Instant::now()) + GROUP_INTERVAL;
+        while Instant::now() < next {
+            std::hint::spin_loop();
+        }
+    }
+    let ns_of_tick = begun.elapsed().as_nanos() as f64 / (tsc::read_ordered() - first_tick) as f64;
+    (Quartiles::of(groups).median * ns_of_tick, records)
+}
+
+/// Keeps the calling thread on `cpu`.
+fn pin(cpu: usize) -> anyhow::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).with_context(|| format!("cannot run on CPU {cpu}"))
+}
+
+/// CPU time that the recorder's thread has used.
+fn recorder_cpu_ns() -> anyhow::Result<u64> {
+    for task in fs::read_dir("/proc/self/task")? {
+        let task = task?.path();
+        if fs::read_to_string(task.join("comm"))?.trim() == "strata-recorder" {
+            let schedstat = fs::read_to_string(task.join("schedstat"))?;
+            return Ok(schedstat.split(' ').next().context("schedstat")?.parse()?);
+        }
+    }
+    anyhow::bail!("the recorder has no thread")
+}
