@@ -204,7 +204,7 @@ pub fn agent_for(paths: &Paths, kernels: &Kernels) -> Result<PathBuf, ProvisionE
 fn agent_locked(paths: &Paths, kernels: &Kernels) -> Result<PathBuf, ProvisionError> {
     let agent = paths.images().join(format!("strata-{}.ko", kernels.packages.release));
     progress::step("building the guest kernel module", || {
-        kmod::build(paths, &kernels.headers, Some(&kernels.vmlinux), &agent)
+        process::giving_way(|| kmod::build(paths, &kernels.headers, Some(&kernels.vmlinux), &agent))
     })?;
     Ok(agent)
 }

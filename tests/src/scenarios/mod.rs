@@ -138,7 +138,11 @@ pub(crate) fn once(
         }
     };
     match outcome {
-        Outcome::Done(result) => Ok(result),
+        Outcome::Done(result) => {
+            // what is left is to judge it, while another machine may run
+            process::give_way();
+            Ok(result)
+        }
         Outcome::Failed(message) => Err(message),
     }
 }
