@@ -84,6 +84,10 @@ struct Producers {
     ns: Quartiles,
     /// ns with one producer over ns with so many: 1 is perfect.
     efficiency: f64,
+    /// What `rdtsc` alone took the producers between two groups, ns: a processor slows down when more of it is used.
+    clock_ns: Quartiles,
+    /// `efficiency` over that of `rdtsc` alone.
+    beside_clock: f64,
     /// CPU time of the recorder for each record, ns.
     recorder_ns: Quartiles,
     records: u64,
@@ -123,11 +127,18 @@ fn main() -> anyhow::Result<()> {
         println!("| {vcpus} | {sessions} | {process_slots} | {processes} | {quiet} | {one} |");
     }
     let producers = producers(turns)?;
-    println!("\n| producers | ns a record | efficiency | recorder, ns a record | records | lost |");
-    println!("|---|---|---|---|---|---|");
-    for Producers { producers, ns, efficiency, recorder_ns, records, lost } in &producers {
-        let (ns, recorder, efficiency) = (ns.show(), recorder_ns.show(), efficiency * 100.0);
-        println!("| {producers} | {ns} | {efficiency:.1} % | {recorder} | {records} | {lost} |");
+    println!(
+        "\n| producers | ns a record | efficiency | rdtsc alone, ns | efficiency / its | recorder, ns a record \
+         | records | lost |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
+    for row in &producers {
+        let Producers { producers, records, lost, .. } = row;
+        let [ns, clock, recorder] = [row.ns, row.clock_ns, row.recorder_ns].map(|quartiles| quartiles.show());
+        let [efficiency, beside] = [row.efficiency, row.beside_clock].map(|part| part * 100.0);
+        println!(
+            "| {producers} | {ns} | {efficiency:.1} % | {clock} | {beside:.1} % | {recorder} | {records} | {lost} |"
+        );
     }
     if let Some(file) = json {
         let text = serde_json::json!({ "looks": looks, "producers": producers });
@@ -276,37 +287,39 @@ fn producers(turns: usize) -> anyhow::Result<Vec<Producers>> {
     let mut counts: Vec<usize> =
         std::iter::successors(Some(1), |&count| Some(count * 2)).take_while(|&count| count < cpus.len()).collect();
     counts.push(cpus.len());
-    let mut taken: Vec<(Vec<f64>, Vec<f64>, u64, u64)> = vec![Default::default(); counts.len()];
+    let mut taken: Vec<Taken> = counts.iter().map(|_| Taken::default()).collect();
     for turn in 0..=turns {
-        for (&count, (ns, recorder_ns, records, lost)) in counts.iter().zip(&mut taken) {
-            let together = together(&cpus[..count])?;
-            if turn > 0 {
-                ns.extend(together.ns);
-                recorder_ns.push(together.recorder_ns);
-                *records += together.records;
-                *lost += together.lost;
-            }
+        for (&count, taken) in counts.iter().zip(&mut taken) {
+            let mut unused = Taken::default();
+            together(&cpus[..count], if turn > 0 { taken } else { &mut unused })?;
         }
     }
-    let alone = Quartiles::of(taken[0].0.clone()).median;
-    let result = counts.into_iter().zip(taken).map(|(producers, (ns, recorder_ns, records, lost))| {
-        let (ns, recorder_ns) = (Quartiles::of(ns), Quartiles::of(recorder_ns));
-        Producers { producers, ns, efficiency: alone / ns.median, recorder_ns, records, lost }
+    let of =
+        |taken: &Taken| [&taken.ns, &taken.clock_ns, &taken.recorder_ns].map(|values| Quartiles::of(values.clone()));
+    let [alone, clock_alone, _] = of(&taken[0]);
+    let result = counts.into_iter().zip(&taken).map(|(producers, taken)| {
+        let [ns, clock_ns, recorder_ns] = of(taken);
+        let efficiency = alone.median / ns.median;
+        let beside_clock = efficiency * clock_ns.median / clock_alone.median;
+        let Taken { records, lost, .. } = *taken;
+        Producers { producers, ns, efficiency, clock_ns, beside_clock, recorder_ns, records, lost }
     });
     Ok(result.collect())
 }
 
-/// One turn of one number of producers.
-struct Together {
-    /// Of each producer the median of its groups, ns a record.
+/// What turns of one number of producers took.
+#[derive(Default)]
+struct Taken {
+    /// Of each producer in each turn the medians of its groups: ns of a record, and of `rdtsc` alone.
     ns: Vec<f64>,
-    recorder_ns: f64,
+    clock_ns: Vec<f64>,
+    recorder_ns: Vec<f64>,
     records: u64,
     lost: u64,
 }
 
-/// Records on each of `cpus` while a recorder drains.
-fn together(cpus: &[usize]) -> anyhow::Result<Together> {
+/// Records on each of `cpus` while a recorder drains, and adds to `taken` what that took.
+fn together(cpus: &[usize], taken: &mut Taken) -> anyhow::Result<()> {
     let shape = Shape { vcpus: u32::try_from(cpus.len())?, ..Shape::SMALL };
     let alarms = Arc::new(WorkAlarms::new(1));
     let RecorderSide { folder: _folder, region, rings, recorder } =
@@ -315,7 +328,7 @@ fn together(cpus: &[usize]) -> anyhow::Result<Together> {
     let barrier = Barrier::new(cpus.len());
     let made = AtomicU64::new(0);
     let before = recorder_cpu_ns()?;
-    let ns = std::thread::scope(|scope| {
+    let medians = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..)
             .zip(cpus)
             .map(|(vcpu, &cpu)| {
@@ -324,15 +337,15 @@ fn together(cpus: &[usize]) -> anyhow::Result<Together> {
                     let pinned = pin(cpu);
                     barrier.wait();
                     pinned?;
-                    let (took, records) = record_steadily(&producer(region, rings, vcpu));
+                    let (medians, records) = record_steadily(&producer(region, rings, vcpu));
                     made.fetch_add(records, Ordering::Relaxed);
-                    Ok(took)
+                    Ok(medians)
                 })
             })
             .collect();
         let joined =
             threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a producer panicked"))?);
-        joined.collect::<anyhow::Result<Vec<f64>>>()
+        joined.collect::<anyhow::Result<Vec<_>>>()
     })?;
     // Until it has taken what it takes while the guest runs.
     std::thread::sleep(Duration::from_millis(50));
@@ -344,31 +357,46 @@ fn together(cpus: &[usize]) -> anyhow::Result<Together> {
     let lost: u64 = streams.iter().map(|stream| stream.lost.total()).sum();
     let made = made.into_inner();
     ensure!(records + lost == made, "{records} records and {lost} lost are not {made}");
-    Ok(Together { ns, recorder_ns: used as f64 / records as f64, records, lost })
+    taken.ns.extend(medians.iter().map(|(ns, _)| ns));
+    taken.clock_ns.extend(medians.iter().map(|(_, clock_ns)| clock_ns));
+    taken.recorder_ns.push(used as f64 / records as f64);
+    taken.records += records;
+    taken.lost += lost;
+    Ok(())
 }
 
-/// Records group after group: the median of a record, ns, and how many there were.
-fn record_steadily(producer: &Producer<CpuLocal>) -> (f64, u64) {
+/// Records group after group, and reads the clock as often between them: the medians of a record and of a reading, ns,
+/// and how many records there were.
+fn record_steadily(producer: &Producer<CpuLocal>) -> ((f64, f64), u64) {
     let (begun, first_tick) = (Instant::now(), tsc::read_ordered());
-    let (mut groups, mut records, mut next) = (Vec::new(), 0, begun);
+    let (mut groups, mut readings, mut records, mut next) = (Vec::new(), Vec::new(), 0, begun);
     while begun.elapsed() < RECORDING {
         let producer = black_box(producer);
-        let start = tsc::read_ordered();
-        for number in 0..GROUP {
+        groups.extend(group(|number| {
             black_box(producer.record(tsc::read, EVENT.id, &payload(number)));
-        }
-        let took = tsc::read_ordered() - start;
+        }));
+        readings.extend(group(|_| {
+            black_box(tsc::read());
+        }));
         records += GROUP;
-        if took < INTERRUPTED {
-            groups.push(took as f64 / GROUP as f64);
-        }
         next = next.max(Instant::now()) + GROUP_INTERVAL;
         while Instant::now() < next {
             std::hint::spin_loop();
         }
     }
     let ns_of_tick = begun.elapsed().as_nanos() as f64 / (tsc::read_ordered() - first_tick) as f64;
-    (Quartiles::of(groups).median * ns_of_tick, records)
+    let [record, reading] = [groups, readings].map(|groups| Quartiles::of(groups).median * ns_of_tick);
+    ((record, reading), records)
+}
+
+/// Ticks of each of a group of operations; `None` where that was interrupted.
+fn group(mut operation: impl FnMut(u64)) -> Option<f64> {
+    let start = tsc::read_ordered();
+    for number in 0..GROUP {
+        operation(number);
+    }
+    let took = tsc::read_ordered() - start;
+    (took < INTERRUPTED).then_some(took as f64 / GROUP as f64)
 }
 
 /// Keeps the calling thread on `cpu`.

@@ -1,13 +1,14 @@
 //! LTTng-UST from the distribution's packages: a flight-recorder session, a traced program with the default clock and
 //! one with a clock plugin that reads the TSC, both of which record when they are asked.
 
+use crate::measured_program::{INCLUDES, MeasuredProgram, run};
 use crate::ring_cases::{SUB_BUFFER_SIZE, SUB_BUFFERS};
-use crate::sampling::{CHUNK, CHUNKS, Case, TickRate};
-use anyhow::{Context, bail, ensure};
+use crate::sampling::{Case, TickRate};
+use anyhow::{Context, ensure};
+use std::cell::RefCell;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -33,7 +34,7 @@ impl Session {
         let built = |name: &str| session.folder.path().join(name);
         let includes = format!("-I{SOURCES}");
         run(Command::new("gcc")
-            .args(["-O2", &includes, "-o"])
+            .args(["-O2", &includes, INCLUDES, "-o"])
             .arg(built("workload"))
             .arg(file("workload.c"))
             .args(["-llttng-ust", "-ldl"]))
@@ -89,8 +90,8 @@ impl Session {
     /// # Errors
     /// When the traced program does not start.
     pub fn cases(&self, rate: TickRate) -> anyhow::Result<Vec<Case>> {
-        let default_clock = Rc::new(std::cell::RefCell::new(Workload::start(self.folder.path(), None)?));
-        let tsc_clock = Rc::new(std::cell::RefCell::new(Workload::start(self.folder.path(), Some(rate))?));
+        let default_clock = Rc::new(RefCell::new(self.start_program(None)?));
+        let tsc_clock = Rc::new(RefCell::new(self.start_program(Some(rate))?));
         let rows = [
             ("lttng/tsc/16", 16, &tsc_clock),
             ("lttng/tsc/32", 32, &tsc_clock),
@@ -119,6 +120,18 @@ impl Session {
         let bytes = size_of_streams(&self.snapshots())?;
         ensure!(bytes >= SUB_BUFFER_SIZE, "LTTng-UST recorded only {bytes} bytes: nothing was measured");
         Ok(())
+    }
+
+    /// The traced program, with the TSC as its clock where its rate is given.
+    fn start_program(&self, tsc_clock: Option<TickRate>) -> anyhow::Result<MeasuredProgram> {
+        let folder = self.folder.path();
+        let mut command = Command::new(folder.join("workload"));
+        command.env("LTTNG_HOME", folder).stderr(Stdio::null());
+        if let Some(rate) = tsc_clock {
+            command.env("LTTNG_UST_CLOCK_PLUGIN", folder.join("tsc_clock.so"));
+            command.env("RING_BENCH_TSC_HZ", format!("{:.0}", rate.hertz()));
+        }
+        MeasuredProgram::start(&mut command)
     }
 
     fn snapshots(&self) -> PathBuf {
@@ -153,57 +166,4 @@ fn size_of_streams(folder: &Path) -> anyhow::Result<u64> {
         }
     }
     Ok(size)
-}
-
-/// The traced program.
-struct Workload {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
-
-impl Workload {
-    fn start(folder: &Path, tsc_clock: Option<TickRate>) -> anyhow::Result<Self> {
-        let mut command = Command::new(folder.join("workload"));
-        command.env("LTTNG_HOME", folder).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        if let Some(rate) = tsc_clock {
-            command.env("LTTNG_UST_CLOCK_PLUGIN", folder.join("tsc_clock.so"));
-            command.env("RING_BENCH_TSC_HZ", format!("{:.0}", rate.hertz()));
-        }
-        let mut child = command.spawn()?;
-        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            bail!("the traced program has no pipes");
-        };
-        let mut workload = Self { child, input, output: BufReader::new(output) };
-        let answer = workload.answer()?;
-        ensure!(answer.trim() == "ready", "the traced program said {answer:?}");
-        Ok(workload)
-    }
-
-    fn sample(&mut self, bytes: u32) -> anyhow::Result<f64> {
-        writeln!(self.input, "{bytes} {CHUNK} {CHUNKS}")?;
-        self.input.flush()?;
-        Ok(self.answer()?.trim().parse()?)
-    }
-
-    fn answer(&mut self) -> anyhow::Result<String> {
-        let mut line = String::new();
-        ensure!(self.output.read_line(&mut line)? > 0, "the traced program ended");
-        Ok(line)
-    }
-}
-
-impl Drop for Workload {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn run(command: &mut Command) -> anyhow::Result<String> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {name}"))?;
-    let message = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{name} failed: {}", message.lines().last().unwrap_or_default());
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

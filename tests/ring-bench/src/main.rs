@@ -6,6 +6,8 @@ mod drain;
 mod ftrace;
 mod lttng;
 mod machine;
+mod measured_program;
+mod module;
 mod primitives;
 mod report;
 mod ring_cases;
@@ -34,6 +36,9 @@ struct Arguments {
     /// Put the tables between the markers of this Markdown document too.
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
+    /// Folder in which the guest kernel module was built, for a kernel of the 6.1 series.
+    #[arg(long, value_name = "DIR")]
+    module_objects: Option<PathBuf>,
     /// Folder on the file system that the consumer writes to.
     #[arg(long, value_name = "DIR", default_value = ".")]
     folder: PathBuf,
@@ -69,6 +74,13 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(session) = &lttng {
         machine.lttng = Some(session.version());
         cases.extend(available(session.cases(rate), "LTTng-UST", &mut missing).unwrap_or_default());
+    }
+    match &arguments.module_objects {
+        Some(objects) => {
+            let module = available(module::Module::start(objects), "the module's object code", &mut missing);
+            cases.extend(module.into_iter().flat_map(module::Module::cases));
+        }
+        None => missing.push("the module's object code (--module-objects was not given)".to_owned()),
     }
     let instance = available(ftrace::Instance::create(), "ftrace", &mut missing);
     cases.extend(instance.iter().flat_map(|instance| instance.cases(rate)));

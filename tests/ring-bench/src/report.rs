@@ -73,6 +73,9 @@ pub fn goals(events: &[Measured], user_level: &[Measured], scaling: &[Scaling], 
     if let Some(value) = ratio(cost("lttng/tsc/16"), cost("ring/flight/local/16")) {
         goals.push(Goal::at_least("LTTng-UST with the TSC clock / flight recorder, CPU-local, 16 B", 5.0, value));
     }
+    if let Some(value) = ratio(cost("module/sys-exit"), cost("ftrace/sys-exit")) {
+        goals.push(Goal::at_most("sys_exit by the module's object code / by ftrace", 0.5, value));
+    }
     if let Some(value) = cost("mask/class") {
         goals.push(Goal::at_most("masked event, ns", 1.0, value));
     }
@@ -87,6 +90,7 @@ pub fn goals(events: &[Measured], user_level: &[Measured], scaling: &[Scaling], 
     }
     if let Some(last) = scaling.last() {
         goals.push(Goal::at_least("scaling efficiency, all CPUs", 0.95, last.efficiency));
+        goals.push(Goal::at_least("the same / that of rdtsc alone", 0.95, last.beside_clock));
     }
     goals.push(Goal::at_least("drain / cp", 0.6, drain.ratio));
     goals
@@ -174,15 +178,15 @@ impl Report {
         rows(text, &self.ring_sizes, rdtsc)?;
         writeln!(
             text,
-            "\n### Several producers\n\n16 B, flight recorder.\n\n| producers | own rings, CPU-local: ns | efficiency | one ring, \
-             SMP: ns |\n|---|---|---|---|"
+            "\n### Several producers\n\n16 B, flight recorder.\n\n| producers | own rings, CPU-local: ns | efficiency | rdtsc \
+             alone: ns | efficiency / its | one ring, SMP: ns |\n|---|---|---|---|---|---|"
         )?;
         for row in &self.scaling {
-            let efficiency = row.efficiency * 100.0;
+            let (efficiency, beside) = (row.efficiency * 100.0, row.beside_clock * 100.0);
             writeln!(
                 text,
-                "| {} | {:.1} | {efficiency:.0} % | {:.1} |",
-                row.producers, row.own_rings, row.shared_ring
+                "| {} | {:.1} | {efficiency:.0} % | {:.1} | {beside:.0} % | {:.1} |",
+                row.producers, row.own_rings, row.clock, row.shared_ring
             )?;
         }
         let drain = &self.drain;

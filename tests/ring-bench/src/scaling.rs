@@ -21,6 +21,11 @@ pub struct Scaling {
     pub own_rings: f64,
     /// Nanoseconds with one producer over nanoseconds with this many: 1 is perfect.
     pub efficiency: f64,
+    /// What `rdtsc` alone takes while as many threads do nothing else, ns: a processor slows down when more of it is
+    /// used.
+    pub clock: f64,
+    /// `efficiency` over that of `rdtsc` alone: what is left is the rings'.
+    pub beside_clock: f64,
     /// All on one ring, SMP atomics: what per-CPU rings are for.
     pub shared_ring: f64,
 }
@@ -36,28 +41,31 @@ pub fn scaling(cpus: &[usize], rate: TickRate, repetitions: usize) -> anyhow::Re
     let rings: Vec<Arc<Ring>> = cpus.iter().map(|_| flight_recorder().map(Arc::new)).collect::<anyhow::Result<_>>()?;
     let one_ring = Arc::new(Ring::new(SUB_BUFFER_SIZE, 4 * SUB_BUFFERS, Mode::FlightRecorder)?);
     let shared: Vec<Arc<Ring>> = std::iter::repeat_n(one_ring, cpus.len()).collect();
-    let mut own_samples = vec![Vec::new(); counts.len()];
-    let mut shared_samples = vec![Vec::new(); counts.len()];
+    let [mut own_samples, mut shared_samples, mut clock_samples] =
+        [const { Vec::new() }; 3].map(|none| vec![none; counts.len()]);
     for turn in 0..=repetitions {
         for (index, &count) in counts.iter().enumerate() {
-            let own = together(&cpus[..count], &rings, false)?;
-            let one = together(&cpus[..count], &shared, true)?;
+            let own = together(&cpus[..count], &rings, Work::Own)?;
+            let one = together(&cpus[..count], &shared, Work::Shared)?;
+            let clock = together(&cpus[..count], &rings, Work::Clock)?;
             if turn > 0 {
                 own_samples[index].extend(own);
                 shared_samples[index].extend(one);
+                clock_samples[index].extend(clock);
             }
         }
     }
-    let own: Vec<f64> = own_samples.iter_mut().map(|samples| rate.nanoseconds(median(samples))).collect();
-    Ok(counts
-        .iter()
-        .zip(&mut shared_samples)
-        .enumerate()
-        .map(|(index, (&producers, shared))| Scaling {
-            producers,
+    let [own, clock, shared] = [own_samples, clock_samples, shared_samples].map(|samples| {
+        samples.into_iter().map(|mut samples| rate.nanoseconds(median(&mut samples))).collect::<Vec<f64>>()
+    });
+    Ok((0..counts.len())
+        .map(|index| Scaling {
+            producers: counts[index],
             own_rings: own[index],
             efficiency: own[0] / own[index],
-            shared_ring: rate.nanoseconds(median(shared)),
+            clock: clock[index],
+            beside_clock: own[0] / own[index] * clock[index] / clock[0],
+            shared_ring: shared[index],
         })
         .collect())
 }
@@ -69,20 +77,31 @@ fn flight_recorder() -> anyhow::Result<Ring> {
 /// Events in a chunk of a thread that has a ring for itself.
 const OWN_EVENTS: u64 = 200;
 
-/// Events in a chunk of one of several threads that share a ring: few, since a record that many threads contend for takes
-/// hundreds of times as long as another one, and a chunk must still be much shorter than a time slice.
+/// Events in a chunk of one of several threads that share a ring: few, since a record that many threads contend for
+/// takes hundreds of times as long as another one, and a chunk must still be much shorter than a time slice.
 const SHARED_EVENTS: u64 = 20;
 
 /// A chunk that takes longer than this was interrupted, ticks (about half a millisecond).
 const INTERRUPTED: u64 = 1_000_000;
+
+/// What threads do together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Work {
+    /// Each records into a ring of its own.
+    Own,
+    /// All record into one ring.
+    Shared,
+    /// They read the clock.
+    Clock,
+}
 
 /// When a chunk began and ended, ticks.
 type Span = (u64, u64);
 
 /// Ticks per event of each thread, from the chunks during which all the other threads recorded too. A thread whose
 /// neighbours were descheduled all the time has none.
-fn together(cpus: &[usize], rings: &[Arc<Ring>], smp: bool) -> anyhow::Result<Vec<f64>> {
-    let events = if smp { SHARED_EVENTS } else { OWN_EVENTS };
+fn together(cpus: &[usize], rings: &[Arc<Ring>], work: Work) -> anyhow::Result<Vec<f64>> {
+    let events = if work == Work::Shared { SHARED_EVENTS } else { OWN_EVENTS };
     let barrier = Arc::new(Barrier::new(cpus.len()));
     let threads: Vec<_> = cpus
         .iter()
@@ -93,13 +112,18 @@ fn together(cpus: &[usize], rings: &[Arc<Ring>], smp: bool) -> anyhow::Result<Ve
                 let pinned = pin(cpu);
                 barrier.wait();
                 pinned?;
-                if smp {
+                match work {
                     // Whoever is descheduled in the middle of a record makes the others lose theirs.
-                    return Ok(record_for_a_while(&ring.smp(), events));
+                    Work::Shared => Ok(record_for_a_while(&ring.smp(), events)),
+                    Work::Clock => Ok(for_a_while(events, |_| {
+                        black_box(ticks());
+                    })),
+                    Work::Own => {
+                        let spans = record_for_a_while(&ring.local(), events);
+                        ring.check_nothing_lost()?;
+                        Ok(spans)
+                    }
                 }
-                let spans = record_for_a_while(&ring.local(), events);
-                ring.check_nothing_lost()?;
-                Ok(spans)
             })
         })
         .collect();
@@ -113,13 +137,20 @@ fn together(cpus: &[usize], rings: &[Arc<Ring>], smp: bool) -> anyhow::Result<Ve
 
 /// Records chunk after chunk, of so many `events`, into a flight recorder.
 fn record_for_a_while<S: Storage>(producer: &Producer<S>, events: u64) -> Vec<Span> {
+    let producer = black_box(producer);
+    for_a_while(events, |number| {
+        black_box(probe::<S, 2>(producer, ticks, number));
+    })
+}
+
+/// Does chunk after chunk of so many operations.
+fn for_a_while(operations: u64, mut operation: impl FnMut(u64)) -> Vec<Span> {
     let begin = Instant::now();
     let mut spans = Vec::new();
     while begin.elapsed() < Duration::from_millis(30) {
-        let producer = black_box(producer);
         let start = ordered_ticks();
-        for number in 0..events {
-            black_box(probe::<S, 2>(producer, ticks, number));
+        for number in 0..operations {
+            operation(number);
         }
         spans.push((start, ordered_ticks()));
     }

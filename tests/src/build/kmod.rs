@@ -111,7 +111,7 @@ pub enum KmodError {
 pub fn build(paths: &Paths, kernel_headers: &Path, btf: Option<&Path>, out: &Path) -> Result<(), KmodError> {
     let release = headers::release(kernel_headers)?;
     let sources = sources(paths)?;
-    let work = paths.builds().join(format!("kmod-{release}"));
+    let work = work_folder(paths, &release);
     let request = strata_kmod_build::Request {
         sources: &sources,
         kernel_headers,
@@ -125,6 +125,12 @@ pub fn build(paths: &Paths, kernel_headers: &Path, btf: Option<&Path>, out: &Pat
         Err(KmodBuildError::NoCompiler { .. }) => build_in_root(paths, &request),
         result => Ok(result.map(drop)?),
     }
+}
+
+/// Where the module for the kernel `release` is built, and its object files are afterwards.
+#[must_use]
+pub fn work_folder(paths: &Paths, release: &str) -> PathBuf {
+    paths.builds().join(format!("kmod-{release}"))
 }
 
 /// The same build, by the program that users without the source tree have, in a root with a newer compiler.

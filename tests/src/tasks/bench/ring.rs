@@ -1,9 +1,11 @@
 //! `cargo xtask bench ring`: builds the benchmark with optimisation and runs it with what it compares itself to.
 
+use crate::build::kmod;
 use crate::fetch::tools::{self, Tool};
 use crate::paths::Paths;
 use crate::process;
 use crate::progress;
+use crate::provision::{self, ProvisionError};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -32,7 +34,7 @@ pub fn document(paths: &Paths) -> PathBuf {
 
 /// Runs the benchmark; its tables go to standard output.
 ///
-/// Where LTTng-UST cannot be had or ftrace not be used, the rest is measured and the tables say what is missing.
+/// Where LTTng-UST or the module's object code cannot be had, or ftrace not be used, the rest is measured and the tables say what is missing.
 ///
 /// # Errors
 ///
@@ -46,6 +48,12 @@ pub fn run(paths: &Paths, options: &Options) -> anyhow::Result<()> {
     })?;
     let mut command = cargo(paths, "run");
     command.args(["--", "--repetitions", &options.repetitions.to_string(), "--folder"]).arg(paths.lab());
+    match module_objects(paths) {
+        Ok(folder) => {
+            command.arg("--module-objects").arg(folder);
+        }
+        Err(error) => progress::note(&format!("without the module's object code: {error}")),
+    }
     if let Some(file) = &options.json {
         command.arg("--json").arg(std::path::absolute(file)?);
     }
@@ -55,6 +63,13 @@ pub fn run(paths: &Paths, options: &Options) -> anyhow::Result<()> {
     let status = command.stdin(Stdio::null()).status()?;
     anyhow::ensure!(status.success(), "the ring benchmark failed");
     Ok(())
+}
+
+/// The folder in which the guest kernel module is built for the default kernel, built now.
+fn module_objects(paths: &Paths) -> Result<PathBuf, ProvisionError> {
+    let kernels = provision::kernels(paths, false)?;
+    provision::agent_for(paths, &kernels)?;
+    Ok(kmod::work_folder(paths, &kernels.packages.release))
 }
 
 fn cargo(paths: &Paths, verb: &str) -> Command {
