@@ -232,15 +232,6 @@ pub fn give_way() {
     let _ = rustix::process::nice(NICENESS);
 }
 
-/// Does `work` on a thread that gives way to others, and waits for it.
-pub fn giving_way<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    let on_thread = || {
-        give_way();
-        work()
-    };
-    std::thread::scope(|scope| scope.spawn(on_thread).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
 /// Whether an executable of this name lies in a folder of `PATH` (or in `/sbin` and `/usr/sbin`, which an ordinary
 /// user's `PATH` may lack).
 #[must_use]

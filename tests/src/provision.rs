@@ -7,14 +7,14 @@ use crate::fetch::apt::PackageError;
 use crate::fetch::kernel_packages::{self, KernelChoice, KernelPackages};
 use crate::fetch::module_tree::{ModuleTree, ModulesError};
 use crate::fetch::tools;
-use crate::machine::host::{Host, HostError, HostKind};
+use crate::machine::host::{self, Host, HostError, HostKind};
 use crate::machine::nested::{self, NestedHost};
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
 use crate::progress;
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use strata_kmod_build::headers::{self, HeadersError};
 use strata_kmod_build::kernel_image::{self, KernelError};
 
@@ -197,16 +197,50 @@ pub fn agent(paths: &Paths) -> Result<PathBuf, ProvisionError> {
 ///
 /// When a step of the build fails.
 pub fn agent_for(paths: &Paths, kernels: &Kernels) -> Result<PathBuf, ProvisionError> {
+    // it takes all processors for a minute, which a machine that runs meanwhile would miss
+    let runs = paths.runs();
+    let _turn = host::wait_for_turn(&runs).map_err(|source| ProvisionError::Lock { path: runs.clone(), source })?;
     let _lock = lock(paths)?;
     agent_locked(paths, kernels)
 }
 
 fn agent_locked(paths: &Paths, kernels: &Kernels) -> Result<PathBuf, ProvisionError> {
     let agent = paths.images().join(format!("strata-{}.ko", kernels.packages.release));
+    let built = BuiltInRun::of(&agent);
+    if built.is_so() {
+        return Ok(agent);
+    }
     progress::step("building the guest kernel module", || {
-        process::giving_way(|| kmod::build(paths, &kernels.headers, Some(&kernels.vmlinux), &agent))
+        kmod::build(paths, &kernels.headers, Some(&kernels.vmlinux), &agent)
     })?;
+    built.note();
     Ok(agent)
+}
+
+/// Whether something was built in this run of tests: what one test has built anew from the sources, the others need not look
+/// through again.
+struct BuiltInRun {
+    /// Names the run in which it was built last.
+    marker: PathBuf,
+    /// This run; `None` where none is told.
+    run: Option<String>,
+}
+
+impl BuiltInRun {
+    fn of(product: &Path) -> Self {
+        Self { marker: product.with_extension("run"), run: std::env::var("NEXTEST_RUN_ID").ok() }
+    }
+
+    fn is_so(&self) -> bool {
+        self.run.is_some() && fs::read_to_string(&self.marker).ok() == self.run
+    }
+
+    fn note(&self) {
+        if let Some(run) = &self.run {
+            // without it, it is built once more
+            let _ = fs::write(&self.marker, run);
+        }
+    }
 }
 
 /// Makes the lab ready: everything is built anew from the sources as they are, packages are kept.

@@ -193,8 +193,8 @@ impl Host {
     }
 }
 
-/// Waits until no other process runs a script, and keeps others waiting until it is dropped. What guests do is judged by
-/// shares of time: two machines at once would take each other's.
+/// Waits until no other process runs a script or does what takes as much, and keeps others waiting until it is dropped.
+/// What guests do is judged by shares of time: two machines at once would take each other's.
 pub(crate) fn wait_for_turn(runs: &Path) -> io::Result<fs::File> {
     fs::create_dir_all(runs)?;
     let file = fs::File::create(runs.join("turn.lock"))?;
