@@ -80,7 +80,7 @@ impl Applications {
             .map(|(field, value)| annotation(&field.name, field.hex, value))
             .collect();
         let event = TrackEvent { debug_annotations: annotations, ..TrackEvent::default() };
-        out.instant(tracks::guest(vm), track, time, Name::Any(&harmless(schema.name())), event);
+        out.instant(tracks::guest(vm), track, time, Name::Any(&harmless(schema.name())), &event);
     }
 }
 

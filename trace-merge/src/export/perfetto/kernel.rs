@@ -3,9 +3,8 @@
 //! Perfetto ends an interrupt or a call by the record of its end. Where that was lost, one is written in its place, at the
 //! moment from which on it is not known: nothing goes on longer than records say.
 
-use super::packets::{Machine, PacketWriter};
-use super::proto::{FtraceEvent, IrqHandlerEntry, IrqHandlerExit, Softirq, SysEnter, SysExit, Wakeup};
-use crate::event::{self, Event, Interrupt, WakeupStage};
+use super::packets::{FtraceKind, FtraceRecord, Machine, PacketWriter};
+use crate::event::{self, Event, Interrupt};
 use crate::timeline::states::{Runner, TaskIndex};
 use crate::timeline::{Input, Origin, Timeline};
 use crate::{softirq_names, syscall_names};
@@ -48,20 +47,12 @@ impl KernelRecords {
         event: &Event<'_>,
         input: &Input<'_>,
     ) -> bool {
-        let (place, base) = ((from.machine, from.cpu), base(from.time, from.tid));
+        let (place, by) = ((from.machine, from.cpu), (from.time, from.tid));
         match *event {
             Event::Wakeup { task, cpu, stage } => {
-                let wakeup = Some(Wakeup {
-                    comm: Some(String::from_utf8_lossy(task.comm).into_owned()),
-                    pid: Some(task.tid),
-                    target_cpu: cpu.and_then(|cpu| i32::try_from(cpu).ok()),
-                });
-                let event = match stage {
-                    WakeupStage::Waking => FtraceEvent { sched_waking: wakeup, ..base },
-                    WakeupStage::Wakeup => FtraceEvent { sched_wakeup: wakeup, ..base },
-                    WakeupStage::New => FtraceEvent { sched_wakeup_new: wakeup, ..base },
-                };
-                out.ftrace(from.machine, from.cpu, event);
+                let (comm, target_cpu) =
+                    (String::from_utf8_lossy(task.comm), cpu.and_then(|cpu| i32::try_from(cpu).ok()));
+                put(out, place, by, FtraceKind::Wakeup { stage, comm: &comm, tid: task.tid, target_cpu });
             }
             // One that the kernel does not have.
             Event::InterruptEnter(Interrupt::Softirq(vector)) | Event::InterruptExit(Interrupt::Softirq(vector))
@@ -76,14 +67,14 @@ impl KernelRecords {
                         .map_or_else(String::new, |(name, _)| format!("vector {name}")),
                     Interrupt::Softirq(_) => String::new(),
                 };
-                self.enter(out, place, base, (interrupt, name));
+                self.enter(out, place, by, (interrupt, name));
             }
             Event::InterruptExit(interrupt) => {
                 let result = match interrupt {
                     Interrupt::Irq(_) => event::handler_result(&input.record).and_then(|ret| i32::try_from(ret).ok()),
                     Interrupt::Vector(_) | Interrupt::Softirq(_) => Some(HANDLED),
                 };
-                self.leave(out, place, base, interrupt, result);
+                self.leave(out, place, by, interrupt, result);
             }
             // Perfetto knows one table of calls for each machine.
             Event::SyscallEnter { number, .. } => {
@@ -101,12 +92,12 @@ impl KernelRecords {
         &mut self,
         out: &mut PacketWriter<W>,
         place: (Machine, u32),
-        base: FtraceEvent,
+        by: (u64, i64),
         interrupt: (Interrupt, String),
     ) {
         let nested = self.interrupts.entry(place).or_default();
         if nested.len() < MAX_NESTED {
-            out.ftrace(place.0, place.1, entry(&interrupt, base));
+            put(out, place, by, entry(&interrupt));
             nested.push(interrupt);
         }
     }
@@ -115,7 +106,7 @@ impl KernelRecords {
         &mut self,
         out: &mut PacketWriter<W>,
         place: (Machine, u32),
-        base: FtraceEvent,
+        by: (u64, i64),
         interrupt: Interrupt,
         result: Option<i32>,
     ) {
@@ -124,21 +115,20 @@ impl KernelRecords {
         let Some(at) = nested.iter().rposition(|(entered, _)| *entered == interrupt) else { return };
         // What came on top of it and is not left was left without a record.
         for (lost, _) in nested.drain(at + 1..).rev() {
-            out.ftrace(place.0, place.1, exit(lost, None, base.clone()));
+            put(out, place, by, exit(lost, None));
         }
         nested.truncate(at);
-        out.ftrace(place.0, place.1, exit(interrupt, result, base));
+        put(out, place, by, exit(interrupt, result));
     }
 
     fn call<W: Write>(&mut self, out: &mut PacketWriter<W>, from: &KernelRecord, number: i64) -> bool {
         // A call of nobody known would be drawn as somebody else's.
         let Some(task) = from.task else { return false };
+        let (place, by) = ((from.machine, from.cpu), (from.time, from.tid));
         if let Some((_, _, unanswered)) = self.calls.insert((from.machine, task), (from.cpu, from.tid, number)) {
-            let sys_exit = Some(SysExit { id: Some(unanswered), ret: None });
-            out.ftrace(from.machine, from.cpu, FtraceEvent { sys_exit, ..base(from.time, from.tid) });
+            put(out, place, by, FtraceKind::SysExit { number: unanswered, result: None });
         }
-        let sys_enter = Some(SysEnter { id: Some(number) });
-        out.ftrace(from.machine, from.cpu, FtraceEvent { sys_enter, ..base(from.time, from.tid) });
+        put(out, place, by, FtraceKind::SysEnter(number));
         true
     }
 
@@ -146,22 +136,17 @@ impl KernelRecords {
         let Some(task) = from.task else { return false };
         // One whose begin was not recorded has nothing to end, nor has the return of a new task.
         let Some((_, _, entered)) = self.calls.remove(&(from.machine, task)) else { return false };
-        let id = if number < 0 { entered } else { number };
-        if id != entered {
-            let sys_exit = Some(SysExit { id: Some(entered), ret: None });
-            out.ftrace(from.machine, from.cpu, FtraceEvent { sys_exit, ..base(from.time, from.tid) });
-            return false;
-        }
-        let sys_exit = Some(SysExit { id: Some(id), ret: Some(result) });
-        out.ftrace(from.machine, from.cpu, FtraceEvent { sys_exit, ..base(from.time, from.tid) });
-        true
+        let is_its = number < 0 || number == entered;
+        let exit = FtraceKind::SysExit { number: entered, result: is_its.then_some(result) };
+        put(out, (from.machine, from.cpu), (from.time, from.tid), exit);
+        is_its
     }
 
     /// `cpu` switches threads: nothing does that in an interrupt, so that what is still entered was left without a record.
     pub(super) fn switch<W: Write>(&mut self, out: &mut PacketWriter<W>, place: (Machine, u32), time: u64) {
         let Some(nested) = self.interrupts.get_mut(&place) else { return };
         for (interrupt, _) in nested.drain(..).rev() {
-            out.ftrace(place.0, place.1, exit(interrupt, None, base(time, 0)));
+            put(out, place, (time, 0), exit(interrupt, None));
         }
     }
 
@@ -169,8 +154,7 @@ impl KernelRecords {
     pub(super) fn end_task<W: Write>(&mut self, out: &mut PacketWriter<W>, from: &KernelRecord) {
         let call = from.task.and_then(|task| self.calls.remove(&(from.machine, task)));
         if let Some((_, tid, number)) = call {
-            let sys_exit = Some(SysExit { id: Some(number), ret: None });
-            out.ftrace(from.machine, from.cpu, FtraceEvent { sys_exit, ..base(from.time, tid) });
+            put(out, (from.machine, from.cpu), (from.time, tid), FtraceKind::SysExit { number, result: None });
         }
     }
 
@@ -193,8 +177,7 @@ impl KernelRecords {
             self.calls.extract_if(|&(of, task), _| of == machine && is_lost(task)).map(|(_, call)| call).collect();
         lost.sort_unstable();
         for (cpu, tid, number) in lost {
-            let sys_exit = Some(SysExit { id: Some(number), ret: None });
-            out.ftrace(machine, cpu, FtraceEvent { sys_exit, ..base(time, tid) });
+            put(out, (machine, cpu), (time, tid), FtraceKind::SysExit { number, result: None });
         }
     }
 
@@ -202,37 +185,35 @@ impl KernelRecords {
     pub(super) fn resume<W: Write>(&mut self, out: &mut PacketWriter<W>, time: u64) {
         for (&(machine, cpu), nested) in &self.interrupts {
             for interrupt in nested {
-                out.ftrace(machine, cpu, entry(interrupt, base(time, 0)));
+                put(out, (machine, cpu), (time, 0), entry(interrupt));
             }
         }
         for (&(machine, _), &(cpu, tid, number)) in &self.calls {
-            let sys_enter = Some(SysEnter { id: Some(number) });
-            out.ftrace(machine, cpu, FtraceEvent { sys_enter, ..base(time, tid) });
+            put(out, (machine, cpu), (time, tid), FtraceKind::SysEnter(number));
         }
     }
 }
 
-fn base(time: u64, tid: i64) -> FtraceEvent {
-    FtraceEvent { timestamp: Some(time), pid: Some(u32::try_from(tid).unwrap_or(0)), ..FtraceEvent::default() }
+/// Writes what the thread `tid` recorded on a CPU at `time`, ns.
+fn put<W: Write>(
+    out: &mut PacketWriter<W>,
+    (machine, cpu): (Machine, u32),
+    (time, tid): (u64, i64),
+    event: FtraceKind<'_>,
+) {
+    out.ftrace(machine, cpu, FtraceRecord { time, tid: u32::try_from(tid).unwrap_or(0), event });
 }
 
-fn softirq(vector: i32) -> Option<Softirq> {
-    Some(Softirq { vec: u32::try_from(vector).ok() })
-}
-
-fn entry((interrupt, name): &(Interrupt, String), base: FtraceEvent) -> FtraceEvent {
-    let handler = |irq| Some(IrqHandlerEntry { irq: Some(irq), name: Some(name.clone()) });
+fn entry((interrupt, name): &(Interrupt, String)) -> FtraceKind<'_> {
     match *interrupt {
-        Interrupt::Irq(irq) | Interrupt::Vector(irq) => FtraceEvent { irq_handler_entry: handler(irq), ..base },
-        Interrupt::Softirq(vector) => FtraceEvent { softirq_entry: softirq(vector), ..base },
+        Interrupt::Irq(irq) | Interrupt::Vector(irq) => FtraceKind::IrqEntry { irq, name },
+        Interrupt::Softirq(vector) => FtraceKind::SoftirqEntry(vector.unsigned_abs()),
     }
 }
 
-fn exit(interrupt: Interrupt, ret: Option<i32>, base: FtraceEvent) -> FtraceEvent {
+const fn exit(interrupt: Interrupt, result: Option<i32>) -> FtraceKind<'static> {
     match interrupt {
-        Interrupt::Irq(irq) | Interrupt::Vector(irq) => {
-            FtraceEvent { irq_handler_exit: Some(IrqHandlerExit { irq: Some(irq), ret }), ..base }
-        }
-        Interrupt::Softirq(vector) => FtraceEvent { softirq_exit: softirq(vector), ..base },
+        Interrupt::Irq(irq) | Interrupt::Vector(irq) => FtraceKind::IrqExit { irq, result },
+        Interrupt::Softirq(vector) => FtraceKind::SoftirqExit(vector.unsigned_abs()),
     }
 }

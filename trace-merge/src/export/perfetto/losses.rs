@@ -118,7 +118,7 @@ impl<'t> Losses<'t> {
             let name = self.streams.get(source).map_or("a stream", |counted| &counted.name);
             out.track(Machine::HOST, window.0, tracks::named(track, Some(group), name));
         }
-        out.slice(Machine::HOST, track, window, Name::Few(NOT_RECORDED), TrackEvent::default());
+        out.slice(Machine::HOST, track, window, Name::Few(NOT_RECORDED), None);
     }
 }
 
@@ -146,10 +146,10 @@ impl Notes<'_> {
         ];
         let event = TrackEvent { debug_annotations: annotations, ..TrackEvent::default() };
         let name = format!("{} of {} records are drawn", self.drawn, self.records);
-        out.slice(Machine::HOST, track, window, Name::Few(&name), event);
+        out.slice(Machine::HOST, track, window, Name::Few(&name), Some(&event));
         if let Some(incomplete) = self.incomplete {
             let event = TrackEvent { debug_annotations: vec![text("missing", incomplete)], ..TrackEvent::default() };
-            out.instant(Machine::HOST, track, window.0, Name::Few(&harmless(incomplete)), event);
+            out.instant(Machine::HOST, track, window.0, Name::Few(&harmless(incomplete)), &event);
         }
     }
 }

@@ -4,11 +4,12 @@
 //! which they were written.
 
 use super::proto::{
-    CLOCK_BOOTTIME, CLOCK_REALTIME, Clock, ClockSnapshot, DebugAnnotation, EventName, EventType, FtraceEvent,
-    InternedData, SEQ_INCREMENTAL_STATE_CLEARED, SEQ_NEEDS_INCREMENTAL_STATE, SystemInfo, TaskState, TracePacket,
-    TrackDescriptor, TrackEvent, Utsname, field,
+    CLOCK_BOOTTIME, CLOCK_REALTIME, Clock, ClockSnapshot, DebugAnnotation, EventName, EventType, InternedData,
+    SEQ_INCREMENTAL_STATE_CLEARED, SEQ_NEEDS_INCREMENTAL_STATE, SystemInfo, TaskState, TracePacket, TrackDescriptor,
+    TrackEvent, Utsname, field,
 };
 use super::wire::{put_bytes, put_number};
+use crate::event::WakeupStage;
 use foldhash::HashMap;
 use prost::Message;
 use std::io::{self, Write};
@@ -39,6 +40,28 @@ pub(super) enum Name<'n> {
     Any(&'n str),
 }
 
+/// A record of a kernel, as ftrace has it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FtraceRecord<'r> {
+    /// ns
+    pub(super) time: u64,
+    /// The thread that made it.
+    pub(super) tid: u32,
+    pub(super) event: FtraceKind<'r>,
+}
+
+/// What a record of a kernel is about.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum FtraceKind<'r> {
+    Wakeup { stage: WakeupStage, comm: &'r str, tid: i32, target_cpu: Option<i32> },
+    SoftirqEntry(u32),
+    SoftirqExit(u32),
+    IrqEntry { irq: i32, name: &'r str },
+    IrqExit { irq: i32, result: Option<i32> },
+    SysEnter(i64),
+    SysExit { number: i64, result: Option<i64> },
+}
+
 /// What packets of one machine refer to.
 #[derive(Debug, Default)]
 struct Sequence {
@@ -59,10 +82,14 @@ struct Bundle {
 #[derive(Debug)]
 pub(super) struct PacketWriter<W> {
     out: W,
-    sequences: HashMap<Machine, Sequence>,
-    /// Of the packet in the making: its fields, those of the event in it, and the packet as it is written.
+    /// By machine, and the place of the one that was written to last: mostly it is the next one, too.
+    sequences: Vec<(Machine, Sequence)>,
+    last: usize,
+    /// Of the packet in the making: its fields, those of the event in it and of what is in that, and the packet as it is
+    /// written.
     fields: Vec<u8>,
     event: Vec<u8>,
+    inner: Vec<u8>,
     buffer: Vec<u8>,
     /// Whether that packet refers to what was interned.
     refers: bool,
@@ -74,8 +101,20 @@ pub(super) struct PacketWriter<W> {
 
 impl<W: Write> PacketWriter<W> {
     pub(super) fn new(out: W) -> Self {
-        let (fields, event, buffer, refers) = (Vec::new(), Vec::new(), Vec::new(), false);
-        Self { out, sequences: HashMap::default(), fields, event, buffer, refers, muted: false, failed: None, bytes: 0 }
+        let [fields, event, inner, buffer] = [const { Vec::new() }; 4];
+        let (sequences, last, refers, muted, failed, bytes) = (Vec::new(), 0, false, false, None, 0);
+        Self { out, sequences, last, fields, event, inner, buffer, refers, muted, failed, bytes }
+    }
+
+    fn sequence(&mut self, machine: Machine) -> &mut Sequence {
+        if self.sequences.get(self.last).is_none_or(|(of, _)| *of != machine) {
+            let known = self.sequences.iter().position(|(of, _)| *of == machine);
+            self.last = known.unwrap_or(self.sequences.len());
+            if known.is_none() {
+                self.sequences.push((machine, Sequence::default()));
+            }
+        }
+        &mut self.sequences[self.last].1
     }
 
     /// Whether writing has failed.
@@ -101,43 +140,51 @@ impl<W: Write> PacketWriter<W> {
         self.packet(machine, &packet);
     }
 
-    /// A slice of `track` from `begin` up to `end`, ns, which nothing overlaps but what lies in it.
+    /// A slice of `track` from `begin` up to `end`, ns, which nothing overlaps but what lies in it; `event` has what else there is
+    /// to say of it.
     pub(super) fn slice(
         &mut self,
         machine: Machine,
         track: u64,
         (begin, end): (u64, u64),
         name: Name<'_>,
-        event: TrackEvent,
-    ) {
-        self.event(machine, track, begin, EventType::SliceBegin, Some(name), event);
-        self.event(machine, track, end, EventType::SliceEnd, None, TrackEvent::default());
-    }
-
-    /// Something that happens on `track` at `time`.
-    pub(super) fn instant(&mut self, machine: Machine, track: u64, time: u64, name: Name<'_>, event: TrackEvent) {
-        self.event(machine, track, time, EventType::Instant, Some(name), event);
-    }
-
-    /// The counter `track` has `value` from `time` on.
-    pub(super) fn counter(&mut self, machine: Machine, track: u64, time: u64, value: u64) {
-        let value = i64::try_from(value).unwrap_or(i64::MAX);
-        let event = TrackEvent { counter_value: Some(value), ..TrackEvent::default() };
-        self.event(machine, track, time, EventType::Counter, None, event);
-    }
-
-    fn event(
-        &mut self,
-        machine: Machine,
-        track: u64,
-        time: u64,
-        kind: EventType,
-        name: Option<Name<'_>>,
-        event: TrackEvent,
+        event: Option<&TrackEvent>,
     ) {
         if self.muted {
             return;
         }
+        self.begin_event(machine, track, EventType::SliceBegin, Some(name));
+        if let Some(event) = event {
+            encode(event, &mut self.event);
+        }
+        self.end_event(machine, begin);
+        self.begin_event(machine, track, EventType::SliceEnd, None);
+        self.end_event(machine, end);
+    }
+
+    /// Something that happens on `track` at `time`.
+    pub(super) fn instant(&mut self, machine: Machine, track: u64, time: u64, name: Name<'_>, event: &TrackEvent) {
+        if self.muted {
+            return;
+        }
+        self.begin_event(machine, track, EventType::Instant, Some(name));
+        encode(event, &mut self.event);
+        self.end_event(machine, time);
+    }
+
+    /// The counter `track` has `value` from `time` on.
+    pub(super) fn counter(&mut self, machine: Machine, track: u64, time: u64, value: u64) {
+        if self.muted {
+            return;
+        }
+        self.begin_event(machine, track, EventType::Counter, None);
+        // It has a sign.
+        put_number(field::TRACK_EVENT_COUNTER_VALUE, value.min(i64::MAX.cast_unsigned()), &mut self.event);
+        self.end_event(machine, time);
+    }
+
+    /// Begins an event of a track; fields may be added to it.
+    fn begin_event(&mut self, machine: Machine, track: u64, kind: EventType, name: Option<Name<'_>>) {
         self.fields.clear();
         self.event.clear();
         put_number(field::TRACK_EVENT_TYPE, kind as u64, &mut self.event);
@@ -147,7 +194,10 @@ impl<W: Write> PacketWriter<W> {
             None => {}
         }
         put_number(field::TRACK_EVENT_TRACK_UUID, track, &mut self.event);
-        encode(&event, &mut self.event);
+    }
+
+    /// Writes the event in the making, which happened at `time`.
+    fn end_event(&mut self, machine: Machine, time: u64) {
         // With what changes most at the end, packets are alike for longer, and compress better.
         put_bytes(field::PACKET_TRACK_EVENT, &self.event, &mut self.fields);
         put_number(field::PACKET_TIMESTAMP, time, &mut self.fields);
@@ -156,17 +206,19 @@ impl<W: Write> PacketWriter<W> {
 
     /// Adds the name of the event in the making, by number, or as it is where there are too many.
     fn put_few(&mut self, machine: Machine, name: &str) {
-        let names = &mut self.sequences.entry(machine).or_default().names;
+        let names = &mut self.sequence(machine).names;
         let known = names.get(name).copied();
         if known.is_none() && names.len() >= MOST_NAMES {
             put_bytes(field::TRACK_EVENT_NAME, name.as_bytes(), &mut self.event);
             return;
         }
         let iid = known.unwrap_or(names.len() as u64 + 1);
+        if known.is_none() {
+            names.insert(name.to_string(), iid);
+        }
         put_number(field::TRACK_EVENT_NAME_IID, iid, &mut self.event);
         self.refers = true;
         if known.is_none() {
-            names.insert(name.to_string(), iid);
             let interned =
                 InternedData { event_names: vec![EventName { iid: Some(iid), name: Some(name.to_string()) }] };
             encode(&TracePacket { interned_data: Some(interned), ..TracePacket::default() }, &mut self.fields);
@@ -199,17 +251,25 @@ impl<W: Write> PacketWriter<W> {
     }
 
     /// A record of the kernel of `machine` by `cpu`.
-    pub(super) fn ftrace(&mut self, machine: Machine, cpu: u32, event: FtraceEvent) {
+    pub(super) fn ftrace(&mut self, machine: Machine, cpu: u32, record: FtraceRecord<'_>) {
         if self.muted {
             return;
         }
-        self.event.clear();
-        encode(&event, &mut self.event);
-        let bundle = self.sequences.entry(machine).or_default().bundles.entry(cpu).or_default();
-        put_bytes(field::BUNDLE_EVENT, &self.event, &mut bundle.fields);
+        let FtraceRecord { time, tid, event } = record;
+        let mut inner = std::mem::take(&mut self.inner);
+        inner.clear();
+        let kind = event.encode(&mut inner);
+        let mut encoded = std::mem::take(&mut self.event);
+        encoded.clear();
+        put_number(field::FTRACE_TIMESTAMP, time, &mut encoded);
+        put_number(field::FTRACE_PID, tid.into(), &mut encoded);
+        put_bytes(kind, &inner, &mut encoded);
+        let bundle = self.sequence(machine).bundles.entry(cpu).or_default();
+        put_bytes(field::BUNDLE_EVENT, &encoded, &mut bundle.fields);
         bundle.records += 1;
-        if bundle.records >= BUNDLE {
-            let full = std::mem::take(bundle);
+        let full = (bundle.records >= BUNDLE).then(|| std::mem::take(bundle));
+        (self.inner, self.event) = (inner, encoded);
+        if let Some(full) = full {
             self.bundle(machine, cpu, &full);
         }
     }
@@ -235,8 +295,7 @@ impl<W: Write> PacketWriter<W> {
         if self.muted || self.failed.is_some() {
             return;
         }
-        let sequence = self.sequences.entry(machine).or_default();
-        let begins = !std::mem::replace(&mut sequence.begun, true);
+        let begins = !std::mem::replace(&mut self.sequence(machine).begun, true);
         let cleared = if begins { SEQ_INCREMENTAL_STATE_CLEARED } else { 0 };
         let flags = cleared | if refers { SEQ_NEEDS_INCREMENTAL_STATE } else { 0 };
         if flags != 0 {
@@ -260,17 +319,66 @@ impl<W: Write> PacketWriter<W> {
     /// When this or anything before could not be written.
     pub(super) fn finish(mut self) -> io::Result<u64> {
         self.muted = false;
-        let mut machines: Vec<Machine> = self.sequences.keys().copied().collect();
+        let mut machines: Vec<Machine> = self.sequences.iter().map(|(machine, _)| *machine).collect();
         machines.sort_unstable();
         for machine in machines {
-            let bundles = self.sequences.get_mut(&machine).map(|sequence| std::mem::take(&mut sequence.bundles));
-            let mut bundles: Vec<_> = bundles.into_iter().flatten().filter(|(_, bundle)| bundle.records > 0).collect();
+            let bundles = std::mem::take(&mut self.sequence(machine).bundles);
+            let mut bundles: Vec<_> = bundles.into_iter().filter(|(_, bundle)| bundle.records > 0).collect();
             bundles.sort_unstable_by_key(|(cpu, _)| *cpu);
             bundles.iter().for_each(|(cpu, bundle)| self.bundle(machine, *cpu, bundle));
         }
         match self.failed {
             Some(error) => Err(error),
             None => self.out.flush().map(|()| self.bytes),
+        }
+    }
+}
+
+impl FtraceKind<'_> {
+    /// Appends its fields; returns the number of the field of a record that they are.
+    fn encode(self, out: &mut Vec<u8>) -> u32 {
+        // Of 32 bits, too, the sign goes through 64.
+        let mut put = |field, number: i64| put_number(field, number.cast_unsigned(), out);
+        match self {
+            Self::SoftirqEntry(vector) => {
+                put(field::SOFTIRQ_VEC, vector.into());
+                field::FTRACE_SOFTIRQ_ENTRY
+            }
+            Self::SoftirqExit(vector) => {
+                put(field::SOFTIRQ_VEC, vector.into());
+                field::FTRACE_SOFTIRQ_EXIT
+            }
+            Self::IrqExit { irq, result } => {
+                put(field::IRQ_IRQ, irq.into());
+                result.into_iter().for_each(|result| put(field::IRQ_EXIT_RET, result.into()));
+                field::FTRACE_IRQ_EXIT
+            }
+            Self::SysEnter(number) => {
+                put(field::SYSCALL_ID, number);
+                field::FTRACE_SYS_ENTER
+            }
+            Self::SysExit { number, result } => {
+                put(field::SYSCALL_ID, number);
+                result.into_iter().for_each(|result| put(field::SYSCALL_RET, result));
+                field::FTRACE_SYS_EXIT
+            }
+            Self::IrqEntry { irq, name } => {
+                put(field::IRQ_IRQ, irq.into());
+                put_bytes(field::IRQ_ENTRY_NAME, name.as_bytes(), out);
+                field::FTRACE_IRQ_ENTRY
+            }
+            Self::Wakeup { stage, comm, tid, target_cpu } => {
+                put_bytes(field::WAKEUP_COMM, comm.as_bytes(), out);
+                put_number(field::WAKEUP_PID, i64::from(tid).cast_unsigned(), out);
+                if let Some(cpu) = target_cpu {
+                    put_number(field::WAKEUP_TARGET_CPU, i64::from(cpu).cast_unsigned(), out);
+                }
+                match stage {
+                    WakeupStage::Waking => field::FTRACE_WAKING,
+                    WakeupStage::Wakeup => field::FTRACE_WAKEUP,
+                    WakeupStage::New => field::FTRACE_WAKEUP_NEW,
+                }
+            }
         }
     }
 }
@@ -289,4 +397,44 @@ pub(super) fn text(name: &str, value: impl Into<String>) -> DebugAnnotation {
 /// An annotation that is a number.
 pub(super) fn number(name: &str, value: u64) -> DebugAnnotation {
     DebugAnnotation { name: Some(name.into()), uint_value: Some(value), ..DebugAnnotation::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::proto::{FtraceEvent, IrqHandlerEntry, IrqHandlerExit, Softirq, SysEnter, SysExit, Wakeup};
+    use super::*;
+
+    #[test]
+    fn records_of_kernels_are_encoded_as_the_library_does() {
+        let record = FtraceEvent::default;
+        let wakeup = |target_cpu| Some(Wakeup { comm: Some("a".into()), pid: Some(-1), target_cpu });
+        let woken = |stage, target_cpu| FtraceKind::Wakeup { stage, comm: "a", tid: -1, target_cpu };
+        let softirq = Some(Softirq { vec: Some(3) });
+        let entered = Some(IrqHandlerEntry { irq: Some(9), name: Some("b".into()) });
+        let left = Some(IrqHandlerExit { irq: Some(-9), ret: Some(1) });
+        let exit = |ret| Some(SysExit { id: Some(39), ret });
+        let kinds = [
+            (woken(WakeupStage::Waking, Some(2)), FtraceEvent { sched_waking: wakeup(Some(2)), ..record() }),
+            (woken(WakeupStage::Wakeup, None), FtraceEvent { sched_wakeup: wakeup(None), ..record() }),
+            (woken(WakeupStage::New, Some(0)), FtraceEvent { sched_wakeup_new: wakeup(Some(0)), ..record() }),
+            (FtraceKind::SoftirqEntry(3), FtraceEvent { softirq_entry: softirq, ..record() }),
+            (FtraceKind::SoftirqExit(3), FtraceEvent { softirq_exit: softirq, ..record() }),
+            (FtraceKind::IrqEntry { irq: 9, name: "b" }, FtraceEvent { irq_handler_entry: entered, ..record() }),
+            (FtraceKind::IrqExit { irq: -9, result: Some(1) }, FtraceEvent { irq_handler_exit: left, ..record() }),
+            (FtraceKind::SysEnter(39), FtraceEvent { sys_enter: Some(SysEnter { id: Some(39) }), ..record() }),
+            (FtraceKind::SysExit { number: 39, result: None }, FtraceEvent { sys_exit: exit(None), ..record() }),
+            (
+                FtraceKind::SysExit { number: 39, result: Some(-1) },
+                FtraceEvent { sys_exit: exit(Some(-1)), ..record() },
+            ),
+        ];
+
+        for (kind, event) in kinds {
+            let (mut inner, mut encoded) = (Vec::new(), Vec::new());
+            let number = kind.encode(&mut inner);
+            put_bytes(number, &inner, &mut encoded);
+
+            assert_eq!(encoded, event.encode_to_vec(), "{kind:?}");
+        }
+    }
 }

@@ -26,6 +26,27 @@ pub(super) mod field {
     pub(in super::super) const TRACK_EVENT_NAME_IID: u32 = 10;
     pub(in super::super) const TRACK_EVENT_TRACK_UUID: u32 = 11;
     pub(in super::super) const TRACK_EVENT_NAME: u32 = 23;
+    pub(in super::super) const TRACK_EVENT_COUNTER_VALUE: u32 = 30;
+    pub(in super::super) const FTRACE_TIMESTAMP: u32 = 1;
+    pub(in super::super) const FTRACE_PID: u32 = 2;
+    pub(in super::super) const FTRACE_WAKEUP: u32 = 17;
+    pub(in super::super) const FTRACE_WAKING: u32 = 20;
+    pub(in super::super) const FTRACE_SOFTIRQ_ENTRY: u32 = 24;
+    pub(in super::super) const FTRACE_SOFTIRQ_EXIT: u32 = 25;
+    pub(in super::super) const FTRACE_IRQ_ENTRY: u32 = 36;
+    pub(in super::super) const FTRACE_IRQ_EXIT: u32 = 37;
+    pub(in super::super) const FTRACE_WAKEUP_NEW: u32 = 114;
+    pub(in super::super) const FTRACE_SYS_ENTER: u32 = 329;
+    pub(in super::super) const FTRACE_SYS_EXIT: u32 = 330;
+    pub(in super::super) const WAKEUP_COMM: u32 = 1;
+    pub(in super::super) const WAKEUP_PID: u32 = 2;
+    pub(in super::super) const WAKEUP_TARGET_CPU: u32 = 5;
+    pub(in super::super) const SOFTIRQ_VEC: u32 = 1;
+    pub(in super::super) const IRQ_IRQ: u32 = 1;
+    pub(in super::super) const IRQ_ENTRY_NAME: u32 = 2;
+    pub(in super::super) const IRQ_EXIT_RET: u32 = 2;
+    pub(in super::super) const SYSCALL_ID: u32 = 1;
+    pub(in super::super) const SYSCALL_RET: u32 = 2;
 }
 
 /// `trace/trace_packet.proto`, `TracePacket`: what a trace is a sequence of, as field 1 of `trace/trace.proto`, `Trace`.

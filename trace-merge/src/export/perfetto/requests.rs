@@ -200,7 +200,7 @@ impl Requests {
         let number = self.sort.first.saturating_add(self.drawn);
         self.drawn += 1;
         let event = TrackEvent { debug_annotations: annotations, ..TrackEvent::default() };
-        out.slice(machine, uuid(self.sort.whole, vm, lane), (ns(begin), ns(end)), Name::Few(&name), event);
+        out.slice(machine, uuid(self.sort.whole, vm, lane), (ns(begin), ns(end)), Name::Few(&name), Some(&event));
         for (place, step) in (1..).zip(&steps) {
             let kind = self.sort.sides[step.side as usize];
             let is_last = place == steps.len();
@@ -211,7 +211,7 @@ impl Requests {
                 ..TrackEvent::default()
             };
             let window = (ns(step.end - step.ticks), ns(step.end));
-            out.slice(machine, uuid(kind, vm, lane), window, Name::Few(&step.name), event);
+            out.slice(machine, uuid(kind, vm, lane), window, Name::Few(&step.name), Some(&event));
         }
     }
 

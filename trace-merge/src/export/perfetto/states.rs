@@ -1,7 +1,7 @@
 //! What vCPUs do, what guests' tasks really do, and how often vCPUs leave the guest: under the names that reports use.
 
 use super::packets::{Machine, Name, PacketWriter};
-use super::proto::{ProcessDescriptor, ThreadDescriptor, TrackDescriptor, TrackEvent};
+use super::proto::{ProcessDescriptor, ThreadDescriptor, TrackDescriptor};
 use super::tracks::{self, Kind, uuid};
 use crate::event::Event;
 use crate::report::{harmless, tasks, vcpus};
@@ -92,7 +92,7 @@ impl States {
         let make = || vcpus::name(state, timeline.hosts.get(known.host));
         let name = name_of(&mut self.vcpu_names, known.host, state, make);
         let track = uuid(Kind::Vcpu, vm, vcpu as usize);
-        out.slice(tracks::host(known.host), track, window, Name::Few(name), TrackEvent::default());
+        out.slice(tracks::host(known.host), track, window, Name::Few(name), None);
     }
 
     /// The guest's task was in `state` in the window `window`, ns.
@@ -113,7 +113,7 @@ impl States {
         self.describe(out, timeline, (vm, task), window.0);
         let make = || tasks::name(state, timeline.hosts.get(known.host));
         let name = name_of(&mut self.task_names, known.host, state, make);
-        out.slice(tracks::guest(vm), uuid(Kind::Task, vm, task), window, Name::Few(name), TrackEvent::default());
+        out.slice(tracks::guest(vm), uuid(Kind::Task, vm, task), window, Name::Few(name), None);
     }
 
     fn is_described(&self, vm: usize, task: TaskIndex) -> bool {

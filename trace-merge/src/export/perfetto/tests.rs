@@ -399,7 +399,7 @@ fn names_are_numbered_up_to_a_limit_and_written_out_beyond() {
     let mut out = PacketWriter::new(&mut bytes);
     for number in 0..5_000 {
         let name = number.to_string();
-        out.slice(Machine::HOST, 1, (0, 0), packets::Name::Few(&name), proto::TrackEvent::default());
+        out.slice(Machine::HOST, 1, (0, 0), packets::Name::Few(&name), None);
     }
     out.finish().unwrap();
 

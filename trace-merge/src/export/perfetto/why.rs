@@ -23,10 +23,10 @@ pub(super) fn draw<W: Write>(out: &mut PacketWriter<W>, timeline: &Timeline, pat
     for path in paths.in_time() {
         let event = TrackEvent { debug_annotations: vec![text("summary", &path.summary)], ..TrackEvent::default() };
         let window = (clock.ticks_to_ns(path.window.begin), clock.ticks_to_ns(path.window.end));
-        out.slice(machine, track, window, Name::Any(&paths.task), event);
+        out.slice(machine, track, window, Name::Any(&paths.task), Some(&event));
         let mut slice = |step: &Step, below: &str| {
             let window = (clock.ticks_to_ns(step.begin), clock.ticks_to_ns(step.end));
-            out.slice(machine, track, window, Name::Any(&step.label(below)), annotated(step, clock));
+            out.slice(machine, track, window, Name::Any(&step.label(below)), Some(&annotated(step, clock)));
         };
         draw_steps(&path.steps, &paths.task, &mut slice);
     }
