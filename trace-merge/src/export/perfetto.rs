@@ -323,13 +323,16 @@ impl<W: Write + Send> Analysis for Exporter<'_, W> {
         }
         self.begin();
         self.take(input, timeline);
-        if FlowTimes::follows(input) {
+        let (of_disks, of_networks) = (FlowTimes::follows(input), NetFlowTimes::follows(input));
+        if of_disks {
             self.flows.record(input, timeline);
         }
-        if NetFlowTimes::follows(input) {
+        if of_networks {
             self.net_flows.record(input, timeline);
         }
-        self.draw_requests(timeline, false);
+        if of_disks || of_networks {
+            self.draw_requests(timeline, false);
+        }
         if self.seen.is_multiple_of(TELL_EVERY) {
             self.tell_progress(input.time(), timeline);
         }
@@ -377,6 +380,9 @@ impl<W: Write + Send> Analysis for Exporter<'_, W> {
         self.flows.gap(gap, timeline);
         self.net_flows.gap(gap, timeline);
         self.out.muted = false;
+        if !is_before {
+            self.draw_requests(timeline, false);
+        }
     }
 }
 

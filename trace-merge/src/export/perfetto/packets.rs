@@ -106,15 +106,21 @@ impl<W: Write> PacketWriter<W> {
         Self { out, sequences, last, fields, event, inner, buffer, refers, muted, failed, bytes }
     }
 
+    #[inline]
     fn sequence(&mut self, machine: Machine) -> &mut Sequence {
         if self.sequences.get(self.last).is_none_or(|(of, _)| *of != machine) {
-            let known = self.sequences.iter().position(|(of, _)| *of == machine);
-            self.last = known.unwrap_or(self.sequences.len());
-            if known.is_none() {
-                self.sequences.push((machine, Sequence::default()));
-            }
+            self.last = self.place_of(machine);
         }
         &mut self.sequences[self.last].1
+    }
+
+    /// Where the sequence of a machine lies, which is there afterwards.
+    fn place_of(&mut self, machine: Machine) -> usize {
+        let known = self.sequences.iter().position(|(of, _)| *of == machine);
+        known.unwrap_or_else(|| {
+            self.sequences.push((machine, Sequence::default()));
+            self.sequences.len() - 1
+        })
     }
 
     /// Whether writing has failed.
@@ -140,8 +146,8 @@ impl<W: Write> PacketWriter<W> {
         self.packet(machine, &packet);
     }
 
-    /// A slice of `track` from `begin` up to `end`, ns, which nothing overlaps but what lies in it; `event` has what else there is
-    /// to say of it.
+    /// A slice of `track` from `begin` up to `end`, ns, which nothing overlaps but what lies in it; `event` has what else
+    /// there is to say of it.
     pub(super) fn slice(
         &mut self,
         machine: Machine,
