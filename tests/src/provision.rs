@@ -191,15 +191,23 @@ pub fn agent(paths: &Paths) -> Result<PathBuf, ProvisionError> {
     agent_locked(paths, &kernels_locked(paths, false)?)
 }
 
+/// Keeps machines from running until it is dropped, when none runs any more: for what takes all processors for minutes.
+/// Who holds it runs no machine.
+///
+/// # Errors
+///
+/// When the lock cannot be had.
+pub fn turn(paths: &Paths) -> Result<fs::File, ProvisionError> {
+    let runs = paths.runs();
+    host::wait_for_turn(&runs).map_err(|source| ProvisionError::Lock { path: runs.clone(), source })
+}
+
 /// Builds the guest kernel module for a kernel that was fetched.
 ///
 /// # Errors
 ///
 /// When a step of the build fails.
 pub fn agent_for(paths: &Paths, kernels: &Kernels) -> Result<PathBuf, ProvisionError> {
-    // it takes all processors for a minute, which a machine that runs meanwhile would miss
-    let runs = paths.runs();
-    let _turn = host::wait_for_turn(&runs).map_err(|source| ProvisionError::Lock { path: runs.clone(), source })?;
     let _lock = lock(paths)?;
     agent_locked(paths, kernels)
 }

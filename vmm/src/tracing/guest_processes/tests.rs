@@ -109,6 +109,12 @@ impl Bench {
         }
     }
 
+    /// Records in all streams.
+    fn recorded(&self) -> u64 {
+        let streams = self.processes.layers().flat_map(|layer| layer.streams);
+        streams.map(|stream| stream.records).sum()
+    }
+
     fn acknowledged(&self, slot: u32) -> u64 {
         self.memory.load(self.layout.process_ack + slot as usize * 8)
     }
@@ -164,10 +170,6 @@ fn ring_of_a_vcpu_that_sleeps_is_looked_at_when_it_has_run_or_the_process_ends()
     let asleep = SleepingThread::start();
     let mut bench = Bench::new(100);
     bench.processes = bench.processes.following(VcpuActivity::of(Arc::new(Mutex::new(vec![(0, asleep.tid)]))));
-    let recorded = |bench: &Bench| {
-        let streams = bench.processes.layers().flat_map(|layer| layer.streams);
-        streams.map(|stream| stream.records).sum::<u64>()
-    };
     bench.set(0, 1, PROCESS_ACTIVE);
     bench.record(0, 1);
     // The process is found, then its vCPU's time is known.
@@ -176,16 +178,39 @@ fn ring_of_a_vcpu_that_sleeps_is_looked_at_when_it_has_run_or_the_process_ends()
     // Who records is this thread, which is not the vCPU's.
     bench.record_again(0, 600, 4);
     bench.look_at(4);
-    let while_it_sleeps = recorded(&bench);
+    let while_it_sleeps = bench.recorded();
     asleep.run();
     bench.look_at(5);
-    let when_it_has_run = recorded(&bench);
+    let when_it_has_run = bench.recorded();
     bench.record_again(0, 600, 6);
     bench.set(0, 1, PROCESS_CLOSED);
     bench.look_at(6);
 
     assert_eq!(while_it_sleeps, 0);
-    assert!(when_it_has_run > 0 && recorded(&bench) > when_it_has_run, "{when_it_has_run} {}", recorded(&bench));
+    assert!(when_it_has_run > 0 && bench.recorded() > when_it_has_run, "{when_it_has_run} {}", bench.recorded());
+}
+
+#[test]
+fn packets_that_a_limit_held_back_come_though_the_vcpu_sleeps() {
+    let asleep = SleepingThread::start();
+    // A packet has more records, which the time of a look makes good.
+    let limit = LayerLimit { layer: LayerKind::GuestUser, per_second: 100_000, burst: 100 };
+    let limits = LayerLimits::new(&[limit], Mode::Discard, &[LayerKind::GuestUser]).unwrap();
+    let mut bench = Bench::new(100);
+    bench.processes = bench.processes.within_rate(limits);
+    bench.processes = bench.processes.following(VcpuActivity::of(Arc::new(Mutex::new(vec![(0, asleep.tid)]))));
+    bench.set(0, 1, PROCESS_ACTIVE);
+    bench.record(0, 1);
+    (1..=2).for_each(|time| bench.look_at(time));
+
+    bench.record_again(0, 1000, 3);
+    asleep.run();
+    bench.look_at(3);
+    let first = bench.recorded();
+    std::thread::sleep(Duration::from_millis(50));
+    bench.look_at(4);
+
+    assert!(first > 100 && bench.recorded() > first, "{first} {}", bench.recorded());
 }
 
 /// A thread that sleeps.
