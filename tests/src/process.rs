@@ -7,9 +7,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How much lower the priority is of what gives way: it has about a tenth of the processor time of what does not.
-const NICENESS: i32 = 10;
-
 /// Why a program did not do its job.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
@@ -223,13 +220,6 @@ fn kill_group(child: &Child) {
     if let Some(id) = id {
         let _ = rustix::process::kill_process_group(id, rustix::process::Signal::KILL);
     }
-}
-
-/// Has what the calling thread does from now on, and the programs that it starts, give way to others: a machine that runs
-/// beside it is not to be slowed down.
-pub fn give_way() {
-    // without it the others are slower, and nothing else
-    let _ = rustix::process::nice(NICENESS);
 }
 
 /// Whether an executable of this name lies in a folder of `PATH` (or in `/sbin` and `/usr/sbin`, which an ordinary

@@ -7,7 +7,7 @@ use crate::fetch::apt::PackageError;
 use crate::fetch::kernel_packages::{self, KernelChoice, KernelPackages};
 use crate::fetch::module_tree::{ModuleTree, ModulesError};
 use crate::fetch::tools;
-use crate::machine::host::{self, Host, HostError, HostKind};
+use crate::machine::host::{Host, HostError, HostKind};
 use crate::machine::nested::{self, NestedHost};
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
@@ -189,17 +189,6 @@ fn programs_locked(paths: &Paths, purpose: Purpose) -> Result<Binaries, Provisio
 pub fn agent(paths: &Paths) -> Result<PathBuf, ProvisionError> {
     let _lock = lock(paths)?;
     agent_locked(paths, &kernels_locked(paths, false)?)
-}
-
-/// Keeps machines from running until it is dropped, when none runs any more: for what takes all processors for minutes.
-/// Who holds it runs no machine.
-///
-/// # Errors
-///
-/// When the lock cannot be had.
-pub fn turn(paths: &Paths) -> Result<fs::File, ProvisionError> {
-    let runs = paths.runs();
-    host::wait_for_turn(&runs).map_err(|source| ProvisionError::Lock { path: runs.clone(), source })
 }
 
 /// Builds the guest kernel module for a kernel that was fetched.

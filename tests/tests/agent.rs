@@ -33,7 +33,6 @@ fn judge(name: &str, kernels: &[KernelChoice]) {
     let paths = Paths::of_workspace();
     let lab = provision::lab(&paths).unwrap();
     let folder = agent::run(&lab, name, kernels).unwrap().output;
-    process::give_way();
     let results = Results(folder);
 
     // loaded, unloaded, CPUs taken away, on each kernel; the trace has all of it and is in order

@@ -21,7 +21,6 @@ struct Made(Vec<PathBuf>);
 impl Made {
     fn by(paths: &Paths) -> Self {
         tools::install(paths, &TOOLS).unwrap();
-        let _turn = provision::turn(paths).unwrap();
         let out = paths.builds().join("dist");
         Self(packaging::build(paths, Purpose::Test, &out, &Form::ALL, &[KernelChoice::DEFAULT]).unwrap())
     }

@@ -54,9 +54,7 @@ fn results() -> Results {
 fn results_with(suite: Suite) -> Results {
     let paths = Paths::of_workspace();
     let kernels = provision::kernel(&paths, KernelChoice::cloud(suite)).unwrap();
-    let turn = provision::turn(&paths).unwrap();
     let agent = provision::agent_for(&paths, &kernels).unwrap();
-    drop(turn);
     let lab = provision::lab(&paths).unwrap();
     results_of(&lab, &kernels, &agent, &format!("tracepoints-{}", suite.name()))
 }

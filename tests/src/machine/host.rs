@@ -193,15 +193,6 @@ impl Host {
     }
 }
 
-/// Waits until no other process runs a script or does what takes as much, and keeps others waiting until it is dropped.
-/// What guests do is judged by shares of time: two machines at once would take each other's.
-pub(crate) fn wait_for_turn(runs: &Path) -> io::Result<fs::File> {
-    fs::create_dir_all(runs)?;
-    let file = fs::File::create(runs.join("turn.lock"))?;
-    file.lock()?;
-    Ok(file)
-}
-
 /// Makes the empty folder `runs/name`, and `out` in it; returns the former.
 pub(crate) fn fresh_run_folder(runs: &Path, name: &str) -> io::Result<PathBuf> {
     let folder = runs.join(name);

@@ -6,7 +6,7 @@
 
 use crate::build::initramfs::{Initramfs, InitramfsError};
 use crate::machine::disk_space::{self, DiskSpaceError};
-use crate::machine::host::{HostResult, HostRun, fresh_run_folder, last_line, wait_for_turn};
+use crate::machine::host::{HostResult, HostRun, fresh_run_folder, last_line};
 use crate::process::{self, ProcessError};
 use crate::progress;
 use std::fs;
@@ -148,7 +148,7 @@ pub struct NestedHost {
     pub busybox: PathBuf,
 }
 
-/// Boots the host, when no other one runs, runs the script and fetches its results into `runs/NAME/out`.
+/// Boots the host, runs the script and fetches its results into `runs/NAME/out`.
 ///
 /// A host that does not come up as far as its script is booted again, [`BOOTS`] times in all: nothing that is tested
 /// has run. One that dies, falls silent, or does not end its script in time gets a second chance, and no third one. All
@@ -159,7 +159,6 @@ pub struct NestedHost {
 ///
 /// When a file cannot be made, QEMU fails, or the host fails too often.
 pub fn run(host: &NestedHost, runs: &Path, request: &HostRun) -> Result<HostResult, NestedError> {
-    let _turn = wait_for_turn(runs).map_err(|source| NestedError::File { path: runs.to_path_buf(), source })?;
     let (mut boots, mut scripts) = (0, 0);
     loop {
         let mishap = match run_once(host, runs, request) {

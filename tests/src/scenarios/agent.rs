@@ -169,7 +169,6 @@ pub fn run(lab: &Lab, name: &str, kernels: &[KernelChoice]) -> Result<HostResult
             (lab.kernels.clone(), lab.agent.clone())
         } else {
             let kernels = provision::kernel(&lab.paths, choice)?;
-            let _turn = provision::turn(&lab.paths)?;
             let agent = provision::agent_for(&lab.paths, &kernels)?;
             (kernels, agent)
         };

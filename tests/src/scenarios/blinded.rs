@@ -116,9 +116,7 @@ pub enum BlindedError {
 /// When a kernel cannot be had, a module not be built, or the host fails; what a guest does is for the caller to judge.
 pub fn run(lab: &Lab, name: &str) -> Result<HostResult, BlindedError> {
     let realtime = provision::kernel(&lab.paths, KernelChoice::realtime(Suite::Bookworm))?;
-    let turn = provision::turn(&lab.paths)?;
     let realtime_agent = provision::agent_for(&lab.paths, &realtime)?;
-    drop(turn);
     let faulting = test_module::build(&lab.paths, &lab.kernels, test_module::FAULTING)?;
     let keep_cpus = binaries::build_example(&lab.paths, Purpose::Test, "keep_cpus").map_err(ScenarioError::from)?;
     let mut request = HostRun::new(name, HOST_SCRIPT).file("strata", &lab.binaries.strata);

@@ -17,7 +17,7 @@ use crate::machine::host::{HostResult, HostRun};
 use crate::packaging::{self, Form, PackagingError};
 use crate::process;
 use crate::progress;
-use crate::provision::{self, Lab, ProvisionError};
+use crate::provision::Lab;
 use crate::scenarios::{self, ScenarioError};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -185,9 +185,6 @@ pub enum DebianGuestError {
     /// Strata's packages could not be made.
     #[error(transparent)]
     Packaging(#[from] PackagingError),
-    /// The lab could not be kept for that.
-    #[error(transparent)]
-    Provision(#[from] ProvisionError),
     /// There is no room for the root.
     #[error(transparent)]
     DiskSpace(#[from] DiskSpaceError),
@@ -235,7 +232,6 @@ fn repository(lab: &Lab) -> Result<PathBuf, PackageError> {
 
 fn disk_image(lab: &Lab) -> Result<PathBuf, DebianGuestError> {
     let paths = &lab.paths;
-    let _turn = provision::turn(paths)?;
     let built = packaging::build(paths, Purpose::Test, &paths.builds().join("debs"), &[Form::Deb], &[])?;
     let for_guest = built
         .iter()

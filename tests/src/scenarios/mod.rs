@@ -138,11 +138,7 @@ pub(crate) fn once(
         }
     };
     match outcome {
-        Outcome::Done(result) => {
-            // what is left is to judge it, while another machine may run
-            process::give_way();
-            Ok(result)
-        }
+        Outcome::Done(result) => Ok(result),
         Outcome::Failed(message) => Err(message),
     }
 }

@@ -44,9 +44,6 @@ pub enum SuiteError {
 const VERIFIED: [&str; 6] =
     ["-p", "shared-ring", "-p", "clock-sync", "--features", "shared-ring/verification,clock-sync/verification"];
 
-/// Tests that only wait while a machine of another one runs.
-const WAITING: usize = 2;
-
 /// Runs format check, checks of sources, documents and dependencies, lints, the checks of the library crates, doc
 /// tests, the model checkers, all unit, integration and end-to-end tests, then a round of torture with each fault.
 ///
@@ -73,14 +70,10 @@ pub fn run(paths: &Paths) -> Result<(), SuiteError> {
     })?;
     // before the tests: here its progress is seen
     let lab = provision::lab(paths)?;
-    // end-to-end tests wait for each other most of the time
-    let threads = (std::thread::available_parallelism().map_or(1, usize::from) + WAITING).to_string();
     let tests: &[&str] = match (process::find_program("cargo-nextest").is_some(), &lab.host) {
-        (true, Host::Nested(_)) => &["nextest", "run", "--workspace", "--no-fail-fast", "--test-threads", &threads],
+        (true, Host::Nested(_)) => &["nextest", "run", "--workspace", "--no-fail-fast"],
         // real hardware needs no second tries
-        (true, Host::Direct(_)) => {
-            &["nextest", "run", "--workspace", "--no-fail-fast", "--retries", "0", "--test-threads", &threads]
-        }
+        (true, Host::Direct(_)) => &["nextest", "run", "--workspace", "--no-fail-fast", "--retries", "0"],
         (false, _) => &["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"],
     };
     let failures = Failures::of_next_run(&paths.target());
