@@ -214,8 +214,8 @@ fn agent_locked(paths: &Paths, kernels: &Kernels) -> Result<PathBuf, ProvisionEr
     Ok(agent)
 }
 
-/// Whether something was built in this run of tests: what one test has built anew from the sources, the others need not look
-/// through again.
+/// Whether something was built in this run of tests: what one test has built anew from the sources, the others need not
+/// look through again.
 struct BuiltInRun {
     /// Names the run in which it was built last.
     marker: PathBuf,
@@ -269,4 +269,21 @@ fn lab_for(paths: &Paths, purpose: Purpose) -> Result<Lab, ProvisionError> {
         HostKind::Nested => Host::Nested(kernels.nested_host()?),
     };
     Ok(Lab { paths: paths.clone(), kernels, binaries, agent, host })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_run_built_or_a_run_without_a_name_is_built_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |run: Option<&str>| BuiltInRun { marker: folder.path().join("a.run"), run: run.map(str::to_owned) };
+
+        let before = of(Some("1")).is_so();
+        of(None).note();
+        of(Some("1")).note();
+
+        assert_eq!((before, [Some("1"), Some("2"), None].map(|run| of(run).is_so())), (false, [true, false, false]));
+    }
 }

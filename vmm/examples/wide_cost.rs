@@ -29,6 +29,7 @@ use trace_merge::layer::LayerKind;
 use vmm::control::protocol::{Answer, Request};
 use vmm::tracing::region::TraceRegion;
 use vmm::tracing::sessions::Sessions;
+use vmm::tracing::thread_times;
 use vmm::tracing::work_alarm::WorkAlarms;
 
 const EVENT: Event = Event { id: 1, class: 0, name: "bench:words", fields: &FIELDS };
@@ -408,12 +409,8 @@ fn pin(cpu: usize) -> anyhow::Result<()> {
 
 /// CPU time that the recorder's thread has used.
 fn recorder_cpu_ns() -> anyhow::Result<u64> {
-    for task in fs::read_dir("/proc/self/task")? {
-        let task = task?.path();
-        if fs::read_to_string(task.join("comm"))?.trim() == "strata-recorder" {
-            let schedstat = fs::read_to_string(task.join("schedstat"))?;
-            return Ok(schedstat.split(' ').next().context("schedstat")?.parse()?);
-        }
-    }
-    anyhow::bail!("the recorder has no thread")
+    let mut threads = Vec::new();
+    thread_times::update(&mut threads);
+    let recorder = threads.iter().find(|thread| thread.name == "strata-recorder");
+    Ok(recorder.context("the recorder has no thread")?.cpu_ns)
 }

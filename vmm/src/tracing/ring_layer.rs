@@ -139,7 +139,7 @@ pub struct Drained {
     pub found: Found,
     /// Event types that are new in the layer.
     pub new_events: usize,
-    /// Whether the layer's limit has left packets in the rings that were ready.
+    /// Whether the layer's limit may have left packets in the rings that were ready.
     pub is_held_back: bool,
 }
 
@@ -187,7 +187,7 @@ impl RingLayer {
         Self { limiter, ..self }
     }
 
-    /// The next drain takes what is ready whatever the limit says; it counts all the same.
+    /// The next drain takes what is ready whatever the limit says, out of every ring; it counts all the same.
     pub const fn lift_limit(&mut self) {
         self.limit_is_lifted = true;
     }
@@ -331,7 +331,7 @@ impl RingLayer {
         let mut may_be_late = true;
         'rings: for _ in 0..self.rings.len() {
             let ring = self.next_ring % self.rings.len();
-            if !has_news(ring) {
+            if !self.limit_is_lifted && !has_news(ring) {
                 self.next_ring = (ring + 1) % self.rings.len();
                 continue;
             }

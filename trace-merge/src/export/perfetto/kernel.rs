@@ -3,7 +3,7 @@
 //! Perfetto ends an interrupt or a call by the record of its end. Where that was lost, one is written in its place, at the
 //! moment from which on it is not known: nothing goes on longer than records say.
 
-use super::packets::{FtraceKind, FtraceRecord, Machine, PacketWriter};
+use super::packets::{FtraceKind, Machine, PacketWriter};
 use crate::event::{self, Event, Interrupt};
 use crate::timeline::states::{Runner, TaskIndex};
 use crate::timeline::{Input, Origin, Timeline};
@@ -52,7 +52,7 @@ impl KernelRecords {
             Event::Wakeup { task, cpu, stage } => {
                 let (comm, target_cpu) =
                     (String::from_utf8_lossy(task.comm), cpu.and_then(|cpu| i32::try_from(cpu).ok()));
-                put(out, place, by, FtraceKind::Wakeup { stage, comm: &comm, tid: task.tid, target_cpu });
+                out.ftrace(place, by, FtraceKind::Wakeup { stage, comm: &comm, tid: task.tid, target_cpu });
             }
             // One that the kernel does not have.
             Event::InterruptEnter(Interrupt::Softirq(vector)) | Event::InterruptExit(Interrupt::Softirq(vector))
@@ -97,7 +97,7 @@ impl KernelRecords {
     ) {
         let nested = self.interrupts.entry(place).or_default();
         if nested.len() < MAX_NESTED {
-            put(out, place, by, entry(&interrupt));
+            out.ftrace(place, by, entry(&interrupt));
             nested.push(interrupt);
         }
     }
@@ -115,10 +115,10 @@ impl KernelRecords {
         let Some(at) = nested.iter().rposition(|(entered, _)| *entered == interrupt) else { return };
         // What came on top of it and is not left was left without a record.
         for (lost, _) in nested.drain(at + 1..).rev() {
-            put(out, place, by, exit(lost, None));
+            out.ftrace(place, by, exit(lost, None));
         }
         nested.truncate(at);
-        put(out, place, by, exit(interrupt, result));
+        out.ftrace(place, by, exit(interrupt, result));
     }
 
     fn call<W: Write>(&mut self, out: &mut PacketWriter<W>, from: &KernelRecord, number: i64) -> bool {
@@ -126,9 +126,9 @@ impl KernelRecords {
         let Some(task) = from.task else { return false };
         let (place, by) = ((from.machine, from.cpu), (from.time, from.tid));
         if let Some((_, _, unanswered)) = self.calls.insert((from.machine, task), (from.cpu, from.tid, number)) {
-            put(out, place, by, FtraceKind::SysExit { number: unanswered, result: None });
+            out.ftrace(place, by, FtraceKind::SysExit { number: unanswered, result: None });
         }
-        put(out, place, by, FtraceKind::SysEnter(number));
+        out.ftrace(place, by, FtraceKind::SysEnter(number));
         true
     }
 
@@ -138,7 +138,7 @@ impl KernelRecords {
         let Some((_, _, entered)) = self.calls.remove(&(from.machine, task)) else { return false };
         let is_its = number < 0 || number == entered;
         let exit = FtraceKind::SysExit { number: entered, result: is_its.then_some(result) };
-        put(out, (from.machine, from.cpu), (from.time, from.tid), exit);
+        out.ftrace((from.machine, from.cpu), (from.time, from.tid), exit);
         is_its
     }
 
@@ -146,7 +146,7 @@ impl KernelRecords {
     pub(super) fn switch<W: Write>(&mut self, out: &mut PacketWriter<W>, place: (Machine, u32), time: u64) {
         let Some(nested) = self.interrupts.get_mut(&place) else { return };
         for (interrupt, _) in nested.drain(..).rev() {
-            put(out, place, (time, 0), exit(interrupt, None));
+            out.ftrace(place, (time, 0), exit(interrupt, None));
         }
     }
 
@@ -154,7 +154,7 @@ impl KernelRecords {
     pub(super) fn end_task<W: Write>(&mut self, out: &mut PacketWriter<W>, from: &KernelRecord) {
         let call = from.task.and_then(|task| self.calls.remove(&(from.machine, task)));
         if let Some((_, tid, number)) = call {
-            put(out, (from.machine, from.cpu), (from.time, tid), FtraceKind::SysExit { number, result: None });
+            out.ftrace((from.machine, from.cpu), (from.time, tid), FtraceKind::SysExit { number, result: None });
         }
     }
 
@@ -177,7 +177,7 @@ impl KernelRecords {
             self.calls.extract_if(|&(of, task), _| of == machine && is_lost(task)).map(|(_, call)| call).collect();
         lost.sort_unstable();
         for (cpu, tid, number) in lost {
-            put(out, (machine, cpu), (time, tid), FtraceKind::SysExit { number, result: None });
+            out.ftrace((machine, cpu), (time, tid), FtraceKind::SysExit { number, result: None });
         }
     }
 
@@ -185,23 +185,13 @@ impl KernelRecords {
     pub(super) fn resume<W: Write>(&mut self, out: &mut PacketWriter<W>, time: u64) {
         for (&(machine, cpu), nested) in &self.interrupts {
             for interrupt in nested {
-                put(out, (machine, cpu), (time, 0), entry(interrupt));
+                out.ftrace((machine, cpu), (time, 0), entry(interrupt));
             }
         }
         for (&(machine, _), &(cpu, tid, number)) in &self.calls {
-            put(out, (machine, cpu), (time, tid), FtraceKind::SysEnter(number));
+            out.ftrace((machine, cpu), (time, tid), FtraceKind::SysEnter(number));
         }
     }
-}
-
-/// Writes what the thread `tid` recorded on a CPU at `time`, ns.
-fn put<W: Write>(
-    out: &mut PacketWriter<W>,
-    (machine, cpu): (Machine, u32),
-    (time, tid): (u64, i64),
-    event: FtraceKind<'_>,
-) {
-    out.ftrace(machine, cpu, FtraceRecord { time, tid: u32::try_from(tid).unwrap_or(0), event });
 }
 
 fn entry((interrupt, name): &(Interrupt, String)) -> FtraceKind<'_> {

@@ -40,17 +40,7 @@ pub(super) enum Name<'n> {
     Any(&'n str),
 }
 
-/// A record of a kernel, as ftrace has it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FtraceRecord<'r> {
-    /// ns
-    pub(super) time: u64,
-    /// The thread that made it.
-    pub(super) tid: u32,
-    pub(super) event: FtraceKind<'r>,
-}
-
-/// What a record of a kernel is about.
+/// What a record of a kernel is about, as ftrace has it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FtraceKind<'r> {
     Wakeup { stage: WakeupStage, comm: &'r str, tid: i32, target_cpu: Option<i32> },
@@ -221,14 +211,12 @@ impl<W: Write> PacketWriter<W> {
         let iid = known.unwrap_or(names.len() as u64 + 1);
         if known.is_none() {
             names.insert(name.to_string(), iid);
-        }
-        put_number(field::TRACK_EVENT_NAME_IID, iid, &mut self.event);
-        self.refers = true;
-        if known.is_none() {
             let interned =
                 InternedData { event_names: vec![EventName { iid: Some(iid), name: Some(name.to_string()) }] };
             encode(&TracePacket { interned_data: Some(interned), ..TracePacket::default() }, &mut self.fields);
         }
+        put_number(field::TRACK_EVENT_NAME_IID, iid, &mut self.event);
+        self.refers = true;
     }
 
     /// The thread `tid`, called `comm`, is in `state` from `time` on: on `cpu`, if it runs.
@@ -256,19 +244,18 @@ impl<W: Write> PacketWriter<W> {
         self.write(machine);
     }
 
-    /// A record of the kernel of `machine` by `cpu`.
-    pub(super) fn ftrace(&mut self, machine: Machine, cpu: u32, record: FtraceRecord<'_>) {
+    /// What the thread `tid` recorded in the kernel of `machine` on `cpu` at `time`, ns.
+    pub(super) fn ftrace(&mut self, (machine, cpu): (Machine, u32), (time, tid): (u64, i64), event: FtraceKind<'_>) {
         if self.muted {
             return;
         }
-        let FtraceRecord { time, tid, event } = record;
         let mut inner = std::mem::take(&mut self.inner);
         inner.clear();
         let kind = event.encode(&mut inner);
         let mut encoded = std::mem::take(&mut self.event);
         encoded.clear();
         put_number(field::FTRACE_TIMESTAMP, time, &mut encoded);
-        put_number(field::FTRACE_PID, tid.into(), &mut encoded);
+        put_number(field::FTRACE_PID, u32::try_from(tid).unwrap_or(0).into(), &mut encoded);
         put_bytes(kind, &inner, &mut encoded);
         let bundle = self.sequence(machine).bundles.entry(cpu).or_default();
         put_bytes(field::BUNDLE_EVENT, &encoded, &mut bundle.fields);

@@ -191,6 +191,24 @@ fn ring_of_a_vcpu_that_sleeps_is_looked_at_when_it_has_run_or_the_process_ends()
 }
 
 #[test]
+fn flush_takes_what_is_in_the_ring_of_a_vcpu_that_sleeps() {
+    let asleep = SleepingThread::start();
+    let mut bench = Bench::new(100);
+    bench.processes = bench.processes.following(VcpuActivity::of(Arc::new(Mutex::new(vec![(0, asleep.tid)]))));
+    bench.set(0, 1, PROCESS_ACTIVE);
+    bench.record(0, 1);
+    (1..=3).for_each(|time| bench.look_at(time));
+
+    bench.record_again(0, 600, 4);
+    bench.look_at(4);
+    let before = bench.recorded();
+    bench.processes.running().for_each(WrittenLayer::lift_limit);
+    bench.look_at(5);
+
+    assert!(before == 0 && bench.recorded() > 0, "{before} {}", bench.recorded());
+}
+
+#[test]
 fn packets_that_a_limit_held_back_come_though_the_vcpu_sleeps() {
     let asleep = SleepingThread::start();
     // A packet has more records, which the time of a look makes good.
