@@ -1,7 +1,6 @@
 /*
  * Calls the guest kernel module's probe of sys_exit, from the object files that the module is linked of, on request: see
- * chunks.h. What they use of the kernel stands here instead. Arguments: the file of a trace region, and the offset in it of
- * the mask of classes that any session wants.
+ * chunks.h. What they use of the kernel stands here instead. Argument: the file of a trace region.
  *
  * The kernel's per-CPU variables are addressed from the GS segment's base, which is 0 in a program: they are plain variables
  * here, as of a kernel with one CPU.
@@ -14,6 +13,8 @@
 #include <unistd.h>
 
 #include "chunks.h"
+/* Generated beside the object files. */
+#include "strata_abi.h"
 
 /* As in guest-agent/kmod/strata.h and strata_event.h. */
 struct strata_cpu {
@@ -41,9 +42,6 @@ struct strata_event {
 
 int strata_attach(void *base, uint64_t size, const char *release, const struct strata_event *events, uint32_t count);
 int strata_cpu_init(struct strata_cpu *cpu, void *base, uint64_t size, uint32_t vcpu);
-
-/* FIRST_TRACEPOINT of guest-agent/abi. */
-#define FIRST_TRACEPOINT 64
 
 static struct strata_cpu cpu;
 struct strata_cpu *strata_cpus = &cpu;
@@ -115,8 +113,8 @@ int main(int count, char **arguments)
 	uint32_t events = (uint32_t)(__stop_strata_events - __start_strata_events), event;
 	int file, error;
 
-	if (count != 3 || (file = open(arguments[1], O_RDWR)) < 0 || fstat(file, &region)) {
-		fprintf(stderr, "a trace region and an offset are needed\n");
+	if (count != 2 || (file = open(arguments[1], O_RDWR)) < 0 || fstat(file, &region)) {
+		fprintf(stderr, "the file of a trace region is needed\n");
 		return EXIT_FAILURE;
 	}
 	strata_region.size = (uint64_t)region.st_size;
@@ -126,7 +124,7 @@ int main(int count, char **arguments)
 		fprintf(stderr, "memory cannot be mapped, or its access not be changed\n");
 		return EXIT_FAILURE;
 	}
-	any_class_mask = (uint64_t *)((char *)strata_region.base + strtoul(arguments[2], NULL, 10));
+	any_class_mask = (uint64_t *)((char *)strata_region.base + STRATA_SUPERBLOCK_ANY_CLASS_MASK);
 	for (event = 0; event < events; event++)
 		if (!strcmp(__start_strata_events[event].name, "sys_exit"))
 			sys_exit = &__start_strata_events[event];
@@ -134,7 +132,7 @@ int main(int count, char **arguments)
 		fprintf(stderr, "the object file has no probe of sys_exit\n");
 		return EXIT_FAILURE;
 	}
-	id = (void *)(uintptr_t)(FIRST_TRACEPOINT + (sys_exit - __start_strata_events));
+	id = (void *)(uintptr_t)(STRATA_FIRST_TRACEPOINT + (sys_exit - __start_strata_events));
 	error = strata_attach(strata_region.base, strata_region.size, "none", __start_strata_events, events);
 	if (!error)
 		error = strata_cpu_init(&cpu, strata_region.base, strata_region.size, 0);

@@ -10,11 +10,10 @@ use clock_sync::entry::Writer;
 use clock_sync::relation::Relation;
 use shared_ring::host::{EnabledEvents, Region};
 use shared_ring::host_memory::HostMemory;
-use shared_ring::layout::{Geometry, MAX_EVENTS, Mode, RING_WRITE_COUNT, Superblock};
+use shared_ring::layout::{Geometry, MAX_EVENTS, Mode, RING_WRITE_COUNT};
 use shared_ring::region::{RegionConfig, RegionLayout, Rings};
 use std::cell::RefCell;
 use std::fs;
-use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
@@ -42,7 +41,7 @@ impl Module {
         let program = folder.path().join("probe");
         let mut link = Command::new("gcc");
         // As the kernel, the objects are made for fixed addresses.
-        link.args(["-O2", "-no-pie", INCLUDES, SOURCE]);
+        link.args(["-O2", "-no-pie", INCLUDES, SOURCE]).arg("-I").arg(objects);
         for name in OBJECTS {
             let object = folder.path().join(name);
             // A name that the linker makes symbols for where it begins and ends.
@@ -54,9 +53,8 @@ impl Module {
         }
         run(link.arg("-o").arg(&program))?;
         let (region, layout) = region()?;
-        let mut command = Command::new(program);
-        command.arg(region.path()).arg(offset_of!(Superblock, any_class_mask).to_string());
-        Ok(Self { program: MeasuredProgram::start(&mut command)?, region, layout })
+        let program = MeasuredProgram::start(Command::new(program).arg(region.path()))?;
+        Ok(Self { program, region, layout })
     }
 
     /// The cases: a record, and what nobody wants.
