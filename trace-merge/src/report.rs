@@ -228,13 +228,15 @@ pub fn moment(clock: &Clock, start: u64, time: u64) -> String {
 /// `text`, which a guest may have chosen, so that nothing in it acts on a terminal.
 #[must_use]
 pub fn harmless(text: &str) -> String {
-    text.chars()
-        .map(
-            |character| {
-                if terminal::acts(character) { character.escape_default().to_string() } else { character.into() }
-            },
-        )
-        .collect()
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        if terminal::acts(character) {
+            shown.extend(character.escape_default());
+        } else {
+            shown.push(character);
+        }
+    }
+    shown
 }
 
 #[cfg(test)]

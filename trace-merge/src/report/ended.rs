@@ -40,10 +40,14 @@ impl<R> Keep<R> {
         self.kept = Some(Vec::new());
     }
 
-    /// Keeps what `make` makes; without being asked for, nothing is made.
-    pub(super) fn add(&mut self, make: impl FnOnce() -> R) {
-        if let Some(kept) = &mut self.kept {
-            kept.push(make());
+    /// Keeps what `make` makes, and says so; without being asked for, nothing is made.
+    pub(super) fn add(&mut self, make: impl FnOnce() -> R) -> bool {
+        match &mut self.kept {
+            Some(kept) => {
+                kept.push(make());
+                true
+            }
+            None => false,
         }
     }
 

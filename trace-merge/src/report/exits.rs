@@ -221,7 +221,7 @@ impl ExitTimes {
         Self { window, vms: BTreeMap::new(), open: BTreeMap::new(), samples, kept }
     }
 
-    /// The same, which keeps each exit that is over for [`take_ended`](Self::take_ended).
+    /// The same, which keeps each exit that is over for [`take_ended`](Self::take_ended), and adds nothing up.
     #[must_use]
     pub fn keeping_ended(window: Window) -> Self {
         let mut times = Self::new(window);
@@ -250,16 +250,20 @@ impl ExitTimes {
     /// The vCPU's exit is over at `time`.
     fn end(&mut self, key: (usize, u32), time: u64, vcpu: &Vcpu) {
         let Some(mut exit) = self.open.remove(&key) else { return };
+        let is_known = vcpu.lost == exit.lost;
+        if is_known {
+            exit.add(Window { begin: vcpu.since, end: time }, vcpu.state);
+        }
+        if self.kept.add(|| exit.ended(key, is_known.then_some(time))) {
+            return;
+        }
         let sums = self.vms.entry(key.0).or_default();
         let of_reason = sums.reasons.entry(exit.reason).or_default();
         (sums.count, of_reason.count) = (sums.count + 1, of_reason.count + 1);
-        if vcpu.lost != exit.lost {
+        if !is_known {
             sums.unfinished += 1;
-            self.kept.add(|| exit.ended(key, None));
             return;
         }
-        exit.add(Window { begin: vcpu.since, end: time }, vcpu.state);
-        self.kept.add(|| exit.ended(key, Some(time)));
         let ticks = time.saturating_sub(exit.begin);
         of_reason.times.add(ticks);
         // It is over behind the part in which it began, at times: where it began is where its cause was.

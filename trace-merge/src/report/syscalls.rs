@@ -183,7 +183,8 @@ impl CallEnd {
 }
 
 impl SyscallTimes {
-    /// The report in the making, which keeps each call for [`take_ended`](Self::take_ended).
+    /// The report in the making, which keeps each call for [`take_ended`](Self::take_ended), and does not add up those that
+    /// returned.
     #[must_use]
     pub fn keeping_ended() -> Self {
         Self::that_keeps_ended()
@@ -486,14 +487,15 @@ impl Collector {
         self.keep(task, open, None, Outcome::Unfinished, None);
     }
 
-    fn keep(&mut self, task: TaskIndex, open: &Open, end: Option<u64>, outcome: Outcome, result: Option<i64>) {
+    /// Keeps the call, if calls are kept, and says so.
+    fn keep(&mut self, task: TaskIndex, open: &Open, end: Option<u64>, outcome: Outcome, result: Option<i64>) -> bool {
         self.kept.add(|| {
             let Open { number, entered, cpu, faults, .. } = *open;
             let cpu = end.map(|_| cpu);
             let Faults { count: page_faults, ticks: page_faults_at_most } = faults;
             let what = CallEnd { number, outcome, result, cpu, page_faults, page_faults_at_most };
             Ended { vm: 0, task: Some(task), begin: Some(entered), end, what }
-        });
+        })
     }
 
     /// The return of a call that is not in the trace.
@@ -586,7 +588,9 @@ impl Collector {
         }
         let is_interrupted = INTERRUPTED.contains(&result);
         let outcome = if is_interrupted { Outcome::Interrupted } else { Outcome::Returned };
-        self.keep(task, &open, Some(time), outcome, Some(result));
+        if self.keep(task, &open, Some(time), outcome, Some(result)) {
+            return;
+        }
         let ticks = time.saturating_sub(open.entered);
         samples.add(time, ticks, || sampled_row(guest, task, open.number));
         let sums = self.sums(task, open.number);

@@ -227,7 +227,7 @@ impl WakeupTimes {
         Self { window, vms: BTreeMap::new(), waits: HashMap::default(), samples, kept }
     }
 
-    /// The same, which keeps each wakeup whose task runs for [`take_ended`](Self::take_ended).
+    /// The same, which keeps each wakeup whose task runs for [`take_ended`](Self::take_ended), and adds nothing up.
     #[must_use]
     pub fn keeping_ended(window: Window) -> Self {
         let mut times = Self::new(window);
@@ -265,11 +265,14 @@ impl WakeupTimes {
     fn end(&mut self, (vm, task): (usize, TaskIndex), wait: Wait, time: u64, cpu: u32, timeline: &Timeline) {
         let Some(known) = timeline.vm(vm).and_then(|vm| vm.guest.task(task)) else { return };
         let ticks = time.saturating_sub(wait.begin);
-        self.kept.add(|| {
+        let is_kept = self.kept.add(|| {
             let meanwhile = meanwhile(&wait.pieces, vm, timeline, timeline.clock());
             let what = WakeupEnd { cpu, meanwhile };
             EndedOne { vm, task: Some(task), begin: Some(wait.begin), end: Some(time), what }
         });
+        if is_kept {
+            return;
+        }
         let sums = self.vms.entry(vm).or_default();
         sums.latency.add(ticks);
         self.samples.add(Some(vm), time, ticks, || steady_name(&String::from_utf8_lossy(&known.comm)).to_string());
