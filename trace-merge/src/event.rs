@@ -380,7 +380,7 @@ pub enum WakeupStage {
 }
 
 /// What a vCPU accessed in the VMM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Access {
     /// An I/O port.
     Port(u16),

@@ -71,6 +71,31 @@ fn integer_value<'a>(bytes: &[u8], integer: Integer, hex: bool) -> Value<'a> {
     if integer.is_signed() && !hex { Value::Signed(signed(bytes)) } else { Value::Unsigned(unsigned(bytes)) }
 }
 
+/// A field that lies at the same place in every payload of its event type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlacedField {
+    /// An integer, with a sign where [`Schema::fields`] tells it with one.
+    Integer(IntegerField),
+    /// Text of [`FieldType::CharArray`].
+    Text(TextField),
+}
+
+/// Where text of [`FieldType::CharArray`] lies in every payload of its event type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TextField {
+    offset: usize,
+    size: usize,
+}
+
+impl TextField {
+    /// The text, up to its first zero; `None` when the payload ends before it.
+    #[must_use]
+    #[inline]
+    pub fn read<'a>(&self, payload: &'a [u8]) -> Option<&'a [u8]> {
+        payload.get(self.offset..self.offset + self.size).map(up_to_zero)
+    }
+}
+
 /// Where an integer field lies in every payload of its event type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IntegerField {
@@ -84,6 +109,14 @@ impl IntegerField {
     #[must_use]
     #[inline]
     pub fn read(&self, payload: &[u8]) -> Option<i128> {
+        let bits = self.bits(payload)?;
+        Some(if self.signed { bits.cast_signed().into() } else { bits.into() })
+    }
+
+    /// The field's value as 64 bits, which have its sign where it has one; `None` when the payload ends before it.
+    #[must_use]
+    #[inline]
+    pub fn bits(&self, payload: &[u8]) -> Option<u64> {
         // Eight bytes at once where there are so many, whatever the field's size: those behind it are shifted out.
         let bits = match payload.get(self.offset..).and_then(<[u8]>::first_chunk) {
             Some(&bytes) => u64::from_le_bytes(bytes),
@@ -91,7 +124,7 @@ impl IntegerField {
         };
         let unused = 64 - 8 * self.size.min(8);
         let bits = bits << unused;
-        Some(if self.signed { (bits.cast_signed() >> unused).into() } else { (bits >> unused).into() })
+        Some(if self.signed { (bits.cast_signed() >> unused).cast_unsigned() } else { bits >> unused })
     }
 }
 
@@ -152,6 +185,26 @@ impl Schema {
         Fields { fields: self.description.fields.iter(), payload, behind }
     }
 
+    /// The first fields, as long as they are integers and text of a fixed size.
+    #[must_use]
+    pub fn placed_fields(&self) -> Vec<PlacedField> {
+        let mut offset = 0;
+        let mut placed = Vec::new();
+        for field in &self.description.fields {
+            let FieldDescription { ty, hex, .. } = *field;
+            let (at, size) = (offset, ty.size_in_place().unwrap_or(0));
+            placed.push(match (ty, ty.integer()) {
+                (_, Some(integer)) => {
+                    PlacedField::Integer(IntegerField { offset: at, size, signed: integer.is_signed() && !hex })
+                }
+                (FieldType::CharArray(_), _) => PlacedField::Text(TextField { offset: at, size }),
+                _ => break,
+            });
+            offset += size;
+        }
+        placed
+    }
+
     /// Where the integer field `name` lies; `None` when there is none, or when a field before it varies
     /// in its place.
     #[must_use]
@@ -197,10 +250,15 @@ impl<'a> Iterator for Fields<'a> {
             (FieldType::Array(integer, _) | FieldType::Sequence(integer), _) => {
                 Value::Array(Elements { bytes, integer, hex: field.hex })
             }
-            _ => Value::Text(bytes.split(|&byte| byte == 0).next().unwrap_or(bytes)),
+            _ => Value::Text(up_to_zero(bytes)),
         };
         Some((field, value))
     }
+}
+
+/// What of `bytes` is before the first zero.
+fn up_to_zero(bytes: &[u8]) -> &[u8] {
+    bytes.split(|&byte| byte == 0).next().unwrap_or(bytes)
 }
 
 /// A little-endian integer of 1 to 8 bytes.

@@ -3,11 +3,12 @@
 use super::files::Output;
 use super::places::Place;
 use super::rows::{Cell, FixedRows};
-use super::task::{Named, Tasks};
+use super::task::{Named, Numbers, Tasks};
 use super::{Maker, Selection};
 use serde_json::json;
 use trace_merge::analysis::{Analysis, Gap, Passed};
-use trace_merge::event::{self, name};
+use trace_merge::event::{self, Access, name};
+use trace_merge::exit_reason::ExitReason;
 use trace_merge::kernel_symbols::KernelSymbols;
 use trace_merge::layer::LayerKind;
 use trace_merge::reader::Trace;
@@ -35,20 +36,22 @@ pub(super) fn makers<'m>(
     let table = |name| FixedRows::new(name, output);
     let mut makers: Vec<Box<dyn Maker>> = Vec::new();
     if selection.has("wakeups") {
-        let rows = Wakeups { table: table("wakeups"), tasks: Tasks::default() };
+        let rows = Wakeups { table: table("wakeups").keyed(&[Named::COLUMNS]), tasks: Tasks::default() };
         makers.push(Box::new(Listed { times: WakeupTimes::keeping_ended(window), rows }));
     }
     if selection.has("syscalls") {
-        let rows = Syscalls { table: table("syscalls"), tasks: Tasks::default() };
+        let table = table("syscalls").keyed(&[Named::COLUMNS, 3]);
+        let rows = Syscalls { table, tasks: Tasks::default() };
         makers.push(Box::new(Listed { times: SyscallTimes::keeping_ended(), rows }));
     }
     if selection.has("locks") {
-        let rows = Locks { table: table("locks"), tasks: Tasks::default(), symbols: symbols(trace, timeline) };
+        let table = table("locks").keyed(&[Named::COLUMNS]);
+        let rows = Locks { table, tasks: Tasks::default(), symbols: symbols(trace, timeline) };
         makers.push(Box::new(Listed { times: LockTimes::keeping_ended(), rows }));
     }
     if selection.has("exits") {
-        makers
-            .push(Box::new(Listed { times: ExitTimes::keeping_ended(window), rows: Exits { table: table("exits") } }));
+        let rows = Exits { table: table("exits").keyed(&[3]), whats: Numbers::new() };
+        makers.push(Box::new(Listed { times: ExitTimes::keeping_ended(window), rows }));
     }
     if selection.has("flows") || selection.has("flow_steps") {
         let asked = |name| selection.has(name).then(|| table(name));
@@ -142,10 +145,10 @@ impl List<WakeupTimes> for Wakeups {
     fn list(&mut self, times: &mut WakeupTimes, timeline: &Timeline, _at_end: bool) {
         for ended in times.take_ended() {
             let task = named(&mut self.tasks, timeline, &ended);
-            let [tid, pid, comm, cgroup] = task.cells();
+            let Some(row) = self.table.lasting(Place::Vm(ended.vm), (ended.begin, ended.end)) else { continue };
             let meanwhile = serde_json::to_string(&ended.what.meanwhile).unwrap_or_default();
-            let own = [tid, pid, comm, cgroup, ended.what.cpu.into(), meanwhile.as_str().into()];
-            self.table.push_lasting(Place::Vm(ended.vm), (ended.begin, ended.end), &own);
+            let row = row.keyed(task.number.into(), |tell| task.tell(&[], tell));
+            row.cells([ended.what.cpu.into(), meanwhile.as_str().into()]).end();
         }
     }
 }
@@ -160,18 +163,14 @@ impl List<SyscallTimes> for Syscalls {
         let clock = timeline.clock();
         for ended in times.take_ended(at_end) {
             let task = named(&mut self.tasks, timeline, &ended);
-            let [tid, pid, comm, cgroup] = task.cells();
+            let Some(row) = self.table.lasting(Place::Vm(ended.vm), (ended.begin, ended.end)) else { continue };
             let call = &ended.what;
-            let (abi, number) = syscall_names::abi(call.number);
-            let name = syscalls::name(call.number);
+            let row = row.keyed(task.number.into(), |tell| task.tell(&[], tell));
+            let row = row.keyed(call.number.cast_unsigned(), |tell| {
+                let (abi, number) = syscall_names::abi(call.number);
+                tell(&[syscalls::name(call.number).as_str().into(), abi.name().into(), number.into()]);
+            });
             let own = [
-                tid,
-                pid,
-                comm,
-                cgroup,
-                name.as_str().into(),
-                abi.name().into(),
-                number.into(),
                 call.outcome.name().into(),
                 call.result.into(),
                 call.result.map_or(Cell::Null, |_| Cell::Flag(call.is_error())),
@@ -179,7 +178,7 @@ impl List<SyscallTimes> for Syscalls {
                 call.page_faults.into(),
                 clock.ticks_to_ns(call.page_faults_at_most).into(),
             ];
-            self.table.push_lasting(Place::Vm(ended.vm), (ended.begin, ended.end), &own);
+            row.cells(own).end();
         }
     }
 }
@@ -195,7 +194,8 @@ impl List<LockTimes> for Locks {
     fn list(&mut self, times: &mut LockTimes, timeline: &Timeline, at_end: bool) {
         for ended in times.take_ended(at_end) {
             let task = named(&mut self.tasks, timeline, &ended);
-            let [tid, pid, comm, cgroup] = task.cells();
+            let Some(row) = self.table.lasting(Place::Vm(ended.vm), (ended.begin, ended.end)) else { continue };
+            let row = row.keyed(task.number.into(), |tell| task.tell(&[], tell));
             let outcome = ended.what.outcome(ended.end.is_some());
             let symbols = self.symbols.get(ended.vm).and_then(Option::as_ref);
             let (mut name, mut calls) = (None, None);
@@ -210,10 +210,6 @@ impl List<LockTimes> for Locks {
                 WaitEnd::Futex { address, operation, .. } => ("futex", *address, *operation, "futex"),
             };
             let own = [
-                tid,
-                pid,
-                comm,
-                cgroup,
                 what.into(),
                 Cell::Unsigned(address),
                 name.as_deref().into(),
@@ -222,13 +218,15 @@ impl List<LockTimes> for Locks {
                 calls.as_deref().into(),
                 outcome.into(),
             ];
-            self.table.push_lasting(Place::Vm(ended.vm), (ended.begin, ended.end), &own);
+            row.cells(own).end();
         }
     }
 }
 
 struct Exits {
     table: FixedRows,
+    /// Of vCPUs, why they left the guest, and what they accessed.
+    whats: Numbers<(u32, ExitReason, Option<Access>)>,
 }
 
 impl List<ExitTimes> for Exits {
@@ -236,20 +234,21 @@ impl List<ExitTimes> for Exits {
         let clock = timeline.clock();
         for ended in times.take_ended(at_end) {
             let exit = &ended.what;
-            let (reason, place) = (exit.reason.name(), exit.place());
+            let Some(row) = self.table.lasting(Place::Vm(ended.vm), (ended.begin, ended.end)) else { continue };
+            let row = row.keyed(self.whats.of((exit.vcpu, exit.reason, exit.access)), |tell| {
+                let (reason, place) = (exit.reason.name(), exit.place());
+                tell(&[exit.vcpu.into(), (*reason).into(), place.as_deref().into()]);
+            });
             let part =
                 |of: fn(&Parts) -> u64| Cell::from(exit.parts.as_ref().map(|parts| clock.ticks_to_ns(of(parts))));
             let own = [
-                exit.vcpu.into(),
-                (*reason).into(),
-                place.as_deref().into(),
                 part(|parts| parts.kvm),
                 part(|parts| parts.vmm),
                 part(|parts| parts.stolen),
                 part(|parts| parts.halted),
                 part(|parts| parts.blocked),
             ];
-            self.table.push_lasting(Place::Vm(ended.vm), (ended.begin, ended.end), &own);
+            row.cells(own).end();
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use super::dictionaries::{Levels, MOST_NUMBERS, Numbers, Texts, put_text};
 use super::encoding::{put_differences, put_flags, put_hybrid, put_plain, put_varint, width_of};
+use super::keyed::put_in_order;
 use super::rows::{Cell, text_of};
 use crate::tables::{Column as Described, Kind};
 use parquet::basic::{Compression, Encoding, LogicalType, Repetition, TimeUnit, Type as Physical, ZstdLevel};
@@ -17,7 +18,7 @@ use parquet::schema::types::{ColumnDescPtr, Type, TypePtr};
 use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
-use trace_merge::schema::Value;
+use trace_merge::schema::{Elements, Value};
 use zstd::bulk::Compressor;
 
 /// Bytes of a dictionary of texts after which pages to come have none.
@@ -26,12 +27,16 @@ const MOST_TEXT: usize = 1 << 18;
 const LEVEL: i32 = 1;
 /// Pages that are not compressed after one that got hardly smaller.
 const PASSED_OVER: u32 = 7;
+/// Bytes below which nothing is compressed: to begin takes zstd some 50,000 instructions.
+const LEAST_COMPRESSED: usize = 256;
+/// Numbers of a page by which is told how the others are encoded.
+const TRIED: usize = 1024;
 /// The kinds of pages, as the format numbers them.
 const DICTIONARY_PAGE: i64 = 2;
 const DATA_PAGE: i64 = 3;
 
 thread_local! {
-    static COMPRESSOR: RefCell<Option<Compressor<'static>>> = const { RefCell::new(None) };
+    static COMPRESSOR: RefCell<Option<(Compressor<'static>, Vec<u8>)>> = const { RefCell::new(None) };
 }
 
 /// The type of a column in a file.
@@ -109,13 +114,23 @@ impl Way {
 /// What is made of a column in a row group: the bytes of its pages, and what a file says of them.
 pub(super) type Chunk = (Vec<u8>, ColumnCloseResult);
 
+/// How a column gets its values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Filled {
+    /// One by one.
+    Singly,
+    /// The same, and they are moments, which grow: least and greatest are told.
+    Growing,
+    /// As places in its dictionary.
+    ByPlaces,
+}
+
 /// A column that is filled.
 #[derive(Debug)]
 pub(super) struct Column {
     kind: Kind,
     described: ColumnDescPtr,
-    /// Whether its values are moments, which grow: least and greatest are told.
-    grows: bool,
+    filled: Filled,
     /// Of the page.
     rows: usize,
     levels: Levels,
@@ -136,24 +151,26 @@ pub(super) struct Column {
     nulls: usize,
     encodings: Vec<Encoding>,
     passes_over: u32,
+    /// Whether anything of the row group is compressed.
+    is_compressed: bool,
     least: Option<(i64, i64)>,
     encoded: Vec<u8>,
 }
 
 impl Column {
-    /// Without values. `grows` says that they are moments in order.
-    pub(super) fn new(kind: Kind, described: ColumnDescPtr, grows: bool) -> Self {
+    /// Without values.
+    pub(super) fn new(kind: Kind, described: ColumnDescPtr, filled: Filled) -> Self {
         Self {
             kind,
             described,
-            grows,
+            filled,
             rows: 0,
             levels: Levels::default(),
             repetitions: Levels::default(),
             numbers: Vec::new(),
             places: Vec::new(),
             plain: Vec::new(),
-            way: Self::first_way(kind, grows),
+            way: Self::first_way(kind, filled),
             known_numbers: Numbers::default(),
             known_texts: Texts::default(),
             pages: Vec::new(),
@@ -163,15 +180,16 @@ impl Column {
             nulls: 0,
             encodings: Vec::new(),
             passes_over: 0,
+            is_compressed: false,
             least: None,
             encoded: Vec::new(),
         }
     }
 
-    const fn first_way(kind: Kind, grows: bool) -> Way {
-        match kind {
-            Kind::Flag => Way::Plain,
-            Kind::Integer if grows => Way::Differences,
+    const fn first_way(kind: Kind, filled: Filled) -> Way {
+        match (kind, filled) {
+            (Kind::Flag, _) => Way::Plain,
+            (Kind::Integer, Filled::Growing) => Way::Differences,
             _ => Way::Dictionary,
         }
     }
@@ -198,10 +216,8 @@ impl Column {
             (Kind::Unsigned, Cell::Unsigned(number)) => self.push_number(number.cast_signed()),
             (Kind::Flag, Cell::Flag(flag)) => self.push_number(flag.into()),
             (Kind::Text, Cell::Text(text)) => return self.push_text(text.as_bytes()),
-            (Kind::Text, Cell::Bytes(text)) => return self.push_text(text_of(text).as_bytes()),
-            (Kind::Integers | Kind::Unsigneds, Cell::List(elements)) => {
-                return self.push_list(elements.iter(), elements.len());
-            }
+            (Kind::Text, Cell::Bytes(text)) => return self.push_bytes(text),
+            (Kind::Integers | Kind::Unsigneds, Cell::List(elements)) => return self.push_list(elements),
             _ => self.push_null(),
         }
         0
@@ -223,7 +239,7 @@ impl Column {
         }
     }
 
-    #[inline]
+    #[inline(never)]
     fn push_text(&mut self, text: &[u8]) -> usize {
         self.rows += 1;
         self.levels.push(1);
@@ -243,13 +259,91 @@ impl Column {
         self.places.resize(self.places.len() + count, place);
     }
 
-    fn push_list<'v>(&mut self, elements: impl Iterator<Item = Value<'v>>, length: usize) -> usize {
+    /// Adds a number for each of `bits`, which has its sign where the column's have one; a null where there is none.
+    pub(super) fn push_bits(&mut self, bits: impl Iterator<Item = Option<u64>> + Clone) {
+        let (before, mut count) = (self.numbers.len(), 0);
+        self.numbers.extend(bits.clone().inspect(|_| count += 1).flatten().map(u64::cast_signed));
+        if self.numbers.len() - before == count {
+            self.rows += count;
+            self.levels.push_all(1, count);
+            return;
+        }
+        self.numbers.truncate(before);
+        for number in bits {
+            match number {
+                Some(number) => self.push_number(number.cast_signed()),
+                None => self.push_null(),
+            }
+        }
+    }
+
+    /// Where the value of `cell` is in the dictionary, for [`Self::push_places`]; `None` for a null. Flags and lists have
+    /// none.
+    pub(super) fn place(&mut self, cell: Cell<'_>) -> Option<u32> {
+        let number = match (self.kind, cell) {
+            (Kind::Integer | Kind::Moment, Cell::Integer(number)) => number,
+            (Kind::Integer, Cell::Unsigned(number)) => i64::try_from(number).ok()?,
+            (Kind::Unsigned, Cell::Unsigned(number)) => number.cast_signed(),
+            (Kind::Text, Cell::Text(text)) => return Some(self.known_texts.place(text.as_bytes())),
+            (Kind::Text, Cell::Bytes(text)) => return Some(self.known_texts.place(text_of(text).as_bytes())),
+            _ => return None,
+        };
+        Some(self.known_numbers.place(number))
+    }
+
+    /// Adds a value for each of `keys`: that which lies at this key's place of `places`, as [`Self::place`] told them. The
+    /// column has no values of another origin.
+    pub(super) fn push_places(&mut self, keys: &[u32], places: &[Option<u32>]) {
+        self.rows += keys.len();
+        let place = |&key: &u32| places.get(key as usize).copied().flatten();
+        if places.iter().all(Option::is_some) {
+            self.levels.push_all(1, keys.len());
+            self.places.extend(keys.iter().map(|key| place(key).unwrap_or(0)));
+        } else if places.iter().all(Option::is_none) {
+            self.levels.push_all(0, keys.len());
+        } else {
+            for place in keys.iter().map(place) {
+                self.levels.push(place.is_some().into());
+                self.places.extend(place);
+            }
+        }
+    }
+
+    /// Puts the values of the page, which are numbers, into the order `order`: it names each row once. What `room` holds is
+    /// not looked at.
+    pub(super) fn reorder(&mut self, order: &[u32], room: &mut Vec<i64>) {
+        if self.levels.each.is_empty() {
+            if self.levels.level == 1 {
+                put_in_order(order, &mut self.numbers, room);
+            }
+            return;
+        }
+        let mut numbers = self.numbers.drain(..);
+        let by_row: Vec<Option<i64>> =
+            self.levels.each.drain(..).map(|level| (level == 1).then(|| numbers.next()).flatten()).collect();
+        drop(numbers);
+        self.levels = Levels::default();
+        for &row in order {
+            let number = by_row.get(row as usize).copied().flatten();
+            self.levels.push(number.is_some().into());
+            self.numbers.extend(number);
+        }
+    }
+
+    #[inline(never)]
+    fn push_bytes(&mut self, text: &[u8]) -> usize {
+        self.push_text(text_of(text).as_bytes())
+    }
+
+    #[inline(never)]
+    fn push_list(&mut self, elements: Elements<'_>) -> usize {
+        let length = elements.len();
         self.rows += 1;
         if length == 0 {
             self.levels.push(1);
             self.repetitions.push(0);
         }
-        for (place, element) in elements.enumerate() {
+        for (place, element) in elements.iter().enumerate() {
             self.repetitions.push((place > 0).into());
             let number = match (self.kind, element) {
                 (Kind::Unsigneds, Value::Unsigned(number)) => Some(number.cast_signed()),
@@ -276,14 +370,18 @@ impl Column {
         if !self.encodings.contains(&way.encoding()) {
             self.encodings.push(way.encoding());
         }
-        if self.grows || self.kind == Kind::Moment {
+        if self.filled == Filled::Growing || self.kind == Kind::Moment {
             let least_and_most = |so_far: Option<(i64, i64)>, &number: &i64| {
                 so_far.map_or(Some((number, number)), |(least, most)| Some((least.min(number), most.max(number))))
             };
             self.least = self.numbers.iter().fold(self.least, least_and_most);
         }
         let count = self.levels.count;
-        let present = if self.kind == Kind::Text { self.texts_of_page(way) } else { self.numbers.len() };
+        let present = match way {
+            Way::Dictionary => self.places.len(),
+            _ if self.kind == Kind::Text => self.plain_texts(),
+            _ => self.numbers.len(),
+        };
         let mut levels = Vec::new();
         let mut repetitions = 0;
         if self.is_list() {
@@ -309,7 +407,7 @@ impl Column {
         self.numbers.clear();
         self.places.clear();
         self.plain.clear();
-        if self.kind == Kind::Text && self.way == Way::Dictionary {
+        if self.kind == Kind::Text && self.way == Way::Dictionary && self.filled != Filled::ByPlaces {
             let entries = self.known_texts.places.len();
             if self.known_texts.bytes.len() > MOST_TEXT || (entries > MOST_NUMBERS && entries > self.values / 2) {
                 self.way = Way::Plain;
@@ -319,11 +417,8 @@ impl Column {
         Ok(())
     }
 
-    /// Texts of the page that are no nulls.
-    fn texts_of_page(&self, way: Way) -> usize {
-        if way == Way::Dictionary {
-            return self.places.len();
-        }
+    /// Texts of the page that are no nulls, where they are as they are.
+    fn plain_texts(&self) -> usize {
         if self.levels.each.is_empty() {
             return if self.levels.level == 1 { self.levels.count } else { 0 };
         }
@@ -333,19 +428,19 @@ impl Column {
     /// Encodes the values of the page into [`Self::encoded`].
     fn encode(&mut self) -> Way {
         self.encoded.clear();
-        if self.kind == Kind::Text {
-            if self.way == Way::Plain {
-                self.encoded.extend_from_slice(&self.plain);
-                return Way::Plain;
-            }
-            return self.encode_places(self.known_texts.places.len());
+        if self.kind == Kind::Text && self.way == Way::Plain {
+            self.encoded.extend_from_slice(&self.plain);
+            return Way::Plain;
+        }
+        if self.kind == Kind::Text || self.filled == Filled::ByPlaces {
+            return self.encode_places();
         }
         if self.numbers.is_empty() {
             return Way::Plain;
         }
         if self.way == Way::Dictionary {
             if self.known_numbers.places(&self.numbers, &mut self.places).is_some() {
-                return self.encode_places(self.known_numbers.values.len());
+                return self.encode_places();
             }
             self.way = self.smaller_way();
             self.passes_over = 0;
@@ -358,11 +453,16 @@ impl Column {
         self.way
     }
 
-    fn encode_places(&mut self, entries: usize) -> Way {
+    /// Entries of the dictionary.
+    fn entries(&self) -> usize {
+        if self.kind == Kind::Text { self.known_texts.places.len() } else { self.known_numbers.values.len() }
+    }
+
+    fn encode_places(&mut self) -> Way {
         if self.places.is_empty() {
             return Way::Plain;
         }
-        let width = width_of((entries as u64).saturating_sub(1));
+        let width = width_of((self.entries() as u64).saturating_sub(1));
         self.encoded.push(width.to_le_bytes()[0]);
         put_hybrid(&self.places, width, &mut self.encoded);
         Way::Dictionary
@@ -371,35 +471,44 @@ impl Column {
     /// How numbers without a dictionary take less: what is close to those before are differences.
     fn smaller_way(&self) -> Way {
         let (mut differences, mut plain) = (Vec::new(), Vec::new());
-        put_differences(&self.numbers, &mut differences);
-        put_plain(&self.numbers, &mut plain);
-        let size = |bytes: &Vec<u8>| compressed(bytes).map_or(bytes.len(), |smaller| smaller.len().min(bytes.len()));
+        let tried = self.numbers.get(..TRIED).unwrap_or(&self.numbers);
+        put_differences(tried, &mut differences);
+        put_plain(tried, &mut plain);
+        let size = |bytes: &[u8]| compress(bytes, <[u8]>::len).map_or(bytes.len(), |smaller| smaller.min(bytes.len()));
         if size(&plain) < size(&differences) { Way::Plain } else { Way::Differences }
     }
 
     /// Appends a page of what is encoded; `rest` adds what the head of its kind has.
     fn put_page(&mut self, kind: i64, levels: &[u8], rest: impl Fn(&mut Vec<u8>, bool)) -> io::Result<()> {
-        let mut smaller = None;
-        // A dictionary page is compressed like the whole column, whether it gets smaller or not.
-        if kind == DICTIONARY_PAGE {
-            smaller = Some(compressed(&self.encoded)?);
+        let before = self.pages.len();
+        let Self { pages, encoded, .. } = self;
+        let mut put = |data: &[u8], is_compressed| {
+            // The page's kind, its bytes uncompressed and compressed, and the head of its kind.
+            let sizes = [kind, (levels.len() + encoded.len()) as i64, (levels.len() + data.len()) as i64];
+            put_fields(&sizes, pages);
+            rest(pages, is_compressed);
+            pages.push(0);
+            let head = pages.len() - before;
+            pages.extend_from_slice(levels);
+            pages.extend_from_slice(data);
+            head
+        };
+        let is_smaller = |data: &[u8]| data.len() + data.len() / 16 < encoded.len();
+        let head = if kind == DICTIONARY_PAGE {
+            // It has no flag of its own: it is compressed where the column is.
+            if self.is_compressed { compress(encoded, |data| put(data, true))? } else { put(encoded, false) }
         } else if self.passes_over > 0 {
             self.passes_over -= 1;
-        } else if !self.encoded.is_empty() {
-            smaller = Some(compressed(&self.encoded)?)
-                .filter(|smaller| smaller.len() + smaller.len() / 16 < self.encoded.len());
-            self.passes_over = if smaller.is_some() { 0 } else { PASSED_OVER };
-        }
-        let data: &[u8] = smaller.as_deref().unwrap_or(&self.encoded);
-        let before = self.pages.len();
-        // The page's kind, its bytes uncompressed and compressed, and the head of its kind.
-        let sizes = [kind, (levels.len() + self.encoded.len()) as i64, (levels.len() + data.len()) as i64];
-        put_fields(&sizes, &mut self.pages);
-        rest(&mut self.pages, smaller.is_some());
-        self.pages.push(0);
-        let head = self.pages.len() - before;
-        self.pages.extend_from_slice(levels);
-        self.pages.extend_from_slice(data);
+            put(encoded, false)
+        } else if encoded.len() < LEAST_COMPRESSED {
+            put(encoded, false)
+        } else if let Some(head) = compress(encoded, |data| is_smaller(data).then(|| put(data, true)))? {
+            self.is_compressed = true;
+            head
+        } else {
+            self.passes_over = PASSED_OVER;
+            put(encoded, false)
+        };
         self.uncompressed += head + levels.len() + self.encoded.len();
         Ok(())
     }
@@ -411,8 +520,7 @@ impl Column {
     pub(super) fn end_row_group(&mut self) -> io::Result<Chunk> {
         self.end_page()?;
         let data = std::mem::take(&mut self.pages);
-        let entries =
-            if self.kind == Kind::Text { self.known_texts.places.len() } else { self.known_numbers.values.len() };
+        let entries = self.entries();
         if self.encodings.contains(&Encoding::RLE_DICTIONARY) {
             self.encoded.clear();
             if self.kind == Kind::Text {
@@ -420,6 +528,7 @@ impl Column {
             } else {
                 put_plain(&self.known_numbers.values, &mut self.encoded);
             }
+            self.is_compressed |= self.encoded.len() >= LEAST_COMPRESSED;
             self.put_page(DICTIONARY_PAGE, &[], |out, _| {
                 // The head of a dictionary page: values, encoding.
                 out.push(0x4c);
@@ -431,8 +540,12 @@ impl Column {
         let dictionary = bytes.len() as i64;
         bytes.extend_from_slice(&data);
         self.encodings.push(Encoding::RLE);
+        let compression = match self.is_compressed {
+            true => Compression::ZSTD(ZstdLevel::try_new(LEVEL).map_err(io::Error::other)?),
+            false => Compression::UNCOMPRESSED,
+        };
         let builder = ColumnChunkMetaData::builder(Arc::clone(&self.described))
-            .set_compression(Compression::ZSTD(ZstdLevel::try_new(LEVEL).map_err(io::Error::other)?))
+            .set_compression(compression)
             .set_encodings(std::mem::take(&mut self.encodings))
             .set_num_values(self.values as i64)
             .set_total_compressed_size(bytes.len() as i64)
@@ -467,7 +580,7 @@ impl Column {
             places: std::mem::take(&mut self.places),
             plain: std::mem::take(&mut self.plain),
             encoded: std::mem::take(&mut self.encoded),
-            ..Self::new(self.kind, Arc::clone(&self.described), self.grows)
+            ..Self::new(self.kind, Arc::clone(&self.described), self.filled)
         };
         Ok((bytes, close))
     }
@@ -481,12 +594,17 @@ fn put_fields(numbers: &[i64], out: &mut Vec<u8>) {
     }
 }
 
-fn compressed(bytes: &[u8]) -> io::Result<Vec<u8>> {
-    COMPRESSOR.with_borrow_mut(|compressor| {
-        if compressor.is_none() {
-            *compressor = Some(Compressor::new(LEVEL)?);
-        }
-        compressor.as_mut().map_or_else(|| Ok(Vec::new()), |compressor| compressor.compress(bytes))
+/// Compresses `bytes` into the room that the thread keeps for that, and hands them to `take`.
+fn compress<R>(bytes: &[u8], take: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
+    COMPRESSOR.with_borrow_mut(|kept| {
+        let (compressor, room) = match kept {
+            Some(kept) => kept,
+            None => kept.insert((Compressor::new(LEVEL)?, Vec::new())),
+        };
+        room.clear();
+        room.reserve(zstd::zstd_safe::compress_bound(bytes.len()));
+        compressor.compress_to_buffer(bytes, room)?;
+        Ok(take(room))
     })
 }
 

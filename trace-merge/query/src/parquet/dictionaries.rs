@@ -20,20 +20,31 @@ pub(super) struct Levels {
 impl Levels {
     #[inline]
     pub(super) fn push(&mut self, level: u32) {
-        if self.each.is_empty() {
-            if self.count == 0 || level == self.level {
-                self.level = level;
-                self.count += 1;
-                return;
-            }
-            self.each.resize(self.count, self.level);
+        if self.each.is_empty() && (self.count == 0 || level == self.level) {
+            self.level = level;
+            self.count += 1;
+            return;
         }
-        self.count += 1;
-        self.each.push(level);
+        self.push_each(level, 1);
     }
 
+    /// Tells `level` of `count` values.
     pub(super) fn push_all(&mut self, level: u32, count: usize) {
-        (0..count).for_each(|_| self.push(level));
+        if self.each.is_empty() && (self.count == 0 || level == self.level) {
+            self.level = level;
+            self.count += count;
+            return;
+        }
+        self.push_each(level, count);
+    }
+
+    #[inline(never)]
+    fn push_each(&mut self, level: u32, count: usize) {
+        if self.each.is_empty() {
+            self.each.resize(self.count, self.level);
+        }
+        self.count += count;
+        self.each.resize(self.count, level);
     }
 
     /// Appends them with `width` bits each.
@@ -49,69 +60,85 @@ impl Levels {
     }
 }
 
-/// The numbers of a row group, each once.
+/// Numbers, each once.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     pub(super) values: Vec<i64>,
-    /// By what is left of a number when it is mixed: one more than its place; 0 where there is none.
-    slots: Vec<u32>,
+    /// By what is left of a number when it is mixed: the number, and one more than its place; 0 where there is none.
+    slots: Vec<(i64, u32)>,
 }
 
 impl Numbers {
     /// The places of `numbers`; `None` when there are too many different ones.
     pub(super) fn places(&mut self, numbers: &[i64], places: &mut Vec<u32>) -> Option<()> {
         places.clear();
+        places.reserve(numbers.len());
         let mut last = None;
         for &number in numbers {
             let place = match last {
                 Some((before, place)) if before == number => place,
-                _ => self.place(number)?,
+                _ => self.place(number),
             };
+            if place as usize >= MOST_NUMBERS {
+                return None;
+            }
             last = Some((number, place));
             places.push(place);
         }
         Some(())
     }
 
+    /// The place of `number`, which is added where it is not known yet.
     #[inline]
-    pub(super) fn place(&mut self, number: i64) -> Option<u32> {
-        if self.values.len() * 2 >= self.slots.len() {
-            self.grow();
-        }
-        let at = self.slot(number);
-        let slot = self.slots.get_mut(at)?;
-        if *slot == 0 {
-            if self.values.len() >= MOST_NUMBERS {
-                return None;
+    pub(super) fn place(&mut self, number: i64) -> u32 {
+        let mut at = Self::mixed(number);
+        loop {
+            let slot = self.slots.get(at & self.slots.len().wrapping_sub(1));
+            match slot {
+                Some(&(known, place @ 1..)) if known == number => return place - 1,
+                Some((_, 1..)) => at += 1,
+                Some(_) | None => return self.add(number),
             }
-            self.values.push(number);
-            *slot = u32::try_from(self.values.len()).ok()?;
         }
-        Some(*slot - 1)
     }
 
-    /// The slot that `number` is in, or is to be in.
     #[inline]
-    fn slot(&self, number: i64) -> usize {
-        let mask = self.slots.len() - 1;
+    fn mixed(number: i64) -> usize {
         let mixed = number.cast_unsigned().wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mut at = usize::try_from(mixed >> 40).unwrap_or(0) & mask;
-        while let Some(&place @ 1..) = self.slots.get(at)
-            && self.values.get(place as usize - 1) != Some(&number)
-        {
+        usize::try_from(mixed >> 40).unwrap_or(0)
+    }
+
+    /// Adds `number`, which is not known.
+    #[cold]
+    #[inline(never)]
+    fn add(&mut self, number: i64) -> u32 {
+        self.values.push(number);
+        let places = u32::try_from(self.values.len()).unwrap_or(u32::MAX);
+        if self.values.len() * 2 > self.slots.len() {
+            self.slots = vec![(0, 0); (self.slots.len() * 2).max(64)];
+            (1..).zip(&self.values).for_each(|(place, &number)| Self::put(&mut self.slots, number, place));
+        } else {
+            Self::put(&mut self.slots, number, places);
+        }
+        places - 1
+    }
+
+    /// Puts `number` into the first slot for it that is free.
+    fn put(slots: &mut [(i64, u32)], number: i64, place: u32) {
+        let mask = slots.len() - 1;
+        let mut at = Self::mixed(number) & mask;
+        while let Some((_, 1..)) = slots.get(at) {
             at = (at + 1) & mask;
         }
-        at
+        if let Some(slot) = slots.get_mut(at) {
+            *slot = (number, place);
+        }
     }
 
-    fn grow(&mut self) {
-        self.slots = vec![0; (self.slots.len() * 2).max(64)];
-        for place in 0..self.values.len() {
-            let at = self.slot(self.values.get(place).copied().unwrap_or_default());
-            if let Some(slot) = self.slots.get_mut(at) {
-                *slot = u32::try_from(place + 1).unwrap_or(0);
-            }
-        }
+    /// Forgets them.
+    pub(super) fn clear(&mut self) {
+        self.values.clear();
+        self.slots.fill((0, 0));
     }
 }
 

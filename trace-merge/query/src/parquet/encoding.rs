@@ -35,15 +35,18 @@ const fn low_byte(number: u64) -> u8 {
 
 /// Appends `numbers`, each in the lowest `width` bits; the last byte is filled up with zeros.
 fn pack(numbers: impl Iterator<Item = u64>, width: u32, out: &mut Vec<u8>) {
-    let (mut bits, mut filled) = (0_u128, 0);
+    if width == 0 {
+        return;
+    }
+    let (mut bits, mut filled) = (0_u64, 0);
     for number in numbers {
-        bits |= u128::from(number) << filled;
+        bits |= number << filled;
         filled += width;
         if filled >= u64::BITS {
-            let [word, rest] = [bits, bits >> u64::BITS].map(u128::to_le_bytes);
-            out.extend_from_slice(&word[..size_of::<u64>()]);
-            bits = u128::from_le_bytes(rest);
+            out.extend_from_slice(&bits.to_le_bytes());
             filled -= u64::BITS;
+            // What did not fit.
+            bits = number.checked_shr(width - filled).unwrap_or(0);
         }
     }
     out.extend(bits.to_le_bytes().into_iter().take(filled.div_ceil(8) as usize));
@@ -52,15 +55,11 @@ fn pack(numbers: impl Iterator<Item = u64>, width: u32, out: &mut Vec<u8>) {
 /// Appends numbers below 2^`width` as runs of equal ones and groups of eight (RLE and bit-packing), without a length.
 pub(super) fn put_hybrid(numbers: &[u32], width: u32, out: &mut Vec<u8>) {
     let (mut at, mut packed_from) = (0, 0);
-    while let Some(&number) = numbers.get(at) {
-        let run = numbers.get(at..).unwrap_or_default().iter().take_while(|&&other| other == number).count();
-        if run < RUN {
-            at += run;
-            continue;
-        }
+    while let Some((&number, behind)) = numbers.get(at..).and_then(<[u32]>::split_first) {
+        let run = 1 + behind.iter().position(|&other| other != number).unwrap_or(behind.len());
         // Groups are whole: what the last one lacks is taken from the run.
         let missing = (at - packed_from).next_multiple_of(RUN) - (at - packed_from);
-        if run - missing < RUN {
+        if run < RUN + missing {
             at += run;
             continue;
         }
@@ -77,10 +76,20 @@ fn put_groups(numbers: &[u32], width: u32, out: &mut Vec<u8>) {
     if numbers.is_empty() {
         return;
     }
-    let groups = numbers.len().div_ceil(RUN);
-    put_varint(((groups as u64) << 1) | 1, out);
-    let padding = std::iter::repeat_n(0, groups * RUN - numbers.len());
-    pack(numbers.iter().map(|&number| number.into()).chain(padding), width, out);
+    put_varint(((numbers.len().div_ceil(RUN) as u64) << 1) | 1, out);
+    for group in numbers.chunks(RUN) {
+        let mut eight = [0; RUN];
+        eight.iter_mut().zip(group).for_each(|(number, &given)| *number = u64::from(given));
+        if width <= 16 {
+            // Four of them fit a word.
+            let four = |four: &[u64]| four.iter().rev().fold(0, |bits: u64, &number| bits << width | number);
+            let (first, second) = eight.split_at(RUN / 2);
+            let bits = u128::from(four(first)) | u128::from(four(second)) << (width * 4);
+            out.extend_from_slice(bits.to_le_bytes().get(..width as usize).unwrap_or_default());
+        } else {
+            pack(eight.into_iter(), width, out);
+        }
+    }
 }
 
 /// Appends numbers as differences of the one before (`DELTA_BINARY_PACKED`).
@@ -136,7 +145,7 @@ mod tests {
         put_hybrid(&numbers, 3, &mut out);
 
         // One group, of which the run gives five; then twenty times 5.
-        assert_eq!(out, [3, 0b11_010_001, 0b1_101_101_0, 0b101_101_10, 40, 5]);
+        assert_eq!(out, [3, 0b1101_0001, 0b1101_1010, 0b1011_0110, 40, 5]);
     }
 
     #[test]

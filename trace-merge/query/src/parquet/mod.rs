@@ -11,11 +11,13 @@ mod columns;
 mod dictionaries;
 mod encoding;
 mod files;
+mod keyed;
 mod places;
 mod records;
 mod rows;
 mod states;
 mod task;
+mod waiting;
 
 use crate::tables::{EVENTS, FIXED, Fixed, table_of_event};
 use about::About;

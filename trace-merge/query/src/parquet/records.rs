@@ -2,8 +2,9 @@
 
 use super::files::Output;
 use super::places::Place;
-use super::rows::{ABOUT, Cell, Rows};
+use super::rows::{ABOUT, Made, Rows};
 use super::task::{Named, Tasks};
+use super::waiting::Waiting;
 use super::{Maker, Selection};
 use crate::tables::{Column, EVENTS, Kind, Lead, lead_of_event_table, table_of_event};
 use shared_ring::event::{FieldDescription, FieldType};
@@ -14,7 +15,7 @@ use trace_merge::layer::LayerKind;
 use trace_merge::manifest::Process;
 use trace_merge::merge::Merge;
 use trace_merge::reader::{Trace, TraceLayer};
-use trace_merge::schema::{Schema, Value};
+use trace_merge::schema::Schema;
 use trace_merge::timeline::states::Current;
 use trace_merge::timeline::{ChangeKind, Input, Origin, Timeline};
 
@@ -40,18 +41,34 @@ struct EventTable {
 }
 
 /// The rows of records in the making.
-pub(super) struct Records {
+pub(super) struct Records<'t> {
+    trace: &'t Trace,
     layers: Vec<Layer>,
-    /// The tables of event types, and their rows once there are some.
-    tables: Vec<(EventTable, Option<Rows>)>,
+    tables: Vec<EventRows<'t>>,
     /// By source of the merge: the place of its layer.
     sources: Vec<usize>,
     tasks: Tasks,
     output: Output,
 }
 
-impl Records {
-    pub(super) fn new(trace: &Trace, timeline: &Timeline, selection: &Selection, output: &Output) -> Self {
+/// The table of an event type, and its rows once there are some.
+struct EventRows<'t> {
+    table: EventTable,
+    rows: Option<Rows>,
+    waiting: Waiting<'t>,
+}
+
+impl EventRows<'_> {
+    /// Makes rows of the records that wait.
+    fn end_waiting(&mut self) {
+        if let Some(rows) = &mut self.rows {
+            self.waiting.end(rows);
+        }
+    }
+}
+
+impl<'t> Records<'t> {
+    pub(super) fn new(trace: &'t Trace, timeline: &Timeline, selection: &Selection, output: &Output) -> Self {
         // In the order of the merge of a pass, which reads all layers.
         let place_of = |layer: &TraceLayer| trace.layers().iter().position(|known| std::ptr::eq(known, layer));
         let merge = Merge::new(trace.layers(), 0);
@@ -68,10 +85,12 @@ impl Records {
             },
         };
         let layers = trace.layers().iter().map(of_layer).collect();
+        let without_rows = |table| EventRows { table, rows: None, waiting: Waiting::default() };
         Self {
+            trace,
             sources: sources.collect(),
             layers,
-            tables: tables.all.into_iter().map(|table| (table, None)).collect(),
+            tables: tables.all.into_iter().map(without_rows).collect(),
             tasks: Tasks::default(),
             output: output.clone(),
         }
@@ -159,7 +178,7 @@ const fn kind_of_field(field: &FieldDescription) -> Kind {
     }
 }
 
-impl Analysis for Records {
+impl Analysis for Records<'_> {
     fn layers(&self) -> &'static [LayerKind] {
         &LayerKind::ALL
     }
@@ -169,56 +188,62 @@ impl Analysis for Records {
     }
 
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
-        let Some(layer) = self.sources.get(input.source).and_then(|&layer| self.layers.get_mut(layer)) else { return };
+        let Some(&number) = self.sources.get(input.source) else { return };
+        let (Some(layer), Some(read)) = (self.layers.get(number), self.trace.layers().get(number)) else { return };
         let Some(place) = layer.place else { return };
+        let position = input.record.schema.position();
+        let Some(schema) = read.schemas.iter().nth(position) else { return };
+        let Some(&Some(number)) = layer.tables.get(position) else { return };
+        let Some(of_type) = self.tables.get_mut(number) else { return };
+        if !of_type.waiting.has_room_for(schema) {
+            of_type.end_waiting();
+        }
+        let rows = match &mut of_type.rows {
+            Some(rows) => rows,
+            none => {
+                let EventTable { table, event, columns, .. } = &of_type.table;
+                let (event, lead) = (Some(event.as_str()), Lead::Moment);
+                let made = Made { table, event, lead, columns, keyed: &[ABOUT], is_sorted: false };
+                match self.output.taken(Rows::new(made, place, &self.output)) {
+                    Some(rows) => none.insert(rows),
+                    None => return,
+                }
+            }
+        };
+        let hour = rows.hour_of(input.time());
+        if !rows.is_of(hour) {
+            of_type.waiting.end(rows);
+            rows.turn_to(hour);
+        }
         let task = match input.origin {
             Origin::Host { host, .. } => {
                 let tid = layer.recorded_by.as_ref().and_then(|by| by.recorded_by(&input.record)).flatten();
-                let comm = tid.and_then(|tid| timeline.hosts.get(host)?.latest_name(tid));
-                Named::thread(tid, comm)
+                let comm = |tid| timeline.hosts.get(host)?.latest_name(tid);
+                tid.map_or(Named::UNKNOWN, |tid| self.tasks.thread(host, tid, comm(tid)))
             }
             Origin::Guest { vm, .. } => match timeline.recorder() {
-                Current::Unknown => Named::default(),
+                Current::Unknown => Named::UNKNOWN,
                 Current::Idle => Named::IDLE,
                 Current::Task(task) => self.tasks.named(timeline, vm, task),
             },
             Origin::User { vm, .. } => match &layer.process {
                 Some(process) => self.tasks.process(timeline, vm, process.pid, &process.comm),
-                None => Named::default(),
+                None => Named::UNKNOWN,
             },
-            Origin::Vmm { .. } => Named::default(),
+            Origin::Vmm { .. } => Named::UNKNOWN,
         };
-        let (cpu, vcpu) = cpus(input.origin, timeline);
-        let [tid, pid, comm, cgroup] = task.cells();
-        let about: [_; ABOUT] = [layer.kind.name().into(), cpu.into(), vcpu.into(), tid, pid, comm, cgroup];
-        if let Some(&Some(number)) = layer.tables.get(input.record.schema.position())
-            && let Some((table, rows)) = self.tables.get_mut(number)
-        {
-            if rows.is_none() {
-                let EventTable { table, event, columns, .. } = table;
-                let new = Rows::new(table, Some(event), (Lead::Moment, columns), place, &self.output);
-                *rows = self.output.taken(new);
-            }
-            let count = table.columns.len().saturating_sub(Lead::Moment.count() + about.len() + 1);
-            let fields = input.record.schema.fields(input.record.payload).map(|(_, value)| cell(value));
-            if let Some(rows) = rows {
-                rows.push(input.time(), &about, fields.take(count));
-            }
-        }
+        // A stream is of one layer and CPU.
+        let key = (input.source as u64) << u32::BITS | u64::from(task.number);
+        rows.push_key(key, |tell| {
+            let (cpu, vcpu) = cpus(input.origin, timeline);
+            task.tell(&[layer.kind.name().into(), cpu.into(), vcpu.into()], tell);
+        });
+        of_type.waiting.push(schema, input.time(), input.record.payload);
     }
 }
 
-impl Maker for Records {
+impl Maker for Records<'_> {
     fn finish(&mut self, _passed: &Passed) {
-        self.tables.clear();
-    }
-}
-
-fn cell(value: Value<'_>) -> Cell<'_> {
-    match value {
-        Value::Unsigned(number) => Cell::Unsigned(number),
-        Value::Signed(number) => Cell::Integer(number),
-        Value::Text(text) => Cell::Bytes(text),
-        Value::Array(elements) => Cell::List(elements),
+        self.tables.drain(..).for_each(|mut of_type| of_type.end_waiting());
     }
 }

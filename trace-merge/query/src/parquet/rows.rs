@@ -1,7 +1,8 @@
 //! Rows in the making: columns that are filled, and handed on as row groups.
 
-use super::columns::{Chunk, Column, type_of_rows};
+use super::columns::{Chunk, Column, Filled, type_of_rows};
 use super::files::Output;
+use super::keyed::Keyed;
 use super::places::{Hour, Place};
 use super::{Times, integer};
 use crate::tables::{Column as Described, Fixed, Lead};
@@ -18,10 +19,14 @@ use trace_merge::window::Window;
 pub(super) const ABOUT: usize = 7;
 /// Rows of a page, at most.
 const PAGE: usize = 8192;
+/// The same where rows are sorted: each key begins anew in each page.
+const SORTED_PAGE: usize = 1 << 16;
 /// Bytes of text and lists in a page, about.
 const PAGE_BYTES: usize = 4 << 20;
 /// Rows of a row group, at most.
 const ROW_GROUP: usize = 1 << 17;
+/// Keys of a row group after which it ends, so that dictionaries stay small.
+const MOST_KEYS: usize = 1 << 15;
 /// Rows after which is told how much memory they take.
 const TELL_EVERY: usize = 256;
 
@@ -123,9 +128,9 @@ impl Seconds {
     fn look(&mut self, ticks: u64, times: &Times) -> i64 {
         let at = |ticks| times.utc(ticks).div_euclid(NS_PER_SECOND.cast_signed());
         self.second = at(ticks);
-        // What lies between two moments of a second is of that second.
-        let (mut near, mut step) = ((ticks, ticks), times.second() / 2);
-        for _ in 0..2 {
+        let (mut near, mut step) = ((ticks, ticks), times.second());
+        // What lies between two moments of a second is of that second. Its first and last tick are found by halves.
+        while step > 0 {
             let (before, behind) = (near.0.saturating_sub(step), near.1.saturating_add(step));
             near.0 = if at(before) == self.second { before } else { near.0 };
             near.1 = if at(behind) == self.second { behind } else { near.1 };
@@ -142,6 +147,11 @@ pub(super) struct Rows {
     shape: Arc<Shape>,
     lead: Lead,
     columns: Vec<Column>,
+    /// In the order of their columns.
+    keyed: Vec<Keyed>,
+    /// Whether the rows of a page are sorted by the first of them.
+    is_sorted: bool,
+    sorting: Sorting,
     /// Of which second rows begin, and end.
     begins: Seconds,
     ends: Seconds,
@@ -157,29 +167,61 @@ pub(super) struct Rows {
     output: Output,
 }
 
+/// Room to sort rows in.
+#[derive(Debug, Default)]
+struct Sorting {
+    order: Vec<u32>,
+    keys: Vec<u32>,
+    numbers: Vec<i64>,
+}
+
+/// What the rows of a table are made of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Made<'t> {
+    pub(super) table: &'t str,
+    /// Of the table of an event type: the event's name as it is recorded.
+    pub(super) event: Option<&'t str>,
+    pub(super) lead: Lead,
+    /// Those of `lead` are the first.
+    pub(super) columns: &'t [Described],
+    /// How many of the columns behind those of `lead` have which key: so many the first one, so many behind them the next.
+    pub(super) keyed: &'t [usize],
+    /// Whether rows are sorted by the first key, where they come close together: all other columns hold numbers.
+    pub(super) is_sorted: bool,
+}
+
 impl Rows {
-    /// None yet, of a table with these `columns`, of which those of `lead` are the first.
+    /// None yet.
     ///
     /// # Errors
     /// When files cannot have such columns.
-    pub(super) fn new(
-        table: &str,
-        event: Option<&str>,
-        (lead, columns): (Lead, &[Described]),
-        place: Place,
-        output: &Output,
-    ) -> Result<Self, ParquetError> {
+    pub(super) fn new(made: Made<'_>, place: Place, output: &Output) -> Result<Self, ParquetError> {
+        let Made { table, event, lead, columns, keyed, is_sorted } = made;
         let schema = Arc::new(SchemaDescriptor::new(type_of_rows(columns)?));
+        let all_keyed = lead.count()..lead.count() + keyed.iter().sum::<usize>();
         let column = |(place, (column, leaf)): (usize, (&Described, _))| {
-            Column::new(column.kind, Arc::clone(leaf), lead != Lead::Recording && place == 1)
+            let filled = match place {
+                1 if lead != Lead::Recording => Filled::Growing,
+                _ if all_keyed.contains(&place) => Filled::ByPlaces,
+                _ => Filled::Singly,
+            };
+            Column::new(column.kind, Arc::clone(leaf), filled)
         };
         let filled = columns.iter().zip(schema.columns()).enumerate().map(column).collect();
         let shape =
             Shape { number: output.next_shape(), table: table.into(), event: event.map(Into::into), schema, place };
+        let mut begin = lead.count();
+        let keyed = keyed.iter().map(|width| {
+            begin += width;
+            Keyed::new(begin - width..begin)
+        });
         Ok(Self {
             shape: Arc::new(shape),
             lead,
             columns: filled,
+            keyed: keyed.collect(),
+            is_sorted,
+            sorting: Sorting::default(),
             begins: Seconds::default(),
             ends: Seconds::default(),
             hour: Hour::default(),
@@ -191,80 +233,115 @@ impl Rows {
         })
     }
 
-    /// Adds a row of the moment `ticks`: its cells behind what it begins with, in the order of the columns.
-    pub(super) fn push<'a>(&mut self, ticks: u64, first: &[Cell<'a>], rest: impl Iterator<Item = Cell<'a>>) {
-        let second = self.begins.at(ticks, &self.output.times);
-        self.turn_to(Hour::of_second(second));
-        if self.lead == Lead::Moment
-            && let [_, time, utc, clock, ..] = &mut *self.columns
-        {
-            time.push_number(self.output.times.since_start(ticks));
-            utc.push_number(second.saturating_mul(NS_PER_SECOND.cast_signed()));
-            clock.push_number(integer(ticks));
-        }
-        self.add(first, rest);
+    /// The hour of the moment `ticks`.
+    #[inline]
+    pub(super) fn hour_of(&mut self, ticks: u64) -> Hour {
+        Hour::of_second(self.begins.at(ticks, &self.output.times))
     }
 
-    /// Adds a row of what lasted from `begin` to `end`, ticks, as far as they are known.
-    fn push_lasting(&mut self, (begin, end): (Option<u64>, Option<u64>), own: &[Cell<'_>]) {
-        let times = Arc::clone(&self.output.times);
-        let hour = end.or(begin).map_or(Hour::default(), |at| Hour::of_second(self.ends.at(at, &times)));
+    /// Whether the rows that are there are of the hour `hour`.
+    #[inline]
+    pub(super) fn is_of(&self, hour: Hour) -> bool {
+        hour == self.hour
+    }
+
+    /// Fills the columns of the first key for a row that [`Self::add_moments`] is to add. `tell` is asked for their values
+    /// where no row before had it.
+    #[inline]
+    pub(super) fn push_key(&mut self, key: u64, tell: impl FnOnce(&mut dyn FnMut(&[Cell<'_>]))) {
+        if let Some(keyed) = self.keyed.first_mut()
+            && keyed.push(key)
+        {
+            tell(&mut |values| keyed.add_values(values, &mut self.columns));
+        }
+    }
+
+    /// Adds a row for each of the moments `ticks`, all of the hour of these rows. `fill` fills the columns behind the
+    /// event's name, and tells how many bytes of text and lists that takes.
+    pub(super) fn add_moments(&mut self, ticks: &[u64], fill: impl FnOnce(&mut [Column]) -> usize) {
+        let times = &self.output.times;
+        if let [_, time, utc, clock, ..] = &mut *self.columns {
+            for &ticks in ticks {
+                time.push_number(times.since_start(ticks));
+                utc.push_number(self.begins.at(ticks, times).saturating_mul(NS_PER_SECOND.cast_signed()));
+                clock.push_number(integer(ticks));
+            }
+        }
+        self.bytes += fill(self.columns.get_mut(self.lead.count() + ABOUT + 1..).unwrap_or_default());
+        self.end_rows(ticks.len());
+    }
+
+    /// A row without a time of its own, to be filled and ended.
+    fn at_start(&mut self) -> Row<'_> {
+        let hour = self.hour_of(self.output.times.start);
         self.turn_to(hour);
+        self.begin_row()
+    }
+
+    /// A row of what lasted from `begin` to `end`, ticks, as far as they are known; to be filled and ended.
+    fn lasting(&mut self, (begin, end): (Option<u64>, Option<u64>)) -> Row<'_> {
+        let times = &self.output.times;
+        let hour = end.or(begin).map_or(Hour::default(), |at| Hour::of_second(self.ends.at(at, times)));
+        self.turn_to(hour);
+        let times = &self.output.times;
         if let [_, begin_ns, begin_utc, duration, ..] = &mut *self.columns {
-            let second = begin.map(|begin| self.begins.at(begin, &times));
+            let second = begin.map(|begin| self.begins.at(begin, times));
             begin_ns.push(begin.map(|begin| times.since_start(begin)).into());
             begin_utc.push(second.map(|second| second.saturating_mul(NS_PER_SECOND.cast_signed())).into());
             let length = begin.zip(end).map(|(begin, end)| times.ns(end.saturating_sub(begin)));
             duration.push(length.into());
         }
-        self.add(own, std::iter::empty());
+        self.begin_row()
     }
 
     /// Sees to it that the rows that are there are of the hour `hour`.
-    fn turn_to(&mut self, hour: Hour) {
+    pub(super) fn turn_to(&mut self, hour: Hour) {
         if hour != self.hour {
             self.flush();
             self.hour = hour;
         }
     }
 
-    fn add<'a>(&mut self, first: &[Cell<'a>], rest: impl Iterator<Item = Cell<'a>>) {
-        let own = self.columns.get_mut(self.lead.count()..).unwrap_or_default();
-        let length = first.len().min(own.len());
-        let (beginning, behind) = own.split_at_mut(length);
-        for (column, &cell) in beginning.iter_mut().zip(first) {
-            self.bytes += column.push(cell);
-        }
-        let mut rest = rest.fuse();
-        // The event's name is the same in all rows.
-        for column in behind.iter_mut().skip(usize::from(self.shape.event.is_some())) {
-            self.bytes += column.push(rest.next().unwrap_or(Cell::Null));
-        }
-        debug_assert!(rest.next().is_none(), "{}: more cells than columns", self.shape.table);
-        self.rows += 1;
-        if self.rows >= PAGE || self.bytes >= PAGE_BYTES {
+    const fn begin_row(&mut self) -> Row<'_> {
+        let column = self.lead.count();
+        Row { rows: self, column, key: 0 }
+    }
+
+    fn end_rows(&mut self, count: usize) {
+        let tells = (self.rows + count) / TELL_EVERY > self.rows / TELL_EVERY;
+        self.rows += count;
+        let page = if self.is_sorted { SORTED_PAGE } else { PAGE };
+        if self.rows >= page || self.bytes >= PAGE_BYTES {
             self.end_page();
             if self.in_pages >= ROW_GROUP {
                 self.flush();
             } else {
                 self.tell();
             }
-        } else if self.rows.is_multiple_of(TELL_EVERY) {
+        } else if tells {
             self.tell();
         }
     }
 
-    /// Tells how much memory the rows take, and hands them on when all take too much and these not little.
+    /// Tells how much memory the rows take, and hands them on when all take too much and these not little, or when they
+    /// have too many keys.
     fn tell(&mut self) {
-        let kept = self.columns.iter().map(Column::kept).sum();
+        let columns: usize = self.columns.iter().map(Column::kept).sum();
+        let kept = columns + self.keyed.iter().map(Keyed::kept).sum::<usize>();
         let before = std::mem::replace(&mut self.told, kept);
-        if self.output.is_too_much(before, kept) {
+        if self.output.is_too_much(before, kept) || self.keyed.iter().any(|keyed| keyed.keys() > MOST_KEYS) {
             self.flush();
         }
     }
 
     fn end_page(&mut self) {
         let rows = std::mem::take(&mut self.rows);
+        if self.is_sorted {
+            self.sort();
+        }
+        for keyed in &mut self.keyed {
+            keyed.end_page(&mut self.columns);
+        }
         if let Some(recording) = self.columns.first_mut() {
             recording.push_same(&self.output.recording, rows);
         }
@@ -282,6 +359,21 @@ impl Rows {
         self.bytes = 0;
     }
 
+    /// Sorts the rows of the page by their first key.
+    fn sort(&mut self) {
+        let Sorting { order, keys, numbers } = &mut self.sorting;
+        if let Some(first) = self.keyed.first() {
+            first.order(order);
+        }
+        for keyed in &mut self.keyed {
+            keyed.reorder(order, keys);
+        }
+        let is_keyed = |place| self.keyed.iter().any(|keyed| keyed.columns.contains(&place));
+        // What the recording is called is not there yet.
+        let others = self.columns.iter_mut().enumerate().skip(1).filter(|&(place, _)| !is_keyed(place));
+        others.for_each(|(_, column)| column.reorder(order, numbers));
+    }
+
     /// Hands on the rows that are there.
     pub(super) fn flush(&mut self) {
         if self.rows > 0 {
@@ -292,6 +384,7 @@ impl Rows {
             return;
         }
         self.output.is_too_much(std::mem::take(&mut self.told), 0);
+        self.keyed.iter_mut().for_each(Keyed::end_row_group);
         let chunks: io::Result<_> = self.columns.iter_mut().map(Column::end_row_group).collect();
         let (shape, hour) = (Arc::clone(&self.shape), self.hour);
         self.output.send(chunks.map(|chunks| Group { shape, hour, rows, chunks }));
@@ -304,12 +397,57 @@ impl Drop for Rows {
     }
 }
 
+/// A row that is filled column by column, in the order of the table, and ended.
+#[derive(Debug)]
+#[must_use = "a row ends by `end`"]
+pub(super) struct Row<'r> {
+    rows: &'r mut Rows,
+    /// The column that comes next.
+    column: usize,
+    /// The key that comes next.
+    key: usize,
+}
+
+impl Row<'_> {
+    /// Fills the columns of the next key. `tell` is asked for their values where no row before had it.
+    #[inline]
+    pub(super) fn keyed(mut self, key: u64, tell: impl FnOnce(&mut dyn FnMut(&[Cell<'_>]))) -> Self {
+        let Rows { keyed, columns, .. } = &mut *self.rows;
+        if let Some(keyed) = keyed.get_mut(self.key) {
+            if keyed.push(key) {
+                tell(&mut |values| keyed.add_values(values, columns));
+            }
+            self.column = keyed.columns.end;
+        }
+        self.key += 1;
+        self
+    }
+
+    /// Fills the next columns.
+    pub(super) fn cells<'a>(mut self, cells: impl IntoIterator<Item = Cell<'a>>) -> Self {
+        let columns = self.rows.columns.get_mut(self.column..).unwrap_or_default();
+        for (column, cell) in columns.iter_mut().zip(cells) {
+            self.rows.bytes += column.push(cell);
+            self.column += 1;
+        }
+        self
+    }
+
+    /// Ends the row.
+    pub(super) fn end(self) {
+        debug_assert_eq!(self.column, self.rows.columns.len(), "{}: cells and columns", self.rows.shape.table);
+        self.rows.end_rows(1);
+    }
+}
+
 /// A table of [`FIXED`](crate::tables::FIXED) in the making.
 #[derive(Debug)]
 pub(super) struct FixedRows {
     table: &'static str,
     lead: Lead,
     columns: Vec<Described>,
+    keyed: &'static [usize],
+    is_sorted: bool,
     /// By place: a few.
     places: Vec<(Place, Rows)>,
     output: Output,
@@ -321,13 +459,27 @@ impl FixedRows {
         let fixed = Fixed::find(name);
         let columns = fixed.into_iter().flat_map(Fixed::columns).map(Described::from).collect();
         let lead = fixed.map_or(Lead::Recording, |fixed| fixed.lead);
-        Self { table: name, lead, columns, places: Vec::new(), output: output.clone() }
+        Self { table: name, lead, columns, keyed: &[], is_sorted: false, places: Vec::new(), output: output.clone() }
+    }
+
+    /// The same with keys: [`Made::keyed`].
+    pub(super) const fn keyed(mut self, keyed: &'static [usize]) -> Self {
+        self.keyed = keyed;
+        self
+    }
+
+    /// The same, sorted by the first key.
+    pub(super) const fn sorted(mut self) -> Self {
+        self.is_sorted = true;
+        self
     }
 
     fn at(&mut self, place: Place) -> Option<&mut Rows> {
         let known = self.places.iter().position(|&(known, _)| known == place).unwrap_or(self.places.len());
         if known == self.places.len() {
-            let rows = Rows::new(self.table, None, (self.lead, &self.columns), place, &self.output);
+            let Self { table, lead, ref columns, keyed, is_sorted, .. } = *self;
+            let made = Made { table, event: None, lead, columns, keyed, is_sorted };
+            let rows = Rows::new(made, place, &self.output);
             self.places.push((place, self.output.taken(rows)?));
         }
         self.places.get_mut(known).map(|(_, rows)| rows)
@@ -335,21 +487,51 @@ impl FixedRows {
 
     /// Adds a row without a time of its own.
     pub(super) fn push(&mut self, place: Place, own: &[Cell<'_>]) {
-        let start = self.output.times.start;
         if let Some(rows) = self.at(place) {
-            rows.push(start, own, std::iter::empty());
+            rows.at_start().cells(own.iter().copied()).end();
         }
     }
 
     /// Adds a row of what lasted in `window`.
     pub(super) fn push_window(&mut self, place: Place, window: Window, own: &[Cell<'_>]) {
-        self.push_lasting(place, (Some(window.begin), Some(window.end)), own);
+        if let Some(row) = self.in_window(place, window) {
+            row.cells(own.iter().copied()).end();
+        }
     }
 
-    /// Adds a row of what lasted from `begin` to `end`, ticks, as far as they are known.
-    pub(super) fn push_lasting(&mut self, place: Place, time: (Option<u64>, Option<u64>), own: &[Cell<'_>]) {
-        if let Some(rows) = self.at(place) {
-            rows.push_lasting(time, own);
-        }
+    /// A row of what lasted in `window`, to be filled and ended.
+    pub(super) fn in_window(&mut self, place: Place, window: Window) -> Option<Row<'_>> {
+        self.lasting(place, (Some(window.begin), Some(window.end)))
+    }
+
+    /// A row of what lasted from `begin` to `end`, ticks, as far as they are known; to be filled and ended.
+    pub(super) fn lasting(&mut self, place: Place, time: (Option<u64>, Option<u64>)) -> Option<Row<'_>> {
+        Some(self.at(place)?.lasting(time))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trace_merge::clock::{Clock, UtcAnchor};
+    use trace_merge::test_trace;
+
+    #[test]
+    fn second_is_that_of_the_clock_at_both_of_its_edges() {
+        let utc = UtcAnchor { ticks: 5_000_000_000, utc_ns: 1_795_169_710_123_456_789, uncertainty_ns: 0 };
+        let clock = Clock { frequency_hz: 2_099_999_987, utc, ..test_trace::clock() };
+        let times = Times { clock, start: 0 };
+        let expected = |ticks| times.utc(ticks).div_euclid(NS_PER_SECOND.cast_signed());
+        let mut seconds = Seconds::default();
+
+        seconds.at(6_000_000_000, &times);
+
+        let (from, to) = seconds.known.unwrap();
+        assert_eq!([from, to].map(expected), [seconds.second; 2]);
+        assert_eq!([from - 1, to + 1].map(expected), [seconds.second - 1, seconds.second + 1]);
+        assert_eq!(
+            [from, to, to + 1, from].map(|ticks| seconds.at(ticks, &times)),
+            [from, to, to + 1, from].map(expected)
+        );
     }
 }

@@ -4,12 +4,14 @@ use super::files::Output;
 use super::places::Place;
 use super::records::cpus;
 use super::rows::{Cell, FixedRows};
-use super::task::Tasks;
+use super::task::{Named, Numbers, Tasks};
 use super::{Maker, Selection};
 use std::collections::BTreeMap;
 use trace_merge::analysis::{Analysis, Gap, Passed};
 use trace_merge::layer::LayerKind;
 use trace_merge::report::{tasks, vcpus};
+use trace_merge::timeline::fused::Fused;
+use trace_merge::timeline::vcpu::VcpuState;
 use trace_merge::timeline::{Change, ChangeKind, Input, Origin, Timeline};
 use trace_merge::window::Window;
 
@@ -18,7 +20,10 @@ pub(super) fn makers<'m>(selection: &Selection, output: &Output) -> impl Iterato
     let states = selection.has("vcpu_states") || selection.has("task_states");
     let states = states.then(|| {
         let table = |name| selection.has(name).then(|| FixedRows::new(name, output));
-        let states = States { vcpus: table("vcpu_states"), tasks: table("task_states"), named: Tasks::default() };
+        let vcpus = table("vcpu_states").map(|table| table.keyed(&[3]).sorted());
+        let tasks = table("task_states").map(|table| table.keyed(&[Named::COLUMNS, 2]).sorted());
+        let (vcpu_states, task_states) = (Numbers::new(), Numbers::new());
+        let states = States { vcpus, tasks, named: Tasks::default(), vcpu_states, task_states };
         Box::new(states) as Box<dyn Maker>
     });
     let gaps = selection.has("gaps").then(|| {
@@ -33,6 +38,10 @@ struct States {
     vcpus: Option<FixedRows>,
     tasks: Option<FixedRows>,
     named: Tasks,
+    /// Of VMs, their vCPUs and what these do.
+    vcpu_states: Numbers<(usize, u32, VcpuState)>,
+    /// Of VMs and what their tasks do.
+    task_states: Numbers<(usize, Fused)>,
 }
 
 impl Analysis for States {
@@ -52,9 +61,13 @@ impl Analysis for States {
         match *change {
             Change::Vcpu { vm, vcpu, window, state } => {
                 let Some(table) = &mut self.vcpus else { return };
-                let (name, detail) = vcpus::name(state, timeline.host_of(vm));
-                let own = [vcpu.into(), name.into(), detail.as_deref().into()];
-                table.push_window(Place::Vm(vm), window, &own);
+                let Some(row) = table.in_window(Place::Vm(vm), window) else { return };
+                let key = self.vcpu_states.of((vm, vcpu, state));
+                let row = row.keyed(key, |tell| {
+                    let (name, detail) = vcpus::name(state, timeline.host_of(vm));
+                    tell(&[vcpu.into(), name.into(), detail.as_deref().into()]);
+                });
+                row.end();
             }
             Change::Task { vm, task, window, state } => {
                 // As in the report on tasks: while the guest's kernel was recorded, and the task existed.
@@ -63,11 +76,14 @@ impl Analysis for States {
                 let life = known.zip(recorded).and_then(|(vm, recorded)| vm.guest.task(task)?.life(&recorded));
                 let Some(window) = life else { return };
                 let Some(table) = &mut self.tasks else { return };
-                let (name, detail) = tasks::name(state, timeline.host_of(vm));
+                let Some(row) = table.in_window(Place::Vm(vm), window) else { return };
                 let named = self.named.named(timeline, vm, task);
-                let [tid, pid, comm, cgroup] = named.cells();
-                let own = [tid, pid, comm, cgroup, name.into(), detail.as_deref().into()];
-                table.push_window(Place::Vm(vm), window, &own);
+                let row = row.keyed(named.number.into(), |tell| named.tell(&[], tell));
+                let row = row.keyed(self.task_states.of((vm, state)), |tell| {
+                    let (name, detail) = tasks::name(state, timeline.host_of(vm));
+                    tell(&[name.into(), detail.as_deref().into()]);
+                });
+                row.end();
             }
             Change::Cpu { .. } | Change::TaskName { .. } | Change::TaskState { .. } => {}
         }

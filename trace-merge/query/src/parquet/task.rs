@@ -2,69 +2,184 @@
 
 use super::rows::{Cell, text_of};
 use foldhash::HashMap;
-use std::borrow::Cow;
+use std::hash::Hash;
+use std::sync::Arc;
 use trace_merge::report::tasks::cgroup_of;
 use trace_merge::timeline::Timeline;
-use trace_merge::timeline::membership::Stay;
+use trace_merge::timeline::membership::{Memberships, Stay};
 use trace_merge::timeline::states::TaskIndex;
 
 /// A task at the moment that the timeline has come to.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Named<'t> {
+    /// Another one has not the same, unless it is named alike.
+    pub(super) number: u32,
     tid: Option<i32>,
     pid: Option<i32>,
-    comm: Option<Cow<'t, str>>,
+    comm: Option<&'t [u8]>,
     cgroup: Option<&'t str>,
 }
 
 impl Named<'_> {
-    /// The cells of thread, process, name and cgroup.
-    pub(super) fn cells(&self) -> [Cell<'_>; 4] {
-        [self.tid.into(), self.pid.into(), self.comm.as_deref().into(), self.cgroup.into()]
-    }
-}
-
-impl<'t> Named<'t> {
+    /// How many columns name a task.
+    pub(super) const COLUMNS: usize = 4;
+    /// One of which nothing is known.
+    pub(super) const UNKNOWN: Named<'static> = Named { number: 0, tid: None, pid: None, comm: None, cgroup: None };
     /// A CPU's idle task.
     pub(super) const IDLE: Named<'static> =
-        Named { tid: Some(0), pid: Some(0), comm: Some(Cow::Borrowed("idle")), cgroup: None };
+        Named { number: 1, tid: Some(0), pid: Some(0), comm: Some(b"idle"), cgroup: None };
 
-    /// A thread of which only this is known.
-    pub(super) fn thread(tid: Option<i32>, comm: Option<&'t [u8]>) -> Self {
-        Self { tid, pid: None, comm: comm.map(text_of), cgroup: None }
+    /// Shows `tell` the cells of thread, process, name and cgroup, behind those of `before`.
+    pub(super) fn tell(&self, before: &[Cell<'_>], tell: &mut dyn FnMut(&[Cell<'_>])) {
+        let comm = self.comm.map(text_of);
+        let own = [self.tid.into(), self.pid.into(), comm.as_deref().into(), self.cgroup.into()];
+        tell(&[before, &own].concat());
     }
 }
 
-/// Names tasks, and keeps the paths of cgroups that were asked for.
+/// Who made a record, and is no task of a guest that its kernel told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Other {
+    /// A process of the guest of a VM, which recorded something itself.
+    Process(usize, u32),
+    /// A thread of a host.
+    Thread(usize, i32),
+}
+
+/// What somebody was called last: process, name and cgroup, with a number of its own.
+#[derive(Clone, Debug)]
+struct Known {
+    number: u32,
+    pid: Option<i32>,
+    comm: Vec<u8>,
+    stay: Option<Stay>,
+    cgroup: Option<Arc<str>>,
+}
+
+/// Names tasks, and numbers them: the same number is the same name. Keeps the paths of cgroups that were asked for, and
+/// what each task was called last.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tasks {
-    cgroups: HashMap<(usize, Stay), String>,
+    /// By VM, tasks of its guest.
+    tasks: Vec<Vec<Option<Known>>>,
+    others: HashMap<Other, Option<Known>>,
+    names: Names,
+}
+
+/// What is kept for all names.
+#[derive(Clone, Debug, Default)]
+struct Names {
+    /// How many numbers there are beside those of [`Named::UNKNOWN`] and [`Named::IDLE`].
+    numbers: u32,
+    cgroups: HashMap<(usize, Stay), Arc<str>>,
 }
 
 impl Tasks {
     /// The task `task` of the guest of `vm`.
     pub(super) fn named<'t>(&'t mut self, timeline: &'t Timeline, vm: usize, task: TaskIndex) -> Named<'t> {
-        let Some(guest) = timeline.vm(vm).map(|vm| &vm.guest) else { return Named::default() };
-        let Some(known) = guest.task(task) else { return Named::default() };
-        let stay = guest.stay(known);
-        if !self.cgroups.contains_key(&(vm, stay))
-            && let Some(path) = cgroup_of(&guest.memberships, stay)
-        {
-            self.cgroups.insert((vm, stay), path);
+        let Self { tasks, names, .. } = self;
+        let Some(guest) = timeline.vm(vm).map(|vm| &vm.guest) else { return Named::UNKNOWN };
+        let Some(told) = guest.task(task) else { return Named::UNKNOWN };
+        if tasks.len() <= vm {
+            tasks.resize(vm + 1, Vec::new());
         }
-        Named {
-            tid: Some(known.tid),
-            pid: guest.task(guest.process(task)).map(|process| process.tid),
-            comm: (!known.comm.is_empty()).then(|| text_of(&known.comm)),
-            cgroup: self.cgroups.get(&(vm, stay)).map(String::as_str),
+        let Some(tasks) = tasks.get_mut(vm) else { return Named::UNKNOWN };
+        if tasks.len() <= task {
+            tasks.resize(task + 1, None);
         }
+        let Some(known) = tasks.get_mut(task) else { return Named::UNKNOWN };
+        let pid = guest.task(guest.process(task)).map(|process| process.tid);
+        let comm = (!told.comm.is_empty()).then_some(&*told.comm);
+        let stay = Some((&guest.memberships, vm, guest.stay(told)));
+        Named { tid: Some(told.tid), ..names.latest(known, pid, comm, stay) }
     }
 
     /// The process `pid` of the guest of `vm`, called `comm`, which recorded something itself.
     pub(super) fn process<'t>(&'t mut self, timeline: &'t Timeline, vm: usize, pid: u32, comm: &'t str) -> Named<'t> {
+        let known = self.others.entry(Other::Process(vm, pid)).or_default();
         let pid = i32::try_from(pid).ok();
-        let task = pid.and_then(|pid| timeline.vm(vm)?.guest.living(pid));
-        let cgroup = task.and_then(|task| self.named(timeline, vm, task).cgroup);
-        Named { tid: None, pid, comm: Some(Cow::Borrowed(comm)), cgroup }
+        let stay = pid.and_then(|pid| {
+            let guest = &timeline.vm(vm)?.guest;
+            Some((&guest.memberships, vm, guest.stay(guest.task(guest.living(pid)?)?)))
+        });
+        self.names.latest(known, pid, Some(comm.as_bytes()), stay)
+    }
+
+    /// The thread `tid` of `host`, called `comm`.
+    pub(super) fn thread<'t>(&'t mut self, host: usize, tid: i32, comm: Option<&'t [u8]>) -> Named<'t> {
+        let known = self.others.entry(Other::Thread(host, tid)).or_default();
+        Named { tid: Some(tid), ..self.names.latest(known, None, comm, None) }
+    }
+}
+
+impl Names {
+    /// Somebody who was `known` before, if at all, and is of this process, of this name, and in the cgroup of this stay in
+    /// the guest of a VM.
+    fn latest<'t>(
+        &mut self,
+        known: &'t mut Option<Known>,
+        pid: Option<i32>,
+        comm: Option<&'t [u8]>,
+        stay: Option<(&Memberships, usize, Stay)>,
+    ) -> Named<'t> {
+        let bytes = comm.unwrap_or_default();
+        let is_same = |known: &Known| {
+            known.pid == pid && known.comm == bytes && known.stay == stay.map(|(_, _, stay)| stay)
+                // Where somebody is may be told later.
+                && (known.cgroup.is_some() || stay.is_none_or(|(memberships, _, stay)| memberships.stay(stay).0.is_none()))
+        };
+        if !known.as_ref().is_some_and(is_same) {
+            self.numbers += 1;
+            *known = Some(Known {
+                number: self.numbers + Named::IDLE.number,
+                pid,
+                comm: bytes.to_vec(),
+                stay: stay.map(|(_, _, stay)| stay),
+                cgroup: stay.and_then(|(memberships, vm, stay)| self.cgroup(memberships, vm, stay)),
+            });
+        }
+        let (number, cgroup) = known.as_ref().map_or((0, None), |known| (known.number, known.cgroup.as_deref()));
+        Named { number, tid: None, pid, comm, cgroup }
+    }
+
+    /// The path of the cgroup of a stay in the guest of `vm`.
+    fn cgroup(&mut self, memberships: &Memberships, vm: usize, stay: Stay) -> Option<Arc<str>> {
+        if let Some(path) = self.cgroups.get(&(vm, stay)) {
+            return Some(Arc::clone(path));
+        }
+        let path: Arc<str> = cgroup_of(memberships, stay)?.into();
+        self.cgroups.insert((vm, stay), Arc::clone(&path));
+        Some(path)
+    }
+}
+
+/// Numbers what has no number of its own.
+#[derive(Clone, Debug)]
+pub(super) struct Numbers<K>(HashMap<K, u64>);
+
+impl<K: Hash + Eq> Numbers<K> {
+    pub(super) fn new() -> Self {
+        Self(HashMap::default())
+    }
+
+    /// The number of `key`: another one has another.
+    pub(super) fn of(&mut self, key: K) -> u64 {
+        let next = self.0.len() as u64;
+        *self.0.entry(key).or_insert(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn somebody_has_another_number_only_when_called_otherwise() {
+        let (mut names, mut known) = (Names::default(), None);
+        let mut number = |pid, comm: &str| names.latest(&mut known, pid, Some(comm.as_bytes()), None).number;
+
+        let numbers = [number(Some(1), "sh"), number(Some(1), "sh"), number(Some(1), "ls"), number(Some(2), "ls")];
+
+        assert_eq!(numbers, [2, 2, 3, 4]);
     }
 }

@@ -15,7 +15,7 @@ const PAGE: usize = 1000;
 fn read_back(kind: Kind, grows: bool, cells: &[Cell<'_>]) -> Vec<RecordBatch> {
     let rows = type_of_rows(&[Described { name: "it".into(), kind }]).unwrap();
     let schema = SchemaDescriptor::new(Arc::clone(&rows));
-    let mut column = Column::new(kind, schema.column(0), grows);
+    let mut column = Column::new(kind, schema.column(0), if grows { Filled::Growing } else { Filled::Singly });
     let mut writer = SerializedFileWriter::new(Vec::new(), rows, WriterProperties::default().into()).unwrap();
     for _ in 0..2 {
         for page in cells.chunks(PAGE) {
@@ -32,6 +32,28 @@ fn read_back(kind: Kind, grows: bool, cells: &[Cell<'_>]) -> Vec<RecordBatch> {
     let file = Bytes::from(writer.into_inner().unwrap());
     let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap().with_batch_size(cells.len());
     reader.build().unwrap().map(Result::unwrap).collect()
+}
+
+/// Keys, and a column of the values that they stand for, as `parquet` reads it: each fourth key stands for a null.
+fn read_keys_back<'c>(kind: Kind, value: impl Fn(u32) -> Cell<'c>) -> (Vec<u32>, RecordBatch) {
+    let rows = type_of_rows(&[Described { name: "it".into(), kind }]).unwrap();
+    let mut column = Column::new(kind, SchemaDescriptor::new(Arc::clone(&rows)).column(0), Filled::ByPlaces);
+    let places: Vec<_> = (0..40).map(|key| column.place(if key % 4 == 3 { Cell::Null } else { value(key) })).collect();
+    let keys: Vec<u32> = scattered(5000).map(|number| ((number >> 33).rem_euclid(40)).try_into().unwrap()).collect();
+
+    for page in keys.chunks(PAGE) {
+        column.push_places(page, &places);
+        column.end_page().unwrap();
+    }
+    let mut writer = SerializedFileWriter::new(Vec::new(), rows, WriterProperties::default().into()).unwrap();
+    let (bytes, close) = column.end_row_group().unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    group.append_column(&Bytes::from(bytes), close).unwrap();
+    group.close().unwrap();
+
+    let file = Bytes::from(writer.into_inner().unwrap());
+    let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap().with_batch_size(keys.len());
+    (keys, reader.build().unwrap().next().unwrap().unwrap())
 }
 
 /// Checks that integers are read as they were written.
@@ -118,4 +140,33 @@ fn text_that_is_no_utf_8_and_a_cell_of_another_kind_are_text_and_null() {
 
     let column = read[0].column(0).as_string::<i32>();
     assert_eq!((column.value(0), column.is_null(1)), ("a\u{fffd}b", true));
+}
+
+#[test]
+fn values_told_by_keys_are_read_as_they_were_written() {
+    let names: Vec<String> = (0..40).map(|key| format!("task-{}", key / 2)).collect();
+
+    let (keys, numbers) = read_keys_back(Kind::Integer, |key| Cell::Integer(i64::from(key) - 20));
+    let (_, texts) = read_keys_back(Kind::Text, |key| Cell::Text(&names[key as usize]));
+
+    let known = |key: u32| key % 4 != 3;
+    let expected = keys.iter().map(|&key| known(key).then_some(i64::from(key) - 20));
+    assert!(numbers.column(0).as_primitive::<Int64Type>().iter().eq(expected));
+    let expected = keys.iter().map(|&key| known(key).then_some(names[key as usize].as_str()));
+    assert!(texts.column(0).as_string::<i32>().iter().eq(expected));
+}
+
+#[test]
+fn reordered_numbers_keep_their_nulls() {
+    let rows = type_of_rows(&[Described { name: "it".into(), kind: Kind::Integer }]).unwrap();
+    let new = || Column::new(Kind::Integer, SchemaDescriptor::new(Arc::clone(&rows)).column(0), Filled::Singly);
+    let (mut reordered, mut expected) = (new(), new());
+    for (before, after) in [(Some(1), Some(4)), (None, None), (Some(3), Some(3)), (Some(4), Some(1))] {
+        reordered.push(Cell::from(before));
+        expected.push(Cell::from(after));
+    }
+
+    reordered.reorder(&[3, 1, 2, 0], &mut Vec::new());
+
+    assert_eq!(reordered.end_row_group().unwrap().0, expected.end_row_group().unwrap().0);
 }
