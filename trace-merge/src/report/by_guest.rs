@@ -1,5 +1,6 @@
 //! An analysis that keeps something for each guest, and takes in what the guests' kernels recorded.
 
+use super::ended::KeepsEnded;
 use super::samples::{Samples, VmSamples};
 use crate::analysis::{Analysis, Gap};
 use crate::layer::LayerKind;
@@ -17,8 +18,11 @@ pub trait GuestCollector: Send + Default {
     /// Records of `cpu` are missing from now on.
     fn begin_gap(&mut self, cpu: u32, guest: &Guest);
 
-    /// Keeps what it counts one by one from now on, for those that can.
-    fn keep_ended(&mut self) {}
+    /// Keeps what it counts one by one from now on.
+    fn keep_ended(&mut self);
+
+    /// Whether there is anything that was kept.
+    fn has_ended(&self) -> bool;
 }
 
 /// A `C` for each guest of which its kernel's stream has told anything, a gap included: a recording whose beginning was
@@ -62,6 +66,12 @@ impl<C: GuestCollector> ByGuest<C> {
     /// What was kept for the guest of `vm`.
     pub(super) fn take(&mut self, vm: usize) -> C {
         self.guests.remove(&vm).unwrap_or_default()
+    }
+}
+
+impl<C: GuestCollector> KeepsEnded for ByGuest<C> {
+    fn has_ended(&self) -> bool {
+        self.guests.values().any(GuestCollector::has_ended)
     }
 }
 

@@ -1,5 +1,6 @@
 //! What reports count, one by one: kept for an export that lists it.
 
+use crate::analysis::Analysis;
 use crate::timeline::states::TaskIndex;
 
 /// One of what a report counts.
@@ -15,6 +16,12 @@ pub struct Ended<R> {
     pub end: Option<u64>,
     /// What it was.
     pub what: R,
+}
+
+/// An analysis that keeps what it counts one by one, for whoever lists it.
+pub trait KeepsEnded: Analysis {
+    /// Whether anything was kept since it was taken last. Asked after each record.
+    fn has_ended(&self) -> bool;
 }
 
 /// Keeps what has ended since it was asked for last, if it is asked for.
@@ -49,6 +56,11 @@ impl<R> Keep<R> {
             }
             None => false,
         }
+    }
+
+    /// Whether there is nothing that was kept.
+    pub(super) fn is_empty(&self) -> bool {
+        self.kept.as_ref().is_none_or(Vec::is_empty)
     }
 
     /// What was kept. The memory stays where it is.

@@ -1,7 +1,7 @@
 //! Why vCPUs left the guest, and what the time went on until they were in it again.
 
 use super::distribution::{Distribution, Durations};
-use super::ended::{Ended, Keep};
+use super::ended::{Ended, Keep, KeepsEnded};
 use super::samples::{Row, Sampled, Samples, ToldBy, told};
 use super::table::{Align, Table};
 use super::tasks::warnings;
@@ -273,6 +273,12 @@ impl ExitTimes {
         if let Some(access) = exit.access {
             sums.accesses.entry(access).or_default().add(exit.parts.vmm);
         }
+    }
+}
+
+impl KeepsEnded for ExitTimes {
+    fn has_ended(&self) -> bool {
+        !self.kept.is_empty()
     }
 }
 

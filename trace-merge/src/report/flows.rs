@@ -11,6 +11,7 @@
 mod follow;
 
 use super::distribution::Distribution;
+use super::ended::KeepsEnded;
 use super::flow_step::{self, FlowMilestone, FlowTask};
 use super::followed::concerned;
 use super::samples::{Sampled, Samples, ToldBy, told};
@@ -280,6 +281,12 @@ impl FlowTimes {
         }
         let end = flow.begin.saturating_add(flow.ticks);
         self.samples.add(Some(vm), end, flow.ticks, || format!("whole request: {}", flow.kind));
+    }
+}
+
+impl KeepsEnded for FlowTimes {
+    fn has_ended(&self) -> bool {
+        self.vms.iter().flatten().any(Follower::has_ended)
     }
 }
 

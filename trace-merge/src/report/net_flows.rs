@@ -13,6 +13,7 @@ mod follow;
 mod packet;
 
 use super::distribution::Distribution;
+use super::ended::KeepsEnded;
 use super::flow_step::{self, FlowMilestone, FlowTask};
 use super::followed::concerned;
 use super::samples::{Sampled, Samples, ToldBy, told};
@@ -388,6 +389,12 @@ impl NetFlowTimes {
         }
         let end = flow.begin.saturating_add(flow.ticks);
         self.samples.add(Some(vm), end, flow.ticks, || format!("whole packet: {}", direction.name()));
+    }
+}
+
+impl KeepsEnded for NetFlowTimes {
+    fn has_ended(&self) -> bool {
+        self.vms.iter().flatten().any(Follower::has_ended)
     }
 }
 

@@ -453,6 +453,10 @@ impl GuestCollector for Collector {
     fn keep_ended(&mut self) {
         self.kept.begin();
     }
+
+    fn has_ended(&self) -> bool {
+        !self.kept.is_empty()
+    }
 }
 
 impl Collector {

@@ -1,7 +1,7 @@
 //! How long tasks of guests took from being woken until they ran, and what happened meanwhile.
 
 use super::distribution::{Distribution, Durations};
-use super::ended::{Ended as EndedOne, Keep};
+use super::ended::{Ended as EndedOne, Keep, KeepsEnded};
 use super::samples::{Sampled, Samples, ToldBy, steady_name, told};
 use super::table::{Align, Table};
 use super::tasks::warnings;
@@ -290,6 +290,12 @@ impl WakeupTimes {
             sums.worst.insert(place, Ended { task, comm, begin, end: time, cpu, pieces });
             sums.worst.truncate(WORST);
         }
+    }
+}
+
+impl KeepsEnded for WakeupTimes {
+    fn has_ended(&self) -> bool {
+        !self.kept.is_empty()
     }
 }
 

@@ -12,7 +12,7 @@ use trace_merge::exit_reason::ExitReason;
 use trace_merge::kernel_symbols::KernelSymbols;
 use trace_merge::layer::LayerKind;
 use trace_merge::reader::Trace;
-use trace_merge::report::ended::Ended;
+use trace_merge::report::ended::{Ended, KeepsEnded};
 use trace_merge::report::exits::{ExitTimes, Parts};
 use trace_merge::report::flow_step::{FlowMilestone, FlowStep, FlowTask};
 use trace_merge::report::flows::{Flow, FlowTimes};
@@ -89,7 +89,15 @@ trait List<T>: Send {
     fn list(&mut self, times: &mut T, timeline: &Timeline, at_end: bool);
 }
 
-impl<T: Analysis, R: List<T>> Analysis for Listed<T, R> {
+impl<T: KeepsEnded, R: List<T>> Listed<T, R> {
+    fn list_ended(&mut self, timeline: &Timeline) {
+        if self.times.has_ended() {
+            self.rows.list(&mut self.times, timeline, false);
+        }
+    }
+}
+
+impl<T: KeepsEnded, R: List<T>> Analysis for Listed<T, R> {
     fn layers(&self) -> &'static [LayerKind] {
         self.times.layers()
     }
@@ -108,12 +116,12 @@ impl<T: Analysis, R: List<T>> Analysis for Listed<T, R> {
 
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
         self.times.record(input, timeline);
-        self.rows.list(&mut self.times, timeline, false);
+        self.list_ended(timeline);
     }
 
     fn change(&mut self, change: &Change, timeline: &Timeline) {
         self.times.change(change, timeline);
-        self.rows.list(&mut self.times, timeline, false);
+        self.list_ended(timeline);
     }
 
     fn gap(&mut self, gap: &Gap, timeline: &Timeline) {
@@ -125,7 +133,7 @@ impl<T: Analysis, R: List<T>> Analysis for Listed<T, R> {
     }
 }
 
-impl<T: Analysis, R: List<T>> Maker for Listed<T, R> {
+impl<T: KeepsEnded, R: List<T>> Maker for Listed<T, R> {
     fn finish(&mut self, passed: &Passed) {
         self.rows.list(&mut self.times, &passed.timeline, true);
     }

@@ -23,9 +23,12 @@ impl Levels {
         if self.each.is_empty() && (self.count == 0 || level == self.level) {
             self.level = level;
             self.count += 1;
-            return;
+        } else if self.each.is_empty() {
+            self.push_each(level, 1);
+        } else {
+            self.count += 1;
+            self.each.push(level);
         }
-        self.push_each(level, 1);
     }
 
     /// Tells `level` of `count` values.

@@ -285,11 +285,20 @@ impl Rows {
         self.turn_to(hour);
         let times = &self.output.times;
         if let [_, begin_ns, begin_utc, duration, ..] = &mut *self.columns {
-            let second = begin.map(|begin| self.begins.at(begin, times));
-            begin_ns.push(begin.map(|begin| times.since_start(begin)).into());
-            begin_utc.push(second.map(|second| second.saturating_mul(NS_PER_SECOND.cast_signed())).into());
-            let length = begin.zip(end).map(|(begin, end)| times.ns(end.saturating_sub(begin)));
-            duration.push(length.into());
+            match begin {
+                Some(begin) => {
+                    begin_ns.push_number(times.since_start(begin));
+                    begin_utc.push_number(self.begins.at(begin, times).saturating_mul(NS_PER_SECOND.cast_signed()));
+                }
+                None => {
+                    begin_ns.push_null();
+                    begin_utc.push_null();
+                }
+            }
+            match begin.zip(end) {
+                Some((begin, end)) => duration.push_number(times.ns(end.saturating_sub(begin))),
+                None => duration.push_null(),
+            }
         }
         self.begin_row()
     }
