@@ -10,7 +10,7 @@ use trace_merge::timeline::membership::{Memberships, Stay};
 use trace_merge::timeline::states::TaskIndex;
 
 /// A task at the moment that the timeline has come to.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Named<'t> {
     /// Another one has not the same, unless it is named alike.
     pub(super) number: u32,

@@ -16,7 +16,7 @@ fn read_back(kind: Kind, grows: bool, cells: &[Cell<'_>]) -> Vec<RecordBatch> {
     let rows = type_of_rows(&[Described { name: "it".into(), kind }]).unwrap();
     let schema = SchemaDescriptor::new(Arc::clone(&rows));
     let mut column = Column::new(kind, schema.column(0), if grows { Filled::Growing } else { Filled::Singly });
-    let mut writer = SerializedFileWriter::new(Vec::new(), rows, WriterProperties::default().into()).unwrap();
+    let mut groups = Vec::new();
     for _ in 0..2 {
         for page in cells.chunks(PAGE) {
             for &cell in page {
@@ -24,13 +24,21 @@ fn read_back(kind: Kind, grows: bool, cells: &[Cell<'_>]) -> Vec<RecordBatch> {
             }
             column.end_page().unwrap();
         }
-        let (bytes, close) = column.end_row_group().unwrap();
+        groups.push(column.end_row_group().unwrap());
+    }
+    read_file(rows, groups, cells.len())
+}
+
+/// A file of one column with these row groups of `length` rows, as `parquet` reads it.
+fn read_file(rows: TypePtr, groups: Vec<Chunk>, length: usize) -> Vec<RecordBatch> {
+    let mut writer = SerializedFileWriter::new(Vec::new(), rows, WriterProperties::default().into()).unwrap();
+    for (bytes, close) in groups {
         let mut group = writer.next_row_group().unwrap();
         group.append_column(&Bytes::from(bytes), close).unwrap();
         group.close().unwrap();
     }
     let file = Bytes::from(writer.into_inner().unwrap());
-    let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap().with_batch_size(cells.len());
+    let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap().with_batch_size(length);
     reader.build().unwrap().map(Result::unwrap).collect()
 }
 
@@ -45,15 +53,9 @@ fn read_keys_back<'c>(kind: Kind, value: impl Fn(u32) -> Cell<'c>) -> (Vec<u32>,
         column.push_places(page, &places);
         column.end_page().unwrap();
     }
-    let mut writer = SerializedFileWriter::new(Vec::new(), rows, WriterProperties::default().into()).unwrap();
-    let (bytes, close) = column.end_row_group().unwrap();
-    let mut group = writer.next_row_group().unwrap();
-    group.append_column(&Bytes::from(bytes), close).unwrap();
-    group.close().unwrap();
-
-    let file = Bytes::from(writer.into_inner().unwrap());
-    let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap().with_batch_size(keys.len());
-    (keys, reader.build().unwrap().next().unwrap().unwrap())
+    let group = column.end_row_group().unwrap();
+    let read = read_file(rows, vec![group], keys.len()).remove(0);
+    (keys, read)
 }
 
 /// Checks that integers are read as they were written.
