@@ -177,7 +177,8 @@ enum BenchTask {
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
-    /// What recording the host's kernel costs the recorder for each record, beside moving its pages into files.
+    /// What recording the host's kernel costs the recorder for each record, beside `trace-cmd record`, which gets the
+    /// machine's own trace buffer, and beside moving pages into files.
     Host {
         /// Turns, in each of which every way records once, at least 5.
         #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..))]

@@ -19,11 +19,14 @@ pub struct Tool {
     pub package: &'static str,
 }
 
+/// Records and shows what the kernel traces.
+pub const TRACE_CMD: Tool = Tool { program: "trace-cmd", package: "trace-cmd" };
+
 /// The tools that every use of the lab needs.
 pub const TOOLS: [Tool; 12] = [
     Tool { program: "busybox", package: "busybox-static" },
     Tool { program: "babeltrace2", package: "babeltrace2" },
-    Tool { program: "trace-cmd", package: "trace-cmd" },
+    TRACE_CMD,
     Tool { program: "mke2fs", package: "e2fsprogs" },
     Tool { program: "debugfs", package: "e2fsprogs" },
     Tool { program: "make", package: "make" },

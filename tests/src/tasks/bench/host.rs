@@ -1,9 +1,10 @@
 //! `cargo xtask bench host`: what recording the host's kernel costs the recorder for each record, and whether it keeps
-//! up, beside moving the kernel's pages into files as they are, which is what `trace-cmd record` does while it records.
+//! up, beside `trace-cmd record`, and beside nothing but moving the kernel's pages into files as they are.
 
 use super::goal::{self, Goal};
 use super::merge::{self, report};
 use super::quantile;
+use crate::fetch::tools::{self, TRACE_CMD};
 use crate::paths::Paths;
 use crate::process;
 use crate::progress;
@@ -16,8 +17,8 @@ use std::process::Command;
 
 /// Processor time that a record may take of the recorder, ns.
 const NS: f64 = 40.0;
-/// What that may be of the time it takes to move the pages as they are.
-const BESIDE_PAGES: f64 = 1.0;
+/// What that may be of the time it takes `trace-cmd record`, or just to move the pages as they are.
+const BESIDE_OTHERS: f64 = 1.0;
 /// System calls that each thread of the load makes a second. Each is two records.
 const CALLS_PER_SECOND: u64 = 1_250_000;
 /// Threads of the load.
@@ -50,14 +51,25 @@ pub struct Options {
 enum Way {
     Strata,
     Beside,
+    TraceCmd,
     Pages,
 }
 
 impl Way {
+    /// What the program is told to do that is measured.
+    const fn mode(self) -> &'static str {
+        match self {
+            Self::Strata | Self::Beside => "record",
+            Self::TraceCmd => "trace-cmd",
+            Self::Pages => "splice",
+        }
+    }
+
     const fn label(self) -> &'static str {
         match self {
             Self::Strata => "Strata",
             Self::Beside => "the build to compare with",
+            Self::TraceCmd => "trace-cmd record",
             Self::Pages => "pages as they are, spliced",
         }
     }
@@ -116,9 +128,15 @@ pub fn run(paths: &Paths, options: &Options) -> anyhow::Result<()> {
     let folder = tempfile::TempDir::with_prefix_in("host-bench-", paths.lab())
         .with_context(|| format!("cannot write to {}", paths.lab().display()))?;
     let load_before = report::load_average();
-    let ways: &[Way] =
-        if options.beside.is_some() { &[Way::Strata, Way::Beside, Way::Pages] } else { &[Way::Strata, Way::Pages] };
+    tools::install(paths, &[TRACE_CMD])?;
     let row = |events, way: &Way| Row { way: *way, events, samples: Vec::new() };
+    let mut ways = vec![Way::Strata, Way::Pages];
+    ways.extend(options.beside.as_ref().map(|_| Way::Beside));
+    match sample(&program, &row(EVENTS[0].0, &Way::TraceCmd), folder.path(), CALLS_PER_SECOND) {
+        Ok(_) => ways.push(Way::TraceCmd),
+        // Everything else can be measured without.
+        Err(error) => progress::note(&format!("trace-cmd record is not measured: {error:#}")),
+    }
     let mut rows: Vec<Row> = EVENTS.iter().flat_map(|(events, ..)| ways.iter().map(|way| row(*events, way))).collect();
     for round in 1..=options.repetitions {
         progress::step(&format!("round {round} of {}", options.repetitions), || {
@@ -139,19 +157,20 @@ pub fn run(paths: &Paths, options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Records once, in `folder`, and removes what was recorded.
+/// Records once, below `folder`, and removes what was recorded.
 fn sample(program: &Path, row: &Row, folder: &Path, calls: u64) -> anyhow::Result<Sample> {
-    let trace = folder.join("trace");
+    let folder = tempfile::TempDir::with_prefix_in("turn-", folder)?;
+    let trace = folder.path().join("trace");
     let events = EVENTS.iter().find(|(events, ..)| *events == row.events);
     let (_, selection, kernels) = events.context("an event of the table")?;
-    let (mode, events) = if row.way == Way::Pages { ("splice", kernels) } else { ("record", selection) };
+    let events = if matches!(row.way, Way::Strata | Way::Beside) { selection } else { kernels };
     let mut command = Command::new(program);
-    command.arg(mode).arg(&trace).arg(events);
+    command.arg(row.way.mode()).arg(&trace).arg(events);
     command.args([THREADS, calls, CALLS_PER_SECOND].map(|number| number.to_string()));
     use_memory();
     let said = process::capture(&mut command)?;
     let sample: Sample = serde_json::from_str(&said).context("what was measured cannot be understood")?;
-    fs::remove_dir_all(&trace).with_context(|| format!("cannot remove {}", trace.display()))?;
+    folder.close()?;
     // What was lost was there: losing is what a busy machine shows, not a failure of the measurement.
     let seen = sample.records + sample.lost;
     ensure!(seen >= calls, "{} saw {seen} records only", row.way.label());
@@ -173,13 +192,14 @@ fn goals(rows: &[Row]) -> Vec<Goal> {
         let name = |what: &str| format!("{events}: {what}");
         let ns = |samples: &[Sample], turns: &[usize]| median(turns.iter().map(|&turn| samples[turn].ns()));
         goals.push(Goal::of(name("processor time of a record, ns"), NS, ours.len(), |turns| Some(ns(ours, turns))));
-        if let Some(pages) = of(Way::Pages) {
-            let ratio = |turns: &[usize]| Some(ns(ours, turns) / ns(pages, turns));
-            goals.push(Goal::of(name("that / of pages as they are"), BESIDE_PAGES, ours.len(), ratio));
-        }
-        if let Some(other) = of(Way::Beside) {
+        for (way, what) in [
+            (Way::TraceCmd, "that / of trace-cmd record"),
+            (Way::Pages, "that / of pages as they are"),
+            (Way::Beside, "that / of the build to compare with"),
+        ] {
+            let Some(other) = of(way) else { continue };
             let ratio = |turns: &[usize]| Some(ns(ours, turns) / ns(other, turns));
-            goals.push(Goal::of(name("that / of the build to compare with"), 1.0, ours.len(), ratio));
+            goals.push(Goal::of(name(what), BESIDE_OTHERS, ours.len(), ratio));
         }
         #[allow(clippy::cast_precision_loss, reason = "far fewer than a double counts exactly")]
         let lost = |turns: &[usize]| Some(turns.iter().map(|&turn| ours[turn].lost as f64).sum());

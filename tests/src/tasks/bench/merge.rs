@@ -10,7 +10,7 @@ pub(super) mod reports;
 
 use self::report::{Measured, MemoryRow, Report, Row};
 use super::usage::{self, Usage};
-use crate::fetch::tools::{self, Tool};
+use crate::fetch::tools::{self, TRACE_CMD, Tool};
 use crate::paths::Paths;
 use crate::process;
 use crate::progress;
@@ -21,8 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// What is measured beside Strata.
-const OTHERS: [Tool; 2] =
-    [Tool { program: "babeltrace2", package: "babeltrace2" }, Tool { program: "trace-cmd", package: "trace-cmd" }];
+const OTHERS: [Tool; 2] = [Tool { program: "babeltrace2", package: "babeltrace2" }, TRACE_CMD];
 /// Numbers of streams that the records are spread over.
 const STREAMS: [u32; 3] = [1, 4, 16];
 /// Streams of the recordings that memory is measured with.

@@ -3,19 +3,22 @@
 //! `host_layer_cost record TRACE EVENTS THREADS CALLS RATE`: records `EVENTS` of a process of `THREADS` threads, each
 //! of which makes `CALLS` system calls (`getppid`), `RATE` of them a second or, with 0, as fast as it can.
 //! `host_layer_cost splice TRACE EVENTS THREADS CALLS RATE`: the same, but the kernel's pages are moved into files as
-//! they are, as `trace-cmd record` does. `EVENTS` are then names as `set_event` takes them.
-//! `host_layer_cost load THREADS CALLS RATE` is that process: it begins when its standard input ends.
+//! they are. `EVENTS` are then names as `set_event` takes them.
+//! `host_layer_cost trace-cmd TRACE EVENTS THREADS CALLS RATE`: the same events, recorded by `trace-cmd record`.
+//! `host_layer_cost load THREADS CALLS RATE` is that process: it begins when a line comes from its standard input, or
+//! this ends, puts out a line when it has made its calls, and ends with its standard input.
 
+mod instance;
+mod splice;
+mod trace_cmd;
+
+use self::splice::splice;
+use self::trace_cmd::trace_cmd;
 use anyhow::{Context, bail};
-use rustix::io::Errno;
-use rustix::pipe::{self, SpliceFlags, pipe};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
-use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,20 +26,15 @@ use trace_merge::clock::{Clock, UtcAnchor};
 use trace_merge::manifest::{FORMAT_VERSION, Manifest, Started};
 use uuid::Uuid;
 use vmm::clock::HostClock;
-use vmm::host_kernel::Tracefs;
 use vmm::machine::probe_kvm;
 use vmm::tracing::host_description::describe_host;
 use vmm::tracing::host_layer::HostLayer;
 use vmm::tracing::host_tracer::start_host_tracer;
-use vmm::tracing::polling::{Found, PollInterval};
+use vmm::tracing::polling::PollInterval;
 use vmm::tracing::selection::Selection;
 
 /// Longest pause between two polls: the recorder's.
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
-/// What a pipe holds: 16 pages.
-const PIPE_BYTES: usize = 64 << 10;
-/// Pipes that are filled from one CPU before the next one has its turn: as much as the recorder reads.
-const PIPES_PER_POLL: usize = 4;
 /// Part of a second in which a paced thread makes its calls at once, and then sleeps.
 const SLOTS: u64 = 1000;
 
@@ -47,16 +45,21 @@ fn main() -> anyhow::Result<()> {
         ["load", threads, calls, rate] => load(threads.parse()?, calls.parse()?, rate.parse()?),
         ["record", trace, events, threads, calls, rate] => record(Path::new(trace), events, [threads, calls, rate]),
         ["splice", trace, events, threads, calls, rate] => splice(Path::new(trace), events, [threads, calls, rate]),
+        ["trace-cmd", trace, events, threads, calls, rate] => {
+            trace_cmd(Path::new(trace), events, [threads, calls, rate])
+        }
         _ => bail!("give record TRACE EVENTS THREADS CALLS RATE"),
     }
 }
 
 fn load(threads: u32, calls: u64, rate: u64) -> anyhow::Result<()> {
-    io::stdin().read_to_end(&mut Vec::new())?;
+    io::stdin().read_line(&mut String::new())?;
     let threads: Vec<_> = (0..threads).map(|_| thread::spawn(move || make_calls(calls, rate))).collect();
     for thread in threads {
         thread.join().ok().context("a thread of the load failed")?;
     }
+    println!();
+    io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
 }
 
@@ -78,10 +81,10 @@ fn make_calls(calls: u64, rate: u64) {
     }
 }
 
-/// The load, which waits for the end of its standard input.
+/// The load, which waits for its standard input.
 fn start_load(load: [&str; 3]) -> anyhow::Result<Child> {
     let mut child = Command::new(std::env::current_exe()?);
-    child.arg("load").args(load).stdin(Stdio::piped()).spawn().context("cannot start the load")
+    child.arg("load").args(load).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start the load")
 }
 
 fn record(trace: &Path, events: &str, load: [&str; 3]) -> anyhow::Result<()> {
@@ -145,95 +148,6 @@ fn print(counts: &[(&str, u64)], cpu_ns: i64, wall: Duration) {
         figures[*name] = (*count).into();
     }
     println!("{figures}");
-}
-
-/// A tracing instance that is removed at the end.
-struct Instance(PathBuf);
-
-impl Instance {
-    fn write(&self, file: &str, value: &str) -> anyhow::Result<()> {
-        let path = self.0.join(file);
-        fs::write(&path, value).with_context(|| format!("cannot write to {}", path.display()))
-    }
-
-    /// The sum over all CPUs of what `stats` calls `name`.
-    fn count(&self, name: &str) -> anyhow::Result<u64> {
-        let mut sum = 0;
-        for cpu in fs::read_dir(self.0.join("per_cpu"))? {
-            let stats = fs::read_to_string(cpu?.path().join("stats"))?;
-            let line = stats.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-            sum += line.with_context(|| format!("the kernel does not count \"{name}\""))?.trim().parse::<u64>()?;
-        }
-        Ok(sum)
-    }
-}
-
-impl Drop for Instance {
-    fn drop(&mut self) {
-        // What is left of it can be removed by hand.
-        let _ = fs::remove_dir(&self.0);
-    }
-}
-
-fn splice(trace: &Path, events: &str, load: [&str; 3]) -> anyhow::Result<()> {
-    let mut child = start_load(load)?;
-    let instance = Instance(Tracefs::find()?.root().join(format!("instances/splice-{}", std::process::id())));
-    fs::create_dir(&instance.0).context("cannot make a tracing instance")?;
-    fs::create_dir(trace).with_context(|| format!("cannot make {}", trace.display()))?;
-    instance.write("tracing_on", "0")?;
-    instance.write("buffer_size_kb", "8192")?;
-    instance.write("trace_clock", "x86-tsc")?;
-    instance.write("options/event-fork", "1")?;
-    instance.write("set_event_pid", &child.id().to_string())?;
-    // The whole list at once: opening the file for writing empties it.
-    instance.write("set_event", &events.replace(',', "\n"))?;
-    let mut cpus = Vec::new();
-    for cpu in fs::read_dir(instance.0.join("per_cpu"))? {
-        let cpu = cpu?;
-        let pages =
-            OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(cpu.path().join("trace_pipe_raw"))?;
-        cpus.push((pages, File::create(trace.join(cpu.file_name()))?));
-    }
-    let (from_pipe, to_pipe) = pipe()?;
-    instance.write("tracing_on", "1")?;
-    drop(child.stdin.take());
-
-    let (begun, used) = (Instant::now(), processor_ns());
-    let (mut interval, mut polls, mut bytes) = (PollInterval::new(), 0_u64, 0_u64);
-    let mut is_over = false;
-    while !is_over {
-        // After the load has ended, all that is left.
-        is_over = child.try_wait()?.is_some();
-        polls += 1;
-        let moved = move_pages(&mut cpus, (&from_pipe, &to_pipe), if is_over { usize::MAX } else { PIPES_PER_POLL })?;
-        bytes += moved;
-        thread::sleep(interval.after(if moved > 0 { Found::More } else { Found::Nothing }, LONGEST_PAUSE));
-    }
-    let (cpu_ns, wall) = (processor_ns() - used, begun.elapsed());
-    let records = instance.count("read events")? + instance.count("entries")?;
-    let lost = instance.count("overrun")? + instance.count("dropped events")?;
-    print(&[("records", records), ("lost", lost), ("polls", polls), ("bytes", bytes)], cpu_ns, wall);
-    Ok(())
-}
-
-/// Moves whole pages of each CPU through the pipe into its file, up to so many times what the pipe holds. Bytes moved.
-fn move_pages(cpus: &mut [(File, File)], (from, to): (&OwnedFd, &OwnedFd), most: usize) -> anyhow::Result<u64> {
-    let mut moved = 0;
-    for (pages, file) in cpus {
-        for _ in 0..most {
-            let mut in_pipe = match pipe::splice(&*pages, None, to, None, PIPE_BYTES, SpliceFlags::NONBLOCK) {
-                Ok(0) | Err(Errno::AGAIN | Errno::NODEV) => break,
-                Ok(bytes) => bytes,
-                Err(error) => return Err(error).context("cannot move the kernel's pages"),
-            };
-            moved += in_pipe as u64;
-            while in_pipe > 0 {
-                let written = pipe::splice(from, None, &*file, None, in_pipe, SpliceFlags::MOVE);
-                in_pipe -= written.context("cannot write the pages")?;
-            }
-        }
-    }
-    Ok(moved)
 }
 
 /// Processor time of this thread, ns: what others run meanwhile does not count.
