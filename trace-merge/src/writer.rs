@@ -10,7 +10,7 @@ mod rotation;
 mod stream;
 mod streams;
 
-pub use packet::{PacketBuilder, Push};
+pub use packet::{OpenPacket, PacketBuilder, Push};
 pub use rotation::{MIN_ROTATED_SIZE, Rotation};
 pub use stream::StreamWriter;
 
@@ -355,6 +355,14 @@ impl LayerWriter {
             return Ok(());
         }
         stream.record_at_boundary(&self.place, cpu_id, time, id, payload)
+    }
+
+    /// The packet of `cpu_id` that is being built: for the records that it takes as they come, one after the other. `None`
+    /// where the next one goes the longer way, by [`record`](Self::record).
+    #[inline(always)]
+    pub fn open(&mut self, cpu_id: u32) -> Option<OpenPacket<'_>> {
+        let stream = self.streams.of(cpu_id);
+        stream.builder.as_mut().filter(|_| !stream.cut)?.open()
     }
 
     /// Counts `records` that the source of `cpu_id` overwrote or dropped because they were not read in time. The next

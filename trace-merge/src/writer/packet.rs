@@ -82,7 +82,28 @@ impl PacketBuilder {
     /// Adds the record of an event of type `id` at `time` (ticks) to the packet.
     #[inline(always)]
     pub fn push(&mut self, time: u64, id: u16, payload: &[u8]) -> Push {
-        if time < self.last || id == HOLE_ID || id == EXTENDED_ID {
+        let stored = self.open().is_some_and(|mut packet| packet.push(time, id, payload).is_some());
+        if stored { Push::Stored } else { self.push_at_boundary(time, id, payload) }
+    }
+
+    /// The packet, if it has a record: for more of them.
+    #[inline(always)]
+    pub fn open(&mut self) -> Option<OpenPacket<'_>> {
+        let Self { packet, used, begin, last, records, .. } = self;
+        (*used > 0).then(|| OpenPacket {
+            packet,
+            begin: *begin,
+            used: *used,
+            last: *last,
+            records: *records,
+            kept: (used, last, records),
+        })
+    }
+
+    /// [Adds](Self::push) the first record of a packet, one that needs an extended header, or none.
+    #[cold]
+    fn push_at_boundary(&mut self, time: u64, id: u16, payload: &[u8]) -> Push {
+        if time < self.last || is_reserved(id) {
             return Push::Refused;
         }
         let Ok(payload_size) = u16::try_from(payload.len()) else { return Push::TooLarge };
@@ -103,11 +124,7 @@ impl PacketBuilder {
             full_time.copy_from_slice(&time.to_le_bytes());
             full_id.copy_from_slice(&u64::from(id).to_le_bytes());
         }
-        // An earlier packet has left its bytes where padding will be.
-        if let Some(padding) = stored.last_chunk_mut() {
-            *padding = [0; RECORD_ALIGNMENT];
-        }
-        stored[..payload.len()].copy_from_slice(payload);
+        store(stored, payload);
         (self.begin, self.last, self.used) = (begin, time, start + header.unpadded_size());
         self.records += 1;
         Push::Stored
@@ -174,6 +191,81 @@ impl PacketBuilder {
     }
 }
 
+/// A packet with a record, to which more are added: what changes with each of them is kept out of memory, if this is
+/// given to nothing that is not inlined.
+#[derive(Debug)]
+pub struct OpenPacket<'b> {
+    packet: &'b mut [u8],
+    begin: u64,
+    used: usize,
+    last: u64,
+    records: u64,
+    /// Where the builder keeps the last three.
+    kept: (&'b mut usize, &'b mut u64, &'b mut u64),
+}
+
+impl OpenPacket<'_> {
+    /// Adds the record of an event of type `id` at `time` (ticks), and returns its payload as it is in the packet. `None`
+    /// if [`PacketBuilder::push`] has to, or to say why not.
+    #[inline(always)]
+    pub fn push(&mut self, time: u64, id: u16, payload: &[u8]) -> Option<&mut [u8]> {
+        let payload_size = u16::try_from(payload.len()).ok()?;
+        if time < self.last || time - self.begin > u64::from(u32::MAX) || is_reserved(id) {
+            return None;
+        }
+        let header = RecordHeader { time_low: low(time), id, payload: payload_size };
+        let start = padded(self.used);
+        let record = self.packet.get_mut(start..)?.get_mut(..RECORD_HEADER_SIZE + padded(payload.len()))?;
+        let (word, stored) = record.split_at_mut(RECORD_HEADER_SIZE);
+        word.copy_from_slice(&header.to_word().to_le_bytes());
+        (self.used, self.last) = (start + RECORD_HEADER_SIZE + payload.len(), time);
+        self.records += 1;
+        Some(store(stored, payload))
+    }
+}
+
+impl Drop for OpenPacket<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        let (used, last, records) = &mut self.kept;
+        (**used, **last, **records) = (self.used, self.last, self.records);
+    }
+}
+
+/// Copies `payload` to the beginning of `stored`, which is as long with its padding, and returns it there.
+#[inline(always)]
+fn store<'s>(stored: &'s mut [u8], payload: &[u8]) -> &'s mut [u8] {
+    // An earlier packet has left its bytes where padding will be.
+    if let Some(padding) = stored.last_chunk_mut() {
+        *padding = [0; RECORD_ALIGNMENT];
+    }
+    let stored = &mut stored[..payload.len()];
+    let is_copied = copy_ends::<32>(stored, payload) || copy_ends::<16>(stored, payload);
+    if !is_copied {
+        stored.copy_from_slice(payload);
+    }
+    stored
+}
+
+/// Copies what is `N` to 2 `N` bytes long by its first and its last `N` bytes: without the call that copies any length,
+/// before which all that is kept in registers would go to memory.
+#[inline(always)]
+fn copy_ends<const N: usize>(to: &mut [u8], from: &[u8]) -> bool {
+    if from.len() > 2 * N || to.len() != from.len() {
+        return false;
+    }
+    if let (Some(to), Some(from)) = (to.first_chunk_mut::<N>(), from.first_chunk()) {
+        *to = *from;
+    }
+    let (Some(to), Some(from)) = (to.last_chunk_mut::<N>(), from.last_chunk()) else { return false };
+    *to = *from;
+    true
+}
+
+const fn is_reserved(id: u16) -> bool {
+    id == HOLE_ID || id == EXTENDED_ID
+}
+
 #[allow(clippy::cast_possible_truncation, reason = "the low half is what is asked for")]
 const fn low(time: u64) -> u32 {
     time as u32
@@ -182,6 +274,7 @@ const fn low(time: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn builder() -> PacketBuilder {
         PacketBuilder::new([7; 16], 1, 256)
@@ -293,5 +386,47 @@ mod tests {
 
         assert_eq!((end, builder.push(19, 1, &[]), builder.push(20, 1, &[])), (20, Push::Refused, Push::Stored));
         assert_eq!(builder.finish_at(3, Lost::default(), 0).unwrap().header().time_end, 20);
+    }
+
+    #[test]
+    fn open_packet_leaves_to_the_builder_what_is_not_just_one_record_more() {
+        let mut builder = builder();
+        let closed = builder.open().is_none();
+        builder.push(5, 1, b"abc");
+        let mut packet = builder.open().unwrap();
+
+        let refused = [(4, 1), (6 + u64::from(u32::MAX), 1), (5, HOLE_ID), (5, EXTENDED_ID)]
+            .map(|(time, id)| packet.push(time, id, &[]).is_none());
+        let (too_large, fits) = (packet.push(5, 1, &[0; 105]).is_none(), packet.push(6, 2, &[7; 104]).is_some());
+        drop(packet);
+        let pushed = builder.push(6, 3, &[]);
+
+        assert_eq!((closed, refused, too_large, fits, pushed), (true, [true; 4], true, true, Push::Full));
+        let packet = builder.finish(Lost::default(), 0).unwrap();
+        assert_eq!(records(&packet), [(5, 1, b"abc".to_vec()), (6, 2, vec![7; 104])]);
+    }
+
+    proptest! {
+        #[test]
+        fn payloads_of_any_length_are_read_back_with_zeros_behind_them(
+            payloads in proptest::collection::vec(proptest::collection::vec(1..=255_u8, 0..100), 1..20),
+        ) {
+            let mut builder = PacketBuilder::new([7; 16], 1, 4096);
+            builder.push(0, 1, &[0xff; 3000]);
+            builder.finish(Lost::default(), 0).unwrap();
+
+            for payload in &payloads {
+                prop_assert_eq!(builder.push(1, 1, payload), Push::Stored);
+            }
+
+            let packet = builder.finish(Lost::default(), 0).unwrap();
+            let payloads_read: Vec<_> = packet.records().map(|record| record.payload.to_vec()).collect();
+            let zeros = packet.content()[PACKET_HEADER_SIZE..].iter().filter(|byte| **byte == 0).count();
+            // A record's header has five bytes of zeros: half of the id, half of the length, and three of the time.
+            let padding: usize = payloads.iter().rev().skip(1).map(|payload| padded(payload.len()) - payload.len()).sum();
+            let empty = payloads.iter().filter(|payload| payload.is_empty()).count();
+            prop_assert_eq!(zeros, padding + 5 * payloads.len() + empty);
+            prop_assert_eq!(payloads_read, payloads);
+        }
     }
 }

@@ -44,6 +44,27 @@ impl CopyPlan {
         self.bytes
     }
 
+    /// The one run that holds all fields, if there is no more.
+    pub(super) fn only_run(&self) -> Option<Range<usize>> {
+        match &self.runs[..] {
+            [run] => Some(run.clone()),
+            _ => None,
+        }
+    }
+
+    /// Whether what was taken has texts.
+    pub(super) const fn has_texts(&self) -> bool {
+        !self.texts.is_empty()
+    }
+
+    /// Clears in what was taken what is not part of its texts.
+    #[inline]
+    pub(super) fn clear_behind_texts(&self, taken: &mut [u8]) {
+        for text in &self.texts {
+            taken.get_mut(text.clone()).map(clear_behind_nul);
+        }
+    }
+
     /// The fields of `record` where they lie, if that is how they are recorded: one run without texts. `None` also if
     /// the record is too short.
     #[inline(always)]
@@ -64,9 +85,7 @@ impl CopyPlan {
         for run in &self.runs {
             out.extend_from_slice(&record[run.clone()]);
         }
-        for text in &self.texts {
-            clear_behind_nul(&mut out[start + text.start..start + text.end]);
-        }
+        self.clear_behind_texts(&mut out[start..]);
         true
     }
 }

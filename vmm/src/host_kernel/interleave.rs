@@ -28,8 +28,6 @@ pub enum Origin {
 pub struct InterleaveStats {
     /// Context switches that do not concern the machine.
     pub unrelated: u64,
-    /// Records that came too late for their place and got the time of the one before them.
-    pub times_raised: u64,
 }
 
 /// Holds pages until the turn of what is in them.
@@ -52,11 +50,9 @@ struct Cpu {
 #[derive(Debug, Default)]
 struct Queue {
     pages: VecDeque<Vec<u8>>,
-    /// Behind `head` in the first page; `None` when there is none.
+    /// Place in the first page, where something comes next that is known; `None` when all pages are done.
     cursor: Option<PageCursor>,
-    /// What comes next; `None` when all pages are done.
-    head: Option<PageItem>,
-    /// Time of the last record up to `head`.
+    /// Time of the last record before that place.
     last_time: u64,
     read: ReaderStats,
     /// Memory of pages that are done, for those to come.
@@ -94,29 +90,15 @@ impl Interleaver {
         let Some(held) = self.cpus.get_mut(&cpu) else { return };
         while let Some((origin, last)) = held.run(until) {
             let Cpu { machine, switches, held_back, last_time } = held;
-            let InterleaveStats { unrelated, times_raised } = &mut self.stats;
-            let mut hand_on = HandOn { cpu, last_time, times_raised, sink: &mut *sink };
-            let lost = match origin {
+            match origin {
                 Origin::Machine => {
-                    if machine.has_record() {
-                        hand_on.take_held_back(held_back);
-                    }
-                    machine.take_until(last, cpu, &mut hand_on)
+                    machine.take_until(last, cpu, last_time, &mut BehindHeldBack { held_back, sink: &mut *sink });
                 }
-                Origin::Switches => switches.take_until(last, cpu, &mut |record: HostRecord<'_>| {
-                    if matters(record) {
-                        hand_on.take_held_back(held_back);
-                        hand_on.take(record);
-                        return;
-                    }
-                    let is_full = held_back.len() == MAX_HELD_BACK;
-                    *unrelated += u64::from(is_full);
-                    let oldest = if is_full { held_back.pop_front() } else { None };
-                    held_back.push_back(HeldBack::new(&record, oldest));
-                }),
-            };
-            if let Some(count) = lost {
-                sink.take(HostItem::Lost { cpu, count });
+                Origin::Switches => {
+                    let unrelated = &mut self.stats.unrelated;
+                    let sink = &mut Related { matters: &mut *matters, held_back, unrelated, sink: &mut *sink };
+                    switches.take_until(last, cpu, last_time, sink);
+                }
             }
         }
     }
@@ -124,7 +106,7 @@ impl Interleaver {
     /// Counts so far.
     pub fn stats(&self) -> InterleaveStats {
         let held_back: usize = self.cpus.values().map(|cpu| cpu.held_back.len()).sum();
-        InterleaveStats { unrelated: self.stats.unrelated + held_back as u64, ..self.stats }
+        InterleaveStats { unrelated: self.stats.unrelated + held_back as u64 }
     }
 
     /// What was found in the pages so far.
@@ -157,32 +139,67 @@ impl Cpu {
     }
 }
 
-/// Hands on the records of a CPU, each with a time that is not before that of the one before it.
-struct HandOn<'h, S> {
-    cpu: u32,
-    last_time: &'h mut u64,
-    times_raised: &'h mut u64,
+/// Takes items of the machine: before the first record, the switches that were held back matter after all.
+struct BehindHeldBack<'h, S> {
+    held_back: &'h mut VecDeque<HeldBack>,
     sink: &'h mut S,
 }
 
-impl<'r, S: for<'a> Sink<HostItem<'a>>> Sink<HostRecord<'r>> for HandOn<'_, S> {
+impl<'i, S: for<'a> Sink<HostItem<'a>>> Sink<HostItem<'i>> for BehindHeldBack<'_, S> {
     #[inline(always)]
-    fn take(&mut self, mut record: HostRecord<'r>) {
-        *self.times_raised += u64::from(record.time < *self.last_time);
-        record.time = record.time.max(*self.last_time);
-        *self.last_time = record.time;
-        self.sink.take(HostItem::Record(record));
+    fn take(&mut self, item: HostItem<'i>) {
+        if let HostItem::Record(record) = item {
+            hand_on_held_back(self.held_back, record.cpu, self.sink);
+        }
+        self.sink.take(item);
+    }
+
+    #[inline(always)]
+    fn take_all(&mut self, items: &mut impl Iterator<Item = HostItem<'i>>) {
+        while !self.held_back.is_empty() {
+            let Some(item) = items.next() else { return };
+            self.take(item);
+        }
+        self.sink.take_all(items);
     }
 }
 
-impl<S: for<'a> Sink<HostItem<'a>>> HandOn<'_, S> {
-    /// The switches that were held back, which matter after all.
-    #[inline(never)]
-    fn take_held_back(&mut self, held_back: &mut VecDeque<HeldBack>) {
-        let cpu = self.cpu;
-        for HeldBack { time, event_id, common_pid, payload } in held_back.drain(..) {
-            self.take(HostRecord { cpu, time, event_id, common_pid, payload: &payload });
+/// Takes switches, and holds back those that do not matter yet.
+struct Related<'h, M, S> {
+    matters: &'h mut M,
+    held_back: &'h mut VecDeque<HeldBack>,
+    unrelated: &'h mut u64,
+    sink: &'h mut S,
+}
+
+impl<'i, M, S> Sink<HostItem<'i>> for Related<'_, M, S>
+where
+    M: FnMut(HostRecord<'_>) -> bool,
+    S: for<'a> Sink<HostItem<'a>>,
+{
+    #[inline(always)]
+    fn take(&mut self, item: HostItem<'i>) {
+        match item {
+            HostItem::Record(record) if !(self.matters)(record) => {
+                let is_full = self.held_back.len() == MAX_HELD_BACK;
+                *self.unrelated += u64::from(is_full);
+                let oldest = if is_full { self.held_back.pop_front() } else { None };
+                self.held_back.push_back(HeldBack::new(&record, oldest));
+            }
+            HostItem::Record(record) => {
+                hand_on_held_back(self.held_back, record.cpu, self.sink);
+                self.sink.take(item);
+            }
+            HostItem::Lost { .. } => self.sink.take(item),
         }
+    }
+}
+
+/// Hands on the switches of `cpu` that were held back.
+#[inline(never)]
+fn hand_on_held_back(held_back: &mut VecDeque<HeldBack>, cpu: u32, sink: &mut impl for<'a> Sink<HostItem<'a>>) {
+    for HeldBack { time, event_id, common_pid, payload } in held_back.drain(..) {
+        sink.take(HostItem::Record(HostRecord { cpu, time, event_id, common_pid, payload: &payload }));
     }
 }
 
@@ -209,55 +226,37 @@ impl Queue {
     /// Time of what comes next. A loss has that of the record before it.
     #[inline]
     fn next_time(&self) -> Option<u64> {
-        self.head.as_ref().map(|_| self.last_time)
+        match self.cursor.as_ref()?.head()? {
+            PageItem::Record { time, .. } => Some(*time),
+            PageItem::Lost { .. } => Some(self.last_time),
+        }
     }
 
-    /// Whether what comes next is a record.
-    fn has_record(&self) -> bool {
-        matches!(self.head, Some(PageItem::Record { .. }))
-    }
-
-    /// Hands on the records that come next and whose time is `last` or earlier, up to a loss, which is taken and returned:
-    /// how many, if that is known.
+    /// Hands on the items of `cpu` that come next and whose time is `last` or earlier. `handed_on` is the time of the record
+    /// before them, from whatever queue: none gets an earlier one.
     #[inline(always)]
-    fn take_until(&mut self, last: u64, cpu: u32, sink: &mut impl for<'a> Sink<HostRecord<'a>>) -> Option<Option<u64>> {
-        while let (Some(page), Some(begun)) = (self.pages.front(), &self.cursor) {
-            // What changes with each record of a page is kept out of memory.
-            let (mut cursor, mut time_of_last, mut read) = (begun.clone(), self.last_time, self.read);
-            let mut head = self.head.take();
-            let mut lost = None;
-            while time_of_last <= last && lost.is_none() {
-                match head {
-                    None => break,
-                    Some(PageItem::Lost { count }) => lost = Some(count),
-                    Some(PageItem::Record { time, event_id, common_pid, payload }) => {
-                        // The place is within the page.
-                        let payload = page.get(payload).unwrap_or_default();
-                        sink.take(HostRecord { cpu, time, event_id, common_pid, payload });
-                    }
-                }
-                head = cursor.next(page, &mut time_of_last, &mut read);
-            }
-            (self.cursor, self.last_time, self.read) = (Some(cursor), time_of_last, read);
-            let is_done = head.is_none();
-            self.head = head;
+    fn take_until(&mut self, last: u64, cpu: u32, handed_on: &mut u64, sink: &mut impl for<'a> Sink<HostItem<'a>>) {
+        while self.next_time().is_some_and(|time| time <= last) {
+            let (Some(page), Some(cursor)) = (self.pages.front(), &self.cursor) else { return };
+            let mut items = cursor.items(page, cpu, (self.last_time.max(*handed_on), last), &mut self.read);
+            sink.take_all(&mut items);
+            let (cursor, last_time) = items.end();
+            (self.last_time, *handed_on) = (last_time, last_time);
+            let is_done = cursor.head().is_none();
+            self.cursor = Some(cursor);
             if is_done {
                 self.end_page();
                 self.begin_page();
             }
-            if lost.is_some() || !is_done {
-                return lost;
-            }
         }
-        None
     }
 
     /// Begins the first page with something in it; those before it are done.
     fn begin_page(&mut self) {
         while let Some(page) = self.pages.front() {
             let mut cursor = PageCursor::begin(page, &mut self.read);
-            self.head = cursor.next(page, &mut self.last_time, &mut self.read);
-            if self.head.is_some() {
+            cursor.look(page, self.last_time, &mut self.read);
+            if cursor.head().is_some() {
                 self.cursor = Some(cursor);
                 return;
             }
@@ -377,7 +376,7 @@ mod tests {
         push(&mut interleaver, Origin::Switches, 9, b"s");
 
         assert_eq!(released(&mut interleaver, 10), [Some(10)]);
-        assert_eq!(interleaver.stats().times_raised, 1);
+        assert_eq!(interleaver.read_stats().times_raised, 1);
     }
 
     #[test]

@@ -171,6 +171,15 @@ impl Locator {
     }
 }
 
+/// Where the fields of an event lie in its records, one behind the other as they are encoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) start: u16,
+    pub(super) end: u16,
+    /// Whether there are texts in it.
+    pub(super) has_texts: bool,
+}
+
 impl EventSchema {
     /// Reads a tracefs `format` file of a 64-bit little-endian kernel. A field without a form that layers record is
     /// listed in [`skipped`](Self::skipped).
@@ -332,6 +341,23 @@ impl EventSchema {
         buffer.clear();
         self.encode(record, buffer)?;
         Ok(buffer)
+    }
+
+    /// Where in a record all that is encoded of it lies in one piece, if that is so: to be taken as it is, but for
+    /// [what is not part of its texts](Self::clear_behind_texts), where there are any.
+    pub(super) fn run(&self) -> Option<Run> {
+        let plan = self.plan.as_ref()?;
+        let run = plan.only_run()?;
+        let (start, end) = (u16::try_from(run.start).ok()?, u16::try_from(run.end).ok()?);
+        Some(Run { start, end, has_texts: plan.has_texts() })
+    }
+
+    /// Clears in what was taken of a record's [run](Self::run) what is not part of its texts.
+    #[inline]
+    pub fn clear_behind_texts(&self, taken: &mut [u8]) {
+        if let Some(plan) = &self.plan {
+            plan.clear_behind_texts(taken);
+        }
     }
 
     /// As [`encode`](Self::encode), one field after the other.

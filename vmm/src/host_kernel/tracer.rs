@@ -1,7 +1,7 @@
 //! Traces the host's kernel for one virtual machine: what is recorded of which threads, and what was lost of it.
 
-use super::reader::{CpuSummary, HostItem, Reader, ReaderError, ReaderStats, Rest, Sink};
-use super::schema::{EventName, EventSchema};
+use super::reader::{CpuSummary, HostItem, HostRecord, Reader, ReaderError, ReaderStats, Rest, Sink};
+use super::schema::{EventName, EventSchema, Run};
 use super::stats::CpuStats;
 use super::switches::{self, Switches};
 use super::tracefs::{Instance, ThreadFilter, Tracefs, TracefsError};
@@ -92,20 +92,24 @@ impl HostTraceSummary {
 pub struct EventSchemas {
     /// Sorted by number.
     schemas: Vec<EventSchema>,
-    /// Index in `schemas` plus one, by number; 0 for those that were not chosen. Looked at for every record.
+    /// Index in `schemas` plus one, by number; 0 for those that were not chosen.
     by_id: Vec<u16>,
+    /// Where the fields lie of those that have them in one piece, by number. Looked at for every record.
+    runs: Vec<Option<Run>>,
 }
 
 impl EventSchemas {
-    fn new(mut schemas: Vec<EventSchema>) -> Self {
+    /// Those of `schemas`, whose numbers differ.
+    pub(crate) fn new(mut schemas: Vec<EventSchema>) -> Self {
         schemas.sort_by_key(EventSchema::id);
         let most = schemas.last().map_or(0, |schema| usize::from(schema.id()) + 1);
-        let mut by_id = vec![0; most];
+        let (mut by_id, mut runs) = (vec![0; most], vec![None; most]);
         // Ids differ and are 16 bits wide, so that numbers are.
         for (schema, number) in schemas.iter().zip(1_u16..) {
             by_id[usize::from(schema.id())] = number;
+            runs[usize::from(schema.id())] = schema.run();
         }
-        Self { schemas, by_id }
+        Self { schemas, by_id, runs }
     }
 
     /// The event with this number; `None` if it was not chosen.
@@ -113,6 +117,15 @@ impl EventSchemas {
     pub fn get(&self, id: u16) -> Option<&EventSchema> {
         let number = usize::from(*self.by_id.get(usize::from(id))?);
         self.schemas.get(number.checked_sub(1)?)
+    }
+
+    /// The fields of `record` as [`EventSchema::encode`] lays them out, where they lie, and whether a copy of them is to be
+    /// [cleared behind its texts](EventSchema::clear_behind_texts). `None` if they are not recorded in one piece.
+    #[inline(always)]
+    pub fn in_one_piece<'r>(&self, record: &HostRecord<'r>) -> Option<(&'r [u8], bool)> {
+        let run = (*self.runs.get(usize::from(record.event_id))?)?;
+        let fields = record.payload.get(usize::from(run.start)..usize::from(run.end))?;
+        Some((fields, run.has_texts))
     }
 
     /// The events in the order of their numbers.
@@ -284,10 +297,8 @@ impl HostTracer {
         let mut read = self.reader.stats();
         let mut unrelated_switches = 0;
         if let Some(switches) = &self.switches {
-            let stats = switches.stats();
             read = read + switches.reader().stats() + switches.read_stats();
-            read.times_raised += stats.times_raised;
-            unrelated_switches = stats.unrelated;
+            unrelated_switches = switches.stats().unrelated;
         }
         Ok(HostTraceSummary { read, cpus, unrelated_switches })
     }

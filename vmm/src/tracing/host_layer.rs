@@ -18,7 +18,7 @@ use std::time::Instant;
 use trace_merge::clock::Clock;
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{Layer, Manifest, Missing, Vm};
-use trace_merge::writer::{LayerWriter, NewLayer, Rotation, WriteError};
+use trace_merge::writer::{LayerWriter, NewLayer, OpenPacket, Rotation, WriteError};
 
 /// Packet size of the host-kernel layer, bytes.
 const PACKET_SIZE: u64 = 64 << 10;
@@ -77,7 +77,7 @@ impl HostSource {
     }
 
     /// Takes what the kernel has recorded since; returns what is left.
-    fn poll(&mut self, sink: &mut impl for<'a> Sink<Item<'a>>) -> Rest {
+    fn poll(&mut self, sink: &mut impl ItemSink) -> Rest {
         if self.failed.is_some() || self.finished {
             return Rest::Nothing;
         }
@@ -109,7 +109,7 @@ impl HostSource {
     }
 
     /// Takes the rest and stops tracing.
-    fn finish(&mut self, sink: &mut impl for<'a> Sink<Item<'a>>) {
+    fn finish(&mut self, sink: &mut impl ItemSink) {
         self.finished = true;
         if self.failed.is_none() {
             self.take(sink, Reading::Finish);
@@ -117,7 +117,7 @@ impl HostSource {
     }
 
     /// Hands what is read to `sink`; returns what is left. A read that fails ends the layer.
-    fn take(&mut self, sink: &mut impl for<'a> Sink<Item<'a>>, reading: Reading) -> Option<Rest> {
+    fn take(&mut self, sink: &mut impl ItemSink, reading: Reading) -> Option<Rest> {
         let Self { tracer, schemas, payload, failed, watch, .. } = self;
         let mut encode = Encode { schemas, payload, watch: watch.as_deref_mut(), sink };
         let read = match reading {
@@ -149,6 +149,17 @@ impl HostSource {
     }
 }
 
+/// Takes what a layer stores.
+trait ItemSink: for<'a> Sink<Item<'a>> {
+    /// The packet that records of `cpu` may be added to without being shown to this: `None` where each is to be.
+    #[inline(always)]
+    fn open(&mut self, _cpu: u32) -> Option<OpenPacket<'_>> {
+        None
+    }
+}
+
+impl<F: for<'a> FnMut(Item<'a>)> ItemSink for F {}
+
 /// Encodes records as layers store them, and hands them on.
 struct Encode<'e, S> {
     schemas: &'e EventSchemas,
@@ -157,7 +168,7 @@ struct Encode<'e, S> {
     sink: &'e mut S,
 }
 
-impl<'i, S: for<'a> Sink<Item<'a>>> Sink<HostItem<'i>> for Encode<'_, S> {
+impl<'i, S: ItemSink> Sink<HostItem<'i>> for Encode<'_, S> {
     #[inline(always)]
     fn take(&mut self, item: HostItem<'i>) {
         match item {
@@ -182,6 +193,41 @@ impl<'i, S: for<'a> Sink<Item<'a>>> Sink<HostItem<'i>> for Encode<'_, S> {
             }
         }
     }
+
+    #[inline(always)]
+    fn take_all(&mut self, items: &mut impl Iterator<Item = HostItem<'i>>) {
+        let mut next = items.next();
+        while let Some(item) = next {
+            let cpu = item.cpu();
+            self.take(item);
+            let packet = if self.watch.is_none() { self.sink.open(cpu) } else { None };
+            next = match packet {
+                Some(packet) => store(items, cpu, self.schemas, packet),
+                None => items.next(),
+            };
+        }
+    }
+}
+
+/// Adds the records that come next to the packet of `cpu`, and returns what could not be.
+#[inline(always)]
+fn store<'i>(
+    items: &mut impl Iterator<Item = HostItem<'i>>,
+    cpu: u32,
+    schemas: &EventSchemas,
+    mut packet: OpenPacket<'_>,
+) -> Option<HostItem<'i>> {
+    for item in items {
+        let HostItem::Record(record) = item else { return Some(item) };
+        let Some((fields, has_texts)) = schemas.in_one_piece(&record).filter(|_| record.cpu == cpu) else {
+            return Some(item);
+        };
+        let Some(stored) = packet.push(record.time, record.event_id, fields) else { return Some(item) };
+        if has_texts && let Some(schema) = schemas.get(record.event_id) {
+            schema.clear_behind_texts(stored);
+        }
+    }
+    None
 }
 
 /// A layer of the host's kernel in the recording `dir`, with the event types `events`.
@@ -225,6 +271,14 @@ struct Write<'w, 't> {
     limiter: Option<&'w mut RecordLimiter>,
     now: Instant,
     written: Result<(), WriteError>,
+}
+
+impl ItemSink for Write<'_, '_> {
+    #[inline(always)]
+    fn open(&mut self, cpu: u32) -> Option<OpenPacket<'_>> {
+        let is_all = self.triggers.is_none() && self.limiter.is_none() && self.written.is_ok();
+        if is_all { self.writer.open(cpu) } else { None }
+    }
 }
 
 impl<'i> Sink<Item<'i>> for Write<'_, '_> {
@@ -442,6 +496,10 @@ impl HostWindow {
 mod tests {
     use super::*;
     use crate::control::protocol::LayerLimit;
+    use crate::host_kernel::{EventName, EventSchema, HostRecord};
+    use proptest::prelude::*;
+    use shared_ring::packet::Packet;
+    use trace_merge::writer::{PacketBuilder, Push};
 
     #[test]
     fn records_over_the_limit_are_lost_one_by_one_and_losses_stay_what_they_are() {
@@ -457,5 +515,99 @@ mod tests {
         let dropped = Item::Lost { cpu: 2, records: 1 };
         assert_eq!(items, [record(1), record(2), record(3), dropped, dropped, lost]);
         assert_eq!(limited(None, begin, record(6)), record(6));
+    }
+
+    const COMMON: &str = "\
+\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
+\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;
+\tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;
+\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;
+";
+
+    /// Events 1 to 3: numbers in one piece, a text among numbers, and a text that has no fixed place.
+    fn schemas() -> EventSchemas {
+        let fields = [
+            "\tfield:long a;\toffset:8;\tsize:8;\tsigned:1;\n\tfield:long b;\toffset:16;\tsize:8;\tsigned:1;",
+            "\tfield:char comm[16];\toffset:8;\tsize:16;\tsigned:0;\n\tfield:int prio;\toffset:24;\tsize:4;\tsigned:1;",
+            "\tfield:__data_loc char[] name;\toffset:8;\tsize:4;\tsigned:0;",
+        ];
+        let parse = |(fields, id): (&str, u16)| {
+            let text = format!("name: event{id}\nID: {id}\nformat:\n{COMMON}\n{fields}\n\nprint fmt: \"\"\n");
+            EventSchema::parse(&EventName::parse(&format!("group:event{id}")).unwrap(), &text).unwrap()
+        };
+        EventSchemas::new(fields.into_iter().zip(1..).map(parse).collect())
+    }
+
+    /// What is taken: records by a packet that may be open, so much of it as fits.
+    struct Packets {
+        builder: PacketBuilder,
+        is_open: bool,
+        taken: Vec<(u64, u16, Vec<u8>)>,
+        others: Vec<(u32, u64)>,
+    }
+
+    impl Packets {
+        fn new(is_open: bool) -> Self {
+            Self { builder: PacketBuilder::new([7; 16], 2, 256), is_open, taken: Vec::new(), others: Vec::new() }
+        }
+
+        fn finish(&mut self) {
+            let packet = self.builder.finish(shared_ring::consumer::Lost::default(), 0);
+            let records = packet.iter().flat_map(Packet::records);
+            self.taken.extend(records.map(|record| (record.time, record.id, record.payload.to_vec())));
+        }
+    }
+
+    impl<'i> Sink<Item<'i>> for Packets {
+        fn take(&mut self, item: Item<'i>) {
+            match item {
+                Item::Record { time, id, payload, .. } => {
+                    if self.builder.push(time, id, payload) == Push::Full {
+                        self.finish();
+                        assert_eq!(self.builder.push(time, id, payload), Push::Stored);
+                    }
+                }
+                Item::Lost { cpu, records } => self.others.push((cpu, records)),
+                Item::Rejected { cpu, bytes } => self.others.push((cpu, 1000 + bytes)),
+            }
+        }
+    }
+
+    impl ItemSink for Packets {
+        fn open(&mut self, _cpu: u32) -> Option<OpenPacket<'_>> {
+            self.builder.open().filter(|_| self.is_open)
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn records_are_stored_the_same_whether_or_not_packets_are_open_to_them(
+            records in proptest::collection::vec((0..5_u8, 0..3_u64, proptest::collection::vec(0..4_u8, 0..28)), 0..60),
+        ) {
+            let schemas = schemas();
+            let mut time = 0;
+            let records: Vec<_> = records.into_iter().map(|(id, delta, own)| {
+                time += delta << 31;
+                (time, id, [&[id, 0, 0, 0, 9, 0, 0, 0][..], &own].concat())
+            }).collect();
+            // Those of the number 0 stand for losses; nothing is known of number 4.
+            let items = || records.iter().map(|(time, id, payload)| match id {
+                0 => HostItem::Lost { cpu: 2, count: Some(*time) },
+                id => HostItem::Record(HostRecord {
+                    cpu: 2, time: *time, event_id: u16::from(*id), common_pid: 9, payload,
+                }),
+            });
+
+            let [open, closed] = [true, false].map(|is_open| {
+                let mut packets = Packets::new(is_open);
+                let mut buffer = Vec::new();
+                Encode { schemas: &schemas, payload: &mut buffer, watch: None, sink: &mut packets }.take_all(&mut items());
+                packets.finish();
+                (packets.taken, packets.others)
+            });
+
+            prop_assert_eq!(open.0.len() + open.1.len(), records.len());
+            prop_assert_eq!(open, closed);
+        }
     }
 }
