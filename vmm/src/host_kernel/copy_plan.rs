@@ -45,6 +45,7 @@ impl CopyPlan {
     }
 
     /// The one run that holds all fields, if there is no more.
+    #[inline(always)]
     pub(super) fn only_run(&self) -> Option<Range<usize>> {
         match &self.runs[..] {
             [run] => Some(run.clone()),
@@ -69,10 +70,7 @@ impl CopyPlan {
     /// the record is too short.
     #[inline(always)]
     pub(super) fn in_place<'r>(&self, record: &'r [u8]) -> Option<&'r [u8]> {
-        match &self.runs[..] {
-            [run] if self.texts.is_empty() => record.get(run.clone()),
-            _ => None,
-        }
+        record.get(self.only_run().filter(|_| !self.has_texts())?)
     }
 
     /// Appends the fields of `record` to `out`. `false`, and nothing is appended, if the record is too short.

@@ -89,10 +89,10 @@ pub enum Missed {
     Unknown,
 }
 
-/// The part of a page that says something: its header, its records, and the number of lost events where it may lie.
-pub(super) fn occupied(page: &[u8]) -> &[u8] {
+/// Bytes of a page that say something: its header, its records, and the number of lost events where it may lie.
+pub(super) fn occupied(page: &[u8]) -> usize {
     let committed = read_u64(page, 8).and_then(|commit| usize::try_from(commit & COMMIT_SIZE).ok());
-    committed.and_then(|committed| page.get(..HEADER_BYTES + committed + size_of::<u64>())).unwrap_or(page)
+    committed.map_or(page.len(), |committed| page.len().min(HEADER_BYTES + committed + size_of::<u64>()))
 }
 
 /// One event of a page.

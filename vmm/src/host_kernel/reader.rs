@@ -257,9 +257,9 @@ impl Reader {
             while read.pages < most && (self.stopped || !read.has_reached_writer()) {
                 self.page.resize(self.page_bytes, 0);
                 let Some(length) = buffer.read_page(&mut self.page)? else { break };
-                let occupied = page::occupied(&self.page[..length]).len();
-                read.add(occupied, length);
-                self.page.truncate(occupied);
+                read.add(page::occupied(&self.page[..length]), length);
+                // Not to what is occupied: what is cut off has to be filled again for the next page.
+                self.page.truncate(length);
                 self.stats.pages += 1;
                 sink(buffer.cpu, &mut buffer.last_time, &mut self.page);
             }
