@@ -30,6 +30,8 @@ const PAGE_KIB: u32 = 16;
 const FOLLOW_OPTION: &str = "options/event-fork";
 /// Size of a read from a text file of tracefs; larger than most of them.
 const READ_BYTES: usize = 64 << 10;
+/// The same of a file that is read again and again, and is short. Such files go on where the last read ended.
+const READ_AGAIN_BYTES: usize = 4 << 10;
 /// How often, and after what time, the removal of a busy instance is tried again.
 const REMOVAL_RETRIES: u32 = 20;
 const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
@@ -321,7 +323,7 @@ impl Instance {
     /// The threads that a file lists: one number per line, or the words "no pid".
     fn list(&self, file: Option<&File>) -> Result<Vec<u32>> {
         let Some(file) = file else { return Ok(Vec::new()) };
-        let text = read_from(|piece, at| file.read_at(piece, at as u64), &self.path)?;
+        let text = read_from(|piece, at| file.read_at(piece, at as u64), READ_AGAIN_BYTES, &self.path)?;
         Ok(text.lines().filter_map(|line| line.trim().parse().ok()).collect())
     }
 
@@ -424,7 +426,7 @@ impl Counts {
     /// # Errors
     /// They cannot be read.
     pub fn read(&self) -> Result<CpuStats> {
-        let text = read_from(|piece, at| self.file.read_at(piece, at as u64), &self.path)?;
+        let text = read_from(|piece, at| self.file.read_at(piece, at as u64), READ_AGAIN_BYTES, &self.path)?;
         Ok(parse_stats(&text))
     }
 }
@@ -487,17 +489,17 @@ fn make_folder(instances: &Path) -> Result<PathBuf> {
 pub(super) fn read(path: &Path) -> Result<String> {
     let failed = |source| TracefsError::File { action: "opening".to_owned(), path: path.to_owned(), source };
     let mut file = File::open(path).map_err(failed)?;
-    read_from(|piece, _| file.read(piece), path)
+    read_from(|piece, _| file.read(piece), READ_BYTES, path)
 }
 
-/// Reads all that `next` gives, from a file whose size is not known in advance. In large pieces: `events/header_page`
-/// ends after the first read, however little that took. `path` is for the error.
-fn read_from(mut next: impl FnMut(&mut [u8], usize) -> io::Result<usize>, path: &Path) -> Result<String> {
+/// Reads all that `next` gives, from a file whose size is not known in advance, in pieces of `piece` bytes. Large ones in
+/// general: `events/header_page` ends after the first read, however little that took. `path` is for the error.
+fn read_from(mut next: impl FnMut(&mut [u8], usize) -> io::Result<usize>, piece: usize, path: &Path) -> Result<String> {
     let failed = |source| TracefsError::File { action: "reading".to_owned(), path: path.to_owned(), source };
     let mut text = Vec::new();
     let mut length = 0;
     loop {
-        text.resize(length + READ_BYTES, 0);
+        text.resize(length + piece, 0);
         match next(&mut text[length..], length).map_err(failed)? {
             0 => break,
             read => length += read,
