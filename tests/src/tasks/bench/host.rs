@@ -128,11 +128,13 @@ pub fn run(paths: &Paths, options: &Options) -> anyhow::Result<()> {
     let folder = tempfile::TempDir::with_prefix_in("host-bench-", paths.lab())
         .with_context(|| format!("cannot write to {}", paths.lab().display()))?;
     let load_before = report::load_average();
-    tools::install(paths, &[TRACE_CMD])?;
     let row = |events, way: &Way| Row { way: *way, events, samples: Vec::new() };
     let mut ways = vec![Way::Strata, Way::Pages];
     ways.extend(options.beside.as_ref().map(|_| Way::Beside));
-    match sample(&program, &row(EVENTS[0].0, &Way::TraceCmd), folder.path(), CALLS_PER_SECOND) {
+    let tried = tools::install(paths, &[TRACE_CMD])
+        .map_err(anyhow::Error::from)
+        .and_then(|()| sample(&program, &row(EVENTS[0].0, &Way::TraceCmd), folder.path(), CALLS_PER_SECOND));
+    match tried {
         Ok(_) => ways.push(Way::TraceCmd),
         // Everything else can be measured without.
         Err(error) => progress::note(&format!("trace-cmd record is not measured: {error:#}")),
