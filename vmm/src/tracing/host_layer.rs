@@ -496,7 +496,7 @@ impl HostWindow {
 mod tests {
     use super::*;
     use crate::control::protocol::LayerLimit;
-    use crate::host_kernel::{EventName, EventSchema, HostRecord};
+    use crate::host_kernel::{EventSchema, HostRecord};
     use proptest::prelude::*;
     use shared_ring::packet::Packet;
     use trace_merge::writer::{PacketBuilder, Push};
@@ -517,25 +517,15 @@ mod tests {
         assert_eq!(limited(None, begin, record(6)), record(6));
     }
 
-    const COMMON: &str = "\
-\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
-\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;
-\tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;
-\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;
-";
-
     /// Events 1 to 3: numbers in one piece, a text among numbers, and a text that has no fixed place.
     fn schemas() -> EventSchemas {
         let fields = [
-            "\tfield:long a;\toffset:8;\tsize:8;\tsigned:1;\n\tfield:long b;\toffset:16;\tsize:8;\tsigned:1;",
-            "\tfield:char comm[16];\toffset:8;\tsize:16;\tsigned:0;\n\tfield:int prio;\toffset:24;\tsize:4;\tsigned:1;",
-            "\tfield:__data_loc char[] name;\toffset:8;\tsize:4;\tsigned:0;",
+            "\tfield:long a;\toffset:8;\tsize:8;\tsigned:1;\n\tfield:long b;\toffset:16;\tsize:8;\tsigned:1;\n",
+            "\tfield:char comm[16];\toffset:8;\tsize:16;\tsigned:0;\n\tfield:int prio;\toffset:24;\tsize:4;\tsigned:1;\n",
+            "\tfield:__data_loc char[] name;\toffset:8;\tsize:4;\tsigned:0;\n",
         ];
-        let parse = |(fields, id): (&str, u16)| {
-            let text = format!("name: event{id}\nID: {id}\nformat:\n{COMMON}\n{fields}\n\nprint fmt: \"\"\n");
-            EventSchema::parse(&EventName::parse(&format!("group:event{id}")).unwrap(), &text).unwrap()
-        };
-        EventSchemas::new(fields.into_iter().zip(1..).map(parse).collect())
+        let schemas = fields.into_iter().zip(1..).map(|(fields, id)| EventSchema::of_fields(id, fields, "\"\""));
+        EventSchemas::new(schemas.collect())
     }
 
     /// What is taken: records by a packet that may be open, so much of it as fits.

@@ -13,10 +13,17 @@ fn event_name() -> EventName {
     EventName::parse("group:event").unwrap()
 }
 
-/// Schema of an event with these field lines behind the common ones.
+impl EventSchema {
+    /// That of the event `id` with these field lines behind the common ones.
+    pub(crate) fn of_fields(id: u16, fields: &str, print_fmt: &str) -> Self {
+        let text = format!("name: event\nID: {id}\nformat:\n{COMMON}\n{fields}\nprint fmt: {print_fmt}\n");
+        Self::parse(&event_name(), &text).unwrap()
+    }
+}
+
+/// Schema of event 77 with these field lines behind the common ones.
 fn schema_of(fields: &str, print_fmt: &str) -> EventSchema {
-    let text = format!("name: event\nID: 77\nformat:\n{COMMON}\n{fields}\nprint fmt: {print_fmt}\n");
-    EventSchema::parse(&event_name(), &text).unwrap()
+    EventSchema::of_fields(77, fields, print_fmt)
 }
 
 /// A record whose common fields are type 77 and pid 42.
