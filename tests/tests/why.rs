@@ -89,13 +89,18 @@ fn sleep_of_a_locks_holder_is_what_the_waiter_waits_for() {
 }
 
 /// Asserts that the longest share of `path` is the host's part of disk requests of `task`, and that these requests took
-/// `waited_ns`.
+/// at least as long as the disk delayed them, and at most as long as the task was off its CPU, which is `waited_ns`: it
+/// has yet to get its CPU when they are done.
 #[track_caller]
 fn assert_is_of_disk(path: &CriticalPath, task: &str, waited_ns: u64) {
     assert_longest(path, Cause::Request, task);
     let step = "read of disk 0: started → finished, VMM and host I/O";
     assert_eq!(path.shares[0].detail.as_deref(), Some(step), "{}", path.summary);
-    assert_near(path, ns(path, |share| share.cause == Cause::Request && share.task == task), waited_ns);
+    let asked_ns = ns(path, |share| share.cause == Cause::Request && share.task == task);
+    let delayed_ns = known_answers::READS * known_answers::DISK_DELAY_MS * 1_000_000;
+    println!("{asked_ns} ns, known {delayed_ns} to {waited_ns} ns");
+    assert!(asked_ns * 100 >= delayed_ns * (100 - MOST_OFF), "{asked_ns} ns, not {delayed_ns}\n{path:#?}");
+    assert!(asked_ns * 100 <= waited_ns * (100 + MOST_OFF), "{asked_ns} ns, not {waited_ns}\n{path:#?}");
 }
 
 #[test]

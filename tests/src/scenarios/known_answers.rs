@@ -16,6 +16,10 @@ use crate::scenarios::{self, ScenarioError, analysis};
 
 /// Name of the second VM.
 pub const NEIGHBOUR: &str = "neighbour";
+/// Delay of each request to the disk, ms.
+pub const DISK_DELAY_MS: u64 = 500;
+/// Reads of the disk, in each of the two loads that read.
+pub const READS: u64 = 3;
 
 /// Modules of the guest beside the usual ones, and those of its host.
 const MODULES: [&[&str]; 2] = [&["virtio_net"], &["tun", "vhost_net"]];
@@ -195,5 +199,11 @@ mod tests {
     #[test]
     fn second_vm_has_the_name_that_tests_look_for() {
         assert!(HOST_SCRIPT.contains(&format!("--name {NEIGHBOUR} ")));
+    }
+
+    #[test]
+    fn scripts_do_what_the_constants_say() {
+        assert!(HOST_SCRIPT.contains(&format!("delay={DISK_DELAY_MS}ms")));
+        assert!(["reads", "chain"].iter().all(|load| GUEST_SCRIPT.contains(&format!("{load} /dev/vda {READS}\n"))));
     }
 }
