@@ -13,6 +13,7 @@ use crate::tasks::library_crates::{self, LibraryCrateError};
 use crate::tasks::sources::{self, SourcesError};
 use crate::tasks::torture::{self, TortureError};
 use std::process::Command;
+use std::thread;
 
 /// Why the suite failed.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +46,8 @@ const VERIFIED: [&str; 6] =
     ["-p", "shared-ring", "-p", "clock-sync", "--features", "shared-ring/verification,clock-sync/verification"];
 
 /// Runs format check, checks of sources, documents and dependencies, lints, the checks of the library crates, doc
-/// tests, the model checkers, all unit, integration and end-to-end tests, then a round of torture with each fault.
+/// tests, the model checkers (while the lab is made ready), all unit, integration and end-to-end tests, then a round of
+/// torture with each fault.
 ///
 /// # Errors
 ///
@@ -63,13 +65,14 @@ pub fn run(paths: &Paths) -> Result<(), SuiteError> {
         cargo_visible(paths, &[&["clippy"], VERIFIED.as_slice(), &lints].concat())
     })?;
     library_crates::check(paths)?;
-    progress::step("doc tests", || cargo_visible(paths, &["test", "--workspace", "--doc", "--quiet"]))?;
-    progress::step("model checkers", || {
-        let checkers = ["--test", "explorer*", "--test", "loom*", "--test", "ring_document", "--no-fail-fast"];
-        cargo_visible(paths, &[&["test", "--profile", "verification"], VERIFIED.as_slice(), &checkers].concat())
-    })?;
-    // before the tests: here its progress is seen
-    let lab = provision::lab(paths)?;
+    // Building alone leaves a CPU idle for a third of the time. Nothing of this is judged by how long it takes.
+    let (checked, lab) = thread::scope(|scope| {
+        let lab = scope.spawn(|| provision::lab(paths));
+        let checked = doc_tests_and_model_checkers(paths);
+        (checked, lab.join())
+    });
+    checked?;
+    let lab = lab.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     let tests: &[&str] = match (process::find_program("cargo-nextest").is_some(), &lab.host) {
         (true, Host::Nested(_)) => &["nextest", "run", "--workspace", "--no-fail-fast"],
         // real hardware needs no second tries
@@ -84,6 +87,14 @@ pub fn run(paths: &Paths) -> Result<(), SuiteError> {
     tested?;
     torture::run(paths, &torture::Options { seed: Some(torture::GATE_SEED), ..torture::Options::default() })?;
     Ok(())
+}
+
+fn doc_tests_and_model_checkers(paths: &Paths) -> Result<(), ProcessError> {
+    progress::step("doc tests", || cargo_visible(paths, &["test", "--workspace", "--doc", "--quiet"]))?;
+    progress::step("model checkers", || {
+        let checkers = ["--test", "explorer*", "--test", "loom*", "--test", "ring_document", "--no-fail-fast"];
+        cargo_visible(paths, &[&["test", "--profile", "verification"], VERIFIED.as_slice(), &checkers].concat())
+    })
 }
 
 /// A cargo command whose output is the user's, in the target folder that the caller's cargo uses.
