@@ -35,7 +35,7 @@ known_load request 1500
 known_load inversion 1200
 known_load competition 1200
 known_load sleeps nap 1 100 7
-known_load child 1500
+known_load child 3000
 known_load cpuid 8000
 known_load fresh-memory 64
 known_load port 4096
