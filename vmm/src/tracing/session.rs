@@ -4,238 +4,53 @@
 //! kernel only, with mode, ring sizes and events of its own. The session of a recording that is attached to another
 //! process's VM records the host's kernel only, and has no rings.
 
-use super::flight_recorder::{FlightRecorder, WrittenLayers};
+mod error;
+mod new_session;
+mod snapshot;
+mod sources;
+mod status;
+mod watch;
+
+pub use error::SessionError;
+pub use new_session::{MAX_NAME, NewSession};
+pub use sources::{OnFailure, Say, Sources};
+
+use super::flight_recorder::FlightRecorder;
 use super::guest_processes::GuestProcesses;
-use super::host_layer::{HostHistory, HostLayer, HostWindow};
-use super::kernel_rings::{KernelRings, sub_buffer_counts, sub_buffer_sizes};
+use super::host_layer::{HostLayer, HostWindow};
+use super::kernel_rings::KernelRings;
 use super::layers::Layers;
 use super::polling::Found;
 use super::process_table::ProcessTable;
-use super::record_limit::{LayerLimits, LimitError};
-use super::recording::{AtSnapshot, GuestSide, Recording, RecordingError, note_threads};
-use super::region::{EnabledEvents, MAIN_SESSION, RegionError};
+use super::record_limit::LayerLimits;
+use super::recording::{AtSnapshot, GuestSide, Recording, RecordingError};
+use super::region::{EnabledEvents, MAIN_SESSION};
 use super::save_pace::SavePace;
-use super::selection::SelectionError;
 use super::streaming::Streaming;
-use super::trigger::expression::Trigger;
-use super::trigger::host_load::HostLoad;
-use super::trigger::{AFTER, ArmError, TriggerRequest, Triggers};
+use super::trigger::{TriggerRequest, Triggers};
 use super::vcpu_activity::VcpuActivity;
-use super::vmm_events::{EVENTS, GuestEvents, VmmTracer};
+use super::vmm_events::{GuestEvents, VmmTracer};
 use super::vmm_layer::vmm_layer;
-use super::work_alarm::WorkAlarms;
 use super::written_layer::WrittenLayer;
-use crate::control::protocol::{LayerLimit, LayerStatus, Live, SessionStatus, TraceStatus};
-use crate::host_kernel::HostTracer;
-use shared_ring::event::EventDescription;
-use shared_ring::layout::{AGENT_ABSENT, Mode};
-use shared_ring::region::Rings;
+use new_session::choose_slot;
+use shared_ring::layout::Mode;
 use std::collections::BTreeSet;
 use std::error::Error;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use strata_abi::class;
-use thiserror::Error;
 use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{Layer, Manifest, StreamDescription, is_vm_name};
-use trace_merge::trace_folder::{TraceFolder, TraceFolderError, free_beside};
-use trace_merge::writer::{MIN_ROTATED_SIZE, Rotation};
+use trace_merge::manifest::Manifest;
+use trace_merge::trace_folder::TraceFolder;
+use trace_merge::writer::Rotation;
+use watch::armed;
 
-/// Longest name of a session, bytes: what a session slot holds.
-pub const MAX_NAME: usize = 31;
 /// The host kernel's records that a flight recorder holds unless told otherwise, bytes.
 pub const HOST_HISTORY: usize = 64 << 20;
 /// How long the guest's CPUs may take to let go of a session's rings.
 const RELEASE_LIMIT: Duration = Duration::from_secs(1);
 /// Pause between two checks whether they have.
 const RELEASE_PAUSE: Duration = Duration::from_millis(5);
-
-/// Why a request to a session is refused, or fails.
-#[derive(Debug, Error)]
-pub enum SessionError {
-    /// The name cannot be a session's.
-    #[error("'{0}' is not a session name: use up to {MAX_NAME} letters, digits, '.', '_' and '-'")]
-    Name(String),
-    /// The name is taken.
-    #[error("there is a session '{0}' already")]
-    Exists(String),
-    /// No session has the name.
-    #[error("no session is called '{name}'; there are {}", known.join(", "))]
-    Unknown {
-        /// The name that was given.
-        name: String,
-        /// The names that there are.
-        known: Vec<String>,
-    },
-    /// The rings have an impossible geometry.
-    #[error("the size of a sub-buffer must be {}, and their number {}", sub_buffer_sizes(), sub_buffer_counts())]
-    Geometry,
-    /// A session in discard mode has no folder.
-    #[error("a session in discard mode needs a folder to be written to: give --trace DIR")]
-    NoFolder,
-    /// A flight recorder keeps within its rings.
-    #[error("--max-size is for sessions in discard mode: what a flight recorder holds depends on its rings")]
-    BoundedBySize,
-    /// The size that the recording is to keep within leaves no room.
-    #[error("a recording can keep within {} MiB or more", MIN_ROTATED_SIZE >> 20)]
-    TooSmall,
-    /// A layer's records cannot be limited so.
-    #[error(transparent)]
-    Limit(#[from] LimitError),
-    /// A path would mean another place for the VM's process.
-    #[error("'{}' is not an absolute path", .0.display())]
-    RelativePath(PathBuf),
-    /// All slots are in use.
-    #[error("all session slots are in use: destroy a session first")]
-    NoSlot,
-    /// The rings do not fit a slot.
-    #[error(
-        "rings of {size} bytes are too large for a session made while the VM runs: {room} bytes are reserved for each"
-    )]
-    TooLarge {
-        /// Size of one ring, bytes.
-        size: usize,
-        /// Bytes reserved for one ring.
-        room: usize,
-    },
-    /// The slot cannot be had, or there is no memory for the rings.
-    #[error(transparent)]
-    Slot(#[from] RegionError),
-    /// Another process runs the VM.
-    #[error(
-        "this recording is attached to a VM that another process runs, and has no layer of its guest to choose sessions \
-         or events of; `strata ctl VM detach` ends it"
-    )]
-    Attached,
-    /// The first session cannot be destroyed.
-    #[error("session {0} ends with the VM; `session stop {0}` stops it")]
-    EndsWithVm(String),
-    /// There is nothing to take a snapshot of.
-    #[error(
-        "session {name} is written to {} all the time: read that, after `strata ctl VM flush`; snapshots are for sessions \
-         in flight-recorder mode",
-        dir.display()
-    )]
-    NotFlightRecorder {
-        /// The session.
-        name: String,
-        /// Folder of its recording.
-        dir: PathBuf,
-    },
-    /// No session is written while the guest runs.
-    #[error("a flight recorder is written by a snapshot: use `strata ctl VM snapshot DIR`")]
-    NothingToFlush,
-    /// A trigger cannot be armed, or removed.
-    #[error(transparent)]
-    Trigger(#[from] ArmError),
-    /// The request is not about the recording.
-    #[error("the recorder does not serve this request")]
-    NotServed,
-    /// The choice of events cannot be used.
-    #[error(transparent)]
-    Selection(#[from] SelectionError),
-    /// The folder cannot take a recording.
-    #[error(transparent)]
-    Folder(#[from] TraceFolderError),
-    /// A snapshot, or the beginning or end of a session's recording, cannot be written.
-    #[error(transparent)]
-    NotWritten(RecordingError),
-}
-
-/// What the first session of a recorder is made of: that of a VM that this process starts, or one that is attached to
-/// another process's VM.
-pub struct Sources {
-    /// The recording, without layers.
-    pub recording: Recording,
-    /// The host's kernel, if it can be traced.
-    pub host: Option<HostTracer>,
-    /// Whether records are written as they come. The rings of a guest's side have the same mode.
-    pub mode: Mode,
-    /// Where a flight recorder holds the host kernel's records.
-    pub host_history: HostHistory,
-    /// The choice of events as the user gave it.
-    pub events: String,
-    /// What keeps layers within rates.
-    pub limits: LayerLimits,
-    /// File descriptors that the streams of guest processes may take.
-    pub process_descriptors: usize,
-    /// What wakes the recorder when the guest works.
-    pub alarms: Arc<WorkAlarms>,
-    /// Told what the user should know at once, a line each.
-    pub say: Say,
-    /// Called when a layer has ended early.
-    pub on_failure: Option<OnFailure>,
-    /// What is watched for from the start.
-    pub triggers: Option<TriggerRequest>,
-    /// What tells the host's load, where that can be had.
-    pub host_load: Option<HostLoad>,
-    /// Takes what snapshots have beside the layers.
-    pub at_snapshot: Option<AtSnapshot>,
-}
-
-/// What happens when a layer ends early; called again with the next poll while it returns `false`. It is called on the
-/// recorder's thread.
-pub type OnFailure = Box<dyn FnMut() -> bool + Send>;
-
-/// Tells the user a line. It is called on the recorder's thread.
-pub type Say = fn(&str);
-
-/// A session that is to be made while the VM runs.
-#[derive(Clone, Debug)]
-pub struct NewSession {
-    /// Its name.
-    pub name: String,
-    /// Geometry and mode of its rings.
-    pub rings: Rings,
-    /// Its choice of events.
-    pub events: String,
-    /// Folder of its recording, absolute.
-    pub trace: Option<PathBuf>,
-    /// Size that the recording keeps within, bytes.
-    pub max_size: Option<u64>,
-    /// What keeps its layer within a rate.
-    pub limits: Vec<LayerLimit>,
-}
-
-impl NewSession {
-    /// Checks everything that can be checked without the region, beside sessions that are called `taken`.
-    ///
-    /// # Errors
-    /// When the name cannot be used, or the folder is missing or relative.
-    pub fn check<'a>(&self, mut taken: impl Iterator<Item = &'a str>) -> Result<(), SessionError> {
-        if !is_vm_name(&self.name) || self.name.len() > MAX_NAME {
-            return Err(SessionError::Name(self.name.clone()));
-        }
-        if taken.any(|name| name == self.name) {
-            return Err(SessionError::Exists(self.name.clone()));
-        }
-        self.limits()?;
-        match &self.trace {
-            None if self.rings.mode == Mode::Discard => Err(SessionError::NoFolder),
-            _ if self.max_size.is_some() && self.rings.mode == Mode::FlightRecorder => Err(SessionError::BoundedBySize),
-            _ if self.max_size.is_some_and(|size| size < MIN_ROTATED_SIZE) => Err(SessionError::TooSmall),
-            Some(path) if !path.is_absolute() => Err(SessionError::RelativePath(path.clone())),
-            _ => Ok(()),
-        }
-    }
-
-    fn limits(&self) -> Result<LayerLimits, LimitError> {
-        LayerLimits::new(&self.limits, self.rings.mode, &[LayerKind::GuestKernel])
-    }
-}
-
-/// The first of `free` slots (number, bytes reserved for a ring) that has room for rings of `size` bytes.
-fn choose_slot(size: usize, free: impl Iterator<Item = (usize, usize)>) -> Result<usize, SessionError> {
-    let mut largest = None;
-    for (slot, room) in free.filter(|&(_, room)| room > 0) {
-        if size <= room {
-            return Ok(slot);
-        }
-        largest = largest.max(Some(room));
-    }
-    Err(largest.map_or(SessionError::NoSlot, |room| SessionError::TooLarge { size, room }))
-}
 
 /// A session.
 pub struct Session {
@@ -323,26 +138,11 @@ impl Session {
                 say(&format!("--trigger: {refusal}"));
             }
         }
-        let mut session = Self {
-            name: MAIN_SESSION.into(),
-            mode,
-            events,
-            active: true,
-            kernel,
-            layers,
-            triggers: Some(triggers),
-            at_snapshot: sources.at_snapshot,
-            recording,
-            pace: SavePace::new(Instant::now()),
-            is_news: false,
-            is_copy_old: false,
-            notices_told: BTreeSet::new(),
-            is_save_failure_told: false,
-            is_tampering_told: false,
-            say,
-            on_failure,
-            is_failure_new: false,
-        };
+        let mut session = Self::of(MAIN_SESSION.into(), mode, events, kernel, layers, recording, say);
+        session.active = true;
+        session.triggers = Some(triggers);
+        session.at_snapshot = sources.at_snapshot;
+        session.on_failure = on_failure;
         session.save(true)?;
         session.expect_declared_events();
         Ok(session)
@@ -412,7 +212,25 @@ impl Session {
             }
             _ => Layers::FlightRecorder(Box::new(FlightRecorder::new(None, None, kernel.clone(), None))),
         };
-        let mut session = Self {
+        let mut session = Self::of(name, mode, events, kernel, layers, recording, say);
+        // the first session tells it
+        session.is_tampering_told = true;
+        session.save(false)?;
+        session.expect_declared_events();
+        Ok(session)
+    }
+
+    /// A stopped one that nobody watches, about which nothing was said yet.
+    fn of(
+        name: String,
+        mode: Mode,
+        events: String,
+        kernel: Option<KernelRings>,
+        layers: Layers,
+        recording: Recording,
+        say: Say,
+    ) -> Self {
+        Self {
             name,
             mode,
             events,
@@ -427,15 +245,11 @@ impl Session {
             is_copy_old: false,
             notices_told: BTreeSet::new(),
             is_save_failure_told: false,
-            // The first session tells it.
-            is_tampering_told: true,
+            is_tampering_told: false,
             say,
             on_failure: None,
             is_failure_new: false,
-        };
-        session.save(false)?;
-        session.expect_declared_events();
-        Ok(session)
+        }
     }
 
     /// What only the process that runs the VM has.
@@ -492,100 +306,6 @@ impl Session {
     #[must_use]
     pub fn can_wait(&self) -> bool {
         !self.is_watched() && self.layers.can_wait()
-    }
-
-    /// Whether it is watched for triggers.
-    #[must_use]
-    pub fn is_watched(&self) -> bool {
-        self.triggers.as_ref().is_some_and(Triggers::is_armed)
-    }
-
-    /// Judges what was recorded up to `until`, ticks, if that has all been looked at, else events alone; tells and
-    /// marks the triggers that fire.
-    fn tell_triggers(&mut self, until: Option<u64>) {
-        let Some(triggers) = self.triggers.as_mut().filter(|triggers| triggers.is_armed()) else { return };
-        if !self.active {
-            triggers.guest_is_off();
-        }
-        let now = Instant::now();
-        triggers.look_at_load(now, self.recording.clocks.time());
-        let vmm = self.recording.guest.as_ref().and_then(|guest| guest.vmm.as_deref());
-        for (trigger, what) in triggers.settle(until.unwrap_or(0), now) {
-            (self.say)(&what);
-            vmm.into_iter().for_each(|vmm| vmm.triggered(trigger));
-        }
-    }
-
-    /// Tells the triggers that fire up to `until`, and takes the snapshot that is due.
-    fn act_on_triggers(&mut self, until: Option<u64>) {
-        self.tell_triggers(until);
-        let due = self.triggers.as_ref().and_then(|triggers| triggers.due(Instant::now()));
-        if let Some(why) = due.map(ToOwned::to_owned) {
-            let taken = self.snapshot_for(&why);
-            match &taken {
-                Ok(folder) => (self.say)(&format!("snapshot in {}", folder.display())),
-                Err(problem) => (self.say)(&format!("no snapshot: {problem}; recording goes on")),
-            }
-            self.triggers.iter_mut().for_each(|triggers| triggers.taken(taken.clone()));
-        }
-    }
-
-    /// Watches for the trigger `expression` from now on; returns its number. It may lead to another snapshot, or mark,
-    /// `every` so often, and to a snapshot a time `after` it has fired.
-    ///
-    /// # Errors
-    /// When it is no trigger, or about what is not recorded, or cannot be armed.
-    pub fn arm(
-        &mut self,
-        expression: &str,
-        every: Option<Duration>,
-        after: Option<Duration>,
-    ) -> Result<usize, SessionError> {
-        let trigger = Trigger::parse(expression).map_err(ArmError::from)?;
-        let request = TriggerRequest { triggers: vec![trigger.clone()], ..TriggerRequest::default() };
-        for layer in LayerKind::ALL {
-            if let Some(known) = self.known_events(layer) {
-                request.check(layer, &known, &self.recording.selection).map_err(ArmError::from)?;
-            }
-        }
-        let now = self.recording.clocks.time().now();
-        let Some(triggers) = &mut self.triggers else { return Err(SessionError::NotServed) };
-        Ok(triggers.arm(trigger, every, after.unwrap_or(AFTER), now)?)
-    }
-
-    /// Watches no more for the trigger of this number or expression, which is returned.
-    ///
-    /// # Errors
-    /// When there is none.
-    pub fn disarm(&mut self, wanted: &str) -> Result<String, SessionError> {
-        let Some(triggers) = &mut self.triggers else { return Err(SessionError::NotServed) };
-        Ok(triggers.disarm(wanted)?)
-    }
-
-    /// The events of `layer`, where they are all known by now.
-    fn known_events(&self, layer: LayerKind) -> Option<Vec<EventDescription>> {
-        let guest = self.recording.guest.as_ref();
-        match layer {
-            LayerKind::HostKernel => Some(self.layers.host_events()),
-            LayerKind::Vmm => Some(match guest.and_then(|guest| guest.vmm.as_ref()) {
-                Some(_) => EVENTS.iter().map(EventDescription::from).collect(),
-                None => Vec::new(),
-            }),
-            LayerKind::GuestKernel => match guest {
-                None => Some(Vec::new()),
-                Some(guest) if !guest.events.is_empty() => Some(guest.events.to_vec()),
-                Some(_) => Some(self.layers.kernel_events()).filter(|events| !events.is_empty()),
-            },
-            LayerKind::GuestUser => None,
-        }
-    }
-
-    /// Takes a snapshot beside the recording because of a trigger; its folder, or why there is none.
-    fn snapshot_for(&mut self, why: &str) -> Result<PathBuf, String> {
-        let folder = self.recording.dir.as_deref().and_then(|dir| free_beside(dir, "trigger"));
-        let folder = folder.ok_or("there are too many folders of earlier ones beside the recording: remove some")?;
-        self.snapshot_as(&folder, &format!("snapshot of a running VM, by {why}")).map_err(|error| chain(&error))?;
-        Ok(folder)
     }
 
     /// Tells once that the guest has changed what only the host writes.
@@ -699,38 +419,6 @@ impl Session {
         Ok(Some(answered))
     }
 
-    /// Writes what a flight recorder holds to the new folder `dir`; tracing goes on. Returns the number of records.
-    ///
-    /// # Errors
-    /// When the session is not a flight recorder, or `dir` cannot take a recording.
-    pub fn snapshot(&mut self, dir: &Path) -> Result<u64, SessionError> {
-        self.snapshot_as(dir, "snapshot of a running VM")
-    }
-
-    fn snapshot_as(&mut self, dir: &Path, outcome: &str) -> Result<u64, SessionError> {
-        let Layers::FlightRecorder(recorder) = &mut self.layers else {
-            let dir = self.recording.dir.clone().unwrap_or_default();
-            return Err(SessionError::NotFlightRecorder { name: self.name.clone(), dir });
-        };
-        if !dir.is_absolute() {
-            return Err(SessionError::RelativePath(dir.into()));
-        }
-        let mut folder = TraceFolder::create(dir, self.recording.readers)?;
-        let mut triggers = self.triggers.as_mut().filter(|triggers| triggers.is_armed());
-        recorder.poll(&self.recording, triggers.as_deref_mut());
-        // Before the other layers, so that the vCPUs' periods cover the guest's records.
-        let taken = self.at_snapshot.as_mut().map(|take| take(dir));
-        let written = write_snapshot(recorder, &self.recording, triggers, dir, outcome);
-        let completed = written.and_then(|manifest| match taken {
-            Some(add) => add(manifest),
-            None => Ok(manifest),
-        });
-        let manifest = completed.map_err(SessionError::NotWritten)?;
-        folder.keep();
-        let streams = manifest.layers.iter().flat_map(|layer| &layer.streams);
-        Ok(streams.map(|stream| stream.records).fold(0, u64::saturating_add))
-    }
-
     /// Gives the slot back, and waits a moment for the guest to let go of it.
     fn release(guest: &GuestSide) {
         let region = &guest.region;
@@ -775,62 +463,6 @@ impl Session {
         Ok(self.recording.manifest)
     }
 
-    /// What `strata ctl VM status` says about it.
-    #[must_use]
-    pub fn status(&self) -> SessionStatus {
-        let guest = self.recording.guest.as_ref();
-        let has_agent = guest.is_some_and(|guest| guest.region.parts().agent().state != AGENT_ABSENT);
-        let geometry = guest.map(|guest| guest.rings.geometry);
-        SessionStatus {
-            name: self.name.clone(),
-            mode: self.mode.into(),
-            active: self.active,
-            sub_buffer_size: geometry.map_or(0, |geometry| geometry.sub_buffer_size()),
-            sub_buffers: geometry.map_or(0, |geometry| geometry.sub_buffers()),
-            events: self.events.clone(),
-            trace: self.recording.dir.clone(),
-            not_joined: self.kernel.as_ref().filter(|_| has_agent).map(KernelRings::not_joined).unwrap_or_default(),
-            nested: self.kernel.as_ref().and_then(KernelRings::nested),
-        }
-    }
-
-    /// What `strata ctl VM status` says about its recording, beside `sessions`.
-    #[must_use]
-    pub fn trace_status(&mut self, sessions: Vec<SessionStatus>) -> TraceStatus {
-        let triggers = self.triggers.as_ref().map(Triggers::status);
-        let Recording { dir, manifest, guest, vm, rotation, .. } = &self.recording;
-        let mut layers = self.layers.written();
-        if let (Some(dir), Some(rotation)) = (dir, rotation) {
-            rotation.describe(dir, &mut layers);
-        }
-        let vm = manifest.vm(vm);
-        let missing_processes = self.recording.missing_processes();
-        let missing = manifest.missing.iter().chain(&missing_processes);
-        TraceStatus {
-            dir: dir.clone().unwrap_or_default(),
-            region: vm.and_then(|vm| vm.region.clone()).unwrap_or_default(),
-            region_size: guest.as_ref().map_or(0, |guest| guest.region.layout().size as u64),
-            guest_kernel: vm.and_then(|vm| vm.guest.as_ref()).map(|guest| guest.kernel.clone()),
-            restored_words: self.recording.restored_words(),
-            sessions,
-            triggers: triggers.unwrap_or_default(),
-            layers: layers.iter().map(layer_status).collect(),
-            missing: missing
-                .map(|missing| format!("{}: {} ({})", missing.layer, missing.reason, missing.fix))
-                .collect(),
-        }
-    }
-
-    /// What the VM does now, and what is recorded of it.
-    pub fn live(&mut self) -> Live {
-        let host = self.layers.watch(&self.recording);
-        let guest = self.layers.watch_guest(&self.recording);
-        let vmm = self.recording.guest.as_ref().and_then(|guest| guest.vmm.as_deref());
-        let disks = vmm.map(VmmTracer::disk_times).unwrap_or_default();
-        let TraceStatus { layers, missing, .. } = self.trace_status(Vec::new());
-        Live { host, guest, disks, layers, missing, ..Live::default() }
-    }
-
     /// Sets the session's enable bits by the events that are registered so far.
     fn enable(&self) {
         let Some(guest) = &self.recording.guest else { return };
@@ -860,13 +492,6 @@ impl Session {
     }
 }
 
-/// The triggers, if any is armed, which know the vCPUs of `recording` by now.
-fn armed<'t>(triggers: &'t mut Option<Triggers>, recording: &Recording) -> Option<&'t mut Triggers> {
-    let triggers = triggers.as_mut().filter(|triggers| triggers.is_armed())?;
-    triggers.set_vcpus(&recording.vcpu_threads.lock().unwrap_or_else(PoisonError::into_inner));
-    Some(triggers)
-}
-
 /// The guest kernel's rings of `recording`, if it has a guest's side.
 fn kernel_rings(recording: &Recording) -> Option<KernelRings> {
     let GuestSide { region, slot, rings, .. } = recording.guest.as_ref()?;
@@ -875,97 +500,8 @@ fn kernel_rings(recording: &Recording) -> Option<KernelRings> {
     Some(kernel.within(recording.rotation.as_ref()))
 }
 
-fn write_snapshot(
-    recorder: &mut FlightRecorder,
-    recording: &Recording,
-    triggers: Option<&mut Triggers>,
-    dir: &Path,
-    outcome: &str,
-) -> Result<Manifest, RecordingError> {
-    let mut manifest = recording.manifest.clone();
-    manifest.outcome = Some(outcome.into());
-    manifest.missing.extend(recording.missing_processes());
-    note_threads(&mut manifest, &recording.vm);
-    let WrittenLayers { layers, failures } = recorder.write(recording, triggers, dir, &manifest);
-    if let Some((_, error)) = failures.into_iter().next() {
-        return Err(error.into());
-    }
-    manifest.layers = layers;
-    manifest.save(dir)?;
-    Ok(manifest)
-}
-
 /// The error and its sources on one line.
 fn chain(error: &dyn Error) -> String {
     let sources = std::iter::successors(error.source(), |error| (*error).source());
     sources.fold(error.to_string(), |text, source| format!("{text}: {source}"))
-}
-
-fn layer_status(layer: &Layer) -> LayerStatus {
-    // The guest has a say in what it lost: no sum of it may overflow.
-    let sum = |count: fn(&StreamDescription) -> u64| layer.streams.iter().map(count).fold(0, u64::saturating_add);
-    LayerStatus {
-        path: layer.path.clone(),
-        records: sum(|stream| stream.records),
-        lost: sum(|stream| stream.lost.total()),
-        overwritten: sum(|stream| stream.overwritten),
-        dropped: sum(|stream| stream.dropped.map_or(0, |dropped| dropped.records)),
-        limit: layer.limit,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use shared_ring::layout::Geometry;
-
-    fn new(name: &str, mode: Mode, trace: Option<&str>) -> NewSession {
-        let rings = Rings { geometry: Geometry::new(4096, 2).unwrap(), mode };
-        NewSession {
-            name: name.into(),
-            rings,
-            events: "guest:*".into(),
-            trace: trace.map(PathBuf::from),
-            max_size: None,
-            limits: Vec::new(),
-        }
-    }
-
-    fn refusal(session: &NewSession) -> String {
-        session.check(["main", "io"].into_iter()).unwrap_err().to_string()
-    }
-
-    #[test]
-    fn session_needs_a_name_of_its_own() {
-        let long = "a".repeat(MAX_NAME + 1);
-
-        assert!(refusal(&new("io", Mode::FlightRecorder, None)).contains("'io' already"));
-        assert!(refusal(&new("../x", Mode::FlightRecorder, None)).contains("not a session name"));
-        assert!(refusal(&new(&long, Mode::FlightRecorder, None)).contains("up to 31 letters"));
-        assert!(new("net", Mode::FlightRecorder, None).check(["main"].into_iter()).is_ok());
-    }
-
-    #[test]
-    fn session_in_discard_mode_needs_an_absolute_folder() {
-        assert!(refusal(&new("net", Mode::Discard, None)).contains("--trace DIR"));
-        assert!(refusal(&new("net", Mode::Discard, Some("here"))).contains("'here' is not an absolute path"));
-        assert!(new("net", Mode::Discard, Some("/tmp/net")).check(["main"].into_iter()).is_ok());
-    }
-
-    #[test]
-    fn first_slot_with_room_is_chosen() {
-        assert_eq!(choose_slot(100, [(1, 0), (2, 50), (3, 100)].into_iter()).unwrap(), 3);
-    }
-
-    #[test]
-    fn rings_that_fit_no_free_slot_are_refused_with_the_room_that_there_is() {
-        let error = choose_slot(100, [(1, 50), (2, 80)].into_iter()).unwrap_err();
-
-        assert!(matches!(error, SessionError::TooLarge { size: 100, room: 80 }), "{error}");
-    }
-
-    #[test]
-    fn session_without_a_free_slot_is_refused() {
-        assert!(matches!(choose_slot(1, [(3, 0)].into_iter()), Err(SessionError::NoSlot)));
-    }
 }
