@@ -1,0 +1,137 @@
+//! Sessions: begun, stopped, refused and ended while the VM runs, and how long polls may wait.
+
+use super::*;
+
+#[test]
+fn main_session_stops_and_starts_but_is_not_destroyed() {
+    let bench = Bench::new(Mode::FlightRecorder);
+    let mask = || bench.region.memory().load(bench.region.layout().session_slot(0));
+    let name = || MAIN_SESSION.to_owned();
+
+    bench.ask(Request::SessionStart { name: name() });
+    let started = mask();
+    bench.ask(Request::SessionStop { name: name() });
+    let stopped = mask();
+    let destroyed = bench.ask(Request::SessionDestroy { name: name() });
+
+    assert_eq!((started & 1, stopped), (1, 0));
+    assert!(message(destroyed).contains("ends with the VM"));
+}
+
+#[test]
+fn session_made_while_the_vm_runs_has_rings_and_a_trace_of_its_own() {
+    let bench = Bench::new(Mode::Discard);
+    let events = "guest:sched:*".to_owned();
+    let request = Request::SessionCreate {
+        name: "extra".into(),
+        mode: protocol::Mode::FlightRecorder,
+        sub_buffer_size: Some(4096),
+        sub_buffers: Some(4),
+        events: Some(events),
+        trace: Some(bench.path("extra")),
+        max_size: None,
+        limits: Vec::new(),
+    };
+    let name = || "extra".to_owned();
+
+    let created = bench.ask(request);
+    bench.ask(Request::SessionStart { name: name() });
+    bench.record(1, Mode::FlightRecorder, 9);
+    let written = bench.ask(Request::Snapshot { dir: bench.path("extra-now"), session: Some(name()) });
+    let destroyed = bench.ask(Request::SessionDestroy { name: name() });
+
+    assert!(message(created).contains("is made"));
+    assert!(message(written).starts_with("9 records"));
+    assert_eq!(message(destroyed), "session extra is gone");
+    assert_eq!(bench.records("extra-now", LayerKind::GuestKernel), 9);
+    assert_eq!(bench.records("extra", LayerKind::GuestKernel), 9);
+    assert!(bench.region.is_free(1));
+}
+
+#[test]
+fn session_that_cannot_be_is_refused_and_takes_no_slot() {
+    let bench = Bench::new(Mode::Discard);
+    let flight = protocol::Mode::FlightRecorder;
+    let large = Request::SessionCreate {
+        name: "large".into(),
+        mode: flight,
+        sub_buffer_size: Some(1 << 20),
+        sub_buffers: Some(4),
+        events: None,
+        trace: None,
+        max_size: None,
+        limits: Vec::new(),
+    };
+
+    let refusals = [
+        (create("main", flight, None), "already"),
+        (create("../x", flight, None), "not a session name"),
+        (create("a", protocol::Mode::Discard, None), "--trace DIR"),
+        (create("a", flight, Some("relative".into())), "absolute"),
+        (large, "too large"),
+        (create_within(1 << 20, protocol::Mode::Discard), "16 MiB or more"),
+        (create_within(1 << 30, flight), "discard mode"),
+        (Request::SessionStart { name: "none".into() }, "no session is called 'none'; there are main"),
+        (Request::Pause, "does not serve"),
+    ];
+
+    for (request, expected) in refusals {
+        let said = message(bench.ask(request));
+        assert!(said.contains(expected), "{said}");
+    }
+    assert!(bench.region.is_free(1));
+    bench.ask(create("a", flight, None));
+    assert!(message(bench.ask(create("b", flight, None))).contains("destroy a session first"));
+}
+
+/// Sessions that nobody polls but the test, whose main one is in `mode`; they have been polled once.
+fn sessions(mode: Mode) -> Bench<Sessions> {
+    let (dir, region) = (TempDir::new().unwrap(), Bench::region(mode));
+    let start = |sources| Sessions::start(sources).unwrap();
+    let mut bench = Bench::started(dir, region, mode, None, None, &[], start);
+    bench.recorder.poll();
+    bench
+}
+
+#[test]
+fn poll_can_wait_until_a_ring_is_a_quarter_full() {
+    let mut bench = sessions(Mode::Discard);
+
+    // Records of 16 bytes or more, in a ring of 16 KiB.
+    let waits = [0, 100, 200].map(|count| {
+        bench.record(0, Mode::Discard, count);
+        bench.recorder.can_wait()
+    });
+    bench.recorder.poll();
+
+    assert_eq!((waits, bench.recorder.can_wait()), ([true, true, false], true));
+}
+
+#[test]
+fn poll_cannot_wait_when_an_event_type_is_new() {
+    let mut bench = sessions(Mode::FlightRecorder);
+    let before = bench.recorder.can_wait();
+
+    assert!(registry(&bench.region).append(&Event { id: 4, name: "sched:new", ..EVENT }));
+    let with_news = bench.recorder.can_wait();
+    bench.recorder.poll();
+
+    assert_eq!([before, with_news, bench.recorder.can_wait()], [true, false, true]);
+}
+
+#[test]
+fn poll_cannot_wait_while_more_than_half_of_the_process_slots_are_taken() {
+    for mode in [Mode::Discard, Mode::FlightRecorder] {
+        let mut bench = sessions(mode);
+
+        let waits = [PROCESS_ACTIVE, PROCESS_CLOSED].map(|status| {
+            bench.set_process(1, status);
+            let waits = bench.recorder.can_wait();
+            bench.recorder.poll();
+            [waits, bench.recorder.can_wait()]
+        });
+
+        // The slot of a process that has ended is given back by the poll.
+        assert_eq!(waits, [[false, false], [false, true]], "{mode:?}");
+    }
+}
