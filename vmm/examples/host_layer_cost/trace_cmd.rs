@@ -7,7 +7,7 @@ use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -34,6 +34,32 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// What it says, in the folder that it records into.
 const LOG: &str = "trace-cmd.log";
 
+/// The machine's own switch of recording, which gets back what it was when this is dropped: `trace-cmd` leaves it off.
+struct RecordingSwitch {
+    file: PathBuf,
+    was: String,
+}
+
+impl RecordingSwitch {
+    fn turned_off(tracefs: &Path) -> anyhow::Result<Self> {
+        let file = tracefs.join("tracing_on");
+        let was = read(&file)?;
+        fs::write(&file, "0").with_context(|| format!("cannot write {}", file.display()))?;
+        Ok(Self { file, was })
+    }
+
+    fn is_on(&self) -> bool {
+        read(&self.file).is_ok_and(|text| text.trim() == "1")
+    }
+}
+
+impl Drop for RecordingSwitch {
+    fn drop(&mut self) {
+        // The machine may do without.
+        let _ = fs::write(&self.file, self.was.trim());
+    }
+}
+
 /// `trace-cmd record`, ended when this is dropped.
 struct Recorder(Child);
 
@@ -49,8 +75,9 @@ pub fn trace_cmd(trace: &Path, events: &str, load: [&str; 3]) -> anyhow::Result<
     let tracefs = Tracefs::find()?;
     let mut child = start_load(load)?;
     fs::create_dir(trace).with_context(|| format!("cannot make {}", trace.display()))?;
+    let switch = RecordingSwitch::turned_off(tracefs.root())?;
     let mut recorder = Recorder(start(trace, tracefs.root(), events, child.id())?);
-    wait_until_recording(&mut recorder.0, tracefs.root())
+    wait_until_recording(&mut recorder.0, &switch)
         .with_context(|| fs::read_to_string(trace.join(LOG)).unwrap_or_default())?;
 
     let (begun, used) = (Instant::now(), processor_ns_of_tree(recorder.0.id())?);
@@ -81,11 +108,10 @@ fn start(trace: &Path, tracefs: &Path, events: &str, load: u32) -> anyhow::Resul
     command.spawn().context("cannot start trace-cmd")
 }
 
-/// It turns recording off first, then starts a process for each CPU, then turns it on.
-fn wait_until_recording(recorder: &mut Child, tracefs: &Path) -> anyhow::Result<()> {
+/// It starts a process for each CPU, then turns recording on.
+fn wait_until_recording(recorder: &mut Child, switch: &RecordingSwitch) -> anyhow::Result<()> {
     let until = Instant::now() + TO_BEGIN;
-    let is_on = || fs::read_to_string(tracefs.join("tracing_on")).is_ok_and(|text| text.trim() == "1");
-    while !is_on() || children(recorder.id())?.is_empty() {
+    while !switch.is_on() {
         if let Some(status) = recorder.try_wait()? {
             bail!("trace-cmd record ended before it recorded: {status}");
         }
@@ -97,16 +123,16 @@ fn wait_until_recording(recorder: &mut Child, tracefs: &Path) -> anyhow::Result<
 
 /// Processor time of a process and of all that it has started and that live, ns.
 fn processor_ns_of_tree(pid: u32) -> anyhow::Result<i64> {
-    let times = read(&format!("/proc/{pid}/schedstat"))?;
+    let times = read(Path::new(&format!("/proc/{pid}/schedstat")))?;
     let own: i64 = times.split(' ').next().unwrap_or_default().parse().context("the kernel counts no time")?;
     children(pid)?.into_iter().try_fold(own, |sum, child| Ok(sum + processor_ns_of_tree(child)?))
 }
 
 fn children(pid: u32) -> anyhow::Result<Vec<u32>> {
-    let children = read(&format!("/proc/{pid}/task/{pid}/children"))?;
+    let children = read(Path::new(&format!("/proc/{pid}/task/{pid}/children")))?;
     Ok(children.split_whitespace().map(str::parse).collect::<Result<_, _>>()?)
 }
 
-fn read(path: &str) -> anyhow::Result<String> {
-    fs::read_to_string(path).with_context(|| format!("cannot read {path}"))
+fn read(path: &Path) -> anyhow::Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
