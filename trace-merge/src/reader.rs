@@ -571,6 +571,34 @@ pub(crate) mod tests {
         assert_eq!((sum.packets, sum.missing_packets, sum.truncated_bytes), (4, 2, 77));
     }
 
+    /// Bytes of the file `path` that are in this process's memory.
+    fn resident(path: &Path) -> usize {
+        let maps = fs::read_to_string("/proc/self/smaps").unwrap();
+        let of_file = maps.split_inclusive("VmFlags").filter(|map| map.contains(path.to_str().unwrap()));
+        let kib = of_file.map(|map| {
+            let line = map.lines().find_map(|line| line.strip_prefix("Rss:")).unwrap();
+            line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap()
+        });
+        kib.sum::<usize>() << 10
+    }
+
+    #[test]
+    fn stream_that_was_read_in_parts_takes_no_memory() {
+        let dir = TempDir::new().unwrap();
+        let stream = long_recording(&dir);
+        let trace = Trace::open(dir.path()).unwrap();
+        let (layer, layer_stream) = (&trace.layers()[0], &trace.layers()[0].streams[0]);
+
+        // Each behind the one after it, as threads may come to read them.
+        let counts =
+            [48..64, 32..48, 16..32, 0..16].map(|part| layer.records(layer_stream).of_packets(part, 0).count());
+        let after = resident(&stream);
+        let held = layer.records(layer_stream).next().map(|_| resident(&stream));
+
+        assert_eq!((counts, after), ([16 * 248; 4], 0));
+        assert!(held.unwrap() >= SIZE, "{held:?}");
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 

@@ -310,7 +310,9 @@ impl<'t> StreamRecords<'t> {
             self.gap_at_end = Some(self.gap || self.gap_follows());
         }
         self.damage = self.stream.with_missing(self.damage, &self.packets, self.read);
-        self.release(self.packets.end.saturating_mul(self.stream.packet_size));
+        // With the header of the packet behind them, which was looked at, came what lies around it: whoever reads the
+        // packets there may have let go of them already.
+        self.release(self.packets.end.saturating_mul(self.stream.packet_size).saturating_add(RELEASE_BYTES));
         false
     }
 
