@@ -1,8 +1,12 @@
 //! Progress of long steps: a spinner on a terminal, plain lines elsewhere.
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
+
+/// The spinners of all steps, which may run beside each other: a line of the terminal each.
+static SPINNERS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
 /// Runs `work`, showing `title` while it runs and the time that it took once it is done. A failure is shown as such
 /// and handed on.
@@ -20,17 +24,17 @@ pub fn step<T, E>(title: &str, work: impl FnOnce() -> Result<T, E>) -> Result<T,
     if let Some(spinner) = spinner {
         spinner.finish_and_clear();
     }
-    eprintln!("[lab] {}", closing_line(title, start.elapsed(), result.is_ok()));
+    note(&closing_line(title, start.elapsed(), result.is_ok()));
     result
 }
 
 /// Says something that is not a step.
 pub fn note(text: &str) {
-    eprintln!("[lab] {text}");
+    SPINNERS.suspend(|| eprintln!("[lab] {text}"));
 }
 
 fn spinner(title: &str) -> ProgressBar {
-    let bar = ProgressBar::new_spinner().with_message(title.to_owned());
+    let bar = SPINNERS.add(ProgressBar::new_spinner().with_message(title.to_owned()));
     if let Ok(style) = ProgressStyle::with_template("[lab] {spinner} {msg} ({elapsed})") {
         bar.set_style(style);
     }
