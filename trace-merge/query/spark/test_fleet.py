@@ -267,6 +267,16 @@ class Refusals(unittest.TestCase):
         self.assertIn("select nothing from exits: ", asked.stderr)
         self.assertEqual(json.loads(asked.stdout)["n"], 2)
 
+    def test_ready_question_about_what_no_recording_has_is_answered_by_no_row(self):
+        run("ingest", self.recordings, self.lake, "--exporter", EXPORTER)
+        shutil.rmtree(self.lake / "packets", ignore_errors=True)
+
+        asked = run("ask", self.lake, "packets", "recordings")
+
+        self.assertEqual(asked.returncode, 0, asked.stderr)
+        self.assertIn("packets: no row, since no recording here has any of what it is about", asked.stderr)
+        self.assertEqual({json.loads(line)["question"] for line in asked.stdout.splitlines()}, {"recordings"})
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)
