@@ -9,7 +9,7 @@ mod new_session;
 mod snapshot;
 mod sources;
 mod status;
-mod watch;
+mod triggers;
 
 pub use error::SessionError;
 pub use new_session::{MAX_NAME, NewSession};
@@ -43,7 +43,7 @@ use trace_merge::layer::LayerKind;
 use trace_merge::manifest::Manifest;
 use trace_merge::trace_folder::TraceFolder;
 use trace_merge::writer::Rotation;
-use watch::armed;
+use triggers::armed;
 
 /// The host kernel's records that a flight recorder holds unless told otherwise, bytes.
 pub const HOST_HISTORY: usize = 64 << 20;
