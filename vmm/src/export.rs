@@ -54,6 +54,9 @@ pub enum ExportCommandError {
     /// The format has no tracks to draw on.
     #[error("--why draws a track, and {} has none: use --to perfetto, or see `strata why`", .0.name())]
     NoTracks(Format),
+    /// The format has no tables to choose among.
+    #[error("--tables chooses among tables, and {} has none: use --to parquet", .0.name())]
+    NoTables(Format),
     /// It cannot be said why a task took so long.
     #[error(transparent)]
     Why(#[from] CriticalPathError),
@@ -73,6 +76,9 @@ pub fn run(args: &ExportArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCom
     let part = Part { from: args.from, to: args.until };
     let is_stdout = args.output == Path::new("-");
     let exported = match args.to {
+        Format::Perfetto | Format::Ctf | Format::Ctf2 if !args.tables.is_empty() => {
+            return Err(ExportCommandError::NoTables(args.to));
+        }
         Format::Ctf | Format::Ctf2 | Format::Parquet if args.why().is_some() => {
             return Err(ExportCommandError::NoTracks(args.to));
         }
@@ -237,6 +243,7 @@ mod tests {
             output: output.into(),
             from: None,
             until: None,
+            tables: Vec::new(),
             why: DrawnWhyArgs::default(),
             force,
         }
@@ -251,6 +258,16 @@ mod tests {
         let refused = run(&args, |_| ()).unwrap_err().to_string();
 
         assert!(refused.contains("ctf2 has none: use --to perfetto"), "{refused}");
+    }
+
+    #[test]
+    fn format_without_tables_has_none_to_choose() {
+        let folder = tempfile::tempdir().unwrap();
+        let args = ExportArgs { tables: vec!["exits".into()], ..args(&folder.path().join("out"), false) };
+
+        let refused = run(&args, |_| ()).unwrap_err().to_string();
+
+        assert!(refused.contains("perfetto has none: use --to parquet"), "{refused}");
     }
 
     #[test]

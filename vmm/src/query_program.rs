@@ -36,14 +36,20 @@ pub enum QueryProgramError {
 /// Lets it write the export that `args` ask for, in place of this program.
 #[must_use]
 pub fn export(args: &ExportArgs) -> QueryProgramError {
+    run(export_words(args))
+}
+
+/// What it is told then.
+fn export_words(args: &ExportArgs) -> Vec<OsString> {
     let mut words: Vec<OsString> = vec!["export".into(), "-o".into(), args.output.clone().into()];
     let seconds = |option: &str, time: Option<Duration>| {
         time.map(|time| format!("{option}={}.{:09}", time.as_secs(), time.subsec_nanos()).into())
     };
     words.extend(seconds("--from", args.from));
     words.extend(seconds("--until", args.until));
+    words.extend(args.tables.iter().map(|table| format!("--tables={table}").into()));
     words.extend(["--".into(), args.trace.clone().into()]);
-    run(words)
+    words
 }
 
 /// Lets it answer the question that `args` ask, in place of this program.
@@ -79,7 +85,9 @@ fn find(own: Option<&Path>, path: Option<&OsStr>) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{export_words, *};
+    use crate::cli::{Cli, Command};
+    use clap::Parser;
     use std::fs;
 
     #[test]
@@ -97,6 +105,17 @@ mod tests {
         assert_eq!(none, None);
         assert_eq!(second, Some(on_path.path().join(PROGRAM)));
         assert_eq!(first, Some(beside.path().join(PROGRAM)));
+    }
+
+    #[test]
+    fn tables_and_part_are_handed_on() {
+        let line = "strata export trace --to parquet --tables events,exits --from 1.5 -o out";
+        let Command::Export(args) = Cli::parse_from(line.split(' ')).command else { unreachable!("{line}") };
+
+        let words = export_words(&args);
+
+        let expected = "export -o out --from=1.500000000 --tables=events --tables=exits -- trace";
+        assert_eq!(words, expected.split(' ').collect::<Vec<_>>());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 """The recordings of a fleet as one lake of tables, and questions about it, on Spark: docs/fleet.md says how.
 
     fleet.py ingest RECORDINGS LAKE          # takes in each recording in the folder RECORDINGS
+    fleet.py ingest RECORDINGS LAKE --tables wakeups,exits   # these tables of it only
     fleet.py ask LAKE steal worst-wakeups    # ready questions, or SQL; a JSON object a line
 """
 
@@ -34,6 +35,8 @@ OF_EVENTS = [
     "recording", "time_ns", "utc", "ticks", "layer", "cpu", "vcpu", "tid", "pid", "comm", "cgroup", "event",
     "host", "boot", "vm", "hour",
 ]  # fmt: skip
+# The tables that are taken in whichever are chosen: trace-merge/query/src/tables.rs has the same.
+ALWAYS = ["recordings", "vms", "missing", "losses", "gaps"]
 READY = pathlib.Path(__file__).resolve().parent.parent / "queries"
 # The lake's own folder: what is in it, and what is on its way into it. Readers of tables pass over such names.
 BOOK = ".ingest"
@@ -64,11 +67,12 @@ def id_of(recording: pathlib.Path) -> str | None:
         return None
 
 
-def run_exporter(exporter: str, recording: pathlib.Path, tables: pathlib.Path) -> None:
-    """Writes the tables of `recording` into the new folder `tables`."""
+def run_exporter(exporter: str, recording: pathlib.Path, tables: pathlib.Path, chosen: str | None) -> None:
+    """Writes the tables of `recording`, those that were chosen, into the new folder `tables`."""
+    choice = [] if chosen is None else [f"--tables={chosen}"]
     try:
         done = subprocess.run(
-            [exporter, "export", str(recording), "--output", str(tables)],
+            [exporter, "export", str(recording), "--output", str(tables), *choice],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -136,7 +140,7 @@ def remove_files_of(lake: pathlib.Path, recording: str) -> None:
         file.unlink(missing_ok=True)
 
 
-def take_in(recording: str, lake: str, exporter: str) -> tuple[str, str, str, int]:
+def take_in(recording: str, lake: str, exporter: str, chosen: str | None) -> tuple[str, str, str, int]:
     """Takes in a recording: which, `taken`, `known` or `refused`, why, and how many rows it has."""
     path, target = pathlib.Path(recording), pathlib.Path(lake)
     os.umask(0o077)  # readable by its user only, as recordings are
@@ -146,9 +150,10 @@ def take_in(recording: str, lake: str, exporter: str) -> tuple[str, str, str, in
     with tempfile.TemporaryDirectory(prefix="attempt-", dir=target / BOOK, ignore_cleanup_errors=True) as private:
         tables = pathlib.Path(private) / "tables"
         try:
-            run_exporter(exporter, path, tables)
+            run_exporter(exporter, path, tables, chosen)
             identity, rows = check(tables)
-            is_new = publish(tables, target, identity, {"source": str(path.absolute()), "rows": rows})
+            about = {"source": str(path.absolute()), "rows": rows, "tables": chosen and chosen.split(",")}
+            is_new = publish(tables, target, identity, about)
         except Refused as refused:
             return recording, "refused", str(refused), 0
         except (OSError, pyarrow.ArrowException) as error:
@@ -218,8 +223,10 @@ def progress(lake: pathlib.Path, count: int):
         teller.join()
 
 
-def ingest(spark: SparkSession, folder: pathlib.Path, lake: pathlib.Path, exporter: str) -> bool:
-    """Takes in each recording in `folder`; whether the lake now has them all."""
+def ingest(
+    spark: SparkSession, folder: pathlib.Path, lake: pathlib.Path, exporter: str, chosen: str | None
+) -> bool:
+    """Takes in each recording in `folder`, those tables that were chosen; whether the lake now has them all."""
     try:
         recordings = sorted(str(path.absolute()) for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as error:
@@ -230,7 +237,7 @@ def ingest(spark: SparkSession, folder: pathlib.Path, lake: pathlib.Path, export
     target = str(lake)
     with only_job(lake), progress(lake, len(recordings)):
         tasks = spark.sparkContext.parallelize(recordings, len(recordings))
-        results = tasks.map(lambda recording: take_in(recording, target, exporter)).collect()
+        results = tasks.map(lambda recording: take_in(recording, target, exporter, chosen)).collect()
     refused = [(recording, why) for recording, outcome, why, _ in results if outcome == "refused"]
     for recording, why in refused:
         print(harmless(why if why.startswith(recording) else f"{recording}: {why}"), file=sys.stderr)
@@ -271,6 +278,25 @@ def tables_in(lake: pathlib.Path) -> dict[str, list[str]]:
     }
     of_events = [file for table, files in tables.items() if "." in table for file in files]
     return tables | ({EVENTS: of_events} if of_events else {})
+
+
+def taken_in_without(lake: pathlib.Path, table: str) -> set[str]:
+    """The ids of the recordings of which `table` was not chosen when they were taken in; says how many these are."""
+    ids = set()
+    for note in (lake / BOOK).glob("*.json"):
+        chosen = json.loads(note.read_text()).get("tables")
+        if chosen and table not in chosen + ALWAYS and not ("." in table and EVENTS in chosen):
+            ids.add(note.stem)
+    if ids:
+        print(harmless(f"{table}: {len(ids)} recordings were taken in without it (--tables)"), file=sys.stderr)
+    return ids
+
+
+def absent_table(error: PySparkException) -> str | None:
+    """The table that is not there, when that is the error."""
+    if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
+        return None
+    return error.getMessageParameters()["relationName"].replace("`", "")
 
 
 def view_name(table: str) -> str:
@@ -358,6 +384,7 @@ def ask(spark: SparkSession, lake: pathlib.Path, questions: list[str]) -> bool:
         for table in named:
             if table not in views and tables[table]:
                 views.add(table)
+                left_out |= taken_in_without(lake, table)
                 for recording, line in add_view(spark, lake, table, tables[table]).items():
                     if recording not in left_out:
                         print(harmless(line), file=sys.stderr)
@@ -367,8 +394,11 @@ def ask(spark: SparkSession, lake: pathlib.Path, questions: list[str]) -> bool:
                 values = {name: plain(value) for name, value in row.asDict().items()}
                 print(json.dumps({"question": question, **values}))
         except PySparkException as error:
+            name = absent_table(error)
+            without = taken_in_without(lake, name) if name else set()
+            left_out |= without
             # A ready question names only tables of this version.
-            if is_ready and error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
+            if name and is_ready and not without:
                 print(f"{question}: no row, since no recording here has any of what it is about", file=sys.stderr)
                 continue
             print(f"{question}: {harmless(' '.join(str(error).split()))[:500]}", file=sys.stderr)
@@ -403,6 +433,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description="The recordings of a fleet as one lake of tables, and questions about it, on Spark.",
         epilog="Examples:\n  fleet.py ingest /recordings /lake\n"
+        "  fleet.py ingest /recordings /lake --tables wakeups,vcpu_states,flow_steps\n"
         "  fleet.py ask /lake steal worst-wakeups disk-steps-by-kernel\n"
         '  fleet.py ask /lake "select host, count(*) from exits group by host"',
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -412,6 +443,9 @@ def main() -> int:
     ingesting = commands.add_parser("ingest", help="take in each recording in a folder: one task for each")
     ingesting.add_argument("recordings", type=pathlib.Path, help="folder with recordings in it")
     ingesting.add_argument("lake", type=pathlib.Path, help="folder of tables: a new one, or one to add to")
+    ingesting.add_argument(
+        "--tables", metavar="TABLE,…", help="only these, with commas between them; events are those of all event types"
+    )
     ingesting.add_argument("--exporter", default="strata-query", help="the program on workers (default: %(default)s)")
     asking = commands.add_parser("ask", help="answer questions: a JSON object a line")
     asking.add_argument("lake", type=pathlib.Path)
@@ -421,7 +455,7 @@ def main() -> int:
     spark = session(arguments.master)
     try:
         if arguments.command == "ingest":
-            is_good = ingest(spark, arguments.recordings, lake, arguments.exporter)
+            is_good = ingest(spark, arguments.recordings, lake, arguments.exporter, arguments.tables)
         else:
             is_good = ask(spark, lake, arguments.questions)
     except Refused as refused:

@@ -277,6 +277,23 @@ class Refusals(unittest.TestCase):
         self.assertIn("packets: no row, since no recording here has any of what it is about", asked.stderr)
         self.assertEqual({json.loads(line)["question"] for line in asked.stdout.splitlines()}, {"recordings"})
 
+    def test_table_that_was_not_chosen_is_not_one_without_rows(self):
+        run("ingest", self.recordings, self.lake, "--exporter", EXPORTER, "--tables", "wakeups,recordings")
+        copy(RECORDING, self.recordings / "recording-new", 0)
+        run("ingest", self.recordings, self.lake, "--exporter", EXPORTER)
+
+        asked = run("ask", self.lake, "worst-wakeups", "exits-by-reason")
+        shutil.rmtree(self.lake / "exits")
+        gone = run("ask", self.lake, "exits-by-reason")
+
+        self.assertEqual((asked.returncode, gone.returncode), (1, 1), asked.stderr)
+        self.assertEqual(asked.stderr.count("recordings were taken in without it (--tables)"), 1, asked.stderr)
+        self.assertIn("exits: 2 recordings were taken in without it (--tables)", asked.stderr)
+        self.assertIn("2 recordings are left out, in whole or in part", asked.stderr)
+        questions = {json.loads(line)["question"] for line in asked.stdout.splitlines()}
+        self.assertEqual(questions, {"worst-wakeups", "exits-by-reason"})
+        self.assertIn("exits: 2 recordings were taken in without it (--tables)", gone.stderr)
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

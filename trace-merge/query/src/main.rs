@@ -37,7 +37,8 @@ enum Command {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  strata export trace --to parquet -o tables")]
+#[command(after_help = "Examples:\n  strata export trace --to parquet -o tables\n  \
+    strata export trace --to parquet --tables events,wakeups -o tables")]
 struct ExportArgs {
     /// Trace folder
     trace: PathBuf,
@@ -50,6 +51,9 @@ struct ExportArgs {
     /// Only what is this many seconds after the first record, or earlier
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     until: Option<Duration>,
+    /// Only these tables, with commas between them; `events` stands for those of all event types
+    #[arg(long, value_name = "TABLE", value_delimiter = ',')]
+    tables: Vec<String>,
 }
 
 /// Large blocks are the kernel's own, and go back to it when they are freed. Columns are made on one thread and freed on
@@ -81,11 +85,15 @@ fn main() -> ExitCode {
 
 fn export(args: &ExportArgs) -> anyhow::Result<()> {
     let trace = Trace::open(&args.trace)?;
+    let selection = match args.tables.as_slice() {
+        [] => Selection::All,
+        names => Selection::chosen(names, &trace)?,
+    };
     let mut folder = TraceFolder::create(&args.output, Readers::Owner)?;
     let guard = RemovedOnSignal::new(&args.output).context("signals cannot be taken")?;
     let exported = progress::shown("exporting", &|line: &str| eprintln!("{line}"), |progress| {
         let options = Options { from: args.from, to: args.until, progress: Some(progress) };
-        parquet::export(&trace, &options, &args.output, &Selection::All)
+        parquet::export(&trace, &options, &args.output, &selection)
     })?;
     folder.keep();
     drop(guard);

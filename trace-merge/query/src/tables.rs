@@ -2,6 +2,9 @@
 //!
 //! A table's place tells its partition columns: [`PARTITIONS`].
 
+use std::collections::BTreeSet;
+use trace_merge::nearest::nearest;
+
 /// Version of the schema, which each file names under [`VERSION_KEY`]. It changes when a column is taken away or means
 /// something else.
 pub const VERSION: &str = "2";
@@ -10,11 +13,18 @@ pub const VERSION_KEY: &str = "strata.schema";
 /// Under which key a file's metadata names the recording that it was made of.
 pub const RECORDING_KEY: &str = "strata.recording";
 
+/// Under which key a file's metadata names the tables that were chosen, with commas between them: the recording has others
+/// that were not written. It is not there where all were.
+pub const CHOSEN_KEY: &str = "strata.tables";
+
 /// Under which key the metadata of a file of the table of an event type has the event's name as it was recorded.
 pub const EVENT_KEY: &str = "strata.event";
 
 /// The table that is not a folder of its own: it is those of all event types, whose names have a dot.
 pub const EVENTS: &str = "events";
+
+/// The tables that are written whichever are chosen: what the others are of, and what they lack.
+pub const ALWAYS: [&str; 5] = ["recordings", "vms", "missing", "losses", "gaps"];
 
 /// The columns that the folders of a table stand for, outermost first; all are text.
 pub const PARTITIONS: [(&str, &str); 4] = [
@@ -407,6 +417,25 @@ pub fn table_of_event(event: &str) -> String {
     format!("{}.{}", table_word(provider), table_word(name))
 }
 
+/// Whether `table` is written where `chosen` are: with [`EVENTS`] the tables of all event types are, and [`ALWAYS`] with any.
+#[must_use]
+pub fn is_chosen(table: &str, chosen: &BTreeSet<String>) -> bool {
+    let is_of_events = Fixed::find(table).is_none() && chosen.contains(EVENTS);
+    chosen.contains(table) || is_of_events || ALWAYS.contains(&table)
+}
+
+/// Which of the tables `known` somebody may have meant by `name`.
+#[must_use]
+pub fn nearest_tables(name: &str, known: &BTreeSet<String>) -> String {
+    let near = nearest(name, known.iter().map(String::as_str));
+    if near.is_empty() {
+        let names: Vec<&str> = FIXED.iter().map(|table| table.name).collect();
+        format!("there are {}, and one for each event type, such as sched.sched_switch", names.join(", "))
+    } else {
+        format!("nearest: {}", near.join(", "))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -460,10 +489,11 @@ mod tests {
     }
 
     #[test]
-    fn job_on_spark_has_the_same_version() {
+    fn job_on_spark_has_the_same_version_and_the_same_tables_always() {
         let job = include_str!("../spark/fleet.py");
 
         assert!(job.contains(&format!("\nSCHEMA_VERSION = \"{VERSION}\"\n")));
+        assert!(job.contains(&format!("\nALWAYS = {ALWAYS:?}\n")));
     }
 
     #[test]

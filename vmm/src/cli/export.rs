@@ -64,6 +64,7 @@ fn format(text: &str) -> Result<Format, String> {
     strata export trace --to ctf --from 1.5 --until 2.5 -o part\n  \
     strata export trace --to ctf2 -o trace-ctf2\n  \
     strata export trace --to parquet -o tables\n  \
+    strata export trace --to parquet --tables events,wakeups -o tables\n  \
     strata open trace")]
 pub struct ExportArgs {
     /// Trace folder
@@ -80,6 +81,9 @@ pub struct ExportArgs {
     /// Only what is this many seconds after the first record, or earlier
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub until: Option<Duration>,
+    /// For parquet: only these tables, with commas between them; `events` stands for those of all event types
+    #[arg(long, value_name = "TABLE", value_delimiter = ',')]
+    pub tables: Vec<String>,
     /// For perfetto: why a task took so long.
     #[command(flatten)]
     pub why: DrawnWhyArgs,

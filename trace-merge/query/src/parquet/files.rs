@@ -3,7 +3,7 @@
 use super::Times;
 use super::places::{Hour, Places};
 use super::rows::{Group, Rows, Shape};
-use crate::tables::{EVENT_KEY, RECORDING_KEY, VERSION, VERSION_KEY};
+use crate::tables::{CHOSEN_KEY, EVENT_KEY, RECORDING_KEY, VERSION, VERSION_KEY};
 use bytes::Bytes;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
@@ -102,6 +102,8 @@ pub(super) struct Files {
     folder: PathBuf,
     places: Places,
     recording: String,
+    /// The tables that were chosen, where not all were.
+    chosen: Option<String>,
     /// By the number of their shape.
     open: HashMap<u64, OpenFile>,
     /// Files that were opened.
@@ -112,10 +114,10 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// None yet, below `folder`.
-    pub(super) fn new(folder: &Path, places: Places, trace: &Trace) -> Self {
+    /// None yet, below `folder`. They say which tables were `chosen`.
+    pub(super) fn new(folder: &Path, places: Places, trace: &Trace, chosen: Option<String>) -> Self {
         let (folder, recording) = (folder.to_path_buf(), recording_id(trace));
-        Self { folder, places, recording, open: HashMap::new(), opened: 0, groups: 0, bytes: 0 }
+        Self { folder, places, recording, chosen, open: HashMap::new(), opened: 0, groups: 0, bytes: 0 }
     }
 
     /// Writes row groups until there are no more; how many bytes that are.
@@ -161,7 +163,7 @@ impl Files {
         let path = folder.join(format!("{}-{}.parquet", self.recording, self.opened));
         self.opened += 1;
         let file = BufWriter::with_capacity(BUFFER, Readers::Owner.create_file(&path)?);
-        let properties = Arc::new(properties(shape, &self.recording));
+        let properties = Arc::new(self.properties(shape));
         let schema = shape.schema.root_schema_ptr();
         let writer = SerializedFileWriter::new(file, schema, properties).map_err(into_io)?;
         self.open.insert(shape.number, OpenFile { hour, writer, used: self.groups });
@@ -174,14 +176,15 @@ impl Files {
         self.bytes += open.writer.bytes_written() as u64;
         io::Write::flush(open.writer.inner_mut())
     }
-}
 
-/// What files of this shape say of themselves.
-fn properties(shape: &Shape, recording: &str) -> WriterProperties {
-    let mut metadata = vec![(VERSION_KEY, VERSION), (RECORDING_KEY, recording)];
-    metadata.extend(shape.event.as_deref().map(|event| (EVENT_KEY, event)));
-    let metadata = metadata.into_iter().map(|(key, value)| KeyValue::new(key.to_string(), value.to_string()));
-    WriterProperties::builder().set_key_value_metadata(Some(metadata.collect())).build()
+    /// What files of this shape say of themselves.
+    fn properties(&self, shape: &Shape) -> WriterProperties {
+        let mut metadata = vec![(VERSION_KEY, VERSION), (RECORDING_KEY, &self.recording)];
+        metadata.extend(shape.event.as_deref().map(|event| (EVENT_KEY, event)));
+        metadata.extend(self.chosen.as_deref().map(|chosen| (CHOSEN_KEY, chosen)));
+        let metadata = metadata.into_iter().map(|(key, value)| KeyValue::new(key.to_string(), value.to_string()));
+        WriterProperties::builder().set_key_value_metadata(Some(metadata.collect())).build()
+    }
 }
 
 fn into_io(error: ParquetError) -> io::Error {

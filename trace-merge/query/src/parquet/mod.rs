@@ -19,7 +19,7 @@ mod states;
 mod task;
 mod waiting;
 
-use crate::tables::{EVENTS, FIXED, Fixed, table_of_event};
+use crate::tables::{EVENTS, FIXED, Fixed, is_chosen, nearest_tables, table_of_event};
 use about::About;
 use files::{Files, Output};
 use places::Places;
@@ -27,6 +27,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use thiserror::Error;
 use trace_merge::analysis::{self, Analysis, Passed};
 use trace_merge::clock::Clock;
 use trace_merge::export::{DONE, ExportError, Exported, Options};
@@ -42,15 +43,40 @@ pub enum Selection {
     /// All.
     #[default]
     All,
-    /// Those of these names.
-    Only(BTreeSet<String>),
+    /// Those that somebody chose, [`EVENTS`] standing for those of all event types, and
+    /// [`ALWAYS`](crate::tables::ALWAYS).
+    Chosen(BTreeSet<String>),
+    /// Those that a question names. The tables of event types that it does not name have no fields: [`EVENTS`] has none.
+    Named(BTreeSet<String>),
+}
+
+/// A table that was chosen is none of the recording's.
+#[derive(Debug, Error)]
+#[error("there is no table '{name}'; {hint}")]
+pub struct NoTable {
+    name: String,
+    /// What may have been meant.
+    hint: String,
 }
 
 impl Selection {
+    /// The tables `names` of `trace`.
+    ///
+    /// # Errors
+    /// When it has no table of one of these names.
+    pub fn chosen(names: &[String], trace: &Trace) -> Result<Self, NoTable> {
+        let known = table_names(trace);
+        match names.iter().find(|name| !known.contains(*name)) {
+            None => Ok(Self::Chosen(names.iter().cloned().collect())),
+            Some(name) => Err(NoTable { name: name.clone(), hint: nearest_tables(name, &known) }),
+        }
+    }
+
     fn has(&self, table: &str) -> bool {
         match self {
             Self::All => true,
-            Self::Only(names) => names.contains(table),
+            Self::Chosen(names) => is_chosen(table, names),
+            Self::Named(names) => names.contains(table),
         }
     }
 
@@ -58,7 +84,17 @@ impl Selection {
     fn has_event_tables(&self) -> bool {
         match self {
             Self::All => true,
-            Self::Only(names) => names.iter().any(|name| name == EVENTS || Fixed::find(name).is_none()),
+            Self::Chosen(names) | Self::Named(names) => {
+                names.iter().any(|name| name == EVENTS || Fixed::find(name).is_none())
+            }
+        }
+    }
+
+    /// The names of the tables that somebody chose, with commas between them.
+    fn told(&self) -> Option<String> {
+        match self {
+            Self::All | Self::Named(_) => None,
+            Self::Chosen(names) => Some(names.iter().map(String::as_str).collect::<Vec<_>>().join(",")),
         }
     }
 }
@@ -86,7 +122,7 @@ pub fn export(
     let timeline = Timeline::new(trace);
     let (output, batches) = Output::new(trace);
     thread::scope(|scope| {
-        let files = Files::new(folder, places, trace);
+        let files = Files::new(folder, places, trace, selection.told());
         let writing = scope.spawn(move || files.write_all(batches));
         let made = make(trace, &timeline, window, options.progress, selection, output);
         let bytes =

@@ -127,7 +127,7 @@ impl EventTables {
     /// The number of the table of an event type in a layer of `place`, if it is asked for.
     fn number(&mut self, schema: &Schema, place: Place, selection: &Selection) -> Option<usize> {
         let table = table_of_event(schema.name());
-        // Who asks for `events` only has no use for the fields.
+        // A question about `events` only has no use for the fields.
         let fields = match (selection.has(&table), selection.has(EVENTS)) {
             (true, _) => schema.description().fields.as_slice(),
             (false, true) => &[],

@@ -104,7 +104,7 @@ fn events_alone_are_all_records_without_their_fields() {
     let (folder, (_dir, trace)) = (TempDir::new().unwrap(), made_recording::open());
 
     let made =
-        export(&trace, &Options::default(), folder.path(), &Selection::Only([EVENTS.to_string()].into())).unwrap();
+        export(&trace, &Options::default(), folder.path(), &Selection::Named([EVENTS.to_string()].into())).unwrap();
 
     let switches = Table::read(folder.path(), "sched.sched_switch");
     assert_eq!(made.drawn, made.records);
@@ -301,13 +301,45 @@ fn only_the_tables_that_are_asked_for_are_written() {
     let (folder, (_dir, trace)) = (TempDir::new().unwrap(), made_recording::open());
     let names = ["exits", "sched.sched_switch"].map(String::from);
 
-    export(&trace, &Options::default(), folder.path(), &Selection::Only(names.clone().into())).unwrap();
+    export(&trace, &Options::default(), folder.path(), &Selection::Named(names.clone().into())).unwrap();
 
     let mut made: Vec<String> =
         fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     made.sort();
     assert_eq!(made, names);
     assert_eq!(Table::read(folder.path(), "sched.sched_switch").rows(), 10);
+}
+
+#[test]
+fn tables_that_are_chosen_are_written_with_what_they_are_of() {
+    let (folder, (_dir, trace)) = (TempDir::new().unwrap(), made_recording::open());
+    let selection = Selection::chosen(&["exits", EVENTS].map(String::from), &trace).unwrap();
+
+    export(&trace, &Options::default(), folder.path(), &selection).unwrap();
+
+    let mut made: Vec<String> =
+        fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    made.retain(|name| !name.contains('.'));
+    made.sort();
+    assert_eq!(made, ["exits", "gaps", "losses", "recordings", "vms"]);
+    let switches = Table::read(folder.path(), "sched.sched_switch");
+    assert_eq!(switches.integers("next_pid").len(), 10);
+    let path = files(folder.path(), "recordings").remove(0);
+    let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(path).unwrap()).unwrap();
+    let metadata = reader.metadata().file_metadata().key_value_metadata().unwrap();
+    let chosen = metadata.iter().find(|entry| entry.key == crate::tables::CHOSEN_KEY);
+    assert_eq!(chosen.and_then(|entry| entry.value.as_deref()), Some("events,exits"));
+}
+
+#[test]
+fn table_that_the_recording_has_not_is_not_chosen() {
+    let (_dir, trace) = made_recording::open();
+    let refused = |name: &str| Selection::chosen(&[name.into()], &trace).unwrap_err().to_string();
+
+    let (misspelt, other) = (refused("exit"), refused("sched.sched_other"));
+
+    assert!(misspelt.starts_with("there is no table 'exit'; nearest: exits"), "{misspelt}");
+    assert!(other.starts_with("there is no table 'sched.sched_other'; "), "{other}");
 }
 
 #[test]

@@ -1,14 +1,18 @@
 //! The tables that a question can name.
 
-use super::QueryError;
+use super::{QueryError, RECORDINGS};
 use crate::parquet::table_names;
-use crate::tables::{EVENTS, FIXED, Fixed, Kind, NULL_PARTITION, PARTITIONS, VERSION, VERSION_KEY};
+use crate::tables::{
+    CHOSEN_KEY, EVENTS, FIXED, Fixed, Kind, NULL_PARTITION, PARTITIONS, RECORDING_KEY, VERSION, VERSION_KEY, is_chosen,
+    nearest_tables,
+};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use datafusion::catalog::MemorySchemaProvider;
 use datafusion::common::TableReference;
 use datafusion::datasource::MemTable;
 use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::listing::{ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl};
+use datafusion::error::DataFusionError;
 use datafusion::execution::context::SQLOptions;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::functions::core::expr_fn::nullif;
@@ -22,7 +26,6 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use trace_merge::nearest::nearest;
 use trace_merge::reader::Trace;
 
 /// Memory that a question may take before it goes on on the disk, bytes.
@@ -81,6 +84,9 @@ impl Database {
         traces: impl Iterator<Item = &'t Trace>,
         folders: &[PathBuf],
     ) -> Result<(), QueryError> {
+        for folder in folders {
+            check_chosen(names, folder)?;
+        }
         let mut known: BTreeSet<String> = FIXED.iter().map(|table| table.name.to_string()).collect();
         traces.for_each(|trace| known.extend(table_names(trace)));
         for folder in folders {
@@ -89,16 +95,7 @@ impl Database {
         }
         match names.iter().find(|name| !known.contains(*name)) {
             None => Ok(()),
-            Some(name) => {
-                let near = nearest(name, known.iter().map(String::as_str));
-                let hint = if near.is_empty() {
-                    let names: Vec<&str> = FIXED.iter().map(|table| table.name).collect();
-                    format!("there are {}, and one for each event type, such as sched.sched_switch", names.join(", "))
-                } else {
-                    format!("nearest: {}", near.join(", "))
-                };
-                Err(QueryError::NoTable { name: name.clone(), hint })
-            }
+            Some(name) => Err(QueryError::NoTable { name: name.clone(), hint: nearest_tables(name, &known) }),
         }
     }
 
@@ -188,6 +185,61 @@ fn folders_of(name: &str, folders: &[PathBuf]) -> Result<Vec<PathBuf>, QueryErro
     Ok(found)
 }
 
+/// Checks that each of `names` was written of every recording in `folder`: some may have been left out when it was
+/// exported, and without a row means something else.
+fn check_chosen(names: &[String], folder: &Path) -> Result<(), QueryError> {
+    for path in files_below(&folder.join(RECORDINGS))? {
+        let file = Metadata::read(&path)?;
+        let Some(chosen) = file.value(CHOSEN_KEY) else { continue };
+        let tables = chosen.split(',').map(String::from).collect();
+        let is_left_out =
+            |name: &&String| (Fixed::find(name).is_some() || name.contains('.')) && !is_chosen(name, &tables);
+        if let Some(name) = names.iter().find(is_left_out) {
+            let recording = file.value(RECORDING_KEY).unwrap_or("unknown").into();
+            let (folder, name, chosen) = (folder.into(), name.clone(), chosen.into());
+            return Err(QueryError::NotChosen { folder, recording, name, chosen });
+        }
+    }
+    Ok(())
+}
+
+/// The Parquet files below `folder`, if there is one.
+fn files_below(folder: &Path) -> Result<Vec<PathBuf>, QueryError> {
+    let (mut files, mut pending) = (Vec::new(), vec![folder.to_path_buf()]);
+    while let Some(folder) = pending.pop() {
+        let failed = |source| QueryError::Folder { path: folder.clone(), source };
+        for entry in fs::read_dir(&folder).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if path.is_dir() {
+                pending.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "parquet") {
+                files.push(path);
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// What a file says of itself; it is of this version.
+struct Metadata(ArrowReaderMetadata);
+
+impl Metadata {
+    fn read(path: &Path) -> Result<Self, QueryError> {
+        let file = File::open(path).map_err(|source| QueryError::Folder { path: path.into(), source })?;
+        let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()).map_err(DataFusionError::from)?;
+        let read = Self(metadata);
+        match read.value(VERSION_KEY) {
+            Some(VERSION) => Ok(read),
+            other => Err(QueryError::Version { path: path.into(), version: other.unwrap_or("unknown").into() }),
+        }
+    }
+
+    fn value(&self, key: &str) -> Option<&str> {
+        let mut entries = self.0.metadata().file_metadata().key_value_metadata().into_iter().flatten();
+        entries.find(|entry| entry.key == key)?.value.as_deref()
+    }
+}
+
 /// The type of a column of this kind.
 fn data_type(kind: Kind) -> DataType {
     let list = |element| DataType::List(Arc::new(Field::new("item", element, true)));
@@ -206,16 +258,9 @@ fn data_type(kind: Kind) -> DataType {
 fn schema_of(name: &str, folders: &[PathBuf]) -> Result<Schema, QueryError> {
     let known = Fixed::find(name).into_iter().flat_map(Fixed::columns);
     let mut fields: Vec<Field> = known.map(|column| Field::new(column.name, data_type(column.kind), true)).collect();
-    let mut pending = folders.to_vec();
-    while let Some(folder) = pending.pop() {
-        let failed = |source| QueryError::Folder { path: folder.clone(), source };
-        for entry in fs::read_dir(&folder).map_err(failed)? {
-            let path = entry.map_err(failed)?.path();
-            if path.is_dir() {
-                pending.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "parquet") {
-                add_columns(&mut fields, &path, name != EVENTS)?;
-            }
+    for folder in folders {
+        for path in files_below(folder)? {
+            add_columns(&mut fields, &path, name != EVENTS)?;
         }
     }
     Ok(Schema::new(fields))
@@ -224,14 +269,7 @@ fn schema_of(name: &str, folders: &[PathBuf]) -> Result<Schema, QueryError> {
 /// Adds the columns of a file that are not there yet, if they `are_new` ones of the table. One that has another type
 /// elsewhere becomes text. A file of another version is refused.
 fn add_columns(fields: &mut Vec<Field>, path: &Path, are_new: bool) -> Result<(), QueryError> {
-    let file = File::open(path).map_err(|source| QueryError::Folder { path: path.into(), source })?;
-    let options = ArrowReaderOptions::new();
-    let metadata = ArrowReaderMetadata::load(&file, options).map_err(datafusion::error::DataFusionError::from)?;
-    let entries = metadata.metadata().file_metadata().key_value_metadata().into_iter().flatten();
-    let version = entries.filter(|entry| entry.key == VERSION_KEY).find_map(|entry| entry.value.clone());
-    if version.as_deref() != Some(VERSION) {
-        return Err(QueryError::Version { path: path.into(), version: version.unwrap_or_else(|| "unknown".into()) });
-    }
+    let Metadata(metadata) = Metadata::read(path)?;
     for field in metadata.schema().fields().iter().filter(|_| are_new) {
         match fields.iter_mut().find(|known| known.name() == field.name()) {
             Some(known) if known.data_type() == field.data_type() => {}

@@ -65,6 +65,21 @@ pub enum QueryError {
         /// Its version.
         version: String,
     },
+    /// A table that was left out when the recording was exported.
+    #[error(
+        "{}: recording {recording} was exported with `--tables {chosen}`, without '{name}': export it again with that",
+        .folder.display()
+    )]
+    NotChosen {
+        /// The folder of tables.
+        folder: PathBuf,
+        /// The recording.
+        recording: String,
+        /// What was asked for.
+        name: String,
+        /// What was chosen.
+        chosen: String,
+    },
     /// No such table.
     #[error("there is no table '{name}'; {hint}")]
     NoTable {
@@ -161,7 +176,7 @@ impl Inputs {
         let failed = |source| QueryError::Folder { path: temporary.clone(), source };
         let made = tempfile::Builder::new().prefix("strata-query-").tempdir().map_err(failed)?;
         let guard = RemovedOnSignal::new(made.path()).map_err(failed)?;
-        let selection = Selection::Only(names.iter().cloned().collect());
+        let selection = Selection::Named(names.iter().cloned().collect());
         for (number, (path, trace)) in self.traces.iter().enumerate() {
             let folder = made.path().join(number.to_string());
             std::fs::create_dir(&folder).map_err(failed)?;

@@ -140,6 +140,22 @@ fn table_shows_nothing_that_acts_on_a_terminal() {
 }
 
 #[test]
+fn table_that_was_left_out_is_not_one_without_rows() {
+    let (folder, (_dir, trace)) = (tempfile::tempdir().unwrap(), made_recording::open());
+    let chosen = Selection::chosen(&["exits".into(), "sched.sched_switch".into()], &trace).unwrap();
+    parquet::export(&trace, &Options::default(), folder.path(), &chosen).unwrap();
+    let count = |table: &str| answer(&[folder.path()], &format!("select count(*) as n from {table}"));
+
+    let refused = ["wakeups", "events", "web.answered"].map(|table| count(table).unwrap_err().to_string());
+    let answered = ["exits", "sched.sched_switch", "missing"].map(|table| count(table).unwrap());
+
+    for line in &refused {
+        assert!(line.contains("was exported with `--tables exits,sched.sched_switch`, without '"), "{line}");
+    }
+    assert_eq!(answered, [3, 10, 0].map(|n| vec![json!({ "n": n })]));
+}
+
+#[test]
 fn tables_of_another_version_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let _recording = made_recording::export(folder.path());

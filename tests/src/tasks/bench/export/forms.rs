@@ -9,7 +9,7 @@ use crate::tasks::bench::quantile;
 use crate::tasks::bench::usage::{self, Usage};
 use anyhow::{Context, ensure};
 use serde::Serialize;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io;
@@ -34,12 +34,15 @@ pub(super) enum Form {
     Perfetto,
     Ctf2,
     Parquet,
+    /// Of Parquet, the tables of event types: the records with their fields, and nothing that is made of them.
+    ParquetEvents,
     Page,
     Babeltrace2,
 }
 
 impl Form {
-    const ALL: [Self; 6] = [Self::Babeltrace2, Self::Events, Self::Perfetto, Self::Ctf2, Self::Parquet, Self::Page];
+    const ALL: [Self; 7] =
+        [Self::Babeltrace2, Self::Events, Self::Perfetto, Self::Ctf2, Self::ParquetEvents, Self::Parquet, Self::Page];
 
     const fn label(self) -> &'static str {
         match self {
@@ -47,6 +50,7 @@ impl Form {
             Self::Perfetto => "strata export --to perfetto",
             Self::Ctf2 => "strata export --to ctf2",
             Self::Parquet => "strata export --to parquet",
+            Self::ParquetEvents => "strata export --to parquet --tables events",
             Self::Page => "strata report --html",
             Self::Babeltrace2 => "babeltrace2, text",
         }
@@ -59,9 +63,25 @@ impl Form {
             Self::Perfetto => "perfetto",
             Self::Ctf2 => "ctf2",
             Self::Parquet => "parquet",
+            Self::ParquetEvents => "parquet-events",
             Self::Page => "page.html",
             Self::Babeltrace2 => "babeltrace2.txt",
         }
+    }
+
+    /// What is said to `strata export`, for the forms that it writes.
+    const fn export(self) -> &'static [&'static str] {
+        match self {
+            Self::Perfetto => &["--to", "perfetto"],
+            Self::Ctf2 => &["--to", "ctf2"],
+            Self::Parquet => &["--to", "parquet"],
+            Self::ParquetEvents => &["--to", "parquet", "--tables", "events"],
+            Self::Events | Self::Page | Self::Babeltrace2 => &[],
+        }
+    }
+
+    const fn is_parquet(self) -> bool {
+        matches!(self, Self::Parquet | Self::ParquetEvents)
     }
 
     /// Whether it goes to standard output.
@@ -73,27 +93,18 @@ impl Form {
     fn command(self, programs: &Programs, recording: &Path, output: &Path) -> Command {
         let mut command = Command::new("taskset");
         command.args(["-c", "0"]);
-        let word = OsStr::new;
-        let words: [&OsStr; 7] = match self {
+        match self {
             Self::Babeltrace2 => return quiet(command.arg("babeltrace2").arg(recording)),
             Self::Events => return quiet(command.arg(&programs.strata).arg("events").arg(recording)),
             Self::Page => {
                 return quiet(command.arg(&programs.strata).arg("report").arg(recording).arg("--html").arg(output));
             }
-            Self::Perfetto | Self::Ctf2 | Self::Parquet => [
-                programs.strata.as_os_str(),
-                word("export"),
-                recording.as_os_str(),
-                word("--to"),
-                word(self.file()),
-                word("-o"),
-                output.as_os_str(),
-            ],
-        };
+            Self::Perfetto | Self::Ctf2 | Self::Parquet | Self::ParquetEvents => {}
+        }
         if let Some(path) = programs.path() {
             command.env("PATH", path);
         }
-        quiet(command.args(words))
+        quiet(command.arg(&programs.strata).arg("export").arg(recording).args(self.export()).arg("-o").arg(output))
     }
 }
 
@@ -128,8 +139,6 @@ pub(super) struct FormRow {
     bytes: f64,
     /// The same, compressed: by itself, or with gzip where that makes it smaller.
     compressed_bytes: f64,
-    /// Of Parquet: the bytes of the tables of records, without those that are made of them.
-    record_tables_bytes: Option<f64>,
 }
 
 /// Brings the first of `recordings`, of `events` records, into all forms, in turns, and the second one once. The tables
@@ -142,7 +151,7 @@ pub(super) fn measure(
     events: u64,
     repetitions: usize,
 ) -> anyhow::Result<Vec<FormRow>> {
-    let forms = Form::ALL.into_iter().filter(|&form| form != Form::Parquet || programs.query.is_some());
+    let forms = Form::ALL.into_iter().filter(|&form| !form.is_parquet() || programs.query.is_some());
     let mut measured: Vec<(Form, Sizes, Vec<Usage>)> = Vec::new();
     for form in forms {
         let title = format!("{}, once", form.label());
@@ -174,7 +183,6 @@ pub(super) fn measure(
             threads: sizes.threads,
             bytes: sizes.bytes as f64 / events as f64,
             compressed_bytes: sizes.compressed as f64 / events as f64,
-            record_tables_bytes: sizes.record_tables.map(|bytes| bytes as f64 / events as f64),
         });
     }
     if kept.exists() {
@@ -195,7 +203,6 @@ struct Sizes {
     threads: usize,
     bytes: u64,
     compressed: u64,
-    record_tables: Option<u64>,
 }
 
 fn sizes(programs: &Programs, form: Form, folder: &Path, recording: &Path) -> anyhow::Result<Sizes> {
@@ -219,21 +226,8 @@ fn sizes(programs: &Programs, form: Form, folder: &Path, recording: &Path) -> an
     let pipe = "tar -C \"$0\" -cf - \"$1\" | gzip -c | wc -c";
     let gzip = process::capture(Command::new("sh").args(["-c", pipe]).arg(folder).arg(form.file()))?;
     let compressed = gzip.trim().parse::<u64>().context("gzip counts nothing")?.min(bytes);
-    let record_tables = (form == Form::Parquet).then(|| record_tables(&output)).transpose()?;
     remove(&output)?;
-    Ok(Sizes { threads, bytes, compressed, record_tables })
-}
-
-/// Bytes of the tables of records below `tables`, one for each event type: their names have a dot.
-fn record_tables(tables: &Path) -> anyhow::Result<u64> {
-    let mut bytes = 0;
-    for entry in fs::read_dir(tables).with_context(|| format!("cannot read {}", tables.display()))? {
-        let entry = entry?;
-        if entry.path().is_dir() && entry.file_name().to_string_lossy().contains('.') {
-            bytes += size(&entry.path())?;
-        }
-    }
-    Ok(bytes)
+    Ok(Sizes { threads, bytes, compressed })
 }
 
 /// Bytes of a file, or of all files in a folder.
@@ -268,7 +262,7 @@ pub(super) fn goals(rows: &[FormRow]) -> Vec<Goal> {
             }));
         }
     }
-    for row in [Form::Perfetto, Form::Parquet].into_iter().filter_map(of) {
+    for row in [Form::Perfetto, Form::ParquetEvents, Form::Parquet].into_iter().filter_map(of) {
         let title = format!("{}: processor time for a record, ns", row.form.label());
         goals.push(Goal::of(title, MOST_NS, row.turns.len(), |turns| Some(median(&row.turns, turns))));
         let title = format!("{}: bytes a record, compressed", row.form.label());
@@ -304,9 +298,6 @@ pub(super) fn write_table(text: &mut String, rows: &[FormRow]) -> std::fmt::Resu
         let FormRow { threads, bytes, compressed_bytes, .. } = row;
         writeln!(text, "| {label} | {columns} | {larger} | {threads} | {bytes:.1} | {compressed_bytes:.1} |")?;
     }
-    if let Some(bytes) = rows.iter().find_map(|row| row.record_tables_bytes) {
-        writeln!(text, "\nOf the bytes of Parquet, {bytes:.1} a record are the records with their fields.")?;
-    }
     Ok(())
 }
 
@@ -315,23 +306,11 @@ mod tests {
     use super::*;
     use crate::tasks::bench::goal::Verdict;
 
-    #[test]
-    fn tables_of_records_are_those_with_a_dot_in_their_names() {
-        let folder = tempfile::tempdir().unwrap();
-        for (table, bytes) in [("sched.sched_switch", 10), ("kvm.kvm_exit", 20), ("task_states", 40)] {
-            fs::create_dir(folder.path().join(table)).unwrap();
-            fs::write(folder.path().join(table).join("part.parquet"), vec![0; bytes]).unwrap();
-        }
-        fs::write(folder.path().join("schema.json"), [0; 80]).unwrap();
-
-        assert_eq!(record_tables(folder.path()).unwrap(), 30);
-    }
-
     fn row(form: Form, ns: f64, bytes: f64, larger_peak_kib: u64) -> FormRow {
         let taken = Taken { events_per_second: 1.0, quartiles: [1.0; 2], cpu_ns: ns, peak_kib: 100 };
         let turns = (0..5).map(|turn| ns + f64::from(turn)).collect();
         let compressed_bytes = bytes;
-        FormRow { form, taken, turns, larger_peak_kib, threads: 1, bytes, compressed_bytes, record_tables_bytes: None }
+        FormRow { form, taken, turns, larger_peak_kib, threads: 1, bytes, compressed_bytes }
     }
 
     #[test]
