@@ -4,6 +4,7 @@
 //! (addresses of a stack, arguments of a system call) stays in the record until it is asked for.
 
 mod decode;
+mod fields;
 pub(crate) mod named;
 pub mod runner;
 

@@ -1,167 +1,17 @@
-//! How event types are read: where the fields of each lie is found out once.
+//! How event types are read: which fields each has, and what they tell.
 
+use super::fields::{BlockFields, FoundFields, Number, THREAD, TaskFields, TextField};
 use super::{
-    Access, Arguments, BlockRequest, Event, FoundTask, Interrupt, NetworkPacket, PacketPlace, PacketProgress, Task,
-    Tid, WakeupStage, name, vector_name,
+    Access, Arguments, Event, Interrupt, NetworkPacket, PacketPlace, PacketProgress, Tid, WakeupStage, name,
+    vector_name,
 };
 use crate::exit_reason::{ExitNumbering, ExitReason};
 use crate::layer::LayerKind;
 use crate::merge::MergedRecord;
 use crate::reader::StreamRecord;
-use crate::schema::{IntegerField, Schema, Value};
+use crate::schema::Schema;
 use crate::syscall_names;
 
-/// A field that is found at once where it can be, and by walking where a field before it varies.
-#[derive(Clone, Copy, Debug)]
-struct Number {
-    index: usize,
-    fixed: Option<IntegerField>,
-}
-
-impl Number {
-    fn new(schema: &Schema, names: &[&str]) -> Option<Self> {
-        let fields = &schema.description().fields;
-        let name = names.iter().find(|&name| fields.iter().any(|field| field.name == *name))?;
-        let index = fields.iter().position(|field| field.name == *name)?;
-        Some(Self { index, fixed: schema.integer(name) })
-    }
-
-    #[inline]
-    fn read(&self, record: &StreamRecord<'_>) -> Option<i128> {
-        match self.fixed {
-            Some(fixed) => fixed.read(record.payload),
-            None => self.walk(record),
-        }
-    }
-
-    #[inline(never)]
-    fn walk(&self, record: &StreamRecord<'_>) -> Option<i128> {
-        match record.schema.fields(record.payload).nth(self.index)?.1 {
-            Value::Unsigned(number) => Some(number.into()),
-            Value::Signed(number) => Some(number.into()),
-            _ => None,
-        }
-    }
-
-    #[inline]
-    fn as_i32(&self, record: &StreamRecord<'_>) -> Option<i32> {
-        i32::try_from(self.read(record)?).ok()
-    }
-
-    #[inline]
-    fn as_u32(&self, record: &StreamRecord<'_>) -> Option<u32> {
-        u32::try_from(self.read(record)?).ok()
-    }
-
-    /// The number's bits.
-    #[inline]
-    #[allow(clippy::cast_possible_truncation, reason = "fields have at most 64 bits: those of a negative number stay")]
-    fn as_bits(&self, record: &StreamRecord<'_>) -> Option<u64> {
-        Some(self.read(record)? as u64)
-    }
-
-    #[inline]
-    fn as_i64(&self, record: &StreamRecord<'_>) -> Option<i64> {
-        Some(self.as_bits(record)?.cast_signed())
-    }
-}
-
-/// A text field: in its place where no field before it varies.
-#[derive(Clone, Copy, Debug)]
-struct TextField {
-    index: usize,
-    /// Offset and size, bytes.
-    fixed: Option<(usize, usize)>,
-}
-
-impl TextField {
-    fn new(schema: &Schema, name: &str) -> Option<Self> {
-        let fields = &schema.description().fields;
-        let index = fields.iter().position(|field| field.name == name)?;
-        let size = fields.get(index)?.ty.fixed_size();
-        let offset = fields.get(..index)?.iter().map(|field| field.ty.size_in_place()).sum::<Option<usize>>();
-        Some(Self { index, fixed: offset.zip(size) })
-    }
-
-    #[inline]
-    fn read<'t>(&self, record: &StreamRecord<'t>) -> Option<&'t [u8]> {
-        if let Some((offset, size)) = self.fixed {
-            return record.payload.get(offset..offset + size).map(until_zero);
-        }
-        match record.schema.fields(record.payload).nth(self.index)?.1 {
-            Value::Text(text) => Some(text),
-            _ => None,
-        }
-    }
-}
-
-/// `bytes` up to the first zero. Names of tasks, which have 16, are looked at in one go.
-#[inline]
-fn until_zero(bytes: &[u8]) -> &[u8] {
-    const ONES: u128 = u128::MAX / 0xff;
-    let length = match <[u8; 16]>::try_from(bytes).map(u128::from_le_bytes) {
-        // The lowest of these bits is the top one of the first byte that is zero.
-        Ok(name) => (name.wrapping_sub(ONES) & !name & (ONES << 7)).trailing_zeros() as usize / 8,
-        Err(_) => bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len()),
-    };
-    &bytes[..length]
-}
-
-/// Where a task's id and name lie.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct TaskFields {
-    tid: Number,
-    comm: Option<TextField>,
-}
-
-impl TaskFields {
-    pub(super) fn new(schema: &Schema, tid: &str, comm: &str) -> Option<Self> {
-        Some(Self { tid: Number::new(schema, &[tid])?, comm: TextField::new(schema, comm) })
-    }
-
-    #[inline]
-    pub(super) fn read<'t>(&self, record: &StreamRecord<'t>) -> Option<Task<'t>> {
-        let comm = self.comm.and_then(|comm| comm.read(record)).unwrap_or_default();
-        Some(Task { tid: self.tid.as_i32(record)?, comm })
-    }
-}
-
-/// Where the fields of `block:block_rq_*` lie.
-#[derive(Clone, Copy, Debug)]
-struct BlockFields {
-    thread: Option<Number>,
-    device: Option<Number>,
-    sector: Option<Number>,
-    sectors: Option<Number>,
-    flags: Option<TextField>,
-}
-
-impl BlockFields {
-    fn new(schema: &Schema) -> Self {
-        let number = |name| Number::new(schema, &[name]);
-        Self {
-            thread: number(THREAD),
-            device: number("dev"),
-            sector: number("sector"),
-            sectors: number("nr_sector"),
-            flags: TextField::new(schema, "rwbs"),
-        }
-    }
-
-    fn read<'t>(&self, record: &StreamRecord<'t>) -> BlockRequest<'t> {
-        let bits = |field: Option<Number>| field?.as_bits(record);
-        BlockRequest {
-            thread: self.thread.and_then(|thread| thread.as_i32(record)),
-            device: bits(self.device),
-            sector: bits(self.sector),
-            sectors: bits(self.sectors),
-            flags: self.flags.and_then(|flags| flags.read(record)),
-        }
-    }
-}
-
-/// The field of the host's events that names the thread which records them.
-pub(super) const THREAD: &str = "common_pid";
 /// `type` of `kvm:kvm_mmio` for a write.
 const MMIO_WRITE: i64 = 2;
 
@@ -170,48 +20,6 @@ const PAGE: u64 = 4096;
 
 /// Number of the default hierarchy of cgroups, as in `/proc/PID/cgroup`.
 const DEFAULT_HIERARCHY: u64 = 0;
-
-/// Where the fields of `strata:task` lie.
-#[derive(Clone, Copy, Debug)]
-struct FoundFields {
-    tid: Number,
-    process: Number,
-    own_tid: Number,
-    own_process: Number,
-    level: Number,
-    namespace: Number,
-    cgroup: Option<Number>,
-    is_new: Number,
-}
-
-impl FoundFields {
-    fn new(schema: &Schema) -> Option<Self> {
-        let number = |name| Number::new(schema, &[name]);
-        Some(Self {
-            tid: number("tid")?,
-            process: number("pid")?,
-            own_tid: number("vtid")?,
-            own_process: number("vpid")?,
-            level: number("ns_level")?,
-            namespace: number("ns_inum")?,
-            cgroup: number("cgroup"),
-            is_new: number("is_new")?,
-        })
-    }
-
-    fn read(&self, record: &StreamRecord<'_>) -> Option<FoundTask> {
-        Some(FoundTask {
-            tid: self.tid.as_i32(record)?,
-            process: self.process.as_i32(record)?,
-            own_tid: self.own_tid.as_i32(record)?,
-            own_process: self.own_process.as_i32(record)?,
-            level: self.level.as_u32(record)?,
-            namespace: self.namespace.as_u32(record)?,
-            cgroup: self.cgroup.and_then(|cgroup| cgroup.as_bits(record)),
-            is_new: self.is_new.as_bits(record)? != 0,
-        })
-    }
-}
 
 /// How to read an event type.
 #[derive(Clone, Copy, Debug)]
@@ -630,13 +438,8 @@ impl EventReader {
     #[must_use]
     #[inline]
     pub fn next_name(&self, record: &StreamRecord<'_>) -> [u8; 16] {
-        let Shape::Switch { next: TaskFields { comm: Some(comm), .. }, .. } = &self.0 else { return [0; 16] };
-        let whole = comm.fixed.and_then(|(offset, size)| record.payload.get(offset..offset + size)?.try_into().ok());
-        whole.unwrap_or_else(|| {
-            let mut name = [0; 16];
-            name.iter_mut().zip(comm.read(record).unwrap_or_default()).for_each(|(to, from)| *to = *from);
-            name
-        })
+        let Shape::Switch { next, .. } = &self.0 else { return [0; 16] };
+        next.name(record)
     }
 
     /// Of an [`Event::Wakeup`]: the task.
@@ -700,24 +503,5 @@ impl Decoder {
         }
         let shape = shapes.get_mut(id)?.insert(Shape::new(kind, record.schema));
         shape.as_ref()?.read(record)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn text_ends_at_its_first_zero_or_with_its_field() {
-        let name = |text: &[u8]| until_zero(text).to_vec();
-
-        assert_eq!(
-            [name(b"web\0garbage\0\0\0\0\0"), name(b"\0\x01\x01\x01\x01\0\0\0\0\0\0\0\0\0\0\0")],
-            [&b"web"[..], b""]
-        );
-        assert_eq!(
-            [name(b"sixteen bytes \xff\x80"), name(b"a\0b"), name(b"ab")],
-            [&b"sixteen bytes \xff\x80"[..], b"a", b"ab"]
-        );
     }
 }

@@ -1,6 +1,6 @@
 //! What the records of a kernel say about the task that runs on their CPU.
 
-use super::decode::{THREAD, TaskFields};
+use super::fields::{THREAD, TaskFields};
 use super::{Task, Tid, name};
 use crate::reader::{StreamRecord, TraceLayer};
 use crate::schema::{IntegerField, Schema};

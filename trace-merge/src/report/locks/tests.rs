@@ -1,3 +1,4 @@
+use super::names::flag;
 use super::*;
 use crate::layer::LayerKind;
 use crate::test_trace::Field::{Arguments, Hex, Number, Stack};
