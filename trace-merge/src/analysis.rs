@@ -38,6 +38,12 @@ pub trait Analysis: Send {
         true
     }
 
+    /// Whether it asks for states, be it as changes or by looking at the timeline: what vCPUs, and CPUs and tasks of guests
+    /// do. Where nobody does, they are not worked out. Who runs, and who is who, the timeline knows all the same.
+    fn needs_states(&self) -> bool {
+        true
+    }
+
     /// What it is made of, for one that is nothing but several others: they are fed in its place.
     fn parts(&mut self) -> Option<Vec<&mut dyn Analysis>> {
         None
@@ -161,7 +167,10 @@ fn pass_on(
     let wanted =
         |layer: &&TraceLayer| analyses.iter().any(|analysis| analysis.layers().contains(&layer.description.kind));
     let layers: Vec<&TraceLayer> = trace.layers().iter().filter(wanted).collect();
-    let timeline = Timeline::new(trace);
+    let mut timeline = Timeline::new(trace);
+    if !analyses.iter().any(|analysis| analysis.needs_states()) {
+        timeline.leave_out_states();
+    }
     // What was recorded lasts from the first record to the last one.
     let part = timeline.span.and_then(|span| span.intersection(&window));
     // The moment of the last record is in it.

@@ -68,6 +68,8 @@ pub struct Timeline {
     clock: Clock,
     /// Who recorded the record that was taken in last.
     recorder: Current,
+    /// Whether states are left out.
+    is_without_states: bool,
     changes: Vec<Change>,
 }
 
@@ -82,6 +84,7 @@ impl Timeline {
             vcpu_threads: HashMap::default(),
             clock: trace.clock().clone(),
             recorder: Current::Unknown,
+            is_without_states: false,
             changes: Vec::new(),
         };
         for description in &trace.manifest().vms {
@@ -123,8 +126,15 @@ impl Timeline {
             vcpu_threads,
             clock: clock.clone(),
             recorder: Current::Unknown,
+            is_without_states: false,
             changes: Vec::new(),
         }
+    }
+
+    /// Leaves out, from the first record on, what vCPUs, and CPUs and tasks of guests do: no state ends, and all stay what
+    /// they are before the first record. Who runs and who is who is known all the same.
+    pub(crate) const fn leave_out_states(&mut self) {
+        self.is_without_states = true;
     }
 
     fn add_vm(&mut self, trace: &Trace, description: &VmDescription) {
@@ -299,6 +309,9 @@ impl Timeline {
     /// Ends what still lasts at `time`, where the timeline ends.
     pub fn finish(&mut self, time: u64) {
         self.changes.clear();
+        if self.is_without_states {
+            return;
+        }
         for (index, vm) in self.vms.iter_mut().enumerate() {
             for (&number, vcpu) in &mut vm.vcpus {
                 let window = Window { begin: std::mem::replace(&mut vcpu.since, time), end: time };
@@ -374,7 +387,7 @@ impl Timeline {
             }
             _ => {}
         }
-        if is_other_now {
+        if is_other_now && !self.is_without_states {
             self.settle_waiting(time, index, cpu);
         }
     }
@@ -471,6 +484,9 @@ impl Timeline {
 
     /// Tells what the vCPU did until now, if it does something else now.
     fn settle_vcpu(&mut self, time: u64, index: usize, vcpu: u32) {
+        if self.is_without_states {
+            return;
+        }
         let Some(vm) = self.vms.get_mut(index) else { return };
         let Some(state) = vm.vcpus.get_mut(&vcpu) else { return };
         let host = self.hosts.get(vm.host);
@@ -486,6 +502,9 @@ impl Timeline {
 
     /// Tells what changed of a guest with an event of its `cpu`.
     fn settle_guest(&mut self, time: u64, index: usize, cpu: u32) {
+        if self.is_without_states {
+            return self.vms.get_mut(index).into_iter().for_each(|vm| vm.guest.touched.clear());
+        }
         self.settle_cpu(time, index, cpu);
         let Some(vm) = self.vms.get_mut(index) else { return };
         let mut touched = std::mem::take(&mut vm.guest.touched);

@@ -8,6 +8,7 @@ use crate::timeline::states::Current;
 struct Heard {
     /// It is unfinished until it has heard a record at this time.
     until: u64,
+    is_without_states: bool,
     /// Without one, the kinds that are the default.
     layers: Option<&'static [LayerKind]>,
     before: Vec<u64>,
@@ -30,6 +31,10 @@ impl Heard {
 impl Analysis for Heard {
     fn layers(&self) -> &'static [LayerKind] {
         self.layers.unwrap_or(&[LayerKind::HostKernel, LayerKind::Vmm, LayerKind::GuestKernel])
+    }
+
+    fn needs_states(&self) -> bool {
+        !self.is_without_states
     }
 
     fn before(&mut self, input: &Input<'_>, _timeline: &Timeline) {
@@ -130,6 +135,22 @@ fn what_is_heard_does_not_depend_on_the_number_of_threads() {
     assert_eq!(alone, on(2));
     assert_eq!(alone, on(3));
     assert_eq!(alone, on(8));
+}
+
+#[test]
+fn states_are_left_out_where_nobody_asks_for_them_and_who_runs_is_known_all_the_same() {
+    let (_dir, trace) = TestTrace::new().switch(0, 10, 0, 7).switch(0, 20, 7, 8).switch(0, 30, 8, 0).open();
+    let without = || Heard { is_without_states: true, ..Heard::default() };
+    let (mut alone, mut with, mut beside) = (without(), Heard::default(), without());
+
+    let left_out = pass(&trace, Window::ALL, &mut [&mut alone]);
+    let _ = pass(&trace, Window::ALL, &mut [&mut with, &mut beside]);
+
+    assert!(left_out.timeline.changes().is_empty());
+    assert_eq!((alone.tasks.len(), alone.moments.len()), (0, 0));
+    assert!(!with.tasks.is_empty() && with.tasks == beside.tasks);
+    assert_eq!(alone.recorders, with.recorders);
+    assert_eq!(alone.recorders, [(10, Some(0)), (20, Some(7)), (30, Some(8))]);
 }
 
 #[test]

@@ -136,6 +136,10 @@ impl Analysis for BlockTimes {
         false
     }
 
+    fn needs_states(&self) -> bool {
+        false
+    }
+
     fn layers(&self) -> &'static [LayerKind] {
         &[LayerKind::HostKernel, LayerKind::GuestKernel]
     }

@@ -143,6 +143,10 @@ impl Analysis for FunctionSampling {
         false
     }
 
+    fn needs_states(&self) -> bool {
+        false
+    }
+
     fn layers(&self) -> &'static [LayerKind] {
         &[LayerKind::GuestKernel]
     }

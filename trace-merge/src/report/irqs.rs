@@ -152,6 +152,10 @@ impl Analysis for InterruptTimes {
         false
     }
 
+    fn needs_states(&self) -> bool {
+        false
+    }
+
     fn layers(&self) -> &'static [LayerKind] {
         &[LayerKind::HostKernel, LayerKind::GuestKernel]
     }

@@ -92,6 +92,7 @@ impl Told {
             vcpu_threads: (0..2).map(|vcpu| ((0, thread(vcpu).tid), (0, vcpu))).collect(),
             clock: manifest().clock,
             recorder: Current::Unknown,
+            is_without_states: false,
             changes: Vec::new(),
         };
         Self { timeline, changes: Vec::new() }

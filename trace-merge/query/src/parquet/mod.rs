@@ -194,6 +194,10 @@ impl Analysis for Progress<'_> {
         false
     }
 
+    fn needs_states(&self) -> bool {
+        false
+    }
+
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
         self.seen += 1;
         let (Some(told), Some(span)) = (self.told.filter(|_| self.seen.is_multiple_of(TELL_EVERY)), timeline.span)

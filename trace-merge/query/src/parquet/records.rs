@@ -187,6 +187,10 @@ impl Analysis for Records<'_> {
         false
     }
 
+    fn needs_states(&self) -> bool {
+        false
+    }
+
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
         let Some(&number) = self.sources.get(input.source) else { return };
         let (Some(layer), Some(read)) = (self.layers.get(number), self.trace.layers().get(number)) else { return };

@@ -126,6 +126,10 @@ impl Analysis for Gaps {
         false
     }
 
+    fn needs_states(&self) -> bool {
+        false
+    }
+
     fn gap(&mut self, gap: &Gap, timeline: &Timeline) {
         if gap.begins {
             self.open.entry(gap.source).or_insert((gap.time, gap.origin));
