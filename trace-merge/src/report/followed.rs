@@ -1,6 +1,7 @@
 //! Following something from milestone to milestone: what disk requests and packets have in common.
 
 use super::distribution::{Distribution, Durations};
+use super::ended::Keep;
 use super::flow_step::{FlowMilestone, StepTimes};
 use crate::clock::Clock;
 use crate::timeline::{Origin, Timeline};
@@ -37,30 +38,30 @@ pub(super) struct Ended<T: Followed> {
     total: Durations,
     /// The slowest first, each with its ticks.
     slowest: Vec<(u64, T)>,
-    /// Those that were not taken yet, and their ticks; `None` where nobody takes them.
-    kept: Option<Vec<(u64, T)>>,
+    /// Those that were not taken yet, and their ticks.
+    kept: Keep<(u64, T)>,
 }
 
 impl<T: Followed> Default for Ended<T> {
     fn default() -> Self {
-        Self { steps: BTreeMap::new(), total: Durations::default(), slowest: Vec::new(), kept: None }
+        Self { steps: BTreeMap::new(), total: Durations::default(), slowest: Vec::new(), kept: Keep::none() }
     }
 }
 
 impl<T: Followed> Ended<T> {
     /// Keeps those that end from now on, to be taken one by one.
     pub(super) fn keep(&mut self) {
-        self.kept = Some(Vec::new());
+        self.kept.begin();
     }
 
     /// Whether some have ended that were not taken yet.
     pub(super) fn are_kept(&self) -> bool {
-        self.kept.as_ref().is_some_and(|kept| !kept.is_empty())
+        !self.kept.is_empty()
     }
 
     /// Those that have ended since this was asked last, with their ticks.
-    pub(super) fn take(&mut self) -> Vec<(u64, T)> {
-        self.kept.as_mut().map(std::mem::take).unwrap_or_default()
+    pub(super) fn take(&mut self) -> impl Iterator<Item = (u64, T)> {
+        self.kept.take()
     }
 
     /// One is at its end. Whether it is counted: it has passed anything.
@@ -73,9 +74,7 @@ impl<T: Followed> Ended<T> {
             }
         }
         self.total.add(end - begin);
-        if let Some(kept) = &mut self.kept {
-            kept.push((end - begin, ended.clone()));
-        }
+        self.kept.add(|| (end - begin, ended.clone()));
         let place = self.slowest.partition_point(|&(ticks, _)| ticks >= end - begin);
         if place < T::SLOWEST {
             self.slowest.insert(place, (end - begin, ended));

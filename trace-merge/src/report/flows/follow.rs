@@ -191,7 +191,7 @@ impl Follower {
 
     /// The requests that have ended since this was asked last.
     pub(super) fn take_ended(&mut self, guest: &Guest, clock: &Clock) -> Vec<Flow> {
-        self.ended.take().iter().map(|(ticks, request)| request.flow(*ticks, guest, clock)).collect()
+        self.ended.take().map(|(ticks, request)| request.flow(ticks, guest, clock)).collect()
     }
 
     /// Whether requests have ended that were not taken yet.

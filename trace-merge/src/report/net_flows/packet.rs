@@ -70,7 +70,7 @@ pub(super) struct Gone {
 impl Gone {
     /// Those that have ended since this was asked last.
     pub(super) fn take(&mut self, guest: &Guest, clock: &Clock) -> Vec<PacketFlow> {
-        self.ended.take().iter().map(|(ticks, packet)| packet.flow(*ticks, guest, clock)).collect()
+        self.ended.take().map(|(ticks, packet)| packet.flow(ticks, guest, clock)).collect()
     }
 
     pub(super) fn flows(self, direction: Direction, guest: &Guest, clock: &Clock) -> PacketFlows {
