@@ -13,6 +13,10 @@ pub struct Schema {
     position: usize,
     /// Bytes of the payload, when no field varies.
     fixed_size: Option<usize>,
+    /// The first fields, as long as they are integers and text of a fixed size.
+    placed: Vec<PlacedField>,
+    /// Bytes that they take.
+    placed_size: usize,
     /// Whether a field's elements lie behind the last field.
     has_elements_behind: bool,
     /// Whether it is [`RECORDING_STOPS`].
@@ -80,6 +84,18 @@ pub enum PlacedField {
     Text(TextField),
 }
 
+impl PlacedField {
+    /// The field's value; `None` when the payload ends before it.
+    #[inline]
+    fn read<'a>(&self, payload: &'a [u8]) -> Option<Value<'a>> {
+        Some(match self {
+            Self::Integer(field) if field.signed => Value::Signed(field.bits(payload)?.cast_signed()),
+            Self::Integer(field) => Value::Unsigned(field.bits(payload)?),
+            Self::Text(field) => Value::Text(field.read(payload)?),
+        })
+    }
+}
+
 /// Where text of [`FieldType::CharArray`] lies in every payload of its event type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextField {
@@ -135,7 +151,8 @@ impl Schema {
         let fixed_size = description.fields.iter().map(|field| field.ty.fixed_size()).sum();
         let has_elements_behind = description.fields.iter().any(|field| field.ty.element_behind().is_some());
         let stops_recording = description.name == RECORDING_STOPS;
-        Self { description, position: 0, fixed_size, has_elements_behind, stops_recording }
+        let (placed, placed_size) = placed_fields(&description.fields);
+        Self { description, position: 0, fixed_size, placed, placed_size, has_elements_behind, stops_recording }
     }
 
     /// What the event type is.
@@ -182,27 +199,14 @@ impl Schema {
         } else {
             &[]
         };
-        Fields { fields: self.description.fields.iter(), payload, behind }
+        let rest = payload.get(self.placed_size..).unwrap_or_default();
+        Fields { fields: self.description.fields.iter(), placed: self.placed.iter(), payload, rest, behind }
     }
 
     /// The first fields, as long as they are integers and text of a fixed size.
     #[must_use]
-    pub fn placed_fields(&self) -> Vec<PlacedField> {
-        let mut offset = 0;
-        let mut placed = Vec::new();
-        for field in &self.description.fields {
-            let FieldDescription { ty, hex, .. } = *field;
-            let (at, size) = (offset, ty.size_in_place().unwrap_or(0));
-            placed.push(match (ty, ty.integer()) {
-                (_, Some(integer)) => {
-                    PlacedField::Integer(IntegerField { offset: at, size, signed: integer.is_signed() && !hex })
-                }
-                (FieldType::CharArray(_), _) => PlacedField::Text(TextField { offset: at, size }),
-                _ => break,
-            });
-            offset += size;
-        }
-        placed
+    pub fn placed_fields(&self) -> &[PlacedField] {
+        &self.placed
     }
 
     /// Where the integer field `name` lies; `None` when there is none, or when a field before it varies
@@ -221,11 +225,32 @@ impl Schema {
     }
 }
 
+/// The first of `fields`, as long as they are integers and text of a fixed size, and the bytes that they take.
+fn placed_fields(fields: &[FieldDescription]) -> (Vec<PlacedField>, usize) {
+    let (mut placed, mut offset) = (Vec::new(), 0);
+    for &FieldDescription { ty, hex, .. } in fields {
+        let size = ty.size_in_place().unwrap_or(0);
+        placed.push(match (ty, ty.integer()) {
+            (_, Some(integer)) => {
+                PlacedField::Integer(IntegerField { offset, size, signed: integer.is_signed() && !hex })
+            }
+            (FieldType::CharArray(_), _) => PlacedField::Text(TextField { offset, size }),
+            _ => break,
+        });
+        offset += size;
+    }
+    (placed, offset)
+}
+
 /// The fields of a payload.
 #[derive(Clone, Debug)]
 pub struct Fields<'a> {
     fields: std::slice::Iter<'a, FieldDescription>,
+    /// Of those to come.
+    placed: std::slice::Iter<'a, PlacedField>,
     payload: &'a [u8],
+    /// The fields to come that are not placed.
+    rest: &'a [u8],
     /// Elements of the fields to come.
     behind: &'a [u8],
 }
@@ -233,32 +258,50 @@ pub struct Fields<'a> {
 impl<'a> Iterator for Fields<'a> {
     type Item = (&'a FieldDescription, Value<'a>);
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         let field = self.fields.next()?;
-        let size = match field.ty.size_in_place() {
-            Some(size) => size,
-            None => self.payload.iter().position(|&byte| byte == 0)? + 1,
-        };
-        let (mut bytes, rest) = self.payload.split_at_checked(size)?;
-        self.payload = rest;
-        if let (Some(element), &[low, high]) = (field.ty.element_behind(), bytes) {
-            (bytes, self.behind) =
-                self.behind.split_at_checked(element * usize::from(u16::from_le_bytes([low, high])))?;
-        }
-        let value = match (field.ty, field.ty.integer()) {
-            (_, Some(integer)) => integer_value(bytes, integer, field.hex),
-            (FieldType::Array(integer, _) | FieldType::Sequence(integer), _) => {
-                Value::Array(Elements { bytes, integer, hex: field.hex })
-            }
-            _ => Value::Text(up_to_zero(bytes)),
+        let value = match self.placed.next() {
+            Some(placed) => placed.read(self.payload)?,
+            None => self.walk(field)?,
         };
         Some((field, value))
     }
 }
 
-/// What of `bytes` is before the first zero.
-fn up_to_zero(bytes: &[u8]) -> &[u8] {
-    bytes.split(|&byte| byte == 0).next().unwrap_or(bytes)
+impl<'a> Fields<'a> {
+    /// The value of `field`, the next of those that are not placed.
+    fn walk(&mut self, field: &FieldDescription) -> Option<Value<'a>> {
+        let size = match field.ty.size_in_place() {
+            Some(size) => size,
+            None => self.rest.iter().position(|&byte| byte == 0)? + 1,
+        };
+        let (mut bytes, rest) = self.rest.split_at_checked(size)?;
+        self.rest = rest;
+        if let (Some(element), &[low, high]) = (field.ty.element_behind(), bytes) {
+            (bytes, self.behind) =
+                self.behind.split_at_checked(element * usize::from(u16::from_le_bytes([low, high])))?;
+        }
+        Some(match (field.ty, field.ty.integer()) {
+            (_, Some(integer)) => integer_value(bytes, integer, field.hex),
+            (FieldType::Array(integer, _) | FieldType::Sequence(integer), _) => {
+                Value::Array(Elements { bytes, integer, hex: field.hex })
+            }
+            _ => Value::Text(up_to_zero(bytes)),
+        })
+    }
+}
+
+/// `bytes` up to the first zero. Names of tasks, which have 16, are looked at in one go.
+#[inline]
+pub(crate) fn up_to_zero(bytes: &[u8]) -> &[u8] {
+    const ONES: u128 = u128::MAX / 0xff;
+    let length = match <[u8; 16]>::try_from(bytes).map(u128::from_le_bytes) {
+        // The lowest of these bits is the top one of the first byte that is zero.
+        Ok(name) => (name.wrapping_sub(ONES) & !name & (ONES << 7)).trailing_zeros() as usize / 8,
+        Err(_) => bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len()),
+    };
+    &bytes[..length]
 }
 
 /// A little-endian integer of 1 to 8 bytes.
@@ -407,6 +450,20 @@ mod tests {
         assert_eq!(field.read(&[0, 0, 0, 0xff, 0xff, 0xff, 0xff]), Some(-1));
         assert_eq!(field.read(&[0; 6]), None);
         assert_eq!((varying.integer("b"), fixed.integer("a"), fixed.integer("c")), (None, None, None));
+    }
+
+    #[test]
+    fn text_ends_at_its_first_zero_or_with_its_field() {
+        let name = |text: &[u8]| up_to_zero(text).to_vec();
+
+        assert_eq!(
+            [name(b"web\0garbage\0\0\0\0\0"), name(b"\0\x01\x01\x01\x01\0\0\0\0\0\0\0\0\0\0\0")],
+            [&b"web"[..], b""]
+        );
+        assert_eq!(
+            [name(b"sixteen bytes \xff\x80"), name(b"a\0b"), name(b"ab")],
+            [&b"sixteen bytes \xff\x80"[..], b"a", b"ab"]
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::{BlockRequest, FoundTask, Task};
 use crate::reader::StreamRecord;
-use crate::schema::{IntegerField, Schema, Value};
+use crate::schema::{IntegerField, Schema, Value, up_to_zero};
 
 /// The field of the host's events that names the thread which records them.
 pub(super) const THREAD: &str = "common_pid";
@@ -82,25 +82,13 @@ impl TextField {
     #[inline]
     pub(super) fn read<'t>(&self, record: &StreamRecord<'t>) -> Option<&'t [u8]> {
         if let Some((offset, size)) = self.fixed {
-            return record.payload.get(offset..offset + size).map(until_zero);
+            return record.payload.get(offset..offset + size).map(up_to_zero);
         }
         match record.schema.fields(record.payload).nth(self.index)?.1 {
             Value::Text(text) => Some(text),
             _ => None,
         }
     }
-}
-
-/// `bytes` up to the first zero. Names of tasks, which have 16, are looked at in one go.
-#[inline]
-fn until_zero(bytes: &[u8]) -> &[u8] {
-    const ONES: u128 = u128::MAX / 0xff;
-    let length = match <[u8; 16]>::try_from(bytes).map(u128::from_le_bytes) {
-        // The lowest of these bits is the top one of the first byte that is zero.
-        Ok(name) => (name.wrapping_sub(ONES) & !name & (ONES << 7)).trailing_zeros() as usize / 8,
-        Err(_) => bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len()),
-    };
-    &bytes[..length]
 }
 
 /// Where a task's id and name lie.
@@ -207,24 +195,5 @@ impl FoundFields {
             cgroup: self.cgroup.and_then(|cgroup| cgroup.as_bits(record)),
             is_new: self.is_new.as_bits(record)? != 0,
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn text_ends_at_its_first_zero_or_with_its_field() {
-        let name = |text: &[u8]| until_zero(text).to_vec();
-
-        assert_eq!(
-            [name(b"web\0garbage\0\0\0\0\0"), name(b"\0\x01\x01\x01\x01\0\0\0\0\0\0\0\0\0\0\0")],
-            [&b"web"[..], b""]
-        );
-        assert_eq!(
-            [name(b"sixteen bytes \xff\x80"), name(b"a\0b"), name(b"ab")],
-            [&b"sixteen bytes \xff\x80"[..], b"a", b"ab"]
-        );
     }
 }

@@ -17,8 +17,6 @@ const MOST_BYTES: usize = 1 << 15;
 #[derive(Debug, Default)]
 pub(super) struct Waiting<'t> {
     schema: Option<&'t Schema>,
-    /// Its first fields.
-    placed: Vec<PlacedField>,
     ticks: Vec<u64>,
     payloads: Vec<u8>,
     /// Where each payload lies among `payloads`.
@@ -45,7 +43,6 @@ impl<'t> Waiting<'t> {
     pub(super) fn push(&mut self, schema: &'t Schema, ticks: u64, payload: &[u8]) {
         if self.ticks.is_empty() && !self.is_of(schema) {
             self.schema = Some(schema);
-            self.placed = schema.placed_fields();
         }
         self.ticks.push(ticks);
         let from = self.payloads.len();
@@ -65,10 +62,11 @@ impl<'t> Waiting<'t> {
     fn fill(&self, columns: &mut [Column]) -> usize {
         let Some(schema) = self.schema else { return 0 };
         let payloads = || self.places.iter().map(|place| self.payloads.get(place.clone()).unwrap_or_default());
-        let placed = self.placed.len().min(columns.len());
+        let fields = schema.placed_fields();
+        let placed = fields.len().min(columns.len());
         let (first, rest) = columns.split_at_mut(placed);
         let mut bytes = 0;
-        for (column, field) in first.iter_mut().zip(&self.placed) {
+        for (column, field) in first.iter_mut().zip(fields) {
             match field {
                 PlacedField::Integer(field) => column.push_bits(payloads().map(|payload| field.bits(payload))),
                 PlacedField::Text(field) => {
