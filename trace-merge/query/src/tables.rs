@@ -3,6 +3,7 @@
 //! A table's place tells its partition columns: [`PARTITIONS`].
 
 use std::collections::BTreeSet;
+use thiserror::Error;
 use trace_merge::nearest::nearest;
 
 /// Version of the schema, which each file names under [`VERSION_KEY`]. It changes when a column is taken away or means
@@ -424,16 +425,29 @@ pub fn is_chosen(table: &str, chosen: &BTreeSet<String>) -> bool {
     chosen.contains(table) || is_of_events || ALWAYS.contains(&table)
 }
 
-/// Which of the tables `known` somebody may have meant by `name`.
-#[must_use]
-pub fn nearest_tables(name: &str, known: &BTreeSet<String>) -> String {
+/// A table that there is not.
+#[derive(Debug, Error)]
+#[error("there is no table '{name}'; {hint}")]
+pub struct NoTable {
+    name: String,
+    /// What may have been meant.
+    hint: String,
+}
+
+/// Checks that each of `names` is one of the tables `known`.
+///
+/// # Errors
+/// When one is not.
+pub fn check_names(names: &[String], known: &BTreeSet<String>) -> Result<(), NoTable> {
+    let Some(name) = names.iter().find(|name| !known.contains(*name)) else { return Ok(()) };
     let near = nearest(name, known.iter().map(String::as_str));
-    if near.is_empty() {
+    let hint = if near.is_empty() {
         let names: Vec<&str> = FIXED.iter().map(|table| table.name).collect();
         format!("there are {}, and one for each event type, such as sched.sched_switch", names.join(", "))
     } else {
         format!("nearest: {}", near.join(", "))
-    }
+    };
+    Err(NoTable { name: name.clone(), hint })
 }
 
 #[cfg(test)]

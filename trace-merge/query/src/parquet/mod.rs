@@ -19,7 +19,7 @@ mod states;
 mod task;
 mod waiting;
 
-use crate::tables::{EVENTS, FIXED, Fixed, is_chosen, nearest_tables, table_of_event};
+use crate::tables::{EVENTS, FIXED, Fixed, NoTable, check_names, is_chosen, table_of_event};
 use about::About;
 use files::{Files, Output};
 use places::Places;
@@ -27,7 +27,6 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use thiserror::Error;
 use trace_merge::analysis::{self, Analysis, Passed};
 use trace_merge::clock::Clock;
 use trace_merge::export::{DONE, ExportError, Exported, Options};
@@ -50,26 +49,14 @@ pub enum Selection {
     Named(BTreeSet<String>),
 }
 
-/// A table that was chosen is none of the recording's.
-#[derive(Debug, Error)]
-#[error("there is no table '{name}'; {hint}")]
-pub struct NoTable {
-    name: String,
-    /// What may have been meant.
-    hint: String,
-}
-
 impl Selection {
     /// The tables `names` of `trace`.
     ///
     /// # Errors
     /// When it has no table of one of these names.
     pub fn chosen(names: &[String], trace: &Trace) -> Result<Self, NoTable> {
-        let known = table_names(trace);
-        match names.iter().find(|name| !known.contains(*name)) {
-            None => Ok(Self::Chosen(names.iter().cloned().collect())),
-            Some(name) => Err(NoTable { name: name.clone(), hint: nearest_tables(name, &known) }),
-        }
+        check_names(names, &table_names(trace))?;
+        Ok(Self::Chosen(names.iter().cloned().collect()))
     }
 
     fn has(&self, table: &str) -> bool {

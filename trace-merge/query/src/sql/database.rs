@@ -3,8 +3,8 @@
 use super::{QueryError, RECORDINGS};
 use crate::parquet::table_names;
 use crate::tables::{
-    CHOSEN_KEY, EVENTS, FIXED, Fixed, Kind, NULL_PARTITION, PARTITIONS, RECORDING_KEY, VERSION, VERSION_KEY, is_chosen,
-    nearest_tables,
+    CHOSEN_KEY, EVENTS, FIXED, Fixed, Kind, NULL_PARTITION, PARTITIONS, RECORDING_KEY, VERSION, VERSION_KEY,
+    check_names, is_chosen,
 };
 use datafusion::arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use datafusion::catalog::MemorySchemaProvider;
@@ -93,10 +93,7 @@ impl Database {
             let entries = fs::read_dir(folder).map_err(|source| QueryError::Folder { path: folder.clone(), source })?;
             known.extend(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()));
         }
-        match names.iter().find(|name| !known.contains(*name)) {
-            None => Ok(()),
-            Some(name) => Err(QueryError::NoTable { name: name.clone(), hint: nearest_tables(name, &known) }),
-        }
+        Ok(check_names(names, &known)?)
     }
 
     /// Adds the table `name`, as the parts of it in `folders` have it.

@@ -9,6 +9,7 @@ pub use database::Database;
 pub use ready::{READY, Ready};
 
 use crate::parquet::{self, Selection};
+use crate::tables::NoTable;
 use datafusion::error::DataFusionError;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -81,13 +82,8 @@ pub enum QueryError {
         chosen: String,
     },
     /// No such table.
-    #[error("there is no table '{name}'; {hint}")]
-    NoTable {
-        /// What was asked for.
-        name: String,
-        /// What is nearest.
-        hint: String,
-    },
+    #[error(transparent)]
+    NoTable(#[from] NoTable),
     /// It is to change something.
     #[error("only questions are answered (select, with, values, explain): tables do not change")]
     NotAQuestion,
