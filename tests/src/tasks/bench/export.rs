@@ -7,6 +7,7 @@ mod questions;
 
 use self::forms::{Form, FormRow};
 use self::questions::QuestionRow;
+use super::BenchFolder;
 use super::goal::{self, Goal};
 use super::merge::{self, LARGER, report};
 use crate::fetch::tools::{self, Tool};
@@ -71,9 +72,7 @@ pub fn run(paths: &Paths, options: &Options) -> anyhow::Result<()> {
         missing.push("parquet, and questions about it (--parquet builds strata-query for them)".to_owned());
         None
     };
-    fs::create_dir_all(paths.lab()).with_context(|| format!("cannot create {}", paths.lab().display()))?;
-    let folder = tempfile::TempDir::with_prefix_in("export-bench-", paths.lab())
-        .with_context(|| format!("cannot write to {}", paths.lab().display()))?;
+    let folder = BenchFolder::new(paths, "export-bench-")?;
     let load_before = report::load_average();
     let (small, large) = (folder.path().join("recording"), folder.path().join("larger"));
     let events = progress::step("writing two recordings of all layers", || {

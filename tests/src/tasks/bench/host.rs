@@ -1,6 +1,7 @@
 //! `cargo xtask bench host`: what recording the host's kernel costs the recorder for each record, and whether it keeps
 //! up, beside `trace-cmd record`, and beside nothing but moving the kernel's pages into files as they are.
 
+use super::BenchFolder;
 use super::goal::{self, Goal};
 use super::merge::{self, report};
 use super::quantile;
@@ -124,9 +125,7 @@ pub fn run(paths: &Paths, options: &Options) -> anyhow::Result<()> {
     let program = progress::step("building the measurement of the host layer", || {
         merge::build_example(paths, "vmm", "host_layer_cost")
     })?;
-    fs::create_dir_all(paths.lab()).with_context(|| format!("cannot create {}", paths.lab().display()))?;
-    let folder = tempfile::TempDir::with_prefix_in("host-bench-", paths.lab())
-        .with_context(|| format!("cannot write to {}", paths.lab().display()))?;
+    let folder = BenchFolder::new(paths, "host-bench-")?;
     let load_before = report::load_average();
     let row = |events, way: &Way| Row { way: *way, events, samples: Vec::new() };
     let mut ways = vec![Way::Strata, Way::Pages];

@@ -9,6 +9,7 @@ pub(super) mod report;
 pub(super) mod reports;
 
 use self::report::{Measured, MemoryRow, Report, Row};
+use super::BenchFolder;
 use super::usage::{self, Usage};
 use crate::fetch::tools::{self, TRACE_CMD, Tool};
 use crate::paths::Paths;
@@ -94,9 +95,7 @@ struct Case {
 /// When something cannot be built, or a program fails or counts another number of records than there are.
 pub fn run(paths: &Paths, options: &Options) -> anyhow::Result<()> {
     let programs = progress::step("building strata with optimisation", || build(paths))?;
-    fs::create_dir_all(paths.lab()).with_context(|| format!("cannot create {}", paths.lab().display()))?;
-    let folder = tempfile::TempDir::with_prefix_in("merge-bench-", paths.lab())
-        .with_context(|| format!("cannot write to {}", paths.lab().display()))?;
+    let folder = BenchFolder::new(paths, "merge-bench-")?;
     let load_before = report::load_average();
     let mut missing = Vec::new();
     let (mut rows, mut memory, mut reports, mut exports) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());

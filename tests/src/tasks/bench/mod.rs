@@ -16,7 +16,32 @@ pub mod wide;
 use crate::build::binaries;
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
+use anyhow::Context;
+use std::fs;
 use std::path::Path;
+use tempfile::TempDir;
+use trace_merge::removed_on_signal::RemovedOnSignal;
+
+/// A folder in the lab for what a benchmark writes. It goes when it is dropped, and when a signal ends the benchmark.
+#[derive(Debug)]
+struct BenchFolder {
+    _guard: RemovedOnSignal,
+    folder: TempDir,
+}
+
+impl BenchFolder {
+    /// A new one, whose name begins with `prefix`.
+    fn new(paths: &Paths, prefix: &str) -> anyhow::Result<Self> {
+        fs::create_dir_all(paths.lab()).with_context(|| format!("cannot create {}", paths.lab().display()))?;
+        let folder = TempDir::with_prefix_in(prefix, paths.lab())
+            .with_context(|| format!("cannot write to {}", paths.lab().display()))?;
+        Ok(Self { _guard: RemovedOnSignal::new(folder.path()).context("signals cannot be taken")?, folder })
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+}
 
 /// Builds `example` of `package` with optimisation, and has it print its tables; `arguments` come before the file for the
 /// results, if there is one.

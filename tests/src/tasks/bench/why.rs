@@ -1,6 +1,7 @@
 //! `cargo xtask bench why`: how long `strata why` takes to find and explain the worst waits of a task, in how much
 //! memory, what triggers cost the recorder for each record, and how long after an event its trigger is marked.
 
+use super::BenchFolder;
 use super::goal::{self, Goal};
 use super::merge::{self, LARGER, report};
 use super::quantile;
@@ -102,9 +103,7 @@ pub fn run(paths: &Paths, options: &Options) -> anyhow::Result<()> {
         progress::step("building the measurement of triggers", || merge::build_example(paths, "vmm", "trigger_cost"))?;
     let trigger_delay =
         progress::step("building the measurement of delays", || merge::build_example(paths, "vmm", "trigger_delay"))?;
-    fs::create_dir_all(paths.lab()).with_context(|| format!("cannot create {}", paths.lab().display()))?;
-    let folder = tempfile::TempDir::with_prefix_in("why-bench-", paths.lab())
-        .with_context(|| format!("cannot write to {}", paths.lab().display()))?;
+    let folder = BenchFolder::new(paths, "why-bench-")?;
     let load_before = report::load_average();
     let (small, large) = (folder.path().join("recording"), folder.path().join("larger"));
     let events = progress::step("writing two recordings of all layers", || {
