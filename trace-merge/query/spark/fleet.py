@@ -280,13 +280,19 @@ def tables_in(lake: pathlib.Path) -> dict[str, list[str]]:
     return tables | ({EVENTS: of_events} if of_events else {})
 
 
-def taken_in_without(lake: pathlib.Path, table: str) -> set[str]:
-    """The ids of the recordings of which `table` was not chosen when they were taken in; says how many these are."""
-    ids = set()
-    for note in (lake / BOOK).glob("*.json"):
-        chosen = json.loads(note.read_text()).get("tables")
-        if chosen and table not in chosen + ALWAYS and not ("." in table and EVENTS in chosen):
-            ids.add(note.stem)
+def chosen_in(lake: pathlib.Path) -> dict[str, list[str]]:
+    """Which tables were chosen when a recording was taken in, by the ids of those of which not all were."""
+    notes = ((note.stem, json.loads(note.read_text()).get("tables")) for note in (lake / BOOK).glob("*.json"))
+    return {recording: tables for recording, tables in notes if tables}
+
+
+def taken_in_without(table: str, chosen: dict[str, list[str]]) -> set[str]:
+    """The ids of the recordings of which `table` was not `chosen`; says how many these are."""
+
+    def has(tables: list[str]) -> bool:
+        return table in tables + ALWAYS or ("." in table and EVENTS in tables)
+
+    ids = {recording for recording, tables in chosen.items() if not has(tables)}
     if ids:
         print(harmless(f"{table}: {len(ids)} recordings were taken in without it (--tables)"), file=sys.stderr)
     return ids
@@ -372,7 +378,7 @@ def ask(spark: SparkSession, lake: pathlib.Path, questions: list[str]) -> bool:
     """Prints the answers; whether every question has one."""
     if not (lake / BOOK).is_dir():
         raise Refused(f"{lake}: is no lake; `fleet.py ingest` makes one")
-    tables, views, left_out, are_answered = tables_in(lake), set(), set(), True
+    tables, chosen, views, left_out, are_answered = tables_in(lake), chosen_in(lake), set(), set(), True
     for question in questions:
         text, ready = question, READY / f"{question}.sql"
         is_ready = re.fullmatch(r"[\w-]+", question) is not None
@@ -384,7 +390,7 @@ def ask(spark: SparkSession, lake: pathlib.Path, questions: list[str]) -> bool:
         for table in named:
             if table not in views and tables[table]:
                 views.add(table)
-                left_out |= taken_in_without(lake, table)
+                left_out |= taken_in_without(table, chosen)
                 for recording, line in add_view(spark, lake, table, tables[table]).items():
                     if recording not in left_out:
                         print(harmless(line), file=sys.stderr)
@@ -395,7 +401,7 @@ def ask(spark: SparkSession, lake: pathlib.Path, questions: list[str]) -> bool:
                 print(json.dumps({"question": question, **values}))
         except PySparkException as error:
             name = absent_table(error)
-            without = taken_in_without(lake, name) if name else set()
+            without = taken_in_without(name, chosen) if name else set()
             left_out |= without
             # A ready question names only tables of this version.
             if name and is_ready and not without:
