@@ -387,7 +387,7 @@ impl Timeline {
             }
             _ => {}
         }
-        if is_other_now && !self.is_without_states {
+        if is_other_now {
             self.settle_waiting(time, index, cpu);
         }
     }
@@ -469,6 +469,9 @@ impl Timeline {
 
     /// The host's `cpu` runs something else: so do those vCPUs not yet that wait for it.
     fn settle_waiting(&mut self, time: u64, host: usize, cpu: u32) {
+        if self.is_without_states {
+            return;
+        }
         for vm in 0..self.vms.len() {
             let mut next = 0;
             while let Some(waiting) = self.vms.get(vm).filter(|vm| vm.host == host).and_then(|vm| {

@@ -85,7 +85,7 @@ fn find(own: Option<&Path>, path: Option<&OsStr>) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::{export_words, *};
+    use super::*;
     use crate::cli::{Cli, Command};
     use clap::Parser;
     use std::fs;
