@@ -49,6 +49,7 @@ pub fn all() -> Vec<Seed> {
     add("trace_folder", "whole", recording(b""));
     add("trace_folder", "whole-with-description", recording(&description()));
     add("trace_folder", "with-a-compressed-stream", [recording(b""), block(&compressed_stream())].concat());
+    add("trace_folder", "with-a-journal", recording_with_journal());
     for (name, rings) in [("streamed", 0), ("snapshots", consumer::FLIGHT_RECORDER)] {
         add("guest_processes", name, process_slots(rings));
     }
@@ -363,6 +364,22 @@ fn recording(description: &[u8]) -> Vec<u8> {
         stream(user_uuid, &guest_records(20)),
     ];
     blocks.iter().flat_map(|bytes| block(bytes)).collect()
+}
+
+/// A recording whose recorder was killed before `session.json` had the event types of the guest's kernel, or the process.
+fn recording_with_journal() -> Vec<u8> {
+    let mut manifest = trace_folder::manifest();
+    let journal = manifest.layers[1..].iter().map(|layer| {
+        let mut line = serde_json::to_vec(layer).expect("a description can be written");
+        line.push(b'\n');
+        line
+    });
+    let journal = journal.collect::<Vec<_>>().concat();
+    manifest.layers.truncate(2);
+    manifest.layers[1].events.clear();
+    let killed = Manifest { outcome: None, ..manifest };
+    let killed = serde_json::to_vec(&killed).expect("a description can be written");
+    [recording(&killed), block(b""), block(&journal)].concat()
 }
 
 fn block(bytes: &[u8]) -> Vec<u8> {

@@ -1,8 +1,8 @@
 //! The tools that read a recording, on one whose description and streams hold anything.
 //!
-//! An input is five blocks (`u16` length, bytes): `session.json`, then a stream of the host's kernel, of the guest's
-//! kernel and of a process, and a compressed one of that process. An empty description stands for the one that
-//! [`manifest`] makes; without a last block there is no compressed stream.
+//! An input is six blocks (`u16` length, bytes): `session.json`, then a stream of the host's kernel, of the guest's
+//! kernel and of a process, a compressed one of that process, and `session.journal`. An empty description stands for the
+//! one that [`manifest`] makes; without the last blocks there is no compressed stream and no journal.
 
 use crate::events;
 use crate::script::Input;
@@ -18,7 +18,7 @@ use trace_merge::events::EventsOptions;
 use trace_merge::export::{self, ExportError, html, perfetto};
 use trace_merge::layer::LayerKind;
 use trace_merge::manifest::{
-    FORMAT_VERSION, Host, Layer, MANIFEST_FILE, Manifest, Process, Started, StreamDescription, Vm,
+    FORMAT_VERSION, Host, JOURNAL_FILE, Layer, MANIFEST_FILE, Manifest, Process, Started, StreamDescription, Vm,
 };
 use trace_merge::reader::Trace;
 use trace_merge::report::all::AllReports;
@@ -121,10 +121,11 @@ pub fn run(data: &[u8]) {
     for layer in FOLDERS {
         fs::write(dir.join(layer).join("stream_0"), input.block()).expect("the folder is writable");
     }
-    let compressed = dir.join(FOLDERS[2]).join("stream_1.zst");
-    match input.block() {
-        [] => drop(fs::remove_file(compressed)),
-        block => fs::write(compressed, block).expect("the folder is writable"),
+    for file in [dir.join(FOLDERS[2]).join("stream_1.zst"), dir.join(JOURNAL_FILE)] {
+        match input.block() {
+            [] => drop(fs::remove_file(file)),
+            block => fs::write(file, block).expect("the folder is writable"),
+        }
     }
     read(dir);
 }

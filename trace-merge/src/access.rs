@@ -4,7 +4,7 @@
 //! The folder of a recording says it: whoever may list that folder may read everything in it. So the permissions of every
 //! folder and file follow from it, and nobody but its owner writes.
 
-use rustix::fs::Mode;
+use rustix::fs::{Mode, OFlags};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -155,6 +155,12 @@ impl Readers {
             _ => file.set_permissions(Permissions::from_mode(self.file_mode())),
         }
     }
+}
+
+/// Opens the file `path`, which is there, to append to it. A link that somebody laid there is not followed.
+pub(crate) fn open_to_append(path: &Path) -> io::Result<File> {
+    let flags = i32::from_ne_bytes(OFlags::NOFOLLOW.bits().to_ne_bytes());
+    OpenOptions::new().append(true).custom_flags(flags).open(path)
 }
 
 impl FromStr for Readers {

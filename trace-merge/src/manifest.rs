@@ -19,6 +19,7 @@ use std::path::{Component, Path, PathBuf};
 use thiserror::Error;
 use uuid::Uuid;
 
+pub(crate) mod journal;
 mod limit;
 mod size;
 
@@ -26,6 +27,8 @@ mod size;
 pub const FORMAT_VERSION: u32 = 1;
 /// Name of the file in a recording's folder.
 pub const MANIFEST_FILE: &str = "session.json";
+/// Name of the file beside it that says what came since it was saved.
+pub const JOURNAL_FILE: &str = "session.journal";
 /// Largest `session.json` that is read or written, bytes.
 pub const MAX_MANIFEST_BYTES: u64 = 256 << 20;
 /// Smallest packet of a stream, bytes: a packet header and something in it.
@@ -400,7 +403,8 @@ struct Format {
 }
 
 impl Manifest {
-    /// Reads and validates `session.json` of the recording in `dir`.
+    /// Reads and validates `session.json` of the recording in `dir`. Where that says of no end, the event types are added that
+    /// came since it was saved.
     ///
     /// # Errors
     /// One line that names the file and what to do.
@@ -409,6 +413,7 @@ impl Manifest {
         if !dir.is_dir() {
             return Err(ManifestError::NoFolder { path: dir.into() });
         }
+        let journal = journal::read(dir);
         let text = match read_bounded(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -424,6 +429,7 @@ impl Manifest {
         let manifest: Self = serde_json::from_slice(&text).map_err(damaged)?;
         match manifest.problem() {
             Some(problem) => Err(ManifestError::Invalid { path, problem }),
+            None if manifest.outcome.is_none() && !journal.is_empty() => Ok(journal::complete(manifest, &journal)),
             None => Ok(manifest),
         }
     }
@@ -449,7 +455,7 @@ impl Manifest {
         let path = dir.join(MANIFEST_FILE);
         let text = self.text(&path, limit)?;
         let written = Readers::of(dir).and_then(|readers| readers.write_atomically(&path, &text));
-        written.map_err(|source| ManifestError::Write { path, source })
+        written.inspect(|()| journal::remove_beside(&path)).map_err(|source| ManifestError::Write { path, source })
     }
 
     /// The text of `session.json`, `path`, of `limit` bytes at most.
@@ -555,7 +561,8 @@ fn is_file_name(name: &str) -> bool {
 
 /// Replaces `session.json`, `path`, by `text` in one step, with room for the last one in `reserve`.
 pub(crate) fn replace_text(path: &Path, text: &[u8], reserve: &mut Reserve) -> Result<(), ManifestError> {
-    reserve.replace(path, text).map_err(|source| ManifestError::Write { path: path.into(), source })
+    let replaced = reserve.replace(path, text).inspect(|()| journal::remove_beside(path));
+    replaced.map_err(|source| ManifestError::Write { path: path.into(), source })
 }
 
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {

@@ -1,8 +1,8 @@
 //! The writing side of a recording: one [`LayerWriter`] per layer.
 //!
 //! The order of writes is what keeps a recording readable at every moment, its recorder's sudden death included: event
-//! types reach `metadata` before the first record that uses them reaches a stream, and streams grow by whole packets.
-//! (`session.json` is the recorder's to save, from [`LayerWriter::layer`].)
+//! types reach `metadata` and the recording's journal before the first record that uses them reaches a stream, and streams
+//! grow by whole packets. (`session.json` is the recorder's to save, from [`LayerWriter::layer`].)
 
 mod chunks;
 mod packet;
@@ -14,21 +14,20 @@ pub use packet::{OpenPacket, PacketBuilder, Push};
 pub use rotation::{MIN_ROTATED_SIZE, Rotation};
 pub use stream::StreamWriter;
 
-use crate::access::Readers;
+use crate::access::{Readers, open_to_append};
 use crate::clock::Clock;
 use crate::compression::Compression;
 use crate::layer::LayerKind;
-use crate::manifest::{Layer, MAX_PACKET_SIZE, MIN_PACKET_SIZE, Manifest, Process, StreamDescription, is_vm_name};
+use crate::manifest::{
+    JOURNAL_FILE, Layer, MAX_PACKET_SIZE, MIN_PACKET_SIZE, Manifest, Process, StreamDescription, is_vm_name, journal,
+};
 use crate::metadata::{TraceDescription, event_types, tsdl};
 use crate::terminal;
-use rustix::fs::OFlags;
 use shared_ring::consumer::Lost;
 use shared_ring::event::{EventDescription, MAX_FIELDS, MAX_NAME};
 use shared_ring::layout::{EXTENDED_ID, HOLE_ID, PacketHeader};
 use shared_ring::packet::Packet;
-use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use stream::stream_file;
 use streams::Streams;
@@ -150,6 +149,8 @@ pub struct LayerWriter {
 #[derive(Debug)]
 struct Place {
     folder: PathBuf,
+    /// The journal of a recording that goes on.
+    journal: Option<PathBuf>,
     packet_size: u64,
     uuid: [u8; 16],
     /// The recording's size, if it keeps within one.
@@ -187,7 +188,7 @@ enum Gap {
 
 impl LayerWriter {
     /// Creates the folder of `layer` in the recording `dir`, with `metadata` but no event types yet. Clock, host,
-    /// version, and whether streams are compressed come from `manifest`.
+    /// version, and whether streams are compressed come from `manifest`. `session.json` is saved when the layer is complete.
     ///
     /// A process id that was used before in this recording gets a folder of its own: `42-2` after `42`. So does a
     /// second layer of the host's kernel, which holds what a flight recorder keeps apart.
@@ -195,15 +196,26 @@ impl LayerWriter {
     /// # Errors
     /// When the layer is not possible, exists already, or cannot be written.
     pub fn create(dir: &Path, manifest: &Manifest, layer: NewLayer) -> Result<Self, WriteError> {
-        Self::create_within(None, dir, manifest, layer)
+        Self::create_with(None, None, dir, manifest, layer)
     }
 
-    /// As [`create`](Self::create), in a recording that keeps within the size of `rotation`, if there is one.
+    /// As [`create`](Self::create), in a recording whose `session.json` is saved again and again while it goes on: event types
+    /// go to its journal too. It keeps within the size of `rotation`, if there is one.
     ///
     /// # Errors
     /// As those of [`create`](Self::create), and when the layer's description does not fit.
-    pub fn create_within(
+    pub fn create_in_progress(
         rotation: Option<&Rotation>,
+        dir: &Path,
+        manifest: &Manifest,
+        layer: NewLayer,
+    ) -> Result<Self, WriteError> {
+        Self::create_with(rotation, Some(dir.join(JOURNAL_FILE)), dir, manifest, layer)
+    }
+
+    fn create_with(
+        rotation: Option<&Rotation>,
+        journal: Option<PathBuf>,
         dir: &Path,
         manifest: &Manifest,
         layer: NewLayer,
@@ -222,6 +234,7 @@ impl LayerWriter {
         };
         let place = Place {
             folder: dir.join(&path),
+            journal,
             packet_size: layer.packet_size,
             uuid: trace.uuid.into_bytes(),
             rotation: rotation.cloned(),
@@ -277,7 +290,7 @@ impl LayerWriter {
         !self.events.is_empty()
     }
 
-    /// Adds event types, to the end of `metadata` too. Those that the layer has already are passed over; those that are
+    /// Adds event types, to the end of `metadata` too, and of the journal of a recording that goes on. Those that the layer has already are passed over; those that are
     /// not possible are not added, while the others are. Returns how many were added.
     ///
     /// # Errors
@@ -304,6 +317,8 @@ impl LayerWriter {
             // Not the whole text once more: a process may add one event type at a time.
             let text = event_types(&self.events[known..]);
             self.append_metadata(&text)?;
+            // Where it cannot be written, `session.json` will say it first.
+            let _ = self.append_to_journal(known);
         }
         refused.map_or(Ok(added), Err)
     }
@@ -481,6 +496,11 @@ impl LayerWriter {
             overwritten: stream.overwritten,
             dropped: None,
         });
+        self.described(self.events.clone(), streams.collect())
+    }
+
+    /// The layer with no other event types than `events`, and no other streams than `streams`.
+    fn described(&self, events: Vec<EventDescription>, streams: Vec<StreamDescription>) -> Layer {
         Layer {
             kind: self.trace.kind,
             vm: self.trace.vm.clone(),
@@ -489,18 +509,26 @@ impl LayerWriter {
             uuid: self.trace.uuid,
             packet_size: self.place.packet_size,
             process: self.trace.process.clone(),
-            events: self.events.clone(),
+            events,
             limit: None,
-            streams: streams.collect(),
+            streams,
         }
+    }
+
+    /// Writes event types from the one of number `first` on to the recording's journal, if it has one.
+    fn append_to_journal(&self, first: usize) -> Result<(), WriteError> {
+        let Some(path) = &self.place.journal else { return Ok(()) };
+        let line = journal::line(&self.described(self.events[first..].to_vec(), Vec::new()));
+        if let Some(rotation) = &self.place.rotation {
+            rotation.reserve_journal(path, line.len() as u64)?;
+        }
+        journal::append(path, &line).map_err(|source| WriteError::Write { path: path.clone(), source })
     }
 
     fn append_metadata(&mut self, text: &str) -> Result<(), WriteError> {
         let path = self.place.folder.join("metadata");
         self.reserve_metadata(&path, self.metadata_bytes + text.len() as u64)?;
-        let flags = i32::from_ne_bytes(OFlags::NOFOLLOW.bits().to_ne_bytes());
-        let file = OpenOptions::new().append(true).custom_flags(flags).open(&path);
-        let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+        let written = open_to_append(&path).and_then(|mut file| file.write_all(text.as_bytes()));
         written.map_err(|source| WriteError::Write { path, source })
     }
 

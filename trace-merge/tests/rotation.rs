@@ -62,7 +62,7 @@ impl Recorder {
         let event = EventDescription { id: 1, class: 0, name: "test:tick".into(), fields: vec![field] };
         let layers = [LayerKind::GuestKernel, LayerKind::Vmm].map(|kind| {
             let new = NewLayer { kind, vm: Some("vm0".into()), process: None, packet_size: PACKET_SIZE };
-            let mut layer = LayerWriter::create_within(rotation.as_ref(), dir.path(), &manifest, new).unwrap();
+            let mut layer = LayerWriter::create_in_progress(rotation.as_ref(), dir.path(), &manifest, new).unwrap();
             layer.add_events(std::slice::from_ref(&event)).unwrap();
             layer
         });
@@ -340,7 +340,7 @@ fn description_that_leaves_no_room_is_refused() {
     let rotation = Rotation::new(8 << 10);
     let dir = TempDir::new().unwrap();
     let new = NewLayer { kind: LayerKind::Vmm, vm: Some("vm0".into()), process: None, packet_size: PACKET_SIZE };
-    let mut layer = LayerWriter::create_within(Some(&rotation), dir.path(), &manifest(), new).unwrap();
+    let mut layer = LayerWriter::create_in_progress(Some(&rotation), dir.path(), &manifest(), new).unwrap();
 
     let name = |id: u16| format!("test:{}{id}", "x".repeat(100));
     let event = |id| EventDescription { id, class: 0, name: name(id), fields: Vec::new() };
@@ -361,7 +361,7 @@ fn layer_whose_packets_are_all_gone_is_forgotten_with_its_folder() {
         packet_size: PACKET_SIZE,
     };
     let rotation = recorder.rotation.clone().unwrap();
-    let mut process = LayerWriter::create_within(Some(&rotation), recorder.dir.path(), &manifest(), new).unwrap();
+    let mut process = LayerWriter::create_in_progress(Some(&rotation), recorder.dir.path(), &manifest(), new).unwrap();
     process.record(0, BEGIN, 1, &[]).unwrap();
     process.flush().unwrap();
     let ended = process.layer();

@@ -315,7 +315,7 @@ fn read_by_others(
         violation.map_or(Ok(()), |violation| Err(format!("{name}: {violation:?}")))
     });
     board.check(Promise::Strata, clean);
-    // What began just before the kill is in no session.json yet, and so in none of Strata's checks.
+    // A layer that has no event types and began just before the kill is in none of Strata's checks.
     let is_compressed = trace.manifest().compression.is_some();
     if is_cut || may_be_cut && !is_compressed && has_cut_stream(path) {
         return true;

@@ -41,7 +41,7 @@ impl Recorder {
             let packet_size = if kind == LayerKind::GuestKernel { 128 << 10 } else { 64 << 10 };
             let pid = process.as_ref().map(|process| process.pid);
             let vm = (kind != LayerKind::HostKernel).then(|| "vm0".into());
-            let mut layer = LayerWriter::create_within(
+            let mut layer = LayerWriter::create_in_progress(
                 rotation.as_ref(),
                 dir,
                 manifest,

@@ -51,6 +51,8 @@ struct RotatedFiles {
     free: Vec<StreamIndex>,
     /// Bytes that `session.json` took at most.
     manifest: u64,
+    /// Bytes of the journal, or more.
+    journal: u64,
 }
 
 #[derive(Debug)]
@@ -71,8 +73,14 @@ impl Rotation {
     #[must_use]
     pub fn new(limit: u64) -> Self {
         let ledger = ChunkLedger::new(limit);
-        let files =
-            RotatedFiles { ledger, streams: Vec::new(), numbers: HashMap::new(), free: Vec::new(), manifest: 0 };
+        let files = RotatedFiles {
+            ledger,
+            streams: Vec::new(),
+            numbers: HashMap::new(),
+            free: Vec::new(),
+            manifest: 0,
+            journal: 0,
+        };
         Self { files: Arc::new(Mutex::new(files)) }
     }
 
@@ -122,14 +130,33 @@ impl Rotation {
         if reserved.map_err(|error| ManifestError::Write { path: path.clone(), source: io::Error::other(error) })? {
             // Something may have been dropped for it.
             self.describe(dir, &mut manifest.layers);
-            return replace_text(&path, &manifest.text(&path, MAX_MANIFEST_BYTES)?, reserve);
+            replace_text(&path, &manifest.text(&path, MAX_MANIFEST_BYTES)?, reserve)?;
+        } else {
+            replace_text(&path, &text, reserve)?;
         }
-        replace_text(&path, &text, reserve)
+        self.lock().release_journal();
+        Ok(())
     }
 
     /// Makes room for the folder of a layer and the description in it, `path`, which grows from `before` to `after` bytes.
     pub(super) fn reserve_description(&self, path: &Path, before: u64, after: u64) -> Result<(), WriteError> {
         self.lock().replace_fixed(path, folder_bytes(before), folder_bytes(after))
+    }
+
+    /// Makes room for `bytes` more of the journal, `path`.
+    pub(super) fn reserve_journal(&self, path: &Path, bytes: u64) -> Result<(), WriteError> {
+        let mut files = self.lock();
+        let (before, after) = (files.journal, files.journal.saturating_add(bytes));
+        files.replace_fixed(path, blocks(before), blocks(after))?;
+        files.journal = after;
+        drop(files);
+        Ok(())
+    }
+
+    /// Bytes of the journal.
+    #[cfg(test)]
+    pub(super) fn journal_bytes(&self) -> u64 {
+        self.lock().journal
     }
 
     /// Says of the streams of `layers`, which lie in the recording `dir`, what was dropped of them.
@@ -247,6 +274,12 @@ impl RotatedFiles {
         self.replace_fixed(path, MANIFESTS * self.manifest, MANIFESTS * after)?;
         self.manifest = after;
         Ok(true)
+    }
+
+    /// The journal is gone, with `session.json` saved.
+    fn release_journal(&mut self) {
+        let bytes = std::mem::take(&mut self.journal);
+        self.ledger.remove_fixed(blocks(bytes));
     }
 
     /// What does not go takes `after` bytes where it took `before`; there is room for it, for `path`.

@@ -1,5 +1,6 @@
 use super::*;
 use crate::manifest::tests::manifest;
+use crate::reserve::Reserve;
 use shared_ring::event::{FieldDescription, FieldType};
 use shared_ring::packet::{Records, read_header};
 use std::collections::BTreeMap;
@@ -200,4 +201,41 @@ fn event_types_that_come_one_by_one_make_the_same_metadata() {
 
     assert!(apart.contains("test:event2"), "{apart}");
     assert_eq!(apart, together);
+}
+
+#[test]
+fn journal_counts_to_the_size_of_a_recording_until_it_is_saved() {
+    let dir = TempDir::new().unwrap();
+    let (path, rotation) = (dir.path().join(JOURNAL_FILE), Rotation::new(MIN_ROTATED_SIZE));
+    let part = MIN_ROTATED_SIZE / 4 * 3;
+
+    rotation.reserve_journal(&path, part).unwrap();
+    let beside_it = rotation.reserve_journal(&path, part);
+    rotation.save(dir.path(), &mut manifest(), &mut Reserve::default()).unwrap();
+
+    assert!(matches!(beside_it, Err(WriteError::NoRoom { .. })), "{beside_it:?}");
+    rotation.reserve_journal(&path, part).unwrap();
+}
+
+#[test]
+fn journal_of_a_recording_that_keeps_within_a_size_is_as_large_as_it_counts() {
+    let dir = TempDir::new().unwrap();
+    let rotation = Rotation::new(MIN_ROTATED_SIZE);
+    let new = new_layer(LayerKind::GuestUser);
+    let mut layer = LayerWriter::create_in_progress(Some(&rotation), dir.path(), &manifest(), new).unwrap();
+
+    layer.add_events(&[event(1, &["a"])]).unwrap();
+    layer.add_events(&[event(2, &["a"]), event(3, &["a"])]).unwrap();
+
+    assert_eq!(fs::metadata(dir.path().join(JOURNAL_FILE)).unwrap().len(), rotation.journal_bytes());
+}
+
+#[test]
+fn recording_that_is_written_at_once_has_no_journal() {
+    let dir = TempDir::new().unwrap();
+    let mut layer = create(&dir, LayerKind::Vmm);
+
+    layer.add_events(&[event(1, &["a"])]).unwrap();
+
+    assert!(!dir.path().join(JOURNAL_FILE).exists());
 }

@@ -294,7 +294,7 @@ impl GuestProcesses {
         self.slots[number as usize] = Slot { generation, ..Slot::default() };
         let begun = self.admit().and_then(|()| {
             let layer = self.table.layer(number);
-            let writer = LayerWriter::create_within(self.rotation.as_ref(), dir, manifest, layer);
+            let writer = LayerWriter::create_in_progress(self.rotation.as_ref(), dir, manifest, layer);
             writer.map_err(|error| self.refuse_unwritten(&error))
         });
         match begun {

@@ -238,7 +238,7 @@ pub(super) fn create(
     events: &[EventDescription],
 ) -> Result<LayerWriter, WriteError> {
     let layer = NewLayer { kind: LayerKind::HostKernel, vm: None, process: None, packet_size: PACKET_SIZE };
-    let mut writer = LayerWriter::create_within(rotation, dir, manifest, layer)?;
+    let mut writer = LayerWriter::create_in_progress(rotation, dir, manifest, layer)?;
     writer.add_events(events)?;
     Ok(writer)
 }

@@ -111,7 +111,7 @@ impl KernelRings {
             process: None,
             packet_size: self.rings.geometry.sub_buffer_size(),
         };
-        let writer = LayerWriter::create_within(self.rotation.as_ref(), dir, manifest, layer)?;
+        let writer = LayerWriter::create_in_progress(self.rotation.as_ref(), dir, manifest, layer)?;
         let ring =
             |vcpu| Consumer::new(self.ring(vcpu), self.rings.geometry, self.rings.mode, vcpu).since(self.earliest);
         Ok(RingLayer::new(writer, Some(self.registry()), (0..self.layout.config.vcpus).map(ring).collect()))

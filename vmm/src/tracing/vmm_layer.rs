@@ -49,7 +49,7 @@ pub fn vmm_layer_of(
 ) -> Result<RingLayer, WriteError> {
     let packet_size = rings.geometry.sub_buffer_size();
     let layer = NewLayer { kind: LayerKind::Vmm, vm: Some(vm.into()), process: None, packet_size };
-    let mut writer = LayerWriter::create_within(rotation, dir, manifest, layer)?;
+    let mut writer = LayerWriter::create_in_progress(rotation, dir, manifest, layer)?;
     let events: Vec<EventDescription> = EVENTS.iter().map(EventDescription::from).collect();
     writer.add_events(&events)?;
     Ok(RingLayer::new(writer, None, consumers))

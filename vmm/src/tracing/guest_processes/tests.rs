@@ -423,7 +423,7 @@ fn process_of_which_nothing_is_left_in_a_recording_of_a_limited_size_is_forgotte
     bench.processes.forget_dropped(bench.dir.path());
     let before = bench.processes.layers().count();
     let host = NewLayer { kind: LayerKind::HostKernel, vm: None, process: None, packet_size: 4096 };
-    let mut host = LayerWriter::create_within(Some(&rotation), bench.dir.path(), &manifest(), host).unwrap();
+    let mut host = LayerWriter::create_in_progress(Some(&rotation), bench.dir.path(), &manifest(), host).unwrap();
     (0..2000).for_each(|number| host.record(0, SECOND + number, 1, &[0; 40]).unwrap());
     bench.processes.forget_dropped(bench.dir.path());
 
