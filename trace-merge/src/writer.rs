@@ -290,8 +290,9 @@ impl LayerWriter {
         !self.events.is_empty()
     }
 
-    /// Adds event types, to the end of `metadata` too, and of the journal of a recording that goes on. Those that the layer has already are passed over; those that are
-    /// not possible are not added, while the others are. Returns how many were added.
+    /// Adds event types, to the end of `metadata` too, and to the journal of a recording that goes on. Those that the layer
+    /// has already are passed over; those that are not possible are not added, while the others are. Returns how many were
+    /// added.
     ///
     /// # Errors
     /// When `metadata` cannot be written; otherwise the first event type that was refused.
