@@ -79,6 +79,12 @@ impl Paths {
         self.lab.join("kernels")
     }
 
+    /// Copies of QEMU without its faults.
+    #[must_use]
+    pub fn emulators(&self) -> PathBuf {
+        self.lab.join("emulators")
+    }
+
     /// Target folders of the lab's own cargo builds.
     #[must_use]
     pub fn builds(&self) -> PathBuf {

@@ -7,6 +7,7 @@ use crate::fetch::apt::PackageError;
 use crate::fetch::kernel_packages::{self, KernelChoice, KernelPackages};
 use crate::fetch::module_tree::{ModuleTree, ModulesError};
 use crate::fetch::tools;
+use crate::machine::emulator::{Emulator, EmulatorChoiceError};
 use crate::machine::host::{Host, HostError, HostKind};
 use crate::machine::nested::{self, NestedHost};
 use crate::paths::Paths;
@@ -51,6 +52,9 @@ pub enum ProvisionError {
     /// No host can be used.
     #[error(transparent)]
     Host(#[from] HostError),
+    /// The environment asks for what no emulator does.
+    #[error(transparent)]
+    Emulator(#[from] EmulatorChoiceError),
     /// A tool is missing although it was installed.
     #[error("{0} is not on the PATH")]
     Tool(&'static str),
@@ -78,14 +82,16 @@ impl Kernels {
     ///
     /// # Errors
     ///
-    /// When a module is missing.
-    pub fn nested_host(&self) -> Result<NestedHost, ModulesError> {
+    /// When a module is missing, or the environment asks for what no emulator does.
+    pub fn nested_host(&self, paths: &Paths) -> Result<NestedHost, ProvisionError> {
         let tree = ModuleTree::open(&self.modules)?;
         Ok(NestedHost {
             kernel: self.vmlinux.clone(),
             modules: tree.closure(&nested::MODULES)?,
+            modules_for_results: tree.closure(&nested::MODULES_FOR_RESULTS)?,
             modules_with_persistent_memory: tree.closure(&nested::MODULES_WITH_PERSISTENT_MEMORY)?,
             busybox: self.busybox.clone(),
+            emulator: Emulator::choose(&paths.emulators())?,
         })
     }
 
@@ -266,7 +272,7 @@ fn lab_for(paths: &Paths, purpose: Purpose) -> Result<Lab, ProvisionError> {
     let agent = agent_locked(paths, &kernels)?;
     let host = match kind {
         HostKind::Direct => Host::Direct(kernels.busybox.clone()),
-        HostKind::Nested => Host::Nested(kernels.nested_host()?),
+        HostKind::Nested => Host::Nested(kernels.nested_host(paths)?),
     };
     Ok(Lab { paths: paths.clone(), kernels, binaries, agent, host })
 }

@@ -60,7 +60,7 @@ fn jail_without_landlock_says_so_once_and_holds() {
         .file("guest.cpio", &image)
         .file("strata.ko", &lab.agent);
     request.kernel_arguments = KERNEL_ARGUMENTS.to_owned();
-    let host = lab.kernels.nested_host().unwrap();
+    let host = lab.kernels.nested_host(&paths).unwrap();
 
     let result = nested::run(&host, &paths.runs(), &request).unwrap().success("bare-host").unwrap();
 

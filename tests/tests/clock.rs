@@ -57,7 +57,7 @@ fn record(name: &str, kernel_arguments: &str) -> Trace {
         .file("guest.cpio", &image)
         .file("strata.ko", &lab.agent);
     request.kernel_arguments = kernel_arguments.to_owned();
-    let host = lab.kernels.nested_host().unwrap();
+    let host = lab.kernels.nested_host(&paths).unwrap();
     let result = nested::run(&host, &paths.runs(), &request).unwrap().success(name).unwrap();
     let trace: PathBuf = result.output.join("trace");
     println!("{}", process::capture(std::process::Command::new("cat").arg(&result.script_log)).unwrap());

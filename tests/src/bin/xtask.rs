@@ -477,7 +477,7 @@ fn run_script(paths: &Paths, script: &PathBuf, files: &[PathBuf]) -> anyhow::Res
         request = request.file(&name, file);
     }
     let result = progress::step("running the script on an emulated host", || {
-        nested::run(&kernels.nested_host()?, &paths.runs(), &request).map_err(anyhow::Error::from)
+        nested::run(&kernels.nested_host(paths)?, &paths.runs(), &request).map_err(anyhow::Error::from)
     })?;
     print!("{}", std::fs::read_to_string(&result.script_log).unwrap_or_default());
     progress::note(&format!("status {}, results in {}", result.status, result.output.display()));

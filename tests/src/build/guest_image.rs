@@ -43,7 +43,7 @@ impl GuestImage {
     /// An image with busybox, these module files in the order of loading, and no script yet.
     #[must_use]
     pub fn new(busybox: &Path, modules: &[PathBuf]) -> Self {
-        let archive = Initramfs::new().busybox(busybox).modules(modules).bytes("init", 0o755, INIT);
+        let archive = Initramfs::new().busybox(busybox).modules("order", modules).bytes("init", 0o755, INIT);
         Self { archive }
     }
 

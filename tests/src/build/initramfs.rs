@@ -103,9 +103,9 @@ impl Initramfs {
         self.file("bin/busybox", 0o755, path).symlink("bin/sh", "busybox")
     }
 
-    /// Adds module files below `/lib/strata-lab` and their list, in the order of loading, as `/lib/strata-lab/order`.
+    /// Adds module files below `/lib/strata-lab` and their list, in the order of loading, as the file `list` there.
     #[must_use]
-    pub fn modules(mut self, files: &[PathBuf]) -> Self {
+    pub fn modules(mut self, list: &str, files: &[PathBuf]) -> Self {
         let mut order = String::new();
         for file in files {
             let name = file.file_name().unwrap_or_default().to_string_lossy();
@@ -113,7 +113,7 @@ impl Initramfs {
             order.push('\n');
             self = self.file(&format!("lib/strata-lab/{name}"), 0o644, file);
         }
-        self.bytes("lib/strata-lab/order", 0o644, order)
+        self.bytes(&format!("lib/strata-lab/{list}"), 0o644, order)
     }
 
     /// Writes the archive to the file `path`.

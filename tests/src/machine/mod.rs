@@ -2,5 +2,6 @@
 
 pub mod direct;
 pub mod disk_space;
+pub mod emulator;
 pub mod host;
 pub mod nested;

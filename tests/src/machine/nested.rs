@@ -6,6 +6,7 @@
 
 use crate::build::initramfs::{Initramfs, InitramfsError};
 use crate::machine::disk_space::{self, DiskSpaceError};
+use crate::machine::emulator::{Emulator, Time};
 use crate::machine::host::{HostResult, HostRun, fresh_run_folder, last_line};
 use crate::process::{self, ProcessError};
 use crate::progress;
@@ -16,10 +17,14 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// The modules of the emulated host, besides what they depend on.
-pub const MODULES: [&str; 3] = ["kvm-amd", "virtio_pci", "virtio_blk"];
+pub const MODULES: [&str; 1] = ["kvm-amd"];
 
 /// Those of one with persistent memory.
-pub const MODULES_WITH_PERSISTENT_MEMORY: [&str; 5] = ["kvm-amd", "virtio_pci", "virtio_blk", "nd_pmem", "virtio_pmem"];
+pub const MODULES_WITH_PERSISTENT_MEMORY: [&str; 3] = ["kvm-amd", "nd_pmem", "virtio_pmem"];
+
+/// Those that it needs to hand back its results, once its script has ended: what a virtio disk does takes this machine's
+/// time, so that a host that has one is not the same twice.
+pub const MODULES_FOR_RESULTS: [&str; 2] = ["virtio_pci", "virtio_blk"];
 
 /// Room for a run's results; the file is sparse.
 const RESULT_DISK_BYTES: u64 = 4 << 30;
@@ -32,6 +37,18 @@ const PANICS: &str = "panic=-1 oops=panic softlockup_panic=1 watchdog_thresh=30 
 /// state of its FPU, reads, changes and writes the flags of the first CPU without a lock, among them those that say
 /// whether a guest is running and whether its memory is nested (docs/verification.md, "The nested lab").
 const HOUSEKEEPING: &str = "isolcpus=0";
+/// Virtual time: one thread, in which an instruction takes 2 ns, and in which nobody waits for a timer. A seed follows.
+const VIRTUAL_TIME: [&str; 7] = [
+    "-accel",
+    "tcg,thread=single",
+    "-icount",
+    "shift=1,sleep=off",
+    "-rtc",
+    "base=2026-01-01T00:00:00,clock=vm",
+    "-seed",
+];
+/// The rate of the TSC in virtual time.
+const VIRTUAL_TSC_KHZ: u32 = 1_000_000;
 /// That CPU, on which threads that are placed there may run: they take nothing from guests.
 pub const SPARE_CPU: &str = "0";
 /// How the lines begin with which the host says that it lives.
@@ -68,6 +85,9 @@ cd /lab
 setsid sh /lab/.script < /dev/null > /dev/ttyS1 2>&1
 echo $? > /out/.lab-status
 echo "lab: the script ended with status $(cat /out/.lab-status)"
+for module in $(cat /lib/strata-lab/results); do
+    grep -q "^${module%.ko} " /proc/modules || insmod "/lib/strata-lab/$module" || echo "lab: cannot load $module"
+done
 tar cf - -C /out . | dd of=/dev/vda bs=1M conv=notrunc,fsync
 # nothing else is synced where the host is to crash
 [ -e /tmp/crash ] && echo c > /proc/sysrq-trigger
@@ -144,8 +164,12 @@ pub struct NestedHost {
     pub modules: Vec<PathBuf>,
     /// The same, if it has persistent memory.
     pub modules_with_persistent_memory: Vec<PathBuf>,
+    /// Those that it loads once the script has ended.
+    pub modules_for_results: Vec<PathBuf>,
     /// A static busybox.
     pub busybox: PathBuf,
+    /// What emulates it.
+    pub emulator: Emulator,
 }
 
 /// Boots the host, runs the script and fetches its results into `runs/NAME/out`.
@@ -215,7 +239,7 @@ fn run_once(host: &NestedHost, runs: &Path, run: &HostRun) -> Result<HostResult,
     let qemu_log_path = folder.join("qemu.log");
     let qemu_log = fs::File::create(&qemu_log_path).map_err(file_error(&qemu_log_path))?;
     let errors = qemu_log.try_clone().map_err(file_error(&qemu_log_path))?;
-    let mut qemu = Command::new("qemu-system-x86_64");
+    let mut qemu = Command::new(&host.emulator.program);
     qemu.args(arguments(host, run, &folder)).stdin(Stdio::null()).stdout(qemu_log).stderr(errors);
     let is_dead = |silent| silent >= SILENCE || (silent >= SILENCE_OF_BOOT && !has_booted(&console_log));
     let ended = process::wait_with_heartbeat(&mut qemu, run.timeout, &script_log, &console_log, is_dead);
@@ -273,19 +297,19 @@ fn has_booted(log: &Path) -> bool {
 
 fn host_initramfs(host: &NestedHost, run: &HostRun) -> Initramfs {
     let modules = if run.persistent_memory.is_some() { &host.modules_with_persistent_memory } else { &host.modules };
-    let mut image = Initramfs::new().busybox(&host.busybox).modules(modules).bytes("init", 0o755, INIT).bytes(
-        "lab/.script",
-        0o755,
-        run.script.as_str(),
-    );
+    let mut image = Initramfs::new()
+        .busybox(&host.busybox)
+        .modules("order", modules)
+        .modules("results", &host.modules_for_results)
+        .bytes("init", 0o755, INIT)
+        .bytes("lab/.script", 0o755, run.script.as_str());
     for (name, path) in &run.files {
         image = image.file(&format!("lab/{name}"), 0o755, path);
     }
     image
 }
 
-/// QEMU's arguments. The emulation must stay multi-threaded: with one thread a guest of this host does not boot in a
-/// minute.
+/// QEMU's arguments.
 fn arguments(host: &NestedHost, run: &HostRun, folder: &Path) -> Vec<String> {
     let in_folder = |name: &str| folder.join(name).display().to_string();
     let memory = run.memory_mib.to_string();
@@ -301,9 +325,11 @@ fn arguments(host: &NestedHost, run: &HostRun, folder: &Path) -> Vec<String> {
             (format!("{memory}M,slots=1,maxmem={}M", 2 * run.memory_mib), options)
         }
     };
+    let time = match host.emulator.time {
+        Time::Virtual { seed } => VIRTUAL_TIME.into_iter().map(str::to_owned).chain([seed.to_string()]).collect(),
+        Time::Real => vec!["-accel".to_owned(), "tcg,thread=multi".to_owned()],
+    };
     let arguments = [
-        "-accel",
-        "tcg,thread=multi",
         "-machine",
         "q35",
         "-cpu",
@@ -326,20 +352,23 @@ fn arguments(host: &NestedHost, run: &HostRun, folder: &Path) -> Vec<String> {
         &format!("file:{}", in_folder("script.log")),
         "-drive",
         // by default a machine whose disk's file cannot grow any more is stopped, and stands still for ever
-        &format!("file={},format=raw,if=virtio,werror=report", in_folder("result.img")),
+        &format!("file={},format=raw,if=virtio,werror=report,cache=unsafe", in_folder("result.img")),
         "-kernel",
         &host.kernel.display().to_string(),
         "-initrd",
         &in_folder("host.cpio"),
         "-append",
-        &format!("console=ttyS0 {PANICS} {HOUSEKEEPING} {}{}", tsc_rate(), run.kernel_arguments),
+        &format!("console=ttyS0 {PANICS} {HOUSEKEEPING} {}{}", tsc_rate(host.emulator.time), run.kernel_arguments),
     ];
-    persistent.into_iter().chain(arguments.map(str::to_owned)).collect()
+    time.into_iter().chain(persistent).chain(arguments.map(str::to_owned)).collect()
 }
 
-/// The emulated TSC is this machine's. Its rate is told to the kernel, which would measure it against an emulated
+/// The TSC counts nanoseconds of virtual time. In real time it is this machine's. Its rate is told to the kernel, which would measure it against an emulated
 /// timer: on a busy machine that came out a tenth of what it is, and all of the host's time ran ten times too fast.
-pub(crate) fn tsc_rate() -> String {
+pub(crate) fn tsc_rate(time: Time) -> String {
+    if time != Time::Real {
+        return format!("tsc_early_khz={VIRTUAL_TSC_KHZ} ");
+    }
     let measured =
         clock_sync::calibration::measure_frequency(clock_sync::tsc::read_ordered, Duration::from_millis(200));
     measured.map_or_else(String::new, |hz| format!("tsc_early_khz={} ", hz / 1000))
@@ -354,7 +383,9 @@ mod tests {
             kernel: "vmlinux".into(),
             modules: Vec::new(),
             modules_with_persistent_memory: Vec::new(),
+            modules_for_results: Vec::new(),
             busybox: "busybox".into(),
+            emulator: Emulator { program: "qemu-system-x86_64".into(), time: Time::Real },
         }
     }
 

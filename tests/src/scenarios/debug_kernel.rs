@@ -11,6 +11,7 @@ use crate::build::initramfs::InitramfsError;
 use crate::build::qemu_files;
 use crate::build::test_module::{self, TestModuleError};
 use crate::fetch::apt::{PackageError, recreate};
+use crate::machine::emulator::Time;
 use crate::machine::nested;
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
@@ -233,7 +234,8 @@ impl Qemu {
         command.args(["-object", &memory, "-device", "ivshmem-plain,memdev=strata"]);
         command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", monitor.display()));
         command.arg("-kernel").arg(&kernel.kernels.bzimage).arg("-initrd").arg(image);
-        let arguments = format!("console=ttyS0 panic=-1 log_buf_len=4M {}lab.script=work", nested::tsc_rate());
+        let arguments =
+            format!("console=ttyS0 panic=-1 log_buf_len=4M {}lab.script=work", nested::tsc_rate(Time::Real));
         command.arg("-append").arg(arguments).stdin(Stdio::null());
         command.stdout(output.try_clone().map_err(file)?).stderr(output);
         let started = command.spawn();

@@ -30,7 +30,7 @@ use crate::fetch::module_tree::{ModuleTree, ModulesError};
 use crate::machine::host::{HostError, HostResult};
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
-use crate::provision::{self, Lab};
+use crate::provision::{self, Lab, ProvisionError};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
@@ -43,6 +43,9 @@ pub const DISK_ORIGINAL: &str = "written by the host";
 /// Why the scenarios could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
+    /// The lab is not ready.
+    #[error(transparent)]
+    Provision(#[from] ProvisionError),
     /// The guest image lacks a module.
     #[error(transparent)]
     Modules(#[from] ModulesError),

@@ -184,7 +184,7 @@ pub fn run(lab: &Lab, name: &str) -> Result<HostResult, ScenarioError> {
         .file("strata.ko", &lab.agent);
     request.files.extend(qemu_files::files()?);
     request.timeout = Duration::from_secs(900);
-    let host = lab.kernels.nested_host()?;
+    let host = lab.kernels.nested_host(&lab.paths)?;
     let result = nested::run(&host, &lab.paths.runs(), &request).map_err(HostError::from)?;
     Ok(result.success(name)?)
 }
