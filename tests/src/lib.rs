@@ -22,6 +22,7 @@ pub mod machine;
 pub mod packaging;
 pub mod paths;
 pub mod process;
+mod process_group;
 pub mod progress;
 pub mod provision;
 pub mod scenarios;

@@ -1,10 +1,11 @@
-//! Running other programs, their output kept in a log file that every failure names.
+//! Running other programs, their output kept in a log file that every failure names. What a program starts in turn ends
+//! with it when it is killed, or this process by a signal; [`capture`] is for programs that end by themselves.
 
+use crate::process_group::Group;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// Why a program did not do its job.
@@ -87,12 +88,7 @@ pub fn run_logged(command: &mut Command, log: &Path) -> Result<(), ProcessError>
     }
     let output = File::create(log).map_err(log_error)?;
     let errors = output.try_clone().map_err(log_error)?;
-    let status = command
-        .stdin(Stdio::null())
-        .stdout(output)
-        .stderr(errors)
-        .status()
-        .map_err(|source| ProcessError::Start { program: program.clone(), source })?;
+    let status = status_of(command.stdout(output).stderr(errors), &program)?;
     if status.success() { Ok(()) } else { Err(ProcessError::Logged { program, status, log: log.to_path_buf() }) }
 }
 
@@ -103,15 +99,18 @@ pub fn run_logged(command: &mut Command, log: &Path) -> Result<(), ProcessError>
 /// When the program cannot be started or does not succeed.
 pub fn run_visible(command: &mut Command) -> Result<(), ProcessError> {
     let program = program_name(command);
-    let status = command
-        .stdin(Stdio::null())
-        .status()
-        .map_err(|source| ProcessError::Start { program: program.clone(), source })?;
+    let status = status_of(command, &program)?;
     if status.success() {
         Ok(())
     } else {
         Err(ProcessError::Captured { program, status, message: "see its output above".to_owned() })
     }
+}
+
+/// Runs `command`, which is called `program`, without standard input.
+fn status_of(command: &mut Command, program: &str) -> Result<ExitStatus, ProcessError> {
+    let ended = Group::spawn(command.stdin(Stdio::null())).and_then(|mut group| group.wait());
+    ended.map_err(|source| ProcessError::Start { program: program.to_owned(), source })
 }
 
 /// Runs `command` without standard input and returns its standard output as text.
@@ -194,10 +193,10 @@ fn wait(
 ) -> Result<ExitStatus, ProcessError> {
     let program = program_name(command);
     let start_error = |source| ProcessError::Start { program: program.clone(), source };
-    let mut child = command.process_group(0).spawn().map_err(start_error)?;
+    let mut group = Group::spawn(command).map_err(start_error)?;
     let deadline = Instant::now() + timeout;
     loop {
-        if let Some(status) = child.try_wait().map_err(start_error)? {
+        if let Some(status) = group.try_wait().map_err(start_error)? {
             return Ok(status);
         }
         let reason = if Instant::now() < deadline {
@@ -206,19 +205,10 @@ fn wait(
             Some(ProcessError::Timeout { program: program.clone(), seconds: timeout.as_secs(), log: log.to_path_buf() })
         };
         if let Some(reason) = reason {
-            kill_group(&child);
-            let _ = child.wait();
+            group.kill();
             return Err(reason);
         }
         std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-/// A child that has not been waited for keeps its id, so the group cannot be somebody else's.
-fn kill_group(child: &Child) {
-    let id = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
-    if let Some(id) = id {
-        let _ = rustix::process::kill_process_group(id, rustix::process::Signal::KILL);
     }
 }
 

@@ -46,9 +46,9 @@ impl Drop for RemovedOnSignal {
     }
 }
 
-/// Removes `path`. Into a folder another thread may be writing: it is renamed first, so that nothing more is made in it by
+/// Removes `path`, if it is there. Into a folder another thread may be writing: it is renamed first, so that nothing more is made in it by
 /// its name, and what was being made meanwhile goes with the next try.
-fn remove(path: &Path) {
+pub fn remove(path: &Path) {
     let renamed = renamed(path);
     let path = renamed.as_deref().unwrap_or(path);
     for _ in 0..TRIES {
@@ -84,7 +84,7 @@ mod tests {
     const GUARDED: &str = "STRATA_TEST_GUARDED";
 
     #[test]
-    #[ignore = "the process that the tests below end"]
+    #[ignore = "child process: run by the tests below"]
     fn guards_what_it_is_told_to() {
         let path = std::env::var_os(GUARDED).unwrap();
         let _guard = RemovedOnSignal::new(Path::new(&path)).unwrap();

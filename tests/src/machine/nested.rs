@@ -175,31 +175,26 @@ pub struct NestedHost {
 /// Boots the host, runs the script and fetches its results into `runs/NAME/out`.
 ///
 /// A host that does not come up as far as its script is booted again, [`BOOTS`] times in all: nothing that is tested
-/// has run. One that dies, falls silent, or does not end its script in time gets a second chance, and no third one. All
-/// of this is reported (docs/verification.md, "The nested lab"): the host's kernel is a stock one, and so no part of
-/// what is tested. What becomes of a guest is for the caller to judge.
+/// has run. That is reported (docs/verification.md, "The nested lab"). One that dies, falls silent, or does not end its
+/// script in time has failed. What becomes of a guest is for the caller to judge.
 ///
 /// # Errors
 ///
 /// When a file cannot be made, QEMU fails, or the host fails too often.
 pub fn run(host: &NestedHost, runs: &Path, request: &HostRun) -> Result<HostResult, NestedError> {
-    let (mut boots, mut scripts) = (0, 0);
+    let mut boots = 0;
     loop {
         let mishap = match run_once(host, runs, request) {
             Err(mishap @ NestedError::NotBooted { .. }) if boots + 1 < BOOTS => {
                 boots += 1;
                 mishap
             }
-            Err(mishap @ (NestedError::Died { .. } | NestedError::Late { .. })) if scripts == 0 => {
-                scripts += 1;
-                mishap
-            }
             result => return result,
         };
-        let kept = format!("{}-failed-{}", request.name, boots + scripts);
+        let kept = format!("{}-failed-{boots}", request.name);
         let _ = fs::remove_dir_all(runs.join(&kept));
         let _ = fs::rename(runs.join(&request.name), runs.join(&kept));
-        let note = format!("run {}: {mishap}; kept as {kept}, tried once more", request.name);
+        let note = format!("run {}: {mishap}; kept as {kept}, booted once more", request.name);
         progress::note(&note);
         log_second_chance(runs, &note);
     }

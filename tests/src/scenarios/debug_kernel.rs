@@ -15,11 +15,12 @@ use crate::machine::emulator::Time;
 use crate::machine::nested;
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
+use crate::process_group::{GoesOnSignal, Group};
 use crate::provision::{self, ProvisionError};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Processors of the guest.
@@ -174,6 +175,7 @@ pub fn run(
 
     // in memory, as a region has to be
     let region = tempfile::tempdir_in("/dev/shm").map_err(file(Path::new("/dev/shm")))?;
+    let _goes = GoesOnSignal::new(region.path());
     let region_file = region.path().join("region");
     let mut create = Command::new(&binaries.strata);
     create.args(["region", "create", "--cpus", &CPUS.to_string(), "--size", REGION_SIZE]).arg(&region_file);
@@ -213,7 +215,7 @@ fn guest_image(paths: &Paths, kernel: &DebugKernel, seconds: u64, image: &Path) 
 }
 
 /// A QEMU that ends when this is dropped.
-struct Qemu(Child);
+struct Qemu(Group);
 
 impl Qemu {
     /// One that waits on `monitor` for its start.
@@ -238,7 +240,7 @@ impl Qemu {
             format!("console=ttyS0 panic=-1 log_buf_len=4M {}lab.script=work", nested::tsc_rate(Time::Real));
         command.arg("-append").arg(arguments).stdin(Stdio::null());
         command.stdout(output.try_clone().map_err(file)?).stderr(output);
-        let started = command.spawn();
+        let started = Group::spawn(&mut command);
         let started = started.map_err(|source| ProcessError::Start { program: qemu_files::PROGRAM.to_owned(), source });
         Ok(Self(started?))
     }
@@ -254,14 +256,6 @@ impl Qemu {
             std::thread::sleep(Duration::from_millis(50));
         }
         Ok(())
-    }
-}
-
-impl Drop for Qemu {
-    fn drop(&mut self) {
-        // It has ended, or is of no use any more.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -107,10 +107,7 @@ pub(crate) fn once(
     let prefix = format!("{kind}-");
     // nextest gives every test a process and tells them all the same id; cargo test runs all of a file's in one process
     let id = std::env::var("NEXTEST_RUN_ID").unwrap_or_else(|_| std::process::id().to_string());
-    let first = format!("{prefix}{id}");
-    // A test's second try judges another run, which all second tries share.
-    let attempt = std::env::var("NEXTEST_ATTEMPT").ok().filter(|attempt| attempt != "1");
-    let name = attempt.map_or_else(|| first.clone(), |attempt| format!("{first}-{attempt}"));
+    let name = format!("{prefix}{id}");
     let runs = paths.runs();
     let record = runs.join(&name).join("outcome.json");
     let io_error = |error: io::Error| format!("cannot use {}: {error}", runs.display());
@@ -123,7 +120,7 @@ pub(crate) fn once(
         None => {
             for entry in fs::read_dir(&runs).map_err(io_error)?.flatten() {
                 let found = entry.file_name().to_string_lossy().into_owned();
-                let is_of_this_run = found == first || found.starts_with(&format!("{first}-"));
+                let is_of_this_run = found == name || found.starts_with(&format!("{name}-"));
                 if found.starts_with(&prefix) && !is_of_this_run && entry.path().is_dir() {
                     fs::remove_dir_all(entry.path()).map_err(io_error)?;
                 }

@@ -27,7 +27,7 @@ impl Failures {
         Self(path)
     }
 
-    /// A line for each test that failed, or passed with its second try only; none where there is no file.
+    /// A line for each test that failed; none where there is no file.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         fs::read_to_string(&self.0).map(|text| lines_of(&text)).unwrap_or_default()
@@ -40,16 +40,11 @@ fn lines_of(text: &str) -> Vec<String> {
     let cases = document.descendants().filter(|node| node.has_tag_name("testcase"));
     let told = cases.filter_map(|case| {
         let name = |attribute| case.attribute(attribute).unwrap_or("?");
-        let of_kind = |kind| case.children().find(|child| child.has_tag_name(kind));
-        let (what, failure) = match (of_kind("failure"), of_kind("flakyFailure")) {
-            (Some(failure), _) => ("failed", failure),
-            (None, Some(failure)) => ("passed with its second try only; the first failed", failure),
-            (None, None) => return None,
-        };
+        let failure = case.children().find(|child| child.has_tag_name("failure"))?;
         let said = failure.text().and_then(|text| text.split(BACKTRACE).next()).map(str::trim);
         let said = said.filter(|said| !said.is_empty()).or(failure.attribute("message"));
         let reason = said.or(failure.attribute("type")).unwrap_or("no reason given");
-        Some(format!("{} {} {what}: {}", name("classname"), name("name"), on_one_line(reason)))
+        Some(format!("{} {} failed: {}", name("classname"), name("name"), on_one_line(reason)))
     });
     told.collect()
 }
@@ -74,10 +69,9 @@ mod tests {
 assertion failed: 1 &lt; 0
 stack backtrace:
    0: somewhere</failure>
-      <rerunFailure message="the second" type="test failure">x</rerunFailure>
     </testcase>
-    <testcase name="wavers" classname="lab::why" time="1.0">
-      <flakyFailure message="once" type="test failure"></flakyFailure>
+    <testcase name="says_nothing" classname="lab::why" time="1.0">
+      <failure message="test timed out" type="test timeout"></failure>
     </testcase>
   </testsuite>
 </testsuites>"#;
@@ -88,7 +82,7 @@ stack backtrace:
             lines_of(RUN),
             [
                 "lab::why fails failed: thread 'fails' panicked at a.rs:1:2: assertion failed: 1 < 0",
-                "lab::why wavers passed with its second try only; the first failed: once"
+                "lab::why says_nothing failed: test timed out"
             ]
         );
     }

@@ -9,6 +9,7 @@ use crate::fetch::apt::PackageError;
 use crate::fetch::tools::{self, Tool};
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
+use crate::process_group::GoesOnSignal;
 use crate::progress;
 use std::collections::VecDeque;
 use std::fs;
@@ -190,6 +191,7 @@ fn fuzz(folders: &Folders, target: &str, seconds: u64, seed: u32) -> Result<Opti
     // Targets that write files do so in memory, and leave them behind when they end.
     let scratch = tempfile::Builder::new().prefix("strata-fuzz-").tempdir_in(scratch_root());
     let scratch = scratch.map_err(|source| FuzzError::Folder { path: scratch_root().to_path_buf(), source })?;
+    let _goes = GoesOnSignal::new(scratch.path());
     let program = folders.programs.join(target);
     let mut command = Command::new(&program);
     command

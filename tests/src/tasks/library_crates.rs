@@ -6,6 +6,7 @@ use crate::build::debian_root::DebianRoot;
 use crate::fetch::apt::PackageError;
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
+use crate::process_group::GoesOnSignal;
 use crate::progress;
 use std::ffi::OsString;
 use std::fs;
@@ -91,6 +92,7 @@ fn package(paths: &Paths, target: &Path) -> Result<(), LibraryCrateError> {
 /// Unpacks each package outside the workspace, as a user of the crate has it, and checks it in `root`.
 fn check_with_oldest_rust(paths: &Paths, root: &DebianRoot, target: &Path) -> Result<(), LibraryCrateError> {
     let folder = tempfile::tempdir().map_err(file_error(&std::env::temp_dir()))?;
+    let _goes = GoesOnSignal::new(folder.path());
     let found = process::capture(root.command(Path::new("/usr/bin/rustc"), &[], &[]).arg("--version"))?;
     for name in CRATES {
         let package = unpack(name, target, folder.path())?;

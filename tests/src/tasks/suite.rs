@@ -1,6 +1,5 @@
 //! The whole test suite, as CI runs it.
 
-use crate::machine::host::Host;
 use crate::machine::nested;
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
@@ -73,12 +72,11 @@ pub fn run(paths: &Paths) -> Result<(), SuiteError> {
         (checked, lab.join())
     });
     checked?;
-    let lab = lab.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-    let tests: &[&str] = match (process::find_program("cargo-nextest").is_some(), &lab.host) {
-        (true, Host::Nested(_)) => &["nextest", "run", "--workspace", "--no-fail-fast"],
-        // real hardware needs no second tries
-        (true, Host::Direct(_)) => &["nextest", "run", "--workspace", "--no-fail-fast", "--retries", "0"],
-        (false, _) => &["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"],
+    lab.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    let tests: &[&str] = if process::find_program("cargo-nextest").is_some() {
+        &["nextest", "run", "--workspace", "--no-fail-fast"]
+    } else {
+        &["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"]
     };
     let failures = Failures::of_next_run(&paths.target());
     let _earlier = nested::take_second_chances(&paths.runs());

@@ -5,8 +5,11 @@ use crate::fetch::apt::PackageError;
 use crate::fetch::tools::{self, Tool};
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
+use crate::process_group::GoesOnSignal;
 use crate::progress;
+use std::io;
 use std::process::{Command, Stdio};
+use tempfile::TempDir;
 
 /// Seed of the round that is part of the test suite.
 pub const GATE_SEED: u64 = 1;
@@ -39,6 +42,9 @@ pub enum TortureError {
     /// A promise was broken, or the program cannot be built or run.
     #[error(transparent)]
     Process(#[from] ProcessError),
+    /// There is no folder for recordings.
+    #[error("cannot write to the lab's folder")]
+    Folder(#[source] io::Error),
 }
 
 /// Runs rounds of attacks and faults; what came of them goes to standard output.
@@ -51,8 +57,10 @@ pub fn run(paths: &Paths, options: &Options) -> Result<(), TortureError> {
     progress::step("building the torture", || {
         process::run_logged(&mut cargo(paths, "build"), &paths.logs().join("torture-build.log"))
     })?;
+    let folder = TempDir::with_prefix_in("torture-", paths.lab()).map_err(TortureError::Folder)?;
+    let _goes = GoesOnSignal::new(folder.path());
     let mut command = cargo(paths, "run");
-    command.args(["--", "run", "--folder"]).arg(paths.lab());
+    command.args(["--", "run", "--folder"]).arg(folder.path());
     command.args(["--first-round", &options.first_round.to_string()]);
     let seconds = options.minutes.map_or(0, |minutes| minutes * 60);
     command.args(["--seconds", &seconds.to_string()]);

@@ -16,16 +16,16 @@ pub mod wide;
 use crate::build::binaries;
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
+use crate::process_group::GoesOnSignal;
 use anyhow::Context;
 use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
-use trace_merge::removed_on_signal::RemovedOnSignal;
 
 /// A folder in the lab for what a benchmark writes. It goes when it is dropped, and when a signal ends the benchmark.
 #[derive(Debug)]
 struct BenchFolder {
-    _guard: RemovedOnSignal,
+    _goes: GoesOnSignal,
     folder: TempDir,
 }
 
@@ -35,7 +35,7 @@ impl BenchFolder {
         fs::create_dir_all(paths.lab()).with_context(|| format!("cannot create {}", paths.lab().display()))?;
         let folder = TempDir::with_prefix_in(prefix, paths.lab())
             .with_context(|| format!("cannot write to {}", paths.lab().display()))?;
-        Ok(Self { _guard: RemovedOnSignal::new(folder.path()).context("signals cannot be taken")?, folder })
+        Ok(Self { _goes: GoesOnSignal::new(folder.path()), folder })
     }
 
     fn path(&self) -> &Path {
