@@ -50,16 +50,6 @@ pub enum ProcessError {
         /// Where its output is.
         log: PathBuf,
     },
-    /// The program was killed because a file that it writes again and again no longer grew.
-    #[error("{program} was killed: nothing came to {} for {seconds} s", log.display())]
-    Silent {
-        /// The program's name.
-        program: String,
-        /// How long the file stayed the same.
-        seconds: u64,
-        /// The file.
-        log: PathBuf,
-    },
     /// The log file could not be written.
     #[error("cannot write the log {}", log.display())]
     Log {
@@ -154,57 +144,71 @@ pub fn capture_any(command: &mut Command) -> Result<String, ProcessError> {
 ///
 /// When the program cannot be started or takes too long.
 pub fn wait_with_timeout(command: &mut Command, timeout: Duration, log: &Path) -> Result<ExitStatus, ProcessError> {
-    wait(command, timeout, log, |_| None)
-}
-
-/// As [`wait_with_timeout`], and the group is killed too when the file `heartbeat` has not grown for so long that
-/// `is_dead` says so.
-///
-/// # Errors
-///
-/// When the program cannot be started, takes too long, or falls silent ([`ProcessError::Silent`]).
-pub fn wait_with_heartbeat(
-    command: &mut Command,
-    timeout: Duration,
-    log: &Path,
-    heartbeat: &Path,
-    is_dead: impl Fn(Duration) -> bool,
-) -> Result<ExitStatus, ProcessError> {
-    let (mut bytes, mut grown) = (0, Instant::now());
-    wait(command, timeout, log, |program| {
-        let now = fs::metadata(heartbeat).map_or(0, |data| data.len());
-        if now != bytes {
-            (bytes, grown) = (now, Instant::now());
-        }
-        let silence = grown.elapsed();
-        is_dead(silence).then(|| ProcessError::Silent {
+    let deadline = Instant::now() + timeout;
+    wait(command, |program, _| {
+        (Instant::now() >= deadline).then(|| ProcessError::Timeout {
             program: program.to_owned(),
-            seconds: silence.as_secs(),
-            log: heartbeat.to_path_buf(),
+            seconds: timeout.as_secs(),
+            log: log.to_path_buf(),
         })
     })
 }
 
-fn wait(
+/// How long a program has not written to its heartbeat.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Silence {
+    /// This machine's time.
+    pub elapsed: Duration,
+    /// The processor time that the program has had in it.
+    pub worked: Duration,
+}
+
+impl Silence {
+    /// Whether a program that should have written after so much work is dead: it has done that work, or it does
+    /// nothing. How much of a processor it got is not its fault.
+    #[must_use]
+    pub fn is_of_the_dead(&self, work: Duration) -> bool {
+        self.worked >= work || (self.elapsed >= work && self.worked < self.elapsed / IDLE)
+    }
+}
+
+/// A program that gets less than this part of a processor does nothing: it would get more of any machine.
+const IDLE: u32 = 200;
+
+/// Starts `command` in a process group of its own, and waits for its end. The whole group is killed when `given_up`,
+/// which is asked again and again for how long the file `heartbeat` has not grown, answers with a reason.
+///
+/// # Errors
+///
+/// That reason, or when the program cannot be started.
+pub fn wait_with_heartbeat<E: From<ProcessError>>(
     command: &mut Command,
-    timeout: Duration,
-    log: &Path,
-    mut given_up: impl FnMut(&str) -> Option<ProcessError>,
-) -> Result<ExitStatus, ProcessError> {
+    heartbeat: &Path,
+    mut given_up: impl FnMut(Silence) -> Option<E>,
+) -> Result<ExitStatus, E> {
+    let (mut bytes, mut grown, mut worked) = (0, Instant::now(), Duration::ZERO);
+    wait(command, |_, group| {
+        let now = fs::metadata(heartbeat).map_or(0, |data| data.len());
+        let work = group.processor_time();
+        if now != bytes {
+            (bytes, grown, worked) = (now, Instant::now(), work);
+        }
+        given_up(Silence { elapsed: grown.elapsed(), worked: work.saturating_sub(worked) })
+    })
+}
+
+fn wait<E: From<ProcessError>>(
+    command: &mut Command,
+    mut given_up: impl FnMut(&str, &Group) -> Option<E>,
+) -> Result<ExitStatus, E> {
     let program = program_name(command);
-    let start_error = |source| ProcessError::Start { program: program.clone(), source };
+    let start_error = |source| E::from(ProcessError::Start { program: program.clone(), source });
     let mut group = Group::spawn(command).map_err(start_error)?;
-    let deadline = Instant::now() + timeout;
     loop {
         if let Some(status) = group.try_wait().map_err(start_error)? {
             return Ok(status);
         }
-        let reason = if Instant::now() < deadline {
-            given_up(&program)
-        } else {
-            Some(ProcessError::Timeout { program: program.clone(), seconds: timeout.as_secs(), log: log.to_path_buf() })
-        };
-        if let Some(reason) = reason {
+        if let Some(reason) = given_up(&program, &group) {
             group.kill();
             return Err(reason);
         }
@@ -247,27 +251,44 @@ mod tests {
         assert!(error.to_string().starts_with("cannot start tool"));
     }
 
-    /// Waits for a shell script whose output is its heartbeat.
+    /// Waits for a shell script whose output is its heartbeat, for as long as it is not silent for `silence`.
     fn wait_while_it_speaks(script: &str, silence: Duration) -> Result<ExitStatus, ProcessError> {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("console.log");
         let mut command = Command::new("sh");
         command.args(["-c", script]).stdout(File::create(&log).unwrap());
-        wait_with_heartbeat(&mut command, Duration::from_secs(600), &log, &log, |silent| silent >= silence)
+        wait_with_heartbeat(&mut command, &log, |silent| {
+            let reason = || ProcessError::Timeout { program: "sh".to_owned(), seconds: 0, log: log.clone() };
+            silent.is_of_the_dead(silence).then(reason)
+        })
     }
 
     #[test]
-    fn program_that_falls_silent_is_killed() {
+    fn program_that_falls_silent_and_idles_is_killed() {
         let result = wait_while_it_speaks("echo once; sleep 600", Duration::from_millis(300));
 
-        assert!(matches!(result, Err(ProcessError::Silent { .. })), "{result:?}");
+        assert!(matches!(result, Err(ProcessError::Timeout { .. })), "{result:?}");
+    }
+
+    #[test]
+    fn program_that_works_in_silence_is_killed_after_so_much_work() {
+        let result = wait_while_it_speaks("echo once; while :; do :; done", Duration::from_millis(300));
+
+        assert!(matches!(result, Err(ProcessError::Timeout { .. })), "{result:?}");
+    }
+
+    #[test]
+    fn silence_of_a_program_that_gets_little_of_the_machine_is_not_death() {
+        let silence = Silence { elapsed: Duration::from_secs(600), worked: Duration::from_secs(20) };
+
+        assert!(!silence.is_of_the_dead(Duration::from_secs(90)));
     }
 
     #[test]
     fn program_whose_heartbeat_goes_on_comes_to_its_end() {
         let script = "for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.2; done";
 
-        let status = wait_while_it_speaks(script, Duration::from_secs(1));
+        let status = wait_while_it_speaks(script, Duration::from_secs(600));
 
         assert!(status.unwrap().success());
     }

@@ -9,6 +9,7 @@ use rustix::process::{
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -74,6 +75,13 @@ impl Group {
             going.groups.retain(|group| *group != self.id);
         }
         Ok(status)
+    }
+
+    /// The processor time that the child's threads have had, as far as they run; none of a child that has ended.
+    pub(crate) fn processor_time(&self) -> Duration {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.id)).into_iter().flatten().flatten();
+        let accounts = threads.filter_map(|thread| fs::read_to_string(thread.path().join("schedstat")).ok());
+        Duration::from_nanos(accounts.filter_map(|account| account.split(' ').next()?.parse::<u64>().ok()).sum())
     }
 
     /// Waits for the child's end.

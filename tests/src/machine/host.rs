@@ -27,7 +27,8 @@ pub struct HostRun {
     pub script: String,
     /// The RAM of an emulated host, in MiB.
     pub memory_mib: u32,
-    /// The time after which the run is killed.
+    /// The time after which the run is killed: of an emulated host its own, which no other work on this machine
+    /// shortens.
     pub timeout: Duration,
     /// Added to the kernel command line of an emulated host. Without `tsc=reliable` there, its kernel gives up the
     /// TSC as a clock source.

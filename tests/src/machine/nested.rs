@@ -53,9 +53,10 @@ const VIRTUAL_TSC_KHZ: u32 = 1_000_000;
 pub const SPARE_CPU: &str = "0";
 /// How the lines begin with which the host says that it lives.
 const HEARTBEAT: &str = "lab: up for ";
-/// A host that has not written to its console for so long is dead: alive, it writes every five seconds.
+/// A host that has not written to its console for so long, of processor time, is dead: alive, it writes every five
+/// seconds of its own, which are some twenty of work at most.
 const SILENCE: Duration = Duration::from_secs(90);
-/// As long for one that has not come as far as its script. It needs 5 to 15 s for that, and says something all the time.
+/// As long for one that has not come as far as its script. It needs 15 to 25 s for that, and says something all the time.
 const SILENCE_OF_BOOT: Duration = Duration::from_secs(30);
 /// How often a host is booted that does not come up.
 const BOOTS: u32 = 4;
@@ -236,12 +237,6 @@ fn run_once(host: &NestedHost, runs: &Path, run: &HostRun) -> Result<HostResult,
     let errors = qemu_log.try_clone().map_err(file_error(&qemu_log_path))?;
     let mut qemu = Command::new(&host.emulator.program);
     qemu.args(arguments(host, run, &folder)).stdin(Stdio::null()).stdout(qemu_log).stderr(errors);
-    let is_dead = |silent| silent >= SILENCE || (silent >= SILENCE_OF_BOOT && !has_booted(&console_log));
-    let ended = process::wait_with_heartbeat(&mut qemu, run.timeout, &script_log, &console_log, is_dead);
-    let _ = fs::remove_file(&initramfs);
-    if ended.is_err() {
-        let _ = fs::remove_file(&disk);
-    }
     let died = || {
         let name = run.name.clone();
         let console = console_log.clone();
@@ -254,16 +249,23 @@ fn run_once(host: &NestedHost, runs: &Path, run: &HostRun) -> Result<HostResult,
             NestedError::NotBooted { name, last_line, console }
         }
     };
-    let status = ended.map_err(|error| match error {
-        ProcessError::Silent { .. } => died(),
-        ProcessError::Timeout { seconds, .. } => NestedError::Late {
+    let ended = process::wait_with_heartbeat(&mut qemu, &console_log, |silence| {
+        let up = uptime(&console_log);
+        if silence.is_of_the_dead(if up.is_some() { SILENCE } else { SILENCE_OF_BOOT }) {
+            return Some(died());
+        }
+        up.is_some_and(|up| up > run.timeout).then(|| NestedError::Late {
             name: run.name.clone(),
-            seconds,
+            seconds: run.timeout.as_secs(),
             last_line: last_line(&script_log, |_| true).unwrap_or_default(),
             script: script_log.clone(),
-        },
-        error => error.into(),
-    })?;
+        })
+    });
+    let _ = fs::remove_file(&initramfs);
+    if ended.is_err() {
+        let _ = fs::remove_file(&disk);
+    }
+    let status = ended?;
     // killed by a signal, QEMU has failed at its job, not at its arguments
     if status.code().is_none() {
         return Err(died());
@@ -287,7 +289,14 @@ fn run_once(host: &NestedHost, runs: &Path, run: &HostRun) -> Result<HostResult,
 
 /// Whether the host whose console went to `log` came as far as its script: it said that it lives.
 fn has_booted(log: &Path) -> bool {
-    last_line(log, |line| line.starts_with(HEARTBEAT)).is_some()
+    uptime(log).is_some()
+}
+
+/// How long the host whose console goes to `log` has been up by its own clock, as it said last.
+fn uptime(log: &Path) -> Option<Duration> {
+    let line = last_line(log, |line| line.starts_with(HEARTBEAT))?;
+    let seconds = line.strip_prefix(HEARTBEAT)?.split(' ').next()?.parse().ok()?;
+    Duration::try_from_secs_f64(seconds).ok()
 }
 
 fn host_initramfs(host: &NestedHost, run: &HostRun) -> Initramfs {
@@ -431,7 +440,24 @@ mod tests {
         fs::write(&hung, "[    3.5] clocksource: Switched to clocksource tsc\n").unwrap();
         fs::write(&alive, "[    3.5] Run /init\nlab: up for 4.02 s\n[   9.1] Kernel panic\n").unwrap();
 
-        assert_eq!([hung, alive].map(|log| has_booted(&log)), [false, true]);
+        assert_eq!([&hung, &alive].map(|log| has_booted(log)), [false, true]);
+        assert_eq!(uptime(&alive), Some(Duration::from_millis(4020)));
+    }
+
+    #[test]
+    fn host_in_virtual_time_is_emulated_by_one_thread_from_the_seed_on() {
+        let request = HostRun::new("x", "true");
+        let mut host = host();
+        host.emulator.time = Time::Virtual { seed: 7 };
+
+        let [real, virtual_time] = [&self::host(), &host].map(|host| arguments(host, &request, Path::new("/runs/x")));
+
+        assert!(virtual_time.windows(2).any(|pair| pair == ["-seed", "7"]), "{virtual_time:?}");
+        assert!(
+            virtual_time.contains(&"tcg,thread=single".to_owned()) && real.contains(&"tcg,thread=multi".to_owned())
+        );
+        assert!(virtual_time.last().unwrap().contains(" tsc_early_khz=1000000 "));
+        assert!(!real.iter().any(|argument| argument == "-icount"));
     }
 
     #[test]
