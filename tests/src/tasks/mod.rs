@@ -8,6 +8,7 @@ pub mod documents;
 pub mod failures;
 pub mod fuzz;
 pub mod library_crates;
+pub mod markers;
 pub mod query;
 pub mod sources;
 pub mod suite;
