@@ -304,7 +304,7 @@ mod tests {
         use super::*;
 
         #[test]
-        #[ignore = "run by threads_without_the_c_librarys_areas_get_one_each"]
+        #[ignore = "child process: run by threads_without_the_c_librarys_areas_get_one_each"]
         fn threads_that_end_leave_their_areas_to_others() {
             let before = USED.load(Ordering::Relaxed);
 
@@ -329,7 +329,7 @@ mod tests {
         }
 
         #[test]
-        #[ignore = "run by threads_without_the_c_librarys_areas_get_one_each"]
+        #[ignore = "child process: run by threads_without_the_c_librarys_areas_get_one_each"]
         fn child_goes_on_with_its_threads_area() {
             let own = area().unwrap();
 
@@ -350,7 +350,7 @@ mod tests {
         }
 
         #[test]
-        #[ignore = "run by threads_without_the_c_librarys_areas_get_one_each"]
+        #[ignore = "child process: run by threads_without_the_c_librarys_areas_get_one_each"]
         fn thread_that_another_library_has_registered_gets_no_area() {
             let before = USED.load(Ordering::Relaxed);
             let anothers = take().unwrap();

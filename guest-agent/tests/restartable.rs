@@ -330,7 +330,7 @@ fn register_as_another_library() {
 }
 
 #[test]
-#[ignore = "run by process_records_where_none_can_be_registered"]
+#[ignore = "child process: run by process_records_where_none_can_be_registered"]
 fn first_thread_has_anothers() {
     register_as_another_library();
     let (memory, layout, tracer) = connected(4096, cpus(), |layout| HostMemory::private(layout.size));
@@ -345,7 +345,7 @@ fn first_thread_has_anothers() {
 }
 
 #[test]
-#[ignore = "run by process_records_where_none_can_be_registered"]
+#[ignore = "child process: run by process_records_where_none_can_be_registered"]
 fn later_thread_has_anothers() {
     let (memory, layout, tracer) = connected(4096, cpus(), |layout| HostMemory::private(layout.size));
 

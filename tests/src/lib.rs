@@ -18,6 +18,7 @@
 
 pub mod build;
 pub mod fetch;
+pub mod lock;
 pub mod machine;
 pub mod packaging;
 pub mod paths;

@@ -2,11 +2,15 @@
 //! with it when it is killed, or this process by a signal; [`capture`] is for programs that end by themselves.
 
 use crate::process_group::Group;
+use crate::progress;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, BufRead, BufReader, PipeReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+
+/// How many of a log's last lines are shown.
+const LAST_LINES: usize = 20;
 
 /// Why a program did not do its job.
 #[derive(Debug, thiserror::Error)]
@@ -65,21 +69,68 @@ fn program_name(command: &Command) -> String {
     Path::new(command.get_program()).file_name().unwrap_or(command.get_program()).to_string_lossy().into_owned()
 }
 
-/// Runs `command` without standard input, both its outputs going to the file `log` (created, or emptied).
+/// Runs `command` without standard input, both its outputs going to the file `log` (created, or emptied). When it fails, the
+/// log's last lines are shown.
 ///
 /// # Errors
 ///
 /// When the program cannot be started or does not succeed; the error names the log.
 pub fn run_logged(command: &mut Command, log: &Path) -> Result<(), ProcessError> {
     let program = program_name(command);
-    let log_error = |source| ProcessError::Log { log: log.to_path_buf(), source };
-    if let Some(folder) = log.parent() {
-        fs::create_dir_all(folder).map_err(log_error)?;
-    }
-    let output = File::create(log).map_err(log_error)?;
-    let errors = output.try_clone().map_err(log_error)?;
+    let output = create_log(log)?;
+    let errors = output.try_clone().map_err(|source| ProcessError::Log { log: log.to_path_buf(), source })?;
     let status = status_of(command.stdout(output).stderr(errors), &program)?;
+    if status.success() {
+        return Ok(());
+    }
+    show_end(log);
+    Err(ProcessError::Logged { program, status, log: log.to_path_buf() })
+}
+
+/// As [`run_logged`], but each line goes to `heard`, too, as it comes, and no line is shown at the end.
+///
+/// # Errors
+///
+/// When the program cannot be started or does not succeed; the error names the log.
+pub fn run_heard(command: &mut Command, log: &Path, mut heard: impl FnMut(&str)) -> Result<(), ProcessError> {
+    let program = program_name(command);
+    let log_error = |source| ProcessError::Log { log: log.to_path_buf(), source };
+    let start_error = |source| ProcessError::Start { program: program.clone(), source };
+    let mut output = create_log(log)?;
+    let (reader, mut group) = spawn_with_pipe(command).map_err(start_error)?;
+    let mut reader = BufReader::new(reader);
+    let mut line = Vec::new();
+    while reader.read_until(b'\n', &mut line).map_err(log_error)? > 0 {
+        output.write_all(&line).map_err(log_error)?;
+        heard(String::from_utf8_lossy(&line).trim_end());
+        line.clear();
+    }
+    let status = group.wait().map_err(start_error)?;
     if status.success() { Ok(()) } else { Err(ProcessError::Logged { program, status, log: log.to_path_buf() }) }
+}
+
+/// Starts `command` without standard input; both its outputs come through one pipe, which ends with them.
+fn spawn_with_pipe(command: &mut Command) -> io::Result<(PipeReader, Group)> {
+    let (reader, writer) = io::pipe()?;
+    let group = Group::spawn(command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer))?;
+    // the command keeps what it was given
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    Ok((reader, group))
+}
+
+fn create_log(log: &Path) -> Result<File, ProcessError> {
+    let created = log.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| File::create(log));
+    created.map_err(|source| ProcessError::Log { log: log.to_path_buf(), source })
+}
+
+/// Shows the last lines of a log.
+pub fn show_end(log: &Path) {
+    let text = fs::read(log).unwrap_or_default();
+    last_lines(&String::from_utf8_lossy(&text)).for_each(|line| progress::note(&format!("| {line}")));
+}
+
+fn last_lines(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().skip(text.lines().count().saturating_sub(LAST_LINES))
 }
 
 /// Runs `command` without standard input and with the caller's outputs, for steps whose output is what the user wants.
@@ -249,6 +300,31 @@ mod tests {
         let error = run_logged(&mut Command::new("/nonexistent/tool"), &folder.path().join("step.log")).unwrap_err();
 
         assert!(error.to_string().starts_with("cannot start tool"));
+    }
+
+    #[test]
+    fn run_heard_tells_both_outputs_line_by_line_and_keeps_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("step.log");
+        let mut heard = Vec::new();
+
+        let result = run_heard(Command::new("sh").args(["-c", "echo one; echo two >&2; exit 3"]), &log, |line| {
+            heard.push(line.to_owned());
+        });
+
+        assert!(matches!(result, Err(ProcessError::Logged { .. })), "{result:?}");
+        assert_eq!(
+            (heard, fs::read_to_string(&log).unwrap().as_str()),
+            (vec!["one".into(), "two".into()], "one\ntwo\n")
+        );
+    }
+
+    #[test]
+    fn last_lines_are_those_at_the_end() {
+        let text: Vec<_> = (0..LAST_LINES + 5).map(|number| number.to_string()).collect();
+
+        assert_eq!(last_lines(&text.join("\n")).collect::<Vec<_>>(), text[5..]);
+        assert_eq!(last_lines("one").count(), 1);
     }
 
     /// Waits for a shell script whose output is its heartbeat, for as long as it is not silent for `silence`.

@@ -1,15 +1,30 @@
-//! Progress of long steps: a spinner on a terminal, plain lines elsewhere.
+//! Progress of long steps: a spinner on a terminal, and a line when a step has ended.
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use serde::Serialize;
 use std::io::IsTerminal;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The spinners of all steps, which may run beside each other: a line of the terminal each.
 static SPINNERS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
-/// Runs `work`, showing `title` while it runs and the time that it took once it is done. A failure is shown as such
-/// and handed on.
+/// The steps of this process that have ended.
+static ENDED: Mutex<Vec<Step>> = Mutex::new(Vec::new());
+
+/// A step that has ended.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Step {
+    /// What was done.
+    pub title: String,
+    /// How long it took.
+    pub seconds: f64,
+    /// Whether it succeeded.
+    pub passed: bool,
+}
+
+/// Runs `work`, showing `title` while it runs, on a terminal, and the time that it took once it is done. A failure is
+/// shown as such and handed on.
 ///
 /// # Errors
 ///
@@ -17,15 +32,20 @@ static SPINNERS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 pub fn step<T, E>(title: &str, work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     let start = Instant::now();
     let spinner = std::io::stderr().is_terminal().then(|| spinner(title));
-    if spinner.is_none() {
-        eprintln!("[lab] {title} ...");
-    }
     let result = work();
     if let Some(spinner) = spinner {
         spinner.finish_and_clear();
     }
-    note(&closing_line(title, start.elapsed(), result.is_ok()));
+    let step = Step { title: title.to_owned(), seconds: start.elapsed().as_secs_f64(), passed: result.is_ok() };
+    note(&closing_line(&step));
+    ENDED.lock().unwrap_or_else(PoisonError::into_inner).push(step);
     result
+}
+
+/// The steps that have ended, in this order.
+#[must_use]
+pub fn ended() -> Vec<Step> {
+    ENDED.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 /// Says something that is not a step.
@@ -42,10 +62,9 @@ fn spinner(title: &str) -> ProgressBar {
     bar
 }
 
-fn closing_line(title: &str, elapsed: Duration, succeeded: bool) -> String {
-    let seconds = elapsed.as_secs_f64();
-    let verdict = if succeeded { "done" } else { "FAILED" };
-    format!("{title}: {verdict} in {seconds:.1} s")
+fn closing_line(step: &Step) -> String {
+    let verdict = if step.passed { "done" } else { "FAILED" };
+    format!("{}: {verdict} in {:.1} s", step.title, step.seconds)
 }
 
 #[cfg(test)]
@@ -54,16 +73,16 @@ mod tests {
 
     #[test]
     fn closing_line_tells_failure_from_success() {
-        let time = Duration::from_millis(1540);
+        let line = |passed| closing_line(&Step { title: "boot".to_owned(), seconds: 1.54, passed });
 
-        assert_eq!(closing_line("boot", time, true), "boot: done in 1.5 s");
-        assert_eq!(closing_line("boot", time, false), "boot: FAILED in 1.5 s");
+        assert_eq!([true, false].map(line), ["boot: done in 1.5 s", "boot: FAILED in 1.5 s"]);
     }
 
     #[test]
-    fn step_hands_on_the_result() {
-        let failed: Result<(), &str> = step("a step", || Err("no"));
+    fn step_hands_on_the_result_and_is_among_those_that_have_ended() {
+        let failed: Result<(), &str> = step("a step that fails", || Err("no"));
 
-        assert_eq!(failed, Err("no"));
+        let ended: Vec<_> = ended().into_iter().filter(|step| step.title == "a step that fails").collect();
+        assert_eq!((failed, ended.len(), ended[0].passed), (Err("no"), 1, false));
     }
 }

@@ -7,6 +7,7 @@ use crate::fetch::apt::PackageError;
 use crate::fetch::kernel_packages::{self, KernelChoice, KernelPackages};
 use crate::fetch::module_tree::{ModuleTree, ModulesError};
 use crate::fetch::tools;
+use crate::lock::{Lock, LockError};
 use crate::machine::emulator::{Emulator, EmulatorChoiceError};
 use crate::machine::host::{Host, HostError, HostKind};
 use crate::machine::nested::{self, NestedHost};
@@ -14,7 +15,6 @@ use crate::paths::Paths;
 use crate::process::{self, ProcessError};
 use crate::progress;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use strata_kmod_build::headers::{self, HeadersError};
 use strata_kmod_build::kernel_image::{self, KernelError};
@@ -23,14 +23,8 @@ use strata_kmod_build::kernel_image::{self, KernelError};
 #[derive(Debug, thiserror::Error)]
 pub enum ProvisionError {
     /// The lab's lock could not be taken.
-    #[error("cannot lock {}", path.display())]
-    Lock {
-        /// The lock file.
-        path: PathBuf,
-        /// The system's reason.
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Lock(#[from] LockError),
     /// Packages are missing.
     #[error(transparent)]
     Packages(#[from] PackageError),
@@ -122,17 +116,15 @@ pub struct Lab {
 }
 
 /// Keeps other processes from changing the lab until it is dropped.
-struct Lock {
-    _file: fs::File,
-}
-
-fn lock(paths: &Paths) -> Result<Lock, ProvisionError> {
+fn lock(paths: &Paths) -> Result<Lock, LockError> {
     let path = paths.lab().join("lock");
-    let error = |source| ProvisionError::Lock { path: path.clone(), source };
-    fs::create_dir_all(paths.lab()).map_err(error)?;
-    let file = fs::File::create(&path).map_err(error)?;
-    file.lock().map_err(error)?;
-    Ok(Lock { _file: file })
+    match Lock::try_take(&path) {
+        Err(LockError::Busy { holder, .. }) => {
+            progress::note(&format!("waiting for process {holder}, which makes the lab ready"));
+            Lock::take(&path)
+        }
+        result => result,
+    }
 }
 
 /// Installs tools and fetches and unpacks the default kernel, unless that has been done.

@@ -23,7 +23,7 @@ fn agent_records_on_old_and_new_kernels_and_harms_no_guest() {
 }
 
 #[test]
-#[ignore = "a quarter of an hour: cargo nextest run -p lab --test agent --run-ignored only"]
+#[ignore = "tier all: a quarter of an hour"]
 fn agent_records_on_every_kernel_and_harms_no_guest() {
     judge("agent-everywhere", &KernelChoice::all().collect::<Vec<_>>());
 }

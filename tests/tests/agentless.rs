@@ -4,7 +4,7 @@
 
 use lab::build::binaries::{self, Purpose};
 use lab::paths::Paths;
-use lab::scenarios::agentless::{self, KERNELS, SNAPSHOT};
+use lab::scenarios::agentless::{self, KERNELS, NamedKernel, SNAPSHOT};
 use lab::scenarios::results::{Results, assert_contains};
 use lab::{process, provision};
 use serde_json::Value;
@@ -63,10 +63,21 @@ fn guest_records(path: &Path) -> u64 {
 
 #[test]
 fn kernel_without_a_module_is_traced_to_its_last_event() {
-    let lab = provision::lab(&Paths::of_workspace()).unwrap();
-    let results = Results(agentless::run(&lab, "agentless").unwrap().output);
+    judge("agentless", &KERNELS[..1]);
+}
 
-    for (name, _) in KERNELS {
+#[test]
+#[ignore = "tier all: every kernel"]
+fn every_kernel_without_a_module_is_traced_to_its_last_event() {
+    judge("agentless-everywhere", &KERNELS);
+}
+
+/// Runs the guests of `kernels` in the run folder `name`, and judges what they left.
+fn judge(name: &str, kernels: &[NamedKernel]) {
+    let lab = provision::lab(&Paths::of_workspace()).unwrap();
+    let results = Results(agentless::run(&lab, name, kernels).unwrap().output);
+
+    for (name, _) in kernels {
         let trace = results.trace(name);
         assert!(guest_records(&trace) > 1000);
         let death: Value = serde_json::from_str(&strata(&["report", "death", "--json"], &trace)).unwrap();

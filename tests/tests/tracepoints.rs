@@ -111,7 +111,7 @@ fn contradictions(
 }
 
 #[test]
-#[ignore = "as the one below: cargo nextest run -p lab --test tracepoints --run-ignored all"]
+#[ignore = "tier all: the lab's own kernel, as the newer one below"]
 fn every_event_of_the_kernel_is_recorded_as_the_kernel_describes_it() {
     judge(&results());
 }

@@ -8,6 +8,7 @@ use lab::machine::{host, nested};
 use lab::packaging::{self, Form};
 use lab::paths::Paths;
 use lab::scenarios::{claims, debug_kernel, flight_check, flight_recorder, guests, hotplug};
+use lab::tasks::suite::{Lengths, Tier};
 use lab::tasks::{bench, demo, dependencies, documents, fuzz, library_crates, query, sources, suite, torture};
 use lab::{progress, provision};
 use std::path::PathBuf;
@@ -32,9 +33,29 @@ enum Task {
         #[arg(long)]
         keep: bool,
     },
-    /// Format check, documents, lints, unit and integration tests, doc tests, end-to-end tests, a short round of
-    /// fuzzing.
-    Test,
+    /// Test Strata: format, documents, lints, unit, integration, doc and end-to-end tests, a round of torture. CI runs this.
+    Test {
+        /// Only format, documents, and of crates that have changed since the main branch, committed or not, lints and unit
+        /// tests; the latter of crates that depend on them, too.
+        #[arg(long, conflicts_with = "all")]
+        quick: bool,
+        /// Also every kernel, every form of package, kernels that check themselves, `cargo xtask query`, fuzzing and torture:
+        /// many hours. docs/verification.md says when that was done last.
+        #[arg(long)]
+        all: bool,
+        /// With --all: how long the torture takes, minutes.
+        #[arg(long, value_name = "N", default_value_t = 120, requires = "all", value_parser = clap::value_parser!(u64).range(1..=10_080))]
+        torture_minutes: u64,
+        /// With --all: how long each target is fuzzed, minutes.
+        #[arg(long, value_name = "N", default_value_t = 15, requires = "all", value_parser = clap::value_parser!(u64).range(1..=10_080))]
+        fuzz_minutes: u64,
+        /// With --all: how long each kernel that checks itself is tried, minutes.
+        #[arg(long, value_name = "N", default_value_t = 10, requires = "all", value_parser = clap::value_parser!(u64).range(1..=1440))]
+        debug_kernel_minutes: u64,
+        /// Write steps and tests, their times and outcomes to FILE as JSON too; to the standard output without one.
+        #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+        json: Option<PathBuf>,
+    },
     /// Check the documents: width of lines, links, paths of the source tree.
     Documents,
     /// Check the sources for what no lint finds: imports in one block, names without articles.
@@ -326,7 +347,15 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     let paths = Paths::of_workspace();
     match arguments.command {
         Task::Demo { out, keep } => demo::run(&paths, &out, keep)?,
-        Task::Test => suite::run(&paths)?,
+        Task::Test { quick, all, torture_minutes, fuzz_minutes, debug_kernel_minutes, json } => {
+            let lengths = Lengths { torture: torture_minutes, fuzz: fuzz_minutes, debug_kernel: debug_kernel_minutes };
+            let tier = match (quick, all) {
+                (true, _) => Tier::Quick,
+                (false, true) => Tier::All(lengths),
+                (false, false) => Tier::Usual,
+            };
+            suite::run(&paths, tier, json.as_deref())?;
+        }
         Task::Documents => documents::check(&paths)?,
         Task::Sources => sources::check(&paths)?,
         Task::Dependencies => dependencies::check(&paths)?,

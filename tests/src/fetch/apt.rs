@@ -39,6 +39,12 @@ pub enum PackageError {
         /// The missing packages.
         packages: Vec<String>,
     },
+    /// The lists of packages could not be had.
+    #[error("cannot fetch the package lists: check the network and the mirror deb.debian.org; see {}", log.display())]
+    Lists {
+        /// What apt said.
+        log: PathBuf,
+    },
     /// apt knows no such package.
     #[error("the package lists have no {0}: check the network and the mirror deb.debian.org")]
     Unknown(String),
@@ -65,7 +71,10 @@ impl Apt {
         }
         let sources = apt.folder.join("sources.list");
         fs::write(&sources, sources_list).map_err(|source| PackageError::File { path: sources, source })?;
-        process::run_logged(apt.command("apt-get").arg("update"), &apt.log("apt-update"))?;
+        let log = apt.log("apt-update");
+        // by default a list that cannot be had is a warning, and what is in it is missing later
+        let update = process::run_logged(apt.command("apt-get").args(["update", "--error-on=any"]), &log);
+        update.map_err(|_| PackageError::Lists { log })?;
         Ok(apt)
     }
 

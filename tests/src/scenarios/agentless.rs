@@ -1,8 +1,8 @@
 //! Guests without our module, whose kernel's own ring the host reads at their end and at snapshots. One boot of the
 //! host.
 //!
-//! Each kernel of [`KERNELS`] leaves `NAME.log`, `NAME.status` and `NAME.trace` of a guest that panics, with its
-//! bzImage, which moves itself at random; of the first, [`SNAPSHOT`] is a snapshot of its flight recorder while the
+//! Each kernel leaves `NAME.log`, `NAME.status` and `NAME.trace` of a guest that panics, with its
+//! bzImage, which moves itself at random; of the first of [`KERNELS`], [`SNAPSHOT`] is a snapshot of its flight recorder while the
 //! guest was at work. `elf` is the ELF image of the first, powered off, with another choice of events and a flight
 //! recorder; `old` is what a kernel before Linux 6.12 is told.
 
@@ -12,8 +12,11 @@ use crate::provision::{self, Lab, ProvisionError};
 use crate::scenarios::ScenarioError;
 use std::time::Duration;
 
-/// The kernels, by the name of what each leaves.
-pub const KERNELS: [(&str, KernelChoice); 2] = [
+/// A kernel, by the name of what it leaves.
+pub type NamedKernel = (&'static str, KernelChoice);
+
+/// The kernels, the oldest one first, which stands for all.
+pub const KERNELS: [NamedKernel; 2] = [
     ("panic-6.12", KernelChoice::cloud(Suite::BookwormBackports)),
     ("panic-7", KernelChoice::cloud(Suite::TrixieBackports)),
 ];
@@ -55,7 +58,9 @@ snapshot() {
 snapshot panic-6.12 running &
 guest panic-6.12 panic-6.12.bzimage panic-6.12.cpio panic --agentless --agentless-size 2M --mode flight-recorder
 wait
-guest panic-7 panic-7.bzimage panic-7.cpio panic --agentless
+for name in @OTHERS@; do
+    guest $name $name.bzimage $name.cpio panic --agentless
+done
 guest elf elf.vmlinux panic-6.12.cpio hello --agentless='sched:*' --agentless-size 1M --mode flight-recorder
 guest old old.vmlinux panic-6.12.cpio hello --agentless
 exit 0
@@ -72,17 +77,19 @@ pub enum AgentlessError {
     Scenario(#[from] ScenarioError),
 }
 
-/// Runs all of them, in the run folder `name`.
+/// Runs all of them in the run folder `name`, with panics of `kernels`: the first of [`KERNELS`], and any others.
 ///
 /// # Errors
 ///
 /// When a kernel cannot be had or the host fails; what a guest does is for the caller to judge.
-pub fn run(lab: &Lab, name: &str) -> Result<HostResult, AgentlessError> {
+pub fn run(lab: &Lab, name: &str, kernels: &[NamedKernel]) -> Result<HostResult, AgentlessError> {
+    let others: Vec<_> = kernels.iter().skip(1).map(|(name, _)| *name).collect();
+    let script = HOST_SCRIPT.replace("@OTHERS@", &others.join(" "));
     let mut request =
-        HostRun::new(name, HOST_SCRIPT).file("strata", &lab.binaries.strata).file("old.vmlinux", &lab.kernels.vmlinux);
+        HostRun::new(name, &script).file("strata", &lab.binaries.strata).file("old.vmlinux", &lab.kernels.vmlinux);
     request.timeout = Duration::from_secs(600);
-    for (index, (name, choice)) in KERNELS.into_iter().enumerate() {
-        let kernel = provision::kernel(&lab.paths, choice)?;
+    for (index, (name, choice)) in kernels.iter().enumerate() {
+        let kernel = provision::kernel(&lab.paths, *choice)?;
         let image = lab.paths.images().join(format!("agentless-{name}.cpio"));
         let guest = kernel.guest_image().map_err(ScenarioError::from)?.program("workload", &lab.binaries.workload);
         let guest = guest.script("panic", GUEST_SCRIPT).script("hello", "workload --events 2000 > /dev/null\n");

@@ -2,13 +2,16 @@
 //! benchmarks.
 
 pub mod bench;
+pub mod changes;
 pub mod demo;
 pub mod dependencies;
 pub mod documents;
-pub mod failures;
 pub mod fuzz;
 pub mod library_crates;
+pub mod markers;
 pub mod query;
 pub mod sources;
 pub mod suite;
+pub mod summary;
+pub mod test_results;
 pub mod torture;

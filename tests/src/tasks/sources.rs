@@ -1,5 +1,6 @@
 //! Checks of the project's Rust sources that neither the compiler nor its lints make: the imports of a module are one
-//! block, which rustfmt then sorts, and no function's name begins with an article.
+//! block, which rustfmt then sorts, no function's name begins with an article, and a test that is not run with the others says
+//! when it is.
 
 use crate::paths::Paths;
 use std::fs;
@@ -12,6 +13,11 @@ const FOLDERS: [&str; 7] = ["clock-sync", "fuzz", "guest-agent", "shared-ring", 
 const SKIPPED: [&str; 3] = ["target", "corpus", "artifacts"];
 /// How a name that begins with an article begins.
 const ARTICLES: [&str; 3] = ["a_", "an_", "the_"];
+/// How the reason of an ignored test begins that `cargo xtask test --all` runs. It runs all of those in these folders.
+const TIER_ALL: &str = "tier all: ";
+const OF_TIER_ALL: [&str; 2] = ["tests/tests", "trace-merge/query"];
+/// How other reasons begin: another test runs it as a process of its own, or a person does, to measure.
+const OTHER_REASONS: [&str; 2] = ["child process: ", "by hand: "];
 
 /// Why the sources are not as they should be.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +52,8 @@ pub fn check(paths: &Paths) -> Result<(), SourcesError> {
     for path in sources {
         let text = fs::read_to_string(&path).map_err(|source| SourcesError::File { path: path.clone(), source })?;
         let name = path.strip_prefix(workspace).unwrap_or(&path).display().to_string();
-        let found = split_imports(&text).into_iter().chain(articles(&text));
+        let is_of_tier_all = OF_TIER_ALL.iter().any(|folder| path.starts_with(workspace.join(folder)));
+        let found = split_imports(&text).into_iter().chain(articles(&text)).chain(ignored(&text, is_of_tier_all));
         findings.extend(found.map(|(line, what)| format!("{name}:{line}: {what}")));
     }
     if findings.is_empty() { Ok(()) } else { Err(SourcesError::Findings(findings)) }
@@ -109,6 +116,17 @@ fn articles(text: &str) -> Vec<(usize, String)> {
     found.map(|(number, name)| (number, format!("'{name}' begins with an article; leave it out"))).collect()
 }
 
+/// Ignored tests whose reason does not say when they are run, by line.
+fn ignored(text: &str, is_of_tier_all: bool) -> Vec<(usize, String)> {
+    let reasons = if is_of_tier_all { &[TIER_ALL][..] } else { &OTHER_REASONS };
+    let attributes = (1..).zip(text.lines()).filter_map(|(number, line)| {
+        let rest = line.trim_start().strip_prefix("#[ignore")?;
+        let reason = rest.strip_prefix(" = \"").unwrap_or_default();
+        (!reasons.iter().any(|begin| reason.starts_with(begin))).then_some(number)
+    });
+    attributes.map(|number| (number, format!("begin the reason with '{}'", reasons.join("' or '")))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,5 +159,13 @@ mod tests {
     #[test]
     fn text_about_functions_is_not_a_definition() {
         assert_eq!(lines(articles("/// Calls `fn a_b()`.\nlet text = \"fn a_b()\";\n")), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn ignored_test_says_when_it_is_run() {
+        let text = "    #[ignore = \"tier all: every kernel\"]\n#[ignore]\n#[ignore = \"by hand: cargo test\"]\n";
+
+        assert_eq!(lines(ignored(text, true)), [2, 3]);
+        assert_eq!(lines(ignored(text, false)), [1, 2]);
     }
 }

@@ -126,7 +126,7 @@ fn check(trace: &Trace) {
 }
 
 #[test]
-#[ignore = "needs DuckDB: cargo xtask query"]
+#[ignore = "tier all: needs DuckDB: cargo xtask query"]
 fn made_recording_is_read_with_the_figures_of_the_reports() {
     let (_dir, trace) = made_recording::open();
 
@@ -134,7 +134,7 @@ fn made_recording_is_read_with_the_figures_of_the_reports() {
 }
 
 #[test]
-#[ignore = "needs DuckDB: cargo xtask query"]
+#[ignore = "tier all: needs DuckDB: cargo xtask query"]
 fn recording_that_is_given_is_read_with_the_figures_of_the_reports() {
     let Some(path) = std::env::var_os("STRATA_DUCKDB_TRACE").map(PathBuf::from) else { return };
 

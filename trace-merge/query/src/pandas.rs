@@ -40,7 +40,7 @@ struct Told {
 }
 
 #[test]
-#[ignore = "needs pandas: cargo xtask query"]
+#[ignore = "tier all: needs pandas: cargo xtask query"]
 fn tables_are_read_by_partition_with_the_figures_of_the_reports() {
     let folder = tempfile::tempdir().unwrap();
     let (_dir, trace) = made_recording::export(folder.path());

@@ -104,7 +104,7 @@ fn check(trace: &Trace) -> usize {
 }
 
 #[test]
-#[ignore = "needs DuckDB: cargo xtask query"]
+#[ignore = "tier all: needs DuckDB: cargo xtask query"]
 fn every_ready_question_has_the_same_answer_from_duckdb() {
     let (_dir, trace) = made_recording::open();
 
@@ -112,7 +112,7 @@ fn every_ready_question_has_the_same_answer_from_duckdb() {
 }
 
 #[test]
-#[ignore = "needs DuckDB: cargo xtask query"]
+#[ignore = "tier all: needs DuckDB: cargo xtask query"]
 fn ready_questions_about_the_recording_that_is_given_have_the_same_answers_from_duckdb() {
     let Some(path) = std::env::var_os("STRATA_DUCKDB_TRACE").map(PathBuf::from) else { return };
 

@@ -300,7 +300,7 @@ fn times_are_merged_by_adding_and_taken_apart_by_what_was_before() {
 
 /// What a record costs; says it, and holds nothing against it: `docs/performance.md` has the figure.
 #[test]
-#[ignore = "a measurement: cargo test --release -p vmm --lib live::tests::cost -- --ignored --nocapture"]
+#[ignore = "by hand: cargo test --release -p vmm --lib live::tests::cost -- --ignored --nocapture"]
 fn cost_of_a_record() {
     let records = both(100_000);
     let unrelated: Vec<Record> = (0..1_000_000).map(|time| record(0, time, OTHER, 1, &[])).collect();

@@ -4,14 +4,11 @@ use super::exports::{self, ExportRow};
 use super::figures::{Goal, Taken};
 use super::reports::{self, ReportRow};
 use super::{Case, Form, LARGER, MEMORY_STREAMS, Options, Program, STREAMS};
-use anyhow::Context;
+use crate::tasks::markers::{self, MarkersError};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
-
-const BEGIN: &str = "<!-- merge-bench: begin -->";
-const END: &str = "<!-- merge-bench: end -->";
 
 /// Everything that one run measured.
 #[derive(Debug, Serialize)]
@@ -148,14 +145,9 @@ impl Report {
         Ok(())
     }
 
-    /// Puts the tables between the two markers of `document`.
-    pub(super) fn write_into(&self, document: &Path) -> anyhow::Result<()> {
-        let name = document.display();
-        let text = fs::read_to_string(document).with_context(|| format!("cannot read {name}"))?;
-        let (before, rest) = text.split_once(BEGIN).with_context(|| format!("{name} lacks the line {BEGIN}"))?;
-        let (_, after) = rest.split_once(END).with_context(|| format!("{name} lacks the line {END}"))?;
-        let new = format!("{before}{BEGIN}\n\n{}\n{END}{after}", self.to_markdown());
-        fs::write(document, new).with_context(|| format!("cannot write {name}"))
+    /// Puts the tables into their part of `document`.
+    pub(super) fn write_into(&self, document: &Path) -> Result<(), MarkersError> {
+        markers::write_into(document, "merge-bench", &self.to_markdown())
     }
 }
 

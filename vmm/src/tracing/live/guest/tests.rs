@@ -163,7 +163,7 @@ fn what_is_held_is_bounded() {
 
 /// What a record costs; says it, and holds nothing against it: `docs/control.md` has the figure.
 #[test]
-#[ignore = "a measurement: cargo test --release -p vmm --lib guest::tests::cost -- --ignored --nocapture"]
+#[ignore = "by hand: cargo test --release -p vmm --lib guest::tests::cost -- --ignored --nocapture"]
 fn cost_of_a_record() {
     let mut bench = Bench::new();
     let pairs = 1_000_000_u64;
