@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 use lab::build::binaries::{self, Purpose};
 use lab::build::{debug_kernel as debug_kernel_build, kmod};
 use lab::fetch::kernel_packages::{KernelChoice, Suite};
-use lab::machine::{host, nested};
+use lab::machine::{emulator, host, nested};
 use lab::packaging::{self, Form};
 use lab::paths::Paths;
 use lab::scenarios::{claims, debug_kernel, flight_check, flight_recorder, guests, hotplug};
@@ -52,6 +52,9 @@ enum Task {
         /// With --all: how long each kernel that checks itself is tried, minutes.
         #[arg(long, value_name = "N", default_value_t = 10, requires = "all", value_parser = clap::value_parser!(u64).range(1..=1440))]
         debug_kernel_minutes: u64,
+        /// The seed of emulated hosts: what they do in virtual time follows from it.
+        #[arg(long, value_name = "N", default_value_t = emulator::SEED, conflicts_with = "quick")]
+        lab_seed: u32,
         /// Write steps and tests, their times and outcomes to FILE as JSON too; to the standard output without one.
         #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
         json: Option<PathBuf>,
@@ -347,14 +350,14 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     let paths = Paths::of_workspace();
     match arguments.command {
         Task::Demo { out, keep } => demo::run(&paths, &out, keep)?,
-        Task::Test { quick, all, torture_minutes, fuzz_minutes, debug_kernel_minutes, json } => {
+        Task::Test { quick, all, torture_minutes, fuzz_minutes, debug_kernel_minutes, lab_seed, json } => {
             let lengths = Lengths { torture: torture_minutes, fuzz: fuzz_minutes, debug_kernel: debug_kernel_minutes };
             let tier = match (quick, all) {
                 (true, _) => Tier::Quick,
                 (false, true) => Tier::All(lengths),
                 (false, false) => Tier::Usual,
             };
-            suite::run(&paths, tier, json.as_deref())?;
+            suite::run(&paths, tier, lab_seed, json.as_deref())?;
         }
         Task::Documents => documents::check(&paths)?,
         Task::Sources => sources::check(&paths)?,

@@ -5,7 +5,7 @@
 use crate::fetch::kernel_packages::Suite;
 use crate::lock::{Lock, LockError};
 use crate::machine::disk_space::{self, DiskSpaceError};
-use crate::machine::nested;
+use crate::machine::{emulator, nested};
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
 use crate::process_group::GoesOnSignal;
@@ -17,7 +17,7 @@ use crate::tasks::documents::{self, DocumentsError};
 use crate::tasks::library_crates::{self, LibraryCrateError};
 use crate::tasks::markers::{self, MarkersError};
 use crate::tasks::sources::{self, SourcesError};
-use crate::tasks::summary::{Summary, SummaryError};
+use crate::tasks::summary::{STANDARD_OUTPUT, Summary, SummaryError};
 use crate::tasks::test_results::{TestResult, TestResults};
 use crate::tasks::torture;
 use std::fs;
@@ -126,12 +126,13 @@ pub struct Lengths {
     pub debug_kernel: u64,
 }
 
-/// Runs one tier, shows what took longest, and writes all of it to `json` too, which may be `-`.
+/// Runs one tier with emulated hosts of the seed `lab_seed`, shows what took longest, and writes all of it to `json` too,
+/// which may be `-`.
 ///
 /// # Errors
 ///
 /// The first step that fails.
-pub fn run(paths: &Paths, tier: Tier, json: Option<&Path>) -> Result<(), SuiteError> {
+pub fn run(paths: &Paths, tier: Tier, lab_seed: u32, json: Option<&Path>) -> Result<(), SuiteError> {
     let _lock = Lock::try_take(&paths.target().join("xtask-test.lock")).map_err(|error| match error {
         LockError::Busy { holder, .. } => SuiteError::Busy(holder),
         error @ LockError::File { .. } => SuiteError::Lock(error),
@@ -141,7 +142,7 @@ pub fn run(paths: &Paths, tier: Tier, json: Option<&Path>) -> Result<(), SuiteEr
     }
     disk_space::require(&paths.target(), ROOM)?;
     let begun = Instant::now();
-    let mut suite = Run::new(paths)?;
+    let mut suite = Run::new(paths, lab_seed)?;
     let result = match tier {
         Tier::Quick => suite.quick(),
         Tier::Usual => suite.usual(),
@@ -158,6 +159,12 @@ pub fn run(paths: &Paths, tier: Tier, json: Option<&Path>) -> Result<(), SuiteEr
     };
     progress::note("slowest:");
     summary.slowest().iter().for_each(|line| progress::note(line));
+    if tier != Tier::Quick {
+        progress::note(&format!("emulated hosts had the seed {lab_seed}: --lab-seed {lab_seed} repeats what they did"));
+    }
+    if json != Some(Path::new(STANDARD_OUTPUT)) {
+        println!("{}", summary.closing_line());
+    }
     let written = json.map_or(Ok(()), |file| summary.write_json(file)).map_err(SuiteError::from);
     let recorded = match tier {
         Tier::All(lengths) => {
@@ -187,6 +194,8 @@ struct Run<'p> {
     paths: &'p Paths,
     /// This program, for steps that are commands of it.
     program: PathBuf,
+    /// The seed of emulated hosts.
+    lab_seed: u32,
     /// Where tests make their temporary files, which tests that are killed leave.
     scratch: TempDir,
     _goes: GoesOnSignal,
@@ -195,12 +204,12 @@ struct Run<'p> {
 }
 
 impl<'p> Run<'p> {
-    fn new(paths: &'p Paths) -> Result<Self, SuiteError> {
+    fn new(paths: &'p Paths, lab_seed: u32) -> Result<Self, SuiteError> {
         // a short name: sockets lie there; and for all users, as the folder is that it stands for
         let scratch = tempfile::Builder::new().prefix("st-").tempdir().map_err(SuiteError::Scratch)?;
         fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o1777)).map_err(SuiteError::Scratch)?;
         let program = std::env::current_exe().map_err(SuiteError::Program)?;
-        Ok(Self { paths, program, _goes: GoesOnSignal::new(scratch.path()), scratch, tests: Vec::new() })
+        Ok(Self { paths, program, lab_seed, _goes: GoesOnSignal::new(scratch.path()), scratch, tests: Vec::new() })
     }
 
     /// Format, lints and unit tests, the latter of what depends on a changed crate, too.
@@ -328,6 +337,7 @@ impl<'p> Run<'p> {
     fn command(&self) -> Command {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.current_dir(self.paths.workspace()).env("TMPDIR", self.scratch.path());
+        command.env(emulator::SEED_VARIABLE, self.lab_seed.to_string());
         command
     }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// How many steps and tests are named that took longest.
 const SLOWEST: usize = 10;
 /// The name of a file that stands for the standard output.
-const STANDARD_OUTPUT: &str = "-";
+pub const STANDARD_OUTPUT: &str = "-";
 
 /// Why a summary was not written.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +56,13 @@ impl Summary {
         let mut timed: Vec<_> = steps.chain(self.tests.iter().map(|test| (test.seconds, test.name.as_str()))).collect();
         timed.sort_by(|(one, _), (other, _)| other.total_cmp(one));
         timed.into_iter().take(SLOWEST).map(|(seconds, name)| format!("{seconds:8.1} s  {name}")).collect()
+    }
+
+    /// How many tests there were, as test runners say it last.
+    #[must_use]
+    pub fn closing_line(&self) -> String {
+        let failed = self.tests.iter().filter(|test| test.failure.is_some()).count();
+        format!("{} passed, {failed} failed", self.tests.len() - failed)
     }
 
     /// Writes all of it to `file` as JSON; to the standard output where that is `-`.
@@ -126,6 +133,11 @@ mod tests {
 
         assert!(rows[0].ends_with("\n| 2026-11-27 | abc-dirty | 1.5 | 21 | torture 2 h | passed |\n"), "{}", rows[0]);
         assert!(rows[1].ends_with(" | failed: tests, lab::why fails |\n"), "{}", rows[1]);
+    }
+
+    #[test]
+    fn closing_line_counts_tests() {
+        assert_eq!(summary(Some("no")).closing_line(), "20 passed, 1 failed");
     }
 
     #[test]
