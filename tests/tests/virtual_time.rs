@@ -46,7 +46,9 @@ fn mended_emulator_delivers_an_injected_interrupt_once() {
     let folder = tempfile::tempdir().unwrap();
     let kernel = folder.path().join("injected_twice");
     let mut compiler = Command::new("gcc");
-    compiler.args(["-m32", "-nostdlib", "-static", "-no-pie", "-Wl,--build-id=none,-Ttext=0x100000", "-o"]).arg(&kernel);
+    compiler
+        .args(["-m32", "-nostdlib", "-static", "-no-pie", "-Wl,--build-id=none,-Ttext=0x100000", "-o"])
+        .arg(&kernel);
     process::capture(compiler.arg(paths.workspace().join("docs/qemu/injected_twice.S"))).unwrap();
     let installed = process::find_program("qemu-system-x86_64").unwrap();
     let mended = emulator::mended(&installed, &paths.emulators()).unwrap();
