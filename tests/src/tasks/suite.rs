@@ -132,13 +132,13 @@ pub struct Lengths {
 ///
 /// The first step that fails.
 pub fn run(paths: &Paths, tier: Tier, json: Option<&Path>) -> Result<(), SuiteError> {
+    if tier != Tier::Quick && !rustix::process::geteuid().is_root() {
+        return Err(SuiteError::NotRoot);
+    }
     let _lock = Lock::try_take(&paths.target().join("xtask-test.lock")).map_err(|error| match error {
         LockError::Busy { holder, .. } => SuiteError::Busy(holder),
         error @ LockError::File { .. } => SuiteError::Lock(error),
     })?;
-    if tier != Tier::Quick && !rustix::process::geteuid().is_root() {
-        return Err(SuiteError::NotRoot);
-    }
     disk_space::require(&paths.target(), ROOM)?;
     let begun = Instant::now();
     let mut suite = Run::new(paths)?;
