@@ -267,7 +267,7 @@ impl<'p> Run<'p> {
     }
 
     fn format(&self) -> Result<(), SuiteError> {
-        self.cargo("format check", "format", &["fmt", "--all", "--check"])?;
+        self.cargo("format check", "format", &["fmt", "--all", "--check", "--", "--color", "never"])?;
         progress::step("sources", || sources::check(self.paths))?;
         progress::step("documents", || documents::check(self.paths))?;
         Ok(())
