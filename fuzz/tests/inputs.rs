@@ -93,7 +93,8 @@ fn check(target: &str, run: fn(&[u8])) {
     match found {
         Ok(()) => {}
         Err(TestError::Fail(reason, bytes)) => {
-            let kept = std::env::temp_dir().join(format!("strata-{target}-input"));
+            // temporary files go with the run
+            let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("strata-{target}-input"));
             fs::write(&kept, bytes).unwrap();
             panic!("{reason}; the input is kept in {}", kept.display());
         }

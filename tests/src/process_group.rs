@@ -3,14 +3,16 @@
 
 #![allow(unsafe_code)] // A child is told what ends it before it becomes another program.
 
+use crate::progress;
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, kill_process_group, set_parent_process_death_signal,
-    test_kill_process_group, waitid, waitpgid,
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_process_group, pidfd_open,
+    pidfd_send_signal, set_parent_process_death_signal, test_kill_process_group, waitid, waitpgid,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
@@ -149,8 +151,11 @@ fn take_signals() {
 
 /// Ends all groups, and removes what is to go. Nothing else is started any more: the lock is kept.
 fn end_all() {
+    progress::note("a signal: what was started is ended");
     let going = going();
     let begun = Instant::now();
+    // some may have left their group, as what `timeout` starts does
+    let descendants = descendants();
     let send = |signal| {
         for group in &going.groups {
             // a group that has ended meanwhile is what is wanted
@@ -162,8 +167,34 @@ fn end_all() {
         thread::sleep(PAUSE);
     }
     send(Signal::KILL);
+    for process in descendants {
+        let _ = pidfd_send_signal(process, Signal::KILL);
+    }
     going.paths.iter().for_each(|path| removed_on_signal::remove(path));
     std::mem::forget(going);
+}
+
+/// The processes that this one, or what it started, has started.
+fn descendants() -> Vec<OwnedFd> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let parents: Vec<(Pid, Pid)> = entries
+        .filter_map(|entry| {
+            let process = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
+            Some((process, parent(&fs::read_to_string(entry.path().join("stat")).ok()?)?))
+        })
+        .collect();
+    let mut found = vec![getpid()];
+    let mut index = 0;
+    while let Some(parent) = found.get(index).copied() {
+        found.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(process, _)| *process));
+        index += 1;
+    }
+    found.into_iter().skip(1).filter_map(|process| pidfd_open(process, PidfdFlags::empty()).ok()).collect()
+}
+
+/// The parent of the process that this line of `/proc/PID/stat` describes. A program's name may hold spaces and brackets.
+fn parent(stat: &str) -> Option<Pid> {
+    Pid::from_raw(stat.rsplit(") ").next()?.split(' ').nth(1)?.parse().ok()?)
 }
 
 /// Whether a group still has a process. Who waits for the child waits for the lock now, so the dead are taken here.
@@ -175,7 +206,6 @@ fn is_there(group: Pid) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
     use std::io::{BufRead, BufReader};
     use std::process::Stdio;
 
@@ -189,8 +219,8 @@ mod tests {
         let half_made = folder.join("half-made");
         fs::create_dir(&half_made).unwrap();
         let _goes = GoesOnSignal::new(&half_made);
-        // the first process of the group starts another one
-        let script = "sleep 600 & echo $! > $0/second; echo $$ > $0/first; wait";
+        // the first process of the group starts another one, and one that leaves the group
+        let script = "sleep 600 & echo $! > $0/second; setsid sleep 600 & echo $! > $0/third; echo $$ > $0/first; wait";
         let mut group = Group::spawn(Command::new("sh").args(["-c", script]).arg(&folder)).unwrap();
         while !folder.join("first").exists() {
             thread::sleep(PAUSE);
@@ -199,8 +229,8 @@ mod tests {
         group.wait().unwrap();
     }
 
-    /// The status of that process when it gets `signal`, the folder that it worked in, and the two processes of its group.
-    fn end_by(signal: Signal) -> (ExitStatus, tempfile::TempDir, [Pid; 2]) {
+    /// The status of that process when it gets `signal`, the folder that it worked in, and the processes that it started.
+    fn end_by(signal: Signal) -> (ExitStatus, tempfile::TempDir, [Pid; 3]) {
         let folder = tempfile::tempdir().unwrap();
         let test = format!("{}::has_a_group_and_a_folder", module_path!().split_once("::").unwrap().1);
         let mut child = Command::new(std::env::current_exe().unwrap())
@@ -215,7 +245,7 @@ mod tests {
             let text = fs::read_to_string(folder.path().join(name)).unwrap();
             Pid::from_raw(text.trim().parse().unwrap()).unwrap()
         };
-        let processes = [process("first"), process("second")];
+        let processes = ["first", "second", "third"].map(process);
         rustix::process::kill_process(Pid::from_child(&child), signal).unwrap();
         (child.wait().unwrap(), folder, processes)
     }
@@ -233,7 +263,14 @@ mod tests {
     }
 
     #[test]
-    fn signal_ends_the_group_and_removes_what_was_half_made() {
+    fn parent_is_read_behind_a_name_with_brackets() {
+        let stat = "42 (a) b (c) S 7 42 42 0 -1";
+
+        assert_eq!((parent(stat), parent("")), (Pid::from_raw(7), None));
+    }
+
+    #[test]
+    fn signal_ends_what_was_started_and_removes_what_was_half_made() {
         let (status, folder, processes) = end_by(Signal::INT);
 
         assert_eq!(status.code(), Some(128 + SIGINT));
@@ -243,11 +280,13 @@ mod tests {
 
     #[test]
     fn child_of_a_process_that_is_killed_outright_ends() {
-        let (status, _folder, [first, second]) = end_by(Signal::KILL);
+        let (status, _folder, [first, second, third]) = end_by(Signal::KILL);
 
         assert_eq!(status.code(), None);
         assert_ends(first);
-        let _ = rustix::process::kill_process(second, Signal::KILL);
+        for other in [second, third] {
+            let _ = rustix::process::kill_process(other, Signal::KILL);
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::machine::disk_space::{self, DiskSpaceError};
 use crate::machine::emulator::{Emulator, Time};
 use crate::machine::host::{HostResult, HostRun, fresh_run_folder, last_line};
 use crate::process::{self, ProcessError};
+use crate::process_group::GoesOnSignal;
 use crate::progress;
 use std::fs;
 use std::io::{self, Write};
@@ -227,6 +228,7 @@ fn run_once(host: &NestedHost, runs: &Path, run: &HostRun) -> Result<HostResult,
     let script_log = folder.join("script.log");
     let initramfs = folder.join("host.cpio");
     let disk = folder.join("result.img");
+    let _goes = [&initramfs, &disk].map(|path| GoesOnSignal::new(path));
 
     let files = run.files.iter().filter_map(|(_, path)| fs::metadata(path).ok()).map(|file| file.len());
     disk_space::require(&folder, RUN_BYTES + files.sum::<u64>())?;

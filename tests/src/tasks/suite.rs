@@ -133,13 +133,13 @@ pub struct Lengths {
 ///
 /// The first step that fails.
 pub fn run(paths: &Paths, tier: Tier, lab_seed: u32, json: Option<&Path>) -> Result<(), SuiteError> {
+    if tier != Tier::Quick && !rustix::process::geteuid().is_root() {
+        return Err(SuiteError::NotRoot);
+    }
     let _lock = Lock::try_take(&paths.target().join("xtask-test.lock")).map_err(|error| match error {
         LockError::Busy { holder, .. } => SuiteError::Busy(holder),
         error @ LockError::File { .. } => SuiteError::Lock(error),
     })?;
-    if tier != Tier::Quick && !rustix::process::geteuid().is_root() {
-        return Err(SuiteError::NotRoot);
-    }
     disk_space::require(&paths.target(), ROOM)?;
     let begun = Instant::now();
     let mut suite = Run::new(paths, lab_seed)?;
@@ -276,7 +276,7 @@ impl<'p> Run<'p> {
     }
 
     fn format(&self) -> Result<(), SuiteError> {
-        self.cargo("format check", "format", &["fmt", "--all", "--check"])?;
+        self.cargo("format check", "format", &["fmt", "--all", "--check", "--", "--color", "never"])?;
         progress::step("sources", || sources::check(self.paths))?;
         progress::step("documents", || documents::check(self.paths))?;
         Ok(())
