@@ -16,6 +16,7 @@ use crate::process::{self, ProcessError};
 use crate::progress;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
 use strata_kmod_build::headers::{self, HeadersError};
 use strata_kmod_build::kernel_image::{self, KernelError};
 
@@ -212,6 +213,12 @@ fn agent_locked(paths: &Paths, kernels: &Kernels) -> Result<PathBuf, ProvisionEr
     Ok(agent)
 }
 
+fn kernels_and_agent_locked(paths: &Paths) -> Result<(Kernels, PathBuf), ProvisionError> {
+    let kernels = kernels_locked(paths, false)?;
+    let agent = agent_locked(paths, &kernels)?;
+    Ok((kernels, agent))
+}
+
 /// Whether something was built in this run of tests: what one test has built anew from the sources, the others need not
 /// look through again.
 struct BuiltInRun {
@@ -258,10 +265,16 @@ pub fn lab_to_measure(paths: &Paths) -> Result<Lab, ProvisionError> {
 
 fn lab_for(paths: &Paths, purpose: Purpose) -> Result<Lab, ProvisionError> {
     let _lock = lock(paths)?;
-    let binaries = programs_locked(paths, purpose)?;
+    // Each waits for the network, or ends with one crate at a time; beside each other they leave less of a CPU idle.
+    let (guests, binaries) = thread::scope(|scope| {
+        let guests = scope.spawn(|| kernels_and_agent_locked(paths));
+        let binaries = programs_locked(paths, purpose);
+        (guests.join(), binaries)
+    });
+    let binaries = binaries?;
+    let (kernels, agent) = guests.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     let kind = HostKind::detect(&binaries.strata)?;
-    let kernels = kernels_locked(paths, kind == HostKind::Nested)?;
-    let agent = agent_locked(paths, &kernels)?;
+    tools::install_all(paths, kind == HostKind::Nested)?;
     let host = match kind {
         HostKind::Direct => Host::Direct(kernels.busybox.clone()),
         HostKind::Nested => Host::Nested(kernels.nested_host(paths)?),

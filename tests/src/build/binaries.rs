@@ -10,11 +10,15 @@ use std::process::Command;
 /// Named explicitly, so that the flags of the build do not reach build scripts and procedural macros.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
+/// The packages with static programs that are tested. All of them are chosen whichever program is built: cargo gives a
+/// dependency the features that the chosen packages ask for, and builds it again for each other set of them.
+const TESTED: [&str; 7] =
+    ["guest-agent", "strata-c-api", "strata-kmod-build", "tiny-vmm", "torture", "tracing-strata", "vmm"];
+
 /// What programs are built for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// To be tested: with every check of the language on, and built in two thirds of the time. The torture is built
-    /// of the same objects.
+    /// To be tested: with every check of the language on, sooner built, and of the same objects all of them.
     Test,
     /// To be measured, or to be given to users.
     Release,
@@ -45,8 +49,8 @@ pub struct Binaries {
 ///
 /// When cargo fails; the error names its log.
 pub fn build(paths: &Paths, purpose: Purpose) -> Result<Binaries, ProcessError> {
-    static_build(paths, purpose, &["-p", "vmm", "--bin", "strata"], "build-strata")?;
-    static_build(paths, purpose, &["-p", "guest-agent", "--example", "workload"], "build-workload")?;
+    static_build(paths, purpose, "vmm", &["--bin", "strata"], "build-strata")?;
+    static_build(paths, purpose, "guest-agent", &["--example", "workload"], "build-workload")?;
     Ok(located(paths, purpose))
 }
 
@@ -56,8 +60,8 @@ pub fn build(paths: &Paths, purpose: Purpose) -> Result<Binaries, ProcessError> 
 ///
 /// When cargo fails; the error names its log.
 pub fn build_example(paths: &Paths, purpose: Purpose, name: &str) -> Result<PathBuf, ProcessError> {
-    let what = ["-p", "guest-agent", "--example", name];
-    Ok(static_build(paths, purpose, &what, &format!("build-{name}"))?.join("examples").join(name))
+    let log = format!("build-{name}");
+    Ok(static_build(paths, purpose, "guest-agent", &["--example", name], &log)?.join("examples").join(name))
 }
 
 /// Builds the VMM of a few lines that `strata attach` is tried with: for the host.
@@ -66,7 +70,17 @@ pub fn build_example(paths: &Paths, purpose: Purpose, name: &str) -> Result<Path
 ///
 /// When cargo fails; the error names its log.
 pub fn build_tiny_vmm(paths: &Paths) -> Result<PathBuf, ProcessError> {
-    Ok(static_build(paths, Purpose::Test, &["-p", "tiny-vmm"], "build-tiny-vmm")?.join("tiny-vmm"))
+    let folder = static_build(paths, Purpose::Test, "tiny-vmm", &["--bin", "tiny-vmm"], "build-tiny-vmm")?;
+    Ok(folder.join("tiny-vmm"))
+}
+
+/// Builds the program that attacks the recorder: for this machine.
+///
+/// # Errors
+///
+/// When cargo fails; the error names its log.
+pub fn build_torture(paths: &Paths) -> Result<PathBuf, ProcessError> {
+    Ok(static_build(paths, Purpose::Test, "torture", &["--bin", "torture"], "torture-build")?.join("torture"))
 }
 
 /// Builds the host of guests whose processor is emulated: for this machine, beside `strata`.
@@ -75,8 +89,8 @@ pub fn build_tiny_vmm(paths: &Paths) -> Result<PathBuf, ProcessError> {
 ///
 /// When cargo fails; the error names its log.
 pub fn build_region_recorder(paths: &Paths) -> Result<PathBuf, ProcessError> {
-    Ok(static_build(paths, Purpose::Test, &["-p", "vmm", "--example", "region_recorder"], "build-region-recorder")?
-        .join("examples/region_recorder"))
+    let what = ["--example", "region_recorder"];
+    Ok(static_build(paths, Purpose::Test, "vmm", &what, "build-region-recorder")?.join("examples/region_recorder"))
 }
 
 /// Builds the guest's `strata-agent`.
@@ -85,8 +99,8 @@ pub fn build_region_recorder(paths: &Paths) -> Result<PathBuf, ProcessError> {
 ///
 /// When cargo fails; the error names its log.
 pub fn build_agent(paths: &Paths, purpose: Purpose) -> Result<PathBuf, ProcessError> {
-    Ok(static_build(paths, purpose, &["-p", "guest-agent", "--bin", "strata-agent"], "build-strata-agent")?
-        .join("strata-agent"))
+    let folder = static_build(paths, purpose, "guest-agent", &["--bin", "strata-agent"], "build-strata-agent")?;
+    Ok(folder.join("strata-agent"))
 }
 
 /// Builds the programs that show what applications can record and what not, and `strata-agent`: for the guest, each a
@@ -101,8 +115,8 @@ pub fn build_applications(paths: &Paths) -> Result<Vec<(&'static str, PathBuf)>,
     for example in ["isolation", "processes"] {
         programs.push((example, build_example(paths, purpose, example)?));
     }
-    static_build(paths, purpose, &["-p", "tracing-strata", "--example", "orders"], "build-orders")?;
-    let folder = static_build(paths, purpose, &["-p", "strata-c-api"], "build-c-api")?;
+    static_build(paths, purpose, "tracing-strata", &["--example", "orders"], "build-orders")?;
+    let folder = static_build(paths, purpose, "strata-c-api", &["--lib"], "build-c-api")?;
     let c_api = paths.workspace().join("guest-agent/c-api");
     for (compiler, source, program) in [("gcc", "shop.c", "shop"), ("g++", "baker.cpp", "baker")] {
         let mut command = Command::new(compiler);
@@ -137,7 +151,8 @@ pub fn build_c_library(paths: &Paths) -> Result<[PathBuf; 2], ProcessError> {
 ///
 /// When cargo fails; the error names its log.
 pub fn build_module_builder(paths: &Paths, purpose: Purpose) -> Result<PathBuf, ProcessError> {
-    Ok(static_build(paths, purpose, &["-p", "strata-kmod-build"], "build-module-builder")?.join("strata-kmod-build"))
+    let name = "strata-kmod-build";
+    Ok(static_build(paths, purpose, name, &["--bin", name], "build-module-builder")?.join(name))
 }
 
 /// Where [`build`] puts the programs, without building them.
@@ -165,18 +180,23 @@ pub fn cargo(paths: &Paths, target_folder: &Path) -> Command {
     command
 }
 
-/// Builds `what` without shared libraries, and returns the folder that programs lie in.
-fn static_build(paths: &Paths, purpose: Purpose, what: &[&str], log: &str) -> Result<PathBuf, ProcessError> {
-    let mut command = static_cargo(paths, purpose, "build");
-    process::run_logged(command.args(what), &paths.logs().join(format!("{log}.log")))?;
-    Ok(static_folder(paths, purpose))
-}
-
-/// A cargo command for programs without shared libraries.
-pub(crate) fn static_cargo(paths: &Paths, purpose: Purpose, verb: &str) -> Command {
+/// Builds `what` of `package` without shared libraries, and returns the folder that programs lie in.
+fn static_build(
+    paths: &Paths,
+    purpose: Purpose,
+    package: &str,
+    what: &[&str],
+    log: &str,
+) -> Result<PathBuf, ProcessError> {
+    // what is given to users has the features that it has when they build it themselves
+    let packages = match purpose {
+        Purpose::Test => TESTED.as_slice(),
+        Purpose::Release => &[package],
+    };
     let mut command = cargo(paths, &paths.builds().join("static"));
-    command
-        .args([verb, "--profile", purpose.profile(), "--target", TARGET])
-        .env("RUSTFLAGS", "-C target-feature=+crt-static");
-    command
+    command.args(["build", "--profile", purpose.profile(), "--target", TARGET]);
+    command.args(packages.iter().flat_map(|package| ["-p", package])).args(what);
+    command.env("RUSTFLAGS", "-C target-feature=+crt-static");
+    process::run_logged(&mut command, &paths.logs().join(format!("{log}.log")))?;
+    Ok(static_folder(paths, purpose))
 }

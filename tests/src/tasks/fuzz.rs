@@ -147,6 +147,8 @@ fn build(paths: &Paths) -> Result<(), ProcessError> {
         .args(["build", "--profile", Purpose::Test.profile(), "--package", "strata-fuzz", "--features", "libfuzzer"])
         .args(["--bins", "--target", TARGET])
         .env("RUSTFLAGS", FLAGS.join(" "))
+        // a finding's stack is all that there is of it
+        .env("CARGO_PROFILE_VERIFICATION_DEBUG", "line-tables-only")
         // Sanitizers and coverage are unstable options; the toolchain that builds everything else has them.
         .env("RUSTC_BOOTSTRAP", "1");
     process::run_logged(&mut command, &paths.logs().join("build-fuzz.log"))

@@ -1,6 +1,6 @@
 //! `cargo xtask torture`: builds the program that attacks the recorder of VMs, and runs it.
 
-use crate::build::binaries::{self, Purpose};
+use crate::build::binaries;
 use crate::fetch::apt::PackageError;
 use crate::fetch::tools::{self, Tool};
 use crate::paths::Paths;
@@ -54,13 +54,11 @@ pub enum TortureError {
 /// When a promise is broken, or a round cannot be run.
 pub fn run(paths: &Paths, options: &Options) -> Result<(), TortureError> {
     tools::install(paths, &TOOLS)?;
-    progress::step("building the torture", || {
-        process::run_logged(&mut cargo(paths, "build"), &paths.logs().join("torture-build.log"))
-    })?;
+    let program = progress::step("building the torture", || binaries::build_torture(paths))?;
     let folder = TempDir::with_prefix_in("torture-", paths.lab()).map_err(TortureError::Folder)?;
     let _goes = GoesOnSignal::new(folder.path());
-    let mut command = cargo(paths, "run");
-    command.args(["--", "run", "--folder"]).arg(folder.path());
+    let mut command = Command::new(program);
+    command.current_dir(paths.workspace()).args(["run", "--folder"]).arg(folder.path());
     command.args(["--first-round", &options.first_round.to_string()]);
     let seconds = options.minutes.map_or(0, |minutes| minutes * 60);
     command.args(["--seconds", &seconds.to_string()]);
@@ -72,11 +70,4 @@ pub fn run(paths: &Paths, options: &Options) -> Result<(), TortureError> {
         command.arg("--document").arg(paths.workspace().join("docs/verification.md"));
     }
     Ok(process::run_visible(command.stdin(Stdio::null()))?)
-}
-
-/// Of the same objects as the programs that the lab tests.
-fn cargo(paths: &Paths, verb: &str) -> Command {
-    let mut command = binaries::static_cargo(paths, Purpose::Test, verb);
-    command.args(["--quiet", "--package", "torture"]);
-    command
 }
