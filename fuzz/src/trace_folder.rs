@@ -57,6 +57,7 @@ pub fn manifest() -> Manifest {
         process,
         events,
         limit: None,
+        ended: None,
         streams: vec![StreamDescription { file: "stream_0".into(), records: 6, ..StreamDescription::default() }],
     };
     let process = Process { pid: 42, comm: "work\u{1b}load".into() };

@@ -291,6 +291,8 @@ impl<'a> Feed<'a> {
                 self.tell();
                 self.record(input);
             }
+            // A stream may be known for longer than any record was made: no state lasts there.
+            Item::Gap(Gap { time, begins: true, .. }) if self.timeline.span.is_some_and(|span| *time > span.end) => {}
             Item::Gap(gap) => {
                 match gap.begins {
                     true => self.timeline.begin_gap(gap.time, gap.origin),

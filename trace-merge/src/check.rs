@@ -181,8 +181,9 @@ impl<'t> Check<'t> {
         let mut vms = Vec::new();
         for vm in vms_of(trace) {
             let periods = |source: SwitchSource| {
-                let has_records = source.layers(trace, &vm).any(has_records);
-                has_records.then(|| Periods::new(source, &vm))
+                // Those of a layer that goes on may come: so far, all of its streams are gaps.
+                let tells = |layer: &TraceLayer| has_records(layer) || !layer.has_ended() && !layer.streams.is_empty();
+                source.layers(trace, &vm).any(tells).then(|| Periods::new(source, &vm))
             };
             let (host_kernel, vmm) = (periods(SwitchSource::HostKernel), periods(SwitchSource::Vmm));
             let runs = host_kernel.as_ref().and_then(|_| periods(SwitchSource::Vmm));
@@ -453,8 +454,7 @@ impl<'t> VmCheck<'t> {
         let lenient = (!knows_changes).then(|| {
             "without vmm:control it is not known whether the events were changed or stopped in between".to_string()
         });
-        let until = last_common_moment(trace, &vm.name);
-        let mut pairs = Pairs::new(vm.vcpu_threads.clone(), largest.saturating_mul(2), until, shown);
+        let mut pairs = Pairs::new(vm.vcpu_threads.clone(), largest.saturating_mul(2), shown);
         if vm.guest.as_ref().is_some_and(Guest::is_preemptible_rt) {
             pairs = pairs.with_preemptible_soft_interrupts();
         }
@@ -533,17 +533,6 @@ fn guest_layers<'t>(trace: &'t Trace, vm: &str) -> impl Iterator<Item = &'t Trac
 
 fn has_records(layer: &TraceLayer) -> bool {
     layer.streams.iter().any(|stream| layer.records(stream).next().is_some())
-}
-
-/// Until when every stream of the guest's kernel of the VM called `vm` goes on, ticks, if a flight recorder overwrote the
-/// beginning of any: a snapshot takes one stream after the other, so that they end at different moments.
-fn last_common_moment(trace: &Trace, vm: &str) -> u64 {
-    let kernel = guest_layers(trace, vm).filter(|layer| layer.description.kind == LayerKind::GuestKernel);
-    let streams: Vec<&Stream> = kernel.flat_map(|layer| &layer.streams).collect();
-    if streams.iter().all(|stream| stream.description.overwritten == 0) {
-        return u64::MAX;
-    }
-    streams.iter().filter_map(|stream| stream.last_header()).map(|header| header.time_end).min().unwrap_or(u64::MAX)
 }
 
 fn file(layer: &TraceLayer, stream: &Stream) -> String {

@@ -5,7 +5,7 @@ use crate::clock::Clock;
 use crate::layer::LayerKind;
 use crate::manifest::{Manifest, Missing};
 use crate::merge::{Merge, Step};
-use crate::reader::{Damage, Stream, TraceLayer, write_counts};
+use crate::reader::{Damage, Stream, StreamRecords, TraceLayer, write_counts};
 use crate::window::Window;
 use serde::Serialize;
 use shared_ring::consumer::Lost;
@@ -44,6 +44,8 @@ pub struct LayerCompleteness {
     pub dropped: u64,
     /// Streams whose last records are missing.
     pub end_early: u64,
+    /// Streams that went on, or whose recorder was killed, and that end before the recording does.
+    pub went_on: u64,
     /// Streams whose files are empty or gone.
     pub absent: u64,
     /// Streams whose rings were given up: found corrupt, or not to be read or written down any more.
@@ -139,7 +141,7 @@ impl GapTotals {
             sum.lost = sum.lost.plus(&records.lost());
             sum.rejected_bytes = sum.rejected_bytes.saturating_add(records.rejected_bytes());
             sum.damage = sum.damage.plus(&records.damage());
-            sum.add(stream, gaps, &manifest.clock);
+            sum.add(stream, records, gaps, &manifest.clock);
         }
         Completeness::new(layers.into_values().collect(), manifest.missing.clone(), manifest.outcome.is_some())
     }
@@ -156,6 +158,7 @@ impl LayerCompleteness {
             begin_late: 0,
             dropped: 0,
             end_early: 0,
+            went_on: 0,
             absent: 0,
             corrupt: 0,
             nested: (layer == LayerKind::GuestKernel).then_some(0),
@@ -165,12 +168,14 @@ impl LayerCompleteness {
         }
     }
 
-    fn add(&mut self, stream: &Stream, gaps: &SourceGaps, clock: &Clock) {
+    fn add(&mut self, stream: &Stream, records: &StreamRecords<'_>, gaps: &SourceGaps, clock: &Clock) {
         let described = &stream.description;
         self.begin_late += u64::from(described.overwritten > 0);
         self.dropped += u64::from(stream.dropped_until().is_some());
         let is_told_otherwise = stream.absent || described.corrupt || described.never_joined;
-        self.end_early += u64::from(gaps.at_end && !is_told_otherwise);
+        let went_on = records.goes_on_from().is_some();
+        self.end_early += u64::from(gaps.at_end && !is_told_otherwise && !went_on);
+        self.went_on += u64::from(gaps.at_end && went_on);
         self.absent += u64::from(stream.absent);
         self.corrupt += u64::from(described.corrupt);
         if described.never_joined {
@@ -202,6 +207,7 @@ impl fmt::Display for LayerCompleteness {
             (self.begin_late, "streams whose beginning was overwritten"),
             (self.dropped, "streams whose beginning was dropped to keep within the size of the recording"),
             (self.end_early, "streams whose end is missing"),
+            (self.went_on, "streams that went on"),
             (self.absent, "stream files empty or gone"),
             (self.corrupt, "rings given up"),
             (self.nested.unwrap_or(0), "records not made inside others"),
@@ -361,6 +367,20 @@ mod tests {
         let completeness = of(&trace, 0, u64::MAX);
 
         assert_eq!((completeness.layers[0].end_early, completeness.layers[0].damage.truncated_bytes), (1, 100));
+    }
+
+    #[test]
+    fn streams_that_went_on_are_said_where_others_have_records() {
+        let trace = event(event(event(TestTrace::new(), 0, 1_000), 1, 2_000), 0, 6_000);
+        let (_dir, trace) = trace.unfinished().open();
+
+        let completeness = Completeness::of(trace.layers(), Window::ALL, trace.manifest());
+
+        let layer = &completeness.layers[0];
+        assert_eq!((layer.went_on, layer.end_early, layer.gaps, layer.gap_ns), (1, 0, 1, 2_000));
+        let said = "INCOMPLETE: vm0/guest-kernel: 1 streams that went on, 1 gaps of 0.002 ms in all; its recorder still \
+                    runs or was killed";
+        assert_eq!(completeness.line().unwrap(), said);
     }
 
     #[test]

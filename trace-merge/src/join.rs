@@ -6,7 +6,8 @@
 //! - Parts of one recording, which have the same clock and no layer in common, are put together.
 //! - All others are of different hosts: the later ones' layers go into folders of their own.
 //!
-//! A stream of the result has a gap where one of the streams that it comes from had one, and nowhere else.
+//! A stream of the result has a gap where one of the streams that it comes from had one, and nowhere else. Where those of
+//! one recording went on and another's came to their end, the result says of each layer which it is.
 
 use crate::access::Readers;
 use crate::clock::{Clock, ClockEpoch, NS_PER_SECOND};
@@ -358,10 +359,10 @@ fn copy(
         while let Some(step) = merge.next_step() {
             match step {
                 Step::Record(MergedRecord { record, .. }) => {
-                    gaps.has_records = true;
+                    gaps.pass_record(&mut writer)?;
                     writer.record(cpu, map(record.time), record.schema.description().id, record.payload)?;
                 }
-                Step::GapBegin { .. } => gaps.begin(&mut writer)?,
+                Step::GapBegin { source, .. } => gaps.begin(&mut writer, &merge, source)?,
                 Step::GapEnd { time, .. } => gaps.end(&mut writer, &merge, map(time))?,
             }
         }
@@ -374,7 +375,13 @@ fn copy(
         }
     }
     writer.flush()?;
+    for stream in &layer.streams {
+        if let Some(until) = stream.complete_until().filter(|&until| until > 0) {
+            writer.set_complete_until(stream.description.cpu_id, map(until));
+        }
+    }
     let mut copied = writer.layer();
+    copied.ended = Some(layer.has_ended()).filter(|&has_ended| has_ended != manifest.has_ended(&copied));
     copied.host = place.host.clone().or_else(|| description.host.clone());
     if !folder.is_empty() {
         copied.path = format!("{folder}/{}", copied.path);
@@ -398,18 +405,38 @@ struct Gaps {
     cpu: u32,
     /// Sources that are in a gap.
     open: usize,
+    /// Sources that went on where they end: they are in a gap for the records of others.
+    went_on: usize,
     /// Whether a record was written.
     has_records: bool,
 }
 
 impl Gaps {
     const fn new(cpu: u32) -> Self {
-        Self { cpu, open: 0, has_records: false }
+        Self { cpu, open: 0, went_on: 0, has_records: false }
     }
 
-    fn begin(&mut self, writer: &mut LayerWriter) -> Result<(), WriteError> {
-        self.open += 1;
-        if self.open == 1 { writer.begin_gap(self.cpu) } else { Ok(()) }
+    fn begin(&mut self, writer: &mut LayerWriter, merge: &Merge<'_>, source: usize) -> Result<(), WriteError> {
+        if merge.sources().nth(source).is_some_and(|(.., records)| records.goes_on_from().is_some()) {
+            self.went_on += 1;
+            return Ok(());
+        }
+        self.add(1, writer)
+    }
+
+    /// A record follows.
+    fn pass_record(&mut self, writer: &mut LayerWriter) -> Result<(), WriteError> {
+        self.has_records = true;
+        match std::mem::take(&mut self.went_on) {
+            0 => Ok(()),
+            went_on => self.add(went_on, writer),
+        }
+    }
+
+    fn add(&mut self, sources: usize, writer: &mut LayerWriter) -> Result<(), WriteError> {
+        let before = self.open;
+        self.open += sources;
+        if before == 0 { writer.begin_gap(self.cpu) } else { Ok(()) }
     }
 
     /// Ends the gap of one source at `time`. If that was the last one, what was lost and rejected up to here stands in

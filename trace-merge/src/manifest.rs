@@ -14,6 +14,7 @@ pub use size::{event_bytes, layer_bytes};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 use thiserror::Error;
@@ -29,12 +30,16 @@ pub const FORMAT_VERSION: u32 = 1;
 pub const MANIFEST_FILE: &str = "session.json";
 /// Name of the file beside it that says what came since it was saved.
 pub const JOURNAL_FILE: &str = "session.journal";
+/// How the outcome of a snapshot begins: what it was taken of went on.
+pub const SNAPSHOT: &str = "snapshot of a running VM";
 /// Largest `session.json` that is read or written, bytes.
 pub const MAX_MANIFEST_BYTES: u64 = 256 << 20;
 /// Smallest packet of a stream, bytes: a packet header and something in it.
 pub const MIN_PACKET_SIZE: u64 = 256;
 /// Largest packet of a stream, bytes.
 pub const MAX_PACKET_SIZE: u64 = 64 << 20;
+/// Most streams that a layer is taken to have which none of its files shows.
+const MAX_STREAMS_UNSEEN: u32 = 1024;
 
 /// Why a manifest cannot be read or written.
 #[derive(Debug, Error)]
@@ -131,7 +136,8 @@ pub struct Manifest {
     /// `stream_0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compression: Option<Compression>,
-    /// How the recording ended; `None` while it runs, or when its recorder was killed.
+    /// How the recording ended; `None` while it runs, or when its recorder was killed. That of a snapshot begins with
+    /// [`SNAPSHOT`].
     #[serde(default)]
     pub outcome: Option<String>,
 }
@@ -316,6 +322,10 @@ pub struct Layer {
     /// The limit of its records, if it had one, and how often it met that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<RecordLimit>,
+    /// Whether it came to its end, where that is not what the recording's outcome says: that of a process did which ended
+    /// while its VM goes on; that of the host's kernel did not in a trace that was recovered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<bool>,
     /// Streams.
     pub streams: Vec<StreamDescription>,
 }
@@ -355,6 +365,10 @@ pub struct StreamDescription {
     /// does not count.
     #[serde(default)]
     pub overwritten: u64,
+    /// Of a layer that goes on: up to when all records of the stream are in its packets, ticks, where somebody has looked.
+    /// The end of the last packet may tell of a later moment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub complete_until: Option<u64>,
     /// In a recording that keeps within a size: what was dropped of the stream's beginning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropped: Option<Dropped>,
@@ -481,6 +495,26 @@ impl Manifest {
     pub fn shares_clock_with(&self, other: &Self) -> bool {
         let one_boot = !self.host.boot_id.is_empty() && self.host.boot_id == other.host.boot_id;
         self.clock.uuid == other.clock.uuid || (one_boot && self.clock.source == other.clock.source)
+    }
+
+    /// Whether `layer` came to its end, so that no record is missing behind the last of each stream. A layer that did not
+    /// goes on, or its recorder was killed.
+    #[must_use]
+    pub fn has_ended(&self, layer: &Layer) -> bool {
+        // A merged recording has the outcomes of all.
+        let is_snapshot = |outcome: &str| outcome.split("; ").any(|part| part.starts_with(SNAPSHOT));
+        layer.ended.unwrap_or_else(|| self.outcome.as_deref().is_some_and(|outcome| !is_snapshot(outcome)))
+    }
+
+    /// The streams that `layer` has, be there a record of each or not: one for each vCPU, and one for all other threads of
+    /// a VMM. Of the host's CPUs, and those that a process ran on, only its streams themselves tell.
+    pub(crate) fn streams_of(&self, layer: &Layer) -> Range<u32> {
+        let vcpus = layer.vm.as_deref().and_then(|vm| self.vm(vm)).map_or(0, |vm| vm.vcpus.min(MAX_STREAMS_UNSEEN));
+        match layer.kind {
+            LayerKind::GuestKernel => 0..vcpus,
+            LayerKind::Vmm => 0..vcpus + 1,
+            LayerKind::HostKernel | LayerKind::GuestUser => 0..0,
+        }
     }
 
     /// How the recording ended, in words.

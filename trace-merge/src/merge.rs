@@ -24,6 +24,9 @@ pub struct MergedRecord<'t> {
 /// the stream's last record before it, and ends before all records of the moment of the stream's first record after it.
 /// Where both are of one moment, the gap begins and ends right before the second one. A gap that is open when the merge
 /// begins begins before all records; one that is open when the merge ends does not end.
+///
+/// Behind a stream that goes on, or whose recorder was killed, is a gap from where it is complete up to the end of the
+/// recording. Behind that which ends last there is none.
 #[derive(Clone, Copy, Debug)]
 pub enum Step<'t> {
     /// A record.
@@ -32,7 +35,8 @@ pub enum Step<'t> {
     GapBegin {
         /// Number of the stream in the merge, as in [`MergedRecord::source`].
         source: usize,
-        /// Time of the stream's last record before the gap, ticks; the merge's beginning when there is none.
+        /// Time of the stream's last record before the gap, ticks; the merge's beginning when there is none. Of a stream that
+        /// goes on, when that is later: up to when it is complete.
         time: u64,
     },
     /// The open gap of a stream ends.
@@ -112,14 +116,18 @@ impl<'t> Merge<'t> {
             for stream in layer.streams.iter().filter(|stream| is_wanted(stream)) {
                 let mut records = layer.records(stream).within(from, to);
                 let next = records.next();
-                let begins_in_gap = next.map_or_else(|| records.ends_in_gap(), |record| record.after_gap);
                 let number = sources.len();
-                let pending = if begins_in_gap { Pending::GapBegin(from) } else { Pending::Record };
-                match next {
-                    _ if begins_in_gap => heap.push(entry(number, from, Rank::BeforeRecords)),
-                    Some(record) => heap.push(entry(number, record.time, Rank::Record)),
-                    None => {}
-                }
+                let begin = match next {
+                    Some(record) => record.after_gap.then_some(from),
+                    None => records.ends_in_gap().then(|| records.goes_on_from().map_or(from, |time| time.max(from))),
+                };
+                let pending = begin.map_or(Pending::Record, Pending::GapBegin);
+                let rank = if begin == Some(from) { Rank::BeforeRecords } else { Rank::AfterRecords };
+                let first = match (begin, next) {
+                    (Some(begin), _) => Some(entry(number, begin, rank)),
+                    (None, next) => next.map(|record| entry(number, record.time, Rank::Record)),
+                };
+                heap.extend(first);
                 sources.push(Source { layer, stream, records, next, pending, end_without_record: None });
             }
             // What a flight recorder overwrote of a stream of which nothing is left was older than the rest of the others.
@@ -163,7 +171,10 @@ impl<'t> Merge<'t> {
         }
         let following = source.records.next();
         let record = std::mem::replace(&mut source.next, following)?;
-        source.go_on(index, record.time, following.as_ref(), top);
+        match &following {
+            Some(following) => source.go_on(index, record.time, following, top),
+            None => source.end(index, record.time, top),
+        }
         Some(Step::Record(MergedRecord { record, layer: source.layer, stream: source.stream, source: index }))
     }
 }
@@ -172,21 +183,28 @@ impl<'t> Source<'t> {
     /// Puts what comes after the record of time `last` in the place of `top`, whose turn it was: changes the top in place,
     /// which is one sift where a pop and a push are two.
     #[inline]
-    fn go_on(&mut self, index: usize, last: u64, following: Option<&StreamRecord<'t>>, mut top: PeekMut<'_, Entry>) {
-        match following {
-            Some(following) if !following.after_gap => *top = entry(index, following.time, Rank::Record),
-            None if !self.records.ends_in_gap() => drop(PeekMut::pop(top)),
-            following => {
-                // A gap between two records of one moment has no place after the one moment and before the other; nor
-                // has one in a stream whose times go back.
-                let rank = match following {
-                    Some(following) if following.time <= last => Rank::Record,
-                    _ => Rank::AfterRecords,
-                };
-                self.pending = Pending::GapBegin(last);
-                *top = entry(index, last, rank);
-            }
+    fn go_on(&mut self, index: usize, last: u64, following: &StreamRecord<'t>, mut top: PeekMut<'_, Entry>) {
+        if !following.after_gap {
+            *top = entry(index, following.time, Rank::Record);
+            return;
         }
+        // A gap between two records of one moment has no place after the one moment and before the other; nor has one in
+        // a stream whose times go back.
+        let rank = if following.time <= last { Rank::Record } else { Rank::AfterRecords };
+        self.pending = Pending::GapBegin(last);
+        *top = entry(index, last, rank);
+    }
+
+    /// Puts what comes after the stream's last record, of time `last`, in the place of `top`, whose turn it was.
+    #[cold]
+    fn end(&mut self, index: usize, last: u64, mut top: PeekMut<'_, Entry>) {
+        if !self.records.ends_in_gap() {
+            PeekMut::pop(top);
+            return;
+        }
+        let begin = self.records.goes_on_from().map_or(last, |time| time.max(last));
+        self.pending = Pending::GapBegin(begin);
+        *top = entry(index, begin, Rank::AfterRecords);
     }
 
     /// The beginning or the end of a gap, whose turn it is.
@@ -203,15 +221,22 @@ impl<'t> Source<'t> {
             }
             (Pending::GapBegin(time), None) => {
                 self.pending = Pending::GapEnd;
-                match self.end_without_record {
+                match self.end_without_record.filter(|&end| self.is_told_until(end)) {
                     Some(end) => *top = entry(source, end.max(time), Rank::BeforeRecords),
                     None => drop(PeekMut::pop(top)),
                 }
                 Some(Step::GapBegin { source, time })
             }
             (_, None) => {
-                PeekMut::pop(top);
-                Some(Step::GapEnd { source, time: self.end_without_record? })
+                let time = self.end_without_record.take()?;
+                match self.stream.goes_on_from(time) {
+                    Some(begin) => {
+                        self.pending = Pending::GapBegin(begin);
+                        *top = entry(source, begin, Rank::AfterRecords);
+                    }
+                    None => drop(PeekMut::pop(top)),
+                }
+                Some(Step::GapEnd { source, time })
             }
             (_, Some(next)) => {
                 let time = next.time;
@@ -220,6 +245,11 @@ impl<'t> Source<'t> {
                 Some(Step::GapEnd { source, time })
             }
         }
+    }
+
+    /// Whether anything is known of the time from `end` on, where a gap ends that no record follows.
+    fn is_told_until(&self, end: u64) -> bool {
+        self.stream.complete_until().is_none_or(|until| until > end)
     }
 }
 
@@ -392,6 +422,65 @@ mod tests {
         let steps = steps(&Trace::open(dir.path()).unwrap(), 0, u64::MAX);
 
         assert_eq!(steps, ["(1 0", ")1 4", "r0 4", "r0 5"]);
+    }
+
+    /// The recording of `times`, which goes on.
+    fn unfinished(times: &Times, change: impl FnOnce(&mut Manifest)) -> (TempDir, Trace) {
+        let (dir, _) = recording(times);
+        let mut manifest = Manifest::load(dir.path()).unwrap();
+        manifest.outcome = None;
+        // Every vCPU and thread has a stream.
+        manifest.vms.clear();
+        change(&mut manifest);
+        manifest.save(dir.path()).unwrap();
+        let trace = Trace::open(dir.path()).unwrap();
+        (dir, trace)
+    }
+
+    #[test]
+    fn gap_behind_a_stream_that_goes_on_is_told_where_others_have_records() {
+        let (_dir, trace) = unfinished(&[vec![vec![1, 8], vec![2]], vec![vec![3, 4]]], |_| ());
+
+        assert_eq!(steps(&trace, 0, u64::MAX), ["r0 1", "r1 2", "(1 2", "r2 3", "r2 4", "(2 4", "r0 8"]);
+        assert_eq!(steps(&trace, 0, 4), ["r0 1", "r1 2", "(1 2", "r2 3", "r2 4"]);
+        assert_eq!(steps(&trace, 5, u64::MAX), ["(1 5", "(2 5", "r0 8"]);
+    }
+
+    #[test]
+    fn gap_behind_a_stream_begins_when_somebody_looked_at_it_last() {
+        let times = [vec![vec![1, 8], vec![2]], vec![vec![3, 4]]];
+        let (_dir, trace) = unfinished(&times, |manifest| {
+            let streams = manifest.layers.iter_mut().flat_map(|layer| &mut layer.streams);
+            streams.zip([6, 9, 8]).for_each(|(stream, until)| stream.complete_until = Some(until));
+        });
+
+        // Those of the guest's kernel were written first.
+        assert_eq!(steps(&trace, 0, u64::MAX), ["r0 1", "r1 2", "r2 3", "r2 4", "(2 6", "r0 8"]);
+        assert_eq!(steps(&trace, 5, u64::MAX), ["(2 6", "r0 8"]);
+        assert_eq!(steps(&trace, 7, u64::MAX), ["(2 7", "r0 8"]);
+    }
+
+    #[test]
+    fn gap_of_a_stream_that_was_overwritten_whole_ends_until_it_was_looked_at() {
+        let overwritten = |complete_until| {
+            let (dir, _) = recording(&[vec![vec![4, 5, 9], vec![]], vec![]]);
+            let mut manifest = Manifest::load(dir.path()).unwrap();
+            manifest.outcome = Some(format!("{} by a test", crate::manifest::SNAPSHOT));
+            manifest.vms.clear();
+            let idle = StreamDescription {
+                file: "stream_9".into(),
+                cpu_id: 9,
+                overwritten: 3,
+                complete_until,
+                ..StreamDescription::default()
+            };
+            manifest.layers[1].streams.push(idle);
+            manifest.save(dir.path()).unwrap();
+            steps(&Trace::open(dir.path()).unwrap(), 0, u64::MAX)
+        };
+
+        assert_eq!(overwritten(Some(7)), ["(1 0", ")1 4", "r0 4", "r0 5", "(1 7", "r0 9"]);
+        assert_eq!(overwritten(None), ["(1 0", "r0 4", "r0 5", "r0 9"]);
     }
 
     #[test]

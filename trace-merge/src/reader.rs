@@ -57,6 +57,16 @@ pub struct TraceLayer {
     pub schemas: SchemaTable,
     /// Its streams, in the order of their CPUs.
     pub streams: Vec<Stream>,
+    has_ended: bool,
+}
+
+/// How far a layer has come.
+#[derive(Clone, Copy, Debug)]
+struct LayerState {
+    /// Whether its recording came to its end.
+    is_finished: bool,
+    /// Whether it came to its end itself: see [`Manifest::has_ended`].
+    has_ended: bool,
 }
 
 /// A stream of a layer, mapped.
@@ -71,6 +81,10 @@ pub struct Stream {
     chunks: Vec<Chunk>,
     /// What was dropped of its beginning.
     beginning: Beginning,
+    /// Whether records may come, or would have come, behind the last packet: the layer did not come to its end.
+    goes_on: bool,
+    /// When the last packet of all streams ends, ticks; where all have ended, 0.
+    recording_end: u64,
     packet_size: usize,
     uuid: [u8; 16],
 }
@@ -85,7 +99,11 @@ impl Trace {
         let manifest = Manifest::load(dir)?;
         let mut layers = Vec::with_capacity(manifest.layers.len());
         for layer in &manifest.layers {
-            layers.push(TraceLayer::open(dir, layer, manifest.outcome.is_some())?);
+            layers.push(TraceLayer::open(dir, layer, &manifest)?);
+        }
+        if layers.iter().any(|layer| !layer.has_ended) {
+            let end = layers.iter().flat_map(|layer| &layer.streams).map(Stream::last_packet_end).max().unwrap_or(0);
+            layers.iter_mut().flat_map(|layer| &mut layer.streams).for_each(|stream| stream.recording_end = end);
         }
         layers.sort_by(|left, right| {
             let key = |layer: &TraceLayer| (layer.description.kind, layer.description.path.clone());
@@ -131,18 +149,32 @@ impl Trace {
 }
 
 impl TraceLayer {
-    fn open(dir: &Path, layer: &Layer, is_finished: bool) -> Result<Self, ReadError> {
+    fn open(dir: &Path, layer: &Layer, manifest: &Manifest) -> Result<Self, ReadError> {
         let folder = dir.join(&layer.path);
         let files = StreamFiles::of(&folder);
         let mut descriptions = layer.streams.clone();
         descriptions.extend(files.unlisted(&layer.streams));
+        let state = LayerState { is_finished: manifest.outcome.is_some(), has_ended: manifest.has_ended(layer) };
+        if !state.has_ended {
+            // Of a stream that goes on and has no packet yet, all is missing so far.
+            let is_known = |cpu_id| descriptions.iter().any(|stream| stream.cpu_id == cpu_id);
+            let unseen: Vec<_> = manifest.streams_of(layer).filter(|&cpu_id| !is_known(cpu_id)).collect();
+            descriptions.extend(unseen.into_iter().map(chunks::nothing_of));
+        }
         descriptions.sort_by_key(|stream| stream.cpu_id);
-        let streams = descriptions.into_iter().map(|stream| Stream::open(&folder, layer, stream, &files, is_finished));
+        let streams = descriptions.into_iter().map(|stream| Stream::open(&folder, layer, stream, &files, state));
         Ok(Self {
             description: layer.clone(),
             schemas: SchemaTable::new(&layer.events),
             streams: streams.collect::<Result<_, _>>()?,
+            has_ended: state.has_ended,
         })
+    }
+
+    /// Whether it came to its end: see [`Manifest::has_ended`].
+    #[must_use]
+    pub const fn has_ended(&self) -> bool {
+        self.has_ended
     }
 
     /// The records of `stream`, which is one of this layer's.
@@ -158,13 +190,34 @@ impl Stream {
         layer: &Layer,
         description: StreamDescription,
         files: &StreamFiles,
-        is_finished: bool,
+        state: LayerState,
     ) -> Result<Self, ReadError> {
         let packet_size = usize::try_from(layer.packet_size).unwrap_or(usize::MAX);
         let (chunks, found) = chunks::map(folder, files, &description.file, packet_size)?;
-        let beginning = Beginning::of(&description, found, is_finished);
+        let beginning = Beginning::of(&description, found, state.is_finished);
         let absent = chunks.is_empty() && description.records > beginning.dropped_records(&description);
-        Ok(Self { description, absent, chunks, beginning, packet_size, uuid: layer.uuid.into_bytes() })
+        let (goes_on, uuid) = (!state.has_ended, layer.uuid.into_bytes());
+        Ok(Self { description, absent, chunks, beginning, goes_on, recording_end: 0, packet_size, uuid })
+    }
+
+    /// Whether records may be missing behind its last packet although nothing was lost: its layer goes on, or its recorder
+    /// was killed.
+    #[must_use]
+    pub const fn goes_on(&self) -> bool {
+        self.goes_on
+    }
+
+    /// From when on records may be missing because it goes on, ticks, if that is before the end of the recording: it is there
+    /// up to `there`, the end of its last packet.
+    pub(crate) fn goes_on_from(&self, there: u64) -> Option<u64> {
+        let from = self.description.complete_until.map_or(there, |until| until.max(there));
+        (self.goes_on && from < self.recording_end).then_some(from)
+    }
+
+    /// Up to when all of the stream is there if it goes on, ticks.
+    pub(crate) fn complete_until(&self) -> Option<u64> {
+        let there = self.last_packet_end();
+        self.goes_on.then(|| self.description.complete_until.map_or(there, |until| until.max(there)))
     }
 
     /// Whether the stream begins later than what it records did: a flight recorder overwrote its beginning, or it was
@@ -243,7 +296,8 @@ impl Stream {
         let dropped = self.beginning.dropped_records(&self.description);
         let there = self.description.records.saturating_sub(dropped);
         let missing_records = if whole { there.saturating_sub(read) } else { 0 };
-        let truncated_bytes = if to_the_end { self.truncated_bytes() } else { 0 };
+        // What was being written when the stream was opened, or when its recorder was killed, is not damaged.
+        let truncated_bytes = if to_the_end && !self.goes_on { self.truncated_bytes() } else { 0 };
         Damage { truncated_bytes, missing_records, ..damage }
     }
 
@@ -269,7 +323,7 @@ impl Stream {
             0 => described.records > records(),
             packets => next_sequence < packets,
         };
-        is_cut || self.absent || self.truncated_bytes() > 0
+        is_cut || self.absent || (self.truncated_bytes() > 0 && !self.goes_on)
     }
 
     /// Number of records, of known types or not, in the packets `packets` that can be read.
@@ -307,9 +361,9 @@ impl Stream {
         self.description.dropped.filter(|_| ends_there).map(|dropped| dropped.until)
     }
 
-    /// The header of the last packet that can be believed.
-    pub(crate) fn last_header(&self) -> Option<PacketHeader> {
-        (0..self.packets()).rev().find_map(|index| Some(self.packet(index)?.1))
+    /// When its last packet that can be believed ends, ticks; 0 when there is none.
+    fn last_packet_end(&self) -> u64 {
+        (0..self.packets()).rev().find_map(|index| self.packet(index)).map_or(0, |(_, header)| header.time_end)
     }
 
     /// The `index`th packet of the file and its header; `None` when it is no packet of this stream.

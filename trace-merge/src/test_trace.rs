@@ -42,7 +42,7 @@ pub fn manifest() -> Manifest {
         missing: Vec::new(),
         max_size: None,
         compression: None,
-        outcome: None,
+        outcome: Some("power-off".into()),
     }
 }
 
@@ -193,6 +193,12 @@ impl TestTrace {
     pub fn symbol(self, time: u64, begin: u64, name: &'static str) -> Self {
         let fields = [("begin", Field::Hex(begin)), ("size", Field::Number(0x80)), ("name", Field::Text(name))];
         self.guest(0, time, "strata:symbol", &fields)
+    }
+
+    /// Says that the recording goes on, or that its recorder was killed.
+    pub fn unfinished(mut self) -> Self {
+        self.manifest.outcome = None;
+        self
     }
 
     /// Says that `count` records of a stream were lost after those that are there so far.

@@ -171,6 +171,7 @@ struct LayerStream {
     nested: Option<u64>,
     never_joined: bool,
     overwritten: u64,
+    complete_until: Option<u64>,
     /// Whether the next record is to begin a packet, because something was lost before it.
     cut: bool,
     gap: Gap,
@@ -453,6 +454,15 @@ impl LayerWriter {
         self.streams.of(cpu_id).overwritten = overwritten;
     }
 
+    /// Takes over that all records of `cpu_id` up to `time` (ticks) were handed to this: the stream is complete up to there,
+    /// also if it has no packet at all. Of one whose records wait for their packet to be written, packets alone tell.
+    pub fn set_complete_until(&mut self, cpu_id: u32, time: u64) {
+        let stream = self.streams.of(cpu_id);
+        if stream.builder.as_ref().is_none_or(PacketBuilder::is_empty) {
+            stream.complete_until = Some(time);
+        }
+    }
+
     /// Writes the records that [`record`](Self::record) still holds, and for streams that lost something after their
     /// last packet, an empty packet that says so. Of a stream out of a ring nothing may follow then.
     ///
@@ -495,6 +505,7 @@ impl LayerWriter {
             nested: stream.nested,
             never_joined: stream.never_joined,
             overwritten: stream.overwritten,
+            complete_until: stream.complete_until,
             dropped: None,
         });
         self.described(self.events.clone(), streams.collect())
@@ -512,6 +523,7 @@ impl LayerWriter {
             process: self.trace.process.clone(),
             events,
             limit: None,
+            ended: None,
             streams,
         }
     }

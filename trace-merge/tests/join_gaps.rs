@@ -175,6 +175,26 @@ fn copied_stream_has_the_gaps_of_its_source() {
     check(&[[records(Some(2)), records(Some(3))], [records(None), records(Some(5))]]).unwrap();
 }
 
+#[test]
+fn layers_of_a_recording_that_goes_on_go_on_beside_those_that_ended() {
+    let dir = TempDir::new().unwrap();
+    let one = write(dir.path(), "one", 1, &records(None), &records(None));
+    let two = write(dir.path(), "two", 2, &records(None), &records(None));
+    let mut manifest = Manifest::load(&two).unwrap();
+    manifest.outcome = None;
+    manifest.layers.iter_mut().for_each(|layer| layer.streams[0].complete_until = Some(2000));
+    manifest.save(&two).unwrap();
+    let out = dir.path().join("merged");
+
+    join(&one, &[two], &[], &out).unwrap();
+
+    let merged = Trace::open(&out).unwrap();
+    let told = |layer: &TraceLayer| (layer.has_ended(), layer.streams[0].description.complete_until);
+    assert_eq!(merged.kernel_layers("vm0").map(told).collect::<Vec<_>>(), [(true, None)]);
+    assert_eq!(merged.kernel_layers("vm0-2").map(told).collect::<Vec<_>>(), [(false, Some(2000))]);
+    assert_eq!(merged.layers_of(LayerKind::HostKernel).map(told).collect::<Vec<_>>(), [(false, Some(2000))]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

@@ -1,5 +1,6 @@
 //! Whatever is taken out of a complete recording, no known time, duration or count of a report becomes larger, and the
-//! check finds nothing but what was damaged; nothing at all when the loss is counted.
+//! check finds nothing but what was damaged; nothing at all when the loss is counted, or when what is missing would have
+//! come at the end of a recording that goes on.
 #![allow(missing_docs, clippy::unwrap_used)] // A test binary: nothing to document, may panic.
 
 mod recording;
@@ -267,29 +268,69 @@ enum Change {
     CutFrom(usize),
     /// Records are lost, and the packet before or behind them counts that.
     Lose(usize, bool),
+    /// The recording goes on, or its recorder was killed: each stream ends with a packet of its own, drawn from the seed.
+    Unfinished(u64),
 }
 
 fn change() -> impl Strategy<Value = (usize, Change)> {
     let packet = 0..64_usize;
-    let change = (packet, 0..5_usize).prop_map(|(packet, what)| match what {
+    let change = (packet, 0..8_usize, any::<u64>()).prop_map(|(packet, what, seed)| match what {
         0 => Change::Take(packet),
         1 => Change::Zero(packet),
         2 => Change::CutFrom(packet),
         3 => Change::Lose(packet, false),
-        _ => Change::Lose(packet, true),
+        4 => Change::Lose(packet, true),
+        _ => Change::Unfinished(seed),
     });
     (0..16_usize, change)
 }
 
+/// Leaves of each stream of the recording the packets up to one of its own, as `seed` draws it, and says what a recorder that
+/// goes on says of them. It may have looked later than their last one ends, and may say nothing of a stream that it is
+/// known to have.
+fn leave_unfinished(dir: &Path, seed: u64) {
+    let mut manifest = Manifest::load(dir).unwrap();
+    let mut draws = Events { draws: seed, ..Events::default() };
+    manifest.outcome = None;
+    for layer in &mut manifest.layers {
+        let folder = dir.join(&layer.path);
+        let is_known = layer.kind != LayerKind::HostKernel;
+        layer.streams.retain_mut(|stream| {
+            let path = folder.join(&stream.file);
+            let bytes = fs::read(&path).unwrap_or_default();
+            let headers: Vec<_> = bytes.chunks(PACKET).map(|packet| read_header(packet).unwrap()).collect();
+            let kept = usize::try_from(draws.draw(headers.len() as u64 + 1)).unwrap();
+            let (bytes, missing) = (&bytes[..kept * PACKET], &headers[kept..]);
+            if kept > 0 {
+                fs::write(&path, bytes).unwrap();
+            } else if path.exists() {
+                fs::remove_file(&path).unwrap();
+            }
+            let begins = headers[..kept].iter().map(|header| header.time_begin);
+            let counts =
+                bytes.chunks(PACKET).zip(begins).map(|(packet, begin)| Records::new(packet, PACKET, begin).count());
+            (stream.packets, stream.records) = (kept as u64, counts.sum::<usize>() as u64);
+            stream.complete_until =
+                missing.first().filter(|_| draws.draw(2) == 0).map(|header| header.time_begin.saturating_sub(1));
+            !is_known || stream.complete_until.is_some() || draws.draw(2) == 0
+        });
+    }
+    manifest.save(dir).unwrap();
+}
+
 /// Does `change` to the `number`th stream.
 fn apply(dir: &Path, number: usize, change: Change) {
+    if let Change::Unfinished(seed) = change {
+        return leave_unfinished(dir, seed);
+    }
     let mut manifest = Manifest::load(dir).unwrap();
     let count = manifest.layers.iter().map(|layer| layer.streams.len()).sum::<usize>();
     let layers = manifest.layers.iter_mut();
     let mut streams = layers.flat_map(|layer| layer.streams.iter_mut().map(|stream| (layer.path.clone(), stream)));
-    let (path, stream) = streams.nth(number % count).unwrap();
+    // A recording that goes on may have none.
+    let Some((path, stream)) = streams.nth(number % count.max(1)) else { return };
     let path = dir.join(path).join(&stream.file);
-    let mut packets: Vec<Vec<u8>> = fs::read(&path).unwrap().chunks(PACKET).map(<[u8]>::to_vec).collect();
+    let mut packets: Vec<Vec<u8>> = fs::read(&path).unwrap_or_default().chunks(PACKET).map(<[u8]>::to_vec).collect();
     if packets.is_empty() {
         return;
     }
@@ -320,6 +361,7 @@ fn apply(dir: &Path, number: usize, change: Change) {
             stream.packets -= 1;
             stream.records -= records;
         }
+        Change::Unfinished(_) => {}
     }
     fs::write(&path, packets.concat()).unwrap();
     drop(streams);
@@ -329,7 +371,7 @@ fn apply(dir: &Path, number: usize, change: Change) {
 type Figures = BTreeMap<String, u64>;
 
 /// Figures that say what is not known, that are not sums or maxima, or that are moments.
-const NOT_COMPARED: [&str; 36] = [
+const NOT_COMPARED: [&str; 37] = [
     "unknown",
     "wall_ticks",
     "wall_ns",
@@ -354,6 +396,7 @@ const NOT_COMPARED: [&str; 36] = [
     "unattributed",
     "unnamed",
     // Of layers, in the summary.
+    "outcome",
     "lost",
     "rejected_bytes",
     "corrupt_streams",
@@ -476,7 +519,8 @@ proptest! {
         let dir = TempDir::new().unwrap();
         record(dir.path(), seed);
         changes.iter().for_each(|&(stream, change)| apply(dir.path(), stream, change));
-        let is_counted = changes.iter().all(|(_, change)| matches!(change, Change::Lose(..)));
+        let is_counted =
+            changes.iter().all(|(_, change)| matches!(change, Change::Lose(..) | Change::Unfinished(_)));
 
         let Ok(checked) = check::check(&Trace::open(dir.path()).unwrap(), 10) else { return Ok(()) };
 

@@ -290,7 +290,9 @@ fn write(
         let writer = LayerWriter::create(dir, &manifest, new(LayerKind::GuestUser, Some(process), size))?;
         layers.push(finish(RingLayer::new(writer, region.process_registry(slot), rings), &manifest.clock)?);
     }
-    let of_host = found.map_or(Ok(Vec::new()), |found| write_host(found, dir, &manifest))?;
+    let mut of_host = found.map_or(Ok(Vec::new()), |found| write_host(found, dir, &manifest))?;
+    // What the kernel recorded last was not taken in any more.
+    of_host.iter_mut().for_each(|layer| layer.ended = Some(false));
     if of_host.is_empty() {
         manifest.missing.push(missing(LayerKind::HostKernel));
     }

@@ -132,8 +132,6 @@ pub struct Pairs {
     vmm_gaps: u32,
     /// CPUs of the guest that go offline: they run no tasks until they record again.
     offline: HashSet<u32>,
-    /// Until when what tasks do is matched, ticks.
-    until: u64,
     /// Host threads of the vCPUs, in their order.
     vcpu_threads: Vec<i32>,
     /// How far clocks of the guest's CPUs may be apart, ticks.
@@ -160,17 +158,15 @@ pub struct Pairs {
 
 impl Pairs {
     /// Pairs of a VM whose vCPUs run in the host's threads `vcpu_threads`. Clocks of its CPUs agree within `tolerance`
-    /// ticks. What the guest's tasks do after `until` ticks is not matched. The first `shown` events that are alone are
-    /// kept.
+    /// ticks. The first `shown` events that are alone are kept.
     #[must_use]
-    pub fn new(vcpu_threads: Vec<i32>, tolerance: u64, until: u64, shown: usize) -> Self {
+    pub fn new(vcpu_threads: Vec<i32>, tolerance: u64, shown: usize) -> Self {
         Self {
             running: HashMap::default(),
             guest_gaps: 0,
             host_gaps: 0,
             vmm_gaps: 0,
             offline: HashSet::default(),
-            until,
             vcpu_threads,
             tolerance,
             calls: HashMap::default(),
@@ -309,7 +305,7 @@ impl Pairs {
         // Where records of the VMM are missing, the recorded events may have been changed.
         let is_whole = self.vmm_gaps == 0;
         // A task may have gone on where records of another CPU are missing.
-        let are_tasks_whole = is_whole && self.guest_gaps == 0 && record.time <= self.until;
+        let are_tasks_whole = is_whole && self.guest_gaps == 0;
         match (event, tid) {
             (Event::RecordingStops { is_offline: true }, _) => {
                 self.offline.insert(cpu);

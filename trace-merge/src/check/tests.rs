@@ -3,6 +3,7 @@ use crate::clock::ClockEpoch;
 use crate::manifest::Process;
 use crate::manifest::tests::manifest;
 use crate::reader::tests::event;
+use crate::test_trace::{Field, TestTrace};
 use crate::vcpu::Period;
 use crate::writer::{LayerWriter, NewLayer};
 use shared_ring::event::{EventDescription, FieldType};
@@ -272,11 +273,87 @@ fn half_of_a_pair_is_a_violation_where_changes_of_the_events_are_recorded() {
     assert_eq!((strict.unbalanced(), strict.passed(), strict.violations.len()), (1, false, 1));
 }
 
+/// vCPU 0 records in the guest, and once more far behind what the host's kernel and the VMM tell.
+fn ends_early(outcome: Option<&str>) -> Builder {
+    let host = [(10_000, true, 100, 0), (20_000, false, 100, 0)];
+    let mut builder = Builder::new().host(&host, 0).guest(LayerKind::GuestKernel, &[(0, 15_000), (0, 90_000)]);
+    builder.manifest.outcome = outcome.map(Into::into);
+    builder
+}
+
+#[test]
+fn record_behind_the_end_of_the_hosts_stream_is_a_violation_only_if_that_came_to_its_end() {
+    let finished = ends_early(Some("power-off")).check().unwrap();
+    let [running, snapshot] =
+        [None, Some("snapshot of a running VM, by trigger 'oom'")].map(|outcome| ends_early(outcome).check().unwrap());
+    let mut ended = ends_early(None);
+    ended.manifest.layers[0].ended = Some(true);
+    let ended = ended.check().unwrap();
+
+    let found = |result: &CheckResult| (result.outside, result.unchecked, result.guest_kernel_records);
+    assert_eq!([&finished, &running, &snapshot, &ended].map(found), [(1, 0, 2), (0, 1, 1), (0, 1, 1), (1, 0, 2)]);
+    assert!(running.passed() && snapshot.passed());
+    assert_eq!(running.completeness.layers[0].went_on, 1);
+}
+
+#[test]
+fn entry_behind_the_end_of_the_vmms_stream_is_a_violation_only_if_that_came_to_its_end() {
+    let host = [(10_000, true, 100, 0), (20_000, false, 100, 0), (80_000, true, 100, 0)];
+    let vmm = [(9_000, true, 0), (26_000, false, 0)];
+    let mut builder = Builder::new().host(&host, 0).vmm(&vmm);
+    // The VMM has no other thread.
+    builder.manifest.vms[0].vcpus = 0;
+
+    let finished = builder.check().unwrap();
+    builder.manifest.outcome = None;
+    let running = builder.check().unwrap();
+
+    assert_eq!([&finished, &running].map(|result| (result.outside_runs, result.entries_checked)), [(1, 2), (0, 1)]);
+    assert!(running.passed());
+}
+
+#[test]
+fn guest_records_are_not_judged_before_the_first_packet_of_a_vmm_that_goes_on() {
+    let mut builder = Builder::new().vmm(&[]).guest(LayerKind::GuestKernel, &[(0, 25_000)]);
+
+    let finished = builder.check();
+    builder.manifest.outcome = None;
+    let running = builder.check().unwrap();
+
+    assert!(matches!(finished, Err(CheckError::NoPeriods { .. })), "{finished:?}");
+    assert_eq!((running.passed(), running.unchecked), (true, 1));
+}
+
+#[test]
+fn what_tasks_do_behind_the_end_of_another_cpus_stream_is_judged_only_if_that_came_to_its_end() {
+    let call = |trace: TestTrace, cpu, time, name| trace.guest(cpu, time, name, &[("id", Field::Number(1))]);
+    let recording = || {
+        let started = TestTrace::new().vmm(2, 50, "vmm:control", &[("what", Field::Text("started"))]);
+        let vcpu = |vcpu: u32| [("vcpu", Field::Number(vcpu.into()))];
+        let enters = |trace: TestTrace, thread| trace.vmm(thread, 50, "vmm:vcpu_enter", &vcpu(thread));
+        let exits = |trace: TestTrace, thread| trace.vmm(thread, 300, "vmm:vcpu_exit", &vcpu(thread));
+        let trace = [0, 1].into_iter().fold(started, enters);
+        let trace = call(trace.switch(1, 60, 0, 8).switch(0, 100, 0, 7), 0, 110, "raw_syscalls:sys_enter");
+        let trace = call(call(trace, 0, 120, "raw_syscalls:sys_exit"), 0, 200, "raw_syscalls:sys_enter");
+        let trace = call(trace, 0, 210, "raw_syscalls:sys_enter");
+        // All of the VMM's streams end later.
+        let trace = trace.vmm(2, 300, "vmm:control", &[("what", Field::Text("stopped"))]);
+        [0, 1].into_iter().fold(trace, exits)
+    };
+    let judged = |trace: TestTrace| {
+        let (_dir, trace) = trace.open();
+        check(&trace, DEFAULT_SHOWN).unwrap().unbalanced()
+    };
+
+    assert_eq!([judged(recording()), judged(recording().unfinished())], [1, 0]);
+}
+
 #[test]
 fn manifest_that_claims_less_loss_than_its_packets_is_a_violation() {
     let mut builder = Builder::new().host(&HOST[..1], 7);
     builder.manifest.layers[0].streams[0].lost.full = 6;
 
+    builder.manifest.outcome = None;
     let running = builder.check().unwrap();
     builder.manifest.outcome = Some("power-off".into());
     let ended = builder.check().unwrap();

@@ -42,7 +42,7 @@ pub(super) fn copy(layers: &[&TraceLayer], out: &Path, manifest: &Manifest) -> R
         layers.iter().flat_map(|layer| layer.streams.iter().map(|stream| stream.description.cpu_id)).collect();
     let apart = manifest.clock.ns_to_ticks(APART_NS);
     let (mut duplicates, mut damage) = (0, Damage::default());
-    for cpu in cpus {
+    for &cpu in &cpus {
         let is_of_cpu = |stream: &Stream| stream.description.cpu_id == cpu;
         let mut merge = Merge::of_streams(layers.iter().copied(), is_of_cpu, 0, u64::MAX);
         let numbers: Vec<usize> = merge.streams().map(|(layer, _)| number_of(layers, layer)).collect();
@@ -56,10 +56,10 @@ pub(super) fn copy(layers: &[&TraceLayer], out: &Path, manifest: &Manifest) -> R
                         duplicates += 1;
                         continue;
                     }
-                    gaps.has_records = true;
+                    gaps.pass_record(&mut writer)?;
                     writer.record(cpu, record.time, id, record.payload)?;
                 }
-                Step::GapBegin { .. } => gaps.begin(&mut writer)?,
+                Step::GapBegin { source, .. } => gaps.begin(&mut writer, &merge, source)?,
                 Step::GapEnd { time, .. } => gaps.end(&mut writer, &merge, time)?,
             }
         }
@@ -68,7 +68,24 @@ pub(super) fn copy(layers: &[&TraceLayer], out: &Path, manifest: &Manifest) -> R
         damage = damage.plus(&merge.damage());
     }
     writer.flush()?;
-    Ok(SharedLayer { layer: writer.layer(), duplicates, damage })
+    for cpu in cpus {
+        if let Some(until) = complete_until(layers, cpu) {
+            writer.set_complete_until(cpu, until);
+        }
+    }
+    let mut layer = writer.layer();
+    let has_ended = layers.iter().all(|layer| layer.has_ended());
+    layer.ended = Some(has_ended).filter(|&has_ended| has_ended != manifest.has_ended(&layer));
+    Ok(SharedLayer { layer, duplicates, damage })
+}
+
+/// Up to when the streams of `cpu` are complete of all those `layers` that go on, ticks, if that is known of each.
+fn complete_until(layers: &[&TraceLayer], cpu: u32) -> Option<u64> {
+    let of = |layer: &&TraceLayer| {
+        let stream = layer.streams.iter().find(|stream| stream.description.cpu_id == cpu)?;
+        stream.complete_until().filter(|&until| until > 0)
+    };
+    layers.iter().filter(|layer| !layer.has_ended()).map(of).min().flatten()
 }
 
 /// The event types of all of `layers`, and for each layer the ids that its own get. They keep their ids where they can:

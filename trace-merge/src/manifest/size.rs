@@ -47,6 +47,7 @@ mod tests {
             nested: Some(most),
             never_joined: true,
             overwritten: most,
+            complete_until: Some(most),
             dropped: Some(Dropped {
                 packets: most,
                 records: most,
@@ -79,7 +80,20 @@ mod tests {
         let said = layer_bytes(40) + events.iter().map(event_bytes).sum::<u64>();
         let most = u64::MAX;
         let limit = Some(RecordLimit { per_second: most, burst: most, times: most, held_ns: most });
-        let layer = Layer { kind, vm, host: None, path, uuid, packet_size: most, process, events, limit, streams };
+        let packet_size = most;
+        let layer = Layer {
+            kind,
+            vm,
+            host: None,
+            path,
+            uuid,
+            packet_size,
+            process,
+            events,
+            limit,
+            ended: Some(false),
+            streams,
+        };
         let size = || std::fs::metadata(dir.path().join(MANIFEST_FILE)).unwrap().len();
 
         let mut manifest = manifest();

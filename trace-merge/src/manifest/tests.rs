@@ -15,6 +15,7 @@ fn layer(path: &str) -> Layer {
         process: None,
         events: Vec::new(),
         limit: None,
+        ended: None,
         streams: Vec::new(),
     }
 }

@@ -107,9 +107,14 @@ impl StreamFiles {
         let unlisted = self.chunks.keys().filter(|&file| !listed.iter().any(|stream| stream.file == *file));
         unlisted.filter_map(|file| {
             let cpu_id = file.strip_prefix("stream_")?.parse().ok()?;
-            Some(StreamDescription { file: file.clone(), cpu_id, ..StreamDescription::default() })
+            Some(nothing_of(cpu_id))
         })
     }
+}
+
+/// The description of the stream of `cpu_id`, of which nothing is said.
+pub(super) fn nothing_of(cpu_id: u32) -> StreamDescription {
+    StreamDescription { file: format!("stream_{cpu_id}"), cpu_id, ..StreamDescription::default() }
 }
 
 /// Maps what is there of the stream whose first file is `file`; also gives the number of its first packet, if anything is

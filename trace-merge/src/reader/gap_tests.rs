@@ -137,6 +137,100 @@ fn stream_whose_end_the_manifest_says_is_missing_ends_in_a_gap() {
     assert!(!of_description(&|stream| stream.packets = 0));
 }
 
+/// The end of the stream of [`packets`], the last of which may end later, beside a VMM's that ends at tick 100: what its
+/// records between 0 and `to` say of it.
+fn end_beside_a_later_stream(to: u64, change: impl FnOnce(&mut Manifest)) -> (bool, Option<u64>) {
+    let (dir, _) = packets(|index, header| {
+        header.time_end += if index == 3 { 5 } else { 0 };
+        true
+    });
+    let mut manifest = Manifest::load(dir.path()).unwrap();
+    let new = NewLayer { kind: LayerKind::Vmm, vm: Some("vm0".into()), process: None, packet_size: 4096 };
+    let mut later = LayerWriter::create(dir.path(), &manifest, new).unwrap();
+    later.add_events(&[super::tests::event(1, "test:tick", &[])]).unwrap();
+    later.record(0, 100, 1, &[]).unwrap();
+    later.flush().unwrap();
+    manifest.layers.push(later.layer());
+    change(&mut manifest);
+    manifest.save(dir.path()).unwrap();
+    let trace = Trace::open(dir.path()).unwrap();
+    let layer = trace.kernel_layers("vm0").next().unwrap();
+    let mut records = layer.records(&layer.streams[0]).within(0, to);
+    records.by_ref().for_each(drop);
+    (records.ends_in_gap(), records.goes_on_from())
+}
+
+#[test]
+fn stream_ends_in_a_gap_unless_its_layer_came_to_its_end() {
+    let of = |change: &dyn Fn(&mut Manifest)| end_beside_a_later_stream(u64::MAX, change).0;
+    let outcome = |text: &'static str| move |manifest: &mut Manifest| manifest.outcome = Some(text.into());
+
+    assert!(!of(&outcome("power-off")));
+    assert!(!of(&outcome("power-off; a trigger that led to no snapshot of a running VM")));
+    assert!(of(&outcome("snapshot of a running VM")));
+    assert!(of(&outcome("power-off; snapshot of a running VM, by trigger 'oom'")), "merged ones");
+    assert!(of(&|manifest| manifest.outcome = None));
+    assert!(!of(&|manifest| (manifest.outcome, manifest.layers[0].ended) = (None, Some(true))));
+    assert!(of(&|manifest| manifest.layers[0].ended = Some(false)), "of a recovered trace");
+    // The manifest of a recorder that runs lags behind.
+    assert!(of(&|manifest| (manifest.outcome, manifest.layers[0].streams) = (None, Vec::new())));
+}
+
+#[test]
+fn stream_that_goes_on_is_complete_up_to_the_end_of_its_last_packet_or_when_somebody_looked() {
+    let goes_on_from = |complete_until, to| {
+        end_beside_a_later_stream(to, |manifest| {
+            (manifest.outcome, manifest.layers[0].streams[0].complete_until) = (None, complete_until);
+        })
+    };
+
+    assert_eq!(goes_on_from(None, u64::MAX), (true, Some(45)));
+    assert_eq!(goes_on_from(Some(44), u64::MAX), (true, Some(45)));
+    assert_eq!([70, 99].map(|until| goes_on_from(Some(until), u64::MAX).1), [Some(70), Some(99)]);
+    assert_eq!(goes_on_from(Some(100), u64::MAX), (false, None), "up to the end of the recording");
+    assert_eq!([35, 45, 46].map(|to| goes_on_from(None, to).0), [false, false, true]);
+}
+
+#[test]
+fn packet_that_is_being_written_is_no_damage() {
+    let damage = |outcome: Option<String>| {
+        let (dir, _) = packets(|_, _| true);
+        let stream = dir.path().join("vm0/guest-kernel/stream_0");
+        let bytes = fs::read(&stream).unwrap();
+        fs::write(&stream, [&bytes[..], &bytes[..100]].concat()).unwrap();
+        Manifest { outcome, ..Manifest::load(dir.path()).unwrap() }.save(dir.path()).unwrap();
+        let trace = Trace::open(dir.path()).unwrap();
+        let layer = &trace.layers()[0];
+        let mut records = layer.records(&layer.streams[0]);
+        records.by_ref().for_each(drop);
+        (records.damage().truncated_bytes, records.ends_in_gap())
+    };
+
+    assert_eq!(damage(None), (0, false));
+    assert_eq!(damage(Some("power-off".into())), (100, true));
+}
+
+#[test]
+fn stream_without_a_packet_is_one_gap_while_its_recording_goes_on() {
+    let streams = |trace: TestTrace| {
+        let (_dir, trace) = trace.vmm(0, 20, "test:tick", &[]).host(3, 30, "test:tick", &[]).open();
+        let of = |layer: &TraceLayer| {
+            let gaps = layer.streams.iter().map(|stream| {
+                let mut records = layer.records(stream);
+                let begins = records.next().is_none();
+                (stream.description.cpu_id, begins && records.ends_in_gap())
+            });
+            gaps.collect::<Vec<_>>()
+        };
+        trace.layers().iter().map(of).collect::<Vec<_>>()
+    };
+    let recording = || TestTrace::new().guest(1, 10, "test:tick", &[]);
+
+    assert_eq!(streams(recording()), [vec![(3, false)], vec![(0, false)], vec![(1, false)]]);
+    let of_vmm = vec![(0, false), (1, true), (2, true)];
+    assert_eq!(streams(recording().unfinished()), [vec![(3, false)], of_vmm, vec![(0, true), (1, false)]]);
+}
+
 #[test]
 fn loss_that_only_the_manifest_counts_may_lie_before_the_last_packet() {
     let (dir, _) = packets(|_, _| true);

@@ -16,6 +16,9 @@
 //!
 //! A producer that stops leaves its last sub-buffer open, maybe in the middle of closing it. Its packet may not count what
 //! was lost before it: that is counted after it, by the manifest or by a packet without records.
+//!
+//! A packet is written when it is full. Behind the last one of a stream that goes on, or whose recorder was killed, is a gap
+//! which no count tells of: see [`super::Stream::goes_on`].
 
 use crate::manifest::StreamDescription;
 use shared_ring::consumer::Lost;

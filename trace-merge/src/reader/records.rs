@@ -129,14 +129,32 @@ pub struct StreamRecords<'t> {
     gap: bool,
     /// Whether records may be missing between the last one that is handed on and the end of what is wanted, once that is
     /// known.
-    gap_at_end: Option<bool>,
+    gap_at_end: Option<EndGap>,
     packet_gaps: PacketGaps,
+    /// When the last packet that was read ends, ticks.
+    packet_end: u64,
     /// Offset in the file up to which its memory was given back.
     released: usize,
     counts: StreamCounts,
     /// Records read.
     read: u64,
     damage: Damage,
+}
+
+/// Where records may be missing at the end of what is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EndGap {
+    None,
+    /// Behind the last record: some were lost.
+    BehindRecord,
+    /// From this time on, ticks: up to there the stream is complete, and it goes on.
+    From(u64),
+}
+
+impl EndGap {
+    const fn behind_record(is: bool) -> Self {
+        if is { Self::BehindRecord } else { Self::None }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -164,6 +182,7 @@ impl<'t> StreamRecords<'t> {
             gap: stream.begins_late(),
             gap_at_end: None,
             packet_gaps: stream.beginning.gaps(&stream.description),
+            packet_end: 0,
             released: 0,
             counts: StreamCounts::EMPTY,
             read: 0,
@@ -272,7 +291,17 @@ impl<'t> StreamRecords<'t> {
     /// there was none) and the end of what is wanted. Known once the records are at their end; `false` before.
     #[must_use]
     pub fn ends_in_gap(&self) -> bool {
-        self.gap_at_end == Some(true)
+        self.gap_at_end.is_some_and(|gap| gap != EndGap::None)
+    }
+
+    /// From when on records may be missing at the end for no other reason than that the stream goes on, or that its
+    /// recorder was killed, ticks. Known once the records are at their end; `None` before.
+    #[must_use]
+    pub const fn goes_on_from(&self) -> Option<u64> {
+        match self.gap_at_end {
+            Some(EndGap::From(time)) => Some(time),
+            _ => None,
+        }
     }
 
     /// Index of the packet that is being read; `None` between packets.
@@ -307,7 +336,7 @@ impl<'t> StreamRecords<'t> {
             return true;
         }
         if self.gap_at_end.is_none() {
-            self.gap_at_end = Some(self.gap || self.gap_follows());
+            self.gap_at_end = Some(if self.gap { EndGap::BehindRecord } else { self.gap_that_follows() });
         }
         self.damage = self.stream.with_missing(self.damage, &self.packets, self.read);
         // With the header of the packet behind them, which was looked at, came what lies around it: whoever reads the
@@ -316,23 +345,27 @@ impl<'t> StreamRecords<'t> {
         false
     }
 
-    /// Whether records may be missing between the packets that were read and the packet after them, or behind the
-    /// stream's last one.
-    fn gap_follows(&self) -> bool {
+    /// Where records may be missing between the packets that were read and the packet after them, or behind the stream's
+    /// last one.
+    fn gap_that_follows(&self) -> EndGap {
         let (stream, end) = (self.stream, self.packets.end);
         if end < stream.packets() {
-            let Some((_, header)) = stream.packet(end) else { return true };
+            let Some((_, header)) = stream.packet(end) else { return EndGap::BehindRecord };
             let is_next = self.sequence.is_none_or(|sequence| sequence == header.sequence);
             let mut packet_gaps = self.packet_gaps;
-            return packet_gaps.enter(&header, self.skipped || !is_next);
+            return EndGap::behind_record(packet_gaps.enter(&header, self.skipped || !is_next));
         }
         let records = || match self.packets.start {
             0 => self.read,
             _ => stream.records_in(0..end),
         };
-        self.skipped
+        let is_lossy = self.skipped
             || self.packet_gaps.is_behind_last(&stream.description)
-            || stream.ends_early(self.sequence.unwrap_or(0), records)
+            || stream.ends_early(self.sequence.unwrap_or(0), records);
+        match stream.goes_on_from(self.packet_end) {
+            Some(time) if !is_lossy && time < self.to => EndGap::From(time),
+            _ => EndGap::behind_record(is_lossy),
+        }
     }
 
     /// Whether what was lost before the packet `index`, which was entered, may be counted only after it: it may be the
@@ -353,6 +386,7 @@ impl<'t> StreamRecords<'t> {
         self.damage.missing_packets = self.damage.missing_packets.saturating_add(gap);
         self.gap |= self.packet_gaps.enter(header, gap > 0 || self.skipped);
         (self.sequence, self.skipped) = (Some(header.sequence.saturating_add(1)), false);
+        self.packet_end = header.time_end;
         let (now, before) = (header, self.counts.lost);
         self.counts.counts_went_back |=
             now.lost_full < before.full || now.lost_wrapped < before.wrapped || now.lost_too_large < before.too_large;
@@ -406,7 +440,7 @@ impl<'t> Iterator for StreamRecords<'t> {
             match self.schemas.get(record.id).filter(|schema| schema.accepts(record.payload)) {
                 Some(schema) if record.time < self.from => self.gap = packet.gap_inside || schema.stops_recording(),
                 Some(_) if record.time > self.to => {
-                    self.gap_at_end.get_or_insert(self.gap);
+                    self.gap_at_end.get_or_insert(EndGap::behind_record(self.gap));
                 }
                 Some(schema) => {
                     let (time, payload) = (record.time, record.payload);

@@ -499,7 +499,7 @@ mod tests {
         );
         assert!(text.contains("INCOMPLETE: vm0/vmm: 9 records lost because a ring was full\n"), "{text}");
         assert!(text.contains("BEGINS LATE: vm0/vmm: what came before was overwritten"), "{text}");
-        assert!(text.contains("ended:   still running, or its recorder was killed\n"), "{text}");
+        assert!(text.contains("ended:   power-off\n"), "{text}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::tracefs::{Instance, ThreadFilter, Tracefs, TracefsError};
 use super::workers::WorkerSearch;
 use crate::clock::HostTime;
 use shared_ring::event::EventDescription;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -147,6 +147,9 @@ pub struct HostTracer {
     workers: WorkerSearch,
     searched: Instant,
     not_enabled: Vec<EventNotEnabled>,
+    time: HostTime,
+    /// Each CPU that is traced, and up to when all of it was handed on, ticks.
+    read_up_to: BTreeMap<u32, u64>,
 }
 
 impl HostTracer {
@@ -205,6 +208,8 @@ impl HostTracer {
             workers: WorkerSearch::default(),
             searched: Instant::now(),
             not_enabled,
+            time: config.time,
+            read_up_to: BTreeMap::new(),
         };
         tracer.follow_workers();
         Ok(tracer)
@@ -268,10 +273,22 @@ impl HostTracer {
         if self.searched.elapsed() >= WORKER_INTERVAL {
             self.follow_workers();
         }
-        match &mut self.switches {
+        let polled = self.time.now();
+        let rest = match &mut self.switches {
             Some(switches) => switches.poll(&mut self.reader, sink),
             None => self.reader.poll(sink),
+        }?;
+        self.read_up_to = self.reader.read_up_to(polled).collect();
+        for (cpu, up_to) in self.switches.iter().flat_map(|switches| switches.reader().read_up_to(polled)) {
+            self.read_up_to.entry(cpu).and_modify(|known| *known = up_to.min(*known)).or_insert(up_to);
         }
+        Ok(rest)
+    }
+
+    /// The CPUs that are traced, and for each up to when all of it was handed on by the last poll, ticks; nothing before
+    /// that.
+    pub fn read_up_to(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.read_up_to.iter().map(|(&cpu, &up_to)| (cpu, up_to))
     }
 
     /// From now on a poll ends soon, with more to read at once all the more often: for a thread that gives way to others.

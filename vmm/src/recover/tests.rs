@@ -206,7 +206,10 @@ fn what_a_flight_recorder_kept_of_the_hosts_kernel_is_recovered_up_to_the_first_
 
     let (_, manifest) = &recovered.traces[0];
     let of_host = manifest.layers.iter().find(|layer| layer.kind == LayerKind::HostKernel).unwrap();
-    assert_eq!(of_host.streams[0].records, 20);
+    // What came between the last look at it and the death is missing.
+    let of_guest = manifest.layers.iter().find(|layer| layer.kind == LayerKind::GuestKernel).unwrap();
+    assert_eq!((of_host.streams[0].records, manifest.has_ended(of_host)), (20, false));
+    assert!(manifest.has_ended(of_guest));
     assert!(manifest.missing.iter().all(|missing| missing.layer != LayerKind::HostKernel), "{:?}", manifest.missing);
 }
 

@@ -90,7 +90,7 @@ impl BufferedLayer {
             writer.set_overwritten(stream.cpu_id, stream.overwritten);
         }
         writer.flush()?;
-        Ok(writer.layer())
+        Ok(Layer { ended: Some(true), ..writer.layer() })
     }
 }
 

@@ -10,7 +10,7 @@ use super::live::guest::GuestWatch;
 use super::polling::{MAX_POLLS, Polled};
 use super::process_table::ProcessTable;
 use super::recording::Recording;
-use super::ring_layer::{Latest, RingLayer};
+use super::ring_layer::{Latest, Producers, RingLayer};
 use super::trigger::Triggers;
 use super::trigger::tail::Tail;
 use super::trigger::watch::Watch;
@@ -126,25 +126,27 @@ impl FlightRecorder {
             && self.host.as_ref().is_none_or(HostWindow::can_wait)
     }
 
-    /// Writes everything that is there as layers of the recording in `dir`, and leaves it where it is. The producers
+    /// Writes everything that is there as layers of the recording in `dir`, and leaves it where it is. The `producers`
     /// may be running: guest layers come first and the host's last, so that the periods of the vCPUs cover the guests'
-    /// records. What cannot be written is left out.
+    /// records, and of each stream is said up to when it is complete. What cannot be written is left out.
     /// `triggers` are shown what comes meanwhile. The slots of processes that end meanwhile are given back, too: a
     /// guest has few, and to write takes long.
     pub fn write(
         &mut self,
         recording: &Recording,
+        producers: Producers,
         mut triggers: Option<&mut Triggers>,
         dir: &Path,
         manifest: &Manifest,
     ) -> WrittenLayers {
-        let finish = |mut layer: RingLayer| layer.finish(&|| recording.latest(), None).map(|_| layer.layer());
+        let looks = || (producers == Producers::Running).then(|| recording.clocks.time().now());
+        let finish = |layer| finish(layer, recording, looks());
         let mut written = WrittenLayers::default();
         if let Some(kernel) = &self.kernel {
             written.add(LayerKind::GuestKernel, kernel.rings.layer(dir, manifest).and_then(finish));
         }
         // Those that run are written first: some of them end meanwhile, and their slots are given back.
-        let active = self.processes.as_ref().map(|processes| processes.write_active(recording, dir, manifest));
+        let active = self.processes.as_ref().map(|processes| processes.write_active(recording, &looks, dir, manifest));
         let ended = self.processes.iter().flat_map(|processes| &processes.ended).cloned().collect::<Vec<_>>();
         for buffered in ended {
             written.add(LayerKind::GuestUser, buffered.write(dir, manifest));
@@ -157,7 +159,10 @@ impl FlightRecorder {
         if let Some(host) = &mut self.host {
             let _ = (0..MAX_POLLS).find(|_| !host.poll(triggers.as_deref_mut()).has_more());
             let mut meanwhile = || look_at_processes(&mut self.processes, recording, &mut triggers);
-            for layer in host.write(dir, manifest, &mut meanwhile) {
+            for mut layer in host.write(dir, manifest, &mut meanwhile) {
+                if let (Ok(layer), Producers::Running) = (&mut layer, producers) {
+                    host.note_complete(layer);
+                }
                 written.add(LayerKind::HostKernel, layer);
             }
         }
@@ -205,6 +210,15 @@ impl FlightRecorder {
             fix: "take a snapshot earlier, or trace fewer short-lived processes".into(),
         })
     }
+}
+
+/// The layer of what the rings of `layer` hold. Their producers go on where they were looked at, ticks.
+fn finish(mut layer: RingLayer, recording: &Recording, looked: Option<u64>) -> Result<Layer, WriteError> {
+    layer.finish(&|| recording.latest(), None)?;
+    if let Some(looked) = looked {
+        layer.note_complete(looked);
+    }
+    Ok(layer.layer())
 }
 
 /// Buffers what processes that have ended left, and gives their slots back. `triggers` are shown what is new.
@@ -350,14 +364,22 @@ impl FlightProcesses {
         ended.retain(|(number, _)| shown.contains(number));
     }
 
-    /// Writes the rings of processes that run as layers of the recording in `dir`.
-    fn write_active(&self, recording: &Recording, dir: &Path, manifest: &Manifest) -> Vec<Result<Layer, WriteError>> {
+    /// Writes the rings of processes that run as layers of the recording in `dir`; `looks` says when each is looked at.
+    fn write_active(
+        &self,
+        recording: &Recording,
+        looks: &dyn Fn() -> Option<u64>,
+        dir: &Path,
+        manifest: &Manifest,
+    ) -> Vec<Result<Layer, WriteError>> {
         let mut left = MAX_DESCRIPTIONS;
         let write = |number| {
             let writer = LayerWriter::create(dir, manifest, self.table.layer(number))?;
             let mut layer = RingLayer::new(writer, self.table.registry(number), self.table.rings(number));
             layer.limit_descriptions(MAX_PROCESS_DESCRIPTION.min(left));
+            let looked = looks();
             layer.finish(&|| recording.latest(), None)?;
+            looked.into_iter().for_each(|looked| layer.note_complete(looked));
             left -= layer.described_bytes();
             Ok(layer.layer())
         };
@@ -429,7 +451,7 @@ mod tests {
         let [first, second] = ["first", "second"].map(|name| {
             let folder = dir.path().join(name);
             std::fs::create_dir(&folder).unwrap();
-            recorder.write(&recording, None, &folder, &manifest())
+            recorder.write(&recording, Producers::Running, None, &folder, &manifest())
         });
 
         assert_eq!([0, 1, 2].map(is_given_back), [true, true, false]);

@@ -315,7 +315,7 @@ impl GuestProcesses {
         let slot = &mut self.slots[number as usize];
         let Some(layer) = slot.layer.take() else { return };
         self.refused.event_types += layer.rings().refused_events();
-        self.ended.push(layer.layer());
+        self.ended.push(Layer { ended: Some(true), ..layer.layer() });
         self.table.acknowledge(number, slot.generation);
     }
 

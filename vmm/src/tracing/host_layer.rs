@@ -11,13 +11,14 @@ use crate::clock::HostTime;
 use crate::control::protocol::Watched;
 use crate::host_kernel::{EventSchemas, HostItem, HostTracer, ReaderError, Rest, Sink};
 use shared_ring::event::EventDescription;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use trace_merge::clock::Clock;
 use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{Layer, Manifest, Missing, Vm};
+use trace_merge::manifest::{Layer, Manifest, Missing, StreamDescription, Vm};
 use trace_merge::writer::{LayerWriter, NewLayer, OpenPacket, Rotation, WriteError};
 
 /// Packet size of the host-kernel layer, bytes.
@@ -93,6 +94,11 @@ impl HostSource {
             watch.end_poll(begun);
         }
         rest
+    }
+
+    /// The CPUs, and for each up to when all of it was taken, ticks.
+    fn taken_up_to(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.tracer.read_up_to().filter(|_| self.failed.is_none())
     }
 
     /// Whether a poll can wait: the kernel's buffers have room.
@@ -346,7 +352,15 @@ impl HostLayer {
         let mut write = Write { triggers, writer, limiter, now: Instant::now(), written: Ok(()) };
         let rest = self.source.poll(&mut write);
         self.end.take(write.written);
+        self.note_complete();
         rest.into()
+    }
+
+    /// Takes over up to when the streams are complete.
+    fn note_complete(&mut self) {
+        if !self.end.has_come() {
+            self.source.taken_up_to().for_each(|(cpu, up_to)| self.writer.set_complete_until(cpu, up_to));
+        }
     }
 
     /// Whether a drain can wait: the kernel's buffers have room.
@@ -359,6 +373,7 @@ impl HostLayer {
     pub fn flush(&mut self) {
         if !self.end.has_come() {
             self.end.take(self.writer.flush());
+            self.note_complete();
         }
     }
 
@@ -396,11 +411,22 @@ impl HostLayer {
         self.source.watch(vm, clock, time)
     }
 
-    /// What `session.json` says about the layer.
+    /// What `session.json` says about the layer: of all CPUs while it goes on, of those that recorded anything in the end.
     #[must_use]
     pub fn layer(&self) -> Layer {
-        Layer { limit: self.limiter.as_ref().map(RecordLimiter::state), ..self.writer.layer() }
+        let mut layer = self.writer.layer();
+        layer.limit = self.limiter.as_ref().map(RecordLimiter::state);
+        if self.source.finished {
+            layer.streams.retain(|stream| stream.packets > 0 || is_any_missing(stream));
+            layer.streams.iter_mut().for_each(|stream| stream.complete_until = None);
+        }
+        layer
     }
+}
+
+/// Whether a stream lacks something that its CPU recorded.
+const fn is_any_missing(stream: &StreamDescription) -> bool {
+    stream.lost.total() > 0 || stream.rejected_bytes > 0 || stream.corrupt
 }
 
 /// Where a flight recorder keeps the layer's last records.
@@ -447,6 +473,12 @@ impl HostWindow {
     /// What the host does for the vCPUs of `vm`.
     pub fn watch(&mut self, vm: &Vm, clock: &Clock, time: HostTime) -> Watched {
         self.source.watch(vm, clock, time)
+    }
+
+    /// Says of the streams of `layer`, to which it was [written](Self::write) after the last poll, up to when they are complete.
+    pub fn note_complete(&self, layer: &mut Layer) {
+        let taken: BTreeMap<u32, u64> = self.source.taken_up_to().collect();
+        layer.streams.iter_mut().for_each(|stream| stream.complete_until = taken.get(&stream.cpu_id).copied());
     }
 
     /// Whether a poll can wait: the kernel's buffers have room.

@@ -149,8 +149,11 @@ impl Layers {
             Self::Streaming(streaming) => (streaming.finish(recording), streaming.layers()),
             Self::FlightRecorder(recorder) => {
                 let mut missing = Vec::new();
-                let written =
-                    recording.dir.as_ref().map(|dir| recorder.write(recording, None, dir, &recording.manifest));
+                let stopped = Producers::Stopped;
+                let written = recording
+                    .dir
+                    .as_ref()
+                    .map(|dir| recorder.write(recording, stopped, None, dir, &recording.manifest));
                 let WrittenLayers { layers, failures } = written.unwrap_or_default();
                 missing.extend(failures.iter().map(|(kind, error)| ends_early(*kind, error)));
                 missing.extend(recorder.missing_processes());

@@ -33,6 +33,8 @@ pub struct RingLayer {
     /// For each ring the sequence number of the first packet that was read: as many packets before it were overwritten, or
     /// read by an earlier recorder.
     first_sequence: Vec<Option<u64>>,
+    /// For each ring the sub-buffers that were overwritten before the last packet that was read.
+    overwritten: Vec<u64>,
     /// For each ring whether its producer has joined the session, when it is the guest kernel's.
     joined: Vec<bool>,
     descriptions: Descriptions,
@@ -157,6 +159,7 @@ impl RingLayer {
     #[must_use]
     pub fn new(writer: LayerWriter, registry: Option<RegistryReader>, rings: Vec<Consumer>) -> Self {
         let (first_sequence, joined) = (vec![None; rings.len()], vec![false; rings.len()]);
+        let overwritten = vec![0; rings.len()];
         let descriptions = Descriptions { bytes: 0, limit: u64::MAX, refused: 0 };
         Self {
             writer,
@@ -164,6 +167,7 @@ impl RingLayer {
             rings,
             packet: Vec::new(),
             first_sequence,
+            overwritten,
             joined,
             descriptions,
             limiter: None,
@@ -384,6 +388,17 @@ impl RingLayer {
         Ok(drained)
     }
 
+    /// Takes over that all records up to `looked` (ticks) are in the layer's packets: a [`finish`](Self::finish) that began
+    /// then took them out of rings whose producers go on. Of a ring whose youngest sub-buffer was overwritten meanwhile,
+    /// the packets alone tell.
+    pub fn note_complete(&mut self, looked: u64) {
+        for ((number, ring), overwritten) in (0..).zip(&self.rings).zip(&self.overwritten) {
+            if ring.overwritten() == *overwritten && !ring.is_corrupt() {
+                self.writer.set_complete_until(number, looked);
+            }
+        }
+    }
+
     /// Whether a drain can wait: no ring is a quarter full, and no event type is new.
     #[must_use]
     pub fn can_wait(&self) -> bool {
@@ -422,6 +437,7 @@ impl RingLayer {
         drained.new_events += read_registry(self.registry.as_mut(), &mut self.descriptions, &mut self.writer)?;
         let writer = &self.writer;
         if let Some(packet) = delivered.accept(writer.uuid(), latest(), |id| writer.event(id)) {
+            self.overwritten[ring] = packet.header().overwritten;
             let mut viewers = Viewers { triggers: watch, live: self.live.as_deref_mut() };
             if !viewers.are_none() {
                 self.shown.learn(writer);

@@ -32,7 +32,7 @@ fn running() -> TestTrace {
 }
 
 fn found(trace: TestTrace) -> (Vec<PairCount>, Vec<Alone>) {
-    found_by(Pairs::new(vec![100, 101], 20, u64::MAX, 10), trace)
+    found_by(Pairs::new(vec![100, 101], 20, 10), trace)
 }
 
 fn found_by(mut pairs: Pairs, trace: TestTrace) -> (Vec<PairCount>, Vec<Alone>) {
@@ -190,7 +190,7 @@ fn task_of_a_preemptible_rt_kernel_is_switched_while_it_handles_a_soft_interrupt
         let other = softirq(softirq(begun, 21, SOFTIRQ[0]), 22, SOFTIRQ[1]).switch(0, 30, 8, 7);
         softirq(other, 31, SOFTIRQ[1])
     };
-    let pairs = Pairs::new(vec![100, 101], 20, u64::MAX, 10);
+    let pairs = Pairs::new(vec![100, 101], 20, 10);
 
     let preemptible = found_by(pairs.with_preemptible_soft_interrupts(), trace());
 

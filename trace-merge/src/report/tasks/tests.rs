@@ -79,6 +79,21 @@ fn lost_records_make_time_unknown_and_the_parts_still_add_up() {
 }
 
 #[test]
+fn time_behind_the_end_of_the_hosts_stream_is_unknown_unless_that_came_to_its_end() {
+    let entry = [("common_pid", Number(100)), ("vcpu_id", Number(0))];
+    let exit = [("common_pid", Number(100)), ("exit_reason", Number(0x78)), ("isa", Number(2)), ("vcpu_id", Number(0))];
+    let host = || TestTrace::new().host(0, 9_000, "kvm:kvm_exit", &exit).host(0, 10_000, "kvm:kvm_entry", &entry);
+    let recording = || host().switch(0, 11_000, 0, 7).switch(0, 50_000, 7, 0);
+    let times = |trace: TestTrace| {
+        let (_dir, trace) = trace.open();
+        task(&report(&trace, Window::ALL).unwrap(), "seven").times
+    };
+
+    assert_eq!(times(recording()), Times { running: 39_000, ..Times::default() });
+    assert_eq!(times(recording().unfinished()), Times { unknown: 39_000, ..Times::default() });
+}
+
+#[test]
 fn table_names_the_thief_and_shows_no_column_of_nothing() {
     let mut out = Vec::new();
 

@@ -284,6 +284,19 @@ fn processes_without_descriptors_are_refused_and_their_slots_given_back() {
 }
 
 #[test]
+fn layer_of_a_process_that_has_ended_says_so_while_others_go_on() {
+    let mut bench = Bench::new(2 * VCPUS as usize);
+
+    bench.set(0, 1, PROCESS_ACTIVE);
+    bench.set(1, 1, PROCESS_ACTIVE);
+    bench.look();
+    bench.set(0, 1, PROCESS_CLOSED);
+    bench.look();
+
+    assert_eq!(bench.processes.layers().map(|layer| layer.ended).collect::<Vec<_>>(), [Some(true), None]);
+}
+
+#[test]
 fn descriptors_of_a_process_that_is_gone_are_for_the_next() {
     let mut bench = Bench::new(VCPUS as usize);
 

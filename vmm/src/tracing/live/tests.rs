@@ -169,6 +169,7 @@ fn live_summary_says_what_the_reports_say_of_the_same_records() {
     records.iter().for_each(|record| writer.record(record.cpu, record.time, record.id, &record.payload).unwrap());
     writer.flush().unwrap();
     manifest.layers.push(writer.layer());
+    manifest.outcome = Some("done".into());
     manifest.save(dir.path()).unwrap();
     let trace = Trace::open(dir.path()).unwrap();
     let mut live = watch(records[0].time);

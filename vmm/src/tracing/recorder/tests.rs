@@ -208,6 +208,25 @@ fn snapshots_of_a_running_flight_recorder_hold_the_same_records_and_then_more() 
 }
 
 #[test]
+fn streams_of_a_snapshot_go_on_and_are_complete_up_to_when_they_were_read() {
+    let bench = Bench::new(Mode::FlightRecorder);
+    bench.record(0, Mode::FlightRecorder, 20);
+
+    let before = tsc::read_ordered();
+    bench.snapshot("snapshot");
+    let after = tsc::read_ordered();
+    let snapshot = Trace::open(&bench.path("snapshot")).unwrap();
+    let completed = bench.recorder.finish("done".into()).unwrap();
+
+    let streams: Vec<_> = snapshot.layers().iter().flat_map(|layer| &layer.streams).collect();
+    let was_read = |until| (before..=after).contains(&until);
+    assert!(streams.iter().all(|stream| stream.description.complete_until.is_some_and(was_read)));
+    assert!(streams.len() > 1 && streams.iter().all(|stream| stream.goes_on()));
+    assert!(completed.layers.iter().all(|layer| completed.has_ended(layer)));
+    assert!(completed.layers.iter().flat_map(|layer| &layer.streams).all(|stream| stream.complete_until.is_none()));
+}
+
+#[test]
 fn vcpu_that_has_not_joined_is_told_until_it_has() {
     let bench = Bench::new(Mode::FlightRecorder);
     let told = || match bench.ask(Request::Status) {

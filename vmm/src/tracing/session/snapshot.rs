@@ -4,9 +4,10 @@ use super::{Session, SessionError};
 use crate::tracing::flight_recorder::{FlightRecorder, WrittenLayers};
 use crate::tracing::layers::Layers;
 use crate::tracing::recording::{Recording, RecordingError, note_threads};
+use crate::tracing::ring_layer::Producers;
 use crate::tracing::trigger::Triggers;
 use std::path::Path;
-use trace_merge::manifest::Manifest;
+use trace_merge::manifest::{Manifest, SNAPSHOT};
 use trace_merge::trace_folder::TraceFolder;
 
 impl Session {
@@ -15,9 +16,10 @@ impl Session {
     /// # Errors
     /// When the session is not a flight recorder, or `dir` cannot take a recording.
     pub fn snapshot(&mut self, dir: &Path) -> Result<u64, SessionError> {
-        self.snapshot_as(dir, "snapshot of a running VM")
+        self.snapshot_as(dir, SNAPSHOT)
     }
 
+    /// The same, of which the manifest says `outcome`, which begins with [`SNAPSHOT`].
     pub(super) fn snapshot_as(&mut self, dir: &Path, outcome: &str) -> Result<u64, SessionError> {
         let Layers::FlightRecorder(recorder) = &mut self.layers else {
             let dir = self.recording.dir.clone().unwrap_or_default();
@@ -54,7 +56,7 @@ fn write_snapshot(
     manifest.outcome = Some(outcome.into());
     manifest.missing.extend(recording.missing_processes());
     note_threads(&mut manifest, &recording.vm);
-    let WrittenLayers { layers, failures } = recorder.write(recording, triggers, dir, &manifest);
+    let WrittenLayers { layers, failures } = recorder.write(recording, Producers::Running, triggers, dir, &manifest);
     if let Some((_, error)) = failures.into_iter().next() {
         return Err(error.into());
     }

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 use trace_merge::layer::LayerKind;
+use trace_merge::manifest::SNAPSHOT;
 use trace_merge::trace_folder::free_beside;
 
 impl Session {
@@ -103,7 +104,7 @@ impl Session {
     fn snapshot_for(&mut self, why: &str) -> Result<PathBuf, String> {
         let folder = self.recording.dir.as_deref().and_then(|dir| free_beside(dir, "trigger"));
         let folder = folder.ok_or("there are too many folders of earlier ones beside the recording: remove some")?;
-        self.snapshot_as(&folder, &format!("snapshot of a running VM, by {why}")).map_err(|error| chain(&error))?;
+        self.snapshot_as(&folder, &format!("{SNAPSHOT}, by {why}")).map_err(|error| chain(&error))?;
         Ok(folder)
     }
 }
