@@ -69,14 +69,13 @@ pub fn build_tiny_vmm(paths: &Paths) -> Result<PathBuf, ProcessError> {
     Ok(static_build(paths, Purpose::Test, &["-p", "tiny-vmm"], "build-tiny-vmm")?.join("tiny-vmm"))
 }
 
-/// Builds the host of guests whose processor is emulated: for this machine, beside `strata`.
+/// Builds the program that runs and records guests whose processor is emulated: for this machine, beside `strata`.
 ///
 /// # Errors
 ///
 /// When cargo fails; the error names its log.
-pub fn build_region_recorder(paths: &Paths) -> Result<PathBuf, ProcessError> {
-    Ok(static_build(paths, Purpose::Test, &["-p", "vmm", "--example", "region_recorder"], "build-region-recorder")?
-        .join("examples/region_recorder"))
+pub fn build_emulated_guest(paths: &Paths) -> Result<PathBuf, ProcessError> {
+    Ok(static_build(paths, Purpose::Test, &["-p", "emulated-guest"], "build-emulated-guest")?.join("emulated-guest"))
 }
 
 /// Builds the guest's `strata-agent`.
