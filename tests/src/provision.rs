@@ -8,6 +8,7 @@ use crate::fetch::kernel_packages::{self, KernelChoice, KernelPackages};
 use crate::fetch::module_tree::{ModuleTree, ModulesError};
 use crate::fetch::tools;
 use crate::lock::{Lock, LockError};
+use crate::machine::emulated_guest::EmulatedGuests;
 use crate::machine::emulator::{Emulator, EmulatorChoiceError};
 use crate::machine::host::{Host, HostError, HostKind};
 use crate::machine::nested::{self, NestedHost};
@@ -96,7 +97,20 @@ impl Kernels {
     ///
     /// When a module is missing.
     pub fn guest_image(&self) -> Result<GuestImage, ModulesError> {
-        let modules = ModuleTree::open(&self.modules)?.closure(&guest_image::MODULES)?;
+        self.guest_image_with(&guest_image::MODULES)
+    }
+
+    /// A guest image for this kernel on a machine of QEMU's, without workload or script.
+    ///
+    /// # Errors
+    ///
+    /// When a module is missing.
+    pub fn emulated_guest_image(&self) -> Result<GuestImage, ModulesError> {
+        self.guest_image_with(&guest_image::MODULES_ON_PCI)
+    }
+
+    fn guest_image_with(&self, modules: &[&str]) -> Result<GuestImage, ModulesError> {
+        let modules = ModuleTree::open(&self.modules)?.closure(modules)?;
         Ok(GuestImage::new(&self.busybox, &modules))
     }
 }
@@ -178,6 +192,20 @@ pub fn programs(paths: &Paths) -> Result<Binaries, ProvisionError> {
 
 fn programs_locked(paths: &Paths, purpose: Purpose) -> Result<Binaries, ProvisionError> {
     Ok(progress::step("building static strata and workload", || binaries::build(paths, purpose))?)
+}
+
+/// Builds what runs and records guests whose processors QEMU emulates.
+///
+/// # Errors
+///
+/// When QEMU or busybox cannot be had, or cargo fails; the error names its log.
+pub fn emulated_guests(paths: &Paths) -> Result<EmulatedGuests, ProvisionError> {
+    let _lock = lock(paths)?;
+    tools::install_all(paths, true)?;
+    let strata = programs_locked(paths, Purpose::Test)?.strata;
+    let program = progress::step("building the program for emulated guests", || binaries::build_emulated_guest(paths))?;
+    let busybox = process::find_program("busybox").ok_or(ProvisionError::Tool("busybox"))?;
+    Ok(EmulatedGuests { busybox, strata, program })
 }
 
 /// Fetches the default kernel and builds the guest kernel module for it.

@@ -491,7 +491,7 @@ fn run_debug_kernel(paths: &Paths, suite: Suite, minutes: u64) -> anyhow::Result
     let title = format!("running the agent on {} for {minutes} minutes", built.kernels.packages.release);
     let result = progress::step(&title, || debug_kernel::run(paths, &built, &name, minutes * 60))?;
     let counts = result.console.lines().filter(|line| line.ends_with(" times"));
-    counts.chain(result.recorder.lines()).for_each(progress::note);
+    counts.chain(result.control.lines().last()).for_each(progress::note);
     let complaints = result.complaints();
     complaints.iter().for_each(|complaint| println!("{complaint}"));
     progress::note(&format!("results in {}", result.folder.display()));

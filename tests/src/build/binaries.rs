@@ -83,14 +83,14 @@ pub fn build_torture(paths: &Paths) -> Result<PathBuf, ProcessError> {
     Ok(static_build(paths, Purpose::Test, "torture", &["--bin", "torture"], "torture-build")?.join("torture"))
 }
 
-/// Builds the host of guests whose processor is emulated: for this machine, beside `strata`.
+/// Builds the program that runs and records guests whose processor is emulated: for this machine, beside `strata`.
 ///
 /// # Errors
 ///
 /// When cargo fails; the error names its log.
-pub fn build_region_recorder(paths: &Paths) -> Result<PathBuf, ProcessError> {
-    let what = ["--example", "region_recorder"];
-    Ok(static_build(paths, Purpose::Test, "vmm", &what, "build-region-recorder")?.join("examples/region_recorder"))
+pub fn build_emulated_guest(paths: &Paths) -> Result<PathBuf, ProcessError> {
+    let what = ["--bin", "emulated-guest"];
+    Ok(static_build(paths, Purpose::Test, "emulated-guest", &what, "build-emulated-guest")?.join("emulated-guest"))
 }
 
 /// Builds the guest's `strata-agent`.

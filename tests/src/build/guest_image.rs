@@ -7,6 +7,10 @@ use std::path::{Path, PathBuf};
 /// The modules of the guest, besides what they depend on: what a distribution's udev loads for the devices that the
 /// machine describes.
 pub const MODULES: [&str; 3] = ["virtio_mmio", "virtio_blk", "pvpanic-mmio"];
+/// The same of a guest whose machine is QEMU's.
+pub const MODULES_ON_PCI: [&str; 2] = ["virtio_pci", "virtio_blk"];
+/// What the kernel command line sets to the serial port on which a guest is to say that it lives, every few seconds.
+pub const HEARTBEAT: &str = "lab.heartbeat";
 
 const INIT: &str = r#"#!/bin/busybox sh
 # The guest: mount what a Linux system has, run the script that the kernel command line names, power off.
@@ -19,12 +23,16 @@ export PATH=/bin
 while read -r module; do
     insmod "/lib/strata-lab/$module" || echo "guest: cannot load $module"
 done < /lib/strata-lab/order
-name=
+name= heartbeat=
 for word in $(cat /proc/cmdline); do
     case $word in
         lab.script=*) name=${word#lab.script=} ;;
+        lab.heartbeat=*) heartbeat=/dev/${word#lab.heartbeat=} ;;
     esac
 done
+if [ -n "$heartbeat" ]; then
+    (while echo alive; do sleep 5; done) > "$heartbeat" &
+fi
 echo "guest: script ${name:-(none)} on $(nproc) processors"
 if [ -n "$name" ]; then
     sh "/scripts/$name" < /dev/null
@@ -75,5 +83,15 @@ impl GuestImage {
     /// When a file of it cannot be read or the image not be written.
     pub fn write_file(&self, path: &Path) -> Result<(), InitramfsError> {
         self.archive.write_file(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guest_takes_the_word_for_its_heartbeat() {
+        assert!(INIT.contains(&format!("{HEARTBEAT}=*) heartbeat=")));
     }
 }

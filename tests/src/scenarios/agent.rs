@@ -1,16 +1,15 @@
-//! The agent on kernels of the lab, under load, and where it cannot be loaded: one boot of the host.
+//! The agent on kernels of the lab, under load, and where it cannot be loaded: guests whose processors are emulated.
 //!
-//! Each scenario leaves `NAME.log` (what `strata run` and the guest's console wrote), `NAME.status` and, with a trace,
-//! `NAME.trace`. Those named after a kernel, and the one with a kernel that counts its calls, load and unload the module
-//! under load and take a CPU away and back.
+//! Each scenario leaves `NAME.log` (the guest's console), `NAME.status` and, with a trace, `NAME.trace`. Those named after a
+//! kernel, and the one with a kernel that counts its calls, load and unload the module under load and take a CPU away and
+//! back. `newer-region.log` says so when the guest of that name has not written to its region.
 
 use crate::fetch::kernel_packages::{KernelChoice, Suite};
 use crate::machine::host::{HostResult, HostRun};
 use crate::provision::{self, Kernels, Lab, ProvisionError};
-use crate::scenarios::ScenarioError;
+use crate::scenarios::{ScenarioError, emulated};
 use shared_ring::layout::{ABI_VERSION, SUPERBLOCK};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
 /// The oldest kernel and the newest one; [`COUNTED_CALLS`]'s lies between them.
 pub const SAMPLE: [KernelChoice; 2] = [KernelChoice::DEFAULT, KernelChoice::realtime(Suite::TrixieBackports)];
@@ -86,59 +85,35 @@ dmesg | grep 'strata: '
 workload --events 100 && echo 'workload done'
 ";
 
-/// Loads the module once the host has changed what the region says.
-const LATER: &str = "\
-echo 'guest is up'
-read -r line < /dev/ttyS0
-insmod /bin/strata.ko
-echo \"insmod ended with status $?\"
-dmesg | grep 'strata: '
-workload --events 100 && echo 'workload done'
-";
-
 /// What stands between two `@` is filled in.
 const HOST_SCRIPT: &str = r#"
-guest() {
-    name=$1 kernel=$2
+on() {
+    local name=$1 kernel=$2
     shift 2
-    echo "== $name, host up for $(cut -d ' ' -f 1 /proc/uptime) s"
-    timeout -s KILL 200 strata run --kernel "$LAB/vmlinux-$kernel" --memory 512M --cpus 2 "$@" > "$LAB_OUT/$name.log" 2>&1
-    echo $? > "$LAB_OUT/$name.status"
-    tail -n 3 "$LAB_OUT/$name.log"
+    guest "$name" --kernel "$LAB/vmlinux-$kernel" --initrd "$LAB/guest-$kernel.cpio" --agent "$LAB/strata-$kernel.ko" "$@"
 }
-cmdline="console=ttyS0 quiet panic=-1 lab.script"
-export STRATA_RUNTIME_DIR=$(mktemp -d)
 
 for kernel in @KERNELS@; do
-    guest $kernel $kernel --initrd "$LAB/guest-$kernel.cpio" --agent "$LAB/strata-$kernel.ko" \
-        --trace "$LAB_OUT/$kernel.trace" --cmdline "$cmdline=hardship" < /dev/null
+    on $kernel $kernel --trace "$LAB_OUT/$kernel.trace" --cmdline "$GUEST lab.script=hardship"
 done
 
-guest @COUNTED_CALLS@ @COUNTED_CALLS_KERNEL@ --initrd "$LAB/guest-@COUNTED_CALLS_KERNEL@.cpio" \
-    --agent "$LAB/strata-@COUNTED_CALLS_KERNEL@.ko" --trace "$LAB_OUT/@COUNTED_CALLS@.trace" \
-    --cmdline "$cmdline=counted spectre_v2=retpoline retbleed=stuff" < /dev/null
+on @COUNTED_CALLS@ @COUNTED_CALLS_KERNEL@ --trace "$LAB_OUT/@COUNTED_CALLS@.trace" \
+    --cmdline "$GUEST lab.script=counted spectre_v2=retpoline retbleed=stuff"
 
-guest unsigned bookworm --initrd "$LAB/guest-bookworm.cpio" --agent "$LAB/strata-bookworm.ko" \
-    --trace "$LAB_OUT/unsigned.trace" --cmdline "$cmdline=without module.sig_enforce=1" < /dev/null
+on unsigned bookworm --trace "$LAB_OUT/unsigned.trace" --cmdline "$GUEST lab.script=without module.sig_enforce=1"
 
 # no region, as on a hypervisor that is not strata
 strata agent inject --initrd "$LAB/guest-bookworm.cpio" --module "$LAB/strata-bookworm.ko" --kernel "$LAB/vmlinux-bookworm" \
     --out "$LAB/injected.cpio" > "$LAB_OUT/inject.log" 2>&1
-guest absent bookworm --initrd "$LAB/injected.cpio" --no-agent --cmdline "$cmdline=without rdinit=/strata-init" < /dev/null
+guest absent --kernel "$LAB/vmlinux-bookworm" --initrd "$LAB/injected.cpio" \
+    --cmdline "$GUEST lab.script=without rdinit=/strata-init"
 
-mkfifo /tmp/console
-guest newer bookworm --initrd "$LAB/guest-bookworm.cpio" --no-agent --name newer --trace "$LAB_OUT/newer.trace" \
-    --cmdline "$cmdline=later" < /tmp/console &
-exec 3> /tmp/console
-waited=0
-until grep -q 'guest is up' "$LAB_OUT/newer.log" 2> /dev/null || [ $waited -ge 100 ]; do
-    sleep 1
-    waited=$((waited + 1))
-done
-printf '@VERSION@' | dd of="$(echo "$STRATA_RUNTIME_DIR"/newer-*/region)" bs=1 seek=@OFFSET@ conv=notrunc
-echo >&3
-wait
-exec 3>&-
+region=$STRATA_RUNTIME_DIR/newer
+strata region create "$region" --cpus 2
+printf '@VERSION@' | dd of="$region" bs=1 seek=@OFFSET@ conv=notrunc
+cp "$region" "$region.before"
+on newer bookworm --region "$region" --cmdline "$GUEST lab.script=without"
+cmp "$region.before" "$region" && echo 'the guest has written nothing' > "$LAB_OUT/newer-region.log"
 exit 0
 "#;
 
@@ -148,7 +123,7 @@ pub enum AgentScenarioError {
     /// A kernel or its module could not be had.
     #[error(transparent)]
     Provision(#[from] ProvisionError),
-    /// The host or an image failed.
+    /// A guest or an image failed.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
 }
@@ -157,11 +132,10 @@ pub enum AgentScenarioError {
 ///
 /// # Errors
 ///
-/// When a kernel cannot be had, its module not be built, or the host fails; what a guest does is for the caller to
+/// When a kernel cannot be had, its module not be built, or the script fails; what a guest does is for the caller to
 /// judge.
 pub fn run(lab: &Lab, name: &str, kernels: &[KernelChoice]) -> Result<HostResult, AgentScenarioError> {
     let mut request = HostRun::new(name, &host_script(kernels));
-    request = request.file("strata", &lab.binaries.strata);
     let fixed = [KernelChoice::DEFAULT, COUNTED_CALLS_KERNEL];
     let others = fixed.into_iter().filter(|choice| !kernels.contains(choice));
     for choice in kernels.iter().copied().chain(others) {
@@ -172,28 +146,23 @@ pub fn run(lab: &Lab, name: &str, kernels: &[KernelChoice]) -> Result<HostResult
             let agent = provision::agent_for(&lab.paths, &kernels)?;
             (kernels, agent)
         };
-        let image = guest_image(lab, &kernels, &agent, choice)?;
+        let image = guest_image(lab, &kernels, choice)?;
         request = request
             .file(&format!("vmlinux-{choice}"), &kernels.vmlinux)
             .file(&format!("guest-{choice}.cpio"), &image)
             .file(&format!("strata-{choice}.ko"), &agent);
     }
-    request.timeout = Duration::from_secs(1200);
-    request.memory_mib = 6144;
-    let result = lab.host.run(&lab.paths.runs(), &request).map_err(ScenarioError::from)?;
-    Ok(result.success(name).map_err(ScenarioError::from)?)
+    Ok(emulated(lab, &request)?)
 }
 
-fn guest_image(lab: &Lab, kernels: &Kernels, agent: &Path, kernel: KernelChoice) -> Result<PathBuf, ScenarioError> {
+fn guest_image(lab: &Lab, kernels: &Kernels, kernel: KernelChoice) -> Result<PathBuf, ScenarioError> {
     let image = lab.paths.images().join(format!("agent-{kernel}.cpio"));
     kernels
-        .guest_image()?
+        .emulated_guest_image()?
         .script("hardship", HARDSHIP)
         .script("counted", &COUNTED.replace("@CALLED@", &CALLED.join(" ")))
         .script("without", WITHOUT)
-        .script("later", LATER)
         .program("workload", &lab.binaries.workload)
-        .program("strata.ko", agent)
         .write_file(&image)?;
     Ok(image)
 }

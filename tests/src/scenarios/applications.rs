@@ -1,4 +1,4 @@
-//! Applications in a guest: one guest in which programs record by every interface, are forked, killed and moved, are
+//! Applications in a guest, whose processor is emulated: programs record by every interface, are forked, killed and moved, are
 //! more than there are slots, and try what they may not.
 //!
 //! Leaves in the results: `applications.trace`, `applications.log` (the guest's console), and `host-status.log`: what
@@ -7,8 +7,7 @@
 use crate::build::binaries;
 use crate::machine::host::{HostResult, HostRun};
 use crate::provision::Lab;
-use crate::scenarios::ScenarioError;
-use std::time::Duration;
+use crate::scenarios::{ScenarioError, emulated};
 
 /// Processes of a crowd of root's, who may have all slots.
 pub const CROWD: u32 = 40;
@@ -63,33 +62,29 @@ dmesg | grep -E 'BUG|WARNING|Oops|strata'
 const HOST_SCRIPT: &str = r#"
 "$LAB/strata-agent" status > "$LAB_OUT/host-status.log" 2>&1
 echo "status ended with $?" >> "$LAB_OUT/host-status.log"
-timeout -s KILL 200 strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --memory 512M --cpus 2 \
-    --agent "$LAB/strata.ko" --trace "$LAB_OUT/applications.trace" \
-    --cmdline "console=ttyS0 quiet panic=-1 maxcpus=1 lab.script=applications" \
-    < /dev/null > "$LAB_OUT/applications.log" 2>&1
+guest applications --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --agent "$LAB/strata.ko" \
+    --trace "$LAB_OUT/applications.trace" --cmdline "$GUEST maxcpus=1 lab.script=applications"
+exit "$(cat "$LAB_OUT/applications.status")"
 "#;
 
 /// Runs the guest in the run folder `name`.
 ///
 /// # Errors
 ///
-/// When a program cannot be built, the guest image cannot be made, or the host or `strata run` fails; what the programs
+/// When a program cannot be built, the guest image cannot be made, or the guest fails; what the programs
 /// in the guest do is for the caller to judge.
 pub fn run(lab: &Lab, name: &str) -> Result<HostResult, ScenarioError> {
     let programs = binaries::build_applications(&lab.paths)?;
     let image = lab.paths.images().join("applications.cpio");
     let script = GUEST_SCRIPT.replace("USERS_CROWD", &USERS_CROWD.to_string()).replace("CROWD", &CROWD.to_string());
-    let guest = lab.kernels.guest_image()?.script("applications", &script);
+    let guest = lab.kernels.emulated_guest_image()?.script("applications", &script);
     programs.iter().fold(guest, |guest, (name, file)| guest.program(name, file)).write_file(&image)?;
     let mut request = HostRun::new(name, HOST_SCRIPT)
-        .file("strata", &lab.binaries.strata)
         .file("vmlinux", &lab.kernels.vmlinux)
         .file("guest.cpio", &image)
         .file("strata.ko", &lab.agent);
     for (name, file) in programs.iter().filter(|(name, _)| *name == "strata-agent") {
         request = request.file(name, file);
     }
-    request.timeout = Duration::from_secs(300);
-    request.memory_mib = 4096;
-    Ok(lab.host.run(&lab.paths.runs(), &request)?.success(name)?)
+    emulated(lab, &request)
 }

@@ -1,36 +1,27 @@
 //! The agent on a kernel that checks itself ([`crate::build::debug_kernel`]): everything that it can be asked for, at once and
-//! again and again, on a processor that QEMU emulates. This machine is the host: such a kernel is too slow for a host that is
-//! emulated itself, and what that host's virtualisation gets wrong would look like the kernel's mistake.
+//! again and again, on a processor that is emulated: such a kernel is too slow for a host that is emulated itself, and what
+//! that host's virtualisation gets wrong would look like the kernel's mistake.
 //!
-//! Leaves in its folder: `console.log`, `recorder.log` and the recording `trace`.
+//! Leaves in its results: `debug.log` (the guest's console), `debug.trace`, and what `strata ctl` said in `control.log`.
 
 use crate::build::binaries::{self, Purpose};
 use crate::build::debug_kernel::DebugKernel;
 use crate::build::guest_image::GuestImage;
 use crate::build::initramfs::InitramfsError;
-use crate::build::qemu_files;
 use crate::build::test_module::{self, TestModuleError};
-use crate::fetch::apt::{PackageError, recreate};
-use crate::machine::emulator::Time;
-use crate::machine::nested;
+use crate::machine::direct::DirectError;
+use crate::machine::host::HostRun;
 use crate::paths::Paths;
-use crate::process::{self, ProcessError};
-use crate::process_group::{GoesOnSignal, Group};
+use crate::process::ProcessError;
 use crate::provision::{self, ProvisionError};
-use std::fs::{self, File};
-use std::io;
+use crate::scenarios::results::Results;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Processors of the guest.
-pub const CPUS: u32 = 3;
-/// The trace region: as large as the device of [`CPUS`] processors needs.
-const REGION_SIZE: &str = "128M";
-/// How long QEMU may take to open its monitor's socket.
-const START_LIMIT: Duration = Duration::from_secs(30);
+const CPUS: u32 = 3;
 /// How long the guest may take to boot, and to come to an end, beside the time that it works.
-const SLACK: Duration = Duration::from_secs(600);
+const SLACK: Duration = Duration::from_secs(1500);
 
 /// What no line of a kernel's log may hold: the checkers' reports, and those of the kernel itself.
 const REPORTS: &str =
@@ -85,36 +76,50 @@ dmesg | grep -E '@REPORTS@'
 const PROVOKED: [&str; 4] =
     ["KASAN: ", "sleeping function called from invalid context", "ODEBUG: free active", "possible circular locking"];
 
+/// `@CPUS@` is filled in. Changes what the main session records, and has others come, be written as snapshots and go, until
+/// the guest has ended.
+const HOST_SCRIPT: &str = r#"
+guest debug --kernel "$LAB/bzImage" --initrd "$LAB/guest.cpio" --cpus @CPUS@ --memory 2048 --trace "$LAB_OUT/debug.trace" \
+    --events all --cmdline "$GUEST loglevel=7 log_buf_len=4M lab.script=work" &
+exec > "$LAB_OUT/control.log" 2>&1
+until [ -e "$LAB_OUT/debug.trace/session.json" ] || [ -e "$LAB_OUT/debug.status" ]; do sleep 0.1; done
+rounds=0
+round() {
+    strata ctl debug session events main $1 &&
+        strata ctl debug session create round$rounds --mode flight-recorder --events $1 &&
+        strata ctl debug session start round$rounds && sleep 0.7 &&
+        strata ctl debug snapshot "$LAB_OUT/snapshot" --session round$rounds && rm -r "$LAB_OUT/snapshot" &&
+        strata ctl debug session destroy round$rounds && sleep 0.7
+}
+goes_on=true
+while $goes_on; do
+    for choice in minimal all default; do
+        $goes_on && round $choice && rounds=$((rounds + 1)) || goes_on=false
+    done
+done
+wait
+echo "$rounds rounds of sessions"
+exit 0
+"#;
+
 /// Why the guest could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum DebugKernelRunError {
-    /// A program or package could not be had.
-    #[error(transparent)]
-    Packages(#[from] PackageError),
     /// The agent's module or a program of ours could not be built.
     #[error(transparent)]
     Provision(#[from] ProvisionError),
     /// A module for the test could not be built.
     #[error(transparent)]
     TestModule(#[from] TestModuleError),
-    /// A program failed.
+    /// A program could not be built.
     #[error(transparent)]
     Process(#[from] ProcessError),
     /// The guest's image could not be made.
     #[error(transparent)]
     Image(#[from] InitramfsError),
-    /// A file could not be read or written.
-    #[error("cannot use {}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The system's reason.
-        #[source]
-        source: io::Error,
-    },
-    /// QEMU did not come up.
-    #[error("QEMU did not open its monitor: see {}", .0.display())]
-    NoMonitor(PathBuf),
+    /// The script could not be run.
+    #[error(transparent)]
+    Script(#[from] DirectError),
 }
 
 /// What became of the guest.
@@ -124,8 +129,8 @@ pub struct DebugKernelRun {
     pub folder: PathBuf,
     /// What the guest wrote to its console.
     pub console: String,
-    /// What the recorder said.
-    pub recorder: String,
+    /// What `strata ctl` said, and last how many rounds of sessions there were.
+    pub control: String,
 }
 
 impl DebugKernelRun {
@@ -155,49 +160,22 @@ fn complaints(console: &str) -> Vec<String> {
 ///
 /// # Errors
 ///
-/// When something cannot be built or QEMU not be started; what the guest does is for the caller to judge.
+/// When something cannot be built or the script not be run; what the guest does is for the caller to judge.
 pub fn run(
     paths: &Paths,
     kernel: &DebugKernel,
     name: &str,
     seconds: u64,
 ) -> Result<DebugKernelRun, DebugKernelRunError> {
-    let folder = paths.runs().join(name);
-    recreate(&folder)?;
-    let file = |path: &Path| {
-        let path = path.to_path_buf();
-        move |source| DebugKernelRunError::File { path, source }
-    };
-    let image = folder.join("guest.cpio");
+    let image = paths.images().join(format!("{name}.cpio"));
     guest_image(paths, kernel, seconds, &image)?;
-    let binaries = provision::programs(paths)?;
-    let recorder = binaries::build_region_recorder(paths)?;
-
-    // in memory, as a region has to be
-    let region = tempfile::tempdir_in("/dev/shm").map_err(file(Path::new("/dev/shm")))?;
-    let _goes = GoesOnSignal::new(region.path());
-    let region_file = region.path().join("region");
-    let mut create = Command::new(&binaries.strata);
-    create.args(["region", "create", "--cpus", &CPUS.to_string(), "--size", REGION_SIZE]).arg(&region_file);
-    process::run_logged(&mut create, &folder.join("region.log"))?;
-
-    let console = folder.join("console.log");
-    let log = folder.join("recorder.log");
-    let monitor = region.path().join("qmp");
-    let mut qemu = Qemu::start(kernel, &image, &region_file, &monitor, &console)?;
-    qemu.wait_for(&monitor).map_err(|()| DebugKernelRunError::NoMonitor(console.clone()))?;
-    let mut record = Command::new(recorder);
-    let output = File::create(&log).map_err(file(&log))?;
-    record.arg(&region_file).arg(&monitor).arg(folder.join("trace")).stdin(Stdio::null());
-    record.stdout(output.try_clone().map_err(file(&log))?).stderr(output);
-    let limit = Duration::from_secs(seconds) + SLACK;
-    process::wait_with_timeout(&mut record, limit, &log)?;
-    drop(qemu);
-    let text = |path: &Path| {
-        let bytes = fs::read(path).map_err(file(path))?;
-        Ok::<_, DebugKernelRunError>(String::from_utf8_lossy(&bytes).into_owned())
-    };
-    Ok(DebugKernelRun { console: text(&console)?, recorder: text(&log)?, folder })
+    let mut request = HostRun::new(name, &HOST_SCRIPT.replace("@CPUS@", &CPUS.to_string()))
+        .file("bzImage", &kernel.kernels.bzimage)
+        .file("guest.cpio", &image);
+    request.timeout = Duration::from_secs(seconds) + SLACK;
+    let folder = provision::emulated_guests(paths)?.run(&paths.runs(), &request)?.output;
+    let results = Results(folder.clone());
+    Ok(DebugKernelRun { console: results.text("debug.log"), control: results.text("control.log"), folder })
 }
 
 fn guest_image(paths: &Paths, kernel: &DebugKernel, seconds: u64, image: &Path) -> Result<(), DebugKernelRunError> {
@@ -212,51 +190,6 @@ fn guest_image(paths: &Paths, kernel: &DebugKernel, seconds: u64, image: &Path) 
         .file("colliding.ko", &module(test_module::COLLIDING)?)
         .file("provoking.ko", &module(test_module::PROVOKING)?)
         .write_file(image)?)
-}
-
-/// A QEMU that ends when this is dropped.
-struct Qemu(Group);
-
-impl Qemu {
-    /// One that waits on `monitor` for its start.
-    fn start(
-        kernel: &DebugKernel,
-        image: &Path,
-        region: &Path,
-        monitor: &Path,
-        console: &Path,
-    ) -> Result<Self, DebugKernelRunError> {
-        let file = |source| DebugKernelRunError::File { path: console.into(), source };
-        let output = File::create(console).map_err(file)?;
-        let mut command = Command::new(qemu_files::PROGRAM);
-        command.args(["-nodefaults", "-display", "none", "-no-reboot", "-S", "-machine", "q35", "-serial", "stdio"]);
-        // the model whose emulation the lab relies on elsewhere
-        command.args(["-accel", "tcg,thread=multi", "-cpu", "EPYC", "-smp", &CPUS.to_string(), "-m", "2G"]);
-        let memory = format!("memory-backend-file,id=strata,share=on,mem-path={},size={REGION_SIZE}", region.display());
-        command.args(["-object", &memory, "-device", "ivshmem-plain,memdev=strata"]);
-        command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", monitor.display()));
-        command.arg("-kernel").arg(&kernel.kernels.bzimage).arg("-initrd").arg(image);
-        let arguments =
-            format!("console=ttyS0 panic=-1 log_buf_len=4M {}lab.script=work", nested::tsc_rate(Time::Real));
-        command.arg("-append").arg(arguments).stdin(Stdio::null());
-        command.stdout(output.try_clone().map_err(file)?).stderr(output);
-        let started = Group::spawn(&mut command);
-        let started = started.map_err(|source| ProcessError::Start { program: qemu_files::PROGRAM.to_owned(), source });
-        Ok(Self(started?))
-    }
-
-    /// Waits until there is a `socket`.
-    fn wait_for(&mut self, socket: &Path) -> Result<(), ()> {
-        let begun = Instant::now();
-        while !socket.exists() {
-            let ended = !matches!(self.0.try_wait(), Ok(None));
-            if ended || begun.elapsed() > START_LIMIT {
-                return Err(());
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

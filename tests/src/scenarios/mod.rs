@@ -1,4 +1,5 @@
-//! What guests and hosts do in the end-to-end tests: a file for each boot of a host.
+//! What guests and hosts do in the end-to-end tests: a file for each boot of a host, and for each script with guests whose
+//! processors are emulated ([`crate::machine::emulated_guest`]): those that need nothing of KVM.
 //!
 //! Each scenario leaves `NAME.log` (what `strata run` and the guest's console wrote), `NAME.status` (its exit status)
 //! and, with a trace, `NAME.trace`; what else it leaves stands in its file.
@@ -27,7 +28,8 @@ pub mod tracepoints;
 use crate::build::initramfs::InitramfsError;
 use crate::fetch::apt::PackageError;
 use crate::fetch::module_tree::{ModuleTree, ModulesError};
-use crate::machine::host::{HostError, HostResult};
+use crate::machine::direct::DirectError;
+use crate::machine::host::{HostError, HostResult, HostRun};
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
 use crate::provision::{self, Lab, ProvisionError};
@@ -43,9 +45,6 @@ pub const DISK_ORIGINAL: &str = "written by the host";
 /// Why the scenarios could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
-    /// The lab is not ready.
-    #[error(transparent)]
-    Provision(#[from] ProvisionError),
     /// The guest image lacks a module.
     #[error(transparent)]
     Modules(#[from] ModulesError),
@@ -61,6 +60,24 @@ pub enum ScenarioError {
     /// The host failed.
     #[error(transparent)]
     Host(#[from] HostError),
+    /// What runs emulated guests could not be had.
+    #[error(transparent)]
+    Provision(#[from] ProvisionError),
+}
+
+impl From<DirectError> for ScenarioError {
+    fn from(error: DirectError) -> Self {
+        Self::Host(error.into())
+    }
+}
+
+/// Runs the script of `run` with guests whose processors are emulated, to its end.
+///
+/// # Errors
+///
+/// When their program cannot be built or the script fails.
+pub(crate) fn emulated(lab: &Lab, run: &HostRun) -> Result<HostResult, ScenarioError> {
+    Ok(provision::emulated_guests(&lab.paths)?.run(&lab.paths.runs(), run)?.success(&run.name)?)
 }
 
 /// The files of these modules of the host and of what they depend on, in the order of loading, each with its name.
