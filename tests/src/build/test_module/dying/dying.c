@@ -13,12 +13,21 @@ static char *how = "";
 module_param(how, charp, 0);
 MODULE_PARM_DESC(how, "oops, soft-lockup, hung-task, hang or triple-fault");
 
+/*
+ * Without PAUSE: what emulates a processor goes on with another one there, which takes it hundreds of times as long as
+ * the time that passes for the kernel.
+ */
+static void spin(void)
+{
+	for (;;)
+		barrier();
+}
+
 /* Of this CPU, until the machine is gone. */
 static void stand_still(void *unused)
 {
 	local_irq_disable();
-	for (;;)
-		cpu_relax();
+	spin();
 }
 
 /* The exception finds no handler, the fault of that finds none, and neither does the fault of that one. */
@@ -39,8 +48,7 @@ static int __init dying_init(void)
 		*(volatile int *)8 = 0;
 	if (!strcmp(how, "soft-lockup")) {
 		preempt_disable();
-		for (;;)
-			cpu_relax();
+		spin();
 	}
 	while (!strcmp(how, "hung-task")) {
 		set_current_state(TASK_UNINTERRUPTIBLE);
