@@ -152,7 +152,7 @@ fn snapshots(guest: Guest, script: Script<'_>, memory: &HostMemory) {
         let dir = dir.path().join(snapshots.to_string());
         snapshots += 1;
         if snapshots <= MAX_SNAPSHOTS {
-            let written = recorder.write(&recording, None, &dir, &manifest);
+            let written = recorder.write(&recording, Producers::Running, None, &dir, &manifest);
             assert!(written.failures.is_empty(), "what is recorded can be written: {written:?}");
             check_whole(&dir, &manifest, written.layers);
         }
