@@ -21,7 +21,7 @@ use std::time::Duration;
 pub const MODULES: [&str; 1] = ["kvm-amd"];
 
 /// Those of one with persistent memory.
-pub const MODULES_WITH_PERSISTENT_MEMORY: [&str; 3] = ["kvm-amd", "nd_pmem", "virtio_pmem"];
+pub const MODULES_WITH_PERSISTENT_MEMORY: [&str; 4] = ["kvm-amd", "virtio_pci", "nd_pmem", "virtio_pmem"];
 
 /// Those that it needs to hand back its results, once its script has ended: what a virtio disk does takes this machine's
 /// time, so that a host that has one is not the same twice.
