@@ -12,8 +12,16 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// The packages with static programs that are tested. All of them are chosen whichever program is built: cargo gives a
 /// dependency the features that the chosen packages ask for, and builds it again for each other set of them.
-const TESTED: [&str; 7] =
-    ["guest-agent", "strata-c-api", "strata-kmod-build", "tiny-vmm", "torture", "tracing-strata", "vmm"];
+const TESTED: [&str; 8] = [
+    "emulated-guest",
+    "guest-agent",
+    "strata-c-api",
+    "strata-kmod-build",
+    "tiny-vmm",
+    "torture",
+    "tracing-strata",
+    "vmm",
+];
 
 /// What programs are built for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
