@@ -2,6 +2,7 @@
 
 use crate::fetch::apt::{self, PackageError};
 use crate::fetch::tools::{self, Tool};
+use crate::lock::Lock;
 use crate::paths::Paths;
 use crate::process;
 use crate::progress;
@@ -80,6 +81,10 @@ impl DebianRoot {
             return Ok(Self { folder });
         }
         tools::install(paths, &TOOLS)?;
+        let _lock = Lock::take(&folder.with_extension("lock"))?;
+        if folder.is_dir() {
+            return Ok(Self { folder });
+        }
         progress::step(step, || {
             // renamed last, so that an interrupted call is repeated
             let partial = folder.with_extension("partial");

@@ -1,5 +1,6 @@
 //! apt with its own sources and lists, so that the machine's apt configuration is neither used nor changed.
 
+use crate::lock::LockError;
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
 use std::ffi::OsStr;
@@ -24,6 +25,9 @@ pub enum PackageError {
     /// A program failed.
     #[error(transparent)]
     Process(#[from] ProcessError),
+    /// Nobody knows whether another process fetches the same.
+    #[error(transparent)]
+    Lock(#[from] LockError),
     /// A file could not be read or written.
     #[error("cannot use {}", path.display())]
     File {

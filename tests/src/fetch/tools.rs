@@ -1,6 +1,7 @@
 //! The programs that the lab calls: installed when they are missing.
 
 use super::apt::{Apt, PackageError};
+use crate::lock::{Lock, LockError};
 use crate::paths::Paths;
 use crate::process;
 use crate::progress;
@@ -47,6 +48,10 @@ const LIBELF: &str = "/usr/lib/x86_64-linux-gnu/libelf.so.1";
 ///
 /// When something is missing and this user is not root, or apt fails.
 pub fn install(paths: &Paths, tools: &[Tool]) -> Result<(), PackageError> {
+    if missing_of(tools).is_empty() {
+        return Ok(());
+    }
+    let _lock = lock(paths)?;
     let missing = missing_of(tools);
     if missing.is_empty() {
         return Ok(());
@@ -67,10 +72,16 @@ pub fn install_library(paths: &Paths, file: &Path, package: &str) -> Result<(), 
     if file.exists() {
         return Ok(());
     }
+    let _lock = lock(paths)?;
     if !is_root() {
         return Err(PackageError::NotRoot { packages: missing.into() });
     }
     progress::step(&format!("installing {package}"), || Apt::prepare(paths)?.install(&missing, None))
+}
+
+/// Keeps other processes from installing, until it is dropped: apt refuses two at once.
+fn lock(paths: &Paths) -> Result<Lock, LockError> {
+    Lock::take(&paths.lab().join("tools.lock"))
 }
 
 /// The packages of those of `tools` that are not installed.
@@ -85,6 +96,7 @@ fn missing_of(tools: &[Tool]) -> Vec<String> {
 ///
 /// When something is missing and this user is not root, or apt fails.
 pub fn install_all(paths: &Paths, with_qemu: bool) -> Result<(), PackageError> {
+    let _lock = lock(paths)?;
     let mut missing = missing_of(&TOOLS);
     if !Path::new(LIBELF).exists() {
         missing.push("libelf1".to_owned());

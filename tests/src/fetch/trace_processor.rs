@@ -5,6 +5,7 @@
 
 use crate::fetch::apt::PackageError;
 use crate::fetch::tools::{self, Tool};
+use crate::lock::Lock;
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
 use crate::progress;
@@ -79,6 +80,7 @@ pub fn fetch(paths: &Paths) -> Result<TraceProcessor, TraceProcessorError> {
         let path = path.to_path_buf();
         move |source| TraceProcessorError::File { path, source }
     };
+    let _lock = Lock::take(&paths.lab().join("trace-processor.lock")).map_err(PackageError::from)?;
     if FILES.iter().any(|(name, _)| !folder.join(name).exists()) {
         progress::step("fetching trace_processor", || {
             fs::create_dir_all(&folder).map_err(file_error(&folder))?;
