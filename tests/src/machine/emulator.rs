@@ -2,8 +2,7 @@
 //!
 //! - `helper_vmrun()`, which enters a nested guest, stores the vector of an injected interrupt in the CPU's
 //!   `exception_index`, delivers that interrupt itself, and leaves the index as it is. Where the CPU's loop is left right
-//!   then, the interrupt is delivered once more. Emulation in one thread leaves it there always, emulation in several
-//!   now and then.
+//!   then, the interrupt is delivered once more (docs/qemu.md).
 //! - `cpu_clear_ignne()`, which each restored state of an FPU calls, reads, changes and writes the first CPU's flags
 //!   without a lock, from any thread (docs/verification.md, "The nested lab"). What it clears is set by an error of an
 //!   FPU that reports errors by interrupt 13 only, which Linux has never asked for on this processor.

@@ -55,7 +55,7 @@ pub const SPARE_CPU: &str = "0";
 /// How the lines begin with which the host says that it lives.
 const HEARTBEAT: &str = "lab: up for ";
 /// A host that has not written to its console for so long, of processor time, is dead: alive, it writes every five
-/// seconds of its own, which are some twenty of work at most.
+/// seconds of its own.
 const SILENCE: Duration = Duration::from_secs(90);
 /// As long for one that has not come as far as its script. It needs 15 to 25 s for that, and says something all the time.
 const SILENCE_OF_BOOT: Duration = Duration::from_secs(30);
