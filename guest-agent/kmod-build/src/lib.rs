@@ -20,5 +20,5 @@ mod tracepoint_units;
 
 pub use module::{Built, KmodBuildError, Request, build, module_release};
 pub use private_types::BtfError;
-pub use sources::{INSTALLED, NotSources, SourcesError, check, mirror};
+pub use sources::{INSTALLED, NotSources, SourcesError, check, mirror, write_if_changed};
 pub use tracepoint_units::{LeftOut, UnitsError};

@@ -98,7 +98,7 @@ pub fn mirror(from: &Path, to: &Path, wanted: impl Fn(&Path) -> bool) -> Result<
 /// # Errors
 ///
 /// When the file cannot be written.
-pub(crate) fn write_if_changed(path: &Path, content: &[u8]) -> Result<(), SourcesError> {
+pub fn write_if_changed(path: &Path, content: &[u8]) -> Result<(), SourcesError> {
     if fs::read(path).is_ok_and(|old| old == content) {
         return Ok(());
     }

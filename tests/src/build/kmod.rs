@@ -4,6 +4,7 @@ use crate::build::binaries::{self, Purpose, cargo};
 use crate::build::debian_root::DebianRoot;
 use crate::build::object_gates::{self, GateError};
 use crate::fetch::apt::PackageError;
+use crate::lock::{Lock, LockError};
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
 use object::{Object, ObjectSection, ObjectSymbol, RelocationTarget, SymbolKind};
@@ -56,6 +57,9 @@ const RUST_OBJECT: &str = "rust.o_shipped";
 /// Why the module could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum KmodError {
+    /// The folder of the sources could not be locked.
+    #[error(transparent)]
+    Lock(#[from] LockError),
     /// The kernel headers cannot be used.
     #[error(transparent)]
     Headers(#[from] HeadersError),
@@ -154,7 +158,8 @@ fn build_in_root(paths: &Paths, request: &strata_kmod_build::Request<'_>) -> Res
 }
 
 /// Makes the folder with the module's sources, which does not depend on any kernel: the C files, the header generated
-/// from the Rust definitions, and the Rust half as one object, compiled and checked.
+/// from the Rust definitions, and the Rust half as one object, compiled and checked. One process makes it at a time, and
+/// a file that has not changed is not written again: another process may read it.
 ///
 /// # Errors
 ///
@@ -162,19 +167,19 @@ fn build_in_root(paths: &Paths, request: &strata_kmod_build::Request<'_>) -> Res
 pub fn sources(paths: &Paths) -> Result<PathBuf, KmodError> {
     let source = paths.workspace().join("guest-agent/kmod");
     let folder = paths.builds().join("agent-sources");
+    let _lock = Lock::take(&folder.with_extension("lock"))?;
     strata_kmod_build::mirror(&source, &folder, |path| {
         path != Path::new("src") && path != Path::new(LINK_SCRIPT) && path != Path::new("Cargo.toml")
     })?;
     let header = strata_abi::c_header::c_header();
-    let path = folder.join(GENERATED_HEADER);
-    fs::write(&path, header).map_err(file_error(&path))?;
+    strata_kmod_build::write_if_changed(&folder.join(GENERATED_HEADER), header.as_bytes())?;
 
     let libraries = build_rust(paths)?;
-    let object = folder.join(RUST_OBJECT);
     let linked = paths.builds().join("kmod-rust").join(RUST_OBJECT);
     link_rust(&libraries, &source.join(LINK_SCRIPT), &linked, &paths.logs().join("kmod-link.log"))?;
     object_gates::check_object(&linked)?;
-    fs::copy(&linked, &object).map_err(file_error(&object))?;
+    let object = fs::read(&linked).map_err(file_error(&linked))?;
+    strata_kmod_build::write_if_changed(&folder.join(RUST_OBJECT), &object)?;
     Ok(folder)
 }
 

@@ -9,8 +9,10 @@ pub mod package;
 pub mod rpm;
 
 use crate::build::binaries::Purpose;
+use crate::fetch::apt::PackageError;
 use crate::fetch::kernel_packages::{Flavour, KernelChoice};
 use crate::fetch::tools::{self, Tool};
+use crate::lock::Lock;
 use crate::paths::Paths;
 use crate::progress;
 use clap::ValueEnum;
@@ -53,7 +55,7 @@ pub fn kernels() -> Vec<KernelChoice> {
 }
 
 /// Makes Strata in `forms`, of programs for `purpose`, with ready-made modules for `kernels`, in the folder `out`.
-/// Returns the files.
+/// Returns the files. One process makes packages at a time: their trees of files lie in one place.
 ///
 /// # Errors
 ///
@@ -65,6 +67,7 @@ pub fn build(
     forms: &[Form],
     kernels: &[KernelChoice],
 ) -> Result<Vec<PathBuf>, PackagingError> {
+    let _lock = Lock::take(&paths.builds().join("packages.lock")).map_err(PackageError::from)?;
     if forms != [Form::Deb] {
         tools::install(paths, &TOOLS)?;
     }
