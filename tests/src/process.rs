@@ -10,7 +10,9 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// How many of a log's last lines are shown.
-const LAST_LINES: usize = 20;
+const SHOWN_LINES: usize = 20;
+/// How many of them an error has.
+const LINES_IN_AN_ERROR: usize = 3;
 
 /// Why a program did not do its job.
 #[derive(Debug, thiserror::Error)]
@@ -25,12 +27,14 @@ pub enum ProcessError {
         source: io::Error,
     },
     /// The program ran and failed; its output is in a log.
-    #[error("{program} failed ({status}); see {}", log.display())]
+    #[error("{program} failed ({status}), its last words {last:?}; see {}", log.display())]
     Logged {
         /// The program's name.
         program: String,
         /// How it ended.
         status: ExitStatus,
+        /// The end of its output, on one line: what is left of a failure where only its error is kept.
+        last: String,
         /// Where its output is.
         log: PathBuf,
     },
@@ -84,7 +88,7 @@ pub fn run_logged(command: &mut Command, log: &Path) -> Result<(), ProcessError>
         return Ok(());
     }
     show_end(log);
-    Err(ProcessError::Logged { program, status, log: log.to_path_buf() })
+    Err(failed(program, status, log))
 }
 
 /// As [`run_logged`], but each line goes to `heard`, too, as it comes, and no line is shown at the end.
@@ -106,7 +110,7 @@ pub fn run_heard(command: &mut Command, log: &Path, mut heard: impl FnMut(&str))
         line.clear();
     }
     let status = group.wait().map_err(start_error)?;
-    if status.success() { Ok(()) } else { Err(ProcessError::Logged { program, status, log: log.to_path_buf() }) }
+    if status.success() { Ok(()) } else { Err(failed(program, status, log)) }
 }
 
 /// Starts `command` without standard input; both its outputs come through one pipe, which ends with them.
@@ -125,12 +129,22 @@ fn create_log(log: &Path) -> Result<File, ProcessError> {
 
 /// Shows the last lines of a log.
 pub fn show_end(log: &Path) {
-    let text = fs::read(log).unwrap_or_default();
-    last_lines(&String::from_utf8_lossy(&text)).for_each(|line| progress::note(&format!("| {line}")));
+    last_lines(&text_of(log), SHOWN_LINES).for_each(|line| progress::note(&format!("| {line}")));
 }
 
-fn last_lines(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().skip(text.lines().count().saturating_sub(LAST_LINES))
+/// That `program`, whose output is in `log`, ended with `status`.
+#[must_use]
+pub fn failed(program: String, status: ExitStatus, log: &Path) -> ProcessError {
+    let last = last_lines(text_of(log).trim_end(), LINES_IN_AN_ERROR).map(str::trim).collect::<Vec<_>>().join(" | ");
+    ProcessError::Logged { program, status, last, log: log.to_path_buf() }
+}
+
+fn text_of(log: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned()
+}
+
+fn last_lines(text: &str, most: usize) -> impl Iterator<Item = &str> {
+    text.lines().skip(text.lines().count().saturating_sub(most))
 }
 
 /// Runs `command` without standard input and with the caller's outputs, for steps whose output is what the user wants.
@@ -290,6 +304,7 @@ mod tests {
         let error = run_logged(Command::new("sh").args(["-c", "echo said; exit 3"]), &log).unwrap_err();
 
         assert!(error.to_string().contains(log.to_str().unwrap()));
+        assert!(matches!(&error, ProcessError::Logged { last, .. } if last == "said"), "{error:?}");
         assert_eq!(fs::read_to_string(&log).unwrap(), "said\n");
     }
 
@@ -321,10 +336,10 @@ mod tests {
 
     #[test]
     fn last_lines_are_those_at_the_end() {
-        let text: Vec<_> = (0..LAST_LINES + 5).map(|number| number.to_string()).collect();
+        let text: Vec<_> = (0..25).map(|number| number.to_string()).collect();
 
-        assert_eq!(last_lines(&text.join("\n")).collect::<Vec<_>>(), text[5..]);
-        assert_eq!(last_lines("one").count(), 1);
+        assert_eq!(last_lines(&text.join("\n"), 20).collect::<Vec<_>>(), text[5..]);
+        assert_eq!(last_lines("one", 20).count(), 1);
     }
 
     /// Waits for a shell script whose output is its heartbeat, for as long as it is not silent for `silence`.

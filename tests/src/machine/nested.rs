@@ -273,9 +273,7 @@ fn run_once(host: &NestedHost, runs: &Path, run: &HostRun) -> Result<HostResult,
         return Err(died());
     }
     if !status.success() {
-        return Err(
-            ProcessError::Logged { program: "qemu-system-x86_64".to_owned(), status, log: qemu_log_path }.into()
-        );
+        return Err(process::failed("qemu-system-x86_64".to_owned(), status, &qemu_log_path).into());
     }
 
     let mut tar = Command::new("tar");

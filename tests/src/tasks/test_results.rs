@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Most characters of a reason.
-const REASON: usize = 400;
+const REASON: usize = 800;
 
 /// What follows a panic's message.
 const BACKTRACE: &str = "stack backtrace:";
@@ -111,7 +111,7 @@ stack backtrace:
 
     #[test]
     fn long_reason_is_cut() {
-        let line = on_one_line(&"word ".repeat(200));
+        let line = on_one_line(&"word ".repeat(REASON));
 
         assert!(line.ends_with('…') && line.chars().count() == REASON + 2, "{line}");
     }
