@@ -91,7 +91,7 @@ for socket in /nonexistent /dev/null; do
     echo "status $?"
 done > "$LAB_OUT/refused.log" 2>&1
 for name in plugged again; do
-    strata attach $vmm --name $name --qmp /qmp --duration 12s --trace "$LAB_OUT/$name" \
+    strata attach $vmm --name $name --qmp /qmp --duration 5s --trace "$LAB_OUT/$name" \
         > "$LAB_OUT/$name-attach.log" 2>&1
     echo $? > "$LAB_OUT/$name-attach.status"
     cat "$LAB_OUT/$name-attach.log"
@@ -116,13 +116,13 @@ const GUEST_SCRIPTS: [(&str, &str); 5] = [
     // both vCPUs are at work when the recording begins: one that is halted is unknown until it wakes
     (
         "compute",
-        "compute() { timeout 12 sh -c 'while :; do :; done'; }\necho guest is up\ncompute &\ncompute\nwait\nsleep 1\n",
+        "compute() { timeout 5 sh -c 'while :; do :; done'; }\necho guest is up\ncompute &\ncompute\nwait\nsleep 1\n",
     ),
     // the module is there before the host; applications come and go, before the recording and while it runs
     (
         "traced",
-        "insmod /strata.ko\ndmesg | grep strata\ncompute() { timeout 12 sh -c 'while :; do :; done'; }\n\
-         echo guest is up\ncompute &\ncompute &\nfor round in 1 2 3 4 5; do workload --events 200; sleep 2; done\n\
+        "insmod /strata.ko\ndmesg | grep strata\ncompute() { timeout 5 sh -c 'while :; do :; done'; }\n\
+         echo guest is up\ncompute &\ncompute &\nfor round in 1 2 3; do workload --events 200; sleep 1; done\n\
          wait\ndmesg | grep -E 'BUG:|WARNING: CPU|Oops'\nsleep 1\n",
     ),
     // the region is a disk until the module is loaded, and again when the disks' driver is given the device back
@@ -133,8 +133,8 @@ const GUEST_SCRIPTS: [(&str, &str); 5] = [
          disk_appears\ndisks before\ninsmod /strata.ko\ndisks with\nrmmod strata\n\
          echo /sys/bus/virtio/devices/* | sed 's|.*/||' > /sys/bus/virtio/drivers/virtio_pmem/bind\n\
          disk_appears\ndisks after\ninsmod /strata.ko\ndmesg | grep strata\n\
-         compute() { timeout 12 sh -c 'while :; do :; done'; }\n\
-         echo guest is up\ncompute &\ncompute &\nfor round in 1 2 3 4 5; do workload --events 200; sleep 2; done\n\
+         compute() { timeout 5 sh -c 'while :; do :; done'; }\n\
+         echo guest is up\ncompute &\ncompute &\nfor round in 1 2 3; do workload --events 200; sleep 1; done\n\
          wait\ndmesg | grep -E 'BUG:|WARNING: CPU|Oops'\nsleep 1\n",
     ),
     // the module waits for a region, which comes and goes twice; an application of each outlives it
