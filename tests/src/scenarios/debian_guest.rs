@@ -50,7 +50,7 @@ cp -a "$kernel/lib/." "$root/usr/lib/"
 mkdir "$root/packages"
 cp "$@" "$root/packages/"
 unshare --mount --pid --fork sh -e -c 'mount -t proc proc "$1/proc"; exec chroot "$1" sh -e -c "
-    export DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin
+    export DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin TMPDIR=/tmp
     dpkg --install /packages/*.deb
     dkms status
     cd /usr/lib/modules
