@@ -3,22 +3,24 @@
 //! The layout of the image is that of Linux' x86 boot protocol (`Documentation/arch/x86/boot.rst`): the setup header
 //! tells where the compressed payload lies.
 
+use lzma_rust2::{LzmaReader, XzReader};
 use std::fs;
-use std::io::{self, Seek, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// The LZ4 legacy frame, which `lz4 -l` writes and the kernel build uses.
-const LZ4_LEGACY_MAGIC: [u8; 4] = [0x02, 0x21, 0x4c, 0x18];
+const LZ4_LEGACY_MAGIC: &[u8] = &[0x02, 0x21, 0x4c, 0x18];
 /// Every block of a legacy frame holds this much but for the last, which holds less.
 const LZ4_LEGACY_BLOCK: usize = 8 << 20;
-/// A Zstandard frame.
-const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// The beginning of an XZ stream.
-const XZ_MAGIC: [u8; 4] = [0xfd, b'7', b'z', b'X'];
 const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
 /// More than any kernel: a bound on what a damaged image can make us allocate.
 const LARGEST_KERNEL: usize = 512 << 20;
+
+/// Memory for the window of LZMA's decompressors, KiB; the kernel's build uses 64 MiB or less.
+const LZMA_MEMORY_KIB: u32 = 256 << 10;
+
+/// Bytes of the kernel's size at the end of a payload.
+const SIZE_BYTES: usize = 4;
 
 const SETUP_SECTORS: usize = 0x1f1;
 const HEADER_MAGIC: usize = 0x202;
@@ -40,11 +42,15 @@ pub enum KernelError {
     /// The file is not a bzImage, or is damaged.
     #[error("not a bzImage: {0}")]
     NotABzImage(&'static str),
-    /// The payload is compressed by something else than LZ4, Zstandard or XZ.
+    /// The payload is compressed by something that is not read.
     #[error(
-        "the kernel's payload is neither LZ4 nor Zstandard nor XZ (it begins with {0:02x?}); boot the bzImage itself"
+        "the kernel's payload is compressed by {}: {}", name.unwrap_or("nothing that is known"),
+        "name the uncompressed vmlinux instead, as the kernel's scripts/extract-vmlinux makes it"
     )]
-    Compression([u8; 4]),
+    Compression {
+        /// What it is compressed by, if that is known.
+        name: Option<&'static str>,
+    },
     /// The payload does not decompress.
     #[error("the kernel's payload is damaged")]
     Payload(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -54,7 +60,7 @@ pub enum KernelError {
 ///
 /// # Errors
 ///
-/// When a file cannot be read or written, or the image is not one with an LZ4, Zstandard or XZ payload.
+/// When a file cannot be read or written, or the kernel does not come out of the image ([`extract`]).
 pub fn extract_file(bzimage: &Path, vmlinux: &Path) -> Result<(), KernelError> {
     let file_error = |path: &Path| {
         let path = path.to_path_buf();
@@ -75,25 +81,56 @@ pub fn extract_file(bzimage: &Path, vmlinux: &Path) -> Result<(), KernelError> {
     fs::rename(&partial, vmlinux).map_err(file_error(vmlinux))
 }
 
-/// The ELF kernel inside a bzImage with an LZ4, Zstandard or XZ payload.
+/// The ELF kernel inside a bzImage whose payload is compressed by gzip, bzip2, LZMA, XZ, LZ4 or Zstandard: all that the
+/// kernel's build can do but for LZO.
 ///
 /// # Errors
 ///
 /// When the image is not a bzImage, its payload is compressed otherwise, or does not decompress to an ELF file.
 pub fn extract(image: &[u8]) -> Result<Vec<u8>, KernelError> {
     let payload = payload(image)?;
-    let (magic, blocks) = payload.split_first_chunk::<4>().ok_or(KernelError::NotABzImage("the payload is empty"))?;
-    let kernel = match *magic {
-        LZ4_LEGACY_MAGIC => decompress_legacy_frame(blocks)?,
-        ZSTD_MAGIC => decompress_zstd(payload)?,
-        XZ_MAGIC => decompress_xz(payload)?,
-        other => return Err(KernelError::Compression(other)),
-    };
+    let (_, unpack) = COMPRESSIONS
+        .iter()
+        .find(|(magic, _)| payload.starts_with(magic))
+        .ok_or(KernelError::Compression { name: payload.starts_with(LZO_MAGIC).then_some("LZO") })?;
+    let kernel = unpack(payload)?;
     if kernel.starts_with(&ELF_MAGIC) {
         Ok(kernel)
     } else {
         Err(KernelError::NotABzImage("the payload is not an ELF file"))
     }
+}
+
+/// Makes the kernel of a payload.
+type Unpack = fn(&[u8]) -> Result<Vec<u8>, KernelError>;
+
+/// How payloads begin, and what unpacks them. Each ends with the kernel's size, 4 bytes, which is a part of gzip's
+/// format, and left over by the others.
+const COMPRESSIONS: [(&[u8], Unpack); 6] = [
+    (&[0x1f, 0x8b], |payload| read(flate2::bufread::GzDecoder::new(payload))),
+    (b"BZh", |payload| read(bzip2::bufread::BzDecoder::new(payload))),
+    (&[0x5d, 0, 0], |payload| read(LzmaReader::new_mem_limit(payload, LZMA_MEMORY_KIB, None).map_err(damaged)?)),
+    (b"\xfd7zXZ", |payload| read(XzReader::new_mem_limit(payload, false, LZMA_MEMORY_KIB))),
+    (&[0x28, 0xb5, 0x2f, 0xfd], |payload| {
+        read(zstd::stream::read::Decoder::with_buffer(payload).map_err(damaged)?.single_frame())
+    }),
+    (LZ4_LEGACY_MAGIC, decompress_legacy_frame),
+];
+/// How payloads begin that are not read: no crate for it is kept well.
+const LZO_MAGIC: &[u8] = b"\x89LZO";
+
+fn damaged(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> KernelError {
+    KernelError::Payload(error.into())
+}
+
+/// All that `decoder` gives, unless that is more than any kernel.
+fn read(decoder: impl Read) -> Result<Vec<u8>, KernelError> {
+    let mut output = Vec::new();
+    decoder.take(LARGEST_KERNEL as u64 + 1).read_to_end(&mut output).map_err(damaged)?;
+    if output.len() > LARGEST_KERNEL {
+        return Err(KernelError::NotABzImage("the payload is larger than any kernel"));
+    }
+    Ok(output)
 }
 
 fn u32_at(image: &[u8], offset: usize) -> Result<usize, KernelError> {
@@ -104,7 +141,7 @@ fn u32_at(image: &[u8], offset: usize) -> Result<usize, KernelError> {
         .ok_or(KernelError::NotABzImage("the file is too short"))
 }
 
-/// The compressed payload, without the uncompressed length that the kernel build appends to it.
+/// The compressed payload, with the kernel's size at its end.
 fn payload(image: &[u8]) -> Result<&[u8], KernelError> {
     if image.get(HEADER_MAGIC..HEADER_MAGIC + 4) != Some(b"HdrS") {
         return Err(KernelError::NotABzImage("no setup header"));
@@ -118,27 +155,12 @@ fn payload(image: &[u8]) -> Result<&[u8], KernelError> {
     let length = u32_at(image, PAYLOAD_LENGTH)?;
     image
         .get(start..start + length)
-        .and_then(|payload| payload.get(..length.checked_sub(4)?))
+        .filter(|payload| payload.len() > SIZE_BYTES)
         .ok_or(KernelError::NotABzImage("the payload lies outside the file"))
 }
 
-/// By the program `xz`: the stream is filtered for x86 code. The size that the kernel's build puts behind it is left
-/// over.
-fn decompress_xz(payload: &[u8]) -> Result<Vec<u8>, KernelError> {
-    let run = || -> io::Result<Vec<u8>> {
-        let mut input = tempfile::tempfile()?;
-        input.write_all(payload)?;
-        input.rewind()?;
-        let mut xz = Command::new("xz");
-        xz.args(["--decompress", "--stdout", "--single-stream", "--quiet"]).stdin(input);
-        let output = xz.output()?;
-        let complaint = || io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned());
-        if output.status.success() { Ok(output.stdout.clone()) } else { Err(complaint()) }
-    };
-    run().map_err(|error| KernelError::Payload(error.into()))
-}
-
-fn decompress_legacy_frame(mut blocks: &[u8]) -> Result<Vec<u8>, KernelError> {
+fn decompress_legacy_frame(payload: &[u8]) -> Result<Vec<u8>, KernelError> {
+    let mut blocks = payload.get(LZ4_LEGACY_MAGIC.len()..payload.len() - SIZE_BYTES).unwrap_or_default();
     let mut output = Vec::new();
     while let Some((length, rest)) = blocks.split_first_chunk::<4>() {
         let length = u32::from_le_bytes(*length) as usize;
@@ -149,23 +171,9 @@ fn decompress_legacy_frame(mut blocks: &[u8]) -> Result<Vec<u8>, KernelError> {
             return Err(KernelError::NotABzImage("the payload is larger than any kernel"));
         }
         output.resize(start + LZ4_LEGACY_BLOCK, 0);
-        let written = lz4_flex::block::decompress_into(block, &mut output[start..])
-            .map_err(|error| KernelError::Payload(error.into()))?;
+        let written = lz4_flex::block::decompress_into(block, &mut output[start..]).map_err(damaged)?;
         output.truncate(start + written);
         blocks = rest;
-    }
-    Ok(output)
-}
-
-fn decompress_zstd(frame: &[u8]) -> Result<Vec<u8>, KernelError> {
-    let decoder =
-        zstd::stream::read::Decoder::with_buffer(frame).map_err(|error| KernelError::Payload(error.into()))?;
-    let mut output = Vec::new();
-    let limit = LARGEST_KERNEL as u64 + 1;
-    io::Read::read_to_end(&mut io::Read::take(decoder.single_frame(), limit), &mut output)
-        .map_err(|error| KernelError::Payload(error.into()))?;
-    if output.len() > LARGEST_KERNEL {
-        return Err(KernelError::NotABzImage("the payload is larger than any kernel"));
     }
     Ok(output)
 }
@@ -173,6 +181,8 @@ fn decompress_zstd(frame: &[u8]) -> Result<Vec<u8>, KernelError> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use std::io::{Seek, Write};
+    use std::process::Command;
 
     /// A bzImage whose payload is `kernel` as one legacy block.
     pub(crate) fn image_of(kernel: &[u8]) -> Vec<u8> {
@@ -186,6 +196,10 @@ pub(crate) mod tests {
     /// A bzImage with `payload`, which is `kernel` compressed.
     fn image_with(mut payload: Vec<u8>, kernel: &[u8]) -> Vec<u8> {
         payload.extend(u32::try_from(kernel.len()).unwrap().to_le_bytes());
+        image_of_payload(payload)
+    }
+
+    fn image_of_payload(payload: Vec<u8>) -> Vec<u8> {
         let mut image = vec![0; 1024];
         image[SETUP_SECTORS] = 1;
         image[HEADER_MAGIC..HEADER_MAGIC + 4].copy_from_slice(b"HdrS");
@@ -205,17 +219,38 @@ pub(crate) mod tests {
         assert_eq!(extracted, kernel);
     }
 
+    /// What a program makes of `kernel`: the kernel's build uses the same ones with the same options.
+    fn packed_by(program: &str, options: &[&str], kernel: &[u8]) -> Vec<u8> {
+        let mut input = tempfile::tempfile().unwrap();
+        input.write_all(kernel).unwrap();
+        input.rewind().unwrap();
+        let packed = Command::new(program).args(options).stdin(input).output().unwrap();
+        assert!(packed.status.success(), "{packed:?}");
+        packed.stdout
+    }
+
     #[test]
-    fn extract_takes_a_zstandard_payload() {
+    fn extract_takes_each_compression_of_the_kernels_build() {
         let mut kernel = ELF_MAGIC.to_vec();
-        kernel.extend(vec![7; 100_000]);
-        let payload = zstd::bulk::compress(&kernel, 1).unwrap();
+        kernel.extend((0..200_000_u32).flat_map(u32::to_le_bytes));
+        let gzip = packed_by("gzip", &["-n", "-9"], &kernel);
+        let images = [
+            // its last bytes are the size
+            image_of_payload(gzip),
+            image_with(packed_by("bzip2", &["-9"], &kernel), &kernel),
+            image_with(packed_by("xz", &["--format=lzma", "-9"], &kernel), &kernel),
+            image_with(packed_by("xz", &["--check=crc32", "--x86", "--lzma2=,dict=32MiB"], &kernel), &kernel),
+            image_with(zstd::bulk::compress(&kernel, 1).unwrap(), &kernel),
+            image_of(&kernel),
+        ];
 
-        let extracted = extract(&image_with(payload.clone(), &kernel)).unwrap();
+        for image in images {
+            let half = [&image[..1024 + (image.len() - 1024) / 2]].concat();
+            let cut = image_with(half[1024..].to_vec(), &kernel);
 
-        assert_eq!(extracted, kernel);
-        let cut = payload[..payload.len() / 2].to_vec();
-        assert!(matches!(extract(&image_with(cut, &kernel)), Err(KernelError::Payload(_))));
+            assert!(extract(&image).unwrap() == kernel, "{:02x?}", &image[1024..1030]);
+            assert!(extract(&cut).is_err(), "{:02x?}", &image[1024..1030]);
+        }
     }
 
     #[test]
@@ -234,13 +269,17 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn extract_of_another_compression_names_its_magic() {
-        let mut image = image_of(&ELF_MAGIC);
-        image[1024..1028].copy_from_slice(b"BZh9");
+    fn extract_of_another_compression_names_it() {
+        let refused = |magic: &[u8; 4]| {
+            let mut image = image_of(&ELF_MAGIC);
+            image[1024..1028].copy_from_slice(magic);
+            extract(&image).unwrap_err().to_string()
+        };
 
-        let result = extract(&image);
+        let [lzo, unknown] = [b"\x89LZO", b"what"].map(refused);
 
-        assert!(matches!(result, Err(KernelError::Compression(magic)) if magic == *b"BZh9"));
+        assert!(lzo.contains("compressed by LZO: name the uncompressed vmlinux"), "{lzo}");
+        assert!(unknown.contains("compressed by nothing that is known"), "{unknown}");
     }
 
     #[test]

@@ -18,7 +18,8 @@ const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 /// Crates of which two versions in one program mean two incompatible sets of types.
 const SINGLE_VERSION: [&str; 2] = ["vm-memory", "vmm-sys-util"];
 /// The licences of which a crate must offer one; the document says them too.
-const LICENCES: [&str; 7] = ["MIT", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "Zlib", "Unicode-3.0", "NCSA"];
+const LICENCES: [&str; 8] =
+    ["MIT", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "Zlib", "bzip2-1.0.6", "Unicode-3.0", "NCSA"];
 
 /// Why the crates are not as they should be.
 #[derive(Debug, thiserror::Error)]
