@@ -148,7 +148,7 @@ impl GapTotals {
 }
 
 impl LayerCompleteness {
-    fn none(layer: LayerKind, vm: Option<String>) -> Self {
+    pub(crate) fn none(layer: LayerKind, vm: Option<String>) -> Self {
         Self {
             layer,
             vm,

@@ -3,6 +3,8 @@
 //! Each rule is a pure function of reports that are made anyway, and has a threshold above which a finding is one. What
 //! is below is not said to be well: it is not said at all.
 
+mod loss;
+
 use super::cost::{RecordingCost, VmCost};
 use super::exits::{ExitTimes, ReasonExits, VmExits};
 use super::flows::{FlowTimes, StepTimes, VmFlows};
@@ -15,6 +17,7 @@ use crate::analysis::{Analysis, Passed};
 use crate::clock::Clock;
 use crate::completeness::LayerCompleteness;
 use crate::layer::LayerKind;
+use crate::manifest::Layer;
 use crate::reader::Trace;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -139,7 +142,13 @@ impl ReportBuilder for OverviewBuilder {
 
     fn finish(self, trace: &Trace, passed: &Passed) -> Result<Overview, ReportError> {
         let clock = trace.clock();
-        let mut findings: Vec<Finding> = passed.completeness.layers.iter().filter_map(loss).collect();
+        let is_limited = |of: &LayerCompleteness| {
+            let layers = trace.layers_of(of.layer).map(|layer| &layer.description);
+            let met = |layer: &Layer| layer.vm == of.vm && layer.limit.is_some_and(|limit| limit.times > 0);
+            layers.into_iter().any(met)
+        };
+        let layers = passed.completeness.layers.iter();
+        let mut findings: Vec<Finding> = layers.flat_map(|layer| loss::findings(layer, is_limited(layer))).collect();
         findings.extend(clock_bound(clock));
         let tasks = made(self.tasks.finish(trace, passed))?.map_or_else(Vec::new, |tasks| tasks.vms);
         let summary = self.summary.finish(trace, passed)?;
@@ -178,29 +187,6 @@ fn busy(vm: &VmTasks) -> u64 {
         times.running + times.interrupted + times.stolen + times.exits + times.vmm
     };
     vm.tasks.iter().map(of).sum()
-}
-
-/// Records that were lost, rejected or damaged.
-fn loss(layer: &LayerCompleteness) -> Option<Finding> {
-    let lost = layer.lost.total();
-    if lost == 0 && layer.rejected_bytes == 0 && !layer.damage.any() {
-        return None;
-    }
-    let of = layer.vm.as_ref().map_or_else(String::new, |vm| format!(" of {}", harmless(vm)));
-    Some(Finding {
-        kind: FindingKind::Loss,
-        text: format!(
-            "{lost} records of the {} layer{of} are lost, for {} of its streams' time",
-            layer.layer,
-            duration(layer.gap_ns)
-        ),
-        thousandths: 1000,
-        evidence: format!(
-            "{} gaps; {} bytes rejected; what they would tell is unknown in every figure",
-            layer.gaps, layer.rejected_bytes
-        ),
-        next: "strata check TRACE; record with more --sub-buffers, or fewer --events".into(),
-    })
 }
 
 /// A clock whose error bound is unusual.

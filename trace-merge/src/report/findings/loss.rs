@@ -1,0 +1,125 @@
+//! What is missing of a layer: a finding for each cause, with what helps against that one.
+
+use super::{Finding, FindingKind};
+use crate::completeness::LayerCompleteness;
+use crate::layer::LayerKind;
+use crate::report::{duration, harmless};
+use shared_ring::consumer::Lost;
+
+/// What helps where rings come around, or fill, faster than they are emptied.
+const LARGER_RINGS: &str = "record with more --sub-buffers, or fewer --events";
+/// What shows where something is missing.
+const WHERE: &str = "strata check TRACE";
+
+/// The findings of `layer`, whose records met their limit if `is_limited`.
+pub(super) fn findings(layer: &LayerCompleteness, is_limited: bool) -> Vec<Finding> {
+    let of = layer.vm.as_ref().map_or_else(String::new, |vm| format!(" of {}", harmless(vm)));
+    let name = format!("the {} layer{of}", layer.layer);
+    let gaps = format!("{} gaps, {} of its streams' time", layer.gaps, duration(layer.gap_ns));
+    let finding = |text: String, next: &str| Finding {
+        kind: FindingKind::Loss,
+        text,
+        thousandths: 1000,
+        evidence: format!("{gaps}; what they would tell is unknown in every figure"),
+        next: next.into(),
+    };
+    let lost = |count: u64, cause: &str, next: &str| {
+        (count > 0).then(|| finding(format!("{count} records of {name} are lost: {cause}"), next))
+    };
+    let Lost { full, wrapped, too_large } = layer.lost;
+    let full_cause = if is_limited { "the layer was at its limit, or a ring was full" } else { "a ring was full" };
+    let rejected = (layer.rejected_bytes > 0)
+        .then(|| finding(format!("{} bytes of {name} were refused: they are no records", layer.rejected_bytes), WHERE));
+    let damaged = layer
+        .damage
+        .any()
+        .then(|| finding(format!("files of {name} are damaged: {}", layer.damage), against_damage(layer)));
+    let found = [
+        lost(full, full_cause, against_full(layer.layer, is_limited)),
+        lost(wrapped, "the ring came around to a record that was being written", LARGER_RINGS),
+        lost(too_large, "each is larger than a sub-buffer", against_too_large(layer.layer)),
+        rejected,
+        damaged,
+    ];
+    found.into_iter().flatten().collect()
+}
+
+fn against_full(layer: LayerKind, is_limited: bool) -> &'static str {
+    match layer {
+        _ if is_limited => "record with a higher --limit, or fewer --events",
+        LayerKind::GuestKernel => LARGER_RINGS,
+        // Their rings have one size.
+        LayerKind::GuestUser | LayerKind::Vmm => "record with fewer --events",
+        LayerKind::HostKernel => "record with --recorder-cpus LIST or --drain always, or fewer --events",
+    }
+}
+
+fn against_too_large(layer: LayerKind) -> &'static str {
+    match layer {
+        LayerKind::GuestKernel => "record with a larger --sub-buffer-size; more of them do not help",
+        LayerKind::GuestUser => "have the application write smaller records",
+        LayerKind::Vmm | LayerKind::HostKernel => "record without that event: '!' in --events",
+    }
+}
+
+fn against_damage(layer: &LayerCompleteness) -> &'static str {
+    if layer.damage.truncated_bytes > 0 { "copy the recording again, whole; or strata check TRACE" } else { WHERE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reader::Damage;
+
+    fn next_of(layer: LayerKind, lost: Lost, is_limited: bool) -> Vec<String> {
+        let layer = LayerCompleteness { lost, ..LayerCompleteness::none(layer, None) };
+        findings(&layer, is_limited).into_iter().map(|finding| finding.next).collect()
+    }
+
+    #[test]
+    fn records_that_are_too_large_are_told_the_size_and_not_the_number_of_sub_buffers() {
+        let lost = Lost { too_large: 2, ..Lost::default() };
+
+        let next = next_of(LayerKind::GuestKernel, lost, false);
+
+        assert!(next.len() == 1 && next[0].contains("--sub-buffer-size"), "{next:?}");
+        assert!(!next[0].contains("--sub-buffers"), "{next:?}");
+    }
+
+    #[test]
+    fn each_cause_has_its_own_finding_and_advice() {
+        let mut layer = LayerCompleteness::none(LayerKind::GuestKernel, Some("vm0".into()));
+        layer.lost = Lost { full: 3, wrapped: 1, too_large: 2 };
+        layer.rejected_bytes = 8;
+        layer.damage = Damage { truncated_bytes: 5, ..Damage::default() };
+
+        let found = findings(&layer, false);
+
+        let texts: Vec<_> = found.iter().map(|finding| finding.text.as_str()).collect();
+        assert_eq!(
+            texts,
+            [
+                "3 records of the guest-kernel layer of vm0 are lost: a ring was full",
+                "1 records of the guest-kernel layer of vm0 are lost: the ring came around to a record that was being \
+                 written",
+                "2 records of the guest-kernel layer of vm0 are lost: each is larger than a sub-buffer",
+                "8 bytes of the guest-kernel layer of vm0 were refused: they are no records",
+                "files of the guest-kernel layer of vm0 are damaged: 5 bytes of a truncated packet",
+            ]
+        );
+        assert!(found[4].next.starts_with("copy the recording again"), "{found:?}");
+    }
+
+    #[test]
+    fn layer_at_its_limit_is_told_of_the_limit() {
+        let lost = Lost { full: 7, ..Lost::default() };
+
+        assert!(next_of(LayerKind::GuestUser, lost, true)[0].contains("--limit"));
+        assert!(!next_of(LayerKind::GuestUser, lost, false)[0].contains("--limit"));
+    }
+
+    #[test]
+    fn complete_layer_has_no_finding() {
+        assert_eq!(next_of(LayerKind::HostKernel, Lost::default(), false), Vec::<String>::new());
+    }
+}
