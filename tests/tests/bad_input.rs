@@ -416,6 +416,20 @@ fn region_that_is_none_is_named_and_no_trace_begun() {
 }
 
 #[test]
+fn region_on_a_file_system_that_sets_no_room_aside_is_refused() {
+    let bench = Bench::new();
+    let folder = bench.path("ramfs");
+    fs::create_dir(&folder).unwrap();
+    let mount_and = r#"mount -t ramfs none "$1" && chmod 700 "$1" && cd "$1" && shift && exec "$@""#;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", mount_and, "sh", &folder]).arg(&bench.strata);
+
+    let line = only_line(&command.args(["region", "create", "region", "--cpus", "1"]).output().unwrap());
+
+    assert_names(&line, &["sets no room aside", "tmpfs"]);
+}
+
+#[test]
 fn vm_that_does_not_run_is_named() {
     let bench = Bench::new();
     let line = bench.refused(&["ctl", "no-such-vm", "status"]);

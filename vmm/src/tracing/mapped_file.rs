@@ -4,7 +4,7 @@
 
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{FallocateFlags, fallocate, fstatvfs, ftruncate};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::retry_on_intr;
 use rustix::mm::{Advice, madvise};
 use shared_ring::host_memory::HostMemory;
 use std::fs::File;
@@ -27,6 +27,16 @@ pub enum MappedFileError {
         size: usize,
         /// Bytes left.
         free: u64,
+    },
+    /// The file system sets nothing aside.
+    #[error(
+        "the file system where the trace region lies sets no room aside (it has no fallocate), so that {size} bytes for \
+         rings can run out while they are used: put it on tmpfs (set STRATA_RUNTIME_DIR to a private folder there, such \
+         as /dev/shm/NAME, or create the region there)"
+    )]
+    NotSetAside {
+        /// Bytes that are needed.
+        size: usize,
     },
     /// The kernel refused the memory.
     #[error("cannot allocate {size} bytes for rings")]
@@ -77,17 +87,14 @@ pub(super) fn map_existing(file: &File, size: usize) -> io::Result<MmapRaw> {
     Ok(mapping)
 }
 
-/// Has the file system set aside the bytes `part` of `file`. A file system that cannot say so in advance (not tmpfs) is
-/// taken at its word for the room that it has.
+/// Has the file system set aside the bytes `part` of `file`.
 ///
 /// # Errors
-/// When they do not fit.
+/// When they do not fit, or the file system sets nothing aside: somebody else's files could take the room then, and a
+/// page that is touched end this process.
 pub(super) fn reserve(file: &File, part: Range<usize>) -> io::Result<()> {
     // tmpfs gives up, and takes back what it has, when a signal comes.
-    match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), part.start as u64, part.len() as u64)) {
-        Err(Errno::OPNOTSUPP) | Ok(()) => Ok(()),
-        Err(errno) => Err(errno.into()),
-    }
+    Ok(retry_on_intr(|| fallocate(file, FallocateFlags::empty(), part.start as u64, part.len() as u64))?)
 }
 
 /// Gives the bytes `part` of `file` back to the file system; they read as zero from then on. Where it cannot do that, they
@@ -99,10 +106,10 @@ pub(super) fn give_back(file: &File, part: Range<usize>) {
 
 /// Why `size` bytes of `file` cannot be had: there is less room, or what the system said.
 pub(super) fn no_room(file: &File, size: usize, source: io::Error) -> MappedFileError {
-    if source.kind() == io::ErrorKind::StorageFull {
-        MappedFileError::NoRoom { size, free: free(file).unwrap_or(0) }
-    } else {
-        MappedFileError::Refused { size, source }
+    match source.kind() {
+        io::ErrorKind::StorageFull => MappedFileError::NoRoom { size, free: free(file).unwrap_or(0) },
+        io::ErrorKind::Unsupported => MappedFileError::NotSetAside { size },
+        _ => MappedFileError::Refused { size, source },
     }
 }
 
