@@ -394,6 +394,19 @@ fn why_names_what_is_no_trace() {
 }
 
 #[test]
+fn disk_in_another_format_is_refused_with_the_way_out() {
+    let bench = Bench::new();
+    let images = [("a.qcow2", &b"QFI\xfb\0\0\0\x03"[..]), ("a.raw.xz", b"\xfd7zXZ\0")];
+    let paths = images.map(|(name, head)| bench.file(name, &[head, &[0; 1000]].concat()));
+    let [qcow2, xz] = paths.each_ref().map(|path| bench.refused_run(&["--disk", path]));
+    let as_image = bench.refused(&["run", "--image", &paths[0]]);
+
+    assert_names(&qcow2, &[&paths[0], "is a qcow2 image", "qemu-img convert -O raw", "format=raw"]);
+    assert_names(&xz, &[&paths[1], "is compressed by xz", "unxz"]);
+    assert_names(&as_image, &[&paths[0], "is a qcow2 image"]);
+}
+
+#[test]
 fn missing_trace_is_named() {
     let bench = Bench::new();
     let line = bench.refused(&["events", "/nonexistent/trace"]);

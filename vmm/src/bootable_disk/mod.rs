@@ -34,9 +34,6 @@ pub const INITRD_MAX: u64 = 1 << 30;
 /// Longest time that looking through an image may take: a damaged file system can send its reader around in circles.
 pub const TIME_MAX: Duration = Duration::from_secs(60);
 
-/// How an image that is not a raw one of a kind that people have begins, and what that is called.
-const OTHER_FORMATS: [(&[u8], &str); 3] = [(b"QFI\xfb", "qcow2"), (b"KDMV", "VMDK"), (b"vhdxfile", "VHDX")];
-
 /// Why a guest cannot be booted from an image.
 #[derive(Debug, thiserror::Error)]
 pub enum BootableDiskError {
@@ -48,17 +45,6 @@ pub enum BootableDiskError {
         /// What the system says.
         #[source]
         source: io::Error,
-    },
-    /// It is not a raw image.
-    #[error(
-        "'{path}' is a {format} image: make a raw one with `qemu-img convert -O raw '{path}' root.img`",
-        path = path.display()
-    )]
-    Format {
-        /// The image.
-        path: PathBuf,
-        /// What it is.
-        format: &'static str,
     },
     /// No file system that can be read.
     #[error(
@@ -198,9 +184,6 @@ pub fn find(path: &Path, image: File, size: u64) -> Result<Bootable, BootableDis
 /// There is none, or it cannot be read.
 pub fn find_without_limit(path: &Path, image: File, size: u64) -> Result<Bootable, BootableDiskError> {
     let whole = Volume::new(image, size);
-    if let Some(format) = other_format(&whole) {
-        return Err(BootableDiskError::Format { path: path.into(), format });
-    }
     let candidates = match whole.is_ext() {
         true => vec![(None, whole)],
         false => partitions::of_linux(&whole)
@@ -239,12 +222,6 @@ fn bootable(path: &Path, partition: Option<u32>, found: Found) -> Bootable {
         ),
     };
     Bootable { kernel: found.kernel, initrd: found.initrd, partition, description }
-}
-
-fn other_format(image: &Volume) -> Option<&'static str> {
-    let mut head = [0; 8];
-    image.read_at(0, &mut head).ok()?;
-    OTHER_FORMATS.iter().find(|(magic, _)| head.starts_with(magic)).map(|(_, name)| *name)
 }
 
 #[cfg(test)]

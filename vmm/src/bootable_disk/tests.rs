@@ -196,13 +196,6 @@ fn image_without_a_file_system_is_refused_with_the_way_out() {
 }
 
 #[test]
-fn image_of_another_format_is_told_the_command_that_converts_it() {
-    let error = find_in_bytes(b"QFI\xfb\0\0\0\x03 and more").unwrap_err();
-
-    assert!(error.to_string().contains("is a qcow2 image: make a raw one with `qemu-img"), "{error}");
-}
-
-#[test]
 fn file_system_that_claims_to_be_larger_than_its_image_is_not_opened() {
     let mut image = file_system(&[("boot/vmlinuz-1", b"kernel")], &[]);
     // Its library would make room for 2^32 block groups.

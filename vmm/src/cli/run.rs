@@ -20,6 +20,9 @@ use std::time::Duration;
 use trace_merge::access::Readers;
 use trace_merge::compression::Compression;
 
+/// How a disk is written.
+const DISK: &str = "FILE[,ro][,iops=RATE][,bandwidth=RATE][,lock=off][,format=raw]";
+
 /// Arguments of `strata run`.
 #[derive(Debug, Args)]
 #[command(after_help = "The guest's console is standard input and output; what nobody reads of it is dropped and \
@@ -52,7 +55,7 @@ pub struct RunArgs {
     /// or console, it gets 'root=/dev/vda… rw console=ttyS0'
     #[arg(
         long,
-        value_name = "FILE[,ro][,iops=RATE][,bandwidth=RATE][,lock=off]",
+        value_name = DISK,
         value_parser = values::disk,
         conflicts_with_all = ["kernel", "initrd"]
     )]
@@ -81,10 +84,11 @@ pub struct RunArgs {
     pub pmu: bool,
     /// Raw disk image for a virtio block device; ',ro' makes it read-only. ',iops=RATE' and ',bandwidth=RATE' limit the
     /// requests and the bytes of each second, 'RATE:BURST' also those at once after a pause; what is more waits. The
-    /// image is locked while the VM runs, unless ',lock=off' is given. May be repeated
+    /// image is locked while the VM runs, unless ',lock=off' is given. A file that is an image of another format, or
+    /// compressed, is refused, unless ',format=raw' says that its bytes are the disk's. May be repeated
     #[arg(
         long = "disk",
-        value_name = "FILE[,ro][,iops=RATE][,bandwidth=RATE][,lock=off]",
+        value_name = DISK,
         value_parser = values::disk
     )]
     pub disks: Vec<DiskConfig>,

@@ -179,6 +179,10 @@ pub fn disk(text: &str) -> Result<DiskConfig, String> {
         match option.split_once('=') {
             None if option == "ro" => disk.read_only = true,
             Some(("lock", "off")) => disk.lock = false,
+            Some(("format", "raw")) => disk.is_raw = true,
+            Some(("format", other)) => {
+                return Err(format!("disks are raw images: write 'format=raw', or convert the {other} image"));
+            }
             Some(("delay", delay)) => disk.delay = self::delay(delay)?,
             Some(("iops", rate)) => disk.limits.operations = Some(operations(rate)?),
             Some(("bandwidth", rate)) => disk.limits.bytes = Some(bandwidth(rate)?),
@@ -328,6 +332,8 @@ mod tests {
         assert_eq!(super::disk("a,b.img,delay=20ms,ro"), disk("a,b.img", true, 20));
         assert_eq!(super::disk("a,b"), disk("a,b", false, 0));
         assert_eq!(super::disk("a,lock=off").map(|disk| (disk.path, disk.lock)), Ok(("a".into(), false)));
+        assert_eq!(super::disk("a,format=raw").map(|disk| (disk.path, disk.is_raw)), Ok(("a".into(), true)));
+        assert!(super::disk("a,format=qcow2").unwrap_err().contains("convert the qcow2 image"));
         assert!(super::disk(",ro").is_err());
         assert!(super::disk("a.img,delay=5").unwrap_err().contains("'delay=5ms'"));
         assert!(super::disk("a.img,delay=99999999ms").is_err());

@@ -2,6 +2,7 @@
 
 use super::boot_file::{self, BootFile};
 use super::cpuid::CpuExtras;
+use super::disk_format::DiskFormat;
 use super::image_lock::{self, LockHolder};
 use super::layout;
 use super::loader::{CMDLINE_MAX, KernelFormat, KernelFormatError, kernel_format};
@@ -37,13 +38,22 @@ pub struct DiskConfig {
     pub limits: DiskLimits,
     /// Lock the image, so that no other VM has it at once: alone, or together with others that only read it.
     pub lock: bool,
+    /// The file's bytes are the disk's, whatever they look like; otherwise images of other formats are refused.
+    pub is_raw: bool,
 }
 
 impl DiskConfig {
     /// The image at `path`, locked, to be written, as fast as it is.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), read_only: false, delay: Duration::ZERO, limits: DiskLimits::default(), lock: true }
+        Self {
+            path: path.into(),
+            read_only: false,
+            delay: Duration::ZERO,
+            limits: DiskLimits::default(),
+            lock: true,
+            is_raw: false,
+        }
     }
 
     /// Opens the image, locks it unless it is not to be locked, and tells its size in bytes.
@@ -67,6 +77,10 @@ impl DiskConfig {
         let kind = file.metadata().map_err(failed)?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             return Err(ConfigError::DiskNotAFile { path: path() });
+        }
+        let format = if self.is_raw { None } else { DiskFormat::of(&file).map_err(failed)? };
+        if let Some(format) = format {
+            return Err(ConfigError::DiskFormat { path: path(), format });
         }
         let size = file.seek(SeekFrom::End(0)).map_err(failed)?;
         if size == 0 {
@@ -250,6 +264,18 @@ pub enum ConfigError {
         path: PathBuf,
         /// Bytes.
         size: u64,
+    },
+    /// A disk image is none byte for byte.
+    #[error(
+        "'{}' {}, or add ',format=raw' if the guest is to have these bytes as its disk",
+        path.display(),
+        format.way_out(path)
+    )]
+    DiskFormat {
+        /// Path of the file.
+        path: PathBuf,
+        /// What it is.
+        format: DiskFormat,
     },
     /// A disk image has no sector.
     #[error("the disk image '{}' is empty: create it with its full size first", path.display())]
@@ -645,6 +671,21 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let config = MachineConfig { disks: vec![disk(&folder, 1000)], ..config(&folder) };
         assert!(matches!(config.open(), Err(ConfigError::DiskSize { size: 1000, .. })));
+    }
+
+    #[test]
+    fn disk_of_another_format_is_refused_unless_it_is_said_to_be_raw() {
+        let folder = TempDir::new().unwrap();
+        let disk = disk(&folder, 1000);
+        fs::write(&disk.path, [&b"QFI\xfb"[..], &[0; 508]].concat()).unwrap();
+        let config = |is_raw| MachineConfig { disks: vec![DiskConfig { is_raw, ..disk.clone() }], ..config(&folder) };
+
+        let (looked_at, raw) = (config(false).open(), config(true).open());
+
+        let error = looked_at.unwrap_err().to_string();
+        assert!(error.contains("is a qcow2 image: make a raw one with `qemu-img convert -O raw "), "{error}");
+        assert!(error.contains("',format=raw'"), "{error}");
+        assert_eq!(raw.unwrap().disks.len(), 1);
     }
 
     #[test]

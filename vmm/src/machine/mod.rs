@@ -11,6 +11,7 @@ mod boot_state;
 mod config;
 mod control;
 mod cpuid;
+mod disk_format;
 mod disk_thread;
 mod doorbell;
 mod error;
