@@ -3,7 +3,7 @@
 //! `pahole` prints a structure with the offset of each member. What comes out here has the same members at the same
 //! offsets, but for those whose types are private in turn: they and unions are padding.
 
-use crate::kernel_image;
+use crate::kernel_image::{self, KernelError};
 use object::{Object, ObjectSection};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -40,6 +40,22 @@ pub enum BtfError {
     /// The file has no BTF.
     #[error("{} holds no BTF: name a kernel (vmlinuz or its ELF file), or /sys/kernel/btf/vmlinux", .0.display())]
     NoBtf(PathBuf),
+    /// The file is a kernel or another ELF file, without BTF.
+    #[error(
+        "{} has no section .BTF: it was built without CONFIG_DEBUG_INFO_BTF, or stripped; name the kernel as its \
+         distribution packs it, or /sys/kernel/btf/vmlinux of a machine that runs it",
+        .0.display()
+    )]
+    NoSection(PathBuf),
+    /// The kernel does not come out of its image.
+    #[error("cannot unpack {}", path.display())]
+    Image {
+        /// The image.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: KernelError,
+    },
     /// The BTF is damaged.
     #[error("the BTF in {} is damaged", .0.display())]
     Damaged(PathBuf),
@@ -73,10 +89,15 @@ impl Btf {
             move |source| BtfError::File { path, source }
         };
         let bytes = fs::read(source).map_err(error(source))?;
-        // Whatever is not an image is looked at itself.
-        let bytes = kernel_image::extract(&bytes).unwrap_or(bytes);
+        let bytes = match kernel_image::extract(&bytes) {
+            Ok(kernel) => kernel,
+            // it is looked at itself
+            Err(KernelError::NotABzImage(_)) => bytes,
+            Err(error) => return Err(BtfError::Image { path: source.to_path_buf(), source: error }),
+        };
         let raw = if bytes.starts_with(&BTF_MAGIC) { Some(bytes.as_slice()) } else { section(&bytes) };
-        let raw = raw.ok_or_else(|| BtfError::NoBtf(source.to_path_buf()))?;
+        let without = || if bytes.starts_with(b"\x7fELF") { BtfError::NoSection } else { BtfError::NoBtf };
+        let raw = raw.ok_or_else(|| without()(source.to_path_buf()))?;
         let names = names(raw).ok_or_else(|| BtfError::Damaged(source.to_path_buf()))?;
         fs::write(copy, raw).map_err(error(copy))?;
         Ok(Self { file: copy.to_path_buf(), ..names })
@@ -275,6 +296,7 @@ mod tests {
     use super::*;
     use crate::kernel_image::tests::image_of;
     use object::{Architecture, BinaryFormat, Endianness, SectionKind, write};
+    use std::error::Error;
 
     const PRINTED: &str = "\
 struct example {
@@ -382,5 +404,23 @@ struct example {
         let error = Btf::open(&file, &folder.path().join("btf")).unwrap_err();
 
         assert!(error.to_string().contains("holds no BTF"));
+    }
+
+    #[test]
+    fn kernel_without_btf_is_not_advised_to_be_a_kernel() {
+        let folder = tempfile::tempdir().unwrap();
+        let [plain, packed, lzo] = ["vmlinux", "vmlinuz", "lzo"].map(|name| folder.path().join(name));
+        let kernel = write::Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little).write().unwrap();
+        let mut of_lzo = image_of(&kernel);
+        of_lzo[1024..1028].copy_from_slice(b"\x89LZO");
+        fs::write(&plain, &kernel).unwrap();
+        fs::write(&packed, image_of(&kernel)).unwrap();
+        fs::write(&lzo, of_lzo).unwrap();
+
+        let errors = [&plain, &packed, &lzo].map(|file| Btf::open(file, &folder.path().join("btf")).unwrap_err());
+
+        assert!(errors[..2].iter().all(|error| error.to_string().contains("CONFIG_DEBUG_INFO_BTF")), "{errors:?}");
+        let cause = errors[2].source().unwrap().to_string();
+        assert!(cause.contains("compressed by LZO"), "{cause}");
     }
 }
