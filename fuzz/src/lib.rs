@@ -21,6 +21,7 @@ pub mod events;
 pub mod ftrace_page;
 pub mod guest_processes;
 pub mod guest_ring;
+pub mod kernel_image;
 pub mod packet;
 pub mod recover;
 pub mod registry;

@@ -70,6 +70,9 @@ pub fn all() -> Vec<Seed> {
     for (name, bytes) in machine::boot_images() {
         add("boot_image", name, bytes);
     }
+    for (name, bytes) in machine::kernel_images() {
+        add("kernel_image", name, bytes);
+    }
     for (name, bytes) in machine::disks() {
         add("bootable_disk", name, bytes);
     }

@@ -127,6 +127,7 @@ targets!(
     ftrace_page,
     guest_processes,
     guest_ring,
+    kernel_image,
     packet,
     recover,
     registry,
@@ -142,4 +143,12 @@ fn every_target_is_among_them() {
     names.sort();
 
     assert_eq!(names, TARGETS);
+}
+
+#[test]
+fn kernels_of_the_corpus_are_unpacked() {
+    let unpacked =
+        corpus("kernel_image").iter().filter_map(|image| strata_kmod_build::kernel_image::extract(image).ok()).count();
+
+    assert_eq!(unpacked, 6);
 }

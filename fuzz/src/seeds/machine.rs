@@ -3,8 +3,9 @@
 use crate::bootable_disk;
 use crate::devices::Op;
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::symlink;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Guest-physical addresses of a queue's parts, of a request's parts, and of a table of indirect descriptors.
 const DESCRIPTORS: u16 = 0x1000;
@@ -236,6 +237,43 @@ pub(super) fn boot_images() -> Vec<(&'static str, Vec<u8>)> {
         [block(cmdline), block(initrd), image].concat()
     };
     vec![("elf", input(b"console=ttyS0", b"070701", elf())), ("bzimage", input(b"console=ttyS0", b"", bzimage()))]
+}
+
+/// An image of a few instructions by each compression that is unpacked. Programs pack them, but for LZ4, whose block here
+/// is of literals alone.
+pub(super) fn kernel_images() -> Vec<(&'static str, Vec<u8>)> {
+    let kernel = elf();
+    let size = u32::try_from(kernel.len()).expect("it is short").to_le_bytes();
+    let packed = |program: &str, options: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(options).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut running = command.spawn().expect("the program is installed");
+        running.stdin.take().expect("it is piped").write_all(&kernel).expect("it takes so little at once");
+        running.wait_with_output().expect("it ends").stdout
+    };
+    let literals = u8::try_from(kernel.len() - 15).expect("a byte says how many");
+    let block = [&[0xf0, literals][..], &kernel].concat();
+    let length = u32::try_from(block.len()).expect("it is short").to_le_bytes();
+    let lz4 = [&[0x02, 0x21, 0x4c, 0x18][..], &length, &block].concat();
+    let with_size = |payload: Vec<u8>| image_with(&[&payload[..], &size].concat());
+    vec![
+        ("gzip", image_with(&packed("gzip", &["-n"]))),
+        ("bzip2", with_size(packed("bzip2", &[]))),
+        ("lzma", with_size(packed("xz", &["--format=lzma", "--lzma1=dict=64KiB"]))),
+        ("xz", with_size(packed("xz", &["--check=crc32", "--x86", "--lzma2=dict=64KiB"]))),
+        ("zstd", with_size(zstd::bulk::compress(&kernel, 1).expect("memory is enough"))),
+        ("lz4", with_size(lz4)),
+    ]
+}
+
+/// A bzImage as far as it says where its payload lies.
+fn image_with(payload: &[u8]) -> Vec<u8> {
+    let mut image = vec![0; 1024];
+    image[0x1f1] = 1;
+    image[0x202..0x206].copy_from_slice(b"HdrS");
+    let length = u32::try_from(payload.len()).expect("it is short");
+    image[0x24c..0x250].copy_from_slice(&length.to_le_bytes());
+    [&image, payload].concat()
 }
 
 /// Disks of 640 KiB with a kernel and an initrd: one file system, with extents and without, with links and

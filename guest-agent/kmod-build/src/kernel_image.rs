@@ -16,8 +16,8 @@ const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
 /// More than any kernel: a bound on what a damaged image can make us allocate.
 const LARGEST_KERNEL: usize = 512 << 20;
 
-/// Memory for the window of LZMA's decompressors, KiB; the kernel's build uses 64 MiB or less.
-const LZMA_MEMORY_KIB: u32 = 256 << 10;
+/// Most bytes of a window of Zstandard, as a power of two: what the kernel's build uses at its highest level.
+const ZSTD_WINDOW_LOG: u32 = 27;
 
 /// Bytes of the kernel's size at the end of a payload.
 const SIZE_BYTES: usize = 4;
@@ -88,12 +88,22 @@ pub fn extract_file(bzimage: &Path, vmlinux: &Path) -> Result<(), KernelError> {
 ///
 /// When the image is not a bzImage, its payload is compressed otherwise, or does not decompress to an ELF file.
 pub fn extract(image: &[u8]) -> Result<Vec<u8>, KernelError> {
+    extract_within(image, LARGEST_KERNEL)
+}
+
+/// As [`extract`], for a kernel of `largest` bytes at most. Its decompressor takes no more memory than that either, but
+/// for some megabytes of its own.
+///
+/// # Errors
+///
+/// As those of [`extract`], and when the kernel, or what its decompressor needs, is larger.
+pub fn extract_within(image: &[u8], largest: usize) -> Result<Vec<u8>, KernelError> {
     let payload = payload(image)?;
     let (_, unpack) = COMPRESSIONS
         .iter()
         .find(|(magic, _)| payload.starts_with(magic))
         .ok_or(KernelError::Compression { name: payload.starts_with(LZO_MAGIC).then_some("LZO") })?;
-    let kernel = unpack(payload)?;
+    let kernel = unpack(payload, largest)?;
     if kernel.starts_with(&ELF_MAGIC) {
         Ok(kernel)
     } else {
@@ -101,18 +111,22 @@ pub fn extract(image: &[u8]) -> Result<Vec<u8>, KernelError> {
     }
 }
 
-/// Makes the kernel of a payload.
-type Unpack = fn(&[u8]) -> Result<Vec<u8>, KernelError>;
+/// Makes the kernel of a payload, of so many bytes at most.
+type Unpack = fn(&[u8], usize) -> Result<Vec<u8>, KernelError>;
 
 /// How payloads begin, and what unpacks them. Each ends with the kernel's size, 4 bytes, which is a part of gzip's
 /// format, and left over by the others.
 const COMPRESSIONS: [(&[u8], Unpack); 6] = [
-    (&[0x1f, 0x8b], |payload| read(flate2::bufread::GzDecoder::new(payload))),
-    (b"BZh", |payload| read(bzip2::bufread::BzDecoder::new(payload))),
-    (&[0x5d, 0, 0], |payload| read(LzmaReader::new_mem_limit(payload, LZMA_MEMORY_KIB, None).map_err(damaged)?)),
-    (b"\xfd7zXZ", |payload| read(XzReader::new_mem_limit(payload, false, LZMA_MEMORY_KIB))),
-    (&[0x28, 0xb5, 0x2f, 0xfd], |payload| {
-        read(zstd::stream::read::Decoder::with_buffer(payload).map_err(damaged)?.single_frame())
+    (&[0x1f, 0x8b], |payload, largest| read(flate2::bufread::GzDecoder::new(payload), largest)),
+    (b"BZh", |payload, largest| read(bzip2::bufread::BzDecoder::new(payload), largest)),
+    (&[0x5d, 0, 0], |payload, largest| {
+        read(LzmaReader::new_mem_limit(payload, kibibytes(largest), None).map_err(damaged)?, largest)
+    }),
+    (b"\xfd7zXZ", |payload, largest| read(XzReader::new_mem_limit(payload, false, kibibytes(largest)), largest)),
+    (&[0x28, 0xb5, 0x2f, 0xfd], |payload, largest| {
+        let mut decoder = zstd::stream::read::Decoder::with_buffer(payload).map_err(damaged)?;
+        decoder.window_log_max(largest.max(1).ilog2().min(ZSTD_WINDOW_LOG)).map_err(damaged)?;
+        read(decoder.single_frame(), largest)
     }),
     (LZ4_LEGACY_MAGIC, decompress_legacy_frame),
 ];
@@ -123,11 +137,15 @@ fn damaged(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Kernel
     KernelError::Payload(error.into())
 }
 
-/// All that `decoder` gives, unless that is more than any kernel.
-fn read(decoder: impl Read) -> Result<Vec<u8>, KernelError> {
+fn kibibytes(bytes: usize) -> u32 {
+    u32::try_from(bytes >> 10).unwrap_or(u32::MAX)
+}
+
+/// All that `decoder` gives, unless that is more than `largest` bytes.
+fn read(decoder: impl Read, largest: usize) -> Result<Vec<u8>, KernelError> {
     let mut output = Vec::new();
-    decoder.take(LARGEST_KERNEL as u64 + 1).read_to_end(&mut output).map_err(damaged)?;
-    if output.len() > LARGEST_KERNEL {
+    decoder.take((largest as u64).saturating_add(1)).read_to_end(&mut output).map_err(damaged)?;
+    if output.len() > largest {
         return Err(KernelError::NotABzImage("the payload is larger than any kernel"));
     }
     Ok(output)
@@ -159,7 +177,7 @@ fn payload(image: &[u8]) -> Result<&[u8], KernelError> {
         .ok_or(KernelError::NotABzImage("the payload lies outside the file"))
 }
 
-fn decompress_legacy_frame(payload: &[u8]) -> Result<Vec<u8>, KernelError> {
+fn decompress_legacy_frame(payload: &[u8], largest: usize) -> Result<Vec<u8>, KernelError> {
     let mut blocks = payload.get(LZ4_LEGACY_MAGIC.len()..payload.len() - SIZE_BYTES).unwrap_or_default();
     let mut output = Vec::new();
     while let Some((length, rest)) = blocks.split_first_chunk::<4>() {
@@ -167,7 +185,7 @@ fn decompress_legacy_frame(payload: &[u8]) -> Result<Vec<u8>, KernelError> {
         let (block, rest) =
             rest.split_at_checked(length).ok_or(KernelError::NotABzImage("the payload ends inside a block"))?;
         let start = output.len();
-        if start + LZ4_LEGACY_BLOCK > LARGEST_KERNEL {
+        if start + LZ4_LEGACY_BLOCK > largest {
             return Err(KernelError::NotABzImage("the payload is larger than any kernel"));
         }
         output.resize(start + LZ4_LEGACY_BLOCK, 0);
@@ -251,6 +269,18 @@ pub(crate) mod tests {
             assert!(extract(&image).unwrap() == kernel, "{:02x?}", &image[1024..1030]);
             assert!(extract(&cut).is_err(), "{:02x?}", &image[1024..1030]);
         }
+    }
+
+    #[test]
+    fn extract_within_refuses_what_is_larger() {
+        let mut kernel = ELF_MAGIC.to_vec();
+        kernel.extend(vec![7; 1 << 20]);
+        let gzip = image_of_payload(packed_by("gzip", &["-n"], &kernel));
+
+        let (fits, refused) = (extract_within(&gzip, kernel.len()), extract_within(&gzip, kernel.len() - 1));
+
+        assert!(fits.unwrap() == kernel);
+        assert!(matches!(refused, Err(KernelError::NotABzImage(why)) if why.contains("larger")));
     }
 
     #[test]

@@ -21,7 +21,7 @@ mod running;
 
 pub use clock::{HostReading, LocalClock};
 pub use events::EventsError;
-pub use kernel_image::ImageError;
+pub use kernel_image::{ImageError, KernelImage};
 pub use records::{RingItem, decode};
 #[doc(hidden)]
 pub use ring::sample;
@@ -33,7 +33,6 @@ use crate::clock::guest_tsc::KvmClock;
 use crate::host_kernel::EventSchema;
 use btf::Btf;
 use events::{KernelEvent, Symbols};
-use kernel_image::KernelImage;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
