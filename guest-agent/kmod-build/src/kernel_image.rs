@@ -250,12 +250,14 @@ pub(crate) mod tests {
     #[test]
     fn extract_takes_each_compression_of_the_kernels_build() {
         let mut kernel = ELF_MAGIC.to_vec();
-        kernel.extend((0..200_000_u32).flat_map(u32::to_le_bytes));
+        kernel.extend((0..30_000_u32).flat_map(u32::to_le_bytes));
         let gzip = packed_by("gzip", &["-n", "-9"], &kernel);
+        let mut bzip2 = Vec::new();
+        bzip2::bufread::BzEncoder::new(&*kernel, bzip2::Compression::best()).read_to_end(&mut bzip2).unwrap();
         let images = [
             // its last bytes are the size
             image_of_payload(gzip),
-            image_with(packed_by("bzip2", &["-9"], &kernel), &kernel),
+            image_with(bzip2, &kernel),
             image_with(packed_by("xz", &["--format=lzma", "-9"], &kernel), &kernel),
             image_with(packed_by("xz", &["--check=crc32", "--x86", "--lzma2=,dict=32MiB"], &kernel), &kernel),
             image_with(zstd::bulk::compress(&kernel, 1).unwrap(), &kernel),

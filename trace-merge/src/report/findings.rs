@@ -143,9 +143,8 @@ impl ReportBuilder for OverviewBuilder {
     fn finish(self, trace: &Trace, passed: &Passed) -> Result<Overview, ReportError> {
         let clock = trace.clock();
         let is_limited = |of: &LayerCompleteness| {
-            let layers = trace.layers_of(of.layer).map(|layer| &layer.description);
             let met = |layer: &Layer| layer.vm == of.vm && layer.limit.is_some_and(|limit| limit.times > 0);
-            layers.into_iter().any(met)
+            trace.layers_of(of.layer).any(|layer| met(&layer.description))
         };
         let layers = passed.completeness.layers.iter();
         let mut findings: Vec<Finding> = layers.flat_map(|layer| loss::findings(layer, is_limited(layer))).collect();

@@ -6,8 +6,6 @@ use crate::layer::LayerKind;
 use crate::report::{duration, harmless};
 use shared_ring::consumer::Lost;
 
-/// What helps where rings come around, or fill, faster than they are emptied.
-const LARGER_RINGS: &str = "record with more --sub-buffers, or fewer --events";
 /// What shows where something is missing.
 const WHERE: &str = "strata check TRACE";
 
@@ -36,7 +34,7 @@ pub(super) fn findings(layer: &LayerCompleteness, is_limited: bool) -> Vec<Findi
         .then(|| finding(format!("files of {name} are damaged: {}", layer.damage), against_damage(layer)));
     let found = [
         lost(full, full_cause, against_full(layer.layer, is_limited)),
-        lost(wrapped, "the ring came around to a record that was being written", LARGER_RINGS),
+        lost(wrapped, "the ring came around to a record that was being written", against_full(layer.layer, false)),
         lost(too_large, "each is larger than a sub-buffer", against_too_large(layer.layer)),
         rejected,
         damaged,
@@ -44,10 +42,11 @@ pub(super) fn findings(layer: &LayerCompleteness, is_limited: bool) -> Vec<Findi
     found.into_iter().flatten().collect()
 }
 
+/// What helps where rings come around, or fill, faster than they are emptied.
 fn against_full(layer: LayerKind, is_limited: bool) -> &'static str {
     match layer {
         _ if is_limited => "record with a higher --limit, or fewer --events",
-        LayerKind::GuestKernel => LARGER_RINGS,
+        LayerKind::GuestKernel => "record with more --sub-buffers, or fewer --events",
         // Their rings have one size.
         LayerKind::GuestUser | LayerKind::Vmm => "record with fewer --events",
         LayerKind::HostKernel => "record with --recorder-cpus LIST or --drain always, or fewer --events",
