@@ -81,6 +81,8 @@ pub fn run_boots(
             }
             (ProcessEnd::Told(BootEnd::Rebooted), None) => {
                 inputs.changed().map_or(Ok(()), |path| Err(BootsError::Changed(path.into())))?;
+                // They were raw when the VM started: what they look like now, the guest has written.
+                request.disks.iter_mut().for_each(|disk| disk.is_raw = true);
                 number += 1;
                 say(&format!("the guest is started again: boot {number}"));
             }
@@ -126,6 +128,13 @@ mod tests {
 
         assert_eq!(end, BootEnd::Done);
         fs::read_to_string(&list).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn disks_are_not_judged_by_what_an_earlier_boot_has_written() {
+        let lines = lines_of_three_boots(&["--disk", "/nowhere/disk"], |request| request.disks[0].is_raw.to_string());
+
+        assert_eq!(lines, ["false", "true", "true"]);
     }
 
     #[test]
