@@ -44,8 +44,9 @@ pub enum KernelError {
     NotABzImage(&'static str),
     /// The payload is compressed by something that is not read.
     #[error(
-        "the kernel's payload is compressed by {}: {}", name.unwrap_or("nothing that is known"),
-        "name the uncompressed vmlinux instead, as the kernel's scripts/extract-vmlinux makes it"
+        "the kernel's payload is compressed by {}: name the uncompressed vmlinux instead, as the kernel's \
+         scripts/extract-vmlinux makes it",
+        name.unwrap_or("nothing that is known")
     )]
     Compression {
         /// What it is compressed by, if that is known.

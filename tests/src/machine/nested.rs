@@ -38,8 +38,8 @@ const PANICS: &str = "panic=-1 oops=panic softlockup_panic=1 watchdog_thresh=30 
 /// state of its FPU, reads, changes and writes the flags of the first CPU without a lock, among them those that say
 /// whether a guest is running and whether its memory is nested (docs/verification.md, "The nested lab").
 const HOUSEKEEPING: &str = "isolcpus=0";
-/// The firmware that does no more than to start a kernel, of QEMU's own files. SeaBIOS looks for disks and keyboards first:
-/// that takes three times the instructions.
+/// The firmware that does no more than to start a kernel, of QEMU's own files. SeaBIOS looks for disks and keyboards first,
+/// and takes three times the processor time up to the kernel's first line.
 const FIRMWARE: &str = "qboot.rom";
 /// Virtual time: one thread, in which an instruction takes 2 ns, and in which nobody waits for a timer. A seed follows.
 const VIRTUAL_TIME: [&str; 7] = [
